@@ -39,6 +39,8 @@ Exit codes:
   holder has a chunk; 7 if the requester and --directory are of two fleets
   ckvctl doctor: 7 if a check fails
 
+ckvctl help is ckvctl --help.
+
 Results go to stdout, as a table or JSON. Errors, warnings and progress go to
 stderr. With -o json an error is an object:
 {"error": {"code", "message", "hints", "exit_code"}}.)";
@@ -163,6 +165,14 @@ bool AsksForJson(const std::vector<std::string>& arguments) {
   return false;
 }
 
+// CLI11 would show the help of all for a command that there is not.
+bool IsUnknownCommand(const CLI::App& app, const std::vector<std::string>& arguments) {
+  if (arguments.empty() || arguments.front().starts_with("-")) return false;
+  const auto verbs = app.get_subcommands([](const CLI::App*) { return true; });
+  return std::none_of(verbs.begin(), verbs.end(),
+                      [&](const CLI::App* verb) { return verb->get_name() == arguments.front(); });
+}
+
 // Lines after the first say what to do.
 void TellError(const Ctl& ctl, absl::StatusCode code, const std::string& message, int exit_code) {
   const std::string name = absl::StatusCodeToString(code);
@@ -273,6 +283,10 @@ int RunCtl(Ctl& ctl, std::vector<std::string> arguments) {
   GlobalValues values;
   BuildCommandLine(app, ctl, values);
 
+  if (IsUnknownCommand(app, arguments)) {
+    std::erase_if(arguments,
+                  [](const std::string& word) { return word == "--help" || word == "-h"; });
+  }
   if (AsksForJson(arguments)) ctl.format = OutputFormat::kJson;
   if (arguments == std::vector<std::string>{"help"}) arguments = {"--help"};
   std::reverse(arguments.begin(), arguments.end());  // CLI11 pops them from the back

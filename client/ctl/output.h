@@ -21,6 +21,7 @@ inline constexpr size_t kTerminalColumns = 80;
 
 // Sets the room for tables of this process, kTerminalColumns until then.
 void SetTableColumns(size_t columns);
+size_t TableColumns();
 
 // Columns as wide as their widest cell, two spaces between; the last is not padded. A table wider
 // than the room is several, one below the other. Each begins with the columns that name a row: the

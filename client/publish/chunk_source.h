@@ -45,8 +45,14 @@ class ChunkSource {
   uint64_t token_count() const;
   uint64_t row_bytes() const;  // bytes of all chunks and layers
 
+  // The token ids of one chunk; valid while the source lives.
+  virtual std::span<const int32_t> TokensOf(uint32_t ordinal) const = 0;
   // The rows of one chunk, and their checksums; in any order, and again.
   virtual absl::StatusOr<SourceChunk> Read(uint32_t ordinal) = 0;
+  // Looks whether what the chunks are made of is as it was when the source was opened. Asked before
+  // they are published.
+  //   InvalidArgument     a file changed; names it.
+  virtual absl::Status CheckUnchanged() const { return absl::OkStatus(); }
 
  protected:
   ChunkSource() = default;
@@ -63,6 +69,9 @@ class MemorySource final : public ChunkSource {
   explicit MemorySource(const Geometry& geometry) { geometry_ = geometry; }
   // `print` is by which prompts find it, if they are to (store/memory/token_print.h).
   void Add(SourceChunk chunk, const TokenPrint& print = {});
+  std::span<const int32_t> TokensOf(uint32_t ordinal) const override {
+    return held_.at(ordinal).info.token_ids;
+  }
   absl::StatusOr<SourceChunk> Read(uint32_t ordinal) override { return held_.at(ordinal); }
 
  private:

@@ -11,6 +11,9 @@
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/grpc_status.h"
 #include "client/publish/extension.h"
+#include "client/publish/kept_parts.h"
+#include "client/publish/room.h"
+#include "client/publish/text_overlap.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
 
@@ -159,11 +162,9 @@ absl::Status Publisher::PutNew(const ExtendTarget& target, const Corpus& corpus,
                [&](uint32_t i) { return putting.placement[i].empty(); });
   if (!unplaced.empty()) {
     CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, Holders(deadline));
-    std::vector<HolderId> ids;
-    for (const Member& holder : holders) ids.push_back(holder.id);
     CKV_ASSIGN_OR_RETURN(const SourcePlacement placement,
-                         PlaceNewChunks(chunks, unplaced, corpus.chunks.size(), ids,
-                                        ReplicasOf(target, corpus, ids.size())));
+                         PlaceByRoom(chunks, unplaced, corpus.chunks.size(), holders,
+                                     ReplicasOf(target, corpus, holders.size()), clock_, deadline));
     // Each that is asked takes a thread, and a fleet may have thousands.
     const std::vector<Member> asked = PlacedOn(holders, placement);
     CKV_ASSIGN_OR_RETURN(const PutReport puts, PutChunks(chunks, placement, asked, target.tenant,
@@ -174,6 +175,35 @@ absl::Status Publisher::PutNew(const ExtendTarget& target, const Corpus& corpus,
   }
   return CheckPuts(chunks, putting.placement, putting.holders, target.tenant, clock_, putting.puts,
                    deadline);
+}
+
+// Refuses texts that the corpus has, cut in another way. Most puts go on from a chunk, and ask
+// nobody.
+absl::Status Publisher::CheckTexts(const ExtendTarget& target, const Corpus& corpus,
+                                   std::span<const uint32_t> fresh, const ChunkSource& chunks,
+                                   Instant deadline) {
+  const bool begins_a_text = std::any_of(
+      fresh.begin(), fresh.end(), [&](uint32_t i) { return chunks.chunks()[i].parent.IsZero(); });
+  if (!begins_a_text || corpus.chunks.empty()) return absl::OkStatus();
+  CKV_ASSIGN_OR_RETURN(const TenantKey key, KeyOf(target.tenant, deadline));
+  const AskForTokens ask =
+      [&](const ChunkPlacement& chunk) -> absl::StatusOr<std::vector<int32_t>> {
+    CKV_ASSIGN_OR_RETURN(std::vector<Member> holders, Holders(deadline));
+    return AskHolders(std::move(holders), corpus.geometry, target.tenant, &clock_, deadline)(chunk);
+  };
+  return CheckNoTextTwice(corpus, chunks, fresh, key, ask);
+}
+
+// All holders of the corpus keep a part of the new version. A directory with a folder needs nobody.
+absl::Status Publisher::AwaitCorpusKept(const Corpus& corpus, Instant deadline) {
+  grpc::ClientContext context;
+  SetDeadline(context, clock_, deadline, kKeepTimeout);
+  v1::DescribeDirectoryReply home;
+  CKV_RETURN_IF_ERROR(Error(directory_->Describe(&context, {}, &home), "Describe"));
+  if (!home.path().empty()) return absl::OkStatus();
+  const absl::StatusOr<std::vector<Member>> members = Holders(deadline);
+  if (!members.ok()) return members.status();
+  return AwaitKept(HoldersOf(corpus.chunks), *members, clock_, deadline);
 }
 
 absl::StatusOr<std::optional<ExtendReport>> Publisher::ExtendOnce(const ExtendTarget& target,
@@ -193,16 +223,19 @@ absl::StatusOr<std::optional<ExtendReport>> Publisher::ExtendOnce(const ExtendTa
     return found.status();
   }
   CKV_ASSIGN_OR_RETURN(const std::vector<uint32_t> fresh, NewChunks(corpus, chunks));
+  CKV_RETURN_IF_ERROR(CheckTexts(target, corpus, fresh, chunks, deadline));
   ExtendReport report;
   report.version = corpus.version;
   report.chunk_begin = static_cast<uint32_t>(corpus.chunks.size());
   report.added_count = static_cast<uint32_t>(fresh.size());
   if (!fresh.empty()) {
     CKV_RETURN_IF_ERROR(PutNew(target, corpus, fresh, chunks, deadline, observer, putting));
+    CKV_RETURN_IF_ERROR(chunks.CheckUnchanged());
     AppendChunks(chunks, fresh, putting.placement, corpus);
     CKV_ASSIGN_OR_RETURN(const std::optional<uint64_t> version, Publish(corpus, deadline));
     if (!version) return std::nullopt;
     report.version = *version;
+    report.kept = AwaitCorpusKept(corpus, deadline);
   }
   report.puts = putting.puts;
   return report;

@@ -57,6 +57,9 @@ struct ExtendReport {
   uint32_t chunk_begin = 0;  // ordinal of the first that is new; the corpus' size if none is
   uint32_t added_count = 0;  // chunks of `chunks` that the corpus did not have
   PutReport puts;
+  // Whether a kill of the directory leaves the change. It does if the directory has a folder, or if
+  // the holders keep it by now (kept_parts.h). Otherwise names those that do not.
+  absl::Status kept;
 
   // Row bytes, to all holders together.
   uint64_t bytes_sent() const;
@@ -91,13 +94,13 @@ class Publisher {
   // the corpus by somebody else meanwhile is no error: the chunks then go behind it.
   //   NotFound            the tenant has no such corpus itself, and not `create`.
   //   FailedPrecondition  The corpus has another geometry. Or the parent of a chunk is neither in
-  //   the
-  //                       corpus nor among those before it, or has another child. Or there are no
-  //                       holders.
+  //                       the corpus nor among those before it, or has another child. Or the corpus
+  //                       has a text of these tokens already, cut in another way
+  //                       (text_overlap.h). Or there are no holders.
   //   InvalidArgument     there are no chunks, or more copies than holders.
   //   Aborted             others changed the corpus again and again, or drop what is put.
   //   DataLoss            a holder has other rows under an id.
-  //   ResourceExhausted   a holder is full.
+  //   ResourceExhausted   there is not room for the chunks; says where some is (room.h).
   // Rows are read and sent once, also if the corpus is changed meanwhile.
   absl::StatusOr<ExtendReport> Extend(const ExtendTarget& target, ChunkSource& chunks,
                                       Instant deadline, const PutObserver& observer = {});
@@ -108,6 +111,10 @@ class Publisher {
   absl::StatusOr<std::vector<Member>> Holders(Instant deadline);
   // Returns the new version. Returns nothing if the corpus has another version than this by now.
   absl::StatusOr<std::optional<uint64_t>> Publish(const Corpus& corpus, Instant deadline);
+  absl::Status CheckTexts(const ExtendTarget& target, const Corpus& corpus,
+                          std::span<const uint32_t> fresh, const ChunkSource& chunks,
+                          Instant deadline);
+  absl::Status AwaitCorpusKept(const Corpus& corpus, Instant deadline);
   struct Putting;
   // Puts chunks `fresh` that are not placed yet, and sees to it that all are there.
   absl::Status PutNew(const ExtendTarget& target, const Corpus& corpus,

@@ -27,10 +27,12 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 
 std::string_view NearestWord(std::string_view word, std::span<const std::string> candidates) {
   std::string_view nearest;
-  // A third of the word mistyped still says what was meant; more is another word.
-  size_t best = word.size() / 3 + 2;
+  // A third of the word mistyped still says what was meant; more is another word. In a short word
+  // one letter is all: nope is not np. But stat may be the beginning of status.
+  size_t best = word.size() < 6 ? 2 : word.size() / 3 + 2;
   for (const std::string& candidate : candidates) {
-    const size_t distance = EditDistance(word, candidate);
+    const bool begins = candidate.starts_with(word) && candidate.size() <= word.size() + 2;
+    const size_t distance = begins ? 1 : EditDistance(word, candidate);
     if (distance >= best) continue;
     best = distance;
     nearest = candidate;

@@ -40,6 +40,7 @@
 #include "server/services/directory_service.h"
 #include "server/services/holder_service.h"
 #include "server/services/requester_service.h"
+#include "server/services/store_service.h"
 #include "server/telemetry/trace_sampler.h"
 #include "store/formats/output_file.h"
 #include "transport/fabric.h"
@@ -105,6 +106,7 @@ struct Daemon::State {
   std::unique_ptr<ChunkExpirer> expirer;
   std::unique_ptr<DaemonPlacement> placement;
   std::unique_ptr<HolderServiceImpl> holder_service;
+  std::unique_ptr<StoreServiceImpl> store_service;
 
   std::unique_ptr<DirectoryControl> directory_control;
   std::unique_ptr<HolderStubFactory> holder_stubs;
@@ -184,6 +186,9 @@ absl::Status Daemon::State::StartHolder() {
   CKV_ASSIGN_OR_RETURN(placement, DaemonPlacement::Start(config, clock, directory, holder.get()));
   holder_service = std::make_unique<HolderServiceImpl>(holder.get(), config.name, &gate, clock);
   holder_service->TellProcess([this] { return Process(); });
+  store_service = std::make_unique<StoreServiceImpl>(
+      holder.get(), config.store_path, &gate, clock,
+      [this](Instant deadline) { return placement->keeper().KeepNow(deadline); });
   return absl::OkStatus();
 }
 
@@ -242,6 +247,7 @@ absl::Status Daemon::State::StartServer() {
       TraceInterceptors([this] { return sampler.Sample(); }, spans.get(), clock));
   if (directory_service) builder.RegisterService(directory_service.get());
   if (holder_service) builder.RegisterService(holder_service.get());
+  if (store_service) builder.RegisterService(store_service.get());
   if (requester_service) builder.RegisterService(requester_service.get());
   server = builder.BuildAndStart();
   if (server == nullptr || port == 0) {

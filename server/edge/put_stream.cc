@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_format.h"
 #include "client/grpc/channel_stub.h"
+#include "client/publish/kept_parts.h"
+#include "proto/base/log.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
 #include "proto/corpus.h"
@@ -99,6 +101,7 @@ absl::Status PutStream::TakeRoom(uint64_t bytes) {
 absl::StatusOr<v1::PutReply> PutStream::Finish() {
   if (writer_ == nullptr) return OutOfPlace("the stream ended without a target");
   CKV_ASSIGN_OR_RETURN(const ExtendReport report, writer_->Finish(clock_.Now() + timeout_));
+  if (!report.kept.ok()) Log().warn("{}", NotKeptWarning(writer_->target().corpus, report.kept));
   v1::PutReply reply;
   reply.set_version(report.version);
   for (const PlannedChunk& chunk : writer_->chunks()) {

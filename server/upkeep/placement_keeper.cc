@@ -55,6 +55,9 @@ PlacementKeeper::~PlacementKeeper() {
   {
     absl::MutexLock lock(&mu_);
     stop_ = true;
+    // Callers of KeepNow leave first.
+    const auto left = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return waiting_ == 0; };
+    mu_.Await(absl::Condition(&left));
   }
   thread_.join();
 }
@@ -64,9 +67,24 @@ void PlacementKeeper::Note(const LeaseGrant& lease, uint64_t placed_change_count
   news_ = {lease, placed_change_count};
 }
 
+absl::Status PlacementKeeper::KeepNow(Instant deadline) {
+  absl::MutexLock lock(&mu_);
+  const uint64_t mine = ++wanted_;
+  const auto done = [this, mine]()
+                        ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stop_ || done_wanted_ >= mine; };
+  ++waiting_;
+  options_.clock->Await(mu_, absl::Condition(&done), deadline);
+  --waiting_;
+  if (done_wanted_ >= mine) return absl::OkStatus();
+  if (stop_) return absl::UnavailableError("the holder ends");
+  return absl::DeadlineExceededError(absl::StrFormat(
+      "what the directory says is not kept in time%s%s", stats_.last_error.ok() ? "" : ": ",
+      std::string(stats_.last_error.message())));
+}
+
 bool PlacementKeeper::HasNews() const {
   return stop_ || (news_ && (news_->lease.lease_id != done_lease_ ||
-                             news_->placed_change_count != done_count_));
+                             news_->placed_change_count != done_count_ || wanted_ != done_wanted_));
 }
 
 void PlacementKeeper::Run() {
@@ -74,6 +92,7 @@ void PlacementKeeper::Run() {
   for (;;) {
     News news;
     bool first = false;
+    uint64_t wanted = 0;
     {
       absl::MutexLock lock(&mu_);
       // After a failure it pauses, whatever the news.
@@ -82,6 +101,7 @@ void PlacementKeeper::Run() {
       if (stop_) return;
       news = *news_;
       first = news.lease.lease_id != done_lease_;
+      wanted = wanted_;
     }
     const absl::Status status = Round(news.lease, first);
     NoteRound(status);
@@ -93,6 +113,7 @@ void PlacementKeeper::Run() {
     absl::MutexLock lock(&mu_);
     done_lease_ = news.lease.lease_id;
     done_count_ = news.placed_change_count;
+    done_wanted_ = wanted;
   }
 }
 

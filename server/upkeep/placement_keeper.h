@@ -106,6 +106,11 @@ class PlacementKeeper {
   // Call when the lease was granted or renewed, with what the directory counts.
   void Note(const LeaseGrant& lease, uint64_t placed_change_count) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Makes a round that begins after this call, and returns when it has succeeded.
+  //   DeadlineExceeded    none has by `deadline`; says why the last one failed, if it did.
+  //   Unavailable         the keeper ends.
+  absl::Status KeepNow(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
+
   struct Stats {
     uint64_t part_count = 0;
     uint64_t round_count = 0;
@@ -148,6 +153,10 @@ class PlacementKeeper {
   // The lease and the count that the last round was made for that succeeded.
   uint64_t done_lease_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t done_count_ ABSL_GUARDED_BY(mu_) = 0;
+  // Calls of KeepNow, and those whose round has succeeded.
+  uint64_t wanted_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t done_wanted_ ABSL_GUARDED_BY(mu_) = 0;
+  uint32_t waiting_ ABSL_GUARDED_BY(mu_) = 0;  // in KeepNow
   Stats stats_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;
 };

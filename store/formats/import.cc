@@ -177,10 +177,10 @@ absl::StatusOr<std::optional<YarnParams>> ParseRopeScaling(std::string_view json
   return yarn;
 }
 
-absl::StatusOr<RowFile> RowFile::Open(const std::string& path) {
-  CKV_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(path));
+absl::StatusOr<RowFile> RowFile::Open(const std::string& path, FileReading reading) {
+  CKV_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(path, reading));
   auto rows = Read(std::move(file));
-  if (!rows.ok()) return Annotate(rows.status(), path);
+  if (!rows.ok()) return AnnotateOnce(rows.status(), path);
   return rows;
 }
 
@@ -189,10 +189,10 @@ absl::StatusOr<RowFile> RowFile::Parse(std::span<const std::byte> bytes) {
   return Read(std::move(file));
 }
 
-absl::StatusOr<RowFile> RowFile::OpenFolder(const std::string& folder) {
-  CKV_ASSIGN_OR_RETURN(SafetensorsSet set, OpenSafetensorsFolder(folder));
+absl::StatusOr<RowFile> RowFile::OpenFolder(const std::string& folder, FileReading reading) {
+  CKV_ASSIGN_OR_RETURN(SafetensorsSet set, OpenSafetensorsFolder(folder, reading));
   auto rows = Read(std::move(set));
-  if (!rows.ok()) return Annotate(rows.status(), folder);
+  if (!rows.ok()) return AnnotateOnce(rows.status(), folder);
   return rows;
 }
 
@@ -204,8 +204,17 @@ absl::StatusOr<RowFile> RowFile::Read(SafetensorsFile file) {
   return Read(std::move(set));
 }
 
-void RowFile::DropPages(std::span<const std::byte> rows) const {
-  for (const SafetensorsFile& file : set_.files) file.DropPages(rows);
+absl::Status RowFile::Copy(std::span<const std::byte> rows, std::byte* out) const {
+  if (rows.empty()) return absl::OkStatus();
+  for (const SafetensorsFile& file : set_.files) {
+    if (file.Has(rows)) return file.Copy(rows, out);
+  }
+  return absl::InternalError("rows of no file");
+}
+
+absl::Status RowFile::CheckUnchanged() const {
+  for (const SafetensorsFile& file : set_.files) CKV_RETURN_IF_ERROR(file.CheckUnchanged());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<RowFile> RowFile::Read(SafetensorsSet set) {
@@ -250,8 +259,7 @@ absl::Status RowFile::ReadTokens() {
                      absl::StrFormat("the last token stands beyond %d", kPositionMax));
   }
   token_ids_.resize(view.shape[0]);
-  if (!token_ids_.empty()) std::memcpy(token_ids_.data(), view.data.data(), view.data.size());
-  return absl::OkStatus();
+  return Copy(view.data, reinterpret_cast<std::byte*>(token_ids_.data()));
 }
 
 absl::Status RowFile::ReadLayers() {

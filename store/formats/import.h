@@ -32,15 +32,16 @@ inline constexpr uint32_t kRowFileTokenCountMax = 1u << 30;
 // With d_rope 0, rope_style is left out or "none", and rope_theta is left out. Nothing else may be
 // in the file: a misspelt layer must not become a shorter model.
 //
-// Immutable, so any thread may read it. Movable. It owns the mapping, so spans it returns live as
-// long as it does.
+// Immutable, so any thread may read it. Movable. It owns the bytes, so spans it returns live as
+// long as it does. With FileReading::kParts rows are read only by Copy.
 class RowFile {
  public:
   // Opens and checks a file.
   //   NotFound            there is no such file.
   //   InvalidArgument     the file is not as above; the message names the tensor or the metadata
   //                       key, and says what it should be.
-  static absl::StatusOr<RowFile> Open(const std::string& path);
+  static absl::StatusOr<RowFile> Open(const std::string& path,
+                                      FileReading reading = FileReading::kWhole);
 
   // Checks the bytes of a file that is in memory; they must outlive the result.
   //   InvalidArgument     as for Open.
@@ -50,7 +51,8 @@ class RowFile {
   // lists (store/formats/safetensors_index.h).
   //   NotFound            there is no index, or a file that it names is missing.
   //   InvalidArgument     the index or a file is not as it should be; the message names the file.
-  static absl::StatusOr<RowFile> OpenFolder(const std::string& folder);
+  static absl::StatusOr<RowFile> OpenFolder(const std::string& folder,
+                                            FileReading reading = FileReading::kWhole);
 
   const Geometry& geometry() const { return geometry_; }
   std::span<const int32_t> token_ids() const { return token_ids_; }
@@ -59,9 +61,12 @@ class RowFile {
   // Returns the rows of tokens [token_begin, token_end) of one layer. They are contiguous and may
   // start at any address.
   std::span<const std::byte> Rows(uint32_t layer, uint32_t token_begin, uint32_t token_end) const;
-  // Gives the memory of rows that were read back to the system, so that of a large file only what
-  // is being read takes memory.
-  void DropPages(std::span<const std::byte> rows) const;
+  // Copies rows to `out`. With kParts they are read from the file now, so that a large file takes
+  // no memory.
+  //   InvalidArgument     the file cannot be read any more, or changed since it was opened.
+  absl::Status Copy(std::span<const std::byte> rows, std::byte* out) const;
+  // Looks whether all files are as they were when they were opened (FileBytes).
+  absl::Status CheckUnchanged() const;
 
  private:
   explicit RowFile(SafetensorsSet set) : set_(std::move(set)) {}

@@ -49,12 +49,14 @@ std::string TypeName(int32_t type) {
 // Takes numbers from the front of bytes; what is not there reads as 0, and Failed() says so.
 class LlamaState::Reader {
  public:
-  explicit Reader(std::span<const std::byte> bytes) : rest_(bytes) {}
+  // `file` has the bytes, or is null if they are there.
+  Reader(std::span<const std::byte> bytes, const FileBytes* file) : rest_(bytes), file_(file) {}
 
   template <typename Number>
   Number Take() {
     Number number = 0;
     const std::span<const std::byte> part = Take(sizeof(number));
+    if (!is_read(part)) Need(part);
     if (!failed_) std::memcpy(&number, part.data(), sizeof(number));
     return number;
   }
@@ -66,11 +68,31 @@ class LlamaState::Reader {
     return part;
   }
   bool Has(uint64_t count) const { return !failed_ && count <= rest_.size(); }
+  // Reads the next `count` bytes of the file at once: cells are many numbers.
+  void NeedNext(uint64_t count) {
+    if (Has(count)) Need(rest_.first(count));
+  }
+  // Reads a part that was taken.
+  void Need(std::span<const std::byte> part) {
+    if (failed_ || file_ == nullptr || part.empty()) return;
+    file_error_ = file_->Need(part);
+    failed_ = !file_error_.ok();
+    read_ = part;
+  }
+  // The file's error, if that is why it failed.
+  const absl::Status& file_error() const { return file_error_; }
   bool failed() const { return failed_; }
   size_t left() const { return rest_.size(); }
 
  private:
+  bool is_read(std::span<const std::byte> part) const {
+    return part.data() >= read_.data() && part.data() + part.size() <= read_.data() + read_.size();
+  }
+
   std::span<const std::byte> rest_;
+  const FileBytes* const file_;
+  std::span<const std::byte> read_;  // the part of the file that was read last
+  absl::Status file_error_;
   bool failed_ = false;
 };
 
@@ -99,6 +121,7 @@ absl::Status LlamaState::ReadIds(Reader& reader) {
     return BadState(absl::StrFormat("%d token ids, and the file ends before that", count));
   }
   const std::span<const std::byte> ids = reader.Take(uint64_t{count} * sizeof(int32_t));
+  reader.Need(ids);
   token_ids_.resize(count);
   if (count > 0) std::memcpy(token_ids_.data(), ids.data(), ids.size());
   return UnpackIds();
@@ -131,6 +154,7 @@ absl::Status LlamaState::ReadCells(Reader& reader) {
   if (token_count_ > kLlamaTokenCountMax || !reader.Has(token_count_ * kCellBytes)) {
     return BadState(absl::StrFormat("%d cells, and the file ends before that", token_count_));
   }
+  reader.NeedNext(token_count_ * kCellBytes);
   int64_t due = 0;
   for (uint32_t i = 0; i < token_count_; ++i) {
     const auto position = reader.Take<int32_t>();
@@ -198,7 +222,12 @@ absl::Status LlamaState::ReadLayers(Reader& reader) {
 }
 
 absl::Status LlamaState::Read(std::span<const std::byte> bytes) {
-  Reader reader(bytes);
+  Reader reader(bytes, file_.get());
+  const absl::Status status = ReadAll(reader);
+  return reader.file_error().ok() ? status : reader.file_error();
+}
+
+absl::Status LlamaState::ReadAll(Reader& reader) {
   CKV_RETURN_IF_ERROR(ReadIds(reader));
   stream_count_ = reader.Take<uint32_t>();
   if (stream_count_ == 0 || stream_count_ > kLlamaStreamCountMax) {
@@ -241,10 +270,10 @@ absl::StatusOr<LlamaState> LlamaState::Parse(std::span<const std::byte> bytes) {
   return state;
 }
 
-absl::StatusOr<LlamaState> LlamaState::Open(const std::string& path) {
+absl::StatusOr<LlamaState> LlamaState::Open(const std::string& path, FileReading reading) {
   LlamaState state;
-  CKV_ASSIGN_OR_RETURN(state.mapping_, MappedFile::Open(path));
-  CKV_RETURN_IF_ERROR(Annotate(state.Read(state.mapping_->bytes()), path));
+  CKV_ASSIGN_OR_RETURN(state.file_, FileBytes::Open(path, reading));
+  CKV_RETURN_IF_ERROR(AnnotateOnce(state.Read(state.file_->bytes()), path));
   return state;
 }
 
@@ -265,8 +294,14 @@ std::span<const std::byte> LlamaState::Rows(uint32_t layer, uint32_t token_begin
                                    size_t{token_end - token_begin} * row_bytes_);
 }
 
-void LlamaState::DropPages(std::span<const std::byte> rows) const {
-  if (mapping_ != nullptr) mapping_->DropPages(rows);
+absl::Status LlamaState::Copy(std::span<const std::byte> part, std::byte* out) const {
+  if (file_ != nullptr) return file_->Copy(part, out);
+  if (!part.empty()) std::memcpy(out, part.data(), part.size());
+  return absl::OkStatus();
+}
+
+absl::Status LlamaState::CheckUnchanged() const {
+  return file_ == nullptr ? absl::OkStatus() : file_->CheckUnchanged();
 }
 
 }  // namespace ckv

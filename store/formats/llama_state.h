@@ -27,7 +27,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "store/formats/mapped_file.h"
+#include "store/formats/file_bytes.h"
 #include "store/formats/output_file.h"
 
 namespace ckv {
@@ -41,11 +41,11 @@ inline constexpr uint64_t kLlamaRowBytesMax = 2048;  // kRowWidthMax (proto/geom
 enum class LlamaKeyType : int32_t { kF16 = 1, kBf16 = 30 };
 
 // The state of one sequence. Immutable, so any thread may read it. Movable; spans it returns live
-// as long as it does. Rows may start at any address: read them by memcpy. If someone shortens the
-// file while it is mapped, reading it ends the process (SIGBUS).
+// as long as it does. Rows may start at any address: read them by memcpy. With FileReading::kParts
+// they are read only by Copy.
 class LlamaState {
  public:
-  // Maps the file and checks all of it but the rows. The cells must be those of one sequence, in
+  // Opens the file and checks all of it but the rows. The cells must be those of one sequence, in
   // order, at positions without a gap. Token ids, if there are any, are one a cell. Keys must be
   // bf16 or f16, with rows of one size in all layers, and nothing may follow them. Messages name
   // the path.
@@ -53,7 +53,8 @@ class LlamaState {
   //   FailedPrecondition  another version of the format.
   //   InvalidArgument     it cannot be read, or something is wrong; the message says what, and how
   //                       the state can be saved right.
-  static absl::StatusOr<LlamaState> Open(const std::string& path);
+  static absl::StatusOr<LlamaState> Open(const std::string& path,
+                                         FileReading reading = FileReading::kWhole);
   // Checks the bytes of a state that is in memory. They must outlive the result.
   //   FailedPrecondition, InvalidArgument  as for Open.
   static absl::StatusOr<LlamaState> Parse(std::span<const std::byte> bytes);
@@ -74,20 +75,23 @@ class LlamaState {
   LlamaKeyType key_type() const { return key_type_; }
   // Returns the rows of tokens [token_begin, token_end) of one layer.
   std::span<const std::byte> Rows(uint32_t layer, uint32_t token_begin, uint32_t token_end) const;
-  // Gives the memory of rows that were read back to the system (MappedFile::DropPages). Does
-  // nothing for bytes given to Parse.
-  void DropPages(std::span<const std::byte> rows) const;
+  // Copies `part` of the spans above to `out`. With kParts it is read from the file now.
+  //   InvalidArgument     the file cannot be read any more, or changed since it was opened.
+  absl::Status Copy(std::span<const std::byte> part, std::byte* out) const;
+  // Looks whether the file is as it was when it was opened (FileBytes).
+  absl::Status CheckUnchanged() const;
 
  private:
   class Reader;
   LlamaState() = default;
   absl::Status Read(std::span<const std::byte> bytes);
+  absl::Status ReadAll(Reader& reader);
   absl::Status ReadIds(Reader& reader);
   absl::Status UnpackIds();
   absl::Status ReadCells(Reader& reader);
   absl::Status ReadLayers(Reader& reader);
 
-  std::shared_ptr<const MappedFile> mapping_;  // null after Parse
+  std::shared_ptr<const FileBytes> file_;  // null after Parse
   std::vector<int32_t> token_ids_;
   uint32_t token_count_ = 0;
   uint32_t base_position_ = 0;

@@ -169,6 +169,8 @@ absl::Status NpyFile::ReadHeader(std::string_view header) {
 
 absl::Status NpyFile::Read(std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  constexpr size_t kLongestBegin = kVersionEnd + 4;
+  CKV_RETURN_IF_ERROR(Need(bytes.first(std::min(kLongestBegin, bytes.size()))));
   if (!text.starts_with(kMagic) || text.size() < kVersionEnd) return BadFile("not a .npy file");
   const auto major = static_cast<uint8_t>(text[6]), minor = static_cast<uint8_t>(text[7]);
   if (major < 1 || major > 3 || minor != 0) {
@@ -184,6 +186,7 @@ absl::Status NpyFile::Read(std::span<const std::byte> bytes) {
     return BadFile(absl::StrFormat("header: %d bytes, of a file of %d; limit %d", header_bytes,
                                    text.size(), kNpyHeaderBytesMax));
   }
+  CKV_RETURN_IF_ERROR(Need(bytes.subspan(header_begin, header_bytes)));
   CKV_RETURN_IF_ERROR(ReadHeader(text.substr(header_begin, header_bytes)));
   data_ = bytes.subspan(header_begin + header_bytes);
   uint64_t due = dtype_.item_bytes;
@@ -209,15 +212,25 @@ absl::StatusOr<NpyFile> NpyFile::Parse(std::span<const std::byte> bytes) {
   return file;
 }
 
-absl::StatusOr<NpyFile> NpyFile::Open(const std::string& path) {
+absl::StatusOr<NpyFile> NpyFile::Open(const std::string& path, FileReading reading) {
   NpyFile file;
-  CKV_ASSIGN_OR_RETURN(file.mapping_, MappedFile::Open(path));
-  CKV_RETURN_IF_ERROR(Annotate(file.Read(file.mapping_->bytes()), path));
+  CKV_ASSIGN_OR_RETURN(file.file_, FileBytes::Open(path, reading));
+  CKV_RETURN_IF_ERROR(AnnotateOnce(file.Read(file.file_->bytes()), path));
   return file;
 }
 
-void NpyFile::DropPages(std::span<const std::byte> part) const {
-  if (mapping_ != nullptr) mapping_->DropPages(part);
+absl::Status NpyFile::Need(std::span<const std::byte> part) const {
+  return file_ == nullptr ? absl::OkStatus() : file_->Need(part);
+}
+
+absl::Status NpyFile::Copy(std::span<const std::byte> part, std::byte* out) const {
+  if (file_ != nullptr) return file_->Copy(part, out);
+  if (!part.empty()) std::memcpy(out, part.data(), part.size());
+  return absl::OkStatus();
+}
+
+absl::Status NpyFile::CheckUnchanged() const {
+  return file_ == nullptr ? absl::OkStatus() : file_->CheckUnchanged();
 }
 
 }  // namespace ckv

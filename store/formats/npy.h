@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "store/formats/mapped_file.h"
+#include "store/formats/file_bytes.h"
 
 namespace ckv {
 
@@ -31,15 +31,17 @@ struct NpyDtype {
 };
 
 // An open file. Immutable, so any thread may read it. Movable; spans it returns live as long as it
-// does. Data may start at any address: read it by memcpy.
+// does. Data may start at any address: read it by memcpy. With FileReading::kParts it is read only
+// by Copy.
 class NpyFile {
  public:
-  // Maps the file and checks its whole header. The version is 1.0, 2.0 or 3.0, and the keys are the
-  // three of the format and no other. Numbers are plain and little-endian, in C order, and the
+  // Opens the file and checks its whole header. The version is 1.0, 2.0 or 3.0, and the keys are
+  // the three of the format and no other. Numbers are plain and little-endian, in C order, and the
   // shape takes exactly the bytes that follow. Messages name the path.
   //   NotFound            there is no such file.
   //   InvalidArgument     it cannot be read, or something is wrong; the message says what.
-  static absl::StatusOr<NpyFile> Open(const std::string& path);
+  static absl::StatusOr<NpyFile> Open(const std::string& path,
+                                      FileReading reading = FileReading::kWhole);
   // Checks the bytes of a file that is in memory (used by the fuzz target). They must outlive the
   // result.
   //   InvalidArgument     as for Open.
@@ -50,16 +52,19 @@ class NpyFile {
   // Returns the type and shape for a message: "f4 [27, 4096, 576]".
   std::string ShapeText() const;
   std::span<const std::byte> data() const { return data_; }
-  // Gives the memory of `part`, which was read, back to the system (MappedFile::DropPages). Does
-  // nothing for bytes given to Parse.
-  void DropPages(std::span<const std::byte> part) const;
+  // Copies `part` of the spans above to `out`. With kParts it is read from the file now.
+  //   InvalidArgument     the file cannot be read any more, or changed since it was opened.
+  absl::Status Copy(std::span<const std::byte> part, std::byte* out) const;
+  // Looks whether the file is as it was when it was opened (FileBytes).
+  absl::Status CheckUnchanged() const;
 
  private:
   NpyFile() = default;
   absl::Status Read(std::span<const std::byte> bytes);
+  absl::Status Need(std::span<const std::byte> part) const;
   absl::Status ReadHeader(std::string_view header);
 
-  std::shared_ptr<const MappedFile> mapping_;  // null after Parse
+  std::shared_ptr<const FileBytes> file_;  // null after Parse
   NpyDtype dtype_;
   std::vector<uint64_t> shape_;
   std::span<const std::byte> data_;

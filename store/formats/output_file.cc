@@ -26,6 +26,13 @@ std::string CannotWrite(const std::string& path, const char* why) {
   return absl::StrFormat("cannot write %s: %s", path, why);
 }
 
+// The error of a call on `path` that set errno. A disk without room is none that comes again.
+absl::Status SystemError(const std::string& path) {
+  const std::string what = CannotWrite(path, std::strerror(errno));
+  return errno == ENOSPC || errno == EDQUOT ? absl::ResourceExhaustedError(what)
+                                            : absl::UnavailableError(what);
+}
+
 // Unique among the threads and processes that write this name at once.
 std::string TemporaryName(const std::string& path) {
   static std::atomic<uint64_t> counter{0};
@@ -102,7 +109,7 @@ absl::Status OutputFile::Check(const std::string& path) {
   }
   const std::string probe = TemporaryName(destination.path);
   const int fd = open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd < 0) return absl::UnavailableError(CannotWrite(path, std::strerror(errno)));
+  if (fd < 0) return SystemError(path);
   close(fd);
   unlink(probe.c_str());
   return absl::OkStatus();
@@ -134,9 +141,7 @@ OutputFile::~OutputFile() {
   if (!temporary_.empty()) unlink(temporary_.c_str());
 }
 
-absl::Status OutputFile::Failed() const {
-  return absl::UnavailableError(CannotWrite(path_, std::strerror(errno)));
-}
+absl::Status OutputFile::Failed() const { return SystemError(path_); }
 
 absl::Status OutputFile::OpenBeside(std::optional<mode_t> mode) {
   fd_ = open(FolderOf(path_).c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
@@ -158,7 +163,7 @@ absl::Status OutputFile::OpenStream() {
   std::error_code none;
   std::string held = (std::filesystem::temp_directory_path(none) / "ckv-XXXXXX").string();
   fd_ = mkostemp(held.data(), O_CLOEXEC);
-  if (fd_ < 0) return absl::UnavailableError(CannotWrite(held, std::strerror(errno)));
+  if (fd_ < 0) return SystemError(held);
   unlink(held.c_str());
   return absl::OkStatus();
 }

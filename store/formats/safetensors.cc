@@ -16,6 +16,8 @@ absl::Status SafetensorsFile::Read(std::span<const std::byte> bytes) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%d bytes, a safetensors file has at least %d", bytes.size(), kSafetensorsLengthBytes));
   }
+  all_ = bytes;
+  CKV_RETURN_IF_ERROR(Need(bytes.first(kSafetensorsLengthBytes)));
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, bytes.data(), kSafetensorsLengthBytes);
   if (header_bytes > kSafetensorsHeaderBytesMax ||
@@ -24,6 +26,7 @@ absl::Status SafetensorsFile::Read(std::span<const std::byte> bytes) {
                                                       header_bytes, bytes.size(),
                                                       kSafetensorsHeaderBytesMax));
   }
+  CKV_RETURN_IF_ERROR(Need(bytes.subspan(kSafetensorsLengthBytes, header_bytes)));
   const std::string_view header(
       reinterpret_cast<const char*>(bytes.data()) + kSafetensorsLengthBytes, header_bytes);
   const std::span<const std::byte> data = bytes.subspan(kSafetensorsLengthBytes + header_bytes);
@@ -44,15 +47,30 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Parse(std::span<const std::byte
   return file;
 }
 
-absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
+absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path,
+                                                      FileReading reading) {
   SafetensorsFile file;
-  CKV_ASSIGN_OR_RETURN(file.mapping_, MappedFile::Open(path));
-  CKV_RETURN_IF_ERROR(Annotate(file.Read(file.mapping_->bytes()), path));
+  CKV_ASSIGN_OR_RETURN(file.file_, FileBytes::Open(path, reading));
+  CKV_RETURN_IF_ERROR(AnnotateOnce(file.Read(file.file_->bytes()), path));
   return file;
 }
 
-void SafetensorsFile::DropPages(std::span<const std::byte> part) const {
-  if (mapping_ != nullptr) mapping_->DropPages(part);
+absl::Status SafetensorsFile::Need(std::span<const std::byte> part) const {
+  return file_ == nullptr ? absl::OkStatus() : file_->Need(part);
+}
+
+bool SafetensorsFile::Has(std::span<const std::byte> part) const {
+  return part.data() >= all_.data() && part.data() + part.size() <= all_.data() + all_.size();
+}
+
+absl::Status SafetensorsFile::Copy(std::span<const std::byte> part, std::byte* out) const {
+  if (file_ != nullptr) return file_->Copy(part, out);
+  if (!part.empty()) std::memcpy(out, part.data(), part.size());
+  return absl::OkStatus();
+}
+
+absl::Status SafetensorsFile::CheckUnchanged() const {
+  return file_ == nullptr ? absl::OkStatus() : file_->CheckUnchanged();
 }
 
 absl::StatusOr<TensorView> SafetensorsFile::Tensor(std::string_view name) const {

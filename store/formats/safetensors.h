@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "store/formats/mapped_file.h"
+#include "store/formats/file_bytes.h"
 #include "store/formats/output_file.h"
 
 namespace ckv {
@@ -40,17 +40,17 @@ inline constexpr size_t kTensorRankMax = 8;
 inline constexpr size_t kTensorCountMax = 1u << 20;
 
 // An open file. Immutable, so any thread may read it. Movable; views live as long as it does. Their
-// data may start at any address: read it by memcpy. If someone shortens the file while it is
-// mapped, reading it ends the process (SIGBUS). WriteSafetensors replaces files and never shortens
-// one.
+// data may start at any address: read it by memcpy. With FileReading::kParts only the header is
+// read at once, and the data of a view only by Copy.
 class SafetensorsFile {
  public:
-  // Maps the file and checks its whole header: lengths, JSON, dtypes, and shapes whose product does
-  // not overflow. Offsets must cover the data in order, without overlap or gap, in the sizes that
-  // shapes give.
+  // Opens the file and checks its whole header: lengths, JSON, dtypes, and shapes whose product
+  // does not overflow. Offsets must cover the data in order, without overlap or gap, in the sizes
+  // that shapes give.
   //   NotFound            there is no such file.
   //   InvalidArgument     it cannot be read, or something is wrong; the message says what it is.
-  static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
+  static absl::StatusOr<SafetensorsFile> Open(const std::string& path,
+                                              FileReading reading = FileReading::kWhole);
   // Checks the bytes of a file that is in memory (used by the fuzz target). They must outlive the
   // result.
   //   InvalidArgument     as for Open.
@@ -61,15 +61,21 @@ class SafetensorsFile {
   // Returns the tensor of this name.
   //   NotFound            there is none; the message lists the names there are.
   absl::StatusOr<TensorView> Tensor(std::string_view name) const;
-  // Gives the memory of `part`, which was read, back to the system (MappedFile::DropPages). Does
-  // nothing for bytes given to Parse.
-  void DropPages(std::span<const std::byte> part) const;
+  // Copies `part` of the spans above to `out`. With kParts it is read from the file now.
+  //   InvalidArgument     the file cannot be read any more, or changed since it was opened.
+  absl::Status Copy(std::span<const std::byte> part, std::byte* out) const;
+  // Looks whether the file is as it was when it was opened (FileBytes).
+  absl::Status CheckUnchanged() const;
+  // Whether `part` is of this file's spans.
+  bool Has(std::span<const std::byte> part) const;
 
  private:
   SafetensorsFile() = default;
   absl::Status Read(std::span<const std::byte> bytes);
+  absl::Status Need(std::span<const std::byte> part) const;
 
-  std::shared_ptr<const MappedFile> mapping_;  // null after Parse
+  std::shared_ptr<const FileBytes> file_;  // null after Parse
+  std::span<const std::byte> all_;         // the file's, or those given to Parse
   std::map<std::string, TensorView, std::less<>> tensors_;
   std::map<std::string, std::string, std::less<>> metadata_;
 };

@@ -107,16 +107,18 @@ absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(std::string_view json) {
   return index;
 }
 
-absl::StatusOr<SafetensorsSet> OpenSafetensorsFolder(const std::string& folder) {
+absl::StatusOr<SafetensorsSet> OpenSafetensorsFolder(const std::string& folder,
+                                                     FileReading reading) {
   const std::string path = absl::StrFormat("%s/%s", folder, kSafetensorsIndexName);
-  CKV_ASSIGN_OR_RETURN(const std::shared_ptr<const MappedFile> text, MappedFile::Open(path));
+  CKV_ASSIGN_OR_RETURN(const std::shared_ptr<const FileBytes> text,
+                       FileBytes::Open(path, FileReading::kWhole));
   const auto parsed = ParseSafetensorsIndex(
       {reinterpret_cast<const char*>(text->bytes().data()), text->bytes().size()});
   if (!parsed.ok()) return Annotate(parsed.status(), path);
   SafetensorsSet set;
   for (const std::string& name : parsed->files) {
     const std::string file_path = absl::StrFormat("%s/%s", folder, name);
-    CKV_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(file_path));
+    CKV_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(file_path, reading));
     CKV_RETURN_IF_ERROR(Annotate(Merge(*parsed, name, file, set), file_path));
     set.files.push_back(std::move(file));
   }

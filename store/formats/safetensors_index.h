@@ -18,7 +18,7 @@ namespace ckv {
 
 inline constexpr std::string_view kSafetensorsIndexName = "model.safetensors.index.json";
 inline constexpr uint64_t kSafetensorsIndexBytesMax = 16u << 20;
-// The most files of a set. Each is mapped while the set lives.
+// The most files of a set. Each is open while the set lives.
 inline constexpr size_t kSafetensorsFileCountMax = 4096;
 
 struct SafetensorsIndex {
@@ -47,6 +47,7 @@ struct SafetensorsSet {
 //   InvalidArgument     the index or a file is not valid. A tensor is missing in its file, or is in
 //                       a file the index does not place it in. Or the metadata of two files differ,
 //                       or the total size is another. The message names the file.
-absl::StatusOr<SafetensorsSet> OpenSafetensorsFolder(const std::string& folder);
+absl::StatusOr<SafetensorsSet> OpenSafetensorsFolder(const std::string& folder,
+                                                     FileReading reading = FileReading::kWhole);
 
 }  // namespace ckv

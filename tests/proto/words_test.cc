@@ -1,9 +1,22 @@
 #include "proto/base/words.h"
 
+#include <string>
+#include <vector>
+
 #include "gtest/gtest.h"
 
 namespace ckv {
 namespace {
+
+TEST(Words, TheNearestIsOneThatCouldBeMeant) {
+  const std::vector<std::string> words = {"np", "sec", "status", "docs", "--directory"};
+  EXPECT_EQ(NearestWord("nope", words), "");
+  EXPECT_EQ(NearestWord("cc", words), "");
+  EXPECT_EQ(NearestWord("dosc", words), "");
+  EXPECT_EQ(NearestWord("dcs", words), "docs");
+  EXPECT_EQ(NearestWord("stat", words), "status");
+  EXPECT_EQ(NearestWord("--directry", words), "--directory");
+}
 
 TEST(Words, ALineEndsBeforeTheWordThatWouldNotFit) {
   EXPECT_EQ(WrapWords("one two three", 13), "one two three");

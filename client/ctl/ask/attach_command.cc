@@ -68,17 +68,19 @@ absl::Status RunAttach(const Ctl& ctl, const AttachOptions& options) {
   CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> token_ids,
                        AskForTokenIds(fleet, corpus, ordinals, deadline));
   CKV_RETURN_IF_ERROR(WriteReference(options, geometry, token_ids, reference));
-  ctl.Print(RenderFields({{"wrote", options.out},
-                          {"corpus", absl::StrFormat("%s version %d", corpus.name, corpus.version)},
-                          {"chunks", std::to_string(ordinals.size())},
-                          {"tokens", std::to_string(reference.token_count)},
-                          {"position", std::to_string(reference.position)}}),
-            {{"out", options.out},
-             {"corpus", corpus.name},
-             {"version", corpus.version},
-             {"chunk_count", ordinals.size()},
-             {"token_count", reference.token_count},
-             {"position", reference.position}});
+  PrintBeside(
+      ctl, options.out,
+      RenderFields({{"wrote", options.out},
+                    {"corpus", absl::StrFormat("%s version %d", corpus.name, corpus.version)},
+                    {"chunks", std::to_string(ordinals.size())},
+                    {"tokens", std::to_string(reference.token_count)},
+                    {"position", std::to_string(reference.position)}}),
+      {{"out", options.out},
+       {"corpus", corpus.name},
+       {"version", corpus.version},
+       {"chunk_count", ordinals.size()},
+       {"token_count", reference.token_count},
+       {"position", reference.position}});
   return absl::OkStatus();
 }
 

@@ -213,28 +213,29 @@ absl::Status RunAttend(const Ctl& ctl, const AttendOptions& options) {
                     {"model", geometry.model},
                     {"revision", geometry.revision}}));
   const Duration elapsed(static_cast<int64_t>(totals.elapsed_ns));
-  ctl.Print(RenderFields({{"wrote", options.out},
-                          {"rows", absl::StrFormat("%d over %s of %s", answered.query_count,
-                                                   FormatCount(answered.chunk_count, "chunk"),
-                                                   FormatCount(answered.row_count, "token"))},
-                          {"holders", std::to_string(totals.holder_count)},
-                          {"sent", FormatBytes(totals.bytes_sent)},
-                          {"received", FormatBytes(totals.bytes_received)},
-                          {"answer", totals.approximate ? "approximate: some rows were fp8 copies"
-                                                        : "exact rows"},
-                          {"grade", std::string(GradeName(static_cast<Grade>(totals.grade)))},
-                          {"took", FormatDuration(elapsed)}}),
-            {{"out", options.out},
-             {"row_count", answered.query_count},
-             {"chunk_count", answered.chunk_count},
-             {"token_count", answered.row_count},
-             {"message_count", totals.messages},
-             {"holder_count", totals.holder_count},
-             {"bytes_sent", totals.bytes_sent},
-             {"bytes_received", totals.bytes_received},
-             {"approximate", totals.approximate},
-             {"grade", std::string(GradeName(static_cast<Grade>(totals.grade)))},
-             {"seconds", static_cast<double>(totals.elapsed_ns) / 1e9}});
+  PrintBeside(ctl, options.out,
+              RenderFields({{"wrote", options.out},
+                            {"rows", absl::StrFormat("%d over %s of %s", answered.query_count,
+                                                     FormatCount(answered.chunk_count, "chunk"),
+                                                     FormatCount(answered.row_count, "token"))},
+                            {"holders", std::to_string(totals.holder_count)},
+                            {"sent", FormatBytes(totals.bytes_sent)},
+                            {"received", FormatBytes(totals.bytes_received)},
+                            {"answer", totals.approximate ? "approximate: some rows were fp8 copies"
+                                                          : "exact rows"},
+                            {"grade", std::string(GradeName(static_cast<Grade>(totals.grade)))},
+                            {"took", FormatDuration(elapsed)}}),
+              {{"out", options.out},
+               {"row_count", answered.query_count},
+               {"chunk_count", answered.chunk_count},
+               {"token_count", answered.row_count},
+               {"message_count", totals.messages},
+               {"holder_count", totals.holder_count},
+               {"bytes_sent", totals.bytes_sent},
+               {"bytes_received", totals.bytes_received},
+               {"approximate", totals.approximate},
+               {"grade", std::string(GradeName(static_cast<Grade>(totals.grade)))},
+               {"seconds", static_cast<double>(totals.elapsed_ns) / 1e9}});
   return absl::OkStatus();
 }
 

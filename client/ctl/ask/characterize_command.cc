@@ -245,8 +245,8 @@ absl::Status MakeFolder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (!error && std::filesystem::is_directory(folder, error)) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrFormat("%s: cannot be made: %s; name another with --dir", folder,
+  return absl::FailedPreconditionError(
+      absl::StrFormat("%s: cannot be made: %s\n  name another with --dir", folder,
                       error ? error.message() : std::string("it is a file")));
 }
 

@@ -154,16 +154,17 @@ absl::Status RunFetch(const Ctl& ctl, const FetchOptions& options) {
   const Duration elapsed = ctl.clock->Now() - start;
   CKV_RETURN_IF_ERROR(gathered.sink->Finish());
   const double seconds = static_cast<double>(elapsed.count()) / 1e9;
-  ctl.Print(RenderFields({{"wrote", options.out},
-                          {"tokens", std::to_string(gathered.file.token_count)},
-                          {"rows", FormatBytes(gathered.bytes)},
-                          {"took", FormatDuration(elapsed)},
-                          {"rate", FormatRate(static_cast<double>(gathered.bytes) / seconds)}}),
-            {{"out", options.out},
-             {"chunk_count", ordinals.size()},
-             {"token_count", gathered.file.token_count},
-             {"bytes", gathered.bytes},
-             {"seconds", seconds}});
+  PrintBeside(ctl, options.out,
+              RenderFields({{"wrote", options.out},
+                            {"tokens", std::to_string(gathered.file.token_count)},
+                            {"rows", FormatBytes(gathered.bytes)},
+                            {"took", FormatDuration(elapsed)},
+                            {"rate", FormatRate(static_cast<double>(gathered.bytes) / seconds)}}),
+              {{"out", options.out},
+               {"chunk_count", ordinals.size()},
+               {"token_count", gathered.file.token_count},
+               {"bytes", gathered.bytes},
+               {"seconds", seconds}});
   return absl::OkStatus();
 }
 

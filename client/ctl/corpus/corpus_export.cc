@@ -189,8 +189,8 @@ absl::Status Exporter::WriteFrom(const Member& holder, const ChunkPlacement& chu
   return written;
 }
 
-void Report(const Ctl& ctl, const Corpus& corpus, const std::vector<ExportFile>& files,
-            Duration elapsed) {
+void Report(const Ctl& ctl, const std::string& out, const Corpus& corpus,
+            const std::vector<ExportFile>& files, Duration elapsed) {
   Table table({{"FILE"}, {"POSITION", true}, {"CHUNKS", true}, {"TOKENS", true}, {"ROWS", true}});
   Json json = {{"corpus", corpus.name}, {"version", corpus.version}, {"files", Json::array()}};
   uint64_t total_bytes = 0;
@@ -208,11 +208,13 @@ void Report(const Ctl& ctl, const Corpus& corpus, const std::vector<ExportFile>&
   }
   json["bytes"] = total_bytes;
   json["seconds"] = static_cast<double>(elapsed.count()) / 1e9;
-  ctl.Print(RenderFields({{"corpus", absl::StrFormat("%s version %d", corpus.name, corpus.version)},
-                          {"rows", FormatBytes(total_bytes)},
-                          {"took", FormatDuration(elapsed)}}) +
-                "\n" + table.Render(),
-            json);
+  PrintBeside(
+      ctl, out,
+      RenderFields({{"corpus", absl::StrFormat("%s version %d", corpus.name, corpus.version)},
+                    {"rows", FormatBytes(total_bytes)},
+                    {"took", FormatDuration(elapsed)}}) +
+          "\n" + table.Render(),
+      json);
 }
 
 absl::Status RunExport(const Ctl& ctl, const ExportOptions& options) {
@@ -240,7 +242,7 @@ absl::Status RunExport(const Ctl& ctl, const ExportOptions& options) {
     Exporter exporter(ctl, corpus, members, progress.get());
     for (const ExportFile& file : files) CKV_RETURN_IF_ERROR(exporter.Write(file));
   }
-  Report(ctl, corpus, files, ctl.clock->Now() - start);
+  Report(ctl, options.out, corpus, files, ctl.clock->Now() - start);
   return absl::OkStatus();
 }
 

@@ -20,6 +20,7 @@
 #include "client/ctl/corpus/token_lines.h"
 #include "client/ctl/interrupt.h"
 #include "client/engine/reference_engine.h"
+#include "client/publish/room.h"
 #include "proto/base/status.h"
 #include "store/corpus/placement.h"
 #include "store/formats/llama_state.h"
@@ -77,8 +78,9 @@ constexpr char kExamples[] =
     "\n"
     "--extend appends chunks to a corpus and leaves its others as they are. A file of rows whose\n"
     "base_position is where the corpus ends goes on from there; one that begins at 0 is a text\n"
-    "of its own, as tokens that are prefilled are. Chunks that the corpus has are left out. A\n"
-    "text that grew is loaded with --replace.\n"
+    "of its own, as tokens that are prefilled are. Chunks that the corpus has are left out. The\n"
+    "corpus' own cut is taken, unless --chunk-tokens says another. A text that the corpus has in\n"
+    "another cut is refused, and so is one that grew: load it with --replace.\n"
     "\n"
     "Rows go out as they are read, 8 chunks at a time. Chunks that a holder has already are not\n"
     "sent again. So run an interrupted load again, and it goes on. Texts and token ids are\n"
@@ -223,6 +225,7 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> OpenSource(const Ctl& ctl, const Lo
 
 // The corpus that this load replaces or extends, if there is one.
 absl::StatusOr<std::optional<Corpus>> Previous(Fleet& fleet, const LoadOptions& options) {
+  const std::string& tenant = fleet.options().tenant;
   absl::StatusOr<Corpus> existing = fleet.GetCorpus(options.name);
   if (absl::IsNotFound(existing.status())) {
     if (!options.extend) return std::nullopt;
@@ -232,6 +235,16 @@ absl::StatusOr<std::optional<Corpus>> Previous(Fleet& fleet, const LoadOptions& 
   // One that is not proven to be whole is Unavailable. Nobody has a version that is replaced.
   if (options.replace && absl::IsUnavailable(existing.status())) return std::nullopt;
   if (!existing.ok()) return existing.status();
+  // A tenant reads a shared corpus too, and a load makes one of its own, which hides that.
+  if (existing->tenant != tenant && !options.extend) {
+    if (options.replace) return std::nullopt;
+    return absl::AlreadyExistsError(absl::StrFormat(
+        "corpus %s exists, and is shared: tenant '%s' reads it\n  --replace makes one of the "
+        "tenant's "
+        "own beside it, which the tenant then reads instead; without --tenant the shared one is "
+        "meant",
+        options.name, tenant));
+  }
   if (!options.replace && !options.extend) {
     return absl::AlreadyExistsError(
         absl::StrFormat("corpus %s exists (version %d)\n  --replace publishes a new version of it, "
@@ -267,6 +280,25 @@ uint32_t ReplicasOf(const Ctl& ctl, const LoadOptions& options,
   return static_cast<uint32_t>(std::clamp<size_t>(copies, 1, holder_count));
 }
 
+// An extension is cut as the corpus is, so that chunks which it has already are found.
+void TakeCutOf(const Corpus& corpus, InputKind kind, CutOptions& cut) {
+  const bool prefills = kind == InputKind::kText || kind == InputKind::kTokens;
+  if (cut.policy != CutPolicy::kFixed || cut.chunk_tokens != 0) return;
+  if (cut.standalone && !prefills) return;  // one chunk a file
+  cut.chunk_tokens =
+      ChunkTokensOf(corpus, cut.standalone, prefills ? kPrefillChunkTokens : kRowChunkTokens);
+}
+
+// Looks for room before the prefill, which may take minutes.
+absl::Status CheckRoom(const Ctl& ctl, const LoadOptions& options, const ChunkSource& chunks,
+                       const std::vector<Member>& holders) {
+  if (!options.extend) return PlaceAll(chunks, holders, options.replicas, *ctl.clock).status();
+  CKV_ASSIGN_OR_RETURN(const std::vector<uint32_t> fresh, NewToCorpus(options.cut, chunks));
+  return PlaceByRoom(chunks, fresh, options.cut.extended->chunks.size(), holders, options.replicas,
+                     *ctl.clock, kInstantMax)
+      .status();
+}
+
 absl::Status RunLoad(const Ctl& ctl, LoadOptions options) {
   const Instant start = ctl.clock->Now();
   CKV_ASSIGN_OR_RETURN(const InputKind kind, KindOf(options));
@@ -284,13 +316,19 @@ absl::Status RunLoad(const Ctl& ctl, LoadOptions options) {
   CKV_ASSIGN_OR_RETURN(const std::optional<Corpus> previous, Previous(fleet, options));
   if (options.extend) {
     CKV_RETURN_IF_ERROR(CheckTenant(ctl, *previous));
+    TakeCutOf(*previous, kind, options.cut);
     options.cut.extended = &*previous;
+    options.cut.ask_for_tokens =
+        AskHolders(holders, previous->geometry, ctl.fleet.tenant, ctl.clock, kInstantMax);
   }
   if (options.replicas == 0) options.replicas = ReplicasOf(ctl, options, previous, holders.size());
   CKV_RETURN_IF_ERROR(
       Annotate(PlaceChunks(1, HolderIdsOf(holders), options.replicas).status(), "--replicas"));
 
   CKV_ASSIGN_OR_RETURN(options.cut.key, fleet.KeyOfTenant(/*make=*/!options.dry_run));
+  options.cut.before_prefill = [&](const ChunkSource& chunks) {
+    return CheckRoom(ctl, options, chunks, holders);
+  };
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<ChunkSource> source, OpenSource(ctl, options, kind));
   FiniteCheck checked(*source, options.reject_non_finite);
   const Corpus* const before = previous ? &*previous : nullptr;
@@ -298,7 +336,7 @@ absl::Status RunLoad(const Ctl& ctl, LoadOptions options) {
                        FindShared(fleet, options.name, *source, before));
   const LoadTarget target = {options.name, options.replicas, options.replace, options.dry_run};
   absl::StatusOr<Loaded> loaded =
-      options.extend ? PutAndExtend(ctl, target, fleet, checked, holders, *previous)
+      options.extend ? PutAndExtend(ctl, target, fleet, checked, holders, options.cut)
                      : PutAndPublish(ctl, target, fleet, checked, holders);
   if (const std::string warning = checked.Warning(); !warning.empty()) {
     ctl.Note("ckvctl: warning: " + warning);
@@ -326,8 +364,8 @@ void AddCutOptions(CLI::App& verb, LoadOptions& options) {
       ->type_name(JoinNames(policies));
   verb.add_option("--chunk-tokens", options.cut.chunk_tokens,
                   absl::StrFormat("Tokens a chunk (default: %d of rows, %d of tokens that are "
-                                  "prefilled); with --cut content their average, a power of two "
-                                  "(default: 2048)",
+                                  "prefilled; with --extend, those of the corpus); with --cut "
+                                  "content their average, a power of two (default: 2048)",
                                   kRowChunkTokens, kPrefillChunkTokens))
       ->check(InRange(1u, kChunkTokenCountMax));
   verb.add_option("--chunk-min", options.cut.chunk_min,

@@ -19,7 +19,7 @@ struct SavedSequence {
 
 absl::StatusOr<std::shared_ptr<const SavedSequence>> OpenSequence(const std::string& path,
                                                                   const LlamaOptions& options) {
-  CKV_ASSIGN_OR_RETURN(LlamaState state, LlamaState::Open(path));
+  CKV_ASSIGN_OR_RETURN(LlamaState state, LlamaState::Open(path, FileReading::kParts));
   std::vector<int32_t> ids(state.token_ids().begin(), state.token_ids().end());
   if (ids.empty() && options.token_ids.empty()) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -43,7 +43,12 @@ class LlamaSource final : public ChunkSource {
                                                            const LlamaOptions& options,
                                                            const CutOptions& cut,
                                                            uint32_t token_count_max);
+  std::span<const int32_t> TokensOf(uint32_t ordinal) const override {
+    const auto& [sequence, range] = places_.at(ordinal);
+    return std::span(sequence->token_ids).subspan(range.begin, range.end - range.begin);
+  }
   absl::StatusOr<SourceChunk> Read(uint32_t ordinal) override;
+  absl::Status CheckUnchanged() const override;
 
  private:
   struct Place {
@@ -51,9 +56,8 @@ class LlamaSource final : public ChunkSource {
     TokenRange range;
   };
   absl::Status CheckShape(const std::string& path, const LlamaState& state) const;
-  // The chunk's rows as they lie in the file, given back to the system when nobody has them.
-  void TakeRows(const Place& place, SourceChunk& chunk) const;
-  void ConvertRows(const Place& place, SourceChunk& chunk) const;
+  // Reads a layer's rows to `to`, keys of f16 as bf16.
+  absl::Status ReadLayer(const Place& place, uint32_t layer, std::byte* to) const;
 
   std::vector<Place> places_;  // one for each chunk
 };
@@ -101,47 +105,36 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> LlamaSource::Open(
   return source;
 }
 
-void LlamaSource::TakeRows(const Place& place, SourceChunk& chunk) const {
-  const auto rows = [state = &place.sequence->state, range = place.range](uint32_t layer) {
-    return state->Rows(layer, range.begin, range.end);
-  };
-  chunk.rows = rows;
-  chunk.owned = std::shared_ptr<const void>(
-      place.sequence.get(), [sequence = place.sequence, rows](const void*) {
-        for (uint32_t layer = 0; layer < sequence->state.layer_count(); ++layer) {
-          sequence->state.DropPages(rows(layer));
-        }
-      });
-}
-
-void LlamaSource::ConvertRows(const Place& place, SourceChunk& chunk) const {
-  const auto& [sequence, range] = place;
-  const size_t layer_values = size_t{range.end - range.begin} * geometry_.d_qk;
-  auto values = std::make_shared<std::vector<uint16_t>>(layer_values * geometry_.layers);
-  for (uint32_t layer = 0; layer < geometry_.layers; ++layer) {
-    const std::span<const std::byte> halves = sequence->state.Rows(layer, range.begin, range.end);
-    Bf16FromHalves(halves.data(), values->data() + layer * layer_values, layer_values);
-    sequence->state.DropPages(halves);
-  }
-  chunk.rows = [all = std::span<const uint16_t>(*values), layer_values](uint32_t layer) {
-    return std::as_bytes(all.subspan(layer * layer_values, layer_values));
-  };
-  chunk.owned = std::move(values);
+absl::Status LlamaSource::ReadLayer(const Place& place, uint32_t layer, std::byte* to) const {
+  const LlamaState& state = place.sequence->state;
+  const std::span<const std::byte> rows = state.Rows(layer, place.range.begin, place.range.end);
+  if (state.key_type() == LlamaKeyType::kBf16) return state.Copy(rows, to);
+  std::vector<std::byte> halves(rows.size());
+  CKV_RETURN_IF_ERROR(state.Copy(rows, halves.data()));
+  Bf16FromHalves(halves.data(), reinterpret_cast<uint16_t*>(to), halves.size() / 2);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<SourceChunk> LlamaSource::Read(uint32_t ordinal) {
   const Place& place = places_.at(ordinal);
   const auto& [sequence, range] = place;
   SourceChunk chunk;
-  if (sequence->state.key_type() == LlamaKeyType::kBf16) {
-    TakeRows(place, chunk);
-  } else {
-    ConvertRows(place, chunk);
-  }
+  CKV_RETURN_IF_ERROR(HoldRows(
+      geometry_.layers, size_t{range.end - range.begin} * geometry_.row_bytes(),
+      [&](uint32_t layer, std::byte* to) { return ReadLayer(place, layer, to); }, chunk));
   chunk.info = DescribeChunk(geometry_, chunks_[ordinal].parent, sequence->state.base_position(),
                              sequence->token_ids, range, chunk.rows);
   NameAsPlanned(ordinal, chunk.info);
   return chunk;
+}
+
+absl::Status LlamaSource::CheckUnchanged() const {
+  const SavedSequence* last = nullptr;
+  for (const Place& place : places_) {
+    if (place.sequence.get() != last) CKV_RETURN_IF_ERROR(place.sequence->state.CheckUnchanged());
+    last = place.sequence.get();
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 #include <fstream>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -58,9 +59,36 @@ std::vector<TokenRange> Cut(std::span<const int32_t> tokens, const CutOptions& o
   return CutFixed(count, options.chunk_max != 0 ? options.chunk_max : kDocumentTokensMaxDefault);
 }
 
-absl::StatusOr<std::vector<uint32_t>> NewToCorpus(const Corpus& corpus, const ChunkSource& source) {
+uint32_t ChunkTokensOf(const Corpus& corpus, bool standalone, uint32_t otherwise) {
+  absl::flat_hash_set<ChunkId> followed;
+  for (const ChunkPlacement& chunk : corpus.chunks) followed.insert(chunk.parent);
+  uint32_t longest = 0, longest_count = 0;
+  std::optional<uint32_t> cut;
+  for (const ChunkPlacement& chunk : corpus.chunks) {
+    longest_count = chunk.token_count == longest  ? longest_count + 1
+                    : chunk.token_count > longest ? 1
+                                                  : longest_count;
+    longest = std::max(longest, chunk.token_count);
+    if (!followed.contains(chunk.id)) continue;
+    if (cut && *cut != chunk.token_count) return otherwise;
+    cut = chunk.token_count;
+  }
+  if (cut) return *cut;
+  // Standalone chunks follow nothing. Two of the greatest size are no chance.
+  if (standalone && longest_count > 1) return longest;
+  return std::max(longest, otherwise);
+}
+
+absl::StatusOr<std::vector<uint32_t>> NewToCorpus(const CutOptions& cut,
+                                                  const ChunkSource& source) {
+  const Corpus& corpus = *cut.extended;
   CKV_RETURN_IF_ERROR(CheckSameGeometry(corpus, source.geometry()));
   absl::StatusOr<std::vector<uint32_t>> fresh = NewChunks(corpus, source);
+  if (fresh.ok()) {
+    const absl::Status once = CheckNoTextTwice(corpus, source, *fresh, cut.key, cut.ask_for_tokens);
+    if (once.ok()) return fresh;
+    fresh = once;
+  }
   if (!absl::IsFailedPrecondition(fresh.status())) return fresh;
   return absl::FailedPreconditionError(
       absl::StrFormat("%s\n  a text that grew or changed, or is cut in another way, is loaded with "
@@ -218,7 +246,8 @@ bool IsFolder(const std::string& path) {
 absl::StatusOr<RowFile> OpenRowFile(const std::string& path) {
   const bool folder = IsFolder(path);
   if (!folder) CKV_RETURN_IF_ERROR(CheckIsSafetensors(path));
-  auto opened = folder ? RowFile::OpenFolder(path) : RowFile::Open(path);
+  auto opened = folder ? RowFile::OpenFolder(path, FileReading::kParts)
+                       : RowFile::Open(path, FileReading::kParts);
   if (opened.ok()) return opened;
   const std::string message(opened.status().message());
   const absl::Status named =
@@ -238,7 +267,12 @@ class RowFileSource final : public ChunkSource {
   static absl::StatusOr<std::unique_ptr<ChunkSource>> Open(const std::vector<std::string>& paths,
                                                            const CutOptions& cut,
                                                            uint32_t token_count_max);
+  std::span<const int32_t> TokensOf(uint32_t ordinal) const override {
+    const auto& [file, range] = places_.at(ordinal);
+    return file->token_ids().subspan(range.begin, range.end - range.begin);
+  }
   absl::StatusOr<SourceChunk> Read(uint32_t ordinal) override;
+  absl::Status CheckUnchanged() const override;
 
  private:
   struct Place {
@@ -271,25 +305,50 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> RowFileSource::Open(
 }
 
 absl::StatusOr<SourceChunk> RowFileSource::Read(uint32_t ordinal) {
-  const auto& [file, range] = places_.at(ordinal);
+  const auto& place = places_.at(ordinal);
+  const RowFile& file = *place.file;
+  const TokenRange range = place.range;
   SourceChunk chunk;
-  chunk.rows = [file = file.get(), range = range](uint32_t layer) {
-    return file->Rows(layer, range.begin, range.end);
-  };
-  // Not the file, whose token ids the source holds, but the pages that its rows take.
-  chunk.owned = std::shared_ptr<const void>(
-      file.get(), [file = file, range = range, layers = geometry_.layers](const void*) {
-        for (uint32_t layer = 0; layer < layers; ++layer) {
-          file->DropPages(file->Rows(layer, range.begin, range.end));
-        }
-      });
-  chunk.info = DescribeChunk(geometry_, chunks_[ordinal].parent, file->base_position(),
-                             file->token_ids(), range, chunk.rows);
+  CKV_RETURN_IF_ERROR(HoldRows(
+      geometry_.layers, size_t{range.end - range.begin} * geometry_.row_bytes(),
+      [&](uint32_t layer, std::byte* to) {
+        return file.Copy(file.Rows(layer, range.begin, range.end), to);
+      },
+      chunk));
+  chunk.info = DescribeChunk(geometry_, chunks_[ordinal].parent, file.base_position(),
+                             file.token_ids(), range, chunk.rows);
   NameAsPlanned(ordinal, chunk.info);
   return chunk;
 }
 
+absl::Status RowFileSource::CheckUnchanged() const {
+  const RowFile* last = nullptr;
+  for (const Place& place : places_) {
+    if (place.file.get() != last) CKV_RETURN_IF_ERROR(place.file->CheckUnchanged());
+    last = place.file.get();
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+absl::Status HoldRows(uint32_t layers, size_t layer_bytes,
+                      absl::FunctionRef<absl::Status(uint32_t layer, std::byte* to)> read,
+                      SourceChunk& chunk) {
+  const size_t bytes = layers * layer_bytes;
+  const std::shared_ptr<std::byte[]> rows(new (std::nothrow) std::byte[bytes]);
+  if (rows == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "no memory for a chunk of %d bytes\n  smaller chunks take less: --chunk-tokens", bytes));
+  }
+  for (uint32_t layer = 0; layer < layers; ++layer)
+    CKV_RETURN_IF_ERROR(read(layer, rows.get() + layer * layer_bytes));
+  chunk.rows = [all = rows.get(), layer_bytes](uint32_t layer) {
+    return std::span<const std::byte>(all + layer * layer_bytes, layer_bytes);
+  };
+  chunk.owned = rows;
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::unique_ptr<ChunkSource>> OpenRowFiles(const std::vector<std::string>& paths,
                                                           const CutOptions& cut,

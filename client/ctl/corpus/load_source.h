@@ -14,8 +14,10 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "client/publish/chunk_source.h"
+#include "client/publish/text_overlap.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
 #include "store/corpus/cutter.h"
@@ -37,16 +39,26 @@ struct CutOptions {
   // depends on its tokens only, so corpora share it wherever it stands in them.
   bool standalone = false;
   TenantKey key = {};  // by which chunk ids are made; the zero key makes plain ones
-  // The corpus that gets the chunks behind its own, if there is one (FilePlanner).
+  // The corpus that gets the chunks behind its own, if there is one (FilePlanner), and who tells
+  // its tokens.
   const Corpus* extended = nullptr;
+  AskForTokens ask_for_tokens = {};
+  // Told of the chunks before any is prefilled; an error ends the load.
+  std::function<absl::Status(const ChunkSource&)> before_prefill = {};
 };
 //   InvalidArgument     a size that the policy has no use for, or ValidateCutSizes.
 absl::Status ValidateCut(const CutOptions& options);
 // Cuts `tokens`, which are one document if the policy is kDocument. The options are valid.
 std::vector<TokenRange> Cut(std::span<const int32_t> tokens, const CutOptions& options);
 
-// NewChunks (client/publish/extension.h), with advice for who loads files.
-absl::StatusOr<std::vector<uint32_t>> NewToCorpus(const Corpus& corpus, const ChunkSource& source);
+// Returns the size at which `corpus` is cut: that of its chunks which are followed by another. If
+// none is followed, texts are one chunk each, and fit in what is returned. If the corpus has
+// several sizes, returns `otherwise`.
+uint32_t ChunkTokensOf(const Corpus& corpus, bool standalone, uint32_t otherwise);
+
+// NewChunks and CheckNoTextTwice (client/publish) over `cut.extended`, with advice for who loads
+// files.
+absl::StatusOr<std::vector<uint32_t>> NewToCorpus(const CutOptions& cut, const ChunkSource& source);
 
 // Plans chunks, and sees to it that none comes twice: a corpus has each once (I1).
 class ChunkPlanner {
@@ -102,9 +114,18 @@ class FilePlanner {
   uint64_t next_position_ = 0;
 };
 
+// Reads a chunk's rows into memory of the chunk's own: `read` puts those of a layer, `layer_bytes`
+// bytes, to `to`. So the rows that are sent have the checksums that were taken, whatever happens to
+// the file.
+//   ResourceExhausted   there is not so much memory.
+//   the first error of `read`.
+absl::Status HoldRows(uint32_t layers, size_t layer_bytes,
+                      absl::FunctionRef<absl::Status(uint32_t layer, std::byte* to)> read,
+                      SourceChunk& chunk);
+
 // The chunks of files of rows, in order; a path that is a folder has an index
-// (store/formats/safetensors_index.h). Standalone: each file is one chunk of base_position 0. Files
-// are mapped, and of their rows only those of chunks that are given out stay in memory.
+// (store/formats/safetensors_index.h). Standalone: each file is one chunk of base_position 0. Rows
+// are read chunk by chunk, and only those of chunks that are given out are in memory.
 //   NotFound            no such file.
 //   InvalidArgument     a file that is not one of rows, or of another geometry, or that cannot be
 //                       standalone; says which and why.

@@ -72,7 +72,12 @@ class NpySource final : public ChunkSource {
                                                            const NpyOptions& options,
                                                            const CutOptions& cut,
                                                            uint32_t token_count_max);
+  std::span<const int32_t> TokensOf(uint32_t ordinal) const override {
+    const TokenRange range = ranges_.at(ordinal);
+    return std::span(token_ids_).subspan(range.begin, range.end - range.begin);
+  }
   absl::StatusOr<SourceChunk> Read(uint32_t ordinal) override;
+  absl::Status CheckUnchanged() const override { return file_->CheckUnchanged(); }
 
  private:
   NpySource(std::shared_ptr<const NpyFile> file, NpyRowDtype dtype)
@@ -80,7 +85,8 @@ class NpySource final : public ChunkSource {
   absl::Status CheckShape(const std::string& path) const;
   // Tokens of a layer as they lie in the file.
   std::span<const std::byte> Raw(uint32_t layer, TokenRange range) const;
-  std::shared_ptr<const std::vector<uint16_t>> Convert(TokenRange range) const;
+  // Reads a layer's rows to `to`, as bf16 if they are of another type.
+  absl::Status ReadLayer(uint32_t layer, TokenRange range, std::byte* to) const;
 
   const std::shared_ptr<const NpyFile> file_;
   const NpyRowDtype dtype_;
@@ -114,7 +120,7 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> NpySource::Open(const std::string& 
                                                              uint32_t token_count_max) {
   CKV_RETURN_IF_ERROR(CheckOptions(path, options));
   CKV_ASSIGN_OR_RETURN(const NpyRowDtype dtype, ParseNpyRowDtype(options.dtype));
-  CKV_ASSIGN_OR_RETURN(NpyFile opened, NpyFile::Open(path));
+  CKV_ASSIGN_OR_RETURN(NpyFile opened, NpyFile::Open(path, FileReading::kParts));
   const auto file = std::make_shared<const NpyFile>(std::move(opened));
   std::unique_ptr<NpySource> source(new NpySource(file, dtype));
   CKV_ASSIGN_OR_RETURN(source->geometry_, ReadGeometryFile(options.geometry));
@@ -138,44 +144,27 @@ std::span<const std::byte> NpySource::Raw(uint32_t layer, TokenRange range) cons
                                (range.end - range.begin) * row_bytes);
 }
 
-std::shared_ptr<const std::vector<uint16_t>> NpySource::Convert(TokenRange range) const {
-  const size_t layer_values = size_t{range.end - range.begin} * geometry_.d_qk;
-  auto values = std::make_shared<std::vector<uint16_t>>(layer_values * geometry_.layers);
-  std::vector<float> aligned;  // the file's values may stand at any address
-  for (uint32_t layer = 0; layer < geometry_.layers; ++layer) {
-    const std::span<const std::byte> raw = Raw(layer, range);
-    uint16_t* out = values->data() + layer * layer_values;
-    if (dtype_ == NpyRowDtype::kF16) {
-      Bf16FromHalves(raw.data(), out, layer_values);
-    } else {
-      aligned.resize(layer_values);
-      if (layer_values > 0) std::memcpy(aligned.data(), raw.data(), raw.size());
-      Bf16FromFloats(aligned.data(), out, layer_values);
-    }
-    file_->DropPages(raw);
+absl::Status NpySource::ReadLayer(uint32_t layer, TokenRange range, std::byte* to) const {
+  const std::span<const std::byte> raw = Raw(layer, range);
+  if (dtype_ != NpyRowDtype::kF16 && dtype_ != NpyRowDtype::kF32) return file_->Copy(raw, to);
+  const size_t count = size_t{range.end - range.begin} * geometry_.d_qk;
+  auto* const out = reinterpret_cast<uint16_t*>(to);
+  std::vector<float> values((raw.size() + sizeof(float) - 1) / sizeof(float));
+  CKV_RETURN_IF_ERROR(file_->Copy(raw, reinterpret_cast<std::byte*>(values.data())));
+  if (dtype_ == NpyRowDtype::kF16) {
+    Bf16FromHalves(reinterpret_cast<const std::byte*>(values.data()), out, count);
+  } else {
+    Bf16FromFloats(values.data(), out, count);
   }
-  return values;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<SourceChunk> NpySource::Read(uint32_t ordinal) {
   const TokenRange range = ranges_.at(ordinal);
   SourceChunk chunk;
-  if (dtype_ == NpyRowDtype::kF16 || dtype_ == NpyRowDtype::kF32) {
-    auto values = Convert(range);
-    chunk.rows = [all = std::as_bytes(std::span(*values)),
-                  layers = geometry_.layers](uint32_t layer) {
-      const size_t layer_bytes = all.size() / layers;
-      return all.subspan(layer * layer_bytes, layer_bytes);
-    };
-    chunk.owned = std::move(values);
-  } else {
-    std::vector<std::span<const std::byte>> rows;
-    for (uint32_t layer = 0; layer < geometry_.layers; ++layer) rows.push_back(Raw(layer, range));
-    chunk.owned = std::shared_ptr<const void>(file_.get(), [file = file_, rows](const void*) {
-      for (const auto& part : rows) file->DropPages(part);
-    });
-    chunk.rows = [rows = std::move(rows)](uint32_t layer) { return rows[layer]; };
-  }
+  CKV_RETURN_IF_ERROR(HoldRows(
+      geometry_.layers, size_t{range.end - range.begin} * geometry_.row_bytes(),
+      [&](uint32_t layer, std::byte* to) { return ReadLayer(layer, range, to); }, chunk));
   chunk.info = DescribeChunk(geometry_, chunks_[ordinal].parent, base_position_, token_ids_, range,
                              chunk.rows);
   NameAsPlanned(ordinal, chunk.info);
@@ -193,7 +182,8 @@ absl::StatusOr<NpyRowDtype> ParseNpyRowDtype(std::string_view name) {
 }
 
 absl::StatusOr<Geometry> ReadGeometryFile(const std::string& path) {
-  CKV_ASSIGN_OR_RETURN(const std::shared_ptr<const MappedFile> file, MappedFile::Open(path));
+  CKV_ASSIGN_OR_RETURN(const std::shared_ptr<const FileBytes> file,
+                       FileBytes::Open(path, FileReading::kWhole));
   const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
                               file->bytes().size());
   if (text.size() > kGeometryBytesMax) {

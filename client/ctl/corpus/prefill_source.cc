@@ -21,6 +21,10 @@ class PrefillSource final : public ChunkSource {
   }
 
   absl::Status Plan(const CutOptions& cut);
+  std::span<const int32_t> TokensOf(uint32_t ordinal) const override {
+    const auto& [run, range] = places_.at(ordinal);
+    return runs_[run].subspan(range.begin, range.end - range.begin);
+  }
   absl::StatusOr<SourceChunk> Read(uint32_t ordinal) override;
 
  private:
@@ -83,12 +87,13 @@ absl::Status PrefillSource::Plan(const CutOptions& cut) {
       CKV_RETURN_IF_ERROR(PlanRun(documents_.of(i), documents_.documents[i].origin, cut, planner));
     }
   }
-  if (runs_.size() != 1) return absl::OkStatus();
   if (cut.extended != nullptr) {
     // Refused, or there already: both are known without the rows.
-    CKV_ASSIGN_OR_RETURN(const std::vector<uint32_t> fresh, NewToCorpus(*cut.extended, *this));
+    CKV_ASSIGN_OR_RETURN(const std::vector<uint32_t> fresh, NewToCorpus(cut, *this));
     if (fresh.empty()) return absl::OkStatus();
   }
+  if (cut.before_prefill) CKV_RETURN_IF_ERROR(cut.before_prefill(*this));
+  if (runs_.size() != 1) return absl::OkStatus();
   return Prefill(0).status();
 }
 

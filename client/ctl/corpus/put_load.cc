@@ -5,9 +5,12 @@
 #include <utility>
 
 #include "client/ctl/corpus/publish_corpus.h"
+#include "client/ctl/fleet/kept_change.h"
 #include "client/ctl/fleet/orphans.h"
 #include "client/publish/extension.h"
+#include "client/publish/kept_parts.h"
 #include "client/publish/publisher.h"
+#include "client/publish/room.h"
 #include "proto/base/status.h"
 #include "store/corpus/placement.h"
 
@@ -47,10 +50,18 @@ std::vector<HolderId> HolderIdsOf(const std::vector<Member>& holders) {
   return ids;
 }
 
+absl::StatusOr<SourcePlacement> PlaceAll(const ChunkSource& source,
+                                         const std::vector<Member>& holders, uint32_t replicas,
+                                         Clock& clock) {
+  std::vector<uint32_t> all(source.chunks().size());
+  std::iota(all.begin(), all.end(), 0u);
+  return PlaceByRoom(source, all, 0, holders, replicas, clock, kInstantMax);
+}
+
 absl::StatusOr<Loaded> PutAndPublish(const Ctl& ctl, const LoadTarget& target, Fleet& fleet,
                                      ChunkSource& source, const std::vector<Member>& holders) {
-  CKV_ASSIGN_OR_RETURN(const auto placement,
-                       PlaceChunks(source.chunks().size(), HolderIdsOf(holders), target.replicas));
+  CKV_ASSIGN_OR_RETURN(const SourcePlacement placement,
+                       PlaceAll(source, holders, target.replicas, *ctl.clock));
   const Corpus corpus = MakeCorpus(ctl, target, source, placement);
   CKV_RETURN_IF_ERROR(ValidateCorpus(corpus));
   Loaded loaded;
@@ -66,10 +77,13 @@ absl::StatusOr<Loaded> PutAndPublish(const Ctl& ctl, const LoadTarget& target, F
     CKV_RETURN_IF_ERROR(
         CheckPuts(source, placement, holders, ctl.fleet.tenant, *ctl.clock, loaded.put));
   }
+  CKV_RETURN_IF_ERROR(source.CheckUnchanged());
   CKV_ASSIGN_OR_RETURN(const v1::PublishCorpusReply published,
                        PublishCorpus(fleet, corpus, target.replace));
   loaded.version = published.version();
   std::vector<std::string> warnings;
+  const std::string late = AwaitKeptBy(fleet, corpus.name, corpus.chunks);
+  if (!late.empty()) warnings.push_back(late);
   CKV_RETURN_IF_ERROR(DropOrphans(fleet, published.orphans(), warnings).status());
   for (const std::string& warning : warnings) ctl.Note("ckvctl: warning: " + warning);
   return loaded;
@@ -77,12 +91,14 @@ absl::StatusOr<Loaded> PutAndPublish(const Ctl& ctl, const LoadTarget& target, F
 
 absl::StatusOr<Loaded> PutAndExtend(const Ctl& ctl, const LoadTarget& target, Fleet& fleet,
                                     ChunkSource& source, const std::vector<Member>& holders,
-                                    Corpus corpus) {
+                                    const CutOptions& cut) {
+  Corpus corpus = *cut.extended;
   // Refuses before the first row is read, as the directory would at the end.
-  CKV_ASSIGN_OR_RETURN(const std::vector<uint32_t> fresh, NewToCorpus(corpus, source));
+  CKV_ASSIGN_OR_RETURN(const std::vector<uint32_t> fresh, NewToCorpus(cut, source));
   const auto size = static_cast<uint32_t>(corpus.chunks.size());
-  CKV_ASSIGN_OR_RETURN(const SourcePlacement placement,
-                       PlaceNewChunks(source, fresh, size, HolderIdsOf(holders), target.replicas));
+  CKV_ASSIGN_OR_RETURN(
+      const SourcePlacement placement,
+      PlaceByRoom(source, fresh, size, holders, target.replicas, *ctl.clock, kInstantMax));
   AppendChunks(source, fresh, placement, corpus);
   CKV_RETURN_IF_ERROR(ValidateCorpus(corpus));
   uint64_t bytes = 0;
@@ -100,6 +116,9 @@ absl::StatusOr<Loaded> PutAndExtend(const Ctl& ctl, const LoadTarget& target, Fl
       .corpus = target.name, .tenant = ctl.fleet.tenant, .replicas = target.replicas};
   CKV_ASSIGN_OR_RETURN(ExtendReport report,
                        publisher.Extend(to, source, kInstantMax, progress.observer));
+  if (!report.kept.ok()) {
+    ctl.Note("ckvctl: warning: " + NotKeptWarning(target.name, report.kept));
+  }
   return Loaded{std::move(report.puts), report.version, report.chunk_begin, report.added_count};
 }
 

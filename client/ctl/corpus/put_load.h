@@ -33,14 +33,18 @@ struct Loaded {
 
 std::vector<HolderId> HolderIdsOf(const std::vector<Member>& holders);
 
+// Places all chunks of the source by room (client/publish/room.h).
+absl::StatusOr<SourcePlacement> PlaceAll(const ChunkSource& source,
+                                         const std::vector<Member>& holders, uint32_t replicas,
+                                         Clock& clock);
 // The chunks are all of the corpus. `holders` are the live ones.
 //   the source's error, a holder's or the directory's.
 absl::StatusOr<Loaded> PutAndPublish(const Ctl& ctl, const LoadTarget& target, Fleet& fleet,
                                      ChunkSource& source, const std::vector<Member>& holders);
-// The chunks go behind those of `corpus`, as it is now. Those that it has are left out.
+// The chunks go behind those of `cut.extended`, as it is now. Those that it has are left out.
 //   also those of NewToCorpus.
 absl::StatusOr<Loaded> PutAndExtend(const Ctl& ctl, const LoadTarget& target, Fleet& fleet,
                                     ChunkSource& source, const std::vector<Member>& holders,
-                                    Corpus corpus);
+                                    const CutOptions& cut);
 
 }  // namespace ckv::ctl

@@ -1,5 +1,8 @@
 #include "client/ctl/corpus/tensor_files.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cstring>
 #include <limits>
 #include <span>
@@ -100,9 +103,19 @@ absl::StatusOr<SelectedRows> ReadSelection(const std::string& path, uint32_t row
   return selection;
 }
 
+void PrintBeside(const Ctl& ctl, const std::string& path, const std::string& text,
+                 const Json& json) {
+  struct stat named, standard;
+  const bool is_stdout = stat(path.c_str(), &named) == 0 && fstat(STDOUT_FILENO, &standard) == 0 &&
+                         named.st_dev == standard.st_dev && named.st_ino == standard.st_ino &&
+                         OutputFile::IsStream(path);
+  if (!is_stdout) return ctl.Print(text, json);
+  *ctl.err << (ctl.format == OutputFormat::kJson ? RenderJson(json) : PrintableLines(text));
+}
+
 absl::Status CheckOutput(const std::string& path, std::string_view option) {
   const absl::Status status = OutputFile::Check(path);
-  if (status.ok()) return status;
+  if (status.ok() || absl::IsResourceExhausted(status)) return status;
   return absl::FailedPreconditionError(
       absl::StrFormat("%s\n  name another file with %s", std::string(status.message()), option));
 }

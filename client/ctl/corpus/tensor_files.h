@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/ctl/ctl.h"
 #include "proto/geometry.h"
 
 namespace ckv::ctl {
@@ -38,6 +40,10 @@ absl::StatusOr<SelectedRows> ReadSelection(const std::string& path, uint32_t row
 // OutputFile::Check, for a path that `option` named.
 //   FailedPrecondition  it cannot be written; says why, and what to do.
 absl::Status CheckOutput(const std::string& path, std::string_view option = "--out");
+// Prints the summary of a command that wrote `path`. If that is stdout itself, the summary goes to
+// stderr, and does not follow the file's bytes.
+void PrintBeside(const Ctl& ctl, const std::string& path, const std::string& text,
+                 const Json& json);
 
 // The metadata of a row file (store/formats/import.h) of this geometry.
 std::map<std::string, std::string, std::less<>> RowFileMetadata(const Geometry& geometry,

@@ -1,6 +1,7 @@
 #include "client/ctl/corpus/token_lines.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -31,13 +32,13 @@ class TextFile {
     // Its number, since its name opens another: from the beginning, or not at all (a socket).
     if (path == kStdinPath) return TextFile(STDIN_FILENO);
     TextFile file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (file.fd_ >= 0) return file;
+    if (file.fd_ >= 0 && fstat(file.fd_, &file.about_) == 0) return file;
     if (errno == ENOENT) return absl::NotFoundError(absl::StrFormat("%s: no such file", path));
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: cannot be read as a file: %s", path, std::strerror(errno)));
   }
   TextFile(TextFile&& other) noexcept
-      : fd_(std::exchange(other.fd_, -1)), bytes_(std::move(other.bytes_)) {}
+      : fd_(std::exchange(other.fd_, -1)), bytes_(std::move(other.bytes_)), about_(other.about_) {}
   ~TextFile() {
     if (fd_ > STDIN_FILENO) close(fd_);
   }
@@ -59,12 +60,27 @@ class TextFile {
     return std::string_view(bytes_).substr(0, size_);
   }
   void Take(size_t count) { taken_ += count; }
+  // Refuses a file that was written while it was read: its text may be half of each.
+  absl::Status CheckUnchanged() const {
+    struct stat now = {};
+    if (!S_ISREG(about_.st_mode) || fstat(fd_, &now) != 0) return absl::OkStatus();
+    const auto same = [](const timespec& a, const timespec& b) {
+      return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+    };
+    if (now.st_size == about_.st_size && same(now.st_mtim, about_.st_mtim) &&
+        same(now.st_ctim, about_.st_ctim)) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        "changed while it was read\n  run the command again when nobody writes the file");
+  }
 
  private:
   explicit TextFile(int fd) : fd_(fd), bytes_(kReadBytes, '\0') {}
 
   int fd_;
   std::string bytes_;
+  struct stat about_ = {};       // when it was opened; of no kind for stdin
   size_t taken_ = 0, size_ = 0;  // bytes that were taken, and bytes that were read
 };
 
@@ -144,11 +160,13 @@ absl::StatusOr<TokenDocuments> ReadTokenLines(const std::vector<std::string>& pa
       const absl::StatusOr<bool> more = ReadLine(in, line);
       if (!more.ok()) return Annotate(more.status(), origin);
       if (!*more) break;
+      if (line.find_first_not_of(" \t\r") == std::string::npos) continue;  // as editors leave one
       const auto begin = static_cast<uint32_t>(result.tokens.size());
       CKV_RETURN_IF_ERROR(Annotate(
           ParseLine(line, vocabulary, limit - result.tokens.size(), result.tokens), origin));
       result.documents.push_back({begin, origin});
     }
+    CKV_RETURN_IF_ERROR(Annotate(in.CheckUnchanged(), NameOf(path)));
     CKV_RETURN_IF_ERROR(CheckCount(path, result.tokens));
   }
   if (result.tokens.empty()) {
@@ -186,6 +204,7 @@ absl::StatusOr<std::vector<int32_t>> ReadTextTokens(const std::string& path,
     for (const char c : part) tokens.push_back(static_cast<unsigned char>(c));
     in.Take(part.size());
   }
+  CKV_RETURN_IF_ERROR(Annotate(in.CheckUnchanged(), NameOf(path)));
   if (tokens.empty()) return absl::InvalidArgumentError(absl::StrFormat("%s: empty", NameOf(path)));
   CKV_RETURN_IF_ERROR(CheckCount(path, tokens));
   return tokens;

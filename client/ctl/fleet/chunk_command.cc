@@ -147,6 +147,12 @@ absl::Status RunPin(const Ctl& ctl, const PinOptions& options, bool unpin) {
   request.set_unpin(unpin);
   const Duration time = TimeSpanOf(options.time);
   if (!options.time.empty()) {
+    if (time <= Duration(0)) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "--for %s: no time at all\n  leave --for out to pin it for good; ckvctl chunk unpin ends "
+          "that",
+          options.time));
+    }
     // 0 would be for good.
     request.set_ttl_ms(std::max<uint64_t>(1, static_cast<uint64_t>(time / kMillisecond)));
   }

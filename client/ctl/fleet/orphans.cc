@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "client/ctl/fleet/kept_change.h"
 #include "client/ctl/output.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
@@ -155,6 +156,9 @@ absl::StatusOr<DropCounts> DropCorpus(Fleet& fleet, const std::string& name,
     CKV_RETURN_IF_ERROR(
         fleet.DirectoryError(directory->DropCorpus(&context, request, &reply), "DropCorpus"));
   }
+  CKV_ASSIGN_OR_RETURN(const Corpus dropped, FromProto(reply.corpus()));
+  const std::string late = AwaitKeptBy(fleet, name, dropped.chunks);
+  if (!late.empty()) warnings.push_back(late);
   return DropOrphans(fleet, reply.orphans(), warnings);
 }
 

@@ -9,8 +9,10 @@
 #include "absl/strings/str_format.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
+#include "client/ctl/fleet/kept_change.h"
 #include "client/ctl/fleet/orphans.h"
 #include "client/ctl/fleet/partition_run.h"
+#include "client/publish/room.h"
 #include "proto/base/status.h"
 #include "store/corpus/partition.h"
 
@@ -204,6 +206,43 @@ bool IsDone(const Planned& planned) {
   return true;
 }
 
+// Looks for room before anything is copied. Old copies are dropped only after the switch.
+absl::Status CheckRoom(Fleet& fleet, const Planned& planned, const HolderPlans& plans) {
+  const RoomAsker asker(planned.holders, &fleet.clock(), kInstantMax);
+  std::vector<HolderId> due;
+  for (const auto& [name, plan] : plans) {
+    if (plan.chunks_in > 0) due.push_back({name});
+  }
+  Rooms rooms;
+  asker.Ask(due, rooms);
+  const auto fits = [&] {
+    std::map<std::string, uint64_t> need;
+    for (const ChunkMove& copy : planned.plan.copies) {
+      const ChunkPlacement& chunk = planned.corpus.chunks[copy.chunk];
+      const auto room = rooms.find(copy.to.name);
+      if (room == rooms.end() || room->second.present.contains(chunk.id)) continue;
+      uint64_t& sum = need[copy.to.name];
+      sum += StoreBytesOf(planned.corpus.geometry, chunk.token_count);
+      if (sum > room->second.room_bytes) return false;
+    }
+    return true;
+  };
+  if (fits()) return absl::OkStatus();
+  asker.AskPresent(rooms);
+  if (fits()) return absl::OkStatus();
+  return NoRoomError(planned.plan.copy_bytes, 1, rooms);
+}
+
+// Waits until the holders of before and of now keep the change, before old copies are dropped.
+std::string AwaitSwitchKept(Fleet& fleet, const Planned& planned) {
+  std::vector<ChunkPlacement> placed = planned.corpus.chunks;
+  for (size_t i = 0; i < placed.size(); ++i) {
+    const std::vector<HolderId>& now = planned.plan.holders[i];
+    placed[i].holders.insert(placed[i].holders.end(), now.begin(), now.end());
+  }
+  return AwaitKeptBy(fleet, planned.corpus.name, placed);
+}
+
 absl::Status RunPartition(const Ctl& ctl, const PartitionOptions& options) {
   Fleet fleet(ctl.fleet, ctl.clock);
   CKV_ASSIGN_OR_RETURN(const Planned planned, MakePlan(fleet, options));
@@ -223,6 +262,7 @@ absl::Status RunPartition(const Ctl& ctl, const PartitionOptions& options) {
     return absl::OkStatus();
   }
   ctl.Note(plan_text);
+  CKV_RETURN_IF_ERROR(CheckRoom(fleet, planned, plans));
   std::unique_ptr<PartitionRun> run;
   CKV_ASSIGN_OR_RETURN(const std::vector<Member> members, fleet.Members());
   {
@@ -238,6 +278,8 @@ absl::Status RunPartition(const Ctl& ctl, const PartitionOptions& options) {
   }
   CKV_ASSIGN_OR_RETURN(const v1::PublishCorpusReply published, run->Switch());
   std::vector<std::string> warnings;
+  const std::string late = AwaitSwitchKept(fleet, planned);
+  if (!late.empty()) warnings.push_back(late);
   auto drops = DropOrphans(fleet, published.orphans(), warnings);
   if (!drops.ok()) {
     return Annotate(drops.status(),

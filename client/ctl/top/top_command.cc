@@ -3,14 +3,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/interrupt.h"
+#include "client/ctl/output.h"
 #include "client/ctl/time_span.h"
 #include "client/ctl/top/top_sample.h"
 #include "client/ctl/top/top_screen.h"
@@ -46,7 +49,7 @@ absl::Status PrintLooks(const Ctl& ctl, Fleet& fleet, const TopOptions& options)
     if (ctl.format == OutputFormat::kJson) {
       *ctl.out << TopJson(view).dump(-1, ' ', false, Json::error_handler_t::replace) << "\n";
     } else {
-      *ctl.out << TopText(view, {}) << (options.once ? "" : "\n");
+      *ctl.out << TopText(view, {.columns = TableColumns()}) << (options.once ? "" : "\n");
     }
     ctl.out->flush();
     if (options.once || count == ctl.watch_count_max || !ctl.out->good())
@@ -74,7 +77,10 @@ absl::Status ShowLooks(Fleet& fleet, const TopOptions& options) {
 
 absl::Status RunTop(const Ctl& ctl, const TopOptions& options) {
   Fleet fleet(Impatient(ctl.fleet), ctl.clock);
-  const bool shows = ctl.out_is_terminal && isatty(STDIN_FILENO) == 1 && !options.once &&
+  // A terminal that says it is dumb moves no cursor.
+  const char* const terminal = std::getenv("TERM");
+  const bool dumb = terminal != nullptr && std::string_view(terminal) == "dumb";
+  const bool shows = ctl.out_is_terminal && !dumb && isatty(STDIN_FILENO) == 1 && !options.once &&
                      ctl.format != OutputFormat::kJson;
   return shows ? ShowLooks(fleet, options) : PrintLooks(ctl, fleet, options);
 }

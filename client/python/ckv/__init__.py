@@ -25,6 +25,8 @@ from .partial import Answer, AttendReport, lse_from_partial, merge, partial_from
 from .put import Put, PutReport
 from .requester import Requester, open  # noqa: A004
 
+__version__ = "0.1.0"  # that of the CMake project; layout_test.py compares them
+
 __all__ = [
     "Aborted", "AlreadyExists", "Answer", "AttendReport", "Cancelled", "Context", "Corpus",
     "DataLoss", "DeadlineExceeded", "Error", "FailedPrecondition", "FetchReport", "FetchTicket",

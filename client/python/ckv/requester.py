@@ -17,7 +17,7 @@ from ._handles import Owner
 from ._memory import (UINT64_MAX, address, choice, count, field_nanoseconds, ints, nanoseconds, text)
 from .attend import Context, Ticket, Where
 from .corpus import Corpus, Found, Model, Part
-from .errors import FailedPrecondition, InvalidArgument
+from .errors import Error, FailedPrecondition, InvalidArgument, NotFound
 from .fetch import FetchReport, FetchTicket
 from .partial import Answer
 from .put import Put
@@ -26,8 +26,9 @@ from .put import Put
 def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
          verbs_device: str = "", kernel_target: str = "", near_bytes: Optional[int] = None,
          call_count_max: int = 0, call_threads: int = 0, connect_timeout: float = 0.0,
-         backend: str = "", library: Union[str, os.PathLike[str], None] = None) -> Requester:
-    """Makes a requester. Does not wait for the network; one a process is enough.
+         backend: str = "", library: Union[str, os.PathLike[str], None] = None,
+         check: Optional[float] = None) -> Requester:
+    """Makes a requester. Does not wait for the network, unless by `check`; one a process is enough.
 
     directory        host:port of the directory
     tenant           whose corpora are read beside the shared ones. A name, not a credential.
@@ -43,6 +44,8 @@ def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
                      libckv.so or in ckv/ below it; or "auto", the GPU if it can be used and no
                      kernel_target is named. Requester.backend tells which
     library          the file of libckv.so.1; by default that of CKV_LIBRARY, or the system's
+    check            seconds that the directory may take to answer a look-up now; by default it is
+                     not asked, and the first call tells whether it is there
 
     Installs no signal handlers. A child after fork cannot use ckv: start it by spawn.
     LibraryError        no libckv.so.1 can be loaded
@@ -52,6 +55,7 @@ def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
                         backend "cuda" finds no device, or its library is of another build
     NotFound            backend "cuda", and there is no library; or no such device of verbs
     Unimplemented       verbs is asked for, and this library has none
+    Unavailable, DeadlineExceeded  `check`, and the directory does not answer, or not in time
     """
     functions = _library.load(library)
     if near_bytes is None:
@@ -73,7 +77,16 @@ def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
     if status:
         functions.fail(status)
     assert handle.value is not None
-    return Requester(Owner(functions, handle.value))
+    requester = Requester(Owner(functions, handle.value))
+    if check is not None:
+        try:
+            requester.resolve("ckv.check", timeout=check)
+        except NotFound:
+            pass  # an answer
+        except Error:
+            requester.close()
+            raise
+    return requester
 
 
 class Requester:

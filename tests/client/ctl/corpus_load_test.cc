@@ -36,6 +36,7 @@ class CountingSource final : public ChunkSource {
       EXPECT_TRUE(planner.Add(ChunkId(), 0, Tokens(i), "chunk").ok());
     }
   }
+  std::span<const int32_t> TokensOf(uint32_t) const override { return {}; }
   absl::StatusOr<SourceChunk> Read(uint32_t ordinal) override {
     ++read_count;
     if (ordinal == failing) return absl::DataLossError("the file is cut off");
@@ -401,12 +402,15 @@ TEST_F(CorpusLoadTest, RowsThatAreNotFiniteAreToldOf) {
   const std::string path = rows.Write("bad");
   const Outcome loaded = Run({"corpus", "load", "bad", path, "--chunk-tokens", "16"});
   EXPECT_EQ(loaded.code, 0) << loaded.err;
-  EXPECT_THAT(loaded.err, HasSubstr("2 values are NaN or infinite, first at layer 1, position 120, "
-                                    "value 7"));
+  EXPECT_THAT(
+      loaded.err,
+      HasSubstr("2 values are NaN, infinite or beyond 2^48, first at layer 1, position 120, "
+                "value 7"));
   const Outcome refused =
       Run({"corpus", "load", "worse", path, "--chunk-tokens", "16", "--reject-non-finite"});
   EXPECT_EQ(refused.code, 2) << refused.err;
-  EXPECT_THAT(refused.err, HasSubstr("chunk 1: NaN or infinite at layer 1, position 120, value 7"));
+  EXPECT_THAT(refused.err,
+              HasSubstr("chunk 1: NaN, infinite or beyond 2^48 at layer 1, position 120, value 7"));
   EXPECT_EQ(Run({"corpus", "show", "worse"}).code, 3);
 }
 

@@ -46,7 +46,6 @@ TEST(TokenLines, TakesArraysAndObjects) {
 
 TEST(TokenLines, ABadLineIsNamed) {
   for (const auto& [line, error] : std::vector<std::pair<std::string, std::string>>{
-           {"", "not JSON"},
            {"[1, 2", "not JSON"},
            {"[]", "without a token"},
            {"7", "must be an array"},
@@ -66,6 +65,12 @@ TEST(TokenLines, ABadLineIsNamed) {
     EXPECT_THAT(Text(status), AllOf(HasSubstr(path + ":2: "), HasSubstr(error)));
   }
   EXPECT_FALSE(ReadTokenLines({WriteTestFile("none.jsonl", "")}, 256, 0).ok());
+  EXPECT_FALSE(ReadTokenLines({WriteTestFile("blank.jsonl", "\n \n")}, 256, 0).ok());
+  const auto spaced =
+      ReadTokenLines({WriteTestFile("spaced.jsonl", "\n[1]\n\n \t\r\n[2]\n")}, 256, 0);
+  ASSERT_TRUE(spaced.ok()) << spaced.status();
+  EXPECT_THAT(spaced->tokens, ElementsAre(1, 2));
+  EXPECT_THAT(spaced->documents[1].origin, HasSubstr(":5"));
   EXPECT_EQ(ReadTokenLines({TempPath("absent")}, 256, 0).status().code(),
             absl::StatusCode::kNotFound);
 }

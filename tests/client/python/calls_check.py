@@ -7,6 +7,7 @@
 import os
 import pathlib
 import signal
+import socket
 import sys
 import threading
 import time
@@ -318,8 +319,24 @@ def check_signals(directory, corpus_name, q):
     context.close()
 
 
+def check_open(directory):
+    with ckv.open(directory, check=TIMEOUT) as requester:
+        require(requester is not None, "a directory that answers")
+    with socket.socket() as held:  # bound, and nobody listens
+        held.bind(("127.0.0.1", 0))
+        nobody = f"127.0.0.1:{held.getsockname()[1]}"
+        try:
+            ckv.open(nobody, check=0.5)
+        except (ckv.Unavailable, ckv.DeadlineExceeded):
+            pass
+        else:
+            require(False, "an address where nobody listens")
+        ckv.open(nobody).close()  # does not ask
+
+
 def main():
     directory, name, *pids = sys.argv[1:]
+    check_open(directory)
     with ckv.open(directory, fabrics="shm,tcp") as requester:
         corpus = requester.resolve(name)
         q = bf16(ROWS * corpus.d_qk, 17).reshape(ROWS, corpus.d_qk)

@@ -18,6 +18,7 @@ sys.path[:0] = [str(ROOT / "client/python"), str(ROOT / "tests/support")]
 import skip  # noqa: E402
 
 skip.needs("numpy")
+import ckv  # noqa: E402
 from ckv import _library, _structs, errors  # noqa: E402
 
 STRUCT = re.compile(r"typedef struct (ckv_\w+) \{(.*?)\} \1;", re.S)
@@ -41,6 +42,9 @@ def fields_of(body):
 
 
 def main():
+    version = re.search(r"project\(ckv VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text()).group(1)
+    if ckv.__version__ != version:
+        sys.exit(f"ckv.__version__ is {ckv.__version__}, the project's is {version}")
     text = "".join(path.read_text() for path in sorted((ROOT / "client/c").glob("ckv*.h")))
     text = re.sub(r"//[^\n]*", "", text)
     structs = {name: fields_of(body) for name, body in STRUCT.findall(text)}

@@ -201,6 +201,19 @@ TEST_F(PlacementKeeperTest, KeepsWhatTheDirectorySays) {
   EXPECT_EQ(keeper->stats().round_count, 3u) << "nothing changed";
 }
 
+TEST_F(PlacementKeeperTest, KeepsAtOnceIfAsked) {
+  StartHolder();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(keeper->KeepNow(clock.Now()))) << "it has no lease";
+  Join();
+  ASSERT_TRUE(AwaitRounds(1));
+  Publish("a", 4, 1);
+  ASSERT_TRUE(keeper->KeepNow(kInstantMax).ok());  // no renewal has told of it
+  Publish("b", 2, 2);
+  ASSERT_TRUE(keeper->KeepNow(kInstantMax).ok());
+  StopHolder();
+  EXPECT_EQ(Kept(), (std::vector<std::string>{"a 2", "b 1"}));
+}
+
 TEST_F(PlacementKeeperTest, TellsADirectoryThatLostItsDisk) {
   const uint64_t version = Publish("a", 6, 1);
   const Corpus whole = **directory->state().Get("a", "");

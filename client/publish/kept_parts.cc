@@ -1,0 +1,64 @@
+#include "client/publish/kept_parts.h"
+
+#include <algorithm>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "ckv/v1/store.grpc.pb.h"
+#include "client/grpc/channel_stub.h"
+#include "client/grpc/grpc_status.h"
+#include "client/publish/holder_calls.h"
+
+namespace ckv {
+namespace {
+
+absl::Status AskToKeep(const Member& holder, Clock& clock, Instant deadline) {
+  const auto stub = v1::StoreService::NewStub(MakeChannel(holder.control_address));
+  grpc::ClientContext context;
+  SetDeadline(context, clock, deadline, kKeepTimeout);
+  v1::KeepPlacedReply reply;
+  return HolderError(stub->KeepPlaced(&context, {}, &reply), holder, "KeepPlaced");
+}
+
+}  // namespace
+
+std::vector<HolderId> HoldersOf(std::span<const ChunkPlacement> chunks) {
+  absl::flat_hash_set<HolderId> seen;
+  std::vector<HolderId> holders;
+  for (const ChunkPlacement& chunk : chunks) {
+    for (const HolderId& holder : chunk.holders) {
+      if (seen.insert(holder).second) holders.push_back(holder);
+    }
+  }
+  return holders;
+}
+
+absl::Status AwaitKept(std::span<const HolderId> holders, std::span<const Member> members,
+                       Clock& clock, Instant deadline) {
+  deadline = std::min(deadline, clock.Now() + kKeepTimeout);
+  std::vector<std::string> late;
+  absl::Status first;
+  for (const Member& member : members) {
+    if (member.role != MemberRole::kHolder) continue;
+    if (std::find(holders.begin(), holders.end(), member.id) == holders.end()) continue;
+    const absl::Status status = AskToKeep(member, clock, deadline);
+    if (status.ok()) continue;
+    if (late.empty()) first = status;
+    late.push_back(member.id.name);
+  }
+  if (late.empty()) return absl::OkStatus();
+  const std::string why(first.message());
+  return absl::UnavailableError(
+      absl::StrFormat("%s: %s", absl::StrJoin(late, ", "), why.substr(0, why.find('\n'))));
+}
+
+std::string NotKeptWarning(std::string_view corpus, const absl::Status& kept) {
+  return absl::StrFormat(
+      "corpus %s: the change is made, but the directory has it in memory only, and these holders "
+      "do not keep it yet: %s\n  they ask for it every second: a directory that is killed before "
+      "may forget the change; directory.path keeps all of them",
+      corpus, std::string(kept.message()));
+}
+
+}  // namespace ckv

@@ -1,0 +1,206 @@
+#include "client/publish/room.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "ckv/v1/store.grpc.pb.h"
+#include "client/grpc/channel_stub.h"
+#include "client/grpc/grpc_status.h"
+#include "client/publish/holder_calls.h"
+#include "proto/base/status.h"
+#include "store/memory/chunk.h"
+
+namespace ckv {
+namespace {
+
+// Ids of one page: 60 bytes each.
+constexpr uint32_t kPageChunks = 4096;
+// Holders that an error names.
+constexpr size_t kNamedMax = 8;
+
+std::string Mebibytes(uint64_t bytes) {
+  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+// Room that is left while chunks are dealt.
+class Dealer {
+ public:
+  Dealer(const ChunkSource& chunks, std::span<const uint32_t> fresh,
+         std::span<const HolderId> holders, const Rooms& rooms)
+      : chunks_(chunks), fresh_(fresh), holders_(holders), rooms_(rooms) {}
+
+  // Deals runs of `run` chunks, aligned in the corpus; nothing: one does not fit.
+  std::optional<SourcePlacement> Deal(size_t corpus_size, size_t run, uint32_t replicas) const {
+    std::vector<uint64_t> left;
+    for (const HolderId& holder : holders_) left.push_back(RoomOf(holder));
+    SourcePlacement placement(chunks_.chunks().size());
+    for (size_t i = 0; i < fresh_.size();) {
+      const size_t end = std::min(fresh_.size(), i + run - (corpus_size + i) % run);
+      const std::vector<size_t> taken = Choose(fresh_.subspan(i, end - i), left, replicas);
+      if (taken.size() < replicas) return std::nullopt;
+      for (; i < end; ++i) {
+        for (const size_t h : taken) placement[fresh_[i]].push_back(holders_[h]);
+      }
+    }
+    return placement;
+  }
+
+ private:
+  uint64_t RoomOf(const HolderId& holder) const {
+    const auto found = rooms_.find(holder.name);
+    return found == rooms_.end() ? UINT64_MAX : found->second.room_bytes;
+  }
+  uint64_t NeedOf(const HolderId& holder, std::span<const uint32_t> run) const {
+    const auto found = rooms_.find(holder.name);
+    uint64_t need = 0;
+    for (const uint32_t i : run) {
+      const PlannedChunk& chunk = chunks_.chunks()[i];
+      if (found != rooms_.end() && found->second.present.contains(chunk.id)) continue;
+      need += StoreBytesOf(chunks_.geometry(), chunk.token_count);
+    }
+    return need;
+  }
+  // The holders for a run, as far as there are any: who needs least for it, then who has most left.
+  std::vector<size_t> Choose(std::span<const uint32_t> run, std::vector<uint64_t>& left,
+                             uint32_t replicas) const {
+    std::vector<uint64_t> need;
+    std::vector<size_t> fit;
+    for (size_t h = 0; h < holders_.size(); ++h) {
+      need.push_back(NeedOf(holders_[h], run));
+      if (need[h] <= left[h]) fit.push_back(h);
+    }
+    std::stable_sort(fit.begin(), fit.end(), [&](size_t a, size_t b) {
+      return need[a] != need[b] ? need[a] < need[b] : left[a] > left[b];
+    });
+    if (fit.size() > replicas) fit.resize(replicas);
+    if (fit.size() < replicas) return fit;
+    for (const size_t h : fit) left[h] -= need[h];
+    return fit;
+  }
+
+  const ChunkSource& chunks_;
+  const std::span<const uint32_t> fresh_;
+  const std::span<const HolderId> holders_;
+  const Rooms& rooms_;
+};
+
+}  // namespace
+
+uint64_t StoreBytesOf(const Geometry& geometry, uint32_t token_count) {
+  return LayOutChunk(geometry, token_count).total_bytes;
+}
+
+void RoomAsker::Ask(std::span<const HolderId> ids, Rooms& rooms) const {
+  const Instant end = std::min(deadline_, clock_.Now() + kRoomTimeout);
+  for (const Member& holder : holders_) {
+    if (std::find(ids.begin(), ids.end(), holder.id) == ids.end()) continue;
+    const auto [room, is_new] = rooms.try_emplace(holder.id.name);
+    if (!is_new || clock_.Now() >= end) continue;
+    const auto stub = v1::StoreService::NewStub(MakeChannel(holder.control_address));
+    grpc::ClientContext context;
+    SetDeadline(context, clock_, end, kRoomTimeout);
+    v1::GetRoomReply told;
+    if (!stub->GetRoom(&context, {}, &told).ok() || !told.has_room_bytes()) continue;
+    room->second.room_bytes = told.room_bytes();
+    room->second.capacity_bytes = told.capacity_bytes();
+  }
+}
+
+void RoomAsker::AskPresent(Rooms& rooms) const {
+  const Instant end = std::min(deadline_, clock_.Now() + kRoomTimeout);
+  for (const Member& holder : holders_) {
+    const auto room = rooms.find(holder.id.name);
+    if (room == rooms.end()) continue;
+    const auto stub = ConnectHolder(holder);
+    v1::ListChunksRequest request;
+    request.set_count_max(kPageChunks);
+    v1::ListChunksReply page;
+    do {
+      grpc::ClientContext context;
+      SetDeadline(context, clock_, end, kRoomTimeout);
+      page.Clear();
+      if (clock_.Now() >= end || !stub->ListChunks(&context, request, &page).ok()) break;
+      for (const v1::ListChunksReply::Chunk& chunk : page.chunks()) {
+        const auto id = ChunkId::FromBytes(chunk.id());
+        if (id.ok()) room->second.present.insert(*id);
+        request.set_after(chunk.id());
+      }
+    } while (page.more());
+  }
+}
+
+bool FitsIn(const ChunkSource& chunks, const SourcePlacement& placement, const Rooms& rooms) {
+  std::map<std::string_view, uint64_t> need;
+  for (size_t i = 0; i < placement.size(); ++i) {
+    const PlannedChunk& chunk = chunks.chunks()[i];
+    for (const HolderId& holder : placement[i]) {
+      const auto room = rooms.find(holder.name);
+      if (room == rooms.end() || room->second.present.contains(chunk.id)) continue;
+      uint64_t& sum = need[room->first];
+      sum += StoreBytesOf(chunks.geometry(), chunk.token_count);
+      if (sum > room->second.room_bytes) return false;
+    }
+  }
+  return true;
+}
+
+absl::Status NoRoomError(uint64_t need_bytes, uint32_t replicas, const Rooms& rooms) {
+  std::string told;
+  size_t count = 0;
+  for (const auto& [name, room] : rooms) {
+    if (room.room_bytes == UINT64_MAX) continue;
+    if (++count > kNamedMax) break;
+    told += absl::StrFormat("%s%s has room for %s of %s", told.empty() ? "" : ", ", name,
+                            Mebibytes(room.room_bytes), Mebibytes(room.capacity_bytes));
+  }
+  if (count > kNamedMax) told += ", ...";
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "no room for %s of rows in %d copies: %s\n  ckvctl gc drops what no corpus has, ckvctl "
+      "corpus "
+      "partition NAME --weights HOLDER=0.5 moves other corpora; or start another holder, or make "
+      "store.capacity larger",
+      Mebibytes(need_bytes), replicas, told));
+}
+
+absl::StatusOr<SourcePlacement> PlaceInRooms(const ChunkSource& chunks,
+                                             std::span<const uint32_t> fresh, size_t corpus_size,
+                                             std::span<const HolderId> holders, uint32_t replicas,
+                                             Rooms rooms) {
+  CKV_ASSIGN_OR_RETURN(SourcePlacement placement,
+                       PlaceNewChunks(chunks, fresh, corpus_size, holders, replicas));
+  if (FitsIn(chunks, placement, rooms)) return placement;
+  const Dealer dealer(chunks, fresh, holders, rooms);
+  for (size_t run = std::bit_ceil((fresh.size() + holders.size() - 1) / holders.size()); run >= 1;
+       run /= 2) {
+    if (auto dealt = dealer.Deal(corpus_size, run, replicas)) return *std::move(dealt);
+  }
+  uint64_t need = 0;
+  for (const uint32_t i : fresh)
+    need += StoreBytesOf(chunks.geometry(), chunks.chunks()[i].token_count);
+  return NoRoomError(need, replicas, rooms);
+}
+
+absl::StatusOr<SourcePlacement> PlaceByRoom(const ChunkSource& chunks,
+                                            std::span<const uint32_t> fresh, size_t corpus_size,
+                                            std::span<const Member> holders, uint32_t replicas,
+                                            Clock& clock, Instant deadline) {
+  std::vector<HolderId> ids;
+  for (const Member& holder : holders) ids.push_back(holder.id);
+  CKV_ASSIGN_OR_RETURN(SourcePlacement placement,
+                       PlaceNewChunks(chunks, fresh, corpus_size, ids, replicas));
+  const RoomAsker asker(holders, &clock, deadline);
+  Rooms rooms;
+  std::vector<HolderId> due;
+  for (const Member& holder : PlacedOn(holders, placement)) due.push_back(holder.id);
+  asker.Ask(due, rooms);
+  if (FitsIn(chunks, placement, rooms)) return placement;
+  asker.Ask(ids, rooms);
+  asker.AskPresent(rooms);
+  return PlaceInRooms(chunks, fresh, corpus_size, ids, replicas, std::move(rooms));
+}
+
+}  // namespace ckv

@@ -1,0 +1,129 @@
+#include "client/publish/text_overlap.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_format.h"
+#include "client/publish/chunk_copy.h"
+#include "client/publish/holder_calls.h"
+#include "proto/base/status.h"
+#include "store/memory/chunk_id.h"
+#include "store/memory/token_print.h"
+
+namespace ckv {
+namespace {
+
+// The tokens of chunk `first` of the source and of those that follow it.
+std::vector<int32_t> TextFrom(const ChunkSource& source, uint32_t first) {
+  const std::span<const PlannedChunk> chunks = source.chunks();
+  std::vector<int32_t> text;
+  for (uint32_t i = first; i < chunks.size(); ++i) {
+    if (i > first && chunks[i].parent != chunks[i - 1].id) break;
+    const std::span<const int32_t> tokens = source.TokensOf(i);
+    text.insert(text.end(), tokens.begin(), tokens.end());
+  }
+  return text;
+}
+
+// One text that is put, against the chunks of the corpus.
+class Overlap {
+ public:
+  Overlap(const Corpus& corpus, const ChunkSource& source, uint32_t first, const TenantKey& key,
+          const AskForTokens& ask)
+      : fingerprint_(ModelFingerprint(corpus.geometry)),
+        position_(source.chunks()[first].position),
+        text_(TextFrom(source, first)),
+        head_(PrintOf(std::span(text_).first(std::min(text_.size(), kHeadTokens)), key).head),
+        key_(key),
+        ask_(ask) {
+    for (const ChunkPlacement& chunk : corpus.chunks) followed_.insert(chunk.parent);
+  }
+
+  uint64_t position() const { return position_; }
+  size_t text_size() const { return text_.size(); }
+
+  // Whether the chunk has the text's tokens, as far as both go.
+  absl::StatusOr<bool> IsWith(const ChunkPlacement& chunk) const {
+    if (chunk.token_count == 0 || chunk.position > position_) return false;
+    if (position_ - chunk.position >= chunk.token_count) return false;
+    if (chunk.position != position_) return IsWithin(chunk);
+    if (chunk.token_count <= text_.size()) {
+      return (chunk.token_count >= kHeadTokens || followed_.contains(chunk.id)) &&
+             BeginsWith(chunk);
+    }
+    if (head_ == 0 || (chunk.print.head != 0 && chunk.print.head != head_)) return false;
+    return IsWithin(chunk);
+  }
+
+ private:
+  bool BeginsWith(const ChunkPlacement& chunk) const {
+    const auto tokens = std::span(text_).first(chunk.token_count);
+    if (chunk.print.head != 0 && chunk.print.head != head_) return false;  // spares the hash
+    const ChunkId plain = ComputeChunkId(fingerprint_, chunk.parent, position_, tokens);
+    return SealedChunkId(plain, SealOf(plain, key_)) == chunk.id;
+  }
+
+  absl::StatusOr<bool> IsWithin(const ChunkPlacement& chunk) const {
+    CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ask_(chunk));
+    const size_t skipped = position_ - chunk.position;
+    if (tokens.size() <= skipped) return false;
+    const size_t count = std::min(tokens.size() - skipped, text_.size());
+    return std::equal(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(count),
+                      tokens.begin() + static_cast<std::ptrdiff_t>(skipped));
+  }
+
+  const ChunkId fingerprint_;
+  const uint64_t position_;
+  const std::vector<int32_t> text_;
+  const uint64_t head_;                    // 0 if the text has too few tokens
+  absl::flat_hash_set<ChunkId> followed_;  // chunks of the corpus that others follow
+  const TenantKey& key_;
+  const AskForTokens& ask_;
+};
+
+}  // namespace
+
+AskForTokens AskHolders(std::vector<Member> holders, const Geometry& geometry, std::string tenant,
+                        Clock* clock, Instant deadline) {
+  return [holders = std::move(holders), geometry, tenant = std::move(tenant), clock,
+          deadline](const ChunkPlacement& chunk) -> absl::StatusOr<std::vector<int32_t>> {
+    absl::Status error = absl::UnavailableError("none of its holders is alive");
+    for (const Member& holder : holders) {
+      const auto& on = chunk.holders;
+      if (std::find(on.begin(), on.end(), holder.id) == on.end()) continue;
+      const auto stub = ConnectHolder(holder);
+      absl::StatusOr<ChunkInfo> info =
+          AskForChunk({*stub, holder, geometry, tenant, *clock, deadline}, chunk.id);
+      if (info.ok()) return std::move(info->token_ids);
+      error = info.status();
+    }
+    return absl::UnavailableError(
+        absl::StrFormat("chunk %s: whether its text is put again cannot be told: %s",
+                        chunk.id.ShortHex(), std::string(error.message())));
+  };
+}
+
+absl::Status CheckNoTextTwice(const Corpus& corpus, const ChunkSource& source,
+                              std::span<const uint32_t> fresh, const TenantKey& key,
+                              const AskForTokens& ask) {
+  for (const uint32_t first : fresh) {
+    if (!source.chunks()[first].parent.IsZero()) continue;
+    const Overlap overlap(corpus, source, first, key, ask);
+    for (size_t i = 0; i < corpus.chunks.size(); ++i) {
+      const ChunkPlacement& chunk = corpus.chunks[i];
+      CKV_ASSIGN_OR_RETURN(const bool doubled, overlap.IsWith(chunk));
+      if (!doubled) continue;
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "corpus '%s' has this text already, cut in another way: its chunk %d of %d tokens, at "
+          "position %d, has the same tokens as the text of %d that is put at position %d in "
+          "chunks of %d",
+          corpus.name, i, chunk.token_count, chunk.position, overlap.text_size(),
+          overlap.position(), source.chunks()[first].token_count));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ckv

@@ -1,0 +1,46 @@
+// StoreService over gRPC: a holder's room, and what it keeps of its directory.
+
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "ckv/v1/store.grpc.pb.h"
+#include "proto/base/clock.h"
+#include "server/edge/service_gate.h"
+#include "server/holder/holder.h"
+
+namespace ckv {
+
+// Thread-safe. Errors as in proto/ckv/v1/store.proto.
+class StoreServiceImpl final : public v1::StoreService::Service {
+ public:
+  // Asks the directory what is placed here and keeps it, by the deadline.
+  using Keep = std::function<absl::Status(Instant deadline)>;
+
+  // `holder`, whose chunks are in `store_path`, or in memory if that is empty, `gate` and `clock`
+  // must outlive the service.
+  StoreServiceImpl(Holder* holder, std::string store_path, ServiceGate* gate, Clock* clock,
+                   Keep keep)
+      : holder_(*holder),
+        store_path_(std::move(store_path)),
+        gate_(*gate),
+        clock_(*clock),
+        keep_(std::move(keep)) {}
+
+  grpc::Status GetRoom(grpc::ServerContext* context, const v1::GetRoomRequest* request,
+                       v1::GetRoomReply* reply) override;
+  grpc::Status KeepPlaced(grpc::ServerContext* context, const v1::KeepPlacedRequest* request,
+                          v1::KeepPlacedReply* reply) override;
+
+ private:
+  Holder& holder_;
+  const std::string store_path_;
+  ServiceGate& gate_;
+  Clock& clock_;
+  const Keep keep_;
+};
+
+}  // namespace ckv

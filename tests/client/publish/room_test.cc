@@ -1,0 +1,134 @@
+// Goal: chunks go where there is room, as before if there is enough, and nowhere if there is not.
+// Method: placements over rooms that are made up; then a holder's own word.
+
+#include "client/publish/room.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+
+#include "client/publish/kept_parts.h"
+#include "tests/server/services/services_fixture.h"
+
+namespace ckv {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// Chunks of 64 tokens that are never read.
+class PlannedSource final : public ChunkSource {
+ public:
+  explicit PlannedSource(uint32_t count) {
+    geometry_ = test::TestGeometry();
+    for (uint32_t i = 0; i < count; ++i) {
+      PlannedChunk chunk;
+      chunk.position = i * 64;
+      chunk.token_count = 64;
+      chunk.id.bytes[0] = static_cast<uint8_t>(i + 1);
+      chunks_.push_back(chunk);
+    }
+  }
+  std::span<const int32_t> TokensOf(uint32_t) const override { return {}; }
+  absl::StatusOr<SourceChunk> Read(uint32_t) override { return absl::InternalError("not read"); }
+  uint64_t chunk_bytes() const { return StoreBytesOf(geometry_, 64); }
+};
+
+std::vector<uint32_t> All(const ChunkSource& source) {
+  std::vector<uint32_t> all(source.chunks().size());
+  std::iota(all.begin(), all.end(), 0u);
+  return all;
+}
+
+TEST(PlaceInRooms, IsThePlacementOfBeforeIfThereIsRoom) {
+  const PlannedSource source(16);
+  const std::vector<HolderId> holders = {{"h0"}, {"h1"}, {"h2"}};
+  Rooms rooms;
+  for (const HolderId& holder : holders) rooms[holder.name] = {16 * source.chunk_bytes(), 0, {}};
+  const auto placed = PlaceInRooms(source, All(source), 0, holders, 2, rooms);
+  ASSERT_TRUE(placed.ok()) << placed.status();
+  EXPECT_EQ(*placed, *PlaceNewChunks(source, All(source), 0, holders, 2));
+}
+
+TEST(PlaceInRooms, NobodyGetsMoreThanItsRoom) {
+  std::mt19937 rng(7);
+  int fitted = 0;
+  for (int round = 0; round < 300; ++round) {
+    const PlannedSource source(1 + rng() % 40);
+    const size_t holder_count = 1 + rng() % 5;
+    const auto replicas = static_cast<uint32_t>(1 + rng() % std::min<size_t>(holder_count, 3));
+    std::vector<HolderId> holders;
+    Rooms rooms;
+    for (size_t h = 0; h < holder_count; ++h) {
+      holders.push_back({"h" + std::to_string(h)});
+      HolderRoom& room = rooms[holders.back().name];
+      room.room_bytes = rng() % 30 * source.chunk_bytes() + rng() % 100;
+      for (const PlannedChunk& chunk : source.chunks())
+        if (rng() % 4 == 0) room.present.insert(chunk.id);
+    }
+    const size_t corpus_size = rng() % 9;
+    const auto placed = PlaceInRooms(source, All(source), corpus_size, holders, replicas, rooms);
+    if (!placed.ok()) {
+      EXPECT_TRUE(absl::IsResourceExhausted(placed.status())) << placed.status();
+      continue;
+    }
+    ++fitted;
+    EXPECT_TRUE(FitsIn(source, *placed, rooms));
+    for (const std::vector<HolderId>& on : *placed) {
+      ASSERT_EQ(on.size(), replicas);
+      for (size_t i = 1; i < on.size(); ++i) EXPECT_NE(on[i], on[0]);
+    }
+  }
+  EXPECT_GT(fitted, 50);
+}
+
+TEST(PlaceInRooms, AnErrorNamesTheRoomOfEach) {
+  const PlannedSource source(8);
+  const std::vector<HolderId> holders = {{"h0"}, {"h1"}};
+  Rooms rooms;
+  rooms["h0"] = {1u << 20, 24u << 20, {}};
+  rooms["h1"] = {0, 24u << 20, {}};
+  const absl::Status status = PlaceInRooms(source, All(source), 0, holders, 2, rooms).status();
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("h0 has room for 1.0 MiB of 24.0 MiB"),
+                    HasSubstr("h1 has room for 0.0 MiB"), HasSubstr("--weights")));
+}
+
+class RoomFleet : public test::ServicesTest {};
+
+TEST_F(RoomFleet, HoldersTellTheirRoomAndKeepWhatIsPlaced) {
+  StartHolders(2);
+  std::vector<Member> members;
+  std::vector<HolderId> ids;
+  for (size_t i = 0; i < 2; ++i) {
+    Member member;
+    member.id = {"h" + std::to_string(i)};
+    member.control_address = holders_[i]->address();
+    ids.push_back(member.id);
+    members.push_back(member);
+  }
+  const test::TestCorpus corpus = test::MakeTestCorpus(test::TestGeometry(), {64, 64}, 3);
+  const RoomAsker asker(members, Clock::Real(), test::Soon());
+  Rooms before, after;
+  asker.Ask(ids, before);
+  ASSERT_EQ(before.size(), 2u);
+  Load("docs", corpus);
+  asker.Ask(ids, after);
+  asker.AskPresent(after);
+  for (size_t i = 0; i < 2; ++i) {
+    const std::string name = ids[i].name;
+    EXPECT_EQ(before[name].room_bytes - after[name].room_bytes, StoreBytesOf(corpus.geometry, 64));
+    EXPECT_EQ(after[name].present.size(), 1u);
+  }
+  EXPECT_TRUE(AwaitKept(ids, members, *Clock::Real(), test::Soon()).ok());
+  EXPECT_EQ(HoldersOf(corpus.Publish("docs", "", {{ids[0]}, {ids[1]}}).chunks), ids);
+  members[1].control_address = "127.0.0.1:1";  // nobody
+  const absl::Status late = AwaitKept(ids, members, *Clock::Real(), test::Soon());
+  EXPECT_TRUE(absl::IsUnavailable(late));
+  EXPECT_THAT(NotKeptWarning("docs", late), AllOf(HasSubstr("corpus docs"), HasSubstr("h1:")));
+}
+
+}  // namespace
+}  // namespace ckv
