@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: a load keeps what it says: acknowledged is safe, too large is refused first, a changed file is refused.
 
 Method: a directory in memory is killed right after each acknowledgement, and started again; holders with little room,
