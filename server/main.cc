@@ -13,10 +13,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_format.h"
+#include "proto/host/descriptors.h"
 #include "server/daemon/address_checks.h"
 #include "server/daemon/config.h"
 #include "server/daemon/daemon.h"
 #include "server/daemon/heap.h"
+#include "server/daemon/start_limits.h"
 
 static std::vector<std::string> EnvironmentNames() {
   std::vector<std::string> names;
@@ -28,6 +32,8 @@ static std::vector<std::string> EnvironmentNames() {
 }
 
 int main(int argc, char** argv) {
+  ckv::OpenStandardDescriptors();
+  ckv::EndShortagesWithALine();
   // Until it is handled: a reload that comes while the configuration is read must not end this.
   sigset_t hangup;
   sigemptyset(&hangup);
@@ -66,5 +72,13 @@ int main(int argc, char** argv) {
   } else {
     ckv::KeepHeapSmall();
   }
+  const ckv::DescriptorLimit files = ckv::RaiseDescriptorLimit();
+  if (const absl::Status limits = ckv::CheckStartLimits(parsed->config); !limits.ok()) {
+    const std::string message(limits.message());
+    std::fprintf(stderr, "ckvd: %s\n", message.c_str());
+    return 1;
+  }
+  parsed->notes.push_back(
+      absl::StrFormat("may have %d descriptors; the soft limit was %d", files.now, files.before));
   return ckv::RunDaemon(*parsed, read_config);
 }

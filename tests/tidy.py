@@ -129,7 +129,7 @@ FORBIDDEN = [
 # The clock itself, and measurements of the machine under test.
 CLOCKS = r"proto/base/clock\.cc|proto/host/monotonic_wait\.cc"
 ALLOWED = {"reads time": re.compile(rf"^({CLOCKS}|tests/bench/.*|tests/support/clock_step\.c)$"),
-           "waits by the wall clock": re.compile(rf"^({CLOCKS}|server/web/http_server\.cc|tests/.*)$")}
+           "waits by the wall clock": re.compile(rf"^({CLOCKS}|tests/.*)$")}
 # A static object of a function is destroyed when the process ends, while threads of an engine may
 # still compute through our library.
 STATIC_OBJECT = re.compile(

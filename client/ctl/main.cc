@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "client/ctl/ctl.h"
 #include "proto/base/trace_context.h"
+#include "proto/host/descriptors.h"
 
 namespace {
 
@@ -24,6 +25,7 @@ size_t RoomOfStdout() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ckv::OpenStandardDescriptors();
   // All calls of a command are one trace, and errors of servers name it.
   const ckv::ScopedTrace trace(ckv::NewTrace());
   ckv::ctl::Ctl ctl;

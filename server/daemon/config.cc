@@ -1,6 +1,5 @@
 #include "server/daemon/config.h"
 
-#include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
 #include <CLI/CLI.hpp>
@@ -15,6 +14,7 @@
 #include "proto/base/status.h"
 #include "proto/base/version.h"
 #include "proto/base/words.h"
+#include "proto/host/control_groups.h"
 #include "server/daemon/address_checks.h"
 #include "server/daemon/config_options.h"
 #include "transport/verbs/verbs_fabric.h"
@@ -332,14 +332,23 @@ void WarnOfVariables(std::span<const std::string> names, std::vector<std::string
 }
 
 void WarnOfMemory(const Config& config, std::vector<std::string>& warnings) {
-  const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-  if (!config.HasRole("holder") || pages <= 0 || page_bytes <= 0) return;
-  const uint64_t there = static_cast<uint64_t>(pages) * static_cast<uint64_t>(page_bytes);
-  if (config.store_capacity_bytes <= there) return;
-  warnings.push_back(absl::StrFormat(
-      "store.capacity: %d MiB is more than this machine's memory of %d MiB: the process will be "
-      "killed before the store is full",
-      config.store_capacity_bytes >> 20, there >> 20));
+  std::string group;
+  const uint64_t there = UsableMemoryBytes(&group);
+  const auto warn = [&](const char* option, uint64_t bytes) {
+    if (there == 0 || bytes <= there) return;
+    const std::string limit =
+        group.empty()
+            ? absl::StrFormat("this machine's memory of %d MiB", there >> 20)
+            : absl::StrFormat("the %d MiB that the control group allows (%s)", there >> 20, group);
+    warnings.push_back(absl::StrFormat(
+        "%s: %d MiB is more than %s: the process will be killed before the store is full", option,
+        bytes >> 20, limit));
+  };
+  if (config.HasRole("holder")) {
+    warn("store.capacity", config.store_capacity_bytes);
+  } else if (config.HasRole("requester")) {
+    warn("requester.near_bytes", config.requester_near_bytes);
+  }
 }
 
 void Apply(const Settings& settings, Config& config, std::map<std::string, std::string>& sources,

@@ -108,6 +108,7 @@ struct ParsedConfig {
   std::string text;  // for kPrint, the answer of --help, --version or --check-config
   // Settings that are valid but probably a mistake.
   std::vector<std::string> warnings;
+  std::vector<std::string> notes;  // lines for the log that warn of nothing
 };
 
 using EnvironmentLookup = absl::FunctionRef<std::optional<std::string>(const std::string& name)>;

@@ -37,6 +37,7 @@
 #include "server/edge/trace_interceptor.h"
 #include "server/holder/chunk_expirer.h"
 #include "server/holder/holder.h"
+#include "server/listen/control_acceptor.h"
 #include "server/services/directory_service.h"
 #include "server/services/holder_service.h"
 #include "server/services/requester_service.h"
@@ -119,6 +120,7 @@ struct Daemon::State {
 
   UniqueFd held_port;  // keeps the port of config.listen until the server has it
   std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<ControlAcceptor> acceptor;  // hands connections to `server`
   // Read only by the thread that starts the daemon: calls are served before these are known.
   std::string address;        // as peers are told
   std::string local_address;  // as this process reaches it
@@ -238,8 +240,10 @@ absl::Status Daemon::State::StartServer() {
   KeepGrpcUp();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort(config.listen, grpc::InsecureServerCredentials(), &port);
+  CKV_ASSIGN_OR_RETURN(HostPort local, HostPort::Parse(config.listen));
+  auto listening = ControlAcceptor::Listen(local, builder);
+  if (!listening.ok()) return CannotListen(config.listen, listening.status());
+  acceptor = *std::move(listening);
   const bool holder_only = directory == nullptr && requester == nullptr;
   const int message_bytes_max = holder_only ? kHolderMessageBytesMax : kMessageBytesMax;
   SetServerLimits(message_bytes_max, config.rpc_thread_count_max, builder);
@@ -250,15 +254,10 @@ absl::Status Daemon::State::StartServer() {
   if (store_service) builder.RegisterService(store_service.get());
   if (requester_service) builder.RegisterService(requester_service.get());
   server = builder.BuildAndStart();
-  if (server == nullptr || port == 0) {
-    server.reset();
-    return absl::UnavailableError(absl::StrFormat(
-        "cannot listen on %s: %s; choose another by --listen (port 0 takes a free one)",
-        config.listen, WhyNotBound(config.listen)));
-  }
+  if (server == nullptr) return absl::ResourceExhaustedError("gRPC's server did not start");
   held_port.Reset();
-  CKV_ASSIGN_OR_RETURN(HostPort local, HostPort::Parse(config.listen));
-  local.port = static_cast<uint16_t>(port);
+  acceptor->Start();
+  local.port = acceptor->port();
   HostPort told = local;
   if (!config.advertise.empty()) {
     CKV_ASSIGN_OR_RETURN(told, HostPort::Parse(config.advertise));
@@ -493,6 +492,7 @@ void Daemon::Drain(Instant deadline) {
   state.placement.reset();
   // By now only replies on their way out and idle connections are left.
   const Duration grace = deadline > now ? kReplyGrace : Duration(0);
+  state.acceptor->Stop();
   state.server->Shutdown(
       gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(grace.count(), GPR_TIMESPAN)));
 }

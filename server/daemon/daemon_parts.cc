@@ -28,8 +28,8 @@
 namespace ckv {
 namespace {
 
-// Binds a socket to the first address of `address`, and listens on it if told to.
-absl::StatusOr<UniqueFd> Bind(const HostPort& address, bool listens) {
+// Binds a socket to the first address of `address`.
+absl::StatusOr<UniqueFd> Bind(const HostPort& address) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
@@ -42,8 +42,7 @@ absl::StatusOr<UniqueFd> Bind(const HostPort& address, bool listens) {
   UniqueFd fd(socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, 0));
   const int one = 1;  // as gRPC does, or an address left a moment ago would look taken
   if (fd.valid()) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-  const bool bound = fd.valid() && bind(fd.get(), found->ai_addr, found->ai_addrlen) == 0 &&
-                     (!listens || listen(fd.get(), 1) == 0);
+  const bool bound = fd.valid() && bind(fd.get(), found->ai_addr, found->ai_addrlen) == 0;
   const int error = errno;
   freeaddrinfo(found);
   if (!bound) return absl::UnavailableError(std::strerror(error));
@@ -91,7 +90,7 @@ PagePolicy PagesOf(const Config& config) {
 }  // namespace
 
 absl::StatusOr<UniqueFd> BindPort(HostPort& address) {
-  auto fd = Bind(address, /*listens=*/false);
+  auto fd = Bind(address);
   sockaddr_storage bound{};
   socklen_t bytes = sizeof(bound);
   char port[NI_MAXSERV];
@@ -109,10 +108,10 @@ absl::StatusOr<UniqueFd> BindPort(HostPort& address) {
   return fd;
 }
 
-std::string WhyNotBound(const std::string& address) {
-  const auto parsed = HostPort::Parse(address);
-  const absl::Status why = parsed.ok() ? Bind(*parsed, /*listens=*/true).status() : parsed.status();
-  return why.ok() ? "it could not be bound" : std::string(why.message());
+absl::Status CannotListen(const std::string& address, const absl::Status& why) {
+  return absl::UnavailableError(absl::StrFormat(
+      "cannot listen on %s: %s; choose another by --listen (port 0 takes a free one)", address,
+      std::string(why.message())));
 }
 
 absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config& config,
@@ -223,8 +222,8 @@ absl::StatusOr<std::unique_ptr<WebServer>> StartWeb(const std::string& address, 
   absl::StatusOr<std::unique_ptr<WebServer>> started = WebServer::Start(address, clock);
   if (started.ok()) return started;
   return absl::UnavailableError(
-      absl::StrFormat("cannot serve metrics on %s: %s; choose another address by --metrics-address",
-                      address, WhyNotBound(address)));
+      absl::StrFormat("cannot serve metrics: %s; choose another address by --metrics-address",
+                      std::string(started.status().message())));
 }
 
 uint64_t NearBytesOf(const Config& config) {

@@ -37,8 +37,8 @@ namespace ckv {
 // it too.
 //   Unavailable         says why, and names --listen.
 absl::StatusOr<UniqueFd> BindPort(HostPort& address);
-// Returns why nobody can listen on host:port, in the system's words.
-std::string WhyNotBound(const std::string& address);
+// Returns the error of a daemon that cannot listen on config.listen, with what to do.
+absl::Status CannotListen(const std::string& address, const absl::Status& why);
 
 // Makes a fabric. `clock` must outlive it and its lanes.
 //   Errors of CheckVerbs, for verbs: each says what to do.

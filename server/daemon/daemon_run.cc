@@ -293,6 +293,7 @@ int RunDaemon(const ParsedConfig& start, const ConfigReader& reread) {
   Config config = start.config;
   DaemonLog log(config);
   for (const std::string& warning : start.warnings) Log().warn("{}", warning);
+  for (const std::string& note : start.notes) Log().info("{}", note);
   return RunUntilDrained(reread, log, config);
 }
 

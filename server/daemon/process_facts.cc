@@ -1,6 +1,5 @@
 #include "server/daemon/process_facts.h"
 
-#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -8,17 +7,12 @@
 #include <string>
 
 #include "proto/base/version.h"
+#include "proto/host/control_groups.h"
 #include "transport/fabric.h"
 #include "transport/wire.h"
 
 namespace ckv {
 namespace {
-
-uint32_t ProcessorCount() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? static_cast<uint32_t>(CPU_COUNT(&set)) : 0;
-}
 
 uint64_t MemlockBytesMax() {
   rlimit limit = {};
@@ -39,7 +33,7 @@ ProcessFacts ProcessFactsOf(const Config& config, const Clock& clock, Instant st
   const auto ago = std::chrono::duration_cast<std::chrono::milliseconds>(clock.Now() - started);
   facts.started_ago_ms = static_cast<uint64_t>(std::max<int64_t>(0, ago.count()));
   facts.wall_clock_ms = WallClockMilliseconds();
-  facts.processor_count = ProcessorCount();
+  facts.processor_count = UsableProcessors();
   if (config.spin_us > 0) {
     // A holder's dispatcher is one of its compute threads; a requester's streams have one loop.
     if (config.HasRole("holder")) facts.spinning_thread_count += config.compute_threads;

@@ -1,53 +1,43 @@
 #include "server/web/http_server.h"
 
-#include <civetweb.h>
-#include <netdb.h>
-#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
-#include <cstring>
+#include <cerrno>
+#include <deque>
+#include <map>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/notification.h"
-#include "absl/time/time.h"
+#include "absl/synchronization/mutex.h"
+#include "server/listen/listener.h"
+#include "server/web/http_head.h"
 #include "transport/socket.h"
 
 namespace ckv {
 namespace {
 
-// How long a connection that says nothing may hold one of the threads.
-constexpr const char* kSilenceMs = "1000";
-// Connections that wait for a thread; more are refused.
-constexpr const char* kBacklog = "32";
-constexpr size_t kQueryValueBytesMax = 1024;
-
-constexpr absl::Duration kKnockInterval = absl::Milliseconds(5);
-
-// A connection that says nothing.
-void Knock(const HostPort& address) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const std::string port = std::to_string(address.port);
-  if (getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found) != 0) return;
-  const UniqueFd fd(
-      socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
-  if (fd.valid()) (void)connect(fd.get(), found->ai_addr, found->ai_addrlen);
-  freeaddrinfo(found);
-}
-
 std::string_view ReasonOf(int status) {
   switch (status) {
     case 200:
       return "OK";
+    case 400:
+      return "Bad Request";
     case 404:
       return "Not Found";
     case 405:
       return "Method Not Allowed";
+    case 431:
+      return "Request Header Fields Too Large";
     case 503:
       return "Service Unavailable";
     default:
@@ -60,107 +50,300 @@ constexpr std::string_view kPolicy =
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
-void Send(mg_connection* connection, const HttpReply& reply, bool with_body) {
-  const std::string head = absl::StrFormat(
+std::string BytesOfReply(const HttpReply& reply, bool with_body) {
+  std::string bytes = absl::StrFormat(
       "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nCache-Control: no-store\r\n"
       "X-Content-Type-Options: nosniff\r\nContent-Security-Policy: %s\r\n"
       "Connection: close\r\n\r\n",
       reply.status, ReasonOf(reply.status), reply.content_type, reply.body.size(), kPolicy);
-  mg_write(connection, head.data(), head.size());
-  if (with_body && !reply.body.empty()) {
-    mg_write(connection, reply.body.data(), reply.body.size());
-  }
+  if (with_body) bytes += reply.body;
+  return bytes;
 }
 
-// Returns the status that was sent, which tells civetweb that the request is answered.
-int Answer(mg_connection* connection) {
-  const mg_request_info* const info = mg_get_request_info(connection);
-  const auto& handler = *static_cast<const HttpServer::Handler*>(info->user_data);
-  const std::string_view method = info->request_method;
-  if (method != "GET" && method != "HEAD") {
-    Send(connection, {.status = 405, .body = "only GET and HEAD\n"}, /*with_body=*/true);
-    return 405;
+// The bytes that answer a whole head.
+std::string AnswerHead(std::string_view head, const HttpServer::Handler& handler) {
+  const absl::StatusOr<HttpHead> asked = ParseHttpHead(head);
+  if (!asked.ok()) {
+    const std::string why(asked.status().message());
+    return BytesOfReply({.status = 400, .body = why + "\n"}, /*with_body=*/true);
   }
-  const HttpReply reply =
-      handler({.path = info->local_uri == nullptr ? "/" : info->local_uri,
-               .query = info->query_string == nullptr ? "" : info->query_string});
-  Send(connection, reply, method == "GET");
-  return reply.status;
+  if (asked->method != "GET" && asked->method != "HEAD")
+    return BytesOfReply({.status = 405, .body = "only GET and HEAD\n"}, /*with_body=*/true);
+  return BytesOfReply(handler({.path = asked->path, .query = asked->query}),
+                      asked->method == "GET");
 }
 
-// Civetweb writes of its errors to stderr unless somebody takes them.
-int Swallow(const mg_connection* /*connection*/, const char* /*message*/) { return 1; }
+size_t ConnectionsAtOnce() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return HttpServer::kConnectionCountMax;
+  return static_cast<size_t>(
+      std::clamp<rlim_t>(limit.rlim_cur / 2, 1, HttpServer::kConnectionCountMax));
+}
+
+// A connection goes through these. Bytes after its head are read and dropped: a socket that is
+// closed over unread bytes resets the connection, and with it the answer.
+enum class Phase { kReads, kIsAnswered, kWrites, kLingers };
+
+struct Connection {
+  UniqueFd fd;
+  Phase phase = Phase::kReads;
+  std::string bytes;  // the head's, then the answer's
+  size_t written = 0;
+  Instant opened, heard;  // when it came, when a byte last moved
+};
 
 }  // namespace
 
-std::string QueryValue(std::string_view query, const std::string& key) {
-  std::array<char, kQueryValueBytesMax> value;
-  const int length =
-      mg_get_var(query.data(), query.size(), key.c_str(), value.data(), value.size());
-  return length <= 0 ? "" : std::string(value.data(), static_cast<size_t>(length));
-}
+// One thread polls; others answer. A connection is known by a number, which is never used again.
+class HttpServer::Loop {
+ public:
+  Loop(Listener listener, UniqueFd wake, Handler handler)
+      : listener_(std::move(listener)), wake_(std::move(wake)), handler_(std::move(handler)) {
+    for (int i = 0; i < kThreadCount; ++i) threads_.emplace_back([this] { Answer(); });
+    threads_.emplace_back([this] { Run(); });
+  }
+  ~Loop() {
+    {
+      absl::MutexLock lock(&mu_);
+      stops_ = true;
+    }
+    Wake();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
 
-struct HttpServer::State {
-  Handler handler;
-  mg_context* context = nullptr;
+ private:
+  struct Job {
+    uint64_t number;
+    std::string bytes;
+  };
+
+  void Wake() {
+    const uint64_t one = 1;
+    (void)!write(wake_.get(), &one, sizeof(one));
+  }
+
+  // On an answering thread.
+  void Answer() {
+    while (true) {
+      Job job;
+      {
+        absl::MutexLock lock(&mu_);
+        mu_.Await(absl::Condition(this, &Loop::HasHeadOrStops));
+        if (stops_) return;
+        job = std::move(heads_.front());
+        heads_.pop_front();
+      }
+      job.bytes = AnswerHead(job.bytes, handler_);
+      {
+        absl::MutexLock lock(&mu_);
+        answers_.push_back(std::move(job));
+      }
+      Wake();
+    }
+  }
+  bool HasHeadOrStops() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return stops_ || !heads_.empty();
+  }
+
+  // All below is the polling thread's.
+  void Run() {
+    while (TakeAnswers()) {
+      std::vector<pollfd> polled;
+      std::vector<uint64_t> numbers;
+      polled.push_back({wake_.get(), POLLIN, 0});
+      for (const UniqueFd& socket : listener_.sockets())
+        polled.push_back({socket.get(), POLLIN, 0});
+      const size_t first = polled.size();
+      for (const auto& [number, connection] : connections_) {
+        if (connection.phase == Phase::kIsAnswered) continue;
+        const bool writes = connection.phase == Phase::kWrites;
+        polled.push_back({connection.fd.get(), static_cast<short>(writes ? POLLOUT : POLLIN), 0});
+        numbers.push_back(number);
+      }
+      if (poll(polled.data(), polled.size(), static_cast<int>(PollMs())) < 0 && errno != EINTR)
+        continue;
+      if (polled[0].revents != 0) {
+        uint64_t count = 0;
+        (void)!read(wake_.get(), &count, sizeof(count));
+      }
+      for (size_t i = first; i < polled.size(); ++i) {
+        if (polled[i].revents != 0) Move(numbers[i - first]);
+      }
+      DropOverdue();
+      for (size_t i = 1; i < first; ++i) {
+        if (polled[i].revents != 0) AcceptFrom(listener_.sockets()[i - 1]);
+      }
+    }
+  }
+
+  // Returns false when the server ends.
+  bool TakeAnswers() {
+    std::vector<Job> answers;
+    {
+      absl::MutexLock lock(&mu_);
+      if (stops_) return false;
+      answers.swap(answers_);
+    }
+    for (Job& answer : answers) {
+      const auto found = connections_.find(answer.number);
+      if (found == connections_.end()) continue;
+      found->second.bytes = std::move(answer.bytes);
+      found->second.phase = Phase::kWrites;
+      found->second.heard = clock_.Now();
+      Move(answer.number);
+    }
+    return true;
+  }
+
+  // The time to the next end of a connection.
+  int64_t PollMs() const {
+    Duration least = kSilenceMax;
+    const Instant now = clock_.Now();
+    for (const auto& [number, connection] : connections_)
+      least = std::min(least, EndOf(connection) - now);
+    return std::max<int64_t>(0, std::chrono::ceil<std::chrono::milliseconds>(least).count());
+  }
+  static Instant EndOf(const Connection& connection) {
+    if (connection.phase == Phase::kIsAnswered) return kInstantMax - kConnectionMax;
+    return std::min(connection.heard + kSilenceMax, connection.opened + kConnectionMax);
+  }
+  void DropOverdue() {
+    const Instant now = clock_.Now();
+    std::erase_if(connections_, [now](const auto& one) { return EndOf(one.second) <= now; });
+  }
+
+  void AcceptFrom(const UniqueFd& socket) {
+    for (int i = 0; i < kAcceptBatchMax; ++i) {
+      const Listener::Accepted accepted = listener_.Accept(socket);
+      if (accepted.outcome == Listener::Outcome::kNone) return;
+      UniqueFd fd(accepted.fd);
+      // The newest may be a probe: it is let in next time, in the place of a silent one.
+      if (accepted.outcome == Listener::Outcome::kRefused) {
+        DropMostSilent();
+        continue;
+      }
+      if (connections_.size() >= connection_count_max_ && !DropMostSilent()) continue;
+      const Instant now = clock_.Now();
+      const uint64_t number = next_number_++;
+      connections_.try_emplace(
+          number, Connection{.fd = std::move(fd), .bytes = {}, .opened = now, .heard = now});
+      Move(number);  // its head is often there already
+    }
+  }
+  // Returns false if each of them waits for this process.
+  bool DropMostSilent() {
+    auto least = connections_.end();
+    for (auto it = connections_.begin(); it != connections_.end(); ++it) {
+      if (it->second.phase == Phase::kIsAnswered) continue;
+      if (least == connections_.end() || it->second.heard < least->second.heard) least = it;
+    }
+    if (least == connections_.end()) return false;
+    connections_.erase(least);
+    return true;
+  }
+
+  // Reads or writes as much as there is, and closes a connection that has ended.
+  void Move(uint64_t number) {
+    const auto found = connections_.find(number);
+    if (found == connections_.end()) return;
+    Connection& connection = found->second;
+    bool goes_on = true;
+    if (connection.phase == Phase::kReads) goes_on = ReadHead(number, connection);
+    if (goes_on && connection.phase == Phase::kWrites) goes_on = WriteAnswer(connection);
+    if (goes_on && connection.phase == Phase::kLingers) goes_on = Linger(connection);
+    if (!goes_on) connections_.erase(found);
+  }
+
+  // These return whether the connection goes on.
+  bool ReadHead(uint64_t number, Connection& connection) {
+    std::array<char, kHttpHeadBytesMax> chunk;
+    while (true) {
+      const ssize_t got = recv(connection.fd.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return errno == EAGAIN;
+      if (got == 0) return false;
+      connection.heard = clock_.Now();
+      connection.bytes.append(chunk.data(), static_cast<size_t>(got));
+      if (HttpHeadIsWhole(connection.bytes)) break;
+      if (connection.bytes.size() > kHttpHeadBytesMax) {
+        connection.bytes = BytesOfReply({.status = 431, .body = "a head of over 8 KiB\n"}, true);
+        connection.phase = Phase::kWrites;
+        return true;
+      }
+    }
+    connection.phase = Phase::kIsAnswered;
+    absl::MutexLock lock(&mu_);
+    heads_.push_back({number, std::move(connection.bytes)});
+    return true;
+  }
+  bool WriteAnswer(Connection& connection) {
+    while (connection.written < connection.bytes.size()) {
+      const ssize_t sent =
+          send(connection.fd.get(), connection.bytes.data() + connection.written,
+               connection.bytes.size() - connection.written, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent < 0) return errno == EAGAIN;
+      connection.written += static_cast<size_t>(sent);
+      connection.heard = clock_.Now();
+    }
+    connection.bytes = {};
+    connection.phase = Phase::kLingers;
+    return shutdown(connection.fd.get(), SHUT_WR) == 0;
+  }
+  static bool Linger(const Connection& connection) {
+    std::array<char, 4096> dropped;
+    for (int i = 0; i < kLingerReadsMax; ++i) {
+      const ssize_t got = recv(connection.fd.get(), dropped.data(), dropped.size(), MSG_DONTWAIT);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return errno == EAGAIN;
+      if (got == 0) return false;
+    }
+    return true;
+  }
+
+  // New connections per turn, so that a flood does not keep others waiting.
+  static constexpr int kAcceptBatchMax = 64;
+  static constexpr int kLingerReadsMax = 16;
+
+  Listener listener_;
+  const UniqueFd wake_;
+  const Handler handler_;
+  const Clock& clock_ = *Clock::Real();
+  const size_t connection_count_max_ = ConnectionsAtOnce();
+  std::map<uint64_t, Connection> connections_;
+  uint64_t next_number_ = 0;
+
+  absl::Mutex mu_;
+  bool stops_ ABSL_GUARDED_BY(mu_) = false;
+  // At most one entry each for a connection: the size has the connections' limit, and the requests
+  // in progress of those that have gone.
+  std::deque<Job> heads_ ABSL_GUARDED_BY(mu_);
+  std::vector<Job> answers_ ABSL_GUARDED_BY(mu_);
+
+  std::vector<std::thread> threads_;  // last, because they use the others
 };
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address,
                                                               Handler handler) {
-  const auto bound = HostPort::Parse(address);
-  if (!bound.ok()) {
-    return absl::UnavailableError(
-        absl::StrFormat("cannot listen on %s: %s", address, bound.status().message()));
-  }
-  auto state = std::make_unique<State>();
-  state->handler = std::move(handler);
-  const std::string threads = std::to_string(kThreadCount);
-  std::array<const char*, 11> settings = {"listening_ports",
-                                          address.c_str(),
-                                          "num_threads",
-                                          threads.c_str(),
-                                          "request_timeout_ms",
-                                          kSilenceMs,
-                                          "enable_keep_alive",
-                                          "no",
-                                          "listen_backlog",
-                                          kBacklog,
-                                          nullptr};
-  mg_callbacks callbacks = {};
-  callbacks.begin_request = Answer;
-  callbacks.log_message = Swallow;
-  mg_init_data init = {&callbacks, &state->handler, settings.data()};
-  std::array<char, 256> text = {};
-  unsigned code = 0;
-  mg_error_data error = {&code, text.data(), text.size()};
-  mg_init_library(0);
-  state->context = mg_start2(&init, &error);
-  mg_server_port port = {};
-  if (state->context == nullptr || mg_get_server_ports(state->context, 1, &port) < 1) {
-    if (state->context != nullptr) mg_stop(state->context);
-    mg_exit_library();
-    return absl::UnavailableError(
-        absl::StrFormat("cannot listen on %s: %s", address, std::string(text.data())));
-  }
-  HostPort as_bound = *bound;
-  as_bound.port = static_cast<uint16_t>(port.port);
-  return std::unique_ptr<HttpServer>(new HttpServer(std::move(state), std::move(as_bound)));
+  const auto cannot = [&address](std::string_view why) {
+    return absl::UnavailableError(absl::StrFormat("cannot listen on %s: %s", address, why));
+  };
+  auto bound = HostPort::Parse(address);
+  if (!bound.ok()) return cannot(std::string(bound.status().message()));
+  auto listener = Listener::Bind(*bound, /*both_families=*/false);
+  if (!listener.ok()) return cannot(std::string(listener.status().message()));
+  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.valid()) return ErrnoStatus("eventfd");
+  bound->port = listener->port();
+  auto loop = std::make_unique<Loop>(*std::move(listener), std::move(wake), std::move(handler));
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(loop), *std::move(bound)));
 }
 
-HttpServer::HttpServer(std::unique_ptr<State> state, HostPort address)
-    : state_(std::move(state)), address_(std::move(address)) {}
+HttpServer::HttpServer(std::unique_ptr<Loop> loop, HostPort address)
+    : loop_(std::move(loop)), address_(std::move(address)) {}
 
-// Civetweb's listening thread looks whether it shall end once in 2 s, or when a connection comes:
-// so they come until it has.
-HttpServer::~HttpServer() {
-  absl::Notification ended;
-  std::thread ending([&] {
-    mg_stop(state_->context);
-    ended.Notify();
-  });
-  while (!ended.WaitForNotificationWithTimeout(kKnockInterval)) Knock(address_);
-  ending.join();
-  mg_exit_library();
-}
+HttpServer::~HttpServer() = default;
 
 }  // namespace ckv

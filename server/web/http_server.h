@@ -1,4 +1,4 @@
-// A small HTTP server for pages about this process: GET and HEAD, over civetweb.
+// A small HTTP server for pages about this process: GET and HEAD.
 
 #pragma once
 
@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "proto/base/clock.h"
 #include "proto/base/host_port.h"
 
 namespace ckv {
@@ -24,22 +25,28 @@ struct HttpRequest {
   std::string_view query;  // as sent, without the '?'
 };
 
-// Returns the decoded value of `key` in a query string, "" if there is none. At most 1 KiB.
-std::string QueryValue(std::string_view query, const std::string& key);
-
-// Answers on kThreadCount threads of its own, so requests that hang leave others. Each connection
-// is for one request, and one that says nothing is closed after a second. It is plain HTTP,
-// readable by everyone who reaches the address, and no page of another origin may read or frame it.
+// One thread reads and writes all connections, so one that says nothing, or reads nothing, costs
+// others nothing. Whole requests are answered on kThreadCount threads. Each connection is for one
+// request. It is plain HTTP, readable by everyone who reaches the address, and no page of another
+// origin may read or frame it.
 class HttpServer {
  public:
   // A browser that shows the page, two scrapers, and one that hangs.
   static constexpr int kThreadCount = 4;
+  // Connections at once, if the limit of descriptors is twice that; else half of the limit. One
+  // more pushes out the one that has been silent for the longest time.
+  static constexpr size_t kConnectionCountMax = 1024;
+  // A connection is closed after this time without a byte, either way.
+  static constexpr Duration kSilenceMax = std::chrono::seconds(10);
+  // It is closed after this time, whatever it does.
+  static constexpr Duration kConnectionMax = std::chrono::seconds(60);
 
   // Called on the server's threads, several at once. It must not throw.
   using Handler = std::function<HttpReply(const HttpRequest&)>;
 
   // Listens on host:port; port 0 takes a free one.
   //   Unavailable         it cannot listen there; says why.
+  //   ResourceExhausted   there is no room for its threads.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address,
                                                            Handler handler);
   // Waits for requests in progress.
@@ -51,9 +58,9 @@ class HttpServer {
   const HostPort& address() const { return address_; }
 
  private:
-  struct State;
-  HttpServer(std::unique_ptr<State> state, HostPort address);
-  const std::unique_ptr<State> state_;
+  class Loop;
+  HttpServer(std::unique_ptr<Loop> loop, HostPort address);
+  const std::unique_ptr<Loop> loop_;
   const HostPort address_;
 };
 

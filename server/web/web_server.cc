@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
 #include "server/web/corpus_json.h"
+#include "server/web/http_head.h"
 #include "server/web/metrics.h"
 #include "server/web/status_json.h"
 #include "server/web/status_page.h"

@@ -10,9 +10,11 @@ from bar import Bar, counter
 
 sys.path.append(str(pathlib.Path(__file__).with_name("field")))
 import clean_root  # noqa: E402
+import clock_steps  # noqa: E402
+import probe  # noqa: E402
 
 # name of a script -> its figures(build); bars.py runs each once.
-SCRIPTS = {"clean_root": clean_root.figures}
+SCRIPTS = {"clean_root": clean_root.figures, "clock_steps": clock_steps.figures, "probe": probe.figures}
 
 BARS = [
     Bar("clean root, then the two commands: which of them fail", "clean_root", counter("commands", "bad_exits"), "commands",
@@ -21,4 +23,12 @@ BARS = [
         base=counter("commands", "passed"), base_unit="passed"),
     Bar("the same, skipped tests without a remedy", "clean_root", counter("commands", "unnamed"), "tests", at_most=0,
         base=counter("commands", "skipped"), base_unit="skipped"),
+    Bar("clock steps under load: leases lost", "clock_steps", counter("steps", "lost"), "cases", at_most=0,
+        base=counter("steps", "steps"), base_unit="steps"),
+    Bar("clock steps under load: calls failed", "clock_steps", counter("steps", "failed"), "cases", at_most=0,
+        base=counter("steps", "calls"), base_unit="calls"),
+    Bar("clock steps under load: renewals that did not come", "clock_steps", counter("steps", "unrenewed"), "cases", at_most=0),
+    Bar("clock steps under load: waits by the wall clock", "clock_steps", counter("steps", "wall_waits"), "cases", at_most=0),
+    *(Bar(f"{path} beside 500 connections that do nothing", "probe", counter("beside", path), "ms", at_most=100,
+          base=counter("alone", path)) for path in probe.PATHS),
 ]

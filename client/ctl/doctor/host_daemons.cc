@@ -10,12 +10,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "proto/base/host_port.h"
+#include "proto/host/control_groups.h"
 
 namespace ckv::ctl::doctor {
 namespace {
 
 constexpr int kCapIpcLock = 14;  // linux/capability.h
-constexpr size_t kGroupDepthMax = 16;
 
 // The words of a file whose words end with a zero byte.
 std::vector<std::string> ZeroEnded(const std::string& text) {
@@ -27,24 +27,10 @@ bool MayLock(const HostFiles& files, const std::string& process) {
   return text && (std::strtoull(text->c_str(), nullptr, 16) >> kCapIpcLock & 1) != 0;
 }
 
-// The least limits of the control groups that a process is in, from its own up to the root.
-void ReadGroups(const HostFiles& files, const std::string& process, HostDaemon& daemon) {
-  const auto line = files.ReadLine(process + "/cgroup", "0::");
-  if (!line) return;
-  std::string group = *line;
-  for (size_t depth = 0; depth < kGroupDepthMax && !group.empty() && group != "/"; ++depth) {
-    const std::string folder = "/sys/fs/cgroup" + group;
-    if (const auto bytes = files.ReadNumber(folder + "/memory.max"))
-      daemon.memory_bytes_max = std::min(*bytes, daemon.memory_bytes_max.value_or(kUnlimited));
-    const auto time = files.Read(folder + "/cpu.max");  // "200000 100000", "max 100000"
-    const auto quota = time ? LeadingNumber(*time) : std::nullopt;
-    const auto period = quota ? LeadingNumber(time->substr(time->find(' ') + 1)) : std::nullopt;
-    if (period && *period > 0) {
-      const double share = static_cast<double>(*quota) / static_cast<double>(*period);
-      daemon.processor_time_max = std::min(share, daemon.processor_time_max.value_or(share));
-    }
-    group.resize(std::min(group.rfind('/'), group.size()));
-  }
+void ReadGroups(const HostFiles& files, uint32_t pid, HostDaemon& daemon) {
+  const GroupLimits limits = ReadGroupLimits(files.root(), std::to_string(pid));
+  if (limits.memory_bytes != kNoGroupLimit) daemon.memory_bytes_max = limits.memory_bytes;
+  if (limits.processors > 0) daemon.processor_time_max = limits.processors;
 }
 
 std::string OriginOf(const std::string& name, uint32_t pid) {
@@ -86,7 +72,7 @@ HostDaemon ReadDaemon(const HostFiles& files, uint32_t pid) {
   daemon.mount_namespace = files.Link(process + "/ns/mnt").value_or("");
   const auto binary = files.Link(process + "/exe");
   daemon.binary_replaced = binary && binary->ends_with(" (deleted)");
-  ReadGroups(files, process, daemon);
+  ReadGroups(files, pid, daemon);
   return daemon;
 }
 

@@ -18,6 +18,7 @@ class HostFiles {
  public:
   // `root` is "" for this machine, or a folder with a tree like its own.
   explicit HostFiles(std::string root) : root_(std::move(root)) {}
+  const std::string& root() const { return root_; }
 
   // Returns the text without the blanks and line ends at its end, or nothing if it cannot be read.
   std::optional<std::string> Read(std::string_view path) const;
