@@ -21,6 +21,7 @@ MAY_INCLUDE = {
     "proto/host": "",
     "proto/base": "proto/host",
     "proto": "proto/base proto/host",
+    "proto/health": "proto proto/base",
     "attention": "proto*",
     "attention/matrix": "attention proto*",
     "attention/query": "attention proto*",

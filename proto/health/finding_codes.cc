@@ -1,0 +1,96 @@
+#include <array>
+
+#include "proto/health/findings.h"
+
+namespace ckv {
+namespace {
+
+struct CodeEntry {
+  FindingCode code;
+  std::string_view name;
+  absl::StatusCode status;
+  std::string_view meaning;
+};
+
+using enum absl::StatusCode;
+
+constexpr std::array<CodeEntry, kFindingCodeCount> kCodes = {{
+    {FindingCode::kDirectoryUnreachable, "directory-unreachable", kUnavailable,
+     "the directory does not answer"},
+    {FindingCode::kRequesterOtherFleet, "requester-other-fleet", kFailedPrecondition,
+     "the requester follows the directory of another fleet"},
+    {FindingCode::kRequesterUnreachable, "requester-unreachable", kUnavailable,
+     "the requester that was named does not answer"},
+    {FindingCode::kDirectoryRefusesChanges, "directory-refuses-changes", kResourceExhausted,
+     "the directory refused the last change of a corpus"},
+    {FindingCode::kDirectoryDiskFull, "directory-disk-full", kResourceExhausted,
+     "the directory's disk is full or read-only"},
+    {FindingCode::kCorpusUnproven, "corpus-unproven", kUnavailable,
+     "a corpus is not served: it is not proven to be whole"},
+    {FindingCode::kCorpusChunksMissing, "corpus-chunks-missing", kUnavailable,
+     "no live holder has some chunks of a corpus"},
+    {FindingCode::kNoHolder, "no-holder", kUnavailable, "the fleet has no live holder"},
+    {FindingCode::kMemberUnreachable, "member-unreachable", kUnavailable,
+     "a member has a lease and does not answer"},
+    {FindingCode::kHolderRefuses, "holder-refuses", kUnavailable,
+     "a holder has no live lease and refuses every request"},
+    {FindingCode::kHolderUnreachedByRequester, "holder-unreached", kUnavailable,
+     "a requester does not reach a live holder"},
+    {FindingCode::kHolderLacksChunks, "holder-lacks-chunks", kDataLoss,
+     "a live holder lacks chunks that are placed on it"},
+    {FindingCode::kHolderStoreFull, "holder-store-full", kResourceExhausted,
+     "a holder has no room for the next chunk"},
+    {FindingCode::kHolderStoreFailing, "holder-store-failing", kUnavailable,
+     "a holder's disk fails, or may not be written"},
+    {FindingCode::kHolderUnreadableChunks, "holder-unreadable-chunks", kUnavailable,
+     "a holder's disk does not read some chunks"},
+    {FindingCode::kWireMismatch, "wire-mismatch", kFailedPrecondition,
+     "a requester and a holder speak no common version"},
+    {FindingCode::kRequesterWithoutDirectory, "requester-without-directory", kUnavailable,
+     "a requester does not hear the directory"},
+    {FindingCode::kNoRoom, "no-room", kResourceExhausted, "no live holder has room"},
+    {FindingCode::kCorpusCopiesMissing, "corpus-copies-missing", kUnavailable,
+     "chunks of a corpus have fewer live copies than were placed"},
+    {FindingCode::kMemberLost, "member-lost", kUnavailable, "a member is gone"},
+    {FindingCode::kHolderReturning, "holder-returning", kUnavailable,
+     "holders are not back since the directory's start"},
+    {FindingCode::kDirectoryLearning, "directory-learning", kUnavailable,
+     "the directory has started anew and learns what there is"},
+    {FindingCode::kDirectoryOldCopy, "directory-old-copy", kFailedPrecondition,
+     "the directory's folder is an old copy"},
+    {FindingCode::kDiskLow, "disk-low", kResourceExhausted, "a disk is almost full"},
+    {FindingCode::kMemoryFull, "memory-full", kResourceExhausted,
+     "the memory of a holder without a disk is almost full"},
+    {FindingCode::kDescriptorsLow, "descriptors-low", kResourceExhausted,
+     "a process has almost as many files open as it may"},
+    {FindingCode::kBuildsMixed, "builds-mixed", kFailedPrecondition,
+     "the fleet runs more than one build"},
+    {FindingCode::kClockOff, "clock-off", kFailedPrecondition,
+     "a member's wall clock is not that of the directory"},
+    {FindingCode::kCorporaSkipped, "corpora-skipped", kUnavailable,
+     "corpora were too large to look at"},
+}};
+
+constexpr bool IsInOrder() {
+  for (size_t i = 0; i < kCodes.size(); ++i) {
+    if (kCodes[i].code != static_cast<FindingCode>(i)) return false;
+  }
+  return true;
+}
+static_assert(IsInOrder());
+
+const CodeEntry& EntryOf(FindingCode code) { return kCodes[static_cast<size_t>(code)]; }
+
+}  // namespace
+
+std::string_view CodeName(FindingCode code) { return EntryOf(code).name; }
+
+std::string_view SeverityName(Severity severity) {
+  return severity == Severity::kBroken ? "broken" : "warning";
+}
+
+absl::StatusCode StatusOf(FindingCode code) { return EntryOf(code).status; }
+
+std::string_view Meaning(FindingCode code) { return EntryOf(code).meaning; }
+
+}  // namespace ckv
