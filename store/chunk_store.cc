@@ -36,10 +36,22 @@ class ChunkStore::Turn {
 absl::Status ChunkPut::Write(uint32_t layer, uint64_t offset_bytes,
                              std::span<const std::byte> bytes) {
   CKV_RETURN_IF_ERROR(memory_.Write(layer, offset_bytes, bytes));
-  return file_ ? file_->Write(layer, offset_bytes, bytes) : absl::OkStatus();
+  if (!file_) return absl::OkStatus();
+  absl::Status written = file_->Write(layer, offset_bytes, bytes);
+  if (!written.ok()) store_->NotePut(id_, written, bytes_);
+  return written;
 }
 
 absl::Status ChunkPut::Finish() && {
+  ChunkStore* const store = store_;
+  const ChunkId id = id_;
+  const uint64_t bytes = bytes_;
+  absl::Status finished = std::move(*this).Commit();
+  store->NotePut(id, finished, bytes);
+  return finished;
+}
+
+absl::Status ChunkPut::Commit() && {
   CKV_ASSIGN_OR_RETURN(Chunk chunk, std::move(memory_).Finish());
   ChunkTable& table = store_->table_;
   if (!file_) return table.Insert(std::move(chunk), tenant_, /*durable=*/false, ttl_);
@@ -108,6 +120,7 @@ ChunkStore::ChunkStore(const ChunkStoreOptions& options, std::unique_ptr<Arena> 
       table_(arena_.get(), options.chunk_count_max, options.clock),
       shadow_codec_(options.shadow_codec),
       shadows_(options.shadow_codec == nullptr ? 0 : options.shadow_bytes_max),
+      faults_(options.path, options.clock),
       reload_(kReloadAtStart) {}
 
 ChunkStore::~ChunkStore() = default;
@@ -154,13 +167,26 @@ auto ChunkStore::WithRoom(uint64_t bytes, Allocate allocate) -> decltype(allocat
   }
 }
 
+void ChunkStore::NotePut(const ChunkId& id, const absl::Status& status, uint64_t bytes) {
+  faults_.NotePut(id, status, bytes, arena_->used_bytes());
+}
+
 absl::StatusOr<ChunkPut> ChunkStore::Begin(ChunkInfo info, const Geometry& geometry,
                                            std::string_view tenant) {
   const ChunkId id = info.id;
+  // If the geometry is not valid this means nothing, and TryBegin refuses it.
+  const uint64_t bytes = LayOutChunk(geometry, info.token_count()).total_bytes;
+  auto begun = TryBegin(std::move(info), geometry, tenant, bytes);
+  // One that is here says nothing of room for another.
+  if (!begun.ok() && !absl::IsAlreadyExists(begun.status())) NotePut(id, begun.status(), bytes);
+  return begun;
+}
+
+absl::StatusOr<ChunkPut> ChunkStore::TryBegin(ChunkInfo info, const Geometry& geometry,
+                                              std::string_view tenant, uint64_t bytes) {
+  const ChunkId id = info.id;
   const uint32_t token_count = info.token_count();
   const bool is_sealed = !info.seal.IsZero();
-  // If the geometry is not valid this means nothing, and Begin refuses it.
-  const uint64_t bytes = LayOutChunk(geometry, token_count).total_bytes;
   const auto begin = [&] { return table_.Begin(info, geometry, tenant); };
   // A chunk that is there needs no room, whatever else it is refused for.
   auto memory = table_.Contains(id) ? begin() : WithRoom(bytes, begin);
@@ -176,7 +202,7 @@ absl::StatusOr<ChunkPut> ChunkStore::Begin(ChunkInfo info, const Geometry& geome
                          folder_->Begin(geometry, tenant, token_count, is_sealed));
     file.emplace(std::move(begun));
   }
-  return ChunkPut(this, *std::move(memory), std::move(file), std::string(tenant));
+  return ChunkPut(this, *std::move(memory), std::move(file), std::string(tenant), id, bytes);
 }
 
 // Within a turn. A chunk that is there may be in memory only (a copy of a replica keeper's): who
@@ -235,6 +261,7 @@ absl::StatusOr<ChunkFileReader> ChunkStore::OpenFile(ChunkLocator locator) {
   CKV_ASSIGN_OR_RETURN(const ChunkSummary what, table_.Describe(locator));
   if (folder_ == nullptr) return absl::NotFoundError("a chunk in memory only has no file");
   auto reader = folder_->Read(what.id);
+  faults_.NoteRead(what.id, reader.status());
   if (absl::IsDataLoss(reader.status()) || absl::IsNotFound(reader.status()))
     return Damaged(locator, what.id, reader.status());
   return reader;
@@ -260,6 +287,8 @@ absl::StatusOr<ChunkPin> ChunkStore::Load(ChunkLocator locator) {
       pin = LoadFile(locator, what);
     }
     if (absl::IsDataLoss(pin.status())) return Damaged(locator, what.id, pin.status());
+    // Memory without room says nothing of the device.
+    if (!absl::IsResourceExhausted(pin.status())) faults_.NoteRead(what.id, pin.status());
     if (!absl::IsAborted(pin.status())) return pin;
   }
   return absl::ResourceExhaustedError("the chunk is evicted as fast as it is read");
@@ -346,6 +375,7 @@ absl::Status ChunkStore::Drop(const ChunkId& id, const DropIf& only) {
   const auto chunk = table_.Locate(id);
   CKV_RETURN_IF_ERROR(table_.Drop(id, only));
   if (chunk.ok()) shadows_.Remove(*chunk);
+  faults_.NoteCheck(id, /*is_readable=*/true);  // nobody reads it any more
   return folder_->Remove(id);
 }
 
@@ -380,6 +410,7 @@ ChunkStoreStats ChunkStore::stats() const {
   ChunkStoreStats stats;
   stats.table = table_.stats();
   stats.shadow_count = shadows_.count();
+  stats.errors = faults_.Errors(stats.table.used_bytes);
   absl::MutexLock lock(&mu_);
   stats.load_count = load_count_;
   stats.load_bytes = load_bytes_;

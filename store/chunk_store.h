@@ -59,6 +59,7 @@
 #include "store/memory/arena.h"
 #include "store/memory/chunk_table.h"
 #include "store/memory/shadow_table.h"
+#include "store/store_faults.h"
 
 namespace ckv {
 
@@ -92,6 +93,7 @@ struct ChunkStoreStats {
   uint64_t shadow_count = 0;   // cold chunks that have a shadow
   uint64_t damaged_count = 0;  // chunks taken out because of damage, since Open
   uint64_t healed_count = 0;   // damage in memory or in a file that the other copy made good
+  StoreErrors errors;
 };
 
 // The result of Verify.
@@ -156,10 +158,18 @@ class ChunkPut {
  private:
   friend class ChunkStore;
   ChunkPut(ChunkStore* store, ChunkWriter memory, std::optional<ChunkFileWriter> file,
-           std::string tenant)
-      : store_(store), memory_(std::move(memory)), file_(std::move(file)), tenant_(tenant) {}
+           std::string tenant, const ChunkId& id, uint64_t bytes)
+      : store_(store),
+        id_(id),
+        bytes_(bytes),
+        memory_(std::move(memory)),
+        file_(std::move(file)),
+        tenant_(tenant) {}
+  absl::Status Commit() &&;
 
   ChunkStore* store_;
+  ChunkId id_;
+  uint64_t bytes_;
   ChunkWriter memory_;
   std::optional<ChunkFileWriter> file_;
   std::string tenant_;
@@ -318,6 +328,9 @@ class ChunkStore {
   ChunkStore(const ChunkStoreOptions& options, std::unique_ptr<Arena> arena,
              std::unique_ptr<ChunkFolder> folder);
 
+  void NotePut(const ChunkId& id, const absl::Status& status, uint64_t bytes);
+  absl::StatusOr<ChunkPut> TryBegin(ChunkInfo info, const Geometry& geometry,
+                                    std::string_view tenant, uint64_t bytes);
   absl::Status AddStored(StoredChunk chunk);
   absl::StatusOr<ChunkFileReader> OpenFile(ChunkLocator locator);
   // Gives back the memory of a chunk that it evicts, or of a shadow. Returns false if there is
@@ -350,6 +363,7 @@ class ChunkStore {
   ChunkTable table_;
   const ShadowCodec* const shadow_codec_;
   ShadowTable shadows_;
+  mutable StoreFaults faults_;
   mutable absl::Mutex mu_;
   absl::flat_hash_set<ChunkId> busy_ ABSL_GUARDED_BY(mu_);  // chunks whose turn is taken
   ReloadCost reload_ ABSL_GUARDED_BY(mu_);

@@ -216,13 +216,18 @@ class ChunkStore::Verifier {
 };
 
 absl::StatusOr<ChunkCheck> ChunkStore::Verify(ChunkLocator locator, VerifyPace pace) {
-  return Verifier(this, locator).Run(pace);
+  const auto what = table_.Describe(locator);
+  auto check = Verifier(this, locator).Run(pace);
+  if (what.ok() && check.ok())
+    faults_.NoteCheck(what->id, check->health != ChunkCheck::Health::kUnreadable);
+  return check;
 }
 
 void ChunkStore::TakeOut(const ChunkSummary& what, std::string_view why) {
   const ChunkFacts facts = table_.ledger().FactsOf(what.id).value_or(ChunkFacts{});
   if (const auto chunk = table_.Locate(what.id); chunk.ok()) shadows_.Remove(*chunk);
   table_.Drop(what.id).IgnoreError();
+  faults_.NoteCheck(what.id, /*is_readable=*/true);  // it was read, and is gone
   // If there is no file, the reason has nothing to lie beside.
   if (folder_ != nullptr) folder_->Quarantine(what.id, why).IgnoreError();
   Lose(what.id, facts);

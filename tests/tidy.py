@@ -81,7 +81,9 @@ MAY_INCLUDE = {
     "server/holder": "server/dispatch server/batch server/session client/holders attention transport store* proto*",
     "server/directory/log": "store* proto*",
     "server/directory/prompt": "store/memory proto*",
-    "server/directory": "server/directory/log server/directory/prompt server/session client* transport store* proto*",
+    "server/directory/coverage": "proto*",
+    "server/directory": "server/directory/coverage server/directory/log server/directory/prompt server/session client* "
+                        "transport store* proto*",
     "server/upkeep": "server/directory server/session client* transport store* proto*",
     "server/edge": "client* attention transport store* proto*",
     "server/services": "server/edge server/directory server/holder server/upkeep server/session client* "
@@ -89,7 +91,9 @@ MAY_INCLUDE = {
     "server/telemetry": "proto*",
     "server/listen": "client/grpc transport proto*",
     "server/web": "server/directory* server/holder server/listen server/session server/upkeep client* transport store* proto*",
-    "server/daemon": "server/directory* server/edge server/holder server/listen server/services server/session server/telemetry "
+    "server/health": "server/directory* server/holder server/session server/upkeep client* transport store* proto*",
+    "server/daemon": "server/directory* server/edge server/health server/holder server/listen server/services "
+                     "server/session server/telemetry "
                      "server/upkeep server/web client* attention* transport* store* proto*",
     "server/pages": "server/daemon client/ctl proto*",
     "server": "server/daemon proto*",

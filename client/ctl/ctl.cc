@@ -35,8 +35,8 @@ Exit codes:
   3 not found             4 unavailable           5 deadline exceeded
   6 resource exhausted    7 failed precondition   8 already exists
   9 data loss            10 permission denied or unauthenticated
-  ckvctl status: 4 if the directory or a member does not answer, or no live
-  holder has a chunk; 7 if the requester and --directory are of two fleets
+  ckvctl health, status and top --once: that of the first thing that is broken;
+  ckvctl health --help lists them
   ckvctl doctor: 7 if a check fails
 
 ckvctl help is ckvctl --help.

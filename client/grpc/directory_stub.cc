@@ -11,9 +11,10 @@
 
 namespace ckv {
 
-DirectoryStub::DirectoryStub(std::string address, Clock* clock)
+DirectoryStub::DirectoryStub(std::string address, Clock* clock, bool for_calls)
     : address_(std::move(address)),
       clock_(clock),
+      for_calls_(for_calls),
       stub_(v1::DirectoryService::NewStub(MakeChannel(address_))) {}
 
 absl::StatusOr<Corpus> DirectoryStub::GetCorpus(std::string_view name, std::string_view tenant,
@@ -23,6 +24,7 @@ absl::StatusOr<Corpus> DirectoryStub::GetCorpus(std::string_view name, std::stri
   v1::GetCorpusRequest request;
   request.set_name(std::string(name));
   request.set_tenant(std::string(tenant));
+  request.set_for_calls(for_calls_);
   v1::GetCorpusReply reply;
   CKV_RETURN_IF_ERROR(FromGrpc(stub_->GetCorpus(&context, request, &reply), Context("GetCorpus")));
   auto corpus = FromProto(reply.corpus());
@@ -90,6 +92,7 @@ absl::StatusOr<std::vector<ChunkPlacement>> DirectoryStub::LocateChunks(
   v1::LocateChunksRequest request;
   *request.mutable_geometry() = ToProto(geometry);
   request.set_tenant(std::string(tenant));
+  request.set_for_calls(for_calls_);
   while (!ids.empty()) {
     const std::span<const ChunkId> some = ids.first(std::min(ids.size(), kIdsPerCallMax));
     ids = ids.subspan(some.size());

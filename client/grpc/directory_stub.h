@@ -29,8 +29,9 @@ absl::StatusOr<TenantKey> AskForTenantKey(v1::DirectoryService::StubInterface& s
 // Thread-safe. Errors as in control.h; every message names the call and the directory's address.
 class DirectoryStub final : public DirectoryControl {
  public:
-  // Does not touch the network. `clock` must outlive it.
-  DirectoryStub(std::string address, Clock* clock);
+  // Does not touch the network. `clock` must outlive it. With `for_calls`, corpora and chunks are
+  // without holders that lack a chunk which another has. Unset it to read places, not rows.
+  DirectoryStub(std::string address, Clock* clock, bool for_calls = true);
 
   absl::StatusOr<Corpus> GetCorpus(std::string_view name, std::string_view tenant,
                                    Instant deadline) override;
@@ -64,6 +65,7 @@ class DirectoryStub final : public DirectoryControl {
 
   const std::string address_;
   Clock* const clock_;
+  const bool for_calls_;
   const std::unique_ptr<v1::DirectoryService::StubInterface> stub_;
   absl::Mutex mu_;
   std::deque<std::shared_ptr<const Corpus>> remembered_ ABSL_GUARDED_BY(mu_);  // newest first

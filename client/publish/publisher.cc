@@ -59,7 +59,7 @@ uint64_t ExtendReport::bytes_sent() const {
 Publisher::Publisher(std::string directory_address, Clock* clock)
     : address_(std::move(directory_address)),
       clock_(*clock),
-      reader_(address_, clock),
+      reader_(address_, clock, /*for_calls=*/false),
       directory_(v1::DirectoryService::NewStub(MakeChannel(address_, kMessageBytesMax))) {}
 
 absl::Status Publisher::Error(const grpc::Status& status, std::string_view call) const {

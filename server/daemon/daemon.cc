@@ -35,6 +35,7 @@
 #include "server/edge/server_limits.h"
 #include "server/edge/service_gate.h"
 #include "server/edge/trace_interceptor.h"
+#include "server/health/daemon_health.h"
 #include "server/holder/chunk_expirer.h"
 #include "server/holder/holder.h"
 #include "server/listen/control_acceptor.h"
@@ -108,6 +109,7 @@ struct Daemon::State {
   std::unique_ptr<DaemonPlacement> placement;
   std::unique_ptr<HolderServiceImpl> holder_service;
   std::unique_ptr<StoreServiceImpl> store_service;
+  std::unique_ptr<DaemonHealth> health;  // set before the server serves
 
   std::unique_ptr<DirectoryControl> directory_control;
   std::unique_ptr<HolderStubFactory> holder_stubs;
@@ -171,9 +173,14 @@ absl::Status Daemon::State::StartRoles() {
     directory_service =
         std::make_unique<DirectoryServiceImpl>(directory, &gate, clock, directory_home.get());
     directory_service->TellProcess([this] { return Process(); });
+    directory_service->TellFacts([this] { return health->Facts(); });
   }
   if (config.HasRole("holder")) CKV_RETURN_IF_ERROR(StartHolder());
   if (config.HasRole("requester")) CKV_RETURN_IF_ERROR(StartRequester());
+  health = std::make_unique<DaemonHealth>(HealthParts{
+      config.name, config.listen, config.store_path, clock, directory_home.get(), holder.get(),
+      placement ? &placement->keeper() : nullptr, requester.get(), ProbeServer,
+      [this] { return HearsDirectory(); }, [this] { return DirectoryAddress(); }});
   return absl::OkStatus();
 }
 
@@ -191,6 +198,7 @@ absl::Status Daemon::State::StartHolder() {
   store_service = std::make_unique<StoreServiceImpl>(
       holder.get(), config.store_path, &gate, clock,
       [this](Instant deadline) { return placement->keeper().KeepNow(deadline); });
+  holder_service->TellHealth([this] { return health->OfRole(MemberRole::kHolder); });
   return absl::OkStatus();
 }
 
@@ -277,6 +285,7 @@ void Daemon::State::AddRegistration(MemberRole role, LeaseGate* lease) {
   RegistrationOptions options = RegistrationOptionsOf(config, role, clock);
   options.member.control_address = address;
   options.member.kernel_target = KernelTargetIdOf(backends.Of(role).kernel_target());
+  options.health = [this, role] { return health->OfRole(role); };
   if (role == MemberRole::kHolder) {
     options.on_lease = [this](const LeaseGrant& grant, uint64_t placed_change_count) {
       placement->keeper().Note(grant, placed_change_count);
@@ -304,12 +313,8 @@ void Daemon::State::StartMembers() {
   }
   if (!requester) return;
   AddRegistration(MemberRole::kRequester, nullptr);
-  WatchOptions options;
-  options.address = config.directory.empty() ? local_address : config.directory;
-  options.all_tenants = true;  // the requester keeps corpora of all of them
-  options.clock = clock;
   watch = std::make_unique<WatchStub>(
-      options,
+      WatchOptionsOf(config, clock, local_address),
       [this](std::string_view corpus) {
         if (corpus.empty()) directory_connected.store(true, std::memory_order_relaxed);
         requester->Forget(corpus);
@@ -344,22 +349,20 @@ void Daemon::State::ServePages() {
   if (placement) sources.placement = &placement->keeper();
   sources.requester = requester.get();
   sources.spans = spans.get();
+  sources.findings = [this] { return health->Findings(); };
   if (replicas) sources.replicas = &replicas->keeper();
   if (requester_service) {
     sources.attend_count = [this] { return requester_service->attend_count(); };
     sources.attend_error_count = [this] { return requester_service->error_count(); };
     sources.directory_connected = [this] { return HearsDirectory(); };
   }
-  for (const auto& registration : registrations) {
-    sources.registrations.push_back(registration.get());
-  }
+  for (const auto& one : registrations) sources.registrations.push_back(one.get());
   web->Serve(std::move(sources));
   Log().info("metrics at http://{0}/metrics, a page at http://{0}/", metrics_address);
 }
 
 void Daemon::State::SetHealth(const char* service, bool serving, bool& was) {
-  if (serving == was) return;
-  was = serving;
+  if (std::exchange(was, serving) == serving) return;
   server->GetHealthCheckService()->SetServingStatus(service, serving);
 }
 
@@ -399,11 +402,8 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, File
 Daemon::~Daemon() { Drain(state_->clock->Now()); }
 
 const std::string& Daemon::name() const { return state_->config.name; }
-
 const std::string& Daemon::address() const { return state_->address; }
-
 const std::string& Daemon::metrics_address() const { return state_->metrics_address; }
-
 bool Daemon::ready() const { return state_->ready; }
 
 std::string Daemon::status() const {
@@ -444,6 +444,7 @@ absl::Status Daemon::Tick() {
                       (!state.holder || state.holder_serving) &&
                       (!state.requester || state.requester_serving),
                   state.whole_serving);
+  state.health->Tick();
   if (state.web != nullptr) state.web->Note(state.whole_serving, status());
   if (state.ready || !registered) return absl::OkStatus();
   if (!state.config.ready_file.empty()) {

@@ -19,6 +19,7 @@
 #include "proto/base/log.h"
 #include "proto/base/status.h"
 #include "proto/base/version.h"
+#include "server/daemon/server_probe_stub.h"
 #include "server/directory/directory_registrar_stub.h"
 #include "server/upkeep/placement_stub.h"
 #include "server/upkeep/replica_stub.h"
@@ -218,6 +219,32 @@ RegistrationOptions RegistrationOptionsOf(const Config& config, MemberRole role,
   return options;
 }
 
+namespace {
+
+class ServerMemberProbe final : public MemberProbe {
+ public:
+  explicit ServerMemberProbe(const std::string& address) : probe_(address) {}
+  void Ask() override { probe_.Ask(); }
+  uint64_t answer_count() const override { return probe_.answer_count(); }
+
+ private:
+  ServerProbe probe_;
+};
+
+}  // namespace
+
+std::unique_ptr<MemberProbe> ProbeServer(const std::string& address) {
+  return std::make_unique<ServerMemberProbe>(address);
+}
+
+WatchOptions WatchOptionsOf(const Config& config, Clock* clock, const std::string& local) {
+  WatchOptions options;
+  options.address = config.directory.empty() ? local : config.directory;
+  options.all_tenants = true;  // the requester keeps corpora of all of them
+  options.clock = clock;
+  return options;
+}
+
 absl::StatusOr<std::unique_ptr<WebServer>> StartWeb(const std::string& address, Clock* clock) {
   absl::StatusOr<std::unique_ptr<WebServer>> started = WebServer::Start(address, clock);
   if (started.ok()) return started;
@@ -357,7 +384,8 @@ absl::StatusOr<std::unique_ptr<DaemonPlacement>> DaemonPlacement::Start(const Co
   options.clock = clock;
   placement->keeper_ = std::make_unique<PlacementKeeper>(
       options, placement->source_.get(), placement->parts_.get(),
-      [holder](const ChunkId& id) { return holder->table().Contains(id); });
+      PlacedChunks{.has = [holder](const ChunkId& id) { return holder->table().Contains(id); },
+                   .change_count = [holder] { return holder->table().change_count(); }});
   return placement;
 }
 

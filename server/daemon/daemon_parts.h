@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/decide/network_oracle.h"
 #include "client/decide/profile_file.h"
+#include "client/grpc/watch_stub.h"
 #include "client/holders/control.h"
 #include "client/near/near_rows.h"
 #include "client/requester.h"
@@ -19,6 +20,7 @@
 #include "server/daemon/config.h"
 #include "server/directory/durable_directory.h"
 #include "server/directory/registration.h"
+#include "server/health/member_probes.h"
 #include "server/holder/holder.h"
 #include "server/telemetry/span_writer.h"
 #include "server/upkeep/placement_keeper.h"
@@ -73,6 +75,13 @@ absl::StatusOr<HolderOptions> HolderOptionsOf(const Config& config);
 // caller's to set.
 //   InvalidArgument     a fabric of no such name.
 absl::StatusOr<RequesterOptions> RequesterOptionsOf(const Config& config);
+
+// Makes what a directory asks a member with.
+std::unique_ptr<MemberProbe> ProbeServer(const std::string& address);
+
+// Returns what the config says of a requester's watch. `local` is where this process reaches its
+// own server, which has the directory if the config names no other.
+WatchOptions WatchOptionsOf(const Config& config, Clock* clock, const std::string& local);
 
 // Returns the room of the requester's near store. Beside a holder it is at most a quarter of
 // store.capacity, as for copies: near chunks of the holder cannot be evicted there.

@@ -11,6 +11,8 @@ namespace ckv {
 namespace {
 
 constexpr size_t kAddressBytesMax = 256;
+// 35 years of milliseconds, which fit into a Duration.
+constexpr int64_t kClockAheadMax = int64_t{1} << 40;
 // Epochs whose end is made durable at once: a registration of every member. A start leaves what is
 // left of a block unused, so a block is not longer: epochs stay near the clock's milliseconds,
 // which a directory that lost its disk starts with.
@@ -50,6 +52,7 @@ DirectoryState::DirectoryState(const DirectoryOptions& options)
       life_(RandomId()),
       rebuild_(options.placement_count_max, options.corpus_count_max),
       replicas_(options.replica_count_max),
+      lacks_(options.lack_count_max),
       last_epoch_(options.first_epoch),
       last_version_(options.first_epoch) {}
 
@@ -74,6 +77,7 @@ absl::StatusOr<LeaseGrant> DirectoryState::Register(const Member& member, Durati
 // A directory that lost its disk begins at the wall clock, which may be behind.
 void DirectoryState::NoteEpoch(Epoch before) {
   absl::MutexLock lock(&mu_);
+  saw_earlier_life_ |= before.value != 0 && before.value <= options_.first_epoch;
   if (before.value > last_epoch_ && before.value - last_epoch_ <= kNumberLeapMax)
     last_epoch_ = before.value;
 }
@@ -152,13 +156,20 @@ Instant DirectoryState::LatestOf(Instant deadline) const {
   return std::min(deadline, options_.clock->Now() + options_.change_timeout);
 }
 
-absl::StatusOr<LeaseRenewal> DirectoryState::KeepAlive(uint64_t lease_id) {
+absl::StatusOr<LeaseRenewal> DirectoryState::KeepAlive(uint64_t lease_id,
+                                                       const MemberHealth* health) {
   absl::MutexLock lock(&mu_);
   ExpireLocked();
   const auto lease = leases_.find(lease_id);
   if (lease == leases_.end())
     return WithDirectoryLife(absl::NotFoundError("no such lease: register again"), life_);
   lease->second.expires = options_.clock->Now() + lease->second.ttl;
+  if (health != nullptr) {
+    lease->second.health = *health;
+    const auto ahead = static_cast<int64_t>(health->wall_clock_ms - WallClockMilliseconds());
+    lease->second.clock_ahead = std::chrono::milliseconds(
+        health->wall_clock_ms == 0 ? 0 : std::clamp(ahead, -kClockAheadMax, kClockAheadMax));
+  }
   return LeaseRenewal{lease->second.ttl, lease->second.placed_change_count};
 }
 
@@ -222,6 +233,7 @@ void DirectoryState::EndLease(std::map<uint64_t, Lease>::iterator lease) {
         .corpus = nullptr});
   WithdrawLocked(lease->first, std::nullopt, replicas_.ChunksOf(lease->first));
   reporting_.erase(lease->second.member.id);
+  lacks_.Forget(lease->second.member.id);
   lease_by_member_.erase(lease->second.member.id);
   leases_.erase(lease);
 }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/grpc_status.h"
+#include "client/grpc/health_convert.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
 
@@ -63,11 +64,13 @@ absl::StatusOr<LeaseGrant> DirectoryRegistrarStub::Register(const Member& member
 }
 
 absl::StatusOr<LeaseRenewal> DirectoryRegistrarStub::KeepAlive(uint64_t lease_id,
+                                                               const MemberHealth* health,
                                                                Instant deadline) {
   grpc::ClientContext context;
   SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
   v1::KeepAliveRequest request;
   request.set_lease_id(lease_id);
+  if (health != nullptr) *request.mutable_health() = ToProto(*health);
   v1::KeepAliveReply reply;
   const absl::Status status =
       FromGrpc(stub_->KeepAlive(&context, request, &reply), Context("KeepAlive"));

@@ -20,7 +20,8 @@ class DirectoryRegistrarStub final : public DirectoryRegistrar {
 
   absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
                                       Instant deadline) override;
-  absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id, Instant deadline) override;
+  absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id, const MemberHealth* health,
+                                         Instant deadline) override;
   absl::Status Deregister(uint64_t lease_id, Instant deadline) override;
 
  private:

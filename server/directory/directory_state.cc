@@ -118,9 +118,11 @@ std::shared_ptr<const Corpus> DirectoryState::FindLocked(std::string_view name,
 }
 
 absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Get(std::string_view name,
-                                                                  std::string_view tenant) {
+                                                                  std::string_view tenant,
+                                                                  bool for_calls) {
   std::shared_ptr<const Corpus> corpus;
   std::vector<ReplicaTable::Leased> leased;
+  CoverageView::Holders holders;
   {
     absl::MutexLock lock(&mu_);
     ExpireLocked();
@@ -128,13 +130,16 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Get(std::string_vi
     if (corpus == nullptr) return NoCorpusLocked(name, tenant);
     CKV_RETURN_IF_ERROR(CheckLatest(*corpus));
     leased = replicas_.LeasedOf(*corpus);
+    if (for_calls) holders = HoldersOf(*corpus);
   }
-  if (leased.empty()) return corpus;
+  if (leased.empty() && holders.lacking.empty()) return corpus;
   // Copied without the lock: a corpus may have a million chunks, and leases are renewed meanwhile.
   auto told = std::make_shared<Corpus>(*corpus);
   for (ReplicaTable::Leased& one : leased) {
     told->chunks[one.ordinal].leased = std::move(one.members);
   }
+  if (holders.lacking.empty()) return told;
+  for (ChunkPlacement& chunk : told->chunks) LeaveOutLacking(holders, chunk);
   return told;
 }
 
@@ -147,7 +152,8 @@ std::vector<std::shared_ptr<const Corpus>> DirectoryState::List(std::string_view
   return list;
 }
 
-std::vector<LocatedChunk> DirectoryState::Locate(const ChunkId& id, std::string_view tenant) {
+std::vector<LocatedChunk> DirectoryState::Locate(const ChunkId& id, std::string_view tenant,
+                                                 bool for_calls) {
   absl::MutexLock lock(&mu_);
   ExpireLocked();
   std::vector<LocatedChunk> visible;
@@ -155,6 +161,10 @@ std::vector<LocatedChunk> DirectoryState::Locate(const ChunkId& id, std::string_
     if (!Visible(*place.corpus, tenant)) continue;
     LocatedChunk located{place.corpus, place.ordinal, place.corpus->chunks[place.ordinal]};
     located.chunk.leased = replicas_.LeasedOf(*place.corpus, located.chunk);
+    if (for_calls) {
+      const CoverageView::Holders holders = HoldersOf(*place.corpus);
+      if (!holders.lacking.empty()) LeaveOutLacking(holders, located.chunk);
+    }
     visible.push_back(std::move(located));
   }
   return visible;

@@ -25,7 +25,10 @@
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "proto/corpus_part.h"
+#include "proto/health/facts.h"
 #include "server/directory/corpus_rebuild.h"
+#include "server/directory/coverage/coverage.h"
+#include "server/directory/coverage/lack_table.h"
 #include "server/directory/dropped_corpora.h"
 #include "server/directory/ended_leases.h"
 #include "server/directory/lease_end.h"
@@ -48,6 +51,8 @@ struct DirectoryOptions {
   // Copies that members announce, over all chunks: some 200 B each, half of which are the two ids
   // in the tables.
   uint64_t replica_count_max = 1u << 20;
+  // Chunks that holders say they lack, over all holders.
+  uint64_t lack_count_max = 1u << 20;
   uint32_t watcher_count_max = 4096;
   // Epochs and versions start above this, and above all that were replayed. A directory without a
   // journal must get a value that rises from one process to the next. The daemon takes the
@@ -131,7 +136,9 @@ class DirectoryState final : public ChangeSink {
   absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
                                       Instant deadline = kInstantMax, bool reports_parts = false)
       ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mu_);
+  // `health` is what the member tells of itself; null tells nothing.
+  absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id, const MemberHealth* health = nullptr)
+      ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Deregister(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<Member> Members() ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the ended leases of members that have not registered again, the latest first. None is
@@ -148,8 +155,10 @@ class DirectoryState final : public ChangeSink {
   absl::StatusOr<uint64_t> Publish(Corpus corpus, bool replace, uint64_t expected_version,
                                    Orphans* orphans = nullptr, Instant deadline = kInstantMax)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the corpus with its present leased members: a copy of the corpus if there are any.
-  absl::StatusOr<std::shared_ptr<const Corpus>> Get(std::string_view name, std::string_view tenant)
+  // Returns the corpus with its present leased members: a copy of the corpus if there are any. With
+  // `for_calls` it leaves out holders that lack a chunk which another live member has.
+  absl::StatusOr<std::shared_ptr<const Corpus>> Get(std::string_view name, std::string_view tenant,
+                                                    bool for_calls = false)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Returns corpora as published, without leased members.
   std::vector<std::shared_ptr<const Corpus>> List(std::string_view tenant) ABSL_LOCKS_EXCLUDED(mu_);
@@ -158,9 +167,9 @@ class DirectoryState final : public ChangeSink {
                                                      Orphans* orphans = nullptr,
                                                      Instant deadline = kInstantMax)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the places of the chunk in corpora that `tenant` may see.
-  std::vector<LocatedChunk> Locate(const ChunkId& id, std::string_view tenant)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the places of the chunk in corpora that `tenant` may see. `for_calls` as for Get.
+  std::vector<LocatedChunk> Locate(const ChunkId& id, std::string_view tenant,
+                                   bool for_calls = false) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Returns the key of a tenant, which the first call with `make` makes durable. The zero key is
   // that of the shared tenant, of one without a key, and of all in a directory without a journal.
@@ -192,6 +201,17 @@ class DirectoryState final : public ChangeSink {
   absl::Status WithdrawReplicas(uint64_t lease_id, std::optional<std::string_view> tenant,
                                 std::span<const ChunkId> ids) ABSL_LOCKS_EXCLUDED(mu_);
   static constexpr size_t kReplicaIdCountMax = kIdsPerCallMax;
+
+  // Takes a page of the placed chunks that a holder lacks. Errors as directory.proto says.
+  absl::Status ReportLacking(uint64_t lease_id, std::span<const ChunkId> ids, bool first, bool last)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Notes whether the member of this epoch answered a probe on its control address.
+  void NoteProbe(const Member& member, const absl::Status& answer) ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns what it knows of the fleet's health, its own folder aside. It walks over the corpora
+  // that lack something, if anything has changed since the last call.
+  FleetFacts Facts() ABSL_LOCKS_EXCLUDED(mu_, facts_mu_);
+  // The counts over all corpora, for metrics.
+  std::shared_ptr<const Coverage> Covered() ABSL_LOCKS_EXCLUDED(mu_, facts_mu_);
 
   // Counts over all tenants, for people and metrics.
   struct Counts {
@@ -299,6 +319,9 @@ class DirectoryState final : public ChangeSink {
     Duration ttl{0};
     Instant expires;
     uint64_t placed_change_count = 0;
+    std::optional<MemberHealth> health = {};  // unset until it tells
+    Duration clock_ahead{0};
+    std::string silence = {};  // why it did not answer the last probe
   };
   // Sorted by key, so that a run replays (I8).
   using CorporaByKey = std::map<CorpusKey, std::shared_ptr<const Corpus>>;
@@ -379,6 +402,8 @@ class DirectoryState final : public ChangeSink {
   void WithdrawLocked(uint64_t lease_id, std::optional<std::string_view> tenant,
                       std::span<const ChunkId> ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellReplicasChanged(const CorporaByKey& corpora) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  CoverageView ViewLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  CoverageView::Holders HoldersOf(const Corpus& corpus) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Tell(const DirectoryEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<DirectoryEvent> NextOfSnapshot(Watcher& watcher) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(Watcher* watcher) ABSL_LOCKS_EXCLUDED(mu_);
@@ -412,6 +437,9 @@ class DirectoryState final : public ChangeSink {
   TenantKeys keys_ ABSL_GUARDED_BY(mu_);
   PendingByKey pending_ ABSL_GUARDED_BY(mu_);
   ReplicaTable replicas_ ABSL_GUARDED_BY(mu_);
+  LackTable lacks_ ABSL_GUARDED_BY(mu_);
+  bool saw_earlier_life_ ABSL_GUARDED_BY(mu_) = false;  // a member had an epoch of another life
+  uint64_t change_count_ ABSL_GUARDED_BY(mu_) = 0;      // in members, corpora and lacking chunks
   std::vector<Watcher*> watchers_ ABSL_GUARDED_BY(mu_);
   uint64_t last_epoch_ ABSL_GUARDED_BY(mu_);
   uint64_t last_version_ ABSL_GUARDED_BY(mu_);
@@ -425,6 +453,11 @@ class DirectoryState final : public ChangeSink {
   uint64_t epoch_max_ ABSL_GUARDED_BY(mu_) = 0;
   bool is_reserving_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status reserved_ ABSL_GUARDED_BY(mu_);  // how the last reservation ended
+
+  // The last walk over corpora, and the count of changes that it was at.
+  absl::Mutex facts_mu_ ABSL_ACQUIRED_BEFORE(mu_);
+  std::shared_ptr<const Coverage> covered_ ABSL_GUARDED_BY(facts_mu_);
+  uint64_t covered_at_ ABSL_GUARDED_BY(facts_mu_) = 0;
 };
 
 class DirectoryState::Watcher {

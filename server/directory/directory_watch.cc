@@ -65,6 +65,7 @@ std::optional<DirectoryEvent> DirectoryState::NextOfSnapshot(Watcher& watcher) {
 }
 
 void DirectoryState::Tell(const DirectoryEvent& event) {
+  ++change_count_;
   for (Watcher* watcher : watchers_) {
     if (watcher->fell_behind_) continue;
     if (event.corpus != nullptr && !watcher->Sees(*event.corpus)) continue;

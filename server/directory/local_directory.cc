@@ -7,7 +7,8 @@ namespace ckv {
 
 absl::StatusOr<Corpus> LocalDirectory::GetCorpus(std::string_view name, std::string_view tenant,
                                                  Instant /*deadline*/) {
-  CKV_ASSIGN_OR_RETURN(const std::shared_ptr<const Corpus> corpus, state_->Get(name, tenant));
+  CKV_ASSIGN_OR_RETURN(const std::shared_ptr<const Corpus> corpus,
+                       state_->Get(name, tenant, for_calls_));
   return *corpus;
 }
 
@@ -19,7 +20,7 @@ absl::StatusOr<std::vector<Corpus>> LocalDirectory::LocateChunk(const ChunkId& i
                                                                 std::string_view tenant,
                                                                 Instant /*deadline*/) {
   std::vector<Corpus> corpora;
-  for (const LocatedChunk& place : state_->Locate(id, tenant)) {
+  for (const LocatedChunk& place : state_->Locate(id, tenant, for_calls_)) {
     const Corpus& whole = *place.corpus;
     corpora.push_back({.name = whole.name,
                        .tenant = whole.tenant,

@@ -13,7 +13,9 @@ namespace ckv {
 // Thread-safe. `state` must outlive it.
 class LocalDirectory final : public DirectoryControl {
  public:
-  explicit LocalDirectory(DirectoryState* state) : state_(state) {}
+  // `for_calls` as for DirectoryState::Get.
+  explicit LocalDirectory(DirectoryState* state, bool for_calls = true)
+      : state_(state), for_calls_(for_calls) {}
 
   absl::StatusOr<Corpus> GetCorpus(std::string_view name, std::string_view tenant,
                                    Instant deadline) override;
@@ -28,6 +30,7 @@ class LocalDirectory final : public DirectoryControl {
 
  private:
   DirectoryState* const state_;
+  const bool for_calls_;
 };
 
 }  // namespace ckv

@@ -25,8 +25,10 @@ absl::StatusOr<LeaseGrant> LocalRegistrar::Register(const Member& member, Durati
                                                     Instant /*deadline*/) {
   return state_->Register(member, ttl, kInstantMax, reports_parts_);
 }
-absl::StatusOr<LeaseRenewal> LocalRegistrar::KeepAlive(uint64_t lease_id, Instant /*deadline*/) {
-  return state_->KeepAlive(lease_id);
+absl::StatusOr<LeaseRenewal> LocalRegistrar::KeepAlive(uint64_t lease_id,
+                                                       const MemberHealth* health,
+                                                       Instant /*deadline*/) {
+  return state_->KeepAlive(lease_id, health);
 }
 absl::Status LocalRegistrar::Deregister(uint64_t lease_id, Instant /*deadline*/) {
   return state_->Deregister(lease_id);
@@ -122,9 +124,12 @@ Instant Registration::TakeGrant(const absl::StatusOr<LeaseGrant>& grant, Instant
 }
 
 Instant Registration::Renew(const LeaseGrant& lease) {
+  std::optional<MemberHealth> health;
+  if (options_.health) health = options_.health();
   const Instant sent = options_.clock->Now();
   const Duration timeout = std::min(options_.call_timeout, lease.ttl / 3);
-  const auto renewal = registrar_->KeepAlive(lease.lease_id, sent + timeout);
+  const auto renewal =
+      registrar_->KeepAlive(lease.lease_id, health ? &*health : nullptr, sent + timeout);
   if (renewal.ok() && options_.on_lease) options_.on_lease(lease, renewal->placed_change_count);
   const absl::StatusOr<Duration> ttl =
       renewal.ok() ? absl::StatusOr<Duration>(renewal->ttl) : renewal.status();

@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
+#include "proto/health/facts.h"
 #include "server/directory/directory_state.h"
 #include "server/session/lease_gate.h"
 
@@ -29,9 +30,10 @@ class DirectoryRegistrar {
   //   Unavailable, DeadlineExceeded    the directory does not answer.
   virtual absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
                                               Instant deadline) = 0;
-  // Renews the lease.
+  // Renews the lease. `health` is what the member tells of itself; null tells nothing.
   //   NotFound            the lease expired or was replaced: register again.
-  virtual absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id, Instant deadline) = 0;
+  virtual absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id, const MemberHealth* health,
+                                                 Instant deadline) = 0;
   virtual absl::Status Deregister(uint64_t lease_id, Instant deadline) = 0;
 };
 
@@ -44,7 +46,8 @@ class LocalRegistrar final : public DirectoryRegistrar {
 
   absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
                                       Instant deadline) override;
-  absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id, Instant deadline) override;
+  absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id, const MemberHealth* health,
+                                         Instant deadline) override;
   absl::Status Deregister(uint64_t lease_id, Instant deadline) override;
 
  private:
@@ -66,6 +69,9 @@ struct RegistrationOptions {
   // Called on the registration's thread when the lease was granted or renewed, with what the
   // directory counts (LeaseRenewal); after a grant with 0. It must not wait. It may be empty.
   std::function<void(const LeaseGrant& lease, uint64_t placed_change_count)> on_lease;
+  // Returns what the member tells of itself with each renewal. Called on the registration's thread;
+  // it must not wait. If empty, it tells nothing.
+  std::function<MemberHealth()> health;
 };
 
 // Thread-safe. It owns a thread that registers and renews every third of the lease. If the

@@ -374,6 +374,7 @@ HolderStats Holder::stats() const {
           .damaged_count = store.damaged_count,
           .shadow_count = store.shadow_count,
           .scrub = ReadAll(state_->scrub),
+          .store_errors = store.errors,
           .session_count = state_->sessions.count(),
           .lane_count = sum(lanes),
           .lanes = lanes,

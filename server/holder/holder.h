@@ -130,6 +130,7 @@ struct HolderStats {
   uint64_t damaged_count = 0;  // chunks taken out of service because they were damaged
   uint64_t shadow_count = 0;   // evicted chunks that have an fp8 copy in memory now
   ScrubStats scrub;            // checks and repairs in the background
+  StoreErrors store_errors;    // puts, reads and checks that failed
 
   uint32_t session_count = 0;                    // sessions open now
   uint32_t lane_count = 0;                       // lanes up now

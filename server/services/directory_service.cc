@@ -13,6 +13,7 @@
 #include "client/grpc/grpc_status.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
+#include "client/grpc/health_convert.h"
 #include "server/directory/local_directory.h"
 
 namespace ckv {
@@ -134,7 +135,9 @@ grpc::Status DirectoryServiceImpl::Register(grpc::ServerContext* context,
 grpc::Status DirectoryServiceImpl::KeepAlive(grpc::ServerContext* context,
                                              const v1::KeepAliveRequest* request,
                                              v1::KeepAliveReply* reply) {
-  const auto renewal = state_.KeepAlive(request->lease_id());
+  std::optional<MemberHealth> health;
+  if (request->has_health()) health = FromProto(request->health());
+  const auto renewal = state_.KeepAlive(request->lease_id(), health ? &*health : nullptr);
   if (const auto life = DirectoryLifeOf(renewal.status()))
     context->AddTrailingMetadata(kDirectoryLifeKey, std::to_string(*life));
   if (!renewal.ok()) return ToGrpc(renewal.status());
@@ -169,6 +172,7 @@ grpc::Status DirectoryServiceImpl::Describe(grpc::ServerContext* /*context*/,
                                             const v1::DescribeDirectoryRequest* /*request*/,
                                             v1::DescribeDirectoryReply* reply) {
   if (process_) *reply->mutable_process() = ToProto(process_());
+  AddFacts(facts_ ? facts_() : state_.Facts(), *reply);
   const std::vector<HolderId> missing = state_.MissingHolders();
   reply->set_missing_holder_count(static_cast<uint32_t>(missing.size()));
   for (size_t i = 0; i < std::min<size_t>(missing.size(), kMemberCountMax); ++i)
@@ -218,7 +222,7 @@ grpc::Status DirectoryServiceImpl::GetCorpus(grpc::ServerContext* /*context*/,
   if (auto status = CheckKey(request->name(), request->tenant()); !status.ok()) {
     return ToGrpc(status);
   }
-  const auto corpus = state_.Get(request->name(), request->tenant());
+  const auto corpus = state_.Get(request->name(), request->tenant(), request->for_calls());
   if (!corpus.ok()) return ToGrpc(corpus.status());
   *reply->mutable_corpus() = ToProto(**corpus);
   return grpc::Status::OK;
@@ -276,7 +280,7 @@ grpc::Status DirectoryServiceImpl::LocateChunks(grpc::ServerContext* /*context*/
   if (auto status = CheckKey("", request->tenant()); !status.ok()) return ToGrpc(status);
   const auto geometry = FromProto(request->geometry());
   if (!geometry.ok()) return ToGrpc(geometry.status());
-  LocalDirectory directory(&state_);
+  LocalDirectory directory(&state_, request->for_calls());
   const auto placements =
       directory.LocateChunks(*ids, *geometry, request->tenant(), /*deadline=*/kInstantMax);
   if (!placements.ok()) return ToGrpc(placements.status());
@@ -422,6 +426,14 @@ grpc::Status DirectoryServiceImpl::ReportDropped(grpc::ServerContext* context,
   if (drops.empty()) return grpc::Status::OK;
   return ToGrpc(state_.ReportDropped(request->lease_id(), seen, drops,
                                      DeadlineOf(*context, clock_, kControlTimeoutMax)));
+}
+
+grpc::Status DirectoryServiceImpl::ReportLacking(grpc::ServerContext* /*context*/,
+                                                 const v1::ReportLackingRequest* request,
+                                                 v1::ReportLackingReply* /*reply*/) {
+  const auto ids = IdsFrom(request->ids());
+  if (!ids.ok()) return ToGrpc(ids.status());
+  return ToGrpc(state_.ReportLacking(request->lease_id(), *ids, request->first(), request->last()));
 }
 
 grpc::Status DirectoryServiceImpl::Watch(grpc::ServerContext* context,

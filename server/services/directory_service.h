@@ -26,6 +26,8 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
   // `process` returns what Describe tells of the process. Set it before the service serves; without
   // it, Describe tells nothing.
   void TellProcess(std::function<ProcessFacts()> process) { process_ = std::move(process); }
+  // `facts` returns what Describe tells of the fleet's health. As above.
+  void TellFacts(std::function<FleetFacts()> facts) { facts_ = std::move(facts); }
 
   grpc::Status Register(grpc::ServerContext* context, const v1::RegisterRequest* request,
                         v1::RegisterReply* reply) override;
@@ -71,6 +73,8 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
                           v1::ReportPartReply* reply) override;
   grpc::Status ReportDropped(grpc::ServerContext* context, const v1::ReportDroppedRequest* request,
                              v1::ReportDroppedReply* reply) override;
+  grpc::Status ReportLacking(grpc::ServerContext* context, const v1::ReportLackingRequest* request,
+                             v1::ReportLackingReply* reply) override;
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::WatchEvent>* writer) override;
 
@@ -80,6 +84,7 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
   Clock& clock_;
   DurableDirectory* const home_;
   std::function<ProcessFacts()> process_;  // may be empty
+  std::function<FleetFacts()> facts_;      // may be empty
   PublishTimes published_;
 };
 

@@ -13,6 +13,7 @@
 #include "client/grpc/holder_stub.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
+#include "client/grpc/health_convert.h"
 
 namespace ckv {
 namespace {
@@ -334,7 +335,9 @@ grpc::Status HolderServiceImpl::Stats(grpc::ServerContext* /*context*/,
   reply->set_request_count(stats.request_count);
   reply->set_query_row_count(stats.query_row_count);
   reply->set_batch_count(stats.batch_count);
-  reply->set_error_count(stats.error_count);
+  reply->set_error_count(stats.error_count + stats.store_errors.total());
+  reply->set_store_error_count(stats.store_errors.total());
+  if (health_) *reply->mutable_health() = ToProto(health_());
   reply->set_expired_count(stats.expired_count);
   reply->set_bytes_in(stats.bytes_in);
   reply->set_bytes_out(stats.bytes_out);

@@ -9,6 +9,7 @@
 
 #include "ckv/v1/holder.grpc.pb.h"
 #include "proto/base/clock.h"
+#include "proto/health/facts.h"
 #include "proto/process_facts.h"
 #include "server/edge/service_gate.h"
 #include "server/holder/holder.h"
@@ -41,8 +42,9 @@ class HolderServiceImpl final : public v1::HolderService::Service {
   // once the table has it. Set it before the service serves.
   void OnPut(std::function<void(const ChunkId&)> on_put) { on_put_ = std::move(on_put); }
 
-  // `process` returns what Stats tells of the process. Set it before the service serves; without
-  // it, Stats tells nothing.
+  // `health` returns what Stats tells of the holder's health. Set it before the service serves.
+  void TellHealth(std::function<MemberHealth()> health) { health_ = std::move(health); }
+  // `process` returns what Stats tells of the process. As above; without it, Stats tells nothing.
   void TellProcess(std::function<ProcessFacts()> process) { process_ = std::move(process); }
 
   grpc::Status OpenSession(grpc::ServerContext* context, const v1::OpenSessionRequest* request,
@@ -94,6 +96,7 @@ class HolderServiceImpl final : public v1::HolderService::Service {
   ChunkReads reads_;
   ChunkVerifyService verify_;
   std::function<void(const ChunkId&)> on_put_;  // may be empty
+  std::function<MemberHealth()> health_;        // may be empty
   std::function<ProcessFacts()> process_;       // may be empty
   ServiceGate::Kind puts_{"puts", kPutCountMax};
 };

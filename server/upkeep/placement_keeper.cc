@@ -11,6 +11,19 @@
 
 namespace ckv {
 
+absl::Status ForEachPage(
+    std::span<const ChunkId> ids,
+    absl::FunctionRef<absl::Status(std::span<const ChunkId> page, bool first, bool last)> take) {
+  bool first = true;
+  do {
+    const std::span<const ChunkId> page = ids.first(std::min(ids.size(), kIdsPerCallMax));
+    ids = ids.subspan(page.size());
+    CKV_RETURN_IF_ERROR(take(page, first, ids.empty()));
+    first = false;
+  } while (!ids.empty());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<PlacementSource::Placed> LocalPlacementSource::ListPlacedCorpora(
     const HolderId& holder, const SeenDirectory& seen, Instant /*deadline*/) {
   DirectoryState::News news = state_.NewsSince(seen);
@@ -40,13 +53,20 @@ absl::StatusOr<bool> LocalPlacementSource::ReportDropped(uint64_t lease_id,
   return wanted;
 }
 
+absl::Status LocalPlacementSource::ReportLacking(uint64_t lease_id, std::span<const ChunkId> ids,
+                                                 Instant /*deadline*/) {
+  return ForEachPage(ids, [&](std::span<const ChunkId> page, bool first, bool last) {
+    return state_.ReportLacking(lease_id, page, first, last);
+  });
+}
+
 absl::Status LocalPlacementSource::FinishReport(uint64_t lease_id, Instant /*deadline*/) {
   return state_.FinishReport(lease_id);
 }
 
 PlacementKeeper::PlacementKeeper(const PlacementKeeperOptions& options, PlacementSource* source,
-                                 CorpusParts* parts, std::function<bool(const ChunkId&)> has_chunk)
-    : options_(options), source_(*source), parts_(*parts), has_chunk_(std::move(has_chunk)) {
+                                 CorpusParts* parts, PlacedChunks chunks)
+    : options_(options), source_(*source), parts_(*parts), chunks_(std::move(chunks)) {
   stats_.part_count = parts_.List().size();
   thread_ = std::thread([this] { Run(); });
 }
@@ -65,6 +85,12 @@ PlacementKeeper::~PlacementKeeper() {
 void PlacementKeeper::Note(const LeaseGrant& lease, uint64_t placed_change_count) {
   absl::MutexLock lock(&mu_);
   news_ = {lease, placed_change_count};
+  is_look_due_ |= ChangeCount() != looked_at_;
+}
+
+bool PlacementKeeper::HasOtherPlaces() const {
+  return news_ && (news_->lease.lease_id != done_lease_ ||
+                   news_->placed_change_count != done_count_ || wanted_ != done_wanted_);
 }
 
 absl::Status PlacementKeeper::KeepNow(Instant deadline) {
@@ -83,15 +109,14 @@ absl::Status PlacementKeeper::KeepNow(Instant deadline) {
 }
 
 bool PlacementKeeper::HasNews() const {
-  return stop_ || (news_ && (news_->lease.lease_id != done_lease_ ||
-                             news_->placed_change_count != done_count_ || wanted_ != done_wanted_));
+  return stop_ || is_look_due_ || HasOtherPlaces();
 }
 
 void PlacementKeeper::Run() {
   Instant next = options_.clock->Now();
   for (;;) {
     News news;
-    bool first = false;
+    bool first = false, is_moved = false;
     uint64_t wanted = 0;
     {
       absl::MutexLock lock(&mu_);
@@ -102,15 +127,20 @@ void PlacementKeeper::Run() {
       news = *news_;
       first = news.lease.lease_id != done_lease_;
       wanted = wanted_;
+      is_moved = HasOtherPlaces();
+      is_look_due_ = false;
+      looked_at_ = ChangeCount();  // before the look
     }
+    if (!is_moved && IsLackingAsTold()) continue;
     const absl::Status status = Round(news.lease, first);
     NoteRound(status);
     next = options_.clock->Now();
+    absl::MutexLock lock(&mu_);
     if (!status.ok()) {
       next = next + options_.retry_pause;
+      done_count_ = UINT64_MAX;  // again, whatever the news
       continue;
     }
-    absl::MutexLock lock(&mu_);
     done_lease_ = news.lease.lease_id;
     done_count_ = news.placed_change_count;
     done_wanted_ = wanted;
@@ -141,18 +171,23 @@ absl::Status PlacementKeeper::Round(const LeaseGrant& lease, bool first) {
   CKV_ASSIGN_OR_RETURN(const PlacementSource::Placed placed,
                        source_.ListPlacedCorpora(options_.self, Seen(), deadline));
   const Listed& listed = placed.versions;
+  absl::Status kept;
   if (lease.folder_id != 0) {
     // Drops first, or parts of what was dropped would be taken for news.
     if (first) CKV_RETURN_IF_ERROR(ReportDrops(lease, listed, deadline));
-    CKV_RETURN_IF_ERROR(ReportParts(lease, listed, deadline));
+    kept = ReportParts(lease, listed, deadline);
   }
   const auto left = parts_.List();
   for (const auto& [key, version] : listed) {
     const auto known = left.find(key);
     const CorpusParts::Summary due = {version, lease.folder_id};
     if (known != left.end() && (known->second == due || known->second.version > version)) continue;
-    CKV_RETURN_IF_ERROR(Ask(key, deadline));
+    kept.Update(Ask(key, deadline));
   }
+  // A disk that takes no part is no reason to keep still about chunks.
+  IndexParts(listed);
+  CKV_RETURN_IF_ERROR(TellLacking(lease, deadline));
+  CKV_RETURN_IF_ERROR(kept);
   CKV_RETURN_IF_ERROR(NoteSeen(placed));
   return first ? source_.FinishReport(lease.lease_id, deadline) : absl::OkStatus();
 }
@@ -235,7 +270,7 @@ absl::Status PlacementKeeper::Report(const LeaseGrant& lease, const CorpusParts:
     const auto& holders = chunk.holders;
     const bool names_us = std::find(holders.begin(), holders.end(), options_.self) != holders.end();
     is_ours |= names_us;
-    if (!names_us || (chunk.token_count > 0 && !has_chunk_(chunk.id))) continue;
+    if (!names_us || (chunk.token_count > 0 && !chunks_.has(chunk.id))) continue;
     there.corpus.chunks.push_back(chunk);
     there.ordinals.push_back(part->ordinals[i]);
   }
@@ -255,9 +290,87 @@ absl::Status PlacementKeeper::Report(const LeaseGrant& lease, const CorpusParts:
 absl::Status PlacementKeeper::Ask(const CorpusParts::Key& key, Instant deadline) {
   const absl::StatusOr<CorpusPart> part = source_.GetPart(options_.self, key, deadline);
   // Dropped or moved since it was listed.
-  if (absl::IsNotFound(part.status())) return parts_.Remove(key);
+  if (absl::IsNotFound(part.status())) {
+    placed_.erase(key);
+    return parts_.Remove(key);
+  }
   CKV_RETURN_IF_ERROR(part.status());
+  IndexPart(*part);
   return part->ordinals.empty() ? parts_.Remove(key) : parts_.Write(*part);
+}
+
+void PlacementKeeper::IndexPart(const CorpusPart& part) {
+  PlacedPart& placed = placed_[{part.corpus.tenant, part.corpus.name}];
+  placed = {part.corpus.version, {}};
+  for (const ChunkPlacement& chunk : part.corpus.chunks) {
+    const auto& holders = chunk.holders;
+    // Nobody is asked for a chunk without tokens.
+    if (chunk.token_count > 0 &&
+        std::find(holders.begin(), holders.end(), options_.self) != holders.end())
+      placed.ids.push_back(chunk.id);
+  }
+}
+
+void PlacementKeeper::IndexParts(const Listed& listed) {
+  std::erase_if(placed_, [&](const auto& entry) { return !listed.contains(entry.first); });
+  for (const auto& [key, version] : listed) {
+    const auto known = placed_.find(key);
+    if (known != placed_.end() && known->second.version >= version) continue;
+    // Kept from an earlier life. One that cannot be read is asked for in another round.
+    if (const absl::StatusOr<CorpusPart> part = parts_.Read(key); part.ok()) IndexPart(*part);
+  }
+}
+
+std::vector<ChunkId> PlacementKeeper::Lacking() const {
+  std::vector<ChunkId> lacking;
+  for (const auto& [key, placed] : placed_) {
+    for (const ChunkId& id : placed.ids) {
+      if (!chunks_.has(id)) lacking.push_back(id);
+    }
+  }
+  // One that was moved within the table was away for a moment.
+  std::erase_if(lacking, [this](const ChunkId& id) { return chunks_.has(id); });
+  std::sort(lacking.begin(), lacking.end());
+  lacking.erase(std::unique(lacking.begin(), lacking.end()), lacking.end());
+  return lacking;
+}
+
+bool PlacementKeeper::IsLackingAsTold() { return Lacking() == told_lacking_; }
+
+absl::Status PlacementKeeper::TellLacking(const LeaseGrant& lease, Instant deadline) {
+  std::vector<ChunkId> lacking = Lacking();
+  size_t placed_count = 0;
+  for (const auto& [key, placed] : placed_) placed_count += placed.ids.size();
+  {
+    absl::MutexLock lock(&mu_);
+    stats_.placed_count = placed_count;
+    stats_.lacking_count = lacking.size();
+  }
+  LogLacking(lacking, placed_count);
+  const bool is_new_lease = std::exchange(told_lease_, lease.lease_id) != lease.lease_id;
+  const bool is_news = lacking != told_lacking_ || (is_new_lease && !lacking.empty());
+  told_lacking_ = std::move(lacking);
+  if (!is_news) return absl::OkStatus();
+  const absl::Status told = source_.ReportLacking(lease.lease_id, told_lacking_, deadline);
+  if (!told.ok()) told_lease_ = 0;  // again, whatever is lacking then
+  return told;
+}
+
+void PlacementKeeper::LogLacking(const std::vector<ChunkId>& lacking, size_t placed_count) {
+  if (lacking == told_lacking_) return;
+  if (lacking.empty()) {
+    Log().info("{}: all {} chunks that corpora place here are here again", options_.self.name,
+               placed_count);
+    return;
+  }
+  const bool is_less =
+      std::includes(told_lacking_.begin(), told_lacking_.end(), lacking.begin(), lacking.end());
+  if (is_less) return;  // they come back
+  Log().warn(
+      "{}: {} of the {} chunks that corpora place here are not here, {} the first: callers are "
+      "sent "
+      "to other holders of them; if there are none, load their corpora with --replace",
+      options_.self.name, lacking.size(), placed_count, lacking.front().ToHex());
 }
 
 PlacementKeeper::Stats PlacementKeeper::stats() const {

@@ -137,6 +137,21 @@ absl::StatusOr<bool> PlacementStub::ReportDropped(uint64_t lease_id, const SeenD
   return reply.wanted();
 }
 
+absl::Status PlacementStub::ReportLacking(uint64_t lease_id, std::span<const ChunkId> ids,
+                                          Instant deadline) {
+  return ForEachPage(ids, [&](std::span<const ChunkId> page, bool first, bool last) {
+    grpc::ClientContext context;
+    SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+    v1::ReportLackingRequest request;
+    request.set_lease_id(lease_id);
+    for (const ChunkId& id : page) request.add_ids(std::string(id.AsBytes()));
+    request.set_first(first);
+    request.set_last(last);
+    v1::ReportLackingReply reply;
+    return FromGrpc(stub_->ReportLacking(&context, request, &reply), Context("ReportLacking"));
+  });
+}
+
 absl::Status PlacementStub::FinishReport(uint64_t lease_id, Instant deadline) {
   grpc::ClientContext context;
   SetDeadline(context, *clock_, deadline, kControlTimeoutMax);

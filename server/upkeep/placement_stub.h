@@ -24,6 +24,8 @@ class PlacementStub final : public PlacementSource {
   absl::StatusOr<bool> ReportDropped(uint64_t lease_id, const SeenDirectory& seen,
                                      std::span<const DroppedCorpus> dropped,
                                      Instant deadline) override;
+  absl::Status ReportLacking(uint64_t lease_id, std::span<const ChunkId> ids,
+                             Instant deadline) override;
   absl::Status FinishReport(uint64_t lease_id, Instant deadline) override;
 
  private:

@@ -2,6 +2,7 @@
 
 #include <prometheus/text_serializer.h>
 
+#include <map>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -57,6 +58,24 @@ void AddSpans(const SpanSink::Counts& counts, Page& page) {
                "Spans that found no room, or could not be written to trace.path.", counts.dropped);
 }
 
+void AddFindings(const std::vector<Finding>& findings, Page& page) {
+  page.Family(MetricType::Gauge, "ckv_findings",
+              "Findings of the moment: on a directory of its fleet, else of this process. broken: "
+              "something can not be answered or changed. ckvctl health says what to do.");
+  std::map<std::pair<FindingCode, Severity>, uint64_t> counts;
+  for (const FindingCount& one : CountByCode(findings))
+    counts[{one.code, one.severity}] = one.count;
+  for (size_t i = 0; i < kFindingCodeCount; ++i) {
+    const auto code = static_cast<FindingCode>(i);
+    for (const Severity severity : {Severity::kBroken, Severity::kWarning}) {
+      const auto count = counts.find({code, severity});
+      page.Add({{"code", std::string(CodeName(code))},
+                {"severity", std::string(SeverityName(severity))}},
+               count == counts.end() ? 0 : static_cast<double>(count->second));
+    }
+  }
+}
+
 }  // namespace
 
 std::string MetricsText(const WebSources& sources) {
@@ -67,6 +86,7 @@ std::string MetricsText(const WebSources& sources) {
   page.Add({{"version", sources.version}, {"commit", sources.commit}, {"kernel", sources.kernel}},
            1);
   AddProcess(page);
+  if (sources.findings) AddFindings(*sources.findings(), page);
   if (sources.spans != nullptr) AddSpans(sources.spans->counts(), page);
   if (!sources.registrations.empty()) AddLeases(sources, page);
   if (sources.directory != nullptr) AddDirectory(*sources.directory, page);

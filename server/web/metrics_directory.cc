@@ -1,6 +1,7 @@
 #include "server/web/metrics_directory.h"
 
 #include <cstddef>
+#include <memory>
 
 namespace ckv {
 
@@ -28,6 +29,15 @@ void AddDirectory(DirectoryState& directory, MetricsPage& page) {
       "Corpora that holders report and that are not served, because nothing proves that they "
       "are whole; ckvctl status names them.",
       rebuilt.unproven_count);
+  const std::shared_ptr<const Coverage> covered = directory.Covered();
+  page.Gauge("ckv_directory_missing_chunks",
+             "Chunks of corpora that no live holder has: they can not be answered. ckvctl health "
+             "names the corpora.",
+             covered->missing_chunk_count);
+  page.Gauge("ckv_directory_missing_copies",
+             "Copies of chunks that corpora place and no live holder has; those of missing chunks "
+             "are among them.",
+             covered->missing_copy_count);
   page.Gauge("ckv_directory_watchers", "Streams of changes that are open.", counts.watcher_count);
 }
 
@@ -37,6 +47,12 @@ void AddPlacement(const PlacementKeeper& keeper, MetricsPage& page) {
              "Corpora whose places here are kept beside the chunks, for a directory that loses its "
              "disk.",
              stats.part_count);
+  page.Gauge("ckv_holder_placed_chunks", "Chunks that corpora place here.", stats.placed_count);
+  page.Gauge(
+      "ckv_holder_lacking_chunks",
+      "Chunks that corpora place here and that are not here. Above 0: it came back empty, or "
+      "lost damaged chunks; load their corpora again.",
+      stats.lacking_count);
   page.Gauge("ckv_holder_corpus_parts_behind",
              "If 1, the directory's last changes are not kept yet: it does not answer, is of an "
              "earlier build, or the disk is full. The log says which.",

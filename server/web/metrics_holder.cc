@@ -125,6 +125,19 @@ void AddHolderStore(const HolderStats& stats, Page& page) {
       "ckv_holder_store_healed_total",
       "Damage in memory or in a file that the other one made good. Any increase: as for damaged.",
       stats.healed_count);
+  page.Family(MetricType::Counter, "ckv_holder_store_errors_total",
+              "Puts, reads and checks that the store or its device failed. Any increase: the log "
+              "says why.");
+  page.Add({{"of", "put"}}, static_cast<double>(stats.store_errors.put_count));
+  page.Add({{"of", "read"}}, static_cast<double>(stats.store_errors.read_count));
+  page.Add({{"of", "check"}}, static_cast<double>(stats.store_errors.check_count));
+  page.Gauge("ckv_holder_store_fault",
+             "If 1, the last put was refused and the next would be: there is no room. If 2, the "
+             "device fails.",
+             static_cast<int>(stats.store_errors.fault));
+  page.Gauge("ckv_holder_store_unreadable_chunks",
+             "Chunks that the device did not read at the last try.",
+             stats.store_errors.unreadable_count);
   page.Counter("ckv_holder_store_unreadable_total",
                "Chunks that a check could not read: the device fails. They stay.",
                stats.scrub.unreadable_count);

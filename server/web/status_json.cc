@@ -1,8 +1,11 @@
 #include "server/web/status_json.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -68,7 +71,21 @@ Json HolderJson(const HolderStats& stats) {
           {"kernel_calls", stats.batch_count},
           {"compute_us", static_cast<double>(stats.compute_ns) / 1e3},
           {"refused", stats.refused_count},
-          {"errors", stats.error_count}};
+          {"errors", stats.error_count + stats.store_errors.total()}};
+}
+
+Json FindingsJson(const WebSources& sources) {
+  Json shown = Json::array();
+  if (!sources.findings) return shown;
+  for (const Finding& finding : *sources.findings()) {
+    if (shown.size() == kShownFindingCountMax) break;
+    shown.push_back({{"code", CodeName(finding.code)},
+                     {"severity", SeverityName(finding.severity)},
+                     {"subject", finding.subject},
+                     {"what", finding.what},
+                     {"remedy", finding.remedy}});
+  }
+  return shown;
 }
 
 Json PeersJson(const std::vector<HolderView>& holders) {
@@ -129,17 +146,31 @@ Json MembersJson(const std::vector<Member>& members) {
   return shown;
 }
 
-// The corpora with the most chunks.
-Json CorporaJson(std::vector<std::shared_ptr<const Corpus>> corpora) {
+// Those that lack something first, then those with the most chunks.
+Json CorporaJson(std::vector<std::shared_ptr<const Corpus>> corpora, const Coverage& covered) {
+  std::map<std::string, const CorpusFacts*> lacking;
+  for (const CorpusFacts& corpus : covered.corpora) {
+    if (corpus.tenant.empty()) lacking[corpus.name] = &corpus;
+  }
+  const auto rank = [&](const std::shared_ptr<const Corpus>& corpus) {
+    const auto found = lacking.find(corpus->name);
+    const bool is_broken = found != lacking.end() && found->second->missing_count > 0;
+    return std::tuple(!is_broken, found == lacking.end(),
+                      -static_cast<int64_t>(corpus->chunks.size()));
+  };
   const size_t count = std::min(corpora.size(), kShownCorpusCountMax);
-  std::partial_sort(
-      corpora.begin(), corpora.begin() + static_cast<ptrdiff_t>(count), corpora.end(),
-      [](const auto& a, const auto& b) { return a->chunks.size() > b->chunks.size(); });
+  std::partial_sort(corpora.begin(), corpora.begin() + static_cast<ptrdiff_t>(count), corpora.end(),
+                    [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
   Json shown = Json::array();
   uint64_t counted = 0;
   for (size_t i = 0; i < count; ++i) {
     const Corpus& corpus = *corpora[i];
-    shown.push_back({{"name", corpus.name}, {"chunks", corpus.chunks.size()}});
+    const auto found = lacking.find(corpus.name);
+    const CorpusFacts* const lacks = found == lacking.end() ? nullptr : found->second;
+    shown.push_back({{"name", corpus.name},
+                     {"chunks", corpus.chunks.size()},
+                     {"missing", lacks == nullptr ? 0 : lacks->missing_count},
+                     {"missing_copies", lacks == nullptr ? 0 : lacks->missing_copy_count}});
     counted += corpus.chunks.size();
     if (counted > kCountedChunkMax) continue;
     const uint64_t tokens = corpus.token_count();
@@ -160,6 +191,8 @@ Json EndedJson(const std::vector<EndedLease>& ended, Instant now) {
     shown.push_back({{"name", lease.member.id.name},
                      {"role", RoleWord(lease.member.role)},
                      {"ran_out", lease.ran_out},
+                     {"address", lease.member.control_address},
+                     {"kernel", KernelTargetName(lease.member.kernel_target)},
                      {"age_s", SecondsOf(now - lease.ended)}});
   }
   return shown;
@@ -179,7 +212,10 @@ Json DirectoryJson(const WebSources& sources) {
     if (missing.size() < kShownMemberCountMax) missing.push_back(holder.name);
   }
   json["missing"] = std::move(missing);
-  json["corpora"] = CorporaJson(std::move(corpora));
+  const std::shared_ptr<const Coverage> covered = directory.Covered();
+  json["corpora"] = CorporaJson(std::move(corpora), *covered);
+  json["missing_chunk_count"] = covered->missing_chunk_count;
+  json["missing_copy_count"] = covered->missing_copy_count;
   json["corpus_count"] = shared;
   json["tenant_corpus_count"] = counts.corpus_count - std::min(shared, counts.corpus_count);
   json["unproven_count"] = directory.rebuilt(0).unproven_count;
@@ -202,6 +238,7 @@ std::string StatusJson(const WebSources& sources, bool serves, std::string_view 
                {"kernel", sources.kernel},   {"uptime_s", SecondsOf(now - sources.started)},
                {"serves", serves},           {"status", status},
                {"leases", Leases(sources)},  {"first_us", Microseconds(LatencyCounts::kFirst)}};
+  json["findings"] = FindingsJson(sources);
   Json latency = Json::array();
   if (sources.requester != nullptr) {
     // All are needed: tenants' corpora are told by their sum.

@@ -28,6 +28,7 @@ namespace ckv {
 // Together they keep StatusJson below 100 KB. Names are of 128 bytes at most.
 inline constexpr size_t kShownMemberCountMax = 100;
 inline constexpr size_t kShownCorpusCountMax = 64;
+inline constexpr size_t kShownFindingCountMax = 64;
 
 // By any thread. Takes the directory's lock for as long as a list of its corpora does.
 std::string StatusJson(const WebSources& sources, bool serves, std::string_view status);

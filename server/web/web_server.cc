@@ -17,6 +17,17 @@ constexpr const char* kMetricsType = "text/plain; version=0.0.4; charset=utf-8";
 constexpr const char* kJsonType = "application/json";
 constexpr const char* kPageType = "text/html; charset=utf-8";
 
+std::string BrokenLines(const WebSources& sources) {
+  std::string lines;
+  if (!sources.findings) return lines;
+  for (const Finding& finding : *sources.findings()) {
+    if (finding.severity != Severity::kBroken) continue;
+    absl::StrAppendFormat(&lines, "broken: %s: %s %s\n", CodeName(finding.code), finding.subject,
+                          finding.what);
+  }
+  return lines;
+}
+
 HttpReply JsonReply(const absl::StatusOr<std::string>& json) {
   if (json.ok()) return {.content_type = kJsonType, .body = *json};
   return {.status = absl::IsNotFound(json.status()) ? 404 : 503,
@@ -68,7 +79,6 @@ HttpReply WebServer::Health(bool wants_roles) {
 
 HttpReply WebServer::Answer(const HttpRequest& request) {
   if (request.path == "/healthz") return Health(/*wants_roles=*/false);
-  if (request.path == "/readyz") return Health(/*wants_roles=*/true);
   if (request.path == "/") return {.content_type = kPageType, .body = std::string(kStatusPage)};
   std::shared_ptr<const WebSources> sources;
   std::string status;
@@ -78,6 +88,11 @@ HttpReply WebServer::Answer(const HttpRequest& request) {
     sources = sources_;
     status = status_;
     serves = serves_;
+  }
+  if (request.path == "/readyz") {
+    HttpReply reply = Health(/*wants_roles=*/true);
+    if (sources != nullptr) reply.body += BrokenLines(*sources);
+    return reply;
   }
   const bool known = request.path == "/metrics" || request.path == "/status.json" ||
                      request.path == "/corpus.json";

@@ -5,7 +5,9 @@
 //   /corpus.json  ?name=C: which chunks of the corpus C are where
 //   /metrics      for Prometheus (metrics.h)
 //   /healthz      200 if the process makes progress: its owner looked after it lately
-//   /readyz       200 if it serves every role that it has, else 503; the text says how it is
+//   /readyz       200 if it serves every role that it has, else 503. The text says how it is. It
+//                 has a line for each thing that is broken, and is 200 then, too: a probe must
+//                 not take out a process that answers
 
 #pragma once
 

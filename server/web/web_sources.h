@@ -3,12 +3,14 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "client/requester.h"
 #include "proto/base/clock.h"
 #include "proto/base/span.h"
+#include "proto/health/findings.h"
 #include "server/directory/directory_state.h"
 #include "server/directory/log/change_log.h"
 #include "server/directory/registration.h"
@@ -39,6 +41,8 @@ struct WebSources {
   std::function<uint64_t()> attend_error_count;
   std::function<bool()> directory_connected;
   std::vector<const Registration*> registrations;
+  // Findings of this process and, on a directory, of its fleet. Takes no time. It may be empty.
+  std::function<std::shared_ptr<const std::vector<Finding>>()> findings;
 };
 
 }  // namespace ckv

@@ -159,6 +159,7 @@ void ChunkTable::Publish(uint32_t index, bool hot) {
   in_order_.emplace(slot.what.id, index);
   index_.Insert(HashOf(slot.what.id), index,
                 [this](uint32_t other) { return HashOf(SlotAt(other)->what.id); });
+  change_count_.fetch_add(1, std::memory_order_release);
 }
 
 absl::Status ChunkTable::Insert(Chunk chunk, std::string_view tenant, bool durable, Duration ttl) {
@@ -337,6 +338,7 @@ bool ChunkTable::TakeOut(uint32_t index) {
   const ChunkId& id = slot.what.id;
   in_order_.erase(id);
   index_.Erase(HashOf(id), index);
+  change_count_.fetch_add(1, std::memory_order_release);
   token_count_ -= slot.what.token_count;
   Interned(slot.what.geometry).chunk_count -= 1;
   evictable_.Remove(index);

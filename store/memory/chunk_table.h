@@ -231,6 +231,9 @@ class ChunkTable {
   // Lets eviction obey the chunk's mark in the ledger, which was changed just now.
   void Requeue(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Rises whenever a chunk comes or goes. Takes no lock.
+  uint64_t change_count() const { return change_count_.load(std::memory_order_acquire); }
+
  private:
   friend class ChunkPin;
   struct Slot;
@@ -277,6 +280,7 @@ class ChunkTable {
   uint64_t token_count_ ABSL_GUARDED_BY(mu_) = 0;      // tokens of resident chunks
   uint64_t cold_count_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t evicted_count_ ABSL_GUARDED_BY(mu_) = 0;
+  std::atomic<uint64_t> change_count_{0};  // written under mu_
   // In the order of ids, so that a page of List does not hold the lock for a scan of the table.
   absl::btree_map<ChunkId, uint32_t> in_order_ ABSL_GUARDED_BY(mu_);
   EvictionQueue evictable_ ABSL_GUARDED_BY(mu_);  // hot, durable and not kept

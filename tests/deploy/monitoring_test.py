@@ -102,6 +102,16 @@ class Faults:
         self.fleet.end("h1", signal.SIGKILL)
         return self.fleet.metrics["h1"], lambda: self.fleet.holder(1)
 
+    def CkvBroken(self):
+        # Nothing can be loaded without a holder, which the directory tells.
+        for holder in ("h0", "h1"):
+            self.fleet.end(holder)
+
+        def mend():
+            for number in range(HOLDERS):
+                self.fleet.holder(number)
+        return self.fleet.metrics["directory"], mend
+
     def CkvHolderRefuses(self):
         # Leases run out while the directory stands still; it is not away for long enough to page.
         self.fleet.by_name["directory"].send_signal(signal.SIGSTOP)

@@ -6,12 +6,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
 #include "client/ctl/at_once.h"
 #include "client/ctl/commands.h"
-#include "client/ctl/fleet/fleet_health.h"
 #include "proto/base/status.h"
+#include "client/grpc/health_convert.h"
 
 namespace ckv::ctl {
 namespace {
@@ -21,19 +20,19 @@ struct ListedCorpus {
   uint32_t layers = 0;
   uint64_t row_bytes = 0;
   size_t copies_min = 0, copies_max = 0;  // holders of one chunk
-  std::optional<uint64_t> missing_count;  // chunks that no registered member has, if that is known
+  std::optional<uint64_t> missing_count;  // chunks that no live holder has, if that is known
+  uint64_t missing_copy_count = 0;        // copies that are placed and that no live holder has
 };
 
-// Nothing while the directory waits for holders, just after its start.
-using Registered = std::optional<absl::flat_hash_set<HolderId>>;
+// The chunks that corpora lack, as the directory tells. It is unset if the directory tells nothing,
+// and while it waits for holders just after its start.
+using Lacking = std::optional<FleetFacts>;
 
-absl::StatusOr<Registered> WhoIsThere(Fleet& fleet) {
-  const absl::StatusOr<std::vector<Member>> members = fleet.Members();
-  if (absl::IsUnavailable(members.status())) return std::nullopt;
-  if (!members.ok()) return members.status();
-  Registered registered(std::in_place);
-  for (const Member& member : *members) registered->insert(member.id);
-  return registered;
+Lacking WhatIsLacking(Fleet& fleet, const absl::StatusOr<v1::DescribeDirectoryReply>& home) {
+  if (!home.ok() || absl::IsUnavailable(fleet.Members().status())) return std::nullopt;
+  absl::StatusOr<FleetFacts> facts = FactsFrom(*home);
+  if (!facts.ok()) return std::nullopt;
+  return *std::move(facts);
 }
 
 // "5 h", or "> 5 h" of one that is older than the directory's process, `up_ms`.
@@ -45,25 +44,34 @@ std::string AgeText(const v1::CorpusSummary& c, std::optional<uint64_t> up_ms) {
   return up_ms ? "> " + text(*up_ms) : "-";
 }
 
-ListedCorpus Describe(const Corpus& corpus, const Registered& registered) {
+ListedCorpus Describe(const Corpus& corpus, const Lacking& lacking) {
   ListedCorpus listed;
   listed.layers = corpus.geometry.layers;
   listed.row_bytes = corpus.token_count() * corpus.geometry.token_bytes();
-  if (registered) listed.missing_count = 0;
   bool first = true;
   for (const ChunkPlacement& chunk : corpus.chunks) {
     const size_t copies = chunk.holders.size() + chunk.leased.size();
     listed.copies_min = first ? copies : std::min(listed.copies_min, copies);
     listed.copies_max = std::max(listed.copies_max, copies);
     first = false;
-    const auto is_there = [&](const HolderId& id) { return registered->contains(id); };
-    if (registered && chunk.token_count > 0 &&
-        std::none_of(chunk.holders.begin(), chunk.holders.end(), is_there) &&
-        std::none_of(chunk.leased.begin(), chunk.leased.end(), is_there)) {
-      ++*listed.missing_count;
-    }
+  }
+  if (!lacking) return listed;
+  listed.missing_count = 0;
+  for (const CorpusFacts& facts : lacking->corpora) {
+    if (facts.name != corpus.name || facts.tenant != corpus.tenant) continue;
+    listed.missing_count = facts.missing_count;
+    listed.missing_copy_count = facts.missing_copy_count;
   }
   return listed;
+}
+
+// "3" chunks that nobody has, or "2 copies" if others have them.
+std::string MissingText(const std::optional<ListedCorpus>& listed) {
+  if (!listed || !listed->missing_count) return "-";
+  if (*listed->missing_count > 0 || listed->missing_copy_count == 0)
+    return std::to_string(*listed->missing_count);
+  return absl::StrFormat("%d %s", listed->missing_copy_count,
+                         listed->missing_copy_count == 1 ? "copy" : "copies");
 }
 
 std::string CopiesText(const ListedCorpus& listed) {
@@ -75,29 +83,32 @@ std::string CopiesText(const ListedCorpus& listed) {
 // The looks end after this many limits of a call: a directory that hangs answers none of them.
 constexpr int kLookLimitCountMax = 6;
 
+// All corpora together: 110 bytes each chunk come from the directory.
+constexpr uint64_t kListedChunkCountMax = 1u << 20;
+
 // The corpora of the list in its order. Nothing for one that was dropped meanwhile, that is not
 // proven to be whole, that the directory does not read in time, or that is beyond
-// kStatusChunkCountMax chunks in all.
+// kListedChunkCountMax chunks in all.
 using Looks = std::vector<absl::StatusOr<std::optional<ListedCorpus>>>;
 
 absl::StatusOr<std::optional<ListedCorpus>> LookAt(Fleet& fleet, const std::string& name,
-                                                   const Registered& registered) {
+                                                   const Lacking& lacking) {
   const absl::StatusOr<Corpus> corpus = fleet.GetCorpus(name);
   if (absl::IsNotFound(corpus.status()) || absl::IsUnavailable(corpus.status()) ||
       absl::IsDeadlineExceeded(corpus.status())) {
     return std::nullopt;
   }
   if (!corpus.ok()) return corpus.status();
-  return Describe(*corpus, registered);
+  return Describe(*corpus, lacking);
 }
 
 absl::StatusOr<Looks> LookAtAll(Fleet& own, Fleet& shared, const v1::ListCorporaReply& list,
-                                const Registered& registered) {
+                                const Lacking& lacking) {
   // Before several threads ask.
   for (Fleet* fleet : {&own, &shared}) CKV_RETURN_IF_ERROR(fleet->directory().status());
   Looks looks(static_cast<size_t>(list.corpora_size()), std::optional<ListedCorpus>());
   std::vector<int> chosen;
-  uint64_t room = kStatusChunkCountMax;
+  uint64_t room = kListedChunkCountMax;
   for (int i = 0; i < list.corpora_size(); ++i) {
     const uint64_t chunk_count = list.corpora(i).chunk_count();
     if (chunk_count > room) continue;
@@ -109,7 +120,7 @@ absl::StatusOr<Looks> LookAtAll(Fleet& own, Fleet& shared, const v1::ListCorpora
     if (own.clock().Now() >= deadline) return;
     const v1::CorpusSummary& summary = list.corpora(chosen[i]);
     looks[static_cast<size_t>(chosen[i])] =
-        LookAt(summary.tenant().empty() ? shared : own, summary.name(), registered);
+        LookAt(summary.tenant().empty() ? shared : own, summary.name(), lacking);
   });
   return looks;
 }
@@ -132,15 +143,33 @@ Json ListJson(const v1::CorpusSummary& c, const std::optional<ListedCorpus>& lis
   json["total_row_bytes"] = listed->row_bytes;
   json["copies_min"] = listed->copies_min;
   json["copies_max"] = listed->copies_max;
-  if (listed->missing_count) json["missing_count"] = *listed->missing_count;
+  if (listed->missing_count) {
+    json["missing_count"] = *listed->missing_count;
+    json["missing_copy_count"] = listed->missing_copy_count;
+  }
   return json;
+}
+
+// A corpus that is not served is no corpus that is not there.
+void AddUnproven(const absl::StatusOr<v1::DescribeDirectoryReply>& home, Table& table, Json& json) {
+  json["unproven"] = Json::array();
+  if (!home.ok()) return;
+  for (const v1::UnprovenCorpus& corpus : home->unproven_corpora()) {
+    table.AddRow({corpus.name(), corpus.tenant().empty() ? "-" : corpus.tenant(),
+                  std::to_string(corpus.chunk_count()), "-", "-", "-", "-", "not served", "-",
+                  "-"});
+    json["unproven"].push_back({{"name", corpus.name()},
+                                {"tenant", corpus.tenant()},
+                                {"chunk_count", corpus.chunk_count()},
+                                {"missing_count", corpus.missing_count()}});
+  }
 }
 
 absl::Status RunList(const Ctl& ctl) {
   Fleet fleet(ctl.fleet, ctl.clock);
   CKV_ASSIGN_OR_RETURN(const v1::ListCorporaReply reply, fleet.ListCorpora());
-  CKV_ASSIGN_OR_RETURN(const Registered registered, WhoIsThere(fleet));
   const absl::StatusOr<v1::DescribeDirectoryReply> home = fleet.DescribeDirectory();
+  const Lacking lacking = WhatIsLacking(fleet, home);
   std::optional<uint64_t> up_ms;
   if (home.ok()) up_ms = home->started_ago_ms();
   // A tenant's own corpus hides a shared one of its name.
@@ -148,7 +177,7 @@ absl::Status RunList(const Ctl& ctl) {
   of_all.tenant.clear();
   of_all.directory = fleet.directory_address();
   Fleet shared(std::move(of_all), ctl.clock);
-  CKV_ASSIGN_OR_RETURN(const Looks looks, LookAtAll(fleet, shared, reply, registered));
+  CKV_ASSIGN_OR_RETURN(const Looks looks, LookAtAll(fleet, shared, reply, lacking));
 
   Json json = {{"corpora", Json::array()}};
   Table table({{"CORPUS"},
@@ -167,10 +196,10 @@ absl::Status RunList(const Ctl& ctl) {
     table.AddRow({c.name(), c.tenant().empty() ? "-" : c.tenant(), std::to_string(c.chunk_count()),
                   std::to_string(c.token_count()), listed ? FormatBytes(listed->row_bytes) : "-",
                   listed ? std::to_string(listed->layers) : "-", listed ? CopiesText(*listed) : "-",
-                  listed && listed->missing_count ? std::to_string(*listed->missing_count) : "-",
-                  AgeText(c, up_ms), c.model()});
+                  MissingText(listed), AgeText(c, up_ms), c.model()});
     json["corpora"].push_back(ListJson(c, listed, up_ms));
   }
+  AddUnproven(home, table, json);
   ctl.Print(table.row_count() > 0 ? table.Render() : "no corpora\n", json);
   return absl::OkStatus();
 }
@@ -182,10 +211,11 @@ void AddCorpusListCommand(CLI::App& corpus, Ctl& ctl) {
       corpus, "list", "List the corpora",
       "  ckvctl corpus list\n  ckvctl corpus list --tenant acme -o json\n\n"
       "BYTES are the rows of one copy. COPIES are holders of a chunk, the fewest and the most.\n"
-      "MISSING counts chunks that no registered member has; - is not known, as for a few seconds\n"
-      "after the directory's start, or if the directory was late. AGE is the time since this\n"
-      "version of the corpus was published, as far as the directory's process saw it: > 5 h is\n"
-      "before its start. ckvctl corpus show names the version.");
+      "MISSING counts chunks that no live holder has, or copies if others have the chunks: their\n"
+      "holders are gone, or have said that they lack them. - is not known, as for a few seconds\n"
+      "after the directory's start; a corpus that is not proven to be whole is not served. AGE is\n"
+      "the time since this version of the corpus was published, as far as the directory's process\n"
+      "saw it: > 5 h is before its start. ckvctl corpus show names the version.");
   list->callback([&ctl] { ctl.run = [&ctl] { return RunList(ctl); }; });
 }
 

@@ -20,7 +20,7 @@ inline constexpr Duration kLeaseTtlMax = std::chrono::seconds(30);
 // All of the checks below. `here` are the daemons of this machine.
 Part JudgeFleet(const FleetFacts& facts, const std::vector<HostDaemon>& here);
 
-// directory, members, holders, chunks, durable
+// directory, members, requester, holders, chunks, durable: with the findings of ckvctl health
 Checks JudgeService(const FleetFacts& facts);
 // address, data_address, names, rdma
 Checks JudgeAddresses(const FleetFacts& facts, const std::vector<HostDaemon>& here);

@@ -64,7 +64,14 @@ FleetFacts AskFleet(Fleet& fleet) {
   const absl::StatusOr<std::vector<Member>> members = fleet.Members();
   facts.directory.address = fleet.directory_address();
   facts.directory.status = members.status();
-  if (!members.ok()) return facts;
+  FleetSight sight;
+  sight.directory_address = facts.directory.address;
+  sight.directory = members.status();
+  const auto judge = [&] { facts.findings = JudgeFleet(FactsOf(sight)); };
+  if (!members.ok()) {
+    judge();
+    return facts;
+  }
   const uint64_t asked = WallClockMilliseconds();
   absl::StatusOr<v1::DescribeDirectoryReply> home = fleet.DescribeDirectory();
   if (home.ok()) {
@@ -79,7 +86,14 @@ FleetFacts AskFleet(Fleet& fleet) {
     if (report.status.ok() && report.member.role == MemberRole::kRequester)
       facts.requesters.push_back(report.description);
   }
-  facts.coverage = FindMissing(fleet, facts.reports);
+  sight.members = facts.reports;
+  if (!fleet.options().requester.empty()) {
+    sight.requester_address = fleet.requester_address();
+    sight.requester = fleet.Describe();
+    if (sight.requester->ok()) sight.is_of_fleet = IsOfFleet(fleet, **sight.requester, *members);
+  }
+  sight.home = fleet.DescribeDirectory();
+  judge();
   return facts;
 }
 

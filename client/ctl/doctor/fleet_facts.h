@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/ctl/fleet.h"
+#include "client/ctl/fleet/fleet_findings.h"
 #include "client/ctl/fleet/fleet_health.h"
 #include "proto/base/clock.h"
 #include "proto/process_facts.h"
@@ -35,7 +36,7 @@ struct FleetFacts {
   std::vector<Told> members;
   std::vector<MemberReport> reports;
   std::vector<v1::DescribeReply> requesters;  // those that answer
-  absl::StatusOr<Coverage> coverage = Coverage{};
+  std::vector<Finding> findings;              // those of ckvctl health
   // The build and the host of this ckvctl.
   std::string version, commit, host_identity;
 

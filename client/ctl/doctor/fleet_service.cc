@@ -1,9 +1,9 @@
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/ctl/doctor/fleet_checks.h"
-#include "client/ctl/fleet/directory_home.h"
 
 namespace ckv::ctl::doctor {
 namespace {
@@ -14,70 +14,76 @@ std::string FirstLine(const absl::Status& status) {
   return text.substr(0, text.find('\n'));
 }
 
-// An error of a holder names it, as the finding does already.
-std::string WhyOf(const Told& told) {
-  const std::string text = FirstLine(told.status);
-  const std::string named = absl::StrFormat("%s at %s: ", told.who, told.address);
-  return text.starts_with(named) ? text.substr(named.size()) : text;
+// The check that a finding belongs to, or "" if doctor looks at that more closely by itself.
+std::string_view CheckOf(FindingCode code) {
+  switch (code) {
+    case FindingCode::kMemberUnreachable:
+    case FindingCode::kHolderRefuses:
+    case FindingCode::kHolderUnreachedByRequester:
+    case FindingCode::kMemberLost:
+    case FindingCode::kDescriptorsLow:
+      return "members";
+    case FindingCode::kCorpusUnproven:
+    case FindingCode::kCorpusChunksMissing:
+    case FindingCode::kCorpusCopiesMissing:
+    case FindingCode::kHolderLacksChunks:
+    case FindingCode::kHolderUnreadableChunks:
+    case FindingCode::kHolderReturning:
+    case FindingCode::kDirectoryLearning:
+    case FindingCode::kCorporaSkipped:
+      return "chunks";
+    case FindingCode::kRequesterOtherFleet:
+    case FindingCode::kRequesterUnreachable:
+    case FindingCode::kRequesterWithoutDirectory:
+      return "requester";
+    case FindingCode::kNoHolder:
+      return "holders";
+    case FindingCode::kWireMismatch:
+    case FindingCode::kBuildsMixed:
+    case FindingCode::kClockOff:
+      return "";
+    default:
+      return "durable";
+  }
+}
+
+// The findings of ckvctl health that belong to one check.
+Checks FindingsOf(const FleetFacts& facts, std::string_view check) {
+  Checks found;
+  for (const Finding& finding : facts.findings) {
+    if (CheckOf(finding.code) != check) continue;
+    const std::string text = absl::StrFormat("%s %s (%s)", Printable(finding.subject),
+                                             Printable(finding.what), CodeName(finding.code));
+    const std::string name(check);
+    found.push_back(finding.severity == Severity::kBroken
+                        ? Fail(name, text, Printable(finding.remedy))
+                        : Warn(name, text, Printable(finding.remedy)));
+  }
+  return found;
 }
 
 Checks JudgeMembers(const FleetFacts& facts) {
-  Checks found;
-  for (size_t i = 0; i < facts.members.size(); ++i) {
-    const Told& told = facts.members[i];
-    const bool refuses = facts.reports[i].stats.refuses_without_lease();
-    if (!told.status.ok()) {
-      found.push_back(
-          Fail("members",
-               absl::StrFormat("%s at %s does not answer: %s", told.who, told.address, WhyOf(told)),
-               "start it again, or open its port to this host: nc -vz of that address "
-               "tells\nif it is gone for good, its lease ends by itself"));
-    } else if (refuses) {
-      found.push_back(Fail(
-          "members", absl::StrFormat("%s refuses every request: it has no live lease", told.who),
-          absl::StrFormat("look whether it reaches the directory at %s, and at its log",
-                          facts.directory.address)));
-    }
-  }
   Checks checks;
-  AddOr(checks, std::move(found),
+  AddOr(checks, FindingsOf(facts, "members"),
         Ok("members", "every one answers: " + FormatCount(facts.members.size(), "member")));
+  for (Check& check : FindingsOf(facts, "requester")) checks.push_back(std::move(check));
   return checks;
 }
 
-Check JudgeHolders(const FleetFacts& facts) {
+Checks JudgeHolders(const FleetFacts& facts) {
   size_t count = 0;
   for (const MemberReport& report : facts.reports) {
     if (report.member.role == MemberRole::kHolder) ++count;
   }
-  if (count > 0) return Ok("holders", FormatCount(count, "holder"));
-  return Fail("holders", "there is no holder: nothing can be loaded",
-              absl::StrFormat("ckvd --role=holder --directory=%s", facts.directory.address));
+  Checks checks;
+  AddOr(checks, FindingsOf(facts, "holders"), Ok("holders", FormatCount(count, "holder")));
+  return checks;
 }
 
 Checks JudgeChunks(const FleetFacts& facts) {
-  if (!facts.coverage.ok()) {
-    return {Fail("chunks", FirstLine(facts.coverage.status()),
-                 "ckvctl corpus list shows what can be read")};
-  }
-  Checks found;
-  for (const MissingChunks& missing : facts.coverage->missing) {
-    found.push_back(
-        Fail("chunks",
-             absl::StrFormat("no live holder has %d of %s of corpus %s", missing.missing_count,
-                             FormatCount(missing.chunk_count, "chunk"), missing.corpus),
-             absl::StrFormat("start the holders that ckvctl corpus show %s names\nor place them "
-                             "anew: ckvctl corpus load %s ... --replace",
-                             missing.corpus, missing.corpus)));
-  }
-  if (const uint32_t count = facts.home.unproven_corpus_count(); count > 0) {
-    found.push_back(Fail("chunks",
-                         absl::StrFormat("%d %s not proven to be whole and not served", count,
-                                         count == 1 ? "corpus is" : "corpora are"),
-                         "start every holder; ckvctl status names the corpora and what they lack"));
-  }
   Checks checks;
-  AddOr(checks, std::move(found), Ok("chunks", "a live holder has each chunk of each corpus"));
+  AddOr(checks, FindingsOf(facts, "chunks"),
+        Ok("chunks", "a live holder has each chunk of each corpus"));
   return checks;
 }
 
@@ -89,18 +95,7 @@ Checks JudgeDurable(const FleetFacts& facts) {
                          "what holders report",
                          "directory.path: /var/lib/ckv/directory"));
   }
-  if (!facts.home.refusal().empty()) {
-    found.push_back(Fail("durable",
-                         "the directory refuses changes: " + Printable(facts.home.refusal()),
-                         "make room on its disk, or mend it: df " + facts.home.path()));
-  }
-  if (!facts.home.old_copy().empty()) {
-    found.push_back(Fail("durable",
-                         "the directory's folder is an old copy, or lost its end: " +
-                             Printable(facts.home.old_copy()),
-                         "start every holder, so that it learns what was changed since; then see "
-                         "ckvctl status and ckvctl corpus list"));
-  }
+  for (Check& check : FindingsOf(facts, "durable")) found.push_back(std::move(check));
   std::vector<std::string> names;
   size_t telling = 0;
   for (size_t i = 0; i < facts.members.size(); ++i) {
@@ -134,10 +129,9 @@ Checks JudgeService(const FleetFacts& facts) {
              "another with --directory or CKV_DIRECTORY")};
   }
   Checks checks = {Ok("directory", facts.directory.address + " answers")};
-  for (const auto judge : {&JudgeMembers, &JudgeChunks, &JudgeDurable}) {
+  for (const auto judge : {&JudgeMembers, &JudgeChunks, &JudgeDurable, &JudgeHolders}) {
     for (Check& check : judge(facts)) checks.push_back(std::move(check));
   }
-  checks.push_back(JudgeHolders(facts));
   return checks;
 }
 

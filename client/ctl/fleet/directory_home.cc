@@ -55,26 +55,6 @@ std::string HomeText(const v1::DescribeDirectoryReply& home) {
   return text;
 }
 
-std::string UnprovenText(const v1::DescribeDirectoryReply& home) {
-  std::string text;
-  for (const v1::UnprovenCorpus& corpus : home.unproven_corpora()) {
-    absl::StrAppendFormat(
-        &text, "corpus %s is not proven to be whole and is not served: %d of its %s missing",
-        Printable(corpus.name()), corpus.missing_count(),
-        FormatCount(corpus.chunk_count(), "chunk"));
-    if (corpus.conflict()) absl::StrAppend(&text, ", and holders contradict each other");
-    if (!corpus.why().empty()) absl::StrAppend(&text, " (", Printable(corpus.why()), ")");
-    if (corpus.version_count() > 1)
-      absl::StrAppendFormat(&text, ", %d versions are reported", corpus.version_count());
-    absl::StrAppend(&text,
-                    ": start the holders that have it, or load it with --replace, or drop it\n");
-  }
-  if (home.unproven_corpus_count() > static_cast<uint32_t>(home.unproven_corpora_size()))
-    absl::StrAppendFormat(&text, "%d corpora in all are not proven\n",
-                          home.unproven_corpus_count());
-  return text;
-}
-
 Json HomeJson(const v1::DescribeDirectoryReply& home) {
   return {{"path", home.path()},
           {"started_ago_ms", home.started_ago_ms()},

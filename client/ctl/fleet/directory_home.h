@@ -12,8 +12,6 @@ namespace ckv::ctl {
 // "in /var/lib/ckv/directory: 12 corpora read at its start, 3 min 00 s ago". Also tells what is not
 // as it should be, as holders that are not back and a log that refuses changes.
 std::string HomeText(const v1::DescribeDirectoryReply& home);
-// A line for each corpus that holders report and that is not served. Empty if there is none.
-std::string UnprovenText(const v1::DescribeDirectoryReply& home);
 // All of the reply.
 Json HomeJson(const v1::DescribeDirectoryReply& home);
 

@@ -1,75 +1,76 @@
 // ckvctl health: whether the fleet serves, in a line for each thing that is wrong.
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/ctl/commands.h"
-#include "client/ctl/fleet/fleet_health.h"
+#include "client/ctl/fleet/fleet_findings.h"
 #include "client/ctl/watch.h"
-#include "proto/base/status.h"
 
 namespace ckv::ctl {
 namespace {
 
-struct Problem {
-  std::string what;  // "directory 127.0.0.1:7400", "holder h0"
-  std::string why;
-};
+// The lines of a watch are read later, so each has the time.
+std::string WithTime(const std::string& text) {
+  const std::string time =
+      absl::FormatTime("%Y-%m-%d %H:%M:%S ", absl::Now(), absl::LocalTimeZone());
+  std::string timed;
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty()))
+    absl::StrAppend(&timed, time, line, "\n");
+  return timed;
+}
 
 absl::Status RunHealth(const Ctl& ctl) {
   Fleet fleet(ctl.fleet, ctl.clock);
-  std::vector<Problem> problems;
-  absl::Status verdict;
-  const auto note = [&](std::string what, const absl::Status& status) {
-    if (status.ok()) return;
-    problems.push_back({std::move(what), Printable(std::string(status.message()))});
-    if (verdict.ok()) verdict = status;
-  };
-  size_t member_count = 0;
-  const absl::StatusOr<std::vector<Member>> known = fleet.Members();
-  // If a requester is to tell the directory's address and does not answer, there is none.
-  note(fleet.directory_address().empty() ? "directory" : "directory " + fleet.directory_address(),
-       known.status());
-  if (known.ok()) {
-    const std::vector<MemberReport> members = AskMembers(fleet, *known);
-    member_count = members.size();
-    for (const MemberReport& report : members) {
-      note(absl::StrFormat("%s %s", RoleName(report.member.role), report.member.id.name),
-           report.status);
-    }
-    const absl::StatusOr<Coverage> coverage = FindMissing(fleet, members);
-    note("corpora", coverage.status());
-    if (coverage.ok() && verdict.ok()) note("corpora", Judge(members, *coverage));
-  }
-  // A fleet without a requester is one that a requester was not named for.
-  if (!ctl.fleet.requester.empty())
-    note("requester " + ctl.fleet.requester, fleet.Describe().status());
+  const FleetFacts facts = FactsOf(LookAtFleet(fleet));
+  const std::vector<Finding> findings = JudgeFleet(facts);
+  const bool is_broken = AnyBroken(findings);
+  const auto member_count = static_cast<uint64_t>(
+      std::count_if(facts.members.begin(), facts.members.end(),
+                    [](const MemberFacts& member) { return member.has_lease; }));
+  std::string text = FindingsText(findings);
+  if (!is_broken) text = absl::StrFormat("ok: %s\n", FormatCount(member_count, "member")) + text;
+  if (ctl.watch > Duration(0)) text = WithTime(text);
+  ctl.Print(text, {{"healthy", findings.empty()},
+                   {"broken", is_broken},
+                   {"member_count", member_count},
+                   {"findings", FindingsJson(findings)}});
+  const absl::Status status = StatusOf(findings);
+  if (status.ok()) return status;
+  return absl::Status(status.code(), Printable(std::string(status.message())) +
+                                         "\n  ckvctl status shows the members and their counters");
+}
 
-  Json json = {{"healthy", problems.empty()}, {"problems", Json::array()}};
-  std::string text;
-  for (const Problem& problem : problems) {
-    // An error of a holder names it, with its address.
-    const bool named = problem.why.starts_with(problem.what + " ");
-    absl::StrAppendFormat(&text, "%s%s\n", named ? "" : problem.what + ": ", problem.why);
-    json["problems"].push_back({{"what", problem.what}, {"why", problem.why}});
+std::string Examples() {
+  std::string text =
+      "  ckvctl health\n  ckvctl health --watch 5s\n"
+      "  ckvctl health -o json | jq '.findings[] | select(.severity == \"broken\")'\n\n"
+      "It asks the directory, every member, and the requester if one is named. A finding is "
+      "broken\n"
+      "if something can not be answered or changed, else a warning. The exit code is that of the\n"
+      "first broken finding, and 0 without one. Findings, and the exit code if they are broken:\n";
+  for (size_t i = 0; i < kFindingCodeCount; ++i) {
+    const auto code = static_cast<FindingCode>(i);
+    absl::StrAppendFormat(&text, "  %-26s %2d  %s\n", CodeName(code),
+                          ExitCodeFor(absl::Status(StatusOf(code), "")), Meaning(code));
   }
-  if (problems.empty()) text = absl::StrFormat("ok: %s\n", FormatCount(member_count, "member"));
-  ctl.Print(text, json);
-  if (problems.empty()) return absl::OkStatus();
-  return absl::Status(verdict.code(), FormatCount(problems.size(), "problem") +
-                                          "\n  ckvctl status shows the members and their counters");
+  text.pop_back();
+  return text;
 }
 
 }  // namespace
 
 void AddHealthCommand(CLI::App& app, Ctl& ctl) {
-  CLI::App* verb = AddVerb(
-      app, "health", "Tell whether the fleet serves: ok, or a line for each problem",
-      "  ckvctl health\n  ckvctl health --watch 5s\n  ckvctl health -o json | jq .problems\n\n"
-      "It asks the directory, every member, and the requester if one is named. It looks for "
-      "chunks\n"
-      "that no live holder has. The exit code is that of the first problem, 0 if there is none.");
+  static const std::string kExamples = Examples();
+  CLI::App* verb =
+      AddVerb(app, "health", "Tell whether the fleet serves: ok, or what is wrong and what to do",
+              kExamples.c_str());
   AddWatch(*verb, ctl);
   verb->callback([&ctl] { ctl.run = [&ctl] { return RunHealth(ctl); }; });
 }

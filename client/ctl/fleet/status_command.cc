@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/fleet/directory_home.h"
+#include "client/ctl/fleet/fleet_findings.h"
 #include "client/ctl/fleet/fleet_health.h"
 #include "client/ctl/watch.h"
 #include "proto/base/status.h"
@@ -368,7 +369,8 @@ Json RequesterPart(const View& view) {
 }
 
 void Print(const Ctl& ctl, const Fleet& fleet, const View& view,
-           const std::vector<MemberReport>& members, const Coverage& coverage) {
+           const std::vector<MemberReport>& members, const FleetFacts& facts,
+           const std::vector<Finding>& findings) {
   Json json = {{"directory", fleet.directory_address()}, {"members", Json::array()}};
   if (!view.directory.ok()) json["directory_error"] = std::string(view.directory.message());
   if (view.home.ok()) json["directory_state"] = HomeJson(*view.home);
@@ -390,7 +392,15 @@ void Print(const Ctl& ctl, const Fleet& fleet, const View& view,
   json["kernel_targets"] = TargetsOf(members);
   json["kernel_target_of_all"] = BestCommonTarget(members);
   json["ended"] = EndedJson(view.ended);
-  json["missing"] = CoverageJson(coverage);
+  json["missing"] = Json::array();
+  for (const CorpusFacts& corpus : facts.corpora) {
+    json["missing"].push_back({{"corpus", corpus.name},
+                               {"tenant", corpus.tenant},
+                               {"chunk_count", corpus.chunk_count},
+                               {"missing_count", corpus.missing_count},
+                               {"missing_copy_count", corpus.missing_copy_count}});
+  }
+  json["findings"] = FindingsJson(findings);
   if (!view.returning.ok()) json["returning"] = std::string(view.returning.message());
   json["requester"] = RequesterPart(view);
   std::string text = HeadText(fleet, view);
@@ -399,11 +409,8 @@ void Print(const Ctl& ctl, const Fleet& fleet, const View& view,
   } else if (members.empty()) {
     text += "no members\n";
   }
-  std::vector<std::string> parts = {
-      MembersText(members),   MixedText(members),
-      EndedText(view.ended),  view.home.ok() ? UnprovenText(*view.home) : "",
-      CoverageText(coverage), HoldersText(members),
-      DamageText(members)};
+  std::vector<std::string> parts = {FindingsText(findings), MembersText(members),
+                                    MixedText(members), HoldersText(members), DamageText(members)};
   if (view.requester.ok() && view.of_fleet) {
     const v1::DescribeReply& d = *view.requester;
     parts.insert(parts.end(), {RequesterText(d), NearText(d), DecisionsText(d)});
@@ -414,14 +421,32 @@ void Print(const Ctl& ctl, const Fleet& fleet, const View& view,
   ctl.Print(text, json);
 }
 
+FleetSight SightOf(const Ctl& ctl, Fleet& fleet, const View& view,
+                   const std::vector<MemberReport>& members) {
+  FleetSight sight;
+  sight.directory_address = fleet.directory_address();
+  sight.directory = view.directory;
+  sight.members = members;
+  sight.is_of_fleet = view.of_fleet;
+  if (!ctl.fleet.requester.empty() || !view.of_fleet) {
+    sight.requester = view.requester;
+    sight.requester_address = fleet.requester_address();
+  }
+  if (view.directory.ok()) sight.home = fleet.DescribeDirectory();
+  return sight;
+}
+
 absl::Status RunStatus(const Ctl& ctl) {
   Fleet fleet(ctl.fleet, ctl.clock);
   CKV_ASSIGN_OR_RETURN(const View view, Look(fleet));
   const std::vector<MemberReport> members = AskMembers(fleet, view.members);
-  absl::StatusOr<Coverage> coverage = Coverage{};
-  if (view.directory.ok() && view.returning.ok()) coverage = FindMissing(fleet, members);
-  Print(ctl, fleet, view, members, coverage.ok() ? *coverage : Coverage{});
-  CKV_RETURN_IF_ERROR(view.directory);
+  const FleetFacts facts = FactsOf(SightOf(ctl, fleet, view, members));
+  const std::vector<Finding> findings = JudgeFleet(facts);
+  Print(ctl, fleet, view, members, facts, findings);
+  if (!view.directory.ok()) {
+    // Its own words say more than the finding: what to name, or what is there instead.
+    return absl::Status(StatusOf(FindingCode::kDirectoryUnreachable), view.directory.message());
+  }
   if (!view.of_fleet) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "the requester at %s is of the fleet of the directory at %s, not of that at %s\n  name a "
@@ -429,28 +454,20 @@ absl::Status RunStatus(const Ctl& ctl) {
         fleet.requester_address(), view.requester->directory_address(), fleet.directory_address()));
   }
   CKV_RETURN_IF_ERROR(view.returning);
-  CKV_RETURN_IF_ERROR(coverage.status());
-  CKV_RETURN_IF_ERROR(Judge(members, *coverage));
-  if (view.home.ok() && view.home->unproven_corpus_count() > 0) {
-    return absl::UnavailableError(
-        absl::StrFormat("%d corpora are not proven to be whole and are not served",
-                        view.home->unproven_corpus_count()));
-  }
-  // A fleet without a requester is one that a requester was not named for; a named one must answer.
-  return ctl.fleet.requester.empty() ? absl::OkStatus() : view.requester.status();
+  return VerdictOf(findings);
 }
 
 }  // namespace
 
 void AddStatusCommand(CLI::App& app, Ctl& ctl) {
-  CLI::App* verb = AddVerb(app, "status", "Show the directory, the members and their counters",
-                           "  ckvctl status\n  ckvctl status --watch 2s\n  ckvctl status -o json "
-                           "--directory 10.0.0.1:7400\n\n"
-                           "It fails, for a monitor to see, if a member does not answer or no live "
-                           "holder has a chunk\n(4), or if the requester is of another fleet (7). "
-                           "LAST PROBE is a round trip without payload,\nas last measured; WHEN IT "
-                           "WAS CHOSEN is what each fabric was then expected to take for 16\nquery "
-                           "rows, there and back, which may be long ago.");
+  CLI::App* verb =
+      AddVerb(app, "status", "Show the directory, the members and their counters",
+              "  ckvctl status\n  ckvctl status --watch 2s\n  ckvctl status -o json "
+              "--directory 10.0.0.1:7400\n\n"
+              "It fails if ckvctl health does, which lists the exit codes. LAST PROBE "
+              "is a round trip\nwithout payload, as last measured; WHEN IT WAS CHOSEN "
+              "is what each fabric was then expected\nto take for 16 query rows, there "
+              "and back, which may be long ago.");
   AddWatch(*verb, ctl);
   verb->callback([&ctl] { ctl.run = [&ctl] { return RunStatus(ctl); }; });
 }

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/commands.h"
+#include "client/ctl/fleet/fleet_findings.h"
 #include "client/ctl/interrupt.h"
 #include "client/ctl/output.h"
 #include "client/ctl/time_span.h"
@@ -53,7 +54,7 @@ absl::Status PrintLooks(const Ctl& ctl, Fleet& fleet, const TopOptions& options)
     }
     ctl.out->flush();
     if (options.once || count == ctl.watch_count_max || !ctl.out->good())
-      return now.directory_status;
+      return now.directory_status.ok() ? VerdictOf(now.findings) : now.directory_status;
     before = std::move(now);
   }
 }
@@ -98,7 +99,8 @@ void AddTopCommand(CLI::App& app, Ctl& ctl) {
       "prints a text a look, or with -o json a line. Rates and times are those since the look\n"
       "before; --once looks twice. Each holder tells its kernels' time (BUSY), what waits, and "
       "the\n"
-      "99th percentiles of the waits before the kernel and of the kernel. Lines with ! are wrong.");
+      "99th percentiles of the waits before the kernel and of the kernel. Lines with ! are wrong;\n"
+      "--once then ends with the exit code of ckvctl health.");
   verb->add_option("--interval", options->interval, "Time from one look to the next, as 2s")
       ->capture_default_str()
       ->check(TimeSpan())

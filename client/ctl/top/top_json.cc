@@ -56,7 +56,8 @@ Json TopJson(const TopView& view) {
                {"requesters", Json::array()},       {"times", Json::array()},
                {"corpora", Json::array()},          {"decisions", Json::array()}};
   for (const TopProblem& problem : view.problems)
-    json["problems"].push_back({{"what", problem.what}, {"why", problem.why}});
+    json["problems"].push_back(
+        {{"code", problem.code}, {"what", problem.what}, {"why", problem.why}});
   for (const TopHolder& holder : view.holders) json["holders"].push_back(TopHolderJson(holder));
   for (const TopRequester& one : view.requesters)
     json["requesters"].push_back(TopRequesterJson(one));

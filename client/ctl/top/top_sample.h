@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "client/ctl/fleet.h"
 #include "client/ctl/fleet/ask_members.h"
+#include "proto/health/findings.h"
 
 namespace ckv::ctl {
 
@@ -17,7 +18,7 @@ struct TopSample {
   // Whether it answers. If not, the members are those of the sample before.
   absl::Status directory_status;
   std::vector<MemberReport> members;  // those that have a lease
-  std::vector<v1::EndedLease> ended;  // members whose leases ended lately
+  std::vector<Finding> findings;      // everything that is wrong
 };
 
 // If nobody answers, up to kAtOnceMax members take as long as two limits of a call

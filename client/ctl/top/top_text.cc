@@ -239,7 +239,7 @@ std::string TopText(const TopView& view, const TopRoom& room, const std::string&
   std::vector<Lines> parts;
   Lines problems;
   for (const TopProblem& problem : view.problems)
-    problems.push_back(absl::StrCat("! ", Printable(problem.what), ": ", Printable(problem.why)));
+    problems.push_back(absl::StrCat("! ", Printable(problem.what), " ", Printable(problem.why)));
   parts.push_back(std::move(problems));
   parts.push_back(RequesterLines(view, room.columns));
   parts.push_back(HolderLines(view, room.columns));

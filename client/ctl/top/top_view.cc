@@ -4,9 +4,6 @@
 #include <string_view>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "client/ctl/fleet/fleet_health.h"
 #include "proto/convert.h"
 
 namespace ckv::ctl {
@@ -199,24 +196,9 @@ void SortByKey(std::vector<Row>& rows, Key key) {
 
 std::vector<TopProblem> ProblemsOf(const TopSample& now) {
   std::vector<TopProblem> problems;
-  if (!now.directory_status.ok()) {
+  for (const Finding& finding : now.findings) {
     problems.push_back(
-        {"directory " + now.directory, Printable(std::string(now.directory_status.message()))});
-  }
-  for (const MemberReport& member : now.members) {
-    const std::string what =
-        absl::StrFormat("%s %s", RoleName(member.member.role), member.member.id.name);
-    if (!member.status.ok()) problems.push_back({what, "does not answer"});
-    if (member.stats.refuses_without_lease())
-      problems.push_back({what, "refuses every request: it has no lease"});
-  }
-  for (const v1::EndedLease& lease : now.ended) {
-    if (!lease.ran_out()) continue;
-    const bool holder = lease.member().role() == v1::MEMBER_ROLE_HOLDER;
-    problems.push_back(
-        {absl::StrCat(holder ? "holder " : "requester ", lease.member().id()),
-         absl::StrFormat("lost %s ago", FormatDuration(std::chrono::milliseconds(
-                                            std::min<uint64_t>(lease.ago_ms(), 1u << 31))))});
+        {std::string(CodeName(finding.code)), Printable(finding.subject), Printable(finding.what)});
   }
   return problems;
 }

@@ -54,9 +54,9 @@ struct TopDecision {
   uint64_t count = 0;
 };
 
-// Something wrong with a member, or with the directory.
+// A finding of the fleet's health: its code, its subject, and what is wrong with that.
 struct TopProblem {
-  std::string what, why;
+  std::string code, what, why;
 };
 
 struct TopView {

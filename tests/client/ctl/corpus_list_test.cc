@@ -31,6 +31,7 @@ class CorpusListTest : public test::MovingChunksTest {
 TEST_F(CorpusListTest, CountsBytesCopiesAndWhatNobodyHas) {
   StartHolders(2);
   const auto corpus = MakeTestCorpus(TestGeometry(), {5, 6, 7}, /*seed=*/70);
+  for (const size_t i : {0u, 1u}) PutOn(i, corpus);
   ASSERT_TRUE(test::Publish(*directory_stub_,
                             corpus.Publish("docs", "", {{{"h0"}}, {{"h0"}, {"h1"}}, {{"gone"}}}))
                   .ok());
@@ -40,6 +41,7 @@ TEST_F(CorpusListTest, CountsBytesCopiesAndWhatNobodyHas) {
   EXPECT_EQ(json["copies_min"], 1);
   EXPECT_EQ(json["copies_max"], 2);
   EXPECT_EQ(json["missing_count"], 1);
+  EXPECT_EQ(json["missing_copy_count"], 1);
   EXPECT_LT(json["age_ms"], 600'000);
   const std::string text = Run({"corpus", "list"}, /*json=*/false).text;
   EXPECT_THAT(text, AllOf(HasSubstr("COPIES  MISSING  AGE"), HasSubstr("   1-2        1  "),

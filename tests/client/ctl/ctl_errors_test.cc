@@ -188,10 +188,11 @@ TEST(CtlWatch, RunsAgainAfterEachSpan) {
   EXPECT_EQ(watched.code, 4);
   EXPECT_THAT(clock.waits, ElementsAre(std::chrono::minutes(2), std::chrono::minutes(2)));
   size_t count = 0;
-  for (size_t at = 0; (at = watched.out.find("directory 127.0.0.1:1:", at)) != std::string::npos;
-       ++at)
+  for (size_t at = 0;
+       (at = watched.out.find("broken: directory 127.0.0.1:1 ", at)) != std::string::npos; ++at)
     ++count;
   EXPECT_EQ(count, 3u);
+  EXPECT_THAT(watched.out, testing::ContainsRegex("^20[0-9-]* [0-9:]* broken: "));
   EXPECT_THAT(watched.out, Not(HasSubstr("\x1b"))) << "no terminal";
   EXPECT_THAT(Told({"health", "--watch", "1ms"}, 3).err, HasSubstr("'1ms' is less than 100ms"));
 }
@@ -201,7 +202,17 @@ TEST(CtlHealth, NamesWhoDoesNotAnswer) {
   EXPECT_EQ(outcome.code, 4);
   const Json json = Json::parse(outcome.out);
   EXPECT_EQ(json.at("healthy"), false);
-  EXPECT_EQ(json.at("problems").at(0).at("what"), "directory 127.0.0.1:1");
+  EXPECT_EQ(json.at("broken"), true);
+  EXPECT_EQ(json.at("findings").at(0).at("code"), "directory-unreachable");
+  EXPECT_EQ(json.at("findings").at(0).at("severity"), "broken");
+  EXPECT_EQ(json.at("findings").at(0).at("subject"), "directory 127.0.0.1:1");
+}
+
+TEST(CtlHealth, ListsEveryCodeAndItsExitCode) {
+  const std::string help = Told({"health", "--help"}).out;
+  EXPECT_THAT(help, AllOf(HasSubstr("  requester-other-fleet       7  "),
+                          HasSubstr("  corpus-chunks-missing       4  "),
+                          HasSubstr("  holder-store-full           6  ")));
 }
 
 TEST(CtlVersion, NamesTheCommit) {

@@ -109,34 +109,43 @@ TEST(DoctorFleet, ADirectoryThatIsSilentIsAllThatIsTold) {
 
 TEST(DoctorFleet, AMemberThatIsSilentOrRefusesIsAMistake) {
   FleetFacts facts = GoodFacts();
-  facts.members[1].status = absl::UnavailableError("no route");
-  facts.members[1].process.reset();
-  EXPECT_THAT(OnlyWrong(facts, "members", Verdict::kFail).finding,
-              HasSubstr("holder h2 at 10.0.0.3:7401 does not answer: no route"));
-  facts = GoodFacts();
-  facts.reports[0].stats.set_refuses_without_lease(true);
-  EXPECT_THAT(OnlyWrong(facts, "members", Verdict::kFail).remedy, HasSubstr("10.0.0.1:7400"));
+  facts.findings = {{FindingCode::kMemberUnreachable, Severity::kBroken, "holder h2",
+                     "at 10.0.0.3:7401 does not answer: no route", "look at it"}};
+  const Check check = OnlyWrong(facts, "members", Verdict::kFail);
+  EXPECT_EQ(check.finding,
+            "holder h2 at 10.0.0.3:7401 does not answer: no route (member-unreachable)");
+  EXPECT_EQ(check.remedy, "look at it");
+  facts.findings[0].severity = Severity::kWarning;
+  OnlyWrong(facts, "members", Verdict::kWarn);
 }
 
 TEST(DoctorFleet, AFleetWithoutAHolderIsAMistake) {
   FleetFacts facts = GoodFacts();
   facts.members.erase(facts.members.begin(), facts.members.begin() + 2);
   facts.reports.erase(facts.reports.begin(), facts.reports.begin() + 2);
-  EXPECT_EQ(OnlyWrong(facts, "holders", Verdict::kFail).remedy,
-            "ckvd --role=holder --directory=10.0.0.1:7400");
+  facts.findings = {
+      {FindingCode::kNoHolder, Severity::kBroken, "directory", "knows none", "start"}};
+  EXPECT_EQ(OnlyWrong(facts, "holders", Verdict::kFail).remedy, "start");
 }
 
 TEST(DoctorFleet, ChunksThatNobodyHasAreAMistake) {
   FleetFacts facts = GoodFacts();
-  facts.coverage = Coverage{{{"docs", 8, 3}}, 0};
-  const Check check = OnlyWrong(facts, "chunks", Verdict::kFail);
-  EXPECT_THAT(check.finding, HasSubstr("3 of 8 chunks of corpus docs"));
-  EXPECT_THAT(check.remedy, HasSubstr("ckvctl corpus load docs ... --replace"));
-  facts.coverage = absl::UnavailableError("late");
-  EXPECT_EQ(OnlyWrong(facts, "chunks", Verdict::kFail).finding, "late");
-  facts = GoodFacts();
-  facts.home.set_unproven_corpus_count(2);
-  EXPECT_THAT(OnlyWrong(facts, "chunks", Verdict::kFail).finding, HasSubstr("2 corpora"));
+  for (const FindingCode code :
+       {FindingCode::kCorpusChunksMissing, FindingCode::kCorpusUnproven,
+        FindingCode::kHolderLacksChunks, FindingCode::kHolderUnreadableChunks}) {
+    facts.findings = {{code, Severity::kBroken, "corpus docs", "lacks 3 chunks", "load it"}};
+    EXPECT_THAT(OnlyWrong(facts, "chunks", Verdict::kFail).finding,
+                StartsWith("corpus docs lacks 3 chunks"));
+  }
+}
+
+TEST(DoctorFleet, WhatDoctorMeasuresMoreCloselyIsToldOnce) {
+  FleetFacts facts = GoodFacts();
+  for (const FindingCode code :
+       {FindingCode::kBuildsMixed, FindingCode::kClockOff, FindingCode::kWireMismatch}) {
+    facts.findings = {{code, Severity::kWarning, "fleet", "differs", "mend"}};
+    ExpectNone(facts);
+  }
 }
 
 TEST(DoctorFleet, WhatARestartLosesIsAMistake) {
@@ -153,11 +162,13 @@ TEST(DoctorFleet, WhatARestartLosesIsAMistake) {
   for (const Check& check : JudgeService(facts))
     EXPECT_TRUE(check.name != "durable" || check.verdict == Verdict::kSkipped) << check.finding;
   facts = GoodFacts();
-  facts.home.set_refusal("disk full");
+  facts.findings = {{FindingCode::kDirectoryRefusesChanges, Severity::kBroken, "directory",
+                     "refuses changes: disk full", "make room"}};
   EXPECT_THAT(OnlyWrong(facts, "durable", Verdict::kFail).finding, HasSubstr("disk full"));
   facts = GoodFacts();
-  facts.home.set_old_copy("h1 has seen change 9");
-  EXPECT_THAT(OnlyWrong(facts, "durable", Verdict::kFail).finding, HasSubstr("change 9"));
+  facts.findings = {{FindingCode::kDirectoryOldCopy, Severity::kWarning, "directory",
+                     "has an old copy: h1 has seen change 9", "start every holder"}};
+  EXPECT_THAT(OnlyWrong(facts, "durable", Verdict::kWarn).finding, HasSubstr("change 9"));
 }
 
 TEST(DoctorFleet, AnAddressOfOneHostAloneIsAMistakeInAFleetOfSeveral) {

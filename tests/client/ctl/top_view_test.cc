@@ -90,11 +90,8 @@ TopView Worked() {
                             MakeHolder("h2", 2, 0, {}, 2), MakeHolder("h3", 0, 0, {}),
                             MakeRequester("r", CountsOfMs({1000, 4, 4}), 30, 5)});
   now.members[2].status = absl::UnavailableError("holder h3: no");
-  v1::EndedLease& gone = now.ended.emplace_back();
-  gone.mutable_member()->set_id("h4");
-  gone.mutable_member()->set_role(v1::MEMBER_ROLE_HOLDER);
-  gone.set_ran_out(true);
-  gone.set_ago_ms(3000);
+  now.findings = {
+      {FindingCode::kMemberUnreachable, Severity::kBroken, "holder h3", "does not answer", "look"}};
   return MakeTopView(&before, now);
 }
 
@@ -202,14 +199,14 @@ TEST(TopView, OneSampleTellsTimesSinceTheStart) {
 
 TEST(TopView, TellsWhatIsWrong) {
   TopSample now = SampleAt(std::chrono::seconds(1), {MakeHolder("h", 1, 0, {})});
-  now.members[0].stats.set_refuses_without_lease(true);
-  now.directory_status = absl::UnavailableError("no\x1b[2J answer");
+  now.findings = {
+      {FindingCode::kDirectoryUnreachable, Severity::kBroken, "directory 10.0.0.9:7400",
+       "no\x1b[2J answer", "start it"},
+      {FindingCode::kDiskLow, Severity::kWarning, "holder h", "has 1 MiB left", "mend"}};
   const std::string text = TopText(MakeTopView(nullptr, now), {});
-  EXPECT_THAT(text, AllOf(HasSubstr("! directory 10.0.0.9:7400: no?[2J answer\n"),
-                          HasSubstr("! holder h: refuses every request: it has no lease\n")));
-  const std::string worked = TopText(Worked(), {});
-  EXPECT_THAT(worked, AllOf(HasSubstr("! holder h3: does not answer\n"),
-                            HasSubstr("! holder h4: lost 3.0 s ago\n")));
+  EXPECT_THAT(text, AllOf(HasSubstr("! directory 10.0.0.9:7400 no?[2J answer\n"),
+                          HasSubstr("! holder h has 1 MiB left\n")));
+  EXPECT_THAT(TopText(Worked(), {}), HasSubstr("! holder h3 does not answer\n"));
 }
 
 TEST(TopText, EightyColumnsHaveWhatMatters) {
@@ -246,10 +243,10 @@ TEST(TopText, NoTextOfAMemberMovesTheCursor) {
   view.times[0].of += bad;
   view.decisions[0].primitive += bad;
   view.decisions[0].reason = "C" + bad;
-  view.problems.push_back({"D" + bad, "E" + bad});
+  view.problems.push_back({"code", "D" + bad, "E" + bad});
   const std::string text = TopText(view, {.columns = 200});
   EXPECT_THAT(text, AllOf(Not(HasSubstr("\x1b")), HasSubstr("A?[2J?"), HasSubstr("B?[2J?"),
-                          HasSubstr("C?[2J?"), HasSubstr("! D?[2J?: E?[2J?\n")));
+                          HasSubstr("C?[2J?"), HasSubstr("! D?[2J? E?[2J?\n")));
   EXPECT_EQ(LinesOf(text).size(), LinesOf(TopText(Worked(), {.columns = 200})).size() + 1);
 }
 
@@ -279,6 +276,7 @@ TEST(TopJson, UnknownIsNull) {
   EXPECT_EQ(json["holders"][0]["busy"], .75);
   EXPECT_TRUE(json["holders"][0]["kernel_p99_us"].is_null());
   EXPECT_TRUE(json["holders"][1]["requests_per_s"].is_null());
+  EXPECT_EQ(json["problems"][0]["code"], "member-unreachable");
   EXPECT_EQ(json["problems"][0]["what"], "holder h3");
   EXPECT_TRUE(json["corpora"][1]["name"].is_null());
   EXPECT_EQ(json["decisions"][0]["per_s"], .5);

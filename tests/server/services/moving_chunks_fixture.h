@@ -50,16 +50,19 @@ class MovingChunksTest : public ServicesTest {
     return ctl::Fleet(options, Clock::Real());
   }
 
+  void PutOn(size_t holder, const TestCorpus& corpus) {
+    for (const TestChunk& chunk : corpus.chunks) {
+      const grpc::Status put = Put(*holder_stubs_[holder], corpus.geometry, chunk);
+      EXPECT_TRUE(put.ok() || put.error_code() == grpc::StatusCode::ALREADY_EXISTS);
+    }
+  }
   // Every chunk on each of `holders`, published.
   Corpus LoadOn(const std::string& name, const TestCorpus& corpus,
                 const std::vector<size_t>& holders, const std::string& tenant = "") {
     std::vector<HolderId> names;
     for (const size_t holder : holders) {
       names.push_back({"h" + std::to_string(holder)});
-      for (const TestChunk& chunk : corpus.chunks) {
-        const grpc::Status put = Put(*holder_stubs_[holder], corpus.geometry, chunk);
-        EXPECT_TRUE(put.ok() || put.error_code() == grpc::StatusCode::ALREADY_EXISTS);
-      }
+      PutOn(holder, corpus);
     }
     const grpc::Status published = Publish(*directory_stub_, corpus.Publish(name, tenant, {names}));
     EXPECT_TRUE(published.ok()) << published.error_message();

@@ -1,0 +1,43 @@
+// Gathers the facts of a fleet as ckvctl sees it, and tells their findings.
+
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/ctl/fleet.h"
+#include "client/ctl/fleet/ask_members.h"
+#include "client/ctl/output.h"
+#include "proto/health/findings.h"
+
+namespace ckv::ctl {
+
+// All that a command has seen of a fleet.
+struct FleetSight {
+  std::string directory_address;
+  absl::Status directory;  // whether it answers
+  // Its state. Ask for it after the members: a member whose lease ended meanwhile is not silent.
+  absl::StatusOr<v1::DescribeDirectoryReply> home = absl::UnknownError("not asked");
+  std::vector<MemberReport> members;
+  // The requester that was named, if one was.
+  std::optional<absl::StatusOr<v1::DescribeReply>> requester;
+  std::string requester_address;
+  bool is_of_fleet = true;  // the requester's directory is this one
+};
+
+// Asks the directory, every member, and the requester if one is named. It never fails: who does not
+// answer is a fact.
+FleetSight LookAtFleet(Fleet& fleet);
+FleetFacts FactsOf(const FleetSight& sight);
+
+// A line or two for each finding: what is wrong, and after -> what to do.
+std::string FindingsText(const std::vector<Finding>& findings);
+// [{"code", "severity", "subject", "what", "remedy"}]
+Json FindingsJson(const std::vector<Finding>& findings);
+// StatusOf(findings), with what to do next.
+absl::Status VerdictOf(const std::vector<Finding>& findings);
+
+}  // namespace ckv::ctl

@@ -1,0 +1,76 @@
+#include "server/health/daemon_health.h"
+
+#include <utility>
+
+#include "proto/base/version.h"
+#include "server/health/member_health.h"
+#include "store/disk/disk_room.h"
+
+namespace ckv {
+
+DaemonHealth::DaemonHealth(HealthParts parts)
+    : parts_(std::move(parts)), findings_(std::make_shared<const std::vector<Finding>>()) {
+  if (parts_.directory != nullptr && parts_.make_probe) {
+    probes_ =
+        std::make_unique<MemberProbes>(&parts_.directory->state(), parts_.clock, parts_.make_probe);
+  }
+}
+
+MemberHealth DaemonHealth::OfRole(MemberRole role) const {
+  return role == MemberRole::kHolder ? HealthOf(*parts_.holder, parts_.store_path)
+                                     : HealthOf(*parts_.requester, parts_.clock->Now());
+}
+
+FleetFacts DaemonHealth::Facts() const {
+  FleetFacts facts;
+  const std::string address = parts_.directory_address ? parts_.directory_address() : "";
+  if (parts_.directory != nullptr) {
+    facts = parts_.directory->state().Facts();
+    DirectoryFacts& directory = *facts.directory;
+    directory.address = address;
+    directory.path = parts_.directory->found().path;
+    directory.disk = DiskRoomOf(directory.path);
+    directory.build = BuildText(std::string(Version()), std::string(Commit()));
+    if (const ChangeLog* log = parts_.directory->log(); log != nullptr)
+      directory.refusal = std::string(log->stats().last_error.message());
+    return facts;
+  }
+  if (parts_.holder != nullptr) {
+    MemberFacts self =
+        SelfFacts(parts_.name, MemberRole::kHolder, parts_.address, OfRole(MemberRole::kHolder),
+                  /*refuses=*/!parts_.holder->lease().LiveAt(parts_.clock->Now()));
+    if (parts_.placement != nullptr) {
+      // Whether others have what it lacks is the directory's to say.
+      const PlacementKeeper::Stats placed = parts_.placement->stats();
+      self.placed_count = placed.placed_count;
+      self.lacking_count = placed.lacking_count;
+    }
+    facts.members.push_back(std::move(self));
+  }
+  if (parts_.requester != nullptr) {
+    facts.members.push_back(SelfFacts(parts_.name, MemberRole::kRequester, parts_.address,
+                                      OfRole(MemberRole::kRequester), /*refuses=*/false));
+    RequesterFacts& requester = facts.requester.emplace();
+    requester.address = parts_.address;
+    requester.directory_address = address;
+    requester.hears_directory = !parts_.hears_directory || parts_.hears_directory();
+  }
+  return facts;
+}
+
+std::shared_ptr<const std::vector<Finding>> DaemonHealth::Findings() const {
+  absl::MutexLock lock(&mu_);
+  return findings_;
+}
+
+void DaemonHealth::Tick() {
+  const Instant now = parts_.clock->Now();
+  if (now < next_) return;
+  next_ = now + kPeriod;
+  if (probes_ != nullptr) probes_->Tick();
+  auto findings = std::make_shared<const std::vector<Finding>>(JudgeFleet(WithoutTenants(Facts())));
+  absl::MutexLock lock(&mu_);
+  findings_ = std::move(findings);
+}
+
+}  // namespace ckv

@@ -1,0 +1,165 @@
+// Goal: a daemon tells the directory and its pages what it knows of itself, and a directory notices
+// a member that has a lease and does not answer.
+// Method: probes that answer as the test says; then a directory's and a process' facts.
+
+#include "server/health/daemon_health.h"
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "server/health/member_health.h"
+
+namespace ckv {
+namespace {
+
+using std::chrono::seconds;
+
+// Whether each address answers, and how often it was asked.
+struct Network {
+  std::map<std::string, bool> answers;
+  std::map<std::string, int> asked;
+};
+
+class FakeProbe final : public MemberProbe {
+ public:
+  FakeProbe(Network* network, std::string address)
+      : network_(*network), address_(std::move(address)) {}
+  void Ask() override {
+    ++network_.asked[address_];
+    if (network_.answers[address_]) ++count_;
+  }
+  uint64_t answer_count() const override { return count_; }
+
+ private:
+  Network& network_;
+  const std::string address_;
+  uint64_t count_ = 0;
+};
+
+class MemberProbesTest : public testing::Test {
+ protected:
+  MemberProbesTest() {
+    DirectoryOptions options;
+    options.clock = &clock_;
+    options.lease_ttl_max = std::chrono::hours(1);
+    state_ = std::make_unique<DirectoryState>(options);
+    probes_ = std::make_unique<MemberProbes>(state_.get(), &clock_, [this](const std::string& at) {
+      return std::make_unique<FakeProbe>(&network_, at);
+    });
+  }
+  void Join(const std::string& name) {
+    ASSERT_TRUE(state_
+                    ->Register({.id = {name},
+                                .role = MemberRole::kHolder,
+                                .control_address = name + ":1",
+                                .epoch = {}},
+                               std::chrono::hours(1))
+                    .ok());
+  }
+  void Pass(int count) {
+    for (int i = 0; i < count; ++i) {
+      clock_.Advance(seconds(1));
+      probes_->Tick();
+    }
+  }
+  bool IsSilent() { return state_->Facts().members.at(0).silence == Silence::kToProbe; }
+
+  ManualClock clock_;
+  Network network_;
+  std::unique_ptr<DirectoryState> state_;
+  std::unique_ptr<MemberProbes> probes_;
+};
+
+TEST_F(MemberProbesTest, AMemberThatAnswersIsNotSilent) {
+  network_.answers["h0:1"] = true;
+  Join("h0");
+  Pass(60);
+  EXPECT_FALSE(IsSilent());
+  EXPECT_GE(network_.asked["h0:1"], 20);
+  EXPECT_LE(network_.asked["h0:1"], 40);
+}
+
+TEST_F(MemberProbesTest, ADeafMemberIsFoundAndForgivenWhenItAnswers) {
+  network_.answers["h0:1"] = true;
+  Join("h0");
+  Pass(5);
+  network_.answers["h0:1"] = false;
+  Pass(5);
+  EXPECT_FALSE(IsSilent()) << "a busy host answers late";
+  Pass(15);
+  EXPECT_TRUE(IsSilent());
+  network_.answers["h0:1"] = true;
+  Pass(4);
+  EXPECT_FALSE(IsSilent());
+}
+
+TEST_F(MemberProbesTest, OneThatNeverAnsweredMayBeBehindAFirewall) {
+  Join("h0");
+  Pass(60);
+  EXPECT_FALSE(IsSilent());
+}
+
+TEST_F(MemberProbesTest, AnotherLifeBeginsWithACleanSheet) {
+  network_.answers["h0:1"] = true;
+  Join("h0");
+  Pass(5);
+  network_.answers["h0:1"] = false;
+  Pass(20);
+  ASSERT_TRUE(IsSilent());
+  Join("h0");
+  Pass(1);
+  EXPECT_FALSE(IsSilent());
+}
+
+TEST(MemberHealth, OfAProcessHasItsBuildItsClockAndItsFiles) {
+  const MemberHealth health = ProcessHealth();
+  EXPECT_FALSE(health.build.empty());
+  EXPECT_GT(health.wall_clock_ms, uint64_t{1'600'000'000'000});
+  EXPECT_GE(health.open_file_count, 3u);
+  EXPECT_GT(health.wire_version_max, 0u);
+  EXPECT_LE(health.wire_version_min, health.wire_version_max);
+}
+
+TEST(DaemonHealth, ADirectoryTellsOfTheFleetWithoutTheNamesOfTenants) {
+  DirectoryOptions options;
+  options.first_epoch = 1000;
+  const auto opened = DurableDirectory::Open(options, {});
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  DirectoryState& state = (*opened)->state();
+  Corpus corpus;
+  corpus.name = "secret";
+  corpus.tenant = "acme";
+  corpus.geometry = {.model = "m",
+                     .revision = "r",
+                     .layers = 1,
+                     .d_qk = 576,
+                     .d_v = 512,
+                     .d_rope = 64,
+                     .softmax_scale = 0.1f};
+  ChunkPlacement& chunk = corpus.chunks.emplace_back();
+  chunk.id.bytes[0] = std::byte{1};
+  chunk.token_count = 5;
+  chunk.holders = {{"h0"}};
+  const auto published = state.Publish(corpus, false, 0);
+  ASSERT_TRUE(published.ok()) << published.status();
+  HealthParts parts;
+  parts.directory = opened->get();
+  parts.directory_address = [] { return std::string("10.0.0.1:7400"); };
+  DaemonHealth health(std::move(parts));
+  EXPECT_TRUE(health.Findings()->empty()) << "nothing was looked at";
+  health.Tick();
+  bool is_told = false;
+  for (const Finding& finding : *health.Findings()) {
+    EXPECT_EQ((finding.subject + finding.what + finding.remedy).find("secret"), std::string::npos);
+    is_told |= finding.code == FindingCode::kCorpusChunksMissing;
+  }
+  EXPECT_TRUE(is_told);
+  ASSERT_EQ(health.Facts().corpora.size(), 1u);
+  EXPECT_EQ(health.Facts().corpora[0].name, "secret") << "for the operator";
+}
+
+}  // namespace
+}  // namespace ckv

@@ -1,0 +1,78 @@
+// Goal: a holder tells its directory which placed chunks it lacks, once for each change, and
+// nothing that was moved or dropped. Method: the keeper before a real DirectoryState; chunks go and
+// come back as the test says.
+
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "server/upkeep/placement_keeper.h"
+#include "tests/server/upkeep/placement_fixture.h"
+
+namespace ckv {
+namespace {
+
+using test::PlacementKeeperTest;
+
+TEST_F(PlacementKeeperTest, AHolderThatComesBackEmptySaysSo) {
+  Publish("a", 6, 1);
+  const Corpus whole = **directory->state().Get("a", "");
+  for (const ChunkPlacement& chunk : whole.chunks) Lose(chunk.id);
+  StartHolder();
+  Join();
+  ASSERT_TRUE(AwaitRounds(1));
+  EXPECT_EQ(source.lacking().size(), 3u) << "chunks 0, 2 and 4";
+  EXPECT_EQ(keeper->stats().placed_count, 3u);
+  EXPECT_EQ(keeper->stats().lacking_count, 3u);
+  const FleetFacts facts = directory->state().Facts();
+  ASSERT_EQ(facts.members.size(), 1u);
+  EXPECT_EQ(facts.members[0].lacking_count, 3u);
+  EXPECT_EQ(facts.members[0].sole_count, 3u);
+  // Another lease begins with nothing told.
+  Join();
+  ASSERT_TRUE(AwaitRounds(2));
+  EXPECT_EQ(source.lacking_count(), 2u);
+  EXPECT_EQ(directory->state().Facts().members[0].lacking_count, 3u);
+}
+
+TEST_F(PlacementKeeperTest, ALossIsToldOnceAndSoIsItsRepair) {
+  Publish("a", 6, 1);
+  const Corpus whole = **directory->state().Get("a", "");
+  StartHolder();
+  Join();
+  ASSERT_TRUE(AwaitRounds(1));
+  EXPECT_EQ(source.lacking_count(), 0u) << "nothing is lacking";
+  Lose(whole.chunks[2].id);
+  Renew();
+  ASSERT_TRUE(AwaitRounds(2));
+  EXPECT_EQ(source.lacking(), std::vector<ChunkId>{whole.chunks[2].id});
+  Lose(whole.chunks[1].id);  // of h1: nobody asks this holder for it
+  Renew();
+  Lose(whole.chunks[4].id);
+  Renew();
+  ASSERT_TRUE(AwaitRounds(3));
+  EXPECT_EQ(source.lacking().size(), 2u);
+  Restore(whole.chunks[2].id);
+  Restore(whole.chunks[4].id);
+  Renew();
+  ASSERT_TRUE(AwaitRounds(4));
+  EXPECT_TRUE(source.lacking().empty());
+  EXPECT_EQ(source.lacking_count(), 3u);
+  EXPECT_EQ(keeper->stats().lacking_count, 0u);
+}
+
+TEST_F(PlacementKeeperTest, AChunkThatWasMovedAwayIsNoLoss) {
+  Publish("a", 6, 1);
+  const Corpus whole = **directory->state().Get("a", "");
+  StartHolder();
+  Join();
+  ASSERT_TRUE(AwaitRounds(1));
+  Publish("a", 6, 1, "h7");
+  for (const ChunkPlacement& chunk : whole.chunks) Lose(chunk.id);
+  Renew();
+  ASSERT_TRUE(AwaitRounds(2));
+  EXPECT_EQ(source.lacking_count(), 0u);
+  EXPECT_EQ(keeper->stats().placed_count, 0u);
+}
+
+}  // namespace
+}  // namespace ckv
