@@ -336,6 +336,20 @@ absl::StatusOr<ProcessFacts> FromProto(const v1::ProcessFacts& message) {
   return facts;
 }
 
+absl::StatusOr<ExtraKeys> FromProto(const google::protobuf::RepeatedPtrField<v1::ExtraKey>& keys,
+                                    uint64_t token_count) {
+  ExtraKeys taken;
+  if (static_cast<size_t>(keys.size()) > kExtraKeysMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d extra keys, limit %d", keys.size(), kExtraKeysMax));
+  }
+  for (const v1::ExtraKey& key : keys) {
+    taken.push_back(
+        {.begin = key.begin(), .token_count = key.token_count(), .digest = key.digest()});
+  }
+  return SortExtraKeys(std::move(taken), token_count);
+}
+
 std::string Int32sToBytes(std::span<const int32_t> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
 }

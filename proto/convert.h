@@ -14,6 +14,7 @@
 #include "proto/base/latency_histogram.h"
 #include "proto/corpus.h"
 #include "proto/corpus_part.h"
+#include "proto/extra_keys.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
 #include "proto/process_facts.h"
@@ -23,6 +24,11 @@ namespace ckv {
 v1::Geometry ToProto(const Geometry& geometry);
 //   InvalidArgument     ValidateGeometry refuses it, or an enum value is unknown.
 absl::StatusOr<Geometry> FromProto(const v1::Geometry& message);
+
+// Returns the extra keys of a chunk or a prompt of `token_count` tokens, sorted.
+//   InvalidArgument     there are too many, or SortExtraKeys refuses them.
+absl::StatusOr<ExtraKeys> FromProto(const google::protobuf::RepeatedPtrField<v1::ExtraKey>& keys,
+                                    uint64_t token_count);
 
 v1::ChunkPlacement ToProto(const PromptChunk& chunk);
 v1::Corpus ToProto(const Corpus& corpus);

@@ -185,8 +185,6 @@ absl::StatusOr<ChunkPut> ChunkStore::Begin(ChunkInfo info, const Geometry& geome
 absl::StatusOr<ChunkPut> ChunkStore::TryBegin(ChunkInfo info, const Geometry& geometry,
                                               std::string_view tenant, uint64_t bytes) {
   const ChunkId id = info.id;
-  const uint32_t token_count = info.token_count();
-  const bool is_sealed = !info.seal.IsZero();
   const auto begin = [&] { return table_.Begin(info, geometry, tenant); };
   // A chunk that is there needs no room, whatever else it is refused for.
   auto memory = table_.Contains(id) ? begin() : WithRoom(bytes, begin);
@@ -198,8 +196,7 @@ absl::StatusOr<ChunkPut> ChunkStore::TryBegin(ChunkInfo info, const Geometry& ge
   if (!memory.ok()) return memory.status();
   std::optional<ChunkFileWriter> file;
   if (folder_ != nullptr) {
-    CKV_ASSIGN_OR_RETURN(ChunkFileWriter begun,
-                         folder_->Begin(geometry, tenant, token_count, is_sealed));
+    CKV_ASSIGN_OR_RETURN(ChunkFileWriter begun, folder_->Begin(info, geometry, tenant));
     file.emplace(std::move(begun));
   }
   return ChunkPut(this, *std::move(memory), std::move(file), std::string(tenant), id, bytes);
@@ -214,9 +211,7 @@ absl::Status ChunkStore::MakeDurable(const ChunkId& id, const Geometry& geometry
   // Dropped since it was found to be there.
   if (!pin.ok()) return absl::AbortedError("the chunk was dropped just now: put it once more");
   const Chunk& chunk = pin->chunk();
-  CKV_ASSIGN_OR_RETURN(
-      ChunkFileWriter file,
-      folder_->Begin(geometry, tenant, chunk.info().token_count(), !chunk.info().seal.IsZero()));
+  CKV_ASSIGN_OR_RETURN(ChunkFileWriter file, folder_->Begin(chunk.info(), geometry, tenant));
   for (uint32_t l = 0; l < geometry.layers; ++l)
     CKV_RETURN_IF_ERROR(file.Write(l, 0, chunk.layer(l)));
   CKV_RETURN_IF_ERROR(folder_->ForgetFacts(id));

@@ -199,8 +199,7 @@ class ChunkStore::Verifier {
     if (!facts) return absl::NotFoundError("the chunk was dropped just now");
     const std::string& tenant = facts->readers.front();
     CKV_ASSIGN_OR_RETURN(ChunkFileWriter file,
-                         store_.folder_->Begin(chunk.geometry(), tenant, what_.token_count,
-                                               !chunk.info().seal.IsZero()));
+                         store_.folder_->Begin(chunk.info(), chunk.geometry(), tenant));
     for (uint32_t layer = 0; layer < chunk.geometry().layers; ++layer)
       CKV_RETURN_IF_ERROR(file.Write(layer, 0, chunk.layer(layer)));
     return std::move(file).Commit(chunk, tenant);

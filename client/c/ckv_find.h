@@ -10,12 +10,15 @@ extern "C" {
 
 typedef struct ckv_find_call {
   size_t struct_size;
-  const int32_t* tokens;  // [token_count], the whole prompt
-  uint32_t token_count;   // at most 2^20
-  uint32_t reserved;
+  const int32_t* tokens;     // [token_count], the whole prompt; none is negative
+  uint32_t token_count;      // at most 2^20
+  uint32_t extra_key_count;  // the length of extra_keys
   // A corpus of the model that is meant. If NULL, chunks may be of any model, but all of the same.
   const ckv_corpus* model_of;
   uint64_t timeout_ns;
+  // The prompt's pictures, sounds and adapters, counted from its first token. A chunk is found only
+  // where it was put with the same keys. A prompt without any finds no chunk of a picture.
+  const ckv_extra_key* extra_keys;
 } ckv_find_call;
 
 // The outcome of ckv_find. The library writes all of it.
@@ -38,7 +41,8 @@ typedef struct ckv_find_report {
 // To attend what was found from the prompt's other tokens, pass ckv_found_spans' offsets to
 // ckv_part.
 //   NOT_FOUND            no chunk was found. Or nobody holds one of them any more: find again.
-//   INVALID_ARGUMENT     also: too many tokens, or chunks of several models are found.
+//   INVALID_ARGUMENT     also: too many tokens, one that is negative, an extra key that does not
+//                        fit, or chunks of several models are found.
 //   UNAVAILABLE, DEADLINE_EXCEEDED  as ckv_resolve.
 //   UNIMPLEMENTED        the directory is of an earlier build.
 ckv_status ckv_find(ckv_requester* requester, const ckv_find_call* call, ckv_corpus** corpus,

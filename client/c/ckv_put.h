@@ -41,7 +41,7 @@ typedef struct ckv_put_target {
 // One chunk, before its rows are there.
 typedef struct ckv_put_chunk {
   size_t struct_size;
-  const int32_t* token_ids;  // [token_count], copied
+  const int32_t* token_ids;  // [token_count], none negative; copied
   uint32_t token_count;      // 1 to 2^20
   // Not 0: its rows were computed alone at position 0, and prompts find it anywhere. Otherwise it
   // follows the one before it in this put that is not standalone, or the target's parent.
@@ -49,6 +49,11 @@ typedef struct ckv_put_chunk {
   // The position of the first token, if the chunk has no parent. That of any other follows from its
   // parent, and is checked if it is not 0.
   uint64_t position;
+  // [extra_key_count], counted from this chunk's first token. A picture that began in the chunk
+  // before is a key of this one too, with a negative begin.
+  const ckv_extra_key* extra_keys;
+  uint32_t extra_key_count;
+  uint32_t reserved;
 } ckv_put_chunk;
 
 // The outcome of a put. The library writes all of it.
@@ -77,7 +82,8 @@ uint32_t ckv_put_row_bytes(const ckv_put* put);
 // rows at once: token_count x layers x row_bytes. After an error another chunk may
 // be begun; the one before it may be ended by then.
 //   FAILED_PRECONDITION  rows of the chunk before it are missing.
-//   INVALID_ARGUMENT     also: the position is not the one that follows.
+//   INVALID_ARGUMENT     also: the position is not the one that follows, or a token id is negative.
+//                        Or an extra key shapes no token of the chunk, is there twice or too long.
 //   RESOURCE_EXHAUSTED   the rows do not fit bytes_max.
 ckv_status ckv_put_add_chunk(ckv_put* put, const ckv_put_chunk* chunk);
 

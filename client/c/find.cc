@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "client/c/caller_values.h"
 #include "client/c/ckv_find.h"
 #include "client/c/handles.h"
 #include "client/c/last_error.h"
@@ -17,7 +18,6 @@ namespace {
 
 absl::Status CheckCall(const ckv_find_call& call) {
   if (call.token_count > 0 && call.tokens == nullptr) return Missing("tokens");
-  if (call.reserved != 0) return absl::InvalidArgumentError("ckv_find_call: reserved is not 0");
   if (call.token_count <= kCoveredTokenCountMax) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrFormat("token_count: %d, limit %d", call.token_count, kCoveredTokenCountMax));
@@ -29,6 +29,8 @@ absl::StatusOr<PromptCover> Cover(ckv_requester& requester, const ckv_find_call&
                     .tenant = requester.tenant,
                     .model = {},
                     .deadline = deadline};
+  CKV_ASSIGN_OR_RETURN(const ExtraKeys keys, ExtraKeysFrom(call.extra_keys, call.extra_key_count));
+  prompt.extra_keys = keys;
   if (call.model_of != nullptr) prompt.model = ModelFingerprint(call.model_of->corpus->geometry);
   CKV_ASSIGN_OR_RETURN(PromptCover cover, requester.requester->CoverPrompt(prompt));
   if (cover.spans.empty()) {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "client/c/caller_values.h"
 #include "client/c/ckv_put.h"
-#include "client/c/geometry_of.h"
 #include "client/c/handles.h"
 #include "client/c/last_error.h"
 #include "client/c/struct_size.h"
@@ -118,10 +118,14 @@ extern "C" ckv_status ckv_put_add_chunk(ckv_put* put, const ckv_put_chunk* chunk
           "token_count: %d, limit %d", taken.token_count, ckv::kChunkTokenCountMax));
     }
     if (taken.token_count > 0 && taken.token_ids == nullptr) return ckv::c::Missing("token_ids");
+    if (taken.reserved != 0) return absl::InvalidArgumentError("ckv_put_chunk: reserved is not 0");
+    CKV_ASSIGN_OR_RETURN(ckv::ExtraKeys keys,
+                         ckv::c::ExtraKeysFrom(taken.extra_keys, taken.extra_key_count));
     return put->writer->AddChunk(
         {.token_ids = {taken.token_ids, taken.token_ids + taken.token_count},
          .standalone = taken.standalone != 0,
-         .position = taken.position});
+         .position = taken.position,
+         .extra_keys = std::move(keys)});
   });
 }
 

@@ -163,9 +163,10 @@ absl::StatusOr<PromptCover> DirectoryView::CoverPrompt(const PromptCall& call) {
   CKV_ASSIGN_OR_RETURN(const TenantKey key, TenantKeyOf(call.tenant, call.deadline));
   if (!key.IsZero()) keys.push_back(key);
   keys.push_back(TenantKey());  // shared chunks, and those of builds before
-  return ckv::CoverPrompt(call.tokens, keys, [&](std::span<const uint64_t> heads) {
+  const auto find = [&](std::span<const uint64_t> heads) {
     return directory_->FindPrompt(heads, call.model, call.tenant, call.deadline);
-  });
+  };
+  return ckv::CoverPrompt(call.tokens, keys, find, call.extra_keys);
 }
 
 void DirectoryView::Forget(std::string_view name) {

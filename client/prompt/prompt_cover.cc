@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
+#include "proto/token_id.h"
 #include "store/memory/chunk_id.h"
 #include "store/memory/token_print.h"
 
@@ -33,10 +34,11 @@ static_assert(kPromptPlaceCountMax < (1u << 29));
 class Cover {
  public:
   Cover(std::span<const int32_t> tokens, std::span<const TenantKey> keys,
-        const std::vector<TokenPrints>& prints, std::vector<PromptChunk> chunks,
-        const Geometry& geometry)
+        std::span<const ExtraKey> extra_keys, const std::vector<TokenPrints>& prints,
+        std::vector<PromptChunk> chunks, const Geometry& geometry)
       : tokens_(tokens),
         keys_(keys),
+        extra_keys_(extra_keys),
         prints_(prints),
         chunks_(std::move(chunks)),
         fingerprint_(ModelFingerprint(geometry)) {}
@@ -64,6 +66,7 @@ class Cover {
 
   const std::span<const int32_t> tokens_;
   const std::span<const TenantKey> keys_;
+  const std::span<const ExtraKey> extra_keys_;  // sorted
   const std::vector<TokenPrints>& prints_;
   const std::vector<PromptChunk> chunks_;
   const ChunkId fingerprint_;
@@ -154,7 +157,8 @@ bool Cover::MarkFalse(std::span<const Place* const> places) {
   for (const Place* const place : places) {
     const PromptChunk& chunk = ChunkOf(*place);
     const ChunkId plain = ComputeChunkId(fingerprint_, chunk.parent, chunk.position,
-                                         tokens_.subspan(place->begin, chunk.token_count));
+                                         tokens_.subspan(place->begin, chunk.token_count),
+                                         ExtraKeysOf(extra_keys_, place->begin, EndOf(*place)));
     if (SealedChunkId(plain, SealOf(plain, keys_[place->key])) == chunk.id) continue;
     places_[place - places_.data()].is_false = 1;
     has_false = true;
@@ -206,18 +210,23 @@ uint64_t PromptCover::token_count() const {
 }
 
 absl::StatusOr<PromptCover> CoverPrompt(std::span<const int32_t> tokens,
-                                        std::span<const TenantKey> keys, FindHeads find) {
+                                        std::span<const TenantKey> keys, FindHeads find,
+                                        std::span<const ExtraKey> extra_keys) {
   CKV_CHECK(!keys.empty() && keys.size() <= 2);
   if (tokens.size() > kCoveredTokenCountMax) {
     return absl::InvalidArgumentError(
         absl::StrFormat("a prompt of %d tokens, limit %d", tokens.size(), kCoveredTokenCountMax));
   }
+  CKV_RETURN_IF_ERROR(CheckTokenIds("tokens", tokens));
+  CKV_ASSIGN_OR_RETURN(
+      const ExtraKeys sorted,
+      SortExtraKeys(ExtraKeys(extra_keys.begin(), extra_keys.end()), tokens.size()));
   if (tokens.size() < kHeadTokens) return NothingOf(tokens);
   std::vector<TokenPrints> prints;
   std::vector<std::vector<uint64_t>> heads;
   std::vector<uint64_t> all;
   for (const TenantKey& key : keys) {
-    heads.push_back(prints.emplace_back(tokens, key).Heads());
+    heads.push_back(prints.emplace_back(tokens, key, sorted).Heads());
     all.insert(all.end(), heads.back().begin(), heads.back().end());
   }
   CKV_ASSIGN_OR_RETURN(PromptChunks found, find(all));
@@ -232,7 +241,7 @@ absl::StatusOr<PromptCover> CoverPrompt(std::span<const int32_t> tokens,
   std::sort(found.chunks.begin(), found.chunks.end(),
             [](const PromptChunk& a, const PromptChunk& b) { return a.id < b.id; });
   found.chunks.erase(std::unique(found.chunks.begin(), found.chunks.end()), found.chunks.end());
-  Cover cover(tokens, keys, prints, std::move(found.chunks), found.models[0]);
+  Cover cover(tokens, keys, sorted, prints, std::move(found.chunks), found.models[0]);
   const bool has_all = cover.FindPlaces(heads);
   std::vector<const Place*> best = cover.Best();
   bool has_false = cover.MarkFalse(best);

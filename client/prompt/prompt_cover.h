@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
+#include "proto/extra_keys.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
 
@@ -56,6 +57,8 @@ struct PromptCall {
   // The model of the chunks. If unset, they may be of any model, but all of the same.
   std::optional<ChunkId> model;
   Instant deadline;
+  // Its pictures and the like, in any order, counted from the first token.
+  std::span<const ExtraKey> extra_keys = {};
 };
 
 inline constexpr size_t kCoveredTokenCountMax = size_t{1} << 20;
@@ -76,12 +79,17 @@ using FindHeads = absl::FunctionRef<absl::StatusOr<PromptChunks>(std::span<const
 // `keys` are those that ids may be made with, at most two: the tenant's and the zero key. `find` is
 // called once, unless the prompt is shorter than kHeadTokens.
 //
+// `extra_keys` are those of the prompt, in any order. A chunk is found only where the prompt has
+// exactly its keys, each as far from its first token.
+//
 // Chunks of fewer than kHeadTokens are not found, nor are parts of chunks. The ids of all spans are
 // computed and compared, so a false print in the answer of `find` only costs time.
-//   InvalidArgument     too many tokens, or the chunks that are found are of several models.
+//   InvalidArgument     too many tokens, one that is no token id, extra keys that do not fit, or
+//                       the chunks that are found are of several models.
 //   Errors of `find`.
 // Cost: some 40 ns a token and key, and SHA-256 over the covered tokens.
 absl::StatusOr<PromptCover> CoverPrompt(std::span<const int32_t> tokens,
-                                        std::span<const TenantKey> keys, FindHeads find);
+                                        std::span<const TenantKey> keys, FindHeads find,
+                                        std::span<const ExtraKey> extra_keys = {});
 
 }  // namespace ckv

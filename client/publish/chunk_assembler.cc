@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
 #include "proto/corpus.h"
+#include "proto/token_id.h"
 #include "store/memory/chunk_id.h"
 #include "store/memory/token_print.h"
 
@@ -27,6 +28,8 @@ absl::StatusOr<std::unique_ptr<ChunkAssembler>> ChunkAssembler::Begin(const Geom
     return absl::InvalidArgumentError(
         absl::StrFormat("a chunk of %d tokens; it must have 1 to %d", tokens, kChunkTokenCountMax));
   }
+  CKV_RETURN_IF_ERROR(CheckTokenIds("token_ids", inputs.token_ids));
+  CKV_ASSIGN_OR_RETURN(inputs.extra_keys, SortExtraKeys(std::move(inputs.extra_keys), tokens));
   const uint64_t bytes = tokens * geometry.token_bytes();
   if (bytes > bytes_max) {
     return absl::ResourceExhaustedError(absl::StrFormat(
@@ -65,13 +68,15 @@ absl::StatusOr<AssembledChunk> ChunkAssembler::Finish() {
                         filled_[layer], layer_bytes_, layer));
   }
   AssembledChunk assembled;
-  assembled.print = PrintOf(inputs_.token_ids, inputs_.key);
+  assembled.print = PrintOf(inputs_.token_ids, inputs_.key, inputs_.extra_keys);
   SourceChunk& chunk = assembled.chunk;
   chunk.info.parent = inputs_.parent;
   chunk.info.position = inputs_.position;
   chunk.info.token_ids = std::move(inputs_.token_ids);
-  const ChunkId plain = ComputeChunkId(ModelFingerprint(geometry_), chunk.info.parent,
-                                       chunk.info.position, chunk.info.token_ids);
+  chunk.info.extra_keys = std::move(inputs_.extra_keys);
+  const ChunkId plain =
+      ComputeChunkId(ModelFingerprint(geometry_), chunk.info.parent, chunk.info.position,
+                     chunk.info.token_ids, chunk.info.extra_keys);
   chunk.info.seal = SealOf(plain, inputs_.key);
   chunk.info.id = SealedChunkId(plain, chunk.info.seal);
   chunk.rows = [rows = rows_.get(), bytes = layer_bytes_](uint32_t layer) {

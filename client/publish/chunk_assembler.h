@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/publish/chunk_source.h"
+#include "proto/extra_keys.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
 
@@ -22,6 +23,7 @@ struct ChunkInputs {
   uint64_t position = 0;  // canonical position of the first token
   std::vector<int32_t> token_ids;
   TenantKey key = {};  // the key of the corpus' tenant (Publisher::KeyOf); zero makes a plain id
+  ExtraKeys extra_keys = {};  // counted from the first token, in any order
 };
 
 // A whole chunk, and the print by which prompts find it.
@@ -35,7 +37,8 @@ struct AssembledChunk {
 class ChunkAssembler {
  public:
   // Takes the memory at once, so that a put that cannot end does not begin.
-  //   InvalidArgument     there are no tokens, or more than kChunkTokenCountMax.
+  //   InvalidArgument     there are no tokens, or more than kChunkTokenCountMax, or one is no token
+  //                       id. Or an extra key does not fit (SortExtraKeys).
   //   ResourceExhausted   the rows take more than `bytes_max`.
   static absl::StatusOr<std::unique_ptr<ChunkAssembler>> Begin(const Geometry& geometry,
                                                                ChunkInputs inputs,

@@ -8,6 +8,8 @@
 #include "client/grpc/grpc_status.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
+#include "proto/extra_keys.h"
+#include "proto/token_id.h"
 #include "store/memory/chunk_table.h"
 
 namespace ckv {
@@ -28,6 +30,7 @@ v1::PutChunkRequest HeaderOf(const HolderCalls& calls, const ChunkInfo& info) {
   header.set_position(info.position);
   header.set_tenant(calls.tenant);
   header.set_token_ids(Int32sToBytes(info.token_ids));
+  header.set_extra_keys(EncodeExtraKeys(info.extra_keys));
   for (const uint64_t checksum : info.layer_checksums) header.add_layer_checksums(checksum);
   return request;
 }
@@ -92,7 +95,9 @@ absl::StatusOr<ChunkInfo> AskForChunk(const HolderCalls& calls, const ChunkId& i
   }
   CKV_ASSIGN_OR_RETURN(info.seal, ChunkSeal::FromBytes(reply.seal()));
   info.position = reply.position();
-  CKV_ASSIGN_OR_RETURN(info.token_ids, Int32sFromBytes(reply.token_ids(), kChunkTokenCountMax));
+  CKV_ASSIGN_OR_RETURN(info.token_ids,
+                       TokenIdsFromBytes("token_ids", reply.token_ids(), kChunkTokenCountMax));
+  CKV_ASSIGN_OR_RETURN(info.extra_keys, DecodeExtraKeys(reply.extra_keys(), info.token_ids.size()));
   info.layer_checksums.assign(reply.layer_checksums().begin(), reply.layer_checksums().end());
   return info;
 }

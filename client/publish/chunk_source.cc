@@ -24,7 +24,8 @@ void MemorySource::Add(SourceChunk chunk, const TokenPrint& print) {
                      .position = info.position,
                      .token_count = info.token_count(),
                      .seal = info.seal,
-                     .print = print});
+                     .print = print,
+                     .extra_keys = info.extra_keys});
   held_.push_back(std::move(chunk));
 }
 

@@ -30,8 +30,9 @@ struct PlannedChunk {
   ChunkId parent;
   uint64_t position = 0;
   uint32_t token_count = 0;
-  ChunkSeal seal = {};    // zero if its id is plain
-  TokenPrint print = {};  // by which prompts find it; unset if it has too few tokens
+  ChunkSeal seal = {};        // zero if its id is plain
+  TokenPrint print = {};      // by which prompts find it; unset if it has too few tokens
+  ExtraKeys extra_keys = {};  // as ChunkInfo::extra_keys
 };
 
 // One thread at a time. It holds the token ids of all chunks, 4 bytes a token, and rows as each

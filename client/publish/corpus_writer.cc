@@ -63,6 +63,7 @@ absl::Status CorpusWriter::AddChunk(WriteChunk chunk) {
   ChunkInputs inputs;
   inputs.key = key_;
   inputs.token_ids = std::move(chunk.token_ids);
+  inputs.extra_keys = std::move(chunk.extra_keys);
   if (!chunk.standalone) {
     inputs.parent = parent_;
     inputs.position = parent_.IsZero() ? chunk.position : position_;

@@ -27,6 +27,24 @@ std::vector<int32_t> TextFrom(const ChunkSource& source, uint32_t first) {
   return text;
 }
 
+// Their extra keys, sorted, counted from the text's first token.
+ExtraKeys KeysFrom(const ChunkSource& source, uint32_t first) {
+  const std::span<const PlannedChunk> chunks = source.chunks();
+  ExtraKeys keys;
+  int64_t begin = 0;
+  for (uint32_t i = first; i < chunks.size(); ++i) {
+    if (i > first && chunks[i].parent != chunks[i - 1].id) break;
+    for (ExtraKey key : chunks[i].extra_keys) {
+      if (key.token_count != 0) key.begin += begin;
+      keys.push_back(std::move(key));
+    }
+    begin += chunks[i].token_count;
+  }
+  std::sort(keys.begin(), keys.end());
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());  // those of several chunks
+  return keys;
+}
+
 // One text that is put, against the chunks of the corpus.
 class Overlap {
  public:
@@ -35,7 +53,10 @@ class Overlap {
       : fingerprint_(ModelFingerprint(corpus.geometry)),
         position_(source.chunks()[first].position),
         text_(TextFrom(source, first)),
-        head_(PrintOf(std::span(text_).first(std::min(text_.size(), kHeadTokens)), key).head),
+        keys_(KeysFrom(source, first)),
+        head_(PrintOf(std::span(text_).first(std::min(text_.size(), kHeadTokens)), key,
+                      ExtraKeysOf(keys_, 0, std::min(text_.size(), kHeadTokens)))
+                  .head),
         key_(key),
         ask_(ask) {
     for (const ChunkPlacement& chunk : corpus.chunks) followed_.insert(chunk.parent);
@@ -44,7 +65,7 @@ class Overlap {
   uint64_t position() const { return position_; }
   size_t text_size() const { return text_.size(); }
 
-  // Whether the chunk has the text's tokens, as far as both go.
+  // Whether the chunk has the text's tokens and extra keys, as far as both go.
   absl::StatusOr<bool> IsWith(const ChunkPlacement& chunk) const {
     if (chunk.token_count == 0 || chunk.position > position_) return false;
     if (position_ - chunk.position >= chunk.token_count) return false;
@@ -61,22 +82,26 @@ class Overlap {
   bool BeginsWith(const ChunkPlacement& chunk) const {
     const auto tokens = std::span(text_).first(chunk.token_count);
     if (chunk.print.head != 0 && chunk.print.head != head_) return false;  // spares the hash
-    const ChunkId plain = ComputeChunkId(fingerprint_, chunk.parent, position_, tokens);
+    const ChunkId plain = ComputeChunkId(fingerprint_, chunk.parent, position_, tokens,
+                                         ExtraKeysOf(keys_, 0, tokens.size()));
     return SealedChunkId(plain, SealOf(plain, key_)) == chunk.id;
   }
 
   absl::StatusOr<bool> IsWithin(const ChunkPlacement& chunk) const {
-    CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ask_(chunk));
+    CKV_ASSIGN_OR_RETURN(const ChunkText told, ask_(chunk));
+    const std::vector<int32_t>& tokens = told.token_ids;
     const size_t skipped = position_ - chunk.position;
     if (tokens.size() <= skipped) return false;
     const size_t count = std::min(tokens.size() - skipped, text_.size());
     return std::equal(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(count),
-                      tokens.begin() + static_cast<std::ptrdiff_t>(skipped));
+                      tokens.begin() + static_cast<std::ptrdiff_t>(skipped)) &&
+           ExtraKeysOf(keys_, 0, count) == ExtraKeysOf(told.extra_keys, skipped, skipped + count);
   }
 
   const ChunkId fingerprint_;
   const uint64_t position_;
   const std::vector<int32_t> text_;
+  const ExtraKeys keys_;
   const uint64_t head_;                    // 0 if the text has too few tokens
   absl::flat_hash_set<ChunkId> followed_;  // chunks of the corpus that others follow
   const TenantKey& key_;
@@ -88,7 +113,7 @@ class Overlap {
 AskForTokens AskHolders(std::vector<Member> holders, const Geometry& geometry, std::string tenant,
                         Clock* clock, Instant deadline) {
   return [holders = std::move(holders), geometry, tenant = std::move(tenant), clock,
-          deadline](const ChunkPlacement& chunk) -> absl::StatusOr<std::vector<int32_t>> {
+          deadline](const ChunkPlacement& chunk) -> absl::StatusOr<ChunkText> {
     absl::Status error = absl::UnavailableError("none of its holders is alive");
     for (const Member& holder : holders) {
       const auto& on = chunk.holders;
@@ -96,7 +121,7 @@ AskForTokens AskHolders(std::vector<Member> holders, const Geometry& geometry, s
       const auto stub = ConnectHolder(holder);
       absl::StatusOr<ChunkInfo> info =
           AskForChunk({*stub, holder, geometry, tenant, *clock, deadline}, chunk.id);
-      if (info.ok()) return std::move(info->token_ids);
+      if (info.ok()) return ChunkText{std::move(info->token_ids), std::move(info->extra_keys)};
       error = info.status();
     }
     return absl::UnavailableError(

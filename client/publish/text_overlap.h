@@ -13,11 +13,18 @@
 #include "client/publish/chunk_source.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
+#include "proto/extra_keys.h"
 
 namespace ckv {
 
-// Returns the token ids of a chunk of the corpus. Chunks that are asked about are few.
-using AskForTokens = std::function<absl::StatusOr<std::vector<int32_t>>(const ChunkPlacement&)>;
+// The inputs of a chunk that tell texts apart, as in ChunkInfo.
+struct ChunkText {
+  std::vector<int32_t> token_ids;
+  ExtraKeys extra_keys = {};
+};
+
+// Returns the text of a chunk of the corpus. Chunks that are asked about are few.
+using AskForTokens = std::function<absl::StatusOr<ChunkText>(const ChunkPlacement&)>;
 
 // Asks the chunk's holders, as far as they are among `holders`, one after another.
 //   Unavailable         none of them is alive or has it.
@@ -26,9 +33,9 @@ AskForTokens AskHolders(std::vector<Member> holders, const Geometry& geometry, s
 
 // Refuses chunks that double a text: queries would see its rows twice. A text of `source` begins
 // with one of chunks `fresh`. It is doubled if a chunk of the corpus covers its first position and
-// has the same tokens, as far as both go. Chunks that follow a chunk of the corpus double none
-// (NewChunks). A whole text of less than kHeadTokens tokens with which a longer one begins is a
-// text of its own.
+// has the same tokens and extra keys, as far as both go. Chunks that follow a chunk of the corpus
+// double none (NewChunks). A whole text of less than kHeadTokens tokens with which a longer one
+// begins is a text of its own.
 //
 // The corpus' prints find candidates. A chunk that is not longer than the text is told by its id. A
 // longer one is asked for. `key` makes the corpus' ids.

@@ -11,6 +11,7 @@
 #include "proto/base/status.h"
 #include "proto/convert.h"
 #include "proto/corpus.h"
+#include "proto/token_id.h"
 
 namespace ckv {
 namespace {
@@ -74,7 +75,9 @@ absl::Status PutStream::TakeTarget(const v1::PutTarget& target) {
 
 absl::Status PutStream::TakeChunk(const v1::PutChunk& chunk) {
   WriteChunk next;
-  CKV_ASSIGN_OR_RETURN(next.token_ids, Int32sFromBytes(chunk.token_ids(), kChunkTokenCountMax));
+  CKV_ASSIGN_OR_RETURN(next.token_ids,
+                       TokenIdsFromBytes("put: token_ids", chunk.token_ids(), kChunkTokenCountMax));
+  CKV_ASSIGN_OR_RETURN(next.extra_keys, FromProto(chunk.extra_keys(), next.token_ids.size()));
   next.standalone = chunk.standalone();
   next.position = chunk.position();
   CKV_RETURN_IF_ERROR(writer_->AddChunk(std::move(next)));

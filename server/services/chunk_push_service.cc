@@ -11,6 +11,7 @@
 #include "proto/base/status.h"
 #include "proto/base/stripe.h"
 #include "proto/convert.h"
+#include "proto/extra_keys.h"
 #include "server/services/chunk_order.h"
 #include "server/services/holder_service.h"
 #include "server/upkeep/chunk_push.h"
@@ -30,6 +31,7 @@ v1::PutChunkRequest HeaderOf(const ChunkInfo& info, const Geometry& geometry,
   header.set_seal(std::string(info.seal.AsBytes()));
   header.set_position(info.position);
   header.set_token_ids(Int32sToBytes(info.token_ids));
+  header.set_extra_keys(EncodeExtraKeys(info.extra_keys));
   for (const uint64_t checksum : info.layer_checksums) header.add_layer_checksums(checksum);
   header.set_tenant(tenant);
   return request;

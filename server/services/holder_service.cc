@@ -10,10 +10,12 @@
 #include "attention/target/kernel_choice.h"
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/grpc_status.h"
+#include "client/grpc/health_convert.h"
 #include "client/grpc/holder_stub.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
-#include "client/grpc/health_convert.h"
+#include "proto/extra_keys.h"
+#include "proto/token_id.h"
 
 namespace ckv {
 namespace {
@@ -74,7 +76,10 @@ absl::StatusOr<ChunkInfo> InfoFrom(const v1::PutChunkRequest::Header& header,
   }
   CKV_ASSIGN_OR_RETURN(info.seal, ChunkSeal::FromBytes(header.seal()));
   info.position = header.position();
-  CKV_ASSIGN_OR_RETURN(info.token_ids, Int32sFromBytes(header.token_ids(), kChunkTokenCountMax));
+  CKV_ASSIGN_OR_RETURN(
+      info.token_ids, TokenIdsFromBytes("put: token_ids", header.token_ids(), kChunkTokenCountMax));
+  CKV_ASSIGN_OR_RETURN(info.extra_keys,
+                       DecodeExtraKeys(header.extra_keys(), info.token_ids.size()));
   if (header.layer_checksums_size() != static_cast<int>(geometry.layers)) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "put: %d layer checksums for %d layers", header.layer_checksums_size(), geometry.layers));
@@ -236,6 +241,7 @@ grpc::Status HolderServiceImpl::GetChunkInfo(grpc::ServerContext* /*context*/,
   reply->set_seal(std::string(info->seal.AsBytes()));
   reply->set_position(info->position);
   reply->set_token_ids(Int32sToBytes(info->token_ids));
+  reply->set_extra_keys(EncodeExtraKeys(info->extra_keys));
   for (const uint64_t checksum : info->layer_checksums) reply->add_layer_checksums(checksum);
   return grpc::Status::OK;
 }

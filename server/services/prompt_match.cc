@@ -5,8 +5,8 @@
 
 namespace ckv {
 
-PromptMatch MatchPrompt(const Corpus& corpus, std::span<const int32_t> tokens,
-                        const TenantKey& key) {
+PromptMatch MatchPrompt(const Corpus& corpus, std::span<const int32_t> tokens, const TenantKey& key,
+                        std::span<const ExtraKey> extra_keys) {
   const ChunkId fingerprint = ModelFingerprint(corpus.geometry);
   PromptMatch match;
   ChunkId parent;  // zero: of the first
@@ -16,7 +16,9 @@ PromptMatch MatchPrompt(const Corpus& corpus, std::span<const int32_t> tokens,
     if (chunk.position - corpus.chunks.front().position != match.token_count) break;
     if (chunk.token_count > tokens.size() - match.token_count) break;
     const auto here = tokens.subspan(match.token_count, chunk.token_count);
-    const ChunkId plain = ComputeChunkId(fingerprint, chunk.parent, chunk.position, here);
+    const ChunkId plain =
+        ComputeChunkId(fingerprint, chunk.parent, chunk.position, here,
+                       ExtraKeysOf(extra_keys, match.token_count, match.token_count + here.size()));
     if (plain != chunk.id && SealedChunkId(plain, SealOf(plain, key)) != chunk.id) break;
     ++match.chunk_count;
     match.token_count += chunk.token_count;

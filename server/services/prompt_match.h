@@ -6,6 +6,7 @@
 #include <span>
 
 #include "proto/corpus.h"
+#include "proto/extra_keys.h"
 #include "proto/ids.h"
 
 namespace ckv {
@@ -17,11 +18,12 @@ struct PromptMatch {
   uint64_t token_count = 0;
 };
 
-// Compares ids, not tokens. A chunk matches if its model, parent, position and these tokens give
-// its id, and the chunks before it are its chain. A chunk that the prompt ends inside does not
-// match. Cost: one SHA-256 over the tokens.
-// `key` is that of the corpus' tenant; chunks with plain ids match whatever it is.
+// Compares ids, not tokens. A chunk matches if its model, parent, position, these tokens and their
+// extra keys give its id, and the chunks before it are its chain. A chunk that the prompt ends
+// inside does not match. Cost: one SHA-256 over the tokens. `extra_keys` are the prompt's, sorted,
+// counted from its first token. `key` is that of the corpus' tenant; chunks with plain ids match
+// whatever it is.
 PromptMatch MatchPrompt(const Corpus& corpus, std::span<const int32_t> tokens,
-                        const TenantKey& key = {});
+                        const TenantKey& key = {}, std::span<const ExtraKey> extra_keys = {});
 
 }  // namespace ckv

@@ -131,7 +131,8 @@ absl::Status Write(const Reply& reply, ServiceGate::Stream& entry, const Service
 absl::StatusOr<v1::ResolveReply> RequesterServiceImpl::CoverTokens(
     const v1::ResolveRequest& request, Instant deadline) {
   CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
-                       Int32sFromBytes(request.token_ids(), kCoveredTokenCountMax));
+                       TokenIdsFromBytes("token_ids", request.token_ids(), kCoveredTokenCountMax));
+  CKV_ASSIGN_OR_RETURN(const ExtraKeys extra_keys, FromProto(request.extra_keys(), tokens.size()));
   const uint64_t bytes = tokens.size() * kCoverTokenBytes;
   if (!cover_room_.Take(bytes)) {
     return absl::ResourceExhaustedError(absl::StrFormat(
@@ -140,7 +141,11 @@ absl::StatusOr<v1::ResolveReply> RequesterServiceImpl::CoverTokens(
         cover_room_.bytes_max()));
   }
   const absl::Cleanup give = [&] { cover_room_.Give(bytes); };
-  PromptCall call{.tokens = tokens, .tenant = request.tenant(), .model = {}, .deadline = deadline};
+  PromptCall call{.tokens = tokens,
+                  .tenant = request.tenant(),
+                  .model = {},
+                  .deadline = deadline,
+                  .extra_keys = extra_keys};
   if (!request.geometry_of().empty()) {
     CKV_ASSIGN_OR_RETURN(const auto corpus,
                          requester_.Resolve(request.geometry_of(), request.tenant(), deadline));
@@ -171,17 +176,18 @@ absl::StatusOr<v1::ResolveReply> RequesterServiceImpl::ResolveTokens(
     const v1::ResolveRequest& request, Instant deadline) {
   if (request.corpus_hint().empty()) return CoverTokens(request, deadline);
   CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
-                       Int32sFromBytes(request.token_ids(), kPromptTokenCountMax));
+                       TokenIdsFromBytes("token_ids", request.token_ids(), kPromptTokenCountMax));
+  CKV_ASSIGN_OR_RETURN(const ExtraKeys extra_keys, FromProto(request.extra_keys(), tokens.size()));
   CKV_ASSIGN_OR_RETURN(const auto corpus,
                        requester_.Resolve(request.corpus_hint(), request.tenant(), deadline));
   // Most corpora are matched without a key, also while the directory is away.
-  PromptMatch match = MatchPrompt(*corpus, tokens);
+  PromptMatch match = MatchPrompt(*corpus, tokens, {}, extra_keys);
   if (!corpus->tenant.empty() && match.chunk_count < corpus->chunks.size()) {
     // A directory that does not answer must not keep from the caller what is matched already.
     const Instant soon = options_.clock->Now() + kKeyWaitMax;
     const auto key = requester_.TenantKeyOf(
         corpus->tenant, match.token_count > 0 ? std::min(deadline, soon) : deadline);
-    if (key.ok()) match = MatchPrompt(*corpus, tokens, *key);
+    if (key.ok()) match = MatchPrompt(*corpus, tokens, *key, extra_keys);
     if (!key.ok() && match.token_count == 0) return key.status();
   }
   if (match.token_count == 0) {

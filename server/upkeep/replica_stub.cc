@@ -8,6 +8,8 @@
 #include "client/grpc/grpc_status.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
+#include "proto/extra_keys.h"
+#include "proto/token_id.h"
 
 namespace ckv {
 
@@ -74,7 +76,9 @@ absl::StatusOr<ChunkInfo> ChunkInfoStub::GetChunkInfo(const Member& holder, cons
   CKV_ASSIGN_OR_RETURN(info.parent, ChunkId::FromBytes(reply.parent()));
   CKV_ASSIGN_OR_RETURN(info.seal, ChunkSeal::FromBytes(reply.seal()));
   info.position = reply.position();
-  CKV_ASSIGN_OR_RETURN(info.token_ids, Int32sFromBytes(reply.token_ids(), kChunkTokenCountMax));
+  CKV_ASSIGN_OR_RETURN(info.token_ids,
+                       TokenIdsFromBytes("token_ids", reply.token_ids(), kChunkTokenCountMax));
+  CKV_ASSIGN_OR_RETURN(info.extra_keys, DecodeExtraKeys(reply.extra_keys(), info.token_ids.size()));
   if (reply.layer_checksums_size() != static_cast<int>(geometry.layers)) {
     return absl::InvalidArgumentError(absl::StrFormat("%s: %d layer checksums for %d layers",
                                                       context_text, reply.layer_checksums_size(),

@@ -45,14 +45,16 @@ constexpr uint64_t RoundUp(uint64_t bytes, uint64_t to) { return (bytes + to - 1
 
 // The places of the header's parts. Counts within their limits cannot wrap.
 struct HeaderLayout {
-  uint64_t tenant = 0, seal = 0, token_ids = 0, layer_checksums = 0, stripe_checksums = 0;
-  uint64_t header_bytes = 0;
+  uint64_t tenant = 0, seal = 0, keys = 0, token_ids = 0, layer_checksums = 0;
+  uint64_t stripe_checksums = 0, header_bytes = 0;
 
-  HeaderLayout(uint64_t geometry_bytes, uint64_t tenant_bytes, bool is_sealed, uint32_t token_count,
-               uint32_t layers) {
+  // `keys_bytes` are those of the extra keys, 0 if there are none.
+  HeaderLayout(uint64_t geometry_bytes, uint64_t tenant_bytes, bool is_sealed, uint64_t keys_bytes,
+               uint32_t token_count, uint32_t layers) {
     tenant = kChunkFilePrefixBytes + RoundUp(geometry_bytes, 8);
     seal = tenant + RoundUp(tenant_bytes, 8);
-    token_ids = seal + (is_sealed ? sizeof(ChunkSeal) : 0);
+    keys = seal + (is_sealed ? sizeof(ChunkSeal) : 0);
+    token_ids = keys + (keys_bytes > 0 ? RoundUp(sizeof(uint32_t) + keys_bytes, 8) : 0);
     layer_checksums = token_ids + RoundUp(uint64_t{token_count} * 4, 8);
     stripe_checksums = layer_checksums + uint64_t{layers} * 8;
     const uint64_t end = stripe_checksums + uint64_t{layers} * StripeCount(token_count) * 8;
@@ -86,10 +88,18 @@ absl::Status CheckPrefix(const ChunkFilePrefix& p) {
         "beyond the limits",
         p.token_count, p.layers, p.row_bytes, p.position, p.geometry_bytes, p.tenant_bytes));
   }
-  const HeaderLayout layout(p.geometry_bytes, p.tenant_bytes, p.is_sealed, p.token_count, p.layers);
-  if (p.header_bytes != layout.header_bytes) {
-    return Damaged(absl::StrFormat("a header of %d bytes, its counts make %d", p.header_bytes,
-                                   layout.header_bytes));
+  // How many bytes the extra keys have is in the header. Here it is bounded, and checked there.
+  const auto header_bytes = [&p](uint64_t keys_bytes) {
+    return HeaderLayout(p.geometry_bytes, p.tenant_bytes, p.is_sealed, keys_bytes, p.token_count,
+                        p.layers)
+        .header_bytes;
+  };
+  const uint64_t least = header_bytes(p.has_keys ? 1 : 0);
+  const uint64_t most = header_bytes(p.has_keys ? kExtraKeysBytesMax : 0);
+  if (p.header_bytes < least || p.header_bytes > most ||
+      p.header_bytes % kChunkFileAlignment != 0) {
+    return Damaged(
+        absl::StrFormat("a header of %d bytes, its counts make %d", p.header_bytes, least));
   }
   const uint64_t stride = RoundUp(uint64_t{p.token_count} * p.row_bytes, Arena::kAlignment);
   if (p.layer_stride_bytes != stride || p.file_bytes != p.header_bytes + p.layers * stride) {
@@ -97,6 +107,35 @@ absl::Status CheckPrefix(const ChunkFilePrefix& p) {
                                    p.layer_stride_bytes, p.file_bytes));
   }
   return absl::OkStatus();
+}
+
+HeaderLayout LayoutOf(const ChunkInfo& info, size_t geometry_bytes, std::string_view tenant,
+                      uint32_t layers) {
+  return HeaderLayout(geometry_bytes, tenant.size(),
+                      !info.seal.IsZero() || !info.extra_keys.empty(),
+                      EncodeExtraKeys(info.extra_keys).size(), info.token_count(), layers);
+}
+
+// Takes the extra keys, and returns how many bytes they have. The header has its prefix's length.
+absl::StatusOr<uint32_t> TakeKeys(const ChunkFilePrefix& prefix, std::span<const std::byte> bytes,
+                                  ExtraKeys& keys) {
+  if (!prefix.has_keys) return 0;
+  const HeaderLayout least(prefix.geometry_bytes, prefix.tenant_bytes, prefix.is_sealed, 1,
+                           prefix.token_count, prefix.layers);
+  uint32_t keys_bytes;
+  std::memcpy(&keys_bytes, bytes.data() + least.keys, sizeof(keys_bytes));
+  const HeaderLayout layout(prefix.geometry_bytes, prefix.tenant_bytes, prefix.is_sealed,
+                            keys_bytes, prefix.token_count, prefix.layers);
+  if (keys_bytes == 0 || keys_bytes > kExtraKeysBytesMax ||
+      layout.header_bytes != prefix.header_bytes)
+    return Damaged(absl::StrFormat("extra keys of %d bytes in a header of %d", keys_bytes,
+                                   prefix.header_bytes));
+  auto decoded = DecodeExtraKeys(
+      {reinterpret_cast<const char*>(bytes.data()) + layout.keys + sizeof(keys_bytes), keys_bytes},
+      prefix.token_count);
+  if (!decoded.ok()) return Damaged(std::string(decoded.status().message()));
+  keys = *std::move(decoded);
+  return keys_bytes;
 }
 
 }  // namespace
@@ -107,10 +146,10 @@ std::span<const uint64_t> ChunkFileHeader::stripes(uint32_t layer) const {
   return std::span(stripe_checksums).subspan(layer * count, count);
 }
 
-uint32_t ChunkFileHeaderBytes(const Geometry& geometry, std::string_view tenant,
-                              uint32_t token_count, bool is_sealed) {
-  const HeaderLayout layout(EncodeGeometry(geometry).dump().size(), tenant.size(), is_sealed,
-                            token_count, geometry.layers);
+uint32_t ChunkFileHeaderBytes(const ChunkInfo& info, const Geometry& geometry,
+                              std::string_view tenant) {
+  const HeaderLayout layout =
+      LayoutOf(info, EncodeGeometry(geometry).dump().size(), tenant, geometry.layers);
   return static_cast<uint32_t>(layout.header_bytes);
 }
 
@@ -123,12 +162,14 @@ std::vector<std::byte> EncodeChunkFileHeader(const ChunkInfo& info, const Geomet
   CKV_CHECK(info.layer_checksums.size() == geometry.layers);
   CKV_CHECK(stripe_checksums.size() == size_t{geometry.layers} * StripeCount(info.token_count()));
   const ChunkLayout rows = LayOutChunk(geometry, info.token_count());
-  const bool is_sealed = !info.seal.IsZero();
-  const HeaderLayout layout(json.size(), tenant.size(), is_sealed, info.token_count(),
-                            geometry.layers);
+  const std::string keys = EncodeExtraKeys(info.extra_keys);
+  const auto keys_bytes = static_cast<uint32_t>(keys.size());
+  const bool is_sealed = !info.seal.IsZero() || !keys.empty();
+  const HeaderLayout layout = LayoutOf(info, json.size(), tenant, geometry.layers);
   RawPrefix raw = {};
   std::memcpy(raw.magic, kChunkFileMagic.data(), sizeof(raw.magic));
-  raw.version = is_sealed ? kSealedChunkFileVersion : kChunkFileVersion;
+  raw.version = kChunkFileVersion;
+  if (is_sealed) raw.version = keys.empty() ? kSealedChunkFileVersion : kKeyedChunkFileVersion;
   raw.header_bytes = static_cast<uint32_t>(layout.header_bytes);
   std::memcpy(raw.id, &info.id, sizeof(raw.id));
   std::memcpy(raw.parent, &info.parent, sizeof(raw.parent));
@@ -147,6 +188,8 @@ std::vector<std::byte> EncodeChunkFileHeader(const ChunkInfo& info, const Geomet
   put(kChunkFilePrefixBytes, json.data(), json.size());
   put(layout.tenant, tenant.data(), tenant.size());
   if (is_sealed) put(layout.seal, info.seal.bytes.data(), info.seal.bytes.size());
+  if (!keys.empty()) put(layout.keys, &keys_bytes, sizeof(keys_bytes));
+  if (!keys.empty()) put(layout.keys + sizeof(keys_bytes), keys.data(), keys.size());
   put(layout.token_ids, info.token_ids.data(), info.token_ids.size() * 4);
   put(layout.layer_checksums, info.layer_checksums.data(), info.layer_checksums.size() * 8);
   put(layout.stripe_checksums, stripe_checksums.data(), stripe_checksums.size() * 8);
@@ -163,15 +206,16 @@ absl::StatusOr<ChunkFilePrefix> DecodeChunkFilePrefix(std::span<const std::byte>
   std::memcpy(&raw, bytes.data(), sizeof(raw));
   if (std::string_view(raw.magic, sizeof(raw.magic)) != kChunkFileMagic)
     return Damaged("not a chunk file: it does not begin with \"ckvchunk\"");
-  if (raw.version > kSealedChunkFileVersion && raw.version < 1u << 16) {
+  if (raw.version > kKeyedChunkFileVersion && raw.version < 1u << 16) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "chunk file: version %d, this ckv reads up to %d: upgrade it, or load the corpus again",
-        raw.version, kSealedChunkFileVersion));
+        raw.version, kKeyedChunkFileVersion));
   }
-  if (raw.version != kChunkFileVersion && raw.version != kSealedChunkFileVersion)
+  if (raw.version < kChunkFileVersion || raw.version > kKeyedChunkFileVersion)
     return Damaged(absl::StrFormat("version %d is none", raw.version));
   ChunkFilePrefix prefix;
-  prefix.is_sealed = raw.version == kSealedChunkFileVersion;
+  prefix.is_sealed = raw.version >= kSealedChunkFileVersion;
+  prefix.has_keys = raw.version == kKeyedChunkFileVersion;
   prefix.header_bytes = raw.header_bytes;
   std::memcpy(&prefix.id, raw.id, sizeof(raw.id));
   std::memcpy(&prefix.parent, raw.parent, sizeof(raw.parent));
@@ -198,9 +242,10 @@ absl::StatusOr<ChunkFileHeader> DecodeChunkFileHeader(const ChunkFilePrefix& pre
     return Damaged(absl::StrFormat("the header's checksum is %016x, should be %016x", checksum,
                                    prefix.header_checksum));
   }
-  const HeaderLayout layout(prefix.geometry_bytes, prefix.tenant_bytes, prefix.is_sealed,
-                            prefix.token_count, prefix.layers);
   ChunkFileHeader header;
+  CKV_ASSIGN_OR_RETURN(const uint32_t keys_bytes, TakeKeys(prefix, bytes, header.info.extra_keys));
+  const HeaderLayout layout(prefix.geometry_bytes, prefix.tenant_bytes, prefix.is_sealed,
+                            keys_bytes, prefix.token_count, prefix.layers);
   header.prefix = prefix;
   const std::string_view json(reinterpret_cast<const char*>(bytes.data()) + kChunkFilePrefixBytes,
                               prefix.geometry_bytes);
@@ -222,7 +267,7 @@ absl::StatusOr<ChunkFileHeader> DecodeChunkFileHeader(const ChunkFilePrefix& pre
   header.info.position = prefix.position;
   if (prefix.is_sealed) {
     std::memcpy(header.info.seal.bytes.data(), bytes.data() + layout.seal, sizeof(ChunkSeal));
-    if (header.info.seal.IsZero()) return Damaged("a seal of zeros");
+    if (header.info.seal.IsZero() && !prefix.has_keys) return Damaged("a seal of zeros");
   }
   take(layout.token_ids, header.info.token_ids, prefix.token_count);
   take(layout.layer_checksums, header.info.layer_checksums, prefix.layers);

@@ -1,11 +1,11 @@
 // The file format of a chunk: how its bytes are laid out, encoded and checked.
 //
-// Byte by byte, version 1 or 2. Integers are little-endian, checksums XXH3-64, tokens counted from
-// the chunk's first.
+// Byte by byte, version 1, 2 or 3. Integers are little-endian, checksums XXH3-64, tokens counted
+// from the chunk's first.
 //
 //   offset  bytes  what
 //        0      8  magic "ckvchunk"
-//        8      4  version: 1, or 2 with a seal
+//        8      4  version: 1, 2 with a seal, or 3 with extra keys
 //       12      4  header_bytes: where the rows begin; a multiple of 4096
 //       16     32  id
 //       48     32  parent; zero means the chunk starts a chain
@@ -20,7 +20,10 @@
 //      120      8  header_checksum: of bytes [0, header_bytes), taken as if these 8 were zero
 //      128         geometry, as JSON (store/formats/geometry_json.h), padded with zeros to 8
 //                  tenant that it was put for, padded with zeros to 8; no bytes mean everyone
-//                  seal, 32 bytes, in version 2 only (store/memory/chunk_id.h)
+//                  seal, 32 bytes, from version 2 on (store/memory/chunk_id.h); in version 3
+//                  zeros mean none
+//                  extra keys, in version 3 only: their bytes u32, then EncodeExtraKeys
+//                  (proto/extra_keys.h), padded with zeros to 8
 //                  token ids, i32 [token_count], padded with zeros to 8
 //                  layer checksums, u64 [layers]: of token_count x row_bytes each
 //                  stripe checksums, u64 [layers][StripeCount(token_count)] (proto/base/stripe.h)
@@ -51,8 +54,8 @@
 namespace ckv {
 
 inline constexpr uint32_t kChunkFileVersion = 1;
-// That of chunks with a seal. A build of before leaves their files alone.
-inline constexpr uint32_t kSealedChunkFileVersion = 2;
+inline constexpr uint32_t kSealedChunkFileVersion = 2;  // with a seal
+inline constexpr uint32_t kKeyedChunkFileVersion = 3;   // with extra keys
 inline constexpr std::string_view kChunkFileMagic = "ckvchunk";
 // Rows begin at a multiple of this: direct reads begin at a block, and no block is larger.
 inline constexpr uint32_t kChunkFileAlignment = 4096;
@@ -62,7 +65,8 @@ inline constexpr uint32_t kChunkFileGeometryBytesMax = 4096;
 
 // The first 128 bytes. They are checked by themselves: the limits, and that the counts agree.
 struct ChunkFilePrefix {
-  bool is_sealed = false;  // by the version
+  bool is_sealed = false;  // by the version: it has room for a seal
+  bool has_keys = false;   // by the version
   uint32_t header_bytes = 0;
   ChunkId id;
   ChunkId parent;
@@ -96,8 +100,8 @@ std::vector<std::byte> EncodeChunkFileHeader(const ChunkInfo& info, const Geomet
                                              std::string_view tenant,
                                              std::span<const uint64_t> stripe_checksums);
 // Returns how many bytes that header has.
-uint32_t ChunkFileHeaderBytes(const Geometry& geometry, std::string_view tenant,
-                              uint32_t token_count, bool is_sealed = false);
+uint32_t ChunkFileHeaderBytes(const ChunkInfo& info, const Geometry& geometry,
+                              std::string_view tenant);
 
 // Decodes a prefix. `bytes` are the first kChunkFilePrefixBytes of a file, or all it has if it is
 // shorter.

@@ -263,13 +263,12 @@ absl::Status ChunkFolder::MakeLeaf(const ChunkId& id) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ChunkFileWriter> ChunkFolder::Begin(const Geometry& geometry,
-                                                   std::string_view tenant, uint32_t token_count,
-                                                   bool is_sealed) {
+absl::StatusOr<ChunkFileWriter> ChunkFolder::Begin(const ChunkInfo& info, const Geometry& geometry,
+                                                   std::string_view tenant) {
   const std::string path = NewPath();
   CKV_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files_->Create(path));
-  ChunkFileWriter writer(this, std::move(file), path, LayOutChunk(geometry, token_count),
-                         ChunkFileHeaderBytes(geometry, tenant, token_count, is_sealed));
+  ChunkFileWriter writer(this, std::move(file), path, LayOutChunk(geometry, info.token_count()),
+                         ChunkFileHeaderBytes(info, geometry, tenant));
   CKV_RETURN_IF_ERROR(writer.file_->Resize(writer.header_bytes_ + writer.layout_.total_bytes));
   return writer;
 }

@@ -146,11 +146,10 @@ class ChunkFolder {
   // they are read or scrubbed.
   absl::StatusOr<ScanReport> Scan(absl::FunctionRef<void(StoredChunk)> found);
 
-  // Starts a file for a chunk of this many tokens, and reserves its length. `is_sealed`: its id is
-  // keyed.
+  // Starts a file for a chunk, and reserves its length.
   //   ResourceExhausted   the disk is full.
-  absl::StatusOr<ChunkFileWriter> Begin(const Geometry& geometry, std::string_view tenant,
-                                        uint32_t token_count, bool is_sealed = false);
+  absl::StatusOr<ChunkFileWriter> Begin(const ChunkInfo& info, const Geometry& geometry,
+                                        std::string_view tenant);
   // Opens a chunk's file and checks its header.
   //   NotFound            there is no file.
   //   DataLoss            the file is damaged; the caller should quarantine it.

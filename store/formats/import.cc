@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
 #include "proto/base/words.h"
+#include "proto/token_id.h"
+#include "store/formats/extra_keys_json.h"
 #include "store/formats/json.h"
 #include "store/formats/safetensors_header.h"
 #include "store/memory/chunk_id.h"
@@ -18,6 +19,7 @@ namespace {
 using Metadata = std::map<std::string, std::string, std::less<>>;
 
 constexpr std::string_view kTokenIds = "token_ids";
+constexpr std::string_view kExtraKeys = "extra_keys";
 constexpr size_t kSuggestedNameMax = 64;  // longer ones are no slip of a finger
 
 absl::Status RefuseKey(std::string_view key, std::string_view what) {
@@ -221,6 +223,7 @@ absl::StatusOr<RowFile> RowFile::Read(SafetensorsSet set) {
   RowFile rows(std::move(set));
   CKV_RETURN_IF_ERROR(rows.ReadMetadata());
   CKV_RETURN_IF_ERROR(rows.ReadTokens());
+  CKV_RETURN_IF_ERROR(rows.ReadExtraKeys());
   CKV_RETURN_IF_ERROR(rows.ReadLayers());
   CKV_RETURN_IF_ERROR(ValidateGeometry(rows.geometry_));
   return rows;
@@ -247,8 +250,9 @@ absl::Status RowFile::ReadTokens() {
     return RefuseWithout(std::string(kTokenIds), set_, "is missing");
   }
   const TensorView& view = tokens->second;
-  if (view.dtype != TensorDtype::kI32 || view.shape.size() != 1) {
-    return RefuseTensor(kTokenIds, absl::StrFormat("%s, must be I32 [T]", ShapeText(view)));
+  const bool is_wide = view.dtype == TensorDtype::kI64;
+  if ((view.dtype != TensorDtype::kI32 && !is_wide) || view.shape.size() != 1) {
+    return RefuseTensor(kTokenIds, absl::StrFormat("%s, must be I32 or I64 [T]", ShapeText(view)));
   }
   if (view.shape[0] > kRowFileTokenCountMax) {
     return RefuseTensor(
@@ -258,8 +262,19 @@ absl::Status RowFile::ReadTokens() {
     return RefuseKey("base_position",
                      absl::StrFormat("the last token stands beyond %d", kPositionMax));
   }
-  token_ids_.resize(view.shape[0]);
-  return Copy(view.data, reinterpret_cast<std::byte*>(token_ids_.data()));
+  std::vector<std::byte> raw(view.data.size());
+  CKV_RETURN_IF_ERROR(Copy(view.data, raw.data()));
+  CKV_ASSIGN_OR_RETURN(token_ids_, ReadTokenIds("tensor 'token_ids': ", raw,
+                                                {.bytes = is_wide ? 8u : 4u, .is_signed = true}));
+  return absl::OkStatus();
+}
+
+absl::Status RowFile::ReadExtraKeys() {
+  const auto found = set_.metadata.find(kExtraKeys);
+  if (found == set_.metadata.end()) return absl::OkStatus();
+  CKV_ASSIGN_OR_RETURN(
+      extra_keys_, ParseExtraKeysText(found->second, token_ids_.size(), "metadata 'extra_keys'"));
+  return absl::OkStatus();
 }
 
 absl::Status RowFile::ReadLayers() {
@@ -320,13 +335,16 @@ std::vector<TokenRange> CutFixed(uint32_t token_count, uint32_t chunk_tokens) {
 
 ChunkInfo DescribeChunk(const Geometry& geometry, const ChunkId& parent, uint64_t base_position,
                         std::span<const int32_t> token_ids, TokenRange range,
-                        absl::FunctionRef<std::span<const std::byte>(uint32_t layer)> rows) {
+                        absl::FunctionRef<std::span<const std::byte>(uint32_t layer)> rows,
+                        std::span<const ExtraKey> extra_keys) {
   const auto tokens = token_ids.subspan(range.begin, range.end - range.begin);
   ChunkInfo info;
   info.parent = parent;
   info.position = base_position + range.begin;
   info.token_ids.assign(tokens.begin(), tokens.end());
-  info.id = ComputeChunkId(ModelFingerprint(geometry), parent, info.position, tokens);
+  info.extra_keys = ExtraKeysOf(extra_keys, range.begin, range.end);
+  info.id =
+      ComputeChunkId(ModelFingerprint(geometry), parent, info.position, tokens, info.extra_keys);
   info.layer_checksums.reserve(geometry.layers);
   for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
     info.layer_checksums.push_back(ChecksumOf(rows(layer)));

@@ -12,6 +12,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "proto/extra_keys.h"
 #include "proto/geometry.h"
 #include "store/formats/safetensors.h"
 #include "store/formats/safetensors_index.h"
@@ -24,10 +25,11 @@ inline constexpr uint32_t kRowFileTokenCountMax = 1u << 30;
 // A file of the rows of T tokens:
 //
 //   tensor "layers.{i}.ckv"   BF16 [T, d_qk], or U8 [T, 656] for fp8_ds_mla; one for each layer
-//   tensor "token_ids"        I32 [T]
+//   tensor "token_ids"        I32 or I64 [T], ids from 0 to 2^31 - 1 (proto/token_id.h)
 //   __metadata__              model, revision, d_v, d_rope, rope_style ("interleaved" or "half"),
 //                             rope_theta, rope_scaling (JSON; left out if there is none),
-//                             softmax_scale, base_position
+//                             softmax_scale, base_position; and extra_keys if there are some
+//                             (JSON, store/formats/extra_keys_json.h)
 //
 // With d_rope 0, rope_style is left out or "none", and rope_theta is left out. Nothing else may be
 // in the file: a misspelt layer must not become a shorter model.
@@ -56,6 +58,8 @@ class RowFile {
 
   const Geometry& geometry() const { return geometry_; }
   std::span<const int32_t> token_ids() const { return token_ids_; }
+  // Sorted, counted from the first token.
+  std::span<const ExtraKey> extra_keys() const { return extra_keys_; }
   // The canonical position of the first token.
   uint64_t base_position() const { return base_position_; }
   // Returns the rows of tokens [token_begin, token_end) of one layer. They are contiguous and may
@@ -74,11 +78,13 @@ class RowFile {
   static absl::StatusOr<RowFile> Read(SafetensorsSet set);
   absl::Status ReadMetadata();
   absl::Status ReadTokens();
+  absl::Status ReadExtraKeys();
   absl::Status ReadLayers();
 
   SafetensorsSet set_;
   Geometry geometry_;
   std::vector<int32_t> token_ids_;
+  ExtraKeys extra_keys_;
   uint64_t base_position_ = 0;
   std::vector<std::span<const std::byte>> layers_;
 };
@@ -95,10 +101,11 @@ std::vector<TokenRange> CutFixed(uint32_t token_count, uint32_t chunk_tokens);
 
 // Describes the tokens `range` of `token_ids` as a chunk that follows `parent`, with its id and its
 // checksums. The first of `token_ids` stands at `base_position`. `rows(layer)` returns the range's
-// rows of a layer.
+// rows of a layer. `extra_keys` are those of all of `token_ids`, sorted.
 ChunkInfo DescribeChunk(const Geometry& geometry, const ChunkId& parent, uint64_t base_position,
                         std::span<const int32_t> token_ids, TokenRange range,
-                        absl::FunctionRef<std::span<const std::byte>(uint32_t layer)> rows);
+                        absl::FunctionRef<std::span<const std::byte>(uint32_t layer)> rows,
+                        std::span<const ExtraKey> extra_keys = {});
 
 // Parses DeepSeek's rope_scaling JSON. Returns nothing if there is no YaRN: the text is "null" or
 // empty, or its type is "default". An unknown key beside type "yarn" is refused, because it could

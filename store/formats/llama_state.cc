@@ -4,11 +4,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <string>
 #include <string_view>
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
 #include "proto/geometry.h"
+#include "proto/token_id.h"
 #include "store/formats/llama_state_words.h"
 
 namespace ckv {
@@ -142,11 +144,8 @@ absl::Status LlamaState::UnpackIds() {
     token_ids_.pop_back();
     token_ids_.erase(token_ids_.begin(), token_ids_.begin() + 3);
   }
-  for (size_t i = 0; i < token_ids_.size(); ++i) {
-    if (token_ids_[i] >= 0) continue;
-    return BadState(absl::StrFormat("token id %d is %d", i, token_ids_[i]));
-  }
-  return absl::OkStatus();
+  const absl::Status ids = CheckTokenIds("token_ids", token_ids_);
+  return ids.ok() ? ids : BadState(std::string(ids.message()));
 }
 
 absl::Status LlamaState::ReadCells(Reader& reader) {

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
 #include "proto/base/stripe.h"
 #include "proto/base/xxh3.h"
+#include "proto/token_id.h"
 #include "store/memory/chunk_id.h"
 
 namespace ckv {
@@ -33,11 +35,17 @@ absl::Status ValidateChunkInfo(const ChunkInfo& info, const Geometry& geometry) 
     return Refuse(info, absl::StrFormat("%d layer checksums, the geometry has %d layers",
                                         info.layer_checksums.size(), geometry.layers));
   }
-  const ChunkId expected = SealedChunkId(
-      ComputeChunkId(ModelFingerprint(geometry), info.parent, info.position, info.token_ids),
-      info.seal);
+  if (const auto ids = CheckTokenIds("token_ids", info.token_ids); !ids.ok())
+    return Refuse(info, std::string(ids.message()));
+  if (const auto keys = ValidateExtraKeys(info.extra_keys, info.token_count()); !keys.ok())
+    return Refuse(info, std::string(keys.message()));
+  const ChunkId expected =
+      SealedChunkId(ComputeChunkId(ModelFingerprint(geometry), info.parent, info.position,
+                                   info.token_ids, info.extra_keys),
+                    info.seal);
   if (info.id != expected) {
-    return Refuse(info, absl::StrFormat("its model, parent, position and tokens give the id %s",
+    return Refuse(info, absl::StrFormat("its model, parent, position, tokens and extra keys give "
+                                        "the id %s",
                                         expected.ShortHex()));
   }
   return absl::OkStatus();

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/corpus.h"
+#include "proto/extra_keys.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
 #include "store/memory/arena.h"
@@ -26,12 +27,14 @@ struct ChunkInfo {
   std::vector<uint64_t> layer_checksums;
   // Ties a keyed id to its inputs (store/memory/chunk_id.h). Zero if the id has no key.
   ChunkSeal seal = {};
+  // Pictures and the like that shape its rows, sorted, counted from its first token.
+  ExtraKeys extra_keys = {};
 
   uint32_t token_count() const { return static_cast<uint32_t>(token_ids.size()); }
 };
 
-// Checks the limits, and that the id is the one that ComputeChunkId or SealedChunkId gives for the
-// inputs and the seal.
+// Checks the limits, the token ids and the extra keys. Checks that the id is the one that
+// ComputeChunkId or SealedChunkId gives for the inputs and the seal.
 //   InvalidArgument     something does not fit; the message names it.
 absl::Status ValidateChunkInfo(const ChunkInfo& info, const Geometry& geometry);
 

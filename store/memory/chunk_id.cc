@@ -1,18 +1,22 @@
 #include "store/memory/chunk_id.h"
 
+#include <string>
+
 #include "proto/base/sha256.h"
 
 namespace ckv {
 
 ChunkId ComputeChunkId(const ChunkId& fingerprint, const ChunkId& parent, uint64_t position,
-                       std::span<const int32_t> tokens) {
+                       std::span<const int32_t> tokens, std::span<const ExtraKey> extra_keys) {
   Sha256 sha;
-  sha.AppendString("ckv.chunk.1");
+  sha.AppendString(extra_keys.empty() ? "ckv.chunk.1" : "ckv.chunk.3");
   sha.Append(std::as_bytes(std::span(fingerprint.bytes)));
   sha.Append(std::as_bytes(std::span(parent.bytes)));
   sha.AppendValue(position);
   sha.AppendValue(uint64_t{tokens.size()});
   sha.Append(std::as_bytes(tokens));
+  const std::string keys = EncodeExtraKeys(extra_keys);
+  sha.Append(std::as_bytes(std::span(keys)));
   return ChunkId{sha.Finish()};
 }
 

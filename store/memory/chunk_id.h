@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "proto/extra_keys.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
 
@@ -18,8 +19,11 @@ namespace ckv {
 // as part of the hash it makes a chunk that claims another position carry the wrong id.
 //   SHA-256(11 as u64 | "ckv.chunk.1" | fingerprint | parent | position u64 | count u64 |
 //           tokens i32[]), integers little-endian
+// `extra_keys` are valid (ValidateExtraKeys), and count from the chunk's first token. If there are
+// any, the text is "ckv.chunk.3", and EncodeExtraKeys' bytes follow the tokens. Then no picture, no
+// other place of it and no adapter gives the id of another one, or that of the tokens alone.
 ChunkId ComputeChunkId(const ChunkId& fingerprint, const ChunkId& parent, uint64_t position,
-                       std::span<const int32_t> tokens);
+                       std::span<const int32_t> tokens, std::span<const ExtraKey> extra_keys = {});
 
 // Returns the seal of a chunk under a tenant's key. `plain` is what ComputeChunkId gives for it,
 // with the keyed id of its parent. The zero key gives the zero seal.

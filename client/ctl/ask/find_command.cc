@@ -22,19 +22,26 @@ struct FindOptions {
   bool jsonl = false;
   std::string corpus;
   std::string geometry_of;
+  std::string extra_keys;
 };
 
-absl::StatusOr<std::vector<int32_t>> ReadPrompt(const FindOptions& options) {
+struct Prompt {
+  std::vector<int32_t> tokens;
+  ExtraKeys extra_keys;
+};
+
+absl::StatusOr<Prompt> ReadTokens(const FindOptions& options) {
   if (options.text && options.jsonl)
     return absl::InvalidArgumentError("--text and --jsonl: a file is one or the other");
   const std::string_view path = options.file;
   if (options.text) {
     CKV_ASSIGN_OR_RETURN(TokenDocuments texts, ReadTexts({options.file}, 0));
-    return std::move(texts.tokens);
+    return Prompt{std::move(texts.tokens), {}};
   }
   if (options.jsonl || path.ends_with(".jsonl")) {
-    CKV_ASSIGN_OR_RETURN(TokenDocuments lines, ReadTokenLines({options.file}, INT32_MAX, 0));
-    if (lines.documents.size() == 1) return std::move(lines.tokens);
+    CKV_ASSIGN_OR_RETURN(TokenDocuments lines, ReadTokenLines({options.file}, kAnyVocabulary, 0));
+    if (lines.documents.size() == 1)
+      return Prompt{std::move(lines.tokens), std::move(lines.documents[0].extra_keys)};
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: %d lines, and a prompt is one", options.file, lines.documents.size()));
   }
@@ -44,7 +51,20 @@ absl::StatusOr<std::vector<int32_t>> ReadPrompt(const FindOptions& options) {
   }
   CKV_ASSIGN_OR_RETURN(const NpyFile file, NpyFile::Open(options.file));
   const uint64_t count = file.shape().size() == 1 ? file.shape()[0] : 0;
-  return ReadNpyTokenIds(options.file, count);
+  CKV_ASSIGN_OR_RETURN(std::vector<int32_t> tokens, ReadNpyTokenIds(options.file, count));
+  return Prompt{std::move(tokens), {}};
+}
+
+absl::StatusOr<Prompt> ReadPrompt(const FindOptions& options) {
+  CKV_ASSIGN_OR_RETURN(Prompt prompt, ReadTokens(options));
+  if (options.extra_keys.empty()) return prompt;
+  if (!prompt.extra_keys.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: has extra keys itself\n  leave --extra-keys out", options.file));
+  }
+  CKV_ASSIGN_OR_RETURN(prompt.extra_keys,
+                       ReadExtraKeysFile(options.extra_keys, prompt.tokens.size()));
+  return prompt;
 }
 
 // The chunks of one corpus that are the prompt's first, as if it had been searched.
@@ -110,10 +130,17 @@ absl::Status Print(const Ctl& ctl, const v1::ResolveReply& reply, size_t token_c
 absl::Status RunFind(const Ctl& ctl, const FindOptions& options) {
   if (!options.corpus.empty() && !options.geometry_of.empty())
     return absl::InvalidArgumentError("--corpus and --geometry-of: a corpus has one geometry");
-  CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadPrompt(options));
+  CKV_ASSIGN_OR_RETURN(const Prompt prompt, ReadPrompt(options));
+  const std::vector<int32_t>& tokens = prompt.tokens;
   Fleet fleet(ctl.fleet, ctl.clock);
   v1::ResolveRequest request;
   request.set_token_ids(Int32sToBytes(tokens));
+  for (const ExtraKey& key : prompt.extra_keys) {
+    v1::ExtraKey& message = *request.add_extra_keys();
+    message.set_begin(key.begin);
+    message.set_token_count(key.token_count);
+    message.set_digest(key.digest);
+  }
   request.set_tenant(ctl.fleet.tenant);
   request.set_corpus_hint(options.corpus);
   request.set_geometry_of(options.geometry_of);
@@ -135,12 +162,14 @@ void AddChunkFindCommand(CLI::App& chunk, Ctl& ctl) {
               "  ckvctl chunk find prompt.npy\n"
               "  ckvctl chunk find question.txt --text -o json\n"
               "  head -1 prompts.jsonl | ckvctl chunk find - --jsonl --tenant acme\n\n"
-              "FILE is a .npy file of i4 or i8 [T]; or a FILE.jsonl with one line, as\n"
+              "FILE is a .npy file of i4, i8, u4 or u8 [T]; or a FILE.jsonl with one line, as\n"
               "ckvctl corpus load reads it; or with --text a text, a token a byte.\n\n"
               "Chunks of all corpora that the tenant may read are found, wherever they stand.\n"
               "A chunk of a chain is found behind the chunk before it. The chunks shown are\n"
               "those that cover most tokens. OFFSET is what ckvctl attend --offset takes to put\n"
               "a chunk there.\n\n"
+              "A chunk that was put with extra keys is found by the same keys only: those of the\n"
+              "line, or of --extra-keys.\n\n"
               "Chunks of fewer than 16 tokens are not found. Corpora that an earlier ckvctl\n"
               "loaded are found with --corpus only, until they are loaded again.");
   verb->add_option("FILE", options->file, "The prompt's token ids; - is stdin")->required();
@@ -152,6 +181,9 @@ void AddChunkFindCommand(CLI::App& chunk, Ctl& ctl) {
   verb->add_option("--geometry-of", options->geometry_of,
                    "Find chunks of this corpus' model only (default: all are of one)")
       ->type_name("NAME");
+  verb->add_option("--extra-keys", options->extra_keys,
+                   "Pictures, sounds and adapters of the prompt: a JSON file, as of corpus load")
+      ->type_name("FILE");
   verb->callback([&ctl, options] { ctl.run = [&ctl, options] { return RunFind(ctl, *options); }; });
 }
 

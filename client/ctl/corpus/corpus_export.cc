@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_format.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/chunk_range.h"
@@ -14,6 +15,7 @@
 #include "client/ctl/corpus/chunk_reader.h"
 #include "client/ctl/corpus/tensor_files.h"
 #include "proto/base/status.h"
+#include "store/formats/extra_keys_json.h"
 #include "store/formats/safetensors.h"
 
 namespace ckv::ctl {
@@ -73,7 +75,15 @@ class Exporter {
   absl::Status Write(const ExportFile& file);
 
  private:
+  // Calls `from` with one holder of the chunk after another, until one succeeds or `fatal` is set.
+  absl::Status TryHolders(uint32_t ordinal, absl::FunctionRef<absl::Status(const Member&)> from,
+                          const absl::Status& fatal);
   absl::Status WriteChunk(uint32_t ordinal, uint64_t first_token, SafetensorsWriter& writer);
+  // The extra keys of all chunks of a file, counted from its first token. They stand in its header,
+  // so they are asked for before the rows.
+  absl::StatusOr<ExtraKeys> KeysOf(const ExportFile& file);
+  absl::StatusOr<ChunkInfo> InfoFrom(const HolderCalls& calls, const ChunkPlacement& chunk) const;
+  HolderCalls CallsOf(const Member& holder);
   // In the order to be asked.
   std::vector<HolderId> CandidatesOf(const ChunkPlacement& chunk) const;
   void Warn(uint32_t ordinal, const HolderId& holder, const absl::Status& status);
@@ -99,11 +109,11 @@ absl::Status Exporter::Write(const ExportFile& file) {
                      {file.token_count, bf16 ? geometry.d_qk : geometry.row_bytes()}});
   }
   specs.push_back({"token_ids", TensorDtype::kI32, {file.token_count}});
-  CKV_ASSIGN_OR_RETURN(
-      SafetensorsWriter writer,
-      SafetensorsWriter::Create(
-          file.path, RowFileMetadata(geometry, corpus_.chunks[file.ordinals.front()].position),
-          specs));
+  auto metadata = RowFileMetadata(geometry, corpus_.chunks[file.ordinals.front()].position);
+  CKV_ASSIGN_OR_RETURN(const ExtraKeys keys, KeysOf(file));
+  if (!keys.empty()) metadata["extra_keys"] = FormatExtraKeys(keys);
+  CKV_ASSIGN_OR_RETURN(SafetensorsWriter writer,
+                       SafetensorsWriter::Create(file.path, metadata, specs));
   uint64_t first_token = 0;
   for (const uint32_t ordinal : file.ordinals) {
     CKV_RETURN_IF_ERROR(WriteChunk(ordinal, first_token, writer));
@@ -114,6 +124,53 @@ absl::Status Exporter::Write(const ExportFile& file) {
 
 absl::Status Exporter::WriteChunk(uint32_t ordinal, uint64_t first_token,
                                   SafetensorsWriter& writer) {
+  absl::Status written;
+  return TryHolders(
+      ordinal,
+      [&](const Member& holder) {
+        return WriteFrom(holder, corpus_.chunks[ordinal], first_token, writer, written);
+      },
+      written);
+}
+
+absl::StatusOr<ExtraKeys> Exporter::KeysOf(const ExportFile& file) {
+  std::vector<ExtraKeys> of_chunks;
+  std::set<ExtraKey> keys;  // one that shapes tokens of several chunks is a key of each
+  uint64_t first_token = 0;
+  for (const uint32_t ordinal : file.ordinals) {
+    const ChunkPlacement& chunk = corpus_.chunks[ordinal];
+    ExtraKeys& of_chunk = of_chunks.emplace_back();
+    const auto ask = [&](const Member& holder) -> absl::Status {
+      CKV_ASSIGN_OR_RETURN(ChunkInfo info, InfoFrom(CallsOf(holder), chunk));
+      of_chunk = std::move(info.extra_keys);
+      return absl::OkStatus();
+    };
+    CKV_RETURN_IF_ERROR(TryHolders(ordinal, ask, absl::OkStatus()));
+    for (ExtraKey key : of_chunk) {
+      if (key.token_count != 0) key.begin += static_cast<int64_t>(first_token);
+      keys.insert(std::move(key));
+    }
+    first_token += chunk.token_count;
+  }
+  auto sorted = SortExtraKeys(ExtraKeys(keys.begin(), keys.end()), file.token_count);
+  bool fits = sorted.ok();
+  first_token = 0;
+  for (size_t i = 0; fits && i < of_chunks.size(); ++i) {
+    const uint64_t end = first_token + corpus_.chunks[file.ordinals[i]].token_count;
+    fits = ExtraKeysOf(*sorted, first_token, end) == of_chunks[i];
+    first_token = end;
+  }
+  if (fits) return sorted;
+  // A load of it would give chunks other ids: one has a key that its neighbour should have, too.
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "%s: its chunks have extra keys that one file cannot tell\n  write fewer chunks to a file, "
+      "with --chunks",
+      file.path));
+}
+
+absl::Status Exporter::TryHolders(uint32_t ordinal,
+                                  absl::FunctionRef<absl::Status(const Member&)> from,
+                                  const absl::Status& fatal) {
   const ChunkPlacement& chunk = corpus_.chunks[ordinal];
   // The first that is no "not found" before one that is.
   absl::Status error;
@@ -122,9 +179,8 @@ absl::Status Exporter::WriteChunk(uint32_t ordinal, uint64_t first_token,
     const auto holder = holders_.find(id.name);
     all_without &= holder != holders_.end();
     if (holder == holders_.end()) continue;
-    absl::Status written;
-    const absl::Status status = WriteFrom(holder->second, chunk, first_token, writer, written);
-    CKV_RETURN_IF_ERROR(written);
+    const absl::Status status = from(holder->second);
+    CKV_RETURN_IF_ERROR(fatal);
     if (status.ok()) return status;
     Warn(ordinal, id, status);
     // A damaged copy is gone, too; a holder that fails in another way may have it.
@@ -163,20 +219,29 @@ void Exporter::Warn(uint32_t ordinal, const HolderId& holder, const absl::Status
   }
 }
 
+HolderCalls Exporter::CallsOf(const Member& holder) {
+  auto& stub = stubs_[holder.id.name];
+  if (stub == nullptr) stub = ConnectHolder(holder);
+  return {*stub, holder, corpus_.geometry, corpus_.tenant, *ctl_.clock};
+}
+
+absl::StatusOr<ChunkInfo> Exporter::InfoFrom(const HolderCalls& calls,
+                                             const ChunkPlacement& chunk) const {
+  CKV_ASSIGN_OR_RETURN(ChunkInfo info, AskForChunk(calls, chunk.id));
+  const std::string& name = calls.holder.id.name;
+  CKV_RETURN_IF_ERROR(
+      Annotate(ValidateChunkInfo(info, corpus_.geometry), absl::StrFormat("holder %s", name)));
+  if (info.token_count() == chunk.token_count && info.position == chunk.position) return info;
+  return absl::InternalError(
+      absl::StrFormat("holder %s: %d tokens from %d on, and the corpus has %d from %d on", name,
+                      info.token_count(), info.position, chunk.token_count, chunk.position));
+}
+
 absl::Status Exporter::WriteFrom(const Member& holder, const ChunkPlacement& chunk,
                                  uint64_t first_token, SafetensorsWriter& writer,
                                  absl::Status& written) {
-  auto& stub = stubs_[holder.id.name];
-  if (stub == nullptr) stub = ConnectHolder(holder);
-  const HolderCalls calls{*stub, holder, corpus_.geometry, corpus_.tenant, *ctl_.clock};
-  CKV_ASSIGN_OR_RETURN(const ChunkInfo info, AskForChunk(calls, chunk.id));
-  CKV_RETURN_IF_ERROR(Annotate(ValidateChunkInfo(info, corpus_.geometry),
-                               absl::StrFormat("holder %s", holder.id.name)));
-  if (info.token_count() != chunk.token_count || info.position != chunk.position) {
-    return absl::InternalError(absl::StrFormat(
-        "holder %s: %d tokens from %d on, and the corpus has %d from %d on", holder.id.name,
-        info.token_count(), info.position, chunk.token_count, chunk.position));
-  }
+  const HolderCalls calls = CallsOf(holder);
+  CKV_ASSIGN_OR_RETURN(const ChunkInfo info, InfoFrom(calls, chunk));
   const uint64_t row_bytes = corpus_.geometry.row_bytes();
   CKV_RETURN_IF_ERROR(ReadChunkRows(
       calls, info, [&](uint32_t layer, uint64_t offset, std::span<const std::byte> rows) {
@@ -254,8 +319,9 @@ void AddCorpusExportCommand(CLI::App& corpus, Ctl& ctl) {
       corpus, "export", "Write a corpus back into files of rows",
       "  ckvctl corpus export docs --out docs.safetensors\n"
       "  ckvctl corpus export docs --chunks 0-2 --out head.safetensors\n\n"
-      "The files are what corpus load takes, token ids and all. Rows come back byte for byte. A\n"
-      "whole file does if its tensors stand in the order layers.0.ckv, ..., token_ids and its\n"
+      "The files are what corpus load takes, token ids, extra keys and all. Rows come back\n"
+      "byte for byte. A whole file does if its tensors stand in the order layers.0.ckv, ...,\n"
+      "token_ids, without extra keys or with one line of JSON as an export writes it, and its\n"
       "header is spelt as an export spells it. Cuts are not in a file: load it with the options\n"
       "of the first time to reuse its chunks. Chunks that do not follow each other (standalone\n"
       "ones) go to a file a chain: docs-00001-of-00003.safetensors, and so on.\n\n"

@@ -46,11 +46,12 @@ constexpr char kExamples[] =
     "A FILE is, all of one kind:\n"
     "  rows          safetensors, with nothing else in it:\n"
     "    tensors     layers.0.ckv, layers.1.ckv, ... [T, d_qk] BF16 (or [T, 656] U8: fp8_ds_mla)\n"
-    "                token_ids [T] I32\n"
+    "                token_ids [T] I32 or I64, ids from 0 to 2^31 - 1\n"
     "    metadata    model, revision, d_v, d_rope, softmax_scale, base_position. If d_rope is not\n"
     "                0 also rope_style (interleaved or half), rope_theta, and with YaRN\n"
     "                rope_scaling (the JSON object of the model's config.json). All values are\n"
-    "                strings. A file whose base_position continues the one before it is its\n"
+    "                strings. extra_keys if there are some. A file whose base_position\n"
+    "                continues the one before it is its\n"
     "                child; any other starts anew.\n"
     "  a folder      the same tensors in several files, by model.safetensors.index.json\n"
     "  FILE.npy      [layers, T, d_qk], one array, with --dtype, --geometry and --token-ids\n"
@@ -62,6 +63,13 @@ constexpr char kExamples[] =
     "engine\n"
     "                prefills, so ids from 0 to 255; --text: texts, a token a byte\n"
     "  -             stdin, with --jsonl or --text\n"
+    "\n"
+    "Pictures and sounds have the same token ids whatever they show. Extra keys tell them apart:\n"
+    "[{\"begin\": 17, \"tokens\": 256, \"digest\": \"9f2c\"}], JSON in the metadata extra_keys of "
+    "a\n"
+    "file of rows, in a line's \"extra_keys\", or in the file of --extra-keys. The key shapes the\n"
+    "tokens 17 to 272 of the file or the line; without begin and tokens, as of an adapter, all\n"
+    "of them. A prompt finds a chunk by exactly its keys (ckvctl chunk find).\n"
     "\n"
     "--cut says where chunks end:\n"
     "  fixed         every --chunk-tokens tokens\n"
@@ -137,17 +145,15 @@ absl::StatusOr<InputKind> KindOf(const LoadOptions& options) {
 
 absl::Status CheckRowOptions(const NpyOptions& npy, InputKind kind) {
   const bool of_array = !npy.dtype.empty() || npy.base_position != 0;
-  const bool of_both = !npy.geometry.empty() || !npy.token_ids.empty();
+  const bool of_both = !npy.geometry.empty() || !npy.token_ids.empty() || !npy.extra_keys.empty();
   if (kind == InputKind::kNpy || (!of_array && !of_both)) return absl::OkStatus();
   if (kind == InputKind::kLlama && !of_array) return absl::OkStatus();
   return absl::InvalidArgumentError(
       kind == InputKind::kLlama
           ? "--dtype and --base-position are for a .npy file\n  a sequence state says them itself"
-          : "--dtype and --base-position are for a .npy file, --geometry and --token-ids for one "
-            "or "
-            "for a sequence state\n  files of rows say it themselves, and tokens have the "
-            "reference "
-            "engine's");
+          : "--dtype and --base-position are for a .npy file; --geometry, --token-ids and "
+            "--extra-keys for one or for a sequence state\n  files of rows say it themselves, and "
+            "tokens have the reference engine's");
 }
 
 // A pipe is read once, from its beginning to its end. Rows are mapped, and read chunk by chunk.
@@ -217,7 +223,8 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> OpenSource(const Ctl& ctl, const Lo
     return OpenNpyRows(options.files[0], options.npy, RowCut(options.cut), options.max_tokens);
   }
   if (kind == InputKind::kLlama) {
-    return OpenLlamaStates(options.files, {options.npy.geometry, options.npy.token_ids},
+    return OpenLlamaStates(options.files,
+                           {options.npy.geometry, options.npy.token_ids, options.npy.extra_keys},
                            RowCut(options.cut), options.max_tokens);
   }
   return Prefill(ctl, options, kind);
@@ -392,9 +399,13 @@ void AddInputOptions(CLI::App& verb, LoadOptions& options) {
           "layers, d_qk, d_v, d_rope, dtype (bf16 or fp8_ds_mla), rope_style, rope_theta, "
           "softmax_scale, yarn")
       ->type_name("FILE");
-  verb.add_option("--token-ids", options.npy.token_ids,
-                  "Token ids of a .npy file, or of a sequence state without any: a .npy file of i4 "
-                  "or i8 [T]")
+  verb.add_option(
+          "--token-ids", options.npy.token_ids,
+          "Token ids of a .npy file, or of a sequence state without any: a .npy file of i4, "
+          "i8, u4 or u8 [T]")
+      ->type_name("FILE");
+  verb.add_option("--extra-keys", options.npy.extra_keys,
+                  "Extra keys of a .npy file or a sequence state: a JSON file")
       ->type_name("FILE");
   verb.add_option("--base-position", options.npy.base_position,
                   "Position of the first token of a .npy file (default: 0)")

@@ -15,6 +15,7 @@ namespace {
 struct SavedSequence {
   LlamaState state;
   std::vector<int32_t> token_ids;
+  ExtraKeys extra_keys;
 };
 
 absl::StatusOr<std::shared_ptr<const SavedSequence>> OpenSequence(const std::string& path,
@@ -34,7 +35,9 @@ absl::StatusOr<std::shared_ptr<const SavedSequence>> OpenSequence(const std::str
   if (ids.empty()) {
     CKV_ASSIGN_OR_RETURN(ids, ReadNpyTokenIds(options.token_ids, state.token_count()));
   }
-  return std::make_shared<const SavedSequence>(SavedSequence{std::move(state), std::move(ids)});
+  CKV_ASSIGN_OR_RETURN(ExtraKeys keys, ReadExtraKeysFile(options.extra_keys, ids.size()));
+  return std::make_shared<const SavedSequence>(
+      SavedSequence{std::move(state), std::move(ids), std::move(keys)});
 }
 
 class LlamaSource final : public ChunkSource {
@@ -87,8 +90,9 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> LlamaSource::Open(
         "corpus load --help says what that is",
         paths.front()));
   }
-  if (!options.token_ids.empty() && paths.size() != 1) {
-    return absl::InvalidArgumentError("--token-ids is for one sequence state: load one at a time");
+  if ((!options.token_ids.empty() || !options.extra_keys.empty()) && paths.size() != 1) {
+    return absl::InvalidArgumentError(
+        "--token-ids and --extra-keys are for one sequence state: load one at a time");
   }
   auto source = std::make_unique<LlamaSource>();
   CKV_ASSIGN_OR_RETURN(source->geometry_, ReadGeometryFile(options.geometry));
@@ -97,9 +101,9 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> LlamaSource::Open(
     CKV_ASSIGN_OR_RETURN(const std::shared_ptr<const SavedSequence> sequence,
                          OpenSequence(paths[f], options));
     CKV_RETURN_IF_ERROR(source->CheckShape(paths[f], sequence->state));
-    CKV_ASSIGN_OR_RETURN(
-        const std::vector<TokenRange> ranges,
-        planner.Add(paths[f], sequence->state.base_position(), sequence->token_ids));
+    CKV_ASSIGN_OR_RETURN(const std::vector<TokenRange> ranges,
+                         planner.Add(paths[f], sequence->state.base_position(), sequence->token_ids,
+                                     sequence->extra_keys));
     for (const TokenRange range : ranges) source->places_.push_back({sequence, range});
   }
   return source;
@@ -123,7 +127,7 @@ absl::StatusOr<SourceChunk> LlamaSource::Read(uint32_t ordinal) {
       geometry_.layers, size_t{range.end - range.begin} * geometry_.row_bytes(),
       [&](uint32_t layer, std::byte* to) { return ReadLayer(place, layer, to); }, chunk));
   chunk.info = DescribeChunk(geometry_, chunks_[ordinal].parent, sequence->state.base_position(),
-                             sequence->token_ids, range, chunk.rows);
+                             sequence->token_ids, range, chunk.rows, sequence->extra_keys);
   NameAsPlanned(ordinal, chunk.info);
   return chunk;
 }

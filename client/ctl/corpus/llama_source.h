@@ -15,8 +15,10 @@ struct LlamaOptions {
   // A JSON file (store/formats/geometry_json.h): the model that the engine had. A state does not
   // say by which frequencies its rows were rotated, so nobody can check them.
   std::string geometry;
-  // A .npy file of i4 or i8 [tokens], for a state that has no token ids.
+  // A .npy file of integers of 4 or 8 bytes, [tokens], for a state that has no token ids.
   std::string token_ids;
+  // A JSON file (store/formats/extra_keys_json.h), for one state; empty if there are none.
+  std::string extra_keys = {};
 };
 
 // The chunks of sequence states (store/formats/llama_state.h), in order, as of files of rows. Keys

@@ -101,15 +101,18 @@ ChunkPlanner::ChunkPlanner(const Geometry& geometry, const TenantKey& key,
     : fingerprint_(ModelFingerprint(geometry)), key_(key), chunks_(*chunks) {}
 
 ChunkPlanner::Name ChunkPlanner::NameOf(const ChunkId& parent, uint64_t position,
-                                        std::span<const int32_t> tokens) const {
-  const ChunkId plain = ComputeChunkId(fingerprint_, parent, position, tokens);
+                                        std::span<const int32_t> tokens,
+                                        std::span<const ExtraKey> extra_keys) const {
+  const ChunkId plain = ComputeChunkId(fingerprint_, parent, position, tokens, extra_keys);
   const ChunkSeal seal = SealOf(plain, key_);
   return {SealedChunkId(plain, seal), seal};
 }
 
 absl::Status ChunkPlanner::Add(const ChunkId& parent, uint64_t position,
-                               std::span<const int32_t> tokens, const std::string& origin) {
-  const auto [id, seal] = NameOf(parent, position, tokens);
+                               std::span<const int32_t> tokens,
+                               std::span<const ExtraKey> extra_keys, const std::string& origin) {
+  CKV_RETURN_IF_ERROR(Annotate(ValidateExtraKeys(extra_keys, tokens.size()), origin));
+  const auto [id, seal] = NameOf(parent, position, tokens, extra_keys);
   const auto [there, added] = origins_.emplace(id, origin);
   if (!added) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -117,8 +120,9 @@ absl::Status ChunkPlanner::Add(const ChunkId& parent, uint64_t position,
         "them out",
         origin, there->second));
   }
-  chunks_.push_back(
-      {id, parent, position, static_cast<uint32_t>(tokens.size()), seal, PrintOf(tokens, key_)});
+  chunks_.push_back({id, parent, position, static_cast<uint32_t>(tokens.size()), seal,
+                     PrintOf(tokens, key_, extra_keys),
+                     ExtraKeys(extra_keys.begin(), extra_keys.end())});
   return absl::OkStatus();
 }
 
@@ -153,14 +157,16 @@ FilePlanner::FilePlanner(const Geometry& geometry, const CutOptions& cut, uint32
 
 // The chunk that rows from `position` on follow.
 absl::StatusOr<ChunkId> FilePlanner::ParentAt(const std::string& path, uint64_t position,
-                                              std::span<const int32_t> first_tokens) const {
+                                              std::span<const int32_t> first_tokens,
+                                              std::span<const ExtraKey> extra_keys) const {
   if (cut_.extended == nullptr || cut_.standalone) return ChunkId();
   // Put before, as by a load whose answer was lost: wherever it stands, it stays there.
-  const TokenPrint print = PrintOf(first_tokens, cut_.key);
+  const TokenPrint print = PrintOf(first_tokens, cut_.key, extra_keys);
   for (const ChunkPlacement& chunk : cut_.extended->chunks) {
     if (chunk.position != position || chunk.token_count != first_tokens.size()) continue;
     if (chunk.print != TokenPrint() && chunk.print != print) continue;  // spares the hash
-    if (planner_.NameOf(chunk.parent, position, first_tokens).id == chunk.id) return chunk.parent;
+    if (planner_.NameOf(chunk.parent, position, first_tokens, extra_keys).id == chunk.id)
+      return chunk.parent;
   }
   if (position == 0) return ChunkId();
   return EndAt(path, position);
@@ -200,17 +206,20 @@ absl::StatusOr<ChunkId> FilePlanner::EndAt(const std::string& path, uint64_t pos
 
 absl::StatusOr<std::vector<TokenRange>> FilePlanner::Add(const std::string& path,
                                                          uint64_t base_position,
-                                                         std::span<const int32_t> token_ids) {
+                                                         std::span<const int32_t> token_ids,
+                                                         std::span<const ExtraKey> extra_keys) {
   const auto tokens = token_ids.first(std::min<uint64_t>(token_ids.size(), tokens_left_));
   std::vector<TokenRange> ranges = Cut(tokens, cut_);
   if (cut_.standalone) CKV_RETURN_IF_ERROR(CheckStandalone(path, base_position, ranges.size()));
   if (cut_.standalone || base_position != next_position_ || chunks_.empty()) {
     const size_t first = ranges.empty() ? 0 : ranges.front().end - ranges.front().begin;
-    CKV_ASSIGN_OR_RETURN(parent_, ParentAt(path, base_position, tokens.first(first)));
+    CKV_ASSIGN_OR_RETURN(parent_, ParentAt(path, base_position, tokens.first(first),
+                                           ExtraKeysOf(extra_keys, 0, first)));
   }
   for (const TokenRange range : ranges) {
     CKV_RETURN_IF_ERROR(planner_.Add(parent_, base_position + range.begin,
-                                     tokens.subspan(range.begin, range.end - range.begin), path));
+                                     tokens.subspan(range.begin, range.end - range.begin),
+                                     ExtraKeysOf(extra_keys, range.begin, range.end), path));
     parent_ = chunks_.back().id;
   }
   tokens_left_ -= tokens.size();
@@ -297,8 +306,9 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> RowFileSource::Open(
           absl::StrFormat("%s: another geometry than %s: %s", paths[f], paths[0],
                           DescribeDifference(file->geometry(), source->geometry_)));
     }
-    CKV_ASSIGN_OR_RETURN(const std::vector<TokenRange> ranges,
-                         planner->Add(paths[f], file->base_position(), file->token_ids()));
+    CKV_ASSIGN_OR_RETURN(
+        const std::vector<TokenRange> ranges,
+        planner->Add(paths[f], file->base_position(), file->token_ids(), file->extra_keys()));
     for (const TokenRange range : ranges) source->places_.push_back({file, range});
   }
   return source;
@@ -316,7 +326,7 @@ absl::StatusOr<SourceChunk> RowFileSource::Read(uint32_t ordinal) {
       },
       chunk));
   chunk.info = DescribeChunk(geometry_, chunks_[ordinal].parent, file.base_position(),
-                             file.token_ids(), range, chunk.rows);
+                             file.token_ids(), range, chunk.rows, file.extra_keys());
   NameAsPlanned(ordinal, chunk.info);
   return chunk;
 }

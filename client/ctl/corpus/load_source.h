@@ -19,6 +19,7 @@
 #include "client/publish/chunk_source.h"
 #include "client/publish/text_overlap.h"
 #include "proto/corpus.h"
+#include "proto/extra_keys.h"
 #include "proto/geometry.h"
 #include "store/corpus/cutter.h"
 #include "store/formats/import.h"
@@ -65,16 +66,18 @@ class ChunkPlanner {
  public:
   // `chunks` is appended to; it outlives the planner.
   ChunkPlanner(const Geometry& geometry, const TenantKey& key, std::vector<PlannedChunk>* chunks);
-  // The chunk of `tokens`; its id is the next one's parent. `origin` names the file, and the line.
-  //   InvalidArgument     it is there already; says where.
+  // The chunk of `tokens`; its id is the next one's parent. `extra_keys` count from its first
+  // token. `origin` names the file, and the line.
+  //   InvalidArgument     it is there already; says where. Or it has too many extra keys.
   absl::Status Add(const ChunkId& parent, uint64_t position, std::span<const int32_t> tokens,
-                   const std::string& origin);
+                   std::span<const ExtraKey> extra_keys, const std::string& origin);
 
   struct Name {
     ChunkId id;
     ChunkSeal seal;
   };
-  Name NameOf(const ChunkId& parent, uint64_t position, std::span<const int32_t> tokens) const;
+  Name NameOf(const ChunkId& parent, uint64_t position, std::span<const int32_t> tokens,
+              std::span<const ExtraKey> extra_keys) const;
 
  private:
   const ChunkId fingerprint_;
@@ -94,16 +97,19 @@ class FilePlanner {
   FilePlanner(const Geometry& geometry, const CutOptions& cut, uint32_t token_count_max,
               std::vector<PlannedChunk>* chunks);
   // Returns the tokens of each chunk of the next file, whose first stands at `base_position`.
+  // `extra_keys` are the file's, sorted, counted from its first token.
   //   InvalidArgument     A chunk comes twice, or the file cannot be standalone. Or no chunk of the
   //                       extended corpus ends where it begins, or several do. Names the path.
   absl::StatusOr<std::vector<TokenRange>> Add(const std::string& path, uint64_t base_position,
-                                              std::span<const int32_t> token_ids);
+                                              std::span<const int32_t> token_ids,
+                                              std::span<const ExtraKey> extra_keys = {});
   // Whether no more tokens are taken.
   bool full() const { return tokens_left_ == 0; }
 
  private:
   absl::StatusOr<ChunkId> ParentAt(const std::string& path, uint64_t position,
-                                   std::span<const int32_t> first_tokens) const;
+                                   std::span<const int32_t> first_tokens,
+                                   std::span<const ExtraKey> extra_keys) const;
   absl::StatusOr<ChunkId> EndAt(const std::string& path, uint64_t position) const;
 
   const CutOptions cut_;

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "attention/bf16.h"
 #include "proto/base/status.h"
+#include "proto/token_id.h"
+#include "store/formats/extra_keys_json.h"
 #include "store/formats/geometry_json.h"
 #include "store/formats/json.h"
 #include "store/formats/npy.h"
@@ -17,6 +18,7 @@ namespace ckv::ctl {
 namespace {
 
 constexpr size_t kGeometryBytesMax = 64u << 10;
+constexpr size_t kExtraKeysFileBytesMax = 1u << 20;  // 1024 keys take some 200 bytes each
 
 struct DtypeName {
   std::string_view name;
@@ -92,6 +94,7 @@ class NpySource final : public ChunkSource {
   const NpyRowDtype dtype_;
   uint64_t base_position_ = 0;
   std::vector<int32_t> token_ids_;
+  ExtraKeys extra_keys_;
   std::vector<TokenRange> ranges_;  // one for each chunk
 };
 
@@ -133,8 +136,9 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> NpySource::Open(const std::string& 
   source->base_position_ = options.base_position;
   CKV_ASSIGN_OR_RETURN(source->token_ids_, ReadNpyTokenIds(options.token_ids, count));
   FilePlanner planner(source->geometry_, cut, token_count_max, &source->chunks_);
-  CKV_ASSIGN_OR_RETURN(source->ranges_,
-                       planner.Add(path, options.base_position, source->token_ids_));
+  CKV_ASSIGN_OR_RETURN(source->extra_keys_, ReadExtraKeysFile(options.extra_keys, count));
+  CKV_ASSIGN_OR_RETURN(source->ranges_, planner.Add(path, options.base_position, source->token_ids_,
+                                                    source->extra_keys_));
   return source;
 }
 
@@ -166,7 +170,7 @@ absl::StatusOr<SourceChunk> NpySource::Read(uint32_t ordinal) {
       geometry_.layers, size_t{range.end - range.begin} * geometry_.row_bytes(),
       [&](uint32_t layer, std::byte* to) { return ReadLayer(layer, range, to); }, chunk));
   chunk.info = DescribeChunk(geometry_, chunks_[ordinal].parent, base_position_, token_ids_, range,
-                             chunk.rows);
+                             chunk.rows, extra_keys_);
   NameAsPlanned(ordinal, chunk.info);
   return chunk;
 }
@@ -200,6 +204,19 @@ absl::StatusOr<Geometry> ReadGeometryFile(const std::string& path) {
   return geometry;
 }
 
+absl::StatusOr<ExtraKeys> ReadExtraKeysFile(const std::string& path, uint64_t token_count) {
+  if (path.empty()) return ExtraKeys();
+  CKV_ASSIGN_OR_RETURN(const std::shared_ptr<const FileBytes> file,
+                       FileBytes::Open(path, FileReading::kWhole));
+  const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
+                              file->bytes().size());
+  if (text.size() > kExtraKeysFileBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %d bytes, limit %d", path, text.size(), kExtraKeysFileBytesMax));
+  }
+  return ParseExtraKeysText(text, token_count, path);
+}
+
 absl::StatusOr<std::unique_ptr<ChunkSource>> OpenNpyRows(const std::string& path,
                                                          const NpyOptions& options,
                                                          const CutOptions& cut,
@@ -211,29 +228,15 @@ absl::StatusOr<std::vector<int32_t>> ReadNpyTokenIds(const std::string& path,
                                                      uint64_t token_count) {
   CKV_ASSIGN_OR_RETURN(const NpyFile file, NpyFile::Open(path));
   const NpyDtype& dtype = file.dtype();
-  if (dtype.kind != 'i' || (dtype.item_bytes != 4 && dtype.item_bytes != 8) ||
+  const bool is_signed = dtype.kind == 'i';
+  if ((!is_signed && dtype.kind != 'u') || (dtype.item_bytes != 4 && dtype.item_bytes != 8) ||
       file.shape() != std::vector<uint64_t>{token_count}) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s: %s, must be i4 or i8 [%d], an id a row of each layer", path,
+        absl::StrFormat("%s: %s, must be i4, i8, u4 or u8 [%d], an id a token", path,
                         file.ShapeText(), token_count));
   }
-  std::vector<int32_t> ids(token_count);
-  for (uint64_t i = 0; i < token_count; ++i) {
-    int64_t id = 0;
-    if (dtype.item_bytes == 4) {
-      int32_t narrow = 0;
-      std::memcpy(&narrow, file.data().data() + i * 4, 4);
-      id = narrow;
-    } else {
-      std::memcpy(&id, file.data().data() + i * 8, 8);
-    }
-    if (id < 0 || id > std::numeric_limits<int32_t>::max()) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s: [%d] is %d, no token id: those are 0 to 2^31 - 1", path, i, id));
-    }
-    ids[i] = static_cast<int32_t>(id);
-  }
-  return ids;
+  return ReadTokenIds(path + ": ", file.data(),
+                      {.bytes = dtype.item_bytes, .is_signed = is_signed});
 }
 
 void Bf16FromHalves(const std::byte* in, uint16_t* out, size_t count) {

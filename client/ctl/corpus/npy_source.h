@@ -23,7 +23,9 @@ absl::StatusOr<NpyRowDtype> ParseNpyRowDtype(std::string_view name);
 struct NpyOptions {
   std::string dtype;      // "bf16", "f16", "f32", "fp8_ds_mla"
   std::string geometry;   // a JSON file (store/formats/geometry_json.h)
-  std::string token_ids;  // a .npy file of i4 or i8 [tokens]
+  std::string token_ids;  // a .npy file of integers of 4 or 8 bytes, [tokens]
+  // A JSON file (store/formats/extra_keys_json.h); empty if there are none.
+  std::string extra_keys = {};
   uint64_t base_position = 0;
 };
 
@@ -42,7 +44,12 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> OpenNpyRows(const std::string& path
 //   InvalidArgument     not one; names the file and the field.
 absl::StatusOr<Geometry> ReadGeometryFile(const std::string& path);
 
-// The token ids in a .npy file of i4 or i8 [token_count].
+// The extra keys in a JSON file, sorted; none if `path` is empty.
+//   NotFound            no such file.
+//   InvalidArgument     they are not, or do not fit the tokens; names the file and the key.
+absl::StatusOr<ExtraKeys> ReadExtraKeysFile(const std::string& path, uint64_t token_count);
+
+// The token ids in a .npy file of i4, i8, u4 or u8 [token_count] (proto/token_id.h).
 //   NotFound            no such file.
 //   InvalidArgument     not one, or of another number of tokens; names the file.
 absl::StatusOr<std::vector<int32_t>> ReadNpyTokenIds(const std::string& path, uint64_t token_count);

@@ -38,8 +38,9 @@ class PrefillSource final : public ChunkSource {
     TokenRange range;  // a part of the run's tokens
   };
 
-  absl::Status PlanRun(std::span<const int32_t> tokens, const std::string& origin,
-                       const CutOptions& cut, ChunkPlanner& planner);
+  // `keys` are the run's, sorted.
+  absl::Status PlanRun(std::span<const int32_t> tokens, const ExtraKeys& keys,
+                       const std::string& origin, const CutOptions& cut, ChunkPlanner& planner);
   absl::StatusOr<std::shared_ptr<const Prefilled>> Prefill(uint32_t run);
 
   const std::shared_ptr<const Engine> engine_;
@@ -47,13 +48,19 @@ class PrefillSource final : public ChunkSource {
   WorkerPool pool_;
   const OnPrefilled on_prefilled_;
   std::vector<std::span<const int32_t>> runs_;  // tokens that are prefilled in one go
+  std::vector<ExtraKeys> run_keys_;             // one for each run
   std::vector<Place> places_;                   // one for each chunk
   uint32_t last_run_ = 0;
   std::shared_ptr<const Prefilled> last_;  // the prefilled run last_run_
 };
 
-absl::Status PrefillSource::PlanRun(std::span<const int32_t> tokens, const std::string& origin,
-                                    const CutOptions& cut, ChunkPlanner& planner) {
+absl::Status PrefillSource::PlanRun(std::span<const int32_t> tokens, const ExtraKeys& keys,
+                                    const std::string& origin, const CutOptions& cut,
+                                    ChunkPlanner& planner) {
+  const auto add_run = [this](std::span<const int32_t> run, const ExtraKeys& of_run) {
+    runs_.push_back(run);
+    run_keys_.push_back(of_run);
+  };
   if (tokens.size() > kChunkTokenCountMax && !cut.standalone) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: %d tokens in one sequence, limit %d\n  --max-tokens takes fewer, --cut document "
@@ -61,16 +68,17 @@ absl::Status PrefillSource::PlanRun(std::span<const int32_t> tokens, const std::
         origin, tokens.size(), kChunkTokenCountMax));
   }
   ChunkId parent;
-  if (!cut.standalone) runs_.push_back(tokens);
+  if (!cut.standalone) add_run(tokens, keys);
   for (const TokenRange range : Cut(tokens, cut)) {
     const auto part = tokens.subspan(range.begin, range.end - range.begin);
+    const ExtraKeys part_keys = ExtraKeysOf(keys, range.begin, range.end);
     if (cut.standalone) {
-      CKV_RETURN_IF_ERROR(planner.Add(ChunkId(), 0, part, origin));
-      runs_.push_back(part);
+      CKV_RETURN_IF_ERROR(planner.Add(ChunkId(), 0, part, part_keys, origin));
+      add_run(part, part_keys);
       places_.push_back({static_cast<uint32_t>(runs_.size() - 1), {0, range.end - range.begin}});
       continue;
     }
-    CKV_RETURN_IF_ERROR(planner.Add(parent, range.begin, part, origin));
+    CKV_RETURN_IF_ERROR(planner.Add(parent, range.begin, part, part_keys, origin));
     parent = chunks_.back().id;
     places_.push_back({static_cast<uint32_t>(runs_.size() - 1), range});
   }
@@ -80,11 +88,14 @@ absl::Status PrefillSource::PlanRun(std::span<const int32_t> tokens, const std::
 absl::Status PrefillSource::Plan(const CutOptions& cut) {
   ChunkPlanner planner(geometry_, cut.key, &chunks_);
   if (cut.policy != CutPolicy::kDocument) {
+    CKV_ASSIGN_OR_RETURN(const ExtraKeys keys, documents_.KeysOfAll());
     CKV_RETURN_IF_ERROR(
-        PlanRun(documents_.tokens, documents_.documents.front().origin, cut, planner));
+        PlanRun(documents_.tokens, keys, documents_.documents.front().origin, cut, planner));
   } else {
     for (size_t i = 0; i < documents_.documents.size(); ++i) {
-      CKV_RETURN_IF_ERROR(PlanRun(documents_.of(i), documents_.documents[i].origin, cut, planner));
+      const TokenDocuments::Document& document = documents_.documents[i];
+      CKV_RETURN_IF_ERROR(
+          PlanRun(documents_.of(i), document.extra_keys, document.origin, cut, planner));
     }
   }
   if (cut.extended != nullptr) {
@@ -123,7 +134,8 @@ absl::StatusOr<SourceChunk> PrefillSource::Read(uint32_t ordinal) {
                      size_t{range.end - range.begin} * rows.stride_bytes);
   };
   chunk.owned = prefilled;
-  chunk.info = DescribeChunk(geometry_, chunks_[ordinal].parent, 0, runs_[run], range, chunk.rows);
+  chunk.info = DescribeChunk(geometry_, chunks_[ordinal].parent, 0, runs_[run], range, chunk.rows,
+                             run_keys_[run]);
   NameAsPlanned(ordinal, chunk.info);
   return chunk;
 }

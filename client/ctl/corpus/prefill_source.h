@@ -21,6 +21,7 @@ using OnPrefilled = std::function<void(uint64_t tokens)>;
 //   --standalone        each chunk;
 //   --cut document      each document;
 //   else                all documents, one behind the other.
+// The engine's rows depend on tokens only; extra keys of documents are part of the ids.
 // Memory: rows take geometry().token_bytes() a token. If there are several goes, the rows of the
 // last one are kept, and those of which chunks were given out. A single go is prefilled here, and
 // several by Read.

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string_view>
@@ -11,6 +12,8 @@
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
+#include "proto/token_id.h"
+#include "store/formats/extra_keys_json.h"
 #include "store/formats/import.h"
 #include "store/formats/json.h"
 
@@ -102,9 +105,25 @@ absl::StatusOr<bool> ReadLine(TextFile& in, std::string& line) {
   }
 }
 
+// Longer values are cut short in errors.
+constexpr size_t kNumberBytesMax = 32;
+
+absl::StatusOr<int32_t> ParseId(const nlohmann::json& id, size_t index, uint32_t vocabulary) {
+  // A number of more than 64 bits is a fraction to the parser.
+  if (!id.is_number_unsigned() || id.get<uint64_t>() > uint64_t{kTokenIdMax}) {
+    std::string text = id.is_primitive() ? id.dump() : std::string(id.type_name());
+    if (text.size() > kNumberBytesMax) text = text.substr(0, kNumberBytesMax) + "...";
+    return RefuseTokenId("token_ids", index, text);
+  }
+  const auto value = id.get<uint64_t>();
+  if (value < vocabulary) return static_cast<int32_t>(value);
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "token_ids[%d] is %d, and the model's ids are 0 to %d", index, value, vocabulary - 1));
+}
+
 // Appends the ids of one line, but no more than `room`.
 absl::Status ParseLine(const std::string& line, uint32_t vocabulary, uint64_t room,
-                       std::vector<int32_t>& tokens) {
+                       std::vector<int32_t>& tokens, ExtraKeys& extra_keys) {
   CKV_ASSIGN_OR_RETURN(const nlohmann::json parsed, ParseJson(line, kLineDepthMax));
   const nlohmann::json* ids = &parsed;
   if (parsed.is_object()) {
@@ -118,14 +137,12 @@ absl::Status ParseLine(const std::string& line, uint32_t vocabulary, uint64_t ro
   }
   if (ids->empty()) return absl::InvalidArgumentError("a document without a token");
   for (size_t i = 0; i < ids->size(); ++i) {
-    const nlohmann::json& id = (*ids)[i];
-    // A number of more than 64 bits is a fraction to the parser.
-    if (!id.is_number_unsigned() || id.get<uint64_t>() >= vocabulary) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("token_ids[%d] must be a whole number from 0 to %d", i, vocabulary - 1));
-    }
-    if (i < room) tokens.push_back(static_cast<int32_t>(id.get<uint64_t>()));
+    CKV_ASSIGN_OR_RETURN(const int32_t id, ParseId((*ids)[i], i, vocabulary));
+    if (i < room) tokens.push_back(id);
   }
+  if (!parsed.is_object() || !parsed.contains("extra_keys")) return absl::OkStatus();
+  CKV_ASSIGN_OR_RETURN(extra_keys,
+                       ParseExtraKeys(*parsed.find("extra_keys"), ids->size(), "extra_keys"));
   return absl::OkStatus();
 }
 
@@ -148,6 +165,24 @@ std::span<const int32_t> TokenDocuments::of(size_t document) const {
   return std::span(tokens).subspan(begin, end - begin);
 }
 
+absl::StatusOr<ExtraKeys> TokenDocuments::KeysOfAll() const {
+  ExtraKeys all;
+  for (const Document& document : documents) {
+    for (ExtraKey key : document.extra_keys) {
+      if (key.token_count == 0 && documents.size() > 1) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "%s: an extra key of the whole document, and the documents are one sequence\n  --cut "
+            "document makes each one by itself",
+            document.origin));
+      }
+      if (key.token_count != 0) key.begin += document.begin;
+      all.push_back(std::move(key));
+    }
+  }
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
 absl::StatusOr<TokenDocuments> ReadTokenLines(const std::vector<std::string>& paths,
                                               uint32_t vocabulary, uint32_t token_count_max) {
   TokenDocuments result;
@@ -162,9 +197,10 @@ absl::StatusOr<TokenDocuments> ReadTokenLines(const std::vector<std::string>& pa
       if (!*more) break;
       if (line.find_first_not_of(" \t\r") == std::string::npos) continue;  // as editors leave one
       const auto begin = static_cast<uint32_t>(result.tokens.size());
+      ExtraKeys keys;
       CKV_RETURN_IF_ERROR(Annotate(
-          ParseLine(line, vocabulary, limit - result.tokens.size(), result.tokens), origin));
-      result.documents.push_back({begin, origin});
+          ParseLine(line, vocabulary, limit - result.tokens.size(), result.tokens, keys), origin));
+      result.documents.push_back({begin, origin, std::move(keys)});
     }
     CKV_RETURN_IF_ERROR(Annotate(in.CheckUnchanged(), NameOf(path)));
     CKV_RETURN_IF_ERROR(CheckCount(path, result.tokens));
@@ -184,7 +220,7 @@ absl::StatusOr<TokenDocuments> ReadTexts(const std::vector<std::string>& paths,
     CKV_ASSIGN_OR_RETURN(
         const std::vector<int32_t> tokens,
         ReadTextTokens(path, token_count_max == 0 ? 0 : static_cast<uint32_t>(left)));
-    result.documents.push_back({static_cast<uint32_t>(result.tokens.size()), NameOf(path)});
+    result.documents.push_back({static_cast<uint32_t>(result.tokens.size()), NameOf(path), {}});
     result.tokens.insert(result.tokens.end(), tokens.begin(), tokens.end());
     CKV_RETURN_IF_ERROR(CheckCount(path, result.tokens));
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/extra_keys.h"
 
 namespace ckv::ctl {
 
@@ -23,23 +24,30 @@ struct TokenDocuments {
   struct Document {
     uint32_t begin = 0;  // index of its first token
     std::string origin;  // "docs.jsonl:7", or a file
+    // Sorted, counted from its first token. If the document is cut short, some may lie behind it.
+    ExtraKeys extra_keys = {};
   };
   std::vector<int32_t> tokens;
   std::vector<Document> documents;
 
   std::span<const int32_t> of(size_t document) const;
+  // Returns the keys of all documents as one sequence, sorted.
+  //   InvalidArgument     one of several documents has a key of a whole sequence; names it.
+  absl::StatusOr<ExtraKeys> KeysOfAll() const;
 };
 
 // Reads the lines of the files, one document each. A line is a JSON array of token ids, or an
-// object that has one as "token_ids"; its other keys are not looked at. Takes at most
-// `token_count_max` tokens (all if 0), with the last document cut short. Ids are at least 0 and
-// below `vocabulary`.
+// object that has one as "token_ids". It may have "extra_keys" (store/formats/extra_keys_json.h);
+// its other keys are not looked at. Takes at most `token_count_max` tokens (all if 0), with the
+// last document cut short. Ids are token ids (proto/token_id.h) below `vocabulary`.
 //   NotFound            no such file.
 //   InvalidArgument     the message begins with file:line. The line is neither, has no token or an
 //                       id that is none, has more than kTokenLineBytesMax bytes, or cannot be read.
 //                       Or there are too many tokens.
 absl::StatusOr<TokenDocuments> ReadTokenLines(const std::vector<std::string>& paths,
                                               uint32_t vocabulary, uint32_t token_count_max);
+// Stands for any vocabulary.
+inline constexpr uint32_t kAnyVocabulary = UINT32_MAX;
 
 // The files, one document each, a token a byte; `token_count_max` as above.
 //   NotFound            no such file.

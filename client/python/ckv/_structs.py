@@ -242,14 +242,25 @@ class AdviceCall(Struct):
     ]
 
 
+class ExtraKey(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("begin", c_int64),
+        ("digest", c_void_p),
+        ("digest_bytes", c_uint32),
+        ("token_count", c_uint32),
+    ]
+
+
 class FindCall(Struct):
     _fields_ = [
         ("struct_size", c_size_t),
         ("tokens", c_void_p),
         ("token_count", c_uint32),
-        ("reserved", c_uint32),
+        ("extra_key_count", c_uint32),
         ("model_of", c_void_p),
         ("timeout_ns", c_uint64),
+        ("extra_keys", c_void_p),
     ]
 
 
@@ -282,6 +293,9 @@ class PutChunk(Struct):
         ("token_count", c_uint32),
         ("standalone", c_uint32),
         ("position", c_uint64),
+        ("extra_keys", c_void_p),
+        ("extra_key_count", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -309,6 +323,7 @@ C_NAMES = {
     "ckv_fetch_report": FetchReport,
     "ckv_partial": Partial,
     "ckv_advice_call": AdviceCall,
+    "ckv_extra_key": ExtraKey,
     "ckv_find_call": FindCall,
     "ckv_find_report": FindReport,
     "ckv_put_target": PutTarget,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ctypes import addressof, byref
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Iterable, NamedTuple, Optional, Union
 
 import numpy as np
 
-from . import _structs
+from . import _inputs, _structs
 from ._handles import Handle, Owner
 from ._memory import (ROWS, UINT64_MAX, address, count, dense, field_nanoseconds, ints, nanoseconds,
                       plain, size_of, text)
@@ -57,23 +57,31 @@ class Put(Handle):
         self._own(owner, owner.make(library.put_free, (), library.put_begin, byref(target)))
         self._row_bytes = library.put_row_bytes(self._handle)
 
-    def chunk(self, token_ids: Any, *, standalone: bool = False, position: int = 0) -> None:
+    def chunk(self, token_ids: Any, *, standalone: bool = False, position: int = 0,
+              extra_keys: Optional[Iterable[Any]] = None) -> None:
         """Begins the next chunk. All rows of the one before it must be there.
 
-        token_ids   (n,) integers, 1 to 2^20; copied
+        token_ids   (n,) integers from 0 to 2^31 - 1, 1 to 2^20 of them; copied
         standalone  its rows were computed alone at position 0, and prompts find it anywhere, if it
                     has 16 tokens or more.
                     Otherwise it follows the last chunk of this put that is not, or the parent.
         position    where its first token stands if it has no parent; else checked if it is not 0
+        extra_keys  what shapes its rows beside the tokens: (begin, token_count, digest) of each
+                    picture or sound, a digest of what shapes all of them, as an adapter. `begin`
+                    counts from this chunk's first token; it is negative for what began before. A
+                    digest is 1 to 64 bytes. In any order, at most 1024
         Takes the memory of all its rows at once: n x layers x row_bytes.
         FailedPrecondition  rows of the chunk before it are missing
-        InvalidArgument     also: the position is not the one that follows
+        InvalidArgument     also: the position is not the one that follows, or an extra key shapes no
+                            token of the chunk or is there twice
         ResourceExhausted   the rows do not fit bytes_max
         """
-        tokens = ints(token_ids, np.int32, "token_ids")
+        tokens = _inputs.token_ids(token_ids, "token_ids")
+        keys, key_count, _alive = _inputs.extra_keys(extra_keys)
         chunk = _structs.PutChunk.made(
             token_ids=address(tokens), token_count=tokens.size, standalone=int(bool(standalone)),
-            position=count(position, "position", UINT64_MAX))
+            position=count(position, "position", UINT64_MAX),
+            extra_keys=addressof(keys) if key_count else 0, extra_key_count=key_count)
         library = self._owner.library
         status = library.put_add_chunk(self._live(), byref(chunk))
         if status:

@@ -6,11 +6,11 @@ import ctypes
 import json
 import os
 from ctypes import addressof, byref, c_void_p
-from typing import Any, Optional, Sequence, Union
+from typing import Any, Iterable, Optional, Sequence, Union
 
 import numpy as np
 
-from . import _library, _structs
+from . import _inputs, _library, _structs
 from . import attend as _attend
 from . import fetch as _fetch
 from ._handles import Owner
@@ -136,22 +136,28 @@ class Requester:
             library.corpus_free, (), library.resolve, text(name, "name") or b"", nanoseconds(timeout)))
 
     def find(self, tokens: Any, *, model_of: Optional[Corpus] = None,
-             timeout: Optional[float] = 10.0) -> Found:
+             timeout: Optional[float] = 10.0,
+             extra_keys: Optional[Iterable[Any]] = None) -> Found:
         """Finds the chunks that a prompt has, of all corpora that the tenant may read.
 
-        tokens    (n,) integers, the whole prompt, at most 2^20
-        model_of  a corpus of the model that is meant; by default any, but all of the same
+        tokens      (n,) integers from 0 to 2^31 - 1: the whole prompt, at most 2^20
+        model_of    a corpus of the model that is meant; by default any, but all of the same
+        extra_keys  of the prompt's pictures, sounds and adapters, as Put.chunk takes them. `begin`
+                    counts from the prompt's first token. A chunk is found only where it was put
+                    with the same keys, so a prompt without any finds no chunk of a picture
         NotFound         no chunk was found, or nobody holds one of them any more. Chunks of fewer
                          than 16 tokens are never found
         InvalidArgument  also: too many tokens, or chunks of several models are found
         Unimplemented    the directory is of an earlier build
         Unavailable, DeadlineExceeded  as resolve
         """
-        prompt = ints(tokens, np.int32, "tokens")
+        prompt = _inputs.token_ids(tokens, "tokens")
+        keys, key_count, _alive = _inputs.extra_keys(extra_keys)
         call = _structs.FindCall.made(
             tokens=address(prompt), token_count=count(prompt.size, "tokens"),
             model_of=0 if model_of is None else model_of._live(),
-            timeout_ns=field_nanoseconds(timeout))
+            timeout_ns=field_nanoseconds(timeout), extra_key_count=key_count,
+            extra_keys=addressof(keys) if key_count else 0)
         report = _structs.FindReport.made()
         library = self._owner.library
         corpus = Corpus(self._owner, self._owner.make(

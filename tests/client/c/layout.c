@@ -66,7 +66,17 @@ AT(ckv_put_chunk, token_ids, 8);
 AT(ckv_put_chunk, token_count, 16);
 AT(ckv_put_chunk, standalone, 20);
 AT(ckv_put_chunk, position, 24);
-SIZE(ckv_put_chunk, 32);
+AT(ckv_put_chunk, extra_keys, 32);
+AT(ckv_put_chunk, extra_key_count, 40);
+AT(ckv_put_chunk, reserved, 44);
+SIZE(ckv_put_chunk, 48);
+
+BEGINS(ckv_extra_key);
+AT(ckv_extra_key, begin, 8);
+AT(ckv_extra_key, digest, 16);
+AT(ckv_extra_key, digest_bytes, 24);
+AT(ckv_extra_key, token_count, 28);
+SIZE(ckv_extra_key, 32);
 
 BEGINS(ckv_put_report);
 AT(ckv_put_report, version, 8);
@@ -78,10 +88,11 @@ SIZE(ckv_put_report, 32);
 BEGINS(ckv_find_call);
 AT(ckv_find_call, tokens, 8);
 AT(ckv_find_call, token_count, 16);
-AT(ckv_find_call, reserved, 20);
+AT(ckv_find_call, extra_key_count, 20);
 AT(ckv_find_call, model_of, 24);
 AT(ckv_find_call, timeout_ns, 32);
-SIZE(ckv_find_call, 40);
+AT(ckv_find_call, extra_keys, 40);
+SIZE(ckv_find_call, 48);
 
 BEGINS(ckv_find_report);
 AT(ckv_find_report, covered_token_count, 8);

@@ -33,7 +33,7 @@ class CountingSource final : public ChunkSource {
     geometry_ = test::RowsGeometry();
     ChunkPlanner planner(geometry_, TenantKey(), &chunks_);
     for (uint32_t i = 0; i < chunk_count; ++i) {
-      EXPECT_TRUE(planner.Add(ChunkId(), 0, Tokens(i), "chunk").ok());
+      EXPECT_TRUE(planner.Add(ChunkId(), 0, Tokens(i), {}, "chunk").ok());
     }
   }
   std::span<const int32_t> TokensOf(uint32_t) const override { return {}; }

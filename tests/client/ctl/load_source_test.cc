@@ -369,7 +369,8 @@ TEST(NpyRows, WhatDoesNotFitIsNamed) {
   const std::vector<int64_t> wide(10, int64_t{1} << 31);
   for (const auto& [path, what] : std::vector<std::pair<std::string, std::string>>{
            {"", "needs --token-ids"},
-           {WriteNpy("9.npy", "<i4", "(9,)", bits.first(36)), "i4 [9], must be i4 or i8 [10]"},
+           {WriteNpy("9.npy", "<i4", "(9,)", bits.first(36)),
+            "i4 [9], must be i4, i8, u4 or u8 [10]"},
            {WriteNpy("u.npy", "<u4", "(10,)", bits.first(40)), "u4 [10], must be"},
            {WriteNpy("w.npy", "<i8", "(10,)", std::as_bytes(std::span(wide))), "no token id"}}) {
     options.token_ids = path;

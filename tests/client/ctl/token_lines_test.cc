@@ -52,7 +52,7 @@ TEST(TokenLines, ABadLineIsNamed) {
            {"{\"ids\": [1]}", "no token_ids"},
            {"{\"token_ids\": 1}", "must be an array"},
            {"{\"token_ids\": [1], \"token_ids\": [2]}", "twice"},
-           {"[1, 256]", "token_ids[1] must be a whole number from 0 to 255"},
+           {"[1, 256]", "token_ids[1] is 256, and the model's ids are 0 to 255"},
            {"[-1]", "token_ids[0]"},
            {"[1.5]", "token_ids[0]"},
            {"[\"1\"]", "token_ids[0]"},

@@ -42,7 +42,8 @@ struct Known {
 // Chunks as a directory has them.
 class Library {
  public:
-  int Add(const Tokens& tokens, int parent = -1, const TenantKey& key = {}) {
+  int Add(const Tokens& tokens, int parent = -1, const TenantKey& key = {},
+          const ExtraKeys& extra_keys = {}) {
     Known known;
     known.tokens = tokens;
     known.parent = parent;
@@ -53,9 +54,9 @@ class Library {
     }
     known.chunk.token_count = static_cast<uint32_t>(tokens.size());
     const ChunkId plain = ComputeChunkId(ModelFingerprint(geometry_), known.chunk.parent,
-                                         known.chunk.position, tokens);
+                                         known.chunk.position, tokens, extra_keys);
     known.chunk.id = SealedChunkId(plain, SealOf(plain, key));
-    known.chunk.print = PrintOf(tokens, key);
+    known.chunk.print = PrintOf(tokens, key, extra_keys);
     for (size_t i = 0; i < known_.size(); ++i) {
       if (known_[i].chunk.id == known.chunk.id) return static_cast<int>(i);
     }
@@ -63,18 +64,22 @@ class Library {
     return static_cast<int>(known_.size() - 1);
   }
 
-  absl::StatusOr<PromptCover> Cover(const Tokens& tokens,
-                                    const std::vector<TenantKey>& keys = {{}}) {
-    return CoverPrompt(tokens, keys, [&](std::span<const uint64_t> heads) {
+  absl::StatusOr<PromptCover> Cover(const Tokens& tokens, const std::vector<TenantKey>& keys = {{}},
+                                    const ExtraKeys& extra_keys = {}) {
+    const auto find = [&](std::span<const uint64_t> heads) {
       const std::set<uint64_t> wanted(heads.begin(), heads.end());
       PromptChunks found;
       found.models = {geometry_};
       for (const Known& known : known_) {
         if (wanted.contains(known.chunk.print.head)) found.chunks.push_back(known.chunk);
       }
+      told_ = found.chunks.size();
       return absl::StatusOr<PromptChunks>(std::move(found));
-    });
+    };
+    return CoverPrompt(tokens, keys, find, extra_keys);
   }
+  // The chunks that the last look-up was told of.
+  size_t told() const { return told_; }
 
   std::vector<Known>& known() { return known_; }
   const Geometry& geometry() const { return geometry_; }
@@ -82,6 +87,7 @@ class Library {
  private:
   const Geometry geometry_ = *NamedGeometry("deepseek-v2-lite");
   std::vector<Known> known_;
+  size_t told_ = 0;
 };
 
 // The cover by definition.
@@ -365,6 +371,80 @@ TEST(CoverPrompt, AnswersBeyondTheLimitsAreNoSpans) {
       tokens, keys, [&](std::span<const uint64_t>) { return absl::StatusOr<PromptChunks>(found); });
   ASSERT_TRUE(cover.ok()) << cover.status();
   EXPECT_THAT(cover->spans, IsEmpty());
+}
+
+std::vector<int> ChunksOf(Library& library, const absl::StatusOr<PromptCover>& cover) {
+  EXPECT_TRUE(cover.ok()) << cover.status();
+  std::vector<int> chunks;
+  if (!cover.ok()) return chunks;
+  for (const PromptSpan& span : cover->spans) {
+    for (size_t i = 0; i < library.known().size(); ++i)
+      if (library.known()[i].chunk.id == span.chunk) chunks.push_back(static_cast<int>(i));
+  }
+  return chunks;
+}
+
+// Goal: a prompt finds the rows of its own pictures and of no others, though all have the same
+// token ids. Method: chunks of 40 placeholder ids with different keys, and a prompt of these ids
+// with one of them, with none and with both at each other's place.
+TEST(CoverPrompt, FindsItsOwnPictureOnly) {
+  Library library;
+  const Tokens pictures(40, 7);
+  const ExtraKeys a = {{4, 30, "a"}}, b = {{4, 30, "b"}}, later = {{5, 30, "a"}},
+                  shorter = {{4, 29, "a"}}, adapter = {{0, 0, "a"}};
+  std::vector<ExtraKeys> all = {{}, a, b, later, shorter, adapter};
+  for (const ExtraKeys& keys : all) library.Add(pictures, -1, {}, keys);
+  const int child = library.Add(pictures, 1);  // text behind a's
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {{}}, all[i])),
+                ElementsAre(static_cast<int>(i)));
+    // Others are no candidates: the look-up of a thousand pictures is no longer than that of one.
+    EXPECT_LE(library.told(), 3u);
+  }
+  EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {{}}, {{4, 30, "c"}})), IsEmpty());
+  EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {{}}, {{4, 30, "a"}, {0, 0, "a"}})),
+              IsEmpty());
+  // Two pictures, and both swapped; a chunk of a chain is found behind its own parent only.
+  Tokens two(80, 7);
+  EXPECT_THAT(ChunksOf(library, library.Cover(two, {{}}, {{4, 30, "a"}, {44, 30, "b"}})),
+              ElementsAre(1, 2));
+  EXPECT_THAT(ChunksOf(library, library.Cover(two, {{}}, {{4, 30, "b"}, {44, 30, "a"}})),
+              ElementsAre(2, 1));
+  EXPECT_THAT(ChunksOf(library, library.Cover(two, {{}}, a)), ElementsAre(1, child));
+  EXPECT_THAT(ChunksOf(library, library.Cover(two, {{}}, b)), ElementsAre(2, 0));
+}
+
+// A tenant's key and extra keys: neither undoes the other.
+TEST(CoverPrompt, FindsPicturesOfATenant) {
+  Library library;
+  const Tokens pictures(40, 7);
+  library.Add(pictures, -1, KeyOf(1), {{4, 30, "a"}});
+  library.Add(pictures, -1, KeyOf(2), {{4, 30, "a"}});
+  const ExtraKeys a = {{4, 30, "a"}};
+  EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {KeyOf(1), {}}, a)), ElementsAre(0));
+  EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {KeyOf(2), {}}, a)), ElementsAre(1));
+  EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {{}}, a)), IsEmpty());
+  EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {KeyOf(1), {}})), IsEmpty());
+}
+
+// A false print of another picture's chunk only costs time: its id is compared.
+TEST(CoverPrompt, AFalsePrintOfAPictureIsNotBelieved) {
+  Library library;
+  const Tokens pictures(40, 7);
+  const ExtraKeys a = {{4, 30, "a"}};
+  library.Add(pictures, -1, {}, a);
+  library.known()[0].chunk.print = PrintOf(pictures, {}, {{ExtraKey{4, 30, "b"}}});
+  EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {{}}, {{4, 30, "b"}})), IsEmpty());
+}
+
+TEST(CoverPrompt, RefusesWhatIsNoTokenAndKeysThatDoNotFit) {
+  Library library;
+  Tokens tokens(40, 7);
+  EXPECT_TRUE(absl::IsInvalidArgument(library.Cover(tokens, {{}}, {{40, 1, "a"}}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(library.Cover({1}, {{}}, {{1, 1, "a"}}).status()));
+  tokens[9] = -1;
+  EXPECT_EQ(library.Cover(tokens).status().message(),
+            "tokens[9] is -1, no token id: those are whole numbers from 0 to 2^31 - 1");
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ class TextOverlapTest : public testing::Test {
   }
   // Adds a text to `source`, every `cut` tokens a chunk.
   void Add(MemorySource& source, const std::vector<int32_t>& text, size_t cut,
-           uint64_t position = 0, ChunkId parent = {}) const {
+           uint64_t position = 0, ChunkId parent = {}, const ExtraKeys& keys = {}) const {
     for (size_t at = 0; at < text.size(); at += cut) {
       SourceChunk chunk;
       ChunkInfo& info = chunk.info;
@@ -56,45 +56,48 @@ class TextOverlapTest : public testing::Test {
                             text.begin() + static_cast<std::ptrdiff_t>(end));
       info.parent = parent;
       info.position = position + at;
-      const ChunkId plain =
-          ComputeChunkId(ModelFingerprint(corpus_.geometry), parent, info.position, info.token_ids);
+      info.extra_keys = ExtraKeysOf(keys, at, end);
+      const ChunkId plain = ComputeChunkId(ModelFingerprint(corpus_.geometry), parent,
+                                           info.position, info.token_ids, info.extra_keys);
       info.seal = SealOf(plain, key_);
       info.id = parent = SealedChunkId(plain, info.seal);
-      source.Add(chunk, PrintOf(info.token_ids, key_));
+      source.Add(chunk, PrintOf(info.token_ids, key_, info.extra_keys));
     }
   }
   // Appends a text to the corpus, unchecked.
-  void Have(const std::vector<int32_t>& text, size_t cut, uint64_t position = 0) {
+  void Have(const std::vector<int32_t>& text, size_t cut, uint64_t position = 0,
+            const ExtraKeys& keys = {}) {
     MemorySource source(corpus_.geometry);
-    Add(source, text, cut, position);
+    Add(source, text, cut, position, {}, keys);
     std::vector<uint32_t> all(source.chunks().size());
     std::iota(all.begin(), all.end(), 0u);
     AppendChunks(source, all, SourcePlacement(all.size()), corpus_);
     for (const uint32_t i : all) {
       const auto tokens = source.TokensOf(i);
-      tokens_[source.chunks()[i].id.AsBytes()].assign(tokens.begin(), tokens.end());
+      texts_[source.chunks()[i].id] = {{tokens.begin(), tokens.end()},
+                                       source.chunks()[i].extra_keys};
     }
   }
   absl::Status Put(const MemorySource& source) {
     const auto fresh = NewChunks(corpus_, source);
     if (!fresh.ok()) return fresh.status();
     return CheckNoTextTwice(corpus_, source, *fresh, key_,
-                            [this](const ChunkPlacement& chunk) -> absl::StatusOr<Tokens> {
+                            [this](const ChunkPlacement& chunk) -> absl::StatusOr<ChunkText> {
                               ++asked_;
                               if (!answers_) return absl::UnavailableError("is away");
-                              return tokens_.at(chunk.id.AsBytes());
+                              return texts_.at(chunk.id);
                             });
   }
-  absl::Status Put(const std::vector<int32_t>& text, size_t cut, uint64_t position = 0) {
+  absl::Status Put(const std::vector<int32_t>& text, size_t cut, uint64_t position = 0,
+                   const ExtraKeys& keys = {}) {
     MemorySource source(corpus_.geometry);
-    Add(source, text, cut, position);
+    Add(source, text, cut, position, {}, keys);
     return Put(source);
   }
 
-  using Tokens = std::vector<int32_t>;
   Corpus corpus_;
   TenantKey key_;
-  std::map<std::string_view, Tokens> tokens_;
+  std::map<ChunkId, ChunkText> texts_;
   bool answers_ = true;
   int asked_ = 0;
 };
@@ -106,7 +109,7 @@ TEST_F(TextOverlapTest, EveryPairOfCutsIsRefused) {
     key_.bytes.fill(sealed ? 7 : 0);
     for (const size_t had : cuts) {
       corpus_.chunks.clear();
-      tokens_.clear();
+      texts_.clear();
       Have(Text(300), had);
       for (const size_t cut : cuts) {
         for (const size_t size : sizes) {  // also less of it, and all
@@ -116,6 +119,26 @@ TEST_F(TextOverlapTest, EveryPairOfCutsIsRefused) {
         }
         EXPECT_EQ(Put(Text(400), cut).ok(), cut == had && 300 % cut == 0)
             << "a text that grew: " << had << " " << cut;
+      }
+    }
+  }
+}
+
+// Texts of the same ids with other pictures are other texts, in whatever cuts.
+TEST_F(TextOverlapTest, OtherPicturesAreOtherTexts) {
+  const ExtraKeys one = {{20, 30, "one"}}, other = {{20, 30, "other"}}, later = {{21, 30, "one"}};
+  for (const size_t have : {16u, 32u, 64u, 96u}) {
+    for (const size_t put : {16u, 32u, 64u, 96u}) {
+      corpus_.chunks.clear();
+      Have(Text(96), have, 0, one);
+      if (have != put) {
+        EXPECT_TRUE(absl::IsFailedPrecondition(Put(Text(96), put, 0, one))) << have << ' ' << put;
+      }
+      for (const ExtraKeys& keys : {other, later, ExtraKeys()}) {
+        const absl::Status status = Put(Text(96), put, 0, keys);
+        // A first chunk that ends before the picture has the same tokens and no key: it is there.
+        if (have == 16 || put == 16) continue;
+        EXPECT_TRUE(status.ok()) << have << ' ' << put << ": " << status;
       }
     }
   }

@@ -4,13 +4,16 @@
 
 #include "store/disk/chunk_file.h"
 
+#include <algorithm>
 #include <cstring>
 #include <random>
+#include <string>
 
 #include "absl/strings/escaping.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/base/stripe.h"
+#include "proto/base/xxh3.h"
 #include "store/memory/chunk_id.h"
 #include "tests/support/test_chunks.h"
 
@@ -87,7 +90,8 @@ TEST(ChunkFile, ReadsBackAsItWasWritten) {
     EXPECT_EQ(header->info.layer_checksums, image.chunk.info.layer_checksums);
     EXPECT_EQ(header->geometry, image.geometry);
     EXPECT_EQ(header->tenant, "tenant-a");
-    EXPECT_EQ(image.header_bytes, ChunkFileHeaderBytes(image.geometry, "tenant-a", tokens));
+    EXPECT_EQ(image.header_bytes,
+              ChunkFileHeaderBytes(image.chunk.info, image.geometry, "tenant-a"));
     EXPECT_EQ(image.header_bytes % kChunkFileAlignment, 0u);
   }
 }
@@ -102,7 +106,7 @@ TEST(ChunkFile, KeepsASeal) {
   chunk.info.seal = seal;
   const std::vector<uint64_t> stripes(geometry.layers * StripeCount(33));
   std::vector<std::byte> bytes = EncodeChunkFileHeader(chunk.info, geometry, "t", stripes);
-  EXPECT_EQ(bytes.size(), ChunkFileHeaderBytes(geometry, "t", 33, /*is_sealed=*/true));
+  EXPECT_EQ(bytes.size(), ChunkFileHeaderBytes(chunk.info, geometry, "t"));
   EXPECT_EQ(At<uint32_t>(bytes, 8), 2u);
   const auto prefix = DecodeChunkFilePrefix(std::span(bytes).first(kChunkFilePrefixBytes));
   ASSERT_TRUE(prefix.ok()) << prefix.status();
@@ -117,6 +121,74 @@ TEST(ChunkFile, KeepsASeal) {
   const auto other = DecodeChunkFilePrefix(std::span(bytes).first(kChunkFilePrefixBytes));
   ASSERT_TRUE(other.ok());
   EXPECT_TRUE(absl::IsDataLoss(DecodeChunkFileHeader(*other, bytes).status()));
+}
+
+// Goal: a chunk keeps its extra keys in its file, with a seal and without one, few and many.
+// Method: written and read back; then every bit of the part that has them is damaged, with a
+// checksum that fits, so that only what is checked of the keys themselves can refuse it.
+TEST(ChunkFile, KeepsExtraKeys) {
+  const Geometry geometry = SmallGeometry();
+  const std::vector<uint64_t> stripes(geometry.layers * StripeCount(33));
+  for (const bool is_sealed : {false, true}) {
+    for (const size_t count : {size_t{1}, size_t{3}, kExtraKeysMax}) {
+      SmallChunk chunk = MakeSmallChunk(geometry, 33, 1);
+      for (size_t i = 0; i < count; ++i) {
+        chunk.info.extra_keys.push_back(
+            {static_cast<int64_t>(i % 33) - 1, 2, std::to_string(i) + std::string(i % 60, 'x')});
+      }
+      chunk.info.extra_keys = *SortExtraKeys(chunk.info.extra_keys, 33);
+      const ChunkId plain =
+          ComputeChunkId(ModelFingerprint(geometry), chunk.info.parent, chunk.info.position,
+                         chunk.info.token_ids, chunk.info.extra_keys);
+      if (is_sealed) chunk.info.seal.bytes[7] = 1;
+      chunk.info.id = SealedChunkId(plain, chunk.info.seal);
+      const auto bytes = EncodeChunkFileHeader(chunk.info, geometry, "t", stripes);
+      EXPECT_EQ(bytes.size(), ChunkFileHeaderBytes(chunk.info, geometry, "t"));
+      EXPECT_EQ(At<uint32_t>(bytes, 8), 3u);
+      const auto prefix = DecodeChunkFilePrefix(std::span(bytes).first(kChunkFilePrefixBytes));
+      ASSERT_TRUE(prefix.ok()) << prefix.status();
+      const auto header = DecodeChunkFileHeader(*prefix, bytes);
+      ASSERT_TRUE(header.ok()) << header.status();
+      EXPECT_EQ(header->info.extra_keys, chunk.info.extra_keys);
+      EXPECT_EQ(header->info.seal, chunk.info.seal);
+      EXPECT_EQ(header->info.token_ids, chunk.info.token_ids);
+      EXPECT_EQ(header->info.layer_checksums, chunk.info.layer_checksums);
+      // Other keys do not give this id.
+      chunk.info.extra_keys.back().digest += 'y';
+      const auto other = EncodeChunkFileHeader(chunk.info, geometry, "t", stripes);
+      const auto decoded = DecodeChunkFilePrefix(std::span(other).first(kChunkFilePrefixBytes));
+      ASSERT_TRUE(decoded.ok()) << decoded.status();
+      EXPECT_TRUE(absl::IsDataLoss(DecodeChunkFileHeader(*decoded, other).status()));
+    }
+  }
+}
+
+TEST(ChunkFile, DamagedExtraKeysAreRefused) {
+  const Geometry geometry = SmallGeometry();
+  const std::vector<uint64_t> stripes(geometry.layers * StripeCount(33));
+  SmallChunk chunk = MakeSmallChunk(geometry, 33, 1);
+  chunk.info.extra_keys = {{-1, 4, "one"}, {0, 0, "adapter"}};
+  chunk.info.id = ComputeChunkId(ModelFingerprint(geometry), chunk.info.parent, chunk.info.position,
+                                 chunk.info.token_ids, chunk.info.extra_keys);
+  const std::vector<std::byte> whole = EncodeChunkFileHeader(chunk.info, geometry, "t", stripes);
+  const std::string encoded = EncodeExtraKeys(chunk.info.extra_keys);
+  const auto at = std::search(whole.begin(), whole.end(), encoded.begin(), encoded.end(),
+                              [](std::byte a, char b) { return a == static_cast<std::byte>(b); });
+  ASSERT_NE(at, whole.end());
+  const auto begin = static_cast<size_t>(at - whole.begin()) - sizeof(uint32_t);
+  for (size_t bit = 0; bit < 8 * (sizeof(uint32_t) + encoded.size()); ++bit) {
+    std::vector<std::byte> bytes = whole;
+    bytes[begin + bit / 8] ^= static_cast<std::byte>(1 << (bit % 8));
+    const uint64_t zero = 0;
+    std::memcpy(bytes.data() + 120, &zero, sizeof(zero));
+    const uint64_t checksum = XXH3_64bits(bytes.data(), bytes.size());
+    std::memcpy(bytes.data() + 120, &checksum, sizeof(checksum));
+    const auto prefix = DecodeChunkFilePrefix(std::span(bytes).first(kChunkFilePrefixBytes));
+    ASSERT_TRUE(prefix.ok()) << prefix.status();
+    const absl::Status status = DecodeChunkFileHeader(*prefix, bytes).status();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << "bit " << bit << ": " << status;
+    EXPECT_EQ(std::string(status.message()).find("checksum"), std::string::npos) << status;
+  }
 }
 
 // The offsets of the header comment, and the bytes that they had in the first version.
@@ -180,11 +252,11 @@ TEST(ChunkFile, NoBitCanFlipUnnoticed) {
 
 TEST(ChunkFile, ALaterVersionIsRefusedClearly) {
   Image image(SmallGeometry(), 5);
-  const uint32_t version = 3;
+  const uint32_t version = 4;
   std::memcpy(image.bytes.data() + 8, &version, 4);
   const absl::Status status = ReadAll(image.bytes).status();
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("version 3, this ckv reads up to 2"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("version 4, this ckv reads up to 3"));
 }
 
 TEST(ChunkFile, CountsBeyondTheLimitsAreAllNamed) {

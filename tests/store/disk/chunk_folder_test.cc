@@ -56,8 +56,7 @@ struct ChunkFolderTest : testing::Test {
     return found;
   }
   absl::Status Put(ChunkFolder& folder, const SmallChunk& chunk, std::string_view tenant = "") {
-    CKV_ASSIGN_OR_RETURN(ChunkFileWriter writer,
-                         folder.Begin(geometry, tenant, chunk.info.token_count()));
+    CKV_ASSIGN_OR_RETURN(ChunkFileWriter writer, folder.Begin(chunk.info, geometry, tenant));
     for (uint32_t l = 0; l < geometry.layers; ++l)
       CKV_RETURN_IF_ERROR(writer.Write(l, 0, chunk.layers[l]));
     CKV_ASSIGN_OR_RETURN(ChunkWriter memory,

@@ -51,6 +51,11 @@ struct Rows {
     return RowFile::Open(directory / "rows");
   }
 
+  template <typename T>
+  void SetTokenIds(TensorDtype dtype, const std::vector<T>& ids) {
+    tensors.back() = {"token_ids", dtype, {ids.size()}, std::as_bytes(std::span(ids))};
+  }
+
   TemporaryDirectory directory;
   Metadata metadata;
   std::vector<std::byte> data;
@@ -178,7 +183,7 @@ TEST(RowFile, NamesTheTensorThatIsWrong) {
       {"tensor 'layers.1.cvk': is not known; a file of rows has token_ids and layers.0.ckv, "
        "layers.1.ckv, ...; did you mean layers.1.ckv?",
        [](Rows& r) { r.tensors[1].name = "layers.1.cvk"; }},
-      {"tensor 'token_ids': U8 [12], must be I32 [T]",
+      {"tensor 'token_ids': U8 [12], must be I32 or I64 [T]",
        [](Rows& r) {
          r.tensors[2].dtype = TensorDtype::kU8;
          r.tensors[2].shape = {12};
@@ -260,6 +265,35 @@ TEST(CutFixed, CoversEveryTokenOnce) {
 }
 
 // Goal: the chunks of a file chain and pass the check that a holder makes of them.
+TEST(RowFile, TakesWideTokenIds) {
+  Rows rows(12);
+  std::vector<int64_t> wide;
+  for (size_t i = 0; i < 12; ++i) wide.push_back(static_cast<int64_t>(i) * 1000);
+  wide.back() = INT32_MAX;
+  rows.SetTokenIds(TensorDtype::kI64, wide);
+  const auto file = rows.Open();
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_TRUE(
+      std::equal(wide.begin(), wide.end(), file->token_ids().begin(), file->token_ids().end()));
+  wide[3] = int64_t{1} << 31;
+  ExpectRefusal(rows, "tensor 'token_ids': [3] is 2147483648, no token id");
+  const std::vector<int32_t> padding(12, -1);
+  rows.SetTokenIds(TensorDtype::kI32, padding);
+  ExpectRefusal(rows, "tensor 'token_ids': [0] is -1, no token id");
+}
+
+TEST(RowFile, ReadsExtraKeys) {
+  Rows rows(12);
+  rows.metadata["extra_keys"] =
+      R"([{"begin": 5, "tokens": 4, "digest": "00ff"}, {"digest": "AA"}])";
+  const auto file = rows.Open();
+  ASSERT_TRUE(file.ok()) << file.status();
+  const ExtraKeys keys(file->extra_keys().begin(), file->extra_keys().end());
+  EXPECT_EQ(keys, (ExtraKeys{{0, 0, "\xaa"}, {5, 4, std::string("\0\xff", 2)}}));
+  rows.metadata["extra_keys"] = R"([{"begin": 12, "tokens": 4, "digest": "00ff"}])";
+  ExpectRefusal(rows, "metadata 'extra_keys'");
+}
+
 TEST(DescribeChunk, ChunksOfAFileAreValid) {
   const Rows rows(10);
   const auto file = *rows.Open();

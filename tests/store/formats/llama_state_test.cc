@@ -119,7 +119,7 @@ TEST(LlamaState, RefusesHeadsThatAreNotOne) {
   text.head = {kFileMagic, 3, 2, 11, 12};
   ExpectRefusal(text, "2 token ids and 3 cells");
   text.head = {kFileMagic, 3, 3, 11, ~1u, 13};
-  ExpectRefusal(text, "token id 1 is -2");
+  ExpectRefusal(text, "token_ids[1] is -2");
   text.head = {kFileMagic, 3, 7, ~0u, 2, 3, 11, 12, 13, 0};
   ExpectRefusal(text, "packed in a way");
   text.head = {kFileMagic, 3, 7, ~0u, 1, 3, 11, 12, 13, 1};

@@ -39,6 +39,43 @@ TEST(PrintOf, GoldenVectors) {
             (TokenPrint{.head = 182055884553836355u, .whole = 86518642785304603u}));
 }
 
+// The same with extra keys:
+//
+//   def line(key, n, d):
+//       h = hashlib.sha256(struct.pack('<Q', 11) + b'ckv.print.2' + key + struct.pack('<I', n) + d)
+//       return [int.from_bytes(h.digest()[i:i + 8], 'little') % p for i in (0, 8)]
+//   and t % 2**32 + 1 + the sum of a + (i - begin) * b of the keys that shape i (a alone if n = 0)
+TEST(PrintOf, GoldenVectorsWithExtraKeys) {
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 20; ++i) tokens.push_back(i);
+  const ExtraKeys keys = {{-2, 5, "first"}, {0, 0, "adapter"}, {10, 4, "second"}};
+  EXPECT_EQ(PrintOf(tokens, {}, keys),
+            (TokenPrint{.head = 0x8d436cf07afd71f, .whole = 0x1b0109b9de81455a}));
+  TenantKey key;
+  for (size_t i = 0; i < key.bytes.size(); ++i) key.bytes[i] = static_cast<uint8_t>(100 + i);
+  EXPECT_EQ(PrintOf(tokens, key, keys),
+            (TokenPrint{.head = 0x1848800105bd2485, .whole = 0x16baeeebcb178fed}));
+}
+
+// A run of a prompt has the print of the chunk that has its tokens and its extra keys.
+TEST(TokenPrints, EveryRunHasThePrintOfItsExtraKeys) {
+  const std::vector<int32_t> tokens = RandomTokens(60, 4);
+  const ExtraKeys keys = *SortExtraKeys(
+      {{0, 0, "adapter"}, {-3, 20, "a"}, {10, 8, "b"}, {18, 8, "b"}, {18, 30, "c"}, {59, 400, "d"}},
+      tokens.size());
+  const TokenPrints prints(tokens, {}, keys);
+  const std::vector<uint64_t> heads = prints.Heads();
+  for (size_t begin = 0; begin < heads.size(); ++begin) {
+    for (size_t end = begin + kHeadTokens; end <= tokens.size(); ++end) {
+      const auto part = std::span(tokens).subspan(begin, end - begin);
+      const TokenPrint print = PrintOf(part, {}, ExtraKeysOf(keys, begin, end));
+      ASSERT_EQ(heads[begin], print.head) << begin;
+      ASSERT_EQ(prints.Of(begin, end), print.whole) << begin << " to " << end;
+      ASSERT_NE(print.whole, PrintOf(part, {}).whole);
+    }
+  }
+}
+
 TEST(PrintOf, ShortChunksHaveNone) {
   const std::vector<int32_t> tokens = RandomTokens(kHeadTokens, 1);
   EXPECT_EQ(PrintOf(std::span(tokens).first(kHeadTokens - 1), {}), TokenPrint());

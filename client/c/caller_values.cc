@@ -1,7 +1,8 @@
-#include "client/c/geometry_of.h"
+#include "client/c/caller_values.h"
 
 #include "absl/strings/str_format.h"
 #include "client/c/handles.h"
+#include "client/c/struct_size.h"
 #include "proto/base/status.h"
 
 namespace ckv::c {
@@ -43,6 +44,28 @@ absl::StatusOr<Geometry> GeometryOf(const ckv_corpus_facts& facts) {
   geometry.softmax_scale = static_cast<float>(facts.softmax_scale);
   CKV_RETURN_IF_ERROR(ValidateGeometry(geometry));
   return geometry;
+}
+
+absl::StatusOr<ExtraKeys> ExtraKeysFrom(const ckv_extra_key* keys, uint32_t count) {
+  if (count > kExtraKeysMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("extra_key_count: %d, limit %d", count, kExtraKeysMax));
+  }
+  ExtraKeys taken;
+  CKV_RETURN_IF_ERROR(
+      ForEachStruct("ckv_extra_key", keys, count, [&](const ckv_extra_key& key) -> absl::Status {
+        if (key.digest == nullptr || key.digest_bytes == 0 ||
+            key.digest_bytes > kExtraKeyDigestBytesMax) {
+          return absl::InvalidArgumentError(absl::StrFormat(
+              "ckv_extra_key %d: digest: %s of %d bytes, it must have 1 to %d", taken.size(),
+              key.digest == nullptr ? "NULL" : "one", key.digest_bytes, kExtraKeyDigestBytesMax));
+        }
+        taken.push_back({.begin = key.begin,
+                         .token_count = key.token_count,
+                         .digest = {static_cast<const char*>(key.digest), key.digest_bytes}});
+        return absl::OkStatus();
+      }));
+  return taken;
 }
 
 }  // namespace ckv::c
