@@ -15,7 +15,7 @@ import torch
 
 import ckv
 
-from . import attend, prefix, settings
+from . import attend, keys, prefix, settings
 
 log = logging.getLogger("ckv_vllm")
 
@@ -29,6 +29,7 @@ class Load:
     token_begin: int
     token_end: int
     block_ids: list[int]
+    extra_keys: list[keys.ExtraKey] = dataclasses.field(default_factory=list)  # of the prompt
 
 
 class Fetching:
@@ -40,7 +41,7 @@ class Fetching:
     def __init__(self, requester: Any, load: Load, layers: Sequence[int], block_size: int,
                  width: int, timeout: float) -> None:
         self.timeout, self.load, self.pending = timeout, load, set(layers)
-        found = requester.find(np.asarray(load.tokens, np.int32), timeout=timeout)
+        found = requester.find(load.tokens, timeout=timeout, extra_keys=load.extra_keys)
         corpus, have = found.corpus, prefix.prefix_found(found)
         if have.token_count < load.token_end:
             raise ValueError(f"ckv_vllm: request {load.request_id} was to load {load.token_end} "
@@ -100,7 +101,7 @@ def connector_over(base: type, metadata_class: Callable[[list[Load]], Any],
 
     metadata_class  makes the metadata of a step, with its argument as `loads`. It is pickled, so it
                     is a class of a module.
-    A prompt that cannot be looked up counts as not found. A load that fails is raised, so the step
+    A prompt that cannot be looked up counts as not found; so does one of an adapter (keys.py). A load that fails is raised, so the step
     fails: its blocks have no rows, and an answer over them would be wrong.
     """
 
@@ -124,9 +125,12 @@ def connector_over(base: type, metadata_class: Callable[[list[Load]], Any],
             tokens = request.prompt_token_ids
             if not tokens:  # a prompt of embeddings
                 return 0, False
+            extra_keys = keys.extra_keys(request)
+            if extra_keys is None:
+                return 0, False
             try:
-                found = self._requester.find(np.asarray(tokens, np.int32),
-                                             timeout=self._settings.timeout)
+                found = self._requester.find(tokens, timeout=self._settings.timeout,
+                                             extra_keys=extra_keys)
             except ckv.NotFound:
                 return 0, False
             except ckv.Error as error:
@@ -150,7 +154,7 @@ def connector_over(base: type, metadata_class: Callable[[list[Load]], Any],
                 raise ValueError(f"ckv_vllm: request {request.request_id} was offered nothing")
             end = begin + num_external_tokens
             self._loads.append(Load(request.request_id, list(request.prompt_token_ids), begin,
-                                    end, list(groups[0])))
+                                    end, list(groups[0]), keys.extra_keys(request) or []))
 
         def request_finished(self, request: Any,
                              block_ids: list[int]) -> tuple[bool, Optional[dict[str, Any]]]:

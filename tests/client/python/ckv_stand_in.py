@@ -119,6 +119,7 @@ class Requester:
     def __init__(self, corpus, found=None):
         self.corpus, self.found, self.fail = corpus, found, None
         self.tickets, self.fetched, self.parts = [], [], []
+        self.keys = []  # of each find
 
     def resolve(self, name, timeout=None):
         return self.corpus
@@ -140,7 +141,8 @@ class Requester:
         self.tickets.append(Ticket(self.fail or whole))
         return self.tickets[-1]
 
-    def find(self, tokens, model_of=None, timeout=None):
+    def find(self, tokens, model_of=None, timeout=None, extra_keys=None):
+        self.keys.append(list(extra_keys or ()))
         if isinstance(self.found, Exception):
             raise self.found
         return self.found

@@ -28,7 +28,7 @@ import ckv_stand_in  # noqa: E402
 
 sys.modules["ckv"] = ckv_stand_in
 
-from ckv_vllm import attend, loads, prefix, settings, tensors  # noqa: E402
+from ckv_vllm import attend, keys, loads, prefix, settings, tensors  # noqa: E402
 
 D_QK, D_V, LAYERS, HEADS, SCALE = 40, 32, 2, 3, 0.2
 # The merged o is rounded to f32 once and the parts have errors of f32 sums of 100 terms.
@@ -289,6 +289,31 @@ class Connector(unittest.TestCase):
         self.assertEqual(self.one.get_num_new_matched_tokens(self.request, 64), (0, False))
         self.request.prompt_token_ids = None  # a prompt of embeddings
         self.assertEqual(self.one.get_num_new_matched_tokens(self.request, 0), (0, False))
+
+    def test_pictures_are_looked_up_by_their_own_keys(self):
+        """Of the newer requests of vLLM and of the older ones; the worker looks up what the scheduler did."""
+        place = types.SimpleNamespace(offset=4, length=9)
+        newer = {"mm_features": [types.SimpleNamespace(identifier="hash", mm_position=place)]}
+        older = {"mm_hashes": ["hash"], "mm_positions": [place], "mm_inputs": [object()]}
+        for fields in (newer, older):
+            self.setUp()
+            vars(self.request).update(fields)
+            self.schedule()
+            self.one.register_kv_caches(self.caches)
+            self.one.start_load_kv(None)
+            want = [(4, 9, keys.digest_of("hash"))]
+            self.assertEqual(self.requester.keys, [want, want])
+        self.assertNotEqual(keys.digest_of("hash"), keys.digest_of("other"))
+
+    def test_what_has_no_key_is_not_looked_up(self):
+        nameless = types.SimpleNamespace(identifier=None, mm_hash=None, mm_position=None)
+        for fields in ({"lora_request": object()}, {"cache_salt": "s"}, {"prompt_embeds": object()},
+                       {"mm_features": [nameless]}, {"mm_inputs": [object()]},
+                       {"mm_hashes": ["a"], "mm_positions": []}):
+            self.setUp()
+            vars(self.request).update(fields)
+            self.assertEqual(self.one.get_num_new_matched_tokens(self.request, 0), (0, False))
+            self.assertEqual(self.requester.keys, [])
 
     def test_what_changed_between_scheduler_and_worker_is_refused(self):
         self.schedule()
