@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: one rule for token ids at every door, and no picture finds another one's rows.
 
 Method: a directory, two holders with folders and a requester. One table of inputs goes through every door: files of

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Writes the seeds of extra_keys_fuzz: encodings and JSON of extra keys, right and wrong.
 
     python3 tests/fuzz/make_extra_keys_corpus.py tests/fuzz/corpus/extra_keys
