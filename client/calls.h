@@ -172,7 +172,11 @@ struct AttendReport {
   // Rows that came near for the call's contexts since their last report, pulled, mapped or made
   // anew: bytes.
   uint64_t pulled_bytes = 0;
+  // From the first attempt to the answer. `lost` of it went before the last attempt began: failed
+  // ones, and waits for holders.
   Duration elapsed{0};
+  Duration lost{0};
+  uint32_t failed_attempt_count = 0;
 };
 
 // A slice of the latent rows: bytes [begin, begin + bytes) of every row, both multiples of 4.

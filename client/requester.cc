@@ -17,7 +17,6 @@
 #include "client/holders/lane_pinning.h"
 #include "client/live_costs.h"
 #include "client/near/mapped_rows.h"
-#include "proto/base/log.h"
 #include "proto/base/status.h"
 
 namespace ckv {
@@ -68,7 +67,7 @@ struct Requester::State {
   State(const RequesterOptions& options, DirectoryControl* directory, HolderControlFactory* holders)
       : clock(options.clock),
         oracle(options.oracle),
-        view(directory),
+        view(directory, options.clock),
         peers(&view, holders, options.profile, *options.backend),
         costs(&peers, options.oracle, options.clock, options.backend, options.lane_shape),
         near_source(options.near_source),
@@ -103,6 +102,9 @@ struct Requester::State {
     own_fabrics.push_back(NewTcpFabric(options.clock));
     for (const auto& fabric : own_fabrics) link_options.fabrics.push_back(fabric.get());
   }
+
+  // The actor's pulls may wait for holders, and its threads end with it.
+  ~State() { actor_attempts.Stop(); }
 
   // Runs a call, and counts how long it took if it succeeded.
   absl::Status Timed(LatencyHistogram& histogram, absl::FunctionRef<absl::Status()> call) {
@@ -197,7 +199,8 @@ struct Requester::State {
             input = std::move(measured->input);
             if (holders != nullptr) *holders = std::move(measured->holders);
           }
-          return {measured.status()};
+          // It says how holders are now.
+          return {measured.status(), /*repeatable=*/true, /*may_wait=*/false};
         }));
     return input;
   }
@@ -225,7 +228,7 @@ struct Requester::State {
     return cost;
   }
 
-  // Attempts of a FetchInto, counted in `count`, until a wait is called for.
+  // Attempts of a FetchInto, counted in `count`.
   absl::Status FetchOn(CacheFetch& fetch, uint32_t& count) {
     const auto spans = [&](const RowRun& run) { return fetch.Spans(run); };
     const auto attempt = [&](CallContext& context) {
@@ -317,7 +320,8 @@ absl::Status Requester::Attend(const AttendCall& call, AttendRoom room, AttendRe
                              .allow_approximate = call.allow_approximate,
                              .trace = call.trace,
                              .deadline = call.deadline,
-                             .out_memory = room_memory};
+                             .out_memory = room_memory,
+                             .tries = context.tries};
     return {context.router.Attend(route, checked_room, report)};
   };
   return state_->attempts.Run(call.corpus.get(), call.deadline, attend, call.trace);
@@ -332,9 +336,12 @@ absl::StatusOr<Context> Requester::Open(const ContextSpec& spec, Instant deadlin
   const auto corpora = [&](absl::FunctionRef<void(const Corpus&)> visit) {
     ForEachCorpus(call, visit);
   };
-  CKV_RETURN_IF_ERROR(state_->attempts.Run(corpora, deadline, [&](CallContext& context) {
-    return AttemptResult{context.router.Warm(call)};
-  }));
+  absl::Status warm = state_->attempts.Run(corpora, deadline, [&](CallContext& context) {
+    return AttemptResult{context.router.Warm(call), /*repeatable=*/true, spec.await_holders};
+  });
+  // Its calls wait for them.
+  const bool away = absl::IsUnavailable(warm) || absl::IsDeadlineExceeded(warm);
+  if (spec.await_holders || !away) CKV_RETURN_IF_ERROR(warm);
   CKV_RETURN_IF_ERROR(state_->actor.Watch(state, spec, deadline));
   state_->counters.reused_tokens.fetch_add(state->token_count(), std::memory_order_relaxed);
   return Context(std::move(state), spec.expect);
@@ -348,8 +355,9 @@ absl::Status Requester::Attend(const LayerCall& call, const PartialView& out,
   };
   bool again = false;
   const auto attend = [&](CallContext& context) -> AttemptResult {
-    const auto route = context.segments.Take(call, out.memory, std::exchange(again, true));
+    auto route = context.segments.Take(call, out.memory, std::exchange(again, true));
     if (!route.ok()) return {route.status()};
+    route->tries = context.tries;
     absl::Status status = context.router.Attend(*route, room, report);
     context.segments.Clear();
     return {std::move(status)};
@@ -432,19 +440,9 @@ absl::Status Requester::FetchInto(const FetchCall& call, PagedCache& cache,
   const Instant begin = state_->clock->Now();
   CKV_ASSIGN_OR_RETURN(CacheFetch fetch,
                        CacheFetch::Begin(call, cache, sequence, *state_->link_options.backend));
-  absl::Status status;
-  int reopening = 0;  // since the last whole layer
   uint32_t attempt_count = 0;
-  while (!fetch.whole()) {
-    const uint64_t whole_before = fetch.whole_count();
-    status = state_->FetchOn(fetch, attempt_count);
-    if (fetch.whole_count() > whole_before) reopening = 0;
-    if (status.ok() || !CanReopen(status) || ++reopening > kReopenCountMax) break;
-    const Instant next = state_->clock->Now() + ReopenWait(reopening);
-    if (next >= call.deadline) break;
-    Log().debug("{}; going on", fetch.Describe(status).ToString());
-    if (reopening > 1) state_->clock->WaitUntil(next);
-  }
+  const absl::Status status =
+      fetch.whole() ? absl::OkStatus() : state_->FetchOn(fetch, attempt_count);
   if (report != nullptr) {
     const uint32_t reopen_count = attempt_count == 0 ? 0 : attempt_count - 1;
     *report = {fetch.rows_taken(), reopen_count, state_->clock->Now() - begin};

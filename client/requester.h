@@ -103,7 +103,10 @@ struct Profile;       // client/decide/profile_file.h
 //
 // Deadlines and retries: no call begins anything after its deadline. Within it, a call cures what
 // it can itself: it opens a failed session again, asks another replica, and waits as overloaded
-// holders ask. The limits are in client/call/attempts.h. An error means that these attempts failed.
+// holders ask. If no holder of a chunk is left, it waits until one comes back or the deadline is
+// near; without a deadline, kReturnWaitMax (10 s). So give calls a deadline. Explain and Quote do
+// not wait: they say how holders are now. The limits are in client/call/attempts.h. An error means
+// that these attempts failed, and names the causes.
 // NextActFor (proto/base/status.h) maps every error to what the caller should do next.
 //
 // These errors mean the same in every call that asks holders:
@@ -269,8 +272,7 @@ class Requester {
   // rest is under way.
   //
   // If a lane breaks, the call opens a new one and goes on at the first layer that is not whole.
-  // Only that layer's rows come twice. It gives up after it went on kReopenCountMax (5) times in a
-  // row without completing a layer.
+  // Only that layer's rows come twice.
   //
   // After an error the cache is as it was. The message names the blocks, and the first chunk and
   // layer that was not whole. The call has the sequence to itself; other sequences of the cache may
@@ -280,7 +282,6 @@ class Requester {
   //                       sequence.
   //   ResourceExhausted   also: there are too few free blocks.
   //   NotFound            also: there is no such sequence.
-  //   Unavailable         also: going on kReopenCountMax times completed no layer.
   //   DataLoss            rows do not match their checksum.
   absl::Status FetchInto(const FetchCall& call, PagedCache& cache, CacheSequenceId sequence,
                          FetchIntoReport* report = nullptr);

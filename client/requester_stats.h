@@ -10,6 +10,7 @@
 
 #include "client/act/act_reason.h"
 #include "client/holders/corpus_meter.h"
+#include "proto/base/clock.h"
 #include "proto/base/latency_histogram.h"
 #include "transport/fabric.h"
 
@@ -37,7 +38,7 @@ struct RequesterNearStats {
   DecisionCounts decisions{};
 };
 
-// How long calls that succeeded took. An attend counts with its last attempt, the others whole.
+// How long calls that succeeded took, from their first attempt on.
 struct RequesterLatency {
   LatencyCounts route;  // attends that asked a holder
   LatencyCounts near;   // attends of rows that were here
@@ -57,6 +58,9 @@ struct RequesterStats {
   uint64_t retry_refused_count = 0;
   uint64_t failover_count = 0;  // attempts made again with another replica
   uint64_t reopen_count = 0;    // attempts made again over a new session
+  uint64_t return_count = 0;    // attempts made again after a wait for a holder to come back
+  // The time of attempts that failed, with the waits between them, in attends that succeeded.
+  Duration lost{0};
   uint64_t fetch_count = 0;     // calls of Fetch, FetchSelection and FetchInto
   uint64_t explain_count = 0;   // calls of Explain
   // Tokens of all contexts that were opened: each would have been prefilled again without ckv.

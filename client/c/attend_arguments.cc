@@ -194,6 +194,8 @@ absl::Status GiveReport(const AttendReport& report, ckv_attend_report* to) {
   made.bytes_received = report.bytes_received;
   made.compute_ns_max = report.compute_ns_max;
   made.elapsed_ns = static_cast<uint64_t>(report.elapsed.count());
+  made.lost_ns = static_cast<uint64_t>(report.lost.count());
+  made.failed_attempt_count = report.failed_attempt_count;
   made.routed_pairs = report.routed_pairs;
   made.near_pairs = report.near_pairs;
   made.own_pairs = report.own_pairs;

@@ -189,8 +189,8 @@ ckv_status ckv_close(ckv_requester* requester);
 
 // Looks a corpus up by its name, and keeps an immutable snapshot of what the directory knows.
 //   NOT_FOUND            there is no such corpus, or it is another tenant's.
-//   UNAVAILABLE          the directory does not answer.
-//   DEADLINE_EXCEEDED    it did not in time.
+//   UNAVAILABLE          the directory was not reached in time.
+//   DEADLINE_EXCEEDED    it did not answer in time.
 ckv_status ckv_resolve(ckv_requester* requester, const char* name, uint64_t timeout_ns,
                        ckv_corpus** corpus);
 

@@ -144,7 +144,7 @@ typedef struct ckv_attend_report {
   uint64_t bytes_sent;
   uint64_t bytes_received;
   uint64_t compute_ns_max;  // kernel time of the slowest holder
-  uint64_t elapsed_ns;
+  uint64_t elapsed_ns;      // from the call's first attempt to its answer
   // Pairs of a query row and a row that it attended: at holders, near ones, the caller's own.
   uint64_t routed_pairs, near_pairs, own_pairs;
   uint64_t pulled_bytes;  // bytes that came near for the call's contexts since their last report
@@ -154,16 +154,24 @@ typedef struct ckv_attend_report {
   uint32_t targets_differ;      // 1: partials were made by different kernel targets
   uint32_t same_bits_anywhere;  // 1: any placement, replica or batch of this target gives the bits
   uint32_t kernel_target;       // the number of the one target (proto/kernel_target.h), or 0
+  // Since 1.2: attempts that failed, and the part of elapsed_ns before the last one. It went by in
+  // those attempts and in waits for holders.
+  uint64_t lost_ns;
+  uint32_t failed_attempt_count;
+  uint32_t reserved;
 } ckv_attend_report;
 
 // Attends, and returns with the answer. `report` may be NULL. There is no causal mask: every query
 // row sees every row of the chunks that it does not select otherwise. Within the timeout, a call
-// opens a failed session again, asks replicas, and waits as overloaded holders ask.
+// opens a failed session again, asks replicas, and waits as overloaded holders ask. If no holder of
+// a chunk is left, it waits for one to come back, until shortly before its time is up. Without a
+// timeout, it waits for 10 s.
 //   INVALID_ARGUMENT     also: segments that do not cover the rows, a layer, count, width or index
 //                        beyond its limit, contexts of different geometries. Or memory of a kind
 //                        that the requester's backend does not reach.
 //   NOT_FOUND            a holder no longer has a chunk: resolve the corpus again.
-//   UNAVAILABLE          a holder and its replicas cannot be reached.
+//   UNAVAILABLE          a holder and its replicas could not be reached in time. The text names
+//                        the cause of each.
 //   RESOURCE_EXHAUSTED   a holder is overloaded. ckv_last_retry_after_ns has its hint.
 //   DEADLINE_EXCEEDED    a holder did not answer in time, or too many calls were in progress here.
 //   FAILED_PRECONDITION  geometry or wire version differ from a holder's.

@@ -10,9 +10,6 @@
 namespace ckv {
 namespace {
 
-constexpr Duration kReopenWaitFirst = std::chrono::milliseconds(20);
-constexpr int kReopenWaitFactor = 4;
-
 absl::Status CheckCall(const FetchCall& call, const PagedCache& cache, const Backend& backend) {
   if (call.corpus == nullptr) return absl::InvalidArgumentError("fetch: no corpus");
   if (call.chunk_begin >= call.chunk_end || call.chunk_end > call.corpus->chunks.size()) {
@@ -44,15 +41,6 @@ absl::Status CheckCall(const FetchCall& call, const PagedCache& cache, const Bac
 }
 
 }  // namespace
-
-Duration ReopenWait(int reopening) {
-  if (reopening <= 1) return Duration::zero();
-  Duration wait = kReopenWaitFirst;
-  for (int i = 2; i < reopening; ++i) wait *= kReopenWaitFactor;
-  return wait;
-}
-
-bool CanReopen(const absl::Status& status) { return NextActFor(status) == NextAct::kReopen; }
 
 absl::StatusOr<CacheFetch> CacheFetch::Begin(const FetchCall& call, PagedCache& cache,
                                              CacheSequenceId sequence, const Backend& backend) {

@@ -18,14 +18,6 @@
 
 namespace ckv {
 
-// The most rounds in a row that complete no layer. A round asks each holder at most twice, at once:
-// the second time over a new session. The first repetition is immediate. The next ones wait 20, 80,
-// 320 and 1280 ms, the time in which a holder's process restarts.
-inline constexpr int kReopenCountMax = 5;
-Duration ReopenWait(int reopening);  // 1 is the first
-// Returns true if the error is a lane's or a session's, so that another one may cure it.
-bool CanReopen(const absl::Status& status);
-
 // Puts fetched rows into the cache's blocks. Rows come in the order chunk, layer, token, and each
 // goes to its blocks as it comes. It belongs to one thread and borrows the call.
 class CacheFetch {

@@ -1,42 +1,88 @@
 #include "client/call/attempts.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "proto/base/log.h"
 #include "proto/base/status.h"
 
 namespace ckv {
+namespace {
+
+// Says what may cure the error of a call. If a holder is to blame, that it ends calls as it stops,
+// or has a fault, says nothing of its replicas.
+NextAct ActFor(const absl::Status& status, bool holder_failed) {
+  switch (status.code()) {
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kInternal:
+      return holder_failed ? NextAct::kAskAnother : NextAct::kGiveUp;
+    default:
+      return NextActFor(status);
+  }
+}
+
+// Whether the failure passes once its holder is back.
+bool PassesByItself(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsAborted(status) ||
+         absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
+}
+
+// How long a call that waits asks the directory where its chunks are.
+constexpr Duration kMovedLookMax = std::chrono::seconds(1);
+
+// Whether the directory says that a corpus, which the view kept, is another by now. Asks only if
+// the view keeps it no longer.
+bool HasMoved(DirectoryView& view, const Corpus& corpus, Instant deadline) {
+  if (view.Keeps(corpus)) return false;
+  if (corpus.name.empty()) return true;  // those are kept together with all others
+  const auto known = view.Resolve(corpus.name, corpus.tenant, deadline);
+  return known.ok() ? (*known)->version != corpus.version : absl::IsNotFound(known.status());
+}
+
+}  // namespace
+
+void Attempts::Enter(CallContext& context, CallTries& tries) {
+  context.links.BeginCall();
+  context.tries = &tries;
+}
 
 absl::Status Attempts::Run(Corpora corpora, Instant deadline, Attempt attempt,
                            const TraceContext& trace) {
-  budget_.Earn();
-  for (int retry = 0;; ++retry) {
+  Begin();
+  CallTries tries;
+  while (true) {
     AttemptResult result;
     {
       // Given back before a wait: others may use it meanwhile.
       auto context = pool_->Take(deadline);
-      if (!context.ok()) return WithTrace(context.status(), trace);
-      (*context)->links.BeginCall();
-      do {
-        result = attempt(**context);
-        if (result.status.ok()) return absl::OkStatus();
-      } while (Cure(**context, corpora, deadline, result, trace));
+      if (!context.ok()) {
+        result = {context.status(), /*repeatable=*/false};
+      } else {
+        Enter(**context, tries);
+        do {
+          result = attempt(**context);
+          if (result.status.ok()) return absl::OkStatus();
+        } while (Cure(**context, corpora, deadline, result, trace));
+      }
     }
-    const std::optional<Instant> again = RetryAt(result, retry, deadline, trace);
-    if (!again) return WithTrace(result.status, trace);
-    clock_->WaitUntil(*again);
+    const std::optional<Instant> again = AgainAt(tries, corpora, deadline, result, trace);
+    if (!again) {
+      tries.EndSpan(/*failed=*/true, clock_->Now());
+      return WithTrace(tries.Final(result.status, clock_->Now()), trace);
+    }
+    Rest(tries, *again);
   }
-}
-
-void Attempts::Begin(CallContext& context) {
-  budget_.Earn();
-  context.links.BeginCall();
 }
 
 bool Attempts::Cure(CallContext& context, Corpora corpora, Instant deadline,
                     const AttemptResult& result, const TraceContext& trace) {
   const ScopedTrace scope(trace);
-  const NextAct act = NextActFor(result.status);
+  const bool holder_failed = context.links.holder_failed();
+  const NextAct act = ActFor(result.status, holder_failed);
+  CallTries& tries = *context.tries;
+  tries.Fail(result.status);
+  tries.may_mend |= holder_failed && PassesByItself(result.status);
   if (act == NextAct::kNone) return false;
   const bool may_repeat = result.repeatable && clock_->Now() < deadline;
   if (may_repeat && context.links.Reopen()) {
@@ -56,23 +102,77 @@ bool Attempts::Cure(CallContext& context, Corpora corpora, Instant deadline,
   return true;
 }
 
-std::optional<Instant> Attempts::RetryAt(const AttemptResult& result, int retry_count,
-                                         Instant deadline, const TraceContext& trace) {
+std::optional<Instant> Attempts::AgainAt(CallTries& tries, Corpora corpora, Instant deadline,
+                                         const AttemptResult& result, const TraceContext& trace) {
   const ScopedTrace scope(trace);
-  if (NextActFor(result.status) != NextAct::kRetryLater || !result.repeatable ||
-      retry_count >= kRetryCountMax) {
+  tries.waits = false;
+  if (!result.repeatable) return std::nullopt;
+  if (RetryAfterOf(result.status)) return RetryAt(tries, deadline, result.status);
+  return result.may_wait ? ReturnAt(tries, corpora, deadline, result.status) : std::nullopt;
+}
+
+// As an overloaded holder asks.
+std::optional<Instant> Attempts::RetryAt(CallTries& tries, Instant deadline,
+                                         const absl::Status& status) {
+  if (NextActFor(status) != NextAct::kRetryLater || tries.retry_count >= kRetryCountMax)
     return std::nullopt;
-  }
-  const std::optional<Duration> after = RetryAfterOf(result.status);
+  const Duration after = *RetryAfterOf(status);
   const Instant now = clock_->Now();
-  if (!after || *after > kRetryWaitMax || *after >= deadline - now) return std::nullopt;
+  if (after > kRetryWaitMax || after >= deadline - now) return std::nullopt;
   if (!budget_.Spend()) {
     counters_->retries_refused.fetch_add(1, std::memory_order_relaxed);
     return std::nullopt;
   }
+  ++tries.retry_count;
   counters_->retries.fetch_add(1, std::memory_order_relaxed);
-  Log().debug("{}; trying again", result.status.ToString());
-  return now + *after;
+  Log().debug("{}; trying again", status.ToString());
+  return now + after;
+}
+
+std::optional<Instant> Attempts::ReturnAt(CallTries& tries, Corpora corpora, Instant deadline,
+                                          const absl::Status& status) {
+  const NextAct act = ActFor(status, /*holder_failed=*/true);
+  if (!tries.may_mend || act == NextAct::kGiveUp || act == NextAct::kNone || stopping_.load())
+    return std::nullopt;
+  const Instant now = clock_->Now();
+  if (tries.wait_count == 0) {
+    tries.wait_begun = now;
+    tries.wait_end = ReturnWaitEnd(now, deadline);
+    tries.seen_changes = view_->changes();
+    tries.was_kept = true;
+    corpora([&](const Corpus& c) { tries.was_kept = tries.was_kept && view_->Keeps(c); });
+  }
+  if (now >= tries.wait_end) return std::nullopt;
+  // Chunks that are elsewhere by now are not awaited here: who resolves the corpus again finds
+  // them.
+  bool moved = false;
+  const Instant look_end = std::min(tries.wait_end, now + kMovedLookMax);
+  if (tries.was_kept)
+    corpora([&](const Corpus& c) { moved = moved || HasMoved(*view_, c, look_end); });
+  if (moved) return std::nullopt;
+  ++tries.wait_count;
+  tries.waits = true;
+  tries.pause = std::clamp(2 * tries.pause, kReturnPauseMin, kReturnPauseMax);
+  counters_->returns.fetch_add(1, std::memory_order_relaxed);
+  Log().debug("{}; waiting for a holder to come back", status.ToString());
+  return std::min(now + tries.pause, tries.wait_end);
+}
+
+void Attempts::Rest(CallTries& tries, Instant again) {
+  if (!tries.waits) return clock_->WaitUntil(again);
+  view_->AwaitChange(tries.seen_changes, again);
+  EndRest(tries);
+}
+
+void Attempts::EndRest(CallTries& tries) {
+  tries.seen_changes = view_->changes();
+  tries.stale = true;
+  tries.waits = tries.may_mend = false;
+}
+
+void Attempts::Stop() {
+  stopping_.store(true);
+  view_->Wake();
 }
 
 }  // namespace ckv

@@ -2,14 +2,17 @@
 
 #pragma once
 
+#include <atomic>
 #include <optional>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "client/call/call_context_pool.h"
 #include "client/holders/counters.h"
 #include "client/holders/directory_view.h"
 #include "client/holders/retry.h"
+#include "client/trace/call_tries.h"
 #include "proto/base/clock.h"
 #include "proto/base/trace_context.h"
 #include "proto/corpus.h"
@@ -20,15 +23,32 @@ namespace ckv {
 struct AttemptResult {
   absl::Status status;
   bool repeatable = true;  // false if the caller ended the call, for example by its sink
+  // False for a call that says how holders are now, so that it does not wait for one.
+  bool may_wait = true;
 };
 
 // Thread-safe. NextActFor (proto/base/status.h) says what may cure an error. This class says how
-// often each cure is tried (I5):
-//   a new session          once per holder, if its session or lane failed; a few times while its
-//                          epoch moves on (LinkTable::Reopen)
-//   another replica        once each; after an overload it spends a retry of the budget
-//   the same again, later  kRetryCountMax times, after the wait that an overloaded holder asks for,
-//                          if the budget of retries allows it
+// often each cure is tried (I5). A call fails only when no holder of a chunk is left to ask, and
+// either waiting mends nothing or the deadline has come (deploy/adr/0044-calls-that-wait.md):
+//
+//   code of the failure   cure
+//   UNAVAILABLE, ABORTED  a new session once per holder, a few times while its epoch moves on
+//                         (LinkTable::Reopen); then another replica; then waits for a holder
+//   DEADLINE_EXCEEDED     of a step with a limit of its own, as connect_timeout, or of a holder
+//   that
+//                         was silent for half of the time (Exchange): another replica; then waits
+//   CANCELLED             by a holder that stops: the same
+//   INTERNAL, UNKNOWN     of a holder: another replica
+//   NOT_FOUND             of a chunk: a new session, another replica; resolve the corpus anew
+//   DATA_LOSS, FAILED_PRECONDITION  another replica
+//   RESOURCE_EXHAUSTED    another replica, or the same holder after the wait that it asks for: at
+//                         most kRetryCountMax times, if the budget of retries allows it
+//   all others            none: the call is wrong, or not permitted
+//
+// "Waits for a holder": one of those that failed may be between two lives. Attempts are made again
+// as client/holders/retry.h says, and at once when the directory tells of a holder. A call that was
+// refused with a hint is not kept waiting.
+//
 // No attempt begins after the deadline. Calls only read, so asking twice is safe. Replies to an
 // attempt that was given up match no request of the next (I1).
 class Attempts {
@@ -42,8 +62,8 @@ class Attempts {
       : clock_(clock), pool_(pool), view_(view), counters_(counters) {}
 
   // Takes a call context and runs `attempt` until it succeeds or the policy ends it. Returns the
-  // last status. If the error casts doubt on a corpus, the directory is asked about it before its
-  // next use.
+  // last status, which names the causes of the others. If the error casts doubt on a corpus, the
+  // directory is asked about it before its next use. The context's `tries` are the call's.
   // Errors, and lines of the log about them, name `trace` if it is set.
   //   DeadlineExceeded, ResourceExhausted  also as CallContextPool::Take.
   absl::Status Run(Corpora corpora, Instant deadline, Attempt attempt,
@@ -55,20 +75,36 @@ class Attempts {
                attempt, trace);
   }
 
-  // The same, step by step, for calls that do not wait here. Begin once; after an attempt failed,
-  // Cure says whether to try again at once, and RetryAt whether to try again later.
-  void Begin(CallContext& context);
+  // The same, step by step, for calls that do not wait here. Begin once, and Enter each context
+  // that the call takes. After an attempt failed, Cure says whether to try again at once.
+  // AgainAt says whether to try again later, in any context.
+  void Begin() { budget_.Earn(); }
+  static void Enter(CallContext& context, CallTries& tries);
   bool Cure(CallContext& context, Corpora corpora, Instant deadline, const AttemptResult& result,
             const TraceContext& trace = {});
-  // Returns when to try again, or nothing if the call has failed. `retry_count` retries were made.
-  std::optional<Instant> RetryAt(const AttemptResult& result, int retry_count, Instant deadline,
-                                 const TraceContext& trace = {});
+  // Returns when to try again, or nothing if the call has failed.
+  std::optional<Instant> AgainAt(CallTries& tries, Corpora corpora, Instant deadline,
+                                 const AttemptResult& result, const TraceContext& trace = {});
+  // Waits until then, or until a holder of a call that waits for one may be back.
+  void Rest(CallTries& tries, Instant again);
+  // Call instead if the caller has waited.
+  void EndRest(CallTries& tries);
+  // Takes a context for a call that gave its own back. As CallContextPool::TryTake.
+  absl::StatusOr<CallContextPool::Lease> TryTake() { return pool_->TryTake(); }
+
+  // Ends all waits for holders, and lets none begin. Those calls fail.
+  void Stop();
 
  private:
+  std::optional<Instant> RetryAt(CallTries& tries, Instant deadline, const absl::Status& status);
+  std::optional<Instant> ReturnAt(CallTries& tries, Corpora corpora, Instant deadline,
+                                  const absl::Status& status);
+
   Clock* const clock_;
   CallContextPool* const pool_;
   DirectoryView* const view_;
   CallCounters* const counters_;
+  std::atomic<bool> stopping_{false};
   RetryBudget budget_;
 };
 

@@ -21,6 +21,7 @@
 #include "client/context/context_cache.h"
 #include "client/context/layer_call.h"
 #include "client/holders/link_table.h"
+#include "client/trace/call_tries.h"
 
 namespace ckv {
 
@@ -47,6 +48,7 @@ struct CallContext {
   Fetcher fetcher;
   ContextCache contexts;
   LayerCallSegments segments;  // segments of the call in progress
+  CallTries* tries = nullptr;  // belongs to the call in progress (Attempts)
   // When one of its links may have been idle for too long. Used while nobody has the context.
   Instant next_tidy = kInstantMax;
 };

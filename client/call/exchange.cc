@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "proto/base/status.h"
 
@@ -37,6 +38,7 @@ void Exchange::Start(Instant deadline, bool may_be_refused) {
   links_->AssertHeld();
   deadline_ = deadline;
   may_be_refused_ = may_be_refused;
+  heard_ = true;
   for (Line& line : lines()) {
     line.slots.assign(line.link->lane().shape().slot_count, Slot{});
     line.outstanding = 0;
@@ -77,6 +79,7 @@ absl::StatusOr<bool> Exchange::Collect(Accept accept) {
     any |= came;
   }
   if (any) wait_.Came();
+  heard_ |= any;
   return any;
 }
 
@@ -135,8 +138,19 @@ absl::Status Exchange::Check() {
       return links_->Fail(*line.link, status);
     waiting_.push_back(&line.link->lane());
   }
-  if (clock_->Now() < deadline_) return absl::OkStatus();
-  return Silence(LaneWait::PassedError());
+  const Instant now = clock_->Now();
+  if (std::exchange(heard_, false)) quiet_since_ = now;
+  if (now >= deadline_) return Silence(LaneWait::PassedError());
+  if (!OthersShouldBeAsked(now)) return absl::OkStatus();
+  return Silence(absl::DeadlineExceededError("no answer within half of the time"));
+}
+
+bool Exchange::OthersShouldBeAsked(Instant now) {
+  const Duration left = deadline_ == kInstantMax ? kQuietMax : deadline_ - now;
+  if (now - quiet_since_ < left || may_be_refused_ || !AwaitsAny()) return false;
+  return std::all_of(lines().begin(), lines().end(), [this](const Line& line) {
+    return line.outstanding == 0 || links_->OthersMayAnswer(line.link->peer());
+  });
 }
 
 absl::Status Exchange::EndRound(bool progress) {

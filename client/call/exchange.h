@@ -76,7 +76,9 @@ class Exchange {
   //   As EndRound.
   absl::Status Check();
   absl::Status Pause();
-  // Ends a round. If it made no progress, waits until a lane may have a reply.
+  // Ends a round. If it made no progress, waits until a lane may have a reply. If all
+  // that is awaited can be asked of others, holders may be silent for half of the time only. The
+  // limit is the time that is left, or kQuietMax without a deadline.
   //   DeadlineExceeded    names the holders that did not answer. They are avoided from now on.
   //   Otherwise as LinkTable::Fail, if a lane with a reply to come broke.
   absl::Status EndRound(bool progress);
@@ -86,6 +88,8 @@ class Exchange {
   // Ends the call. Releases the replies that came and gives up the rest. Closes every lane that
   // carried a reply nobody awaited, because it is no longer certain which of its slots are done.
   void GiveUp();
+
+  static constexpr Duration kQuietMax = std::chrono::seconds(10);
 
   uint32_t outstanding(uint32_t line) const { return lines_[line].outstanding; }
   // The lanes that the last Check found with replies to come.
@@ -118,6 +122,8 @@ class Exchange {
   absl::StatusOr<bool> CollectFrom(uint32_t line, Accept accept);
   absl::Status Take(uint32_t line, const Completion& done, Accept accept);
   absl::Status Silence(const absl::Status& status);
+  // Whether all that are to answer have been quiet for half of the time, and others may answer.
+  bool OthersShouldBeAsked(Instant now);
 
   Clock* const clock_;
   LinkTable* const links_;
@@ -125,6 +131,8 @@ class Exchange {
   LaneWait wait_;
   Instant deadline_;
   bool may_be_refused_ = false;
+  Instant quiet_since_;      // the first post, or the last reply as the next Check saw it
+  bool heard_ = false;       // a reply or a first post came since the last Check
   std::vector<Line> lines_;  // the first line_count_ are in use; the rest keep their memory
   size_t line_count_ = 0;
   std::vector<Completion> completions_;

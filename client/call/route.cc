@@ -5,8 +5,7 @@
 //   StartFlows  decides when to merge: all at the end if every reply fits a slot of its own, else
 //               block by block into memory of the router
 //   Advance     posts frames while slots are free, takes replies, and merges the blocks whose
-//               replies are all there (route_merge.cc). It waits for no stream: a frame that a
-//               device still writes is posted by a later one, and so are merges' slots given back
+//               replies are all there (route_merge.cc). It waits for no stream
 // If the blocks were merged in memory of the router, the answer is then copied to the caller's
 // room.
 
@@ -20,6 +19,7 @@
 #include "attention/query/query_values.h"
 #include "client/holders/lane_pinning.h"
 #include "client/holders/retry.h"
+#include "client/trace/call_tries.h"
 #include "proto/base/status.h"
 
 namespace ckv {
@@ -55,11 +55,7 @@ absl::Status Router::Attend(const RouteCall& call, AttendRoom room, AttendReport
     }
   };
   absl::Status status = run();
-  if (status.ok()) {
-    Finish(report);
-  } else {
-    GiveUp();
-  }
+  status.ok() ? Finish(report) : GiveUp();
   return status;
 }
 
@@ -78,7 +74,8 @@ absl::Status Router::Begin(const RouteCall& call) {
   held_by_ = nullptr;
   waited_for_.clear();
   merging_count_ = 0;
-  spans_.Begin(call.trace, call.layer, call.q.count, begin_);
+  if (call.tries != nullptr) call.tries->Attempt(begin_);
+  spans_.Begin(call.trace, call.layer, call.q.count, begin_, call.tries);
   exchange_.Clear();
   if (begin_ >= call.deadline)
     return absl::DeadlineExceededError("attend: the deadline had passed before anything was sent");
@@ -86,7 +83,7 @@ absl::Status Router::Begin(const RouteCall& call) {
   CKV_RETURN_IF_ERROR(plan_.Begin(call));
   CKV_RETURN_IF_ERROR(Prepare(call));
   CKV_RETURN_IF_ERROR(plan_.Cut(call, lines_));
-  CKV_RETURN_IF_ERROR(StartFlows(call));
+  CKV_RETURN_IF_ERROR(StartFlows());
   exchange_.Start(call.deadline);
   CKV_ASSIGN_OR_RETURN(queries_taken_, TakeQueries());
   return queries_taken_ ? PostAll().status() : absl::OkStatus();
@@ -165,7 +162,7 @@ absl::Status Router::AddLine(HolderLink& link, uint32_t line, Instant deadline) 
   return absl::OkStatus();
 }
 
-absl::Status Router::StartFlows(const RouteCall& /*call*/) {
+absl::Status Router::StartFlows() {
   frames_.assign(plan_.frames().size(), Frame{});
   merge_late_ = true;
   bytes_sent_ = bytes_received_ = 0;
@@ -460,14 +457,15 @@ void Router::Learn(const PlannedFrame& planned, const Frame& frame, const Exchan
 }
 
 void Router::Finish(AttendReport* report) {
-  const Duration elapsed = clock_->Now() - begin_;
-  if (spans_.on()) spans_.End(/*failed=*/false, begin_ + elapsed);
-  CountCall(elapsed);
+  const Instant now = clock_->Now();
+  if (spans_.on()) spans_.End(/*failed=*/false, now);
+  const Duration lost = call_->tries == nullptr ? Duration(0) : call_->tries->lost();
+  CountCall(now - begin_, lost);
   double routed_us = 0;  // 0 unless all of it was routed for watched contexts
   for (const RouteSegment& segment : call_->segments) {
     if (!segment.context->watched()) continue;
     if (routed_us == 0 && near_pairs_ == 0 && call_->prompt)
-      routed_us = double(elapsed.count()) / 1e3;
+      routed_us = double((now - begin_).count()) / 1e3;
     uint32_t own_count = 0;
     for (const OwnRows& own : segment.own) own_count += own.rows.count;
     segment.context->CountCall({segment.row_count, call_->q.count, segment.selection.k, own_count,
@@ -494,7 +492,9 @@ void Router::Finish(AttendReport* report) {
   report->grade = GradeOf(call_->grade, call_->wire);
   report->same_bits_anywhere =
       call_->wire == PartialDtype::kF32 && !targets_differ_ && !report->approximate;
-  report->elapsed = elapsed;
+  if (call_->tries != nullptr) report->failed_attempt_count = call_->tries->attempt_count - 1;
+  report->lost = lost;
+  report->elapsed = now - begin_ + lost;
 }
 
 }  // namespace ckv

@@ -107,7 +107,7 @@ class Router {
   absl::Status ChooseAndConnect(const RouteCall& call);
   absl::Status FindHandles(const RouteCall& call, const PlannedUnit& unit);
   absl::Status AddLine(HolderLink& link, uint32_t line, Instant deadline);
-  absl::Status StartFlows(const RouteCall& call);
+  absl::Status StartFlows();
   absl::Status StartCoverage();
   absl::StatusOr<bool> TakeQueries();
   absl::StatusOr<bool> StartHere(AttendRoom room);
@@ -151,7 +151,7 @@ class Router {
   void AddOwnParts(const PlannedBlock& block);
   void CloseBlock(uint32_t block);
   void CountPairs(AttendReport& report) const;
-  void CountCall(Duration elapsed);
+  void CountCall(Duration elapsed, Duration lost);
 
   std::span<Flow> flows() { return {flows_.data(), lines_.size()}; }
 

@@ -172,11 +172,13 @@ void Router::CountPairs(AttendReport& report) const {
   report.own_pairs += OwnPairs();
 }
 
-void Router::CountCall(Duration elapsed) {
+void Router::CountCall(Duration elapsed, Duration lost) {
   if (counters_ == nullptr || call_->is_trial) return;
   const bool asked =
       std::any_of(flows().begin(), flows().end(), [](const Flow& flow) { return flow.asked; });
-  (asked ? counters_->route : counters_->near).Add(elapsed);
+  (asked ? counters_->route : counters_->near).Add(elapsed + lost);
+  if (lost > Duration(0))
+    counters_->lost_ns.fetch_add(static_cast<uint64_t>(lost.count()), std::memory_order_relaxed);
   for (const RouteSegment& segment : call_->segments) {
     for (const std::shared_ptr<const Corpus>& corpus : segment.context->corpora())
       counters_->corpora.Count(*corpus, segment.row_count);

@@ -27,7 +27,8 @@ enum class TicketProgress : uint8_t {
 
 // A call that Requester::Submit began. Nothing happens but in Submit, Poll and Wait, on the thread
 // that calls them. Use a ticket by one thread at a time. It holds a call context of its requester
-// until it is done, and must not outlive the requester.
+// until it is done, but not while it waits for a holder to come back. It must not outlive the
+// requester.
 //
 // A cure that the call needs (a new session, another replica) runs inside Poll and Wait, too. Poll
 // then waits for the holders: at most connect_timeout for each session, and until the call's
@@ -52,6 +53,9 @@ class Ticket {
   // The same, but never waits for a holder, for a thread that drives many calls. Once it returns
   // kMustWait, let another thread Poll or Wait.
   TicketProgress TryPoll();
+  // As Wait, but returns kInFlight once the call waits for a holder to come back. That takes no
+  // thread: let one that drives many TryPoll.
+  TicketProgress Work();
   // Waits until the call is done, at most until its deadline. Returns how it ended: the errors of
   // Requester::Attend. May be called again.
   absl::Status Wait();

@@ -12,6 +12,8 @@ namespace {
 
 // How often a sleeper looks at a stream. An engine's may take long; a decode step takes some 10 us.
 constexpr Duration kStreamLook = std::chrono::microseconds(50);
+// How often a call that gave its context back looks for another.
+constexpr Duration kContextLook = std::chrono::milliseconds(1);
 
 }  // namespace
 
@@ -29,8 +31,22 @@ TicketState::TicketState(Attempts* attempts, Clock* clock, CallContextPool::Leas
   call_.segments = segments_.segments;
   call_.polled_at_once = false;
   call_.prompt = !may_wait;  // a thread that drives many calls does nothing else
-  attempts_->Begin(**lease_);
+  call_.tries = &tries_;
+  attempts_->Begin();
+  Attempts::Enter(**lease_, tries_);
   BeginAttempt(may_wait);
+}
+
+bool TicketState::TakeContext() {
+  if (lease_) return true;
+  auto lease = attempts_->TryTake();
+  if (!lease.ok()) {
+    again_at_ = clock_->Now() + kContextLook;
+    return false;
+  }
+  lease_.emplace(*std::move(lease));
+  Attempts::Enter(**lease_, tries_);
+  return true;
 }
 
 void TicketState::BeginAttempt(bool may_wait) {
@@ -42,6 +58,7 @@ void TicketState::BeginAttempt(bool may_wait) {
   must_wait_ = !status.ok() && context.links.would_wait();
   if (must_wait_) {
     context.router.GiveUp();
+    tries_.Leave();
     running_ = false;
     again_at_ = clock_->Now();
   } else if (!status.ok()) {
@@ -62,13 +79,16 @@ void TicketState::EndAttempt(absl::Status status) {
     again_at_ = clock_->Now();
     return;
   }
-  again_at_ = attempts_->RetryAt(result, retry_count_++, call_.deadline, call_.trace);
-  if (!again_at_) return End(result.status);
+  again_at_ = attempts_->AgainAt(tries_, corpora, call_.deadline, result, call_.trace);
+  if (!again_at_) return End(tries_.Final(result.status, clock_->Now()));
+  if (tries_.waits) return lease_.reset();
   context.links.BeginCall();
 }
 
 void TicketState::End(absl::Status status) {
+  if (!status.ok()) tries_.EndSpan(/*failed=*/true, clock_->Now());
   status_ = WithTrace(status, call_.trace);
+  done_ = true;
   running_ = false;
   lease_.reset();
   segments_.Clear();
@@ -76,9 +96,11 @@ void TicketState::End(absl::Status status) {
 
 bool TicketState::Step(bool may_wait) {
   if (done()) return true;
-  (*lease_)->links.Claim();
+  if (lease_) (*lease_)->links.Claim();
   if (!running_) {
     if (clock_->Now() < *again_at_) return false;
+    if (tries_.waits) attempts_->EndRest(tries_);
+    if (!TakeContext()) return false;
     BeginAttempt(may_wait);
     if (!running_) return done();
   }
@@ -97,11 +119,13 @@ bool TicketState::Step(bool may_wait) {
 
 void TicketState::Rest() {
   if (done()) return;
-  (*lease_)->links.Claim();
   if (!running_) {
-    clock_->WaitUntil(*again_at_);
+    attempts_->Rest(tries_, *again_at_);
+    // Whatever ended the rest, the next step tries again.
+    again_at_ = clock_->Now();
     return;
   }
+  (*lease_)->links.Claim();
   if (absl::Status status = (*lease_)->router.Rest(); !status.ok()) EndAttempt(std::move(status));
 }
 
@@ -125,7 +149,7 @@ bool TicketState::AddWaits(std::vector<RequestLane*>& lanes, Instant& until) con
 
 void TicketState::Cancel() {
   if (done()) return;
-  (*lease_)->links.Claim();
+  if (lease_) (*lease_)->links.Claim();
   if (running_) (*lease_)->router.GiveUp();
   End(absl::CancelledError("attend: the caller gave it up"));
 }
@@ -141,6 +165,15 @@ bool Ticket::Poll() { return state_ == nullptr || state_->Step(/*may_wait=*/true
 TicketProgress Ticket::TryPoll() {
   if (state_ == nullptr || state_->Step(/*may_wait=*/false)) return TicketProgress::kDone;
   return state_->must_wait() ? TicketProgress::kMustWait : TicketProgress::kInFlight;
+}
+
+TicketProgress Ticket::Work() {
+  if (state_ == nullptr) return TicketProgress::kDone;
+  while (!state_->Step(/*may_wait=*/true)) {
+    if (state_->awaits_return()) return TicketProgress::kInFlight;
+    state_->Rest();
+  }
+  return TicketProgress::kDone;
 }
 
 absl::Status Ticket::Wait() {

@@ -12,11 +12,13 @@
 #include "client/call/call_context_pool.h"
 #include "client/calls.h"
 #include "client/context/layer_call.h"
+#include "client/trace/call_tries.h"
 #include "proto/base/clock.h"
 
 namespace ckv {
 
-// Used by one thread at a time; each Step makes it the owner of the call context.
+// Used by one thread at a time; each Step makes it the owner of the call context. A call that waits
+// for a holder to come back has none meanwhile, so that other calls may use it.
 struct TicketState {
   // Pairs of a query row and a near row that a step which may not wait attends itself. At 20 ns of
   // a core each they take 40 us, about what it costs to hand a call to another thread.
@@ -38,21 +40,25 @@ struct TicketState {
   void Cancel();
   // Whether the last Step left off because it may neither wait nor compute for long.
   bool must_wait() const { return must_wait_; }
+  // Whether the call waits for a holder to come back. No thread can speed it up.
+  bool awaits_return() const { return !done_ && tries_.waits; }
   // Appends the lanes whose events may help another Step, and brings `until` forward to the time
   // from which it may. Returns false if it may help at once.
   bool AddWaits(std::vector<RequestLane*>& lanes, Instant& until) const;
   // How the call ended. Only once it is done.
   const absl::Status& status() const { return status_; }
-  bool done() const { return !lease_.has_value(); }
+  bool done() const { return done_; }
 
  private:
   void BeginAttempt(bool may_wait);
+  // Takes a call context if the call has none. Returns false if there is none yet.
+  bool TakeContext();
   void EndAttempt(absl::Status status);
   void End(absl::Status status);
 
   Attempts* const attempts_;
   Clock* const clock_;
-  std::optional<CallContextPool::Lease> lease_;  // until the call is done
+  std::optional<CallContextPool::Lease> lease_;  // until the call is done, but while it waits
   LayerCallSegments segments_;
   RouteCall call_;
   const PartialView out_;
@@ -60,7 +66,8 @@ struct TicketState {
   bool running_ = false;  // an attempt is under way
   bool must_wait_ = false;
   std::optional<Instant> again_at_;  // when the next attempt begins, if one is to
-  int retry_count_ = 0;
+  CallTries tries_;
+  bool done_ = false;
   absl::Status status_;
 };
 

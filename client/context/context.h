@@ -79,6 +79,8 @@ struct ContextSpec {
   std::span<const ContextPart> parts;
   ContextExpectation expect = {};
   ContextPolicy policy = ContextPolicy::kAuto;
+  // If false, Open does not wait for holders that are away: calls over the context do.
+  bool await_holders = true;
   // Only for policy auto. Rows made anew have this process' last bits and not the holders', so a
   // call of f32 partials does not use them. Other contexts see only those rows if they can
   // recompute too.

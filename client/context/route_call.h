@@ -19,6 +19,8 @@
 
 namespace ckv {
 
+struct CallTries;  // client/trace/call_tries.h
+
 struct RouteSegment {
   uint32_t row_begin = 0;
   uint32_t row_count = 0;
@@ -48,6 +50,8 @@ struct RouteCall {
   bool prompt = true;
   // The requester's own measurement, which counters of callers' work leave out.
   bool is_trial = false;
+  // Tells of the call's attempts before this one. If null, this one is all of it.
+  CallTries* tries = nullptr;
 
   const Geometry& geometry() const { return segments.front().context->geometry(); }
 };

@@ -15,10 +15,12 @@ DirectoryStub::DirectoryStub(std::string address, Clock* clock, bool for_calls)
     : address_(std::move(address)),
       clock_(clock),
       for_calls_(for_calls),
-      stub_(v1::DirectoryService::NewStub(MakeChannel(address_))) {}
+      channel_(MakeChannel(address_)),
+      stub_(v1::DirectoryService::NewStub(channel_)) {}
 
 absl::StatusOr<Corpus> DirectoryStub::GetCorpus(std::string_view name, std::string_view tenant,
                                                 Instant deadline) {
+  HurryChannel(*channel_);
   grpc::ClientContext context;
   SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
   v1::GetCorpusRequest request;
@@ -26,20 +28,21 @@ absl::StatusOr<Corpus> DirectoryStub::GetCorpus(std::string_view name, std::stri
   request.set_tenant(std::string(tenant));
   request.set_for_calls(for_calls_);
   v1::GetCorpusReply reply;
-  CKV_RETURN_IF_ERROR(FromGrpc(stub_->GetCorpus(&context, request, &reply), Context("GetCorpus")));
+  CKV_RETURN_IF_ERROR(FromPeer(stub_->GetCorpus(&context, request, &reply), Context("GetCorpus")));
   auto corpus = FromProto(reply.corpus());
   if (!corpus.ok()) return Annotate(corpus.status(), Context("GetCorpus"));
   return corpus;
 }
 
 absl::StatusOr<std::vector<Member>> DirectoryStub::ListMembers(Instant deadline) {
+  HurryChannel(*channel_);
   grpc::ClientContext context;
   SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
   v1::ListMembersRequest request;
   request.set_as_known(true);  // a holder that is not back yet is asked where it was
   v1::ListMembersReply reply;
   CKV_RETURN_IF_ERROR(
-      FromGrpc(stub_->ListMembers(&context, request, &reply), Context("ListMembers")));
+      FromPeer(stub_->ListMembers(&context, request, &reply), Context("ListMembers")));
   if (reply.members_size() > static_cast<int>(kMemberCountMax)) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: %d members, limit %d", Context("ListMembers"), reply.members_size(), kMemberCountMax));
@@ -56,6 +59,7 @@ absl::StatusOr<std::vector<Member>> DirectoryStub::ListMembers(Instant deadline)
 absl::StatusOr<std::vector<Corpus>> DirectoryStub::LocateChunk(const ChunkId& id,
                                                                std::string_view tenant,
                                                                Instant deadline) {
+  HurryChannel(*channel_);
   grpc::ClientContext context;
   SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
   v1::LocateChunkRequest request;
@@ -63,7 +67,7 @@ absl::StatusOr<std::vector<Corpus>> DirectoryStub::LocateChunk(const ChunkId& id
   request.set_tenant(std::string(tenant));
   v1::LocateChunkReply reply;
   CKV_RETURN_IF_ERROR(
-      FromGrpc(stub_->LocateChunk(&context, request, &reply), Context("LocateChunk")));
+      FromPeer(stub_->LocateChunk(&context, request, &reply), Context("LocateChunk")));
   std::vector<Corpus> corpora;
   for (const v1::LocateChunkReply::Place& place : reply.places()) {
     auto chunk = FromProto(place.chunk());
@@ -105,7 +109,7 @@ absl::StatusOr<std::vector<ChunkPlacement>> DirectoryStub::LocateChunks(
     // A directory of an earlier build.
     if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED && placements.empty())
       return DirectoryControl::LocateChunks(all, geometry, tenant, deadline);
-    CKV_RETURN_IF_ERROR(FromGrpc(status, Context("LocateChunks")));
+    CKV_RETURN_IF_ERROR(FromPeer(status, Context("LocateChunks")));
     if (reply.chunks_size() != static_cast<int>(some.size())) {
       return absl::InvalidArgumentError(absl::StrFormat("%s: %d chunks, asked for %d",
                                                         Context("LocateChunks"),
@@ -136,11 +140,12 @@ absl::StatusOr<TenantKey> AskForTenantKey(v1::DirectoryService::StubInterface& s
 }
 
 absl::StatusOr<TenantKey> DirectoryStub::TenantKeyOf(std::string_view tenant, Instant deadline) {
+  HurryChannel(*channel_);
   grpc::ClientContext context;
   SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
   return AskForTenantKey(
       *stub_, context, tenant, /*make=*/false,
-      [this](const grpc::Status& status) { return FromGrpc(status, Context("GetTenantKey")); });
+      [this](const grpc::Status& status) { return FromPeer(status, Context("GetTenantKey")); });
 }
 
 absl::StatusOr<PromptChunks> DirectoryStub::FindPrompt(std::span<const uint64_t> heads,
@@ -158,7 +163,7 @@ absl::StatusOr<PromptChunks> DirectoryStub::FindPrompt(std::span<const uint64_t>
     if (model) request.set_model(std::string(model->AsBytes()));
     v1::FindPromptReply reply;
     CKV_RETURN_IF_ERROR(
-        FromGrpc(stub_->FindPrompt(&context, request, &reply), Context("FindPrompt")));
+        FromPeer(stub_->FindPrompt(&context, request, &reply), Context("FindPrompt")));
     if (reply.models_size() > static_cast<int>(kPromptModelCountMax) ||
         reply.chunks_size() > static_cast<int>(kPromptChunkCountMax)) {
       return absl::InvalidArgumentError(Context("FindPrompt") + ": more chunks than it may send");

@@ -66,6 +66,7 @@ class DirectoryStub final : public DirectoryControl {
   const std::string address_;
   Clock* const clock_;
   const bool for_calls_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::DirectoryService::StubInterface> stub_;
   absl::Mutex mu_;
   std::deque<std::shared_ptr<const Corpus>> remembered_ ABSL_GUARDED_BY(mu_);  // newest first

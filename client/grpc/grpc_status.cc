@@ -59,6 +59,15 @@ absl::Status FromGrpc(const grpc::Status& status, std::string_view context) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), text);
 }
 
+absl::Status FromPeer(const grpc::Status& status, std::string_view context) {
+  const grpc::StatusCode code = status.error_code();
+  const bool reset = code == grpc::StatusCode::INTERNAL &&
+                     status.error_message().find("RST_STREAM") != std::string::npos;
+  if (!reset && code != grpc::StatusCode::CANCELLED && code != grpc::StatusCode::UNKNOWN)
+    return FromGrpc(status, context);
+  return FromGrpc({grpc::StatusCode::UNAVAILABLE, status.error_message()}, context);
+}
+
 std::function<void(const absl::Status&)> EndCall(grpc::ServerContextBase* context) {
   return [context](const absl::Status& why) {
     const grpc::Status status = ToGrpc(why);

@@ -27,6 +27,9 @@ inline constexpr char kLeaseEndKey[] = "lease-ends-ms";
 inline constexpr char kDirectoryLifeKey[] = "ckv-directory-life";
 
 grpc::Status ToGrpc(const absl::Status& status);
+// As FromGrpc, for a call that nobody here cancels. CANCELLED and UNKNOWN, which a server that ends
+// may leave, and a stream that was reset, are Unavailable.
+absl::Status FromPeer(const grpc::Status& status, std::string_view context);
 // Puts "context: " before the message; OK stays OK. If there is no connection, the message says
 // "cannot connect: connection refused", without gRPC's own words.
 absl::Status FromGrpc(const grpc::Status& status, std::string_view context);

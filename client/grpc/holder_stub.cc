@@ -36,17 +36,22 @@ v1::OpenSessionRequest RequestOf(const SessionOffer& offer) {
 HolderStub::HolderStub(const Member& member, Clock* clock)
     : member_(member),
       clock_(clock),
-      stub_(
-          v1::HolderService::NewStub(MakeChannel(member.control_address, kHolderMessageBytesMax))) {
-}
+      channel_(MakeChannel(member.control_address, kHolderMessageBytesMax)),
+      stub_(v1::HolderService::NewStub(channel_)) {}
 
 absl::StatusOr<SessionAnswer> HolderStub::OpenSession(const SessionOffer& offer, Instant deadline) {
   const std::string context_text = Context("OpenSession");
   grpc::ClientContext context;
   SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
   v1::OpenSessionReply reply;
-  CKV_RETURN_IF_ERROR(
-      FromGrpc(stub_->OpenSession(&context, RequestOf(offer), &reply), context_text));
+  HurryChannel(*channel_);
+  const grpc::Status opened = stub_->OpenSession(&context, RequestOf(offer), &reply);
+  if (opened.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    // Its port was given to another process.
+    return absl::UnavailableError(
+        absl::StrFormat("%s: no holder answers at this address", context_text));
+  }
+  CKV_RETURN_IF_ERROR(FromPeer(opened, context_text));
   SessionAnswer answer;
   answer.session.value = reply.session();
   answer.epoch.value = reply.epoch();
@@ -82,7 +87,7 @@ absl::Status HolderStub::CloseSession(SessionId session, Instant deadline) {
   v1::CloseSessionRequest request;
   request.set_session(session.value);
   v1::CloseSessionReply reply;
-  return FromGrpc(stub_->CloseSession(&context, request, &reply), Context("CloseSession"));
+  return FromPeer(stub_->CloseSession(&context, request, &reply), Context("CloseSession"));
 }
 
 absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> HolderStub::ResolveChunks(
@@ -107,7 +112,7 @@ absl::Status HolderStub::ResolveSome(SessionId session, std::span<const ChunkId>
   for (const ChunkId& id : ids) request.add_ids(std::string(id.AsBytes()));
   v1::ResolveChunksReply reply;
   CKV_RETURN_IF_ERROR(
-      FromGrpc(stub_->ResolveChunks(&context, request, &reply), Context("ResolveChunks")));
+      FromPeer(stub_->ResolveChunks(&context, request, &reply), Context("ResolveChunks")));
   if (static_cast<size_t>(reply.handles_size()) != ids.size()) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: %d handles for %d ids", Context("ResolveChunks"), reply.handles_size(), ids.size()));

@@ -36,6 +36,7 @@ class HolderStub final : public HolderControl {
 
   const Member member_;
   Clock* const clock_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::HolderService::StubInterface> stub_;
 };
 

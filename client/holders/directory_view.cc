@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "client/holders/retry.h"
 #include "proto/base/status.h"
 #include "proto/base/xxh3.h"
 
@@ -36,6 +37,11 @@ bool IsAway(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
+// Whether a holder is to be asked anew: another life, or another address.
+bool IsElsewhere(const Member& before, const Member& now) {
+  return before.epoch != now.epoch || before.control_address != now.control_address;
+}
+
 bool HasChunks(const Corpus& corpus, std::span<const ChunkId> ids) {
   return std::equal(ids.begin(), ids.end(), corpus.chunks.begin(), corpus.chunks.end(),
                     [](const ChunkId& id, const ChunkPlacement& chunk) { return id == chunk.id; });
@@ -50,7 +56,12 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::Resolve(std::string
   const Snapshot kept = Find(key);
   if (kept.corpus != nullptr && !kept.doubtful) return kept.corpus;
   const uint64_t before = generation();
-  auto answer = directory_->GetCorpus(name, tenant, deadline);
+  absl::StatusOr<Corpus> answer;
+  const auto ask = [&] {
+    answer = directory_->GetCorpus(name, tenant, deadline);
+    return answer.status();
+  };
+  (kept.corpus == nullptr ? AskPatiently(deadline, ask) : ask()).IgnoreError();
   if (!answer.ok()) {
     answer = Annotate(answer.status(), absl::StrFormat("corpus '%s'", name));
   } else if (absl::Status status = ValidateCorpus(*answer); !status.ok()) {
@@ -79,7 +90,12 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::ResolveChunks(
   if (kept.corpus != nullptr && !HasChunks(*kept.corpus, ids)) kept = {};
   if (kept.corpus != nullptr && !kept.doubtful) return kept.corpus;
   const uint64_t before = generation();
-  auto answer = AskForChunks(ids, geometry, tenant, deadline);
+  absl::StatusOr<Corpus> answer;
+  const auto ask = [&] {
+    answer = AskForChunks(ids, geometry, tenant, deadline);
+    return answer.status();
+  };
+  (kept.corpus == nullptr ? AskPatiently(deadline, ask) : ask()).IgnoreError();
   if (answer.ok()) HearOfHolders(*answer, deadline);
   return Take(key, kept, std::move(answer), before);
 }
@@ -159,19 +175,37 @@ absl::StatusOr<TenantKey> DirectoryView::TenantKeyOf(std::string_view tenant, In
 }
 
 absl::StatusOr<PromptCover> DirectoryView::CoverPrompt(const PromptCall& call) {
-  std::vector<TenantKey> keys;
-  CKV_ASSIGN_OR_RETURN(const TenantKey key, TenantKeyOf(call.tenant, call.deadline));
-  if (!key.IsZero()) keys.push_back(key);
-  keys.push_back(TenantKey());  // shared chunks, and those of builds before
-  const auto find = [&](std::span<const uint64_t> heads) {
-    return directory_->FindPrompt(heads, call.model, call.tenant, call.deadline);
+  absl::StatusOr<PromptCover> cover;
+  const auto ask = [&]() -> absl::Status {
+    std::vector<TenantKey> keys;
+    CKV_ASSIGN_OR_RETURN(const TenantKey key, TenantKeyOf(call.tenant, call.deadline));
+    if (!key.IsZero()) keys.push_back(key);
+    keys.push_back(TenantKey());  // shared chunks, and those of builds before
+    const auto find = [&](std::span<const uint64_t> heads) {
+      return directory_->FindPrompt(heads, call.model, call.tenant, call.deadline);
+    };
+    cover = ckv::CoverPrompt(call.tokens, keys, find, call.extra_keys);
+    return cover.status();
   };
-  return ckv::CoverPrompt(call.tokens, keys, find, call.extra_keys);
+  CKV_RETURN_IF_ERROR(AskPatiently(call.deadline, ask));
+  return cover;
+}
+
+absl::Status DirectoryView::AskPatiently(Instant deadline,
+                                         absl::FunctionRef<absl::Status()> ask) const {
+  const Instant end = ReturnWaitEnd(clock_->Now(), deadline);
+  for (Duration pause = kReturnPauseMin;; pause = std::min(2 * pause, kReturnPauseMax)) {
+    absl::Status status = ask();
+    const Instant now = clock_->Now();
+    if (!IsAway(status) || now >= end) return status;
+    clock_->WaitUntil(std::min(now + pause, end));
+  }
 }
 
 void DirectoryView::Forget(std::string_view name) {
   absl::MutexLock lock(&mu_);
   ++generation_;
+  ++changes_;
   if (name.empty()) {
     for (auto& [key, kept] : kept_) kept.doubtful = true;
     for (auto& [tenant, kept] : keys_) kept.doubtful = true;
@@ -214,12 +248,15 @@ absl::StatusOr<absl::flat_hash_map<HolderId, Member>> DirectoryView::ListHolders
     holders.insert_or_assign(member.id, std::move(member));
   }
   absl::MutexLock lock(&mu_);
-  // A watch may have told of a later life while the list was on its way.
+  bool changed = false;
   for (auto& [id, member] : holders) {
     const auto known = members_.find(id);
+    // A watch may have told of a later life while the list was on its way.
     if (known != members_.end() && known->second.epoch.value > member.epoch.value)
       member = known->second;
+    changed |= known == members_.end() || IsElsewhere(known->second, member);
   }
+  changes_ += changed ? 1 : 0;
   members_ = holders;
   members_listed_ = true;
   member_news_.fetch_add(1, std::memory_order_release);
@@ -233,8 +270,10 @@ void DirectoryView::Note(const Member& member) {
   if (known == members_.end()) {
     if (members_.size() >= kMemberCountMax) return;
     members_.emplace(member.id, member);
+    ++changes_;
   } else {
     if (member.epoch.value < known->second.epoch.value) return;
+    changes_ += IsElsewhere(known->second, member) ? 1 : 0;
     known->second = member;
   }
   member_news_.fetch_add(1, std::memory_order_release);
@@ -263,6 +302,29 @@ absl::StatusOr<Member> DirectoryView::FindMember(const HolderId& id, bool refres
         absl::StrFormat("holder '%s' is not registered with the directory", id.name));
   }
   return it->second;
+}
+
+bool DirectoryView::Keeps(const Corpus& corpus) const {
+  absl::MutexLock lock(&mu_);
+  return std::any_of(kept_.begin(), kept_.end(),
+                     [&](const auto& kept) { return kept.second.corpus.get() == &corpus; });
+}
+
+uint64_t DirectoryView::changes() const {
+  absl::MutexLock lock(&mu_);
+  return changes_;
+}
+
+void DirectoryView::AwaitChange(uint64_t seen, Instant until) const {
+  absl::MutexLock lock(&mu_);
+  const auto changed = [this, seen]()
+                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return changes_ != seen; };
+  clock_->Await(mu_, absl::Condition(&changed), until);
+}
+
+void DirectoryView::Wake() {
+  absl::MutexLock lock(&mu_);
+  ++changes_;
 }
 
 DirectoryView::Snapshot DirectoryView::Find(const std::string& key) {

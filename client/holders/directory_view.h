@@ -12,6 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -35,14 +36,16 @@ class DirectoryView {
   // Beyond it, all keys are forgotten and asked anew.
   static constexpr size_t kKeptTenantKeyCountMax = 4096;
 
-  // `directory` must outlive the view.
-  explicit DirectoryView(DirectoryControl* directory) : directory_(directory) {}
+  // Both must outlive the view.
+  explicit DirectoryView(DirectoryControl* directory, Clock* clock = Clock::Real())
+      : directory_(directory), clock_(clock) {}
   DirectoryView(const DirectoryView&) = delete;
   DirectoryView& operator=(const DirectoryView&) = delete;
 
   // Returns the corpus of this name. If the directory is asked and names a holder that is not
   // known, it is asked for its members too. So kernel targets are known before the first call. If
-  // that fails, the corpus is returned all the same.
+  // that fails, the corpus is returned all the same. If nothing is kept and the directory is away,
+  // asks again until the wait of client/holders/retry.h is over.
   //   NotFound            there is no such corpus for this tenant.
   //   Unavailable         nothing is kept and the directory does not answer.
   //   InvalidArgument     the directory's answer is not a corpus.
@@ -102,6 +105,17 @@ class DirectoryView {
   // Rises whenever KnownHolders may have changed.
   uint64_t member_news() const { return member_news_.load(std::memory_order_acquire); }
 
+  // Returns true if this snapshot is kept, in doubt or not. One that was and is no longer has
+  // changed at the directory.
+  bool Keeps(const Corpus& corpus) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Rises whenever a call that waits for a holder should look again. A holder is new, in a later
+  // life or at another address, or a corpus has changed.
+  uint64_t changes() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits until `changes` is another than `seen`, at most until then.
+  void AwaitChange(uint64_t seen, Instant until) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends the waits of AwaitChange.
+  void Wake() ABSL_LOCKS_EXCLUDED(mu_);
+
  private:
   struct Snapshot {
     std::shared_ptr<const Corpus> corpus;  // null if nothing is kept
@@ -112,6 +126,8 @@ class DirectoryView {
   // Lists the members if the corpus names one that is not known, or if they are to be asked again.
   void HearOfHolders(const Corpus& corpus, Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
   bool KnowsHolders(const Corpus& corpus) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls `ask` until it answers anything but that the directory is away, or the wait is over.
+  absl::Status AskPatiently(Instant deadline, absl::FunctionRef<absl::Status()> ask) const;
   absl::StatusOr<Corpus> AskForChunks(std::span<const ChunkId> ids, const Geometry& geometry,
                                       std::string_view tenant, Instant deadline);
   Snapshot Find(const std::string& key) ABSL_LOCKS_EXCLUDED(mu_);
@@ -125,6 +141,7 @@ class DirectoryView {
   uint64_t generation() ABSL_LOCKS_EXCLUDED(mu_);
 
   DirectoryControl* const directory_;
+  Clock* const clock_;
   mutable absl::Mutex mu_;
   uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;  // counts calls of Forget
   Snapshots kept_ ABSL_GUARDED_BY(mu_);
@@ -136,6 +153,7 @@ class DirectoryView {
   absl::flat_hash_map<std::string, KeptKey> keys_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<HolderId, Member> members_ ABSL_GUARDED_BY(mu_);
   bool members_listed_ ABSL_GUARDED_BY(mu_) = false;  // since everything was last forgotten
+  uint64_t changes_ ABSL_GUARDED_BY(mu_) = 0;
   std::atomic<uint64_t> member_news_{0};
 };
 

@@ -35,13 +35,13 @@ inline constexpr Duration kFallbackAgeMax = std::chrono::seconds(60);
 // sides have, one after another, and probes each for some milliseconds. If processors are short of
 // time, a probe takes at most half of the fabric's share. The best lane is kept.
 //
-// Later contexts take that fabric at once, until the holder restarts or one of its lanes does not
-// come up. If there is only one fabric, or one is forced, nothing is probed.
+// Later contexts take that fabric at once, until one of its lanes does not come up, or the holder
+// restarts and it is not shm. If there is only one fabric, or one is forced, nothing is probed.
 //   Unavailable         No fabric reaches the holder; says why for each.
-//                       The forced one does not; says which ones the holder has.
+//                       The forced one does not, though the holder may have it.
 //                       It would be tcp instead of verbs, and rdma_fallback refuses that.
-//   DeadlineExceeded    also: another call context was still probing.
-//   Other errors as OpenLane.
+//   FailedPrecondition  The forced one does not: the holder has others, and says which.
+//   DeadlineExceeded    also: another call context was still probing. Other errors as OpenLane.
 absl::StatusOr<OpenedLane> OpenChosenLane(const LaneRequest& request, HolderPeer& peer);
 
 }  // namespace ckv

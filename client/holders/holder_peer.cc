@@ -237,6 +237,8 @@ absl::Status PeerTable::Settle(HolderPeer& peer, const Member& member) {
   // A new epoch or address of the holder needs a new connection. Calls that still use the old one
   // keep it.
   if (peer.control_ == nullptr || peer.member_ != member) {
+    // Failures of an earlier life say nothing of this one.
+    if (peer.member_.epoch < member.epoch) peer.Answered();
     auto control = factory_->Connect(member);
     if (!control.ok()) return Annotate(control.status(), "connecting");
     peer.control_ = *std::move(control);

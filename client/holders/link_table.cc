@@ -222,7 +222,18 @@ bool LinkTable::FailOver(const absl::Status& status) {
 
 void LinkTable::NoteSilent(HolderLink& link) {
   AssertHeld();
+  failed_ = &link.peer();
+  session_failed_ = false;
   if (AnyReplicated()) peers_->Avoid(link.peer(), options_->clock->Now(), std::nullopt);
+}
+
+bool LinkTable::OthersMayAnswer(const HolderPeer& peer) const {
+  if (!AnyReplicated()) return false;
+  const Instant now = options_->clock->Now();
+  return OthersCanBeAsked(peer, [&](const HolderPeer& other) {
+    return std::find(tried_.begin(), tried_.end(), &other) == tried_.end() && !other.gone() &&
+           !other.avoided(now);
+  });
 }
 
 bool LinkTable::AnyReplicated() const {

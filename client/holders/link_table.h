@@ -123,8 +123,13 @@ class LinkTable {
   // broke, and the session if the holder does not know it. Reopen and FailOver then refer to this
   // holder.
   absl::Status Fail(HolderLink& link, const absl::Status& status);
-  // Call if the deadline passed while the holder still had to answer.
+  // Returns true if a holder failed the last attempt, and not this process.
+  bool holder_failed() const { return failed_ != nullptr; }
+  // Call if time passed while the holder still had to answer. FailOver then refers to it.
   void NoteSilent(HolderLink& link);
+  // Returns true if every chunk asked of the holder has another that has not failed this call, nor
+  // another call lately.
+  bool OthersMayAnswer(const HolderPeer& peer) const;
 
   // Call after a failed attempt. Returns true if its session or lane is to blame, so that the same
   // holder should be asked again over a new session. It is true at most once per holder and call. A

@@ -1,5 +1,6 @@
 #include "client/holders/retry.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/cord.h"
@@ -17,6 +18,11 @@ absl::Status WithHintOf(const ReplyHeader& header, absl::Status status) {
 }
 
 }  // namespace
+
+Instant ReturnWaitEnd(Instant now, Instant deadline) {
+  if (deadline == kInstantMax) return now + kReturnWaitMax;
+  return deadline - std::min(kAnswerMargin, std::max(deadline - now, Duration(0)) / 10);
+}
 
 absl::Status WithRetryAfter(const absl::Status& status, uint32_t retry_after_us) {
   absl::Status hinted(

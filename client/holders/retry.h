@@ -24,6 +24,19 @@ inline constexpr int kRetryCountMax = 2;
 // requests would only queue up here.
 inline constexpr Duration kRetryWaitMax = std::chrono::seconds(1);
 
+// How a call waits for a holder to come back, once all that have its chunks have failed it. The
+// first pause is that of a port that is not open yet; it doubles up to the second. A holder that
+// the directory tells of ends it at once. Ten looks a second cost the holders nothing.
+inline constexpr Duration kReturnPauseMin = std::chrono::milliseconds(5);
+inline constexpr Duration kReturnPauseMax = std::chrono::milliseconds(100);
+// How long a call without a deadline waits so.
+inline constexpr Duration kReturnWaitMax = std::chrono::seconds(10);
+// The wait ends this long before the deadline, or a tenth of the time that was left when it began,
+// if that is less. Else the caller's own clock would end the call, and the cause would be lost.
+inline constexpr Duration kAnswerMargin = std::chrono::milliseconds(100);
+// Returns when a wait that begins `now` gives up. The result is not after the deadline.
+Instant ReturnWaitEnd(Instant now, Instant deadline);
+
 // Returns `status` with the hint.
 absl::Status WithRetryAfter(const absl::Status& status, uint32_t retry_after_us);
 // Returns the hint that a status carries, if any. Annotate loses it.

@@ -2,11 +2,21 @@
 
 namespace ckv {
 
-void CallSpans::Start(const TraceContext& trace, uint32_t layer, uint32_t row_count, Instant now) {
+void CallSpans::Start(const TraceContext& trace, uint32_t layer, uint32_t row_count, Instant now,
+                      CallTries* tries) {
+  tries_ = tries;
+  begun_ = now;
+  frames_.clear();
+  if (tries_ != nullptr && tries_->span) {
+    attend_ = *tries_->span;
+    return;
+  }
   attend_ = BeginSpan(trace, "attend", SpanKind::kInternal, now);
   attend_.Set("layer", layer);
   attend_.Set("rows", row_count);
-  frames_.clear();
+  if (tries_ == nullptr) return;
+  tries_->sink = sink_;
+  tries_->span = attend_;
 }
 
 void CallSpans::BeginFrame(uint32_t frame, std::string_view holder, std::string_view fabric,
@@ -44,10 +54,19 @@ void CallSpans::End(bool failed, Instant now) {
     frame.span.failed = true;
     sink_->Record(frame.span);
   }
-  attend_.end = now;
-  attend_.failed = failed;
-  sink_->Record(attend_);
   on_ = false;
+  if (tries_ == nullptr) {
+    attend_.end = now;
+    attend_.failed = failed;
+    sink_->Record(attend_);
+  } else if (!failed) {
+    tries_->EndSpan(failed, now);
+  } else {
+    Span attempt = BeginSpan(Below(), "attempt", SpanKind::kInternal, begun_);
+    attempt.end = now;
+    attempt.failed = true;
+    sink_->Record(attempt);
+  }
 }
 
 }  // namespace ckv

@@ -47,6 +47,12 @@ void AttendLoop::Post(AttendJob* job) {
   Signal();
 }
 
+void AttendLoop::Return(AttendJob* job) {
+  absl::MutexLock lock(&mu_);
+  returned_.push_back(job);
+  Signal();
+}
+
 void AttendLoop::Wake() {
   absl::MutexLock lock(&mu_);
   Signal();
@@ -76,6 +82,8 @@ bool AttendLoop::TakePosted() {
   if (in_flight_.empty() && !posted_.empty()) wait_.Again();
   waiting_.insert(waiting_.end(), posted_.begin(), posted_.end());
   posted_.clear();
+  in_flight_.insert(in_flight_.end(), returned_.begin(), returned_.end());
+  returned_.clear();
   return !stopping_;
 }
 
@@ -149,8 +157,9 @@ bool AttendLoop::StepOne(AttendJob* job) {
       End(job, job->ticket.Wait());
       return true;
     case TicketProgress::kMustWait:
-      ticket_helpers_.Run([job] {
+      ticket_helpers_.Run([this, job] {
         if (job->unwanted.load(std::memory_order_relaxed)) job->ticket.Cancel();
+        if (job->ticket.Work() == TicketProgress::kInFlight) return Return(job);
         End(job, job->ticket.Wait());
       });
       return true;

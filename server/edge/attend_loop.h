@@ -80,6 +80,8 @@ class AttendLoop {
   bool SweepWaiting();
   // Lets a helper wait for a call context in the queue of all calls.
   void HandOver(AttendJob* job);
+  // Takes a job back from a helper: it waits for a holder to come back, which takes no thread.
+  void Return(AttendJob* job) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns true if a job left the loop.
   bool Step();
   // Returns true if the job left the loop.
@@ -100,6 +102,7 @@ class AttendLoop {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool signalled_ ABSL_GUARDED_BY(mu_) = false;  // wake_fd_ is readable
   std::vector<AttendJob*> posted_ ABSL_GUARDED_BY(mu_);
+  std::vector<AttendJob*> returned_ ABSL_GUARDED_BY(mu_);
   std::atomic<bool> handed_over_{false};  // a helper waits for a call context
   std::atomic<uint64_t> turn_count_{0};   // written by the loop alone; orders nothing
   // The loop's own.

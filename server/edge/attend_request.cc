@@ -167,6 +167,8 @@ void AnswerRoom::Finish(const v1::AttendRequest& request, const AttendReport& re
   reply.set_bytes_sent(report.bytes_sent);
   reply.set_bytes_received(report.bytes_received);
   reply.set_elapsed_ns(static_cast<uint64_t>(report.elapsed.count()));
+  reply.set_failed_attempt_count(report.failed_attempt_count);
+  reply.set_lost_ns(static_cast<uint64_t>(report.lost.count()));
   reply.set_compute_ns_max(report.compute_ns_max);
   reply.set_approximate(report.approximate);
   reply.set_routed_pairs(report.routed_pairs);

@@ -20,6 +20,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "client/grpc/grpc_status.h"
+#include "client/holders/retry.h"
 #include "proto/base/status.h"
 #include "server/edge/attend_request.h"
 #include "server/edge/trace_interceptor.h"
@@ -170,7 +171,8 @@ absl::StatusOr<AttendStreams::ContextPtr> AttendStreams::Open(const v1::AttendRe
   auto opened = std::make_shared<StreamContext>();
   CKV_ASSIGN_OR_RETURN(opened->chunks, corpora_.ChunksOf(request, deadline));
   const ContextPart part = {opened->chunks.corpus, opened->chunks.uses};
-  ContextSpec spec = {.parts = {&part, 1}};
+  // Few threads open contexts for all streams, and must not wait for holders that are away.
+  ContextSpec spec = {.parts = {&part, 1}, .await_holders = false};
   CKV_ASSIGN_OR_RETURN(spec.policy, PolicyOf(request));
   if (request.expect_steps() > 0) spec.expect.steps = request.expect_steps();
   CKV_ASSIGN_OR_RETURN(opened->context, requester_.Open(spec, deadline));
@@ -356,7 +358,11 @@ void AttendStream::Complete(Item* item, absl::Status status) {
   // A holder that went may have left its chunks elsewhere, too; the next request looks.
   if (absl::IsNotFound(status) || absl::IsUnavailable(status))
     item->context->doubtful.store(true, std::memory_order_relaxed);
-  if (!absl::IsNotFound(status) || std::exchange(item->again, true)) {
+  // With time left, it has not waited for its holders: the chunks are elsewhere by now.
+  const bool moved =
+      absl::IsNotFound(status) || (absl::IsUnavailable(status) &&
+                                   streams_.options_.clock->Now() + kAnswerMargin < item->deadline);
+  if (!moved || std::exchange(item->again, true)) {
     Reply(item, status);
   } else if (opening_) {
     pending_.push_back(item);

@@ -11,6 +11,7 @@
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/explain_reply.h"
 #include "client/grpc/grpc_status.h"
+#include "client/holders/retry.h"
 #include "proto/base/status.h"
 #include "proto/base/trace_context.h"
 #include "proto/convert.h"
@@ -252,7 +253,9 @@ absl::Status RequesterServiceImpl::AttendOnce(const v1::AttendRequest& request, 
   // Half a megabyte of fresh pages for 256 rows: made while the holders compute.
   const auto room = [&] { return answer.Make(request, geometry, reply); };
   const absl::Status attended = requester_.Attend(call, room, &report);
-  *moved = absl::IsNotFound(attended);
+  // With time left, it has not waited for its holders: the chunks are elsewhere by now.
+  *moved = absl::IsNotFound(attended) ||
+           (absl::IsUnavailable(attended) && options_.clock->Now() + kAnswerMargin < deadline);
   CKV_RETURN_IF_ERROR(attended);
   answer.Finish(request, report, reply);
   return absl::OkStatus();

@@ -160,6 +160,14 @@ void AddRequester(const WebSources& sources, MetricsPage& page) {
                "moved on. A few for each restart; a steady rate: a network or a holder that comes "
                "and goes.",
                stats.reopen_count);
+  page.Counter("ckv_requester_returns_total",
+               "Attempts made again after a wait for a holder to come back, because no replica was "
+               "left. Any increase: for a moment, nobody could answer.",
+               stats.return_count);
+  page.Counter("ckv_requester_lost_seconds_total",
+               "Time before the last attempts of attends that succeeded: failed attempts, and "
+               "waits for holders. It is part of ckv_requester_call_seconds.",
+               static_cast<double>(stats.lost.count()) / 1e9);
   page.Counter("ckv_requester_discarded_replies_total",
                "Replies that nobody waited for any more: their calls had ended.",
                stats.discarded_reply_count);

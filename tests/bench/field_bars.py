@@ -11,10 +11,14 @@ from bar import Bar, counter
 sys.path.append(str(pathlib.Path(__file__).with_name("field")))
 import clean_root  # noqa: E402
 import clock_steps  # noqa: E402
+import name_moves  # noqa: E402
 import probe  # noqa: E402
+import rolling_restart  # noqa: E402
 
 # name of a script -> its figures(build); bars.py runs each once.
-SCRIPTS = {"clean_root": clean_root.figures, "clock_steps": clock_steps.figures, "probe": probe.figures}
+NAMES, ROLLING = "name_moves", "rolling_restart"
+SCRIPTS = {"clean_root": clean_root.figures, "clock_steps": clock_steps.figures, "probe": probe.figures,
+           NAMES: name_moves.figures, ROLLING: rolling_restart.figures}
 
 BARS = [
     Bar("clean root, then the two commands: which of them fail", "clean_root", counter("commands", "bad_exits"), "commands",
@@ -31,4 +35,17 @@ BARS = [
     Bar("clock steps under load: waits by the wall clock", "clock_steps", counter("steps", "wall_waits"), "cases", at_most=0),
     *(Bar(f"{path} beside 500 connections that do nothing", "probe", counter("beside", path), "ms", at_most=100,
           base=counter("alone", path)) for path in probe.PATHS),
+    Bar("the directory's name moves to another address: a new corpus is loaded and asked after (two leases)", NAMES,
+        counter("name_moves", "seconds"), "s", at_most=20),
+    Bar("rolling restart (TERM, KILL, STOP) of each holder, two copies, 4 callers over gRPC and C: calls made", ROLLING,
+        counter("calls", "queries"), "calls", at_least=rolling_restart.CALLS),
+    Bar("rolling restart: calls that failed", ROLLING, counter("calls", "failed"), "calls", at_most=0),
+    Bar("rolling restart: answers with other bits than the first", ROLLING, counter("calls", "changed"), "calls", at_most=0),
+    Bar("rolling restart: the longest call beside SIGKILL", ROLLING, counter("longest_ms", "KILL"), "ms", at_most=500),
+    Bar("rolling restart: the longest call beside SIGTERM", ROLLING, counter("longest_ms", "TERM"), "ms", at_most=100),
+    Bar("rolling restart: the longest call beside SIGSTOP of 0.5 s", ROLLING, counter("longest_ms", "STOP"), "ms"),
+    Bar("rolling restart: the longest call beside SIGSTOP of 4.5 s, with a timeout of 4 s", ROLLING,
+        counter("longest_ms", "long STOP"), "ms"),
+    Bar("rolling restart: the longest call beside nothing", ROLLING, counter("longest_ms", "none"), "ms"),
+    Bar("rolling restart: 0.999 of a caller's calls took at most", ROLLING, counter("longest_ms", "p999"), "ms"),
 ]

@@ -503,8 +503,8 @@ class BrokenFleetTest(unittest.TestCase):
     def test_a_dead_holder_is_not_blamed_on_the_requester(self):
         self.h1.kill()
         self.h1.wait()
-        for done in (self.attend(), self.ctl("fetch", "--corpus", "docs", "--out",
-                                             self.folder / "rows-out.safetensors")):
+        for done in (self.attend("--timeout", "2s"), self.ctl("fetch", "--corpus", "docs", "--timeout", "2s", "--out",
+                                                             self.folder / "rows-out.safetensors")):
             self.assertEqual(done.returncode, 4, done.stderr)
             self.assertIn("holder h1", done.stderr)
             self.assertIn("ckvctl status", done.stderr)

@@ -43,9 +43,19 @@ struct Totals {
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
   uint64_t elapsed_ns = 0;
+  uint64_t lost_ns = 0;
+  uint64_t failed_attempts = 0;
   bool approximate = false;
   v1::Grade grade = v1::GRADE_UNSPECIFIED;
 };
+
+// Returns ", 3.02 s of it in 1 failed attempt", or nothing if none failed.
+std::string LostNote(const Totals& totals) {
+  if (totals.failed_attempts == 0) return "";
+  return absl::StrFormat(", %s of it in %s",
+                         FormatDuration(Duration(static_cast<int64_t>(totals.lost_ns))),
+                         FormatCount(totals.failed_attempts, "failed attempt"));
+}
 
 v1::Grade GradeOf(std::string_view name) {
   if (name == "exact") return v1::GRADE_EXACT;
@@ -130,6 +140,8 @@ absl::StatusOr<Totals> SendAll(const Ctl& ctl, Fleet& fleet, v1::AttendRequest r
     totals.bytes_sent += reply.bytes_sent();
     totals.bytes_received += reply.bytes_received();
     totals.elapsed_ns += reply.elapsed_ns();
+    totals.lost_ns += reply.lost_ns();
+    totals.failed_attempts += reply.failed_attempt_count();
     totals.approximate = totals.approximate || reply.approximate();
     totals.grade = reply.grade();
     progress->Advance(rows);
@@ -224,7 +236,7 @@ absl::Status RunAttend(const Ctl& ctl, const AttendOptions& options) {
                             {"answer", totals.approximate ? "approximate: some rows were fp8 copies"
                                                           : "exact rows"},
                             {"grade", std::string(GradeName(static_cast<Grade>(totals.grade)))},
-                            {"took", FormatDuration(elapsed)}}),
+                            {"took", FormatDuration(elapsed) + LostNote(totals)}}),
               {{"out", options.out},
                {"row_count", answered.query_count},
                {"chunk_count", answered.chunk_count},
@@ -235,7 +247,9 @@ absl::Status RunAttend(const Ctl& ctl, const AttendOptions& options) {
                {"bytes_received", totals.bytes_received},
                {"approximate", totals.approximate},
                {"grade", std::string(GradeName(static_cast<Grade>(totals.grade)))},
-               {"seconds", static_cast<double>(totals.elapsed_ns) / 1e9}});
+               {"seconds", static_cast<double>(totals.elapsed_ns) / 1e9},
+               {"failed_attempt_count", totals.failed_attempts},
+               {"lost_seconds", static_cast<double>(totals.lost_ns) / 1e9}});
   return absl::OkStatus();
 }
 

@@ -175,6 +175,9 @@ class AttendReport(Struct):
         ("targets_differ", c_uint32),
         ("same_bits_anywhere", c_uint32),
         ("kernel_target", c_uint32),
+        ("lost_ns", c_uint64),
+        ("failed_attempt_count", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

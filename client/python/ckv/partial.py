@@ -36,6 +36,8 @@ class AttendReport(NamedTuple):
     targets_differ: bool  # partials were made by different kernel targets
     same_bits_anywhere: bool
     kernel_target: int  # its number (proto/kernel_target.h): 40 is AMX; 0 if targets differ
+    lost_ns: int  # the part of elapsed_ns before the last attempt
+    failed_attempt_count: int
 
 
 class Answer:

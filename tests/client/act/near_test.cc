@@ -44,14 +44,14 @@ class NearTest : public testing::Test {
     return cluster_->requester->Open({.parts = {&part, 1}, .policy = policy}, Soon());
   }
   absl::Status Attend(const Context& context, Answer& answer, AttendReport* report = nullptr,
-                      PartialDtype wire = PartialDtype::kF32) {
+                      PartialDtype wire = PartialDtype::kF32, Instant deadline = Soon()) {
     const Segment segment = {.row_count = kRows, .context = &context};
     LayerCall call;
     call.layer = 1;
     call.q = {q_.data(), kRows, kRowValues};
     call.segments = {&segment, 1};
     call.wire = wire;
-    call.deadline = Soon();
+    call.deadline = deadline;
     return cluster_->requester->Attend(call, answer.View(), report);
   }
 
@@ -83,7 +83,7 @@ TEST_F(NearTest, ADecodeGoesOnWhenItsHoldersAreGone) {
   EXPECT_TRUE(report.same_bits_anywhere);
   ASSERT_TRUE(Attend(*near, got, &report).ok());
   EXPECT_EQ(report.pulled_bytes, 0u) << "told once";
-  EXPECT_FALSE(Attend(*routed, lost).ok());
+  EXPECT_FALSE(Attend(*routed, lost, nullptr, PartialDtype::kF32, test::Shortly()).ok());
 }
 
 TEST_F(NearTest, AnyNumberOfThreadsGivesTheSameBits) {

@@ -176,7 +176,10 @@ AT(ckv_attend_report, approximate, 80);
 AT(ckv_attend_report, targets_differ, 84);
 AT(ckv_attend_report, same_bits_anywhere, 88);
 AT(ckv_attend_report, kernel_target, 92);
-SIZE(ckv_attend_report, 96);
+AT(ckv_attend_report, lost_ns, 96);
+AT(ckv_attend_report, failed_attempt_count, 104);
+AT(ckv_attend_report, reserved, 108);
+SIZE(ckv_attend_report, 112);
 
 BEGINS(ckv_partial);
 AT(ckv_partial, o, 8);

@@ -337,17 +337,14 @@ TEST(FetchInto, AHolderThatStaysAwayIsNotWaitedForForEver) {
   CacheCluster cluster(inner.get(), &fabric, corpus, 1);
   it = &cluster;
   FetchCall call = cluster.Call(0, 2, 4000);
-  call.deadline = Soon(std::chrono::milliseconds(300));
+  call.deadline = test::Shortly();
   FetchIntoReport report;
   const absl::Status status =
       cluster.requester->FetchInto(call, *cluster.cache, cluster.sequence, &report);
   EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("whole up to chunk 0 (0 to 2), layer "));
-  EXPECT_LE(report.reopen_count, uint32_t{kReopenCountMax});
+  EXPECT_GE(report.reopen_count, 1u);
   cluster.ExpectUntouched(0, 16);
-  Duration waits{0};
-  for (int i = 1; i <= kReopenCountMax; ++i) waits += ReopenWait(i);
-  EXPECT_EQ(waits, std::chrono::milliseconds(20 + 80 + 320 + 1280));
 }
 
 // Method: lanes break and delay by seeds. Whatever comes of it, it is right or refused (I2), and

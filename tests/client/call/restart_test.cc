@@ -3,9 +3,11 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <thread>
 
 #include "absl/synchronization/mutex.h"
+#include "client/holders/retry.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
 #include "tests/support/fabric_kinds.h"
@@ -17,6 +19,7 @@ namespace {
 using test::Answer;
 using test::MakeTestCorpus;
 using test::RandomBf16;
+using test::Shortly;
 using test::SmallShape;
 using test::Soon;
 using test::TestFleet;
@@ -186,7 +189,8 @@ TEST_P(RestartTest, AllHoldersAreInNewEpochs) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// I5: a holder that is gone for good, or that refuses for ever, is asked twice and no more.
+// I5: a holder that refuses for ever is asked twice and no more. One that is gone is asked as often
+// as the wait for it looks.
 TEST_P(RestartTest, ACallReopensAHolderOnce) {
   Answer answer(40, 64);
   ASSERT_TRUE(Attend(&answer).ok());
@@ -195,8 +199,58 @@ TEST_P(RestartTest, ACallReopensAHolderOnce) {
   EXPECT_TRUE(absl::IsNotFound(Attend(&answer)));
   EXPECT_EQ(fleet.session_calls(), sessions + 1);
   fleet.StopHolder(2);
-  EXPECT_TRUE(absl::IsUnavailable(Attend(&answer)));
-  EXPECT_LE(fleet.session_calls(), sessions + 2);
+  AttendCall call = CallNow();
+  call.deadline = Shortly();
+  const absl::Status gone = requester->Attend(call, answer.View(), /*report=*/nullptr);
+  EXPECT_TRUE(absl::IsUnavailable(gone)) << gone;
+  EXPECT_NE(gone.ToString().find("holder h2"), std::string::npos) << gone;
+  EXPECT_NE(gone.ToString().find("for a holder to come back"), std::string::npos) << gone;
+  // 5, 10, 20, 40, 80 and then 100 ms between looks; each asks twice at most, where it was and
+  // where the directory says that it is.
+  EXPECT_LE(fleet.session_calls(), sessions + 2 * (1 + 5 + 20));
+}
+
+// All that have a chunk may be between two lives at once: the call takes longer, and says by how
+// much.
+TEST_P(RestartTest, ACallWaitsForAHolderBetweenTwoLives) {
+  Answer before(40, 64), after(40, 64);
+  ASSERT_TRUE(Attend(&before).ok());
+  std::vector<std::byte> rows_before, rows;
+  ASSERT_TRUE(Fetch(&rows_before).ok());
+  const auto waits_so_far = [&] { return requester->Stats().return_count; };
+  // Runs a call while holder 1 is away, which comes back once the call has waited.
+  const auto while_away = [&](const std::function<absl::Status()>& call) {
+    const uint64_t waits = waits_so_far();
+    fleet.StopHolder(1);
+    std::thread back([&] {
+      while (waits_so_far() < waits + 2) std::this_thread::yield();
+      Start(1);
+    });
+    const absl::Status status = call();
+    EXPECT_TRUE(status.ok()) << status;
+    back.join();
+  };
+  AttendReport report;
+  while_away([&] { return requester->Attend(CallNow(), after.View(), &report); });
+  EXPECT_TRUE(after.SameBits(before));
+  EXPECT_GE(report.failed_attempt_count, 2u);
+  EXPECT_GE(report.lost, kReturnPauseMin) << "it waited once at least";
+  EXPECT_GT(report.elapsed, report.lost);
+  const RequesterStats stats = requester->Stats();
+  EXPECT_GE(stats.lost, report.lost);
+  EXPECT_GE(stats.latency.route.sum_ns, static_cast<uint64_t>(report.elapsed.count()));
+  while_away([&] {
+    rows.clear();
+    return Fetch(&rows);
+  });
+  EXPECT_EQ(rows, rows_before);
+  while_away([&] { return FetchSelection(&rows); });
+  const ContextPart part = {published, {}};
+  while_away([&] { return requester->Open({.parts = {&part, 1}}, Soon()).status(); });
+  // The next call's own counts do not include them.
+  ASSERT_TRUE(requester->Attend(CallNow(), after.View(), &report).ok());
+  EXPECT_EQ(report.failed_attempt_count, 0u);
+  EXPECT_EQ(report.lost, Duration(0));
 }
 
 // Its process may be given another port: the old address refuses, and the directory knows better.

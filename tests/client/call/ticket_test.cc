@@ -24,6 +24,7 @@ using test::Answer;
 using test::Cluster;
 using test::MakeTestCorpus;
 using test::RandomBf16;
+using test::Shortly;
 using test::SmallShape;
 using test::Soon;
 using test::TestGeometry;
@@ -187,12 +188,41 @@ TEST_F(TicketTest, AReplicaAnswersForAClosedContext) {
 TEST_F(TicketTest, WithoutAReplicaItFailsAsTheBlockingCallDoes) {
   cluster_.fleet.StopHolder(1);
   Answer got(kRows, kAnswerValues);
-  const absl::Status blocking = cluster_.requester->Attend(Call(), got.View());
-  Ticket ticket = Submit(Call(), got);
+  LayerCall call = Call();
+  call.deadline = Shortly();
+  const absl::Status blocking = cluster_.requester->Attend(call, got.View());
+  call.deadline = Shortly();
+  Ticket ticket = Submit(call, got);
   const absl::Status status = ticket.Wait();
   EXPECT_EQ(status.code(), blocking.code()) << status;
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_TRUE(got.Untouched());
+}
+
+// A call that waits for a holder to come back keeps neither a thread nor a call context.
+TEST_F(TicketTest, WhoWaitsForAHolderHoldsNothing) {
+  const Answer want = Blocking();
+  cluster_.fleet.StopHolder(1);
+  std::vector<std::unique_ptr<Answer>> answers;
+  std::vector<Ticket> tickets;
+  for (uint32_t i = 0; i < 2 * kCallCountMax; ++i) {
+    answers.push_back(std::make_unique<Answer>(kRows, kAnswerValues));
+    tickets.push_back(Submit(Call(), *answers.back()));
+    while (tickets.back().Work() != TicketProgress::kInFlight) {
+      ASSERT_FALSE(tickets.back().Poll());
+    }
+  }
+  cluster_.fleet.StartHolder(1);
+  for (const size_t chunk : {1, 3, 4}) {
+    ASSERT_TRUE(
+        test::PutChunk(cluster_.fleet.holder(1).store(), corpus_.geometry, corpus_.chunks[chunk])
+            .ok());
+  }
+  for (size_t i = 0; i < tickets.size(); ++i) {
+    const absl::Status status = tickets[i].Wait();
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(answers[i]->SameBits(want));
+  }
 }
 
 // TryPoll leaves to others what may wait for a holder: a lane to open, handles to resolve.

@@ -483,8 +483,11 @@ TEST_F(ContextErrorsTest, AHolderThatIsAwayIsFoundOutByOpen) {
   options.fabrics = {fabric_.get()};
   const auto fresh = *Requester::Create(options, &cluster_.fleet, &cluster_.fleet);
   const ContextPart part = {corpus_now_, {}};
-  const auto opened = fresh->Open({.parts = {&part, 1}}, Soon());
+  const auto opened = fresh->Open({.parts = {&part, 1}}, test::Shortly());
   EXPECT_TRUE(absl::IsUnavailable(opened.status())) << opened.status();
+  // Who lets the calls wait has the context at once.
+  const auto later = fresh->Open({.parts = {&part, 1}, .await_holders = false}, Soon());
+  EXPECT_TRUE(later.ok()) << later.status();
 }
 
 }  // namespace

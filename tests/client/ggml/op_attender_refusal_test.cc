@@ -144,7 +144,7 @@ TEST_F(OpAttenderRefusals, ACorpusThatWasPublishedAnewBeforeTheReference) {
 
 TEST_F(OpAttenderRefusals, AHolderThatIsGoneAndComesBack) {
   OpCounters counters;
-  Start({.counters = &counters});
+  Start({.timeout = std::chrono::seconds(2), .counters = &counters});
   ASSERT_TRUE(Attend().ok());
   const std::vector<float> before = cache_.out;
   cluster_.fleet.StopHolder(1);

@@ -2,6 +2,8 @@
 
 #include "client/holders/directory_view.h"
 
+#include <thread>
+
 #include "client/holders/holder_peer.h"
 #include "gtest/gtest.h"
 #include "tests/support/test_fleet.h"
@@ -128,7 +130,40 @@ TEST_F(View, ForgottenMeansAskedAgain) {
   EXPECT_EQ((*first)->version, 0u);  // a snapshot stays what it was
   view.Forget("c");
   fleet.set_directory_down(true);
-  EXPECT_EQ(view.Resolve("c", "", kInstantMax).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(view.Resolve("c", "", test::Shortly()).status().code(), absl::StatusCode::kUnavailable);
+}
+
+// A directory between two lives costs a look-up its time, and no error.
+TEST_F(View, ADirectoryThatComesBackIsWaitedFor) {
+  fleet.set_directory_down(true);
+  std::thread back([&] {
+    while (fleet.directory_calls() < 3) std::this_thread::yield();
+    fleet.set_directory_down(false);
+  });
+  const auto named = view.Resolve("c", "", test::Soon());
+  EXPECT_TRUE(named.ok()) << named.status();
+  back.join();
+  EXPECT_EQ(view.Resolve("nosuch", "", test::Soon()).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(View, ToldOfAnotherLifeItWakesWhoWaits) {
+  ASSERT_TRUE(view.ListHolders(kInstantMax).ok());
+  const uint64_t seen = view.changes();
+  ASSERT_TRUE(view.ListHolders(kInstantMax).ok());
+  EXPECT_EQ(view.changes(), seen) << "nothing is new";
+  std::thread waits([&] { view.AwaitChange(seen, kInstantMax); });
+  Member member = fleet.member(0);
+  member.epoch.value += 1;
+  view.Note(member);
+  waits.join();
+  const auto kept = *view.Resolve("c", "", kInstantMax);
+  EXPECT_TRUE(view.Keeps(*kept));
+  view.Doubt(*kept);
+  EXPECT_TRUE(view.Keeps(*kept));
+  const uint64_t before = view.changes();
+  view.Forget("c");
+  EXPECT_FALSE(view.Keeps(*kept));
+  view.AwaitChange(before, kInstantMax);
 }
 
 // A directory that was started again may be gone again before anybody asked it.

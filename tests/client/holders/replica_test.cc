@@ -4,6 +4,7 @@
 #include "client/holders/replica_choice.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
+#include "tests/support/fault_fabric.h"
 #include "tests/support/shifted_clock.h"
 #include "tests/support/test_fleet.h"
 
@@ -171,7 +172,8 @@ TEST_F(ReplicaTest, WhatNobodyElseHoldsIsAnError) {
   (void)Asked();
   fleet.StopHolder(0);
   Answer answer(40, 64);
-  const absl::Status status = Ask(&answer);
+  call.deadline = clock.Now() + std::chrono::seconds(2);
+  const absl::Status status = requester->Attend(call, answer.View(), nullptr);
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_TRUE(answer.Untouched());
   EXPECT_NE(status.ToString().find("holder h0"), std::string::npos) << status;
@@ -179,6 +181,41 @@ TEST_F(ReplicaTest, WhatNobodyElseHoldsIsAnError) {
   const ChunkUse shared[] = {{0, 0}, {1, 0}, {2, 0}};
   call.chunks = shared;
   (void)Asked();
+}
+
+// A holder that says nothing has failed the attempt after half of the time, if another can be
+// asked. Method: requests are dropped by seeds, until the first holder's was and the second's was
+// not.
+TEST_F(ReplicaTest, OneThatIsSilentIsGivenUpAtHalfTime) {
+  const ChunkUse one[] = {{2, 0}};
+  call.chunks = one;
+  const Answer before = Asked();
+  bool found = false;
+  for (uint64_t seed = 0; seed < 30 && !found; ++seed) {
+    FaultPlan plan;
+    plan.seed = seed;
+    plan.drop_request = 0.5;
+    const auto lossy = NewFaultFabric(fabric.get(), Clock::Real(), plan);
+    RequesterOptions options;
+    options.clock = &clock;
+    options.fabrics = {lossy.get()};
+    options.lane_shape = SmallShape();
+    requester = *Requester::Create(options, &fleet, &fleet);
+    call.corpus = *requester->Resolve("c", "", clock.Now() + kTimeout);
+    call.deadline = clock.Now() + std::chrono::seconds(2);
+    Answer answer(40, 64);
+    AttendReport report;
+    const absl::Status status = requester->Attend(call, answer.View(), &report);
+    if (status.ok()) {
+      EXPECT_TRUE(answer.SameBits(before));
+      found = report.failed_attempt_count > 0;
+      if (found) EXPECT_GE(report.lost, std::chrono::milliseconds(500));
+    } else {
+      EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    }
+    requester.reset();  // its lanes go before the fabric
+  }
+  EXPECT_TRUE(found);
 }
 
 TEST_F(ReplicaTest, OneThatCameBackIsAskedAgain) {

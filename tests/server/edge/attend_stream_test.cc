@@ -264,7 +264,9 @@ TEST_F(AttendStreamTest, AHolderThatComesBackIsFoundAgain) {
   of_holder_0.mutable_selection()->set_group_rows(4);
   of_holder_0.mutable_selection()->set_indices(Int32sToBytes(std::vector<int32_t>{3, 115}));
   for (uint64_t tag = 1; tag < 4; ++tag) {
-    const v1::AttendStreamReply reply = Ask(*stream, Unnamed(tag));
+    v1::AttendRequest in_vain = Unnamed(tag);
+    in_vain.set_timeout_ms(1000);
+    const v1::AttendStreamReply reply = Ask(*stream, in_vain);
     EXPECT_EQ(reply.code(), static_cast<uint32_t>(grpc::StatusCode::UNAVAILABLE))
         << reply.message();
     const v1::AttendStreamReply other = Ask(*stream, of_holder_0);

@@ -1,0 +1,63 @@
+// How long the calls of a caller took, in C for the callers of both languages.
+//
+// call_times_print prints two members of a JSON object: "ms", the quantiles 0.5, 0.99, 0.999 and 1
+// of all calls, and "slow", the begin and the length of each call that took kSlowS or more, in
+// seconds of CLOCK_MONOTONIC, which all processes of a host share.
+
+#pragma once
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { kCallCountMax = 1 << 21, kSlowCountMax = 4096 };
+static const double kSlowS = 0.02;
+
+typedef struct call_times {
+  float* took_s;  // of the first kCallCountMax calls
+  double* slow;   // pairs
+  uint32_t count, slow_count;
+} call_times;
+
+static inline double call_times_now(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static inline void call_times_begin(call_times* times) {
+  times->took_s = (float*)malloc(sizeof(float) * kCallCountMax);
+  times->slow = (double*)malloc(sizeof(double) * 2 * kSlowCountMax);
+  times->count = times->slow_count = 0;
+}
+
+static inline void call_times_add(call_times* times, double begin) {
+  const double took = call_times_now() - begin;
+  if (times->count < kCallCountMax) times->took_s[times->count++] = (float)took;
+  if (took < kSlowS || times->slow_count == kSlowCountMax) return;
+  times->slow[2 * times->slow_count] = begin;
+  times->slow[2 * times->slow_count++ + 1] = took;
+}
+
+static inline int call_times_compare(const void* a, const void* b) {
+  const float x = *(const float*)a, y = *(const float*)b;
+  return (x > y) - (x < y);
+}
+
+static inline void call_times_print(call_times* times) {
+  qsort(times->took_s, times->count, sizeof(float), call_times_compare);
+  const double quantiles[] = {0.5, 0.99, 0.999, 1};
+  printf("\"ms\": [");
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t at = times->count == 0 ? 0 : (uint32_t)(quantiles[i] * (times->count - 1));
+    printf("%s%.3f", i == 0 ? "" : ", ", times->count == 0 ? 0 : 1e3 * (double)times->took_s[at]);
+  }
+  printf("], \"slow\": [");
+  for (uint32_t i = 0; i < times->slow_count; ++i) {
+    printf("%s[%.6f, %.6f]", i == 0 ? "" : ", ", times->slow[2 * i], times->slow[2 * i + 1]);
+  }
+  printf("]");
+  free(times->took_s);
+  free(times->slow);
+}

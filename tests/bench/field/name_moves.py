@@ -1,0 +1,22 @@
+"""The name of the directory moves to another address: how long until the fleet is served from there."""
+
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tests/bench"))
+sys.path.append(str(ROOT / "tests/support"))
+import skip
+from bar import NOT_HERE
+
+
+def figures(build):
+    """{"name_moves": {"seconds": ...}}, or why there are none."""
+    ran = subprocess.run([sys.executable, ROOT / "tests/e2e/name_moves_e2e.py", "--ckvd", build / "bin/ckvd", "--ckvctl",
+                          build / "bin/ckvctl", "--seconds"], capture_output=True, text=True, check=False)
+    if ran.returncode == skip.CODE:
+        return {NOT_HERE: ran.stdout.strip()}
+    if ran.returncode != 0:
+        raise RuntimeError(ran.stderr)
+    return {"name_moves": {"seconds": float(ran.stdout)}}

@@ -1,0 +1,191 @@
+#!/usr/bin/python3
+"""Goal: a rolling restart of every holder fails no call and changes no bit, if each chunk has two holders.
+
+Method: real processes. Two callers over gRPC and two over C ask the same corpus without a pause. Meanwhile each holder
+in turn is ended with SIGTERM, killed with SIGKILL, or stopped with SIGSTOP and let go on, and the next one is taken as
+soon as the last one serves again. One is stopped for longer than a call's timeout. A restarted holder has its address
+and its store. Nothing is asserted about times:
+the bench's set "field" has bars for them (tests/bench/field/rolling_restart.py).
+
+    python3 tests/e2e/rolling_restart_e2e.py --ckvd build/release/bin/ckvd --ckvctl build/release/bin/ckvctl \\
+        --attend-caller build/release/bin/attend_caller --c-caller build/release/bin/c_caller [--rounds N] [--calls N]
+"""
+
+import argparse
+import json
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.dont_write_bytecode = True  # the source tree stays as it is
+from ctl_fleet import D_QK, PROGRAMS, Fleet, Rows
+from directory_kill_e2e import run_ctl
+
+HOLDERS, CALLERS_EACH = 3, 2
+KINDS = ("TERM", "KILL", "STOP")
+LONG_STOP = "long STOP"
+# How long a holder is stopped, and how long callers go on by themselves between two events.
+STOP_S, REST_S = 0.5, 0.05
+TIMEOUT_S = 4.0
+
+
+class Caller:
+    """A process that asks until its stdin ends."""
+
+    def __init__(self, *command):
+        self.process = subprocess.Popen([str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True)
+
+    def await_answer(self):
+        if self.process.stdout.readline() != "answered\n":
+            raise RuntimeError("no answer at all")
+
+    def end(self):
+        out, _ = self.process.communicate(timeout=60)  # ends its stdin
+        return json.loads(out)
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+class RollingFleet:
+    """A directory, holders that have one address in all their lives, and a requester."""
+
+    def __init__(self, folder):
+        self.fleet = Fleet.__new__(Fleet)
+        self.fleet.folder, self.fleet.processes, self.fleet.durable = folder, [], True
+        self.held, self.holders = [], {}
+        try:
+            self.fleet.directory = self.fleet.start("directory", "--role=directory")
+            for i in range(HOLDERS):
+                # Bound and not listening, so that nobody is given the port between two lives.
+                held = socket.socket()
+                held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                held.bind(("127.0.0.1", 0))
+                self.held.append(held)
+                self.start(i)
+            self.fleet.requester = self.fleet.start("requester", "--role=requester",
+                                                    f"--directory={self.fleet.directory}")
+        except BaseException:
+            self.stop()
+            raise
+
+    def start(self, index):
+        address = f"127.0.0.1:{self.held[index].getsockname()[1]}"
+        self.fleet.start(f"h{index}", "--role=holder", f"--directory={self.fleet.directory}", "--store-capacity=64MiB",
+                         f"--store-path={self.fleet.store(index)}", listen=address)
+        self.holders[index] = self.fleet.processes[-1]
+
+    def end(self, index, sign):
+        process = self.holders.pop(index)
+        process.send_signal(sign)
+        process.wait(60)
+        self.fleet.processes.remove(process)
+
+    def play(self, kind, index, stop_s=STOP_S):
+        if kind == "STOP":
+            self.holders[index].send_signal(signal.SIGSTOP)
+            time.sleep(stop_s)
+            self.holders[index].send_signal(signal.SIGCONT)
+        else:
+            self.end(index, signal.SIGTERM if kind == "TERM" else signal.SIGKILL)
+            self.start(index)
+
+    def stop(self):
+        self.fleet.stop()
+        for held in self.held:
+            held.close()
+
+
+def count_calls(callers_said):
+    counts = {name: sum(said[name] for said in callers_said) for name in ("queries", "failed", "changed")}
+    errors = [said["first_error"] for said in callers_said if said["failed"]]
+    return counts, errors
+
+
+def longest(callers_said, events):
+    """Seconds of the longest call beside each kind of event, and beside none: {kind: seconds}. A call counts for each
+    event during which, or less than a second before which, it was under way."""
+    found = dict.fromkeys((*KINDS, LONG_STOP, "none"), 0.0)
+    for said in callers_said:
+        for begin, took in said["slow"]:
+            kinds = {kind for kind, since, until in events if begin < until + 1 and begin + took > since}
+            for kind in kinds or {"none"}:
+                found[kind] = max(found[kind], took)
+    return found
+
+
+def play(folder, rounds, calls=0, calm_s=0.0):
+    """Plays each kind with each holder, `rounds` times and until `calls` were made, as far as callers' pace of the first
+    round tells. Returns (what each caller said, events as (kind, begin, end), seconds)."""
+    fleet = RollingFleet(folder)
+    callers, events = [], []
+    try:
+        Rows(1, 32, 0).write(folder / "base.safetensors")
+        loaded = run_ctl(fleet.fleet, "corpus", "load", "base", folder / "base.safetensors", "--chunk-tokens", 4,
+                         "--replicas", 2)
+        if loaded.returncode != 0:
+            raise RuntimeError(loaded.stderr)
+        for _ in range(CALLERS_EACH):
+            timeout_ms = round(1000 * TIMEOUT_S)
+            callers.append(Caller(PROGRAMS.attend_caller, fleet.fleet.requester, "base", D_QK, timeout_ms))
+            callers.append(Caller(PROGRAMS.c_caller, fleet.fleet.directory, "base", timeout_ms))
+        for caller in callers:
+            caller.await_answer()
+        begin = time.monotonic()
+        time.sleep(calm_s)
+        least = begin + calm_s + calls / 1000  # a machine that makes fewer than 1000 calls a second plays on below
+        played = 0
+        while played < rounds or time.monotonic() < least:
+            for kind in KINDS:
+                for index in range(HOLDERS):
+                    since = time.monotonic()
+                    fleet.play(kind, index)
+                    events.append((kind, since, time.monotonic()))
+                    time.sleep(REST_S)
+            played += 1
+        since = time.monotonic()
+        fleet.play("STOP", 0, TIMEOUT_S + STOP_S)
+        events.append((LONG_STOP, since, time.monotonic()))
+        said = [caller.end() for caller in callers]
+        return said, events, time.monotonic() - begin
+    finally:
+        for caller in callers:
+            caller.kill()
+        fleet.stop()
+
+
+class RollingRestartTest(unittest.TestCase):
+    rounds, calls = 1, 0
+
+    def test_no_call_fails(self):
+        with tempfile.TemporaryDirectory(prefix="ckv-rolling-restart-") as name:
+            said, events, seconds = play(pathlib.Path(name), self.rounds, self.calls)
+        counts, errors = count_calls(said)
+        print(f"{counts} in {seconds:.1f} s; longest {longest(said, events)}; "
+              f"ms at 0.5, 0.99, 0.999, 1: {[caller['ms'] for caller in said]}", file=sys.stderr)
+        self.assertEqual(counts["failed"], 0, errors)
+        self.assertEqual(counts["changed"], 0)
+        self.assertGreater(counts["queries"], 100)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--ckvd", required=True)
+    parser.add_argument("--ckvctl", required=True)
+    parser.add_argument("--attend-caller", required=True)
+    parser.add_argument("--c-caller", required=True)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--calls", type=int, default=0)
+    options, rest = parser.parse_known_args()
+    PROGRAMS.ckvd, PROGRAMS.ckvctl = options.ckvd, options.ckvctl
+    PROGRAMS.attend_caller, PROGRAMS.c_caller = options.attend_caller, options.c_caller
+    RollingRestartTest.rounds, RollingRestartTest.calls = options.rounds, options.calls
+    unittest.main(argv=[sys.argv[0], *rest])
