@@ -61,8 +61,8 @@ struct RequesterStats {
   uint64_t return_count = 0;    // attempts made again after a wait for a holder to come back
   // The time of attempts that failed, with the waits between them, in attends that succeeded.
   Duration lost{0};
-  uint64_t fetch_count = 0;     // calls of Fetch, FetchSelection and FetchInto
-  uint64_t explain_count = 0;   // calls of Explain
+  uint64_t fetch_count = 0;    // calls of Fetch, FetchSelection and FetchInto
+  uint64_t explain_count = 0;  // calls of Explain
   // Tokens of all contexts that were opened: each would have been prefilled again without ckv.
   uint64_t reused_token_count = 0;
   RequesterNearStats near;
