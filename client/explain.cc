@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_format.h"
 #include "attention/bf16.h"
+#include "client/decide/doubts.h"
+#include "client/decide/what_if.h"
 #include "client/holders/replica_choice.h"
 #include "proto/base/status.h"
 #include "transport/probe.h"
@@ -159,7 +161,8 @@ absl::Status MeasureHolder(const ExplainCall& call, HolderLink& link, uint32_t c
   LinkTable& links = tools.links;
   Clock& clock = tools.clock;
   const Duration age = clock.Now() - Instant{peer.probed_ns.load(std::memory_order_relaxed)};
-  bool known = peer.fabric.Get().has_value() && age <= kFabricConstantsAgeMax;
+  bool known =
+      peer.fabric.Get().has_value() && age <= kFabricConstantsAgeMax && !peer.fabric.doubted();
   // A lane that broke since is opened anew once, perhaps to another life of the holder.
   if (known) {
     known = Ping(links, link, clock, std::min(call.deadline, clock.Now() + kPingTimeout)).ok();
@@ -167,17 +170,27 @@ absl::Status MeasureHolder(const ExplainCall& call, HolderLink& link, uint32_t c
   }
   if (!known) CKV_RETURN_IF_ERROR(ProbeFabric(links, link, clock, call.deadline));
   std::optional<ComputeConstants> compute = peer.compute(widths);
+  const MeasuredOver over = {call.corpus, chunk};
   uint32_t layer = 0;
-  if (!compute) {
+  if (!compute || peer.model.doubted(widths)) {
     CKV_ASSIGN_OR_RETURN(compute, MeasureCompute(call, chunk, layer, tools.router));
-    peer.set_compute(widths, *compute);
+    peer.set_compute(widths, *compute, over);
   }
   if (call.select > 0 && compute->gather_factor == 0) {
     CKV_ASSIGN_OR_RETURN(compute->gather_factor,
                          MeasureGather(call, chunk, *compute, layer, tools.router));
-    peer.set_compute(widths, *compute);
+    peer.set_compute(widths, *compute, over);
   }
   return absl::OkStatus();
+}
+
+// The same of a holder that has the chunk, whichever is chosen for it.
+absl::Status MeasureOne(const ExplainCall& call, HolderLink& link, uint32_t chunk,
+                        const ExplainTools& tools) {
+  const LinkTable::Forced forced(&tools.links, &link.peer());
+  CKV_ASSIGN_OR_RETURN(LinkTable::ChunkLinks * chunk_links, tools.links.LinksFor(call.corpus));
+  (void)tools.links.Ask(*chunk_links, chunk);
+  return MeasureHolder(call, link, chunk, tools);
 }
 
 // All that needs no holder.
@@ -231,17 +244,14 @@ absl::Status AddGroup(const ExplainCall& call, const ExplainTools& tools, uint32
   size_t added = 0;
   for (HolderLink* link : replicas) {
     if (link->peer().gone()) continue;
-    const LinkTable::Forced forced(&links, &link->peer());
-    CKV_ASSIGN_OR_RETURN(LinkTable::ChunkLinks * chunk_links, links.LinksFor(call.corpus));
-    (void)links.Ask(*chunk_links, chunk);
-    absl::Status status = MeasureHolder(call, *link, chunk, tools);
+    absl::Status status = MeasureOne(call, *link, chunk, tools);
     if (!status.ok()) {
       // One that does not answer is no candidate; another of its replicas may be.
       first_error.Update(status);
       continue;
     }
-    Candidate candidate =
-        CandidateOf(link->peer(), tools.peers, tools.oracle, call.corpus->geometry);
+    Candidate candidate = CandidateOf(link->peer(), tools.peers, tools.oracle,
+                                      call.corpus->geometry, tools.clock.Now());
     candidate.group = ordinal;
     candidate.token_share = 0;
     measured.input.candidates.push_back(std::move(candidate));
@@ -255,6 +265,21 @@ absl::Status AddGroup(const ExplainCall& call, const ExplainTools& tools, uint32
                                                   chunk, replicas.front()->peer().Describe()));
   }
   return first_error;
+}
+
+// The same, by the peer.
+absl::Status MeasureAt(const ExplainCall& call, uint32_t chunk, const HolderPeer& peer,
+                       const ExplainTools& tools) {
+  HolderLink* its = nullptr;
+  {
+    CKV_ASSIGN_OR_RETURN(const LinkTable::ChunkLinks* chunk_links,
+                         tools.links.LinksFor(call.corpus));
+    for (HolderLink* const link : chunk_links->links) {
+      if (&link->peer() == &peer) its = link;
+    }
+  }
+  if (its == nullptr) return absl::NotFoundError(peer.Describe() + " has no chunk of the corpus");
+  return MeasureOne(call, *its, chunk, tools);
 }
 
 }  // namespace
@@ -294,6 +319,54 @@ absl::StatusOr<MeasuredInput> MeasureDecisionInput(ExplainCall call, const Reque
     }
   }
   return measured;
+}
+
+Explanation ExplanationOf(const ExplainCall& call, MeasuredInput measured, PeerTable& peers,
+                          absl::FunctionRef<bool(const ChunkPlacement&)> is_near) {
+  Explanation explanation;
+  DecisionInput& input = explanation.input = std::move(measured.input);
+  explanation.holders = std::move(measured.holders);
+  input.canonical = true;  // near rows are attended where they stand, and queries are turned
+  const auto add = [&](const ChunkPlacement& chunk) {
+    if (is_near(chunk)) input.near_tokens += chunk.token_count;
+  };
+  const std::vector<ChunkPlacement>& chunks = call.corpus->chunks;
+  if (call.chunks.empty()) std::for_each(chunks.begin(), chunks.end(), add);
+  for (const uint32_t chunk : call.chunks) add(chunks[chunk]);
+  explanation.decision = Decide(input);
+  explanation.flips = Flips(input);
+  explanation.sensitivities = Sensitivities(input);
+  explanation.summary = DescribeDecision(explanation.decision, input);
+  std::vector<DoubtedHolder> holders;
+  for (const HolderId& id : explanation.holders) {
+    DoubtedHolder& holder = holders.emplace_back();
+    holder.name = id.name;
+    const auto peer = peers.Find(id);
+    if (!peer.ok()) continue;
+    holder.target = (*peer)->model.target();
+    holder.model_error = (*peer)->model.error();
+  }
+  explanation.doubts = Doubts(input, holders);
+  return explanation;
+}
+
+absl::Status MeasureDoubted(
+    HolderPeer& peer,
+    absl::FunctionRef<absl::Status(const Corpus& corpus, const MeasureAnew& measure)> run) {
+  absl::Status status;
+  for (const MeasuredOver& over : peer.Doubted()) {
+    ExplainCall call;
+    call.corpus = over.corpus.lock();
+    if (call.corpus == nullptr) {
+      status.Update(absl::NotFoundError("the corpus that it was measured over is not used now"));
+      continue;
+    }
+    status.Update(run(*call.corpus, [&](const ExplainTools& tools, Instant deadline) {
+      call.deadline = deadline;
+      return MeasureAt(call, over.chunk, peer, tools);
+    }));
+  }
+  return status;
 }
 
 }  // namespace ckv

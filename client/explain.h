@@ -4,9 +4,12 @@
 
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/call/route.h"
 #include "client/calls.h"
+#include "client/decide/explanation.h"
 #include "client/decide/network_oracle.h"
 #include "client/holders/holder_peer.h"
 
@@ -38,7 +41,8 @@ struct MeasuredInput {
 // T_probe and BW come from a probe of the call context's lane. Compute constants are measured once
 // per holder, by routing 1 and 64 query rows over its first chunk, and 1 over one row of it. Each
 // attend takes another layer, whose rows lie where calls find them. Under selection, 16 query rows
-// are also routed over rows picked out of that chunk.
+// are also routed over rows picked out of that chunk. Constants that are doubted are measured anew
+// (DoubtCount, client/decide/live_window.h).
 //
 // A holder whose constants are known is still sent one echo, so that a dead one is not recommended.
 // A replica that cannot be measured is left out if another of its group can be. If no holder of a
@@ -49,5 +53,19 @@ struct MeasuredInput {
 //                       probe.
 absl::StatusOr<MeasuredInput> MeasureDecisionInput(ExplainCall call, const RequesterConstants& here,
                                                    const ExplainTools& tools);
+
+// Completes the answer: rows that `is_near` says are near are neither pulled nor made anew.
+Explanation ExplanationOf(const ExplainCall& call, MeasuredInput measured, PeerTable& peers,
+                          absl::FunctionRef<bool(const ChunkPlacement&)> is_near);
+
+// Measures a holder's doubted constants within one call context.
+using MeasureAnew = absl::FunctionRef<absl::Status(const ExplainTools& tools, Instant deadline)>;
+// Measures the doubted constants of one holder, over the chunks that it was measured over. `run`
+// runs a measurement for a chunk of `corpus` with the tools of a call context.
+//   NotFound            a corpus of theirs is not used any more.
+//   else                errors of `run`.
+absl::Status MeasureDoubted(
+    HolderPeer& peer,
+    absl::FunctionRef<absl::Status(const Corpus& corpus, const MeasureAnew& measure)> run);
 
 }  // namespace ckv

@@ -34,6 +34,30 @@ void ObserveSlice(HolderPeer& peer, const Geometry& geometry, uint64_t bytes, do
   peer.pull.Observe(bytes, took_us);
 }
 
+// A later measurement counts if it is faster by so much. Each replaces what LiveHere compares with.
+constexpr double kFaster = 0.9;
+
+// The less of two measurements of each constant.
+RequesterConstants LeastOf(const RequesterConstants& before, const RequesterConstants& now) {
+  RequesterConstants least = before;
+  const auto take = [](double& of, double other) {
+    if (other < of * kFaster) of = other;
+  };
+  take(least.merge_per_row_us, now.merge_per_row_us);
+  take(least.attend_per_row_token_us, now.attend_per_row_token_us);
+  take(least.attend_floor.us_per_token, now.attend_floor.us_per_token);
+  // One line through two points: its two numbers belong together.
+  constexpr double kSplicedTokens = 256;
+  const auto splice_us = [](const RequesterConstants& of) {
+    return of.splice_per_layer_us + kSplicedTokens * of.splice_per_token_layer_us;
+  };
+  if (splice_us(now) < splice_us(before) * kFaster) {
+    least.splice_per_layer_us = now.splice_per_layer_us;
+    least.splice_per_token_layer_us = now.splice_per_token_layer_us;
+  }
+  return least;
+}
+
 // Calls `visit` with each chunk of a call that has tokens.
 template <typename Visit>
 void ForEachChunk(const QuoteCall& call, Visit visit) {
@@ -48,7 +72,8 @@ void ForEachChunk(const QuoteCall& call, Visit visit) {
 }  // namespace
 
 absl::StatusOr<RequesterConstants> LiveCosts::Here(const Geometry& geometry) {
-  if (const auto known = KnownHere(geometry)) return *known;
+  const auto known = KnownHere(geometry);
+  if (known && !IsOldHere(geometry.widths())) return *known;
   CKV_RETURN_IF_ERROR(MeasureHere(geometry));
   return KnownHere(geometry).value_or(RequesterConstants{});
 }
@@ -62,9 +87,10 @@ std::optional<RequesterConstants> LiveCosts::KnownHere(const Geometry& geometry)
     absl::MutexLock lock(&mu_);
     const auto measured = here_.find(widths);
     if (measured == here_.end()) return std::nullopt;
-    if (!constants) constants = measured->second;
-    constants->attend_per_row_token_us = measured->second.attend_per_row_token_us;
-    constants->attend_floor = measured->second.attend_floor;
+    const RequesterConstants& here = measured->second.constants;
+    if (!constants) constants = here;
+    constants->attend_per_row_token_us = here.attend_per_row_token_us;
+    constants->attend_floor = here.attend_floor;
   }
   live_here_.SetKnown(widths, *constants);
   return WithAttendFactors(*std::move(constants), live_here_.Factors(widths));
@@ -75,9 +101,20 @@ absl::Status LiveCosts::MeasureHere(const Geometry& geometry) {
   CKV_ASSIGN_OR_RETURN(const RequesterConstants measured,
                        CalibrateHere(geometry, clock_, backend_));
   absl::MutexLock lock(&mu_);
+  const auto known = here_.find(geometry.widths());
+  if (known != here_.end()) {
+    known->second = {LeastOf(known->second.constants, measured), clock_.Now()};
+    return absl::OkStatus();
+  }
   if (here_.size() >= kWidthsMax) here_.clear();
-  here_.emplace(geometry.widths(), measured);
+  here_.emplace(geometry.widths(), MeasuredHere{measured, clock_.Now()});
   return absl::OkStatus();
+}
+
+bool LiveCosts::IsOldHere(const RowWidths& widths) const {
+  absl::MutexLock lock(&mu_);
+  const auto known = here_.find(widths);
+  return known != here_.end() && clock_.Now() - known->second.at > kHereAgeMax;
 }
 
 absl::StatusOr<std::shared_ptr<const ChunkGroups>> LiveCosts::GroupsOf(
@@ -149,7 +186,7 @@ bool LiveCosts::AddCandidates(const ChunkGroups& groups, uint32_t group, uint32_
                               DecisionInput& input) const {
   bool any = false;
   for (const HolderPeer* const peer : groups.PeersOf(group)) {
-    Candidate candidate = CandidateOf(*peer, peers_, oracle_, input.geometry);
+    Candidate candidate = CandidateOf(*peer, peers_, oracle_, input.geometry, clock_.Now());
     candidate.group = ordinal;
     if (!IsKnown(candidate) || peer->gone()) {
       candidate.fabric.reset();

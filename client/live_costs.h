@@ -36,6 +36,7 @@ class LiveCosts {
  public:
   // Corpora whose groups are kept. Beyond them, all are forgotten and made again as they are used.
   static constexpr size_t kCorpusCountMax = 256;
+  static constexpr Duration kHereAgeMax = std::chrono::seconds(60);
 
   // All must outlive it; `oracle` may be null.
   LiveCosts(PeerTable* peers, NetworkOracle* oracle, Clock* clock, Backend* backend,
@@ -46,8 +47,10 @@ class LiveCosts {
         backend_(*backend),
         lane_shape_(lane_shape) {}
 
-  // Returns the constants of this requester for rows of these widths. The first time, unless a
-  // profile has them, it measures for some 10 ms.
+  // Returns the constants of this requester for rows of these widths. Unless a profile has them, it
+  // measures for some 10 ms, the first time and then once in kHereAgeMax. A disturbance only adds
+  // to a measurement, so the least of each constant counts: one that was taken under load heals.
+  // Calls of near rows tell whether this host has become slower (LiveHere).
   //   Errors of CalibrateHere.
   absl::StatusOr<RequesterConstants> Here(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
   // The same, but null if they would have to be measured.
@@ -96,7 +99,14 @@ class LiveCosts {
   // Adds the candidates of a group. Returns whether the constants of one of them are known.
   bool AddCandidates(const ChunkGroups& groups, uint32_t group, uint32_t ordinal,
                      DecisionInput& input) const;
+  struct MeasuredHere {
+    RequesterConstants constants;
+    Instant at;
+  };
+
   absl::Status MeasureHere(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether the constants of these widths were measured, and longer than kHereAgeMax ago.
+  bool IsOldHere(const RowWidths& widths) const ABSL_LOCKS_EXCLUDED(mu_);
 
   PeerTable& peers_;
   NetworkOracle* const oracle_;
@@ -105,7 +115,7 @@ class LiveCosts {
   const LaneShape lane_shape_;
   LiveHere live_here_;
   mutable absl::Mutex mu_;
-  std::map<RowWidths, RequesterConstants> here_ ABSL_GUARDED_BY(mu_);
+  std::map<RowWidths, MeasuredHere> here_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<const Corpus*, Grouped> groups_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -17,6 +17,7 @@
 #include "client/holders/lane_pinning.h"
 #include "client/live_costs.h"
 #include "client/near/mapped_rows.h"
+#include "client/remeasure.h"
 #include "proto/base/status.h"
 
 namespace ckv {
@@ -76,13 +77,21 @@ struct Requester::State {
                return CallContext::Make(&link_options, &peers, spin, &counters, threads);
              }),
         attempts(options.clock, &pool, &view, &counters),
-        // One to measure, and one for each flow.
-        actor_pool(options.clock, /*call_count_max=*/1 + Actor::kFlowsMax,
+        // One to measure for contexts, one to measure anew, and one for each flow.
+        actor_pool(options.clock, /*call_count_max=*/2 + Actor::kFlowsMax,
                    [this, spin = options.spin_max] {
                      return CallContext::Make(&link_options, &peers, spin, &counters);
                    }),
         actor_attempts(options.clock, &actor_pool, &view, &counters),
-        actor({options.clock, options.near_bytes, ReachesNearRows(*options.backend)}, Tools()) {
+        actor({options.clock, options.near_bytes, ReachesNearRows(*options.backend)}, Tools()),
+        remeasurer(options.clock, &peers, [this](HolderPeer& peer, Instant by) {
+          return MeasureDoubted(peer, [&](const Corpus& corpus, const MeasureAnew& measure) {
+            return actor_attempts.Run(&corpus, by, [&](CallContext& context) -> AttemptResult {
+              return {measure({peers, context.links, context.router, *clock, oracle}, by),
+                      /*repeatable=*/true, /*may_wait=*/false};
+            });
+          });
+        }) {
     link_options.requester = options.id;
     link_options.host_identity = HostIdentity();
     link_options.clock = options.clock;
@@ -202,6 +211,7 @@ struct Requester::State {
           // It says how holders are now.
           return {measured.status(), /*repeatable=*/true, /*may_wait=*/false};
         }));
+    remeasurer.Start();
     return input;
   }
 
@@ -255,7 +265,8 @@ struct Requester::State {
   // The actor's own, so that it takes none from calls.
   CallContextPool actor_pool;
   Attempts actor_attempts;
-  Actor actor;  // its thread uses all of the others
+  Actor actor;            // its thread uses all of the others
+  Remeasurer remeasurer;  // so does its own
 };
 
 absl::StatusOr<std::unique_ptr<Requester>> Requester::Create(const RequesterOptions& options,
@@ -459,23 +470,11 @@ absl::StatusOr<MappedChunk> Requester::Map(const MapCall& call) {
 absl::StatusOr<Requester::Explanation> Requester::Explain(const ExplainCall& call) {
   state_->counters.explains.fetch_add(1, std::memory_order_relaxed);
   if (call.corpus == nullptr) return absl::InvalidArgumentError("explain: no corpus");
-  Explanation explanation;
-  CKV_ASSIGN_OR_RETURN(explanation.input,
-                       state_->Measure(call, &explanation.holders, state_->attempts));
-  // Rows that are near are neither pulled nor made anew.
-  DecisionInput& input = explanation.input;
-  input.canonical = true;  // they are attended where they stand, and queries are turned
-  const auto add = [&](const ChunkPlacement& chunk) {
-    if (state_->actor.IsNear(chunk.id, input.geometry)) input.near_tokens += chunk.token_count;
-  };
-  if (call.chunks.empty())
-    std::for_each(call.corpus->chunks.begin(), call.corpus->chunks.end(), add);
-  for (const uint32_t chunk : call.chunks) add(call.corpus->chunks[chunk]);
-  explanation.decision = Decide(input);
-  explanation.flips = Flips(explanation.input);
-  explanation.sensitivities = Sensitivities(explanation.input);
-  explanation.summary = DescribeDecision(explanation.decision, explanation.input);
-  return explanation;
+  MeasuredInput measured;
+  CKV_ASSIGN_OR_RETURN(measured.input, state_->Measure(call, &measured.holders, state_->attempts));
+  return ExplanationOf(call, std::move(measured), state_->peers, [&](const ChunkPlacement& chunk) {
+    return state_->actor.IsNear(chunk.id, call.corpus->geometry);
+  });
 }
 
 absl::StatusOr<std::vector<GroupQuote>> Requester::Quote(const QuoteCall& call) const {

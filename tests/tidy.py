@@ -98,7 +98,7 @@ MAY_INCLUDE = {
     "server/pages": "server/daemon client/ctl proto*",
     "server": "server/daemon proto*",
 }
-ROOF = {"attention/kernel_target", "client/requester", "client/requester_stats", "client/explain", "client/live_costs"}
+ROOF = {"attention/kernel_target", "client/requester", "client/requester_stats", "client/explain", "client/live_costs", "client/remeasure"}
 FOLDERS = {room.split("/")[0] for room in MAY_INCLUDE} | {"tests"}
 # ckvctl is a program: what the library and the daemon need of it is not in its folder.
 PROGRAM = "client/ctl"

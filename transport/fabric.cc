@@ -1,5 +1,6 @@
 #include "transport/fabric.h"
 
+#include <sched.h>
 #include <sys/stat.h>
 
 #include <cstring>
@@ -119,6 +120,12 @@ absl::Status ValidateLaneShape(const LaneShape& shape) {
 std::string HostIdentity() {
   static const std::string* const identity = new std::string(ReadHostIdentity());
   return *identity;
+}
+
+uint32_t ProcessorCount() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? static_cast<uint32_t>(CPU_COUNT(&set)) : 0;
 }
 
 }  // namespace ckv

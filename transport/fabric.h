@@ -465,5 +465,7 @@ std::unique_ptr<Fabric> NewLoopbackFabric(Clock* clock);
 // Identifies this host's kernel and network namespace. Two identities are equal iff shm can connect
 // the processes. It travels in the session, so that peers on one host choose shm by themselves.
 std::string HostIdentity();
+// Returns how many of this host's processors this process may run on; 0 if that is not known.
+uint32_t ProcessorCount();
 
 }  // namespace ckv

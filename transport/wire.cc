@@ -242,7 +242,8 @@ absl::StatusOr<ReplyHeader> DecodeReplyHeader(std::span<const std::byte> slot) {
                                                       kPieceCountMax, kQueryRowCountMax));
   }
   const bool has_target = header.kernel_target != KernelTargetId::kUnknown;
-  if (header.reserved != 0 || (has_target && header.version == 4))
+  const bool has_share = header.batch_share != 0;
+  if ((has_share && header.kind != WireKind::kAttend) || (has_target && header.version == 4))
     return absl::InvalidArgumentError("reply: a reserved field is not zero");
   return header;
 }

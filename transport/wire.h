@@ -190,11 +190,13 @@ struct ReplyHeader {
   uint16_t partial_count = 0;  // partials of all segments
   KernelTargetId kernel_target =
       KernelTargetId::kUnknown;  // unknown in version 4, and of what is no attend
-  uint8_t reserved = 0;          // zero
-  uint32_t compute_ns = 0;       // kernel time of the batch of this request; saturates
-  uint32_t queue_ns = 0;         // from arrival to the kernel; saturates
-  uint32_t queue_depth = 0;      // requests that wait behind this one
-  uint32_t retry_after_us = 0;   // with ResourceExhausted
+  // This request's share of its batch's multiply-adds, in 255ths, rounded up: 255 if nothing else
+  // was computed with it. 0 of what is no attend, and of an error.
+  uint8_t batch_share = 0;
+  uint32_t compute_ns = 0;      // kernel time of the batch of this request; saturates
+  uint32_t queue_ns = 0;        // from arrival to the kernel; saturates
+  uint32_t queue_depth = 0;     // requests that wait behind this one
+  uint32_t retry_after_us = 0;  // with ResourceExhausted
   // The body's checksum (body_checksum.h) for a fetch over a lane that does not share memory; else
   // 0.
   uint32_t body_checksum = 0;

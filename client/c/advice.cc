@@ -72,6 +72,7 @@ void AddDecision(const Decision& decision, Json& to) {
                        {"transfer", cost.transfer_us},
                        {"compute", cost.compute_us},
                        {"queue", cost.queue_us},
+                       {"shared", cost.shared_us},
                        {"merge", cost.merge_us},
                        {"splice", cost.splice_us},
                        {"evict", cost.evict_us},
@@ -164,7 +165,8 @@ absl::StatusOr<Json> ExplanationOf(Requester& requester, const AdviceArguments& 
                {"tokens", explanation.input.tokens},
                {"near_tokens", explanation.input.near_tokens},
                {"inputs", InputsOf(explanation)},
-               {"holders", HoldersOf(explanation)}};
+               {"holders", HoldersOf(explanation)},
+               {"doubts", explanation.doubts}};
   AddDecision(explanation.decision, json);
   return json;
 }

@@ -414,53 +414,12 @@ void Router::NoteTarget(KernelTargetId target) {
   target_kernel_ = target;
 }
 
-// Tells the cost model of its holder what an answer cost.
-void Router::Learn(const PlannedFrame& planned, const Frame& frame, const Exchange::Reply& reply) {
-  HolderPeer& peer = exchange_.link(reply.line).peer();
-  const FabricKind fabric = exchange_.link(reply.line).lane().kind();
-  const uint64_t bytes = frame.bytes + reply.bytes.size();
-  if (planned.index_count == 0) {
-    uint64_t row_tokens = 0;
-    for (const PlannedPart& part : plan_.PartsOf(planned)) {
-      const PlannedShare& share = plan_.shares()[part.share];
-      const PlannedUnit& unit = plan_.units()[share.unit];
-      const std::span<const ContextChunk> chunks = call_->segments[unit.segment].context->chunks();
-      uint64_t tokens = 0;
-      for (uint32_t left = share.node_count, n = share.first_node; left > 0;
-           --left, n = plan_.nodes()[n].next) {
-        const PlannedNode& node = plan_.nodes()[n];
-        for (uint32_t i = node.piece_begin; i < node.piece_end; ++i)
-          tokens += chunks[plan_.pieces()[i].chunk].token_count;
-      }
-      row_tokens += tokens * part.row_count;
-    }
-    peer.ObserveAttend({.geometry = call_->geometry(),
-                        .fabric = fabric,
-                        .rows = planned.row_count,
-                        .tokens = row_tokens / planned.row_count,
-                        .bytes = bytes,
-                        .compute_ns = reply.header.compute_ns,
-                        .posted = reply.posted,
-                        .whole = Timed() && plan_.frames().size() == 1},
-                       *clock_);
-  }
-  peer.queue_ns.store(reply.header.queue_ns, std::memory_order_relaxed);
-  if (!Timed()) return;
-  const Duration on_lane =
-      clock_->Now() - reply.posted -
-      std::chrono::nanoseconds(uint64_t{reply.header.compute_ns} + reply.header.queue_ns);
-  if (counters_ != nullptr && !call_->is_trial)
-    counters_->lanes[static_cast<size_t>(fabric)].Add(on_lane);
-  // A lane over a fabric that is no longer the chosen one tells nothing about it.
-  if (fabric == peer.fabric_kind.load(std::memory_order_relaxed))
-    peer.fabric.Observe(bytes, double(on_lane.count()) / 1e3);
-}
-
 void Router::Finish(AttendReport* report) {
   const Instant now = clock_->Now();
   if (spans_.on()) spans_.End(/*failed=*/false, now);
   const Duration lost = call_->tries == nullptr ? Duration(0) : call_->tries->lost();
   CountCall(now - begin_, lost);
+  JudgeRounds();
   double routed_us = 0;  // 0 unless all of it was routed for watched contexts
   for (const RouteSegment& segment : call_->segments) {
     if (!segment.context->watched()) continue;

@@ -94,6 +94,8 @@ class Router {
     bool approximate = false;  // an answer was approximate
     uint64_t compute_ns = 0;
     uint32_t last_compute_ns = 0;
+    // The round of a holder whose one frame had it to itself, as expected and as it was.
+    double expected_us = 0, busy_us = 0, took_us = 0;
   };
   // A frame in its slot, which leaves once the stream has written it.
   struct Written {
@@ -123,10 +125,12 @@ class Router {
   absl::Status Accept(const Exchange::Reply& reply);
   absl::Status TakeParts(uint32_t frame_ordinal);
   void Learn(const PlannedFrame& planned, const Frame& frame, const Exchange::Reply& reply);
+  double ObserveKernel(HolderPeer& peer, const PlannedFrame& planned, const Exchange::Reply& reply);
+  void JudgeRounds();
   void NoteTarget(KernelTargetId target);
   // Whether the time from a post to its reply is the holder's. It is not if this thread did
   // something else meanwhile.
-  bool Timed() const { return call_->polled_at_once && here_pieces_.empty(); }
+  bool Timed() const { return (call_->polled_at_once || call_->prompt) && here_pieces_.empty(); }
 
   // Attends what is here: own rows, and near chunks.
   absl::Status AttendHere();

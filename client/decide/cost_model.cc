@@ -1,6 +1,7 @@
 #include "client/decide/cost_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "transport/wire_attend.h"
@@ -167,6 +168,37 @@ FrameRows FrameRowsOf(const Geometry& geometry, bool f32_partials,
   return {whole, BlockRows(whole)};
 }
 
+void HostLoads::Add(const HostSeat& seat, double busy_us) noexcept {
+  if (!seat.known() || seat.host > kHostCountMax) return;
+  Load& load = loads_[seat.host];
+  load.busy_us += CleanCost(busy_us);
+  load.holders += 1;
+  load.processors = std::max(load.processors, static_cast<double>(seat.processors));
+  hosts_ = std::max(hosts_, seat.host);
+}
+
+double HostLoads::Load::Us() const noexcept {
+  if (!(holders > 0)) return 0;
+  return TimesCost(std::ceil(holders / processors), busy_us / holders);
+}
+
+double HostLoads::Us(const HostSeat& seat) const noexcept {
+  return seat.known() && seat.host <= kHostCountMax ? loads_[seat.host].Us() : 0;
+}
+
+double HostLoads::LongestUs() const noexcept {
+  double longest_us = 0;
+  for (uint16_t host = 1; host <= hosts_; ++host)
+    longest_us = std::max(longest_us, loads_[host].Us());
+  return longest_us;
+}
+
+double BusyUs(const HostSeat& seat, double compute_us, double exchange_us) noexcept {
+  const double threads = std::max(1u, std::min(uint32_t{seat.threads}, seat.processors));
+  return TimesCost(threads, CleanCost(compute_us)) +
+         (seat.host == kThisHost ? CleanCost(exchange_us) : 0);
+}
+
 RoundCost RouteRound(const Workload& work, const Candidate& candidate) noexcept {
   RoundCost cost;
   const double bytes_per_us = BytesPerUs(candidate, /*pull=*/false);
@@ -180,6 +212,7 @@ RoundCost RouteRound(const Workload& work, const Candidate& candidate) noexcept 
   const double ahead_us = TimesCost(CleanCost(candidate.queue_requests), exchanged.ComputeAlone());
   cost.queue_us = CleanCost(candidate.queue_us) + ahead_us;
   cost.total_us = cost.probe_us + cost.transfer_us + cost.compute_us + cost.queue_us;
+  cost.busy_us = BusyUs(candidate.seat, cost.compute_us, cost.probe_us + cost.transfer_us);
   return cost;
 }
 

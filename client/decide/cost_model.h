@@ -26,6 +26,9 @@
 // ends' processors copy every byte, and near 1 on a slow link. If s = 0 or F = 1, this is exactly
 // the first formula.
 //
+// Holders of one host share its processors (HostLoads). A call that asks n holders of a host with P
+// processors takes as long as ceil(n / P) of them one after another.
+//
 // Sources: arXiv:2606.01502 sections 4.2 (route, pull), 5.4 (selection) and 6.3 (requesters that
 // share a holder). B, c and n of the network are from arXiv:2606.03910 equation 4. Frames are ours
 // (client/context/attend_plan.h): the paper sends one message. A round is one layer of one step of
@@ -37,6 +40,8 @@
 
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -58,6 +63,42 @@ struct PathCost {
 // The counter n stops here, because this many flows saturate a network card. More would only
 // distort an estimate that nobody uses (arXiv:2606.03910 section V-C).
 inline constexpr double kInFlightMax = 16;
+
+// The place that a holder computes at. Holders of one host share its processors: three of them on
+// two processors do not compute side by side.
+struct HostSeat {
+  // Tells the hosts apart. With 0 it is not known, and the holder has its processors to itself. 1
+  // is the requester's own host.
+  uint16_t host = 0;
+  uint16_t threads = 1;     // its kernels' threads
+  uint32_t processors = 0;  // that the holder may run on; 0 if that is not known
+
+  bool known() const { return host != 0 && processors != 0; }
+  friend bool operator==(const HostSeat&, const HostSeat&) = default;
+};
+inline constexpr uint16_t kThisHost = 1;
+inline constexpr size_t kHostCountMax = 16;  // that are told apart
+
+// The time that the holders of each host take for a round that all of them begin at once. With n
+// holders of W processor time each and P processors, ceil(n / P) of them take turns on each: ceil(n
+// / P) x W.
+class HostLoads {
+ public:
+  // Adds a holder whose round takes `us`, of which processors of its host are busy for `busy_us`.
+  void Add(const HostSeat& seat, double busy_us) noexcept;
+  // Returns the time of the whole host of `seat`; 0 if it is not known.
+  double Us(const HostSeat& seat) const noexcept;
+  // Returns the longest of all hosts.
+  double LongestUs() const noexcept;
+
+ private:
+  struct Load {
+    double busy_us = 0, holders = 0, processors = 0;
+    double Us() const noexcept;
+  };
+  std::array<Load, kHostCountMax + 1> loads_{};
+  uint16_t hosts_ = 0;  // loads_ beyond it are empty
+};
 
 // A holder that can answer for some of a call's chunks.
 struct Candidate {
@@ -84,6 +125,7 @@ struct Candidate {
   double queue_us = 0;
   // Requests waiting ahead, if only their number is known. Each counts as long as this one.
   double queue_requests = 0;
+  HostSeat seat = {};
 };
 
 // How many query rows of a dense call over one chunk go into one frame of a lane, as
@@ -122,7 +164,13 @@ struct RoundCost {
   double queue_us = 0;
   double splice_us = 0;
   double total_us = 0;
+  // The part of it in which processors of the holder's host are busy.
+  double busy_us = 0;
 };
+
+// Returns how long processors of the seat's host are busy in a round: the kernel's time, on each of
+// its threads. On the requester's own host also the exchange, whose bytes processors copy.
+double BusyUs(const HostSeat& seat, double compute_us, double exchange_us) noexcept;
 
 // Returns the cost of one round trip of a route.
 RoundCost RouteRound(const Workload& work, const Candidate& candidate) noexcept;

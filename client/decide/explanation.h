@@ -18,7 +18,8 @@ struct Explanation {
   Decision decision;              // if nothing is chosen, each cost says why_not
   std::vector<Flip> flips;        // the nearest changes that would turn it
   std::array<double, kKnobCount> sensitivities{};
-  std::string summary;  // DescribeDecision, one line
+  std::string summary;              // DescribeDecision, one line
+  std::vector<std::string> doubts;  // Doubts (client/decide/doubts.h)
 };
 
 }  // namespace ckv

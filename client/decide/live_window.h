@@ -1,4 +1,5 @@
-// Gives the second best of every 16 samples, by which a live constant is stepped.
+// Gives the second best of every 16 samples, by which a live constant is stepped. Tells when
+// samples and a constant are too far apart for steps.
 
 #pragma once
 
@@ -47,5 +48,35 @@ inline constexpr double kLiveStepMax = 2;
 inline double LiveStep(double known, double measured) {
   return std::clamp(measured, known / kLiveStepMax, known * kLiveStepMax);
 }
+
+// Tells that what was measured once cannot be right. Many samples in a row were off by more than a
+// factor, all to one side. Steps would follow in the end. But a base that was measured under load
+// may be wrong in its shape too, which no factor mends. Thread-safe; a lost race loses one sample.
+class DoubtCount {
+ public:
+  // The model errs by 12 % over all query counts (deploy/bench.sh decision), and a machine's own
+  // slow moments are 20 %. A factor of 2 is neither.
+  static constexpr double kFactor = 2;
+  // As many as a window: the steps of one have not helped.
+  static constexpr int32_t kCount = 16;
+
+  // Takes one sample. Returns true if it is the kCount-th in a row, and begins anew then. A
+  // sample or an expectation that is not above 0 is ignored.
+  bool Add(double expected, double sample) {
+    if (!(expected > 0) || !(sample > 0)) return false;
+    constexpr auto kRelaxed = std::memory_order_relaxed;
+    const int32_t seen = in_row_.load(kRelaxed);
+    int32_t next = 0;
+    if (sample > expected * kFactor) next = std::max(seen, 0) + 1;
+    if (sample * kFactor < expected) next = std::min(seen, 0) - 1;
+    const bool full = next >= kCount || next <= -kCount;
+    if (next != seen) in_row_.store(full ? 0 : next, kRelaxed);
+    return full;
+  }
+  void Clear() { in_row_.store(0, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<int32_t> in_row_{0};  // above 0: longer than expected; below: shorter
+};
 
 }  // namespace ckv

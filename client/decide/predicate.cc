@@ -71,7 +71,7 @@ const char* ForEachBest(const DecisionInput& input, const Workload& work, CostOf
 void Sum(CostBreakdown& cost) {
   cost.offered = true;
   cost.total_us = cost.probe_us + cost.transfer_us + cost.compute_us + cost.queue_us +
-                  cost.merge_us + cost.splice_us + cost.prefill_us + cost.evict_us;
+                  cost.shared_us + cost.merge_us + cost.splice_us + cost.prefill_us + cost.evict_us;
 }
 
 const char* WhyNoHolder(const DecisionInput& input, const char* why) {
@@ -82,12 +82,14 @@ CostBreakdown RouteCost(const DecisionInput& input, const Workload& work) {
   CostBreakdown cost;
   RoundCost slowest;
   double parts = 0;
+  HostLoads loads;
   const char* why = ForEachBest(input, work, RouteRound, [&](size_t i, const RoundCost& round) {
     if (parts == 0 || round.total_us > slowest.total_us) {
       slowest = round;
       cost.candidate = static_cast<uint32_t>(i);
     }
     ++parts;
+    loads.Add(input.candidates[i].seat, round.busy_us);
   });
   if (why != nullptr || !input.gone_holder.empty()) {
     cost.why_not = WhyNoHolder(input, why);
@@ -97,6 +99,7 @@ CostBreakdown RouteCost(const DecisionInput& input, const Workload& work) {
   cost.transfer_us = TimesCost(work.rounds, slowest.transfer_us);
   cost.compute_us = TimesCost(work.rounds, slowest.compute_us);
   cost.queue_us = TimesCost(work.rounds, slowest.queue_us);
+  cost.shared_us = TimesCost(work.rounds, CleanCost(loads.LongestUs() - slowest.total_us));
   cost.merge_us =
       TimesCost(work.rounds, TimesCost(work.rows * parts, CleanCost(input.here.merge_per_row_us)));
   Sum(cost);

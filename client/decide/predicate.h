@@ -1,7 +1,7 @@
 // Decides between route, fetch and local: three closed-form costs, their argmin, and every term.
 //
 //   per layer:   T_route = max over holders (T_probe + M_q (q + p) / BW + T_compute + T_queue)
-//                          + T_merge(holders)
+//                          + T_shared + T_merge(holders)
 //   per chunk:   T_fetch = sum over holders T_pull + T_splice(L, tokens) + T_evict
 //   per chunk:   T_local = tokens x L x c + T_evict
 //   over S steps of A agents that share the chunk here:
@@ -14,6 +14,8 @@
 //
 //   S, A, L, M_q    steps, agents, geometry.layers, query_rows
 //   q, p, b_kv      geometry.query_row_bytes(), .partial_row_bytes(f32_partials), .row_bytes()
+//   T_shared        what the holders of a host take longer than the slowest, because they share its
+//                   processors; 0 if there are as many processors
 //   T_merge         holders x M_q x here.merge_per_row_us; each group of candidates is one holder
 //   T_splice        L x (here.splice_per_layer_us + tokens x here.splice_per_token_layer_us);
 //                   0 if `canonical` or under selection
@@ -28,7 +30,8 @@
 // holder. A step is L dependent round trips, because a layer's query needs the previous layer's
 // merge. M_q counts (token, head) rows: 16 for one token of V2-Lite, 128 of V3.
 //
-// Holders answer a query side by side, so the slowest of them sets the time of a route. Rows
+// Holders answer a query side by side, so the slowest of them sets the time of a route. Those of a
+// host with fewer processors take turns. Rows
 // fetched from several holders come one after another, because they share the requester's own link
 // (section 5.4: a gather grows with its holders).
 //
@@ -110,6 +113,8 @@ struct CostBreakdown {
   double transfer_us = 0;
   double compute_us = 0;  // at the holder for route, here for fetch and local
   double queue_us = 0;
+  // The slowest holder's wait for the processors that the holders of a host share.
+  double shared_us = 0;
   double merge_us = 0;
   double splice_us = 0;
   double prefill_us = 0;

@@ -27,6 +27,10 @@ void LiveFabric::Set(const FabricConstants& constants, bool bandwidth_fixed) {
   bandwidth_bytes_per_s_.store(
       std::clamp(constants.bandwidth_bytes_per_s, kBandwidthMin, kBandwidthMax),
       std::memory_order_relaxed);
+  small_.Clear();
+  large_.Clear();
+  doubts_.Clear();
+  doubted_.store(false, std::memory_order_relaxed);
 }
 
 std::optional<FabricConstants> LiveFabric::Get() const {
@@ -35,23 +39,37 @@ std::optional<FabricConstants> LiveFabric::Get() const {
   return FabricConstants{t_probe_us_.load(std::memory_order_relaxed), bandwidth};
 }
 
-void LiveFabric::Observe(uint64_t bytes, double us) {
+bool LiveFabric::Observe(uint64_t bytes, double us) {
   const std::optional<FabricConstants> known = Get();
-  if (!known || !(us > 0)) return;
-  if (requests_ != nullptr && !requests_->LastWasAlone()) return;
+  if (!known || !(us > 0)) return false;
+  if (requests_ != nullptr && !requests_->LastWasAlone()) return false;
+  const double t_probe_us = known->t_probe_us;
+  const double moving_us = double(bytes) / known->bandwidth_bytes_per_s * 1e6;
+  const bool fixed = bandwidth_fixed_.load(std::memory_order_relaxed);
+  // At least a tenth of the time is taken as the part that is told: where a request took less than
+  // the other part alone should, the difference would be noise.
   if (bytes <= kSmallBytesMax) {
-    if (const auto t_probe_us = small_.Add(us))
-      t_probe_us_.store(LiveStep(known->t_probe_us, *t_probe_us), std::memory_order_relaxed);
-  } else if (bytes >= kLargeBytesMin && !bandwidth_fixed_.load(std::memory_order_relaxed)) {
-    // At least a tenth of the time is taken as moving bytes: where a request took less than a
-    // probe does, the difference would be noise.
-    const double moving_us = std::max(us - known->t_probe_us, us / 10);
-    if (const auto us_per_byte = large_.Add(moving_us / double(bytes))) {
-      bandwidth_bytes_per_s_.store(
-          std::clamp(LiveStep(known->bandwidth_bytes_per_s, 1e6 / *us_per_byte), kBandwidthMin,
-                     kBandwidthMax),
-          std::memory_order_relaxed);
-    }
+    StepProbe(t_probe_us, us);
+  } else if (bytes < kLargeBytesMin && moving_us < t_probe_us) {
+    StepProbe(t_probe_us, std::max(us - moving_us, us / 10));
+  } else if (!fixed) {
+    StepBandwidth(known->bandwidth_bytes_per_s, std::max(us - t_probe_us, us / 10) / double(bytes));
+  }
+  const double expected_us = t_probe_us + moving_us;
+  if (!doubts_.Add(expected_us, std::min(us, expected_us))) return false;
+  return !doubted_.exchange(true, std::memory_order_relaxed);
+}
+
+void LiveFabric::StepProbe(double known_us, double us) {
+  if (const auto t_probe_us = small_.Add(us))
+    t_probe_us_.store(LiveStep(known_us, *t_probe_us), std::memory_order_relaxed);
+}
+
+void LiveFabric::StepBandwidth(double known_bytes_per_s, double us_per_byte) {
+  if (const auto best = large_.Add(us_per_byte)) {
+    bandwidth_bytes_per_s_.store(
+        std::clamp(LiveStep(known_bytes_per_s, 1e6 / *best), kBandwidthMin, kBandwidthMax),
+        std::memory_order_relaxed);
   }
 }
 

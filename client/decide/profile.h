@@ -72,10 +72,11 @@ struct RequesterConstants {
 // Returns the time to attend here: one layer, `rows` query rows over `tokens` tokens.
 KernelTime AttendHereTime(const RequesterConstants& here, double rows, double tokens) noexcept;
 
-// Tells whether a request had its requester to itself. A request that shares it waits for its turn
-// in the lane and for its caller, who writes and merges the others. That can take up to 30 times
-// what its own bytes take. Thread-safe; all accesses are relaxed, because a lost race spoils only
-// one sample.
+// Counts the requests posted to one holder and not answered, over all calls, and tells whether one
+// had the holder's lanes to itself. A request that shares them waits for its turn, and for its
+// caller, who writes and merges the others. That can take up to 30 times what its own bytes take.
+// Requests to other holders are not counted: a corpus that is spread is asked in several at once.
+// Thread-safe; all accesses are relaxed, because a lost race spoils only one sample.
 class BusyPeriod {
  public:
   void Begin(uint32_t count) {
@@ -83,6 +84,8 @@ class BusyPeriod {
     shared_.store(before > 0 || count > 1, std::memory_order_relaxed);
   }
   void End(uint32_t count) { count_.fetch_sub(count, std::memory_order_relaxed); }
+  // How many are posted and not answered.
+  uint32_t Get() const { return count_.load(std::memory_order_relaxed); }
   // Returns whether the request that ended last was alone from its start until now.
   bool LastWasAlone() const {
     return count_.load(std::memory_order_relaxed) == 0 && !shared_.load(std::memory_order_relaxed);
@@ -119,16 +122,28 @@ class LiveFabric {
 
   // Takes one completed request that just ended in `requests`. Its `bytes` in both directions took
   // `us`, without the holder's queue and kernel. Small requests tell T_probe, large ones the
-  // bandwidth, and those in between nothing. A disturbance (a wake-up, a scheduler pause) only adds
-  // time, so the second best of every kWindowCount samples is taken. No single sample moves a
-  // constant. A step is at most a factor of 2, so a real change is followed in some 50 requests.
-  void Observe(uint64_t bytes, double us);
+  // bandwidth, and those in between whichever of the two they spend more time on. A disturbance (a
+  // wake-up, a scheduler pause) only adds time, so the second best of every kWindowCount samples is
+  // taken. No single sample moves a constant. A step is at most a factor of 2, so a real change is
+  // followed in some 50 requests.
+  //
+  // Returns true if it makes the constants doubted. DoubtCount::kCount requests in a row then took
+  // less than half of what they say, so the probe was disturbed. Requests that take longer do not:
+  // ends that sleep between calls take longer than a probe, and steps follow that.
+  bool Observe(uint64_t bytes, double us);
+  // Whether they are doubted since the last Set.
+  bool doubted() const { return doubted_.load(std::memory_order_relaxed); }
 
  private:
+  void StepProbe(double known_us, double us);
+  void StepBandwidth(double known_bytes_per_s, double us_per_byte);
+
   const BusyPeriod* const requests_;
   std::atomic<double> t_probe_us_{0};
   std::atomic<double> bandwidth_bytes_per_s_{0};  // 0 if nothing is known
   std::atomic<bool> bandwidth_fixed_{false};
+  std::atomic<bool> doubted_{false};
+  DoubtCount doubts_;
   BestWindow small_;  // us
   BestWindow large_;  // us per byte
 };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "client/holders/replica_choice.h"
 
 namespace ckv {
 namespace {
@@ -17,9 +18,9 @@ void SetCost(const CostBreakdown& cost, Primitive primitive, v1::PrimitiveCost* 
   message->set_reason(cost.why_not);
   message->set_total_us(cost.total_us);
   const std::pair<const char*, double> terms[] = {
-      {"probe", cost.probe_us}, {"transfer", cost.transfer_us}, {"compute", cost.compute_us},
-      {"queue", cost.queue_us}, {"merge", cost.merge_us},       {"splice", cost.splice_us},
-      {"evict", cost.evict_us}, {"prefill", cost.prefill_us}};
+      {"probe", cost.probe_us},   {"transfer", cost.transfer_us}, {"compute", cost.compute_us},
+      {"queue", cost.queue_us},   {"shared", cost.shared_us},     {"merge", cost.merge_us},
+      {"splice", cost.splice_us}, {"evict", cost.evict_us},       {"prefill", cost.prefill_us}};
   for (const auto& [name, microseconds] : terms) {
     v1::CostTerm* term = message->add_terms();
     term->set_name(name);
@@ -64,14 +65,18 @@ void AddHolders(const Explanation& explanation, std::span<const HolderView> hold
   // The query goes to the first of each group, and once to a holder that is first of several.
   absl::flat_hash_set<std::string> asked;
   std::optional<uint32_t> group;
+  double least_us = 0;
   for (const RankedCandidate& place : ranked) {
     const Candidate& candidate = candidates[place.index];
     const bool first = group != candidate.group;
+    if (first) least_us = place.cost.total_us;
     if (first) asked.insert(explanation.holders[place.index].name);
     group = candidate.group;
     v1::ExplainHolder* message = reply.add_holders();
     message->set_group(candidate.group);
     message->set_asked(first && place.cost.why_not == nullptr);
+    message->set_takes_turns(!first && place.cost.why_not == nullptr &&
+                             place.cost.total_us <= least_us * (1 + ReplicaChooser::kEqualMax));
     message->set_name(explanation.holders[place.index].name);
     message->set_token_share(candidate.token_share);
     if (candidate.fabric) {
@@ -106,6 +111,7 @@ void FillExplainReply(const Explanation& explanation, std::span<const HolderView
   reply.set_tokens(explanation.input.tokens);
   reply.set_near_tokens(explanation.input.near_tokens);
   reply.set_flips(explanation.summary);
+  for (const std::string& doubt : explanation.doubts) reply.add_doubts(doubt);
   reply.set_fetch_bytes(decision.fetch_bytes);
   AddInputs(explanation, reply);
   AddHolders(explanation, holders, reply);

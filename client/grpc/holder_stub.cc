@@ -12,6 +12,8 @@
 namespace ckv {
 namespace {
 
+constexpr size_t kHostIdentityBytesMax = 256;
+
 v1::OpenSessionRequest RequestOf(const SessionOffer& offer) {
   v1::OpenSessionRequest request;
   request.set_wire_version(offer.wire_version);
@@ -78,6 +80,12 @@ absl::StatusOr<SessionAnswer> HolderStub::OpenSession(const SessionOffer& offer,
     // A holder of a later build may have one that this one does not know.
     if (const auto kind = ParseFabricName(name); kind.ok()) answer.fabrics.push_back(*kind);
   }
+  if (reply.host_identity().size() > kHostIdentityBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: the name of its host is too long", context_text));
+  }
+  answer.host = {reply.host_identity(), reply.processor_count(),
+                 std::max(1u, reply.compute_thread_count())};
   return answer;
 }
 

@@ -43,6 +43,13 @@ struct SessionOffer {
   std::vector<FabricOffer> fabrics;  // in order of preference
 };
 
+// The host that a holder runs on. Holders of one host share its processors.
+struct HostFacts {
+  std::string identity;          // HostIdentity(); empty if the holder did not say
+  uint32_t processors = 0;       // that the holder may run on; if 0, unknown
+  uint32_t compute_threads = 1;  // its kernels' threads
+};
+
 struct SessionAnswer {
   SessionId session;
   Epoch epoch;
@@ -52,6 +59,7 @@ struct SessionAnswer {
   std::vector<FabricKind> fabrics = {};
   // The version of frames that the session uses: one that was offered.
   uint16_t wire_version = kWireVersion;
+  HostFacts host = {};
 };
 
 struct ResolvedHandle {

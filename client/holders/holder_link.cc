@@ -80,6 +80,7 @@ absl::Status HolderLink::OpenSession(Instant deadline) {
   peer_->epoch.store(up_.epoch.value, std::memory_order_relaxed);
   peer_->lane_broke.store(false, std::memory_order_relaxed);
   peer_->fabric_kind.store(up_.lane->kind(), std::memory_order_relaxed);
+  peers_->NoteHost(*peer_, up_.host);
   peers_->Meet(*peer_, up_.epoch, deadline);
   return absl::OkStatus();
 }

@@ -65,24 +65,34 @@ bool HolderPeer::gone() const {
 
 std::optional<ComputeConstants> HolderPeer::compute(const RowWidths& widths) const {
   absl::MutexLock lock(&mu_);
-  for (const auto& [known, compute] : compute_) {
-    if (known == widths) return compute;
+  for (const Measured& measured : measured_) {
+    if (measured.widths == widths) return measured.compute;
   }
   return std::nullopt;
 }
 
-void HolderPeer::set_compute(const RowWidths& widths, const ComputeConstants& compute) {
+void HolderPeer::set_compute(const RowWidths& widths, const ComputeConstants& compute,
+                             MeasuredOver over) {
   absl::MutexLock lock(&mu_);
-  const auto known = std::find_if(compute_.begin(), compute_.end(),
-                                  [&](const auto& entry) { return entry.first == widths; });
-  if (known != compute_.end()) {
-    known->second = compute;
-  } else {
+  auto known = std::find_if(measured_.begin(), measured_.end(),
+                            [&](const Measured& measured) { return measured.widths == widths; });
+  if (known == measured_.end()) {
     // Widths beyond the limit take the place of the last ones.
-    if (compute_.size() == LiveModel::kWidthsMax) compute_.pop_back();
-    compute_.emplace_back(widths, compute);
+    if (measured_.size() == LiveModel::kWidthsMax) measured_.pop_back();
+    known = measured_.insert(measured_.end(), {.widths = widths, .compute = {}, .over = {}});
   }
+  known->compute = compute;
+  known->over = std::move(over);
   model.SetMeasured(widths, compute);
+}
+
+std::vector<MeasuredOver> HolderPeer::Doubted() const {
+  std::vector<MeasuredOver> doubted;
+  absl::MutexLock lock(&mu_);
+  for (const Measured& measured : measured_) {
+    if (fabric.doubted() || model.doubted(measured.widths)) doubted.push_back(measured.over);
+  }
+  return doubted;
 }
 
 // Returns null before a lane came up, because no fabric is known then.
@@ -162,7 +172,8 @@ PeerTable::PeerTable(DirectoryView* view, HolderControlFactory* factory,
                      std::shared_ptr<const Profile> profile, const Backend& backend)
     : view_(view),
       factory_(factory),
-      seed_(std::move(profile), HostIdentity(), KernelTargetIdOf(backend.kernel_target())) {}
+      seed_(std::move(profile), HostIdentity(), KernelTargetIdOf(backend.kernel_target())),
+      hosts_({HostIdentity()}) {}
 
 absl::StatusOr<HolderPeer*> PeerTable::Find(const HolderId& id) {
   HolderPeer* peer = nullptr;
@@ -174,8 +185,7 @@ absl::StatusOr<HolderPeer*> PeerTable::Find(const HolderId& id) {
       return absl::ResourceExhaustedError(
           absl::StrFormat("holder '%s': %d holders are known already", id.name, kPeerCountMax));
     }
-    peer = peers_.emplace(id, std::make_unique<HolderPeer>(id, &requests_, &seed_))
-               .first->second.get();
+    peer = peers_.emplace(id, std::make_unique<HolderPeer>(id, &seed_, &bell_)).first->second.get();
   }
   // Only now that Hear finds it, or news of these moments would pass it by.
   const auto known = view_->KnownHolders();
@@ -194,6 +204,22 @@ void PeerTable::Meet(HolderPeer& peer, Epoch epoch, Instant deadline) {
   Hear();
   if (epoch.value <= peer.heard_epoch().value) return;
   Tell(peer, {.id = peer.id(), .control_address = {}, .epoch = epoch});
+}
+
+void PeerTable::NoteHost(HolderPeer& peer, const HostFacts& host) {
+  HostSeat seat;
+  if (!host.identity.empty()) {
+    absl::MutexLock lock(&mu_);
+    auto known = std::find(hosts_.begin(), hosts_.end(), host.identity);
+    if (known == hosts_.end() && hosts_.size() < kHostCountMax)
+      known = hosts_.insert(hosts_.end(), host.identity);
+    if (known != hosts_.end()) {
+      seat.host = static_cast<uint16_t>(known - hosts_.begin() + kThisHost);
+      seat.processors = host.processors;
+      seat.threads = static_cast<uint16_t>(std::clamp(host.compute_threads, 1u, 0xffffu));
+    }
+  }
+  peer.seat_.store(seat, std::memory_order_relaxed);
 }
 
 void PeerTable::Hear() {
@@ -312,6 +338,12 @@ std::vector<HolderPeer*> PeerTable::Peers() const {
   peers.reserve(peers_.size());
   for (const auto& [id, peer] : peers_) peers.push_back(peer.get());
   return peers;
+}
+
+std::vector<HolderPeer*> PeerTable::Doubted() const {
+  std::vector<HolderPeer*> doubted = Peers();
+  std::erase_if(doubted, [](const HolderPeer* peer) { return peer->Doubted().empty(); });
+  return doubted;
 }
 
 std::vector<HolderView> PeerTable::Views() const {

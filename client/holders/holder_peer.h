@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "attention/backend.h"
+#include "client/decide/cost_model.h"
 #include "client/decide/profile.h"
 #include "client/decide/profile_seed.h"
 #include "client/holders/control.h"
@@ -27,25 +28,30 @@
 
 namespace ckv {
 
-// Counts requests posted to one holder and not answered, over all calls. Thread-safe; its memory
-// order is relaxed.
-class InFlight {
+// Tells a waiting thread that the constants of some holder are doubted. Thread-safe.
+class DoubtBell {
  public:
-  // `period` is shared by all holders and must outlive this.
-  explicit InFlight(BusyPeriod* period) : period_(period) {}
-  void Begin(uint32_t count) {
-    period_->Begin(count);
-    count_.fetch_add(count, std::memory_order_relaxed);
+  // Called once for each doubt, and not for each reply.
+  void Ring() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    rung_ = true;
   }
-  void End(uint32_t count) {
-    period_->End(count);
-    count_.fetch_sub(count, std::memory_order_relaxed);
+  // Waits until it was rung since the last Await, or until `until`.
+  void Await(Clock& clock, Instant until) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    clock.Await(mu_, absl::Condition(&rung_), until);
+    rung_ = false;
   }
-  uint32_t Get() const { return count_.load(std::memory_order_relaxed); }
 
  private:
-  BusyPeriod* const period_;
-  std::atomic<uint32_t> count_{0};
+  absl::Mutex mu_;
+  bool rung_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// The rows over which a holder's kernel was measured, to measure it again over the same.
+struct MeasuredOver {
+  std::weak_ptr<const Corpus> corpus;
+  uint32_t chunk = 0;  // ordinal in the corpus
 };
 
 // The fabric chosen for a holder, and why.
@@ -61,9 +67,9 @@ struct FabricChoice {
 // One holder. Thread-safe. It lives as long as its table.
 class HolderPeer {
  public:
-  // `requests` and `seed` must outlive it. `seed` may be null.
-  HolderPeer(HolderId id, BusyPeriod* requests, const SeedProfile* seed = nullptr)
-      : fabric(requests), model(id, seed, requests), in_flight(requests), id_(std::move(id)) {}
+  // `seed` and `bell` must outlive it. Both may be null.
+  explicit HolderPeer(HolderId id, const SeedProfile* seed = nullptr, DoubtBell* bell = nullptr)
+      : fabric(&in_flight), model(id, seed), bell_(bell), id_(std::move(id)) {}
 
   const HolderId& id() const { return id_; }
   // Returns "holder h0 (127.0.0.1:7401)", for errors.
@@ -75,8 +81,11 @@ class HolderPeer {
   // The measured constants of its kernel over rows of these widths. Explain sets them; they are
   // unset before.
   std::optional<ComputeConstants> compute(const RowWidths& widths) const ABSL_LOCKS_EXCLUDED(mu_);
-  void set_compute(const RowWidths& widths, const ComputeConstants& compute)
+  void set_compute(const RowWidths& widths, const ComputeConstants& compute, MeasuredOver over)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns what to measure anew, one for each widths. It is all if `fabric` is doubted, else those
+  // whose kernel constants are.
+  std::vector<MeasuredOver> Doubted() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Constants for the cost model. The requester's profile adds its constants for this holder, over
   // the fabric of its last lane. It adds none if the profile is not for `geometry`.
@@ -91,11 +100,25 @@ class HolderPeer {
   double WireShareFor(const Geometry& geometry) const;
   double SpliceShareFor(const Geometry& geometry) const;
   ComputeConstants ComputeFor(const Geometry& geometry) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Passes an answer to LiveModel::Observe. Call it before `fabric` and `queue_ns` take the same
-  // answer. An answer over a fabric that is no longer the chosen one is ignored.
-  void ObserveAttend(const AnsweredFrame& frame, Clock& clock) {
-    if (frame.fabric != fabric_kind.load(std::memory_order_relaxed)) return;
-    model.Observe(frame, fabric.Get(), queue_ns.load(std::memory_order_relaxed) / 1e3, clock);
+  // Passes an answer to LiveModel::Observe, and returns the kernel time that was expected of it, or
+  // 0. An answer over a fabric that is no longer the chosen one is ignored.
+  double ObserveAttend(const AnsweredFrame& frame) {
+    if (frame.fabric != fabric_kind.load(std::memory_order_relaxed)) return 0;
+    const LiveModel::Learned learned = model.Observe(frame);
+    if (learned.doubted_now) Doubt();
+    return learned.expected_us;
+  }
+  // Passes a round trip to LiveFabric::Observe.
+  void ObserveLane(uint64_t bytes, double us) {
+    if (fabric.Observe(bytes, us)) Doubt();
+  }
+  // Doubts its constants, though no reply disagrees with them: nobody asks it.
+  void DoubtUnasked(const RowWidths& widths) {
+    if (model.Doubt(widths)) Doubt();
+  }
+  // Says that its constants are to be measured anew. At most once for each doubt: takes a lock.
+  void Doubt() {
+    if (bell_ != nullptr) bell_->Ring();
   }
 
   // Takes what the directory told of it: its kernel target, even before anything is connected. News
@@ -114,12 +137,14 @@ class HolderPeer {
   // Ends the turn. If `made` is unset, no fabric was found, and the last choice stays.
   void EndChoice(std::optional<FabricChoice> made) ABSL_LOCKS_EXCLUDED(mu_);
 
-  LiveFabric fabric;
+  // Requests posted to it and not answered, over all calls. Every request writes it, so it has its
+  // own cache line.
+  alignas(64) BusyPeriod in_flight;
+  alignas(64) LiveFabric fabric;
   LivePull pull;
   RatioHistogram pull_ratios;  // slices against the constants known before each
   LiveModel model;
   std::atomic<int64_t> probed_ns{0};  // when `fabric` was last set by a probe
-  InFlight in_flight;
   // Lanes that call contexts have open. A context finds a broken lane only when it next uses it.
   std::atomic<uint32_t> lane_count{0};
   // True if a lane was found broken and none came up since. The others are then broken too.
@@ -129,7 +154,26 @@ class HolderPeer {
   // dropped before they are used.
   std::atomic<uint64_t> epoch{0};
   std::atomic<FabricKind> fabric_kind{FabricKind::kTcp};  // the last lane's that came up
-  std::atomic<uint32_t> queue_ns{0};                      // the queueing time in the last reply
+
+  // Its host, as it told when a session opened.
+  HostSeat seat() const { return seat_.load(std::memory_order_relaxed); }
+
+  // Takes the queueing time that a reply told.
+  void TellQueue(uint32_t ns, Instant now) {
+    queue_ns_.store(ns, std::memory_order_relaxed);
+    queue_told_ns_.store(now.ns, std::memory_order_relaxed);
+  }
+  // Returns the queueing time in microseconds, as the last reply told it. After kQueueAgeMax it
+  // says nothing of now: a holder that is not asked tells no other.
+  double QueueUs(Instant now) const {
+    const Instant told = {queue_told_ns_.load(std::memory_order_relaxed)};
+    return now - told > kQueueAgeMax ? 0 : queue_ns_.load(std::memory_order_relaxed) / 1e3;
+  }
+  static constexpr Duration kQueueAgeMax = std::chrono::seconds(1);
+  // How long ago it last answered an attend; forever if it never did.
+  Duration SilentFor(Instant now) const {
+    return now - Instant{queue_told_ns_.load(std::memory_order_relaxed)};
+  }
 
   // Returns true if it failed a call lately. A replica is then asked instead, if there is one
   // (PeerTable::Avoid).
@@ -147,8 +191,13 @@ class HolderPeer {
 
   const LaneProfile* SeedOf(const Geometry& geometry) const;
 
+  std::atomic<HostSeat> seat_{HostSeat{}};
+  static_assert(std::atomic<HostSeat>::is_always_lock_free);
+  std::atomic<uint32_t> queue_ns_{0};
+  std::atomic<int64_t> queue_told_ns_{0};
   std::atomic<int64_t> avoid_until_ns_{0};
   std::atomic<uint32_t> failure_count_{0};  // since it last answered
+  DoubtBell* const bell_;
 
   const HolderId id_;
   mutable absl::Mutex mu_;
@@ -158,8 +207,13 @@ class HolderPeer {
   std::shared_ptr<HolderControl> control_ ABSL_GUARDED_BY(mu_);
   bool suspect_ ABSL_GUARDED_BY(mu_) = false;  // ask the directory before the next connection
   bool gone_ ABSL_GUARDED_BY(mu_) = false;
-  // A few widths: LiveModel::kWidthsMax at most.
-  std::vector<std::pair<RowWidths, ComputeConstants>> compute_ ABSL_GUARDED_BY(mu_);
+  // The measured constants of some widths: LiveModel::kWidthsMax at most.
+  struct Measured {
+    RowWidths widths;
+    ComputeConstants compute;
+    MeasuredOver over;
+  };
+  std::vector<Measured> measured_ ABSL_GUARDED_BY(mu_);
   FabricChoice choice_ ABSL_GUARDED_BY(mu_);
   bool choosing_ ABSL_GUARDED_BY(mu_) = false;
 };
@@ -181,6 +235,8 @@ class PeerTable {
 
   // The profile, for the geometries and the host it applies to.
   const SeedProfile& seed() const { return seed_; }
+  // Counts the link tables that use it, from 0.
+  uint32_t NextTable() { return table_count_.fetch_add(1, std::memory_order_relaxed); }
 
   // Returns the holder of this id, and adds it if it is new. Never touches the network. Its kernel
   // target is known from then on if its member is. The pointer stays valid as long as the table.
@@ -212,6 +268,10 @@ class PeerTable {
   // lower count is made again.
   uint64_t target_count() const { return target_count_.load(std::memory_order_acquire); }
 
+  // Call when a session with the holder opened. Holders whose hosts have one identity have seats of
+  // one host. Beyond kHostCountMax hosts, nothing is known of them.
+  void NoteHost(HolderPeer& peer, const HostFacts& host) ABSL_LOCKS_EXCLUDED(mu_);
+
   // Call when a call to the holder failed. Its replicas, if it has any, are asked instead for
   // `pause`, which may be the holder's own hint. If unset, the pause is kAvoidMin, doubled with
   // each failure since it last answered. No pause is longer than kAvoidMax.
@@ -224,6 +284,11 @@ class PeerTable {
   // Asks the directory which holders are members now. If it does not answer, nothing changes: an
   // absent directory says nothing against a holder.
   void Refresh(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Is rung when the constants of a holder become doubted.
+  DoubtBell& bell() { return bell_; }
+  // Returns the holders whose constants are doubted. Takes a lock for each holder: not for calls.
+  std::vector<HolderPeer*> Doubted() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Returns all holders as Refresh last found them, in order of their ids.
   std::vector<HolderView> Views() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -238,14 +303,14 @@ class PeerTable {
   DirectoryView* const view_;
   HolderControlFactory* const factory_;
   const SeedProfile seed_;
-  // The busy period of all holders together, because a caller that waits for two holders may post
-  // to one meanwhile. Every request of every call writes it, so it has its own cache line.
-  alignas(64) BusyPeriod requests_;
+  DoubtBell bell_;
   alignas(64) std::atomic<uint64_t> avoid_count_{0};
+  std::atomic<uint32_t> table_count_{0};
   std::atomic<uint64_t> heard_news_{0};  // DirectoryView::member_news that all peers were told
   std::atomic<uint64_t> target_count_{0};
   alignas(64) mutable absl::Mutex mu_;
   absl::flat_hash_map<HolderId, std::unique_ptr<HolderPeer>> peers_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> hosts_ ABSL_GUARDED_BY(mu_);  // identities; the first is this host's
 };
 
 }  // namespace ckv

@@ -65,7 +65,7 @@ LaneAttempt OpenLane(const LaneRequest& request, std::span<Fabric* const> fabric
   }
   attempt.taken = taken;
   attempt.holder_fabrics = std::move(answer->fabrics);
-  attempt.opened = {answer->session, answer->epoch, answer->wire_version, nullptr};
+  attempt.opened = {answer->session, answer->epoch, answer->wire_version, nullptr, answer->host};
   auto lane = dialers[taken]->Connect(answer->answers[0], std::min(connect_by, request.deadline));
   if (lane.ok() && request.options->slot_pinner != nullptr) {
     attempt.status = PinLane(**lane, request.options->slot_pinner);

@@ -58,6 +58,7 @@ struct OpenedLane {
   Epoch epoch;
   uint16_t wire_version = 0;
   std::unique_ptr<RequestLane> lane;
+  HostFacts host = {};  // the holder's
 };
 
 // The session to open, and the holder to open it with. It borrows everything for one call.

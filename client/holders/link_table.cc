@@ -106,7 +106,12 @@ absl::Status LinkTable::Fill(ChunkLinks& chunk_links) {
       CKV_ASSIGN_OR_RETURN(std::vector<uint32_t> links, OrdinalsOf(chunk_links, chunk));
       const auto [known, is_new] =
           group_of_links.try_emplace(std::move(links), uint32_t(chunk_links.groups.size()));
-      if (is_new) chunk_links.groups.emplace_back().links = known->first;
+      if (is_new) {
+        ReplicaGroup& group = chunk_links.groups.emplace_back();
+        group.links = known->first;
+        // Groups of one corpus begin apart, and so do call contexts.
+        group.first = (first_turn_ + known->second) % static_cast<uint32_t>(group.links.size());
+      }
       last = &chunk;
       last_group = known->second;
     }
@@ -151,9 +156,14 @@ void LinkTable::Choose(ChunkLinks& chunk_links, const ReplicaWork& work) {
   const bool one_target = work.primitive == Primitive::kRoute && work.wire == PartialDtype::kF32;
   if (tried_.empty() && ranking.made && now_ < ranking.next && ranking.avoid_count == avoid_count &&
       ranking.target_count == target_count && ranking.one_target == one_target) {
+    if (ranking.calls_left-- > 0) return;
+    for (ReplicaGroup& group : chunk_links.groups) ReplicaChooser::NextTurn(group, work.primitive);
+    ranking.calls_left = ReplicaChooser::TurnCalls(work.primitive) - 1;
     return;
   }
-  ranking = {now_ + ReplicaChooser::kRankingAgeMax, avoid_count, target_count, true, one_target};
+  ranking = {
+      now_ + ReplicaChooser::kRankingAgeMax,        avoid_count, target_count, true, one_target,
+      ReplicaChooser::TurnCalls(work.primitive) - 1};
   // The choice avoids holders that failed this call, so the next call must choose anew.
   if (!tried_.empty()) ranking.made = false;
   chooser_.Look(chunk_links.corpus->geometry, work, chunk_links.links, *peers_, options_->shape,

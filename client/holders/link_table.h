@@ -32,7 +32,7 @@ class LinkTable {
   // `stream` is that of the calls, whose work is in slots of lanes: a lane that fails is closed
   // once it is done. May be null.
   LinkTable(const LinkOptions* options, PeerTable* peers, ComputeStream* stream = nullptr)
-      : options_(options), peers_(peers), stream_(stream) {
+      : options_(options), peers_(peers), stream_(stream), first_turn_(peers->NextTable()) {
     Claim();
   }
 
@@ -182,6 +182,7 @@ class LinkTable {
   const LinkOptions* const options_;
   PeerTable* const peers_;
   ComputeStream* const stream_;
+  const uint32_t first_turn_;  // ReplicaGroup::first
   ThreadRole role_;
   std::vector<std::unique_ptr<HolderLink>> links_;
   std::vector<std::unique_ptr<ChunkLinks>> corpora_;

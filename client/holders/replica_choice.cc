@@ -1,15 +1,17 @@
 #include "client/holders/replica_choice.h"
 
 #include <algorithm>
+#include <cmath>
 #include <compare>
+#include <limits>
 #include <optional>
 
-#include "proto/corpus.h"
+#include "client/decide/live_window.h"
 
 namespace ckv {
 
 Candidate CandidateOf(const HolderPeer& peer, const PeerTable& peers, NetworkOracle* oracle,
-                      const Geometry& geometry) {
+                      const Geometry& geometry, Instant now) {
   Candidate candidate;
   candidate.fabric = peer.FabricFor(geometry);
   candidate.wire_share = peer.WireShareFor(geometry);
@@ -17,7 +19,8 @@ Candidate CandidateOf(const HolderPeer& peer, const PeerTable& peers, NetworkOra
   candidate.compute = peer.ComputeFor(geometry);
   candidate.in_flight = peer.in_flight.Get();
   candidate.concurrent = candidate.in_flight;
-  candidate.queue_us = peer.queue_ns.load(std::memory_order_relaxed) / 1e3;
+  candidate.queue_us = peer.QueueUs(now);
+  candidate.seat = peer.seat();
   if (oracle == nullptr) return candidate;
   candidate.path = oracle->PathTo(HostOfAddress(peer.View().member.control_address));
   if (!candidate.path) return candidate;
@@ -31,6 +34,14 @@ Candidate CandidateOf(const HolderPeer& peer, const PeerTable& peers, NetworkOra
 namespace {
 
 constexpr Instant kGone = {kInstantMax.ns - 1};  // just before those that failed this call
+
+// Whether all that a cost of this primitive rests on was measured or told.
+bool IsKnown(const RankedCandidate& ranked, const Candidate& candidate, Primitive primitive) {
+  const ComputeConstants& compute = candidate.compute;
+  return ranked.cost.why_not == nullptr &&
+         (primitive != Primitive::kRoute || !compute.curve.empty() || compute.base_us > 0 ||
+          compute.per_row_token_us > 0);
+}
 
 }  // namespace
 
@@ -48,10 +59,12 @@ void ReplicaChooser::Look(const Geometry& geometry, const ReplicaWork& work,
   candidates_.clear();
   avoided_until_.clear();
   targets_.clear();
+  peers_.clear();
   wanted_ = KernelTargetId::kUnknown;
-  for (const HolderLink* link : links) {
-    const HolderPeer& peer = link->peer();
-    candidates_.push_back(CandidateOf(peer, peers, oracle, geometry));
+  for (HolderLink* const link : links) {
+    HolderPeer& peer = link->peer();
+    peers_.push_back(&peer);
+    candidates_.push_back(CandidateOf(peer, peers, oracle, geometry, now));
     const bool failed = std::find(tried.begin(), tried.end(), &peer) != tried.end();
     avoided_until_.push_back(failed ? kInstantMax : peer.gone() ? kGone : peer.avoided_until());
     targets_.push_back(peer.model.target());
@@ -94,28 +107,74 @@ void ReplicaChooser::Choose(ReplicaGroup& group) {
   input_.tokens = group.token_count;
   input_.candidates.clear();
   for (const uint32_t link : group.links) input_.candidates.push_back(candidates_[link]);
+  std::array<RankedCandidate, kReplicaCountMax> all;
+  const size_t count = RankCandidates(input_, primitive_, all);
+  // Those that may be asked, the cheapest first.
   std::array<RankedCandidate, kReplicaCountMax> ranked;
-  const size_t count = RankCandidates(input_, primitive_, ranked);
-  uint32_t& chosen = group.chosen[size_t(primitive_)];
-  std::optional<RankedCandidate> best, current;
+  size_t may_be_asked = 0;
   uint32_t soonest = 0;  // whose failure is the longest ago, about
   const bool wanted_only = wanted_ != KernelTargetId::kUnknown && CountOf(group, wanted_) > 0;
-  for (const RankedCandidate& next : std::span(ranked).first(count)) {
+  for (const RankedCandidate& next : std::span(all).first(count)) {
     const Instant until = avoided_until_[group.links[next.index]];
     if (until < avoided_until_[group.links[soonest]]) soonest = next.index;
     if (until > now_ || (wanted_only && targets_[group.links[next.index]] != wanted_)) continue;
-    if (!best) best = next;
-    if (next.index == chosen) current = next;
+    ranked[may_be_asked++] = next;
   }
-  if (!best) {
-    chosen = soonest;
+  ReplicaTurns& turns = group.turns[size_t(primitive_)];
+  if (may_be_asked == 0) {
+    turns.equal = 0;
+    group.chosen[size_t(primitive_)] = soonest;
     return;
   }
-  if (current && current->cost.why_not == nullptr &&
-      best->cost.total_us >= current->cost.total_us * (1 - kGainMin)) {
-    return;
+  NoteEquals(group, std::span(ranked).first(may_be_asked));
+  NextTurn(group, primitive_);
+}
+
+void ReplicaChooser::NoteEquals(ReplicaGroup& group, std::span<const RankedCandidate> ranked) {
+  const auto is_known = [&](const RankedCandidate& one) {
+    return IsKnown(one, candidates_[group.links[one.index]], primitive_);
+  };
+  const auto best = std::find_if(ranked.begin(), ranked.end(), is_known);
+  // Costs that all miss a part can still be compared by the rest.
+  const double least_us = best == ranked.end() ? ranked.front().cost.total_us : best->cost.total_us;
+  ReplicaTurns& turns = group.turns[size_t(primitive_)];
+  const uint8_t before = turns.equal;
+  turns.equal = 0;
+  double given_us = std::numeric_limits<double>::infinity();  // the least of those that stay
+  for (const RankedCandidate& one : ranked) {
+    const bool comparable = best == ranked.end() ? one.cost.why_not == nullptr : is_known(one);
+    const double cost_us = comparable ? one.cost.total_us : least_us;
+    if (cost_us > least_us * (1 + kEqualMax)) {
+      HolderPeer& peer = *peers_[group.links[one.index]];
+      if (cost_us > least_us * DoubtCount::kFactor && peer.SilentFor(now_) > kSilentMax)
+        peer.DoubtUnasked(input_.geometry.widths());
+      continue;
+    }
+    const auto bit = static_cast<uint8_t>(1u << one.index);
+    turns.equal |= bit;
+    // A cost of nothing would take all turns.
+    turns.cost_us[one.index] = static_cast<float>(std::max(cost_us, 1e-3));
+    if ((before & bit) != 0) given_us = std::min(given_us, turns.given_us[one.index]);
   }
-  chosen = best->index;
+  for (uint32_t i = 0; i < group.links.size(); ++i) {
+    // One that was not among them has no turns to catch up with.
+    if ((turns.equal & ~before) >> i & 1 && std::isfinite(given_us))
+      turns.given_us[i] = std::max(turns.given_us[i], given_us);
+  }
+}
+
+void ReplicaChooser::NextTurn(ReplicaGroup& group, Primitive primitive) {
+  ReplicaTurns& turns = group.turns[size_t(primitive)];
+  const auto count = static_cast<uint32_t>(group.links.size());
+  std::optional<uint32_t> next;
+  for (uint32_t step = 0; step < count; ++step) {
+    const uint32_t i = (group.first + step) % count;
+    if ((turns.equal >> i & 1) == 0) continue;
+    if (!next || turns.given_us[i] < turns.given_us[*next]) next = i;
+  }
+  if (!next) return;
+  turns.given_us[*next] += turns.cost_us[*next];
+  group.chosen[size_t(primitive)] = *next;
 }
 
 }  // namespace ckv

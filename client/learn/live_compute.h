@@ -19,13 +19,13 @@ namespace ckv {
 // lasting change of 4 is followed in 32 requests.
 class LiveCompute {
  public:
-  // A larger deviation means another holder than the calibrated one; the model error reports that.
-  static constexpr double kFactorMin = 1.0 / 16;
-  static constexpr double kFactorMax = 16;
+  // A base that was measured under load may be hundreds of times off. Steps of 2 take ten windows
+  // to either end.
+  static constexpr double kFactorMin = 1.0 / 1024;
+  static constexpr double kFactorMax = 1024;
 
-  // Takes one kernel call of a request that was under way alone. It took `compute_us`; the
-  // constants without this factor predicted `predicted_us`. Anything not above 0, or not finite, is
-  // ignored.
+  // Takes one kernel call. It took `compute_us`; the constants without this factor predicted
+  // `predicted_us`. Anything not above 0, or not finite, is ignored.
   void Observe(double predicted_us, double compute_us) {
     if (predicted_us > 0 && compute_us > 0) Follow(compute_us / predicted_us);
   }

@@ -1,16 +1,30 @@
 #include "client/learn/live_here.h"
 
 namespace ckv {
+namespace {
+
+bool AttendsAlike(const RequesterConstants& a, const RequesterConstants& b) {
+  return a.attend_per_row_token_us == b.attend_per_row_token_us &&
+         a.attend_floor == b.attend_floor && a.attend == b.attend;
+}
+
+}  // namespace
 
 void LiveHere::SetKnown(const RowWidths& widths, const RequesterConstants& here) {
   absl::MutexLock lock(&mu_);
   const uint32_t count = count_.load(std::memory_order_relaxed);
-  for (uint32_t i = 0; i < count; ++i) {
-    if (known_[i].widths == widths) return;
-  }
-  if (count == kWidthsMax) return;
-  known_[count].widths = widths;
-  known_[count].here = here;
+  uint32_t i = 0;
+  while (i < count && known_[i].widths != widths) ++i;
+  if (i == kWidthsMax) return;
+  Known& known = known_[i];
+  const RequesterConstants* const before = known.here.load(std::memory_order_relaxed);
+  if (before != nullptr && AttendsAlike(*before, here)) return;
+  if (versions_.size() == kVersionsMax) return;
+  versions_.push_back(std::make_unique<const RequesterConstants>(here));
+  known.here.store(versions_.back().get(), std::memory_order_release);
+  known.live.Reset();
+  if (i < count) return;
+  known.widths = widths;
   count_.store(count + 1, std::memory_order_release);
 }
 
@@ -19,7 +33,8 @@ void LiveHere::Observe(const RowWidths& widths, double rows, double tokens, doub
   for (uint32_t i = 0; i < count; ++i) {
     Known& known = known_[i];
     if (known.widths != widths) continue;
-    known.live.Observe(AttendHereTime(known.here, rows, tokens), us);
+    const RequesterConstants& here = *known.here.load(std::memory_order_acquire);
+    known.live.Observe(AttendHereTime(here, rows, tokens), us);
     if (known.seen.load(std::memory_order_relaxed) < BestWindow::kCount)
       known.seen.fetch_add(1, std::memory_order_relaxed);
     return;

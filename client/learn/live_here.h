@@ -5,6 +5,8 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -21,8 +23,10 @@ class LiveHere {
   // The widths that are told apart; for others the calibration stands.
   static constexpr size_t kWidthsMax = 8;
 
-  // Sets what Observe compares with. Only the first of these widths counts.
+  // Sets what Observe compares with. If the times to attend differ from the last of these widths,
+  // the factors start at 1 again. The last of kVersionsMax stays.
   void SetKnown(const RowWidths& widths, const RequesterConstants& here) ABSL_LOCKS_EXCLUDED(mu_);
+  static constexpr size_t kVersionsMax = 256;
   // Takes an attend of `rows` query rows over `tokens` near rows each, which took `us`. On the hot
   // path: no lock and no allocation.
   void Observe(const RowWidths& widths, double rows, double tokens, double us);
@@ -34,12 +38,14 @@ class LiveHere {
  private:
   struct Known {
     RowWidths widths;
-    RequesterConstants here;
+    std::atomic<const RequesterConstants*> here{nullptr};  // in versions_
     LiveKernel live;
     std::atomic<uint32_t> seen{0};
   };
 
   absl::Mutex mu_;  // held by SetKnown
+  // Kept, because a call may read one that was replaced. A kilobyte each.
+  std::vector<std::unique_ptr<const RequesterConstants>> versions_ ABSL_GUARDED_BY(mu_);
   std::array<Known, kWidthsMax> known_;
   std::atomic<uint32_t> count_{0};  // entries below it do not change, but for `live`
 };

@@ -26,8 +26,8 @@ class LiveKernel {
  public:
   static constexpr double kMemoryShareMin = 0.25;
 
-  // Takes one kernel call of a request that was under way alone. It took `us`; the measured
-  // constants say `time`. Anything not above 0, or not finite, is ignored.
+  // Takes one kernel call. It took `us`; the measured constants say `time`. Anything not above 0,
+  // or not finite, is ignored.
   void Observe(const KernelTime& time, double us);
   LiveFactors Get() const { return {compute_.Get(), memory_.Get()}; }
   // Starts anew at 1, because predictions use other constants from now on.

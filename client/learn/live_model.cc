@@ -1,13 +1,11 @@
 #include "client/learn/live_model.h"
 
+#include <algorithm>
 #include <limits>
-
-#include "client/decide/cost_model.h"
 
 namespace ckv {
 
-LiveModel::LiveModel(const HolderId& holder, const SeedProfile* seed, const BusyPeriod* requests)
-    : seed_(seed), requests_(requests) {
+LiveModel::LiveModel(const HolderId& holder, const SeedProfile* seed) : seed_(seed) {
   if (seed_ == nullptr || seed_->profile() == nullptr) return;
   for (size_t i = 1; i < kFabricKindEnd; ++i)
     lanes_[i] = seed_->profile()->Find(holder.name, FabricName(static_cast<FabricKind>(i)));
@@ -46,6 +44,16 @@ LiveFactors LiveModel::points_factors(const RowWidths& widths) const {
   return fit == nullptr ? LiveFactors() : fit->live.Get();
 }
 
+bool LiveModel::doubted(const RowWidths& widths) const {
+  const Fit* const fit = Find(widths);
+  return fit != nullptr && fit->doubted.load(std::memory_order_relaxed);
+}
+
+bool LiveModel::Doubt(const RowWidths& widths) {
+  Fit* const fit = const_cast<Fit*>(Find(widths));
+  return fit != nullptr && !fit->doubted.exchange(true, std::memory_order_relaxed);
+}
+
 KernelTime LiveModel::Fit::Time(double rows, double tokens) const {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   const MemoryFloor floor = {floor_us_per_token.load(kRelaxed), floor_shown_share.load(kRelaxed)};
@@ -78,39 +86,34 @@ void LiveModel::SetMeasured(const RowWidths& widths, const ComputeConstants& mea
     set(fit.floor_us_per_token, measured.floor.us_per_token);
     set(fit.floor_shown_share, measured.floor.shown_share);
     if (changed) fit.live.Reset();
+    fit.doubts.Clear();
+    fit.doubted.store(false, std::memory_order_relaxed);
     return;
   }
 }
 
-void LiveModel::Observe(const AnsweredFrame& frame, const std::optional<FabricConstants>& fabric,
-                        double queue_us, Clock& clock) {
-  if (!requests_->LastWasAlone()) return;
-  if (frame.compute_ns == std::numeric_limits<uint32_t>::max()) return;  // or longer
+LiveModel::Learned LiveModel::Observe(const AnsweredFrame& frame) {
+  Learned learned;
   const LaneProfile* const seed = SeedOf(frame.geometry, frame.fabric);
   const bool seeded = seed != nullptr && !seed->compute.empty();
   Fit* const fit = seeded ? nullptr : const_cast<Fit*>(Find(frame.geometry.widths()));
-  if (!seeded && fit == nullptr) return;
+  if (!seeded && fit == nullptr) return learned;
   const double rows = frame.rows, tokens = double(frame.tokens);
   const KernelTime time = seeded ? seed->compute.Time(rows, tokens) : fit->Time(rows, tokens);
   LiveKernel& live = seeded ? of_curve_ : fit->live;
-  const double predicted_us = time.Us(live.Get());
-  if (!(predicted_us > 0)) return;
-  if (frame.whole && fabric) {
-    // The kernel's time is known already: it goes in as a base, which costs no second look at the
-    // curve.
-    Candidate candidate;
-    candidate.fabric = fabric;
-    candidate.compute.base_us = predicted_us;
-    candidate.queue_us = queue_us;
-    Workload work;
-    work.rows = 1;
-    work.exchange_bytes = double(frame.bytes);
-    const double round_us = RouteRound(work, candidate).total_us;
-    const double took_us = double((clock.Now() - frame.posted).count()) / 1e3;
-    error_.Observe(round_us, took_us);
-    ratios_.Observe(round_us, took_us);
-  }
-  live.Observe(time, double(frame.compute_ns) / 1e3);
+  const double expected_us = time.Us(live.Get());
+  if (!(expected_us > 0)) return learned;
+  learned.expected_us = expected_us;
+  // 0 was not told, and the largest number stands for that or longer.
+  if (frame.compute_ns == 0 || frame.compute_ns == std::numeric_limits<uint32_t>::max())
+    return learned;
+  const double most_us = double(frame.compute_ns) / 1e3;
+  const double least_us = frame.batch_share == 0 ? most_us : most_us * frame.batch_share / 255;
+  const double us = std::clamp(expected_us, least_us, most_us);
+  live.Observe(time, us);
+  if (fit != nullptr && fit->doubts.Add(expected_us, us))
+    learned.doubted_now = !fit->doubted.exchange(true, std::memory_order_relaxed);
+  return learned;
 }
 
 }  // namespace ckv

@@ -12,7 +12,6 @@
 #include "client/learn/live_error.h"
 #include "client/learn/live_kernel.h"
 #include "client/learn/ratio_histogram.h"
-#include "proto/base/clock.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
 #include "proto/kernel_target.h"
@@ -20,26 +19,31 @@
 
 namespace ckv {
 
-// The answer to a frame of dense attention, just ended in the requester's BusyPeriod. It borrows
-// `geometry`.
+// The answer to a frame of dense attention. It borrows `geometry`.
 struct AnsweredFrame {
   const Geometry& geometry;
   FabricKind fabric = FabricKind::kTcp;  // the fabric of its lane
   uint32_t rows = 0;                     // query rows
   uint64_t tokens = 0;                   // tokens of the attended chunks, repeats included
-  uint64_t bytes = 0;                    // both ways
-  uint32_t compute_ns = 0;               // as the reply told
-  Instant posted = {};
-  // The frame was all that its call posted, to any holder.
-  bool whole = false;
+  // As the reply told: the kernel time of its batch, and this frame's share of the batch in 255ths.
+  // A share of 0 was not told, and counts as all.
+  uint32_t compute_ns = 0;
+  uint8_t batch_share = 255;
 };
 
-// The model of one holder; thread-safe. It learns only from frames that had the requester to
-// themselves, as LiveFabric does. Frames that share a kernel call each carry its whole time.
+// The model of one holder; thread-safe.
+//
+// A reply tells the holder's own time, whatever else the call asked. So every reply teaches the
+// kernel's speed. A batch that was shared tells a range. The frame alone would have taken its share
+// of the work at least, and the whole of the batch at most. Rows that requesters share are read
+// once. A prediction within the range is right as far as anybody can tell.
+//
+// The round trip of a call depends on what else its caller does. JudgeRound is for rounds that had
+// the holder to themselves.
 class LiveModel {
  public:
-  // `seed`, which may be null, and `requests` must outlive it.
-  LiveModel(const HolderId& holder, const SeedProfile* seed, const BusyPeriod* requests);
+  // `seed`, which may be null, must outlive it.
+  LiveModel(const HolderId& holder, const SeedProfile* seed);
 
   // The widths that are told apart. A holder serves one or two: bf16 and fp8 rows of one family.
   static constexpr size_t kWidthsMax = 8;
@@ -59,17 +63,33 @@ class LiveModel {
                               const std::optional<ComputeConstants>& measured,
                               const LaneProfile* seed) const;
   // Takes what Explain measured. If it differs from the last for these widths, its live factors
-  // start at 1 again. Widths beyond kWidthsMax have no live factors.
+  // start at 1 again. It is not doubted any more. Widths beyond kWidthsMax have no live factors.
   void SetMeasured(const RowWidths& widths, const ComputeConstants& measured);
+  // Whether replies have disagreed with what was measured for these widths (DoubtCount). It is then
+  // to be measured anew: a factor cannot mend a base that was measured under load. A profile's
+  // curve is followed by its factors alone.
+  bool doubted(const RowWidths& widths) const;
+  // Doubts what was measured for these widths for another reason. Returns true if it was not
+  // doubted before.
+  bool Doubt(const RowWidths& widths);
 
+  struct Learned {
+    // The kernel time that was expected of the frame; 0 if nothing is known of it.
+    double expected_us = 0;
+    bool doubted_now = false;  // this reply made the measured constants doubted
+  };
   // Learns from one answered frame. On the hot path: no lock and no allocation, except when
-  // SeedProfile first sees a geometry. `fabric` and `queue_us` are those known before this answer.
-  void Observe(const AnsweredFrame& frame, const std::optional<FabricConstants>& fabric,
-               double queue_us, Clock& clock);
+  // SeedProfile first sees a geometry. Takes some 50 ns.
+  Learned Observe(const AnsweredFrame& frame);
+  // Takes a whole round, from post to answer, that had the holder to itself.
+  void JudgeRound(double expected_us, double took_us) {
+    error_.Observe(expected_us, took_us);
+    ratios_.Observe(expected_us, took_us);
+  }
 
-  // Returns LiveError's median over whole calls of one frame, from post to answer.
+  // Returns LiveError's median over the rounds that JudgeRound took.
   std::optional<double> error() const { return error_.Median(); }
-  // Returns measured / predicted of the same calls, all since the start.
+  // Returns measured / predicted of the same rounds, all since the start.
   RatioCounts ratios() const { return ratios_.Read(); }
   // Returns the live factors of what ComputeFor gives, by a seed's curve or without; 1 at first.
   LiveFactors curve_factors() const { return of_curve_.Get(); }
@@ -83,6 +103,8 @@ class LiveModel {
     std::atomic<double> base_us{0}, per_row_token_us{0};
     std::atomic<double> floor_us_per_token{0}, floor_shown_share{0};
     LiveKernel live;
+    DoubtCount doubts;
+    std::atomic<bool> doubted{false};
 
     KernelTime Time(double rows, double tokens) const;
   };
@@ -91,7 +113,6 @@ class LiveModel {
   const Fit* Find(const RowWidths& widths) const;
 
   const SeedProfile* const seed_;
-  const BusyPeriod* const requests_;
   std::array<const LaneProfile*, kFabricKindEnd> lanes_{};  // the seed's, or null
   std::atomic<KernelTargetId> target_{KernelTargetId::kUnknown};
   LiveKernel of_curve_;

@@ -32,6 +32,12 @@ absl::Status CheckQueries(const AttendRequest& attend, uint32_t d_qk) {
 // A selection of nothing still has to be present.
 constexpr int32_t kNoIndices[1] = {-1};
 
+// ReplyHeader::batch_share. A request of no work was computed with others all the same.
+uint8_t ShareOf(uint64_t work, uint64_t all) {
+  if (work >= all) return 255;
+  return static_cast<uint8_t>(std::max<uint64_t>(1, (255 * work + all - 1) / all));
+}
+
 }  // namespace
 
 Batch::Batch(const BatchOptions& options, BatchTools tools, Clock* clock, const ChunkTable* table,
@@ -65,7 +71,7 @@ Batch::Verdict Batch::Add(const ReadyRequest& ready) {
                 .request_id = header.request_id,
                 .epoch = lease_->epoch().value};
   item.groups = {};
-  last_work_ = 0;
+  last_work_ = item.work = 0;
   const Verdict verdict = Judge(item);
   if (verdict != Verdict::kTaken) {
     item.ready.cold_rows.reset();  // the caller's copy holds them
@@ -252,7 +258,7 @@ absl::Status Batch::AddAttend(Item& item, Verdict& verdict) {
     holds_.resize(hold_begin);
     return status;
   }
-  last_work_ = work;
+  last_work_ = item.work = work;
   item.reply.row_count = header.row_count;
   item.reply.partial_count = static_cast<uint16_t>(attend_.partial_count);
   item.reply.kernel_target = kernel_target_;
@@ -330,6 +336,7 @@ void Batch::Post(Item& item, uint32_t behind_count) {
   }
   const bool attended = item.ready.header.kind == WireKind::kAttend;
   item.reply.compute_ns = attended ? Saturate32(computed_.elapsed.count()) : 0;
+  item.reply.batch_share = attended ? ShareOf(item.work, plan_.work()) : uint8_t{0};
   const Duration waited = computed_.started - item.ready.arrived;
   if (attended) counters_->attend_wait.AddAlone(waited);
   item.reply.queue_ns = Saturate32(waited.count());

@@ -103,6 +103,7 @@ class Batch {
     ReadyRequest ready;
     ReplyHeader reply;
     BatchPlan::Groups groups;  // the groups of an attend request's pieces
+    uint64_t work = 0;         // its multiply-adds
     absl::Status error;        // if not OK, the reply is this error
   };
   struct PieceRows {

@@ -294,7 +294,10 @@ absl::StatusOr<SessionAnswer> Holder::State::TryOffer(const SessionOffer& offer,
       .fabric = fabric.fabric,
       .answers = *std::move(answers),
       .fabrics = kinds,
-      .wire_version = CommonWireVersion(offer.wire_version, offer.wire_version_max)};
+      .wire_version = CommonWireVersion(offer.wire_version, offer.wire_version_max),
+      .host = {.identity = host_identity,
+               .processors = ProcessorCount(),
+               .compute_threads = options.compute_threads}};
 }
 
 absl::StatusOr<std::vector<std::string>> Holder::State::Invite(const SessionOffer& offer,

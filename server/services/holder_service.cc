@@ -106,6 +106,9 @@ grpc::Status HolderServiceImpl::OpenSession(grpc::ServerContext* context,
   reply->set_fabric(std::string(FabricName(answer->fabric)));
   for (const std::string& lane : answer->answers) reply->add_answers(lane);
   for (const FabricKind kind : answer->fabrics) reply->add_fabrics(std::string(FabricName(kind)));
+  reply->set_host_identity(answer->host.identity);
+  reply->set_processor_count(answer->host.processors);
+  reply->set_compute_thread_count(answer->host.compute_threads);
   return grpc::Status::OK;
 }
 

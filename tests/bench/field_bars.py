@@ -11,14 +11,15 @@ from bar import Bar, counter
 sys.path.append(str(pathlib.Path(__file__).with_name("field")))
 import clean_root  # noqa: E402
 import clock_steps  # noqa: E402
+import loaded_costs  # noqa: E402
 import name_moves  # noqa: E402
 import probe  # noqa: E402
 import rolling_restart  # noqa: E402
 
 # name of a script -> its figures(build); bars.py runs each once.
 NAMES, ROLLING = "name_moves", "rolling_restart"
-SCRIPTS = {"clean_root": clean_root.figures, "clock_steps": clock_steps.figures, "probe": probe.figures,
-           NAMES: name_moves.figures, ROLLING: rolling_restart.figures}
+SCRIPTS = {"clean_root": clean_root.figures, "clock_steps": clock_steps.figures, "loaded_costs": loaded_costs.figures,
+           "probe": probe.figures, NAMES: name_moves.figures, ROLLING: rolling_restart.figures}
 
 BARS = [
     Bar("clean root, then the two commands: which of them fail", "clean_root", counter("commands", "bad_exits"), "commands",
@@ -48,4 +49,10 @@ BARS = [
         counter("longest_ms", "long STOP"), "ms"),
     Bar("rolling restart: the longest call beside nothing", ROLLING, counter("longest_ms", "none"), "ms"),
     Bar("rolling restart: 0.999 of a caller's calls took at most", ROLLING, counter("longest_ms", "p999"), "ms"),
+    Bar("fresh requester beside 12 busy loops, then idle: rounds after 100 calls", "loaded_costs", counter("heal", "after"),
+        "x an idle requester's", at_most=1.5, base=counter("heal", "under_load"), base_unit="x under load"),
+    Bar("150 attends of chunks with two replicas: the holder with the fewest rows", "loaded_costs",
+        counter("share", "least_of_mean"), "of the mean", at_least=0.5),
+    *(Bar(f"agents compare, policy {policy}: calls against their prediction", "loaded_costs", counter("predict", policy),
+          "% off", at_most=25) for policy in ("route", "near")),
 ]

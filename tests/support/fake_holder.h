@@ -39,8 +39,10 @@ class FakeHolder : public DirectoryControl, public HolderControlFactory {
     thread_.join();
   }
 
-  // A reply of zeros with weight 1 to an attend request.
-  void AnswerZeros(const RequestHeader& header, ServeLane& lane, uint32_t slot) const {
+  // A reply of zeros with weight 1 to an attend request. Its kernel call, which it had to itself,
+  // took `compute_ns`.
+  void AnswerZeros(const RequestHeader& header, ServeLane& lane, uint32_t slot,
+                   uint32_t compute_ns = 0) const {
     const size_t request_bytes = RequestHeaderBytes(header.version) + header.body_bytes;
     AttendRequest request;
     CKV_CHECK(DecodeAttendRequest(header, lane.request(slot).first(request_bytes), corpus_.geometry,
@@ -55,6 +57,8 @@ class FakeHolder : public DirectoryControl, public HolderControlFactory {
     reply.row_count = header.row_count;
     reply.partial_count = static_cast<uint16_t>(request.partial_count);
     reply.body_bytes = static_cast<uint32_t>(AttendReplyBytes(request, corpus_.geometry));
+    reply.compute_ns = compute_ns;
+    reply.batch_share = 255;
     std::byte* partial = lane.reply(slot).data() + sizeof(reply);
     std::memset(partial, 0, reply.body_bytes);
     const bool f32 = (header.flags & kFlagPartialF32) != 0;

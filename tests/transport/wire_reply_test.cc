@@ -91,7 +91,11 @@ TEST(Wire, ReplyHeaderRefusals) {
   EXPECT_TRUE(refused([](ReplyHeader& h) { h.row_count = kQueryRowCountMax + 1; }));
   EXPECT_TRUE(refused([](ReplyHeader& h) { h.partial_count = kPieceCountMax + 1; }));
   EXPECT_TRUE(refused([](ReplyHeader& h) { h.flags = 16; }));
-  EXPECT_TRUE(refused([](ReplyHeader& h) { h.reserved = 1; }));
+  EXPECT_TRUE(refused([](ReplyHeader& h) { h.batch_share = 1; }));
+  EXPECT_FALSE(refused([](ReplyHeader& h) {
+    h.kind = WireKind::kAttend;
+    h.batch_share = 1;
+  }));
   EXPECT_FALSE(refused([](ReplyHeader& h) { h.kernel_target = KernelTargetId::kAvx3; }));
 }
 

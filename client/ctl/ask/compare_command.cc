@@ -45,6 +45,10 @@ struct Compared {
   size_t different = 0;  // the most agents of a round whose tokens differ
 
   double seconds() const { return static_cast<double>(fastest->elapsed.count()) / 1e9; }
+  // The mean of all rounds. One that was fastest by luck says nothing of a prediction.
+  double call_seconds() const { return call_s / static_cast<double>(rounds.size()); }
+  double call_s = 0;
+  std::optional<double> predicted_s = {};  // unset if the policy decides
 };
 
 // Every round has each policy once, and begins with another one.
@@ -63,11 +67,23 @@ absl::StatusOr<std::vector<Compared>> RunRounds(const Ctl& ctl, const CompareOpt
       auto result = RunPolicy(run, PolicyOf(one.policy), [&] { progress->Advance(1); });
       if (!result.ok()) return Annotate(result.status(), "policy " + one.policy);
       one.rounds.push_back(result->elapsed);
+      one.call_s += static_cast<double>(result->in_calls.count()) / 1e9;
       one.different = std::max(one.different, CountDifferent(result->answers, expected));
       if (!one.fastest || result->elapsed < one.fastest->elapsed) one.fastest = *std::move(result);
     }
   }
   return compared;
+}
+
+// Every policy makes the same attends. The decisions of auto are not known before.
+absl::Status Predict(const PolicyRun& run, std::vector<Compared>& compared) {
+  CKV_ASSIGN_OR_RETURN(const PolicyPrediction predicted,
+                       PredictPolicies(run, compared.front().fastest->calls));
+  for (Compared& one : compared) {
+    if (one.policy == "route") one.predicted_s = predicted.route_us / 1e6;
+    if (one.policy == "near") one.predicted_s = predicted.near_us / 1e6;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<PolicyAnswers> Expect(const Ctl& ctl, const CompareOptions& options,
@@ -98,6 +114,8 @@ void Report(const Ctl& ctl, const CompareOptions& options, const PolicyRun& run,
   Table table({{"POLICY"},
                {"TIME", true},
                {"OF FASTEST", true},
+               {"IN CALLS", true},
+               {"PREDICTED", true},
                {"ROUTED", true},
                {"PULLED", true},
                {"MAPPED", true},
@@ -109,9 +127,10 @@ void Report(const Ctl& ctl, const CompareOptions& options, const PolicyRun& run,
     const PolicyResult& result = *one.fastest;
     const double factor = one.seconds() / fastest.seconds();
     table.AddRow({one.policy, absl::StrFormat("%.2f s", one.seconds()),
-                  absl::StrFormat("%.2f x", factor), FormatBytes(result.routed_bytes),
-                  FormatBytes(result.pulled_bytes), FormatBytes(result.mapped_bytes),
-                  FormatBytes(result.near_bytes),
+                  absl::StrFormat("%.2f x", factor), absl::StrFormat("%.2f s", one.call_seconds()),
+                  one.predicted_s ? absl::StrFormat("%.2f s", *one.predicted_s) : "-",
+                  FormatBytes(result.routed_bytes), FormatBytes(result.pulled_bytes),
+                  FormatBytes(result.mapped_bytes), FormatBytes(result.near_bytes),
                   absl::StrFormat("%.0f %%", 100 * result.near_share()),
                   one.different == 0 ? "equal" : "DIFFERS"});
     Json rounds = Json::array();
@@ -120,6 +139,8 @@ void Report(const Ctl& ctl, const CompareOptions& options, const PolicyRun& run,
                         {"seconds", one.seconds()},
                         {"rounds_s", rounds},
                         {"of_fastest", factor},
+                        {"call_seconds", one.call_seconds()},
+                        {"predicted_seconds", one.predicted_s ? Json(*one.predicted_s) : Json()},
                         {"bytes_routed", result.routed_bytes},
                         {"bytes_pulled", result.pulled_bytes},
                         {"bytes_mapped", result.mapped_bytes},
@@ -176,8 +197,8 @@ absl::Status RunCompare(const Ctl& ctl, const CompareOptions& options) {
   run.attend_timeout = std::chrono::milliseconds(options.timeout_ms);
   run.agents = agents;
   CKV_ASSIGN_OR_RETURN(const PolicyAnswers expected, Expect(ctl, options, run, corpus, tokens));
-  CKV_ASSIGN_OR_RETURN(const std::vector<Compared> compared,
-                       RunRounds(ctl, options, run, expected));
+  CKV_ASSIGN_OR_RETURN(std::vector<Compared> compared, RunRounds(ctl, options, run, expected));
+  CKV_RETURN_IF_ERROR(Predict(run, compared));
   std::string check = kAllEqual;
   for (const Compared& one : compared) {
     if (one.different == 0) continue;
@@ -200,7 +221,10 @@ void AddCompareCommand(CLI::App& agents, Ctl& ctl) {
       "looks at a\nchunk and decodes one token. The others read the whole corpus and decode "
       "a few. They run one\nafter another in this process. Each policy and round has a "
       "requester of its own, so no rows\nare near at its start. MEMORY is what its near "
-      "store has taken at the end, mapped rows\nincluded.");
+      "store has taken at the end, mapped rows\nincluded.\n\n"
+      "IN CALLS is the part of the time that opens and attends take, the mean of all rounds; the\n"
+      "engine takes the rest. PREDICTED is what ckvctl explain says of them, summed over the same\n"
+      "calls.");
   verb->add_option("--corpus", options->corpus, "A corpus made by corpus load --text")
       ->required()
       ->type_name("NAME");

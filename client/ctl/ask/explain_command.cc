@@ -25,9 +25,6 @@ constexpr char kProfileNote[] =
     "constants:    kernels, splice, prefill and fetch bandwidth of the profile;\n"
     "              T_PROBE and BANDWIDTH of a probe just now\n";
 
-// A model that is off by more may well choose wrongly: what it says is told with a warning.
-constexpr double kModelErrorMax = 0.25;
-
 struct ExplainOptions {
   std::string profile;
   std::string corpus;
@@ -115,33 +112,22 @@ std::string HolderText(const v1::ExplainReply& reply) {
                {"T_PROBE", true},
                {"BANDWIDTH", true},
                {"ROUND", true},
+               {"OFF", true},
                {"TIER"}});
   for (const v1::ExplainHolder& holder : reply.holders()) {
-    table.AddRow({holder.name(), std::to_string(holder.group()), holder.asked() ? "yes" : "no",
-                  absl::StrFormat("%.0f %%", 100 * holder.token_share()),
-                  FormatMicroseconds(holder.t_probe_us()),
-                  FormatRate(holder.bandwidth_bytes_per_s()), FormatMicroseconds(holder.route_us()),
-                  holder.has_path()
-                      ? absl::StrFormat("%d: %s, %.0f %% taken", holder.tier(),
-                                        FormatRate(holder.tier_bandwidth_bytes_per_s()),
-                                        100 * holder.congestion())
-                      : "-"});
+    const char* const asked = holder.asked() ? "yes" : holder.takes_turns() ? "in turn" : "no";
+    table.AddRow(
+        {holder.name(), std::to_string(holder.group()), asked,
+         absl::StrFormat("%.0f %%", 100 * holder.token_share()),
+         FormatMicroseconds(holder.t_probe_us()), FormatRate(holder.bandwidth_bytes_per_s()),
+         FormatMicroseconds(holder.route_us()),
+         holder.has_model_error() ? absl::StrFormat("%.0f %%", 100 * holder.model_error()) : "-",
+         holder.has_path() ? absl::StrFormat("%d: %s, %.0f %% taken", holder.tier(),
+                                             FormatRate(holder.tier_bandwidth_bytes_per_s()),
+                                             100 * holder.congestion())
+                           : "-"});
   }
   return table.Render();
-}
-
-// Tells what the requester's own routes say against the table above.
-std::vector<std::string> Warnings(const v1::ExplainReply& reply) {
-  std::vector<std::string> lines;
-  for (const v1::ExplainHolder& holder : reply.holders()) {
-    if (!holder.has_model_error() || !(holder.model_error() > kModelErrorMax)) continue;
-    lines.push_back(
-        absl::StrFormat("%s: the model is off by %.0f %% lately: run ckvctl calibrate "
-                        "--profile FILE, name the file as requester.profile, and "
-                        "restart the requester",
-                        holder.name(), 100 * holder.model_error()));
-  }
-  return lines;
 }
 
 Json HolderJson(const v1::ExplainReply& reply) {
@@ -150,6 +136,7 @@ Json HolderJson(const v1::ExplainReply& reply) {
     Json entry = {{"name", holder.name()},
                   {"group", holder.group()},
                   {"asked", holder.asked()},
+                  {"takes_turns", holder.takes_turns()},
                   {"token_share", holder.token_share()},
                   {"t_probe_us", holder.t_probe_us()},
                   {"bandwidth_bytes_per_s", holder.bandwidth_bytes_per_s()},
@@ -205,22 +192,24 @@ void Print(const Ctl& ctl, const ExplainOptions& options, const v1::ExplainReply
   text += "\n";
   for (const std::string& sentence : alternatives) text += Printable(sentence) + "\n";
   if (offered) {  // else no input of another value helps
-    for (const std::string& line : Warnings(reply)) text += Printable(line) + "\n";
+    for (const std::string& doubt : reply.doubts()) text += Printable(doubt) + ".\n";
     for (const std::string& table : {HolderText(reply), InputText(reply)})
       if (!table.empty()) text += "\n" + table;
   }
-  ctl.Print(text, {{"choice", reply.choice()},
-                   {"runner_up", reply.runner_up()},
-                   {"alternatives", alternatives},
-                   {"holder_count", reply.route_holder_count()},
-                   {"route_bytes", reply.route_bytes()},
-                   {"route_bytes_per_holder", reply.route_bytes_per_holder()},
-                   {"fetch_bytes", reply.fetch_bytes()},
-                   {"tokens", reply.tokens()},
-                   {"near_tokens", reply.near_tokens()},
-                   {"costs", CostJson(reply)},
-                   {"holders", HolderJson(reply)},
-                   {"inputs", InputJson(reply)}});
+  ctl.Print(text,
+            {{"choice", reply.choice()},
+             {"runner_up", reply.runner_up()},
+             {"alternatives", alternatives},
+             {"holder_count", reply.route_holder_count()},
+             {"route_bytes", reply.route_bytes()},
+             {"route_bytes_per_holder", reply.route_bytes_per_holder()},
+             {"fetch_bytes", reply.fetch_bytes()},
+             {"tokens", reply.tokens()},
+             {"near_tokens", reply.near_tokens()},
+             {"costs", CostJson(reply)},
+             {"doubts", std::vector<std::string>(reply.doubts().begin(), reply.doubts().end())},
+             {"holders", HolderJson(reply)},
+             {"inputs", InputJson(reply)}});
 }
 
 // As a requester here would, that was told the profile's constants.
@@ -280,17 +269,20 @@ void AddExplainCommand(CLI::App& app, Ctl& ctl) {
       "  ckvctl explain --corpus docs --chunks 0-3,9 --mq 16 --steps 200 --agents 8 -o json\n\n"
       "TOTAL is the time of all layers x steps. Its terms: probe, the round trips alone; "
       "transfer,\n"
-      "the bytes; compute, the kernels; queue, waiting for others; merge, of partials here;\n"
-      "splice, rows put at their positions here; evict, room made here; prefill, rows made "
-      "anew.\n\n"
+      "the bytes; compute, the kernels; queue, waiting for others; shared, waiting for\n"
+      "processors that holders of one host share; merge, of partials here; splice, rows put at\n"
+      "their positions here; evict, room made here; prefill, rows made anew.\n\n"
       "Chunks with the same holders form a GROUP. The table has a line for each holder of each\n"
-      "group, and a route asks one of them (ASKED). TOKENS is the group's share of all tokens.\n"
-      "T_PROBE is a round trip without payload. ROUND is one layer there and back. TIER is what\n"
-      "the network oracle says of the way there; - if it says nothing.\n\n"
+      "group, and a route asks one of them (ASKED). Those that cost about as much as it take\n"
+      "turns. TOKENS is the group's share of all tokens. T_PROBE is a round trip without payload.\n"
+      "ROUND is one layer there and back. OFF is how far predicted rounds were off lately; - of\n"
+      "fewer than 16. TIER is what the network oracle says of the way there; - if it says "
+      "nothing.\n\n"
       "WEIGHT is how the chosen cost follows an input: at 1 it doubles with it. FLIPS is the\n"
       "nearest value of that input alone that changes the choice.\n\n"
-      "It compares time, from costs that were measured; the table of ckvctl agents run compares\n"
-      "bytes, so the two may favour different ones.");
+      "It predicts the attends alone: an engine computes between them, and waits for wake-ups.\n"
+      "ckvctl agents compare shows what it predicts beside what attends took. The table of ckvctl\n"
+      "agents run compares bytes, so the two may favour different ones.");
   verb->add_option("--corpus", options->corpus, "The corpus")->required()->type_name("NAME");
   verb->add_option("--chunks,--chunk", options->chunks, kChunksHelp)
       ->check(NotEmpty())

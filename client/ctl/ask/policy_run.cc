@@ -1,6 +1,7 @@
 #include "client/ctl/ask/policy_run.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -19,15 +20,17 @@ constexpr uint32_t kReaderTokensPart = 32;
 class PolicyContext {
  public:
   PolicyContext(const PolicyRun& run, Requester& requester, PolicyResult& result)
-      : run_(run), requester_(requester), result_(result) {}
+      : run_(run), requester_(requester), result_(result), agent_(result.answers.size()) {}
 
   absl::Status Open(const std::shared_ptr<const Corpus>& corpus, const PolicyAgent& agent,
                     ContextPolicy policy) {
     std::vector<ChunkUse> uses;
     for (const uint32_t chunk : agent.chunks) uses.push_back({chunk, 0});
     const ContextPart part = {corpus, uses};
+    const Instant begin = run_.clock->Now();
     CKV_ASSIGN_OR_RETURN(context_, requester_.Open({.parts = {&part, 1}, .policy = policy},
-                                                   run_.clock->Now() + run_.attend_timeout));
+                                                   begin + run_.attend_timeout));
+    result_.in_calls += run_.clock->Now() - begin;
     return absl::OkStatus();
   }
 
@@ -40,9 +43,12 @@ class PolicyContext {
     call.q = q;
     call.segments = {&segment, 1};
     call.wire = PartialDtype::kF32;
-    call.deadline = run_.clock->Now() + run_.attend_timeout;
+    const Instant begin = run_.clock->Now();
+    call.deadline = begin + run_.attend_timeout;
     AttendReport report;
     CKV_RETURN_IF_ERROR(requester_.Attend(call, out, &report));
+    result_.in_calls += run_.clock->Now() - begin;
+    Count(q.count, sequence.rows.count);
     result_.routed_bytes += report.bytes_sent + report.bytes_received;
     result_.routed_pairs += report.routed_pairs;
     result_.near_pairs += report.near_pairs;
@@ -50,9 +56,21 @@ class PolicyContext {
   }
 
  private:
+  void Count(uint32_t query_rows, uint64_t own_tokens) {
+    auto& calls = result_.calls;
+    auto known = std::find_if(calls.begin(), calls.end(), [&](const PolicyCalls& of) {
+      return of.agent == agent_ && of.query_rows == query_rows;
+    });
+    if (known == calls.end())
+      known = calls.insert(calls.end(), {.agent = agent_, .query_rows = query_rows});
+    ++known->count;
+    known->own_tokens += own_tokens;
+  }
+
   const PolicyRun& run_;
   Requester& requester_;
   PolicyResult& result_;
+  const size_t agent_;
   Context context_;
 };
 
@@ -84,6 +102,29 @@ absl::StatusOr<std::vector<GreedyChoice>> DecodeWith(const PolicyRun& run, Reque
   sequence.whole = [&](uint32_t layer, const QueryView& q, const SequenceRows& own,
                        const PartialView& out) { return context.Attend(layer, q, own, out); };
   return DecodeAgent(run, agent, std::move(sequence), on_token);
+}
+
+absl::StatusOr<std::unique_ptr<Requester>> NewRequester(const PolicyRun& run) {
+  RequesterOptions options;
+  options.id = "ckvctl";
+  options.clock = run.clock;
+  options.near_bytes = run.near_bytes;
+  return Requester::Create(options, run.directory, run.holders);
+}
+
+// A route beside own rows, which this thread attends while the holders compute; not at once, if all
+// of them share fewer processors.
+double BesideOwn(const DecisionInput& input, double route_us, double own_us) {
+  size_t here = 1;  // this thread, and the holders of this host
+  uint32_t processors = 0;
+  std::optional<uint32_t> group;
+  for (const Candidate& candidate : input.candidates) {
+    if (candidate.seat.host != kThisHost || group == candidate.group) continue;
+    group = candidate.group;
+    processors = std::max(processors, candidate.seat.processors);
+    ++here;
+  }
+  return here > processors && processors > 0 ? route_us + own_us : std::max(route_us, own_us);
 }
 
 // Routes one row to every chunk.
@@ -138,12 +179,7 @@ std::vector<PolicyAgent> MakePolicyAgents(const Corpus& corpus, uint32_t count,
 
 absl::StatusOr<PolicyResult> RunPolicy(const PolicyRun& run, ContextPolicy policy,
                                        const TokenCallback& on_token) {
-  RequesterOptions options;
-  options.id = "ckvctl";
-  options.clock = run.clock;
-  options.near_bytes = run.near_bytes;
-  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<Requester> requester,
-                       Requester::Create(options, run.directory, run.holders));
+  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<Requester> requester, NewRequester(run));
   CKV_ASSIGN_OR_RETURN(
       const std::shared_ptr<const Corpus> corpus,
       requester->Resolve(run.corpus, run.tenant, run.clock->Now() + run.attend_timeout));
@@ -164,6 +200,42 @@ absl::StatusOr<PolicyResult> RunPolicy(const PolicyRun& run, ContextPolicy polic
   result.mapped_bytes = near.mapped_bytes;
   result.near_bytes = near.bytes;
   return result;
+}
+
+absl::StatusOr<PolicyPrediction> PredictPolicies(const PolicyRun& run,
+                                                 std::span<const PolicyCalls> calls) {
+  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<Requester> requester, NewRequester(run));
+  CKV_ASSIGN_OR_RETURN(
+      const std::shared_ptr<const Corpus> corpus,
+      requester->Resolve(run.corpus, run.tenant, run.clock->Now() + run.attend_timeout));
+  ExplainCall question;
+  question.corpus = corpus;
+  question.wire = PartialDtype::kF32;
+  const auto explain = [&](const std::vector<uint32_t>& chunks, uint32_t query_rows) {
+    question.chunks = chunks;
+    question.query_rows = query_rows;
+    question.deadline = run.clock->Now() + run.attend_timeout;
+    return requester->Explain(question);
+  };
+  PolicyPrediction predicted;
+  const double layers = corpus->geometry.layers;
+  for (const PolicyCalls& of : calls) {
+    CKV_ASSIGN_OR_RETURN(const Explanation said,
+                         explain(run.agents[of.agent].chunks, of.query_rows));
+    const auto count = static_cast<double>(of.count);
+    const double own_us =
+        AttendHereTime(said.input.here, of.query_rows, static_cast<double>(of.own_tokens) / count)
+            .Us();
+    const double route_us = said.decision.cost(Primitive::kRoute).total_us / layers;
+    predicted.route_us += count * BesideOwn(said.input, route_us, own_us);
+    predicted.near_us +=
+        count * (said.decision.cost(Primitive::kFetch).compute_us / layers + own_us);
+  }
+  // The query rows do not matter to a pull.
+  CKV_ASSIGN_OR_RETURN(const Explanation whole, explain({}, 1));
+  const CostBreakdown& pull = whole.decision.cost(Primitive::kFetch);
+  predicted.near_us += pull.probe_us + pull.transfer_us;
+  return predicted;
 }
 
 absl::StatusOr<PolicyAnswers> RunPolicyAlone(const PolicyRun& run, const Corpus& corpus,

@@ -56,8 +56,18 @@ struct PolicyRun {
 // The tokens of each agent.
 using PolicyAnswers = std::vector<std::vector<GreedyChoice>>;
 
+// The attends that an agent made with so many query rows.
+struct PolicyCalls {
+  size_t agent = 0;
+  uint32_t query_rows = 0;
+  uint64_t count = 0;
+  uint64_t own_tokens = 0;  // its own rows, summed over all of them
+};
+
 struct PolicyResult {
-  Duration elapsed{0};        // all agents, one after another
+  Duration elapsed{0};   // all agents, one after another
+  Duration in_calls{0};  // the part of it in opens and attends; the engine has the rest
+  std::vector<PolicyCalls> calls;
   uint64_t routed_bytes = 0;  // queries and partials, with the headers of their frames
   uint64_t pulled_bytes = 0;  // rows
   uint64_t mapped_bytes = 0;  // rows of holders on this host, which nobody moved
@@ -75,6 +85,16 @@ struct PolicyResult {
 //   Errors of Requester::Resolve, Open and Attend, which say which agent they met.
 absl::StatusOr<PolicyResult> RunPolicy(const PolicyRun& run, ContextPolicy policy,
                                        const TokenCallback& on_token);
+
+// Times of the opens and attends of some calls, by the cost model. It is the answer of ckvctl
+// explain for each of them, by a requester that has measured the holders just now.
+struct PolicyPrediction {
+  double route_us = 0;  // all is routed
+  double near_us = 0;   // the corpus is pulled once, and all is attended in this process
+};
+//   Errors of Requester::Resolve and Explain.
+absl::StatusOr<PolicyPrediction> PredictPolicies(const PolicyRun& run,
+                                                 std::span<const PolicyCalls> calls);
 
 // The answers of the same agents over the rows of `prefilled`, which is all of `corpus`.
 absl::StatusOr<PolicyAnswers> RunPolicyAlone(const PolicyRun& run, const Corpus& corpus,

@@ -285,11 +285,10 @@ TEST(Fetch, AtTheDeadlineTheHoldersAreNamed) {
 }
 
 TEST(DescribePeers, EachOnceAndTheRestCounted) {
-  BusyPeriod requests;
   std::vector<std::unique_ptr<HolderPeer>> owned;
   std::vector<const HolderPeer*> peers;
   for (size_t i = 0; i < 10; ++i) {
-    owned.push_back(std::make_unique<HolderPeer>(TestFleet::Name(i), &requests));
+    owned.push_back(std::make_unique<HolderPeer>(TestFleet::Name(i)));
     peers.push_back(owned.back().get());
     peers.push_back(owned.back().get());
   }

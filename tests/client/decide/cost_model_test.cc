@@ -190,5 +190,50 @@ TEST(FrameRowsOf, IsWhatACallIsCutInto) {
   EXPECT_EQ(FrameRowsOf(test::TestGeometry(), false, {1, 1, 1}).whole, 1u);
 }
 
+// Three holders on two processors: two turns.
+TEST(HostLoads, HoldersOfAHostTakeTurns) {
+  const HostSeat here = {kThisHost, 1, 2}, there = {2, 4, 8}, unknown = {};
+  HostLoads loads;
+  EXPECT_EQ(loads.LongestUs(), 0);
+  for (int i = 0; i < 2; ++i) loads.Add(here, 100);
+  EXPECT_EQ(loads.Us(here), 100);
+  loads.Add(here, 130);
+  EXPECT_NEAR(loads.Us(here), 2 * 110, 1e-9);
+  loads.Add(there, 500);
+  EXPECT_EQ(loads.Us(there), 500);
+  EXPECT_EQ(loads.LongestUs(), 500);
+  loads.Add(unknown, 1e9);
+  loads.Add({3, 1, 0}, 1e9);
+  loads.Add({uint16_t{kHostCountMax + 1}, 1, 1}, 1e9);
+  EXPECT_EQ(loads.LongestUs(), 500);
+  EXPECT_EQ(loads.Us(unknown), 0);
+}
+
+TEST(HostLoads, AnExchangeIsWorkOnTheRequestersHostOnly) {
+  EXPECT_EQ(BusyUs({kThisHost, 1, 2}, 100, 30), 130);
+  EXPECT_EQ(BusyUs({2, 1, 2}, 100, 30), 100);
+  EXPECT_EQ(BusyUs({2, 4, 2}, 100, 30), 200) << "four threads on two processors";
+  EXPECT_EQ(BusyUs({}, 100, 30), 100);
+}
+
+// A route over holders of one host takes their turns; over hosts of their own, the slowest.
+TEST(HostLoads, ARouteWaitsForProcessors) {
+  DecisionInput input = test::PaperInput("deepseek-v2-lite", 16);
+  input.candidates.resize(3, input.candidates[0]);
+  for (uint32_t i = 0; i < 3; ++i) {
+    input.candidates[i].group = i;
+    input.candidates[i].token_share = 1.0 / 3;
+  }
+  const CostBreakdown apart = Decide(input).cost(Primitive::kRoute);
+  EXPECT_EQ(apart.shared_us, 0);
+  for (Candidate& candidate : input.candidates) candidate.seat = {kThisHost, 1, 2};
+  const CostBreakdown shared = Decide(input).cost(Primitive::kRoute);
+  const double round_us = apart.probe_us + apart.transfer_us + apart.compute_us;
+  EXPECT_NEAR(shared.shared_us, round_us, 1e-6 * round_us);
+  EXPECT_NEAR(shared.total_us, apart.total_us + round_us, 1e-6 * round_us);
+  for (Candidate& candidate : input.candidates) candidate.seat.processors = 4;
+  EXPECT_EQ(Decide(input).cost(Primitive::kRoute).shared_us, 0);
+}
+
 }  // namespace
 }  // namespace ckv

@@ -88,6 +88,39 @@ TEST(LiveFabric, OnlyRequestsThatWereAloneCount) {
   EXPECT_NEAR(live.Get()->bandwidth_bytes_per_s, 10.5e9, 0.2e9);
 }
 
+// A decode's request: 50 KB, neither small nor large.
+TEST(LiveFabric, RequestsOfAnySizeTeach) {
+  LiveFabric probe_off, bandwidth_off;
+  probe_off.Set({2000, 2e9});
+  bandwidth_off.Set({10, 2e7});
+  for (int i = 0; i < 300; ++i) {
+    probe_off.Observe(50'000, 45);
+    bandwidth_off.Observe(50'000, 45);
+  }
+  EXPECT_NEAR(probe_off.Get()->t_probe_us, 20, 0.5);
+  EXPECT_EQ(probe_off.Get()->bandwidth_bytes_per_s, 2e9);
+  EXPECT_EQ(bandwidth_off.Get()->t_probe_us, 10);
+  EXPECT_NEAR(bandwidth_off.Get()->bandwidth_bytes_per_s, 50e3 / 35e-6, 1e7);
+}
+
+// Requests that are faster than a probe say that it was disturbed. Slower ones say nothing of it:
+// ends that sleep between calls are slower.
+TEST(LiveFabric, AProbeUnderLoadIsDoubted) {
+  for (const uint64_t bytes : {uint64_t{100}, uint64_t{50'000}, uint64_t{1} << 20}) {
+    LiveFabric live;
+    live.Set({20, 1e9});
+    const double expected_us = 20 + double(bytes) / 1e9 * 1e6;
+    for (int32_t i = 0; i < 100; ++i) EXPECT_FALSE(live.Observe(bytes, expected_us * 50));
+    live.Set({20, 1e9});
+    for (int32_t i = 1; i < DoubtCount::kCount; ++i)
+      EXPECT_FALSE(live.Observe(bytes, expected_us / 30));
+    EXPECT_TRUE(live.Observe(bytes, expected_us / 30)) << bytes;
+    EXPECT_TRUE(live.doubted());
+    live.Set({20, 1e9});
+    EXPECT_FALSE(live.doubted());
+  }
+}
+
 TEST(LiveFabric, BandwidthStaysWhatALaneCanBe) {
   LiveFabric live;
   live.Set({16, 76e9});
@@ -117,7 +150,6 @@ TEST(LiveFabric, NonsenseIsIgnored) {
   live.Observe(100, 0);
   live.Observe(100, -5);
   live.Observe(100, std::nan(""));
-  live.Observe(64 << 10, 1e6);  // neither small nor large
   EXPECT_EQ(live.Get()->t_probe_us, 16);
   for (int i = 0; i < 1000; ++i) live.Observe(1 << 20, 1e-9);
   EXPECT_TRUE(std::isfinite(live.Get()->bandwidth_bytes_per_s));

@@ -1,8 +1,13 @@
-// Goal: of a chunk's holders the cheapest answers, and another where it fails; the bits of an
-// answer do not tell which it was (I2), and nothing is merged twice (I1).
+// Goal: of a chunk's holders the cheapest answer in turns, and another where one fails; the bits of
+// an answer do not tell which it was (I2), and nothing is merged twice (I1).
 
 #include "client/holders/replica_choice.h"
+
+#include <algorithm>
+#include <array>
+
 #include "client/requester.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/fault_fabric.h"
 #include "tests/support/shifted_clock.h"
@@ -85,11 +90,11 @@ struct ReplicaTest : testing::Test {
 
 TEST_F(ReplicaTest, AnotherAnswersWithTheSameBits) {
   const Answer before = Asked();
-  const uint64_t of_h1 = RequestsOf(1), of_h2 = RequestsOf(2);
-  EXPECT_GT(of_h1, 0u);  // nothing is known of h2, so nothing speaks for it
-  fleet.StopHolder(1);
+  const size_t asked = RequestsOf(1) > 0 ? 1 : 2, other = 3 - asked;
+  const uint64_t of_other = RequestsOf(other);
+  fleet.StopHolder(asked);
   EXPECT_TRUE(Asked().SameBits(before));
-  EXPECT_GT(RequestsOf(2), of_h2);
+  EXPECT_GT(RequestsOf(other), of_other);
   EXPECT_EQ(requester->Stats().failover_count, 1u);
   // The others keep away from it: no second failure.
   EXPECT_TRUE(Asked().SameBits(before));
@@ -304,12 +309,30 @@ struct ReplicaChooserTest : testing::Test {
     group.links = {0, 1, 2};
     group.token_count = 1000;
   }
-  void Set(size_t link, double t_probe_us) { pointers[link]->peer().fabric.Set({t_probe_us, 1e9}); }
+  // All that a route's cost rests on.
+  void Set(size_t link, double t_probe_us) {
+    pointers[link]->peer().fabric.Set({t_probe_us, 1e9});
+    pointers[link]->peer().set_compute(TestGeometry().widths(), {.base_us = 1e-3}, {});
+  }
   uint32_t Chosen(const ReplicaWork& work = {}) {
     chooser.Look(TestGeometry(), work, pointers, peers, LaneShape(), nullptr, now);
     chooser.Choose(group);
     return group.Chosen(work.primitive);
   }
+  // How often each is chosen in so many turns, ranked anew for each or not.
+  std::array<int, 3> Shares(int turns, bool rank) {
+    std::array<int, 3> shares{};
+    for (int i = 0; i < turns; ++i) {
+      if (rank || i == 0) {
+        ++shares[Chosen()];
+        continue;
+      }
+      ReplicaChooser::NextTurn(group, Primitive::kRoute);
+      ++shares[group.Chosen(Primitive::kRoute)];
+    }
+    return shares;
+  }
+  using Counts = std::array<int, 3>;
 
   TestFleet fleet{{}};
   DirectoryView view{&fleet};
@@ -322,27 +345,82 @@ struct ReplicaChooserTest : testing::Test {
   Instant now = Clock::Real()->Now();
 };
 
-TEST_F(ReplicaChooserTest, TheCheapestThatIsKnown) {
-  EXPECT_EQ(Chosen(), 0u);  // of none anything is known
+TEST_F(ReplicaChooserTest, TheCheapestByMoreThanTheModelErrs) {
+  for (size_t i = 0; i < 3; ++i) Set(i, 100);
   Set(2, 50);
-  EXPECT_EQ(Chosen(), 2u);
+  EXPECT_EQ(Shares(30, /*rank=*/true), (Counts{0, 0, 30}));
   Set(1, 20);
-  EXPECT_EQ(Chosen(), 1u);
-  // Not for a difference within the model's error.
-  Set(0, 19.5);
-  EXPECT_EQ(Chosen(), 1u);
-  Set(0, 5);
+  EXPECT_EQ(Shares(30, /*rank=*/false), (Counts{0, 30, 0}));
+  Set(0, 20 / (1 + ReplicaChooser::kEqualMax) - 1);
+  EXPECT_EQ(Shares(30, /*rank=*/true), (Counts{30, 0, 0}));
+}
+
+TEST_F(ReplicaChooserTest, EqualsTakeTurnsByTheirCost) {
+  for (const bool rank : {false, true}) {
+    group.turns = {};
+    for (size_t i = 0; i < 3; ++i) Set(i, 20);
+    EXPECT_EQ(Shares(30, rank), (Counts{10, 10, 10}));
+    // Noise moves shares by as much as it moves costs.
+    Set(1, 24);
+    const Counts shares = Shares(340, rank);
+    EXPECT_NEAR(shares[0], 120, 2);
+    EXPECT_NEAR(shares[1], 100, 2);
+    EXPECT_NEAR(shares[2], 120, 2);
+  }
+  // One that was no equal for long does not catch up.
+  Set(2, 2000);
+  EXPECT_EQ(Shares(300, /*rank=*/true)[2], 0);
+  for (size_t i = 0; i < 3; ++i) Set(i, 20);
+  EXPECT_NEAR(Shares(30, /*rank=*/true)[2], 10, 2);
+}
+
+TEST_F(ReplicaChooserTest, CallersAndGroupsBeginApart) {
+  for (size_t i = 0; i < 3; ++i) Set(i, 20);
+  for (const uint32_t first : {1u, 2u, 0u}) {
+    group = {.links = {0, 1, 2}, .token_count = 1000, .first = first};
+    EXPECT_EQ(Chosen(), first);
+    EXPECT_EQ(Chosen(), (first + 1) % 3);
+  }
+}
+
+// Nobody can say that it costs more, and its turn tells.
+TEST_F(ReplicaChooserTest, WhoIsUnknownTakesTurns) {
+  EXPECT_EQ(Shares(30, /*rank=*/true), (Counts{10, 10, 10})) << "of none anything is known";
+  Set(2, 50);
+  const Counts shares = Shares(30, /*rank=*/true);
+  EXPECT_EQ(*std::min_element(shares.begin(), shares.end()), 10);
+  pointers[0]->peer().fabric.Set({50, 1e9});
+  EXPECT_EQ(Shares(30, /*rank=*/true)[0], 10) << "but nothing of its kernel";
+}
+
+// A holder that was measured under load, and that nobody asks for that, tells nobody.
+TEST_F(ReplicaChooserTest, WhoIsDearAndNotAskedIsMeasuredAnew) {
+  for (size_t i = 0; i < 3; ++i) Set(i, 20);
+  Set(1, 30), Set(2, 200);
+  for (HolderLink* const link : pointers) link->peer().TellQueue(0, now);
   EXPECT_EQ(Chosen(), 0u);
+  EXPECT_TRUE(peers.Doubted().empty());
+  now = now + ReplicaChooser::kSilentMax + std::chrono::milliseconds(1);
+  pointers[0]->peer().TellQueue(0, now);
+  EXPECT_EQ(Chosen(), 0u);
+  EXPECT_THAT(peers.Doubted(), testing::ElementsAre(&pointers[2]->peer()))
+      << "the other is not far from the cheapest";
+  Set(2, 20);
+  EXPECT_TRUE(peers.Doubted().empty());
 }
 
 TEST_F(ReplicaChooserTest, ItsLoadCounts) {
   for (size_t i = 0; i < 3; ++i) Set(i, 20);
-  EXPECT_EQ(Chosen(), 0u);
-  pointers[0]->peer().queue_ns = 1'000'000;
-  EXPECT_EQ(Chosen(), 1u);
+  pointers[0]->peer().TellQueue(1'000'000, now);
+  EXPECT_EQ(Shares(30, /*rank=*/true), (Counts{0, 15, 15}));
+  // A queue of long ago is not there now: nobody who stays away would ever hear of its end.
+  now = now + HolderPeer::kQueueAgeMax + std::chrono::milliseconds(1);
+  EXPECT_NEAR(Shares(30, /*rank=*/true)[0], 10, 1);
 }
 
 TEST_F(ReplicaChooserTest, FetchesAndRoutesChooseApart) {
+  for (size_t i = 0; i < 3; ++i) Set(i, 1e5);
+  Set(0, 1);
   pointers[0]->peer().fabric.Set({1, 1e8});
   pointers[1]->peer().fabric.Set({1000, 1e10});
   EXPECT_EQ(Chosen({.primitive = Primitive::kRoute}), 0u);

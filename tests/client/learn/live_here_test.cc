@@ -23,7 +23,7 @@ TEST(LiveHere, FollowsWhatCallsTake) {
   EXPECT_EQ(live.Factors(widths), LiveFactors());
   live.SetKnown(widths, points);
   live.SetKnown(other, curve);
-  live.SetKnown(widths, curve);  // the first counts
+  live.SetKnown(widths, points);  // the same again
   EXPECT_FALSE(live.Learned(widths));
   for (int i = 0; i < 100; ++i) {
     live.Observe(widths, 16, 100, 48);
@@ -32,6 +32,14 @@ TEST(LiveHere, FollowsWhatCallsTake) {
   EXPECT_TRUE(live.Learned(widths));
   EXPECT_NEAR(live.Factors(widths).compute, 1.5, 1e-9);
   EXPECT_NEAR(live.Factors(other).compute, 0.5, 1e-9);
+  live.SetKnown(widths, points);
+  EXPECT_NEAR(live.Factors(widths).compute, 1.5, 1e-9);
+  RequesterConstants anew = points;
+  anew.attend_per_row_token_us = 0.03;
+  live.SetKnown(widths, anew);
+  EXPECT_EQ(live.Factors(widths), LiveFactors()) << "of another measurement";
+  for (int i = 0; i < 100; ++i) live.Observe(widths, 16, 100, 48);
+  EXPECT_EQ(live.Factors(widths), LiveFactors());
   EXPECT_DOUBLE_EQ(AttendHereTime(WithAttendFactors(points, {1.5, 3}), 16, 100).Us(), 48);
   EXPECT_DOUBLE_EQ(AttendHereTime(WithAttendFactors(curve, {0.5, 3}), 16, 100).Us(), 27);
 }

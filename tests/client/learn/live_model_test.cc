@@ -1,6 +1,5 @@
 // Goal: what replies teach follows a lasting change, shrugs off a single pause, stays within its
-// bounds, and is of the constants that it is applied to. Method: made-up samples; a clock that
-// stands where it is put.
+// bounds, and is of the constants that it is applied to. Method: made-up samples.
 
 #include "client/learn/live_model.h"
 
@@ -13,7 +12,6 @@
 #include "client/learn/live_error.h"
 #include "gtest/gtest.h"
 #include "proto/base/log.h"
-#include "tests/support/shifted_clock.h"
 #include "tests/support/test_corpus.h"
 #include "transport/fabric.h"
 
@@ -104,29 +102,28 @@ struct LiveModelTest : testing::Test {
     profile.lanes = {{"h0", "tcp", {10, 1e9, 5e8}, {5, 0, 1, {{{8, 0.2}}}}}};
     seed = std::make_unique<SeedProfile>(std::make_shared<const Profile>(profile), HostIdentity(),
                                          kTarget);
-    model = std::make_unique<LiveModel>(HolderId{"h0"}, seed.get(), &requests);
+    model = std::make_unique<LiveModel>(HolderId{"h0"}, seed.get());
   }
-  // `us` from post to answer, `compute_us` of it in the kernel.
-  void Observe(const Geometry& of, FabricKind fabric, double compute_us, double us) {
+  // Of a batch that took `compute_us`, `share` of it this frame's.
+  LiveModel::Learned Reply(const Geometry& of, FabricKind fabric, double compute_us,
+                           double share = 1) {
     AnsweredFrame frame = {.geometry = of, .fabric = fabric};
     frame.rows = 8;
     frame.tokens = tokens;
-    frame.bytes = 10'000;
     frame.compute_ns = static_cast<uint32_t>(compute_us * 1e3);
-    frame.posted = clock.Now();
-    frame.whole = true;
-    clock.Advance(Duration(static_cast<int64_t>(us * 1e3)));
-    requests.Begin(1);
-    requests.End(1);
-    model->Observe(frame, FabricConstants{10, 1e9}, /*queue_us=*/0, clock);
+    frame.batch_share = static_cast<uint8_t>(share * 255);
+    return model->Observe(frame);
+  }
+  // `us` from post to answer, `compute_us` of it in the kernel: 10 us of probe and 10 of bytes.
+  void Observe(const Geometry& of, FabricKind fabric, double compute_us, double us) {
+    const double expected_us = Reply(of, fabric, compute_us).expected_us;
+    if (expected_us > 0) model->JudgeRound(20 + expected_us, us);
   }
   void ObserveMany(const Geometry& of, FabricKind fabric, double compute_us, double us) {
     for (int i = 0; i < 200; ++i) Observe(of, fabric, compute_us, us);
   }
 
   const Geometry geometry = test::TestGeometry();
-  ManualClock clock;
-  BusyPeriod requests;
   std::unique_ptr<SeedProfile> seed;
   std::unique_ptr<LiveModel> model;
   const uint64_t tokens = 150;
@@ -178,7 +175,7 @@ TEST_F(LiveModelTest, AFrameAtTheFloorTeachesMemory) {
   Profile profile = *seed->profile();
   profile.lanes[0].compute = {5, 0, 2, {{{8, 0.05}, {256, 2}}}, {0.2, 0}};  // 35 us of both chunks
   const SeedProfile with_floor(std::make_shared<const Profile>(profile), HostIdentity(), kTarget);
-  model = std::make_unique<LiveModel>(HolderId{"h0"}, &with_floor, &requests);
+  model = std::make_unique<LiveModel>(HolderId{"h0"}, &with_floor);
   ObserveMany(geometry, FabricKind::kTcp, 70, 90);
   EXPECT_EQ(model->curve_factors().compute, 1);
   EXPECT_GT(model->curve_factors().memory, 2);
@@ -219,7 +216,7 @@ TEST_F(LiveModelTest, AHolderThatChangedItsKernelTargetHasNoSeed) {
   Profile profile = *seed->profile();
   profile.lanes[0].kernel_target = kTarget;
   const SeedProfile of_target(std::make_shared<const Profile>(profile), HostIdentity(), kTarget);
-  LiveModel holder({"h0"}, &of_target, &requests);
+  LiveModel holder({"h0"}, &of_target);
   EXPECT_NE(holder.SeedOf(geometry, FabricKind::kTcp), nullptr) << "nothing is known yet";
   holder.SetTarget(kTarget);
   EXPECT_NE(holder.SeedOf(geometry, FabricKind::kTcp), nullptr);
@@ -249,21 +246,56 @@ TEST_F(LiveModelTest, EachWidthsHaveTheirOwnPoints) {
   }
 }
 
-TEST_F(LiveModelTest, OnlyFramesThatWereAloneCount) {
-  requests.Begin(1);
-  ObserveMany(geometry, FabricKind::kTcp, 70, 90);
-  requests.End(1);
-  EXPECT_EQ(model->curve_factors().compute, 1);
-  EXPECT_FALSE(model->error().has_value());
-  // A time that saturated is not one.
+// What is computed with a frame adds to its batch. The frame alone takes its share at least, and
+// the whole batch at most.
+TEST_F(LiveModelTest, ABatchThatWasSharedTellsARange) {
+  const auto reply_many = [&](double compute_us, double share) {
+    for (int i = 0; i < 200; ++i) Reply(geometry, FabricKind::kTcp, compute_us, share);
+    return model->curve_factors().compute;
+  };
+  EXPECT_NEAR(reply_many(35 * 8, 1.0 / 8), 1, 1e-9) << "eight times the work";
+  EXPECT_NEAR(reply_many(35, 1.0 / 8), 1, 1e-9) << "eight requesters whose rows are read once";
+  EXPECT_NEAR(reply_many(35 * 0.5, 1.0 / 8), 0.5, 1e-6) << "faster, whoever shares it";
+  EXPECT_GT(reply_many(35 * 16, 1.0 / 4), 3.5) << "slower";
+  EXPECT_NEAR(reply_many(35, 0), 1, 1e-6) << "a share that was not told is all";
+}
+
+// A time that saturated is not one, and nor is none.
+TEST_F(LiveModelTest, NoTimeTeachesNothing) {
   AnsweredFrame frame = {.geometry = geometry, .rows = 8, .tokens = tokens};
-  frame.compute_ns = std::numeric_limits<uint32_t>::max();
-  for (uint32_t i = 0; i < 64; ++i) {
-    requests.Begin(1);
-    requests.End(1);
-    model->Observe(frame, std::nullopt, 0, clock);
+  for (int i = 0; i < 64; ++i) {
+    frame.compute_ns = i % 2 == 0 ? 0 : std::numeric_limits<uint32_t>::max();
+    EXPECT_GT(model->Observe(frame).expected_us, 0);
   }
-  EXPECT_EQ(model->curve_factors().compute, 1);
+  EXPECT_EQ(model->curve_factors(), LiveFactors());
+}
+
+// A base that was measured under load: in a row, and to one side, or it is noise.
+TEST_F(LiveModelTest, RepliesThatDisagreeMakeAMeasurementDoubted) {
+  const RowWidths widths = geometry.widths();
+  const auto reply = [&](double us) { return Reply(geometry, FabricKind::kShm, us).doubted_now; };
+  for (const double off : {1.0 / 300, 1.0 / 100, 0.3, 3.0, 100.0}) {
+    model->SetMeasured(widths, {.base_us = 35 / off});
+    EXPECT_FALSE(model->doubted(widths));
+    for (int32_t i = 1; i < DoubtCount::kCount; ++i) EXPECT_FALSE(reply(35)) << off;
+    EXPECT_TRUE(reply(35)) << off;
+    EXPECT_TRUE(model->doubted(widths));
+    for (int32_t i = 0; i < 3 * DoubtCount::kCount; ++i) EXPECT_FALSE(reply(35)) << "said once";
+    model->SetMeasured(widths, {.base_us = 35});
+    EXPECT_FALSE(model->doubted(widths));
+  }
+  for (int i = 0; i < 200; ++i) EXPECT_FALSE(reply(i % DoubtCount::kCount == 7 ? 35 : 1000));
+  model->SetMeasured(widths, {.base_us = 36});
+  for (int i = 0; i < 200; ++i) EXPECT_FALSE(reply(i % 2 == 0 ? 10 : 90)) << "to both sides";
+  // A profile's curve is not measured by replies' measurer.
+  for (int i = 0; i < 64; ++i)
+    EXPECT_FALSE(Reply(geometry, FabricKind::kTcp, 35 * 100).doubted_now);
+}
+
+// What no measurement mends, factors do: of a curve, and of one that cannot be measured again.
+TEST_F(LiveModelTest, FactorsFollowFarEnough) {
+  for (int i = 0; i < 400; ++i) Reply(geometry, FabricKind::kTcp, 35 / 300.0);
+  EXPECT_NEAR(model->curve_factors().compute, 1 / 300.0, 1e-4);
 }
 
 TEST(SeedProfile, OfAnotherHostIsNeverUsed) {

@@ -88,6 +88,8 @@ TEST_F(BatchTest, RepliesComeInTheOrderOfRequestsErrorsIncluded) {
     if (i == 2) continue;
     EXPECT_EQ(reply.header.queue_depth, 3 + 4 - i);
     EXPECT_EQ(reply.header.epoch, kEpoch.value);
+    // Two attends of as much work, in 255ths and rounded up; a probe is none.
+    EXPECT_EQ(reply.header.batch_share, i == 1 || i == 4 ? 128 : 0);
   }
   EXPECT_EQ(counters_.errors[static_cast<size_t>(absl::StatusCode::kNotFound)].load(), 1u);
   EXPECT_EQ(counters_.query_row_count.load(), 4u);
@@ -130,6 +132,7 @@ TEST_F(BatchTest, ExpiredWorkIsDroppedBeforeTheKernel) {
   RawReply reply = Reply(peer);
   ASSERT_TRUE(reply.status().ok());
   EXPECT_EQ(reply.header.queue_ns, 5'000'000u);
+  EXPECT_EQ(reply.header.batch_share, 255) << "nothing else was computed with it";
 
   Post(peer, attend);
   const ReadyRequest late = Take(peer);

@@ -1,0 +1,62 @@
+// Measures the constants of holders anew once replies disagree with them.
+
+#pragma once
+
+#include <functional>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "client/holders/holder_peer.h"
+#include "proto/base/clock.h"
+
+namespace ckv {
+
+// A thread of its own, off the path of calls. It sleeps until constants are doubted (DoubtCount,
+// client/decide/live_window.h), so an idle requester costs nothing. It measures one holder at a
+// time. Each holder has a pause of its own: a machine that stays loaded makes its constants doubted
+// again and again.
+class Remeasurer {
+ public:
+  // The limit of one measurement. It takes some ms of a holder that answers.
+  static constexpr Duration kTimeout = std::chrono::seconds(1);
+  // No holder is measured twice within its pause. The pause begins with kPauseMin, and doubles with
+  // each measurement, up to kPauseMax. It is kPauseMin again once the constants were not doubted
+  // for kPauseMax.
+  static constexpr Duration kPauseMin = std::chrono::milliseconds(100);
+  static constexpr Duration kPauseMax = std::chrono::seconds(60);
+
+  // Measures what HolderPeer::Doubted lists. Its deadline is kTimeout from now.
+  using Measure = std::function<absl::Status(HolderPeer& peer, Instant deadline)>;
+  // All must outlive it.
+  Remeasurer(Clock* clock, PeerTable* peers, Measure measure);
+  // Waits for a measurement that is under way.
+  ~Remeasurer();
+
+  // Starts the thread, if it does not run. Call it once something has been measured.
+  void Start() ABSL_LOCKS_EXCLUDED(mu_);
+  // Measures the doubted holders whose pause is over. Returns when the next is due; kInstantMax if
+  // none is doubted. The thread calls it; so do tests.
+  Instant Step(Instant now);
+
+ private:
+  struct Pause {
+    Instant until{};
+    Duration next = kPauseMin;
+  };
+
+  void Run();
+  bool stopping() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  Clock& clock_;
+  PeerTable& peers_;
+  const Measure measure_;
+  absl::flat_hash_map<const HolderPeer*, Pause> pauses_;  // one thread's
+  mutable absl::Mutex mu_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace ckv

@@ -1,0 +1,158 @@
+"""Costs that were measured under load, replicas that cost the same, and predictions beside what calls took.
+
+On real processes: a directory, three holders and requesters over tcp, as in the quick start. The load is 12 processes
+that do nothing but compute, ended by their ids after some seconds.
+"""
+
+import json
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tests/e2e"))
+
+BUSY, BUSY_S_MAX = 12, 10.0
+CALLS = 100           # attends after the load, before costs are looked at again
+SHARED_CALLS = 150    # attends of a corpus with two replicas
+TEXT = "/usr/share/common-licenses/GPL-3"
+TOKENS, CHUNK_TOKENS = 3072, 512  # two chunks for each of three holders
+
+
+class LoadedFleet:
+    """The fleet, and ckvctl as a program of it."""
+
+    def __init__(self, folder, build):
+        import ctl_fleet
+
+        self.programs = ctl_fleet.PROGRAMS
+        self.programs.ckvd, self.programs.ckvctl = (build / "bin" / name for name in ("ckvd", "ckvctl"))
+        self.fleet = ctl_fleet.Fleet.__new__(ctl_fleet.Fleet)
+        self.fleet.folder, self.fleet.processes, self.fleet.durable = folder, [], False
+        self.directory = self.fleet.start("directory", "--role=directory")
+        self.metrics = []
+        for i in range(3):
+            self.metrics.append(f"127.0.0.1:{free_port()}")
+            self.fleet.start(f"h{i}", "--role=holder", f"--directory={self.directory}", "--store-capacity=64MiB",
+                             "--fabrics=tcp", f"--metrics-address={self.metrics[i]}")
+
+    def requester(self, name):
+        """Starts one that has measured nothing."""
+        return self.fleet.start(name, "--role=requester", f"--directory={self.directory}", "--fabrics=tcp",
+                                "--requester-near-bytes=64MiB")
+
+    def ctl(self, requester, *arguments):
+        done = subprocess.run([self.programs.ckvctl, "--directory", self.directory, "--requester", requester, *arguments],
+                              stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=300, check=True, text=True)
+        return done.stdout
+
+    def rounds(self, requester, corpus):
+        """Microseconds of a round at each holder, as explain says, and the terms of a route."""
+        said = json.loads(self.ctl(requester, "explain", "--corpus", corpus, "--mq", "16", "--steps", "64", "-o", "json"))
+        return {holder["name"]: holder["route_us"] for holder in said["holders"]}
+
+    def query_rows(self):
+        found = []
+        for address in self.metrics:
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
+                text = reply.read().decode()
+            found.append(float(re.search(r"^ckv_holder_query_rows_total(?:\{[^}]*\})? (\S+)$", text, re.M).group(1)))
+        return found
+
+
+def free_port():
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def busy():
+    """So many loops; they end by themselves if this process is killed."""
+    code = f"import time\nend = time.monotonic() + {BUSY_S_MAX}\nwhile time.monotonic() < end: pass"
+    return [subprocess.Popen([sys.executable, "-c", code]) for _ in range(BUSY)]
+
+
+def end(processes):
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.wait()
+
+
+def apart(one, other):
+    """The largest factor between two requesters' rounds of one holder."""
+    return max(max(one[name] / other[name], other[name] / one[name]) for name in one)
+
+
+def heal(fleet):
+    """A requester that measured its holders under load, beside one that did while it was quiet."""
+    idle = fleet.requester("idle")
+    fleet.rounds(idle, "text")
+    loaded = fleet.requester("loaded")
+    loops = busy()
+    try:
+        time.sleep(1)  # until all of them compute
+        under_load = fleet.rounds(loaded, "text")
+    finally:
+        end(loops)
+    quiet = fleet.rounds(idle, "text")
+    attend = ["attend", "--corpus", "text", "--seed"]
+    for i in range(CALLS):
+        fleet.ctl(loaded, *attend, str(i))
+    after = fleet.rounds(loaded, "text")
+    # Of a shared machine's speeds, the nearest of three looks: each is a moment of its own.
+    looks = [apart(after, fleet.rounds(fleet.requester(f"fresh{i}"), "text")) for i in range(3)]
+    return {"under_load": apart(under_load, quiet), "after": min(looks)}
+
+
+def share(fleet):
+    """How query rows of many attends fall on holders whose chunks have two replicas each."""
+    asker = fleet.requester("asker")
+    fleet.rounds(asker, "copies")
+    before = fleet.query_rows()
+    for i in range(SHARED_CALLS):
+        fleet.ctl(asker, "attend", "--corpus", "copies", "--seed", str(i))
+    rows = [after - was for after, was in zip(fleet.query_rows(), before)]
+    print(f"loaded_costs: query rows of {SHARED_CALLS} attends: {rows}", file=sys.stderr)
+    return {"least_of_mean": min(rows) / statistics.mean(rows)}
+
+
+def predict(fleet):
+    """How far predictions of the same attends are from what they took."""
+    asker = fleet.requester("comparer")
+    said = json.loads(fleet.ctl(asker, "agents", "compare", "--corpus", "text", "--text", TEXT, "--tokens", "128",
+                                "--policy", "route,near", "-o", "json"))
+    off = {}
+    for policy in said["policies"]:
+        ratio = policy["call_seconds"] / policy["predicted_seconds"]
+        print(f"loaded_costs: {policy['policy']}: calls took {policy['call_seconds']:.3f} s, predicted "
+              f"{policy['predicted_seconds']:.3f}", file=sys.stderr)
+        off[policy["policy"]] = 100 * abs(ratio - 1)
+    return off
+
+
+def figures(build):
+    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
+    # Busy loops that run ahead of all other work (bench.sh --realtime) would leave nothing to measure.
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    try:
+        with tempfile.TemporaryDirectory(prefix="ckv-loaded-costs-") as name:
+            fleet = LoadedFleet(pathlib.Path(name), build)
+            try:
+                maker = fleet.requester("maker")
+                for corpus, replicas in (("text", "1"), ("copies", "2")):
+                    fleet.ctl(maker, "corpus", "load", corpus, TEXT, "--text", "--max-tokens", str(TOKENS),
+                              "--chunk-tokens", str(CHUNK_TOKENS), "--replicas", replicas)
+                return {"heal": heal(fleet), "share": share(fleet), "predict": predict(fleet)}
+            finally:
+                fleet.fleet.stop()
+    finally:
+        os.sched_setscheduler(0, policy, priority)

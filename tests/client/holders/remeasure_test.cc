@@ -1,0 +1,254 @@
+// Goal: what was measured under load heals, through calls over several holders and without anybody
+// asking for it; and a holder is measured anew once for a doubt, and ever more rarely.
+// Method: holders whose replies tell the kernel times that a script says; a clock put forward by
+// hand.
+
+#include "client/remeasure.h"
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "client/call/route.h"
+#include "client/decide/doubts.h"
+#include "client/explain.h"
+#include "client/requester.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/fake_holder.h"
+#include "tests/support/shifted_clock.h"
+#include "tests/support/test_fleet.h"
+
+namespace ckv {
+namespace {
+
+using test::TestFleet;
+using test::TestGeometry;
+
+constexpr uint32_t kTokens = 64;
+
+// Three holders of a chunk each. A kernel call takes 20 us, and 20 ns a query row and token; `slow`
+// times as long while a holder is loaded.
+struct LoadedHolders : testing::Test {
+  LoadedHolders() {
+    RequesterOptions options;
+    options.fabrics = {fabric.get()};
+    requester = *Requester::Create(options, &holder, &holder);
+    published = *requester->Resolve("c", "", test::Soon());
+  }
+  void Serve(const RequestHeader& header, ServeLane& lane, const Arrival& arrival) {
+    AttendRequest request;
+    const size_t bytes = RequestHeaderBytes(header.version) + header.body_bytes;
+    CKV_CHECK(DecodeAttendRequest(header, lane.request(arrival.slot).first(bytes), corpus.geometry,
+                                  request)
+                  .ok());
+    double row_tokens = 0;
+    for (const AttendSegment& segment : request.segments) {
+      for (uint32_t i = segment.piece_begin; i < segment.piece_end; ++i) {
+        const PieceEntry& piece = request.pieces[i];
+        row_tokens += segment.row_count * (piece.index_begin == kDense ? kTokens : piece.k);
+      }
+    }
+    const uint32_t chunk = request.pieces.front().handle - 1;
+    if (header.row_count == 64) ++measured[chunk];
+    const double us = (20 + 0.02 * row_tokens) * slow[chunk];
+    holder.AnswerZeros(header, lane, arrival.slot, static_cast<uint32_t>(us * 1e3));
+  }
+  absl::Status Attend() {
+    const std::vector<uint16_t> q(size_t{16} * corpus.geometry.d_qk);
+    test::Answer answer(16, corpus.geometry.d_v);
+    AttendCall call;
+    call.corpus = published;
+    call.q = {q.data(), 16, corpus.geometry.d_qk};
+    call.deadline = test::Soon();
+    return requester->Attend(call, answer.View(), nullptr);
+  }
+  absl::StatusOr<Explanation> Explain() {
+    ExplainCall call;
+    call.corpus = published;
+    call.query_rows = 16;
+    call.deadline = test::Soon();
+    return requester->Explain(call);
+  }
+  // What the cost model says now of each holder's kernel, in microseconds. It asks nobody.
+  std::array<double, 3> KernelTimes() {
+    std::array<double, 3> times{};
+    const auto quotes = requester->Quote({.corpus = published, .query_rows = 16});
+    EXPECT_TRUE(quotes.ok()) << quotes.status();
+    for (size_t i = 0; i < 3; ++i) {
+      times[i] = (*quotes)[i].decision.cost(Primitive::kRoute).compute_us / corpus.geometry.layers;
+    }
+    return times;
+  }
+  static constexpr double kIdleUs = 20 + 0.02 * 16 * kTokens;
+  bool Healed() {
+    for (const double us : KernelTimes()) {
+      if (us < kIdleUs / 1.5 || us > kIdleUs * 1.5) return false;
+    }
+    return true;
+  }
+
+  std::array<std::atomic<double>, 3> slow{1, 1, 1};
+  std::array<std::atomic<int>, 3> measured{};  // attends of 64 rows: three for each measurement
+  test::TestCorpus corpus = test::MakeTestCorpus(TestGeometry(), {kTokens, kTokens, kTokens}, 1);
+  std::unique_ptr<Fabric> fabric = NewLoopbackFabric(Clock::Real());
+  test::FakeHolder holder{
+      fabric.get(),
+      corpus.Publish("c", "", {{TestFleet::Name(0)}, {TestFleet::Name(1)}, {TestFleet::Name(2)}}),
+      [this](const RequestHeader& header, ServeLane& lane, const Arrival& arrival) {
+        Serve(header, lane, arrival);
+      }};
+  std::unique_ptr<Requester> requester;
+  std::shared_ptr<const Corpus> published;
+};
+
+TEST_F(LoadedHolders, ABaseThatWasMeasuredUnderLoadHealsThroughCallsOverAllOfThem) {
+  slow[0] = 100, slow[1] = 0.01, slow[2] = 3;
+  const auto loaded = Explain();
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_GT(KernelTimes()[0], 50 * kIdleUs);
+  for (auto& factor : slow) factor = 1;
+  const Instant until = test::Soon();
+  int calls = 0;
+  for (; calls < 100 || (!Healed() && Clock::Real()->Now() < until); ++calls)
+    ASSERT_TRUE(Attend().ok());
+  EXPECT_THAT(KernelTimes(), testing::Each(testing::DoubleNear(kIdleUs, kIdleUs / 2)))
+      << "after " << calls << " calls";
+  // Each once when it was loaded, and not much more often than once since.
+  for (const auto& count : measured) {
+    EXPECT_GE(count, 3);
+    EXPECT_LE(count, 3 * 4);
+  }
+}
+
+// Nobody waits for the thread: whoever asks for the costs measures what is doubted.
+TEST_F(LoadedHolders, ExplainMeasuresWhatIsDoubted) {
+  slow[1] = 300;
+  ASSERT_TRUE(Explain().ok());
+  slow[1] = 1;
+  for (int i = 0; i < 2 * DoubtCount::kCount; ++i) ASSERT_TRUE(Attend().ok());
+  const auto explained = Explain();
+  ASSERT_TRUE(explained.ok()) << explained.status();
+  EXPECT_TRUE(Healed()) << testing::PrintToString(KernelTimes());
+}
+
+// Rounds over several holders tell how far predictions are off.
+TEST_F(LoadedHolders, RoundsOfACallOverSeveralAreJudged) {
+  ASSERT_TRUE(Explain().ok());
+  for (uint32_t i = 0; i < 2 * LiveError::kSampleCountMin; ++i) ASSERT_TRUE(Attend().ok());
+  for (const HolderView& view : requester->KnownHolders()) {
+    EXPECT_TRUE(view.model_error.has_value()) << view.member.id.name;
+    uint64_t judged = 0;
+    for (const uint64_t count : view.route_ratios.counts) judged += count;
+    EXPECT_GT(judged, 0u);
+  }
+}
+
+TEST_F(LoadedHolders, UnlikeHoldersOfOneTargetAreNamed) {
+  DecisionInput input;
+  input.query_rows = 16;
+  input.geometry = TestGeometry();
+  Candidate one;
+  one.fabric = FabricConstants{10, 1e9};
+  one.compute.base_us = 10;
+  input.candidates = {one, one, one};
+  input.candidates[1].compute.base_us = 45;
+  std::vector<DoubtedHolder> holders = {{"h1", KernelTargetId::kAvx2, 0.1},
+                                        {"h2", KernelTargetId::kAvx2, {}},
+                                        {"h3", KernelTargetId::kUnknown, {}}};
+  EXPECT_THAT(Doubts(input, holders),
+              testing::ElementsAre(testing::StartsWith("h2 takes 4.5 x as long as h1")));
+  input.candidates[1].compute.base_us = 35;
+  EXPECT_TRUE(Doubts(input, holders).empty());
+  input.candidates[1].compute.base_us = 1000;
+  holders[1].target = KernelTargetId::kAvx3;
+  EXPECT_TRUE(Doubts(input, holders).empty()) << "of another target";
+  holders[0].model_error = 0.4;
+  EXPECT_THAT(Doubts(input, holders),
+              testing::ElementsAre(testing::StartsWith("h1: the model is off by 40 %")));
+  holders[0].model_error.reset();
+  // Two threads of holders and the requester's own on two processors.
+  input.candidates[0].seat = input.candidates[2].seat = {kThisHost, 1, 2};
+  EXPECT_THAT(Doubts(input, holders),
+              testing::ElementsAre(testing::StartsWith("h1, h3 and this requester share 2")));
+  input.candidates[0].seat.processors = input.candidates[2].seat.processors = 3;
+  EXPECT_TRUE(Doubts(input, holders).empty());
+}
+
+// A peer with constants that replies disagree with.
+struct RemeasurerTest : testing::Test {
+  void MakeDoubted(HolderPeer& peer) {
+    const Geometry geometry = TestGeometry();
+    peer.set_compute(geometry.widths(), {.base_us = 1000}, {});
+    for (int32_t i = 0; i < DoubtCount::kCount; ++i) {
+      peer.ObserveAttend({.geometry = geometry, .rows = 1, .tokens = 1, .compute_ns = 1000});
+    }
+  }
+
+  ManualClock clock;
+  TestFleet fleet{{}};
+  DirectoryView view{&fleet};
+  PeerTable peers{&view, &fleet};
+};
+
+TEST_F(RemeasurerTest, OnlyTheDoubtedAndEverMoreRarely) {
+  HolderPeer& peer = **peers.Find(TestFleet::Name(0));
+  (void)*peers.Find(TestFleet::Name(1));
+  std::vector<Instant> times;
+  bool answers = false;
+  Remeasurer remeasurer(&clock, &peers, [&](HolderPeer& asked, Instant deadline) -> absl::Status {
+    EXPECT_EQ(&asked, &peer);
+    EXPECT_EQ(deadline, clock.Now() + Remeasurer::kTimeout);
+    times.push_back(clock.Now());
+    if (!answers) return absl::UnavailableError("does not answer");
+    asked.set_compute(TestGeometry().widths(), {.base_us = 1}, {});
+    return absl::OkStatus();
+  });
+  clock.Advance(Remeasurer::kPauseMax);
+  EXPECT_EQ(remeasurer.Step(clock.Now()), kInstantMax) << "nothing is doubted";
+  MakeDoubted(peer);
+  Duration pause = Remeasurer::kPauseMin;
+  for (int i = 0; i < 20; ++i) {
+    const Instant next = remeasurer.Step(clock.Now());
+    EXPECT_EQ(next, clock.Now() + pause);
+    pause = std::min(2 * pause, Remeasurer::kPauseMax);
+    clock.Advance(next - clock.Now() - Duration(1));
+    EXPECT_EQ(remeasurer.Step(clock.Now()), next) << "not before";
+    clock.Advance(Duration(1));
+  }
+  EXPECT_EQ(times.size(), 20u);
+  answers = true;
+  EXPECT_EQ(remeasurer.Step(clock.Now()), kInstantMax);
+  EXPECT_TRUE(peers.Doubted().empty());
+  // Doubted again at once, it waits for its pause.
+  MakeDoubted(peer);
+  const Instant next = remeasurer.Step(clock.Now());
+  EXPECT_EQ(next, clock.Now() + Remeasurer::kPauseMax);
+  clock.Advance(2 * Remeasurer::kPauseMax);
+  EXPECT_EQ(remeasurer.Step(clock.Now()), kInstantMax);
+  // And after a long time without a doubt it does not.
+  clock.Advance(2 * Remeasurer::kPauseMax);
+  answers = false;
+  MakeDoubted(peer);
+  EXPECT_EQ(remeasurer.Step(clock.Now()), clock.Now() + Remeasurer::kPauseMin);
+}
+
+TEST_F(RemeasurerTest, ItsThreadWakesForADoubt) {
+  HolderPeer& peer = **peers.Find(TestFleet::Name(0));
+  std::atomic<int> measured{0};
+  Remeasurer remeasurer(Clock::Real(), &peers, [&](HolderPeer& asked, Instant) {
+    asked.set_compute(TestGeometry().widths(), {.base_us = 1}, {});
+    ++measured;
+    return absl::OkStatus();
+  });
+  remeasurer.Start();
+  remeasurer.Start();
+  MakeDoubted(peer);
+  const Instant until = test::Soon();
+  while (measured == 0 && Clock::Real()->Now() < until) sched_yield();
+  EXPECT_EQ(measured, 1);
+}
+
+}  // namespace
+}  // namespace ckv
