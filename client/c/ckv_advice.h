@@ -33,7 +33,8 @@ typedef struct ckv_advice_call {
 //   DECISION   {"choice": "route", "fetch", "local" or null, "runner_up": one of them or null,
 //               "costs": [{"primitive": ..., "offered": bool, "reason": why not, or "",
 //                          "total_us": x, "terms_us": {"probe": x, "transfer": x, "compute": x,
-//                          "queue": x, "merge": x, "splice": x, "evict": x, "prefill": x}}],
+//                          "queue": x, "shared": x, "merge": x, "splice": x, "evict": x,
+//                          "prefill": x}}],
 //               "route_bytes": to and from one holder, a layer and step,
 //               "fetch_bytes": of one layer}
 //
@@ -52,7 +53,8 @@ ckv_status ckv_quote(ckv_requester* requester, const ckv_advice_call* call, char
 //    "holders": [{"name": ..., "group": n, "token_share": x, "t_probe_us": x or null,
 //                 "bandwidth_bytes_per_s": x or null}],
 //    "inputs": [{"name": ..., "unit": ..., "value": x, "sensitivity": d ln T / d ln x,
-//                "flip": null or {"value": x, "choice": ..., "sentence": ...}}]}
+//                "flip": null or {"value": x, "choice": ..., "sentence": ...}}],
+//    "doubts": [sentences that speak against the prediction]}
 //   UNAVAILABLE          no replica of a chunk answers, or its bandwidth cannot be told.
 //   INVALID_ARGUMENT     as ckv_quote.
 //   RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, NOT_FOUND, FAILED_PRECONDITION  as ckv_attend.
