@@ -73,7 +73,7 @@ MAY_INCLUDE = {
     "client/ctl/corpus": "client/ctl client/ctl/fleet client/engine client/roof client client/grpc client/publish "
                          "client/holders attention attention/query transport store* proto*",
     "client/ctl/ask": "client/ctl* client/cache client/characterize client/decide client/engine "
-                      "client/grpc client/publish client/holders client/roof client attention attention/target transport* store* "
+                      "client/grpc client/publish client/holders client/near client/roof client attention attention/target transport* store* "
                       "proto*",
     "server/session": "client/holders transport store* proto*",
     "server/batch": "server/session attention attention/query transport store* proto*",

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "client/ctl/ask/agents.h"
+#include "client/ctl/ask/compare_report.h"
 #include "client/ctl/ask/policy_run.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
@@ -21,8 +22,6 @@
 namespace ckv::ctl {
 namespace {
 
-// The factor within which auto is to be of the fastest policy.
-constexpr double kAutoFactor = 1.05;
 constexpr uint32_t kRoundsMax = 100;
 
 struct CompareOptions {
@@ -37,39 +36,38 @@ struct CompareOptions {
   uint32_t timeout_ms = 10'000;
 };
 
-// One policy over all rounds.
-struct Compared {
-  std::string policy;
-  std::optional<PolicyResult> fastest = {};
-  std::vector<Duration> rounds = {};
-  size_t different = 0;  // the most agents of a round whose tokens differ
-
-  double seconds() const { return static_cast<double>(fastest->elapsed.count()) / 1e9; }
-  // The mean of all rounds. One that was fastest by luck says nothing of a prediction.
-  double call_seconds() const { return call_s / static_cast<double>(rounds.size()); }
-  double call_s = 0;
-  std::optional<double> predicted_s = {};  // unset if the policy decides
-};
-
-// Every round has each policy once, and begins with another one.
-absl::StatusOr<std::vector<Compared>> RunRounds(const Ctl& ctl, const CompareOptions& options,
-                                                const PolicyRun& run,
-                                                const PolicyAnswers& expected) {
+// Every round has each policy once, and begins with another one. A policy that does not fit has
+// none, and one that fails has no further one: the others keep what they did.
+std::vector<Compared> RunRounds(const Ctl& ctl, const CompareOptions& options, const PolicyRun& run,
+                                const Corpus& corpus, const PolicyAnswers& expected) {
   std::vector<Compared> compared;
   for (const std::string& policy : options.policies) compared.push_back({.policy = policy});
   uint64_t tokens = 0;
   for (const PolicyAgent& agent : run.agents) tokens += agent.token_count;
+  const uint64_t need = NearBytesNeeded(corpus, run.agents);
   const auto progress = ctl.StartProgress(absl::StrFormat("%d agents: decode", run.agents.size()),
                                           "tokens", tokens * compared.size() * options.rounds);
   for (uint32_t round = 0; round < options.rounds; ++round) {
     for (size_t i = 0; i < compared.size(); ++i) {
       Compared& one = compared[(round + i) % compared.size()];
-      auto result = RunPolicy(run, PolicyOf(one.policy), [&] { progress->Advance(1); });
-      if (!result.ok()) return Annotate(result.status(), "policy " + one.policy);
-      one.rounds.push_back(result->elapsed);
-      one.call_s += static_cast<double>(result->in_calls.count()) / 1e9;
-      one.different = std::max(one.different, CountDifferent(result->answers, expected));
-      if (!one.fastest || result->elapsed < one.fastest->elapsed) one.fastest = *std::move(result);
+      uint64_t decoded = 0;
+      if (one.failure.ok()) {
+        auto result = RunPolicy(run, PolicyOf(one.policy), [&] {
+          ++decoded;
+          progress->Advance(1);
+        });
+        if (result.ok()) {
+          one.rounds.push_back(result->elapsed);
+          one.call_s += static_cast<double>(result->in_calls.count()) / 1e9;
+          one.different = std::max(one.different, CountDifferent(result->answers, expected));
+          if (!one.fastest || result->elapsed < one.fastest->elapsed)
+            one.fastest = *std::move(result);
+        } else {
+          one.failure = Annotate(result.status(), "policy " + one.policy);
+          if (one.policy == "near" && need > run.near_bytes) one.need_bytes = need;
+        }
+      }
+      progress->Skip(tokens - decoded);
     }
   }
   return compared;
@@ -78,7 +76,7 @@ absl::StatusOr<std::vector<Compared>> RunRounds(const Ctl& ctl, const CompareOpt
 // Every policy makes the same attends. The decisions of auto are not known before.
 absl::Status Predict(const PolicyRun& run, std::vector<Compared>& compared) {
   CKV_ASSIGN_OR_RETURN(const PolicyPrediction predicted,
-                       PredictPolicies(run, compared.front().fastest->calls));
+                       PredictPolicies(run, FastestOf(compared).fastest->calls));
   for (Compared& one : compared) {
     if (one.policy == "route") one.predicted_s = predicted.route_us / 1e6;
     if (one.policy == "near") one.predicted_s = predicted.near_us / 1e6;
@@ -94,61 +92,10 @@ absl::StatusOr<PolicyAnswers> Expect(const Ctl& ctl, const CompareOptions& optio
   return RunPolicyAlone(run, corpus, *prefilled, [] {});
 }
 
-// Says how auto did; "" if there is nothing to compare it with.
-std::string DescribeAuto(std::span<const Compared> compared, const Compared& fastest) {
-  const auto by_itself = std::find_if(compared.begin(), compared.end(),
-                                      [](const Compared& one) { return one.policy == "auto"; });
-  if (by_itself == compared.end() || compared.size() < 2) return "";
-  if (&*by_itself == &fastest) return "auto: the fastest";
-  const double factor = by_itself->seconds() / fastest.seconds();
-  return absl::StrFormat("auto: took %.3f x the time of the fastest, %s; %s", factor,
-                         fastest.policy,
-                         factor <= kAutoFactor ? "within 5 %" : "more than 5 % above it");
-}
-
 void Report(const Ctl& ctl, const CompareOptions& options, const PolicyRun& run,
             const Corpus& corpus, std::span<const Compared> compared, const std::string& check) {
-  const Compared& fastest = *std::min_element(
-      compared.begin(), compared.end(),
-      [](const Compared& a, const Compared& b) { return a.seconds() < b.seconds(); });
-  Table table({{"POLICY"},
-               {"TIME", true},
-               {"OF FASTEST", true},
-               {"IN CALLS", true},
-               {"PREDICTED", true},
-               {"ROUTED", true},
-               {"PULLED", true},
-               {"MAPPED", true},
-               {"MEMORY", true},
-               {"NEAR", true},
-               {"CHECK"}});
-  Json policies = Json::array();
-  for (const Compared& one : compared) {
-    const PolicyResult& result = *one.fastest;
-    const double factor = one.seconds() / fastest.seconds();
-    table.AddRow({one.policy, absl::StrFormat("%.2f s", one.seconds()),
-                  absl::StrFormat("%.2f x", factor), absl::StrFormat("%.2f s", one.call_seconds()),
-                  one.predicted_s ? absl::StrFormat("%.2f s", *one.predicted_s) : "-",
-                  FormatBytes(result.routed_bytes), FormatBytes(result.pulled_bytes),
-                  FormatBytes(result.mapped_bytes), FormatBytes(result.near_bytes),
-                  absl::StrFormat("%.0f %%", 100 * result.near_share()),
-                  one.different == 0 ? "equal" : "DIFFERS"});
-    Json rounds = Json::array();
-    for (const Duration round : one.rounds) rounds.push_back(double(round.count()) / 1e9);
-    policies.push_back({{"policy", one.policy},
-                        {"seconds", one.seconds()},
-                        {"rounds_s", rounds},
-                        {"of_fastest", factor},
-                        {"call_seconds", one.call_seconds()},
-                        {"predicted_seconds", one.predicted_s ? Json(*one.predicted_s) : Json()},
-                        {"bytes_routed", result.routed_bytes},
-                        {"bytes_pulled", result.pulled_bytes},
-                        {"bytes_mapped", result.mapped_bytes},
-                        {"bytes_memory", result.near_bytes},
-                        {"near_share", result.near_share()},
-                        {"equal", one.different == 0}});
-  }
-  const std::string verdict = DescribeAuto(compared, fastest);
+  const CompareReport report = RenderPolicies(compared, run.near_bytes);
+  const std::optional<AutoVerdict> verdict = AutoVerdict::Of(compared);
   std::string text =
       RenderFields({{"corpus", absl::StrFormat("%s: %s in %s", corpus.name,
                                                FormatCount(corpus.token_count(), "token"),
@@ -156,17 +103,35 @@ void Report(const Ctl& ctl, const CompareOptions& options, const PolicyRun& run,
                     {"agents", absl::StrFormat("%d, one after another", run.agents.size())},
                     {"time", absl::StrFormat("of all agents; the fastest of %s",
                                              FormatCount(options.rounds, "round"))}});
-  text += "\n" + table.Render() + "\n";
-  if (!verdict.empty()) text += verdict + "\n";
-  text += "check: " + check + "\n";
-  ctl.Print(text, {{"corpus", corpus.name},
-                   {"agent_count", run.agents.size()},
-                   {"round_count", options.rounds},
-                   {"policies", policies},
-                   {"fastest", fastest.policy},
-                   {"auto", verdict},
-                   {"equal", check == kAllEqual},
-                   {"check", check}});
+  text += "\n" + report.text + "\ncheck: " + check + "\n";
+  Json json = {{"corpus", corpus.name},
+               {"agent_count", run.agents.size()},
+               {"round_count", options.rounds},
+               {"policies", report.policies},
+               {"fastest", FastestOf(compared).policy},
+               {"auto", ""},
+               {"auto_factor", nullptr},
+               {"noise", nullptr},
+               {"auto_saved", nullptr},
+               {"equal", check == kAllEqual},
+               {"check", check}};
+  if (verdict.has_value()) {
+    text += verdict->Describe() + "\n\n" + verdict->RenderSavings();
+    json["auto"] = verdict->Describe();
+    json["auto_factor"] = verdict->factor();
+    if (verdict->noise().has_value()) json["noise"] = *verdict->noise();
+    json["auto_saved"] = verdict->SavingsToJson();
+  }
+  ctl.Print(text, json);
+}
+
+// OK if tokens are equal and every policy ran that could.
+absl::Status Conclude(std::span<const Compared> compared, const std::string& check) {
+  if (check != kAllEqual) return absl::InternalError(check);
+  for (const Compared& one : compared) {
+    if (!one.failure.ok() && !one.need_bytes.has_value()) return one.failure;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RunCompare(const Ctl& ctl, const CompareOptions& options) {
@@ -197,8 +162,12 @@ absl::Status RunCompare(const Ctl& ctl, const CompareOptions& options) {
   run.attend_timeout = std::chrono::milliseconds(options.timeout_ms);
   run.agents = agents;
   CKV_ASSIGN_OR_RETURN(const PolicyAnswers expected, Expect(ctl, options, run, corpus, tokens));
-  CKV_ASSIGN_OR_RETURN(std::vector<Compared> compared, RunRounds(ctl, options, run, expected));
-  CKV_RETURN_IF_ERROR(Predict(run, compared));
+  std::vector<Compared> compared = RunRounds(ctl, options, run, corpus, expected);
+  // The first one's, if there is nothing else to show.
+  if (std::none_of(compared.begin(), compared.end(), [](auto& one) { return one.finished(); }))
+    return compared.front().failure;
+  // Without it there is no column of predictions, and all that was measured is shown.
+  const absl::Status predicted = Predict(run, compared);
   std::string check = kAllEqual;
   for (const Compared& one : compared) {
     if (one.different == 0) continue;
@@ -206,7 +175,8 @@ absl::Status RunCompare(const Ctl& ctl, const CompareOptions& options) {
                             one.policy, one.different, agents.size());
   }
   Report(ctl, options, run, corpus, compared, check);
-  return check == kAllEqual ? absl::OkStatus() : absl::InternalError(check);
+  CKV_RETURN_IF_ERROR(Conclude(compared, check));
+  return predicted;
 }
 
 }  // namespace
@@ -221,7 +191,9 @@ void AddCompareCommand(CLI::App& agents, Ctl& ctl) {
       "looks at a\nchunk and decodes one token. The others read the whole corpus and decode "
       "a few. They run one\nafter another in this process. Each policy and round has a "
       "requester of its own, so no rows\nare near at its start. MEMORY is what its near "
-      "store has taken at the end, mapped rows\nincluded.\n\n"
+      "store has taken at the end, mapped rows\nincluded. Times that "
+      "differ by no more than the median round is above the fastest are called\nequal. A policy "
+      "whose rows do not fit has a row that says so.\n\n"
       "IN CALLS is the part of the time that opens and attends take, the mean of all rounds; the\n"
       "engine takes the rest. PREDICTED is what ckvctl explain says of them, summed over the same\n"
       "calls.");

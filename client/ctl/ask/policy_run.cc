@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "attention/worker_pool.h"
+#include "client/near/near_store.h"
 #include "client/requester.h"
 #include "proto/base/status.h"
 
@@ -175,6 +176,17 @@ std::vector<PolicyAgent> MakePolicyAgents(const Corpus& corpus, uint32_t count,
     agents.push_back(std::move(agent));
   }
   return agents;
+}
+
+uint64_t NearBytesNeeded(const Corpus& corpus, std::span<const PolicyAgent> agents) {
+  uint64_t most = 0;
+  for (const PolicyAgent& agent : agents) {
+    uint64_t bytes = 0;
+    for (const uint32_t chunk : agent.chunks)
+      bytes += NearStore::BytesOf(corpus.geometry, corpus.chunks[chunk].token_count);
+    most = std::max(most, bytes);
+  }
+  return most;
 }
 
 absl::StatusOr<PolicyResult> RunPolicy(const PolicyRun& run, ContextPolicy policy,

@@ -40,6 +40,10 @@ struct PolicyAgent {
 std::vector<PolicyAgent> MakePolicyAgents(const Corpus& corpus, uint32_t count,
                                           uint32_t token_count);
 
+// Returns the room that policy near needs: the rows of the agent that reads the most. Agents run
+// one after another, and each gives its rows back.
+uint64_t NearBytesNeeded(const Corpus& corpus, std::span<const PolicyAgent> agents);
+
 // The inputs that all runs share. Everything that it points to is borrowed.
 struct PolicyRun {
   const Engine* engine = nullptr;

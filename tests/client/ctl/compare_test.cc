@@ -102,6 +102,7 @@ TEST_F(CompareTest, WithoutAutoNothingIsSaidOfIt) {
   const Json json = MustRun(Compare({"--policy", "near"}));
   EXPECT_EQ(json["fastest"], "near");
   EXPECT_EQ(json["auto"], "");
+  EXPECT_TRUE(json["auto_saved"].is_null());
   EXPECT_EQ(json["policies"].size(), 1u);
 }
 
@@ -121,13 +122,45 @@ TEST_F(CompareTest, WhatIsWrongIsSaid) {
 }
 
 // 320 tokens of the reference engine take 1.4 MiB.
-TEST_F(CompareTest, RowsWithoutRoomNameThePolicy) {
+TEST_F(CompareTest, RowsWithoutRoomAreARowOfTheTable) {
   std::ofstream(text_) << std::string(150, 'a') + std::string(170, 'b');
   MustRun({"corpus", "load", "large", text_, "--text", "--chunk-tokens", "160"});
-  const Outcome refused = Run({"agents", "compare", "--corpus", "large", "--text", text_,
-                               "--tokens", "1", "--near-mib", "1"});
+  const std::vector<std::string> command = {"agents",   "compare", "--corpus",   "large",
+                                            "--text",   text_,     "--tokens",   "1",
+                                            "--rounds", "2",       "--near-mib", "1"};
+  const Json json = MustRun(command);
+  EXPECT_TRUE(json["equal"]) << json;
+  ASSERT_EQ(json["policies"].size(), 3u);
+  EXPECT_EQ(json["policies"][0]["rounds_s"].size(), 2u) << json;
+  const Json& near = json["policies"][1];
+  EXPECT_EQ(near["policy"], "near");
+  EXPECT_EQ(near["room_bytes"], 1u << 20);
+  EXPECT_GT(near["need_bytes"], near["room_bytes"]);
+  EXPECT_EQ(json["policies"][2]["policy"], "auto");
+  EXPECT_EQ(json["policies"][2]["rounds_s"].size(), 2u) << json;
+  EXPECT_THAT(Run(command).out, HasSubstr("near: does not fit: an agent's rows take 1."));
+  // There is nothing else to show.
+  std::vector<std::string> alone = command;
+  alone.insert(alone.end(), {"--policy", "near"});
+  const Outcome refused = Run(alone);
   EXPECT_EQ(refused.code, 6);
   EXPECT_THAT(refused.err, HasSubstr("policy near: agent 2: "));
+}
+
+TEST_F(CompareTest, EndsWithWhatAutoSaved) {
+  const Outcome compared = Run(Compare({}));
+  EXPECT_EQ(compared.code, 0) << compared.err;
+  const size_t check = compared.out.find("\ncheck: "), verdict = compared.out.find("\nauto: ");
+  const size_t saved = compared.out.find("\nWHAT AUTO SAVED ");
+  ASSERT_NE(saved, std::string::npos) << compared.out;
+  EXPECT_LT(check, verdict);
+  EXPECT_LT(verdict, saved);
+  EXPECT_THAT(compared.out.substr(saved),
+              testing::MatchesRegex("\n.*\ntime .*\nbytes moved .*\nmemory .*\n"));
+  const Json json = MustRun(Compare({}));
+  EXPECT_GT(json["auto_factor"], 0.0);
+  EXPECT_GE(json["noise"], 0.0);
+  EXPECT_GT(json["auto_saved"]["seconds"]["worst"], 0.0);
 }
 
 TEST_F(CompareTest, ACorpusOfAnotherModelIsRefused) {
