@@ -14,12 +14,14 @@ import clock_steps  # noqa: E402
 import loaded_costs  # noqa: E402
 import name_moves  # noqa: E402
 import probe  # noqa: E402
+import quickstart  # noqa: E402
 import rolling_restart  # noqa: E402
 
 # name of a script -> its figures(build); bars.py runs each once.
 NAMES, ROLLING = "name_moves", "rolling_restart"
 SCRIPTS = {"clean_root": clean_root.figures, "clock_steps": clock_steps.figures, "loaded_costs": loaded_costs.figures,
-           "probe": probe.figures, NAMES: name_moves.figures, ROLLING: rolling_restart.figures}
+           "probe": probe.figures, "quickstart": quickstart.figures, NAMES: name_moves.figures,
+           ROLLING: rolling_restart.figures}
 
 BARS = [
     Bar("clean root, then the two commands: which of them fail", "clean_root", counter("commands", "bad_exits"), "commands",
@@ -28,6 +30,11 @@ BARS = [
         base=counter("commands", "passed"), base_unit="passed"),
     Bar("the same, skipped tests without a remedy", "clean_root", counter("commands", "unnamed"), "tests", at_most=0,
         base=counter("commands", "skipped"), base_unit="skipped"),
+    # A command that needs no more than its two processors' time takes half of it on idle ones.
+    Bar("quick start from bare, two cores, packages fetched (half its processor time)", "quickstart",
+        counter("quickstart", "wall_s"), "s", at_most=300, base=counter("quickstart", "processor_s")),
+    Bar("the same, its build", "quickstart", counter("quickstart", "build_s"), "s"),
+    Bar("the same, time that no phase tells", "quickstart", counter("quickstart", "untold_s"), "s", at_most=5),
     Bar("clock steps under load: leases lost", "clock_steps", counter("steps", "lost"), "cases", at_most=0,
         base=counter("steps", "steps"), base_unit="steps"),
     Bar("clock steps under load: calls failed", "clock_steps", counter("steps", "failed"), "cases", at_most=0,
