@@ -400,7 +400,6 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, File
 }
 
 Daemon::~Daemon() { Drain(state_->clock->Now()); }
-
 const std::string& Daemon::name() const { return state_->config.name; }
 const std::string& Daemon::address() const { return state_->address; }
 const std::string& Daemon::metrics_address() const { return state_->metrics_address; }
