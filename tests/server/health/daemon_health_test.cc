@@ -140,7 +140,7 @@ TEST(DaemonHealth, ADirectoryTellsOfTheFleetWithoutTheNamesOfTenants) {
                      .d_rope = 64,
                      .softmax_scale = 0.1f};
   ChunkPlacement& chunk = corpus.chunks.emplace_back();
-  chunk.id.bytes[0] = std::byte{1};
+  chunk.id.bytes[0] = 1;
   chunk.token_count = 5;
   chunk.holders = {{"h0"}};
   const auto published = state.Publish(corpus, false, 0);

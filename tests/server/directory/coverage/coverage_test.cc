@@ -17,7 +17,7 @@ namespace {
 
 ChunkId IdOf(uint8_t n) {
   ChunkId id;
-  id.bytes[0] = std::byte{n};
+  id.bytes[0] = n;
   return id;
 }
 
