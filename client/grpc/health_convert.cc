@@ -30,9 +30,9 @@ Duration FromMilliseconds(uint64_t ms) {
   return std::chrono::milliseconds(std::min<uint64_t>(ms, uint64_t{1} << 40));
 }
 
-int64_t ToMilliseconds(Duration span) { return span / std::chrono::milliseconds(1); }
+int64_t CountMilliseconds(Duration span) { return span / std::chrono::milliseconds(1); }
 
-v1::DiskRoom ToProto(const DiskRoom& disk) {
+v1::DiskRoom DiskToProto(const DiskRoom& disk) {
   v1::DiskRoom message;
   message.set_free_bytes(disk.free_bytes);
   message.set_total_bytes(disk.total_bytes);
@@ -40,7 +40,7 @@ v1::DiskRoom ToProto(const DiskRoom& disk) {
   return message;
 }
 
-DiskRoom FromProto(const v1::DiskRoom& message) {
+DiskRoom DiskFromProto(const v1::DiskRoom& message) {
   return {message.free_bytes(), message.total_bytes(), message.read_only()};
 }
 
@@ -62,7 +62,7 @@ v1::MemberHealth ToProto(const MemberHealth& health) {
   message.set_used_bytes(health.used_bytes);
   message.set_capacity_bytes(health.capacity_bytes);
   message.set_is_durable(health.is_durable);
-  *message.mutable_disk() = ToProto(health.disk);
+  *message.mutable_disk() = DiskToProto(health.disk);
   message.set_fault(static_cast<v1::StoreFault>(health.fault));
   message.set_fault_text(health.fault_text.substr(0, kTextBytesMax));
   message.set_unreadable_count(health.unreadable_count);
@@ -84,7 +84,7 @@ MemberHealth FromProto(const v1::MemberHealth& message) {
   health.used_bytes = message.used_bytes();
   health.capacity_bytes = message.capacity_bytes();
   health.is_durable = message.is_durable();
-  health.disk = FromProto(message.disk());
+  health.disk = DiskFromProto(message.disk());
   // A fault that this build does not know is one of the device.
   const auto fault = static_cast<size_t>(message.fault());
   health.fault = fault < kStoreFaultCount ? static_cast<StoreFault>(fault) : StoreFault::kFailing;
@@ -114,11 +114,11 @@ v1::MemberFacts ToProto(const MemberFacts& facts) {
   message.set_has_lease(facts.has_lease);
   message.set_ran_out(facts.ran_out);
   message.set_ended_ago_ms(
-      static_cast<uint64_t>(std::max<int64_t>(0, ToMilliseconds(facts.ended_ago))));
+      static_cast<uint64_t>(std::max<int64_t>(0, CountMilliseconds(facts.ended_ago))));
   message.set_is_silent(facts.silence == Silence::kToProbe);
   message.set_silence_why(facts.silence_why.substr(0, kTextBytesMax));
   if (facts.health) *message.mutable_health() = ToProto(*facts.health);
-  message.set_clock_ahead_ms(ToMilliseconds(facts.clock_ahead));
+  message.set_clock_ahead_ms(CountMilliseconds(facts.clock_ahead));
   message.set_placed_count(facts.placed_count);
   message.set_lacking_count(facts.lacking_count);
   message.set_sole_count(facts.sole_count);
@@ -174,9 +174,9 @@ CorpusFacts FromProto(const v1::CorpusFacts& message) {
 
 void AddFacts(const FleetFacts& facts, v1::DescribeDirectoryReply& reply) {
   if (facts.directory) {
-    *reply.mutable_disk() = ToProto(facts.directory->disk);
-    reply.set_learns_for_ms(
-        static_cast<uint64_t>(std::max<int64_t>(0, ToMilliseconds(facts.directory->learns_for))));
+    *reply.mutable_disk() = DiskToProto(facts.directory->disk);
+    reply.set_learns_for_ms(static_cast<uint64_t>(
+        std::max<int64_t>(0, CountMilliseconds(facts.directory->learns_for))));
   }
   for (const MemberFacts& member : facts.members) *reply.add_members() = ToProto(member);
   for (const CorpusFacts& corpus : facts.corpora) *reply.add_corpora() = ToProto(corpus);
@@ -189,7 +189,7 @@ absl::StatusOr<FleetFacts> FactsFrom(const v1::DescribeDirectoryReply& reply) {
   directory.path = Clean(reply.path());
   directory.refusal = Clean(reply.refusal());
   directory.old_copy = Clean(reply.old_copy());
-  directory.disk = FromProto(reply.disk());
+  directory.disk = DiskFromProto(reply.disk());
   directory.learns_for = FromMilliseconds(reply.learns_for_ms());
   directory.missing_holder_count = reply.missing_holder_count();
   directory.missing_holders = NamesFrom(reply.missing_holders(), CorpusFacts::kNamedMax);
