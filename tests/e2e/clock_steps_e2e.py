@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: a wall clock that is set changes nothing: no lease is lost, no call fails, and every period is kept.
 
 Method: a directory, two holders, a requester and an engine over gRPC, each with a wall clock of its own (tests/support/clock_step.c). While the engine

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Goal: a shortage of descriptors or threads is told by one line, ends nothing for good, and is over once it is over.
 
 Method: real daemons with low limits. Connections without a word fill each port of a holder; after they have gone, a new requester is
@@ -155,7 +155,7 @@ class Limits(unittest.TestCase):
 
     def test_too_few_threads_are_one_line(self):
         if os.geteuid() != 0:
-            self.skipTest("the limit of processes is tried as another user: run as root")
+            self.skipTest("the limit of processes is tried as another user; to run it: be root")
         os.chmod(self.folder, 0o777)
 
         def limit(count):
@@ -166,7 +166,7 @@ class Limits(unittest.TestCase):
         try:
             subprocess.run([PROGRAMS.ckvd, "--version"], preexec_fn=lambda: limit(100), check=True, capture_output=True)
         except (OSError, subprocess.SubprocessError):
-            self.skipTest(f"another user cannot run {PROGRAMS.ckvd}: put the build where all may read it")
+            self.skipTest(f"another user cannot run {PROGRAMS.ckvd}; to run it: put the build where all may read it")
         for count in (2, 4, 8, 12, 16, 20):
             with self.subTest(count=count):
                 code, error = self.start_alone(lambda count=count: limit(count))

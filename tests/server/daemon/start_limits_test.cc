@@ -34,36 +34,31 @@ TEST(StartLimits, AreEnoughHere) {
   EXPECT_TRUE(CheckStartLimits(ConfigOf({"directory", "holder", "requester"})).ok());
 }
 
+// Ends this process as main does, with what is wrong with `limit` of `kind`.
+void CheckUnder(int kind, rlim_t limit, const Config& config) {
+  const rlimit both = {limit, limit};
+  setrlimit(kind, &both);
+  const absl::Status checked = CheckStartLimits(config);
+  const std::string why(checked.message());
+  (void)!write(STDERR_FILENO, why.data(), why.size());
+  _exit(absl::IsResourceExhausted(checked) ? 1 : 2);
+}
+
 // In children, because a limit of a process cannot be taken back.
 TEST(StartLimitsDeathTest, TooFewDescriptorsAreNamed) {
-  EXPECT_EXIT(
-      {
-        const rlimit limit = {16, 16};
-        setrlimit(RLIMIT_NOFILE, &limit);
-        const std::string why(CheckStartLimits(ConfigOf({"holder"})).message());
-        (void)!write(STDERR_FILENO, why.data(), why.size());
-        _exit(1);
-      },
-      testing::ExitedWithCode(1), "may have 16 \\(ulimit -n, LimitNOFILE\\)");
+  EXPECT_EXIT(CheckUnder(RLIMIT_NOFILE, 16, ConfigOf({"holder"})), testing::ExitedWithCode(1),
+              "may have 16 .ulimit -n, LimitNOFILE");
 }
 
 // Each thread needs 8 MiB of addresses for its stack.
 TEST(StartLimitsDeathTest, TooFewThreadsAreNamed) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the sanitizer needs all addresses";
+  GTEST_SKIP() << "a sanitizer needs all addresses; to run it: the release preset";
 #endif
-  EXPECT_EXIT(
-      {
-        Config config = ConfigOf({"holder"});
-        config.compute_threads = 2000;
-        const rlimit limit = {rlim_t{4} << 30, rlim_t{4} << 30};
-        setrlimit(RLIMIT_AS, &limit);
-        const absl::Status checked = CheckStartLimits(config);
-        const std::string why(checked.message());
-        (void)!write(STDERR_FILENO, why.data(), why.size());
-        _exit(absl::IsResourceExhausted(checked) ? 1 : 2);
-      },
-      testing::ExitedWithCode(1), "threads at its start, and could start .* MiB of addresses");
+  Config config = ConfigOf({"holder"});
+  config.compute_threads = 2000;
+  EXPECT_EXIT(CheckUnder(RLIMIT_AS, rlim_t{4} << 30, config), testing::ExitedWithCode(1),
+              "threads at its start, and could start .* MiB of addresses");
 }
 
 TEST(StartLimitsDeathTest, AShortageThatNobodyHandlesIsALine) {

@@ -68,7 +68,7 @@ std::string Probe(const HttpServer& server) {
 
 TEST(HttpServer, AProbeIsAnsweredBesideSilentAndHalfOpenConnections) {
   if (RaiseDescriptorLimit().now < 2 * HttpServer::kConnectionCountMax + 512)
-    GTEST_SKIP() << "the hard limit of descriptors is too low: ulimit -Hn 4096";
+    GTEST_SKIP() << "too few descriptors are allowed; to run it: ulimit -Hn 4096";
   const auto server = StartServer();
   std::vector<UniqueFd> clients;
   for (const char* said :
@@ -94,7 +94,7 @@ TEST(HttpServer, AProbeIsAnsweredBesideThoseThatReadNothing) {
 
 TEST(HttpServer, TheMostSilentConnectionGoesWhenOneTooManyComes) {
   if (RaiseDescriptorLimit().now < 2 * HttpServer::kConnectionCountMax + 512)
-    GTEST_SKIP() << "the hard limit of descriptors is too low: ulimit -Hn 4096";
+    GTEST_SKIP() << "too few descriptors are allowed; to run it: ulimit -Hn 4096";
   const auto server = StartServer();
   std::vector<UniqueFd> clients;
   for (size_t i = 0; i < HttpServer::kConnectionCountMax; ++i)
