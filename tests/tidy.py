@@ -149,6 +149,7 @@ PYTHON_RUN = {
     ".cmake": re.compile(r"(^|[\s(])(/\S*/)?python3(?=[\s)]|$)|find_package\(Python|find_program\([^)]*python"),
     ".py": re.compile(r"[\[(,]\s*[\"'](/usr/bin/|env )?python3[\"']"),
 }
+SKIP_OF_PYTHON = re.compile(r"\.skipTest\((?!skip\.say\()|@unittest\.skip|raise (unittest\.)?SkipTest")
 # A wire struct: what lies in a slot or on a socket.
 WIRE_STRUCT = re.compile(r"^struct (\w*(?:Header|Entry|Hello|Frame)) \{", re.M)
 
@@ -251,6 +252,8 @@ def check_skips(name, text, report):
     for match in re.finditer(r"GTEST_SKIP\(\)[^;]*(?:; to run it: )?[^;]*;", text):
         if "; to run it: " not in match.group(0):
             report(name, text[:match.start()].count("\n") + 1, 'a skip without "; to run it: " and what would')
+    for match in SKIP_OF_PYTHON.finditer(text):
+        report(name, text[:match.start()].count("\n") + 1, "a skip without a remedy; take skip.say of tests/support/skip.py")
 
 
 def check_python(name, text, report):
@@ -363,6 +366,7 @@ def main():
             sources[name] = (root / name).read_text(encoding="utf-8")
         if name.endswith((".sh", ".cmake", ".py", "CMakeLists.txt")) and name not in (PYTHON_CHOICE, *PYTHON_RULE):
             check_python(name, (root / name).read_text(encoding="utf-8"), report)
+            check_skips(name, (root / name).read_text(encoding="utf-8"), report)
     for name, text in sources.items():
         check_file(name, text, report)
     check_tree(sources, report)

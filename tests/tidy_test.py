@@ -136,7 +136,9 @@ class Tidy(unittest.TestCase):
     def test_a_skip_without_a_remedy(self):
         self.refuses("a skip without",
                      tests__store__a_test_cc='#include "store/a.h"\nTEST(A, B) { GTEST_SKIP() << "no"; }\n')
-        run = tidy({**CLEAN, "tests/store/a_test.cc":
+        self.refuses("a skip without", **{"tests/a.py": "self.skipTest('not root')\n"})
+        self.refuses("a skip without", **{"tests/a.py": "    @unittest.skipIf(True, 'not root')\n"})
+        run = tidy({**CLEAN, "tests/a.py": "self.skipTest(skip.say('not root', 'sudo'))\n", "tests/store/a_test.cc":
                     '#include "store/a.h"\nTEST(A, B) { GTEST_SKIP() << "no; to run it: " << "buy one"; }\n'})
         self.assertEqual(run.returncode, 0, run.stdout)
 

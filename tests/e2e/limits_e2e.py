@@ -23,6 +23,8 @@ import unittest
 import urllib.request
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import skip  # noqa: E402
 from ctl_fleet import PROGRAMS, Fleet, Rows
 
 FILES = 64
@@ -155,7 +157,7 @@ class Limits(unittest.TestCase):
 
     def test_too_few_threads_are_one_line(self):
         if os.geteuid() != 0:
-            self.skipTest("the limit of processes is tried as another user; to run it: be root")
+            self.skipTest(skip.say("the limit of processes is tried as another user", "the same as root"))
         os.chmod(self.folder, 0o777)
 
         def limit(count):
@@ -166,7 +168,7 @@ class Limits(unittest.TestCase):
         try:
             subprocess.run([PROGRAMS.ckvd, "--version"], preexec_fn=lambda: limit(100), check=True, capture_output=True)
         except (OSError, subprocess.SubprocessError):
-            self.skipTest(f"another user cannot run {PROGRAMS.ckvd}; to run it: put the build where all may read it")
+            self.skipTest(skip.say(f"another user cannot run {PROGRAMS.ckvd}", "a build where all may read it"))
         for count in (2, 4, 8, 12, 16, 20):
             with self.subTest(count=count):
                 code, error = self.start_alone(lambda count=count: limit(count))
