@@ -32,6 +32,8 @@ struct ReplicaTest : testing::Test {
     for (size_t i = 0; i < 3; ++i) fleet.StartHolder(i);
     fleet.Load("c", corpus, {0, 0, 1, 0, 0});
     fleet.Lease("c", corpus, 2, {0, 1, 2});
+    // So h1 answers for chunk 2 while it can: replicas of one target would take turns.
+    SetTargets(1, KernelTargetId::kAvx3, 2, KernelTargetId::kAvx2);
     Connect();
   }
   void Connect(bool resolve = true) {
@@ -214,7 +216,7 @@ TEST_F(ReplicaTest, OneThatIsSilentIsGivenUpAtHalfTime) {
     if (status.ok()) {
       EXPECT_TRUE(answer.SameBits(before));
       found = report.failed_attempt_count > 0;
-      if (found) EXPECT_GE(report.lost, std::chrono::milliseconds(500));
+      EXPECT_TRUE(!found || report.lost >= std::chrono::milliseconds(500));
     } else {
       EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
     }
@@ -290,7 +292,8 @@ TEST_F(ReplicaTest, AFetchGoesOnWithAnother) {
   };
   std::vector<std::byte> before, after;
   ASSERT_TRUE(rows_of(&before).ok());
-  fleet.StopHolder(1);
+  // A fetch is a turn, so it is the other's now.
+  fleet.StopHolder(RequestsOf(1) > 0 ? 2 : 1);
   ASSERT_TRUE(rows_of(&after).ok());
   EXPECT_EQ(before, after);
   EXPECT_EQ(requester->Stats().failover_count, 1u);
