@@ -12,6 +12,7 @@
 #include "client/ctl/ctl.h"
 #include "client/ctl/fleet.h"
 #include "client/publish/chunk_puts.h"
+#include "client/publish/extension.h"
 #include "proto/corpus.h"
 
 namespace ckv::ctl {
