@@ -39,7 +39,7 @@ def commands(build, root):
     found = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         path = pathlib.Path(entry["directory"], entry["file"]).resolve()
-        if not path.is_relative_to(root) or path.is_relative_to(build) or path.suffix != ".cc":
+        if not path.is_relative_to(root) or path.is_relative_to(build) or path.suffix != ".cc" or not path.is_file():
             continue
         words = shlex.split(entry["command"])
         for flag, count in (("-o", 2), ("-c", 1)):

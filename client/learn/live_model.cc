@@ -111,7 +111,7 @@ LiveModel::Learned LiveModel::Observe(const AnsweredFrame& frame) {
   const double least_us = frame.batch_share == 0 ? most_us : most_us * frame.batch_share / 255;
   const double us = std::clamp(expected_us, least_us, most_us);
   live.Observe(time, us);
-  if (fit != nullptr && fit->doubts.Add(expected_us, us))
+  if (!seeded && fit->doubts.Add(expected_us, us))
     learned.doubted_now = !fit->doubted.exchange(true, std::memory_order_relaxed);
   return learned;
 }

@@ -112,7 +112,7 @@ absl::StatusOr<int32_t> ParseId(const nlohmann::json& id, size_t index, uint32_t
   // A number of more than 64 bits is a fraction to the parser.
   if (!id.is_number_unsigned() || id.get<uint64_t>() > uint64_t{kTokenIdMax}) {
     std::string text = id.is_primitive() ? id.dump() : std::string(id.type_name());
-    if (text.size() > kNumberBytesMax) text = text.substr(0, kNumberBytesMax) + "...";
+    if (text.size() > kNumberBytesMax) text.replace(kNumberBytesMax, text.npos, "...");
     return RefuseTokenId("token_ids", index, text);
   }
   const auto value = id.get<uint64_t>();
