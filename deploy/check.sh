@@ -4,7 +4,7 @@
 #   deploy/check.sh --static    format, tree rules, and thread-safety analysis by clang, clang-tidy and
 #                               cppcheck over everything
 #   deploy/check.sh --changed   the same, but clang-tidy and cppcheck over what the last 30 commits and
-#                               the working tree changed (clang-tidy for 8 minutes): .ci/run does this
+#                               the working tree changed (clang-tidy for 4 minutes): .ci/run does this
 #   deploy/check.sh --quick     only format and tree rules: seconds
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -127,6 +127,11 @@ class StaticChecks(unittest.TestCase):
         self.tree.commit()
         self.expect("arrayIndexOutOfBounds", "--changed", "1", "--only", "cppcheck")
 
+    def test_a_file_that_is_gone_is_no_finding(self):
+        (self.tree.root / "tests/sum_test.cc").unlink()  # the build is not configured anew yet
+        code, said = self.tree.check("--changed", "1", "--only", "cppcheck")
+        self.assertEqual(code, 0, said)
+
     def test_the_limit_is_told(self):
         code, said = self.tree.check("--changed", "9", "--limit-s", "-1", *LINT)
         self.assertEqual(code, 0, said)
