@@ -15,6 +15,7 @@
 #include "proto/base/status.h"
 #include "proto/base/trace_context.h"
 #include "proto/convert.h"
+#include "proto/token_id.h"
 #include "server/edge/attend_request.h"
 #include "server/services/prompt_match.h"
 
