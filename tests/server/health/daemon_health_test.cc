@@ -11,6 +11,7 @@
 
 #include "gtest/gtest.h"
 #include "server/health/member_health.h"
+#include "tests/support/test_corpus.h"
 
 namespace ckv {
 namespace {
@@ -129,20 +130,8 @@ TEST(DaemonHealth, ADirectoryTellsOfTheFleetWithoutTheNamesOfTenants) {
   const auto opened = DurableDirectory::Open(options, {});
   ASSERT_TRUE(opened.ok()) << opened.status();
   DirectoryState& state = (*opened)->state();
-  Corpus corpus;
-  corpus.name = "secret";
-  corpus.tenant = "acme";
-  corpus.geometry = {.model = "m",
-                     .revision = "r",
-                     .layers = 1,
-                     .d_qk = 576,
-                     .d_v = 512,
-                     .d_rope = 64,
-                     .softmax_scale = 0.1f};
-  ChunkPlacement& chunk = corpus.chunks.emplace_back();
-  chunk.id.bytes[0] = 1;
-  chunk.token_count = 5;
-  chunk.holders = {{"h0"}};
+  const Corpus corpus = test::MakeTestCorpus(test::TestGeometry(), {5}, /*seed=*/3)
+                            .Publish("secret", "acme", {{{"h0"}}});
   const auto published = state.Publish(corpus, false, 0);
   ASSERT_TRUE(published.ok()) << published.status();
   HealthParts parts;
