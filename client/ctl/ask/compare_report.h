@@ -24,8 +24,8 @@ struct Compared {
   std::optional<PolicyResult> fastest = {};
   std::vector<Duration> rounds = {};
   size_t different = 0;  // the most agents of a round whose tokens differ
-  double call_s = 0;     // of all rounds, the part in opens and attends
-  // What the cost model says of call_s of a round. Unset if the policy decides.
+  double call_s = 0;     // the part of all rounds in opens and attends
+  // The time of opens and attends of a round, by the cost model. Unset if the policy decides.
   std::optional<double> predicted_s = {};
   // Not OK if a round failed. The policy had no further one, and its row says so.
   absl::Status failure = absl::OkStatus();
