@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/publish/chunk_source.h"
+#include "proto/base/clock.h"
 #include "proto/corpus.h"
 
 namespace ckv {

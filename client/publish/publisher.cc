@@ -186,8 +186,7 @@ absl::Status Publisher::CheckTexts(const ExtendTarget& target, const Corpus& cor
       fresh.begin(), fresh.end(), [&](uint32_t i) { return chunks.chunks()[i].parent.IsZero(); });
   if (!begins_a_text || corpus.chunks.empty()) return absl::OkStatus();
   CKV_ASSIGN_OR_RETURN(const TenantKey key, KeyOf(target.tenant, deadline));
-  const AskForTokens ask =
-      [&](const ChunkPlacement& chunk) -> absl::StatusOr<std::vector<int32_t>> {
+  const AskForTokens ask = [&](const ChunkPlacement& chunk) -> absl::StatusOr<ChunkText> {
     CKV_ASSIGN_OR_RETURN(std::vector<Member> holders, Holders(deadline));
     return AskHolders(std::move(holders), corpus.geometry, target.tenant, &clock_, deadline)(chunk);
   };
