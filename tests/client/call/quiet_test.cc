@@ -44,6 +44,7 @@ TEST(Quiet, TheLibraryNeverWritesToStdout) {
     const absl::Status answered = (*requester)->Attend(call, got.View(), &report);
     EXPECT_TRUE(answered.ok()) << answered;
     fleet.StopHolder(0);
+    call.deadline = test::Shortly();
     EXPECT_FALSE((*requester)->Attend(call, got.View(), &report).ok());
   }
   Logger().set_level(before);
