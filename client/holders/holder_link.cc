@@ -68,10 +68,13 @@ absl::Status HolderLink::OpenSession(Instant deadline) {
   const LaneRequest request = {options_, &geometry_, tenant_, control_.get(), deadline};
   auto opened = OpenChosenLane(request, *peer_);
   if (!opened.ok()) {
-    if (absl::IsUnavailable(opened.status()) || absl::IsDeadlineExceeded(opened.status()))
+    if (absl::IsUnavailable(opened.status()) || absl::IsDeadlineExceeded(opened.status())) {
       peers_->Suspect(*peer_);
+      peer_->NoteReach(options_->clock->Now());
+    }
     return opened.status();
   }
+  peer_->NoteReach(std::nullopt);
   up_ = *std::move(opened);
   up_.lane->BelongTo(owner_);
   generation_ = last_generation.fetch_add(1, std::memory_order_relaxed) + 1;

@@ -45,6 +45,10 @@ HolderView HolderPeer::View() const {
     listed = !gone_;
     view.trials = choice_.trials;
     view.fallback = choice_.fallback;
+    if (unreached_epoch_ == heard_epoch_) {
+      view.unreached_at = unreached_at_;
+      view.unreached_since = unreached_since_;
+    }
   }
   view.member.id = id_;
   view.lane_count = lane_count.load(std::memory_order_relaxed);
@@ -56,6 +60,13 @@ HolderView HolderPeer::View() const {
   view.pull_ratios = pull_ratios.Read();
   view.in_flight = in_flight.Get();
   return view;
+}
+
+void HolderPeer::NoteReach(std::optional<Instant> failed) {
+  absl::MutexLock lock(&mu_);
+  if (!failed || !unreached_at_ || unreached_epoch_ != heard_epoch_) unreached_since_ = failed;
+  unreached_at_ = failed;
+  unreached_epoch_ = heard_epoch_;
 }
 
 bool HolderPeer::gone() const {

@@ -175,6 +175,9 @@ class HolderPeer {
     return now - Instant{queue_told_ns_.load(std::memory_order_relaxed)};
   }
 
+  // Notes that it was not reached, or that a session opened.
+  void NoteReach(std::optional<Instant> failed) ABSL_LOCKS_EXCLUDED(mu_);
+
   // Returns true if it failed a call lately. A replica is then asked instead, if there is one
   // (PeerTable::Avoid).
   bool avoided(Instant now) const { return avoided_until() > now; }
@@ -207,6 +210,9 @@ class HolderPeer {
   std::shared_ptr<HolderControl> control_ ABSL_GUARDED_BY(mu_);
   bool suspect_ ABSL_GUARDED_BY(mu_) = false;  // ask the directory before the next connection
   bool gone_ ABSL_GUARDED_BY(mu_) = false;
+  // As in HolderView, and the life that the tries were made for.
+  std::optional<Instant> unreached_at_ ABSL_GUARDED_BY(mu_), unreached_since_ ABSL_GUARDED_BY(mu_);
+  Epoch unreached_epoch_ ABSL_GUARDED_BY(mu_);
   // The measured constants of some widths: LiveModel::kWidthsMax at most.
   struct Measured {
     RowWidths widths;

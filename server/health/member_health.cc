@@ -60,7 +60,21 @@ MemberHealth HealthOf(const Holder& holder, const std::string& store_path) {
   return health;
 }
 
-MemberHealth HealthOf(const Requester& /*requester*/, Instant /*now*/) { return ProcessHealth(); }
+MemberHealth HealthOf(const Requester& requester, Instant now) {
+  MemberHealth health = ProcessHealth();
+  for (const HolderView& holder : requester.KnownHolders()) {
+    if (!holder.unreached_at || !holder.unreached_since) continue;
+    // A holder that nobody calls is not tried again: a failure of long ago says nothing. Nor does
+    // one that its restart explains.
+    if (now - *holder.unreached_at > kUnreachedFor ||
+        *holder.unreached_at - *holder.unreached_since < kUnreachedMin) {
+      continue;
+    }
+    if (health.unreached.size() == MemberHealth::kUnreachedCountMax) break;
+    health.unreached.push_back(holder.member.id.name);
+  }
+  return health;
+}
 
 MemberFacts SelfFacts(const std::string& name, MemberRole role, const std::string& address,
                       MemberHealth health, bool refuses) {

@@ -15,7 +15,11 @@ MemberHealth ProcessHealth();
 // Takes short locks, and a look at the file system of `store_path`. Call it some times a second at
 // most.
 MemberHealth HealthOf(const Holder& holder, const std::string& store_path);
+// Names the holders that it could not reach for kUnreachedMin or longer, if its last try was within
+// kUnreachedFor.
 MemberHealth HealthOf(const Requester& requester, Instant now);
+inline constexpr Duration kUnreachedMin = std::chrono::seconds(3);
+inline constexpr Duration kUnreachedFor = std::chrono::minutes(1);
 
 // Returns the facts of a process that is not a directory: it tells of itself alone. `holder` may be
 // null.

@@ -69,6 +69,25 @@ TEST_F(HolderPeerTest, ALifeThatTheDirectoryDoesNotTellHasNoTarget) {
 }
 
 // Whether rows that are near have the bits of their holders.
+TEST_F(HolderPeerTest, AHolderIsUnreachedUntilASessionOpensOrItHasAnotherLife) {
+  peers.Learn(MemberOf(0, 5, kOne));
+  HolderPeer& peer = **peers.Find(TestFleet::Name(0));
+  EXPECT_EQ(peer.View().unreached_at, std::nullopt);
+  peer.NoteReach(Instant{10});
+  peer.NoteReach(Instant{20});
+  EXPECT_EQ(peer.View().unreached_at, Instant{20});
+  EXPECT_EQ(peer.View().unreached_since, Instant{10});
+  peer.NoteReach(std::nullopt);
+  EXPECT_EQ(peer.View().unreached_at, std::nullopt);
+  peer.NoteReach(Instant{30});
+  EXPECT_EQ(peer.View().unreached_since, Instant{30});
+  peers.Learn(MemberOf(0, 6, kOne));
+  peers.Hear();
+  EXPECT_EQ(peer.View().unreached_at, std::nullopt);
+  peer.NoteReach(Instant{40});
+  EXPECT_EQ(peer.View().unreached_since, Instant{40}) << "of this life";
+}
+
 TEST_F(HolderPeerTest, HoldersHaveATargetIfAllOfThemSaySo) {
   LiveCosts costs(&peers, nullptr, Clock::Real(), Backend::Cpu(), LaneShape());
   const auto chunks = test::MakeTestCorpus(test::TestGeometry(), {3, 4}, 1);
