@@ -27,7 +27,7 @@ constexpr int kAcceptBatchMax = 64;
 
 absl::StatusOr<std::unique_ptr<ControlAcceptor>> ControlAcceptor::Listen(
     const HostPort& address, grpc::ServerBuilder& builder) {
-  CKV_ASSIGN_OR_RETURN(Listener listener, Listener::Bind(address, /*both_families=*/true));
+  CKV_ASSIGN_OR_RETURN(PortListener listener, PortListener::Bind(address, /*both_families=*/true));
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return ErrnoStatus("eventfd");
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
@@ -65,9 +65,9 @@ void ControlAcceptor::Run() {
 
 void ControlAcceptor::AcceptFrom(const UniqueFd& socket) {
   for (int i = 0; i < kAcceptBatchMax; ++i) {
-    const Listener::Accepted accepted = listener_.Accept(socket);
-    if (accepted.outcome == Listener::Outcome::kNone) return;
-    if (accepted.outcome == Listener::Outcome::kRefused) {
+    const PortListener::Accepted accepted = listener_.Accept(socket);
+    if (accepted.outcome == PortListener::Outcome::kNone) return;
+    if (accepted.outcome == PortListener::Outcome::kRefused) {
       refused_count_.fetch_add(1, std::memory_order_relaxed);
       rlimit limit = {};
       getrlimit(RLIMIT_NOFILE, &limit);

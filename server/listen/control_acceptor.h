@@ -47,13 +47,13 @@ class ControlAcceptor {
 
  private:
   using Door = grpc::experimental::ExternalConnectionAcceptor;
-  ControlAcceptor(Listener listener, UniqueFd wake, std::unique_ptr<Door> door)
+  ControlAcceptor(PortListener listener, UniqueFd wake, std::unique_ptr<Door> door)
       : listener_(std::move(listener)), wake_(std::move(wake)), door_(std::move(door)) {}
 
   void Run();
   void AcceptFrom(const UniqueFd& socket);
 
-  Listener listener_;
+  PortListener listener_;
   const UniqueFd wake_;
   const std::unique_ptr<Door> door_;
   std::atomic<uint64_t> refused_count_ = 0;

@@ -85,12 +85,12 @@ absl::StatusOr<Addresses> Resolve(const std::string& host, uint16_t port) {
 
 uint64_t DescriptorsKept(uint64_t limit) { return std::max<uint64_t>(limit / 8, 16); }
 
-absl::StatusOr<Listener> Listener::Bind(const HostPort& address, bool both_families) {
+absl::StatusOr<PortListener> PortListener::Bind(const HostPort& address, bool both_families) {
   // A socket of :: that is not for IPv6 alone is for both; without IPv6 there is 0.0.0.0.
   const bool all = both_families && address.IsWildcard();
   absl::StatusOr<Addresses> found = Resolve(all ? "::" : address.host, address.port);
   if (!found.ok()) return found.status();
-  Listener listener;
+  PortListener listener;
   listener.reserve_ = OpenReserve();
   std::string why = "no address";
   const auto add = [&](const Addresses& addresses) {
@@ -117,7 +117,7 @@ absl::StatusOr<Listener> Listener::Bind(const HostPort& address, bool both_famil
   return listener;
 }
 
-Listener::Accepted Listener::Accept(const UniqueFd& socket) {
+PortListener::Accepted PortListener::Accept(const UniqueFd& socket) {
   for (int i = 0; i < kTriesMax; ++i) {
     const int fd = accept4(socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {

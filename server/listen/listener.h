@@ -21,13 +21,13 @@ uint64_t DescriptorsKept(uint64_t limit);
 // kept for it. So its peer sees that it is refused, and none waits in the backlog to be found
 // later. The kernel gives the lowest free number, so a connection's number says how many are in
 // use.
-class Listener {
+class PortListener {
  public:
   // Listens on every address of the host that this machine has. Port 0 takes a free one, the same
   // for all. If `both_families`, a wildcard of one family stands for those of both, as in gRPC.
   // The sockets are non-blocking, and what they accept sends without delay.
   //   Unavailable         none can be bound, or one is in use; says why.
-  static absl::StatusOr<Listener> Bind(const HostPort& address, bool both_families);
+  static absl::StatusOr<PortListener> Bind(const HostPort& address, bool both_families);
 
   // The sockets: readable when a connection waits.
   const std::vector<UniqueFd>& sockets() const { return sockets_; }
@@ -49,7 +49,7 @@ class Listener {
   Accepted Accept(const UniqueFd& socket);
 
  private:
-  Listener() = default;
+  PortListener() = default;
 
   std::vector<UniqueFd> sockets_;
   uint16_t port_ = 0;

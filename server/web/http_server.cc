@@ -97,7 +97,7 @@ struct Connection {
 // One thread polls; others answer. A connection is known by a number, which is never used again.
 class HttpServer::Loop {
  public:
-  Loop(Listener listener, UniqueFd wake, Handler handler)
+  Loop(PortListener listener, UniqueFd wake, Handler handler)
       : listener_(std::move(listener)), wake_(std::move(wake)), handler_(std::move(handler)) {
     for (int i = 0; i < kThreadCount; ++i) threads_.emplace_back([this] { Answer(); });
     threads_.emplace_back([this] { Run(); });
@@ -216,11 +216,11 @@ class HttpServer::Loop {
 
   void AcceptFrom(const UniqueFd& socket) {
     for (int i = 0; i < kAcceptBatchMax; ++i) {
-      const Listener::Accepted accepted = listener_.Accept(socket);
-      if (accepted.outcome == Listener::Outcome::kNone) return;
+      const PortListener::Accepted accepted = listener_.Accept(socket);
+      if (accepted.outcome == PortListener::Outcome::kNone) return;
       UniqueFd fd(accepted.fd);
       // The newest may be a probe: it is let in next time, in the place of a silent one.
-      if (accepted.outcome == Listener::Outcome::kRefused) {
+      if (accepted.outcome == PortListener::Outcome::kRefused) {
         DropMostSilent();
         continue;
       }
@@ -307,7 +307,7 @@ class HttpServer::Loop {
   static constexpr int kAcceptBatchMax = 64;
   static constexpr int kLingerReadsMax = 16;
 
-  Listener listener_;
+  PortListener listener_;
   const UniqueFd wake_;
   const Handler handler_;
   const Clock& clock_ = *Clock::Real();
@@ -332,7 +332,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
   };
   auto bound = HostPort::Parse(address);
   if (!bound.ok()) return cannot(std::string(bound.status().message()));
-  auto listener = Listener::Bind(*bound, /*both_families=*/false);
+  auto listener = PortListener::Bind(*bound, /*both_families=*/false);
   if (!listener.ok()) return cannot(std::string(listener.status().message()));
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return ErrnoStatus("eventfd");

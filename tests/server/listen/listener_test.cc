@@ -18,10 +18,10 @@
 namespace ckv {
 namespace {
 
-using Outcome = Listener::Outcome;
+using Outcome = PortListener::Outcome;
 
-Listener ListenOnLoopback() {
-  auto listener = Listener::Bind({"127.0.0.1", 0}, /*both_families=*/false);
+PortListener ListenOnLoopback() {
+  auto listener = PortListener::Bind({"127.0.0.1", 0}, /*both_families=*/false);
   CKV_CHECK(listener.ok());
   return *std::move(listener);
 }
@@ -43,11 +43,11 @@ UniqueFd Connect(uint16_t port, int family = AF_INET) {
   return fd;
 }
 
-Outcome AcceptOne(Listener& listener) {
+Outcome AcceptOne(PortListener& listener) {
   for (const UniqueFd& socket : listener.sockets()) {
     pollfd polled = {socket.get(), POLLIN, 0};
     if (poll(&polled, 1, 0) != 1) continue;
-    const Listener::Accepted accepted = listener.Accept(socket);
+    const PortListener::Accepted accepted = listener.Accept(socket);
     if (accepted.fd >= 0) close(accepted.fd);
     return accepted.outcome;
   }
@@ -82,8 +82,8 @@ bool SeesAnEnd(const UniqueFd& client) {
   return got == 0 || (got < 0 && errno == ECONNRESET);
 }
 
-TEST(Listener, RefusesWhileDescriptorsRunOutAndAcceptsAfterwards) {
-  Listener listener = ListenOnLoopback();
+TEST(PortListener, RefusesWhileDescriptorsRunOutAndAcceptsAfterwards) {
+  PortListener listener = ListenOnLoopback();
   const UniqueFd first = Connect(listener.port()), second = Connect(listener.port()),
                  third = Connect(listener.port());
   ASSERT_TRUE(third.valid());
@@ -104,30 +104,30 @@ TEST(Listener, RefusesWhileDescriptorsRunOutAndAcceptsAfterwards) {
   EXPECT_EQ(AcceptOne(listener), Outcome::kAccepted);
 }
 
-TEST(Listener, APortIsTakenOnceAndGivenUpByClose) {
-  Listener listener = ListenOnLoopback();
+TEST(PortListener, APortIsTakenOnceAndGivenUpByClose) {
+  PortListener listener = ListenOnLoopback();
   const HostPort same = {"127.0.0.1", listener.port()};
-  EXPECT_FALSE(Listener::Bind(same, /*both_families=*/false).ok());
-  EXPECT_FALSE(Listener::Bind({"0.0.0.0", same.port}, /*both_families=*/true).ok());
+  EXPECT_FALSE(PortListener::Bind(same, /*both_families=*/false).ok());
+  EXPECT_FALSE(PortListener::Bind({"0.0.0.0", same.port}, /*both_families=*/true).ok());
   listener.Close();
   EXPECT_FALSE(Connect(same.port).valid());
-  EXPECT_TRUE(Listener::Bind(same, /*both_families=*/false).ok());
+  EXPECT_TRUE(PortListener::Bind(same, /*both_families=*/false).ok());
 }
 
-TEST(Listener, AWildcardStandsForBothFamilies) {
+TEST(PortListener, AWildcardStandsForBothFamilies) {
   for (const char* host : {"0.0.0.0", "::", "*"}) {
-    auto listener = Listener::Bind({host, 0}, /*both_families=*/true);
+    auto listener = PortListener::Bind({host, 0}, /*both_families=*/true);
     ASSERT_TRUE(listener.ok()) << host << listener.status();
     EXPECT_TRUE(Connect(listener->port()).valid()) << host;
-    const bool has_six = Listener::Bind({"::1", 0}, false).ok();
+    const bool has_six = PortListener::Bind({"::1", 0}, false).ok();
     EXPECT_EQ(Connect(listener->port(), AF_INET6).valid(), has_six) << host;
   }
 }
 
-TEST(Listener, SaysWhyItCannot) {
-  const auto elsewhere = Listener::Bind({"192.0.2.1", 0}, /*both_families=*/true);
+TEST(PortListener, SaysWhyItCannot) {
+  const auto elsewhere = PortListener::Bind({"192.0.2.1", 0}, /*both_families=*/true);
   EXPECT_EQ(elsewhere.status().message(), "Cannot assign requested address");
-  EXPECT_FALSE(Listener::Bind({"no such host", 1}, /*both_families=*/true).ok());
+  EXPECT_FALSE(PortListener::Bind({"no such host", 1}, /*both_families=*/true).ok());
 }
 
 TEST(DescriptorsKept, AreAnEighthAndAFewAtLeast) {
