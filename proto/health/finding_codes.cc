@@ -8,7 +8,7 @@ namespace {
 struct CodeEntry {
   FindingCode code;
   std::string_view name;
-  absl::StatusCode status;
+  absl::StatusCode status;  // kOk: it is always a warning
   std::string_view meaning;
 };
 
@@ -46,29 +46,27 @@ constexpr std::array<CodeEntry, kFindingCodeCount> kCodes = {{
      "a holder's disk does not read some chunks"},
     {FindingCode::kWireMismatch, "wire-mismatch", kFailedPrecondition,
      "a requester and a holder speak no common version"},
-    {FindingCode::kRequesterWithoutDirectory, "requester-without-directory", kUnavailable,
+    {FindingCode::kRequesterWithoutDirectory, "requester-without-directory", kOk,
      "a requester does not hear the directory"},
     {FindingCode::kNoRoom, "no-room", kResourceExhausted, "no live holder has room"},
-    {FindingCode::kCorpusCopiesMissing, "corpus-copies-missing", kUnavailable,
+    {FindingCode::kCorpusCopiesMissing, "corpus-copies-missing", kOk,
      "chunks of a corpus have fewer live copies than were placed"},
-    {FindingCode::kMemberLost, "member-lost", kUnavailable, "a member is gone"},
-    {FindingCode::kHolderReturning, "holder-returning", kUnavailable,
+    {FindingCode::kMemberLost, "member-lost", kOk, "a member is gone"},
+    {FindingCode::kHolderReturning, "holder-returning", kOk,
      "holders are not back since the directory's start"},
-    {FindingCode::kDirectoryLearning, "directory-learning", kUnavailable,
+    {FindingCode::kDirectoryLearning, "directory-learning", kOk,
      "the directory has started anew and learns what there is"},
-    {FindingCode::kDirectoryOldCopy, "directory-old-copy", kFailedPrecondition,
+    {FindingCode::kDirectoryOldCopy, "directory-old-copy", kOk,
      "the directory's folder is an old copy"},
-    {FindingCode::kDiskLow, "disk-low", kResourceExhausted, "a disk is almost full"},
-    {FindingCode::kMemoryFull, "memory-full", kResourceExhausted,
+    {FindingCode::kDiskLow, "disk-low", kOk, "a disk is almost full"},
+    {FindingCode::kMemoryFull, "memory-full", kOk,
      "the memory of a holder without a disk is almost full"},
-    {FindingCode::kDescriptorsLow, "descriptors-low", kResourceExhausted,
+    {FindingCode::kDescriptorsLow, "descriptors-low", kOk,
      "a process has almost as many files open as it may"},
-    {FindingCode::kBuildsMixed, "builds-mixed", kFailedPrecondition,
-     "the fleet runs more than one build"},
-    {FindingCode::kClockOff, "clock-off", kFailedPrecondition,
+    {FindingCode::kBuildsMixed, "builds-mixed", kOk, "the fleet runs more than one build"},
+    {FindingCode::kClockOff, "clock-off", kOk,
      "a member's wall clock is not that of the directory"},
-    {FindingCode::kCorporaSkipped, "corpora-skipped", kUnavailable,
-     "corpora were too large to look at"},
+    {FindingCode::kCorporaSkipped, "corpora-skipped", kOk, "corpora were too large to look at"},
 }};
 
 constexpr bool IsInOrder() {

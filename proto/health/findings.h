@@ -71,7 +71,8 @@ struct Finding {
 std::string_view CodeName(FindingCode code);
 // "broken" or "warning".
 std::string_view SeverityName(Severity severity);
-// The status that a command ends with if this is the first thing that is broken.
+// The status that a command ends with if this is the first thing that is broken. OK of a code that
+// is always a warning.
 absl::StatusCode StatusOf(FindingCode code);
 // The meaning of a code in half a line: for help texts.
 std::string_view Meaning(FindingCode code);

@@ -57,8 +57,9 @@ std::string Examples() {
       "first broken finding, and 0 without one. Findings, and the exit code if they are broken:\n";
   for (size_t i = 0; i < kFindingCodeCount; ++i) {
     const auto code = static_cast<FindingCode>(i);
-    absl::StrAppendFormat(&text, "  %-26s %2d  %s\n", CodeName(code),
-                          ExitCodeFor(absl::Status(StatusOf(code), "")), Meaning(code));
+    const int exit_code = ExitCodeFor(absl::Status(StatusOf(code), ""));
+    absl::StrAppendFormat(&text, "  %-27s %s  %s\n", CodeName(code),
+                          exit_code == 0 ? "-" : std::to_string(exit_code), Meaning(code));
   }
   text.pop_back();
   return text;

@@ -212,6 +212,7 @@ TEST(CtlHealth, ListsEveryCodeAndItsExitCode) {
   const std::string help = Told({"health", "--help"}).out;
   EXPECT_THAT(help, AllOf(HasSubstr("  requester-other-fleet       7  "),
                           HasSubstr("  corpus-chunks-missing       4  "),
+                          HasSubstr("  member-lost                 -  "),
                           HasSubstr("  holder-store-full           6  ")));
 }
 
