@@ -11,7 +11,7 @@ namespace ckv {
 namespace {
 
 // The longest wait for the next message, so that a caller that stalls does not keep a thread.
-constexpr Duration kPutProgressMax = std::chrono::seconds(30);
+constexpr Duration kPutStreamProgressMax = std::chrono::seconds(30);
 // The longest stream, whose rows take room from others: 1 GiB at 2 MB/s.
 constexpr Duration kPutStreamMax = std::chrono::minutes(10);
 
@@ -27,7 +27,7 @@ grpc::Status RequesterServiceImpl::Put(grpc::ServerContext* context,
   v1::PutRequest message;
   const Instant end = options_.clock->Now() + kPutStreamMax;
   while (true) {
-    if (!stream->BeginWait(std::min(end, options_.clock->Now() + kPutProgressMax))) break;
+    if (!stream->BeginWait(std::min(end, options_.clock->Now() + kPutStreamProgressMax))) break;
     const bool read = reader->Read(&message);
     stream->EndWait();
     if (!read) break;

@@ -80,18 +80,6 @@ size_t ConnectionsAtOnce() {
       std::clamp<rlim_t>(limit.rlim_cur / 2, 1, HttpServer::kConnectionCountMax));
 }
 
-// A connection goes through these. Bytes after its head are read and dropped: a socket that is
-// closed over unread bytes resets the connection, and with it the answer.
-enum class Phase { kReads, kIsAnswered, kWrites, kLingers };
-
-struct Connection {
-  UniqueFd fd;
-  Phase phase = Phase::kReads;
-  std::string bytes;  // the head's, then the answer's
-  size_t written = 0;
-  Instant opened, heard;  // when it came, when a byte last moved
-};
-
 }  // namespace
 
 // One thread polls; others answer. A connection is known by a number, which is never used again.
@@ -114,6 +102,18 @@ class HttpServer::Loop {
   Loop& operator=(const Loop&) = delete;
 
  private:
+  // A connection goes through these. Bytes after its head are read and dropped: a socket that is
+  // closed over unread bytes resets the connection, and with it the answer.
+  enum class Phase { kReads, kIsAnswered, kWrites, kLingers };
+
+  struct Connection {
+    UniqueFd fd;
+    Phase phase = Phase::kReads;
+    std::string bytes;  // the head's, then the answer's
+    size_t written = 0;
+    Instant opened, heard;  // when it came, when a byte last moved
+  };
+
   struct Job {
     uint64_t number;
     std::string bytes;
