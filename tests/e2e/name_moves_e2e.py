@@ -64,13 +64,13 @@ def free_port():
 def load(fleet, name, seed):
     rows = fleet.folder / f"{name}.safetensors"
     Rows(seed, 16, 0).write(rows)
-    return run_ctl(fleet, "--timeout", "2s", "corpus", "load", name, rows, "--chunk-tokens", 4)
+    return run_ctl(fleet, "corpus", "load", name, rows, "--chunk-tokens", 4)
 
 
 def ask(fleet, name):
     queries = fleet.folder / "q.safetensors"
     write_safetensors(queries, {"q": ("BF16", [2, D_QK], b"\x80\x3f" * (2 * D_QK))})
-    return run_ctl(fleet, "--timeout", "2s", "attend", "--corpus", name, "--layer", 0, "--queries", queries, "--out",
+    return run_ctl(fleet, "attend", "--timeout", "2s", "--corpus", name, "--layer", 0, "--queries", queries, "--out",
                    fleet.folder / "out.safetensors")
 
 
