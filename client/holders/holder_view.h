@@ -45,8 +45,8 @@ struct HolderView {
   // lane broken since the last one came up. A holder that has just died may look connected until
   // its lease runs out or a lane is next used.
   bool connected = false;
-  // When it was not reached: the last try to open a session, and the first of the failed tries since
-  // one succeeded. They are unset if the last try succeeded, or if the directory has told of a later
+  // When it was not reached: the last try to open a session, and the first of the failed tries
+  // since one succeeded. Unset if the last try succeeded, or if the directory has told of a later
   // life since.
   std::optional<Instant> unreached_at, unreached_since;
   FabricKind fabric = FabricKind::kTcp;  // the fabric of the last lane that came up
