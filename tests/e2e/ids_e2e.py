@@ -67,6 +67,13 @@ def ids_of(kind, values):
     return struct.pack(f"<{len(values)}{FORMATS[kind]}", *values)
 
 
+def picture_ids(token):
+    """48 ids: text, the picture's 12 placeholders from 10 on, text. Nothing in them repeats but these."""
+    ids = list(range(1000 * token, 1000 * token + 48))
+    ids[10:22] = [token] * 12
+    return ids
+
+
 def key(begin, tokens, digest):
     return {"begin": begin, "tokens": tokens, "digest": digest.hex()}
 
@@ -278,9 +285,9 @@ class IdsTest(unittest.TestCase):
     # Extra keys.
 
     def load_picture(self, corpus, digest, seed, token=7, tenant="", **options):
-        """Rows of 48 equal ids with a picture in [10, 22), cut into three chunks."""
+        """Rows of picture_ids, cut into three chunks."""
         rows, path = Rows(seed, 48, 0), self.folder / f"{corpus}.safetensors"
-        rows.token_ids = [token] * 48
+        rows.token_ids = picture_ids(token)
         keys = {"extra_keys": json.dumps([key(10, 12, digest)])} if digest else {}
         rows.write(path, **keys)
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
@@ -288,7 +295,7 @@ class IdsTest(unittest.TestCase):
         return self.chunk_ids(corpus, tenant)
 
     def find_picture(self, digest, begin=10, count=12, token=7, tenant=""):
-        write_npy(self.folder / "prompt.npy", "i4", "(48,)", ids_of("i4", [token] * 48))
+        write_npy(self.folder / "prompt.npy", "i4", "(48,)", ids_of("i4", picture_ids(token)))
         if digest is None:
             return self.find(self.folder / "prompt.npy", tenant=tenant)
         (self.folder / "keys.json").write_text(json.dumps([key(begin, count, digest)]))
@@ -311,23 +318,23 @@ class IdsTest(unittest.TestCase):
         if PLUGIN:
             extra = [self.types.ExtraKey(begin=10, token_count=12, digest=b"a" * 32)]
             for hint in ("", "a"):
-                self.assertEqual(self.rpc_find([7] * 48, extra_keys=extra, corpus_hint=hint), a)
-            self.assertEqual(self.rpc_find([7] * 48, extra_keys=extra, corpus_hint="b"), [])
-            self.assertEqual(self.rpc_find([7] * 48), [])
+                self.assertEqual(self.rpc_find(picture_ids(7), extra_keys=extra, corpus_hint=hint), a)
+            self.assertEqual(self.rpc_find(picture_ids(7), extra_keys=extra, corpus_hint="b"), [])
+            self.assertEqual(self.rpc_find(picture_ids(7)), [])
             with self.assertRaisesRegex(Refused, "1025 extra keys, limit 1024"):
-                self.rpc_find([7] * 48, extra_keys=extra * 1025)
+                self.rpc_find(picture_ids(7), extra_keys=extra * 1025)
             with self.assertRaisesRegex(Refused, "twice"):
-                self.rpc_find([7] * 48, extra_keys=extra * 2)
+                self.rpc_find(picture_ids(7), extra_keys=extra * 2)
         if PROGRAMS.library:
-            self.assertEqual(self.python_find([7] * 48, extra_keys=[(10, 12, b"a" * 32)]), a)
-            self.assertEqual(self.python_find([7] * 48, extra_keys=[(10, 12, b"b" * 32)]), b)
-            self.assertEqual(self.python_find([7] * 48), [])
+            self.assertEqual(self.python_find(picture_ids(7), extra_keys=[(10, 12, b"a" * 32)]), a)
+            self.assertEqual(self.python_find(picture_ids(7), extra_keys=[(10, 12, b"b" * 32)]), b)
+            self.assertEqual(self.python_find(picture_ids(7)), [])
             for wrong in ([(10, 12, b"")], [(10, 12, b"x" * 65)], [(48, 1, b"x")], [(10, 0, b"x")], [(1, 2)], ["x"],
                           [(10, 12, "x")], [b"x"] * 1025):
                 with self.assertRaises(Refused, msg=wrong):
-                    self.python_find([7] * 48, extra_keys=wrong)
+                    self.python_find(picture_ids(7), extra_keys=wrong)
         with self.subTest("a line has its keys itself"):
-            line = {"token_ids": [7] * 48, "extra_keys": [key(10, 12, b"b" * 32)]}
+            line = {"token_ids": picture_ids(7), "extra_keys": [key(10, 12, b"b" * 32)]}
             (self.folder / "prompt.jsonl").write_text(json.dumps(line) + "\n")
             self.assertEqual(self.find(self.folder / "prompt.jsonl"), b)
         with self.subTest("exported and loaded again"):
@@ -355,7 +362,7 @@ class IdsTest(unittest.TestCase):
         rows = Rows(11, 48, 0)
         write_npy(self.folder / "rows.npy", "u2", f"({LAYERS}, 48, {D_QK})",
                   b"".join(rows.layer_bytes(layer) for layer in range(LAYERS)))
-        write_npy(self.folder / "ids.npy", "i8", "(48,)", ids_of("i8", [7] * 48))
+        write_npy(self.folder / "ids.npy", "i8", "(48,)", ids_of("i8", picture_ids(7)))
         (self.folder / "keys.json").write_text(json.dumps([key(10, 12, b"a" * 32)]))
         self.ctl("corpus", "load", "array", self.folder / "rows.npy", "--dtype", "bf16", "--geometry",
                  self.folder / "geometry.json", "--token-ids", self.folder / "ids.npy", "--extra-keys",
