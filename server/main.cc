@@ -22,6 +22,8 @@
 #include "server/daemon/heap.h"
 #include "server/daemon/start_limits.h"
 
+CKV_OPEN_STANDARD_DESCRIPTORS_FIRST();
+
 static std::vector<std::string> EnvironmentNames() {
   std::vector<std::string> names;
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -32,7 +34,6 @@ static std::vector<std::string> EnvironmentNames() {
 }
 
 int main(int argc, char** argv) {
-  ckv::OpenStandardDescriptors();
   ckv::EndShortagesWithALine();
   // Until it is handled: a reload that comes while the configuration is read must not end this.
   sigset_t hangup;

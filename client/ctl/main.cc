@@ -9,6 +9,8 @@
 #include "proto/base/trace_context.h"
 #include "proto/host/descriptors.h"
 
+CKV_OPEN_STANDARD_DESCRIPTORS_FIRST();
+
 namespace {
 
 // The columns of the terminal, or what COLUMNS says of that which a pipe ends at.
@@ -25,7 +27,6 @@ size_t RoomOfStdout() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  ckv::OpenStandardDescriptors();
   // All calls of a command are one trace, and errors of servers name it.
   const ckv::ScopedTrace trace(ckv::NewTrace());
   ckv::ctl::Ctl ctl;

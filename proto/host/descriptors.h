@@ -7,8 +7,14 @@
 namespace ckv {
 
 // Opens /dev/null as descriptors 0, 1 and 2 if they are closed. Otherwise the next file or
-// connection becomes one of them, and takes what is written to stderr. Call it first in main.
+// connection becomes one of them, and takes what is written to stderr. It uses system calls alone.
 void OpenStandardDescriptors();
+
+// Write it once in a program's main.cc: OpenStandardDescriptors runs before the libraries begin. A
+// call in main would be too late, because gRPC's library opens an eventfd when it is loaded.
+#define CKV_OPEN_STANDARD_DESCRIPTORS_FIRST()                                        \
+  __attribute__((section(".preinit_array"), used)) static void (*g_first_of_all)() = \
+      ckv::OpenStandardDescriptors
 
 struct DescriptorLimit {
   uint64_t before = 0;  // the soft limit as the process found it
