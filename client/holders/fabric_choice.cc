@@ -107,7 +107,8 @@ absl::StatusOr<OpenedLane> FabricChooser::Run(std::optional<FabricChoice>* made)
     peer_.fabric.Set(taken.constants, SharesMemory(taken.fabric));
     peer_.probed_ns.store(clock_.Now().ns, std::memory_order_relaxed);
   }
-  *made = FabricChoice{0, taken.fabric, opened.epoch, clock_.Now(), trials_, std::move(fallback)};
+  *made = FabricChoice{0,       taken.fabric,        opened.epoch,   clock_.Now(),
+                       trials_, std::move(fallback), holder_fabrics_};
   Log(**made);
   return opened;
 }
@@ -362,15 +363,17 @@ absl::StatusOr<std::optional<OpenedLane>> OpenAsChosen(const LaneRequest& reques
                                                        const FabricChoice& choice) {
   const Instant now = request.options->clock->Now();
   if (!choice.fallback.empty() && now - choice.made >= kFallbackAgeMax) return std::nullopt;
-  auto opened = OpenOnly(request, FabricOf(*request.options, choice.fabric));
-  if (!opened.ok()) {
-    if (absl::IsUnavailable(opened.status())) return std::nullopt;
-    return opened.status();
+  Fabric* const fabric = FabricOf(*request.options, choice.fabric);
+  LaneAttempt attempt = OpenLane(request, {&fabric, 1}, request.deadline);
+  if (!attempt.status.ok()) {
+    if (absl::IsUnavailable(attempt.status)) return std::nullopt;
+    return attempt.status;
   }
-  // Memory is shared within a host, and is as fast in the next life. The probes would take the call
-  // 7 to 10 ms, and 60 to 120 ms if threads wait for processors.
-  if (opened->epoch == choice.epoch || SharesMemory(choice.fabric)) return *std::move(opened);
-  CloseLane(*request.control, *request.options->clock, *opened);
+  // A holder that restarted with the fabrics that it had is the same to speak to. Probes would take
+  // the first call 7 to 10 ms, and half a second if threads wait for processors.
+  const bool same = attempt.holder_fabrics == choice.holder_fabrics && choice.fallback.empty();
+  if (same || attempt.opened.epoch == choice.epoch) return std::move(attempt.opened);
+  CloseLane(*request.control, *request.options->clock, attempt.opened);
   return std::nullopt;
 }
 

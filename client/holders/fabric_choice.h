@@ -36,7 +36,7 @@ inline constexpr Duration kFallbackAgeMax = std::chrono::seconds(60);
 // time, a probe takes at most half of the fabric's share. The best lane is kept.
 //
 // Later contexts take that fabric at once, until one of its lanes does not come up, or the holder
-// restarts and it is not shm. If there is only one fabric, or one is forced, nothing is probed.
+// restarts with other fabrics. If there is only one fabric, or one is forced, nothing is probed.
 //   Unavailable         No fabric reaches the holder; says why for each.
 //                       The forced one does not, though the holder may have it.
 //                       It would be tcp instead of verbs, and rdma_fallback refuses that.

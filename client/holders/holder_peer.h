@@ -61,7 +61,8 @@ struct FabricChoice {
   Epoch epoch;  // the holder's epoch when it was probed
   Instant made;
   std::vector<FabricTrial> trials;
-  std::string fallback;  // as in HolderView
+  std::string fallback;                    // as in HolderView
+  std::vector<FabricKind> holder_fabrics;  // all that the holder told
 };
 
 // One holder. Thread-safe. It lives as long as its table.

@@ -126,12 +126,20 @@ TEST_F(FabricChoiceTest, LaterLanesTakeItWithoutProbing) {
   EXPECT_EQ(verbs.connect_count(), 2);
 }
 
-TEST_F(FabricChoiceTest, ChosenAnewForAnotherLifeOfTheHolder) {
+// The first call to a holder that restarted pays for no probes, unless it has other fabrics now.
+TEST_F(FabricChoiceTest, ChosenAnewForALifeWithOtherFabrics) {
   EXPECT_EQ(Opened(), FabricKind::kVerbs);
   tables.clear();
   fleet.StopHolder(0);
   fleet.StartHolder(0);
   verbs.set_cost(seconds(500), 1e3);
+  const int sessions = fleet.session_calls();
+  EXPECT_EQ(Opened(), FabricKind::kVerbs);
+  EXPECT_EQ(fleet.session_calls(), sessions + 1);
+  tables.clear();
+  fleet.StopHolder(0);
+  fleet.StartHolder(0);
+  fleet.set_tells_fabrics(false);
   EXPECT_EQ(Opened(), FabricKind::kShm);
   EXPECT_EQ(View().fabric, FabricKind::kShm);
 }
