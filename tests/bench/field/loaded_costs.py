@@ -31,7 +31,7 @@ class LoadedFleet:
     def __init__(self, folder, build):
         import ctl_fleet
 
-        self.programs = ctl_fleet.PROGRAMS
+        self.programs, self.write = ctl_fleet.PROGRAMS, ctl_fleet.write_safetensors
         self.programs.ckvd, self.programs.ckvctl = (build / "bin" / name for name in ("ckvd", "ckvctl"))
         self.fleet = ctl_fleet.Fleet.__new__(ctl_fleet.Fleet)
         self.fleet.folder, self.fleet.processes, self.fleet.durable = folder, [], False
@@ -56,6 +56,15 @@ class LoadedFleet:
         """Microseconds of a round at each holder, as explain says, and the terms of a route."""
         said = json.loads(self.ctl(requester, "explain", "--corpus", corpus, "--mq", "16", "--steps", "64", "-o", "json"))
         return {holder["name"]: holder["route_us"] for holder in said["holders"]}
+
+    def attend(self, requester, corpus):
+        """One attend of a token's 16 query rows over the whole corpus."""
+        queries = self.fleet.folder / "queries.safetensors"
+        if not queries.exists():
+            width = json.loads(self.ctl(requester, "corpus", "show", corpus, "-o", "json"))["d_qk"]
+            self.write(queries, {"q": ("BF16", [16, width], bytes(2 * 16 * width))})
+        self.ctl(requester, "attend", "--corpus", corpus, "--layer", "0", "--queries", queries, "--out",
+                 self.fleet.folder / "out.safetensors")
 
     def query_rows(self):
         found = []
@@ -104,9 +113,8 @@ def heal(fleet):
     finally:
         end(loops)
     quiet = fleet.rounds(idle, "text")
-    attend = ["attend", "--corpus", "text", "--seed"]
-    for i in range(CALLS):
-        fleet.ctl(loaded, *attend, str(i))
+    for _ in range(CALLS):
+        fleet.attend(loaded, "text")
     after = fleet.rounds(loaded, "text")
     # Of a shared machine's speeds, the nearest of three looks: each is a moment of its own.
     looks = [apart(after, fleet.rounds(fleet.requester(f"fresh{i}"), "text")) for i in range(3)]
@@ -118,8 +126,8 @@ def share(fleet):
     asker = fleet.requester("asker")
     fleet.rounds(asker, "copies")
     before = fleet.query_rows()
-    for i in range(SHARED_CALLS):
-        fleet.ctl(asker, "attend", "--corpus", "copies", "--seed", str(i))
+    for _ in range(SHARED_CALLS):
+        fleet.attend(asker, "copies")
     rows = [after - was for after, was in zip(fleet.query_rows(), before)]
     print(f"loaded_costs: query rows of {SHARED_CALLS} attends: {rows}", file=sys.stderr)
     return {"least_of_mean": min(rows) / statistics.mean(rows)}
