@@ -58,7 +58,6 @@ std::vector<Compared> RunRounds(const Ctl& ctl, const CompareOptions& options, c
         });
         if (result.ok()) {
           one.rounds.push_back(result->elapsed);
-          one.call_s += static_cast<double>(result->in_calls.count()) / 1e9;
           one.different = std::max(one.different, CountDifferent(result->answers, expected));
           if (!one.fastest || result->elapsed < one.fastest->elapsed)
             one.fastest = *std::move(result);
@@ -194,7 +193,7 @@ void AddCompareCommand(CLI::App& agents, Ctl& ctl) {
       "store has taken at the end, mapped rows\nincluded. Times that "
       "differ by no more than the median round is above the fastest are called\nequal. A policy "
       "whose rows do not fit has a row that says so.\n\n"
-      "IN CALLS is the part of the time that opens and attends take, the mean of all rounds; the\n"
+      "IN CALLS is the part of that time that opens and attends take; the\n"
       "engine takes the rest. PREDICTED is what ckvctl explain says of them, summed over the same\n"
       "calls.");
   verb->add_option("--corpus", options->corpus, "A corpus made by corpus load --text")

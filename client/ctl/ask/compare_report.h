@@ -24,7 +24,6 @@ struct Compared {
   std::optional<PolicyResult> fastest = {};
   std::vector<Duration> rounds = {};
   size_t different = 0;  // the most agents of a round whose tokens differ
-  double call_s = 0;     // the part of all rounds in opens and attends
   // The time of opens and attends of a round, by the cost model. Unset if the policy decides.
   std::optional<double> predicted_s = {};
   // Not OK if a round failed. The policy had no further one, and its row says so.
@@ -34,8 +33,8 @@ struct Compared {
 
   bool finished() const { return fastest.has_value() && failure.ok(); }
   double seconds() const { return static_cast<double>(fastest->elapsed.count()) / 1e9; }
-  // The mean of all rounds. One that was fastest by luck says nothing of a prediction.
-  double call_seconds() const { return call_s / static_cast<double>(rounds.size()); }
+  // The part of the fastest round in opens and attends. Constants are of quiet moments, too.
+  double call_seconds() const { return static_cast<double>(fastest->in_calls.count()) / 1e9; }
   // How far the median round took longer than the fastest. Unset with one round, which tells
   // nothing of it.
   std::optional<double> noise_s() const;
