@@ -62,6 +62,17 @@ bool IsFull(const DiskRoom& disk, uint64_t least) {
   return disk.total_bytes > 0 && !disk.read_only && disk.free_bytes < least;
 }
 
+bool UsesMoreThan(double share, const MemberHealth& health) {
+  return !health.is_durable && health.capacity_bytes > 0 &&
+         static_cast<double>(health.used_bytes) >
+             share * static_cast<double>(health.capacity_bytes);
+}
+
+bool HasNoRoom(const MemberHealth& health) {
+  return health.fault == StoreFault::kFull || IsFull(health.disk, kStoreFullBytes) ||
+         UsesMoreThan(kNoRoomShare, health);
+}
+
 bool IsLow(const DiskRoom& disk) {
   return disk.total_bytes > 0 && disk.free_bytes < kDiskLowBytes &&
          static_cast<double>(disk.free_bytes) <
@@ -137,7 +148,7 @@ void Judge::JudgeDirectory(const DirectoryFacts& directory) {
         "mount it for writing: mount -o remount,rw");
   } else if (IsFull(directory.disk, kDirectoryFullBytes)) {
     Add(FindingCode::kDirectoryDiskFull, kBroken, subject,
-        "cannot change a corpus: the disk of " + directory.path + " is full",
+        "has no room for changes of corpora: the disk of " + directory.path + " is full",
         "make room: df " + directory.path);
   } else if (IsLow(directory.disk)) {
     Add(FindingCode::kDiskLow, kWarning, subject,
@@ -262,9 +273,7 @@ void Judge::JudgeStore(const MemberFacts& holder, const MemberHealth& health) {
         absl::StrFormat("has %s left on its disk", Mebibytes(health.disk.free_bytes)),
         "make room, or add a holder and ckvctl corpus partition");
   }
-  if (!health.is_durable && health.capacity_bytes > 0 &&
-      static_cast<double>(health.used_bytes) >
-          kMemoryFullShare * static_cast<double>(health.capacity_bytes)) {
+  if (UsesMoreThan(kMemoryFullShare, health)) {
     Add(FindingCode::kMemoryFull, kWarning, subject,
         absl::StrFormat("has %s of %s of its memory in use and no disk",
                         Mebibytes(health.used_bytes), Mebibytes(health.capacity_bytes)),
@@ -346,10 +355,7 @@ void Judge::JudgeWhole() {
   for (const MemberFacts& member : facts_.members) {
     if (!IsLiveHolder(member)) continue;
     ++holder_count;
-    if (member.health && (member.health->fault == StoreFault::kFull ||
-                          IsFull(member.health->disk, kStoreFullBytes))) {
-      ++full_count;
-    }
+    if (member.health && HasNoRoom(*member.health)) ++full_count;
   }
   const std::string subject = NameOf(*facts_.directory);
   if (holder_count == 0) {
