@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <exception>
 #include <new>
@@ -19,8 +20,11 @@ namespace ckv {
 namespace {
 
 // The main thread, gRPC's and those of this process that each daemon has; then those of each role.
-constexpr uint32_t kThreadsOfDaemon = 16;
+// A daemon of all roles had 27 on two processors, 3 of which gRPC's event engine had.
+constexpr uint32_t kThreadsOfDaemon = 14;
 constexpr uint32_t kThreadsOfRole = 6;
+// GRPC's event engine keeps a thread for each processor, up to this.
+constexpr long kEngineThreadsMax = 32;
 // A daemon of all roles has some 30 open before the first connection comes. Some are kept for its
 // own use (server/listen/listener.h).
 constexpr uint64_t kDescriptorsMin = 48;
@@ -69,7 +73,8 @@ void SayAndEnd(const std::string& line) {
 }  // namespace
 
 uint32_t ThreadsAtStart(const Config& config) {
-  uint32_t count = kThreadsOfDaemon;
+  const long processors = std::clamp(sysconf(_SC_NPROCESSORS_CONF), 2L, kEngineThreadsMax);
+  uint32_t count = kThreadsOfDaemon + static_cast<uint32_t>(processors);
   count += kThreadsOfRole * static_cast<uint32_t>(config.role.size());
   if (config.HasRole("holder")) count += config.compute_threads;
   return count;
