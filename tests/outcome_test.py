@@ -58,6 +58,14 @@ class Outcome(unittest.TestCase):
         _, said, told = self.play({"all": "echo 'Ran 3 tests'\necho 'OK (skipped=1)'"})
         self.assertEqual(told, 1, said)
 
+    def test_a_skip_of_unittest_is_found(self):
+        program = (f"import sys, unittest\nsys.path.append('{OUTCOME.parent / 'support'}')\nimport skip\n"
+                   "class A(unittest.TestCase):\n  def test_a(self): pass\n"
+                   "  def test_b(self): self.skipTest(skip.say('not root', 'sudo'))\nunittest.main()\n")
+        code, said, told = self.play({"all": f'exec {sys.executable} -B -c "{program}"'})
+        self.assertEqual((code, told), (0, 0), said)
+        self.assertIn("skipped: all (release)\n    not root\n    to run it: sudo\n", said)
+
     def test_google_tests_are_named_one_by_one(self):
         for why, due in (("no unit; to run it: a processor with one", 0), ("no unit", 1), ("", 1)):
             with self.subTest(why=why):

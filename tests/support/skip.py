@@ -16,7 +16,8 @@ NPM = "install npm (on Debian: apt-get install npm), with a network that reaches
 def say(reason, remedy):
     """Prints the line and returns its text."""
     text = f"{reason}; to run it: {remedy}"
-    print(f"SKIPPED: {text}", flush=True)
+    # On a line of its own: unittest writes a dot a test, and ends the line after the last.
+    print(f"\nSKIPPED: {text}", flush=True)
     return text
 
 
