@@ -285,6 +285,13 @@ TEST(Findings, OfStores) {
        [](FleetFacts& f) {
          f.members[0].health->fault = f.members[1].health->fault = StoreFault::kFull;
        }},
+      {{"broken no-room directory 10.0.0.1:7400", "warning memory-full holder h1",
+        "warning memory-full holder h2"},
+       [](FleetFacts& f) {
+         f.members[0] = Holder("h1", false);
+         f.members[1] = Holder("h2", false);
+         f.members[0].health->used_bytes = f.members[1].health->used_bytes = kGiB;
+       }},
       {{"warning disk-low holder h1"},
        [](FleetFacts& f) {
          f.members[0].health->disk = {kGiB / 4, 20 * kGiB, false};
