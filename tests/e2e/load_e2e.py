@@ -22,6 +22,7 @@ import unittest
 import unittest.mock
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
+from ctl_fleet import D_QK as ROW
 from ctl_fleet import LAYERS, PROGRAMS, Fleet, Rows, write_safetensors
 
 WAIT_TIMEOUT_S = 60
@@ -138,6 +139,38 @@ class LoadTest(unittest.TestCase):
         holder.send_signal(signal.SIGCONT)
         self.assertIn("h1", done.stderr)
         self.assertIn("do not keep it yet", done.stderr)
+
+    def test_what_is_written_and_refused_says_so(self):
+        self.fleet = Fleet(self.folder, holders=1)
+        rows, queries, out = self.folder / "rows", self.folder / "q", self.folder / "out"
+        Rows(1, 64, 0).write(rows)
+        self.ctl("corpus", "load", "docs", rows, "--chunk-tokens", "16")
+        one = 0x3f80  # 1 in bf16
+        write_safetensors(queries, {"q": ("BF16", [1, ROW], struct.pack(f"<{ROW}H", *[one] * ROW))})
+        attend = ["attend", "--corpus", "docs", "--layer", "0", "--queries", queries, "--out"]
+        self.ctl(*attend, out)
+        # Nothing follows the tensor in a pipe: the summary goes to stderr.
+        piped = subprocess.run([PROGRAMS.ckvctl, *map(str, attend), "/dev/stdout"], env=self.environment(),
+                               capture_output=True, timeout=60, check=True)
+        self.assertEqual(piped.stdout, out.read_bytes())
+        self.assertIn(b"holders:", piped.stderr)
+        full = self.run_ctl(*attend, "/dev/full")
+        self.assertEqual(full.returncode, EXHAUSTED, full.stderr)
+        write_safetensors(queries, {"q": ("BF16", [1, ROW], struct.pack(f"<{ROW}H", 0x7f7f, *[one] * (ROW - 1)))})
+        refused = self.run_ctl(*attend, out)
+        self.assertEqual(refused.returncode, INVALID, refused.stderr)
+        self.assertIn("query row 0: value 0 is 3.38953e+38", refused.stderr)
+        for arguments, code, told in (
+                (["chunk", "pin", "--corpus", "docs", "--ordinal", "0", "--for", "0s"], INVALID, "no time at all"),
+                (["bogus", "--help"], INVALID, "not known here: bogus"),
+                (["--tenant", "acme", "corpus", "load", "docs", rows], 8, "is shared: tenant 'acme' reads it"),
+                (["characterize", "--dir", "/proc/x"], 7, "name another with --dir")):
+            done = self.run_ctl(*arguments)
+            self.assertEqual(done.returncode, code, f"{arguments}: {done.stderr}")
+            self.assertIn(told, done.stderr)
+        narrow = subprocess.run([PROGRAMS.ckvctl, "top", "--once"], env={**self.environment(), "COLUMNS": "40"},
+                                capture_output=True, text=True, timeout=60, check=True)
+        self.assertLessEqual(max(map(len, narrow.stdout.splitlines())), 40)
 
     def start_small(self, *capacities):
         self.fleet = Fleet(self.folder, holders=0)
