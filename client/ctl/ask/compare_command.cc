@@ -193,8 +193,8 @@ void AddCompareCommand(CLI::App& agents, Ctl& ctl) {
       "store has taken at the end, mapped rows\nincluded. Times that "
       "differ by no more than the median round is above the fastest are called\nequal. A policy "
       "whose rows do not fit has a row that says so.\n\n"
-      "IN CALLS is the part of TIME that opens and attends take; the"
-      " engine\ntakes the rest. PREDICTED is what ckvctl explain says of them, summed over the same\n"
+      "IN CALLS is the part of TIME that opens and attends take; the engine\n"
+      "takes the rest. PREDICTED is what ckvctl explain says of them, summed over the same\n"
       "calls.");
   verb->add_option("--corpus", options->corpus, "A corpus made by corpus load --text")
       ->required()
