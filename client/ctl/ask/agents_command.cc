@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -15,6 +14,7 @@
 #include "client/ctl/time_span.h"
 #include "client/engine/reference_engine.h"
 #include "proto/base/status.h"
+#include "proto/host/control_groups.h"
 
 namespace ckv::ctl {
 namespace {
@@ -28,7 +28,7 @@ struct AgentsOptions {
   uint32_t max_tokens = 0;
   std::string wire = "f32";
   bool no_check = false;
-  uint32_t threads = std::max(1u, std::thread::hardware_concurrency());
+  uint32_t threads = UsableProcessors();
   uint32_t timeout_ms = 10'000;
   std::string policy = "route";
 };

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -18,6 +17,7 @@
 #include "client/grpc/directory_stub.h"
 #include "client/grpc/holder_stub.h"
 #include "proto/base/status.h"
+#include "proto/host/control_groups.h"
 
 namespace ckv::ctl {
 namespace {
@@ -32,7 +32,7 @@ struct CompareOptions {
   uint32_t tokens = 256;
   uint32_t rounds = 3;
   uint32_t near_mib = 1024;
-  uint32_t threads = std::max(1u, std::thread::hardware_concurrency());
+  uint32_t threads = UsableProcessors();
   uint32_t timeout_ms = 10'000;
 };
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -22,6 +21,7 @@
 #include "client/engine/reference_engine.h"
 #include "client/publish/room.h"
 #include "proto/base/status.h"
+#include "proto/host/control_groups.h"
 #include "store/corpus/placement.h"
 #include "store/formats/llama_state.h"
 
@@ -109,7 +109,7 @@ struct LoadOptions {
   bool dry_run = false;
   bool reject_non_finite = false;
   uint32_t max_tokens = 0;
-  uint32_t threads = std::max(1u, std::thread::hardware_concurrency());
+  uint32_t threads = UsableProcessors();
 };
 
 bool EndsWith(const std::string& path, std::string_view suffix) {
