@@ -111,13 +111,16 @@ def count_calls(callers_said):
 
 
 def longest(callers_said, events):
-    """Seconds of the longest call beside each kind of event, and beside none: {kind: seconds}. A call counts for each
-    event during which, or less than a second before which, it was under way."""
+    """Seconds of the longest call beside each kind of event, and beside none: {kind: seconds}. A call that a stopped
+    holder was beside counts for that alone. Others count for each event during which, or less than a second after
+    which, they were under way."""
+    stops = (KINDS[-1], LONG_STOP)
     found = dict.fromkeys((*KINDS, LONG_STOP, "none"), 0.0)
     for said in callers_said:
         for begin, took in said["slow"]:
-            kinds = {kind for kind, since, until in events if begin < until + 1 and begin + took > since}
-            for kind in kinds or {"none"}:
+            beside = {kind for kind, since, until in events if begin < until and begin + took > since and kind in stops}
+            after = {kind for kind, since, until in events if begin < until + 1 and begin + took > since}
+            for kind in beside or after - set(stops) or {"none"}:
                 found[kind] = max(found[kind], took)
     return found
 
