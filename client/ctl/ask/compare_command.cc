@@ -190,9 +190,9 @@ void AddCompareCommand(CLI::App& agents, Ctl& ctl) {
       "looks at a\nchunk and decodes one token. The others read the whole corpus and decode "
       "a few. They run one\nafter another in this process. Each policy and round has a "
       "requester of its own, so no rows\nare near at its start. MEMORY is what its near "
-      "store has taken at the end, mapped rows\nincluded. Times that "
-      "differ by no more than the median round is above the fastest are called\nequal. A policy "
-      "whose rows do not fit has a row that says so.\n\n"
+      "store has taken at the end, mapped rows\nincluded. Times are "
+      "within noise if they differ by no more than a median round is above the\nfastest one. A "
+      "policy whose rows do not fit has a row that says so.\n\n"
       "IN CALLS is the part of TIME that opens and attends take; the engine\n"
       "takes the rest. PREDICTED is what ckvctl explain says of them, summed over the same\n"
       "calls.");

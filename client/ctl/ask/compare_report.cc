@@ -105,8 +105,8 @@ std::string AutoVerdict::Describe() const {
   const std::optional<double> noise = this->noise();
   if (noise.has_value() && std::abs(factor() - 1) <= *noise) {
     return absl::StrFormat(
-        "auto: as fast as the fastest fixed policy, %s: %.2f x its time, and rounds differ by %s",
-        policy, factor(), Percent(*noise));
+        "auto: within noise of the fastest, %s: %.2f x its time, and rounds differ by %s", policy,
+        factor(), Percent(*noise));
   }
   if (factor() <= 1)
     return absl::StrFormat("auto: the fastest, %.2f x the time of %s", factor(), policy);

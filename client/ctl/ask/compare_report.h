@@ -64,7 +64,7 @@ class AutoVerdict {
   double factor() const;
   // The noise of the rounds of these two, as a part of the fastest's time. Unset with one round.
   std::optional<double> noise() const;
-  // One line. Times that differ by no more than their noise are called equally fast.
+  // One line. Says so if times differ by no more than their noise.
   std::string Describe() const;
 
   Saving time() const;
