@@ -168,6 +168,9 @@ class LoadTest(unittest.TestCase):
             done = self.run_ctl(*arguments)
             self.assertEqual(done.returncode, code, f"{arguments}: {done.stderr}")
             self.assertIn(told, done.stderr)
+        status = self.run_ctl("status", "--directory", self.fleet.requester)
+        self.assertEqual(status.returncode, UNAVAILABLE, status.stderr)
+        self.assertIn("is no directory", status.stdout)
         narrow = subprocess.run([PROGRAMS.ckvctl, "top", "--once"], env={**self.environment(), "COLUMNS": "40"},
                                 capture_output=True, text=True, timeout=60, check=True)
         self.assertLessEqual(max(map(len, narrow.stdout.splitlines())), 40)

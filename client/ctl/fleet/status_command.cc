@@ -333,8 +333,13 @@ Json RequesterJson(const v1::DescribeReply& d) {
 
 std::string HeadText(const Fleet& fleet, const View& view) {
   std::string directory = fleet.directory_address();
-  if (!view.directory.ok())
-    directory += " does not answer; below is what the requester knows, which may be less";
+  if (!view.directory.ok()) {
+    // A ckvd of another role answers, and has no such service.
+    const bool is_other =
+        std::string(view.directory.message()).find("not served there") != std::string::npos;
+    directory += is_other ? " is no directory" : " does not answer";
+    directory += "; below is what the requester knows, which may be less";
+  }
   std::string requester = fleet.requester_address();
   if (!view.requester.ok()) {
     requester += " does not answer";
