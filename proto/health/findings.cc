@@ -329,6 +329,16 @@ void Judge::JudgeCorpus(const CorpusFacts& corpus) {
   const std::string load =
       absl::StrFormat("ckvctl corpus load %s ... --replace%s",
                       corpus.name.empty() ? "NAME" : corpus.name, OptionOf(corpus.tenant));
+  // Just after its start a directory waits for the holders on which its corpora are.
+  const auto returns = [this](const std::string& name) {
+    if (!facts_.directory) return false;
+    const auto& missing = facts_.directory->missing_holders;
+    return std::find(missing.begin(), missing.end(), name) != missing.end();
+  };
+  const bool all_return = corpus.lackers.empty() && !corpus.away.empty() &&
+                          std::all_of(corpus.away.begin(), corpus.away.end(), returns);
+  const std::string wait =
+      all_return ? "wait some seconds: holders come back after the directory's start. Then " : "";
   if (corpus.missing_count > 0) {
     Add(FindingCode::kCorpusChunksMissing, kBroken, subject,
         absl::StrFormat("cannot be answered: no live holder has %d of its %s%s",

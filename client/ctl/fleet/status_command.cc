@@ -399,6 +399,7 @@ void Print(const Ctl& ctl, const Fleet& fleet, const View& view,
   json["ended"] = EndedJson(view.ended);
   json["missing"] = Json::array();
   for (const CorpusFacts& corpus : facts.corpora) {
+    if (!view.returning.ok()) break;  // their holders are about to come back
     json["missing"].push_back({{"corpus", corpus.name},
                                {"tenant", corpus.tenant},
                                {"chunk_count", corpus.chunk_count},

@@ -114,7 +114,6 @@ TEST_F(StatusCommandTest, ASilentMemberIsAnError) {
 TEST_F(StatusCommandTest, ChunksThatNoLiveHolderHasAreCounted) {
   StartHolders(2);
   LoadOn("safe", test::MakeTestCorpus(test::TestGeometry(), {5}, /*seed=*/41), {0, 1});
-  LoadOn("both", test::MakeTestCorpus(test::TestGeometry(), {5, 6, 7}, /*seed=*/42), {0});
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5, 6, 7}, /*seed=*/42);
   for (const size_t i : {0u, 1u}) PutOn(i, corpus);
   ASSERT_TRUE(

@@ -361,6 +361,15 @@ TEST(Findings, ARemedyWhileTheDirectoryLearnsIsToWait) {
   EXPECT_EQ(JudgeFleet(facts)[0].remedy.substr(0, 17), "start the holders");
 }
 
+TEST(Findings, AHolderOnItsWayBackIsWaitedForFirst) {
+  FleetFacts facts = Healthy();
+  facts.corpora = {{"gpl", "", 10, 4, 4, {"h3"}, {}}};
+  EXPECT_EQ(JudgeFleet(facts)[0].remedy.substr(0, 9), "start h3,");
+  facts.directory->missing_holder_count = 1;
+  facts.directory->missing_holders = {"h3"};
+  EXPECT_EQ(JudgeFleet(facts)[0].remedy.substr(0, 18), "wait some seconds:");
+}
+
 TEST(Findings, EqualFactsGiveEqualFindingsInAnyOrder) {
   FleetFacts facts = Healthy();
   facts.members[0].silence = Silence::kToProbe;
