@@ -103,6 +103,35 @@ TEST_F(PublisherTest, ACorpusIsMadeAndGrows) {
   EXPECT_EQ(PutCount(), 4u);
 }
 
+// A shorter text than the first chunk is told by a holder, a longer one by the chunk's id.
+TEST_F(PublisherTest, ATextInAnotherCutIsRefused) {
+  const auto made = Extend({0, 1});
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_TRUE(made->kept.ok()) << made->kept;
+  std::vector<int32_t> text = corpus_.chunks[0].info.token_ids;
+  const std::vector<int32_t>& more = corpus_.chunks[1].info.token_ids;
+  text.insert(text.end(), more.begin(), more.end());
+  const auto put = [&](std::vector<int32_t> tokens) {
+    ChunkInputs inputs;
+    inputs.token_ids = std::move(tokens);
+    inputs.key = key_;
+    const std::vector<std::byte> layer(inputs.token_ids.size() * corpus_.geometry.row_bytes());
+    auto rows = ChunkAssembler::Begin(corpus_.geometry, inputs, 1 << 20);
+    for (uint32_t l = 0; l < corpus_.geometry.layers; ++l)
+      EXPECT_TRUE((*rows)->Add(l, 0, layer).ok());
+    MemorySource chunks(corpus_.geometry);
+    Add(chunks, **rows);
+    return publisher_->Extend({.corpus = "docs"}, chunks, Soon()).status();
+  };
+  for (const size_t count : {20u, 39u, 41u, 110u}) {
+    const absl::Status status = put({text.begin(), text.begin() + static_cast<ptrdiff_t>(count)});
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << count << " " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("has this text already"));
+  }
+  text[18] ^= 1;  // alike at the beginning only
+  EXPECT_TRUE(put({text.begin(), text.begin() + 20}).ok());
+}
+
 TEST_F(PublisherTest, AgainIsNoChange) {
   const auto made = Extend({0, 1});
   ASSERT_TRUE(made.ok()) << made.status();
