@@ -344,7 +344,7 @@ void Judge::JudgeCorpus(const CorpusFacts& corpus) {
         absl::StrFormat("cannot be answered: no live holder has %d of its %s%s",
                         corpus.missing_count, Counted(corpus.chunk_count, "chunk"), cause),
         corpus.away.empty() ? "put them again: " + load
-                            : absl::StrFormat("start %s, or put the chunks again: %s",
+                            : absl::StrFormat("%sstart %s, or put the chunks again: %s", wait,
                                               absl::StrJoin(corpus.away, ", "), load));
   } else if (corpus.missing_copy_count > 0) {
     Add(FindingCode::kCorpusCopiesMissing, kWarning, subject,
@@ -447,60 +447,5 @@ void Judge::JudgeWire() {
 }  // namespace
 
 std::vector<Finding> JudgeFleet(const FleetFacts& facts) { return Judge(facts).Run(); }
-
-FleetFacts WithoutTenants(FleetFacts facts) {
-  CorpusFacts sum;
-  for (const CorpusFacts& corpus : facts.corpora) {
-    if (corpus.tenant.empty()) continue;
-    sum.chunk_count += corpus.chunk_count;
-    sum.missing_count += corpus.missing_count;
-    sum.missing_copy_count += corpus.missing_copy_count;
-  }
-  std::erase_if(facts.corpora, [](const CorpusFacts& corpus) { return !corpus.tenant.empty(); });
-  if (sum.missing_copy_count > 0) facts.corpora.push_back(std::move(sum));
-  if (!facts.directory) return facts;
-  UnprovenFacts unproven;
-  for (const UnprovenFacts& corpus : facts.directory->unproven) {
-    if (corpus.tenant.empty()) continue;
-    unproven.chunk_count += corpus.chunk_count;
-    unproven.missing_count += corpus.missing_count;
-    unproven.conflict |= corpus.conflict;
-  }
-  const size_t hidden = std::erase_if(facts.directory->unproven, [](const UnprovenFacts& corpus) {
-    return !corpus.tenant.empty();
-  });
-  if (hidden > 0) facts.directory->unproven.push_back(std::move(unproven));
-  return facts;
-}
-
-bool AnyBroken(const std::vector<Finding>& findings) {
-  return std::any_of(findings.begin(), findings.end(),
-                     [](const Finding& finding) { return finding.severity == kBroken; });
-}
-
-absl::Status StatusOf(const std::vector<Finding>& findings) {
-  const Finding* first = nullptr;
-  uint64_t broken_count = 0;
-  for (const Finding& finding : findings) {
-    if (finding.severity != kBroken) continue;
-    if (first == nullptr) first = &finding;
-    ++broken_count;
-  }
-  if (first == nullptr) return absl::OkStatus();
-  const uint64_t warning_count = findings.size() - broken_count;
-  return absl::Status(
-      StatusOf(first->code),
-      absl::StrCat(Counted(broken_count, "problem"),
-                   warning_count == 0 ? "" : ", " + Counted(warning_count, "warning"),
-                   "; the first: ", first->subject, " ", first->what));
-}
-
-std::vector<FindingCount> CountByCode(const std::vector<Finding>& findings) {
-  std::map<std::pair<FindingCode, Severity>, uint64_t> counts;
-  for (const Finding& finding : findings) ++counts[{finding.code, finding.severity}];
-  std::vector<FindingCount> all;
-  for (const auto& [key, count] : counts) all.push_back({key.first, key.second, count});
-  return all;
-}
 
 }  // namespace ckv
