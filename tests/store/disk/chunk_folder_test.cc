@@ -204,7 +204,7 @@ TEST_F(ChunkFolderTest, ALaterVersionsFileIsLeftAlone) {
   }
   std::fstream file(FileOf(a), std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(8);
-  file.put(3);
+  file.put(kKeyedChunkFileVersion + 1);
   file.close();
   ScanReport report;
   EXPECT_TRUE(Scan(&report).empty());
