@@ -19,7 +19,7 @@ using test::Answer;
 using test::Cluster;
 using testing::HasSubstr;
 
-constexpr uint32_t kRows = 5;
+constexpr uint32_t kAskedRows = 5;
 
 class QueryRangeTest : public testing::Test {
  protected:
@@ -28,12 +28,12 @@ class QueryRangeTest : public testing::Test {
     cluster_ = std::make_unique<Cluster>(fabric_.get(), 2, test::SmallShape());
     cluster_->fleet.Load("c", corpus_, {0, 1, 0});
     std::mt19937 rng(5);
-    q_ = test::RandomBf16(size_t{kRows} * 96, rng);
+    q_ = test::RandomBf16(size_t{kAskedRows} * 96, rng);
   }
   AttendCall Call(const std::vector<uint16_t>& q) {
     AttendCall call;
     call.corpus = cluster_->Resolve("c");
-    call.q = {q.data(), kRows, 96};
+    call.q = {q.data(), kAskedRows, 96};
     call.deadline = test::Soon();
     return call;
   }
@@ -46,19 +46,19 @@ class QueryRangeTest : public testing::Test {
 
 TEST_F(QueryRangeTest, WhatIsNoQueryIsRefusedByRow) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
-  Answer before(kRows, 64);
+  Answer before(kAskedRows, 64);
   ASSERT_TRUE(cluster_->requester->Attend(Call(q_), before.View(), nullptr).ok());
   for (const float bad : {3e38f, -3e38f, kInf, -kInf, std::numeric_limits<float>::quiet_NaN()}) {
-    for (const uint32_t row : {0u, 2u, kRows - 1}) {
+    for (const uint32_t row : {0u, 2u, kAskedRows - 1}) {
       std::vector<uint16_t> q = q_;
       q[row * 96 + 41] = Bf16FromFloat(bad);
-      Answer answer(kRows, 64);
+      Answer answer(kAskedRows, 64);
       const absl::Status status = cluster_->requester->Attend(Call(q), answer.View(), nullptr);
       EXPECT_TRUE(absl::IsInvalidArgument(status)) << bad << " " << status;
       EXPECT_THAT(std::string(status.message()), HasSubstr("query row " + std::to_string(row)));
     }
   }
-  Answer after(kRows, 64);
+  Answer after(kAskedRows, 64);
   ASSERT_TRUE(cluster_->requester->Attend(Call(q_), after.View(), nullptr).ok());
   EXPECT_TRUE(after.SameBits(before));
 }

@@ -35,8 +35,8 @@ using test::Soon;
 using test::TestGeometry;
 using testing::HasSubstr;
 
-constexpr uint32_t kRowValues = 96, kLatentValues = 64;  // of the test geometry
-constexpr uint32_t kRows = 60, kOwnRows = 30;
+constexpr uint32_t kPinnedRowValues = 96, kPinnedLatentValues = 64;  // of the test geometry
+constexpr uint32_t kPinnedRows = 60, kPinnedOwnRows = 30;
 
 class RequesterPinnedTest : public testing::TestWithParam<FabricKind> {
  protected:
@@ -73,16 +73,16 @@ class RequesterPinnedTest : public testing::TestWithParam<FabricKind> {
     EXPECT_TRUE(context.ok()) << context.status();
     const BackendMemory q = Put(kind, std::as_bytes(std::span(q_)));
     const BackendMemory own = Put(kind, std::as_bytes(std::span(own_)));
-    Answer answer(kRows, kLatentValues);
+    Answer answer(kPinnedRows, kPinnedLatentValues);
     const BackendMemory o = Put(kind, std::as_bytes(std::span(answer.o)));
     const BackendMemory m = Put(kind, std::as_bytes(std::span(answer.m)));
     const BackendMemory l = Put(kind, std::as_bytes(std::span(answer.l)));
     OwnRows own_rows;
-    own_rows.rows = {own.data(), kOwnRows, kRowValues * 2, kind};
-    const Segment segment = {.row_count = kRows, .context = &*context, .own = {&own_rows, 1}};
+    own_rows.rows = {own.data(), kPinnedOwnRows, kPinnedRowValues * 2, kind};
+    const Segment segment = {.row_count = kPinnedRows, .context = &*context, .own = {&own_rows, 1}};
     LayerCall call;
     call.layer = 1;
-    call.q = {reinterpret_cast<const uint16_t*>(q.data()), kRows, kRowValues, kind};
+    call.q = {reinterpret_cast<const uint16_t*>(q.data()), kPinnedRows, kPinnedRowValues, kind};
     call.segments = {&segment, 1};
     call.wire = PartialDtype::kF32;
     call.deadline = Soon();
@@ -111,15 +111,15 @@ class RequesterPinnedTest : public testing::TestWithParam<FabricKind> {
     std::vector<uint16_t> rows = corpus_.Rows(layer, 0, 4);
     test::RotateBandsBf16(RopeRotation(corpus_.geometry.rope, corpus_.geometry.d_rope,
                                        static_cast<int64_t>(position)),
-                          rows.data(), 190, kRowValues, kRowValues);
+                          rows.data(), 190, kPinnedRowValues, kPinnedRowValues);
     return rows;
   }
 
   std::mt19937 rng_{1};
   const test::TestCorpus corpus_ =
       MakeTestCorpus(TestGeometry(), {5, 64, 21, 100, 9, 30, 7, 90}, 1);
-  const std::vector<uint16_t> q_ = RandomBf16(size_t{kRows} * kRowValues, rng_);
-  const std::vector<uint16_t> own_ = RandomBf16(size_t{kOwnRows} * kRowValues, rng_);
+  const std::vector<uint16_t> q_ = RandomBf16(size_t{kPinnedRows} * kPinnedRowValues, rng_);
+  const std::vector<uint16_t> own_ = RandomBf16(size_t{kPinnedOwnRows} * kPinnedRowValues, rng_);
   DeferredBackend device_{DeferredBackend::ReachPinned()};
   const std::unique_ptr<Fabric> fabric_ = test::MakeFabric(GetParam());
   test::TestFleet fleet_{{fabric_.get()}};
@@ -176,8 +176,8 @@ TEST_P(RequesterPinnedTest, RowsAreFetched) {
       device_.Copy(got.data(), layers[layer]);
       const std::vector<uint16_t> want = Moved(layer, kPosition);
       for (size_t t = 0; t < slots.size(); ++t) {
-        ASSERT_EQ(std::memcmp(&got[size_t(slots[t]) * geometry.row_bytes()], &want[t * kRowValues],
-                              geometry.row_bytes()),
+        ASSERT_EQ(std::memcmp(&got[size_t(slots[t]) * geometry.row_bytes()],
+                              &want[t * kPinnedRowValues], geometry.row_bytes()),
                   0)
             << MemoryKindName(kind) << " layer " << layer << " token " << t;
       }
@@ -221,7 +221,7 @@ TEST(RequesterTargetTest, ADeviceThatMergesIsOneMoreTarget) {
   const auto fabric = NewLoopbackFabric(Clock::Real());
   const test::TestCorpus corpus = MakeTestCorpus(TestGeometry(), {5, 64}, 1);
   std::mt19937 rng(1);
-  const std::vector<uint16_t> q = RandomBf16(size_t{kRows} * kRowValues, rng);
+  const std::vector<uint16_t> q = RandomBf16(size_t{kPinnedRows} * kPinnedRowValues, rng);
   DeferredBackend device(DeferredBackend::ReachAll(), "CUDA_SM90");
   for (const bool at_holders : {false, true}) {
     test::TestFleet fleet({fabric.get()});
@@ -236,13 +236,13 @@ TEST(RequesterTargetTest, ADeviceThatMergesIsOneMoreTarget) {
     const auto context =
         requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kRoute}, Soon());
     ASSERT_TRUE(context.ok()) << context.status();
-    const Segment segment = {.row_count = kRows, .context = &*context};
+    const Segment segment = {.row_count = kPinnedRows, .context = &*context};
     LayerCall call;
-    call.q = {q.data(), kRows, kRowValues};
+    call.q = {q.data(), kPinnedRows, kPinnedRowValues};
     call.segments = {&segment, 1};
     call.wire = PartialDtype::kF32;
     call.deadline = Soon();
-    Answer answer(kRows, kLatentValues);
+    Answer answer(kPinnedRows, kPinnedLatentValues);
     AttendReport report;
     const absl::Status status = requester->Attend(call, answer.View(), &report);
     ASSERT_TRUE(status.ok()) << status;
