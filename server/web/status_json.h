@@ -6,6 +6,7 @@
 // takes the difference of two.
 //
 //   name, roles, version, commit, kernel, uptime_s, serves, status
+//   findings   [{code, severity, subject, what, remedy}]  the worst first, as ckvctl health
 //   leases     [{role, held, epoch, error}]                       of this process
 //   latency    [{of, counts, sum_us}]  counts[i]: durations of at most first_us * 2^i that no
 //              count before has; the last one: all that are longer
@@ -13,7 +14,8 @@
 //              requests, query_rows, kernel_calls, compute_us, refused, errors}
 //   requester  {attends, errors, route, near, fetch, local, pull, near_bytes, holders, hottest}
 //   directory  {members, member_count, ended, missing, corpora, corpus_count, tenant_corpus_count,
-//              unproven_count, replica_count, log}
+//              unproven_count, replica_count, missing_chunk_count, missing_copy_count, log}
+//              corpora: those that lack chunks or copies first, with both numbers
 
 #pragma once
 
