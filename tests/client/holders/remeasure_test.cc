@@ -5,6 +5,9 @@
 
 #include "client/remeasure.h"
 
+#include <sched.h>
+
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <memory>
@@ -83,12 +86,19 @@ struct LoadedHolders : testing::Test {
   }
   static constexpr double kIdleUs = 20 + 0.02 * 16 * kTokens;
   bool Healed() {
-    for (const double us : KernelTimes()) {
-      if (us < kIdleUs / 1.5 || us > kIdleUs * 1.5) return false;
-    }
-    return true;
+    looked = KernelTimes();
+    return std::all_of(looked.begin(), looked.end(),
+                       [](double us) { return us > kIdleUs / 1.5 && us < kIdleUs * 1.5; });
+  }
+  // A measurement that is under way counts as another requester, whose rows cost as much again.
+  bool HealsSoon() {
+    const Instant until = test::Soon();
+    bool healed = Healed();
+    for (; !healed && Clock::Real()->Now() < until; healed = Healed()) sched_yield();
+    return healed;
   }
 
+  std::array<double, 3> looked{};  // the times of the last look
   std::array<std::atomic<double>, 3> slow{1, 1, 1};
   std::array<std::atomic<int>, 3> measured{};  // attends of 64 rows: three for each measurement
   test::TestCorpus corpus = test::MakeTestCorpus(TestGeometry(), {kTokens, kTokens, kTokens}, 1);
@@ -109,12 +119,8 @@ TEST_F(LoadedHolders, ABaseThatWasMeasuredUnderLoadHealsThroughCallsOverAllOfThe
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   EXPECT_GT(KernelTimes()[0], 50 * kIdleUs);
   for (auto& factor : slow) factor = 1;
-  const Instant until = test::Soon();
-  int calls = 0;
-  for (; calls < 100 || (!Healed() && Clock::Real()->Now() < until); ++calls)
-    ASSERT_TRUE(Attend().ok());
-  EXPECT_THAT(KernelTimes(), testing::Each(testing::DoubleNear(kIdleUs, kIdleUs / 2)))
-      << "after " << calls << " calls";
+  for (int calls = 0; calls < 100; ++calls) ASSERT_TRUE(Attend().ok());
+  EXPECT_TRUE(HealsSoon()) << testing::PrintToString(looked);
   // Each once when it was loaded, and not much more often than once since.
   for (const auto& count : measured) {
     EXPECT_GE(count, 3);
@@ -130,7 +136,7 @@ TEST_F(LoadedHolders, ExplainMeasuresWhatIsDoubted) {
   for (int i = 0; i < 2 * DoubtCount::kCount; ++i) ASSERT_TRUE(Attend().ok());
   const auto explained = Explain();
   ASSERT_TRUE(explained.ok()) << explained.status();
-  EXPECT_TRUE(Healed()) << testing::PrintToString(KernelTimes());
+  EXPECT_TRUE(HealsSoon()) << testing::PrintToString(looked);
 }
 
 // Rounds over several holders tell how far predictions are off.
