@@ -371,7 +371,7 @@ TEST(NpyRows, WhatDoesNotFitIsNamed) {
            {"", "needs --token-ids"},
            {WriteNpy("9.npy", "<i4", "(9,)", bits.first(36)),
             "i4 [9], must be i4, i8, u4 or u8 [10]"},
-           {WriteNpy("u.npy", "<u4", "(10,)", bits.first(40)), "u4 [10], must be"},
+           {WriteNpy("f.npy", "<f4", "(10,)", bits.first(40)), "f4 [10], must be"},
            {WriteNpy("w.npy", "<i8", "(10,)", std::as_bytes(std::span(wide))), "no token id"}}) {
     options.token_ids = path;
     refused(OpenNpyRows(good, options, {}, 0).status(), what);
