@@ -98,8 +98,8 @@ TEST_F(StatusCommandTest, ASilentMemberIsAnError) {
     const uint64_t lease = RegisterSilent("mute", role);
     const Ran ran = Status();
     EXPECT_EQ(ran.code, 4);
-    EXPECT_THAT(ran.err,
-                AllOf(HasSubstr("mute at 127.0.0.1:1 does not answer"), Not(HasSubstr("h0 "))));
+    EXPECT_THAT(ran.err, AllOf(HasSubstr("mute at 127.0.0.1:1 has a lease and does not answer"),
+                               Not(HasSubstr("h0 "))));
     v1::DeregisterRequest request;
     request.set_lease_id(lease);
     v1::DeregisterReply reply;
@@ -212,6 +212,7 @@ TEST_F(StatusCommandTest, ANameThatIsNearlyRightBringsTheNearest) {
 
 // The same directory by another name.
 TEST_F(StatusCommandTest, ADirectoryByAnotherNameIsTheSame) {
+  StartHolders(1);
   StartRequester();
   const std::string port = directory_->address().substr(directory_->address().rfind(':'));
   for (const std::string& requester :
