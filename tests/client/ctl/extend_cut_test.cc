@@ -14,6 +14,7 @@ namespace {
 using test::RowsOfFile;
 using test::WriteTestFile;
 using testing::AllOf;
+using testing::AnyOf;
 using testing::HasSubstr;
 
 class ExtendCutTest : public test::LoadFleet {
@@ -71,11 +72,15 @@ TEST_F(ExtendCutTest, TheSameFileIsNeverDoubled) {
         {"--chunk-tokens", "64"}, {"--cut", "content", "--chunk-tokens", "16"},
         {"--cut", "document"},    {"--chunk-tokens", "19", "--max-tokens", "19"}};
     for (const auto& cut : cuts) {
+      // Less than 16 tokens by themselves are a text of their own (client/publish/text_overlap.h).
+      if (kind.name == std::string("standalone") && cut[1] == "10") continue;
       std::vector<std::string> options = cut;
       options.emplace_back("--extend");
       const Outcome other = Load(kind, options);
       EXPECT_EQ(other.code, 7) << cut[1] << " " << other.err;
-      EXPECT_THAT(other.err, AllOf(HasSubstr("this text already"), HasSubstr("--replace")));
+      EXPECT_THAT(other.err,
+                  AllOf(AnyOf(HasSubstr("this text already"), HasSubstr("another chunk behind")),
+                        HasSubstr("--replace")));
     }
     EXPECT_EQ(ChunkCount(kind), count);
   }
