@@ -17,7 +17,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-class Kept final : public SpanSink {
+class KeptSpans final : public SpanSink {
  public:
   void Record(const Span& span) noexcept override { spans.push_back(span); }
   Counts counts() const override { return {spans.size(), 0}; }
@@ -85,7 +85,7 @@ TEST(CallTries, TheTimeBeforeTheLastAttemptIsLost) {
 TEST(CallTries, OneSpanCoversAllAttempts) {
   for (const bool answered : {true, false}) {
     SCOPED_TRACE(answered);
-    Kept kept;
+    KeptSpans kept;
     TraceContext trace = NewTrace(/*sampled=*/true);
     trace.span_id = NewSpanId();
     CallTries tries;

@@ -20,8 +20,8 @@ namespace {
 using testing::HasSubstr;
 using Environment = std::map<std::string, std::string>;
 
-absl::StatusOr<ParsedConfig> Read(const std::vector<std::string>& arguments,
-                                  const Environment& environment = {}) {
+absl::StatusOr<ParsedConfig> ReadWith(const std::vector<std::string>& arguments,
+                                      const Environment& environment = {}) {
   return ReadConfig(arguments, [&](const std::string& name) -> std::optional<std::string> {
     const auto found = environment.find(name);
     if (found == environment.end()) return std::nullopt;
@@ -34,20 +34,20 @@ TEST(EmptyVariable, CountsAsUnset) {
   const std::string path = test::TempPath("set.yaml");
   std::ofstream(path) << "name: from-the-file\n";
   const std::vector<std::string> arguments = {"--role=directory", "--config=" + path};
-  const auto plain = Read(arguments);
+  const auto plain = ReadWith(arguments);
   ASSERT_TRUE(plain.ok()) << plain.status();
   Environment all = {{"CKV_CONFIG", ""}};
   for (const OptionSpec& option : ConfigOptions()) {
     for (const std::string_view key : {option.key, option.former_key}) {
       if (key.empty()) continue;
       const std::string name = OptionEnvironmentName(key);
-      const auto parsed = Read(arguments, {{name, ""}});
+      const auto parsed = ReadWith(arguments, {{name, ""}});
       ASSERT_TRUE(parsed.ok()) << name << ": " << parsed.status();
       EXPECT_EQ(parsed->config.name, "from-the-file") << name;
       all[name] = "";
     }
   }
-  const auto parsed = Read(arguments, all);
+  const auto parsed = ReadWith(arguments, all);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(parsed->warnings, plain->warnings);
   EXPECT_THAT(ConfigHelp(), HasSubstr("An empty variable"));

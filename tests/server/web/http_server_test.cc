@@ -27,7 +27,7 @@ using testing::StartsWith;
 
 constexpr size_t kLargeBytes = 16 << 20;  // more than the sockets of both ends hold
 
-std::unique_ptr<HttpServer> StartServer() {
+std::unique_ptr<HttpServer> StartHttpServer() {
   auto server = HttpServer::Start("127.0.0.1:0", [](const HttpRequest& request) {
     if (request.path == "/large") return HttpReply{.body = std::string(kLargeBytes, 'x')};
     return HttpReply{.body = "path " + std::string(request.path)};
@@ -69,7 +69,7 @@ std::string Probe(const HttpServer& server) {
 TEST(HttpServer, AProbeIsAnsweredBesideSilentAndHalfOpenConnections) {
   if (RaiseDescriptorLimit().now < 2 * HttpServer::kConnectionCountMax + 512)
     GTEST_SKIP() << "too few descriptors are allowed; to run it: ulimit -Hn 4096";
-  const auto server = StartServer();
+  const auto server = StartHttpServer();
   std::vector<UniqueFd> clients;
   for (const char* said :
        {"", "GET /heal", "GET /healthz HTTP/1.1\r\nHost: a\r\n", "\r", "\x16\x03\x01"})
@@ -79,7 +79,7 @@ TEST(HttpServer, AProbeIsAnsweredBesideSilentAndHalfOpenConnections) {
 }
 
 TEST(HttpServer, AProbeIsAnsweredBesideThoseThatReadNothing) {
-  const auto server = StartServer();
+  const auto server = StartHttpServer();
   std::vector<UniqueFd> clients;
   for (int i = 0; i < 3 * HttpServer::kThreadCount; ++i)
     clients.push_back(Connect(*server, "GET /large HTTP/1.1\r\n\r\n"));
@@ -95,7 +95,7 @@ TEST(HttpServer, AProbeIsAnsweredBesideThoseThatReadNothing) {
 TEST(HttpServer, TheMostSilentConnectionGoesWhenOneTooManyComes) {
   if (RaiseDescriptorLimit().now < 2 * HttpServer::kConnectionCountMax + 512)
     GTEST_SKIP() << "too few descriptors are allowed; to run it: ulimit -Hn 4096";
-  const auto server = StartServer();
+  const auto server = StartHttpServer();
   std::vector<UniqueFd> clients;
   for (size_t i = 0; i < HttpServer::kConnectionCountMax; ++i)
     clients.push_back(Connect(*server, ""));
@@ -106,7 +106,7 @@ TEST(HttpServer, TheMostSilentConnectionGoesWhenOneTooManyComes) {
 }
 
 TEST(HttpServer, ReadsAHeadByteByByteAndDropsWhatFollows) {
-  const auto server = StartServer();
+  const auto server = StartHttpServer();
   const UniqueFd client = Connect(*server, "");
   for (const char byte :
        std::string("GET /a%20b HTTP/1.1\r\nHost: x\r\n\r\nmore than was asked for"))
@@ -120,7 +120,7 @@ TEST(HttpServer, ReadsAHeadByteByByteAndDropsWhatFollows) {
 }
 
 TEST(HttpServer, RefusesHeadsWithoutEndAndBytesThatAreNone) {
-  const auto server = StartServer();
+  const auto server = StartHttpServer();
   const std::string address = server->address().ToString();
   EXPECT_THAT(HttpAnswer(address, "GET", "/" + std::string(9000, 'a')), StartsWith("HTTP/1.1 431"));
   EXPECT_THAT(HttpAnswer(address, "get", "/"), StartsWith("HTTP/1.1 400"));
@@ -130,7 +130,7 @@ TEST(HttpServer, RefusesHeadsWithoutEndAndBytesThatAreNone) {
 }
 
 TEST(HttpServer, EndsWithConnectionsInEachState) {
-  auto server = StartServer();
+  auto server = StartHttpServer();
   std::vector<UniqueFd> clients;
   for (const char* said : {"", "GET", "GET /large HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"})
     clients.push_back(Connect(*server, said));
