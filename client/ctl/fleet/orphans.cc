@@ -156,8 +156,10 @@ absl::StatusOr<DropCounts> DropCorpus(Fleet& fleet, const std::string& name,
     CKV_RETURN_IF_ERROR(
         fleet.DirectoryError(directory->DropCorpus(&context, request, &reply), "DropCorpus"));
   }
-  CKV_ASSIGN_OR_RETURN(const Corpus dropped, FromProto(reply.corpus()));
-  const std::string late = AwaitKeptBy(fleet, name, dropped.chunks);
+  // The directory answers a corpus that it could not prove to be whole by its name alone. Then it
+  // does not know the holders that keep a part of it.
+  const absl::StatusOr<Corpus> dropped = FromProto(reply.corpus());
+  const std::string late = dropped.ok() ? AwaitKeptBy(fleet, name, dropped->chunks) : "";
   if (!late.empty()) warnings.push_back(late);
   return DropOrphans(fleet, reply.orphans(), warnings);
 }

@@ -279,7 +279,7 @@ TEST_F(RequesterServiceTest, ExplainNamesEveryTerm) {
   EXPECT_THAT(reply.choice(), testing::AnyOf("route", "fetch"));
   EXPECT_EQ(reply.costs(0).primitive(), "route");
   EXPECT_TRUE(reply.costs(0).offered());
-  EXPECT_EQ(reply.costs(0).terms_size(), 8);
+  EXPECT_EQ(reply.costs(0).terms_size(), 9);
   EXPECT_EQ(reply.inputs_size(), 8);
   EXPECT_EQ(reply.inputs(0).name(), "steps");
   EXPECT_EQ(reply.inputs(1).value(), 16);
