@@ -3,6 +3,7 @@
 
 #include "client/call/attempts.h"
 
+#include "client/holders/holder_peer.h"
 #include "gtest/gtest.h"
 #include "proto/base/status.h"
 #include "tests/support/test_fleet.h"
@@ -40,11 +41,12 @@ struct AttemptsTest : testing::Test {
 
   TestFleet fleet{{}};
   DirectoryView view{&fleet};
+  PeerTable peers{&view, &fleet};
   LinkOptions options;
   CallCounters counters;
   CallContextPool pool{Clock::Real(), 1, [this] {
                          options.clock = Clock::Real();
-                         return CallContext::Make(&options, nullptr, Duration(0), &counters);
+                         return CallContext::Make(&options, &peers, Duration(0), &counters);
                        }};
   Attempts attempts{Clock::Real(), &pool, &view, &counters};
   std::shared_ptr<const Corpus> corpus;

@@ -339,14 +339,16 @@ TEST(RequesterFaults, DropsEndInTheDeadline) {
   EXPECT_GT(errors, 0);
 }
 
-TEST(RequesterFaults, BreaksEndInUnavailable) {
+// A lane that breaks is that holder's failure and not the call's: another session, or a replica,
+// answers it before its deadline.
+TEST(RequesterFaults, BreaksFailNoCall) {
   int right = 0, errors = 0;
   FaultPlan plan;
   plan.break_lane = 0.01;
   RunWithFaults(FabricKind::kLoopback, plan, 40, &right, &errors);
   RunWithFaults(FabricKind::kTcp, plan, 10, &right, &errors);
   EXPECT_GT(right, 0);
-  EXPECT_GT(errors, 0);
+  EXPECT_EQ(errors, 0);
 }
 
 TEST(RequesterFaults, EverythingAtOnce) {
