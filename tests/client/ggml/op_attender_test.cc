@@ -202,7 +202,7 @@ TEST_F(OpAttenderTest, NanIsNoAnswer) {
   cache.Put(0, 0, To("a", 0, 3, 0), 0);
   Attend(cache, 0);
   cache.q[0] = NAN;
-  EXPECT_TRUE(absl::IsDataLoss(attender_->Attend(cache.Op(0))));
+  EXPECT_TRUE(absl::IsInvalidArgument(attender_->Attend(cache.Op(0))));
 }
 
 // An op allocates nothing if one of its shape came before it.
