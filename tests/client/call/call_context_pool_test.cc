@@ -24,10 +24,13 @@ struct Pool : testing::Test {
   CallContextPool Make(uint32_t contexts) {
     return CallContextPool(&clock, contexts, [this] {
       ++made;
-      return CallContext::Make(&options, nullptr, Duration(0), &counters);
+      return CallContext::Make(&options, &peers, Duration(0), &counters);
     });
   }
   ManualClock clock;
+  test::TestFleet fleet{{}};
+  DirectoryView view{&fleet};
+  PeerTable peers{&view, &fleet};
   LinkOptions options{.requester = "",
                       .host_identity = "",
                       .clock = &clock,
@@ -105,7 +108,7 @@ TEST_F(Pool, OneIsMadeWhileOthersAreLent) {
       making.Notify();
       met = lent.WaitForNotificationWithTimeout(absl::Seconds(5));
     }
-    return CallContext::Make(&options, nullptr, Duration(0), &counters);
+    return CallContext::Make(&options, &peers, Duration(0), &counters);
   });
   auto first = std::make_unique<CallContextPool::Lease>(*pool.Take(kInstantMax));
   slow = true;
@@ -123,7 +126,7 @@ TEST_F(Pool, APlaceThatWasNotFilledGoesToTheNext) {
   absl::Notification making, waits;
   std::atomic<int> calls{0};
   CallContextPool pool(&clock, 1, [&]() -> absl::StatusOr<std::unique_ptr<CallContext>> {
-    if (++calls > 1) return CallContext::Make(&options, nullptr, Duration(0), &counters);
+    if (++calls > 1) return CallContext::Make(&options, &peers, Duration(0), &counters);
     making.Notify();
     EXPECT_TRUE(waits.WaitForNotificationWithTimeout(absl::Seconds(20)));
     return absl::ResourceExhaustedError("no more streams");
