@@ -4,7 +4,7 @@ tests/outcome.py reads these lines and names them at the end of a run. A part th
 by `say`; a whole test ends with what `lacks` or `cannot` returns.
 """
 
-import importlib
+import importlib.util
 import os
 import sys
 
@@ -36,7 +36,6 @@ def cannot(reason, remedy):
 def needs(*modules):
     """Ends the test here if this Python lacks a module."""
     for module in modules:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            sys.exit(lacks(f"{sys.executable} has no {module} ({error})"))
+        # Found and not imported: pip and setuptools each bring a distutils, and refuse the other's.
+        if importlib.util.find_spec(module) is None:
+            sys.exit(lacks(f"{sys.executable} has no {module}"))
