@@ -67,8 +67,9 @@ class Canary {
 constexpr std::string_view kBearer = "CANARY-bearer-4f1c";
 constexpr std::string_view kEnvironment = "CANARY-environment-77aa";
 constexpr std::string_view kTenant = "CANARY-tenant-0b5d";
-constexpr std::string_view kRow = "CANARY-of-a-row.";    // 8 bf16
-constexpr std::string_view kQuery = "CANARY-of-query.";  // 8 bf16
+// 8 bf16 each, of which every second letter is the exponent: below 2^45, so that they are attended.
+constexpr std::string_view kRow = "rOwSoFaCaNaRyEd.";
+constexpr std::string_view kQuery = "qUeRyOfAcAnArIe.";
 constexpr int32_t kTokenId = 1'128'353'089;
 
 std::vector<uint16_t> Repeat(std::string_view bytes, size_t value_count) {
