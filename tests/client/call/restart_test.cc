@@ -222,11 +222,13 @@ TEST_P(RestartTest, ACallWaitsForAHolderBetweenTwoLives) {
   const auto while_away = [&](const std::function<absl::Status()>& call) {
     const uint64_t waits = waits_so_far();
     fleet.StopHolder(1);
+    std::atomic<bool> ended{false};
     std::thread back([&] {
-      while (waits_so_far() < waits + 2) std::this_thread::yield();
+      while (waits_so_far() < waits + 2 && !ended) std::this_thread::yield();
       Start(1);
     });
     const absl::Status status = call();
+    ended = true;
     EXPECT_TRUE(status.ok()) << status;
     back.join();
   };
