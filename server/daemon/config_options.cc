@@ -380,9 +380,8 @@ std::string ConfigHelp() {
   std::string text =
       "ckvd: a daemon of ckv, which answers attention over cKV cache elsewhere\n\n"
       "  ckvd --role ROLE[,ROLE] [--config FILE] [options]\n\n"
-      "Flags win over CKV_* environment variables, which win over the YAML file. An empty "
-      "variable\n"
-      "counts as unset.\n\n"
+      "Flags win over CKV_* environment variables, which win over the YAML file.\n"
+      "An empty variable counts as unset.\n\n"
       "  --config FILE        or CKV_CONFIG: YAML, keys as below, nested or dotted\n"
       "  --check-config       print the effective configuration, or its errors (exit 2)\n"
       "  --version, --help\n\n";

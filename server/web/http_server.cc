@@ -266,12 +266,12 @@ class HttpServer::Loop {
       if (got == 0) return false;
       connection.heard = clock_.Now();
       connection.bytes.append(chunk.data(), static_cast<size_t>(got));
-      if (HttpHeadIsWhole(connection.bytes)) break;
       if (connection.bytes.size() > kHttpHeadBytesMax) {
         connection.bytes = BytesOfReply({.status = 431, .body = "a head of over 8 KiB\n"}, true);
         connection.phase = Phase::kWrites;
         return true;
       }
+      if (HttpHeadIsWhole(connection.bytes)) break;
     }
     connection.phase = Phase::kIsAnswered;
     absl::MutexLock lock(&mu_);

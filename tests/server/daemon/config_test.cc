@@ -96,7 +96,7 @@ TEST(ConfigTest, AKernelTargetIsOneOfThisMachine) {
   const auto printed = Read({"--role=directory", "--kernel-target=" + target, "--check-config"});
   EXPECT_THAT(printed->text, HasSubstr("kernel_target: \"" + target + "\"  # --kernel-target"));
   // A start and --check-config refuse it alike.
-  for (const std::string wrong : {"PDP11", "Auto", ""}) {
+  for (const std::string wrong : {"PDP11", "Auto", " "}) {
     for (const std::string& more : {std::string("--check-config"), std::string("--name=n")}) {
       const std::string errors = ErrorsOf({base[0], more}, {{"CKV_KERNEL_TARGET", wrong}});
       EXPECT_THAT(errors, HasSubstr("kernel_target: no kernel target '" + wrong + "'"));

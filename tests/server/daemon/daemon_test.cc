@@ -193,7 +193,7 @@ TEST_F(DaemonTest, AMetricsAddressInUseSaysSo) {
   const auto second = Daemon::Start(config);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(second.status().message()),
-              "cannot serve metrics on " + directory_->address() +
+              "cannot serve metrics: cannot listen on " + directory_->address() +
                   ": Address already in use; choose another address by --metrics-address");
   EXPECT_EQ(directory_->metrics_address(), "") << "off unless asked for";
 }

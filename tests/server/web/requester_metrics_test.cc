@@ -114,10 +114,11 @@ TEST_F(RequesterMetricsTest, AFailoverShows) {
   ASSERT_TRUE(requester->Fetch(call, sink).ok());
   EXPECT_EQ(Scrape(server->address())["ckv_requester_failovers_total"], 0);
   fleet.StopHolder(0);
-  ASSERT_TRUE(requester->Fetch(call, sink).ok());
+  // Equal replicas take turns, so one of two fetches asks the holder that is gone.
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(requester->Fetch(call, sink).ok());
   (void)requester->Explain({});
   const Scrape scrape(server->address());
-  EXPECT_EQ(scrape["ckv_requester_fetches_total"], 2);
+  EXPECT_EQ(scrape["ckv_requester_fetches_total"], 3);
   EXPECT_EQ(scrape["ckv_requester_explains_total"], 1);
   EXPECT_EQ(scrape["ckv_requester_reopens_total"], 1);
   EXPECT_EQ(scrape["ckv_requester_failovers_total"], 1);
