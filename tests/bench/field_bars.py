@@ -11,6 +11,7 @@ from bar import Bar, counter
 sys.path.append(str(pathlib.Path(__file__).with_name("field")))
 import clean_root  # noqa: E402
 import clock_steps  # noqa: E402
+import health_matrix  # noqa: E402
 import loaded_costs  # noqa: E402
 import name_moves  # noqa: E402
 import probe  # noqa: E402
@@ -19,7 +20,7 @@ import rolling_restart  # noqa: E402
 
 # name of a script -> its figures(build); bars.py runs each once.
 NAMES, ROLLING = "name_moves", "rolling_restart"
-SCRIPTS = {"clean_root": clean_root.figures, "clock_steps": clock_steps.figures, "loaded_costs": loaded_costs.figures,
+SCRIPTS = {"clean_root": clean_root.figures, "health_matrix": health_matrix.figures, "clock_steps": clock_steps.figures, "loaded_costs": loaded_costs.figures,
            "probe": probe.figures, "quickstart": quickstart.figures, NAMES: name_moves.figures,
            ROLLING: rolling_restart.figures}
 
@@ -35,6 +36,14 @@ BARS = [
         counter("quickstart", "wall_s"), "s", at_most=300, base=counter("quickstart", "processor_s")),
     Bar("the same, its build", "quickstart", counter("quickstart", "build_s"), "s"),
     Bar("the same, time that no phase tells", "quickstart", counter("quickstart", "untold_s"), "s", at_most=5),
+    Bar("health matrix: faults tried", "health_matrix", counter("matrix", "faults"), "faults", at_least=20,
+        base=counter("matrix", "cells"), base_unit="cells"),
+    Bar("health matrix: reporters that say all is well beside a fault", "health_matrix", counter("matrix", "lies"), "cells",
+        at_most=0),
+    Bar("health matrix: faults that health does not name by their code", "health_matrix", counter("matrix", "unnamed"), "faults",
+        at_most=0),
+    Bar(f"a fleet that is well for {health_matrix.HEALTHY_S} s: reports that something is wrong", "health_matrix",
+        counter("matrix", "alarms"), "reports", at_most=0, base=counter("matrix", "asked"), base_unit="asked"),
     Bar("clock steps under load: leases lost", "clock_steps", counter("steps", "lost"), "cases", at_most=0,
         base=counter("steps", "steps"), base_unit="steps"),
     Bar("clock steps under load: calls failed", "clock_steps", counter("steps", "failed"), "cases", at_most=0,

@@ -1,0 +1,164 @@
+"""A fleet of real processes in a network of its own, and the ways in which it is broken.
+
+It runs as root inside `unshare --net --mount` (health_matrix.py does so): each daemon has a user of its own, so that
+nftables can cut the path from one daemon to another, and a file system of its own where a fault fills or empties it.
+"""
+
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[1] / "e2e"), str(HERE.parents[1] / "deploy")]
+import ctl_fleet  # noqa: E402
+from monitored_fleet import free_port  # noqa: E402
+
+READY_S = 60
+LEASE = "--lease-ttl=1s"
+FIRST_UID = 24001  # of users that no machine names
+DISK_BYTES = 16 << 20
+
+
+class Broken(ctl_fleet.Fleet):
+    """A directory, two holders and a requester. Each keeps its addresses over its lives."""
+
+    NAMES = ("directory", "h0", "h1", "requester", "spare")
+
+    def __init__(self, folder, directory_path=True, stores=True, small_disks=(), capacity="16MiB"):
+        """directory_path, stores: whether the directory and the holders have folders. small_disks: names of those whose
+        folder is a file system of 16 MiB. capacity: of the holders' memory."""
+        folder.chmod(0o755)  # other users read it
+        self.folder, self.processes, self.by_name, self.killed, self.sockets = folder, [], {}, set(), []
+        self.directory_path, self.stores, self.capacity = directory_path, stores, capacity
+        self.control = {name: f"127.0.0.1:{free_port()}" for name in self.NAMES}
+        self.data = {name: f"127.0.0.1:{free_port()}" for name in self.NAMES}
+        self.metrics = {name: f"127.0.0.1:{free_port()}" for name in self.NAMES}
+        self.disks = []
+        for name in self.NAMES:
+            self.room(name).mkdir()
+            if name in small_disks:
+                self._mount(self.room(name))
+            shutil.chown(self.room(name), self.uid(name), self.uid(name))
+        self.directory, self.requester = self.control["directory"], self.control["requester"]
+        for name in ("directory", "h0", "h1", "requester"):
+            self.again(name)
+
+    def uid(self, name):
+        return FIRST_UID + self.NAMES.index(name)
+
+    def room(self, name):
+        """The folder of a daemon: its store or log is in there."""
+        return self.folder / f"{name}-room"
+
+    def store(self, index):
+        return self.room(f"h{index}") / "store"
+
+    def _mount(self, where):
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", where], check=True)
+        self.disks.append(where)
+
+    def arguments(self, name, directory):
+        if name == "directory":
+            return ["--role=directory", *([f"--directory-path={self.room(name)}/log"] if self.directory_path else [])]
+        if name == "spare":
+            return []  # whoever starts it says its role
+        more = ["--directory", directory, LEASE]
+        if name == "requester":
+            return ["--role=requester", *more]
+        store = [f"--store-path={self.room(name)}/store"] if self.stores else []
+        return ["--role=holder", f"--data-listen={self.data[name]}", f"--store-capacity={self.capacity}", *more, *store]
+
+    def again(self, name, *more, program=None, directory=None, files=None):
+        """Starts a daemon, or another life of it. `directory`: one of another fleet. `files`: how many it may open."""
+        ready, log = self.room(name) / "ready", (self.folder / f"{name}.log").open("ab")
+        ready.unlink(missing_ok=True)
+        uid = str(self.uid(name))
+        limit = ["prlimit", f"--nofile={files}:{files}"] if files else []
+        process = subprocess.Popen(
+            [*limit, "setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", program or ctl_fleet.PROGRAMS.ckvd, f"--name={name}",
+             f"--listen={self.control[name]}", f"--metrics-address={self.metrics[name]}", f"--ready-file={ready}",
+             *self.arguments(name, directory or self.directory), *more], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.processes.append(process)
+        self.by_name[name] = process
+        deadline = time.monotonic() + READY_S
+        while not (ready.exists() and ready.read_text().endswith("\n")):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{name} did not start:\n{self.log(name)[-2000:]}")
+            time.sleep(0.02)
+        return process
+
+    def log(self, name):
+        return (self.folder / f"{name}.log").read_text()
+
+    def end(self, name, how=signal.SIGKILL):
+        process = self.by_name.pop(name)
+        process.send_signal(how)
+        process.wait(READY_S)
+        self.processes.remove(process)
+
+    def hold(self, name):
+        self.by_name[name].send_signal(signal.SIGSTOP)
+
+    def cut(self, sender, port):
+        """Nothing that `sender` sends reaches the port, and nothing comes back on connections that are open."""
+        if not self.killed:
+            nft("add table inet ckv", "add chain inet ckv out { type filter hook output priority 0; }")
+        self.killed.add((sender, port))
+        who = f"meta skuid {self.uid(sender)} " if sender else ""
+        nft(f"add rule inet ckv out {who}tcp dport {port} drop")
+
+    def fill(self, name):
+        """Takes all the room of a daemon's file system."""
+        with (self.room(name) / "ballast").open("wb", buffering=0) as ballast:
+            size = 1 << 20
+            while size:
+                try:
+                    if ballast.write(b"\1" * size) < size:
+                        size //= 2
+                except OSError:
+                    size //= 2
+
+    def ctl(self, *arguments, check=True, timeout=120, **environment):
+        env = {k: v for k, v in os.environ.items() if not k.startswith("CKV_")}
+        env.update({"CKV_REQUESTER": self.requester, "CKV_DIRECTORY": self.directory, **environment})
+        done = subprocess.run([ctl_fleet.PROGRAMS.ckvctl, *map(str, arguments)], env=env, timeout=timeout,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 or not check, (arguments, done.returncode, done.stdout, done.stderr)
+        return done
+
+    def load(self, name="docs", seed=1, tokens=70, *more, check=True):
+        path = self.folder / f"{name}.safetensors"
+        ctl_fleet.Rows(seed, tokens, 0).write(path)
+        return self.ctl("corpus", "load", name, path, "--chunk-tokens", 10, *more, check=check)
+
+    def stop(self):
+        for one in self.sockets:
+            one.close()
+        super().stop()
+        if self.killed:
+            nft("delete table inet ckv")
+        for disk in self.disks:
+            subprocess.run(["umount", disk], check=False)
+
+
+def port_of(address):
+    return int(address.rsplit(":", 1)[1])
+
+
+def nft(*lines):
+    subprocess.run(["nft", "-f", "-"], input="\n".join(lines), text=True, check=True)
+
+
+def lacks():
+    """What this machine lacks for it, or None."""
+    if os.geteuid() != 0:
+        return "needs root: run it as root"
+    for program, package in (("unshare", "util-linux"), ("nft", "nftables"), ("setpriv", "util-linux"), ("mount", "mount")):
+        if not shutil.which(program):
+            return f"needs {program}: apt-get install {package}"
+    return None

@@ -1,0 +1,156 @@
+#!/usr/bin/python3
+"""Each known way of being broken, at each place that reports, on real processes; and a fleet that is well, for minutes.
+
+    python3 tests/bench/field/health_matrix.py --ckvd build/release/bin/ckvd --ckvctl build/release/bin/ckvctl [FAULT]...
+
+A green lie is a reporter that says all is well beside a fault that it can know of. A false alarm is one that does not,
+beside a fleet that is well. Needs root and nftables; runs in namespaces of its own.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(HERE))
+import broken_fleet  # noqa: E402
+import reporters  # noqa: E402
+from broken_fleet import Broken, ctl_fleet  # noqa: E402
+from faults import FAULTS  # noqa: E402
+
+SAYS_S = 15  # until a reporter has to say it: leases of 1 s, a scrape and a rule of 1 s, a silent member's 3 s
+HEALTHY_S = 600
+SKIPPED = 77
+
+
+class Tried(Broken):
+    """A fleet with a corpus, a call that was answered, and a Prometheus."""
+
+    def __init__(self, folder, replicas=1, **shape):
+        super().__init__(folder, **shape)
+        self.environment, self.loaded = {}, {"docs"}
+        self.load("docs", 1, 70, "--replicas", replicas)
+        query = [ctl_fleet.bf16(0.5)] * ctl_fleet.D_QK
+        ctl_fleet.write_safetensors(folder / "q.safetensors",
+                                    {"q": ("BF16", [1, ctl_fleet.D_QK], b"".join(v.to_bytes(2, "little") for v in query))})
+        self.attend()
+        self.alerts = reporters.Alerts(self)
+
+    def attend(self):
+        return self.ctl("attend", "--corpus", "docs", "--layer", 0, "--queries", self.folder / "q.safetensors", "--out",
+                        self.folder / "o.safetensors", "--timeout", "3s", check=False)
+
+    def reporter(self, name):
+        return self.alerts if name == "alerts" else reporters.SAYING[name]
+
+    def stop(self):
+        self.alerts.stop()
+        super().stop()
+
+
+def all_well(fleet, subject="h1"):
+    return {name: fleet.reporter(name)(fleet, subject) for name in reporters.NAMES}
+
+
+def try_fault(fault, seconds=SAYS_S):
+    """[(reporter, what it said)] of the green lies, and whether health names the fault by its code."""
+    with tempfile.TemporaryDirectory(prefix="ckv-matrix-") as folder:
+        fleet = Tried(pathlib.Path(folder), fault.replicas, **fault.shape)
+        try:
+            fault.make(fleet)
+            lies = []
+            for name in reporters.NAMES:
+                if name in fault.blind:
+                    continue
+                well, said = reporters.await_unwell(fleet.reporter(name), fleet, fault.subject, seconds)
+                if well:
+                    lies.append((name, said))
+            said = fleet.ctl("health", "-o", "json", check=False).stdout
+            named = f'"{fault.code}"' in said
+            return lies, named, said
+        finally:
+            fleet.stop()
+
+
+def try_healthy(seconds):
+    """False alarms of a fleet that is well, with calls and a load meanwhile: [(reporter, what it said)]."""
+    alarms, asked = [], 0
+    with tempfile.TemporaryDirectory(prefix="ckv-matrix-") as folder:
+        fleet = Tried(pathlib.Path(folder))
+        try:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                for name, (well, said) in all_well(fleet).items():
+                    asked += 1
+                    if not well:
+                        alarms.append((name, said))
+                fleet.attend()
+                fleet.load("more", 2, 200, "--replace")
+                fleet.loaded.add("more")
+            return alarms, asked
+        finally:
+            fleet.stop()
+
+
+def inside(arguments):
+    chosen = [one for one in FAULTS if not arguments.faults or any(part in one.name for part in arguments.faults)]
+    lies = unnamed = cells = 0
+    for fault in chosen:
+        begin = time.monotonic()
+        try:
+            found, named, said = try_fault(fault)
+        except (AssertionError, OSError, RuntimeError, subprocess.SubprocessError) as error:
+            found, named, said = [("the fault", f"could not be made: {error}")], False, ""
+        cells += len(reporters.NAMES) - len(fault.blind)
+        lies += len(found)
+        unnamed += not named
+        print(f"{fault.name}: {len(found)} green lies, health {'names' if named else 'does not name'} {fault.code}; "
+              f"{time.monotonic() - begin:.0f} s", file=sys.stderr)
+        for reporter, text in found:
+            print(f"    {reporter} says: {text.strip()[:300]}", file=sys.stderr)
+        if not named:
+            print(f"    health says: {said.strip()[:600]}", file=sys.stderr)
+    alarms, asked = try_healthy(arguments.healthy) if arguments.healthy else ([], 0)
+    for reporter, text in alarms[:10]:
+        print(f"false alarm: {reporter} says: {text.strip()[:300]}", file=sys.stderr)
+    print(json.dumps({"faults": len(chosen), "cells": cells, "lies": lies, "unnamed": unnamed, "alarms": len(alarms),
+                      "asked": asked, "healthy_s": arguments.healthy}))
+    return 1 if lies or unnamed or alarms else 0
+
+
+def figures(build):
+    """What bars.py reads: the whole matrix, and ten minutes of a fleet that is well."""
+    lacks = broken_fleet.lacks()
+    if lacks:
+        return {"not_here": lacks}
+    done = subprocess.run([sys.executable, __file__, "--ckvd", build / "bin" / "ckvd", "--ckvctl", build / "bin" / "ckvctl",
+                           "--healthy", str(HEALTHY_S)], stdout=subprocess.PIPE, text=True, check=False)
+    return {"matrix": json.loads(done.stdout)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ckvd", required=True, type=pathlib.Path)
+    parser.add_argument("--ckvctl", required=True, type=pathlib.Path)
+    parser.add_argument("--healthy", type=float, default=0, metavar="SECONDS", help="how long a fleet that is well is watched")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help="parts of the names of those to try; without, all")
+    arguments = parser.parse_args()
+    lacks = broken_fleet.lacks()
+    if lacks:
+        print(f"SKIPPED: {lacks}", file=sys.stderr)
+        return SKIPPED
+    if not arguments.inside:
+        return subprocess.run(["unshare", "--net", "--mount", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable,
+                               __file__, "--inside", *sys.argv[1:]], check=False).returncode
+    ctl_fleet.PROGRAMS.ckvd, ctl_fleet.PROGRAMS.ckvctl = str(arguments.ckvd.resolve()), str(arguments.ckvctl.resolve())
+    return inside(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
