@@ -11,9 +11,9 @@
 #include "absl/strings/str_format.h"
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/grpc_status.h"
+#include "client/grpc/health_convert.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
-#include "client/grpc/health_convert.h"
 #include "server/directory/local_directory.h"
 
 namespace ckv {

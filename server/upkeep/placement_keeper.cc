@@ -108,9 +108,7 @@ absl::Status PlacementKeeper::KeepNow(Instant deadline) {
       std::string(stats_.last_error.message())));
 }
 
-bool PlacementKeeper::HasNews() const {
-  return stop_ || is_look_due_ || HasOtherPlaces();
-}
+bool PlacementKeeper::HasNews() const { return stop_ || is_look_due_ || HasOtherPlaces(); }
 
 void PlacementKeeper::Run() {
   Instant next = options_.clock->Now();

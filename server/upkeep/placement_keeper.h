@@ -201,7 +201,7 @@ class PlacementKeeper {
   // Calls of KeepNow, and those whose round has succeeded.
   uint64_t wanted_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t done_wanted_ ABSL_GUARDED_BY(mu_) = 0;
-  uint32_t waiting_ ABSL_GUARDED_BY(mu_) = 0;  // in KeepNow
+  uint32_t waiting_ ABSL_GUARDED_BY(mu_) = 0;    // in KeepNow
   uint64_t looked_at_ ABSL_GUARDED_BY(mu_) = 0;  // ChangeCount() of the last look
   // Chunks came or went before the last Note. At most one look a renewal: it takes 100 ns a chunk.
   bool is_look_due_ ABSL_GUARDED_BY(mu_) = false;

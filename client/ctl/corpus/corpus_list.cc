@@ -9,8 +9,8 @@
 #include "absl/strings/str_format.h"
 #include "client/ctl/at_once.h"
 #include "client/ctl/commands.h"
-#include "proto/base/status.h"
 #include "client/grpc/health_convert.h"
+#include "proto/base/status.h"
 
 namespace ckv::ctl {
 namespace {
