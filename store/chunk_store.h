@@ -164,7 +164,7 @@ class ChunkPut {
         bytes_(bytes),
         memory_(std::move(memory)),
         file_(std::move(file)),
-        tenant_(tenant) {}
+        tenant_(std::move(tenant)) {}
   absl::Status Commit() &&;
 
   ChunkStore* store_;

@@ -349,7 +349,7 @@ absl::Status PlacementKeeper::TellLacking(const LeaseGrant& lease, Instant deadl
   const bool is_news = lacking != told_lacking_ || (is_new_lease && !lacking.empty());
   told_lacking_ = std::move(lacking);
   if (!is_news) return absl::OkStatus();
-  const absl::Status told = source_.ReportLacking(lease.lease_id, told_lacking_, deadline);
+  absl::Status told = source_.ReportLacking(lease.lease_id, told_lacking_, deadline);
   if (!told.ok()) told_lease_ = 0;  // again, whatever is lacking then
   return told;
 }

@@ -166,7 +166,7 @@ absl::Status RunCompare(const Ctl& ctl, const CompareOptions& options) {
   if (std::none_of(compared.begin(), compared.end(), [](auto& one) { return one.finished(); }))
     return compared.front().failure;
   // Without it there is no column of predictions, and all that was measured is shown.
-  const absl::Status predicted = Predict(run, compared);
+  absl::Status predicted = Predict(run, compared);
   std::string check = kAllEqual;
   for (const Compared& one : compared) {
     if (one.different == 0) continue;

@@ -22,7 +22,7 @@ using testing::StartsWith;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-Compared Policy(std::string name, std::vector<int> rounds_ms, uint64_t routed_mib,
+Compared Policy(std::string name, const std::vector<int>& rounds_ms, uint64_t routed_mib,
                 uint64_t pulled_mib) {
   Compared one;
   one.policy = std::move(name);

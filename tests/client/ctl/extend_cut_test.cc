@@ -97,7 +97,7 @@ TEST_F(ExtendCutTest, AnotherTextIsCutAsTheCorpusIs) {
 }
 
 TEST(ChunkTokensOf, IsWhatTheChunksSay) {
-  const auto corpus = [](std::vector<std::vector<uint32_t>> texts) {
+  const auto corpus = [](const std::vector<std::vector<uint32_t>>& texts) {
     Corpus made;
     uint8_t next = 0;
     for (const auto& text : texts) {

@@ -57,7 +57,7 @@ struct RowsOfFile {
     }
     tensors.push_back(
         {"token_ids", TensorDtype::kI32, {count}, std::as_bytes(std::span(token_ids))});
-    const std::string path = TempPath(name);
+    std::string path = TempPath(name);
     const absl::Status status =
         WriteSafetensors(path, ctl::RowFileMetadata(geometry, position), tensors);
     EXPECT_TRUE(status.ok()) << status;
@@ -71,7 +71,7 @@ struct RowsOfFile {
 };
 
 inline std::string WriteTestFile(const std::string& name, const std::string& text) {
-  const std::string path = TempPath(name);
+  std::string path = TempPath(name);
   std::ofstream(path, std::ios::binary) << text;
   return path;
 }

@@ -309,16 +309,16 @@ TEST(NpyRows, HalvesAreConvertedExactlyAndThenRounded) {
   for (size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<uint16_t>(i);
   Bf16FromHalves(reinterpret_cast<const std::byte*>(halves.data()), out.data(), out.size());
   for (uint32_t i = 0; i < (1u << 16); ++i) {
-    const int exponent = (i >> 10) & 31, mantissa = i & 1023;
+    const uint32_t exponent = (i >> 10) & 31, mantissa = i & 1023;
     const float sign = (i & 0x8000) != 0 ? -1.0f : 1.0f;
     if (exponent == 31 && mantissa != 0) {
       EXPECT_TRUE(std::isnan(FloatFromBf16(out[i]))) << i;
       continue;
     }
-    const float value = exponent == 31 ? sign * INFINITY
-                        : exponent == 0
-                            ? sign * std::ldexp(static_cast<float>(mantissa), -24)
-                            : sign * std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
+    const float value = exponent == 31  ? sign * INFINITY
+                        : exponent == 0 ? sign * std::ldexp(static_cast<float>(mantissa), -24)
+                                        : sign * std::ldexp(static_cast<float>(mantissa + 1024),
+                                                            static_cast<int>(exponent) - 25);
     ASSERT_EQ(out[i], Bf16FromFloat(value)) << i;
   }
 }

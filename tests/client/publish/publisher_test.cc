@@ -49,7 +49,8 @@ class PublisherTest : public test::ServicesTest {
     return chunks;
   }
   absl::StatusOr<ExtendReport> Extend(std::initializer_list<size_t> ordinals,
-                                      ExtendTarget target = {.corpus = "docs", .create = true}) {
+                                      const ExtendTarget& target = {.corpus = "docs",
+                                                                    .create = true}) {
     MemorySource chunks = Chunks(ordinals);
     return publisher_->Extend(target, chunks, Soon());
   }

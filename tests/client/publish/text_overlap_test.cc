@@ -164,7 +164,7 @@ TEST_F(TextOverlapTest, OtherTextsAreTaken) {
 TEST_F(TextOverlapTest, ATextThatBeginsWithinAnotherIsRefused) {
   Have(Text(300), 100);
   const std::vector<int32_t> text = Text(300);
-  for (const size_t begin : {1u, 50u, 100u, 120u, 299u}) {
+  for (const int begin : {1, 50, 100, 120, 299}) {
     const std::vector<int32_t> part(text.begin() + begin, text.end());
     const absl::Status status = Put(part, 70, begin);
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << begin << " " << status;

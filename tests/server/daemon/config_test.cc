@@ -49,7 +49,7 @@ std::string ErrorsOf(const std::vector<std::string>& arguments,
 }
 
 std::string WriteFile(const std::string& name, const std::string& text) {
-  const std::string path = test::TempPath(name);
+  std::string path = test::TempPath(name);
   std::ofstream(path) << text;
   return path;
 }

@@ -118,7 +118,7 @@ inline ReferencePartial Reference(const Geometry& geometry, std::span<const uint
   const size_t q_count = q.size() / geometry.d_qk;
   const size_t row_count = rows.size() / geometry.d_qk;
   ReferencePartial out{std::vector<double>(q_count * geometry.d_v, 0.0),
-                       std::vector<double>(q_count, -INFINITY), std::vector<double>(q_count, 0.0)};
+                       std::vector<double>(q_count, -HUGE_VAL), std::vector<double>(q_count, 0.0)};
   std::vector<double> logits(row_count);
   for (size_t i = 0; i < q_count; ++i) {
     for (size_t j = 0; j < row_count; ++j) {
@@ -211,7 +211,7 @@ inline HealthAnswer CheckHealth(const std::shared_ptr<grpc::Channel>& channel,
   queue.Next(&tag, &ok);
   if (answer.status.ok()) {
     const std::string bytes = BytesOf(reply);
-    if (bytes.size() == 2 && bytes[0] == 0x08) answer.serving = bytes[1];
+    if (bytes.size() == 2 && bytes[0] == 0x08) answer.serving = static_cast<uint8_t>(bytes[1]);
   }
   return answer;
 }

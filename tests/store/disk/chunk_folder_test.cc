@@ -49,8 +49,8 @@ struct ChunkFolderTest : testing::Test {
     auto folder = Open();
     EXPECT_TRUE(folder.ok()) << folder.status();
     std::map<ChunkId, ChunkFacts> found;
-    const auto scanned =
-        (*folder)->Scan([&](StoredChunk chunk) { found[chunk.header.info.id] = chunk.facts; });
+    const auto scanned = (*folder)->Scan(
+        [&](const StoredChunk& chunk) { found[chunk.header.info.id] = chunk.facts; });
     EXPECT_TRUE(scanned.ok()) << scanned.status();
     if (report != nullptr) *report = *scanned;
     return found;
@@ -354,7 +354,7 @@ TEST_F(ChunkFolderTest, AnUnreadableDiskIsNoDamage) {
   files.set_hook([](Call call, const std::string&) {
     return call == Call::kRead ? absl::UnavailableError("input/output error") : absl::OkStatus();
   });
-  const auto scanned = folder->Scan([](StoredChunk) { FAIL(); });
+  const auto scanned = folder->Scan([](const StoredChunk&) { FAIL(); });
   EXPECT_EQ(scanned.status().code(), StatusCode::kUnavailable);
   EXPECT_TRUE(Quarantined().empty());
 }
