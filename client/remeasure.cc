@@ -1,6 +1,7 @@
 #include "client/remeasure.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "proto/base/log.h"
@@ -24,7 +25,11 @@ Remeasurer::~Remeasurer() {
 void Remeasurer::Start() {
   absl::MutexLock lock(&mu_);
   if (stopping_ || thread_.joinable()) return;
-  thread_ = std::thread([this] { Run(); });
+  try {
+    thread_ = std::thread([this] { Run(); });
+  } catch (const std::system_error& error) {
+    Log().warn("no thread to measure holders anew: {}", error.what());
+  }
 }
 
 bool Remeasurer::stopping() const {
@@ -49,7 +54,7 @@ Instant Remeasurer::Step(Instant now) {
       const Duration waits = std::exchange(pause.next, std::min(2 * pause.next, kPauseMax));
       pause.until = clock_.Now() + waits;
       if (status.ok()) {
-        Log().info("{}: replies disagreed with what it was measured to cost; measured anew",
+        Log().info("{}: what it was measured to cost was in doubt; measured anew",
                    peer->Describe());
         continue;  // a doubt of since then rings
       }

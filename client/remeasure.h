@@ -1,4 +1,4 @@
-// Measures the constants of holders anew once replies disagree with them.
+// Measures the constants of holders anew once they are doubted.
 
 #pragma once
 
@@ -35,7 +35,8 @@ class Remeasurer {
   // Waits for a measurement that is under way.
   ~Remeasurer();
 
-  // Starts the thread, if it does not run. Call it once something has been measured.
+  // Starts the thread, if it does not run. Call it once something has been measured. If the system
+  // has no thread, the next call tries again.
   void Start() ABSL_LOCKS_EXCLUDED(mu_);
   // Measures the doubted holders whose pause is over. Returns when the next is due; kInstantMax if
   // none is doubted. The thread calls it; so do tests.

@@ -135,8 +135,8 @@ struct Requester::State {
     };
     const auto fetch = [&](CallContext& context) {
       absl::Status status = context.fetcher.Fetch(call, place, show, shown);
-      shown = context.fetcher.shown();
-      return AttemptResult{std::move(status), !refused};
+      const uint64_t before = std::exchange(shown, context.fetcher.shown());
+      return AttemptResult{std::move(status), !refused, /*may_wait=*/true, shown > before};
     };
     return by.Run(call.corpus.get(), call.deadline, fetch, call.trace);
   }
@@ -245,7 +245,10 @@ struct Requester::State {
       ++count;
       const FetchFrom from = fetch.Resume();
       const auto take = [&](const FetchedRows& run) { return fetch.Take(run, *context.stream); };
-      return AttemptResult{context.fetcher.FetchOn(fetch.canonical(), from, spans, take)};
+      const uint64_t before = fetch.whole_count();
+      absl::Status status = context.fetcher.FetchOn(fetch.canonical(), from, spans, take);
+      return AttemptResult{std::move(status), /*repeatable=*/true, /*may_wait=*/true,
+                           fetch.whole_count() > before};
     };
     const FetchCall& call = fetch.canonical();
     return attempts.Run(call.corpus.get(), call.deadline, attempt, call.trace);
@@ -430,8 +433,8 @@ absl::Status Requester::FetchSelection(const SelectionCall& call,
   };
   const auto fetch = [&](CallContext& context) {
     absl::Status status = context.fetcher.FetchSelection(call, show, shown);
-    shown = context.fetcher.shown();
-    return AttemptResult{std::move(status), !refused};
+    const uint64_t before = std::exchange(shown, context.fetcher.shown());
+    return AttemptResult{std::move(status), !refused, /*may_wait=*/true, shown > before};
   };
   return state_->Timed(state_->counters.fetch, [&] {
     return state_->attempts.Run(call.corpus.get(), call.deadline, fetch, call.trace);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "proto/base/log.h"
 #include "proto/base/status.h"
@@ -35,9 +36,15 @@ constexpr Duration kMovedLookMax = std::chrono::seconds(1);
 // the view keeps it no longer.
 bool HasMoved(DirectoryView& view, const Corpus& corpus, Instant deadline) {
   if (view.Keeps(corpus)) return false;
-  if (corpus.name.empty()) return true;  // those are kept together with all others
-  const auto known = view.Resolve(corpus.name, corpus.tenant, deadline);
-  return known.ok() ? (*known)->version != corpus.version : absl::IsNotFound(known.status());
+  if (!corpus.name.empty()) {
+    const auto known = view.Resolve(corpus.name, corpus.tenant, deadline);
+    return known.ok() ? (*known)->version != corpus.version : absl::IsNotFound(known.status());
+  }
+  // Nameless ones are forgotten with any name, so its chunks may be where they were.
+  std::vector<ChunkId> ids;
+  for (const ChunkPlacement& chunk : corpus.chunks) ids.push_back(chunk.id);
+  const auto known = view.ResolveChunks(ids, corpus.geometry, corpus.tenant, deadline);
+  return known.ok() ? **known != corpus : absl::IsNotFound(known.status());
 }
 
 }  // namespace
@@ -83,6 +90,12 @@ bool Attempts::Cure(CallContext& context, Corpora corpora, Instant deadline,
   CallTries& tries = *context.tries;
   tries.Fail(result.status);
   tries.may_mend |= holder_failed && PassesByItself(result.status);
+  // The call or this process is to blame.
+  if (act == NextAct::kGiveUp) tries.may_mend = false;
+  if (result.progressed) {
+    tries.wait_count = 0;
+    tries.pause = Duration(0);
+  }
   if (act == NextAct::kNone) return false;
   const bool may_repeat = result.repeatable && clock_->Now() < deadline;
   if (may_repeat && context.links.Reopen()) {
@@ -131,9 +144,7 @@ std::optional<Instant> Attempts::RetryAt(CallTries& tries, Instant deadline,
 
 std::optional<Instant> Attempts::ReturnAt(CallTries& tries, Corpora corpora, Instant deadline,
                                           const absl::Status& status) {
-  const NextAct act = ActFor(status, /*holder_failed=*/true);
-  if (!tries.may_mend || act == NextAct::kGiveUp || act == NextAct::kNone || stopping_.load())
-    return std::nullopt;
+  if (!tries.may_mend || stopping_.load()) return std::nullopt;
   const Instant now = clock_->Now();
   if (tries.wait_count == 0) {
     tries.wait_begun = now;
@@ -147,7 +158,7 @@ std::optional<Instant> Attempts::ReturnAt(CallTries& tries, Corpora corpora, Ins
   // them.
   bool moved = false;
   const Instant look_end = std::min(tries.wait_end, now + kMovedLookMax);
-  if (tries.was_kept)
+  if (tries.was_kept && tries.may_ask)
     corpora([&](const Corpus& c) { moved = moved || HasMoved(*view_, c, look_end); });
   if (moved) return std::nullopt;
   ++tries.wait_count;

@@ -25,6 +25,8 @@ struct AttemptResult {
   bool repeatable = true;  // false if the caller ended the call, for example by its sink
   // False for a call that says how holders are now, so that it does not wait for one.
   bool may_wait = true;
+  // True if rows came that need not come again. The wait for a holder then begins anew.
+  bool progressed = false;
 };
 
 // Thread-safe. NextActFor (proto/base/status.h) says what may cure an error. This class says how
@@ -35,8 +37,8 @@ struct AttemptResult {
 //   UNAVAILABLE, ABORTED  a new session once per holder, a few times while its epoch moves on
 //                         (LinkTable::Reopen); then another replica; then waits for a holder
 //   DEADLINE_EXCEEDED     of a step with a limit of its own, as connect_timeout, or of a holder
-//   that
-//                         was silent for half of the time (Exchange): another replica; then waits
+//                         that is silent for half of the time (Exchange): another replica; then
+//                         waits
 //   CANCELLED             by a holder that stops: the same
 //   INTERNAL, UNKNOWN     of a holder: another replica
 //   NOT_FOUND             of a chunk: a new session, another replica; resolve the corpus anew

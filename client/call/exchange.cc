@@ -38,7 +38,7 @@ void Exchange::Start(Instant deadline, bool may_be_refused) {
   links_->AssertHeld();
   deadline_ = deadline;
   may_be_refused_ = may_be_refused;
-  heard_ = true;
+  heard_ = false;
   for (Line& line : lines()) {
     line.slots.assign(line.link->lane().shape().slot_count, Slot{});
     line.outstanding = 0;
@@ -66,7 +66,7 @@ absl::Status Exchange::Post(uint32_t line, uint32_t slot, const RequestHeader& h
   if (!status.ok()) return links_->Fail(*to.link, status);
   to.held |= send == Send::kWithNext;
   to.slots[slot] = {State::kPosted, tag, stamped.request_id, now};
-  ++to.outstanding;
+  heard_ |= to.outstanding++ == 0;
   to.link->peer().in_flight.Begin(1);
   return absl::OkStatus();
 }

@@ -76,9 +76,9 @@ class Exchange {
   //   As EndRound.
   absl::Status Check();
   absl::Status Pause();
-  // Ends a round. If it made no progress, waits until a lane may have a reply. If all
-  // that is awaited can be asked of others, holders may be silent for half of the time only. The
-  // limit is the time that is left, or kQuietMax without a deadline.
+  // Ends a round. If it made no progress, waits until a lane may have a reply. If others can answer
+  // all that is awaited, holders may be silent for as long as time is left, so for half of it.
+  // Without a deadline they may be silent for kQuietMax.
   //   DeadlineExceeded    names the holders that did not answer. They are avoided from now on.
   //   Otherwise as LinkTable::Fail, if a lane with a reply to come broke.
   absl::Status EndRound(bool progress);
@@ -131,8 +131,8 @@ class Exchange {
   LaneWait wait_;
   Instant deadline_;
   bool may_be_refused_ = false;
-  Instant quiet_since_;      // the first post, or the last reply as the next Check saw it
-  bool heard_ = false;       // a reply or a first post came since the last Check
+  Instant quiet_since_;      // when a Check last saw `heard_`
+  bool heard_ = false;       // since then a reply came, or an idle holder was asked
   std::vector<Line> lines_;  // the first line_count_ are in use; the rest keep their memory
   size_t line_count_ = 0;
   std::vector<Completion> completions_;

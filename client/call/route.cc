@@ -236,7 +236,8 @@ void Router::GiveUp() {
   written_.clear();
   exchange_.GiveUp();
   TrimHere();
-  if (spans_.on()) spans_.End(/*failed=*/true, clock_->Now());
+  if (!spans_.on()) return;
+  links_.would_wait() ? spans_.Leave() : spans_.End(/*failed=*/true, clock_->Now());
 }
 
 // Work that its owner put there since is not waited for.

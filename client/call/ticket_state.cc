@@ -32,6 +32,7 @@ TicketState::TicketState(Attempts* attempts, Clock* clock, CallContextPool::Leas
   call_.polled_at_once = false;
   call_.prompt = !may_wait;  // a thread that drives many calls does nothing else
   call_.tries = &tries_;
+  tries_.may_ask = may_wait;
   attempts_->Begin();
   Attempts::Enter(**lease_, tries_);
   BeginAttempt(may_wait);
@@ -41,7 +42,12 @@ bool TicketState::TakeContext() {
   if (lease_) return true;
   auto lease = attempts_->TryTake();
   if (!lease.ok()) {
-    again_at_ = clock_->Now() + kContextLook;
+    const Instant now = clock_->Now();
+    if (absl::IsResourceExhausted(lease.status()) && now < tries_.wait_end) {
+      again_at_ = now + kContextLook;
+    } else {
+      End(tries_.Final(lease.status(), now));
+    }
     return false;
   }
   lease_.emplace(*std::move(lease));
@@ -96,11 +102,12 @@ void TicketState::End(absl::Status status) {
 
 bool TicketState::Step(bool may_wait) {
   if (done()) return true;
+  tries_.may_ask = may_wait;
   if (lease_) (*lease_)->links.Claim();
   if (!running_) {
     if (clock_->Now() < *again_at_) return false;
     if (tries_.waits) attempts_->EndRest(tries_);
-    if (!TakeContext()) return false;
+    if (!TakeContext()) return done();
     BeginAttempt(may_wait);
     if (!running_) return done();
   }

@@ -51,7 +51,8 @@ struct TicketState {
 
  private:
   void BeginAttempt(bool may_wait);
-  // Takes a call context if the call has none. Returns false if there is none yet.
+  // Takes a call context if the call has none. If none is free, returns false, and ends the call
+  // once its wait for a holder is over.
   bool TakeContext();
   void EndAttempt(absl::Status status);
   void End(absl::Status status);

@@ -90,6 +90,7 @@ absl::StatusOr<std::vector<Corpus>> DirectoryStub::LocateChunk(const ChunkId& id
 absl::StatusOr<std::vector<ChunkPlacement>> DirectoryStub::LocateChunks(
     std::span<const ChunkId> ids, const Geometry& geometry, std::string_view tenant,
     Instant deadline) {
+  HurryChannel(*channel_);
   const std::span<const ChunkId> all = ids;
   std::vector<ChunkPlacement> placements;
   placements.reserve(ids.size());
@@ -151,6 +152,7 @@ absl::StatusOr<TenantKey> DirectoryStub::TenantKeyOf(std::string_view tenant, In
 absl::StatusOr<PromptChunks> DirectoryStub::FindPrompt(std::span<const uint64_t> heads,
                                                        const std::optional<ChunkId>& model,
                                                        std::string_view tenant, Instant deadline) {
+  HurryChannel(*channel_);
   PromptChunks found;
   while (!heads.empty()) {
     const auto some = heads.first(std::min(heads.size(), kHeadsPerCallMax));

@@ -38,6 +38,7 @@ void LinkTable::BeginAttempt() {
   now_ = options_->clock->Now();
   current_.clear();
   failed_ = nullptr;
+  silent_ = false;
   ++use_count_;
 }
 
@@ -220,7 +221,7 @@ bool LinkTable::FailOver(const absl::Status& status) {
   AssertHeld();
   if (failed_ == nullptr || !AnyReplicated()) return false;
   // An overloaded holder says how long to avoid it. Other failures may last longer.
-  peers_->Avoid(*failed_, options_->clock->Now(), RetryAfterOf(status));
+  if (!silent_) peers_->Avoid(*failed_, options_->clock->Now(), RetryAfterOf(status));
   // A holder that the directory does not list may be back already, so it is asked too, as the last.
   const auto may_ask = [&](const HolderPeer& other) {
     return std::find(tried_.begin(), tried_.end(), &other) == tried_.end();
@@ -234,6 +235,7 @@ void LinkTable::NoteSilent(HolderLink& link) {
   AssertHeld();
   failed_ = &link.peer();
   session_failed_ = false;
+  silent_ = true;
   if (AnyReplicated()) peers_->Avoid(link.peer(), options_->clock->Now(), std::nullopt);
 }
 

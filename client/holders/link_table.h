@@ -195,6 +195,7 @@ class LinkTable {
   std::vector<ChunkLinks*> current_;         // the corpora of the attempt
   HolderPeer* failed_ = nullptr;             // the holder that failed the last attempt
   bool session_failed_ = false;              // a new session with it may help
+  bool silent_ = false;                      // NoteSilent has avoided it
   bool epoch_moved_ = false;                 // its epoch is another than the session's
   std::vector<const HolderPeer*> reopened_;  // asked again over a new session
   std::vector<const HolderPeer*> tried_;     // failed an earlier attempt

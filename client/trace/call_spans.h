@@ -42,6 +42,8 @@ class CallSpans {
                   Instant now, RequestHeader& header);
   void EndFrame(uint32_t frame, uint64_t bytes, Instant now);
   void Add(const char* name, Instant begin, Instant end);
+  // Drops an attempt that was only left to another thread (CallTries::Leave): it sent nothing.
+  void Leave() { on_ = false; }
   // Ends the attempt, and with it the frames that were not answered. Those have failed. A failed
   // attempt of a call with tries does not end the call's span (CallTries::EndSpan).
   void End(bool failed, Instant now);

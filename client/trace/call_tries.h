@@ -33,6 +33,7 @@ struct CallTries {
   bool may_mend = false;            // a failure since the last wait is one that passes by itself
   bool was_kept = false;            // the view kept the call's corpora when the wait began
   bool waits = false;               // it waits for a holder now
+  bool may_ask = true;              // its thread may wait for the directory
   bool stale = false;               // `causes` are of the time before the last wait
   std::vector<std::string> causes;  // distinct texts, the latest last
 
@@ -46,8 +47,11 @@ struct CallTries {
     attempt_begun = now;
     ++attempt_count;
   }
-  // Call if the attempt was only left to a thread that may wait. It has not failed.
-  void Leave() { --attempt_count; }
+  // Call if the attempt was only left to a thread that may wait. It has not failed, so the time
+  // until that thread begins is not lost.
+  void Leave() {
+    if (--attempt_count == 0) begun = Instant();
+  }
   // Returns the time of the attempts before the last one, with the waits between them.
   Duration lost() const { return attempt_begun - begun; }
 

@@ -225,6 +225,32 @@ TEST_F(TicketTest, WhoWaitsForAHolderHoldsNothing) {
   }
 }
 
+// A call that waited for a holder, and finds no context to go on in, still ends in time.
+TEST_F(TicketTest, WithoutAContextAWaitEndsInTime) {
+  cluster_.fleet.StopHolder(1);
+  Answer got(kRows, kAnswerValues);
+  LayerCall call = Call();
+  call.deadline = Shortly();
+  Ticket waits = Submit(call, got);
+  while (waits.Work() != TicketProgress::kInFlight) ASSERT_FALSE(waits.Poll());
+  const ChunkUse use[] = {{0, 0}};  // of holder 0, which is there
+  const ContextPart part = {cluster_.Resolve(), use};
+  const auto context = cluster_.requester->Open({.parts = {&part, 1}}, Soon());
+  ASSERT_TRUE(context.ok()) << context.status();
+  const Segment segment = {.row_count = kRows, .context = &*context};
+  call.segments = {&segment, 1};
+  call.deadline = Soon();
+  std::vector<std::unique_ptr<Answer>> answers;
+  std::vector<Ticket> others;  // nobody drives them
+  for (uint32_t i = 0; i < kCallCountMax; ++i) {
+    answers.push_back(std::make_unique<Answer>(kRows, kAnswerValues));
+    others.push_back(Submit(call, *answers.back()));
+  }
+  const absl::Status status = waits.Wait();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_NE(status.ToString().find("holder h1"), std::string::npos) << status;
+}
+
 // TryPoll leaves to others what may wait for a holder: a lane to open, handles to resolve.
 TEST_F(TicketTest, ATryNeverWaitsForAHolder) {
   const Answer want = Blocking();
