@@ -43,7 +43,8 @@ struct RouteCall {
   TraceContext trace = {};
   Instant deadline = kInstantMax;
   MemoryKind out_memory = MemoryKind::kHost;  // the kind of memory that the answer goes to
-  // False if its thread does other things between its polls. Its times then teach nothing.
+  // False if its thread does other things between its polls. Its times then teach nothing, unless
+  // it is `prompt`.
   bool polled_at_once = true;
   // The call ends soon after its answer is there. A caller with work of its own between polls may
   // see it late, and its time says nothing.

@@ -80,11 +80,11 @@ inline constexpr uint16_t kThisHost = 1;
 inline constexpr size_t kHostCountMax = 16;  // that are told apart
 
 // The time that the holders of each host take for a round that all of them begin at once. With n
-// holders of W processor time each and P processors, ceil(n / P) of them take turns on each: ceil(n
-// / P) x W.
+// holders of W processor time each and P processors, each processor serves ceil(n / P) of them one
+// after another. That takes ceil(n / P) x W.
 class HostLoads {
  public:
-  // Adds a holder whose round takes `us`, of which processors of its host are busy for `busy_us`.
+  // Adds a holder whose round keeps processors of its host busy for `busy_us` (BusyUs).
   void Add(const HostSeat& seat, double busy_us) noexcept;
   // Returns the time of the whole host of `seat`; 0 if it is not known.
   double Us(const HostSeat& seat) const noexcept;

@@ -31,9 +31,8 @@
 // merge. M_q counts (token, head) rows: 16 for one token of V2-Lite, 128 of V3.
 //
 // Holders answer a query side by side, so the slowest of them sets the time of a route. Those of a
-// host with fewer processors take turns. Rows
-// fetched from several holders come one after another, because they share the requester's own link
-// (section 5.4: a gather grows with its holders).
+// host with fewer processors take turns. Rows fetched from several holders come one after another,
+// because they share the requester's own link (section 5.4: a gather grows with its holders).
 //
 // Requester::Explain (client/requester.h) fills the input from measurements. To fill it yourself,
 // you need:

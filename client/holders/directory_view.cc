@@ -180,7 +180,7 @@ absl::StatusOr<PromptCover> DirectoryView::CoverPrompt(const PromptCall& call) {
     std::vector<TenantKey> keys;
     CKV_ASSIGN_OR_RETURN(const TenantKey key, TenantKeyOf(call.tenant, call.deadline));
     if (!key.IsZero()) keys.push_back(key);
-    keys.push_back(TenantKey());  // shared chunks, and those of builds before
+    keys.push_back(TenantKey());  // chunks that all tenants share
     const auto find = [&](std::span<const uint64_t> heads) {
       return directory_->FindPrompt(heads, call.model, call.tenant, call.deadline);
     };

@@ -92,9 +92,8 @@ class HolderPeer {
   // the fabric of its last lane. It adds none if the profile is not for `geometry`.
   //   FabricFor       T_probe and BW from live probes and requests, or the profile's before any.
   //                   The pull bandwidth is that of pulls that ended, or the profile's before any.
-  //   ComputeFor      the profile's curve, or the measured constants if it has none. They are
-  //   scaled
-  //                   by the current slowdown of the kernel.
+  //   ComputeFor      the profile's curve, or the measured constants if it has none, times the
+  //                   current slowdown of the kernel.
   //   WireShareFor    the profile's, or 0 without one.
   //   SpliceShareFor  the profile's, or 1 without one.
   std::optional<FabricConstants> FabricFor(const Geometry& geometry) const;

@@ -4,19 +4,16 @@
 // those chunks. By the cost model (client/decide/cost_model.h), with the constants and loads known
 // at that time, it asks one that costs about as much as the cheapest. The order in which holders
 // are listed decides nothing:
-//   * A holder without known constants cannot be compared. It is taken for an equal of the
-//   cheapest,
-//     so that its turns tell. Requester::Explain measures all.
+//   * A holder without known constants cannot be compared. It counts as an equal of the cheapest,
+//     and its turns tell what it costs. Requester::Explain measures all.
 //   * A holder that failed a call lately comes after all that did not. Among them the one that is
 //     avoided for the shortest time comes first. One that the directory no longer lists comes last.
-//   * Those that cost within kEqualMax of the cheapest are equal as far as anybody can tell. They
-//     take turns, each as often as it is cheap. A call of routes that follow each other asks the
-//     same holder: a turn lasts so many of them.
-//   * One that costs far more, and that nobody has asked for a while, is measured anew. If it was
-//     measured under load, no reply would ever say so.
+//   * Holders that cost within kEqualMax of the cheapest count as equal and take turns. Their
+//     shares go by 1 / cost. A turn lasts TurnCalls calls, which all ask the same holder.
+//   * A holder that costs far more, and that nobody has asked for a while, is measured anew. If it
+//     was measured under load, no reply would ever say so.
 //   * A call of f32 partials wants equal bits, which only holders of one kernel target give. It
-//   asks
-//     holders of the target that can attend the most tokens of the corpus, where a group has one.
+//     keeps to the target that can attend the most tokens of the corpus, in groups that have it.
 //     So a cheaper replica of another target does not change the bits of a decode.
 //
 // Chunks are grouped by the whole list of their holders, and a choice moves a whole group. So a

@@ -46,7 +46,7 @@ TEST(CheckQueryValues, NamesTheFirstThatIsBeyond) {
 }
 
 TEST(CheckQueryValues, TakesAllOthers) {
-  // What lies between rows is no query.
+  // The values between rows belong to no query.
   std::vector<uint16_t> q(5 * 48, Bf16FromFloat(kInf));
   std::mt19937 rng(3);
   const float values[] = {0, -0.0f, 1e-40f, 1, -7.5f, kQueryMagnitudeMax, -kQueryMagnitudeMax};

@@ -337,7 +337,7 @@ TEST(FetchInto, AReplicaGoesOnWhereAHolderBroke) {
     ASSERT_TRUE(status.ok()) << status;
     cluster.ExpectRows(call, 0);
     EXPECT_LT(report.rows_spliced, corpus.geometry.layers * cluster.RowsOf(call) + 100);
-    // A new session is opened with whoever has the turn: the replica, or first who is gone.
+    // The next session is with the holder that has the turn, which may be the one that is gone.
     EXPECT_GE(cluster.requester->Stats().failover_count + report.reopen_count, 1u);
   }
 }

@@ -1,6 +1,6 @@
-// Goal: queries whose products may overflow are refused at every door, by row, and rows beside them
-// are answered as before. Method: holders in this process; routed, near and own rows; a blocking
-// call and a ticket; every value that is no query at the first, a middle and the last row.
+// Goal: a requester refuses queries whose products may overflow, names the row, and answers the
+// next call as before. Method: holders in this process; blocking calls with a value that is too
+// large, or no number, in the first, a middle and the last row.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

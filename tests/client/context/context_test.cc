@@ -485,7 +485,7 @@ TEST_F(ContextErrorsTest, AHolderThatIsAwayIsFoundOutByOpen) {
   const ContextPart part = {corpus_now_, {}};
   const auto opened = fresh->Open({.parts = {&part, 1}}, test::Shortly());
   EXPECT_TRUE(absl::IsUnavailable(opened.status())) << opened.status();
-  // Who lets the calls wait has the context at once.
+  // If its calls are to wait instead, Open returns at once.
   const auto later = fresh->Open({.parts = {&part, 1}, .await_holders = false}, Soon());
   EXPECT_TRUE(later.ok()) << later.status();
 }

@@ -68,7 +68,6 @@ TEST_F(HolderPeerTest, ALifeThatTheDirectoryDoesNotTellHasNoTarget) {
   EXPECT_EQ(TargetOf(0), kAnother);
 }
 
-// Whether rows that are near have the bits of their holders.
 TEST_F(HolderPeerTest, AHolderIsUnreachedUntilASessionOpensOrItHasAnotherLife) {
   peers.Learn(MemberOf(0, 5, kOne));
   HolderPeer& peer = **peers.Find(TestFleet::Name(0));
@@ -88,6 +87,7 @@ TEST_F(HolderPeerTest, AHolderIsUnreachedUntilASessionOpensOrItHasAnotherLife) {
   EXPECT_EQ(peer.View().unreached_since, Instant{40}) << "of this life";
 }
 
+// Whether rows that are near have the bits of their holders.
 TEST_F(HolderPeerTest, HoldersHaveATargetIfAllOfThemSaySo) {
   LiveCosts costs(&peers, nullptr, Clock::Real(), Backend::Cpu(), LaneShape());
   const auto chunks = test::MakeTestCorpus(test::TestGeometry(), {3, 4}, 1);

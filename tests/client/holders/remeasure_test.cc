@@ -74,7 +74,7 @@ struct LoadedHolders : testing::Test {
     call.deadline = test::Soon();
     return requester->Explain(call);
   }
-  // What the cost model says now of each holder's kernel, in microseconds. It asks nobody.
+  // Returns the kernel time of each holder by the cost model, in microseconds. Asks nobody.
   std::array<double, 3> KernelTimes() {
     std::array<double, 3> times{};
     const auto quotes = requester->Quote({.corpus = published, .query_rows = 16});
@@ -128,7 +128,7 @@ TEST_F(LoadedHolders, ABaseThatWasMeasuredUnderLoadHealsThroughCallsOverAllOfThe
   }
 }
 
-// Nobody waits for the thread: whoever asks for the costs measures what is doubted.
+// Explain does not wait for the thread. It measures doubted constants itself.
 TEST_F(LoadedHolders, ExplainMeasuresWhatIsDoubted) {
   slow[1] = 300;
   ASSERT_TRUE(Explain().ok());

@@ -104,7 +104,7 @@ struct LiveModelTest : testing::Test {
                                          kTarget);
     model = std::make_unique<LiveModel>(HolderId{"h0"}, seed.get());
   }
-  // Of a batch that took `compute_us`, `share` of it this frame's.
+  // Takes the reply to a frame that did `share` of the work of a batch of `compute_us`.
   LiveModel::Learned Reply(const Geometry& of, FabricKind fabric, double compute_us,
                            double share = 1) {
     AnsweredFrame frame = {.geometry = of, .fabric = fabric};
@@ -246,8 +246,8 @@ TEST_F(LiveModelTest, EachWidthsHaveTheirOwnPoints) {
   }
 }
 
-// What is computed with a frame adds to its batch. The frame alone takes its share at least, and
-// the whole batch at most.
+// Other frames of a batch add to its time. A frame alone would take its share of that time at
+// least, and all of it at most.
 TEST_F(LiveModelTest, ABatchThatWasSharedTellsARange) {
   const auto reply_many = [&](double compute_us, double share) {
     for (int i = 0; i < 200; ++i) Reply(geometry, FabricKind::kTcp, compute_us, share);
@@ -255,12 +255,12 @@ TEST_F(LiveModelTest, ABatchThatWasSharedTellsARange) {
   };
   EXPECT_NEAR(reply_many(35 * 8, 1.0 / 8), 1, 1e-9) << "eight times the work";
   EXPECT_NEAR(reply_many(35, 1.0 / 8), 1, 1e-9) << "eight requesters whose rows are read once";
-  EXPECT_NEAR(reply_many(35 * 0.5, 1.0 / 8), 0.5, 1e-6) << "faster, whoever shares it";
+  EXPECT_NEAR(reply_many(35 * 0.5, 1.0 / 8), 0.5, 1e-6) << "the whole batch is faster";
   EXPECT_GT(reply_many(35 * 16, 1.0 / 4), 3.5) << "slower";
   EXPECT_NEAR(reply_many(35, 0), 1, 1e-6) << "a share that was not told is all";
 }
 
-// A time that saturated is not one, and nor is none.
+// A saturated time teaches nothing, and neither does a time of 0.
 TEST_F(LiveModelTest, NoTimeTeachesNothing) {
   AnsweredFrame frame = {.geometry = geometry, .rows = 8, .tokens = tokens};
   for (int i = 0; i < 64; ++i) {
@@ -270,7 +270,7 @@ TEST_F(LiveModelTest, NoTimeTeachesNothing) {
   EXPECT_EQ(model->curve_factors(), LiveFactors());
 }
 
-// A base that was measured under load: in a row, and to one side, or it is noise.
+// Sixteen replies in a row that miss to one side make a measurement doubted. All others are noise.
 TEST_F(LiveModelTest, RepliesThatDisagreeMakeAMeasurementDoubted) {
   const RowWidths widths = geometry.widths();
   const auto reply = [&](double us) { return Reply(geometry, FabricKind::kShm, us).doubted_now; };
@@ -287,12 +287,12 @@ TEST_F(LiveModelTest, RepliesThatDisagreeMakeAMeasurementDoubted) {
   for (int i = 0; i < 200; ++i) EXPECT_FALSE(reply(i % DoubtCount::kCount == 7 ? 35 : 1000));
   model->SetMeasured(widths, {.base_us = 36});
   for (int i = 0; i < 200; ++i) EXPECT_FALSE(reply(i % 2 == 0 ? 10 : 90)) << "to both sides";
-  // A profile's curve is not measured by replies' measurer.
+  // A profile's curve is never doubted.
   for (int i = 0; i < 64; ++i)
     EXPECT_FALSE(Reply(geometry, FabricKind::kTcp, 35 * 100).doubted_now);
 }
 
-// What no measurement mends, factors do: of a curve, and of one that cannot be measured again.
+// A profile's curve is never measured anew, so its factors alone must follow an error of 300 x.
 TEST_F(LiveModelTest, FactorsFollowFarEnough) {
   for (int i = 0; i < 400; ++i) Reply(geometry, FabricKind::kTcp, 35 / 300.0);
   EXPECT_NEAR(model->curve_factors().compute, 1 / 300.0, 1e-4);
