@@ -145,8 +145,9 @@ struct Requester::State {
     MappedChunk mapped;
     const auto map = [&](CallContext& context) {
       auto made = MapChunk(call, context.links, context.exchange, *clock);
-      if (made.ok()) mapped = *std::move(made);
-      return AttemptResult{made.status(), /*repeatable=*/!call.may_be_refused};
+      if (!made.ok()) return AttemptResult{made.status(), /*repeatable=*/!call.may_be_refused};
+      mapped = *std::move(made);
+      return AttemptResult{};
     };
     CKV_RETURN_IF_ERROR(by.Run(call.corpus.get(), call.deadline, map));
     return mapped;

@@ -96,8 +96,8 @@ absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Open(const ChunkStoreOpt
   std::unique_ptr<ChunkStore> store(new ChunkStore(options, std::move(arena), std::move(folder)));
   if (store->folder_ == nullptr) return store;
   absl::Status added;
-  CKV_ASSIGN_OR_RETURN(const ScanReport scanned, store->folder_->Scan([&](StoredChunk chunk) {
-    added.Update(store->AddStored(std::move(chunk)));
+  CKV_ASSIGN_OR_RETURN(const ScanReport scanned, store->folder_->Scan([&](const StoredChunk& chunk) {
+    added.Update(store->AddStored(chunk));
   }));
   CKV_RETURN_IF_ERROR(added);
   CKV_ASSIGN_OR_RETURN(const std::vector<ChunkId> quarantined, store->folder_->Quarantined());
@@ -125,7 +125,7 @@ ChunkStore::ChunkStore(const ChunkStoreOptions& options, std::unique_ptr<Arena> 
 
 ChunkStore::~ChunkStore() = default;
 
-absl::Status ChunkStore::AddStored(StoredChunk chunk) {
+absl::Status ChunkStore::AddStored(const StoredChunk& chunk) {
   const ChunkInfo& info = chunk.header.info;
   CKV_ASSIGN_OR_RETURN(const Geometry* geometry, table_.Intern(chunk.header.geometry));
   const ChunkSummary summary = {.id = info.id,

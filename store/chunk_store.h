@@ -331,7 +331,7 @@ class ChunkStore {
   void NotePut(const ChunkId& id, const absl::Status& status, uint64_t bytes);
   absl::StatusOr<ChunkPut> TryBegin(ChunkInfo info, const Geometry& geometry,
                                     std::string_view tenant, uint64_t bytes);
-  absl::Status AddStored(StoredChunk chunk);
+  absl::Status AddStored(const StoredChunk& chunk);
   absl::StatusOr<ChunkFileReader> OpenFile(ChunkLocator locator);
   // Gives back the memory of a chunk that it evicts, or of a shadow. Returns false if there is
   // none.

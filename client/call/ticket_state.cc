@@ -91,7 +91,7 @@ void TicketState::EndAttempt(absl::Status status) {
   context.links.BeginCall();
 }
 
-void TicketState::End(absl::Status status) {
+void TicketState::End(const absl::Status& status) {
   if (!status.ok()) tries_.EndSpan(/*failed=*/true, clock_->Now());
   status_ = WithTrace(status, call_.trace);
   done_ = true;

@@ -55,7 +55,7 @@ struct TicketState {
   // once its wait for a holder is over.
   bool TakeContext();
   void EndAttempt(absl::Status status);
-  void End(absl::Status status);
+  void End(const absl::Status& status);
 
   Attempts* const attempts_;
   Clock* const clock_;

@@ -83,9 +83,8 @@ void ReplicaChooser::KeepToOneTarget(std::span<const ReplicaGroup> groups, Kerne
   Standing best;
   for (size_t i = 0; i < targets_.size(); ++i) {
     const KernelTargetId target = targets_[i];
-    const bool seen =
-        std::find(targets_.begin(), targets_.begin() + i, target) != targets_.begin() + i;
-    if (target == KernelTargetId::kUnknown || seen) continue;
+    const std::span<const KernelTargetId> seen(targets_.data(), i);
+    if (target == KernelTargetId::kUnknown || std::ranges::count(seen, target) > 0) continue;
     Standing standing = {.is_mine = target == mine, .target = target};
     for (const ReplicaGroup& group : groups) {
       const uint64_t holders = CountOf(group, target);

@@ -32,7 +32,7 @@ struct Node {
 class FleetTest : public testing::TestWithParam<std::string> {
  protected:
   FleetTest() : folder_(MakeFolder()), watch_(folder_) {}
-  ~FleetTest() override {
+  void TearDown() override {
     nodes_.clear();
     const std::string command = "rm -rf '" + folder_ + "'";
     EXPECT_EQ(std::system(command.c_str()), 0);
