@@ -142,12 +142,10 @@ struct Requester::State {
   }
 
   absl::StatusOr<MappedChunk> Map(const MapCall& call, Attempts& by) {
-    MappedChunk mapped;
+    absl::StatusOr<MappedChunk> mapped = absl::UnknownError("no holder was asked");
     const auto map = [&](CallContext& context) {
-      auto made = MapChunk(call, context.links, context.exchange, *clock);
-      if (!made.ok()) return AttemptResult{made.status(), /*repeatable=*/!call.may_be_refused};
-      mapped = *std::move(made);
-      return AttemptResult{};
+      mapped = MapChunk(call, context.links, context.exchange, *clock);
+      return AttemptResult{mapped.status(), /*repeatable=*/!call.may_be_refused};
     };
     CKV_RETURN_IF_ERROR(by.Run(call.corpus.get(), call.deadline, map));
     return mapped;

@@ -96,9 +96,10 @@ absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Open(const ChunkStoreOpt
   std::unique_ptr<ChunkStore> store(new ChunkStore(options, std::move(arena), std::move(folder)));
   if (store->folder_ == nullptr) return store;
   absl::Status added;
-  CKV_ASSIGN_OR_RETURN(const ScanReport scanned, store->folder_->Scan([&](const StoredChunk& chunk) {
-    added.Update(store->AddStored(chunk));
-  }));
+  CKV_ASSIGN_OR_RETURN(const ScanReport scanned,
+                       store->folder_->Scan([&](const StoredChunk& chunk) {
+                         added.Update(store->AddStored(chunk));
+                       }));
   CKV_RETURN_IF_ERROR(added);
   CKV_ASSIGN_OR_RETURN(const std::vector<ChunkId> quarantined, store->folder_->Quarantined());
   {
