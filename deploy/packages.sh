@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the Debian packages ckvd, ckvctl and libckv-dev of a built preset, and their bill of materials
-# (SPDX). Prints the files.
+# Makes the Debian packages ckvd, ckvctl, libckv1 and libckv-dev of a built preset, and their bill of
+# materials (SPDX). Prints the files.
 #   deploy/packages.sh [--preset PRESET] FOLDER       default: release
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,7 +1,7 @@
 # What `cmake --install` puts into a prefix: headers under include/ckv, the client as static
 # libraries (ckv::client, ckv::client_grpc) and as one shared one (ckv::shared, libckv_cc.so), the C
-# ABI (ckv::c, libckv.so), the files by which CMake and pkg-config find them, and the programs. Components: development, ckvd, ckvctl; with programs, each is a package
-# (package.cmake). libggml-ckv.so, if it is built, is the component ggml.
+# ABI (ckv::c, libckv.so), the files by which CMake and pkg-config find them, and the programs. Components: library (libckv.so.1),
+# development, ckvd, ckvctl; with programs, each is a package (package.cmake). libggml-ckv.so, if it is built, is the component ggml.
 include(CMakePackageConfigHelpers)
 
 set(ckv_archives ckv_base ckv_attention ckv_store ckv_transport ckv_client)
@@ -39,7 +39,8 @@ set(cmake_files ${CMAKE_INSTALL_LIBDIR}/cmake/ckv)
 install(TARGETS ${ckv_archives} ckv_headers ckv_shared EXPORT ckvTargets
         ARCHIVE COMPONENT development LIBRARY COMPONENT development)
 if(TARGET ckv_c)
-  install(TARGETS ckv_c EXPORT ckvTargets LIBRARY COMPONENT development)
+  # Programs need the file of the ABI's version alone, which has a package of its own (libckv1).
+  install(TARGETS ckv_c EXPORT ckvTargets LIBRARY COMPONENT library NAMELINK_COMPONENT development)
   file(GLOB c_headers ${PROJECT_SOURCE_DIR}/client/c/ckv*.h)
   install(FILES ${c_headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ckv COMPONENT development)
 endif()

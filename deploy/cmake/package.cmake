@@ -1,4 +1,4 @@
-# The packages that `cpack` makes: ckvd, ckvctl, libckv-dev (deploy/packages.sh). Included after
+# The packages that `cpack` makes: ckvd, ckvctl, libckv1, libckv-dev (deploy/packages.sh). Included after
 # install.cmake, whose components they are. All text in them that tells of options is written by
 # ckv_pages from the programs' own tables, in each build.
 set(debian ${PROJECT_SOURCE_DIR}/deploy/debian)
@@ -31,6 +31,9 @@ install(FILES ${debian}/ckvd.tmpfiles DESTINATION lib/tmpfiles.d RENAME ckv.conf
 install(FILES ${debian}/copyright DESTINATION share/doc/ckvd COMPONENT ckvd)
 install(FILES ${debian}/copyright DESTINATION share/doc/ckvctl COMPONENT ckvctl)
 install(FILES ${debian}/copyright DESTINATION share/doc/libckv-dev COMPONENT development)
+get_target_property(CKV_LIBRARY_MAJOR ckv_c SOVERSION)
+set(library_package libckv${CKV_LIBRARY_MAJOR})
+install(FILES ${debian}/copyright DESTINATION share/doc/${library_package} COMPONENT library)
 
 # The formats of the folders that daemons keep, from the code that writes them.
 function(ckv_folder_format file kind out)
@@ -58,7 +61,7 @@ set(CPACK_PACKAGE_CONTACT "ckv <ckv@localhost>")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
-set(CPACK_COMPONENTS_ALL ckvd ckvctl development)
+set(CPACK_COMPONENTS_ALL ckvd ckvctl library development)
 set(CPACK_COMPONENTS_GROUPING IGNORE)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_COMPRESSION_TYPE zstd)
@@ -74,9 +77,12 @@ set(CPACK_DEBIAN_CKVD_PACKAGE_CONTROL_EXTRA ${control})
 set(CPACK_DEBIAN_CKVCTL_PACKAGE_NAME ckvctl)
 set(CPACK_DEBIAN_CKVCTL_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_CKVCTL_DESCRIPTION "corpora, chunks and queries of a ckv fleet\n${no_licence}")
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME ${library_package})
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_LIBRARY_DESCRIPTION "ckv's client for C and Python\n${no_licence}")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libckv-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_DESCRIPTION "headers and libraries of ckv's client\n${no_licence}")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
-    "libabsl-dev, libgrpc++-dev, libhwy-dev, libprotobuf-dev, libspdlog-dev, libssl-dev, liburing-dev, libxxhash-dev, nlohmann-json3-dev")
+    "${library_package} (= ${PROJECT_VERSION}), libabsl-dev, libgrpc++-dev, libhwy-dev, libprotobuf-dev, libspdlog-dev, libssl-dev, liburing-dev, libxxhash-dev, nlohmann-json3-dev")
 include(CPack)

@@ -6,7 +6,7 @@
         with requester.context(corpus) as context:
             answer = requester.attend(3, q, context)  # o (rows, d_v), m and l (rows,), float32
 
-It calls libckv.so.1 (the Debian package libckv-dev) by ctypes, and needs numpy. Tensors of torch
+It calls libckv.so.1 (the Debian package libckv1) by ctypes, and needs numpy. Tensors of torch
 are taken where they lie, and torch is not imported. Memory is the host's. With
 ckv.open(..., backend="cuda") queries, own rows, answers and fetched rows may be on that GPU, too.
 

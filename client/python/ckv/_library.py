@@ -163,4 +163,4 @@ def _load_first(candidates: list[tuple[str, str]]) -> Library:
             tried.append(f"  {path} ({source}): {error}")
     raise errors.LibraryError(
         "no libckv.so.1 could be loaded. Tried:\n" + "\n".join(tried) +
-        f"\nThe Debian package libckv-dev installs it. Or set {VARIABLE} to the file.")
+        f"\nThe Debian package libckv1 installs it. Or set {VARIABLE} to the file.")

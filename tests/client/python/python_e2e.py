@@ -57,7 +57,7 @@ def check_library(env):
     code = ("import ckv\ntry:\n  ckv.open('127.0.0.1:1')\nexcept ckv.LibraryError as error:\n  print(error)\n"
             "  raise SystemExit(0)\nraise SystemExit('a library was found')")
     said = run(sys.executable, "-c", code, env={**env, "CKV_LIBRARY": "/no/such/file"})
-    if not all(word in said for word in ("/no/such/file (CKV_LIBRARY)", "libckv-dev")):
+    if not all(word in said for word in ("/no/such/file (CKV_LIBRARY)", "libckv1")):
         sys.exit(f"the error without a library: {said}")
 
 
