@@ -67,6 +67,7 @@ MAY_INCLUDE = {
                         "proto*",
     "client/ctl/doctor": "client/ctl client/ctl/fleet client/grpc client/publish client/holders store/memory transport "
                          "transport/verbs proto*",
+    "client/ctl/shell": "client/ctl proto*",
     "client/ctl/top": "client/ctl client/ctl/fleet client/roof client client/grpc client/publish client/holders "
                       "transport store* "
                       "proto*",
@@ -95,7 +96,7 @@ MAY_INCLUDE = {
     "server/daemon": "server/directory* server/edge server/health server/holder server/listen server/services "
                      "server/session server/telemetry "
                      "server/upkeep server/web client* attention* transport* store* proto*",
-    "server/pages": "server/daemon client/ctl proto*",
+    "server/pages": "server/daemon client/ctl/shell proto*",
     "server": "server/daemon proto*",
 }
 ROOF = {"attention/kernel_target", "client/requester", "client/requester_stats", "client/explain", "client/live_costs", "client/remeasure"}

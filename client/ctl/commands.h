@@ -26,6 +26,7 @@ void AddDoctorCommand(CLI::App& app, Ctl& ctl);
 void AddHealthCommand(CLI::App& app, Ctl& ctl);
 void AddTopCommand(CLI::App& app, Ctl& ctl);
 void AddVersionCommand(CLI::App& app, Ctl& ctl);
+void AddCompletionCommand(CLI::App& app, Ctl& ctl);
 
 // The values of ckvctl's own options, before they are read into Ctl.
 struct GlobalValues {

@@ -274,6 +274,7 @@ void BuildCommandLine(CLI::App& app, Ctl& ctl, GlobalValues& values) {
   AddHealthCommand(app, ctl);
   AddDoctorCommand(app, ctl);
   AddTopCommand(app, ctl);
+  AddCompletionCommand(app, ctl);
   AddVersionCommand(app, ctl);
   NameValues(app);
 }

@@ -1,72 +1,9 @@
-#include <algorithm>
-#include <span>
-
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "client/ctl/commands.h"
 #include "server/daemon/config_options.h"
 #include "server/pages/pages.h"
 
 namespace ckv {
-namespace {
-
-std::vector<std::string> Split(std::string_view text, char separator) {
-  std::vector<std::string> parts;
-  for (const auto part : absl::StrSplit(absl::string_view(text.data(), text.size()), separator)) {
-    if (!part.empty()) parts.emplace_back(part);
-  }
-  return parts;
-}
-
-// "bf16|f32" of an option that lists its values; "N|P%" are kinds of values.
-std::vector<std::string> ChoicesOf(const std::string& type) {
-  const bool kinds =
-      std::any_of(type.begin(), type.end(), [](char c) { return c >= 'A' && c <= 'Z'; });
-  return kinds || type.find('|') == std::string::npos ? std::vector<std::string>()
-                                                      : Split(type, '|');
-}
-
-PageOption OptionOf(const CLI::Option& option) {
-  PageOption page;
-  for (const std::string& name : option.get_snames()) page.names.push_back("-" + name);
-  for (const std::string& name : option.get_lnames()) page.names.push_back("--" + name);
-  if (page.names.empty()) page.names.push_back(option.get_name(/*positional=*/true));
-  if (option.get_items_expected_max() > 0) {
-    page.value = option.get_type_name();  // empty for a positional
-    page.choices = ChoicesOf(page.value);
-  }
-  page.help = option.get_description();
-  if (!option.get_envname().empty()) page.help += "; environment " + option.get_envname();
-  if (!option.get_default_str().empty()) page.help += "; default " + option.get_default_str();
-  return page;
-}
-
-void AddCommands(const CLI::App& app, const std::string& path, PageProgram& program) {
-  PageCommand command;
-  command.path = path;
-  command.help = app.get_description();
-  command.footer = app.get_footer();
-  const auto verbs = app.get_subcommands([](const CLI::App*) { return true; });
-  for (const CLI::Option* option : app.get_options()) command.options.push_back(OptionOf(*option));
-  for (const CLI::App* verb : verbs) command.verbs.push_back(verb->get_name());
-  program.commands.push_back(std::move(command));
-  for (const CLI::App* verb : verbs) {
-    AddCommands(*verb, path.empty() ? verb->get_name() : path + " " + verb->get_name(), program);
-  }
-}
-
-}  // namespace
-
-PageProgram CtlProgram() {
-  PageProgram program = {"ckvctl", 1, "corpora, chunks and queries of a ckv fleet", {}};
-  ctl::Ctl ctl;
-  ctl::GlobalValues values;
-  CLI::App app;
-  ctl::BuildCommandLine(app, ctl, values);
-  AddCommands(app, "", program);
-  return program;
-}
-
 PageProgram DaemonProgram() {
   PageProgram program = {"ckvd", 8, "a daemon of ckv: holder, requester or directory", {}};
   PageCommand command;
@@ -87,7 +24,7 @@ PageProgram DaemonProgram() {
     command.options.push_back(
         {{OptionFlagName(option.key)},
          option.unit.empty() ? "VALUE" : std::string(option.unit),
-         Split(option.choices, ','),
+         absl::StrSplit(std::string(option.choices), ',', absl::SkipEmpty()),
          absl::StrFormat("%s; key %s, environment %s%s%s%s", option.help, option.key,
                          OptionEnvironmentName(option.key), preset.empty() ? "" : "; default ",
                          preset, option.live ? "; changes on SIGHUP" : "")});

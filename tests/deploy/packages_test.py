@@ -48,9 +48,11 @@ def repack(deb, folder, name, reads=None):
     return out
 
 
-def install(before, ctl, dev):
+def install(before, ctl, library, dev):
     step("install: a user, folders, a configuration; nothing is started")
-    run("dpkg", "-i", before, ctl, dev)
+    run("dpkg", "-i", before, ctl, library)
+    run("/usr/bin/python3", "-c", "import ctypes; ctypes.CDLL('libckv.so.1').ckv_last_error")
+    run("dpkg", "-i", dev)
     check(version("ckvd") == BEFORE, "the version before is installed")
     run("getent", "passwd", "ckv")
     check(str(CONFIG) in run("dpkg-query", "-W", "-f", "${Conffiles}", "ckvd"), f"{CONFIG} is a conffile")
@@ -59,7 +61,7 @@ def install(before, ctl, dev):
               f"{unit} is known and does not run")
     run("ckvd", "--role", "holder", "--config", CONFIG, "--check-config")
     check(run("pkg-config", "--modversion", "ckv").strip() == version("libckv-dev"), "pkg-config finds libckv-dev")
-    for name in ("ckvd", "ckvctl", "libckv-dev"):
+    for name in ("ckvd", "ckvctl", "libckv1", "libckv-dev"):
         check("no licence yet" in run("dpkg-query", "-W", "-f", "${Description}", name), f"{name} tells of the licence")
 
 
@@ -78,6 +80,7 @@ def pages():
     check(bash("ckvctl", "corpus", "l") == ["load", "list"], "bash completes verbs")
     check(bash("ckvctl", "corpus", "load", "--cut", "") == ["fixed", "document", "content"], "bash completes values")
     check("--chunk-tokens" in bash("ckvctl", "-o", "json", "corpus", "load", "--chunk"), "bash completes flags")
+    check(bash("ckvctl", "corpus", "show", "") != [], "bash asks for names of corpora, and offers flags without any")
     check(bash("ckvd", "--rdma-fallback", "") == ["refuse", "tcp"], "bash completes ckvd's values")
     if shutil.which("fish"):
         lines = run("fish", "-c", "complete -C 'ckvctl corpus load --cut '").split()
@@ -90,6 +93,9 @@ def pages():
             run("zsh", "-n", f"/usr/share/zsh/vendor-completions/_{program}")
     else:
         skip.say("no zsh here, its completions are not read", skip.PACKAGES)
+    for shell, path in (("bash", f"{folder}/ckvctl"), ("zsh", "/usr/share/zsh/vendor-completions/_ckvctl"),
+                        ("fish", "/usr/share/fish/vendor_completions.d/ckvctl.fish")):
+        check(run("ckvctl", "completion", shell) == pathlib.Path(path).read_text(), f"ckvctl completion {shell} is the package's")
 
 
 def start(corpus):
@@ -138,7 +144,7 @@ def remove():
 
 def purge():
     step("purge: nothing is left but the user")
-    run("dpkg", "-P", "ckvd", "ckvctl", "libckv-dev")
+    run("dpkg", "-P", "ckvd", "ckvctl", "libckv-dev", "libckv1")
     left = [path for path in ("/etc/ckv", "/var/lib/ckv", "/run/ckv", "/usr/share/ckv", "/usr/include/ckv")
             if pathlib.Path(path).exists()]
     left += [str(path) for path in pathlib.Path("/etc/systemd/system").glob("*.wants/ckvd-*")]
@@ -165,12 +171,13 @@ def test(folder):
     packages = parser.parse_args().packages
     # Otherwise each installation reads every manual page of the machine.
     pathlib.Path("/var/lib/man-db/auto-update").unlink(missing_ok=True)
-    (now,), (ctl,), (dev,) = (list(packages.glob(f"{name}_*.deb")) for name in ("ckvd", "ckvctl", "libckv-dev"))
+    (now,), (ctl,), (library,), (dev,) = (list(packages.glob(f"{name}_*.deb"))
+                                          for name in ("ckvd", "ckvctl", "libckv1", "libckv-dev"))
     before = repack(now, folder, "before")
     older = repack(now, folder, "older", reads=0)
     corpus = Corpus(folder)
     bill_of_materials(packages)
-    install(before, ctl, dev)
+    install(before, ctl, library, dev)
     pages()
     bits = start(corpus)
     upgrade(now, version("ckvctl"), corpus, bits)

@@ -56,6 +56,17 @@ TEST(Pages, KnowVerbsAndTheirValues) {
               HasSubstr("*' --log-level') takes=1 values='trace debug info warn error off'"));
 }
 
+// What stands where a corpus is named is asked from the fleet, and never completed as a file.
+TEST(Pages, NamesOfCorporaComeFromTheFleet) {
+  const PageProgram ctl = CtlProgram();
+  const std::string bash = BashCompletion(ctl);
+  EXPECT_THAT(bash, HasSubstr("'attend --corpus') takes=corpus ;;"));
+  EXPECT_THAT(bash, HasSubstr("_ckvctl_corpora() {\n  ckvctl corpus list -o json"));
+  EXPECT_THAT(ZshCompletion(ctl), HasSubstr("'attend --corpus') takes=corpus ;;"));
+  EXPECT_THAT(FishCompletion(ctl), HasSubstr("-l corpus -r -f -a '(__fish_ckvctl_corpora)'"));
+  EXPECT_THAT(BashCompletion(DaemonProgram()), Not(HasSubstr("_corpora")));
+}
+
 TEST(Pages, RoffKeepsItsOwnCharactersOut) {
   const PageProgram program = {
       "x", 1, "a.b", {{"", ".TH of 'its' own\n.SH and a \\n", {}, {}, ""}}};

@@ -1,8 +1,9 @@
+#include "client/ctl/shell/completion.h"
+
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "server/pages/pages.h"
 
 namespace ckv {
 namespace {
@@ -37,12 +38,19 @@ std::vector<std::string> WordsOf(const PageProgram& program, const PageCommand& 
   return words;
 }
 
+bool TakesCorpus(const PageCommand& command) {
+  return std::ranges::any_of(command.options, [](const PageOption& option) {
+    return option.is_corpus && !IsFlag(option.names.front());
+  });
+}
+
 // Branches of a shell's `case`: the words after each command, and the values of each flag.
 std::string WordCases(const PageProgram& program) {
   std::string cases;
   for (const PageCommand& command : program.commands) {
-    cases += absl::StrFormat("    '%s') offers='%s' ;;\n", command.path,
-                             absl::StrJoin(WordsOf(program, command), " "));
+    cases += absl::StrFormat("    '%s') offers='%s'%s ;;\n", command.path,
+                             absl::StrJoin(WordsOf(program, command), " "),
+                             TakesCorpus(command) ? " corpus=1" : "");
   }
   return cases;
 }
@@ -55,9 +63,12 @@ std::string ValueCases(const PageProgram& program) {
       for (const std::string& name : option.names) {
         // The program's own flags may stand after any command.
         const std::string line = absl::StrFormat("'%s %s'", command.path, name);
+        const std::string values =
+            option.is_corpus
+                ? "takes=corpus"
+                : absl::StrFormat("takes=1 values='%s'", absl::StrJoin(option.choices, " "));
         cases +=
-            absl::StrFormat("    %s%s) takes=1 values='%s' ;;\n", command.path.empty() ? "*" : "",
-                            line, absl::StrJoin(option.choices, " "));
+            absl::StrFormat("    %s%s) %s ;;\n", command.path.empty() ? "*" : "", line, values);
       }
     }
   }
@@ -74,19 +85,48 @@ std::string PathCases(const PageProgram& program) {
   return cases.empty() ? "" : absl::StrFormat("      %s) path=$next ;;\n", cases);
 }
 
-// The same for bash and zsh: where the line stands, and what may come there. `before` are the words
-// before the one to complete, without the program.
-std::string Body(const PageProgram& program) {
+// A function that prints the names of corpora, one a line, within a second. A fleet that does not
+// answer has none. Its arguments are the options that name the fleet.
+std::string CorpusNames(const PageProgram& program) {
   return absl::StrFormat(
-      "  local word path='' next words='' values='' takes='' last=''\n"
+      "_%s_corpora() {\n"
+      "  %s corpus list -o json --rpc-timeout 1000 \"$@\" 2>/dev/null |\n"
+      "    sed -n 's/^ *\"name\": \"\\(.*\\)\",*$/\\1/p'\n"
+      "}\n",
+      program.name, program.name);
+}
+
+bool HasCorpora(const PageProgram& program) {
+  return std::ranges::any_of(program.commands, [](const PageCommand& command) {
+    return std::ranges::any_of(command.options,
+                               [](const PageOption& option) { return option.is_corpus; });
+  });
+}
+
+// The same for bash and zsh: where the line stands, and what may come there. `before` are the words
+// before `current`, the one to complete, without the program.
+std::string Body(const PageProgram& program) {
+  std::string names;
+  if (HasCorpora(program)) {
+    names = absl::StrFormat(
+        "  if [[ $takes == corpus || ( -z $takes && -n $corpus && $current != -* ) ]]; then\n"
+        "    values=\"$(_%s_corpora \"${fleet[@]}\")\"\n"
+        "  fi\n",
+        program.name);
+  }
+  return absl::StrFormat(
+      "  local word path='' next words='' values='' takes='' last='' corpus=''\n"
+      "  local -a fleet=()\n"
       "  for word in \"${before[@]}\"; do\n"
       "    next=\"${path:+$path }$word\"\n"
       "    case $next in\n%s      *) ;;\n    esac\n"
+      "    case $last in --directory|--requester|--tenant) fleet+=(\"$last\" \"$word\") ;; esac\n"
       "    last=$word\n"
       "  done\n"
       "  case \"$path $last\" in\n%s    *) ;;\n  esac\n"
-      "  case $path in\n%s  esac\n",
-      PathCases(program), ValueCases(program), WordCases(program));
+      "  case $path in\n%s  esac\n"
+      "%s",
+      PathCases(program), ValueCases(program), WordCases(program), names);
 }
 
 }  // namespace
@@ -94,32 +134,43 @@ std::string Body(const PageProgram& program) {
 std::string BashCompletion(const PageProgram& program) {
   return absl::StrFormat(
       "# bash completion of %s, written from its own table of options.\n"
+      "%s"
       "_%s() {\n"
-      "  local current=${COMP_WORDS[COMP_CWORD]}\n"
+      "  local offers='' current=${COMP_WORDS[COMP_CWORD]}\n"
       "  local -a before=(\"${COMP_WORDS[@]:1:COMP_CWORD-1}\")\n"
       "%s"
       "  if [ -n \"$values\" ]; then\n"
       "    mapfile -t COMPREPLY < <(compgen -W \"$values\" -- \"$current\")\n"
+      "  elif [ \"$takes\" = corpus ]; then\n"
+      "    COMPREPLY=()\n"
       "  elif [ -n \"$takes\" ]; then\n"
       "    mapfile -t COMPREPLY < <(compgen -f -- \"$current\")\n"
       "  else\n"
       "    mapfile -t COMPREPLY < <(compgen -W \"$offers\" -- \"$current\")\n"
-      "    [ ${#COMPREPLY[@]} -gt 0 ] || mapfile -t COMPREPLY < <(compgen -f -- \"$current\")\n"
       "  fi\n"
+      "  [ -n \"$takes\" ] || [ ${#COMPREPLY[@]} -gt 0 ] || mapfile -t COMPREPLY < <(compgen -f -- "
+      "\"$current\")\n"
       "}\n"
       "complete -o filenames -F _%s %s\n",
-      program.name, program.name, Body(program), program.name, program.name);
+      program.name, HasCorpora(program) ? CorpusNames(program) : "", program.name, Body(program),
+      program.name, program.name);
 }
 
+// The file is a function's body in zsh's folder of completions, and a script if it is sourced.
 std::string ZshCompletion(const PageProgram& program) {
   return absl::StrFormat(
       "#compdef %s\n"
       "# zsh completion of %s, written from its own table of options.\n"
+      "%s"
       "_%s() {\n"
-      "  local -a before=(\"${(@)argv_words}\")\n"
+      "  local offers='' current=${words[CURRENT]}\n"
+      "  local -a before=(\"${(@)words[2,CURRENT-1]}\")\n"
       "%s"
       "  if [[ -n $values ]]; then\n"
       "    compadd -- ${=values}\n"
+      "    [[ -n $takes ]] || _files\n"
+      "  elif [[ $takes == corpus ]]; then\n"
+      "    return 1\n"
       "  elif [[ -n $takes ]]; then\n"
       "    _files\n"
       "  else\n"
@@ -127,9 +178,9 @@ std::string ZshCompletion(const PageProgram& program) {
       "    _files\n"
       "  fi\n"
       "}\n"
-      "local -a argv_words=(\"${(@)words[2,CURRENT-1]}\")\n"
-      "_%s\n",
-      program.name, program.name, program.name, Body(program), program.name);
+      "if [[ ${funcstack[1]} == _%s ]]; then _%s \"$@\"; else compdef _%s %s; fi\n",
+      program.name, program.name, HasCorpora(program) ? CorpusNames(program) : "", program.name,
+      Body(program), program.name, program.name, program.name, program.name);
 }
 
 std::string FishCompletion(const PageProgram& program) {
@@ -146,6 +197,14 @@ std::string FishCompletion(const PageProgram& program) {
       "  test (count $left) -eq 0\n"
       "end\n",
       program.name, program.name);
+  if (HasCorpora(program)) {
+    text += absl::StrFormat(
+        "function __fish_%s_corpora\n"
+        "  %s corpus list -o json --rpc-timeout 1000 2>/dev/null |"
+        " string replace -rf '^ *\"name\": \"(.*)\",*$' '$1'\n"
+        "end\n",
+        program.name, program.name);
+  }
   for (const PageCommand& command : program.commands) {
     std::string begin = absl::StrFormat("complete -c %s", program.name);
     if (!command.path.empty()) {
@@ -158,6 +217,9 @@ std::string FishCompletion(const PageProgram& program) {
           });
       text += absl::StrFormat("%s -a %s -d %s\n", begin, verb, Quoted(named->help, "\\'"));
     }
+    if (TakesCorpus(command)) {
+      text += absl::StrFormat("%s -a '(__fish_%s_corpora)'\n", begin, program.name);
+    }
     for (const PageOption& option : command.options) {
       if (!IsFlag(option.names.front())) continue;
       text += begin;
@@ -166,6 +228,7 @@ std::string FishCompletion(const PageProgram& program) {
         text += absl::StrFormat(" -%s %s", is_long ? "l" : "s", name.substr(is_long ? 2 : 1));
       }
       if (!option.value.empty()) text += " -r";
+      if (option.is_corpus) text += absl::StrFormat(" -f -a '(__fish_%s_corpora)'", program.name);
       if (!option.choices.empty()) {
         text += absl::StrFormat(" -f -a '%s'", absl::StrJoin(option.choices, " "));
       }
