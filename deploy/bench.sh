@@ -66,8 +66,8 @@ case $1 in
     deploy/llama-headers.sh "$preset"
     ;;
   field)
-    preset=release targets=(ckvd ckvctl)
-    deploy/install-packages.sh check field
+    preset=release targets=(ckvd ckvctl attend_caller c_caller clock_step)
+    deploy/install-packages.sh build check field
     ;;
   store) preset=release targets=(store_bench store_disk_bench store_stripe_bench store_plan_bench) ;;
   *) echo "bench: no set is named '$1'; there are: act, bindings, contexts, data-path, decision, field, kernels, llama, operate, store" >&2; exit 2 ;;

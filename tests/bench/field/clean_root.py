@@ -10,7 +10,9 @@ import sys
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
 sys.path.append(str(pathlib.Path(__file__).resolve().parent))
-from root import CleanRoot  # noqa: E402
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from bar import NOT_HERE  # noqa: E402
+from root import Cannot, CleanRoot  # noqa: E402
 
 LIMIT_S = 3 * 3600  # of each command, on a machine that does other work too
 COUNTS = re.compile(r"^(\S+): (\d+) passed, (\d+) failed, (\d+) flaky, (\d+) skipped", re.M)
@@ -19,7 +21,15 @@ TOLD = "== outcome\n"  # after it come the last lines of tests/run.sh
 
 
 def figures(_build):
-    """{"commands": exits, counts of tests and times}; prints what was skipped, and where the logs are."""
+    """{"commands": exits, counts of tests and times}, or why there are none."""
+    try:
+        return {"commands": run_both()}
+    except Cannot as why:
+        return {NOT_HERE: str(why)}
+
+
+def run_both():
+    """Runs both commands in a clean root; prints what was skipped, and where the logs are. {figure: value}."""
     with CleanRoot() as root:
         root.other_python()
         tree = root.clone()
@@ -31,15 +41,18 @@ def figures(_build):
     print(f"{told}clean_root: logs are in {root.logs}", file=sys.stderr, flush=True)
     # Without the last lines nothing is known to have passed.
     counts = [tuple(map(int, found[1:])) for found in COUNTS.findall(told)] or [(0, 1, 0, 0)]
-    return {"commands": {
+    return {
         "bad_exits": sum(ran.code != 0 for ran in (quick, tests)),
         "passed": sum(row[0] for row in counts), "failed": sum(row[1] for row in counts),
         "skipped": sum(row[3] for row in counts), "unnamed": len(UNNAMED.findall(told)),
-        "quickstart_s": quick.seconds, "tests_s": tests.seconds}}
+        "quickstart_s": quick.seconds, "tests_s": tests.seconds}
 
 
 def main():
-    got = figures(None)["commands"]
+    try:
+        got = run_both()
+    except Cannot as why:
+        sys.exit(f"clean_root: {why}")
     for name, value in got.items():
         print(f"{name}: {value:.0f}")
     return 0 if got["bad_exits"] == got["failed"] == got["unnamed"] == 0 else 1

@@ -7,10 +7,12 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tests/bench"))
 sys.path.append(str(ROOT / "tests/support"))
-import skip
-from bar import NOT_HERE
+import skip  # noqa: E402
+from bar import NOT_HERE  # noqa: E402
+from priority import usual_priority  # noqa: E402
 
 
+@usual_priority()
 def figures(build):
     """{"name_moves": {"seconds": ..., "leases": the same in leases}}, or why there are none."""
     ran = subprocess.run([sys.executable, ROOT / "tests/e2e/name_moves_e2e.py", "--ckvd", build / "bin/ckvd", "--ckvctl",

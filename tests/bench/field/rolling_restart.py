@@ -1,17 +1,18 @@
 """The long form of tests/e2e/rolling_restart_e2e.py: at least 100,000 calls beside TERM, KILL and STOP of each holder."""
 
-import os
 import pathlib
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tests/e2e"))
+from priority import usual_priority  # noqa: E402
 
 CALLS, ROUNDS = 100_000, 3
 CALM_S = 5.0
 
 
+@usual_priority()
 def figures(build):
     """{"calls": counts, "longest_ms": longest call beside each kind of event, and beside none}. Plays on until there were
     CALLS calls, however slow the machine is."""
@@ -19,26 +20,20 @@ def figures(build):
 
     rolling.PROGRAMS.ckvd, rolling.PROGRAMS.ckvctl, rolling.PROGRAMS.attend_caller, rolling.PROGRAMS.c_caller = (
         build / "bin" / name for name in ("ckvd", "ckvctl", "attend_caller", "c_caller"))
-    # Daemons that poll ahead of all other work (bench.sh --realtime) starve those that they wait for.
-    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     total = {"queries": 0, "failed": 0, "changed": 0, "events": 0}
     longest, p999_ms = dict.fromkeys((*rolling.KINDS, rolling.LONG_STOP, "none"), 0.0), 0.0
-    try:
-        while total["queries"] < CALLS:
-            with tempfile.TemporaryDirectory(prefix="ckv-rolling-restart-") as name:
-                said, events, _ = rolling.play(pathlib.Path(name), ROUNDS, CALLS - total["queries"], CALM_S)
-            counts, errors = rolling.count_calls(said)
-            for error in errors:
-                print(f"rolling_restart: {error}", file=sys.stderr)
-            for count, value in counts.items():
-                total[count] += value
-            total["events"] += len(events)
-            for kind, seconds in rolling.longest(said, events).items():
-                longest[kind] = max(longest[kind], seconds)
-            p999_ms = max(p999_ms, *(caller["ms"][2] for caller in said))
-    finally:
-        os.sched_setscheduler(0, policy, priority)
+    while total["queries"] < CALLS:
+        with tempfile.TemporaryDirectory(prefix="ckv-rolling-restart-") as name:
+            said, events, _ = rolling.play(pathlib.Path(name), ROUNDS, CALLS - total["queries"], CALM_S)
+        counts, errors = rolling.count_calls(said)
+        for error in errors:
+            print(f"rolling_restart: {error}", file=sys.stderr)
+        for count, value in counts.items():
+            total[count] += value
+        total["events"] += len(events)
+        for kind, seconds in rolling.longest(said, events).items():
+            longest[kind] = max(longest[kind], seconds)
+        p999_ms = max(p999_ms, *(caller["ms"][2] for caller in said))
     print(f"rolling_restart: {total}, longest {longest}, p99.9 {p999_ms:.1f} ms", file=sys.stderr)
     return {"calls": total, "longest_ms": {**{kind: 1e3 * seconds for kind, seconds in longest.items()},
                                            "p999": p999_ms}}
