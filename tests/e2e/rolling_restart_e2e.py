@@ -4,8 +4,8 @@
 Method: real processes. Two callers over gRPC and two over C ask the same corpus without a pause. Meanwhile each holder
 in turn is ended with SIGTERM, killed with SIGKILL, or stopped with SIGSTOP and let go on, and the next one is taken as
 soon as the last one serves again. One is stopped for longer than a call's timeout. A restarted holder has its address
-and its store. Nothing is asserted about times:
-the bench's set "field" has bars for them (tests/bench/field/rolling_restart.py).
+and its store. Nothing is asserted about times: the bench's set "field" has bars for them
+(tests/bench/field/rolling_restart.py).
 
     python3 tests/e2e/rolling_restart_e2e.py --ckvd build/release/bin/ckvd --ckvctl build/release/bin/ckvctl \\
         --attend-caller build/release/bin/attend_caller --c-caller build/release/bin/c_caller [--rounds N] [--calls N]
@@ -14,6 +14,7 @@ the bench's set "field" has bars for them (tests/bench/field/rolling_restart.py)
 import argparse
 import json
 import pathlib
+import select
 import signal
 import socket
 import subprocess
@@ -89,10 +90,10 @@ class RollingFleet:
         process.wait(60)
         self.fleet.processes.remove(process)
 
-    def play(self, kind, index, stop_s=STOP_S):
+    def play(self, kind, index, callers, stop_s=STOP_S):
         if kind == "STOP":
             self.holders[index].send_signal(signal.SIGSTOP)
-            time.sleep(stop_s)
+            let_call(callers, stop_s)
             self.holders[index].send_signal(signal.SIGCONT)
         else:
             self.end(index, signal.SIGTERM if kind == "TERM" else signal.SIGKILL)
@@ -102,6 +103,13 @@ class RollingFleet:
         self.fleet.stop()
         for held in self.held:
             held.close()
+
+
+def let_call(callers, seconds):
+    """Lets callers go on for so long. One that ends by itself is an error."""
+    outputs = [caller.process.stdout for caller in callers]  # which end with it
+    if select.select(outputs, [], [], seconds)[0]:
+        raise RuntimeError("a caller ended by itself")
 
 
 def count_calls(callers_said):
@@ -143,19 +151,19 @@ def play(folder, rounds, calls=0, calm_s=0.0):
         for caller in callers:
             caller.await_answer()
         begin = time.monotonic()
-        time.sleep(calm_s)
+        let_call(callers, calm_s)
         least = begin + calm_s + calls / 1000  # a machine that makes fewer than 1000 calls a second plays on below
         played = 0
         while played < rounds or time.monotonic() < least:
             for kind in KINDS:
                 for index in range(HOLDERS):
                     since = time.monotonic()
-                    fleet.play(kind, index)
+                    fleet.play(kind, index, callers)
                     events.append((kind, since, time.monotonic()))
-                    time.sleep(REST_S)
+                    let_call(callers, REST_S)
             played += 1
         since = time.monotonic()
-        fleet.play("STOP", 0, TIMEOUT_S + STOP_S)
+        fleet.play("STOP", 0, callers, TIMEOUT_S + STOP_S)
         events.append((LONG_STOP, since, time.monotonic()))
         said = [caller.end() for caller in callers]
         return said, events, time.monotonic() - begin

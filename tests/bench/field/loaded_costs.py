@@ -5,18 +5,17 @@ that do nothing but compute, ended by their ids after some seconds.
 """
 
 import json
-import os
 import pathlib
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tests/e2e"))
+from priority import usual_priority  # noqa: E402
 
 BUSY, BUSY_S_MAX = 12, 25.0
 CALLS = 100           # attends after the load, before costs are looked at again
@@ -53,7 +52,7 @@ class LoadedFleet:
         return done.stdout
 
     def rounds(self, requester, corpus):
-        """Microseconds of a round at each holder, as explain says, and the terms of a route."""
+        """Microseconds of a round at each holder, as explain says."""
         said = json.loads(self.ctl(requester, "explain", "--corpus", corpus, "--mq", "16", "--steps", "64", "-o", "json"))
         return {holder["name"]: holder["route_us"] for holder in said["holders"]}
 
@@ -84,9 +83,12 @@ def free_port():
 
 
 def busy():
-    """So many loops; they end by themselves if this process is killed."""
-    code = f"import time\nend = time.monotonic() + {BUSY_S_MAX}\nwhile time.monotonic() < end: pass"
-    return [subprocess.Popen([sys.executable, "-c", code]) for _ in range(BUSY)]
+    """So many loops, all of which compute by now. They end by themselves if this process is killed."""
+    code = f"import time\nend = time.monotonic() + {BUSY_S_MAX}\nprint(flush=True)\nwhile time.monotonic() < end: pass"
+    loops = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(BUSY)]
+    for loop in loops:
+        loop.stdout.readline()
+    return loops
 
 
 def end(processes):
@@ -94,6 +96,7 @@ def end(processes):
         process.terminate()
     for process in processes:
         process.wait()
+        process.stdout.close()
 
 
 def apart(one, other):
@@ -109,7 +112,6 @@ def heal(fleet):
     loops = busy()
     under_load = None
     try:
-        time.sleep(1)  # until all of them compute
         # Beside other load too, a call's 10 s may pass before all holders are measured. Those that were count.
         for _ in range(2):
             try:
@@ -155,20 +157,15 @@ def predict(fleet):
     return off
 
 
+@usual_priority()
 def figures(build):
-    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
-    # Busy loops that run ahead of all other work (bench.sh --realtime) would leave nothing to measure.
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-    try:
-        with tempfile.TemporaryDirectory(prefix="ckv-loaded-costs-") as name:
-            fleet = LoadedFleet(pathlib.Path(name), build)
-            try:
-                maker = fleet.requester("maker")
-                for corpus, replicas in (("text", "1"), ("copies", "2")):
-                    fleet.ctl(maker, "corpus", "load", corpus, TEXT, "--text", "--max-tokens", str(TOKENS),
-                              "--chunk-tokens", str(CHUNK_TOKENS), "--replicas", replicas)
-                return {"heal": heal(fleet), "share": share(fleet), "predict": predict(fleet)}
-            finally:
-                fleet.fleet.stop()
-    finally:
-        os.sched_setscheduler(0, policy, priority)
+    with tempfile.TemporaryDirectory(prefix="ckv-loaded-costs-") as name:
+        fleet = LoadedFleet(pathlib.Path(name), build)
+        try:
+            maker = fleet.requester("maker")
+            for corpus, replicas in (("text", "1"), ("copies", "2")):
+                fleet.ctl(maker, "corpus", "load", corpus, TEXT, "--text", "--max-tokens", str(TOKENS),
+                          "--chunk-tokens", str(CHUNK_TOKENS), "--replicas", replicas)
+            return {"heal": heal(fleet), "share": share(fleet), "predict": predict(fleet)}
+        finally:
+            fleet.fleet.stop()
