@@ -9,13 +9,14 @@ import os
 import sys
 
 CODE = 77  # of ctest's SKIP_RETURN_CODE
+REMEDY = "; to run it: "  # between the reason and what would run it
 PACKAGES = "deploy/install-packages.sh tests"  # has what deploy/packages.txt lists for them
 NPM = "install npm (on Debian: apt-get install npm), with a network that reaches its registry"
 
 
 def say(reason, remedy):
     """Prints the line and returns its text."""
-    text = f"{reason}; to run it: {remedy}"
+    text = f"{reason}{REMEDY}{remedy}"
     # On a line of its own: unittest writes a dot a test, and ends the line after the last.
     print(f"\nSKIPPED: {text}", flush=True)
     return text

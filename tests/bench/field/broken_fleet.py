@@ -1,7 +1,8 @@
-"""A fleet of real processes in a network of its own, and the ways in which it is broken.
+"""A fleet of real processes, and the ways in which it is broken.
 
-It runs as root inside `unshare --net --mount` (health_matrix.py does so): each daemon has a user of its own, so that
-nftables can cut the path from one daemon to another, and a file system of its own where a fault fills or empties it.
+With users it runs as root inside `unshare --net --mount` (health_matrix.py does so): each daemon has a user of its own, so
+that nftables can cut the path from one daemon to another, and a file system of its own where a fault fills or empties it.
+Without users it needs none of this, and cannot be cut or filled.
 """
 
 import os
@@ -29,12 +30,12 @@ class Broken(ctl_fleet.Fleet):
 
     NAMES = ("directory", "h0", "h1", "requester", "spare")
 
-    def __init__(self, folder, directory_path=True, stores=True, small_disks=(), capacity="16MiB"):
+    def __init__(self, folder, directory_path=True, stores=True, small_disks=(), capacity="16MiB", users=True):
         """directory_path, stores: whether the directory and the holders have folders. small_disks: names of those whose
-        folder is a file system of 16 MiB. capacity: of the holders' memory."""
+        folder is a file system of 16 MiB. capacity: of the holders' memory. users: whether each daemon has one."""
         folder.chmod(0o755)  # other users read it
         self.folder, self.processes, self.by_name, self.killed, self.sockets = folder, [], {}, set(), []
-        self.directory_path, self.stores, self.capacity = directory_path, stores, capacity
+        self.directory_path, self.stores, self.capacity, self.users = directory_path, stores, capacity, users
         self.control = {name: f"127.0.0.1:{free_port()}" for name in self.NAMES}
         self.data = {name: f"127.0.0.1:{free_port()}" for name in self.NAMES}
         self.metrics = {name: f"127.0.0.1:{free_port()}" for name in self.NAMES}
@@ -43,10 +44,15 @@ class Broken(ctl_fleet.Fleet):
             self.room(name).mkdir()
             if name in small_disks:
                 self._mount(self.room(name))
-            shutil.chown(self.room(name), self.uid(name), self.uid(name))
+            if users:
+                shutil.chown(self.room(name), self.uid(name), self.uid(name))
         self.directory, self.requester = self.control["directory"], self.control["requester"]
-        for name in ("directory", "h0", "h1", "requester"):
-            self.again(name)
+        try:
+            for name in ("directory", "h0", "h1", "requester"):
+                self.again(name)
+        except BaseException:
+            Broken.stop(self)
+            raise
 
     def uid(self, name):
         return FIRST_UID + self.NAMES.index(name)
@@ -79,18 +85,29 @@ class Broken(ctl_fleet.Fleet):
         ready.unlink(missing_ok=True)
         uid = str(self.uid(name))
         limit = ["prlimit", f"--nofile={files}:{files}"] if files else []
+        user = ["setpriv", "--reuid", uid, "--regid", uid, "--clear-groups"] if self.users else []
         process = subprocess.Popen(
-            [*limit, "setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", program or ctl_fleet.PROGRAMS.ckvd, f"--name={name}",
+            [*limit, *user, program or ctl_fleet.PROGRAMS.ckvd, f"--name={name}",
              f"--listen={self.control[name]}", f"--metrics-address={self.metrics[name]}", f"--ready-file={ready}",
              *self.arguments(name, directory or self.directory), *more], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.processes.append(process)
         self.by_name[name] = process
         deadline = time.monotonic() + READY_S
         while not (ready.exists() and ready.read_text().endswith("\n")):
-            if process.poll() is not None or time.monotonic() > deadline:
+            if time.monotonic() > deadline:
                 raise RuntimeError(f"{name} did not start:\n{self.log(name)[-2000:]}")
-            time.sleep(0.02)
+            self.live(0.02)
         return process
+
+    def live(self, seconds):
+        """Lets all daemons live for so long. One that ends by itself is an error."""
+        end = time.monotonic() + seconds
+        for name, process in self.by_name.items():
+            try:
+                process.wait(max(0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                continue
+            raise RuntimeError(f"{name} ended by itself:\n{self.log(name)[-2000:]}")
 
     def log(self, name):
         return (self.folder / f"{name}.log").read_text()
@@ -155,10 +172,10 @@ def nft(*lines):
 
 
 def lacks():
-    """What this machine lacks for it, or None."""
+    """What this machine lacks for it, and what would run it; or None."""
     if os.geteuid() != 0:
-        return "needs root: run it as root"
-    for program, package in (("unshare", "util-linux"), ("nft", "nftables"), ("setpriv", "util-linux"), ("mount", "mount")):
+        return "the health matrix needs root", "sudo deploy/bench.sh field"
+    for program in ("unshare", "setpriv", "prlimit", "mount", "nft", "ip", "prometheus"):
         if not shutil.which(program):
-            return f"needs {program}: apt-get install {package}"
+            return f"no {program} here", "deploy/install-packages.sh field"
     return None

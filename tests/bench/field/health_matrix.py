@@ -4,7 +4,8 @@
     python3 tests/bench/field/health_matrix.py --ckvd build/release/bin/ckvd --ckvctl build/release/bin/ckvctl [FAULT]...
 
 A green lie is a reporter that says all is well beside a fault that it can know of. A false alarm is one that does not,
-beside a fleet that is well. Needs root and nftables; runs in namespaces of its own.
+beside a fleet that is well. Needs root and nftables; runs in namespaces of its own. tests/e2e/health_matrix_e2e.py is its
+short form, which needs neither.
 """
 
 import argparse
@@ -17,15 +18,17 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "support")]
 import broken_fleet  # noqa: E402
 import reporters  # noqa: E402
+import skip  # noqa: E402
+from bar import NOT_HERE  # noqa: E402
 from broken_fleet import Broken, ctl_fleet  # noqa: E402
 from faults import FAULTS  # noqa: E402
+from priority import usual_priority  # noqa: E402
 
 SAYS_S = 15  # until a reporter has to say it: leases of 1 s, a scrape and a rule of 1 s, a silent member's 3 s
 HEALTHY_S = 600
-SKIPPED = 77
 
 
 class Tried(Broken):
@@ -34,12 +37,21 @@ class Tried(Broken):
     def __init__(self, folder, replicas=1, **shape):
         super().__init__(folder, **shape)
         self.environment, self.loaded = {}, {"docs"}
+        try:
+            self._use(folder, replicas)
+            self.alerts = reporters.Alerts(self)
+        except BaseException:
+            super().stop()
+            raise
+
+    def _use(self, folder, replicas):
         self.load("docs", 1, 70, "--replicas", replicas)
         query = [ctl_fleet.bf16(0.5)] * ctl_fleet.D_QK
         ctl_fleet.write_safetensors(folder / "q.safetensors",
                                     {"q": ("BF16", [1, ctl_fleet.D_QK], b"".join(v.to_bytes(2, "little") for v in query))})
-        self.attend()
-        self.alerts = reporters.Alerts(self)
+        answered = self.attend()
+        if answered.returncode != 0:
+            raise RuntimeError(f"the first call: {answered.stderr}")
 
     def attend(self):
         return self.ctl("attend", "--corpus", "docs", "--layer", 0, "--queries", self.folder / "q.safetensors", "--out",
@@ -123,11 +135,12 @@ def inside(arguments):
     return 1 if lies or unnamed or alarms else 0
 
 
+@usual_priority()
 def figures(build):
     """What bars.py reads: the whole matrix, and ten minutes of a fleet that is well."""
     lacks = broken_fleet.lacks()
     if lacks:
-        return {"not_here": lacks}
+        return {NOT_HERE: skip.REMEDY.join(lacks)}
     done = subprocess.run([sys.executable, __file__, "--ckvd", build / "bin" / "ckvd", "--ckvctl", build / "bin" / "ckvctl",
                            "--healthy", str(HEALTHY_S)], stdout=subprocess.PIPE, text=True, check=False)
     return {"matrix": json.loads(done.stdout)}
@@ -143,8 +156,7 @@ def main():
     arguments = parser.parse_args()
     lacks = broken_fleet.lacks()
     if lacks:
-        print(f"SKIPPED: {lacks}", file=sys.stderr)
-        return SKIPPED
+        return skip.cannot(*lacks)
     if not arguments.inside:
         return subprocess.run(["unshare", "--net", "--mount", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable,
                                __file__, "--inside", *sys.argv[1:]], check=False).returncode
