@@ -425,5 +425,6 @@ SETS = {
 
 def digits(unit):
     counts = ("changes", "errors", "queries", "answers", "alerts", "acknowledged", "UNAVAILABLE", "B", "B of memory", "cases", "chunks",
-              "tokens", "tokens as local", "MiB", "us of the stock kernel", "commands", "tests", "passed", "skipped", "s for the first")
+              "tokens", "tokens as local", "MiB", "us of the stock kernel", "commands", "tests", "passed", "skipped", "s for the first",
+              "faults", "cells", "reports", "asked", "calls", "steps")
     return {"us": 1, "ns": 0, "/s": 0, "/s of the stock kernel": 0, "worst difference of a logit": 4, "of a logit by another kernel": 4, "us of it merging": 1, **dict.fromkeys(counts, 0)}.get(unit, 2)
