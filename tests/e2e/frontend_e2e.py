@@ -387,12 +387,9 @@ def main():
     parser.add_argument("--ckvctl", required=True)
     parser.add_argument("--stubs", required=True, type=lambda path: pathlib.Path(path).resolve(), help="a folder that is made anew")
     parser.parse_args(namespace=PROGRAMS)
-    try:
-        there = PLUGIN is not None and all(map(importlib.util.find_spec, ("grpc", "google.protobuf")))
-    except ModuleNotFoundError:  # of google
-        there = False
-    if not there:
-        sys.exit(skip.lacks("no python3-grpcio and python3-protobuf here"))
+    if PLUGIN is None:
+        sys.exit(skip.lacks("no grpc_python_plugin here"))
+    skip.needs("grpc", "google.protobuf")
     make_stubs(PROGRAMS.stubs)
     unittest.main(argv=sys.argv[:1])
 

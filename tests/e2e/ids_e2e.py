@@ -7,7 +7,7 @@ the others by index and value. Then rows of the same token ids and other picture
 also after the holders were killed, after a move, an export and a load of that, and by tenants.
 
     /usr/bin/python3 tests/e2e/ids_e2e.py --ckvd build/dev/bin/ckvd --ckvctl build/dev/bin/ckvctl --stubs build/dev/stubs \\
-        [--library build/dev/lib/libckv.so.1]
+        [--library build/dev/client/c/libckv.so.1]
 """
 
 import argparse
@@ -26,6 +26,8 @@ import time
 import unittest
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import skip  # noqa: E402
 from ctl_fleet import D_QK, D_ROPE, D_V, LAYERS, PROGRAMS, SCALE, THETA, Fleet, Rows, read_safetensors, write_safetensors
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -107,12 +109,11 @@ class IdsTest(unittest.TestCase):
         cls.addClassCleanup(lambda: cls.fleet.stop())
         (cls.folder / "geometry.json").write_text(json.dumps(GEOMETRY))
         cls.number = 0
-        if PLUGIN:
-            cls.grpc = importlib.import_module("grpc")
-            cls.pb = importlib.import_module("ckv.v1.requester_pb2")
-            cls.types = importlib.import_module("ckv.v1.types_pb2")
-            cls.stub = importlib.import_module("ckv.v1.requester_pb2_grpc").RequesterServiceStub(
-                cls.grpc.insecure_channel(cls.fleet.requester))
+        cls.grpc = importlib.import_module("grpc")
+        cls.pb = importlib.import_module("ckv.v1.requester_pb2")
+        cls.types = importlib.import_module("ckv.v1.types_pb2")
+        cls.stub = importlib.import_module("ckv.v1.requester_pb2_grpc").RequesterServiceStub(
+            cls.grpc.insecure_channel(cls.fleet.requester))
         if PROGRAMS.library:
             cls.ckv = importlib.import_module("ckv")
             cls.numpy = importlib.import_module("numpy")
@@ -240,9 +241,8 @@ class IdsTest(unittest.TestCase):
             yield f"load npy {kind}", whole(kind), lambda values, k=kind: self.load_array(k, values)
             yield f"find npy {kind}", whole(kind), lambda values, k=kind: self.find_array(k, values)
         yield "find jsonl", lambda value: True, self.find_line
-        if PLUGIN:
-            yield "gRPC Resolve", whole("i4"), self.rpc_find
-            yield "gRPC Put", whole("i4"), self.rpc_put
+        yield "gRPC Resolve", whole("i4"), self.rpc_find
+        yield "gRPC Put", whole("i4"), self.rpc_put
         if PROGRAMS.library:
             yield "Python find, a list", lambda value: True, self.python_find
             yield "Python put, a list", lambda value: True, self.python_put
@@ -315,16 +315,15 @@ class IdsTest(unittest.TestCase):
         self.assert_own_pictures_only(a, b)
         # A picture in the second half of one chunk and the first of the next is a key of both: another one's second
         # chunk is not found behind the first's.
-        if PLUGIN:
-            extra = [self.types.ExtraKey(begin=10, token_count=12, digest=b"a" * 32)]
-            for hint in ("", "a"):
-                self.assertEqual(self.rpc_find(picture_ids(7), extra_keys=extra, corpus_hint=hint), a)
-            self.assertEqual(self.rpc_find(picture_ids(7), extra_keys=extra, corpus_hint="b"), [])
-            self.assertEqual(self.rpc_find(picture_ids(7)), [])
-            with self.assertRaisesRegex(Refused, "1025 extra keys, limit 1024"):
-                self.rpc_find(picture_ids(7), extra_keys=extra * 1025)
-            with self.assertRaisesRegex(Refused, "twice"):
-                self.rpc_find(picture_ids(7), extra_keys=extra * 2)
+        extra = [self.types.ExtraKey(begin=10, token_count=12, digest=b"a" * 32)]
+        for hint in ("", "a"):
+            self.assertEqual(self.rpc_find(picture_ids(7), extra_keys=extra, corpus_hint=hint), a)
+        self.assertEqual(self.rpc_find(picture_ids(7), extra_keys=extra, corpus_hint="b"), [])
+        self.assertEqual(self.rpc_find(picture_ids(7)), [])
+        with self.assertRaisesRegex(Refused, "1025 extra keys, limit 1024"):
+            self.rpc_find(picture_ids(7), extra_keys=extra * 1025)
+        with self.assertRaisesRegex(Refused, "twice"):
+            self.rpc_find(picture_ids(7), extra_keys=extra * 2)
         if PROGRAMS.library:
             self.assertEqual(self.python_find(picture_ids(7), extra_keys=[(10, 12, b"a" * 32)]), a)
             self.assertEqual(self.python_find(picture_ids(7), extra_keys=[(10, 12, b"b" * 32)]), b)
@@ -399,11 +398,10 @@ class IdsTest(unittest.TestCase):
         rows.write(path, extra_keys=json.dumps([{"digest": b"adapter".hex()}, key(-4, 6, b"picture")]))
         self.ctl("corpus", "load", "adapted", path)
         want = self.chunk_ids("adapted")
-        if PLUGIN:
-            extra = [self.types.ExtraKey(begin=-4, token_count=6, digest=b"picture"), self.types.ExtraKey(digest=b"adapter")]
-            self.assertEqual(self.rpc_put(rows.token_ids, seed=31, extra_keys=extra), want)
-            with self.assertRaisesRegex(Refused, "are none of the 20"):
-                self.rpc_put(rows.token_ids, seed=31, extra_keys=[self.types.ExtraKey(begin=20, token_count=1, digest=b"x")])
+        extra = [self.types.ExtraKey(begin=-4, token_count=6, digest=b"picture"), self.types.ExtraKey(digest=b"adapter")]
+        self.assertEqual(self.rpc_put(rows.token_ids, seed=31, extra_keys=extra), want)
+        with self.assertRaisesRegex(Refused, "are none of the 20"):
+            self.rpc_put(rows.token_ids, seed=31, extra_keys=[self.types.ExtraKey(begin=20, token_count=1, digest=b"x")])
         if PROGRAMS.library:
             extra = [b"adapter", (-4, 6, b"picture")]
             self.assertEqual(self.python_put(rows.token_ids, seed=31, extra_keys=extra), want)
@@ -420,10 +418,10 @@ def main():
     parser.add_argument("--library", help="libckv.so.1: without it the doors of C and Python are left out")
     arguments = parser.parse_args()
     PROGRAMS.ckvd, PROGRAMS.ckvctl, PROGRAMS.library = arguments.ckvd, arguments.ckvctl, arguments.library
-    if PLUGIN:
-        make_stubs(arguments.stubs)
-    elif PROGRAMS.library:
-        sys.exit("protobuf-compiler-grpc is missing: apt-get install protobuf-compiler-grpc python3-grpcio")
+    if PLUGIN is None:
+        sys.exit(skip.lacks("no grpc_python_plugin here"))
+    skip.needs("grpc", "google.protobuf", *(("numpy", "torch") if PROGRAMS.library else ()))
+    make_stubs(arguments.stubs)
     unittest.main(argv=sys.argv[:1])
 
 

@@ -190,8 +190,10 @@ class LoadTest(unittest.TestCase):
         self.ctl("corpus", "load", "small", small, "--chunk-tokens", "1024")  # 8 MiB on each
         # 24 on each would be one more than h0 has room for: h1 gets more.
         self.ctl("corpus", "load", "large", large, "--chunk-tokens", "1024")
-        stats = json.loads(self.ctl("status", "-o", "json").stdout)
-        self.assertTrue(stats)
+        holders = json.loads(self.ctl("status", "-o", "json").stdout)["holders"]
+        counts = {holder["id"]: holder["chunk_count"] for holder in holders}
+        self.assertEqual(sum(counts.values()), 8 + 24)
+        self.assertLess(counts["h0"], counts["h1"])
         begin = time.monotonic()
         refused = self.run_ctl("corpus", "load", "huge", huge, "--chunk-tokens", "1024")
         self.assertEqual(refused.returncode, EXHAUSTED, refused.stderr)

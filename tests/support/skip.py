@@ -37,6 +37,13 @@ def cannot(reason, remedy):
 def needs(*modules):
     """Ends the test here if this Python lacks a module."""
     for module in modules:
-        # Found and not imported: pip and setuptools each bring a distutils, and refuse the other's.
-        if importlib.util.find_spec(module) is None:
+        if not _is_there(module):
             sys.exit(lacks(f"{sys.executable} has no {module}"))
+
+
+def _is_there(module):
+    # Found and not imported: pip and setuptools each bring a distutils, and refuse the other's.
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that it is in
+        return False
