@@ -69,11 +69,14 @@ void AddShared(const DecisionInput& input, std::span<const DoubtedHolder> holder
     uint64_t threads = here ? 1 : 0;  // the requester's own, which sends, merges and waits
     for (const auto& [name, count] : host.threads) threads += count;
     if (threads <= host.processors) continue;
+    // HostLoads knows of turns only if there are more holders than processors.
+    const bool counted = host.names.size() > host.processors;
     doubts.push_back(absl::StrFormat(
-        "%s share %d %s of %s: they take turns, which is counted. Whatever else runs there is not, "
-        "so calls take longer",
+        "%s share %d %s of %s: %s, so calls take longer",
         absl::StrJoin(host.names, ", ") + (here ? " and this requester" : ""), host.processors,
-        host.processors == 1 ? "processor" : "processors", here ? "one host" : "their host"));
+        host.processors == 1 ? "processor" : "processors", here ? "one host" : "their host",
+        counted ? "the holders take turns, which is counted. Whatever else runs there is not"
+                : "that is not counted"));
   }
 }
 

@@ -29,8 +29,8 @@ inline constexpr double kModelErrorMax = 0.25;
 // Returns what speaks against the prediction for `input`, a sentence each. `holders` has an entry
 // for each of its candidates:
 //   * the dearest holder of a kernel target takes more than kAlikeFactor x as long as the cheapest
-//   * a host has fewer processors than holders that compute on it. The prediction counts that, as
-//     turns; all else on that host is not counted
+//   * the holders of a host have more threads than it has processors; on this host the requester's
+//     thread counts too. The prediction counts only turns of more holders than processors
 //   * predictions for a holder were off by more than kModelErrorMax
 std::vector<std::string> Doubts(const DecisionInput& input, std::span<const DoubtedHolder> holders);
 

@@ -178,6 +178,9 @@ TEST_F(LoadedHolders, UnlikeHoldersOfOneTargetAreNamed) {
   input.candidates[0].seat = input.candidates[2].seat = {kThisHost, 1, 2};
   EXPECT_THAT(Doubts(input, holders),
               testing::ElementsAre(testing::StartsWith("h1, h3 and this requester share 2")));
+  EXPECT_THAT(Doubts(input, holders), testing::ElementsAre(testing::HasSubstr("not counted")));
+  input.candidates[0].seat.processors = input.candidates[2].seat.processors = 1;
+  EXPECT_THAT(Doubts(input, holders), testing::ElementsAre(testing::HasSubstr("which is counted")));
   input.candidates[0].seat.processors = input.candidates[2].seat.processors = 3;
   EXPECT_TRUE(Doubts(input, holders).empty());
 }
