@@ -51,7 +51,8 @@ class HealthMatrixTest(unittest.TestCase):
             if name not in fault.blind:
                 well, said = reporters.await_unwell(fleet.reporter(name), fleet, fault.subject, SAYS_S)
                 self.assertFalse(well, f"a green lie of {name}: {said}")
-        self.assertIn(f'"{fault.code}"', fleet.ctl("health", "-o", "json", check=False).stdout)
+        named, said = reporters.await_named(fleet, fault.code, SAYS_S)
+        self.assertTrue(named, f"health has no {fault.code}: {said}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "e2e"), str(HERE.parents[1] / "deploy")]
 import ctl_fleet  # noqa: E402
-from monitored_fleet import free_port  # noqa: E402
 
 READY_S = 60
 LEASE = "--lease-ttl=1s"
@@ -35,10 +34,11 @@ class Broken(ctl_fleet.Fleet):
         folder is a file system of 16 MiB. capacity: of the holders' memory. users: whether each daemon has one."""
         folder.chmod(0o755)  # other users read it
         self.folder, self.processes, self.by_name, self.killed, self.sockets = folder, [], {}, set(), []
+        self.held = []
         self.directory_path, self.stores, self.capacity, self.users = directory_path, stores, capacity, users
-        self.control = {name: f"127.0.0.1:{free_port()}" for name in self.NAMES}
-        self.data = {name: f"127.0.0.1:{free_port()}" for name in self.NAMES}
-        self.metrics = {name: f"127.0.0.1:{free_port()}" for name in self.NAMES}
+        self.control = {name: self._hold_address() for name in self.NAMES}
+        self.data = {name: self._hold_address() for name in self.NAMES}
+        self.metrics = {name: self._hold_address() for name in self.NAMES}
         self.disks = []
         for name in self.NAMES:
             self.room(name).mkdir()
@@ -53,6 +53,14 @@ class Broken(ctl_fleet.Fleet):
         except BaseException:
             Broken.stop(self)
             raise
+
+    def _hold_address(self):
+        """Bound and not listening, so that nobody is given the port between two lives."""
+        held = socket.socket()
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        self.held.append(held)
+        return f"127.0.0.1:{held.getsockname()[1]}"
 
     def uid(self, name):
         return FIRST_UID + self.NAMES.index(name)
@@ -154,7 +162,7 @@ class Broken(ctl_fleet.Fleet):
         return self.ctl("corpus", "load", name, path, "--chunk-tokens", 10, *more, check=check)
 
     def stop(self):
-        for one in self.sockets:
+        for one in (*self.sockets, *self.held):
             one.close()
         super().stop()
         if self.killed:

@@ -70,7 +70,7 @@ def all_well(fleet, subject="h1"):
 
 
 def try_fault(fault, seconds=SAYS_S):
-    """[(reporter, what it said)] of the green lies, and whether health names the fault by its code."""
+    """[(reporter, what it said)] of the green lies, whether health names the fault by its code, and what health said."""
     with tempfile.TemporaryDirectory(prefix="ckv-matrix-") as folder:
         fleet = Tried(pathlib.Path(folder), fault.replicas, **fault.shape)
         try:
@@ -82,9 +82,7 @@ def try_fault(fault, seconds=SAYS_S):
                 well, said = reporters.await_unwell(fleet.reporter(name), fleet, fault.subject, seconds)
                 if well:
                     lies.append((name, said))
-            said = fleet.ctl("health", "-o", "json", check=False).stdout
-            named = f'"{fault.code}"' in said
-            return lies, named, said
+            return lies, *reporters.await_named(fleet, fault.code, seconds)
         finally:
             fleet.stop()
 

@@ -147,3 +147,14 @@ def await_unwell(reporter, fleet, subject, seconds):
         if not well or time.monotonic() > deadline:
             return well, said
         fleet.live(0.2)
+
+
+def await_named(fleet, code, seconds):
+    """Asks health until a finding has this code, for so long at most. Returns (whether one has, what it said)."""
+    deadline = time.monotonic() + seconds
+    while True:
+        said = fleet.ctl("health", "-o", "json", check=False).stdout
+        named = f'"{code}"' in said
+        if named or time.monotonic() > deadline:
+            return named, said
+        fleet.live(0.2)
