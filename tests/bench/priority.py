@@ -1,4 +1,4 @@
-"""The usual priority, for benchmarks that count: a count needs no idle machine."""
+"""The usual priority, for benchmarks that count or build: these need no idle machine."""
 
 import contextlib
 import os

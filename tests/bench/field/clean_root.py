@@ -12,6 +12,7 @@ sys.dont_write_bytecode = True  # the source tree stays as it is
 sys.path.append(str(pathlib.Path(__file__).resolve().parent))
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 from bar import NOT_HERE  # noqa: E402
+from priority import usual_priority  # noqa: E402
 from root import Cannot, CleanRoot  # noqa: E402
 
 LIMIT_S = 3 * 3600  # of each command, on a machine that does other work too
@@ -20,6 +21,7 @@ UNNAMED = re.compile(r"^ERROR: a skip does not say what would run it: .*", re.M)
 TOLD = "== outcome\n"  # after it come the last lines of tests/run.sh
 
 
+@usual_priority()
 def figures(_build):
     """{"commands": exits, counts of tests and times}, or why there are none."""
     try:

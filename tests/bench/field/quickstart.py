@@ -7,6 +7,7 @@ import resource
 import sys
 
 from bar import NOT_HERE
+from priority import usual_priority
 from root import Cannot, CleanRoot
 
 LIMIT_S = 3600
@@ -23,6 +24,7 @@ def told(text):
     return {"all": float(took[1]), **{name: float(seconds) for name, seconds in PHASE.findall(took[2])}}
 
 
+@usual_priority()
 def figures(_build):
     """{"quickstart": wall, processor, and each phase's seconds}; all infinite if it failed."""
     processors = ",".join(map(str, sorted(os.sched_getaffinity(0))[:2]))
