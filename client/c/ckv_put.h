@@ -63,6 +63,10 @@ typedef struct ckv_put_report {
   uint64_t bytes_sent;   // rows that went to holders, copies counted
   uint32_t chunk_begin;  // ordinal in the corpus of the first chunk that is new
   uint32_t added_count;  // chunks that the corpus did not have
+  // Since 1.2: 1 if a kill of the directory leaves the chunks in the corpus. 0 if only the memory
+  // of a directory without directory.path has them for sure. If that is killed, put them again.
+  uint32_t kept;
+  uint32_t reserved;
 } ckv_put_report;
 
 // Chunks on their way into a corpus. Use it by one thread at a time. Free it before its requester
@@ -98,7 +102,8 @@ ckv_status ckv_put_add_rows(ckv_put* put, uint32_t layer, uint64_t offset_bytes,
 // Puts all chunks on holders and appends them to the corpus, by one change: everybody sees all of
 // them or none. Chunks that the corpus has are left out, so a put whose answer was lost may be made
 // again. Rows under an id that is there are not compared. Other chunks are neither read nor sent.
-// After an error it may be called again; after success the put is done. `report` may be NULL.
+// After an error it may be called again; after success the put is done. `report` may be NULL. For a
+// directory in memory it waits until the holders keep the change, for at most 5 s of the timeout.
 //   FAILED_PRECONDITION  rows are missing. Or the corpus has got another chunk behind `parent`. Or
 //                        there are no holders, or the put is done.
 //   INVALID_ARGUMENT     also: there are no chunks, or more copies than holders.

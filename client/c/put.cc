@@ -86,6 +86,7 @@ ckv_put_report ReportOf(const ExtendReport& from) {
   report.chunk_begin = from.chunk_begin;
   report.added_count = from.added_count;
   report.bytes_sent = from.bytes_sent();
+  report.kept = from.kept.ok() ? 1 : 0;
   return report;
 }
 

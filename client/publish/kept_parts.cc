@@ -49,15 +49,16 @@ absl::Status AwaitKept(std::span<const HolderId> holders, std::span<const Member
   }
   if (late.empty()) return absl::OkStatus();
   const std::string why(first.message());
-  return absl::UnavailableError(
-      absl::StrFormat("%s: %s", absl::StrJoin(late, ", "), why.substr(0, why.find('\n'))));
+  return absl::UnavailableError(absl::StrFormat("these holders do not keep it yet: %s: %s",
+                                                absl::StrJoin(late, ", "),
+                                                why.substr(0, why.find('\n'))));
 }
 
 std::string NotKeptWarning(std::string_view corpus, const absl::Status& kept) {
   return absl::StrFormat(
-      "corpus %s: the change is made, but the directory has it in memory only, and these holders "
-      "do not keep it yet: %s\n  they ask for it every second: a directory that is killed before "
-      "may forget the change; directory.path keeps all of them",
+      "corpus %s: the change is made, but it is not known to be kept: %s\n  holders ask for it "
+      "every second: a directory in memory that is killed before may forget the change; "
+      "directory.path keeps all of them",
       corpus, std::string(kept.message()));
 }
 

@@ -234,8 +234,9 @@ absl::StatusOr<std::optional<ExtendReport>> Publisher::ExtendOnce(const ExtendTa
     CKV_ASSIGN_OR_RETURN(const std::optional<uint64_t> version, Publish(corpus, deadline));
     if (!version) return std::nullopt;
     report.version = *version;
-    report.kept = AwaitCorpusKept(corpus, deadline);
   }
+  // Also of chunks that were there: they may be of a put whose answer was lost.
+  report.kept = AwaitCorpusKept(corpus, deadline);
   report.puts = putting.puts;
   return report;
 }

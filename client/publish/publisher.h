@@ -57,8 +57,9 @@ struct ExtendReport {
   uint32_t chunk_begin = 0;  // ordinal of the first that is new; the corpus' size if none is
   uint32_t added_count = 0;  // chunks of `chunks` that the corpus did not have
   PutReport puts;
-  // Whether a kill of the directory leaves the change. It does if the directory has a folder, or if
-  // the holders keep it by now (kept_parts.h). Otherwise names those that do not.
+  // Whether a kill of the directory leaves the chunks in the corpus. It does if the directory has a
+  // folder, or if the holders keep them by now (kept_parts.h). Otherwise says who does not. Also of
+  // chunks that the corpus had: they may be of a put whose answer was lost.
   absl::Status kept;
 
   // Row bytes, to all holders together.

@@ -113,6 +113,7 @@ absl::StatusOr<v1::PutReply> PutStream::Finish() {
   reply.set_chunk_begin(report.chunk_begin);
   reply.set_added_count(report.added_count);
   reply.set_bytes_sent(report.bytes_sent());
+  reply.set_kept(report.kept.ok());
   return reply;
 }
 

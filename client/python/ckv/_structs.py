@@ -309,6 +309,8 @@ class PutReport(Struct):
         ("bytes_sent", c_uint64),
         ("chunk_begin", c_uint32),
         ("added_count", c_uint32),
+        ("kept", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

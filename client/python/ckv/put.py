@@ -22,6 +22,9 @@ class PutReport(NamedTuple):
     bytes_sent: int  # rows that went to holders, copies counted
     chunk_begin: int  # ordinal in the corpus of the first chunk that is new
     added_count: int  # chunks that the corpus did not have
+    # Whether a kill of the directory leaves the chunks in the corpus. False if only the memory of a
+    # directory without directory.path has them for sure. If that is killed, put them again.
+    kept: bool
 
 
 def _id(parent: Any) -> Optional[np.ndarray]:
@@ -114,7 +117,8 @@ class Put(Handle):
 
         Chunks that the corpus has are left out, so a put whose answer was lost may be made again;
         their rows are not compared.
-        After an error it may be called again; after success the put is done.
+        After an error it may be called again; after success the put is done. For a directory in
+        memory it waits until the holders keep the change, for at most 5 s of the timeout.
         FailedPrecondition  rows are missing, or the corpus has got another chunk behind `parent`,
                             or there are no holders, or the put is done
         InvalidArgument     also: there are no chunks, or more copies than holders
@@ -128,7 +132,8 @@ class Put(Handle):
         status = library.put_finish(self._live(), nanoseconds(timeout), byref(report))
         if status:
             library.fail(status)
-        return PutReport(*[getattr(report, name) for name in PutReport._fields])
+        return PutReport(report.version, report.bytes_sent, report.chunk_begin, report.added_count,
+                         bool(report.kept))
 
     def ids(self) -> np.ndarray:
         """The ids of the put's chunks: uint8 (n, 32). The last one is among them after finish()."""

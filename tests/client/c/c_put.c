@@ -105,7 +105,8 @@ static void Put(const program* p, uint32_t begin, uint32_t end, uint32_t added) 
   ckv_put_report report = {.struct_size = sizeof report};
   Require(ckv_put_finish(put, TIMEOUT, &report) == CKV_OK, "finish", p);
   Require(report.added_count == added &&
-              report.chunk_begin == end - (added == 0 ? 0 : end - begin) && report.version > 0,
+              report.chunk_begin == end - (added == 0 ? 0 : end - begin) && report.version > 0 &&
+              report.kept == 1,
           "the report of a put", p);
   uint8_t ids[32];
   Require(ckv_put_ids(put, ids, 1) == end - begin && memcmp(ids, p->ids + begin * 32, 32) == 0,

@@ -83,7 +83,9 @@ AT(ckv_put_report, version, 8);
 AT(ckv_put_report, bytes_sent, 16);
 AT(ckv_put_report, chunk_begin, 24);
 AT(ckv_put_report, added_count, 28);
-SIZE(ckv_put_report, 32);
+AT(ckv_put_report, kept, 32);
+AT(ckv_put_report, reserved, 36);
+SIZE(ckv_put_report, 40);
 
 BEGINS(ckv_find_call);
 AT(ckv_find_call, tokens, 8);

@@ -104,6 +104,24 @@ TEST_F(PublisherTest, ACorpusIsMadeAndGrows) {
   EXPECT_EQ(PutCount(), 4u);
 }
 
+// The answer before may have been lost, with what it said of a directory in memory.
+TEST_F(PublisherTest, APutThatIsMadeAgainSaysWhoDoesNotKeepIt) {
+  v1::RegisterRequest mute;
+  mute.mutable_member()->set_id("mute");
+  mute.mutable_member()->set_role(v1::MEMBER_ROLE_HOLDER);
+  mute.mutable_member()->set_control_address("127.0.0.1:1");  // nobody
+  mute.set_lease_ttl_ms(60'000);
+  v1::RegisterReply registered;
+  ASSERT_TRUE(directory_stub_->Register(test::Call().get(), mute, &registered).ok());
+  ASSERT_TRUE(
+      test::Publish(*directory_stub_, corpus_.Publish("docs", "", {{HolderId{"mute"}}})).ok());
+  const auto again = Extend({0, 1});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->added_count, 0u);
+  EXPECT_TRUE(absl::IsUnavailable(again->kept)) << again->kept;
+  EXPECT_THAT(std::string(again->kept.message()), HasSubstr("mute"));
+}
+
 // A shorter text than the first chunk is told by a holder, a longer one by the chunk's id.
 TEST_F(PublisherTest, ATextInAnotherCutIsRefused) {
   const auto made = Extend({0, 1});

@@ -106,9 +106,9 @@ def check_put(requester, corpus):
     require(made.version == report.version, f"version {made.version} after {report}")
     require(np.array_equal(made.chunks()[0], ids), f"the ids: {made.chunks()[0]}, {ids}")
     report, more = put(48, 80, parent=ids[0])
-    require((report.chunk_begin, report.added_count) == (1, 1), f"{report}")
+    require((report.chunk_begin, report.added_count, report.kept) == (1, 1, True), f"{report}")
     report, _ = put(48, 80, parent=bytes(ids[0]))
-    require(report.added_count == 0, f"again: {report}")
+    require((report.added_count, report.kept) == (0, True), f"again: {report}")
 
     made = requester.resolve("made")
     require(made.chunk_count == 2 and made.token_count == 80 and made.model == corpus.model, f"{made}")

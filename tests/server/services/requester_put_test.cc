@@ -110,6 +110,7 @@ TEST_F(RequesterPutTest, AgainIsNoChange) {
   EXPECT_EQ(again.added_count(), 0u);
   EXPECT_EQ(again.version(), first.version());
   EXPECT_EQ(again.ids(1), first.ids(1));
+  EXPECT_TRUE(first.kept() && again.kept());
   auto more = Messages({2}, /*create=*/false);
   more[0].mutable_target()->set_parent(first.ids(1));
   ASSERT_TRUE(Put(more).ok());
