@@ -171,6 +171,8 @@ class LoadTest(unittest.TestCase):
         status = self.run_ctl("status", "--directory", self.fleet.requester)
         self.assertEqual(status.returncode, UNAVAILABLE, status.stderr)
         self.assertIn("is no directory", status.stdout)
+        looked = self.run_ctl("top", "--once", "--directory", self.fleet.requester)
+        self.assertEqual(looked.returncode, UNAVAILABLE, looked.stderr)
         narrow = subprocess.run([PROGRAMS.ckvctl, "top", "--once"], env={**self.environment(), "COLUMNS": "40"},
                                 capture_output=True, text=True, timeout=60, check=True)
         self.assertLessEqual(max(map(len, narrow.stdout.splitlines())), 40)

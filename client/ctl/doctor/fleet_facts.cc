@@ -87,12 +87,7 @@ FleetFacts AskFleet(Fleet& fleet) {
       facts.requesters.push_back(report.description);
   }
   sight.members = facts.reports;
-  if (!fleet.options().requester.empty()) {
-    sight.requester_address = fleet.requester_address();
-    sight.requester = fleet.Describe();
-    if (sight.requester->ok()) sight.is_of_fleet = IsOfFleet(fleet, **sight.requester, *members);
-  }
-  sight.home = fleet.DescribeDirectory();
+  LookBehindMembers(fleet, sight);
   judge();
   return facts;
 }

@@ -63,14 +63,21 @@ FleetSight LookAtFleet(Fleet& fleet) {
   // If a requester is to tell the directory's address and does not answer, there is none.
   sight.directory_address = fleet.directory_address();
   if (members.ok()) sight.members = AskMembers(fleet, *members);
+  LookBehindMembers(fleet, sight);
+  return sight;
+}
+
+void LookBehindMembers(Fleet& fleet, FleetSight& sight) {
   if (!fleet.options().requester.empty()) {
     sight.requester_address = fleet.requester_address();
     sight.requester = fleet.Describe();
-    if (members.ok() && sight.requester->ok())
-      sight.is_of_fleet = IsOfFleet(fleet, **sight.requester, *members);
+    if (sight.directory.ok() && sight.requester->ok()) {
+      std::vector<Member> members;
+      for (const MemberReport& report : sight.members) members.push_back(report.member);
+      sight.is_of_fleet = IsOfFleet(fleet, **sight.requester, members);
+    }
   }
-  if (members.ok()) sight.home = fleet.DescribeDirectory();
-  return sight;
+  if (sight.directory.ok()) sight.home = fleet.DescribeDirectory();
 }
 
 FleetFacts FactsOf(const FleetSight& sight) {
@@ -112,7 +119,9 @@ Json FindingsJson(const std::vector<Finding>& findings) {
   return json;
 }
 
-absl::Status VerdictOf(const std::vector<Finding>& findings) {
+absl::Status VerdictOf(const std::vector<Finding>& findings, const absl::Status& directory) {
+  if (!directory.ok())
+    return absl::Status(StatusOf(FindingCode::kDirectoryUnreachable), directory.message());
   const absl::Status status = StatusOf(findings);
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(Printable(std::string(status.message())),

@@ -31,13 +31,18 @@ struct FleetSight {
 // Asks the directory, every member, and the requester if one is named. It never fails: who does not
 // answer is a fact.
 FleetSight LookAtFleet(Fleet& fleet);
+// The part of LookAtFleet behind the members, for who has asked these: asks the requester if one is
+// named, then the directory for its state. `sight.directory` and `sight.members` are set.
+void LookBehindMembers(Fleet& fleet, FleetSight& sight);
 FleetFacts FactsOf(const FleetSight& sight);
 
 // A line or two for each finding: what is wrong, and after -> what to do.
 std::string FindingsText(const std::vector<Finding>& findings);
 // [{"code", "severity", "subject", "what", "remedy"}]
 Json FindingsJson(const std::vector<Finding>& findings);
-// StatusOf(findings), with what to do next.
-absl::Status VerdictOf(const std::vector<Finding>& findings);
+// StatusOf(findings), with what to do next. If the directory did not answer, `directory` is its
+// error, and tells more than the finding: what to name, or what is there instead.
+absl::Status VerdictOf(const std::vector<Finding>& findings,
+                       const absl::Status& directory = absl::OkStatus());
 
 }  // namespace ckv::ctl

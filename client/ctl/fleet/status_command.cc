@@ -449,10 +449,7 @@ absl::Status RunStatus(const Ctl& ctl) {
   const FleetFacts facts = FactsOf(SightOf(ctl, fleet, view, members));
   const std::vector<Finding> findings = JudgeFleet(facts);
   Print(ctl, fleet, view, members, facts, findings);
-  if (!view.directory.ok()) {
-    // Its own words say more than the finding: what to name, or what is there instead.
-    return absl::Status(StatusOf(FindingCode::kDirectoryUnreachable), view.directory.message());
-  }
+  if (!view.directory.ok()) return VerdictOf(findings, view.directory);
   if (!view.of_fleet) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "the requester at %s is of the fleet of the directory at %s, not of that at %s\n  name a "

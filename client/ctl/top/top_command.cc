@@ -42,7 +42,7 @@ FleetOptions Impatient(FleetOptions options) {
 absl::Status PrintLooks(const Ctl& ctl, Fleet& fleet, const TopOptions& options) {
   const Duration interval = TimeSpanOf(options.interval);
   TopSample before = TakeSample(fleet, nullptr);
-  if (!before.directory_status.ok()) return before.directory_status;
+  if (!before.directory_status.ok()) return VerdictOf(before.findings, before.directory_status);
   for (uint64_t count = 1;; ++count) {
     ctl.clock->WaitUntil(before.at + interval);
     TopSample now = TakeSample(fleet, &before);
@@ -54,7 +54,7 @@ absl::Status PrintLooks(const Ctl& ctl, Fleet& fleet, const TopOptions& options)
     }
     ctl.out->flush();
     if (options.once || count == ctl.watch_count_max || !ctl.out->good())
-      return now.directory_status.ok() ? VerdictOf(now.findings) : now.directory_status;
+      return VerdictOf(now.findings, now.directory_status);
     before = std::move(now);
   }
 }
@@ -63,7 +63,8 @@ absl::Status ShowLooks(Fleet& fleet, const TopOptions& options) {
   const Duration interval = TimeSpanOf(options.interval);
   std::optional<TopSample> before;
   TopSample now = TakeSample(fleet, nullptr);
-  if (!now.directory_status.ok()) return now.directory_status;  // on a terminal as it is
+  if (!now.directory_status.ok())
+    return VerdictOf(now.findings, now.directory_status);  // on a terminal as it is
   TopScreen screen(STDIN_FILENO, STDOUT_FILENO);
   const OnInterrupt on_interrupt([&screen] { screen.Restore(); });
   const std::string hint = absl::StrFormat("every %s, q quits", options.interval);

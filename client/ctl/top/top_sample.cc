@@ -24,7 +24,7 @@ TopSample TakeSample(Fleet& fleet, const TopSample* before) {
   sight.directory_address = sample.directory;
   sight.directory = sample.directory_status;
   sight.members = sample.members;
-  if (sample.directory_status.ok()) sight.home = fleet.DescribeDirectory();
+  LookBehindMembers(fleet, sight);
   sample.findings = JudgeFleet(FactsOf(sight));
   return sample;
 }
