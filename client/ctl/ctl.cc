@@ -165,12 +165,18 @@ bool AsksForJson(const std::vector<std::string>& arguments) {
   return false;
 }
 
-// CLI11 would show the help of all for a command that there is not.
+// CLI11 would show the help of all, or of a noun like "corpus", for a command that there is not.
 bool IsUnknownCommand(const CLI::App& app, const std::vector<std::string>& arguments) {
-  if (arguments.empty() || arguments.front().starts_with("-")) return false;
-  const auto verbs = app.get_subcommands([](const CLI::App*) { return true; });
-  return std::none_of(verbs.begin(), verbs.end(),
-                      [&](const CLI::App* verb) { return verb->get_name() == arguments.front(); });
+  const CLI::App* noun = &app;
+  for (const std::string& word : arguments) {
+    const auto verbs = noun->get_subcommands([](const CLI::App*) { return true; });
+    if (verbs.empty() || word.starts_with("-")) return false;
+    const auto found = std::find_if(verbs.begin(), verbs.end(),
+                                    [&](const CLI::App* verb) { return verb->get_name() == word; });
+    if (found == verbs.end()) return true;
+    noun = *found;
+  }
+  return false;
 }
 
 // Lines after the first say what to do.

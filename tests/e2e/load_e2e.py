@@ -163,6 +163,7 @@ class LoadTest(unittest.TestCase):
         for arguments, code, told in (
                 (["chunk", "pin", "--corpus", "docs", "--ordinal", "0", "--for", "0s"], INVALID, "no time at all"),
                 (["bogus", "--help"], INVALID, "not known here: bogus"),
+                (["corpus", "bogus", "--help"], INVALID, "not known here: bogus"),
                 (["--tenant", "acme", "corpus", "load", "docs", rows], 8, "is shared: tenant 'acme' reads it"),
                 (["characterize", "--dir", "/proc/x"], 7, "name another with --dir")):
             done = self.run_ctl(*arguments)

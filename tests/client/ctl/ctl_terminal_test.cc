@@ -112,6 +112,7 @@ std::string ErrorOf(std::vector<std::string> arguments) {
 TEST(RunCtl, AMistypedWordBringsTheNearestOne) {
   EXPECT_THAT(ErrorOf({"stat"}), HasSubstr("not known here: stat; did you mean status?"));
   EXPECT_THAT(ErrorOf({"corpus", "lod", "x", "f"}), HasSubstr("did you mean load?"));
+  EXPECT_THAT(ErrorOf({"corpus", "lod", "--help"}), HasSubstr("did you mean load?"));
   EXPECT_THAT(ErrorOf({"explain", "--korpus", "gpl"}), HasSubstr("did you mean --corpus?"));
   // Nothing else is missing here.
   EXPECT_THAT(ErrorOf({"status", "--directry", "h:1"}), HasSubstr("did you mean --directory?"));
