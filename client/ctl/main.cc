@@ -27,6 +27,8 @@ size_t RoomOfStdout() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A load keeps every file of rows open until it has published them.
+  ckv::RaiseDescriptorLimit();
   // All calls of a command are one trace, and errors of servers name it.
   const ckv::ScopedTrace trace(ckv::NewTrace());
   ckv::ctl::Ctl ctl;

@@ -27,7 +27,8 @@ bool IsSame(const timespec& a, const timespec& b) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const FileBytes>> FileBytes::Open(const std::string& path,
-                                                                 FileReading reading) {
+                                                                 FileReading reading,
+                                                                 uint64_t bytes_max) {
   // O_NONBLOCK: opening a pipe must not wait for its writer.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0 && (errno == ENOENT || errno == ENOTDIR)) {
@@ -35,11 +36,11 @@ absl::StatusOr<std::shared_ptr<const FileBytes>> FileBytes::Open(const std::stri
   }
   if (fd < 0) return Refuse(path, std::strerror(errno));
   std::shared_ptr<FileBytes> file(new FileBytes(path, fd));
-  CKV_RETURN_IF_ERROR(file->Start(reading));
+  CKV_RETURN_IF_ERROR(file->Start(reading, bytes_max));
   return file;
 }
 
-absl::Status FileBytes::Start(FileReading reading) {
+absl::Status FileBytes::Start(FileReading reading, uint64_t bytes_max) {
   struct stat about;
   if (fstat(fd_, &about) != 0) return Refuse(path_, std::strerror(errno));
   if (!S_ISREG(about.st_mode)) return Refuse(path_, "not a regular file");
@@ -47,6 +48,10 @@ absl::Status FileBytes::Start(FileReading reading) {
   changed_ = about.st_ctim;
   if (about.st_size == 0) return absl::OkStatus();
   const auto size = static_cast<size_t>(about.st_size);
+  if (size > bytes_max) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %d bytes, limit %d", path_, size, bytes_max));
+  }
   // Addresses only: pages take memory once something is read into them.
   void* const base = mmap(nullptr, size, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -68,11 +73,12 @@ bool FileBytes::Has(std::span<const std::byte> part) const {
 absl::Status FileBytes::Changed() const {
   struct stat about = {};
   fstat(fd_, &about);
-  return absl::InvalidArgumentError(
-      absl::StrFormat("%s: changed while it was read: it had %d bytes, and has %d now\n  run the "
-                      "command again when "
-                      "nobody writes the file",
-                      path_, size_, about.st_size));
+  const bool is_as_long = static_cast<uint64_t>(about.st_size) == size_;
+  const std::string how =
+      is_as_long ? "" : absl::StrFormat(": it had %d bytes, and has %d now", size_, about.st_size);
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: changed while it was read%s\n  run the command again when nobody writes the file", path_,
+      how));
 }
 
 absl::Status FileBytes::CheckUnchanged() const {
@@ -99,7 +105,8 @@ absl::Status FileBytes::ReadAt(uint64_t offset, size_t count, std::byte* out) co
 }
 
 absl::Status FileBytes::Need(std::span<const std::byte> part) const {
-  if (!Has(part)) return absl::OkStatus();
+  if (part.empty()) return absl::OkStatus();
+  CKV_CHECK(Has(part));
   const auto offset = static_cast<size_t>(part.data() - base_);
   return ReadAt(offset, part.size(), base_ + offset);
 }
@@ -110,7 +117,8 @@ absl::Status AnnotateOnce(const absl::Status& status, const std::string& path) {
 }
 
 absl::Status FileBytes::Copy(std::span<const std::byte> part, std::byte* out) const {
-  if (!Has(part)) return absl::OkStatus();
+  if (part.empty()) return absl::OkStatus();
+  CKV_CHECK(Has(part));
   return ReadAt(static_cast<uint64_t>(part.data() - base_), part.size(), out);
 }
 

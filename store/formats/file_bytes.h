@@ -25,10 +25,11 @@ class FileBytes {
  public:
   // Opens the file at `path`. Messages name the path.
   //   NotFound            there is no such file.
-  //   InvalidArgument     it cannot be read or is not a regular file; the message says why. Or it
-  //                       changed while it was read.
+  //   InvalidArgument     it cannot be read, is not a regular file or has more than `bytes_max`;
+  //                       the message says why. Or it changed while it was read.
   static absl::StatusOr<std::shared_ptr<const FileBytes>> Open(const std::string& path,
-                                                               FileReading reading);
+                                                               FileReading reading,
+                                                               uint64_t bytes_max = UINT64_MAX);
   ~FileBytes();
   FileBytes(const FileBytes&) = delete;
   FileBytes& operator=(const FileBytes&) = delete;
@@ -37,10 +38,10 @@ class FileBytes {
   // others take no memory.
   std::span<const std::byte> bytes() const { return {base_, size_}; }
   bool Has(std::span<const std::byte> part) const;
-  // Reads `part` of bytes() into its place. One thread at a time.
+  // Reads `part`, which is of bytes(), into its place. One thread at a time.
   //   InvalidArgument     it cannot be read, or CheckUnchanged.
   absl::Status Need(std::span<const std::byte> part) const;
-  // Reads `part` of bytes() into `out`. Thread-safe; errors as Need.
+  // Reads `part`, which is of bytes(), into `out`. Thread-safe; errors as Need.
   absl::Status Copy(std::span<const std::byte> part, std::byte* out) const;
   // Looks whether the file is as it was when it was opened, by its size and times of change.
   //   InvalidArgument     it changed.
@@ -48,7 +49,7 @@ class FileBytes {
 
  private:
   FileBytes(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
-  absl::Status Start(FileReading reading);
+  absl::Status Start(FileReading reading, uint64_t bytes_max);
   absl::Status ReadAt(uint64_t offset, size_t count, std::byte* out) const;
   absl::Status Changed() const;
 

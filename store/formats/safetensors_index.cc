@@ -111,7 +111,7 @@ absl::StatusOr<SafetensorsSet> OpenSafetensorsFolder(const std::string& folder,
                                                      FileReading reading) {
   const std::string path = absl::StrFormat("%s/%s", folder, kSafetensorsIndexName);
   CKV_ASSIGN_OR_RETURN(const std::shared_ptr<const FileBytes> text,
-                       FileBytes::Open(path, FileReading::kWhole));
+                       FileBytes::Open(path, FileReading::kWhole, kSafetensorsIndexBytesMax));
   const auto parsed = ParseSafetensorsIndex(
       {reinterpret_cast<const char*>(text->bytes().data()), text->bytes().size()});
   if (!parsed.ok()) return Annotate(parsed.status(), path);

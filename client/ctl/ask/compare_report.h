@@ -28,7 +28,7 @@ struct Compared {
   std::optional<double> predicted_s = {};
   // Not OK if a round failed. The policy had no further one, and its row says so.
   absl::Status failure = absl::OkStatus();
-  // The bytes of rows that must be near at once. Set if they do not fit, so no round was begun.
+  // The bytes of rows that must be near at once. Set if a round failed since they do not fit.
   std::optional<uint64_t> need_bytes = {};
 
   bool finished() const { return fastest.has_value() && failure.ok(); }

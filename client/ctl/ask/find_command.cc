@@ -49,7 +49,7 @@ absl::StatusOr<Prompt> ReadTokens(const FindOptions& options) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: say --text or --jsonl, or name a .npy file of token ids", options.file));
   }
-  CKV_ASSIGN_OR_RETURN(const NpyFile file, NpyFile::Open(options.file));
+  CKV_ASSIGN_OR_RETURN(const NpyFile file, NpyFile::Open(options.file, FileReading::kParts));
   const uint64_t count = file.shape().size() == 1 ? file.shape()[0] : 0;
   CKV_ASSIGN_OR_RETURN(std::vector<int32_t> tokens, ReadNpyTokenIds(options.file, count));
   return Prompt{std::move(tokens), {}};

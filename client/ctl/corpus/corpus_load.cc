@@ -156,14 +156,15 @@ absl::Status CheckRowOptions(const NpyOptions& npy, InputKind kind) {
             "tokens have the reference engine's");
 }
 
-// A pipe is read once, from its beginning to its end. Rows are mapped, and read chunk by chunk.
+// A pipe is read once, from its beginning to its end. Rows are read chunk by chunk, wherever they
+// lie, and again.
 absl::Status CheckStdin(const LoadOptions& options, InputKind kind) {
   const auto count = std::count(options.files.begin(), options.files.end(), kStdinPath);
   if (count > 1) return absl::InvalidArgumentError("-: stdin can be read once");
   if (count == 0 || kind == InputKind::kText || kind == InputKind::kTokens) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "-: stdin has lines of token ids or a text: say --jsonl or --text\n  rows are read chunk by "
-      "chunk, so they need a file that can be mapped");
+      "chunk, so they need a regular file");
 }
 
 absl::Status CheckOptions(const LoadOptions& options, InputKind kind) {

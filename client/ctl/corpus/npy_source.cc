@@ -187,13 +187,9 @@ absl::StatusOr<NpyRowDtype> ParseNpyRowDtype(std::string_view name) {
 
 absl::StatusOr<Geometry> ReadGeometryFile(const std::string& path) {
   CKV_ASSIGN_OR_RETURN(const std::shared_ptr<const FileBytes> file,
-                       FileBytes::Open(path, FileReading::kWhole));
+                       FileBytes::Open(path, FileReading::kWhole, kGeometryBytesMax));
   const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
                               file->bytes().size());
-  if (text.size() > kGeometryBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: %d bytes, limit %d", path, text.size(), kGeometryBytesMax));
-  }
   const auto document = ParseJson(text, /*depth_max=*/3);
   if (!document.ok()) return Annotate(document.status(), path);
   if (!document->is_object()) {
@@ -207,13 +203,9 @@ absl::StatusOr<Geometry> ReadGeometryFile(const std::string& path) {
 absl::StatusOr<ExtraKeys> ReadExtraKeysFile(const std::string& path, uint64_t token_count) {
   if (path.empty()) return ExtraKeys();
   CKV_ASSIGN_OR_RETURN(const std::shared_ptr<const FileBytes> file,
-                       FileBytes::Open(path, FileReading::kWhole));
+                       FileBytes::Open(path, FileReading::kWhole, kExtraKeysFileBytesMax));
   const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
                               file->bytes().size());
-  if (text.size() > kExtraKeysFileBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: %d bytes, limit %d", path, text.size(), kExtraKeysFileBytesMax));
-  }
   return ParseExtraKeysText(text, token_count, path);
 }
 
@@ -226,7 +218,7 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> OpenNpyRows(const std::string& path
 
 absl::StatusOr<std::vector<int32_t>> ReadNpyTokenIds(const std::string& path,
                                                      uint64_t token_count) {
-  CKV_ASSIGN_OR_RETURN(const NpyFile file, NpyFile::Open(path));
+  CKV_ASSIGN_OR_RETURN(const NpyFile file, NpyFile::Open(path, FileReading::kParts));
   const NpyDtype& dtype = file.dtype();
   const bool is_signed = dtype.kind == 'i';
   if ((!is_signed && dtype.kind != 'u') || (dtype.item_bytes != 4 && dtype.item_bytes != 8) ||
@@ -235,8 +227,9 @@ absl::StatusOr<std::vector<int32_t>> ReadNpyTokenIds(const std::string& path,
         absl::StrFormat("%s: %s, must be i4, i8, u4 or u8 [%d], an id a token", path,
                         file.ShapeText(), token_count));
   }
-  return ReadTokenIds(path + ": ", file.data(),
-                      {.bytes = dtype.item_bytes, .is_signed = is_signed});
+  std::vector<std::byte> raw(file.data().size());
+  CKV_RETURN_IF_ERROR(file.Copy(file.data(), raw.data()));
+  return ReadTokenIds(path + ": ", raw, {.bytes = dtype.item_bytes, .is_signed = is_signed});
 }
 
 void Bf16FromHalves(const std::byte* in, uint16_t* out, size_t count) {

@@ -81,6 +81,16 @@ TEST(FileBytes, ReadsPartsWhereTheyStand) {
   EXPECT_TRUE((*empty)->bytes().empty());
 }
 
+TEST(FileBytes, AFileBeyondTheLimitIsRefusedByItsLength) {
+  const std::string path = WriteFile("long", 0);
+  constexpr uint64_t kFar = uint64_t{1} << 36;  // no memory has room for it
+  std::filesystem::resize_file(path, kFar);
+  const auto file = FileBytes::Open(path, FileReading::kWhole, kFar - 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(file.status())) << file.status();
+  EXPECT_THAT(std::string(file.status().message()),
+              AllOf(HasSubstr(path), HasSubstr("68719476736 bytes, limit 68719476735")));
+}
+
 TEST(FileBytes, AChangeIsAnErrorThatNamesTheFile) {
   for (const Change& change : kChanges) {
     SCOPED_TRACE(change.name);
