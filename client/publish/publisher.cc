@@ -186,9 +186,14 @@ absl::Status Publisher::CheckTexts(const ExtendTarget& target, const Corpus& cor
       fresh.begin(), fresh.end(), [&](uint32_t i) { return chunks.chunks()[i].parent.IsZero(); });
   if (!begins_a_text || corpus.chunks.empty()) return absl::OkStatus();
   CKV_ASSIGN_OR_RETURN(const TenantKey key, KeyOf(target.tenant, deadline));
+  AskForTokens ask_holders;  // made once, and only if one must be asked
   const AskForTokens ask = [&](const ChunkPlacement& chunk) -> absl::StatusOr<ChunkText> {
-    CKV_ASSIGN_OR_RETURN(std::vector<Member> holders, Holders(deadline));
-    return AskHolders(std::move(holders), corpus.geometry, target.tenant, &clock_, deadline)(chunk);
+    if (!ask_holders) {
+      CKV_ASSIGN_OR_RETURN(std::vector<Member> holders, Holders(deadline));
+      ask_holders =
+          AskHolders(std::move(holders), corpus.geometry, target.tenant, &clock_, deadline);
+    }
+    return ask_holders(chunk);
   };
   return CheckNoTextTwice(corpus, chunks, fresh, key, ask);
 }

@@ -48,8 +48,9 @@ ExtraKeys KeysFrom(const ChunkSource& source, uint32_t first) {
 // One text that is put, against the chunks of the corpus.
 class Overlap {
  public:
-  Overlap(const Corpus& corpus, const ChunkSource& source, uint32_t first, const TenantKey& key,
-          const AskForTokens& ask)
+  // `followed` are the chunks of the corpus that others follow.
+  Overlap(const Corpus& corpus, const absl::flat_hash_set<ChunkId>& followed,
+          const ChunkSource& source, uint32_t first, const TenantKey& key, const AskForTokens& ask)
       : fingerprint_(ModelFingerprint(corpus.geometry)),
         position_(source.chunks()[first].position),
         text_(TextFrom(source, first)),
@@ -57,10 +58,9 @@ class Overlap {
         head_(PrintOf(std::span(text_).first(std::min(text_.size(), kHeadTokens)), key,
                       ExtraKeysOf(keys_, 0, std::min(text_.size(), kHeadTokens)))
                   .head),
+        followed_(followed),
         key_(key),
-        ask_(ask) {
-    for (const ChunkPlacement& chunk : corpus.chunks) followed_.insert(chunk.parent);
-  }
+        ask_(ask) {}
 
   uint64_t position() const { return position_; }
   size_t text_size() const { return text_.size(); }
@@ -102,8 +102,8 @@ class Overlap {
   const uint64_t position_;
   const std::vector<int32_t> text_;
   const ExtraKeys keys_;
-  const uint64_t head_;                    // 0 if the text has too few tokens
-  absl::flat_hash_set<ChunkId> followed_;  // chunks of the corpus that others follow
+  const uint64_t head_;  // 0 if the text has too few tokens
+  const absl::flat_hash_set<ChunkId>& followed_;
   const TenantKey& key_;
   const AskForTokens& ask_;
 };
@@ -133,9 +133,11 @@ AskForTokens AskHolders(std::vector<Member> holders, const Geometry& geometry, s
 absl::Status CheckNoTextTwice(const Corpus& corpus, const ChunkSource& source,
                               std::span<const uint32_t> fresh, const TenantKey& key,
                               const AskForTokens& ask) {
+  absl::flat_hash_set<ChunkId> followed;
+  for (const ChunkPlacement& chunk : corpus.chunks) followed.insert(chunk.parent);
   for (const uint32_t first : fresh) {
     if (!source.chunks()[first].parent.IsZero()) continue;
-    const Overlap overlap(corpus, source, first, key, ask);
+    const Overlap overlap(corpus, followed, source, first, key, ask);
     for (size_t i = 0; i < corpus.chunks.size(); ++i) {
       const ChunkPlacement& chunk = corpus.chunks[i];
       CKV_ASSIGN_OR_RETURN(const bool doubled, overlap.IsWith(chunk));

@@ -32,11 +32,10 @@ AskForTokens AskHolders(std::vector<Member> holders, const Geometry& geometry, s
                         Clock* clock, Instant deadline);
 
 // Refuses chunks that double a text: queries would see its rows twice. A text of `source` begins
-// with one of chunks `fresh`. It is doubled if a chunk of the corpus covers its
-// first position, and has the same tokens and extra keys. They are compared as far as both go.
-// Chunks that follow a chunk of the corpus
-// double none (NewChunks). A whole text of less than kHeadTokens tokens with which a longer one
-// begins is a text of its own.
+// with one of chunks `fresh`. It is doubled if a chunk of the corpus covers its first position, and
+// has the same tokens and extra keys. They are compared as far as both go. Chunks that follow a
+// chunk of the corpus double none (NewChunks). A whole text of less than kHeadTokens tokens with
+// which a longer one begins is a text of its own.
 //
 // The corpus' prints find candidates. A chunk that is not longer than the text is told by its id. A
 // longer one is asked for. `key` makes the corpus' ids.
