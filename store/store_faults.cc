@@ -29,7 +29,7 @@ void StoreFaults::NotePut(const ChunkId& id, const absl::Status& status, uint64_
                           uint64_t used_bytes) {
   const StoreFault fault = FaultOf(status);
   if (!status.ok() && fault == StoreFault::kNone) return;
-  const DiskRoom disk = status.ok() ? DiskRoom() : DiskRoomOf(path_);
+  const bool disk_is_full = !status.ok() && !HasRoomForFile(path_, bytes).value_or(true);
   absl::MutexLock lock(&mu_);
   errors_.fault = fault;
   errors_.fault_text = std::string(status.message());
@@ -38,7 +38,7 @@ void StoreFaults::NotePut(const ChunkId& id, const absl::Status& status, uint64_
   faulted_ = clock_.Now();
   bytes_ = bytes;
   used_bytes_ = used_bytes;
-  disk_was_full_ = disk.total_bytes > 0 && disk.free_bytes < bytes;
+  disk_was_full_ = disk_is_full;
   Log().error("chunk {} cannot be stored: {}", id.ToHex(), errors_.fault_text);
 }
 
@@ -70,7 +70,7 @@ void StoreFaults::NoteReadable(const ChunkId& id, bool is_readable) {
 // A device that failed is trusted again after a put that succeeded, and not before.
 bool StoreFaults::IsOver(uint64_t used_bytes) const {
   if (errors_.fault != StoreFault::kFull) return false;
-  if (disk_was_full_) return DiskRoomOf(path_).free_bytes >= bytes_;
+  if (disk_was_full_) return HasRoomForFile(path_, bytes_).value_or(false);
   if (!path_.empty()) return clock_.Now() - faulted_ > kBusyFor;
   return used_bytes + bytes_ <= used_bytes_;
 }

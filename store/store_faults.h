@@ -30,7 +30,8 @@ struct StoreErrors {
 // Thread-safe. Each error is logged; the log limits how often.
 //
 // A put that was refused is a fault until one succeeds. If there was no room, it also ends once
-// there is room for as many bytes. That is on the disk, or in memory for a store without a disk.
+// there is room for as many bytes. That is on the disk, which needs an inode too, or in memory for
+// a store without a disk.
 class StoreFaults {
  public:
   // `path` is the store's folder, or empty. `clock` must outlive it.

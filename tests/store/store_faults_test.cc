@@ -88,6 +88,10 @@ TEST(DiskRoom, IsThatOfTheFolder) {
   EXPECT_GT(room.total_bytes, 0u);
   EXPECT_LE(room.free_bytes, room.total_bytes);
   EXPECT_FALSE(room.read_only);
+  EXPECT_FALSE(HasRoomForFile("", 1).has_value());
+  EXPECT_FALSE(HasRoomForFile("/no/such/folder", 1).has_value());
+  EXPECT_EQ(HasRoomForFile(testing::TempDir(), 1), true);
+  EXPECT_EQ(HasRoomForFile(testing::TempDir(), room.total_bytes + 1), false);
 }
 
 struct FailingStoreTest : StoreFixture {
