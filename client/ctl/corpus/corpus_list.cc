@@ -56,7 +56,8 @@ ListedCorpus Describe(const Corpus& corpus, const Lacking& lacking) {
     first = false;
   }
   if (!lacking) return listed;
-  listed.missing_count = 0;
+  // One that the directory did not look at is not told as one that lacks nothing.
+  if (lacking->skipped_corpus_count == 0) listed.missing_count = 0;
   for (const CorpusFacts& facts : lacking->corpora) {
     if (facts.name != corpus.name || facts.tenant != corpus.tenant) continue;
     listed.missing_count = facts.missing_count;
@@ -213,9 +214,10 @@ void AddCorpusListCommand(CLI::App& corpus, Ctl& ctl) {
       "BYTES are the rows of one copy. COPIES are holders of a chunk, the fewest and the most.\n"
       "MISSING counts chunks that no live holder has, or copies if others have the chunks: their\n"
       "holders are gone, or have said that they lack them. - is not known, as for a few seconds\n"
-      "after the directory's start; a corpus that is not proven to be whole is not served. AGE is\n"
-      "the time since this version of the corpus was published, as far as the directory's process\n"
-      "saw it: > 5 h is before its start. ckvctl corpus show names the version.");
+      "after the directory's start, or if it left corpora out (corpora-skipped of ckvctl health).\n"
+      "A corpus that is not proven to be whole is not served. AGE is the time\n"
+      "since this version of the corpus was published, as far as the directory's process saw it:\n"
+      "> 5 h is before its start. ckvctl corpus show names the version.");
   list->callback([&ctl] { ctl.run = [&ctl] { return RunList(ctl); }; });
 }
 
