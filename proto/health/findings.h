@@ -53,8 +53,8 @@ enum class FindingCode : uint8_t {
 inline constexpr size_t kFindingCodeCount = 29;
 
 enum class Severity : uint8_t {
-  kWarning,  // all can be answered and changed, and something is not as it should be
-  kBroken,   // something can not be answered, or not be changed
+  kWarning,  // all can be answered and changed, but something is not as it should be
+  kBroken,   // something cannot be answered or changed
 };
 
 struct Finding {

@@ -51,10 +51,10 @@ std::string Examples() {
   std::string text =
       "  ckvctl health\n  ckvctl health --watch 5s\n"
       "  ckvctl health -o json | jq '.findings[] | select(.severity == \"broken\")'\n\n"
-      "It asks the directory, every member, and the requester if one is named. A finding is "
-      "broken\n"
-      "if something can not be answered or changed, else a warning. The exit code is that of the\n"
-      "first broken finding, and 0 without one. Findings, and the exit code if they are broken:\n";
+      "It asks the directory, every member, and the requester if one is named. A finding is\n"
+      "broken if something cannot be answered or changed, else a warning. The exit code is that\n"
+      "of the first broken finding, and 0 without one. Findings, and the exit code of broken ones:"
+      "\n";
   for (size_t i = 0; i < kFindingCodeCount; ++i) {
     const auto code = static_cast<FindingCode>(i);
     const int exit_code = ExitCodeFor(absl::Status(StatusOf(code), ""));
