@@ -33,7 +33,10 @@ class JsonFields {
   // Checks that the object has all of `keys` and no others. Only `optional` may be missing.
   absl::Status CheckKeys(std::initializer_list<std::string_view> keys,
                          std::string_view optional = "") const {
-    if (!object_.is_object()) return Refuse("", "must be an object");
+    if (!object_.is_object()) {
+      const std::string object = where_.substr(0, where_.find_last_not_of(":. ") + 1);
+      return absl::InvalidArgumentError(object + ": must be an object");
+    }
     for (const std::string_view key : keys) {
       if (key != optional && !object_.contains(key)) return Refuse(key, "is missing");
     }

@@ -25,7 +25,7 @@ TEST(ExtraKeysJson, SaysWhatIsWrong) {
   };
   for (const Case& c : {
            Case{"{}", "keys: must be an array"},
-           Case{"[1]", "keys[0]: : must be an object"},
+           Case{"[1]", "keys[0]: must be an object"},
            Case{R"([{"begin": 1, "digest": "00"}])", "keys[0]: tokens: is missing"},
            Case{R"([{"tokens": 1, "digest": "00"}])", "keys[0]: begin: is missing"},
            Case{R"([{"begin": 1, "tokens": 1}])", "keys[0]: digest: is missing"},
