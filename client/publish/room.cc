@@ -123,7 +123,10 @@ void RoomAsker::AskPresent(Rooms& rooms) const {
       grpc::ClientContext context;
       SetDeadline(context, clock_, end, kRoomTimeout);
       page.Clear();
-      if (clock_.Now() >= end || !stub->ListChunks(&context, request, &page).ok()) break;
+      if (clock_.Now() >= end || !stub->ListChunks(&context, request, &page).ok()) {
+        room->second.tells_present = false;
+        break;
+      }
       for (const v1::ListChunksReply::Chunk& chunk : page.chunks()) {
         const auto id = ChunkId::FromBytes(chunk.id());
         if (id.ok()) room->second.present.insert(*id);
@@ -131,6 +134,11 @@ void RoomAsker::AskPresent(Rooms& rooms) const {
       }
     } while (page.more());
   }
+}
+
+bool AllTellPresent(const Rooms& rooms) {
+  return std::all_of(rooms.begin(), rooms.end(),
+                     [](const auto& room) { return room.second.tells_present; });
 }
 
 bool FitsIn(const ChunkSource& chunks, const SourcePlacement& placement, const Rooms& rooms) {
@@ -159,11 +167,11 @@ absl::Status NoRoomError(uint64_t need_bytes, uint32_t replicas, const Rooms& ro
   }
   if (count > kNamedMax) told += ", ...";
   return absl::ResourceExhaustedError(absl::StrFormat(
-      "no room for %s of rows in %d copies: %s\n  ckvctl gc drops what no corpus has, ckvctl "
-      "corpus "
-      "partition NAME --weights HOLDER=0.5 moves other corpora; or start another holder, or make "
+      "no room for %s of rows%s: %s\n  ckvctl gc drops what no corpus has, ckvctl corpus partition "
+      "NAME --weights HOLDER=0.5 moves other corpora; or start another holder, or make "
       "store.capacity larger",
-      Mebibytes(need_bytes), replicas, told));
+      Mebibytes(need_bytes), replicas == 1 ? "" : absl::StrFormat(" in %d copies", replicas),
+      told));
 }
 
 absl::StatusOr<SourcePlacement> PlaceInRooms(const ChunkSource& chunks,
@@ -178,6 +186,7 @@ absl::StatusOr<SourcePlacement> PlaceInRooms(const ChunkSource& chunks,
        run /= 2) {
     if (auto dealt = dealer.Deal(corpus_size, run, replicas)) return *std::move(dealt);
   }
+  if (!AllTellPresent(rooms)) return placement;  // perhaps they are there: the puts tell
   uint64_t need = 0;
   for (const uint32_t i : fresh)
     need += StoreBytesOf(chunks.geometry(), chunks.chunks()[i].token_count);

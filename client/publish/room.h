@@ -24,6 +24,7 @@ struct HolderRoom {
   uint64_t capacity_bytes = 0;
   // Chunks that it has already: they take no room. Asked for only if room is short.
   absl::flat_hash_set<ChunkId> present = {};
+  bool tells_present = true;  // false if it did not list all that it has in time
 };
 using Rooms = std::map<std::string, HolderRoom>;  // by name
 
@@ -50,7 +51,8 @@ uint64_t StoreBytesOf(const Geometry& geometry, uint32_t token_count);
 
 // Places chunks `fresh` of the source, as PlaceNewChunks does if there is room. Otherwise deals
 // aligned runs of chunks to the holders with most room, those that have them first. Then a holder
-// may have more lists of holders than kPlacementListsPerHolder.
+// may have more lists of holders than kPlacementListsPerHolder. If somebody does not tell which
+// chunks it has, they may be there, so PlaceNewChunks' placement is returned, not an error.
 //   ResourceExhausted   there is not room for all; names the room of each holder, and what to do.
 //   InvalidArgument     as PlaceNewChunks.
 absl::StatusOr<SourcePlacement> PlaceByRoom(const ChunkSource& chunks,
@@ -62,6 +64,9 @@ absl::StatusOr<SourcePlacement> PlaceInRooms(const ChunkSource& chunks,
                                              std::span<const uint32_t> fresh, size_t corpus_size,
                                              std::span<const HolderId> holders, uint32_t replicas,
                                              Rooms rooms);
+
+// Whether each of them has listed all chunks that it has, as far as it was asked.
+bool AllTellPresent(const Rooms& rooms);
 
 // Whether each holder has room for the chunks that `placement` sends it.
 bool FitsIn(const ChunkSource& chunks, const SourcePlacement& placement, const Rooms& rooms);

@@ -229,7 +229,7 @@ absl::Status CheckRoom(Fleet& fleet, const Planned& planned, const HolderPlans& 
   };
   if (fits()) return absl::OkStatus();
   asker.AskPresent(rooms);
-  if (fits()) return absl::OkStatus();
+  if (fits() || !AllTellPresent(rooms)) return absl::OkStatus();
   return NoRoomError(planned.plan.copy_bytes, 1, rooms);
 }
 

@@ -96,6 +96,20 @@ TEST(PlaceInRooms, AnErrorNamesTheRoomOfEach) {
                     HasSubstr("h1 has room for 0.0 MiB"), HasSubstr("--weights")));
 }
 
+// A load that was interrupted is not refused for chunks that are there.
+TEST(PlaceInRooms, ChunksThatMayBeThereAreNoError) {
+  const PlannedSource source(8);
+  const std::vector<HolderId> holders = {{"h0"}, {"h1"}};
+  Rooms rooms;
+  rooms["h0"] = {0, 24u << 20, {}};
+  rooms["h1"] = {0, 24u << 20, {}};
+  EXPECT_FALSE(PlaceInRooms(source, All(source), 0, holders, 1, rooms).ok());
+  rooms["h1"].tells_present = false;
+  const auto placed = PlaceInRooms(source, All(source), 0, holders, 1, rooms);
+  ASSERT_TRUE(placed.ok()) << placed.status();
+  EXPECT_EQ(*placed, *PlaceNewChunks(source, All(source), 0, holders, 1));
+}
+
 class RoomFleet : public test::ServicesTest {};
 
 TEST_F(RoomFleet, HoldersTellTheirRoomAndKeepWhatIsPlaced) {
