@@ -172,6 +172,16 @@ void ChunkStore::NotePut(const ChunkId& id, const absl::Status& status, uint64_t
   faults_.NotePut(id, status, bytes, arena_->used_bytes());
 }
 
+void ChunkStore::NoteRead(const ChunkId& id, const absl::Status& status) {
+  faults_.NoteRead(id, status);
+  if (!status.ok()) ForgetIfDropped(id);
+}
+
+// Drop forgets the chunk's fault after it has left the table, so one of the two does.
+void ChunkStore::ForgetIfDropped(const ChunkId& id) {
+  if (!table_.Contains(id)) faults_.NoteCheck(id, /*is_readable=*/true);
+}
+
 absl::StatusOr<ChunkPut> ChunkStore::Begin(ChunkInfo info, const Geometry& geometry,
                                            std::string_view tenant) {
   const ChunkId id = info.id;
@@ -257,7 +267,7 @@ absl::StatusOr<ChunkFileReader> ChunkStore::OpenFile(ChunkLocator locator) {
   CKV_ASSIGN_OR_RETURN(const ChunkSummary what, table_.Describe(locator));
   if (folder_ == nullptr) return absl::NotFoundError("a chunk in memory only has no file");
   auto reader = folder_->Read(what.id);
-  faults_.NoteRead(what.id, reader.status());
+  NoteRead(what.id, reader.status());
   if (absl::IsDataLoss(reader.status()) || absl::IsNotFound(reader.status()))
     return Damaged(locator, what.id, reader.status());
   return reader;
@@ -284,7 +294,7 @@ absl::StatusOr<ChunkPin> ChunkStore::Load(ChunkLocator locator) {
     }
     if (absl::IsDataLoss(pin.status())) return Damaged(locator, what.id, pin.status());
     // Memory without room says nothing of the device.
-    if (!absl::IsResourceExhausted(pin.status())) faults_.NoteRead(what.id, pin.status());
+    if (!absl::IsResourceExhausted(pin.status())) NoteRead(what.id, pin.status());
     if (!absl::IsAborted(pin.status())) return pin;
   }
   return absl::ResourceExhaustedError("the chunk is evicted as fast as it is read");

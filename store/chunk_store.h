@@ -329,6 +329,9 @@ class ChunkStore {
              std::unique_ptr<ChunkFolder> folder);
 
   void NotePut(const ChunkId& id, const absl::Status& status, uint64_t bytes);
+  void NoteRead(const ChunkId& id, const absl::Status& status);
+  // A chunk that was dropped while its file was read or checked is not unreadable for ever.
+  void ForgetIfDropped(const ChunkId& id);
   absl::StatusOr<ChunkPut> TryBegin(ChunkInfo info, const Geometry& geometry,
                                     std::string_view tenant, uint64_t bytes);
   absl::Status AddStored(const StoredChunk& chunk);

@@ -217,8 +217,10 @@ class ChunkStore::Verifier {
 absl::StatusOr<ChunkCheck> ChunkStore::Verify(ChunkLocator locator, VerifyPace pace) {
   const auto what = table_.Describe(locator);
   auto check = Verifier(this, locator).Run(pace);
-  if (what.ok() && check.ok())
+  if (what.ok() && check.ok()) {
     faults_.NoteCheck(what->id, check->health != ChunkCheck::Health::kUnreadable);
+    ForgetIfDropped(what->id);
+  }
   return check;
 }
 

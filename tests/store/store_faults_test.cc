@@ -126,6 +126,21 @@ TEST_F(FailingStoreTest, TellsOfItsDevice) {
   EXPECT_EQ(store->stats().errors.unreadable_count, 0u);
 }
 
+TEST_F(FailingStoreTest, AChunkThatIsDroppedMeanwhileIsNotUnreadable) {
+  ASSERT_TRUE(Put(chunks[0]).ok());
+  ASSERT_TRUE(Put(chunks[1]).ok());  // the first one is cold now
+  const ChunkId id = chunks[0].info.id;
+  files.set_hook([&](FaultFileSystem::Call call, const std::string&) {
+    if (call != FaultFileSystem::Call::kRead) return absl::OkStatus();
+    store->Drop(id).IgnoreError();
+    return absl::UnavailableError("Input/output error");
+  });
+  EXPECT_TRUE(absl::IsUnavailable(store->InfoOf(id, geometry, "").status()));
+  EXPECT_FALSE(store->table().Contains(id));
+  EXPECT_EQ(store->stats().errors.read_count, 1u);
+  EXPECT_EQ(store->stats().errors.unreadable_count, 0u);
+}
+
 TEST_F(FailingStoreTest, CountsChunksThatComeAndGo) {
   const uint64_t before = store->table().change_count();
   ASSERT_TRUE(Put(chunks[0]).ok());
