@@ -39,19 +39,31 @@ absl::Status AwaitKept(std::span<const HolderId> holders, std::span<const Member
   deadline = std::min(deadline, clock.Now() + kKeepTimeout);
   std::vector<std::string> late;
   absl::Status first;
+  size_t unasked_count = 0;  // one that hangs takes the time of those behind it
   for (const Member& member : members) {
     if (member.role != MemberRole::kHolder) continue;
     if (std::find(holders.begin(), holders.end(), member.id) == holders.end()) continue;
+    if (clock.Now() >= deadline) {
+      ++unasked_count;
+      continue;
+    }
     const absl::Status status = AskToKeep(member, clock, deadline);
     if (status.ok()) continue;
     if (late.empty()) first = status;
     late.push_back(member.id.name);
   }
-  if (late.empty()) return absl::OkStatus();
-  const std::string why(first.message());
-  return absl::UnavailableError(absl::StrFormat("these holders do not keep it yet: %s: %s",
-                                                absl::StrJoin(late, ", "),
-                                                why.substr(0, why.find('\n'))));
+  if (late.empty() && unasked_count == 0) return absl::OkStatus();
+  std::string text;
+  if (!late.empty()) {
+    const std::string why(first.message());
+    text = absl::StrFormat("these holders do not keep it yet: %s: %s", absl::StrJoin(late, ", "),
+                           why.substr(0, why.find('\n')));
+  }
+  if (unasked_count > 0) {
+    absl::StrAppendFormat(&text, "%sholders that were not asked in time: %d",
+                          text.empty() ? "" : "; ", unasked_count);
+  }
+  return absl::UnavailableError(text);
 }
 
 std::string NotKeptWarning(std::string_view corpus, const absl::Status& kept) {

@@ -24,7 +24,9 @@ std::vector<HolderId> HoldersOf(std::span<const ChunkPlacement> chunks);
 // Asks each of `holders` that is among `members` to keep what the directory says now, one after
 // another, until kKeepTimeout or `deadline`. The others are left out: they have no lease, and are
 // told when they come back.
-//   Unavailable         some do not keep it yet; names them, and the first one's reason.
+//   Unavailable         some do not keep it yet, or were not asked in time. Names those that do
+//   not,
+//                       and the first one's reason.
 absl::Status AwaitKept(std::span<const HolderId> holders, std::span<const Member> members,
                        Clock& clock, Instant deadline);
 

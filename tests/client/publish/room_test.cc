@@ -142,6 +142,9 @@ TEST_F(RoomFleet, HoldersTellTheirRoomAndKeepWhatIsPlaced) {
   const absl::Status late = AwaitKept(ids, members, *Clock::Real(), test::Soon());
   EXPECT_TRUE(absl::IsUnavailable(late));
   EXPECT_THAT(NotKeptWarning("docs", late), AllOf(HasSubstr("corpus docs"), HasSubstr("h1:")));
+  // A holder that is not asked is not blamed.
+  const absl::Status none = AwaitKept(ids, members, *Clock::Real(), Clock::Real()->Now());
+  EXPECT_EQ(none.message(), "holders that were not asked in time: 2");
 }
 
 }  // namespace
