@@ -61,7 +61,8 @@ FleetFacts AskFleet(Fleet& fleet) {
   facts.commit = std::string(Commit());
   facts.host_identity = HostIdentity();
   facts.directory.who = "the directory";
-  const absl::StatusOr<std::vector<Member>> members = fleet.Members();
+  std::vector<v1::EndedLease> ended;  // asked for, so that a directory that waits answers, too
+  const absl::StatusOr<std::vector<Member>> members = fleet.Members(&ended);
   facts.directory.address = fleet.directory_address();
   facts.directory.status = members.status();
   FleetSight sight;
