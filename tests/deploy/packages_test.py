@@ -51,7 +51,7 @@ def repack(deb, folder, name, reads=None):
 def install(before, ctl, library, dev):
     step("install: a user, folders, a configuration; nothing is started")
     run("dpkg", "-i", before, ctl, library)
-    run("/usr/bin/python3", "-c", "import ctypes; ctypes.CDLL('libckv.so.1').ckv_last_error")
+    run(sys.executable, "-c", "import ctypes; ctypes.CDLL('libckv.so.1').ckv_last_error")
     run("dpkg", "-i", dev)
     check(version("ckvd") == BEFORE, "the version before is installed")
     run("getent", "passwd", "ckv")

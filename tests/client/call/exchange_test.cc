@@ -101,10 +101,9 @@ TEST_P(ExchangeTest, ASilentHolderIsAvoided) {
   const absl::Status status = Ask(std::chrono::seconds(1));
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   EXPECT_NE(status.ToString().find("holder h0"), std::string::npos) << status;
-  EXPECT_EQ(LanesTo(1), 0u);
+  EXPECT_EQ(LanesTo(1), 1u);  // the other was asked when half of the time had passed
   silent = false;
   EXPECT_EQ(Ask(std::chrono::seconds(20)).code(), absl::StatusCode::kUnimplemented);
-  EXPECT_EQ(LanesTo(1), 1u);  // the other was asked
   for (const HolderView& view : requester->Holders()) EXPECT_EQ(view.in_flight, 0u);
 }
 
