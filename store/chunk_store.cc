@@ -201,6 +201,7 @@ absl::StatusOr<ChunkPut> ChunkStore::TryBegin(ChunkInfo info, const Geometry& ge
   auto memory = table_.Contains(id) ? begin() : WithRoom(bytes, begin);
   if (absl::IsAlreadyExists(memory.status()) && folder_ != nullptr) {
     const Turn turn(this, id);
+    CKV_RETURN_IF_ERROR(CheckFolder());  // its file is gone with the folder
     CKV_RETURN_IF_ERROR(MakeDurable(id, geometry, tenant));
     CKV_RETURN_IF_ERROR(SaveFacts(id));
   }
@@ -412,11 +413,20 @@ void ChunkStore::Leave(const ChunkId& id) {
   busy_.erase(id);
 }
 
+absl::Status ChunkStore::CheckFolder() const {
+  return folder_ == nullptr ? absl::OkStatus() : folder_->CheckThere();
+}
+
 ChunkStoreStats ChunkStore::stats() const {
   ChunkStoreStats stats;
   stats.table = table_.stats();
   stats.shadow_count = shadows_.count();
   stats.errors = faults_.Errors(stats.table.used_bytes);
+  // Nobody need have put a chunk since.
+  if (const absl::Status there = CheckFolder(); !there.ok()) {
+    stats.errors.fault = StoreFault::kFailing;
+    stats.errors.fault_text = std::string(there.message());
+  }
   absl::MutexLock lock(&mu_);
   stats.load_count = load_count_;
   stats.load_bytes = load_bytes_;

@@ -183,7 +183,7 @@ class ChunkPut {
 // store has a folder, they may return an error of the device, with the path and the system's words.
 // Unless a method says otherwise, nothing changed then.
 //   ResourceExhausted   the disk is full, or too many files are open.
-//   Unavailable         the device fails.
+//   Unavailable         the device fails, or somebody removed or replaced the folder.
 //   PermissionDenied    the process may not use the folder, or it is read-only.
 //   NotFound            somebody removed the folder.
 //
@@ -320,6 +320,7 @@ class ChunkStore {
   PageKind page_kind() const { return arena_->page_kind(); }
   // All memory that rows of hot chunks are in, for a fabric to register.
   std::span<const std::byte> memory() const { return {arena_->base(), arena_->capacity_bytes()}; }
+  // Looks whether the folder is still there, too: what a process has open outlives its folder.
   ChunkStoreStats stats() const;
 
  private:
@@ -334,6 +335,8 @@ class ChunkStore {
   void ForgetIfDropped(const ChunkId& id);
   absl::StatusOr<ChunkPut> TryBegin(ChunkInfo info, const Geometry& geometry,
                                     std::string_view tenant, uint64_t bytes);
+  // OK without a folder. Errors are those of ChunkFolder::CheckThere.
+  absl::Status CheckFolder() const;
   absl::Status AddStored(const StoredChunk& chunk);
   absl::StatusOr<ChunkFileReader> OpenFile(ChunkLocator locator);
   // Gives back the memory of a chunk that it evicts, or of a shadow. Returns false if there is

@@ -24,11 +24,11 @@ struct DiskRoom {
   bool read_only = false;
 };
 
-// Why a holder's store refused the last put, if it did and took none since.
+// Why a holder's store takes no chunk: the last put was refused, or the folder is gone.
 enum class StoreFault : uint8_t {
   kNone,
   kFull,     // the disk, or the memory of a holder without a disk, has no room
-  kFailing,  // the device fails, or the folder may not be written
+  kFailing,  // the device fails, or the folder may not be written or is gone
 };
 inline constexpr size_t kStoreFaultCount = 3;
 
@@ -40,7 +40,7 @@ struct MemberHealth {
   bool is_durable = false;  // it keeps chunks in a folder
   DiskRoom disk;            // that folder's
   StoreFault fault = StoreFault::kNone;
-  std::string fault_text;             // the error of that put
+  std::string fault_text;             // the error of that put, or of the look at the folder
   uint64_t unreadable_count = 0;      // chunks whose file the device did not read at the last try
   uint64_t repair_pending_count = 0;  // damaged chunks that it still asks replicas for
   uint64_t open_file_count = 0;       // descriptors of its process

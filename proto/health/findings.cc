@@ -140,7 +140,9 @@ void Judge::JudgeDirectory(const DirectoryFacts& directory) {
   if (!directory.refusal.empty()) {
     Add(FindingCode::kDirectoryRefusesChanges, kBroken, subject,
         "refuses changes of corpora: " + directory.refusal,
-        "make room on its disk, or mend it: df " + directory.path);
+        absl::StrFormat("make room on its disk, or mend it: df %s. If the folder is gone, put it "
+                        "back, or restart the directory: holders report what they have",
+                        directory.path));
   }
   if (directory.disk.total_bytes > 0 && directory.disk.read_only) {
     Add(FindingCode::kDirectoryDiskFull, kBroken, subject,
@@ -258,8 +260,9 @@ void Judge::JudgeStore(const MemberFacts& holder, const MemberHealth& health) {
   if (health.fault == StoreFault::kFailing || health.disk.read_only) {
     Add(FindingCode::kHolderStoreFailing, kBroken, subject,
         health.fault_text.empty() ? "cannot take chunks: its disk is read-only"
-                                  : "refused the last put: " + health.fault_text,
-        "look at its disk and at the kernel's log: dmesg");
+                                  : "cannot take chunks: " + health.fault_text,
+        "look at its disk and at the kernel's log: dmesg. If its folder is gone, put it back, or "
+        "restart the holder and load its corpora again");
   } else if (health.fault == StoreFault::kFull || IsFull(health.disk, kStoreFullBytes)) {
     Add(FindingCode::kHolderStoreFull, kBroken, subject,
         health.fault_text.empty() ? "cannot take chunks: its disk is full"

@@ -31,8 +31,10 @@ FleetFacts DaemonHealth::Facts() const {
     directory.path = parts_.directory->found().path;
     directory.disk = DiskRoomOf(directory.path);
     directory.build = BuildText(std::string(Version()), std::string(Commit()));
-    if (const ChangeLog* log = parts_.directory->log(); log != nullptr)
+    if (ChangeLog* log = parts_.directory->log(); log != nullptr) {
+      log->Look();
       directory.refusal = std::string(log->stats().last_error.message());
+    }
     return facts;
   }
   if (parts_.holder != nullptr) {

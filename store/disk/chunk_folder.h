@@ -168,6 +168,9 @@ class ChunkFolder {
   absl::Status Quarantine(const ChunkId& id, std::string_view why);
   // Returns the ids of all chunks that lie in quarantine, each once.
   absl::StatusOr<std::vector<ChunkId>> Quarantined();
+  // Looks whether the folder is still where it was opened.
+  //   Unavailable         somebody removed, moved or replaced it.
+  absl::Status CheckThere() const { return owned_.CheckThere(); }
 
  private:
   friend class ChunkFileWriter;

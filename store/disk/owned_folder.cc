@@ -74,10 +74,17 @@ std::string OwnerOf(FileSystem& files, const std::string& lock) {
 }  // namespace
 
 OwnedFolder::OwnedFolder(OwnedFolder&& other) noexcept
-    : lock_fd_(std::exchange(other.lock_fd_, -1)) {}
+    : lock_fd_(std::exchange(other.lock_fd_, -1)),
+      path_(std::move(other.path_)),
+      lock_(other.lock_) {}
 
 OwnedFolder::~OwnedFolder() {
   if (lock_fd_ >= 0) close(lock_fd_);
+}
+
+absl::Status OwnedFolder::CheckThere() const {
+  return Annotate(CheckNamed(absl::StrCat(path_, "/LOCK"), lock_),
+                  absl::StrFormat("the folder %s is not the one that was opened", path_));
 }
 
 absl::StatusOr<OwnedFolder> OwnedFolder::Open(FileSystem& files, const std::string& path,
@@ -89,7 +96,7 @@ absl::StatusOr<OwnedFolder> OwnedFolder::Open(FileSystem& files, const std::stri
     return absl::PermissionDeniedError(
         absl::StrFormat("%s %s: cannot make its LOCK: %s", kind.name, path, strerror(errno)));
   }
-  OwnedFolder folder(lock_fd);  // closes it
+  OwnedFolder folder(lock_fd, path);  // closes it
   if (flock(lock_fd, LOCK_EX | LOCK_NB) != 0) {
     return absl::FailedPreconditionError(
         absl::StrFormat("%s %s: %s uses it: two %s need two folders", kind.name, path,

@@ -8,8 +8,11 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "store/disk/file_identity.h"
 #include "store/disk/file_system.h"
 
 namespace ckv {
@@ -35,9 +38,18 @@ class OwnedFolder {
   OwnedFolder& operator=(OwnedFolder&&) = delete;
   ~OwnedFolder();
 
+  // Looks whether the folder is still where it was opened. Files that are open go on to work in a
+  // folder that is gone, and nobody finds them again. It is one system call; any thread may make
+  // it.
+  //   Unavailable         the folder was removed or moved away, or another one has its name.
+  absl::Status CheckThere() const;
+
  private:
-  explicit OwnedFolder(int lock_fd) : lock_fd_(lock_fd) {}
+  OwnedFolder(int lock_fd, std::string path)
+      : lock_fd_(lock_fd), path_(std::move(path)), lock_(IdentityOf(lock_fd)) {}
   int lock_fd_;
+  std::string path_;
+  FileIdentity lock_;
 };
 
 }  // namespace ckv

@@ -6,6 +6,8 @@
 
 #include <sys/stat.h>
 
+#include <filesystem>
+
 #include "gtest/gtest.h"
 #include "store/disk/disk_room.h"
 #include "tests/store/store_fixture.h"
@@ -139,6 +141,24 @@ TEST_F(FailingStoreTest, AChunkThatIsDroppedMeanwhileIsNotUnreadable) {
   EXPECT_FALSE(store->table().Contains(id));
   EXPECT_EQ(store->stats().errors.read_count, 1u);
   EXPECT_EQ(store->stats().errors.unreadable_count, 0u);
+}
+
+// Somebody removes the folder, or it lies on a volume that is no longer mounted.
+TEST_F(FailingStoreTest, NoticesThatItsFolderIsGone) {
+  ASSERT_TRUE(Put(chunks[0]).ok());
+  ASSERT_EQ(store->stats().errors.fault, StoreFault::kNone);
+  std::filesystem::rename(options.path, options.path + ".away");
+  StoreErrors errors = store->stats().errors;
+  EXPECT_EQ(errors.fault, StoreFault::kFailing) << "before anybody puts a chunk";
+  EXPECT_NE(errors.fault_text.find(options.path + " is not the one that was opened"),
+            std::string::npos)
+      << errors.fault_text;
+  EXPECT_TRUE(absl::IsUnavailable(Put(chunks[0]))) << "its file is not where it was";
+  EXPECT_FALSE(Put(chunks[1]).ok());
+  std::filesystem::rename(options.path + ".away", options.path);
+  ASSERT_TRUE(Put(chunks[1]).ok());
+  EXPECT_EQ(store->stats().errors.fault, StoreFault::kNone);
+  EXPECT_TRUE(Read(chunks[0]).ok());
 }
 
 TEST_F(FailingStoreTest, CountsChunksThatComeAndGo) {

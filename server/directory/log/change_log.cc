@@ -9,6 +9,11 @@
 #include "server/directory/log/frame.h"
 
 namespace ckv {
+namespace {
+
+constexpr char kRefuses[] = "the directory's log, which refuses the change";
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<ChangeLog>> ChangeLog::Open(
     const ChangeLogOptions& options, absl::FunctionRef<absl::Status(DirectoryChange)> replay) {
@@ -85,15 +90,37 @@ void ChangeLog::Append() {
   for (;;) {
     const std::deque<Queued> batch = TakeBatch();
     if (batch.empty()) return;
+    if (const absl::Status looked = LastLook(); !looked.ok()) {
+      Settle(batch, looked);
+      continue;  // nothing is to be written to a folder that is another one
+    }
     absl::Status status = AwaitShortLog();
     if (status.ok()) {
       std::string records;
       for (const Queued& queued : batch) records += queued.record;
       status = folder_->Append(records);
     }
-    Settle(batch, Annotate(status, "the directory's log, which refuses the change"));
+    Settle(batch, Annotate(status, kRefuses));
     MaybeBeginSnapshot();
   }
+}
+
+void ChangeLog::Look() {
+  const absl::Status found = Annotate(folder_->CheckThere(), kRefuses);
+  absl::Status before;
+  {
+    absl::MutexLock lock(&mu_);
+    before = std::exchange(looked_, found);
+    // A write of just before the folder went may have ended well since.
+    if (!found.ok() || stats_.last_error == before) stats_.last_error = found;
+  }
+  if (!found.ok() && before.ok()) Log().error("{}", std::string(found.message()));
+  if (found.ok() && !before.ok()) Log().warn("the directory's log is where it was again");
+}
+
+absl::Status ChangeLog::LastLook() const {
+  absl::MutexLock lock(&mu_);
+  return looked_;
 }
 
 void ChangeLog::Settle(const std::deque<Queued>& batch, const absl::Status& status) {

@@ -85,6 +85,11 @@ class ChangeLog final : public ChangeJournal {
   absl::Status Submit(std::shared_ptr<const DirectoryChange> change) override
       ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Looks whether the folder and the log are still where they were opened. If not, last_error says
+  // so and changes are refused, until a later look finds them again. Call it about once a second:
+  // a change that comes before the next look is lost with the folder.
+  void Look() ABSL_LOCKS_EXCLUDED(mu_);
+
   const std::string& path() const { return folder_->path(); }
   const LogReplay& replay() const { return folder_->replay(); }
 
@@ -97,7 +102,7 @@ class ChangeLog final : public ChangeJournal {
     uint64_t snapshot_count = 0;  // written since the start
     uint64_t snapshot_failure_count = 0;
     Duration snapshot_age{0};  // since the last one, or since the start
-    absl::Status last_error;   // the last write's; OK after a success
+    absl::Status last_error;   // the last write's or look's; OK after a success
   };
   Stats stats() const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -117,6 +122,8 @@ class ChangeLog final : public ChangeJournal {
     return std::max(options_.log_bytes_min, kLogFactor * folder_->snapshot_bytes());
   }
   void MaybeBeginSnapshot() ABSL_LOCKS_EXCLUDED(mu_);
+  // How the last look ended.
+  absl::Status LastLook() const ABSL_LOCKS_EXCLUDED(mu_);
   //   ResourceExhausted   the log is too long, and no snapshot came in time.
   absl::Status AwaitShortLog() ABSL_LOCKS_EXCLUDED(mu_);
   void WriteSnapshots() ABSL_LOCKS_EXCLUDED(mu_);
@@ -146,6 +153,7 @@ class ChangeLog final : public ChangeJournal {
   Instant next_snapshot_ ABSL_GUARDED_BY(mu_);
   Instant last_snapshot_ ABSL_GUARDED_BY(mu_);
   Stats stats_ ABSL_GUARDED_BY(mu_);
+  absl::Status looked_ ABSL_GUARDED_BY(mu_);  // how the last look ended
 
   std::thread appender_, snapshotter_;
 };

@@ -42,7 +42,9 @@ absl::Status LogFolder::MakeLog(uint64_t number, const DirectoryChange& first) {
   end_ = bytes.size();
   sequence_ = 1;
   is_broken_ = false;
+  const FileIdentity identity = IdentityAt(LogPath(number));
   absl::MutexLock lock(&mu_);
+  written_ = {number, identity};
   log_bytes_[number] = end_;
   return absl::OkStatus();
 }
@@ -191,6 +193,22 @@ void LogFolder::RemoveBefore(uint64_t number) {
       const auto of_entry = NumberOf(entry.name, kind);
       if (of_entry && *of_entry < number) (void)files_.Remove(absl::StrCat(path_, "/", entry.name));
     }
+  }
+}
+
+absl::Status LogFolder::CheckThere() const {
+  CKV_RETURN_IF_ERROR(owned_.CheckThere());
+  for (;;) {
+    WrittenLog looked_at;
+    {
+      absl::MutexLock lock(&mu_);
+      looked_at = written_;
+    }
+    const absl::Status there = CheckNamed(LogPath(looked_at.number), looked_at.file);
+    if (there.ok()) return there;
+    absl::MutexLock lock(&mu_);
+    // Otherwise a snapshot has replaced it meanwhile, and another log is written.
+    if (written_.number == looked_at.number) return there;
   }
 }
 

@@ -32,6 +32,7 @@
 #include "absl/synchronization/mutex.h"
 #include "proto/corpus_part.h"
 #include "server/directory/log/change.h"
+#include "store/disk/file_identity.h"
 #include "store/disk/file_system.h"
 #include "store/disk/owned_folder.h"
 
@@ -99,6 +100,11 @@ class LogFolder {
   absl::Status BeginLog();
   // The log that Append writes.
   uint64_t log_number() const { return number_; }
+  // Looks whether the folder and the log that is written still have their names. If not, Append
+  // goes on to succeed, and nobody finds again what it writes. Any thread may call it; it makes two
+  // system calls.
+  //   Unavailable         the folder or the log was removed, moved away or replaced; says which.
+  absl::Status CheckThere() const ABSL_LOCKS_EXCLUDED(mu_);
   // Writes snapshot.`number` and removes the files that it replaces. `image` is the state before
   // the first change of log.`number`. Errors are those of Append; after one the folder is as
   // before.
@@ -142,6 +148,12 @@ class LogFolder {
   std::map<uint64_t, uint64_t> log_bytes_ ABSL_GUARDED_BY(mu_);  // by number
   uint64_t snapshot_number_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t snapshot_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  // The log that is written.
+  struct WrittenLog {
+    uint64_t number = 0;
+    FileIdentity file;
+  };
+  WrittenLog written_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace ckv

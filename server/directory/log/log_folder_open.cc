@@ -281,7 +281,9 @@ class LogFolder::Reader {
     folder_.end_ = end;
     folder_.number_ = log.number;
     folder_.file_ = std::move(log.file);
+    const FileIdentity identity = IdentityAt(log.path);
     absl::MutexLock lock(&folder_.mu_);
+    folder_.written_ = {log.number, identity};
     folder_.log_bytes_[log.number] = end;
     return absl::OkStatus();
   }

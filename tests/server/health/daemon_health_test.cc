@@ -4,13 +4,17 @@
 
 #include "server/health/daemon_health.h"
 
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "server/health/member_health.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/test_corpus.h"
 
 namespace ckv {
@@ -148,6 +152,27 @@ TEST(DaemonHealth, ADirectoryTellsOfTheFleetWithoutTheNamesOfTenants) {
   EXPECT_TRUE(is_told);
   ASSERT_EQ(health.Facts().corpora.size(), 1u);
   EXPECT_EQ(health.Facts().corpora[0].name, "secret") << "for the operator";
+}
+
+TEST(DaemonHealth, ADirectoryWhoseFolderIsRemovedIsBroken) {
+  ChangeLogOptions log;
+  log.path = test::TempPath("removed");
+  const auto opened = DurableDirectory::Open({}, log);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  HealthParts parts;
+  parts.directory = opened->get();
+  DaemonHealth health(std::move(parts));
+  ASSERT_EQ(health.Facts().directory->refusal, "");
+  std::filesystem::remove_all(log.path);
+  const std::vector<Finding> findings = JudgeFleet(health.Facts());
+  EXPECT_TRUE(std::any_of(findings.begin(), findings.end(), [](const Finding& finding) {
+    return finding.code == FindingCode::kDirectoryRefusesChanges &&
+           finding.severity == Severity::kBroken;
+  }));
+  // Nobody is told that a corpus is kept which is not.
+  const Corpus corpus =
+      test::MakeTestCorpus(test::TestGeometry(), {5}, /*seed=*/3).Publish("c", "", {{{"h0"}}});
+  EXPECT_TRUE(absl::IsUnavailable((*opened)->state().Publish(corpus, false, 0).status()));
 }
 
 }  // namespace

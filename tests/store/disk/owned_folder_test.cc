@@ -83,6 +83,23 @@ TEST_F(OwnedFolderTest, ItsOwnNameIsDurable) {
   EXPECT_THAT(synced, testing::Contains(parent));
 }
 
+TEST_F(OwnedFolderTest, AFolderThatIsGoneIsNoticed) {
+  const auto folder = Open();
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  EXPECT_TRUE(folder->CheckThere().ok());
+  std::filesystem::rename(path, path + ".away");
+  EXPECT_THAT(folder->CheckThere().ToString(), HasSubstr("was removed or moved away"));
+  {
+    const auto another = Open();
+    ASSERT_TRUE(another.ok()) << another.status();
+    EXPECT_THAT(folder->CheckThere().ToString(), HasSubstr("was replaced"));
+    EXPECT_TRUE(another->CheckThere().ok());
+  }
+  std::filesystem::remove_all(path);
+  std::filesystem::rename(path + ".away", path);
+  EXPECT_TRUE(folder->CheckThere().ok()) << "it is back";
+}
+
 TEST_F(OwnedFolderTest, NotAFolderOfSomebodyElse) {
   std::filesystem::create_directory(path);
   std::ofstream(path + "/thesis.txt") << "not mine\n";

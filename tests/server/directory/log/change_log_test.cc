@@ -176,6 +176,52 @@ TEST_F(ChangeLogTest, WhatFailsIsRefusedAndTheNextIsTaken) {
   EXPECT_EQ(again.versions(), (std::map<std::string, uint64_t>{{"b", 2}}));
 }
 
+// A process goes on to write to files that have no name any more, and no restart finds them.
+TEST_F(ChangeLogTest, ChangesAreRefusedWhileTheFolderIsGone) {
+  Sink sink;
+  auto log = Open(sink);
+  ASSERT_TRUE(log->Submit(Publish("a", 1)).ok());
+  ASSERT_TRUE(sink.AwaitSettled(1)[0].ok());
+  log->Look();
+  EXPECT_TRUE(log->stats().last_error.ok()) << log->stats().last_error;
+  const std::string away = options.path + ".away";
+  std::filesystem::rename(options.path, away);
+  log->Look();
+  const absl::Status error = log->stats().last_error;
+  EXPECT_EQ(error.code(), StatusCode::kUnavailable) << "before anybody changes a corpus";
+  EXPECT_THAT(error.ToString(), testing::HasSubstr(options.path + " is not the one"));
+  ASSERT_TRUE(log->Submit(Publish("b", 2)).ok());
+  EXPECT_EQ(sink.AwaitSettled(2)[1], error);
+  // Another directory's folder is there meanwhile: it gets nothing.
+  std::filesystem::create_directory(options.path);
+  log->Look();
+  ASSERT_TRUE(log->Submit(Publish("c", 3)).ok());
+  EXPECT_FALSE(sink.AwaitSettled(3)[2].ok());
+  EXPECT_TRUE(std::filesystem::is_empty(options.path));
+  std::filesystem::remove(options.path);
+  std::filesystem::rename(away, options.path);
+  log->Look();
+  EXPECT_TRUE(log->stats().last_error.ok()) << "before anybody changes a corpus";
+  ASSERT_TRUE(log->Submit(Publish("d", 4)).ok());
+  EXPECT_TRUE(sink.AwaitSettled(4)[3].ok());
+  log.reset();
+  Sink again;
+  Open(again);
+  EXPECT_EQ(again.versions(), (std::map<std::string, uint64_t>{{"a", 1}, {"d", 4}}));
+}
+
+TEST_F(ChangeLogTest, ALookThatFindsTheFolderForgivesNoOtherError) {
+  Sink sink;
+  auto log = Open(sink);
+  files.set_hook([](Call call, const std::string&) {
+    return call == Call::kWrite ? absl::ResourceExhaustedError("no space") : absl::OkStatus();
+  });
+  ASSERT_TRUE(log->Submit(Publish("a", 1)).ok());
+  EXPECT_FALSE(sink.AwaitSettled(1)[0].ok());
+  log->Look();
+  EXPECT_EQ(log->stats().last_error.code(), StatusCode::kResourceExhausted);
+}
+
 TEST_F(ChangeLogTest, TooManyThatWaitAreRefused) {
   Sink sink;
   auto log = Open(sink);

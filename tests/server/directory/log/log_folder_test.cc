@@ -5,8 +5,10 @@
 
 #include "server/directory/log/log_folder.h"
 
+#include <atomic>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -381,6 +383,45 @@ TEST_F(LogFolderTest, AFullDiskRefusesAndForgetsNothing) {
     if (full == Call::kCreate) due = {all[0], all[1], all[1], all[1], all[2]};
     EXPECT_EQ(records, due) << "the refused change is not there";
   }
+}
+
+TEST_F(LogFolderTest, NoticesThatTheLogIsGone) {
+  const auto folder = *Open();
+  EXPECT_TRUE(folder->CheckThere().ok());
+  ASSERT_TRUE(folder->BeginLog().ok());
+  fs::remove(File("log.1"));
+  EXPECT_TRUE(folder->CheckThere().ok()) << "nothing is written to this one any more";
+  ASSERT_TRUE(folder->WriteSnapshot(2, DirectoryImage()).ok());
+  EXPECT_TRUE(folder->CheckThere().ok());
+  fs::copy_file(File("log.2"), File("copy"));
+  fs::rename(File("copy"), File("log.2"));
+  EXPECT_THAT(folder->CheckThere().ToString(), HasSubstr("log.2 was replaced"));
+  fs::remove(File("log.2"));
+  EXPECT_EQ(folder->CheckThere().code(), StatusCode::kUnavailable);
+  EXPECT_THAT(folder->CheckThere().ToString(), HasSubstr("log.2 was removed"));
+}
+
+TEST_F(LogFolderTest, NoticesThatALogOfAnEarlierLifeIsGone) {
+  ASSERT_TRUE(Open().ok());
+  const auto folder = *Open();
+  EXPECT_TRUE(folder->CheckThere().ok());
+  fs::remove(File("log.1"));
+  EXPECT_FALSE(folder->CheckThere().ok());
+}
+
+// A snapshot that removes a log while another thread looks at it makes no alarm.
+TEST_F(LogFolderTest, LogsThatComeAndGoAreNotMissed) {
+  const auto folder = *Open();
+  std::atomic<bool> done{false};
+  std::thread looker([&] {
+    while (!done) EXPECT_TRUE(folder->CheckThere().ok());
+  });
+  for (uint64_t number = 2; number < 200; ++number) {
+    EXPECT_TRUE(folder->BeginLog().ok());
+    EXPECT_TRUE(folder->WriteSnapshot(number, DirectoryImage()).ok());
+  }
+  done = true;
+  looker.join();
 }
 
 // A file whose sync failed is not believed any more: the next log says where it ended.
