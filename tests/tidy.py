@@ -287,6 +287,8 @@ def check_rooms(sources, others, report):
             report(room, 1, "no README.md: what lives here, who may use it, what to open first")
         elif text.count("\n") > README_LINES_MAX:
             report(f"{room}/README.md", 1, f"more than {README_LINES_MAX} lines")
+        elif not text.startswith("# "):
+            report(f"{room}/README.md", 1, "does not begin with a title: clang-format takes no .md")
 
 
 def check_arrows(report):

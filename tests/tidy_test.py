@@ -54,6 +54,7 @@ class Tidy(unittest.TestCase):
         self.refuses("no README.md", store__disk__b_cc="int B();\n")
         self.refuses("files side by side", **{f"store__b{i}_h": "// B.\n" for i in range(28)})
         self.refuses("more than 15 lines", **{"store__README.md": "line\n" * 16})
+        self.refuses("does not begin with a title", **{"store__README.md": "#store\n"})
 
     def test_the_daemon_does_not_include_the_program(self):
         self.refuses("server/daemon may not include client/ctl",
