@@ -69,7 +69,6 @@ v1::MemberHealth ToProto(const MemberHealth& health) {
   message.set_repair_pending_count(health.repair_pending_count);
   message.set_open_file_count(health.open_file_count);
   message.set_open_file_count_max(health.open_file_count_max);
-  message.set_is_deaf(health.is_deaf);
   message.set_wall_clock_ms(health.wall_clock_ms);
   for (const std::string& name : health.unreached) message.add_unreached(name);
   message.set_build(health.build);
@@ -93,7 +92,6 @@ MemberHealth FromProto(const v1::MemberHealth& message) {
   health.repair_pending_count = message.repair_pending_count();
   health.open_file_count = message.open_file_count();
   health.open_file_count_max = message.open_file_count_max();
-  health.is_deaf = message.is_deaf();
   health.wall_clock_ms = message.wall_clock_ms();
   health.unreached = NamesFrom(message.unreached(), MemberHealth::kUnreachedCountMax);
   health.build = Clean(message.build());

@@ -45,7 +45,6 @@ struct MemberHealth {
   uint64_t repair_pending_count = 0;  // damaged chunks that it still asks replicas for
   uint64_t open_file_count = 0;       // descriptors of its process
   uint64_t open_file_count_max = 0;   // 0 if it is not known
-  bool is_deaf = false;               // its own server does not answer itself
   uint64_t wall_clock_ms = 0;         // since 1970, as it told this
   // Holders that a requester could not reach at its last try, at most kUnreachedCountMax.
   std::vector<std::string> unreached;

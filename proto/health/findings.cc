@@ -248,10 +248,6 @@ void Judge::JudgeAnswer(const MemberFacts& member) {
     Add(FindingCode::kHolderRefuses, kBroken, subject,
         "refuses every request: it has no live lease",
         "look whether it reaches the directory, and at its log");
-  } else if (member.health && member.health->is_deaf) {
-    Add(FindingCode::kMemberUnreachable, kBroken, subject,
-        absl::StrFormat("at %s does not answer itself on its control port", member.address),
-        "restart it; look whether it is out of descriptors");
   }
 }
 

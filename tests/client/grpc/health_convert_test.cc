@@ -23,7 +23,6 @@ MemberHealth FullHealth() {
   health.repair_pending_count = 7;
   health.open_file_count = 8;
   health.open_file_count_max = 9;
-  health.is_deaf = true;
   health.wall_clock_ms = 10;
   health.unreached = {"h1", "h2"};
   health.build = "0.1.0 (3bb4fde)";

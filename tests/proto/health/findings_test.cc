@@ -228,8 +228,6 @@ TEST(Findings, OfMembers) {
        [](FleetFacts& f) { f.members[0].silence = Silence::kToProbe; }},
       {{"broken member-unreachable requester r1"},
        [](FleetFacts& f) { f.members[2].silence = Silence::kToProbe; }},
-      {{"broken member-unreachable holder h1"},
-       [](FleetFacts& f) { f.members[0].health->is_deaf = true; }},
       {{"broken holder-refuses holder h1"}, [](FleetFacts& f) { f.members[0].refuses = true; }},
       {{"broken holder-unreached holder h2"},
        [](FleetFacts& f) {
@@ -326,7 +324,6 @@ TEST(Findings, WhatTheGoneToldIsForgotten) {
   FleetFacts facts = Healthy();
   MemberFacts& gone = facts.members[0];
   gone.health->fault = StoreFault::kFull;
-  gone.health->is_deaf = true;
   gone.health->build = "another";
   gone.health->unreached = {"h2"};
   gone.lacking_count = gone.sole_count = 3;
