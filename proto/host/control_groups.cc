@@ -76,7 +76,9 @@ std::vector<Tree> ReadTrees(const std::string& root, const std::string& process)
 template <typename Look>
 void ClimbFrom(const std::string& root, const Tree& tree, std::string group, const Look& look) {
   // Without a namespace of its own, a container is told its path in the whole machine.
-  if (group.starts_with(tree.top)) {
+  const bool is_below = group.starts_with(tree.top) &&
+                        (group.size() == tree.top.size() || group[tree.top.size()] == '/');
+  if (is_below) {
     group.erase(0, tree.top.size());
   } else {
     group.clear();

@@ -87,6 +87,15 @@ TEST_F(ControlGroups, AContainerSeesItsOwnGroupAtTheTop) {
   EXPECT_EQ(Read().process_count, 100u);
 }
 
+// The name of the one begins with that of the other, and it is not below it.
+TEST_F(ControlGroups, ASiblingOfTheTopIsNotBelowIt) {
+  Write("/proc/7/cgroup", "0::/docker/0123");
+  Write("/proc/7/mountinfo", "31 23 0:27 /docker/01 /sys/fs/cgroup ro - cgroup2 cgroup rw");
+  Write("/sys/fs/cgroup/memory.max", "104857600");
+  Write("/sys/fs/cgroup23/memory.max", "1000");
+  EXPECT_EQ(Read().memory_bytes, 104857600u);
+}
+
 TEST_F(ControlGroups, ATopThatIsAnAncestorOfTheProcessIsRead) {
   Write("/proc/7/cgroup", "0::/../elsewhere");
   Write("/sys/fs/cgroup/memory.max", "1000");

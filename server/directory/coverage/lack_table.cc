@@ -22,7 +22,7 @@ std::vector<ChunkId> LackTable::Take(const HolderId& holder, std::span<const Chu
     lacking_.erase(found);
   }
   // Chunks beyond the limit count as there: a caller that asks for one gets NotFound, as ever.
-  while (count_ + now.size() > count_max_) now.erase(now.begin());
+  for (auto it = now.begin(); count_ + now.size() > count_max_;) now.erase(it++);
   std::vector<ChunkId> changed;
   for (const ChunkId& id : now) {
     if (before == nullptr || !before->contains(id)) changed.push_back(id);
