@@ -285,7 +285,7 @@ void Daemon::State::AddRegistration(MemberRole role, LeaseGate* lease) {
   RegistrationOptions options = RegistrationOptionsOf(config, role, clock);
   options.member.control_address = address;
   options.member.kernel_target = KernelTargetIdOf(backends.Of(role).kernel_target());
-  options.health = [this, role] { return health->OfRole(role); };
+  options.health = [this, role] { return health->LastOfRole(role); };
   if (role == MemberRole::kHolder) {
     options.on_lease = [this](const LeaseGrant& grant, uint64_t placed_change_count) {
       placement->keeper().Note(grant, placed_change_count);

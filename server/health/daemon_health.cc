@@ -21,6 +21,18 @@ MemberHealth DaemonHealth::OfRole(MemberRole role) const {
                                      : HealthOf(*parts_.requester, parts_.clock->Now());
 }
 
+MemberHealth DaemonHealth::LastOfRole(MemberRole role) const {
+  {
+    absl::MutexLock lock(&mu_);
+    if (const auto told = told_.find(role); told != told_.end()) {
+      MemberHealth health = told->second;
+      health.wall_clock_ms = WallClockMilliseconds();
+      return health;
+    }
+  }
+  return OfRole(role);
+}
+
 FleetFacts DaemonHealth::Facts() const {
   FleetFacts facts;
   const std::string address = parts_.directory_address ? parts_.directory_address() : "";
@@ -71,8 +83,12 @@ void DaemonHealth::Tick() {
   next_ = now + kPeriod;
   if (probes_ != nullptr) probes_->Tick();
   auto findings = std::make_shared<const std::vector<Finding>>(JudgeFleet(WithoutTenants(Facts())));
+  std::map<MemberRole, MemberHealth> told;
+  if (parts_.holder != nullptr) told[MemberRole::kHolder] = OfRole(MemberRole::kHolder);
+  if (parts_.requester != nullptr) told[MemberRole::kRequester] = OfRole(MemberRole::kRequester);
   absl::MutexLock lock(&mu_);
   findings_ = std::move(findings);
+  told_ = std::move(told);
 }
 
 }  // namespace ckv

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,8 +42,11 @@ class DaemonHealth {
  public:
   explicit DaemonHealth(HealthParts parts);
 
-  // Returns what a role tells the directory of itself.
+  // Returns what a role tells of itself now. It looks at the disk, which may hang.
   MemberHealth OfRole(MemberRole role) const;
+  // The same as of the last Tick, if there was one: for who renews a lease. A disk that hangs must
+  // not end it, because a holder answers from memory.
+  MemberHealth LastOfRole(MemberRole role) const ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the facts of the whole fleet if this process is the directory, else its own.
   FleetFacts Facts() const;
 
@@ -60,6 +64,7 @@ class DaemonHealth {
   Instant next_{};                        // used by Tick
   mutable absl::Mutex mu_;
   std::shared_ptr<const std::vector<Finding>> findings_ ABSL_GUARDED_BY(mu_);
+  std::map<MemberRole, MemberHealth> told_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace ckv

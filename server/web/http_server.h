@@ -46,7 +46,7 @@ class HttpServer {
 
   // Listens on host:port; port 0 takes a free one.
   //   Unavailable         it cannot listen there; says why.
-  //   ResourceExhausted   there is no room for its threads.
+  //   ResourceExhausted   no descriptor is left.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address,
                                                            Handler handler);
   // Waits for requests in progress.
