@@ -131,8 +131,8 @@ void PlacementKeeper::Run() {
     }
     if (!is_moved && IsLackingAsTold()) continue;
     const absl::Status status = Round(news.lease, first);
+    next = options_.clock->Now();  // the pause counts from here, whoever has seen the error
     NoteRound(status);
-    next = options_.clock->Now();
     absl::MutexLock lock(&mu_);
     if (!status.ok()) {
       next = next + options_.retry_pause;
@@ -346,11 +346,11 @@ absl::Status PlacementKeeper::TellLacking(const LeaseGrant& lease, Instant deadl
   }
   LogLacking(lacking, placed_count);
   const bool is_new_lease = std::exchange(told_lease_, lease.lease_id) != lease.lease_id;
-  const bool is_news = lacking != told_lacking_ || (is_new_lease && !lacking.empty());
+  const bool is_news = is_untold_ || lacking != told_lacking_ || (is_new_lease && !lacking.empty());
   told_lacking_ = std::move(lacking);
   if (!is_news) return absl::OkStatus();
   absl::Status told = source_.ReportLacking(lease.lease_id, told_lacking_, deadline);
-  if (!told.ok()) told_lease_ = 0;  // again, whatever is lacking then
+  is_untold_ = !told.ok();  // told again then, even if nothing is lacking any more
   return told;
 }
 
@@ -366,8 +366,7 @@ void PlacementKeeper::LogLacking(const std::vector<ChunkId>& lacking, size_t pla
   if (is_less) return;  // they come back
   Log().warn(
       "{}: {} of the {} chunks that corpora place here are not here, {} the first: callers are "
-      "sent "
-      "to other holders of them; if there are none, load their corpora with --replace",
+      "sent to other holders of them; if there are none, load their corpora with --replace",
       options_.self.name, lacking.size(), placed_count, lacking.front().ToHex());
 }
 

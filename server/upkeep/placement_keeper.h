@@ -191,6 +191,7 @@ class PlacementKeeper {
   std::map<CorpusParts::Key, PlacedPart> placed_;
   uint64_t told_lease_ = 0;  // under which the directory was told `told_lacking_`
   std::vector<ChunkId> told_lacking_;
+  bool is_untold_ = false;  // the last try to tell it failed
 
   mutable absl::Mutex mu_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

@@ -53,7 +53,7 @@ class CuttableSource final : public PlacementSource {
   absl::Status ReportLacking(uint64_t lease_id, std::span<const ChunkId> ids,
                              Instant deadline) override {
     absl::MutexLock lock(&mu_);
-    if (state_ == nullptr) return absl::UnavailableError("cut off");
+    if (state_ == nullptr || is_deaf_to_lacking_) return absl::UnavailableError("cut off");
     lacking_.assign(ids.begin(), ids.end());
     ++lacking_count_;
     return LocalPlacementSource(state_).ReportLacking(lease_id, ids, deadline);
@@ -71,6 +71,11 @@ class CuttableSource final : public PlacementSource {
   void set_refusal(std::function<absl::Status(const std::string& name)> refusal) {
     absl::MutexLock lock(&mu_);
     refusal_ = std::move(refusal);
+  }
+  // Fails what tells of lacking chunks.
+  void set_deaf_to_lacking(bool is_deaf) {
+    absl::MutexLock lock(&mu_);
+    is_deaf_to_lacking_ = is_deaf;
   }
   std::vector<ChunkId> lacking() {
     absl::MutexLock lock(&mu_);
@@ -91,6 +96,7 @@ class CuttableSource final : public PlacementSource {
   std::vector<std::string> reported_ ABSL_GUARDED_BY(mu_);
   std::vector<ChunkId> lacking_ ABSL_GUARDED_BY(mu_);  // as it was told last
   size_t lacking_count_ ABSL_GUARDED_BY(mu_) = 0;      // how often it was told
+  bool is_deaf_to_lacking_ ABSL_GUARDED_BY(mu_) = false;
   std::function<absl::Status(const std::string&)> refusal_ ABSL_GUARDED_BY(mu_);
 };
 

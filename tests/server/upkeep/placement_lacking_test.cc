@@ -60,6 +60,26 @@ TEST_F(PlacementKeeperTest, ALossIsToldOnceAndSoIsItsRepair) {
   EXPECT_EQ(keeper->stats().lacking_count, 0u);
 }
 
+// Otherwise the directory would go on to say that they are lacking.
+TEST_F(PlacementKeeperTest, ARepairThatCouldNotBeToldIsToldLater) {
+  Publish("a", 6, 1);
+  const Corpus whole = **directory->state().Get("a", "");
+  Lose(whole.chunks[2].id);
+  StartHolder();
+  Join();
+  ASSERT_TRUE(AwaitRounds(1));
+  ASSERT_EQ(directory->state().Facts().members[0].lacking_count, 1u);
+  source.set_deaf_to_lacking(true);
+  Restore(whole.chunks[2].id);
+  Renew();
+  ASSERT_TRUE(Await([](const auto& stats) { return !stats.last_error.ok(); }));
+  source.set_deaf_to_lacking(false);
+  clock.Advance(options.retry_pause);
+  ASSERT_TRUE(AwaitRounds(2));
+  EXPECT_EQ(source.lacking_count(), 2u);
+  EXPECT_EQ(directory->state().Facts().members[0].lacking_count, 0u);
+}
+
 TEST_F(PlacementKeeperTest, AChunkThatWasMovedAwayIsNoLoss) {
   Publish("a", 6, 1);
   const Corpus whole = **directory->state().Get("a", "");
