@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/base/host_port.h"
 #include "proto/base/status.h"
+#include "proto/utf8.h"
 
 namespace ckv {
 namespace {
@@ -299,7 +300,7 @@ v1::ProcessFacts ToProto(const ProcessFacts& facts) {
   message.set_wire_version_min(facts.wire_version_min);
   message.set_wire_version_max(facts.wire_version_max);
   message.set_data_listen(facts.data_listen);
-  message.set_store_path(facts.store_path);
+  message.set_store_path(Utf8Text(facts.store_path, kFactBytesMax));
   message.set_lease_ttl_ms(facts.lease_ttl_ms);
   return message;
 }

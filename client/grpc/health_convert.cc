@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
+#include "proto/utf8.h"
 
 namespace ckv {
 namespace {
@@ -15,7 +16,7 @@ constexpr size_t kTextBytesMax = 512;
 constexpr int64_t kMillisecondsMax = int64_t{1} << 40;
 
 std::string Clean(const std::string& text) {
-  std::string clean = text.substr(0, kTextBytesMax);
+  std::string clean = Utf8Text(text, kTextBytesMax);
   for (char& c : clean) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
   }
@@ -64,7 +65,7 @@ v1::MemberHealth ToProto(const MemberHealth& health) {
   message.set_is_durable(health.is_durable);
   *message.mutable_disk() = DiskToProto(health.disk);
   message.set_fault(static_cast<v1::StoreFault>(health.fault));
-  message.set_fault_text(health.fault_text.substr(0, kTextBytesMax));
+  message.set_fault_text(Utf8Text(health.fault_text, kTextBytesMax));
   message.set_unreadable_count(health.unreadable_count);
   message.set_repair_pending_count(health.repair_pending_count);
   message.set_open_file_count(health.open_file_count);
@@ -114,7 +115,7 @@ v1::MemberFacts ToProto(const MemberFacts& facts) {
   message.set_ended_ago_ms(
       static_cast<uint64_t>(std::max<int64_t>(0, CountMilliseconds(facts.ended_ago))));
   message.set_is_silent(facts.silence == Silence::kToProbe);
-  message.set_silence_why(facts.silence_why.substr(0, kTextBytesMax));
+  message.set_silence_why(Utf8Text(facts.silence_why, kTextBytesMax));
   if (facts.health) *message.mutable_health() = ToProto(*facts.health);
   message.set_clock_ahead_ms(CountMilliseconds(facts.clock_ahead));
   message.set_placed_count(facts.placed_count);

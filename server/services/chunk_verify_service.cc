@@ -5,10 +5,14 @@
 
 #include "client/grpc/grpc_status.h"
 #include "proto/base/status.h"
+#include "proto/utf8.h"
 #include "server/services/chunk_order.h"
 
 namespace ckv {
 namespace {
+
+// An error that names a path.
+constexpr size_t kWhyBytesMax = 4096;
 
 v1::ChunkVerdict VerdictOf(ChunkCheck::Health health) {
   switch (health) {
@@ -34,11 +38,11 @@ absl::StatusOr<v1::VerifyChunksReply> CheckOne(ChunkStore& store, const ChunkOrd
   if (absl::IsCancelled(check.status())) return check.status();
   if (!check.ok()) {
     reply.set_verdict(v1::CHUNK_VERDICT_MISSING);
-    reply.set_why(std::string(check.status().message()));
+    reply.set_why(Utf8Text(std::string(check.status().message()), kWhyBytesMax));
     return reply;
   }
   reply.set_verdict(VerdictOf(check->health));
-  reply.set_why(check->why);
+  reply.set_why(Utf8Text(check->why, kWhyBytesMax));
   reply.set_bytes_checked(check->bytes_checked);
   reply.set_rows_checksum(check->rows_checksum);
   return reply;

@@ -14,6 +14,7 @@
 #include "client/grpc/health_convert.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
+#include "proto/utf8.h"
 #include "server/directory/local_directory.h"
 
 namespace ckv {
@@ -24,6 +25,8 @@ constexpr Duration kWatchSlice = std::chrono::milliseconds(200);
 // Missing holders, and unproven corpora, in one answer.
 constexpr size_t kDescribedMax = 64;
 constexpr size_t kReportersMax = 8;
+// The path of its folder, and an error that names it.
+constexpr size_t kDescribedTextBytesMax = 4096;
 // Corpora in one page of those on a holder: at most 600 bytes each.
 constexpr size_t kPlacedCorporaPerCallMax = 4096;
 
@@ -79,7 +82,7 @@ void DescribeUnproven(const UnprovenCorpus& unproven, v1::UnprovenCorpus& messag
   message.set_missing_count(unproven.missing_count);
   message.set_conflict(unproven.conflict);
   message.set_version_count(unproven.version_count);
-  message.set_why(unproven.why);
+  message.set_why(Utf8Text(unproven.why, kDescribedTextBytesMax));
   for (size_t i = 0; i < std::min(unproven.reporters.size(), kReportersMax); ++i)
     message.add_reporters(unproven.reporters[i].name);
 }
@@ -186,7 +189,7 @@ grpc::Status DirectoryServiceImpl::Describe(grpc::ServerContext* /*context*/,
   reply->set_redropped_corpus_count(rebuilt.redropped_count);
   if (home_ == nullptr) return grpc::Status::OK;
   const DurableDirectory::Found& found = home_->found();
-  reply->set_path(found.path);
+  reply->set_path(Utf8Text(found.path, kDescribedTextBytesMax));
   reply->set_started_ago_ms(WholeMilliseconds(clock_.Now() - found.started));
   reply->set_read_corpus_count(found.corpus_count);
   reply->set_read_record_count(found.record_count);
@@ -195,7 +198,8 @@ grpc::Status DirectoryServiceImpl::Describe(grpc::ServerContext* /*context*/,
   const ChangeLog::Stats stats = home_->log()->stats();
   reply->set_log_bytes(stats.log_bytes);
   reply->set_snapshot_bytes(stats.snapshot_bytes);
-  reply->set_refusal(std::string(stats.last_error.message()));
+  const auto refusal = stats.last_error.message();
+  reply->set_refusal(Utf8Text({refusal.data(), refusal.size()}, kDescribedTextBytesMax));
   return grpc::Status::OK;
 }
 

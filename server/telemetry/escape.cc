@@ -4,34 +4,10 @@
 #include <cstdint>
 
 #include "absl/strings/str_format.h"
+#include "proto/utf8.h"
 
 namespace ckv {
 namespace {
-
-struct Character {
-  uint32_t code = 0;
-  size_t byte_count = 1;
-  bool valid = false;
-};
-
-bool IsContinuation(char c) { return (static_cast<uint8_t>(c) & 0xc0) == 0x80; }
-
-// The first character of `text`, which is not empty. An invalid one is one byte.
-Character Decode(std::string_view text) {
-  const auto lead = static_cast<uint8_t>(text[0]);
-  if (lead < 0x80) return {lead, 1, true};
-  const size_t count = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4 || text.size() < count) return {};
-  uint32_t code = lead & (0x7fu >> count);
-  for (size_t i = 1; i < count; ++i) {
-    if (!IsContinuation(text[i])) return {};
-    code = code << 6 | (static_cast<uint8_t>(text[i]) & 0x3f);
-  }
-  const bool too_long = (count == 3 && code < 0x800) || (count == 4 && code < 0x10000);
-  const bool surrogate = code >= 0xd800 && code <= 0xdfff;
-  if (too_long || surrogate || code > 0x10ffff) return {};
-  return {code, count, true};
-}
 
 // Ends a line or a terminal's state somewhere, or shows text in another order than it has.
 bool IsHarmful(uint32_t code) {
@@ -58,7 +34,7 @@ void AppendHarmful(uint32_t code, std::string& out) {
 
 void Append(std::string_view text, bool quoted, std::string& out) {
   while (!text.empty()) {
-    const Character character = Decode(text);
+    const Utf8Character character = FirstCharacterOf(text);
     const std::string_view bytes = text.substr(0, character.byte_count);
     text.remove_prefix(character.byte_count);
     if (!character.valid) {
@@ -95,7 +71,8 @@ std::string_view CutText(std::string_view text, size_t bytes_max) {
   if (text.size() <= bytes_max) return text;
   size_t end = bytes_max;
   // A character has at most 3 bytes behind its first; more are no UTF-8, and may be cut anywhere.
-  for (int i = 0; i < 3 && end > 0 && IsContinuation(text[end]); ++i) --end;
+  const auto continues = [](char c) { return (static_cast<uint8_t>(c) & 0xc0) == 0x80; };
+  for (int i = 0; i < 3 && end > 0 && continues(text[end]); ++i) --end;
   return text.substr(0, end);
 }
 

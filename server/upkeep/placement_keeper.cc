@@ -131,7 +131,7 @@ void PlacementKeeper::Run() {
     }
     if (!is_moved && IsLackingAsTold()) continue;
     const absl::Status status = Round(news.lease, first);
-    next = options_.clock->Now();  // the pause counts from here, whoever has seen the error
+    next = options_.clock->Now();  // the pause begins before the error can be seen
     NoteRound(status);
     absl::MutexLock lock(&mu_);
     if (!status.ok()) {

@@ -91,6 +91,20 @@ TEST(HealthConvert, TextsOfPeersAreCutAndCleaned) {
   EXPECT_EQ(health.fault, StoreFault::kFailing) << "a fault of a later build is a fault";
 }
 
+// A message with other text is not read: a holder whose disk is full would lose its lease.
+TEST(HealthConvert, TextOfAnyBytesArrives) {
+  MemberHealth health = FullHealth();
+  for (const std::string& text : {std::string("writing /data/\xff/new/0: No space left on device"),
+                                  std::string(511, 'a') + "\xc3\xb6 is cut"}) {
+    health.fault_text = text;
+    v1::MemberHealth read;
+    ASSERT_TRUE(read.ParseFromString(ToProto(health).SerializeAsString())) << text;
+    EXPECT_FALSE(read.fault_text().empty());
+    // As a directory passes it on.
+    EXPECT_TRUE(read.ParseFromString(ToProto(FromProto(read)).SerializeAsString())) << text;
+  }
+}
+
 TEST(HealthConvert, NumbersBeyondADurationAreBounded) {
   v1::DescribeDirectoryReply reply;
   reply.set_learns_for_ms(UINT64_MAX);
