@@ -54,19 +54,24 @@ void ControlAcceptor::Stop() {
 void ControlAcceptor::Run() {
   std::vector<pollfd> polled = {{wake_.get(), POLLIN, 0}};
   for (const UniqueFd& socket : listener_.sockets()) polled.push_back({socket.get(), POLLIN, 0});
+  bool is_short = false;
   while (true) {
-    if (poll(polled.data(), polled.size(), -1) < 0) continue;
+    const int pause_ms = static_cast<int>(PortListener::kShortPause / std::chrono::milliseconds(1));
+    const nfds_t count = is_short ? 1 : polled.size();  // the one that wakes it
+    if (poll(polled.data(), count, is_short ? pause_ms : -1) < 0) continue;
     if (polled[0].revents != 0) return;
+    if (std::exchange(is_short, false)) continue;
     for (size_t i = 1; i < polled.size(); ++i) {
-      if (polled[i].revents != 0) AcceptFrom(listener_.sockets()[i - 1]);
+      if (polled[i].revents != 0) is_short |= !AcceptFrom(listener_.sockets()[i - 1]);
     }
   }
 }
 
-void ControlAcceptor::AcceptFrom(const UniqueFd& socket) {
+bool ControlAcceptor::AcceptFrom(const UniqueFd& socket) {
   for (int i = 0; i < kAcceptBatchMax; ++i) {
     const PortListener::Accepted accepted = listener_.Accept(socket);
-    if (accepted.outcome == PortListener::Outcome::kNone) return;
+    if (accepted.outcome == PortListener::Outcome::kNone) return true;
+    if (accepted.outcome == PortListener::Outcome::kShort) return false;
     if (accepted.outcome == PortListener::Outcome::kRefused) {
       refused_count_.fetch_add(1, std::memory_order_relaxed);
       rlimit limit = {};
@@ -85,6 +90,7 @@ void ControlAcceptor::AcceptFrom(const UniqueFd& socket) {
     connection.fd = accepted.fd;
     door_->HandleNewConnection(&connection);  // it closes the descriptor
   }
+  return true;
 }
 
 }  // namespace ckv

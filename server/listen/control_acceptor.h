@@ -51,7 +51,8 @@ class ControlAcceptor {
       : listener_(std::move(listener)), wake_(std::move(wake)), door_(std::move(door)) {}
 
   void Run();
-  void AcceptFrom(const UniqueFd& socket);
+  // Returns false if no descriptor is left to accept or refuse with.
+  bool AcceptFrom(const UniqueFd& socket);
 
   PortListener listener_;
   const UniqueFd wake_;

@@ -118,6 +118,7 @@ absl::StatusOr<PortListener> PortListener::Bind(const HostPort& address, bool bo
 }
 
 PortListener::Accepted PortListener::Accept(const UniqueFd& socket) {
+  if (!reserve_.valid()) reserve_ = OpenReserve();
   for (int i = 0; i < kTriesMax; ++i) {
     const int fd = accept4(socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
@@ -131,10 +132,11 @@ PortListener::Accepted PortListener::Accept(const UniqueFd& socket) {
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
       continue;  // the peer went meanwhile, or a signal came
     reserve_.Reset();
+    // Another thread may take what was given up.
     const int refused = accept4(socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (refused >= 0) close(refused);
     reserve_ = OpenReserve();
-    return {refused >= 0 ? Outcome::kRefused : Outcome::kNone, -1};
+    return {refused >= 0 ? Outcome::kRefused : Outcome::kShort, -1};
   }
   return {};
 }

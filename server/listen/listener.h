@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/base/clock.h"
 #include "proto/base/host_port.h"
 #include "transport/socket.h"
 
@@ -36,6 +37,7 @@ class PortListener {
   enum class Outcome {
     kAccepted,
     kRefused,  // a connection came and was closed, because descriptors run out
+    kShort,    // one waits, and no descriptor is left to refuse it with: call again later
     kNone,     // no connection waits
   };
   struct Accepted {
@@ -47,6 +49,8 @@ class PortListener {
 
   // Takes the next connection of one of the sockets. Never blocks.
   Accepted Accept(const UniqueFd& socket);
+  // After kShort the sockets stay readable, so who polls them pauses for this time.
+  static constexpr Duration kShortPause = std::chrono::milliseconds(50);
 
  private:
   PortListener() = default;

@@ -153,8 +153,9 @@ class HttpServer::Loop {
       std::vector<pollfd> polled;
       std::vector<uint64_t> numbers;
       polled.push_back({wake_.get(), POLLIN, 0});
+      const bool was_short = std::exchange(is_short_, false);
       for (const UniqueFd& socket : listener_.sockets())
-        polled.push_back({socket.get(), POLLIN, 0});
+        polled.push_back({socket.get(), static_cast<short>(was_short ? 0 : POLLIN), 0});
       const size_t first = polled.size();
       for (const auto& [number, connection] : connections_) {
         if (connection.phase == Phase::kIsAnswered) continue;
@@ -162,8 +163,8 @@ class HttpServer::Loop {
         polled.push_back({connection.fd.get(), static_cast<short>(writes ? POLLOUT : POLLIN), 0});
         numbers.push_back(number);
       }
-      if (poll(polled.data(), polled.size(), static_cast<int>(PollMs())) < 0 && errno != EINTR)
-        continue;
+      const auto wait_ms = static_cast<int>(PollMs(was_short));
+      if (poll(polled.data(), polled.size(), wait_ms) < 0 && errno != EINTR) continue;
       if (polled[0].revents != 0) {
         uint64_t count = 0;
         (void)!read(wake_.get(), &count, sizeof(count));
@@ -197,9 +198,9 @@ class HttpServer::Loop {
     return true;
   }
 
-  // The time to the next end of a connection.
-  int64_t PollMs() const {
-    Duration least = kSilenceMax;
+  // The time to the next end of a connection, or to the next look whether there are descriptors.
+  int64_t PollMs(bool was_short) const {
+    Duration least = was_short ? PortListener::kShortPause : kSilenceMax;
     const Instant now = clock_.Now();
     for (const auto& [number, connection] : connections_)
       least = std::min(least, EndOf(connection) - now);
@@ -218,6 +219,10 @@ class HttpServer::Loop {
     for (int i = 0; i < kAcceptBatchMax; ++i) {
       const PortListener::Accepted accepted = listener_.Accept(socket);
       if (accepted.outcome == PortListener::Outcome::kNone) return;
+      if (accepted.outcome == PortListener::Outcome::kShort) {
+        is_short_ = !DropMostSilent();
+        return;
+      }
       UniqueFd fd(accepted.fd);
       // The newest may be a probe: it is let in next time, in the place of a silent one.
       if (accepted.outcome == PortListener::Outcome::kRefused) {
@@ -314,6 +319,7 @@ class HttpServer::Loop {
   const size_t connection_count_max_ = ConnectionsAtOnce();
   std::map<uint64_t, Connection> connections_;
   uint64_t next_number_ = 0;
+  bool is_short_ = false;  // no descriptor is left to accept or refuse with
 
   absl::Mutex mu_;
   bool stops_ ABSL_GUARDED_BY(mu_) = false;

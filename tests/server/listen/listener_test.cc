@@ -104,6 +104,19 @@ TEST(PortListener, RefusesWhileDescriptorsRunOutAndAcceptsAfterwards) {
   EXPECT_EQ(AcceptOne(listener), Outcome::kAccepted);
 }
 
+// The sockets stay readable: one who polls them would turn without a pause.
+TEST(PortListener, SaysSoIfNoneIsLeftEvenToRefuseWith) {
+  PortListener listener = ListenOnLoopback();
+  const UniqueFd client = Connect(listener.port());
+  ASSERT_TRUE(client.valid());
+  const uint64_t next = NextDescriptor();
+  Limit limit;
+  limit.Set(STDERR_FILENO + 1);
+  EXPECT_EQ(AcceptOne(listener), Outcome::kShort);
+  limit.Set(next + 200);
+  EXPECT_EQ(AcceptOne(listener), Outcome::kAccepted) << "it has waited";
+}
+
 TEST(PortListener, APortIsTakenOnceAndGivenUpByClose) {
   PortListener listener = ListenOnLoopback();
   const HostPort same = {"127.0.0.1", listener.port()};
