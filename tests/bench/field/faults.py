@@ -89,6 +89,11 @@ def store_emptied(fleet):
     fleet.again("h1")
 
 
+def store_gone(fleet):
+    """While it runs: what it has in memory it answers, and it can keep nothing."""
+    shutil.rmtree(fleet.store(1))
+
+
 def out_of_files(fleet):
     """A holder that may have few, and connections that stay."""
     fleet.end("h1", signal.SIGTERM)
@@ -175,6 +180,7 @@ FAULTS = [
     Fault("holder's disk is full", holder_full, "h1", "holder-store-full", {"corpora": NO_CORPUS}, {"small_disks": ("h1",)}),
     Fault("a chunk of a holder is damaged", damaged, "h1", "holder-lacks-chunks", {"ready": LACKS}),
     Fault("a holder's files removed", store_emptied, "h1", "holder-lacks-chunks", {"ready": LACKS}),
+    Fault("a holder's folder removed while it runs", store_gone, "h1", "holder-store-failing", {"corpora": NO_CORPUS}),
     Fault("holder out of descriptors", out_of_files, "h1", "descriptors-low", {"corpora": NO_CORPUS, "ready": "it has room again once connections close"}),
     Fault("holder cut off from the directory", from_directory, "h1", "corpus-chunks-missing"),
     Fault("holder cut off from requesters", from_requesters, "h1", "holder-unreached",
