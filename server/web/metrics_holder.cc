@@ -133,7 +133,7 @@ void AddHolderStore(const HolderStats& stats, Page& page) {
   page.Add({{"of", "check"}}, static_cast<double>(stats.store_errors.check_count));
   page.Gauge("ckv_holder_store_fault",
              "If 1, the last put was refused and the next would be: there is no room. If 2, the "
-             "device fails.",
+             "device fails, or the store's folder is gone.",
              static_cast<int>(stats.store_errors.fault));
   page.Gauge("ckv_holder_store_unreadable_chunks",
              "Chunks that the device did not read at the last try.",
