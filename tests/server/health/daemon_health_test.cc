@@ -16,6 +16,7 @@
 #include "server/health/member_health.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/test_corpus.h"
+#include "transport/fabric.h"
 
 namespace ckv {
 namespace {
@@ -152,6 +153,27 @@ TEST(DaemonHealth, ADirectoryTellsOfTheFleetWithoutTheNamesOfTenants) {
   EXPECT_TRUE(is_told);
   ASSERT_EQ(health.Facts().corpora.size(), 1u);
   EXPECT_EQ(health.Facts().corpora[0].name, "secret") << "for the operator";
+}
+
+TEST(DaemonHealth, ALeaseIsRenewedWithWhatTheLastTickSaw) {
+  const std::unique_ptr<Fabric> fabric = NewLoopbackFabric(Clock::Real());
+  HolderOptions options;
+  options.id = {"h1"};
+  options.capacity_bytes = 16u << 20;
+  options.store_path = test::TempPath("looked_at");
+  options.fabrics = {fabric.get()};
+  const auto holder = Holder::Start(options);
+  ASSERT_TRUE(holder.ok()) << holder.status();
+  HealthParts parts;
+  parts.store_path = options.store_path;
+  parts.holder = holder->get();
+  DaemonHealth health(std::move(parts));
+  health.Tick();
+  std::filesystem::remove_all(options.store_path);
+  EXPECT_EQ(health.OfRole(MemberRole::kHolder).fault, StoreFault::kFailing);
+  const MemberHealth told = health.LastOfRole(MemberRole::kHolder);
+  EXPECT_EQ(told.fault, StoreFault::kNone) << "it does not look at the disk";
+  EXPECT_TRUE(told.is_durable);
 }
 
 TEST(DaemonHealth, ADirectoryWhoseFolderIsRemovedIsBroken) {
