@@ -169,6 +169,8 @@ auto ChunkStore::WithRoom(uint64_t bytes, Allocate allocate) -> decltype(allocat
 }
 
 void ChunkStore::NotePut(const ChunkId& id, const absl::Status& status, uint64_t bytes) {
+  if (absl::IsResourceExhausted(status) && bytes > arena_->capacity_bytes())
+    return faults_.NoteMisfit(id, status);
   faults_.NotePut(id, status, bytes, arena_->used_bytes());
 }
 

@@ -42,6 +42,12 @@ void StoreFaults::NotePut(const ChunkId& id, const absl::Status& status, uint64_
   Log().error("chunk {} cannot be stored: {}", id.ToHex(), errors_.fault_text);
 }
 
+void StoreFaults::NoteMisfit(const ChunkId& id, const absl::Status& status) {
+  absl::MutexLock lock(&mu_);
+  ++errors_.put_count;
+  Log().error("chunk {} cannot be stored: {}", id.ToHex(), std::string(status.message()));
+}
+
 void StoreFaults::NoteRead(const ChunkId& id, const absl::Status& status) {
   const bool fails = !status.ok() && !absl::IsNotFound(status) && !absl::IsDataLoss(status) &&
                      !absl::IsAborted(status);

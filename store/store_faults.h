@@ -41,6 +41,9 @@ class StoreFaults {
   // faults. `used_bytes` is the memory of rows then.
   void NotePut(const ChunkId& id, const absl::Status& status, uint64_t bytes, uint64_t used_bytes)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Notes the refusal of a chunk that would not fit if the store were empty: no fault, because
+  // others do.
+  void NoteMisfit(const ChunkId& id, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   // Notes whether the device read the chunk's file. A damaged or missing file was read.
   void NoteRead(const ChunkId& id, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   void NoteCheck(const ChunkId& id, bool is_readable) ABSL_LOCKS_EXCLUDED(mu_);

@@ -143,6 +143,15 @@ TEST_F(FailingStoreTest, AChunkThatIsDroppedMeanwhileIsNotUnreadable) {
   EXPECT_EQ(store->stats().errors.unreadable_count, 0u);
 }
 
+// Room for it would never come, so the fault would never end.
+TEST_F(FailingStoreTest, AChunkThatFitsNowhereIsNoFault) {
+  const SmallChunk large = MakeSmallChunk(geometry, 1500, /*seed=*/9);
+  EXPECT_TRUE(absl::IsResourceExhausted(Put(large)));
+  const StoreErrors errors = store->stats().errors;
+  EXPECT_EQ(errors.fault, StoreFault::kNone);
+  EXPECT_EQ(errors.put_count, 1u);
+}
+
 // Somebody removes the folder, or it lies on a volume that is no longer mounted.
 TEST_F(FailingStoreTest, NoticesThatItsFolderIsGone) {
   ASSERT_TRUE(Put(chunks[0]).ok());
