@@ -37,7 +37,8 @@ def run(*command, **options):
 def build_outside(build, folder):
     """The programs of a project outside, by name of how they found the library."""
     prefix, source, out = folder / "prefix", folder / "outside", folder / "out"
-    run("cmake", "--install", build, "--prefix", prefix, "--component", "development")
+    for component in ("library", "development"):
+        run("cmake", "--install", build, "--prefix", prefix, "--component", component)
     shutil.copytree(HERE / "outside", source)  # nothing of ckv's tree stands beside it
     run("cmake", "-S", source, "-B", out, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}",
         "-DCMAKE_BUILD_TYPE=Debug")

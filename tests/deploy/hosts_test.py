@@ -263,7 +263,8 @@ def _(test):
             seen = test.on("host-1", *ask, "health")
             seen += test.on("host-1", *ask, "attend", "--corpus", "first", "--layer", 0, "--queries", test.query,
                             "--out", "refused.safetensors", code=4)
-            return seen + test.on("host-1", *ask, "status")
+            seen += test.on("host-1", *ask, "health", code=4)
+            return seen + test.on("host-1", *ask, "status", code=4)
     finally:
         host.open_port()
 

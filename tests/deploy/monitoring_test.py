@@ -173,7 +173,8 @@ class Faults:
         process = self.fleet.by_name["h0"].pid
         before = resource.prlimit(process, resource.RLIMIT_NOFILE)
         count = len(os.listdir(f"/proc/{process}/fd"))
-        resource.prlimit(process, resource.RLIMIT_NOFILE, (count + 1, before[1]))
+        # Room for the scrape itself: its connection, and the folder that it counts.
+        resource.prlimit(process, resource.RLIMIT_NOFILE, (count + 3, before[1]))
         return self.fleet.metrics["h0"], lambda: resource.prlimit(process, resource.RLIMIT_NOFILE, before)
 
     def CkvAttendsFail(self):
