@@ -94,7 +94,7 @@ class TopTest(unittest.TestCase):
         self.assertEqual(said.count("\n"), 1)
         view = json.loads(said)
         self.assertEqual(len(view["holders"]), 2)
-        self.assertEqual(view["problems"], [])
+        self.assertEqual(view["findings"], [])
         self.assertGreater(sum(one["query_rows_per_s"] for one in view["holders"]), 0)
         self.assertGreater(view["requesters"][0]["route_per_s"], 0)
         self.assertGreater(view["requesters"][0]["attend_p99_us"], 0)

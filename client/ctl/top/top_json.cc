@@ -52,11 +52,11 @@ Json TopRequesterJson(const TopRequester& r) {
 
 Json TopJson(const TopView& view) {
   Json json = {{"seconds", RateJson(view.seconds)}, {"directory", view.directory},
-               {"problems", Json::array()},         {"holders", Json::array()},
+               {"findings", Json::array()},         {"holders", Json::array()},
                {"requesters", Json::array()},       {"times", Json::array()},
                {"corpora", Json::array()},          {"decisions", Json::array()}};
   for (const TopProblem& problem : view.problems)
-    json["problems"].push_back(
+    json["findings"].push_back(
         {{"code", problem.code}, {"what", problem.what}, {"why", problem.why}});
   for (const TopHolder& holder : view.holders) json["holders"].push_back(TopHolderJson(holder));
   for (const TopRequester& one : view.requesters)

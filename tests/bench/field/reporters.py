@@ -62,7 +62,7 @@ def top(fleet, _subject):
     code, out, err = _ctl(fleet, "top", "--once", "--interval", "200ms", "-o", "json")
     if code != 0:
         return False, err
-    problems = json.loads(out)["problems"]
+    problems = json.loads(out)["findings"]
     return not problems, json.dumps(problems)
 
 

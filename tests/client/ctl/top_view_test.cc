@@ -276,8 +276,8 @@ TEST(TopJson, UnknownIsNull) {
   EXPECT_EQ(json["holders"][0]["busy"], .75);
   EXPECT_TRUE(json["holders"][0]["kernel_p99_us"].is_null());
   EXPECT_TRUE(json["holders"][1]["requests_per_s"].is_null());
-  EXPECT_EQ(json["problems"][0]["code"], "member-unreachable");
-  EXPECT_EQ(json["problems"][0]["what"], "holder h3");
+  EXPECT_EQ(json["findings"][0]["code"], "member-unreachable");
+  EXPECT_EQ(json["findings"][0]["what"], "holder h3");
   EXPECT_TRUE(json["corpora"][1]["name"].is_null());
   EXPECT_EQ(json["decisions"][0]["per_s"], .5);
   EXPECT_GT(json["times"][0]["p99_us"], 2000);
