@@ -274,7 +274,9 @@ absl::StatusOr<ChunkFileWriter> ChunkFolder::Begin(const ChunkInfo& info, const 
 }
 
 absl::StatusOr<ChunkFileReader> ChunkFolder::Read(const ChunkId& id) {
-  CKV_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files_->OpenForReading(PathOf(id)));
+  auto opened = files_->OpenForReading(PathOf(id));
+  if (absl::IsNotFound(opened.status())) CKV_RETURN_IF_ERROR(CheckThere());
+  CKV_ASSIGN_OR_RETURN(std::unique_ptr<File> file, std::move(opened));
   CKV_ASSIGN_OR_RETURN(ChunkFileHeader header, ReadChunkFileHeader(*file));
   if (header.info.id != id) {
     return absl::DataLossError(absl::StrFormat("chunk %s: its file is that of chunk %s",

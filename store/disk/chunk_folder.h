@@ -152,6 +152,7 @@ class ChunkFolder {
                                         std::string_view tenant);
   // Opens a chunk's file and checks its header.
   //   NotFound            there is no file.
+  //   Unavailable         there is no folder: as CheckThere.
   //   DataLoss            the file is damaged; the caller should quarantine it.
   absl::StatusOr<ChunkFileReader> Read(const ChunkId& id);
   // Saves a chunk's facts; durable once it returns OK. The chunk must have a file.

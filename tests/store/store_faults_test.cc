@@ -170,6 +170,17 @@ TEST_F(FailingStoreTest, NoticesThatItsFolderIsGone) {
   EXPECT_TRUE(Read(chunks[0]).ok());
 }
 
+// Its chunks are where it is, and are not damaged.
+TEST_F(FailingStoreTest, ColdChunksAreThereAgainWhenTheirFolderIs) {
+  ASSERT_TRUE(Put(chunks[0]).ok());
+  ASSERT_TRUE(Put(chunks[1]).ok());  // the first one is cold now
+  std::filesystem::rename(options.path, options.path + ".away");
+  EXPECT_TRUE(absl::IsUnavailable(Read(chunks[0])));
+  EXPECT_TRUE(absl::IsUnavailable(store->InfoOf(chunks[0].info.id, geometry, "").status()));
+  std::filesystem::rename(options.path + ".away", options.path);
+  EXPECT_TRUE(Read(chunks[0]).ok());
+}
+
 TEST_F(FailingStoreTest, CountsChunksThatComeAndGo) {
   const uint64_t before = store->table().change_count();
   ASSERT_TRUE(Put(chunks[0]).ok());
