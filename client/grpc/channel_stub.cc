@@ -9,12 +9,7 @@ int Milliseconds(Duration duration) {
   return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
 }
 
-}  // namespace
-
-void KeepGrpcUp() { [[maybe_unused]] static const bool up = (grpc_init(), true); }
-
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int message_bytes_max) {
-  KeepGrpcUp();
+grpc::ChannelArguments ArgumentsOf(int message_bytes_max) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(message_bytes_max);
   arguments.SetMaxSendMessageSize(message_bytes_max);
@@ -26,7 +21,27 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int messa
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, Milliseconds(kNameLookUpMin));
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return arguments;
+}
+
+std::shared_ptr<grpc::Channel> Make(const std::string& address,
+                                    const grpc::ChannelArguments& arguments) {
+  KeepGrpcUp();
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace
+
+void KeepGrpcUp() { [[maybe_unused]] static const bool up = (grpc_init(), true); }
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int message_bytes_max) {
+  return Make(address, ArgumentsOf(message_bytes_max));
+}
+
+std::shared_ptr<grpc::Channel> MakeOwnChannel(const std::string& address) {
+  grpc::ChannelArguments arguments = ArgumentsOf(kMessageBytesMax);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return Make(address, arguments);
 }
 
 void HurryChannel(grpc::Channel& channel) {

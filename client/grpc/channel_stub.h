@@ -42,6 +42,8 @@ void KeepGrpcUp();
 // up again, once in kNameLookUpMin at most. Proxies of the environment are not used.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
                                            int message_bytes_max = kMessageBytesMax);
+// The same, but other channels of the process to this address never lend it their connection.
+std::shared_ptr<grpc::Channel> MakeOwnChannel(const std::string& address);
 
 // Ends the pause between two tries to connect, if the last one failed: tries at once. For a caller
 // that knows, or hopes, that its peer is back. Does not wait.

@@ -223,7 +223,8 @@ namespace {
 
 class ServerMemberProbe final : public MemberProbe {
  public:
-  explicit ServerMemberProbe(const std::string& address) : probe_(address) {}
+  explicit ServerMemberProbe(const std::string& address)
+      : probe_(address, ServerProbe::Connection::kNew) {}
   void Ask() override { probe_.Ask(); }
   uint64_t answer_count() const override { return probe_.answer_count(); }
 

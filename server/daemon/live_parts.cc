@@ -16,7 +16,7 @@ std::vector<LivePart> LivePartsOf(const Holder* holder, RequesterServiceImpl* re
     parts.push_back({"the loop of streams", [requester] { requester->WakeStreams(); },
                      [requester] { return requester->stream_turn_count(); }});
   }
-  auto probe = std::make_shared<ServerProbe>(server);
+  auto probe = std::make_shared<ServerProbe>(server, ServerProbe::Connection::kKept);
   parts.push_back(
       {"the gRPC server", [probe] { probe->Ask(); }, [probe] { return probe->answer_count(); }});
   return parts;

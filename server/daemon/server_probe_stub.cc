@@ -1,10 +1,13 @@
 #include "server/daemon/server_probe_stub.h"
 
+#include <utility>
+
 #include "client/grpc/channel_stub.h"
 
 namespace ckv {
 
-ServerProbe::ServerProbe(const std::string& address) : stub_(MakeChannel(address)) {
+ServerProbe::ServerProbe(std::string address, Connection connection)
+    : address_(std::move(address)), connection_(connection) {
   const grpc::Slice nothing;
   request_ = grpc::ByteBuffer(&nothing, 1);
 }
@@ -21,6 +24,9 @@ void ServerProbe::Ask() {
   {
     absl::MutexLock lock(&mu_);
     if (call_ != nullptr) return;
+    if (stub_ == nullptr || connection_ == Connection::kNew) {
+      stub_ = std::make_unique<grpc::GenericStub>(MakeOwnChannel(address_));
+    }
     call_ = std::make_unique<grpc::ClientContext>();
     call = call_.get();
   }
@@ -33,8 +39,8 @@ void ServerProbe::Ask() {
     absl::MutexLock lock(&mu_);
     call_.reset();
   };
-  stub_.UnaryCall(call, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request_, &reply_,
-                  done);
+  stub_->UnaryCall(call, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request_, &reply_,
+                   done);
 }
 
 }  // namespace ckv

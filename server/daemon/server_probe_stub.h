@@ -1,4 +1,4 @@
-// Asks this process' own gRPC server for its health, to see that it answers.
+// Asks a gRPC server for its health, to see that it answers: this process' own, or a member's.
 
 #pragma once
 
@@ -15,11 +15,15 @@
 
 namespace ckv {
 
-// Thread-safe. One call at a time; any answer counts, a refusal too: the server has answered.
+// One thread asks, any may count. One call at a time; any answer counts, a refusal too: the server
+// has answered.
 class ServerProbe {
  public:
-  // `address` is where this process reaches its server.
-  explicit ServerProbe(const std::string& address);
+  // kKept is for this process' own server, which needs no new descriptor to answer. kNew also finds
+  // a server that takes no new peers and still serves those that it has.
+  enum class Connection { kKept, kNew };
+  // `address` is where this process reaches the server.
+  ServerProbe(std::string address, Connection connection);
   // Ends the call in progress.
   ~ServerProbe();
   ServerProbe(const ServerProbe&) = delete;
@@ -30,7 +34,9 @@ class ServerProbe {
   uint64_t answer_count() const { return answer_count_.load(std::memory_order_relaxed); }
 
  private:
-  grpc::GenericStub stub_;
+  const std::string address_;
+  const Connection connection_;
+  std::unique_ptr<grpc::GenericStub> stub_;  // of the last call; used by the thread that asks
   std::atomic<uint64_t> answer_count_{0};
   absl::Mutex mu_;
   // The call in progress, or null.
