@@ -29,7 +29,8 @@ absl::Status CallTries::Final(const absl::Status& status, Instant now) const {
                           double((now - wait_begun).count()) / 1e9);
   }
   if (text == status.message()) return status;
-  absl::Status told(status.code(), text);
+  const bool waited = wait_count > 0 && absl::IsDeadlineExceeded(status);
+  absl::Status told(waited ? absl::StatusCode::kUnavailable : status.code(), text);
   status.ForEachPayload([&told](absl::string_view name, const absl::Cord& payload) {
     told.SetPayload(name, payload);
   });

@@ -58,7 +58,7 @@ struct CallTries {
   // Call when an attempt failed.
   void Fail(const absl::Status& status);
   // Returns the error of a call that ends with `status`: it names the other causes, and how long
-  // the call waited.
+  // the call waited. A call that waited for a holder until its time was up ends as UNAVAILABLE.
   absl::Status Final(const absl::Status& status, Instant now) const;
   // Ends the span of the call, if there is one.
   void EndSpan(bool failed, Instant now);
