@@ -44,8 +44,9 @@ class HealthMatrixTest(unittest.TestCase):
                     fleet.stop()
 
     def try_fault(self, fleet, fault):
-        for name, (well, said) in health_matrix.all_well(fleet, fault.subject).items():
-            self.assertTrue(well, f"a false alarm of {name}: {said}")
+        for look in (health_matrix.settle, health_matrix.all_well):
+            for name, (well, said) in look(fleet, fault.subject).items():
+                self.assertTrue(well, f"a false alarm of {name}: {said}")
         fault.make(fleet)
         for name in reporters.NAMES:
             if name not in fault.blind:

@@ -89,15 +89,16 @@ class Broken(ctl_fleet.Fleet):
 
     def again(self, name, *more, program=None, directory=None, files=None):
         """Starts a daemon, or another life of it. `directory`: one of another fleet. `files`: how many it may open."""
-        ready, log = self.room(name) / "ready", (self.folder / f"{name}.log").open("ab")
+        ready = self.room(name) / "ready"
         ready.unlink(missing_ok=True)
         uid = str(self.uid(name))
         limit = ["prlimit", f"--nofile={files}:{files}"] if files else []
         user = ["setpriv", "--reuid", uid, "--regid", uid, "--clear-groups"] if self.users else []
-        process = subprocess.Popen(
-            [*limit, *user, program or ctl_fleet.PROGRAMS.ckvd, f"--name={name}",
-             f"--listen={self.control[name]}", f"--metrics-address={self.metrics[name]}", f"--ready-file={ready}",
-             *self.arguments(name, directory or self.directory), *more], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        command = [*limit, *user, program or ctl_fleet.PROGRAMS.ckvd, f"--name={name}",
+                   f"--listen={self.control[name]}", f"--metrics-address={self.metrics[name]}", f"--ready-file={ready}",
+                   *self.arguments(name, directory or self.directory), *more]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.processes.append(process)
         self.by_name[name] = process
         deadline = time.monotonic() + READY_S

@@ -28,6 +28,7 @@ from faults import FAULTS  # noqa: E402
 from priority import usual_priority  # noqa: E402
 
 SAYS_S = 15  # until a reporter has to say it: leases of 1 s, a scrape and a rule of 1 s, a silent member's 3 s
+SETTLE_S = 10  # a fleet that has just started
 HEALTHY_S = 600
 
 
@@ -69,6 +70,17 @@ def all_well(fleet, subject="h1"):
     return {name: fleet.reporter(name)(fleet, subject) for name in reporters.NAMES}
 
 
+def settle(fleet, subject="h1"):
+    """Waits until all reporters say that a fleet is well which has just started: until then "no holder" was true, and
+    reporters look about once a second. Returns what they say, as all_well."""
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        said = all_well(fleet, subject)
+        if all(well for well, _ in said.values()) or time.monotonic() > deadline:
+            return said
+        fleet.live(0.2)
+
+
 def try_fault(fault, seconds=SAYS_S):
     """[(reporter, what it said)] of the green lies, whether health names the fault by its code, and what health said."""
     with tempfile.TemporaryDirectory(prefix="ckv-matrix-") as folder:
@@ -93,6 +105,7 @@ def try_healthy(seconds):
     with tempfile.TemporaryDirectory(prefix="ckv-matrix-") as folder:
         fleet = Tried(pathlib.Path(folder))
         try:
+            settle(fleet)
             end = time.monotonic() + seconds
             while time.monotonic() < end:
                 for name, (well, said) in all_well(fleet).items():
