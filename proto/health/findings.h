@@ -110,6 +110,7 @@ inline constexpr uint64_t kDirectoryFullBytes = uint64_t{4} << 10;
 inline constexpr uint64_t kStoreFullBytes = uint64_t{64} << 10;
 inline constexpr double kMemoryFullShare = 0.95;
 inline constexpr double kNoRoomShare = 0.99;  // the same, on every holder
-inline constexpr double kDescriptorsLowShare = 0.9;
+// Below 7/8, at which the control port refuses connections (server/listen/listener.h).
+inline constexpr double kDescriptorsLowShare = 0.8;
 
 }  // namespace ckv

@@ -36,7 +36,8 @@ class ServerProbe {
  private:
   const std::string address_;
   const Connection connection_;
-  std::unique_ptr<grpc::GenericStub> stub_;  // of the last call; used by the thread that asks
+  std::unique_ptr<grpc::GenericStub>
+      stub_;  // the last call used it; only the asking thread touches it
   std::atomic<uint64_t> answer_count_{0};
   absl::Mutex mu_;
   // The call in progress, or null.

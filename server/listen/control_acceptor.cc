@@ -27,7 +27,8 @@ constexpr int kAcceptBatchMax = 64;
 
 absl::StatusOr<std::unique_ptr<ControlAcceptor>> ControlAcceptor::Listen(
     const HostPort& address, grpc::ServerBuilder& builder) {
-  CKV_ASSIGN_OR_RETURN(PortListener listener, PortListener::Bind(address, /*both_families=*/true));
+  CKV_ASSIGN_OR_RETURN(PortListener listener,
+                       PortListener::Bind(address, /*both_families=*/true, PortUse::kCalls));
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return ErrnoStatus("eventfd");
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
@@ -79,7 +80,7 @@ bool ControlAcceptor::AcceptFrom(const UniqueFd& socket) {
       Log().warn(
           "the control port refused a connection: of {} descriptors (ulimit -n, LimitNOFILE), all "
           "but the {} kept for other things are in use",
-          limit.rlim_cur, DescriptorsKept(limit.rlim_cur));
+          limit.rlim_cur, DescriptorsKept(limit.rlim_cur, PortUse::kCalls));
       continue;
     }
     // As gRPC does for its own: bytes that nobody acknowledges end the connection.

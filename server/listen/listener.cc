@@ -83,14 +83,18 @@ absl::StatusOr<Addresses> Resolve(const std::string& host, uint16_t port) {
 
 }  // namespace
 
-uint64_t DescriptorsKept(uint64_t limit) { return std::max<uint64_t>(limit / 8, 16); }
+uint64_t DescriptorsKept(uint64_t limit, PortUse use) {
+  return use == PortUse::kHealth ? std::max<uint64_t>(limit / 64, 4)
+                                 : std::max<uint64_t>(limit / 8, 16);
+}
 
-absl::StatusOr<PortListener> PortListener::Bind(const HostPort& address, bool both_families) {
+absl::StatusOr<PortListener> PortListener::Bind(const HostPort& address, bool both_families,
+                                                PortUse use) {
   // A socket of :: that is not for IPv6 alone is for both; without IPv6 there is 0.0.0.0.
   const bool all = both_families && address.IsWildcard();
   absl::StatusOr<Addresses> found = Resolve(all ? "::" : address.host, address.port);
   if (!found.ok()) return found.status();
-  PortListener listener;
+  PortListener listener(use);
   listener.reserve_ = OpenReserve();
   std::string why = "no address";
   const auto add = [&](const Addresses& addresses) {
@@ -123,7 +127,7 @@ PortListener::Accepted PortListener::Accept(const UniqueFd& socket) {
     const int fd = accept4(socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
       const uint64_t limit = DescriptorLimit();
-      if (static_cast<uint64_t>(fd) + DescriptorsKept(limit) < limit)
+      if (static_cast<uint64_t>(fd) + DescriptorsKept(limit, use_) < limit)
         return {Outcome::kAccepted, fd};
       close(fd);
       return {Outcome::kRefused, -1};

@@ -12,9 +12,13 @@
 
 namespace ckv {
 
+// What a port is for. One for health answers when the others refuse.
+enum class PortUse { kCalls, kHealth };
+
 // Returns how many descriptors a process with a limit of `limit` keeps for files, lanes and its own
-// connections: an eighth, at least 16. A connection that would take one of them is refused.
-uint64_t DescriptorsKept(uint64_t limit);
+// connections: of kCalls an eighth, at least 16; of kHealth a 64th, at least 4. A connection that
+// would take one of them is refused.
+uint64_t DescriptorsKept(uint64_t limit, PortUse use);
 
 // Belongs to one thread, after Bind.
 //
@@ -28,7 +32,8 @@ class PortListener {
   // for all. If `both_families`, a wildcard of one family stands for those of both, as in gRPC.
   // The sockets are non-blocking, and what they accept sends without delay.
   //   Unavailable         none can be bound, or one is in use; says why.
-  static absl::StatusOr<PortListener> Bind(const HostPort& address, bool both_families);
+  static absl::StatusOr<PortListener> Bind(const HostPort& address, bool both_families,
+                                           PortUse use);
 
   // The sockets: readable when a connection waits.
   const std::vector<UniqueFd>& sockets() const { return sockets_; }
@@ -53,8 +58,9 @@ class PortListener {
   static constexpr Duration kShortPause = std::chrono::milliseconds(50);
 
  private:
-  PortListener() = default;
+  explicit PortListener(PortUse use) : use_(use) {}
 
+  PortUse use_;
   std::vector<UniqueFd> sockets_;
   uint16_t port_ = 0;
   UniqueFd reserve_;  // given up for a moment to accept and close

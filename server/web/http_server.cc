@@ -338,7 +338,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
   };
   auto bound = HostPort::Parse(address);
   if (!bound.ok()) return cannot(std::string(bound.status().message()));
-  auto listener = PortListener::Bind(*bound, /*both_families=*/false);
+  auto listener = PortListener::Bind(*bound, /*both_families=*/false, PortUse::kHealth);
   if (!listener.ok()) return cannot(std::string(listener.status().message()));
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return ErrnoStatus("eventfd");

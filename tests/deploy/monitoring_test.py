@@ -173,8 +173,8 @@ class Faults:
         process = self.fleet.by_name["h0"].pid
         before = resource.prlimit(process, resource.RLIMIT_NOFILE)
         count = len(os.listdir(f"/proc/{process}/fd"))
-        # Room for the scrape itself: its connection, and the folder that it counts.
-        resource.prlimit(process, resource.RLIMIT_NOFILE, (count + 3, before[1]))
+        # Room for the scrape itself, beside the four descriptors that the port of metrics keeps.
+        resource.prlimit(process, resource.RLIMIT_NOFILE, (count + 6, before[1]))
         return self.fleet.metrics["h0"], lambda: resource.prlimit(process, resource.RLIMIT_NOFILE, before)
 
     def CkvAttendsFail(self):

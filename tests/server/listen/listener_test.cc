@@ -21,7 +21,7 @@ namespace {
 using Outcome = PortListener::Outcome;
 
 PortListener ListenOnLoopback() {
-  auto listener = PortListener::Bind({"127.0.0.1", 0}, /*both_families=*/false);
+  auto listener = PortListener::Bind({"127.0.0.1", 0}, /*both_families=*/false, PortUse::kCalls);
   CKV_CHECK(listener.ok());
   return *std::move(listener);
 }
@@ -120,32 +120,38 @@ TEST(PortListener, SaysSoIfNoneIsLeftEvenToRefuseWith) {
 TEST(PortListener, APortIsTakenOnceAndGivenUpByClose) {
   PortListener listener = ListenOnLoopback();
   const HostPort same = {"127.0.0.1", listener.port()};
-  EXPECT_FALSE(PortListener::Bind(same, /*both_families=*/false).ok());
-  EXPECT_FALSE(PortListener::Bind({"0.0.0.0", same.port}, /*both_families=*/true).ok());
+  EXPECT_FALSE(PortListener::Bind(same, /*both_families=*/false, PortUse::kCalls).ok());
+  EXPECT_FALSE(
+      PortListener::Bind({"0.0.0.0", same.port}, /*both_families=*/true, PortUse::kCalls).ok());
   listener.Close();
   EXPECT_FALSE(Connect(same.port).valid());
-  EXPECT_TRUE(PortListener::Bind(same, /*both_families=*/false).ok());
+  EXPECT_TRUE(PortListener::Bind(same, /*both_families=*/false, PortUse::kCalls).ok());
 }
 
 TEST(PortListener, AWildcardStandsForBothFamilies) {
   for (const char* host : {"0.0.0.0", "::", "*"}) {
-    auto listener = PortListener::Bind({host, 0}, /*both_families=*/true);
+    auto listener = PortListener::Bind({host, 0}, /*both_families=*/true, PortUse::kCalls);
     ASSERT_TRUE(listener.ok()) << host << listener.status();
     EXPECT_TRUE(Connect(listener->port()).valid()) << host;
-    const bool has_six = PortListener::Bind({"::1", 0}, false).ok();
+    const bool has_six = PortListener::Bind({"::1", 0}, false, PortUse::kCalls).ok();
     EXPECT_EQ(Connect(listener->port(), AF_INET6).valid(), has_six) << host;
   }
 }
 
 TEST(PortListener, SaysWhyItCannot) {
-  const auto elsewhere = PortListener::Bind({"192.0.2.1", 0}, /*both_families=*/true);
+  const auto elsewhere =
+      PortListener::Bind({"192.0.2.1", 0}, /*both_families=*/true, PortUse::kCalls);
   EXPECT_EQ(elsewhere.status().message(), "Cannot assign requested address");
-  EXPECT_FALSE(PortListener::Bind({"no such host", 1}, /*both_families=*/true).ok());
+  EXPECT_FALSE(
+      PortListener::Bind({"no such host", 1}, /*both_families=*/true, PortUse::kCalls).ok());
 }
 
-TEST(DescriptorsKept, AreAnEighthAndAFewAtLeast) {
-  EXPECT_EQ(DescriptorsKept(64), 16u);
-  EXPECT_EQ(DescriptorsKept(1024), 128u);
+TEST(DescriptorsKept, LeaveRoomForHealthWhereCallsAreRefused) {
+  EXPECT_EQ(DescriptorsKept(64, PortUse::kCalls), 16u);
+  EXPECT_EQ(DescriptorsKept(1024, PortUse::kCalls), 128u);
+  for (const uint64_t limit : {64, 1024, 20'000, 1'048'576})
+    EXPECT_LE(4 * DescriptorsKept(limit, PortUse::kHealth),
+              DescriptorsKept(limit, PortUse::kCalls));
 }
 
 }  // namespace
