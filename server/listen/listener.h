@@ -12,12 +12,12 @@
 
 namespace ckv {
 
-// What a port is for. One for health answers when the others refuse.
+// A port for health answers when the ports for calls refuse.
 enum class PortUse { kCalls, kHealth };
 
-// Returns how many descriptors a process with a limit of `limit` keeps for files, lanes and its own
-// connections: of kCalls an eighth, at least 16; of kHealth a 64th, at least 4. A connection that
-// would take one of them is refused.
+// Returns how many descriptors a process keeps for files, lanes and its own connections if `limit`
+// is all it may have. A port for calls leaves an eighth, at least 16. A port for health leaves a
+// 64th, at least 4. A connection that would take one of them is refused.
 uint64_t DescriptorsKept(uint64_t limit, PortUse use);
 
 // Belongs to one thread, after Bind.
