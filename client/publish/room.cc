@@ -33,10 +33,15 @@ class Dealer {
          std::span<const HolderId> holders, const Rooms& rooms)
       : chunks_(chunks), fresh_(fresh), holders_(holders), rooms_(rooms) {}
 
-  // Deals runs of `run` chunks, aligned in the corpus; nothing: one does not fit.
-  std::optional<SourcePlacement> Deal(size_t corpus_size, size_t run, uint32_t replicas) const {
+  // Deals runs of `run` chunks, aligned in the corpus; nothing: one does not fit. Holders that did
+  // not tell their room get `untold_bytes` at most.
+  std::optional<SourcePlacement> Deal(size_t corpus_size, size_t run, uint32_t replicas,
+                                      uint64_t untold_bytes) const {
     std::vector<uint64_t> left;
-    for (const HolderId& holder : holders_) left.push_back(RoomOf(holder));
+    for (const HolderId& holder : holders_) {
+      const uint64_t room = RoomOf(holder);
+      left.push_back(room == UINT64_MAX ? untold_bytes : room);
+    }
     SourcePlacement placement(chunks_.chunks().size());
     for (size_t i = 0; i < fresh_.size();) {
       const size_t end = std::min(fresh_.size(), i + run - (corpus_size + i) % run);
@@ -182,9 +187,13 @@ absl::StatusOr<SourcePlacement> PlaceInRooms(const ChunkSource& chunks,
                        PlaceNewChunks(chunks, fresh, corpus_size, holders, replicas));
   if (FitsIn(chunks, placement, rooms)) return placement;
   const Dealer dealer(chunks, fresh, holders, rooms);
-  for (size_t run = std::bit_ceil((fresh.size() + holders.size() - 1) / holders.size()); run >= 1;
-       run /= 2) {
-    if (auto dealt = dealer.Deal(corpus_size, run, replicas)) return *std::move(dealt);
+  // A holder that hangs tells nothing, so it gets chunks only if there is no room elsewhere.
+  for (const uint64_t untold_bytes : {uint64_t{0}, UINT64_MAX}) {
+    for (size_t run = std::bit_ceil((fresh.size() + holders.size() - 1) / holders.size()); run >= 1;
+         run /= 2) {
+      if (auto dealt = dealer.Deal(corpus_size, run, replicas, untold_bytes))
+        return *std::move(dealt);
+    }
   }
   if (!AllTellPresent(rooms)) return placement;  // perhaps they are there: the puts tell
   uint64_t need = 0;

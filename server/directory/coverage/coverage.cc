@@ -88,8 +88,10 @@ Coverage Cover(const CoverageView& view) {
               if ((a.missing_count > 0) != (b.missing_count > 0)) return a.missing_count > 0;
               return std::tie(a.tenant, a.name) < std::tie(b.tenant, b.name);
             });
-  if (coverage.corpora.size() > kCoverageCorpusCountMax)
+  if (coverage.corpora.size() > kCoverageCorpusCountMax) {
+    coverage.skipped_corpus_count += coverage.corpora.size() - kCoverageCorpusCountMax;
     coverage.corpora.resize(kCoverageCorpusCountMax);
+  }
   return coverage;
 }
 

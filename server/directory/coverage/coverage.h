@@ -51,7 +51,9 @@ struct Coverage {
   std::map<HolderId, OfHolder> holders;
   uint64_t missing_chunk_count = 0;  // over all corpora
   uint64_t missing_copy_count = 0;
-  uint64_t skipped_corpus_count = 0;  // beyond kCoverageChunkCountMax chunks in all
+  // Corpora of which nothing is told: beyond kCoverageChunkCountMax chunks in all, or beyond
+  // kCoverageCorpusCountMax that lack something. `corpora` lacks them; they may be whole or not.
+  uint64_t skipped_corpus_count = 0;
 };
 inline constexpr uint64_t kCoverageChunkCountMax = uint64_t{1} << 20;
 // Corpora that are told by name; the counts have all.

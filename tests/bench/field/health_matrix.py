@@ -154,6 +154,8 @@ def figures(build):
         return {NOT_HERE: skip.REMEDY.join(lacks)}
     done = subprocess.run([sys.executable, __file__, "--ckvd", build / "bin" / "ckvd", "--ckvctl", build / "bin" / "ckvctl",
                            "--healthy", str(HEALTHY_S)], stdout=subprocess.PIPE, text=True, check=False)
+    if not done.stdout:
+        raise RuntimeError(f"health_matrix.py ended with {done.returncode} and told nothing")
     return {"matrix": json.loads(done.stdout)}
 
 

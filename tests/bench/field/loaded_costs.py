@@ -5,6 +5,7 @@ that do nothing but compute, ended by their ids after some seconds.
 """
 
 import json
+import math
 import pathlib
 import re
 import statistics
@@ -128,7 +129,8 @@ def heal(fleet):
     # Of a shared machine's speeds, the nearest of three looks: each is a moment of its own.
     looks = [apart(after, fleet.rounds(fleet.requester(f"fresh{i}"), "text")) for i in range(3)]
     print(f"loaded_costs: under load {under_load}, idle {quiet}, after {CALLS} calls {after}", file=sys.stderr)
-    return {"under_load": apart(under_load, quiet) if under_load else 0, "after": min(looks)}
+    # Without a measurement under load there is nothing that could have healed.
+    return {"under_load": apart(under_load, quiet), "after": min(looks)} if under_load else {"under_load": 0, "after": math.inf}
 
 
 def share(fleet):

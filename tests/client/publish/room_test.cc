@@ -84,6 +84,21 @@ TEST(PlaceInRooms, NobodyGetsMoreThanItsRoom) {
   EXPECT_GT(fitted, 50);
 }
 
+// One that hangs tells nothing, and would take a load with it.
+TEST(PlaceInRooms, WhoDoesNotTellItsRoomIsTheLast) {
+  const PlannedSource source(8);
+  const std::vector<HolderId> holders = {{"h0"}, {"h1"}, {"h2"}};
+  Rooms rooms;
+  rooms["h0"] = {2 * source.chunk_bytes(), 24u << 20, {}};
+  rooms["h1"] = {6 * source.chunk_bytes(), 24u << 20, {}};
+  rooms["h2"];
+  const auto placed = PlaceInRooms(source, All(source), 0, holders, 1, rooms);
+  ASSERT_TRUE(placed.ok()) << placed.status();
+  for (const std::vector<HolderId>& on : *placed) EXPECT_NE(on[0], holders[2]);
+  rooms["h1"].room_bytes = 5 * source.chunk_bytes();
+  EXPECT_TRUE(PlaceInRooms(source, All(source), 0, holders, 1, rooms).ok());
+}
+
 TEST(PlaceInRooms, AnErrorNamesTheRoomOfEach) {
   const PlannedSource source(8);
   const std::vector<HolderId> holders = {{"h0"}, {"h1"}};
