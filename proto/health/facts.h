@@ -1,8 +1,8 @@
 // The facts from which a fleet's health is judged, as plain types.
 //
-// Each fact comes from the process that sees it. Members tell of themselves with each renewal of
-// their lease (MemberHealth). The directory adds what it has placed, and who lacks it. ckvctl adds
-// whether each process answers it.
+// Each fact comes from the process that observes it. Members report their own health with each
+// lease renewal (MemberHealth). The directory adds which chunks are placed where, and which of them
+// are missing. ckvctl adds whether each process answers it.
 
 #pragma once
 
@@ -24,129 +24,129 @@ struct DiskRoom {
   bool read_only = false;
 };
 
-// Why a holder's store takes no chunk: the last put was refused, or the folder is gone.
+// Why a holder's store cannot take chunks.
 enum class StoreFault : uint8_t {
   kNone,
-  kFull,     // the disk, or the memory of a holder without a disk, has no room
-  kFailing,  // the device fails, or the folder may not be written or is gone
+  kFull,     // the last put found no room on the disk, or in memory if there is no disk
+  kFailing,  // the device fails, or the folder is read-only or gone
 };
 inline constexpr size_t kStoreFaultCount = 3;
 
 // A member's own health.
 struct MemberHealth {
-  uint64_t chunk_count = 0;  // chunks that it holds
+  uint64_t chunk_count = 0;  // chunks in its store
   uint64_t used_bytes = 0;   // memory of their rows
   uint64_t capacity_bytes = 0;
-  bool is_durable = false;  // it keeps chunks in a folder
-  DiskRoom disk;            // that folder's
+  bool is_durable = false;  // whether it keeps chunks in a folder
+  DiskRoom disk;            // the file system of that folder
   StoreFault fault = StoreFault::kNone;
-  std::string fault_text;             // the error of that put, or of the look at the folder
-  uint64_t unreadable_count = 0;      // chunks whose file the device did not read at the last try
-  uint64_t repair_pending_count = 0;  // damaged chunks that it still asks replicas for
-  uint64_t open_file_count = 0;       // descriptors of its process
-  uint64_t open_file_count_max = 0;   // 0 if it is not known
-  uint64_t wall_clock_ms = 0;         // since 1970, as it told this
+  std::string fault_text;             // the error behind `fault`
+  uint64_t unreadable_count = 0;      // chunks whose last read from disk failed
+  uint64_t repair_pending_count = 0;  // damaged chunks not yet repaired from a replica
+  uint64_t open_file_count = 0;       // open descriptors of its process
+  uint64_t open_file_count_max = 0;   // 0 if unknown
+  uint64_t wall_clock_ms = 0;         // since 1970, when the report was made
   // Holders that a requester could not reach at its last try, at most kUnreachedCountMax.
   std::vector<std::string> unreached;
-  std::string build;              // "0.1.0 (3bb4fde)"; empty if it does not say
-  uint32_t wire_version_min = 0;  // the oldest frames that it speaks
-  uint32_t wire_version_max = 0;  // 0 if it does not say
+  std::string build;              // "0.1.0 (3bb4fde)"; empty if unknown
+  uint32_t wire_version_min = 0;  // the oldest wire version that it speaks
+  uint32_t wire_version_max = 0;  // 0 if unknown
 
   static constexpr size_t kUnreachedCountMax = 16;
 };
 
-// Who looked whether a process answers.
+// Who found that a process does not answer.
 enum class Silence : uint8_t {
-  kNone,      // it answers, or nobody asked it
-  kToCaller,  // it does not answer the gatherer of the facts
-  kToProbe,   // it does not answer the directory
+  kNone,      // it answers, or was not asked
+  kToCaller,  // it did not answer ckvctl
+  kToProbe,   // it did not answer the directory's probe
 };
 
 struct MemberFacts {
   std::string name;
   MemberRole role = MemberRole::kHolder;
   std::string address;
-  std::string kernel_target;  // empty if it is not known
-  uint64_t epoch = 0;         // that its last lease came with
+  std::string kernel_target;  // empty if unknown
+  uint64_t epoch = 0;         // the epoch of its last lease
 
-  // Its lease. A member without one is here for 24 hours.
+  // Its lease. Members stay listed for 24 hours after it ended.
   bool has_lease = true;
-  bool ran_out = false;   // the lease was not renewed; false: its process gave it back
+  bool ran_out = false;   // whether the lease expired; if false, its process released it
   Duration ended_ago{0};  // since the lease ended
 
-  // As it was asked.
+  // Whether it answers.
   Silence silence = Silence::kNone;
   std::string silence_why;  // the error
-  bool refuses = false;     // it answers, and refuses every request: it has no live lease
+  bool refuses = false;     // it answers but refuses every request, because its lease is not live
 
-  // As it tells.
-  std::optional<MemberHealth> health;  // unset if it has told nothing
-  Duration clock_ahead{0};             // its wall clock, less that of the directory
+  // What it reports.
+  std::optional<MemberHealth> health;  // unset before its first report
+  Duration clock_ahead{0};             // its wall clock minus that of the directory
 
-  // As the directory knows of a holder.
+  // What the directory knows about a holder.
   uint64_t placed_count = 0;   // chunks that corpora place on it
-  uint64_t lacking_count = 0;  // those of them that it has said it lacks
-  uint64_t sole_count = 0;     // those of them that no other live holder has
-  bool sole_is_known = true;   // false if it tells of itself: others are the directory's to know
-  bool is_reporting = false;   // it has not said yet what it has
+  uint64_t lacking_count = 0;  // placed chunks that it has reported as missing
+  uint64_t sole_count = 0;     // missing chunks that no other live holder has
+  bool sole_is_known = true;   // false in a holder's own facts: only the directory knows
+  bool is_reporting = false;   // whether its first report of its chunks is still incomplete
 };
 
-// The chunks of a corpus, all tenants' corpora alike.
+// The state of the chunks of a corpus.
 struct CorpusFacts {
   std::string name;
-  std::string tenant;  // empty if all may read it
+  std::string tenant;  // empty if every tenant may read it
   uint64_t chunk_count = 0;
   uint64_t missing_count = 0;        // chunks that no live holder has
-  uint64_t missing_copy_count = 0;   // copies that are placed and that no live holder has
-  std::vector<std::string> away;     // holders without a lease that it names, at most kNamedMax
-  std::vector<std::string> lackers;  // live holders that lack some of it, at most kNamedMax
+  uint64_t missing_copy_count = 0;   // placed copies that are not on a live holder
+  std::vector<std::string> away;     // its holders without a lease, at most kNamedMax
+  std::vector<std::string> lackers;  // live holders that lack chunks of it, at most kNamedMax
   static constexpr size_t kNamedMax = 8;
 };
 
-// A corpus that holders report and that is not served.
+// A corpus that holders report, but that is not served because it is not proven to be complete.
 struct UnprovenFacts {
   std::string name;
   std::string tenant;
   uint64_t chunk_count = 0;
   uint64_t missing_count = 0;  // chunks that no holder has reported
   bool conflict = false;       // holders contradict each other
-  std::string why;             // the contradiction, or why a whole corpus is not served
+  std::string why;             // the contradiction, or why a complete corpus is not served
 };
 
 struct DirectoryFacts {
   std::string address;
   std::string silence_why;  // why it does not answer; empty if it does
-  std::string path;         // its folder; empty if it keeps its state in memory
+  std::string path;         // its folder; empty if its state is in memory only
   std::string refusal;      // why the last change was refused; empty after a success
-  std::string old_copy;     // if not empty, its folder is an old copy: says which change it lacks
-  DiskRoom disk;            // that folder's
-  Duration learns_for{0};   // how long it still learns from holders what there is; 0 if it does not
-  uint32_t missing_holder_count = 0;  // named by corpora read at its start, and not back since
+  std::string old_copy;     // which change its folder lacks, if that is an old copy; else empty
+  DiskRoom disk;            // the file system of that folder
+  Duration learns_for{0};   // how much longer it learns its corpora from holders; else 0
+  uint32_t missing_holder_count = 0;  // holders of its corpora, not registered since its start
   std::vector<std::string> missing_holders;  // the first of them
   std::string build;
   uint32_t unproven_count = 0;
   std::vector<UnprovenFacts> unproven;  // the first of them
 };
 
-// The requester that a command was given by name.
+// The requester that the user named.
 struct RequesterFacts {
   std::string address;
   std::string silence_why;        // why it does not answer; empty if it does
   std::string directory_address;  // the directory that it follows
-  bool is_of_fleet = true;
-  bool hears_directory = true;  // changes of corpora reach it
+  bool is_of_fleet = true;        // whether it follows the directory of this fleet
+  bool hears_directory = true;    // whether it gets changes of corpora from its directory
 };
 
 struct FleetFacts {
-  // Unset in the facts of a process that tells of itself alone: nothing is then said of the fleet.
+  // Unset in the facts of a single process. There are then no findings about the fleet.
   std::optional<DirectoryFacts> directory;
   std::vector<MemberFacts> members;
-  std::vector<CorpusFacts> corpora;   // those that lack something
-  uint64_t skipped_corpus_count = 0;  // corpora that were too large to look at
+  std::vector<CorpusFacts> corpora;   // corpora that lack chunks or copies
+  uint64_t skipped_corpus_count = 0;  // corpora that were too large to check
   std::optional<RequesterFacts> requester;
 };
 
-// "0.1.0 (3bb4fde)", as the facts have builds; empty without a version.
+// Returns "0.1.0 (3bb4fde)", the text of a build in the facts. Empty if `version` is empty.
 inline std::string BuildText(const std::string& version, const std::string& commit) {
   return version.empty() || commit.empty() ? version : version + " (" + commit + ")";
 }

@@ -133,44 +133,44 @@ void Judge::JudgeDirectory(const DirectoryFacts& directory) {
   if (!directory.silence_why.empty()) {
     Add(FindingCode::kDirectoryUnreachable, kBroken, subject,
         "does not answer: " + directory.silence_why,
-        "start it again with its own configuration, or name another with --directory or "
+        "restart it with its own configuration, or name another with --directory or "
         "CKV_DIRECTORY");
     return;
   }
   if (!directory.refusal.empty()) {
     Add(FindingCode::kDirectoryRefusesChanges, kBroken, subject,
         "refuses changes of corpora: " + directory.refusal,
-        absl::StrFormat("make room on its disk, or mend it: df %s. If the folder is gone, put it "
-                        "back, or restart the directory: holders report what they have",
+        absl::StrFormat("free space on its disk, or repair it: df %s. If the folder is gone, put "
+                        "it back, or restart the directory: holders report what they have",
                         directory.path));
   }
   if (directory.disk.total_bytes > 0 && directory.disk.read_only) {
     Add(FindingCode::kDirectoryDiskFull, kBroken, subject,
         "cannot change a corpus: the file system of " + directory.path + " is read-only",
-        "mount it for writing: mount -o remount,rw");
+        "remount it for writing: mount -o remount,rw");
   } else if (IsFull(directory.disk, kDirectoryFullBytes)) {
     Add(FindingCode::kDirectoryDiskFull, kBroken, subject,
-        "has no room for changes of corpora: the disk of " + directory.path + " is full",
-        "make room: df " + directory.path);
+        "cannot record changes of corpora: the disk of " + directory.path + " is full",
+        "free space: df " + directory.path);
   } else if (IsLow(directory.disk)) {
     Add(FindingCode::kDiskLow, kWarning, subject,
         absl::StrFormat("has %s left on the disk of %s", Mebibytes(directory.disk.free_bytes),
                         directory.path),
-        "make room before it refuses changes");
+        "free space before it refuses changes");
   }
   JudgeUnproven(directory);
   if (!directory.old_copy.empty()) {
     Add(FindingCode::kDirectoryOldCopy, kWarning, subject,
-        "has an old copy of its folder, or lost the end of it: " + directory.old_copy,
-        "start every holder, so that it learns what was changed since; then look at ckvctl corpus "
+        "started from an old copy of its folder, or its log lost its end: " + directory.old_copy,
+        "start every holder, so that it learns the changes since then; then check ckvctl corpus "
         "list");
   }
   if (directory.missing_holder_count > 0) {
     Add(FindingCode::kHolderReturning, kWarning, subject,
-        absl::StrFormat("waits for %s since its start: %s",
+        absl::StrFormat("has waited for %s since its start: %s",
                         Counted(directory.missing_holder_count, "holder"),
                         absl::StrJoin(directory.missing_holders, ", ")),
-        "start them, if they do not come by themselves within seconds");
+        "start them if they do not register by themselves within seconds");
   }
 }
 
@@ -181,7 +181,7 @@ void Judge::JudgeUnproven(const DirectoryFacts& directory) {
                       Seconds(std::max<Duration>(directory.learns_for, std::chrono::seconds(1))));
   for (const UnprovenFacts& corpus : directory.unproven) {
     std::string what = absl::StrFormat(
-        "is not served: it is not proven to be whole, and %d of its %s %s not reported",
+        "is not served: it is not proven to be complete, and %d of its %s %s unreported",
         corpus.missing_count, Counted(corpus.chunk_count, "chunk"),
         corpus.missing_count == 1 ? "is" : "are");
     if (corpus.conflict) what += "; holders contradict each other";
@@ -193,13 +193,13 @@ void Judge::JudgeUnproven(const DirectoryFacts& directory) {
   }
   if (directory.unproven_count > directory.unproven.size()) {
     Add(FindingCode::kCorpusUnproven, kBroken, NameOf(directory),
-        absl::StrFormat("does not serve %d corpora in all: they are not proven to be whole",
+        absl::StrFormat("does not serve %d corpora in all: they are not proven to be complete",
                         directory.unproven_count),
         learns ? wait : "start every holder");
   }
   if (learns && directory.unproven_count == 0) {
     Add(FindingCode::kDirectoryLearning, kWarning, NameOf(directory),
-        "has started anew and learns from its holders what there is", wait);
+        "has restarted and is learning its corpora from the holders", wait);
   }
 }
 
@@ -208,18 +208,18 @@ void Judge::JudgeRequester(const RequesterFacts& requester) {
   if (!requester.silence_why.empty()) {
     Add(FindingCode::kRequesterUnreachable, kBroken, subject,
         "does not answer: " + requester.silence_why,
-        "start it again, or name another with --requester or CKV_REQUESTER");
+        "restart it, or name another with --requester or CKV_REQUESTER");
     return;
   }
   if (!requester.is_of_fleet) {
     Add(FindingCode::kRequesterOtherFleet, kBroken, subject,
-        absl::StrFormat("is of another fleet: it follows the directory at %s",
+        absl::StrFormat("belongs to another fleet: it follows the directory at %s",
                         requester.directory_address),
         "name a requester of this fleet with --requester or CKV_REQUESTER");
   } else if (!requester.hears_directory) {
     Add(FindingCode::kRequesterWithoutDirectory, kWarning, subject,
-        "does not hear the directory: changes of corpora reach it late",
-        "look at the network between it and " + requester.directory_address);
+        "gets no updates from the directory: changes of corpora reach it late",
+        "check the network between it and " + requester.directory_address);
   }
 }
 
@@ -229,25 +229,25 @@ void Judge::JudgeAnswer(const MemberFacts& member) {
     if (member.placed_count == 0 && (!member.ran_out || member.ended_ago > kLostToldFor)) return;
     std::string what =
         absl::StrFormat("at %s is gone: its lease %s %s ago", member.address,
-                        member.ran_out ? "ran out" : "was given back", Seconds(member.ended_ago));
+                        member.ran_out ? "expired" : "was released", Seconds(member.ended_ago));
     if (member.placed_count > 0)
       absl::StrAppend(&what, ", and ", Counted(member.placed_count, "chunk"), " are placed on it");
     Add(FindingCode::kMemberLost, kWarning, subject, what,
-        member.placed_count > 0 ? "start it again, or place its corpora on others: ckvctl corpus "
+        member.placed_count > 0 ? "restart it, or move its corpora to other holders: ckvctl corpus "
                                   "partition"
-                                : "start it again, unless it was stopped on purpose");
+                                : "restart it, unless it was stopped on purpose");
     return;
   }
   if (member.silence != Silence::kNone) {
     Add(FindingCode::kMemberUnreachable, kBroken, subject,
-        absl::StrFormat("at %s has a lease and does not answer %s%s%s", member.address,
-                        member.silence == Silence::kToProbe ? "the directory" : "here",
+        absl::StrFormat("at %s has a lease but does not answer %s%s%s", member.address,
+                        member.silence == Silence::kToProbe ? "the directory" : "ckvctl",
                         member.silence_why.empty() ? "" : ": ", member.silence_why),
-        "look at its log and its port: nc -vz HOST PORT; restart it if it hangs");
+        "check its log and its port: nc -vz HOST PORT; restart it if it hangs");
   } else if (member.refuses) {
     Add(FindingCode::kHolderRefuses, kBroken, subject,
         "refuses every request: it has no live lease",
-        "look whether it reaches the directory, and at its log");
+        "check that it reaches the directory, and read its log");
   }
 }
 
@@ -257,31 +257,31 @@ void Judge::JudgeStore(const MemberFacts& holder, const MemberHealth& health) {
     Add(FindingCode::kHolderStoreFailing, kBroken, subject,
         health.fault_text.empty() ? "cannot take chunks: its disk is read-only"
                                   : "cannot take chunks: " + health.fault_text,
-        "look at its disk and at the kernel's log: dmesg. If its folder is gone, put it back, or "
+        "check its disk and the kernel's log: dmesg. If its folder is gone, put it back, or "
         "restart the holder and load its corpora again");
   } else if (health.fault == StoreFault::kFull || IsFull(health.disk, kStoreFullBytes)) {
     Add(FindingCode::kHolderStoreFull, kBroken, subject,
         health.fault_text.empty() ? "cannot take chunks: its disk is full"
-                                  : "has no room for the last put: " + health.fault_text,
-        health.is_durable ? "make room on the disk of its store.path; ckvctl gc drops what no "
-                            "corpus places"
+                                  : "had no room for the last put: " + health.fault_text,
+        health.is_durable ? "free space on the disk of its store.path; ckvctl gc deletes "
+                            "chunks that no corpus uses"
                           : "raise store.capacity, set store.path, or add a holder; ckvctl gc "
-                            "drops what no corpus places");
+                            "deletes chunks that no corpus uses");
   } else if (IsLow(health.disk)) {
     Add(FindingCode::kDiskLow, kWarning, subject,
         absl::StrFormat("has %s left on its disk", Mebibytes(health.disk.free_bytes)),
-        "make room, or add a holder and ckvctl corpus partition");
+        "free space, or add a holder and run ckvctl corpus partition");
   }
   if (UsesMoreThan(kMemoryFullShare, health)) {
     Add(FindingCode::kMemoryFull, kWarning, subject,
-        absl::StrFormat("has %s of %s of its memory in use and no disk",
+        absl::StrFormat("uses %s of its %s of memory, and has no disk",
                         Mebibytes(health.used_bytes), Mebibytes(health.capacity_bytes)),
         "raise store.capacity, set store.path, or add a holder");
   }
   if (health.unreadable_count > 0) {
     Add(FindingCode::kHolderUnreadableChunks, kBroken, subject,
         absl::StrFormat("cannot read %s from its disk", Counted(health.unreadable_count, "chunk")),
-        "look at its disk and at the kernel's log: dmesg; its log names the chunks");
+        "check its disk and the kernel's log: dmesg; the holder's log names the chunks");
   }
 }
 
@@ -309,13 +309,13 @@ void Judge::JudgeChunksOf(const MemberFacts& holder) {
   std::string others;
   if (holder.sole_is_known) {
     others = holder.sole_count == 0
-                 ? "; others have them"
+                 ? "; other holders have them"
                  : absl::StrFormat("; no other holder has %d of them", holder.sole_count);
   }
   Add(FindingCode::kHolderLacksChunks, holder.sole_count > 0 ? kBroken : kWarning, NameOf(holder),
       absl::StrFormat("lacks %d of the %s that corpora place on it%s", holder.lacking_count,
                       Counted(holder.placed_count, "chunk"), others),
-      "put them again: ckvctl corpus load NAME ... --replace; ckvctl corpus verify names them");
+      "load them again: ckvctl corpus load NAME ... --replace; ckvctl corpus verify names them");
 }
 
 void Judge::JudgeCorpus(const CorpusFacts& corpus) {
@@ -328,7 +328,7 @@ void Judge::JudgeCorpus(const CorpusFacts& corpus) {
   const std::string load =
       absl::StrFormat("ckvctl corpus load %s ... --replace%s",
                       corpus.name.empty() ? "NAME" : corpus.name, OptionOf(corpus.tenant));
-  // Just after its start a directory waits for the holders on which its corpora are.
+  // Just after its start, a directory waits for the holders that its corpora name.
   const auto returns = [this](const std::string& name) {
     if (!facts_.directory) return false;
     const auto& missing = facts_.directory->missing_holders;
@@ -337,28 +337,29 @@ void Judge::JudgeCorpus(const CorpusFacts& corpus) {
   const bool all_return = corpus.lackers.empty() && !corpus.away.empty() &&
                           std::all_of(corpus.away.begin(), corpus.away.end(), returns);
   const std::string wait =
-      all_return ? "wait some seconds: holders come back after the directory's start. Then " : "";
+      all_return ? "wait some seconds for holders to register after the directory's start. Then "
+                 : "";
   if (corpus.missing_count > 0) {
     Add(FindingCode::kCorpusChunksMissing, kBroken, subject,
-        absl::StrFormat("cannot be answered: no live holder has %d of its %s%s",
-                        corpus.missing_count, Counted(corpus.chunk_count, "chunk"), cause),
-        corpus.away.empty() ? "put them again: " + load
-                            : absl::StrFormat("%sstart %s, or put the chunks again: %s", wait,
+        absl::StrFormat("is incomplete: no live holder has %d of its %s%s", corpus.missing_count,
+                        Counted(corpus.chunk_count, "chunk"), cause),
+        corpus.away.empty() ? "load them again: " + load
+                            : absl::StrFormat("%sstart %s, or load the chunks again: %s", wait,
                                               absl::StrJoin(corpus.away, ", "), load));
   } else if (corpus.missing_copy_count > 0) {
     Add(FindingCode::kCorpusCopiesMissing, kWarning, subject,
-        absl::StrFormat("lacks %s; another holder has each chunk%s",
+        absl::StrFormat("lacks %s, but each chunk is on a live holder%s",
                         corpus.missing_copy_count == 1
                             ? std::string("1 copy")
                             : absl::StrFormat("%d copies", corpus.missing_copy_count),
                         cause),
-        corpus.away.empty() ? "make the copies again: " + load
-                            : absl::StrFormat("start %s, or make the copies again: %s",
+        corpus.away.empty() ? "restore the copies: " + load
+                            : absl::StrFormat("start %s, or restore the copies: %s",
                                               absl::StrJoin(corpus.away, ", "), load));
   }
 }
 
-// Judges what only the list of all members tells.
+// Judges what only the list of all members shows.
 void Judge::JudgeWhole() {
   size_t holder_count = 0, full_count = 0;
   for (const MemberFacts& member : facts_.members) {
@@ -372,19 +373,19 @@ void Judge::JudgeWhole() {
         "start one: ckvd --role=holder --directory=" + facts_.directory->address);
   } else if (full_count == holder_count) {
     Add(FindingCode::kNoRoom, kBroken, subject, "knows no holder with room: nothing can be loaded",
-        "make room on a holder, or start another; ckvctl gc drops what no corpus places");
+        "free space on a holder, or start another; ckvctl gc deletes chunks that no corpus uses");
   }
   if (facts_.skipped_corpus_count > 0) {
     Add(FindingCode::kCorporaSkipped, kWarning, subject,
-        absl::StrFormat("did not look at the chunks of %s",
+        absl::StrFormat("did not check the chunks of %s",
                         facts_.skipped_corpus_count == 1
                             ? std::string("1 corpus")
                             : absl::StrFormat("%d corpora", facts_.skipped_corpus_count)),
-        "ckvctl corpus verify NAME looks at one");
+        "ckvctl corpus verify NAME checks one");
   }
 }
 
-// A holder that all see to be gone is told of already.
+// A holder without a lease has a finding of its own already (kMemberLost).
 void Judge::JudgeReach() {
   std::map<std::string, std::set<std::string>> requesters_of;
   for (const MemberFacts& member : facts_.members) {
@@ -396,7 +397,7 @@ void Judge::JudgeReach() {
     const auto found = requesters_of.find(holder.name);
     if (!IsLiveHolder(holder) || found == requesters_of.end()) continue;
     Add(FindingCode::kHolderUnreachedByRequester, kBroken, NameOf(holder),
-        absl::StrFormat("at %s is not reached by %s %s", holder.address,
+        absl::StrFormat("at %s cannot be reached by %s %s", holder.address,
                         found->second.size() == 1 ? "requester" : "requesters",
                         absl::StrJoin(found->second, ", ")),
         "open its ports between their hosts: listen and data_listen");
@@ -418,7 +419,7 @@ void Judge::JudgeBuilds() {
   Add(FindingCode::kBuildsMixed, kWarning, "fleet",
       absl::StrFormat("runs %d builds: %s. Answers may differ in their last bits", builds.size(),
                       absl::StrJoin(parts, "; ")),
-      "take all to one build, holders one at a time");
+      "upgrade all members to one build, holders one at a time");
 }
 
 void Judge::JudgeWire() {

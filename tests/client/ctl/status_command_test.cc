@@ -98,7 +98,7 @@ TEST_F(StatusCommandTest, ASilentMemberIsAnError) {
     const uint64_t lease = RegisterSilent("mute", role);
     const Ran ran = Status();
     EXPECT_EQ(ran.code, 4);
-    EXPECT_THAT(ran.err, AllOf(HasSubstr("mute at 127.0.0.1:1 has a lease and does not answer"),
+    EXPECT_THAT(ran.err, AllOf(HasSubstr("mute at 127.0.0.1:1 has a lease but does not answer"),
                                Not(HasSubstr("h0 "))));
     v1::DeregisterRequest request;
     request.set_lease_id(lease);
@@ -122,10 +122,9 @@ TEST_F(StatusCommandTest, ChunksThatNoLiveHolderHasAreCounted) {
   holders_[1].reset();
   const Ran ran = Status();
   EXPECT_EQ(ran.code, 4);
-  EXPECT_THAT(
-      ran.err,
-      AllOf(HasSubstr("corpus docs cannot be answered: no live holder has 1 of its 3 chunks"),
-            Not(HasSubstr("safe"))));
+  EXPECT_THAT(ran.err,
+              AllOf(HasSubstr("corpus docs is incomplete: no live holder has 1 of its 3 chunks"),
+                    Not(HasSubstr("safe"))));
   EXPECT_THAT(ran.text, AllOf(HasSubstr("holder h1 at"), HasSubstr("is gone")));
   EXPECT_THAT(Run({"corpus", "show", "docs"}, /*json=*/false).text,
               AllOf(HasSubstr("h1 (gone)\n"), HasSubstr("  h0\n"), HasSubstr("age:")));
@@ -180,8 +179,8 @@ TEST_F(StatusCommandTest, ASilentHolderIsNamedOnce) {
   RegisterSilent("mute", v1::MEMBER_ROLE_HOLDER);
   EXPECT_THAT(Run({"health"}, /*json=*/false).text,
               AllOf(testing::StartsWith(
-                        "broken: holder mute at 127.0.0.1:1 has a lease and does not answer "
-                        "here: "),
+                        "broken: holder mute at 127.0.0.1:1 has a lease but does not answer "
+                        "ckvctl: "),
                     HasSubstr("Stats: cannot connect: connection refused"),
                     HasSubstr("(member-unreachable)")));
 }

@@ -364,7 +364,7 @@ TEST(Findings, AHolderOnItsWayBackIsWaitedForFirst) {
   EXPECT_EQ(JudgeFleet(facts)[0].remedy.substr(0, 9), "start h3,");
   facts.directory->missing_holder_count = 1;
   facts.directory->missing_holders = {"h3"};
-  EXPECT_EQ(JudgeFleet(facts)[0].remedy.substr(0, 18), "wait some seconds:");
+  EXPECT_EQ(JudgeFleet(facts)[0].remedy.substr(0, 18), "wait some seconds ");
 }
 
 TEST(Findings, EqualFactsGiveEqualFindingsInAnyOrder) {

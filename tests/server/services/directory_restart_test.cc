@@ -231,8 +231,8 @@ TEST_F(DirectoryRestartTest, ACorpusThatIsNotWholeIsToldOf) {
   EXPECT_THAT(ran.err, HasSubstr("holders report 2 of its 4 chunks"));
   ran = Run({"status"}, /*json=*/false);
   EXPECT_EQ(ran.code, 4);
-  EXPECT_THAT(ran.text, HasSubstr("corpus b is not served: it is not proven to be whole, and 2 of "
-                                  "its 4 chunks are not reported"));
+  EXPECT_THAT(ran.text, HasSubstr("corpus b is not served: it is not proven to be complete, and 2 "
+                                  "of its 4 chunks are unreported"));
   // Nothing of it is garbage.
   AwaitReported();
   AwaitIdle(0);
