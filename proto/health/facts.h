@@ -79,11 +79,11 @@ struct MemberFacts {
   std::string silence_why;  // the error
   bool refuses = false;     // it answers but refuses every request, because its lease is not live
 
-  // What it reports.
+  // Its own report.
   std::optional<MemberHealth> health;  // unset before its first report
   Duration clock_ahead{0};             // its wall clock minus that of the directory
 
-  // What the directory knows about a holder.
+  // For a holder: the directory's view of its chunks.
   uint64_t placed_count = 0;   // chunks that corpora place on it
   uint64_t lacking_count = 0;  // placed chunks that it has reported as missing
   uint64_t sole_count = 0;     // missing chunks that no other live holder has
