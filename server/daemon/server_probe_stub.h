@@ -36,8 +36,8 @@ class ServerProbe {
  private:
   const std::string address_;
   const Connection connection_;
-  std::unique_ptr<grpc::GenericStub>
-      stub_;  // the last call used it; only the asking thread touches it
+  // The last call used it. Only the asking thread touches it.
+  std::unique_ptr<grpc::GenericStub> stub_;
   std::atomic<uint64_t> answer_count_{0};
   absl::Mutex mu_;
   // The call in progress, or null.
