@@ -223,29 +223,29 @@ typedef struct ckv_corpus_facts {
 
 ckv_status ckv_corpus_describe(const ckv_corpus* corpus, ckv_corpus_facts* facts);
 
-// Tells of the chunks [chunk_begin, chunk_end) of a corpus. Each array has one element a chunk, and
+// Describes the chunks [chunk_begin, chunk_end) of a corpus. Each array has one element a chunk, and
 // may be NULL.
-//   ids           uint8_t [n][32]: SHA-256 over the model, and the tokens and extra keys up to the
-//                 chunk's last
+//   ids           uint8_t [n][32]: SHA-256 over the model, and all tokens and extra keys up to
+//                 the end of the chunk
 //   token_counts  uint32_t [n]
 //   positions     uint64_t [n]: the canonical position of the chunk's first token
 //   INVALID_ARGUMENT     also: the range is not within the corpus.
 ckv_status ckv_corpus_chunks(const ckv_corpus* corpus, uint32_t chunk_begin, uint32_t chunk_end,
                              uint8_t* ids, uint32_t* token_counts, uint64_t* positions);
 
-// A picture, a sound or an adapter, which shapes the rows of tokens and not their ids. Placeholder
-// ids are the same whatever a picture shows. The digest is part of the chunk's id and of look-ups,
-// so no prompt finds another picture's rows. ckv_put_chunk and ckv_find_call have arrays of them,
-// of at most 1024, in any order.
+// A picture, a sound or an adapter: it affects the rows of tokens, but not their token ids. All
+// pictures have the same placeholder ids. The digest is part of the chunk's id and of look-ups, so
+// no prompt finds another picture's rows. ckv_put_chunk and ckv_find_call take arrays of at most
+// 1024 keys, in any order.
 typedef struct ckv_extra_key {
   size_t struct_size;
-  // The first token that it shapes, counted from the first one of the chunk or the prompt. It may
-  // be negative: then it began before.
+  // The first token that it affects, counted from the first one of the chunk or the prompt. It is
+  // negative if the picture began in an earlier chunk.
   int64_t begin;
-  const void* digest;     // [digest_bytes], chosen by who makes the rows; copied
+  const void* digest;     // [digest_bytes], chosen by the engine that computes the rows; copied
   uint32_t digest_bytes;  // 1 to 64
-  // How many tokens it shapes, those beyond the ends counted. 0 means every token of the whole
-  // sequence, as an adapter does; `begin` is 0 then.
+  // How many tokens it affects, including those outside the chunk or the prompt. 0 means every
+  // token of the sequence, as for an adapter; `begin` must then be 0.
   uint32_t token_count;
 } ckv_extra_key;
 

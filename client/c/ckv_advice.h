@@ -54,7 +54,7 @@ ckv_status ckv_quote(ckv_requester* requester, const ckv_advice_call* call, char
 //                 "bandwidth_bytes_per_s": x or null}],
 //    "inputs": [{"name": ..., "unit": ..., "value": x, "sensitivity": d ln T / d ln x,
 //                "flip": null or {"value": x, "choice": ..., "sentence": ...}}],
-//    "doubts": [sentences that speak against the prediction]}
+//    "doubts": [sentences that say why the prediction may be wrong]}
 //   UNAVAILABLE          no replica of a chunk answers, or its bandwidth cannot be told.
 //   INVALID_ARGUMENT     as ckv_quote.
 //   RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, NOT_FOUND, FAILED_PRECONDITION  as ckv_attend.

@@ -154,8 +154,8 @@ typedef struct ckv_attend_report {
   uint32_t targets_differ;      // 1: partials were made by different kernel targets
   uint32_t same_bits_anywhere;  // 1: any placement, replica or batch of this target gives the bits
   uint32_t kernel_target;       // the number of the one target (proto/kernel_target.h), or 0
-  // Since 1.2: attempts that failed, and the part of elapsed_ns before the last one. It went by in
-  // those attempts and in waits for holders.
+  // Since 1.2: the number of failed attempts, and the part of elapsed_ns before the last attempt,
+  // spent in failed attempts and in waits for holders.
   uint64_t lost_ns;
   uint32_t failed_attempt_count;
   uint32_t reserved;
@@ -164,14 +164,14 @@ typedef struct ckv_attend_report {
 // Attends, and returns with the answer. `report` may be NULL. There is no causal mask: every query
 // row sees every row of the chunks that it does not select otherwise. Within the timeout, a call
 // opens a failed session again, asks replicas, and waits as overloaded holders ask. If no holder of
-// a chunk is left, it waits for one to come back, until shortly before its time is up. Without a
-// timeout, it waits for 10 s.
+// a chunk answers, it waits for one, until shortly before the timeout. Without a timeout, it waits
+// for at most 10 s.
 //   INVALID_ARGUMENT     also: segments that do not cover the rows, a layer, count, width or index
 //                        beyond its limit, contexts of different geometries. Or memory of a kind
 //                        that the requester's backend does not reach.
 //   NOT_FOUND            a holder no longer has a chunk: resolve the corpus again.
-//   UNAVAILABLE          a holder and its replicas could not be reached in time. The text names
-//                        the cause of each.
+//   UNAVAILABLE          a holder and its replicas could not be reached in time. The message names
+//                        the cause for each.
 //   RESOURCE_EXHAUSTED   a holder is overloaded. ckv_last_retry_after_ns has its hint.
 //   DEADLINE_EXCEEDED    a holder did not answer in time, or too many calls were in progress here.
 //   FAILED_PRECONDITION  geometry or wire version differ from a holder's.

@@ -16,8 +16,8 @@ typedef struct ckv_find_call {
   // A corpus of the model that is meant. If NULL, chunks may be of any model, but all of the same.
   const ckv_corpus* model_of;
   uint64_t timeout_ns;
-  // The prompt's pictures, sounds and adapters, counted from its first token. A chunk is found only
-  // where it was put with the same keys. A prompt without any finds no chunk of a picture.
+  // [extra_key_count], the prompt's pictures, sounds and adapters, counted from its first token. A
+  // chunk is found only if it was put with exactly the keys that the prompt has at its tokens.
   const ckv_extra_key* extra_keys;
 } ckv_find_call;
 
@@ -25,30 +25,29 @@ typedef struct ckv_find_call {
 typedef struct ckv_find_report {
   size_t struct_size;
   uint64_t covered_token_count;  // tokens of the prompt that are in chunks
-  // 1: there are more chunks that begin so than the directory tells, or more places for them than
-  // were looked at. Another cover may have more tokens.
+  // 1: the search hit a limit, of candidate chunks or of their positions. A better cover may exist.
   uint32_t truncated;
   uint32_t reserved;
 } ckv_find_report;
 
 // Finds the chunks that a prompt has, in all corpora that the tenant may read. Makes a corpus of
 // them, in the order of the prompt. It has no name and no version; else it is like any other. A
-// chunk that the prompt has at several places is there once, at the first: attend the other places
-// as tokens of no chunk.
+// chunk that occurs several times in the prompt is there once, at its first occurrence. Treat the
+// other occurrences as tokens without a chunk.
 // Chunks without a parent are found anywhere, those of a chain behind their parent. The cover with
 // most tokens is taken. Chunks of fewer than 16 tokens are not found. `report` may be NULL.
 //
 // To attend what was found from the prompt's other tokens, pass ckv_found_spans' offsets to
 // ckv_part.
 //   NOT_FOUND            no chunk was found. Or nobody holds one of them any more: find again.
-//   INVALID_ARGUMENT     also: too many tokens, one that is negative, an extra key that does not
-//                        fit, or chunks of several models are found.
+//   INVALID_ARGUMENT     also: too many tokens, a negative token id, an extra key that does not
+//                        fit, or matching chunks of several models.
 //   UNAVAILABLE, DEADLINE_EXCEEDED  as ckv_resolve.
 //   UNIMPLEMENTED        the directory is of an earlier build.
 ckv_status ckv_find(ckv_requester* requester, const ckv_find_call* call, ckv_corpus** corpus,
                     ckv_find_report* report);
 
-// Tells where the chunks [chunk_begin, chunk_end) of a found corpus stand in the prompt. Each array
+// Returns where the chunks [chunk_begin, chunk_end) of a found corpus are in the prompt. Each array
 // has one element a chunk, and may be NULL. Tokens that are in no chunk are the gaps between them.
 //   token_begins  uint32_t [n]: the prompt's token with which the chunk begins
 //   offsets       int64_t [n]: that less the chunk's canonical position, as in ckv_part, if the

@@ -49,8 +49,8 @@ typedef struct ckv_put_chunk {
   // The position of the first token, if the chunk has no parent. That of any other follows from its
   // parent, and is checked if it is not 0.
   uint64_t position;
-  // [extra_key_count], counted from this chunk's first token. A picture that began in the chunk
-  // before is a key of this one too, with a negative begin.
+  // [extra_key_count], counted from this chunk's first token. A picture that began in the previous
+  // chunk is a key of this one too, with a negative begin.
   const ckv_extra_key* extra_keys;
   uint32_t extra_key_count;
   uint32_t reserved;
@@ -63,8 +63,8 @@ typedef struct ckv_put_report {
   uint64_t bytes_sent;   // rows that went to holders, copies counted
   uint32_t chunk_begin;  // ordinal in the corpus of the first chunk that is new
   uint32_t added_count;  // chunks that the corpus did not have
-  // Since 1.2: 1 if a kill of the directory leaves the chunks in the corpus. 0 if only the memory
-  // of a directory without directory.path has them for sure. If that is killed, put them again.
+  // Since 1.2: 1 if the chunks stay in the corpus even if the directory crashes. 0 if the directory
+  // has no directory.path and a holder has not confirmed them: after a crash, put them again.
   uint32_t kept;
   uint32_t reserved;
 } ckv_put_report;
@@ -86,8 +86,8 @@ uint32_t ckv_put_row_bytes(const ckv_put* put);
 // rows at once: token_count x layers x row_bytes. After an error another chunk may
 // be begun; the one before it may be ended by then.
 //   FAILED_PRECONDITION  rows of the chunk before it are missing.
-//   INVALID_ARGUMENT     also: the position is not the one that follows, or a token id is negative.
-//                        Or an extra key shapes no token of the chunk, is there twice or too long.
+//   INVALID_ARGUMENT     also: the position does not follow, or a token id is negative. Or an extra
+//                        key affects no token of the chunk, occurs twice, or is too long.
 //   RESOURCE_EXHAUSTED   the rows do not fit bytes_max.
 ckv_status ckv_put_add_chunk(ckv_put* put, const ckv_put_chunk* chunk);
 
@@ -102,8 +102,9 @@ ckv_status ckv_put_add_rows(ckv_put* put, uint32_t layer, uint64_t offset_bytes,
 // Puts all chunks on holders and appends them to the corpus, by one change: everybody sees all of
 // them or none. Chunks that the corpus has are left out, so a put whose answer was lost may be made
 // again. Rows under an id that is there are not compared. Other chunks are neither read nor sent.
-// After an error it may be called again; after success the put is done. `report` may be NULL. For a
-// directory in memory it waits until the holders keep the change, for at most 5 s of the timeout.
+// After an error it may be called again; after success the put is done. `report` may be NULL. If
+// the directory has no directory.path, it waits for at most 5 s of the timeout until the holders
+// have recorded the change.
 //   FAILED_PRECONDITION  rows are missing. Or the corpus has got another chunk behind `parent`. Or
 //                        there are no holders, or the put is done.
 //   INVALID_ARGUMENT     also: there are no chunks, or more copies than holders.
