@@ -172,8 +172,8 @@ struct AttendReport {
   // Rows that came near for the call's contexts since their last report, pulled, mapped or made
   // anew: bytes.
   uint64_t pulled_bytes = 0;
-  // From the first attempt to the answer. `lost` of it went before the last attempt began: failed
-  // ones, and waits for holders.
+  // From the first attempt to the answer. `lost` is the part before the last attempt, spent in
+  // failed attempts and in waits for holders.
   Duration elapsed{0};
   Duration lost{0};
   uint32_t failed_attempt_count = 0;

@@ -41,7 +41,7 @@ struct MeasuredInput {
 // T_probe and BW come from a probe of the call context's lane. Compute constants are measured once
 // per holder, by routing 1 and 64 query rows over its first chunk, and 1 over one row of it. Each
 // attend takes another layer, whose rows lie where calls find them. Under selection, 16 query rows
-// are also routed over rows picked out of that chunk. Constants that are doubted are measured anew
+// are also routed over rows picked out of that chunk. Doubted constants are measured again
 // (DoubtCount, client/decide/live_window.h).
 //
 // A holder whose constants are known is still sent one echo, so that a dead one is not recommended.
@@ -54,15 +54,15 @@ struct MeasuredInput {
 absl::StatusOr<MeasuredInput> MeasureDecisionInput(ExplainCall call, const RequesterConstants& here,
                                                    const ExplainTools& tools);
 
-// Completes the answer: rows that `is_near` says are near are neither pulled nor made anew.
+// Completes the answer. Rows for which `is_near` returns true are neither pulled nor recomputed.
 Explanation ExplanationOf(const ExplainCall& call, MeasuredInput measured, PeerTable& peers,
                           absl::FunctionRef<bool(const ChunkPlacement&)> is_near);
 
 // Measures a holder's doubted constants within one call context.
 using MeasureAnew = absl::FunctionRef<absl::Status(const ExplainTools& tools, Instant deadline)>;
-// Measures the doubted constants of one holder, over the chunks that it was measured over. `run`
-// runs a measurement for a chunk of `corpus` with the tools of a call context.
-//   NotFound            a corpus of theirs is not used any more.
+// Measures the doubted constants of one holder again, with the same chunks as before. `run` calls
+// `measure` with a call context of `corpus`.
+//   NotFound            the corpus of these chunks is no longer in use.
 //   else                errors of `run`.
 absl::Status MeasureDoubted(
     HolderPeer& peer,

@@ -48,9 +48,9 @@ class LiveCosts {
         lane_shape_(lane_shape) {}
 
   // Returns the constants of this requester for rows of these widths. Unless a profile has them, it
-  // measures for some 10 ms, the first time and then once in kHereAgeMax. A disturbance only adds
-  // to a measurement, so the least of each constant counts: one that was taken under load heals.
-  // Calls of near rows tell whether this host has become slower (LiveHere).
+  // measures for about 10 ms, the first time and then once in kHereAgeMax. Load only makes a
+  // measurement slower, so the minimum of each constant is kept. Calls of near rows show whether
+  // this host has become slower (LiveHere).
   //   Errors of CalibrateHere.
   absl::StatusOr<RequesterConstants> Here(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
   // The same, but null if they would have to be measured.
@@ -105,7 +105,7 @@ class LiveCosts {
   };
 
   absl::Status MeasureHere(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
-  // Whether the constants of these widths were measured, and longer than kHereAgeMax ago.
+  // Whether the constants of these widths were last measured more than kHereAgeMax ago.
   bool IsOldHere(const RowWidths& widths) const ABSL_LOCKS_EXCLUDED(mu_);
 
   PeerTable& peers_;

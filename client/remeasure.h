@@ -1,4 +1,4 @@
-// Measures the constants of holders anew once they are doubted.
+// Measures the constants of holders again once they are doubted.
 
 #pragma once
 
@@ -14,29 +14,29 @@
 
 namespace ckv {
 
-// A thread of its own, off the path of calls. It sleeps until constants are doubted (DoubtCount,
+// A background thread, off the path of calls. It sleeps until constants are doubted (DoubtCount,
 // client/decide/live_window.h), so an idle requester costs nothing. It measures one holder at a
-// time. Each holder has a pause of its own: a machine that stays loaded makes its constants doubted
-// again and again.
+// time. Each holder has a pause between measurements: the constants of a machine that stays loaded
+// are doubted again and again.
 class Remeasurer {
  public:
-  // The limit of one measurement. It takes some ms of a holder that answers.
+  // The limit of one measurement. A holder that answers takes a few ms.
   static constexpr Duration kTimeout = std::chrono::seconds(1);
-  // No holder is measured twice within its pause. The pause begins with kPauseMin, and doubles with
-  // each measurement, up to kPauseMax. It is kPauseMin again once the constants were not doubted
-  // for kPauseMax.
+  // A holder is measured at most once in its pause. The pause starts at kPauseMin and doubles with
+  // each measurement, up to kPauseMax. It is reset once the constants were not doubted for
+  // kPauseMax.
   static constexpr Duration kPauseMin = std::chrono::milliseconds(100);
   static constexpr Duration kPauseMax = std::chrono::seconds(60);
 
-  // Measures what HolderPeer::Doubted lists. Its deadline is kTimeout from now.
+  // Measures what HolderPeer::Doubted lists. `deadline` is kTimeout from now.
   using Measure = std::function<absl::Status(HolderPeer& peer, Instant deadline)>;
   // All must outlive it.
   Remeasurer(Clock* clock, PeerTable* peers, Measure measure);
   // Waits for a measurement that is under way.
   ~Remeasurer();
 
-  // Starts the thread, if it does not run. Call it once something has been measured. If the system
-  // has no thread, the next call tries again.
+  // Starts the thread, if it is not running. Call it after a measurement. If the thread cannot
+  // be created, the next call tries again.
   void Start() ABSL_LOCKS_EXCLUDED(mu_);
   // Measures the doubted holders whose pause is over. Returns when the next is due; kInstantMax if
   // none is doubted. The thread calls it; so do tests.
@@ -54,7 +54,7 @@ class Remeasurer {
   Clock& clock_;
   PeerTable& peers_;
   const Measure measure_;
-  absl::flat_hash_map<const HolderPeer*, Pause> pauses_;  // one thread's
+  absl::flat_hash_map<const HolderPeer*, Pause> pauses_;  // used by one thread only
   mutable absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_ ABSL_GUARDED_BY(mu_);

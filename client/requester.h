@@ -103,11 +103,11 @@ struct Profile;       // client/decide/profile_file.h
 //
 // Deadlines and retries: no call begins anything after its deadline. Within it, a call cures what
 // it can itself: it opens a failed session again, asks another replica, and waits as overloaded
-// holders ask. If no holder of a chunk is left, it waits until one comes back or the deadline is
-// near; without a deadline, kReturnWaitMax (10 s). So give calls a deadline. Explain and Quote do
-// not wait: they say how holders are now. The limits are in client/call/attempts.h. An error means
-// that these attempts failed, and names the causes.
-// NextActFor (proto/base/status.h) maps every error to what the caller should do next.
+// holders ask. If no holder of a chunk answers, it waits until one does or the deadline is near;
+// without a deadline, for kReturnWaitMax (10 s). So give calls a deadline. Explain and Quote do not
+// wait: they describe the current state of holders. The limits are in client/call/attempts.h. An
+// error means that these attempts failed, and names the causes. NextActFor (proto/base/status.h)
+// maps every error to what the caller should do next.
 //
 // These errors mean the same in every call that asks holders:
 //   InvalidArgument     the call is not valid: a range, count, width or index. Nothing was sent.
@@ -271,8 +271,8 @@ class Requester {
   // positions. call.layer_begin and layer_end are the cache's. Rows that came are spliced while the
   // rest is under way.
   //
-  // If a lane breaks, the call opens a new one and goes on at the first layer that is not whole.
-  // Only that layer's rows come twice.
+  // If a lane breaks, the call opens a new one and resumes at the first incomplete layer. Only that
+  // layer's rows are sent twice.
   //
   // After an error the cache is as it was. The message names the blocks, and the first chunk and
   // layer that was not whole. The call has the sequence to itself; other sequences of the cache may

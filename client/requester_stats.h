@@ -58,8 +58,8 @@ struct RequesterStats {
   uint64_t retry_refused_count = 0;
   uint64_t failover_count = 0;  // attempts made again with another replica
   uint64_t reopen_count = 0;    // attempts made again over a new session
-  uint64_t return_count = 0;    // attempts made again after a wait for a holder to come back
-  // The time of attempts that failed, with the waits between them, in attends that succeeded.
+  uint64_t return_count = 0;    // attempts made after waiting for a holder
+  // The time that successful attends lost to failed attempts and the waits between them.
   Duration lost{0};
   uint64_t fetch_count = 0;    // calls of Fetch, FetchSelection and FetchInto
   uint64_t explain_count = 0;  // calls of Explain

@@ -37,8 +37,8 @@ struct AssembledChunk {
 class ChunkAssembler {
  public:
   // Takes the memory at once, so that a put that cannot end does not begin.
-  //   InvalidArgument     there are no tokens, or more than kChunkTokenCountMax, or one is no token
-  //                       id. Or an extra key does not fit (SortExtraKeys).
+  //   InvalidArgument     there are no tokens, or more than kChunkTokenCountMax, or a token id or
+  //                       extra key is invalid (SortExtraKeys).
   //   ResourceExhausted   the rows take more than `bytes_max`.
   static absl::StatusOr<std::unique_ptr<ChunkAssembler>> Begin(const Geometry& geometry,
                                                                ChunkInputs inputs,

@@ -31,7 +31,7 @@ struct PlannedChunk {
   uint64_t position = 0;
   uint32_t token_count = 0;
   ChunkSeal seal = {};        // zero if its id is plain
-  TokenPrint print = {};      // by which prompts find it; unset if it has too few tokens
+  TokenPrint print = {};      // prompts find it by this; unset if it has too few tokens
   ExtraKeys extra_keys = {};  // as ChunkInfo::extra_keys
 };
 
@@ -50,8 +50,8 @@ class ChunkSource {
   virtual std::span<const int32_t> TokensOf(uint32_t ordinal) const = 0;
   // The rows of one chunk, and their checksums; in any order, and again.
   virtual absl::StatusOr<SourceChunk> Read(uint32_t ordinal) = 0;
-  // Looks whether what the chunks are made of is as it was when the source was opened. Asked before
-  // they are published.
+  // Checks that the source's files are unchanged since it was opened. Called before the chunks are
+  // published.
   //   InvalidArgument     a file changed; names it.
   virtual absl::Status CheckUnchanged() const { return absl::OkStatus(); }
 
@@ -68,7 +68,7 @@ class ChunkSource {
 class MemorySource final : public ChunkSource {
  public:
   explicit MemorySource(const Geometry& geometry) { geometry_ = geometry; }
-  // `print` is by which prompts find it, if they are to (store/memory/token_print.h).
+  // Prompts find the chunk by `print` (store/memory/token_print.h); never, if it is unset.
   void Add(SourceChunk chunk, const TokenPrint& print = {});
   std::span<const int32_t> TokensOf(uint32_t ordinal) const override {
     return held_.at(ordinal).info.token_ids;

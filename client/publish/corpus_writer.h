@@ -35,7 +35,7 @@ struct WriteChunk {
   // parent, and is checked if it is not 0.
   uint64_t position = 0;
   // Pictures and the like, counted from its first token, in any order. A picture that began in the
-  // chunk before is a key of this one too, with a negative begin.
+  // previous chunk is a key of this one too, with a negative begin.
   ExtraKeys extra_keys = {};
 };
 
@@ -56,8 +56,8 @@ class CorpusWriter {
 
   // Ends the chunk before, and begins the next.
   //   FailedPrecondition  rows of the chunk before are missing.
-  //   InvalidArgument     there are no tokens or too many, one is no token id, an extra key does
-  //                       not fit, or the position does not follow.
+  //   InvalidArgument     there are no tokens or too many, a token id or extra key is invalid, or
+  //                       the position does not follow.
   //   ResourceExhausted   there is no memory; and the errors of `take_room`.
   absl::Status AddChunk(WriteChunk chunk);
   // As ChunkAssembler::Add, for the last chunk.

@@ -1,5 +1,5 @@
-// Waits until holders keep what a directory in memory says of their chunks: only they know it after
-// the directory is killed.
+// Waits until holders have recorded which chunks corpora place on them. A directory without a
+// folder relearns its corpora from these records after a crash.
 
 #pragma once
 
@@ -14,23 +14,21 @@
 
 namespace ckv {
 
-// How long an acknowledgement waits for all holders together. An idle holder takes some
-// milliseconds.
+// How long a change waits for all holders together. An idle holder answers in a few milliseconds.
 inline constexpr Duration kKeepTimeout = std::chrono::seconds(5);
 
 // Returns the names of the holders on which `chunks` are placed, each once.
 std::vector<HolderId> HoldersOf(std::span<const ChunkPlacement> chunks);
 
-// Asks each of `holders` that is among `members` to keep what the directory says now, one after
-// another, until kKeepTimeout or `deadline`. The others are left out: they have no lease, and are
-// told when they come back.
-//   Unavailable         some do not keep it yet, or were not asked in time. Names those that do
-//   not,
-//                       and the first one's reason.
+// Asks each of `holders` that is among `members` to record its part now, one after another, until
+// kKeepTimeout or `deadline`. Skips holders without a lease: they get their part when they
+// register.
+//   Unavailable         some have not recorded it, or were not asked in time. Names them, and the
+//                       first one's error.
 absl::Status AwaitKept(std::span<const HolderId> holders, std::span<const Member> members,
                        Clock& clock, Instant deadline);
 
-// The warning of a change of `corpus` that was made while `kept` is an error.
+// Returns the warning for a change of `corpus` that was made although `kept` is an error.
 std::string NotKeptWarning(std::string_view corpus, const absl::Status& kept);
 
 }  // namespace ckv

@@ -57,9 +57,9 @@ struct ExtendReport {
   uint32_t chunk_begin = 0;  // ordinal of the first that is new; the corpus' size if none is
   uint32_t added_count = 0;  // chunks of `chunks` that the corpus did not have
   PutReport puts;
-  // Whether a kill of the directory leaves the chunks in the corpus. It does if the directory has a
-  // folder, or if the holders keep them by now (kept_parts.h). Otherwise says who does not. Also of
-  // chunks that the corpus had: they may be of a put whose answer was lost.
+  // OK if the chunks stay in the corpus even if the directory crashes: it has a folder, or the
+  // holders have recorded them (kept_parts.h). Otherwise names the holders that have not. Covers
+  // chunks that the corpus already had, because the answer of an earlier put may have been lost.
   absl::Status kept;
 
   // Row bytes, to all holders together.
@@ -96,12 +96,12 @@ class Publisher {
   //   NotFound            the tenant has no such corpus itself, and not `create`.
   //   FailedPrecondition  The corpus has another geometry. Or the parent of a chunk is neither in
   //                       the corpus nor among those before it, or has another child. Or the corpus
-  //                       has a text of these tokens already, cut in another way
-  //                       (text_overlap.h). Or there are no holders.
+  //                       already has this text in another cut (text_overlap.h). Or there are no
+  //                       holders.
   //   InvalidArgument     there are no chunks, or more copies than holders.
   //   Aborted             others changed the corpus again and again, or drop what is put.
   //   DataLoss            a holder has other rows under an id.
-  //   ResourceExhausted   there is not room for the chunks; says where some is (room.h).
+  //   ResourceExhausted   the chunks do not fit; names the free space of each holder (room.h).
   // Rows are read and sent once, also if the corpus is changed meanwhile.
   absl::StatusOr<ExtendReport> Extend(const ExtendTarget& target, ChunkSource& chunks,
                                       Instant deadline, const PutObserver& observer = {});

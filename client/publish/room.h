@@ -1,4 +1,4 @@
-// Places chunks by the room that holders have, before a row is read or sent.
+// Places chunks by the free space of holders, before a row is read or sent.
 
 #pragma once
 
@@ -18,24 +18,24 @@
 
 namespace ckv {
 
-// The room that one holder has. If it does not tell, there is no limit.
+// The free space of one holder. If the holder does not report it, there is no limit.
 struct HolderRoom {
   uint64_t room_bytes = UINT64_MAX;
   uint64_t capacity_bytes = 0;
-  // Chunks that it has already: they take no room. Asked for only if room is short.
+  // Chunks that it already has, which take no space. Asked for only if space is short.
   absl::flat_hash_set<ChunkId> present = {};
-  bool tells_present = true;  // false if it did not list all that it has in time
+  bool tells_present = true;  // whether it listed all its chunks in time
 };
 using Rooms = std::map<std::string, HolderRoom>;  // by name
 
-// Asks holders for their room, one after another, for kRoomTimeout together. Who does not answer is
-// told by the puts.
+// Asks holders for their free space, one after another, for kRoomTimeout together. A holder that
+// does not answer is no error here: the puts then fail.
 inline constexpr Duration kRoomTimeout = std::chrono::seconds(2);
 class RoomAsker {
  public:
   RoomAsker(std::span<const Member> holders, Clock* clock, Instant deadline)
       : holders_(holders), clock_(*clock), deadline_(deadline) {}
-  // Adds the room of those that are not there yet.
+  // Adds the free space of holders that are not in `rooms` yet.
   void Ask(std::span<const HolderId> ids, Rooms& rooms) const;
   // Adds which chunks each of `rooms` has.
   void AskPresent(Rooms& rooms) const;
@@ -49,29 +49,29 @@ class RoomAsker {
 // The bytes that a chunk takes in a holder's store.
 uint64_t StoreBytesOf(const Geometry& geometry, uint32_t token_count);
 
-// Places chunks `fresh` of the source, as PlaceNewChunks does if there is room. Otherwise deals
-// aligned runs of chunks to the holders with most room, those that have them first. Then a holder
-// may have more lists of holders than kPlacementListsPerHolder. If somebody does not tell which
-// chunks it has, they may be there, so PlaceNewChunks' placement is returned, not an error.
-//   ResourceExhausted   there is not room for all; names the room of each holder, and what to do.
+// Places chunks `fresh` of the source like PlaceNewChunks if that placement fits. Otherwise gives
+// aligned runs of chunks to the holders with most free space, preferring holders that already have
+// them. The number of lists of holders may then exceed kPlacementListsPerHolder. If nothing fits
+// but a holder did not list its chunks, returns PlaceNewChunks' placement: the chunks may be there.
+//   ResourceExhausted   there is not enough space; names the space of each holder, and what to do.
 //   InvalidArgument     as PlaceNewChunks.
 absl::StatusOr<SourcePlacement> PlaceByRoom(const ChunkSource& chunks,
                                             std::span<const uint32_t> fresh, size_t corpus_size,
                                             std::span<const Member> holders, uint32_t replicas,
                                             Clock& clock, Instant deadline);
-// The same, over rooms that are known.
+// The same, with the free space given.
 absl::StatusOr<SourcePlacement> PlaceInRooms(const ChunkSource& chunks,
                                              std::span<const uint32_t> fresh, size_t corpus_size,
                                              std::span<const HolderId> holders, uint32_t replicas,
                                              Rooms rooms);
 
-// Whether each of them has listed all chunks that it has, as far as it was asked.
+// Whether every holder that was asked for its chunks has listed them all.
 bool AllTellPresent(const Rooms& rooms);
 
-// Whether each holder has room for the chunks that `placement` sends it.
+// Whether each holder has space for the chunks that `placement` sends it.
 bool FitsIn(const ChunkSource& chunks, const SourcePlacement& placement, const Rooms& rooms);
 
-// Says that `need_bytes` do not fit, which holders have room, and what makes some.
+// Returns the error that `need_bytes` do not fit: the space of each holder, and how to free some.
 absl::Status NoRoomError(uint64_t need_bytes, uint32_t replicas, const Rooms& rooms);
 
 }  // namespace ckv

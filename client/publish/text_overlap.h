@@ -1,4 +1,4 @@
-// Finds texts that a corpus has already, cut in another way: their chunks have other ids.
+// Finds texts that a corpus already has in another cut, so that their chunks have other ids.
 
 #pragma once
 
@@ -17,28 +17,28 @@
 
 namespace ckv {
 
-// The inputs of a chunk that tell texts apart, as in ChunkInfo.
+// The inputs of a chunk that distinguish texts, as in ChunkInfo.
 struct ChunkText {
   std::vector<int32_t> token_ids;
   ExtraKeys extra_keys = {};
 };
 
-// Returns the text of a chunk of the corpus. Chunks that are asked about are few.
+// Returns the text of a chunk of the corpus. Called for few chunks.
 using AskForTokens = std::function<absl::StatusOr<ChunkText>(const ChunkPlacement&)>;
 
-// Asks the chunk's holders, as far as they are among `holders`, one after another.
-//   Unavailable         none of them is alive or has it.
+// Asks the chunk's holders that are among `holders`, one after another.
+//   Unavailable         none of them is alive and has it.
 AskForTokens AskHolders(std::vector<Member> holders, const Geometry& geometry, std::string tenant,
                         Clock* clock, Instant deadline);
 
-// Refuses chunks that double a text: queries would see its rows twice. A text of `source` begins
-// with one of chunks `fresh`. It is doubled if a chunk of the corpus covers its first position, and
-// has the same tokens and extra keys. They are compared as far as both go. Chunks that follow a
-// chunk of the corpus double none (NewChunks). A whole text of less than kHeadTokens tokens with
-// which a longer one begins is a text of its own.
+// Refuses chunks that duplicate a text, because queries would see its rows twice. A text of
+// `source` begins with one of chunks `fresh`. It is a duplicate if a chunk of the corpus covers its
+// first position and has the same tokens and extra keys. The shorter one limits the comparison.
+// Chunks that follow a chunk of the corpus duplicate nothing (NewChunks). A whole text of less than
+// kHeadTokens tokens may be the beginning of a longer one.
 //
-// The corpus' prints find candidates. A chunk that is not longer than the text is told by its id. A
-// longer one is asked for. `key` makes the corpus' ids.
+// The corpus' prints find candidates. A chunk that is not longer than the text is compared by its
+// id, which `key` makes. The tokens of a longer one come from `ask`.
 //   FailedPrecondition  names the chunks and the position.
 //   the error of `ask`.
 absl::Status CheckNoTextTwice(const Corpus& corpus, const ChunkSource& source,

@@ -1,4 +1,4 @@
-// The descriptors that a process begins with, and how many it may have.
+// The descriptors that a process starts with, and how many it may have.
 
 #pragma once
 
@@ -7,11 +7,11 @@
 namespace ckv {
 
 // Opens /dev/null as descriptors 0, 1 and 2 if they are closed. Otherwise the next file or
-// connection becomes one of them, and takes what is written to stderr. It uses system calls alone.
+// connection becomes one of them and receives what is written to stderr. Uses system calls only.
 void OpenStandardDescriptors();
 
-// Write it once in a program's main.cc: OpenStandardDescriptors runs before the libraries begin. A
-// call in main would be too late, because gRPC's library opens an eventfd when it is loaded.
+// Write it once in a program's main.cc. It runs OpenStandardDescriptors before libraries are
+// initialized. A call in main would be too late: gRPC opens an eventfd when it is loaded.
 #define CKV_OPEN_STANDARD_DESCRIPTORS_FIRST()                                        \
   __attribute__((section(".preinit_array"), used)) static void (*g_first_of_all)() = \
       ckv::OpenStandardDescriptors

@@ -1,13 +1,14 @@
-// Waits under an absl::Mutex that end by CLOCK_MONOTONIC, whatever happens to the wall clock.
+// Waits under an absl::Mutex with deadlines by CLOCK_MONOTONIC, unaffected by the wall clock.
 //
-// Abseil before 2023-08 hands a timed wait to a futex on CLOCK_REALTIME with an absolute end. After
-// the wall clock was set back by an hour, the wait ends an hour late. So nothing here waits that
-// way (deploy/adr/0045-waits-by-the-monotonic-clock.md):
+// Abseil before 2023-08 waits on a futex with an absolute CLOCK_REALTIME deadline. If the wall
+// clock is set back by an hour, the wait ends an hour late. ckv avoids this in two ways
+// (deploy/adr/0045-waits-by-the-monotonic-clock.md):
 //
-// * Waits of ours are untimed ones, which one thread of the process ends when their time has come.
-//   That holds in every process, a Python interpreter with libraries of its own included.
-// * Waits of others, gRPC's timers above all, are turned into monotonic ones in programs that link
-//   this. They come from abseil itself, so this file takes the place of one function of abseil.
+// * ckv's own waits are untimed for abseil. One thread of the process wakes them at their
+// deadlines.
+//   This works in every process, including a Python interpreter that loads other libraries.
+// * In programs that link this, abseil's own timed waits become monotonic too, gRPC's timers above
+//   all. For this the program replaces one function of abseil.
 
 #pragma once
 
@@ -30,7 +31,7 @@ bool AwaitMonotonic(absl::Mutex& mu, const absl::Condition& condition, int64_t d
 // Blocks until CLOCK_MONOTONIC has reached `deadline_ns`.
 void SleepMonotonic(int64_t deadline_ns);
 
-// Returns whether timed waits of abseil are monotonic in this process, gRPC's among them.
+// Returns whether abseil's timed waits, including gRPC's, are monotonic in this process.
 bool AbseilWaitsAreMonotonic();
 
 }  // namespace ckv

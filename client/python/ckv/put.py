@@ -22,8 +22,8 @@ class PutReport(NamedTuple):
     bytes_sent: int  # rows that went to holders, copies counted
     chunk_begin: int  # ordinal in the corpus of the first chunk that is new
     added_count: int  # chunks that the corpus did not have
-    # Whether a kill of the directory leaves the chunks in the corpus. False if only the memory of a
-    # directory without directory.path has them for sure. If that is killed, put them again.
+    # Whether the chunks stay in the corpus even if the directory crashes. False if the directory has
+    # no directory.path and a holder has not confirmed them. After a crash, put them again.
     kept: bool
 
 
