@@ -320,7 +320,7 @@ class ChunkStore {
   PageKind page_kind() const { return arena_->page_kind(); }
   // All memory that rows of hot chunks are in, for a fabric to register.
   std::span<const std::byte> memory() const { return {arena_->base(), arena_->capacity_bytes()}; }
-  // Looks whether the folder is still there, too: what a process has open outlives its folder.
+  // Also checks that the folder is still there, because open files outlive their folder.
   ChunkStoreStats stats() const;
 
  private:

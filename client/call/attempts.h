@@ -23,15 +23,15 @@ namespace ckv {
 struct AttemptResult {
   absl::Status status;
   bool repeatable = true;  // false if the caller ended the call, for example by its sink
-  // False for a call that says how holders are now, so that it does not wait for one.
+  // False for a call that reports the current state of holders, and so does not wait for one.
   bool may_wait = true;
-  // True if rows came that need not come again. The wait for a holder then begins anew.
+  // True if rows arrived that need not be sent again. The pauses between attempts then restart.
   bool progressed = false;
 };
 
 // Thread-safe. NextActFor (proto/base/status.h) says what may cure an error. This class says how
-// often each cure is tried (I5). A call fails only when no holder of a chunk is left to ask, and
-// either waiting mends nothing or the deadline has come (deploy/adr/0044-calls-that-wait.md):
+// often each cure is tried (I5). A call fails only when no holder of a chunk is left, and
+// waiting cannot help or the deadline is reached (deploy/adr/0044-calls-that-wait.md):
 //
 //   code of the failure   cure
 //   UNAVAILABLE, ABORTED  a new session once per holder, a few times while its epoch moves on
@@ -41,15 +41,15 @@ struct AttemptResult {
 //                         waits
 //   CANCELLED             by a holder that stops: the same
 //   INTERNAL, UNKNOWN     of a holder: another replica
-//   NOT_FOUND             of a chunk: a new session, another replica; resolve the corpus anew
+//   NOT_FOUND             of a chunk: a new session, another replica; resolve the corpus again
 //   DATA_LOSS, FAILED_PRECONDITION  another replica
 //   RESOURCE_EXHAUSTED    another replica, or the same holder after the wait that it asks for: at
 //                         most kRetryCountMax times, if the budget of retries allows it
 //   all others            none: the call is wrong, or not permitted
 //
-// "Waits for a holder": one of those that failed may be between two lives. Attempts are made again
-// as client/holders/retry.h says, and at once when the directory tells of a holder. A call that was
-// refused with a hint is not kept waiting.
+// "Waits for a holder": a holder that failed may be restarting. The call is tried again after the
+// pauses of client/holders/retry.h, and at once if the directory reports a change of a holder. A
+// call that was refused with a hint does not wait.
 //
 // No attempt begins after the deadline. Calls only read, so asking twice is safe. Replies to an
 // attempt that was given up match no request of the next (I1).
@@ -65,7 +65,7 @@ class Attempts {
 
   // Takes a call context and runs `attempt` until it succeeds or the policy ends it. Returns the
   // last status, which names the causes of the others. If the error casts doubt on a corpus, the
-  // directory is asked about it before its next use. The context's `tries` are the call's.
+  // directory is asked about it before its next use. The context's `tries` then belong to the call.
   // Errors, and lines of the log about them, name `trace` if it is set.
   //   DeadlineExceeded, ResourceExhausted  also as CallContextPool::Take.
   absl::Status Run(Corpora corpora, Instant deadline, Attempt attempt,
@@ -87,14 +87,14 @@ class Attempts {
   // Returns when to try again, or nothing if the call has failed.
   std::optional<Instant> AgainAt(CallTries& tries, Corpora corpora, Instant deadline,
                                  const AttemptResult& result, const TraceContext& trace = {});
-  // Waits until then, or until a holder of a call that waits for one may be back.
+  // Waits until `again`, or until a holder that the call waits for may be back.
   void Rest(CallTries& tries, Instant again);
-  // Call instead if the caller has waited.
+  // Call it instead of Rest if the caller has waited itself.
   void EndRest(CallTries& tries);
   // Takes a context for a call that gave its own back. As CallContextPool::TryTake.
   absl::StatusOr<CallContextPool::Lease> TryTake() { return pool_->TryTake(); }
 
-  // Ends all waits for holders, and lets none begin. Those calls fail.
+  // Ends all waits for holders, and allows no new ones. The waiting calls fail.
   void Stop();
 
  private:

@@ -76,9 +76,9 @@ class Exchange {
   //   As EndRound.
   absl::Status Check();
   absl::Status Pause();
-  // Ends a round. If it made no progress, waits until a lane may have a reply. If others can answer
-  // all that is awaited, holders may be silent for as long as time is left, so for half of it.
-  // Without a deadline they may be silent for kQuietMax.
+  // Ends a round. If it made no progress, waits until a lane may have a reply. If replicas can
+  // answer everything that is awaited, holders may be silent for half of the remaining time, or for
+  // kQuietMax without a deadline.
   //   DeadlineExceeded    names the holders that did not answer. They are avoided from now on.
   //   Otherwise as LinkTable::Fail, if a lane with a reply to come broke.
   absl::Status EndRound(bool progress);
@@ -122,7 +122,7 @@ class Exchange {
   absl::StatusOr<bool> CollectFrom(uint32_t line, Accept accept);
   absl::Status Take(uint32_t line, const Completion& done, Accept accept);
   absl::Status Silence(const absl::Status& status);
-  // Whether all that are to answer have been quiet for half of the time, and others may answer.
+  // Whether all awaited holders have been silent for half of the time, and replicas may answer.
   bool OthersShouldBeAsked(Instant now);
 
   Clock* const clock_;
@@ -132,7 +132,7 @@ class Exchange {
   Instant deadline_;
   bool may_be_refused_ = false;
   Instant quiet_since_;      // when a Check last saw `heard_`
-  bool heard_ = false;       // since then a reply came, or an idle holder was asked
+  bool heard_ = false;       // whether a reply came or an idle holder was asked since then
   std::vector<Line> lines_;  // the first line_count_ are in use; the rest keep their memory
   size_t line_count_ = 0;
   std::vector<Completion> completions_;

@@ -94,7 +94,7 @@ class Router {
     bool approximate = false;  // an answer was approximate
     uint64_t compute_ns = 0;
     uint32_t last_compute_ns = 0;
-    // The round of a holder whose one frame had it to itself, as expected and as it was.
+    // Times of a round whose only frame had the holder to itself: as predicted and as measured.
     double expected_us = 0, busy_us = 0, took_us = 0;
   };
   // A frame in its slot, which leaves once the stream has written it.

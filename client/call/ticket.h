@@ -53,8 +53,8 @@ class Ticket {
   // The same, but never waits for a holder, for a thread that drives many calls. Once it returns
   // kMustWait, let another thread Poll or Wait.
   TicketProgress TryPoll();
-  // As Wait, but returns kInFlight once the call waits for a holder to come back. That takes no
-  // thread: let one that drives many TryPoll.
+  // As Wait, but returns kInFlight once the call waits for a holder to come back. That wait needs
+  // no thread of its own: continue with TryPoll in the thread that drives many tickets.
   TicketProgress Work();
   // Waits until the call is done, at most until its deadline. Returns how it ended: the errors of
   // Requester::Attend. May be called again.

@@ -17,8 +17,8 @@
 
 namespace ckv {
 
-// Used by one thread at a time; each Step makes it the owner of the call context. A call that waits
-// for a holder to come back has none meanwhile, so that other calls may use it.
+// Used by one thread at a time; each Step makes it the owner of the call context. While a call
+// waits for a holder to come back, it has no call context, so that other calls may use it.
 struct TicketState {
   // Pairs of a query row and a near row that a step which may not wait attends itself. At 20 ns of
   // a core each they take 40 us, about what it costs to hand a call to another thread.

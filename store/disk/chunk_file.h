@@ -65,8 +65,8 @@ inline constexpr uint32_t kChunkFileGeometryBytesMax = 4096;
 
 // The first 128 bytes. They are checked by themselves: the limits, and that the counts agree.
 struct ChunkFilePrefix {
-  bool is_sealed = false;  // by the version: it has room for a seal
-  bool has_keys = false;   // by the version
+  bool is_sealed = false;  // whether the version has a seal
+  bool has_keys = false;   // whether the version has extra keys
   uint32_t header_bytes = 0;
   ChunkId id;
   ChunkId parent;

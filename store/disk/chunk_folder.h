@@ -169,7 +169,7 @@ class ChunkFolder {
   absl::Status Quarantine(const ChunkId& id, std::string_view why);
   // Returns the ids of all chunks that lie in quarantine, each once.
   absl::StatusOr<std::vector<ChunkId>> Quarantined();
-  // Looks whether the folder is still where it was opened.
+  // Checks that the folder still has the path with which it was opened.
   //   Unavailable         somebody removed, moved or replaced it.
   absl::Status CheckThere() const { return owned_.CheckThere(); }
 

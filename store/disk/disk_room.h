@@ -1,4 +1,4 @@
-// How much room the file system of a folder has.
+// The free space of the file system that a folder is on.
 
 #pragma once
 
@@ -10,11 +10,11 @@
 
 namespace ckv {
 
-// Returns the room that this process may use; all zero if the path is empty or cannot be looked at.
+// Returns the space that this process may use. All zero if the path is empty or statvfs fails.
 DiskRoom DiskRoomOf(const std::string& path);
 
-// Whether the file system has room for one more file of this many bytes. Inodes may run out before
-// bytes do. Unset if the path is empty or cannot be looked at.
+// Returns whether the file system has space for another file of this many bytes. Inodes may run out
+// before bytes do. Unset if the path is empty or statvfs fails.
 std::optional<bool> HasRoomForFile(const std::string& path, uint64_t bytes);
 
 }  // namespace ckv

@@ -9,10 +9,10 @@
 
 namespace ckv {
 
-// A file, whatever its name is. No other file gets this identity while the file is open.
+// Identifies a file independently of its name. No other file gets this identity while it is open.
 struct FileIdentity {
   uint64_t device = 0;
-  uint64_t inode = 0;  // 0 if the system did not tell
+  uint64_t inode = 0;  // 0 if unknown
 
   friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
 };
@@ -22,9 +22,9 @@ FileIdentity IdentityOf(int fd);
 // Returns the identity of the file that has this name now.
 FileIdentity IdentityAt(const std::string& path);
 
-// Looks whether `path` still names `file`. Returns OK too if the system does not tell. It is one
-// system call.
-//   Unavailable         no file has the name, or another one has it.
+// Checks that `path` still names `file`, by one system call. Returns OK if that cannot be found
+// out.
+//   Unavailable         no file has the name, or another file has it.
 absl::Status CheckNamed(const std::string& path, const FileIdentity& file);
 
 }  // namespace ckv

@@ -38,9 +38,8 @@ class OwnedFolder {
   OwnedFolder& operator=(OwnedFolder&&) = delete;
   ~OwnedFolder();
 
-  // Looks whether the folder is still where it was opened. Files that are open go on to work in a
-  // folder that is gone, and nobody finds them again. It is one system call; any thread may make
-  // it.
+  // Checks that the folder still has the path with which it was opened. Open files keep working in
+  // a removed folder, but a restart would not find them. One system call; any thread may call it.
   //   Unavailable         the folder was removed or moved away, or another one has its name.
   absl::Status CheckThere() const;
 

@@ -1,9 +1,10 @@
-// Extra keys as JSON: in the metadata of files of rows, in lines of documents, and in files.
+// Extra keys as JSON, in the metadata of row files, in JSONL documents, and in files of their own.
 //
 //   [{"begin": 17, "tokens": 256, "digest": "9f2c..."}, {"digest": "00a1..."}]
 //
-// `begin` and `tokens` say which tokens the key shapes (proto/extra_keys.h), counted from the first
-// one of the file, the line or the prompt. Without both it shapes all of them. `digest` is hex.
+// `begin` and `tokens` say which tokens the key affects (proto/extra_keys.h), counted from the
+// first one of the file, the line or the prompt. Without both it affects all of them. `digest` is
+// hex.
 
 #pragma once
 
@@ -24,7 +25,7 @@
 
 namespace ckv {
 
-// How deep the JSON of keys is nested.
+// The nesting depth of the JSON of keys.
 inline constexpr int kExtraKeysDepthMax = 2;
 
 namespace extra_keys_json {
@@ -36,7 +37,7 @@ inline int NibbleOf(char c) {
   return -1;
 }
 
-// Nothing but hex digits, two a byte.
+// Appends the bytes of `hex`. Returns false if it is not pairs of hex digits.
 inline bool FromHex(std::string_view hex, std::string& bytes) {
   if (hex.size() % 2 != 0) return false;
   for (size_t i = 0; i < hex.size(); i += 2) {
@@ -56,7 +57,7 @@ inline absl::StatusOr<ExtraKey> ParseKey(const nlohmann::json& json, const std::
   }
   ExtraKey key;
   if (fields.Has("begin")) {
-    // A number of more than 64 bits is a fraction to the parser.
+    // The parser turns a number of more than 64 bits into a floating-point number.
     const nlohmann::json& begin = fields.At("begin");
     if (!begin.is_number_integer()) return fields.Refuse("begin", "must be a whole number");
     if (begin.is_number_unsigned() && begin.get<uint64_t>() > kExtraKeyTokensMax) {
@@ -80,7 +81,7 @@ inline absl::StatusOr<ExtraKey> ParseKey(const nlohmann::json& json, const std::
 }  // namespace extra_keys_json
 
 // Returns the keys of a sequence of `token_count` tokens, sorted. `where` goes before errors.
-//   InvalidArgument     they are not as above, or SortExtraKeys refuses them; says which.
+//   InvalidArgument     their format is not as above, or SortExtraKeys refuses one; names it.
 inline absl::StatusOr<ExtraKeys> ParseExtraKeys(const nlohmann::json& json, uint64_t token_count,
                                                 std::string_view where) {
   if (!json.is_array() || json.size() > kExtraKeysMax) {
@@ -100,7 +101,7 @@ inline absl::StatusOr<ExtraKeys> ParseExtraKeys(const nlohmann::json& json, uint
   return sorted;
 }
 
-// The same of a JSON text.
+// The same, from a JSON text.
 inline absl::StatusOr<ExtraKeys> ParseExtraKeysText(std::string_view text, uint64_t token_count,
                                                     std::string_view where) {
   const auto json = ParseJson(text, kExtraKeysDepthMax);
@@ -108,7 +109,7 @@ inline absl::StatusOr<ExtraKeys> ParseExtraKeysText(std::string_view text, uint6
   return ParseExtraKeys(*json, token_count, where);
 }
 
-// Returns the text of keys: what ParseExtraKeysText takes.
+// Formats keys as text for ParseExtraKeysText.
 inline std::string FormatExtraKeys(std::span<const ExtraKey> keys) {
   nlohmann::json json = nlohmann::json::array();
   for (const ExtraKey& key : keys) {

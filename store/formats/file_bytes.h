@@ -1,5 +1,5 @@
-// A file's bytes, read into memory whole or part by part. It is never mapped, so a file that is
-// shortened is an error and not a SIGBUS.
+// The bytes of a file, read into memory at once or in parts. The file is never mapped, so
+// truncating it is an error and not a SIGBUS.
 
 #pragma once
 
@@ -16,11 +16,11 @@
 namespace ckv {
 
 enum class FileReading : uint8_t {
-  kWhole,  // at once
-  kParts,  // Need and Copy read what they name
+  kWhole,  // Open reads the file at once
+  kParts,  // Need and Copy read single parts
 };
 
-// Immutable but for Need. Keeps the file open.
+// Immutable except for Need. Keeps the file open.
 class FileBytes {
  public:
   // Opens the file at `path`. Messages name the path.
@@ -34,16 +34,16 @@ class FileBytes {
   FileBytes(const FileBytes&) = delete;
   FileBytes& operator=(const FileBytes&) = delete;
 
-  // Addresses for the whole file. With kParts only parts that were needed have their bytes; the
-  // others take no memory.
+  // The address range of the whole file. With kParts, only the parts that Need has read have their
+  // bytes; the others take no memory.
   std::span<const std::byte> bytes() const { return {base_, size_}; }
   bool Has(std::span<const std::byte> part) const;
-  // Reads `part`, which is of bytes(), into its place. One thread at a time.
-  //   InvalidArgument     it cannot be read, or CheckUnchanged.
+  // Reads `part`, a part of bytes(), into its place. One thread at a time.
+  //   InvalidArgument     it cannot be read, or the file changed.
   absl::Status Need(std::span<const std::byte> part) const;
-  // Reads `part`, which is of bytes(), into `out`. Thread-safe; errors as Need.
+  // Reads `part`, a part of bytes(), into `out`. Thread-safe; errors as Need.
   absl::Status Copy(std::span<const std::byte> part, std::byte* out) const;
-  // Looks whether the file is as it was when it was opened, by its size and times of change.
+  // Checks that the file is unchanged since it was opened, by its size, mtime and ctime.
   //   InvalidArgument     it changed.
   absl::Status CheckUnchanged() const;
 
@@ -60,7 +60,7 @@ class FileBytes {
   timespec modified_ = {}, changed_ = {};
 };
 
-// As Annotate, unless the message names `path` already.
+// As Annotate, but does nothing if the message already names `path`.
 absl::Status AnnotateOnce(const absl::Status& status, const std::string& path);
 
 }  // namespace ckv

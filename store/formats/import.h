@@ -65,11 +65,11 @@ class RowFile {
   // Returns the rows of tokens [token_begin, token_end) of one layer. They are contiguous and may
   // start at any address.
   std::span<const std::byte> Rows(uint32_t layer, uint32_t token_begin, uint32_t token_end) const;
-  // Copies rows to `out`. With kParts they are read from the file now, so that a large file takes
-  // no memory.
+  // Copies rows to `out`. With kParts they are read from the file on each call, so that a large
+  // file takes no memory.
   //   InvalidArgument     the file cannot be read any more, or changed since it was opened.
   absl::Status Copy(std::span<const std::byte> rows, std::byte* out) const;
-  // Looks whether all files are as they were when they were opened (FileBytes).
+  // Checks that all files are unchanged since they were opened (FileBytes).
   absl::Status CheckUnchanged() const;
 
  private:

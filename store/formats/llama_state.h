@@ -75,10 +75,10 @@ class LlamaState {
   LlamaKeyType key_type() const { return key_type_; }
   // Returns the rows of tokens [token_begin, token_end) of one layer.
   std::span<const std::byte> Rows(uint32_t layer, uint32_t token_begin, uint32_t token_end) const;
-  // Copies `part` of the spans above to `out`. With kParts it is read from the file now.
+  // Copies `part` of the spans above to `out`. With kParts it is read from the file on each call.
   //   InvalidArgument     the file cannot be read any more, or changed since it was opened.
   absl::Status Copy(std::span<const std::byte> part, std::byte* out) const;
-  // Looks whether the file is as it was when it was opened (FileBytes).
+  // Checks that the file is unchanged since it was opened (FileBytes).
   absl::Status CheckUnchanged() const;
 
  private:

@@ -52,10 +52,10 @@ class NpyFile {
   // Returns the type and shape for a message: "f4 [27, 4096, 576]".
   std::string ShapeText() const;
   std::span<const std::byte> data() const { return data_; }
-  // Copies `part` of the spans above to `out`. With kParts it is read from the file now.
+  // Copies `part` of the spans above to `out`. With kParts it is read from the file on each call.
   //   InvalidArgument     the file cannot be read any more, or changed since it was opened.
   absl::Status Copy(std::span<const std::byte> part, std::byte* out) const;
-  // Looks whether the file is as it was when it was opened (FileBytes).
+  // Checks that the file is unchanged since it was opened (FileBytes).
   absl::Status CheckUnchanged() const;
 
  private:

@@ -61,10 +61,10 @@ class SafetensorsFile {
   // Returns the tensor of this name.
   //   NotFound            there is none; the message lists the names there are.
   absl::StatusOr<TensorView> Tensor(std::string_view name) const;
-  // Copies `part` of the spans above to `out`. With kParts it is read from the file now.
+  // Copies `part` of the spans above to `out`. With kParts it is read from the file on each call.
   //   InvalidArgument     the file cannot be read any more, or changed since it was opened.
   absl::Status Copy(std::span<const std::byte> part, std::byte* out) const;
-  // Looks whether the file is as it was when it was opened (FileBytes).
+  // Checks that the file is unchanged since it was opened (FileBytes).
   absl::Status CheckUnchanged() const;
   // Whether `part` is of this file's spans.
   bool Has(std::span<const std::byte> part) const;

@@ -27,15 +27,15 @@ struct ChunkInfo {
   std::vector<uint64_t> layer_checksums;
   // Ties a keyed id to its inputs (store/memory/chunk_id.h). Zero if the id has no key.
   ChunkSeal seal = {};
-  // Pictures and the like that shape its rows, sorted, counted from its first token.
+  // Pictures and the like that affect its rows, sorted, counted from its first token.
   ExtraKeys extra_keys = {};
 
   uint32_t token_count() const { return static_cast<uint32_t>(token_ids.size()); }
 };
 
-// Checks the limits, the token ids and the extra keys. Checks that the id is the one that
-// ComputeChunkId or SealedChunkId gives for the inputs and the seal.
-//   InvalidArgument     something does not fit; the message names it.
+// Checks the limits, the token ids and the extra keys. Also checks that the id is that of
+// ComputeChunkId or SealedChunkId for the inputs and the seal.
+//   InvalidArgument     a check failed; the message names it.
 absl::Status ValidateChunkInfo(const ChunkInfo& info, const Geometry& geometry);
 
 // The places of layers in a chunk's bytes: layer i begins at i x layer_stride_bytes, 64-byte

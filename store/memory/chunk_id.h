@@ -19,9 +19,9 @@ namespace ckv {
 // as part of the hash it makes a chunk that claims another position carry the wrong id.
 //   SHA-256(11 as u64 | "ckv.chunk.1" | fingerprint | parent | position u64 | count u64 |
 //           tokens i32[]), integers little-endian
-// `extra_keys` are valid (ValidateExtraKeys), and count from the chunk's first token. If there are
-// any, the text is "ckv.chunk.3", and EncodeExtraKeys' bytes follow the tokens. Then no picture, no
-// other place of it and no adapter gives the id of another one, or that of the tokens alone.
+// `extra_keys` must be valid (ValidateExtraKeys), and are counted from the chunk's first token. If
+// there are any, the text is "ckv.chunk.3", and the bytes of EncodeExtraKeys follow the tokens. So
+// a chunk with another picture, another position of it, another adapter or no keys has another id.
 ChunkId ComputeChunkId(const ChunkId& fingerprint, const ChunkId& parent, uint64_t position,
                        std::span<const int32_t> tokens, std::span<const ExtraKey> extra_keys = {});
 

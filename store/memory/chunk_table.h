@@ -231,7 +231,7 @@ class ChunkTable {
   // Lets eviction obey the chunk's mark in the ledger, which was changed just now.
   void Requeue(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Rises whenever a chunk comes or goes. Takes no lock.
+  // A counter that rises whenever a chunk is added or removed. Takes no lock.
   uint64_t change_count() const { return change_count_.load(std::memory_order_acquire); }
 
  private:

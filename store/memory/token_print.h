@@ -19,16 +19,16 @@ inline constexpr size_t kHeadTokens = 16;
 //
 //   print(t) = sum of (t[i] + 1 + k[i]) x base^(n - 1 - i), modulo p = 2^61 - 1     t[i] as u32
 //   base     = 2 + first 8 bytes of SHA-256(11 as u64 | "ckv.print.1" | key) modulo (p - 2)
-//   k[i]     = sum over the extra keys that shape token i of a + (i - key.begin) x b
+//   k[i]     = sum over the extra keys that affect token i of a + (i - key.begin) x b
 //   a, b     = first 16 bytes of SHA-256(11 as u64 | "ckv.print.2" | key | key.token_count u32 |
 //              digest), each modulo p; b = 0 for a key of the whole sequence
 //
-// So a run's print tells which keys shape it, and how far each began before it. A chunk of another
-// picture is not even a candidate. Two runs that differ have the same print with a chance of n /
-// 2^61. Somebody who knows the base can make two that do. So a print finds chunks, and their ids
-// decide. Prints never change, since they are published with corpora. Immutable; any thread may
-// read it. `tokens` may go after construction, and so may `extra_keys`, which are valid
-// (ValidateExtraKeys). Cost: 3 multiplications and 16 bytes a token.
+// So a run's print depends on the keys that affect it and on where each begins. A chunk of another
+// picture is not even a candidate. Two different runs have the same print with probability n /
+// 2^61. Somebody who knows the base can construct two that collide. So prints only find candidates,
+// and chunk ids decide. The formula never changes, because prints are published with corpora.
+// Immutable; any thread may read it. `tokens` and `extra_keys` need not outlive construction; the
+// keys must be valid (ValidateExtraKeys). Cost: 3 multiplications and 16 bytes a token.
 class TokenPrints {
  public:
   TokenPrints(std::span<const int32_t> tokens, const TenantKey& key,
@@ -45,8 +45,8 @@ class TokenPrints {
   std::vector<uint64_t> powers_;  // [i]: the base to the power of i
 };
 
-// Returns the print that a chunk of these tokens is published with. Its extra keys count from its
-// first token.
+// Returns the print with which a chunk of these tokens is published. Its extra keys are counted
+// from its first token.
 TokenPrint PrintOf(std::span<const int32_t> tokens, const TenantKey& key,
                    std::span<const ExtraKey> extra_keys = {});
 
