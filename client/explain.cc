@@ -358,7 +358,8 @@ absl::Status MeasureDoubted(
     ExplainCall call;
     call.corpus = over.corpus.lock();
     if (call.corpus == nullptr) {
-      status.Update(absl::NotFoundError("the corpus that it was measured over is not used now"));
+      status.Update(
+          absl::NotFoundError("the corpus that it was measured with is no longer in use"));
       continue;
     }
     status.Update(run(*call.corpus, [&](const ExplainTools& tools, Instant deadline) {

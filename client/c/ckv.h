@@ -223,8 +223,8 @@ typedef struct ckv_corpus_facts {
 
 ckv_status ckv_corpus_describe(const ckv_corpus* corpus, ckv_corpus_facts* facts);
 
-// Describes the chunks [chunk_begin, chunk_end) of a corpus. Each array has one element a chunk, and
-// may be NULL.
+// Describes the chunks [chunk_begin, chunk_end) of a corpus. Each array has one element a chunk,
+// and may be NULL.
 //   ids           uint8_t [n][32]: SHA-256 over the model, and all tokens and extra keys up to
 //                 the end of the chunk
 //   token_counts  uint32_t [n]
@@ -242,7 +242,7 @@ typedef struct ckv_extra_key {
   // The first token that it affects, counted from the first one of the chunk or the prompt. It is
   // negative if the picture began in an earlier chunk.
   int64_t begin;
-  const void* digest;     // [digest_bytes], chosen by the engine that computes the rows; copied
+  const void* digest;     // [digest_bytes], chosen by the engine; copied
   uint32_t digest_bytes;  // 1 to 64
   // How many tokens it affects, including those outside the chunk or the prompt. 0 means every
   // token of the sequence, as for an adapter; `begin` must then be 0.

@@ -143,7 +143,7 @@ class CtlTest(unittest.TestCase):
             with ours:
                 ours.sendall(b"[1,2]\n")
             self.assertEqual(self.loaded_from_stdin(*lines, stdin=theirs), (1, 2))
-        for arguments, why in (([], "say --jsonl or --text"), (["-", "--jsonl"], "read once"),
+        for arguments, why in (([], "pass --jsonl or --text"), (["-", "--jsonl"], "read once"),
                                (["--jsonl"], "stdin:1: ")):
             done = self.load_stdin(*arguments, input="not json\n")
             self.assertEqual(done.returncode, 2, done.stderr)

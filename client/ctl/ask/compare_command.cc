@@ -189,12 +189,12 @@ void AddCompareCommand(CLI::App& agents, Ctl& ctl) {
       "Every fourth agent stays with a chunk and decodes --tokens tokens. Every second one "
       "looks at a\nchunk and decodes one token. The others read the whole corpus and decode "
       "a few. They run one\nafter another in this process. Each policy and round has a "
-      "requester of its own, so no rows\nare near at its start. MEMORY is what its near "
-      "store has taken at the end, mapped rows\nincluded. Times are "
-      "within noise if they differ by no more than a median round is above the\nfastest one. A "
-      "policy whose rows do not fit has a row that says so.\n\n"
-      "IN CALLS is the part of TIME that opens and attends take; the engine\n"
-      "takes the rest. PREDICTED is what ckvctl explain says of them, summed over the same\n"
+      "requester of its own, so no rows\nare near at its start. MEMORY is the size of its near "
+      "store at the end, mapped rows\nincluded. Times are "
+      "within noise if they differ by no more than the median round differs from\nthe fastest one. "
+      "A policy whose rows do not fit has a line that says so.\n\n"
+      "IN CALLS is the part of TIME spent in opens and attends; the engine\n"
+      "takes the rest. PREDICTED is what ckvctl explain predicts for them, summed over the same\n"
       "calls.");
   verb->add_option("--corpus", options->corpus, "A corpus made by corpus load --text")
       ->required()

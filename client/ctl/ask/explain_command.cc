@@ -271,18 +271,18 @@ void AddExplainCommand(CLI::App& app, Ctl& ctl) {
       "transfer,\n"
       "the bytes; compute, the kernels; queue, waiting for others; shared, waiting for\n"
       "processors that holders of one host share; merge, of partials here; splice, rows put at\n"
-      "their positions here; evict, room made here; prefill, rows made anew.\n\n"
+      "their positions here; evict, freeing memory here; prefill, recomputing rows.\n\n"
       "Chunks with the same holders form a GROUP. The table has a line for each holder of each\n"
-      "group, and a route asks one of them (ASKED). Those that cost about as much as it take\n"
-      "turns. TOKENS is the group's share of all tokens. T_PROBE is a round trip without payload.\n"
-      "ROUND is one layer there and back. OFF is how far predicted rounds were off lately; - of\n"
-      "fewer than 16. TIER is what the network oracle says of the way there; - if it says "
+      "group, and a route asks one of them (ASKED). Holders of about the same cost take turns.\n"
+      "TOKENS is the group's share of all tokens. T_PROBE is a round trip without payload.\n"
+      "ROUND is one layer there and back. OFF is the recent error of predicted rounds; - if there\n"
+      "were fewer than 16. TIER is what the network oracle says of the path; - if it says "
       "nothing.\n\n"
       "WEIGHT is how the chosen cost follows an input: at 1 it doubles with it. FLIPS is the\n"
       "nearest value of that input alone that changes the choice.\n\n"
-      "It predicts the attends alone: an engine computes between them, and waits for wake-ups.\n"
-      "ckvctl agents compare shows what it predicts beside what attends took. The table of ckvctl\n"
-      "agents run compares bytes, so the two may favour different ones.");
+      "It predicts attends alone: an engine also computes between them, and waits for wake-ups.\n"
+      "ckvctl agents compare shows the prediction next to the measured time. The table of ckvctl\n"
+      "agents run compares bytes, so it may favour another choice.");
   verb->add_option("--corpus", options->corpus, "The corpus")->required()->type_name("NAME");
   verb->add_option("--chunks,--chunk", options->chunks, kChunksHelp)
       ->check(NotEmpty())

@@ -47,7 +47,7 @@ absl::StatusOr<Prompt> ReadTokens(const FindOptions& options) {
   }
   if (!path.ends_with(".npy")) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: say --text or --jsonl, or name a .npy file of token ids", options.file));
+        "%s: pass --text or --jsonl, or name a .npy file of token ids", options.file));
   }
   CKV_ASSIGN_OR_RETURN(const NpyFile file, NpyFile::Open(options.file, FileReading::kParts));
   const uint64_t count = file.shape().size() == 1 ? file.shape()[0] : 0;
@@ -60,7 +60,7 @@ absl::StatusOr<Prompt> ReadPrompt(const FindOptions& options) {
   if (options.extra_keys.empty()) return prompt;
   if (!prompt.extra_keys.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s: has extra keys itself\n  leave --extra-keys out", options.file));
+        absl::StrFormat("%s: already has extra keys\n  leave --extra-keys out", options.file));
   }
   CKV_ASSIGN_OR_RETURN(prompt.extra_keys,
                        ReadExtraKeysFile(options.extra_keys, prompt.tokens.size()));
@@ -164,12 +164,12 @@ void AddChunkFindCommand(CLI::App& chunk, Ctl& ctl) {
               "  head -1 prompts.jsonl | ckvctl chunk find - --jsonl --tenant acme\n\n"
               "FILE is a .npy file of i4, i8, u4 or u8 [T]; or a FILE.jsonl with one line, as\n"
               "ckvctl corpus load reads it; or with --text a text, a token a byte.\n\n"
-              "Chunks of all corpora that the tenant may read are found, wherever they stand.\n"
+              "Chunks of all corpora that the tenant may read are found, at any position.\n"
               "A chunk of a chain is found behind the chunk before it. The chunks shown are\n"
               "those that cover most tokens. OFFSET is what ckvctl attend --offset takes to put\n"
               "a chunk there.\n\n"
-              "A chunk that was put with extra keys is found by the same keys only: those of the\n"
-              "line, or of --extra-keys.\n\n"
+              "A chunk that was put with extra keys is found only with the same keys: those of\n"
+              "the line, or of --extra-keys.\n\n"
               "Chunks of fewer than 16 tokens are not found. Corpora that an earlier ckvctl\n"
               "loaded are found with --corpus only, until they are loaded again.");
   verb->add_option("FILE", options->file, "The prompt's token ids; - is stdin")->required();
@@ -182,7 +182,7 @@ void AddChunkFindCommand(CLI::App& chunk, Ctl& ctl) {
                    "Find chunks of this corpus' model only (default: all are of one)")
       ->type_name("NAME");
   verb->add_option("--extra-keys", options->extra_keys,
-                   "Pictures, sounds and adapters of the prompt: a JSON file, as of corpus load")
+                   "Pictures, sounds and adapters of the prompt: a JSON file, as for corpus load")
       ->type_name("FILE");
   verb->callback([&ctl, options] { ctl.run = [&ctl, options] { return RunFind(ctl, *options); }; });
 }

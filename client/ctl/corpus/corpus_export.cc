@@ -163,7 +163,7 @@ absl::StatusOr<ExtraKeys> Exporter::KeysOf(const ExportFile& file) {
   if (fits) return sorted;
   // A load of it would give chunks other ids: one has a key that its neighbour should have, too.
   return absl::FailedPreconditionError(absl::StrFormat(
-      "%s: its chunks have extra keys that one file cannot tell\n  write fewer chunks to a file, "
+      "%s: its chunks have extra keys that one file cannot store\n  write fewer chunks to a file, "
       "with --chunks",
       file.path));
 }
@@ -320,9 +320,9 @@ void AddCorpusExportCommand(CLI::App& corpus, Ctl& ctl) {
       "  ckvctl corpus export docs --out docs.safetensors\n"
       "  ckvctl corpus export docs --chunks 0-2 --out head.safetensors\n\n"
       "The files are what corpus load takes, token ids, extra keys and all. Rows come back\n"
-      "byte for byte. A whole file does if its tensors stand in the order layers.0.ckv, ...,\n"
+      "byte for byte. A whole file does if its tensors are in the order layers.0.ckv, ...,\n"
       "token_ids, without extra keys or with one line of JSON as an export writes it, and its\n"
-      "header is spelt as an export spells it. Cuts are not in a file: load it with the options\n"
+      "header is written as an export writes it. Cuts are not in a file: load it with the options\n"
       "of the first time to reuse its chunks. Chunks that do not follow each other (standalone\n"
       "ones) go to a file a chain: docs-00001-of-00003.safetensors, and so on.\n\n"
       "Rows come from the holders as they are, hot or cold, and each layer is checked. If a\n"

@@ -56,7 +56,7 @@ ListedCorpus Describe(const Corpus& corpus, const Lacking& lacking) {
     first = false;
   }
   if (!lacking) return listed;
-  // One that the directory did not look at is not told as one that lacks nothing.
+  // A corpus that the directory did not check must not look complete.
   if (lacking->skipped_corpus_count == 0) listed.missing_count = 0;
   for (const CorpusFacts& facts : lacking->corpora) {
     if (facts.name != corpus.name || facts.tenant != corpus.tenant) continue;
@@ -66,7 +66,7 @@ ListedCorpus Describe(const Corpus& corpus, const Lacking& lacking) {
   return listed;
 }
 
-// "3" chunks that nobody has, or "2 copies" if others have them.
+// "3" for chunks that no live holder has, or "2 copies" if other holders have the chunks.
 std::string MissingText(const std::optional<ListedCorpus>& listed) {
   if (!listed || !listed->missing_count) return "-";
   if (*listed->missing_count > 0 || listed->missing_copy_count == 0)
@@ -212,10 +212,10 @@ void AddCorpusListCommand(CLI::App& corpus, Ctl& ctl) {
       corpus, "list", "List the corpora",
       "  ckvctl corpus list\n  ckvctl corpus list --tenant acme -o json\n\n"
       "BYTES are the rows of one copy. COPIES are holders of a chunk, the fewest and the most.\n"
-      "MISSING counts chunks that no live holder has, or copies if others have the chunks: their\n"
-      "holders are gone, or have said that they lack them. - is not known, as for a few seconds\n"
-      "after the directory's start, or if it left corpora out (corpora-skipped of ckvctl health).\n"
-      "A corpus that is not proven to be whole is not served. AGE is the time\n"
+      "MISSING counts chunks that no live holder has, or copies if other holders have the chunks:\n"
+      "their holders are gone, or reported that they lack them. - means unknown, as for a few\n"
+      "seconds after the directory's start, or for corpora that it did not check (finding\n"
+      "corpora-skipped). A corpus that is not proven to be complete is not served. AGE is time\n"
       "since this version of the corpus was published, as far as the directory's process saw it:\n"
       "> 5 h is before its start. ckvctl corpus show names the version.");
   list->callback([&ctl] { ctl.run = [&ctl] { return RunList(ctl); }; });

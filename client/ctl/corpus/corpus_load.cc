@@ -50,26 +50,26 @@ constexpr char kExamples[] =
     "    metadata    model, revision, d_v, d_rope, softmax_scale, base_position. If d_rope is not\n"
     "                0 also rope_style (interleaved or half), rope_theta, and with YaRN\n"
     "                rope_scaling (the JSON object of the model's config.json). All values are\n"
-    "                strings. extra_keys if there are some. A file whose base_position\n"
-    "                continues the one before it is its\n"
-    "                child; any other starts anew.\n"
+    "                strings. extra_keys is optional. A file whose base_position is\n"
+    "                where the previous file ends continues it;\n"
+    "                any other file starts a new sequence.\n"
     "  a folder      the same tensors in several files, by model.safetensors.index.json\n"
     "  FILE.npy      [layers, T, d_qk], one array, with --dtype, --geometry and --token-ids\n"
     "  FILE.ggsq     a sequence state of llama.cpp, of any name: a saved slot of llama-server, or\n"
     "                what llama_state_seq_save_file wrote. With --geometry, whose rope_style is\n"
     "                interleaved, and whose rope_theta and yarn are those of the engine: no file\n"
     "                says them. Keys of f16 are rounded to bf16\n"
-    "  FILE.jsonl    a document a line: [ids] or {\"token_ids\": [ids]}, which the reference "
+    "  FILE.jsonl    one document a line: [ids] or {\"token_ids\": [ids]}, which the reference "
     "engine\n"
     "                prefills, so ids from 0 to 255; --text: texts, a token a byte\n"
     "  -             stdin, with --jsonl or --text\n"
     "\n"
-    "Pictures and sounds have the same token ids whatever they show. Extra keys tell them apart:\n"
+    "All pictures have the same token ids, and so do all sounds. Extra keys tell them apart:\n"
     "[{\"begin\": 17, \"tokens\": 256, \"digest\": \"9f2c\"}], JSON in the metadata extra_keys of "
     "a\n"
-    "file of rows, in a line's \"extra_keys\", or in the file of --extra-keys. The key shapes the\n"
-    "tokens 17 to 272 of the file or the line; without begin and tokens, as of an adapter, all\n"
-    "of them. A prompt finds a chunk by exactly its keys (ckvctl chunk find).\n"
+    "file of rows, in a line's \"extra_keys\", or in the file of --extra-keys. This key affects\n"
+    "tokens 17 to 272 of the file or the line. A key without begin and tokens, as for an adapter,\n"
+    "affects all. A prompt must have exactly a chunk's keys to find it (ckvctl chunk find).\n"
     "\n"
     "--cut says where chunks end:\n"
     "  fixed         every --chunk-tokens tokens\n"
@@ -85,9 +85,9 @@ constexpr char kExamples[] =
     "the --offset at which it is to stand, and merge.\n"
     "\n"
     "--extend appends chunks to a corpus and leaves its others as they are. A file of rows whose\n"
-    "base_position is where the corpus ends goes on from there; one that begins at 0 is a text\n"
-    "of its own, as tokens that are prefilled are. Chunks that the corpus has are left out. The\n"
-    "corpus' own cut is taken, unless --chunk-tokens says another. A text that the corpus has in\n"
+    "base_position is where the corpus ends continues it; one that begins at 0 is a separate\n"
+    "text, and so are tokens that are prefilled. Chunks that the corpus has are left out. Chunks\n"
+    "are cut as in the corpus, unless --chunk-tokens says otherwise. A text that it has in\n"
     "another cut is refused, and so is one that grew: load it with --replace.\n"
     "\n"
     "Rows go out as they are read, 8 chunks at a time. Chunks that a holder has already are not\n"
@@ -163,7 +163,8 @@ absl::Status CheckStdin(const LoadOptions& options, InputKind kind) {
   if (count > 1) return absl::InvalidArgumentError("-: stdin can be read once");
   if (count == 0 || kind == InputKind::kText || kind == InputKind::kTokens) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      "-: stdin has lines of token ids or a text: say --jsonl or --text\n  rows are read chunk by "
+      "-: stdin must be lines of token ids or a text: pass --jsonl or --text\n  rows are read "
+      "chunk by "
       "chunk, so they need a regular file");
 }
 
@@ -247,10 +248,9 @@ absl::StatusOr<std::optional<Corpus>> Previous(Fleet& fleet, const LoadOptions& 
   if (existing->tenant != tenant && !options.extend) {
     if (options.replace) return std::nullopt;
     return absl::AlreadyExistsError(absl::StrFormat(
-        "corpus %s exists, and is shared: tenant '%s' reads it\n  --replace makes one of the "
-        "tenant's "
-        "own beside it, which the tenant then reads instead; without --tenant the shared one is "
-        "meant",
+        "corpus %s exists, and is shared: tenant '%s' reads it\n  --replace makes a separate "
+        "corpus that the tenant then reads instead; without --tenant, the command is about the "
+        "shared one",
         options.name, tenant));
   }
   if (!options.replace && !options.extend) {
@@ -434,8 +434,9 @@ void AddCorpusLoadCommand(CLI::App& corpus, Ctl& ctl) {
       ->check(InRange(1u, kReplicaCountMax));
   verb->add_flag("--replace", options->replace, "Publish a new version of an existing corpus");
   verb->add_flag("--extend", options->extend, "Append the chunks to an existing corpus");
-  verb->add_flag("--reject-non-finite", options->reject_non_finite,
-                 "Refuse rows with NaN or infinite values, which are else a warning");
+  verb->add_flag(
+      "--reject-non-finite", options->reject_non_finite,
+      "Refuse rows with NaN, infinite or too large values; by default they are a warning");
   verb->add_flag("--dry-run", options->dry_run,
                  "Read, prefill and cut everything and ask what is there, but put nothing");
   verb->callback([&ctl, options] {

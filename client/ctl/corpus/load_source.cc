@@ -190,8 +190,8 @@ absl::StatusOr<ChunkId> FilePlanner::EndAt(const std::string& path, uint64_t pos
   if (ends.size() == 1) return ends.front();
   if (ends.size() > 1) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: its rows begin at position %d, where %d texts of corpus '%s' end: it is not known "
-        "which they follow\n  an engine that puts them names the chunk (ckv_put, "
+        "%s: its rows begin at position %d, where %d texts of corpus '%s' end: it is ambiguous "
+        "which text they follow\n  an engine that puts them names the chunk (ckv_put, "
         "RequesterService.Put)",
         path, position, ends.size(), corpus.name));
   }
@@ -200,7 +200,7 @@ absl::StatusOr<ChunkId> FilePlanner::EndAt(const std::string& path, uint64_t pos
   const uint64_t end = last.position + last.token_count;
   return absl::InvalidArgumentError(absl::StrFormat(
       "%s: its rows begin at position %d, and no chunk of corpus '%s' ends there: its last chunk "
-      "ends at %d\n  rows that go on from it have base_position %d; others begin at 0",
+      "ends at %d\n  rows that continue it must have base_position %d; others begin at 0",
       path, position, corpus.name, end, end));
 }
 

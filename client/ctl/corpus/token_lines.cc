@@ -75,7 +75,7 @@ class TextFile {
       return absl::OkStatus();
     }
     return absl::InvalidArgumentError(
-        "changed while it was read\n  run the command again when nobody writes the file");
+        "changed while it was read\n  run the command again when no process writes the file");
   }
 
  private:
@@ -170,10 +170,11 @@ absl::StatusOr<ExtraKeys> TokenDocuments::KeysOfAll() const {
   for (const Document& document : documents) {
     for (ExtraKey key : document.extra_keys) {
       if (key.token_count == 0 && documents.size() > 1) {
-        return absl::InvalidArgumentError(absl::StrFormat(
-            "%s: an extra key of the whole document, and the documents are one sequence\n  --cut "
-            "document makes each one by itself",
-            document.origin));
+        return absl::InvalidArgumentError(
+            absl::StrFormat("%s: an extra key covers its whole document, but all documents are one "
+                            "sequence\n  --cut "
+                            "document makes each one a sequence",
+                            document.origin));
       }
       if (key.token_count != 0) key.begin += document.begin;
       all.push_back(std::move(key));

@@ -149,8 +149,8 @@ absl::Status RunPin(const Ctl& ctl, const PinOptions& options, bool unpin) {
   if (!options.time.empty()) {
     if (time <= Duration(0)) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "--for %s: no time at all\n  leave --for out to pin it for good; ckvctl chunk unpin ends "
-          "that",
+          "--for %s: must be longer than 0\n  leave --for out to pin it until ckvctl chunk "
+          "unpin",
           options.time));
     }
     // 0 would be for good.

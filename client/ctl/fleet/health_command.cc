@@ -52,8 +52,8 @@ std::string Examples() {
       "  ckvctl health\n  ckvctl health --watch 5s\n"
       "  ckvctl health -o json | jq '.findings[] | select(.severity == \"broken\")'\n\n"
       "It asks the directory, every member, and the requester if one is named. A finding is\n"
-      "broken if something cannot be answered or changed, else a warning. The exit code is that\n"
-      "of the first broken finding, and 0 without one. Findings, and the exit code of broken ones:"
+      "broken if some queries or changes fail, else a warning. The exit code is that of the first\n"
+      "broken finding, and 0 if there is none. Findings, and the exit code of broken ones:"
       "\n";
   for (size_t i = 0; i < kFindingCodeCount; ++i) {
     const auto code = static_cast<FindingCode>(i);
@@ -70,7 +70,7 @@ std::string Examples() {
 void AddHealthCommand(CLI::App& app, Ctl& ctl) {
   static const std::string kExamples = Examples();
   CLI::App* verb =
-      AddVerb(app, "health", "Tell whether the fleet serves: ok, or what is wrong and what to do",
+      AddVerb(app, "health", "Check the fleet: print ok, or what is wrong and what to do",
               kExamples.c_str());
   AddWatch(*verb, ctl);
   verb->callback([&ctl] { ctl.run = [&ctl] { return RunHealth(ctl); }; });

@@ -347,7 +347,7 @@ std::string HeadText(const Fleet& fleet, const View& view) {
     requester += " (" + view.requester->id() + ")";
   } else {
     requester +=
-        absl::StrFormat(" (%s) is of another fleet, that of the directory at %s: not shown",
+        absl::StrFormat(" (%s) belongs to another fleet, that of the directory at %s: not shown",
                         view.requester->id(), view.requester->directory_address());
   }
   std::vector<std::pair<std::string, std::string>> fields = {{"directory", directory}};
@@ -452,7 +452,8 @@ absl::Status RunStatus(const Ctl& ctl) {
   if (!view.directory.ok()) return VerdictOf(findings, view.directory);
   if (!view.of_fleet) {
     return absl::FailedPreconditionError(absl::StrFormat(
-        "the requester at %s is of the fleet of the directory at %s, not of that at %s\n  name a "
+        "the requester at %s belongs to the fleet of the directory at %s, not to that of %s\n  "
+        "name a "
         "requester of this fleet with --requester or CKV_REQUESTER",
         fleet.requester_address(), view.requester->directory_address(), fleet.directory_address()));
   }
@@ -467,7 +468,7 @@ void AddStatusCommand(CLI::App& app, Ctl& ctl) {
       AddVerb(app, "status", "Show the directory, the members and their counters",
               "  ckvctl status\n  ckvctl status --watch 2s\n  ckvctl status -o json "
               "--directory 10.0.0.1:7400\n\n"
-              "It fails if ckvctl health does, which lists the exit codes. LAST PROBE "
+              "It fails if ckvctl health fails, and with its exit codes. LAST PROBE "
               "is a round trip\nwithout payload, as last measured; WHEN IT WAS CHOSEN "
               "is what each fabric was then expected\nto take for 16 query rows, there "
               "and back, which may be long ago.");

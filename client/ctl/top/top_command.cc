@@ -95,13 +95,11 @@ void AddTopCommand(CLI::App& app, Ctl& ctl) {
       app, "top", "Show what the fleet does: members, rates, waits, hottest corpora",
       "  ckvctl top\n  ckvctl top --interval 500ms\n  ckvctl top --once\n"
       "  ckvctl top -o json | jq -c '.holders[] | [.name, .busy, .wait_p99_us]'\n\n"
-      "On a terminal it shows the fleet again and again: q ends it, a space looks at once. Else "
-      "it\n"
-      "prints a text a look, or with -o json a line. Rates and times are those since the look\n"
-      "before; --once looks twice. Each holder tells its kernels' time (BUSY), what waits, and "
-      "the\n"
-      "99th percentiles of the waits before the kernel and of the kernel. Lines with ! are wrong;\n"
-      "--once then ends with the exit code of ckvctl health.");
+      "On a terminal it refreshes the view: q ends it, a space refreshes at once. Otherwise it\n"
+      "prints a text for each sample, or with -o json a line. Rates and times are since\n"
+      "the last sample; --once takes two. A holder's line has kernel time (BUSY), the requests\n"
+      "that wait, and the 99th percentiles of the waits and of the kernel. Lines with ! are\n"
+      "findings; --once then ends with the exit code of ckvctl health.");
   verb->add_option("--interval", options->interval, "Time from one look to the next, as 2s")
       ->capture_default_str()
       ->check(TimeSpan())

@@ -162,7 +162,7 @@ TEST_F(FindTest, MistakesAreToldBeforeAnybodyIsAsked) {
   const std::string two = Lines("two.jsonl", {{1, 2}, {3}});
   EXPECT_THAT(Run({"chunk", "find", two}).err, HasSubstr("2 lines, and a prompt is one"));
   EXPECT_THAT(Run({"chunk", "find", WriteTestFile("prompt.txt", "abc")}).err,
-              HasSubstr("say --text or --jsonl"));
+              HasSubstr("pass --text or --jsonl"));
   EXPECT_EQ(Run({"chunk", "find", two, "--text", "--jsonl"}).code, 2);
   EXPECT_EQ(Run({"chunk", "find", two, "--corpus", "a", "--geometry-of", "b"}).code, 2);
 }
