@@ -56,8 +56,8 @@ absl::Status AwaitKept(std::span<const HolderId> holders, std::span<const Member
   std::string text;
   if (!late.empty()) {
     const std::string why(first.message());
-    text = absl::StrFormat("these holders do not keep it yet: %s: %s", absl::StrJoin(late, ", "),
-                           why.substr(0, why.find('\n')));
+    text = absl::StrFormat("these holders have not recorded it yet: %s: %s",
+                           absl::StrJoin(late, ", "), why.substr(0, why.find('\n')));
   }
   if (unasked_count > 0) {
     absl::StrAppendFormat(&text, "%sholders that were not asked in time: %d",
@@ -68,9 +68,9 @@ absl::Status AwaitKept(std::span<const HolderId> holders, std::span<const Member
 
 std::string NotKeptWarning(std::string_view corpus, const absl::Status& kept) {
   return absl::StrFormat(
-      "corpus %s: the change is made, but it is not known to be kept: %s\n  holders ask for it "
-      "every second: a directory in memory that is killed before may forget the change; "
-      "directory.path keeps all of them",
+      "corpus %s: changed, but a crash of the directory may lose the change: %s\n  holders "
+      "record changes every second, and a directory without directory.path relearns only what "
+      "they recorded",
       corpus, std::string(kept.message()));
 }
 

@@ -172,9 +172,9 @@ absl::Status NoRoomError(uint64_t need_bytes, uint32_t replicas, const Rooms& ro
   }
   if (count > kNamedMax) told += ", ...";
   return absl::ResourceExhaustedError(absl::StrFormat(
-      "no room for %s of rows%s: %s\n  ckvctl gc drops what no corpus has, ckvctl corpus partition "
-      "NAME --weights HOLDER=0.5 moves other corpora; or start another holder, or make "
-      "store.capacity larger",
+      "no room for %s of rows%s: %s\n  free some: ckvctl gc, or ckvctl corpus partition "
+      "NAME --weights HOLDER=0.5 to move other corpora; or start another holder, or raise "
+      "store.capacity",
       Mebibytes(need_bytes), replicas == 1 ? "" : absl::StrFormat(" in %d copies", replicas),
       told));
 }
@@ -195,7 +195,7 @@ absl::StatusOr<SourcePlacement> PlaceInRooms(const ChunkSource& chunks,
         return *std::move(dealt);
     }
   }
-  if (!AllTellPresent(rooms)) return placement;  // perhaps they are there: the puts tell
+  if (!AllTellPresent(rooms)) return placement;  // perhaps they are there: the puts find out
   uint64_t need = 0;
   for (const uint32_t i : fresh)
     need += StoreBytesOf(chunks.geometry(), chunks.chunks()[i].token_count);

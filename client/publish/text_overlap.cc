@@ -125,7 +125,7 @@ AskForTokens AskHolders(std::vector<Member> holders, const Geometry& geometry, s
       error = info.status();
     }
     return absl::UnavailableError(
-        absl::StrFormat("chunk %s: whether its text is put again cannot be told: %s",
+        absl::StrFormat("chunk %s: cannot compare its text with the text that is put: %s",
                         chunk.id.ShortHex(), std::string(error.message())));
   };
 }
@@ -143,8 +143,8 @@ absl::Status CheckNoTextTwice(const Corpus& corpus, const ChunkSource& source,
       CKV_ASSIGN_OR_RETURN(const bool doubled, overlap.IsWith(chunk));
       if (!doubled) continue;
       return absl::FailedPreconditionError(absl::StrFormat(
-          "corpus '%s' has this text already, cut in another way: its chunk %d of %d tokens, at "
-          "position %d, has the same tokens as the text of %d that is put at position %d in "
+          "corpus '%s' has this text already, in another cut: its chunk %d of %d tokens, at "
+          "position %d, has the same tokens as the new text of %d tokens at position %d in "
           "chunks of %d",
           corpus.name, i, chunk.token_count, chunk.position, overlap.text_size(),
           overlap.position(), source.chunks()[first].token_count));

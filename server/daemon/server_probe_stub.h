@@ -1,4 +1,4 @@
-// Asks a gRPC server for its health, to see that it answers: this process' own, or a member's.
+// Asks a gRPC server for its health, to check that it answers.
 
 #pragma once
 
@@ -15,12 +15,12 @@
 
 namespace ckv {
 
-// One thread asks, any may count. One call at a time; any answer counts, a refusal too: the server
-// has answered.
+// One thread asks, with one call at a time. Any thread may read the count. Every answer counts,
+// even a refusal.
 class ServerProbe {
  public:
-  // kKept is for this process' own server, which needs no new descriptor to answer. kNew also finds
-  // a server that takes no new peers and still serves those that it has.
+  // kKept is for the server of this process: the probe then needs no new descriptor. kNew also
+  // detects a server that refuses new connections but still serves the open ones.
   enum class Connection { kKept, kNew };
   // `address` is where this process reaches the server.
   ServerProbe(std::string address, Connection connection);

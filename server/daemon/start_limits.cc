@@ -93,7 +93,8 @@ std::string ThreadLimits() {
         absl::StrFormat("the user may have %d processes and threads (ulimit -u)", own.rlim_cur));
   }
   if (getrlimit(RLIMIT_AS, &own) == 0 && own.rlim_cur != RLIM_INFINITY)
-    limits.push_back(absl::StrFormat("%d MiB of addresses (ulimit -v)", own.rlim_cur >> 20));
+    limits.push_back(absl::StrFormat("the process may have %d MiB of address space (ulimit -v)",
+                                     own.rlim_cur >> 20));
   if (limits.empty()) return "the machine's limit is kernel.threads-max";
   return absl::StrJoin(limits, "; ");
 }
@@ -102,13 +103,13 @@ absl::Status CheckStartLimits(const Config& config) {
   rlimit files = {};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < kDescriptorsMin) {
     return absl::ResourceExhaustedError(
-        absl::StrFormat("needs %d descriptors at least, and may have %d (ulimit -n, LimitNOFILE)",
+        absl::StrFormat("needs at least %d descriptors, but may have %d (ulimit -n, LimitNOFILE)",
                         kDescriptorsMin, files.rlim_cur));
   }
   const uint32_t needed = ThreadsAtStart(config);
   if (const uint32_t started = StartedOf(needed); started < needed) {
     return absl::ResourceExhaustedError(absl::StrFormat(
-        "needs %d threads at its start, and could start %d: %s", needed, started, ThreadLimits()));
+        "needs %d threads at its start, but could start %d: %s", needed, started, ThreadLimits()));
   }
   return absl::OkStatus();
 }

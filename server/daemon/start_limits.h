@@ -1,4 +1,4 @@
-// Whether a process may have the threads and descriptors that a daemon needs, before it needs them.
+// Checks at the start whether the process may have the threads and descriptors of a daemon.
 
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace ckv {
 
-// Returns how many threads a daemon has once it serves, with some to spare: gRPC starts more when
-// calls come.
+// Returns how many threads a serving daemon needs, with some to spare, because gRPC starts more
+// when calls arrive.
 uint32_t ThreadsAtStart(const Config& config);
 
 // Starts as many threads at once as the daemon will need, and ends them.
@@ -19,11 +19,11 @@ uint32_t ThreadsAtStart(const Config& config);
 //                       needed.
 absl::Status CheckStartLimits(const Config& config);
 
-// Ends the process with exit code 1 and one line that names the limit, if a shortage is not
-// handled. Without it, a thread or memory that is not there aborts the process.
+// From now on, an unhandled shortage of memory, threads or descriptors ends the process with exit
+// code 1 and one line that names the limit. Without it, the process aborts.
 void EndShortagesWithALine();
 
-// Returns the limits of processes and threads that this process is under, for people.
+// Describes the limits of processes and threads of this process, for a message.
 std::string ThreadLimits();
 
 }  // namespace ckv

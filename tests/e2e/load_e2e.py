@@ -138,7 +138,7 @@ class LoadTest(unittest.TestCase):
         done = self.run_ctl("corpus", "drop", "a")
         holder.send_signal(signal.SIGCONT)
         self.assertIn("h1", done.stderr)
-        self.assertIn("do not keep it yet", done.stderr)
+        self.assertIn("have not recorded it yet", done.stderr)
 
     def test_what_is_written_and_refused_says_so(self):
         self.fleet = Fleet(self.folder, holders=1)
@@ -161,7 +161,7 @@ class LoadTest(unittest.TestCase):
         self.assertEqual(refused.returncode, INVALID, refused.stderr)
         self.assertIn("query row 0: value 0 is 3.38953e+38", refused.stderr)
         for arguments, code, told in (
-                (["chunk", "pin", "--corpus", "docs", "--ordinal", "0", "--for", "0s"], INVALID, "no time at all"),
+                (["chunk", "pin", "--corpus", "docs", "--ordinal", "0", "--for", "0s"], INVALID, "must be longer than 0"),
                 (["bogus", "--help"], INVALID, "not known here: bogus"),
                 (["corpus", "bogus", "--help"], INVALID, "not known here: bogus"),
                 (["--tenant", "acme", "corpus", "load", "docs", rows], 8, "is shared: tenant 'acme' reads it"),

@@ -58,7 +58,7 @@ TEST(StartLimitsDeathTest, TooFewThreadsAreNamed) {
   Config config = ConfigOf({"holder"});
   config.compute_threads = 2000;
   EXPECT_EXIT(CheckUnder(RLIMIT_AS, rlim_t{4} << 30, config), testing::ExitedWithCode(1),
-              "threads at its start, and could start .* MiB of addresses");
+              "threads at its start, but could start .* MiB of address space");
 }
 
 TEST(StartLimitsDeathTest, AShortageThatNobodyHandlesIsALine) {
