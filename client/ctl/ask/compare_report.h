@@ -26,25 +26,24 @@ struct Compared {
   size_t different = 0;  // the most agents of a round whose tokens differ
   // The time of opens and attends of a round, by the cost model. Unset if the policy decides.
   std::optional<double> predicted_s = {};
-  // Not OK if a round failed. The policy had no further one, and its row says so.
+  // The error of a failed round, after which the policy was stopped.
   absl::Status failure = absl::OkStatus();
-  // The bytes of rows that must be near at once. Set if a round failed since they do not fit.
+  // The bytes of rows that must be near at once. Set if a round failed because they do not fit.
   std::optional<uint64_t> need_bytes = {};
 
   bool finished() const { return fastest.has_value() && failure.ok(); }
   double seconds() const { return static_cast<double>(fastest->elapsed.count()) / 1e9; }
   // The part of the fastest round in opens and attends. Constants are of quiet moments, too.
   double call_seconds() const { return static_cast<double>(fastest->in_calls.count()) / 1e9; }
-  // How far the median round took longer than the fastest. Unset with one round, which tells
-  // nothing of it.
+  // How much longer the median round took than the fastest. Unset if there was only one round.
   std::optional<double> noise_s() const;
 };
 
-// A figure of auto beside the fixed policy that needs the most of it.
+// Compares auto with the fixed policy that needs the most of one resource.
 struct Saving {
   double by_auto = 0;
   double worst = 0;
-  std::string policy;  // whose `worst` is; "" if no fixed policy finished
+  std::string policy;  // the policy with `worst`; "" if no fixed policy finished
   // For times: the difference is no more than the noise of the rounds.
   bool within_noise = false;
 
@@ -53,8 +52,7 @@ struct Saving {
   double share() const { return worst > 0 ? 1 - by_auto / worst : 0; }
 };
 
-// How auto did beside route and near. Every function of it needs auto and one of these to have
-// finished.
+// Compares auto with route and near. Its functions require that auto and one of these finished.
 class AutoVerdict {
  public:
   // Unset unless auto and a fixed policy finished. `compared` must outlive it.

@@ -79,8 +79,8 @@ class Exporter {
   absl::Status TryHolders(uint32_t ordinal, absl::FunctionRef<absl::Status(const Member&)> from,
                           const absl::Status& fatal);
   absl::Status WriteChunk(uint32_t ordinal, uint64_t first_token, SafetensorsWriter& writer);
-  // The extra keys of all chunks of a file, counted from its first token. They stand in its header,
-  // so they are asked for before the rows.
+  // The extra keys of all chunks of a file, counted from its first token. The header of the file
+  // has them, so they are fetched before the rows.
   absl::StatusOr<ExtraKeys> KeysOf(const ExportFile& file);
   absl::StatusOr<ChunkInfo> InfoFrom(const HolderCalls& calls, const ChunkPlacement& chunk) const;
   HolderCalls CallsOf(const Member& holder);

@@ -24,8 +24,8 @@ struct ListedCorpus {
   uint64_t missing_copy_count = 0;        // copies that are placed and that no live holder has
 };
 
-// The chunks that corpora lack, as the directory tells. It is unset if the directory tells nothing,
-// and while it waits for holders just after its start.
+// The chunks that corpora lack, as reported by the directory. Unset if it reports nothing, and
+// while it waits for holders just after its start.
 using Lacking = std::optional<FleetFacts>;
 
 Lacking WhatIsLacking(Fleet& fleet, const absl::StatusOr<v1::DescribeDirectoryReply>& home) {

@@ -20,7 +20,7 @@ struct NonFinite {
 };
 NonFinite FindNonFinite(const Geometry& geometry, std::span<const std::byte> rows);
 
-// Gives out the chunks of `source`, which outlives it, and looks at the rows of each.
+// Returns the chunks of `source`, which outlives it, and checks the rows of each.
 class FiniteCheck final : public ChunkSource {
  public:
   // If `reject`, Read refuses a chunk that has one.

@@ -37,14 +37,14 @@ struct CutOptions {
   // The largest chunk of kContent or kDocument. If 0, four times the average, or 8192.
   uint32_t chunk_max = 0;
   // If true, no chunk has a parent, and each chunk's rows were made alone at position 0. Its id
-  // depends on its tokens only, so corpora share it wherever it stands in them.
+  // depends on its tokens only, so corpora share it at any position.
   bool standalone = false;
   TenantKey key = {};  // by which chunk ids are made; the zero key makes plain ones
-  // The corpus that gets the chunks behind its own, if there is one (FilePlanner), and who tells
-  // its tokens.
+  // The corpus that is extended, or null (FilePlanner), and the function that returns the tokens of
+  // its chunks.
   const Corpus* extended = nullptr;
   AskForTokens ask_for_tokens = {};
-  // Told of the chunks before any is prefilled; an error ends the load.
+  // Called with the planned chunks before any is prefilled. An error ends the load.
   std::function<absl::Status(const ChunkSource&)> before_prefill = {};
 };
 //   InvalidArgument     a size that the policy has no use for, or ValidateCutSizes.
@@ -86,17 +86,17 @@ class ChunkPlanner {
   std::map<ChunkId, std::string> origins_;
 };
 
-// Plans the chunks of files of rows, in order. A file whose first token stands right behind the
-// last of the file before is its child. Any other starts a chain. If a corpus is extended, a file
-// that it has already stands where it stands there, by its first chunk. One that begins where the
-// corpus ends goes on from there.
+// Plans the chunks of files of rows, in order. A file whose first token follows the last token of
+// the previous file is its child. Any other file starts a chain. When extending, a file whose first
+// chunk is already in the corpus keeps its position there. A file that starts at the corpus' end
+// continues it.
 class FilePlanner {
  public:
   // If `token_count_max` is not 0, no more tokens than that are taken. `chunks` is appended to and
   // outlives the planner.
   FilePlanner(const Geometry& geometry, const CutOptions& cut, uint32_t token_count_max,
               std::vector<PlannedChunk>* chunks);
-  // Returns the tokens of each chunk of the next file, whose first stands at `base_position`.
+  // Returns the tokens of each chunk of the next file, which begins at `base_position`.
   // `extra_keys` are the file's, sorted, counted from its first token.
   //   InvalidArgument     A chunk comes twice, or the file cannot be standalone. Or no chunk of the
   //                       extended corpus ends where it begins, or several do. Names the path.

@@ -24,7 +24,8 @@ struct TokenDocuments {
   struct Document {
     uint32_t begin = 0;  // index of its first token
     std::string origin;  // "docs.jsonl:7", or a file
-    // Sorted, counted from its first token. If the document is cut short, some may lie behind it.
+    // Sorted, counted from its first token. If the document is truncated, some may be beyond its
+    // end.
     ExtraKeys extra_keys = {};
   };
   std::vector<int32_t> tokens;

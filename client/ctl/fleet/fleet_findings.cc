@@ -17,7 +17,7 @@ std::string FirstLine(const absl::Status& status) {
   return Printable(text.substr(0, text.find('\n')));
 }
 
-// A member that is silent is told of only if the directory still gives it out.
+// A silent member is a finding only if the directory still lists it.
 void TakeReport(const MemberReport& report, bool home_is_known, FleetFacts& facts) {
   const Member& member = report.member;
   auto at = std::find_if(facts.members.begin(), facts.members.end(), [&](const MemberFacts& one) {

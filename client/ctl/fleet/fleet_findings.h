@@ -1,4 +1,4 @@
-// Gathers the facts of a fleet as ckvctl sees it, and tells their findings.
+// Gathers the facts of a fleet as ckvctl sees it, and prints their findings.
 
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace ckv::ctl {
 
-// All that a command has seen of a fleet.
+// Everything that a command has found out about a fleet.
 struct FleetSight {
   std::string directory_address;
   absl::Status directory;  // whether it answers
@@ -28,11 +28,12 @@ struct FleetSight {
   bool is_of_fleet = true;  // the requester's directory is this one
 };
 
-// Asks the directory, every member, and the requester if one is named. It never fails: who does not
-// answer is a fact.
+// Asks the directory, every member, and the requester if one is named. It never fails: a process
+// that does not answer is a fact.
 FleetSight LookAtFleet(Fleet& fleet);
-// The part of LookAtFleet behind the members, for who has asked these: asks the requester if one is
-// named, then the directory for its state. `sight.directory` and `sight.members` are set.
+// The second part of LookAtFleet, for a caller that has already asked the members. It asks the
+// requester if one is named, then the directory for its state. `sight.directory` and
+// `sight.members` must be set.
 void LookBehindMembers(Fleet& fleet, FleetSight& sight);
 FleetFacts FactsOf(const FleetSight& sight);
 
@@ -40,8 +41,8 @@ FleetFacts FactsOf(const FleetSight& sight);
 std::string FindingsText(const std::vector<Finding>& findings);
 // [{"code", "severity", "subject", "what", "remedy"}]
 Json FindingsJson(const std::vector<Finding>& findings);
-// StatusOf(findings), with what to do next. If the directory did not answer, `directory` is its
-// error, and tells more than the finding: what to name, or what is there instead.
+// Returns StatusOf(findings), with what to do next. If the directory did not answer, `directory` is
+// the error, which has more details than the finding.
 absl::Status VerdictOf(const std::vector<Finding>& findings,
                        const absl::Status& directory = absl::OkStatus());
 

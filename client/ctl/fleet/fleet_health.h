@@ -1,4 +1,4 @@
-// Helpers with which commands tell of a fleet's members.
+// Helpers for commands that describe the members of a fleet.
 
 #pragma once
 

@@ -10,8 +10,8 @@
 
 namespace ckv::ctl {
 
-// Waits until the holders of `chunks` keep a change of a corpus, if the directory has it in memory
-// only. Returns a warning if they do not in time; else an empty one.
+// Waits until the holders of `chunks` have recorded a change of a corpus, if the directory has it
+// in memory only. Returns a warning if they have not in time, else an empty text.
 std::string AwaitKeptBy(Fleet& fleet, const std::string& corpus,
                         std::span<const ChunkPlacement> chunks);
 

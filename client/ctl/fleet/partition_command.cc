@@ -233,7 +233,7 @@ absl::Status CheckRoom(Fleet& fleet, const Planned& planned, const HolderPlans& 
   return NoRoomError(planned.plan.copy_bytes, 1, rooms);
 }
 
-// Waits until the holders of before and of now keep the change, before old copies are dropped.
+// Waits until the old and the new holders have recorded the change, before old copies are dropped.
 std::string AwaitSwitchKept(Fleet& fleet, const Planned& planned) {
   std::vector<ChunkPlacement> placed = planned.corpus.chunks;
   for (size_t i = 0; i < placed.size(); ++i) {

@@ -23,7 +23,7 @@ std::string Quoted(std::string_view text, std::string_view escaped) {
   return out + "'";
 }
 
-// The words that may stand after a command: its verbs and flags, and the program's own flags.
+// The words that may follow a command: its verbs and flags, and the program's own flags.
 std::vector<std::string> WordsOf(const PageProgram& program, const PageCommand& command) {
   std::vector<std::string> words = command.verbs;
   for (const PageCommand* one : {&command, &program.commands.front()}) {
@@ -61,7 +61,7 @@ std::string ValueCases(const PageProgram& program) {
     for (const PageOption& option : command.options) {
       if (option.value.empty() || !IsFlag(option.names.front())) continue;
       for (const std::string& name : option.names) {
-        // The program's own flags may stand after any command.
+        // The program's own flags may follow any command.
         const std::string line = absl::StrFormat("'%s %s'", command.path, name);
         const std::string values =
             option.is_corpus
@@ -75,7 +75,7 @@ std::string ValueCases(const PageProgram& program) {
   return cases;
 }
 
-// The verbs that lead on from a command, for the shells to find where a line stands.
+// The verbs that may follow a command, from which the shell finds the command of a line.
 std::string PathCases(const PageProgram& program) {
   std::string cases;
   for (const PageCommand& command : program.commands) {
@@ -103,8 +103,8 @@ bool HasCorpora(const PageProgram& program) {
   });
 }
 
-// The same for bash and zsh: where the line stands, and what may come there. `before` are the words
-// before `current`, the one to complete, without the program.
+// The common part of the bash and zsh scripts: finds the command of the line, and the words that
+// may follow. `before` has the words before `current`, the one to complete, without the program.
 std::string Body(const PageProgram& program) {
   std::string names;
   if (HasCorpora(program)) {

@@ -34,9 +34,9 @@ struct PageProgram {
 // ckvctl, as its command line is.
 PageProgram CtlProgram();
 
-// Return scripts, for the shells' folders of completions or to be sourced. Values are completed if
-// the table lists them. Names of corpora are those that the program's `corpus list` says; it is
-// asked with the fleet's options of the line. Other values and positionals are completed as files.
+// Return scripts to source, or to install in the shells' completion folders. Values are completed
+// if the table lists them. Names of corpora come from the program's `corpus list`, with the fleet's
+// options of the line. Other values and positionals are completed as files.
 std::string BashCompletion(const PageProgram& program);
 std::string ZshCompletion(const PageProgram& program);
 std::string FishCompletion(const PageProgram& program);
