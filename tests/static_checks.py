@@ -1,12 +1,13 @@
 #!/usr/bin/python3
 """Thread-safety analysis by clang, clang-tidy and cppcheck, over the flags of a configured build.
 
-    tests/static_checks.py BUILD --changed COMMITS [--limit-s SECONDS]
+    tests/static_checks.py BUILD --changed COMMITS [--limit-s SECONDS] [--safety-limit-s SECONDS]
     tests/static_checks.py BUILD --all
 
-Both analyse every file of the product for thread safety: clang parses them, and builds nothing. --changed gives
-clang-tidy and cppcheck what the last COMMITS commits and the working tree changed, the newest first, and stops giving
-clang-tidy more after SECONDS; it then says how many files it left out. --all gives them everything. A clone with fewer
+Clang parses files of the product for thread safety, and builds nothing. --changed begins with what the last COMMITS
+commits and the working tree changed, the newest first. clang-tidy and cppcheck get nothing else; the analysis for thread
+safety goes on with all other files. It and clang-tidy each get no more files after their limit, and say how many were
+left out. --all gives everything to each. A clone with fewer
 commits has what it has; if it has one, or if this is no clone, every file may have changed.
 BUILD is configured for clang and has its generated headers (deploy/check.sh does both). Exit 1 if there is a finding.
 """
@@ -25,6 +26,7 @@ import time
 FOLDERS = ("proto", "attention", "store", "transport", "client", "server")  # of the product
 BATCH = 8  # files that are parsed as one: their headers cost more than they do
 LIMIT_S = 240  # for clang-tidy, where CI has an hour for everything
+SAFETY_LIMIT_S = 120  # for thread safety
 # Suppressed: headers are stamped in a copy (passedByValue); cppcheck 2.10 misreads std::span returns
 # and Highway's dispatch macro.
 CPPCHECK = ["cppcheck", "--quiet", "--enable=warning,performance,portability", "--std=c++20", "--language=c++",
@@ -130,12 +132,16 @@ class Checks:
                     print(text.rstrip(), flush=True)
         return left_out
 
+    def tell(self, left_out, step, limit_s):
+        if left_out:
+            say(f"{step}: {sum(map(len, left_out))} of them left out after {limit_s} s; deploy/check.sh --static takes all")
+
     def run(self, command, text=None):
         done = subprocess.run(command, input=text, cwd=self.root, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout + done.stderr
 
-    def thread_safety(self):
-        names = [name for name in self.flags if is_product(name)]
+    def thread_safety(self, first, limit_s):
+        names = [name for name in dict.fromkeys([*first, *self.flags]) if is_product(name)]
         say(f"thread safety: clang, {len(names)} files")
 
         def parse(batch):
@@ -146,7 +152,7 @@ class Checks:
             # Files that cannot be one are none the worse.
             return [said] if len(batch) == 1 else [text for name in batch for text in parse([name])]
 
-        self.each(parse, batches(names, self.flags))
+        self.tell(self.each(parse, batches(names, self.flags), limit_s), "thread safety", limit_s)
 
     def clang_tidy(self, names, limit_s):
         say(f"clang-tidy: {len(names)} files")
@@ -165,9 +171,7 @@ class Checks:
                 return [text for name in batch for text in lint([name])]
             return [said] if code != 0 else []
 
-        left_out = self.each(lint, batches(names, self.flags), limit_s)
-        if left_out:
-            say(f"clang-tidy: {sum(map(len, left_out))} of them left out after {limit_s} s; deploy/check.sh --static takes all")
+        self.tell(self.each(lint, batches(names, self.flags), limit_s), "clang-tidy", limit_s)
 
     def cppcheck(self, names):
         say(f"cppcheck: {len(names)} files")
@@ -187,6 +191,7 @@ def main():
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).parents[1], help="the tree")
     parser.add_argument("--limit-s", type=int, default=LIMIT_S)
+    parser.add_argument("--safety-limit-s", type=int, default=SAFETY_LIMIT_S)
     parser.add_argument("--only", action="append", choices=("thread-safety", "clang-tidy", "cppcheck"))
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     what = parser.add_mutually_exclusive_group(required=True)
@@ -197,7 +202,8 @@ def main():
     limit_s = None if arguments.all else arguments.limit_s
     names = None if arguments.all else checks.changed(arguments.changed)
     units = list(checks.flags) if names is None else checks.units(names)
-    steps = {"thread-safety": checks.thread_safety, "clang-tidy": lambda: checks.clang_tidy(units, limit_s),
+    safety_limit_s = None if arguments.all else arguments.safety_limit_s
+    steps = {"thread-safety": lambda: checks.thread_safety(units, safety_limit_s), "clang-tidy": lambda: checks.clang_tidy(units, limit_s),
              "cppcheck": lambda: checks.cppcheck([name for name in units if is_product(name)])}
     for name in arguments.only or steps:
         begin = time.monotonic()

@@ -103,6 +103,12 @@ class StaticChecks(unittest.TestCase):
             self.tree.commit()
         self.expect("requires holding mutex 'mu_'", "--changed", "1", "--only", "thread-safety")
 
+    def test_the_limit_of_thread_safety_is_told(self):
+        self.tree.write({"server/counter.cc": UNGUARDED})
+        code, said = self.tree.check("--changed", "1", "--only", "thread-safety", "--safety-limit-s", "-1")
+        self.assertEqual(code, 0, said)
+        self.assertIn("thread safety: 2 of them left out", said)
+
     def test_what_the_last_commits_changed_is_linted(self):
         self.tree.write({"server/sum.cc": MISNAMED})
         self.expect("invalid case style for variable 'TheSum'", "--changed", "1", *LINT)  # not committed yet
