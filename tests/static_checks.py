@@ -6,7 +6,7 @@
 
 Clang parses files of the product for thread safety, and builds nothing. --changed begins with what the last COMMITS
 commits and the working tree changed, the newest first. clang-tidy and cppcheck get nothing else; the analysis for thread
-safety goes on with all other files. It and clang-tidy each get no more files after their limit, and say how many were
+safety, which takes these each alone, goes on with all other files. It and clang-tidy each get no more files after their limit, and say how many were
 left out. --all gives everything to each. A clone with fewer
 commits has what it has; if it has one, or if this is no clone, every file may have changed.
 BUILD is configured for clang and has its generated headers (deploy/check.sh does both). Exit 1 if there is a finding.
@@ -140,9 +140,11 @@ class Checks:
         done = subprocess.run(command, input=text, cwd=self.root, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout + done.stderr
 
-    def thread_safety(self, first, limit_s):
-        names = [name for name in dict.fromkeys([*first, *self.flags]) if is_product(name)]
-        say(f"thread safety: clang, {len(names)} files")
+    def thread_safety(self, changed, limit_s):
+        # Each alone: as one of a batch, a file that forgot an include has those of the others.
+        first = [name for name in changed if is_product(name)]
+        others = [name for name in self.flags if is_product(name) and name not in first]
+        say(f"thread safety: clang, {len(first) + len(others)} files")
 
         def parse(batch):
             command = [*self.flags[batch[0]], "-Wthread-safety", "-Werror", "-fsyntax-only", "-x", "c++", "-"]
@@ -152,7 +154,7 @@ class Checks:
             # Files that cannot be one are none the worse.
             return [said] if len(batch) == 1 else [text for name in batch for text in parse([name])]
 
-        self.tell(self.each(parse, batches(names, self.flags), limit_s), "thread safety", limit_s)
+        self.tell(self.each(parse, [*([name] for name in first), *batches(others, self.flags)], limit_s), "thread safety", limit_s)
 
     def clang_tidy(self, names, limit_s):
         say(f"clang-tidy: {len(names)} files")
@@ -203,7 +205,7 @@ def main():
     names = None if arguments.all else checks.changed(arguments.changed)
     units = list(checks.flags) if names is None else checks.units(names)
     safety_limit_s = None if arguments.all else arguments.safety_limit_s
-    steps = {"thread-safety": lambda: checks.thread_safety(units, safety_limit_s), "clang-tidy": lambda: checks.clang_tidy(units, limit_s),
+    steps = {"thread-safety": lambda: checks.thread_safety(() if names is None else units, safety_limit_s), "clang-tidy": lambda: checks.clang_tidy(units, limit_s),
              "cppcheck": lambda: checks.cppcheck([name for name in units if is_product(name)])}
     for name in arguments.only or steps:
         begin = time.monotonic()

@@ -54,13 +54,16 @@ class Tree:
         self.write(CLEAN)
         self.commit()
         self.commit()  # the last one changed nothing
-        build = root / "build"
-        build.mkdir()
+        (root / "build").mkdir()
         (root / ".gitignore").write_text("/build/\n")
+        self.list_units()
+
+    def list_units(self):
+        build = self.root / "build"
+        names = sorted(str(path.relative_to(self.root)) for path in self.root.rglob("*.cc"))
         (build / "compile_commands.json").write_text(json.dumps([
-            {"directory": str(build), "file": str(root / name),
-             "command": f"clang++-14 -std=c++20 -I{root} -o {name}.o -c {root / name}"}
-            for name in CLEAN if name.endswith(".cc")]))
+            {"directory": str(build), "file": str(self.root / name),
+             "command": f"clang++-14 -std=c++20 -I{self.root} -o {name}.o -c {self.root / name}"} for name in names]))
 
     def git(self, *words):
         subprocess.run(["git", "-C", self.root, "-c", "user.name=ckv", "-c", "user.email=ckv", *words], check=True,
@@ -102,6 +105,15 @@ class StaticChecks(unittest.TestCase):
         for _ in range(2):
             self.tree.commit()
         self.expect("requires holding mutex 'mu_'", "--changed", "1", "--only", "thread-safety")
+
+    def test_a_changed_file_that_forgot_an_include_fails(self):
+        self.tree.write({"server/another.cc": '#include "server/counter.h"\nint Two(Counter& c) { return c.Next() + c.Next(); }\n'})
+        self.tree.list_units()
+        self.tree.commit()
+        code, said = self.tree.check("--changed", "1", "--only", "thread-safety")
+        self.assertEqual(code, 0, said)
+        self.tree.write({"server/another.cc": "int Two(Counter& c) { return c.Next() + c.Next(); }\n"})
+        self.expect("unknown type name 'Counter'", "--changed", "1", "--only", "thread-safety")
 
     def test_the_limit_of_thread_safety_is_told(self):
         self.tree.write({"server/counter.cc": UNGUARDED})
