@@ -67,6 +67,7 @@ BARS = [
     Bar("rolling restart: 0.999 of a caller's calls took at most", ROLLING, counter("longest_ms", "p999"), "ms"),
     Bar("fresh requester beside 12 busy loops, then idle: rounds after 100 calls", "loaded_costs", counter("heal", "after"),
         "x an idle requester's", at_most=1.5, base=counter("heal", "under_load"), base_unit="x under load"),
+    Bar("the same, against a requester that has only measured", "loaded_costs", counter("heal", "fresh"), "x its rounds"),
     Bar("150 attends of chunks with two replicas: the holder with the fewest rows", "loaded_costs",
         counter("share", "least_of_mean"), "of the mean", at_least=0.5),
     *(Bar(f"agents compare, policy {policy}: calls against their prediction", "loaded_costs", counter("predict", policy),

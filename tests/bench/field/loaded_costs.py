@@ -123,14 +123,17 @@ def heal(fleet):
     finally:
         end(loops)
     quiet = fleet.rounds(idle, "text")
+    # The idle one makes the same calls: what both learn from cold calls is no trace of the load.
     for _ in range(CALLS):
-        fleet.attend(loaded, "text")
-    after = fleet.rounds(loaded, "text")
-    # Of a shared machine's speeds, the nearest of three looks: each is a moment of its own.
-    looks = [apart(after, fleet.rounds(fleet.requester(f"fresh{i}"), "text")) for i in range(3)]
-    print(f"loaded_costs: under load {under_load}, idle {quiet}, after {CALLS} calls {after}", file=sys.stderr)
+        for requester in (loaded, idle):
+            fleet.attend(requester, "text")
+    after, beside = fleet.rounds(loaded, "text"), fleet.rounds(idle, "text")
+    fresh = apart(after, fleet.rounds(fleet.requester("fresh"), "text"))
+    print(f"loaded_costs: under load {under_load}, idle {quiet}, after {CALLS} calls {after}, idle {beside}", file=sys.stderr)
     # Without a measurement under load there is nothing that could have healed.
-    return {"under_load": apart(under_load, quiet), "after": min(looks)} if under_load else {"under_load": 0, "after": math.inf}
+    if not under_load:
+        return {"under_load": 0, "after": math.inf, "fresh": math.inf}
+    return {"under_load": apart(under_load, quiet), "after": apart(after, beside), "fresh": fresh}
 
 
 def share(fleet):
