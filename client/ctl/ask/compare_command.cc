@@ -58,6 +58,8 @@ std::vector<Compared> RunRounds(const Ctl& ctl, const CompareOptions& options, c
         });
         if (result.ok()) {
           one.rounds.push_back(result->elapsed);
+          const std::shared_ptr<Requester> made = std::move(result->requester);
+          if (one.first == nullptr) one.first = made;
           one.different = std::max(one.different, CountDifferent(result->answers, expected));
           if (!one.fastest || result->elapsed < one.fastest->elapsed)
             one.fastest = *std::move(result);
@@ -74,11 +76,11 @@ std::vector<Compared> RunRounds(const Ctl& ctl, const CompareOptions& options, c
 
 // Every policy makes the same attends. The decisions of auto are not known before.
 absl::Status Predict(const PolicyRun& run, std::vector<Compared>& compared) {
-  CKV_ASSIGN_OR_RETURN(const PolicyPrediction predicted,
-                       PredictPolicies(run, FastestOf(compared).fastest->calls));
+  const std::vector<PolicyCalls>& calls = FastestOf(compared).fastest->calls;
   for (Compared& one : compared) {
-    if (one.policy == "route") one.predicted_s = predicted.route_us / 1e6;
-    if (one.policy == "near") one.predicted_s = predicted.near_us / 1e6;
+    if (one.policy == "auto") continue;
+    CKV_ASSIGN_OR_RETURN(const PolicyPrediction predicted, PredictPolicies(run, one.first, calls));
+    one.predicted_s = (one.policy == "route" ? predicted.route_us : predicted.near_us) / 1e6;
   }
   return absl::OkStatus();
 }
@@ -195,7 +197,8 @@ void AddCompareCommand(CLI::App& agents, Ctl& ctl) {
       "A policy whose rows do not fit has a line that says so.\n\n"
       "IN CALLS is the part of TIME spent in opens and attends; the engine\n"
       "takes the rest. PREDICTED is what ckvctl explain predicts for them, summed over the same\n"
-      "calls.");
+      "calls. It is asked of the requester of the policy's first round, which has learned from "
+      "it.");
   verb->add_option("--corpus", options->corpus, "A corpus made by corpus load --text")
       ->required()
       ->type_name("NAME");

@@ -23,7 +23,8 @@ struct Compared {
   // The fastest round. If unset, the policy finished none.
   std::optional<PolicyResult> fastest = {};
   std::vector<Duration> rounds = {};
-  size_t different = 0;  // the most agents of a round whose tokens differ
+  std::shared_ptr<Requester> first = {};  // of the first round, which has learned from its calls
+  size_t different = 0;                   // the most agents of a round whose tokens differ
   // The time of opens and attends of a round, by the cost model. Unset if the policy decides.
   std::optional<double> predicted_s = {};
   // The error of a failed round, after which the policy was stopped.

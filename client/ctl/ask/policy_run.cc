@@ -191,7 +191,7 @@ uint64_t NearBytesNeeded(const Corpus& corpus, std::span<const PolicyAgent> agen
 
 absl::StatusOr<PolicyResult> RunPolicy(const PolicyRun& run, ContextPolicy policy,
                                        const TokenCallback& on_token) {
-  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<Requester> requester, NewRequester(run));
+  CKV_ASSIGN_OR_RETURN(const std::shared_ptr<Requester> requester, NewRequester(run));
   CKV_ASSIGN_OR_RETURN(
       const std::shared_ptr<const Corpus> corpus,
       requester->Resolve(run.corpus, run.tenant, run.clock->Now() + run.attend_timeout));
@@ -211,12 +211,16 @@ absl::StatusOr<PolicyResult> RunPolicy(const PolicyRun& run, ContextPolicy polic
   result.pulled_bytes = near.pulled_bytes;
   result.mapped_bytes = near.mapped_bytes;
   result.near_bytes = near.bytes;
+  result.requester = requester;
   return result;
 }
 
 absl::StatusOr<PolicyPrediction> PredictPolicies(const PolicyRun& run,
+                                                 std::shared_ptr<Requester> requester,
                                                  std::span<const PolicyCalls> calls) {
-  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<Requester> requester, NewRequester(run));
+  if (requester == nullptr) {
+    CKV_ASSIGN_OR_RETURN(requester, NewRequester(run));
+  }
   CKV_ASSIGN_OR_RETURN(
       const std::shared_ptr<const Corpus> corpus,
       requester->Resolve(run.corpus, run.tenant, run.clock->Now() + run.attend_timeout));

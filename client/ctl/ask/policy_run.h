@@ -79,6 +79,7 @@ struct PolicyResult {
   // Pairs of a query row and a row of the corpus that it attended, at holders and in this process.
   uint64_t routed_pairs = 0, near_pairs = 0;
   PolicyAnswers answers;
+  std::shared_ptr<Requester> requester;  // that made the calls
 
   // The part of the pairs that were attended in this process.
   double near_share() const;
@@ -91,13 +92,15 @@ absl::StatusOr<PolicyResult> RunPolicy(const PolicyRun& run, ContextPolicy polic
                                        const TokenCallback& on_token);
 
 // Times of the opens and attends of some calls, by the cost model. It is the answer of ckvctl
-// explain for each of them, by a requester that has measured the holders just now.
+// explain for each of them, by `requester`. One that has made calls has learned from its replies;
+// if it is null, one is made that has measured the holders just now.
 struct PolicyPrediction {
   double route_us = 0;  // all is routed
   double near_us = 0;   // the corpus is pulled once, and all is attended in this process
 };
 //   Errors of Requester::Resolve and Explain.
 absl::StatusOr<PolicyPrediction> PredictPolicies(const PolicyRun& run,
+                                                 std::shared_ptr<Requester> requester,
                                                  std::span<const PolicyCalls> calls);
 
 // The answers of the same agents over the rows of `prefilled`, which is all of `corpus`.
