@@ -254,7 +254,7 @@ absl::Status AddGroup(const ExplainCall& call, const ExplainTools& tools, uint32
                                       call.corpus->geometry, tools.clock.Now());
     candidate.group = ordinal;
     candidate.token_share = 0;
-    measured.input.candidates.push_back(std::move(candidate));
+    measured.input.candidates.push_back(candidate);
     measured.holders.push_back(link->peer().id());
     ++added;
   }

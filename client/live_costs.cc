@@ -93,7 +93,7 @@ std::optional<RequesterConstants> LiveCosts::KnownHere(const Geometry& geometry)
     constants->attend_floor = here.attend_floor;
   }
   live_here_.SetKnown(widths, *constants);
-  return WithAttendFactors(*std::move(constants), live_here_.Factors(widths));
+  return WithAttendFactors(*constants, live_here_.Factors(widths));
 }
 
 absl::Status LiveCosts::MeasureHere(const Geometry& geometry) {
@@ -194,7 +194,7 @@ bool LiveCosts::AddCandidates(const ChunkGroups& groups, uint32_t group, uint32_
     } else {
       any = true;
     }
-    input.candidates.push_back(std::move(candidate));
+    input.candidates.push_back(candidate);
   }
   return any;
 }

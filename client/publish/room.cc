@@ -182,7 +182,7 @@ absl::Status NoRoomError(uint64_t need_bytes, uint32_t replicas, const Rooms& ro
 absl::StatusOr<SourcePlacement> PlaceInRooms(const ChunkSource& chunks,
                                              std::span<const uint32_t> fresh, size_t corpus_size,
                                              std::span<const HolderId> holders, uint32_t replicas,
-                                             Rooms rooms) {
+                                             const Rooms& rooms) {
   CKV_ASSIGN_OR_RETURN(SourcePlacement placement,
                        PlaceNewChunks(chunks, fresh, corpus_size, holders, replicas));
   if (FitsIn(chunks, placement, rooms)) return placement;
@@ -218,7 +218,7 @@ absl::StatusOr<SourcePlacement> PlaceByRoom(const ChunkSource& chunks,
   if (FitsIn(chunks, placement, rooms)) return placement;
   asker.Ask(ids, rooms);
   asker.AskPresent(rooms);
-  return PlaceInRooms(chunks, fresh, corpus_size, ids, replicas, std::move(rooms));
+  return PlaceInRooms(chunks, fresh, corpus_size, ids, replicas, rooms);
 }
 
 }  // namespace ckv

@@ -63,7 +63,7 @@ absl::StatusOr<SourcePlacement> PlaceByRoom(const ChunkSource& chunks,
 absl::StatusOr<SourcePlacement> PlaceInRooms(const ChunkSource& chunks,
                                              std::span<const uint32_t> fresh, size_t corpus_size,
                                              std::span<const HolderId> holders, uint32_t replicas,
-                                             Rooms rooms);
+                                             const Rooms& rooms);
 
 // Whether every holder that was asked for its chunks has listed them all.
 bool AllTellPresent(const Rooms& rooms);

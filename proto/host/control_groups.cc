@@ -84,9 +84,10 @@ void ClimbFrom(const std::string& root, const Tree& tree, std::string group, con
     group.clear();
   }
   if (group.find("/..") != std::string::npos) group.clear();
+  const std::string folder = root + tree.folder;
   for (int depth = 0; depth < kDepthMax; ++depth) {
     while (group.ends_with('/')) group.pop_back();
-    look(root + tree.folder + group);
+    look(folder + group);
     if (group.empty()) return;
     group.resize(std::min(group.rfind('/'), group.size()));
   }

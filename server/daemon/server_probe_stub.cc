@@ -5,12 +5,17 @@
 #include "client/grpc/channel_stub.h"
 
 namespace ckv {
+namespace {
+
+grpc::ByteBuffer NoBytes() {
+  const grpc::Slice nothing;
+  return {&nothing, 1};
+}
+
+}  // namespace
 
 ServerProbe::ServerProbe(std::string address, Connection connection)
-    : address_(std::move(address)), connection_(connection) {
-  const grpc::Slice nothing;
-  request_ = grpc::ByteBuffer(&nothing, 1);
-}
+    : address_(std::move(address)), connection_(connection), request_(NoBytes()) {}
 
 ServerProbe::~ServerProbe() {
   absl::MutexLock lock(&mu_);

@@ -104,7 +104,7 @@ void AttendLoop::SubmitWaiting() {
     }
     waiting_.pop_front();
     if (ticket.ok()) {
-      job->ticket = *std::move(ticket);
+      job->ticket_ = *std::move(ticket);
       in_flight_.push_back(job);
     } else {
       End(job, ticket.status());
@@ -149,18 +149,18 @@ bool AttendLoop::Step() {
 }
 
 bool AttendLoop::StepOne(AttendJob* job) {
-  if (job->unwanted.load(std::memory_order_relaxed)) job->ticket.Cancel();
-  switch (job->ticket.TryPoll()) {
+  if (job->unwanted.load(std::memory_order_relaxed)) job->ticket_.Cancel();
+  switch (job->ticket_.TryPoll()) {
     case TicketProgress::kInFlight:
       return false;
     case TicketProgress::kDone:
-      End(job, job->ticket.Wait());
+      End(job, job->ticket_.Wait());
       return true;
     case TicketProgress::kMustWait:
       ticket_helpers_.Run([this, job] {
-        if (job->unwanted.load(std::memory_order_relaxed)) job->ticket.Cancel();
-        if (job->ticket.Work() == TicketProgress::kInFlight) return Return(job);
-        End(job, job->ticket.Wait());
+        if (job->unwanted.load(std::memory_order_relaxed)) job->ticket_.Cancel();
+        if (job->ticket_.Work() == TicketProgress::kInFlight) return Return(job);
+        End(job, job->ticket_.Wait());
       });
       return true;
   }
@@ -176,13 +176,13 @@ void AttendLoop::Rest() {
     return;
   }
   tickets_.clear();
-  for (const AttendJob* job : in_flight_) tickets_.push_back(&job->ticket);
+  for (const AttendJob* job : in_flight_) tickets_.push_back(&job->ticket_);
   wait_.Rest(tickets_, wake_fd_);
 }
 
 // The job may be gone once `done` has been called.
 void AttendLoop::End(AttendJob* job, absl::Status status) {
-  job->ticket = Ticket();
+  job->ticket_ = Ticket();
   job->done(std::move(status));
 }
 

@@ -33,7 +33,7 @@ struct AttendJob {
 
  private:
   friend class AttendLoop;
-  Ticket ticket;
+  Ticket ticket_;
 };
 
 // Thread-safe. Its thread opens no session and asks no directory: what may wait so goes to helpers.

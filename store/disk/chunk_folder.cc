@@ -193,7 +193,7 @@ absl::Status ChunkFileReader::ReadAll(std::span<std::byte> rows) const {
   const uint32_t stripes = StripeCount(header_.info.token_count());
   if (stripes == 0) return absl::OkStatus();
   RowsInOrder in_order(header_, rows);
-  const absl::Status streamed =
+  absl::Status streamed =
       file_->Stream(header_.prefix.header_bytes, layout.total_bytes,
                     [&](std::span<const std::byte> block) { return in_order.Add(block); });
   if (!absl::IsUnimplemented(streamed)) return streamed;

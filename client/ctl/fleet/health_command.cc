@@ -41,7 +41,7 @@ absl::Status RunHealth(const Ctl& ctl) {
                    {"broken", is_broken},
                    {"member_count", member_count},
                    {"findings", FindingsJson(findings)}});
-  const absl::Status status = StatusOf(findings);
+  absl::Status status = StatusOf(findings);
   if (status.ok()) return status;
   return absl::Status(status.code(), Printable(std::string(status.message())) +
                                          "\n  ckvctl status shows the members and their counters");

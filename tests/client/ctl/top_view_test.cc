@@ -36,7 +36,7 @@ Member MakeMember(const std::string& name, MemberRole role, uint64_t epoch = 1) 
   return member;
 }
 
-LatencyCounts CountsOfMs(std::vector<int> milliseconds) {
+LatencyCounts CountsOfMs(const std::vector<int>& milliseconds) {
   LatencyCounts counts;
   for (const int ms : milliseconds) counts.Add(ms * kMs);
   return counts;

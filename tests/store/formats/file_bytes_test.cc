@@ -28,7 +28,7 @@ using testing::HasSubstr;
 constexpr size_t kBytes = 300'000;  // many pages
 
 std::string WriteFile(const std::string& name, size_t bytes = kBytes) {
-  const std::string path = test::TempPath(name);
+  std::string path = test::TempPath(name);
   std::string text;
   for (size_t i = 0; i < bytes; ++i) text += static_cast<char>('a' + i % 23);
   std::ofstream(path, std::ios::binary) << text;
