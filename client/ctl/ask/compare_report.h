@@ -23,7 +23,7 @@ struct Compared {
   // The fastest round. If unset, the policy finished none.
   std::optional<PolicyResult> fastest = {};
   std::vector<Duration> rounds = {};
-  std::shared_ptr<Requester> first = {};  // of the first round, which has learned from its calls
+  std::shared_ptr<Requester> first = {};  // learned from the calls of the first round
   size_t different = 0;                   // the most agents of a round whose tokens differ
   // The time of opens and attends of a round, by the cost model. Unset if the policy decides.
   std::optional<double> predicted_s = {};
