@@ -179,7 +179,7 @@ absl::Status Exporter::TryHolders(uint32_t ordinal,
     const auto holder = holders_.find(id.name);
     all_without &= holder != holders_.end();
     if (holder == holders_.end()) continue;
-    const absl::Status status = from(holder->second);
+    absl::Status status = from(holder->second);
     CKV_RETURN_IF_ERROR(fatal);
     if (status.ok()) return status;
     Warn(ordinal, id, status);

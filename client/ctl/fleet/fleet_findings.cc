@@ -122,7 +122,7 @@ Json FindingsJson(const std::vector<Finding>& findings) {
 absl::Status VerdictOf(const std::vector<Finding>& findings, const absl::Status& directory) {
   if (!directory.ok())
     return absl::Status(StatusOf(FindingCode::kDirectoryUnreachable), directory.message());
-  const absl::Status status = StatusOf(findings);
+  absl::Status status = StatusOf(findings);
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(Printable(std::string(status.message())),
                                                   "\n  ckvctl health says what to do about each"));

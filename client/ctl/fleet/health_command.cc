@@ -12,6 +12,7 @@
 #include "client/ctl/commands.h"
 #include "client/ctl/fleet/fleet_findings.h"
 #include "client/ctl/watch.h"
+#include "proto/base/status.h"
 
 namespace ckv::ctl {
 namespace {

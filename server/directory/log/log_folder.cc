@@ -204,7 +204,7 @@ absl::Status LogFolder::CheckThere() const {
       absl::MutexLock lock(&mu_);
       looked_at = written_;
     }
-    const absl::Status there = CheckNamed(LogPath(looked_at.number), looked_at.file);
+    absl::Status there = CheckNamed(LogPath(looked_at.number), looked_at.file);
     if (there.ok()) return there;
     absl::MutexLock lock(&mu_);
     // Otherwise a snapshot has replaced it meanwhile, and another log is written.
