@@ -32,7 +32,7 @@ absl::Status LogFolder::MakeLog(uint64_t number, const DirectoryChange& first) {
   CKV_RETURN_IF_ERROR(file->Sync());
   CKV_RETURN_IF_ERROR(files_.Rename(temporary, LogPath(number)));
   std::move(remove).Cancel();
-  if (const absl::Status synced = files_.SyncFolder(path_); !synced.ok()) {
+  if (absl::Status synced = files_.SyncFolder(path_); !synced.ok()) {
     // Its name may be there after a power loss, and says where the log before ends.
     is_broken_ = true;
     return synced;
@@ -166,7 +166,7 @@ absl::Status LogFolder::WriteSnapshot(uint64_t number, const DirectoryImage& ima
   CKV_RETURN_IF_ERROR(WriteSnapshotFile(temporary, number, image, bytes));
   CKV_RETURN_IF_ERROR(files_.Rename(temporary, SnapshotPath(number)));
   std::move(remove).Cancel();
-  if (const absl::Status synced = files_.SyncFolder(path_); !synced.ok()) {
+  if (absl::Status synced = files_.SyncFolder(path_); !synced.ok()) {
     // The files before it are still there, and say the same.
     (void)files_.Remove(SnapshotPath(number));
     return synced;
