@@ -20,7 +20,7 @@ std::string LogFolder::SnapshotPath(uint64_t number) const {
 // A log is known by its name once it has its header and first frame.
 absl::Status LogFolder::MakeLog(uint64_t number, const DirectoryChange& first) {
   const std::string temporary = absl::StrCat(LogPath(number), ".new");
-  const absl::Status removed = files_.Remove(temporary);  // left by a try that failed
+  absl::Status removed = files_.Remove(temporary);  // left by a try that failed
   if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
   absl::Cleanup remove = [&] { (void)files_.Remove(temporary); };
   std::string records;
