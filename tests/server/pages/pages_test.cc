@@ -56,7 +56,7 @@ TEST(Pages, KnowVerbsAndTheirValues) {
               HasSubstr("*' --log-level') takes=1 values='trace debug info warn error off'"));
 }
 
-// What stands where a corpus is named is asked from the fleet, and never completed as a file.
+// Names of corpora are completed from the fleet, and never as files.
 TEST(Pages, NamesOfCorporaComeFromTheFleet) {
   const PageProgram ctl = CtlProgram();
   const std::string bash = BashCompletion(ctl);
