@@ -322,6 +322,7 @@ absl::StatusOr<MeasuredInput> MeasureDecisionInput(ExplainCall call, const Reque
 }
 
 Explanation ExplanationOf(const ExplainCall& call, MeasuredInput measured, PeerTable& peers,
+                          const LiveCalls& calls,
                           absl::FunctionRef<bool(const ChunkPlacement&)> is_near) {
   Explanation explanation;
   DecisionInput& input = explanation.input = std::move(measured.input);
@@ -347,6 +348,8 @@ Explanation ExplanationOf(const ExplainCall& call, MeasuredInput measured, PeerT
     holder.model_error = (*peer)->model.error();
   }
   explanation.doubts = Doubts(input, holders);
+  explanation.route_ratio = calls.routed.Ratio();
+  explanation.near_ratio = calls.near.Ratio();
   return explanation;
 }
 

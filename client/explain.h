@@ -12,6 +12,7 @@
 #include "client/decide/explanation.h"
 #include "client/decide/network_oracle.h"
 #include "client/holders/holder_peer.h"
+#include "client/learn/live_calls.h"
 
 namespace ckv {
 
@@ -56,6 +57,7 @@ absl::StatusOr<MeasuredInput> MeasureDecisionInput(ExplainCall call, const Reque
 
 // Completes the answer. Rows for which `is_near` returns true are neither pulled nor recomputed.
 Explanation ExplanationOf(const ExplainCall& call, MeasuredInput measured, PeerTable& peers,
+                          const LiveCalls& calls,
                           absl::FunctionRef<bool(const ChunkPlacement&)> is_near);
 
 // Measures a holder's doubted constants within one call context.

@@ -275,6 +275,18 @@ void LiveCosts::ObservePull(const FetchCall& call, Duration took) {
     ObserveSlice(*peer, call.corpus->geometry, bytes, double(took.count()) / 1e3);
 }
 
+void LiveCosts::ObserveMap(const MapCall& call, Duration took) {
+  const auto groups = GroupsOf(call.corpus);
+  if (!groups.ok()) return;
+  const uint32_t group = (*groups)->Of(call.chunk);
+  if (group == ChunkGroups::kNoGroup) return;
+  const Geometry& geometry = call.corpus->geometry;
+  const uint64_t bytes = uint64_t{call.corpus->chunks[call.chunk].token_count} * geometry.layers *
+                         geometry.row_bytes();
+  for (HolderPeer* const peer : (*groups)->PeersOf(group))
+    peer->pull.Observe(bytes, double(took.count()) / 1e3);
+}
+
 bool LiveCosts::HaveTarget(const std::shared_ptr<const Corpus>& corpus, KernelTargetId target) {
   const auto groups = GroupsOf(corpus);
   if (!groups.ok() || target == KernelTargetId::kUnknown) return false;

@@ -24,6 +24,7 @@
 #include "client/decide/quote.h"
 #include "client/holders/chunk_groups.h"
 #include "client/holders/holder_peer.h"
+#include "client/learn/live_calls.h"
 #include "client/learn/live_here.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
@@ -77,8 +78,13 @@ class LiveCosts {
 
   // Is told the times of attends of near rows.
   LiveHere& live_here() { return live_here_; }
+  // Is told what whole attends take.
+  LiveCalls& live_calls() { return live_calls_; }
   // Notes the time of a pull for the holders that it may have come from.
   void ObservePull(const FetchCall& call, Duration took) ABSL_LOCKS_EXCLUDED(mu_);
+  // As ObservePull, of a chunk that was mapped instead. Its holder copies it, unless it has for
+  // another requester.
+  void ObserveMap(const MapCall& call, Duration took) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Whether every holder of these chunks has `target`. Members tell theirs to the directory. One
   // that did not counts as another.
@@ -114,6 +120,7 @@ class LiveCosts {
   Backend& backend_;
   const LaneShape lane_shape_;
   LiveHere live_here_;
+  LiveCalls live_calls_;
   mutable absl::Mutex mu_;
   std::map<RowWidths, MeasuredHere> here_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<const Corpus*, Grouped> groups_ ABSL_GUARDED_BY(mu_);

@@ -103,6 +103,7 @@ struct Requester::State {
     link_options.counters = &counters;
     link_options.oracle = options.oracle;
     link_options.here = &costs.live_here();
+    link_options.calls = &costs.live_calls();
     link_options.backend = options.backend;
     link_options.slot_pinner = LanePinnerFor(options.backend);
     link_options.spans = options.spans;
@@ -161,7 +162,7 @@ struct Requester::State {
       call.query_rows = work.query_rows;
       call.select = work.selected;
       call.deadline = deadline;
-      return Measure(call, /*holders=*/nullptr, actor_attempts).status();
+      return Measure(call, actor_attempts).status();
     };
     tools.same_target = [this](const std::shared_ptr<const Corpus>& corpus) {
       return costs.HaveTarget(corpus, KernelTargetIdOf(link_options.backend->kernel_target()));
@@ -174,7 +175,9 @@ struct Requester::State {
     };
     tools.here = near_source;
     tools.map = [this](const MapCall& call) -> absl::StatusOr<std::shared_ptr<const NearRows>> {
+      const Instant begin = clock->Now();
       CKV_ASSIGN_OR_RETURN(MappedChunk chunk, Map(call, actor_attempts));
+      costs.ObserveMap(call, clock->Now() - begin);
       return std::make_shared<MappedRows>(std::move(chunk), call.corpus->geometry.layers);
     };
     tools.pull = [this](const FetchCall& call, const ActorTools::Place& place,
@@ -195,23 +198,19 @@ struct Requester::State {
     return tools;
   }
 
-  absl::StatusOr<DecisionInput> Measure(const ExplainCall& call, std::vector<HolderId>* holders,
-                                        Attempts& by) {
-    DecisionInput input;
+  absl::StatusOr<MeasuredInput> Measure(const ExplainCall& call, Attempts& by) {
+    MeasuredInput measured;
     CKV_ASSIGN_OR_RETURN(const RequesterConstants constants, costs.Here(call.corpus->geometry));
     CKV_RETURN_IF_ERROR(
         by.Run(call.corpus.get(), call.deadline, [&](CallContext& context) -> AttemptResult {
           const ExplainTools tools = {peers, context.links, context.router, *clock, oracle};
-          auto measured = MeasureDecisionInput(call, constants, tools);
-          if (measured.ok()) {
-            input = std::move(measured->input);
-            if (holders != nullptr) *holders = std::move(measured->holders);
-          }
+          auto now = MeasureDecisionInput(call, constants, tools);
+          if (now.ok()) measured = *std::move(now);
           // It says how holders are now.
-          return {measured.status(), /*repeatable=*/true, /*may_wait=*/false};
+          return {now.status(), /*repeatable=*/true, /*may_wait=*/false};
         }));
     remeasurer.Start();
-    return input;
+    return measured;
   }
 
   // The terms of one step, and of a pull of canonical rows, which rotates nothing.
@@ -472,11 +471,12 @@ absl::StatusOr<MappedChunk> Requester::Map(const MapCall& call) {
 absl::StatusOr<Requester::Explanation> Requester::Explain(const ExplainCall& call) {
   state_->counters.explains.fetch_add(1, std::memory_order_relaxed);
   if (call.corpus == nullptr) return absl::InvalidArgumentError("explain: no corpus");
-  MeasuredInput measured;
-  CKV_ASSIGN_OR_RETURN(measured.input, state_->Measure(call, &measured.holders, state_->attempts));
-  return ExplanationOf(call, std::move(measured), state_->peers, [&](const ChunkPlacement& chunk) {
+  CKV_ASSIGN_OR_RETURN(MeasuredInput measured, state_->Measure(call, state_->attempts));
+  const auto is_near = [&](const ChunkPlacement& chunk) {
     return state_->actor.IsNear(chunk.id, call.corpus->geometry);
-  });
+  };
+  return ExplanationOf(call, std::move(measured), state_->peers, state_->costs.live_calls(),
+                       is_near);
 }
 
 absl::StatusOr<std::vector<GroupQuote>> Requester::Quote(const QuoteCall& call) const {

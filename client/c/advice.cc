@@ -164,9 +164,13 @@ absl::StatusOr<Json> ExplanationOf(Requester& requester, const AdviceArguments& 
   Json json = {{"summary", explanation.summary},
                {"tokens", explanation.input.tokens},
                {"near_tokens", explanation.input.near_tokens},
+               {"route_ratio", nullptr},
+               {"near_ratio", nullptr},
                {"inputs", InputsOf(explanation)},
                {"holders", HoldersOf(explanation)},
                {"doubts", explanation.doubts}};
+  if (explanation.route_ratio) json["route_ratio"] = *explanation.route_ratio;
+  if (explanation.near_ratio) json["near_ratio"] = *explanation.near_ratio;
   AddDecision(explanation.decision, json);
   return json;
 }

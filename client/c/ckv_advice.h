@@ -50,6 +50,9 @@ ckv_status ckv_quote(ckv_requester* requester, const ckv_advice_call* call, char
 // and measures what is not known: milliseconds, and more the first time. Acts on nothing. The text
 // has the members of DECISION, and
 //   {"summary": one line for people, "tokens": n, "near_tokens": n,
+//    "route_ratio": what the last attends that asked a holder took over what was predicted of them,
+//                   a median, or null before 16 of them; costs are without it,
+//    "near_ratio": the same of attends of near rows alone,
 //    "holders": [{"name": ..., "group": n, "token_share": x, "t_probe_us": x or null,
 //                 "bandwidth_bytes_per_s": x or null}],
 //    "inputs": [{"name": ..., "unit": ..., "value": x, "sensitivity": d ln T / d ln x,

@@ -37,6 +37,7 @@ Router::Router(const LinkOptions* options, LinkTable* links, Exchange* exchange,
                ComputeStream* stream)
     : clock_(options->clock),
       live_here_(options->here),
+      live_calls_(options->calls),
       counters_(options->counters),
       shape_(options->shape),
       links_(*links),
@@ -101,6 +102,7 @@ absl::Status Router::Prepare(const RouteCall& call) {
 absl::Status Router::ChooseAndConnect(const RouteCall& call) {
   lines_.clear();
   near_bytes_ = near_pairs_ = 0;
+  here_us_ = 0;
   links_.BeginAttempt();
   for (const RouteSegment& segment : call.segments) {
     const ReplicaWork work = {Primitive::kRoute, call.q.count, segment.selection.k, call.wire};
@@ -421,6 +423,7 @@ void Router::Finish(AttendReport* report) {
   const Duration lost = call_->tries == nullptr ? Duration(0) : call_->tries->lost();
   CountCall(now - begin_, lost);
   JudgeRounds();
+  if (lost == Duration(0)) JudgeCall(now - begin_);
   double routed_us = 0;  // 0 unless all of it was routed for watched contexts
   for (const RouteSegment& segment : call_->segments) {
     if (!segment.context->watched()) continue;

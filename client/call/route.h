@@ -18,6 +18,7 @@
 #include "client/context/route_call.h"
 #include "client/holders/counters.h"
 #include "client/holders/link_table.h"
+#include "client/learn/live_calls.h"
 #include "client/learn/live_here.h"
 #include "client/trace/call_spans.h"
 #include "proto/kernel_target.h"
@@ -94,7 +95,8 @@ class Router {
     bool approximate = false;  // an answer was approximate
     uint64_t compute_ns = 0;
     uint32_t last_compute_ns = 0;
-    // Times of a round whose only frame had the holder to itself: as predicted and as measured.
+    // Times of a round whose only frame had the holder to itself: as predicted and, if this thread
+    // did nothing else meanwhile, as measured.
     double expected_us = 0, busy_us = 0, took_us = 0;
   };
   // A frame in its slot, which leaves once the stream has written it.
@@ -127,6 +129,7 @@ class Router {
   void Learn(const PlannedFrame& planned, const Frame& frame, const Exchange::Reply& reply);
   double ObserveKernel(HolderPeer& peer, const PlannedFrame& planned, const Exchange::Reply& reply);
   void JudgeRounds();
+  void JudgeCall(Duration took);
   void NoteTarget(KernelTargetId target);
   // Whether the time from a post to its reply is the holder's. It is not if this thread did
   // something else meanwhile.
@@ -161,6 +164,7 @@ class Router {
 
   Clock* const clock_;
   LiveHere* const live_here_;
+  LiveCalls* const live_calls_;
   CallCounters* const counters_;  // may be null
   const LaneShape shape_;
   LinkTable& links_;
@@ -204,6 +208,7 @@ class Router {
   };
   uint64_t near_bytes_ = 0;  // memory for the near pieces planned so far
   uint64_t near_pairs_ = 0;
+  double here_us_ = 0;  // predicted for the attend of near and own rows; 0 if it is not known
   std::vector<NearCopy> near_copies_;
   BackendMemory near_q_;
   bool queries_taken_ = false;  // stream_ is behind the stream that makes the queries

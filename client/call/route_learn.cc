@@ -21,7 +21,6 @@ void Router::Learn(const PlannedFrame& planned, const Frame& frame, const Exchan
   peer.TellQueue(reply.header.queue_ns, now);
   // A lane over a fabric that is no longer the chosen one tells nothing about it.
   const bool chosen = fabric == peer.fabric_kind.load(std::memory_order_relaxed);
-  if (!Timed()) return;
   const Duration took = now - reply.posted;
   const PlannedLine& line = lines_[reply.line];
   const std::optional<FabricConstants> known = peer.fabric.Get();
@@ -33,8 +32,9 @@ void Router::Learn(const PlannedFrame& planned, const Frame& frame, const Exchan
     Flow& flow = flows_[reply.line];
     flow.expected_us = exchange_us + kernel_us + queue_us;
     flow.busy_us = BusyUs(peer.seat(), kernel_us, exchange_us);
-    flow.took_us = double(took.count()) / 1e3;
+    if (Timed()) flow.took_us = double(took.count()) / 1e3;
   }
+  if (!Timed()) return;
   const Duration on_lane =
       took - std::chrono::nanoseconds(uint64_t{reply.header.compute_ns} + reply.header.queue_ns);
   if (counters_ != nullptr && !call_->is_trial)
@@ -73,17 +73,34 @@ void Router::JudgeRounds() {
   HostLoads loads;
   bool any = false;
   for (uint32_t line = 0; line < lines_.size(); ++line) {
-    if (!(flows_[line].expected_us > 0)) continue;
+    if (!(flows_[line].took_us > 0)) continue;
     loads.Add(exchange_.link(line).peer().seat(), flows_[line].busy_us);
     any = true;
   }
   if (!any) return;
   for (uint32_t line = 0; line < lines_.size(); ++line) {
     const Flow& flow = flows_[line];
-    if (!(flow.expected_us > 0)) continue;
+    if (!(flow.took_us > 0)) continue;
     HolderPeer& peer = exchange_.link(line).peer();
     peer.model.JudgeRound(std::max(flow.expected_us, loads.Us(peer.seat())), flow.took_us);
   }
+}
+
+// Holds a whole call against what was expected of its holders and of this host.
+void Router::JudgeCall(Duration took) {
+  if (live_calls_ == nullptr || call_->is_trial) return;
+  if (!call_->polled_at_once && !call_->prompt) return;
+  if (!here_pieces_.empty() && !(here_us_ > 0)) return;
+  CallTime time(here_us_);
+  bool asked = false;
+  for (uint32_t line = 0; line < lines_.size(); ++line) {
+    const Flow& flow = flows_[line];
+    if (!flow.asked) continue;
+    if (!(flow.expected_us > 0)) return;
+    time.Add(exchange_.link(line).peer().seat(), flow.expected_us, flow.busy_us);
+    asked = true;
+  }
+  (asked ? live_calls_->routed : live_calls_->near).Observe(time.Us(), double(took.count()) / 1e3);
 }
 
 }  // namespace ckv

@@ -98,6 +98,9 @@ absl::Status Router::AttendHere() {
     next += PartialFloats(piece.q.count, geometry.d_v);
   }
   PlaceAnswers();
+  const double rows = call_->q.count;
+  const double tokens = double(near_pairs_ + OwnPairs()) / rows;
+  if (live_here_ != nullptr) here_us_ = live_here_->ExpectedUs(geometry.widths(), rows, tokens);
   const bool learns = LearnsHere();
   // Queries were turned on it.
   if (learns && call_->polled_at_once) CKV_RETURN_IF_ERROR(stream_.Wait());
@@ -107,8 +110,7 @@ absl::Status Router::AttendHere() {
   // A caller that polls sees the end too late, unless the work is done by now.
   if (learns && idle && (call_->polled_at_once || stream_.Ready())) {
     CKV_RETURN_IF_ERROR(stream_.Wait());
-    const double rows = call_->q.count;
-    live_here_->Observe(geometry.widths(), rows, double(near_pairs_ + OwnPairs()) / rows,
+    live_here_->Observe(geometry.widths(), rows, tokens,
                         double((clock_->Now() - begin).count()) / 1e3);
   }
   NoteTarget(KernelTargetIdOf(backend_.kernel_target()));

@@ -193,6 +193,18 @@ double HostLoads::LongestUs() const noexcept {
   return longest_us;
 }
 
+void CallTime::Add(const HostSeat& seat, double round_us, double busy_us) noexcept {
+  slowest_us_ = std::max(slowest_us_, round_us);
+  if (seat.host == kThisHost) processors_here_ = std::max(processors_here_, seat.processors);
+  loads_.Add(seat, busy_us);
+}
+
+double CallTime::Us() const noexcept {
+  HostLoads loads = loads_;
+  if (here_us_ > 0) loads.Add({.host = kThisHost, .processors = processors_here_}, here_us_);
+  return std::max({slowest_us_, CleanCost(here_us_), loads.LongestUs()});
+}
+
 double BusyUs(const HostSeat& seat, double compute_us, double exchange_us) noexcept {
   const double threads = std::max(1u, std::min(uint32_t{seat.threads}, seat.processors));
   return TimesCost(threads, CleanCost(compute_us)) +

@@ -100,6 +100,24 @@ class HostLoads {
   uint16_t hosts_ = 0;  // loads_ beyond it are empty
 };
 
+// The time of one attend: its holders compute side by side, and its caller attends what it has
+// itself meanwhile. All that compute on one host share its processors.
+class CallTime {
+ public:
+  // `here_us` is the time of what the caller attends itself, on one thread.
+  explicit CallTime(double here_us) noexcept : here_us_(here_us) {}
+  // Adds a holder that is asked: the time of its round, and how long that keeps processors of its
+  // host busy.
+  void Add(const HostSeat& seat, double round_us, double busy_us) noexcept;
+  double Us() const noexcept;
+
+ private:
+  const double here_us_;
+  double slowest_us_ = 0;
+  uint32_t processors_here_ = 0;  // 0 while no holder is on the caller's host
+  HostLoads loads_;
+};
+
 // A holder that can answer for some of a call's chunks.
 struct Candidate {
   // The group it belongs to. Candidates of one group are replicas of the same chunks: they stand

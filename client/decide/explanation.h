@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,10 @@ struct Explanation {
   std::array<double, kKnobCount> sensitivities{};
   std::string summary;              // DescribeDecision, one line
   std::vector<std::string> doubts;  // Doubts (client/decide/doubts.h)
+  // The time of this requester's last attends over their predicted time, a median. One is of those
+  // that asked a holder, the other of those of near rows alone. Unset before 16 of them. `decision`
+  // is made without them.
+  std::optional<double> route_ratio, near_ratio;
 };
 
 }  // namespace ckv

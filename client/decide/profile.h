@@ -148,8 +148,9 @@ class LiveFabric {
   BestWindow large_;  // us per byte
 };
 
-// The bandwidth that pulls from one holder got. It counts all other traffic, and memory that is
-// touched for the first time. Thread-safe; a lost race loses one sample.
+// The bandwidth at which rows of one holder came here, pulled or mapped. It counts all other
+// traffic, and memory that is touched for the first time. Thread-safe; a lost race loses one
+// sample.
 class LivePull {
  public:
   // Less says nothing: it is over before a transfer is at its speed.
@@ -157,15 +158,18 @@ class LivePull {
 
   void Observe(uint64_t bytes, double us) {
     if (bytes < kBytesMin || !(us > 0)) return;
-    const double now = double(bytes) / us * 1e6, known = Get();
-    // A quarter of each: about the last four count.
-    bytes_per_s_.store(known > 0 ? known + (now - known) / 4 : now, std::memory_order_relaxed);
+    const double now = us / double(bytes), known = us_per_byte_.load(std::memory_order_relaxed);
+    // A quarter of each: about the last four count. Times are what adds up over several pulls.
+    us_per_byte_.store(known > 0 ? known + (now - known) / 4 : now, std::memory_order_relaxed);
   }
   // Bytes per second; 0 before the first.
-  double Get() const { return bytes_per_s_.load(std::memory_order_relaxed); }
+  double Get() const {
+    const double us_per_byte = us_per_byte_.load(std::memory_order_relaxed);
+    return us_per_byte > 0 ? 1e6 / us_per_byte : 0;
+  }
 
  private:
-  std::atomic<double> bytes_per_s_{0};
+  std::atomic<double> us_per_byte_{0};
 };
 
 // Returns the bytes per second that one core copies between buffers larger than its own caches.

@@ -111,6 +111,8 @@ void FillExplainReply(const Explanation& explanation, std::span<const HolderView
   reply.set_tokens(explanation.input.tokens);
   reply.set_near_tokens(explanation.input.near_tokens);
   reply.set_flips(explanation.summary);
+  if (explanation.route_ratio) reply.set_route_ratio(*explanation.route_ratio);
+  if (explanation.near_ratio) reply.set_near_ratio(*explanation.near_ratio);
   for (const std::string& doubt : explanation.doubts) reply.add_doubts(doubt);
   reply.set_fetch_bytes(decision.fetch_bytes);
   AddInputs(explanation, reply);

@@ -26,6 +26,7 @@
 namespace ckv {
 
 class LiveHere;       // client/learn/live_here.h
+struct LiveCalls;     // client/learn/live_calls.h
 class NetworkOracle;  // client/decide/network_oracle.h
 
 // The most handles of one session, which is as many as a holder gives out.
@@ -33,7 +34,8 @@ inline constexpr size_t kLinkHandleCountMax = kCorpusChunkCountMax;
 
 // Options that are the same for all links of a requester.
 struct LinkOptions {
-  LiveHere* here = nullptr;  // is told what attends of near rows take; may be null
+  LiveHere* here = nullptr;    // is told what attends of near rows take; may be null
+  LiveCalls* calls = nullptr;  // is told how far predictions of calls were off; may be null
   std::string requester;
   std::string host_identity;
   Clock* clock = nullptr;

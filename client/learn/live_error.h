@@ -9,8 +9,8 @@
 
 namespace ckv {
 
-// The median of |measured / predicted - 1| over the last kSampleCountMax requests. Thread-safe: a
-// sample costs two relaxed loads and two stores, and a lost race loses a sample.
+// Keeps measured / predicted of the last kSampleCountMax requests. Thread-safe: a sample costs two
+// relaxed loads and two stores, and a lost race loses a sample.
 class LiveError {
  public:
   static constexpr uint32_t kSampleCountMax = 64;
@@ -19,12 +19,15 @@ class LiveError {
 
   // Takes one request. Anything not above 0 is ignored.
   void Observe(double predicted_us, double measured_us);
-  // Returns nothing before kSampleCountMin samples. It sorts a copy, so it is for people and
-  // metrics.
+  // Return the median of |measured / predicted - 1|, and of measured / predicted. Nothing before
+  // kSampleCountMin samples. They sort a copy, so they are for people and metrics.
   std::optional<double> Median() const;
+  std::optional<double> Ratio() const;
 
  private:
-  std::array<std::atomic<float>, kSampleCountMax> errors_{};
+  std::optional<double> MedianOf(double (*figure)(double ratio)) const;
+
+  std::array<std::atomic<float>, kSampleCountMax> ratios_{};
   std::atomic<uint32_t> count_{0};  // counts all samples; wraps to kSampleCountMax, never below
 };
 

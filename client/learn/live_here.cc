@@ -41,6 +41,17 @@ void LiveHere::Observe(const RowWidths& widths, double rows, double tokens, doub
   }
 }
 
+double LiveHere::ExpectedUs(const RowWidths& widths, double rows, double tokens) const {
+  const uint32_t count = count_.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < count; ++i) {
+    const Known& known = known_[i];
+    if (known.widths != widths) continue;
+    const RequesterConstants& here = *known.here.load(std::memory_order_acquire);
+    return AttendHereTime(here, rows, tokens).Us(known.live.Get());
+  }
+  return 0;
+}
+
 LiveFactors LiveHere::Factors(const RowWidths& widths) const {
   const uint32_t count = count_.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < count; ++i) {

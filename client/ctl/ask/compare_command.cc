@@ -78,9 +78,10 @@ std::vector<Compared> RunRounds(const Ctl& ctl, const CompareOptions& options, c
 absl::Status Predict(const PolicyRun& run, std::vector<Compared>& compared) {
   const std::vector<PolicyCalls>& calls = FastestOf(compared).fastest->calls;
   for (Compared& one : compared) {
-    if (one.policy == "auto") continue;
-    CKV_ASSIGN_OR_RETURN(const PolicyPrediction predicted, PredictPolicies(run, one.first, calls));
-    one.predicted_s = (one.policy == "route" ? predicted.route_us : predicted.near_us) / 1e6;
+    if (one.policy == "auto" || one.first == nullptr) continue;
+    CKV_ASSIGN_OR_RETURN(const double us,
+                         PredictPolicy(run, PolicyOf(one.policy), *one.first, calls));
+    one.predicted_s = us / 1e6;
   }
   return absl::OkStatus();
 }
@@ -197,8 +198,8 @@ void AddCompareCommand(CLI::App& agents, Ctl& ctl) {
       "A policy whose rows do not fit has a line that says so.\n\n"
       "IN CALLS is the part of TIME spent in opens and attends; the engine\n"
       "takes the rest. PREDICTED is what ckvctl explain predicts for them, summed over the same\n"
-      "calls. It is asked of the requester of the policy's first round, which has learned from "
-      "it.");
+      "calls, times what it says that calls took over their prediction. It is asked of the "
+      "requester\nof the policy's first round, which has learned from it.");
   verb->add_option("--corpus", options->corpus, "A corpus made by corpus load --text")
       ->required()
       ->type_name("NAME");

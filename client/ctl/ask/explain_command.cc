@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "client/ctl/ask/alternatives.h"
 #include "client/ctl/ask/profile_option.h"
 #include "client/ctl/checks.h"
@@ -156,6 +157,16 @@ Json HolderJson(const v1::ExplainReply& reply) {
   return json;
 }
 
+// How far predictions of this requester's last attends were off, in words.
+std::string TookText(const v1::ExplainReply& reply) {
+  std::vector<std::string> took;
+  if (reply.has_route_ratio())
+    took.push_back(absl::StrFormat("%.2f x as long if routed", reply.route_ratio()));
+  if (reply.has_near_ratio())
+    took.push_back(absl::StrFormat("%.2f x as long if near", reply.near_ratio()));
+  return took.empty() ? "too few to tell" : absl::StrJoin(took, ", ");
+}
+
 absl::StatusOr<v1::ExplainRequest> RequestOf(const Ctl& ctl, const ExplainOptions& options,
                                              const Corpus& corpus) {
   CKV_ASSIGN_OR_RETURN(
@@ -186,7 +197,8 @@ void Print(const Ctl& ctl, const ExplainOptions& options, const v1::ExplainReply
                         FormatCount(reply.route_holder_count(), "holder"))},
        {"fetch moves", FormatBytes(reply.fetch_bytes()) +
                            (options.select > 0 ? " a layer and step" : " a layer, once")},
-       {"near already", absl::StrFormat("%d of %d tokens", reply.near_tokens(), reply.tokens())}});
+       {"near already", absl::StrFormat("%d of %d tokens", reply.near_tokens(), reply.tokens())},
+       {"calls took", TookText(reply)}});
   if (!options.profile.empty()) text += kProfileNote;
   text += "\n" + CostText(reply);
   text += "\n";
@@ -206,6 +218,8 @@ void Print(const Ctl& ctl, const ExplainOptions& options, const v1::ExplainReply
              {"fetch_bytes", reply.fetch_bytes()},
              {"tokens", reply.tokens()},
              {"near_tokens", reply.near_tokens()},
+             {"route_ratio", reply.has_route_ratio() ? Json(reply.route_ratio()) : Json()},
+             {"near_ratio", reply.has_near_ratio() ? Json(reply.near_ratio()) : Json()},
              {"costs", CostJson(reply)},
              {"doubts", std::vector<std::string>(reply.doubts().begin(), reply.doubts().end())},
              {"holders", HolderJson(reply)},

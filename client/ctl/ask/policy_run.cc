@@ -113,19 +113,21 @@ absl::StatusOr<std::unique_ptr<Requester>> NewRequester(const PolicyRun& run) {
   return Requester::Create(options, run.directory, run.holders);
 }
 
-// A route beside own rows, which this thread attends while the holders compute; not at once, if all
-// of them share fewer processors.
-double BesideOwn(const DecisionInput& input, double route_us, double own_us) {
-  size_t here = 1;  // this thread, and the holders of this host
-  uint32_t processors = 0;
+// One attend beside own rows that is routed to the best replica of every group.
+double RoutedUs(const DecisionInput& input, double own_us) {
+  std::vector<RankedCandidate> ranked(input.candidates.size());
+  RankCandidates(input, Primitive::kRoute, ranked);
+  CallTime time(own_us);
+  double merged_rows = 0;
   std::optional<uint32_t> group;
-  for (const Candidate& candidate : input.candidates) {
-    if (candidate.seat.host != kThisHost || group == candidate.group) continue;
+  for (const RankedCandidate& place : ranked) {
+    const Candidate& candidate = input.candidates[place.index];
+    if (group == candidate.group) continue;
     group = candidate.group;
-    processors = std::max(processors, candidate.seat.processors);
-    ++here;
+    merged_rows += input.query_rows;
+    time.Add(candidate.seat, place.cost.total_us, place.cost.busy_us);
   }
-  return here > processors && processors > 0 ? route_us + own_us : std::max(route_us, own_us);
+  return time.Us() + merged_rows * input.here.merge_per_row_us;
 }
 
 // Routes one row to every chunk.
@@ -139,6 +141,18 @@ absl::Status BringLanesUp(const PolicyRun& run, Requester& requester,
   call.q = {q.data(), 1, geometry.d_qk};
   call.deadline = run.clock->Now() + run.attend_timeout;
   return requester.Attend(call, {o.data(), m.data(), l.data(), PartialDtype::kF32}, nullptr);
+}
+
+// Has the requester measure the holders and this host. A fixed policy decides nothing, so that it
+// would measure nothing. Its calls then had no constants to correct, and predictions no calls to
+// learn from.
+absl::Status Measure(const PolicyRun& run, Requester& requester,
+                     const std::shared_ptr<const Corpus>& corpus) {
+  ExplainCall question;
+  question.corpus = corpus;
+  question.query_rows = 1;
+  question.deadline = run.clock->Now() + run.attend_timeout;
+  return requester.Explain(question).status();
 }
 
 }  // namespace
@@ -196,6 +210,7 @@ absl::StatusOr<PolicyResult> RunPolicy(const PolicyRun& run, ContextPolicy polic
       const std::shared_ptr<const Corpus> corpus,
       requester->Resolve(run.corpus, run.tenant, run.clock->Now() + run.attend_timeout));
   CKV_RETURN_IF_ERROR(BringLanesUp(run, *requester, corpus));
+  if (policy != ContextPolicy::kAuto) CKV_RETURN_IF_ERROR(Measure(run, *requester, corpus));
 
   PolicyResult result;
   const Instant start = run.clock->Now();
@@ -215,15 +230,11 @@ absl::StatusOr<PolicyResult> RunPolicy(const PolicyRun& run, ContextPolicy polic
   return result;
 }
 
-absl::StatusOr<PolicyPrediction> PredictPolicies(const PolicyRun& run,
-                                                 std::shared_ptr<Requester> requester,
-                                                 std::span<const PolicyCalls> calls) {
-  if (requester == nullptr) {
-    CKV_ASSIGN_OR_RETURN(requester, NewRequester(run));
-  }
+absl::StatusOr<double> PredictPolicy(const PolicyRun& run, ContextPolicy policy,
+                                     Requester& requester, std::span<const PolicyCalls> calls) {
   CKV_ASSIGN_OR_RETURN(
       const std::shared_ptr<const Corpus> corpus,
-      requester->Resolve(run.corpus, run.tenant, run.clock->Now() + run.attend_timeout));
+      requester.Resolve(run.corpus, run.tenant, run.clock->Now() + run.attend_timeout));
   ExplainCall question;
   question.corpus = corpus;
   question.wire = PartialDtype::kF32;
@@ -231,27 +242,28 @@ absl::StatusOr<PolicyPrediction> PredictPolicies(const PolicyRun& run,
     question.chunks = chunks;
     question.query_rows = query_rows;
     question.deadline = run.clock->Now() + run.attend_timeout;
-    return requester->Explain(question);
+    return requester.Explain(question);
   };
-  PolicyPrediction predicted;
-  const double layers = corpus->geometry.layers;
+  double us = 0;
   for (const PolicyCalls& of : calls) {
     CKV_ASSIGN_OR_RETURN(const Explanation said,
                          explain(run.agents[of.agent].chunks, of.query_rows));
     const auto count = static_cast<double>(of.count);
-    const double own_us =
-        AttendHereTime(said.input.here, of.query_rows, static_cast<double>(of.own_tokens) / count)
-            .Us();
-    const double route_us = said.decision.cost(Primitive::kRoute).total_us / layers;
-    predicted.route_us += count * BesideOwn(said.input, route_us, own_us);
-    predicted.near_us +=
-        count * (said.decision.cost(Primitive::kFetch).compute_us / layers + own_us);
+    const double own_tokens = static_cast<double>(of.own_tokens) / count;
+    const auto here_us = [&](double tokens) {
+      return AttendHereTime(said.input.here, of.query_rows, tokens).Us();
+    };
+    us += count * (policy == ContextPolicy::kRoute
+                       ? said.route_ratio.value_or(1) * RoutedUs(said.input, here_us(own_tokens))
+                       : said.near_ratio.value_or(1) * here_us(said.input.tokens + own_tokens));
   }
-  // The query rows do not matter to a pull.
-  CKV_ASSIGN_OR_RETURN(const Explanation whole, explain({}, 1));
-  const CostBreakdown& pull = whole.decision.cost(Primitive::kFetch);
-  predicted.near_us += pull.probe_us + pull.transfer_us;
-  return predicted;
+  if (policy == ContextPolicy::kRoute) return us;
+  // The query rows do not matter to a pull. Rows that came here since were not here at first.
+  CKV_ASSIGN_OR_RETURN(Explanation whole, explain({}, 1));
+  whole.input.near_tokens = 0;
+  const Decision decision = Decide(whole.input);
+  const CostBreakdown& pull = decision.cost(Primitive::kFetch);
+  return us + pull.probe_us + pull.transfer_us;
 }
 
 absl::StatusOr<PolicyAnswers> RunPolicyAlone(const PolicyRun& run, const Corpus& corpus,

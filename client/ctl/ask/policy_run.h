@@ -91,17 +91,12 @@ struct PolicyResult {
 absl::StatusOr<PolicyResult> RunPolicy(const PolicyRun& run, ContextPolicy policy,
                                        const TokenCallback& on_token);
 
-// Times of the opens and attends of some calls, by the cost model. It is the answer of ckvctl
-// explain for each of them, by `requester`. One that has made calls has learned from its replies;
-// if it is null, one is made that has measured the holders just now.
-struct PolicyPrediction {
-  double route_us = 0;  // all is routed
-  double near_us = 0;   // the corpus is pulled once, and all is attended in this process
-};
+// Returns the microseconds that the opens and attends of some calls take under a fixed policy, as
+// `requester` explains each of them. It has made calls like them. Under kRoute all is routed. Under
+// kNear the corpus comes here once, and all is attended in this process.
 //   Errors of Requester::Resolve and Explain.
-absl::StatusOr<PolicyPrediction> PredictPolicies(const PolicyRun& run,
-                                                 std::shared_ptr<Requester> requester,
-                                                 std::span<const PolicyCalls> calls);
+absl::StatusOr<double> PredictPolicy(const PolicyRun& run, ContextPolicy policy,
+                                     Requester& requester, std::span<const PolicyCalls> calls);
 
 // The answers of the same agents over the rows of `prefilled`, which is all of `corpus`.
 absl::StatusOr<PolicyAnswers> RunPolicyAlone(const PolicyRun& run, const Corpus& corpus,

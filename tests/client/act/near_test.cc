@@ -10,6 +10,7 @@
 
 #include "attention/mla_partial.h"
 #include "client/context/context.h"
+#include "client/learn/live_error.h"
 #include "client/near/near_rows.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
@@ -84,6 +85,45 @@ TEST_F(NearTest, ADecodeGoesOnWhenItsHoldersAreGone) {
   ASSERT_TRUE(Attend(*near, got, &report).ok());
   EXPECT_EQ(report.pulled_bytes, 0u) << "told once";
   EXPECT_FALSE(Attend(*routed, lost, nullptr, PartialDtype::kF32, test::Shortly()).ok());
+}
+
+// Own rows beside a route are part of what a call takes.
+TEST_F(NearTest, ExplainTellsWhatCallsTookOverItsPrediction) {
+  Start(kWide);
+  const auto routed = Open(ContextPolicy::kRoute), near = Open(ContextPolicy::kNear);
+  ASSERT_TRUE(routed.ok() && near.ok()) << near.status();
+  ExplainCall question;
+  question.corpus = resolved_;
+  question.query_rows = kRows;
+  question.deadline = Soon();
+  const auto first = cluster_->requester->Explain(question);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_FALSE(first->route_ratio.has_value());
+  EXPECT_FALSE(first->near_ratio.has_value());
+  Answer answer(kRows, kLatentValues);
+  const std::vector<std::byte> own_rows(kRowValues * 2);
+  for (uint32_t i = 0; i < 2 * LiveError::kSampleCountMin; ++i)
+    ASSERT_TRUE(Attend(*near, answer).ok());
+  const auto of_near = cluster_->requester->Explain(question);
+  ASSERT_TRUE(of_near.ok()) << of_near.status();
+  EXPECT_FALSE(of_near->route_ratio.has_value());
+  ASSERT_TRUE(of_near->near_ratio.has_value());
+  EXPECT_GT(*of_near->near_ratio, 0);
+  const OwnRows own = {{own_rows.data(), 1, kRowValues * 2}, nullptr};
+  const Segment segment = {.row_count = kRows, .context = &*routed, .own = {&own, 1}};
+  LayerCall call;
+  call.layer = 1;
+  call.q = {q_.data(), kRows, kRowValues};
+  call.segments = {&segment, 1};
+  for (uint32_t i = 0; i < 2 * LiveError::kSampleCountMin; ++i) {
+    call.deadline = Soon();
+    ASSERT_TRUE(cluster_->requester->Attend(call, answer.View(), nullptr).ok());
+  }
+  const auto of_both = cluster_->requester->Explain(question);
+  ASSERT_TRUE(of_both.ok()) << of_both.status();
+  ASSERT_TRUE(of_both->route_ratio.has_value());
+  EXPECT_GT(*of_both->route_ratio, 0);
+  EXPECT_EQ(of_both->near_ratio, of_near->near_ratio);
 }
 
 TEST_F(NearTest, AnyNumberOfThreadsGivesTheSameBits) {

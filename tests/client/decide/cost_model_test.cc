@@ -235,5 +235,25 @@ TEST(HostLoads, ARouteWaitsForProcessors) {
   EXPECT_EQ(Decide(input).cost(Primitive::kRoute).shared_us, 0);
 }
 
+// The caller computes beside its holders. On their host it is one more that takes a turn.
+TEST(CallTime, WhatIsAttendedHereTakesATurn) {
+  const HostSeat here = {kThisHost, 1, 2}, there = {2, 1, 2};
+  EXPECT_EQ(CallTime(0).Us(), 0);
+  EXPECT_EQ(CallTime(70).Us(), 70);
+  CallTime remote(70);
+  remote.Add(there, 100, 60);
+  EXPECT_EQ(remote.Us(), 100);
+  CallTime few(70);
+  few.Add(here, 100, 90);
+  EXPECT_EQ(few.Us(), 100) << "a processor each";
+  CallTime many(70);
+  for (int i = 0; i < 2; ++i) many.Add(here, 100, 90);
+  EXPECT_NEAR(many.Us(), 2 * (90 + 90 + 70) / 3., 1e-9);
+  EXPECT_NEAR(many.Us(), 2 * (90 + 90 + 70) / 3., 1e-9) << "asking changes nothing";
+  CallTime nothing_here(0);
+  for (int i = 0; i < 2; ++i) nothing_here.Add(here, 100, 90);
+  EXPECT_EQ(nothing_here.Us(), 100);
+}
+
 }  // namespace
 }  // namespace ckv

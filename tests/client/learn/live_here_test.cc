@@ -19,6 +19,7 @@ TEST(LiveHere, FollowsWhatCallsTake) {
   EXPECT_DOUBLE_EQ(AttendHereTime(points, 16, 100).Us(), 32);
   EXPECT_DOUBLE_EQ(AttendHereTime(curve, 16, 100).Us(), 54);
   LiveHere live;
+  EXPECT_EQ(live.ExpectedUs(widths, 16, 100), 0) << "not known yet";
   live.Observe(widths, 16, 100, 64);  // nothing to compare with yet
   EXPECT_EQ(live.Factors(widths), LiveFactors());
   live.SetKnown(widths, points);
@@ -32,6 +33,8 @@ TEST(LiveHere, FollowsWhatCallsTake) {
   EXPECT_TRUE(live.Learned(widths));
   EXPECT_NEAR(live.Factors(widths).compute, 1.5, 1e-9);
   EXPECT_NEAR(live.Factors(other).compute, 0.5, 1e-9);
+  EXPECT_NEAR(live.ExpectedUs(widths, 16, 100), 48, 1e-9);
+  EXPECT_NEAR(live.ExpectedUs(other, 16, 100), 27, 1e-9);
   live.SetKnown(widths, points);
   EXPECT_NEAR(live.Factors(widths).compute, 1.5, 1e-9);
   RequesterConstants anew = points;

@@ -91,6 +91,32 @@ TEST(LiveError, IsTheMedianOfTheLast) {
   EXPECT_NEAR(*error.Median(), 0.1, 1e-6);
 }
 
+TEST(LiveError, TellsTheSide) {
+  LiveError slower, faster;
+  EXPECT_FALSE(slower.Ratio().has_value());
+  for (uint32_t i = 0; i < LiveError::kSampleCountMin; ++i) {
+    slower.Observe(10, 15);
+    faster.Observe(10, 5);
+  }
+  EXPECT_FLOAT_EQ(*slower.Ratio(), 1.5f);
+  EXPECT_FLOAT_EQ(*faster.Ratio(), 0.5f);
+  EXPECT_FLOAT_EQ(*slower.Median(), *faster.Median());
+}
+
+// Two pulls of one size take what both took, not what their bandwidths' mean says.
+TEST(LivePull, TimesAddUp) {
+  constexpr uint64_t kBytes = 1u << 20;
+  LivePull pull;
+  EXPECT_EQ(pull.Get(), 0);
+  pull.Observe(kBytes, 1000);
+  EXPECT_NEAR(kBytes / pull.Get() * 1e6, 1000, 1e-6);
+  pull.Observe(kBytes, 9000);
+  EXPECT_NEAR(kBytes / pull.Get() * 1e6, 3000, 1e-6) << "a quarter of the way";
+  pull.Observe(LivePull::kBytesMin - 1, 1e9);
+  pull.Observe(kBytes, 0);
+  EXPECT_NEAR(kBytes / pull.Get() * 1e6, 3000, 1e-6);
+}
+
 constexpr KernelTargetId kTarget = KernelTargetId::kAvx2;
 
 // A holder of a profile, and frames of 8 rows over chunks of 100 and 50 tokens.
