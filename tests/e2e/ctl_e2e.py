@@ -363,7 +363,8 @@ class CtlTest(unittest.TestCase):
         # Both holders get the rows, and each alternative has its sentence.
         self.assertEqual(report["holder_count"], 2)
         self.assertEqual(report["route_bytes"], 2 * report["route_bytes_per_holder"])
-        self.assertEqual((report["route_ratio"], report["near_ratio"]), (None, None))
+        for name in ("route_ratio", "near_ratio"):  # null until the requester has attended so often
+            self.assertTrue(report[name] is None or report[name] > 0, report)
         self.assertEqual(len(report["alternatives"]), 2)
         for sentence in report["alternatives"]:
             self.assertRegex(sentence, r"^(route|fetch|local) (takes|is not offered).*\.$")
@@ -380,7 +381,7 @@ class CtlTest(unittest.TestCase):
         table = self.run_ctl("explain", "--corpus", "docs", "--steps", 1).stdout
         self.assertIn("over 1 step;", table)
         self.assertIn("to and from 2 holders", table)
-        self.assertRegex(table, r"calls took +too few to tell")
+        self.assertRegex(table, r"calls took: +(too few to tell|[0-9.]+ x as long if (routed|near))")
 
     def test_exit_codes(self):
         missing, text = self.folder / "absent.safetensors", self.folder / "text.txt"
