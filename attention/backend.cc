@@ -90,7 +90,7 @@ class CpuBackend final : public Backend {
   static constexpr BackendReach Reach() {
     constexpr MemoryKinds kReached = {MemoryKind::kHost, MemoryKind::kPinned};
     return {kReached, kReached, kReached, kReached, kReached,
-            kReached, kReached, kReached, kReached};
+            kReached, kReached, kReached, kReached, /*paged_rows=*/true};
   }
   static WorkerPool& PoolOf(ComputeStream& stream) { return static_cast<CpuStream&>(stream).pool; }
 
@@ -182,9 +182,11 @@ absl::Status Backend::AttendPartials(const AttentionShape& shape,
                                      ComputeStream& stream) {
   CKV_CHECK(&stream.backend() == this);
   Asked queries, rows, out;
+  bool paged = false;
   for (const AttentionPiece& piece : pieces) {
     queries.Add(piece.q);
     rows.Add(piece.rows);
+    paged |= piece.rows.paged();
     out.Add(piece.out);
   }
   if (!reach_.queries.HasAll(queries.kinds) || !reach_.rows.HasAll(rows.kinds) ||
@@ -196,6 +198,11 @@ absl::Status Backend::AttendPartials(const AttentionShape& shape,
                                [&](size_t i) { return pieces[i].rows; }));
     return Refuse(*this, "attend: partials", reach_.partials, count,
                   [&](size_t i) { return pieces[i].out; });
+  }
+  if (paged && !reach_.paged_rows) [[unlikely]] {
+    return absl::UnimplementedError(absl::StrFormat(
+        "attend: cKV rows in blocks of a paged cache, which kernels of %s do not read there",
+        kernel_target()));
   }
   if (queries.ordered || rows.ordered || out.ordered) [[unlikely]] {
     for (const AttentionPiece& piece : pieces) {

@@ -23,6 +23,7 @@
 //            one set of bits.
 // Errors     InvalidArgument  a view is of a kind of memory that the operation does not reach. The
 //                             text names both. Nothing was put on the stream.
+//            Unimplemented    rows lie in blocks, and kernels do not read them there.
 //            Internal         the device failed. Results since the last good Wait mean nothing, and
 //                             the stream fails from now on. The processor's never does.
 //            A wrong count or width is our bug (CKV_CHECK), as in the functions beside this file.
@@ -102,6 +103,7 @@ struct BackendReach {
   MemoryKinds rotated_to;
   MemoryKinds scattered_from;  // Scatter
   MemoryKinds scattered_to;
+  bool paged_rows = false;  // AttendPartials: whether rows may lie in blocks of a paged cache
 
   // Whether every operation reads and writes memory of this kind.
   constexpr bool Everywhere(MemoryKind kind) const {

@@ -280,12 +280,12 @@ uint32_t TileSource::Next(const std::byte** rows) {
   uint32_t count = 0;
   if (block_.indices == nullptr) {
     for (; count < want; ++count) {
-      rows[count] = keys.data + size_t{position_++} * keys.stride_bytes;
+      rows[count] = keys.Row(position_++);
     }
   } else {
     uint32_t index;
     while (count < want && NextIndex(&index)) {
-      rows[count++] = keys.data + size_t{index} * keys.stride_bytes;
+      rows[count++] = keys.Row(index);
     }
   }
   remaining_ -= count;

@@ -32,7 +32,8 @@ Grade GradeOf(const AttentionPiece& piece) { return GradeOf(piece.grade, piece.o
 
 bool ShareBlocks(const AttentionPiece& a, const AttentionPiece& b) {
   return a.rows.data == b.rows.data && a.rows.count == b.rows.count &&
-         a.rows.stride_bytes == b.rows.stride_bytes && GradeOf(a) == GradeOf(b);
+         a.rows.stride_bytes == b.rows.stride_bytes && a.rows.blocks == b.rows.blocks &&
+         GradeOf(a) == GradeOf(b);
 }
 
 Run RunFrom(std::span<const AttentionPiece> pieces, uint32_t first, uint32_t block_rows) {
@@ -253,6 +254,7 @@ void CheckPiece(const AttentionShape& shape, const AttentionPiece& piece) {
   CKV_CHECK(!piece.selection.present() || piece.selection.group_rows > 0);
   if (piece.rows.count == 0) return;
   CKV_CHECK(piece.rows.data != nullptr && piece.rows.stride_bytes >= RowBytes(shape));
+  CKV_CHECK(!piece.rows.paged() || piece.rows.blocks.block_rows > 0);
 }
 
 void CheckShape(const AttentionShape& shape) {

@@ -62,14 +62,33 @@ class ComputeStream;  // attention/backend.h
 // (attention/backend.h) heeds both. The functions beside this file take host memory that is ready,
 // which is the default.
 
-// cKV rows of one layer of one chunk: [count] rows of the shape's dtype. Borrowed: the caller holds
-// the pin that keeps them alive.
+// The blocks of a paged cache that rows lie in. Row i is row i % block_rows of the block
+// table[i / block_rows]. Block b begins b x block_stride_bytes behind the first byte of block 0.
+struct RowBlocks {
+  const uint32_t* table = nullptr;  // in host memory; null if rows are not paged
+  uint32_t block_rows = 0;
+  uint64_t block_stride_bytes = 0;
+
+  friend bool operator==(const RowBlocks&, const RowBlocks&) = default;
+};
+
+// cKV rows of one layer, of one chunk or of a sequence in an engine's cache: [count] rows of the
+// shape's dtype. Borrowed: the caller holds the pin that keeps them alive.
 struct RowView {
-  const std::byte* data = nullptr;
+  const std::byte* data = nullptr;  // the first row or, if they are paged, the first of block 0
   uint32_t count = 0;
-  uint32_t stride_bytes = 0;  // >= the row's bytes
+  uint32_t stride_bytes = 0;  // from one row to the next, of a block; >= the row's bytes
   MemoryKind memory = MemoryKind::kHost;
   ComputeStream* after = nullptr;
+  RowBlocks blocks = {};
+
+  bool paged() const { return blocks.table != nullptr; }
+  // Returns the address of row i.
+  const std::byte* Row(uint32_t i) const {
+    if (!paged()) return data + size_t{i} * stride_bytes;
+    const size_t block = blocks.table[i / blocks.block_rows];
+    return data + block * blocks.block_stride_bytes + size_t{i % blocks.block_rows} * stride_bytes;
+  }
 };
 
 // Query rows: bf16 [count, d_qk], token-major (token x heads + head). Borrowed, at any 2-byte

@@ -52,10 +52,14 @@ struct ContextPart {
 // They never travel. Their RoPE bands stand at the positions that the query rows count from, as in
 // the caller's own cache; nothing is rotated. Borrowed until the call ends.
 struct OwnRows {
-  RowView rows;  // rows of the context's geometry and the call's layer (attention/partial.h)
+  // Rows of the context's geometry and the call's layer. They may lie in blocks of the caller's
+  // paged cache, and are attended there (attention/partial.h). Every block of the table is below
+  // block_count.
+  RowView rows;
   // u32 [segment's row_count]: the query row i sees the first visible[i] rows. If null, every query
   // row sees all.
   const uint32_t* visible = nullptr;
+  uint32_t block_count = 0;  // blocks of the cache that paged rows lie in
 };
 
 inline constexpr size_t kOwnRowsCountMax = 16;

@@ -60,6 +60,7 @@ MAY_INCLUDE = {
                           "proto*",
     "client/c": "client/roof client client/call client/context client/decide client/grpc client/holders "
                 "client/prompt client/publish attention attention/device transport* proto*",
+    "client/c/fetch": "client/c client/roof client client/holders attention proto*",
     "client/characterize": "client/roof client client/cache client/decide attention attention/target transport "
                            "store* proto*",
     "client/ctl": "client/roof client client/decide client/grpc client/publish client/holders transport store* proto*",

@@ -32,7 +32,7 @@ class SpanRows {
     for (uint32_t i = begin; i < end; ++i) {
       if (block.indices != nullptr && !block.Selects(i)) continue;
       const uint32_t row = block.indices != nullptr ? static_cast<uint32_t>(block.indices[i]) : i;
-      rows[count++] = keys.data + size_t{row} * keys.stride_bytes;
+      rows[count++] = keys.Row(row);
     }
     return count;
   }
@@ -124,12 +124,12 @@ class SpanRows {
   }
 
   void Place(uint32_t buffer, Span* span) {
-    const bool in_place =
+    const bool may_be_read_in_place =
         block_.indices == nullptr && shape_.row_dtype == RowDtype::kBf16 && width_ == shape_.d_qk;
     span->row_terms = 1;
     for (uint32_t g = 0; g < span->groups; ++g) {
       KeyGroup& group = span->keys[g];
-      if (in_place && (g + 1) * kGroupKeys <= span->count) {
+      if (may_be_read_in_place && (g + 1) * kGroupKeys <= span->count && LiesInOne(g)) {
         group.rows[0] = reinterpret_cast<const uint16_t*>(rows_[g * kGroupKeys]);
         group.stride_bytes = block_.keys.stride_bytes;
         continue;
@@ -142,6 +142,17 @@ class SpanRows {
       for (uint32_t j = g * kGroupKeys; j < (g + 1) * kGroupKeys; ++j) Stage(buffer, j, span);
     }
     if (span->row_terms > 1) ClearLowTerms(*span);
+  }
+
+  // Whether the rows of a whole group lie one after another. Those of a paged cache do if its
+  // blocks are as long as a group, or are neighbours.
+  bool LiesInOne(uint32_t g) const {
+    const RowView& keys = block_.keys;
+    if (!keys.paged()) return true;
+    for (uint32_t j = g * kGroupKeys + 1; j < (g + 1) * kGroupKeys; ++j) {
+      if (rows_[j] != rows_[j - 1] + keys.stride_bytes) return false;
+    }
+    return true;
   }
 
   void Stage(uint32_t buffer, uint32_t j, Span* span) {

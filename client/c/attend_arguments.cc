@@ -82,6 +82,11 @@ absl::Status AttendArguments::TakeOwn(const ckv_own_rows& own, uint32_t row_byte
   to.rows.count = own.row_count;
   to.rows.stride_bytes = own.stride_bytes == 0 ? row_bytes : own.stride_bytes;
   to.visible = own.visible;
+  if (own.blocks == nullptr) return absl::OkStatus();
+  to.block_count = own.block_count;
+  to.rows.blocks = {own.blocks, own.block_rows, own.block_stride_bytes};
+  if (own.block_stride_bytes == 0)
+    to.rows.blocks.block_stride_bytes = uint64_t{own.block_rows} * to.rows.stride_bytes;
   return absl::OkStatus();
 }
 

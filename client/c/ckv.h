@@ -74,7 +74,7 @@ extern "C" {
 
 // The version of this header. Another major version is another ABI. A minor version only adds.
 #define CKV_API_MAJOR 1
-#define CKV_API_MINOR 2
+#define CKV_API_MINOR 3
 
 // The numbers are those of gRPC's codes.
 typedef int32_t ckv_status;

@@ -61,16 +61,26 @@ uint64_t ckv_context_token_count(const ckv_context* context);
 
 // Rows of the caller's, as a sequence's own suffix. They never travel: they are attended on the
 // calling thread while the holders compute, and merged last. Their RoPE bands stand at positions
-// that the query rows count from.
+// that the query rows count from. Rows in the blocks of an engine's paged cache are attended there:
+// row i is row i % block_rows of the block blocks[i / block_rows].
 typedef struct ckv_own_rows {
   size_t struct_size;
-  const void* rows;       // [row_count] rows of the corpus' dtype, at the call's layer
+  // [row_count] rows of the corpus' dtype, at the call's layer. With `blocks`, the first row of the
+  // cache's block 0.
+  const void* rows;
   uint32_t row_count;     //
   uint32_t stride_bytes;  // from one row to the next; by default the bytes of a row
   // uint32_t [row_count of the segment]: query row i sees the first visible[i] rows. If NULL, all.
   const uint32_t* visible;
   uint32_t memory;  // the kind of memory of `rows`: CKV_MEMORY_HOST, the default, ... Since 1.2
   uint32_t reserved;
+  // Since 1.3. uint32_t [row_count / block_rows, rounded up], in host memory: the blocks that the
+  // rows lie in. If NULL, rows lie one after another. UNIMPLEMENTED if the backend's kernels do not
+  // read blocks.
+  const uint32_t* blocks;
+  uint32_t block_rows;          // rows of a block
+  uint32_t block_count;         // blocks of the cache; each one named is below it
+  uint64_t block_stride_bytes;  // from one block to the next; by default block_rows x stride_bytes
 } ckv_own_rows;
 
 // Consecutive query rows that attend the same.
@@ -184,8 +194,8 @@ ckv_status ckv_attend(ckv_requester* requester, const ckv_attend_call* call,
 typedef struct ckv_ticket ckv_ticket;
 
 // Posts the queries of a call, and returns before the answer is there. Some memory stays
-// borrowed until the ticket is done, cancelled or freed: q, selections, own rows and their
-// `visible`, o, m, l, and `report`. The structs of the call may go once this has returned,
+// borrowed until the ticket is done, cancelled or freed: q, selections, own rows with `visible` and
+// `blocks`, o, m, l, and `report`. The structs of the call may go once this has returned,
 // and its contexts may be closed. Until then the answer's memory means nothing. To open a session
 // that is not up, it waits for the holder.
 //   RESOURCE_EXHAUSTED   call_count_max calls are in progress.

@@ -9,6 +9,23 @@
 extern "C" {
 #endif
 
+// The blocks of an engine's paged cache, as the place of rows. Row r of the table is row
+// r % block_rows of the block table[r / block_rows]. Since 1.3.
+typedef struct ckv_block_place {
+  size_t struct_size;
+  void** layers;          // [layers of the call]: the first row of block 0 of each layer's cache
+  const uint32_t* table;  // [table_count], in host memory; each is below block_count
+  uint32_t table_count;
+  uint32_t block_count;         // blocks of the cache
+  uint32_t block_rows;          // rows of a block, each of the corpus' row_bytes
+  uint32_t reserved;            //
+  uint64_t block_stride_bytes;  // from one block to the next; by default block_rows x row_bytes
+  uint64_t table_begin;         // the row of the table that the call's first token stands at
+  // The tokens of the call that are written: [token_begin, token_end). By default all.
+  uint64_t token_begin;
+  uint64_t token_end;
+} ckv_block_place;
+
 // Rows of the chunks [chunk_begin, chunk_end) and layers [layer_begin, layer_end) of a corpus.
 // Tokens are counted over the chunks, one after another. Token t of layer l goes to
 //   rows + (l - layer_begin) x layer_stride + t x token_stride
@@ -48,6 +65,10 @@ typedef struct ckv_fetch_call {
   // the fetch begins (ckv_device.h). If NULL, at once. Borrowed until the fetch ends, or its ticket
   // is freed.
   const ckv_stream* after;
+  // Since 1.3: rows go to blocks, and `rows`, its bytes and its strides are not set. Whole rows
+  // alone. Nobody but the library writes to blocks. The struct, the table and the array of layers
+  // may go once the call has returned.
+  const ckv_block_place* place;
 } ckv_fetch_call;
 
 // The work of a fetch. The library writes all of it.
@@ -102,8 +123,9 @@ ckv_status ckv_fetch_wait(ckv_fetch_ticket* ticket, uint64_t timeout_ns, int* do
 ckv_status ckv_fetch_not_fetched(ckv_fetch_ticket* ticket, uint32_t* chunks, uint32_t capacity,
                                  uint32_t* count);
 // Gives the fetch up. It ends with CANCELLED, or as it would have ended if that comes first: with
-// DEADLINE_EXCEEDED if no more rows come. Layers that are there stay. Returns at once: the memory
-// may be written to until the ticket is freed.
+// DEADLINE_EXCEEDED if no more rows come. Layers that are there stay. Returns at once. Blocks are
+// not written to once it has returned, so others may have them. Other memory may be, until the
+// ticket is freed.
 void ckv_fetch_cancel(ckv_fetch_ticket* ticket);
 // Cancels, waits for the thread, and frees the ticket. The thread ends with the next rows that
 // come, or at the call's deadline if none do. Nothing is written to the memory after that.

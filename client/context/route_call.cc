@@ -1,5 +1,6 @@
 #include "client/context/route_call.h"
 
+#include <span>
 #include <string_view>
 
 #include "absl/strings/str_format.h"
@@ -26,6 +27,25 @@ absl::Status Unreached(std::string_view what, MemoryKind memory, const Backend& 
                       MemoryKindName(memory), backend.kernel_target()));
 }
 
+// Blocks beyond the cache would be read as well.
+absl::Status CheckBlocks(const OwnRows& own, size_t ordinal) {
+  const RowBlocks& blocks = own.rows.blocks;
+  if (blocks.block_rows == 0 ||
+      blocks.block_stride_bytes < uint64_t{blocks.block_rows} * own.rows.stride_bytes) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "attend: own rows in segment %d: blocks of %d rows of %d bytes that are %d bytes apart",
+        ordinal, blocks.block_rows, own.rows.stride_bytes, blocks.block_stride_bytes));
+  }
+  const uint32_t count = (own.rows.count - 1) / blocks.block_rows + 1;
+  for (const uint32_t block : std::span(blocks.table, count)) {
+    if (block < own.block_count) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("attend: own rows in segment %d: block %d of a cache of %d", ordinal, block,
+                        own.block_count));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckOwn(const RouteSegment& segment, size_t ordinal, const Geometry& geometry,
                       const Backend& backend) {
   if (segment.own.size() > kOwnRowsCountMax) {
@@ -42,6 +62,7 @@ absl::Status CheckOwn(const RouteSegment& segment, size_t ordinal, const Geometr
     }
     if (!backend.reach().rows.Has(own.rows.memory))
       return Unreached("own rows", own.rows.memory, backend);
+    if (own.rows.paged()) CKV_RETURN_IF_ERROR(CheckBlocks(own, ordinal));
   }
   return absl::OkStatus();
 }

@@ -41,13 +41,13 @@ class DeferredBackend final : public Backend {
 
   static BackendReach ReachAll() {
     const MemoryKinds all = {MemoryKind::kHost, MemoryKind::kPinned, MemoryKind::kDevice};
-    return {all, all, all, all, all, all, all, all, all};
+    return {all, all, all, all, all, all, all, all, all, /*paged_rows=*/true};
   }
   // One that reaches no memory but what it has or has pinned, as a GPU without the system's page
   // tables.
   static BackendReach ReachPinned() {
     const MemoryKinds kinds = {MemoryKind::kPinned, MemoryKind::kDevice};
-    return {kinds, kinds, kinds, kinds, kinds, kinds, kinds, kinds, kinds};
+    return {kinds, kinds, kinds, kinds, kinds, kinds, kinds, kinds, kinds, /*paged_rows=*/true};
   }
   ~DeferredBackend() override { CKV_CHECK(device_.empty() && pinned_.count() == 0); }
 

@@ -20,7 +20,7 @@ from .errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineExceed
                      FailedPrecondition, Internal, InvalidArgument, LibraryError, NotFound,
                      OutOfRange, PermissionDenied, ResourceExhausted, Unauthenticated, Unavailable,
                      Unimplemented, Unknown)
-from .fetch import FetchReport, FetchTicket
+from .fetch import BlockPlace, FetchReport, FetchTicket
 from .partial import Answer, AttendReport, lse_from_partial, merge, partial_from_lse
 from .put import Put, PutReport
 from .requester import Requester, open  # noqa: A004
@@ -28,8 +28,8 @@ from .requester import Requester, open  # noqa: A004
 __version__ = "0.1.0"  # that of the CMake project; layout_test.py compares them
 
 __all__ = [
-    "Aborted", "AlreadyExists", "Answer", "AttendReport", "Cancelled", "Context", "Corpus",
-    "DataLoss", "DeadlineExceeded", "Error", "FailedPrecondition", "FetchReport", "FetchTicket",
+    "Aborted", "AlreadyExists", "Answer", "AttendReport", "BlockPlace", "Cancelled", "Context",
+    "Corpus", "DataLoss", "DeadlineExceeded", "Error", "FailedPrecondition", "FetchReport", "FetchTicket",
     "Found", "Internal", "InvalidArgument", "LibraryError", "Model", "NotFound", "OutOfRange",
     "OwnRows", "Part", "PermissionDenied", "Put", "PutReport", "Requester", "ResourceExhausted",
     "Segment", "Ticket", "Unauthenticated", "Unavailable", "Unimplemented", "Unknown",

@@ -10,7 +10,7 @@ import ctypes
 from ctypes import c_char_p, c_double, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
 API_MAJOR = 1
-API_MINOR = 2
+API_MINOR = 3
 
 UINT64_MAX = 2**64 - 1
 TIMEOUT_NONE = UINT64_MAX
@@ -115,6 +115,10 @@ class OwnRows(Struct):
         ("visible", c_void_p),
         ("memory", c_uint32),
         ("reserved", c_uint32),
+        ("blocks", c_void_p),
+        ("block_rows", c_uint32),
+        ("block_count", c_uint32),
+        ("block_stride_bytes", c_uint64),
     ]
 
 
@@ -181,6 +185,22 @@ class AttendReport(Struct):
     ]
 
 
+class BlockPlace(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("layers", c_void_p),
+        ("table", c_void_p),
+        ("table_count", c_uint32),
+        ("block_count", c_uint32),
+        ("block_rows", c_uint32),
+        ("reserved", c_uint32),
+        ("block_stride_bytes", c_uint64),
+        ("table_begin", c_uint64),
+        ("token_begin", c_uint64),
+        ("token_end", c_uint64),
+    ]
+
+
 class FetchCall(Struct):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -204,6 +224,7 @@ class FetchCall(Struct):
         ("rows_memory", c_uint32),
         ("reserved2", c_uint32),
         ("after", c_void_p),
+        ("place", c_void_p),
     ]
 
 
@@ -324,6 +345,7 @@ C_NAMES = {
     "ckv_segment": Segment,
     "ckv_attend_call": AttendCall,
     "ckv_attend_report": AttendReport,
+    "ckv_block_place": BlockPlace,
     "ckv_fetch_call": FetchCall,
     "ckv_fetch_report": FetchReport,
     "ckv_partial": Partial,

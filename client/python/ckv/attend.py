@@ -52,26 +52,55 @@ class OwnRows:
              layer; the values of a row lie one after another. Not copied. In host memory, or on the
              GPU of a requester with that backend.
     visible  (query rows of the segment,): query row i sees the first visible[i] rows; None for all
+
+    Rows in the blocks of an engine's paged cache are attended there, without a copy:
+
+    rows       then the layer's cache, (blocks, block rows, values)
+    blocks     (row_count / block rows, rounded up): the blocks that the rows lie in, in order
+    row_count  the number of rows
     """
 
-    __slots__ = ("rows", "visible", "_struct", "_row_bytes", "_stream")
+    __slots__ = ("rows", "visible", "blocks", "_struct", "_row_bytes", "_stream")
 
-    def __init__(self, rows: Any, visible: Optional[Sequence[int]] = None) -> None:
+    def __init__(self, rows: Any, visible: Optional[Sequence[int]] = None, *,
+                 blocks: Optional[Sequence[int]] = None, row_count: Optional[int] = None) -> None:
         rows = plain(rows, "own rows")
         at = memory_of(rows, "own rows", ROWS, device=True)
-        if len(at.shape) != 2 or (at.shape[1] > 1 and at.strides[1] != at.item_bytes):
-            raise InvalidArgument(f"own rows have shape {at.shape} and strides {at.strides} bytes: "
-                                  f"they must be (rows, values), values one after another")
-        if at.shape[0] > 1 and at.strides[0] < at.shape[1] * at.item_bytes:
-            raise InvalidArgument(f"own rows overlap: {at.strides[0]} bytes from one to the next")
+        values = 1 if blocks is None else 2
+        if len(at.shape) != values + 1 or (at.shape[-1] > 1 and at.strides[-1] != at.item_bytes):
+            raise InvalidArgument(f"own rows have shape {at.shape} and strides {at.strides} bytes: they "
+                                  f"must be {'(rows, values)' if blocks is None else '(blocks, rows, values)'}, "
+                                  f"values one after another")
         self.rows = rows
         self.visible = None if visible is None else ints(visible, np.uint32, "visible")
-        self._row_bytes = at.shape[1] * at.item_bytes
+        self._row_bytes = at.shape[-1] * at.item_bytes
         self._stream = at.stream
+        size, stride = at.shape[-2], at.strides[-2] if at.shape[-2] > 1 else self._row_bytes
+        if size > 1 and stride < self._row_bytes:
+            raise InvalidArgument(f"own rows overlap: {stride} bytes from one to the next")
         self._struct = _structs.OwnRows.made(
-            memory=at.kind,
-            rows=at.address, row_count=count(at.shape[0], "own rows"), visible=address(self.visible),
-            stride_bytes=count(at.strides[0], "own rows' stride") if at.shape[0] > 1 else 0)
+            memory=at.kind, rows=at.address, row_count=count(size, "own rows"),
+            visible=address(self.visible), stride_bytes=count(stride, "own rows' stride"))
+        self.blocks = None
+        if blocks is not None:
+            self._page(at, ints(blocks, np.uint32, "blocks"), row_count)
+        elif row_count is not None:
+            raise InvalidArgument("row_count is of rows in blocks; others have as many as `rows`")
+
+    def _page(self, at: Any, blocks: np.ndarray, row_count: Optional[int]) -> None:
+        """Takes the table of blocks. The library checks that each is one of the cache."""
+        size = self._struct.row_count
+        n = count(row_count if row_count is not None else -1, "row_count")
+        if blocks.ndim != 1 or blocks.size * size < n:
+            raise InvalidArgument(f"{n} own rows are not in {blocks.size} blocks of {size}")
+        stride = at.strides[0] if at.shape[0] > 1 else size * self._struct.stride_bytes
+        if stride < size * self._struct.stride_bytes:
+            raise InvalidArgument(f"blocks overlap: {stride} bytes from one to the next")
+        self.blocks = blocks
+        self._struct.row_count = n
+        self._struct.blocks = address(blocks)
+        self._struct.block_rows, self._struct.block_count = size, count(at.shape[0], "blocks")
+        self._struct.block_stride_bytes = stride
 
 
 class Segment:

@@ -1,15 +1,15 @@
-"""Rows: chunks fetched into the caller's memory, at once or layer by layer."""
+"""Rows: chunks fetched into the caller's memory or an engine's blocks, at once or layer by layer."""
 
 from __future__ import annotations
 
-from ctypes import byref, c_int, c_uint32
-from typing import Any, NamedTuple, Optional
+from ctypes import addressof, byref, c_int, c_uint32, c_void_p
+from typing import Any, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from . import _structs
 from ._handles import Handle, Owner
-from ._memory import (ROWS, UINT64_MAX, address, count, field_nanoseconds, memory_of,
+from ._memory import (ROWS, UINT64_MAX, address, count, field_nanoseconds, ints, memory_of,
                       native_stream, pair, plain, text, wait_in_slices)
 from .corpus import Corpus
 from .errors import InvalidArgument
@@ -29,6 +29,80 @@ def _report(raw: Any) -> FetchReport:
     return FetchReport(*[getattr(raw, name) for name in FetchReport._fields])
 
 
+class BlockPlace:
+    """The blocks of an engine's paged cache, as the place of a fetch's rows.
+
+    layers  the caches of the fetch's layers in order, each (blocks, block rows, values) of one shape,
+            contiguous in its rows. In host memory, or on the GPU of a requester with that backend
+    table   (n,): the blocks of a sequence, in order. Row r of it is row r % block rows of
+            table[r // block rows]
+    begin   the row of the table that the fetch's first token stands at
+    tokens  (begin, end) of the fetch's tokens that are written; by default all
+
+    Nothing else of the blocks is written, and nothing after FetchTicket.cancel has returned.
+    """
+
+    __slots__ = ("layers", "kind", "streams", "_addresses", "_table", "_struct")
+
+    def __init__(self, layers: Sequence[Any], table: Any, *, begin: int = 0,
+                 tokens: Optional[tuple[int, int]] = None) -> None:
+        self.layers = [plain(layer, "a layer's cache") for layer in layers]
+        if not self.layers:
+            raise InvalidArgument("a place in blocks has no layers")
+        at = [memory_of(layer, "a layer's cache", ROWS, writable=True, device=True) for layer in self.layers]
+        first = at[0]
+        if any((one.shape, one.strides, one.dtype, one.kind) != (first.shape, first.strides, first.dtype,
+                                                                 first.kind) for one in at):
+            raise InvalidArgument("the layers' caches differ in shape, strides, dtype or memory")
+        if len(first.shape) != 3 or 0 in first.shape:
+            raise InvalidArgument(f"a layer's cache has shape {first.shape}: it must be "
+                                  f"(blocks, block rows, values)")
+        row_bytes = first.shape[2] * first.item_bytes
+        dense = first.shape[2] == 1 or first.strides[2] == first.item_bytes
+        if not dense or (first.shape[1] > 1 and first.strides[1] != row_bytes):
+            raise InvalidArgument("rows of a block must lie one after another")
+        self.kind, self.streams = first.kind, [one.stream for one in at]
+        self._addresses = (c_void_p * len(at))(*[one.address for one in at])
+        self._table = ints(table, np.uint32, "table")
+        token_begin, token_end = pair(tokens, "tokens")
+        stride = first.strides[0] if first.shape[0] > 1 else first.shape[1] * row_bytes
+        if stride < 0:
+            raise InvalidArgument("a layer's cache has a negative stride")
+        self._struct = _structs.BlockPlace.made(
+            layers=addressof(self._addresses), table=address(self._table),
+            table_count=count(self._table.size, "table"), block_count=count(first.shape[0], "blocks"),
+            block_rows=count(first.shape[1], "block rows"), block_stride_bytes=stride,
+            table_begin=count(begin, "begin", UINT64_MAX), token_begin=token_begin, token_end=token_end)
+
+    def _check(self, layer_count: int, row_bytes: int) -> None:
+        """What the library cannot see."""
+        cache = memory_of(self.layers[0], "a layer's cache", ROWS, device=True)
+        if len(self.layers) != layer_count:
+            raise InvalidArgument(f"{len(self.layers)} caches for {layer_count} layers")
+        if cache.shape[2] * cache.item_bytes != row_bytes:
+            raise InvalidArgument(f"rows of the cache have {cache.shape[2] * cache.item_bytes} bytes, "
+                                  f"of the corpus {row_bytes}")
+
+
+def _into_array(out: Any, corpus: Corpus, tokens: int, layer_count: int, width: int) -> tuple[Any, Any, dict[str, int]]:
+    """(what keeps the memory, where it lies, fields of the call)."""
+    out = plain(out, "out")
+    at = memory_of(out, "out", ROWS, writable=True, device=True)
+    want = (layer_count, tokens, width // at.item_bytes)
+    if at.shape != want or width % at.item_bytes:
+        raise InvalidArgument(f"out has shape {at.shape} of {at.dtype}: it must be {want}, "
+                              f"(layers, tokens, values), {width} bytes a row")
+    if at.strides[2] != at.item_bytes and want[2] > 1:
+        raise InvalidArgument("out's values of a row must lie one after another")
+    if min(at.strides[:2]) < 0:
+        raise InvalidArgument("out has a negative stride")
+    # A dimension of one row has a stride that says nothing.
+    token_stride = at.strides[1] if tokens > 1 else width
+    layer_stride = at.strides[0] if layer_count > 1 else tokens * token_stride
+    return out, at, {"rows": at.address, "layer_stride": layer_stride, "token_stride": token_stride,
+                     "rows_bytes": (layer_count - 1) * layer_stride + (tokens - 1) * token_stride + width}
+
+
 def call_of(owner: Owner, corpus: Corpus, out: Any, chunks: Any, layers: Any,
             position: Optional[int], columns: Any, timeout: Optional[float],
             hand_back: Optional[float], traceparent: Optional[str], stream: Any) -> Any:
@@ -46,28 +120,21 @@ def call_of(owner: Owner, corpus: Corpus, out: Any, chunks: Any, layers: Any,
     if (chunk_begin, chunk_end) != (0, corpus.chunk_count):
         tokens = int(corpus.chunks(chunk_begin, chunk_end)[1].sum())
     width = column_bytes or corpus.row_bytes
-    out = plain(out, "out")
-    at = memory_of(out, "out", ROWS, writable=True, device=True)
-    want = (layer_end - layer_begin, tokens, width // at.item_bytes)
-    if at.shape != want or width % at.item_bytes:
-        raise InvalidArgument(f"out has shape {at.shape} of {at.dtype}: it must be {want}, "
-                              f"(layers, tokens, values), {width} bytes a row")
-    if at.strides[2] != at.item_bytes and want[2] > 1:
-        raise InvalidArgument("out's values of a row must lie one after another")
-    if min(at.strides[:2]) < 0:
-        raise InvalidArgument("out has a negative stride")
-    # A dimension of one row has a stride that says nothing.
-    token_stride = at.strides[1] if tokens > 1 else width
-    layer_stride = at.strides[0] if want[0] > 1 else tokens * token_stride
+    if isinstance(out, BlockPlace):
+        if columns:
+            raise InvalidArgument("columns do not go to blocks, which take whole rows")
+        out._check(layer_end - layer_begin, corpus.row_bytes)
+        keep, kind, streams, fields = out, out.kind, out.streams, {"place": addressof(out._struct)}
+    else:
+        keep, at, fields = _into_array(out, corpus, tokens, layer_end - layer_begin, width)
+        kind, streams = at.kind, [at.stream]
     call = _structs.FetchCall.made(
         corpus=corpus._live(), chunk_begin=chunk_begin, chunk_end=chunk_end,
-        layer_begin=layer_begin, layer_end=layer_end, rows=at.address,
-        rows_bytes=(want[0] - 1) * layer_stride + (tokens - 1) * token_stride + width,
-        layer_stride=layer_stride, token_stride=token_stride, column_begin=column_begin,
+        layer_begin=layer_begin, layer_end=layer_end, column_begin=column_begin,
         column_bytes=column_bytes, timeout_ns=field_nanoseconds(timeout),
-        traceparent=text(traceparent, "traceparent"))
-    call.keep = out, stream  # what plain made of it
-    call.rows_memory, call.after = at.kind, owner.stream(native_stream(stream, [at.stream]))
+        traceparent=text(traceparent, "traceparent"), **fields)
+    call.keep = keep, stream  # what plain made of it
+    call.rows_memory, call.after = kind, owner.stream(native_stream(stream, streams))
     if hand_back is not None:
         call.hand_back_ns = field_nanoseconds(hand_back, "hand_back")
     if position is not None:
@@ -137,7 +204,10 @@ class FetchTicket(Handle):
         return chunks[:number.value]
 
     def cancel(self) -> None:
-        """Gives the fetch up and returns at once. `out` may be written to until close()."""
+        """Gives the fetch up and returns at once.
+
+        A BlockPlace is not written to any more. Other memory may be, until close().
+        """
         if self._handle:
             self._owner.library.fetch_cancel(self._live())
 

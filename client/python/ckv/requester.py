@@ -248,7 +248,8 @@ class Requester:
               traceparent: Optional[str] = None, stream: Any = None) -> FetchReport:
         """Fetches rows into `out`, and returns once all are there. Rows meet their checksums.
 
-        out      (layers, tokens, values) of uint16, bfloat16 or uint8, an array or a tensor, in host
+        out      a BlockPlace: rows go to an engine's blocks. Or
+                 (layers, tokens, values) of uint16, bfloat16 or uint8, an array or a tensor, in host
                  memory or on the GPU of a requester with that backend.
                  Values of a row lie one after another; both strides are even and free otherwise.
                  Tokens are counted over the chunks. After an error it means nothing.

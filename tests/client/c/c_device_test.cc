@@ -296,6 +296,41 @@ TEST_F(CDeviceTest, RowsAreFetchedIntoMemoryOfADevice) {
   }
 }
 
+TEST_F(CDeviceTest, RowsAreFetchedIntoBlocksOfADevice) {
+  const Geometry& geometry = corpus_->corpus->geometry;
+  constexpr uint32_t kBlockRows = 16, kBlocks = 11;
+  const size_t bytes = size_t{kBlocks} * kBlockRows * geometry.row_bytes();
+  const std::vector<uint32_t> table = {3, 10, 0, 7, 5, 2, 8, 1};
+  ckv_block_place place = {};
+  place.struct_size = sizeof(place);
+  place.table = table.data();
+  place.table_count = static_cast<uint32_t>(table.size());
+  place.block_count = kBlocks;
+  place.block_rows = kBlockRows;
+  place.token_begin = 5;
+  ckv_fetch_call call = FetchInto(nullptr, 0);
+  call.place = &place;
+  std::vector<std::vector<std::byte>> want(geometry.layers, std::vector<std::byte>(bytes));
+  std::vector<void*> layers;
+  for (auto& cache : want) layers.push_back(cache.data());
+  place.layers = layers.data();
+  ASSERT_EQ(ckv_fetch(here_.get(), &call, nullptr), CKV_OK) << ckv_last_error(nullptr);
+
+  std::vector<BackendMemory> caches;
+  for (void*& layer : layers) {
+    caches.push_back(Room(CKV_MEMORY_DEVICE, bytes));
+    CopyOnNative(std::vector<std::byte>(bytes), caches.back());
+    layer = caches.back().data();
+  }
+  call.rows_memory = CKV_MEMORY_DEVICE;
+  call.after = stream_;
+  ASSERT_EQ(ckv_fetch(there_.get(), &call, nullptr), CKV_OK) << ckv_last_error(nullptr);
+  for (uint32_t layer = 0; layer < geometry.layers; ++layer)
+    EXPECT_EQ(Read(caches[layer]), want[layer]);
+  place.block_stride_bytes = geometry.row_bytes() * kBlockRows + 64;
+  EXPECT_EQ(ckv_fetch(there_.get(), &call, nullptr), CKV_INVALID_ARGUMENT);
+}
+
 // This process writes such rows, so it waits for the stream itself.
 TEST_F(CDeviceTest, RowsInHostMemoryComeAfterTheStream) {
   const Geometry& geometry = corpus_->corpus->geometry;

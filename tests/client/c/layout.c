@@ -127,7 +127,11 @@ AT(ckv_own_rows, stride_bytes, 20);
 AT(ckv_own_rows, visible, 24);
 AT(ckv_own_rows, memory, 32);
 AT(ckv_own_rows, reserved, 36);
-SIZE(ckv_own_rows, 40);
+AT(ckv_own_rows, blocks, 40);
+AT(ckv_own_rows, block_rows, 48);
+AT(ckv_own_rows, block_count, 52);
+AT(ckv_own_rows, block_stride_bytes, 56);
+SIZE(ckv_own_rows, 64);
 
 BEGINS(ckv_segment);
 AT(ckv_segment, context, 8);
@@ -212,7 +216,21 @@ AT(ckv_fetch_call, traceparent, 104);
 AT(ckv_fetch_call, rows_memory, 112);
 AT(ckv_fetch_call, reserved2, 116);
 AT(ckv_fetch_call, after, 120);
-SIZE(ckv_fetch_call, 128);
+AT(ckv_fetch_call, place, 128);
+SIZE(ckv_fetch_call, 136);
+
+BEGINS(ckv_block_place);
+AT(ckv_block_place, layers, 8);
+AT(ckv_block_place, table, 16);
+AT(ckv_block_place, table_count, 24);
+AT(ckv_block_place, block_count, 28);
+AT(ckv_block_place, block_rows, 32);
+AT(ckv_block_place, reserved, 36);
+AT(ckv_block_place, block_stride_bytes, 40);
+AT(ckv_block_place, table_begin, 48);
+AT(ckv_block_place, token_begin, 56);
+AT(ckv_block_place, token_end, 64);
+SIZE(ckv_block_place, 72);
 
 BEGINS(ckv_fetch_report);
 AT(ckv_fetch_report, row_count, 8);

@@ -25,6 +25,54 @@ def answers_equal(one, other):
                for a, b in zip(one, other))
 
 
+def check_paged(requester, corpus, q):
+    """Own rows in blocks of a cache, as an engine has them: arrays and tensors, and blocks with gaps."""
+    rows, table = bf16(37 * corpus.d_qk, 5).reshape(37, -1), [5, 0, 3]
+    visible = [27 + i * 10 // len(q) for i in range(len(q))]
+    # The cache of an engine has an axis of heads; what follows a block is not the next one's.
+    wide = np.full((7, 1, 20, corpus.d_qk), 0xffff, np.uint16)
+    for i, row in enumerate(rows):
+        wide[table[i // 16], 0, i % 16] = row
+    with requester.context(corpus, policy="route") as context:
+        def attend(own):
+            return requester.attend(0, q, [ckv.Segment(context, own=[own])], wire="f32")
+        want = attend(ckv.OwnRows(rows, visible))
+        cache = wide[:, 0, :16]
+        for blocks in (table, np.array(table, np.int32)):
+            got = attend(ckv.OwnRows(cache, visible, blocks=blocks, row_count=37))
+            require(answers_equal(got, want), "own rows in blocks")
+        require(not answers_equal(attend(ckv.OwnRows(cache, visible, blocks=[5, 3, 0], row_count=37)), want),
+                "other blocks are other rows")
+
+
+def check_blocks(requester, corpus):
+    """Rows into the blocks of an engine's cache; by a ticket too, and what does not fit."""
+    tokens, table = corpus.token_count, np.arange(64, dtype=np.int32)[::-3]
+    want = np.empty((corpus.layers, tokens, corpus.d_qk), np.uint16)
+    requester.fetch(corpus, want)
+    for begin in (0, 7):
+        wide = np.full((corpus.layers, 64, 1, 18, corpus.d_qk), 7, np.uint16)
+        caches = [layer[:, 0, :16] for layer in wide]
+        requester.fetch(corpus, ckv.BlockPlace(caches, table, begin=begin))
+        with requester.begin_fetch(corpus, ckv.BlockPlace(caches[1:2], table, begin=begin, tokens=(2, 5)),
+                                   layers=(1, 2)) as ticket:
+            require(ticket.wait(TIMEOUT).row_count == tokens, "the report")
+        for layer in range(corpus.layers):
+            for token in range(tokens):
+                block, row = table[(begin + token) // 16], (begin + token) % 16
+                require(np.array_equal(wide[layer, block, 0, row], want[layer, token]), "a row in its block")
+                wide[layer, block, 0, row] = 7
+        require((wide == 7).all(), "nothing else is written")
+    bad = ckv.InvalidArgument
+    refused(bad, requester.fetch, corpus, ckv.BlockPlace(caches[1:], table))
+    refused(bad, requester.fetch, corpus, ckv.BlockPlace(caches, table[:1]))
+    refused(bad, requester.fetch, corpus, ckv.BlockPlace([cache[:60] for cache in caches], table))
+    refused(bad, requester.fetch, corpus, ckv.BlockPlace(caches, table), columns=(0, 8))
+    refused(bad, ckv.BlockPlace, [], table)
+    refused(bad, ckv.BlockPlace, [*caches[1:], caches[0][:, :8]], table)
+    refused(bad, ckv.BlockPlace, [cache[:, ::2] for cache in caches], table)
+
+
 def check_threads(requester, corpus, q, holders):
     """Another Python thread runs while this one waits in a call, or the call could not end.
 
@@ -229,6 +277,16 @@ def check_refusals(requester, corpus, q):
         refused(ckv.InvalidArgument, ckv.OwnRows, np.broadcast_to(q[0], (3, corpus.d_qk)))
         own = ckv.OwnRows(np.zeros((2, corpus.d_qk), np.uint16), visible=[1])
         refused(bad, requester.attend, 0, q, [ckv.Segment(context, own=[own])])
+        cache = np.zeros((4, 16, corpus.d_qk), np.uint16)
+        refused(bad, ckv.OwnRows, cache)
+        refused(bad, ckv.OwnRows, cache[0], row_count=3)
+        refused(bad, ckv.OwnRows, cache, blocks=[1])
+        refused(bad, ckv.OwnRows, cache, blocks=[1], row_count=17)
+        refused(bad, ckv.OwnRows, cache[:, :, :-1], blocks=[-1], row_count=3)
+        refused(bad, ckv.OwnRows, np.broadcast_to(cache[0], cache.shape), blocks=[1], row_count=3)
+        own = ckv.OwnRows(cache, blocks=[3, 4], row_count=17)
+        require("block 4 of a cache of 4" in
+                str(refused(bad, requester.attend, 0, q, [ckv.Segment(context, own=[own])])), "a block beyond")
         segment = ckv.Segment(context)
     refused(ckv.FailedPrecondition, requester.attend, 0, q, context)
     refused(ckv.FailedPrecondition, requester.attend, 0, q, [segment])
@@ -341,6 +399,7 @@ def main():
         corpus = requester.resolve(name)
         q = bf16(ROWS * corpus.d_qk, 17).reshape(ROWS, corpus.d_qk)
         for check, arguments in ((check_threads, (requester, corpus, q, [int(pid) for pid in pids])),
+                                 (check_paged, (requester, corpus, q)), (check_blocks, (requester, corpus)),
                                  (check_put, (requester, corpus)), (check_torch, (requester, corpus, q)),
                                  (check_other_arrays, (requester, corpus, q)),
                                  (check_refusals, (requester, corpus, q)),

@@ -1,4 +1,4 @@
-#include "client/c/fetch_arguments.h"
+#include "client/c/fetch/fetch_arguments.h"
 
 #include <cstring>
 #include <type_traits>
@@ -86,7 +86,7 @@ absl::Status FetchArguments::Take(const ckv_fetch_call* from, Backend& backend) 
   ckv_fetch_call call;
   CKV_RETURN_IF_ERROR(TakeStruct("ckv_fetch_call", from, call));
   if (call.corpus == nullptr) return Missing("ckv_fetch_call: corpus");
-  if (call.rows == nullptr) return Missing("ckv_fetch_call: rows");
+  if (call.rows == nullptr && call.place == nullptr) return Missing("ckv_fetch_call: rows");
   if (call.reserved != 0 || call.reserved2 != 0)
     return absl::InvalidArgumentError("ckv_fetch_call: reserved is not 0");
   const Corpus& corpus = *call.corpus->corpus;
@@ -111,13 +111,24 @@ absl::Status FetchArguments::Take(const ckv_fetch_call* from, Backend& backend) 
   first_token_.assign(1, 0);
   for (uint32_t chunk = call_.chunk_begin; chunk < call_.chunk_end; ++chunk)
     first_token_.push_back(first_token_.back() + corpus.chunks[chunk].token_count);
-  CKV_RETURN_IF_ERROR(CheckLayout(call));
-  return TakeDevice(call, backend);
+  if (call.place == nullptr) CKV_RETURN_IF_ERROR(CheckLayout(call));
+  CKV_RETURN_IF_ERROR(TakeDevice(call, backend));
+  return call.place == nullptr ? absl::OkStatus() : TakeBlocks(call);
+}
+
+absl::Status FetchArguments::TakeBlocks(const ckv_fetch_call& call) {
+  if (call.rows != nullptr || call.rows_bytes != 0 || call.layer_stride != 0 ||
+      call.token_stride != 0 || call.column_bytes != 0) {
+    return absl::InvalidArgumentError(
+        "ckv_fetch_call: rows, strides or columns beside a place in blocks");
+  }
+  return blocks_.emplace().Take(call.place, first_token_.back(),
+                                call_.layer_end - call_.layer_begin, width_,
+                                to_device_ ? MemoryKind::kDevice : MemoryKind::kHost);
 }
 
 std::byte* FetchArguments::PlaceOf(const RowRun& run) const {
-  const uint64_t token = first_token_[run.chunk - call_.chunk_begin] + run.token_begin;
-  return rows_ + (run.layer - call_.layer_begin) * layer_stride_ + token * token_stride_;
+  return rows_ + (run.layer - call_.layer_begin) * layer_stride_ + TokenOf(run) * token_stride_;
 }
 
 // The run lies in a slot of a lane, which is given back next. So it is waited for.
@@ -145,6 +156,7 @@ absl::Status FetchArguments::AwaitStream() const {
 
 absl::Status FetchArguments::Pull(Requester& requester, uint32_t chunk_begin, uint32_t chunk_end,
                                   uint32_t layer_begin, uint32_t layer_end, Instant deadline,
+                                  WriteFence& fence,
                                   absl::FunctionRef<absl::Status(const RowRun&)> on_run) const {
   FetchCall call = call_;
   call.chunk_begin = chunk_begin;
@@ -153,6 +165,16 @@ absl::Status FetchArguments::Pull(Requester& requester, uint32_t chunk_begin, ui
   call.layer_end = layer_end;
   call.deadline = deadline;
   if (call.position) *call.position += first_token_[chunk_begin - call_.chunk_begin];
+  // From the lane's slot, because nobody could stop a holder that writes to a place itself.
+  if (blocks_) {
+    return requester.Fetch(call, [&](const FetchedRows& run) {
+      const RowView rows = {run.rows.data(), run.token_count, width_, run.memory};
+      CKV_RETURN_IF_ERROR(fence.Write([&] {
+        return blocks_->Write(run.layer - call_.layer_begin, TokenOf(run), rows, stream_.get());
+      }));
+      return on_run(run);
+    });
+  }
   if (to_device_) {
     return requester.Fetch(call, [&](const FetchedRows& run) {
       CKV_RETURN_IF_ERROR(CopyToDevice(run, deadline));

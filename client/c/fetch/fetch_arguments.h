@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "attention/backend.h"
 #include "client/c/ckv_fetch.h"
+#include "client/c/fetch/block_place.h"
 #include "client/calls.h"
 #include "client/requester.h"
 #include "proto/base/clock.h"
@@ -31,9 +33,10 @@ class FetchArguments {
   absl::Status AwaitStream() const;
 
   // Fetches some chunks and layers of the call, until `deadline`. `on_run` sees each run once it is
-  // in its place; an error of it ends the fetch and is returned. One thread at a time.
+  // in its place; an error of it ends the fetch and is returned. Blocks are written behind `fence`.
+  // One thread at a time.
   absl::Status Pull(Requester& requester, uint32_t chunk_begin, uint32_t chunk_end,
-                    uint32_t layer_begin, uint32_t layer_end, Instant deadline,
+                    uint32_t layer_begin, uint32_t layer_end, Instant deadline, WriteFence& fence,
                     absl::FunctionRef<absl::Status(const RowRun&)> on_run) const;
 
   // The whole call: its ranges, trace and deadline.
@@ -45,8 +48,12 @@ class FetchArguments {
 
  private:
   absl::Status CheckLayout(const ckv_fetch_call& call);
+  absl::Status TakeBlocks(const ckv_fetch_call& call);
   absl::Status TakeDevice(const ckv_fetch_call& call, Backend& backend);
   absl::Status CopyToDevice(const FetchedRows& run, Instant deadline) const;
+  uint64_t TokenOf(const RowRun& run) const {
+    return first_token_[run.chunk - call_.chunk_begin] + run.token_begin;
+  }
   std::byte* PlaceOf(const RowRun& run) const;
 
   FetchCall call_;
@@ -57,6 +64,7 @@ class FetchArguments {
   std::vector<uint64_t> first_token_;      // one a chunk of the call, and the end
   std::unique_ptr<ComputeStream> stream_;  // behind the call's stream; null if nothing is
   bool to_device_ = false;                 // it copies to memory of a device
+  std::optional<BlockPlace> blocks_;       // in place of rows_
 };
 
 }  // namespace ckv::c

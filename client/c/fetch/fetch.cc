@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "client/c/ckv_fetch.h"
-#include "client/c/fetch_arguments.h"
+#include "client/c/fetch/fetch_arguments.h"
 #include "client/c/handles.h"
 #include "client/c/last_error.h"
 #include "client/c/struct_size.h"
@@ -47,8 +47,9 @@ absl::Status FetchNow(ckv_requester& requester, const ckv_fetch_call* from,
   const Instant begin = Clock::Real()->Now();
   CKV_RETURN_IF_ERROR(arguments.AwaitStream());
   uint64_t row_count = 0;
+  WriteFence fence;
   CKV_RETURN_IF_ERROR(arguments.Pull(*requester.requester, call.chunk_begin, call.chunk_end,
-                                     call.layer_begin, call.layer_end, call.deadline,
+                                     call.layer_begin, call.layer_end, call.deadline, fence,
                                      [&](const RowRun& run) {
                                        row_count += run.token_count;
                                        return absl::OkStatus();
@@ -79,7 +80,10 @@ struct ckv_fetch_ticket {
   void Start() {
     thread_ = std::thread([this] { End(Run()); });
   }
-  void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
+  void Cancel() {
+    cancelled_.store(true, std::memory_order_relaxed);
+    fence_.Close();
+  }
 
   // Waits until `layer_count` layers are there or the fetch has ended. Returns whether, and how.
   absl::Status Wait(uint32_t layer_count, ckv::Instant deadline, bool& done)
@@ -139,7 +143,8 @@ struct ckv_fetch_ticket {
 
   const ckv::Instant begin_ = ckv::Clock::Real()->Now();
   std::atomic<bool> cancelled_{false};  // a flag alone
-  uint64_t tokens_ = 0;                 // tokens that are fetched; the thread's
+  ckv::c::WriteFence fence_;
+  uint64_t tokens_ = 0;  // tokens that are fetched; the thread's
   absl::Mutex mu_;
   uint32_t chunk_end_ ABSL_GUARDED_BY(mu_);
   uint32_t layers_there_ ABSL_GUARDED_BY(mu_) = 0;
@@ -157,7 +162,7 @@ absl::Status ckv_fetch_ticket::PullChunks(FirstLayer& at, uint32_t chunk_end) {
       at.may_hand_back ? std::min(call.deadline, hand_back) : call.deadline;
   return arguments.Pull(
       *requester->requester, at.next, chunk_end, call.layer_begin, call.layer_begin + 1, deadline,
-      [&](const ckv::RowRun& run) -> absl::Status {
+      fence_, [&](const ckv::RowRun& run) -> absl::Status {
         CKV_RETURN_IF_ERROR(CheckCancelled());
         if (at.may_hand_back && run.chunk >= at.begun && ckv::Clock::Real()->Now() >= hand_back) {
           at.cut = true;
@@ -206,7 +211,8 @@ absl::Status ckv_fetch_ticket::PullLayer(uint32_t layer) {
   CKV_RETURN_IF_ERROR(CheckCancelled());
   if (tokens_ == 0) return absl::OkStatus();
   return arguments.Pull(*requester->requester, call.chunk_begin, chunk_end, layer, layer + 1,
-                        call.deadline, [&](const ckv::RowRun&) { return CheckCancelled(); });
+                        call.deadline, fence_,
+                        [&](const ckv::RowRun&) { return CheckCancelled(); });
 }
 
 absl::Status ckv_fetch_ticket::Run() noexcept {
