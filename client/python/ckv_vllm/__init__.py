@@ -1,10 +1,18 @@
-"""ckv for vLLM: an attention backend that attends a corpus where it lies, and a KV connector."""
+"""ckv for vLLM: requests attend corpora where they lie, load them, and publish what was prefilled.
+
+    vllm serve MODEL --kv-transfer-config '{"kv_connector": "CkvConnector", "kv_role": "kv_both",
+        "kv_connector_module_path": "ckv_vllm.connector",
+        "kv_connector_extra_config": {"directory": "127.0.0.1:7400"}}'
+
+A request names what it wants in kv_transfer_params: {"ckv": {"corpus": "law", "policy": "route"}}.
+deploy/handbook/vllm.md is the manual.
+"""
 
 __version__ = "0.1.0"
 
 
 def register() -> None:
     """Called by vLLM in each of its processes, by the entry point vllm.general_plugins."""
-    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+    from . import hooks
 
-    register_backend(AttentionBackendEnum.CUSTOM, "ckv_vllm.backend.CkvMLABackend")
+    hooks.install()

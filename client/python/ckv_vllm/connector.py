@@ -1,23 +1,129 @@
-"""The connector that vLLM loads by kv_connector_module_path. Imports vLLM.
+"""The connector that vLLM loads by kv_connector_module_path. It imports vLLM; its halves do not.
 
-Never run: no vLLM can be installed where this is tested.
+vLLM makes two objects of it: one beside its scheduler, and one in each worker.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
+from typing import Any, Iterable, Optional
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorWorkerMetadata,
 )
 
-from . import loads
+from . import hooks, limits, notes, settings
+from .scheduler_side import SchedulerSide
+from .worker_side import WorkerSide
+
+log = logging.getLogger("ckv_vllm")
 
 
 @dataclasses.dataclass
-class CkvConnectorMetadata(KVConnectorMetadata):
-    loads: list[loads.Load]
+class CkvMetadata(KVConnectorMetadata):
+    step: notes.Step
 
 
-CkvConnector = loads.connector_over(KVConnectorBase_V1, CkvConnectorMetadata)
+@dataclasses.dataclass
+class CkvWorkerMetadata(KVConnectorWorkerMetadata):
+    """What ranks tell the scheduler: requests that failed in the step, and why."""
+
+    ckv_failed: dict[str, str]
+    ckv_loads_failed: dict[str, str]
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
+        return CkvWorkerMetadata({**getattr(other, "ckv_failed", {}), **self.ckv_failed},
+                                 {**getattr(other, "ckv_loads_failed", {}), **self.ckv_loads_failed})
+
+
+class CkvConnector(KVConnectorBase_V1):
+    """Routes, loads and publishes. Raises in the constructor for what it does not support; afterwards
+    no error of ckv leaves it."""
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        hooks.check_installed()
+        limits.check(vllm_config, kv_cache_config)
+        given = settings.read(vllm_config.kv_transfer_config.kv_connector_extra_config)
+        self._scheduler: Optional[SchedulerSide] = None
+        self._worker: Optional[WorkerSide] = None
+        if role == KVConnectorRole.SCHEDULER:
+            self._scheduler = SchedulerSide(vllm_config, given)
+            log.warning("ckv: on; directory %s, model %s, policy %s, look-ups %s, publish %s, deadline %s s",
+                        given.directory, self._scheduler.fingerprint, given.policy,
+                        "on" if given.lookup else "off", given.publish, given.deadline)
+        else:
+            self._worker = WorkerSide(vllm_config, given)
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        return False  # a publish that was lost is a later miss
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        return True  # attention of routed rows runs Python between the graphs
+
+    # Scheduler.
+
+    def on_new_request(self, request: Any) -> None:
+        self._scheduler.new_request(request)
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[Optional[int], bool]:
+        return self._scheduler.matched(request, num_computed_tokens)
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        (block_ids,) = blocks.get_block_ids()
+        self._scheduler.allocated(request, block_ids, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> CkvMetadata:
+        return CkvMetadata(self._scheduler.step(scheduler_output))
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        meta = connector_output.kv_connector_worker_meta
+        self._scheduler.loads_failed(getattr(meta, "ckv_loads_failed", None) or {})
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, Optional[dict[str, Any]]]:
+        return False, self._scheduler.finished(request)
+
+    # Worker.
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        self._worker.register(kv_caches)
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        self._worker.step = connector_metadata.step
+
+    def clear_connector_metadata(self) -> None:
+        super().clear_connector_metadata()
+        self._worker.step = None
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        self._worker.begin_loads()
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        pass
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
+        pass
+
+    def wait_for_save(self) -> None:
+        self._worker.publish()
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[Optional[set[str]], Optional[set[str]]]:
+        return None, self._worker.take_loaded() or None
+
+    def build_connector_worker_meta(self) -> Optional[CkvWorkerMetadata]:
+        failed, loads = self._worker.take_failed(), self._worker.take_loads_failed()
+        return CkvWorkerMetadata(failed, loads) if failed or loads else None
+
+    def shutdown(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+
+    def take_events(self) -> Iterable[Any]:
+        return ()

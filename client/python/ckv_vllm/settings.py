@@ -1,51 +1,79 @@
-"""Settings of the plug-in, from the environment and from `kv_connector_extra_config`."""
+"""Settings of the plug-in: `kv_connector_extra_config`, under the daemon's own names."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping
+
+POLICIES = ("route", "near", "auto", "fetch")
+FABRICS = "shm,tcp"
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the plug-in was told. Field `corpus` of extra_config is CKV_VLLM_CORPUS, and so on.
+    """What the connector was told.
 
-    directory         host:port of the directory; needed
-    tenant            the tenant whose corpora are read, beside the shared ones
-    corpus            the corpus that every sequence attends; "": none (attention only)
-    base              the backend whose kernel attends own rows: "flashmla" or "triton"
-    timeout           seconds that one call may take
-    allow_coarse_lse  take a log-sum-exp of 16 bits, which makes weights wrong by some percent
+    directory   host:port of the directory; needed
+    tenant      the tenant whose corpora are read and published, beside the shared ones
+    policy      of requests that name a corpus and no policy: one of POLICIES
+    lookup      whether prompts of requests that name nothing are looked up, and found rows loaded
+    publish     "request": what requests ask for; "off": nothing
+    revision    the name of these weights, if the digest of their files is not to be used
+    deadline    seconds that ckv may take from a request, in a look-up, a load or a layer's attention
+    min_tokens  rows of fewer tokens are computed here: a load costs more
+    near_bytes  memory for rows that come near under the policies near and auto
+    fabrics     the fabrics to holders, with commas
+    optional    whether the engine starts without a directory; it then serves without corpora
+    required    whether a request without a corpus is refused
     """
 
     directory: str
     tenant: str = ""
-    corpus: str = ""
-    base: str = "flashmla"
-    timeout: float = 10.0
-    allow_coarse_lse: bool = False
+    policy: str = "auto"
+    lookup: bool = True
+    publish: str = "request"
+    revision: str = ""
+    deadline: float = 10.0
+    min_tokens: int = 512
+    near_bytes: int = 1 << 30
+    fabrics: str = FABRICS
+    optional: bool = False
+    required: bool = False
 
 
-def read(extra: Optional[Mapping[str, Any]] = None,
-         environment: Optional[Mapping[str, str]] = None) -> Settings:
-    """Reads settings. `extra` goes before the environment. Raises ValueError for a wrong one."""
-    environment = os.environ if environment is None else environment
-    given: dict[str, Any] = {}
-    for field in dataclasses.fields(Settings):
-        value: Any = environment.get(f"CKV_VLLM_{field.name.upper()}") or None  # an empty one is unset
-        if extra is not None and field.name in extra:
-            value = extra[field.name]
-        if value is not None:
-            given[field.name] = value
+def _flag(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ValueError(f"ckv: {name} is {value!r}, it must be true or false")
+
+
+def read(extra: Mapping[str, Any]) -> Settings:
+    """Reads `kv_connector_extra_config`. Raises ValueError for what is wrong, by name."""
+    known = {field.name: field for field in dataclasses.fields(Settings)}
+    given = {}
+    for name, value in extra.items():
+        key = name.replace("-", "_")
+        if key not in known:
+            raise ValueError(f"ckv: kv_connector_extra_config has {name!r}; known are "
+                             f"{', '.join(sorted(known))}")
+        given[key] = value
     if not given.get("directory"):
-        raise ValueError("ckv_vllm: no directory; set CKV_VLLM_DIRECTORY to its host:port")
-    coarse = str(given.get("allow_coarse_lse", "0")).lower()
-    if coarse not in ("0", "1", "false", "true"):
-        raise ValueError(f"ckv_vllm: CKV_VLLM_ALLOW_COARSE_LSE is {coarse!r}, not 0 or 1")
-    given["allow_coarse_lse"] = coarse in ("1", "true")
-    given["timeout"] = float(given.get("timeout", 10.0))
+        raise ValueError("ckv: kv_connector_extra_config names no directory (host:port)")
+    for name in ("lookup", "optional", "required"):
+        if name in given:
+            given[name] = _flag(name, given[name])
+    for name, least in (("deadline", 0.0), ("min_tokens", 0), ("near_bytes", 0)):
+        if name not in given:
+            continue
+        try:
+            given[name] = type(known[name].default)(given[name])
+        except (TypeError, ValueError):
+            raise ValueError(f"ckv: {name} is {given[name]!r}, it must be a number") from None
+        if not given[name] >= least or (name == "deadline" and given[name] == 0):
+            raise ValueError(f"ckv: {name} is {given[name]}, too small")
     settings = Settings(**given)
-    if settings.base not in ("flashmla", "triton"):
-        raise ValueError(f"ckv_vllm: CKV_VLLM_BASE is {settings.base!r}, not flashmla or triton")
+    if settings.policy not in POLICIES:
+        raise ValueError(f"ckv: policy is {settings.policy!r}, one of {', '.join(POLICIES)}")
+    if settings.publish not in ("request", "off"):
+        raise ValueError(f"ckv: publish is {settings.publish!r}, request or off")
     return settings

@@ -1,0 +1,93 @@
+"""Contexts of the corpora that routed requests attend, kept while requests use them and some after.
+
+One worker process; the engine's thread alone.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from typing import Any
+
+import numpy as np
+
+import ckv
+
+from . import notes, shared
+from .settings import Settings
+
+CONTEXTS_MAX = 64    # kept open; above it the ones used longest ago are closed
+FAILED_FOR = 30.0    # seconds for which a corpus that failed is asked apart from others
+
+Key = tuple[Any, ...]
+
+
+class Contexts:
+    def __init__(self, settings: Settings, requester: ckv.Requester, fingerprint: str) -> None:
+        self.settings, self.requester, self.fingerprint = settings, requester, fingerprint
+        self._open: collections.OrderedDict[Key, ckv.Context] = collections.OrderedDict()
+        self._failed: dict[Key, float] = {}
+
+    @staticmethod
+    def key_of(route: notes.Route) -> Key:
+        return (route.policy, *map(tuple, route.corpora))
+
+    def get(self, route: notes.Route) -> ckv.Context:
+        """The context of a route's corpora, as they were when it was admitted. Raises errors of ckv."""
+        key = self.key_of(route)
+        if key in self._open:
+            self._open.move_to_end(key)
+            return self._open[key]
+        context = self._make(route)
+        self._open[key] = context
+        while len(self._open) > CONTEXTS_MAX:
+            self._open.popitem(last=False)[1].close()
+        return context
+
+    def _make(self, route: notes.Route) -> ckv.Context:
+        corpora = []
+        for one in route.corpora:
+            meant = shared.Resolved(*one)
+            corpus, _ = shared.REQUESTERS.resolve(self.settings, meant.name)
+            if corpus.revision != self.fingerprint:
+                raise ckv.FailedPrecondition(f"{meant.name} is of {corpus.revision}, this is {self.fingerprint}")
+            try:
+                now = shared.resolved_of(corpus, meant.name, meant.chunk_count)
+            except ValueError as error:
+                raise ckv.FailedPrecondition(str(error)) from None
+            if now != meant:
+                raise ckv.FailedPrecondition(f"{meant.name} has other chunks than when the request was admitted")
+            corpora.append((corpus, meant))
+        # They stand one behind the other, and the last ends at position -1.
+        end, parts = -sum(meant.token_count for _, meant in corpora), []
+        for corpus, meant in corpora:
+            _, counts, positions = corpus.chunks(0, meant.chunk_count)
+            begins = np.cumsum(counts, dtype=np.int64) - counts + end
+            parts.append(ckv.Part(corpus, range(meant.chunk_count), begins - positions.astype(np.int64)))
+            end += meant.token_count
+        return self.requester.context(parts, policy=route.policy, timeout=self.settings.deadline)
+
+    def failed(self, route: notes.Route) -> None:
+        """Its corpus failed: it is asked apart from others for a while, and resolved anew."""
+        key = self.key_of(route)
+        self._failed[key] = time.monotonic()
+        context = self._open.pop(key, None)
+        if context is not None:
+            context.close()
+
+    def apart(self, rows: list[Any]) -> list[list[Any]]:
+        """Rows that may share a call, and those that may not."""
+        now = time.monotonic()
+        for key in [key for key, at in self._failed.items() if now - at > FAILED_FOR]:
+            del self._failed[key]
+        together: list[Any] = []
+        alone: dict[Key, list[Any]] = {}
+        for row in rows:
+            key = self.key_of(row.route)
+            (alone.setdefault(key, []) if key in self._failed else together).append(row)
+        return [group for group in (together, *alone.values()) if group]
+
+    def close(self) -> None:
+        for context in self._open.values():
+            context.close()
+        self._open.clear()

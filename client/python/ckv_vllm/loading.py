@@ -1,0 +1,84 @@
+"""Loads of rows into vLLM's blocks, each reported once, and only when nobody can write any more.
+
+vLLM reserves a request's blocks until the load is reported, also if the request is gone by then. So
+each load ends: whole, failed, or at its deadline.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import threading
+import time
+from typing import Any, Callable
+
+import numpy as np
+
+import ckv
+
+from . import notes, prefix
+from .settings import Settings
+
+log = logging.getLogger("ckv_vllm")
+
+THREADS = 4  # loads under way; more wait for their turn, within their deadline
+
+
+class Loader:
+    """begin and take are called by the thread that runs the model."""
+
+    def __init__(self, settings: Settings, requester: ckv.Requester, fingerprint: str,
+                 count: Callable[[str, int], None]) -> None:
+        self.settings, self.requester, self.fingerprint, self.count = settings, requester, fingerprint, count
+        self._pool = concurrent.futures.ThreadPoolExecutor(THREADS, "ckv-load")
+        self._lock = threading.Lock()
+        self._done: dict[str, str] = {}  # request to why it failed, "" if it did not
+        self._closed = threading.Event()
+
+    def begin(self, load: notes.Load, caches: list[Any]) -> None:
+        deadline = time.monotonic() + self.settings.deadline
+        self._pool.submit(self._run, load, caches, deadline)
+
+    def take(self) -> dict[str, str]:
+        """Loads that ended since the last time. Nothing of them is written any more."""
+        with self._lock:
+            done, self._done = self._done, {}
+        return done
+
+    def _run(self, load: notes.Load, caches: list[Any], deadline: float) -> None:
+        why = ""
+        try:
+            self._load(load, caches, deadline)
+        except Exception as error:  # whatever it is, the load is reported
+            why = f"{type(error).__name__}: {error}"
+            log.warning("ckv: rows of request %s are computed here, because they were not loaded: %s",
+                        load.request_id, why)
+        self.count("load_failed" if why else "loaded", load.token_end - load.token_begin)
+        with self._lock:
+            self._done[load.request_id] = why
+
+    def _load(self, load: notes.Load, caches: list[Any], deadline: float) -> None:
+        def left() -> float:
+            seconds = deadline - time.monotonic()
+            if seconds <= 0 or self._closed.is_set():
+                raise ckv.DeadlineExceeded("no time was left")
+            return seconds
+
+        found = self.requester.find(np.asarray(load.tokens, np.int32), timeout=left())
+        have = prefix.prefix_of(found)
+        chunks = len(load.chunk_ids) // 32
+        if have.ids[:len(load.chunk_ids)] != load.chunk_ids or found.corpus.revision != self.fingerprint:
+            raise ckv.NotFound(f"{have.token_count} of {load.token_end} tokens are left")
+        place = ckv.BlockPlace(caches, np.asarray(load.block_ids, np.uint32),
+                               tokens=(load.token_begin, load.token_end))
+        ticket = self.requester.begin_fetch(found.corpus, place, chunks=(0, chunks), timeout=left())
+        try:
+            if ticket.wait(left()) is None:
+                raise ckv.DeadlineExceeded(f"not loaded after {self.settings.deadline} s")
+        finally:
+            ticket.cancel()  # nothing is written to blocks after this
+            ticket.close()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,63 @@
+"""What the scheduler's half of the connector tells the workers', in each step. Knows no vLLM.
+
+All of it is plain data: with several processes it is pickled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass
+class Route:
+    """A scheduled request whose corpora stand before its position 0.
+
+    request_id
+    corpora     Resolved.to_list of each
+    policy      of the context: "route", "near" or "auto"
+    block_ids   its own blocks, in order
+    token_end   its own tokens at the end of the step, those of the step included
+    """
+
+    request_id: str
+    corpora: list[list[Any]]
+    policy: str
+    block_ids: list[int]
+    token_end: int
+
+
+@dataclasses.dataclass
+class Load:
+    """Tokens [token_begin, token_end) of a request, which its blocks get.
+
+    tokens      its prompt, up to the end of what is loaded
+    chunk_ids   bytes of the chunks that have these tokens from the first on, 32 each
+    """
+
+    request_id: str
+    tokens: list[int]
+    token_begin: int
+    token_end: int
+    block_ids: list[int]
+    chunk_ids: bytes
+
+
+@dataclasses.dataclass
+class Publish:
+    """A prompt whose last rows are computed in this step. They become a part of a corpus."""
+
+    request_id: str
+    corpus: str
+    tokens: list[int]
+    block_ids: list[int]
+
+
+@dataclasses.dataclass
+class Step:
+    """All notes of a step. Routes by the first block: no other scheduled request has it too, unless
+    it is over the same corpora (its cache_salt)."""
+
+    routes: dict[int, list[Route]] = dataclasses.field(default_factory=dict)
+    loads: list[Load] = dataclasses.field(default_factory=list)
+    publishes: list[Publish] = dataclasses.field(default_factory=list)

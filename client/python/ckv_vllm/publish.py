@@ -1,0 +1,129 @@
+"""Rows that vLLM prefilled become chunks of a corpus, in the background. One rank publishes.
+
+Rows are copied in the step that made them: blocks may be another request's right after it. A thread
+puts the copies on holders, in the order in which they came.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import queue
+import threading
+from typing import Any, Callable
+
+import numpy as np
+import torch
+
+import ckv
+
+from . import notes, prefix
+
+log = logging.getLogger("ckv_vllm")
+
+CHUNK_TOKENS = 512           # tokens of a published chunk; the last one may have fewer
+BYTES_MAX = 4 << 30          # rows that may wait to be put; above it a publish is dropped, and counted
+PUT_TIMEOUT = 60.0
+
+
+@dataclasses.dataclass
+class Copied:
+    """A prompt's rows: uint16 [layers, tokens, values]."""
+
+    request_id: str
+    corpus: str
+    tokens: np.ndarray
+    rows: np.ndarray
+
+
+def copy_rows(caches: dict[int, torch.Tensor], block_ids: list[int], token_count: int) -> np.ndarray:
+    """Rows of a sequence out of its blocks."""
+    first = next(iter(caches.values()))
+    size, width = first.shape[1], first.shape[2]
+    blocks = torch.as_tensor(block_ids[:(token_count + size - 1) // size])
+    rows = np.empty((len(caches), token_count, width), np.uint16)
+    for out, cache in zip(rows, caches.values()):
+        bits = cache.index_select(0, blocks.to(cache.device)).view(torch.int16)
+        out[:] = bits.reshape(-1, width)[:token_count].cpu().numpy().view(np.uint16)
+    return rows
+
+
+class Publisher:
+    """A thread, which is started by the first publish."""
+
+    def __init__(self, requester: ckv.Requester, model: ckv.Model, count: Callable[[str, int], None]) -> None:
+        """count(what, tokens): "published" or "publish_failed" tokens."""
+        self.requester, self.model, self.count = requester, model, count
+        self._queue: queue.Queue[Any] = queue.Queue()
+        self._lock = threading.Lock()
+        self._bytes = 0
+        self._thread: Any = None
+
+    def add(self, note: notes.Publish, caches: dict[int, torch.Tensor]) -> None:
+        """Copies the rows of a prompt that has just been computed."""
+        first = next(iter(caches.values()))
+        size = len(note.tokens) * len(caches) * first.shape[2] * 2
+        with self._lock:
+            if self._bytes + size > BYTES_MAX:
+                log.warning("ckv: rows of request %s are not published: %d MiB wait to be put already",
+                            note.request_id, self._bytes >> 20)
+                self.count("publish_failed", len(note.tokens))
+                return
+            self._bytes += size
+        copied = Copied(note.request_id, note.corpus, np.asarray(note.tokens, np.int32),
+                        copy_rows(caches, note.block_ids, len(note.tokens)))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="ckv-publish", daemon=True)
+            self._thread.start()
+        self._queue.put(copied)
+
+    def _run(self) -> None:
+        while True:
+            copied = self._queue.get()
+            if copied is None:
+                return
+            try:
+                self._put(copied)
+            except Exception as error:  # a publish that is lost is a later miss, and no more
+                log.warning("ckv: rows of request %s are not published in %s: %s", copied.request_id,
+                            copied.corpus, error)
+                self.count("publish_failed", len(copied.tokens))
+            with self._lock:
+                self._bytes -= copied.rows.nbytes
+
+    def _have(self, copied: Copied) -> prefix.Prefix:
+        """What of the prompt the corpus has already. Raises FailedPrecondition: it is of another model."""
+        try:
+            corpus = self.requester.resolve(copied.corpus)
+        except ckv.NotFound:
+            return prefix.Prefix()
+        if corpus.revision != self.model.revision:
+            raise ckv.FailedPrecondition(f"its rows are of {corpus.model} {corpus.revision}, these are of "
+                                         f"{self.model.revision}")
+        try:
+            found = self.requester.find(copied.tokens, model_of=corpus)
+        except ckv.NotFound:
+            return prefix.Prefix()
+        ids = {bytes(one) for one in corpus.chunks()[0]}
+        return prefix.prefix_of(found, ids)
+
+    def _put(self, copied: Copied) -> None:
+        have = self._have(copied)
+        if have.token_count >= len(copied.tokens):
+            return
+        with self.requester.put(copied.corpus, parent=have.last_id, create=self.model) as put:
+            for begin in range(have.token_count, len(copied.tokens), CHUNK_TOKENS):
+                end = min(begin + CHUNK_TOKENS, len(copied.tokens))
+                put.chunk(copied.tokens[begin:end])
+                for layer, rows in enumerate(copied.rows):
+                    put.rows(layer, rows[begin:end])
+            put.finish(PUT_TIMEOUT)
+        self.count("published", len(copied.tokens) - have.token_count)
+        log.info("ckv: published %d tokens of request %s in %s", len(copied.tokens) - have.token_count,
+                 copied.request_id, copied.corpus)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Puts what waits, for at most `timeout` seconds."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(timeout)

@@ -1,0 +1,149 @@
+"""The scheduler's half of the connector: what each step is to do for requests of ckv's."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any, Optional
+
+from . import frontend, identity, lookups, notes, prefix, wants
+from .settings import Settings
+from .shared import Resolved
+
+log = logging.getLogger("ckv_vllm")
+
+
+@dataclasses.dataclass
+class Known:
+    """A request that the scheduler has."""
+
+    asked: wants.Wants
+    resolved: list[Resolved]
+    looks_up: bool = False
+    computed: int = 0  # tokens that vLLM had when it was last offered rows
+    offered: prefix.Prefix = prefix.Prefix()
+    load_failed: bool = False
+    prompt: list[int] = dataclasses.field(default_factory=list)  # of one that is published
+    block_ids: list[int] = dataclasses.field(default_factory=list)
+    tokens: int = 0  # what the answer tells: of corpora before position 0, or loaded
+
+    @property
+    def needs_blocks(self) -> bool:
+        return self.asked.routes or bool(self.prompt)
+
+
+def may_be_found(request: Any) -> bool:
+    """Whether the prompt's tokens alone shape its rows, and are not a secret (a salt)."""
+    return not (getattr(request, "lora_request", None) or getattr(request, "mm_features", None)
+                or getattr(request, "prompt_embeds", None) is not None or not request.prompt_token_ids
+                or request.cache_salt)
+
+
+class SchedulerSide:
+    """One thread: the scheduler's."""
+
+    def __init__(self, vllm_config: Any, settings: Settings) -> None:
+        self.settings = settings
+        self.fingerprint = identity.fingerprint_of(vllm_config, settings.revision)
+        self._known: dict[str, Known] = {}
+        self._lookups = lookups.Lookups(settings, self.fingerprint)
+        self._block_size = int(vllm_config.cache_config.block_size)
+        self._loads: list[notes.Load] = []
+
+    def new_request(self, request: Any) -> None:
+        extra = getattr(request.sampling_params, "extra_args", None) or {}
+        asked = wants.read(extra, self.settings)
+        known = Known(asked, [Resolved(*one) for one in extra.get(wants.RESOLVED, [])])
+        if asked.routes:
+            salt = frontend.salt_of(known.resolved, None)
+            if not (request.cache_salt or "").startswith(salt):
+                raise RuntimeError(f"ckv: request {request.request_id} is over a corpus and was admitted without "
+                                   f"its salt: the plug-in is not in the process that takes requests")
+            known.tokens = sum(one.token_count for one in known.resolved)
+        if may_be_found(request) and not asked.routes and (asked.corpus or self._looks_up(request)):
+            known.looks_up = True
+            self._lookups.begin(request.request_id, request.prompt_token_ids,
+                                asked.corpus[0] if asked.corpus else None)
+        if asked.publish:
+            known.prompt = list(request.prompt_token_ids)
+        self._known[request.request_id] = known
+
+    def matched(self, request: Any, computed: int) -> tuple[Optional[int], bool]:
+        """Tokens that can be loaded beyond `computed`. None: not known yet."""
+        known = self._known.get(request.request_id)
+        if known is None or not known.looks_up or known.load_failed:
+            return 0, False
+        found = self._lookups.result(request.request_id)
+        if found is None:
+            return None, False
+        end = prefix.whole_blocks(found.token_count, request.num_prompt_tokens, self._block_size)
+        least = 1 if known.asked.corpus else max(1, self.settings.min_tokens)
+        if end - computed < least:
+            return 0, False
+        known.computed, known.offered = computed, found  # the last offer counts
+        return end - computed, True
+
+    def _looks_up(self, request: Any) -> bool:
+        return self.settings.lookup and request.num_prompt_tokens > self.settings.min_tokens
+
+    def allocated(self, request: Any, block_ids: list[int], external_tokens: int) -> None:
+        known = self._known.get(request.request_id)
+        if known is not None and known.needs_blocks:
+            known.block_ids = list(block_ids)  # again after a preemption, with others
+        if known is not None and external_tokens > 0:
+            end = known.computed + external_tokens
+            known.tokens = end
+            self._loads.append(notes.Load(request.request_id, list(request.prompt_token_ids), known.computed,
+                                          end, list(block_ids), known.offered.ids))
+
+    def step(self, output: Any) -> notes.Step:
+        """The notes of a step that was scheduled."""
+        cached = output.scheduled_cached_reqs
+        resumed = set(cached.resumed_req_ids or ())
+        for request_id, new in zip(cached.req_ids, cached.new_block_ids):
+            known = self._known.get(request_id)
+            if known is not None and known.needs_blocks and new and request_id not in resumed:
+                known.block_ids.extend(new[0])
+        computed = dict(zip(cached.req_ids, cached.num_computed_tokens))
+        computed.update({one.req_id: one.num_computed_tokens for one in output.scheduled_new_reqs})
+        step = notes.Step(loads=self._loads)
+        self._loads = []
+        for request_id, count in output.num_scheduled_tokens.items():
+            known = self._known.get(request_id)
+            if known is None:
+                continue
+            self._add_publish(step, request_id, known, computed[request_id] + count)
+            if not known.asked.routes:
+                continue
+            made = notes.Route(request_id, [one.to_list() for one in known.resolved], known.asked.policy,
+                               list(known.block_ids), computed[request_id] + count)
+            step.routes.setdefault(known.block_ids[0], []).append(made)
+        return step
+
+    def loads_failed(self, failed: dict[str, str]) -> None:
+        """Their prompts are computed here, and their chunks not offered for a while."""
+        for request_id in failed:
+            known = self._known.get(request_id)
+            if known is not None:
+                known.load_failed, known.tokens = True, 0
+                self._lookups.failed(known.offered.ids)
+
+    @staticmethod
+    def _add_publish(step: notes.Step, request_id: str, known: Known, token_end: int) -> None:
+        """In the step that computes the prompt's last row, however many steps it took."""
+        if known.prompt and token_end >= len(known.prompt):
+            step.publishes.append(notes.Publish(request_id, known.asked.publish, known.prompt,
+                                                list(known.block_ids)))
+            known.prompt = []
+
+    def finished(self, request: Any) -> Optional[dict[str, Any]]:
+        """What the answer tells of ckv; None: nothing was asked."""
+        self._lookups.end(request.request_id)
+        known = self._known.pop(request.request_id, None)
+        if known is None or not (known.asked.corpus or known.asked.publish):
+            return None
+        told: dict[str, Any] = {"tokens": known.tokens}
+        if known.asked.corpus:
+            names = list(known.asked.corpus)
+            told.update(corpus=names[0] if len(names) == 1 else names, policy=known.asked.policy)
+        return {wants.KEY: told}

@@ -1,0 +1,93 @@
+"""The requester of this process, and what it knows of corpora by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import threading
+import time
+from typing import Any, Optional
+
+import ckv
+
+from .settings import Settings
+
+# A corpus may grow meanwhile. A request keeps what its name meant when it was admitted.
+NAMES_AGE_MAX = 2.0
+CALLS_MAX = 256  # calls in progress: one a layer at a time, loads, and publishing
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolved:
+    """What a name meant when a request was admitted: the first chunks of a corpus, which never change.
+
+    digest  of their ids and positions, in hexadecimal
+    """
+
+    name: str
+    chunk_count: int
+    token_count: int
+    digest: str
+
+    def to_list(self) -> list[Any]:
+        return [self.name, self.chunk_count, self.token_count, self.digest]
+
+
+class Requesters:
+    """One requester a process and set of settings. Opened at the first use, never before a fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[tuple[int, Settings], ckv.Requester] = {}
+        self._names: dict[tuple[Settings, str], tuple[float, ckv.Corpus, Resolved]] = {}
+
+    def of(self, settings: Settings) -> ckv.Requester:
+        """Raises the errors of ckv.open. The directory is not asked."""
+        key = (os.getpid(), settings)
+        with self._lock:
+            if key not in self._open:
+                self._open[key] = ckv.open(settings.directory, tenant=settings.tenant, name="vllm",
+                                           fabrics=settings.fabrics, near_bytes=settings.near_bytes,
+                                           call_count_max=CALLS_MAX)
+            return self._open[key]
+
+    def resolve(self, settings: Settings, name: str,
+                timeout: Optional[float] = None) -> tuple[ckv.Corpus, Resolved]:
+        """A corpus by its name, as it was at most NAMES_AGE_MAX seconds ago. Raises as Requester.resolve."""
+        key = (settings, name)
+        with self._lock:
+            known = self._names.get(key)
+        if known is not None and time.monotonic() - known[0] < NAMES_AGE_MAX:
+            return known[1], known[2]
+        corpus = self.of(settings).resolve(name, timeout=settings.deadline if timeout is None else timeout)
+        found = corpus, resolved_of(corpus, name, corpus.chunk_count)
+        with self._lock:
+            self._names[key] = (time.monotonic(), *found)
+        return found
+
+    def close(self, settings: Settings) -> None:
+        """Closes the requester of this process, if nothing of it is in use any more."""
+        with self._lock:
+            for known in [key for key in self._names if key[0] == settings]:
+                del self._names[known]
+            requester = self._open.pop((os.getpid(), settings), None)
+        if requester is not None:
+            try:
+                requester.close()
+            except ckv.FailedPrecondition:
+                pass  # a context is open; it ends with the process
+
+
+REQUESTERS = Requesters()
+
+
+def resolved_of(corpus: ckv.Corpus, name: str, chunk_count: int) -> Resolved:
+    """The first chunks of a corpus. ValueError: it does not have as many."""
+    if not 0 < chunk_count <= corpus.chunk_count:
+        raise ValueError(f"corpus {name!r} has {corpus.chunk_count} chunks, {chunk_count} are meant")
+    ids, counts, positions = corpus.chunks(0, chunk_count)
+    digest = hashlib.sha256()
+    for array in (ids, counts, positions):
+        digest.update(array.tobytes())
+    return Resolved(name, chunk_count, int(counts.sum()), digest.hexdigest()[:32])

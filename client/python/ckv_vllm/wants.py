@@ -1,0 +1,88 @@
+"""What a request asks of ckv: {"ckv": {...}} in its kv_transfer_params. Knows no vLLM."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Mapping, Optional
+
+from .settings import POLICIES, Settings
+
+KEY = "ckv"          # in kv_transfer_params, and what came of it in the answer's
+RESOLVED = "ckv_resolved"  # in extra_args: what the corpus was when the request was admitted
+NAMES = ("corpus", "policy", "publish")
+
+
+class Refused(ValueError):
+    """A request that cannot be answered as it asks. The text says why; vLLM answers with HTTP 400."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Wants:
+    """A request's wishes. Without a corpus the prompt is looked up.
+
+    corpus   the corpora before the request's position 0, in order; under fetch one, the prompt's prefix
+    policy   one of POLICIES; "" without a corpus
+    publish  the corpus that the prompt's rows become a part of; "" for none
+    """
+
+    corpus: tuple[str, ...] = ()
+    policy: str = ""
+    publish: str = ""
+
+    @property
+    def routes(self) -> bool:
+        """Whether the corpora stand before position 0, and no row of them is in vLLM's cache."""
+        return bool(self.corpus) and self.policy != "fetch"
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise Refused(f"ckv: {name} is {value!r}, it must be a name")
+    return value
+
+
+def read(extra_args: Optional[Mapping[str, Any]], settings: Settings) -> Wants:
+    """Reads SamplingParams.extra_args. vllm_xargs of a request's body arrive beside kv_transfer_params.
+
+    Refused  an unknown name, a contradiction, or no corpus where the settings require one
+    """
+    extra_args = extra_args or {}
+    params = extra_args.get("kv_transfer_params") or {}
+    asked = params.get(KEY, extra_args.get(KEY)) if isinstance(params, Mapping) else None
+    for name in (*(params if isinstance(params, Mapping) else ()), *extra_args):
+        if isinstance(name, str) and name.startswith("ckv_") and name != RESOLVED:
+            raise Refused(f"ckv: a request has {name!r}; it is kv_transfer_params: "
+                          f'{{"ckv": {{"corpus": NAME, "policy": "route"}}}}')
+    if asked is None:
+        asked = {}
+    if not isinstance(asked, Mapping):
+        raise Refused(f"ckv: kv_transfer_params.ckv is {asked!r}, it must be an object")
+    unknown = sorted(set(asked) - set(NAMES))
+    if unknown:
+        raise Refused(f"ckv: kv_transfer_params.ckv has {', '.join(map(repr, unknown))}; known are "
+                      f"{', '.join(NAMES)}")
+    return _consistent(asked, settings)
+
+
+def _consistent(asked: Mapping[str, Any], settings: Settings) -> Wants:
+    named = asked.get("corpus", ())
+    corpus = tuple(_text("corpus", one) for one in (named if isinstance(named, (list, tuple)) else [named]))
+    if len(set(corpus)) != len(corpus):
+        raise Refused("ckv: a corpus is named twice")
+    policy = asked.get("policy", settings.policy if corpus else "")
+    if policy and policy not in POLICIES:
+        raise Refused(f"ckv: policy is {policy!r}, one of {', '.join(POLICIES)}")
+    if policy and not corpus and policy != "fetch":
+        raise Refused(f"ckv: policy {policy} without a corpus")
+    publish = _text("publish", asked["publish"]) if "publish" in asked else ""
+    if publish and settings.publish == "off":
+        raise Refused("ckv: this server publishes nothing (publish is off)")
+    wants = Wants(corpus, policy if corpus else "", publish)
+    if wants.routes and publish:
+        raise Refused("ckv: rows over a corpus that stands before position 0 are not published: they "
+                      "hold only behind it")
+    if len(corpus) > 1 and not wants.routes:
+        raise Refused("ckv: policy fetch takes one corpus, the prompt's prefix")
+    if settings.required and not corpus:
+        raise Refused('ckv: this server requires a corpus: kv_transfer_params: {"ckv": {"corpus": NAME}}')
+    return wants

@@ -1,0 +1,132 @@
+"""The worker's half of the connector: loads, publishes and routes as the scheduler's half says."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any, Iterable, Optional
+
+import torch
+
+import ckv
+
+from . import contexts, identity, loading, notes, publish, route, shared
+from .settings import Settings
+
+log = logging.getLogger("ckv_vllm")
+
+
+def layers_of(kv_caches: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """The caches [blocks, block rows, values] by layer, in order. Raises Unsupported for others.
+
+    vLLM has them with an axis for heads, of which latent rows have one.
+    """
+    layers: dict[int, torch.Tensor] = {}
+    for name, cache in kv_caches.items():
+        found = route.LAYER.search(name)
+        if found is None:
+            raise identity.Unsupported(f"ckv: {name} has a cache, and no layer's number")
+        number = int(found.group(1))
+        if number in layers:
+            raise identity.Unsupported(f"ckv: layer {number} has several caches, as of an indexer")
+        if cache.dim() == 4 and cache.shape[1] == 1:
+            cache = cache.squeeze(1)
+        if cache.dim() != 3 or cache.dtype != torch.bfloat16 or cache.stride(2) != 1:
+            raise identity.Unsupported(f"ckv: {name} has a cache of {cache.dtype} {tuple(cache.shape)}; bf16 "
+                                       f"rows of latent attention are known")
+        layers[number] = cache
+    if sorted(layers) != list(range(len(layers))):
+        raise identity.Unsupported(f"ckv: caches of the layers {sorted(layers)}: pipeline parallelism, or a "
+                                   f"draft model's")
+    return dict(sorted(layers.items()))
+
+
+class WorkerSide:
+    """Of one rank. All methods are called by the thread that runs the model, but `_load`."""
+
+    def __init__(self, vllm_config: Any, settings: Settings) -> None:
+        self.settings = settings
+        model = vllm_config.model_config
+        self.fingerprint = identity.fingerprint_of(vllm_config, settings.revision)
+        self.model = identity.model_of(str(model.model), model.hf_text_config, self.fingerprint)
+        self.heads = model.get_num_attention_heads(vllm_config.parallel_config)
+        self.requester = shared.REQUESTERS.of(settings)
+        self.contexts = contexts.Contexts(settings, self.requester, self.fingerprint)
+        self.publisher = publish.Publisher(self.requester, self.model, self.count)
+        self.loader = loading.Loader(settings, self.requester, self.fingerprint, self.count)
+        self.publishes = vllm_config.parallel_config.rank == 0  # latent rows are alike on all ranks
+        self.counts: dict[str, int] = {}
+        self.caches: dict[int, torch.Tensor] = {}
+        self.step: Optional[notes.Step] = None
+        self._layers: dict[str, Any] = vllm_config.compilation_config.static_forward_context
+        self._failed: dict[str, str] = {}
+        self._loads_failed: dict[str, str] = {}
+
+    def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        self.caches = layers_of(kv_caches)
+        self._check_scales(kv_caches)
+        width = next(iter(self.caches.values())).shape[2]
+        if width != self.model.d_qk or len(self.caches) != self.model.layers:
+            raise identity.Unsupported(f"ckv: {len(self.caches)} caches of {width} values; the configuration "
+                                       f"has {self.model.layers} layers of {self.model.d_qk}")
+        route.WORKER = self
+
+    def _check_scales(self, names: Iterable[str]) -> None:
+        """Holders multiply logits by the corpus' softmax scale, so it must be what vLLM's layers use."""
+        layers = self._layers
+        for name in names:
+            scale = getattr(getattr(layers.get(name), "impl", None), "scale", None)
+            if scale is not None and not math.isclose(scale, self.model.softmax_scale, rel_tol=1e-5):
+                raise identity.Unsupported(f"ckv: {name} multiplies logits by {scale}, and its configuration says "
+                                           f"{self.model.softmax_scale}: a RoPE that ckv does not know")
+
+    # Routes.
+
+    def routed_step(self, attn_metadata: Any) -> Optional[route.Step]:
+        if self.step is None or not self.step.routes:
+            return None
+        return route.Step(route.rows_of(attn_metadata, self.step.routes), self, self.heads)
+
+    def failed(self, one: notes.Route, reason: str) -> None:
+        self._failed[one.request_id] = reason
+        self.contexts.failed(one)
+
+    def take_failed(self) -> dict[str, str]:
+        failed, self._failed = self._failed, {}
+        return failed
+
+    # Loads.
+
+    def begin_loads(self) -> None:
+        for load in self.step.loads if self.step is not None else ():
+            self.loader.begin(load, list(self.caches.values()))
+
+    def take_loaded(self) -> set[str]:
+        """Requests whose load has ended. Those of failed ones are also in take_loads_failed."""
+        done = self.loader.take()
+        self._loads_failed.update({one: why for one, why in done.items() if why})
+        return set(done)
+
+    def take_loads_failed(self) -> dict[str, str]:
+        failed, self._loads_failed = self._loads_failed, {}
+        return failed
+
+    # Publishing.
+
+    def publish(self) -> None:
+        """At the end of a step, while the blocks are still the requests'."""
+        if self.step is None or not self.publishes:
+            return
+        for note in self.step.publishes:
+            self.publisher.add(note, self.caches)
+
+    def count(self, what: str, tokens: int) -> None:
+        self.counts[what] = self.counts.get(what, 0) + tokens
+
+    def close(self) -> None:
+        self.publisher.close()
+        self.loader.close()
+        if route.WORKER is self:
+            route.WORKER = None
+        self.contexts.close()
+        shared.REQUESTERS.close(self.settings)

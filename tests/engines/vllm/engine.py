@@ -1,0 +1,251 @@
+"""Stock vLLM in this process, over a fleet that is there. Runs in the environment of venv.py.
+
+    engine.py CASE --model DIR --directory HOST:PORT --ckvctl PROGRAM --holders PID,PID,...
+
+It exits with 0 if the case holds. vllm_e2e.py is what calls it.
+"""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from reference import Reference  # noqa: E402
+
+LOGPROBS, STEPS = 20, 12
+# How much more routed and fetched answers may err than vLLM's own prefills do: the mean of all, and one
+# of 12 tokens alone. All err by .02 here; an answer over another corpus errs by .2 to .9.
+FACTOR, ONE_FACTOR, WRONG_MIN = 1.1, 1.6, 0.1
+DEADLINE_S = 4.0
+ARGUMENTS = argparse.Namespace()
+
+
+def text(seed, count):
+    chosen = random.Random(seed)
+    return [chosen.randrange(2, 2048) for _ in range(count)]
+
+
+def ckv_of(**asked):
+    return {"kv_transfer_params": {"ckv": asked}}
+
+
+class Engine:
+    """One LLM, and how its answers compare with the reference."""
+
+    def __init__(self, extra=None, **arguments):
+        from vllm import LLM
+
+        self.reference = Reference(ARGUMENTS.model)
+        transfer = {"kv_connector": "CkvConnector", "kv_connector_module_path": "ckv_vllm.connector",
+                    "kv_role": "kv_both", "kv_connector_extra_config": {
+                        "directory": ARGUMENTS.directory, "deadline": DEADLINE_S, "min_tokens": 64, **(extra or {})}}
+        self.llm = LLM(**{"model": ARGUMENTS.model, "skip_tokenizer_init": True, "max_model_len": 4096,
+                          "dtype": "bfloat16", "enforce_eager": True, "seed": 1, "kv_transfer_config": transfer,
+                          "disable_log_stats": True, **arguments})
+        self.core = self.llm.llm_engine.engine_core.engine_core
+
+    def run(self, prompts, asked=None, steps=STEPS):
+        from vllm import SamplingParams
+
+        asked = asked if isinstance(asked, list) else [asked] * len(prompts)
+        params = [SamplingParams(temperature=0, max_tokens=steps, min_tokens=steps, detokenize=False, ignore_eos=True,
+                                 logprobs=LOGPROBS, extra_args=one) for one in asked]
+        return self.llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
+
+    def publish(self, name, tokens):
+        """Has the engine prefill a corpus, and waits until it is there."""
+        self.run([tokens], ckv_of(publish=name), steps=1)
+        for _ in range(300):
+            shown = subprocess.run([ARGUMENTS.ckvctl, "--directory", ARGUMENTS.directory, "corpus", "show", name],
+                                   capture_output=True, text=True, check=False)
+            if shown.returncode == 0:
+                return shown.stdout
+            time.sleep(0.1)
+        raise AssertionError(f"{name} was not published: {shown.stderr}")
+
+    def reset(self):
+        """Nothing is in vLLM's own cache any more."""
+        assert self.llm.reset_prefix_cache() is not False
+
+    def free_blocks(self):
+        return self.core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+
+
+class Case(unittest.TestCase):
+    ENGINE = {}
+    EXTRA = {}
+    CORPORA = {"law": text(5, 700), "code": text(6, 300)}
+    engine = None
+    own = text(1, 40)
+    local_error = 0.0  # of its own prefills, the mean
+    errors = []        # of the answers that ckv had a part in, and of those beside them
+
+    @classmethod
+    def setUpClass(cls):
+        """One engine a process: vLLM does not give all of the first one back."""
+        if Case.engine is None:
+            Case.engine = Engine(cls.EXTRA, **cls.ENGINE)
+            for name, tokens in cls.CORPORA.items():
+                Case.engine.publish(name, tokens)
+            Case.engine.reset()
+            prompts = [text(80 + i, 100 * i) + cls.own for i in range(1, 5)]
+            errors = [Case.engine.reference.error(prompt, *Case.engine.run([prompt])) for prompt in prompts]
+            Case.local_error = sum(errors) / len(errors)
+
+    def right(self, answer, *before):
+        """The answer is as near to float32 as vLLM's own, with these corpora and the prompt before it."""
+        prompt = [token for tokens in before for token in tokens]
+        error = self.engine.reference.error(prompt, answer, [len(tokens) for tokens in before[:-1]])
+        self.assertLess(error, ONE_FACTOR * self.local_error, f"vLLM itself: {self.local_error}")
+        Case.errors.append(error)
+
+    def told_by(self, answer):
+        return (answer.kv_transfer_params or {}).get("ckv")
+
+
+class Routes(Case):
+    def test_every_policy_is_as_exact_as_vllm_itself(self):
+        law, code = self.CORPORA["law"], self.CORPORA["code"]
+        for policy in ("route", "near", "auto"):
+            (answer,) = self.engine.run([self.own], ckv_of(corpus="law", policy=policy))
+            self.right(answer, law, self.own)
+            self.assertEqual(self.told_by(answer), {"corpus": "law", "policy": policy, "tokens": len(law)})
+            self.assertGreater(self.engine.reference.error(code + self.own, answer), WRONG_MIN, "it attends the corpus")
+        (answer,) = self.engine.run([self.own], ckv_of(corpus=["code", "law"], policy="route"))
+        self.right(answer, code, law, self.own)
+
+    def test_a_batch_has_requests_of_two_corpora_and_of_none(self):
+        names = ["law", "code", None, "code", "law", None]
+        owns = [text(100 + i, 16 + 6 * i) for i in range(len(names))]
+        before = self.engine.free_blocks()
+        answers = self.engine.run(owns, [ckv_of(corpus=name, policy="route") if name else None for name in names])
+        for name, own, answer in zip(names, owns, answers):
+            self.right(answer, self.CORPORA[name] if name else [], own)
+        self.assertEqual(self.engine.free_blocks(), before)
+
+    def test_equal_own_tokens_over_different_corpora_share_no_block(self):
+        own = text(7, 200)  # several blocks
+        for name in ("law", "code", "law", None):
+            (answer,) = self.engine.run([own], ckv_of(corpus=name, policy="route") if name else None)
+            self.right(answer, self.CORPORA[name] if name else [], own)
+
+    def test_what_cannot_be_answered_as_asked_is_refused(self):
+        from vllm.exceptions import VLLMValidationError
+
+        cases = [({"corpus": "nosuch"}, "no corpus 'nosuch'"), ({"corpus": "law", "policy": "x"}, "policy is 'x'"),
+                 ({"corpus": "law", "more": 1}, "'more'"), ({"policy": "route"}, "without a corpus"),
+                 ({"corpus": "law", "policy": "route", "publish": "x"}, "not published"),
+                 ({"corpus": ["law", "code"], "policy": "fetch"}, "takes one corpus")]
+        for asked, reason in cases:
+            with self.assertRaisesRegex(VLLMValidationError, reason):
+                self.engine.run([self.own], ckv_of(**asked))
+        with self.assertRaisesRegex(VLLMValidationError, "kv_transfer_params"):
+            self.engine.run([self.own], {"ckv_corpus": "law"})
+        self.right(self.engine.run([self.own])[0], self.own)
+
+
+class Loads(Case):
+    def test_rows_are_found_by_the_prompt_and_by_name(self):
+        law = self.CORPORA["law"]
+        for asked in (None, ckv_of(corpus="law", policy="fetch")):
+            self.engine.reset()
+            prompts = [law + self.own, text(3, 50), law + text(2, 60)]
+            answers = self.engine.run(prompts, [asked, None, asked])
+            for prompt, answer in zip(prompts, answers):
+                self.right(answer, prompt)
+            self.assertGreaterEqual(answers[0].num_cached_tokens, len(law) // 32 * 32 - 32)
+            self.assertEqual(answers[1].num_cached_tokens, 0)
+        self.assertEqual(self.told_by(answers[0])["policy"], "fetch")
+
+    def test_a_prompt_that_is_all_there_has_its_last_token_computed(self):
+        law = self.CORPORA["law"][:512]  # a chunk, and whole blocks
+        self.engine.reset()
+        (answer,) = self.engine.run([law])
+        self.right(answer, law)
+        self.assertLess(answer.num_cached_tokens, len(law))
+        self.assertGreater(answer.num_cached_tokens, 0)
+
+
+class Failures(Case):
+    """The holders of one corpus end. Last of all, since nothing brings them back."""
+
+    def test_a_corpus_that_fails_ends_its_requests_alone(self):
+        law, other = self.CORPORA["law"], text(9, 30)
+        before = self.engine.free_blocks()
+        self.right(self.engine.run([self.own], ckv_of(corpus="law", policy="route"))[0], law, self.own)
+        for pid in ARGUMENTS.holders:
+            os.kill(pid, signal.SIGKILL)
+        self.engine.reset()
+        begin = time.monotonic()
+        routed, plain, loaded = self.engine.run([self.own, other, law + self.own],
+                                                [ckv_of(corpus="law", policy="route"), None, None])
+        took = time.monotonic() - begin
+        self.assertEqual(routed.outputs[0].finish_reason, "error")
+        self.assertEqual(list(routed.outputs[0].token_ids), [], "no token of a step that failed")
+        self.assertIn("Unavailable", routed.kv_transfer_params["ckv"]["error"])
+        self.right(plain, other)
+        self.right(loaded, law, self.own)  # computed here
+        self.assertEqual(loaded.num_cached_tokens, 0)
+        self.assertLess(took, 3 * DEADLINE_S + 20)
+        self.assertEqual(self.engine.free_blocks(), before)
+        self.right(self.engine.run([other])[0], other)
+
+
+class FewBlocks(Case):
+    """So few blocks that vLLM preempts requests, and resumes them on others. On the reference backend."""
+
+    ENGINE = {"num_gpu_blocks_override": 48, "max_model_len": 512, "attention_backend": "CPU_MLA"}
+    CORPORA = {"law": text(5, 300), "code": text(6, 200)}
+
+    def test_preempted_requests_go_on_over_their_corpora(self):
+        scheduler, preempted = self.engine.core.scheduler, []
+        preempt = scheduler._preempt_request
+        scheduler._preempt_request = lambda request, *a, **k: (preempted.append(request.request_id), preempt(request, *a, **k))[1]
+        names = ["law", "code", None, "code", "law", None, "law", "code"]
+        owns = [text(100 + i, 60 + 6 * i) for i in range(len(names))]
+        before = self.engine.free_blocks()
+        answers = self.engine.run(owns, [ckv_of(corpus=name, policy="route") if name else None for name in names], steps=48)
+        self.assertGreater(len(preempted), 0, "there were blocks enough")
+        for name, own, answer in zip(names, owns, answers):
+            self.right(answer, self.CORPORA[name] if name else [], own)
+        self.assertEqual(self.engine.free_blocks(), before)
+
+
+CASES = {"all": [Routes, Loads, Failures], "few-blocks": [FewBlocks]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("case", choices=CASES)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--directory", required=True)
+    parser.add_argument("--ckvctl", required=True)
+    parser.add_argument("--holders", required=True, type=lambda pids: [int(pid) for pid in pids.split(",")])
+    parser.parse_args(namespace=ARGUMENTS)
+    loader = unittest.TestLoader()
+    suite = unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in CASES[ARGUMENTS.case])
+    good = unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful()
+    mean = sum(Case.errors) / max(1, len(Case.errors))
+    exact = 0 < mean <= FACTOR * Case.local_error
+    print(f"engine: {len(Case.errors)} answers err by {mean:.4f} against float32, vLLM's own prefills by "
+          f"{Case.local_error:.4f}: {'as exact' if exact else 'LESS EXACT'}", flush=True)
+    return 0 if good and exact else 1
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    with contextlib.suppress(Exception):
+        sys.stderr.flush()
+    os._exit(code)  # vLLM's threads outlive its engines
