@@ -283,8 +283,10 @@ void LiveCosts::ObserveMap(const MapCall& call, Duration took) {
   const Geometry& geometry = call.corpus->geometry;
   const uint64_t bytes = uint64_t{call.corpus->chunks[call.chunk].token_count} * geometry.layers *
                          geometry.row_bytes();
-  for (HolderPeer* const peer : (*groups)->PeersOf(group))
-    peer->pull.Observe(bytes, double(took.count()) / 1e3);
+  // Replicas elsewhere cannot have been mapped.
+  for (HolderPeer* const peer : (*groups)->PeersOf(group)) {
+    if (peer->seat().host == kThisHost) peer->pull.Observe(bytes, double(took.count()) / 1e3);
+  }
 }
 
 bool LiveCosts::HaveTarget(const std::shared_ptr<const Corpus>& corpus, KernelTargetId target) {

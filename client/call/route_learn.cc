@@ -89,7 +89,8 @@ void Router::JudgeRounds() {
 // Holds a whole call against what was expected of its holders and of this host.
 void Router::JudgeCall(Duration took) {
   if (live_calls_ == nullptr || call_->is_trial) return;
-  if (!call_->polled_at_once && !call_->prompt) return;
+  // A prompt ticket's thread may attend rows of other calls meanwhile.
+  if (!call_->polled_at_once && !(call_->prompt && here_pieces_.empty())) return;
   if (!here_pieces_.empty() && !(here_us_ > 0)) return;
   CallTime time(here_us_);
   bool asked = false;

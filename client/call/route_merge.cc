@@ -153,7 +153,8 @@ uint64_t Router::OwnPairs() const {
       if (own.visible == nullptr) {
         pairs += uint64_t{segment.row_count} * own.rows.count;
       } else {
-        for (uint32_t i = 0; i < segment.row_count; ++i) pairs += own.visible[i];
+        for (uint32_t i = 0; i < segment.row_count; ++i)
+          pairs += std::min(own.visible[i], own.rows.count);
       }
     }
   }

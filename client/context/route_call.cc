@@ -1,5 +1,6 @@
 #include "client/context/route_call.h"
 
+#include <algorithm>
 #include <span>
 #include <string_view>
 
@@ -30,8 +31,11 @@ absl::Status Unreached(std::string_view what, MemoryKind memory, const Backend& 
 // Blocks beyond the cache would be read as well.
 absl::Status CheckBlocks(const OwnRows& own, size_t ordinal) {
   const RowBlocks& blocks = own.rows.blocks;
+  // No product of a block and its stride overflows.
+  constexpr uint64_t kCacheBytesMax = uint64_t{1} << 56;
   if (blocks.block_rows == 0 ||
-      blocks.block_stride_bytes < uint64_t{blocks.block_rows} * own.rows.stride_bytes) {
+      blocks.block_stride_bytes < uint64_t{blocks.block_rows} * own.rows.stride_bytes ||
+      blocks.block_stride_bytes > kCacheBytesMax / std::max(1u, own.block_count)) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "attend: own rows in segment %d: blocks of %d rows of %d bytes that are %d bytes apart",
         ordinal, blocks.block_rows, own.rows.stride_bytes, blocks.block_stride_bytes));
@@ -62,7 +66,13 @@ absl::Status CheckOwn(const RouteSegment& segment, size_t ordinal, const Geometr
     }
     if (!backend.reach().rows.Has(own.rows.memory))
       return Unreached("own rows", own.rows.memory, backend);
-    if (own.rows.paged()) CKV_RETURN_IF_ERROR(CheckBlocks(own, ordinal));
+    if (!own.rows.paged()) continue;
+    if (!backend.reach().paged_rows) {
+      return absl::UnimplementedError(absl::StrFormat(
+          "attend: own rows in blocks of a paged cache, which kernels of %s do not read there",
+          backend.kernel_target()));
+    }
+    CKV_RETURN_IF_ERROR(CheckBlocks(own, ordinal));
   }
   return absl::OkStatus();
 }

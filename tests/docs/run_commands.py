@@ -36,7 +36,8 @@ KEY = re.compile(r"`((?:lane|log|metrics|oracle|replicas|requester|store|tcp|ver
 # Flags of programs that are not ours: cmake, pkg-config, protoc, llama-server.
 FOREIGN_FLAGS = {"--preset", "--workflow", "--install", "--prefix", "--component", "--libs",
                  "--cflags", "--python_out", "--grpc_out", "--plugin", "--rope-freq-base",
-                 "--slot-save-path", "--cache-reuse", "--context-shift", "--system-site-packages"}
+                 "--slot-save-path", "--cache-reuse", "--context-shift", "--system-site-packages",
+                 "--kv-transfer-config"}
 
 
 class PageFleet(Fleet):

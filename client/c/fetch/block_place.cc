@@ -15,7 +15,7 @@ namespace {
 static_assert(std::has_unique_object_representations_v<ckv_block_place>);
 
 // So that no product below overflows.
-constexpr uint64_t kBlockBytesMax = uint64_t{1} << 40;
+constexpr uint64_t kCacheBytesMax = uint64_t{1} << 56;
 constexpr uint64_t kTableRowsMax = uint64_t{1} << 40;
 
 }  // namespace
@@ -52,7 +52,7 @@ absl::Status BlockPlace::Take(const ckv_block_place* from, uint64_t token_count,
   const uint64_t block_bytes = uint64_t{block_rows_} * row_bytes;
   block_stride_bytes_ = place.block_stride_bytes == 0 ? block_bytes : place.block_stride_bytes;
   if (block_rows_ == 0 || block_stride_bytes_ < block_bytes ||
-      block_stride_bytes_ > kBlockBytesMax) {
+      block_stride_bytes_ > kCacheBytesMax / std::max(1u, block_count_)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("ckv_block_place: blocks of %d rows of %d bytes that are %d bytes apart",
                         block_rows_, row_bytes, block_stride_bytes_));

@@ -149,7 +149,8 @@ absl::Status FetchArguments::CopyToDevice(const FetchedRows& run, Instant deadli
 }
 
 absl::Status FetchArguments::AwaitStream() const {
-  if (to_device_ || stream_ == nullptr) return absl::OkStatus();
+  // A write to blocks never waits for the engine behind the fence, which a cancel waits for.
+  if (stream_ == nullptr || (to_device_ && !blocks_)) return absl::OkStatus();
   CKV_RETURN_IF_ERROR(stream_->Wait());
   return CheckInTime(call_.deadline);
 }

@@ -113,21 +113,20 @@ absl::StatusOr<std::unique_ptr<Requester>> NewRequester(const PolicyRun& run) {
   return Requester::Create(options, run.directory, run.holders);
 }
 
-// One attend beside own rows that is routed to the best replica of every group.
+// One attend beside own rows that is routed to the best replica of every group, without its merge:
+// the ratio of what attends took to this has that.
 double RoutedUs(const DecisionInput& input, double own_us) {
   std::vector<RankedCandidate> ranked(input.candidates.size());
   RankCandidates(input, Primitive::kRoute, ranked);
   CallTime time(own_us);
-  double merged_rows = 0;
   std::optional<uint32_t> group;
   for (const RankedCandidate& place : ranked) {
     const Candidate& candidate = input.candidates[place.index];
     if (group == candidate.group) continue;
     group = candidate.group;
-    merged_rows += input.query_rows;
     time.Add(candidate.seat, place.cost.total_us, place.cost.busy_us);
   }
-  return time.Us() + merged_rows * input.here.merge_per_row_us;
+  return time.Us();
 }
 
 // Routes one row to every chunk.
@@ -248,6 +247,8 @@ absl::StatusOr<double> PredictPolicy(const PolicyRun& run, ContextPolicy policy,
   for (const PolicyCalls& of : calls) {
     CKV_ASSIGN_OR_RETURN(const Explanation said,
                          explain(run.agents[of.agent].chunks, of.query_rows));
+    const CostBreakdown& route = said.decision.cost(Primitive::kRoute);
+    if (!route.offered) return absl::UnavailableError(route.why_not);
     const auto count = static_cast<double>(of.count);
     const double own_tokens = static_cast<double>(of.own_tokens) / count;
     const auto here_us = [&](double tokens) {
@@ -263,6 +264,7 @@ absl::StatusOr<double> PredictPolicy(const PolicyRun& run, ContextPolicy policy,
   whole.input.near_tokens = 0;
   const Decision decision = Decide(whole.input);
   const CostBreakdown& pull = decision.cost(Primitive::kFetch);
+  if (!pull.offered) return absl::UnavailableError(pull.why_not);
   return us + pull.probe_us + pull.transfer_us;
 }
 

@@ -83,7 +83,8 @@ class OwnRows:
             visible=address(self.visible), stride_bytes=count(stride, "own rows' stride"))
         self.blocks = None
         if blocks is not None:
-            self._page(at, ints(blocks, np.uint32, "blocks"), row_count)
+            # A copy: the library checks it in the call and reads it later, and engines change their own.
+            self._page(at, ints(blocks, np.uint32, "blocks").copy(), row_count)
         elif row_count is not None:
             raise InvalidArgument("row_count is of rows in blocks; others have as many as `rows`")
 

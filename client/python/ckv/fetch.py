@@ -65,9 +65,11 @@ class BlockPlace:
         self._addresses = (c_void_p * len(at))(*[one.address for one in at])
         self._table = ints(table, np.uint32, "table")
         token_begin, token_end = pair(tokens, "tokens")
+        if tokens is not None and not token_begin < token_end:
+            raise InvalidArgument(f"tokens are [{token_begin}, {token_end}): none would be written")
         stride = first.strides[0] if first.shape[0] > 1 else first.shape[1] * row_bytes
-        if stride < 0:
-            raise InvalidArgument("a layer's cache has a negative stride")
+        if stride < first.shape[1] * row_bytes:
+            raise InvalidArgument(f"blocks overlap: {stride} bytes from one to the next")
         self._struct = _structs.BlockPlace.made(
             layers=addressof(self._addresses), table=address(self._table),
             table_count=count(self._table.size, "table"), block_count=count(first.shape[0], "blocks"),

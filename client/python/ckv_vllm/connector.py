@@ -32,7 +32,7 @@ class CkvMetadata(KVConnectorMetadata):
 class CkvWorkerMetadata(KVConnectorWorkerMetadata):
     """What ranks tell the scheduler: requests that failed in the step, and why."""
 
-    ckv_failed: dict[str, str]
+    ckv_failed: dict[str, tuple[str, list[int]]]
     ckv_loads_failed: dict[str, str]
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
@@ -85,6 +85,7 @@ class CkvConnector(KVConnectorBase_V1):
     def update_connector_output(self, connector_output: Any) -> None:
         meta = connector_output.kv_connector_worker_meta
         self._scheduler.loads_failed(getattr(meta, "ckv_loads_failed", None) or {})
+        self._scheduler.loads_ended(connector_output.finished_recving or ())
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, Optional[dict[str, Any]]]:
         return False, self._scheduler.finished(request)
@@ -121,9 +122,17 @@ class CkvConnector(KVConnectorBase_V1):
         failed, loads = self._worker.take_failed(), self._worker.take_loads_failed()
         return CkvWorkerMetadata(failed, loads) if failed or loads else None
 
+    def reset_cache(self) -> Optional[bool]:
+        """vLLM forgets rows because the weights may be others now. Nothing tells which, so nothing is
+        offered, routed or published any more."""
+        if self._scheduler is not None:
+            self._scheduler.stop("its weights may have been replaced: restart the server, with their revision")
+        return False
+
     def shutdown(self) -> None:
-        if self._worker is not None:
-            self._worker.close()
+        for half in (self._scheduler, self._worker):
+            if half is not None:
+                half.close()
 
     def take_events(self) -> Iterable[Any]:
         return ()

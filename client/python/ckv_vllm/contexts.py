@@ -32,23 +32,26 @@ class Contexts:
     def key_of(route: notes.Route) -> Key:
         return (route.policy, *map(tuple, route.corpora))
 
-    def get(self, route: notes.Route) -> ckv.Context:
+    def get(self, route: notes.Route, timeout: float) -> ckv.Context:
         """The context of a route's corpora, as they were when it was admitted. Raises errors of ckv."""
         key = self.key_of(route)
         if key in self._open:
             self._open.move_to_end(key)
             return self._open[key]
-        context = self._make(route)
+        context = self._make(route, timeout)
         self._open[key] = context
+        # Rows of the step may have one that goes: it is closed when they let it go.
         while len(self._open) > CONTEXTS_MAX:
-            self._open.popitem(last=False)[1].close()
+            self._open.popitem(last=False)
         return context
 
-    def _make(self, route: notes.Route) -> ckv.Context:
+    def _make(self, route: notes.Route, timeout: float) -> ckv.Context:
         corpora = []
         for one in route.corpora:
             meant = shared.Resolved(*one)
-            corpus, _ = shared.REQUESTERS.resolve(self.settings, meant.name)
+            corpus, _ = shared.REQUESTERS.resolve(self.settings, meant.name, timeout)
+            if corpus.chunk_count < meant.chunk_count:  # it grew since this process looked
+                corpus, _ = shared.REQUESTERS.resolve(self.settings, meant.name, timeout, fresh=True)
             if corpus.revision != self.fingerprint:
                 raise ckv.FailedPrecondition(f"{meant.name} is of {corpus.revision}, this is {self.fingerprint}")
             try:
@@ -65,15 +68,13 @@ class Contexts:
             begins = np.cumsum(counts, dtype=np.int64) - counts + end
             parts.append(ckv.Part(corpus, range(meant.chunk_count), begins - positions.astype(np.int64)))
             end += meant.token_count
-        return self.requester.context(parts, policy=route.policy, timeout=self.settings.deadline)
+        return self.requester.context(parts, policy=route.policy, timeout=timeout)
 
     def failed(self, route: notes.Route) -> None:
         """Its corpus failed: it is asked apart from others for a while, and resolved anew."""
         key = self.key_of(route)
         self._failed[key] = time.monotonic()
-        context = self._open.pop(key, None)
-        if context is not None:
-            context.close()
+        self._open.pop(key, None)  # others of the step may still have it
 
     def apart(self, rows: list[Any]) -> list[list[Any]]:
         """Rows that may share a call, and those that may not."""

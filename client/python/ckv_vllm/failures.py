@@ -13,13 +13,28 @@ log = logging.getLogger("ckv_vllm")
 
 
 def take(scheduler: Any, model_runner_output: Any) -> dict[str, str]:
-    """Moves the failures that workers report to where the scheduler looks. {request: reason}."""
+    """Moves the failures that workers report to where the scheduler looks. {request: reason}.
+
+    A failed request's blocks of this step have wrong rows. vLLM has hashed them already, so others may
+    have them since: those end too. Nobody finds them any more.
+    """
     output = getattr(model_runner_output, "kv_connector_output", None)
     meta = getattr(output, "kv_connector_worker_meta", None)
     compute_here(scheduler, getattr(meta, "ckv_loads_failed", None) or {})
-    failed = dict(getattr(meta, "ckv_failed", None) or {})
-    if failed:
-        output.failed_recving = set(output.failed_recving or ()) | failed.keys()
+    reported = getattr(meta, "ckv_failed", None) or {}
+    if not reported:
+        return {}
+    bad = {block for _, blocks in reported.values() for block in blocks}
+    scheduler.kv_cache_manager.evict_blocks(bad)
+    failed = {}
+    for request_id, request in scheduler.requests.items():
+        if request.is_finished():
+            continue
+        if request_id in reported:
+            failed[request_id] = reported[request_id][0]
+        elif bad.intersection(*scheduler.kv_cache_manager.get_block_ids(request_id)):
+            failed[request_id] = "it shares blocks with a request whose corpus failed"
+    output.failed_recving = set(output.failed_recving or ()) | failed.keys()
     return failed
 
 
@@ -38,19 +53,12 @@ def compute_here(scheduler: Any, failed: dict[str, str]) -> None:
             scheduler.failed_recving_kv_req_ids.add(request_id)
 
 
-def running(scheduler: Any, failed: set[str]) -> set[str]:
-    """Those of the requests that run. Their rows of this step are wrong, so no other may find them."""
+def ended(scheduler: Any, failed: set[str]) -> set[str]:
+    """Those that vLLM does not end itself: it ends the ones that wait for rows."""
     from vllm.v1.request import RequestStatus
 
-    ended = set()
-    for request_id in failed:
-        request = scheduler.requests.get(request_id)
-        if request is None or request.status != RequestStatus.RUNNING:
-            continue
-        (blocks,) = scheduler.kv_cache_manager.get_block_ids(request_id)
-        scheduler.kv_cache_manager.evict_blocks(set(blocks))
-        ended.add(request_id)
-    return ended
+    return {one for one in failed if one in scheduler.requests
+            and scheduler.requests[one].status != RequestStatus.WAITING_FOR_REMOTE_KVS}
 
 
 def tell(failed: dict[str, str], outputs: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import ckv
 
@@ -19,6 +19,7 @@ from .shared import REQUESTERS, Resolved
 log = logging.getLogger("ckv_vllm")
 CONNECTOR = "CkvConnector"
 SALT = "ckv:"
+LOOKUP_MAX = 0.5  # seconds: requests of all clients come by this thread
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,16 @@ def server_of(vllm_config: Any) -> Server:
     return server
 
 
+class Plain:
+    """A request without a corpus: it must not look like one that has."""
+
+    @staticmethod
+    def finish(request: Any) -> Any:
+        if (request.cache_salt or "").startswith(SALT):
+            raise refused(f"ckv: a cache_salt may not begin with {SALT!r}")
+        return request
+
+
 class Admission:
     """A request of ckv's that was checked."""
 
@@ -54,8 +65,10 @@ class Admission:
         if self.asked.routes or self.asked.publish:
             for name, what in (("lora_request", "an adapter"), ("mm_features", "pictures or sounds"),
                                ("prompt_embeds", "embeddings")):
-                if getattr(request, name, None):
+                if getattr(request, name, None) is not None and len_of(getattr(request, name)) != 0:
                     raise refused(f"ckv: a request with {what} cannot be routed or published")
+        if getattr(request, "resumable", False):
+            raise refused("ckv: a session whose prompt comes in parts cannot name a corpus")
         params = request.sampling_params
         extra = dict(params.extra_args or {})
         extra[wants.RESOLVED] = [one.to_list() for one in self.resolved]
@@ -63,6 +76,11 @@ class Admission:
         if self.asked.routes:
             request.cache_salt = salt_of(self.resolved, request.cache_salt)
         return request
+
+
+def len_of(value: Any) -> int:
+    """Of a list or a tensor; 1 of anything else."""
+    return len(value) if hasattr(value, "__len__") else 1
 
 
 def salt_of(resolved: list[Resolved], own: Optional[str]) -> str:
@@ -78,9 +96,11 @@ def refused(reason: str) -> Exception:
     return VLLMValidationError(reason, parameter="kv_transfer_params")
 
 
-def admit(vllm_config: Any, params: Any) -> Optional[Admission]:
+def admit(vllm_config: Any, params: Any) -> Union[Admission, Plain, None]:
     """None: the request has nothing to do with ckv. Raises `refused`."""
     extra = getattr(params, "extra_args", None)
+    if extra and wants.RESOLVED in extra:
+        raise refused(f"ckv: a request has {wants.RESOLVED!r}, which is not for clients")
     server = server_of(vllm_config)
     if server.settings is None:
         # Without its corpus the answer would be another one, and nothing would say so.
@@ -90,7 +110,7 @@ def admit(vllm_config: Any, params: Any) -> Optional[Admission]:
     try:
         asked = wants.read(extra, server.settings)
         if not asked.corpus and not asked.publish:
-            return None
+            return Plain() if server.settings is not None else None
         return Admission(asked, [_resolve(server, name) for name in asked.corpus])
     except wants.Refused as error:
         raise refused(str(error)) from error
@@ -99,7 +119,7 @@ def admit(vllm_config: Any, params: Any) -> Optional[Admission]:
 def _resolve(server: Server, name: str) -> Resolved:
     assert server.settings is not None
     try:
-        corpus, resolved = REQUESTERS.resolve(server.settings, name)
+        corpus, resolved = REQUESTERS.resolve(server.settings, name, min(server.settings.deadline, LOOKUP_MAX))
     except ckv.NotFound as error:
         raise wants.Refused(f"ckv: there is no corpus {name!r}, or it is another tenant's") from error
     except ckv.Error as error:
@@ -107,6 +127,4 @@ def _resolve(server: Server, name: str) -> Resolved:
     if corpus.revision != server.fingerprint:
         raise wants.Refused(f"ckv: corpus {name!r} is of another model: its rows are of {corpus.model} "
                             f"{corpus.revision}, this server is {server.fingerprint}")
-    if resolved.token_count == 0:
-        raise wants.Refused(f"ckv: corpus {name!r} is empty")
     return resolved

@@ -106,7 +106,7 @@ def _fail(original: Callable[..., Any]) -> Callable[..., Any]:
     def _handle_failed_recving(self: Any, failed_req_ids: set[str]) -> set[str]:
         from . import failures
 
-        return original(self, failed_req_ids) | failures.running(self, failed_req_ids)
+        return original(self, failed_req_ids) | failures.ended(self, failed_req_ids)
 
     return _handle_failed_recving
 

@@ -64,7 +64,8 @@ class Loader:
                 raise ckv.DeadlineExceeded("no time was left")
             return seconds
 
-        found = self.requester.find(np.asarray(load.tokens, np.int32), timeout=left())
+        corpus = self.requester.resolve(load.corpus, timeout=left()) if load.corpus else None
+        found = self.requester.find(np.asarray(load.tokens, np.int32), model_of=corpus, timeout=left())
         have = prefix.prefix_of(found)
         chunks = len(load.chunk_ids) // 32
         if have.ids[:len(load.chunk_ids)] != load.chunk_ids or found.corpus.revision != self.fingerprint:

@@ -46,7 +46,7 @@ class Lookups:
         if not future.done():
             return None if time.monotonic() - begun < WAIT_MAX else prefix.Prefix()
         found = future.result()
-        if self._failed and time.monotonic() - self._failed.get(found.ids[:32], -FAILED_FOR) < FAILED_FOR:
+        if self._failed and time.monotonic() - self._failed.get(found.ids[-32:], -FAILED_FOR) < FAILED_FOR:
             return prefix.Prefix()
         return found
 
@@ -59,12 +59,12 @@ class Lookups:
         """A load of these chunks failed."""
         now = time.monotonic()
         self._failed = {one: at for one, at in self._failed.items() if now - at < FAILED_FOR}
-        self._failed[ids[:32]] = now
+        self._failed[ids[-32:]] = now
 
     def _find(self, tokens: np.ndarray, name: Optional[str]) -> prefix.Prefix:
         try:
             requester = shared.REQUESTERS.of(self.settings)
-            corpus = shared.REQUESTERS.resolve(self.settings, name)[0] if name else None
+            corpus = shared.REQUESTERS.resolve(self.settings, name, self.settings.deadline)[0] if name else None
             found = requester.find(tokens, model_of=corpus, timeout=self.settings.deadline)
             if found.corpus.revision != self.fingerprint:
                 return prefix.Prefix()
@@ -72,9 +72,9 @@ class Lookups:
             return prefix.prefix_of(found, only)
         except (ckv.NotFound, ckv.InvalidArgument):  # InvalidArgument: chunks of several models
             return prefix.Prefix()
-        except ckv.Error as error:
+        except Exception as error:  # a miss, whatever it is
             log.warning("ckv: a prompt was not looked up, and is computed here: %s", error)
             return prefix.Prefix()
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -33,6 +33,7 @@ class Load:
 
     tokens      its prompt, up to the end of what is loaded
     chunk_ids   bytes of the chunks that have these tokens from the first on, 32 each
+    corpus      the corpus that they are to be of; "" for any of the model
     """
 
     request_id: str
@@ -41,6 +42,7 @@ class Load:
     token_end: int
     block_ids: list[int]
     chunk_ids: bytes
+    corpus: str = ""
 
 
 @dataclasses.dataclass
@@ -55,9 +57,10 @@ class Publish:
 
 @dataclasses.dataclass
 class Step:
-    """All notes of a step. Routes by the first block: no other scheduled request has it too, unless
-    it is over the same corpora (its cache_salt)."""
+    """All notes of a step. Routes by the block that holds the request's last token of the step: it is
+    written in the step, so no other request has it."""
 
-    routes: dict[int, list[Route]] = dataclasses.field(default_factory=dict)
+    routes: dict[int, Route] = dataclasses.field(default_factory=dict)
     loads: list[Load] = dataclasses.field(default_factory=list)
     publishes: list[Publish] = dataclasses.field(default_factory=list)
+    refused: dict[str, str] = dataclasses.field(default_factory=dict)  # requests that end with this step

@@ -70,8 +70,15 @@ class Publisher:
                 self.count("publish_failed", len(note.tokens))
                 return
             self._bytes += size
-        copied = Copied(note.request_id, note.corpus, np.asarray(note.tokens, np.int32),
-                        copy_rows(caches, note.block_ids, len(note.tokens)))
+        try:
+            copied = Copied(note.request_id, note.corpus, np.asarray(note.tokens, np.int32),
+                            copy_rows(caches, note.block_ids, len(note.tokens)))
+        except Exception as error:  # no memory: the step goes on
+            log.warning("ckv: rows of request %s are not published: %s", note.request_id, error)
+            self.count("publish_failed", len(note.tokens))
+            with self._lock:
+                self._bytes -= size
+            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="ckv-publish", daemon=True)
             self._thread.start()

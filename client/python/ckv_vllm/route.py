@@ -45,24 +45,23 @@ def step_of(attn_metadata: Any) -> Optional["Step"]:
     return step
 
 
-def rows_of(attn_metadata: Any, routes: dict[int, list[notes.Route]]) -> list["Row"]:
-    """Which tokens of the batch are whose, in the batch's order: decodes, then prefills.
+def rows_of(attn_metadata: Any, routes: dict[int, notes.Route], block_size: int) -> list["Row"]:
+    """Which tokens of the batch are whose, in the batch's order.
 
-    An attention layer is told no request. The first block of each tells it.
+    An attention layer is told no request. The slot that its last token is written to tells it: requests
+    may share the blocks before that one, and vLLM moves requests within the batch.
     """
-    firsts: list[int] = []
-    for part in (attn_metadata.decode, attn_metadata.prefill):
-        if part is not None:
-            firsts += part.block_table[:, 0].tolist()
     starts = attn_metadata.query_start_loc.tolist()
-    left = {block: list(those) for block, those in routes.items()}
-    rows = []
-    for first, begin, end in zip(firsts, starts, starts[1:]):
-        if left.get(first) and end > begin:
-            rows.append(Row(left[first].pop(0), begin, end))
-    missed = sum(map(len, left.values()))
-    if missed:
-        raise RuntimeError(f"ckv: {missed} routed requests of the step are not in the batch")
+    ends = [end - 1 for begin, end in zip(starts, starts[1:]) if end > begin]
+    slots = attn_metadata.slot_mapping[ends].tolist() if ends else []
+    left, rows = dict(routes), []
+    spans = [(begin, end) for begin, end in zip(starts, starts[1:]) if end > begin]
+    for (begin, end), slot in zip(spans, slots):
+        one = left.pop(slot // block_size, None) if slot >= 0 else None
+        if one is not None:
+            rows.append(Row(one, begin, end))
+    if left:
+        raise RuntimeError(f"ckv: {len(left)} routed requests of the step are not in the batch")
     return rows
 
 
@@ -87,15 +86,25 @@ class Step:
     """The routed requests of one step. One thread."""
 
     def __init__(self, rows: list[Row], worker: Any, heads: int) -> None:
-        """`heads`: of this rank."""
+        """`heads`: of this rank. All of ckv's part of the step ends `deadline` seconds from here."""
         self.rows, self.worker, self.heads = rows, worker, heads
+        self.until = time.monotonic() + worker.settings.deadline
+        dead: dict[Any, Exception] = {}  # a corpus that does not answer is waited for once
         for row in rows:
             first = row.route.token_end - row.count
             row.visible = np.repeat(np.arange(first + 1, row.route.token_end + 1, dtype=np.uint32), heads)
+            key = worker.contexts.key_of(row.route)
             try:
-                row.context = worker.contexts.get(row.route)
-            except ckv.Error as error:
+                if key in dead:
+                    raise dead[key]
+                row.context = worker.contexts.get(row.route, self.left())
+            except Exception as error:  # whatever it is, it ends this request alone
+                dead[key] = error
                 self.fail(row, error)
+
+    def left(self) -> float:
+        """Seconds that ckv may still take from this step; a little, where all are spent."""
+        return max(self.until - time.monotonic(), self.worker.settings.deadline / 8)
 
     @property
     def live(self) -> list[Row]:
@@ -104,7 +113,7 @@ class Step:
     def fail(self, row: Row, error: Exception) -> None:
         """Its rows are zeros from here on, and it ends after this step."""
         row.error = f"{type(error).__name__}: {error}"
-        self.worker.failed(row.route, row.error)
+        self.worker.failed(row.route, row.count, row.error)
 
     def forward(self, layer: Any, original: Callable[..., Any], q: torch.Tensor, k_c_normed: Any, k_pe: Any,
                 kv_cache: torch.Tensor, attn_metadata: Any, output: torch.Tensor, *args: Any,
@@ -163,13 +172,11 @@ class Call:
         self.number = int(LAYER.search(layer.layer_name).group(1))  # type: ignore[union-attr]
         tokens = [q[begin:end] for _, begin, end in pieces]
         self.queries = absorbed(layer, torch.cat(tokens) if len(tokens) > 1 else tokens[0])
-        timeout = step.worker.settings.deadline
-        self.deadline = time.monotonic() + timeout
-        self.error: Optional[ckv.Error] = None
+        self.error: Optional[Exception] = None
         self.ticket: Any = None
         try:
-            self.ticket = self._submit(pieces, self.queries, timeout)
-        except ckv.Error as error:
+            self.ticket = self._submit(pieces, self.queries, step.left())
+        except Exception as error:
             self.error = error
 
     def _submit(self, pieces: list[Piece], queries: torch.Tensor, timeout: float) -> Any:
@@ -200,7 +207,7 @@ class Call:
             try:
                 with self.ticket as ticket:
                     return ticket.wait()
-            except ckv.Error as error:
+            except Exception as error:
                 self.error = error
         if len(self.pieces) == 1:
             self.step.fail(self.pieces[0][0], self.error)  # type: ignore[arg-type]
@@ -210,24 +217,24 @@ class Call:
     def _each(self) -> Any:
         """Asks again, for the rows of each request alone and side by side, in the time that is left.
 
-        The call has its whole deadline to find a replica. If it was spent, a part of it is granted
+        The call had its whole deadline to find a replica. If it was spent, a part of it is granted
         again: requests of other corpora are to go on.
         """
-        left = max(self.deadline - time.monotonic(), self.step.worker.settings.deadline / 4)
+        left = self.step.left()
         whole = np.zeros((self.queries.shape[0], self.step.worker.model.d_v), np.float32)
         tickets, at = [], 0
         for piece in self.pieces:
             row, count = piece[0], (piece[2] - piece[1]) * self.step.heads
             try:
                 tickets.append((row, at, at + count, self._submit([piece], self.queries[at:at + count], left)))
-            except ckv.Error as error:
+            except Exception as error:
                 self.step.fail(row, error)
             at += count
         for row, begin, end, ticket in tickets:
             try:
                 with ticket:
                     whole[begin:end] = ticket.wait().o
-            except ckv.Error as error:
+            except Exception as error:
                 self.step.fail(row, error)
         return ckv.Answer(whole, None, None)
 

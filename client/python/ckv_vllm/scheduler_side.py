@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import Any, Optional
+from typing import Any, Iterable, Optional
 
-from . import frontend, identity, lookups, notes, prefix, wants
+from . import frontend, identity, lookups, notes, prefix, shared, wants
 from .settings import Settings
 from .shared import Resolved
 
 log = logging.getLogger("ckv_vllm")
+
+# Loads under way. A burst of more would hold blocks while it waits for its turn; those are computed.
+LOADS_MAX = 16
 
 
 @dataclasses.dataclass
@@ -19,6 +22,7 @@ class Known:
 
     asked: wants.Wants
     resolved: list[Resolved]
+    refused: str = ""
     looks_up: bool = False
     computed: int = 0  # tokens that vLLM had when it was last offered rows
     offered: prefix.Prefix = prefix.Prefix()
@@ -47,12 +51,28 @@ class SchedulerSide:
         self.fingerprint = identity.fingerprint_of(vllm_config, settings.revision)
         self._known: dict[str, Known] = {}
         self._lookups = lookups.Lookups(settings, self.fingerprint)
+        shared.REQUESTERS.use(settings)
         self._block_size = int(vllm_config.cache_config.block_size)
         self._loads: list[notes.Load] = []
+        self._loading: set[str] = set()
+        self._stopped = ""
 
     def new_request(self, request: Any) -> None:
+        """A request that was not admitted by `frontend`, or another way, has no corpus: it is refused
+        before it computes anything. vLLM has no answer for that here, so it is one without a token."""
+        try:
+            self._take(request)
+        except Exception as error:
+            log.error("ckv: request %s is refused: %s", request.request_id, error)
+            self._known[request.request_id] = Known(wants.Wants(), [], refused=f"{error}")
+
+    def _take(self, request: Any) -> None:
         extra = getattr(request.sampling_params, "extra_args", None) or {}
         asked = wants.read(extra, self.settings)
+        if self._stopped:
+            if asked.corpus or asked.publish:
+                raise wants.Refused(f"ckv is off: {self._stopped}")
+            return
         known = Known(asked, [Resolved(*one) for one in extra.get(wants.RESOLVED, [])])
         if asked.routes:
             salt = frontend.salt_of(known.resolved, None)
@@ -68,10 +88,19 @@ class SchedulerSide:
             known.prompt = list(request.prompt_token_ids)
         self._known[request.request_id] = known
 
+    def stop(self, why: str) -> None:
+        """From now on requests that name a corpus are refused, and no prompt is looked up."""
+        log.error("ckv: off: %s", why)
+        self._stopped = why
+
+    def close(self) -> None:
+        self._lookups.close()
+        shared.REQUESTERS.close(self.settings)
+
     def matched(self, request: Any, computed: int) -> tuple[Optional[int], bool]:
         """Tokens that can be loaded beyond `computed`. None: not known yet."""
         known = self._known.get(request.request_id)
-        if known is None or not known.looks_up or known.load_failed:
+        if known is None or not known.looks_up or known.load_failed or len(self._loading) >= LOADS_MAX:
             return 0, False
         found = self._lookups.result(request.request_id)
         if found is None:
@@ -93,8 +122,10 @@ class SchedulerSide:
         if known is not None and external_tokens > 0:
             end = known.computed + external_tokens
             known.tokens = end
+            self._loading.add(request.request_id)
             self._loads.append(notes.Load(request.request_id, list(request.prompt_token_ids), known.computed,
-                                          end, list(block_ids), known.offered.ids))
+                                          end, list(block_ids), known.offered.ids,
+                                          known.asked.corpus[0] if known.asked.corpus else ""))
 
     def step(self, output: Any) -> notes.Step:
         """The notes of a step that was scheduled."""
@@ -106,7 +137,9 @@ class SchedulerSide:
                 known.block_ids.extend(new[0])
         computed = dict(zip(cached.req_ids, cached.num_computed_tokens))
         computed.update({one.req_id: one.num_computed_tokens for one in output.scheduled_new_reqs})
-        step = notes.Step(loads=self._loads)
+        refused = {one: known.refused for one, known in self._known.items()
+                   if known.refused and one in output.num_scheduled_tokens}
+        step = notes.Step(loads=self._loads, refused=refused)
         self._loads = []
         for request_id, count in output.num_scheduled_tokens.items():
             known = self._known.get(request_id)
@@ -115,10 +148,14 @@ class SchedulerSide:
             self._add_publish(step, request_id, known, computed[request_id] + count)
             if not known.asked.routes:
                 continue
+            end = computed[request_id] + count
             made = notes.Route(request_id, [one.to_list() for one in known.resolved], known.asked.policy,
-                               list(known.block_ids), computed[request_id] + count)
-            step.routes.setdefault(known.block_ids[0], []).append(made)
+                               list(known.block_ids), end)
+            step.routes[known.block_ids[(end - 1) // self._block_size]] = made
         return step
+
+    def loads_ended(self, ended: Iterable[str]) -> None:
+        self._loading.difference_update(ended)
 
     def loads_failed(self, failed: dict[str, str]) -> None:
         """Their prompts are computed here, and their chunks not offered for a while."""

@@ -16,6 +16,10 @@ from .settings import Settings
 # A corpus may grow meanwhile. A request keeps what its name meant when it was admitted.
 NAMES_AGE_MAX = 2.0
 CALLS_MAX = 256  # calls in progress: one a layer at a time, loads, and publishing
+NAMES_MAX = 1024  # that are remembered
+# A directory that did not answer is not asked for so long: requests come by one thread, which would wait
+# for each.
+SILENT_FOR = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +45,8 @@ class Requesters:
         self._lock = threading.Lock()
         self._open: dict[tuple[int, Settings], ckv.Requester] = {}
         self._names: dict[tuple[Settings, str], tuple[float, ckv.Corpus, Resolved]] = {}
+        self._silent: dict[Settings, tuple[float, ckv.Error]] = {}
+        self._users: dict[Settings, int] = {}
 
     def of(self, settings: Settings) -> ckv.Requester:
         """Raises the errors of ckv.open. The directory is not asked."""
@@ -52,23 +58,47 @@ class Requesters:
                                            call_count_max=CALLS_MAX)
             return self._open[key]
 
-    def resolve(self, settings: Settings, name: str,
-                timeout: Optional[float] = None) -> tuple[ckv.Corpus, Resolved]:
-        """A corpus by its name, as it was at most NAMES_AGE_MAX seconds ago. Raises as Requester.resolve."""
+    def resolve(self, settings: Settings, name: str, timeout: float,
+                fresh: bool = False) -> tuple[ckv.Corpus, Resolved]:
+        """A corpus by its name, as it was at most NAMES_AGE_MAX seconds ago. Raises as Requester.resolve.
+
+        InvalidArgument  it has no chunks
+        """
         key = (settings, name)
         with self._lock:
             known = self._names.get(key)
-        if known is not None and time.monotonic() - known[0] < NAMES_AGE_MAX:
+            silent = self._silent.get(settings)
+        now = time.monotonic()
+        if known is not None and not fresh and now - known[0] < NAMES_AGE_MAX:
             return known[1], known[2]
-        corpus = self.of(settings).resolve(name, timeout=settings.deadline if timeout is None else timeout)
+        if silent is not None and now - silent[0] < SILENT_FOR:
+            raise silent[1]
+        try:
+            corpus = self.of(settings).resolve(name, timeout=timeout)
+        except (ckv.Unavailable, ckv.DeadlineExceeded) as error:
+            with self._lock:
+                self._silent[settings] = time.monotonic(), error
+            raise
+        if corpus.chunk_count == 0:
+            raise ckv.InvalidArgument(f"corpus {name!r} is empty")
         found = corpus, resolved_of(corpus, name, corpus.chunk_count)
         with self._lock:
+            if len(self._names) >= NAMES_MAX:
+                self._names.clear()
             self._names[key] = (time.monotonic(), *found)
         return found
 
-    def close(self, settings: Settings) -> None:
-        """Closes the requester of this process, if nothing of it is in use any more."""
+    def use(self, settings: Settings) -> None:
+        """One more part of this process that needs the requester until it calls close."""
         with self._lock:
+            self._users[settings] = self._users.get(settings, 0) + 1
+
+    def close(self, settings: Settings) -> None:
+        """The last of those closes it."""
+        with self._lock:
+            self._users[settings] = self._users.get(settings, 1) - 1
+            if self._users[settings] > 0:
+                return
             for known in [key for key in self._names if key[0] == settings]:
                 del self._names[known]
             requester = self._open.pop((os.getpid(), settings), None)

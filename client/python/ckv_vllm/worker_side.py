@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from typing import Any, Iterable, Optional
 
 import torch
@@ -50,6 +51,7 @@ class WorkerSide:
         self.fingerprint = identity.fingerprint_of(vllm_config, settings.revision)
         self.model = identity.model_of(str(model.model), model.hf_text_config, self.fingerprint)
         self.heads = model.get_num_attention_heads(vllm_config.parallel_config)
+        shared.REQUESTERS.use(settings)
         self.requester = shared.REQUESTERS.of(settings)
         self.contexts = contexts.Contexts(settings, self.requester, self.fingerprint)
         self.publisher = publish.Publisher(self.requester, self.model, self.count)
@@ -59,7 +61,7 @@ class WorkerSide:
         self.caches: dict[int, torch.Tensor] = {}
         self.step: Optional[notes.Step] = None
         self._layers: dict[str, Any] = vllm_config.compilation_config.static_forward_context
-        self._failed: dict[str, str] = {}
+        self._failed: dict[str, tuple[str, list[int]]] = {}
         self._loads_failed: dict[str, str] = {}
 
     def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
@@ -85,14 +87,27 @@ class WorkerSide:
     def routed_step(self, attn_metadata: Any) -> Optional[route.Step]:
         if self.step is None or not self.step.routes:
             return None
-        return route.Step(route.rows_of(attn_metadata, self.step.routes), self, self.heads)
+        size = next(iter(self.caches.values())).shape[1]
+        try:
+            rows = route.rows_of(attn_metadata, self.step.routes, size)
+        except Exception as error:  # none of them is attended: each ends
+            log.error("ckv: all routed requests of a step end: %s", error)
+            for one in self.step.routes.values():
+                self.failed(one, one.token_end, f"{type(error).__name__}: {error}")
+            return None
+        return route.Step(rows, self, self.heads)
 
-    def failed(self, one: notes.Route, reason: str) -> None:
-        self._failed[one.request_id] = reason
+    def failed(self, one: notes.Route, count: int, reason: str) -> None:
+        """`count`: of its last tokens, whose rows are wrong in the layers above."""
+        first = (one.token_end - count) // next(iter(self.caches.values())).shape[1]
+        self._failed[one.request_id] = (reason, one.block_ids[first:])
         self.contexts.failed(one)
 
-    def take_failed(self) -> dict[str, str]:
+    def take_failed(self) -> dict[str, tuple[str, list[int]]]:
+        """{request: (why, its blocks whose rows are wrong)}."""
         failed, self._failed = self._failed, {}
+        if self.step is not None:
+            failed.update({one: (why, []) for one, why in self.step.refused.items()})
         return failed
 
     # Loads.
@@ -115,7 +130,8 @@ class WorkerSide:
 
     def publish(self) -> None:
         """At the end of a step, while the blocks are still the requests'."""
-        if self.step is None or not self.publishes:
+        # vLLM calls this also for a forward that raised, which has left rows of later layers as they were.
+        if self.step is None or not self.publishes or sys.exc_info()[0] is not None:
             return
         for note in self.step.publishes:
             self.publisher.add(note, self.caches)

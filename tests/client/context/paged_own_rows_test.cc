@@ -102,6 +102,8 @@ TEST_F(PagedOwnRows, ATableBeyondTheCacheIsRefused) {
   EXPECT_EQ(Refused([](OwnRows& own) { own.rows.blocks.block_rows = 0; }), kRefused);
   EXPECT_EQ(Refused([](OwnRows& own) { own.rows.blocks.block_stride_bytes -= 1; }), kRefused);
   EXPECT_EQ(Refused([](OwnRows& own) { own.rows.blocks.block_stride_bytes = 0; }), kRefused);
+  EXPECT_EQ(Refused([](OwnRows& own) { own.rows.blocks.block_stride_bytes = UINT64_MAX; }),
+            kRefused);
   const uint32_t beyond[] = {5, 0, std::numeric_limits<uint32_t>::max()};
   EXPECT_EQ(Refused([&](OwnRows& own) { own.rows.blocks.table = beyond; }), kRefused);
   // Only the blocks of rows that there are count.

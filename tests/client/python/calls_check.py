@@ -71,6 +71,10 @@ def check_blocks(requester, corpus):
     refused(bad, ckv.BlockPlace, [], table)
     refused(bad, ckv.BlockPlace, [*caches[1:], caches[0][:, :8]], table)
     refused(bad, ckv.BlockPlace, [cache[:, ::2] for cache in caches], table)
+    refused(bad, ckv.BlockPlace, caches, table, tokens=(5, 5))
+    row = np.zeros((1, 16, corpus.d_qk), np.uint16)
+    same = np.lib.stride_tricks.as_strided(row, (64, *row.shape[1:]), (0, *row.strides[1:]))
+    require("overlap" in str(refused(bad, ckv.BlockPlace, [same] * corpus.layers, table)), "blocks in one place")
 
 
 def check_threads(requester, corpus, q, holders):

@@ -129,18 +129,16 @@ class Caches(unittest.TestCase):
 
 
 class Batches(unittest.TestCase):
-    def metadata(self, decodes, prefills, starts):
-        part = lambda blocks: types.SimpleNamespace(block_table=torch.tensor([[b, 0] for b in blocks])) if blocks else None  # noqa: E731
-        return types.SimpleNamespace(decode=part(decodes), prefill=part(prefills), query_start_loc=torch.tensor(starts))
-
-    def test_rows_are_found_by_their_first_blocks(self):
-        note = lambda name, block: notes.Route(name, [], "route", [block], 9)  # noqa: E731
-        routes = {7: [note("a", 7)], 3: [note("b", 3), note("c", 3)]}
-        rows = route.rows_of(self.metadata([7, 5, 3], [3], [0, 1, 2, 3, 10]), routes)
-        self.assertEqual([(row.route.request_id, row.begin, row.end) for row in rows],
-                         [("a", 0, 1), ("b", 2, 3), ("c", 3, 10)])
+    def test_rows_are_found_by_the_blocks_that_they_write(self):
+        note = lambda name, blocks: notes.Route(name, [], "route", blocks, 40)  # noqa: E731
+        # "a" and "b" share their first block, and the batch has them in another order than the notes.
+        routes = {7: note("a", [3, 7]), 9: note("b", [3, 9])}
+        metadata = types.SimpleNamespace(query_start_loc=torch.tensor([0, 1, 2, 2, 9]),
+                                         slot_mapping=torch.tensor([9 * 16 + 4, 5 * 16, *range(7 * 16, 7 * 16 + 7), -1]))
+        rows = route.rows_of(metadata, routes, 16)
+        self.assertEqual([(row.route.request_id, row.begin, row.end) for row in rows], [("b", 0, 1), ("a", 2, 9)])
         with self.assertRaises(RuntimeError):
-            route.rows_of(self.metadata([7], None, [0, 1]), routes)
+            route.rows_of(metadata, {4: note("c", [4])}, 16)
 
     def test_long_prompts_are_several_calls(self):
         note = notes.Route("a", [], "route", [1], 100)

@@ -59,8 +59,9 @@ class Engine:
         from vllm import SamplingParams
 
         asked = asked if isinstance(asked, list) else [asked] * len(prompts)
-        params = [SamplingParams(temperature=0, max_tokens=steps, min_tokens=steps, detokenize=False, ignore_eos=True,
-                                 logprobs=LOGPROBS, extra_args=one) for one in asked]
+        steps = steps if isinstance(steps, list) else [steps] * len(prompts)
+        params = [SamplingParams(temperature=0, max_tokens=count, min_tokens=count, detokenize=False, ignore_eos=True,
+                                 logprobs=LOGPROBS, extra_args=one) for one, count in zip(asked, steps)]
         return self.llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
 
     def publish(self, name, tokens):
@@ -140,6 +141,16 @@ class Routes(Case):
             (answer,) = self.engine.run([own], ckv_of(corpus=name, policy="route") if name else None)
             self.right(answer, self.CORPORA[name] if name else [], own)
 
+    def test_requests_that_share_their_first_blocks_keep_their_own_rows(self):
+        """With prefix caching they share blocks. As some end, vLLM moves others to their place in the batch."""
+        same = text(17, 128)
+        prompts = [same + text(20 + i, 5 + 9 * i) for i in range(6)]
+        ckv_law = ckv_of(corpus="law", policy="route")
+        self.engine.run([same], ckv_law)
+        answers = self.engine.run(prompts, ckv_law, steps=[2, 5, 8, 24, 12, 20])
+        for prompt, answer in zip(prompts, answers):
+            self.right(answer, self.CORPORA["law"], prompt)
+
     def test_what_cannot_be_answered_as_asked_is_refused(self):
         from vllm.exceptions import VLLMValidationError
 
@@ -150,8 +161,9 @@ class Routes(Case):
         for asked, reason in cases:
             with self.assertRaisesRegex(VLLMValidationError, reason):
                 self.engine.run([self.own], ckv_of(**asked))
-        with self.assertRaisesRegex(VLLMValidationError, "kv_transfer_params"):
-            self.engine.run([self.own], {"ckv_corpus": "law"})
+        for extra in ({"ckv_corpus": "law"}, {"ckv_resolved": ["x"]}):
+            with self.assertRaisesRegex(VLLMValidationError, "ckv"):
+                self.engine.run([self.own], extra)
         self.right(self.engine.run([self.own])[0], self.own)
 
 
