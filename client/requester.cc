@@ -205,9 +205,10 @@ struct Requester::State {
         by.Run(call.corpus.get(), call.deadline, [&](CallContext& context) -> AttemptResult {
           const ExplainTools tools = {peers, context.links, context.router, *clock, oracle};
           auto now = MeasureDecisionInput(call, constants, tools);
+          absl::Status status = now.status();
           if (now.ok()) measured = *std::move(now);
           // It says how holders are now.
-          return {now.status(), /*repeatable=*/true, /*may_wait=*/false};
+          return {std::move(status), /*repeatable=*/true, /*may_wait=*/false};
         }));
     remeasurer.Start();
     return measured;

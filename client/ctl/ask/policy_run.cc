@@ -254,9 +254,10 @@ absl::StatusOr<double> PredictPolicy(const PolicyRun& run, ContextPolicy policy,
     const auto here_us = [&](double tokens) {
       return AttendHereTime(said.input.here, of.query_rows, tokens).Us();
     };
-    us += count * (policy == ContextPolicy::kRoute
-                       ? said.route_ratio.value_or(1) * RoutedUs(said.input, here_us(own_tokens))
-                       : said.near_ratio.value_or(1) * here_us(said.input.tokens + own_tokens));
+    us += count *
+          (policy == ContextPolicy::kRoute
+               ? said.route_ratio.value_or(1) * RoutedUs(said.input, here_us(own_tokens))
+               : said.near_ratio.value_or(1) * here_us(double(said.input.tokens) + own_tokens));
   }
   if (policy == ContextPolicy::kRoute) return us;
   // The query rows do not matter to a pull. Rows that came here since were not here at first.

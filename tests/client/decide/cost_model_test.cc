@@ -79,7 +79,7 @@ TEST(RouteRound, TheTwoWaysOfAWireDoNotShareIt) {
 TEST(RouteRound, OfOneFrameIsTheSumOfItsTerms) {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     std::mt19937 rng(seed);
-    const double rows = 1 + rng() % 256;
+    const auto rows = double(1 + rng() % 256);
     Candidate candidate = Over(test::AnyScale(rng), 0, test::AnyScale(rng) * 1e-6);
     const double sum = RouteRound(WorkOf(rows, 0), candidate).total_us;
     candidate.wire_share = double(rng() % 101) / 100;

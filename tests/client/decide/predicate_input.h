@@ -56,8 +56,10 @@ inline Candidate RandomCandidate(std::mt19937& rng) {
     candidate.path = PathCost{static_cast<uint32_t>(rng() % 4), AnyScale(rng) * 1e6, AnyScale(rng),
                               double(rng() % 100) / 100, double(rng() % 20)};
   }
-  candidate.compute = {AnyScale(rng), AnyScale(rng) * 1e-5, double(rng() % 3) * 1e5,
-                       double(rng() % 4)};
+  candidate.compute.base_us = AnyScale(rng);
+  candidate.compute.per_row_token_us = AnyScale(rng) * 1e-5;
+  candidate.compute.free_row_tokens = double(rng() % 3) * 1e5;
+  candidate.compute.curve.base_us = double(rng() % 4);
   if (rng() % 2) candidate.compute.floor = {AnyScale(rng) * 1e-5, double(rng() % 101) / 100};
   if (rng() % 4 == 0) {
     const double us = AnyScale(rng) * 1e-3;
@@ -70,10 +72,10 @@ inline Candidate RandomCandidate(std::mt19937& rng) {
   if (rng() % 4 == 0) candidate.compute.live = {AnyScale(rng) * 1e-2, AnyScale(rng) * 1e-2};
   if (rng() % 2) candidate.wire_share = double(rng() % 101) / 100;
   if (rng() % 2) candidate.splice_share = double(rng() % 101) / 100;
-  candidate.in_flight = rng() % 10;
-  candidate.concurrent = rng() % 10;
+  candidate.in_flight = double(rng() % 10);
+  candidate.concurrent = double(rng() % 10);
   candidate.queue_us = AnyScale(rng);
-  candidate.queue_requests = rng() % 4;
+  candidate.queue_requests = double(rng() % 4);
   return candidate;
 }
 
