@@ -15,8 +15,8 @@ def check(vllm_config: Any, kv_cache_config: Any) -> None:
                        ("prefill_context_parallel_size", "prefill context parallelism")):
         if getattr(parallel, name, 1) > 1:
             raise Unsupported(f"ckv: {what} ({name}) is not supported")
-    if parallel.tensor_parallel_size > 1 or parallel.data_parallel_size > 1:
-        raise Unsupported("ckv: several ranks are not supported yet")
+    if parallel.data_parallel_size > 1:
+        raise Unsupported("ckv: data parallelism is not supported yet: start several servers")
     if getattr(parallel, "enable_dbo", False):
         raise Unsupported("ckv: dual batch overlap (enable_dbo) is not supported")
     if vllm_config.device_config.device_type != "cpu":

@@ -63,7 +63,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     for name in ("--ckvd", "--ckvctl", "--library"):
         parser.add_argument(name, required=True)
-    parser.add_argument("cases", nargs="*", default=["all", "few-blocks"])
+    parser.add_argument("cases", nargs="*", default=["all", "few-blocks", "ranks"])
     arguments = parser.parse_args()
     ctl_fleet.PROGRAMS.ckvd, ctl_fleet.PROGRAMS.ckvctl = arguments.ckvd, arguments.ckvctl
     try:
