@@ -16,7 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
-from . import hooks, limits, notes, settings
+from . import hooks, limits, notes, settings, shared
 from .scheduler_side import SchedulerSide
 from .worker_side import WorkerSide
 
@@ -52,6 +52,7 @@ class CkvConnector(KVConnectorBase_V1):
         self._scheduler: Optional[SchedulerSide] = None
         self._worker: Optional[WorkerSide] = None
         if role == KVConnectorRole.SCHEDULER:
+            shared.check_directory(given)
             self._scheduler = SchedulerSide(vllm_config, given)
             log.warning("ckv: on; directory %s, model %s, policy %s, look-ups %s, publish %s, deadline %s s",
                         given.directory, self._scheduler.fingerprint, given.policy,

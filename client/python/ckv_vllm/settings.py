@@ -23,7 +23,6 @@ class Settings:
     min_tokens  rows of fewer tokens are computed here: a load costs more
     near_bytes  memory for rows that come near under the policies near and auto
     fabrics     the fabrics to holders, with commas
-    optional    whether the engine starts without a directory; it then serves without corpora
     required    whether a request without a corpus is refused
     """
 
@@ -37,7 +36,6 @@ class Settings:
     min_tokens: int = 512
     near_bytes: int = 1 << 30
     fabrics: str = FABRICS
-    optional: bool = False
     required: bool = False
 
 
@@ -59,7 +57,7 @@ def read(extra: Mapping[str, Any]) -> Settings:
         given[key] = value
     if not given.get("directory"):
         raise ValueError("ckv: kv_connector_extra_config names no directory (host:port)")
-    for name in ("lookup", "optional", "required"):
+    for name in ("lookup", "required"):
         if name in given:
             given[name] = _flag(name, given[name])
     for name, least in (("deadline", 0.0), ("min_tokens", 0), ("near_bytes", 0)):

@@ -38,6 +38,12 @@ class Resolved:
         return [self.name, self.chunk_count, self.token_count, self.digest]
 
 
+def check_directory(settings: Settings) -> None:
+    """Raises the error of a directory that does not answer: an engine without one would answer without
+    corpora, and look well."""
+    ckv.open(settings.directory, tenant=settings.tenant, name="vllm", check=settings.deadline).close()
+
+
 class Requesters:
     """One requester a process and set of settings. Opened at the first use, never before a fork."""
 

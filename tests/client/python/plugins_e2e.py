@@ -13,6 +13,7 @@ import hashlib
 import logging
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,7 @@ import torch  # noqa: E402
 
 import ckv  # noqa: E402
 from ckv_sglang import storage  # noqa: E402
-from ckv_vllm import prefix  # noqa: E402
+from ckv_vllm import prefix, settings, shared  # noqa: E402
 from ctl_fleet import D_QK, D_ROPE, D_V, LAYERS, PROGRAMS, SCALE, THETA, Fleet, Rows  # noqa: E402
 
 TOKENS, CHUNK_TOKENS, PAGE, HEADS = 100, 20, 16, 3  # chunks of fewer than 16 tokens are not found
@@ -118,6 +119,19 @@ def check_parentless(requester):
     require((have.chunk_count, have.token_count, len(have.ids)) == (2, 32, 64), f"the prefix is {have}")
 
 
+def check_directory(directory):
+    """An engine with the plug-in for vLLM does not start without a directory."""
+    shared.check_directory(settings.read({"directory": directory}))
+    with socket.socket() as held:  # bound, and nobody listens
+        held.bind(("127.0.0.1", 0))
+        nobody = f"127.0.0.1:{held.getsockname()[1]}"
+        try:
+            shared.check_directory(settings.read({"directory": nobody, "deadline": 0.5}))
+        except (ckv.Unavailable, ckv.DeadlineExceeded):
+            return
+    require(False, "an address where nobody listens is taken for a directory")
+
+
 def check_without_holders(fleet, pages):
     """Both holders end. A page is a miss: its memory stays as it was."""
     for process in fleet.processes[1:3]:  # the directory was started first, then the holders
@@ -134,6 +148,7 @@ def check_all(folder, fleet, given):
     pages.check(rows)
     with ckv.open(fleet.directory) as requester:
         check_parentless(requester)
+    check_directory(fleet.directory)
     check_without_holders(fleet, pages)
     pages.one.requester.close()
 
