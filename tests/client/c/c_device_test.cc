@@ -316,10 +316,11 @@ TEST_F(CDeviceTest, RowsAreFetchedIntoBlocksOfADevice) {
   place.layers = layers.data();
   ASSERT_EQ(ckv_fetch(here_.get(), &call, nullptr), CKV_OK) << ckv_last_error(nullptr);
 
+  const std::vector<std::byte> zeros(bytes);  // until the stream has copied them
   std::vector<BackendMemory> caches;
   for (void*& layer : layers) {
     caches.push_back(Room(CKV_MEMORY_DEVICE, bytes));
-    CopyOnNative(std::vector<std::byte>(bytes), caches.back());
+    CopyOnNative(zeros, caches.back());
     layer = caches.back().data();
   }
   call.rows_memory = CKV_MEMORY_DEVICE;
