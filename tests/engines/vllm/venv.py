@@ -52,10 +52,10 @@ def install(folder):
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         made, tools = pathlib.Path(name) / "venv", pathlib.Path(name) / "tools"
         run([PYTHON, "-m", "pip", "install", "--quiet", "--target", tools, UV])
-        uv = tools / "bin" / "uv"
-        run([uv, "venv", "--quiet", "--relocatable", "--python", PYTHON, made])
-        run([uv, "pip", "install", "--quiet", "--no-deps", "--cache-dir", pathlib.Path(name) / "uv", "--python",
-             made / "bin" / "python", "--requirement", REQUIREMENTS])
+        # By itself uv knows no certificates but its own, and a company's network has others.
+        uv = [tools / "bin" / "uv", "--quiet", "--system-certs", "--cache-dir", pathlib.Path(name) / "uv"]
+        run([*uv, "venv", "--relocatable", "--python", PYTHON, made])
+        run([*uv, "pip", "install", "--no-deps", "--python", made / "bin" / "python", "--requirement", REQUIREMENTS])
         os.replace(made, folder)
 
 

@@ -14,6 +14,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import sysconfig
 import tempfile
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
@@ -66,6 +67,8 @@ def main():
     parser.add_argument("cases", nargs="*", default=["all", "few-blocks", "ranks"])
     arguments = parser.parse_args()
     ctl_fleet.PROGRAMS.ckvd, ctl_fleet.PROGRAMS.ckvctl = arguments.ckvd, arguments.ckvctl
+    if not pathlib.Path(sysconfig.get_paths()["include"], "Python.h").exists():
+        return skip.lacks(f"{sys.executable} has no Python.h, with which PyTorch compiles")
     try:
         python = venv.python()
     except venv.Unavailable as error:
