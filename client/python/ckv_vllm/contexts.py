@@ -77,7 +77,9 @@ class Contexts:
         self._open.pop(key, None)  # others of the step may still have it
 
     def apart(self, rows: list[Any]) -> list[list[Any]]:
-        """Rows that may share a call, and those that may not."""
+        """Rows that may share a call, and those that may not. For each layer, so mostly at once."""
+        if not self._failed:
+            return [rows] if rows else []
         now = time.monotonic()
         for key in [key for key, at in self._failed.items() if now - at > FAILED_FOR]:
             del self._failed[key]

@@ -110,7 +110,7 @@ def admit(vllm_config: Any, params: Any) -> Union[Admission, Plain, None]:
     try:
         asked = wants.read(extra, server.settings)
         if not asked.corpus and not asked.publish:
-            return Plain() if server.settings is not None else None
+            return Plain()
         return Admission(asked, [_resolve(server, name) for name in asked.corpus])
     except wants.Refused as error:
         raise refused(str(error)) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
+import threading
 from typing import Any, Iterable, Optional
 
 import torch
@@ -43,7 +44,7 @@ def layers_of(kv_caches: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
 
 
 class WorkerSide:
-    """Of one rank. All methods are called by the thread that runs the model, but `_load`."""
+    """Of one rank. The thread that runs the model calls all methods; `count` is for any thread."""
 
     def __init__(self, vllm_config: Any, settings: Settings) -> None:
         self.settings = settings
@@ -57,7 +58,8 @@ class WorkerSide:
         self.publisher = publish.Publisher(self.requester, self.model, self.count)
         self.loader = loading.Loader(settings, self.requester, self.fingerprint, self.count)
         self.publishes = vllm_config.parallel_config.rank == 0  # latent rows are alike on all ranks
-        self.counts: dict[str, int] = {}
+        self.counts: dict[str, int] = {}  # tokens, by what became of them
+        self._counting = threading.Lock()
         self.caches: dict[int, torch.Tensor] = {}
         self.step: Optional[notes.Step] = None
         self._layers: dict[str, Any] = vllm_config.compilation_config.static_forward_context
@@ -137,7 +139,8 @@ class WorkerSide:
             self.publisher.add(note, self.caches)
 
     def count(self, what: str, tokens: int) -> None:
-        self.counts[what] = self.counts.get(what, 0) + tokens
+        with self._counting:
+            self.counts[what] = self.counts.get(what, 0) + tokens
 
     def close(self) -> None:
         self.publisher.close()

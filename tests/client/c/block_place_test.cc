@@ -53,7 +53,7 @@ class BlockPlaceTest : public testing::Test {
     place_.layers = layers_.data();
   }
 
-  // What the caches are to be: rows of a fetch into one array, each at its place.
+  // Returns the caches as they must be: it fetches into one array, and copies each row.
   std::vector<std::vector<std::byte>> Wanted(uint64_t token_begin, uint64_t token_end) {
     const size_t row = geometry_.row_bytes();
     std::vector<std::byte> rows(geometry_.layers * kTokens * row);

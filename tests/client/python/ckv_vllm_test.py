@@ -22,7 +22,7 @@ skip.needs("numpy", "torch")
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from ckv_vllm import hooks, identity, notes, prefix, route, settings, wants, worker_side  # noqa: E402
+from ckv_vllm import contexts, hooks, identity, notes, prefix, route, settings, wants, worker_side  # noqa: E402
 
 SETTINGS = settings.read({"directory": "d:1"})
 LITE = dict(kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, num_hidden_layers=27, rope_theta=10000,
@@ -146,6 +146,13 @@ class Batches(unittest.TestCase):
         calls = route.pieces_of(rows, 40)
         self.assertEqual([[(b, e) for _, b, e in call] for call in calls],
                          [[(0, 3), (3, 40)], [(40, 80)], [(80, 103)]])
+
+    def test_only_rows_of_a_corpus_that_failed_are_asked_apart(self):
+        kept = contexts.Contexts(SETTINGS, None, "r")
+        rows = [route.Row(notes.Route(name, [[name, 1, 1, "x"]], "route", [1], 1), 0, 1) for name in "abc"]
+        self.assertEqual((kept.apart([]), kept.apart(rows)), ([], [rows]))
+        kept.failed(rows[1].route)
+        self.assertEqual(kept.apart(rows), [[rows[0], rows[2]], [rows[1]]])
 
     def test_whole_blocks_and_never_the_last_token(self):
         for have, prompt, want in ((1000, 1040, 992), (160, 160, 144), (161, 161, 160), (15, 100, 0), (0, 5, 0)):
