@@ -31,7 +31,7 @@ class Route:
 class Load:
     """Tokens [token_begin, token_end) of a request, which its blocks get.
 
-    tokens      its prompt, up to the end of what is loaded
+    tokens      its prompt: chunks are found by it again, and the last may end behind token_end
     chunk_ids   bytes of the chunks that have these tokens from the first on, 32 each
     corpus      the corpus that they are to be of; "" for any of the model
     """

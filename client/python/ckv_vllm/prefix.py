@@ -10,12 +10,10 @@ from typing import Any, Optional
 class Prefix:
     """The first tokens of a prompt, as the first chunks of what was found.
 
-    chunk_count  chunks that have them
     token_count  tokens that these chunks have
     ids          of the chunks: bytes, 32 each
     """
 
-    chunk_count: int = 0
     token_count: int = 0
     ids: bytes = b""
 
@@ -37,7 +35,7 @@ def prefix_of(found: Any, only: Optional[set[bytes]] = None) -> Prefix:
         if int(begin) != tokens or int(offset) != 0 or (only is not None and bytes(one) not in only):
             break
         chunks, tokens = chunks + 1, tokens + int(size)
-    return Prefix(chunks, tokens, ids[:chunks].tobytes())
+    return Prefix(tokens, ids[:chunks].tobytes())
 
 
 def whole_blocks(prefix_tokens: int, prompt_tokens: int, block_size: int) -> int:

@@ -4,7 +4,7 @@ itself would have computed. No failure leaves its request.
 
 Method: vLLM 0.32.0 for CPUs from PyPI, a model of 4 layers with V2-Lite's widths of attention and random weights of a
 real scale, three holders. engine.py runs in vLLM's process. Every answer's logprobs are compared with the same model
-in float32: the error may not be above vLLM's own. The long form is deploy/bench.sh vllm.
+in float32: the error may not be above vLLM's own.
 
 vLLM comes from PyPI (venv.py). If it cannot be had, all of this is SKIPPED: exit code 77.
 """
