@@ -89,9 +89,15 @@ class SchedulerSide:
         self._known[request.request_id] = known
 
     def stop(self, why: str) -> None:
-        """From now on requests that name a corpus are refused, and no prompt is looked up."""
+        """From now on requests that name a corpus are refused, and no prompt is looked up. Requests that
+        are known already end if they are routed; others load and publish nothing more."""
         log.error("ckv: off: %s", why)
         self._stopped = why
+        for known in self._known.values():
+            known.looks_up = False
+            if known.asked.routes:
+                known.refused = f"ckv is off: {why}"
+            known.prompt = []  # its rows are not of the weights that the fingerprint names
 
     def close(self) -> None:
         self._lookups.close()
@@ -145,10 +151,10 @@ class SchedulerSide:
             known = self._known.get(request_id)
             if known is None:
                 continue
-            self._add_publish(step, request_id, known, computed[request_id] + count)
-            if not known.asked.routes:
-                continue
             end = computed[request_id] + count
+            self._add_publish(step, request_id, known, end)
+            if not known.asked.routes or known.refused:
+                continue
             made = notes.Route(request_id, [one.to_list() for one in known.resolved], known.asked.policy,
                                list(known.block_ids), end)
             step.routes[known.block_ids[(end - 1) // self._block_size]] = made

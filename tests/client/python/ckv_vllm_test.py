@@ -6,6 +6,7 @@ Method: its parts that know no vLLM. All else of it is tested in stock vLLM: tes
     python3 tests/client/python/ckv_vllm_test.py
 """
 
+import copy
 import json
 import pathlib
 import sys
@@ -22,7 +23,8 @@ skip.needs("numpy", "torch")
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from ckv_vllm import contexts, hooks, identity, notes, prefix, route, settings, wants, worker_side  # noqa: E402
+from ckv_vllm import (contexts, hooks, identity, notes, prefix, route, scheduler_side, settings,  # noqa: E402
+                      wants, worker_side)
 
 SETTINGS = settings.read({"directory": "d:1"})
 LITE = dict(kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, num_hidden_layers=27, rope_theta=10000,
@@ -157,6 +159,32 @@ class Batches(unittest.TestCase):
     def test_whole_blocks_and_never_the_last_token(self):
         for have, prompt, want in ((1000, 1040, 992), (160, 160, 144), (161, 161, 160), (15, 100, 0), (0, 5, 0)):
             self.assertEqual(prefix.whole_blocks(have, prompt, 16), want)
+
+
+class Stopped(unittest.TestCase):
+    """Weights were replaced while requests ran. One thread: the scheduler's."""
+
+    def test_known_requests_route_and_publish_nothing_more(self):
+        side = object.__new__(scheduler_side.SchedulerSide)
+        side._block_size, side._loads, side._stopped = 16, [], ""
+        known = {"routed": scheduler_side.Known(wants.Wants(("a",), "route"), [], block_ids=[3]),
+                 "published": scheduler_side.Known(wants.Wants(publish="b"), [], prompt=[1, 2], block_ids=[4]),
+                 "plain": scheduler_side.Known(wants.Wants(), [], looks_up=True)}
+        output = types.SimpleNamespace(
+            scheduled_cached_reqs=types.SimpleNamespace(req_ids=[], new_block_ids=[], num_computed_tokens=[],
+                                                        resumed_req_ids=None),
+            scheduled_new_reqs=[types.SimpleNamespace(req_id=one, num_computed_tokens=0) for one in known],
+            num_scheduled_tokens={one: 2 for one in known})
+        side._known = copy.deepcopy(known)
+        step = side.step(output)
+        self.assertEqual(([3], ["published"], {}), ([*step.routes], [one.request_id for one in step.publishes],
+                                                    step.refused))
+        side._known = copy.deepcopy(known)
+        side.stop("other weights")
+        step = side.step(output)
+        self.assertEqual(({}, []), (step.routes, step.publishes))
+        self.assertEqual({"routed": "ckv is off: other weights"}, step.refused)
+        self.assertEqual((0, False), side.matched(types.SimpleNamespace(request_id="plain"), 0))
 
 
 class Hooks(unittest.TestCase):
