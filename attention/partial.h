@@ -8,6 +8,7 @@
 #include <span>
 #include <string_view>
 
+#include "attention/paged/row_blocks.h"
 #include "proto/geometry.h"
 #include "proto/selection.h"
 
@@ -61,16 +62,6 @@ class ComputeStream;  // attention/backend.h
 // stream `after` so far is done, or now if that is null. An operation of a Backend
 // (attention/backend.h) heeds both. The functions beside this file take host memory that is ready,
 // which is the default.
-
-// The blocks of a paged cache that rows lie in. Row i is row i % block_rows of the block
-// table[i / block_rows]. Block b begins b x block_stride_bytes behind the first byte of block 0.
-struct RowBlocks {
-  const uint32_t* table = nullptr;  // in host memory; null if rows are not paged
-  uint32_t block_rows = 0;
-  uint64_t block_stride_bytes = 0;
-
-  friend bool operator==(const RowBlocks&, const RowBlocks&) = default;
-};
 
 // cKV rows of one layer, of one chunk or of a sequence in an engine's cache: [count] rows of the
 // shape's dtype. Borrowed: the caller holds the pin that keeps them alive.

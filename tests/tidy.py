@@ -22,7 +22,8 @@ MAY_INCLUDE = {
     "proto/base": "proto/host",
     "proto": "proto/base proto/host",
     "proto/health": "proto proto/base",
-    "attention": "proto*",
+    "attention": "attention/paged proto*",
+    "attention/paged": "proto*",
     "attention/matrix": "attention proto*",
     "attention/query": "attention proto*",
     "attention/target": "attention attention/matrix proto*",
@@ -44,7 +45,7 @@ MAY_INCLUDE = {
     "client/near": "client proto*",
     "client/trace": "transport proto*",
     "client/prompt": "store/memory proto*",
-    "client/context": "client client/decide client/near attention transport store* proto*",
+    "client/context": "client client/decide client/near attention attention/paged transport store* proto*",
     "client/call": "client client/context client/decide client/holders client/learn client/near client/trace "
                    "attention attention/query transport store* proto*",
     "client/act": "client client/context client/decide client/near proto*",
@@ -60,7 +61,7 @@ MAY_INCLUDE = {
                           "proto*",
     "client/c": "client/roof client client/call client/context client/decide client/grpc client/holders "
                 "client/prompt client/publish attention attention/device transport* proto*",
-    "client/c/fetch": "client/c client/roof client client/holders attention proto*",
+    "client/c/fetch": "client/c client/roof client client/holders attention attention/paged proto*",
     "client/characterize": "client/roof client client/cache client/decide attention attention/target transport "
                            "store* proto*",
     "client/ctl": "client/roof client client/decide client/grpc client/publish client/holders transport store* proto*",

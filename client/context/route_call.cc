@@ -1,10 +1,9 @@
 #include "client/context/route_call.h"
 
-#include <algorithm>
-#include <span>
 #include <string_view>
 
 #include "absl/strings/str_format.h"
+#include "attention/paged/row_blocks.h"
 #include "proto/base/status.h"
 
 namespace ckv {
@@ -31,23 +30,14 @@ absl::Status Unreached(std::string_view what, MemoryKind memory, const Backend& 
 // Blocks beyond the cache would be read as well.
 absl::Status CheckBlocks(const OwnRows& own, size_t ordinal) {
   const RowBlocks& blocks = own.rows.blocks;
-  // No product of a block and its stride overflows.
-  constexpr uint64_t kCacheBytesMax = uint64_t{1} << 56;
-  if (blocks.block_rows == 0 ||
-      blocks.block_stride_bytes < uint64_t{blocks.block_rows} * own.rows.stride_bytes ||
-      blocks.block_stride_bytes > kCacheBytesMax / std::max(1u, own.block_count)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "attend: own rows in segment %d: blocks of %d rows of %d bytes that are %d bytes apart",
-        ordinal, blocks.block_rows, own.rows.stride_bytes, blocks.block_stride_bytes));
-  }
-  const uint32_t count = (own.rows.count - 1) / blocks.block_rows + 1;
-  for (const uint32_t block : std::span(blocks.table, count)) {
-    if (block < own.block_count) continue;
-    return absl::InvalidArgumentError(
-        absl::StrFormat("attend: own rows in segment %d: block %d of a cache of %d", ordinal, block,
-                        own.block_count));
-  }
-  return absl::OkStatus();
+  // Blocks of 0 rows are refused before the table is read.
+  const uint32_t table_count =
+      blocks.block_rows == 0 ? 0 : (own.rows.count - 1) / blocks.block_rows + 1;
+  const absl::Status status =
+      CheckRowBlocks(blocks, table_count, own.block_count, own.rows.stride_bytes);
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrFormat("attend: own rows in segment %d: %s", ordinal, status.message()));
 }
 
 absl::Status CheckOwn(const RouteSegment& segment, size_t ordinal, const Geometry& geometry,

@@ -4,7 +4,9 @@
 #include <cstring>
 #include <type_traits>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "attention/paged/row_blocks.h"
 #include "client/c/handles.h"
 #include "client/c/struct_size.h"
 #include "proto/base/status.h"
@@ -14,8 +16,7 @@ namespace {
 
 static_assert(std::has_unique_object_representations_v<ckv_block_place>);
 
-// So that no product below overflows.
-constexpr uint64_t kCacheBytesMax = uint64_t{1} << 56;
+// So that no sum of the table's rows overflows.
 constexpr uint64_t kTableRowsMax = uint64_t{1} << 40;
 
 }  // namespace
@@ -51,12 +52,11 @@ absl::Status BlockPlace::Take(const ckv_block_place* from, uint64_t token_count,
   }
   const uint64_t block_bytes = uint64_t{block_rows_} * row_bytes;
   block_stride_bytes_ = place.block_stride_bytes == 0 ? block_bytes : place.block_stride_bytes;
-  if (block_rows_ == 0 || block_stride_bytes_ < block_bytes ||
-      block_stride_bytes_ > kCacheBytesMax / std::max(1u, block_count_)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("ckv_block_place: blocks of %d rows of %d bytes that are %d bytes apart",
-                        block_rows_, row_bytes, block_stride_bytes_));
-  }
+  table_.assign(place.table, place.table + place.table_count);
+  const RowBlocks blocks = {table_.data(), block_rows_, block_stride_bytes_};
+  const absl::Status status = CheckRowBlocks(blocks, place.table_count, block_count_, row_bytes);
+  if (!status.ok())
+    return absl::InvalidArgumentError(absl::StrCat("ckv_block_place: ", status.message()));
   if (memory == MemoryKind::kDevice && block_stride_bytes_ != block_bytes) {
     return absl::InvalidArgumentError(
         "ckv_block_place: blocks of a device's cache that are not neighbours");
@@ -66,12 +66,6 @@ absl::Status BlockPlace::Take(const ckv_block_place* from, uint64_t token_count,
     return absl::InvalidArgumentError(absl::StrFormat(
         "ckv_block_place: rows %d to %d of a table of %d blocks of %d rows",
         table_begin_ + token_begin_, table_begin_ + token_end_, place.table_count, block_rows_));
-  }
-  table_.assign(place.table, place.table + place.table_count);
-  for (const uint32_t block : table_) {
-    if (block < block_count_) continue;
-    return absl::InvalidArgumentError(
-        absl::StrFormat("ckv_block_place: block %d of a cache of %d", block, block_count_));
   }
   for (uint32_t layer = 0; layer < layer_count; ++layer) {
     if (place.layers[layer] == nullptr) return Missing("ckv_block_place: a layer");
