@@ -16,7 +16,7 @@ def take(scheduler: Any, model_runner_output: Any) -> dict[str, str]:
     """Moves the failures that workers report to where the scheduler looks. {request: reason}.
 
     A failed request's blocks of this step have wrong rows. vLLM has hashed them already, so others may
-    have them since: those end too. Nobody finds them any more.
+    have them since. Those end too, and so do those that have theirs. Nobody finds such blocks any more.
     """
     output = getattr(model_runner_output, "kv_connector_output", None)
     meta = getattr(output, "kv_connector_worker_meta", None)
@@ -24,16 +24,21 @@ def take(scheduler: Any, model_runner_output: Any) -> dict[str, str]:
     reported = getattr(meta, "ckv_failed", None) or {}
     if not reported:
         return {}
+    manager = scheduler.kv_cache_manager
     bad = {block for _, blocks in reported.values() for block in blocks}
-    scheduler.kv_cache_manager.evict_blocks(bad)
-    failed = {}
-    for request_id, request in scheduler.requests.items():
-        if request.is_finished():
-            continue
-        if request_id in reported:
-            failed[request_id] = reported[request_id][0]
-        elif bad.intersection(*scheduler.kv_cache_manager.get_block_ids(request_id)):
+    failed = {one: why for one, (why, _) in reported.items()
+              if one in scheduler.requests and not scheduler.requests[one].is_finished()}
+    others = {one: manager.get_block_ids(one)[0] for one, request in scheduler.requests.items()
+              if one not in failed and not request.is_finished()}
+    count = -1
+    while count != len(failed):
+        count = len(failed)
+        for request_id in [one for one, blocks in others.items() if not bad.isdisjoint(blocks)]:
+            blocks = others.pop(request_id)
             failed[request_id] = "it shares blocks with a request whose corpus failed"
+            # What it computed behind such a block it computed over wrong rows.
+            bad.update(blocks[next(i for i, block in enumerate(blocks) if block in bad):])
+    manager.evict_blocks(bad)
     output.failed_recving = set(output.failed_recving or ()) | failed.keys()
     return failed
 

@@ -1,0 +1,68 @@
+"""Figures of the plug-in in stock vLLM (tests/engines/vllm), for `bars.py vllm`.
+
+vLLM comes from PyPI. Where it cannot be had, every row says so.
+"""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "engines/vllm"), str(HERE.parent / "support"), str(HERE.parent / "e2e")]
+import stock  # noqa: E402
+import ctl_fleet  # noqa: E402
+import venv  # noqa: E402
+from bar import NOT_HERE  # noqa: E402
+
+LAYERS = (4, 27)
+TIMEOUT_S = 1800
+WALK_STEPS, WALK_SEED = 100000, 1
+
+
+def run_case(one, layers, case):
+    """The figures of a case, over a fleet of its own; or why there are none."""
+    print(f"vllm: {case}, {layers} layers", file=sys.stderr, flush=True)
+    with stock.fleet(capacity="4GiB") as fleet:
+        done = one.run("figures.py", case, one.model(layers), fleet, TIMEOUT_S, stdout=subprocess.PIPE, text=True)
+    said = re.search(r"^figures: (.*)$", done.stdout, re.M)
+    if done.returncode != 0 or not said:
+        raise RuntimeError(f"{case}, {layers} layers: exit code {done.returncode}: {done.stdout[-2000:]}")
+    return json.loads(said.group(1))
+
+
+def walk(one):
+    """Steps of the random walk over vLLM's scheduler until something was wrong, of WALK_STEPS."""
+    done = subprocess.run([one.python, stock.HERE / "walk.py", "--model", one.model(4), "--steps", str(WALK_STEPS), "--seed",
+                           str(WALK_SEED)], env=one.environment, timeout=TIMEOUT_S, check=False)
+    return {"steps": WALK_STEPS if done.returncode == 0 else 0}
+
+
+CASES = [("exact", LAYERS), ("mixes", (4,)), ("first-token", (4,)), ("decode", (4,)), ("blocks", (4,)), ("publish", (4,)),
+         ("cost", LAYERS)]
+
+
+def figures(build):
+    """{case/layers: {figure: value}}."""
+    ctl_fleet.PROGRAMS.ckvd, ctl_fleet.PROGRAMS.ckvctl = build / "bin/ckvd", build / "bin/ckvctl"
+    if not stock.has_headers():
+        return {NOT_HERE: stock.NO_HEADERS}
+    with tempfile.TemporaryDirectory(prefix="ckv-vllm-") as name:
+        try:
+            one = stock.Stock(pathlib.Path(name), (build / "client/c/libckv.so.1").resolve())
+        except venv.Unavailable as error:
+            return {NOT_HERE: f"no stock vLLM: {error}"}
+        found = {"walk": walk(one)}
+        for case, sizes in CASES:
+            for layers in sizes:
+                found[f"{case}/{layers}"] = run_case(one, layers, case)
+        return found
+
+
+if __name__ == "__main__":  # vllm_figures.py BUILD_DIR CASE LAYERS
+    build = pathlib.Path(sys.argv[1]).resolve()
+    ctl_fleet.PROGRAMS.ckvd, ctl_fleet.PROGRAMS.ckvctl = build / "bin/ckvd", build / "bin/ckvctl"
+    with tempfile.TemporaryDirectory(prefix="ckv-vllm-") as folder:
+        print(json.dumps(run_case(stock.Stock(pathlib.Path(folder), build / "client/c/libckv.so.1"), int(sys.argv[3]), sys.argv[2])))
