@@ -16,7 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
-from . import hooks, limits, notes, settings, shared
+from . import hooks, limits, metrics, notes, settings, shared
 from .scheduler_side import SchedulerSide
 from .worker_side import WorkerSide
 
@@ -134,6 +134,21 @@ class CkvConnector(KVConnectorBase_V1):
         for half in (self._scheduler, self._worker):
             if half is not None:
                 half.close()
+
+    # Both.
+
+    def get_kv_connector_stats(self) -> Optional[metrics.CkvStats]:
+        half = self._scheduler or self._worker
+        return metrics.stats_of(half.take_counts()) if half is not None else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: Optional[dict[str, Any]] = None) -> metrics.CkvStats:
+        return metrics.CkvStats(data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config: Any, metric_types: Any, labelnames: list[str],
+                           per_engine_labelvalues: Any) -> metrics.CkvMetrics:
+        return metrics.CkvMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def take_events(self) -> Iterable[Any]:
         return ()

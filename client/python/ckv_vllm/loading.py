@@ -10,13 +10,14 @@ import concurrent.futures
 import logging
 import threading
 import time
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 
 import ckv
 
 from . import notes, prefix
+from .counts import Counts
 from .settings import Settings
 
 log = logging.getLogger("ckv_vllm")
@@ -27,9 +28,8 @@ THREADS = 4  # loads under way; more wait for their turn, within their deadline
 class Loader:
     """begin and take are called by the thread that runs the model."""
 
-    def __init__(self, settings: Settings, requester: ckv.Requester, fingerprint: str,
-                 count: Callable[[str, int], None]) -> None:
-        self.settings, self.requester, self.fingerprint, self.count = settings, requester, fingerprint, count
+    def __init__(self, settings: Settings, requester: ckv.Requester, fingerprint: str, counts: Counts) -> None:
+        self.settings, self.requester, self.fingerprint, self.counts = settings, requester, fingerprint, counts
         self._pool = concurrent.futures.ThreadPoolExecutor(THREADS, "ckv-load")
         self._lock = threading.Lock()
         self._done: dict[str, str] = {}  # request to why it failed, "" if it did not
@@ -46,14 +46,17 @@ class Loader:
         return done
 
     def _run(self, load: notes.Load, caches: list[Any], deadline: float) -> None:
-        why = ""
+        why, begun = "", time.monotonic()
         try:
             self._load(load, caches, deadline)
         except Exception as error:  # whatever it is, the load is reported
             why = f"{type(error).__name__}: {error}"
             log.warning("ckv: rows of request %s are computed here, because they were not loaded: %s",
                         load.request_id, why)
-        self.count("load_failed" if why else "loaded", load.token_end - load.token_begin)
+        self.counts.add("load_failed_requests" if why else "loaded_requests")
+        self.counts.add("load_seconds", time.monotonic() - begun)
+        if not why:
+            self.counts.add("loaded_tokens", load.token_end - load.token_begin)
         with self._lock:
             self._done[load.request_id] = why
 

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import queue
 import threading
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +18,11 @@ import torch
 import ckv
 
 from . import notes, prefix
+from .counts import Counts
+from .settings import Settings
 
 log = logging.getLogger("ckv_vllm")
 
-CHUNK_TOKENS = 512           # tokens of a published chunk; the last one may have fewer
 BYTES_MAX = 4 << 30          # rows that may wait to be put; above it a publish is dropped, and counted
 PUT_TIMEOUT = 60.0
 
@@ -51,9 +52,8 @@ def copy_rows(caches: dict[int, torch.Tensor], block_ids: list[int], token_count
 class Publisher:
     """A thread, which is started by the first publish."""
 
-    def __init__(self, requester: ckv.Requester, model: ckv.Model, count: Callable[[str, int], None]) -> None:
-        """count(what, tokens): "published" or "publish_failed" tokens."""
-        self.requester, self.model, self.count = requester, model, count
+    def __init__(self, settings: Settings, requester: ckv.Requester, model: ckv.Model, counts: Counts) -> None:
+        self.settings, self.requester, self.model, self.counts = settings, requester, model, counts
         self._queue: queue.Queue[Any] = queue.Queue()
         self._lock = threading.Lock()
         self._bytes = 0
@@ -67,7 +67,7 @@ class Publisher:
             if self._bytes + size > BYTES_MAX:
                 log.warning("ckv: rows of request %s are not published: %d MiB wait to be put already",
                             note.request_id, self._bytes >> 20)
-                self.count("publish_failed", len(note.tokens))
+                self.counts.add("publish_failed_tokens", len(note.tokens))
                 return
             self._bytes += size
         try:
@@ -75,7 +75,7 @@ class Publisher:
                             copy_rows(caches, note.block_ids, len(note.tokens)))
         except Exception as error:  # no memory: the step goes on
             log.warning("ckv: rows of request %s are not published: %s", note.request_id, error)
-            self.count("publish_failed", len(note.tokens))
+            self.counts.add("publish_failed_tokens", len(note.tokens))
             with self._lock:
                 self._bytes -= size
             return
@@ -94,7 +94,7 @@ class Publisher:
             except Exception as error:  # a publish that is lost is a later miss, and no more
                 log.warning("ckv: rows of request %s are not published in %s: %s", copied.request_id,
                             copied.corpus, error)
-                self.count("publish_failed", len(copied.tokens))
+                self.counts.add("publish_failed_tokens", len(copied.tokens))
             with self._lock:
                 self._bytes -= copied.rows.nbytes
 
@@ -118,14 +118,16 @@ class Publisher:
         have = self._have(copied)
         if have.token_count >= len(copied.tokens):
             return
-        with self.requester.put(copied.corpus, parent=have.last_id, create=self.model) as put:
-            for begin in range(have.token_count, len(copied.tokens), CHUNK_TOKENS):
-                end = min(begin + CHUNK_TOKENS, len(copied.tokens))
+        size = self.settings.chunk_tokens
+        with self.requester.put(copied.corpus, parent=have.last_id, create=self.model,
+                                replicas=self.settings.replicas) as put:
+            for begin in range(have.token_count, len(copied.tokens), size):
+                end = min(begin + size, len(copied.tokens))
                 put.chunk(copied.tokens[begin:end])
                 for layer, rows in enumerate(copied.rows):
                     put.rows(layer, rows[begin:end])
             put.finish(PUT_TIMEOUT)
-        self.count("published", len(copied.tokens) - have.token_count)
+        self.counts.add("published_tokens", len(copied.tokens) - have.token_count)
         log.info("ckv: published %d tokens of request %s in %s", len(copied.tokens) - have.token_count,
                  copied.request_id, copied.corpus)
 

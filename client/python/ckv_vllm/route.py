@@ -124,7 +124,10 @@ class Step:
             result = original(layer, q, k_c_normed, k_pe, kv_cache, attn_metadata, output, *args, **kwargs)
         else:
             result = output
+        waited = time.monotonic()
         self._take(layer, begun, output)
+        self.worker.counts.add("route_seconds", time.monotonic() - waited)
+        self.worker.counts.add("routed_calls", len(begun))
         return result
 
     def _post(self, layer: Any, q: torch.Tensor, kv_cache: torch.Tensor) -> list["Call"]:

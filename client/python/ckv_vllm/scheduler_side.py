@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from typing import Any, Iterable, Optional
 
-from . import frontend, identity, lookups, notes, prefix, shared, wants
+from . import counts, frontend, identity, lookups, notes, prefix, rule, shared, wants
 from .settings import Settings
 from .shared import Resolved
 
@@ -27,7 +27,8 @@ class Known:
     computed: int = 0  # tokens that vLLM had when it was last offered rows
     offered: prefix.Prefix = prefix.Prefix()
     load_failed: bool = False
-    prompt: list[int] = dataclasses.field(default_factory=list)  # of one that is published
+    publish: str = ""  # the corpus that it becomes a part of
+    prompt: list[int] = dataclasses.field(default_factory=list)  # what of it is published, and was not yet
     block_ids: list[int] = dataclasses.field(default_factory=list)
     tokens: int = 0  # what the answer tells: of corpora before position 0, or loaded
 
@@ -49,6 +50,7 @@ class SchedulerSide:
     def __init__(self, vllm_config: Any, settings: Settings) -> None:
         self.settings = settings
         self.fingerprint = identity.fingerprint_of(vllm_config, settings.revision)
+        self.counts = counts.Counts()
         self._known: dict[str, Known] = {}
         self._lookups = lookups.Lookups(settings, self.fingerprint)
         shared.REQUESTERS.use(settings)
@@ -56,6 +58,8 @@ class SchedulerSide:
         self._loads: list[notes.Load] = []
         self._loading: set[str] = set()
         self._stopped = ""
+        self._rule = (rule.Rule(settings.rule_tokens, settings.rule_times, settings.chunk_tokens)
+                      if settings.publish == "rule" else None)
 
     def new_request(self, request: Any) -> None:
         """A request that was not admitted by `frontend`, or another way, has no corpus: it is refused
@@ -65,6 +69,7 @@ class SchedulerSide:
         except Exception as error:
             log.error("ckv: request %s is refused: %s", request.request_id, error)
             self._known[request.request_id] = Known(wants.Wants(), [], refused=f"{error}")
+            self.counts.add("refused_requests")
 
     def _take(self, request: Any) -> None:
         extra = getattr(request.sampling_params, "extra_args", None) or {}
@@ -82,10 +87,14 @@ class SchedulerSide:
             known.tokens = sum(one.token_count for one in known.resolved)
         if may_be_found(request) and not asked.routes and (asked.corpus or self._looks_up(request)):
             known.looks_up = True
+            self.counts.add("looked_up_requests")
             self._lookups.begin(request.request_id, request.prompt_token_ids,
                                 asked.corpus[0] if asked.corpus else None)
         if asked.publish:
-            known.prompt = list(request.prompt_token_ids)
+            known.publish, known.prompt = asked.publish, list(request.prompt_token_ids)
+        elif self._rule is not None and not asked.corpus and may_be_found(request):
+            due = self._rule.due(request.prompt_token_ids)
+            known.publish, known.prompt = self.settings.rule_corpus, list(request.prompt_token_ids[:due])
         self._known[request.request_id] = known
 
     def stop(self, why: str) -> None:
@@ -157,8 +166,12 @@ class SchedulerSide:
                 continue
             made = notes.Route(request_id, [one.to_list() for one in known.resolved], known.asked.policy,
                                list(known.block_ids), end)
+            self.counts.add("routed_tokens", count)
             step.routes[known.block_ids[(end - 1) // self._block_size]] = made
         return step
+
+    def take_counts(self) -> dict[str, float]:
+        return self.counts.take()
 
     def loads_ended(self, ended: Iterable[str]) -> None:
         self._loading.difference_update(ended)
@@ -175,7 +188,7 @@ class SchedulerSide:
     def _add_publish(step: notes.Step, request_id: str, known: Known, token_end: int) -> None:
         """In the step that computes the prompt's last row, however many steps it took."""
         if known.prompt and token_end >= len(known.prompt):
-            step.publishes.append(notes.Publish(request_id, known.asked.publish, known.prompt,
+            step.publishes.append(notes.Publish(request_id, known.publish, known.prompt,
                                                 list(known.block_ids)))
             known.prompt = []
 

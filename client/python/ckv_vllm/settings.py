@@ -6,7 +6,9 @@ import dataclasses
 from typing import Any, Mapping
 
 POLICIES = ("route", "near", "auto", "fetch")
+PUBLISH = ("off", "request", "rule")
 FABRICS = "shm,tcp"
+CHUNK_TOKENS_MIN = 16  # the directory finds no shorter chunks by their tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +19,12 @@ class Settings:
     tenant      the tenant whose corpora are read and published, beside the shared ones
     policy      of requests that name a corpus and no policy: one of POLICIES
     lookup      whether prompts of requests that name nothing are looked up, and found rows loaded
-    publish     "request": what requests ask for; "off": nothing
+    publish     "request": what requests ask for; "rule": also prompts that begin alike; "off": nothing
+    rule_corpus, rule_tokens, rule_times
+                under "rule" a beginning of at least so many tokens that came so many times becomes a part
+                of this corpus
+    chunk_tokens  tokens of a published chunk; the last one of a prompt may have fewer
+    replicas    copies of each published chunk; 0: as many as the corpus has, or 1
     revision    the name of these weights, if the digest of their files is not to be used
     deadline    seconds that ckv may take from a request, in a look-up, a load or a layer's attention
     min_tokens  rows of fewer tokens are computed here: a load costs more
@@ -31,6 +38,11 @@ class Settings:
     policy: str = "auto"
     lookup: bool = True
     publish: str = "request"
+    rule_corpus: str = "prompts"
+    rule_tokens: int = 2048
+    rule_times: int = 2
+    chunk_tokens: int = 512
+    replicas: int = 0
     revision: str = ""
     deadline: float = 10.0
     min_tokens: int = 512
@@ -60,7 +72,8 @@ def read(extra: Mapping[str, Any]) -> Settings:
     for name in ("lookup", "required"):
         if name in given:
             given[name] = _flag(name, given[name])
-    for name, least in (("deadline", 0.0), ("min_tokens", 0), ("near_bytes", 0)):
+    for name, least in (("deadline", 0.0), ("min_tokens", 0), ("near_bytes", 0), ("rule_tokens", 1), ("rule_times", 1),
+                        ("chunk_tokens", CHUNK_TOKENS_MIN), ("replicas", 0)):
         if name not in given:
             continue
         try:
@@ -72,6 +85,6 @@ def read(extra: Mapping[str, Any]) -> Settings:
     settings = Settings(**given)
     if settings.policy not in POLICIES:
         raise ValueError(f"ckv: policy is {settings.policy!r}, one of {', '.join(POLICIES)}")
-    if settings.publish not in ("request", "off"):
-        raise ValueError(f"ckv: publish is {settings.publish!r}, request or off")
+    if settings.publish not in PUBLISH:
+        raise ValueError(f"ckv: publish is {settings.publish!r}, one of {', '.join(PUBLISH)}")
     return settings

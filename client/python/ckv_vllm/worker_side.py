@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import sys
-import threading
 from typing import Any, Iterable, Optional
 
 import torch
 
 import ckv
 
-from . import contexts, identity, loading, notes, publish, route, shared
+from . import contexts, counts, identity, loading, notes, publish, route, shared
 from .settings import Settings
 
 log = logging.getLogger("ckv_vllm")
@@ -44,7 +43,7 @@ def layers_of(kv_caches: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
 
 
 class WorkerSide:
-    """Of one rank. The thread that runs the model calls all methods; `count` is for any thread."""
+    """Of one rank. The thread that runs the model calls all methods."""
 
     def __init__(self, vllm_config: Any, settings: Settings) -> None:
         self.settings = settings
@@ -55,11 +54,11 @@ class WorkerSide:
         shared.REQUESTERS.use(settings)
         self.requester = shared.REQUESTERS.of(settings)
         self.contexts = contexts.Contexts(settings, self.requester, self.fingerprint)
-        self.publisher = publish.Publisher(self.requester, self.model, self.count)
-        self.loader = loading.Loader(settings, self.requester, self.fingerprint, self.count)
-        self.publishes = vllm_config.parallel_config.rank == 0  # latent rows are alike on all ranks
-        self.counts: dict[str, int] = {}  # tokens, by what became of them
-        self._counting = threading.Lock()
+        self.counts = counts.Counts()
+        self.publisher = publish.Publisher(settings, self.requester, self.model, self.counts)
+        self.loader = loading.Loader(settings, self.requester, self.fingerprint, self.counts)
+        # Latent rows are alike on all ranks, and so is what ranks do: one publishes and counts.
+        self.first = vllm_config.parallel_config.rank == 0
         self.caches: dict[int, torch.Tensor] = {}
         self.step: Optional[notes.Step] = None
         self._layers: dict[str, Any] = vllm_config.compilation_config.static_forward_context
@@ -102,6 +101,8 @@ class WorkerSide:
     def failed(self, one: notes.Route, count: int, reason: str) -> None:
         """`count`: of its last tokens, whose rows are wrong in the layers above."""
         first = (one.token_end - count) // next(iter(self.caches.values())).shape[1]
+        if one.request_id not in self._failed:
+            self.counts.add("route_failed_requests")
         self._failed[one.request_id] = (reason, one.block_ids[first:])
         self.contexts.failed(one)
 
@@ -133,14 +134,13 @@ class WorkerSide:
     def publish(self) -> None:
         """At the end of a step, while the blocks are still the requests'."""
         # vLLM calls this also for a forward that raised, which has left rows of later layers as they were.
-        if self.step is None or not self.publishes or sys.exc_info()[0] is not None:
+        if self.step is None or not self.first or sys.exc_info()[0] is not None:
             return
         for note in self.step.publishes:
             self.publisher.add(note, self.caches)
 
-    def count(self, what: str, tokens: int) -> None:
-        with self._counting:
-            self.counts[what] = self.counts.get(what, 0) + tokens
+    def take_counts(self) -> dict[str, float]:
+        return self.counts.take() if self.first else {}
 
     def close(self) -> None:
         self.publisher.close()

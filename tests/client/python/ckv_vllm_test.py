@@ -23,8 +23,8 @@ skip.needs("numpy", "torch")
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from ckv_vllm import (contexts, hooks, identity, notes, prefix, route, scheduler_side, settings,  # noqa: E402
-                      wants, worker_side)
+from ckv_vllm import (contexts, counts, hooks, identity, notes, prefix, route, rule, scheduler_side,  # noqa: E402
+                      settings, wants, worker_side)
 
 SETTINGS = settings.read({"directory": "d:1"})
 LITE = dict(kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, num_hidden_layers=27, rope_theta=10000,
@@ -45,9 +45,44 @@ class Settings(unittest.TestCase):
                               ({"directory": "d:1", "near_bytes": -1}, "near_bytes"),
                               ({"directory": "d:1", "lookup": "yes"}, "lookup"),
                               ({"directory": "d:1", "policy": "best"}, "policy"),
-                              ({"directory": "d:1", "publish": "all"}, "publish")):
+                              ({"directory": "d:1", "publish": "all"}, "publish"),
+                              ({"directory": "d:1", "chunk_tokens": 8}, "chunk_tokens"),
+                              ({"directory": "d:1", "rule_times": 0}, "rule_times")):
             with self.assertRaisesRegex(ValueError, reason):
                 settings.read(extra)
+
+
+class Rules(unittest.TestCase):
+    def test_the_longest_beginning_that_came_often_enough_is_due_once(self):
+        one, same = rule.Rule(tokens=40, times=2, step=20), list(range(100))
+        self.assertEqual(one.due(same[:90] + [7] * 50), 0)
+        self.assertEqual(one.due(same[:70] + [8] * 50), 60, "whole chunks of what both have")
+        self.assertEqual(one.due(same[:70] + [9] * 50), 0, "it was due")
+        self.assertEqual(one.due(same[:85] + [9] * 50), 80, "longer than what was")
+        self.assertEqual([one.due(same[:39]), one.due(same[:39])], [0, 0], "shorter than 40")
+
+    def test_what_is_remembered_has_a_limit(self):
+        one, limit = rule.Rule(1, 2, 1), rule.REMEMBERED_MAX
+        try:
+            rule.REMEMBERED_MAX = 8
+            one.due([1])
+            for i in range(2, 20):
+                one.due([i])
+            self.assertEqual((len(one._seen), one.due([1]), one.due([19])), (8, 0, 1))
+        finally:
+            rule.REMEMBERED_MAX = limit
+
+
+class Counted(unittest.TestCase):
+    def test_what_was_taken_is_not_told_again_and_nothing_shrinks(self):
+        one = counts.Counts()
+        one.add("loaded_tokens", 5)
+        one.add("loaded_tokens", -3)
+        one.add("refused_requests")
+        self.assertEqual(one.take(), {"loaded_tokens": 5, "refused_requests": 1})
+        self.assertEqual(one.take(), {})
+        with self.assertRaises(KeyError):
+            one.add("nosuch")
 
 
 class Wishes(unittest.TestCase):
@@ -166,7 +201,7 @@ class Stopped(unittest.TestCase):
 
     def test_known_requests_route_and_publish_nothing_more(self):
         side = object.__new__(scheduler_side.SchedulerSide)
-        side._block_size, side._loads, side._stopped = 16, [], ""
+        side._block_size, side._loads, side._stopped, side.counts = 16, [], "", counts.Counts()
         known = {"routed": scheduler_side.Known(wants.Wants(("a",), "route"), [], block_ids=[3]),
                  "published": scheduler_side.Known(wants.Wants(publish="b"), [], prompt=[1, 2], block_ids=[4]),
                  "plain": scheduler_side.Known(wants.Wants(), [], looks_up=True)}

@@ -52,7 +52,7 @@ class Engine:
                         "directory": ARGUMENTS.directory, "deadline": DEADLINE_S, "min_tokens": 64, **(extra or {})}}
         self.llm = LLM(**{"model": ARGUMENTS.model, "skip_tokenizer_init": True, "max_model_len": 4096,
                           "dtype": "bfloat16", "enforce_eager": True, "seed": 1, "kv_transfer_config": transfer,
-                          "disable_log_stats": True, **arguments})
+                          "disable_log_stats": False, **arguments})
         self.core = self.llm.llm_engine.engine_core.engine_core
 
     def run(self, prompts, asked=None, steps=STEPS):
@@ -67,6 +67,10 @@ class Engine:
     def publish(self, name, tokens):
         """Has the engine prefill a corpus, and waits until it is there."""
         self.run([tokens], ckv_of(publish=name), steps=1)
+        return self.wait_for(name)
+
+    def wait_for(self, name):
+        """What ckvctl shows of a corpus, once it is there."""
         for _ in range(300):
             shown = subprocess.run([ARGUMENTS.ckvctl, "--directory", ARGUMENTS.directory, "corpus", "show", name],
                                    capture_output=True, text=True, check=False)
@@ -78,6 +82,11 @@ class Engine:
     def reset(self):
         """Nothing is in vLLM's own cache any more."""
         assert self.llm.reset_prefix_cache() is not False
+
+    def counted(self, name):
+        """What vLLM's own metrics say of the plug-in."""
+        (one,) = [metric for metric in self.llm.get_metrics() if metric.name == f"vllm:ckv_{name}"]
+        return one.value
 
     def free_blocks(self):
         return self.core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
@@ -180,6 +189,17 @@ class Loads(Case):
             self.assertEqual(answers[1].num_cached_tokens, 0)
         self.assertEqual(self.told_by(answers[0])["policy"], "fetch")
 
+    def test_metrics_tell_what_was_done(self):
+        law, names = self.CORPORA["law"], ("loaded_requests", "loaded_tokens", "routed_tokens", "routed_calls", "load_failed_requests")
+        before = {name: self.engine.counted(name) for name in names}
+        self.engine.reset()
+        (answer,) = self.engine.run([law + text(31, 20)], steps=1)
+        self.engine.run([self.own], ckv_of(corpus="law", policy="route"), steps=3)
+        self.engine.run([text(32, 20)], steps=1)  # vLLM tells what a step did with the one after it
+        self.assertEqual({name: self.engine.counted(name) - before[name] for name in names}, {
+            "loaded_requests": 1, "loaded_tokens": answer.num_cached_tokens, "load_failed_requests": 0,
+            "routed_tokens": len(self.own) + 2, "routed_calls": 3 * self.engine.reference.config["num_hidden_layers"]})
+
     def test_a_prompt_that_is_all_there_has_its_last_token_computed(self):
         law = self.CORPORA["law"][:512]  # a chunk, and whole blocks
         self.engine.reset()
@@ -210,6 +230,7 @@ class Failures(Case):
         self.right(loaded, law, self.own)  # computed here
         self.assertEqual(loaded.num_cached_tokens, 0)
         self.assertLess(took, 3 * DEADLINE_S + 20)
+        self.assertEqual((self.engine.counted("route_failed_requests"), self.engine.counted("load_failed_requests")), (1, 1))
         self.assertEqual(self.engine.free_blocks(), before)
         self.right(self.engine.run([other])[0], other)
 
@@ -218,6 +239,7 @@ class FewBlocks(Case):
     """So few blocks that vLLM preempts requests, and resumes them on others. On the reference backend."""
 
     ENGINE = {"num_gpu_blocks_override": 48, "max_model_len": 512, "attention_backend": "CPU_MLA"}
+    EXTRA = {"publish": "rule", "rule_tokens": 128, "chunk_tokens": 64}
     CORPORA = {"law": text(5, 300), "code": text(6, 200)}
 
     def test_preempted_requests_go_on_over_their_corpora(self):
@@ -232,6 +254,20 @@ class FewBlocks(Case):
         for name, own, answer in zip(names, owns, answers):
             self.right(answer, self.CORPORA[name] if name else [], own)
         self.assertEqual(self.engine.free_blocks(), before)
+
+
+    def test_a_beginning_that_came_twice_is_published(self):
+        """By the rule. A third prompt with it loads its rows, and is as exact."""
+        same = text(41, 200)
+        for i in range(2):
+            self.engine.run([same + text(42 + i, 10)], steps=1)
+        shown = self.engine.wait_for("prompts")
+        self.assertIn("192", shown, "the beginning's whole chunks")
+        self.engine.reset()
+        prompt = same + text(45, 15)
+        (answer,) = self.engine.run([prompt])
+        self.assertGreater(answer.num_cached_tokens, 0)
+        self.right(answer, prompt)
 
 
 class Ranks(Case):

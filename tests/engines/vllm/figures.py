@@ -80,9 +80,8 @@ def first_token():
 
 def decode():
     """A step of 8 requests over a corpus of 8,192 tokens, by who attends it."""
-    one, law = engine.Engine(max_model_len=LONG_TOKENS + 512), text(5, LONG_TOKENS)
-    one.publish("law", law)
-    one.reset()
+    one, law = engine.Engine(max_model_len=LONG_TOKENS + 512, extra={"deadline": 60}), text(5, LONG_TOKENS)
+    put_random("law", law, one)
     owns = [text(50 + i, HEADS_TOKENS) for i in range(BATCH)]
     ways = {"own": ([law + own for own in owns], ckv_of(corpus="law", policy="fetch")),
             "route": (owns, ckv_of(corpus="law", policy="route")), "auto": (owns, ckv_of(corpus="law", policy="auto"))}

@@ -35,7 +35,7 @@ from vllm.v1.request import Request, RequestStatus  # noqa: E402
 from vllm.v1.structured_output import StructuredOutputManager  # noqa: E402
 
 from ckv_vllm import connector, frontend, hooks, lookups, prefix, shared, wants  # noqa: E402
-from walk_worker import BAD, BLOCK, Store, Worker, require  # noqa: E402
+from walk_worker import BAD, BLOCK, CHUNK, RULE_CORPUS, Store, Worker, require  # noqa: E402
 
 BLOCKS, BATCHED_TOKENS, REQUESTS_MAX, MODEL_LEN = 40, 128, 8, 320
 LIFE_STEPS = 1000       # of one scheduler, and then all must be as at its beginning
@@ -262,7 +262,8 @@ class Walk:
 
 def config_of(model):
     transfer = {"kv_connector": "CkvConnector", "kv_connector_module_path": "ckv_vllm.connector", "kv_role": "kv_both",
-                "kv_connector_extra_config": {"directory": "127.0.0.1:1", "min_tokens": 16, "revision": "walk"}}
+                "kv_connector_extra_config": {"directory": "127.0.0.1:1", "min_tokens": 16, "revision": "walk", "publish": "rule",
+                                              "rule_corpus": RULE_CORPUS, "rule_tokens": 64, "chunk_tokens": CHUNK}}
     config = EngineArgs(model=model, skip_tokenizer_init=True, max_model_len=MODEL_LEN, dtype="bfloat16", block_size=BLOCK,
                         max_num_batched_tokens=BATCHED_TOKENS, max_num_seqs=REQUESTS_MAX, enforce_eager=True,
                         kv_transfer_config=transfer, num_gpu_blocks_override=BLOCKS).create_engine_config()

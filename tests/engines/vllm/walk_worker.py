@@ -8,12 +8,13 @@ import types
 
 import numpy as np
 
-from ckv_vllm import worker_side
+from ckv_vllm import counts, worker_side
 
 BLOCK = 16
 CHUNK = 32  # tokens of a chunk here
+RULE_CORPUS = "prompts"
 BAD = 0     # the name of a row that nobody may attend
-COUNTED = ("routed", "route_failed", "refused", "loaded", "load_failed", "published", "shared", "tainted", "preempted", "aborted",
+COUNTED = ("routed", "route_failed", "refused", "loaded", "load_failed", "published", "published_by_rule", "shared", "tainted", "preempted", "aborted",
            "aborted_while_loading", "turned_off")
 
 
@@ -80,6 +81,7 @@ class Worker:
         self.counts = dict.fromkeys(COUNTED, 0)
         # The rule by which a failed route's blocks are named is the connector's own.
         self._side = types.SimpleNamespace(caches={0: np.empty((1, BLOCK, 1))}, _failed={}, step=None,
+                                           counts=counts.Counts(),
                                            contexts=types.SimpleNamespace(failed=lambda route: None))
 
     def step(self, output, step):
@@ -162,7 +164,10 @@ class Worker:
 
     def _publish(self, note):
         asked = self.wants[note.request_id]
-        require(asked.publish and note.request_id not in self.published, note.request_id, "publishes again or unasked")
+        by_rule = note.corpus == RULE_CORPUS and not asked.corpora
+        self.counts["published_by_rule"] += by_rule
+        require(note.tokens == self.tokens[note.request_id][:len(note.tokens)], note.request_id, "publishes", note.tokens)
+        require((asked.publish or by_rule) and note.request_id not in self.published, note.request_id, "publishes again or unasked")
         names = names_of((), note.tokens)
         rows = [self.memory[note.block_ids[at // BLOCK]][at % BLOCK] for at in range(len(names))]
         require(rows == names, note.request_id, "publishes rows that are not its prompt's")

@@ -1,0 +1,45 @@
+"""The rule by which prompts are published unasked: a beginning of enough tokens that came often enough.
+
+Knows no vLLM.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+from typing import Sequence
+
+import numpy as np
+
+# Beginnings that are remembered: 100 bytes each. Those seen longest ago go first.
+REMEMBERED_MAX = 65536
+
+
+class Rule:
+    """One thread."""
+
+    def __init__(self, tokens: int, times: int, step: int) -> None:
+        """A beginning of at least `tokens` that came `times` times is to be published. Beginnings are compared at
+        multiples of `step`, the tokens of a chunk."""
+        self.tokens, self.times, self.step = tokens, times, step
+        self._seen: collections.OrderedDict[bytes, int] = collections.OrderedDict()
+
+    def due(self, prompt: Sequence[int]) -> int:
+        """Counts a prompt that came. The tokens of its longest beginning that is to be published now, or 0.
+
+        Each beginning is due once, and so is one whose longer form was.
+        """
+        array = np.asarray(prompt, np.int32)
+        digest, due, ends = hashlib.sha256(), 0, []
+        for end in range(self.step, len(array) + 1, self.step):
+            digest.update(array[end - self.step:end].tobytes())
+            if end >= self.tokens:
+                ends.append((end, digest.digest()[:16]))
+        for end, key in ends:
+            count = self._seen.pop(key, 0) + 1
+            self._seen[key] = count
+            if count == self.times:
+                due = end
+        while len(self._seen) > REMEMBERED_MAX:
+            self._seen.popitem(last=False)
+        return due
