@@ -21,13 +21,15 @@
 #                   from Python
 #     llama         stock llama.cpp from npm with libggml-ckv.so: its attention beside the engine's own, eight agents over
 #                   three holders, their memory, whole models of 27 layers
+#     vllm          stock vLLM from PyPI with the plug-in: exactness, a random walk over its scheduler, time to the first
+#                   token, decode steps, blocks, publishing, what it costs where it is not used; half an hour
 #     store         restart, load and cold read beside the disk's own time, kept stripes, look-ups, plans, cuts
 #     field         what users of such systems reported: both commands on a bare machine, health against real faults,
 #                   restarts of every holder under load, clock steps, costs measured under load, probes beside idle
 #                   connections, a directory whose name moves (root, for namespaces and a clean root)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n '2,27p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,29p' "$0" | sed 's/^# \{0,1\}//'; }
 realtime=()
 if [ "${1:-}" = --realtime ]; then
   realtime=(chrt --fifo 1)
@@ -69,8 +71,12 @@ case $1 in
     preset=release targets=(ckvd ckvctl attend_caller c_caller clock_step)
     deploy/install-packages.sh build check field
     ;;
+  vllm)
+    preset=release targets=(ckvd ckvctl ckv_c)
+    deploy/install-packages.sh build engines
+    ;;
   store) preset=release targets=(store_bench store_disk_bench store_stripe_bench store_plan_bench) ;;
-  *) echo "bench: no set is named '$1'; there are: act, bindings, contexts, data-path, decision, field, kernels, llama, operate, store" >&2; exit 2 ;;
+  *) echo "bench: no set is named '$1'; there are: act, bindings, contexts, data-path, decision, field, kernels, llama, operate, store, vllm" >&2; exit 2 ;;
 esac
 deploy/build.sh "$preset" "${targets[@]}"
 exec "${realtime[@]}" deploy/python.sh tests/bench/bars.py "$1" "build/$preset"

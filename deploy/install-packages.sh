@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages of deploy/packages.txt that are missing. If none is missing, it does
 # nothing and needs neither network nor root.
-#   deploy/install-packages.sh [build|check|bench|field|rdma|tests]...     default: build
+#   deploy/install-packages.sh [build|check|bench|engines|field|rdma|tests]...     default: build
 # The group tests is what tests/run.sh and .ci/run install: build, check and rdma.
 set -euo pipefail
 cd "$(dirname "$0")/.."

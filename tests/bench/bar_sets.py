@@ -10,6 +10,7 @@ import directory_kills
 import field_bars
 import llama_figures
 import unit_figures
+import vllm_bars
 import wait_fleets
 import web_figures
 from bar import NOT_HERE, Bar, NotHere, counter
@@ -62,7 +63,8 @@ ROWS = (1, 16, 256)
 LINKS, AGENTS, WAITS, KILLS = "decision_links", "act_links", "wait_fleets", "directory_kills"
 UNITS, WEB, LLAMA, BINDINGS = "unit_figures", "web_figures", "llama_figures", "bindings_figures"
 SCRIPTS = {LINKS: decision_links.figures, AGENTS: act_links.figures, WAITS: wait_fleets.figures,
-           KILLS: directory_kills.figures, UNITS: unit_figures.figures, WEB: web_figures.figures, LLAMA: llama_figures.figures, BINDINGS: bindings_figures.figures, **field_bars.SCRIPTS}
+           KILLS: directory_kills.figures, UNITS: unit_figures.figures, WEB: web_figures.figures, LLAMA: llama_figures.figures, BINDINGS: bindings_figures.figures, **field_bars.SCRIPTS,
+           **vllm_bars.SCRIPTS}
 SPLICES = (("bf16, in its place", "BM_Splice/fp8:0/delta:0"), ("bf16, rotated", "BM_Splice/fp8:0/delta:4096"),
            ("fp8, rotated", "BM_Splice/fp8:1/delta:4096"))
 FABRIC_NUMBERS = (("shm", 2), ("tcp", 3))
@@ -348,7 +350,7 @@ SETS = {
             counter("agents", "memory_ratio"), "x prefixes of their own", at_most=0.2, base=counter("agents", "own_MiB"),
             base_unit="MiB"),
     ],
-    "field": field_bars.BARS,
+    "field": field_bars.BARS, "vllm": vllm_bars.BARS,
     # One thread unless it says two; DeepSeek rows; bf16 unless it says fp8.
     "kernels": [
         *(ratio(f"dense, {q} query rows over {rows}", f"BM_Dense/q:{q}/rows:{rows}", bar, "of FMA peak")
@@ -426,5 +428,5 @@ SETS = {
 def digits(unit):
     counts = ("changes", "errors", "queries", "answers", "alerts", "acknowledged", "UNAVAILABLE", "B", "B of memory", "cases", "chunks",
               "tokens", "tokens as local", "MiB", "us of the stock kernel", "commands", "tests", "passed", "skipped", "s for the first",
-              "faults", "cells", "reports", "asked", "calls", "steps")
-    return {"us": 1, "ns": 0, "/s": 0, "/s of the stock kernel": 0, "worst difference of a logit": 4, "of a logit by another kernel": 4, "us of it merging": 1, **dict.fromkeys(counts, 0)}.get(unit, 2)
+              "faults", "cells", "reports", "asked", "calls", "steps", "blocks")
+    return {"us": 1, "of a logprob": 4, "x a prefill of all": 4, "ns": 0, "/s": 0, "/s of the stock kernel": 0, "worst difference of a logit": 4, "of a logit by another kernel": 4, "us of it merging": 1, **dict.fromkeys(counts, 0)}.get(unit, 2)

@@ -40,7 +40,7 @@ def walk(one):
     return {"steps": WALK_STEPS if done.returncode == 0 else 0}
 
 
-CASES = [("exact", LAYERS), ("mixes", (4,)), ("first-token", (4,)), ("decode", (4,)), ("blocks", (4,)), ("publish", (4,)),
+CASES = [("exact", LAYERS), ("mixes", (4,)), ("first-token", LAYERS), ("decode", LAYERS), ("blocks", LAYERS), ("publish", LAYERS),
          ("cost", LAYERS)]
 
 

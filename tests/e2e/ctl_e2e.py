@@ -635,7 +635,7 @@ class LocalFleetTest(unittest.TestCase):
 
     def test_every_script_has_help(self):
         for name in ("bench", "build", "check", "install-packages", "llama-headers", "local-fleet", "quickstart",
-                     "quickstart-llama"):
+                     "quickstart-llama", "quickstart-vllm"):
             result = subprocess.run([DEPLOY / f"{name}.sh", "--help"], capture_output=True,
                                     text=True, check=False, timeout=60)
             self.assertEqual((result.returncode, result.stderr), (0, ""), name)

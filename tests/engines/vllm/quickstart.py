@@ -1,0 +1,264 @@
+#!/usr/bin/python3
+"""Eight agents over one corpus, in two servers of stock vLLM and three holders, by HTTP.
+
+The first server prefills the corpus and publishes it. Then eight agents ask the second one, which has never seen it: each
+prefills it (recompute), its rows are loaded into vLLM's cache (fetch), queries go to the holders (route), or ckv decides
+(auto). A table tells the time to the first token, the time a token, bytes to and from holders, and blocks of vLLM's
+cache. Every answer is compared with that of rows that were loaded: it fails if one is not equal to what rounding does, and
+not because of a time.
+
+    quickstart.py --ckvd ... --ckvctl ... --library libckv.so.1 [--tokens 8192]
+
+The model is random: it shows that answers are the same, and says nothing of use. vLLM comes from PyPI (venv.py). If it
+cannot be had, this is SKIPPED: exit code 77.
+"""
+
+import argparse
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import pathlib
+import random
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+
+sys.dont_write_bytecode = True  # the source tree stays as it is
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import stock  # noqa: E402
+import ctl_fleet  # noqa: E402
+import skip  # noqa: E402
+import venv  # noqa: E402
+
+AGENTS, OWN_TOKENS, COUNT, LAYERS = 8, 48, 16, 4
+READY_S, ANSWER_S, PUBLISHED_S = 300, 900, 120
+VOCABULARY = 2048
+# bf16 rounds rows and queries: logprobs of one token differ by .02 in the mean, and seldom by more than this.
+ROUNDING = 0.25
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Server:
+    """One `vllm serve`, on a core of its own."""
+
+    def __init__(self, one, model, directory, core, log):
+        self.port, self.log, self.peak, self._watching = free_port(), log, 0.0, False
+        transfer = {"kv_connector": "CkvConnector", "kv_role": "kv_both", "kv_connector_module_path": "ckv_vllm.connector",
+                    "kv_connector_extra_config": {"directory": directory, "fabrics": "tcp", "deadline": 120}}
+        environment = {**one.environment, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1",
+                       "VLLM_CPU_OMP_THREADS_BIND": str(core), "VLLM_LOGGING_LEVEL": "WARNING"}
+        with log.open("wb") as out:
+            self.process = subprocess.Popen(
+                [one.python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "small",
+                 "--skip-tokenizer-init", "--max-model-len", "16384", "--dtype", "bfloat16", "--enforce-eager", "--host", "127.0.0.1",
+                 "--port", str(self.port), "--kv-transfer-config", json.dumps(transfer)],
+                env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+
+    def wait(self):
+        for _ in range(READY_S * 5):
+            if self.process.poll() is not None:
+                break
+            with contextlib.suppress(OSError):
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5):
+                    return
+            time.sleep(0.2)
+        sys.exit(f"vLLM did not start:\n{self.log.read_text(errors='replace')[-3000:]}")
+
+    def ask(self, prompt, count, **more):
+        """[(token, logprob, {token: logprob})], seconds to the first, seconds of all."""
+        body = {"model": "small", "prompt": prompt, "max_tokens": count, "min_tokens": count, "temperature": 0,
+                "ignore_eos": True, "stream": True, "logprobs": 5, "return_tokens_as_token_ids": True, **more}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
+        begun, answer, first = time.monotonic(), [], None
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        if response.status != 200:
+            sys.exit(f"vLLM answers {response.status}: {response.read().decode()[:500]}")
+        for line in response:
+            said = line.decode().removeprefix("data: ").strip()
+            if not said or said == "[DONE]":
+                continue
+            event = json.loads(said)
+            if "error" in event:
+                sys.exit(f"vLLM ends a stream: {event['error']}")
+            first = first or time.monotonic() - begun
+            told = event["choices"][0]["logprobs"]
+            if told:
+                answer += zip(told["tokens"], told["token_logprobs"], told["top_logprobs"])
+        connection.close()
+        if len(answer) != count:
+            sys.exit(f"{len(answer)} of {count} tokens came")
+        return answer, first, time.monotonic() - begun
+
+    def metrics(self):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as said:
+            return said.read().decode()
+
+    def blocks_used(self):
+        text = self.metrics()
+        blocks = int(re.search(r'num_gpu_blocks="(\d+)"', text).group(1))
+        return float(re.search(r"^vllm:kv_cache_usage_perc\{[^}]*\} (\S+)", text, re.M).group(1)) * blocks
+
+    @contextlib.contextmanager
+    def watched(self):
+        """`peak`: the most blocks that were in use meanwhile."""
+        self.peak, self._watching = 0.0, True
+
+        def watch():
+            while self._watching:
+                self.peak = max(self.peak, self.blocks_used())
+                time.sleep(0.1)
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._watching = False
+            thread.join()
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def ctl(fleet, *arguments):
+    return subprocess.run([ctl_fleet.PROGRAMS.ckvctl, "--directory", fleet.directory, *arguments], capture_output=True,
+                          text=True, check=False)
+
+
+def bytes_moved(fleet):
+    """To and from holders."""
+    status = json.loads(ctl(fleet, "status", "-o", "json").stdout)
+    return sum(one["bytes_out"] + one["bytes_in"] for one in status["holders"])
+
+
+def differ(name, answers, due):
+    """How far logprobs are off at most, until texts part. It ends the program where they part without a tie."""
+    worst = 0.0
+    for number, (got, wanted) in enumerate(zip(answers, due)):
+        for i, ((token, logprob, top), (other, other_logprob, other_top)) in enumerate(zip(got, wanted)):
+            off = abs(logprob - (other_logprob if token == other else other_top.get(token, -100.0)))
+            worst = max(worst, off)
+            if off > ROUNDING:
+                sys.exit(f"{name}: token {i} of agent {number} is {token} at {logprob:.3f}, and {other} at {other_logprob:.3f} is due")
+            if token != other:
+                break
+    return worst
+
+
+def table(rows):
+    head = ("eight agents", "first token", "a token", "holders' bytes", "vLLM's blocks", "logprobs differ")
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    for row in [head, *rows]:
+        print("  ".join(text.ljust(width) if i == 0 else text.rjust(width) for i, (text, width) in enumerate(zip(row, widths))))
+
+
+def mib(count):
+    return f"{count / 2 ** 20:.1f} MiB"
+
+
+def publish(fleet, server, corpus):
+    """Seconds that the prefill took."""
+    _, took, _ = server.ask(corpus, 1, kv_transfer_params={"ckv": {"publish": "law"}})
+    for _ in range(PUBLISHED_S * 5):
+        if ctl(fleet, "corpus", "show", "law").returncode == 0:
+            return took
+        time.sleep(0.2)
+    sys.exit(f"the corpus was not published:\n{server.log.read_text(errors='replace')[-3000:]}")
+
+
+def text(seed, count):
+    chosen = random.Random(seed)
+    return [chosen.randrange(2, VOCABULARY) for _ in range(count)]
+
+
+def run(fleet, servers, tokens):
+    first, second = servers
+    corpus, owns = text(1, tokens), [text(100 + i, OWN_TOKENS) for i in range(AGENTS)]
+    print(f"== the first server prefills {tokens} tokens, and publishes them", flush=True)
+    prefill = publish(fleet, first, corpus)
+    named = {policy: {"kv_transfer_params": {"ckv": {"corpus": "law", "policy": policy}}} for policy in ("fetch", "route", "auto")}
+    second.ask(text(2, 64), 2)
+    rows, due = [], None
+
+    def ask_all(name, prompts, more, count):
+        nonlocal due
+        before = bytes_moved(fleet)
+        with second.watched(), concurrent.futures.ThreadPoolExecutor(AGENTS) as pool:
+            done = list(pool.map(lambda prompt: second.ask(prompt, COUNT, **more), prompts[:count]))
+        answers = [answer for answer, _, _ in done]
+        due = due or answers
+        worst = differ(name, answers, due)
+        rows.append((name, f"{statistics.median(begin for _, begin, _ in done):.2f} s",
+                     f"{1e3 * statistics.median((end - begin) / (COUNT - 1) for _, begin, end in done):.0f} ms",
+                     mib(bytes_moved(fleet) - before), f"{second.peak:.0f}", f"{worst:.3f}" if len(rows) else "-"))
+
+    print(f"== {AGENTS} agents ask the second server, {OWN_TOKENS} tokens of their own each, for {COUNT} tokens", flush=True)
+    whole = [corpus + own for own in owns]
+    ask_all("fetch", whole, named["fetch"], AGENTS)
+    for policy in ("route", "auto"):
+        ask_all(policy, owns, named[policy], AGENTS)
+    ask_all("auto, again", owns, named["auto"], AGENTS)
+    # A salt shares no block, and is not looked up.
+    ask_all("recompute, one agent", whole, {"cache_salt": "alone"}, 1)
+    other = second.ask(owns[0], COUNT)[0]
+    if all(token == wanted and abs(a - b) < ROUNDING for (token, a, _), (wanted, b, _) in zip(other, due[0])):
+        sys.exit("an agent without the corpus answers as one with it: nothing was compared")
+    table(rows)
+    print("Answers are compared with those of fetch, token by token until rounding parts them. An agent without the corpus "
+          f"answers otherwise.\nThe corpus was prefilled once, in {prefill:.1f} s. {AGENTS} agents that each do it take "
+          f"{AGENTS * prefill:.0f} s.")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    for name in ("--ckvd", "--ckvctl", "--library"):
+        parser.add_argument(name, required=True)
+    parser.add_argument("--tokens", type=int, default=8192, help="of the corpus")
+    arguments = parser.parse_args()
+    ctl_fleet.PROGRAMS.ckvd, ctl_fleet.PROGRAMS.ckvctl = arguments.ckvd, arguments.ckvctl
+    if not stock.has_headers():
+        return skip.lacks(stock.NO_HEADERS)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all is stopped
+    with tempfile.TemporaryDirectory(prefix="ckv-vllm-") as name:
+        folder = pathlib.Path(name)
+        print("== vLLM from PyPI: 5 GB, once", flush=True)
+        try:
+            one = stock.Stock(folder, pathlib.Path(arguments.library).resolve())
+        except venv.Unavailable as error:
+            return skip.cannot(f"no stock vLLM: {error}", venv.PIP)
+        model = one.model(LAYERS)
+        with stock.fleet() as fleet:
+            print("== a directory, three holders, and two servers of vLLM", flush=True)
+            servers = []
+            try:
+                servers = [Server(one, model, fleet.directory, core, folder / f"vllm-{core}.log") for core in (0, 1)]
+                for server in servers:
+                    server.wait()
+                run(fleet, servers, arguments.tokens)
+            finally:
+                for server in servers:
+                    server.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
