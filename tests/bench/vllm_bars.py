@@ -54,5 +54,10 @@ BARS = [
     vllm("the same: blocks that did not come back", "mixes/4", "leaked_blocks", "blocks", at_most=0),
     vllm("the same, against float32", "mixes/4", "of_own", "x those without a corpus", base="own_error", base_unit="of a logprob",
          at_most=1.10),
+    vllm("50 kills (KILL, STOP, TERM) of holders and the directory, two copies, 8 requests decode: failed", "kills", "failed", "answers",
+         base="answers", base_unit="answers", at_most=0),
+    vllm("the same: wrong", "kills", "wrong", "answers", at_most=0),
+    vllm("the same: blocks that did not come back", "kills", "leaked_blocks", "blocks", at_most=0),
+    vllm("the same: the longest batch of 24 tokens each", "kills", "longest_s", "s"),
     *(bar for layers in LAYERS for bar in of_model(layers)),
 ]

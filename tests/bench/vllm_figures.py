@@ -5,14 +5,18 @@ vLLM comes from PyPI. Where it cannot be had, every row says so.
 
 import json
 import pathlib
+import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / "engines/vllm"), str(HERE.parent / "support"), str(HERE.parent / "e2e")]
+sys.path[:0] = [str(HERE.parent / "engines/vllm"), str(HERE.parent / "support"), str(HERE.parent / "e2e"), str(HERE / "field")]
 import stock  # noqa: E402
+import broken_fleet  # noqa: E402
 import ctl_fleet  # noqa: E402
 import venv  # noqa: E402
 from bar import NOT_HERE  # noqa: E402
@@ -20,6 +24,7 @@ from bar import NOT_HERE  # noqa: E402
 LAYERS = (4, 27)
 TIMEOUT_S = 1800
 WALK_STEPS, WALK_SEED = 100000, 1
+KILLS, STOPPED_S, GONE_S, PAUSE_S = 50, 3.0, 1.0, 2.0
 
 
 def run_case(one, layers, case):
@@ -40,6 +45,49 @@ def walk(one):
     return {"steps": WALK_STEPS if done.returncode == 0 else 0}
 
 
+def kill_50(one, build):
+    """50 kills of holders and the directory, in turn, while eight requests decode over a corpus with two copies.
+
+    A killed daemon comes back with its folder; a stopped one goes on after 3 s.
+    """
+    rng = random.Random(3)
+    with tempfile.TemporaryDirectory(prefix="ckv-kills-") as name:
+        fleet = broken_fleet.Broken(pathlib.Path(name), users=False, capacity="256MiB")
+        try:
+            environment = {**one.environment, "PYTHONUNBUFFERED": "1"}
+            engine = subprocess.Popen(
+                [one.python, stock.HERE / "figures.py", "kills", "--model", one.model(4), "--directory", fleet.directory, "--ckvctl",
+                 ctl_fleet.PROGRAMS.ckvctl, "--holders", "0"], env=environment, stdout=subprocess.PIPE, text=True)
+            try:
+                for line in engine.stdout:
+                    if "figures: serves" in line:
+                        break
+                for i in range(KILLS):
+                    _kill(fleet, rng.choice(("h0", "h1", "directory")), (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)[i % 3])
+                    fleet.live(PAUSE_S)
+                engine.send_signal(signal.SIGTERM)
+                said, _ = engine.communicate(timeout=120)
+                return {**json.loads(re.search(r"^figures: (\{.*)$", said, re.M).group(1)), "kills": KILLS}
+            finally:
+                engine.kill()
+                engine.wait()
+        finally:
+            fleet.stop()
+
+
+def _kill(fleet, name, number):
+    process = fleet.by_name[name]
+    process.send_signal(number)
+    if number == signal.SIGSTOP:
+        time.sleep(STOPPED_S)
+        process.send_signal(signal.SIGCONT)
+        return
+    process.wait(60)
+    del fleet.by_name[name]
+    time.sleep(GONE_S)
+    fleet.again(name)
+
+
 CASES = [("exact", LAYERS), ("mixes", (4,)), ("first-token", LAYERS), ("decode", LAYERS), ("blocks", LAYERS), ("publish", LAYERS),
          ("cost", LAYERS)]
 
@@ -54,7 +102,7 @@ def figures(build):
             one = stock.Stock(pathlib.Path(name), (build / "client/c/libckv.so.1").resolve())
         except venv.Unavailable as error:
             return {NOT_HERE: f"no stock vLLM: {error}"}
-        found = {"walk": walk(one)}
+        found = {"walk": walk(one), "kills": kill_50(one, build)}
         for case, sizes in CASES:
             for layers in sizes:
                 found[f"{case}/{layers}"] = run_case(one, layers, case)
@@ -65,4 +113,7 @@ if __name__ == "__main__":  # vllm_figures.py BUILD_DIR CASE LAYERS
     build = pathlib.Path(sys.argv[1]).resolve()
     ctl_fleet.PROGRAMS.ckvd, ctl_fleet.PROGRAMS.ckvctl = build / "bin/ckvd", build / "bin/ckvctl"
     with tempfile.TemporaryDirectory(prefix="ckv-vllm-") as folder:
+        if sys.argv[2] == "kills":
+            print(json.dumps(kill_50(stock.Stock(pathlib.Path(folder), build / "client/c/libckv.so.1"), build)))
+            sys.exit(0)
         print(json.dumps(run_case(stock.Stock(pathlib.Path(folder), build / "client/c/libckv.so.1"), int(sys.argv[3]), sys.argv[2])))

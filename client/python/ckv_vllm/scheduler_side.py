@@ -56,7 +56,9 @@ class SchedulerSide:
         shared.REQUESTERS.use(settings)
         self._block_size = int(vllm_config.cache_config.block_size)
         self._loads: list[notes.Load] = []
-        self._loading: set[str] = set()
+        self._loading: dict[str, bytes] = {}  # request: the chunks that it gets
+        # With vLLM's own prefix caching, what one request loads is there for all.
+        self._shares = bool(vllm_config.cache_config.enable_prefix_caching)
         self._stopped = ""
         self._rule = (rule.Rule(settings.rule_tokens, settings.rule_times, settings.chunk_tokens)
                       if settings.publish == "rule" else None)
@@ -124,6 +126,8 @@ class SchedulerSide:
         least = 1 if known.asked.corpus else max(1, self.settings.min_tokens)
         if end - computed < least:
             return 0, False
+        if self._shares and any(found.ids[:32] == ids[:32] for ids in self._loading.values()):
+            return None, False  # it comes with another request, which is reported by its deadline
         known.computed, known.offered = computed, found  # the last offer counts
         return end - computed, True
 
@@ -137,7 +141,7 @@ class SchedulerSide:
         if known is not None and external_tokens > 0:
             end = known.computed + external_tokens
             known.tokens = end
-            self._loading.add(request.request_id)
+            self._loading[request.request_id] = known.offered.ids
             self._loads.append(notes.Load(request.request_id, list(request.prompt_token_ids), known.computed,
                                           end, list(block_ids), known.offered.ids,
                                           known.asked.corpus[0] if known.asked.corpus else ""))
@@ -174,7 +178,8 @@ class SchedulerSide:
         return self.counts.take()
 
     def loads_ended(self, ended: Iterable[str]) -> None:
-        self._loading.difference_update(ended)
+        for request_id in ended:
+            self._loading.pop(request_id, None)
 
     def loads_failed(self, failed: dict[str, str]) -> None:
         """Their prompts are computed here, and their chunks not offered for a while."""

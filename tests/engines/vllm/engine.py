@@ -189,6 +189,17 @@ class Loads(Case):
             self.assertEqual(answers[1].num_cached_tokens, 0)
         self.assertEqual(self.told_by(answers[0])["policy"], "fetch")
 
+    def test_requests_that_come_together_load_once(self):
+        """If vLLM shares blocks among them. Each is as exact, and each is told that it has the rows."""
+        law, caching = self.CORPORA["law"], self.engine.llm.llm_engine.vllm_config.cache_config.enable_prefix_caching
+        self.engine.reset()
+        before = self.engine.counted("loaded_requests")
+        prompts = [law + text(60 + i, 20) for i in range(4)]
+        for prompt, answer in zip(prompts, self.engine.run(prompts)):
+            self.right(answer, prompt)
+            self.assertGreater(answer.num_cached_tokens, 0)
+        self.assertEqual(self.engine.counted("loaded_requests") - before, 1 if caching else 4)
+
     def test_metrics_tell_what_was_done(self):
         law, names = self.CORPORA["law"], ("loaded_requests", "loaded_tokens", "routed_tokens", "routed_calls", "load_failed_requests")
         before = {name: self.engine.counted(name) for name in names}

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import statistics
 import sys
 import time
@@ -25,6 +26,7 @@ LONG_TOKENS = 8192
 HUGE_TOKENS = 32768
 BATCH = 8
 MIXES = 100
+ROUNDING = 0.25  # by which logprobs of one token differ at most: .02 in the mean
 
 
 def params(count, asked=None):
@@ -266,7 +268,39 @@ def mixes():
             "of_own": statistics.mean(errors) / statistics.mean(alone)}
 
 
-CASES = {"first-token": first_token, "decode": decode, "blocks": blocks, "publish": publish, "cost": cost, "exact": exact,
+def parted(answer, due):
+    """Whether an answer is another than is due: by more than rounding, before rounding parts the two."""
+    for token, other, top, other_top in zip(answer.token_ids, due.token_ids, answer.logprobs, due.logprobs):
+        if abs(top[token].logprob - (other_top[token].logprob if token in other_top else -100.0)) > ROUNDING:
+            return True
+        if token != other:
+            return False
+    return False
+
+
+def kills():
+    """Eight requests decode over a corpus again and again, until this program is told to stop (SIGTERM)."""
+    one, told = engine.Engine(extra={"replicas": 2, "deadline": 20}), []
+    signal.signal(signal.SIGTERM, lambda *_: told.append(True))
+    one.publish("law", text(5, 700))
+    owns, asked = [text(50 + i, 32) for i in range(BATCH)], ckv_of(corpus="law", policy="route")
+    due = one.run(owns, asked, 24)
+    free, answers, failed, wrong, longest = one.free_blocks(), 0, 0, 0, 0.0
+    print("figures: serves", flush=True)
+    while not told:
+        begun = time.monotonic()
+        for answer, wanted in zip(one.run(owns, asked, 24), due):
+            answers += 1
+            if answer.outputs[0].finish_reason != "length":
+                failed += 1
+                print("failed:", (answer.kv_transfer_params or {}).get("ckv"), file=sys.stderr, flush=True)
+            else:
+                wrong += parted(answer.outputs[0], wanted.outputs[0])
+        longest = max(longest, time.monotonic() - begun)
+    return {"answers": answers, "failed": failed, "wrong": wrong, "longest_s": longest, "leaked_blocks": free - one.free_blocks()}
+
+
+CASES = {"kills": kills, "first-token": first_token, "decode": decode, "blocks": blocks, "publish": publish, "cost": cost, "exact": exact,
          "mixes": mixes}
 
 

@@ -123,6 +123,7 @@ class Walk:
 
         def matched(request, computed):
             count, later = asked(request, computed)
+            self.worker.counts["waited"] += count is None
             require(count is None or 0 <= count <= request.num_prompt_tokens - 1 - computed or count == 0,
                     request.request_id, "is offered", count)
             require(not (count and self.worker.wants[request.request_id].corpora), "a routed request is offered rows")

@@ -14,7 +14,7 @@ BLOCK = 16
 CHUNK = 32  # tokens of a chunk here
 RULE_CORPUS = "prompts"
 BAD = 0     # the name of a row that nobody may attend
-COUNTED = ("routed", "route_failed", "refused", "loaded", "load_failed", "published", "published_by_rule", "shared", "tainted", "preempted", "aborted",
+COUNTED = ("routed", "route_failed", "refused", "loaded", "load_failed", "waited", "published", "published_by_rule", "shared", "tainted", "preempted", "aborted",
            "aborted_while_loading", "turned_off")
 
 
