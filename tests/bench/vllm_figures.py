@@ -45,6 +45,13 @@ def walk(one):
     return {"steps": WALK_STEPS if done.returncode == 0 else 0}
 
 
+def sglang(build):
+    """SGLang's engine over real holders, and what it exits with."""
+    arguments = ["--ckvd", build / "bin/ckvd", "--ckvctl", build / "bin/ckvctl", "--library", (build / "client/c/libckv.so.1").resolve()]
+    script = HERE.parent / "engines/sglang/engine_e2e.py"
+    return {"exit": subprocess.run([sys.executable, script, *arguments], timeout=TIMEOUT_S, stdout=sys.stderr, check=False).returncode}
+
+
 def kill_50(one, build):
     """50 kills of holders and the directory, in turn, while eight requests decode over a corpus with two copies.
 
@@ -102,7 +109,7 @@ def figures(build):
             one = stock.Stock(pathlib.Path(name), (build / "client/c/libckv.so.1").resolve())
         except venv.Unavailable as error:
             return {NOT_HERE: f"no stock vLLM: {error}"}
-        found = {"walk": walk(one), "kills": kill_50(one, build)}
+        found = {"sglang": sglang(build), "walk": walk(one), "kills": kill_50(one, build)}
         for case, sizes in CASES:
             for layers in sizes:
                 found[f"{case}/{layers}"] = run_case(one, layers, case)

@@ -1,3 +1,3 @@
-"""ckv for SGLang: published corpora as pages of HiCache's storage, read only."""
+"""ckv for SGLang: a storage of HiCache's pages, and corpora as pages."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -1,4 +1,4 @@
-"""HiCache pages that published corpora have, by the hash keys of their prefixes.
+"""HiCache pages that corpora of real tokens have, by the hash keys of their prefixes.
 
 A key of HiCache is a hash over all tokens up to the page's end. Token ids cannot be read out of it,
 and the directory does not tell them. So a file of a corpus' token ids is needed. The directory finds
@@ -8,11 +8,11 @@ its chunks by these ids, so a wrong file finds nothing, and the same ids give th
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Iterable, Optional, Sequence
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence
 
 import numpy as np
 
-Hash = Callable[[list, Optional[str]], str]  # SGLang's get_hash_str(token_ids, prior_hash)
+Hash = Callable[[list, Optional[str], int], list]  # SGLang's get_hash_str(token_ids, prior_hash, page_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +21,17 @@ class Page:
 
     corpus: int  # index in Pages.corpora
     token_begin: int
+
+
+@dataclasses.dataclass
+class Piece:
+    """One fetch, and the pages that it has."""
+
+    corpus: Any
+    chunks: tuple[int, int]
+    token_begin: int  # of the corpus, with which its first chunk begins
+    tokens: int
+    pages: list[tuple[int, int]]  # (index of the key, its first token in the piece)
 
 
 class Pages:
@@ -45,34 +56,45 @@ class Pages:
             if int(begin) != begins[-1] or int(offset) != 0:
                 break
             begins.append(begins[-1] + int(count))
-        number, key = len(self.corpora), None
+        number = len(self.corpora)
         self.corpora.append(found.corpus)
         self.begins.append(np.asarray(begins, np.int64))
         whole = begins[-1] // self.page_size
-        for i in range(whole):
-            begin = i * self.page_size
-            key = self.hash_of([int(t) for t in tokens[begin:begin + self.page_size]], key)
-            self.by_key.setdefault(key, Page(number, begin))
+        ids = [int(token) for token in tokens[:whole * self.page_size]]
+        for i, key in enumerate(self.hash_of(ids, None, self.page_size) if whole else []):
+            self.by_key.setdefault(key, Page(number, i * self.page_size))
         return whole
 
-    def runs(self, keys: Iterable[str]) -> list[tuple[int, list[Optional[Page]]]]:
-        """The pages of the keys, cut into runs of one corpus and rising tokens without a hole."""
-        runs: list[tuple[int, list[Optional[Page]]]] = []
-        for key in keys:
-            page = self.by_key.get(key)
-            last = runs[-1][1][-1] if runs else None
-            follows = (page is None and last is None) if page is None or last is None else (
-                page.corpus == last.corpus
-                and page.token_begin == last.token_begin + self.page_size)
-            if runs and follows:
-                runs[-1][1].append(page)
-            else:
-                runs.append((-1 if page is None else page.corpus, [page]))
-        return runs
+    def pieces(self, keys: Iterable[str], bytes_max: int) -> Iterator[Piece]:
+        """Fetches for those of the keys that are pages here. Neighbours come in one, up to `bytes_max` of rows.
 
-    def chunks_of(self, corpus: int, begin: int, end: int) -> tuple[int, int, int]:
-        """(chunk_begin, chunk_end, first token) of the chunks that have the tokens [begin, end)."""
-        begins = self.begins[corpus]
-        first = int(np.searchsorted(begins, begin, side="right")) - 1
-        last = int(np.searchsorted(begins, end, side="left"))
+        Chunks come whole. So a piece may have more bytes, if the chunks of one page have.
+        """
+        piece: Optional[Piece] = None
+        number = -1
+        for i, key in enumerate(keys):
+            page = self.by_key.get(key)
+            if page is None:
+                continue
+            first, last, begin = self._chunks_of(page)
+            end = int(self.begins[page.corpus][last])
+            corpus = self.corpora[page.corpus]
+            if piece is not None and number == page.corpus and piece.chunks[0] <= first <= piece.chunks[1]:
+                tokens = max(end - piece.token_begin, piece.tokens)
+                if tokens == piece.tokens or tokens * corpus.layers * corpus.row_bytes <= bytes_max:
+                    piece.chunks, piece.tokens = (piece.chunks[0], max(last, piece.chunks[1])), tokens
+                    piece.pages.append((i, page.token_begin - piece.token_begin))
+                    continue
+            if piece is not None:
+                yield piece
+            piece, number = Piece(corpus, (first, last), begin, end - begin,
+                                  [(i, page.token_begin - begin)]), page.corpus
+        if piece is not None:
+            yield piece
+
+    def _chunks_of(self, page: Page) -> tuple[int, int, int]:
+        """(chunk_begin, chunk_end, first token) of the chunks that have the page."""
+        begins = self.begins[page.corpus]
+        first = int(np.searchsorted(begins, page.token_begin, side="right")) - 1
+        last = int(np.searchsorted(begins, page.token_begin + self.page_size, side="left"))
         return first, last, int(begins[first])

@@ -1,198 +1,185 @@
 #!/usr/bin/python3
-"""Goal: ckv_sglang gives the rows of the tokens that a key stands for, or a miss.
+"""Goal: the plug-in for SGLang reads settings right, cuts fetches of pages right, and bounds its waits and its log.
 
-Method: stand-ins of HiCacheStorage's signatures and of ckv (ckv_stand_in). Pages are compared with
-the corpus' rows. It proves nothing about SGLang or ckv's library.
+Method: its parts that know no SGLang and call no ckv. All else of it is tested with SGLang's own classes over real
+holders: tests/engines/sglang.
+
+    python3 tests/client/python/ckv_sglang_test.py
 """
 
-import abc
-import hashlib
-import logging
 import pathlib
 import sys
-import tempfile
+import threading
 import types
 import unittest
 
-sys.dont_write_bytecode = True
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+sys.dont_write_bytecode = True  # the source tree stays as it is
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT / "client/python"), str(ROOT / "tests/support")]
 import skip  # noqa: E402
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[2] / "client" / "python")]
 skip.needs("numpy", "torch")
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-import ckv_stand_in  # noqa: E402
+from ckv_sglang import calls, identity, keyed, pages, settings  # noqa: E402
 
-sys.modules["ckv"] = ckv_stand_in
-
-from ckv_sglang import storage  # noqa: E402
-
-D_QK, LAYERS, PAGE = 40, 2, 16
-TOKENS = np.arange(100, 160, dtype="<i4")  # chunks of 24, 24, 12: pages cross them
+PAGE, LAYERS, WIDTH = 16, 2, 40
+ROW = LAYERS * WIDTH * 2
+WORKED_OUT = [1631843432, 1718243232, 1039368635]  # the first ids of the key abab... with the model below
 
 
-def hash_of(tokens, prior):
-    digest = hashlib.sha256(bytes.fromhex(prior) if prior else b"")
-    for token in tokens:
-        digest.update(token.to_bytes(4, "little"))
-    return digest.hexdigest()
+def config_of(extra, **fields):
+    return types.SimpleNamespace(**{"is_mla_model": True, "model_name": "m", "pp_size": 1, "attn_cp_size": 1,
+                                    "dcp_size": 1, "extra_config": extra, **fields})
 
 
-def keys_of(tokens):
-    keys, prior = [], None
-    for i in range(len(tokens) // PAGE):
-        prior = hash_of([int(t) for t in tokens[i * PAGE:(i + 1) * PAGE]], prior)
-        keys.append(prior)
-    return keys
+class Settings(unittest.TestCase):
+    def test_defaults_and_names(self):
+        read = settings.read(config_of({"directory": "d:1", "revision": "r", "backend_name": "ckv", "token_files": "a",
+                                        "tenant": None}))
+        self.assertEqual(read, settings.Settings("d:1", "m", revision="r", token_files=("a",)))
+        read = settings.read(config_of({"directory": "d:1", "revision": "r", "model": "other"}))
+        self.assertEqual(read.model, "other")
+
+    def test_an_engine_that_does_not_fit(self):
+        for fields, reason in (({"is_mla_model": False}, "not MLA"), ({"attn_cp_size": 2}, "attn_cp_size is 2"),
+                               ({"dcp_size": 2}, "dcp_size"), ({"model_name": None}, "no model")):
+            with self.subTest(fields), self.assertRaisesRegex(ValueError, reason):
+                settings.read(config_of({"directory": "d:1", "revision": "r"}, **fields))
+
+    def test_values_that_do_not_fit(self):
+        for extra, reason in (({}, "no directory"), ({"timeout": 0}, "timeout"), ({"timeout": "soon"}, "timeout"),
+                              ({"revision": 7}, "revision is 7"), ({"replicas": 0}, "replicas")):
+            with self.subTest(extra), self.assertRaisesRegex(ValueError, reason):
+                settings.read(config_of({"directory": "d:1", "revision": "r", **extra} if extra else {}))
 
 
-class Base(abc.ABC):
-    """As HiCacheStorage: the same methods are abstract."""
+class Corpus:
+    """A corpus' facts, as Requester.find tells them."""
 
-    def register_mem_pool_host(self, mem_pool_host):
-        self.mem_pool_host = mem_pool_host
+    layers, row_bytes = LAYERS, 2 * WIDTH
 
-    @abc.abstractmethod
-    def get(self, key, target_location=None, target_sizes=None):
-        pass
+    def __init__(self, counts):
+        self.counts = counts
 
-    @abc.abstractmethod
-    def batch_get(self, keys, target_locations=None, target_sizes=None):
-        pass
-
-    @abc.abstractmethod
-    def set(self, key, value=None, target_location=None, target_sizes=None):
-        pass
-
-    @abc.abstractmethod
-    def batch_set(self, keys, values=None, target_locations=None, target_sizes=None):
-        pass
-
-    @abc.abstractmethod
-    def exists(self, key):
-        pass
+    def chunks(self, begin, end):
+        return None, np.asarray(self.counts[begin:end], np.uint32), None
 
 
-class Pool:
-    """As MLATokenToKVPoolHost, of 8 pages."""
-
-    def __init__(self, layout):
-        self.layout = layout
-        shape = (8 * PAGE, LAYERS, 1, D_QK) if layout == "page_first" else (LAYERS, 8 * PAGE, 1, D_QK)
-        self.buffer = torch.zeros(shape, dtype=torch.bfloat16)
-
-    def get_dummy_flat_data_page(self):
-        return torch.zeros(LAYERS * PAGE * D_QK, dtype=torch.bfloat16)
-
-    def set_from_flat_data_page(self, index, flat):
-        if self.layout == "page_first":
-            self.buffer[index:index + PAGE] = flat.view(PAGE, LAYERS, 1, D_QK)
-        else:
-            self.buffer[:, index:index + PAGE] = flat.view(LAYERS, PAGE, 1, D_QK)
-
-    def rows(self):
-        return (self.buffer.transpose(0, 1) if self.layout == "page_first" else self.buffer)[:, :, 0]
+def hash_of(tokens, _prior, size):
+    return [f"{tokens[0]}-{i}" for i in range(len(tokens) // size)]
 
 
-class Storage(unittest.TestCase):
-    def setUp(self):
-        logging.disable(logging.WARNING)
-        rows = torch.randn(LAYERS, len(TOKENS), D_QK).to(torch.bfloat16)
-        self.rows = rows
-        self.corpus = ckv_stand_in.Corpus(rows.view(torch.int16).numpy().view(np.uint16), (24, 24, 12), 32, 0.2)
-        self.requester = ckv_stand_in.Requester(self.corpus, ckv_stand_in.found_of(self.corpus))
-        self.keys = keys_of(TOKENS)
+def added(counts, first=100, offsets=None, begins=None, into=None):
+    """Pages of a corpus of chunks with these token counts; its keys are "FIRST-0", "FIRST-1" and so on."""
+    begins = np.cumsum([0, *counts])[:-1] if begins is None else begins
+    found = types.SimpleNamespace(corpus=Corpus(counts), token_begins=begins,
+                                  offsets=[0] * len(counts) if offsets is None else offsets)
+    made = into or pages.Pages(PAGE, hash_of)
+    return made, made.add(found, list(range(first, first + sum(counts))))
 
-    def tearDown(self):
-        logging.disable(logging.NOTSET)
 
-    def make(self, layout="layer_first", **config):
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "tokens"
-            TOKENS.tofile(path)
-            extra = {"directory": "x:1", "page_size": PAGE, "token_files": [str(path)]}
-            fields = {"is_mla_model": True, "model_name": "test/model", "tp_rank": 0, "tp_size": 8,
-                      "extra_config": extra, **config}
-            kind = storage.storage_over(Base, hash_of, lambda *_, **__: self.requester)
-            one = kind(types.SimpleNamespace(**fields), {})  # as _create_dynamic_backend calls it
-        one.register_mem_pool_host(Pool(layout))
-        return one
+class PagesOfTokens(unittest.TestCase):
+    def cut(self, made, keys, rows_max):
+        return [(piece.chunks, piece.tokens, piece.pages) for piece in made.pieces(keys, rows_max * ROW)]
 
-    def test_pages_are_the_rows_of_their_tokens_in_each_layout(self):
-        for layout in ("layer_first", "page_first", "page_first_direct"):
-            with self.subTest(layout):
-                one = self.make(layout)
-                targets = [one.mem_pool_host.get_dummy_flat_data_page() for _ in self.keys]
-                for i, page in enumerate(one.batch_get(self.keys, targets)):
-                    want = self.rows[:, i * PAGE:(i + 1) * PAGE]
-                    want = want.transpose(0, 1) if layout == "page_first" else want
-                    self.assertTrue(torch.equal(page, want.reshape(-1)))
-                    self.assertIs(page, targets[i])
+    def test_whole_pages_of_the_prefix_count(self):
+        self.assertEqual(added([24, 24, 12])[1], 3)
+        # Chunks that were computed elsewhere end it, and so does a hole.
+        self.assertEqual(added([24, 24, 12], offsets=[0, 24, 48])[1], 1)
+        self.assertEqual(added([24, 24, 12], begins=[0, 30, 60])[1], 1)
+        self.assertEqual(added([24, 24, 12], begins=[1, 25, 49])[1], 0)
 
-    def test_only_the_chunks_of_a_page_are_fetched(self):
-        one = self.make()
-        self.assertIsNotNone(one.get(self.keys[2], one.mem_pool_host.get_dummy_flat_data_page()))
-        self.assertEqual(self.requester.fetched, [(1, 2)])
-        one.get(self.keys[1], one.mem_pool_host.get_dummy_flat_data_page())
-        self.assertEqual(self.requester.fetched[1:], [(0, 2)])
+    def test_neighbours_come_in_one_fetch(self):
+        made, _ = added([24, 24, 12])
+        keys = [f"100-{i}" for i in range(3)]
+        self.assertEqual(self.cut(made, keys, 1000), [((0, 2), 48, [(0, 0), (1, 16), (2, 32)])])
+        self.assertEqual(self.cut(made, keys[2:], 1000), [((1, 2), 24, [(0, 8)])])
+        self.assertEqual(self.cut(made, [keys[1], "unknown", keys[2]], 1000), [((0, 2), 48, [(0, 16), (2, 32)])])
 
-    def test_unknown_keys_between_known_ones_are_misses(self):
-        one = self.make()
-        keys = [self.keys[0], "00" * 32, "11" * 32, self.keys[2], self.keys[1]]
-        got = one.batch_get(keys, [one.mem_pool_host.get_dummy_flat_data_page() for _ in keys])
-        self.assertEqual([page is not None for page in got], [True, False, False, True, True])
-        for page, i in ((got[0], 0), (got[3], 2), (got[4], 1)):
-            self.assertTrue(torch.equal(page, self.rows[:, i * PAGE:(i + 1) * PAGE].reshape(-1)))
-        self.assertEqual(one.batch_exists(keys), 1)
-        self.assertEqual(one.batch_exists(self.keys), 3)
+    def test_a_fetch_has_a_limit_and_whole_chunks(self):
+        made, _ = added([16, 32, 16, 16])
+        keys = [f"100-{i}" for i in range(5)]
+        # Pages 1 and 2 are of one chunk: it is fetched once, also if it is above the limit.
+        self.assertEqual(self.cut(made, keys, 20), [((0, 1), 16, [(0, 0)]), ((1, 2), 32, [(1, 0), (2, 16)]),
+                                                    ((2, 3), 16, [(3, 0)]), ((3, 4), 16, [(4, 0)])])
+        self.assertEqual(self.cut(made, keys, 48), [((0, 2), 48, [(0, 0), (1, 16), (2, 32)]),
+                                                    ((2, 4), 32, [(3, 0), (4, 16)])])
 
-    def test_the_same_page_behind_another_prefix_is_unknown(self):
-        other = np.concatenate([TOKENS[PAGE:2 * PAGE], TOKENS[PAGE:2 * PAGE]])
-        self.assertFalse(any(self.make().exists(key) for key in keys_of(other)))
+    def test_other_corpora_and_orders_begin_another(self):
+        made, _ = added([16, 16, 16])
+        added([16, 16], first=300, into=made)
+        self.assertEqual(self.cut(made, ["100-2", "100-0", "300-1"], 1000),
+                         [((2, 3), 16, [(0, 0)]), ((0, 1), 16, [(1, 0)]), ((1, 2), 16, [(2, 0)])])
 
-    def test_batch_get_v1_fills_the_pool(self):
-        one = self.make("page_first")
-        indices = torch.tensor([*range(64, 80), *range(0, 16), *range(16, 32)])
-        self.assertEqual(one.batch_get_v1([self.keys[0], "00" * 32, self.keys[1]], indices),
-                         [True, False, True])
-        got, want = one.mem_pool_host.rows(), torch.zeros(LAYERS, 8 * PAGE, D_QK, dtype=torch.bfloat16)
-        want[:, 64:80], want[:, 16:32] = self.rows[:, :16], self.rows[:, 16:32]
-        self.assertTrue(torch.equal(got, want))
 
-    def test_a_failed_fetch_is_a_miss_and_touches_nothing(self):
-        one = self.make()
-        self.requester.fail = ckv_stand_in.Unavailable("h0")
-        target = one.mem_pool_host.get_dummy_flat_data_page()
-        self.assertIsNone(one.get(self.keys[0], target))
-        self.assertFalse(target.any())
+class Keyed(unittest.TestCase):
+    def test_ids_are_those_of_the_key_and_the_model(self):
+        shape = identity.Shape(PAGE, 3, 80, 64, 16, False)
+        of = {what: keyed.KeyedPages(None, identity.model_of(name, revision, one), one, "p").tokens_of("ab" * 32)
+              for what, name, revision, one in (
+                  ("same", "m", "r", shape), ("model", "m2", "r", shape), ("revision", "m", "r2", shape),
+                  ("layers", "m", "r", identity.Shape(PAGE, 4, 80, 64, 16, False)),
+                  ("rope", "m", "r", identity.Shape(PAGE, 3, 80, 60, 20, False)))}
+        # Of another layout of the host pool: the same rows, so the same ids.
+        first = identity.Shape(PAGE, 3, 80, 64, 16, True)
+        again = keyed.KeyedPages(None, identity.model_of("m", "r", first), first, "q").tokens_of("ab" * 32)
+        self.assertTrue(np.array_equal(of["same"], again))
+        self.assertEqual(len({bytes(ids) for ids in of.values()}), len(of))
+        # Another version of the plug-in must find the pages: sha3's shake_256, worked out once.
+        self.assertEqual(of["same"][:3].tolist(), WORKED_OUT)
 
-    def test_set_stores_nothing(self):
-        one = self.make()
-        self.assertFalse(one.set("00" * 32, torch.zeros(1)))
-        self.assertFalse(one.exists("00" * 32))
-        self.assertTrue(one.set(self.keys[0]))
-        self.assertEqual(one.batch_set_v1([self.keys[0], "00" * 32], None), [True, False])
+    def test_small_pages_are_refused(self):
+        shape = identity.Shape(8, 3, 80, 64, 16, False)
+        with self.assertRaisesRegex(ValueError, "pages of 8 tokens"):
+            keyed.KeyedPages(None, identity.model_of("m", "r", shape), shape, "p")
 
-    def test_chunks_computed_elsewhere_end_the_prefix(self):
-        self.requester.found = ckv_stand_in.found_of(self.corpus, offsets=[0, 24, 48])
-        self.assertEqual(self.make().batch_exists(self.keys), 1)
-        self.requester.found = ckv_stand_in.found_of(self.corpus, begins=[1, 25, 49])
-        with self.assertRaisesRegex(ValueError, "no whole page"):
-            self.make()
 
-    def test_other_engines_are_refused(self):
-        for config in ({"is_mla_model": False}, {"pp_size": 2}, {"model_name": "other"}, {"extra_config": {}}):
-            with self.subTest(config), self.assertRaises(ValueError):
-                self.make(**config)
-        one = self.make("page_head")
-        with self.assertRaises(ValueError):
-            one.get(self.keys[0], one.mem_pool_host.get_dummy_flat_data_page())
-        one = self.make()
-        with self.assertRaises(ValueError):
-            one.get(self.keys[0], torch.zeros(3, dtype=torch.bfloat16))
+class Shapes(unittest.TestCase):
+    def test_flat_pages_and_rows(self):
+        rows = np.arange(PAGE * LAYERS * WIDTH, dtype=np.uint16).reshape(LAYERS, PAGE, WIDTH)
+        for token_first in (False, True):
+            shape = identity.Shape(PAGE, LAYERS, WIDTH, 32, 8, token_first)
+            flat = torch.zeros(rows.size, dtype=torch.bfloat16)
+            shape.fill(flat, rows)
+            want = rows.transpose(1, 0, 2) if token_first else rows
+            self.assertTrue(np.array_equal(flat.view(torch.int16).numpy().view(np.uint16), want.reshape(-1)))
+            self.assertTrue(np.array_equal(shape.rows(flat), rows))
+
+    def test_what_is_no_page(self):
+        shape = identity.Shape(PAGE, LAYERS, WIDTH, 32, 8, False)
+        for flat in (None, torch.zeros(3, dtype=torch.bfloat16), torch.zeros(shape.page_values),
+                     torch.zeros(2 * shape.page_values, dtype=torch.bfloat16)[::2]):
+            with self.assertRaisesRegex(ValueError, "a page is"):
+                shape.rows(flat)
+
+
+class Calls(unittest.TestCase):
+    def test_close_waits_for_calls_and_lets_none_begin(self):
+        some = calls.Calls()
+        self.assertTrue(some.begin("get"))
+        self.assertFalse(some.close(0.01))
+        self.assertFalse(some.begin("get"))
+        threading.Timer(0.05, some.end).start()
+        self.assertTrue(some.close(10))
+
+    def test_a_pause_is_of_its_kinds(self):
+        some = calls.Calls()
+        some.pause("set")
+        self.assertFalse(some.begin("set"))
+        self.assertTrue(some.begin("get"))
+
+    def test_warnings_of_one_kind_come_once_in_a_while(self):
+        some = calls.Warnings()
+        with self.assertLogs("ckv_sglang") as logs:
+            for _ in range(3):
+                some.warn("get", "%d pages", 5)
+            some.warn("set", "other")
+            some._next["get"] = 0.0  # as after WARN_EVERY_S
+            some.warn("get", "%d pages", 6)
+        self.assertEqual([record.getMessage() for record in logs.records],
+                         ["ckv: 5 pages", "ckv: other", "ckv: 6 pages (2 more like it since the last one)"])
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 #!/usr/bin/python3
-"""Goal: the plug-in for SGLang gets from real holders what its contract test gets from a stand-in.
+"""Goal: the plug-ins' parts that know no engine find, load and put rows as they should, over real holders.
 
-Method: a directory, two holders and a corpus of several chunks. The base classes are stand-ins, as no engine is here;
-ckv is the real package. Pages are compared with the corpus' rows to the bit. Then the holders end, and nothing is
-answered. It proves nothing about SGLang or a GPU. The plug-in for vLLM runs in vLLM: tests/engines/vllm.
+Method: a directory, two holders and a corpus of several chunks. Pages are compared with the corpus' rows to the bit.
+Then the holders end, and nothing is answered. No engine runs here: tests/engines has both.
 
     python3 tests/client/python/plugins_e2e.py --ckvd ... --ckvctl ... --library libckv.so.1
 """
@@ -17,7 +16,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import types
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -26,14 +24,13 @@ import skip  # noqa: E402
 
 skip.needs("numpy", "torch")
 import numpy as np  # noqa: E402
-import torch  # noqa: E402
 
 import ckv  # noqa: E402
-from ckv_sglang import storage  # noqa: E402
+from ckv_sglang import identity, settings as sglang_settings, store  # noqa: E402
 from ckv_vllm import prefix, settings, shared  # noqa: E402
-from ctl_fleet import D_QK, D_ROPE, D_V, LAYERS, PROGRAMS, SCALE, THETA, Fleet, Rows  # noqa: E402
+from ctl_fleet import D_QK, D_ROPE, D_V, LAYERS, PROGRAMS, SCALE, Fleet, Rows  # noqa: E402
 
-TOKENS, CHUNK_TOKENS, PAGE, HEADS = 100, 20, 16, 3  # chunks of fewer than 16 tokens are not found
+TOKENS, CHUNK_TOKENS, PAGE = 100, 20, 16  # chunks of fewer than 16 tokens are not found
 MODEL = "test/ctl"
 POSITIONS = {"docs": 0, "later": 50}  # where the first token of each corpus stands
 TIMEOUT = 30.0
@@ -44,54 +41,60 @@ def require(holds, what):
         sys.exit(f"plugins_e2e: {what}")
 
 
-def bf16_of(bits):
-    return torch.from_numpy(np.asarray(bits, np.uint16).view(np.int16)).view(torch.bfloat16)
-
-
-def hash_of(tokens, prior):
-    digest = hashlib.sha256(bytes.fromhex(prior) if prior else b"")
-    for token in tokens:
-        digest.update(token.to_bytes(4, "little"))
-    return digest.hexdigest()
-
-
-class StorageBase:
-    """As HiCacheStorage."""
-
-    def register_mem_pool_host(self, mem_pool_host):
-        self.mem_pool_host = mem_pool_host
+def hash_of(tokens, prior, page_size):
+    """Keys as SGLang makes them: each is a hash over all tokens up to the page's end."""
+    keys = []
+    for begin in range(0, len(tokens), page_size):
+        digest = hashlib.sha256(bytes.fromhex(keys[-1]) if keys else b"")
+        for token in tokens[begin:begin + page_size]:
+            digest.update(token.to_bytes(4, "little"))
+        keys.append(digest.hexdigest())
+    return keys
 
 
 class Pages:
-    """SGLang's storage, and the keys of the corpus' pages."""
+    """SGLang's storage without SGLang, and the keys of the corpus' pages."""
 
     def __init__(self, folder, directory, token_ids):
         path = folder / "tokens.i32"
         np.asarray(token_ids, "<i4").tofile(path)
-        extra = {"directory": directory, "page_size": PAGE, "token_files": [str(path)], "timeout": TIMEOUT}
-        config = types.SimpleNamespace(is_mla_model=True, model_name=MODEL, extra_config=extra)
-        self.one = storage.storage_over(StorageBase, hash_of)(config, {})
-        self.keys, prior = [], None
-        for i in range(TOKENS // PAGE):
-            prior = hash_of(token_ids[i * PAGE:(i + 1) * PAGE], prior)
-            self.keys.append(prior)
+        given = sglang_settings.Settings(directory, MODEL, revision="1", publish="pages", token_files=(str(path),))
+        self.one = store.Store(given, is_writer=True)
+        self.one.open_pages(identity.Shape(PAGE, LAYERS, D_QK, D_V, D_ROPE, False), hash_of)
+        self.keys = hash_of(token_ids[:TOKENS // PAGE * PAGE], None, PAGE)
 
-    def targets(self):
-        return [torch.zeros(LAYERS * PAGE * D_QK, dtype=torch.bfloat16) for _ in self.keys]
+    def get(self, keys):
+        """{index of a key: its rows}."""
+        got = {}
+        there = self.one.get(keys, lambda i, rows: got.update({i: rows.copy()}))
+        require(sorted(got) == [i for i, is_there in enumerate(there) if is_there], "a page came and did not")
+        return got
 
     def check(self, rows):
-        require(self.one.batch_exists(self.keys) == len(self.keys), "pages are unknown")
-        for layout in ("layer_first", "page_first"):
-            self.one.register_mem_pool_host(types.SimpleNamespace(layout=layout))
-            one_by_one = [self.one.get(key, target) for key, target in zip(self.keys, self.targets())]
-            for got in (self.one.batch_get(self.keys, self.targets()), one_by_one):
-                for i, page in enumerate(got):
-                    want = rows[:, i * PAGE:(i + 1) * PAGE]
-                    want = (want.transpose(0, 1) if layout == "page_first" else want).reshape(-1)
-                    same = page is not None and torch.equal(page.view(torch.int16), want.view(torch.int16))
-                    require(same, f"page {i} differs from the corpus, {layout}")
-        require(self.one.get("00" * 32, self.targets()[0]) is None, "an unknown key is found")
+        """Pages of 16 tokens, in chunks of 20."""
+        require(self.one.prefix(self.keys) == len(self.keys), "pages are unknown")
+        together, singly = self.get(self.keys), [self.get([key]) for key in self.keys]
+        for i in range(len(self.keys)):
+            for page in (together.get(i), singly[i].get(0)):
+                same = page is not None and np.array_equal(page, rows[:, i * PAGE:(i + 1) * PAGE])
+                require(same, f"page {i} differs from the corpus")
+        require(not self.get(["00" * 32]), "an unknown key is found")
         print("HiCache: pages have the bits of the corpus")
+
+    def check_set(self, rows):
+        """Pages that are set are found by their keys; those of the corpus are there already."""
+        keys = [*self.keys[:2], "11" * 32, "22" * 32]
+        other = np.ascontiguousarray(rows[::-1])
+
+        def rows_of(i):
+            return other[:, i * PAGE:(i + 1) * PAGE]
+
+        require(self.one.prefix(keys) == 2, "pages are there that nobody has set")
+        require(self.one.set(keys, rows_of) and self.one.prefix(keys) == 4, "pages were not set")
+        got = self.get(keys)
+        for i in range(4):
+            require(np.array_equal(got[i], rows_of(i) if i > 1 else rows[:, i * PAGE:(i + 1) * PAGE]), f"page {i} of 4")
+        print("HiCache: pages that were set have their bits")
 
 
 def put(requester, name, tokens, position):
@@ -133,24 +136,25 @@ def check_directory(directory):
 
 
 def check_without_holders(fleet, pages):
-    """Both holders end. A page is a miss: its memory stays as it was."""
+    """Both holders end. A page is a miss, and nothing is raised."""
     for process in fleet.processes[1:3]:  # the directory was started first, then the holders
         process.kill()
         process.wait()
     logging.disable(logging.WARNING)
-    target = pages.targets()[0]
-    require(pages.one.get(pages.keys[0], target) is None and not target.any(), "a page without holders")
+    require(not pages.get(pages.keys), "a page without holders")
+    require(not pages.one.set(["33" * 32], lambda _: np.zeros((LAYERS, PAGE, D_QK), np.uint16)), "set without holders")
 
 
 def check_all(folder, fleet, given):
-    rows = bf16_of(given["docs"].layers)
+    rows = np.asarray(given["docs"].layers, np.uint16)
     pages = Pages(folder, fleet.directory, given["docs"].token_ids)
     pages.check(rows)
+    pages.check_set(rows)
     with ckv.open(fleet.directory) as requester:
         check_parentless(requester)
     check_directory(fleet.directory)
     check_without_holders(fleet, pages)
-    pages.one.requester.close()
+    pages.one.close()
 
 
 def main():

@@ -1,0 +1,59 @@
+#!/usr/bin/python3
+"""Goal: pages that one SGLang instance backs up are those that another one loads, to the bit; and no failure of ckv
+reaches SGLang's threads.
+
+Method: SGLang 0.5.23 from PyPI: its factory, HiCacheController and HybridCacheController over real holders, on host
+memory. writer.py backs pages up in every layout and by both interfaces, and ends. reader.py, another process, loads
+them in every other one. Then directory and holders stop, end and come back.
+
+No model runs here: see engine_e2e.py. SGLang comes from PyPI (environment.py). If it cannot be had, all of this is
+SKIPPED: exit code 77.
+"""
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True  # the source tree stays as it is
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+sys.path[:0] = [str(HERE), str(ROOT / "tests/support"), str(ROOT / "tests/e2e")]
+import ctl_fleet  # noqa: E402
+import environment  # noqa: E402
+import skip  # noqa: E402
+
+TIMEOUT_S = 240
+
+
+def run(arguments, python, folder):
+    fleet = ctl_fleet.Fleet(folder, holders=2)
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / "client/python"), "PYTHONDONTWRITEBYTECODE": "1",
+                 "PYTHONWARNINGS": "ignore", "CKV_LIBRARY": arguments.library, "HF_HUB_OFFLINE": "1"}
+    pids = ",".join(str(process.pid) for process in fleet.processes[:3])
+    try:
+        command = [python, HERE / "instances.py", "--directory", fleet.directory, "--pids", pids, "--ckvctl",
+                   arguments.ckvctl]
+        return subprocess.run(command, env=variables, cwd=folder, timeout=TIMEOUT_S, check=False).returncode
+    finally:
+        fleet.stop()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    for name in ("--ckvd", "--ckvctl", "--library"):
+        parser.add_argument(name, required=True)
+    arguments = parser.parse_args()
+    ctl_fleet.PROGRAMS.ckvd = arguments.ckvd
+    try:
+        python = environment.python()
+    except environment.Unavailable as error:
+        return skip.cannot(f"no SGLang: {error}", environment.PIP)
+    with tempfile.TemporaryDirectory(prefix="ckv-sglang-") as name:
+        return run(arguments, python, pathlib.Path(name))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
