@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import queue
 import threading
 from typing import Any
@@ -24,7 +25,9 @@ from .settings import Settings
 log = logging.getLogger("ckv_vllm")
 
 BYTES_MAX = 4 << 30          # rows that may wait to be put; above it a publish is dropped, and counted
-PUT_TIMEOUT = 60.0
+# The thread gets a sixtieth of a core if all of them are busy: 500 MB take so long then.
+PUT_TIMEOUT = 600.0
+NICE = 19
 
 
 @dataclasses.dataclass
@@ -47,6 +50,15 @@ def copy_rows(caches: dict[int, torch.Tensor], block_ids: list[int], token_count
         bits = cache.index_select(0, blocks.to(cache.device)).view(torch.int16)
         out[:] = bits.reshape(-1, width)[:token_count].cpu().numpy().view(np.uint16)
     return rows
+
+
+def step_aside() -> None:
+    """This thread takes what the model's threads leave: they wait for each other at each layer, so whoever
+    takes one's core delays all."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)  # on Linux of a thread
+    except OSError as error:
+        log.info("ckv: publishing has the priority of the model's threads: %s", error)
 
 
 class Publisher:
@@ -85,6 +97,7 @@ class Publisher:
         self._queue.put(copied)
 
     def _run(self) -> None:
+        aside = False
         while True:
             copied = self._queue.get()
             if copied is None:
@@ -97,6 +110,9 @@ class Publisher:
                 self.counts.add("publish_failed_tokens", len(copied.tokens))
             with self._lock:
                 self._bytes -= copied.rows.nbytes
+            if not aside:  # threads that gRPC starts in the first put serve look-ups too, and inherit a priority
+                step_aside()
+                aside = True
 
     def _have(self, copied: Copied) -> prefix.Prefix:
         """What of the prompt the corpus has already. Raises FailedPrecondition: it is of another model."""
