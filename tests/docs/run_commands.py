@@ -37,7 +37,8 @@ KEY = re.compile(r"`((?:lane|log|metrics|oracle|replicas|requester|store|tcp|ver
 FOREIGN_FLAGS = {"--preset", "--workflow", "--install", "--prefix", "--component", "--libs",
                  "--cflags", "--python_out", "--grpc_out", "--plugin", "--rope-freq-base",
                  "--slot-save-path", "--cache-reuse", "--context-shift", "--system-site-packages",
-                 "--kv-transfer-config"}
+                 "--kv-transfer-config", "--model-path", "--page-size", "--enable-hierarchical-cache", "--hicache-storage-backend",
+                 "--hicache-storage-backend-extra-config", "--hicache-mem-layout"}
 
 
 class PageFleet(Fleet):

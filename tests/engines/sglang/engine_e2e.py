@@ -24,6 +24,7 @@ sys.path[:0] = [str(HERE), str(ROOT / "tests/support"), str(ROOT / "tests/e2e")]
 import ctl_fleet  # noqa: E402
 import environment  # noqa: E402
 import skip  # noqa: E402
+import venvs  # noqa: E402
 
 TIMEOUT_S, WAIT_S = 200, 20
 OFF_MAX = 1e-3  # of a logprob
@@ -48,7 +49,7 @@ def model(python, folder):
 def serve(python, arguments, where, directory):
     """The two answers of an engine, which ends with all of its processes."""
     paths = [HERE / "cpu_fix", ROOT / "client/python"]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONDONTWRITEBYTECODE": "1",
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), **venvs.kept_bytecode(python),
                  "PYTHONWARNINGS": "ignore", "CKV_LIBRARY": arguments.library, "HF_HUB_OFFLINE": "1"}
     process = subprocess.Popen([python, HERE / "engine.py", "--model", where, "--directory", directory], env=variables,
                                stdout=subprocess.PIPE, text=True, start_new_session=True)

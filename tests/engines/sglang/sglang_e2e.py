@@ -24,13 +24,14 @@ sys.path[:0] = [str(HERE), str(ROOT / "tests/support"), str(ROOT / "tests/e2e")]
 import ctl_fleet  # noqa: E402
 import environment  # noqa: E402
 import skip  # noqa: E402
+import venvs  # noqa: E402
 
 TIMEOUT_S = 240
 
 
 def run(arguments, python, folder):
     fleet = ctl_fleet.Fleet(folder, holders=2)
-    variables = {**os.environ, "PYTHONPATH": str(ROOT / "client/python"), "PYTHONDONTWRITEBYTECODE": "1",
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / "client/python"), **venvs.kept_bytecode(python),
                  "PYTHONWARNINGS": "ignore", "CKV_LIBRARY": arguments.library, "HF_HUB_OFFLINE": "1"}
     pids = ",".join(str(process.pid) for process in fleet.processes[:3])
     try:

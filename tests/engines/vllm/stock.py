@@ -13,6 +13,7 @@ ROOT = HERE.parents[2]
 sys.path[:0] = [str(HERE), str(ROOT / "tests/support"), str(ROOT / "tests/e2e")]
 import ctl_fleet  # noqa: E402
 import venv  # noqa: E402
+import venvs  # noqa: E402
 
 NO_HEADERS = f"{sys.executable} has no Python.h, with which PyTorch compiles"
 
@@ -48,7 +49,7 @@ class Stock:
     def __init__(self, folder, library):
         self.python, self.folder = venv.python(), folder
         paths = [HERE / "rope_fix", plugin(folder / "site"), ROOT / "client/python"]
-        self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONDONTWRITEBYTECODE": "1",
+        self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), **venvs.kept_bytecode(self.python),
                             "CKV_LIBRARY": str(library), "VLLM_PLUGINS": "ckv"}
 
     def model(self, layers):
