@@ -69,6 +69,7 @@ MAY_INCLUDE = {
                         "proto*",
     "client/ctl/doctor": "client/ctl client/ctl/fleet client/grpc client/publish client/holders store/memory transport "
                          "transport/verbs proto*",
+    "client/ctl/ingest": "client/ctl client/ctl/fleet client/ctl/corpus store/memory proto*",
     "client/ctl/shell": "client/ctl proto*",
     "client/ctl/top": "client/ctl client/ctl/fleet client/roof client client/grpc client/publish client/holders "
                       "transport store* "

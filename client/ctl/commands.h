@@ -49,6 +49,8 @@ void AddChunkFindCommand(CLI::App& chunk, Ctl& ctl);
 void AddPartitionCommand(CLI::App& corpus, Ctl& ctl);
 // Adds `corpus load` to the noun `corpus`.
 void AddCorpusLoadCommand(CLI::App& corpus, Ctl& ctl);
+// Adds `corpus ingest` to it.
+void AddCorpusIngestCommand(CLI::App& corpus, Ctl& ctl);
 // Adds `corpus list` and `corpus export` to it.
 void AddCorpusListCommand(CLI::App& corpus, Ctl& ctl);
 void AddCorpusExportCommand(CLI::App& corpus, Ctl& ctl);

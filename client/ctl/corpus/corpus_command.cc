@@ -119,6 +119,7 @@ void AddCorpusCommands(CLI::App& app, Ctl& ctl) {
               "  ckvctl corpus export docs --out docs.safetensors\n  ckvctl corpus drop docs");
   corpus->require_subcommand(1);
   AddCorpusLoadCommand(*corpus, ctl);
+  AddCorpusIngestCommand(*corpus, ctl);
   AddCorpusExportCommand(*corpus, ctl);
   AddPartitionCommand(*corpus, ctl);
   AddVerifyCommand(*corpus, ctl);
