@@ -64,7 +64,7 @@ def kill_50(one, build):
             environment = {**one.environment, "PYTHONUNBUFFERED": "1"}
             engine = subprocess.Popen(
                 [one.python, stock.HERE / "figures.py", "kills", "--model", one.model(4), "--directory", fleet.directory, "--ckvctl",
-                 ctl_fleet.PROGRAMS.ckvctl, "--holders", "0"], env=environment, stdout=subprocess.PIPE, text=True)
+                 ctl_fleet.PROGRAMS.ckvctl, "--directory-pid", "0", "--holders", "0"], env=environment, stdout=subprocess.PIPE, text=True)
             try:
                 for line in engine.stdout:
                     if "figures: serves" in line:

@@ -68,6 +68,7 @@ class Requesters:
                 fresh: bool = False) -> tuple[ckv.Corpus, Resolved]:
         """A corpus by its name, as it was at most NAMES_AGE_MAX seconds ago. Raises as Requester.resolve.
 
+        While the directory is silent, as it was last known: chunks do not change, and holders answer.
         InvalidArgument  it has no chunks
         """
         key = (settings, name)
@@ -78,12 +79,16 @@ class Requesters:
         if known is not None and not fresh and now - known[0] < NAMES_AGE_MAX:
             return known[1], known[2]
         if silent is not None and now - silent[0] < SILENT_FOR:
+            if known is not None and not fresh:
+                return known[1], known[2]
             raise silent[1]
         try:
             corpus = self.of(settings).resolve(name, timeout=timeout)
         except (ckv.Unavailable, ckv.DeadlineExceeded) as error:
             with self._lock:
                 self._silent[settings] = time.monotonic(), error
+            if known is not None and not fresh:
+                return known[1], known[2]
             raise
         if corpus.chunk_count == 0:
             raise ckv.InvalidArgument(f"corpus {name!r} is empty")

@@ -307,7 +307,7 @@ CASES = {"kills": kills, "first-token": first_token, "decode": decode, "blocks":
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("case", choices=CASES)
-    for name in ("--model", "--directory", "--ckvctl", "--holders"):
+    for name in ("--model", "--directory", "--directory-pid", "--ckvctl", "--holders"):
         parser.add_argument(name, required=True)
     parser.parse_args(namespace=engine.ARGUMENTS)
     print("figures: " + json.dumps(CASES[engine.ARGUMENTS.case]()), flush=True)

@@ -63,7 +63,7 @@ class Stock:
         """Runs a program of this folder over a fleet."""
         return subprocess.run(
             [self.python, HERE / script, case, "--model", model, "--directory", fleet.directory, "--ckvctl",
-             ctl_fleet.PROGRAMS.ckvctl, "--holders", ",".join(map(str, fleet.holders))],
+             ctl_fleet.PROGRAMS.ckvctl, "--directory-pid", str(fleet.processes[0].pid), "--holders", ",".join(map(str, fleet.holders))],
             env=self.environment, timeout=timeout, check=False, **options)
 
 
