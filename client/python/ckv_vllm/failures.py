@@ -76,3 +76,16 @@ def tell(failed: dict[str, str], outputs: Any) -> Any:
                 one.kv_transfer_params = {"ckv": {"error": reason}}
                 one.stop_reason = reason
     return outputs
+
+
+def for_client(output: Any) -> Any:
+    """What a server's client gets: an output as it is, or the error of a request that ckv ended."""
+    told = (getattr(output, "kv_transfer_params", None) or {}).get("ckv")
+    reason = told.get("error") if isinstance(told, dict) else None
+    if reason is None:
+        return output
+    from http import HTTPStatus
+
+    from vllm.exceptions import GracefulHTTPError
+
+    return GracefulHTTPError(f"ckv: {reason}", HTTPStatus.SERVICE_UNAVAILABLE)

@@ -6,6 +6,7 @@
                                     backends, so that each of them (CPU, AMX, FlashMLA, Triton) will do
     Scheduler.update_from_output, Scheduler._handle_failed_recving
                                     a request whose corpus failed ends in that step, without a token
+    RequestOutputCollector.put      its client gets HTTP 503 and the reason, which vLLM keeps to itself
 
 Each wrapper calls what it wraps, at once and with the same arguments, for what is not ckv's.
 """
@@ -27,6 +28,7 @@ EXPECTED = {
     "vllm.v1.core.sched.scheduler:Scheduler.update_from_output": (
         "self", "scheduler_output", "model_runner_output"),
     "vllm.v1.core.sched.scheduler:Scheduler._handle_failed_recving": ("self", "failed_req_ids"),
+    "vllm.v1.engine.output_processor:RequestOutputCollector.put": ("self", "output"),
 }
 
 
@@ -111,6 +113,15 @@ def _fail(original: Callable[..., Any]) -> Callable[..., Any]:
     return _handle_failed_recving
 
 
+def _answer(original: Callable[..., Any]) -> Callable[..., Any]:
+    def put(self: Any, output: Any) -> None:
+        from . import failures
+
+        original(self, failures.for_client(output))
+
+    return put
+
+
 def install() -> None:
     """Wraps all. Idempotent. Opens nothing, and starts no thread: vLLM forks after this."""
     wrong = differences()
@@ -122,6 +133,7 @@ def install() -> None:
     _wrap("vllm.model_executor.layers.attention.mla_attention:MLAAttention.forward_impl", _attend)
     _wrap("vllm.v1.core.sched.scheduler:Scheduler.update_from_output", _update)
     _wrap("vllm.v1.core.sched.scheduler:Scheduler._handle_failed_recving", _fail)
+    _wrap("vllm.v1.engine.output_processor:RequestOutputCollector.put", _answer)
 
 
 def check_installed() -> None:
