@@ -33,7 +33,7 @@ absl::Status CheckBlocks(const OwnRows& own, size_t ordinal) {
   // Blocks of 0 rows are refused before the table is read.
   const uint32_t table_count =
       blocks.block_rows == 0 ? 0 : (own.rows.count - 1) / blocks.block_rows + 1;
-  const absl::Status status =
+  absl::Status status =
       CheckRowBlocks(blocks, table_count, own.block_count, own.rows.stride_bytes);
   if (status.ok()) return status;
   return absl::InvalidArgumentError(

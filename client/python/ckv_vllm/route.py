@@ -190,7 +190,8 @@ class Call:
             count = (end - begin) * heads
             segments.append(ckv.Segment(row.context, at, count, own=[own]))
             at += count
-        return self.step.worker.requester.submit(self.number, queries, segments, timeout=timeout)
+        worker = self.step.worker
+        return worker.requester.submit(self.number, queries, segments, grade=worker.settings.grade, timeout=timeout)
 
     def finish(self, output: torch.Tensor) -> None:
         """Waits, and writes the answers to the rows' places in `output` [tokens, heads x v]."""

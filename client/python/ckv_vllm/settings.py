@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, Mapping
 
 POLICIES = ("route", "near", "auto", "fetch")
+GRADES = ("exact", "wire", "fast")
 PUBLISH = ("off", "request", "rule")
 FABRICS = "shm,tcp"
 CHUNK_TOKENS_MIN = 16  # the directory finds no shorter chunks by their tokens
@@ -29,6 +30,7 @@ class Settings:
     deadline    seconds that ckv may take from a request, in a look-up, a load or a layer's attention
     min_tokens  rows of fewer tokens are computed here: a load costs more
     near_bytes  memory for rows that come near under the policies near and auto
+    grade       how exactly routed rows are computed, one of GRADES (attention/grade.h)
     fabrics     the fabrics to holders, with commas
     required    whether a request without a corpus is refused
     """
@@ -47,6 +49,7 @@ class Settings:
     deadline: float = 10.0
     min_tokens: int = 512
     near_bytes: int = 1 << 30
+    grade: str = "wire"
     fabrics: str = FABRICS
     required: bool = False
 
@@ -83,8 +86,7 @@ def read(extra: Mapping[str, Any]) -> Settings:
         if not given[name] >= least or (name == "deadline" and given[name] == 0):
             raise ValueError(f"ckv: {name} is {given[name]}, too small")
     settings = Settings(**given)
-    if settings.policy not in POLICIES:
-        raise ValueError(f"ckv: policy is {settings.policy!r}, one of {', '.join(POLICIES)}")
-    if settings.publish not in PUBLISH:
-        raise ValueError(f"ckv: publish is {settings.publish!r}, one of {', '.join(PUBLISH)}")
+    for name, choices in (("policy", POLICIES), ("publish", PUBLISH), ("grade", GRADES)):
+        if getattr(settings, name) not in choices:
+            raise ValueError(f"ckv: {name} is {getattr(settings, name)!r}, one of {', '.join(choices)}")
     return settings
