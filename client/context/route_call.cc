@@ -33,8 +33,7 @@ absl::Status CheckBlocks(const OwnRows& own, size_t ordinal) {
   // Blocks of 0 rows are refused before the table is read.
   const uint32_t table_count =
       blocks.block_rows == 0 ? 0 : (own.rows.count - 1) / blocks.block_rows + 1;
-  absl::Status status =
-      CheckRowBlocks(blocks, table_count, own.block_count, own.rows.stride_bytes);
+  absl::Status status = CheckRowBlocks(blocks, table_count, own.block_count, own.rows.stride_bytes);
   if (status.ok()) return status;
   return absl::InvalidArgumentError(
       absl::StrFormat("attend: own rows in segment %d: %s", ordinal, status.message()));
