@@ -1,5 +1,7 @@
 """The bars of the set "vllm": the plug-in in stock vLLM from PyPI (vllm_figures.py), on models of 4 layers and of 27."""
 
+import math
+
 import vllm_figures
 from bar import NOT_HERE, Bar, NotHere
 from vllm_figures import LAYERS
@@ -12,7 +14,7 @@ def figure(case, name):
     def value(run):
         if NOT_HERE in run:
             raise NotHere(run[NOT_HERE])
-        return run[case][name]
+        return run[case].get(name, math.nan)  # a case that failed holds no bar
     return value
 
 

@@ -3,6 +3,7 @@
 vLLM comes from PyPI. Where it cannot be had, every row says so.
 """
 
+import functools
 import json
 import pathlib
 import random
@@ -109,10 +110,16 @@ def figures(build):
             one = stock.Stock(pathlib.Path(name), (build / "client/c/libckv.so.1").resolve())
         except venv.Unavailable as error:
             return {NOT_HERE: f"no stock vLLM: {error}"}
-        found = {"sglang": sglang(build), "walk": walk(one), "kills": kill_50(one, build)}
-        for case, sizes in CASES:
-            for layers in sizes:
-                found[f"{case}/{layers}"] = run_case(one, layers, case)
+        found = {}
+        for name, take in (("sglang", lambda: sglang(build)), ("walk", lambda: walk(one)), ("kills", lambda: kill_50(one, build)),
+                           *((f"{case}/{layers}", functools.partial(run_case, one, layers, case))
+                             for case, sizes in CASES for layers in sizes)):
+            try:
+                found[name] = take()
+            except (RuntimeError, OSError, AttributeError, subprocess.SubprocessError) as error:
+                found[name] = {}
+                print(f"vllm: {name} failed: {error}", file=sys.stderr, flush=True)
+            print(f"vllm: {name}: {found[name]}", file=sys.stderr, flush=True)
         return found
 
 

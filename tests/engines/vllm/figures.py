@@ -84,7 +84,7 @@ def first_token():
 
 def decode():
     """A step of 8 requests over a corpus of 8,192 tokens, by who attends it."""
-    one, law = engine.Engine(max_model_len=LONG_TOKENS + 512, extra={"deadline": 60}), text(5, LONG_TOKENS)
+    one, law = engine.Engine(max_model_len=LONG_TOKENS + 512, extra={"deadline": 300}), text(5, LONG_TOKENS)
     put_random("law", law, one)
     owns = [text(50 + i, HEADS_TOKENS) for i in range(BATCH)]
     ways = {"own": ([law + own for own in owns], ckv_of(corpus="law", policy="fetch")),
@@ -119,7 +119,7 @@ def put_random(name, tokens, one):
 
 def blocks():
     """Blocks of vLLM's cache that 16 requests over a corpus of 32,768 tokens take at most."""
-    one = engine.Engine(extra={"deadline": 60})
+    one = engine.Engine(extra={"deadline": 300})
     put_random("huge", text(7, HUGE_TOKENS), one)
     core, size, least = one.llm.llm_engine, one.llm.llm_engine.vllm_config.cache_config.block_size, one.free_blocks()
     before, steps, count = least, 8, 16
@@ -197,7 +197,7 @@ def cost():
 
         setattr(owner, name, call)
 
-    one = engine.Engine(extra={"deadline": 60})
+    one = engine.Engine(extra={"deadline": 300})
     prompts = [text(i, 64) for i in range(BATCH)]
     step_seconds(one, prompts, None, 16)
     for name in ("on_new_request", "get_num_new_matched_tokens", "update_state_after_alloc", "build_connector_meta",
