@@ -23,6 +23,7 @@ import venv  # noqa: E402
 from bar import NOT_HERE  # noqa: E402
 
 LAYERS = (4, 27)
+OTHER_VERSION = "0.31.0"  # of vLLM, beside the pinned one
 TIMEOUT_S = 1800
 WALK_STEPS, WALK_SEED = 100000, 1
 KILLS, STOPPED_S, GONE_S, PAUSE_S = 50, 3.0, 1.0, 2.0
@@ -51,6 +52,14 @@ def sglang(build):
     arguments = ["--ckvd", build / "bin/ckvd", "--ckvctl", build / "bin/ckvctl", "--library", (build / "client/c/libckv.so.1").resolve()]
     script = HERE.parent / "engines/sglang/engine_e2e.py"
     return {"exit": subprocess.run([sys.executable, script, *arguments], timeout=TIMEOUT_S, stdout=sys.stderr, check=False).returncode}
+
+
+def other_version(build):
+    """The tests in another version of vLLM, and what they exit with."""
+    arguments = ["--ckvd", build / "bin/ckvd", "--ckvctl", build / "bin/ckvctl", "--library", (build / "client/c/libckv.so.1").resolve()]
+    script = HERE.parent / "engines/vllm/vllm_e2e.py"
+    return {"exit": subprocess.run([sys.executable, script, *arguments, "--version", OTHER_VERSION], timeout=TIMEOUT_S, stdout=sys.stderr,
+                                   check=False).returncode}
 
 
 def kill_50(one, build):
@@ -111,7 +120,7 @@ def figures(build):
         except venv.Unavailable as error:
             return {NOT_HERE: f"no stock vLLM: {error}"}
         found = {}
-        for name, take in (("sglang", lambda: sglang(build)), ("walk", lambda: walk(one)), ("kills", lambda: kill_50(one, build)),
+        for name, take in (("sglang", lambda: sglang(build)), ("other", lambda: other_version(build)), ("walk", lambda: walk(one)), ("kills", lambda: kill_50(one, build)),
                            *((f"{case}/{layers}", functools.partial(run_case, one, layers, case))
                              for case, sizes in CASES for layers in sizes)):
             try:

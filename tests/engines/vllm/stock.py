@@ -46,8 +46,8 @@ class Fleet(ctl_fleet.Fleet):
 class Stock:
     """vLLM with the plug-in, and models for it. Raises venv.Unavailable where vLLM cannot be had."""
 
-    def __init__(self, folder, library):
-        self.python, self.folder = venv.python(), folder
+    def __init__(self, folder, library, version=None):
+        self.python, self.folder = venv.python(version=version), folder
         paths = [HERE / "rope_fix", plugin(folder / "site"), ROOT / "client/python"]
         self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), **venvs.kept_bytecode(self.python),
                             "CKV_LIBRARY": str(library), "VLLM_PLUGINS": "ckv"}

@@ -40,6 +40,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     for name in ("--ckvd", "--ckvctl", "--library"):
         parser.add_argument(name, required=True)
+    parser.add_argument("--version", help="of vLLM; by default the pinned one")
     parser.add_argument("cases", nargs="*", default=["walk", "all", "few-blocks", "ranks"])
     arguments = parser.parse_args()
     ctl_fleet.PROGRAMS.ckvd, ctl_fleet.PROGRAMS.ckvctl = arguments.ckvd, arguments.ckvctl
@@ -47,7 +48,7 @@ def main():
         return skip.lacks(stock.NO_HEADERS)
     with tempfile.TemporaryDirectory(prefix="ckv-vllm-") as name:
         try:
-            one = stock.Stock(pathlib.Path(name), arguments.library)
+            one = stock.Stock(pathlib.Path(name), arguments.library, arguments.version)
         except venv.Unavailable as error:
             return skip.cannot(f"no stock vLLM: {error}", venv.PIP)
         return max(run(one, case) for case in arguments.cases)
