@@ -23,7 +23,7 @@ import skip  # noqa: E402
 import venv  # noqa: E402
 
 LAYERS = 4
-TIMEOUT_S = 240
+TIMEOUT_S = 500  # a minute on an idle machine
 WALK_STEPS = 20000
 
 
