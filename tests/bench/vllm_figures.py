@@ -43,7 +43,7 @@ def run_case(one, layers, case):
 def walk(one):
     """Steps of the random walk over vLLM's scheduler until something was wrong, of WALK_STEPS."""
     done = subprocess.run([one.python, stock.HERE / "walk.py", "--model", one.model(4), "--steps", str(WALK_STEPS), "--seed",
-                           str(WALK_SEED)], env=one.environment, timeout=TIMEOUT_S, check=False)
+                           str(WALK_SEED)], env=one.environment, timeout=TIMEOUT_S, stdout=sys.stderr, check=False)
     return {"steps": WALK_STEPS if done.returncode == 0 else 0}
 
 

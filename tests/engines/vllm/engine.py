@@ -64,11 +64,12 @@ class Engine:
         return SamplingParams(temperature=0, max_tokens=count, min_tokens=count, detokenize=False, ignore_eos=True,
                               logprobs=LOGPROBS, extra_args=asked)
 
-    def run(self, prompts, asked=None, steps=STEPS):
+    def run(self, prompts, asked=None, steps=STEPS, salt=None):
         asked = asked if isinstance(asked, list) else [asked] * len(prompts)
         steps = steps if isinstance(steps, list) else [steps] * len(prompts)
         params = [self.params(one, count) for one, count in zip(asked, steps)]
-        return self.llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
+        salted = {"cache_salt": salt} if salt else {}
+        return self.llm.generate([{"prompt_token_ids": prompt, **salted} for prompt in prompts], params, use_tqdm=False)
 
     def publish(self, name, tokens):
         """Has the engine prefill a corpus, and waits until it is there."""
