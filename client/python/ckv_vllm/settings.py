@@ -49,7 +49,7 @@ class Settings:
     deadline: float = 10.0
     min_tokens: int = 512
     near_bytes: int = 1 << 30
-    grade: str = "wire"
+    grade: str = "fast"
     fabrics: str = FABRICS
     required: bool = False
 
