@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "engines/vllm"), str(HERE.parent / "support"), str(HERE.parent / "e2e"), str(HERE / "field")]
@@ -47,22 +46,14 @@ def walk(one):
     return {"steps": WALK_STEPS if done.returncode == 0 else 0}
 
 
-def sglang(build):
-    """SGLang's engine over real holders, and what it exits with."""
-    arguments = ["--ckvd", build / "bin/ckvd", "--ckvctl", build / "bin/ckvctl", "--library", (build / "client/c/libckv.so.1").resolve()]
-    script = HERE.parent / "engines/sglang/engine_e2e.py"
-    return {"exit": subprocess.run([sys.executable, script, *arguments], timeout=TIMEOUT_S, stdout=sys.stderr, check=False).returncode}
+def exit_of(build, script, *more):
+    """What a test of tests/engines exits with."""
+    command = [sys.executable, HERE.parent / "engines" / script, "--ckvd", build / "bin/ckvd", "--ckvctl", build / "bin/ckvctl",
+               "--library", (build / "client/c/libckv.so.1").resolve(), *more]
+    return {"exit": subprocess.run(command, timeout=TIMEOUT_S, stdout=sys.stderr, check=False).returncode}
 
 
-def other_version(build):
-    """The tests in another version of vLLM, and what they exit with."""
-    arguments = ["--ckvd", build / "bin/ckvd", "--ckvctl", build / "bin/ckvctl", "--library", (build / "client/c/libckv.so.1").resolve()]
-    script = HERE.parent / "engines/vllm/vllm_e2e.py"
-    return {"exit": subprocess.run([sys.executable, script, *arguments, "--version", OTHER_VERSION], timeout=TIMEOUT_S, stdout=sys.stderr,
-                                   check=False).returncode}
-
-
-def kill_50(one, build):
+def kill_50(one):
     """50 kills of holders and the directory, in turn, while eight requests decode over a corpus with two copies.
 
     A killed daemon comes back with its folder; a stopped one goes on after 3 s.
@@ -93,15 +84,13 @@ def kill_50(one, build):
 
 
 def _kill(fleet, name, number):
-    process = fleet.by_name[name]
-    process.send_signal(number)
     if number == signal.SIGSTOP:
-        time.sleep(STOPPED_S)
-        process.send_signal(signal.SIGCONT)
+        fleet.hold(name)
+        fleet.live(STOPPED_S)
+        fleet.by_name[name].send_signal(signal.SIGCONT)
         return
-    process.wait(60)
-    del fleet.by_name[name]
-    time.sleep(GONE_S)
+    fleet.end(name, number)
+    fleet.live(GONE_S)
     fleet.again(name)
 
 
@@ -120,7 +109,9 @@ def figures(build):
         except venv.Unavailable as error:
             return {NOT_HERE: f"no stock vLLM: {error}"}
         found = {}
-        for name, take in (("sglang", lambda: sglang(build)), ("other", lambda: other_version(build)), ("walk", lambda: walk(one)), ("kills", lambda: kill_50(one, build)),
+        for name, take in (("sglang", lambda: exit_of(build, "sglang/engine_e2e.py")),
+                           ("other", lambda: exit_of(build, "vllm/vllm_e2e.py", "--version", OTHER_VERSION)),
+                           ("walk", lambda: walk(one)), ("kills", lambda: kill_50(one)),
                            *((f"{case}/{layers}", functools.partial(run_case, one, layers, case))
                              for case, sizes in CASES for layers in sizes)):
             try:
@@ -137,6 +128,6 @@ if __name__ == "__main__":  # vllm_figures.py BUILD_DIR CASE LAYERS
     ctl_fleet.PROGRAMS.ckvd, ctl_fleet.PROGRAMS.ckvctl = build / "bin/ckvd", build / "bin/ckvctl"
     with tempfile.TemporaryDirectory(prefix="ckv-vllm-") as folder:
         if sys.argv[2] == "kills":
-            print(json.dumps(kill_50(stock.Stock(pathlib.Path(folder), build / "client/c/libckv.so.1"), build)))
+            print(json.dumps(kill_50(stock.Stock(pathlib.Path(folder), build / "client/c/libckv.so.1"))))
             sys.exit(0)
         print(json.dumps(run_case(stock.Stock(pathlib.Path(folder), build / "client/c/libckv.so.1"), int(sys.argv[3]), sys.argv[2])))

@@ -4,23 +4,17 @@ import itertools
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "e2e"))
+sys.path[:0] = [str(HERE.parent / "e2e"), str(HERE.parent / "support")]
 import ctl_fleet  # noqa: E402
+from ports import free_port  # noqa: E402
 
 WAIT_S = 60  # for anything, on a machine that may be busy
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def wait_until(what, condition):

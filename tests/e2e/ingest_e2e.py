@@ -25,7 +25,7 @@ DONE = {"kv_transfer_params": {"ckv": {"tokens": 0}}}
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Answers each path with what `answers` has: (status, bytes) or an object."""
+    """Answers each path with what `answers` has: (status, bytes), an object, or a function that gives one."""
 
     daemon_threads = True
 
@@ -48,6 +48,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(size)) if size else None
         self.server.asked.append((self.path, body, self.headers.get("Authorization")))
         given = self.server.answers[self.path]
+        given = given() if callable(given) else given
         status, text = given if isinstance(given, tuple) else (200, json.dumps(given).encode())
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
@@ -114,6 +115,23 @@ class Ingest(unittest.TestCase):
         self.assertEqual((body["prompt"], body["model"], body["max_tokens"], key), (list(range(100)), "small", 1, None))
         self.assertEqual(body["kv_transfer_params"], {"ckv": {"publish": "docs"}})
 
+    def test_a_document_of_a_tenant_is_done_once_its_chunks_are_there(self):
+        """The first chunk that is put makes the tenant's key, on which their ids depend."""
+        rows, path = ctl_fleet.Rows(seed=1, tokens=60, position=0), self.folder / "rows.safetensors"
+        rows.write(path)
+        self.tokens.write_text(json.dumps(rows.token_ids) + "\n")
+
+        def publish():
+            subprocess.run([ctl_fleet.PROGRAMS.ckvctl, "--directory", self.fleet.directory, "--tenant", "acme", "corpus", "load",
+                            "docs", path, "--chunk-tokens", "25"], check=True, capture_output=True, timeout=TIMEOUT_S)
+            return DONE
+
+        server = Server({"/v1/models": {"data": [{"id": "small", "max_model_len": 1000}]}, "/v1/completions": publish})
+        told = [json.loads(self.ingest(server.url, self.tokens, "--tenant", "acme", "-o", "json").stdout) for _ in range(2)]
+        server.shutdown()
+        server.server_close()
+        self.assertEqual([(one["prefilled_token_count"], one["present_token_count"]) for one in told], [(60, 0), (0, 60)])
+
     def test_texts_are_the_engines_tokens(self):
         text = self.folder / "text.txt"
         text.write_text("über Recht")
@@ -151,7 +169,7 @@ def main():
         parser.add_argument(name, required=True)
     parser.parse_args(namespace=ctl_fleet.PROGRAMS)
     with tempfile.TemporaryDirectory() as name:
-        Ingest.fleet = ctl_fleet.Fleet(pathlib.Path(name), holders=1)
+        Ingest.fleet = ctl_fleet.Fleet(pathlib.Path(name), holders=1, keyed=True)
         try:
             suite = unittest.defaultTestLoader.loadTestsFromTestCase(Ingest)
             return 0 if unittest.TextTestRunner(verbosity=1).run(suite).wasSuccessful() else 1

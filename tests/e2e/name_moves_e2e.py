@@ -12,7 +12,6 @@ else it is skipped and says so.
 import argparse
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import unittest
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import ports
 import skip
 from ctl_fleet import PROGRAMS, Fleet, Rows, D_QK, write_safetensors
 from directory_kill_e2e import run_ctl
@@ -55,12 +55,6 @@ class Hosts:
         subprocess.run(["umount", "/etc/hosts"], check=True)
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.2", 0))
-        return probe.getsockname()[1]
-
-
 def load(fleet, name, seed):
     rows = fleet.folder / f"{name}.safetensors"
     Rows(seed, 16, 0).write(rows)
@@ -87,7 +81,7 @@ def play(folder):
     hosts = Hosts(folder)
     fleet = Fleet.__new__(Fleet)
     fleet.folder, fleet.processes, fleet.durable = folder, [], False
-    port = free_port()
+    port = ports.free_port("127.0.0.2")
     fleet.directory = f"{NAME}:{port}"
 
     def start_directory(address):

@@ -30,9 +30,11 @@ import engines  # noqa: E402
 import llama_e2e as base  # noqa: E402
 import route_fixture  # noqa: E402
 import skip  # noqa: E402
+from quickstart_table import mib, table  # noqa: E402
 
 AGENTS, COUNT, ROOM, CHUNK = 8, 32, 256, 512
 TIMEOUT_S = 300
+HEAD = ("agents", "s", "equal tokens", "cache", "process", "restored", "from holders")
 # Two tokens are as likely as each other if rounding can turn them around. Rows of tokens are
 # rounded to bf16, and logits of this model then err by up to .01 (ROUNDED of llama_route_e2e.py).
 # If the text stands elsewhere, all rows are rounded anew, and the engine's own err by .03.
@@ -81,18 +83,6 @@ def compare(name, agents, due, ratio):
     return same
 
 
-def table(rows):
-    head = ("agents", "s", "equal tokens", "cache", "process", "restored", "from holders")
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    for row in [head, *rows]:
-        print("  ".join(text.ljust(width) if i == 0 else text.rjust(width)
-                        for i, (text, width) in enumerate(zip(row, widths))))
-
-
-def mib(count):
-    return f"{count / 2 ** 20:.2f} MiB"
-
-
 def run(arguments, engine, fleet):
     work = arguments.work
     host, model = work / "llama_host", work / "tiny.gguf"
@@ -136,7 +126,7 @@ def run(arguments, engine, fleet):
     mode("have a reference, auto", {}, reference, whole, due, RATIO_HERE)
     mode("share a setting, route", {"CKV_GGML_POLICY": "route", "CKV_GGML_CORPUS": "text"}, None,
          ROOM, due, RATIO_ELSEWHERE)
-    table(lines)
+    table(HEAD, lines)
     print("cache: the engine's, allocated for all sequences. node-llama-cpp has room for all tokens "
           "of a\nreference, though it has no rows of them. restored: files of all agents.\n"
           f"The text was prefilled once, in {prefill_s:.2f} s. {AGENTS} agents that each do it take "

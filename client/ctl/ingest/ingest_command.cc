@@ -13,7 +13,7 @@
 #include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/corpus/token_lines.h"
-#include "client/ctl/ingest/covered_tokens.h"
+#include "client/ctl/ingest/chunk_chains.h"
 #include "client/ctl/ingest/engine_client.h"
 #include "proto/base/status.h"
 #include "proto/utf8.h"
@@ -112,13 +112,13 @@ class Ingest {
     if (options_.piece_tokens > 0) size = std::min(size, options_.piece_tokens);
     CKV_ASSIGN_OR_RETURN(const std::vector<Piece> pieces,
                          ReadPieces(options_, engine_, model, size));
-    CKV_ASSIGN_OR_RETURN(key_, fleet_.KeyOfTenant(/*make=*/false));
     for (const Piece& piece : pieces) total_ += piece.tokens.size();
+    CKV_ASSIGN_OR_RETURN(const ChunkChains before, Look());
     const Instant begun = ctl_.clock->Now();
     {
       const auto progress = ctl_.StartProgress("prefill", "tokens", total_);
       for (const Piece& piece : pieces) {
-        CKV_ASSIGN_OR_RETURN(const bool is_there, IsThere(piece));
+        const bool is_there = Has(before, piece);
         if (is_there || options_.dry_run) {
           if (is_there) there_ += piece.tokens.size();
           progress->Skip(piece.tokens.size());
@@ -134,19 +134,26 @@ class Ingest {
   }
 
  private:
-  absl::StatusOr<bool> IsThere(const Piece& piece) {
+  // Returns the corpus' chunks as they are now; the directory sends all of them.
+  absl::StatusOr<ChunkChains> Look() {
     const absl::StatusOr<Corpus> corpus = fleet_.GetCorpus(options_.name);
-    if (absl::IsNotFound(corpus.status())) return false;
+    if (absl::IsNotFound(corpus.status())) return ChunkChains();
     CKV_RETURN_IF_ERROR(corpus.status());
-    if (corpus->tenant != ctl_.fleet.tenant) return false;  // the shared one of that name
-    return CoveredTokens(*corpus, key_, piece.tokens) == piece.tokens.size();
+    if (corpus->tenant != ctl_.fleet.tenant) return ChunkChains();  // the shared one of that name
+    // Asked now: the first chunk that is put for a tenant makes its key.
+    CKV_ASSIGN_OR_RETURN(const TenantKey key, fleet_.KeyOfTenant(/*make=*/false));
+    return ChunkChains(*corpus, key);
+  }
+
+  static bool Has(const ChunkChains& chains, const Piece& piece) {
+    return chains.CoveredTokens(piece.tokens) == piece.tokens.size();
   }
 
   absl::Status AwaitPublished(const Piece& piece) {
     const Instant deadline = ctl_.clock->Now() + std::chrono::seconds(options_.timeout_s);
     while (true) {
-      CKV_ASSIGN_OR_RETURN(const bool is_there, IsThere(piece));
-      if (is_there) return absl::OkStatus();
+      CKV_ASSIGN_OR_RETURN(const ChunkChains now, Look());
+      if (Has(now, piece)) return absl::OkStatus();
       if (ctl_.clock->Now() >= deadline) break;
       ctl_.clock->WaitUntil(ctl_.clock->Now() + kLookAgain);
     }
@@ -180,7 +187,6 @@ class Ingest {
   const IngestOptions& options_;
   const EngineClient& engine_;
   Fleet fleet_;
-  TenantKey key_;
   uint64_t total_ = 0;  // tokens
   uint64_t there_ = 0;  // those that were there before
 };

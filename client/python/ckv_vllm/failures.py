@@ -30,10 +30,8 @@ def take(scheduler: Any, model_runner_output: Any) -> dict[str, str]:
               if one in scheduler.requests and not scheduler.requests[one].is_finished()}
     others = {one: manager.get_block_ids(one)[0] for one, request in scheduler.requests.items()
               if one not in failed and not request.is_finished()}
-    count = -1
-    while count != len(failed):
-        count = len(failed)
-        for request_id in [one for one, blocks in others.items() if not bad.isdisjoint(blocks)]:
+    while sharers := [one for one, blocks in others.items() if not bad.isdisjoint(blocks)]:
+        for request_id in sharers:
             blocks = others.pop(request_id)
             failed[request_id] = "it shares blocks with a request whose corpus failed"
             # What it computed behind such a block it computed over wrong rows.

@@ -96,7 +96,7 @@ class SchedulerSide:
             known.publish, known.prompt = asked.publish, list(request.prompt_token_ids)
         elif self._rule is not None and not asked.corpus and may_be_found(request):
             due = self._rule.due(request.prompt_token_ids)
-            known.publish, known.prompt = self.settings.rule_corpus, list(request.prompt_token_ids[:due])
+            known.publish, known.prompt = self.settings.rule_corpus, request.prompt_token_ids[:due]  # none if none is due
         self._known[request.request_id] = known
 
     def stop(self, why: str) -> None:

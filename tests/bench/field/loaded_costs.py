@@ -15,7 +15,8 @@ import tempfile
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "tests/e2e"))
+sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tests/support")]
+from ports import free_port  # noqa: E402
 from priority import usual_priority  # noqa: E402
 
 BUSY, BUSY_S_MAX = 12, 25.0
@@ -73,14 +74,6 @@ class LoadedFleet:
                 text = reply.read().decode()
             found.append(float(re.search(r"^ckv_holder_query_rows_total(?:\{[^}]*\})? (\S+)$", text, re.M).group(1)))
         return found
-
-
-def free_port():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def busy():

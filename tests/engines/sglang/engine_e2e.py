@@ -7,14 +7,12 @@ cpu_fix has what it lacks there: nothing of HiCache's tree, controllers and stor
 SGLang comes from PyPI (environment.py). If it cannot be had, all of this is SKIPPED: exit code 77.
 """
 
-import argparse
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
@@ -23,7 +21,6 @@ ROOT = HERE.parents[2]
 sys.path[:0] = [str(HERE), str(ROOT / "tests/support"), str(ROOT / "tests/e2e")]
 import ctl_fleet  # noqa: E402
 import environment  # noqa: E402
-import skip  # noqa: E402
 import venvs  # noqa: E402
 
 TIMEOUT_S, WAIT_S = 200, 20
@@ -77,37 +74,26 @@ def published(arguments, directory):
     require(False, f"the prompt's {PROMPT_PAGES} tokens are not published:\n{shown}")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    for name in ("--ckvd", "--ckvctl", "--library"):
-        parser.add_argument(name, required=True)
-    arguments = parser.parse_args()
-    ctl_fleet.PROGRAMS.ckvd = arguments.ckvd
+def run(arguments, python, folder):
+    fleet = ctl_fleet.Fleet(folder, holders=2)
     try:
-        python = environment.python()
-    except environment.Unavailable as error:
-        return skip.cannot(f"no SGLang: {error}", environment.PIP)
-    with tempfile.TemporaryDirectory(prefix="ckv-sglang-") as name:
-        folder = pathlib.Path(name)
-        fleet = ctl_fleet.Fleet(folder, holders=2)
-        try:
-            where = model(python, folder / "model")
-            first = serve(python, arguments, where, fleet.directory)
-            require([one["storage"] for one in first] == [0, 0], f"the first engine loads what nobody stored: {first}")
-            published(arguments, fleet.directory)
-            second = serve(python, arguments, where, fleet.directory)
-            require([one["storage"] for one in second] == [PROMPT_PAGES, 0], f"the second one did not load: {second}")
-            # Both compute the prompt's last 24 tokens over the same rows: one's own, and loaded ones.
-            own, loaded = first[1], second[0]
-            require(own["device"] == PROMPT_PAGES and own["answer"] == loaded["answer"],
-                    f"answers differ: {own}, {loaded}")
-            off = max(abs(a - b) for a, b in zip(own["logprobs"], loaded["logprobs"]))
-            require(off <= OFF_MAX, f"logprobs are off by {off}: {own}, {loaded}")
-        finally:
-            fleet.stop()
+        where = model(python, folder / "model")
+        first = serve(python, arguments, where, fleet.directory)
+        require([one["storage"] for one in first] == [0, 0], f"the first engine loads what nobody stored: {first}")
+        published(arguments, fleet.directory)
+        second = serve(python, arguments, where, fleet.directory)
+        require([one["storage"] for one in second] == [PROMPT_PAGES, 0], f"the second one did not load: {second}")
+        # Both compute the prompt's last 24 tokens over the same rows: one's own, and loaded ones.
+        own, loaded = first[1], second[0]
+        require(own["device"] == PROMPT_PAGES and own["answer"] == loaded["answer"],
+                f"answers differ: {own}, {loaded}")
+        off = max(abs(a - b) for a, b in zip(own["logprobs"], loaded["logprobs"]))
+        require(off <= OFF_MAX, f"logprobs are off by {off}: {own}, {loaded}")
+    finally:
+        fleet.stop()
     print(f"the second engine loaded {PROMPT_PAGES} of 600 tokens, and answers as the first; logprobs are off by {off}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(environment.run_test(__doc__.split("\n")[0], run))

@@ -287,6 +287,16 @@ class D_Ended(Case):
                 cache.controller.clear_storage_backend()
 
 
+class Later:
+    """The clock of pauses and deadlines, which a test puts forward."""
+
+    seconds = 0.0
+
+    @classmethod
+    def monotonic(cls):
+        return time.monotonic() + cls.seconds
+
+
 class E_Failing(Case):
     """The last ones: processes of the fleet stop and end."""
 
@@ -315,7 +325,7 @@ class E_Failing(Case):
             self.assertEqual([], LOG.take())
             self.assertTrue(cache.has_threads())
             self.go_on()
-            time.sleep(calls.PAUSE_S)
+            Later.seconds += calls.PAUSE_S
             self.check_loaded(cache, prompt(1), rows_of(1))
 
     def test_2_holders_that_stop(self):
@@ -377,7 +387,8 @@ def run():
     """Whether all tests hold."""
     store.FETCH_BYTES_MAX = 3 * PAGE * LAYERS * controllers.WIDTH * 2
     keyed.FIND_TOKENS_MAX = 4 * PAGE
-    calls.PAUSE_S, settings.TIMEOUT_S_MAX = 1.0, 2.0  # which tests wait for
+    settings.TIMEOUT_S_MAX = 2.0  # which tests wait for
+    calls.time = Later
     global LOG
     LOG = controllers.start()
     return unittest.main(sys.modules[__name__], argv=["reader", "-v"], exit=False).result.wasSuccessful()

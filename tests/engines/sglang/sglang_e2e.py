@@ -10,12 +10,10 @@ No model runs here: see engine_e2e.py. SGLang comes from PyPI (environment.py). 
 SKIPPED: exit code 77.
 """
 
-import argparse
 import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
 HERE = pathlib.Path(__file__).resolve().parent
@@ -23,7 +21,6 @@ ROOT = HERE.parents[2]
 sys.path[:0] = [str(HERE), str(ROOT / "tests/support"), str(ROOT / "tests/e2e")]
 import ctl_fleet  # noqa: E402
 import environment  # noqa: E402
-import skip  # noqa: E402
 import venvs  # noqa: E402
 
 TIMEOUT_S = 240
@@ -42,19 +39,5 @@ def run(arguments, python, folder):
         fleet.stop()
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    for name in ("--ckvd", "--ckvctl", "--library"):
-        parser.add_argument(name, required=True)
-    arguments = parser.parse_args()
-    ctl_fleet.PROGRAMS.ckvd = arguments.ckvd
-    try:
-        python = environment.python()
-    except environment.Unavailable as error:
-        return skip.cannot(f"no SGLang: {error}", environment.PIP)
-    with tempfile.TemporaryDirectory(prefix="ckv-sglang-") as name:
-        return run(arguments, python, pathlib.Path(name))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(environment.run_test(__doc__.split("\n")[0], run))

@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import os
 import pathlib
-import random
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # functions for ranks
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from prompts import text  # noqa: E402
 from reference import Reference  # noqa: E402
 
 LOGPROBS, STEPS = 20, 12
@@ -31,11 +31,6 @@ LOGPROBS, STEPS = 20, 12
 FACTOR, MANY, FEW_FACTOR, ONE_FACTOR, WRONG_MIN = 1.1, 20, 1.3, 1.6, 0.1
 DEADLINE_S = 4.0
 ARGUMENTS = argparse.Namespace()
-
-
-def text(seed, count):
-    chosen = random.Random(seed)
-    return [chosen.randrange(2, 2048) for _ in range(count)]
 
 
 def ckv_of(**asked):

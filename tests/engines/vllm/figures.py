@@ -18,16 +18,16 @@ import time
 import numpy as np
 
 import engine  # first: it sets vLLM's environment
-from engine import ckv_of, text
+from engine import ckv_of
+from prompts import ROUNDING, text
 
-HEADS_TOKENS = 64        # own tokens of a request
+OWN_TOKENS = 64        # own tokens of a request
 CORPUS_TOKENS = 4096
 LONG_TOKENS = 8192
 HUGE_TOKENS = 32768
 BATCH = 8
 EXACT_PROMPTS = 12
 MIXES = 100
-ROUNDING = 0.25  # by which logprobs of one token differ at most: .02 in the mean
 
 
 def params(count, asked=None):
@@ -65,13 +65,13 @@ def first_token():
     one, law = engine.Engine(max_model_len=CORPUS_TOKENS + 512), text(5, CORPUS_TOKENS)
     one.publish("law", law)
     one.reset()
-    owns = [text(50 + i, HEADS_TOKENS) for i in range(6)]
+    owns = [text(50 + i, OWN_TOKENS) for i in range(6)]
     times = {"route": [], "fetch": [], "hit": [], "recompute": []}
     for i, own in enumerate(owns):  # the first of each warms up
         times["route"].append(seconds_of(one, [own], ckv_of(corpus="law", policy="route")))
         one.reset()
         times["fetch"].append(seconds_of(one, [law + own], ckv_of(corpus="law", policy="fetch")))
-        times["hit"].append(seconds_of(one, [law + text(150 + i, HEADS_TOKENS)], ckv_of(corpus="law", policy="fetch")))
+        times["hit"].append(seconds_of(one, [law + text(150 + i, OWN_TOKENS)], ckv_of(corpus="law", policy="fetch")))
         one.reset()
         if i < 3:
             times["recompute"].append(seconds_of(one, [text(90 + i, CORPUS_TOKENS) + own]))
@@ -87,7 +87,7 @@ def decode():
     """A step of 8 requests over a corpus of 8,192 tokens, by who attends it."""
     one, law = engine.Engine(max_model_len=LONG_TOKENS + 512, extra={"deadline": 300}), text(5, LONG_TOKENS)
     put_random("law", law, one)
-    owns = [text(50 + i, HEADS_TOKENS) for i in range(BATCH)]
+    owns = [text(50 + i, OWN_TOKENS) for i in range(BATCH)]
     ways = {"own": ([law + own for own in owns], ckv_of(corpus="law", policy="fetch")),
             "route": (owns, ckv_of(corpus="law", policy="route")), "auto": (owns, ckv_of(corpus="law", policy="auto"))}
     took = {name: [] for name in ways}
@@ -106,8 +106,8 @@ def put_random(name, tokens, one):
     from ckv_vllm import identity
 
     config = one.llm.llm_engine.vllm_config
-    print_ = identity.fingerprint_of(config, "")
-    model = identity.model_of(str(config.model_config.model), config.model_config.hf_text_config, print_)
+    fingerprint = identity.fingerprint_of(config, "")
+    model = identity.model_of(str(config.model_config.model), config.model_config.hf_text_config, fingerprint)
     rows = np.random.default_rng(1).standard_normal((512, model.d_qk), np.float32)
     bits = (rows.view(np.uint32) >> 16).astype(np.uint16)
     with ckv.open(engine.ARGUMENTS.directory) as requester, requester.put(name, create=model) as put:
@@ -125,12 +125,12 @@ def blocks():
     core, size, least = one.llm.llm_engine, one.llm.llm_engine.vllm_config.cache_config.block_size, one.free_blocks()
     before, steps, count = least, 8, 16
     for i in range(count):
-        core.add_request(f"b{i}", {"prompt_token_ids": text(300 + i, HEADS_TOKENS)},
+        core.add_request(f"b{i}", {"prompt_token_ids": text(300 + i, OWN_TOKENS)},
                          params(steps, ckv_of(corpus="huge", policy="route")))
     while core.has_unfinished_requests():
         core.step()
         least = min(least, one.free_blocks())
-    own = count * -(-(HEADS_TOKENS + steps) // size)
+    own = count * -(-(OWN_TOKENS + steps) // size)
     return {"blocks": before - least, "own_tokens_blocks": own, "corpus_blocks": HUGE_TOKENS // size,
             "of_own": (before - least) / own}
 

@@ -19,10 +19,8 @@ import contextlib
 import http.client
 import json
 import pathlib
-import random
 import re
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -35,29 +33,24 @@ sys.dont_write_bytecode = True  # the source tree stays as it is
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import stock  # noqa: E402
 import ctl_fleet  # noqa: E402
+import ports  # noqa: E402
 import skip  # noqa: E402
 import venv  # noqa: E402
+from prompts import ROUNDING, text  # noqa: E402
+from quickstart_table import mib, table  # noqa: E402
 
 AGENTS, OWN_TOKENS, COUNT, LAYERS = 8, 48, 16, 4
 READY_S, ANSWER_S = 300, 900
+HEAD = ("eight agents", "first token", "a token", "holders' bytes", "vLLM's blocks", "logprobs differ")
 # For a whole layer of eight prefills over the corpus, on a processor that is slow or shared.
 DEADLINE_S_MIN, TOKENS_A_SECOND = 8, 256
-VOCABULARY = 2048
-# bf16 rounds rows and queries: logprobs of one token differ by .02 in the mean, and seldom by more than this.
-ROUNDING = 0.25
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 class Server:
     """One `vllm serve`, on a core of its own."""
 
     def __init__(self, one, model, directory, core, log, deadline):
-        self.port, self.log, self.peak, self._watching = free_port(), log, 0.0, False
+        self.port, self.log, self.peak, self._watching = ports.free_port(), log, 0.0, False
         transfer = {"kv_connector": "CkvConnector", "kv_role": "kv_both", "kv_connector_module_path": "ckv_vllm.connector",
                     "kv_connector_extra_config": {"directory": directory, "fabrics": "tcp", "deadline": deadline}}
         environment = {**one.environment, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1",
@@ -187,17 +180,6 @@ def tells_why(fleet, server, own, named):
         sys.exit(f"a token of a step that failed goes out: {streamed[:300]}")
 
 
-def table(rows):
-    head = ("eight agents", "first token", "a token", "holders' bytes", "vLLM's blocks", "logprobs differ")
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    for row in [head, *rows]:
-        print("  ".join(text.ljust(width) if i == 0 else text.rjust(width) for i, (text, width) in enumerate(zip(row, widths))))
-
-
-def mib(count):
-    return f"{count / 2 ** 20:.1f} MiB"
-
-
 def ingest(fleet, server, corpus):
     """Seconds that it took, and what a second run tells."""
     path = fleet.folder / "law.jsonl"
@@ -212,11 +194,6 @@ def ingest(fleet, server, corpus):
     if json.loads(done.stdout)["prefilled_token_count"] != len(corpus) or again["prefilled_token_count"] != 0:
         sys.exit(f"of {len(corpus)} tokens, first {done.stdout} and then {again}")
     return took
-
-
-def text(seed, count):
-    chosen = random.Random(seed)
-    return [chosen.randrange(2, VOCABULARY) for _ in range(count)]
 
 
 def run(fleet, servers, tokens):
@@ -252,7 +229,7 @@ def run(fleet, servers, tokens):
     if all(token == wanted and abs(a - b) < ROUNDING for (token, a, _), (wanted, b, _) in zip(other, due[0])):
         sys.exit("an agent without the corpus answers as one with it: nothing was compared")
     tells_why(fleet, second, owns[0], named["route"])
-    table(rows)
+    table(HEAD, rows)
     print("Answers are compared with those of fetch, token by token until rounding parts them. An agent without the corpus "
           f"answers otherwise.\nThe corpus was prefilled once, in {prefill:.1f} s. {AGENTS} agents that each do it take "
           f"{AGENTS * prefill:.0f} s.")

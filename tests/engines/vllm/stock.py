@@ -10,7 +10,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-sys.path[:0] = [str(HERE), str(ROOT / "tests/support"), str(ROOT / "tests/e2e")]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT / "tests/support"), str(ROOT / "tests/e2e")]
 import ctl_fleet  # noqa: E402
 import venv  # noqa: E402
 import venvs  # noqa: E402

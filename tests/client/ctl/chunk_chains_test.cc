@@ -1,7 +1,7 @@
 // Goal: a document counts as present only as far as a corpus has its very tokens, as a chain from
 // position 0 on, under the tenant's key. Method: corpora made of ids alone.
 
-#include "client/ctl/ingest/covered_tokens.h"
+#include "client/ctl/ingest/chunk_chains.h"
 
 #include <numeric>
 #include <vector>
@@ -43,44 +43,46 @@ Corpus Empty() {
   return corpus;
 }
 
-TEST(CoveredTokens, FollowsAChainAsFarAsTheTokensAreTheSame) {
+TEST(ChunkChains, FollowsAChainAsFarAsTheTokensAreTheSame) {
   Corpus corpus = Empty();
   Append(corpus, {Tokens(500, 8)});
   Append(corpus, {Tokens(0, 10), Tokens(10, 10), Tokens(20, 5)});
-  EXPECT_EQ(CoveredTokens(corpus, {}, Tokens(0, 25)), 25u);
-  EXPECT_EQ(CoveredTokens(corpus, {}, Tokens(0, 40)), 25u);
-  EXPECT_EQ(CoveredTokens(corpus, {}, Tokens(0, 19)), 10u) << "a chunk counts whole";
+  EXPECT_EQ(ChunkChains(corpus, {}).CoveredTokens(Tokens(0, 25)), 25u);
+  EXPECT_EQ(ChunkChains(corpus, {}).CoveredTokens(Tokens(0, 40)), 25u);
+  EXPECT_EQ(ChunkChains(corpus, {}).CoveredTokens(Tokens(0, 19)), 10u) << "a chunk counts whole";
   std::vector<int32_t> other = Tokens(0, 25);
   other[12] = 7;
-  EXPECT_EQ(CoveredTokens(corpus, {}, other), 10u);
-  EXPECT_EQ(CoveredTokens(corpus, {}, Tokens(10, 10)), 0u) << "no beginning of a document";
-  EXPECT_EQ(CoveredTokens(corpus, {}, {}), 0u);
-  EXPECT_EQ(CoveredTokens(Empty(), {}, Tokens(0, 5)), 0u);
+  EXPECT_EQ(ChunkChains(corpus, {}).CoveredTokens(other), 10u);
+  EXPECT_EQ(ChunkChains(corpus, {}).CoveredTokens(Tokens(10, 10)), 0u)
+      << "no beginning of a document";
+  EXPECT_EQ(ChunkChains(corpus, {}).CoveredTokens({}), 0u);
+  EXPECT_EQ(ChunkChains(Empty(), {}).CoveredTokens(Tokens(0, 5)), 0u);
+  EXPECT_EQ(ChunkChains().CoveredTokens(Tokens(0, 5)), 0u);
 }
 
-TEST(CoveredTokens, TakesTheLongerOfTwoCutsOfOneText) {
+TEST(ChunkChains, TakesTheLongerOfTwoCutsOfOneText) {
   Corpus corpus = Empty();
   Append(corpus, {Tokens(0, 10)});
   Append(corpus, {Tokens(0, 20), Tokens(20, 10)});
-  EXPECT_EQ(CoveredTokens(corpus, {}, Tokens(0, 30)), 30u);
+  EXPECT_EQ(ChunkChains(corpus, {}).CoveredTokens(Tokens(0, 30)), 30u);
 }
 
-TEST(CoveredTokens, ChunksElsewhereOrOfAnotherModelOrKeyDoNotCount) {
+TEST(ChunkChains, ChunksElsewhereOrOfAnotherModelOrKeyDoNotCount) {
   Corpus elsewhere = Empty();
   Append(elsewhere, {Tokens(0, 10)}, /*position=*/64);
-  EXPECT_EQ(CoveredTokens(elsewhere, {}, Tokens(0, 10)), 0u);
+  EXPECT_EQ(ChunkChains(elsewhere, {}).CoveredTokens(Tokens(0, 10)), 0u);
 
   Corpus other = Empty();
   Append(other, {Tokens(0, 10)});
   other.geometry.revision = "other";
-  EXPECT_EQ(CoveredTokens(other, {}, Tokens(0, 10)), 0u);
+  EXPECT_EQ(ChunkChains(other, {}).CoveredTokens(Tokens(0, 10)), 0u);
 
   TenantKey key;
   key.bytes.fill(7);
   Corpus sealed = Empty();
   Append(sealed, {Tokens(0, 10)}, 0, key);
-  EXPECT_EQ(CoveredTokens(sealed, key, Tokens(0, 10)), 10u);
-  EXPECT_EQ(CoveredTokens(sealed, {}, Tokens(0, 10)), 0u);
+  EXPECT_EQ(ChunkChains(sealed, key).CoveredTokens(Tokens(0, 10)), 10u);
+  EXPECT_EQ(ChunkChains(sealed, {}).CoveredTokens(Tokens(0, 10)), 0u);
 }
 
 }  // namespace

@@ -1,0 +1,10 @@
+"""Ports for servers of a test."""
+
+import socket
+
+
+def free_port(host="127.0.0.1"):
+    """One that nobody has now. Another process may take it before it is used."""
+    with socket.socket() as one:
+        one.bind((host, 0))
+        return one.getsockname()[1]
