@@ -25,16 +25,14 @@ using test::RawPeer;
 using test::Store;
 using test::VerbsTest;
 
-constexpr LaneShape kShape = test::kVerbsShape;
-
 // While what tears lanes down and registers the store is held up, nobody else is.
 TEST_F(VerbsTest, DestroyedLanesHoldUpNobody) {
   auto side = std::make_shared<VerbsSideThread>();
   test::HeldJob held;
   const VerbsSourceId source = side->Open();
   Start(test::GuestVerbsOptions(), Store(1 << 20), side);
-  LanePair gone = MakeLane(*fabric_, *listener_, kShape);
-  LanePair stays = MakeLane(*fabric_, *listener_, kShape);
+  LanePair gone = MakeLane(*fabric_, *listener_, test::kVerbsShape);
+  LanePair stays = MakeLane(*fabric_, *listener_, test::kVerbsShape);
   ASSERT_TRUE(gone.request && stays.serve);
   HoldUp(*side, source, held);
   const VerbsUse before = fabric_->use();
@@ -45,7 +43,7 @@ TEST_F(VerbsTest, DestroyedLanesHoldUpNobody) {
   EXPECT_EQ(fabric_->use(), before);  // both lie where they were put
   const std::span<const std::byte> all = store_;
   CheckGather(stays, {64, {all.first(1000)}});  // copied: nobody registers it
-  LanePair next = MakeLane(*fabric_, *listener_, kShape);
+  LanePair next = MakeLane(*fabric_, *listener_, test::kVerbsShape);
   ASSERT_TRUE(next.request && next.serve);
   CheckGather(next, {64, {all.first(1000)}});
   EXPECT_EQ(fabric_->use().queue_pairs, before.queue_pairs + 2);
@@ -66,7 +64,7 @@ TEST_F(VerbsTest, TheFabricsEndLeavesNothing) {
   const VerbsSourceId source = side->Open();
   Start(test::GuestVerbsOptions(), Store(1 << 20), side);
   std::vector<LanePair> lanes;
-  for (int i = 0; i < 4; ++i) lanes.push_back(MakeLane(*fabric_, *listener_, kShape));
+  for (int i = 0; i < 4; ++i) lanes.push_back(MakeLane(*fabric_, *listener_, test::kVerbsShape));
   HoldUp(*side, source, held);
   LanePair outlives = std::move(lanes.back());
   lanes.clear();

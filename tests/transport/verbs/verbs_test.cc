@@ -29,8 +29,6 @@ using test::Soon;
 using test::Store;
 using test::VerbsTest;
 
-constexpr LaneShape kShape = test::kVerbsShape;
-
 TEST_F(VerbsTest, GathersFromTheStore) {
   const std::vector<std::byte> elsewhere = Store(3000);
   VerbsOptions options = test::GuestVerbsOptions();
@@ -141,15 +139,16 @@ TEST_F(VerbsTest, LimitsOfAnAccountHoldWhateverAddressIsDeclared) {
   options.queue_pairs.per_account_max = 2;
   Start(options);
   std::vector<LanePair> lanes;
-  lanes.push_back(MakeLane(*fabric_, *listener_, kShape, Soon(), "a"));
-  lanes.push_back(MakeLane(*fabric_, *listener_, kShape, Soon(), "a"));
-  auto dialer = fabric_->Dial(kShape);
+  lanes.push_back(MakeLane(*fabric_, *listener_, test::kVerbsShape, Soon(), "a"));
+  lanes.push_back(MakeLane(*fabric_, *listener_, test::kVerbsShape, Soon(), "a"));
+  auto dialer = fabric_->Dial(test::kVerbsShape);
   ASSERT_TRUE(dialer.ok());
   VerbsEndFrame offer = *DecodeVerbsOffer((*dialer)->offer());
   const uint8_t here = offer.gid[15];
   const auto invite = [&](std::string_view account, uint8_t host) {
     offer.gid[15] = host;
-    return listener_->Invite(EncodeVerbsOffer(offer), kShape, account, 1, Soon()).status();
+    return listener_->Invite(EncodeVerbsOffer(offer), test::kVerbsShape, account, 1, Soon())
+        .status();
   };
   for (const uint8_t host : {here, uint8_t{77}, uint8_t{78}}) {
     const absl::Status refused = invite("a", host);
@@ -179,7 +178,7 @@ TEST_F(VerbsTest, WorksWithoutWindows) {
   options.windows = false;
   Start(options);
   EXPECT_FALSE(fabric_->windows());
-  LanePair pair = MakeLane(*fabric_, *listener_, kShape);
+  LanePair pair = MakeLane(*fabric_, *listener_, test::kVerbsShape);
   ASSERT_TRUE(pair.request && pair.serve);
   CheckGather(pair, {64, {}});
 }
@@ -230,7 +229,7 @@ TEST_F(VerbsTest, ChecksTheMachine) {
 
 TEST_F(VerbsTest, PortGoingDownEndsItsLanes) {
   Start(test::GuestVerbsOptions());
-  LanePair pair = MakeLane(*fabric_, *listener_, kShape);
+  LanePair pair = MakeLane(*fabric_, *listener_, test::kVerbsShape);
   ASSERT_TRUE(pair.request && pair.serve);
   const std::optional<uint32_t> slot = pair.request->Acquire();
   ASSERT_EQ(std::system("ip link set rdma0 down"), 0);
@@ -239,9 +238,9 @@ TEST_F(VerbsTest, PortGoingDownEndsItsLanes) {
   EXPECT_NE(pair.serve->status().message().find("port"), absl::string_view::npos)
       << pair.serve->status();
   EXPECT_EQ(pair.request->Post(*slot, 1).code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(fabric_->Dial(kShape).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(fabric_->Dial(test::kVerbsShape).status().code(), absl::StatusCode::kUnavailable);
   ASSERT_EQ(std::system("ip link set rdma0 up"), 0);
-  LanePair next = MakeLane(*fabric_, *listener_, kShape);
+  LanePair next = MakeLane(*fabric_, *listener_, test::kVerbsShape);
   ASSERT_TRUE(next.request && next.serve);
   CheckGather(next, {64, {}});
 }
@@ -267,7 +266,7 @@ TEST_F(VerbsTest, IdleLanesStayUp) {
   VerbsOptions options = test::GuestVerbsOptions();
   options.probe_interval_ms = 10;
   Start(options);
-  LanePair pair = MakeLane(*fabric_, *listener_, kShape);
+  LanePair pair = MakeLane(*fabric_, *listener_, test::kVerbsShape);
   ASSERT_TRUE(pair.request && pair.serve);
   Completion completion;
   Arrival arrival;
@@ -354,8 +353,8 @@ TEST_F(VerbsTest, HolderSlowToWelcome) {
   EXPECT_TRUE(lane->status().ok()) << lane->status();
 
   RawPeer eager;
-  const VerbsEndFrame offer = eager.Offer(kShape);
-  const auto answer = listener_->Invite(EncodeVerbsOffer(offer), kShape, "", 1, Soon());
+  const VerbsEndFrame offer = eager.Offer(test::kVerbsShape);
+  const auto answer = listener_->Invite(EncodeVerbsOffer(offer), test::kVerbsShape, "", 1, Soon());
   ASSERT_TRUE(answer.ok()) << answer.status();
   const auto holder = DecodeVerbsAnswer(*answer, offer);
   eager.PostReceives(16, 0);
@@ -386,8 +385,8 @@ TEST_F(VerbsTest, HolderNotReady) {
 TEST_F(VerbsTest, RequesterNotReady) {
   Start({});
   RawPeer raw;
-  const VerbsEndFrame offer = raw.Offer(kShape);
-  const auto answer = listener_->Invite(EncodeVerbsOffer(offer), kShape, "", 1, Soon());
+  const VerbsEndFrame offer = raw.Offer(test::kVerbsShape);
+  const auto answer = listener_->Invite(EncodeVerbsOffer(offer), test::kVerbsShape, "", 1, Soon());
   ASSERT_TRUE(answer.ok());
   const auto holder = DecodeVerbsAnswer(*answer, offer);
   raw.Connect(holder->end);  // and no receives for the welcome
