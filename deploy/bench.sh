@@ -22,14 +22,15 @@
 #     llama         stock llama.cpp from npm with libggml-ckv.so: its attention beside the engine's own, eight agents over
 #                   three holders, their memory, whole models of 27 layers
 #     vllm          stock vLLM from PyPI with the plug-in: exactness, a random walk over its scheduler, time to the first
-#                   token, decode steps, blocks, publishing, what it costs where it is not used; half an hour
+#                   token, also beside LMCache's and NIXL's, decode steps, blocks, publishing, what it costs where it is not used;
+#                   half an hour
 #     store         restart, load and cold read beside the disk's own time, kept stripes, look-ups, plans, cuts
 #     field         what users of such systems reported: both commands on a bare machine, health against real faults,
 #                   restarts of every holder under load, clock steps, costs measured under load, probes beside idle
 #                   connections, a directory whose name moves (root, for namespaces and a clean root)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n '2,29p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,30p' "$0" | sed 's/^# \{0,1\}//'; }
 realtime=()
 if [ "${1:-}" = --realtime ]; then
   realtime=(chrt --fifo 1)

@@ -8,6 +8,10 @@ class NotHere(Exception):
     """This machine lacks what a row is about; the text says what."""
 
 
+class Failed(Exception):
+    """What a row measures did not work; the text says why. The row is short."""
+
+
 def counter(benchmark, name):
     """The median over repetitions of a counter of one benchmark."""
     def value(run):

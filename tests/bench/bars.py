@@ -5,7 +5,7 @@
 
 BINARY: only the rows of this binary, or of this script of tests/bench.
 A row is: measure, measured, floor or base of the same run, bar, ok or short; - where there is no bar. Where the machine
-lacks what a row is about, the row says why.
+lacks what a row is about, the row says why. So does a row whose measurement failed, and it is short.
 Exit 0 only when every bar holds. Each run is appended to tests/bench/history.csv under its commit, so a claim of speed has
 both its rows there.
 """
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 
+from bar import Failed
 from bar_sets import NOT_HERE, SCRIPTS, SETS, NotHere, digits
 
 # The median of so many repetitions is what counts: two shared cores are noisy.
@@ -84,6 +85,9 @@ def main():
             value = bar.value(runs[bar.binary])
         except NotHere as why:
             rows.append([bar.measure, f"not here: {why}", "-", bar.limit(), "-"])
+            continue
+        except Failed as why:
+            rows.append([bar.measure, f"failed: {why}", "-", bar.limit(), "short"])
             continue
         base = bar.base(runs[bar.binary]) if bar.base else None
         value = round(value, digits(bar.unit))

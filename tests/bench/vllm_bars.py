@@ -1,13 +1,17 @@
-"""The bars of the set "vllm": the plug-in in stock vLLM from PyPI (vllm_figures.py), on models of 4 layers and of 27."""
+"""The bars of the set "vllm": the plug-in in stock vLLM from PyPI (vllm_figures.py), on models of 4 layers and of 27.
+
+Its fetch stands beside LMCache's and NIXL's (vllm_peers.py).
+"""
 
 import math
 
 import vllm_figures
-from bar import NOT_HERE, Bar, NotHere
+import vllm_peers
+from bar import NOT_HERE, Bar, Failed, NotHere
 from vllm_figures import LAYERS
 
-NAME = "vllm_figures"
-SCRIPTS = {NAME: vllm_figures.figures}
+NAME, PEERS = "vllm_figures", "vllm_peers"
+SCRIPTS = {NAME: vllm_figures.figures, PEERS: vllm_peers.figures}
 
 
 def figure(case, name):
@@ -49,6 +53,32 @@ def of_model(layers):
     ]
 
 
+def beside(peer, own_tokens, name):
+    """A figure of ckv's fetch beside a peer. Either may have failed."""
+    def value(run):
+        if NOT_HERE in run:
+            raise NotHere(run[NOT_HERE])
+        for one in ("ckv", peer):
+            if one in run["failed"]:
+                raise Failed(f"{one}: {run['failed'][one]}")
+        return run[f"first-token/{own_tokens}"][name]
+    return value
+
+
+def beside_peers(own_tokens, computed, by_nixl):
+    """The first token behind a corpus that another process computed; each row says how much of the prompt each one computes."""
+    what = f"first token behind 4,096 + {own_tokens} tokens, ckv's fetch (computes {computed})"
+    return [
+        *(Bar(f"{what} against {whose}", PEERS, beside(peer, own_tokens, f"of_{peer}"), unit,
+              base=beside(peer, own_tokens, f"{peer}_ms"), base_unit="ms", at_most=at_most)
+          for peer, whose, unit, at_most in (
+              ("LMCache", f"LMCache's hit in a second process (computes {computed})", "x LMCache's hit", 0.5),
+              ("NIXL", f"NIXL's decode side (computes {by_nixl})", "x NIXL's decode side", 1.0))),
+        Bar(f"{what}: answers that were no hit", PEERS, beside("ckv", own_tokens, "misses"), "answers",
+            base=beside("ckv", own_tokens, "answers"), base_unit="answers"),
+    ]
+
+
 BARS = [
     vllm("SGLang's engine loads what another one prefilled, and answers as that one", "sglang", "exit", "as exit code", at_most=0),
     vllm(f"the tests in vLLM {vllm_figures.OTHER_VERSION}", "other", "exit", "as exit code", at_most=0),
@@ -64,4 +94,6 @@ BARS = [
     vllm("the same: blocks that did not come back", "kills", "leaked_blocks", "blocks", at_most=0),
     vllm("the same: the longest batch of 24 tokens each", "kills", "longest_s", "s"),
     *(bar for layers in LAYERS for bar in of_model(layers)),
+    *beside_peers(own_tokens=64, computed=64, by_nixl=1),
+    *beside_peers(own_tokens=1, computed=1, by_nixl=1),
 ]
