@@ -337,6 +337,38 @@ absl::StatusOr<ProcessFacts> FromProto(const v1::ProcessFacts& message) {
   return facts;
 }
 
+v1::EngineFacts ToProto(const EngineFacts& facts) {
+  const auto cut = [](const std::string& text) {
+    return Utf8Text(text, EngineFacts::kTextBytesMax);
+  };
+  v1::EngineFacts message;
+  message.set_name(cut(facts.name));
+  message.set_host(cut(facts.host));
+  message.set_pid(facts.pid);
+  message.set_model(cut(facts.model));
+  message.set_rank(facts.rank);
+  message.set_rank_count(facts.rank_count);
+  message.set_version(cut(facts.version));
+  message.set_started_ago_ms(facts.started_ago_ms);
+  return message;
+}
+
+EngineFacts FromProto(const v1::EngineFacts& message) {
+  const auto cut = [](const std::string& text) {
+    return Utf8Text(text, EngineFacts::kTextBytesMax);
+  };
+  EngineFacts facts;
+  facts.name = cut(message.name());
+  facts.host = cut(message.host());
+  facts.pid = message.pid();
+  facts.model = cut(message.model());
+  facts.rank = message.rank();
+  facts.rank_count = message.rank_count();
+  facts.version = cut(message.version());
+  facts.started_ago_ms = message.started_ago_ms();
+  return facts;
+}
+
 absl::StatusOr<ExtraKeys> FromProto(const google::protobuf::RepeatedPtrField<v1::ExtraKey>& keys,
                                     uint64_t token_count) {
   ExtraKeys taken;

@@ -60,6 +60,10 @@ v1::ProcessFacts ToProto(const ProcessFacts& facts);
 //   InvalidArgument     a text or a list is too long, or an address is not host:port.
 absl::StatusOr<ProcessFacts> FromProto(const v1::ProcessFacts& message);
 
+// Both cut texts that are too long, and make them UTF-8: a peer's word on itself is never an error.
+v1::EngineFacts ToProto(const EngineFacts& facts);
+EngineFacts FromProto(const v1::EngineFacts& message);
+
 // Encodes values as little-endian bytes.
 std::string Int32sToBytes(std::span<const int32_t> values);
 //   InvalidArgument     not a multiple of 4 bytes, or more than `count_max` values.

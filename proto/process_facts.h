@@ -1,5 +1,5 @@
-// The facts that a ckvd tells of its process, for operators: its build, and what its machine and
-// its settings allow it.
+// The facts that a process tells operators of itself. A ckvd tells its build, and what its machine
+// and its settings allow it. An engine tells what it serves.
 
 #pragma once
 
@@ -28,6 +28,25 @@ struct ProcessFacts {
   uint64_t lease_ttl_ms = 0;
 
   friend bool operator==(const ProcessFacts&, const ProcessFacts&) = default;
+};
+
+// The facts that a program with a requester of its own tells of itself, as engines do.
+struct EngineFacts {
+  std::string name;
+  std::string host;  // the name of its host
+  uint32_t pid = 0;
+  std::string model;  // the model that it serves, as a fingerprint or a text; may be empty
+  // The place of the process among those of one engine, and their number. The number is 0 if it
+  // does not say.
+  uint32_t rank = 0;
+  uint32_t rank_count = 0;
+  std::string version;          // Version() of its library
+  uint64_t started_ago_ms = 0;  // since its requester was opened
+
+  // Each of its texts is cut to this many bytes.
+  static constexpr size_t kTextBytesMax = 256;
+
+  friend bool operator==(const EngineFacts&, const EngineFacts&) = default;
 };
 
 }  // namespace ckv

@@ -158,6 +158,13 @@ typedef struct ckv_open_options {
   // library must be there (ckv_device.h). "auto" is a GPU if a library can be used and
   // kernel_target names no target, and the processor otherwise. Since 1.2.
   const char* backend;
+  // The model that this program serves, as a fingerprint or any text of at most 256 bytes.
+  // `ckvctl status` then shows it while the requester is open, with its name, host and process, and
+  // with its rank among the processes of one engine. With an empty text it is shown without a
+  // model. If NULL, it is not shown. Since 1.3.
+  const char* announce;
+  uint32_t announce_rank;        // from 0
+  uint32_t announce_rank_count;  // 0 if there are no ranks
 } ckv_open_options;
 
 // Makes a requester. Does not wait for the network: a directory that is not there shows in the

@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -22,6 +24,8 @@
 #include "client/holders/lane_pinning.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
+#include "proto/base/version.h"
+#include "proto/process_facts.h"
 #include "transport/fabric.h"
 #include "transport/verbs/verbs_fabric.h"
 
@@ -163,6 +167,39 @@ RequesterOptions OptionsOf(const ckv_open_options& options, const Connection& co
   return made;
 }
 
+constexpr size_t kHostNameBytesMax = 256;
+
+std::string HostName() {
+  char name[kHostNameBytesMax] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
+}
+
+// Returns what the directory is to list of this program; unset if nothing.
+//   InvalidArgument     the text is too long, or the rank is beyond the count.
+absl::StatusOr<std::optional<EngineFacts>> EngineOf(const ckv_open_options& options,
+                                                    const std::string& name) {
+  std::optional<EngineFacts> engine;
+  if (options.announce == nullptr) return engine;
+  if (std::strlen(options.announce) > EngineFacts::kTextBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("announce: more than %d bytes", EngineFacts::kTextBytesMax));
+  }
+  if (options.announce_rank >= std::max(options.announce_rank_count, 1u)) {
+    return absl::InvalidArgumentError(absl::StrFormat("announce_rank: %d of %d, counted from 0",
+                                                      options.announce_rank,
+                                                      options.announce_rank_count));
+  }
+  engine.emplace();
+  engine->name = name;
+  engine->host = HostName();
+  engine->pid = static_cast<uint32_t>(getpid());
+  engine->model = options.announce;
+  engine->rank = options.announce_rank;
+  engine->rank_count = options.announce_rank_count;
+  engine->version = std::string(Version());
+  return engine;
+}
+
 absl::Status Open(const ckv_open_options& options, std::unique_ptr<ckv_requester>& made) {
   if (options.directory == nullptr || *options.directory == '\0') return Missing("directory");
   const std::string tenant = TextOr(options.tenant, "");
@@ -172,12 +209,13 @@ absl::Status Open(const ckv_open_options& options, std::unique_ptr<ckv_requester
   CKV_ASSIGN_OR_RETURN(BackendStart start, ChooseBackend(options));
   RequesterOptions made_of = OptionsOf(options, *connection);
   made_of.backend = start.backend;
+  WatchOptions watch = {.address = options.directory, .tenant = tenant};
+  CKV_ASSIGN_OR_RETURN(watch.engine, EngineOf(options, made_of.id));
   CKV_ASSIGN_OR_RETURN(connection->requester,
                        Requester::Create(made_of, &connection->directory, &connection->holders));
   Requester* const requester = connection->requester.get();
   connection->watch = std::make_unique<WatchStub>(
-      WatchOptions{.address = options.directory, .tenant = tenant},
-      [requester](std::string_view corpus) { requester->Forget(corpus); },
+      watch, [requester](std::string_view corpus) { requester->Forget(corpus); },
       [address = std::string(options.directory)](const absl::Status& status) {
         Log().debug("directory {}: {}", address, std::string(status.message()));
       },

@@ -89,7 +89,8 @@ absl::StatusOr<v1::DescribeReply> Fleet::Describe() {
   return reply;
 }
 
-absl::StatusOr<std::vector<Member>> Fleet::Members(std::vector<v1::EndedLease>* ended) {
+absl::StatusOr<std::vector<Member>> Fleet::Members(std::vector<v1::EndedLease>* ended,
+                                                   std::vector<v1::EngineFacts>* engines) {
   CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, directory());
   grpc::ClientContext context;
   Prepare(context);
@@ -103,6 +104,7 @@ absl::StatusOr<std::vector<Member>> Fleet::Members(std::vector<v1::EndedLease>* 
     members.push_back(std::move(member));
   }
   if (ended != nullptr) ended->assign(reply.ended().begin(), reply.ended().end());
+  if (engines != nullptr) engines->assign(reply.engines().begin(), reply.engines().end());
   std::sort(members.begin(), members.end(),
             [](const Member& a, const Member& b) { return a.id < b.id; });
   return members;

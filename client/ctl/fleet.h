@@ -53,9 +53,10 @@ class Fleet {
 
   absl::StatusOr<v1::DescribeReply> Describe();
   // `ended`, unless null, gets the members whose lease ended lately: for people, who see who is
-  // there now.
+  // there now. `engines`, unless null, gets the engines that the directory lists; it needs `ended`.
   //   Unavailable         without `ended` also a directory whose holders are just coming back.
-  absl::StatusOr<std::vector<Member>> Members(std::vector<v1::EndedLease>* ended = nullptr);
+  absl::StatusOr<std::vector<Member>> Members(std::vector<v1::EndedLease>* ended = nullptr,
+                                              std::vector<v1::EngineFacts>* engines = nullptr);
   // The live holders in the order of their names.
   //   FailedPrecondition  none.
   absl::StatusOr<std::vector<Member>> Holders();

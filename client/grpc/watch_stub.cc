@@ -13,6 +13,7 @@ namespace ckv {
 WatchStub::WatchStub(const WatchOptions& options, OnChange on_change, OnBreak on_break,
                      OnMember on_member)
     : options_(options),
+      started_(options.clock->Now()),
       on_change_(std::move(on_change)),
       on_break_(std::move(on_break)),
       on_member_(std::move(on_member)),
@@ -63,6 +64,11 @@ absl::Status WatchStub::WatchOnce() {
   v1::WatchRequest request;
   request.set_tenant(options_.tenant);
   request.set_all_tenants(options_.all_tenants);
+  if (options_.engine) {
+    *request.mutable_engine() = ToProto(*options_.engine);
+    request.mutable_engine()->set_started_ago_ms(
+        static_cast<uint64_t>((options_.clock->Now() - started_) / std::chrono::milliseconds(1)));
+  }
   const auto reader = stub_->Watch(&context, request);
   v1::WatchEvent event;
   while (reader->Read(&event)) Take(event);

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -15,6 +16,7 @@
 #include "ckv/v1/directory.grpc.pb.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
+#include "proto/process_facts.h"
 
 namespace ckv {
 
@@ -23,6 +25,9 @@ struct WatchOptions {
   std::string tenant;
   // Watches the corpora of every tenant, for a process that serves them all.
   bool all_tenants = false;
+  // The facts that the directory lists while the watch is up; if unset, none. Their
+  // `started_ago_ms` counts from the constructor of WatchStub.
+  std::optional<EngineFacts> engine = {};
   Clock* clock = Clock::Real();
   Duration pause_min = std::chrono::milliseconds(100);  // between two tries; doubles
   Duration pause_max = std::chrono::seconds(2);
@@ -57,6 +62,7 @@ class WatchStub {
   void Take(const v1::WatchEvent& event);
 
   const WatchOptions options_;
+  const Instant started_;
   const OnChange on_change_;
   const OnBreak on_break_;
   const OnMember on_member_;

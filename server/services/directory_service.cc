@@ -168,6 +168,10 @@ grpc::Status DirectoryServiceImpl::ListMembers(grpc::ServerContext* /*context*/,
     message->set_ago_ms(WholeMilliseconds(clock_.Now() - ended.ended));
     message->set_ran_out(ended.ran_out);
   }
+  // For people. A requester asks for members whenever it meets an unknown holder.
+  if (!request->as_known()) return grpc::Status::OK;
+  for (const EngineFacts& engine : engines_.At(clock_.Now()))
+    *reply->add_engines() = ToProto(engine);
   return grpc::Status::OK;
 }
 
@@ -448,6 +452,8 @@ grpc::Status DirectoryServiceImpl::Watch(grpc::ServerContext* context,
   if (!stream.ok()) return ToGrpc(stream.status());
   const auto watcher = state_.Watch(request->tenant(), request->all_tenants());
   if (!watcher.ok()) return ToGrpc(watcher.status());
+  std::optional<EngineList::Entry> listed;
+  if (request->has_engine()) listed.emplace(&engines_, FromProto(request->engine()), clock_.Now());
   while (!context->IsCancelled()) {
     if (gate_.closed()) return ToGrpc(ServiceGate::ClosedError());
     const auto event = state_.Next(**watcher, clock_.Now() + kWatchSlice);

@@ -11,6 +11,7 @@
 #include "server/directory/directory_state.h"
 #include "server/directory/durable_directory.h"
 #include "server/edge/service_gate.h"
+#include "server/services/engine_list.h"
 #include "server/services/publish_times.h"
 
 namespace ckv {
@@ -86,6 +87,7 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
   std::function<ProcessFacts()> process_;  // may be empty
   std::function<FleetFacts()> facts_;      // may be empty
   PublishTimes published_;
+  EngineList engines_;
 };
 
 }  // namespace ckv

@@ -208,6 +208,25 @@ TEST(ConvertProcessFacts, RoundTripAndRefusals) {
   refused([](v1::ProcessFacts& m) { m.set_data_listen("nowhere"); }, "is not host:port");
 }
 
+TEST(ConvertEngineFacts, RoundTripAndCutTexts) {
+  EngineFacts facts = {.name = "vllm",
+                       .host = "node7",
+                       .pid = 7,
+                       .model = "3bb4fde8a1c2",
+                       .rank = 1,
+                       .rank_count = 2,
+                       .version = "0.1.0",
+                       .started_ago_ms = 8};
+  EXPECT_EQ(FromProto(Sent(ToProto(facts))), facts);
+
+  // A program may tell anything of itself, and is still listed.
+  facts.model = std::string(EngineFacts::kTextBytesMax + 1, 'm');
+  facts.name = "\xff";
+  const EngineFacts back = FromProto(Sent(ToProto(facts)));
+  EXPECT_EQ(back.model, std::string(EngineFacts::kTextBytesMax, 'm'));
+  EXPECT_EQ(back.name, "?");
+}
+
 TEST(ConvertInt32s, RoundTripAndRefusals) {
   const std::vector<int32_t> values = {0, 1, -1, INT32_MAX, INT32_MIN};
   const std::string bytes = Int32sToBytes(values);

@@ -74,4 +74,35 @@ Json HomeJson(const v1::DescribeDirectoryReply& home) {
           {"redropped_corpus_count", home.redropped_corpus_count()}};
 }
 
+std::string EnginesText(const std::vector<v1::EngineFacts>& engines) {
+  if (engines.empty()) return "";
+  Table table(
+      {{"ENGINE"}, {"HOST"}, {"PID", true}, {"RANK"}, {"UP", true}, {"VERSION"}, {"MODEL"}});
+  for (const v1::EngineFacts& engine : engines) {
+    const std::string rank = engine.rank_count() == 0
+                                 ? "-"
+                                 : absl::StrFormat("%d of %d", engine.rank(), engine.rank_count());
+    const auto age_ms = std::min<uint64_t>(engine.started_ago_ms(), uint64_t{1} << 40);
+    table.AddRow({Printable(engine.name()), Printable(engine.host()), std::to_string(engine.pid()),
+                  rank, FormatAge(std::chrono::milliseconds(age_ms)), Printable(engine.version()),
+                  engine.model().empty() ? "-" : Printable(engine.model())});
+  }
+  return table.Render();
+}
+
+Json EnginesJson(const std::vector<v1::EngineFacts>& engines) {
+  Json json = Json::array();
+  for (const v1::EngineFacts& engine : engines) {
+    json.push_back({{"name", engine.name()},
+                    {"host", engine.host()},
+                    {"pid", engine.pid()},
+                    {"model", engine.model()},
+                    {"rank", engine.rank()},
+                    {"rank_count", engine.rank_count()},
+                    {"version", engine.version()},
+                    {"up_ms", engine.started_ago_ms()}});
+  }
+  return json;
+}
+
 }  // namespace ckv::ctl

@@ -1,8 +1,10 @@
-// Tells where a directory keeps its state, and what it knows of it, as ckvctl status does.
+// Tells where a directory keeps its state, what it knows of it, and which engines use it, as ckvctl
+// status does.
 
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "ckv/v1/directory.pb.h"
 #include "client/ctl/output.h"
@@ -14,5 +16,10 @@ namespace ckv::ctl {
 std::string HomeText(const v1::DescribeDirectoryReply& home);
 // All of the reply.
 Json HomeJson(const v1::DescribeDirectoryReply& home);
+
+// The engines that use the fleet, one a row; empty if there is none. They are no members, because
+// they hold nothing: one that ends is no finding.
+std::string EnginesText(const std::vector<v1::EngineFacts>& engines);
+Json EnginesJson(const std::vector<v1::EngineFacts>& engines);
 
 }  // namespace ckv::ctl

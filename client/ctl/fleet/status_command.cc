@@ -29,6 +29,7 @@ struct View {
   std::vector<Member> members;
   absl::StatusOr<v1::DescribeReply> requester;
   std::vector<v1::EndedLease> ended = {};
+  std::vector<v1::EngineFacts> engines = {};
   absl::StatusOr<v1::DescribeDirectoryReply> home = absl::UnknownError("not asked");
   // The directory's error if it has just started, and holders are on their way back to it.
   absl::Status returning = {};
@@ -38,8 +39,9 @@ struct View {
 //   the directory's error, where neither it nor the requester answers.
 absl::StatusOr<View> Look(Fleet& fleet) {
   std::vector<v1::EndedLease> ended;
-  absl::StatusOr<std::vector<Member>> members = fleet.Members(&ended);
-  View view = {members.status(), {}, fleet.Describe(), std::move(ended)};
+  std::vector<v1::EngineFacts> engines;
+  absl::StatusOr<std::vector<Member>> members = fleet.Members(&ended, &engines);
+  View view = {members.status(), {}, fleet.Describe(), std::move(ended), std::move(engines)};
   if (members.ok()) {
     view.members = *std::move(members);
     view.of_fleet = !view.requester.ok() || IsOfFleet(fleet, *view.requester, view.members);
@@ -397,6 +399,7 @@ void Print(const Ctl& ctl, const Fleet& fleet, const View& view,
   json["kernel_targets"] = TargetsOf(members);
   json["kernel_target_of_all"] = BestCommonTarget(members);
   json["ended"] = EndedJson(view.ended);
+  json["engines"] = EnginesJson(view.engines);
   json["missing"] = Json::array();
   for (const CorpusFacts& corpus : facts.corpora) {
     if (!view.returning.ok()) break;  // their holders are about to come back
@@ -416,7 +419,8 @@ void Print(const Ctl& ctl, const Fleet& fleet, const View& view,
     text += "no members\n";
   }
   std::vector<std::string> parts = {FindingsText(findings), MembersText(members),
-                                    MixedText(members), HoldersText(members), DamageText(members)};
+                                    MixedText(members),     HoldersText(members),
+                                    DamageText(members),    EnginesText(view.engines)};
   if (view.requester.ok() && view.of_fleet) {
     const v1::DescribeReply& d = *view.requester;
     parts.insert(parts.end(), {RequesterText(d), NearText(d), DecisionsText(d)});

@@ -52,6 +52,9 @@ class OpenOptions(Struct):
         ("call_threads", c_uint32),
         ("connect_timeout_ns", c_uint64),
         ("backend", c_char_p),
+        ("announce", c_char_p),
+        ("announce_rank", c_uint32),
+        ("announce_rank_count", c_uint32),
     ]
 
 

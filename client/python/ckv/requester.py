@@ -27,7 +27,8 @@ def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
          verbs_device: str = "", kernel_target: str = "", near_bytes: Optional[int] = None,
          call_count_max: int = 0, call_threads: int = 0, connect_timeout: float = 0.0,
          backend: str = "", library: Union[str, os.PathLike[str], None] = None,
-         check: Optional[float] = None) -> Requester:
+         check: Optional[float] = None, announce: Optional[str] = None, announce_rank: int = 0,
+         announce_rank_count: int = 0) -> Requester:
     """Makes a requester. Does not wait for the network, unless by `check`; one a process is enough.
 
     directory        host:port of the directory
@@ -46,6 +47,11 @@ def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
     library          the file of libckv.so.1; by default that of CKV_LIBRARY, or the system's
     check            seconds that the directory may take to answer a look-up now; by default it is
                      not asked, and the first call tells whether it is there
+    announce         shows this program in `ckvctl status` while the requester is open: the model
+                     that it serves, as a fingerprint or any text of at most 256 bytes, or ""; by
+                     default it is not shown
+    announce_rank    its rank among the processes of one engine, from 0
+    announce_rank_count  the number of those processes; by default none is shown
 
     Installs no signal handlers. A child after fork cannot use ckv: start it by spawn.
     LibraryError        no libckv.so.1 can be loaded
@@ -70,7 +76,10 @@ def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
         call_count_max=count(call_count_max, "call_count_max"),
         call_threads=count(call_threads, "call_threads"),
         connect_timeout_ns=nanoseconds(connect_timeout, "connect_timeout"),
-        backend=text(backend, "backend"))
+        backend=text(backend, "backend"),
+        announce=None if announce is None else text(announce, "announce") or b"",
+        announce_rank=count(announce_rank, "announce_rank"),
+        announce_rank_count=count(announce_rank_count, "announce_rank_count"))
     handle = c_void_p()
     status = functions.open_version(_structs.API_MAJOR, _structs.API_MINOR, byref(options),
                                     byref(handle))

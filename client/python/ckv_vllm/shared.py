@@ -53,15 +53,23 @@ class Requesters:
         self._names: dict[tuple[Settings, str], tuple[float, ckv.Corpus, Resolved]] = {}
         self._silent: dict[Settings, tuple[float, ckv.Error]] = {}
         self._users: dict[Settings, int] = {}
+        self._announced: dict[Settings, tuple[str, int, int]] = {}
+
+    def announce(self, settings: Settings, fingerprint: str, rank: int, rank_count: int) -> None:
+        """`ckvctl status` shows this process as an engine's. Call it before the requester is opened."""
+        with self._lock:
+            self._announced[settings] = fingerprint, rank, rank_count
 
     def of(self, settings: Settings) -> ckv.Requester:
         """Raises the errors of ckv.open. The directory is not asked."""
         key = (os.getpid(), settings)
         with self._lock:
             if key not in self._open:
+                model, rank, rank_count = self._announced.get(settings, (None, 0, 0))
                 self._open[key] = ckv.open(settings.directory, tenant=settings.tenant, name="vllm",
                                            fabrics=settings.fabrics, near_bytes=settings.near_bytes,
-                                           call_count_max=CALLS_MAX)
+                                           call_count_max=CALLS_MAX, announce=model, announce_rank=rank,
+                                           announce_rank_count=rank_count)
             return self._open[key]
 
     def resolve(self, settings: Settings, name: str, timeout: float,

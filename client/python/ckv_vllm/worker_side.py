@@ -52,6 +52,8 @@ class WorkerSide:
         self.model = identity.model_of(str(model.model), model.hf_text_config, self.fingerprint)
         self.heads = model.get_num_attention_heads(vllm_config.parallel_config)
         shared.REQUESTERS.use(settings)
+        parallel = vllm_config.parallel_config
+        shared.REQUESTERS.announce(settings, self.fingerprint, parallel.rank, parallel.world_size)
         self.requester = shared.REQUESTERS.of(settings)
         self.contexts = contexts.Contexts(settings, self.requester, self.fingerprint)
         self.counts = counts.Counts()

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "client/c/ckv.h"
 
@@ -45,6 +46,17 @@ TEST(Open, MistakesAreRefused) {
   options = Options();
   options.tenant = "a tenant";
   EXPECT_EQ(ckv_open(&options, &requester), CKV_INVALID_ARGUMENT);
+
+  const std::string too_long(257, 'm');
+  options = Options();
+  options.announce = too_long.c_str();
+  EXPECT_EQ(ckv_open(&options, &requester), CKV_INVALID_ARGUMENT);
+  options.announce = "m1";
+  for (const auto& [rank, rank_count] : {std::pair{1u, 0u}, {2u, 2u}}) {
+    options.announce_rank = rank;
+    options.announce_rank_count = rank_count;
+    EXPECT_EQ(ckv_open(&options, &requester), CKV_INVALID_ARGUMENT) << rank << " of " << rank_count;
+  }
   EXPECT_EQ(requester, nullptr);
 }
 

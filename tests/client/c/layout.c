@@ -25,7 +25,10 @@ AT(ckv_open_options, call_count_max, 64);
 AT(ckv_open_options, call_threads, 68);
 AT(ckv_open_options, connect_timeout_ns, 72);
 AT(ckv_open_options, backend, 80);
-SIZE(ckv_open_options, 88);
+AT(ckv_open_options, announce, 88);
+AT(ckv_open_options, announce_rank, 96);
+AT(ckv_open_options, announce_rank_count, 100);
+SIZE(ckv_open_options, 104);
 
 BEGINS(ckv_corpus_facts);
 AT(ckv_corpus_facts, name, 8);

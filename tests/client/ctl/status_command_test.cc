@@ -6,6 +6,7 @@
 
 #include "attention/mla_partial.h"
 #include "attention/target/kernel_choice.h"
+#include "client/grpc/watch_stub.h"
 #include "proto/base/version.h"
 #include "tests/server/services/moving_chunks_fixture.h"
 #include "tests/support/temp_folder.h"
@@ -70,6 +71,46 @@ TEST_F(StatusCommandTest, AFleetThatIsWholeIsZero) {
     EXPECT_GT(member["epoch"], 0);
     EXPECT_LT(member["up_ms"], 600'000);
   }
+}
+
+// Asks again and again, for a while.
+template <typename Condition>
+bool BecomesTrue(Condition&& condition) {
+  const Instant give_up = Soon();
+  while (!condition()) {
+    if (Clock::Real()->Now() >= give_up) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+TEST_F(StatusCommandTest, AnEngineIsShownWhileItRunsAndNotMissedAfterwards) {
+  StartHolders(1);
+  EXPECT_THAT(Status().text, Not(HasSubstr("ENGINE")));
+  WatchOptions options;
+  options.address = directory_->address();
+  options.engine = EngineFacts{.name = "vllm",
+                               .host = "node7",
+                               .pid = 77,
+                               .model = "3bb4fde8a1c2",
+                               .rank = 1,
+                               .rank_count = 2,
+                               .version = "0.1.0"};
+  auto engine = std::make_unique<WatchStub>(
+      options, [](std::string_view) {}, [](const absl::Status&) {});
+  ASSERT_TRUE(BecomesTrue([&] { return StatusJson()["engines"].size() == 1; }));
+  const Ran ran = Status();
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.text, testing::ContainsRegex("vllm +node7 +77 +1 of 2 .* 0.1.0 +3bb4fde8a1c2"));
+  const ctl::Json shown = StatusJson()["engines"][0];
+  EXPECT_EQ(shown["rank"], 1);
+  EXPECT_EQ(shown["rank_count"], 2);
+  EXPECT_EQ(shown["model"], "3bb4fde8a1c2");
+  EXPECT_LT(shown["up_ms"], 600'000);
+  engine.reset();
+  EXPECT_TRUE(BecomesTrue([&] { return StatusJson()["engines"].empty(); }));
+  EXPECT_EQ(Status().code, 0);
+  EXPECT_EQ(Run({"health"}, /*json=*/false).code, 0);
 }
 
 TEST_F(StatusCommandTest, AFleetOfSeveralKernelTargetsIsCalledMixed) {

@@ -5,19 +5,23 @@ Method: the wheel is built and installed into a new folder, from which all progr
 directory, two holders and a corpus of several chunks. py_client.py asks what the C++ program asks; the
 files of answers are equal. calls_check.py publishes, finds and fetches; shares memory with torch; makes
 wrong calls; and waits in a call while a holder is stopped, until another Python thread lets it go on.
-device_check.py has its arrays on a stand-in of a GPU, whose library lies beside another libckv.so.1.
+A program that announces itself is shown by ckvctl status until it is killed. device_check.py has its
+arrays on a stand-in of a GPU, whose library lies beside another libckv.so.1.
 
     python3 tests/client/python/python_e2e.py --ckvd ... --ckvctl ... --reference cc_client \
         --library libckv.so.1 --stand-ins FOLDER --cmake cmake
 """
 
 import argparse
+import json
 import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "support"))
@@ -70,6 +74,37 @@ def check_device(arguments, folder, directory, env):
                env={**env, "CKV_LIBRARY": str(folder / "libckv.so.1")})
 
 
+def check_engine(directory, env):
+    """`ckvctl status` shows a program that announces itself, until it ends in whatever way."""
+    code = ("import sys, ckv\nwith ckv.open(sys.argv[1], name='engine', announce='m1', announce_rank=1,\n"
+            "              announce_rank_count=2, check=10), ckv.open(sys.argv[1], check=10):\n"
+            "  print('open', flush=True)\n  sys.stdin.read()")
+
+    def until(count):
+        for _ in range(200):
+            engines = json.loads(run(PROGRAMS.ckvctl, "--directory", directory, "status", "-o", "json"))["engines"]
+            if len(engines) == count:
+                return engines
+            time.sleep(0.05)
+        sys.exit(f"{len(engines)} engines in ckvctl status, {count} expected: {engines}")
+
+    engine = subprocess.Popen([sys.executable, "-c", code, directory], env=env, text=True, stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE)
+    try:
+        if engine.stdout.readline() != "open\n":
+            sys.exit("the engine did not start")
+        (shown,) = until(1)
+        told = [shown[key] for key in ("name", "host", "pid", "model", "rank", "rank_count")]
+        if told != ["engine", socket.gethostname(), engine.pid, "m1", 1, 2]:
+            sys.exit(f"ckvctl status shows {shown}")
+    finally:
+        engine.kill()
+        engine.wait()
+    until(0)
+    run(PROGRAMS.ckvctl, "--directory", directory, "health")
+    print("an engine is shown while it runs")
+
+
 def difference(got, want):
     at = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
     return f"{len(got)} bytes, {len(want)} expected; the first difference is at byte {at}"
@@ -106,6 +141,7 @@ def main():
             # The directory was started first, then the holders.
             print(run(sys.executable, HERE / "calls_check.py", fleet.directory, CORPUS,
                       *[process.pid for process in fleet.processes[1:3]], env=env), end="")
+            check_engine(fleet.directory, env)
             print(check_device(arguments, folder.resolve() / "device", fleet.directory, env), end="")
         finally:
             fleet.stop()

@@ -7,6 +7,7 @@ It exits with 0 if the case holds. vllm_e2e.py is what calls it.
 
 import argparse
 import contextlib
+import json
 import os
 import pathlib
 import signal
@@ -89,6 +90,12 @@ class Engine:
         """What vLLM's own metrics say of the plug-in."""
         (one,) = [metric for metric in self.llm.get_metrics() if metric.name == f"vllm:ckv_{name}"]
         return one.value
+
+    def engines(self):
+        """What `ckvctl status` shows of engines."""
+        told = subprocess.run([ARGUMENTS.ckvctl, "--directory", ARGUMENTS.directory, "status", "-o", "json"],
+                              capture_output=True, text=True, check=False)
+        return json.loads(told.stdout)["engines"]
 
     def free_blocks(self):
         return self.core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
@@ -376,6 +383,10 @@ class Ranks(Case):
         (loaded,) = self.engine.run([law + self.own])
         self.right(loaded, law + self.own)
         self.assertGreater(loaded.num_cached_tokens, 0)
+        engines = self.engine.engines()
+        self.assertEqual([(one["name"], one["rank"], one["rank_count"]) for one in engines],
+                         [("vllm", 0, 2), ("vllm", 1, 2)])
+        self.assertIn(engines[0]["model"], self.engine.wait_for("law"), "the corpus' fingerprint")
         for policy in ("route", "near"):
             routed, plain = self.engine.run([self.own, other], [ckv_of(corpus="law", policy=policy), None])
             self.right(routed, law, self.own)

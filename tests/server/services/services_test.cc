@@ -387,6 +387,60 @@ TEST_F(DirectoryServiceTest, AWatchShowsTheStateAndThenEveryChange) {
   EXPECT_FALSE(reader->Read(&event));
 }
 
+// Asks again and again, for a while.
+template <typename Condition>
+bool BecomesTrue(Condition&& condition) {
+  const Instant give_up = Soon();
+  while (!condition()) {
+    if (Clock::Real()->Now() >= give_up) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+TEST_F(DirectoryServiceTest, AnEngineIsListedWhileItWatches) {
+  const auto listed = [&] {
+    v1::ListMembersRequest request;
+    v1::ListMembersReply reply;
+    EXPECT_TRUE(directory_stub_->ListMembers(Call().get(), request, &reply).ok());
+    EXPECT_EQ(reply.engines_size(), 0) << "requesters ask often, and need none";
+    request.set_as_known(true);
+    EXPECT_TRUE(directory_stub_->ListMembers(Call().get(), request, &reply).ok());
+    EXPECT_EQ(reply.members_size(), 0) << "an engine holds nothing, and is no member";
+    return reply;
+  };
+  const auto watch = [&](std::optional<EngineFacts> engine) {
+    WatchOptions options;
+    options.address = directory_->address();
+    options.engine = std::move(engine);
+    auto made = std::make_unique<WatchStub>(
+        options, [](std::string_view) {}, [](const absl::Status&) {});
+    EXPECT_TRUE(BecomesTrue([&] { return made->connected(); }));
+    return made;
+  };
+  const auto quiet = watch(std::nullopt);
+  EngineFacts facts = {.name = "vllm",
+                       .host = "node7",
+                       .pid = 8,
+                       .model = "m1",
+                       .rank = 1,
+                       .rank_count = 2,
+                       .version = "0.1.0"};
+  auto second = watch(facts);
+  facts.pid = 9;
+  facts.rank = 0;
+  const auto first = watch(facts);
+  const v1::ListMembersReply both = listed();
+  ASSERT_EQ(both.engines_size(), 2);
+  EXPECT_EQ(both.engines(0).pid(), 9u);
+  EXPECT_EQ(both.engines(1).pid(), 8u);
+  EXPECT_EQ(both.engines(1).rank(), 1u);
+  EXPECT_EQ(both.engines(1).model(), "m1");
+  second.reset();
+  EXPECT_TRUE(BecomesTrue([&] { return listed().engines_size() == 1; }));
+  EXPECT_EQ(listed().ended_size(), 0) << "nothing is told of an engine that ended";
+}
+
 TEST_F(DirectoryServiceTest, AWatchTellsOfEachLifeOfAMember) {
   StartHolders(1);
   absl::Mutex mu;
