@@ -16,7 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
-from . import hooks, limits, metrics, notes, settings, shared
+from . import hooks, kv_events, limits, metrics, notes, settings, shared
 from .scheduler_side import SchedulerSide
 from .worker_side import WorkerSide
 
@@ -30,14 +30,16 @@ class CkvMetadata(KVConnectorMetadata):
 
 @dataclasses.dataclass
 class CkvWorkerMetadata(KVConnectorWorkerMetadata):
-    """What ranks tell the scheduler: requests that failed in the step, and why."""
+    """What ranks tell the scheduler: requests that failed in the step, and why, and what was published."""
 
     ckv_failed: dict[str, tuple[str, list[int]]]
     ckv_loads_failed: dict[str, str]
+    ckv_stored: list[notes.Chunks] = dataclasses.field(default_factory=list)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
         return CkvWorkerMetadata({**getattr(other, "ckv_failed", {}), **self.ckv_failed},
-                                 {**getattr(other, "ckv_loads_failed", {}), **self.ckv_loads_failed})
+                                 {**getattr(other, "ckv_loads_failed", {}), **self.ckv_loads_failed},
+                                 [*getattr(other, "ckv_stored", []), *self.ckv_stored])
 
 
 class CkvConnector(KVConnectorBase_V1):
@@ -87,6 +89,7 @@ class CkvConnector(KVConnectorBase_V1):
         meta = connector_output.kv_connector_worker_meta
         self._scheduler.loads_failed(getattr(meta, "ckv_loads_failed", None) or {})
         self._scheduler.loads_ended(connector_output.finished_recving or ())
+        self._scheduler.stored(getattr(meta, "ckv_stored", None) or ())
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, Optional[dict[str, Any]]]:
         return False, self._scheduler.finished(request)
@@ -120,8 +123,8 @@ class CkvConnector(KVConnectorBase_V1):
         return None, self._worker.take_loaded() or None
 
     def build_connector_worker_meta(self) -> Optional[CkvWorkerMetadata]:
-        failed, loads = self._worker.take_failed(), self._worker.take_loads_failed()
-        return CkvWorkerMetadata(failed, loads) if failed or loads else None
+        told = self._worker.take_failed(), self._worker.take_loads_failed(), self._worker.take_stored()
+        return CkvWorkerMetadata(*told) if any(told) else None
 
     def reset_cache(self) -> Optional[bool]:
         """vLLM forgets rows because the weights may be others now. Nothing tells which, so nothing is
@@ -151,4 +154,5 @@ class CkvConnector(KVConnectorBase_V1):
         return metrics.CkvMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def take_events(self) -> Iterable[Any]:
-        return ()
+        """Chunks that this engine published, or loaded, and those that it offers no more."""
+        return kv_events.made(self._scheduler.take_events())

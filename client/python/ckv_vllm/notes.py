@@ -6,7 +6,7 @@ All of it is plain data: with several processes it is pickled.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Optional
 
 
 @dataclasses.dataclass
@@ -43,6 +43,38 @@ class Load:
     block_ids: list[int]
     chunk_ids: bytes
     corpus: str = ""
+
+
+@dataclasses.dataclass
+class Chunks:
+    """A run of chunks that can be found, of the beginning of a prompt.
+
+    ids     bytes, 32 a chunk
+    sizes   tokens of each
+    tokens  of all of them
+    parent  the id of the chunk before them; b"" if they begin at token 0
+    """
+
+    ids: bytes
+    sizes: list[int]
+    tokens: list[int]
+    parent: bytes = b""
+
+    def after(self, count: int) -> Optional[Chunks]:
+        """All but the first chunks; None if there are no more."""
+        if count >= len(self.sizes):
+            return None
+        parent = self.ids[(count - 1) * 32:count * 32] if count else self.parent
+        return Chunks(self.ids[count * 32:], self.sizes[count:], self.tokens[sum(self.sizes[:count]):], parent)
+
+
+@dataclasses.dataclass
+class Event:
+    """What routers are told: chunks that can be found from now on, or ids of chunks that are offered no
+    more."""
+
+    stored: Optional[Chunks] = None
+    removed: list[bytes] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass

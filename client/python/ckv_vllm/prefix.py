@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
+
+from . import notes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,14 +14,22 @@ class Prefix:
 
     token_count  tokens that these chunks have
     ids          of the chunks: bytes, 32 each
+    sizes        tokens of each chunk
     """
 
     token_count: int = 0
     ids: bytes = b""
+    sizes: tuple[int, ...] = ()
 
     @property
     def last_id(self) -> Optional[bytes]:
         return self.ids[-32:] or None
+
+    def chunks_of(self, prompt: Sequence[int]) -> Optional[notes.Chunks]:
+        """These chunks, of a prompt that begins with them; None if there are none."""
+        if not self.sizes:
+            return None
+        return notes.Chunks(self.ids, list(self.sizes), [int(one) for one in prompt[:self.token_count]])
 
 
 def prefix_of(found: Any, only: Optional[set[bytes]] = None) -> Prefix:
@@ -35,7 +45,7 @@ def prefix_of(found: Any, only: Optional[set[bytes]] = None) -> Prefix:
         if int(begin) != tokens or int(offset) != 0 or (only is not None and bytes(one) not in only):
             break
         chunks, tokens = chunks + 1, tokens + int(size)
-    return Prefix(tokens, ids[:chunks].tobytes())
+    return Prefix(tokens, ids[:chunks].tobytes(), tuple(int(one) for one in token_counts[:chunks]))
 
 
 def whole_blocks(prefix_tokens: int, prompt_tokens: int, block_size: int) -> int:

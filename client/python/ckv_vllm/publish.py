@@ -64,8 +64,11 @@ def step_aside() -> None:
 class Publisher:
     """A thread, which is started by the first publish."""
 
-    def __init__(self, settings: Settings, requester: ckv.Requester, model: ckv.Model, counts: Counts) -> None:
+    def __init__(self, settings: Settings, requester: ckv.Requester, model: ckv.Model, counts: Counts,
+                 tells: bool = False) -> None:
+        """`tells`: take_stored returns what was published."""
         self.settings, self.requester, self.model, self.counts = settings, requester, model, counts
+        self._tells, self._stored = tells, list[notes.Chunks]()
         self._queue: queue.Queue[Any] = queue.Queue()
         self._lock = threading.Lock()
         self._bytes = 0
@@ -95,6 +98,27 @@ class Publisher:
             self._thread = threading.Thread(target=self._run, name="ckv-publish", daemon=True)
             self._thread.start()
         self._queue.put(copied)
+
+    def take_stored(self) -> list[notes.Chunks]:
+        """The chunks of prompts that were published since the last call."""
+        with self._lock:
+            stored, self._stored = self._stored, []
+        return stored
+
+    def _tell(self, copied: Copied, have: prefix.Prefix) -> None:
+        chunks = have.chunks_of(copied.tokens) if self._tells else None
+        if chunks is not None:
+            with self._lock:
+                self._stored.append(chunks)
+
+    def _found(self, copied: Copied) -> prefix.Prefix:
+        """What the directory finds of a prompt that was just published. No error is the publish's."""
+        try:
+            corpus = self.requester.resolve(copied.corpus)
+            return prefix.prefix_of(self.requester.find(copied.tokens, model_of=corpus))
+        except ckv.Error as error:
+            log.warning("ckv: no event tells what was published of request %s: %s", copied.request_id, error)
+            return prefix.Prefix()
 
     def _run(self) -> None:
         aside = False
@@ -133,6 +157,7 @@ class Publisher:
     def _put(self, copied: Copied) -> None:
         have = self._have(copied)
         if have.token_count >= len(copied.tokens):
+            self._tell(copied, have)
             return
         size = self.settings.chunk_tokens
         with self.requester.put(copied.corpus, parent=have.last_id, create=self.model,
@@ -144,6 +169,8 @@ class Publisher:
                     put.rows(layer, rows[begin:end])
             put.finish(PUT_TIMEOUT)
         self.counts.add("published_tokens", len(copied.tokens) - have.token_count)
+        if self._tells:
+            self._tell(copied, self._found(copied))
         log.info("ckv: published %d tokens of request %s in %s", len(copied.tokens) - have.token_count,
                  copied.request_id, copied.corpus)
 

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from typing import Any, Iterable, Optional
 
-from . import counts, frontend, identity, lookups, notes, prefix, rule, shared, wants
+from . import counts, frontend, identity, lookups, notes, prefix, rule, shared, told, wants
 from .settings import Settings
 from .shared import Resolved
 
@@ -57,9 +57,11 @@ class SchedulerSide:
         self._block_size = int(vllm_config.cache_config.block_size)
         self._loads: list[notes.Load] = []
         self._loading: dict[str, bytes] = {}  # request: the chunks that it gets
+        self._loaded: dict[str, notes.Chunks] = {}  # the same, for an event once they are there
         # With vLLM's own prefix caching, what one request loads is there for all.
         self._shares = bool(vllm_config.cache_config.enable_prefix_caching)
         self._stopped = ""
+        self._told = told.Told() if told.wanted(vllm_config) else None
         self._rule = (rule.Rule(settings.rule_tokens, settings.rule_times, settings.chunk_tokens)
                       if settings.publish == "rule" else None)
 
@@ -109,6 +111,8 @@ class SchedulerSide:
             if known.asked.routes:
                 known.refused = f"ckv is off: {why}"
             known.prompt = []  # its rows are not of the weights that the fingerprint names
+        if self._told is not None:
+            self._told.removed()
 
     def close(self) -> None:
         self._lookups.close()
@@ -142,6 +146,9 @@ class SchedulerSide:
             end = known.computed + external_tokens
             known.tokens = end
             self._loading[request.request_id] = known.offered.ids
+            chunks = known.offered.chunks_of(request.prompt_token_ids) if self._told is not None else None
+            if chunks is not None:
+                self._loaded[request.request_id] = chunks
             self._loads.append(notes.Load(request.request_id, list(request.prompt_token_ids), known.computed,
                                           end, list(block_ids), known.offered.ids,
                                           known.asked.corpus[0] if known.asked.corpus else ""))
@@ -180,6 +187,17 @@ class SchedulerSide:
     def loads_ended(self, ended: Iterable[str]) -> None:
         for request_id in ended:
             self._loading.pop(request_id, None)
+            chunks = self._loaded.pop(request_id, None)
+            if chunks is not None:
+                self.stored([chunks])
+
+    def stored(self, all_chunks: Iterable[notes.Chunks]) -> None:
+        """Chunks that were published, or loaded: routers are told of them."""
+        for chunks in all_chunks if self._told is not None and not self._stopped else ():
+            self._told.stored(chunks)
+
+    def take_events(self) -> Iterable[notes.Event]:
+        return self._told.take() if self._told is not None else ()
 
     def loads_failed(self, failed: dict[str, str]) -> None:
         """Their prompts are computed here, and their chunks not offered for a while."""
@@ -188,6 +206,9 @@ class SchedulerSide:
             if known is not None:
                 known.load_failed, known.tokens = True, 0
                 self._lookups.failed(known.offered.ids)
+            failed_chunks = self._loaded.pop(request_id, None)
+            if failed_chunks is not None and self._told is not None:
+                self._told.removed(failed_chunks.ids)
 
     @staticmethod
     def _add_publish(step: notes.Step, request_id: str, known: Known, token_end: int) -> None:

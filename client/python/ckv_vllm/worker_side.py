@@ -11,7 +11,7 @@ import torch
 
 import ckv
 
-from . import contexts, counts, identity, loading, notes, publish, route, shared
+from . import contexts, counts, identity, loading, notes, publish, route, shared, told
 from .settings import Settings
 
 log = logging.getLogger("ckv_vllm")
@@ -57,7 +57,8 @@ class WorkerSide:
         self.requester = shared.REQUESTERS.of(settings)
         self.contexts = contexts.Contexts(settings, self.requester, self.fingerprint)
         self.counts = counts.Counts()
-        self.publisher = publish.Publisher(settings, self.requester, self.model, self.counts)
+        self.publisher = publish.Publisher(settings, self.requester, self.model, self.counts,
+                                           told.wanted(vllm_config))
         self.loader = loading.Loader(settings, self.requester, self.fingerprint, self.counts)
         # Latent rows are alike on all ranks, and so is what ranks do: one publishes and counts.
         self.first = vllm_config.parallel_config.rank == 0
@@ -140,6 +141,9 @@ class WorkerSide:
             return
         for note in self.step.publishes:
             self.publisher.add(note, self.caches)
+
+    def take_stored(self) -> list[notes.Chunks]:
+        return self.publisher.take_stored()
 
     def take_counts(self) -> dict[str, float]:
         return self.counts.take() if self.first else {}

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import types
 import unittest
+import unittest.mock
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -24,7 +25,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from ckv_vllm import (contexts, counts, hooks, identity, notes, prefix, route, rule, scheduler_side,  # noqa: E402
-                      settings, wants, worker_side)
+                      settings, told, wants, worker_side)
 
 SETTINGS = settings.read({"directory": "d:1"})
 LITE = dict(kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, num_hidden_layers=27, rope_theta=10000,
@@ -203,6 +204,8 @@ class Stopped(unittest.TestCase):
     def test_known_requests_route_and_publish_nothing_more(self):
         side = object.__new__(scheduler_side.SchedulerSide)
         side._block_size, side._loads, side._stopped, side.counts = 16, [], "", counts.Counts()
+        side._told = told.Told()
+        side._told.stored(notes.Chunks(bytes(32), [16], list(range(16))))
         known = {"routed": scheduler_side.Known(wants.Wants(("a",), "route"), [], block_ids=[3]),
                  "published": scheduler_side.Known(wants.Wants(publish="b"), [], prompt=[1, 2], block_ids=[4]),
                  "plain": scheduler_side.Known(wants.Wants(), [], looks_up=True)}
@@ -221,6 +224,71 @@ class Stopped(unittest.TestCase):
         self.assertEqual(({}, []), (step.routes, step.publishes))
         self.assertEqual({"routed": "ckv is off: other weights"}, step.refused)
         self.assertEqual((0, False), side.matched(types.SimpleNamespace(request_id="plain"), 0))
+        self.assertEqual([bytes(32)], list(side.take_events())[-1].removed)
+
+
+class Events(unittest.TestCase):
+    """What routers are told. How it is told in vLLM's classes is tested in vLLM."""
+
+    IDS = [bytes([one]) * 32 for one in range(5)]
+
+    def chunks(self, count, parent=0):
+        sizes = [16, 16, 7, 16, 16][parent:count]
+        return notes.Chunks(b"".join(self.IDS[parent:count]), sizes, list(range(sum(sizes))))
+
+    def test_each_chunk_is_told_once_behind_its_parent(self):
+        known = told.Told()
+        known.stored(self.chunks(2))
+        (event,) = known.take()
+        self.assertEqual((event.stored, event.removed), (self.chunks(2), []))
+        known.stored(self.chunks(2))
+        self.assertEqual([], list(known.take()))
+        known.stored(self.chunks(3))
+        (event,) = known.take()
+        self.assertEqual(event.stored, notes.Chunks(self.IDS[2], [7], list(range(32, 39)), self.IDS[1]))
+
+    def test_what_is_removed_is_told_again_when_it_is_back(self):
+        known = told.Told()
+        known.stored(self.chunks(3))
+        known.removed(self.IDS[2] + self.IDS[4])
+        known.removed(self.IDS[2])
+        events = list(known.take())
+        self.assertEqual([[], [self.IDS[2]]], [event.removed for event in events], "4 was never told, 2 is gone already")
+        known.stored(self.chunks(3))
+        (event,) = known.take()
+        self.assertEqual((self.IDS[2], self.IDS[1]), (event.stored.ids, event.stored.parent))
+        known.removed()
+        (event,) = known.take()
+        self.assertEqual({*self.IDS[:3]}, {*event.removed})
+
+    def test_old_chunks_are_forgotten(self):
+        known = told.Told()
+        with unittest.mock.patch.object(told, "CHUNKS_MAX", 2):
+            known.stored(self.chunks(3))
+        self.assertEqual(self.IDS[1:3], list(known._told))
+
+    def test_a_load_is_told_when_it_has_ended(self):
+        side = object.__new__(scheduler_side.SchedulerSide)
+        side._stopped, side._told, side._loading, side._known = "", told.Told(), {}, {}
+        side._lookups = types.SimpleNamespace(failed=lambda ids: None)
+        side._loaded = {"whole": self.chunks(2), "failed": self.chunks(3)}
+        side.loads_failed({"failed": "too late"})
+        side.loads_ended(["whole", "failed", "other"])
+        self.assertEqual([self.chunks(2)], [event.stored for event in side.take_events()])
+        side._loaded = {"again": self.chunks(2)}
+        side.loads_failed({"again": "too late"})
+        (event,) = side.take_events()
+        self.assertEqual(self.IDS[:2], event.removed)
+
+    def test_nothing_is_told_unless_vllm_has_events_on(self):
+        for config, want in ((None, False), (types.SimpleNamespace(enable_kv_cache_events=False), False),
+                             (types.SimpleNamespace(enable_kv_cache_events=True), True)):
+            self.assertEqual(want, told.wanted(types.SimpleNamespace(kv_events_config=config)))
+        self.assertFalse(told.wanted(types.SimpleNamespace()), "a vLLM without events")
+        side = object.__new__(scheduler_side.SchedulerSide)
+        side._stopped, side._told = "", None
+        side.stored([self.chunks(2)])
+        self.assertEqual([], list(side.take_events()))
 
 
 class Hooks(unittest.TestCase):

@@ -43,6 +43,7 @@ class Engine:
 
     def __init__(self, extra=None, **arguments):
         from vllm import LLM
+        from vllm.config import KVEventsConfig
 
         self.reference = Reference(ARGUMENTS.model)
         transfer = {"kv_connector": "CkvConnector", "kv_connector_module_path": "ckv_vllm.connector",
@@ -50,8 +51,11 @@ class Engine:
                         "directory": ARGUMENTS.directory, "deadline": DEADLINE_S, "min_tokens": 64, **(extra or {})}}
         self.llm = LLM(**{"model": ARGUMENTS.model, "skip_tokenizer_init": True, "max_model_len": 4096,
                           "dtype": "bfloat16", "enforce_eager": True, "seed": 1, "kv_transfer_config": transfer,
-                          "disable_log_stats": False, **arguments})
+                          "disable_log_stats": False, **arguments,
+                          "kv_events_config": KVEventsConfig(enable_kv_cache_events=True, publisher="null")})
         self.core = self.llm.llm_engine.engine_core.engine_core
+        self.events = []  # that vLLM would have published
+        self.core.scheduler.kv_event_publisher.publish = lambda batch: self.events.extend(batch.events)
 
     @staticmethod
     def params(asked, count):
@@ -90,6 +94,16 @@ class Engine:
         """What vLLM's own metrics say of the plug-in."""
         (one,) = [metric for metric in self.llm.get_metrics() if metric.name == f"vllm:ckv_{name}"]
         return one.value
+
+    def events_of(self, tokens):
+        """The events that tell of chunks of these tokens in ckv, as (where they begin, block size, event)."""
+        found = []
+        for event in self.events:
+            if getattr(event, "ownership", None) == "ckv" and type(event).__name__ == "BlockStored":
+                at = next((at for at in range(len(tokens)) if tokens[at:at + len(event.token_ids)] == event.token_ids), None)
+                if at is not None:
+                    found.append((at, event.block_size, event))
+        return found
 
     def engines(self):
         """What `ckvctl status` shows of engines."""
@@ -148,6 +162,14 @@ class Case(unittest.TestCase):
         error = self.engine.reference.error(prompt, answer, [len(tokens) for tokens in before[:-1]])
         self.assertLess(error, ONE_FACTOR * self.local_error, f"vLLM itself: {self.local_error}")
         Case.errors.append(error)
+
+    def tells_routers(self, tokens):
+        """Events have told once of a corpus of 700 tokens in ckv: a chunk of 512, and the rest behind it."""
+        (first, first_size, head), (rest, rest_size, tail) = self.engine.events_of(tokens)
+        self.assertEqual((first, first_size, rest, rest_size), (0, 512, 512, 188))
+        self.assertEqual([head.token_ids, tail.token_ids], [tokens[:512], tokens[512:]])
+        self.assertEqual((head.parent_block_hash, tail.parent_block_hash), (None, head.block_hashes[0]))
+        self.assertEqual({(one.medium, one.locality) for one in (head, tail)}, {("STORAGE", "REMOTE")})
 
     def told_by(self, answer):
         return (answer.kv_transfer_params or {}).get("ckv")
@@ -217,6 +239,19 @@ class Loads(Case):
             self.assertGreaterEqual(answers[0].num_cached_tokens, len(law) // 32 * 32 - 32)
             self.assertEqual(answers[1].num_cached_tokens, 0)
         self.assertEqual(self.told_by(answers[0])["policy"], "fetch")
+        self.tells_routers(law)
+
+    def test_routers_are_told_of_what_others_published(self):
+        """Once it was loaded here."""
+        law, side = self.CORPORA["law"], self.engine.core.scheduler.connector._scheduler
+        side._told.removed()
+        self.engine.run([text(33, 20)], steps=1)
+        self.assertTrue([one for one in self.engine.events if type(one).__name__ == "BlockRemoved"
+                         and one.ownership == "ckv"])
+        self.engine.events.clear()
+        self.engine.reset()
+        self.engine.run([law + text(34, 20)], steps=1)
+        self.tells_routers(law)
 
     def test_requests_that_come_together_load_once(self):
         """If vLLM shares blocks among them. Each is as exact, and each is told that it has the rows."""
@@ -383,6 +418,7 @@ class Ranks(Case):
         (loaded,) = self.engine.run([law + self.own])
         self.right(loaded, law + self.own)
         self.assertGreater(loaded.num_cached_tokens, 0)
+        self.tells_routers(law)
         engines = self.engine.engines()
         self.assertEqual([(one["name"], one["rank"], one["rank_count"]) for one in engines],
                          [("vllm", 0, 2), ("vllm", 1, 2)])
