@@ -18,6 +18,7 @@ class Route:
     policy      of the context: "route", "near" or "auto"
     block_ids   its own blocks, in order
     token_end   its own tokens at the end of the step, those of the step included
+    trace       the request's traceparent, "" if it has none
     """
 
     request_id: str
@@ -25,6 +26,7 @@ class Route:
     policy: str
     block_ids: list[int]
     token_end: int
+    trace: str = ""
 
 
 @dataclasses.dataclass

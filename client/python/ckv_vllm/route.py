@@ -166,6 +166,12 @@ def pieces_of(rows: list[Row], tokens_max: int) -> list[list[Piece]]:
     return calls
 
 
+def trace_of(pieces: list[Piece]) -> Optional[str]:
+    """The trace of a call that serves one request alone. A call of several would be in the wrong one."""
+    first = pieces[0][0]
+    return first.route.trace or None if all(row is first for row, _, _ in pieces) else None
+
+
 class Call:
     """One call of one layer, under way."""
 
@@ -191,7 +197,8 @@ class Call:
             segments.append(ckv.Segment(row.context, at, count, own=[own]))
             at += count
         worker = self.step.worker
-        return worker.requester.submit(self.number, queries, segments, grade=worker.settings.grade, timeout=timeout)
+        return worker.requester.submit(self.number, queries, segments, grade=worker.settings.grade, timeout=timeout,
+                                       traceparent=trace_of(pieces))
 
     def finish(self, output: torch.Tensor) -> None:
         """Waits, and writes the answers to the rows' places in `output` [tokens, heads x v]."""

@@ -31,6 +31,7 @@ class Known:
     prompt: list[int] = dataclasses.field(default_factory=list)  # what of it is published, and was not yet
     block_ids: list[int] = dataclasses.field(default_factory=list)
     tokens: int = 0  # what the answer tells: of corpora before position 0, or loaded
+    trace: str = ""  # its traceparent
 
     @property
     def needs_blocks(self) -> bool:
@@ -82,7 +83,8 @@ class SchedulerSide:
             if asked.corpus or asked.publish:
                 raise wants.Refused(f"ckv is off: {self._stopped}")
             return
-        known = Known(asked, [Resolved(*one) for one in extra.get(wants.RESOLVED, [])])
+        known = Known(asked, [Resolved(*one) for one in extra.get(wants.RESOLVED, [])],
+                      trace=wants.trace_of(request))
         if asked.routes:
             salt = frontend.salt_of(known.resolved, None)
             if not (request.cache_salt or "").startswith(salt):
@@ -176,7 +178,7 @@ class SchedulerSide:
             if not known.asked.routes or known.refused:
                 continue
             made = notes.Route(request_id, [one.to_list() for one in known.resolved], known.asked.policy,
-                               list(known.block_ids), end)
+                               list(known.block_ids), end, known.trace)
             self.counts.add("routed_tokens", count)
             step.routes[known.block_ids[(end - 1) // self._block_size]] = made
         return step

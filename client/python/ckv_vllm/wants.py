@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any, Mapping, Optional
 
 from .settings import POLICIES, Settings
@@ -10,6 +11,8 @@ from .settings import POLICIES, Settings
 KEY = "ckv"          # in kv_transfer_params, and what came of it in the answer's
 RESOLVED = "ckv_resolved"  # in extra_args: what the corpus was when the request was admitted
 NAMES = ("corpus", "policy", "publish")
+# W3C Trace Context's. Ids of zeros are not valid.
+TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class Refused(ValueError):
@@ -86,3 +89,9 @@ def _consistent(asked: Mapping[str, Any], settings: Settings) -> Wants:
     if settings.required and not corpus:
         raise Refused('ckv: this server requires a corpus: kv_transfer_params: {"ckv": {"corpus": NAME}}')
     return wants
+
+
+def trace_of(request: Any) -> str:
+    """The traceparent that a request came with; "" if it has none, or one that is not valid."""
+    found = (getattr(request, "trace_headers", None) or {}).get("traceparent")
+    return found if isinstance(found, str) and TRACEPARENT.fullmatch(found) else ""

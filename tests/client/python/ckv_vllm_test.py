@@ -291,6 +291,21 @@ class Events(unittest.TestCase):
         self.assertEqual([], list(side.take_events()))
 
 
+class Traces(unittest.TestCase):
+    def test_only_well_formed_contexts_of_one_request_are_passed_on(self):
+        good = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+        for headers, want in ((None, ""), ({}, ""), ({"traceparent": good}, good), ({"traceparent": good + "\n"}, ""),
+                              ({"traceparent": "00-" + "0" * 32 + "-" + "b" * 16 + "-01"}, ""),
+                              ({"traceparent": "00-" + "a" * 32 + "-" + "0" * 16 + "-01"}, ""),
+                              ({"traceparent": good.upper()}, ""), ({"traceparent": b"x"}, "")):
+            self.assertEqual(want, wants.trace_of(types.SimpleNamespace(trace_headers=headers)), headers)
+        self.assertEqual("", wants.trace_of(types.SimpleNamespace()))
+        rows = [types.SimpleNamespace(route=notes.Route("r", [], "route", [], 1, trace)) for trace in (good, "", good)]
+        for pieces, want in (([(rows[0], 0, 1)], good), ([(rows[1], 0, 1)], None),
+                             ([(rows[0], 0, 1), (rows[0], 1, 2)], good), ([(rows[0], 0, 1), (rows[2], 1, 2)], None)):
+            self.assertEqual(want, route.trace_of(pieces))
+
+
 class Hooks(unittest.TestCase):
     def test_without_vllm_nothing_is_wrapped_and_the_reason_is_told(self):
         told = hooks.differences()
