@@ -11,7 +11,7 @@ import torch
 
 import ckv
 
-from . import contexts, counts, identity, loading, notes, publish, route, shared, told
+from . import contexts, counts, identity, loading, notes, publish, rope, route, shared, told
 from .settings import Settings
 
 log = logging.getLogger("ckv_vllm")
@@ -75,6 +75,7 @@ class WorkerSide:
         if width != self.model.d_qk or len(self.caches) != self.model.layers:
             raise identity.Unsupported(f"ckv: {len(self.caches)} caches of {width} values; the configuration "
                                        f"has {self.model.layers} layers of {self.model.d_qk}")
+        rope.check(self.model, rope.tables())
         route.WORKER = self
 
     def _check_scales(self, names: Iterable[str]) -> None:

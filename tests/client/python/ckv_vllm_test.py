@@ -24,7 +24,7 @@ skip.needs("numpy", "torch")
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from ckv_vllm import (contexts, counts, hooks, identity, notes, prefix, route, rule, scheduler_side,  # noqa: E402
+from ckv_vllm import (contexts, counts, hooks, identity, notes, prefix, rope, route, rule, scheduler_side,  # noqa: E402
                       settings, told, wants, worker_side)
 
 SETTINGS = settings.read({"directory": "d:1"})
@@ -151,6 +151,27 @@ class Identity(unittest.TestCase):
         for change in ({"kv_lora_rank": None}, {"index_topk": 2048}, {"rope_scaling": {"type": "linear", "factor": 2}}):
             with self.assertRaises(identity.Unsupported):
                 identity.model_of("x", types.SimpleNamespace(**{**LITE, **change}), "r")
+
+
+class Rotations(unittest.TestCase):
+    def table(self, model, positions=4096):
+        angles = np.arange(positions)[:, None] * rope.frequencies(model)
+        both = rope.amplitude(model) * np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
+        return torch.from_numpy(both).to(torch.bfloat16)
+
+    def model(self, **changes):
+        return identity.model_of("x", types.SimpleNamespace(**{**LITE, **changes}), "r")
+
+    def test_tables_of_another_rope_are_refused(self):
+        yarn, plain, base = self.model(), self.model(rope_scaling=None), self.model(rope_scaling=None, rope_theta=10500)
+        scaled = self.model(rope_scaling={**LITE["rope_scaling"], "mscale": 1.0})
+        rope.check(yarn, [torch.zeros(8, 128), self.table(yarn)])  # that of an indexer, say, beside it
+        rope.check(plain, [self.table(plain, positions=100)])
+        for model, table in ((yarn, plain), (plain, yarn), (plain, base), (yarn, scaled)):
+            with self.assertRaisesRegex(identity.Unsupported, "rotations differ"):
+                rope.check(model, [self.table(table)])
+        with self.assertRaisesRegex(identity.Unsupported, "no table"):
+            rope.check(plain, [torch.zeros(8, 128)])
 
 
 class Caches(unittest.TestCase):

@@ -20,6 +20,7 @@ CONNECTOR = ROOT / "client/python/ckv_vllm/connector.py"
 # What the connector and the wrappers read of vLLM's own state.
 WORDS = {"vllm/v1/core/sched/scheduler.py": ("failed_recving_kv_req_ids", "self.kv_cache_manager", "on_new_request"),
          "vllm/v1/worker/kv_connector_model_runner_mixin.py": ("build_connector_worker_meta", "wait_for_save"),
+         "vllm/model_executor/layers/rotary_embedding/__init__.py": ("_ROPE_DICT",),
          "vllm/v1/core/kv_cache_manager.py": ("def evict_blocks", "def get_block_ids")}
 
 
