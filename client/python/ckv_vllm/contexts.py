@@ -6,6 +6,7 @@ One worker process; the engine's thread alone.
 from __future__ import annotations
 
 import collections
+import logging
 import time
 from typing import Any
 
@@ -15,6 +16,8 @@ import ckv
 
 from . import notes, shared
 from .settings import Settings
+
+log = logging.getLogger("ckv_vllm")
 
 CONTEXTS_MAX = 64    # kept open; above it the ones used longest ago are closed
 FAILED_FOR = 30.0    # seconds for which a corpus that failed is asked apart from others
@@ -68,7 +71,24 @@ class Contexts:
             begins = np.cumsum(counts, dtype=np.int64) - counts + end
             parts.append(ckv.Part(corpus, range(meant.chunk_count), begins - positions.astype(np.int64)))
             end += meant.token_count
-        return self.requester.context(parts, policy=route.policy, timeout=timeout)
+        return self._open_context(parts, route.policy, timeout)
+
+    def _open_context(self, parts: list[ckv.Part], policy: str, timeout: float) -> ckv.Context:
+        """If near rows do not fit, contexts that no row of this step has go first. If that is not enough,
+        the queries are routed: an answer is the same."""
+        until = time.monotonic() + timeout
+        try:
+            return self.requester.context(parts, policy=policy, timeout=timeout)
+        except ckv.ResourceExhausted:
+            if policy != "near":
+                raise
+        self._open.clear()
+        left = max(until - time.monotonic(), timeout / 8)
+        try:
+            return self.requester.context(parts, policy=policy, timeout=left)
+        except ckv.ResourceExhausted as error:
+            log.warning("ckv: routed, because rows do not fit into near_bytes: %s", error)
+        return self.requester.context(parts, policy="route", timeout=max(until - time.monotonic(), timeout / 8))
 
     def failed(self, route: notes.Route) -> None:
         """Its corpus failed: it is asked apart from others for a while, and resolved anew."""
