@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -71,7 +72,6 @@ struct Requester::State {
         view(directory, options.clock),
         peers(&view, holders, options.profile, *options.backend),
         costs(&peers, options.oracle, options.clock, options.backend, options.lane_shape),
-        near_source(options.near_source),
         pool(options.clock, options.call_count_max,
              [this, spin = options.spin_max, threads = options.call_threads] {
                return CallContext::Make(&link_options, &peers, spin, &counters, threads);
@@ -83,7 +83,7 @@ struct Requester::State {
                      return CallContext::Make(&link_options, &peers, spin, &counters);
                    }),
         actor_attempts(options.clock, &actor_pool, &view, &counters),
-        actor({options.clock, options.near_bytes, ReachesNearRows(*options.backend)}, Tools()),
+        actor({clock, options.near_bytes, ReachesNearRows(*options.backend)}, Tools(options)),
         remeasurer(options.clock, &peers, [this](HolderPeer& peer, Instant by) {
           return MeasureDoubted(peer, [&](const Corpus& corpus, const MeasureAnew& measure) {
             return actor_attempts.Run(&corpus, by, [&](CallContext& context) -> AttemptResult {
@@ -152,7 +152,7 @@ struct Requester::State {
     return mapped;
   }
 
-  ActorTools Tools() {
+  ActorTools Tools(const RequesterOptions& of) {
     ActorTools tools;
     tools.cost = [this](const ActorTools::Work& work) { return Cost(work); };
     tools.measure = [this](const ActorTools::Work& work, Instant deadline) {
@@ -173,7 +173,8 @@ struct Requester::State {
       if (!groups.ok() || (*groups)->Of(chunk) == ChunkGroups::kNoGroup) return nullptr;
       return (*groups)->PeersOf((*groups)->Of(chunk)).front();
     };
-    tools.here = near_source;
+    tools.here = of.near_source;
+    if (of.host_cache != nullptr) tools.keep = std::bind_front(&HostCache::Keep, of.host_cache);
     tools.map = [this](const MapCall& call) -> absl::StatusOr<std::shared_ptr<const NearRows>> {
       const Instant begin = clock->Now();
       CKV_ASSIGN_OR_RETURN(MappedChunk chunk, Map(call, actor_attempts));
@@ -261,7 +262,6 @@ struct Requester::State {
   DirectoryView view;
   PeerTable peers;
   LiveCosts costs;
-  NearSource* const near_source;
   CallContextPool pool;  // its lanes go before what they use
   Attempts attempts;
   // The actor's own, so that it takes none from calls.

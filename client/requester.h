@@ -68,6 +68,7 @@
 #include "client/decide/quote.h"
 #include "client/holders/control.h"
 #include "client/holders/holder_view.h"
+#include "client/holders/host_cache.h"
 #include "client/prompt/prompt_cover.h"
 #include "client/requester_stats.h"
 #include "proto/base/clock.h"
@@ -381,6 +382,9 @@ struct RequesterOptions {
   // Rows of a holder in the same process; borrowed. If set, what is pulled is copied to that
   // holder, and its chunks are near from the start. It must outlive the requester.
   NearSource* near_source = nullptr;
+  // The cache of this host; borrowed. If set, what is pulled is copied there first, for all
+  // requesters of the host, and mapped. It must outlive the requester.
+  HostCache* host_cache = nullptr;
   // Takes the spans of attends whose trace is sampled (proto/base/span.h): attend, its lanes, what
   // is attended here, merges. Borrowed; by `clock`. If null, there are none, and holders have
   // theirs below the caller's.

@@ -27,6 +27,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -101,6 +102,13 @@ struct ActorTools {
   // Maps the copy of a chunk that a holder on this host made for all requesters of the host.
   //   Any error           it is not on this host, or has no room; the rows are pulled instead.
   std::function<absl::StatusOr<std::shared_ptr<const NearRows>>(const MapCall& call)> map;
+  // Has the cache of this host keep chunks of a corpus, by their ordinals, and returns the corpus
+  // with these there alone. Empty if the host has none.
+  //   Any error           rows come from their holders instead.
+  std::function<absl::StatusOr<std::shared_ptr<const Corpus>>(
+      const std::shared_ptr<const Corpus>& corpus, std::span<const uint32_t> chunks,
+      Instant deadline)>
+      keep;
   // Rows of this process' holder; null if there is none.
   NearSource* here = nullptr;
 };
@@ -204,6 +212,7 @@ class Actor {
   absl::Status TakeFills(Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Fill(Job& job) ABSL_LOCKS_EXCLUDED(mu_);
   void CopyHere(const Job& job) ABSL_LOCKS_EXCLUDED(mu_);
+  void KeepAtCache(Job& job) const;
   absl::Status MapRows(Job& job) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Adopt(Job& job, std::vector<std::shared_ptr<const NearRows>> mapped)
       ABSL_LOCKS_EXCLUDED(mu_);

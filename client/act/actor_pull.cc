@@ -32,7 +32,8 @@ struct Actor::Job {
   bool anew = false;              // keys of the fills
   size_t mapped_count = 0;        // so many of `held` were mapped for it
   uint64_t mapped_bytes = 0;
-  uint32_t run_held = 0;  // Run::held when it began
+  uint32_t run_held = 0;               // Run::held when it began
+  std::shared_ptr<const Corpus> kept;  // with `missing` at the cache of this host; or null
 
   const ContextState& context() const { return *watched->context; }
 };
@@ -175,12 +176,18 @@ absl::Status Actor::Fill(Job& job) {
     absl::MutexLock lock(&mu_);
     CKV_RETURN_IF_ERROR(TakeFills(job));
   }
+  KeepAtCache(job);
   CKV_RETURN_IF_ERROR(MapRows(job));
   // Neighbours are pulled together.
   for (size_t begin = 0, end = 0; begin < job.missing.size(); begin = end) {
     end = begin + 1;
     while (end < job.missing.size() && job.missing[end] == job.missing[end - 1] + 1) ++end;
-    CKV_RETURN_IF_ERROR(PullRows(job, begin, end));
+    absl::Status status = PullRows(job, begin, end);
+    if (!status.ok() && job.kept != nullptr && wanted()) {
+      job.kept = nullptr;  // from their holders, then
+      status = PullRows(job, begin, end);
+    }
+    CKV_RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
 }
@@ -205,6 +212,26 @@ void Actor::CopyHere(const Job& job) {
   if (!status.ok()) Log().debug("auto: no copies in this process' holder: {}", status.ToString());
 }
 
+// Has the cache of this host keep what is missing. Then it is mapped or pulled from there.
+void Actor::KeepAtCache(Job& job) const {
+  if (!tools_.keep || job.missing.empty()) return;
+  const ContextState& context = job.context();
+  std::vector<uint32_t> chunks;
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < job.missing.size(); ++i) {
+    chunks.push_back(context.chunks()[job.missing[i]].ordinal);
+    bytes += job.fills[i].bytes();
+  }
+  const Duration timeout = options_.slice_timeout * static_cast<int64_t>(1 + bytes / kSliceBytes);
+  const auto& corpus = context.corpora()[context.chunks()[job.missing.front()].part];
+  auto kept = tools_.keep(corpus, chunks, options_.clock->Now() + timeout);
+  if (kept.ok()) {
+    job.kept = *std::move(kept);
+  } else {
+    Log().debug("auto: no copies at the cache of this host: {}", kept.status().ToString());
+  }
+}
+
 // Maps what is missing, as far as holders on this host hand it over in time. Copies take room like
 // other rows, although all requesters of the host share them: a chunk that is near here keeps its
 // copy.
@@ -216,7 +243,7 @@ absl::Status Actor::MapRows(Job& job) {
   for (size_t i = 0; i < job.missing.size(); ++i) {
     if (!wanted()) return absl::CancelledError("the requester is closing");
     const ContextChunk& at = context.chunks()[job.missing[i]];
-    auto rows = tools_.map({.corpus = context.corpora()[at.part],
+    auto rows = tools_.map({.corpus = job.kept ? job.kept : context.corpora()[at.part],
                             .chunk = at.ordinal,
                             .deadline = deadline,
                             .may_be_refused = true});
@@ -303,7 +330,7 @@ absl::Status Actor::PullRows(Job& job, size_t begin, size_t end) const {
         .subspan(rows.token_begin * row_bytes, rows.token_count * row_bytes);
   };
   FetchCall call;
-  call.corpus = context.corpora()[first.part];
+  call.corpus = job.kept ? job.kept : context.corpora()[first.part];
   call.chunk_begin = first.ordinal;
   call.chunk_end = first.ordinal + static_cast<uint32_t>(end - begin);
   uint64_t tokens = 0;

@@ -165,6 +165,11 @@ typedef struct ckv_open_options {
   const char* announce;
   uint32_t announce_rank;        // from 0
   uint32_t announce_rank_count;  // 0 if there are no ranks
+  // host:port of a ckvd of the roles holder and requester on this host: a cache of the host. Rows
+  // that are fetched, or pulled under the policies near and auto, are copied there once for all
+  // requesters that name it. They are read from its memory. While it fails, rows come from their
+  // holders. If NULL, each requester fetches for itself. Since 1.3.
+  const char* requester;
 } ckv_open_options;
 
 // Makes a requester. Does not wait for the network: a directory that is not there shows in the

@@ -14,6 +14,7 @@
 #include "client/c/ckv.h"
 #include "client/c/last_error.h"
 #include "client/context/context.h"
+#include "client/holders/host_cache.h"
 #include "client/prompt/prompt_cover.h"
 #include "client/requester.h"
 #include "proto/base/clock.h"
@@ -66,13 +67,15 @@ struct ckv_requester {
   // `keeps` owns `made` and what it borrows. It is null if others do. `at` is the directory's
   // address, for puts.
   ckv_requester(std::shared_ptr<void> keeps, ckv::Requester* made, std::string of,
-                std::string at = "", ckv::Backend* by = ckv::Backend::Cpu(), std::string told = "")
+                std::string at = "", ckv::Backend* by = ckv::Backend::Cpu(), std::string told = "",
+                ckv::HostCache* cache = nullptr)
       : connection(std::move(keeps)),
         requester(made),
         tenant(std::move(of)),
         directory(std::move(at)),
         backend(by),
-        backend_told(std::move(told)) {}
+        backend_told(std::move(told)),
+        host_cache(cache) {}
 
   const ckv::c::Owner owner = ckv::c::NextOwner();
   const std::shared_ptr<void> connection;
@@ -81,6 +84,7 @@ struct ckv_requester {
   const std::string directory;
   ckv::Backend* const backend;  // the requester's; it lives as long as the process
   const std::string backend_told;
+  ckv::HostCache* const host_cache;    // null if none was named
   std::atomic<uint32_t> in_flight{0};  // tickets, fetches and puts that are not freed
 };
 

@@ -20,8 +20,10 @@
 #include "client/c/struct_size.h"
 #include "client/grpc/directory_stub.h"
 #include "client/grpc/holder_stub.h"
+#include "client/grpc/host_cache_stub.h"
 #include "client/grpc/watch_stub.h"
 #include "client/holders/lane_pinning.h"
+#include "proto/base/host_port.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
 #include "proto/base/version.h"
@@ -39,6 +41,7 @@ struct Connection {
 
   DirectoryStub directory;
   HolderStubFactory holders;
+  std::unique_ptr<HostCacheStub> cache;  // null if none was named
   std::vector<std::unique_ptr<Fabric>> fabrics;
   std::unique_ptr<Requester> requester;
   std::unique_ptr<WatchStub> watch;  // its thread uses the requester
@@ -209,6 +212,12 @@ absl::Status Open(const ckv_open_options& options, std::unique_ptr<ckv_requester
   CKV_ASSIGN_OR_RETURN(BackendStart start, ChooseBackend(options));
   RequesterOptions made_of = OptionsOf(options, *connection);
   made_of.backend = start.backend;
+  if (options.requester != nullptr && *options.requester != '\0') {
+    CKV_RETURN_IF_ERROR(
+        Annotate(HostPort::Parse(options.requester, /*port_min=*/1).status(), "requester"));
+    connection->cache = std::make_unique<HostCacheStub>(options.requester, Clock::Real());
+    made_of.host_cache = connection->cache.get();
+  }
   WatchOptions watch = {.address = options.directory, .tenant = tenant};
   CKV_ASSIGN_OR_RETURN(watch.engine, EngineOf(options, made_of.id));
   CKV_ASSIGN_OR_RETURN(connection->requester,
@@ -221,7 +230,8 @@ absl::Status Open(const ckv_open_options& options, std::unique_ptr<ckv_requester
       },
       [requester](const Member& member) { requester->Learn(member); });
   made = std::make_unique<ckv_requester>(connection, requester, tenant, options.directory,
-                                         start.backend, std::move(start.told));
+                                         start.backend, std::move(start.told),
+                                         connection->cache.get());
   return absl::OkStatus();
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "proto/token_id.h"
 #include "server/edge/attend_request.h"
 #include "server/services/prompt_match.h"
+#include "server/services/replica_ids.h"
 
 namespace ckv {
 namespace {
@@ -409,6 +411,9 @@ absl::StatusOr<ReplicaCall> RequesterServiceImpl::ReplicaCallOf(const Request& r
     return absl::FailedPreconditionError(
         "this process has no holder to keep copies: ask a ckvd of --role=holder,requester");
   }
+  if constexpr (std::is_same_v<Request, v1::ReplicateRequest>) {
+    if (!request.ids().empty()) return ReplicaCallOfIds(request, requester_, deadline);
+  }
   CKV_ASSIGN_OR_RETURN(auto corpus,
                        corpora_.Resolve(request.corpus(), request.tenant(), version, deadline));
   CKV_ASSIGN_OR_RETURN(std::vector<uint32_t> chunks, ChunksOf(request, *corpus));
@@ -430,6 +435,7 @@ grpc::Status RequesterServiceImpl::Replicate(grpc::ServerContext* context,
   reply->set_refused_count(report->refused_count);
   reply->set_fetched_bytes(report->fetched_bytes);
   reply->set_evicted_count(report->evicted_count);
+  reply->set_holder(options_.replicas->self().name);
   return grpc::Status::OK;
 }
 

@@ -133,6 +133,8 @@ class ReplicaKeeper {
   // never dropped. To make room, the copies that were not asked for the longest go first, except
   // copies that an operator marked to be kept.
   absl::StatusOr<ReplicaReport> Replicate(const ReplicaCall& call) ABSL_LOCKS_EXCLUDED(mu_);
+  // The member that answers for the copies.
+  const HolderId& self() const { return options_.self; }
   // Withdraws the copies of the chunks for the corpus' tenant, and drops those made here that no
   // other tenant asked for. Returns how many chunks were announced for the tenant.
   //   DeadlineExceeded, Unavailable    the directory was not told; nothing was dropped.

@@ -53,6 +53,13 @@ def exit_of(build, script, *more):
     return {"exit": subprocess.run(command, timeout=TIMEOUT_S, stdout=sys.stderr, check=False).returncode}
 
 
+def ranks(one):
+    """What holders sent to two ranks and the cache of their host, for rows that both need: bytes of one copy."""
+    with stock.fleet(cached=True) as fleet:
+        done = one.run("engine.py", "ranks", one.model(4), fleet, TIMEOUT_S, stdout=subprocess.PIPE, text=True)
+    return json.loads(re.search(r"^figures: (\{.*)$", done.stdout, re.M).group(1))
+
+
 def kill_50(one):
     """50 kills of holders and the directory, in turn, while eight requests decode over a corpus with two copies.
 
@@ -111,7 +118,7 @@ def figures(build):
         found = {}
         for name, take in (("sglang", lambda: exit_of(build, "sglang/engine_e2e.py")),
                            ("other", lambda: exit_of(build, "vllm/vllm_e2e.py", "--version", OTHER_VERSION)),
-                           ("walk", lambda: walk(one)), ("kills", lambda: kill_50(one)),
+                           ("walk", lambda: walk(one)), ("ranks", lambda: ranks(one)), ("kills", lambda: kill_50(one)),
                            *((f"{case}/{layers}", functools.partial(run_case, one, layers, case))
                              for case, sizes in CASES for layers in sizes)):
             try:

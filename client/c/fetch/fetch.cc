@@ -46,16 +46,13 @@ absl::Status FetchNow(ckv_requester& requester, const ckv_fetch_call* from,
   const FetchCall& call = arguments.call();
   const Instant begin = Clock::Real()->Now();
   CKV_RETURN_IF_ERROR(arguments.AwaitStream());
-  uint64_t row_count = 0;
+  if (requester.host_cache != nullptr) arguments.KeepHere(*requester.host_cache);
   WriteFence fence;
   CKV_RETURN_IF_ERROR(arguments.Pull(*requester.requester, call.chunk_begin, call.chunk_end,
                                      call.layer_begin, call.layer_end, call.deadline, fence,
-                                     [&](const RowRun& run) {
-                                       row_count += run.token_count;
-                                       return absl::OkStatus();
-                                     }));
-  return GiveFetchReport(arguments, call.chunk_end, row_count, Clock::Real()->Now() - begin,
-                         report);
+                                     [](const RowRun&) { return absl::OkStatus(); }));
+  return GiveFetchReport(arguments, call.chunk_end, arguments.row_count(),
+                         Clock::Real()->Now() - begin, report);
 }
 
 }  // namespace
@@ -110,7 +107,7 @@ struct ckv_fetch_ticket {
 
   const ckv::c::Owner owner;
   ckv_requester* const requester;
-  const ckv::c::FetchArguments arguments;
+  ckv::c::FetchArguments arguments;  // unchanged once the first rows are asked for
 
  private:
   absl::Status CheckCancelled() const {
@@ -219,6 +216,7 @@ absl::Status ckv_fetch_ticket::Run() noexcept {
   try {
     const ckv::FetchCall& call = arguments.call();
     CKV_RETURN_IF_ERROR(arguments.AwaitStream());
+    if (requester->host_cache != nullptr) arguments.KeepHere(*requester->host_cache);
     for (uint32_t layer = call.layer_begin; layer < call.layer_end; ++layer) {
       CKV_RETURN_IF_ERROR(layer == call.layer_begin ? PullFirstLayer() : PullLayer(layer));
       LayerIsThere(tokens_);

@@ -1,11 +1,13 @@
 #include "client/c/fetch/fetch_arguments.h"
 
 #include <cstring>
+#include <numeric>
 #include <type_traits>
 
 #include "absl/strings/str_format.h"
 #include "client/c/handles.h"
 #include "client/c/struct_size.h"
+#include "proto/base/log.h"
 #include "proto/base/status.h"
 
 namespace ckv::c {
@@ -166,6 +168,40 @@ absl::Status FetchArguments::Pull(Requester& requester, uint32_t chunk_begin, ui
   call.layer_end = layer_end;
   call.deadline = deadline;
   if (call.position) *call.position += first_token_[chunk_begin - call_.chunk_begin];
+  if (kept_ != nullptr) {
+    call.corpus = kept_;
+    bool ended = false;
+    const absl::Status status = PullFrom(requester, call, fence, [&](const RowRun& run) {
+      absl::Status taken = on_run(run);
+      ended = !taken.ok();
+      return taken;
+    });
+    if (status.ok() || ended || absl::IsCancelled(status) || Clock::Real()->Now() >= deadline)
+      return status;
+    Log().warn("fetch: the cache of this host fails, so rows come from their holders: {}",
+               status.ToString());
+    call.corpus = call_.corpus;
+  }
+  return PullFrom(requester, call, fence, on_run);
+}
+
+void FetchArguments::KeepHere(HostCache& cache) {
+  const Instant now = Clock::Real()->Now();
+  const Instant deadline =
+      call_.deadline == kInstantMax ? kInstantMax : now + (call_.deadline - now) / 2;
+  std::vector<uint32_t> chunks(call_.chunk_end - call_.chunk_begin);
+  std::iota(chunks.begin(), chunks.end(), call_.chunk_begin);
+  auto kept = cache.Keep(call_.corpus, chunks, deadline);
+  if (kept.ok()) {
+    kept_ = *std::move(kept);
+    return;
+  }
+  Log().debug("fetch: {}", kept.status().ToString());
+}
+
+absl::Status FetchArguments::PullFrom(Requester& requester, const FetchCall& call,
+                                      WriteFence& fence,
+                                      absl::FunctionRef<absl::Status(const RowRun&)> on_run) const {
   // From the lane's slot, because nobody could stop a holder that writes to a place itself.
   if (blocks_) {
     return requester.Fetch(call, [&](const FetchedRows& run) {
@@ -178,7 +214,7 @@ absl::Status FetchArguments::Pull(Requester& requester, uint32_t chunk_begin, ui
   }
   if (to_device_) {
     return requester.Fetch(call, [&](const FetchedRows& run) {
-      CKV_RETURN_IF_ERROR(CopyToDevice(run, deadline));
+      CKV_RETURN_IF_ERROR(CopyToDevice(run, call.deadline));
       return on_run(run);
     });
   }

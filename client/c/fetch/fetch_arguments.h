@@ -15,6 +15,7 @@
 #include "client/c/ckv_fetch.h"
 #include "client/c/fetch/block_place.h"
 #include "client/calls.h"
+#include "client/holders/host_cache.h"
 #include "client/requester.h"
 #include "proto/base/clock.h"
 
@@ -32,13 +33,18 @@ class FetchArguments {
   //   DeadlineExceeded    it took longer than the call may. It is waited for all the same.
   absl::Status AwaitStream() const;
 
+  // Has the cache of this host keep the call's chunks, for half of the call's time at most. Rows
+  // come from there then, as far as it goes. Errors are in the log.
+  void KeepHere(HostCache& cache);
+
   // Fetches some chunks and layers of the call, until `deadline`. `on_run` sees each run once it is
-  // in its place; an error of it ends the fetch and is returned. Blocks are written behind `fence`.
-  // One thread at a time.
+  // in its place; an error of it ends the fetch and is returned. Runs come again if the cache of
+  // this host fails. Blocks are written behind `fence`. One thread at a time.
   absl::Status Pull(Requester& requester, uint32_t chunk_begin, uint32_t chunk_end,
                     uint32_t layer_begin, uint32_t layer_end, Instant deadline, WriteFence& fence,
                     absl::FunctionRef<absl::Status(const RowRun&)> on_run) const;
 
+  uint64_t row_count() const { return first_token_.back() * (call_.layer_end - call_.layer_begin); }
   // The whole call: its ranges, trace and deadline.
   const FetchCall& call() const { return call_; }
   // kInstantMax if chunks are never handed back.
@@ -50,6 +56,8 @@ class FetchArguments {
   absl::Status CheckLayout(const ckv_fetch_call& call);
   absl::Status TakeBlocks(const ckv_fetch_call& call);
   absl::Status TakeDevice(const ckv_fetch_call& call, Backend& backend);
+  absl::Status PullFrom(Requester& requester, const FetchCall& call, WriteFence& fence,
+                        absl::FunctionRef<absl::Status(const RowRun&)> on_run) const;
   absl::Status CopyToDevice(const FetchedRows& run, Instant deadline) const;
   uint64_t TokenOf(const RowRun& run) const {
     return first_token_[run.chunk - call_.chunk_begin] + run.token_begin;
@@ -57,6 +65,7 @@ class FetchArguments {
   std::byte* PlaceOf(const RowRun& run) const;
 
   FetchCall call_;
+  std::shared_ptr<const Corpus> kept_;  // the same, at the cache of this host; or null
   Instant hand_back_ = kInstantMax;
   std::byte* rows_ = nullptr;
   uint64_t layer_stride_ = 0, token_stride_ = 0;

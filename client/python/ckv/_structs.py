@@ -55,6 +55,7 @@ class OpenOptions(Struct):
         ("announce", c_char_p),
         ("announce_rank", c_uint32),
         ("announce_rank_count", c_uint32),
+        ("requester", c_char_p),
     ]
 
 

@@ -28,7 +28,7 @@ def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
          call_count_max: int = 0, call_threads: int = 0, connect_timeout: float = 0.0,
          backend: str = "", library: Union[str, os.PathLike[str], None] = None,
          check: Optional[float] = None, announce: Optional[str] = None, announce_rank: int = 0,
-         announce_rank_count: int = 0) -> Requester:
+         announce_rank_count: int = 0, requester: str = "") -> Requester:
     """Makes a requester. Does not wait for the network, unless by `check`; one a process is enough.
 
     directory        host:port of the directory
@@ -52,6 +52,9 @@ def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
                      default it is not shown
     announce_rank    its rank among the processes of one engine, from 0
     announce_rank_count  the number of those processes; by default none is shown
+    requester        host:port of a ckvd of the roles holder and requester on this host: rows that are
+                     fetched or pulled are copied there once, for all requesters that name it; by
+                     default each fetches for itself
 
     Installs no signal handlers. A child after fork cannot use ckv: start it by spawn.
     LibraryError        no libckv.so.1 can be loaded
@@ -79,7 +82,8 @@ def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
         backend=text(backend, "backend"),
         announce=None if announce is None else text(announce, "announce") or b"",
         announce_rank=count(announce_rank, "announce_rank"),
-        announce_rank_count=count(announce_rank_count, "announce_rank_count"))
+        announce_rank_count=count(announce_rank_count, "announce_rank_count"),
+        requester=text(requester, "requester"))
     handle = c_void_p()
     status = functions.open_version(_structs.API_MAJOR, _structs.API_MINOR, byref(options),
                                     byref(handle))

@@ -17,6 +17,8 @@ class Settings:
     """What the connector was told.
 
     directory   host:port of the directory; needed
+    requester   host:port of a ckvd of the roles holder and requester on this host, which keeps rows for all
+                ranks and engines of the host; "": each of them fetches for itself
     tenant      the tenant whose corpora are read and published, beside the shared ones
     policy      of requests that name a corpus and no policy: one of POLICIES
     lookup      whether prompts of requests that name nothing are looked up, and found rows loaded
@@ -36,6 +38,7 @@ class Settings:
     """
 
     directory: str
+    requester: str = ""
     tenant: str = ""
     policy: str = "auto"
     lookup: bool = True

@@ -69,7 +69,7 @@ class Requesters:
                 self._open[key] = ckv.open(settings.directory, tenant=settings.tenant, name="vllm",
                                            fabrics=settings.fabrics, near_bytes=settings.near_bytes,
                                            call_count_max=CALLS_MAX, announce=model, announce_rank=rank,
-                                           announce_rank_count=rank_count)
+                                           announce_rank_count=rank_count, requester=settings.requester)
             return self._open[key]
 
     def resolve(self, settings: Settings, name: str, timeout: float,

@@ -28,7 +28,8 @@ AT(ckv_open_options, backend, 80);
 AT(ckv_open_options, announce, 88);
 AT(ckv_open_options, announce_rank, 96);
 AT(ckv_open_options, announce_rank_count, 100);
-SIZE(ckv_open_options, 104);
+AT(ckv_open_options, requester, 104);
+SIZE(ckv_open_options, 112);
 
 BEGINS(ckv_corpus_facts);
 AT(ckv_corpus_facts, name, 8);

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import unittest
+import urllib.request
 
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -163,12 +164,13 @@ class Case(unittest.TestCase):
         self.assertLess(error, ONE_FACTOR * self.local_error, f"vLLM itself: {self.local_error}")
         Case.errors.append(error)
 
-    def tells_routers(self, tokens):
-        """Events have told once of a corpus of 700 tokens in ckv: a chunk of 512, and the rest behind it."""
+    def tells_routers(self, tokens, chunk_tokens=512):
+        """Events have told once of a corpus in ckv: of its whole chunks, and of the rest behind them."""
         (first, first_size, head), (rest, rest_size, tail) = self.engine.events_of(tokens)
-        self.assertEqual((first, first_size, rest, rest_size), (0, 512, 512, 188))
-        self.assertEqual([head.token_ids, tail.token_ids], [tokens[:512], tokens[512:]])
-        self.assertEqual((head.parent_block_hash, tail.parent_block_hash), (None, head.block_hashes[0]))
+        whole = len(tokens) // chunk_tokens * chunk_tokens
+        self.assertEqual((first, first_size, rest, rest_size), (0, chunk_tokens, whole, len(tokens) - whole))
+        self.assertEqual([head.token_ids, tail.token_ids], [tokens[:whole], tokens[whole:]])
+        self.assertEqual((head.parent_block_hash, tail.parent_block_hash), (None, head.block_hashes[-1]))
         self.assertEqual({(one.medium, one.locality) for one in (head, tail)}, {("STORAGE", "REMOTE")})
 
     def told_by(self, answer):
@@ -359,8 +361,8 @@ class FewBlocks(Case):
     """So few blocks that vLLM preempts requests, and resumes them on others. On the reference backend."""
 
     ENGINE = {"num_gpu_blocks_override": 48, "max_model_len": 512, "attention_backend": "CPU_MLA"}
-    EXTRA = {"publish": "rule", "rule_tokens": 128, "chunk_tokens": 64}
-    CORPORA = {"law": text(5, 300), "code": text(6, 200)}
+    EXTRA = {"publish": "rule", "rule_tokens": 128, "chunk_tokens": 64, "near_bytes": 1_600_000}
+    CORPORA = {"law": text(5, 300), "code": text(6, 200), "long": text(7, 400)}  # of 4,608 bytes a token
 
     def test_preempted_requests_go_on_over_their_corpora(self):
         scheduler, preempted = self.engine.core.scheduler, []
@@ -375,6 +377,15 @@ class FewBlocks(Case):
             self.right(answer, self.CORPORA[name] if name else [], own)
         self.assertEqual(self.engine.free_blocks(), before)
 
+    def test_rows_that_do_not_fit_near_are_routed(self):
+        """One corpus fits, two do not, and the third never does. All are attended, and at once."""
+        names = ["law", "code", "law", "long"]
+        for name in names:
+            self.right(self.engine.run([self.own], ckv_of(corpus=name, policy="near"))[0], self.CORPORA[name], self.own)
+        for policy in ("near", "auto"):
+            answers = self.engine.run([self.own] * 4, [ckv_of(corpus=name, policy=policy) for name in names])
+            for name, answer in zip(names, answers):
+                self.right(answer, self.CORPORA[name], self.own)
 
     def test_a_beginning_that_came_twice_is_published(self):
         """By the rule. A third prompt with it loads its rows, and is as exact."""
@@ -407,18 +418,44 @@ class Replaced(Case):
 
 
 class Ranks(Case):
-    """Two ranks, each with half of the heads. A corpus that fails fails on both; the scheduler is told once."""
+    """Two ranks, each with half of the heads, and a cache of their host. A corpus that fails fails on both; the
+    scheduler is told once."""
 
     ENGINE = {"tensor_parallel_size": 2}
     CORPORA = {"law": text(5, 700)}
+    TOKEN_BYTES = 4 * 576 * 2  # of all layers
 
-    def test_each_rank_routes_its_heads_and_loads_all_rows(self):
+    def test_1_what_both_ranks_need_comes_to_their_host_once(self):
+        """Holders send to the cache alone, and what it lacks. Ranks read from the cache."""
+        law, before = self.CORPORA["law"], sent()
+        self.engine.reset()
+        (loaded,) = self.engine.run([law + self.own])
+        self.right(loaded, law + self.own)
+        self.assertGreater(loaded.num_cached_tokens, 0)
+        self.right(self.engine.run([self.own], ckv_of(corpus="law", policy="near"))[0], law, self.own)
+        copied, once = of_cache("ckv_replicas_fetched_bytes_total"), len(law) * self.TOKEN_BYTES
+        self.assertEqual(sent() - before, copied)
+        self.assertLess(0, copied)
+        self.assertLessEqual(copied, once)
+        print("figures: " + json.dumps({"of_one": copied / once, "one_bytes": once}), flush=True)
+
+    def test_2_without_the_cache_each_rank_asks_the_holders(self):
+        law = self.CORPORA["law"]
+        os.kill(ARGUMENTS.holders[-1], signal.SIGKILL)
+        self.engine.reset()
+        answers = self.engine.run([law + self.own] + [self.own] * 2,
+                                  [None, ckv_of(corpus="law", policy="route"), ckv_of(corpus="law", policy="near")])
+        for answer in answers:
+            self.right(answer, law, self.own)
+        self.assertGreater(answers[0].num_cached_tokens, 0)
+
+    def test_3_each_rank_routes_its_heads_and_loads_all_rows(self):
         law, other = self.CORPORA["law"], text(3, 40)
         self.engine.reset()
         (loaded,) = self.engine.run([law + self.own])
         self.right(loaded, law + self.own)
         self.assertGreater(loaded.num_cached_tokens, 0)
-        self.tells_routers(law)
+        self.tells_routers(law, chunk_tokens=64)
         engines = self.engine.engines()
         self.assertEqual([(one["name"], one["rank"], one["rank_count"]) for one in engines],
                          [("vllm", 0, 2), ("vllm", 1, 2)])
@@ -429,7 +466,7 @@ class Ranks(Case):
             self.right(plain, other)
         self.fails_alone(other, lambda: self.engine.llm.collective_rpc(break_second_rank))
         self.right(self.engine.run([self.own], ckv_of(corpus="law", policy="route"))[0], law, self.own)
-        self.fails_alone(other, lambda: [os.kill(pid, signal.SIGKILL) for pid in ARGUMENTS.holders])
+        self.fails_alone(other, lambda: [os.kill(pid, signal.SIGKILL) for pid in ARGUMENTS.holders[:-1]])
 
     def fails_alone(self, other, break_it):
         """The routed request of two ends without a token, whichever of the ranks failed."""
@@ -438,6 +475,20 @@ class Ranks(Case):
         self.assertEqual(routed.outputs[0].finish_reason, "error")
         self.assertEqual(list(routed.outputs[0].token_ids), [])
         self.right(plain, other)
+
+
+def metric(address, name):
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as page:
+        return sum(float(line.split()[-1]) for line in page.read().decode().splitlines() if line.startswith(name))
+
+
+def sent():
+    """Bytes of rows that the holders have sent to whoever fetched them, a cache of the host too."""
+    return sum(metric(address, "ckv_holder_push_bytes_total") for address in ARGUMENTS.metrics[:3])
+
+
+def of_cache(name):
+    return metric(ARGUMENTS.metrics[3], name)
 
 
 def break_second_rank(worker):
@@ -467,8 +518,11 @@ def main():
     parser.add_argument("--ckvctl", required=True)
     parser.add_argument("--directory-pid", required=True, type=int)
     parser.add_argument("--holders", required=True, type=lambda pids: [int(pid) for pid in pids.split(",")])
+    parser.add_argument("--metrics", required=True, type=lambda addresses: addresses.split(","))
+    parser.add_argument("--cache", required=True)
     parser.parse_args(namespace=ARGUMENTS)
     if ARGUMENTS.case == "ranks":
+        Ranks.EXTRA = {"requester": ARGUMENTS.cache, "chunk_tokens": 64, "replicas": 2}
         os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"  # by itself it wants a NUMA node a rank
     loader = unittest.TestLoader()
     suite = unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in CASES[ARGUMENTS.case])

@@ -307,6 +307,8 @@ def main():
     parser.add_argument("case", choices=CASES)
     for name in ("--model", "--directory", "--directory-pid", "--ckvctl", "--holders"):
         parser.add_argument(name, required=True)
+    for name in ("--metrics", "--cache"):
+        parser.add_argument(name, default="")
     parser.parse_args(namespace=engine.ARGUMENTS)
     print("figures: " + json.dumps(CASES[engine.ARGUMENTS.case]()), flush=True)
 

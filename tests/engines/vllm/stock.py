@@ -12,6 +12,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT / "tests/support"), str(ROOT / "tests/e2e")]
 import ctl_fleet  # noqa: E402
+import ports  # noqa: E402
 import venv  # noqa: E402
 import venvs  # noqa: E402
 
@@ -32,15 +33,27 @@ def plugin(folder):
 
 
 class Fleet(ctl_fleet.Fleet):
-    """A directory and three holders. `holders`: their process ids."""
+    """A directory and three holders; if `cached`, also a cache of this host.
 
-    def __init__(self, folder, capacity="256MiB"):
+    holders  process ids of the holders, and of the cache behind them
+    metrics  where their metrics are, in the same order
+    cache    the cache's address, "" if there is none
+    """
+
+    def __init__(self, folder, capacity="256MiB", cached=False):
         self.folder, self.processes, self.durable = folder, [], False
         self.directory = self.start("directory", "--role=directory")
-        self.holders = []
+        self.holders, self.metrics, self.cache = [], [], ""
         for i in range(3):
-            self.start(f"h{i}", "--role=holder", f"--directory={self.directory}", f"--store-capacity={capacity}")
-            self.holders.append(self.processes[-1].pid)
+            self.hold(f"h{i}", "--role=holder", f"--store-capacity={capacity}")
+        if cached:
+            self.cache = self.hold("cache", "--role=holder,requester", "--store-capacity=64MiB", "--replicas-percent=50")
+
+    def hold(self, name, *arguments):
+        self.metrics.append(f"127.0.0.1:{ports.free_port()}")
+        address = self.start(name, f"--directory={self.directory}", f"--metrics-address={self.metrics[-1]}", *arguments)
+        self.holders.append(self.processes[-1].pid)
+        return address
 
 
 class Stock:
@@ -63,7 +76,8 @@ class Stock:
         """Runs a program of this folder over a fleet."""
         return subprocess.run(
             [self.python, HERE / script, case, "--model", model, "--directory", fleet.directory, "--ckvctl",
-             ctl_fleet.PROGRAMS.ckvctl, "--directory-pid", str(fleet.processes[0].pid), "--holders", ",".join(map(str, fleet.holders))],
+             ctl_fleet.PROGRAMS.ckvctl, "--directory-pid", str(fleet.processes[0].pid), "--holders", ",".join(map(str, fleet.holders)),
+             "--metrics", ",".join(fleet.metrics), "--cache", fleet.cache],
             env=self.environment, timeout=timeout, check=False, **options)
 
 

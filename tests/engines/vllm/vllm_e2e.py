@@ -32,7 +32,7 @@ def run(one, case):
     if case == "walk":
         return subprocess.run([one.python, stock.HERE / "walk.py", "--model", model, "--steps", str(WALK_STEPS)],
                               env=one.environment, timeout=TIMEOUT_S, check=False).returncode
-    with stock.fleet() as fleet:
+    with stock.fleet(cached=case == "ranks") as fleet:
         return one.run("engine.py", case, model, fleet, TIMEOUT_S).returncode
 
 

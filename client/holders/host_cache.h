@@ -1,0 +1,31 @@
+// The cache of a host: a daemon whose holder keeps rows for all requesters of its host, so that
+// they travel to the host once.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "proto/base/clock.h"
+#include "proto/corpus.h"
+
+namespace ckv {
+
+// Thread-safe.
+class HostCache {
+ public:
+  virtual ~HostCache() = default;
+  // Asks the daemon to copy these chunks of a corpus, by their ordinals, and waits until all of
+  // them are there. Returns the same corpus, of which these chunks are at that daemon alone.
+  //   Unavailable         the daemon does not answer, or did not a moment ago: it was not asked.
+  //   ResourceExhausted   it has no room, or the directory lists no more copies of a chunk.
+  //   FailedPrecondition  it has no holder, or keeps no copies.
+  //   else                as RequesterService.Replicate in proto/ckv/v1/requester.proto.
+  virtual absl::StatusOr<std::shared_ptr<const Corpus>> Keep(
+      const std::shared_ptr<const Corpus>& corpus, std::span<const uint32_t> chunks,
+      Instant deadline) = 0;
+};
+
+}  // namespace ckv
