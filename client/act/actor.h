@@ -218,7 +218,7 @@ class Actor {
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status MakeAnew(Job& job) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status PullRows(Job& job, size_t begin, size_t end) const;
-  void End(Job& job, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void End(Job& job, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool wanted() const { return !stopping_.load(std::memory_order_relaxed); }
 
   void ForgetClosed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -169,7 +169,7 @@ absl::Status Actor::Fill(Job& job) {
     CKV_RETURN_IF_ERROR(TakeRoom(job));
   }
   if (job.anew) {
-    const absl::Status status = MakeAnew(job);
+    absl::Status status = MakeAnew(job);
     if (status.ok() || !wanted()) return status;
     Log().warn("auto: rows were not made anew: {}; they are pulled", status.ToString());
     job.primitive = Primitive::kFetch;
@@ -348,7 +348,7 @@ absl::Status Actor::PullRows(Job& job, size_t begin, size_t end) const {
   return absl::OkStatus();
 }
 
-void Actor::End(Job& job, absl::Status status) {
+void Actor::End(Job& job, const absl::Status& status) {
   Run& run = *job.run;
   --job_count_;
   sources_.erase(std::find(sources_.begin(), sources_.end(), job.source));

@@ -292,7 +292,7 @@ absl::Status ReplicaKeeper::Withdraw(std::optional<std::string_view> tenant,
     Turn turn(options_.clock, &mu_, &calling_, deadline);
     CKV_RETURN_IF_ERROR(turn.status());
     if (const auto lease = lease_(); lease.has_value()) {
-      const absl::Status withdrawn = registry_->Withdraw(lease->lease_id, tenant, some, deadline);
+      absl::Status withdrawn = registry_->Withdraw(lease->lease_id, tenant, some, deadline);
       // A lease that is gone has nothing announced.
       if (!withdrawn.ok() && !absl::IsNotFound(withdrawn)) return withdrawn;
     }

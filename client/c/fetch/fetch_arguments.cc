@@ -171,7 +171,7 @@ absl::Status FetchArguments::Pull(Requester& requester, uint32_t chunk_begin, ui
   if (kept_ != nullptr) {
     call.corpus = kept_;
     bool ended = false;
-    const absl::Status status = PullFrom(requester, call, fence, [&](const RowRun& run) {
+    absl::Status status = PullFrom(requester, call, fence, [&](const RowRun& run) {
       absl::Status taken = on_run(run);
       ended = !taken.ok();
       return taken;

@@ -5,6 +5,7 @@
 
 #include "transport/verbs/verbs_fabric.h"
 
+#include <bit>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -68,7 +69,7 @@ TEST_F(VerbsTest, GathersFromTheStore) {
 // kernel does not take, is refused, and the slot can be answered from a copy.
 TEST_F(VerbsTest, RegionsAreSentByTheirType) {
   const std::vector<std::byte> pinned = Store(1 << 20);
-  const std::span<const std::byte> device(reinterpret_cast<const std::byte*>(uintptr_t{1} << 40),
+  const std::span<const std::byte> device(std::bit_cast<const std::byte*>(uintptr_t{1} << 40),
                                           1 << 20);  // not mapped
   Start(test::GuestVerbsOptions(), Store(1 << 20));
   ListenOptions listen;
