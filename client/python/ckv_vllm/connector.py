@@ -49,8 +49,8 @@ class CkvConnector(KVConnectorBase_V1):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         hooks.check_installed()
-        limits.check(vllm_config, kv_cache_config)
         given = settings.read(vllm_config.kv_transfer_config.kv_connector_extra_config)
+        limits.check(vllm_config, kv_cache_config, given)
         self._scheduler: Optional[SchedulerSide] = None
         self._worker: Optional[WorkerSide] = None
         if role == KVConnectorRole.SCHEDULER:

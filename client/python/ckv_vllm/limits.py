@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from .identity import Unsupported
+from .settings import Settings
 
 
-def check(vllm_config: Any, kv_cache_config: Any) -> None:
+def check(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> None:
     """Raises Unsupported, with what to change."""
     parallel = vllm_config.parallel_config
     for name, what in (("pipeline_parallel_size", "pipeline parallelism"),
@@ -19,8 +20,12 @@ def check(vllm_config: Any, kv_cache_config: Any) -> None:
         raise Unsupported("ckv: data parallelism is not supported yet: start several servers")
     if getattr(parallel, "enable_dbo", False):
         raise Unsupported("ckv: dual batch overlap (enable_dbo) is not supported")
-    if vllm_config.device_config.device_type != "cpu":
-        raise Unsupported(f"ckv: a device of type {vllm_config.device_config.device_type} is not supported yet")
+    device = vllm_config.device_config.device_type
+    if device not in ("cpu", "cuda"):
+        raise Unsupported(f"ckv: a device of type {device} is not supported")
+    if device == "cuda" and not settings.try_gpu:
+        raise Unsupported("ckv: the plug-in was never run on a GPU, only its parts against a stand-in; to try it, set "
+                          "try_gpu to true in kv_connector_extra_config, and check answers")
     if vllm_config.speculative_config is not None:
         raise Unsupported("ckv: speculative decoding is not supported: draft layers have no rows in a corpus")
     if not vllm_config.model_config.use_mla:

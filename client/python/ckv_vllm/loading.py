@@ -16,7 +16,7 @@ import numpy as np
 
 import ckv
 
-from . import notes, prefix
+from . import notes, places, prefix
 from .counts import Counts
 from .settings import Settings
 
@@ -28,7 +28,9 @@ THREADS = 4  # loads under way; more wait for their turn, within their deadline
 class Loader:
     """begin and take are called by the thread that runs the model."""
 
-    def __init__(self, settings: Settings, requester: ckv.Requester, fingerprint: str, counts: Counts) -> None:
+    def __init__(self, settings: Settings, requester: ckv.Requester, fingerprint: str, counts: Counts,
+                 place: places.Host) -> None:
+        self._place = place
         self.settings, self.requester, self.fingerprint, self.counts = settings, requester, fingerprint, counts
         self._pool = concurrent.futures.ThreadPoolExecutor(THREADS, "ckv-load")
         self._lock = threading.Lock()
@@ -37,7 +39,7 @@ class Loader:
 
     def begin(self, load: notes.Load, caches: list[Any]) -> None:
         deadline = time.monotonic() + self.settings.deadline
-        self._pool.submit(self._run, load, caches, deadline)
+        self._pool.submit(self._run, load, caches, self._place.stream(), deadline)
 
     def take(self) -> dict[str, str]:
         """Loads that ended since the last time. Nothing of them is written any more."""
@@ -45,10 +47,10 @@ class Loader:
             done, self._done = self._done, {}
         return done
 
-    def _run(self, load: notes.Load, caches: list[Any], deadline: float) -> None:
+    def _run(self, load: notes.Load, caches: list[Any], stream: Any, deadline: float) -> None:
         why, begun = "", time.monotonic()
         try:
-            self._load(load, caches, deadline)
+            self._load(load, caches, stream, deadline)
         except Exception as error:  # whatever it is, the load is reported
             why = f"{type(error).__name__}: {error}"
             log.warning("ckv: rows of request %s are computed here, because they were not loaded: %s",
@@ -60,7 +62,7 @@ class Loader:
         with self._lock:
             self._done[load.request_id] = why
 
-    def _load(self, load: notes.Load, caches: list[Any], deadline: float) -> None:
+    def _load(self, load: notes.Load, caches: list[Any], stream: Any, deadline: float) -> None:
         def left() -> float:
             seconds = deadline - time.monotonic()
             if seconds <= 0 or self._closed.is_set():
@@ -75,7 +77,8 @@ class Loader:
             raise ckv.NotFound(f"{have.token_count} of {load.token_end} tokens are left")
         place = ckv.BlockPlace(caches, np.asarray(load.block_ids, np.uint32),
                                tokens=(load.token_begin, load.token_end))
-        ticket = self.requester.begin_fetch(found.corpus, place, chunks=(0, chunks), timeout=left())
+        ticket = self.requester.begin_fetch(found.corpus, place, chunks=(0, chunks), timeout=left(),
+                                            traceparent=load.trace or None, stream=stream)
         try:
             if ticket.wait(left()) is None:
                 raise ckv.DeadlineExceeded(f"not loaded after {self.settings.deadline} s")

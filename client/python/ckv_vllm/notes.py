@@ -36,6 +36,7 @@ class Load:
     tokens      its prompt: chunks are found by it again, and the last may end behind token_end
     chunk_ids   bytes of the chunks that have these tokens from the first on, 32 each
     corpus      the corpus that they are to be of; "" for any of the model
+    trace       the request's traceparent, "" if it has none
     """
 
     request_id: str
@@ -45,6 +46,7 @@ class Load:
     block_ids: list[int]
     chunk_ids: bytes
     corpus: str = ""
+    trace: str = ""
 
 
 @dataclasses.dataclass

@@ -18,7 +18,7 @@ import torch
 
 import ckv
 
-from . import notes, prefix
+from . import notes, places, prefix
 from .counts import Counts
 from .settings import Settings
 
@@ -32,24 +32,12 @@ NICE = 19
 
 @dataclasses.dataclass
 class Copied:
-    """A prompt's rows: uint16 [layers, tokens, values]."""
+    """A prompt, and its rows [layers, tokens, values]."""
 
     request_id: str
     corpus: str
     tokens: np.ndarray
-    rows: np.ndarray
-
-
-def copy_rows(caches: dict[int, torch.Tensor], block_ids: list[int], token_count: int) -> np.ndarray:
-    """Rows of a sequence out of its blocks."""
-    first = next(iter(caches.values()))
-    size, width = first.shape[1], first.shape[2]
-    blocks = torch.as_tensor(block_ids[:(token_count + size - 1) // size])
-    rows = np.empty((len(caches), token_count, width), np.uint16)
-    for out, cache in zip(rows, caches.values()):
-        bits = cache.index_select(0, blocks.to(cache.device)).view(torch.int16)
-        out[:] = bits.reshape(-1, width)[:token_count].cpu().numpy().view(np.uint16)
-    return rows
+    rows: places.Rows
 
 
 def step_aside() -> None:
@@ -65,8 +53,9 @@ class Publisher:
     """A thread, which is started by the first publish."""
 
     def __init__(self, settings: Settings, requester: ckv.Requester, model: ckv.Model, counts: Counts,
-                 tells: bool = False) -> None:
+                 place: places.Host, tells: bool = False) -> None:
         """`tells`: take_stored returns what was published."""
+        self._place = place
         self.settings, self.requester, self.model, self.counts = settings, requester, model, counts
         self._tells, self._stored = tells, list[notes.Chunks]()
         self._queue: queue.Queue[Any] = queue.Queue()
@@ -87,7 +76,7 @@ class Publisher:
             self._bytes += size
         try:
             copied = Copied(note.request_id, note.corpus, np.asarray(note.tokens, np.int32),
-                            copy_rows(caches, note.block_ids, len(note.tokens)))
+                            self._place.rows(caches, note.block_ids, len(note.tokens)))
         except Exception as error:  # no memory: the step goes on
             log.warning("ckv: rows of request %s are not published: %s", note.request_id, error)
             self.counts.add("publish_failed_tokens", len(note.tokens))
@@ -159,13 +148,13 @@ class Publisher:
         if have.token_count >= len(copied.tokens):
             self._tell(copied, have)
             return
-        size = self.settings.chunk_tokens
+        size, whole = self.settings.chunk_tokens, copied.rows.wait()
         with self.requester.put(copied.corpus, parent=have.last_id, create=self.model,
                                 replicas=self.settings.replicas) as put:
             for begin in range(have.token_count, len(copied.tokens), size):
                 end = min(begin + size, len(copied.tokens))
                 put.chunk(copied.tokens[begin:end])
-                for layer, rows in enumerate(copied.rows):
+                for layer, rows in enumerate(whole):
                     put.rows(layer, rows[begin:end])
             put.finish(PUT_TIMEOUT)
         self.counts.add("published_tokens", len(copied.tokens) - have.token_count)

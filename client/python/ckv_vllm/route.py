@@ -20,7 +20,7 @@ import torch
 
 import ckv
 
-from . import notes
+from . import notes, places
 
 log = logging.getLogger("ckv_vllm")
 
@@ -51,7 +51,7 @@ def rows_of(attn_metadata: Any, routes: dict[int, notes.Route], block_size: int)
     An attention layer is told no request. The slot that its last token is written to tells it: requests
     may share the blocks before that one, and vLLM moves requests within the batch.
     """
-    starts = attn_metadata.query_start_loc.tolist()
+    starts = attn_metadata.query_start_loc.tolist()  # on a GPU this waits for the step's input, once a step
     ends = [end - 1 for begin, end in zip(starts, starts[1:]) if end > begin]
     slots = attn_metadata.slot_mapping[ends].tolist() if ends else []
     left, rows = dict(routes), []
@@ -197,15 +197,16 @@ class Call:
             segments.append(ckv.Segment(row.context, at, count, own=[own]))
             at += count
         worker = self.step.worker
-        return worker.requester.submit(self.number, queries, segments, grade=worker.settings.grade, timeout=timeout,
-                                       traceparent=trace_of(pieces))
+        return worker.requester.submit(
+            self.number, queries, segments, out=worker.place.out(queries, worker.model.d_v), timeout=timeout,
+            grade=worker.settings.grade, traceparent=trace_of(pieces), stream=worker.place.stream())
 
     def finish(self, output: torch.Tensor) -> None:
         """Waits, and writes the answers to the rows' places in `output` [tokens, heads x v]."""
         answer = self._wait()
         if answer is None:
             return
-        o, at = torch.from_numpy(answer.o).to(output.dtype), 0
+        o, at = places.o_of(answer).to(output.dtype), 0
         for row, begin, end in self.pieces:
             count = (end - begin) * self.step.heads
             if row.error is None:
@@ -232,7 +233,7 @@ class Call:
         again: requests of other corpora are to go on.
         """
         left = self.step.left()
-        whole = np.zeros((self.queries.shape[0], self.step.worker.model.d_v), np.float32)
+        whole = self.queries.new_zeros((self.queries.shape[0], self.step.worker.model.d_v), dtype=torch.float32)
         tickets, at = [], 0
         for piece in self.pieces:
             row, count = piece[0], (piece[2] - piece[1]) * self.step.heads
@@ -244,7 +245,7 @@ class Call:
         for row, begin, end, ticket in tickets:
             try:
                 with ticket:
-                    whole[begin:end] = ticket.wait().o
+                    whole[begin:end] = places.o_of(ticket.wait())
             except Exception as error:
                 self.step.fail(row, error)
         return ckv.Answer(whole, None, None)

@@ -153,7 +153,7 @@ class SchedulerSide:
                 self._loaded[request.request_id] = chunks
             self._loads.append(notes.Load(request.request_id, list(request.prompt_token_ids), known.computed,
                                           end, list(block_ids), known.offered.ids,
-                                          known.asked.corpus[0] if known.asked.corpus else ""))
+                                          known.asked.corpus[0] if known.asked.corpus else "", known.trace))
 
     def step(self, output: Any) -> notes.Step:
         """The notes of a step that was scheduled."""

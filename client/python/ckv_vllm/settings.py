@@ -35,6 +35,7 @@ class Settings:
     grade       how exactly routed rows are computed, one of GRADES (attention/grade.h)
     fabrics     the fabrics to holders, with commas
     required    whether a request without a corpus is refused
+    try_gpu     whether it starts on a GPU, on which it was never run
     """
 
     directory: str
@@ -55,6 +56,7 @@ class Settings:
     grade: str = "fast"
     fabrics: str = FABRICS
     required: bool = False
+    try_gpu: bool = False
 
 
 def _flag(name: str, value: Any) -> bool:
@@ -75,7 +77,7 @@ def read(extra: Mapping[str, Any]) -> Settings:
         given[key] = value
     if not given.get("directory"):
         raise ValueError("ckv: kv_connector_extra_config names no directory (host:port)")
-    for name in ("lookup", "required"):
+    for name in ("lookup", "required", "try_gpu"):
         if name in given:
             given[name] = _flag(name, given[name])
     for name, least in (("deadline", 0.0), ("min_tokens", 0), ("near_bytes", 0), ("rule_tokens", 1), ("rule_times", 1),

@@ -49,7 +49,7 @@ class Requesters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: dict[tuple[int, Settings], ckv.Requester] = {}
+        self._open: dict[tuple[int, Settings, str], ckv.Requester] = {}
         self._names: dict[tuple[Settings, str], tuple[float, ckv.Corpus, Resolved]] = {}
         self._silent: dict[Settings, tuple[float, ckv.Error]] = {}
         self._users: dict[Settings, int] = {}
@@ -60,16 +60,17 @@ class Requesters:
         with self._lock:
             self._announced[settings] = fingerprint, rank, rank_count
 
-    def of(self, settings: Settings) -> ckv.Requester:
-        """Raises the errors of ckv.open. The directory is not asked."""
-        key = (os.getpid(), settings)
+    def of(self, settings: Settings, backend: str = "") -> ckv.Requester:
+        """`backend`: what attends near and own rows. Raises the errors of ckv.open. The directory is not asked."""
+        key = (os.getpid(), settings, backend)
         with self._lock:
             if key not in self._open:
                 model, rank, rank_count = self._announced.get(settings, (None, 0, 0))
                 self._open[key] = ckv.open(settings.directory, tenant=settings.tenant, name="vllm",
                                            fabrics=settings.fabrics, near_bytes=settings.near_bytes,
                                            call_count_max=CALLS_MAX, announce=model, announce_rank=rank,
-                                           announce_rank_count=rank_count, requester=settings.requester)
+                                           announce_rank_count=rank_count, requester=settings.requester,
+                                           backend=backend)
             return self._open[key]
 
     def resolve(self, settings: Settings, name: str, timeout: float,
@@ -120,8 +121,8 @@ class Requesters:
                 return
             for known in [key for key in self._names if key[0] == settings]:
                 del self._names[known]
-            requester = self._open.pop((os.getpid(), settings), None)
-        if requester is not None:
+            open_ones = [self._open.pop(key) for key in list(self._open) if key[:2] == (os.getpid(), settings)]
+        for requester in open_ones:
             try:
                 requester.close()
             except ckv.FailedPrecondition:

@@ -11,7 +11,7 @@ import torch
 
 import ckv
 
-from . import contexts, counts, identity, loading, notes, publish, rope, route, shared, told
+from . import contexts, counts, identity, loading, notes, places, publish, rope, route, shared, told
 from .settings import Settings
 
 log = logging.getLogger("ckv_vllm")
@@ -54,12 +54,13 @@ class WorkerSide:
         shared.REQUESTERS.use(settings)
         parallel = vllm_config.parallel_config
         shared.REQUESTERS.announce(settings, self.fingerprint, parallel.rank, parallel.world_size)
-        self.requester = shared.REQUESTERS.of(settings)
+        self.place = places.place_of(vllm_config.device_config.device_type)
+        self.requester = shared.REQUESTERS.of(settings, self.place.backend)
         self.contexts = contexts.Contexts(settings, self.requester, self.fingerprint)
         self.counts = counts.Counts()
-        self.publisher = publish.Publisher(settings, self.requester, self.model, self.counts,
+        self.publisher = publish.Publisher(settings, self.requester, self.model, self.counts, self.place,
                                            told.wanted(vllm_config))
-        self.loader = loading.Loader(settings, self.requester, self.fingerprint, self.counts)
+        self.loader = loading.Loader(settings, self.requester, self.fingerprint, self.counts, self.place)
         # Latent rows are alike on all ranks, and so is what ranks do: one publishes and counts.
         self.first = vllm_config.parallel_config.rank == 0
         self.caches: dict[int, torch.Tensor] = {}

@@ -24,7 +24,7 @@ skip.needs("numpy", "torch")
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from ckv_vllm import (contexts, counts, hooks, identity, notes, prefix, rope, route, rule, scheduler_side,  # noqa: E402
+from ckv_vllm import (contexts, counts, hooks, identity, limits, notes, prefix, rope, route, rule, scheduler_side,  # noqa: E402
                       settings, told, wants, worker_side)
 
 SETTINGS = settings.read({"directory": "d:1"})
@@ -172,6 +172,34 @@ class Rotations(unittest.TestCase):
                 rope.check(model, [self.table(table)])
         with self.assertRaisesRegex(identity.Unsupported, "no table"):
             rope.check(plain, [torch.zeros(8, 128)])
+
+
+class Limits(unittest.TestCase):
+    def config(self, **changes):
+        parallel = types.SimpleNamespace(data_parallel_size=1)
+        return types.SimpleNamespace(**{
+            "parallel_config": parallel, "device_config": types.SimpleNamespace(device_type="cpu"),
+            "speculative_config": None, "model_config": types.SimpleNamespace(use_mla=True),
+            "cache_config": types.SimpleNamespace(cache_dtype="auto"),
+            "kv_transfer_config": types.SimpleNamespace(kv_load_failure_policy="fail"), **changes})
+
+    def test_a_gpu_is_refused_unless_it_is_to_be_tried(self):
+        tried = settings.read({"directory": "d:1", "try_gpu": True})
+        gpu = self.config(device_config=types.SimpleNamespace(device_type="cuda"))
+        limits.check(self.config(), None, SETTINGS)
+        limits.check(gpu, None, tried)
+        for config, given in ((gpu, SETTINGS), (self.config(device_config=types.SimpleNamespace(device_type="xpu")), tried)):
+            with self.assertRaisesRegex(identity.Unsupported, "never run on a GPU|type xpu"):
+                limits.check(config, None, given)
+
+    def test_what_was_not_proven_is_refused(self):
+        for changes in ({"parallel_config": types.SimpleNamespace(data_parallel_size=2)},
+                        {"parallel_config": types.SimpleNamespace(data_parallel_size=1, pipeline_parallel_size=2)},
+                        {"speculative_config": object()}, {"model_config": types.SimpleNamespace(use_mla=False)},
+                        {"cache_config": types.SimpleNamespace(cache_dtype="fp8")},
+                        {"kv_transfer_config": types.SimpleNamespace(kv_load_failure_policy="recompute")}):
+            with self.assertRaises(identity.Unsupported):
+                limits.check(self.config(**changes), None, SETTINGS)
 
 
 class Caches(unittest.TestCase):

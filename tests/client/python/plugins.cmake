@@ -8,6 +8,6 @@ endforeach()
 if(CKV_PROGRAMS AND NOT CKV_SANITIZE)
   add_test(NAME plugins_e2e
            COMMAND ${CKV_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/plugins_e2e.py --ckvd $<TARGET_FILE:ckvd>
-                   --ckvctl $<TARGET_FILE:ckvctl> --library $<TARGET_FILE:ckv_c>)
+                   --ckvctl $<TARGET_FILE:ckvctl> --library $<TARGET_FILE:ckv_c> --stand-ins ${CMAKE_BINARY_DIR}/stand_in)
   set_tests_properties(plugins_e2e PROPERTIES TIMEOUT 180 SKIP_RETURN_CODE 77 LABELS "client/python;e2e")
 endif()

@@ -4,7 +4,7 @@
 Method: a directory, two holders and a corpus of several chunks. Pages are compared with the corpus' rows to the bit.
 Then the holders end, and nothing is answered. No engine runs here: tests/engines has both.
 
-    python3 tests/client/python/plugins_e2e.py --ckvd ... --ckvctl ... --library libckv.so.1
+    python3 tests/client/python/plugins_e2e.py --ckvd ... --ckvctl ... --library libckv.so.1 --stand-ins FOLDER
 """
 
 import argparse
@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -145,7 +146,19 @@ def check_without_holders(fleet, pages):
     require(not pages.one.set(["33" * 32], lambda _: np.zeros((LAYERS, PAGE, D_QK), np.uint16)), "set without holders")
 
 
-def check_all(folder, fleet, given):
+def check_gpu(folder, fleet, token_ids, arguments):
+    """In a process of its own: a stand-in of ckv's GPU library lies beside the library."""
+    (folder / "ckv").mkdir()
+    library = shutil.copy(arguments.library, folder / "libckv.so.1")
+    gpu = shutil.copy(arguments.stand_ins / "reaches_host/libckv_cuda.so", folder / "ckv")
+    paths = os.pathsep.join(str(ROOT / path) for path in ("client/python", "tests/client/python"))
+    done = subprocess.run([sys.executable, ROOT / "tests/client/python/vllm_gpu_check.py", fleet.directory, "docs", gpu],
+                          input=" ".join(map(str, token_ids)), text=True, timeout=120, check=False,
+                          env={**os.environ, "CKV_LIBRARY": str(library), "PYTHONPATH": paths})
+    require(done.returncode == 0, "tensors of a GPU are not as those of the processor")
+
+
+def check_all(folder, fleet, given, arguments):
     rows = np.asarray(given["docs"].layers, np.uint16)
     pages = Pages(folder, fleet.directory, given["docs"].token_ids)
     pages.check(rows)
@@ -153,6 +166,7 @@ def check_all(folder, fleet, given):
     with ckv.open(fleet.directory) as requester:
         check_parentless(requester)
     check_directory(fleet.directory)
+    check_gpu(folder, fleet, given["docs"].token_ids, arguments)
     check_without_holders(fleet, pages)
     pages.one.close()
 
@@ -162,6 +176,7 @@ def main():
     parser.add_argument("--ckvd", required=True)
     parser.add_argument("--ckvctl", required=True)
     parser.add_argument("--library", required=True)
+    parser.add_argument("--stand-ins", type=pathlib.Path, required=True)
     arguments = parser.parse_args()
     PROGRAMS.ckvd, PROGRAMS.ckvctl = arguments.ckvd, arguments.ckvctl
     os.environ["CKV_LIBRARY"] = arguments.library
@@ -175,7 +190,7 @@ def main():
                 subprocess.run([PROGRAMS.ckvctl, "--directory", fleet.directory, "corpus", "load", corpus,
                                 folder / f"{corpus}.safetensors", "--chunk-tokens", str(CHUNK_TOKENS)], check=True,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=TIMEOUT)
-            check_all(folder, fleet, given)
+            check_all(folder, fleet, given, arguments)
         finally:
             fleet.stop()
     return 0

@@ -163,16 +163,17 @@ def publish():
 def published_bits(one):
     """Whether a published corpus has the bits of vLLM's blocks."""
     import ckv
-    from ckv_vllm import publish as publishing
+    from ckv_vllm import places
 
-    copies, original = [], publishing.copy_rows
-    publishing.copy_rows = lambda *args: copies.append(original(*args)) or copies[-1]
+    copies, original = [], places.Host.rows
+    places.Host.rows = lambda *args: copies.append(original(*args)) or copies[-1]
     one.publish("bits", text(78, 300))
-    publishing.copy_rows = original
+    places.Host.rows = original
+    copied = copies[0].wait()
     with ckv.open(engine.ARGUMENTS.directory) as requester:
-        rows = np.zeros_like(copies[0])
+        rows = np.zeros_like(copied)
         requester.fetch(requester.resolve("bits"), rows)
-    return {"same_bits": float(np.array_equal(rows, copies[0]))}
+    return {"same_bits": float(np.array_equal(rows, copied))}
 
 
 def cost():
