@@ -33,11 +33,12 @@ ADDRESS = re.compile(r"127\.0\.0\.1:(\d{4,5})")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]+")
 # A setting of ckvd, as the handbook names it.
 KEY = re.compile(r"`((?:lane|log|metrics|oracle|replicas|requester|store|tcp|verbs)\.[a-z_]+)`")
-# Flags of programs that are not ours: cmake, pkg-config, protoc, llama-server.
+# Flags of programs that are not ours: cmake, pkg-config, protoc, llama-server, vLLM, SGLang, LMCache.
 FOREIGN_FLAGS = {"--preset", "--workflow", "--install", "--prefix", "--component", "--libs",
                  "--cflags", "--python_out", "--grpc_out", "--plugin", "--rope-freq-base",
                  "--slot-save-path", "--cache-reuse", "--context-shift", "--system-site-packages",
-                 "--kv-transfer-config", "--model-path", "--page-size", "--enable-hierarchical-cache", "--hicache-storage-backend",
+                 "--kv-transfer-config", "--kv-events-config", "--otlp-traces-endpoint", "--shm-name", "--model-path",
+                 "--page-size", "--enable-hierarchical-cache", "--hicache-storage-backend",
                  "--hicache-storage-backend-extra-config", "--hicache-mem-layout"}
 
 
