@@ -47,9 +47,9 @@ void Actor::Pull() {
       if (stopping_) return;
       if (!Begin(NextPull(), job)) continue;
     }
-    absl::Status status = Fill(job);
+    const absl::Status status = Fill(job);
     absl::MutexLock lock(&mu_);
-    End(job, std::move(status));
+    End(job, status);
   }
 }
 
