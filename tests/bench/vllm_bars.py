@@ -82,6 +82,7 @@ def beside_peers(own_tokens, computed, by_nixl):
 BARS = [
     vllm("SGLang's engine loads what another one prefilled, and answers as that one", "sglang", "exit", "as exit code", at_most=0),
     vllm(f"the tests in vLLM {vllm_figures.OTHER_VERSION}", "other", "exit", "as exit code", at_most=0),
+    vllm("the quick start with two engines behind a server, all answers right", "engines", "exit", "as exit code", at_most=0),
     vllm("what holders send to two ranks of a host, for rows that both load and then have near", "ranks", "of_one", "x one copy",
          base="one_bytes", base_unit="bytes", at_most=1),
     vllm("random walk over vLLM's scheduler, all invariants", "walk", "steps", "steps", at_least=vllm_figures.WALK_STEPS),

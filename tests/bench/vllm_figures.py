@@ -118,6 +118,7 @@ def figures(build):
         found = {}
         for name, take in (("sglang", lambda: exit_of(build, "sglang/engine_e2e.py")),
                            ("other", lambda: exit_of(build, "vllm/vllm_e2e.py", "--version", OTHER_VERSION)),
+                           ("engines", lambda: exit_of(build, "vllm/quickstart.py", "--tokens", "1024", "--engines", "2")),
                            ("walk", lambda: walk(one)), ("ranks", lambda: ranks(one)), ("kills", lambda: kill_50(one)),
                            *((f"{case}/{layers}", functools.partial(run_case, one, layers, case))
                              for case, sizes in CASES for layers in sizes)):

@@ -16,8 +16,6 @@ def check(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> None:
                        ("prefill_context_parallel_size", "prefill context parallelism")):
         if getattr(parallel, name, 1) > 1:
             raise Unsupported(f"ckv: {what} ({name}) is not supported")
-    if parallel.data_parallel_size > 1:
-        raise Unsupported("ckv: data parallelism is not supported yet: start several servers")
     if getattr(parallel, "enable_dbo", False):
         raise Unsupported("ckv: dual batch overlap (enable_dbo) is not supported")
     device = vllm_config.device_config.device_type

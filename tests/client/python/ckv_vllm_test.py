@@ -176,9 +176,8 @@ class Rotations(unittest.TestCase):
 
 class Limits(unittest.TestCase):
     def config(self, **changes):
-        parallel = types.SimpleNamespace(data_parallel_size=1)
         return types.SimpleNamespace(**{
-            "parallel_config": parallel, "device_config": types.SimpleNamespace(device_type="cpu"),
+            "parallel_config": types.SimpleNamespace(), "device_config": types.SimpleNamespace(device_type="cpu"),
             "speculative_config": None, "model_config": types.SimpleNamespace(use_mla=True),
             "cache_config": types.SimpleNamespace(cache_dtype="auto"),
             "kv_transfer_config": types.SimpleNamespace(kv_load_failure_policy="fail"), **changes})
@@ -193,8 +192,8 @@ class Limits(unittest.TestCase):
                 limits.check(config, None, given)
 
     def test_what_was_not_proven_is_refused(self):
-        for changes in ({"parallel_config": types.SimpleNamespace(data_parallel_size=2)},
-                        {"parallel_config": types.SimpleNamespace(data_parallel_size=1, pipeline_parallel_size=2)},
+        for changes in ({"parallel_config": types.SimpleNamespace(pipeline_parallel_size=2)},
+                        {"parallel_config": types.SimpleNamespace(decode_context_parallel_size=2)},
                         {"speculative_config": object()}, {"model_config": types.SimpleNamespace(use_mla=False)},
                         {"cache_config": types.SimpleNamespace(cache_dtype="fp8")},
                         {"kv_transfer_config": types.SimpleNamespace(kv_load_failure_policy="recompute")}):

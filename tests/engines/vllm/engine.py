@@ -197,6 +197,24 @@ class Routes(Case):
             self.right(answer, self.CORPORA[name] if name else [], own)
         self.assertEqual(self.engine.free_blocks(), before)
 
+    def test_a_chunk_keeps_the_rows_of_its_first_producer(self):
+        """A second prefill rounds otherwise, in a batch of other shapes. Answers over either are as exact."""
+        from ckv_vllm import route
+
+        tokens = text(33, 300)
+        self.engine.publish("twice", tokens)
+        published = self.engine.counted("published_tokens")
+        self.engine.run([tokens, text(34, 90), text(35, 200)], [ckv_of(publish="twice"), None, None], steps=1, salt="here")
+        for _ in range(300):
+            if route.WORKER.publisher.waits() == 0:
+                break
+            time.sleep(0.1)
+        self.assertEqual(self.engine.counted("published_tokens"), published)
+        (over_first,) = self.engine.run([self.own], ckv_of(corpus="twice", policy="route"))
+        (over_second,) = self.engine.run([tokens + self.own], salt="here")
+        self.right(over_first, tokens, self.own)
+        self.right(over_second, tokens + self.own)
+
     def test_equal_own_tokens_over_different_corpora_share_no_block(self):
         own = text(7, 200)  # several blocks
         for name in ("law", "code", "law", None):

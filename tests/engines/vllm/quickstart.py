@@ -47,19 +47,19 @@ DEADLINE_S_MIN, TOKENS_A_SECOND = 8, 256
 
 
 class Server:
-    """One `vllm serve`, on a core of its own."""
+    """One `vllm serve`, on a core of its own. With several engines behind it they share the core."""
 
-    def __init__(self, one, model, directory, core, log, deadline):
+    def __init__(self, one, model, directory, core, log, deadline, engines=1):
         self.port, self.log, self.peak, self._watching = ports.free_port(), log, 0.0, False
         transfer = {"kv_connector": "CkvConnector", "kv_role": "kv_both", "kv_connector_module_path": "ckv_vllm.connector",
                     "kv_connector_extra_config": {"directory": directory, "fabrics": "tcp", "deadline": deadline}}
         environment = {**one.environment, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1",
-                       "VLLM_CPU_OMP_THREADS_BIND": str(core), "VLLM_LOGGING_LEVEL": "WARNING"}
+                       "VLLM_CPU_OMP_THREADS_BIND": "|".join([str(core)] * engines), "VLLM_LOGGING_LEVEL": "WARNING"}
         with log.open("wb") as out:
             self.process = subprocess.Popen(
                 [one.python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "small",
                  "--skip-tokenizer-init", "--max-model-len", "16384", "--dtype", "bfloat16", "--enforce-eager", "--host", "127.0.0.1",
-                 "--port", str(self.port), "--kv-transfer-config", json.dumps(transfer)],
+                 "--port", str(self.port), "--data-parallel-size", str(engines), "--kv-transfer-config", json.dumps(transfer)],
                 env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
     def wait(self):
@@ -240,6 +240,7 @@ def main():
     for name in ("--ckvd", "--ckvctl", "--library"):
         parser.add_argument(name, required=True)
     parser.add_argument("--tokens", type=int, default=8192, help="of the corpus")
+    parser.add_argument("--engines", type=int, default=1, help="behind the second server: data parallelism")
     arguments = parser.parse_args()
     ctl_fleet.PROGRAMS.ckvd, ctl_fleet.PROGRAMS.ckvctl = arguments.ckvd, arguments.ckvctl
     if not stock.has_headers():
@@ -258,7 +259,8 @@ def main():
             servers = []
             try:
                 deadline = max(DEADLINE_S_MIN, arguments.tokens // TOKENS_A_SECOND)
-                servers = [Server(one, model, fleet.directory, core, folder / f"vllm-{core}.log", deadline) for core in (0, 1)]
+                servers = [Server(one, model, fleet.directory, core, folder / f"vllm-{core}.log", deadline,
+                                  arguments.engines if core else 1) for core in (0, 1)]
                 for server in servers:
                     server.wait()
                 run(fleet, servers, arguments.tokens)
