@@ -203,13 +203,17 @@ class Routes(Case):
 
         tokens = text(33, 300)
         self.engine.publish("twice", tokens)
-        published = self.engine.counted("published_tokens")
-        self.engine.run([tokens, text(34, 90), text(35, 200)], [ckv_of(publish="twice"), None, None], steps=1, salt="here")
-        for _ in range(300):
-            if route.WORKER.publisher.waits() == 0:
-                break
-            time.sleep(0.1)
-        self.assertEqual(self.engine.counted("published_tokens"), published)
+        counted = []
+        for prompts in ([text(37, 20)], [tokens, text(34, 90), text(35, 200)]):
+            self.engine.run(prompts, [ckv_of(publish="twice") if prompt is tokens else None for prompt in prompts], steps=1,
+                            salt="here")
+            for _ in range(300):
+                if route.WORKER.publisher.waits() == 0:
+                    break
+                time.sleep(0.1)
+            self.engine.run([text(36, 20)], steps=1)  # counts go out with steps
+            counted.append(self.engine.counted("published_tokens"))
+        self.assertEqual(counted[0], counted[1])
         (over_first,) = self.engine.run([self.own], ckv_of(corpus="twice", policy="route"))
         (over_second,) = self.engine.run([tokens + self.own], salt="here")
         self.right(over_first, tokens, self.own)
