@@ -213,6 +213,7 @@ class Actor {
   absl::Status Fill(Job& job) ABSL_LOCKS_EXCLUDED(mu_);
   void CopyHere(const Job& job) ABSL_LOCKS_EXCLUDED(mu_);
   void KeepAtCache(Job& job) const;
+  Instant CopiedBy(uint64_t bytes) const;
   absl::Status MapRows(Job& job) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Adopt(Job& job, std::vector<std::shared_ptr<const NearRows>> mapped)
       ABSL_LOCKS_EXCLUDED(mu_);

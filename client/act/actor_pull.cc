@@ -192,6 +192,12 @@ absl::Status Actor::Fill(Job& job) {
   return absl::OkStatus();
 }
 
+// When a copy of so many bytes is given up.
+Instant Actor::CopiedBy(uint64_t bytes) const {
+  return options_.clock->Now() +
+         options_.slice_timeout * static_cast<int64_t>(1 + bytes / kSliceBytes);
+}
+
 // Copies what this process' holder lacks to it. Copies are found there even if some failed.
 void Actor::CopyHere(const Job& job) {
   const ContextState& context = job.context();
@@ -207,8 +213,7 @@ void Actor::CopyHere(const Job& job) {
     bytes += NearStore::BytesOf(context.geometry(), chunk.token_count);
   }
   if (missing.empty()) return;
-  const Duration timeout = options_.slice_timeout * static_cast<int64_t>(1 + bytes / kSliceBytes);
-  const absl::Status status = tools_.here->Copy(corpus, missing, options_.clock->Now() + timeout);
+  const absl::Status status = tools_.here->Copy(corpus, missing, CopiedBy(bytes));
   if (!status.ok()) Log().debug("auto: no copies in this process' holder: {}", status.ToString());
 }
 
@@ -222,9 +227,8 @@ void Actor::KeepAtCache(Job& job) const {
     chunks.push_back(context.chunks()[job.missing[i]].ordinal);
     bytes += job.fills[i].bytes();
   }
-  const Duration timeout = options_.slice_timeout * static_cast<int64_t>(1 + bytes / kSliceBytes);
   const auto& corpus = context.corpora()[context.chunks()[job.missing.front()].part];
-  auto kept = tools_.keep(corpus, chunks, options_.clock->Now() + timeout);
+  auto kept = tools_.keep(corpus, chunks, CopiedBy(bytes));
   if (kept.ok()) {
     job.kept = *std::move(kept);
   } else {

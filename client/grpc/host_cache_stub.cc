@@ -27,7 +27,7 @@ HostCacheStub::HostCacheStub(std::string address, Clock* clock)
 absl::StatusOr<std::string> HostCacheStub::Ask(const v1::ReplicateRequest& request,
                                                Instant deadline) {
   grpc::ClientContext context;
-  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
+  SetDeadline(context, *clock_, deadline, kCopyMax);
   v1::ReplicateReply reply;
   CKV_RETURN_IF_ERROR(FromPeer(stub_->Replicate(&context, request, &reply),
                                absl::StrFormat("cache of this host, %s: Replicate", address_)));
@@ -56,12 +56,15 @@ absl::StatusOr<std::shared_ptr<const Corpus>> HostCacheStub::Keep(
   for (size_t begin = 0; begin < chunks.size(); begin += kIdsPerCallMax) {
     const size_t end = std::min(chunks.size(), begin + kIdsPerCallMax);
     v1::ReplicateRequest request;
+    const Duration left = std::clamp(deadline - clock_->Now(), Duration(0), Duration(kCopyMax));
+    request.set_timeout_ms(1 + static_cast<uint32_t>(left / std::chrono::milliseconds(1)));
     request.set_tenant(corpus->tenant);
     *request.mutable_geometry() = ToProto(corpus->geometry);
     for (size_t i = begin; i < end; ++i)
       request.add_ids(std::string(corpus->chunks[chunks[i]].id.AsBytes()));
     const absl::StatusOr<std::string> holder = Ask(request, deadline);
-    if (absl::IsUnavailable(holder.status()) || absl::IsDeadlineExceeded(holder.status())) {
+    // One that hangs is unavailable, too: its connection is found silent. One that is late copies.
+    if (absl::IsUnavailable(holder.status())) {
       silent_since_ns_.store(clock_->Now().ns, std::memory_order_relaxed);
       Log().warn("{}; rows come from their holders", holder.status().ToString());
     }

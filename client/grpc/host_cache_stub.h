@@ -18,6 +18,8 @@ namespace ckv {
 // Thread-safe. Every message names the daemon's address.
 class HostCacheStub final : public HostCache {
  public:
+  // The longest that one call waits for copies.
+  static constexpr Duration kCopyMax = std::chrono::minutes(2);
   // A daemon that did not answer is not asked again before this has passed.
   static constexpr Duration kSilentFor = std::chrono::seconds(2);
 

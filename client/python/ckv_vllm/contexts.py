@@ -74,15 +74,16 @@ class Contexts:
         return self._open_context(parts, route.policy, timeout)
 
     def _open_context(self, parts: list[ckv.Part], policy: str, timeout: float) -> ckv.Context:
-        """If near rows do not fit, contexts that no row of this step has go first. If that is not enough,
-        the queries are routed: an answer is the same."""
+        """If near rows do not fit, contexts of that policy that no row of this step has go first. If that is
+        not enough, the queries are routed: an answer is the same."""
         until = time.monotonic() + timeout
         try:
             return self.requester.context(parts, policy=policy, timeout=timeout)
         except ckv.ResourceExhausted:
             if policy != "near":
                 raise
-        self._open.clear()
+        for key in [key for key in self._open if key[0] == "near"]:
+            del self._open[key]
         left = max(until - time.monotonic(), timeout / 8)
         try:
             return self.requester.context(parts, policy=policy, timeout=left)

@@ -36,7 +36,7 @@ def made(events: Iterable[notes.Event]) -> list[Any]:
 
 
 def _stored(chunks: notes.Chunks) -> Iterable[Any]:
-    ids = told.ids_of(chunks)
+    ids = told.ids_of(chunks.ids)
     parent, begin, at = chunks.parent, 0, 0
     while at < len(ids):
         size, end = chunks.sizes[at], at

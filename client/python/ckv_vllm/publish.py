@@ -88,11 +88,6 @@ class Publisher:
             self._thread.start()
         self._queue.put(copied)
 
-    def waits(self) -> int:
-        """Bytes of rows that are not put yet."""
-        with self._lock:
-            return self._bytes
-
     def take_stored(self) -> list[notes.Chunks]:
         """The chunks of prompts that were published since the last call."""
         with self._lock:

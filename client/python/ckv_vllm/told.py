@@ -25,7 +25,7 @@ class Told:
 
     def stored(self, chunks: notes.Chunks) -> None:
         """These chunks can be found. What of them was not told yet is news."""
-        ids = ids_of(chunks)
+        ids = ids_of(chunks.ids)
         known = next((at for at, one in enumerate(ids) if one not in self._told), len(ids))
         news = chunks.after(known)
         if news is None:
@@ -39,7 +39,7 @@ class Told:
 
     def removed(self, ids: Optional[bytes] = None) -> None:
         """These chunks, or all, are offered no more."""
-        gone = self._told if ids is None else (ids[at:at + 32] for at in range(0, len(ids), 32))
+        gone = self._told if ids is None else ids_of(ids)
         told = [one for one in gone if one in self._told]
         for one in told:
             del self._told[one]
@@ -51,5 +51,5 @@ class Told:
         return news
 
 
-def ids_of(chunks: notes.Chunks) -> list[bytes]:
-    return [chunks.ids[at:at + 32] for at in range(0, len(chunks.ids), 32)]
+def ids_of(joined: bytes) -> list[bytes]:
+    return [joined[at:at + 32] for at in range(0, len(joined), 32)]
