@@ -116,6 +116,12 @@ class Engine:
         return self.core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
 
 
+def is_stopped(pid):
+    """Whether none of its threads runs."""
+    states = [task.joinpath("stat").read_text().rpartition(")")[2].split()[0] for task in pathlib.Path(f"/proc/{pid}/task").iterdir()]
+    return all(state == "T" for state in states)
+
+
 @contextlib.contextmanager
 def stopped(pids, seconds=None):
     """Processes that do not run meanwhile, or for so long."""
@@ -125,6 +131,9 @@ def stopped(pids, seconds=None):
 
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
+    end = time.monotonic() + 10
+    while not all(is_stopped(pid) for pid in pids) and time.monotonic() < end:
+        pass  # a signal takes its time to reach all threads, which answer until then
     timer = threading.Timer(seconds, go_on) if seconds else None
     if timer:
         timer.start()

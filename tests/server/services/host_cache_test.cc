@@ -64,6 +64,7 @@ class HostCacheTest : public test::ServicesTest {
     Config config = MemberOf({"holder", "requester"}, "both");
     config.metrics_address = "127.0.0.1:0";
     config.replicas_percent = 50;
+    config.default_timeout = std::chrono::milliseconds(1);  // a copy has its caller's time
     both_ = StartDaemon(config);
   }
   double Copied() { return test::Scrape(both_->metrics_address())["ckv_replicas_fetched_total"]; }
