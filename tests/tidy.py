@@ -335,6 +335,21 @@ def check_tree(sources, report):
             check_tested(name, sources, test_text, report)
 
 
+def check_types(sources, report):
+    """A type of the product has its name alone in its namespace: of two inline functions of one name, the linker
+    takes one for both."""
+    seen = {}
+    for name, text in sorted(sources.items()):
+        space = re.search(r"^namespace (ckv[\w:]*) \{", text, re.M)
+        if not name.endswith(".h") or name.startswith("tests/") or space is None:
+            continue
+        for match in re.finditer(r"^(?:class|struct) (\w+)(?: final)?(?: : [^{;]*)? \{", text, re.M):
+            other = seen.setdefault((space.group(1), match.group(1)), name)
+            if other != name:
+                report(name, text[:match.start()].count("\n") + 1,
+                       f"{space.group(1)}::{match.group(1)} is a type of {other}, too")
+
+
 def check_tested(name, sources, test_text, report):
     """A .cc is tested if a test includes its header, or a header whose .cc includes its header."""
     header = name[:-3] + ".h"
@@ -376,6 +391,7 @@ def main():
     for name, text in sources.items():
         check_file(name, text, report)
     check_tree(sources, report)
+    check_types(sources, report)
     check_rooms(sources, others, report)
     check_arrows(report)
     for breach in breaches:

@@ -56,6 +56,11 @@ class Tidy(unittest.TestCase):
         self.refuses("more than 15 lines", **{"store__README.md": "line\n" * 16})
         self.refuses("does not begin with a title", **{"store__README.md": "#store\n"})
 
+    def test_types_have_their_names_alone(self):
+        header = "// B.\n\n#pragma once\n\nnamespace ckv%s {\n\nstruct Cover {\n};\n\n}  // namespace ckv\n"
+        self.refuses("ckv::Cover is a type of store/a.h, too", store__a_h=header % "", store__b_h=header % "")
+        self.assertNotIn("is a type of", tidy({**CLEAN, "store/a.h": header % "", "store/b.h": header % "::b"}).stdout)
+
     def test_the_daemon_does_not_include_the_program(self):
         self.refuses("server/daemon may not include client/ctl",
                      server__daemon__b_cc='#include "client/ctl/ctl.h"\n')

@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "attention/backend.h"
 #include "attention/partial.h"
-#include "client/call/coverage.h"
 #include "client/call/exchange.h"
+#include "client/call/share_coverage.h"
 #include "client/calls.h"
 #include "client/context/attend_plan.h"
 #include "client/context/route_call.h"
@@ -170,7 +170,7 @@ class Router {
   LinkTable& links_;
   Exchange& exchange_;
   AttendPlan plan_;
-  Coverage coverage_;
+  ShareCoverage coverage_;
   CallSpans spans_;
   ComputeStream& stream_;
   Backend& backend_;

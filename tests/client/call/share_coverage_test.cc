@@ -1,6 +1,6 @@
 // Goal: a call's ledger lets each share of a block in exactly once (I1), and knows what is missing.
 
-#include "client/call/coverage.h"
+#include "client/call/share_coverage.h"
 
 #include <algorithm>
 #include <random>
@@ -12,8 +12,8 @@
 namespace ckv {
 namespace {
 
-TEST(Coverage, EachShareCountsOnce) {
-  Coverage coverage;
+TEST(ShareCoverage, EachShareCountsOnce) {
+  ShareCoverage coverage;
   coverage.Begin();
   coverage.AddBlock(2, 5);
   coverage.AddBlock(1, 3);
@@ -28,8 +28,8 @@ TEST(Coverage, EachShareCountsOnce) {
   EXPECT_TRUE(coverage.CheckComplete().ok());
 }
 
-TEST(Coverage, WhatIsNotOfTheCallIsRefused) {
-  Coverage coverage;
+TEST(ShareCoverage, WhatIsNotOfTheCallIsRefused) {
+  ShareCoverage coverage;
   coverage.Begin();
   coverage.AddBlock(2, 5);
   EXPECT_EQ(coverage.Cover(1, 0, 1).code(), absl::StatusCode::kInternal);
@@ -37,9 +37,9 @@ TEST(Coverage, WhatIsNotOfTheCallIsRefused) {
   EXPECT_EQ(coverage.Cover(0xffffffff, 0, 1).code(), absl::StatusCode::kInternal);
 }
 
-TEST(Coverage, PiecesMustAddUp) {
+TEST(ShareCoverage, PiecesMustAddUp) {
   for (const uint32_t pieces : {1u, 3u, 100u}) {
-    Coverage coverage;
+    ShareCoverage coverage;
     coverage.Begin();
     coverage.AddBlock(1, 2);
     EXPECT_TRUE(coverage.Cover(0, 0, pieces).ok());
@@ -47,8 +47,8 @@ TEST(Coverage, PiecesMustAddUp) {
   }
 }
 
-TEST(Coverage, ABlockWithoutSharesIsComplete) {
-  Coverage coverage;
+TEST(ShareCoverage, ABlockWithoutSharesIsComplete) {
+  ShareCoverage coverage;
   coverage.Begin();
   EXPECT_TRUE(coverage.CheckComplete().ok());
   coverage.AddBlock(0, 0);
@@ -56,9 +56,9 @@ TEST(Coverage, ABlockWithoutSharesIsComplete) {
 }
 
 // In any order; a missing share is found wherever it is; and the next call begins anew.
-TEST(Coverage, AnyOrder) {
+TEST(ShareCoverage, AnyOrder) {
   std::mt19937 rng(1);
-  Coverage coverage;
+  ShareCoverage coverage;
   for (int call = 0; call < 200; ++call) {
     coverage.Begin();
     std::vector<std::pair<uint32_t, uint32_t>> shares;

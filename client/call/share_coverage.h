@@ -11,7 +11,7 @@ namespace ckv {
 
 // One call's ledger. Rows are merged in blocks. Each block awaits shares, which together have all
 // of its pieces (one chunk each). Not thread-safe. Keeps its memory between calls.
-class Coverage {
+class ShareCoverage {
  public:
   // Starts a call. It has no blocks.
   void Begin();

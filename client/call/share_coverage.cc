@@ -1,23 +1,23 @@
-#include "client/call/coverage.h"
+#include "client/call/share_coverage.h"
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
 
 namespace ckv {
 
-void Coverage::Begin() {
+void ShareCoverage::Begin() {
   blocks_.clear();
   came_.clear();
 }
 
-void Coverage::AddBlock(uint32_t share_count, uint32_t piece_count) {
+void ShareCoverage::AddBlock(uint32_t share_count, uint32_t piece_count) {
   const auto begin = static_cast<uint32_t>(came_.size());
   blocks_.push_back(
       {.share_begin = begin, .share_end = begin + share_count, .piece_count = piece_count});
   came_.resize(came_.size() + share_count);
 }
 
-absl::Status Coverage::Cover(uint32_t block, uint32_t share, uint32_t piece_count) {
+absl::Status ShareCoverage::Cover(uint32_t block, uint32_t share, uint32_t piece_count) {
   if (block >= blocks_.size() || share >= blocks_[block].share_end - blocks_[block].share_begin) {
     return absl::InternalError(
         absl::StrFormat("coverage: share %d of block %d is not of this call (%d blocks)", share,
@@ -33,7 +33,7 @@ absl::Status Coverage::Cover(uint32_t block, uint32_t share, uint32_t piece_coun
   return absl::OkStatus();
 }
 
-absl::Status Coverage::CheckBlock(uint32_t block) const {
+absl::Status ShareCoverage::CheckBlock(uint32_t block) const {
   const Block& checked = blocks_[block];
   for (uint32_t share = checked.share_begin; share < checked.share_end; ++share) {
     if (came_[share]) continue;
@@ -45,7 +45,7 @@ absl::Status Coverage::CheckBlock(uint32_t block) const {
                                              checked.covered, checked.piece_count));
 }
 
-absl::Status Coverage::CheckComplete() const {
+absl::Status ShareCoverage::CheckComplete() const {
   for (uint32_t block = 0; block < blocks_.size(); ++block) CKV_RETURN_IF_ERROR(CheckBlock(block));
   return absl::OkStatus();
 }
