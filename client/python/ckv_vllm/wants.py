@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from typing import Any, Mapping, Optional
 
@@ -44,14 +45,30 @@ def _text(name: str, value: Any) -> str:
     return value
 
 
+def _from_xargs(value: Any) -> Any:
+    """An object of vllm_xargs, which vLLM takes as text or a list only: a corpus' name, names, or an object's JSON."""
+    if isinstance(value, (list, tuple)):
+        return {"corpus": value}
+    if not isinstance(value, str):
+        return value
+    if not value.startswith("{"):
+        return {"corpus": value}
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise Refused(f"ckv: vllm_xargs.ckv is {value!r}: {error}") from error
+
+
 def read(extra_args: Optional[Mapping[str, Any]], settings: Settings) -> Wants:
-    """Reads SamplingParams.extra_args. vllm_xargs of a request's body arrive beside kv_transfer_params.
+    """Reads SamplingParams.extra_args: kv_transfer_params, and without "ckv" there what a body has as vllm_xargs.
 
     Refused  an unknown name, a contradiction, or no corpus where the settings require one
     """
     extra_args = extra_args or {}
     params = extra_args.get("kv_transfer_params") or {}
-    asked = params.get(KEY, extra_args.get(KEY)) if isinstance(params, Mapping) else None
+    asked = None
+    if isinstance(params, Mapping):
+        asked = params[KEY] if KEY in params else _from_xargs(extra_args.get(KEY))
     for name in (*(params if isinstance(params, Mapping) else ()), *extra_args):
         if isinstance(name, str) and name.startswith("ckv_") and name != RESOLVED:
             raise Refused(f"ckv: a request has {name!r}; it is kv_transfer_params: "
@@ -70,6 +87,8 @@ def read(extra_args: Optional[Mapping[str, Any]], settings: Settings) -> Wants:
 def _consistent(asked: Mapping[str, Any], settings: Settings) -> Wants:
     named = asked.get("corpus", ())
     corpus = tuple(_text("corpus", one) for one in (named if isinstance(named, (list, tuple)) else [named]))
+    if "corpus" in asked and not corpus:
+        raise Refused("ckv: corpus is an empty list")
     if len(set(corpus)) != len(corpus):
         raise Refused("ckv: a corpus is named twice")
     policy = asked.get("policy", settings.policy if corpus else "")

@@ -100,7 +100,17 @@ class Wishes(unittest.TestCase):
         self.assertEqual(self.read({"corpus": "a"}), wants.Wants(("a",), "auto"))
         self.assertEqual(self.read({"corpus": ["a", "b"], "policy": "near"}), wants.Wants(("a", "b"), "near"))
         self.assertFalse(self.read({"corpus": "a", "policy": "fetch"}).routes)
-        self.assertEqual(wants.read({"ckv": {"corpus": "a"}}, SETTINGS).corpus, ("a",))  # vllm_xargs
+
+    def test_vllm_xargs_have_text(self):
+        for value, wanted in (("a", wants.Wants(("a",), "auto")), (["a", "b"], wants.Wants(("a", "b"), "auto")),
+                              ('{"corpus": "a", "policy": "fetch"}', wants.Wants(("a",), "fetch")),
+                              ('{"publish": "a"}', wants.Wants((), "", "a"))):
+            self.assertEqual(wants.read({"ckv": value}, SETTINGS), wanted, value)
+        asked = {"kv_transfer_params": {"ckv": {"corpus": "b"}}, "ckv": "a"}
+        self.assertEqual(wants.read(asked, SETTINGS).corpus, ("b",))
+        for value in ("", '{"corpus": ', "{}x", 3, [], ["a", 3], '{"corpse": "a"}'):
+            with self.assertRaises(wants.Refused, msg=value):
+                wants.read({"ckv": value}, SETTINGS)
 
     def test_what_contradicts_itself_is_refused(self):
         for asked in ("a", {"corpus": ""}, {"corpus": 3}, {"corpus": ["a", "a"]}, {"corpus": "a", "policy": "best"},

@@ -228,6 +228,8 @@ def run(fleet, servers, tokens):
     other = second.ask(owns[0], COUNT)[0]
     if all(token == wanted and abs(a - b) < ROUNDING for (token, a, _), (wanted, b, _) in zip(other, due[0])):
         sys.exit("an agent without the corpus answers as one with it: nothing was compared")
+    by_xargs, _, _ = second.ask(owns[0], COUNT, vllm_xargs={"ckv": '{"corpus": "law", "policy": "route"}'})
+    differ("route, by vllm_xargs", [by_xargs], due[:1])
     tells_why(fleet, second, owns[0], named["route"])
     table(HEAD, rows)
     print("Answers are compared with those of fetch, token by token until rounding parts them. An agent without the corpus "
