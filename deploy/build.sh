@@ -11,7 +11,10 @@ case ${1:-} in
 esac
 preset=$1
 shift
-deploy/install-packages.sh build
+case $preset in
+  asan | tsan | tsa | fuzz) deploy/install-packages.sh build check ;;  # built by clang
+  *) deploy/install-packages.sh build ;;
+esac
 if [ ! -f "build/$preset/build.ninja" ]; then
   cmake --preset "$preset" >&2
 fi

@@ -324,7 +324,8 @@ TEST(CpuBackend, HasHostMemoryOnlyAndReachesNoDevice) {
   const absl::Status refused = cpu.Allocate(MemoryKind::kDevice, 64).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("device"));
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these end the process
+// These end the process.
+#if !defined(CKV_TEST_ADDRESS_SANITIZER) && !defined(CKV_TEST_THREAD_SANITIZER)
   EXPECT_EQ(cpu.Allocate(MemoryKind::kHost, size_t{1} << 60).status().code(),
             absl::StatusCode::kResourceExhausted);
 #endif

@@ -20,6 +20,7 @@
 #include "tests/attention/each_target.h"
 #include "tests/attention/random_piece.h"
 #include "tests/attention/reference.h"
+#include "tests/support/sanitized.h"
 
 namespace ckv {
 namespace {
@@ -67,7 +68,7 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
 TEST(MatrixKernel, TheModelsAndTheUnitHaveEqualBits) {
   const std::vector<const BlockKernel*> kernels = TileKernels();
   WorkerPool pool(1), pool3(3);
-  for (uint32_t seed = 0; seed < 24; ++seed) {
+  for (uint32_t seed = 0; seed < 24; seed += kSanitized ? 5 : 1) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 rng(seed);
     PieceOptions options;
@@ -190,7 +191,7 @@ TEST(Grades, ErrWithinTheirBounds) {
                         {"same sign in one span", 128, 0.3f, 1},
                         {"cancelling", 400, 1, 0}};
   WorkerPool pool(1);
-  for (const Data& data : kinds) {
+  for (const Data& data : std::span(kinds).first(kSanitized ? 2 : std::size(kinds))) {
     ForEachTarget([&] {
       double worst[3];
       for (int g = 0; g < 3; ++g) worst[g] = WorstError(data, kGrades[g], pool);

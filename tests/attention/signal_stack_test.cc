@@ -87,7 +87,7 @@ std::vector<std::byte> BitsOf(const TestPiece& piece) {
 }
 
 TEST(SignalStack, AHandlerRunsOnOneOfTheDocumentedSizeWhileAKernelComputes) {
-#if defined(__SANITIZE_THREAD__)
+#if defined(CKV_TEST_THREAD_SANITIZER)
   GTEST_SKIP() << "the thread sanitizer delivers signals itself, later and on another stack"
                << "; to run it: tests/run.sh, which has no sanitizer";
 #endif

@@ -242,7 +242,12 @@ def start_fleet(folder, directory):
 
 
 def kill_it(directory, kills, rng, tally):
-    for kill in range(kills):
+    """At least `kills` times, and on a slow machine up to 3 times as often, until enough changes were acknowledged
+    between them for a lost one to be seen."""
+    for kill in range(3 * kills):
+        with tally.lock:
+            if kill >= kills and tally.counts["acknowledged"] > kills // 2:
+                break
         if kill % 5 == 4:
             directory.live(rng.random() * START_S_MAX)
         else:
@@ -314,7 +319,7 @@ class DirectoryKillTest(unittest.TestCase):
         said = "\n".join(tally.said[:20])
         for count in ("lost", "half_seen", "other_errors", "failed_queries", "changed_answers"):
             self.assertEqual(tally.counts[count], 0, said)
-        self.assertEqual(tally.counts["kills"], self.kills)
+        self.assertGreaterEqual(tally.counts["kills"], self.kills)
         self.assertGreater(tally.counts["acknowledged"], self.kills // 2)
         self.assertGreater(tally.counts["queries"], 10 * self.kills)
 

@@ -111,7 +111,7 @@ uint64_t KibibytesOf(const test::Process& process, const std::string& field) {
 // default capacity. Of the tenth the process takes 26 MiB before anything is put, and gRPC's
 // messages 19 to 37 while one loader sends as fast as it can.
 TEST(StoreLimits, TwiceTheCapacityStaysWithinIt) {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef CKV_TEST_ADDRESS_SANITIZER
   GTEST_SKIP()
       << "a sanitizer's memory is its own; to run it: tests/run.sh, which has no sanitizer";
 #endif

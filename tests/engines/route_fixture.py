@@ -160,7 +160,7 @@ def sanitizer():
     needed = subprocess.run(["readelf", "-d", PROGRAMS.backend], capture_output=True, text=True,
                             check=True).stdout
     preloads = []
-    for name in re.findall(r"\[(lib[au]san\.so\.\d+)\]", needed):
+    for name in re.findall(r"\[(lib[au]san\.so\.\d+|libclang_rt\.asan-\w+\.so)\]", needed):
         found = subprocess.run([PROGRAMS.cxx, f"-print-file-name={name}"], capture_output=True,
                                text=True, check=True).stdout.strip()
         preloads.append(found)

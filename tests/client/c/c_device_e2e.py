@@ -73,7 +73,7 @@ def check_choices(arguments, folder):
             found.expect(name, "OK", told, "kernels CUDA_SM90")
         found.expect("cpu", "OK", "backend cpu: ")
         found.expect("", "OK", "it is the default")
-        found.expect("auto", "OK", "backend cpu: kernel_target names SCALAR", target="SCALAR")
+        found.expect("auto", "OK", "backend cpu: kernel_target names SSE4", target="SSE4")
     for stand_in, why in (("other_build", "it is of build ckv 0.0.1"), ("no_device", "the driver finds 0 devices"),
                           ("no_module", "it is no backend of ckv")):
         refused = Install(arguments, folder, stand_in)

@@ -77,7 +77,7 @@ TEST(Open, AnotherMajorVersionIsRefused) {
 
 TEST(Open, TheKernelTargetIsTheProcess) {
   ckv_open_options options = Options();
-  options.kernel_target = "SCALAR";
+  options.kernel_target = "SSE4";
   ckv_requester *first = nullptr, *second = nullptr;
   const ckv_status made = ckv_open(&options, &first);
   if (made == CKV_INVALID_ARGUMENT)

@@ -202,7 +202,7 @@ TEST_F(ThreeWays, RowsMadeAnewComeNearAndSayTheSame) {
       // Before what `make` refers to.
       context = absl::CancelledError("never near");
       requester_.reset();
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(CKV_TEST_ADDRESS_SANITIZER) || defined(CKV_TEST_THREAD_SANITIZER)
       GTEST_SKIP() << "by the times of this build and this busy machine, near rows never pay"
                    << "; to run it: tests/run.sh";
 #endif

@@ -52,7 +52,7 @@ TEST(StartLimitsDeathTest, TooFewDescriptorsAreNamed) {
 
 // Each thread needs 8 MiB of addresses for its stack.
 TEST(StartLimitsDeathTest, TooFewThreadsAreNamed) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(CKV_TEST_ADDRESS_SANITIZER) || defined(CKV_TEST_THREAD_SANITIZER)
   GTEST_SKIP() << "a sanitizer needs all addresses; to run it: the release preset";
 #endif
   Config config = ConfigOf({"holder"});

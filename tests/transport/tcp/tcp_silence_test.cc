@@ -125,12 +125,15 @@ class TcpSilence : public testing::Test {
   // Sleeps on each end in a thread of its own until it is down, within the limit.
   void ExpectFound(std::vector<std::pair<std::string, LanePair>> lanes) {
     std::vector<std::thread> threads;
-    for (auto& [name, pair] : lanes) {
-      if (pair.serve) {
-        threads.emplace_back([&] { ExpectDown<Arrival>(name + ", holder", *pair.serve); });
+    for (auto& lane : lanes) {
+      if (lane.second.serve) {
+        threads.emplace_back(
+            [&lane, this] { ExpectDown<Arrival>(lane.first + ", holder", *lane.second.serve); });
       }
-      if (pair.request) {
-        threads.emplace_back([&] { ExpectDown<Completion>(name + ", requester", *pair.request); });
+      if (lane.second.request) {
+        threads.emplace_back([&lane, this] {
+          ExpectDown<Completion>(lane.first + ", requester", *lane.second.request);
+        });
       }
     }
     for (std::thread& thread : threads) thread.join();

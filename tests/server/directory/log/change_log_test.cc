@@ -74,7 +74,8 @@ class Sink final : public ChangeSink {
   std::vector<absl::Status> statuses_ ABSL_GUARDED_BY(mu_);
 };
 
-// Holds every call of a kind until it is opened.
+// Holds every call of a kind until it is opened. Made before the log, whose thread may be in it to
+// the log's end.
 class Gate {
  public:
   explicit Gate(Call call) : call_(call) {}
@@ -134,8 +135,8 @@ struct ChangeLogTest : testing::Test {
 
 TEST_F(ChangeLogTest, ManyChangesShareASync) {
   Sink sink;
-  auto log = Open(sink);
   Gate gate(Call::kSync);
+  auto log = Open(sink);
   files.set_hook([&](Call call, const std::string&) { return gate.Pass(call); });
   ASSERT_TRUE(log->Submit(Publish("first", 1)).ok());
   gate.AwaitCaller();
@@ -156,8 +157,8 @@ TEST_F(ChangeLogTest, ManyChangesShareASync) {
 
 TEST_F(ChangeLogTest, WhatFailsIsRefusedAndTheNextIsTaken) {
   Sink sink;
-  auto log = Open(sink);
   Gate gate(Call::kWrite);
+  auto log = Open(sink);
   files.set_hook([&](Call call, const std::string&) { return gate.Pass(call); });
   ASSERT_TRUE(log->Submit(Publish("a", 1)).ok());
   gate.AwaitCaller();
@@ -224,8 +225,8 @@ TEST_F(ChangeLogTest, ALookThatFindsTheFolderForgivesNoOtherError) {
 
 TEST_F(ChangeLogTest, TooManyThatWaitAreRefused) {
   Sink sink;
-  auto log = Open(sink);
   Gate gate(Call::kSync);
+  auto log = Open(sink);
   files.set_hook([&](Call call, const std::string&) { return gate.Pass(call); });
   ASSERT_TRUE(log->Submit(Publish("first", 1)).ok());
   gate.AwaitCaller();
@@ -294,8 +295,8 @@ TEST_F(ChangeLogTest, ASnapshotThatFailsIsTriedAgainLater) {
 TEST_F(ChangeLogTest, ASnapshotThatHangsIsNotWaitedForInVain) {
   options.log_bytes_min = 5'000;
   Sink sink;
-  auto log = Open(sink);
   Gate gate(Call::kCreate);
+  auto log = Open(sink);
   files.set_hook([&](Call call, const std::string& path) {
     return path.find("snapshot") != path.npos ? gate.Pass(call) : absl::OkStatus();
   });
