@@ -2,6 +2,7 @@
 """Each rule of tests/tidy.py refuses the smallest file that breaks it, and a clean tree passes."""
 
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ TIDY = pathlib.Path(__file__).with_name("tidy.py")
 CLEAN = {
     "store/a.h": '// What a is.\n\n#pragma once\n\nint A();\n',
     "store/a.cc": '#include "store/a.h"\n\nint A() { return 1; }\n',
-    "store/README.md": "# store\n",
+    "store/README.md": "# store\n\n* Uses: nothing.\n* Used by: nothing.\n",
     "tests/store/a_test.cc": '#include "store/a.h"\n',
 }
 
@@ -53,8 +54,15 @@ class Tidy(unittest.TestCase):
         self.refuses("a room that tests/tidy.py does not know", store__attic__b_cc="int B();\n")
         self.refuses("no README.md", store__disk__b_cc="int B();\n")
         self.refuses("files side by side", **{f"store__b{i}_h": "// B.\n" for i in range(28)})
-        self.refuses("more than 15 lines", **{"store__README.md": "line\n" * 16})
+        self.refuses("more than 18 lines", **{"store__README.md": "line\n" * 19})
         self.refuses("does not begin with a title", **{"store__README.md": "#store\n"})
+
+    def test_a_rooms_readme_says_who_uses_it(self):
+        files = {"store/a.h": '// A.\n\n#pragma once\n#include "proto/b.h"\n', "proto/b.h": "// B.\n\n#pragma once\n",
+                 "proto/README.md": "# proto\n\n* Uses: nothing.\n* Used by: `store`.\n"}
+        self.refuses("store/README.md:1: does not say what the room uses", **files)
+        run = tidy({**CLEAN, **files, "store/README.md": "# store\n\n* Uses: `proto`.\n* Used by: nothing.\n"})
+        self.assertEqual(run.returncode, 0, run.stdout)
 
     def test_types_have_their_names_alone(self):
         header = "// B.\n\n#pragma once\n\nnamespace ckv%s {\n\nstruct Cover {\n};\n\n}  // namespace ckv\n"
@@ -72,6 +80,7 @@ class Tidy(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             changed = pathlib.Path(folder) / "tidy.py"
             changed.write_text(circle)
+            shutil.copy(TIDY.with_name("room_uses.py"), folder)
             run = subprocess.run([sys.executable, changed, folder], capture_output=True, text=True)
         self.assertIn("arrows in a circle among", run.stdout)
 
