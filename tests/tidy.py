@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 
+import commits
 import room_uses
 
 FILE_LINES_MAX = 500
@@ -396,6 +397,8 @@ def main():
     check_types(sources, report)
     check_rooms(sources, others, report)
     check_arrows(report)
+    for short, what in commits.breaches(root):
+        report(f"commit {short}", 1, what)
     for name, what in room_uses.breaches(sources, others):
         report(name, 1, what)
     for breach in breaches:

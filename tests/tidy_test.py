@@ -8,6 +8,9 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import commits  # noqa: E402
+
 TIDY = pathlib.Path(__file__).with_name("tidy.py")
 
 CLEAN = {
@@ -73,6 +76,27 @@ class Tidy(unittest.TestCase):
         self.refuses("server/daemon may not include client/ctl",
                      server__daemon__b_cc='#include "client/ctl/ctl.h"\n')
 
+    def test_commits(self):
+        with tempfile.TemporaryDirectory() as root:
+            def git(*arguments):
+                return subprocess.run(["git", "-C", root, "-c", "user.name=t", "-c", "user.email=t@t", *arguments],
+                                      capture_output=True, text=True, check=True).stdout.strip()
+
+            def commit(*messages):
+                git("commit", "--allow-empty", "-q", *(word for message in messages for word in ("-m", message)))
+
+            git("init", "-q")
+            commit("x" * 80)
+            base = git("rev-parse", "HEAD")
+            commit("store: one thing", "It was another.")
+            self.assertEqual(list(commits.breaches(root, base)), [])
+            commit("x" * 73, "Why.")
+            commit("store: no body")
+            commit("store: a full stop.", "Why.")
+            self.assertEqual([what.split(",")[0].split(":")[0] for _, what in commits.breaches(root, base)],
+                             ["a subject that ends with a full stop", "no body", "a subject of 73 characters"])
+            self.assertEqual(list(commits.breaches(root, "0" * 40)), [])
+
     def test_arrows_run_one_way(self):
         text = TIDY.read_text()
         self.assertIn('"store/memory": "attention* proto*"', text)
@@ -80,7 +104,8 @@ class Tidy(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             changed = pathlib.Path(folder) / "tidy.py"
             changed.write_text(circle)
-            shutil.copy(TIDY.with_name("room_uses.py"), folder)
+            for beside in ("commits.py", "room_uses.py"):
+                shutil.copy(TIDY.with_name(beside), folder)
             run = subprocess.run([sys.executable, changed, folder], capture_output=True, text=True)
         self.assertIn("arrows in a circle among", run.stdout)
 
