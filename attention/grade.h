@@ -1,4 +1,4 @@
-// How exactly a call is computed. Each piece of a call has its grade; requests carry it to holders.
+// The precision of a call. Each KV split of a call has a `Grade`, which requests carry to holders.
 
 #pragma once
 
@@ -9,23 +9,23 @@
 
 namespace ckv {
 
-// A vector target (AVX3, AVX2 and below) multiplies f32. It computes every grade as kExact. AMX
-// multiplies bf16 alone, so it writes each softmax weight as a sum of bf16 terms: three, two or
-// one; more terms cost more products. AVX512_BF16 multiplies f32 weights in kExact and kWire, which
-// cost the same there, and has one term in kFast. The queries and the rows are bf16 already, so
-// logits are the same in all grades.
+// A vector target (AVX3, AVX2 and below) multiplies f32 and computes every precision as kExact. AMX
+// multiplies only bf16, so it splits each softmax weight into a sum of bf16 terms: three, two or
+// one. More terms cost more products. AVX512_BF16 multiplies f32 weights in kExact and kWire, which
+// cost the same there, and uses one term in kFast. The queries and the rows are bf16 already, so
+// logits are the same at every precision.
 //
-// With weights p_j = exp(logit_j - m) and P = max_j |v_j| over the attended rows, what the terms
-// leave out moves |o| by at most
-//   kExact   three terms, of 8 bits each, are all of an f32. So the bound in mla_partial.h
-//            holds.
-//            Terms and products below 2^-126 become 0: that moves |o| by 2^-124 x max(1, P) a key.
-//   kWire    two terms, rounded: a weight errs by 2^-17 of itself, and l sums the rounded weights.
-//            So o is the exact answer to weights that err by that: |o| errs by 2^-17 x P more. A
-//            bf16 partial loses up to 2^-8 x |o| when it is rounded, 512 times that.
-//   kFast    one term: a weight errs by 2^-8, so |o| by 2^-8 x P more. Attention kernels of GPUs do
-//            this. Only where a caller asks for it.
-// Errors of different rows have different signs: over 2048 rows of equal weight the sum errs by a
+// With weights p_j = exp(logit_j - m) and P = max_j |v_j| over the attended rows, the omitted terms
+// change |o| by at most
+//   kExact   Three terms of 8 bits each represent a whole f32, so the bound in mla_partial.h holds.
+//            Terms and products below 2^-126 become 0, which changes |o| by 2^-124 x max(1, P) per
+//            key.
+//   kWire    Two terms, rounded: the relative error of a weight is 2^-17, and l sums the rounded
+//            weights. So o is exact for the rounded weights, and |o| errs by another 2^-17 x P.
+//            Rounding a bf16 partial loses up to 2^-8 x |o|, 512 times as much.
+//   kFast    One term: the relative error of a weight is 2^-8, so |o| errs by another 2^-8 x P.
+//            GPU attention kernels do the same. Used only on a caller's request.
+// Errors of different rows have different signs: over 2048 rows of equal weight, the sum errs by a
 // fortieth of these bounds.
 enum class Grade : uint8_t {
   kDefault = 0,  // by the partial's dtype: f32 is kExact, bf16 is kWire
@@ -35,7 +35,7 @@ enum class Grade : uint8_t {
 };
 inline constexpr uint8_t kGradeMax = 3;
 
-// Returns what kDefault stands for; other grades as they are.
+// Resolves kDefault by the partial's dtype; returns other values unchanged.
 constexpr Grade GradeOf(Grade asked, PartialDtype dtype) {
   if (asked != Grade::kDefault) return asked;
   return dtype == PartialDtype::kF32 ? Grade::kExact : Grade::kWire;

@@ -1,5 +1,4 @@
-// Partial attention of query rows over cKV rows, dense and selected: all the computing a holder
-// does.
+// Partial attention of query rows over cKV rows, dense or selected. A holder computes nothing else.
 
 #pragma once
 
@@ -15,19 +14,19 @@
 
 namespace ckv {
 
-// One (queries, rows) pair of a call, and the place for its partial.
+// One (queries, rows) pair of a call, and where its partial is written.
 struct AttentionPiece {
   QueryView q;
   RowView rows;
-  // If present, only these rows are attended. Indices point into `rows`; -1 and others out of range
-  // are skipped, and a duplicate counts twice (proto/selection.h). If absent, all rows are attended
-  // (dense).
+  // If present, only these rows are attended. Indices point into `rows`. -1 and other indices out
+  // of range are skipped, and a duplicate counts twice (proto/selection.h). If absent, all rows are
+  // attended (dense).
   Selection selection;
-  // u32 [q.count]: query row i sees only rows with index < row_limits[i], for causal prefill and
-  // valid lengths. It bounds selected indices too. If null, there is no limit.
+  // u32 [q.count]: query row i attends only rows with index < row_limits[i], for causal prefill and
+  // valid lengths. The limit also applies to selected indices. If null, there is no limit.
   const uint32_t* row_limits = nullptr;
   PartialView out;
-  Grade grade = Grade::kDefault;  // vector targets compute kExact always (grade.h)
+  Grade grade = Grade::kDefault;  // vector targets always compute kExact (grade.h)
 };
 
 // Computes the partial of every piece. One query token of 16 heads over a chunk:
@@ -45,46 +44,46 @@ struct AttentionPiece {
 //   logit_ij = softmax_scale * (q_i . row_j)     m_i = max_j logit_ij
 //   l_i = sum_j exp(logit_ij - m_i)              o_i = sum_j exp(logit_ij - m_i) v_j / l_i
 //
-// In Grade::kExact products are exact and sums are f32; other grades round the weights first
-// (grade.h). A row that sees nothing gives the empty partial (partial.h).
-// Rows that a query does not see never affect its result, not even if they are NaN. A NaN that it
-// sees makes its o and l NaN and leaves m finite, so that no merge takes it for empty. Infinite
-// values that leave no finite logit do the same.
+// In Grade::kExact, products are exact and sums are f32; other grades round the weights first
+// (grade.h). A query row that attends no row gets the empty partial (partial.h). Rows that a query
+// row does not attend never affect its result, even if they are NaN. A NaN that it attends makes
+// its o and l NaN and leaves m finite, so that no merge mistakes it for empty. Infinite values that
+// leave no finite logit have the same effect.
 //
-// Error against exact arithmetic on the same rows in Grade::kExact, for |logit| up to about 4: |o|
-// errs by at most 5e-7 x max(1, max|o|). bf16 output errs by up to 2^-8 of the value more. A logit
-// errs by about 2^-22 of its size; beyond 4 that adds 2^-21 x |logit| x max|o|. Constant inputs can
-// make all roundings point one way; the error then stays within 70 x 2^-24 of the sum of absolute
-// products. exp is a polynomial with a relative error below 2^-22.6; it is 0 below exp(-87). Logits
-// of any finite size are safe.
+// Error in Grade::kExact against exact arithmetic on the same rows, for |logit| up to about 4: |o|
+// errs by at most 5e-7 x max(1, max|o|). bf16 output adds up to 2^-8 of the value. A logit errs by
+// about 2^-22 of its size; beyond 4 that adds 2^-21 x |logit| x max|o|. Constant inputs can make
+// all rounding errors have the same sign. The error then stays within 70 x 2^-24 of the sum of
+// absolute products. exp is a polynomial with a relative error below 2^-22.6; it is 0 below
+// exp(-87). Logits of any finite size are safe.
 //
-// Batch invariant: a row's result depends only on that row, the rows it attends, the grade and the
-// kernel target, bit for bit. Other rows in the call, the number of threads, alignment and strides
-// do not matter. The index of the cKV row fixes the order of every sum. So an answer can be
+// Batch invariant: a query row's result depends only on that row, the rows it attends, the grade
+// and the kernel target, bit for bit. Other rows in the call, the number of threads, alignment and
+// strides do not matter. The index of the cKV row fixes the order of every sum. So an answer can be
 // compared with a run without faults (I2). A selection sums in the order of its index list.
 //
 // The caller has checked counts against its limits; a wrong count here is our bug (CKV_CHECK). A
-// pool serves one call at a time; calls with pools of their own run side by side.
+// pool serves one call at a time. Calls with different pools run concurrently.
 // Cost: 2 x rows x q.count x (d_qk + d_v) flop; reads each cKV row once per block of query rows.
 // Source: online softmax, Milakov and Gimelshein, arXiv:1805.02867; MLA in absorbed form,
 // arXiv:2405.04434.
 void AttendPartials(const AttentionShape& shape, std::span<const AttentionPiece> pieces,
                     WorkerPool& pool) noexcept;
 
-// Returns the targets compiled in that this machine can run: "AMX", "AVX3", "AVX2", ... The first
-// is the best. A unit that multiplies bf16 comes before the vector targets only if a loop of its
-// products was measured to be faster. The first call of one of these functions
-// measures, for 2 ms, or 7 if there is AMX.
-// attention/target/kernel_choice.h tells why, and how to make the same choice at the next start.
-// The last is "AMX_MODEL", which computes the bits of "AMX" in software, for tests.
+// Returns the compiled targets that this machine can run, for example "AMX", "AVX3" and "AVX2", the
+// best first. A unit that multiplies bf16 precedes the vector targets only if a loop of its
+// products was measured to be faster. The first call of KernelTargets, KernelTarget or a kernel
+// measures, which takes 2 ms, or 7 ms with AMX. attention/target/kernel_choice.h has the reason,
+// and how to make the same choice at the next start. The last target is "AMX_MODEL", which computes
+// the bits of "AMX" in software, for tests.
 std::vector<std::string_view> KernelTargets();
 // Returns the target in use.
 std::string_view KernelTarget();
-// Makes every kernel of this folder use `target`: for equal bits, one that all machines of a fleet
-// have; for tests and comparisons, any. If `target` is empty, goes back to the best. Not
-// thread-safe: call before any kernel runs.
+// Makes every kernel of this folder use `target`. To get equal bits, pass a target that all
+// machines of a fleet have; for tests and comparisons, pass any. If `target` is empty, restores the
+// best. Not thread-safe: call before any kernel runs.
 //   NotFound            `target` is not compiled in, or this machine lacks it; the message lists
-//                       KernelTargets(), in no order of speed.
+//                       KernelTargets(), but not in order of speed.
 absl::Status ForceKernelTarget(std::string_view target);
 
 }  // namespace ckv

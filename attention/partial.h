@@ -1,4 +1,4 @@
-// The one convention for a partial attention result, and the views that kernels take.
+// The only convention for a partial attention result, and the views that kernels take.
 
 #pragma once
 
@@ -14,9 +14,9 @@
 
 namespace ckv {
 
-// The value of m for a query row that saw no key; then o = 0 and l = 0. Logs are natural
-// everywhere. Peers that mark an empty row with lse = +inf (FlashMLA) or use base-2 logs are
-// converted where their bytes come in.
+// The value of m for a query row that saw no key; then o = 0 and l = 0. All logs are natural.
+// Results of peers that mark an empty row with lse = +inf (FlashMLA), or use base-2 logs, are
+// converted on arrival.
 inline constexpr float kEmptyM = -std::numeric_limits<float>::infinity();
 
 enum class PartialDtype : uint8_t {
@@ -24,7 +24,7 @@ enum class PartialDtype : uint8_t {
   kF32 = 2,
 };
 
-// The facts about a geometry that a kernel needs. Constant over one call.
+// The properties of a geometry that a kernel needs. Constant during a call.
 struct AttentionShape {
   uint32_t d_qk = 0;  // multiple of 2, at most kRowWidthMax
   uint32_t d_v = 0;   // at most d_qk
@@ -37,11 +37,11 @@ struct AttentionShape {
   }
 };
 
-// The kind of memory that a view is of.
+// The kind of memory that a view refers to.
 enum class MemoryKind : uint8_t {
   kHost = 0,    // memory of this process
-  kPinned = 1,  // page-locked host memory, which a device can read and write itself
-  kDevice = 2,  // memory of a device; only operations of its backend touch it
+  kPinned = 1,  // page-locked host memory, which a device can read and write directly
+  kDevice = 2,  // memory of a device; only operations of its backend access it
 };
 
 // Returns "host", "pinned" or "device".
@@ -58,17 +58,17 @@ constexpr std::string_view MemoryKindName(MemoryKind kind) {
 
 class ComputeStream;  // attention/backend.h
 
-// Every view below names the kind of its memory. Its memory may be touched once the work put on the
-// stream `after` so far is done, or now if that is null. An operation of a Backend
-// (attention/backend.h) heeds both. The functions beside this file take host memory that is ready,
+// Every view below names the kind of its memory. The memory may be accessed once the work queued so
+// far on the stream `after` is done, or immediately if `after` is null. Operations of a Backend
+// (attention/backend.h) honour both fields. The functions in this folder take ready host memory,
 // which is the default.
 
-// cKV rows of one layer, of one chunk or of a sequence in an engine's cache: [count] rows of the
-// shape's dtype. Borrowed: the caller holds the pin that keeps them alive.
+// cKV rows of one layer of a chunk, or of a sequence in an engine's cache: [count] rows of the
+// shape's dtype. Borrowed: the caller holds the pin that keeps them valid.
 struct RowView {
-  const std::byte* data = nullptr;  // the first row or, if they are paged, the first of block 0
+  const std::byte* data = nullptr;  // the first row; if paged, the first row of block 0
   uint32_t count = 0;
-  uint32_t stride_bytes = 0;  // from one row to the next, of a block; >= the row's bytes
+  uint32_t stride_bytes = 0;  // from one row to the next, within a block; >= the row's bytes
   MemoryKind memory = MemoryKind::kHost;
   ComputeStream* after = nullptr;
   RowBlocks blocks = {};
@@ -83,7 +83,7 @@ struct RowView {
 };
 
 // Query rows: bf16 [count, d_qk], token-major (token x heads + head). Borrowed, at any 2-byte
-// aligned address, so a kernel reads them where the fabric put them.
+// aligned address, so that a kernel reads them where the fabric wrote them.
 struct QueryView {
   const uint16_t* data = nullptr;
   uint32_t count = 0;
@@ -104,30 +104,30 @@ struct QueryView {
   }
 };
 
-// The place of rows, one after another.
+// A destination for contiguous rows.
 struct RowPlace {
   std::byte* data = nullptr;
   MemoryKind memory = MemoryKind::kHost;
   ComputeStream* after = nullptr;
 };
 
-// The place of rows in one layer of a paged cache. Its row r is row r % block_rows of the block
+// A destination for rows in one layer of a paged cache. Row r is row r % block_rows of the block
 // table[r / block_rows].
 struct PagedPlace {
   std::span<std::byte> layer;       // [blocks][block_rows][row_bytes]
-  std::span<const uint32_t> table;  // host memory, whatever the layer's is
-  uint64_t row_begin = 0;           // the first row of the place, inside a block or not
+  std::span<const uint32_t> table;  // always host memory, whatever `memory` is
+  uint64_t row_begin = 0;           // the first row to write; need not begin a block
   uint32_t block_rows = 0;
   MemoryKind memory = MemoryKind::kHost;
   ComputeStream* after = nullptr;
 };
 
-// Returns the bytes of a value of a partial's o.
+// Returns the size of one value of a partial's o, in bytes.
 constexpr uint32_t ValueBytes(PartialDtype dtype) { return dtype == PartialDtype::kF32 ? 4 : 2; }
 
-// The place of a partial: o [rows, d_v] of `dtype`, m f32 [rows], l f32 [rows].
+// The buffers of a partial: o [rows, d_v] of `dtype`, m f32 [rows], l f32 [rows].
 //   o = sum_j p_j v_j / l     m = max_j logit_j     l = sum_j exp(logit_j - m)
-// m includes the softmax scale. Borrowed; 4-byte aligned.
+// The logits, and so m, include the softmax scale. Borrowed; 4-byte aligned.
 struct PartialView {
   void* o = nullptr;
   float* m = nullptr;

@@ -1,4 +1,4 @@
-// Converts between messages and plain types: the only place where a message is checked.
+// Converts between protobuf messages and plain types. Messages are validated only here.
 
 #pragma once
 
@@ -48,19 +48,19 @@ v1::SeenDirectory ToProto(const SeenDirectory& seen);
 SeenDirectory FromProto(const v1::SeenDirectory& message);
 
 v1::Latency ToProto(std::string_view of, const LatencyCounts& counts);
-// Counts that no bucket is for are in the last one.
+// Adds counts beyond the last bucket to the last one.
 LatencyCounts FromProto(const v1::Latency& message);
 
 v1::Member ToProto(const Member& member);
-//   InvalidArgument     there is no id or ValidateName refuses it, there is no role, or an address
-//                       is not host:port.
+//   InvalidArgument     the id is missing or ValidateName refuses it, the role is missing, or an
+//                       address is not host:port.
 absl::StatusOr<Member> FromProto(const v1::Member& message);
 
 v1::ProcessFacts ToProto(const ProcessFacts& facts);
 //   InvalidArgument     a text or a list is too long, or an address is not host:port.
 absl::StatusOr<ProcessFacts> FromProto(const v1::ProcessFacts& message);
 
-// Both cut texts that are too long, and make them UTF-8: a peer's word on itself is never an error.
+// Both truncate long texts and make them UTF-8: a peer's description of itself is never an error.
 v1::EngineFacts ToProto(const EngineFacts& facts);
 EngineFacts FromProto(const v1::EngineFacts& message);
 

@@ -1,4 +1,4 @@
-// A corpus and the members that hold it, as plain types: the facts that the directory knows.
+// Plain types for the state of the directory: corpora, their chunks, and members.
 
 #pragma once
 
@@ -21,22 +21,22 @@ inline constexpr uint32_t kChunkTokenCountMax = 1u << 20;
 inline constexpr uint64_t kPositionMax = uint64_t{1} << 40;
 inline constexpr uint32_t kReplicaCountMax = 8;
 inline constexpr uint32_t kMemberCountMax = 4096;
-// Chunk ids in one call of the control plane: 34 bytes each, so far below gRPC's 4 MiB a message.
+// Chunk ids in one control-plane call: 34 bytes each, far below gRPC's limit of 4 MiB per message.
 inline constexpr size_t kIdsPerCallMax = 4096;
 
 // One chunk of a corpus and its holders. Chunks with the same holders and leased members are
-// requested together, from one of these members. So an answer's bits do not depend on which one it
-// was (I2).
+// requested together, from one of these members. So a result's bits do not depend on the member
+// chosen (I2).
 struct ChunkPlacement {
   ChunkId id;
   ChunkId parent;            // zero for the first chunk of a chain
-  uint32_t token_count = 0;  // may be 0: an empty chunk answers with the empty partial
+  uint32_t token_count = 0;  // may be 0: an empty chunk yields the empty partial
   uint64_t position = 0;     // canonical position of its first token
   std::vector<HolderId> holders;
-  // Members that fetched the chunk and also answer for it, as long as their leases live. The
-  // directory adds them to its answers (ReplicaTable); they are not part of the published corpus.
+  // Members that fetched the chunk and also serve it while their leases are valid. The directory
+  // adds them to its replies (ReplicaTable); they are not part of the published corpus.
   std::vector<HolderId> leased = {};
-  TokenPrint print = {};  // by which prompts find it, if its publisher says
+  TokenPrint print = {};  // token hashes for prompt searches; zero if not published
 
   friend bool operator==(const ChunkPlacement&, const ChunkPlacement&) = default;
 };
@@ -52,18 +52,19 @@ struct PromptChunk {
   friend bool operator==(const PromptChunk&, const PromptChunk&) = default;
 };
 
-// The chunks whose heads a prompt has, in corpora that its tenant may read. Each chunk comes once.
+// The chunks whose head hash matches the prompt, in corpora that its tenant may read. Each chunk is
+// listed once.
 struct PromptChunks {
-  std::vector<Geometry> models;  // theirs; more than one only if no model was asked for
+  std::vector<Geometry> models;  // the chunks' models; several only if no model was requested
   std::vector<PromptChunk> chunks;
-  bool truncated = false;  // there are more than an answer has
+  bool truncated = false;  // more chunks exist than the limits below admit
 };
 
-// Heads in one call of the control plane: 1 MiB.
+// Head hashes in one control-plane call: 1 MiB.
 inline constexpr size_t kHeadsPerCallMax = size_t{1} << 17;
-// Chunks in its answer, some 120 bytes each.
+// Chunks in the reply, about 120 bytes each.
 inline constexpr size_t kPromptChunkCountMax = 16'384;
-// Chunks with one head in it: texts that begin alike.
+// Chunks with the same head hash in the reply: texts that begin alike.
 inline constexpr size_t kChunksPerHeadMax = 256;
 inline constexpr size_t kPromptModelCountMax = 16;
 
@@ -73,25 +74,25 @@ struct Corpus {
   std::string tenant;  // "" is the shared tenant
   Geometry geometry;
   std::vector<ChunkPlacement> chunks;
-  uint64_t version = 0;  // assigned by the directory at publication, rising
+  uint64_t version = 0;  // assigned by the directory at publication; increases
 
   uint64_t token_count() const;
   friend bool operator==(const Corpus&, const Corpus&) = default;
 };
 
 // Checks the syntax of names of corpora, tenants and members: letters, digits, '-', '_' and '.', at
-// most kCorpusNameBytesMax. An empty name passes; a caller that does not allow it must say so.
+// most kCorpusNameBytesMax. An empty name passes; a caller that does not allow one must check that.
 //   InvalidArgument     the message begins with `field`.
 absl::Status ValidateName(std::string_view field, std::string_view name);
 
 // Checks name syntax, counts, geometry and every chunk's holders. No chunk may occur twice, because
 // merging is not idempotent (I1).
-//   InvalidArgument     the message names the field, and the chunk's ordinal.
+//   InvalidArgument     the message names the field and the chunk's ordinal.
 absl::Status ValidateCorpus(const Corpus& corpus);
 
-// Returns the chunks that a call names by ordinal: `ordinals` as they are, or all of the corpus if
-// there are none.
-//   InvalidArgument     an ordinal past the last chunk, or one named twice; the corpus has none.
+// Returns the chunk ordinals of a call: `ordinals` unchanged, or all chunks of the corpus if
+// `ordinals` is empty.
+//   InvalidArgument     an ordinal is past the last chunk or occurs twice, or the corpus is empty.
 absl::StatusOr<std::vector<uint32_t>> ChunksOrAll(const Corpus& corpus,
                                                   std::vector<uint32_t> ordinals);
 
@@ -103,8 +104,8 @@ struct Member {
   MemberRole role = MemberRole::kHolder;
   std::string control_address;  // gRPC, host:port
   Epoch epoch;                  // assigned by the directory at registration
-  // The instruction set of its kernels (proto/kernel_target.h). Answers have equal bits within one
-  // only. It is kUnknown if the member does not say, or says one that this build does not know.
+  // The instruction set of the member's kernels (proto/kernel_target.h). Results are bit-identical
+  // only within one target. kUnknown if the member reports none, or one that this build lacks.
   KernelTargetId kernel_target = KernelTargetId::kUnknown;
 
   friend bool operator==(const Member&, const Member&) = default;

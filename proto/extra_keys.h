@@ -1,7 +1,8 @@
-// Extra keys: pictures, sounds and adapters, which shape the rows of tokens and not their ids.
-// Pictures and sounds have the same placeholder ids whatever they show, and an adapter changes the
-// rows of every token. Their digests are part of chunk ids and prints (store/memory/chunk_id.h), so
-// none finds another one's rows.
+// Extra keys: images, audio and adapters, which determine the rows of tokens but not the token ids.
+// Images and audio have the same placeholder ids whatever their content. An adapter changes the
+// rows of every token. Digests of extra keys are part of chunk ids and token hashes
+// (store/memory/chunk_id.h). So a lookup never finds rows made with a different image, audio or
+// adapter.
 
 #pragma once
 
@@ -18,19 +19,21 @@
 
 namespace ckv {
 
-// Limits of one chunk, of one prompt and of one file.
+// The most keys of one chunk, prompt or file, the most bytes of a digest, and the most tokens of a
+// key.
 inline constexpr size_t kExtraKeysMax = 1024;
 inline constexpr size_t kExtraKeyDigestBytesMax = 64;
 inline constexpr uint32_t kExtraKeyTokensMax = uint32_t{1} << 30;
 
 struct ExtraKey {
-  // The first token that it shapes, counted from the first one of the sequence or the chunk. It may
-  // be negative: then it began before.
+  // The first token that the key affects, counted from the first token of the sequence or chunk.
+  // Negative if the key begins before it.
   int64_t begin = 0;
-  // How many tokens it shapes, those beyond the ends counted. 0 means every token of the whole
-  // sequence, as an adapter does; `begin` is 0 then.
+  // The number of tokens that the key affects, including tokens outside the sequence or chunk. 0
+  // means every token of the whole sequence, as for an adapter; `begin` is then 0.
   uint32_t token_count = 0;
-  // 1 to 64 bytes, chosen by who makes the rows: the same for the same picture, sound or adapter.
+  // 1 to 64 bytes, chosen by the producer of the rows: the same for the same image, audio or
+  // adapter.
   std::string digest = {};
 
   friend bool operator==(const ExtraKey&, const ExtraKey&) = default;
@@ -38,27 +41,29 @@ struct ExtraKey {
 };
 using ExtraKeys = std::vector<ExtraKey>;
 
-// Returns the keys of a sequence in their one order: the same for any order that they come in.
-//   InvalidArgument     there are more than kExtraKeysMax, or one is there twice. A digest has no
-//                       bytes or too many. Or a key shapes no token of the sequence; says which.
+// Returns the keys of a sequence in their canonical order, which does not depend on the order
+// given.
+//   InvalidArgument     there are more than kExtraKeysMax keys, or a key occurs twice. A digest is
+//                       empty or too long. Or a key affects no token of the sequence. The message
+//                       names the key.
 absl::StatusOr<ExtraKeys> SortExtraKeys(ExtraKeys keys, uint64_t token_count);
 
 // Checks that keys are as SortExtraKeys returns them.
-//   InvalidArgument     they are not; says why.
+//   InvalidArgument     they are not; the message has the reason.
 absl::Status ValidateExtraKeys(std::span<const ExtraKey> keys, uint64_t token_count);
 
-// Returns those of a sequence's sorted keys that shape tokens [begin, end), counted from `begin`.
-// One that shapes tokens of several chunks is a key of each.
+// Returns the keys among a sequence's sorted keys that affect tokens [begin, end), with `begin` as
+// their token 0. A key that affects tokens of several chunks is a key of each.
 ExtraKeys ExtraKeysOf(std::span<const ExtraKey> keys, uint64_t begin, uint64_t end);
 
-// Returns the one encoding of valid keys. It is hashed into ids and stored beside chunks. No keys
-// give no bytes. Integers are little-endian:
+// Returns the canonical encoding of valid keys, which is hashed into ids and stored with chunks.
+// Returns no bytes if there are no keys. Integers are little-endian:
 //   count u32, then for each key: begin i64, token_count u32, digest bytes u8, digest
 std::string EncodeExtraKeys(std::span<const ExtraKey> keys);
-// Decodes keys of a chunk from outside.
-//   InvalidArgument     they are not what EncodeExtraKeys gives for valid keys.
+// Decodes a chunk's keys from an untrusted source.
+//   InvalidArgument     the bytes are not what EncodeExtraKeys returns for valid keys.
 absl::StatusOr<ExtraKeys> DecodeExtraKeys(std::string_view bytes, uint64_t token_count);
-// The most bytes that valid keys take.
+// The size limit of EncodeExtraKeys for valid keys.
 inline constexpr size_t kExtraKeysBytesMax = 4 + kExtraKeysMax * (13 + kExtraKeyDigestBytesMax);
 
 }  // namespace ckv

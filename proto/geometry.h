@@ -14,15 +14,15 @@
 
 namespace ckv {
 
-// Limits on a geometry from a peer or a file, checked before anything is sized by it.
+// Limits on a geometry from a peer or a file. They are checked before any allocation depends on it.
 inline constexpr uint32_t kLayerCountMax = 512;
-inline constexpr uint32_t kRowWidthMax = 1024;  // values a row; DeepSeek's 576 is the widest today
+inline constexpr uint32_t kRowWidthMax = 1024;  // values per row; DeepSeek's 576 is the widest now
 inline constexpr uint32_t kModelNameBytesMax = 256;
 
 enum class RowDtype : uint8_t {
   kBf16 = 1,
-  // FlashMLA's 656-byte row: d_v e4m3 values, one f32 scale per 128 of them (powers of two), d_rope
-  // bf16 values. Only the bf16 band is rotated by a splice.
+  // FlashMLA's 656-byte row: d_v e4m3 values, one f32 scale per 128 of them (a power of two),
+  // d_rope bf16 values. A splice rotates only the bf16 band.
   kFp8DsMla = 2,
 };
 
@@ -32,14 +32,14 @@ enum class RopeStyle : uint8_t {
   kHalfSplit = 2,    // pairs (i, i + d_rope / 2)
 };
 
-// YaRN frequency correction (arXiv:2309.00071), as DeepSeek's config.json names it.
+// YaRN frequency correction (arXiv:2309.00071), with the names of DeepSeek's config.json.
 struct YarnParams {
   double factor = 1;
   double original_max_position = 4096;
   double beta_fast = 32;
   double beta_slow = 1;
-  // The two softmax factors. They do not change a rotation by a delta, which has amplitude 1. They
-  // reach the softmax through Geometry::softmax_scale, which already includes mscale^2.
+  // The two softmax factors. They do not affect a rotation by a delta, which has amplitude 1. They
+  // affect the softmax through Geometry::softmax_scale, which already includes mscale^2.
   double mscale = 1;
   double mscale_all_dim = 0;
 
@@ -54,24 +54,25 @@ struct RopeParams {
   friend bool operator==(const RopeParams&, const RopeParams&) = default;
 };
 
-// The widths of rows. A kernel's time depends on them, so models of the same ones share constants.
+// The widths of rows. A kernel's time depends on them, so models with the same widths share
+// constants.
 struct RowWidths {
   uint32_t d_qk = 0, d_v = 0, d_rope = 0;
   RowDtype dtype = RowDtype::kBf16;
 
   friend auto operator<=>(const RowWidths&, const RowWidths&) = default;
-  // Returns "576 (512+64) bf16", as Geometry::ToString has it.
+  // Returns "576 (512+64) bf16", as in Geometry::ToString.
   std::string ToString() const;
 };
 
 // A value type. Two geometries are equal iff every field is; compare with ==.
 struct Geometry {
   std::string model;     // "deepseek-ai/DeepSeek-V2-Lite"
-  std::string revision;  // the weights' revision; rows of two revisions never mix
+  std::string revision;  // the weights' revision; rows of two revisions are never mixed
   uint32_t layers = 0;
-  uint32_t d_qk = 0;  // values a row, and values a query row
+  uint32_t d_qk = 0;  // values per row, and per query row
   uint32_t d_v = 0;   // the first d_v values of a row are also its value
-  // The last d_rope values of a row are its RoPE band. It is even, and 0 only if rope.style is
+  // The last d_rope values of a row are its RoPE band. d_rope is even, and 0 only if rope.style is
   // kNone.
   uint32_t d_rope = 0;
   RowDtype dtype = RowDtype::kBf16;
@@ -81,30 +82,32 @@ struct Geometry {
   friend bool operator==(const Geometry&, const Geometry&) = default;
 
   RowWidths widths() const { return {d_qk, d_v, d_rope, dtype}; }
-  // The bytes of one cKV row as stored: 1152 for DeepSeek bf16, 656 for fp8_ds_mla.
+  // Returns the bytes of one cKV row as stored: 1152 for DeepSeek bf16, 656 for fp8_ds_mla.
   uint32_t row_bytes() const;
-  // The bytes of one query row on the wire (bf16, whatever the row dtype): 1152 for DeepSeek.
+  // Returns the bytes of one query row on the wire (bf16, for any row dtype): 1152 for DeepSeek.
   uint32_t query_row_bytes() const { return d_qk * 2; }
-  // The bytes of one partial row on the wire: o in bf16 (1032 for DeepSeek) or f32 (2056), m, l.
+  // Returns the bytes of one partial row on the wire: o in bf16 (1032 for DeepSeek) or f32 (2056),
+  // m, l.
   uint32_t partial_row_bytes(bool f32) const { return d_v * (f32 ? 4 : 2) + 8; }
-  // The bytes of one token over all layers.
+  // Returns the bytes of one token over all layers.
   uint64_t token_bytes() const { return uint64_t{row_bytes()} * layers; }
 
-  // Returns one line for logs and errors: "deepseek-v3@abc 61x576 (512+64) bf16 yarn x40".
+  // Returns one line for logs and errors, for example "deepseek-v3@abc 61x576 (512+64) bf16
+  // interleaved theta 10000 yarn x40".
   std::string ToString() const;
 };
 
-// Checks every width, count and scale against the limits above and against each other. Names are
-// printable ASCII, because they go into logs, JSON and protobuf strings. No number may be NaN, even
-// an unused one, because then a geometry would not equal itself.
+// Checks every width, count and scale against the limits above and against each other. Names must
+// be printable ASCII, because logs, JSON and protobuf strings contain them. No number may be NaN,
+// even an unused one, because a geometry with a NaN would not equal itself.
 //   InvalidArgument     names the field and the limit.
 absl::Status ValidateGeometry(const Geometry& geometry);
 
-// Returns the SHA-256 over an unambiguous encoding of every field: the model's part of every chunk
-// id.
+// Returns the SHA-256 of an unambiguous encoding of every field. It is the model's part of every
+// chunk id.
 ChunkId ModelFingerprint(const Geometry& geometry);
 
-// Lists the fields that differ, for the error of a refused session: "d_qk: 576 here, 512 there".
+// Returns the fields that differ, for the error of a refused session: "d_qk: 576 here, 512 there".
 // Returns an empty string if the geometries are equal.
 std::string DescribeDifference(const Geometry& here, const Geometry& there);
 

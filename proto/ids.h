@@ -15,21 +15,21 @@
 namespace ckv {
 
 // SHA-256 over (model fingerprint, parent chunk id or zero, token ids), and over a key if its
-// corpus belongs to one tenant; store/memory/chunk_id.h computes it. It names a chunk's inputs, so
-// it is known before prefill. It is not a capability: a peer that knows an id still needs
+// corpus belongs to one tenant; store/memory/chunk_id.h computes it. The id names a chunk's inputs,
+// so it is available before prefill. It is not a capability: a peer that has an id still needs
 // permission to read the chunk (I6).
 struct ChunkId {
   std::array<uint8_t, 32> bytes{};
 
   // Returns 64 lower-case hex digits.
   std::string ToHex() const;
-  // Returns the first 12 digits: enough for a person, never for a machine.
+  // Returns the first 12 digits: for display only, not as an identifier.
   std::string ShortHex() const;
   //   InvalidArgument     not exactly 64 hex digits.
   static absl::StatusOr<ChunkId> FromHex(std::string_view hex);
   //   InvalidArgument     not exactly 32 bytes.
   static absl::StatusOr<ChunkId> FromBytes(std::string_view bytes);
-  // Returns the 32 bytes, as a protobuf `bytes` field wants them.
+  // Returns the 32 bytes in the form of a protobuf `bytes` field.
   std::string_view AsBytes() const {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
@@ -48,8 +48,8 @@ struct ChunkId {
   }
 };
 
-// The secret of a tenant, by which the ids of its chunks are made. The directory makes it and gives
-// it to callers of that tenant only. The shared tenant has the zero key, which changes no id.
+// The secret key from which the ids of a tenant's chunks are made. The directory creates it and
+// gives it only to callers of that tenant. The shared tenant has the zero key, which changes no id.
 struct TenantKey {
   std::array<uint8_t, 32> bytes{};
 
@@ -62,24 +62,24 @@ struct TenantKey {
   friend bool operator==(const TenantKey&, const TenantKey&) = default;
 };
 
-// A keyed id is checked by it without the key. It goes where the chunk's tokens go, and nowhere
-// else. Zero means that the id has no key.
+// The verification tag of a keyed chunk id: it verifies the id without the key. Store and send it
+// only together with the chunk's tokens. Zero means that the id has no key.
 struct ChunkSeal {
   std::array<uint8_t, 32> bytes{};
 
   bool IsZero() const { return *this == ChunkSeal(); }
-  // No bytes are the zero seal.
+  // Returns the zero tag if `bytes` is empty.
   //   InvalidArgument     neither 0 nor 32 bytes.
   static absl::StatusOr<ChunkSeal> FromBytes(std::string_view bytes);
-  // Returns no bytes for the zero seal.
+  // Returns an empty string for the zero tag.
   std::string_view AsBytes() const {
     return {reinterpret_cast<const char*>(bytes.data()), IsZero() ? 0 : bytes.size()};
   }
   friend bool operator==(const ChunkSeal&, const ChunkSeal&) = default;
 };
 
-// Two fingerprints of a chunk's tokens, by which prompts are searched (store/memory/token_print.h).
-// The head is 0 if they are not known, or if the chunk has too few tokens.
+// Two token hashes of a chunk, with which prompts are searched (store/memory/token_print.h). `head`
+// is 0 if the hashes are unknown, or if the chunk has too few tokens.
 struct TokenPrint {
   uint64_t head = 0;   // covers the first kHeadTokens tokens
   uint64_t whole = 0;  // covers all tokens
@@ -99,29 +99,30 @@ struct HolderId {
   }
 };
 
-// One life of a holder's registration. The directory assigns it and never uses it again. A request
-// carries the epoch of its session. A holder whose epoch moved on refuses the request before it
-// touches data (I4).
+// Identifies one registration of a holder. The directory assigns it and never uses it again. A
+// request carries the epoch of its session. A holder whose epoch has changed refuses the request
+// before it touches data (I4).
 struct Epoch {
   uint64_t value = 0;
   friend auto operator<=>(const Epoch&, const Epoch&) = default;
 };
 
-// Unique among the requests of one lane. A reply with another id than the awaited one is discarded
-// (I1).
+// Unique among the requests of one lane. A reply with any other id than the awaited one is
+// discarded (I1).
 struct RequestId {
   uint64_t value = 0;
   friend auto operator<=>(const RequestId&, const RequestId&) = default;
 };
 
-// A requester's session on one holder. It is random, so a stale one is never somebody else's.
+// A requester's session on one holder. The value is random, so a stale id never matches another
+// requester's session.
 struct SessionId {
   uint64_t value = 0;
   friend auto operator<=>(const SessionId&, const SessionId&) = default;
 };
 
 // The name of a chunk within one session: a data-plane request carries it instead of a 32-byte id.
-// It means nothing outside the session that resolved it.
+// It has no meaning outside the session that resolved it.
 struct ChunkHandle {
   uint32_t value = 0;
   friend auto operator<=>(const ChunkHandle&, const ChunkHandle&) = default;

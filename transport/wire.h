@@ -1,8 +1,8 @@
 // The data plane's frames: the contents of a request slot and of a reply slot, byte by byte.
 //
 // Frames are little-endian and versioned, with fixed headers. Every offset follows from the
-// header's counts, so one transfer carries a whole message. Decoding distrusts every field before
-// it sizes anything by it. It copies the fields that it checks, because on shm the peer can still
+// header's counts, so one transfer carries a whole message. Decoding checks every field before it
+// uses the field as a size. It copies the fields that it checks, because on shm the peer can still
 // write.
 //
 //   request   RequestHeader | body
@@ -14,11 +14,11 @@
 //     probe     the request's bytes, as many as the slot holds
 //     attend    transport/wire_attend.h
 //     fetch     the rows, [layer][token][row_bytes], or the requested slice of each
-//     map       MappedLayout; a descriptor comes beside the reply
+//     map       MappedLayout; a descriptor arrives with the reply
 //     error     UTF-8 text, at most kErrorTextBytesMax
 //
-// A session speaks one version: the highest that both peers know. This build knows three, so that a
-// fleet can be upgraded one process at a time (I7).
+// A session uses one version: the highest that both peers support. This build supports three, so
+// that a fleet can be upgraded one process at a time (I7).
 
 #pragma once
 
@@ -46,12 +46,12 @@ static_assert(std::endian::native == std::endian::little);
 inline constexpr uint32_t kRequestMagic = 0x51564b43;  // "CKVQ"
 inline constexpr uint32_t kReplyMagic = 0x52564b43;    // "CKVR"
 inline constexpr uint16_t kWireVersion = 6;
-// The oldest version that this build speaks. Version 4 has one segment a frame and no tree. Version
-// 5 has the id of a trace, and no span.
+// The oldest version that this build supports. Version 4 has one segment per frame and no merge
+// tree. Version 5 has a trace id but no span.
 inline constexpr uint16_t kWireVersionMin = 4;
 
-// Returns the newest version that this build speaks and a peer of versions `oldest` to `newest`
-// does, too; 0 if there is none. If `newest` is 0, the peer speaks `oldest` only.
+// Returns the newest version that both this build and a peer of versions `oldest` to `newest`
+// support; 0 if there is none. If `newest` is 0, the peer supports `oldest` only.
 constexpr uint16_t CommonWireVersion(uint32_t oldest, uint32_t newest) {
   const uint32_t last = std::max(oldest, newest);
   if (oldest > kWireVersion || last < kWireVersionMin) return 0;
@@ -59,25 +59,26 @@ constexpr uint16_t CommonWireVersion(uint32_t oldest, uint32_t newest) {
 }
 
 inline constexpr uint32_t kQueryRowCountMax = 4096;   // rows of one frame
-inline constexpr uint32_t kPieceCountMax = 4096;      // pieces of one frame: 128 KiB of entries
+inline constexpr uint32_t kPieceCountMax = 4096;      // PieceEntry items of one frame: 128 KiB
 inline constexpr uint32_t kIndexCountMax = 1u << 22;  // selected indices of one frame
 inline constexpr uint32_t kErrorTextBytesMax = 512;
 
 enum class WireKind : uint8_t { kProbe = 1, kAttend = 2, kFetch = 3, kMap = 4 };
 
 // Flags of RequestHeader::flags.
-inline constexpr uint8_t kFlagPartialF32 = 1;  // o comes back in f32
-// Version 4 only. Asks for one partial per piece, in order, instead of one merged by the holder.
+inline constexpr uint8_t kFlagPartialF32 = 1;  // o is returned in f32
+// Version 4 only. Requests one partial per PieceEntry, in order, instead of one merged by the
+// holder.
 inline constexpr uint8_t kFlagPerPiece = 2;
-// Marks a frame of a call of many rows. Its requester waits for the last of its frames, so a holder
-// lets it wait longer, behind frames that stand alone.
+// Marks a frame of a call with many query rows. The requester waits for the last frame of the call,
+// so a holder may queue this frame behind frames without the flag.
 inline constexpr uint8_t kFlagBulk = 4;
-// Allows packed rows in a holder's memory to stand for exact rows that it has on disk. In a reply:
-// some did.
+// Allows the holder to use packed rows in memory instead of the exact rows that it has on disk. In
+// a reply: some rows were packed.
 inline constexpr uint8_t kFlagApproximate = 8;
 
-// How exact an answer must be (attention/grade.h). A holder may always answer in a better grade,
-// and one without a matrix unit does.
+// The least precision that an answer must have (attention/grade.h). A holder may always answer with
+// a better precision, and a holder without a matrix unit does.
 enum class WireGrade : uint8_t { kExact = 0, kWire = 1, kFast = 2 };
 
 struct RequestHeader {
@@ -88,7 +89,7 @@ struct RequestHeader {
   uint64_t request_id = 0;
   uint64_t epoch = 0;
   uint64_t session = 0;
-  uint32_t deadline_us = 0;  // time that remains at the moment of sending
+  uint32_t deadline_us = 0;  // time left when the request was sent
   uint32_t body_bytes = 0;
   uint32_t row_count = 0;  // query rows of all segments: tokens x heads
   uint16_t layer = 0;
@@ -97,9 +98,9 @@ struct RequestHeader {
   uint32_t index_count = 0;
   WireGrade grade = WireGrade::kExact;
   uint8_t reserved[3] = {};    // zero
-  uint32_t reserved_word = 0;  // zero; in version 4 the checksum stands here and ends the header
-  // The trace of the call (proto/base/trace_context.h), for logs and spans. All are zero if it has
-  // none.
+  uint32_t reserved_word = 0;  // zero; in version 4 the checksum is here and ends the header
+  // The trace of the call (proto/base/trace_context.h), for logs and spans. All fields are zero if
+  // the call has no trace.
   TraceId trace_id = {};
   SpanId span_id = {};           // zero in version 5
   uint8_t sampled = 0;           // 0 or 1; 0 in version 5
@@ -111,7 +112,7 @@ static_assert(sizeof(RequestHeader) == 96 && std::is_trivially_copyable_v<Reques
 inline TraceContext TraceOf(const RequestHeader& header) {
   return {header.trace_id, header.span_id, header.sampled != 0};
 }
-// Writes as much of the trace as the header's version carries.
+// Writes the parts of the trace that the header's version carries.
 inline void SetTrace(const TraceContext& trace, RequestHeader& header) {
   if (header.version == 4) return;
   header.trace_id = trace.trace_id;
@@ -120,54 +121,55 @@ inline void SetTrace(const TraceContext& trace, RequestHeader& header) {
   header.sampled = trace.sampled ? 1 : 0;
 }
 
-// Returns the bytes of a request's header; the body begins behind them.
+// Returns the size of a request's header in bytes; the body follows it.
 constexpr size_t RequestHeaderBytes(uint16_t version) {
   return version == 4 ? 64 : sizeof(RequestHeader);
 }
 
-// The rows to send back. They are layers x tokens of one chunk, or chosen rows of one of its
-// layers. Each row is sent whole, or the same slice of each. Chosen rows and slices lie apart in
-// the store. The holder gathers them into its reply slot, so any number of them is one transfer.
+// The rows to return: layers x tokens of one chunk, or chosen rows of one of its layers. Each row
+// is sent whole, or the same slice of each row. Chosen rows and slices are not adjacent in the
+// store. The holder gathers them into its reply slot, so any number of them is one transfer.
 struct FetchEntry {
   uint32_t handle = 0;
   uint32_t layer_begin = 0;
   uint32_t layer_count = 0;
   uint32_t token_begin = 0;
   uint32_t token_count = 0;
-  // Zero for a run. Otherwise it equals token_count, and the indices that follow name the rows, in
-  // their order. A row named twice is sent twice. Then layer_count is 1 and token_begin is 0.
+  // Zero for adjacent rows. Otherwise equal to token_count, and the indices that follow name the
+  // rows, in the order to send. A row named twice is sent twice. Then layer_count is 1 and
+  // token_begin is 0.
   uint32_t index_count = 0;
-  // The slice [column_begin, column_begin + column_bytes) of each row in bytes, multiples of 4.
-  // Both are 0 for whole rows.
+  // The slice [column_begin, column_begin + column_bytes) of each row. Both are in bytes and
+  // multiples of 4. Both are 0 for whole rows.
   uint32_t column_begin = 0;
   uint32_t column_bytes = 0;
 
-  // Whether the rows lie in the store otherwise than they are sent.
+  // Returns whether the layout of the rows in the store differs from their layout in the reply.
   bool gathered() const { return index_count != 0 || column_bytes != 0; }
-  // Bytes of one row as sent; `row_bytes` are the bytes of one row in the store.
+  // Returns the bytes of one row as sent; `row_bytes` are the bytes of one row in the store.
   uint64_t sent_row_bytes(uint64_t row_bytes) const {
     return column_bytes != 0 ? column_bytes : row_bytes;
   }
 };
 static_assert(sizeof(FetchEntry) == 32 && std::is_trivially_copyable_v<FetchEntry>);
 
-// The most bytes of rows that one reply carries, whatever the slot holds. The holder serves others
-// between two replies, so this bounds how long a push keeps them waiting. 128 KiB take 12 us to
-// copy and check. The rows in transfer also stay in the caches; larger replies were slower.
+// The limit of row bytes per reply, however large the slot is. The holder serves other requests
+// between two replies, so this limits how long a fetch delays them. 128 KiB take 12 us to copy and
+// check. The rows in transfer also stay in the caches; larger replies were slower.
 inline constexpr uint32_t kFetchBodyBytesMax = 128u << 10;
-// The most rows that one reply carries; a row has at least 4 bytes.
+// The limit of rows per reply; a row has at least 4 bytes.
 inline constexpr uint32_t kFetchIndexCountMax = kFetchBodyBytesMax / 4;
 
-// Asks for a whole chunk, as a descriptor to map read-only: shm and loopback only.
+// Requests a whole chunk, as a descriptor to map read-only: shm and loopback only.
 struct MapEntry {
   uint32_t handle = 0;
   uint32_t reserved[7] = {};  // zero
 };
 static_assert(sizeof(MapEntry) == 32 && std::is_trivially_copyable_v<MapEntry>);
 
-// Describes the memory behind the passed descriptor, from its start: layer `i` begins at i x
-// layer_stride_bytes and is layer_bytes long. The memory is sealed: nobody can write it or resize
-// it any more.
+// Describes the memory of the passed descriptor, from its start: layer `i` begins at i x
+// layer_stride_bytes and has layer_bytes bytes. The memory is sealed: no process can write or
+// resize it.
 struct MappedLayout {
   uint64_t total_bytes = 0;
   uint64_t layer_bytes = 0;
@@ -189,13 +191,13 @@ struct ReplyHeader {
   uint32_t row_count = 0;
   uint16_t partial_count = 0;  // partials of all segments
   KernelTargetId kernel_target =
-      KernelTargetId::kUnknown;  // unknown in version 4, and of what is no attend
+      KernelTargetId::kUnknown;  // unknown in version 4, and if not an attend
   // This request's share of its batch's multiply-adds, in 255ths, rounded up: 255 if nothing else
-  // was computed with it. 0 of what is no attend, and of an error.
+  // was computed with it. 0 for errors and for kinds other than attend.
   uint8_t batch_share = 0;
   uint32_t compute_ns = 0;      // kernel time of the batch of this request; saturates
   uint32_t queue_ns = 0;        // from arrival to the kernel; saturates
-  uint32_t queue_depth = 0;     // requests that wait behind this one
+  uint32_t queue_depth = 0;     // requests queued behind this one
   uint32_t retry_after_us = 0;  // with ResourceExhausted
   // The body's checksum (body_checksum.h) for a fetch over a lane that does not share memory; else
   // 0.
@@ -204,18 +206,18 @@ struct ReplyHeader {
 };
 static_assert(sizeof(ReplyHeader) == 64 && std::is_trivially_copyable_v<ReplyHeader>);
 
-// Stamps the checksum and writes the header at the start of `slot`.
+// Sets the checksum and writes the header at the start of `slot`.
 void EncodeHeader(RequestHeader header, std::span<std::byte> slot);
 void EncodeHeader(ReplyHeader header, std::span<std::byte> slot);
 
-// Decodes and checks the header of a request of `slot.size()` bytes, as a peer sent it. A field
-// that a kind does not use must be zero, so that a later version can give it a meaning. For all
-// kinds but attend these are the flags, the grade, the layer and every count.
+// Decodes and checks the header of a request of `slot.size()` bytes that a peer sent. A field that
+// a kind does not use must be zero, so that a later version can give it a meaning. For all kinds
+// except attend these are the flags, the precision, the layer and every count.
 //   InvalidArgument     malformed; the peer has a bug, so the lane is closed.
-//   FailedPrecondition  a version that this build does not speak; the peer must be upgraded.
+//   FailedPrecondition  a version that this build does not support; the peer must be upgraded.
 absl::StatusOr<RequestHeader> DecodeRequestHeader(std::span<const std::byte> slot);
 
-// The same for a reply. It does not check the body: see CheckReply.
+// As DecodeRequestHeader, for a reply. Does not check the body: see CheckReply.
 absl::StatusOr<ReplyHeader> DecodeReplyHeader(std::span<const std::byte> slot);
 
 struct FetchRequest {
@@ -224,8 +226,9 @@ struct FetchRequest {
   // and use them.
   std::span<const int32_t> indices;
 };
-// Decodes a fetch request. The entry's ranges do not wrap, and its fields fit each other and the
-// body. The caller checks whether the chunk has those layers, tokens, columns and indices.
+// Decodes a fetch request. The returned entry's ranges do not wrap, and its fields are consistent
+// with each other and the body. The caller checks whether the chunk has those layers, tokens,
+// columns and indices.
 //   InvalidArgument     as above.
 absl::StatusOr<FetchRequest> DecodeFetchRequest(const RequestHeader& header,
                                                 std::span<const std::byte> slot);
@@ -235,11 +238,12 @@ absl::StatusOr<FetchRequest> DecodeFetchRequest(const RequestHeader& header,
 absl::StatusOr<MapEntry> DecodeMapRequest(const RequestHeader& header,
                                           std::span<const std::byte> slot);
 
-// Returns the layout from a reply that CheckReply accepted. Its fields fit each other.
-//   InvalidArgument     they do not; the lane is closed.
+// Returns the layout from a reply that CheckReply accepted. Its fields are consistent with each
+// other.
+//   InvalidArgument     the fields are inconsistent; the lane is closed.
 absl::StatusOr<MappedLayout> DecodeMapReply(std::span<const std::byte> slot);
 
-// The reply that a requester expects, for comparison with the one that came.
+// The reply that a requester expects, for comparison with the one received.
 struct ExpectedReply {
   uint64_t request_id = 0;
   WireKind kind = WireKind::kAttend;
@@ -248,35 +252,36 @@ struct ExpectedReply {
   uint32_t row_count = 0;
   uint32_t partial_count = 0;
   uint64_t attend_bytes = 0;  // the body of an attend reply (LayOutPartial)
-  FetchEntry fetch = {};      // the request; says how many bytes of each row are sent
+  FetchEntry fetch = {};      // the request, with the bytes sent of each row
   uint64_t row_bytes = 0;
-  // Whether the fetch has a checksum: its lane does not share memory (SharesMemory). On shared
-  // memory the rows were copied by one memcpy on this host. Reading them again at each end would
-  // cost a third of the bandwidth.
+  // Whether the reply to a fetch has a checksum: its lane does not share memory (SharesMemory). On
+  // shared memory the rows were copied by one memcpy on this host. Reading them again at each end
+  // would cost a third of the bandwidth.
   bool checksummed = true;
 };
-// Checks a reply; `body` is everything behind the header. Returns the status that the reply
-// carries, or the error in it. OK means that the body has exactly the expected shape, and the
-// checksum of a fetch that has one.
+// Checks a reply; `body` is everything after the header. Returns the error in the reply, if any. OK
+// means that the body has exactly the expected shape, and the right checksum if it is a fetch with
+// one.
 //   InvalidArgument     malformed or of another shape; the lane is closed.
 //   DataLoss            the body's checksum does not match.
-//   any code            the holder's own status with its text; control characters in it became '?'.
+//   any code            the holder's own status with its text; control characters are replaced by
+//                       '?'.
 absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> body,
                         const ExpectedReply& expected);
-// The same for a body that the fabric landed in spans.
+// The same for a body that the fabric wrote to separate spans (RequestLane::Land).
 absl::Status CheckReply(const ReplyHeader& header, const ScatterList& body,
                         const ExpectedReply& expected);
 
-// Writes an error reply and returns its length in bytes. Text past kErrorTextBytesMax is cut.
+// Writes an error reply and returns its length in bytes. Text beyond kErrorTextBytesMax is cut.
 uint32_t EncodeErrorReply(const RequestHeader& request, const absl::Status& status,
                           uint32_t retry_after_us, std::span<std::byte> slot);
 
-// Writes the echo of a probe, as much as `slot` holds, and returns its length in bytes.
-// `request_slot` is the request as it came, `request` its decoded header.
+// Writes the echo of a probe, as much as fits in `slot`, and returns its length in bytes.
+// `request_slot` is the request as received, `request` its decoded header.
 uint32_t EncodeProbeReply(const RequestHeader& request, std::span<const std::byte> request_slot,
                           std::span<std::byte> slot);
 
-// Returns how many bytes of rows one fetch may ask for over lanes of this shape.
+// Returns how many bytes of rows one fetch may request over lanes with this `reply_bytes_max`.
 uint32_t FetchBodyBytesMax(uint32_t reply_bytes_max);
 
 }  // namespace ckv

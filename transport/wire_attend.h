@@ -11,13 +11,13 @@
 //             for each segment, partial_count times:
 //               o [row_count][d_v] | m f32 [row_count] | l f32 [row_count]
 //
-// Pieces come segment by segment, in each partial by partial, and in a partial by rising ordinals.
-// o is bf16 or f32, as asked; row_count x d_v x 2 is padded to 4.
+// A piece entry refers to one chunk. The entries are ordered by segment, then by partial, then by
+// rising ordinal. o is bf16 or f32, as requested; row_count x d_v x 2 is padded to a multiple of 4.
 //
 // A partial is an aligned subtree of the fixed tree over chunk ordinals (attention/merge.h). The
-// holder merges the pieces of a partial by their ordinals, in f32, and rounds the result once.
+// holder merges the entries of a partial by their ordinals, in f32, and rounds the result once.
 //
-// Version 4 has one segment, whose entries and reply are laid out as Version4 says. Its pieces are
+// Version 4 has one segment, whose entries and reply have the layout of Version4. Its entries are
 // merged one after another, or each is a partial of its own.
 
 #pragma once
@@ -39,7 +39,7 @@ inline constexpr uint32_t kCopyCountMax = 16;       // distinct position offsets
 
 // In PieceEntry::index_begin: all rows of the chunk.
 inline constexpr uint32_t kDense = 0xffffffff;
-// In SegmentEntry::limit_begin: every row sees all its pieces.
+// In SegmentEntry::limit_begin: every row sees all its chunks.
 inline constexpr uint32_t kNoLimits = 0xffffffff;
 
 // Consecutive query rows of one context.
@@ -48,22 +48,22 @@ struct SegmentEntry {
   uint32_t piece_count = 0;
   uint32_t partial_count = 0;
   uint16_t copy_count = 0;  // copies of the rows, one per position offset
-  // Rows that an index names, for selections of whole blocks. Reserved: 1.
+  // The number of rows per index, for selections of whole blocks. Reserved: 1.
   uint16_t index_rows = 1;
-  // The place in the indices of u32 [row_count], the rows that each query row sees. Reserved:
-  // kNoLimits.
+  // The position in the indices of a u32 [row_count] array: the rows that each query row sees.
+  // Reserved: kNoLimits.
   uint32_t limit_begin = kNoLimits;
   uint32_t reserved[3] = {};  // zero
 };
 static_assert(sizeof(SegmentEntry) == 32 && std::is_trivially_copyable_v<SegmentEntry>);
 
-// A piece: one chunk that the rows of one segment attend.
+// One chunk that the query rows of one segment attend.
 struct PieceEntry {
   uint32_t handle = 0;   // the ChunkHandle of the session
-  uint32_t ordinal = 0;  // the chunk's place in the fixed tree; rises within a partial
-  uint32_t partial = 0;  // the partial of the segment that it belongs to; begins at 0, rises by 1
+  uint32_t ordinal = 0;  // the chunk's position in the fixed tree; rises within a partial
+  uint32_t partial = 0;  // its partial in the segment; begins at 0, rises by 1
   uint32_t copy = 0;     // the copy of the query rows that attends it
-  // The place of the first index in the indices; kDense selects all rows of the chunk.
+  // The position of the first index in the indices; kDense selects all rows of the chunk.
   uint32_t index_begin = kDense;
   uint32_t k = 0;           // indices per group; 0 if dense
   uint32_t group_rows = 1;  // query rows that share the indices of one group
@@ -79,8 +79,8 @@ struct AttendLayout {
   size_t indices = 0;
   size_t total_bytes = 0;
 };
-// Computes the offsets. `stored_row_count` counts every copy of every row. It saturates: absurd
-// counts give a total that no slot can hold, never a wrapped one.
+// Computes the offsets. `stored_row_count` counts every copy of every row. The result saturates:
+// absurd counts give a total that no slot can hold, never a wrapped one.
 AttendLayout LayOutAttend(uint32_t segment_count, uint32_t piece_count, uint64_t stored_row_count,
                           uint32_t index_count, uint32_t d_qk);
 
@@ -93,13 +93,13 @@ struct PartialLayout {
 };
 PartialLayout LayOutPartial(uint32_t row_count, uint32_t d_v, bool f32);
 
-// How the pieces of one partial become one.
+// How the entries of one partial are merged.
 enum class PieceMerge : uint8_t {
   kTree,   // in the fixed tree over their ordinals
   kInTurn  // one after another: version 4
 };
 
-// A segment of a decoded request. Its fields fit each other and the frame.
+// A segment of a decoded request. Its fields are consistent with each other and the frame.
 struct AttendSegment {
   uint32_t row_count = 0;
   uint32_t copy_count = 0;
@@ -108,8 +108,8 @@ struct AttendSegment {
   uint64_t stored_row_begin = 0;  // its first row in AttendRequest::rows
 };
 
-// An attend request whose layer, counts, offsets and lengths are all in range. The entries are
-// copies. Rows and indices point into the slot; the kernel checks each index as it uses it.
+// A decoded attend request. Its layer, counts, offsets and lengths are all in range. The entries
+// are copies. Rows and indices point into the slot; the kernel checks each index as it uses it.
 struct AttendRequest {
   RequestHeader header;
   PieceMerge merge = PieceMerge::kTree;
@@ -119,18 +119,18 @@ struct AttendRequest {
   const uint16_t* rows = nullptr;  // bf16 [stored rows][d_qk]
   std::span<const int32_t> indices;
 };
-// Decodes an attend request of either version. `out` keeps its capacity, so a reused AttendRequest
+// Decodes an attend request of any version. `out` keeps its capacity, so a reused AttendRequest
 // allocates nothing.
 //   InvalidArgument     malformed; the peer has a bug, so the lane is closed.
-//   Unimplemented       it uses a reserved field, which a later build understands. Answer so; the
-//                       lane is fine.
+//   Unimplemented       the request uses a reserved field, which a later build supports. Answer
+//                       with this error; the lane stays open.
 absl::Status DecodeAttendRequest(const RequestHeader& header, std::span<const std::byte> slot,
                                  const Geometry& geometry, AttendRequest& out);
 
-// Returns the bytes of the reply's body.
+// Returns the size of the reply's body in bytes.
 uint64_t AttendReplyBytes(const AttendRequest& request, const Geometry& geometry);
 
-// The entries and layout of version 4, which has no segments.
+// The entry and layout of version 4, which has no segments.
 struct Version4 {
   static constexpr uint32_t kPieceCountMax = 1024;
 

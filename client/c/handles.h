@@ -1,4 +1,4 @@
-// The handles of the ABI as structs, and conversions that all its calls share.
+// The handles of the C ABI as structs, and the conversions that all its calls share.
 
 #pragma once
 
@@ -23,39 +23,39 @@
 
 namespace ckv::c {
 
-// A moment from now on, kInstantMax for CKV_TIMEOUT_NONE.
+// Returns the time `timeout_ns` from now; kInstantMax for CKV_TIMEOUT_NONE.
 inline Instant After(uint64_t timeout_ns) {
   const Instant now = Clock::Real()->Now();
   const auto room = static_cast<uint64_t>(kInstantMax.ns - now.ns);
   return timeout_ns >= room ? kInstantMax : Instant{now.ns + static_cast<int64_t>(timeout_ns)};
 }
-// The same for a field of a struct, whose 0 is the default.
+// The same for a field of a struct, in which 0 means the default.
 inline Instant AfterField(uint64_t timeout_ns) {
   return After(timeout_ns == 0 ? CKV_TIMEOUT_DEFAULT : timeout_ns);
 }
 
 // Reads a traceparent, which may be null.
-//   InvalidArgument     it is malformed.
+//   InvalidArgument     the text is malformed.
 absl::Status TakeTrace(const char* traceparent, TraceContext& to);
 
-// Reads a type of partials on the wire.
-//   InvalidArgument     it is none.
+// Reads a data type of partials on the wire. CKV_DTYPE_DEFAULT leaves `to` as it is.
+//   InvalidArgument     `wire` is not a known type.
 absl::Status TakeWire(uint32_t wire, PartialDtype& to);
 
-// Reads a kind of memory. The requester checks the rest of what its backend reaches.
-//   InvalidArgument     it is none; or it is a device's, and the processor computes.
+// Reads a kind of memory. The requester checks separately what else its backend can reach.
+//   InvalidArgument     `kind` is not a known kind; or it is device memory, and the CPU computes.
 absl::Status TakeMemory(const char* what, uint32_t kind, const Backend& backend, MemoryKind& to);
 
-// Says that a pointer is missing.
+// Returns InvalidArgument for a null pointer argument named `what`.
 absl::Status Missing(const char* what);
 
-// Names the next requester.
+// Returns an Owner for a new requester, different from all earlier ones.
 inline Owner NextOwner() {
   static std::atomic<uint64_t> last{0};
   return {last.fetch_add(1, std::memory_order_relaxed) + 1};
 }
 
-// Returns the owner of a handle, none of NULL.
+// Returns the owner of a handle; the empty Owner for NULL.
 template <typename Handle>
 Owner OwnerOf(const Handle* handle) {
   return handle == nullptr ? Owner() : handle->owner;
@@ -64,8 +64,9 @@ Owner OwnerOf(const Handle* handle) {
 }  // namespace ckv::c
 
 struct ckv_requester {
-  // `keeps` owns `made` and what it borrows. It is null if others do. `at` is the directory's
-  // address, for puts.
+  // `keeps` owns `made` and everything that `made` borrows; null if they are owned elsewhere. `of`
+  // is the tenant. `at` is the directory's address, for puts. `told` describes the backend `by`
+  // (ckv_backend_told).
   ckv_requester(std::shared_ptr<void> keeps, ckv::Requester* made, std::string of,
                 std::string at = "", ckv::Backend* by = ckv::Backend::Cpu(), std::string told = "",
                 ckv::HostCache* cache = nullptr)
@@ -82,16 +83,17 @@ struct ckv_requester {
   ckv::Requester* const requester;
   const std::string tenant;
   const std::string directory;
-  ckv::Backend* const backend;  // the requester's; it lives as long as the process
+  ckv::Backend* const backend;  // the requester's; valid until the process ends
   const std::string backend_told;
-  ckv::HostCache* const host_cache;    // null if none was named
-  std::atomic<uint32_t> in_flight{0};  // tickets, fetches and puts that are not freed
+  ckv::HostCache* const host_cache;    // null if not configured
+  std::atomic<uint32_t> in_flight{0};  // tickets, fetches and puts not freed yet
 };
 
 struct ckv_corpus {
   ckv::c::Owner owner;
   std::shared_ptr<const ckv::Corpus> corpus;
-  // Its chunks in the prompt that they were found by. Empty if it was resolved by name.
+  // The positions of its chunks in the prompt by which it was found. Empty if it was resolved by
+  // name.
   std::vector<ckv::PromptSpan> spans = {};
 };
 

@@ -1,6 +1,7 @@
-// Contexts: what a sequence attends, resolved once and used for every layer of every step.
+// Contexts: the chunks that a sequence attends, resolved once and used for every layer of every
+// step.
 //
-//   ckv::ContextPart part = {.corpus = corpus};  // all chunks, where they stand
+//   ckv::ContextPart part = {.corpus = corpus};  // all chunks, at canonical positions
 //   CKV_ASSIGN_OR_RETURN(ckv::Context context,
 //                        requester->Open({.parts = {&part, 1}}, deadline));
 //   for (uint32_t layer = 0; layer < corpus->geometry.layers; ++layer) {
@@ -8,7 +9,8 @@
 //     CKV_RETURN_IF_ERROR(requester->Attend(context, layer, q, out, deadline));
 //   }
 //
-// A decode step of many sequences attends all of them by one LayerCall a layer: a segment each.
+// A decode step of many sequences attends all of them with one LayerCall per layer, which has one
+// segment per sequence.
 
 #pragma once
 
@@ -30,66 +32,67 @@ namespace ckv {
 
 class ContextState;  // client/context/context_state.h
 
-// The caller's knowledge of its future. Nothing is required, and nothing here changes an answer.
+// The caller's expectations. No field is required, and none changes an answer.
 struct ContextExpectation {
   std::optional<uint32_t> steps;    // decode steps that will attend the context
   std::optional<uint32_t> agents;   // sequences here that will attend the same chunks
-  std::optional<Instant> deadline;  // when the last answer is wanted
+  std::optional<Instant> deadline;  // when the last answer is needed
 };
 
-// How the rows of a context are attended. If the requester's backend does not reach rows in host
-// memory, every policy is kRoute.
+// How the rows of a context are attended. If the requester's backend cannot read rows in host
+// memory, every policy acts as kRoute.
 enum class ContextPolicy : uint8_t {
   kRoute = 0,  // every query is routed to the holders
-  kNear = 1,   // all rows are pulled while the context is opened, and attended here
-  // The requester decides for each run of chunks, and pulls in the background what pays
+  kNear = 1,   // Open fetches all rows to the local row cache; they are attended there
+  // The requester decides for each chunk range, and prefetches those for which that pays
   // (client/act/actor.h).
   kAuto = 2,
 };
 
-// Asks for the rows of a range of chunks, to be made anew: their tokens are prefilled behind those
-// of the chunks before them.
+// A request to recompute the rows of a range of chunks: prefill their tokens after those of the
+// chunks before them.
 struct RecomputeCall {
   std::shared_ptr<const Corpus> corpus;
   uint32_t chunk_begin = 0, chunk_end = 0;  // ordinals, [begin, end)
-  // Returns where a layer of a chunk goes: [token_count][row_bytes], as a chunk stores them, at
-  // canonical positions. All of them are to be written. The memory is valid until the call returns.
+  // Returns the destination of one layer of a chunk: [token_count][row_bytes], in the layout of a
+  // stored chunk, at canonical positions. Write all of it. The memory is valid until the call
+  // returns.
   std::function<std::span<std::byte>(uint32_t chunk, uint32_t layer)> rows;
-  // Says no once nobody waits for the rows any more. Look now and then.
+  // Returns false once the rows are no longer needed. Call it from time to time.
   std::function<bool()> wanted;
 };
 
-// How the caller makes rows anew, if it can.
+// How the caller recomputes rows, if it can.
 struct Recompute {
-  // Called on a thread of the requester's, for one range at a time of a context and for up to two
-  // contexts at once. It must stay callable until the context's last copy of it is gone, which may
-  // be a while after Close.
-  //   Any error           the rows are pulled, and this context's are not made anew again.
+  // Recomputes the rows of one range. Called on a thread of the requester, for one range of a
+  // context at a time and for up to two contexts at once. Must stay callable until the context
+  // destroys its last copy, which may be some time after Close.
+  //   Any error           the rows are fetched instead, and `make` is not called again for this
+  //                       context.
   std::function<absl::Status(const RecomputeCall&)> make;
-  // Time of a token over all layers, in microseconds. It counts until one range was made, which is
-  // timed. If it is 0, the profile's cost of prefill counts (client/decide/profile.h), and without
-  // one nothing is made anew.
+  // The time to recompute one token over all layers, in microseconds. Used until the requester has
+  // recomputed and timed a range of the same model. If 0, the profile's cost of prefill applies
+  // (client/decide/profile.h); if that is unset too, nothing is recomputed.
   double us_per_token = 0;
 };
 
 // Borrowed until Open returns.
 struct ContextSpec {
-  // One or many corpora of one geometry, each with the chunks to attend. Answers merge one tree for
-  // each corpus, in this order.
+  // One or more corpora of one geometry, each with the chunks to attend. Answers merge one tree per
+  // corpus, in this order.
   std::span<const ContextPart> parts;
   ContextExpectation expect = {};
   ContextPolicy policy = ContextPolicy::kAuto;
-  // If false, Open does not wait for holders that are away: calls over the context do.
+  // If false, Open does not wait for unreachable holders; calls over the context still do.
   bool await_holders = true;
-  // Only for policy auto. Rows made anew have this process' last bits and not the holders', so a
-  // call of f32 partials does not use them. Other contexts see only those rows if they can
-  // recompute too.
+  // Only for policy auto. Recomputed rows may differ from the holders' in their last bits, so calls
+  // with f32 partials do not use them. Contexts that cannot recompute do not use them either.
   Recompute recompute = {};
 };
 
-// Made by Requester::Open; a default one is closed. Movable. Thread-safe but for moves and
-// destruction: any calls may use it at once. Calls in progress go on after Close; later ones are
-// refused. It may outlive its requester.
+// Made by Requester::Open; a default-constructed context is closed. Movable. Thread-safe except for
+// moves and destruction: any number of calls may use one context at once. Calls in progress
+// continue after Close; later ones are refused. A context may outlive its requester.
 class Context {
  public:
   Context() = default;
@@ -102,13 +105,14 @@ class Context {
   }
   ~Context() { Close(); }
 
-  // Ends the context: calls that begin later are FailedPrecondition. Destruction does the same.
+  // Closes the context: calls that begin later return FailedPrecondition. Destruction does the
+  // same.
   void Close();
   bool is_open() const;
 
-  // Only of a context that Open made.
+  // Call only on a context that Open made.
   const Geometry& geometry() const;
-  // Rows of all its chunks, as selections count them.
+  // The number of rows of all its chunks, as selections count them.
   uint64_t token_count() const;
   const ContextExpectation& expect() const { return expect_; }
 

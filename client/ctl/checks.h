@@ -1,5 +1,5 @@
-// Checks of what the command line gives an option: an error says what would be right, and the help
-// shows no tables of the implementation's.
+// Validators for values of command-line options. An error describes the valid values; the help text
+// shows no internal tables.
 
 #pragma once
 
@@ -11,20 +11,21 @@
 
 namespace ckv::ctl {
 
-// One of these words and nothing else. The option's type_name lists them: JoinNames.
+// Accepts exactly one of these words. List them in the option's type_name with JoinNames.
 CLI::Validator OneOf(std::vector<std::string> names);
 std::string JoinNames(const std::vector<std::string>& names);  // "bf16|f32"
 
-// host:port of somebody, so a port from 1 to 65535.
+// Accepts host:port of a peer, with a port from 1 to 65535.
 CLI::Validator HostPort();
 
-// Digits: '-1' is refused as a number and not as a conversion.
+// Accepts digits only. '-1' is reported as not a whole number, not as a failed conversion.
 CLI::Validator WholeNumber();
 
-// Digits of a number from `min` to `max`.
+// Accepts digits of a number from `min` to `max`.
 CLI::Validator InRange(uint64_t min, uint64_t max);
 
-// For a filter whose absence means all: an empty one is a script's mistake, and not all.
+// Refuses an empty value. For a filter whose absence means "all": an empty one is a script's
+// mistake.
 CLI::Validator NotEmpty();
 
 }  // namespace ckv::ctl

@@ -1,4 +1,4 @@
-// The nouns and verbs of ckvctl; each adds itself to the command line. One file a noun.
+// The nouns and verbs of ckvctl. Each adds itself to the command line; each noun has a file.
 
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace ckv::ctl {
 
-// Adds the command to `app`; when the command line names it, `ctl.run` runs it. Both outlive the
-// parse and the run.
+// Each adds its command to `app` and, if the command line names it, sets `ctl.run` to run it. `app`
+// and `ctl` must outlive the parse and the run.
 void AddStatusCommand(CLI::App& app, Ctl& ctl);
 void AddCorpusCommands(CLI::App& app, Ctl& ctl);
 void AddChunkCommands(CLI::App& app, Ctl& ctl);
@@ -28,38 +28,38 @@ void AddTopCommand(CLI::App& app, Ctl& ctl);
 void AddVersionCommand(CLI::App& app, Ctl& ctl);
 void AddCompletionCommand(CLI::App& app, Ctl& ctl);
 
-// The values of ckvctl's own options, before they are read into Ctl.
+// The values of ckvctl's own options, before they are converted and stored in Ctl.
 struct GlobalValues {
   uint32_t timeout_ms = 0;
   std::string wait = "0";
   std::string output = "table";
   bool trace = false;
 };
-// Adds all of ckvctl: its options, nouns and verbs. All three outlive the parse and the run. Manual
-// pages and completions are written from the same `app` (server/pages).
+// Adds all of ckvctl: its options, nouns and verbs. All three arguments must outlive the parse and
+// the run. server/pages generates the manual pages and completions from the same `app`.
 void BuildCommandLine(CLI::App& app, Ctl& ctl, GlobalValues& values);
 
 // Adds `agents compare` to the noun `agents`.
 void AddCompareCommand(CLI::App& agents, Ctl& ctl);
 // Adds `chunk replicate` and `chunk release` to the noun `chunk`.
 void AddReplicateCommands(CLI::App& chunk, Ctl& ctl);
-// Adds `chunk find` to it.
+// Adds `chunk find` to the noun `chunk`.
 void AddChunkFindCommand(CLI::App& chunk, Ctl& ctl);
 // Adds `corpus partition` to the noun `corpus`.
 void AddPartitionCommand(CLI::App& corpus, Ctl& ctl);
 // Adds `corpus load` to the noun `corpus`.
 void AddCorpusLoadCommand(CLI::App& corpus, Ctl& ctl);
-// Adds `corpus ingest` to it.
+// Adds `corpus ingest` to the noun `corpus`.
 void AddCorpusIngestCommand(CLI::App& corpus, Ctl& ctl);
-// Adds `corpus list` and `corpus export` to it.
+// Adds `corpus list` and `corpus export` to the noun `corpus`.
 void AddCorpusListCommand(CLI::App& corpus, Ctl& ctl);
 void AddCorpusExportCommand(CLI::App& corpus, Ctl& ctl);
 
 // Adds `corpus verify` to the noun `corpus`.
 void AddVerifyCommand(CLI::App& corpus, Ctl& ctl);
 
-// A subcommand that passes options it does not know to its parents (-o after the verb), with
-// examples under its help.
+// Returns a new subcommand of `parent`, which owns it. The subcommand passes options that it does
+// not define to its parents, so -o may follow the verb. Its help ends with `examples`.
 CLI::App* AddVerb(CLI::App& parent, const char* name, const char* description,
                   const char* examples);
 

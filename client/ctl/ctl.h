@@ -15,25 +15,25 @@
 
 namespace ckv::ctl {
 
-// The setting that a command runs in. `out` gets its result and nothing else; progress, warnings
-// and errors go to `err`.
+// The environment of one command. `out` receives its result and nothing else; progress, warnings
+// and errors are written to `err`.
 struct Ctl {
   FleetOptions fleet;
   OutputFormat format = OutputFormat::kTable;
   Clock* clock = Clock::Real();
   std::ostream* out = nullptr;
   std::ostream* err = nullptr;
-  int err_terminal_fd = -1;  // the terminal that `err` writes to, or -1 if it is none
+  int err_terminal_fd = -1;  // the terminal that `err` writes to, or -1 if it is not a terminal
   bool out_is_terminal = false;
-  std::vector<std::string> variables;  // the names of those that are set, to find mistyped ones
-  // Set by --watch: how often the command runs. If 0, once.
+  std::vector<std::string> variables;  // names of the environment variables, to find mistyped ones
+  // Set by --watch: the interval at which the command runs. If 0, it runs once.
   Duration watch{0};
-  uint64_t watch_count_max = 0;  // runs, for tests; if 0, without end
-  std::string host_root;  // folder that stands for /, for tests of doctor; "" for this machine
-  // Set by the command line: the one command to run.
+  uint64_t watch_count_max = 0;  // runs, for tests; if 0, unlimited
+  std::string host_root;         // folder used as / in tests of doctor; "" for this machine
+  // Set by the command line: runs the one command.
   std::function<absl::Status()> run;
 
-  // Control characters of texts become '?': there are names and reasons in them that a peer sent.
+  // Replaces control characters in text by '?', because it contains names and reasons from peers.
   void Print(const std::string& text, const Json& json) const {
     *out << (format == OutputFormat::kJson ? RenderJson(json) : PrintableLines(text));
   }
@@ -45,9 +45,9 @@ struct Ctl {
   }
 };
 
-// Runs the command that `arguments` (without the program's name) name, and returns the exit code of
-// ExitCodeFor. It returns 2 for a command line that does not parse, and 1 for a result that ctl.out
-// did not take. --help and --version print to ctl.out.
+// Runs the command that `arguments` name (they exclude the program's name). Returns the exit code
+// of ExitCodeFor. Returns 2 if the command line does not parse, and 1 if a successful command's
+// result cannot be written to ctl.out. --help and --version print to ctl.out.
 int RunCtl(Ctl& ctl, std::vector<std::string> arguments);
 
 }  // namespace ckv::ctl

@@ -1,4 +1,4 @@
-// Prints for ckvctl: tables for people, JSON for programs, and numbers with their units.
+// Formats the output of ckvctl: tables for people, JSON for programs, and numbers with units.
 
 #pragma once
 
@@ -16,30 +16,31 @@ using Json = nlohmann::ordered_json;
 
 enum class OutputFormat { kTable, kJson };
 
-// The width of a terminal that nobody has widened.
+// The default width of a terminal.
 inline constexpr size_t kTerminalColumns = 80;
 
-// Sets the room for tables of this process, kTerminalColumns until then.
+// Sets the width available to this process's tables; kTerminalColumns until then.
 void SetTableColumns(size_t columns);
 size_t TableColumns();
 
-// Columns as wide as their widest cell, two spaces between; the last is not padded. A table wider
-// than the room is several, one below the other. Each begins with the columns that name a row: the
-// first, and those marked as keys.
+// A table whose columns are as wide as their widest cell, with two spaces between them; the last is
+// not padded. A table wider than TableColumns() is split into several, one below the other. Each
+// begins with the columns that name a row: the first, and those marked as keys.
 class Table {
  public:
   struct Column {
     std::string title;
-    bool right = false;  // numbers
-    bool key = false;    // stands next to the first column, or to other keys
+    bool right = false;  // right-aligned, for numbers
+    bool key = false;    // must be adjacent to the first column or another key
   };
   explicit Table(std::vector<Column> columns);
 
-  // As many cells as columns. Control characters, which a peer may have sent, become '?'.
+  // Adds a row with one cell per column. Control characters, which a peer may have sent, are
+  // replaced by '?'.
   void AddRow(std::vector<std::string> cells);
   size_t row_count() const { return rows_.size(); }
 
-  // With a line for the titles; "" for a table without rows.
+  // Returns the table with a line of titles; "" if it has no rows.
   std::string Render() const;
 
  private:
@@ -51,13 +52,13 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// "name: value" lines, values aligned.
+// Returns "name: value" lines with aligned values.
 std::string RenderFields(const std::vector<std::pair<std::string, std::string>>& fields);
 
-// The text in one line, an error's hint after a semicolon, and with control characters as '?':
-// nothing a peer sends moves the terminal's cursor.
+// Returns the text as one line, with an error's hint after a semicolon and control characters as
+// '?'. So no text from a peer can move the terminal's cursor.
 std::string Printable(std::string_view text);
-// The same for a text of several lines, which stay.
+// The same for a text of several lines; keeps the line breaks.
 std::string PrintableLines(std::string_view text);
 
 std::string FormatCount(uint64_t count, std::string_view noun);  // "1 chunk", "2 chunks"
@@ -67,11 +68,11 @@ std::string FormatDuration(Duration duration);        // "850 us", "12 ms", "3.4
 std::string FormatAge(Duration age);                  // "42 s", "3 min", "5 h", "12 d"
 std::string FormatMicroseconds(double microseconds);  // "0.8 us", "12.3 ms"
 
-// The double with the fewest digits that is `value` as a float: 0.1147 and not
+// Returns the double with the fewest digits that equals `value` as a float: 0.1147, not
 // 0.11469999700784683.
 double ShortestDouble(float value);
 
-// Two-space indented, ends with a newline. Bytes that are not UTF-8 are replaced.
+// Returns JSON indented by two spaces, with a final newline. Bytes that are not UTF-8 are replaced.
 std::string RenderJson(const Json& json);
 
 }  // namespace ckv::ctl

@@ -1,6 +1,6 @@
-// The measured constants that the predicate computes with. None is typed in. They come from probes,
-// live completions, a calibration of this machine, and a profile written by `ckvctl calibrate`
-// (client/decide/profile_file.h).
+// The measured constants of the predicate (client/decide/predicate.h). None is written by hand.
+// They come from probes, live completions, a calibration of this machine, and a profile written by
+// `ckvctl calibrate` (client/decide/profile_file.h).
 
 #pragma once
 
@@ -20,63 +20,67 @@ namespace ckv {
 struct FabricConstants {
   double t_probe_us = 0;
   double bandwidth_bytes_per_s = 0;
-  // The bandwidth of fetches, whose rows are not written and merged as queries and partials are. If
-  // 0, bandwidth_bytes_per_s applies.
+  // The bandwidth of fetches. Unlike queries and partials, their rows are not written and merged.
+  // If 0, bandwidth_bytes_per_s applies.
   double pull_bandwidth_bytes_per_s = 0;
 
   friend bool operator==(const FabricConstants&, const FabricConstants&) = default;
 };
 
-// One holder's compute for one geometry, over its whole load W = rows x tokens x requesters:
-//   T_compute = base + max(u, tokens x gather x f)        u = max(0, W x gather - free) x
-//   per_row_token
+// One holder's compute time for one geometry, over its whole load W = rows x tokens x requesters:
+//
+//     T_compute = base + max(u, tokens x gather x f)
+//     u         = max(0, W x gather - free) x per_row_token
+//
 // A few requesters do not fill a GPU (arXiv:2606.01502 section 6.3: flat to 8 of them, then
 // linear). `free_row_tokens` is the load that costs nothing; on a CPU it is 0. f is the floor. The
-// tokens' rows come from memory once, for all query rows of all requesters that share the kernel.
-// client/decide/compute_curve.h has the formula for a shown share above 0.
+// tokens' rows are read from memory once, for all query rows of all requesters that share the
+// kernel. client/decide/compute_curve.h has the formula for a shown share above 0.
 struct ComputeConstants {
   double base_us = 0;
   double per_row_token_us = 0;
   double free_row_tokens = 0;
-  // The calibrated curve, over rows x requesters query rows. Unless empty, it replaces base,
+  // The calibrated curve, over rows x requesters query rows. Unless empty, the curve replaces base,
   // per_row_token and floor.
   ComputeCurve curve = {};
-  // The kernel's time now over its time when the above were measured (client/learn/live_kernel.h).
+  // The ratio of the kernel's present time to its time when the above were measured
+  // (client/learn/live_kernel.h).
   LiveFactors live = {};
-  // The time to attend k selected rows over the time to attend k adjacent rows. If 0, it was not
-  // measured and counts as 1.
+  // The ratio of the time to attend k selected rows to the time to attend k adjacent rows. If 0,
+  // the ratio was not measured and counts as 1.
   double gather_factor = 0;
-  MemoryFloor floor = {};  // goes with base and per_row_token; all zeros if it was not measured
+  MemoryFloor floor = {};  // used with base and per_row_token; all zeros if not measured
 };
 
-// The constants of this requester. A profile gives them, or CalibrateHere
-// (client/cache/calibrate_here.h) measures all but the last. The cost of an eviction is not among
-// them, because only the engine knows what it evicts. The caller of Decide states it
+// The constants of this requester. A profile contains them, or CalibrateHere
+// (client/cache/calibrate_here.h) measures all but the last. The cost of an eviction is not
+// included, because it depends on what the engine evicts. The caller of Decide passes it
 // (DecisionInput::eviction, client/decide/predicate.h).
 struct RequesterConstants {
   double merge_per_row_us = 0;           // one partial row of d_v, per part
   double splice_per_token_layer_us = 0;  // rotate and scatter one row
   // The fixed cost of a splice per layer: kernel launches on a GPU, about 100 us in
-  // arXiv:2606.01502 section 7. It is paid only if rows are rotated.
+  // arXiv:2606.01502 section 7. Applies only if rows are rotated.
   double splice_per_layer_us = 0;
   // The same kernel, run here, and its floor: rows x tokens x per_row_token, but at least the time
-  // to bring the tokens' rows in. Unless the curve is empty, it replaces both.
+  // to read the tokens' rows from memory. Unless empty, `attend` replaces both.
   double attend_per_row_token_us = 0;
   MemoryFloor attend_floor = {};
   ComputeCurve attend = {};
-  // Prefill of one token at one layer. If unset, no engine is attached and recomputing is not
-  // offered. A profile gives it: `ckvctl calibrate` times its engine.
+  // The time to prefill one token at one layer. If unset, no engine is attached and recomputing is
+  // not offered. The value comes from a profile: `ckvctl calibrate` times its engine.
   std::optional<double> prefill_per_token_layer_us;
 };
 
-// Returns the time to attend here: one layer, `rows` query rows over `tokens` tokens.
+// Returns the time to attend on this requester: one layer, `rows` query rows over `tokens` tokens.
 KernelTime AttendHereTime(const RequesterConstants& here, double rows, double tokens) noexcept;
 
-// Counts the requests posted to one holder and not answered, over all calls, and tells whether one
-// had the holder's lanes to itself. A request that shares them waits for its turn, and for its
-// caller, who writes and merges the others. That can take up to 30 times what its own bytes take.
-// Requests to other holders are not counted: a corpus that is spread is asked in several at once.
-// Thread-safe; all accesses are relaxed, because a lost race spoils only one sample.
+// Counts the unanswered requests to one holder, over all calls, and tests whether a request had the
+// holder's lanes to itself. A request that shares the lanes waits for the requests before it, and
+// for its caller, which writes and merges the others. That can take up to 30 times as long as its
+// own bytes. Requests to other holders are not counted: a call on a corpus with several holders
+// posts to them at once. Thread-safe; all accesses are relaxed, because a lost race spoils only one
+// sample.
 class BusyPeriod {
  public:
   void Begin(uint32_t count) {
@@ -84,54 +88,55 @@ class BusyPeriod {
     shared_.store(before > 0 || count > 1, std::memory_order_relaxed);
   }
   void End(uint32_t count) { count_.fetch_sub(count, std::memory_order_relaxed); }
-  // How many are posted and not answered.
+  // Returns how many requests are posted and not answered.
   uint32_t Get() const { return count_.load(std::memory_order_relaxed); }
-  // Returns whether the request that ended last was alone from its start until now.
+  // Returns whether the request that ended last was the only one from its start until now.
   bool LastWasAlone() const {
     return count_.load(std::memory_order_relaxed) == 0 && !shared_.load(std::memory_order_relaxed);
   }
 
  private:
   std::atomic<uint32_t> count_{0};
-  std::atomic<bool> shared_{false};  // since the count was last 0, it was more than 1
+  std::atomic<bool> shared_{false};  // the count has been above 1 since it was last 0
 };
 
-// The constants of the fabric to one holder, kept true by the requests that use it. It is empty
-// until the first Set, which comes from a probe. Thread-safe; a lost race loses one sample.
+// The constants of the fabric to one holder, updated by the requests that use it. Empty until the
+// first Set, which comes from a probe. Thread-safe; a lost race loses one sample.
 class LiveFabric {
  public:
   // The limits of a lane's bandwidth. Below 10 Mb/s a request waits for something else. 400 Gb/s is
-  // the fastest port there is, and several times what one core copies.
+  // the fastest port available, and several times what one core copies.
   static constexpr double kBandwidthMin = 1.25e6;
   static constexpr double kBandwidthMax = 50e9;
   static constexpr uint64_t kSmallBytesMax = 4u << 10;
   static constexpr uint64_t kLargeBytesMin = 128u << 10;
   static constexpr uint32_t kWindowCount = BestWindow::kCount;
 
-  // Samples count only if `requests`, which must outlive this, says that they were alone. If null,
-  // all samples count.
+  // Samples count only if `requests`, which must outlive this, reports that they were alone. If
+  // null, all samples count.
   explicit LiveFabric(const BusyPeriod* requests = nullptr) : requests_(requests) {}
 
   // Sets the constants from a probe. Pass `bandwidth_fixed` for a lane over memory: its bandwidth
-  // then stays, and requests tell T_probe only. That lane moves nothing by itself, because the
+  // then stays, and requests update only T_probe. That lane moves nothing itself, because the
   // holder's kernel reads the request in place. The extra time of a large request there is wake-ups
   // and scheduling, not bandwidth.
   void Set(const FabricConstants& constants, bool bandwidth_fixed = false);
   // Returns the present constants, or nothing before the first Set.
   std::optional<FabricConstants> Get() const;
 
-  // Takes one completed request that just ended in `requests`. Its `bytes` in both directions took
-  // `us`, without the holder's queue and kernel. Small requests tell T_probe, large ones the
-  // bandwidth, and those in between whichever of the two they spend more time on. A disturbance (a
-  // wake-up, a scheduler pause) only adds time, so the second best of every kWindowCount samples is
-  // taken. No single sample moves a constant. A step is at most a factor of 2, so a real change is
-  // followed in some 50 requests.
+  // Adds a sample: one completed request that has just ended in `requests`. Its `bytes` in both
+  // directions took `us`, without the holder's queue and kernel. Small requests update T_probe,
+  // large ones the bandwidth. Those in between update the one that they spend more time on. A
+  // disturbance (a wake-up, a scheduler pause) only adds time, so the second best of every
+  // kWindowCount samples is used. No single sample changes a constant. A step is at most a factor
+  // of 2, so a real change is followed in about 50 requests.
   //
-  // Returns true if it makes the constants doubted. DoubtCount::kCount requests in a row then took
-  // less than half of what they say, so the probe was disturbed. Requests that take longer do not:
-  // ends that sleep between calls take longer than a probe, and steps follow that.
+  // Returns true if this sample makes the constants doubted. Then DoubtCount::kCount requests in a
+  // row took less than half of the predicted time, so the probe was disturbed. Requests that take
+  // longer never cause doubt: ends that sleep between calls take longer than a probe, and the steps
+  // follow that.
   bool Observe(uint64_t bytes, double us);
-  // Whether they are doubted since the last Set.
+  // Returns whether the constants became doubted since the last Set.
   bool doubted() const { return doubted_.load(std::memory_order_relaxed); }
 
  private:
@@ -140,7 +145,7 @@ class LiveFabric {
 
   const BusyPeriod* const requests_;
   std::atomic<double> t_probe_us_{0};
-  std::atomic<double> bandwidth_bytes_per_s_{0};  // 0 if nothing is known
+  std::atomic<double> bandwidth_bytes_per_s_{0};  // 0 before the first Set
   std::atomic<bool> bandwidth_fixed_{false};
   std::atomic<bool> doubted_{false};
   DoubtCount doubts_;
@@ -148,21 +153,22 @@ class LiveFabric {
   BestWindow large_;  // us per byte
 };
 
-// The bandwidth at which rows of one holder came here, pulled or mapped. It counts all other
-// traffic, and memory that is touched for the first time. Thread-safe; a lost race loses one
-// sample.
+// The bandwidth at which rows of one holder arrived here, fetched or mapped. It includes the effect
+// of all other traffic, and of memory that is touched for the first time. Thread-safe; a lost race
+// loses one sample.
 class LivePull {
  public:
-  // Less says nothing: it is over before a transfer is at its speed.
+  // Smaller transfers are ignored: they end before the transfer reaches its full speed.
   static constexpr uint64_t kBytesMin = 256u << 10;
 
   void Observe(uint64_t bytes, double us) {
     if (bytes < kBytesMin || !(us > 0)) return;
     const double now = us / double(bytes), known = us_per_byte_.load(std::memory_order_relaxed);
-    // A quarter of each: about the last four count. Times are what adds up over several pulls.
+    // Each sample weighs a quarter, so about the last four count. Times are averaged, because times
+    // add up over several fetches.
     us_per_byte_.store(known > 0 ? known + (now - known) / 4 : now, std::memory_order_relaxed);
   }
-  // Bytes per second; 0 before the first.
+  // Returns bytes per second; 0 before the first sample.
   double Get() const {
     const double us_per_byte = us_per_byte_.load(std::memory_order_relaxed);
     return us_per_byte > 0 ? 1e6 / us_per_byte : 0;
@@ -174,7 +180,7 @@ class LivePull {
 
 // Returns the bytes per second that one core copies between buffers larger than its own caches.
 // That is the bandwidth of a lane over memory, whose payload moves as cores write and read it. A
-// probe touches no payload and cannot see it.
+// probe touches no payload and cannot measure it.
 double CopyBandwidth(Clock& clock);
 
 }  // namespace ckv

@@ -1,9 +1,9 @@
-// The constants of a calibration as a JSON file. `ckvctl calibrate` writes it. People, programs and
-// requesters (RequesterOptions::profile) read it.
+// The constants of a calibration as a JSON file. `ckvctl calibrate` writes the file. People,
+// programs and requesters (RequesterOptions::profile) read it.
 //
-// A profile belongs to the widths of one geometry, one host and its kernel target, which its
-// `subject` names. Requesters use it only if all are theirs: see WhyNotOf. The cost of prefill is
-// of one model alone: see HereFor.
+// A profile is valid for the row widths of one geometry, for one host, and for that host's kernel
+// target. Requesters use it only if all three match theirs: see WhyNotOf. The cost of prefill is
+// valid for one model only: see HereFor.
 
 #pragma once
 
@@ -30,59 +30,59 @@ struct LaneProfile {
   ComputeCurve compute = {};
   double wire_share = 0;    // Candidate::wire_share
   double splice_share = 1;  // Candidate::splice_share
-  // The holder's. If it is unknown, as in files that do not say it, any is taken for it.
+  // The holder's kernel target. kUnknown, as in files without this field, matches any target.
   KernelTargetId kernel_target = KernelTargetId::kUnknown;
 
   friend bool operator==(const LaneProfile&, const LaneProfile&) = default;
 };
 
 struct Profile {
-  // Says in words what was measured, as SubjectOf writes it. Its constants apply to nothing else.
+  // Describes what was measured, as SubjectOf writes it. The constants apply to nothing else.
   std::string subject;
   RequesterConstants here;
   KernelTargetId kernel_target = KernelTargetId::kUnknown;  // the target of `here`; may be unknown
   std::vector<LaneProfile> lanes;
-  // The choice of a kernel target that was made where the profile was, for the next start there
-  // (kernel_choice.h). It counts as long as the machine is the same, booted again or not.
+  // The kernel target chosen on the profile's host, for the next start there (kernel_choice.h). The
+  // choice remains valid on the same machine, also after a reboot.
   std::optional<KernelRecord> kernel = {};
 
   // Returns the lane of this holder and fabric, or null.
   const LaneProfile* Find(std::string_view holder, std::string_view fabric) const;
 };
 
-// Returns "GEOMETRY from HOST to HOLDERS, quick". GEOMETRY is Geometry::ToString(), HOST the first
-// 12 characters of `host_identity`. HOLDERS are the holders' names, separated by blanks. The last
-// word is "quick" or "full".
+// Returns "GEOMETRY from HOST to HOLDERS, quick". GEOMETRY is Geometry::ToString(), and HOST the
+// first 12 characters of `host_identity`. HOLDERS are the holders' names, separated by spaces. The
+// last word is "quick" or "full".
 std::string SubjectOf(const Geometry& geometry, std::string_view host_identity,
                       std::span<const std::string> holders, bool quick);
 
-// Returns an empty string if `profile` is for corpora of `geometry` on the host of `host_identity`
-// (HostIdentity(), transport/fabric.h) with kernels of `target`. Otherwise it returns the reason
-// for people, which says whether the host is at fault. The parts compare so:
-//   geometry  Widths and dtype must be the same, letter for letter as SubjectOf writes them:
-//             "x576 (512+64) bf16 ". All constants are of one layer, so layers, model, RoPE and
-//             scales may differ: no time depends on them, but that of prefill.
+// Returns an empty string if `profile` is valid for corpora of `geometry` on the host of
+// `host_identity` (HostIdentity(), transport/fabric.h) with kernels of `target`. Otherwise returns
+// a human-readable reason, from which a host mismatch is recognisable. The parts are compared as
+// follows:
+//   geometry  Widths and dtype must match character by character as SubjectOf writes them:
+//             "x576 (512+64) bf16 ". All constants are per layer, so layers, model, RoPE and scales
+//             may differ: only the time of prefill depends on them.
 //   host      Must be the same boot of the same machine. After a reboot, calibrate again.
-//   target    Must be the same, unless the profile does not say it.
-//   holders   Are not compared. Nothing is used for a holder that the profile does not name.
+//   target    Must be the same, unless the profile contains none.
+//   holders   Not compared. No constants are used for a holder that the profile does not name.
 std::string WhyNotOf(const Profile& profile, const Geometry& geometry,
                      std::string_view host_identity, KernelTargetId target);
-// Returns profile.here, without the cost of prefill if that was measured on another model or
-// revision than `geometry`'s.
+// Returns profile.here, without the cost of prefill if it was measured on a model or revision other
+// than `geometry`'s.
 RequesterConstants HereFor(const Profile& profile, const Geometry& geometry);
-// Checks the host alone, if no geometry is known yet: " from HOST to " must stand in the subject.
+// Checks only the host, for callers without a geometry: the subject must contain " from HOST to ".
 std::string WhyNotFrom(const Profile& profile, std::string_view host_identity);
 
 // Writes JSON indented by two spaces. The name of every constant ends in its unit.
 std::string FormatProfile(const Profile& profile);
-// Reads what FormatProfile writes, and what earlier versions of it wrote. A file without a version
-// is one of version 1, whose curves have no floor: they are read with a floor of 0. If
-// here.splice_per_layer_us is missing, it is 0; if here.prefill_per_token_layer_us is missing, it
-// is unset.
-//   InvalidArgument     the text is not JSON, or a field is missing, has another type, or is
-//                       negative or not finite. A shown share above 1, a later version, more than
-//                       kProfileLaneCountMax lanes or ComputeCurve::kAnchorCountMax anchors are
-//                       refused too. Names the field.
+// Parses the output of FormatProfile and of its earlier versions. A file without a version is of
+// version 1, whose curves have no floor: they get a floor of 0. If here.splice_per_layer_us is
+// missing, it is 0. If here.prefill_per_token_layer_us is missing, it stays unset.
+//   InvalidArgument     the text is not JSON, or a field is missing, has the wrong type, or is
+//                       negative or not finite. Also refused: a shown share above 1, a later
+//                       version, more than kProfileLaneCountMax lanes, or more than
+//                       ComputeCurve::kAnchorCountMax anchors. The message names the field.
 absl::StatusOr<Profile> ParseProfile(std::string_view text);
 inline constexpr size_t kProfileLaneCountMax = 4096;
 
@@ -91,7 +91,7 @@ inline constexpr size_t kProfileLaneCountMax = 4096;
 absl::Status WriteProfile(const std::string& path, const Profile& profile);
 // Reads and parses the file.
 //   NotFound            there is no file at `path`.
-//   InvalidArgument     as ParseProfile, with the path.
+//   InvalidArgument     as ParseProfile, with the path, or the file exceeds 16 MiB.
 absl::StatusOr<Profile> ReadProfile(const std::string& path);
 
 }  // namespace ckv

@@ -1,4 +1,4 @@
-// A holder's control plane over gRPC.
+// The client of a holder's control plane over gRPC.
 
 #pragma once
 
@@ -15,13 +15,15 @@
 
 namespace ckv {
 
-// The most ids in one ResolveChunks message, 2 MiB of the holder's 8; more take several messages.
+// The limit of ids per ResolveChunks message: 2 MiB of the holder's limit of 8 MiB. More ids are
+// sent in several messages.
 inline constexpr size_t kResolveIdCountMax = 65536;
 
-// Thread-safe. Errors as in control.h; every message names the call, the holder and its address.
+// Thread-safe. Errors as in client/holders/control.h; every message names the call, the holder and
+// its address.
 class HolderStub final : public HolderControl {
  public:
-  // Does not touch the network. `clock` must outlive it.
+  // Does not use the network. `clock` must outlive the stub.
   HolderStub(const Member& member, Clock* clock);
 
   absl::StatusOr<SessionAnswer> OpenSession(const SessionOffer& offer, Instant deadline) override;
@@ -42,7 +44,7 @@ class HolderStub final : public HolderControl {
 
 class HolderStubFactory final : public HolderControlFactory {
  public:
-  // `clock` must outlive it and what it makes.
+  // `clock` must outlive the factory and its stubs.
   explicit HolderStubFactory(Clock* clock) : clock_(clock) {}
   absl::StatusOr<std::unique_ptr<HolderControl>> Connect(const Member& member) override;
 

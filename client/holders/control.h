@@ -1,5 +1,6 @@
-// The control plane as a requester needs it, without gRPC. The stubs of client/grpc/ speak it to
-// remote processes. A process that is both holder and requester answers it directly.
+// The control-plane interfaces that a requester uses, without gRPC. The stubs of client/grpc/
+// implement them for remote processes. A process that is both holder and requester implements them
+// by direct calls.
 
 #pragma once
 
@@ -31,8 +32,8 @@ struct FabricOffer {
 };
 
 struct SessionOffer {
-  // The oldest and the newest version of frames that the requester speaks. If there is no newest,
-  // it is the oldest.
+  // The oldest and the newest frame version that the requester supports. If wire_version_max is 0,
+  // the newest is the oldest.
   uint32_t wire_version = 0;
   uint32_t wire_version_max = 0;
   Geometry geometry;
@@ -45,9 +46,9 @@ struct SessionOffer {
 
 // The host that a holder runs on. Holders of one host share its processors.
 struct HostFacts {
-  std::string identity;          // HostIdentity(); empty if the holder did not say
-  uint32_t processors = 0;       // that the holder may run on; if 0, unknown
-  uint32_t compute_threads = 1;  // its kernels' threads
+  std::string identity;          // HostIdentity(); empty if the holder did not report it
+  uint32_t processors = 0;       // processors that the holder may run on; 0 if unknown
+  uint32_t compute_threads = 1;  // threads of its kernels
 };
 
 struct SessionAnswer {
@@ -55,9 +56,9 @@ struct SessionAnswer {
   Epoch epoch;
   FabricKind fabric = FabricKind::kTcp;
   std::vector<std::string> answers;  // one per lane: Listener::Invite
-  // All fabrics that the holder has. It is empty if the holder did not say.
+  // All fabrics that the holder has. Empty if the holder did not report them.
   std::vector<FabricKind> fabrics = {};
-  // The version of frames that the session uses: one that was offered.
+  // The frame version that the session uses, one of those offered.
   uint16_t wire_version = kWireVersion;
   HostFacts host = {};
 };
@@ -72,13 +73,13 @@ class HolderControl {
  public:
   virtual ~HolderControl() = default;
 
-  // Opens a session. Errors as HolderService.OpenSession in proto/ckv/v1/holder.proto.
+  // Opens a session. Errors are those of HolderService.OpenSession in proto/ckv/v1/holder.proto.
   virtual absl::StatusOr<SessionAnswer> OpenSession(const SessionOffer& offer,
                                                     Instant deadline) = 0;
   // Closes a session.
   virtual absl::Status CloseSession(SessionId session, Instant deadline) = 0;
   // Returns one entry per id, in order. An entry is empty if the holder does not have the chunk or
-  // denies it.
+  // denies access to it.
   //   NotFound            there is no such session.
   virtual absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> ResolveChunks(
       SessionId session, std::span<const ChunkId> ids, Instant deadline) = 0;
@@ -93,40 +94,41 @@ class DirectoryControl {
   //   NotFound            there is no such corpus, or it belongs to another tenant.
   virtual absl::StatusOr<Corpus> GetCorpus(std::string_view name, std::string_view tenant,
                                            Instant deadline) = 0;
-  // Returns every member that is registered now.
+  // Returns all registered members.
   virtual absl::StatusOr<std::vector<Member>> ListMembers(Instant deadline) = 0;
   // Returns every placement of the chunk, one per corpus.
-  //   NotFound            no corpus has it.
+  //   NotFound            no corpus contains the chunk.
   virtual absl::StatusOr<std::vector<Corpus>> LocateChunk(const ChunkId& id,
                                                           std::string_view tenant,
                                                           Instant deadline) = 0;
-  // Returns the placement of each chunk, in order, in a corpus of this geometry. Takes one RPC for
-  // kIdsPerCallMax ids; the default implementation locates one after the other.
-  //   NotFound            nobody holds one of the chunks; says which.
-  //   FailedPrecondition  a chunk is known, but only with another geometry; says how it differs.
+  // Returns the placement of each chunk, in order, in a corpus of this geometry. Takes one RPC per
+  // kIdsPerCallMax ids. The default implementation calls LocateChunk once per id.
+  //   NotFound            no holder has one of the chunks; the message names it.
+  //   FailedPrecondition  a chunk is known, but only with another geometry; the message has the
+  //                       difference.
   virtual absl::StatusOr<std::vector<ChunkPlacement>> LocateChunks(std::span<const ChunkId> ids,
                                                                    const Geometry& geometry,
                                                                    std::string_view tenant,
                                                                    Instant deadline);
-  // Returns the key by which ids of the tenant's chunks are made; the zero key if there is none, so
-  // that all are plain.
-  // The default implementation returns that.
+  // Returns the key that the ids of the tenant's chunks are made with. Returns the zero key if the
+  // tenant has none; its ids are then plain. The default implementation returns the zero key.
   virtual absl::StatusOr<TenantKey> TenantKeyOf(std::string_view tenant, Instant deadline);
-  // Returns the chunks that have one of the heads (store/memory/token_print.h), in corpora that the
-  // tenant may read. Takes one RPC for kHeadsPerCallMax heads. If `model` is unset, chunks of all
-  // models count.
-  //   Unimplemented       a directory of an earlier build, and the default implementation.
+  // Returns the chunks that begin with one of these token hashes (store/memory/token_print.h), in
+  // corpora that the tenant may read. Takes one RPC per kHeadsPerCallMax hashes. If `model` is
+  // unset, chunks of all models count.
+  //   Unimplemented       the directory is of an earlier build; also from the default
+  //                       implementation.
   virtual absl::StatusOr<PromptChunks> FindPrompt(std::span<const uint64_t> heads,
                                                   const std::optional<ChunkId>& model,
                                                   std::string_view tenant, Instant deadline);
 };
 
 // Returns the placement of a chunk in the first corpus that has it with this geometry.
-//   NotFound, FailedPrecondition  as DirectoryControl::LocateChunks.
+//   NotFound, FailedPrecondition  as for DirectoryControl::LocateChunks.
 absl::StatusOr<ChunkPlacement> PlacementAmong(const ChunkId& id, const Geometry& geometry,
                                               std::span<const Corpus> corpora);
 
-// Makes the control connection to a member's control address. Thread-safe. It never blocks on the
+// Makes the control connection to a member's control address. Thread-safe. Never blocks on the
 // network, because gRPC connects lazily.
 class HolderControlFactory {
  public:

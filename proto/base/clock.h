@@ -1,5 +1,5 @@
-// The only way to read time. Everything that waits or expires takes a Clock. So a test advances
-// time instead of sleeping (I8).
+// The only way to read time. Everything that waits or expires takes a Clock, so that a test
+// advances time instead of sleeping (I8).
 
 #pragma once
 
@@ -33,39 +33,39 @@ class Clock {
  public:
   virtual ~Clock() = default;
 
-  // Returns the time of CLOCK_MONOTONIC: a wall clock that jumps by an hour changes no lease.
+  // Returns the time of CLOCK_MONOTONIC, so that a jump of the wall clock changes no lease.
   virtual Instant Now() const noexcept = 0;
 
-  // Blocks until `condition` holds or `deadline` has come. The caller holds `mu`. Returns whether
+  // Blocks until `condition` holds or `deadline` has passed. The caller holds `mu`. Returns whether
   // the condition holds.
   virtual bool Await(absl::Mutex& mu, const absl::Condition& condition, Instant deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) = 0;
 
-  // Blocks until `instant` has come.
+  // Blocks until `instant`.
   void WaitUntil(Instant instant);
 
-  // The system's clock; lives forever.
+  // Returns the system's clock, which is never destroyed.
   static Clock* Real();
 };
 
-// "Deadline minus now" as the wire carries it: microseconds, at least 1, saturating.
+// Returns `deadline - now` as sent on the wire: microseconds, at least 1, saturating.
 uint32_t RemainingUs(Instant deadline, Instant now);
 // Returns the microseconds that have passed since `begin`.
 inline double UsSince(Instant begin, const Clock& clock) {
   return static_cast<double>((clock.Now() - begin).count()) / 1e3;
 }
 
-// Returns milliseconds since 1970 by the wall clock. A directory's epochs begin there, so a later
-// life's epochs are above all earlier ones without anything on disk. Do not order anything else by
-// it, because it may jump.
+// Returns milliseconds since 1970 by the wall clock. A directory's epochs begin at this value, so
+// the epochs of a later incarnation exceed all earlier ones without any state on disk. Do not order
+// anything else by the wall clock, because it may jump.
 uint64_t WallClockMilliseconds();
 
-// Returns how many nanoseconds the wall clock, since 1970, is ahead of `clock` now: to show people
-// an Instant. It changes when the wall clock is set.
+// Returns the wall clock (nanoseconds since 1970) minus `clock`, both now. Use it to display an
+// Instant. The result changes when the wall clock is set.
 int64_t WallClockAheadNs(const Clock& clock);
 
-// A clock that stands still until Advance. Await returns once the condition holds or the time has
-// passed the deadline.
+// A clock that moves only by Advance. Await returns once the condition holds or the deadline has
+// passed.
 class ManualClock final : public Clock {
  public:
   Instant Now() const noexcept override;

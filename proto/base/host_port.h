@@ -1,4 +1,4 @@
-// An address as people write it: "host:port", with brackets around an IPv6 host.
+// An address in the form "host:port", with brackets around an IPv6 host.
 
 #pragma once
 
@@ -17,15 +17,17 @@ struct HostPort {
   std::string host;  // without brackets
   uint16_t port = 0;
 
-  // Takes at most kTextBytesMax printable characters. The resolver judges the host. The address of
-  // somebody else has a `port_min` of 1; port 0 stands for any free port of one's own.
-  //   InvalidArgument     says what is expected, and quotes at most 64 characters.
+  // Parses at most kTextBytesMax printable characters. The host is not checked here: the resolver
+  // does that. Pass a `port_min` of 1 for the address of a peer; for an address to bind, port 0
+  // means any free port.
+  //   InvalidArgument     the message contains the expected form, and at most 64 characters of
+  //                       `text`.
   static absl::StatusOr<HostPort> Parse(std::string_view text, uint16_t port_min = 0);
   std::string ToString() const;
 
-  // Whether the host stands for every address of this machine: 0.0.0.0, :: or *.
+  // Returns whether the host means every address of this machine: 0.0.0.0, :: or *.
   bool IsWildcard() const;
-  // Whether only this machine can reach the host: 127.*, ::1 or localhost.
+  // Returns whether only this machine can reach the host: 127.*, ::1 or localhost.
   bool IsLoopback() const;
 };
 

@@ -10,12 +10,12 @@ namespace ckv {
 
 // Thread-safe; the logger is never destroyed. It writes warnings and errors to stderr. A program
 // that embeds ckv may change its level (spdlog::level::off silences it), its pattern and its sinks
-// before it uses anything else of ckv.
+// before it uses any other part of ckv.
 spdlog::logger& Logger();
 
-// A place in the source that writes to Logger(). Its file and line go along with each line, so that
-// a sink can tell the places apart and limit each of them. A message has no secret, at any level:
-// no token of a lane, no rows, no token ids, no metadata of a call.
+// A place in the source that writes to Logger(). Each log line carries the place's file and line,
+// so that a sink can distinguish places and rate-limit each one. A message contains no secret at
+// any level: no lane token, no rows, no token ids, no call metadata.
 class LogPlace {
  public:
   explicit LogPlace(const spdlog::source_loc& place) : place_(place) {}
@@ -46,7 +46,7 @@ class LogPlace {
   spdlog::source_loc place_;
 };
 
-// Returns the caller's place. Write `Log().warn("{} is gone", name)` and leave the arguments out.
+// Returns the caller's place. Write `Log().warn("{} is gone", name)` and omit the arguments of Log.
 inline LogPlace Log(const char* file = __builtin_FILE(), int line = __builtin_LINE(),
                     const char* function = __builtin_FUNCTION()) {
   return LogPlace(spdlog::source_loc(file, line, function));

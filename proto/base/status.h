@@ -1,4 +1,4 @@
-// Status codes and the caller's next act for each, and the few helpers that every folder uses.
+// Status codes with the caller's next action for each, and helpers that every module uses.
 
 #pragma once
 
@@ -12,32 +12,34 @@
 
 namespace ckv {
 
-// A code names the largest thing that broke, so the caller's next act follows from the code alone.
+// A code names the largest thing that failed, so the caller's next action follows from the code
+// alone.
 enum class NextAct {
   kNone,          // OK
-  kRetryLater,    // ResourceExhausted: overloaded; wait for the hint, then the same peer
+  kRetryLater,    // ResourceExhausted: overloaded; wait as hinted, then retry the same peer
   kReopen,        // Unavailable, Aborted: this lane or session is gone; open another
   kResolveAgain,  // NotFound: this directory entry or handle is stale
-  kAskAnother,    // DataLoss, FailedPrecondition, DeadlineExceeded: this peer; a replica may help
-  kGiveUp,        // InvalidArgument, PermissionDenied, ...: nobody can help
+  kAskAnother,    // DataLoss, FailedPrecondition, DeadlineExceeded: this peer failed; try a replica
+  kGiveUp,        // InvalidArgument, PermissionDenied, ...: no retry or replica can help
 };
 NextAct NextActFor(const absl::Status& status);
 
-// Returns the same code with "context: " before the message. OK stays OK.
+// Returns the same code with "context: " before the message; drops payloads. Returns OK for OK.
 absl::Status Annotate(const absl::Status& status, std::string_view context);
 
-// Returns the exit status of a tool for this code. It is stable and listed in `ckvctl --help`:
+// Returns a tool's exit status for this code. The values are stable and listed in `ckvctl --help`:
 //   0  OK                 4  Unavailable          8   AlreadyExists
 //   1  any other failure  5  DeadlineExceeded     9   DataLoss
 //   2  InvalidArgument,   6  ResourceExhausted    10  PermissionDenied or Unauthenticated
 //      or wrong usage     7  FailedPrecondition
 //   3  NotFound
+// OutOfRange exits as InvalidArgument does, Aborted as Unavailable.
 int ExitCodeFor(const absl::Status& status);
 
 }  // namespace ckv
 
-// For an error that only our own bug can cause: prints the condition and ends the process, in every
-// build.
+// Checks a condition that only our own bug can break: if false, prints it and ends the process, in
+// every build.
 #define CKV_CHECK(condition)                                                                 \
   do {                                                                                       \
     if (!(condition)) [[unlikely]] {                                                         \

@@ -6,10 +6,10 @@
 
 namespace ckv {
 
-// "0.1.0", as CMakeLists.txt has it.
+// Returns "0.1.0", the version in CMakeLists.txt.
 std::string_view Version();
-// "3bb4fde8a1c2", with "-dirty" if the build had changes beside it; "" if it was made outside of a
-// git checkout.
+// Returns "3bb4fde8a1c2", followed by "-dirty" if the tree had uncommitted changes. Returns "" if
+// the build was not made from a git checkout.
 std::string_view Commit();
 
 }  // namespace ckv

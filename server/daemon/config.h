@@ -1,13 +1,13 @@
 // The configuration of a ckvd: one table of options. Flags override CKV_* environment variables,
-// and both override a YAML file.
+// and both override a YAML file. Each option has three names, for example:
 //
-//   store.capacity    is the key in the file (nested or dotted),
-//   CKV_STORE_CAPACITY    its environment variable,
-//   --store-capacity      its flag ('_' and '.' are taken for '-').
+//   store.capacity        key in the file, nested or dotted
+//   CKV_STORE_CAPACITY    environment variable
+//   --store-capacity      flag; '_' and '.' in it are read as '-'
 //
 // If `listen` is not set, it follows from the roles (client/grpc/default_addresses.h).
 //
-// All sources give text that one parser reads, so the three cannot differ.
+// All three sources supply text to the same parser, so they accept the same values.
 
 #pragma once
 
@@ -30,16 +30,16 @@ namespace ckv {
 inline constexpr std::string_view kKernelTargetAuto = "auto";
 inline constexpr uint32_t kVerbsGidIndexAuto = 256;  // one more than the highest index
 
-// The options with their defaults. The table in config_options.cc explains each, and --help prints
-// it.
+// The options with their defaults. The table in config_options.cc, which --help prints, explains
+// each of them.
 struct Config {
   std::vector<std::string> role;
-  std::string name;    // if empty, as FillConfig says
-  std::string listen;  // if empty, as FillConfig says
+  std::string name;    // if empty, set by FillConfig
+  std::string listen;  // if empty, set by FillConfig
   std::string advertise;
   std::string directory;
   std::string directory_path;  // if empty, a directory keeps its state in memory
-  std::string data_listen;     // if empty, as FillConfig says
+  std::string data_listen;     // if empty, set by FillConfig
   std::vector<std::string> fabrics = {"shm", "tcp"};
   std::string fabric = "auto";
   std::string rdma_fallback = "refuse";
@@ -54,9 +54,9 @@ struct Config {
   std::string store_pages = "auto";
   uint64_t store_capacity_bytes = uint64_t{1} << 30;
   uint32_t store_chunk_count_max = 1u << 17;
-  // A terabyte in 17 hours (server/upkeep/scrubber.h). If 0, there is no scrubbing.
+  // Checks a terabyte in 17 hours (server/upkeep/scrubber.h). If 0, there is no scrubbing.
   uint64_t store_scrub_bytes_per_second = uint64_t{16} << 20;
-  // A percentage of store.capacity. If 0, there are no copies.
+  // The percentage of store.capacity that copies may use. If 0, no copies are made.
   uint32_t replicas_percent = 25;
   uint32_t compute_threads = 1;
   std::string kernel_target = std::string(kKernelTargetAuto);
@@ -65,8 +65,8 @@ struct Config {
   uint32_t batch_request_count_max = 64;
   uint32_t queue_request_count_max = 1024;
   uint64_t store_map_bytes_max = 0;
-  uint32_t store_shadow_percent = 0;  // percentage of store.capacity; 0 for no shadows
-  uint32_t store_stripe_percent = 3;  // the same, as StripeBytesMax; 0 to keep no stripes
+  uint32_t store_shadow_percent = 0;  // percentage of store.capacity; if 0, there are no shadows
+  uint32_t store_stripe_percent = 3;  // the same, as StripeBytesMax; if 0, no stripes are kept
   uint32_t spin_us = 50;
   uint32_t lane_slot_count = LaneShape{}.slot_count;
   uint64_t lane_request_bytes_max = LaneShape{}.request_bytes_max;
@@ -86,18 +86,18 @@ struct Config {
   std::string log_format = "text";
   std::string trace_path;  // if empty, no spans are written
   uint64_t trace_file_bytes_max = uint64_t{64} << 20;
-  uint32_t trace_sample_one_in = 0;  // if 0, none
+  uint32_t trace_sample_one_in = 0;  // if 0, no traces are sampled
   std::string ready_file;
 
   bool HasRole(std::string_view wanted) const;
 };
 
-// Returns the shape of a requester's lanes, by the lane.* options.
+// Returns the shape of a requester's lanes, from the lane.* options.
 LaneShape LaneShapeOf(const Config& config);
 
-// Fills in empty options that follow from others: `listen` from the roles, `data_listen` from
-// `listen`. `name` follows from the host, the roles and the port of `listen`. It stays empty while
-// that port is 0, which stands for a port not known yet.
+// Fills in empty options that are derived from others: `listen` from the roles, and `data_listen`
+// from `listen`. Derives `name` from the host name, the roles and the port of `listen`. If that
+// port is 0, the port is not known yet and `name` stays empty.
 void FillConfig(Config& config);
 
 enum class ConfigAction { kRun, kPrint };
@@ -105,24 +105,24 @@ enum class ConfigAction { kRun, kPrint };
 struct ParsedConfig {
   Config config;
   ConfigAction action = ConfigAction::kRun;
-  std::string text;  // for kPrint, the answer of --help, --version or --check-config
+  std::string text;  // for kPrint, the output of --help, --version or --check-config
   // Settings that are valid but probably a mistake.
   std::vector<std::string> warnings;
-  std::vector<std::string> notes;  // lines for the log that warn of nothing
+  std::vector<std::string> notes;  // log lines that are not warnings
 };
 
 using EnvironmentLookup = absl::FunctionRef<std::optional<std::string>(const std::string& name)>;
 
-// Reads the configuration. `arguments` has no program name. --config or CKV_CONFIG names the file.
-// `environment_names` has all variables that are set; a warning names each one of ckvd's that has
-// no meaning.
+// Reads the configuration. `arguments` excludes the program name. --config or CKV_CONFIG names the
+// file. `environment_names` has the names of all variables that are set. Each unknown CKV_* name
+// among them gets a warning.
 //   InvalidArgument     every error found, one per line, each with its source:
 //                       "ckvd.yaml:12: store.capacity: ...".
 absl::StatusOr<ParsedConfig> ReadConfig(std::span<const std::string> arguments,
                                         EnvironmentLookup environment,
                                         std::span<const std::string> environment_names = {});
 
-// Returns `config` as a complete file for ReadConfig. `sources` (by key) become comments.
+// Returns `config` as a complete file for ReadConfig. `sources` (by key) are written as comments.
 std::string ConfigToYaml(const Config& config,
                          const std::map<std::string, std::string>& sources = {});
 

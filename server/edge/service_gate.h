@@ -1,4 +1,4 @@
-// Counts a server's calls and streams in progress, limits the streams, and ends them in a drain.
+// Counts a server's calls and streams in progress, limits the streams, and ends streams in a drain.
 
 #pragma once
 
@@ -14,21 +14,21 @@
 
 namespace ckv {
 
-// A stream holds a thread for as long as its peer likes, unless its kind says otherwise. So streams
-// may take only a part of the threads, and unary calls, above all keep-alives of leases, always
-// find one. Thread-safe.
+// A stream occupies a thread for as long as its peer keeps it open, unless its kind is declared
+// otherwise. So streams may use only part of the threads, which leaves some for unary calls, above
+// all keep-alives of leases. Thread-safe.
 class ServiceGate {
  public:
-  // `stream_count_max` limits the streams that hold threads.
+  // `stream_count_max` limits the streams that occupy threads.
   explicit ServiceGate(uint32_t stream_count_max) : stream_count_max_(stream_count_max) {}
   ServiceGate(const ServiceGate&) = delete;
   ServiceGate& operator=(const ServiceGate&) = delete;
 
-  // Streams that do the same work, with a limit of their own. It belongs to one gate, which counts
-  // them, and must outlive its streams.
+  // Streams that do the same work, with their own limit. A kind belongs to one gate, which counts
+  // its streams, and must outlive them.
   class Kind {
    public:
-    // `name` is used in errors, in the plural ("puts"), and must outlive this.
+    // `name` is the plural used in errors ("puts"), and must outlive the kind.
     Kind(const char* name, uint32_t count_max, bool holds_thread = true)
         : name_(name), count_max_(count_max), holds_thread_(holds_thread) {}
     Kind(const Kind&) = delete;
@@ -42,8 +42,9 @@ class ServiceGate {
     uint32_t count_ = 0;  // guarded by the gate
   };
 
-  // Ends a stream from outside its handler: the peer gets this status, and the handler's wait for
-  // it returns. Called at most once a stream, from any thread, and must not block.
+  // Ends a stream from outside its handler: the peer receives the status `why`, and the handler's
+  // wait for the peer returns. Called at most once per stream, from any thread, with the gate's
+  // lock held: must not block or call the gate.
   using CancelStream = std::function<void(const absl::Status& why)>;
 
   // One stream, from Enter to its end. Movable; used by one thread at a time. The gate must outlive
@@ -54,11 +55,12 @@ class ServiceGate {
     Stream& operator=(Stream&&) = delete;
     ~Stream();
 
-    // Around a wait for the peer, which Close cuts short, and CancelOverdue from `until` on.
-    // BeginWait returns false once closed: end the stream with ClosedError instead.
+    // Call before a wait for the peer, and EndWait after it. Close interrupts the wait, as does
+    // CancelOverdue from `until` on. Returns false once closed: end the stream with ClosedError.
     bool BeginWait(Instant until = kInstantMax) ABSL_LOCKS_EXCLUDED(gate_->mu_);
-    // Around a write to a peer that reads on. Close leaves it alone, so that answers under way
-    // arrive. Returns false after End: end the stream with ClosedError instead.
+    // Call before a write to a peer that keeps reading, and EndWait after it. Close does not
+    // interrupt the write, so replies in progress arrive. Returns false after End: end the stream
+    // with ClosedError.
     bool BeginWrite() ABSL_LOCKS_EXCLUDED(gate_->mu_);
     void EndWait() ABSL_LOCKS_EXCLUDED(gate_->mu_);
 
@@ -68,8 +70,8 @@ class ServiceGate {
       CancelStream cancel;
       Kind* kind = nullptr;
       bool waiting = false;
-      bool writing = false;  // waits in a write
-      bool stuck = false;    // was in this write when EndStuck was last called
+      bool writing = false;  // the wait is a write
+      bool stuck = false;    // was in this same write at the last EndStuck
       bool cancelled = false;
       Instant until = kInstantMax;
       bool holds_thread() const { return kind == nullptr || kind->holds_thread_; }
@@ -80,11 +82,12 @@ class ServiceGate {
     std::list<Entry>::iterator entry_;
   };
 
+  // Enters a stream.
   //   Unavailable         closed: this server drains.
-  //   ResourceExhausted   stream_count_max streams are open, or as many of `kind` as may be.
+  //   ResourceExhausted   stream_count_max streams are open, or the limit of `kind` is reached.
   absl::StatusOr<Stream> Enter(CancelStream cancel, Kind* kind = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // One unary call, which a drain waits for. Movable; the gate must outlive it.
+  // One unary call in progress, which a drain waits for. Movable; the gate must outlive it.
   class Call {
    public:
     Call(Call&& other) noexcept;
@@ -100,21 +103,22 @@ class ServiceGate {
   //   Unavailable         closed: this server drains.
   absl::StatusOr<Call> EnterCall() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // A drain has three steps, and each ends streams with ClosedError. Close lets nothing in and ends
-  // the streams that wait for their peers. Those that are busy or write go on.
+  // A drain has three steps: Close, EndStuck and End. Each ends streams with ClosedError. Close
+  // refuses new calls and streams, and ends the streams that wait for their peers. Streams that
+  // compute or write continue.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends the streams that are in the same write as at the call before. Called now and then, so a
-  // peer that takes nothing for that time does not hold the drain up.
+  // Ends the streams that are still in the same write as at the previous call. Call periodically,
+  // so that a peer that reads nothing between two calls does not delay the drain.
   void EndStuck() ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends the rest, at the latest at their next wait.
+  // Ends all other streams, at the latest at their next wait.
   void End() ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends the streams whose wait has lasted beyond its limit with DeadlineExceeded. Called now and
-  // then.
+  // Ends the streams whose wait has passed its `until` with DeadlineExceeded. Call periodically.
   void CancelOverdue(Instant now) ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until nothing is in progress. Returns false if that did not happen before `deadline`.
+  // Blocks until no call or stream is in progress. Returns false if `deadline` passes before that.
   bool AwaitIdle(Clock& clock, Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
   bool closed() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Unavailable: what a call gets that comes after Close, and a stream that Close ends.
+  // Returns Unavailable: the status of calls that arrive after Close and of streams that a drain
+  // ends.
   static absl::Status ClosedError();
 
  private:
@@ -130,7 +134,7 @@ class ServiceGate {
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   std::list<Stream::Entry> streams_ ABSL_GUARDED_BY(mu_);
-  uint32_t thread_count_ ABSL_GUARDED_BY(mu_) = 0;  // streams that hold a thread
+  uint32_t thread_count_ ABSL_GUARDED_BY(mu_) = 0;  // streams that occupy a thread
   uint32_t call_count_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

@@ -1,4 +1,4 @@
-// A holder without its gRPC face: chunk store, sessions, lanes, and the dispatcher that answers.
+// A holder without its gRPC service: chunk store, sessions, lanes, and the dispatcher that answers.
 //
 //   CKV_ASSIGN_OR_RETURN(std::unique_ptr<Holder> holder,
 //                        Holder::Start({.id = {"h1"}, .fabrics = {shm.get(), tcp.get()}}));
@@ -7,11 +7,11 @@
 //   // put chunks through holder->store(); requesters call OpenSession and post over their lanes
 //   holder->Drain(deadline);
 //
-// tests/consumer/holder_example.cc is a whole program.
+// tests/consumer/holder_example.cc is a complete program.
 //
 // Everything borrowed must outlive the holder.
 //
-// Its threads, and those that call into it:
+// The holder's threads, and those that call into it:
 //
 //   thread        owns                        reads                       woken by
 //   dispatcher    lanes, queues, batch,       LeaseGate, SessionTable,    events of lanes and
@@ -22,20 +22,20 @@
 //   reading       one request's rows being    ChunkStore                  a job (ColdReads)
 //                 read from disk
 //   workers       a share of a kernel call    the batch's plan            a call of their pool
-//   registration  what LeaseGate says         the directory's answers     a third of the lease
+//   registration  the state of LeaseGate      the directory's answers     a third of the lease
 //   expirer       one round of Expire         ChunkStore                  the daemon's tick
-//   scrubber,     what ScrubCounters say      ChunkStore                  its own pace;
+//   scrubber,     ScrubCounters               ChunkStore                  its own pace;
 //   repairer                                                              a chunk that was lost
 //   any caller    its call                    SessionTable, ChunkStore,   itself; it wakes the
 //                                             counters                    dispatcher if need be
 //
-// The first four are the holder's own; the daemon starts the others. The dispatcher and the side
-// thread have a pool of compute_threads - 1 workers each.
+// The holder owns the first four; the daemon starts the others. The dispatcher and the side thread
+// each have a pool of compute_threads - 1 workers.
 //
-// Without the daemon, the owner does its part. It renews the lease, and calls store().Expire now
-// and then, or times to live never end. It checks and repairs chunks (server/upkeep). A holder is
-// embedded inside this tree only, by the CMake target ckv_server_core; no install has these
-// headers.
+// Without the daemon, the owner of the holder does its work. The owner renews the lease and calls
+// store().Expire from time to time; without those calls, times to live never end. The owner also
+// checks and repairs chunks (server/upkeep). A holder can be embedded inside this tree only,
+// through the CMake target ckv_server_core. No install contains these headers.
 
 #pragma once
 
@@ -66,62 +66,63 @@ namespace ckv {
 struct HolderOptions {
   HolderId id;                   // the name in log lines
   Clock* clock = Clock::Real();  // borrowed
-  // Computes the answers; borrowed. It reaches host memory, where chunks and lanes are, or pinned
-  // memory (HolderMemory in server/holder/backend_memory.h). In the second case Start pins all of
-  // capacity_bytes and, with store_path, room for ColdRowBytesMax bytes read from disk. Each lane
-  // pins its slots. All that takes memory from then on, and stripe_bytes_max has no effect.
+  // Computes the answers; borrowed. It must reach host memory or pinned memory, which chunks and
+  // lanes then use (HolderMemory in server/holder/backend_memory.h). With pinned memory, Start pins
+  // all of capacity_bytes and, with store_path, room for ColdRowBytesMax bytes read from disk. Each
+  // lane pins its slots. All this memory is occupied from then on, and stripe_bytes_max has no
+  // effect.
   Backend* backend = Backend::Cpu();
   size_t capacity_bytes = size_t{1} << 30;  // memory for rows of chunks
   uint32_t chunk_count_max = 1u << 17;      // chunks in memory and on disk together
-  // The folder that keeps chunks over a restart (store/disk/chunk_folder.h). If empty, chunks are
-  // in memory only and end with the process.
+  // The folder that keeps chunks across restarts (store/disk/chunk_folder.h). If empty, chunks are
+  // in memory only and are lost when the process ends.
   std::string store_path = {};
-  FileSystem* store_files = FileSystem::Real();  // how that folder is reached; borrowed
+  FileSystem* store_files = FileSystem::Real();  // access to that folder; borrowed
   PagePolicy pages = PagePolicy::kAuto;          // the page size of the memory for rows
-  // The part of capacity_bytes that may hold fp8 copies (shadows) of evicted chunks. They answer
-  // requests that allow an approximation. Zero turns shadows off.
+  // The part of capacity_bytes that may hold fp8 copies (shadows) of evicted chunks. Shadows answer
+  // requests that allow an approximation. Zero disables them.
   uint64_t shadow_bytes_max = 0;
-  // Threads that compute a batch, the dispatcher's included; those that compute a long request, the
-  // side thread's included, are as many again. A device takes no notice of it.
+  // Threads that compute a batch, including the dispatcher. As many more, including the side
+  // thread, compute a long request. A backend that is a device ignores this option.
   uint32_t compute_threads = 1;
   std::vector<Fabric*> fabrics;  // the fabrics that sessions may use, at least one; borrowed
   ListenOptions listen;          // their addresses; Start sets gather_regions
   uint32_t session_count_max = 256;
-  // The slots of all lanes of all sessions together. The default is 16 requesters of 16 lanes of
-  // the default shape (14 MB each).
+  // The memory for slots of all lanes of all sessions together. The default is 16 requesters of 16
+  // lanes of the default shape (14 MB each).
   uint64_t lane_bytes_max = uint64_t{4} << 30;
   uint32_t batch_request_count_max = 64;  // requests that one batch computes together
-  // Requests that may wait in each queue, over all sessions. More are refused with a hint when to
-  // come back; so are requests that would wait too long (server/dispatch/dispatcher.h:
-  // kQueueWorkMax).
+  // Requests that may wait in each queue, over all sessions. Further requests are refused with a
+  // hint when to retry, and so are requests that would wait too long (kQueueWorkMax in
+  // server/dispatch/dispatcher.h).
   uint32_t queue_request_count_max = 1024;
-  // Copies of chunks that requesters of this host map into their memory instead of fetching rows.
-  // They are beside capacity_bytes. If unset, a sixteenth of capacity_bytes.
+  // Memory for copies of chunks that requesters of this host map instead of fetching rows, in
+  // addition to capacity_bytes. If unset, a sixteenth of capacity_bytes.
   std::optional<uint64_t> map_bytes_max;
-  // Stripes of chunks on disk that selections read, kept in memory for the next selections
-  // (server/batch/stripe_cache.h). They are beside capacity_bytes. If unset, StripeBytesMax of
+  // Memory for stripes of chunks on disk that selections read, kept for later selections
+  // (server/batch/stripe_cache.h). It is in addition to capacity_bytes. If unset, StripeBytesMax of
   // capacity_bytes; zero keeps none.
   std::optional<uint64_t> stripe_bytes_max;
   // How long the dispatcher polls after its last work before it sleeps on the lanes' events
   // (transport/wait_policy.h). Zero disables polling.
   Duration spin_max = std::chrono::microseconds(50);
-  // Takes the spans of attends whose trace is sampled (server/batch/batch_spans.h). Borrowed; by
-  // `clock`. If null, there are none.
+  // Receives the spans of attends whose trace is sampled (server/batch/batch_spans.h). Borrowed.
+  // Times are those of `clock`. If null, no spans are made.
   SpanSink* spans = nullptr;
 };
 
-// The highest values of the options of these names. Start refuses more.
+// The limits of the options of these names. Start refuses larger values.
 inline constexpr uint32_t kChunkCountMax = 16'000'000;
 inline constexpr uint32_t kSessionCountMax = 4096;
 inline constexpr uint32_t kBatchRequestCountMax = 1024;
 inline constexpr uint32_t kQueueRequestCountMax = 1u << 16;
 
-// How long the lanes of an opened session may take to come up: three times a requester's
+// The time within which the lanes of an opened session must come up: three times a requester's
 // connect_timeout of 3 s.
 inline constexpr Duration kInvitationLife = std::chrono::seconds(9);
 
-// Counters count from Start on; the others are the state of the moment. Each field is read on its
-// own, so two of them may differ by what happened in between.
+// Counters count from Start on; the other fields are current values. Each field is read separately,
+// so two fields may differ by what happened between the reads.
 struct HolderStats {
   ChunkTableStats table;       // chunks, bytes and pins of the store
   uint64_t load_count = 0;     // chunks read from disk into memory
@@ -137,81 +138,83 @@ struct HolderStats {
   std::array<uint32_t, kFabricKindEnd> lanes{};  // the same by fabric; the index is a FabricKind
   StatusCounts session_refusals{};               // calls of OpenSession that failed, by status code
 
-  // Frames received over lanes, of every kind. That includes about 90 probes of an explain and,
-  // at a requester's first call, about 50 more for each fabric.
+  // Frames of every kind received over lanes. They include about 90 probes of an explain and, at a
+  // requester's first call, about 50 more for each fabric.
   uint64_t request_count = 0;
   uint64_t query_row_count = 0;  // query rows of attend requests that were taken into a batch
-  uint64_t batch_count = 0;      // kernel calls; one takes all pieces of a batch that attend alike
+  uint64_t batch_count = 0;      // kernel calls; one takes all of a batch's pieces of equal shape
   uint64_t long_count = 0;       // requests computed on the side thread
   uint64_t push_count = 0;       // replies to fetches that carried rows
   uint64_t push_bytes = 0;       // bytes of those rows
-  uint64_t map_count = 0;        // chunks handed over by descriptor
-  uint64_t cold_count = 0;       // times that chunks were read from disk for a request that waits
-  // Stripes (32 rows) that selections needed of chunks on disk: those that were in memory from
-  // earlier selections, and those that were read.
+  uint64_t map_count = 0;        // chunks passed to requesters by file descriptor
+  uint64_t cold_count = 0;       // reads of chunks from disk for waiting requests
+  // Stripes (32 rows) of chunks on disk that selections needed: those in memory from earlier
+  // selections, and those that were read.
   uint64_t stripe_hit_count = 0;
   uint64_t stripe_read_count = 0;
-  uint64_t stripe_bytes = 0;       // memory of the stripes that are kept now
-  uint64_t approximate_count = 0;  // requests answered with the help of shadows
+  uint64_t stripe_bytes = 0;       // memory of the stripes kept now
+  uint64_t approximate_count = 0;  // requests answered with the use of shadows
   uint64_t error_count = 0;        // requests answered with an error
   StatusCounts errors{};           // the same by status code
   uint64_t expired_count = 0;      // requests dropped because their deadline had passed
   uint64_t refused_count = 0;      // requests refused because a queue was full or too slow
   RefusalCounts refusals{};        // requests refused for any reason, by Refusal
-  QueueDepths queues{};            // requests that wait now and their work, by QueueKind
+  QueueDepths queues{};            // requests waiting now and their work, by QueueKind
   uint64_t sleep_count = 0;        // times the dispatcher had nothing to do and slept
   uint64_t bytes_in = 0;           // bytes of requests received over lanes
   uint64_t bytes_out = 0;          // bytes of replies posted over lanes
-  uint64_t compute_ns = 0;         // time that batches took to compute, without their waiting
-  HolderLatency latency;           // how long it took, in buckets
+  uint64_t compute_ns = 0;         // time spent computing batches, without their waiting time
+  HolderLatency latency;           // durations of the work, in buckets
 };
 
-// Thread-safe. A requester opens a session by HolderControl's calls; from then on its requests come
+// Thread-safe. A requester opens a session through HolderControl's calls. Its requests then arrive
 // over the session's lanes and never through this class.
 class Holder final : public HolderControl {
  public:
-  // Opens the store, starts listening, and starts the dispatcher. Until lease() has been granted
+  // Opens the store, starts listening, and starts the dispatcher. Until lease() has been granted,
   // every session and request is refused as Unavailable (I4).
-  //   InvalidArgument     an option outside its limits.
-  //   Unavailable         an address that cannot be bound.
+  //   InvalidArgument     an option is outside its limits.
+  //   Unavailable         an address cannot be bound.
   //   Internal            the backend's device failed.
-  //   ResourceExhausted   no memory for the store or of the backend, it cannot be pinned, or no
-  //                       descriptors.
+  //   ResourceExhausted   there is no memory for the store or in the backend, it cannot be pinned,
+  //                       or no file descriptors are left.
   //   and ChunkStore::Open's errors.
   static absl::StatusOr<std::unique_ptr<Holder>> Start(const HolderOptions& options);
-  // Stops at once: lanes break, and requests that wait are not answered. Call Drain first to stop
+  // Stops immediately: lanes break, and waiting requests are not answered. Call Drain first to stop
   // gracefully.
   ~Holder() override;
 
-  // See HolderControl. `deadline` is that of the caller: a session is not opened after it.
+  // See HolderControl. `deadline` is the caller's. After it, OpenSession opens no session.
   absl::StatusOr<SessionAnswer> OpenSession(const SessionOffer& offer, Instant deadline) override;
   absl::Status CloseSession(SessionId session, Instant deadline) override;
   absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> ResolveChunks(
       SessionId session, std::span<const ChunkId> ids, Instant deadline) override;
 
-  // The chunks. Put, mark and drop chunks through the store; the table is for pins and lists.
+  // The chunks. Put, mark and drop chunks through the store; use the table to pin and list them.
   // Chunks may be put before the lease is granted. store/memory/chunk_id.h computes their ids.
   ChunkStore& store();
   const ChunkTable& table() const;
-  // The right to answer. The daemon's registration thread grants it; without a directory, grant it
-  // yourself, with any epoch that rises from start to start. The dispatcher reads it.
+  // The right to answer. The daemon's registration thread grants it. Without a directory, grant it
+  // yourself, with any epoch that increases from start to start. The dispatcher reads it.
   LeaseGate& lease();
 
-  // Returns the kernel target of its answers, which its member record tells.
+  // Returns the kernel target of its answers, which its member record reports.
   std::string_view kernel_target() const;
 
   // The counters that the scrubber and the repairer write and stats() reads.
   ScrubCounters& scrub_counters();
 
-  // Refuses new sessions and requests (Unavailable), answers what has arrived, and returns when
-  // nothing is in flight or at `deadline`. There is no way back: destroy the holder next.
+  // Refuses new sessions and requests (Unavailable) and answers those that have arrived. Returns
+  // when no request is in flight, or at `deadline`. A drain cannot be undone: destroy the holder
+  // next.
   void Drain(Instant deadline);
 
-  // Returns the turns of the dispatcher's loop, at least one in Dispatcher::kSleepMax. If it stands
-  // still for longer, the dispatcher hangs. Takes no lock.
+  // Returns how many iterations the dispatcher's loop has made, at least one per
+  // Dispatcher::kSleepMax. If the count does not change for longer, the dispatcher hangs. Takes no
+  // lock.
   uint64_t turn_count() const;
 
-  // Takes short locks and delays no request. Call it as often as metrics are read.
+  // Takes short locks and delays no request. May be called as often as metrics are read.
   HolderStats stats() const;
 
  private:

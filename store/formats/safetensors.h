@@ -1,5 +1,5 @@
-// Reads and writes safetensors files: an 8-byte header length, a JSON header, raw tensors. A file
-// that is read is not trusted.
+// Reads and writes safetensors files: an 8-byte header length, a JSON header, raw tensors. Input
+// files are untrusted.
 
 #pragma once
 
@@ -21,7 +21,7 @@
 namespace ckv {
 
 enum class TensorDtype : uint8_t { kBf16, kF16, kF32, kF64, kI8, kU8, kI16, kI32, kI64, kBool };
-// Returns the name in a header: "BF16".
+// Returns the name used in headers, for example "BF16".
 std::string_view TensorDtypeName(TensorDtype dtype);
 // Returns the bytes of one element.
 uint32_t TensorDtypeBytes(TensorDtype dtype);
@@ -39,34 +39,33 @@ inline constexpr uint64_t kSafetensorsHeaderBytesMax = 100u << 20;  // the refer
 inline constexpr size_t kTensorRankMax = 8;
 inline constexpr size_t kTensorCountMax = 1u << 20;
 
-// An open file. Immutable, so any thread may read it. Movable; views live as long as it does. Their
-// data may start at any address: read it by memcpy. With FileReading::kParts only the header is
-// read at once, and the data of a view only by Copy.
+// An open file. Immutable, so any thread may read it. Movable; views are valid while it exists.
+// View data may have any alignment: read it with memcpy. With FileReading::kParts, Open reads only
+// the header, and only Copy reads the data of a view.
 class SafetensorsFile {
  public:
   // Opens the file and checks its whole header: lengths, JSON, dtypes, and shapes whose product
-  // does not overflow. Offsets must cover the data in order, without overlap or gap, in the sizes
-  // that shapes give.
+  // does not overflow. Offsets must cover the data in order, without overlap or gap, in sizes that
+  // match the shapes.
   //   NotFound            there is no such file.
-  //   InvalidArgument     it cannot be read, or something is wrong; the message says what it is.
+  //   InvalidArgument     the file is unreadable or malformed; the message gives the reason.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path,
                                               FileReading reading = FileReading::kWhole);
-  // Checks the bytes of a file that is in memory (used by the fuzz target). They must outlive the
-  // result.
+  // Parses and checks a file in memory (used by the fuzz target). `bytes` must outlive the result.
   //   InvalidArgument     as for Open.
   static absl::StatusOr<SafetensorsFile> Parse(std::span<const std::byte> bytes);
 
   const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }
   const std::map<std::string, std::string, std::less<>>& metadata() const { return metadata_; }
   // Returns the tensor of this name.
-  //   NotFound            there is none; the message lists the names there are.
+  //   NotFound            there is none; the message lists existing names.
   absl::StatusOr<TensorView> Tensor(std::string_view name) const;
-  // Copies `part` of the spans above to `out`. With kParts it is read from the file on each call.
-  //   InvalidArgument     the file cannot be read any more, or changed since it was opened.
+  // Copies `part`, a part of a view's data, to `out`. With kParts, each call reads the file.
+  //   InvalidArgument     the file is no longer readable, or has changed since it was opened.
   absl::Status Copy(std::span<const std::byte> part, std::byte* out) const;
   // Checks that the file is unchanged since it was opened (FileBytes).
   absl::Status CheckUnchanged() const;
-  // Whether `part` is of this file's spans.
+  // Returns whether `part` is within this file's bytes.
   bool Has(std::span<const std::byte> part) const;
 
  private:
@@ -75,7 +74,7 @@ class SafetensorsFile {
   absl::Status Need(std::span<const std::byte> part) const;
 
   std::shared_ptr<const FileBytes> file_;  // null after Parse
-  std::span<const std::byte> all_;         // the file's, or those given to Parse
+  std::span<const std::byte> all_;         // the file's bytes, or those passed to Parse
   std::map<std::string, TensorView, std::less<>> tensors_;
   std::map<std::string, std::string, std::less<>> metadata_;
 };
@@ -87,16 +86,16 @@ struct TensorToWrite {
   std::span<const std::byte> data;
 };
 
-// Writes a whole file as an OutputFile does (store/formats/output_file.h), whatever `path` is. Data
-// starts 64-byte aligned.
+// Writes a whole file through an OutputFile (store/formats/output_file.h), whatever kind of file
+// `path` names. Data starts 64-byte aligned.
 //   InvalidArgument     the reader would refuse the file. A shape does not match its data, a name
-//                       is there twice, text is not UTF-8, or a limit above is exceeded.
+//                       occurs twice, text is not UTF-8, or a limit above is exceeded.
 //   FailedPrecondition, Unavailable  as OutputFile.
 absl::Status WriteSafetensors(const std::string& path,
                               const std::map<std::string, std::string, std::less<>>& metadata,
                               std::span<const TensorToWrite> tensors);
 
-// A tensor whose bytes come later.
+// A tensor whose bytes are written later.
 struct TensorSpec {
   std::string name;
   TensorDtype dtype;
@@ -104,25 +103,25 @@ struct TensorSpec {
 };
 
 // Writes a file as WriteSafetensors does, but part by part, for data that does not fit in memory.
-// A regular file gets its name when Finish returns OK; otherwise nothing of it is left. Movable;
-// one thread at a time.
+// A regular file gets its name when Finish returns OK; otherwise no part of it remains.
+// Movable; one thread at a time.
 class SafetensorsWriter {
  public:
-  // Starts a file with these tensors, whose bytes come later.
+  // Starts a file with these tensors, whose bytes follow by Write.
   //   InvalidArgument     the reader would refuse the file, or the size of a shape overflows.
   //   FailedPrecondition, Unavailable  as OutputFile.
   static absl::StatusOr<SafetensorsWriter> Create(
       const std::string& path, const std::map<std::string, std::string, std::less<>>& metadata,
       std::span<const TensorSpec> tensors);
 
-  // Writes bytes of the tensor at index `tensor` of those given to Create. They begin at most where
-  // the bytes already written end, and may replace some of them.
-  //   InvalidArgument     they leave a gap, or go past the tensor's end.
-  //   Unavailable         the file cannot be written; the message says why.
+  // Writes bytes of the tensor at index `tensor` in the list passed to Create. `offset_bytes` must
+  // not exceed the end of the bytes written so far; earlier bytes may be overwritten.
+  //   InvalidArgument     the bytes would leave a gap, or exceed the tensor.
+  //   Unavailable         the file cannot be written; the message gives the reason.
   absl::Status Write(size_t tensor, uint64_t offset_bytes, std::span<const std::byte> bytes);
-  // Brings the file to the device and gives it its name.
-  //   InvalidArgument     a tensor is not whole; the message says which.
-  //   Unavailable         the file cannot be written; the message says why.
+  // Finishes the output: a regular file is made durable and gets its name.
+  //   InvalidArgument     a tensor is incomplete; the message names it.
+  //   Unavailable         the file cannot be written; the message gives the reason.
   absl::Status Finish() &&;
 
  private:
@@ -132,7 +131,7 @@ class SafetensorsWriter {
     std::string name;
     uint64_t begin_bytes = 0;  // in the file
     uint64_t size_bytes = 0;
-    uint64_t written_bytes = 0;  // without a gap
+    uint64_t written_bytes = 0;  // contiguous from the tensor's begin
   };
   OutputFile file_;
   std::vector<Tensor> tensors_;

@@ -17,29 +17,29 @@
 
 namespace ckv {
 
-// Describes a chunk without its rows. ValidateChunkInfo checks a description from outside.
+// Describes a chunk without its rows. Check a description from outside with ValidateChunkInfo.
 struct ChunkInfo {
   ChunkId id;
   ChunkId parent;
   uint64_t position = 0;           // canonical position of the first token
   std::vector<int32_t> token_ids;  // [token_count]
-  // XXH3-64 of each layer's rows, [layers]. The id names the inputs, so the bytes need their own.
+  // XXH3-64 of each layer's rows, [layers]. The id hashes only the inputs, so rows need checksums.
   std::vector<uint64_t> layer_checksums;
-  // Ties a keyed id to its inputs (store/memory/chunk_id.h). Zero if the id has no key.
+  // The verification tag: binds a keyed id to its inputs (store/memory/chunk_id.h). Zero if the id
+  // has no key.
   ChunkSeal seal = {};
-  // Pictures and the like that affect its rows, sorted, counted from its first token.
+  // Pictures and other keys that affect the rows, sorted, counted from the chunk's first token.
   ExtraKeys extra_keys = {};
 
   uint32_t token_count() const { return static_cast<uint32_t>(token_ids.size()); }
 };
 
-// Checks the limits, the token ids and the extra keys. Also checks that the id is that of
-// ComputeChunkId or SealedChunkId for the inputs and the seal.
+// Checks the limits, the token ids and the extra keys. Also checks that the id is the result of
+// ComputeChunkId or SealedChunkId for the inputs and the tag.
 //   InvalidArgument     a check failed; the message names it.
 absl::Status ValidateChunkInfo(const ChunkInfo& info, const Geometry& geometry);
 
-// The places of layers in a chunk's bytes: layer i begins at i x layer_stride_bytes, 64-byte
-// aligned.
+// The layout of a chunk's bytes: layer i begins at i x layer_stride_bytes, 64-byte aligned.
 struct ChunkLayout {
   uint64_t layer_bytes = 0;         // token_count x row_bytes
   uint64_t layer_stride_bytes = 0;  // layer_bytes rounded up to 64
@@ -53,10 +53,10 @@ uint64_t ChecksumOf(std::span<const std::byte> bytes);
 // A whole, immutable chunk. Movable; any thread may read it. Its arena must outlive it.
 class Chunk {
  public:
-  // Takes rows that lie in `extent` as LayOutChunk says, and computes their stripe checksums.
-  // `geometry` must outlive the chunk (ChunkTable::Intern).
+  // Takes ownership of `extent`, which has the rows in LayOutChunk's layout, and computes their
+  // stripe checksums. `geometry` must outlive the chunk (ChunkTable::Intern).
   Chunk(ChunkInfo info, const Geometry* geometry, Extent extent);
-  // The same for rows that were checked against these checksums, [layers][StripeCount].
+  // The same, for rows already checked against these checksums, [layers][StripeCount].
   Chunk(ChunkInfo info, const Geometry* geometry, Extent extent,
         std::vector<uint64_t> stripe_checksums);
 
@@ -66,9 +66,9 @@ class Chunk {
   // Returns the rows of one layer, token_count x row_bytes bytes. `layer` is below
   // geometry().layers.
   std::span<const std::byte> layer(uint32_t layer) const;
-  // Returns StripeChecksum of each stripe of a layer, as its rows were when they became this chunk.
+  // Returns StripeChecksum of each stripe of a layer, as of the chunk's construction.
   std::span<const uint64_t> stripe_checksums(uint32_t layer) const;
-  // Gives up the memory. Nobody may read the rows any more.
+  // Releases the memory to the caller. No thread may read the chunk's rows afterwards.
   Extent TakeExtent() && { return std::move(extent_); }
 
  private:
@@ -79,9 +79,9 @@ class Chunk {
   std::vector<uint64_t> stripe_checksums_;  // [layers][StripeCount(token_count)]
 };
 
-// A chunk that is being received into an arena. Layers may come in any order; bytes of a layer come
-// in order, without gaps (I3: published when whole). Movable; one thread at a time. The arena must
-// outlive it. Destroying it frees the memory.
+// Receives a chunk into an arena. Layers may arrive in any order; the bytes of one layer arrive in
+// order, without gaps (I3: published when whole). Movable; one thread at a time. The arena must
+// outlive the writer. Destroying the writer frees the memory.
 class ChunkWriter {
  public:
   // Reserves memory for the chunk. `geometry` must outlive the writer and its chunk.
@@ -90,12 +90,13 @@ class ChunkWriter {
   static absl::StatusOr<ChunkWriter> Begin(ChunkInfo info, const Geometry* geometry, Arena* arena);
 
   // Copies rows of one layer, beginning `offset_bytes` after the layer's first byte.
-  //   InvalidArgument     no such layer, past its end, or not where its last bytes ended.
+  //   InvalidArgument     there is no such layer, the bytes exceed it, or they do not begin where
+  //                       its previous bytes ended.
   absl::Status Write(uint32_t layer, uint64_t offset_bytes, std::span<const std::byte> bytes);
 
-  // Checks that all bytes came and that every layer's checksum holds. The writer is not used
-  // afterwards.
-  //   InvalidArgument     bytes are missing; the message says of which layer.
+  // Checks that all bytes have arrived and that every layer's checksum matches. Do not use the
+  // writer afterwards.
+  //   InvalidArgument     bytes are missing; the message names the layer.
   //   DataLoss            a layer's checksum does not match its rows.
   absl::StatusOr<Chunk> Finish() &&;
 
@@ -106,7 +107,7 @@ class ChunkWriter {
   const Geometry* geometry_;
   ChunkLayout layout_;
   Extent extent_;
-  std::vector<uint64_t> written_bytes_;  // a layer
+  std::vector<uint64_t> written_bytes_;  // per layer
 };
 
 }  // namespace ckv
