@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <random>
 #include <span>
@@ -61,8 +60,8 @@ std::vector<float> OutputOf(const TestPiece& piece) {
   return all;
 }
 
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+bool SameBits(std::span<const float> a, std::span<const float> b) {
+  return std::ranges::equal(std::as_bytes(a), std::as_bytes(b));
 }
 
 TEST(MatrixKernel, TheModelsAndTheUnitHaveEqualBits) {
@@ -115,7 +114,7 @@ TEST(MatrixKernel, DenormalsAreZeroInTheUnitAndItsModels) {
     for (uint32_t j = 0; j < 40; ++j) {
       std::vector<float> row(64);
       for (float& x : row)
-        x = std::ldexp(static_cast<float>(rng() % 1000) - 500, -140 + rng() % 90);
+        x = std::ldexp(static_cast<float>(rng() % 1000) - 500, -140 + static_cast<int>(rng() % 90));
       row[7] = std::ldexp(1.0f, -130);  // a column of denormals, whose sum would be none
       piece.StoreRow(j, row);
     }
@@ -244,7 +243,8 @@ TEST(Grades, OfPiecesInOneCallAreTheirOwn) {
     AttendPartials(piece.shape(), pieces, pool);
     for (int g = 0; g < 3; ++g) {
       for (uint32_t i = 0; i < 16; ++i) {
-        EXPECT_EQ(std::memcmp(&o[g][i * 512], &alone[g][i * 514], 512 * sizeof(float)), 0);
+        EXPECT_TRUE(SameBits(std::span(o[g]).subspan(i * 512, 512),
+                             std::span(alone[g]).subspan(i * 514, 512)));
       }
     }
   });
@@ -278,7 +278,8 @@ TEST(MatrixKernel, RowsThatOnlyNeighboursSeeMoveNoBit) {
       const std::vector<float> after = OutputOf(piece);
       for (uint32_t i = 0; i < 20; ++i) {
         const bool sees = limits[i] > (fp8 ? 150u : 170u);
-        EXPECT_EQ(std::memcmp(&before[target][i * 130], &after[i * 130], 130 * sizeof(float)) != 0,
+        EXPECT_NE(SameBits(std::span(before[target]).subspan(i * 130, 130),
+                           std::span(after).subspan(i * 130, 130)),
                   sees)
             << "query row " << i;
       }
