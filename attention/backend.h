@@ -1,4 +1,4 @@
-// The seam behind which attention is computed: by this processor's kernels, or by a device.
+// The interface to the kernels that compute attention, on this processor or on a device.
 //
 //   Backend& backend = *Backend::Cpu();
 //   CKV_ASSIGN_OR_RETURN(const auto stream, backend.NewStream(/*thread_count=*/2));
@@ -6,30 +6,31 @@
 //   CKV_RETURN_IF_ERROR(backend.Merge({&job, 1}, *stream));
 //   CKV_RETURN_IF_ERROR(stream->Wait());  // the answer is in job.out
 //
-// An operation checks its views, puts work on a stream, and may return before the work is done. The
-// processor's is done when it returns.
+// An operation checks its views, puts work on a stream, and may return before the work is done. On
+// the processor, the work is done when the operation returns.
 //
-// Order      Work of one stream is done in the order in which it was put there. A view's `after`
-//            orders work of other streams: an operation touches the view's memory once all work put
-//            on `after` before the call is done. `after` may be of another backend; the call then
-//            waits for it.
+// Order      A stream does its work in the order in which it was put there. A view's `after` orders
+//            work between streams. An operation touches the view's memory only once all work that
+//            was on `after` at the time of the call is done. `after` may belong to another backend;
+//            the call then waits for it.
 // Lifetimes  Arrays of views, selections, row limits, levels, block tables and rotations are host
 //            memory. They are read before the operation returns. The memory that views point at is
-//            borrowed until a Wait that begins after the call has returned, whatever it returns.
-// Aliasing   Memory that an operation writes overlaps no other memory that it reads or writes.
-//            Rotate in place is the exception.
+//            borrowed until a Wait that begins after the call has returned, even after an error.
+// Aliasing   Memory that an operation writes must not overlap other memory that it reads or writes,
+//            except for Rotate in place.
 // Bits       A result depends on the values alone, never on kinds of memory, streams, threads or
-//            the rest of a call. One build, kernel target and grade give
-//            one set of bits.
-// Errors     InvalidArgument  a view is of a kind of memory that the operation does not reach. The
+//            the rest of a call. One build, kernel target and precision give one set of bits.
+// Errors     InvalidArgument  a view is in a kind of memory that the operation does not reach. The
 //                             text names both. Nothing was put on the stream.
-//            Unimplemented    rows lie in blocks, and kernels do not read them there.
-//            Internal         the device failed. Results since the last good Wait mean nothing, and
-//                             the stream fails from now on. The processor's never does.
-//            A wrong count or width is our bug (CKV_CHECK), as in the functions beside this file.
+//            Unimplemented    rows are in blocks of a paged cache, and the kernels do not read them
+//                             in place.
+//            Internal         the device failed. Results since the last successful Wait are
+//                             undefined, and the stream fails from now on. A processor's stream
+//                             never fails.
+//            A wrong count or width is a bug (CKV_CHECK), as in the functions of this folder.
 //
 // A device's backend derives from Backend and ComputeStream, and tests/attention/backend_*_test.cc
-// run over it. deploy/adr/0025-backend-seam.md says what else it has to bring.
+// run over it. deploy/adr/0025-backend-seam.md lists its other obligations.
 
 #pragma once
 
@@ -52,22 +53,22 @@ namespace ckv {
 
 class Backend;
 
-// A queue of one backend's work. One thread at a time puts work on it; the caller orders a
-// hand-over. Streams do not wait for each other. A stream of the processor owns its worker threads,
-// and computes on them and on the calling thread.
+// A queue of one backend's work. Only one thread at a time may put work on it; the caller
+// synchronizes a hand-over. Streams do not wait for each other. A processor's stream owns its
+// worker threads, and computes on them and on the calling thread.
 class ComputeStream {
  public:
-  // Waits for its work.
+  // Waits for the stream's work.
   virtual ~ComputeStream() = default;
   ComputeStream(const ComputeStream&) = delete;
   ComputeStream& operator=(const ComputeStream&) = delete;
 
   Backend& backend() const { return *backend_; }
-  // Returns once all work put on it so far is done. Even after an error, none of it touches memory
-  // any more.
+  // Returns once all work put on the stream so far is done. Even after an error, none of that work
+  // touches memory any more.
   //   Internal            the device failed.
   virtual absl::Status Wait() = 0;
-  // Whether Wait would return at once. For a thread that polls.
+  // Whether Wait would return immediately. For threads that poll.
   virtual bool Ready() const = 0;
 
  protected:
@@ -103,7 +104,7 @@ struct BackendReach {
   MemoryKinds rotated_to;
   MemoryKinds scattered_from;  // Scatter
   MemoryKinds scattered_to;
-  bool paged_rows = false;  // AttendPartials: whether rows may lie in blocks of a paged cache
+  bool paged_rows = false;  // AttendPartials: whether rows may be in blocks of a paged cache
 
   // Whether every operation reads and writes memory of this kind.
   constexpr bool Everywhere(MemoryKind kind) const {
@@ -120,17 +121,17 @@ enum class MergeOrder : uint8_t {
   kInTurn = 1,  // MergePartials
 };
 
-// Partials that become one (attention/merge.h).
+// Partials to merge into one (attention/merge.h).
 struct MergeJob {
   MergeOrder order = MergeOrder::kTree;
   std::span<const ConstPartialView> parts;
-  std::span<const uint8_t> levels;  // one per part, as MergeTree takes them; kInTurn reads none
+  std::span<const uint8_t> levels;  // one per part, as in MergeTree; not read by kInTurn
   uint32_t row_count = 0;
   uint32_t d_v = 0;
   PartialView out;
 };
 
-// Memory that a backend allocated; it is freed with this object. The backend must outlive it.
+// Memory that a backend allocated; the destructor frees it. The backend must outlive it.
 class BackendMemory {
  public:
   BackendMemory() = default;
@@ -140,7 +141,7 @@ class BackendMemory {
   BackendMemory& operator=(BackendMemory&& other) noexcept;
   ~BackendMemory();
 
-  // 64-byte aligned. Only operations touch memory of a device.
+  // 64-byte aligned. Only operations may touch device memory.
   std::byte* data() const { return bytes_.data(); }
   size_t size() const { return bytes_.size(); }
   MemoryKind kind() const { return kind_; }
@@ -151,63 +152,66 @@ class BackendMemory {
   MemoryKind kind_ = MemoryKind::kHost;
 };
 
-// Returns a place in `memory` for an f32 partial: o, m and l one after another, from the float
-// `begin` on.
+// Returns a view of an f32 partial in `memory`: o, m and l one after another, starting at float
+// number `begin`.
 PartialView PartialIn(const BackendMemory& memory, size_t begin, uint32_t row_count, uint32_t d_v);
-// Returns how many floats it takes.
+// Returns the number of floats of that partial.
 constexpr size_t PartialFloats(uint32_t row_count, uint32_t d_v) {
   return size_t{row_count} * (size_t{d_v} + 2);
 }
 
-// Thread-safe. It outlives its streams and its memory.
+// Thread-safe. Must outlive its streams and its memory.
 class Backend {
  public:
   // Returns the backend of this processor, which lives as long as the process. It reaches host and
-  // pinned memory, and computes what the functions beside this file compute.
+  // pinned memory, and computes the same results as the functions of this folder.
   static Backend* Cpu();
 
   virtual ~Backend() = default;
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
 
-  // Returns the name of its bits, which membership and replies tell (proto/kernel_target.h).
+  // Returns the name of the kernel target, which determines the bits of results. Membership and
+  // replies report it (proto/kernel_target.h).
   virtual std::string_view kernel_target() const = 0;
   const BackendReach& reach() const { return reach_; }
-  // The kind of memory for what only operations touch. All of them reach it.
+  // The kind of memory for data that only operations touch. Every operation reaches it.
   MemoryKind home() const { return home_; }
 
-  // Makes a stream. `thread_count` is as WorkerPool has it; a device takes no notice of it.
-  //   ResourceExhausted, Internal  the device has no more of them, or failed.
+  // Makes a stream. `thread_count` is as for WorkerPool; a device ignores it.
+  //   ResourceExhausted, Internal  the device has no more streams, or failed.
   virtual absl::StatusOr<std::unique_ptr<ComputeStream>> NewStream(uint32_t thread_count) = 0;
-  // Makes a stream over one of the device that somebody else owns and puts work on, as an engine
-  // does. `native` is a cudaStream_t; null is the device's default stream. It serves as `after`
-  // alone: no operation is put on it. Any threads may name it at once, also while its owner puts
-  // work there. The native stream must outlive it. Its end waits for nothing.
-  //   Unimplemented       the backend has no streams that others could own, as the processor's.
+  // Wraps a stream of the device that another party, for example an engine, owns and puts work on.
+  // `native` is a cudaStream_t; null is the device's default stream. The result may only be used as
+  // `after`: no operation is put on it. Any number of threads may use it at once, even while its
+  // owner puts work there. The native stream must outlive the result, whose destructor does not
+  // wait.
+  //   Unimplemented       the backend has no native streams; the processor's has none.
   virtual absl::StatusOr<std::unique_ptr<ComputeStream>> StreamOver(void* native);
 
-  // Returns memory that operations reach. Its contents mean nothing. It takes long on a device: do
-  // not call it for each operation.
+  // Allocates memory that operations reach. The contents are undefined. Slow on a device: do not
+  // call it for each operation.
   //   InvalidArgument     the backend has no memory of this kind. It has memory of home(), and of
-  //                       kHost if operations reach that, else of kPinned.
-  //   ResourceExhausted   there is not as much of it.
+  //                       kHost if operations reach kHost, else of kPinned.
+  //   ResourceExhausted   there is not enough of this memory.
   virtual absl::StatusOr<BackendMemory> Allocate(MemoryKind kind, size_t bytes) = 0;
-  // Makes memory of this process kPinned for this backend until Unpin of the same span: whole pages
-  // that nobody else pins. Views of it may then say so. It takes long on a device, and touches
-  // every page.
+  // Makes memory of this process kPinned for this backend until Unpin of the same span. The span
+  // must be whole pages that are not pinned otherwise. Views of it may then be kPinned. Slow on a
+  // device; touches every page.
   //   ResourceExhausted   the system locks no more memory, or the device maps no more.
   virtual absl::Status Pin(std::span<std::byte> memory) = 0;
-  // Ends it; no work in progress may use the memory.
+  // Ends Pin; no work in progress may use the memory.
   virtual void Unpin(std::span<std::byte> memory) noexcept = 0;
-  // Makes `memory` one of `kind` and of at least `bytes`. It stays as it is if it is long enough.
-  // If not, what it held is lost; no work in progress may use it. It grows by half at least, if
-  // there is as much, so that calls that need a little more each time seldom allocate.
+  // Makes `memory` at least `bytes` long and of `kind`. Leaves it unchanged if it already is.
+  // Otherwise its contents are lost, and no work in progress may use it. Grows by at least half if
+  // there is enough memory, so that calls that each need a little more seldom allocate.
   //   ResourceExhausted   as Allocate; `memory` is then empty.
   absl::Status Grow(BackendMemory& memory, size_t bytes, MemoryKind kind);
   absl::Status Grow(BackendMemory& memory, size_t bytes) { return Grow(memory, bytes, home_); }
 
-  // Makes later work of `stream`, which is this backend's, wait for all work put on `first` so far.
-  // If `first` is of another backend, the caller waits. If it is null, nothing happens.
+  // Makes later work of `stream`, which must belong to this backend, wait for all work put on
+  // `first` so far. If `first` belongs to another backend, the caller waits. If `first` is null,
+  // does nothing.
   //   Internal            the device of either failed.
   absl::Status Order(ComputeStream* first, ComputeStream& stream);
 
@@ -216,8 +220,9 @@ class Backend {
                               ComputeStream& stream);
   // Merges the parts of every job (attention/merge.h). Jobs do not depend on each other.
   absl::Status Merge(std::span<const MergeJob> jobs, ComputeStream& stream);
-  // Copies rows and rotates their bands on the way (CopyRotatedRows in attention/rope.h), or in
-  // place if `to` is the rows' own address. The identity copies between kinds of memory.
+  // Copies rows and rotates their RoPE bands (CopyRotatedRows in attention/rope.h). Rotates in
+  // place if `to` is the rows' own address. With the identity rotation, copies between kinds of
+  // memory.
   absl::Status Rotate(const RopeRotation& rotation, const RowView& rows, uint32_t row_bytes,
                       const RowPlace& to, ComputeStream& stream);
   // Does the same into the blocks of a paged cache (ScatterRotatedRows in attention/rope.h).
@@ -236,7 +241,8 @@ class Backend {
   virtual absl::Status DoScatter(const RopeRotation& rotation, const RowView& rows,
                                  uint32_t row_bytes, const PagedPlace& to,
                                  ComputeStream& stream) = 0;
-  // Makes later work of `stream` wait for all work put on `first` so far. Both are this backend's.
+  // Makes later work of `stream` wait for all work put on `first` so far. Both belong to this
+  // backend.
   virtual absl::Status DoOrder(ComputeStream& first, ComputeStream& stream) = 0;
   virtual void DoFree(std::span<std::byte> bytes, MemoryKind kind) = 0;
 

@@ -1,5 +1,5 @@
-// The calls of a requester as structs: what each takes and what it reports. client/requester.h
-// makes the calls. Everything below client/requester.h includes this file instead.
+// The arguments and reports of a requester's calls, as structs. client/requester.h declares the
+// calls; everything below it includes this file instead.
 
 #pragma once
 
@@ -24,14 +24,16 @@ namespace ckv {
 
 struct MappedLayout;  // transport/wire.h
 
-// The largest offset and position: beyond any context, and the difference of two still fits.
+// The largest offset and position. It is beyond any context, and the difference of two still fits
+// an int64_t.
 inline constexpr int64_t kOffsetMax = int64_t{1} << 40;
 
-// Names one chunk of a call, and how far it stands from its canonical position in this request's
-// context. Its queries are rotated by -offset. Chunks with the same offset share one rotated copy.
+// One chunk of a call, and its distance from its canonical position in this request's context. Its
+// queries are rotated by -offset. Chunks with the same offset share one rotated copy of the
+// queries.
 struct ChunkUse {
   uint32_t ordinal = 0;  // ordinal in the corpus
-  int64_t offset = 0;    // positions, at most kOffsetMax either way
+  int64_t offset = 0;    // in positions, from -kOffsetMax to kOffsetMax
 };
 
 // The most selected indices of one call: 2,048 rows for each of 8,192 tokens.
@@ -40,7 +42,7 @@ inline constexpr uint64_t kSelectionIndexCountMax = uint64_t{1} << 24;
 // The most corpora of one context.
 inline constexpr uint32_t kContextPartCountMax = 16;
 
-// The chunks of one corpus that a context attends. Borrowed while the context is made.
+// The chunks of one corpus that a context attends. Borrowed while the context is opened.
 struct ContextPart {
   std::shared_ptr<const Corpus> corpus;
   // If empty, every chunk of the corpus at its canonical position. A chunk listed twice is
@@ -48,34 +50,36 @@ struct ContextPart {
   std::span<const ChunkUse> chunks;
 };
 
-// Rows of the caller's, attended on its thread while the holders compute: a sequence's own suffix.
-// They never travel. Their RoPE bands stand at the positions that the query rows count from, as in
-// the caller's own cache; nothing is rotated. Borrowed until the call ends.
+// The caller's own rows, for example a sequence's suffix. They are attended on the caller's thread
+// while the holders compute, and are never sent. Their RoPE bands are at the positions that the
+// query rows count from, as in the caller's own cache; nothing is rotated. Borrowed until the call
+// ends.
 struct OwnRows {
-  // Rows of the context's geometry and the call's layer. They may lie in blocks of the caller's
-  // paged cache, and are attended there (attention/partial.h). Every block of the table is below
-  // block_count.
+  // Rows of the context's geometry and the call's layer. They may be in blocks of the caller's
+  // paged cache, and are then attended in place (attention/partial.h). Every block in the table is
+  // below block_count.
   RowView rows;
-  // u32 [segment's row_count]: the query row i sees the first visible[i] rows. If null, every query
-  // row sees all.
+  // u32 [segment's row_count]: query row i sees the first visible[i] rows. If null, every query row
+  // sees all.
   const uint32_t* visible = nullptr;
-  uint32_t block_count = 0;  // blocks of the cache that paged rows lie in
+  uint32_t block_count = 0;  // blocks of the cache that holds paged rows
 };
 
 inline constexpr size_t kOwnRowsCountMax = 16;
 
-// How many rows of a context query rows see: the first ones, as a selection counts them. A causal
-// mask is one. Borrowed.
+// Limits query rows to the first rows of a context, counted as a selection counts them. A causal
+// mask is one example. Borrowed.
 //
-// The answer is exact. A chunk that a query row sees whole is attended as without a limit. A chunk
-// in which a limit falls is attended as a selection of its first rows: 4 bytes a row travel with
-// the queries. Each run of query rows with one limit is a segment of the wire, which names each
-// chunk it sees in 32 bytes. So one limit for all heads of a token costs less than one a row.
+// The answer is exact. A chunk that a query row sees entirely is attended as without a limit. A
+// chunk that contains a limit is attended as a selection of its first rows: 4 bytes per row are
+// sent with the queries. Consecutive query rows with the same limit are one segment on the wire,
+// with 32 bytes for each chunk that it sees. So one limit for all heads of a token costs less than
+// one per row.
 struct RowLimits {
-  // [ceil(rows / group_rows)]: query rows of the group g see the rows before limits[g]. With 0 they
-  // see none. A limit beyond the context is InvalidArgument. So are limits beside a selection.
+  // [ceil(rows / group_rows)]: query rows of group g see the rows before limits[g]; 0 means none. A
+  // limit beyond the context is InvalidArgument, and so are limits together with a selection.
   const uint32_t* limits = nullptr;
-  uint32_t group_rows = 1;  // query rows that share a limit, as the heads of one token
+  uint32_t group_rows = 1;  // query rows that share a limit, like the heads of one token
 
   bool present() const { return limits != nullptr; }
 };
@@ -91,39 +95,40 @@ struct Segment {
   // any other index outside the context is InvalidArgument. Lists are per group of the segment's
   // rows. Own rows are not selected: all visible ones are attended.
   Selection selection = {};
-  // Groups are of the segment's rows. Own rows have limits of their own.
+  // Groups count the segment's rows. Own rows have their own limits (OwnRows::visible).
   RowLimits row_limits = {};
   // Merged after the context's chunks, one after another. At most kOwnRowsCountMax.
   std::span<const OwnRows> own = {};
 };
 
-// Attends one layer for one or many contexts of one geometry. The rows of all contexts that one
-// holder attends travel together. It borrows everything it points to until the call ends.
+// Attends one layer for one or many contexts of one geometry. The query rows of all contexts that
+// one holder attends are sent together. The call borrows everything it points to until it ends.
 //
-// q, own rows and the answer may be in any memory that the requester's backend reaches, and come
-// after a stream (attention/partial.h). Selections and limits are host memory. A submitted call
-// comes after the work that was on q's stream at Submit, or when a failed attempt is made again. It
-// comes after the work that was on the others at the first Poll that finds the queries posted. If a
-// stream is of another backend, a blocking call waits for it, and a polled one looks at Ready.
+// q, own rows and the answer may be in any memory that the requester's backend reaches, and each
+// may name a stream in `after` (attention/partial.h). Selections and limits are host memory. A
+// submitted call is ordered after the work that is on q's stream at Submit, or when a failed
+// attempt is repeated. It is ordered after the work that is on the other streams at the first Poll
+// that finds the queries posted. If a stream belongs to another backend, a blocking call waits for
+// it, and a polled call checks Ready.
 struct LayerCall {
   uint32_t layer = 0;
   QueryView q;  // bf16 [count, d_qk], count <= kAttendRowCountMax
-  // One after another, they cover the rows of q. All of them together are over at most 256 corpora.
+  // Consecutive segments that together cover the rows of q, over at most 256 corpora in all.
   std::span<const Segment> segments;
   // The type of the partials on the wire. Answers are promised to be exactly equal only with kF32.
   PartialDtype wire = PartialDtype::kBf16;
-  // How exactly holders and this requester compute (attention/grade.h). The default is `wire`'s
-  // own.
+  // The precision of the partials, here and at holders (attention/grade.h). By default, that of
+  // `wire`.
   Grade grade = Grade::kDefault;
   // As in AttendCall.
   bool allow_approximate = false;
-  // Names the call. It travels with every frame, and is in the text of an error.
+  // Identifies the call. Sent with every frame, and included in error texts.
   TraceContext trace = {};
   Instant deadline = kInstantMax;
 };
 
-// Attends query rows over chunks of one corpus: a call of one segment, whose context is made for
-// it. It borrows everything it points to until the call returns.
+// Attends query rows over chunks of one corpus: a call of one segment with a temporary context. It
+// borrows everything it points to until the call returns.
 struct AttendCall {
   std::shared_ptr<const Corpus> corpus;
   // The chunks to attend. If empty, the call attends every chunk of the corpus, at canonical
@@ -137,18 +142,19 @@ struct AttendCall {
   RowLimits row_limits;  // they count the rows of `chunks`, as the selection does
   // The type of the partials on the wire. Answers are promised to be exactly equal only with kF32.
   PartialDtype wire = PartialDtype::kBf16;
-  // How exactly holders and this requester compute (attention/grade.h). The default is `wire`'s
-  // own.
+  // The precision of the partials, here and at holders (attention/grade.h). By default, that of
+  // `wire`.
   Grade grade = Grade::kDefault;
   // Allows a holder whose exact rows are on disk to answer from fp8 copies in memory, if it has
-  // them. The report says whether one did. Otherwise an answer is exact or an error.
+  // them. AttendReport::approximate reports whether one did. If false, an answer is exact or an
+  // error.
   bool allow_approximate = false;
   TraceContext trace = {};  // as in LayerCall
   Instant deadline = kInstantMax;
 };
 
-// Returns where the answer of a call is to be written: f32 o [q.count, d_v], m, l. It may be
-// called more than once and must return the same place.
+// Returns the output buffer for the answer of a call: f32 o [q.count, d_v], m, l. May be called
+// more than once and must return the same buffer.
 using AttendRoom = absl::FunctionRef<PartialView()>;
 
 inline constexpr uint32_t kAttendRowCountMax = 1u << 16;
@@ -158,23 +164,23 @@ struct AttendReport {
   uint64_t bytes_sent = 0;  // frames on the lanes, headers and rows together
   uint64_t bytes_received = 0;
   uint64_t compute_ns_max = 0;  // kernel time of the slowest holder
-  bool approximate = false;     // some rows were fp8 copies, which the call must allow
-  // The grade that was asked for; never kDefault. Vector targets answer exactly in all
-  // grades (attention/grade.h).
+  bool approximate = false;     // some rows were fp8 copies; only if the call allowed them
+  // The requested precision; never kDefault. Vector targets compute exactly at every precision
+  // (attention/grade.h).
   Grade grade = Grade::kExact;
-  // The partials were made by different kernel targets, own rows' among them, or by a holder that
-  // does not say which.
+  // Different kernel targets computed the partials, including those of own rows, or a holder did
+  // not report its target. A device that merges counts as one of the targets.
   bool targets_differ = false;
-  // The kernel target of all partials, if they had one.
+  // The kernel target of all partials, if it was the same for all.
   KernelTargetId kernel_target = KernelTargetId::kUnknown;
-  // Any other placement, replica or batch of this kernel target gives the same bits. The partials
-  // were f32 and of one target, and none was of an fp8 copy.
+  // Any other placement, replica or batch of this kernel target gives the same bits. True if the
+  // partials were f32, from one target, and none from an fp8 copy.
   bool same_bits_anywhere = false;
-  // Pairs of a query row and a row that it attended: of chunks that holders attended, of near
-  // chunks, and of the caller's own rows.
+  // Pairs of a query row and an attended row: in chunks that holders attended, in locally cached
+  // chunks, and in the caller's own rows.
   uint64_t routed_pairs = 0, near_pairs = 0, own_pairs = 0;
-  // Rows that came near for the call's contexts since their last report, pulled, mapped or made
-  // anew: bytes.
+  // Bytes of rows that were prefetched, mapped or recomputed for the call's contexts since their
+  // last report.
   uint64_t pulled_bytes = 0;
   // From the first attempt to the answer. `lost` is the part before the last attempt, spent in
   // failed attempts and in waits for holders.
@@ -200,17 +206,18 @@ struct FetchCall {
   uint32_t chunk_end = 0;
   uint32_t layer_begin = 0;
   uint32_t layer_end = 0;
-  // The position at which the first chunk's first token is to stand; bands are rotated by the
-  // difference. If unset, rows stay at their canonical positions.
+  // The new position of the first chunk's first token; RoPE bands are rotated by the difference. If
+  // unset, rows stay at their canonical positions.
   std::optional<uint64_t> position;
-  // The slice of each row to fetch. With a position, it holds all of the RoPE band or none of it.
+  // The slice of each row to fetch. With a position, it must contain all of the RoPE band or none
+  // of it.
   ColumnRange columns;
   TraceContext trace = {};  // as in LayerCall
   Instant deadline = kInstantMax;
 };
 
-// Fetches rows chosen by index, for example by a sparse-attention indexer. Rows come at their
-// canonical positions and are never rotated, because they have no offset in common.
+// Fetches rows chosen by index, for example by a sparse-attention indexer. Rows are at their
+// canonical positions and are never rotated, because they have no common offset.
 struct SelectionCall {
   std::shared_ptr<const Corpus> corpus;
   // Indices count the rows of these chunks, one after another. The range is not empty.
@@ -224,15 +231,15 @@ struct SelectionCall {
   TraceContext trace = {};  // as in LayerCall
   Instant deadline = kInstantMax;
 };
-// Rows of one layer of one chunk: rows[i] answers the layer's index number ordinals[i].
+// Rows of one layer of one chunk: rows[i] is the row for the layer's index number ordinals[i].
 struct SelectedRows {
   uint32_t layer = 0;
   uint32_t chunk = 0;
-  std::span<const uint32_t> ordinals;  // rising; borrowed until the sink returns
+  std::span<const uint32_t> ordinals;  // ascending; borrowed until the sink returns
   std::span<const std::byte> rows;     // [ordinals.size()][row_bytes or columns.bytes]; borrowed
 };
 
-// A run of rows of one layer of one chunk, in token order.
+// Consecutive rows of one layer of one chunk, in token order.
 struct RowRun {
   uint32_t chunk = 0;  // ordinal in the corpus
   uint32_t layer = 0;
@@ -242,26 +249,26 @@ struct RowRun {
 struct FetchedRows : RowRun {
   // [token_count][row_bytes, or columns.bytes]; borrowed until the sink returns
   std::span<const std::byte> rows;
-  // kPinned if a device reads them where they lie. A processor reads them all the same.
+  // kPinned if a device can read them in place. A processor can read them in either case.
   MemoryKind memory = MemoryKind::kHost;
 };
 
 struct FetchIntoReport {
-  uint64_t rows_spliced = 0;  // rows of all layers; a row that came twice counts twice
+  uint64_t rows_spliced = 0;  // rows of all layers; a row received twice counts twice
   uint32_t reopen_count = 0;  // attempts after the first, over a new lane or at a replica
   Duration elapsed{0};
 };
 
 struct ExplainCall {
   std::shared_ptr<const Corpus> corpus;
-  // Ordinals in the corpus, each at most once. If there are none, all chunks of the corpus.
+  // Ordinals in the corpus, each at most once. If empty, all chunks of the corpus.
   std::vector<uint32_t> chunks;
   uint32_t query_rows = 0;  // M_q of one request: tokens x heads
   uint32_t steps = 1;       // decode steps; 0 counts as 1
-  uint32_t agents = 1;      // agents that share the chunks here; 0 counts as 1
+  uint32_t agents = 1;      // agents of this requester that share the chunks; 0 counts as 1
   uint32_t select = 0;      // rows a query attends; 0 means all
   PartialDtype wire = PartialDtype::kBf16;
-  // Tokens that still fit the engine's cache. If unset, the chunks are taken to fit.
+  // Tokens that still fit the engine's cache. If unset, the chunks are assumed to fit.
   std::optional<uint64_t> cache_room_tokens;
   Instant deadline = kInstantMax;
 };
@@ -270,12 +277,13 @@ struct MapCall {
   std::shared_ptr<const Corpus> corpus;
   uint32_t chunk = 0;  // ordinal in the corpus
   Instant deadline = kInstantMax;
-  // The caller can do without. The holder is asked once, and not doubted if it is slow or refuses.
+  // The caller can do without the mapping. The call makes one attempt, and a slow or refusing
+  // holder is not avoided afterwards.
   bool may_be_refused = false;
 };
 
-// A chunk's rows in its holder's memory, mapped read-only without a copy. Nobody writes or frees
-// the rows any more, even if the holder or the requester goes away. The memory stays in use until
+// A chunk's rows in its holder's memory, mapped read-only without a copy. No process writes or
+// frees the rows any more, even if the holder or the requester ends. The memory stays in use until
 // this object is destroyed. Rows are at their canonical positions.
 class MappedChunk {
  public:

@@ -27,15 +27,15 @@
 //   Use(pin->chunk().layer(0));
 //
 // There are two tiers. The hot tier is an arena of capacity_bytes. The cold tier is the folder: it
-// has every durable chunk, hot or not. When the arena has no room, the store makes the hot chunk
-// cold that is cheapest to do without (store/memory/eviction.h). That writes nothing, so it takes
+// has every durable chunk, hot or not. When the arena is full, the hot chunk that is cheapest to do
+// without becomes cold (store/memory/eviction.h). This eviction writes nothing, so it takes
 // microseconds.
 //
-// With shadow_bytes_max and a codec there are shadows between the tiers: approximate rows of what
-// was evicted (store/memory/shadow_table.h).
+// If shadow_bytes_max and a codec are set, there are shadows between the tiers: approximate rows of
+// evicted chunks (store/memory/shadow_table.h).
 //
-// Without a path there is no cold tier. Chunks are then gone with the process, and a full store
-// refuses new ones.
+// Without a path there is no cold tier. Chunks are then lost when the process ends, and a full
+// store refuses new ones.
 
 #pragma once
 
@@ -66,23 +66,23 @@ namespace ckv {
 struct ChunkStoreOptions {
   // Bytes of rows in memory. They are reserved at Open.
   size_t capacity_bytes = size_t{1} << 30;
-  // The size of the pages this memory is in.
+  // The page size of this memory.
   PagePolicy pages = PagePolicy::kAuto;
-  // Most chunks, hot and cold together.
+  // The most chunks, hot and cold together.
   uint32_t chunk_count_max = 1u << 17;
-  // The folder of chunk files. It is made if it is missing; its parent must exist. If empty, chunks
-  // are in memory only.
+  // The folder of chunk files. Created if missing; its parent must exist. If the path is empty,
+  // chunks are in memory only.
   std::string path;
-  // The file system the folder is on. It must outlive the store.
+  // The file system of the folder. Must outlive the store.
   FileSystem* files = FileSystem::Real();
-  // Threads that look through the folder at Open, 1 to 256.
+  // Threads that scan the folder at Open, 1 to 256.
   uint32_t scan_threads = 8;
-  // Most bytes of capacity_bytes that shadows may take.
+  // The most bytes of capacity_bytes that shadows may use.
   uint64_t shadow_bytes_max = 0;
-  // Packs the rows of shadows. It must outlive the store. If null, there are no shadows. The fp8
-  // one is a holder's (server/batch/shadow_codec.h).
+  // Packs the rows of shadows. Must outlive the store. If null, there are no shadows. Holders use
+  // the fp8 codec in server/batch/shadow_codec.h.
   const ShadowCodec* shadow_codec = nullptr;
-  // It must outlive the store.
+  // Must outlive the store.
   Clock* clock = Clock::Real();
 };
 
@@ -91,8 +91,8 @@ struct ChunkStoreStats {
   uint64_t load_count = 0;  // cold chunks made hot
   uint64_t load_bytes = 0;
   uint64_t shadow_count = 0;   // cold chunks that have a shadow
-  uint64_t damaged_count = 0;  // chunks taken out because of damage, since Open
-  uint64_t healed_count = 0;   // damage in memory or in a file that the other copy made good
+  uint64_t damaged_count = 0;  // chunks removed because of damage, since Open
+  uint64_t healed_count = 0;   // damaged copies, in memory or on disk, restored from the other
   StoreErrors errors;
 };
 
@@ -100,9 +100,9 @@ struct ChunkStoreStats {
 struct ChunkCheck {
   enum class Health {
     kWhole,
-    kHealed,      // one of its two copies was damaged and was made anew from the other
+    kHealed,      // one of its two copies was damaged and was restored from the other
     kDamaged,     // no copy was whole: the chunk was quarantined and dropped
-    kUnreadable,  // the device failed, so its file is not known to be whole; the chunk stays
+    kUnreadable,  // the device failed to read or rewrite its file; the chunk stays
   };
   Health health = Health::kWhole;
   std::string why = {};        // the reason, unless the chunk is whole
@@ -111,48 +111,51 @@ struct ChunkCheck {
 };
 
 // Called by Verify with the number of bytes it is about to read: at most kVerifyStepBytes, unless
-// one stripe or a file's header is longer. It may wait. Return false to stop the check.
+// one stripe or a file's header is longer. May wait. Return false to stop the check.
 using VerifyPace = absl::FunctionRef<bool(uint64_t bytes)>;
-// The bytes Verify reads at a time. A slow disk takes half a millisecond for them. They stay in a
-// core's own cache from reading to hashing.
+// The bytes that Verify reads at a time. A slow disk needs half a millisecond for them. They stay
+// in a core's private cache until they are hashed.
 inline constexpr uint64_t kVerifyStepBytes = 288 << 10;
 
-// A chunk that was taken out because it was damaged.
+// A chunk that was removed because it was damaged.
 struct LostChunk {
   ChunkId id;
   std::vector<std::string> readers = {};  // tenants who could read it; empty if not known
-  bool kept = false;                      // whether Keep marked it for good
+  bool kept = false;                      // marked by Keep, not by KeepFor
 };
 
 class ChunkStore;
 
-// A chunk that is being received. It becomes visible when Finish returns OK; if the put is
-// destroyed before, nothing of it is left. Movable; one thread at a time. The store must outlive
-// it. Write and Finish wait for the device and may return its errors (see ChunkStore).
+// A chunk that is being received. It becomes visible when Finish returns OK; destroying the put
+// earlier discards it. Movable; used by one thread at a time. The store must outlive it. Write and
+// Finish wait for the device and may return its errors (see ChunkStore).
 class ChunkPut {
  public:
   ChunkPut(ChunkPut&&) = default;
 
-  // Writes rows of one layer, beginning `offset_bytes` after the layer's first byte. Layers may
-  // come in any order; bytes of a layer come in order, without gaps. `bytes` are copied. After an
-  // error, destroy the put.
-  //   InvalidArgument     no such layer, past its end, or not where its last bytes ended.
+  // Writes rows of one layer, beginning `offset_bytes` after the layer's first byte. Layers may be
+  // written in any order, the bytes of a layer only in order and without gaps. `bytes` are copied.
+  // After an error, destroy the put.
+  //   InvalidArgument     no such layer, bytes past its end, or an offset that does not continue
+  //                       the last write.
   absl::Status Write(uint32_t layer, uint64_t offset_bytes, std::span<const std::byte> bytes);
 
-  // Checks that every byte came and that the checksums hold, brings the chunk to the device, and
-  // makes it visible. After OK it survives a power loss, if the store has a folder.
-  //   AlreadyExists       the chunk came meanwhile, from another put. It is as durable as if this
-  //                       put had stored it, and the tenant may read it.
-  //   InvalidArgument     bytes are missing; the message says of which layer.
-  //   DataLoss            a layer's checksum does not match its rows; or the chunk came meanwhile
-  //                       for other tenants, with other checksums.
-  //   ResourceExhausted   the store has chunk_count_max chunks.
-  // After an error of the device the chunk is not visible. One exception: if only its ttl could not
-  // be saved, it is visible, and after a restart it stays for good.
+  // Checks that every byte was written and that the checksums match, writes the chunk to the
+  // device, and makes it visible. If the store has a folder, the chunk then survives a power loss.
+  //   AlreadyExists       another put stored the chunk meanwhile. It is as durable as if this put
+  //                       had stored it, and the tenant may read it.
+  //   InvalidArgument     bytes are missing; the message names the layer.
+  //   DataLoss            a layer's checksum does not match its rows; or the chunk was stored
+  //                       meanwhile for other tenants, with different checksums.
+  //   Aborted             the chunk was dropped meanwhile: put it again.
+  //   ResourceExhausted   the store has chunk_count_max chunks, or the chunk has
+  //                       ChunkLedger::kReaderCountMax readers.
+  // After a device error the chunk is not visible. Exception: if only its ttl could not be saved,
+  // it is visible, and after a restart it never expires.
   absl::Status Finish() &&;
 
-  // Makes the chunk expire when nobody puts it again for `ttl`. Called before Finish. If it is not
-  // called, or with zero, the chunk stays for good.
+  // Makes the chunk expire if it is not put again for `ttl`. Call it before Finish. Without this
+  // call, or with zero, the chunk never expires.
   void set_ttl(Duration ttl) { ttl_ = ttl; }
 
  private:
@@ -179,25 +182,27 @@ class ChunkPut {
 // The one owner of a holder's chunks, and the only way to change them. Thread-safe: any thread may
 // call any method. The store must outlive its puts, pins and ChunkRows.
 //
-// Methods that wait for the device say so; a thread that serves requests must not call them. If the
-// store has a folder, they may return an error of the device, with the path and the system's words.
-// Unless a method says otherwise, nothing changed then.
+// The comment of a method states whether it waits for the device; a thread that serves requests
+// must not call one that does. If the store has a folder, these methods may return a device error,
+// with the path and the system's error text. Unless stated otherwise, a device error leaves
+// everything unchanged.
 //   ResourceExhausted   the disk is full, or too many files are open.
-//   Unavailable         the device fails, or somebody removed or replaced the folder.
+//   Unavailable         the device fails, or the folder was removed or replaced.
 //   PermissionDenied    the process may not use the folder, or it is read-only.
-//   NotFound            somebody removed the folder.
+//   NotFound            the folder was removed.
 //
-// A chunk is stored once, for all tenants that put it. Only its readers find it (table().Find,
-// InfoOf). Methods that take an id and no tenant are the operator's: they see every chunk.
+// A chunk is stored once, for all tenants that put it. Only these tenants, its readers, find it
+// (table().Find, InfoOf). Methods that take an id and no tenant are for operators: they see every
+// chunk.
 class ChunkStore {
  public:
-  // Reserves the memory, takes over the folder, and finds what it has; all chunks are cold then.
-  // Files that a killed process left unfinished are removed, and damaged ones quarantined. If
-  // `report` is set, it is told what was found. Waits for the device.
+  // Reserves the memory, takes over the folder, and scans it; all chunks start cold. Removes files
+  // that a killed process left unfinished, and quarantines damaged ones. If `report` is set, it
+  // receives the result of the scan. Waits for the device.
   //   InvalidArgument     capacity_bytes is zero, or scan_threads is out of range.
   //   FailedPrecondition  another process uses the folder, a later version of ckv made it, or it is
   //                       neither empty nor a folder of chunks.
-  //   ResourceExhausted   the memory cannot be had, or the folder has more chunks than
+  //   ResourceExhausted   the memory cannot be reserved, or the folder has more chunks than
   //                       chunk_count_max.
   static absl::StatusOr<std::unique_ptr<ChunkStore>> Open(const ChunkStoreOptions& options,
                                                           ScanReport* report = nullptr);
@@ -207,23 +212,23 @@ class ChunkStore {
 
   // --- Putting. ---
 
-  // Starts receiving a chunk for `tenant` ("" is everyone) and evicts others to make room for it.
-  // Waits for the device.
-  //   AlreadyExists       the chunk is here, and on the device if there is a folder. The tenant may
-  //                       read it from now on. Nothing is to be sent.
-  //   DataLoss            the chunk is here for other tenants, with other checksums: this putter
-  //                       does not have the rows it claims.
+  // Starts receiving a chunk for `tenant` ("" means everyone) and evicts others to make room for
+  // it. Waits for the device.
+  //   AlreadyExists       the chunk is stored already, on the device if there is a folder. The
+  //                       tenant may now read it. There is nothing to send.
+  //   DataLoss            the chunk is stored for other tenants, with different checksums: the
+  //                       caller does not have the rows it claims.
   //   InvalidArgument     the info or the geometry is not valid; the message names the field.
   //   Aborted             the chunk was dropped just now: call Begin again.
-  //   ResourceExhausted   the chunks in memory are pinned or kept; the store has chunk_count_max
+  //   ResourceExhausted   memory is full of pinned or kept chunks; the store has chunk_count_max
   //                       chunks or ChunkTable::kGeometryCountMax geometries; or the chunk has
   //                       ChunkLedger::kReaderCountMax readers.
   absl::StatusOr<ChunkPut> Begin(ChunkInfo info, const Geometry& geometry,
                                  std::string_view tenant = "");
-  // Notes that a chunk that is here was put again with `ttl`. Zero makes it stay for good. A chunk
-  // that stays for good already goes on doing so. Otherwise the later of the old and the new end
-  // holds. Waits for the device. After an error of the device the change holds until the process
-  // ends. It is saved with the next change of the chunk.
+  // Records that a stored chunk was put again with `ttl`. Zero makes it permanent, and a permanent
+  // chunk remains so. Otherwise the chunk expires at the later of its old and new times. Waits for
+  // the device. After a device error the change is effective until the process ends, and is saved
+  // with the next change of the chunk.
   //   NotFound            the chunk is not here.
   absl::Status PutAgain(const ChunkId& id, Duration ttl);
 
@@ -235,92 +240,95 @@ class ChunkStore {
   //                       ChunkLedger::kReaderCountMax readers.
   absl::StatusOr<ChunkWriter> BeginCopy(ChunkInfo info, const Geometry& geometry,
                                         std::string_view tenant);
-  // Makes a copy visible that was received by the writer of BeginCopy for the same tenant.
-  //   AlreadyExists       the chunk came meanwhile; the tenant may read it.
-  //   DataLoss            the chunk came meanwhile for other tenants, with other checksums.
-  //   ResourceExhausted   the store has chunk_count_max chunks, or the chunk kReaderCountMax
+  // Makes a copy visible that BeginCopy's writer received for the same tenant.
+  //   AlreadyExists       the chunk was stored meanwhile; the tenant may read it.
+  //   DataLoss            the chunk was stored meanwhile for other tenants, with different
+  //                       checksums.
+  //   ResourceExhausted   the store has chunk_count_max chunks, or the chunk has kReaderCountMax
   //                       readers.
   absl::Status InsertCopy(Chunk chunk, std::string_view tenant);
   // Drops a copy.
   //   NotFound            the chunk is not here.
-  //   FailedPrecondition  the chunk is kept, or somebody put it, so that it has a file now.
+  //   FailedPrecondition  the chunk is kept, or was put meanwhile and now has a file.
   absl::Status DropCopy(const ChunkId& id);
 
   // --- Reading. ---
 
-  // The chunks by their ids: find, pin, describe and list them here. It never waits for the device.
+  // The chunks by id: finds, pins, describes and lists them. Never waits for the device.
   const ChunkTable& table() const { return table_; }
   // Approximate rows of evicted chunks.
   const ShadowTable& shadows() const { return shadows_; }
 
   // Pins the chunk, and reads it from its file first if it is cold. Waits for the device.
   //   NotFound            the chunk was dropped since it was found.
-  //   DataLoss            its file is damaged. It was quarantined, and the chunk is gone.
-  //   ResourceExhausted   it does not fit beside the chunks that are pinned or kept.
+  //   DataLoss            its file is damaged. It was quarantined, and the chunk was dropped.
+  //   ResourceExhausted   pinned and kept chunks leave too little memory, or the chunk is evicted
+  //                       as fast as it is read.
   absl::StatusOr<ChunkPin> Load(ChunkLocator locator);
   // Opens a chunk to read some of its rows, without making it hot. Waits for the device if it is
   // cold.
   //   NotFound            the chunk was dropped since it was found.
-  //   DataLoss            its file is damaged. It was quarantined, and the chunk is gone.
+  //   DataLoss            its file is damaged. It was quarantined, and the chunk was dropped.
   absl::StatusOr<ChunkRows> OpenRows(ChunkLocator locator);
-  // Returns what the chunk is, hot or cold. A cold chunk's file is read for it, so this may wait
-  // for the device.
-  //   NotFound            the chunk is not here, or `tenant` may not read it. The two look alike.
+  // Describes the chunk, hot or cold. Reads the file of a cold chunk, so it may wait for the
+  // device.
+  //   NotFound            the chunk is not here, or `tenant` may not read it. The two cases look
+  //                       the same.
   //   FailedPrecondition  the chunk is here with another geometry.
-  //   DataLoss            its file is damaged. It was quarantined, and the chunk is gone.
+  //   DataLoss            its file is damaged. It was quarantined, and the chunk was dropped.
   absl::StatusOr<ChunkInfo> InfoOf(const ChunkId& id, const Geometry& geometry,
                                    std::string_view tenant);
 
   // --- Marks and ends. ---
 
-  // Marks the chunk so that eviction and garbage collection leave it alone, or lifts the mark. A
-  // cold chunk stays cold until it is read. Drop still removes it. Waits for the device. After an
-  // error of the device the mark holds until the process ends. It is saved with the next change of
+  // Marks the chunk so that eviction and garbage collection leave it alone, or removes the mark. A
+  // cold chunk stays cold until it is read. Drop still removes it. Waits for the device. After a
+  // device error the mark is effective until the process ends, and is saved with the next change of
   // the chunk.
   //   NotFound            the chunk is not here.
   absl::Status Keep(const ChunkId& id, bool keep);
-  // Does what Keep(id, true) does, but the mark ends by itself after `time`. It replaces an earlier
-  // mark, even a longer one.
+  // Like Keep(id, true), but the mark expires after `time`. Replaces an earlier mark, even a longer
+  // one.
   //   NotFound            the chunk is not here.
   absl::Status KeepFor(const ChunkId& id, Duration time);
-  // Starts the chunk's idle time anew. Returns false if the chunk is not here. Idle times are not
+  // Restarts the chunk's idle time. Returns false if the chunk is not here. Idle times are not
   // saved: after a restart they count from Open.
   bool Touch(const ChunkId& id);
 
-  // Drops the chunk and removes its file, if `only` allows it. Rows that are pinned stay readable
-  // until the last pin goes. Waits for the device. After an error of the device the chunk is
-  // dropped, but a restart brings it back if its file is still there.
+  // Drops the chunk and removes its file, if `only` allows it. Pinned rows stay readable until the
+  // last pin is released. Waits for the device. After a device error the chunk is dropped, but
+  // reappears after a restart if its file still exists.
   //   NotFound            the chunk is not here.
   //   FailedPrecondition  a condition of `only` does not hold; nothing changed.
   absl::Status Drop(const ChunkId& id, const DropIf& only = {});
-  // Ends the marks of KeepFor and drops the chunks whose time is over, at most `count_max` chunks.
-  // Returns how many it dropped. Call it now and then, if table().ledger().AnyDue(). Waits for the
+  // Removes expired marks of KeepFor and drops expired chunks, at most `count_max`. Returns how
+  // many chunks it dropped. Call it periodically, if table().ledger().AnyDue(). Waits for the
   // device.
   size_t Expire(size_t count_max);
 
   // --- Damage. ---
 
-  // Compares a chunk's rows with their checksums in memory, pinned a step at a time, and in its
-  // file, read from the device. If one copy is damaged it is made anew from the other. Damaged
-  // memory is let go, which makes handles to the chunk stale. The check holds up no other call
-  // unless it finds damage. Waits for the device and for `pace`. Damage and errors of the device
-  // are not returned as errors; the ChunkCheck says so.
+  // Checks a chunk's rows against their checksums: in memory, pinned one step at a time, and in its
+  // file, read from the device. Restores a damaged copy from the other one. Damaged memory is
+  // released, which makes handles to the chunk stale. The check blocks no other call unless it
+  // finds damage. Waits for the device and for `pace`. Damage and device errors are reported in the
+  // ChunkCheck, not as a status.
   //   NotFound            the chunk was dropped.
   //   Cancelled           `pace` returned false.
   absl::StatusOr<ChunkCheck> Verify(ChunkLocator locator, VerifyPace pace);
-  // Returns the chunks that were taken out because of damage since the last call. The first call
-  // also returns what lies in the folder's quarantine and is not here. At most kLostCountMax chunks
-  // wait for it; later ones are forgotten.
+  // Returns the chunks that were removed because of damage since the last call. The first call also
+  // returns the chunks in the folder's quarantine that are not stored. At most kLostCountMax chunks
+  // are queued; later ones are not reported.
   std::vector<LostChunk> TakeLost() ABSL_LOCKS_EXCLUDED(mu_);
   static constexpr size_t kLostCountMax = 1u << 16;
 
   // --- The store itself. ---
 
-  // The size of the pages that rows of hot chunks are in.
+  // The page size of the memory of hot chunks.
   PageKind page_kind() const { return arena_->page_kind(); }
-  // All memory that rows of hot chunks are in, for a fabric to register.
+  // The memory that contains the rows of all hot chunks, for a fabric to register.
   std::span<const std::byte> memory() const { return {arena_->base(), arena_->capacity_bytes()}; }
-  // Also checks that the folder is still there, because open files outlive their folder.
+  // Also checks that the folder still exists, because open files outlive their folder.
   ChunkStoreStats stats() const;
 
  private:
@@ -331,7 +339,7 @@ class ChunkStore {
 
   void NotePut(const ChunkId& id, const absl::Status& status, uint64_t bytes);
   void NoteRead(const ChunkId& id, const absl::Status& status);
-  // A chunk that was dropped while its file was read or checked is not unreadable for ever.
+  // Clears the fault of a chunk that was dropped while its file was read or checked.
   void ForgetIfDropped(const ChunkId& id);
   absl::StatusOr<ChunkPut> TryBegin(ChunkInfo info, const Geometry& geometry,
                                     std::string_view tenant, uint64_t bytes);
@@ -339,14 +347,13 @@ class ChunkStore {
   absl::Status CheckFolder() const;
   absl::Status AddStored(const StoredChunk& chunk);
   absl::StatusOr<ChunkFileReader> OpenFile(ChunkLocator locator);
-  // Gives back the memory of a chunk that it evicts, or of a shadow. Returns false if there is
-  // none.
+  // Frees memory by evicting a chunk or removing a shadow. Returns false if there is neither.
   bool MakeRoom();
   template <typename Allocate>
   auto WithRoom(uint64_t bytes, Allocate allocate) -> decltype(allocate());
-  // Quarantines and drops a chunk whose file was found to be damaged. Returns what to say.
+  // Quarantines and drops a chunk whose file is damaged. Returns the error for the caller.
   absl::Status Damaged(ChunkLocator locator, const ChunkId& id, const absl::Status& status);
-  // Takes the chunk out of the table and its file out of the way. Within the chunk's turn.
+  // Removes the chunk from the table and quarantines its file. Called within the chunk's turn.
   void TakeOut(const ChunkSummary& what, std::string_view why) ABSL_LOCKS_EXCLUDED(mu_);
   void Lose(const ChunkId& id, const ChunkFacts& facts) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status MakeDurable(const ChunkId& id, const Geometry& geometry, std::string_view tenant);

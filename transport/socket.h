@@ -1,4 +1,4 @@
-// Owned file descriptors, and the few socket calls that every fabric shares, with deadlines and
+// Owned file descriptors, and the few socket calls that all fabrics share, with deadlines and
 // statuses.
 
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace ckv {
 
-// Connections that wait to be accepted, at most.
+// The most connections that may wait to be accepted.
 inline constexpr int kListenBacklog = 128;
 
 // Owns a file descriptor.
@@ -47,7 +47,7 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// Returns "what: Connection refused", from errno.
+// Returns the text of errno, as in "what: Connection refused".
 std::string ErrnoText(const char* what);
 
 // Returns an error from errno: ResourceExhausted if descriptors or memory ran out, else
@@ -55,36 +55,36 @@ std::string ErrnoText(const char* what);
 absl::Status ErrnoStatus(const char* what);
 
 // Waits until `fd` has one of `events` (POLLIN, POLLOUT), an error or a hang-up.
-//   DeadlineExceeded    none came in time.
+//   DeadlineExceeded    none occurred in time.
 absl::Status WaitFor(int fd, short events, const Clock& clock, Instant deadline);
 
-// Both move all bytes over a non-blocking socket, or fail.
+// SendAll and ReceiveAll transfer all bytes over a non-blocking socket, or fail.
 //   Unavailable         the peer hung up or the connection broke.
-//   DeadlineExceeded    the bytes were not moved in time.
+//   DeadlineExceeded    the bytes were not transferred in time.
 absl::Status SendAll(int fd, std::span<const std::byte> bytes, const Clock& clock,
                      Instant deadline);
 absl::Status ReceiveAll(int fd, std::span<std::byte> bytes, const Clock& clock, Instant deadline);
 
-// Like ReceiveAll, and takes the one descriptor that came with the bytes.
-//   InvalidArgument     no descriptor came, or several.
+// Like ReceiveAll, and returns the one descriptor that arrived with the bytes.
+//   InvalidArgument     no descriptor arrived, or several.
 absl::StatusOr<UniqueFd> ReceiveAllWithFd(int fd, std::span<std::byte> bytes, const Clock& clock,
                                           Instant deadline);
 
 // Sends `bytes` with a descriptor in one call, without blocking. Returns false on failure; errno
-// says why.
+// has the reason, unless only a part was sent.
 bool SendWithFd(int fd, std::span<const std::byte> bytes, int passed_fd) noexcept;
 
 // The result of one ReceiveSome on a Unix stream.
 struct Received {
-  ssize_t bytes = 0;    // the return value of recv; if negative, errno says why
-  size_t fd_count = 0;  // descriptors that came with the last of the bytes
+  ssize_t bytes = 0;    // the return value of recv; if negative, errno has the reason
+  size_t fd_count = 0;  // descriptors that arrived with the last of the bytes
   UniqueFd fd;          // the first of them; the others are closed
-  // Too many descriptors came, or this process has no room for them.
+  // Too many descriptors arrived, or this process can open no more.
   bool cut = false;
 };
-// Reads without blocking. Bytes that came with descriptors are the last ones of a call; so a
-// descriptor that comes with a single byte belongs to that byte. If `takes_fd` is false, all
-// descriptors are closed unseen.
+// Reads without blocking. Bytes that arrive with descriptors are the last ones of a call, so a
+// descriptor that arrives with a single byte belongs to that byte. If `takes_fd` is false, all
+// descriptors are discarded.
 Received ReceiveSome(int fd, std::span<std::byte> bytes, bool takes_fd) noexcept;
 
 template <typename T>

@@ -1,4 +1,4 @@
-// ckvctl's connections to a fleet: one requester, one directory, any holder.
+// ckvctl's connections to a fleet: one requester and one directory.
 
 #pragma once
 
@@ -24,21 +24,23 @@ namespace ckv::ctl {
 
 struct FleetOptions {
   std::string requester;  // if empty, kDefaultRequesterAddress
-  // The option that named `requester`, where it is not --requester: for errors.
+  // The option that set `requester`, if it was not --requester. For error texts.
   std::string requester_option;
-  std::string directory;  // if empty, what the requester says, else kDefaultDirectoryAddress
+  std::string directory;  // if empty, as the requester reports, else kDefaultDirectoryAddress
   std::string tenant;
   Duration timeout = std::chrono::seconds(10);  // limit of each control call
-  // How long the requester and the directory may take to serve, counted from the fleet's making. If
-  // 0, nobody waits for them.
+  // How long to wait until the requester and the directory serve, counted from the constructor. If
+  // 0, does not wait.
   Duration wait{0};
 };
 
-// One thread at a time, but for holder stubs, which are gRPC's and thread-safe, and for GetCorpus
-// once directory() has returned. Errors carry who was asked, and for Unavailable what to do.
+// Used by one thread at a time, except for GetCorpus, which is thread-safe once directory() has
+// returned. Holder stubs (ConnectHolder in client/publish/holder_calls.h) are thread-safe too.
+// Errors name the peer and, for Unavailable, a remedy.
 class Fleet {
  public:
-  // Touches no network; what waits is the first call to each. `clock` must outlive it.
+  // Does not touch the network; the first call to each peer waits for it. `clock` must outlive the
+  // fleet.
   Fleet(FleetOptions options, Clock* clock);
 
   const FleetOptions& options() const { return options_; }
@@ -46,57 +48,61 @@ class Fleet {
 
   v1::RequesterService::StubInterface& requester();
   const std::string& requester_address() const { return requester_address_; }
-  // Asks the requester for the directory's address once, if none was given.
+  // If no address was given, queries the requester for it once.
   //   Unavailable         a requester was named and does not answer.
   absl::StatusOr<v1::DirectoryService::StubInterface*> directory();
   const std::string& directory_address() const { return directory_address_; }
 
   absl::StatusOr<v1::DescribeReply> Describe();
-  // `ended`, unless null, gets the members whose lease ended lately: for people, who see who is
-  // there now. `engines`, unless null, gets the engines that the directory lists; it needs `ended`.
-  //   Unavailable         without `ended` also a directory whose holders are just coming back.
+  // Returns the members, sorted by id. If `ended` is set, it receives the members whose lease ended
+  // recently. The directory then answers at once, with the members it has now: for display. If
+  // `engines` is set, it receives the engines that the directory lists; this needs `ended`.
+  //   Unavailable         also, without `ended`, a restarted directory whose holders have not all
+  //                       registered again.
   absl::StatusOr<std::vector<Member>> Members(std::vector<v1::EndedLease>* ended = nullptr,
                                               std::vector<v1::EngineFacts>* engines = nullptr);
-  // The live holders in the order of their names.
-  //   FailedPrecondition  none.
+  // Returns the live holders, sorted by name.
+  //   FailedPrecondition  there are none.
   absl::StatusOr<std::vector<Member>> Holders();
   // Thread-safe once directory() has returned.
-  //   NotFound            no such corpus; names the nearest, and says how to list them.
+  //   NotFound            no such corpus; the text suggests the nearest name, and how to list all.
   absl::StatusOr<Corpus> GetCorpus(const std::string& name);
   absl::StatusOr<v1::ListCorporaReply> ListCorpora();
-  // Tells where the directory keeps its state and what it found there.
+  // Returns where the directory keeps its state and what it found there.
   //   Unimplemented       the directory is of an earlier build.
   absl::StatusOr<v1::DescribeDirectoryReply> DescribeDirectory();
-  // Places of a chunk; empty where no corpus has it.
+  // Returns the places of a chunk; empty if no corpus has it.
   absl::StatusOr<v1::LocateChunkReply> Locate(const ChunkId& id);
-  // Returns the key by which the ids of the tenant's chunks are made. The zero key says that they
-  // are plain: those of the shared tenant, of a directory without a folder, or of an earlier build.
-  // With `make`, a tenant without a key gets one.
+  // Returns the key for the ids of the tenant's chunks. The zero key means that they are plain:
+  // those of the shared tenant, of a directory without a folder, or of an earlier build. With
+  // `make`, a tenant without a key gets one.
   absl::StatusOr<TenantKey> KeyOfTenant(bool make);
   // Returns for each of `ids`, at most kIdsPerCallMax, how many corpora of any tenant place it on
-  // the holder, or are told of it there.
+  // the holder, published or leased. Corpora that holders report to a restarted directory count
+  // too.
   absl::StatusOr<std::vector<uint32_t>> CountReferences(std::span<const std::string> ids,
                                                         const HolderId& holder);
 
-  // A call's context with a deadline: of options().timeout, or of `timeout`.
+  // Sets a call's deadline: options().timeout or `timeout` from now.
   void Prepare(grpc::ClientContext& context) const;
   void Prepare(grpc::ClientContext& context, Duration timeout) const;
-  // Prepares a call whose request gives the requester a limit of its own. The requester's error,
-  // which says what was late, then arrives before the call's deadline.
+  // Prepares a call whose request has its own time limit. The requester's error, which names what
+  // was late, then arrives before the call's deadline.
   void PrepareBeyond(grpc::ClientContext& context, uint32_t request_timeout_ms) const;
-  // Returns the limit for a request that shares `deadline` with others: at least 1 ms, since 0 asks
-  // the requester for its default.
+  // Returns the time limit for a request that shares `deadline` with others: at least 1 ms, because
+  // 0 means the requester's default.
   uint32_t RemainingMs(Instant deadline) const;
-  // Says what the requester answered, or that it did not. Its Unavailable may be about a holder, so
-  // then it is asked whether it is there, and the advice follows from that.
+  // Converts a call's status, with the peer's name and advice. Unavailable from the requester may
+  // be about a holder, so RequesterError then queries the requester and advises accordingly.
   absl::Status RequesterError(const grpc::Status& status, std::string_view call) const;
   absl::Status DirectoryError(const grpc::Status& status, std::string_view call) const;
 
  private:
   bool RequesterAnswers() const;
-  // The name of a corpus that `name` may be meant for. Empty if there is none.
+  // Returns the name of the corpus that `name` may mean, or "" if there is none.
   std::string NearestCorpus(const std::string& name);
-  // The channel to `address`, once it serves `service` or options().wait is over.
+  // Returns the channel to `address`. With `wait`, first waits until it serves `service` or
+  // options().wait is over.
   std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address, const char* service,
                                            bool wait);
 

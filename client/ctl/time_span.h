@@ -1,4 +1,4 @@
-// Options of the command line that are lengths of time (proto/base/time_span.h).
+// Command-line options that are lengths of time (proto/base/time_span.h).
 
 #pragma once
 
@@ -10,14 +10,14 @@
 
 namespace ckv::ctl {
 
-// A length of time with its unit, at most kTimeSpanMax.
+// Accepts a length of time with its unit, at most kTimeSpanMax.
 CLI::Validator TimeSpan();
 
-// Returns the time that `text` says if TimeSpan let it through, else 0.
+// Returns the length of time in `text` if TimeSpan accepts it, else 0.
 Duration TimeSpanOf(const std::string& text);
 
-// Adds an option of 1ms to 1h, whose default is what `timeout_ms` has. `timeout_ms` lives as long
-// as `verb`.
+// Adds an option of 1ms to 1h, whose default is the current value of `timeout_ms`. `timeout_ms`
+// must live as long as `verb`.
 void AddTimeout(CLI::App& verb, const char* name, uint32_t& timeout_ms, const char* description);
 
 }  // namespace ckv::ctl

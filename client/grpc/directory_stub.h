@@ -1,4 +1,4 @@
-// The directory over gRPC, as a requester sees it.
+// A requester's client of the directory, over gRPC.
 
 #pragma once
 
@@ -17,11 +17,11 @@
 
 namespace ckv {
 
-// Makes an error of a call's status that names who was asked.
+// Converts a call's status to an error that names the peer.
 using ToStatus = std::function<absl::Status(const grpc::Status&)>;
-// Asks a directory for the key by which ids of a tenant's chunks are made. If there is none and
-// `make` is set, the directory makes one. The shared tenant, and all of a directory of an earlier
-// build, have the zero key.
+// Queries a directory for the key of a tenant's chunk ids. If there is none and `make` is set, the
+// directory creates one. Returns the zero key if there is none, for the shared tenant, and for all
+// tenants of a directory of an earlier build.
 absl::StatusOr<TenantKey> AskForTenantKey(v1::DirectoryService::StubInterface& stub,
                                           grpc::ClientContext& context, std::string_view tenant,
                                           bool make, const ToStatus& to_status);
@@ -29,14 +29,15 @@ absl::StatusOr<TenantKey> AskForTenantKey(v1::DirectoryService::StubInterface& s
 // Thread-safe. Errors as in control.h; every message names the call and the directory's address.
 class DirectoryStub final : public DirectoryControl {
  public:
-  // Does not touch the network. `clock` must outlive it. With `for_calls`, corpora and chunks are
-  // without holders that lack a chunk which another has. Unset it to read places, not rows.
+  // Does not touch the network. `clock` must outlive it. With `for_calls`, GetCorpus and
+  // LocateChunks leave out holders that lack a chunk if another live holder has it. Unset it to
+  // read placements, not rows.
   DirectoryStub(std::string address, Clock* clock, bool for_calls = true);
 
   absl::StatusOr<Corpus> GetCorpus(std::string_view name, std::string_view tenant,
                                    Instant deadline) override;
   absl::StatusOr<std::vector<Member>> ListMembers(Instant deadline) override;
-  // Each answer has the corpus' name and geometry, and only this chunk.
+  // Each result has the corpus's name and geometry, and only this chunk.
   absl::StatusOr<std::vector<Corpus>> LocateChunk(const ChunkId& id, std::string_view tenant,
                                                   Instant deadline) override
       ABSL_LOCKS_EXCLUDED(mu_);

@@ -13,39 +13,40 @@
 
 namespace ckv {
 
-// The longest message; it is cut, because a status travels in a header and peers accept 8 KiB.
+// The longest message; longer ones are cut, because a status is sent in a header and peers accept 8
+// KiB.
 inline constexpr size_t kStatusTextBytesMax = 4096;
 
 // Trailing metadata of a call refused by an overloaded holder: the microseconds, in decimal, after
 // which to retry.
 inline constexpr char kRetryAfterKey[] = "retry-after-us";
 // Trailing metadata of a registration refused because another address holds the name: the
-// milliseconds, in decimal, after which that lease ends if nobody renews it.
+// milliseconds, in decimal, after which that lease ends unless it is renewed.
 inline constexpr char kLeaseEndKey[] = "lease-ends-ms";
-// Trailing metadata of a renewal refused because the lease is not known: the life of the directory
-// that says so, in decimal.
+// Trailing metadata of a renewal refused because the lease is unknown: the incarnation of the
+// refusing directory, in decimal.
 inline constexpr char kDirectoryLifeKey[] = "ckv-directory-life";
 
 grpc::Status ToGrpc(const absl::Status& status);
-// As FromGrpc, for a call that nobody here cancels. CANCELLED and UNKNOWN, which a server that ends
-// may leave, and a stream that was reset, are Unavailable.
+// As FromGrpc, for a call that this process does not cancel. CANCELLED, UNKNOWN and a reset stream,
+// which a server that stops may cause, become Unavailable.
 absl::Status FromPeer(const grpc::Status& status, std::string_view context);
-// Puts "context: " before the message; OK stays OK. If there is no connection, the message says
-// "cannot connect: connection refused", without gRPC's own words.
+// Puts "context: " before the message; OK stays OK. Without a connection, the message is "cannot
+// connect: connection refused" or similar, not gRPC's text.
 absl::Status FromGrpc(const grpc::Status& status, std::string_view context);
 
-// Whether the call never reached a server, or its connection broke: nobody answered it.
+// Whether the call never reached a server, or its connection broke: no server answered it.
 bool IsConnectionError(const grpc::Status& status);
 
 // Returns a function that ends the call from outside its handler. The peer sees the status that the
 // function is called with, and a Read or Write in progress returns false. (ServerContext::TryCancel
-// shows the peer CANCELLED, which the peer takes for its own doing.) The context must outlive the
-// function.
+// shows the peer CANCELLED, which looks to the peer like its own cancellation.) The context must
+// outlive the function.
 std::function<void(const absl::Status&)> EndCall(grpc::ServerContextBase* context);
 
 // Sets the call's deadline to `deadline`, but no later than `timeout_max` from now, so that no call
-// waits for ever (I5). The call fails at once if the peer cannot be reached. It carries the
-// thread's CurrentTrace (proto/base/trace_context.h). Call it once.
+// waits forever (I5). The call then fails at once if the peer cannot be reached. Adds the thread's
+// CurrentTrace (proto/base/trace_context.h) to its metadata. Call it once per call.
 void SetDeadline(grpc::ClientContext& context, const Clock& clock, Instant deadline,
                  Duration timeout_max);
 

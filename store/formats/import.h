@@ -22,7 +22,7 @@ namespace ckv {
 
 inline constexpr uint32_t kRowFileTokenCountMax = 1u << 30;
 
-// A file of the rows of T tokens:
+// A file with the rows of T tokens:
 //
 //   tensor "layers.{i}.ckv"   BF16 [T, d_qk], or U8 [T, 656] for fp8_ds_mla; one for each layer
 //   tensor "token_ids"        I32 or I64 [T], ids from 0 to 2^31 - 1 (proto/token_id.h)
@@ -31,17 +31,18 @@ inline constexpr uint32_t kRowFileTokenCountMax = 1u << 30;
 //                             softmax_scale, base_position; and extra_keys if there are some
 //                             (JSON, store/formats/extra_keys_json.h)
 //
-// With d_rope 0, rope_style is left out or "none", and rope_theta is left out. Nothing else may be
-// in the file: a misspelt layer must not become a shorter model.
+// With d_rope 0, rope_style is left out or "none"; rope_theta and rope_scaling are not read. The
+// file may have no other tensors: a misspelt layer must not become a shorter model. Other metadata
+// is ignored.
 //
-// Immutable, so any thread may read it. Movable. It owns the bytes, so spans it returns live as
-// long as it does. With FileReading::kParts rows are read only by Copy.
+// Immutable, so any thread may read it. Movable. It owns the bytes, except after Parse, so its
+// spans are valid as long as it lives. With FileReading::kParts, only Copy reads rows.
 class RowFile {
  public:
   // Opens and checks a file.
   //   NotFound            there is no such file.
   //   InvalidArgument     the file is not as above; the message names the tensor or the metadata
-  //                       key, and says what it should be.
+  //                       key, and the expected value.
   static absl::StatusOr<RowFile> Open(const std::string& path,
                                       FileReading reading = FileReading::kWhole);
 
@@ -52,22 +53,22 @@ class RowFile {
   // Opens the same tensors and metadata spread over several files of a folder, which its index
   // lists (store/formats/safetensors_index.h).
   //   NotFound            there is no index, or a file that it names is missing.
-  //   InvalidArgument     the index or a file is not as it should be; the message names the file.
+  //   InvalidArgument     the index or a file is malformed; the message names the file.
   static absl::StatusOr<RowFile> OpenFolder(const std::string& folder,
                                             FileReading reading = FileReading::kWhole);
 
   const Geometry& geometry() const { return geometry_; }
   std::span<const int32_t> token_ids() const { return token_ids_; }
-  // Sorted, counted from the first token.
+  // Sorted; positions count from the first token.
   std::span<const ExtraKey> extra_keys() const { return extra_keys_; }
   // The canonical position of the first token.
   uint64_t base_position() const { return base_position_; }
   // Returns the rows of tokens [token_begin, token_end) of one layer. They are contiguous and may
   // start at any address.
   std::span<const std::byte> Rows(uint32_t layer, uint32_t token_begin, uint32_t token_end) const;
-  // Copies rows to `out`. With kParts they are read from the file on each call, so that a large
-  // file takes no memory.
-  //   InvalidArgument     the file cannot be read any more, or changed since it was opened.
+  // Copies rows to `out`. With kParts, each call reads them from the file, so that a large file
+  // takes no memory.
+  //   InvalidArgument     the file can no longer be read, or changed since it was opened.
   absl::Status Copy(std::span<const std::byte> rows, std::byte* out) const;
   // Checks that all files are unchanged since they were opened (FileBytes).
   absl::Status CheckUnchanged() const;
@@ -95,20 +96,21 @@ struct TokenRange {
   uint32_t end = 0;
 };
 
-// Cuts `token_count` tokens into runs of `chunk_tokens`; the last may be shorter. If `chunk_tokens`
-// is 0 there is one run. No tokens give one empty run, so that an empty file is an empty chunk.
+// Cuts `token_count` tokens into ranges of `chunk_tokens`; the last may be shorter. If
+// `chunk_tokens` is 0, there is one range. No tokens give one empty range, so that an empty file
+// becomes an empty chunk.
 std::vector<TokenRange> CutFixed(uint32_t token_count, uint32_t chunk_tokens);
 
 // Describes the tokens `range` of `token_ids` as a chunk that follows `parent`, with its id and its
-// checksums. The first of `token_ids` stands at `base_position`. `rows(layer)` returns the range's
-// rows of a layer. `extra_keys` are those of all of `token_ids`, sorted.
+// checksums. The first of `token_ids` is at `base_position`. `rows(layer)` returns the range's rows
+// of a layer. `extra_keys` are those of all of `token_ids`, sorted.
 ChunkInfo DescribeChunk(const Geometry& geometry, const ChunkId& parent, uint64_t base_position,
                         std::span<const int32_t> token_ids, TokenRange range,
                         absl::FunctionRef<std::span<const std::byte>(uint32_t layer)> rows,
                         std::span<const ExtraKey> extra_keys = {});
 
-// Parses DeepSeek's rope_scaling JSON. Returns nothing if there is no YaRN: the text is "null" or
-// empty, or its type is "default". An unknown key beside type "yarn" is refused, because it could
+// Parses DeepSeek's rope_scaling JSON. Returns nullopt if there is no YaRN: the text is "null" or
+// empty, or its type is "default". With type "yarn", an unknown key is refused, because it could
 // change the rotation.
 //   InvalidArgument     the message names the key.
 absl::StatusOr<std::optional<YarnParams>> ParseRopeScaling(std::string_view json);

@@ -1,8 +1,8 @@
 // Reads and writes sequence states of llama.cpp: the token ids of one sequence and the keys of its
-// cells, as llama_state_seq_save_file writes them. A file that is read is not trusted.
+// cells, as llama_state_seq_save_file writes them. Files are not trusted.
 //
-// A model with MLA has no values beside its keys: each key is a cKV row. All numbers are
-// little-endian, and nothing is aligned to more than 4 bytes.
+// A model with MLA has keys and no values: each key is a cKV row. All numbers are little-endian,
+// and nothing is aligned to more than 4 bytes.
 //
 //   u32 magic "ggsq", u32 version 3
 //   u32 count, i32 ids[count]
@@ -12,8 +12,8 @@
 //     u32 whether values are transposed, u32 layers
 //     layers x { i32 type of the keys, u64 row bytes, rows[cells] }
 //
-// llama_state_seq_get_data has u32 0xaf143cd8 and i32 sequence before `streams`, and no ids.
-// llama-server packs its ids: i32 -1, u32 1, u32 count, ids, u32 0 (the number of images).
+// The output of llama_state_seq_get_data has u32 0xaf143cd8 and i32 sequence before `streams`, and
+// no ids. llama-server packs its ids: i32 -1, u32 1, u32 count, ids, u32 0 (the number of images).
 
 #pragma once
 
@@ -37,37 +37,38 @@ inline constexpr uint32_t kLlamaStreamCountMax = 256;      // llama.cpp's LLAMA_
 inline constexpr uint32_t kLlamaTokenCountMax = 1u << 30;  // cells; positions are i32
 inline constexpr uint64_t kLlamaRowBytesMax = 2048;  // kRowWidthMax (proto/geometry.h) in bf16
 
-// Types of keys that are read, by ggml's numbers.
+// The supported types of keys, with ggml's numbers.
 enum class LlamaKeyType : int32_t { kF16 = 1, kBf16 = 30 };
 
-// The state of one sequence. Immutable, so any thread may read it. Movable; spans it returns live
-// as long as it does. Rows may start at any address: read them by memcpy. With FileReading::kParts
-// they are read only by Copy.
+// The state of one sequence. Immutable, so any thread may read it. Movable; its spans are valid as
+// long as it lives. Rows may start at any address: read them by memcpy. With FileReading::kParts,
+// only Copy reads them.
 class LlamaState {
  public:
-  // Opens the file and checks all of it but the rows. The cells must be those of one sequence, in
-  // order, at positions without a gap. Token ids, if there are any, are one a cell. Keys must be
-  // bf16 or f16, with rows of one size in all layers, and nothing may follow them. Messages name
+  // Opens the file and checks everything except the rows. The cells must be those of one sequence,
+  // in order, at positions without a gap. There must be one token id per cell, or none. Keys must
+  // be bf16 or f16, with rows of one size in all layers, and nothing may follow them. Messages name
   // the path.
   //   NotFound            there is no such file.
   //   FailedPrecondition  another version of the format.
-  //   InvalidArgument     it cannot be read, or something is wrong; the message says what, and how
-  //                       the state can be saved right.
+  //   InvalidArgument     the file cannot be read, or is malformed; the message has the reason, and
+  //                       how to save the state correctly.
   static absl::StatusOr<LlamaState> Open(const std::string& path,
                                          FileReading reading = FileReading::kWhole);
   // Checks the bytes of a state that is in memory. They must outlive the result.
   //   FailedPrecondition, InvalidArgument  as for Open.
   static absl::StatusOr<LlamaState> Parse(std::span<const std::byte> bytes);
-  // Whether a file at `path` begins as a state does.
+  // Whether the regular file at `path` begins with the magic number of a state, or of a session,
+  // which Open refuses with advice.
   static bool IsOne(const std::string& path);
 
   // At least 1.
   uint32_t token_count() const { return token_count_; }
-  // One a token, or none if the state has none.
+  // One per token, or none if the state has none.
   std::span<const int32_t> token_ids() const { return token_ids_; }
   // The position of the first token.
   uint32_t base_position() const { return base_position_; }
-  // How many streams the cache has that the state was saved from.
+  // The number of streams of the cache that the state was saved from.
   uint32_t stream_count() const { return stream_count_; }
   uint32_t layer_count() const { return static_cast<uint32_t>(layers_.size()); }
   // The bytes of one token at one layer.
@@ -75,8 +76,8 @@ class LlamaState {
   LlamaKeyType key_type() const { return key_type_; }
   // Returns the rows of tokens [token_begin, token_end) of one layer.
   std::span<const std::byte> Rows(uint32_t layer, uint32_t token_begin, uint32_t token_end) const;
-  // Copies `part` of the spans above to `out`. With kParts it is read from the file on each call.
-  //   InvalidArgument     the file cannot be read any more, or changed since it was opened.
+  // Copies `part` of the spans above to `out`. With kParts, each call reads it from the file.
+  //   InvalidArgument     the file can no longer be read, or changed since it was opened.
   absl::Status Copy(std::span<const std::byte> part, std::byte* out) const;
   // Checks that the file is unchanged since it was opened (FileBytes).
   absl::Status CheckUnchanged() const;
@@ -103,35 +104,35 @@ class LlamaState {
 
 // The shape of a state to write. Its keys are bf16.
 struct LlamaStateSpec {
-  std::span<const int32_t> token_ids;  // one a token, at least one
+  std::span<const int32_t> token_ids;  // one per token, at least one
   uint64_t base_position = 0;
-  // If not 0, only the last so many tokens have cells, and rows.
+  // If not 0, only this many of the last tokens have cells and rows.
   uint32_t cell_count = 0;
   uint32_t layer_count = 0;
   uint32_t row_bytes = 0;
-  // Streams of the cache that is to load it: as many as it has sequences, or 1 if it is unified.
-  // llama.cpp refuses another number.
+  // Streams of the cache that will load the state: its number of sequences, or 1 if it is unified.
+  // llama.cpp refuses any other number.
   uint32_t stream_count = 1;
 };
 
-// Writes a state that llama_state_seq_load_file takes, layer by layer or in any other order. A
-// regular file gets its name when Finish returns OK; otherwise nothing of it is left. Movable; one
-// thread at a time.
+// Writes a state that llama_state_seq_load_file can load. Rows may be written in any order. A
+// regular file gets its name when Finish returns OK; otherwise the unfinished file is removed.
+// Movable; used by one thread at a time.
 class LlamaStateWriter {
  public:
-  // Starts a file, and writes all but the rows.
-  //   InvalidArgument     a number of `spec` is beyond its limit; says which.
+  // Creates the file, and writes everything except the rows.
+  //   InvalidArgument     a number of `spec` is out of its range; the message names it.
   //   FailedPrecondition, Unavailable  as OutputFile.
   static absl::StatusOr<LlamaStateWriter> Create(const std::string& path,
                                                  const LlamaStateSpec& spec);
 
-  // Writes rows of one layer, from this cell on.
-  //   InvalidArgument     they are not whole rows, go past the last cell or layer, or are there
-  //                       already.
-  //   Unavailable         the file cannot be written; the message says why.
+  // Writes rows of one layer, beginning with cell `cell_begin`.
+  //   InvalidArgument     `rows` are not whole rows, extend past the last cell or layer, or were
+  //                       written already.
+  //   Unavailable         the file cannot be written; the message has the reason.
   absl::Status Write(uint32_t layer, uint32_t cell_begin, std::span<const std::byte> rows);
-  // Brings the file to the device and gives it its name.
-  //   InvalidArgument     rows are missing; the message says of which layer.
+  // Flushes the file to the device and gives it its name.
+  //   InvalidArgument     rows are missing; the message names the layer.
   //   Unavailable         as Write.
   absl::Status Finish() &&;
 

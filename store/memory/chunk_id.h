@@ -14,25 +14,26 @@ namespace ckv {
 
 // Returns the id of the chunk of `tokens` that follows `parent`, under the model whose
 // ModelFingerprint is `fingerprint`. A zero parent starts a chain. `position` is the canonical
-// position of the chunk's first token (ChunkInfo::position). It is an input of a chain's first
-// chunk, because RoPE makes rows at another position differ. For later chunks the chain implies it;
-// as part of the hash it makes a chunk that claims another position carry the wrong id.
+// position of the chunk's first token (ChunkInfo::position). A chain's first chunk needs it,
+// because RoPE makes rows at another position differ. For later chunks the chain implies it;
+// hashing it gives a chunk that claims another position the wrong id.
 //   SHA-256(11 as u64 | "ckv.chunk.1" | fingerprint | parent | position u64 | count u64 |
 //           tokens i32[]), integers little-endian
-// `extra_keys` must be valid (ValidateExtraKeys), and are counted from the chunk's first token. If
-// there are any, the text is "ckv.chunk.3", and the bytes of EncodeExtraKeys follow the tokens. So
-// a chunk with another picture, another position of it, another adapter or no keys has another id.
+// `extra_keys` must be valid (ValidateExtraKeys), with positions counted from the chunk's first
+// token. If there are any, the text is "ckv.chunk.3", and the bytes of EncodeExtraKeys follow the
+// tokens. So a chunk with another image, another position of it, another adapter or no keys has a
+// different id.
 ChunkId ComputeChunkId(const ChunkId& fingerprint, const ChunkId& parent, uint64_t position,
                        std::span<const int32_t> tokens, std::span<const ExtraKey> extra_keys = {});
 
-// Returns the seal of a chunk under a tenant's key. `plain` is what ComputeChunkId gives for it,
-// with the keyed id of its parent. The zero key gives the zero seal.
+// Returns the verification tag of a chunk under a tenant's key. `plain` is the chunk's
+// ComputeChunkId, computed with the keyed id of its parent. The zero key gives the zero tag.
 //   HMAC-SHA-256(key, plain)
 ChunkSeal SealOf(const ChunkId& plain, const TenantKey& key);
 
-// Returns the id of a chunk with this seal. The zero seal gives `plain` itself. Nobody who lacks
-// the key can tell the id from the tokens. Nobody, with any key or seal, finds one that gives an id
-// that was chosen before.
+// Returns the id of a chunk with this verification tag. The zero tag gives `plain` itself. Without
+// the key, the id cannot be derived from the tokens. With any key or tag, it is infeasible to
+// produce an id chosen in advance.
 //   SHA-256(11 as u64 | "ckv.chunk.2" | plain | seal)
 ChunkId SealedChunkId(const ChunkId& plain, const ChunkSeal& seal);
 
