@@ -26,10 +26,10 @@ HWY_BEFORE_NAMESPACE();
 namespace ckv {
 namespace HWY_NAMESPACE {
 
-// Fetches the next tile's rows into L2, a few lines at a time, between the register blocks of this
-// tile. All at once they would queue behind each other: 1296 lines against some 50 in flight. Half
-// are fetched while logits are computed, half while values are. At 16 query rows over 32768 rows
-// this gave .60 of the FMA peak; fetching during the logits alone gave .54.
+// Prefetches the next tile's rows into L2, a few cache lines at a time, between the register blocks
+// of this tile. Requested together, they would queue: 1296 lines, and only some 50 can be in
+// flight. Half are prefetched while logits are computed, half while values are. At 16 query rows
+// over 32768 rows this reached .60 of the FMA peak; prefetching during the logits only reached .54.
 class NextTilePrefetch {
  public:
   NextTilePrefetch(const std::byte* const* rows, uint32_t count, uint32_t row_bytes)
@@ -56,9 +56,9 @@ class NextTilePrefetch {
   uint32_t offset_ = 0;
 };
 
-// Multiplies kVectors vectors of query rows with kKeys keys over one panel's depth. Products are
-// summed from zero in ascending d. The sum times the key's scale is added to the logit (first:
-// stored as it). A scale of 1 leaves the bits of a plain sum.
+// Multiplies kVectors vectors of query rows by kKeys keys over one panel's depth. Products are
+// summed from zero in ascending d. The sum times the key's scale is added to the logit, or stored
+// as the logit if `first`. A scale of 1 leaves the bits of a plain sum.
 template <uint32_t kVectors, uint32_t kKeys>
 HWY_INLINE void LogitBlock(const float* HWY_RESTRICT q, uint32_t packed_rows,
                            const float* HWY_RESTRICT keys, const float* HWY_RESTRICT scales,
@@ -94,8 +94,8 @@ HWY_INLINE void LogitBlock(const float* HWY_RESTRICT q, uint32_t packed_rows,
   }
 }
 
-// Takes all keys of the tile for kVectors vectors of query rows, one panel after the other. Keys
-// beyond `count` are stale rows of scratch: their logits are computed and never read.
+// Processes all keys of the tile for kVectors vectors of query rows, panel by panel. Keys beyond
+// `count` are stale rows of scratch: their logits are computed and never read.
 template <uint32_t kVectors, uint32_t kKeys>
 HWY_INLINE void LogitColumns(const AttentionShape& shape, const float* q, uint32_t packed_rows,
                              const float* tile, const float* scales, uint32_t count, float* logits,
@@ -105,7 +105,7 @@ HWY_INLINE void LogitColumns(const AttentionShape& shape, const float* q, uint32
     const uint32_t depth = std::min(kPanelWidth, shape.d_qk - begin);
     const float* panel = tile + size_t{begin / kPanelWidth} * kPanelFloats;
     for (uint32_t j = 0; j < count; j += kKeys) {
-      prefetch.Step(kKeys);  // half of the tile; Values asks for the rest
+      prefetch.Step(kKeys);  // half of the tile; Values prefetches the rest
       LogitBlock<kVectors, kKeys>(q + size_t{begin} * packed_rows, packed_rows,
                                   panel + size_t{j} * kPanelWidth,
                                   scales + begin / kPanelWidth * kKeyStride + j, depth, begin == 0,
@@ -137,9 +137,9 @@ HWY_INLINE void Logits(const AttentionShape& shape, const float* q, uint32_t pac
   }
 }
 
-// Works on one vector of query rows: scales the tile's logits, moves the running maximum, turns
-// logits into weights, and adds them to l. Row i sees the first `visible[i]` keys of the tile; the
-// others get weight 0. A row that has seen nothing keeps m = -inf.
+// Works on one vector of query rows: scales the tile's logits, updates the running maximum, turns
+// logits into weights, and adds the weights to l. Row i sees the first `visible[i]` keys of the
+// tile; the others get weight 0. A row that has seen no key keeps m = -inf.
 HWY_INLINE void SoftmaxColumn(float scale_value, const uint32_t* visible, uint32_t count,
                               float* logits, float* m, float* l, float* alpha) {
   const DF d;
@@ -157,7 +157,7 @@ HWY_INLINE void SoftmaxColumn(float scale_value, const uint32_t* visible, uint32
   }
   const auto old_max = hn::Load(d, m);
   const auto new_max = hn::Max(old_max, tile_max);
-  // -inf - -inf would be NaN: with nothing seen, measure from 0, so that every weight is 0.
+  // -inf - -inf would be NaN. If no key was seen, subtract 0 instead, so that every weight is 0.
   const auto base = hn::IfThenElse(hn::Eq(new_max, none), hn::Zero(d), new_max);
   const auto factor = ExpNonPositive(d, hn::Sub(old_max, base));
   auto sum = hn::Zero(d);
@@ -172,8 +172,8 @@ HWY_INLINE void SoftmaxColumn(float scale_value, const uint32_t* visible, uint32
   hn::Store(hn::MulAdd(hn::Load(d, l), factor, sum), d, l);
 }
 
-// Multiplies kRows query rows with kVectors vectors of columns. It sums over the tile's keys from
-// zero, then o = o * alpha + sum (first: o = sum). alpha is 1 while the maximum stands still.
+// Multiplies kRows query rows by kVectors vectors of columns. Sums over the tile's keys from zero,
+// then o = o * alpha + sum (first: o = sum). alpha is 1 while the maximum is unchanged.
 template <uint32_t kRows, uint32_t kVectors>
 HWY_INLINE void ValueBlock(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT values,
                            uint32_t count, const float* alpha, bool first, float* HWY_RESTRICT o,
@@ -208,7 +208,7 @@ HWY_INLINE void ValueBlock(const float* HWY_RESTRICT weights, const float* HWY_R
   }
 }
 
-// Multiplies kRows query rows with all columns of one panel that hold values.
+// Multiplies kRows query rows by all columns of one panel that contain values.
 template <uint32_t kRows>
 HWY_INLINE void ValuePanel(const float* weights, const float* panel, uint32_t width, uint32_t count,
                            const float* alpha, bool first, float* o, uint32_t o_stride) {
@@ -218,7 +218,7 @@ HWY_INLINE void ValuePanel(const float* weights, const float* panel, uint32_t wi
   for (; c + kVectors * lanes <= width; c += kVectors * lanes) {
     ValueBlock<kRows, kVectors>(weights, panel + c, count, alpha, first, o + c, o_stride);
   }
-  // The last vector may reach into columns past d_v: they are computed and never written out.
+  // The last vector may extend into columns past d_v: they are computed and never written out.
   for (; c < width; c += lanes) {
     ValueBlock<kRows, 1>(weights, panel + c, count, alpha, first, o + c, o_stride);
   }
@@ -237,8 +237,9 @@ HWY_INLINE void ScaleWeights(const float* scales, uint32_t count, uint32_t packe
   }
 }
 
-// Computes o += weights x values. A row whose visible prefix is shorter than its neighbours' goes
-// alone and stops there. A weight of 0 would still turn a NaN that it must not see into NaN.
+// Computes o += weights x values. A row with a shorter visible prefix than its neighbors is
+// processed alone, up to the end of its prefix. Beyond it, a weight of 0 times a NaN would still be
+// NaN.
 HWY_INLINE void Values(const AttentionShape& shape, uint32_t query_rows, uint32_t count,
                        const uint32_t* visible, const BlockScratch& scratch, const float* alpha,
                        bool first, const BlockState& state, NextTilePrefetch& prefetch) {

@@ -1,6 +1,7 @@
 // Vector helpers that every kernel of this folder shares, compiled once per SIMD target.
 //
-// The toggle below is Highway's per-target include guard: the file is seen again for each target.
+// The toggle below is Highway's per-target include guard: the file is included once for each
+// target.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,18 +22,18 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The lowest argument of exp(); below it the result is 0. exp(-87) = 1.6e-38 is the last result
-// above FLT_MIN, and a weight that far under the maximum cannot move an f32 sum.
+// The lowest argument of exp(); below it the result is 0. exp(-87) = 1.6e-38 is about the last
+// result above FLT_MIN. A weight that far below the maximum cannot change an f32 sum.
 constexpr float kExpFlush = -87.0f;
 
 // Computes exp(x) for x <= 0 with a relative error <= 2^-22.6 (1.6e-7, checked over the range by
-// mla_partial_test). It is exactly 1 at 0, and exactly 0 below kExpFlush and at -inf; NaN stays
-// NaN.
+// mla_partial_test). The result is exactly 1 at 0, and exactly 0 below kExpFlush and at -inf. NaN
+// stays NaN.
 //
-// x = n ln2 + r with |r| <= ln2 / 2; ln2 is split so that n * kLn2High is exact without FMA too.
-// Then comes the Taylor polynomial of degree 7. Its truncation, r^8 / 8!, is at most 5.2e-9, so the
-// error is that of the last roundings. A minimax polynomial would save one term of eight and 0.2 %
-// of a kernel call.
+// x = n ln2 + r with |r| <= ln2 / 2; ln2 is split so that n * kLn2High is exact even without FMA.
+// The Taylor polynomial of degree 7 computes exp(r). Its truncation error, r^8 / 8!, is at most
+// 5.2e-9, so the last roundings dominate. A minimax polynomial would save one of eight terms, and
+// 0.2 % of a kernel call.
 template <class D>
 HWY_INLINE hn::Vec<D> ExpNonPositive([[maybe_unused]] D d, hn::Vec<D> x) {
   constexpr float kLn2High = 0.693359375f;
@@ -54,7 +55,7 @@ HWY_INLINE hn::Vec<D> ExpNonPositive([[maybe_unused]] D d, hn::Vec<D> x) {
   y = hn::MulAdd(y, r, hn::Set(d, 1.0f));
   const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
   const auto result = hn::IfThenZeroElse(hn::Lt(x, flush), hn::Mul(y, power));
-  // Targets differ in what a maximum makes of NaN.
+  // Targets differ in the maximum of NaN and a number.
   return hn::IfThenElse(hn::IsNaN(x), x, result);
 }
 
@@ -102,7 +103,8 @@ HWY_INLINE hn::Vec<D> LoadBf16([[maybe_unused]] D d, const void* from) {
   return hn::BitCast(d, hn::ShiftLeft<16>(LoadU16Lanes(d, from)));
 }
 
-// Converts f32 to bf16 in the low half of each u32 lane: to nearest, ties to even; NaN quietened.
+// Converts f32 to bf16 in the low half of each u32 lane: to nearest, ties to even; NaN is made
+// quiet.
 template <class D>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> RoundToBf16([[maybe_unused]] D d, hn::Vec<D> value) {
   const hn::RebindToUnsigned<D> du;
@@ -114,7 +116,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> RoundToBf16([[maybe_unused]] D d, hn
   return hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet, rounded));
 }
 
-// Stores the low halves of u32 lanes, at any address.
+// Stores the low halves of u32 lanes to any address.
 template <class D>
 HWY_INLINE void StoreU16Lanes([[maybe_unused]] D d, hn::Vec<hn::RebindToUnsigned<D>> lanes,
                               void* to) {
@@ -124,8 +126,8 @@ HWY_INLINE void StoreU16Lanes([[maybe_unused]] D d, hn::Vec<hn::RebindToUnsigned
 #else
   const hn::Rebind<uint16_t, D> d16;
   const hn::Repartition<uint8_t, decltype(d16)> d8;
-  // Every lane is < 2^16, but DemoteTo saturates at the signed range on its way: sign-extend, so
-  // that the pack keeps all 16 bits.
+  // Every lane is < 2^16, but DemoteTo saturates to the signed range. Sign-extend first, so that
+  // the pack keeps all 16 bits.
   const hn::RebindToSigned<D> di;
   const hn::Rebind<int16_t, D> d16s;
   const auto extended = hn::ShiftRight<16>(hn::BitCast(di, hn::ShiftLeft<16>(lanes)));

@@ -1,5 +1,5 @@
-// The costs of routing, pulling and attending at this requester now: constants that probes and
-// calls have told, put into the predicate's terms.
+// The current costs of routing, fetching and attending at this requester: constants learned from
+// probes and calls, as inputs of the predicate.
 
 #pragma once
 
@@ -35,11 +35,12 @@ namespace ckv {
 // Thread-safe.
 class LiveCosts {
  public:
-  // Corpora whose groups are kept. Beyond them, all are forgotten and made again as they are used.
+  // The most corpora whose groups are kept. At the limit, all are dropped and rebuilt as they are
+  // used.
   static constexpr size_t kCorpusCountMax = 256;
   static constexpr Duration kHereAgeMax = std::chrono::seconds(60);
 
-  // All must outlive it; `oracle` may be null.
+  // All must outlive it. `oracle` may be null.
   LiveCosts(PeerTable* peers, NetworkOracle* oracle, Clock* clock, Backend* backend,
             const LaneShape& lane_shape)
       : peers_(*peers),
@@ -48,61 +49,63 @@ class LiveCosts {
         backend_(*backend),
         lane_shape_(lane_shape) {}
 
-  // Returns the constants of this requester for rows of these widths. Unless a profile has them, it
-  // measures for about 10 ms, the first time and then once in kHereAgeMax. Load only makes a
-  // measurement slower, so the minimum of each constant is kept. Calls of near rows show whether
+  // Returns the constants of this requester for rows of these widths. Unless a profile has them,
+  // measures for about 10 ms, the first time and then once per kHereAgeMax. Load only makes a
+  // measurement slower, so the minimum of each constant is kept. Calls over local rows show whether
   // this host has become slower (LiveHere).
   //   Errors of CalibrateHere.
   absl::StatusOr<RequesterConstants> Here(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
-  // The same, but null if they would have to be measured.
+  // The same, but returns nothing if the constants would have to be measured.
   std::optional<RequesterConstants> KnownHere(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Returns the groups of a corpus' chunks, made once.
+  // Returns the groups of a corpus's chunks. They are made once.
   //   ResourceExhausted   as PeerTable::Find.
   absl::StatusOr<std::shared_ptr<const ChunkGroups>> GroupsOf(
       const std::shared_ptr<const Corpus>& corpus) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Answers a question, a group of chunks each, in the order of their first chunks. Asks nobody.
-  // `is_near` tells whether a chunk's rows are near.
-  //   InvalidArgument     there is no corpus, an ordinal is past its last chunk, or there are more
-  //                       than kAttendRowCountMax query rows, or none.
+  // Returns an estimate for each group of chunks, in the order of their first chunks. Sends
+  // nothing. `is_near` returns whether a chunk's rows are cached locally.
+  //   InvalidArgument     there is no corpus, an ordinal is beyond its last chunk, or there are no
+  //                       query rows or more than kAttendRowCountMax.
   absl::StatusOr<std::vector<GroupQuote>> Quote(const QuoteCall& call,
                                                 const std::function<bool(uint32_t)>& is_near)
       ABSL_LOCKS_EXCLUDED(mu_);
 
   // Returns the input of one decision over all chunks of the call: a group of candidates for each
   // group of chunks.
-  //   Unavailable         a constant is not known yet; says which.
-  //   else                as Quote.
+  //   Unavailable         a constant is not known yet; names it.
+  //   otherwise           as for Quote.
   absl::StatusOr<DecisionInput> KnownInput(const QuoteCall& call) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Is told the times of attends of near rows.
+  // Receives the times of attends over local rows.
   LiveHere& live_here() { return live_here_; }
-  // Is told what whole attends take.
+  // Receives the times of whole attends.
   LiveCalls& live_calls() { return live_calls_; }
-  // Notes the time of a pull for the holders that it may have come from.
+  // Records the time of a fetch for each holder that the rows may have come from.
   void ObservePull(const FetchCall& call, Duration took) ABSL_LOCKS_EXCLUDED(mu_);
-  // As ObservePull, of a chunk that was mapped instead. Its holder copies it, unless it has for
-  // another requester.
+  // The same for a chunk that was mapped instead, for its holders on this host. The time includes
+  // the holder's copy, unless the holder already made one for another requester.
   void ObserveMap(const MapCall& call, Duration took) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Whether every holder of these chunks has `target`. Members tell theirs to the directory. One
-  // that did not counts as another.
+  // Whether every holder of these chunks has `target`. Members report their targets to the
+  // directory. An unreported target counts as a different one.
   bool HaveTarget(const std::shared_ptr<const Corpus>& corpus, KernelTargetId target)
       ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Grouped {
-    std::weak_ptr<const Corpus> corpus;  // the same address may be another's later
+    std::weak_ptr<const Corpus> corpus;  // the address may be reused by another corpus
     std::shared_ptr<const ChunkGroups> groups;
   };
 
   absl::Status CheckCall(const QuoteCall& call) const;
   DecisionInput InputOf(const QuoteCall& call, const RequesterConstants& here) const;
-  // Takes the candidates from `begin` on, those of one group, into account.
+  // Lowers input.here to the costs of the fastest candidate from `begin` on, all of one group, that
+  // has this host's kernel target. Does nothing if local rows have been attended (LiveHere), or if
+  // a profile has the costs.
   void HopeForHere(const ChunkGroups& groups, uint32_t group, size_t begin,
                    DecisionInput& input) const;
-  // Adds the candidates of a group. Returns whether the constants of one of them are known.
+  // Adds the candidates of a group. Returns whether any of them has known constants.
   bool AddCandidates(const ChunkGroups& groups, uint32_t group, uint32_t ordinal,
                      DecisionInput& input) const;
   struct MeasuredHere {
@@ -111,7 +114,7 @@ class LiveCosts {
   };
 
   absl::Status MeasureHere(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
-  // Whether the constants of these widths were last measured more than kHereAgeMax ago.
+  // Whether the last measurement for these widths is older than kHereAgeMax.
   bool IsOldHere(const RowWidths& widths) const ABSL_LOCKS_EXCLUDED(mu_);
 
   PeerTable& peers_;

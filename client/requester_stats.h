@@ -1,4 +1,4 @@
-// The counters of a requester, for people and metrics.
+// The counters of a requester, for users and metrics.
 
 #pragma once
 
@@ -19,58 +19,58 @@ namespace ckv {
 struct ActorStats;    // client/act/actor.h
 struct CallCounters;  // client/holders/counters.h
 
-// The near store, and what pulling gained by the cost model. Times are microseconds.
+// The local row cache, and the gain of prefetching by the cost model. Times are in microseconds.
 struct RequesterNearStats {
   uint64_t bytes = 0;  // in use, of bytes_max
   uint64_t bytes_max = 0;
   uint32_t chunk_count = 0;
-  uint64_t pull_count = 0;  // a run of chunks each
+  uint64_t pull_count = 0;  // chunk ranges
   uint64_t pull_failed_count = 0;
   uint64_t eviction_count = 0;
   uint64_t pulled_bytes = 0;
-  uint64_t mapped_bytes = 0;            // rows of holders on this host, used where they lie
-  double routed_us = 0;                 // lost by routing what could have been near
-  double saved_us = 0;                  // saved by what was near
-  double pulled_us = 0;                 // the time of all pulls
-  uint64_t recomputed_token_count = 0;  // made anew by contexts' own functions
-  LatencyCounts recompute;              // each time that a run's rows were made anew
-  // How often a use of a run was decided so, [primitive][reason].
+  uint64_t mapped_bytes = 0;            // rows of holders on this host, used in place
+  double routed_us = 0;                 // lost by routing what could have been cached locally
+  double saved_us = 0;                  // saved by rows that were cached locally
+  double pulled_us = 0;                 // the time of all prefetches
+  uint64_t recomputed_token_count = 0;  // by contexts' own functions
+  LatencyCounts recompute;              // the time of each recomputation of a chunk range
+  // How often each decision was made for a use of a chunk range, [primitive][reason].
   DecisionCounts decisions{};
 };
 
-// How long calls that succeeded took, from their first attempt on.
+// How long successful calls took, from their first attempt.
 struct RequesterLatency {
-  LatencyCounts route;  // attends that asked a holder
-  LatencyCounts near;   // attends of rows that were here
+  LatencyCounts route;  // attends that queried a holder
+  LatencyCounts near;   // attends over local rows only
   LatencyCounts fetch;  // fetches of rows, of selected rows and into caches
-  LatencyCounts pull;   // slices of rows that the requester brought near by itself
-  // From posting a frame to its reply, less what the holder says that it waited and computed there;
-  // by FabricKind.
+  LatencyCounts pull;   // slices of rows that the requester prefetched
+  // By FabricKind: the time from posting a frame to its reply, minus the time that the holder
+  // reports for waiting and computing.
   std::array<LatencyCounts, kFabricKindEnd> lanes;
 };
 
-// Counters since the requester was made, over all calls.
+// Counters over all calls since the requester was made.
 struct RequesterStats {
-  uint64_t discarded_reply_count = 0;  // replies that nobody waited for (I1)
+  uint64_t discarded_reply_count = 0;  // replies that no call waited for (I1)
   uint64_t rdma_fallback_count = 0;    // lanes on tcp that should use verbs
-  uint64_t retry_count = 0;            // retries that overloaded holders asked for
-  // Retries asked for but not made, because the budget was spent (client/holders/retry.h).
+  uint64_t retry_count = 0;            // retries that overloaded holders requested
+  // Retries requested but not made, because the budget was spent (client/holders/retry.h).
   uint64_t retry_refused_count = 0;
-  uint64_t failover_count = 0;  // attempts made again with another replica
-  uint64_t reopen_count = 0;    // attempts made again over a new session
-  uint64_t return_count = 0;    // attempts made after waiting for a holder
+  uint64_t failover_count = 0;  // attempts repeated with another replica
+  uint64_t reopen_count = 0;    // attempts repeated over a new session
+  uint64_t return_count = 0;    // attempts repeated after waiting for a holder
   // The time that successful attends lost to failed attempts and the waits between them.
   Duration lost{0};
   uint64_t fetch_count = 0;    // calls of Fetch, FetchSelection and FetchInto
   uint64_t explain_count = 0;  // calls of Explain
-  // Tokens of all contexts that were opened: each would have been prefilled again without ckv.
+  // Tokens of all opened contexts: without ckv, each would have been prefilled again.
   uint64_t reused_token_count = 0;
   RequesterNearStats near;
   RequesterLatency latency;
   std::vector<CorpusCalls> hottest;  // see CorpusMeter::Hottest
 
-  // Calls `visit` with each name that people see, and its counts: those of lanes only for fabrics
-  // that were used.
+  // Calls `visit` with each displayed name and its counts. Lanes are visited only for fabrics in
+  // use.
   template <typename Visit>
   void ForEachLatency(Visit visit) const {
     visit("route", latency.route);
@@ -85,8 +85,8 @@ struct RequesterStats {
   }
 };
 
-// Puts together what the parts of a requester count. The hottest corpora are at most
-// `corpus_count_max`.
+// Combines the counters of a requester's parts. Returns at most `corpus_count_max` of the hottest
+// corpora.
 RequesterStats StatsOf(const CallCounters& counters, const ActorStats& actor,
                        size_t corpus_count_max);
 

@@ -1,4 +1,4 @@
-// Turns any bytes into text that is UTF-8.
+// Converts arbitrary bytes to valid UTF-8 text.
 
 #pragma once
 
@@ -12,15 +12,15 @@ namespace ckv {
 struct Utf8Character {
   uint32_t code = 0;
   size_t byte_count = 1;
-  bool valid = false;  // if false, it is one byte that is no UTF-8
+  bool valid = false;  // if false, this is one byte that is not UTF-8
 };
 
-// Returns the first character of `text`, which is not empty.
+// Returns the first character of `text`, which must not be empty.
 Utf8Character FirstCharacterOf(std::string_view text);
 
-// Returns `text` with a '?' for each byte that is no UTF-8, cut before the character that goes past
-// `bytes_max`. Protobuf needs it: the reader of a string with other bytes refuses the whole
-// message. Paths and errors that name them may have any byte.
+// Returns `text` with a '?' for each byte that is not UTF-8, cut before the first character that
+// would exceed `bytes_max`. Protobuf needs this: a receiver rejects the whole message if a string
+// is not UTF-8. Paths, and errors that name them, may contain any bytes.
 std::string Utf8Text(std::string_view text, size_t bytes_max);
 
 }  // namespace ckv

@@ -1,5 +1,5 @@
-// A chunk's rows where they lie, in memory or in its file, for a caller that reads them once: a
-// cold chunk stays cold.
+// Reads a chunk's rows from memory or from its file, for a caller that reads them once: a cold
+// chunk stays cold.
 //
 //   CKV_ASSIGN_OR_RETURN(const ckv::ChunkRows rows, store.OpenRows(locator));
 //   std::vector<std::byte> layer(rows.layer_bytes());
@@ -23,23 +23,24 @@ namespace ckv {
 
 class ChunkStore;
 
-// Made by ChunkStore::OpenRows; the store must outlive it. Movable and thread-safe. While it lives,
-// a hot chunk is pinned, and a cold chunk's file stays readable even if the chunk is dropped.
+// Made by ChunkStore::OpenRows; the store must outlive it. Movable and thread-safe. While this
+// object exists, a hot chunk is pinned, and a cold chunk's file remains readable even if the chunk
+// is dropped.
 class ChunkRows {
  public:
   const ChunkInfo& info() const;
   const Geometry& geometry() const;
   uint64_t layer_bytes() const { return uint64_t{info().token_count()} * geometry().row_bytes(); }
-  // Whether the rows are read from memory.
+  // Returns true if the rows are read from memory.
   bool hot() const { return pin_.held(); }
 
-  // Copies the rows of `token_count` tokens of a layer, from `token_begin` on; `rows` has
-  // token_count x row_bytes. From a file it reads and checks the stripes that have these tokens,
-  // and no others; that waits for the device.
-  //   InvalidArgument     the tokens, the layer or the size of `rows` do not fit the chunk.
-  //   DataLoss            the file is damaged: it was quarantined, and the chunk is gone. Nothing
-  //                       in `rows` is valid.
-  //   Unavailable         the device fails; the chunk stays.
+  // Copies the rows of `token_count` tokens of a layer, starting at `token_begin`. `rows` must have
+  // token_count x row_bytes bytes; another size ends the process. From a file, reads and checks
+  // only the stripes that contain these tokens, and waits for the device.
+  //   InvalidArgument     the chunk does not have this layer or these tokens.
+  //   DataLoss            the file is damaged: it was quarantined, and the chunk was dropped.
+  //                       Nothing in `rows` is valid.
+  //   Unavailable         the device fails; the chunk remains.
   absl::Status Read(uint32_t layer, uint32_t token_begin, uint32_t token_count,
                     std::span<std::byte> rows) const;
 

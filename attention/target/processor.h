@@ -1,4 +1,4 @@
-// The processor of this machine, and how fast its units are.
+// Describes the processor of this machine, and measures how fast its units are.
 
 #pragma once
 
@@ -8,13 +8,15 @@
 
 namespace ckv {
 
-// Returns the processor in words: its vendor, family, model and stepping, and the features that
-// kernels depend on. It also says whether a hypervisor is below it, and whether the process may use
-// AMX. As in "AuthenticAMD 26.2.1, features 0f0f..., hypervisor, no AMX". Two processors of one
-// text run the same kernels about equally fast. Asks for AMX (attention/matrix/matrix_kernel.h).
+// Describes the processor: vendor, family, model, stepping, and the features that kernels depend
+// on. Also whether it runs under a hypervisor, and whether the process may use AMX. Example:
+// "AuthenticAMD 26.2.1, features 0f0f..., hypervisor, no AMX". Processors with equal descriptions
+// run the same kernels about equally fast. Requests permission to use AMX
+// (attention/matrix/matrix_kernel.h).
 std::string DescribeProcessor();
 
-// Measures the units, which takes 2 ms, or 7 if there is AMX.
+// Measures the units in 2 ms, or 7 ms if there is AMX. If the process can use neither bf16 unit,
+// there is nothing to choose: returns zeros without measuring.
 UnitRates MeasureUnits();
 
 }  // namespace ckv

@@ -1,5 +1,5 @@
-// The rule that chooses a kernel target: a pure function of what a machine has and of what its
-// units were measured at.
+// The rule that chooses a kernel target: a pure function of a machine's units and their measured
+// rates.
 
 #pragma once
 
@@ -12,61 +12,60 @@
 namespace ckv {
 
 // A unit that multiplies bf16 is chosen if its loop runs at this multiple of the f32 loop's rate.
-// AMX has 12 times the rate, and less than 2 only where a hypervisor emulates it. VDPBF16PS has
-// 1.9 times the rate on Zen 5, and half of it on Sapphire Rapids. In an exact call it
-// computes the logits, and f32 computes the values. At a gain of 1.5 that is 1.2 times as
-// fast.
+// AMX has 12 times the rate, and less than 2 only if a hypervisor emulates it. VDPBF16PS has 1.9
+// times the rate on Zen 5, and half of it on Sapphire Rapids. In an exact call VDPBF16PS computes
+// the logits, and f32 computes the values. At a gain of 1.5, the call is 1.2 times as fast.
 inline constexpr double kAmxGainMin = 3, kDotGainMin = 1.5;
 
-// The names of the targets on these units.
+// The names of the targets that use these units.
 inline constexpr std::string_view kAmxTarget = "AMX", kDotTarget = "AVX512_BF16";
 
-// The rates of loops of one thread that do nothing else, in GFLOP/s. 0 if the machine lacks the
-// unit.
+// The rates of single-threaded loops of only these operations, in GFLOP/s. 0 if the machine lacks
+// the unit.
 struct UnitRates {
-  double f32 = 0;  // fused multiply-adds of f32 in AVX-512
-  double amx = 0;  // products of bf16 by AMX tiles
-  double dot = 0;  // products of bf16 by VDPBF16PS
+  double f32 = 0;  // f32 fused multiply-adds in AVX-512
+  double amx = 0;  // bf16 products by AMX tiles
+  double dot = 0;  // bf16 products by VDPBF16PS
 
   friend bool operator==(const UnitRates&, const UnitRates&) = default;
 };
 
 // The units and instructions that a process may use.
 struct KernelMachine {
-  // Why a unit cannot be used. Empty if it can.
+  // Why a unit cannot be used. Empty if the unit can be used.
   std::string amx_why_not, dot_why_not;
-  // The targets of vector instructions, the best first.
+  // The targets for vector instructions, best first.
   std::vector<std::string_view> vector_targets;
-  // Two machines, or two builds, of which one may have other targets or rates differ in it
-  // (processor.h). It is text for people too.
+  // Identifies the machine and the build (processor.h). Machines or builds whose targets or rates
+  // may differ have different signatures. Readable by people.
   std::string signature;
 };
 
 struct TargetOrder {
-  // All targets of the machine, the one to take first. A unit that is not fast enough comes after
-  // the vector targets.
+  // All targets of the machine, the preferred one first. A unit that is not fast enough follows the
+  // vector targets.
   std::vector<std::string_view> targets;
-  // Why the first one is the first: each unit's rate beside what the rule asks, or why it cannot be
-  // used. As in "no AMX: the processor shows none; AVX512_BF16's 410 GFLOP/s are 1.1 x f32's 370
-  // (needs 1.5 x)".
+  // Why the first target is first: each unit's rate and the rate that the rule needs, or why the
+  // unit cannot be used. Example: "no AMX: the processor shows none; AVX512_BF16's 410 GFLOP/s are
+  // 1.1 x f32's 370 (needs 1.5 x)".
   std::string reason;
 };
 
 TargetOrder OrderTargets(const KernelMachine& machine, const UnitRates& rates);
 
-// A choice that is kept, so that the next start of the same machine makes it again.
+// A saved choice, so that the next start on the same machine makes the same choice.
 struct KernelRecord {
-  std::string target;     // the first of the order
-  UnitRates rates;        // those it was chosen by
-  std::string signature;  // the machine's, and the build's
+  std::string target;     // the first target of the order
+  UnitRates rates;        // the rates that determined the choice
+  std::string signature;  // the signature of the machine and build
 
   friend bool operator==(const KernelRecord&, const KernelRecord&) = default;
 };
 
 // Checks that a record can be used on this machine.
-//   NotFound            its target is none of the machine's.
-//   FailedPrecondition  it was made on another machine or by another build. Or it lacks a rate, or
-//                       the rule would choose another target by its rates.
+//   NotFound            the machine does not have the record's target.
+//   FailedPrecondition  the record is from another machine or build, or lacks a rate. Or the rule
+//                       would choose another target for its rates.
 absl::Status CheckRecord(const KernelMachine& machine, const KernelRecord& record);
 
 }  // namespace ckv

@@ -1,4 +1,4 @@
-// Why a run of chunks is routed, pulled or made anew, and how often that was decided.
+// Why a chunk range is routed, prefetched or recomputed, and how often that was decided.
 
 #pragma once
 
@@ -14,16 +14,16 @@ namespace ckv {
 enum class ActReason : uint8_t {
   kUnknown = 0,     // routed: a constant is not known yet
   kSlower,          // routed: attending here takes longer than a round trip
-  kOtherTarget,     // routed: the call wants bits that this host's kernels do not give
+  kOtherTarget,     // routed: the call needs bits that this host's kernels do not give
   kBelowThreshold,  // routed: it has not lost enough time yet
-  kNever,           // routed: uses like this have not been worth a pull
-  kNoRoom,          // routed: larger than the near store
-  kTooSoon,         // routed: was evicted before its last pull had paid for itself
-  kQueueFull,       // routed: too many runs wait to be pulled
-  kLostEnough,      // pulled or made anew: routing has lost the threshold
-  kHint,            // pulled or made anew: the steps that were told are worth it
-  kPolicy,          // pulled: the context's policy is near
-  kHere,            // near: its rows were here already
+  kNever,           // routed: a prefetch for similar uses has not paid
+  kNoRoom,          // routed: larger than the local row cache
+  kTooSoon,         // routed: was evicted before its last prefetch had paid for itself
+  kQueueFull,       // routed: too many ranges wait to be prefetched
+  kLostEnough,      // prefetched or recomputed: routing has lost the threshold
+  kHint,            // prefetched or recomputed: the caller expects enough steps
+  kPolicy,          // prefetched: the context's policy is `near`
+  kHere,            // cached locally: its rows were here already
 };
 inline constexpr size_t kActReasonCount = 12;
 
@@ -35,7 +35,7 @@ inline std::string_view ActReasonName(ActReason reason) {
   return kNames[static_cast<size_t>(reason)];
 }
 
-// Decisions on uses of runs, [primitive][reason]. A use counts again when its decision changes.
+// Decisions on uses of ranges, [primitive][reason]. A use counts again when its decision changes.
 using DecisionCounts = std::array<std::array<uint64_t, kActReasonCount>, kPrimitiveCount>;
 
 }  // namespace ckv

@@ -1,4 +1,4 @@
-// A call of the ABI as the requester's: what ckv_attend and ckv_submit share.
+// Reads the arguments of an ABI call into a requester's call. Used by ckv_attend and ckv_submit.
 
 #pragma once
 
@@ -13,27 +13,27 @@
 
 namespace ckv::c {
 
-// The chunks of a part. Empty if it is all of the corpus, where they stand.
+// The chunks of a part. Empty if the part is the whole corpus at its canonical positions.
 using ChunkUses = absl::InlinedVector<ChunkUse, 16>;
 
 // Reads a part, and fills `uses`.
-//   InvalidArgument     it has no corpus, no chunks in its list, or an offset beyond its limit.
+//   InvalidArgument     no corpus, an empty list of chunks, or an offset beyond its limit.
 absl::Status TakePart(const ckv_part& part, std::shared_ptr<const Corpus>& corpus, ChunkUses& uses);
 
-// Not movable: the call points into it.
+// Not movable: the call contains pointers into it.
 class AttendArguments {
  public:
   AttendArguments() = default;
   AttendArguments(const AttendArguments&) = delete;
   AttendArguments& operator=(const AttendArguments&) = delete;
 
-  // Reads a call, once. The caller's memory stays borrowed. `backend` is the requester's.
-  //   InvalidArgument     a pointer is missing, or something does not fit together that the
-  //                       requester would not see.
+  // Reads a call. Call it once. The caller's memory stays borrowed. `backend` is the requester's.
+  //   InvalidArgument     a pointer is missing, or fields do not fit together in a way that the
+  //                       requester would not detect.
   absl::Status Take(const ckv_attend_call* call, const ckv_attend_report* report,
                     const Backend& backend);
 
-  // Whether its only segment names a part, and so is attended by part_call().
+  // Whether its only segment names a part. Then part_call() is the call to make.
   bool has_part() const { return corpus_ != nullptr; }
   const LayerCall& layer_call() const { return call_; }
   AttendCall part_call() const;
@@ -50,12 +50,12 @@ class AttendArguments {
   PartialView out_;
   absl::InlinedVector<Segment, 8> segments_;
   absl::InlinedVector<OwnRows, 8> own_;
-  absl::InlinedVector<uint32_t, 8> own_counts_;  // one a segment
+  absl::InlinedVector<uint32_t, 8> own_counts_;  // one per segment
   std::shared_ptr<const Corpus> corpus_;
   ChunkUses uses_;
 };
 
-// Writes what a call did. `to` may be null.
+// Writes the report of a call. `to` may be null.
 absl::Status GiveReport(const AttendReport& report, ckv_attend_report* to);
 
 }  // namespace ckv::c

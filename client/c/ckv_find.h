@@ -1,4 +1,4 @@
-// From a prompt to its chunks in C. Include ckv.h.
+// Prompt lookup in C: finds the stored chunks that match a prompt. Include ckv.h.
 
 #pragma once
 
@@ -13,11 +13,12 @@ typedef struct ckv_find_call {
   const int32_t* tokens;     // [token_count], the whole prompt; none is negative
   uint32_t token_count;      // at most 2^20
   uint32_t extra_key_count;  // the length of extra_keys
-  // A corpus of the model that is meant. If NULL, chunks may be of any model, but all of the same.
+  // A corpus of the wanted model. If NULL, chunks may be of any model, but all of the same one.
   const ckv_corpus* model_of;
   uint64_t timeout_ns;
   // [extra_key_count], the prompt's pictures, sounds and adapters, counted from its first token. A
-  // chunk is found only if it was put with exactly the keys that the prompt has at its tokens.
+  // chunk matches only if it was put with exactly the keys that the prompt has at the chunk's
+  // tokens.
   const ckv_extra_key* extra_keys;
 } ckv_find_call;
 
@@ -25,21 +26,21 @@ typedef struct ckv_find_call {
 typedef struct ckv_find_report {
   size_t struct_size;
   uint64_t covered_token_count;  // tokens of the prompt that are in chunks
-  // 1: the search hit a limit, of candidate chunks or of their positions. A better cover may exist.
+  // 1: the search hit a limit, of candidate chunks or of their positions. A better match may exist.
   uint32_t truncated;
   uint32_t reserved;
 } ckv_find_report;
 
-// Finds the chunks that a prompt has, in all corpora that the tenant may read. Makes a corpus of
-// them, in the order of the prompt. It has no name and no version; else it is like any other. A
-// chunk that occurs several times in the prompt is there once, at its first occurrence. Treat the
-// other occurrences as tokens without a chunk.
-// Chunks without a parent are found anywhere, those of a chain behind their parent. The cover with
-// most tokens is taken. Chunks of fewer than 16 tokens are not found. `report` may be NULL.
+// Finds the chunks that match a prompt, in all corpora that the tenant may read. Makes a corpus of
+// them, in the order of the prompt. The corpus has no name and no version, and is otherwise like
+// any other. A chunk that occurs several times in the prompt is listed once, at its first
+// occurrence. Treat the other occurrences as tokens without a chunk. Chunks without a parent match
+// anywhere; those of a chain match after their parent. The match with the most tokens is returned.
+// Chunks of fewer than 16 tokens are not found. `report` may be NULL.
 //
-// To attend what was found from the prompt's other tokens, pass ckv_found_spans' offsets to
+// To attend the result from the prompt's other tokens, pass the offsets from ckv_found_spans to
 // ckv_part.
-//   NOT_FOUND            no chunk was found. Or nobody holds one of them any more: find again.
+//   NOT_FOUND            no chunk was found, or one of them no longer has a holder: find again.
 //   INVALID_ARGUMENT     also: too many tokens, a negative token id, an extra key that does not
 //                        fit, or matching chunks of several models.
 //   UNAVAILABLE, DEADLINE_EXCEEDED  as ckv_resolve.
@@ -48,12 +49,12 @@ ckv_status ckv_find(ckv_requester* requester, const ckv_find_call* call, ckv_cor
                     ckv_find_report* report);
 
 // Returns where the chunks [chunk_begin, chunk_end) of a found corpus are in the prompt. Each array
-// has one element a chunk, and may be NULL. Tokens that are in no chunk are the gaps between them.
-//   token_begins  uint32_t [n]: the prompt's token with which the chunk begins
-//   offsets       int64_t [n]: that less the chunk's canonical position, as in ckv_part, if the
-//                 prompt's first token stands at position 0
+// has one element per chunk, and may be NULL. Tokens in no chunk are the gaps between them.
+//   token_begins  uint32_t [n]: the index of the prompt's token with which the chunk begins
+//   offsets       int64_t [n]: token_begin less the chunk's canonical position, as in ckv_part, if
+//                 the prompt's first token is at position 0
 //   INVALID_ARGUMENT     also: the range is not within the corpus.
-//   FAILED_PRECONDITION  the corpus was not found by a prompt.
+//   FAILED_PRECONDITION  the corpus is not from ckv_find.
 ckv_status ckv_found_spans(const ckv_corpus* corpus, uint32_t chunk_begin, uint32_t chunk_end,
                            uint32_t* token_begins, int64_t* offsets);
 

@@ -1,5 +1,5 @@
-// Publishing in C: rows that an engine has computed, put on holders and into a corpus. Include
-// ckv.h.
+// Publishing in C: stores rows that an engine has computed on holders, and adds them to a corpus.
+// Include ckv.h.
 //
 //   ckv_put_target target = {.struct_size = sizeof target, .corpus = "docs", .parent = last_id};
 //   ckv_put* put;
@@ -24,33 +24,33 @@ extern "C" {
 
 typedef struct ckv_put_target {
   size_t struct_size;
-  const char* corpus;  // its name; needed. It is the tenant's own: of ckv_open_options, or shared
+  const char* corpus;  // its name; required. The tenant's own (ckv_open_options), or shared
   // uint8_t [32]: the chunk of the corpus that the first chunk of a chain follows. If NULL, that
-  // one has no parent, and begins at its own position.
+  // first chunk has no parent, and begins at its own position.
   const uint8_t* parent;
-  // If not NULL and there is no such corpus, one is made. Its model is what `create` says from
-  // `model` to `softmax_scale`, as ckv_corpus_describe writes it: no field has a default. Name,
-  // version, counts and row_bytes are not looked at. A corpus that is there must have this model.
+  // If not NULL, a missing corpus is created. Its model is taken from the fields `model` to
+  // `softmax_scale`, as ckv_corpus_describe writes them: none has a default. Name, version, counts
+  // and row_bytes are ignored. An existing corpus must have this model.
   const ckv_corpus_facts* create;
-  uint64_t bytes_max;  // rows that may wait in the put; by default 1 GiB
-  uint32_t replicas;   // copies of each chunk; by default as many as the corpus' last one has, or 1
+  uint64_t bytes_max;  // limit for rows that wait in the put; by default 1 GiB
+  uint32_t replicas;   // copies of each chunk; by default those of the corpus' last chunk, or 1
   uint32_t reserved;
-  uint64_t timeout_ns;  // how long ckv_put_begin may take
+  uint64_t timeout_ns;  // limit for ckv_put_begin
 } ckv_put_target;
 
-// One chunk, before its rows are there.
+// One chunk, without its rows.
 typedef struct ckv_put_chunk {
   size_t struct_size;
   const int32_t* token_ids;  // [token_count], none negative; copied
   uint32_t token_count;      // 1 to 2^20
-  // Not 0: its rows were computed alone at position 0, and prompts find it anywhere. Otherwise it
-  // follows the one before it in this put that is not standalone, or the target's parent.
+  // Not 0: its rows were computed alone at position 0, and prompts match it anywhere. If 0, it
+  // follows the previous chunk of this put that is not standalone, or the target's parent.
   uint32_t standalone;
-  // The position of the first token, if the chunk has no parent. That of any other follows from its
-  // parent, and is checked if it is not 0.
+  // The position of the first token, if the chunk has no parent. A parent determines the position
+  // of any other chunk; a value that is not 0 is checked against it.
   uint64_t position;
   // [extra_key_count], counted from this chunk's first token. A picture that began in the previous
-  // chunk is a key of this one too, with a negative begin.
+  // chunk is also a key of this one, with a negative begin.
   const ckv_extra_key* extra_keys;
   uint32_t extra_key_count;
   uint32_t reserved;
@@ -59,66 +59,70 @@ typedef struct ckv_put_chunk {
 // The outcome of a put. The library writes all of it.
 typedef struct ckv_put_report {
   size_t struct_size;
-  uint64_t version;      // the version of the corpus that has the chunks
-  uint64_t bytes_sent;   // rows that went to holders, copies counted
-  uint32_t chunk_begin;  // ordinal in the corpus of the first chunk that is new
-  uint32_t added_count;  // chunks that the corpus did not have
+  uint64_t version;      // the version of the corpus that contains the chunks
+  uint64_t bytes_sent;   // rows sent to holders, including copies
+  uint32_t chunk_begin;  // ordinal in the corpus of the first new chunk
+  uint32_t added_count;  // chunks that the corpus did not have before
   // Since 1.2: 1 if the chunks stay in the corpus even if the directory crashes. 0 if the directory
-  // has no directory.path and a holder has not confirmed them: after a crash, put them again.
+  // has no directory.path and a holder has not confirmed them. Then put them again after a crash.
   uint32_t kept;
   uint32_t reserved;
 } ckv_put_report;
 
-// Chunks on their way into a corpus. Use it by one thread at a time. Free it before its requester
-// is closed.
+// Chunks being added to a corpus. Only one thread at a time may use a put. Free it before its
+// requester is closed.
 typedef struct ckv_put ckv_put;
 
-// Begins a put. Reads from the directory what the corpus is now. Nothing is sent to holders yet.
-//   NOT_FOUND            the tenant has no such corpus itself, and `create` is NULL.
-//   FAILED_PRECONDITION  the corpus has another model than `create`, or no chunk `parent`.
+// Begins a put. Reads the corpus' current state from the directory. Sends nothing to holders yet.
+//   NOT_FOUND            the tenant itself has no such corpus, and `create` is NULL.
+//   FAILED_PRECONDITION  the corpus has another model than `create`, or does not have the chunk
+//                        `parent`.
 //   UNAVAILABLE, DEADLINE_EXCEEDED  as ckv_resolve.
 ckv_status ckv_put_begin(ckv_requester* requester, const ckv_put_target* target, ckv_put** put);
 
 // Returns the bytes of one row of the corpus at one layer. 0 for NULL.
 uint32_t ckv_put_row_bytes(const ckv_put* put);
 
-// Begins the next chunk. All rows of the one before it must be there. Takes the memory of all its
-// rows at once: token_count x layers x row_bytes. After an error another chunk may
-// be begun; the one before it may be ended by then.
-//   FAILED_PRECONDITION  rows of the chunk before it are missing.
-//   INVALID_ARGUMENT     also: the position does not follow, or a token id is negative. Or an extra
-//                        key affects no token of the chunk, occurs twice, or is too long.
+// Begins the next chunk. All rows of the previous chunk must have been added. Allocates the memory
+// for all rows of the new one: token_count x layers x row_bytes. After an error, another chunk may
+// be begun; the previous chunk may have been completed by the failed call.
+//   FAILED_PRECONDITION  rows of the previous chunk are missing.
+//   INVALID_ARGUMENT     also: the position is not the end of the previous chunk, or a token id is
+//                        negative. Or an extra key affects no token of the chunk, occurs twice, or
+//                        is too long.
 //   RESOURCE_EXHAUSTED   the rows do not fit bytes_max.
 ckv_status ckv_put_add_chunk(ckv_put* put, const ckv_put_chunk* chunk);
 
-// Takes rows of the last chunk at one layer: canonical rows of the model, rotated to the chunk's
-// own positions. Layers come in any order, those of one layer one after another: `offset_bytes` is
-// the number of the layer's bytes that came before. Copies them.
-//   INVALID_ARGUMENT     also: there is no such layer, or the rows do not follow or do not fit.
+// Adds rows of the last chunk at one layer: canonical rows of the model, rotated to the chunk's own
+// positions. Layers may be in any order; rows of one layer must be in sequence. `offset_bytes` is
+// the number of the layer's bytes added before. Copies the rows.
+//   INVALID_ARGUMENT     also: there is no layer of this number, or the rows are out of sequence or
+//                        do not fit.
 //   FAILED_PRECONDITION  there is no chunk yet.
 ckv_status ckv_put_add_rows(ckv_put* put, uint32_t layer, uint64_t offset_bytes, const void* rows,
                             uint64_t bytes);
 
-// Puts all chunks on holders and appends them to the corpus, by one change: everybody sees all of
-// them or none. Chunks that the corpus has are left out, so a put whose answer was lost may be made
-// again. Rows under an id that is there are not compared. Other chunks are neither read nor sent.
-// After an error it may be called again; after success the put is done. `report` may be NULL. If
-// the directory has no directory.path, it waits for at most 5 s of the timeout until the holders
-// have recorded the change.
-//   FAILED_PRECONDITION  rows are missing. Or the corpus has got another chunk behind `parent`. Or
+// Puts all chunks on holders and appends them to the corpus in one change: readers see all of them
+// or none. Chunks that the corpus already has are skipped, so a put whose answer was lost may be
+// repeated. Their rows are not compared. The corpus' other chunks are neither read nor sent. After
+// an error it may be called again; after success the put is done. `report` may be NULL. If the
+// directory has no directory.path, it waits for at most 5 s of the timeout until the holders have
+// recorded the change.
+//   FAILED_PRECONDITION  rows are missing. Or another chunk was added after `parent` meanwhile. Or
 //                        there are no holders, or the put is done.
 //   INVALID_ARGUMENT     also: there are no chunks, or more copies than holders.
-//   DATA_LOSS            a holder has other rows under an id.
-//   ABORTED              others changed the corpus again and again: call it again.
+//   DATA_LOSS            a holder already has different rows under the id of a new chunk.
+//   ABORTED              others changed the corpus repeatedly: call it again.
 //   RESOURCE_EXHAUSTED   a holder is full.
 //   UNAVAILABLE, DEADLINE_EXCEEDED  the directory or a holder does not answer, or not in time.
 ckv_status ckv_put_finish(ckv_put* put, uint64_t timeout_ns, ckv_put_report* report);
 
-// Returns how many chunks were ended, by the next one or by ckv_put_finish. Writes the ids of the
-// first `capacity` of them to uint8_t ids [capacity][32]. 0 for NULL.
+// Returns the number of completed chunks. A chunk is completed by the next one or by
+// ckv_put_finish. Writes the ids of the first `capacity` of them to uint8_t ids [capacity][32]. 0
+// for NULL.
 uint32_t ckv_put_ids(const ckv_put* put, uint8_t* ids, uint32_t capacity);
 
-// Frees a put, and drops what was not finished.
+// Frees a put, and drops everything that was not finished.
 void ckv_put_free(ckv_put* put);
 
 #ifdef __cplusplus

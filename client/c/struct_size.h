@@ -1,4 +1,4 @@
-// Structs that callers of other versions made: each begins with its size.
+// Reads and writes structs of callers built for other versions. Each struct begins with its size.
 
 #pragma once
 
@@ -13,12 +13,12 @@
 
 namespace ckv::c {
 
-// Far above any struct of any version. A size beyond it was never set.
+// Far above the size of any struct of any version. A larger value is an unset size.
 inline constexpr size_t kStructBytesMax = 4096;
 
-// Reads the size of a struct, and checks what lies beyond the `known` bytes.
-//   InvalidArgument     there is no struct, its size was not set, or it has bytes that this library
-//                       does not know and that are not zero.
+// Reads the size of a struct, and checks the bytes beyond the first `known`.
+//   InvalidArgument     the struct is NULL, its size was not set, or it has nonzero bytes that this
+//                       library does not know.
 inline absl::Status ReadStructSize(std::string_view name, const void* from, size_t known,
                                    size_t& size) {
   if (from == nullptr) return absl::InvalidArgumentError(absl::StrFormat("%s: NULL", name));
@@ -37,7 +37,7 @@ inline absl::Status ReadStructSize(std::string_view name, const void* from, size
   return absl::OkStatus();
 }
 
-// Copies a struct from a caller. Fields beyond the caller's size are 0.
+// Copies a struct from a caller. Fields beyond the caller's size become 0.
 template <typename T>
 absl::Status TakeStruct(std::string_view name, const T* from, T& to) {
   size_t size = 0;
@@ -47,12 +47,12 @@ absl::Status TakeStruct(std::string_view name, const T* from, T& to) {
   return absl::OkStatus();
 }
 
-// Copies a struct to a caller, as much of it as the caller knows. The caller has set its size.
+// Copies a struct to a caller, up to the size that the caller has set in it.
 template <typename T>
 absl::Status GiveStruct(std::string_view name, const T& from, T* to) {
   size_t size = 0;
   CKV_RETURN_IF_ERROR(ReadStructSize(name, to, sizeof(T), size));
-  // The size itself stays the caller's.
+  // The caller's struct_size stays unchanged.
   if (size > sizeof(size)) {
     std::memcpy(reinterpret_cast<std::byte*>(to) + sizeof(size),
                 reinterpret_cast<const std::byte*>(&from) + sizeof(size),
@@ -61,7 +61,7 @@ absl::Status GiveStruct(std::string_view name, const T& from, T* to) {
   return absl::OkStatus();
 }
 
-// Calls `take` with each element of an array of structs.
+// Calls `take` for each element of an array of structs.
 template <typename T, typename Take>
 absl::Status ForEachStruct(std::string_view name, const T* first, size_t count, Take&& take) {
   if (count == 0) return absl::OkStatus();

@@ -1,4 +1,4 @@
-// Makes rows lie where calls find a chunk's: in memory, and in no cache.
+// Flushes rows from the caches, so that they are in memory only, as calls find a chunk's rows.
 
 #pragma once
 
@@ -7,9 +7,9 @@
 
 namespace ckv {
 
-// Takes `rows` out of every cache of this machine; what was written is written back. It takes some
-// 10 ns for each 64 bytes. On processors that have no instruction for it, it does nothing: what is
-// timed next is then rows that may lie in a cache.
+// Removes `rows` from every cache of this machine; modified lines are written back. Takes some 10
+// ns per 64 bytes. Does nothing on processors without an instruction for it. Rows timed next may
+// then be in a cache.
 void TakeOutOfCaches(std::span<const std::byte> rows);
 
 }  // namespace ckv

@@ -1,4 +1,4 @@
-// A fetch into a paged cache: tracks which layers are whole, and continues where a transfer broke.
+// A fetch into a paged cache: tracks the complete layers, and continues after a broken transfer.
 
 #pragma once
 
@@ -18,8 +18,8 @@
 
 namespace ckv {
 
-// Puts fetched rows into the cache's blocks. Rows come in the order chunk, layer, token, and each
-// goes to its blocks as it comes. It belongs to one thread and borrows the call.
+// Puts fetched rows into the cache's blocks. Rows arrive in the order chunk, layer, token, and are
+// written to their blocks on arrival. Belongs to one thread and borrows the call.
 class CacheFetch {
  public:
   // Reserves the blocks.
@@ -31,26 +31,26 @@ class CacheFetch {
   static absl::StatusOr<CacheFetch> Begin(const FetchCall& call, PagedCache& cache,
                                           CacheSequenceId sequence, const Backend& backend);
 
-  // Returns the call to make: rows at canonical positions, from the first layer that is not whole.
+  // Returns the call to make: rows at canonical positions, from the first incomplete layer.
   const FetchCall& canonical() const { return canonical_; }
-  // Starts an attempt. Rows of the layer it begins with will come again.
+  // Starts an attempt. Rows of its first layer are fetched again.
   FetchFrom Resume();
-  // Returns where the run lies in the cache, or nothing if it lies in too many spans.
+  // Returns the run's place in the cache, or an empty list if it has too many spans.
   ScatterList Spans(const RowRun& run) const;
-  // Splices the next run, and returns once it is done. If `run.rows` is empty, the rows already lie
-  // in their spans and are rotated in place.
+  // Splices the next run, and returns once that is done. If `run.rows` is empty, the rows are
+  // already in their spans and are rotated in place.
   //   Errors of Backend::Scatter and of `stream`.
   absl::Status Take(const FetchedRows& run, ComputeStream& stream);
 
-  // Counts the layers of chunks that are whole.
+  // The number of complete layers, over all chunks.
   uint64_t whole_count() const { return whole_count_; }
   bool whole() const { return next_.chunk == canonical_.chunk_end; }
   uint64_t rows_taken() const { return rows_taken_; }
   // Makes the rows visible.
-  //   DataLoss            not all rows came.
+  //   DataLoss            some rows have not arrived.
   absl::Status Commit() &&;
 
-  // Returns `status` with the layers that are not whole and the blocks that are given back.
+  // Returns `status` with the incomplete layers and the blocks that are freed.
   absl::Status Describe(const absl::Status& status) const;
 
  private:

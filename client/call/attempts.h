@@ -1,4 +1,4 @@
-// Decides how often a call is tried, when, and at which holders. One policy serves every call.
+// Decides how often a call is attempted, when, and at which holders. All calls use the same policy.
 
 #pragma once
 
@@ -19,82 +19,82 @@
 
 namespace ckv {
 
-// How an attempt of a call ended.
+// The result of one attempt of a call.
 struct AttemptResult {
   absl::Status status;
   bool repeatable = true;  // false if the caller ended the call, for example by its sink
-  // False for a call that reports the current state of holders, and so does not wait for one.
+  // False for a call that reports the current state of holders, and so must not wait for one.
   bool may_wait = true;
-  // True if rows arrived that need not be sent again. The pauses between attempts then restart.
+  // True if rows arrived that need not be sent again. The pauses between attempts then start over.
   bool progressed = false;
 };
 
-// Thread-safe. NextActFor (proto/base/status.h) says what may cure an error. This class says how
-// often each cure is tried (I5). A call fails only when no holder of a chunk is left, and
-// waiting cannot help or the deadline is reached (deploy/adr/0044-calls-that-wait.md):
+// Thread-safe. NextActFor (proto/base/status.h) determines what may cure an error. This class
+// limits how often each cure is tried (I5). A call fails only when no holder of a chunk is left,
+// and waiting cannot help or the deadline has passed (deploy/adr/0044-calls-that-wait.md):
 //
 //   code of the failure   cure
-//   UNAVAILABLE, ABORTED  a new session once per holder, a few times while its epoch moves on
+//   UNAVAILABLE, ABORTED  a new session once per holder, a few times while its epoch changes
 //                         (LinkTable::Reopen); then another replica; then waits for a holder
-//   DEADLINE_EXCEEDED     of a step with a limit of its own, as connect_timeout, or of a holder
+//   DEADLINE_EXCEEDED     of a step with its own limit, for example connect_timeout, or of a holder
 //                         that is silent for half of the time (Exchange): another replica; then
 //                         waits
 //   CANCELLED             by a holder that stops: the same
 //   INTERNAL, UNKNOWN     of a holder: another replica
 //   NOT_FOUND             of a chunk: a new session, another replica; resolve the corpus again
 //   DATA_LOSS, FAILED_PRECONDITION  another replica
-//   RESOURCE_EXHAUSTED    another replica, or the same holder after the wait that it asks for: at
+//   RESOURCE_EXHAUSTED    another replica, or the same holder after the wait that it requests: at
 //                         most kRetryCountMax times, if the budget of retries allows it
 //   all others            none: the call is wrong, or not permitted
 //
-// "Waits for a holder": a holder that failed may be restarting. The call is tried again after the
-// pauses of client/holders/retry.h, and at once if the directory reports a change of a holder. A
-// call that was refused with a hint does not wait.
+// "Waits for a holder": a failed holder may be restarting. The call is retried after the pauses of
+// client/holders/retry.h, and immediately if the directory reports a change of a holder. A call
+// that was refused with a hint does not wait.
 //
-// No attempt begins after the deadline. Calls only read, so asking twice is safe. Replies to an
-// attempt that was given up match no request of the next (I1).
+// No attempt begins after the deadline. Calls only read, so sending one twice is safe. Replies to
+// an abandoned attempt match no request of the next (I1).
 class Attempts {
  public:
   using Attempt = absl::FunctionRef<AttemptResult(CallContext&)>;
-  // Calls its argument with every corpus of the call.
+  // Calls its argument for every corpus of the call.
   using Corpora = absl::FunctionRef<void(absl::FunctionRef<void(const Corpus&)>)>;
 
-  // All must outlive it.
+  // All must outlive this object.
   Attempts(Clock* clock, CallContextPool* pool, DirectoryView* view, CallCounters* counters)
       : clock_(clock), pool_(pool), view_(view), counters_(counters) {}
 
-  // Takes a call context and runs `attempt` until it succeeds or the policy ends it. Returns the
-  // last status, which names the causes of the others. If the error casts doubt on a corpus, the
-  // directory is asked about it before its next use. The context's `tries` then belong to the call.
-  // Errors, and lines of the log about them, name `trace` if it is set.
+  // Takes a call context and runs `attempt` until it succeeds or the policy ends the call. Returns
+  // the last status, which also names the causes of earlier failures. If the error casts doubt on a
+  // corpus, the directory is queried about it before its next use. During the call, the context's
+  // `tries` belong to it. Errors, and log lines about them, name `trace` if it is set.
   //   DeadlineExceeded, ResourceExhausted  also as CallContextPool::Take.
   absl::Status Run(Corpora corpora, Instant deadline, Attempt attempt,
                    const TraceContext& trace = {});
-  // The same for a call over one corpus.
+  // As above, for a call over one corpus.
   absl::Status Run(const Corpus* corpus, Instant deadline, Attempt attempt,
                    const TraceContext& trace = {}) {
     return Run([corpus](absl::FunctionRef<void(const Corpus&)> visit) { visit(*corpus); }, deadline,
                attempt, trace);
   }
 
-  // The same, step by step, for calls that do not wait here. Begin once, and Enter each context
-  // that the call takes. After an attempt failed, Cure says whether to try again at once.
-  // AgainAt says whether to try again later, in any context.
+  // As Run, step by step, for calls that do not wait here. Begin once, and Enter each context that
+  // the call takes. After a failed attempt, Cure returns whether to try again immediately. If not,
+  // AgainAt returns whether to try again later, in any context.
   void Begin() { budget_.Earn(); }
   static void Enter(CallContext& context, CallTries& tries);
   bool Cure(CallContext& context, Corpora corpora, Instant deadline, const AttemptResult& result,
             const TraceContext& trace = {});
-  // Returns when to try again, or nothing if the call has failed.
+  // Returns when to try again; unset if the call has failed.
   std::optional<Instant> AgainAt(CallTries& tries, Corpora corpora, Instant deadline,
                                  const AttemptResult& result, const TraceContext& trace = {});
-  // Waits until `again`, or until a holder that the call waits for may be back.
+  // Waits until `again`, or until a holder that the call waits for may be available.
   void Rest(CallTries& tries, Instant again);
-  // Call it instead of Rest if the caller has waited itself.
+  // Call it instead of Rest if the caller has done the waiting.
   void EndRest(CallTries& tries);
-  // Takes a context for a call that gave its own back. As CallContextPool::TryTake.
+  // Takes a context for a call that returned its own. As CallContextPool::TryTake.
   absl::StatusOr<CallContextPool::Lease> TryTake() { return pool_->TryTake(); }
 
-  // Ends all waits for holders, and allows no new ones. The waiting calls fail.
+  // Ends all waits for holders and prevents new ones. The waiting calls fail.
   void Stop();
 
  private:

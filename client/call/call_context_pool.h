@@ -1,4 +1,4 @@
-// The call contexts of a requester. A call takes one for its length and gives it back for the next.
+// The call contexts of a requester. A call takes one for its duration and returns it for the next.
 
 #pragma once
 
@@ -25,8 +25,8 @@
 
 namespace ckv {
 
-// The links to holders and the memory that one call uses exclusively. It belongs to the thread that
-// took it from the pool. Debug builds check that.
+// The links to holders and the memory that one call uses exclusively. Belongs to the thread that
+// took it from the pool; debug builds check that.
 struct CallContext {
   //   Errors of Backend::NewStream.
   static absl::StatusOr<std::unique_ptr<CallContext>> Make(const LinkOptions* options,
@@ -40,7 +40,7 @@ struct CallContext {
         exchange(options->clock, spin_max, &links, counters),
         router(options, &links, &exchange, stream.get()),
         fetcher(options, &links, &exchange, stream.get()) {}
-  // Computes what the calls compute here, on the calling thread alone if the processor does.
+  // Computes on this host for the calls; with the processor as backend, on the calling thread only.
   const std::unique_ptr<ComputeStream> stream;
   LinkTable links;
   Exchange exchange;  // serves the call in progress
@@ -49,24 +49,23 @@ struct CallContext {
   ContextCache contexts;
   LayerCallSegments segments;  // segments of the call in progress
   CallTries* tries = nullptr;  // belongs to the call in progress (Attempts)
-  // When one of its links may have been idle for too long. Used while nobody has the context.
+  // When one of its links may have been idle for too long. Used only while the context is free.
   Instant next_tidy = kInstantMax;
 };
 
-// Thread-safe. Contexts are made as they are needed, up to a limit, while others are lent and given
-// back. One whose stream failed is dropped when it is given back. Calls that wait are served in
-// order of arrival.
+// Thread-safe. Contexts are created on demand, up to a limit, and reused. A context whose stream
+// failed is dropped when it is returned. Waiting calls are served in order of arrival.
 //
-// A context made for a burst may never be used again, while its sessions keep memory of their
-// holders. So a call that gives its context back closes at most one link of another context that
-// has been idle for LinkTable::kLinkIdleMax. That costs one round trip, for one call in many.
-// Without any calls, nothing is closed.
+// A context created for a burst may never be used again, but its sessions still use memory of their
+// holders. So a call that returns its context closes at most one link of another context that has
+// been idle for LinkTable::kLinkIdleMax. That costs one round trip, for one call in many. Without
+// any calls, nothing is closed.
 class CallContextPool {
  public:
-  // The most calls that may wait for a context. More are refused at once (I5).
+  // The most calls that may wait for a context. More are refused immediately (I5).
   static constexpr uint32_t kWaiterCountMax = 4096;
 
-  // The context goes back to its pool when this is destroyed.
+  // The destructor returns the context to its pool.
   class Lease {
    public:
     Lease(CallContextPool* pool, std::unique_ptr<CallContext> context)
@@ -89,45 +88,45 @@ class CallContextPool {
   CallContextPool(Clock* clock, uint32_t call_count_max,
                   absl::AnyInvocable<absl::StatusOr<std::unique_ptr<CallContext>>() const> make);
 
-  // Takes a context, or waits for one. Errors of `make` are passed on. Several threads may call
-  // `make` at once.
+  // Takes a context, or waits for one. Passes on errors of `make`. Several threads may call `make`
+  // at once.
   //   DeadlineExceeded    every context was in use until the deadline.
-  //   ResourceExhausted   kWaiterCountMax calls wait already.
+  //   ResourceExhausted   kWaiterCountMax calls are already waiting.
   absl::StatusOr<Lease> Take(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
-  // Takes a context if one is free, for a caller that holds others and must not wait for itself.
+  // Takes a context if one is free. For a caller that holds others and must not wait for itself.
   //   ResourceExhausted   every context is in use.
   absl::StatusOr<Lease> TryTake() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // Waiters are kept and used again, so that waiting takes no new memory after the first burst.
+  // Waiters are kept and reused, so that waiting allocates no memory after the first burst.
   struct Waiter {
-    std::unique_ptr<CallContext> context;  // handed over; null if the waiter is to make one
-    // Atomic, because the mutex library reads it at a point where sanitizers do not see the mutex.
+    std::unique_ptr<CallContext> context;  // handed over; null if the waiter must create one
+    // Atomic, because the mutex library reads it where sanitizers do not see the mutex.
     std::atomic<bool> served{false};
     const absl::Condition condition{
         +[](Waiter* waiter) { return waiter->served.load(std::memory_order_relaxed); }, this};
   };
 
-  // Takes one of the call_count_max places. `context` stays null if the caller is to make the
-  // place's context. Returns false if all are taken.
+  // Takes one of the call_count_max places. `context` stays null if the caller must create the
+  // place's context. Returns false if all places are taken.
   bool TakePlace(std::unique_ptr<CallContext>& context) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status AwaitPlace(Instant deadline, std::unique_ptr<CallContext>& context)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Makes the context of a place that was taken without one. That takes milliseconds on a device,
-  // so nobody waits for it. If it fails, the place goes to the next.
+  // Creates the context of a place that was taken without one. That takes milliseconds on a device,
+  // so no other call waits meanwhile. On failure, passes the place to the next waiter.
   absl::StatusOr<Lease> Fill(std::unique_ptr<CallContext> context) ABSL_LOCKS_EXCLUDED(mu_);
   void GiveBack(std::unique_ptr<CallContext> context) ABSL_LOCKS_EXCLUDED(mu_);
-  // Takes out and returns a free context that has a link to close now, or null if there is none.
+  // Removes and returns a free context that has a link to close now, or null if there is none.
   std::unique_ptr<CallContext> TakeUntidy(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Gives the context to the waiter that came first, or to the free ones if nobody waits. Null is a
-  // place without a context.
+  // Gives the context to the waiter that arrived first, or adds it to the free ones if no call
+  // waits. Null is a place without a context.
   void Hand(std::unique_ptr<CallContext> context, bool warm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Clock* const clock_;
   const uint32_t call_count_max_;
   const absl::AnyInvocable<absl::StatusOr<std::unique_ptr<CallContext>>() const> make_;
   absl::Mutex mu_;
-  uint32_t context_count_ ABSL_GUARDED_BY(mu_) = 0;  // places taken, and free contexts
+  uint32_t context_count_ ABSL_GUARDED_BY(mu_) = 0;  // places taken, plus free contexts
   // The context used last is taken first, because its lanes are the warmest.
   std::vector<std::unique_ptr<CallContext>> free_ ABSL_GUARDED_BY(mu_);
   Instant next_tidy_ ABSL_GUARDED_BY(mu_) = kInstantMax;  // no free context has an earlier one

@@ -1,4 +1,4 @@
-// The requests of one call: stamps, posts and awaits them, and matches replies with requests.
+// The requests of one call: stamps, posts and awaits them, and matches replies to requests.
 
 #pragma once
 
@@ -19,9 +19,9 @@
 
 namespace ckv {
 
-// Does what every kind of call does with the lanes of its holders. Clear it, Add the links the call
-// asks, and Start. Then repeat: Post as many requests as there are slots, Collect the replies that
-// came, and EndRound. GiveUp ends the call.
+// The part of every call that uses the lanes of its holders. Clear it, Add the links that the call
+// uses, and Start. Then repeat: Post as many requests as there are slots, Collect the replies that
+// arrived, and EndRound. GiveUp ends the call.
 //
 // A reply counts only if it carries the id of the request that waits in its slot (I1). Other
 // replies are counted and dropped. A slot is in use from its Post to its Release.
@@ -32,22 +32,22 @@ class Exchange {
   // All must outlive the exchange.
   Exchange(Clock* clock, Duration spin_max, LinkTable* links, CallCounters* counters);
 
-  // Forgets the last call.
+  // Drops the links of the last call.
   void Clear() { line_count_ = 0; }
-  // Adds a link of this call, or finds it. Returns its ordinal, which counts from 0: its line. The
+  // Adds a link of this call, or finds it. Returns its ordinal from 0, the peer index ("line"). The
   // link must be up before Start.
   uint32_t Add(HolderLink& link);
   size_t line_count() const { return line_count_; }
   HolderLink& link(uint32_t line) const { return *lines_[line].link; }
-  // Starts the call. All links are added and up. Every wait ends at `deadline`. Links that are
-  // silent then are avoided for a while, unless the call `may_be_refused`: it waits for less time
-  // than a holder may need.
+  // Starts the call. All links must have been added and be up. Every wait ends at `deadline`. Links
+  // silent at that time are avoided for a while, unless the call `may_be_refused`: it waits for
+  // less time than a holder may need.
   void Start(Instant deadline, bool may_be_refused = false);
 
   enum class Send : uint8_t { kNow, kWithNext };  // RequestLane::Post, PostLater
-  // Sends a request from a slot that the caller acquired and filled, body behind the header. Writes
-  // the header into the slot and sets its id, session, epoch and remaining time. `tag` comes back
-  // with the reply.
+  // Sends a request from a slot that the caller acquired and filled, with the body after the
+  // header. Writes the header into the slot and sets its id, session, epoch and remaining time. The
+  // reply has the same `tag`.
   //   As LinkTable::Fail if the lane broke.
   absl::Status Post(uint32_t line, uint32_t slot, const RequestHeader& header, uint32_t tag,
                     Instant now, Send send = Send::kNow);
@@ -57,42 +57,42 @@ class Exchange {
     uint32_t slot = 0;
     uint32_t tag = 0;
     Instant posted;
-    ReplyHeader header;                // its id matches; nothing else of it is checked
+    ReplyHeader header;                // its id matches; no other field has been checked
     std::span<const std::byte> bytes;  // header and body, in the slot until Release
   };
   using Accept = absl::FunctionRef<absl::Status(const Reply&)>;
-  // Takes the replies that have come and shows each awaited one to `accept` once. Returns true if
-  // any came. Before it returns an error, it takes all that came on that lane.
+  // Takes the replies that have arrived and passes each awaited one to `accept` once. Returns true
+  // if any arrived. Before it returns an error, it takes all replies that arrived on that lane.
   //   As LinkTable::Fail if `accept` fails or a header is malformed.
   absl::StatusOr<bool> Collect(Accept accept);
 
-  // Takes all replies that have come and shows them to nobody: the deadline has passed, and the
-  // call waited for something else.
-  //   DeadlineExceeded    all are there. If not, Check names who is silent.
+  // Takes and drops all replies that have arrived: the deadline has passed, and the call waited for
+  // something else.
+  //   DeadlineExceeded    all replies are there. If not, Check names the silent holders.
   absl::Status ReadLate();
 
-  // The two parts of EndRound without progress, for calls that do not always wait. Check looks at
-  // the lanes and the clock. Pause waits, and follows a Check.
+  // The two parts of EndRound without progress, for calls that do not always wait. Check examines
+  // the lanes and the clock. Pause waits, and must follow a Check.
   //   As EndRound.
   absl::Status Check();
   absl::Status Pause();
-  // Ends a round. If it made no progress, waits until a lane may have a reply. If replicas can
-  // answer everything that is awaited, holders may be silent for half of the remaining time, or for
-  // kQuietMax without a deadline.
+  // Ends a round. If the round made no progress, waits until a lane may have a reply. If replicas
+  // can answer everything that is awaited, holders may be silent for half of the remaining time, or
+  // for kQuietMax without a deadline.
   //   DeadlineExceeded    names the holders that did not answer. They are avoided from now on.
-  //   Otherwise as LinkTable::Fail, if a lane with a reply to come broke.
+  //   Otherwise as LinkTable::Fail, if a lane with an outstanding reply broke.
   absl::Status EndRound(bool progress);
 
-  // Frees the slot. Its reply has been read.
+  // Frees the slot. Its reply must have been read.
   void Release(uint32_t line, uint32_t slot);
-  // Ends the call. Releases the replies that came and gives up the rest. Closes every lane that
-  // carried a reply nobody awaited, because it is no longer certain which of its slots are done.
+  // Ends the call. Releases received replies and abandons outstanding ones. Closes every lane that
+  // carried an unexpected reply, because it is no longer certain which of its slots are done.
   void GiveUp();
 
   static constexpr Duration kQuietMax = std::chrono::seconds(10);
 
   uint32_t outstanding(uint32_t line) const { return lines_[line].outstanding; }
-  // The lanes that the last Check found with replies to come.
+  // The lanes on which the last Check found outstanding replies.
   std::span<RequestLane* const> waiting() const { return waiting_; }
 
  private:
@@ -108,14 +108,14 @@ class Exchange {
     HolderLink* link = nullptr;
     std::vector<Slot> slots;
     uint32_t outstanding = 0;
-    bool strange = false;  // a reply came that its slot did not await
+    bool strange = false;  // a reply arrived that its slot did not await
     bool held = false;     // a request may wait for the next post or poll
   };
 
   std::span<Line> lines() { return {lines_.data(), line_count_}; }
-  // Whether replies to this call are to come.
+  // Whether replies to this call are outstanding.
   bool AwaitsAny();
-  // Returns true if a reply may still come, even to a request that an earlier call gave up.
+  // Returns true if a reply may still arrive, even to a request that an earlier call abandoned.
   static bool Awaited(const Line& line) {
     return line.outstanding > 0 || line.link->lane().in_flight() > 0;
   }
@@ -131,8 +131,9 @@ class Exchange {
   LaneWait wait_;
   Instant deadline_;
   bool may_be_refused_ = false;
-  Instant quiet_since_;      // when a Check last saw `heard_`
-  bool heard_ = false;       // whether a reply came or an idle holder was asked since then
+  Instant quiet_since_;      // when a Check last found `heard_` set
+  bool heard_ = false;       // whether a reply arrived or an idle holder was sent a request since
+                             // then
   std::vector<Line> lines_;  // the first line_count_ are in use; the rest keep their memory
   size_t line_count_ = 0;
   std::vector<Completion> completions_;

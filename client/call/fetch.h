@@ -1,4 +1,4 @@
-// Pulls the rows of chunks: keeps a window of requests in flight and delivers replies in order.
+// Fetches the rows of chunks: keeps a window of requests in flight and delivers replies in order.
 
 #pragma once
 
@@ -29,17 +29,16 @@ class Fetcher {
 
   Fetcher(const LinkOptions* options, LinkTable* links, Exchange* exchange, ComputeStream* stream);
 
-  // One attempt of Requester::Fetch. It skips the first `shown` parts. A call is cut into the same
-  // parts whichever holder is asked, so an attempt goes on where the last one ended. `place` may
-  // be null.
+  // One attempt of Requester::Fetch. Skips the first `shown` parts. A call is divided into the same
+  // parts for every holder, so an attempt continues where the last one ended. `place` may be null.
   absl::Status Fetch(const FetchCall& call, const Place* place, Sink sink, uint64_t shown);
-  // Returns how many parts `sink` has seen, over all attempts.
+  // Returns how many parts `sink` has received, over all attempts.
   uint64_t shown() const { return shown_; }
 
-  // One attempt from `from` on, for a caller that keeps track itself and may repeat rows. `spans`
-  // returns the memory that the fabric may write a run of one layer to. It may return none. A run
-  // that the fabric wrote there is shown without rows. Any other run is shown in its slot, so that
-  // the sink makes its only copy. call.position must be unset.
+  // One attempt from `from` on, for a caller that tracks progress itself and accepts repeated rows.
+  // `spans` returns the memory that the fabric may write a run of one layer to, or nothing. For a
+  // run written there, `sink` receives no rows. For any other run it receives the rows in their
+  // slot, and makes the only copy. call.position must be unset.
   absl::Status FetchOn(const FetchCall& call, const FetchFrom& from, SpansOf spans, Sink sink);
 
   // One attempt of Requester::FetchSelection. `shown` is as in Fetch.
@@ -51,7 +50,7 @@ class Fetcher {
     uint32_t line = 0;  // the exchange's line
     uint32_t chunk = 0;
     FetchEntry entry;
-    std::span<const uint32_t> ordinals;  // for chosen rows: as FetchPart::ordinals
+    std::span<const uint32_t> ordinals;  // for rows chosen by index: as FetchPart::ordinals
     uint32_t slot = 0;
     // The caller's memory for the rows, if any. Only for rows of one layer.
     ScatterList spans;
@@ -86,13 +85,13 @@ class Fetcher {
   const Place* place_ = nullptr;  // at most one of place_ and spans_ is set
   const SpansOf* spans_ = nullptr;
   const SelectionSink* selection_sink_ = nullptr;
-  std::vector<uint32_t> line_of_chunk_;  // from chunk_begin on; set for chunks that are asked for
+  std::vector<uint32_t> line_of_chunk_;  // from chunk_begin on; set for requested chunks
   std::vector<uint32_t> handle_of_chunk_;
   std::vector<int64_t> delta_of_chunk_;
   std::vector<Segment> window_;  // a ring, half as long as a lane has slots
   size_t head_ = 0, in_window_ = 0;
   uint64_t shown_ = 0;
-  BackendMemory rotated_;  // memory of the kind that the slots of lanes have
+  BackendMemory rotated_;  // memory of the same kind as the slots of lanes
   RotationCache rotations_;
 };
 

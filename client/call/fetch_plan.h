@@ -1,4 +1,4 @@
-// Cuts a fetch into requests whose replies fit a lane's slots, in the order of delivery.
+// Divides a fetch into requests whose replies fit a lane's slots, in the order of delivery.
 
 #pragma once
 
@@ -13,30 +13,30 @@
 
 namespace ckv {
 
-// The layer and chunk, within the range of a call, at which a fetch goes on with an earlier one.
+// The chunk and layer, within the range of a call, at which a fetch continues an earlier one.
 struct FetchFrom {
   uint32_t chunk = 0;
   uint32_t layer = 0;
 };
 
-// The rows of one request: whole layers of a chunk, some tokens of one layer, or chosen rows.
+// The rows of one request: whole layers of a chunk, some tokens of one layer, or rows by index.
 struct FetchPart {
   uint32_t chunk = 0;  // ordinal in the corpus
   FetchEntry entry;    // complete except for the handle
-  // For chosen rows: their tokens in the chunk, and the ordinals of their indices among the
+  // For rows by index: their tokens in the chunk, and the ordinals of their indices among the
   // layer's. Both are borrowed from the plan.
   std::span<const int32_t> indices;
   std::span<const uint32_t> ordinals;
 };
 
-// Returns the bytes of each row that the call fetches.
+// Returns how many bytes of each row the call fetches.
 uint32_t SentRowBytes(const Geometry& geometry, const ColumnRange& columns);
-// Checks that the columns lie within the rows. If `rotated`, they must have all of the RoPE band or
-// none of it.
+// Checks that the columns are within the rows. If `rotated`, they must contain all of the RoPE band
+// or none of it.
 //   InvalidArgument     they do not.
 absl::Status CheckColumns(const Geometry& geometry, const ColumnRange& columns, bool rotated);
 
-// Copies chosen rows to their places in the memory of the layer.
+// Copies rows chosen by index to their places in the memory of the layer.
 //   InvalidArgument     `place` does not have the size of the layer's rows.
 absl::Status PutSelected(const SelectionCall& call, const SelectedRows& chosen,
                          std::span<std::byte> place);
@@ -51,17 +51,17 @@ class FetchPlan {
   absl::Status BeginSelection(const FetchCall& call, const LaneShape& shape,
                               std::span<const std::span<const int32_t>> indices);
 
-  // Writes the next part. Parts come in order of chunk, layer and token; in a selection, in order
-  // of layer and chunk. Returns false if there is none left.
+  // Writes the next part. Parts are in order of chunk, layer and token; in a selection, in order of
+  // layer and chunk. Returns false if none is left.
   bool Next(FetchPart* part);
-  // Skips the next `count` parts, or all that are left.
+  // Skips the next `count` parts, or all remaining ones.
   void Skip(uint64_t count);
   bool done() const {
     return selected_ ? at_.group == groups_.size() : at_.chunk == call_->chunk_end;
   }
-  // Returns true if a part of this chunk of the call may be left.
+  // Returns true if a part of this chunk of the call may remain.
   bool Asks(uint32_t chunk) const;
-  // Makes Next return the last part once more.
+  // Makes Next return the last part again.
   void Back() { at_ = before_; }
 
  private:

@@ -1,4 +1,4 @@
-// Waits for the lanes of a call: polls, or sleeps on their events, as transport/wait_policy.h says.
+// Waits for the lanes of a call: polls, or sleeps on their events, as in transport/wait_policy.h.
 
 #pragma once
 
@@ -20,8 +20,8 @@ class LaneSleep {
   // Makes room for `lane_count` lanes.
   void Reserve(size_t lane_count) { fds_.reserve(lane_count + 1); }
   // Sleeps until a lane may have something, `wake_fd` is readable, or `at_most` (below 1 s) has
-  // passed. A `wake_fd` below 0 is none. If a lane cannot wake anybody, gives the processor away
-  // once.
+  // passed. `wake_fd` below 0 means none. If a lane has no event to wake this thread, yields the
+  // processor once instead.
   void Sleep(std::span<RequestLane* const> lanes, int wake_fd, Duration at_most);
 
  private:
@@ -31,7 +31,7 @@ class LaneSleep {
 // Belongs to one call context. Keeps its memory between calls.
 class LaneWait {
  public:
-  // The longest sleep before it looks at the clock and the lanes again. An injected delay or a
+  // The longest sleep before the clock and the lanes are checked again. An injected delay or a
   // manual clock's deadline makes no lane readable. 100 wake-ups a second cost nothing.
   static constexpr Duration kSleepMax = std::chrono::milliseconds(10);
 
@@ -39,10 +39,10 @@ class LaneWait {
 
   // Call before the first Pause of a call that waits for at most `lane_count` lanes at once.
   void Begin(size_t lane_count) {
-    sleep_.Reserve(lane_count);  // here, since a warm context may sleep for the first time
+    sleep_.Reserve(lane_count);  // here, because a warm context may sleep for the first time
     policy_.Begin(clock_->Now());
   }
-  // Call when the awaited reply came.
+  // Call when the awaited reply arrives.
   void Came() { policy_.Came(clock_->Now()); }
   // Call when the wait for the next reply begins.
   void Again() { policy_.Begin(clock_->Now()); }
@@ -51,7 +51,7 @@ class LaneWait {
   static absl::Status PassedError() {
     return absl::DeadlineExceededError("no answer before the deadline");
   }
-  // Call when none of `lanes` had a reply. Returns when it is time to poll them again.
+  // Call when none of `lanes` had a reply. Returns when they should be polled again.
   //   DeadlineExceeded    the deadline has passed.
   absl::Status Pause(std::span<RequestLane* const> lanes, Instant deadline);
 

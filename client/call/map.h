@@ -16,16 +16,16 @@
 
 namespace ckv {
 
-// Checks the memory behind `fd`, then maps it: `chunk_tokens` rows of `geometry` that lie in it as
-// `layout` says. It must be sealed, because the holder is not trusted. Memory that shrinks would
-// end this process at its next read (SIGBUS). Memory still written to would change under the
-// reader.
+// Checks the memory behind `fd`, then maps it: `chunk_tokens` rows of `geometry`, laid out as in
+// `layout`. The memory must be sealed, because the holder is not trusted. Memory that shrinks would
+// end this process at its next read (SIGBUS). Memory that is still written to would change during
+// reads.
 //   InvalidArgument     the layout does not fit, or the memory is too short or not sealed.
-//   ResourceExhausted   this process can map no more.
+//   ResourceExhausted   this process cannot map more memory.
 absl::StatusOr<MappedChunk> MapDescriptor(int fd, const MappedLayout& layout,
                                           const Geometry& geometry, uint32_t chunk_tokens);
 
-// One attempt of Requester::Map, with a call context's links and exchange.
+// One attempt of Requester::Map, over a call context's links and exchange.
 absl::StatusOr<MappedChunk> MapChunk(const MapCall& call, LinkTable& links, Exchange& exchange,
                                      Clock& clock);
 

@@ -1,4 +1,4 @@
-// Counts what is merged, so that an answer has every requested (chunk, row) exactly once (I1).
+// Counts merged partials, so that an answer covers every requested (chunk, row) exactly once (I1).
 
 #pragma once
 
@@ -9,25 +9,25 @@
 
 namespace ckv {
 
-// One call's ledger. Rows are merged in blocks. Each block awaits shares, which together have all
-// of its pieces (one chunk each). Not thread-safe. Keeps its memory between calls.
+// The record of one call. Rows are merged in blocks. Each block awaits shares, which together
+// contain all of its pieces (one chunk each). Not thread-safe. Keeps its memory between calls.
 class ShareCoverage {
  public:
   // Starts a call. It has no blocks.
   void Begin();
-  // Adds the next block, which awaits `share_count` shares of `piece_count` pieces together.
+  // Adds the next block. It awaits `share_count` shares with `piece_count` pieces in total.
   void AddBlock(uint32_t share_count, uint32_t piece_count);
 
-  // Call when a share of a block came, with `piece_count` pieces. After an error the call must
+  // Call when a share of a block arrives, with `piece_count` pieces. After an error the call must
   // fail.
-  //   Internal            it came before, or it is not of this call.
+  //   Internal            the share arrived before, or it is not part of this call.
   absl::Status Cover(uint32_t block, uint32_t share, uint32_t piece_count);
 
   // Checks that every piece of the block was covered once.
-  //   Internal            it was not.
+  //   Internal            some piece was not.
   absl::Status CheckBlock(uint32_t block) const;
   // Checks every block.
-  //   Internal            names the first one that is not complete.
+  //   Internal            names the first incomplete block.
   absl::Status CheckComplete() const;
 
  private:

@@ -1,11 +1,12 @@
-// Calls in flight that hold no thread.
+// Tickets: attend calls in flight that need no thread of their own.
 //
 //   CKV_ASSIGN_OR_RETURN(ckv::Ticket first, requester->Submit(call, out));
 //   ... other work; submit more ...
 //   CKV_RETURN_IF_ERROR(first.Wait());  // or Poll until it is true
 //
-// A thread that drives many: TryPoll each; if all are in flight, TicketWait::Rest
-// (client/call/ticket_wait.h); then again. A deadline passes when somebody looks.
+// To drive many tickets with one thread: TryPoll each of them. If all are in flight, call
+// TicketWait::Rest (client/call/ticket_wait.h), then repeat. A deadline takes effect only at the
+// next Poll, TryPoll, Work or Wait.
 
 #pragma once
 
@@ -21,21 +22,22 @@ struct TicketState;  // client/call/ticket_state.h
 enum class TicketProgress : uint8_t {
   kDone,
   kInFlight,
-  // The next step may wait for a holder, or attends many near rows: only Poll and Wait take it.
+  // The next step may wait for a holder or attends many rows of the local row cache. Only Poll,
+  // Work and Wait take that step.
   kMustWait,
 };
 
-// A call that Requester::Submit began. Nothing happens but in Submit, Poll and Wait, on the thread
-// that calls them. Use a ticket by one thread at a time. It holds a call context of its requester
-// until it is done, but not while it waits for a holder to come back. It must not outlive the
-// requester.
+// A call that Requester::Submit began. Work is done only in Submit, Poll, TryPoll, Work and Wait,
+// on the calling thread. Use a ticket by one thread at a time. It must not outlive the requester. A
+// ticket occupies one call context of its requester until the call is done, except while it waits
+// for an unreachable holder to return.
 //
-// A cure that the call needs (a new session, another replica) runs inside Poll and Wait, too. Poll
-// then waits for the holders: at most connect_timeout for each session, and until the call's
-// deadline for its chunks' handles.
+// Recovery (a new session, another replica) also runs inside Poll and Wait. Poll then waits for the
+// holders: at most connect_timeout for each session, and until the call's deadline for the handles
+// of its chunks.
 //
 // A thread that holds call_count_max tickets in flight must not make a blocking call without a
-// deadline: it would wait for itself.
+// deadline. That call would wait forever for a call context that its own tickets occupy.
 class Ticket {
  public:
   Ticket();  // done, with the status OK
@@ -44,23 +46,24 @@ class Ticket {
   // Cancels a call that is not done.
   ~Ticket();
 
-  // Looks at what came. Returns true once the call is done. The first Poll, TryPoll or Wait after
-  // the queries were posted also attends the call's own rows, on this thread if the processor
-  // computes. Neither Poll nor TryPoll waits for a device: queries that it has not written are
-  // posted, and partials merged, by a later one. To end a call before its answer is there, by
-  // Cancel or a failure, waits for what the device has begun.
+  // Processes the replies that have arrived. Returns true once the call is done. The first Poll,
+  // TryPoll or Wait after the queries were posted also attends the call's own rows, on this thread
+  // if the CPU computes. Neither Poll nor TryPoll waits for a device. If the device has not
+  // finished writing queries or partials, a later call posts or merges them. Ending a call early,
+  // by Cancel or a failure, does wait for the work that the device has begun.
   bool Poll();
-  // The same, but never waits for a holder, for a thread that drives many calls. Once it returns
-  // kMustWait, let another thread Poll or Wait.
+  // Does the same but never waits for a holder. For a thread that drives many calls. If TryPoll
+  // returns kMustWait, another thread must call Poll, Work or Wait.
   TicketProgress TryPoll();
-  // As Wait, but returns kInFlight once the call waits for a holder to come back. That wait needs
-  // no thread of its own: continue with TryPoll in the thread that drives many tickets.
+  // Works like Wait, but returns kInFlight as soon as the call waits for an unreachable holder to
+  // return. That wait needs no thread of its own: continue with TryPoll in the thread that drives
+  // many tickets.
   TicketProgress Work();
-  // Waits until the call is done, at most until its deadline. Returns how it ended: the errors of
-  // Requester::Attend. May be called again.
+  // Blocks until the call is done, at most until its deadline. Returns the call's result, with the
+  // errors of Requester::Attend. May be called again.
   absl::Status Wait();
-  // Gives the call up: it ends with Cancelled, unless it is done. Nothing is written any more.
-  // Replies that come later are dropped.
+  // Cancels the call: it ends with Cancelled, unless it is already done. Nothing more is written to
+  // the output, and later replies are dropped.
   void Cancel();
 
  private:

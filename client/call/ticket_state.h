@@ -1,4 +1,4 @@
-// One submitted call, driven step by step.
+// The state machine of one submitted call.
 
 #pragma once
 
@@ -17,14 +17,15 @@
 
 namespace ckv {
 
-// Used by one thread at a time; each Step makes it the owner of the call context. While a call
-// waits for a holder to come back, it has no call context, so that other calls may use it.
+// Used by one thread at a time: each Step claims the call context for its thread. While a call
+// waits for an unreachable holder to return, it releases its call context for other calls.
 struct TicketState {
-  // Pairs of a query row and a near row that a step which may not wait attends itself. At 20 ns of
-  // a core each they take 40 us, about what it costs to hand a call to another thread.
+  // The most pairs of a query row and a locally cached row that a step may attend itself if it may
+  // not wait. At 20 ns of one core each, they take 40 us, about the cost of handing a call to
+  // another thread.
   static constexpr uint64_t kShortPairsMax = 2048;
-  // Begins the call. `call` was made of `segments`. Everything else must outlive it. If it may not
-  // wait and would, it begins with the first Step that may.
+  // Begins the call. `call` was built from `segments`. All pointers must outlive the state. If
+  // `may_wait` is false and beginning would wait, the first Step that may wait begins the call.
   TicketState(Attempts* attempts, Clock* clock, CallContextPool::Lease lease,
               LayerCallSegments segments, const RouteCall& call, const PartialView& out,
               AttendReport* report, bool may_wait);
@@ -32,41 +33,43 @@ struct TicketState {
   TicketState(const TicketState&) = delete;
   TicketState& operator=(const TicketState&) = delete;
 
-  // Goes as far as it can. Waits only for what a new attempt needs (sessions, handles), and
-  // computes for long only over near rows, if it may. Returns true once the call is done.
+  // Advances the call as far as possible. Returns true once the call is done. Only if `may_wait` is
+  // set, waits for what a new attempt needs (sessions, handles) and does long computations, which
+  // only locally cached rows need.
   bool Step(bool may_wait);
-  // Waits until another Step may help.
+  // Blocks until another Step may make progress.
   void Rest();
   void Cancel();
-  // Whether the last Step left off because it may neither wait nor compute for long.
+  // Whether the last Step stopped because it may neither wait nor compute for long.
   bool must_wait() const { return must_wait_; }
-  // Whether the call waits for a holder to come back. No thread can speed it up.
+  // Whether the call waits for an unreachable holder to return. No thread can speed that up.
   bool awaits_return() const { return !done_ && tries_.waits; }
-  // Appends the lanes whose events may help another Step, and brings `until` forward to the time
-  // from which it may. Returns false if it may help at once.
+  // Appends the lanes whose events may allow another Step, and moves `until` forward to the
+  // earliest time at which a Step may make progress. Returns false if a Step may make progress at
+  // once.
   bool AddWaits(std::vector<RequestLane*>& lanes, Instant& until) const;
-  // How the call ended. Only once it is done.
+  // The call's result. Valid only once the call is done.
   const absl::Status& status() const { return status_; }
   bool done() const { return done_; }
 
  private:
   void BeginAttempt(bool may_wait);
-  // Takes a call context if the call has none. If none is free, returns false, and ends the call
-  // once its wait for a holder is over.
+  // Takes a call context if the call has none. If none is free, returns false; once the wait for
+  // the holder is over, it also ends the call.
   bool TakeContext();
   void EndAttempt(absl::Status status);
   void End(const absl::Status& status);
 
   Attempts* const attempts_;
   Clock* const clock_;
-  std::optional<CallContextPool::Lease> lease_;  // until the call is done, but while it waits
+  std::optional<CallContextPool::Lease> lease_;  // unset when done, or waiting for a holder
   LayerCallSegments segments_;
   RouteCall call_;
   const PartialView out_;
   AttendReport* const report_;
   bool running_ = false;  // an attempt is under way
   bool must_wait_ = false;
-  std::optional<Instant> again_at_;  // when the next attempt begins, if one is to
+  std::optional<Instant> again_at_;  // start of the next attempt, if there will be one
   CallTries tries_;
   bool done_ = false;
   absl::Status status_;

@@ -1,4 +1,4 @@
-// Measures the constants of the cost model. It takes seconds, not minutes, of ordinary requester
+// Measures the constants of the cost model, in seconds rather than minutes, with ordinary requester
 // calls to chunks that a holder has.
 
 #pragma once
@@ -20,50 +20,50 @@
 
 namespace ckv {
 
-// The times of a number of query rows over one chunk and one layer: means of the runs
-// (TrimmedMean).
+// Measured times of one route: `query_rows` query rows over one chunk and one layer. Each time is
+// the mean of the runs (TrimmedMean).
 struct RouteTiming {
   uint32_t query_rows = 0;
   uint64_t tokens = 0;
   double us = 0;          // the whole call
-  double compute_us = 0;  // its share spent in the holder's kernel
+  double compute_us = 0;  // the part spent in the holder's kernel
   uint64_t bytes_out = 0, bytes_in = 0;
 };
 
-// How often a call is timed, with the layers in turn. A single call of 20 us, made after something
-// else, finds its rows in no cache and times what came before it. In 30 rounds to and fro, every
-// other one took twice as long as its neighbours.
+// How often a call is timed. Successive calls use successive layers. A single 20 us call made after
+// other work finds its rows in no cache, so its time depends on that work. In 30 rounds of
+// alternating direction, every other call took twice as long as its neighbours.
 //
-// So a turn over the layers comes first and does not count; it ends early after `time_min`. The
-// calls that count begin again with the first layer and go on for `time_min`.
+// Therefore one pass over the layers is made first and not counted; it ends early after `time_min`.
+// The counted calls start again at the first layer and continue for `time_min`.
 struct TimingPace {
-  // The least number of runs that count; at least one.
+  // Minimum number of counted runs; at least one.
   uint32_t run_count = 9;
   Duration time_min{0};
 };
-// The pace of one measurement among others; the longer calls of a grid take more.
+// The pace of one measurement among others. The longer calls of a grid exceed it.
 inline constexpr Duration kTimingMin = std::chrono::milliseconds(2);
-// The most runs made to fill `time_min`: calls of 10 us take 2.5 ms then.
+// The most runs made to fill `time_min`: 256 calls of 10 us take 2.5 ms.
 inline constexpr uint32_t kTimingRunCountMax = 256;
 
-// Makes calls at this pace; `layers` is at least one. `call` gets the layer and whether the run
-// counts. The first error ends it.
+// Makes calls at this pace; `layers` is at least one. `call` receives the layer and whether the run
+// counts. Stops at the first error and returns it.
 absl::Status CallAtPace(const TimingPace& pace, uint32_t layers, Clock& clock,
                         absl::FunctionRef<absl::Status(uint32_t layer, bool counts)> call);
-// Makes calls that find their rows in memory and in no cache, as calls in life do. Between two
-// attends of a layer, a step reads all others. `push_out` puts the rows of all layers there before
-// each turn over them. All runs count. Once there are enough runs, the turn goes on for
-// pace.time_min, but not beyond its last layer.
+// Makes calls whose rows are in memory but in no cache, as in real use. Between two attends of a
+// layer, a step reads all other layers. `push_out` evicts the rows of all layers from the caches
+// before each pass over the layers. All runs count. Once there are enough runs, the pass continues
+// until pace.time_min, but not beyond its last layer.
 absl::Status CallCold(const TimingPace& pace, uint32_t layers, Clock& clock,
                       absl::FunctionRef<absl::Status()> push_out,
                       absl::FunctionRef<absl::Status(uint32_t layer)> call);
 
 // Which caches hold the rows that a timed attend reads.
 enum class RowCaching : uint8_t {
-  // Wherever the turn over the layers left them: in a cache if it holds the rows of all layers.
+  // Wherever the pass over the layers left them: in a cache if it holds the rows of all layers.
   kAsLeft,
-  kCached,  // in a cache, if it holds the rows of one layer: the first is attended again and again
-  kCold,    // in memory and in no cache, as CallCold has it
+  kCached,  // in a cache that holds one layer's rows: repeats the first layer
+  kCold,    // in memory and in no cache (CallCold)
 };
 
 struct TimingCall {
@@ -71,69 +71,69 @@ struct TimingCall {
   uint32_t chunk = 0;  // ordinal
   uint32_t query_rows = 1;
   PartialDtype wire = PartialDtype::kBf16;
-  // The pace, after one run that never counts: it brings lanes up and touches memory. Fetches use
+  // The pace, after one uncounted run that connects the lanes and touches the memory. Fetches use
   // only its run_count.
   TimingPace pace = {};
   RowCaching caching = RowCaching::kAsLeft;
-  // For kCold: other chunks of the same holder, whose rows are more than its caches hold. One query
-  // row is routed over them, which pushes the rows out.
+  // For kCold: other chunks of the same holder, with more rows than its caches hold. One query row
+  // is routed over them to evict the timed rows.
   std::span<const uint32_t> push_out = {};
   Instant deadline = kInstantMax;
 };
 // Times a route. Errors as Requester::Attend.
 absl::StatusOr<RouteTiming> TimeRoute(Requester& requester, const TimingCall& call, Clock& clock);
 
-// Times a fetch of the whole chunk, every layer, into memory here that was touched before. Returns
-// microseconds: the mean of the runs (TrimmedMean). `query_rows` and `wire` are ignored. Errors as
+// Times a fetch of the whole chunk, every layer, into local memory that was touched before. Returns
+// microseconds: the mean of the runs (TrimmedMean). Ignores `query_rows` and `wire`. Errors as
 // Requester::Fetch.
 absl::StatusOr<double> TimeFetch(Requester& requester, const TimingCall& call, Clock& clock);
 
-// Times the same fetch into `cache`, with each band rotated on the way, as an engine fetches.
-// Errors as Requester::FetchInto.
+// Times the same fetch into `cache`, rotating each band on the way, as an engine fetches. Errors as
+// Requester::FetchInto.
 absl::StatusOr<double> TimeFetchInto(Requester& requester, const TimingCall& call,
                                      PagedCache& cache, Clock& clock);
 
-// Makes a cache like an engine's, with room for `tokens` and every page present before anything is
-// timed. Pages of zeros that were never written are all one page, which stays in the caches. The
-// values of the rows mean nothing.
+// Makes a cache like an engine's, with room for `tokens` tokens. Every page is made resident before
+// anything is timed: untouched zero pages all share one physical page, which stays in the caches.
+// The row values are arbitrary.
 //   ResourceExhausted   there is not enough memory.
 absl::StatusOr<std::unique_ptr<PagedCache>> CacheForTiming(const Geometry& geometry,
                                                            uint64_t tokens);
-// Times the kernel here, on one thread, in the grade of calls of bf16 partials. Returns
+// Times the local kernel on one thread, at the precision of calls with bf16 partials. Returns
 // microseconds for one layer of the cache's first `tokens` rows: the mean of the runs
 // (TrimmedMean).
 double TimeAttendHere(const PagedCache& cache, uint64_t tokens, uint32_t query_rows,
                       RowCaching caching, const TimingPace& pace, Clock& clock);
 
-// One exchange: the bytes it moved, and its time without the kernel and the merge.
+// One exchange: the bytes moved, and the time without the kernel and the merge.
 struct ExchangeSample {
   double bytes = 0;
   double us = 0;
-  // The time that its error is relative to; if 0, that is `us`.
+  // The time that the error is relative to; if 0, `us`.
   double of_us = 0;
 };
-// Fits T_probe and BW of T = T_probe + bytes / BW, by least squares of the relative error. It
-// accepts any samples. With fewer than two distinct sizes, or times that fall as bytes grow,
-// T_probe is the least time and BW is LiveFabric::kBandwidthMax.
+// Fits T_probe and BW of T = T_probe + bytes / BW, by least squares of the relative error. Accepts
+// any samples. With fewer than two distinct sizes, or times that fall as bytes grow, T_probe is the
+// smallest time and BW is LiveFabric::kBandwidthMax.
 FabricConstants FitFabric(std::span<const ExchangeSample> samples);
 
-// One whole call over a lane: the bytes it moved and its time without the merge.
+// One whole call over a lane: the bytes moved and the time without the merge.
 struct CallSample {
   double rows = 0;
   double bytes_out = 0, bytes_in = 0;
   double compute_us = 0;  // kernel time of all its frames
-  // The rest of its time. It is negative over a wire if frames overlap.
+  // The rest of the call's time. Negative over a wire if frames overlap.
   double beside_us = 0;
 };
 struct FittedFabric {
   FabricConstants constants;
   double wire_share = 0;  // Candidate::wire_share
 };
-// Fits the constants with which the cost model (client/decide/cost_model.h) comes nearest to the
-// samples, as FitFabric does. It also fits the share of a transfer that overlaps with the kernel.
-// Among kWireShareSteps + 1 values from 0 to 1 it takes the one with the least sum of squared
-// relative errors, and the smallest of equals. Only calls of several frames show that share:
-// without them it is 0.
+// Fits the constants with which the cost model (client/decide/cost_model.h) best matches the
+// samples, as FitFabric does. Also fits the share of a transfer that overlaps with the kernel. The
+// share is the one of kWireShareSteps + 1 values from 0 to 1 with the smallest sum of squared
+// relative errors. On a tie, the smallest value is used. Only calls of several frames reveal that
+// share; without them it is 0.
 inline constexpr uint32_t kWireShareSteps = 20;
 FittedFabric FitCalls(std::span<const CallSample> samples, const FrameRows& frame);
 
@@ -147,11 +147,11 @@ struct LaneCalibration {
 };
 struct CalibrationCall {
   std::shared_ptr<const Corpus> corpus;
-  // Two chunks of the same holder, of fewer and of more tokens.
+  // Two chunks of the same holder: one with fewer tokens, one with more.
   uint32_t few = 0, many = 1;
-  // Others of that holder, as TimingCall::push_out. If there are any, each call is timed with its
-  // rows in a cache and in none, and the curve has a floor. If there are none, rows are where they
-  // were left.
+  // Other chunks of that holder, as TimingCall::push_out. If there are any, each call is timed both
+  // with its rows in a cache and in none, and the curve has a floor. If there are none, rows are
+  // timed wherever they were left.
   std::vector<uint32_t> push_out;
   std::vector<uint32_t> query_rows;  // ascending; small ones give T_probe, large ones BW
   PartialDtype wire = PartialDtype::kBf16;
@@ -159,30 +159,30 @@ struct CalibrationCall {
   // The constants from CalibrateHere.
   double merge_per_row_us = 0;
   double splice_per_token_layer_us = 0, splice_per_layer_us = 0;
-  LaneShape lane_shape = {};  // the requester's, which its calls are cut for
+  LaneShape lane_shape = {};  // the requester's lane shape, to which calls are cut
   Instant deadline = kInstantMax;
 };
-// Returns how rows are timed: in a cache and in none if they can be pushed out of caches, else
-// wherever they were left.
+// Returns the caching modes to time: cached and cold if rows can be evicted from the caches,
+// otherwise kAsLeft.
 std::span<const RowCaching> CachingsOf(bool can_push_out);
 
-// Calibrates one lane, round by round, so that other measurements can come in between. A machine
-// has slow moments, and measurements that are compared should share them. Belongs to one thread.
+// Calibrates one lane, round by round, so that other measurements can be interleaved. A machine has
+// slow moments, and measurements that are compared should share them. Used by one thread.
 class LaneCalibrator {
  public:
   // `requester` and `clock` must outlive it.
   LaneCalibrator(Requester* requester, CalibrationCall call, Clock* clock);
-  // Measures everything once. A value is the mean of call.pace.run_count runs of a call.
+  // Measures everything once. Each value is the mean of call.pace.run_count runs of a call.
   //   InvalidArgument     there are no query rows, or chunks are not in the corpus.
   //   Other errors as Attend and Fetch.
   absl::Status Round();
-  // Measures part `i` of part_count() of a round, so that others can come in between. Errors as
-  // Round.
+  // Measures part `i` of the part_count() parts of a round, so that other measurements can be
+  // interleaved. Errors as Round.
   size_t part_count() const { return points_.size() + 1; }
   absl::Status Part(size_t i);
-  // Returns the last time of a part in microseconds: the call, or both fetches.
+  // Returns the last time of part `i` in microseconds: that of the call, or of both fetches.
   double LastUs(size_t i) const;
-  // Fits the means over the rounds. Make at least one round before.
+  // Fits the means over the rounds. Requires at least one Round.
   LaneCalibration Fit() const;
 
  private:
@@ -200,22 +200,22 @@ class LaneCalibrator {
   const CalibrationCall call_;
   Clock* const clock_;
   std::vector<Point> points_;  // [query rows][cachings][few, many]
-  // Times of pairs of fetches, side by side: one without a splice and one with it.
+  // Times of paired fetches: one without a splice and one with a splice.
   std::vector<double> fetch_us_, spliced_us_;
   std::unique_ptr<PagedCache> cache_;  // for the fetches that splice
 };
 
-// Returns the mean without the fastest and the slowest eighth, at least one each if there are three
-// values or more. It is 0 for no values.
+// Returns the mean without the fastest and the slowest eighth (each at least one value if there are
+// three or more). Returns 0 for no values.
 //
-// A median would not do. Each processor of a shared machine has a fast and a slow state, 20 % apart
-// and its own. So a call's times lie in two heaps, and a median falls into either. Between the two
-// halves of 18 rounds, ratios of two calls' medians are 10 % apart (root mean square over a grid).
-// Ratios of these means are 4 % apart.
+// A median is not suitable. Each processor of a shared machine has its own fast and slow state,
+// which differ by 20 %. A call's times therefore form two clusters, and a median falls into either.
+// Between the two halves of 18 rounds, ratios of two calls' medians differ by 10 % (root mean
+// square over a grid). Ratios of these means differ by 4 %.
 double TrimmedMean(std::vector<double> values);
-// Returns its standard error. Values that the mean leaves out are drawn in to the outermost of the
-// others (Tukey and McLaughlin 1963). It is 0 for fewer than four values, which say nothing about
-// it.
+// Returns the standard error of TrimmedMean. Values that the mean leaves out are replaced by the
+// outermost of the others (Tukey and McLaughlin 1963). Returns 0 for fewer than four values, which
+// give no estimate.
 double TrimmedMeanError(std::vector<double> values);
 
 }  // namespace ckv

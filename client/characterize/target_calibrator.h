@@ -27,22 +27,22 @@ uint64_t TokensOf(const CharacterizeTarget& target, uint32_t chunk);
 // mean. Within that band no choice is wrong. Fewer than four rounds never disagree.
 bool RoundsDisagree(const std::vector<double>& us);
 
-// Calibrates all lanes of a target. It belongs to one thread, and everything passed to it must
-// outlive it.
+// Calibrates all lanes of a target. Used by one thread. All arguments must outlive the calibrator.
 class TargetCalibrator {
  public:
   // `cache` must have room for the largest chunk.
   TargetCalibrator(const CharacterizeTarget& target, const CharacterizeOptions& options,
                    const PagedCache& cache, Clock& clock);
 
-  // Measures everything once. Errors as LaneCalibrator::Round, with the fabric, or the prefill's.
+  // Measures everything once. Returns the errors of LaneCalibrator::Round with the fabric's name,
+  // or the prefill's error.
   absl::Status Round();
-  // A round has part_count() parts, so that others can come in between.
+  // A round has part_count() parts, so that other measurements can be interleaved.
   size_t part_count() const { return parts_.size(); }
   absl::Status Part(size_t i);
-  // Returns true if the rounds of a part, or of those measured with it, disagree (RoundsDisagree).
+  // Returns true if the rounds of a part, or of parts measured with it, disagree (RoundsDisagree).
   bool Disagrees(size_t part) const;
-  // Returns the profile from the means over the rounds. Make at least one round before.
+  // Returns the profile from the means over the rounds. Requires at least one Round.
   Profile Finish(const std::string& subject) const;
 
  private:
@@ -50,7 +50,7 @@ class TargetCalibrator {
     std::function<absl::Status(std::vector<double>& us)> measure;
     std::vector<double> us;
   };
-  // A point of the attention here; the lanes' parts that are measured with it follow it.
+  // A point of the local attention; the parts of lanes that are measured with it follow it.
   struct Point {
     double rows = 0, tokens = 0;
     RowCaching caching = RowCaching::kAsLeft;

@@ -1,17 +1,17 @@
-// Cuts one call into frames that fit lane slots.
+// Plans how one call is cut into frames that fit lane slots.
 //
 //   unit     query rows that attend the same rows: a segment, one group of its selection, or its
 //            consecutive rows with one row limit
 //   piece    one chunk that a unit attends; pieces are in the order of the fixed tree
-//   node     the largest aligned subtree of the tree whose pieces are all asked of one holder; its
-//            partial travels
-//   share    nodes of one unit that one frame asks of one holder
+//   node     the largest aligned subtree of the tree whose pieces are all requested from one
+//            holder, which returns one partial for it
+//   share    nodes of one unit that one frame requests from one holder
 //   block    consecutive rows of one unit, merged at a time
 //   part     consecutive blocks of one share in one frame: a segment of the wire
 //   frame    parts for one holder, as many as fit a slot
 //
-// A line is the ordinal of a holder in the call (Exchange::Add). A near piece is a node by itself,
-// without a share.
+// A "line" is the peer index: the ordinal of a holder in the call (Exchange::Add). A near piece (in
+// the local row cache) is a node by itself, without a share.
 
 #pragma once
 
@@ -30,17 +30,17 @@
 
 namespace ckv {
 
-// The most pieces of one call: 100 MB of plan. 64 sequences of 65,536 chunks have as many.
+// The most pieces of one call: 100 MB of plan. 64 sequences of 65,536 chunks have that many.
 inline constexpr uint64_t kPlannedPieceCountMax = uint64_t{1} << 22;
 
-// The line of pieces that are near: they are attended here, and no frame asks for them.
+// The `line` of near pieces: they are attended locally, and no frame requests them.
 inline constexpr uint32_t kNearLine = 0xffffffff;
 
 struct PlannedPiece {
-  uint32_t chunk = 0;             // in the context's chunks
-  uint32_t index_begin = kDense;  // its selected rows, in the plan's own list
+  uint32_t chunk = 0;             // index in the context's chunks
+  uint32_t index_begin = kDense;  // the piece's selected rows, in the plan's own list
   uint32_t k = 0;
-  uint32_t copy = 0;  // the copy of the query rows, in its share
+  uint32_t copy = 0;  // the rotated copy of the query rows, in the share
   // Set by the router before Cut.
   uint32_t line = 0;
   uint32_t handle = 0;
@@ -50,7 +50,7 @@ struct PlannedUnit {
   uint32_t segment = 0;
   uint32_t row_begin = 0, row_count = 0;  // in the call's rows
   uint32_t piece_begin = 0, piece_end = 0;
-  bool limited = false;  // it may have dense pieces and others
+  bool limited = false;  // has row limits: may mix dense and selected pieces
   // Set by Cut.
   uint32_t node_begin = 0, node_end = 0;  // in the order of the tree
   uint32_t share_begin = 0, share_end = 0;
@@ -61,9 +61,9 @@ struct PlannedNode {
   static constexpr uint32_t kNear = 0xffffffff;
   uint32_t piece_begin = 0, piece_end = 0;
   uint32_t share = 0;  // kNear if it is near
-  uint32_t place = 0;  // among the partials of its share, or of the call's near nodes
+  uint32_t place = 0;  // index among the partials of the share, or of the near nodes
   uint32_t next = 0;   // the share's next node
-  uint8_t level = 0;   // joins it with the unit's node before it (MergeTree)
+  uint8_t level = 0;   // level of the join with the unit's previous node (MergeTree)
 };
 
 struct PlannedShare {
@@ -88,38 +88,38 @@ struct PlannedPart {
   uint32_t frame = 0;
   uint32_t row_begin = 0, row_count = 0;
   uint32_t block_begin = 0, block_end = 0;
-  uint32_t reply_offset = 0;  // from the begin of the reply's body to its first partial
+  uint32_t reply_offset = 0;  // from the start of the reply's body to the first partial
 };
 
 struct PlannedFrame {
   uint32_t line = 0;
   uint32_t part_begin = 0, part_end = 0;
   uint32_t row_count = 0;         // rows of all parts
-  uint64_t stored_row_count = 0;  // with their copies
+  uint64_t stored_row_count = 0;  // including their rotated copies
   uint32_t piece_count = 0;
   uint32_t index_count = 0;
   uint32_t partial_count = 0;
   uint32_t reply_bytes = 0;  // bytes of the body
 };
 
-// A holder, as the plan must know it.
+// The facts about a holder that the plan needs.
 struct PlannedLine {
   LaneShape shape;
   uint16_t wire_version = kWireVersion;
   // Set by Cut.
-  uint32_t frame_begin = 0, frame_end = 0;  // in frames(), by rising blocks
+  uint32_t frame_begin = 0, frame_end = 0;  // in frames(), by ascending blocks
   uint32_t frames_per_block = 0;            // the most frames that carry rows of one block
   uint64_t row_count = 0;                   // rows of all frames
 };
 
-// Plans one call at a time: Begin; then the router sets the line and handle of each piece; Cut.
-// Keeps its memory between calls. Not thread-safe.
+// Plans one call at a time. Call Begin; set the line and handle of each piece (the router does);
+// call Cut. Reuses its memory between calls. Not thread-safe.
 //
-// A call costs what it touches: per piece, per selected index and per row, never per chunk of the
-// corpus.
+// The cost of a call depends on what it touches: pieces, selected indices and rows, never all
+// chunks of the corpus.
 class AttendPlan {
  public:
-  // Lists the units and their pieces. The call has passed CheckRouteCall.
+  // Lists the units and their pieces. The call must have passed CheckRouteCall.
   //   InvalidArgument     an index or a row limit is outside the context, or there are too many
   //                       indices or pieces.
   absl::Status Begin(const RouteCall& call);
@@ -131,11 +131,11 @@ class AttendPlan {
   }
 
   // Cuts the call into blocks and frames.
-  //   InvalidArgument     a frame of a single row does not fit; says which limit.
+  //   InvalidArgument     a frame of a single row does not fit; names the limit.
   absl::Status Cut(const RouteCall& call, std::span<PlannedLine> lines);
   std::span<const PlannedNode> nodes() const { return nodes_; }
   uint32_t near_count() const { return near_count_; }  // near nodes of the call
-  // The selected rows of a piece of a selection, in its chunk.
+  // The selected rows of a piece of a selection, as indices in its chunk.
   std::span<const int32_t> IndicesOf(const PlannedPiece& piece) const {
     return std::span(selected_rows_).subspan(piece.index_begin, piece.k);
   }
@@ -143,7 +143,7 @@ class AttendPlan {
   std::span<const PlannedBlock> blocks() const { return blocks_; }
   std::span<const PlannedPart> parts() const { return parts_; }
   std::span<const PlannedFrame> frames() const { return frames_; }
-  // The part that brings the partials of a share (by its ordinal in the unit) for a block.
+  // The part that returns the partials of a share (by its ordinal in the unit) for a block.
   uint32_t PartFor(const PlannedBlock& block, uint32_t share) const {
     return arrivals_[block.arrival_begin + share - units_[block.unit].share_begin];
   }
@@ -151,8 +151,9 @@ class AttendPlan {
     return std::span(parts_).subspan(frame.part_begin, frame.part_end - frame.part_begin);
   }
 
-  // Writes the body of a frame into `slot`, host or pinned memory, its query rows on `stream`: they
-  // are there after a Wait. Returns the header, whose ids the caller sets before it encodes it.
+  // Writes the body of a frame into `slot`, in host or pinned memory. Writes its query rows on
+  // `stream`: they are in place only after a Wait. Returns the header, in which the caller must set
+  // the ids before encoding it.
   //   Errors of Backend::Rotate.
   absl::StatusOr<RequestHeader> WriteFrame(const RouteCall& call, const PlannedFrame& frame,
                                            uint16_t wire_version, std::span<std::byte> slot,
@@ -188,30 +189,30 @@ class AttendPlan {
                   uint32_t block);
 
   uint64_t index_count_ = 0;  // indices of the call
-  uint64_t look_count_ = 0;   // pieces, and chunks that limits hide
+  uint64_t look_count_ = 0;   // pieces, plus chunks hidden by limits
   std::vector<PlannedPiece> pieces_;
   std::vector<PlannedUnit> units_;
-  // In their chunk, piece by piece. Pieces in which limits fall share 0, 1, 2, ...
+  // Row indices in the chunk, piece by piece. Pieces that a limit cuts share one list 0, 1, 2, ...
   std::vector<int32_t> selected_rows_;
-  uint32_t first_rows_begin_ = 0, first_rows_count_ = 0;  // those, in selected_rows_
+  uint32_t first_rows_begin_ = 0, first_rows_count_ = 0;  // that list, in selected_rows_
   std::vector<PlannedNode> nodes_;
   uint32_t near_count_ = 0;
   std::vector<PlannedShare> shares_;
   std::vector<PlannedBlock> blocks_;
-  std::vector<uint32_t> blocks_of_unit_;  // the first block of each unit, and one more
+  std::vector<uint32_t> blocks_of_unit_;  // the first block of each unit, plus one entry
   std::vector<PlannedPart> parts_;
   std::vector<PlannedFrame> frames_;
   std::vector<uint32_t> arrivals_;
 
-  // Scratch. A unit zeroes behind it what it touched.
+  // Scratch. Each unit resets to zero the entries that it touched.
   std::vector<ContextState::RowPlace> places_;  // places of the indices of one group
-  std::vector<uint32_t> count_;                 // [chunks] indices of the group
-  std::vector<uint64_t> touched_;               // a bit per chunk
-  std::vector<uint32_t> cursor_;                // [chunks] of pieces of the group
-  std::vector<uint32_t> run_end_;               // [pieces of a unit] the end of its run on one line
-  std::vector<uint32_t> open_share_;            // [lines] of the unit being cut
+  std::vector<uint32_t> count_;                 // [chunks] number of the group's indices
+  std::vector<uint64_t> touched_;               // one bit per chunk
+  std::vector<uint32_t> cursor_;                // [chunks] position in the pieces of the group
+  std::vector<uint32_t> run_end_;     // [pieces of a unit] end of the piece's range on one line
+  std::vector<uint32_t> open_share_;  // [lines] for the unit being cut
   std::vector<uint32_t> shares_by_line_;
-  std::vector<uint32_t> line_shares_begin_;  // [lines + 1] in shares_by_line_
+  std::vector<uint32_t> line_shares_begin_;  // [lines + 1] start in shares_by_line_
 };
 
 }  // namespace ckv

@@ -1,4 +1,4 @@
-// Keeps the contexts of calls that name their chunks each time (AttendCall).
+// Caches the contexts of calls that list their chunks every time (AttendCall).
 
 #pragma once
 
@@ -13,15 +13,15 @@
 
 namespace ckv {
 
-// A call over the same chunks as a recent one finds its context by comparing them. Part of a call
+// A call over the same chunks as a recent call finds its context by comparing them. Part of a call
 // context; not thread-safe.
 class ContextCache {
  public:
-  // Contexts kept. They keep their corpora, too.
+  // The number of contexts kept. They also keep their corpora alive.
   static constexpr size_t kContextCountMax = 8;
 
-  // Returns the context of these chunks; all of the corpus if there are none. It is valid until
-  // kContextCountMax others were asked for.
+  // Returns the context of these chunks, or of the whole corpus if `chunks` is empty. The pointer
+  // is valid until kContextCountMax other contexts were requested.
   //   InvalidArgument     as ContextState::Make.
   absl::StatusOr<const ContextState*> For(const std::shared_ptr<const Corpus>& corpus,
                                           std::span<const ChunkUse> chunks);

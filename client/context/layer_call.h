@@ -1,4 +1,4 @@
-// Turns the caller's segments into the router's.
+// Converts the caller's segments into the router's.
 
 #pragma once
 
@@ -14,19 +14,20 @@
 
 namespace ckv {
 
-// Keeps the contexts of a call alive, even if their owner closes them meanwhile. Keeps its memory
+// Keeps the contexts of a call alive, even if their owner closes them meanwhile. Reuses its memory
 // between calls.
 struct LayerCallSegments {
   std::vector<RouteSegment> segments;
   std::vector<std::shared_ptr<const ContextState>> contexts;
-  std::vector<std::shared_ptr<const NearTable>> near;  // keeps near rows alive
+  std::vector<std::shared_ptr<const NearTable>> near;  // keeps locally cached rows alive
 
-  // Fills both, and returns the router's call, whose answer goes to memory of `out_memory`.
+  // Fills the vectors and returns the router's call, whose answer goes to memory of kind
+  // `out_memory`. `again` marks a later attempt of a call, which continues even if a context was
+  // closed meanwhile.
   //   InvalidArgument     a segment has no context.
   //   FailedPrecondition  a context is closed.
-  // A later attempt of a call (`again`) goes on if a context was closed meanwhile.
   absl::StatusOr<RouteCall> Take(const LayerCall& call, MemoryKind out_memory, bool again = false);
-  // Calls `visit` with every corpus of a call; one may come more than once.
+  // Calls `visit` with every corpus of a call; may visit one corpus several times.
   static void ForEachCorpus(const LayerCall& call, absl::FunctionRef<void(const Corpus&)> visit);
   void Clear() {
     segments.clear();
@@ -35,7 +36,7 @@ struct LayerCallSegments {
   }
 };
 
-// The same for the router's call.
+// Does the same for the router's call.
 void ForEachCorpus(const RouteCall& call, absl::FunctionRef<void(const Corpus&)> visit);
 
 }  // namespace ckv

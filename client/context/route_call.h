@@ -1,4 +1,4 @@
-// A call as the router takes it: segments over resolved contexts.
+// The router's form of a call: segments over resolved contexts.
 
 #pragma once
 
@@ -28,43 +28,43 @@ struct RouteSegment {
   Selection selection = {};
   RowLimits row_limits = {};
   std::span<const OwnRows> own = {};
-  // The context's near rows, attended here; null if all are routed.
+  // The context's locally cached rows, attended locally; null if all rows are routed.
   const NearTable* near = nullptr;
 };
 
-// Everything it points to must outlive the call.
+// All pointers must outlive the call.
 struct RouteCall {
   uint32_t layer = 0;
   QueryView q = {};
-  std::span<const RouteSegment> segments = {};  // one at least
+  std::span<const RouteSegment> segments = {};  // at least one
   PartialDtype wire = PartialDtype::kBf16;
   Grade grade = Grade::kDefault;
   bool allow_approximate = false;
   TraceContext trace = {};
   Instant deadline = kInstantMax;
-  MemoryKind out_memory = MemoryKind::kHost;  // the kind of memory that the answer goes to
-  // False if its thread does other things between its polls. Its times then teach nothing, unless
-  // it is `prompt`.
+  MemoryKind out_memory = MemoryKind::kHost;  // the kind of memory to write the answer to
+  // False if the thread does other work between polls. The call's times are then not used for
+  // learning, unless `prompt` is set.
   bool polled_at_once = true;
-  // The call ends soon after its answer is there. A caller with work of its own between polls may
-  // see it late, and its time says nothing.
+  // True if the call ends soon after its answer arrives. A caller with other work between polls may
+  // notice the answer late, which makes the call's time meaningless.
   bool prompt = true;
-  // The requester's own measurement, which counters of callers' work leave out.
+  // The requester's own measurement, excluded from the counters of callers' work.
   bool is_trial = false;
-  // Tells of the call's attempts before this one. If null, this one is all of it.
+  // Records the call's previous attempts. If null, this attempt is the whole call.
   CallTries* tries = nullptr;
 
   const Geometry& geometry() const { return segments.front().context->geometry(); }
 };
 
-// Checks everything about a call that needs no holder but the selected
-// indices and the row limits (AttendPlan::Begin).
-//   InvalidArgument     A count, a width, the layer or the dtype is not valid. Segments leave
-//                       rows out or overlap. Contexts have different geometries. `backend` does not
-//                       reach the memory of the query rows, of own rows or of the answer.
+// Checks everything about a call that needs no holder, except the selected indices and the row
+// limits (AttendPlan::Begin checks those).
+//   InvalidArgument     A count, a width, the layer or the dtype is invalid. Segments omit rows or
+//                       overlap. Contexts have different geometries. `backend` cannot access the
+//                       memory of the query rows, of own rows or of the answer.
 absl::Status CheckRouteCall(const RouteCall& call, const Backend& backend);
 
-// Whether `backend` can attend near rows, which are in host memory.
+// Whether `backend` can attend locally cached rows, which are in host memory.
 inline bool ReachesNearRows(const Backend& backend) {
   return backend.reach().rows.Has(MemoryKind::kHost);
 }

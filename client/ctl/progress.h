@@ -1,4 +1,5 @@
-// How far a long command has come: a bar on a terminal, a plain line every few seconds elsewhere.
+// Shows the progress of a long command: a bar on a terminal, a plain line every few seconds
+// elsewhere.
 
 #pragma once
 
@@ -14,40 +15,41 @@ namespace ckv::ctl {
 
 struct ProgressState {
   std::string label;  // "prefill", "put"
-  std::string unit;   // "tokens"; "B" is written in KiB, MiB, ...
+  std::string unit;   // "tokens"; "B" is shown as KiB, MiB, ...
   uint64_t done = 0;
   uint64_t total = 0;
   Duration elapsed{0};
-  // The cost of a unit grows with the units before it, as a prefill's does: what is left is
-  // estimated by squares.
+  // The cost of a unit grows with the number of units before it, as in a prefill: the remaining
+  // time is estimated quadratically.
   bool quadratic = false;
 };
 
-// The columns of the terminal `fd`; 80 if it does not know. 0 if it is no terminal.
+// Returns the columns of the terminal `fd`; 80 if unknown, 0 if `fd` is not a terminal.
 uint32_t TerminalColumns(int fd);
 
-// "prefill  4096/8192 tokens  50 %  312 tokens/s  13.1 s left". On a terminal it is cut to fit in
-// one line, and a bar stands before it if there is room. If `columns` is 0, it is text for a log.
+// Returns "prefill  4096/8192 tokens  50 %  312 tokens/s  13.1 s left". On a terminal the text is
+// cut to one line, and a bar precedes it if there is room. If `columns` is 0, returns text for a
+// log.
 std::string RenderProgress(const ProgressState& state, uint32_t columns);
 
-// Thread-safe. Nothing is drawn by itself: Advance draws if the last drawing is old enough.
+// Thread-safe. There is no timer: Advance draws if the last drawing is old enough.
 class Progress {
  public:
   static constexpr Duration kTerminalPeriod = std::chrono::milliseconds(100);
   static constexpr Duration kPlainPeriod = std::chrono::seconds(3);
 
-  // `clock` and `out` must outlive it. `terminal_fd` is of the terminal that `out` writes to; -1 if
-  // it is none.
+  // `clock` and `out` must outlive the object. `terminal_fd` is the terminal that `out` writes to,
+  // or -1 if that is not a terminal.
   Progress(Clock* clock, std::ostream* out, int terminal_fd, std::string label, std::string unit,
            uint64_t total, bool quadratic);
-  // Draws the last state and ends its line.
+  // Draws the last state and ends the line.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   void Advance(uint64_t by) ABSL_LOCKS_EXCLUDED(mu_);
-  // Takes so much of the total as needing no work. It counts neither as done, which would promise
-  // the rest too soon, nor as due.
+  // Subtracts `by` units that need no work from the total. They do not count as done, which would
+  // make the estimate for the rest too short.
   void Skip(uint64_t by) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

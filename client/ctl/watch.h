@@ -1,4 +1,4 @@
-// Runs a command again and again, as watch(1) does.
+// Runs a command repeatedly, like watch(1).
 
 #pragma once
 
@@ -11,9 +11,9 @@ namespace ckv::ctl {
 // Adds --watch TIME to `verb`, which sets ctl.watch.
 void AddWatch(CLI::App& verb, Ctl& ctl);
 
-// Runs ctl.run every ctl.watch, until the process is interrupted, nobody reads the results, or
-// ctl.watch_count_max runs are done. On a terminal each result takes the place of the one before.
-// Errors are told by `tell`, and do not end it. Returns what the last run returned, untold.
+// Runs ctl.run every ctl.watch, until the process is interrupted, the output cannot be written, or
+// ctl.watch_count_max runs are done. On a terminal each result replaces the previous one. Reports
+// each error through `tell` and continues. Returns the last run's status without reporting it.
 absl::Status RunWatched(const Ctl& ctl, const std::function<void(const absl::Status&)>& tell);
 
 }  // namespace ckv::ctl

@@ -1,4 +1,4 @@
-// Near rows that lie in a copy which a holder on this host made once, for all its requesters.
+// Local rows in a shared copy that a holder on this host made once for all its requesters.
 
 #pragma once
 
@@ -12,11 +12,11 @@
 
 namespace ckv {
 
-// The holder compared the copy with the chunk's checksums and sealed it. So the rows are checked,
-// and they stay as they are when the holder goes away.
+// The holder compared the copy with the chunk's checksums and sealed it. So the rows are verified,
+// and remain unchanged when the holder exits.
 class MappedRows final : public NearRows {
  public:
-  // Touches every page, so that no call waits for it: 64 MiB take some milliseconds.
+  // Touches every page, so that no call waits for page faults: 64 MiB take some milliseconds.
   MappedRows(MappedChunk chunk, uint32_t layers) : chunk_(std::move(chunk)) {
     constexpr size_t kPageBytes = 4096;
     for (uint32_t l = 0; l < layers; ++l) {

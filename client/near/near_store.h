@@ -1,13 +1,13 @@
-// The near store: room for rows that a requester pulled, up to a limit.
+// The local row cache: memory for rows that a requester fetched, up to a limit.
 //
-//   NearFill fill;                 room for a chunk, taken before the first byte comes
-//   ... rows land in fill.layer(l) ...
-//   store.Commit(std::move(fill))  from now on Find gives the chunk
+//   NearFill fill;                 space for a chunk, reserved before the first byte arrives
+//   ... rows arrive in fill.layer(l) ...
+//   store.Commit(std::move(fill))  from now on Find returns the chunk
 //
-// Rows that lie elsewhere on this host are adopted instead: nothing is copied.
+// Rows that are elsewhere on this host are adopted instead, without a copy.
 //
-// A chunk is there once, however many runs it is part of: each holds it. Rows stay in use after the
-// last Release until nobody has them any more, and count until then.
+// A chunk is stored once, even if several chunk ranges hold it. After its last Release, its rows
+// stay and count as used until no call uses them.
 
 #pragma once
 
@@ -31,7 +31,7 @@ namespace ckv {
 
 class NearStore;
 
-// Memory of one chunk that is being filled. One thread. Gives its room back unless it is committed.
+// Memory of one chunk that is being filled. One thread. Frees its space unless it is committed.
 class NearFill {
  public:
   NearFill() = default;
@@ -53,7 +53,8 @@ class NearFill {
 // Thread-safe. Rows and fills may outlive it.
 class NearStore {
  public:
-  // Chunks at once. Each takes two of the system's mappings, of which a process may have 65,530.
+  // The most chunks at once. Each takes two memory mappings, of which Linux allows a process
+  // 65,530.
   static constexpr uint32_t kChunkCountMax = 8192;
 
   explicit NearStore(uint64_t room_bytes);
@@ -62,26 +63,28 @@ class NearStore {
   // Bytes that a chunk takes.
   static uint64_t BytesOf(const Geometry& geometry, uint32_t token_count);
 
-  // Returns the rows of a chunk, or null.
+  // Returns the rows of a chunk with this geometry, or null.
   std::shared_ptr<const NearRows> Find(const ChunkId& id, const Geometry& geometry) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Takes room for a chunk.
-  //   ResourceExhausted   there is not enough, until something is evicted and no longer in use; or
+  // Reserves space for a chunk.
+  //   ResourceExhausted   there is not enough until something is evicted and no longer in use; or
   //                       the system has no memory.
   absl::StatusOr<NearFill> Begin(const ChunkId& id, const Geometry& geometry, uint32_t token_count);
-  // Publishes a chunk whose rows have all come, and holds it. If another was first, its rows stay.
+  // Publishes a chunk whose rows have all arrived, and holds it. If the chunk is already published,
+  // its existing rows stay.
   void Commit(NearFill fill) ABSL_LOCKS_EXCLUDED(mu_);
-  // Publishes rows that lie elsewhere on this host, and holds the chunk. They take `bytes` of the
-  // room as long as the chunk is held.
-  //   ResourceExhausted   as Begin.
+  // Publishes rows that are elsewhere on this host, and holds the chunk. They count as `bytes`
+  // until the last Release and the end of their last use.
+  //   ResourceExhausted   as for Begin.
   absl::Status Adopt(const ChunkId& id, const Geometry& geometry,
                      std::shared_ptr<const NearRows> rows, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
-  // Holds a chunk once more. Returns false if it is not there.
+  // Holds a chunk once more. Returns false if it is not published with this geometry.
   bool Hold(const ChunkId& id, const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends one Hold or Commit. The last one forgets the chunk. Calls that have its rows go on.
+  // Ends one Hold, Commit or Adopt. The last one removes the chunk. Calls that have its rows
+  // continue.
   void Release(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Bytes that one Release each would free of these chunks, once nobody attends them.
+  // Bytes that one Release of each chunk would free, once no call attends them.
   uint64_t BytesHeldOnce(std::span<const ChunkId> ids) const ABSL_LOCKS_EXCLUDED(mu_);
 
   uint64_t room_bytes() const { return room_->bytes_max; }
@@ -92,11 +95,11 @@ class NearStore {
  private:
   friend class NearFill;
   class Adopted;
-  // Outlives the store, since rows may.
+  // Outlives the store, because rows may.
   struct Room {
     uint64_t bytes_max = 0;
     std::atomic<uint64_t> used{0};
-    std::atomic<uint32_t> chunk_count{0};  // in use, being filled or evicted ones too
+    std::atomic<uint32_t> chunk_count{0};  // includes chunks being filled, and evicted ones in use
   };
 
   struct Chunk {

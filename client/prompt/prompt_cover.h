@@ -1,4 +1,4 @@
-// Covers a prompt with the chunks that it has: spans, and the holes between them.
+// Finds the prefix match of a prompt: the chunks that it contains, and the gaps between them.
 
 #pragma once
 
@@ -18,19 +18,19 @@
 
 namespace ckv {
 
-// A chunk in a prompt.
+// A chunk that occurs in a prompt.
 struct PromptSpan {
   uint32_t token_begin = 0;
   uint32_t token_count = 0;
   ChunkId chunk;
-  // token_begin less the chunk's canonical position: what ChunkUse::offset is, if the prompt's
-  // first token stands at position 0.
+  // token_begin minus the chunk's canonical position. This is ChunkUse::offset if the prompt's
+  // first token is at position 0.
   int64_t offset = 0;
 
   friend bool operator==(const PromptSpan&, const PromptSpan&) = default;
 };
 
-// Tokens that are in no span.
+// A gap: tokens that are in no span.
 struct PromptHole {
   uint32_t token_begin = 0;
   uint32_t token_count = 0;
@@ -38,56 +38,59 @@ struct PromptHole {
   friend bool operator==(const PromptHole&, const PromptHole&) = default;
 };
 
-// Spans and holes cover every token of the prompt once. Both rise.
+// Spans and gaps together cover every token of the prompt once, each in increasing order.
 struct PromptCover {
   std::vector<PromptSpan> spans;
   std::vector<PromptHole> holes;
-  std::optional<Geometry> geometry;  // the chunks have it; unset if there is no span
-  // There are more chunks with these beginnings than the directory tells. Or they may stand at more
-  // places than are looked at, or too many prints are false. Another cover may have more tokens.
+  std::optional<Geometry> geometry;  // shared by all chunks; unset if there is no span
+  // The search reached a limit, so another match may cover more tokens. The directory has more
+  // chunks with these beginnings than it returns, or there are more possible places than
+  // kPromptPlaceCountMax. Or too many hashes matched other chunks.
   bool truncated = false;
 
   uint64_t token_count() const;  // tokens in spans
 };
 
-// A prompt, as Requester::CoverPrompt takes it.
+// A prompt, as passed to Requester::CoverPrompt.
 struct PromptCall {
   std::span<const int32_t> tokens;
-  std::string_view tenant;  // on whose behalf it is
-  // The model of the chunks. If unset, they may be of any model, but all of the same.
+  std::string_view tenant;  // on whose behalf chunks are read
+  // The model of the chunks. If unset, they may be of any one model.
   std::optional<ChunkId> model;
   Instant deadline;
-  // Its pictures and the like, in any order, counted from the first token.
+  // Its pictures and the like, in any order, counted from the prompt's first token.
   std::span<const ExtraKey> extra_keys = {};
 };
 
 inline constexpr size_t kCoveredTokenCountMax = size_t{1} << 20;
-// Places of chunks in one prompt, 16 bytes each. Texts of one repeated token may have more.
+// The most places of chunks in one prompt, 16 bytes each. Texts of one repeated token may have
+// more.
 inline constexpr size_t kPromptPlaceCountMax = size_t{1} << 20;
 
-// Looks up chunks by the heads of a prompt, as DirectoryControl::FindPrompt does. Its answer is not
-// trusted.
+// Looks up chunks by the head hashes of a prompt, as DirectoryControl::FindPrompt does. The result
+// is verified.
 using FindHeads = absl::FunctionRef<absl::StatusOr<PromptChunks>(std::span<const uint64_t> heads)>;
 
-// Returns the cover of the prompt with most tokens. Then a chunk that it has at several places
-// stays a span at the first one, and becomes a hole at the others. No call attends a chunk twice
-// (I1), so those rows are computed anew. A chunk without a parent may stand anywhere. One with a
-// parent may stand right behind it only, at the position that follows. Equal covers are told apart
-// at the first token where they differ. A span goes before a hole there, and a chunk of a chain
-// before one without a parent. Then the longer one counts, and then the smaller id.
+// Returns the match that covers the most tokens. A chunk without a parent may occur anywhere. A
+// chunk with a parent matches only directly after its parent, at the position that follows. Ties
+// are broken at the first token where two matches differ. A span wins over a gap, then a chained
+// chunk over one without a parent, then the longer chunk, then the smaller id.
 //
-// `keys` are those that ids may be made with, at most two: the tenant's and the zero key. `find` is
-// called once, unless the prompt is shorter than kHeadTokens.
+// If the best match contains a chunk several times, its first occurrence is a span. The others
+// become gaps, whose rows must be recomputed, because no call attends a chunk twice (I1).
 //
-// `extra_keys` are those of the prompt, in any order. A chunk is found only where the prompt has
-// exactly its keys, each as far from its first token.
+// `keys` are the keys that ids may be made with, at most two: the tenant's and the zero key. `find`
+// is called once, or not at all if the prompt is shorter than kHeadTokens.
 //
-// Chunks of fewer than kHeadTokens are not found, nor are parts of chunks. The ids of all spans are
-// computed and compared, so a false print in the answer of `find` only costs time.
-//   InvalidArgument     too many tokens, one that is no token id, extra keys that do not fit, or
-//                       the chunks that are found are of several models.
+// `extra_keys` are those of the prompt, in any order. A chunk matches only if the prompt has
+// exactly the chunk's keys, at the same distances from the chunk's first token.
+//
+// Chunks of fewer than kHeadTokens tokens are not found, nor are parts of chunks. The ids of all
+// spans are computed and compared, so a wrong hash in the result of `find` only costs time.
+//   InvalidArgument     there are too many tokens, a token id or an extra key is not valid, or the
+//                       chunks found are of several models.
 //   Errors of `find`.
-// Cost: some 40 ns a token and key, and SHA-256 over the covered tokens.
+// Cost: about 40 ns per token and key, and SHA-256 over the covered tokens.
 absl::StatusOr<PromptCover> CoverPrompt(std::span<const int32_t> tokens,
                                         std::span<const TenantKey> keys, FindHeads find,
                                         std::span<const ExtraKey> extra_keys = {});

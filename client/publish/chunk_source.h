@@ -1,4 +1,4 @@
-// Chunks on their way to holders: known before a row is read, and read one at a time.
+// Chunks to be put on holders: described before their rows are read, and read one at a time.
 
 #pragma once
 
@@ -15,28 +15,28 @@
 
 namespace ckv {
 
-// A chunk with its rows, as it goes to holders.
+// A chunk with its rows, as sent to holders.
 struct SourceChunk {
   ChunkInfo info;
   // The chunk's rows at a layer; valid while `owned` lives.
   std::function<std::span<const std::byte>(uint32_t layer)> rows;
-  // The memory that the rows lie in. It may go on any thread; the memory is given back then.
+  // The memory that contains the rows. Any thread may release it, which frees the memory.
   std::shared_ptr<const void> owned;
 };
 
-// A chunk as it is known before its rows are read: its id names its inputs.
+// A chunk as it is known before its rows are read. Its id identifies its inputs.
 struct PlannedChunk {
   ChunkId id;
   ChunkId parent;
   uint64_t position = 0;
   uint32_t token_count = 0;
   ChunkSeal seal = {};        // zero if its id is plain
-  TokenPrint print = {};      // prompts find it by this; unset if it has too few tokens
+  TokenPrint print = {};      // for prompt matching; unset if there are too few tokens
   ExtraKeys extra_keys = {};  // as ChunkInfo::extra_keys
 };
 
-// One thread at a time. It holds the token ids of all chunks, 4 bytes a token, and rows as each
-// kind says. Chunks it gave out need it no longer.
+// One thread at a time. It holds the token ids of all chunks, 4 bytes per token, and rows as
+// described by each implementation. Chunks that it returned may outlive it.
 class ChunkSource {
  public:
   virtual ~ChunkSource() = default;
@@ -46,9 +46,10 @@ class ChunkSource {
   uint64_t token_count() const;
   uint64_t row_bytes() const;  // bytes of all chunks and layers
 
-  // The token ids of one chunk; valid while the source lives.
+  // The token ids of one chunk, valid while the source exists.
   virtual std::span<const int32_t> TokensOf(uint32_t ordinal) const = 0;
-  // The rows of one chunk, and their checksums; in any order, and again.
+  // Returns one chunk with its rows and their checksums. Chunks may be read in any order, and
+  // again.
   virtual absl::StatusOr<SourceChunk> Read(uint32_t ordinal) = 0;
   // Checks that the source's files are unchanged since it was opened. Called before the chunks are
   // published.
@@ -57,7 +58,7 @@ class ChunkSource {
 
  protected:
   ChunkSource() = default;
-  // Gives the description of a chunk the id and the seal that were planned for it.
+  // Sets the id and the verification tag of a chunk's description to the planned ones.
   void NameAsPlanned(uint32_t ordinal, ChunkInfo& info) const;
 
   Geometry geometry_;
@@ -68,7 +69,7 @@ class ChunkSource {
 class MemorySource final : public ChunkSource {
  public:
   explicit MemorySource(const Geometry& geometry) { geometry_ = geometry; }
-  // Prompts find the chunk by `print` (store/memory/token_print.h); never, if it is unset.
+  // Prompts find the chunk by `print` (store/memory/token_print.h), or never if it is unset.
   void Add(SourceChunk chunk, const TokenPrint& print = {});
   std::span<const int32_t> TokensOf(uint32_t ordinal) const override {
     return held_.at(ordinal).info.token_ids;

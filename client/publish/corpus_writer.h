@@ -1,4 +1,5 @@
-// A put in steps: its target, then each chunk and its rows, then all of them into a corpus.
+// Puts chunks into a corpus in steps: the target, then each chunk and its rows, then the
+// publication.
 
 #pragma once
 
@@ -19,57 +20,61 @@ namespace ckv {
 
 struct WriteTarget {
   ExtendTarget extend;
-  // The chunk of the corpus that the first chunk of a chain follows. If zero, that one has no
-  // parent and begins at its own position.
+  // The chunk of the corpus that the first chunk of a chain follows. If zero, that first chunk has
+  // no parent and begins at its own position.
   ChunkId parent = {};
-  // The chunks' geometry; by default the corpus' own. A corpus that is made needs it.
+  // The chunks' geometry; by default the corpus's own. Required if the corpus does not exist yet.
   std::optional<Geometry> geometry = {};
 };
 
 struct WriteChunk {
   std::vector<int32_t> token_ids;
-  // Its rows were made alone at position 0, and its id depends on its tokens only. Otherwise it
-  // follows the one before it that is not standalone, or the target's parent.
+  // Whether its rows were computed alone at position 0, so that its id depends on its tokens only.
+  // Otherwise it follows the previous chunk that is not standalone, or the target's parent.
   bool standalone = false;
-  // The position of the first token, if the chunk has no parent. That of any other follows from its
-  // parent, and is checked if it is not 0.
+  // The position of the first token, if the chunk has no parent. Otherwise its parent determines
+  // the position, and a value other than 0 is checked.
   uint64_t position = 0;
   // Pictures and the like, counted from its first token, in any order. A picture that began in the
-  // previous chunk is a key of this one too, with a negative begin.
+  // previous chunk is a key of this chunk too, with a negative begin.
   ExtraKeys extra_keys = {};
 };
 
 // Thread-compatible: one thread at a time. Keeps all rows until it is destroyed.
 class CorpusWriter {
  public:
-  // Asked before the memory of a chunk's rows is taken. An error ends AddChunk.
+  // Called before the memory of a chunk's rows is allocated. An error ends AddChunk.
   using TakeRoom = std::function<absl::Status(uint64_t bytes)>;
 
-  // Reads from the directory what the corpus is now. `publisher` must outlive the writer.
-  //   NotFound            the tenant has no such corpus itself, and extend.create is not set.
+  // Reads the corpus's current state from the directory. `publisher` must outlive the writer.
+  //   NotFound            the tenant itself has no such corpus, and extend.create is not set.
   //   FailedPrecondition  the corpus has another geometry, or no chunk `parent`.
-  //   InvalidArgument     the corpus' name; or it is not there, and there is no geometry.
-  //   Unavailable, DeadlineExceeded  the directory does not answer, or not in time.
+  //   InvalidArgument     the corpus's name is not valid; or there is no such corpus yet, and no
+  //                       geometry.
+  //   Unavailable         the directory does not answer.
+  //   DeadlineExceeded    the directory does not answer in time.
   static absl::StatusOr<std::unique_ptr<CorpusWriter>> Begin(Publisher* publisher,
                                                              const WriteTarget& target,
                                                              TakeRoom take_room, Instant deadline);
 
-  // Ends the chunk before, and begins the next.
-  //   FailedPrecondition  rows of the chunk before are missing.
-  //   InvalidArgument     there are no tokens or too many, a token id or extra key is invalid, or
+  // Ends the previous chunk, and begins the next.
+  //   FailedPrecondition  rows of the previous chunk are missing.
+  //   InvalidArgument     there are no tokens or too many, a token id or extra key is not valid, or
   //                       the position does not follow.
-  //   ResourceExhausted   there is no memory; and the errors of `take_room`.
+  //   ResourceExhausted   there is no memory.
+  //   Errors of `take_room`.
   absl::Status AddChunk(WriteChunk chunk);
-  // As ChunkAssembler::Add, for the last chunk.
-  //   FailedPrecondition  there is no chunk whose rows are due.
+  // Adds rows of the last chunk, as ChunkAssembler::Add.
+  //   FailedPrecondition  there is no chunk that lacks rows.
   absl::Status AddRows(uint32_t layer, uint64_t offset, std::span<const std::byte> rows);
-  // Ends the last chunk and publishes all (Publisher::Extend). May be called again after an error.
-  //   FailedPrecondition  rows are missing, or the put is done.
+  // Ends the last chunk and publishes all chunks (Publisher::Extend). May be repeated after an
+  // error.
+  //   FailedPrecondition  rows are missing, or the put is already done.
   absl::StatusOr<ExtendReport> Finish(Instant deadline);
 
   const ExtendTarget& target() const { return target_; }
   const Geometry& geometry() const { return chunks_.geometry(); }
-  // Those that have all their rows.
+  // The chunks that have all their rows.
   const std::vector<PlannedChunk>& chunks() const { return chunks_.chunks(); }
 
  private:
@@ -85,12 +90,12 @@ class CorpusWriter {
   const ExtendTarget target_;
   const TakeRoom take_room_;
   TenantKey key_;  // makes the ids
-  // The next chunk of the chain follows this one, and begins there.
+  // The parent and the position of the next chunk of the chain.
   ChunkId parent_;
   uint64_t position_ = 0;
   MemorySource chunks_;
-  std::unique_ptr<ChunkAssembler> chunk_;  // the one whose rows come
-  bool is_standalone_ = false;             // chunk_
+  std::unique_ptr<ChunkAssembler> chunk_;  // the chunk that is being filled
+  bool is_standalone_ = false;             // whether chunk_ is standalone
   bool done_ = false;
 };
 

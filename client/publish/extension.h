@@ -1,4 +1,4 @@
-// Chunks that are appended to a corpus: which of them it lacks, and where they go.
+// Appends chunks to a corpus: which of them it lacks, and where they are placed.
 
 #pragma once
 
@@ -12,31 +12,32 @@
 
 namespace ckv {
 
-// The holders of each chunk of a source, by ordinal; empty if it goes nowhere.
+// The holders of each chunk of a source, by ordinal; empty if the chunk is not placed.
 using SourcePlacement = std::vector<std::vector<HolderId>>;
 
-// Refuses chunks of another geometry than the corpus'.
-//   FailedPrecondition  says what differs.
+// Refuses a geometry other than the corpus's.
+//   FailedPrecondition  names the difference.
 absl::Status CheckSameGeometry(const Corpus& corpus, const Geometry& geometry);
 
 // Returns the ordinals of the chunks that the corpus lacks, in order.
-//   FailedPrecondition  CheckSameGeometry; or the parent of a chunk is neither in the corpus nor
-//                       among the chunks before, or has another child.
+//   FailedPrecondition  as for CheckSameGeometry; or the parent of a chunk is neither in the corpus
+//                       nor among the previous chunks, or already has another child.
 absl::StatusOr<std::vector<uint32_t>> NewChunks(const Corpus& corpus, const ChunkSource& chunks);
 
-// Places chunks `fresh` of the source on `replicas` of `holders` each. The corpus has `corpus_size`
-// chunks before them, whose last ones they share a holder with.
-//   InvalidArgument     more replicas than holders.
+// Places the chunks `fresh` of the source on `replicas` of `holders` each. The corpus already
+// has `corpus_size` chunks. The result is the end of PlaceChunks' placement of them all, so the
+// first new chunks share a holder with the corpus's last ones.
+//   InvalidArgument     there are more replicas than holders.
 absl::StatusOr<SourcePlacement> PlaceNewChunks(const ChunkSource& chunks,
                                                std::span<const uint32_t> fresh, size_t corpus_size,
                                                std::span<const HolderId> holders,
                                                uint32_t replicas);
 
-// Appends chunks `fresh` of the source to the corpus.
+// Appends the chunks `fresh` of the source to the corpus.
 void AppendChunks(const ChunkSource& chunks, std::span<const uint32_t> fresh,
                   const SourcePlacement& placement, Corpus& corpus);
 
-// Returns those of `holders` on which anything is placed.
+// Returns those of `holders` on which any chunk is placed.
 std::vector<Member> PlacedOn(std::span<const Member> holders, const SourcePlacement& placement);
 
 }  // namespace ckv

@@ -1,4 +1,4 @@
-// Calls of a holder's control plane by those who put and copy chunks.
+// Control-plane calls to a holder, for code that puts and copies chunks.
 
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace ckv {
 
-// A holder, and who asks it, all borrowed. No call takes longer than until `deadline`.
+// A holder, and the parameters of calls to it, all borrowed. No call lasts longer than `deadline`.
 struct HolderCalls {
   v1::HolderService::StubInterface& stub;
   const Member& holder;
@@ -26,11 +26,12 @@ struct HolderCalls {
   Instant deadline = kInstantMax;
 };
 
-// The holder service of a member. Connects, and once more if that fails: a holder that is away
-// takes 300 ms. Its calls tell.
+// Returns the holder service of a member. Waits up to 300 ms for the connection: two attempts. If
+// the holder is unreachable, the calls report it.
 std::unique_ptr<v1::HolderService::StubInterface> ConnectHolder(const Member& member);
 
-// Names the holder, its address and the call. Lines after the first are hints, one a line.
+// Returns the status with the holder's name and address and the call in its text. Lines after the
+// first are hints, one per line.
 absl::Status HolderError(const grpc::Status& status, const Member& member, std::string_view call);
 
 }  // namespace ckv

@@ -20,11 +20,11 @@ inline constexpr Duration kKeepTimeout = std::chrono::seconds(5);
 // Returns the names of the holders on which `chunks` are placed, each once.
 std::vector<HolderId> HoldersOf(std::span<const ChunkPlacement> chunks);
 
-// Asks each of `holders` that is among `members` to record its part now, one after another, until
-// kKeepTimeout or `deadline`. Skips holders without a lease: they get their part when they
+// Requests each of `holders` that is among `members` to record its part now, one after another,
+// until kKeepTimeout or `deadline`. Skips holders without a lease: they get their part when they
 // register.
-//   Unavailable         some have not recorded it, or were not asked in time. Names them, and the
-//                       first one's error.
+//   Unavailable         some have not recorded it, or were not queried in time. Names the former
+//                       with the first one's error, and counts the latter.
 absl::Status AwaitKept(std::span<const HolderId> holders, std::span<const Member> members,
                        Clock& clock, Instant deadline);
 

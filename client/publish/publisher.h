@@ -1,4 +1,4 @@
-// Chunks that an engine has just prefilled, on holders and in a corpus.
+// Puts an engine's newly prefilled chunks on holders, and appends them to a corpus.
 //
 //   Publisher publisher("127.0.0.1:7400", Clock::Real());
 //   CKV_ASSIGN_OR_RETURN(const CorpusEnd end, publisher.EndOf("docs", /*tenant=*/"", deadline));
@@ -37,24 +37,23 @@ struct CorpusEnd {
   Geometry geometry;
   uint64_t version = 0;
   uint32_t chunk_count = 0;
-  // The last one, or the one that was asked about: the parent of the next, unless that is
-  // standalone.
+  // The last chunk, or the requested one: the parent of the next chunk, unless that is standalone.
   ChunkId chunk;
-  uint64_t position = 0;  // behind its last token
+  uint64_t position = 0;  // the position after its last token
 };
 
 struct ExtendTarget {
   std::string corpus = {};  // its name
   std::string tenant = {};  // "" is the shared tenant
-  // Copies of each new chunk. If 0, as many as the corpus' last chunk has, or 1.
+  // Copies of each new chunk. If 0, as many as the corpus's last chunk has, or 1.
   uint32_t replicas = 0;
-  // If there is no such corpus, makes it. Otherwise that is NotFound.
+  // Whether to make the corpus if it does not exist. Otherwise that is NotFound.
   bool create = false;
 };
 
 struct ExtendReport {
-  uint64_t version = 0;      // the version that has the chunks
-  uint32_t chunk_begin = 0;  // ordinal of the first that is new; the corpus' size if none is
+  uint64_t version = 0;      // the corpus version that contains the chunks
+  uint32_t chunk_begin = 0;  // ordinal of the first new chunk; the corpus's size if none is new
   uint32_t added_count = 0;  // chunks of `chunks` that the corpus did not have
   PutReport puts;
   // OK if the chunks stay in the corpus even if the directory crashes: it has a folder, or the
@@ -62,26 +61,28 @@ struct ExtendReport {
   // chunks that the corpus already had, because the answer of an earlier put may have been lost.
   absl::Status kept;
 
-  // Row bytes, to all holders together.
+  // Bytes of rows sent to all holders together.
   uint64_t bytes_sent() const;
 };
 
-// Speaks to one directory and its holders. Thread-safe; each call is by itself.
+// A client of one directory and its holders. Thread-safe; calls are independent of each other.
 class Publisher {
  public:
   // Does not touch the network. `clock` must outlive it.
   Publisher(std::string directory_address, Clock* clock);
 
-  // Errors of all calls, beside their own:
+  // Errors of all calls, in addition to their own:
   //   Unavailable         the directory or a holder does not answer.
-  //   DeadlineExceeded    `deadline` came first.
+  //   DeadlineExceeded    `deadline` passed first.
 
   // Returns the key by which the ids of a tenant's chunks are made. The directory makes one if
-  // there is none. The shared tenant has the zero key, and so have directories of earlier builds.
+  // there is none. The key is zero for the shared tenant, and at a directory without a folder or of
+  // an earlier build.
   absl::StatusOr<TenantKey> KeyOf(std::string_view tenant, Instant deadline);
-  //   NotFound            the tenant has no such corpus itself. A shared one of that name is not
-  //   its.
-  //   FailedPrecondition  it has no chunk `chunk`.
+  // Returns the end of a corpus, or of its chunk `chunk` if that is not zero.
+  //   NotFound            the tenant itself has no such corpus. A shared one of that name does not
+  //                       count.
+  //   FailedPrecondition  the corpus has no chunk `chunk`.
   absl::StatusOr<CorpusEnd> EndOf(std::string_view corpus, std::string_view tenant,
                                   const ChunkId& chunk, Instant deadline);
   absl::StatusOr<CorpusEnd> EndOf(std::string_view corpus, std::string_view tenant,
@@ -89,20 +90,21 @@ class Publisher {
     return EndOf(corpus, tenant, ChunkId(), deadline);
   }
 
-  // Puts the chunks on holders and appends them to the corpus, in order, by one change: everybody
-  // sees all of them or none. Chunks that the corpus has already are left out, so a call whose
-  // answer was lost can be made again. The other chunks are not touched, read or sent. A change of
-  // the corpus by somebody else meanwhile is no error: the chunks then go behind it.
-  //   NotFound            the tenant has no such corpus itself, and not `create`.
+  // Puts the chunks on holders and appends them to the corpus, in order, by one change: readers see
+  // all of them or none. Chunks that the corpus already has are skipped, so a call whose answer was
+  // lost can be repeated. The corpus's other chunks are not touched, read or sent. If another
+  // client changes the corpus meanwhile, the chunks are appended after its change; that is no
+  // error.
+  //   NotFound            the tenant itself has no such corpus, and `create` is not set.
   //   FailedPrecondition  The corpus has another geometry. Or the parent of a chunk is neither in
-  //                       the corpus nor among those before it, or has another child. Or the corpus
-  //                       already has this text in another cut (text_overlap.h). Or there are no
-  //                       holders.
+  //                       the corpus nor among the previous chunks, or has another child. Or the
+  //                       corpus already has this text in other chunks (text_overlap.h). Or there
+  //                       are no holders.
   //   InvalidArgument     there are no chunks, or more copies than holders.
-  //   Aborted             others changed the corpus again and again, or drop what is put.
+  //   Aborted             other clients changed the corpus again and again, or drop what is put.
   //   DataLoss            a holder has other rows under an id.
-  //   ResourceExhausted   the chunks do not fit; names the free space of each holder (room.h).
-  // Rows are read and sent once, also if the corpus is changed meanwhile.
+  //   ResourceExhausted   the chunks do not fit; names the free space of holders (room.h).
+  // Rows are read and sent once, even if the corpus is changed meanwhile.
   absl::StatusOr<ExtendReport> Extend(const ExtendTarget& target, ChunkSource& chunks,
                                       Instant deadline, const PutObserver& observer = {});
 
@@ -110,18 +112,18 @@ class Publisher {
   absl::StatusOr<Corpus> GetCorpus(std::string_view name, std::string_view tenant,
                                    Instant deadline);
   absl::StatusOr<std::vector<Member>> Holders(Instant deadline);
-  // Returns the new version. Returns nothing if the corpus has another version than this by now.
+  // Returns the new version, or nothing if the corpus no longer has the version of `corpus`.
   absl::StatusOr<std::optional<uint64_t>> Publish(const Corpus& corpus, Instant deadline);
   absl::Status CheckTexts(const ExtendTarget& target, const Corpus& corpus,
                           std::span<const uint32_t> fresh, const ChunkSource& chunks,
                           Instant deadline);
   absl::Status AwaitCorpusKept(const Corpus& corpus, Instant deadline);
   struct Putting;
-  // Puts chunks `fresh` that are not placed yet, and sees to it that all are there.
+  // Puts the chunks of `fresh` that are not placed yet, and ensures that all are on their holders.
   absl::Status PutNew(const ExtendTarget& target, const Corpus& corpus,
                       std::span<const uint32_t> fresh, ChunkSource& chunks, Instant deadline,
                       const PutObserver& observer, Putting& putting);
-  // One attempt, over the corpus as it is now. Returns nothing if it was changed meanwhile.
+  // One attempt, on the corpus's current version. Returns nothing if it was changed meanwhile.
   absl::StatusOr<std::optional<ExtendReport>> ExtendOnce(const ExtendTarget& target,
                                                          ChunkSource& chunks, Instant deadline,
                                                          const PutObserver& observer,

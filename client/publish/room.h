@@ -22,13 +22,13 @@ namespace ckv {
 struct HolderRoom {
   uint64_t room_bytes = UINT64_MAX;
   uint64_t capacity_bytes = 0;
-  // Chunks that it already has, which take no space. Asked for only if space is short.
+  // Chunks that it already has, which take no space. Queried only if space is short.
   absl::flat_hash_set<ChunkId> present = {};
   bool tells_present = true;  // whether it listed all its chunks in time
 };
 using Rooms = std::map<std::string, HolderRoom>;  // by name
 
-// Asks holders for their free space, one after another, for kRoomTimeout together. A holder that
+// Queries holders for their free space, one after another, for kRoomTimeout in total. A holder that
 // does not answer is no error here: the puts then fail.
 inline constexpr Duration kRoomTimeout = std::chrono::seconds(2);
 class RoomAsker {
@@ -49,12 +49,13 @@ class RoomAsker {
 // The bytes that a chunk takes in a holder's store.
 uint64_t StoreBytesOf(const Geometry& geometry, uint32_t token_count);
 
-// Places chunks `fresh` of the source like PlaceNewChunks if that placement fits. Otherwise gives
-// aligned runs of chunks to the holders with most free space, preferring holders that already have
-// them. The number of lists of holders may then exceed kPlacementListsPerHolder. If nothing fits
-// but a holder did not list its chunks, returns PlaceNewChunks' placement: the chunks may be there.
-//   ResourceExhausted   there is not enough space; names the space of each holder, and what to do.
-//   InvalidArgument     as PlaceNewChunks.
+// Places the chunks `fresh` of the source like PlaceNewChunks if that placement fits. Otherwise
+// gives aligned ranges of chunks to the holders with the most free space, preferring holders that
+// already have them. The number of lists of holders may then exceed kPlacementListsPerHolder. If
+// nothing fits but a holder did not list its chunks, returns PlaceNewChunks' placement: the chunks
+// may be there.
+//   ResourceExhausted   there is not enough space; names that of up to 8 holders, and a remedy.
+//   InvalidArgument     as for PlaceNewChunks.
 absl::StatusOr<SourcePlacement> PlaceByRoom(const ChunkSource& chunks,
                                             std::span<const uint32_t> fresh, size_t corpus_size,
                                             std::span<const Member> holders, uint32_t replicas,
@@ -65,13 +66,14 @@ absl::StatusOr<SourcePlacement> PlaceInRooms(const ChunkSource& chunks,
                                              std::span<const HolderId> holders, uint32_t replicas,
                                              const Rooms& rooms);
 
-// Whether every holder that was asked for its chunks has listed them all.
+// Whether every holder that was queried for its chunks has listed them all.
 bool AllTellPresent(const Rooms& rooms);
 
 // Whether each holder has space for the chunks that `placement` sends it.
 bool FitsIn(const ChunkSource& chunks, const SourcePlacement& placement, const Rooms& rooms);
 
-// Returns the error that `need_bytes` do not fit: the space of each holder, and how to free some.
+// Returns the error that `need_bytes` do not fit: the space of up to 8 holders, and how to free
+// some.
 absl::Status NoRoomError(uint64_t need_bytes, uint32_t replicas, const Rooms& rooms);
 
 }  // namespace ckv

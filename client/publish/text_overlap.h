@@ -1,4 +1,4 @@
-// Finds texts that a corpus already has in another cut, so that their chunks have other ids.
+// Finds texts that a corpus already has in other chunks, with other ids.
 
 #pragma once
 
@@ -26,21 +26,21 @@ struct ChunkText {
 // Returns the text of a chunk of the corpus. Called for few chunks.
 using AskForTokens = std::function<absl::StatusOr<ChunkText>(const ChunkPlacement&)>;
 
-// Asks the chunk's holders that are among `holders`, one after another.
-//   Unavailable         none of them is alive and has it.
+// Queries the chunk's holders that are among `holders`, one after another.
+//   Unavailable         no live one has it.
 AskForTokens AskHolders(std::vector<Member> holders, const Geometry& geometry, std::string tenant,
                         Clock* clock, Instant deadline);
 
 // Refuses chunks that duplicate a text, because queries would see its rows twice. A text of
-// `source` begins with one of chunks `fresh`. It is a duplicate if a chunk of the corpus covers its
-// first position and has the same tokens and extra keys. The shorter one limits the comparison.
-// Chunks that follow a chunk of the corpus duplicate nothing (NewChunks). A whole text of less than
-// kHeadTokens tokens may be the beginning of a longer one.
+// `source` begins at a chunk of `fresh` that has no parent. It is a duplicate if a chunk of the
+// corpus covers its first position and has the same tokens and extra keys. Only the length of the
+// shorter one is compared. Chunks that follow a chunk of the corpus duplicate nothing (NewChunks).
+// A whole text of fewer than kHeadTokens tokens may be the beginning of a longer one.
 //
-// The corpus' prints find candidates. A chunk that is not longer than the text is compared by its
-// id, which `key` makes. The tokens of a longer one come from `ask`.
+// The corpus's token hashes select candidates. A chunk that is not longer than the text is compared
+// by its id, which `key` makes. The tokens of a longer one come from `ask`.
 //   FailedPrecondition  names the chunks and the position.
-//   the error of `ask`.
+//   Errors of `ask`.
 absl::Status CheckNoTextTwice(const Corpus& corpus, const ChunkSource& source,
                               std::span<const uint32_t> fresh, const TenantKey& key,
                               const AskForTokens& ask);

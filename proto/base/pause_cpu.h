@@ -1,11 +1,11 @@
-// The pause of a polling loop between two looks.
+// The pause between two polls of a polling loop.
 
 #pragma once
 
 namespace ckv {
 
-// Tells the processor that this thread is waiting. The other hardware thread of the core gets its
-// share, and leaving the loop replays no speculated loads. Takes 10 to 140 cycles on x86.
+// Signals to the processor that this thread is waiting. The core's other hardware thread then gets
+// a larger share, and leaving the loop replays no speculated loads. Takes 10 to 140 cycles on x86.
 inline void PauseCpu() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();

@@ -1,4 +1,4 @@
-// A span of a trace, what was done from when to when, and the hook that takes spans.
+// A span of a trace, with its beginning and end, and the interface that records spans.
 
 #pragma once
 
@@ -14,10 +14,10 @@
 
 namespace ckv {
 
-// The numbers are those of OpenTelemetry.
+// The values are those of OpenTelemetry.
 enum class SpanKind : uint8_t { kInternal = 1, kServer = 2, kClient = 3 };
 
-// A value of a span: a number or a text.
+// An attribute of a span: a number or a text.
 struct SpanAttribute {
   static constexpr size_t kTextBytesMax = 40;
   const char* key = nullptr;  // a literal
@@ -41,7 +41,7 @@ struct Span {
   Instant start, end;  // by the Clock of the sink
   std::array<SpanAttribute, kAttributeCountMax> attributes{};
 
-  // Adds an attribute. Beyond kAttributeCountMax they are left out. A text is cut.
+  // Adds an attribute, or drops it beyond kAttributeCountMax. Cuts a text to kTextBytesMax bytes.
   void Set(const char* key, int64_t number) {
     if (attribute_count == kAttributeCountMax) return;
     SpanAttribute& attribute = attributes[attribute_count++];
@@ -60,7 +60,7 @@ struct Span {
   }
 };
 
-// Begins a span of `trace`, below its span.
+// Begins a child span of the span in `trace`.
 inline Span BeginSpan(const TraceContext& trace, const char* name, SpanKind kind, Instant start) {
   Span span;
   span.trace_id = trace.trace_id;
@@ -72,17 +72,17 @@ inline Span BeginSpan(const TraceContext& trace, const char* name, SpanKind kind
   return span;
 }
 
-// Takes spans that have ended. Thread-safe. Ask first whether the trace is sampled: if it is not,
-// do nothing and read no time.
+// Records spans that have ended. Thread-safe. Check first whether the trace is sampled: if it is
+// not, do nothing and read no clock.
 class SpanSink {
  public:
   struct Counts {
     uint64_t recorded = 0;
-    uint64_t dropped = 0;  // part of the recorded: no room, or the file took nothing
+    uint64_t dropped = 0;  // part of `recorded`: there was no space, or the file write failed
   };
 
   virtual ~SpanSink() = default;
-  // Takes a copy. Called on the data path: it waits for no disk and no peer.
+  // Takes a copy. Called on the data path, so it does not wait for a disk or a peer.
   virtual void Record(const Span& span) noexcept = 0;
   virtual Counts counts() const = 0;
 };

@@ -20,14 +20,14 @@ namespace ckv {
 // The file system that a folder is on.
 struct DiskRoom {
   uint64_t free_bytes = 0;
-  uint64_t total_bytes = 0;  // 0 if the process has no folder, or could not look
+  uint64_t total_bytes = 0;  // 0 if the process has no folder, or the check failed
   bool read_only = false;
 };
 
 // Why a holder's store cannot take chunks.
 enum class StoreFault : uint8_t {
   kNone,
-  kFull,     // the last put found no room on the disk, or in memory if there is no disk
+  kFull,     // the last put found no space on the disk, or in memory if there is no disk
   kFailing,  // the device fails, or the folder is read-only or gone
 };
 inline constexpr size_t kStoreFaultCount = 3;
@@ -57,7 +57,7 @@ struct MemberHealth {
 
 // Who found that a process does not answer.
 enum class Silence : uint8_t {
-  kNone,      // it answers, or was not asked
+  kNone,      // it answers, or was not queried
   kToCaller,  // it did not answer ckvctl
   kToProbe,   // it did not answer the directory's probe
 };
@@ -87,7 +87,7 @@ struct MemberFacts {
   uint64_t placed_count = 0;   // chunks that corpora place on it
   uint64_t lacking_count = 0;  // placed chunks that it has reported as missing
   uint64_t sole_count = 0;     // missing chunks that no other live holder has
-  bool sole_is_known = true;   // false in a holder's own facts: only the directory knows
+  bool sole_is_known = true;   // false in a holder's own facts, which lack other holders
   bool is_reporting = false;   // whether its first report of its chunks is still incomplete
 };
 
@@ -134,7 +134,7 @@ struct RequesterFacts {
   std::string silence_why;        // why it does not answer; empty if it does
   std::string directory_address;  // the directory that it follows
   bool is_of_fleet = true;        // whether it follows the directory of this fleet
-  bool hears_directory = true;    // whether it gets changes of corpora from its directory
+  bool hears_directory = true;    // whether it receives changes of corpora from its directory
 };
 
 struct FleetFacts {

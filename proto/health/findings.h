@@ -80,12 +80,12 @@ std::string_view Meaning(FindingCode code);
 // healthy. Pure: equal facts give equal findings.
 std::vector<Finding> JudgeFleet(const FleetFacts& facts);
 
-// Returns the facts for the web pages, which anybody may read. The corpora of all tenants become
-// one entry without a name.
+// Returns the facts for the web pages, which anyone may read. The corpora of all tenants become one
+// entry without a name.
 FleetFacts WithoutTenants(FleetFacts facts);
 
 bool AnyBroken(const std::vector<Finding>& findings);
-// OK if no finding is broken. Otherwise the status of the first broken one, with the number of all.
+// OK if no finding is broken. Otherwise the status of the first broken one, with the total number.
 absl::Status StatusOf(const std::vector<Finding>& findings);
 
 // Findings of each code and severity, for metrics.
@@ -101,10 +101,10 @@ std::vector<FindingCount> CountByCode(const std::vector<Finding>& findings);
 inline constexpr Duration kClockOffMax = std::chrono::seconds(5);
 // How long an expired lease is a finding if no corpus names the member.
 inline constexpr Duration kLostToldFor = std::chrono::minutes(10);
-// A disk is low if it has less free than both.
+// A disk is low if its free space is below both limits.
 inline constexpr uint64_t kDiskLowBytes = uint64_t{1} << 30;
 inline constexpr double kDiskLowShare = 0.05;
-// A folder on a disk with less room counts as full: for changes of corpora, and for chunks.
+// A folder on a disk with less free space counts as full: for changes of corpora, and for chunks.
 inline constexpr uint64_t kDirectoryFullBytes = uint64_t{4} << 10;
 inline constexpr uint64_t kStoreFullBytes = uint64_t{64} << 10;
 inline constexpr double kMemoryFullShare = 0.95;

@@ -1,11 +1,11 @@
-// One batch of attend requests (and probes): judged, computed together, answered.
+// One batch of attend requests (and probes): checks them, computes them together and replies.
 //
 //   while (batch.Add(next request) == Batch::Verdict::kTaken) {}
 //   batch.Compute();
 //   batch.Reply(waiting_count);  // and the batch is empty
 //
-// Add judges a request, pins its rows and adds its pieces to a BatchPlan; ComputePlan works that
-// off.
+// Add checks a request, pins its rows and adds its pieces to a BatchPlan. ComputePlan computes that
+// plan.
 
 #pragma once
 
@@ -34,68 +34,71 @@
 
 namespace ckv {
 
-// The limit of multiply-adds of one request. A request has its rows x (d_qk + d_v) x the tokens of
-// its chunks; for a selection, its indices count, skipped ones included.
+// The limit of multiply-adds of one request. A request costs its rows x (d_qk + d_v) x the tokens
+// of its chunks. For a selection, its number of indices replaces the tokens, skipped indices
+// included.
 //
-// A row of 2 x d_qk bytes costs at most 2 x d_qk of them per token. A frame of the default lane
-// thus costs at most one per byte and token. Its 320 KiB (284 rows of 576) over 1 M tokens
-// pass: 3.4e11, which take seconds. A wider lane must ask in parts.
+// A row of 2 x d_qk bytes costs at most 2 x d_qk multiply-adds per token. So a frame of the default
+// lane costs at most one per byte and token. Its 320 KiB (284 rows of 576) over 1 M tokens are
+// within the limit: 3.4e11, which take seconds. A requester with a wider lane must split its calls.
 inline constexpr uint64_t kRequestWorkMax = uint64_t{LaneShape{}.request_bytes_max} << 20;
 
 struct BatchOptions {
   uint32_t request_count_max;
-  // The limit of multiply-adds of all requests together. A request over it by itself is not taken.
+  // The limit of multiply-adds of all requests together. A request that exceeds it alone is not
+  // taken.
   uint64_t work_max = kPollingWorkMax;
-  // Packed copies of evicted chunks, for requests that allow an approximation. If null, there are
+  // Packed copies of evicted chunks, for requests that allow an approximation. Null if there are
   // none.
   const ShadowTable* shadows = nullptr;
-  // Stripes of chunks on disk, for requests that select rows. If null, there are none.
+  // Stripes of chunks on disk, for requests that select rows. Null if there are none.
   StripeCache* stripes = nullptr;
-  // The memory of the rows of chunks and shadows, and of rows read from disk for a request
-  // (ColdRows). Stripes are host memory, so `stripes` keeps none unless this is kHost.
+  // The kind of memory of the rows of chunks and shadows, and of rows read from disk for a request
+  // (ColdRows). Stripes are in host memory, so `stripes` keeps none unless this is kHost.
   MemoryKind chunk_memory = MemoryKind::kHost;
-  SpanSink* spans = nullptr;  // takes the spans of requests whose trace is sampled; may be null
+  SpanSink* spans = nullptr;  // receives the spans of requests whose trace is sampled; may be null
 };
 
-// Belongs to one thread, except Compute; debug builds check that. Nothing is allocated after
-// construction but the text of errors.
+// Belongs to one thread, except Compute; debug builds check that. After construction, only the text
+// of errors is allocated.
 class Batch {
  public:
-  // Everything borrowed must outlive the batch, the tools' backend as well.
+  // Everything borrowed must outlive the batch, including the tools' backend.
   Batch(const BatchOptions& options, BatchTools tools, Clock* clock, const ChunkTable* table,
         const LeaseGate* lease, ServeCounters* counters);
 
   enum class Verdict {
-    kTaken,      // the request will be answered, with a result or an error
+    kTaken,      // the batch will reply to the request, with a result or an error
     kFull,       // nothing was done: add it to the next batch. Never returned by an empty batch
-    kLong,       // nothing was done: the request is over work_max by itself
+    kLong,       // nothing was done: the request alone exceeds work_max
     kCold,       // nothing was done: the request needs rows that are on disk
-    kMalformed,  // nothing was done: malformed() says why; close the request's lane
+    kMalformed,  // nothing was done: see malformed(), and close the request's lane
   };
-  // Judges the request: session, lease and epoch (I4), deadline, form, then limits. Only then
-  // touches and pins data.
+  // Checks the request's session, lease and epoch (I4), then its deadline, its form and its limits.
+  // Only then reads and pins data.
   Verdict Add(const ReadyRequest& ready);
   // Why the last request was kMalformed.
   const absl::Status& malformed() const { return malformed_; }
 
-  // Requests taken.
+  // Number of requests taken.
   uint32_t size() const { return item_count_; }
-  // Multiply-adds of the last request given to Add (zero unless it was taken), and of all taken.
+  // Multiply-adds of the last request given to Add (0 unless it was taken), and of all that were
+  // taken.
   uint64_t last_work() const { return last_work_; }
   uint64_t work() const { return plan_.work(); }
 
-  // Computes all requests together; see ComputePlan for `stop`. May run on another thread than the
-  // rest, which must wait for it.
+  // Computes all requests together; see ComputePlan for `stop`. May run on another thread; the
+  // owner's thread must then wait for it before it calls anything else.
   void Compute(const std::atomic<bool>* stop = nullptr) {
     computed_ = ComputePlan(plan_, *stream_, clock_, stop);
   }
   // How long the last Compute took.
   Duration elapsed() const { return computed_.elapsed; }
-  // Posts the replies in the order of Add and empties the batch. `waiting_count` requests wait
-  // behind it. Call after Compute. If the backend failed, attends are answered with Unavailable, so
-  // that their requesters ask other holders.
+  // Posts the replies in the order of Add and empties the batch. Call after Compute.
+  // `waiting_count` requests are queued behind the batch. If the backend failed, attends are
+  // answered with Unavailable, so that their requesters try other holders.
   void Reply(uint32_t waiting_count);
-  // Forgets every request, unanswered: for lanes that break.
+  // Drops every request without a reply, for lanes that break.
   void Clear();
 
  private:
@@ -103,7 +106,7 @@ class Batch {
     ReadyRequest ready;
     ReplyHeader reply;
     BatchPlan::Groups groups;  // the groups of an attend request's pieces
-    uint64_t work = 0;         // its multiply-adds
+    uint64_t work = 0;         // multiply-adds of the request
     absl::Status error;        // if not OK, the reply is this error
   };
   struct PieceRows {
@@ -115,7 +118,7 @@ class Batch {
   absl::Status AddAttend(Item& item, Verdict& verdict);
   absl::Status CheckLimits(const Item& item) const;
   absl::Status CheckNoHandleTwice();
-  // Pins the chunks of the request being judged and fills pieces_. Unavailable: some are cold.
+  // Pins the chunks of the request being checked and fills pieces_. Unavailable: some are cold.
   absl::Status FindPieces(const Item& item);
   absl::StatusOr<PieceRows> RowsOf(const Item& item, const AttendSegment& segment,
                                    const PieceEntry& entry);
@@ -125,7 +128,7 @@ class Batch {
   uint64_t WorkOf(const Item& item) const;
   AttentionPiece MakePiece(const Item& item, const AttendSegment& segment, const PieceEntry& entry,
                            const RowView& rows) const;
-  // How an attend request ended that was taken without an error.
+  // The result of an attend request that was taken without an error.
   absl::Status ResultOf(const Item& item) const;
   void Post(Item& item, uint32_t behind_count);
 
@@ -138,22 +141,22 @@ class Batch {
   const std::unique_ptr<ComputeStream> stream_;
   const KernelTargetId kernel_target_;
   BatchPlan plan_;
-  BatchComputed computed_;  // the last Compute's
-  bool failing_ = false;    // the last batch was not computed, which the log tells once
+  BatchComputed computed_;  // the last Compute's result
+  bool failing_ = false;    // the last batch was not computed; logged once, when this becomes true
 
   std::vector<Item> items_;  // has a fixed size; the first item_count_ are in use
   uint32_t item_count_ = 0;
   absl::Status malformed_;
   uint64_t last_work_ = 0;
 
-  // The request being judged: its body, its handles in order, its pieces.
+  // The request being checked: its body, its sorted handles, its pieces.
   AttendRequest attend_;
-  bool in_rounds_ = false;  // BatchPlan::InRounds of it
+  bool in_rounds_ = false;  // BatchPlan::InRounds of this request
   std::vector<uint32_t> handles_;
   std::vector<BatchPlan::Piece> pieces_;
-  uint64_t stripe_hit_count_ = 0;  // stripes found for it in the cache
+  uint64_t stripe_hit_count_ = 0;  // stripes of this request found in the cache
 
-  // These hold the rows of the batch in place, beside the requests' own cold_rows.
+  // These keep the rows of the batch in memory, in addition to each request's cold_rows.
   std::vector<ChunkPin> pins_;
   std::vector<std::shared_ptr<const Shadow>> shadows_;
   std::vector<StripeCache::Hold> holds_;

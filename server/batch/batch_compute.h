@@ -1,4 +1,4 @@
-// Works a batch's plan off on a backend: the kernel over every group, then the merges.
+// Computes a batch's plan on a backend: the kernel over every group, then the merges.
 
 #pragma once
 
@@ -14,12 +14,12 @@
 
 namespace ckv {
 
-// The parts of a backend that one batch at a time computes with.
+// The parts of a backend that computing one batch at a time needs.
 struct BatchTools {
   std::unique_ptr<ComputeStream> stream;
-  BackendMemory partials;  // kMergeScratchBytes for partials that are merged here
+  BackendMemory partials;  // kMergeScratchBytes, for partials that are merged here
 
-  // `thread_count` counts the calling thread. `backend` must outlive the tools.
+  // `thread_count` includes the calling thread. `backend` must outlive the tools.
   //   Errors of Backend::NewStream and Backend::Allocate.
   static absl::StatusOr<BatchTools> Make(Backend& backend, uint32_t thread_count);
 };
@@ -27,17 +27,18 @@ struct BatchTools {
 struct BatchComputed {
   Instant started;
   Duration elapsed{0};
-  uint64_t kernel_call_count = 0;  // groups, or rounds of one
-  absl::Status status;             // if not OK, the backend failed and the partials mean nothing
+  uint64_t kernel_call_count = 0;  // groups, or rounds of one group
+  absl::Status status;             // if not OK, the backend failed and the partials are invalid
 };
 
-// Computes every piece and merge of `plan`, and returns once all of it is done. Pieces are given to
-// the kernel in slices of at most kPollingWorkMax multiply-adds, so a plan within that is one
-// kernel call per group.
+// Computes every piece and merge of `plan`, and returns when all are done. Passes pieces to the
+// kernel in slices of at most kPollingWorkMax multiply-adds. A plan within that limit is one kernel
+// call per group.
 //
 // A longer plan can end early, between two slices. A group whose deadline has passed is marked as
-// expired and left. Once `stop` is true the rest is left, and the replies mean nothing; null means
-// that nobody stops it. An error of the backend ends it, too.
+// expired, and the rest of it is not computed. Once `stop` is true the rest of the plan is not
+// computed, and the replies must not be used; null never stops it. An error of the backend also
+// ends it.
 BatchComputed ComputePlan(BatchPlan& plan, ComputeStream& stream, Clock* clock,
                           const std::atomic<bool>* stop);
 

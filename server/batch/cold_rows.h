@@ -1,5 +1,5 @@
-// The rows of one request that were on disk: pins of chunks loaded whole, and single layers with
-// only the rows it needs.
+// The rows of one request that were on disk. They are pins of chunks loaded whole, and single
+// layers with only the rows that the request needs.
 
 #pragma once
 
@@ -20,35 +20,35 @@
 
 namespace ckv {
 
-// The limit of bytes read for one request alone, without their chunk. They lie beside
-// store.capacity, as does what a StripeCache keeps. The limit is a 32nd of store.capacity, at least
-// 4 MiB (a V3 layer of 2048 tokens has 2.4 MB), at most 64 MiB.
+// The limit of bytes read for one request alone, without loading their chunk. They are in addition
+// to store.capacity, as are the stripes of a StripeCache. The limit is a 32nd of store.capacity, at
+// least 4 MiB (a V3 layer of 2048 tokens has 2.4 MB) and at most 64 MiB.
 constexpr uint64_t ColdRowBytesMax(uint64_t capacity_bytes) {
   return std::clamp(capacity_bytes / 32, uint64_t{4} << 20, uint64_t{64} << 20);
 }
 
-// Filled by one thread, then read by any (ReadyRequest::cold_rows). The store and the cache must
-// outlive it.
+// Filled by one thread, then read by any thread (ReadyRequest::cold_rows). The store and the cache
+// must outlive it.
 class ColdRows {
  public:
-  // Layers are in memory of this object, which has only the rows that Add reads. They may be
-  // `bytes_max` bytes.
+  // Keeps layers in this object's own memory, and only the rows that Add reads, up to `bytes_max`
+  // bytes.
   explicit ColdRows(uint64_t bytes_max) : bytes_max_(bytes_max) {}
-  // Layers are in `room`, which outlives this object: memory that a device reaches. Each takes all
-  // its bytes there, in whole pages, however few of its rows are read.
+  // Keeps layers in `room`, memory that a device can access, which must outlive this object. Each
+  // layer takes all its bytes there, in whole pages, however few of its rows are read.
   explicit ColdRows(std::span<std::byte> room) : bytes_max_(room.size()), room_(room) {}
   ColdRows(const ColdRows&) = delete;
   ColdRows& operator=(const ColdRows&) = delete;
 
-  // Keeps a chunk that was loaded whole in memory until this object ends.
+  // Keeps a chunk that was loaded whole in memory until this object is destroyed.
   void Keep(ChunkPin pin) { pins_.push_back(std::move(pin)); }
-  // Keeps stripes of the chunk's layer in the cache until this object ends. Every hold for a chunk
-  // must be of the same layer.
+  // Keeps stripes of the chunk's layer in the cache until this object is destroyed. All holds for
+  // one chunk must be of the same layer.
   void Keep(ChunkLocator chunk, StripeCache::Hold hold);
   // Reads `stripes` (ascending) of one layer of the chunk. The layer's other rows are zero and must
-  // not be used. A second call for the chunk, with the same layer, adds stripes. Not for a chunk of
-  // which a hold is kept.
-  //   ResourceExhausted   more than bytes_max or the room over all calls, or no memory.
+  // not be used. A second call for the chunk must name the same layer, and adds stripes. Do not
+  // call it for a chunk of which a hold is kept.
+  //   ResourceExhausted   all calls together exceed bytes_max or the room, or no memory.
   //   and ChunkRows::Read's errors.
   absl::Status Add(ChunkLocator chunk, const ChunkRows& rows, uint32_t layer,
                    std::span<const uint32_t> stripes);
@@ -58,19 +58,19 @@ class ColdRows {
     const std::byte* rows = nullptr;  // [token_count][row_bytes]
     uint32_t token_count = 0;
   };
-  // The layer kept or added for the chunk, or null if none was.
+  // Returns the layer kept or added for the chunk, or null if there is none.
   const Layer* Find(ChunkLocator chunk) const;
-  // Bytes that Add has taken of bytes_max or of the room.
+  // Bytes of bytes_max or of the room that Add has used.
   uint64_t bytes() const { return bytes_; }
 
  private:
   struct Found {
     Layer layer;
-    std::optional<size_t> own;  // the place of its memory in own_; unset for a hold
+    std::optional<size_t> own;  // index of its memory in own_; unset for a hold
   };
 
   const uint64_t bytes_max_;
-  const std::span<std::byte> room_;  // empty if layers are in memory of this object
+  const std::span<std::byte> room_;  // empty if layers are in this object's own memory
   uint64_t bytes_ = 0;
   std::vector<ChunkPin> pins_;
   absl::flat_hash_map<uint32_t, Found> layers_;  // by the chunk's slot
@@ -78,14 +78,14 @@ class ColdRows {
   std::vector<StripeCache::Hold> holds_;
 };
 
-// The indices with which a piece of a segment selects rows. They are in the request's slot.
+// Returns the indices of the rows that a segment's piece selects. They are in the request's slot.
 std::span<const int32_t> IndicesOf(const AttendRequest& request, const AttendSegment& segment,
                                    const PieceEntry& piece);
 
-// Adds to `stripes` the stripes that hold the rows in `indices` of a chunk of `token_count` tokens,
-// so that it is ascending, each once. Indices outside the chunk select nothing
-// (attention/mla_partial.h). A peer on shm that changes its indices meanwhile may get an answer
-// over zeros, or over rows that are being read. That harms only itself.
+// Adds to `stripes` the stripes that contain the rows in `indices` of a chunk of `token_count`
+// tokens. The result is ascending, with each stripe once. Indices outside the chunk select nothing
+// (attention/mla_partial.h). A peer on shm that changes its indices meanwhile may get a result over
+// zeros, or over rows that are being read. That harms only the peer.
 void AddSelectedStripes(std::span<const int32_t> indices, uint32_t token_count,
                         std::vector<uint32_t>* stripes);
 

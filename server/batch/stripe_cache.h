@@ -1,14 +1,14 @@
-// Stripes of chunks on disk that selections read, kept in memory for the next selections.
+// Caches stripes of chunks on disk that selections read, in memory, for later selections.
 //
-// A decode step selects some rows of each layer, and the next step selects mostly the same ones.
+// A decode step selects some rows of each layer, and the next step selects mostly the same rows.
 // DeepSeek V3.2 selects 2048 rows of 1152 bytes in each of 61 layers:
 //
-//   rows side by side    64 stripes a layer, 2.3 MiB;  137 MiB a step
+//   adjacent rows        64 stripes a layer, 2.3 MiB;  137 MiB a step
 //   rows far apart     2048 stripes a layer,  72 MiB;  4.3 GiB a step
 //
-// If a share r of the stripes is the last step's, a step reads the share 1 - r of this from disk.
-// That holds only if the stripes of a whole step have room. Layers come in turn: with less room the
-// oldest stripe is always the one that is needed next.
+// If a fraction r of the stripes was also in the previous step, a step reads the fraction 1 - r of
+// these bytes from disk. That requires room for the stripes of a whole step. Steps visit the layers
+// in order, so with less room the oldest stripe is always the one needed next.
 
 #pragma once
 
@@ -30,27 +30,28 @@
 
 namespace ckv {
 
-// The limit of a cache beside store.capacity, unless set: 3 % of it. A store of 64 GiB keeps 1.9
-// GiB, a step of 14 sequences whose rows lie side by side.
+// The default limit of a cache, in addition to store.capacity: 3 % of it. For a store of 64 GiB it
+// is 1.9 GiB: a step of 14 sequences with adjacent rows.
 constexpr uint64_t StripeBytesMax(uint64_t capacity_bytes) { return capacity_bytes / 100 * 3; }
 
-// Thread-safe, except Missing and Fill. Nothing here waits for the disk while it holds the lock.
+// Thread-safe, except Missing and Fill. No function holds the lock while it waits for the disk.
 //
-// A stripe is named by its chunk's locator, its layer and its number. A locator never names another
-// chunk, so rows of a chunk that was dropped, replaced or quarantined are not found by a new
-// locator. Who finds stripes by an old one must ask the table whether it is stale (PinHandle does).
+// A stripe is named by its chunk's locator, its layer and its number. A locator never refers to
+// another chunk. So the rows of a chunk that was dropped, replaced or quarantined are not found by
+// a new locator. A caller with an old locator must check at the table whether it is stale
+// (PinHandle does).
 class StripeCache {
   struct Layer;
 
  public:
-  // The limit of bytes in memory, in whole pages: a stripe counts every page that it touches.
+  // `bytes_max` limits the bytes in memory. A stripe counts every page that contains some of it.
   explicit StripeCache(uint64_t bytes_max) : bytes_max_(bytes_max) {}
-  // Every hold must be gone.
+  // Every hold must have been destroyed.
   ~StripeCache();
   StripeCache(const StripeCache&) = delete;
   StripeCache& operator=(const StripeCache&) = delete;
 
-  // The right to read stripes of a layer: while it lives, no stripe of this layer is evicted.
+  // The right to read stripes of a layer: while a hold exists, no stripe of its layer is evicted.
   // Movable; any thread may destroy it.
   class Hold {
    public:
@@ -60,10 +61,10 @@ class StripeCache {
     ~Hold() { Release(); }
 
     bool held() const { return layer_ != nullptr; }
-    // Valid if held(): [token_count][row_bytes]. Use only rows of the stripes that were asked for.
+    // Valid if held(): [token_count][row_bytes]. Use only rows of the requested stripes.
     const std::byte* rows() const;
     uint32_t token_count() const;
-    // Stripes that were asked for.
+    // Number of requested stripes.
     uint32_t stripe_count() const { return stripe_count_; }
 
    private:
@@ -76,27 +77,28 @@ class StripeCache {
     uint32_t stripe_count_ = 0;
   };
 
-  // Holds the layer if every stripe with a row of `indices` is in memory; they are the newest then.
-  // Else the hold is empty. Indices outside the chunk select nothing. It allocates nothing.
+  // Holds the layer if every stripe with a row of `indices` is in memory, and makes these stripes
+  // the newest. Otherwise returns an empty hold. Indices outside the chunk select nothing.
+  // Allocates nothing.
   Hold Find(ChunkLocator chunk, uint32_t layer, std::span<const int32_t> indices)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Returns how many of `stripes` are not in memory. One thread calls Missing and Fill, so the next
-  // Fill reads as many.
+  // Returns how many of `stripes` are not in memory. One thread must call both Missing and Fill, so
+  // the next Fill reads exactly this many.
   size_t Missing(ChunkLocator chunk, uint32_t layer, std::span<const uint32_t> stripes) const
       ABSL_LOCKS_EXCLUDED(mu_);
   // Holds the layer with `stripes` (ascending, at least one). Reads those that are not in memory,
-  // and evicts the oldest stripes of layers that nobody holds to make room. Waits for the disk.
-  //   ResourceExhausted   there is no room beside what is held. Nothing was read.
+  // and makes room by evicting the oldest stripes of layers that are not held. Waits for the disk.
+  //   ResourceExhausted   the held layers leave no room. Nothing was read.
   //   and ChunkRows::Read's errors.
   absl::StatusOr<Hold> Fill(ChunkLocator chunk, const ChunkRows& rows, uint32_t layer,
                             std::span<const uint32_t> stripes) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Bytes in memory, and being read.
+  // Bytes in memory, including those being read.
   uint64_t bytes() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The limit of layers that have stripes here. Each is a mapping of the process, of which Linux
-  // allows 65530 (vm.max_map_count).
+  // The limit of layers with stripes in the cache. Each is one memory mapping of the process, and
+  // Linux allows 65530 (vm.max_map_count).
   static constexpr size_t kLayerCountMax = 1u << 14;
 
  private:
@@ -115,9 +117,10 @@ class StripeCache {
   struct Stripe {
     bool here = false;
     uint64_t used = 0;                // the value of uses_ at its last use
-    std::list<Name>::iterator place;  // in order_, if it is here
+    std::list<Name>::iterator place;  // in order_, if `here`
   };
-  // All but the memory is guarded by the cache's mutex. A layer is here only with a stripe.
+  // The cache's mutex guards everything except the memory. A layer is in the cache only while it
+  // has a stripe.
   struct Layer {
     Layer(const Key& key, SparseLayer memory);
     const Key key;
@@ -126,7 +129,7 @@ class StripeCache {
     uint32_t here_count = 0;
     uint32_t hold_count = 0;
   };
-  // Memory of evicted stripes, given back to the system without the lock.
+  // Memory of evicted stripes, to be returned to the system without the lock.
   struct Garbage {
     std::vector<std::pair<SparseLayer*, PageRange>> pages;
     std::vector<std::unique_ptr<Layer>> layers;
@@ -134,7 +137,7 @@ class StripeCache {
   };
   // The stripes that a Fill has to read, and the room that was made for them.
   struct Plan {
-    Layer* layer = nullptr;  // null if no stripe of it is here
+    Layer* layer = nullptr;  // null if no stripe of the layer is here
     std::vector<uint32_t> missing;
     uint64_t bytes = 0;
     bool has_room = false;
@@ -150,16 +153,16 @@ class StripeCache {
   Hold Publish(Plan& plan, std::unique_ptr<Layer> made, uint32_t stripe_count)
       ABSL_LOCKS_EXCLUDED(mu_);
   void GiveUp(Plan& plan) ABSL_LOCKS_EXCLUDED(mu_);
-  // Makes the stripe the newest. Returns false if it is already, by the same use.
+  // Makes the stripe the newest. Returns false if the same use has already done so.
   bool Use(Stripe& stripe) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Layer* LayerOf(const Key& key) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  // The pages of a stripe that is not here, without those that it shares with stripes that are.
+  // The pages of a stripe that is not here, except those shared with stripes that are.
   static PageRange PagesAlone(const Layer& layer, uint32_t stripe);
 
   const uint64_t bytes_max_;
   mutable absl::Mutex mu_;
   absl::flat_hash_map<Key, std::unique_ptr<Layer>> layers_ ABSL_GUARDED_BY(mu_);
-  std::list<Name> order_ ABSL_GUARDED_BY(mu_);  // stripes that are here, the newest first
+  std::list<Name> order_ ABSL_GUARDED_BY(mu_);  // stripes that are here, newest first
   uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t uses_ ABSL_GUARDED_BY(mu_) = 0;
 };

@@ -1,4 +1,4 @@
-// Checks what the addresses of a configuration mean to other hosts.
+// Checks whether other hosts can use the addresses in a configuration.
 
 #pragma once
 
@@ -13,26 +13,26 @@
 
 namespace ckv {
 
-// Returns the addresses of a host, as numbers: "10.77.0.2", "fd00::2". Any error is a host that
-// this machine does not know.
+// Returns the addresses of a host in numeric form: "10.77.0.2", "fd00::2". Any error means that
+// this machine cannot resolve the name.
 using HostResolver =
     std::function<absl::StatusOr<std::vector<std::string>>(const std::string& host)>;
 
-// A name server that does not answer may take 20 s of its own.
+// Our own limit: the resolver may wait 20 s for a name server that does not reply.
 inline constexpr Duration kResolveMax = std::chrono::seconds(5);
 
-// Asks the machine's resolver, for at most kResolveMax.
-//   NotFound            the resolver's words.
-//   DeadlineExceeded    it does not answer.
+// Queries the machine's resolver, for at most kResolveMax.
+//   NotFound            the resolver's message.
+//   DeadlineExceeded    the resolver does not reply.
 absl::StatusOr<std::vector<std::string>> ResolveHost(const std::string& host);
 
-// Adds an error for each address with which nobody would reach this process. All of them have been
-// read, and FillConfig has filled in the rest. Asks no resolver.
+// Adds an error if peers cannot reach this process at one of its addresses; reports only the first.
+// The addresses must be valid, and FillConfig must have set the missing ones. Queries no resolver.
 void CheckAddresses(const Config& config, std::vector<std::string>& errors);
 
-// Returns what may keep other hosts from this process, a line each. The configuration is valid.
-// Names are resolved as this host knows them; numbers are not asked for. A process without a role
-// has no addresses.
+// Returns what may prevent other hosts from reaching this process, one line for each problem. The
+// configuration must be valid. Names are resolved on this host; numeric addresses are not. A
+// process without a role has no addresses, so it gets no warnings.
 std::vector<std::string> AddressWarnings(const Config& config, const HostResolver& resolve);
 
 }  // namespace ckv

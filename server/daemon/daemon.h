@@ -1,4 +1,5 @@
-// Composes ckvd: the roles a config names, on one gRPC server, started and stopped in order.
+// Composes ckvd: runs the roles that a config names on one gRPC server, and starts and stops the
+// parts in order.
 //
 //   start  name -> pages -> directory -> holder -> requester -> server -> registrations
 //   stop   watch -> calls -> holder's lanes -> pages -> registrations -> server -> requester ->
@@ -24,48 +25,51 @@ namespace ckv {
 // Used by one thread.
 class Daemon {
  public:
-  // How often to call Tick: leases end and health changes up to this much late.
+  // How often to call Tick. The end of a lease and a change of health are noticed up to this much
+  // late.
   static constexpr Duration kTickPeriod = std::chrono::milliseconds(100);
 
-  // Starts the daemon and returns once its server answers. Its members may not be registered yet.
-  //   InvalidArgument     the part that uses an option refuses it.
-  //   Unavailable         an address cannot be bound; says why.
+  // Starts the daemon and returns once its server accepts calls. Its members may not be registered
+  // yet.
+  //   InvalidArgument     the part that uses an option rejects it.
+  //   Unavailable         an address cannot be bound; the message has the reason.
   //   ResourceExhausted   there is no memory for the store.
-  // `store_files` is how a holder reaches its folder; it must outlive the daemon. Unless null,
-  // `replay` tells meanwhile how much of a directory's folder is read.
+  // `store_files` is the file system of a holder's and a directory's folder; it must outlive the
+  // daemon. If `replay` is not null, it reports meanwhile how much of a directory's folder has been
+  // read.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(const Config& config,
                                                        FileSystem* store_files = FileSystem::Real(),
                                                        ReplayProgress* replay = nullptr);
-  // Stops at once everything that Drain has not.
+  // Stops at once everything that Drain has not stopped.
   ~Daemon();
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
-  // Returns the name that the directory knows it by.
+  // Returns the name under which the daemon registers at the directory.
   const std::string& name() const;
   // Returns the address for peers: as advertised, with the port as bound.
   const std::string& address() const;
   // Returns the address of the metrics, with the port as bound, or "" if there are none.
   const std::string& metrics_address() const;
 
-  // Ends expired leases and sets the health of every service and of the whole (""). It writes the
-  // ready file once every role is registered.
+  // Ends expired leases and sets the health of every service and of the whole process (""). Writes
+  // the ready file once every role is registered.
   //   Internal            the ready file cannot be written.
-  //   AlreadyExists       another process holds the name, and this one was never registered.
+  //   AlreadyExists       another process has the name, and this one was never registered.
   absl::Status Tick();
-  // Returns true if every role has been registered.
+  // Returns true once every role has been registered.
   bool ready() const;
-  // Returns how it is, in one line for people.
+  // Returns the daemon's state, in one line for people.
   std::string status() const;
-  // Returns the parts that stand still only if the daemon hangs. They end with Drain.
+  // Returns the parts that make no progress only if the daemon hangs. Do not use them after Drain.
   std::vector<LivePart> live_parts() const;
-  // Calls Tick until ready.
+  // Waits until every role is registered, then calls Tick.
   //   DeadlineExceeded    with the directory's last error.
-  //   AlreadyExists       as Tick.
+  //   AlreadyExists, Internal  as Tick.
   absl::Status AwaitReady(Instant deadline);
 
-  // Drains: health says not serving, waiting streams end, arrived requests are answered, and leases
-  // are given back. Returns when all is done or soon after `deadline`.
+  // Drains: reports its health as not serving, ends waiting streams, answers the requests that have
+  // arrived and gives its leases back. Returns when all this is done, or soon after `deadline`.
   void Drain(Instant deadline);
 
  private:
@@ -74,13 +78,14 @@ class Daemon {
   std::unique_ptr<State> state_;
 };
 
-// Reads the configuration once more, from the sources of the first time.
+// Reads the configuration again, from the same sources as at the start.
 using ConfigReader = std::function<absl::StatusOr<ParsedConfig>()>;
 
-// Logs the warnings of `start`. Runs until SIGTERM or SIGINT, drains, and returns the process' exit
-// status: 0 after a drain, 1 if it could not start. A second SIGTERM or SIGINT ends the process at
-// once with 1. SIGHUP calls `reread` and takes the live options. A service manager is told of all
-// that. Call it before any other thread starts: it blocks the signals, and threads inherit that.
+// Logs the warnings of `start`, runs until SIGTERM or SIGINT, and drains. Returns the process' exit
+// status: 0 after a drain, 1 if the daemon could not start or ended with an error. A second SIGTERM
+// or SIGINT ends the process at once with 1. SIGHUP calls `reread` and applies the live options.
+// Reports all of this to a service manager. Call it before any other thread starts: it blocks the
+// signals, and threads inherit that.
 int RunDaemon(const ParsedConfig& start, const ConfigReader& reread);
 
 }  // namespace ckv

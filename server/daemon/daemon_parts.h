@@ -1,4 +1,4 @@
-// Makes the parts of a daemon, each from its options.
+// Creates the parts of a daemon, each from its options.
 
 #pragma once
 
@@ -34,16 +34,16 @@
 
 namespace ckv {
 
-// Takes a port of this host before its server exists. `address.port` becomes the port as bound.
-// While the socket lives, nobody who asks for any free port gets it, and the server can listen on
-// it too.
-//   Unavailable         says why, and names --listen.
+// Reserves a port of this host before its server exists, and sets `address.port` to the port bound.
+// While the socket is open, no process that requests any free port gets this one, and the server
+// can still listen on it.
+//   Unavailable         the message has the reason, and names --listen.
 absl::StatusOr<UniqueFd> BindPort(HostPort& address);
-// Returns the error of a daemon that cannot listen on config.listen, with what to do.
+// Returns the error for a daemon that cannot listen on config.listen, with a remedy.
 absl::Status CannotListen(const std::string& address, const absl::Status& why);
 
-// Makes a fabric. `clock` must outlive it and its lanes.
-//   Errors of CheckVerbs, for verbs: each says what to do.
+// Creates a fabric. `clock` must outlive the fabric and its lanes.
+//   Errors of CheckVerbs, for verbs; each includes a remedy.
 absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config& config,
                                                    Clock* clock);
 
@@ -51,48 +51,50 @@ absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config
 //   InvalidArgument     trace.path cannot be opened.
 absl::StatusOr<std::unique_ptr<SpanWriter>> StartSpans(const Config& config, Clock* clock);
 
-// Opens the directory that this process is. `files` must outlive it; if null, it is the real one.
-// `replay` may be null.
+// Opens the directory that runs in this process. `files` must outlive it; null selects the real
+// file system. `replay` may be null.
 //   Errors of DurableDirectory::Open.
 absl::StatusOr<std::unique_ptr<DurableDirectory>> OpenDirectory(const Config& config, Clock* clock,
                                                                 FileSystem* files,
                                                                 ReplayProgress* replay);
 
-// Makes the directory as a member of this role uses it: `local`, the directory of this process, if
-// the config names no other. `local` and `clock` must outlive it.
+// Creates the registrar of a member with this role. If the config names no directory, it uses
+// `local`, the directory of this process. `local` and `clock` must outlive it.
 std::unique_ptr<DirectoryRegistrar> MakeRegistrar(const Config& config, Clock* clock,
                                                   DirectoryState* local, MemberRole role);
 
-// Returns what the config says of a member's registration. Its address and kernel target are the
-// caller's to set.
+// Returns a member's registration options from the config. The caller sets the address and the
+// kernel target.
 RegistrationOptions RegistrationOptionsOf(const Config& config, MemberRole role, Clock* clock);
 
-// Returns what the config says of a holder. Its clock, backend and fabrics are the caller's to set.
+// Returns a holder's options from the config. The caller sets the clock, the backend and the
+// fabrics.
 //   InvalidArgument     an address that is not host:port.
 absl::StatusOr<HolderOptions> HolderOptionsOf(const Config& config);
 
-// Returns what the config says of a requester. Its clock, backend, fabrics and the rest are the
-// caller's to set.
-//   InvalidArgument     a fabric of no such name.
+// Returns a requester's options from the config. The caller sets the clock, the backend, the
+// fabrics and the rest.
+//   InvalidArgument     an unknown fabric name.
 absl::StatusOr<RequesterOptions> RequesterOptionsOf(const Config& config);
 
-// Makes what a directory asks a member with.
+// Creates the probe with which a directory checks that a member answers.
 std::unique_ptr<MemberProbe> ProbeServer(const std::string& address);
 
-// Returns what the config says of a requester's watch. `local` is where this process reaches its
-// own server, which has the directory if the config names no other.
+// Returns the options of a requester's watch from the config. `local` is where this process reaches
+// its own server, which is the directory if the config names no other.
 WatchOptions WatchOptionsOf(const Config& config, Clock* clock, const std::string& local);
 
-// Returns the room of the requester's near store. Beside a holder it is at most a quarter of
-// store.capacity, as for copies: near chunks of the holder cannot be evicted there.
+// Returns the capacity of the requester's local row cache, in bytes. If the process is also a
+// holder, it is at most a quarter of store.capacity, as for copies. The holder's chunks that the
+// cache uses cannot be evicted there.
 uint64_t NearBytesOf(const Config& config);
 
-// Listens at host:port for scrapes, probes and people.
-//   Unavailable         says why, and names --metrics-address.
+// Listens at host:port for metrics scrapes, probes and browsers.
+//   Unavailable         the message has the reason, and names --metrics-address.
 absl::StatusOr<std::unique_ptr<WebServer>> StartWeb(const std::string& address, Clock* clock);
 
 // Starts the oracle of oracle.file or oracle.address. Returns null if neither is set. A file is
-// read first, so an invalid one is found at once. A service may come up later.
+// read first, so that an invalid one is found at once. A service may start later.
 //   InvalidArgument, NotFound, Unavailable  as reading the file; begins with "oracle.file: ".
 absl::StatusOr<std::unique_ptr<NetworkOracle>> StartOracle(const Config& config, Clock* clock);
 
@@ -100,15 +102,15 @@ absl::StatusOr<std::unique_ptr<NetworkOracle>> StartOracle(const Config& config,
 //   NotFound, InvalidArgument  as ReadProfile; begins with "requester.profile: ".
 absl::StatusOr<std::shared_ptr<const Profile>> LoadProfile(const Config& config);
 
-// The keeper of replicas of a daemon that is both holder and requester. Thread-safe.
+// The replica keeper of a daemon that is both holder and requester. Thread-safe.
 class DaemonReplicas {
  public:
   // `local` is the directory of this process, used if the config names no other. All arguments must
-  // outlive this.
+  // outlive this object.
   DaemonReplicas(const Config& config, Clock* clock, DirectoryState* local,
                  DirectoryControl* directory, Requester* requester, Holder* holder);
 
-  // Sets the holder's registration once it exists, and null before it goes away.
+  // Sets the holder's registration once it exists. Set null before it is destroyed.
   void SetRegistration(const Registration* registration) ABSL_LOCKS_EXCLUDED(mu_);
 
   ReplicaKeeper& keeper() { return *keeper_; }
@@ -123,14 +125,15 @@ class DaemonReplicas {
   std::unique_ptr<ReplicaKeeper> keeper_;  // last, because its thread uses the others
 };
 
-// The chunks of this process' holder, for its requester: near without a copy. A pull becomes a copy
-// at the holder, which announces it.
+// Gives the requester of this process the chunks of its holder as local rows, without a copy. A
+// prefetch becomes a copy at the holder, which announces it.
 class DaemonNear final : public NearSource {
  public:
-  // `holder` must outlive it and all rows that it gave.
+  // `holder` must outlive this object and all rows that it returned.
   explicit DaemonNear(Holder* holder) : holder_(holder) {}
 
-  // Sets who makes copies, and null before it goes away; waits for a copy that is being made.
+  // Sets the keeper that makes copies. Set null before it is destroyed. Waits for copies in
+  // progress.
   void SetKeeper(ReplicaKeeper* keeper) ABSL_LOCKS_EXCLUDED(mu_);
 
   std::shared_ptr<const NearRows> Find(const Corpus& corpus, uint32_t chunk) override;
@@ -141,21 +144,22 @@ class DaemonNear final : public NearSource {
   Holder* const holder_;
   absl::Mutex mu_;
   ReplicaKeeper* keeper_ ABSL_GUARDED_BY(mu_) = nullptr;
-  uint32_t copying_ ABSL_GUARDED_BY(mu_) = 0;  // copies that are being made
+  uint32_t copying_ ABSL_GUARDED_BY(mu_) = 0;  // copies in progress
 };
 
-// The file of `ready_file`, if one is named. Prepare removes what an earlier life left and checks
-// that a file can be written, before the process registers. Both leave links, devices and pipes.
+// The file of `ready_file`, if one is named. Prepare removes the file of an earlier incarnation,
+// and checks before the process registers that the file can be written. Neither function removes
+// links, devices or pipes.
 //   FailedPrecondition, Unavailable  as OutputFile::Check.
 absl::Status PrepareReadyFile(const std::string& path);
 void RemoveReadyFile(const std::string& path);
 
-// Keeps what the directory says of a holder's chunks, beside them, and reports it to a directory
-// that lost it.
+// Stores a holder's corpus parts next to its chunks, and reports them to a directory that has lost
+// them.
 class DaemonPlacement {
  public:
   // Opens the parts in store.path. `local` is the directory of this process, used if the config
-  // names no other. `holder`, `clock` and `local` must outlive it.
+  // names no other. `holder`, `clock` and `local` must outlive the result.
   //   Errors of CorpusParts::Open.
   static absl::StatusOr<std::unique_ptr<DaemonPlacement>> Start(const Config& config, Clock* clock,
                                                                 DirectoryState* local,
@@ -169,11 +173,11 @@ class DaemonPlacement {
   std::unique_ptr<PlacementKeeper> keeper_;  // last, because its thread uses the others
 };
 
-// Checks and repairs a holder's store while this lives.
+// Checks and repairs a holder's store while this object exists.
 class DaemonScrub {
  public:
-  // `address` is where peers reach this holder, `directory` where this process reaches the
-  // directory. `holder` must outlive it.
+  // `address` is where peers reach this holder. `directory` is where this process reaches the
+  // directory. `holder` and `clock` must outlive this object.
   DaemonScrub(const Config& config, Clock* clock, Holder* holder, const std::string& address,
               const std::string& directory);
 

@@ -1,5 +1,5 @@
-// A daemon as a service manager sees it: parts that must move, and a line about how it is. The
-// files of its store are counted, to see that a start goes on.
+// The view of a daemon for a service manager: the parts that the watchdog checks, and a status
+// line. Also counts the calls to the store's files, which shows that a start makes progress.
 
 #pragma once
 
@@ -17,17 +17,17 @@
 
 namespace ckv {
 
-// Returns the parts that stand still only if the daemon hangs: a holder's dispatcher, a requester's
-// loop of streams, and the server. Null pointers are roles that it does not have. `server` is where
-// this process reaches its own server.
+// Returns the parts that make no progress only if the daemon hangs: a holder's dispatcher, a
+// requester's stream loop, and the server. A pointer is null if the daemon lacks that role.
+// `server` is where this process reaches its own server.
 std::vector<LivePart> LivePartsOf(const Holder* holder, RequesterServiceImpl* requester,
                                   const std::string& server);
 
-// Returns how a daemon is, in one line for people.
+// Returns a daemon's state, in one line for people.
 std::string DescribeDaemon(const std::vector<std::unique_ptr<Registration>>& registrations,
                            bool ready, bool serving, const std::string& address);
 
-// The real file system, with a count of its calls: how far the start of a store has come.
+// The real file system, with a count of its calls, which shows the progress of a store's start.
 class CountedFiles final : public FileSystem {
  public:
   uint64_t call_count() const { return call_count_.load(std::memory_order_relaxed); }

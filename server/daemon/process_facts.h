@@ -1,4 +1,4 @@
-// The facts that this process tells operators of itself.
+// The facts that this process reports about itself to operators.
 
 #pragma once
 
@@ -8,7 +8,8 @@
 
 namespace ckv {
 
-// Returns the facts as of now. `config` is filled (FillConfig); the process started at `started`.
+// Returns the facts as of now. `config` must be filled (FillConfig). The process started at
+// `started`.
 ProcessFacts ProcessFactsOf(const Config& config, const Clock& clock, Instant started);
 
 }  // namespace ckv

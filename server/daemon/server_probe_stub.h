@@ -1,4 +1,4 @@
-// Asks a gRPC server for its health, to check that it answers.
+// Queries the health of a gRPC server, to check that it answers.
 
 #pragma once
 
@@ -15,8 +15,8 @@
 
 namespace ckv {
 
-// One thread asks, with one call at a time. Any thread may read the count. Every answer counts,
-// even a refusal.
+// One thread calls Ask; one call is in progress at a time. Any thread may read the count. Every
+// answer counts, even an error.
 class ServerProbe {
  public:
   // kKept is for the server of this process: the probe then needs no new descriptor. kNew also
@@ -29,20 +29,20 @@ class ServerProbe {
   ServerProbe(const ServerProbe&) = delete;
   ServerProbe& operator=(const ServerProbe&) = delete;
 
-  // Begins a call, unless one is in progress. Does not wait.
+  // Starts a call, unless one is in progress. Does not wait.
   void Ask() ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t answer_count() const { return answer_count_.load(std::memory_order_relaxed); }
 
  private:
   const std::string address_;
   const Connection connection_;
-  // The last call used it. Only the asking thread touches it.
+  // The stub of the last call. Only the thread that calls Ask uses it.
   std::unique_ptr<grpc::GenericStub> stub_;
   std::atomic<uint64_t> answer_count_{0};
   absl::Mutex mu_;
   // The call in progress, or null.
   std::unique_ptr<grpc::ClientContext> call_ ABSL_GUARDED_BY(mu_);
-  // The buffers of the call in progress, until it has ended.
+  // The buffers of the call in progress, in use until it has ended.
   grpc::ByteBuffer request_;  // empty, which is a HealthCheckRequest of service ""
   grpc::ByteBuffer reply_;
 };

@@ -13,21 +13,23 @@
 namespace ckv {
 
 // The notifications of one process. If no manager listens (NOTIFY_SOCKET is not set), every call
-// does nothing. A message that is not taken is lost, and the next one tells the same. Thread-safe.
+// does nothing. Messages are best effort: one that is not delivered is lost, and is not repeated
+// here. Thread-safe.
 class ServiceManager {
  public:
   // Reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID.
   ServiceManager();
 
-  // Not ready yet: `status` says what it does. The start may take `more` from now on.
+  // Not ready yet; `status` describes what the process does. The start may take `more` from now.
   void Loading(std::string_view status, Duration more) const;
   void Ready(std::string_view status) const;
   void Status(std::string_view status) const;
-  // Reads its configuration anew, as of `now`. Call Ready when it is done.
+  // Reads its configuration again, as of `now`. Call Ready when that is done.
   void Reloading(Instant now) const;
-  // Ends, which may take `more` from now on.
+  // Stops, which may take `more` from now.
   void Stopping(std::string_view status, Duration more) const;
-  // The daemon lives. Without a Beat for watchdog_period() the manager kills and restarts it.
+  // Pings the watchdog. Without a ping for watchdog_period() the manager kills and restarts the
+  // daemon.
   void Beat() const;
 
   // Unset if the manager does not watch this process.
@@ -37,24 +39,25 @@ class ServiceManager {
   std::optional<Duration> watchdog_period_;
 };
 
-// A part of a daemon that moves while it lives: a thread that polls, or a server that answers.
+// A part of a daemon that makes progress unless it hangs: a thread that polls, or a server that
+// answers.
 struct LivePart {
   std::string name;                 // for the log
-  std::function<void()> poke;       // makes an idle part move soon
-  std::function<uint64_t()> count;  // grows with each of its moves; never waits for the part
+  std::function<void()> poke;       // makes an idle part progress soon; may be empty
+  std::function<uint64_t()> count;  // increases with each step; never waits for the part
 };
 
-// Says when to beat: each time all parts have moved since the last beat, at most four times a
-// watchdog period. So a part that stands still ends the beats, and the manager ends the daemon one
-// period after the last. One thread uses it.
+// Decides when to ping the watchdog: when all parts have progressed since the last ping, at most
+// four times per watchdog period. So a stalled part stops the pings, and the manager ends the
+// daemon one period after the last ping. Used by one thread.
 class Heart {
  public:
   Heart(std::vector<LivePart> parts, Duration watchdog_period, Instant now);
 
-  // Returns true if a beat is due. Call it every Daemon::kTickPeriod or so.
+  // Returns true if a ping is due. Call it about every Daemon::kTickPeriod.
   bool Due(Instant now);
-  // Returns the name of a part that has not moved for half a watchdog period, once for each stop of
-  // the heart, else "".
+  // Returns the name of a stalled part: one without progress half a watchdog period after the last
+  // ping. Returns "" if there is none, or if one was already reported since that ping.
   std::string Standstill(Instant now);
 
  private:

@@ -1,4 +1,4 @@
-// Drops that are remembered, for reports of holders that were away.
+// Tombstones of dropped corpora, so that a holder that was offline cannot bring one back.
 
 #pragma once
 
@@ -18,18 +18,19 @@ namespace ckv {
 // Not thread-safe: its owner's lock guards it.
 class DroppedCorpora {
  public:
-  // Beyond `count_max` drops the one with the lowest number is forgotten.
+  // Beyond `count_max` tombstones, the one with the lowest number is removed.
   explicit DroppedCorpora(size_t count_max) : count_max_(count_max) {}
 
-  // Remembers the drop, in place of one of an earlier version that the same folder gave. Returns
-  // false if it is known already.
+  // Adds the tombstone, and replaces one of an earlier version with the same folder id. Returns
+  // false if a tombstone of the same or a later version is already there.
   bool Note(const DroppedCorpus& dropped);
-  // Whether the version, told of by a directory with this folder, is known to be dropped. A drop
-  // under another folder counts for its very version only, which outlives a lost disk. Otherwise
-  // the corpora of two fleets, which share nothing but a name, would drop each other.
+  // Returns true if this version, placed by a directory with this folder, is known to be dropped. A
+  // tombstone with the same folder id, or with 0, covers its version and all before it. One with
+  // another folder id covers exactly its version, so that it still counts after a lost disk. If it
+  // covered more, two fleets whose corpora share only a name would drop each other's.
   bool Covers(std::string_view tenant, std::string_view name, uint64_t folder_id,
               uint64_t version) const;
-  // Returns the latest `count_max` drops with numbers above `number`, in the order of numbers.
+  // Returns the latest `count_max` tombstones with numbers above `number`, in the order of numbers.
   std::vector<DroppedCorpus> After(uint64_t number, size_t count_max) const;
   std::vector<DroppedCorpus> All() const { return After(0, count_max_); }
   size_t size() const { return by_number_.size(); }
@@ -44,8 +45,8 @@ class DroppedCorpora {
   void ForgetOne();
 
   const size_t count_max_;
-  std::map<Key, std::map<uint64_t, Known>> by_key_;  // then by folder_id
-  std::map<Place, uint64_t> by_number_;              // versions
+  std::map<Key, std::map<uint64_t, Known>> by_key_;  // inner key: folder_id
+  std::map<Place, uint64_t> by_number_;              // values: versions
 };
 
 }  // namespace ckv

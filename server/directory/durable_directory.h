@@ -1,4 +1,4 @@
-// A directory's state and, if it has a folder, the log that keeps it.
+// A directory's state and, if it has a folder, the log that makes it durable.
 
 #pragma once
 
@@ -11,13 +11,13 @@
 
 namespace ckv {
 
-// One thread opens and destroys it; the state is thread-safe. Destroy it when nobody uses the
-// state.
+// One thread opens and destroys it. The state is thread-safe; destroy it only when no thread uses
+// the state.
 class DurableDirectory {
  public:
-  // Opens the folder of `log`, replays it, and logs in one line what was found. A replay that takes
-  // long logs how far it is each kProgressPeriod. If the path is empty, the state is in memory
-  // only, and the line says so.
+  // Opens the folder of `log`, replays it, and logs the result in one line. A long replay logs its
+  // progress every kProgressPeriod. If the path is empty, the state is in memory only, and the line
+  // reports that.
   //   Errors of LogFolder::Open; they begin with "directory.path: ".
   static absl::StatusOr<std::unique_ptr<DurableDirectory>> Open(const DirectoryOptions& options,
                                                                 const ChangeLogOptions& log);
@@ -28,9 +28,9 @@ class DurableDirectory {
   // Returns the log, or null if the state is in memory only.
   ChangeLog* log() { return log_.get(); }
 
-  // The findings of the start.
+  // The results of the start.
   struct Found {
-    std::string path;           // "" in memory
+    std::string path;           // "" if in memory only
     bool is_new = false;        // the folder was empty, or there is none
     uint64_t corpus_count = 0;  // read from the folder
     uint64_t record_count = 0;

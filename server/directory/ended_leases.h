@@ -1,4 +1,4 @@
-// The members whose leases ended lately: what a directory still tells of them.
+// The members whose leases ended recently, which a directory still reports.
 
 #pragma once
 
@@ -13,15 +13,15 @@ namespace ckv {
 struct EndedLease {
   Member member;
   Instant ended;
-  bool ran_out = false;  // not renewed in time; false: given back
+  bool ran_out = false;  // not renewed in time; if false, given back
 };
 
-// A name once, the latest first. Used under its owner's lock.
+// Contains each name once, the latest first. Used under its owner's lock.
 class EndedLeases {
  public:
   static constexpr size_t kCountMax = 64;
 
-  // Forgets what was known of the member, and the oldest once there are kCountMax.
+  // Replaces the member's earlier entry. Once there are kCountMax entries, removes the oldest.
   void Add(const Member& member, Instant now, bool ran_out) {
     std::erase_if(leases_, [&](const EndedLease& lease) { return lease.member.id == member.id; });
     if (leases_.size() == kCountMax) leases_.pop_back();

@@ -14,18 +14,19 @@ namespace ckv {
 inline constexpr uint64_t kNoWorkLimit = ~uint64_t{0};
 
 // Belongs to the queue's thread. A queue holds at most `request_count_max` requests, half of them
-// of one session, and `work_max` multiply-adds (I5). Beyond that a request is refused at once,
-// rather than left to wait. There are two exceptions. A session may always have one request
-// waiting, so that nobody is locked out by others. While only one session waits, work_max does not
-// apply.
+// of one session, and `work_max` multiply-adds (I5). Beyond that a request is refused at once
+// instead of waiting. There are two exceptions. A session may always have one request waiting, so
+// that other sessions cannot lock it out. While only one session waits, neither work_max nor the
+// request's deadline applies.
 class Admission {
  public:
   Admission(uint32_t request_count_max, uint64_t work_max)
       : request_count_max_(request_count_max), work_max_(work_max) {}
 
-  // Whether `ready` may be pushed to `flow` of `queue`.
-  //   ResourceExhausted   a limit is reached, or the queue's work takes longer than the request has
-  //                       time. `why` says which; RetryAfterUs says when to come back.
+  // Returns OK if `ready` may be pushed to `flow` of `queue`.
+  //   ResourceExhausted   a limit is reached, or the queue's work takes longer than the request's
+  //                       deadline allows. `why` is set to the reason, and RetryAfterUs returns
+  //                       when to retry.
   absl::Status Check(const FairQueue& queue, const FairQueue::Flow& flow, const ReadyRequest& ready,
                      Refusal* why) const;
 
@@ -35,7 +36,7 @@ class Admission {
 
   // The time that the queue's work takes at that rate, clamped to the two limits below.
   uint32_t RetryAfterUs(const FairQueue& queue) const;
-  // One round trip over a slow fabric. A request that came back sooner would meet the same queue.
+  // One round trip over a slow fabric. A request that is retried sooner finds the same queue.
   static constexpr uint32_t kRetryAfterUsMin = 100;
   static constexpr uint32_t kRetryAfterUsMax = 1'000'000;
 

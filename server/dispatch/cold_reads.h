@@ -1,4 +1,5 @@
-// Reads rows from disk for requests that need them, on a thread of its own. One request at a time.
+// Reads rows from disk for requests that need them, on a separate thread, for one request at a
+// time.
 
 #pragma once
 
@@ -23,52 +24,53 @@
 
 namespace ckv {
 
-// For a request that selects rows, only the stripes with these are read, and kept in a StripeCache
-// for the next. Stripes that are there are not read again. Once as many bytes were read from a
-// chunk as it has, the chunk is read whole. Whatever requests come next, this reads at most twice
-// as much as the best choice in hindsight.
+// For a request that selects rows, reads only the stripes that contain these rows, and keeps them
+// in a StripeCache for later requests. Stripes in the cache are not read again. Once the bytes read
+// from a chunk's rows exceed the size of the chunk, the chunk is read whole. So whatever requests
+// follow, this reads at most twice as much as the best choice in hindsight.
 //
-// Belongs to the dispatcher's thread (debug builds check that); only the reading runs on a thread
-// of its own. The next request is read for when the rows of the last one have been used: beside the
-// cache, memory holds one request's rows.
+// Belongs to the dispatcher's thread (debug builds check that); only the reading runs on a separate
+// thread. Reading for the next request starts when the rows of the last one have been used. So in
+// addition to the cache, memory holds one request's rows.
 class ColdReads {
  public:
-  // `store`, `stripes` and `room` must outlive this object. `room` takes the rows that are read for
-  // one request alone; give it if a device reads them, with stripes that keep none. If it is empty,
-  // they are in host memory, up to ColdRowBytesMax. `tell` is called on the reading thread when a
-  // read is done, and should wake the dispatcher.
+  // `store`, `stripes` and `room` must outlive this object. `room` receives the rows that are read
+  // for one request alone. If a device reads the rows, give `room`, and `stripes` that keep none.
+  // If `room` is empty, the rows are in host memory, up to ColdRowBytesMax. `tell` is called on the
+  // reading thread when a read is done, and should wake the dispatcher.
   ColdReads(ChunkStore* store, StripeCache* stripes, std::span<std::byte> room,
             absl::AnyInvocable<void()> tell);
 
-  // Whether Start may be called: nothing is being read, and no copy of the last request is left.
+  // Returns true if Start may be called: nothing is being read, and no copy of the last request is
+  // left.
   bool idle() const { return thread_->idle() && held_.expired(); }
   bool reading() const { return !thread_->idle(); }
   bool finished() const { return thread_->finished(); }
 
-  // Call while idle. Starts reading what the request needs; its lane is busy until Finish. A chunk
+  // Call while idle. Starts to read what the request needs; its lane is busy until Finish. A chunk
   // that the request attends whole, fetches or maps is loaded into memory with all layers. If there
-  // is no room for it, an attend has only its layer read. A chunk of which rows are selected has
-  // only these rows of the layer read (see above). If there is no room for them in the cache, they
-  // are read for this request alone. If there is none for that either, the chunk is loaded.
-  //   InvalidArgument     the frame is malformed and not answered: close its lane.
+  // is no room for it, only its layer is read for an attend. If rows of a chunk are selected, only
+  // these rows of the layer are read (see above). If the cache has no room for them, they are read
+  // for this request alone. If there is no room for that either, the chunk is loaded.
+  //   InvalidArgument     the frame is malformed and gets no reply: close its lane.
   absl::Status Start(const ReadyRequest& ready, HolderLane& lane);
 
-  // Call when finished() is true, and forget the result if its lane is broken. If the status is OK,
-  // queue `ready` again, which carries the rows; else answer it with the status.
+  // Call when finished() is true. If the lane is broken, discard the result. If the status is OK,
+  // queue `ready` again, which now has the rows. Otherwise reply with the status.
   struct Done {
     ReadyRequest ready;
     HolderLane* lane = nullptr;
     absl::Status status;
-    uint64_t stripe_hit_count = 0;   // stripes of selections that were in the cache
-    uint64_t stripe_read_count = 0;  // those that were read from disk
+    uint64_t stripe_hit_count = 0;   // stripes of selections found in the cache
+    uint64_t stripe_read_count = 0;  // stripes of selections read from disk
   };
   Done Finish();
 
-  // Waits for the read in progress and drops its result. Call last.
+  // Waits for the read in progress and drops its result. Must be the last call.
   void End();
 
  private:
-  // A chunk behind a handle of the request, and the rows of it that are asked for.
+  // A chunk that a handle of the request refers to, and its requested rows.
   struct Wanted {
     ChunkLocator chunk;
     bool layer_is_enough = false;
@@ -85,7 +87,7 @@ class ColdReads {
   absl::Status ReadSelected(Group group, ColdRows& rows);
   bool FindSelected(Group group, ColdRows& rows);
   absl::Status ReadStripes(ChunkLocator chunk, const ChunkRows& file, ColdRows& rows);
-  // Counts `bytes` of selected rows; false if the chunk should be read whole instead.
+  // Counts `bytes` of selected rows. Returns false if the chunk should be read whole instead.
   bool TakeShare(ChunkLocator chunk, uint64_t bytes, uint64_t chunk_bytes);
   uint64_t& ShareOf(ChunkLocator chunk);
 
@@ -95,7 +97,7 @@ class ColdReads {
   const std::span<std::byte> room_;
   AttendRequest attend_;
   std::vector<Wanted> wanted_;     // chunks that the request in progress needs
-  std::vector<uint32_t> stripes_;  // stripes that it needs of one of them
+  std::vector<uint32_t> stripes_;  // stripes that the request needs of one chunk
   uint64_t hit_count_ = 0;         // stripe_hit_count of the next Done
   uint64_t read_count_ = 0;        // stripe_read_count of the next Done
   // Bytes of selected rows read so far from a chunk that was not read whole.

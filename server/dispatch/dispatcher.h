@@ -1,4 +1,4 @@
-// The holder's resident thread: accepts lanes, polls them, batches requests and answers them.
+// The holder's resident thread: accepts lanes, polls them, batches requests and replies to them.
 
 #pragma once
 
@@ -33,7 +33,7 @@
 
 namespace ckv {
 
-// HolderOptions has the meaning, the defaults and the limits of these.
+// See HolderOptions for the meaning, the defaults and the limits of these.
 struct DispatcherOptions {
   Clock* clock;
   Backend* backend;
@@ -43,64 +43,65 @@ struct DispatcherOptions {
   uint64_t map_bytes_max;
   uint64_t stripe_bytes_max;
   Duration spin_max;
-  MemoryKind chunk_memory;  // as BatchOptions
-  // As ColdReads has it; borrowed. It is of the kind chunk_memory, and empty for kHost.
+  MemoryKind chunk_memory;  // as in BatchOptions
+  // As in ColdReads; borrowed. Its memory is of the kind chunk_memory; empty for kHost.
   std::span<std::byte> cold_room;
   SpanSink* spans;
 };
 
-// The limit of multiply-adds that wait in kAttend: 0.45 ms of one core. A request that was admitted
-// waits for the batch in progress and is in the next one.
+// The limit of multiply-adds that wait in kAttend: 0.45 ms of one core. An admitted request waits
+// for the batch in progress and is in the next one.
 inline constexpr uint64_t kQueueWorkMax = kPollingWorkMax / 16;
 // The limit of multiply-adds that wait in kBulk and in kLong: half a second of one core each.
 inline constexpr uint64_t kBulkQueueWorkMax = 64 * kPollingWorkMax;
 
 // Thread-safe. Everything borrowed must outlive it.
 //
-// While busy it makes no system call on shm and verbs: it polls the lanes in use, answers what is
-// there, and polls again. Without work it spins as transport/wait_policy.h says. Then it arms every
-// lane and sleeps until an event of a lane or a listener, or Wake; at most for kSleepMax.
+// While busy, the thread makes no system call on shm and verbs. It polls the lanes in use, replies
+// to what has arrived, and polls again. Without work it spins as described in
+// transport/wait_policy.h. Then it arms every lane and sleeps until an event of a lane or a
+// listener, or Wake; at most for kSleepMax.
 //
 // Requests wait in one of five queues (QueueKind):
 //
 //   lanes -> Arrive -+-> kAttend -> Batch, computed on this thread, kPollingWorkMax at a time
-//                    +-> kBulk   -> parts of large calls (kFlagBulk): the same batches, of which
-//                    |              they get half while both wait
+//                    +-> kBulk   -> parts of large calls (kFlagBulk): the same batches. Each kind
+//                    |              gets half of a batch while both wait
 //                    +-> kLong   -> SideWork: attends over kPollingWorkMax, and copies for maps
 //                    +-> kPush   -> fetches and maps: one reply between two polls (PushServer)
 //                    '-> refused: the queue is full (Admission)
 //
-// A request of any queue that needs rows from disk moves to kCold; ColdReads reads them, and the
-// request joins its queue again. Selections whose rows earlier ones read (StripeCache) do not move.
+// A request of any queue that needs rows from disk moves to kCold. ColdReads reads the rows, and
+// the request returns to its queue. Selections whose rows are in StripeCache do not move.
 //
-// Requests of one queue and session are answered in order. Sessions take turns by what their
-// requests cost (FairQueue). A batch takes what has arrived and never waits for more.
+// Requests of one queue and session are served in order. Sessions take turns by the cost of their
+// requests (FairQueue). A batch takes what has arrived and never waits for more.
 class Dispatcher {
  public:
-  //   ResourceExhausted   the process has no descriptor left.
+  //   ResourceExhausted   the process has no file descriptor left.
   //   and errors of BatchTools::Make.
   static absl::StatusOr<std::unique_ptr<Dispatcher>> Start(const DispatcherOptions& options,
                                                            ChunkStore* store,
                                                            SessionTable* sessions,
                                                            const LeaseGate* lease,
                                                            std::vector<Listener*> listeners);
-  // Stops at once: requests that have arrived are not answered, and all lanes break.
+  // Stops at once: requests that have arrived get no reply, and all lanes break.
   ~Dispatcher();
   Dispatcher(const Dispatcher&) = delete;
   Dispatcher& operator=(const Dispatcher&) = delete;
 
-  // Call after a session was opened or closed: makes the dispatcher look at the table soon.
+  // Makes the dispatcher check the session table soon. Call after a session was opened or closed.
   void Wake();
 
-  // Refuses requests that arrive from now on (Unavailable). Returns when all earlier ones are
-  // answered, or at `deadline`.
+  // Refuses requests that arrive from now on (Unavailable). Returns when all earlier ones have a
+  // reply, or at `deadline`.
   void Drain(Instant deadline) ABSL_LOCKS_EXCLUDED(drain_mu_);
   bool draining() const { return draining_.load(std::memory_order_acquire); }
 
   const ServeCounters& counters() const { return counters_; }
 
-  // The longest sleep. It bounds how late a clock other than the system's is noticed, and costs one
-  // wake-up a second (20 us of CPU).
+  // The longest sleep. It limits how late a clock other than the system's is noticed, and costs one
+  // wake-up per second (20 us of CPU).
   static constexpr Duration kSleepMax = std::chrono::seconds(1);
 
  private:
@@ -120,13 +121,13 @@ class Dispatcher {
   absl::Status OpenEvents();
 
   void Run();
-  // Returns whether anything arrived or was answered.
+  // Returns true if anything arrived or was served.
   bool RunOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void HandleControl(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void AcceptLanes(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void AddLane(AcceptedLane accepted, Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  // Whether the backend reaches the slots of the lane. If not, the log says so: the lane is of a
-  // fabric outside the tree, which does not heed ListenOptions::slot_pinner.
+  // Returns true if the backend can access the slots of the lane. If not, logs that: the lane is of
+  // a fabric outside the tree, which ignores ListenOptions::slot_pinner.
   bool Reaches(const ServeLane& lane, const Session& session) const;
   SessionLanes& LanesOf(Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
 
@@ -136,7 +137,7 @@ class Dispatcher {
 
   void AdmitCold(const ReadyRequest& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void AnswerAttends() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  // Adds waiting requests of one kind to the batch until it is full, or has reached a limit.
+  // Adds waiting requests of one kind to the batch until the batch is full or has reached a limit.
   void FillBatch(QueueKind kind, uint32_t request_count_max, uint64_t work_max)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void AnswerPush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
@@ -178,7 +179,7 @@ class Dispatcher {
   absl::Mutex drain_mu_;
   bool drained_ ABSL_GUARDED_BY(drain_mu_) = false;
 
-  StripeCache stripes_;  // before all that may hold some of it
+  StripeCache stripes_;  // declared before all members that may hold stripes of it
 
   ThreadRole role_;
   const std::unique_ptr<LaneSet> lanes_ ABSL_PT_GUARDED_BY(role_);
@@ -189,8 +190,8 @@ class Dispatcher {
   ColdReads cold_reads_ ABSL_GUARDED_BY(role_);
   Instant cold_started_ ABSL_GUARDED_BY(role_){};  // when the read in progress began
   bool any_broken_ ABSL_GUARDED_BY(role_) = false;
-  bool drain_seen_ ABSL_GUARDED_BY(role_) = false;  // requests polled from now on came too late
-  bool drain_told_ ABSL_GUARDED_BY(role_) = false;  // Drain was told that all is answered
+  bool drain_seen_ ABSL_GUARDED_BY(role_) = false;  // requests polled from now on are refused
+  bool drain_told_ ABSL_GUARDED_BY(role_) = false;  // Drain was notified that all is done
   WaitPolicy wait_ ABSL_GUARDED_BY(role_);
   Instant polled_ ABSL_GUARDED_BY(role_);  // the time of the last poll of the lanes
   Instant next_accept_ ABSL_GUARDED_BY(role_);

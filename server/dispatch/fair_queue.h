@@ -1,4 +1,4 @@
-// Requests that wait, one queue per session, served so that every session gets an equal share.
+// Waiting requests, one queue per session, served so that every session gets an equal share.
 
 #pragma once
 
@@ -16,13 +16,13 @@ namespace ckv {
 
 // Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with equal weights. Each session
 // has a clock that its own served work advances; the session that is furthest behind is served
-// next. A session that was idle starts at the clock of the session being served, so it cannot save
-// up. Waiting sessions therefore get equal shares of the work, however many requests each posts and
-// however large they are. A session that asks little is served almost at once.
+// next. A session that was idle starts at the clock of the session being served, so it cannot
+// accumulate credit. Waiting sessions therefore get equal shares of the work, however many requests
+// each posts and however large they are. A session with little work is served almost at once.
 //
-// Belongs to one thread, which publishes count() and work() in `depth` for all others. It allocates
-// when a session comes or gets a lane. It never does when a request arrives, since a session has no
-// more requests than its lanes have slots.
+// Belongs to one thread, which publishes count() and work() in `depth` for other threads. Allocates
+// when a session is added or gets a lane. Never allocates when a request arrives, since a session
+// has at most as many requests as its lanes have slots.
 class FairQueue {
  public:
   // `depth` is borrowed and must outlive the queue.
@@ -40,7 +40,7 @@ class FairQueue {
     std::vector<ReadyRequest> ring_;
     uint32_t head_ = 0;
     uint32_t count_ = 0;
-    uint64_t served_ = 0;  // the session's clock: the cost it was charged
+    uint64_t served_ = 0;  // the session's clock: the cost charged to it
   };
 
   Flow* AddSession() {
@@ -54,7 +54,7 @@ class FairQueue {
     flow.ring_ = std::move(larger);
     flow.head_ = 0;
   }
-  // Ends the session's flow, which must be empty (DropLane its lanes first).
+  // Removes the session's flow, which must be empty (call DropLane for its lanes first).
   void RemoveSession(Flow* flow) {
     CKV_CHECK(flow->empty());
     std::erase_if(flows_, [flow](const std::unique_ptr<Flow>& f) { return f.get() == flow; });
@@ -70,7 +70,7 @@ class FairQueue {
     Add(1, ready.work);
   }
 
-  // The flow whose turn it is, or null if no request waits. Its front() is to be served next.
+  // Returns the flow whose turn it is, or null if no request waits. Serve its front() next.
   Flow* Next() const {
     if (count_ == 0) return nullptr;
     Flow* next = nullptr;
@@ -79,8 +79,8 @@ class FairQueue {
     }
     return next;
   }
-  // Removes the front of `flow` and charges the session `cost`. The queue's reference to the
-  // request's cold_rows is dropped.
+  // Removes the front of `flow` and charges `cost` to the session. Drops the queue's reference to
+  // the request's cold_rows.
   void Pop(Flow& flow, uint64_t cost) {
     now_ = flow.served_;
     flow.served_ += std::max<uint64_t>(cost, 1);
@@ -90,7 +90,7 @@ class FairQueue {
     if (--flow.count_ == 0) --waiting_sessions_;
   }
 
-  // Removes the flow's requests that came over `lane`, unanswered.
+  // Removes the flow's requests that arrived on `lane`, without a reply.
   void DropLane(Flow& flow, const ServeLane* lane) {
     const uint32_t before = flow.count_;
     flow.count_ = 0;
@@ -107,7 +107,7 @@ class FairQueue {
   }
 
   uint32_t count() const { return count_; }
-  // Sessions with at least one request here.
+  // The number of sessions with at least one request here.
   uint32_t waiting_sessions() const { return waiting_sessions_; }
   // The multiply-adds of all requests here, as estimated on arrival.
   uint64_t work() const { return work_; }
@@ -128,7 +128,7 @@ class FairQueue {
   uint32_t count_ = 0;
   uint32_t waiting_sessions_ = 0;
   uint64_t work_ = 0;
-  uint64_t now_ = 0;  // the clock of the session served last, as it was before
+  uint64_t now_ = 0;  // the clock of the session served last, before it was charged
 };
 
 }  // namespace ckv

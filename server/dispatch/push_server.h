@@ -1,5 +1,5 @@
-// Answers fetches: sends whole rows from where they lie in the store, and gathers selected rows or
-// slices of rows into the reply.
+// Serves fetches: sends whole rows directly from the store, and gathers selected rows or slices of
+// rows into the reply.
 
 #pragma once
 
@@ -18,26 +18,27 @@
 
 namespace ckv {
 
-// Belongs to the dispatcher's thread (debug builds check that), which answers one fetch between two
+// Belongs to the dispatcher's thread (debug builds check that), which serves one fetch between two
 // polls of its lanes. A push therefore delays a small reply by the time that kFetchBodyBytesMax
-// takes to copy or to hand to the kernel. There are no credits beyond the slots: a requester has as
-// many replies under way as it posted requests.
+// takes to copy or to pass to the kernel. There are no credits other than the slots: a requester
+// has as many replies in flight as it posted requests.
 class PushServer {
  public:
   // Everything borrowed must outlive the server.
   PushServer(Clock* clock, const ChunkTable* table, const LeaseGate* lease,
              ServeCounters* counters);
 
-  // Answers `ready` with the rows or an error, and returns true. Returns false if the rows are on
-  // disk: nothing was done. The chunk stays pinned while the fabric reads its rows; see Reap.
-  //   InvalidArgument     the frame is malformed and not answered: close its lane.
+  // Replies to `ready` with the rows or an error, and returns true. Returns false, and does
+  // nothing, if the rows are on disk. The chunk stays pinned while the fabric reads its rows; see
+  // Reap.
+  //   InvalidArgument     the frame is malformed and gets no reply: close its lane.
   absl::StatusOr<bool> Answer(const ReadyRequest& ready);
 
-  // Unpins the chunks whose rows have been sent. Call now and then while sending().
+  // Unpins the chunks whose rows have been sent. Call regularly while sending() is true.
   void Reap();
   // Unpins the chunks that `lane` was sending. Call after the lane was destroyed.
   void Forget(const ServeLane* lane);
-  // Whether a fabric may still be reading rows.
+  // Returns true if a fabric may still be reading rows.
   bool sending() const { return !sending_.empty(); }
 
  private:

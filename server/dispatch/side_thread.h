@@ -1,5 +1,5 @@
-// A thread for work that would hold up the polling thread: runs one job at a time and tells when
-// done.
+// A thread for work that would block the polling thread: runs one job at a time and calls back when
+// it is done.
 
 #pragma once
 
@@ -12,7 +12,8 @@
 
 namespace ckv {
 
-// All functions belong to the owner's thread. It sees a job's effects once finished() was true:
+// All functions belong to the owner's thread. A job's effects are visible to it once finished() has
+// returned true:
 //
 //   idle -- Start --> running -- the job returns, `tell` is called --> finished -- Collect --> idle
 class SideThread {
@@ -27,10 +28,10 @@ class SideThread {
   bool idle() const { return state_.load(std::memory_order_acquire) == State::kIdle; }
   bool finished() const { return state_.load(std::memory_order_acquire) == State::kFinished; }
 
-  // Call while idle. Runs `job` on the thread at once. Nothing is allocated for a job that
-  // AnyInvocable keeps in place (two pointers, e.g. a lambda over `this`).
+  // Call while idle. Runs `job` on the side thread at once. A job that AnyInvocable stores in place
+  // (two pointers, e.g. a lambda over `this`) needs no allocation.
   void Start(absl::AnyInvocable<void()> job) ABSL_LOCKS_EXCLUDED(mu_);
-  // Call when finished() is true: the thread is idle again.
+  // Call when finished() is true. The thread is then idle again.
   void Collect();
 
  private:
@@ -40,7 +41,7 @@ class SideThread {
   absl::AnyInvocable<void()> tell_;
   std::atomic<State> state_{State::kIdle};
   absl::Mutex mu_;
-  bool due_ ABSL_GUARDED_BY(mu_) = false;  // a job was given, or the end has come
+  bool due_ ABSL_GUARDED_BY(mu_) = false;  // a job was given, or the thread must end
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
   absl::AnyInvocable<void()> job_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;

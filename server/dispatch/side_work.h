@@ -1,5 +1,5 @@
-// Runs the dispatcher's long jobs on a second thread: long requests, and copies of chunks that are
-// to be mapped. One job at a time.
+// Runs the dispatcher's long jobs on a second thread, one at a time: long requests, and copies of
+// chunks for requesters to map.
 
 #pragma once
 
@@ -32,9 +32,9 @@ struct SideWorkOptions {
   SpanSink* spans;             // as BatchOptions
 };
 
-// Belongs to the dispatcher's thread (debug builds check that), where requests are judged and
-// answered. Only the kernel and the copying run on the side thread. The lane of the job in progress
-// is busy until Finish, so it is not destroyed.
+// Used by the dispatcher's thread only (debug builds check that), which checks and answers the
+// requests. Only the kernel and the copying run on the side thread. The lane of the job in progress
+// is marked busy until Finish or End, so it is not destroyed.
 class SideWork {
  public:
   // Everything borrowed must outlive this object. `tell` is called on the side thread when a job is
@@ -47,24 +47,25 @@ class SideWork {
 
   enum class Outcome {
     kServed,   // the request was answered, or its job was started
-    kNotMade,  // nothing was done: the chunk has no copy yet, so Start has to make one
+    kNotMade,  // nothing was done: the chunk has no copy yet, so Start must make one
     kCold,     // nothing was done: the request needs rows that are on disk
   };
-  // Answers a map at once if the chunk's copy exists or the chunk cannot be handed over.
+  // Answers a map request immediately if a copy of the chunk exists or the chunk cannot be handed
+  // over.
   //   InvalidArgument     the frame is malformed and not answered: close its lane.
   absl::StatusOr<Outcome> TryMap(const ReadyRequest& ready);
 
-  // Call while idle. Starts the job of a long attend or a map, or answers at once if no work is
-  // needed. Never returns kNotMade.
+  // Call while idle. Starts the job of a long attend or a map request, or answers immediately if no
+  // work is needed. Never returns kNotMade.
   //   InvalidArgument     the frame is malformed and not answered: close its lane.
   absl::StatusOr<Outcome> Start(const ReadyRequest& ready, HolderLane& lane);
-  // Call when finished() is true. Answers the job's request; `waiting_count` requests wait behind
-  // it. A cancelled job is not answered.
+  // Call when finished() is true. Answers the job's request; `waiting_count` is the number of
+  // requests that wait behind it. A cancelled job is not answered.
   void Finish(uint32_t waiting_count);
   // The last job's multiply-adds; zero for a map or a cancelled job.
   uint64_t last_work() const { return last_work_; }
-  // The last job's cost to its session's share of the thread. It is the job's multiply-adds; for a
-  // map, as many as take the time of the copying.
+  // The last job's cost, which is charged to its session's share of the thread. An attend costs its
+  // multiply-adds; a map costs as many multiply-adds as take the time of the copying.
   uint64_t last_cost() const { return last_cost_; }
   Duration last_elapsed() const { return batch_.elapsed(); }
 
@@ -100,7 +101,7 @@ class SideWork {
   std::optional<Mapping> mapping_;
   uint64_t last_work_ = 0;
   uint64_t last_cost_ = 0;
-  std::atomic<bool> cancel_{false};     // tells the job in progress to end early
+  std::atomic<bool> cancel_{false};     // makes the job in progress end early
   std::unique_ptr<SideThread> thread_;  // the last member: its job uses the others
 };
 

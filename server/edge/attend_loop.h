@@ -1,4 +1,4 @@
-// Drives the attends of all streams on one thread.
+// Drives the attend calls of all streams on one thread.
 
 #pragma once
 
@@ -20,15 +20,16 @@
 
 namespace ckv {
 
-// One attend. From Post to `done` it belongs to the loop, and so does everything it points to.
+// One attend call. From Post until `done` is called, the loop uses the job and everything it points
+// to; the caller may only set `unwanted`.
 struct AttendJob {
   LayerCall call;
   PartialView out;
   AttendReport report;
-  // Called once, with how it ended, on the loop's thread or a helper's.
+  // Called once, with the result, on the loop's thread or a helper's.
   absl::AnyInvocable<void(absl::Status)> done;
-  // Set by any thread, followed by Wake: the job then ends with Cancelled, unless it may wait for a
-  // holder just then.
+  // Any thread may set it and then call Wake: the job ends with Cancelled. If a helper works on the
+  // job just then, the job ends later and may still succeed.
   std::atomic<bool> unwanted{false};
 
  private:
@@ -36,51 +37,54 @@ struct AttendJob {
   Ticket ticket_;
 };
 
-// Thread-safe. Its thread opens no session and asks no directory: what may wait so goes to helpers.
-// So does a call that attends many near rows.
-// It does tell holders that sessions end which failed or are idle. That takes a round trip, and
-// 100 ms at most.
+// Thread-safe. The loop's thread opens no session and queries no directory. Helper threads do so,
+// and also run calls that attend many rows of the local row cache. The loop's thread does close
+// failed or idle sessions at their holders, which takes a round trip of at most 100 ms.
 class AttendLoop {
  public:
-  // Threads for work that waits for others and holds no call context.
+  // Threads for work that waits for peers and holds no call context.
   static constexpr uint32_t kHelperCountMax = 16;
-  // Threads for contexts of policy near that are opened. Two pulls run at once
-  // (client/act/actor.h): more of them would only wait.
+  // Threads that open contexts of policy `near`. Only two prefetches run at a time
+  // (client/act/actor.h), so more threads would only wait.
   static constexpr uint32_t kLongHelperCountMax = 16;
 
-  // Both must outlive it. `spin_max` as in RequesterOptions.
+  // `requester` and `clock` must outlive the loop. `spin_max` as in RequesterOptions.
   AttendLoop(Requester* requester, Clock* clock, Duration spin_max);
   AttendLoop(const AttendLoop&) = delete;
   AttendLoop& operator=(const AttendLoop&) = delete;
-  // Every job is done.
+  // All jobs must be done.
   ~AttendLoop();
 
-  // Jobs begin in order of Post. Those that find every call context in use wait for one, at most
+  // Jobs begin in order of Post. While every call context is in use, they wait for one, at most
   // until their deadlines.
   void Post(AttendJob* job) ABSL_LOCKS_EXCLUDED(mu_);
-  // Looks at unwanted jobs soon.
+  // Makes the loop check for unwanted jobs soon.
   void Wake() ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the turns of the loop. An idle loop makes one after Wake. From any thread.
+  // Returns how many iterations the loop has made. Wake makes an idle loop iterate once. Callable
+  // from any thread.
   uint64_t turn_count() const { return turn_count_.load(std::memory_order_relaxed); }
-  // Runs work that may wait on a helper.
+  // Runs work that may wait, on a helper thread.
   void Run(HelperThreads::Work work) { helpers_.Run(std::move(work)); }
-  // Runs work that waits for pulls: seconds, where other work takes milliseconds.
+  // Runs work that waits for prefetches, on other helper threads. It takes seconds; work for Run
+  // takes milliseconds.
   void RunLong(HelperThreads::Work work) { long_helpers_.Run(std::move(work)); }
-  // Runs short work that must not wait behind that.
+  // Runs short work that must not wait behind work of Run or RunLong.
   void RunSoon(HelperThreads::Work work) { soon_.Run(std::move(work)); }
 
  private:
   void Drive();
-  // Takes what was posted. Returns false if the loop is to end.
+  // Takes posted and returned jobs. Returns false if the loop must end.
   bool TakePosted() ABSL_LOCKS_EXCLUDED(mu_);
   void Signal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SubmitWaiting();
-  // Ends the waiting jobs whose deadlines have passed, or which nobody wants any more. Returns
-  // false if it did so less than a millisecond ago, and does nothing.
+  // Ends the waiting jobs whose deadlines have passed or that are unwanted. Does nothing and
+  // returns false if the last sweep was less than a millisecond ago.
   bool SweepWaiting();
-  // Lets a helper wait for a call context in the queue of all calls.
+  // Passes the first waiting job to a helper, which waits for a call context in the queue of all
+  // calls.
   void HandOver(AttendJob* job);
-  // Takes a job back from a helper: it waits for a holder to come back, which takes no thread.
+  // Takes a job back from a helper. The job waits for an unreachable holder to return, which needs
+  // no thread.
   void Return(AttendJob* job) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns true if a job left the loop.
   bool Step();
@@ -93,8 +97,8 @@ class AttendLoop {
   Clock* const clock_;
   const int wake_fd_;
   HelperThreads helpers_;
-  // For tickets that may wait. Each has a call context, which work in `helpers_` may wait for. So
-  // they have threads of their own, as many as there may be tickets.
+  // For tickets that may wait. Each ticket has a call context, for which work in `helpers_` may
+  // wait. So tickets have separate threads, one for each ticket that may exist.
   HelperThreads ticket_helpers_{RequesterOptions::kCallCountMax};
   HelperThreads soon_{1};
   HelperThreads long_helpers_{kLongHelperCountMax};
@@ -104,8 +108,8 @@ class AttendLoop {
   std::vector<AttendJob*> posted_ ABSL_GUARDED_BY(mu_);
   std::vector<AttendJob*> returned_ ABSL_GUARDED_BY(mu_);
   std::atomic<bool> handed_over_{false};  // a helper waits for a call context
-  std::atomic<uint64_t> turn_count_{0};   // written by the loop alone; orders nothing
-  // The loop's own.
+  std::atomic<uint64_t> turn_count_{0};   // written by the loop only; orders nothing
+  // Used by the loop's thread only.
   Instant next_sweep_;
   bool full_ = false;  // the last try found every call context in use, and no job has left since
   std::deque<AttendJob*> waiting_;  // for a call context

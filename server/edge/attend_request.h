@@ -1,5 +1,5 @@
-// Checks what a message of RequesterService asks before anything is sized by it, and shapes its
-// answer.
+// Validates RequesterService messages before any memory is sized by their fields, and builds the
+// replies.
 
 #pragma once
 
@@ -28,11 +28,12 @@ struct ChunkRange {
   uint32_t end = 0;
 };
 
-// Chunks [begin, end) of the corpus; an end of 0 is the corpus' end.
-//   InvalidArgument     empty, or beyond the corpus.
+// Returns chunks [begin, end) of the corpus. An `end` of 0 means the end of the corpus.
+//   InvalidArgument     the range is empty or exceeds the corpus.
 absl::StatusOr<ChunkRange> RangeOf(const Corpus& corpus, uint32_t begin, uint32_t end);
 
-// The chunks of a request that has a list of ordinals, which counts if it has any, and a range.
+// Returns the chunks of a request that has a list of ordinals and a range. The list is used unless
+// it is empty.
 //   InvalidArgument     as RangeOf and ChunksOrAll.
 template <typename Request>
 absl::StatusOr<std::vector<uint32_t>> ChunksOf(const Request& request, const Corpus& corpus) {
@@ -44,44 +45,48 @@ absl::StatusOr<std::vector<uint32_t>> ChunksOf(const Request& request, const Cor
   return chunks;
 }
 
-// The chunks of a request as ordinals of `corpus`; none if they are all of it.
-// `indices` has the corpus's, or makes it if the request names chunks by id.
-//   InvalidArgument     a malformed id; the range, as RangeOf.
-//   NotFound            a chunk that is not of the corpus.
+// Returns the chunks of a request as ordinals of `corpus`, or none if the request names the whole
+// corpus. If the request names chunks by id, takes the corpus' index from `indices`, which makes it
+// if needed.
+//   InvalidArgument     an id is malformed, or the range is invalid (RangeOf).
+//   NotFound            the corpus does not contain a chunk.
 absl::StatusOr<std::vector<ChunkUse>> UsesOf(const v1::AttendRequest& request,
                                              const std::shared_ptr<const Corpus>& corpus,
                                              OrdinalIndices& indices);
 
-// Whether the query rows are as many bytes as they should be, and the answer fits reply_bytes_max.
-//   InvalidArgument     no; says what would fit. Or their dtype is unknown.
+// Checks that the query rows have the right number of bytes and that the answer fits
+// reply_bytes_max.
+//   InvalidArgument     they do not, and the message states what would fit; or the dtype of the
+//                       query rows is unknown.
 absl::Status CheckAttendShape(const v1::AttendRequest& request, const Geometry& geometry);
 
-// The index lists of a fetch, layer by layer.
-//   InvalidArgument     more layers than the geometry has, more than kSelectionIndexCountMax
-//                       indices, or bytes that are not whole indices.
+// Returns the index lists of a fetch, one per layer.
+//   InvalidArgument     there are no layers, more layers than the geometry has, more than
+//                       kSelectionIndexCountMax indices, or bytes that are not whole indices.
 absl::StatusOr<std::vector<std::vector<int32_t>>> IndicesOf(
     const v1::FetchSelectionRequest& request, const Geometry& geometry);
 
-// The type of a request's partials on the wire; bf16 if it does not say.
+// Returns the type of a request's partials on the wire; bf16 if unspecified.
 //   InvalidArgument     unknown.
 absl::StatusOr<PartialDtype> DtypeOf(v1::PartialDtype dtype);
 
-// The grade of a request.
+// Returns the precision of a request.
 //   InvalidArgument     unknown.
 absl::StatusOr<Grade> GradeOf(v1::Grade grade);
 
-// Memory that a request's parts take beside the request. It may be used again for another.
+// Memory that a request's parts need in addition to the request. It can be reused for another
+// request.
 struct AttendMemory {
-  std::vector<uint16_t> q;  // rows that came as f32
+  std::vector<uint16_t> q;  // query rows that were sent as f32, converted
   std::vector<int32_t> indices;
   std::vector<uint32_t> row_limits;
 };
-// The bytes of AttendMemory that a request will take, by what it says of itself. Nothing of it is
-// checked yet.
+// Returns how many bytes of AttendMemory a request will need, computed from its fields, which need
+// not be validated yet.
 uint64_t AttendMemoryBytes(const v1::AttendRequest& request);
 
-// The queries, selection, limits, wire type and grade of a request. Borrowed from it and its
-// memory.
+// The queries, selection, limits, wire type and precision of a request. Borrowed from the request
+// and its AttendMemory.
 struct AttendParts {
   QueryView q;
   Selection selection;
@@ -89,34 +94,36 @@ struct AttendParts {
   PartialDtype wire = PartialDtype::kBf16;
   Grade grade = Grade::kDefault;
 };
-// Fills `memory` with what the parts cannot borrow from the request.
-//   InvalidArgument     as CheckAttendShape, DtypeOf and GradeOf. Or a selection or row limits have
-//                       another size than groups and k say. Or a run is malformed, or all runs
-//                       have more than kSelectionIndexCountMax rows.
+// Returns the parts. Fills `memory` with the data that they cannot borrow from the request.
+//   InvalidArgument     as CheckAttendShape, DtypeOf and GradeOf. Or the size of a selection or of
+//                       row limits does not match groups and k. Or a run of rows is malformed, or
+//                       all runs together have more than kSelectionIndexCountMax rows.
 absl::StatusOr<AttendParts> PartsOf(const v1::AttendRequest& request, const Geometry& geometry,
                                     AttendMemory& memory);
 
-// Memory for the f32 answer to one request: in its reply, or beside it if it asks for bf16.
+// The output buffer for one request's f32 answer. The buffer is in the reply, or separate if the
+// request wants a bf16 answer.
 class AnswerRoom {
  public:
-  // May be called again, and returns the same place then. The request's `answer` is known.
+  // Returns the buffer. May be called again, and then returns the same one. The request's `answer`
+  // must be valid.
   PartialView Make(const v1::AttendRequest& request, const Geometry& geometry,
                    v1::AttendReply& reply);
-  // Call once the answer is there. Fills the rest of the reply.
+  // Call once the answer is written. Fills the rest of the reply.
   void Finish(const v1::AttendRequest& request, const AttendReport& report, v1::AttendReply& reply);
 
  private:
   std::vector<float> o_;
 };
 
-// The hint of an overloaded holder, or 0 if there is none.
+// Returns the retry hint of an overloaded holder in microseconds, or 0 if there is none.
 uint32_t RetryAfterUs(const absl::Status& status);
 
-// Says how long a call had whose deadline passed.
+// Adds to a DeadlineExceeded status how much time the call had. Returns other statuses unchanged.
 absl::Status WithTimeGiven(const absl::Status& status, Duration given);
 
-// The sooner of the caller's deadline and `timeout_ms`; 0 means `default_timeout`. At most ten
-// minutes from now.
+// Returns the earlier of the caller's gRPC deadline and `timeout_ms` from now; 0 means
+// `default_timeout`. The result is at most ten minutes from now.
 Instant RequestDeadline(const grpc::ServerContextBase& context, const Clock& clock,
                         uint32_t timeout_ms, Duration default_timeout);
 

@@ -1,4 +1,4 @@
-// Threads for work that may wait, made as it comes.
+// A thread pool for work that may block. Threads are started on demand.
 
 #pragma once
 
@@ -19,11 +19,11 @@ class HelperThreads {
  public:
   using Work = absl::AnyInvocable<void()>;
 
-  // At most `count_max` threads. Work beyond them waits its turn.
+  // Starts at most `count_max` threads. Further work is queued, without a limit.
   explicit HelperThreads(uint32_t count_max) : count_max_(count_max) {}
   HelperThreads(const HelperThreads&) = delete;
   HelperThreads& operator=(const HelperThreads&) = delete;
-  // Does the work that is left, then ends.
+  // Completes the queued work first.
   ~HelperThreads() {
     {
       absl::MutexLock lock(&mu_);

@@ -1,4 +1,4 @@
-// Finds chunks of a corpus by id, for calls that name them so.
+// Finds chunks of a corpus by id, for calls that name chunks by id.
 
 #pragma once
 
@@ -27,8 +27,9 @@ class OrdinalIndex {
   absl::flat_hash_map<ChunkId, uint32_t> ordinals_;
 };
 
-// Thread-safe. Makes each snapshot's index once, so a call costs the chunks that it names and not
-// those of the corpus. Keeps the indices of the kCorpusCountMax snapshots used last.
+// Thread-safe. Makes each snapshot's index once, so the cost of a call depends on the chunks it
+// names, not on the size of the corpus. Keeps the indices of the kCorpusCountMax most recently used
+// snapshots.
 class OrdinalIndices {
  public:
   static constexpr size_t kCorpusCountMax = 16;
@@ -41,7 +42,7 @@ class OrdinalIndices {
     std::shared_ptr<const OrdinalIndex> index;
   };
   absl::Mutex mu_;
-  std::vector<Entry> entries_ ABSL_GUARDED_BY(mu_);  // used last comes first
+  std::vector<Entry> entries_ ABSL_GUARDED_BY(mu_);  // the most recently used first
 };
 
 }  // namespace ckv

@@ -18,27 +18,27 @@ namespace ckv {
 
 struct RequestChunks {
   std::shared_ptr<const Corpus> corpus;
-  std::vector<ChunkUse> uses;  // none if they are all of the corpus
+  std::vector<ChunkUse> uses;  // none means all chunks of the corpus
 };
 
 // Thread-safe.
 class RequestCorpora {
  public:
-  // `requester` must outlive it.
+  // `requester` must outlive this object.
   explicit RequestCorpora(Requester* requester) : requester_(*requester) {}
 
-  // Returns the corpus of this name. If the kept one is not at `version`, it asks the directory
-  // once.
-  //   FailedPrecondition  the corpus is at another version. A `version` of 0 accepts any.
+  // Returns the corpus of this name. If the cached snapshot is not at `version`, queries the
+  // directory once. A `version` of 0 accepts any.
+  //   FailedPrecondition  the corpus is at another version.
   absl::StatusOr<std::shared_ptr<const Corpus>> Resolve(const std::string& name,
                                                         const std::string& tenant, uint64_t version,
                                                         Instant deadline);
 
-  // Returns the chunks that a request names, of a corpus with a name or by their ids alone. If the
-  // kept corpus lacks one, it asks the directory once.
-  //   InvalidArgument     it names neither, or not rightly.
-  //   NotFound            there is no such corpus or chunk.
-  //   FailedPrecondition  also: the geometry is another.
+  // Returns the chunks that a request names, either as part of a named corpus or by id only. If the
+  // cached corpus lacks one, queries the directory once.
+  //   InvalidArgument     the request names neither, or something in it is malformed.
+  //   NotFound            the corpus or a chunk does not exist.
+  //   FailedPrecondition  as Resolve, or the corpus has another geometry than the request.
   absl::StatusOr<RequestChunks> ChunksOf(const v1::AttendRequest& request, Instant deadline);
 
  private:

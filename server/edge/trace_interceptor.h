@@ -1,4 +1,4 @@
-// Gives each call of a server its trace: the caller's, or a new one.
+// Assigns each call of a server its trace: the caller's or a new one.
 
 #pragma once
 
@@ -23,29 +23,31 @@ namespace ckv {
 // Trailing metadata of every call: its trace id, 32 hexadecimal digits.
 inline constexpr char kTraceIdKey[] = "ckv-trace-id";
 
-// Returns what a grpc::ServerBuilder takes. A call's `traceparent` metadata is its trace. If it has
-// none, a malformed one or several, it begins a new trace. That of a method of RequesterService is
-// sampled if `sample` returns true (from any thread). The handler finds a valid `traceparent` in
-// any case, but for streams both ways: their requests begin traces of their own.
+// Returns the interceptors for a grpc::ServerBuilder. A call's trace is the one in its
+// `traceparent` metadata. A call without one, with a malformed one or with several begins a new
+// trace. The new trace of a RequesterService method is sampled if `sample` returns true (called
+// from any thread). The handler always finds a valid `traceparent`, except for bidirectional
+// streams: each of their requests begins its own trace.
 //
-// `spans` takes a span of each sampled call, below which is what the handler does. Streams both
-// ways have none, because they may last for ever. `spans` may be null. It and `clock` must outlive
-// the server.
+// `spans` receives a span of each sampled call, the parent of the handler's spans. Bidirectional
+// streams have none, because they may last forever. `spans` may be null. `spans` and `clock` must
+// outlive the server.
 //
-// While the handler of a call of our synchronous services runs, the trace is CurrentTrace() of its
-// thread. Others, as gRPC's health service, change threads, and have none.
+// While a handler of ckv's synchronous services runs, CurrentTrace() of its thread is the call's
+// trace. Other handlers, for example of gRPC's health service, change threads and have no current
+// trace.
 //
-// The trace id comes back in the trailing metadata. An error also has it in its text, if the caller
-// sent one or the method is of RequesterService. Members call each other all the time, and their
-// texts stay as they are.
+// The trailing metadata returns the trace id. An error's text also contains it, if the caller sent
+// a trace or the method belongs to RequesterService. The errors of other calls, which members make
+// to each other all the time, keep their text.
 std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
 TraceInterceptors(std::function<bool()> sample, SpanSink* spans, const Clock* clock);
 
-// Returns the trace of a call that went through an interceptor, else one that is not set.
+// Returns the trace of a call that passed an interceptor, or an unset trace.
 TraceContext TraceOf(const grpc::ServerContextBase& context);
 
-// Writes a line about a requester's call that failed, with its trace, so that the id in an error
-// leads to one. A call that its client cancelled is no failure.
+// Logs a requester's failed call with its trace, so that the trace id in an error leads to a log
+// line. Cancelled calls are not logged.
 void LogFailedCall(std::string_view method, const grpc::Status& status, const TraceContext& trace);
 
 }  // namespace ckv

@@ -1,4 +1,4 @@
-// How a daemon and, if it is the directory, its fleet are: the facts that it gathers, and their
+// The health of a daemon and, if it is the directory, of its fleet: gathers facts and derives
 // findings.
 
 #pragma once
@@ -21,7 +21,7 @@
 
 namespace ckv {
 
-// The parts of a daemon that tell of themselves. A missing part is null. All must outlive the
+// The parts of a daemon whose state is reported. A missing part is null. All must outlive the
 // DaemonHealth.
 struct HealthParts {
   std::string name;        // the name of this process
@@ -32,9 +32,9 @@ struct HealthParts {
   Holder* holder = nullptr;
   const PlacementKeeper* placement = nullptr;
   const Requester* requester = nullptr;
-  MakeMemberProbe make_probe = {};                      // for a directory
+  MakeMemberProbe make_probe = {};                      // for a directory: makes its probes
   std::function<bool()> hears_directory = {};           // for a requester
-  std::function<std::string()> directory_address = {};  // as peers reach it
+  std::function<std::string()> directory_address = {};  // as peers reach the directory
 };
 
 // Thread-safe, except Tick.
@@ -42,25 +42,27 @@ class DaemonHealth {
  public:
   explicit DaemonHealth(HealthParts parts);
 
-  // Returns what a role tells of itself now. It looks at the disk, which may hang.
+  // Returns the current health of a role. Accesses the disk, which may hang.
   MemberHealth OfRole(MemberRole role) const;
-  // The same as of the last Tick, if there was one: for who renews a lease. A disk that hangs must
-  // not end it, because a holder answers from memory.
+  // Returns the health of a role as of the last Tick, or the current health before the first Tick.
+  // The thread that renews a lease uses it: a hung disk must not end the lease, because a holder
+  // answers from memory.
   MemberHealth LastOfRole(MemberRole role) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the facts of the whole fleet if this process is the directory, else its own.
+  // Returns the facts of the whole fleet if this process is the directory, else only those of this
+  // process.
   FleetFacts Facts() const;
 
-  // Returns the findings of the last Tick, without the names of tenants' corpora: for pages.
+  // Returns the findings of the last Tick, for status pages: without the names of tenants' corpora.
   std::shared_ptr<const std::vector<Finding>> Findings() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Judges the facts anew once each kPeriod, and asks the members of a directory. Call it often,
+  // Once per kPeriod, updates the findings and, on a directory, probes the members. Call often,
   // from one thread.
   void Tick() ABSL_LOCKS_EXCLUDED(mu_);
   static constexpr Duration kPeriod = std::chrono::seconds(1);
 
  private:
   const HealthParts parts_;
-  std::unique_ptr<MemberProbes> probes_;  // null unless it is the directory
+  std::unique_ptr<MemberProbes> probes_;  // null unless this process is the directory
   Instant next_{};                        // used by Tick
   mutable absl::Mutex mu_;
   std::shared_ptr<const std::vector<Finding>> findings_ ABSL_GUARDED_BY(mu_);

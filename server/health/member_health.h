@@ -1,4 +1,4 @@
-// The health that a daemon's roles tell of themselves with each renewal of their lease.
+// The health that a daemon's roles report with each renewal of their lease.
 
 #pragma once
 
@@ -10,19 +10,19 @@
 
 namespace ckv {
 
-// The part that every role tells: its build, its clock, and its descriptors.
+// Returns the part that every role reports: its build, wire versions, clock and file descriptors.
 MemberHealth ProcessHealth();
-// Takes short locks, and a look at the file system of `store_path`. Call it some times a second at
-// most.
+// Returns a holder's health. Takes short locks and queries the file system of `store_path`. Call at
+// most a few times per second.
 MemberHealth HealthOf(const Holder& holder, const std::string& store_path);
-// Names the holders that it could not reach for kUnreachedMin or longer, if its last try was within
-// kUnreachedFor.
+// Returns a requester's health. It names holders whose failed attempts span kUnreachedMin or more,
+// if the last attempt was at most kUnreachedFor ago.
 MemberHealth HealthOf(const Requester& requester, Instant now);
 inline constexpr Duration kUnreachedMin = std::chrono::seconds(3);
 inline constexpr Duration kUnreachedFor = std::chrono::minutes(1);
 
-// Returns the facts of a process that is not a directory: it tells of itself alone. `holder` may be
-// null.
+// Returns the facts of a process that is not a directory, which reports only itself. `refuses` is
+// true for a holder without a live lease.
 MemberFacts SelfFacts(const std::string& name, MemberRole role, const std::string& address,
                       MemberHealth health, bool refuses);
 

@@ -1,4 +1,4 @@
-// Asks the members of a directory whether they answer on their control addresses.
+// Probes whether the members of a directory answer on their control addresses.
 
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace ckv {
 
-// One server that is asked. Any answer counts. Its calls do not wait.
+// Probes one server. Any answer counts. No function blocks.
 class MemberProbe {
  public:
   virtual ~MemberProbe() = default;
@@ -25,25 +25,29 @@ class MemberProbe {
 };
 using MakeMemberProbe = std::function<std::unique_ptr<MemberProbe>(const std::string& address)>;
 
-// A member whose lease lives may be deaf: out of descriptors, or stuck. Its lease is renewed all
-// the same, so the directory would go on giving it out.
+// Finds members that have a live lease but do not answer, because they are out of descriptors or
+// stuck. Their leases are still renewed, so without probes the directory would continue to refer
+// callers to them.
 //
-// A member counts as silent only if it answered once in this life of the directory. Another one may
-// be behind a firewall from here, and answer its callers. Used by one thread.
+// A member counts as silent only if it answered this incarnation of the directory before. A member
+// that never did may be behind a firewall, as seen from here, and still answer its callers. Used by
+// one thread.
 class MemberProbes {
  public:
-  // `state` and `clock` must outlive it.
+  // `state` and `clock` must outlive this object.
   MemberProbes(DirectoryState* state, Clock* clock, MakeMemberProbe make)
       : state_(*state), clock_(*clock), make_(std::move(make)) {}
 
-  // Asks the members that are due, and tells the state who is silent. Does not wait. Call it about
-  // once a second.
+  // Probes the members that are due, and reports silent members to the state. Does not block. Call
+  // about once per second.
   void Tick();
 
-  // Each member is asked so often, or less often in a fleet of more than kPeriod / kShare members.
+  // The time between two probes of a member. In a fleet of more than kPeriod / kShare members it is
+  // kShare per member.
   static constexpr Duration kPeriod = std::chrono::seconds(2);
   static constexpr Duration kShare = std::chrono::milliseconds(5);
-  // On a host that is busy beyond measure an answer takes seconds.
+  // How long a member must not answer, in addition to that time, before it counts as silent. On an
+  // overloaded host an answer takes seconds.
   static constexpr Duration kSilentFor = std::chrono::seconds(10);
 
  private:

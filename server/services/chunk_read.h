@@ -1,4 +1,4 @@
-// Reads all rows of a chunk out of the store for a peer.
+// Reads all rows of a chunk from the store for a peer.
 
 #pragma once
 
@@ -18,36 +18,40 @@
 
 namespace ckv {
 
-// The most reads at a time. Each holds a thread and a part of rows; a cold chunk's also keeps the
-// device busy. An export has one per holder.
+// The maximum number of reads at a time. Each holds a thread and a buffer of rows; a read of a cold
+// chunk also keeps the device busy. An export has one read per holder.
 inline constexpr uint32_t kReadCountMax = 8;
-// A peer that takes nothing for this long is given up: it hangs, and a hot chunk is pinned for it.
+// A read is ended if its peer accepts nothing for this long: the peer hangs, and a hot chunk stays
+// pinned for it.
 inline constexpr Duration kReadProgressMax = std::chrono::seconds(30);
 
 // Thread-safe.
 class ChunkReads {
  public:
-  // All arguments must outlive it.
+  // All arguments must outlive this object.
   ChunkReads(Holder* holder, ServiceGate* gate, Clock* clock)
       : holder_(*holder), gate_(*gate), clock_(*clock) {}
 
-  // The two ways between a read and its peer. The thread that reads makes every call, except
+  // The callbacks between a read and its peer. The reading thread makes every call, except
   // `cancel`.
   struct Peer {
-    // Makes `send` return.
+    // Makes a blocked `send` return. Called as a ServiceGate::CancelStream.
     ServiceGate::CancelStream cancel;
-    // Whether nobody waits for the rows any more: cancelled, or past the deadline.
+    // Returns true if the peer no longer waits for the rows: the call was cancelled or its deadline
+    // has passed.
     absl::FunctionRef<bool()> gone;
-    // Sends rows of a layer from this byte on. Returns false if the peer is gone.
+    // Sends rows of a layer, starting at this byte of the layer. Returns false if the peer is gone.
     absl::FunctionRef<bool(uint32_t layer, uint64_t offset_bytes, std::span<const std::byte> rows)>
         send;
   };
-  // Sends the chunk's rows, each layer's in order, hot or cold. A cold chunk stays cold, and rows
-  // from its file are checked. The rows count only if the read ends with OK.
+  // Sends the rows of a hot or cold chunk, layer by layer, in order. A cold chunk stays cold, and
+  // rows from its file are checked. The rows are valid only if Run returns OK.
   //   NotFound, FailedPrecondition    as ChunkTable::Find.
   //   Unavailable         there is no live lease, this server drains, or the device fails.
-  //   ResourceExhausted   kReadCountMax reads are in progress.
-  //   DataLoss            its file is damaged: it was quarantined, and the chunk is gone from here.
+  //   ResourceExhausted   kReadCountMax reads are in progress, or the gate's limit of streams is
+  //                       reached.
+  //   DataLoss            the chunk's file is damaged: it was quarantined, and the chunk was
+  //                       dropped here.
   //   Cancelled           the peer is gone.
   absl::Status Run(const ChunkId& id, const Geometry& geometry, std::string_view tenant,
                    const Peer& peer);

@@ -1,4 +1,5 @@
-// DirectoryService over gRPC: converts, calls the directory's state, converts back.
+// DirectoryService over gRPC: converts requests, calls the directory's state, and converts the
+// results.
 
 #pragma once
 
@@ -19,15 +20,16 @@ namespace ckv {
 // Thread-safe. Errors as in proto/ckv/v1/directory.proto.
 class DirectoryServiceImpl final : public v1::DirectoryService::Service {
  public:
-  // All arguments must outlive the service. `home`, which Describe tells of, may be null.
+  // All arguments must outlive the service. Describe reports `home`, which may be null.
   DirectoryServiceImpl(DirectoryState* state, ServiceGate* gate, Clock* clock,
                        DurableDirectory* home = nullptr)
       : state_(*state), gate_(*gate), clock_(*clock), home_(home) {}
 
-  // `process` returns what Describe tells of the process. Set it before the service serves; without
-  // it, Describe tells nothing.
+  // Sets the source of the process facts in Describe. Call before the service serves. Without it,
+  // Describe reports no process facts.
   void TellProcess(std::function<ProcessFacts()> process) { process_ = std::move(process); }
-  // `facts` returns what Describe tells of the fleet's health. As above.
+  // Sets the source of the fleet's health in Describe. Call before the service serves. Without it,
+  // Describe reports the facts of `state`.
   void TellFacts(std::function<FleetFacts()> facts) { facts_ = std::move(facts); }
 
   grpc::Status Register(grpc::ServerContext* context, const v1::RegisterRequest* request,

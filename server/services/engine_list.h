@@ -1,4 +1,5 @@
-// The engines whose requesters watch this directory. For people: nothing is decided by it.
+// Lists the engines whose requesters watch this directory. For display only: no decision depends on
+// it.
 
 #pragma once
 
@@ -17,16 +18,16 @@
 
 namespace ckv {
 
-// Thread-safe. A directory has as many entries as watchers at most (watcher_count_max).
+// Thread-safe. A directory has at most one entry per watcher (watcher_count_max).
 class EngineList {
  private:
   struct Listed {
-    EngineFacts facts;  // as they were told at `at`
+    EngineFacts facts;  // as reported at `at`
     Instant at;
   };
 
  public:
-  // An engine is listed while this object lives. It must not outlive the list.
+  // Lists an engine while this object exists. Must not outlive the list.
   class Entry {
    public:
     Entry(EngineList* list, EngineFacts facts, Instant now)
@@ -40,7 +41,7 @@ class EngineList {
     const std::list<Listed>::iterator place_;
   };
 
-  // Returns the engines in the order of names, hosts, ranks and processes.
+  // Returns the engines as of `now`, ordered by name, host, rank and process id.
   std::vector<EngineFacts> At(Instant now) const ABSL_LOCKS_EXCLUDED(mu_) {
     std::vector<EngineFacts> engines;
     {

@@ -1,4 +1,5 @@
-// HolderService over gRPC: converts, calls the holder or its chunk table, converts back.
+// HolderService over gRPC: converts requests, calls the holder or its chunk table, and converts the
+// results.
 
 #pragma once
 
@@ -19,10 +20,11 @@
 
 namespace ckv {
 
-// The most puts at a time. Each holds a thread, a message and a chunk's room in the store. A loader
-// has one per holder, so 16 loaders can work at once.
+// The maximum number of puts at a time. Each holds a thread, a message and space for a chunk in the
+// store. A loader has one put per holder, so 16 loaders can work at a time.
 inline constexpr uint32_t kPutCountMax = 16;
-// A put that sends nothing for this long is ended: its peer hangs, and it holds room in the store.
+// A put is ended if it sends nothing for this long: its peer hangs, and it occupies space in the
+// store.
 inline constexpr Duration kPutProgressMax = std::chrono::seconds(30);
 
 // Thread-safe. Errors as in proto/ckv/v1/holder.proto.
@@ -38,13 +40,15 @@ class HolderServiceImpl final : public v1::HolderService::Service {
         reads_(holder, gate, clock),
         verify_(holder, gate, clock) {}
 
-  // `on_put` is called with each chunk that is put: before the table is asked for it, and again
-  // once the table has it. Set it before the service serves.
+  // Each put calls `on_put` twice with its chunk: before it looks the chunk up in the table, and
+  // once the table contains the chunk. Call OnPut before the service serves.
   void OnPut(std::function<void(const ChunkId&)> on_put) { on_put_ = std::move(on_put); }
 
-  // `health` returns what Stats tells of the holder's health. Set it before the service serves.
+  // Sets the source of the holder's health in Stats. Call before the service serves. Without it,
+  // Stats reports no health.
   void TellHealth(std::function<MemberHealth()> health) { health_ = std::move(health); }
-  // `process` returns what Stats tells of the process. As above; without it, Stats tells nothing.
+  // Sets the source of the process facts in Stats. Call before the service serves. Without it,
+  // Stats reports no process facts.
   void TellProcess(std::function<ProcessFacts()> process) { process_ = std::move(process); }
 
   grpc::Status OpenSession(grpc::ServerContext* context, const v1::OpenSessionRequest* request,
@@ -84,7 +88,7 @@ class HolderServiceImpl final : public v1::HolderService::Service {
                        PutReader& reader);
   absl::Status Settle(const absl::Status& status, const ChunkId& id, const Geometry& geometry,
                       const std::string& tenant, Duration ttl);
-  // Reads the next message. Returns false at the end of the stream, also after a drain or
+  // Reads the next message. Returns false at the end of the stream, and also after a drain or
   // kPutProgressMax.
   bool Read(ServiceGate::Stream& stream, PutReader& reader, v1::PutChunkRequest* message);
 

@@ -1,4 +1,4 @@
-// Tells how far the tokens of a prompt run along the chunks of a corpus.
+// Finds how many leading tokens of a prompt match the leading chunks of a corpus.
 
 #pragma once
 
@@ -12,17 +12,17 @@
 namespace ckv {
 
 struct PromptMatch {
-  // The number of the corpus' first chunks that are the prompt's first tokens.
+  // How many of the corpus' first chunks match the prompt's first tokens.
   size_t chunk_count = 0;
-  // The tokens that they cover.
+  // The number of tokens in these chunks.
   uint64_t token_count = 0;
 };
 
 // Compares ids, not tokens. A chunk matches if its model, parent, position, these tokens and their
-// extra keys give its id, and the chunks before it are its chain. A chunk that the prompt ends
-// inside does not match. Cost: one SHA-256 over the tokens. `extra_keys` are the prompt's, sorted,
-// counted from its first token. `key` is that of the corpus' tenant; chunks with plain ids match
-// whatever it is.
+// extra keys give its id, and the chunks before it form its chain. A chunk that extends past the
+// end of the prompt does not match. Cost: one SHA-256 over the tokens. `extra_keys` are the
+// prompt's, sorted; their positions count from its first token. `key` is the key of the corpus'
+// tenant; chunks with plain ids match with any key.
 PromptMatch MatchPrompt(const Corpus& corpus, std::span<const int32_t> tokens,
                         const TenantKey& key = {}, std::span<const ExtraKey> extra_keys = {});
 

@@ -1,4 +1,4 @@
-// Chunks that a call to the keeper of replicas names by their ids.
+// Resolves chunk ids in calls to the replica keeper.
 
 #pragma once
 
@@ -10,10 +10,10 @@
 
 namespace ckv {
 
-// Resolves the ids of a request, for its tenant.
-//   InvalidArgument     a corpus or ordinals beside ids, too many ids or one twice, no geometry, a
-//                       tenant that is no name.
-//   else                as Requester::ResolveChunks.
+// Returns the call for the chunk ids of a request, resolved for its tenant.
+//   InvalidArgument     the request has a corpus or ordinals in addition to ids, more than
+//                       kIdsPerCallMax ids, an id twice, no geometry, or an invalid tenant name.
+//   else                the errors of Requester::ResolveChunks.
 absl::StatusOr<ReplicaCall> ReplicaCallOfIds(const v1::ReplicateRequest& request,
                                              Requester& requester, Instant deadline);
 

@@ -1,4 +1,4 @@
-// RequesterService over gRPC: converts, calls the requester, converts back.
+// RequesterService over gRPC: converts requests, calls the requester, and converts the results.
 
 #pragma once
 
@@ -22,12 +22,12 @@
 
 namespace ckv {
 
-// Memory of a search for a prompt's chunks, for each token. Sums, heads and tables of two keys take
-// 79 bytes: 2^20 tokens were seen to take 78.7 MiB. The message and its tokens take 8, and the rest
-// is for the places of chunks.
+// Memory per token for a search for a prompt's chunks. The sums, token hashes and tables of two
+// keys take 79 bytes: 78.7 MiB were measured for 2^20 tokens. The message and its tokens take 8
+// bytes; the rest is for the positions of chunks.
 inline constexpr uint64_t kCoverTokenBytes = 100;
 
-// Puts at once. Each holds a thread.
+// The maximum number of puts at a time. Each holds a thread.
 inline constexpr uint32_t kRequesterPutCountMax = 8;
 
 struct RequesterServiceOptions {
@@ -38,15 +38,16 @@ struct RequesterServiceOptions {
   Duration default_timeout = std::chrono::seconds(5);
   Duration spin_max = std::chrono::microseconds(50);  // as in RequesterOptions
   std::function<bool()> directory_connected;
-  std::function<ProcessFacts()> process;  // facts that Describe tells; may be empty
+  std::function<ProcessFacts()> process;  // facts that Describe reports; may be empty
   std::function<bool()> sample_trace;     // as AttendStreams::Options::sample
-  // Memory of all prompts that are searched for at once; the longest takes 100 MiB.
+  // Memory for all prompt searches that run at the same time; the longest prompt takes 100 MiB.
   uint64_t cover_bytes_max = uint64_t{1} << 30;
-  // The copies of the holder in this process. It is null if there are none.
+  // The replicas at the holder in this process. Null if there are none.
   ReplicaKeeper* replicas = nullptr;
 };
 
-// Thread-safe. Errors as in proto/ckv/v1/requester.proto. Outlives the server it is registered at.
+// Thread-safe. Errors as in proto/ckv/v1/requester.proto. Must outlive the server at which it is
+// registered.
 class RequesterServiceImpl final
     : public v1::RequesterService::WithCallbackMethod_AttendStream<v1::RequesterService::Service> {
  public:
@@ -86,10 +87,11 @@ class RequesterServiceImpl final
   grpc::Status Describe(grpc::ServerContext* context, const v1::DescribeRequest* request,
                         v1::DescribeReply* reply) override;
 
-  // Counts Attend and AttendStream calls since the start, for people and metrics.
+  // Counts Attend and AttendStream calls since the start, for status pages and metrics.
   uint64_t attend_count() const { return counters_.attends.load(std::memory_order_relaxed); }
   uint64_t error_count() const { return counters_.errors.load(std::memory_order_relaxed); }
-  // Returns the turns of the loop of streams. WakeStreams makes an idle loop turn soon.
+  // Returns how many iterations the loop of the streams has made. WakeStreams makes an idle loop
+  // iterate soon.
   uint64_t stream_turn_count() const { return streams_.turn_count(); }
   void WakeStreams() { streams_.Wake(); }
 
@@ -98,21 +100,22 @@ class RequesterServiceImpl final
     std::shared_ptr<const Corpus> corpus;
     ChunkRange chunks;
   };
-  // Sets `moved` if a holder lacks a chunk that the kept corpus places there.
+  // Sets `moved` if the chunks may have moved: a holder lacks one that the cached corpus places
+  // there, or was unavailable with time left.
   absl::Status AttendOnce(const v1::AttendRequest& request, Instant deadline,
                           v1::AttendReply& reply, bool* moved);
-  // Attends and counts. If `moved`, it tries once more.
+  // Attends and counts the call. If the chunks may have moved, attends once more.
   absl::Status CountedAttend(const grpc::ServerContext& context, const v1::AttendRequest& request,
                              v1::AttendReply& reply);
   // Returns the corpus and the range of chunks that a fetch names.
   template <typename Request>
   absl::StatusOr<CorpusRange> CorpusRangeOf(const Request& request, Instant deadline);
-  // Returns the corpus and the chunks that a request names, for the keeper of replicas.
-  //   FailedPrecondition  there is no keeper.
+  // Returns the corpus and the chunks that a request names, for the replica keeper.
+  //   FailedPrecondition  there is no replica keeper.
   template <typename Request>
   absl::StatusOr<ReplicaCall> ReplicaCallOf(const Request& request, uint64_t version,
                                             Instant deadline);
-  // The chunks that a prompt has, of all corpora.
+  // Returns the prompt match over the chunks of all corpora.
   absl::StatusOr<v1::ResolveReply> CoverTokens(const v1::ResolveRequest& request, Instant deadline);
   absl::StatusOr<v1::ResolveReply> ResolveTokens(const v1::ResolveRequest& request,
                                                  Instant deadline);

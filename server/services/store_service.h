@@ -1,4 +1,4 @@
-// StoreService over gRPC: a holder's room, and what it keeps of its directory.
+// StoreService over gRPC: a holder's free space, and its copy of what the directory places on it.
 
 #pragma once
 
@@ -17,11 +17,11 @@ namespace ckv {
 // Thread-safe. Errors as in proto/ckv/v1/store.proto.
 class StoreServiceImpl final : public v1::StoreService::Service {
  public:
-  // Asks the directory what is placed here and keeps it, by the deadline.
+  // Queries the directory for what is placed on this holder and stores it, by the deadline.
   using Keep = std::function<absl::Status(Instant deadline)>;
 
-  // `holder`, whose chunks are in `store_path`, or in memory if that is empty, `gate` and `clock`
-  // must outlive the service.
+  // `holder`, `gate` and `clock` must outlive the service. The holder's chunks are in `store_path`,
+  // or in memory only if that is empty.
   StoreServiceImpl(Holder* holder, std::string store_path, ServiceGate* gate, Clock* clock,
                    Keep keep)
       : holder_(*holder),

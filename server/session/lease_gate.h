@@ -1,4 +1,4 @@
-// Says whether this holder may answer: its lease, and the epoch that came with it (I4).
+// The holder's permission to answer: its lease, and the epoch granted with it (I4).
 
 #pragma once
 
@@ -13,9 +13,9 @@ namespace ckv {
 // Written by the registration thread, read by the dispatcher before it touches data. Thread-safe.
 class LeaseGate {
  public:
-  // Call when the directory granted or renewed a lease. Pass a conservative `until`: half the
+  // Call when the directory has granted or renewed a lease. Pass a conservative `until`: half the
   // lease, counted from when the request for it was sent. A holder cut off from its directory then
-  // stops before the directory gives its place away.
+  // stops before the directory gives its place to another.
   void Grant(Epoch epoch, Instant until) {
     epoch_.store(epoch.value, std::memory_order_release);
     until_ns_.store(until.ns, std::memory_order_release);

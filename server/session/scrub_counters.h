@@ -1,4 +1,4 @@
-// Counters of the checks and repairs that a holder makes of its store in the background.
+// Counters of a holder's background checks and repairs of its store.
 
 #pragma once
 
@@ -7,18 +7,18 @@
 
 namespace ckv {
 
-// Written by the scrubber's and the repairer's threads, read by any. Each counter stands alone:
-// reading several gives no snapshot.
+// Written by the threads of the scrubber and the repairer, read by any thread. Counters are
+// independent: reading several gives no consistent snapshot.
 struct ScrubCounters {
   std::atomic<uint64_t> checked_bytes{0};         // bytes checked, in memory and on disk
-  std::atomic<uint64_t> pass_count{0};            // rounds over all chunks that were completed
+  std::atomic<uint64_t> pass_count{0};            // completed passes over all chunks
   std::atomic<uint64_t> unreadable_count{0};      // chunks whose file the device could not read
   std::atomic<uint64_t> repaired_count{0};        // lost chunks restored from a replica
-  std::atomic<uint64_t> repair_failure_count{0};  // lost chunks given up: no replica supplied them
+  std::atomic<uint64_t> repair_failure_count{0};  // lost chunks given up: no replica provided them
   std::atomic<uint64_t> repair_pending_count{0};  // lost chunks waiting for another attempt
 };
 
-// The values of ScrubCounters at one moment, field by field.
+// The values of ScrubCounters, each read separately.
 struct ScrubStats {
   uint64_t checked_bytes = 0;
   uint64_t pass_count = 0;

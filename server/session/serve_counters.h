@@ -16,9 +16,9 @@ namespace ckv {
 
 // Why a request was refused before any data was touched.
 enum class Refusal : uint8_t {
-  kQueueFull,     // the queue has its limit of requests
-  kQueueWork,     // the queue has its limit of work
-  kNoTime,        // the queue's work takes longer than this request has time
+  kQueueFull,     // the queue has reached its limit of requests
+  kQueueWork,     // the queue has reached its limit of work
+  kNoTime,        // the queue's work takes longer than this request's remaining time
   kDraining,      // the holder is about to stop
   kNoLease,       // the holder has no live lease
   kStaleSession,  // the request names another session, or an epoch other than the holder's
@@ -31,7 +31,7 @@ using RefusalCounts = std::array<uint64_t, kRefusalNames.size()>;
 inline constexpr size_t kStatusCodeCount = 17;
 using StatusCounts = std::array<uint64_t, kStatusCodeCount>;
 
-// The queues in which a holder's requests wait; server/dispatch/dispatcher.h draws them.
+// The queues in which a holder's requests wait; server/dispatch/dispatcher.h has a diagram.
 enum class QueueKind : uint8_t { kAttend, kBulk, kLong, kPush, kCold };
 inline constexpr std::array<std::string_view, 5> kQueueNames = {"attend", "bulk", "long", "push",
                                                                 "cold"};
@@ -40,50 +40,50 @@ struct QueueDepth {
   uint32_t request_count = 0;  // requests that wait
   uint64_t work = 0;           // their multiply-adds, as estimated on arrival; pushes have none
 };
-// A QueueDepth that the queue's owner writes and anyone reads. The two numbers may differ by the
-// request that comes or goes between two reads.
+// A QueueDepth that the queue's owner writes and any thread reads. The two numbers may differ by a
+// request that enters or leaves the queue between the two reads.
 struct QueueGauge {
   std::atomic<uint32_t> request_count{0};
   std::atomic<uint64_t> work{0};
 };
 using QueueDepths = std::array<QueueDepth, kQueueCount>;
 
-// Written by the dispatcher's thread, read by any. Each counter stands alone: reading several gives
-// no snapshot. HolderStats (server/holder/holder.h) says what each field counts.
+// Written by the dispatcher's thread, read by any thread. Counters are independent: reading several
+// gives no consistent snapshot. HolderStats (server/holder/holder.h) documents each field.
 struct ServeCounters {
   std::atomic<uint64_t> request_count{0};      // frames received, probes included
-  std::atomic<uint64_t> query_row_count{0};    // rows of attends that a batch took
+  std::atomic<uint64_t> query_row_count{0};    // query rows of attends taken into a batch
   std::atomic<uint64_t> batch_count{0};        // kernel calls
   std::atomic<uint64_t> long_count{0};         // requests computed on the side thread
   std::atomic<uint64_t> push_count{0};         // replies to fetches that carried rows
   std::atomic<uint64_t> push_bytes{0};         // bytes of those rows
   std::atomic<uint64_t> map_count{0};          // chunks handed over by descriptor
-  std::atomic<uint64_t> cold_count{0};         // reads from disk for a request that waits
+  std::atomic<uint64_t> cold_count{0};         // reads from disk for a waiting request
   std::atomic<uint64_t> stripe_hit_count{0};   // stripes of selections found in the cache
   std::atomic<uint64_t> stripe_read_count{0};  // stripes of selections read from disk
-  std::atomic<uint64_t> stripe_bytes{0};       // memory that the cache of stripes takes now
-  std::atomic<uint64_t> approximate_count{0};  // requests answered with the help of shadows
+  std::atomic<uint64_t> stripe_bytes{0};       // memory of the stripe cache now
+  std::atomic<uint64_t> approximate_count{0};  // requests answered with the use of shadows
   std::array<std::atomic<uint64_t>, kStatusCodeCount> errors{};  // error answers by code
   std::atomic<uint64_t> expired_count{0};  // requests whose deadline passed before their answer
   std::array<std::atomic<uint64_t>, kRefusalNames.size()> refusals{};  // by Refusal
   std::atomic<uint64_t> bytes_in{0};                                   // bytes of requests received
   std::atomic<uint64_t> bytes_out{0};                                  // bytes of replies posted
-  std::atomic<uint64_t> compute_ns{0};                         // time that batches took to compute
+  std::atomic<uint64_t> compute_ns{0};                         // time spent computing batches
   std::atomic<uint64_t> sleep_count{0};                        // times the dispatcher slept
-  std::atomic<uint64_t> turn_count{0};                         // turns of its loop
+  std::atomic<uint64_t> turn_count{0};                         // iterations of its loop
   std::array<QueueGauge, kQueueCount> queues{};                // by QueueKind
   std::array<std::atomic<uint32_t>, kFabricKindEnd> lanes{};   // lanes that are up, by fabric
   LatencyHistogram kernel, attend_wait, push_wait, cold_read;  // see HolderLatency
 };
 
-// How long a holder's work took, since it started.
+// The durations of a holder's work since its start.
 struct HolderLatency {
   LatencyCounts kernel;       // the kernel calls of one batch, together
   LatencyCounts attend_wait;  // attends, from their arrival to the start of their kernel calls
   LatencyCounts push_wait;    // fetches, from their arrival to the start of their answer
   LatencyCounts cold_read;    // reads from disk for one request
 
-  // Calls `visit` with each name that people see, and its counts.
+  // Calls `visit` with each display name and its counts.
   template <typename Visit>
   void ForEach(Visit visit) const {
     visit("kernel", kernel);
@@ -102,7 +102,7 @@ inline void BumpRefusal(ServeCounters& counters, Refusal why) {
   Bump(counters.refusals[static_cast<size_t>(why)]);
 }
 
-// The values of an array of counters, read one by one.
+// Returns the values of an array of counters, read one by one.
 template <typename T, size_t kCount>
 std::array<T, kCount> ReadAll(const std::array<std::atomic<T>, kCount>& counters) {
   std::array<T, kCount> values;

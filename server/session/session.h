@@ -1,4 +1,4 @@
-// The sessions of a holder: what each may ask for, its chunk handles, and the lanes it has.
+// The sessions of a holder: what each one may request, its chunk handles and its lanes.
 
 #pragma once
 
@@ -28,9 +28,9 @@ namespace ckv {
 // A session needs one handle per chunk: as many as the largest corpus has chunks.
 inline constexpr uint32_t kSessionHandleCountMax = kCorpusChunkCountMax;
 
-// The handles of one session: small numbers, from 1, that stand for its chunks in requests. One
-// thread at a time calls Assign (under the session table's mutex); the dispatcher's thread calls
-// Lookup meanwhile, without a lock.
+// The handles of one session: small numbers, starting at 1, that identify its chunks in requests.
+// One thread at a time calls Assign (under the session table's mutex); the dispatcher's thread
+// calls Lookup meanwhile, without a lock.
 class HandleTable {
  public:
   HandleTable() = default;
@@ -38,20 +38,21 @@ class HandleTable {
   HandleTable(const HandleTable&) = delete;
   HandleTable& operator=(const HandleTable&) = delete;
 
-  // The chunk's place, or nothing if the handle was never given out. The chunk may have been
-  // dropped since: pinning it says so.
+  // Returns the chunk's location, or nothing if the handle was never assigned. The chunk may have
+  // been dropped since; pinning it detects that.
   std::optional<ChunkLocator> Lookup(ChunkHandle handle) const noexcept;
 
-  // The handle of `id`, a new one if it has none; from now on it leads to `locator`. A chunk that
-  // was dropped and put again keeps its handle, since the same id means the same rows.
+  // Returns the handle of `id`, a new one if it has none. From now on the handle leads to
+  // `locator`. A chunk that was dropped and put again keeps its handle, because the same id means
+  // the same rows.
   //   ResourceExhausted   kSessionHandleCountMax handles were given out.
   absl::StatusOr<ChunkHandle> Assign(const ChunkId& id, ChunkLocator locator);
 
-  // Handles given out.
+  // Returns how many handles were assigned.
   uint32_t size() const noexcept;
 
  private:
-  // Places are in segments so that growing never moves one that a reader may be looking at.
+  // Locations are stored in segments, so growing never moves one that a reader may be reading.
   static constexpr uint32_t kSegmentSize = 4096;
   static constexpr uint32_t kSegmentCount = kSessionHandleCountMax / kSegmentSize;
   using Segment = std::array<std::atomic<uint64_t>, kSegmentSize>;
@@ -64,8 +65,8 @@ class HandleTable {
   absl::flat_hash_map<ChunkId, ChunkHandle> by_id_;
 };
 
-// One requester's session. The constants may be read by any thread that was handed the session. The
-// session lives until SessionTable::Reap destroys it, which only the dispatcher calls.
+// One requester's session. Any thread that received the session may read the constants. The session
+// exists until SessionTable::Reap, which only the dispatcher calls, destroys it.
 class Session {
  public:
   Session(SessionId id, uint64_t ordinal, const SessionOffer& offer, uint32_t lane_count,
@@ -83,7 +84,7 @@ class Session {
 
   HandleTable handles;
 
-  // Whether the session was closed, so that the dispatcher must drop its lanes.
+  // Returns true if the session was closed: the dispatcher must then drop its lanes.
   bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
 
  private:
@@ -97,9 +98,8 @@ class Session {
   uint32_t lanes_live_ = 0;
 };
 
-// Thread-safe. A session ends when it has no live lane and none can come any more. That is so if it
-// was closed, if all its lanes came up before, or if its invitations expired. Reap destroys it
-// then.
+// Thread-safe. A session ends when it has no live lane and can get no more. It can get none once it
+// is closed, all its lanes have come up, or its invitations have expired. Reap then destroys it.
 class SessionTable {
  public:
   // `lane_bytes_max` is the limit for the slots of all lanes of all sessions together.
@@ -111,11 +111,12 @@ class SessionTable {
     SessionId id;
     uint64_t ordinal = 0;
   };
-  // Opens a session with a random id. Its `lane_count` lanes may come up until `invited_until`.
+  // Opens a session with a random id. Its `lane_count` lanes must come up before `invited_until`.
   //   ResourceExhausted   session_count_max sessions exist, or its lanes do not fit lane_bytes_max.
   absl::StatusOr<Opened> Open(const SessionOffer& offer, uint32_t lane_count, Epoch epoch,
                               Instant invited_until) ABSL_LOCKS_EXCLUDED(mu_);
-  // Closes the session: it is not found from here on. Wake the dispatcher, which drops its lanes.
+  // Closes the session, which can no longer be found. The caller must wake the dispatcher, which
+  // drops the lanes.
   //   NotFound            no such session.
   absl::Status Close(SessionId id) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -135,19 +136,19 @@ class SessionTable {
   absl::StatusOr<std::vector<ChunkHandle>> AssignHandles(SessionId id, std::span<const Found> found)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The tag for a lane's invitation (Listener::Invite), from which Adopt finds the session.
+  // Returns the tag for a lane's invitation (Listener::Invite), by which Adopt finds the session.
   static uint64_t LaneTag(const Opened& session, uint32_t lane);
 
-  // Called by the dispatcher when a lane came up. Returns its session and counts the lane, or null
-  // if the session is closed or gone: drop the lane.
+  // Called by the dispatcher when a lane has come up. Counts the lane and returns its session.
+  // Returns null if the session is closed or gone: drop the lane.
   Session* Adopt(uint64_t tag) ABSL_LOCKS_EXCLUDED(mu_);
   // Called by the dispatcher when it has destroyed a lane that Adopt counted.
   void LaneGone(Session& session) ABSL_LOCKS_EXCLUDED(mu_);
   // Called by the dispatcher: destroys the sessions that have ended. Returns the time at which the
-  // next invitation expires, to be called again then.
+  // next invitation expires: call Reap again then.
   Instant Reap(Instant now) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The number of sessions that are not closed.
+  // Returns the number of sessions that are not closed.
   uint32_t count() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

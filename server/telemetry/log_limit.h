@@ -1,5 +1,5 @@
-// Limits how often one place in the source writes to the log. So a peer or a disk that fails in a
-// loop does not drown the rest.
+// Limits how often one place in the source writes to the log. A peer or disk that fails in a loop
+// then does not drown other lines.
 
 #pragma once
 
@@ -15,20 +15,22 @@
 
 namespace ckv {
 
-// A place's lines are counted for this time from its first one. Then what was left out is told, and
-// the next line begins another period.
+// A place's lines are counted for this time, starting at its first line. Then omitted lines are
+// reported, and the next line begins another period.
 inline constexpr Duration kLogPeriod = std::chrono::seconds(10);
-// Lines of one place in a period. 100 places that all write 20 lines a period are 6,000 in 30 s.
-// journald takes 10,000 from a service in that time, and drops the others (RateLimitBurst=).
+// The maximum number of lines of one place per period. 100 places that each write 20 lines per
+// period write 6,000 lines in 30 s. In that time, journald accepts 10,000 lines from a service and
+// drops the others (RateLimitBurst=).
 inline constexpr uint32_t kLogLinesMax = 20;
-// The same for errors, which often name what was lost, each another one; and for debug and trace,
-// which somebody has asked for.
+// The same for errors, each of which often names a different lost thing; and for debug and trace
+// lines, which an operator has enabled.
 inline constexpr uint32_t kLogErrorLinesMax = 100;
 inline constexpr uint32_t kLogDebugLinesMax = 200;
-// Places that are told apart; the others share one limit. ckvd has 100, gRPC's library some more.
+// The maximum number of places with their own limit; further places share one limit per level. ckvd
+// has 100 places, gRPC's library a few more.
 inline constexpr size_t kLogPlacesMax = 1024;
 
-// A place in the source. `file` is a literal.
+// A place in the source. `file` must be a string literal.
 struct LogPlaceKey {
   std::string_view file;
   int line = 0;
@@ -41,8 +43,8 @@ struct LogPlaceKey {
   }
 };
 
-// How many lines of a place a period left out. The last of them is kept, so that no error is lost
-// wholly, if only one of its kind came.
+// How many lines of a place were omitted in a period. The text of the last one is kept, so that an
+// error is not lost completely if only one of its kind occurred.
 struct LeftOutLines {
   LogPlaceKey place;
   uint64_t count = 0;
@@ -52,13 +54,15 @@ struct LeftOutLines {
 // Used by one thread at a time.
 class LogLimiter {
  public:
-  // Returns whether to write a line of `place`, which holds `text`. If not, it is counted.
+  // Returns true if the line `text` of `place` must be written. Otherwise counts the line as
+  // omitted. Call TakeLeftOut first.
   bool Admit(const LogPlaceKey& place, std::string_view text, Instant now);
 
-  // Returns what was left out in periods that have ended by `now`, once. kInstantMax ends them all.
+  // Returns the lines omitted in periods that have ended by `now`, each once. kInstantMax ends all
+  // periods.
   std::vector<LeftOutLines> TakeLeftOut(Instant now);
 
-  // Returns how many lines were left out since the start.
+  // Returns how many lines were omitted since the start.
   uint64_t left_out_count() const { return left_out_count_; }
 
  private:
@@ -70,7 +74,7 @@ class LogLimiter {
   };
 
   absl::flat_hash_map<LogPlaceKey, Period> periods_;
-  Instant next_end_ = kInstantMax;  // at most the end of any period that left lines out
+  Instant next_end_ = kInstantMax;  // not after the end of any period with omitted lines
   uint64_t left_out_count_ = 0;
 };
 

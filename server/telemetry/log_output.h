@@ -1,4 +1,4 @@
-// The sink of a daemon's log: one format, limits on each place of the source, whole lines.
+// The sink of a daemon's log: one format, a limit for each place in the source, and whole lines.
 
 #pragma once
 
@@ -20,24 +20,23 @@ namespace ckv {
 // Thread-safe.
 class LogOutput final : public spdlog::sinks::sink {
  public:
-  // Takes one whole line with its newline. Calls come one at a time.
+  // Receives one whole line including its newline. Calls are serialized.
   using Writer = std::function<void(std::string_view line)>;
 
-  // `clock` counts the periods of the limits, and must outlive this. The time of a line is
+  // `clock` measures the periods of the limits and must outlive this object. The time of a line is
   // spdlog's.
   LogOutput(LogStyle style, Clock* clock, Writer writer);
 
-  // Changes the format and the names from the next line on. Whether journald reads it stays as it
-  // was.
+  // Changes the format and the names from the next line on. `under_journald` keeps its value.
   void SetStyle(LogStyle style) ABSL_LOCKS_EXCLUDED(mu_);
-  // Tells what ended periods left out. Call it every second or more often.
+  // Logs the number of lines omitted in ended periods. Call at least every second.
   void Tick() ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t left_out_count() const ABSL_LOCKS_EXCLUDED(mu_);
 
   void log(const spdlog::details::log_msg& message) override ABSL_LOCKS_EXCLUDED(mu_);
-  // Tells at once all that was left out. Call it before the process ends.
+  // Logs the number of all omitted lines immediately. Call before the process ends.
   void flush() override ABSL_LOCKS_EXCLUDED(mu_);
-  // Do nothing: the style is the format.
+  // Do nothing: the format is the style.
   void set_pattern(const std::string& /*pattern*/) override {}
   void set_formatter(std::unique_ptr<spdlog::formatter> /*formatter*/) override {}
 
@@ -54,8 +53,8 @@ class LogOutput final : public spdlog::sinks::sink {
   std::string buffer_ ABSL_GUARDED_BY(mu_);
 };
 
-// Makes stderr, in this style, the only sink of Logger(), and returns it. It finds out whether
-// journald reads stderr. Call it before other threads write to the log.
+// Makes stderr, in this style, the only sink of Logger(), and returns the sink. Detects whether
+// journald reads stderr. Call before other threads write to the log.
 std::shared_ptr<LogOutput> LogToStderr(LogStyle style);
 
 }  // namespace ckv

@@ -1,4 +1,4 @@
-// Writes spans to a file, as lines of OTLP/JSON.
+// Writes spans to a file as lines of OTLP/JSON.
 
 #pragma once
 
@@ -23,24 +23,25 @@ struct SpanWriterOptions {
   std::string path;
   uint64_t file_bytes_max = uint64_t{64} << 20;  // as SpanFile::Open
   SpanResource resource;
-  Clock* clock = Clock::Real();  // borrowed; that of the spans
-  // Nanoseconds that the wall clock, since 1970, is ahead of `clock`. If 0, it is measured.
+  Clock* clock = Clock::Real();  // borrowed; the clock of the spans
+  // The wall clock's time since 1970 minus the time of `clock`, in nanoseconds. If 0, it is
+  // measured.
   int64_t unix_offset_ns = 0;
 };
 
-// Thread-safe. Record copies into memory that was allocated at the start, under a short lock. A
-// thread writes what has come every kFlushPeriod, or once the memory is half full. Spans that find
-// no room are dropped and counted.
+// Thread-safe. Record copies the span into memory that was allocated at the start, under a short
+// lock. A thread writes the recorded spans every kFlushPeriod, or once the memory is half full.
+// Spans that do not fit are dropped and counted.
 class SpanWriter final : public SpanSink {
  public:
-  static constexpr size_t kSpanCountMax = 8192;  // 4 MB; 16,000 spans a second find room
+  static constexpr size_t kSpanCountMax = 8192;  // 4 MB; enough for 16,000 spans per second
   static constexpr Duration kFlushPeriod = std::chrono::milliseconds(500);
   static constexpr size_t kSpansPerLineMax = 256;
 
-  // Opens the file, and appends to what it has.
-  //   InvalidArgument     as SpanFile::Open.
+  // Opens the file and appends to its contents.
+  //   InvalidArgument     the errors of SpanFile::Open.
   static absl::StatusOr<std::unique_ptr<SpanWriter>> Start(SpanWriterOptions options);
-  // Writes what has come.
+  // Writes the recorded spans.
   ~SpanWriter() override;
   SpanWriter(const SpanWriter&) = delete;
   SpanWriter& operator=(const SpanWriter&) = delete;
@@ -48,7 +49,7 @@ class SpanWriter final : public SpanSink {
   void Record(const Span& span) noexcept override ABSL_LOCKS_EXCLUDED(mu_);
   Counts counts() const override ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Returns once all that was recorded before is in the file, or dropped.
+  // Returns once all spans recorded before are in the file or dropped.
   void Flush() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -57,7 +58,7 @@ class SpanWriter final : public SpanSink {
   bool MustWrite() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return stopping_ || flush_wanted_ || spans_.size() >= kSpanCountMax / 2;
   }
-  // Returns how many of the spans are in the file.
+  // Returns how many of the spans were written.
   size_t WriteAll(const std::vector<Span>& spans);
   bool WriteLine();
 
@@ -68,11 +69,11 @@ class SpanWriter final : public SpanSink {
   uint64_t written_round_ ABSL_GUARDED_BY(mu_) = 0;  // rounds of the thread that have ended
   bool flush_wanted_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  // The thread's own.
+  // Used by the thread only.
   const std::unique_ptr<SpanFile> file_;
-  bool failing_ = false;  // the last line was not written, which the log tells once
+  bool failing_ = false;  // the last line was not written; logged once
   std::string line_;
-  std::thread thread_;  // last, because it uses the others
+  std::thread thread_;  // the last member, because it uses the others
 };
 
 }  // namespace ckv

@@ -1,4 +1,4 @@
-// The directory of another process, as the placement keeper asks it.
+// A PlacementSource for a directory in another process, over gRPC.
 
 #pragma once
 
@@ -12,7 +12,7 @@ namespace ckv {
 
 class PlacementStub final : public PlacementSource {
  public:
-  // `clock` must outlive it.
+  // `clock` must outlive this object.
   PlacementStub(std::string address, Clock* clock);
 
   absl::StatusOr<Placed> ListPlacedCorpora(const HolderId& holder, const SeenDirectory& seen,

@@ -1,4 +1,4 @@
-// The directory and the other holders over gRPC, as a holder that lost a chunk uses them.
+// A RepairSource over gRPC: calls the directory and other holders for a holder that lost a chunk.
 
 #pragma once
 
@@ -15,10 +15,11 @@
 
 namespace ckv {
 
-// Every message names the call and the peer that was asked.
+// Every error message names the call and the peer.
 class RepairStub final : public RepairSource {
  public:
-  // `self` is this holder as registered. It does not touch the network. `clock` must outlive it.
+  // `self` is this holder as registered. The constructor makes no network call. `clock` must
+  // outlive this object.
   RepairStub(Member self, std::string directory, Clock* clock);
 
   absl::StatusOr<Restored> Restore(const LostChunk& lost, Instant deadline) override
@@ -29,7 +30,7 @@ class RepairStub final : public RepairSource {
   struct Call;
   // Returns the tenants of all corpora; at most kTenantCountMax.
   absl::StatusOr<std::vector<std::string>> AllTenants(Instant deadline);
-  // Makes one of the chunk's other holders push it here.
+  // Makes one of the chunk's other holders push the chunk to this holder.
   absl::Status RestoreFor(const Corpus& place, const std::vector<Member>& members,
                           Instant deadline);
   absl::Status Push(const Member& from, const ChunkId& id, const Corpus& place, Instant deadline);

@@ -1,5 +1,5 @@
-// Restores chunks that this holder lost to damage from other holders. The damage was found by a
-// scrub, a check, a request's read, or when the folder was opened.
+// Restores this holder's damaged chunks from other holders. The damage was found by a scrub, a
+// check, a request's read, or the opening of the folder.
 
 #pragma once
 
@@ -22,48 +22,49 @@
 
 namespace ckv {
 
-// The rest of the fleet, for a holder that lost a chunk. It is used by one thread.
+// The rest of the fleet, for a holder that lost a chunk. Used by one thread, except Cancel.
 class RepairSource {
  public:
   virtual ~RepairSource() = default;
 
   struct Restored {
     Geometry geometry;
-    std::string tenant;  // the tenant that it was put for
+    std::string tenant;  // the tenant for which the chunk was put
   };
-  // Has a holder with an intact copy put the chunk into this holder's store again.
-  //   NotFound            no corpus places it here, as far as the directory knows.
-  //   FailedPrecondition  no other holder has it: its corpus must be loaded again.
+  // Makes a holder with an intact copy put the chunk into this holder's store again.
+  //   NotFound            no corpus in the directory places the chunk here.
+  //   FailedPrecondition  no other holder has the chunk: its corpus must be loaded again.
   //   Cancelled           Cancel was called.
-  //   Other errors are those of the last peer that was asked.
+  //   Other errors are those of the last peer that was called.
   virtual absl::StatusOr<Restored> Restore(const LostChunk& lost, Instant deadline) = 0;
-  // Ends Restore soon, and every later one. Callable from any thread.
+  // Ends the Restore in progress and every later one soon. Callable from any thread.
   virtual void Cancel() = 0;
 };
 
 struct RepairerOptions {
   std::string name;  // the holder's name, for the log
   Clock* clock = Clock::Real();
-  // How often it looks for lost chunks.
+  // How often the repairer checks for lost chunks.
   Duration look_period = std::chrono::seconds(1);
-  // Limit of one attempt: locating a chunk and having it put. 144 MB, which is 2048 tokens of V3,
-  // make it at 2.5 MB/s.
+  // Time limit for one attempt, which locates a chunk and has it put. 144 MB, which is 2048 tokens
+  // of V3, make it at 2.5 MB/s.
   Duration attempt_timeout = std::chrono::minutes(1);
-  // Attempts per chunk, and the pause after the first, which doubles: 2 + 4 + ... + 128 s. So
-  // holders started one after another, or a directory that restarts, are up for some attempt.
+  // Attempts per chunk, and the pause after the first attempt, which doubles: 2 + 4 + ... + 128 s.
+  // Some attempt is then late enough for holders started one after another, or for a directory that
+  // restarts.
   uint32_t attempt_count_max = 8;
   Duration pause_min = std::chrono::seconds(2);
 };
 
-// Owns a thread and restores one chunk at a time. A chunk not restored when the process ends is
-// tried again by the next process, which finds it in the folder's quarantine.
+// Owns a thread and restores one chunk at a time. If the process ends first, the next process finds
+// the chunk in the folder's quarantine and tries again.
 class Repairer {
  public:
-  // All must outlive it. `may_ask` returns true if the directory knows this holder; it is called on
-  // the repairer's thread.
+  // All arguments must outlive this object. `may_ask` returns true if this holder is registered at
+  // the directory; the repairer's thread calls it.
   Repairer(const RepairerOptions& options, ChunkStore* store, RepairSource* source,
            std::function<bool()> may_ask, ScrubCounters* counters);
-  // Interrupts an attempt.
+  // Interrupts an attempt in progress.
   ~Repairer();
   Repairer(const Repairer&) = delete;
   Repairer& operator=(const Repairer&) = delete;
@@ -77,9 +78,9 @@ class Repairer {
 
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
   void TakeLost();
-  // Returns true if the chunk is finished, restored or given up.
+  // Returns true if the chunk was restored or given up.
   bool Try(Pending& pending);
-  // Makes the chunk readable for everyone who read it before, and kept if it was.
+  // Makes the chunk readable for all its previous readers, and marks it kept if it was.
   absl::Status Complete(const LostChunk& lost, const RepairSource::Restored& restored);
   void GiveUp(const LostChunk& lost, const absl::Status& status);
 

@@ -1,13 +1,13 @@
-// Keeps copies of chunks that this process' requester fetched. Its holder answers for them under
-// the holder's lease.
+// Keeps replicas: copies of chunks that this process' requester fetched. The process' holder serves
+// them under its lease.
 //
 //   ReplicaKeeper keeper(options, &directory, &source, &registry, requester.get(),
 //                        &holder->store(), [&] { return registration.report().lease; });
 //   keeper.Replicate({.corpus = corpus, .chunks = {0, 1}, .deadline = deadline});
 //
-// Copies are the canonical rows, byte for byte those of the holder they came from. So a copy has
-// the same checksums, and its answers have the same bits. Rows rotated to another position would
-// not, because a rotation rounds bf16.
+// Copies are the canonical rows, byte for byte those of the source holder. A copy therefore has the
+// same checksums, and its answers have the same bits. Rows rotated to another position would not,
+// because a rotation rounds bf16.
 
 #pragma once
 
@@ -36,18 +36,18 @@
 
 namespace ckv {
 
-// Gives the facts with which a copy is made and checked, from a holder of the chunk. Thread-safe.
+// Provides the facts to make and check a copy, from a holder of the chunk. Thread-safe.
 class ChunkInfoSource {
  public:
   virtual ~ChunkInfoSource() = default;
   // Returns the chunk's info. Errors as HolderService.GetChunkInfo in proto/ckv/v1/holder.proto.
-  // The answer is a peer's word, so the chunk table checks it.
+  // The answer is from a peer and not trusted: the caller validates it.
   virtual absl::StatusOr<ChunkInfo> GetChunkInfo(const Member& holder, const ChunkId& id,
                                                  const Geometry& geometry, std::string_view tenant,
                                                  Instant deadline) = 0;
 };
 
-// The directory, for a process that announces copies. A call takes at most
+// The directory, as a process that announces copies calls it. A call accepts at most
 // DirectoryState::kReplicaIdCountMax ids. Thread-safe; errors as in proto/ckv/v1/directory.proto.
 class ReplicaRegistry {
  public:
@@ -59,7 +59,7 @@ class ReplicaRegistry {
                                 std::span<const ChunkId> ids, Instant deadline) = 0;
 };
 
-// The registry of the same process. `state` must outlive it.
+// The registry in the same process. `state` must outlive it.
 class LocalReplicaRegistry final : public ReplicaRegistry {
  public:
   explicit LocalReplicaRegistry(DirectoryState* state) : state_(state) {}
@@ -74,22 +74,21 @@ class LocalReplicaRegistry final : public ReplicaRegistry {
 };
 
 struct ReplicaKeeperOptions {
-  HolderId self;  // as the holder is registered
+  HolderId self;  // the holder's registered id
   Clock* clock = Clock::Real();
   // Limit for the rows of all copies. They share the holder's capacity with puts, which are refused
-  // when it is full. The daemon's default is a quarter. If 0, no copies are made.
+  // when it is full. The daemon's default is a quarter of the capacity. If 0, no copies are made.
   uint64_t replica_bytes_max = 0;
-  // Limit of one call to the directory on the keeper's own thread, and of a withdrawal that makes
-  // room.
+  // Time limit for the calls to the directory in one audit on the keeper's own thread.
   Duration call_timeout = std::chrono::seconds(1);
-  // How often it looks whether the lease changed, whether others dropped copies from the table, and
-  // whether the directory answers again. Under a new lease everything is announced anew. At worst,
-  // a copy stays unused, or is asked for in vain, for this time.
+  // How often the keeper checks whether the lease changed, whether others dropped copies from the
+  // table, and whether the directory responds again. Under a new lease it announces everything
+  // again. At worst, a copy is unused, or is requested in vain, for this time.
   Duration audit_period = std::chrono::seconds(1);
 };
 
 struct ReplicaCall {
-  std::shared_ptr<const Corpus> corpus;  // belongs to the tenant it names
+  std::shared_ptr<const Corpus> corpus;  // its tenant is the call's tenant
   std::vector<uint32_t> chunks;          // ordinals, each once; ChunksOrAll makes them
   Instant deadline = kInstantMax;
 };
@@ -97,7 +96,7 @@ struct ReplicaCall {
 struct ReplicaReport {
   uint32_t fetched_count = 0;
   uint32_t present_count = 0;
-  // Copies that the directory refused because it has enough; they are not kept.
+  // Copies refused because the chunk has enough copies, which are not kept, or enough tenants.
   uint32_t refused_count = 0;
   uint32_t evicted_count = 0;
   uint64_t fetched_bytes = 0;
@@ -107,43 +106,44 @@ struct ReplicaStats {
   uint64_t chunk_count = 0;  // copies made here
   uint64_t bytes = 0;
   uint64_t bytes_max = 0;
-  uint64_t fetched_count = 0;  // since start
+  uint64_t fetched_count = 0;  // since the start
   uint64_t fetched_bytes = 0;
   uint64_t evicted_count = 0;
   uint64_t announce_failure_count = 0;
 };
 
-// Thread-safe. It owns a thread that announces everything anew under a new lease and withdraws
-// chunks that others dropped. Calls make one copy at a time, chunk by chunk.
+// Thread-safe. Owns a thread that announces everything again under a new lease and withdraws chunks
+// that others dropped. All calls together make one copy at a time, chunk by chunk.
 class ReplicaKeeper {
  public:
   using LeaseSource = std::function<std::optional<LeaseGrant>()>;
 
-  // All arguments must outlive the keeper. `lease` is called on any thread and does not wait.
+  // All arguments must outlive the keeper. `lease` is called on any thread and must not block.
   ReplicaKeeper(const ReplicaKeeperOptions& options, DirectoryControl* directory,
                 ChunkInfoSource* source, ReplicaRegistry* registry, Requester* requester,
                 ChunkStore* store, LeaseSource lease);
-  // Withdraws nothing: announcements end with the lease.
+  // Withdraws nothing, because announcements end with the lease.
   ~ReplicaKeeper();
   ReplicaKeeper(const ReplicaKeeper&) = delete;
   ReplicaKeeper& operator=(const ReplicaKeeper&) = delete;
 
   // Makes copies of the chunks. Errors as RequesterService.Replicate in
   // proto/ckv/v1/requester.proto. Chunks that others put into the table are announced too, and
-  // never dropped. To make room, the copies that were not asked for the longest go first, except
-  // copies that an operator marked to be kept.
+  // never dropped. To make room, drops the least recently requested copies first, except copies
+  // that an operator marked as kept.
   absl::StatusOr<ReplicaReport> Replicate(const ReplicaCall& call) ABSL_LOCKS_EXCLUDED(mu_);
-  // The member that answers for the copies.
+  // The member that serves the copies.
   const HolderId& self() const { return options_.self; }
   // Withdraws the copies of the chunks for the corpus' tenant, and drops those made here that no
-  // other tenant asked for. Returns how many chunks were announced for the tenant.
-  //   DeadlineExceeded, Unavailable    the directory was not told; nothing was dropped.
+  // other tenant requested. Returns how many chunks were withdrawn.
+  //   DeadlineExceeded, Unavailable    the directory did not confirm a withdrawal. The copies in
+  //                                    it, and later ones, were not dropped.
   absl::StatusOr<uint32_t> Release(const ReplicaCall& call) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Call when somebody puts the chunk here. A copy of it then belongs to that putter and is not
-  // dropped any more. Call it before the table is asked, and again once the table has the chunk,
-  // because a copy may have come or gone meanwhile. The chunk is the putter's if it is there after
-  // the second call.
+  // Call when a client puts the chunk here. A copy of the chunk then belongs to that client, and
+  // the keeper no longer drops it. Call before the put looks the chunk up in the table, and again
+  // once the table contains it. A copy may be added or dropped in between. If the table contains
+  // the chunk after the second call, the chunk is the client's.
   void Adopt(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
 
   ReplicaStats stats() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -152,19 +152,19 @@ class ReplicaKeeper {
   struct Copy {
     uint64_t bytes = 0;
     uint64_t last_asked = 0;  // value of ask_count_ at the last request
-    bool own = true;          // made here, so dropped here; else put by others
-    // The tenants that asked for it, at most ChunkLedger::kReaderCountMax, each with the lease it
-    // is announced under; 0 if it is not announced.
+    bool own = true;          // made here, so the keeper may drop it; else put by others
+    // The tenants that requested the copy, at most ChunkLedger::kReaderCountMax. Each has the lease
+    // under which the copy is announced, or 0 if it is not announced.
     absl::btree_map<std::string, uint64_t> lease_of_tenant;
   };
   // One call of Replicate.
   struct Job {
     const ReplicaCall& call;
     uint64_t ask = 0;
-    absl::flat_hash_map<HolderId, Member> members;  // holders by the directory's list
+    absl::flat_hash_map<HolderId, Member> members;  // holders listed by the directory
     ReplicaReport report;
   };
-  // Holds one of the two turns without holding the mutex over a wait.
+  // Holds one of the two turns, `copying_` or `calling_`, without holding the mutex during a wait.
   class Turn;
 
   absl::Status Check(const ReplicaCall& call) const;
@@ -178,15 +178,15 @@ class ReplicaKeeper {
   void NoteLocked(Job& job, const ChunkId& id, bool own, uint64_t bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Evicts copies that earlier calls asked for, until `bytes` more are within the limit, and at
-  // least one.
-  //   ResourceExhausted   there are no such copies.
+  // Evicts at least one copy, and as many as needed to keep `bytes` more within the limit. Only
+  // evicts copies last requested by earlier calls.
+  //   ResourceExhausted   there are too few of these copies; nothing was evicted.
   absl::Status MakeRoom(Job& job, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
-  // Withdraws the announcements for `tenant`, or for all tenants if unset. Then it drops own copies
-  // that nobody else asked for.
+  // Withdraws the announcements for `tenant`, or for all tenants if unset. Then drops own copies
+  // that no other tenant requested.
   absl::Status Withdraw(std::optional<std::string_view> tenant, std::span<const ChunkId> ids,
                         Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
-  // Announces copies that the present lease has not announced, and drops refused ones.
+  // Announces copies not yet announced under the current lease, and drops refused ones.
   absl::Status AnnounceDue(Instant deadline, uint32_t& refused) ABSL_LOCKS_EXCLUDED(mu_);
   // Copies of one tenant that must be announced.
   struct Due {
@@ -196,7 +196,8 @@ class ReplicaKeeper {
   Due DueUnder(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mu_);
   // Withdraws copies that others dropped from the table.
   absl::Status Audit(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
-  // Removes `tenant` from the copy, or every tenant if unset.
+  // Removes `tenant` from the copy, or all tenants if unset. Drops an own copy that has no tenant
+  // left.
   void DropLocked(std::optional<std::string_view> tenant, const ChunkId& id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
@@ -211,8 +212,8 @@ class ReplicaKeeper {
 
   mutable absl::Mutex mu_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  bool copying_ ABSL_GUARDED_BY(mu_) = false;  // turn of one chunk's copy, with its room
-  bool calling_ ABSL_GUARDED_BY(mu_) = false;  // turn of calls to the registry
+  bool copying_ ABSL_GUARDED_BY(mu_) = false;  // turn to make or release copies
+  bool calling_ ABSL_GUARDED_BY(mu_) = false;  // turn to call the registry
   uint64_t ask_count_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<ChunkId, Copy> copies_ ABSL_GUARDED_BY(mu_);
   ReplicaStats stats_ ABSL_GUARDED_BY(mu_);

@@ -1,4 +1,4 @@
-// The directory and the holders over gRPC, as a keeper of replicas uses them.
+// The directory and the holders over gRPC, as the replica keeper calls them.
 
 #pragma once
 
@@ -14,10 +14,10 @@
 
 namespace ckv {
 
-// Thread-safe. Every message names the call and the peer that was asked.
+// Thread-safe. Every error message names the call and the peer.
 class ReplicaRegistryStub final : public ReplicaRegistry {
  public:
-  // Does not touch the network. `clock` must outlive it.
+  // Makes no network call. `clock` must outlive this object.
   ReplicaRegistryStub(std::string address, Clock* clock);
 
   absl::StatusOr<std::vector<bool>> Announce(uint64_t lease_id, std::string_view tenant,
@@ -34,7 +34,8 @@ class ReplicaRegistryStub final : public ReplicaRegistry {
   const std::unique_ptr<v1::DirectoryService::StubInterface> stub_;
 };
 
-// Thread-safe. Each call makes its own connection, which gRPC shares with others to that address.
+// Thread-safe. Each call makes its own channel; gRPC shares the connection with other channels to
+// the same address.
 class ChunkInfoStub final : public ChunkInfoSource {
  public:
   // `clock` must outlive it.

@@ -1,12 +1,12 @@
-// Checks all chunks of a store in turn where they lie. Damage is then found while replicas are
-// whole, and not when somebody asks for the chunk.
+// Checks all chunks of a store in turn, in memory and on disk. Damage is then found while replicas
+// are intact, not when a request needs the chunk.
 //
-// A pass takes (bytes in files + bytes in memory) / bytes_per_second. For that time, damage in
-// chunks that nobody reads stays unseen, and answers may use a bit that flipped in memory. Files
-// are also checked at every cold read. Memory must be ECC.
+// A pass takes (bytes in files + bytes in memory) / bytes_per_second. For up to that time, damage
+// in chunks that are not read is undetected, and answers may use a bit that flipped in memory.
+// Files are also checked at every cold read. Memory must be ECC.
 //
-// Nothing is remembered on disk. Each process begins at a random chunk. So a holder that restarts
-// more often than a pass takes still comes to all chunks.
+// No progress is stored on disk. Each process begins at a random chunk, so a holder that restarts
+// more often than a pass takes still checks all chunks over time.
 
 #pragma once
 
@@ -28,18 +28,18 @@ namespace ckv {
 struct ScrubberOptions {
   std::string name;  // the holder's name, for the log
   Clock* clock = Clock::Real();
-  uint64_t bytes_per_second = 0;  // 0 if there is no scrubbing
-  uint64_t seed = 0;              // draws the first chunk
-  // The least time between the starts of two passes, however small the store.
+  uint64_t bytes_per_second = 0;  // 0 disables scrubbing
+  uint64_t seed = 0;              // determines the first chunk
+  // The minimum time between the starts of two passes, however small the store is.
   Duration pass_period_min = std::chrono::minutes(1);
 };
 
-// Owns a thread, whose reads come after all others if the device's scheduler knows classes. It
-// reads one step of kVerifyStepBytes at a time and waits in between. So no request waits for more
-// than one step. It holds no pin while it waits.
+// Owns a thread, whose reads are served after all others if the device's I/O scheduler supports
+// classes. The thread reads one step of kVerifyStepBytes at a time and waits between steps, so no
+// request waits for more than one step. It holds no pin while it waits.
 class Scrubber {
  public:
-  // `store` and `counters` must outlive it.
+  // `store` and `counters` must outlive this object.
   Scrubber(const ScrubberOptions& options, ChunkStore* store, ScrubCounters* counters);
   // Waits for the step in progress.
   ~Scrubber();
@@ -48,7 +48,7 @@ class Scrubber {
 
  private:
   void Run();
-  // Returns false if it was stopped.
+  // Returns false if the scrubber was stopped.
   bool Pass(std::optional<ChunkId> after);
   bool CheckOne(const ChunkId& id);
   bool Pace(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);

@@ -1,4 +1,4 @@
-// The parts of a process of which its pages tell.
+// The parts of a process that its status pages show.
 
 #pragma once
 
@@ -41,7 +41,7 @@ struct WebSources {
   std::function<uint64_t()> attend_error_count;
   std::function<bool()> directory_connected;
   std::vector<const Registration*> registrations;
-  // Findings of this process and, on a directory, of its fleet. Takes no time. It may be empty.
+  // Findings of this process and, on a directory, of its fleet. Returns immediately. May be empty.
   std::function<std::shared_ptr<const std::vector<Finding>>()> findings;
 };
 

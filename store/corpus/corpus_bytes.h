@@ -1,14 +1,14 @@
-// A corpus as bytes, for files: what its chunks share is written once.
+// The encoding of a corpus in files: data that its chunks share is written once.
 //
-// Integers are little-endian. A name is 1 byte of length and as many bytes.
+// Integers are little-endian. A name is 1 byte of length, then that many bytes.
 //
 //   bytes  a corpus
 //       8  version
 //          tenant, a name
 //          name of the corpus
 //          geometry: 2 bytes of length, then JSON (store/formats/geometry_json.h)
-//       4  holder_count, then so many names
-//       4  chunk_count, then so many chunks
+//       4  holder_count, then that many names
+//       4  chunk_count, then that many chunks
 //
 //   bytes  a chunk
 //       1  flags
@@ -16,17 +16,17 @@
 //      32  parent, without flags 1 and 2
 //       4  token_count
 //       8  position, without flags 4 and 8
-//       1  without flag 16: how many holders, then a 4-byte index into the names for each
+//       1  without flag 16: the number of holders, then a 4-byte index into the names for each
 //
-//   flag  says
-//      1  the parent is the chunk before
+//   flag  means
+//      1  the parent is the previous chunk
 //      2  there is no parent
-//      4  the position is the end of the chunk before
+//      4  the position is the end of the previous chunk
 //      8  the position is 0
-//     16  the holders are those of the chunk before
+//     16  the holders are those of the previous chunk
 //
-// A chunk of a chain takes 37 bytes, and 78 at most with one holder. No corpus has 512 zeros in a
-// row: ids are not zero, and what lies between two ids is shorter.
+// A chunk in a chain takes 37 bytes, and at most 78 with one holder. No corpus has 512 consecutive
+// zero bytes: ids are not zero, and the bytes between two ids are fewer.
 
 #pragma once
 
@@ -39,8 +39,7 @@
 
 namespace ckv {
 
-// Takes values from the front of bytes that are not trusted. After they ran short, every value is
-// zero.
+// Takes values from the front of untrusted bytes. Once bytes were missing, every value is zero.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : left_(bytes) {}
@@ -62,7 +61,7 @@ class ByteReader {
     left_.remove_prefix(count);
     return bytes;
   }
-  // A length, then as many bytes.
+  // Takes a length, then that many bytes.
   template <typename Length>
   std::string_view TakeText() {
     return TakeBytes(Take<Length>());
@@ -88,10 +87,10 @@ void PutText(std::string_view text, std::string& to) {
   to.append(text);
 }
 
-// Appends a valid corpus without leased members.
+// Appends a corpus, which must be valid. Leased members are not written.
 void PutCorpus(const Corpus& corpus, std::string& to);
 // Takes a corpus. Counts and lengths are checked before anything is allocated.
-//   DataLoss            the bytes are not those of a corpus, or it is not valid.
+//   DataLoss            the bytes do not encode a corpus, or the corpus is not valid.
 absl::StatusOr<Corpus> TakeCorpus(ByteReader& from);
 
 }  // namespace ckv

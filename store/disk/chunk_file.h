@@ -1,11 +1,11 @@
-// The file format of a chunk: how its bytes are laid out, encoded and checked.
+// The file format of a chunk: its layout, encoding and checks.
 //
-// Byte by byte, version 1, 2 or 3. Integers are little-endian, checksums XXH3-64, tokens counted
-// from the chunk's first.
+// The layout of versions 1, 2 and 3. Integers are little-endian, and checksums are XXH3-64. Tokens
+// count from the chunk's first.
 //
 //   offset  bytes  what
 //        0      8  magic "ckvchunk"
-//        8      4  version: 1, 2 with a seal, or 3 with extra keys
+//        8      4  version: 1, 2 with a verification tag, or 3 with extra keys
 //       12      4  header_bytes: where the rows begin; a multiple of 4096
 //       16     32  id
 //       48     32  parent; zero means the chunk starts a chain
@@ -19,10 +19,11 @@
 //      112      8  file_bytes: header_bytes + layers x layer_stride_bytes, the whole file
 //      120      8  header_checksum: of bytes [0, header_bytes), taken as if these 8 were zero
 //      128         geometry, as JSON (store/formats/geometry_json.h), padded with zeros to 8
-//                  tenant that it was put for, padded with zeros to 8; no bytes mean everyone
-//                  seal, 32 bytes, from version 2 on (store/memory/chunk_id.h); in version 3
-//                  zeros mean none
-//                  extra keys, in version 3 only: their bytes u32, then EncodeExtraKeys
+//                  tenant for which the chunk was put, padded with zeros to 8; no bytes mean
+//                  everyone
+//                  verification tag, 32 bytes, from version 2 on (store/memory/chunk_id.h); in
+//                  version 3 zeros mean none
+//                  extra keys, in version 3 only: their size as u32, then EncodeExtraKeys
 //                  (proto/extra_keys.h), padded with zeros to 8
 //                  token ids, i32 [token_count], padded with zeros to 8
 //                  layer checksums, u64 [layers]: of token_count x row_bytes each
@@ -31,9 +32,9 @@
 //   header_bytes   rows [layer][token][row], each layer padded with zeros to its stride, as in
 //                  memory (ChunkLayout): a chunk is one transfer from its file to its extent
 //
-// Every byte of a file is checked: the header by its checksum, rows by the checksum of their
-// stripe, padding by being zero. So a stripe, 36 KiB of 1152-byte rows, is checked without the
-// others. The layer checksums are those the chunk was put with; they tell whether two puts have the
+// Every byte of a file is checked: the header and the rows of each stripe by checksums, and the
+// padding for zeros. A stripe, 36 KiB of 1152-byte rows, can thus be checked without the others.
+// The layer checksums are those with which the chunk was put; they show whether two puts have the
 // same rows.
 
 #pragma once
@@ -54,18 +55,20 @@
 namespace ckv {
 
 inline constexpr uint32_t kChunkFileVersion = 1;
-inline constexpr uint32_t kSealedChunkFileVersion = 2;  // with a seal
+inline constexpr uint32_t kSealedChunkFileVersion = 2;  // with a verification tag
 inline constexpr uint32_t kKeyedChunkFileVersion = 3;   // with extra keys
 inline constexpr std::string_view kChunkFileMagic = "ckvchunk";
-// Rows begin at a multiple of this: direct reads begin at a block, and no block is larger.
+// Rows begin at a multiple of this, because direct reads begin at a device block, and no block is
+// larger.
 inline constexpr uint32_t kChunkFileAlignment = 4096;
-// Bytes of the prefix, which tells how long the header is.
+// Bytes of the prefix, which contains the length of the header.
 inline constexpr uint32_t kChunkFilePrefixBytes = 128;
 inline constexpr uint32_t kChunkFileGeometryBytesMax = 4096;
 
-// The first 128 bytes. They are checked by themselves: the limits, and that the counts agree.
+// The first 128 bytes. They are checked separately: values are within limits and consistent with
+// each other.
 struct ChunkFilePrefix {
-  bool is_sealed = false;  // whether the version has a seal
+  bool is_sealed = false;  // whether the version has a verification tag
   bool has_keys = false;   // whether the version has extra keys
   uint32_t header_bytes = 0;
   ChunkId id;
@@ -81,7 +84,7 @@ struct ChunkFilePrefix {
   uint64_t header_checksum = 0;
 };
 
-// Everything a file says of its chunk before the rows.
+// Everything that precedes the rows in a file.
 struct ChunkFileHeader {
   ChunkFilePrefix prefix;
   ChunkInfo info;
@@ -99,34 +102,36 @@ struct ChunkFileHeader {
 std::vector<std::byte> EncodeChunkFileHeader(const ChunkInfo& info, const Geometry& geometry,
                                              std::string_view tenant,
                                              std::span<const uint64_t> stripe_checksums);
-// Returns how many bytes that header has.
+// Returns the size of that header.
 uint32_t ChunkFileHeaderBytes(const ChunkInfo& info, const Geometry& geometry,
                               std::string_view tenant);
 
-// Decodes a prefix. `bytes` are the first kChunkFilePrefixBytes of a file, or all it has if it is
-// shorter.
-//   DataLoss            it is not a chunk file, is cut short, or its numbers contradict each other.
-//   FailedPrecondition  a later version of ckv wrote it; the message says which.
+// Decodes a prefix. `bytes` are the first kChunkFilePrefixBytes of a file, or the whole file if it
+// is shorter.
+//   DataLoss            the file is not a chunk file, is truncated, or has contradictory numbers.
+//   FailedPrecondition  a later version of ckv wrote the file; the message names the version.
 absl::StatusOr<ChunkFilePrefix> DecodeChunkFilePrefix(std::span<const std::byte> bytes);
 
 // Decodes a header. `bytes` are the first prefix.header_bytes of the file. Checks the header's
 // checksum, that the id is the one its inputs give, and that the geometry has the prefix's widths.
-//   DataLoss            something does not fit; the message says what.
+//   DataLoss            a check failed; the message states which.
 absl::StatusOr<ChunkFileHeader> DecodeChunkFileHeader(const ChunkFilePrefix& prefix,
                                                       std::span<const std::byte> bytes);
 
-// Reads and decodes the header of an open file, and checks that the file has the length it says.
-//   DataLoss            the file is damaged; the message says how.
-//   FailedPrecondition  a later version of ckv wrote it.
+// Reads and decodes the header of an open file, and checks that the file has the length in the
+// header.
+//   DataLoss            the file is damaged; the message states how.
+//   FailedPrecondition  a later version of ckv wrote the file.
 //   Unavailable         the device fails.
 absl::StatusOr<ChunkFileHeader> ReadChunkFileHeader(File& file);
 
 // Checks the rows of one stripe of a layer.
-//   DataLoss            they do not match; the message names the chunk, the layer and the tokens.
+//   DataLoss            the rows do not match; the message names the chunk, the layer and the
+//                       tokens.
 absl::Status CheckStripe(const ChunkFileHeader& header, uint32_t layer, uint32_t stripe,
                          std::span<const std::byte> rows);
 // Checks the bytes between a layer's rows and the next layer.
-//   DataLoss            they are not zero; the message names the chunk and the layer.
+//   DataLoss            the bytes are not zero; the message names the chunk and the layer.
 absl::Status CheckPadding(const ChunkFileHeader& header, uint32_t layer,
                           std::span<const std::byte> padding);
 

@@ -1,4 +1,4 @@
-// A fetch of the ABI: where its rows go, and pulls of parts of it.
+// The arguments of an ABI fetch: the destination of its rows, and fetches of parts of it.
 
 #pragma once
 
@@ -23,31 +23,31 @@ namespace ckv::c {
 
 class FetchArguments {
  public:
-  // Reads a call. The caller's memory stays borrowed. `backend` is the requester's. Rows come after
-  // the work that is on the call's stream now.
-  //   InvalidArgument     as ckv_fetch.h says.
+  // Reads a call. The caller's memory stays borrowed. `backend` is the requester's. Rows are
+  // written after the work that is on the call's stream now.
+  //   InvalidArgument     as in ckv_fetch.h.
   //   ResourceExhausted, Internal  the device has no more streams, or failed.
   absl::Status Take(const ckv_fetch_call* call, Backend& backend);
-  // Waits for that work, if the rows are written by this process. Before the first Pull.
+  // Waits for that work, if this process writes the rows. Call it before the first Pull.
   //   Internal            the device failed.
-  //   DeadlineExceeded    it took longer than the call may. It is waited for all the same.
+  //   DeadlineExceeded    the work took longer than the call's timeout; it has been waited for.
   absl::Status AwaitStream() const;
 
-  // Has the cache of this host keep the call's chunks, for half of the call's time at most. Rows
-  // come from there then, as far as it goes. Errors are in the log.
+  // Makes the cache of this host store the call's chunks, for at most half of the call's time. Rows
+  // are then fetched from there as far as possible. Errors are logged.
   void KeepHere(HostCache& cache);
 
-  // Fetches some chunks and layers of the call, until `deadline`. `on_run` sees each run once it is
-  // in its place; an error of it ends the fetch and is returned. Runs come again if the cache of
-  // this host fails. Blocks are written behind `fence`. One thread at a time.
+  // Fetches some chunks and layers of the call, until `deadline`. Calls `on_run` for each run once
+  // it is in its place; an error of `on_run` ends the fetch and is returned. Runs are repeated if
+  // the cache of this host fails. Blocks are written under `fence`. One thread at a time.
   absl::Status Pull(Requester& requester, uint32_t chunk_begin, uint32_t chunk_end,
                     uint32_t layer_begin, uint32_t layer_end, Instant deadline, WriteFence& fence,
                     absl::FunctionRef<absl::Status(const RowRun&)> on_run) const;
 
   uint64_t row_count() const { return first_token_.back() * (call_.layer_end - call_.layer_begin); }
-  // The whole call: its ranges, trace and deadline.
+  // The whole call: ranges, trace and deadline.
   const FetchCall& call() const { return call_; }
-  // kInstantMax if chunks are never handed back.
+  // kInstantMax if chunks never return early.
   Instant hand_back() const { return hand_back_; }
   // Bytes fetched of each row.
   uint32_t width() const { return width_; }
@@ -65,15 +65,16 @@ class FetchArguments {
   std::byte* PlaceOf(const RowRun& run) const;
 
   FetchCall call_;
-  std::shared_ptr<const Corpus> kept_;  // the same, at the cache of this host; or null
+  std::shared_ptr<const Corpus> kept_;  // the corpus with the call's chunks at the cache of this
+                                        // host; or null
   Instant hand_back_ = kInstantMax;
   std::byte* rows_ = nullptr;
   uint64_t layer_stride_ = 0, token_stride_ = 0;
   uint32_t width_ = 0;
-  std::vector<uint64_t> first_token_;      // one a chunk of the call, and the end
-  std::unique_ptr<ComputeStream> stream_;  // behind the call's stream; null if nothing is
-  bool to_device_ = false;                 // it copies to memory of a device
-  std::optional<BlockPlace> blocks_;       // in place of rows_
+  std::vector<uint64_t> first_token_;      // one per chunk of the call, and the end
+  std::unique_ptr<ComputeStream> stream_;  // ordered after the call's stream; null if not needed
+  bool to_device_ = false;                 // stream_ copies to device memory
+  std::optional<BlockPlace> blocks_;       // used instead of rows_
 };
 
 }  // namespace ckv::c

@@ -1,4 +1,4 @@
-// Says in sentences what an explained choice was chosen against.
+// Describes in sentences why `explain` did not choose the other primitives.
 
 #pragma once
 
@@ -10,9 +10,9 @@
 
 namespace ckv::ctl {
 
-// Returns one sentence for each primitive that was not chosen. It says by what that loses over
-// `steps`, and from or up to how many steps it would win instead. `steps` is the number that was
-// asked for, and at least 1.
+// Returns one sentence for each primitive that was not chosen. The sentence states by how much it
+// loses over `steps`, and from or up to how many steps it would win. `steps` is the requested
+// number, at least 1.
 std::vector<std::string> DescribeAlternatives(const v1::ExplainReply& reply, uint32_t steps,
                                               bool selected);
 

@@ -1,4 +1,4 @@
-// --profile: the constants of a calibration, instead of what would be measured.
+// The --profile option: uses the constants of a calibration instead of measuring them.
 
 #pragma once
 
@@ -14,9 +14,9 @@ namespace ckv::ctl {
 
 void AddProfileOption(CLI::App& verb, std::string& path, const char* help);
 
-// The profile at `path`, which must be of `geometry` and of this host: what was asked for by name
-// is not left out silently.
-//   FailedPrecondition  it is not; says what it is of.
+// Loads the profile at `path`, which must match `geometry`, this host and its kernel target. A
+// profile that was named explicitly is never silently ignored.
+//   FailedPrecondition  the profile does not match; names the difference.
 //   else as ReadProfile.
 absl::StatusOr<std::shared_ptr<const Profile>> LoadProfileFor(const std::string& path,
                                                               const Geometry& geometry);

@@ -1,4 +1,4 @@
-// Chunks of the sequences that a llama.cpp engine prefilled.
+// A chunk source for sequences that a llama.cpp engine prefilled.
 
 #pragma once
 
@@ -12,22 +12,22 @@
 namespace ckv::ctl {
 
 struct LlamaOptions {
-  // A JSON file (store/formats/geometry_json.h): the model that the engine had. A state does not
-  // say by which frequencies its rows were rotated, so nobody can check them.
+  // A JSON file (store/formats/geometry_json.h) of the engine's model. A state does not contain the
+  // RoPE frequencies of its rows, so they cannot be checked.
   std::string geometry;
-  // A .npy file of integers of 4 or 8 bytes, [tokens], for a state that has no token ids.
+  // A .npy file of 4- or 8-byte integers, [tokens], for a state without token ids.
   std::string token_ids;
-  // A JSON file (store/formats/extra_keys_json.h), for one state; empty if there are none.
+  // A JSON file (store/formats/extra_keys_json.h) for one state; empty if there is none.
   std::string extra_keys = {};
 };
 
-// The chunks of sequence states (store/formats/llama_state.h), in order, as of files of rows. Keys
-// of f16 are rounded to bf16, to nearest even, as a chunk is read. Files are mapped, and of their
-// rows only those of chunks that are given out stay in memory.
+// Opens the chunks of sequence states (store/formats/llama_state.h), in order, like those of row
+// files. When a chunk is read, f16 keys are rounded to bf16, to nearest even. The files are mapped;
+// only the rows of chunks that were handed out stay in memory.
 //   NotFound            no such file.
-//   FailedPrecondition  a state of another version.
+//   FailedPrecondition  a state of an unsupported version.
 //   InvalidArgument     an option is missing or has no use, or a file is not a state of this
-//                       geometry; says which and why.
+//                       geometry; names the cause.
 absl::StatusOr<std::unique_ptr<ChunkSource>> OpenLlamaStates(const std::vector<std::string>& paths,
                                                              const LlamaOptions& options,
                                                              const CutOptions& cut,

@@ -1,4 +1,4 @@
-// Reports what `ckvctl corpus load` did.
+// Reports the results of `ckvctl corpus load`.
 
 #pragma once
 
@@ -16,20 +16,21 @@
 
 namespace ckv::ctl {
 
-// Counts a load's chunks by where they were before it, each once however many copies it has.
+// Counts the chunks of a load by where they were before it. Each chunk counts once, however many
+// copies it has.
 struct ChunkOrigins {
-  uint32_t chunks_reused = 0;  // the corpus' version before had it, or a holder, of a load before
-  uint32_t chunks_shared = 0;  // another corpus has it
+  uint32_t chunks_reused = 0;  // in the previous version, or on a holder from an earlier load
+  uint32_t chunks_shared = 0;  // in another corpus
   uint32_t chunks_new = 0;     // none of these
 };
 
-// Whether another corpus that the tenant may see has the chunk; of each chunk. Those of `previous`
-// are not asked for.
+// Returns for each chunk whether another corpus that the tenant may see has it. Chunks of
+// `previous` are not looked up.
 //   the directory's error.
 absl::StatusOr<std::vector<bool>> FindShared(Fleet& fleet, const std::string& corpus,
                                              const ChunkSource& source, const Corpus* previous);
 
-// `previous` is the corpus' version before, or null; `found` as PutReport's.
+// `previous` is the corpus' previous version, or null; `found` as in PutReport.
 ChunkOrigins CountOrigins(const ChunkSource& source, const Corpus* previous,
                           const std::vector<bool>& shared, const std::vector<bool>& found);
 
@@ -38,7 +39,7 @@ struct LoadReport {
   uint64_t version = 0;
   bool dry_run = false;
   uint32_t replicas = 1;
-  // If a corpus was extended: how many chunks it had before, and how many it got.
+  // If a corpus was extended: its previous number of chunks, and the number appended.
   std::optional<uint32_t> chunk_begin = {};
   uint32_t appended = 0;
   ChunkOrigins origins;

@@ -1,4 +1,4 @@
-// Chunks that the reference engine prefills from token ids.
+// A chunk source that prefills token ids with the reference engine.
 
 #pragma once
 
@@ -13,19 +13,20 @@
 
 namespace ckv::ctl {
 
-// Told of tokens that were prefilled since it was told last.
+// Called with the number of tokens prefilled since the last call.
 using OnPrefilled = std::function<void(uint64_t tokens)>;
 
-// Opens a source that prefills tokens. Each of these goes in one go, from position 0 on, and so is
-// a chain of its own:
+// Opens a source that prefills tokens. Each of the following is prefilled as one sequence, from
+// position 0, and is therefore a chain of its own:
 //   --standalone        each chunk;
 //   --cut document      each document;
-//   else                all documents, one behind the other.
-// The engine's rows depend on tokens only; extra keys of documents are part of the ids.
-// Memory: rows take geometry().token_bytes() a token. If there are several goes, the rows of the
-// last one are kept, and those of which chunks were given out. A single go is prefilled here, and
-// several by Read.
-//   InvalidArgument     more than 2^20 tokens in one go; a chunk twice; or Engine::Prefill.
+//   else                all documents, one after the other.
+// The engine's rows depend on tokens only; the extra keys of documents are part of the ids.
+// Memory: rows take geometry().token_bytes() per token. If there are several sequences, Read
+// prefills them. It keeps the rows of the last one, and of those whose chunks were handed out. A
+// single sequence is prefilled here.
+//   InvalidArgument     more than 2^20 tokens in one sequence, a duplicate chunk, or an error of
+//                       Engine::Prefill.
 absl::StatusOr<std::unique_ptr<ChunkSource>> OpenPrefill(std::shared_ptr<const Engine> engine,
                                                          TokenDocuments documents,
                                                          const CutOptions& cut, uint32_t threads,

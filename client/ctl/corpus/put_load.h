@@ -1,4 +1,4 @@
-// Puts the chunks of `ckvctl corpus load` on holders, and publishes them.
+// Puts the chunks of `ckvctl corpus load` on holders and publishes them.
 
 #pragma once
 
@@ -18,32 +18,34 @@
 namespace ckv::ctl {
 
 struct LoadTarget {
-  std::string name;  // the corpus; the tenant is the command's
+  std::string name;  // the corpus; the tenant is that of the command
   uint32_t replicas = 1;
-  bool replace = false;  // a corpus of that name gets a new version
-  bool dry_run = false;  // holders are only asked
+  bool replace = false;  // replaces an existing corpus of that name by a new version
+  bool dry_run = false;  // queries holders and changes nothing
 };
 
 struct Loaded {
-  PutReport put;         // empty if a corpus had all of the chunks
+  PutReport put;         // empty if an extended corpus already had all chunks
   uint64_t version = 0;  // 0 in a dry run
-  // If a corpus was extended: how many chunks it had before, and how many it got.
+  // If a corpus was extended: its previous number of chunks, and the number appended.
   std::optional<uint32_t> chunk_begin = {};
   uint32_t appended = 0;
 };
 
 std::vector<HolderId> HolderIdsOf(const std::vector<Member>& holders);
 
-// Places all chunks of the source by room (client/publish/room.h).
+// Places all chunks of the source by free capacity (client/publish/room.h).
 absl::StatusOr<SourcePlacement> PlaceAll(const ChunkSource& source,
                                          const std::vector<Member>& holders, uint32_t replicas,
                                          Clock& clock);
-// The chunks are all of the corpus. `holders` are the live ones.
+// Puts and publishes a corpus that consists of all chunks of the source. `holders` are the live
+// ones.
 //   the source's error, a holder's or the directory's.
 absl::StatusOr<Loaded> PutAndPublish(const Ctl& ctl, const LoadTarget& target, Fleet& fleet,
                                      ChunkSource& source, const std::vector<Member>& holders);
-// The chunks go behind those of `cut.extended`, as it is now. Those that it has are left out.
-//   also those of NewToCorpus.
+// Appends the chunks to `cut.extended`, in its current state. Chunks that it already has are
+// skipped.
+//   also the errors of NewToCorpus.
 absl::StatusOr<Loaded> PutAndExtend(const Ctl& ctl, const LoadTarget& target, Fleet& fleet,
                                     ChunkSource& source, const std::vector<Member>& holders,
                                     const CutOptions& cut);

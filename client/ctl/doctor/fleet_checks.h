@@ -1,4 +1,5 @@
-// Judges a fleet by what its processes tell: who is silent, and who does not fit to the others.
+// Judges a fleet by what its processes report: which ones do not answer, and which ones do not
+// match.
 
 #pragma once
 
@@ -11,13 +12,14 @@
 
 namespace ckv::ctl::doctor {
 
-// Clocks that differ by more than this make lines of logs hard to compare.
+// Clocks that differ by more than this make log lines hard to compare.
 inline constexpr Duration kClockAheadMax = std::chrono::seconds(1);
-// Leases below this end by a pause of a host, and above that keep the dead among the living.
+// Leases below the minimum expire when a host pauses. Those above the maximum keep dead members
+// listed as live.
 inline constexpr Duration kLeaseTtlMin = std::chrono::seconds(1);
 inline constexpr Duration kLeaseTtlMax = std::chrono::seconds(30);
 
-// All of the checks below. `here` are the daemons of this machine.
+// Runs all of the checks below. `here` are the daemons of this machine.
 Part JudgeFleet(const FleetFacts& facts, const std::vector<HostDaemon>& here);
 
 // directory, members, requester, holders, chunks, durable: with the findings of ckvctl health

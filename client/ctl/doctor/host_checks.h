@@ -1,5 +1,5 @@
-// Judges a machine that runs daemons of ckv, or will: its memory, processors, clock, ports and RDMA
-// devices. The settings of the daemons say what they take.
+// Judges a machine that runs ckv daemons, or will: memory, processors, clock, ports and RDMA
+// devices. The settings of the daemons determine what they need.
 
 #pragma once
 
@@ -15,32 +15,32 @@
 
 namespace ckv::ctl::doctor {
 
-// This machine's clock, as the kernel tells of it.
+// This machine's clock, as the kernel reports it.
 struct ClockSync {
   bool known = false;
-  bool synchronised = false;  // by a service of time
-  Duration error_max{0};      // as that service estimates
+  bool synchronised = false;  // by a time service
+  Duration error_max{0};      // that service's estimate
 };
 ClockSync ReadClockSync();
 
 struct HostView {
   HostFiles files;
-  std::vector<HostDaemon> daemons;  // that run
-  // A configuration that was named and that no daemon runs with yet.
+  std::vector<HostDaemon> daemons;  // those that run
+  // The settings of a named configuration with which no daemon runs yet.
   std::optional<DaemonSettings> planned;
   ClockSync clock;
 
-  // The settings of all daemons, and the planned ones.
+  // Returns the settings of all daemons, and the planned ones.
   std::vector<const DaemonSettings*> AllSettings() const;
 };
 
-// Looks at the machine whose files are below `root` ("" for this one). `config_path` is empty, or a
-// file of ckvd.
+// Reads the state of the machine whose files are below `root` ("" for this one). `config_path` is a
+// configuration file of ckvd, or empty.
 //   NotFound, InvalidArgument  as ReadSettingsFile.
 absl::StatusOr<HostView> LookAtHost(const std::string& root, const std::string& config_path,
                                     const ClockSync& clock);
 
-// All of the checks below.
+// Runs all of the checks below.
 Part JudgeHost(const HostView& view);
 
 // memory, huge_pages, thp, swap, memlock, nofile
@@ -52,11 +52,11 @@ Checks JudgeRdma(const HostView& view);
 // ports, names
 Checks JudgePorts(const HostView& view);
 
-// A share of a machine's memory above which its daemons leave too little for the rest.
+// The share of a machine's memory above which its daemons leave too little for the rest.
 inline constexpr double kMemoryShareMax = 0.95;
-// Descriptors of one session: two for each of its lanes, of which engines mostly have one or two.
+// Descriptors of one session: two for each of its lanes. Engines mostly have one or two lanes.
 inline constexpr uint64_t kFilesPerSession = 4;
-// Descriptors of a daemon without sessions: its server, its store, its log.
+// Descriptors of a daemon without sessions: those of its server, its store and its log.
 inline constexpr uint64_t kFilesOfDaemon = 128;
 
 }  // namespace ckv::ctl::doctor

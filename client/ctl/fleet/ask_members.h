@@ -1,4 +1,4 @@
-// Asks the members of a fleet what they tell of themselves.
+// Queries the members of a fleet for their own state.
 
 #pragma once
 
@@ -10,29 +10,29 @@
 
 namespace ckv::ctl {
 
-// A member, and what it tells if it answers.
+// A member, and its report if it answered.
 struct MemberReport {
   Member member;
-  absl::Status status;                 // whether it answers
+  absl::Status status;                 // OK if it answered, otherwise the error
   v1::StatsReply stats;                // a holder's
   v1::DescribeReply description = {};  // a requester's
-  // When it was asked and when it answered, by this machine's WallClockMilliseconds().
+  // When the query was sent and answered, by this machine's WallClockMilliseconds().
   uint64_t asked_wall_ms = 0;
   uint64_t answered_wall_ms = 0;
 
-  // Has unset fields if the member does not tell.
+  // Returns empty facts if the member does not report any.
   const v1::ProcessFacts& process() const {
     return member.role == MemberRole::kHolder ? stats.process() : description.process();
   }
 };
 
-// AskMembers ends after this many limits of a call. At kAtOnceMax at once, 96 silent members are
-// asked for their whole limit each.
+// AskMembers ends after this many call timeouts. With kAtOnceMax calls in parallel, 96 silent
+// members get their whole timeout each.
 inline constexpr int kAskLimitCountMax = 6;
 
-// Asks each member, kAtOnceMax at once: a holder for its counters, a requester to describe itself.
-// The reports are in the order of `members`. A call may take options().timeout. A member whose turn
-// does not come within kAskLimitCountMax times that is DeadlineExceeded.
+// Queries the members, kAtOnceMax in parallel: holders for their counters, requesters for their
+// description. The reports are in the order of `members`. Each call may take options().timeout. A
+// member whose query cannot start within kAskLimitCountMax timeouts gets DeadlineExceeded.
 std::vector<MemberReport> AskMembers(const Fleet& fleet, const std::vector<Member>& members);
 
 }  // namespace ckv::ctl

@@ -1,5 +1,5 @@
-// Tells where a directory keeps its state, what it knows of it, and which engines use it, as ckvctl
-// status does.
+// Formats, for ckvctl status, where a directory keeps its state, what it contains, and which
+// engines use it.
 
 #pragma once
 
@@ -11,14 +11,14 @@
 
 namespace ckv::ctl {
 
-// "in /var/lib/ckv/directory: 12 corpora read at its start, 3 min 00 s ago". Also tells what is not
-// as it should be, as holders that are not back and a log that refuses changes.
+// Returns, for example, "in /var/lib/ckv/directory: 12 corpora read at its start, 3 min 00 s ago".
+// Also reports problems, for example holders that have not returned or a log that refuses changes.
 std::string HomeText(const v1::DescribeDirectoryReply& home);
-// All of the reply.
+// Returns the whole reply.
 Json HomeJson(const v1::DescribeDirectoryReply& home);
 
-// The engines that use the fleet, one a row; empty if there is none. They are no members, because
-// they hold nothing: one that ends is no finding.
+// Returns the engines that use the fleet, one per row; empty if there is none. Engines are not
+// members, because they hold nothing: one that ends is not a finding.
 std::string EnginesText(const std::vector<v1::EngineFacts>& engines);
 Json EnginesJson(const std::vector<v1::EngineFacts>& engines);
 

@@ -1,4 +1,4 @@
-// Gathers the facts of a fleet as ckvctl sees it, and prints their findings.
+// Gathers the facts of a fleet as ckvctl sees it, and prints the findings.
 
 #pragma once
 
@@ -15,34 +15,35 @@
 
 namespace ckv::ctl {
 
-// Everything that a command has found out about a fleet.
+// All facts about a fleet that a command has collected.
 struct FleetSight {
   std::string directory_address;
-  absl::Status directory;  // whether it answers
-  // Its state. Ask for it after the members: a member whose lease ended meanwhile is not silent.
+  absl::Status directory;  // OK if it answered, otherwise the error
+  // The directory's state. Query it after the members: a member whose lease ended meanwhile then
+  // does not count as silent.
   absl::StatusOr<v1::DescribeDirectoryReply> home = absl::UnknownError("not asked");
   std::vector<MemberReport> members;
-  // The requester that was named, if one was.
+  // The reply of the named requester, if one was named.
   std::optional<absl::StatusOr<v1::DescribeReply>> requester;
   std::string requester_address;
-  bool is_of_fleet = true;  // the requester's directory is this one
+  bool is_of_fleet = true;  // whether the requester uses this directory
 };
 
-// Asks the directory, every member, and the requester if one is named. It never fails: a process
-// that does not answer is a fact.
+// Queries the directory, every member, and the named requester if any. Never fails: a process that
+// does not answer is a fact.
 FleetSight LookAtFleet(Fleet& fleet);
-// The second part of LookAtFleet, for a caller that has already asked the members. It asks the
-// requester if one is named, then the directory for its state. `sight.directory` and
-// `sight.members` must be set.
+// The second part of LookAtFleet, for a caller that has already queried the members. Queries the
+// named requester if any, then the directory for its state. `sight.directory` and `sight.members`
+// must be set.
 void LookBehindMembers(Fleet& fleet, FleetSight& sight);
 FleetFacts FactsOf(const FleetSight& sight);
 
-// A line or two for each finding: what is wrong, and after -> what to do.
+// Writes a line or two for each finding: the problem, and after -> the remedy.
 std::string FindingsText(const std::vector<Finding>& findings);
 // [{"code", "severity", "subject", "what", "remedy"}]
 Json FindingsJson(const std::vector<Finding>& findings);
-// Returns StatusOf(findings), with what to do next. If the directory did not answer, `directory` is
-// the error, which has more details than the finding.
+// Returns StatusOf(findings), with the next step. If the directory did not answer, `directory` is
+// its error, which has more details than the finding.
 absl::Status VerdictOf(const std::vector<Finding>& findings,
                        const absl::Status& directory = absl::OkStatus());
 

@@ -1,4 +1,4 @@
-// Chunks that no corpus places where they lie, and taking them away.
+// Garbage collection: finds and deletes chunks that no corpus references on a holder.
 
 #pragma once
 
@@ -14,18 +14,18 @@
 
 namespace ckv::ctl {
 
-// The chunks of one holder. Each counts once, in the first of these that it is.
+// The chunks of one holder. Each chunk counts in the first of these categories that applies.
 struct GarbageTally {
-  uint64_t chunk_count = 0;   // all
-  uint64_t placed_count = 0;  // corpora place it there, or are told of it there
+  uint64_t chunk_count = 0;   // all chunks
+  uint64_t placed_count = 0;  // referenced by corpora: as a placement, or as a reported copy
   uint64_t kept_count = 0;    // pinned by an operator
-  uint64_t young_count = 0;   // put or asked for within the grace
+  uint64_t young_count = 0;   // put or requested within the grace period
   uint64_t garbage_count = 0;
   uint64_t garbage_bytes = 0;
   // Parts of the garbage.
   uint64_t dropped_count = 0;
   uint64_t dropped_bytes = 0;
-  uint64_t touched_count = 0;  // put, asked for or pinned since it was found: it stays
+  uint64_t touched_count = 0;  // put, requested or pinned since it was found: kept
 };
 
 struct Garbage {
@@ -38,15 +38,15 @@ struct Garbage {
   GarbageTally tally;
 };
 
-// Finds what the holder has that is idle for `grace`, that nobody keeps and no corpus of any tenant
-// places there.
+// Finds the chunks of the holder that are idle for `grace`, not pinned, and not referenced there by
+// a corpus of any tenant.
 //   the holder's or the directory's error.
 absl::StatusOr<Garbage> FindGarbage(Fleet& fleet, const Member& holder, Duration grace);
 
-// Drops it, chunk by chunk, and counts in its tally. A chunk that was put or asked for since it was
-// found stays: the holder decides, in one step with those calls. Each drop stands by itself, so
-// this can end anywhere and be run again.
-//   the holder's error; what was dropped is counted.
+// Drops the garbage, chunk by chunk, and counts it in its tally. A chunk that was put or requested
+// since it was found is kept: the holder decides this atomically with those calls. Each drop is
+// independent, so the run can stop anywhere and be repeated.
+//   the holder's error; what was already dropped is counted.
 absl::Status DropGarbage(Fleet& fleet, Garbage& garbage, Duration grace,
                          const std::function<void(uint64_t count)>& on_chunks);
 

@@ -1,4 +1,4 @@
-// Dropping a corpus, and the copies that a dropped or replaced one leaves behind.
+// Drops a corpus, and the copies that a dropped or replaced corpus leaves behind.
 
 #pragma once
 
@@ -14,19 +14,19 @@
 
 namespace ckv::ctl {
 
-// Copies dropped, by holder.
+// Number of dropped copies, by holder.
 using DropCounts = std::map<std::string, uint32_t>;
 
-// Drops the copies of `orphans`, as the directory told them: only it knows what other tenants'
-// corpora share. A copy that is pinned or that somebody goes on asking for stays, until ckvctl gc.
-// `warnings` gets a line for every holder where copies stay, or that could not be asked.
+// Drops the copies of `orphans`, as reported by the directory: only it knows which chunks other
+// tenants' corpora share. A copy that is pinned or still being requested is kept until ckvctl gc.
+// Adds a line to `warnings` for every holder that keeps copies or could not be queried.
 //   the directory's error.
 absl::StatusOr<DropCounts> DropOrphans(
     Fleet& fleet, const google::protobuf::RepeatedPtrField<v1::ChunkPlacement>& orphans,
     std::vector<std::string>& warnings);
 
-// Drops a corpus of the fleet's tenant, with the chunks that no other corpus uses. It fills
-// `warnings` as DropOrphans does.
+// Drops a corpus of the fleet's tenant, and the chunks that no other corpus uses. Adds `warnings`
+// like DropOrphans.
 //   the directory's error.
 absl::StatusOr<DropCounts> DropCorpus(Fleet& fleet, const std::string& name,
                                       std::vector<std::string>& warnings);

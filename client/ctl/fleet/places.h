@@ -1,4 +1,4 @@
-// Who has a chunk, as ckvctl shows it.
+// Formats which members have a chunk, as ckvctl shows it.
 
 #pragma once
 
@@ -11,14 +11,14 @@
 
 namespace ckv::ctl {
 
-// The registered members. Nothing if that cannot be told, as just after the directory's start.
+// The registered members. Unset if unknown, for example just after the directory's start.
 using LiveNames = std::optional<std::set<std::string>>;
 LiveNames AskLiveNames(Fleet& fleet);
 
-// "h0,h1 (gone),+r0": '+' is a member that copied the chunk and answers for it under its lease.
-// Without `live` nobody is called gone.
+// Returns, for example, "h0,h1 (gone),+r0". '+' marks a member that copied the chunk and serves it
+// under its lease. If `live` is unset, no member is marked as gone.
 std::string PlacesText(const ChunkPlacement& chunk, const LiveNames& live);
-// Adds "holders", "leased" and, of both, "gone" to `json`.
+// Adds "holders", "leased" and "gone" (from both lists) to `json`.
 void AddPlaces(const ChunkPlacement& chunk, const LiveNames& live, Json& json);
 
 }  // namespace ckv::ctl

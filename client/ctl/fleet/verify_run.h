@@ -1,5 +1,5 @@
-// Checks the copies of a corpus' chunks on every holder of their placement, and has those put again
-// that are not whole.
+// Checks the copies of a corpus' chunks on every holder of their placement, and has damaged or
+// missing copies replaced.
 
 #pragma once
 
@@ -21,36 +21,36 @@ namespace ckv::ctl {
 // One copy of one chunk.
 struct CopyCheck {
   uint32_t ordinal = 0;
-  v1::ChunkVerdict verdict = v1::CHUNK_VERDICT_UNSPECIFIED;  // unspecified: its holder did not say
-  std::string why = {};                                      // unless it is whole and always was
+  v1::ChunkVerdict verdict = v1::CHUNK_VERDICT_UNSPECIFIED;  // unspecified: no answer
+  std::string why = {};                                      // empty if it is whole and always was
   uint64_t rows_checksum = 0;
   bool repaired = false;
 
   bool whole() const { return verdict == v1::CHUNK_VERDICT_WHOLE; }
 };
 
-// The answer of one holder.
+// The result of one holder.
 struct HolderCheck {
   std::vector<CopyCheck> copies;
   uint64_t bytes_checked = 0;  // in memory and on the device
   Duration elapsed{0};
-  absl::Status status;  // why it did not say of all
+  absl::Status status;  // OK, or why some copies have no verdict
 };
 using HolderChecks = std::map<std::string, HolderCheck>;
 
-// Asks every holder for its copies of these chunks, all at once. `on_bytes` is told of rows whose
-// copy was checked; it is called from several threads.
+// Queries all holders in parallel about their copies of these chunks. `on_bytes` is called, from
+// several threads, with the row bytes of each copy that was checked.
 HolderChecks CheckCopies(const Corpus& corpus, const std::vector<uint32_t>& ordinals,
                          const std::vector<Member>& members, Clock& clock,
                          const std::function<void(uint64_t bytes)>& on_bytes);
 
-// Has holders of whole copies push them where a copy is missing or damaged, and checks those again.
-// `why` of those that are not whole afterwards says what went wrong. Chunks whose whole copies
-// differ are left alone.
+// Makes holders of whole copies push them to where a copy is missing or damaged, and checks those
+// copies again. If a copy is not whole afterwards, its `why` names the cause. Chunks whose whole
+// copies differ are left unchanged.
 void RepairCopies(const Corpus& corpus, const std::vector<Member>& members, Clock& clock,
                   const std::function<void(uint64_t bytes)>& on_bytes, HolderChecks& checks);
 
-// Ordinals of chunks whose whole copies have other rows than each other.
+// Returns the ordinals of chunks whose whole copies have different rows.
 std::vector<uint32_t> Disagreeing(const HolderChecks& checks);
 
 }  // namespace ckv::ctl

@@ -1,4 +1,4 @@
-// How much of a document a corpus has.
+// Finds how much of a document a corpus has.
 
 #pragma once
 
@@ -12,17 +12,17 @@
 
 namespace ckv::ctl {
 
-// The chunks of a corpus by the chunk that each follows. Immutable, so thread-safe.
+// The chunks of a corpus, indexed by their parent. Immutable, so thread-safe.
 class ChunkChains {
  public:
-  // A corpus that does not exist has none.
+  // For a corpus that does not exist: there are no chunks.
   ChunkChains() = default;
-  // Takes what it needs of `corpus`. `key` is of its tenant.
+  // Copies what it needs of `corpus`. `key` is that of its tenant.
   ChunkChains(const Corpus& corpus, const TenantKey& key);
 
-  // Returns how many of `tokens`, from the first on, are a chain of chunks that begins at
-  // position 0. Ids are made anew from the tokens, so nothing but these tokens counts. The longer
-  // one of two chunks that fit at a place is followed.
+  // Returns how many of `tokens`, from the first on, are covered by a chain of chunks that begins
+  // at position 0. Recomputes the ids from the tokens, so only these tokens match. If several
+  // chunks fit at a position, follows the longest one.
   uint64_t CoveredTokens(std::span<const int32_t> tokens) const;
 
  private:

@@ -1,4 +1,5 @@
-// The HTTP API of a serving engine, as vLLM has it: what ckvctl asks to have documents prefilled.
+// A client of a serving engine's HTTP API, in vLLM's form. ckvctl uses it to have documents
+// prefilled.
 
 #pragma once
 
@@ -16,42 +17,42 @@ namespace ckv::ctl {
 
 struct EngineOptions {
   std::string url;      // "http://host:port", without a path
-  std::string api_key;  // sent as a bearer token, if any
-  // The limit of one call; a prefill is one.
+  std::string api_key;  // sent as a bearer token if not empty
+  // The time limit of one call; each prefill is one call.
   Duration timeout = std::chrono::minutes(10);
 };
 
 // A model that an engine serves.
 struct EngineModel {
   std::string name;
-  uint32_t token_count_max = 0;  // a request may have, its answer included
+  uint32_t token_count_max = 0;  // maximum per request, including its answer
 };
 
-// Thread-safe: each call has a connection of its own. An answer is at most kEngineReplyBytesMax.
-// Proxies of the environment are not used, and redirects are not followed.
+// Thread-safe: each call uses its own connection. A reply has at most kEngineReplyBytesMax bytes.
+// Ignores proxy environment variables and does not follow redirects.
 //
 // Errors of every call name the engine and the call:
-//   Unavailable         nobody answers there, or the engine says that it is not able to (HTTP 5xx).
-//   DeadlineExceeded    not within the timeout.
-//   InvalidArgument     the engine refuses the request (HTTP 400, 404, 422), with its reason.
-//   PermissionDenied    it wants another key (HTTP 401, 403).
-//   Internal            an answer that is not this API's.
+//   Unavailable         no server answers there, or the engine cannot serve the call (HTTP 5xx).
+//   DeadlineExceeded    no reply within the timeout.
+//   InvalidArgument     the engine refuses the request (HTTP 400, 404, 422); includes its reason.
+//   PermissionDenied    the engine requires another key (HTTP 401, 403).
+//   Internal            the reply does not conform to this API.
 class EngineClient {
  public:
   explicit EngineClient(EngineOptions options);
 
-  // Returns the model of this name, or the only one if `name` is empty.
-  //   NotFound            it serves no such model; names those that it serves.
-  //   InvalidArgument     also: it serves several, and `name` is empty.
+  // Returns the model of this name, or the only model if `name` is empty.
+  //   NotFound            the engine does not serve that model; names those that it serves.
+  //   InvalidArgument     also: the engine serves several models, and `name` is empty.
   absl::StatusOr<EngineModel> Model(const std::string& name) const;
 
-  // Returns the tokens of a text, as the engine's own tokenizer has them.
+  // Returns the tokens of a text, from the engine's own tokenizer.
   absl::StatusOr<std::vector<int32_t>> Tokenize(const EngineModel& model,
                                                 const std::string& text) const;
 
-  // Has the engine prefill these tokens and publish them as a part of `corpus`. Returns once they
+  // Makes the engine prefill these tokens and publish them as part of `corpus`. Returns once they
   // are prefilled: the engine publishes in the background.
-  //   FailedPrecondition  the engine answered, and has no plug-in of ckv.
+  //   FailedPrecondition  the engine answered, but has no ckv plug-in.
   absl::Status Prefill(const EngineModel& model, std::span<const int32_t> tokens,
                        const std::string& corpus) const;
 
@@ -61,7 +62,7 @@ class EngineClient {
   const EngineOptions options_;
 };
 
-// 8 million token ids of seven digits.
+// Enough for 8 million token ids of seven digits.
 inline constexpr size_t kEngineReplyBytesMax = size_t{64} << 20;
 
 }  // namespace ckv::ctl

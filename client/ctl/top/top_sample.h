@@ -1,4 +1,4 @@
-// Asks a fleet once for everything that ckvctl top shows.
+// Queries a fleet once for everything that ckvctl top shows.
 
 #pragma once
 
@@ -15,14 +15,15 @@ namespace ckv::ctl {
 struct TopSample {
   Instant at{};
   std::string directory;  // its address
-  // Whether it answers. If not, the members are those of the sample before.
+  // OK if the directory answers. If not, the members are those of the previous sample.
   absl::Status directory_status;
-  std::vector<MemberReport> members;  // those that have a lease
-  std::vector<Finding> findings;      // everything that is wrong
+  std::vector<MemberReport> members;  // those with a lease
+  std::vector<Finding> findings;      // all problems
 };
 
-// If nobody answers, up to kAtOnceMax members take as long as two limits of a call
-// (FleetOptions::timeout). More take as long as AskMembers. `before` is the sample before, or null.
+// If no member answers, up to kAtOnceMax members take as long as two call timeouts
+// (FleetOptions::timeout). More members take as long as AskMembers. `before` is the previous
+// sample, or null.
 TopSample TakeSample(Fleet& fleet, const TopSample* before);
 
 }  // namespace ckv::ctl

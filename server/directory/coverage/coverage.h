@@ -14,10 +14,10 @@
 
 namespace ckv {
 
-// A moment of the directory. It is looked at without the directory's lock.
+// A snapshot of the directory. It is read without the directory's lock.
 struct CoverageView {
   using Lacking = std::map<HolderId, std::shared_ptr<const LackTable::Chunks>>;
-  // Who is there, and what they lack.
+  // The live holders, and the chunks that holders lack.
   struct Holders {
     absl::flat_hash_set<HolderId> live;
     Lacking lacking;
@@ -33,36 +33,37 @@ struct CoverageView {
   };
   struct Entry {
     std::shared_ptr<const Corpus> corpus;
-    // Ordinals of chunks that members announced under their leases, in their order.
+    // Ordinals, ascending, of the chunks that members announced under their leases.
     std::vector<uint32_t> leased;
   };
-  // The corpora that a holder without a lease has a place in, or one that lacks chunks. All others
-  // are whole.
+  // The corpora that have a place on a holder without a lease, or on one that lacks chunks. All
+  // other corpora are whole.
   std::vector<Entry> corpora;
   Holders holders;
 };
 
 struct Coverage {
-  std::vector<CorpusFacts> corpora;  // those that lack something
+  std::vector<CorpusFacts> corpora;  // corpora that lack something, those with missing chunks first
   struct OfHolder {
-    uint64_t lacking_count = 0;  // places that it lacks
-    uint64_t sole_count = 0;     // those of them that no other live holder has
+    uint64_t lacking_count = 0;  // places whose chunk it lacks
+    uint64_t sole_count = 0;     // those whose chunk no other live member has
   };
   std::map<HolderId, OfHolder> holders;
-  uint64_t missing_chunk_count = 0;  // over all corpora
+  uint64_t missing_chunk_count = 0;  // over all examined corpora
   uint64_t missing_copy_count = 0;
-  // Corpora of which nothing is told: beyond kCoverageChunkCountMax chunks in all, or beyond
-  // kCoverageCorpusCountMax that lack something. `corpora` lacks them; they may be whole or not.
+  // Corpora without a report in `corpora`, which may be whole or not. They exceed
+  // kCoverageChunkCountMax chunks in all and were not examined, or are beyond the first
+  // kCoverageCorpusCountMax that lack something.
   uint64_t skipped_corpus_count = 0;
 };
 inline constexpr uint64_t kCoverageChunkCountMax = uint64_t{1} << 20;
-// Corpora that are told by name; the counts have all.
+// The limit of corpora reported by name. The counts include all examined corpora.
 inline constexpr size_t kCoverageCorpusCountMax = 256;
 
 Coverage Cover(const CoverageView& view);
 
-// Leaves out the holders that lack the chunk, if somebody else has it: a live holder or a leased
-// member. Returns true if that changed it.
+// Removes the holders that lack the chunk from `chunk`, if a live holder or a leased member has it.
+// Returns true if that changed `chunk`.
 bool LeaveOutLacking(const CoverageView::Holders& holders, ChunkPlacement& chunk);
 
 }  // namespace ckv

@@ -1,4 +1,4 @@
-// The placed chunks that holders have said they lack.
+// The placed chunks that holders have reported as lacking.
 
 #pragma once
 
@@ -13,20 +13,21 @@
 
 namespace ckv {
 
-// Not thread-safe. A set is shared with those who walk over corpora meanwhile, and never changed.
+// Not thread-safe. A set never changes, because threads that walk over corpora share it.
 class LackTable {
  public:
   using Chunks = absl::flat_hash_set<ChunkId>;
 
-  // Ids of all holders together: some 40 bytes each. Later ones are left out.
+  // The limit of ids of all holders together, at some 40 bytes each. Ids beyond it are left out, so
+  // their chunks count as present.
   explicit LackTable(uint64_t count_max) : count_max_(count_max) {}
 
-  // Takes a page of a holder's report. The first page begins it, and the last one puts it in place
-  // of the report before. Returns the ids that the holder lacks now and did not before, or the
-  // other way round; none before the last page.
+  // Takes a page of a holder's report. The first page begins the report, and the last one makes it
+  // replace the previous report. Returns the ids whose state changed: the holder lacks them now and
+  // did not before, or the reverse. Returns none before the last page.
   std::vector<ChunkId> Take(const HolderId& holder, std::span<const ChunkId> ids, bool first,
                             bool last);
-  // Call when the holder's lease ends: the next life tells anew.
+  // Call when the holder's lease ends: its next incarnation reports again.
   void Forget(const HolderId& holder);
 
   bool Lacks(const HolderId& holder, const ChunkId& id) const;
@@ -38,7 +39,7 @@ class LackTable {
   const uint64_t count_max_;
   uint64_t count_ = 0;
   std::map<HolderId, std::shared_ptr<const Chunks>> lacking_;  // no set is empty
-  std::map<HolderId, Chunks> begun_;                           // reports that have not ended
+  std::map<HolderId, Chunks> begun_;                           // unfinished reports
 };
 
 }  // namespace ckv

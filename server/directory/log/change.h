@@ -1,41 +1,41 @@
-// The changes of a directory's state that survive it, and their bytes in the log.
+// The durable changes of a directory's state, and their bytes in the log.
 //
-// A payload of a frame is a run of records. Integers are little-endian.
+// A frame's payload is a sequence of records. Integers are little-endian.
 //
 //   bytes  a record
 //       1  kind: ChangeKind
-//       1  version of the kind's body: 1, or 2 for a kPublish with prints
+//       1  version of the kind's body: 1, or 2 for a kPublish with token hashes
 //       2  zero
 //       4  body_bytes
 //          body
 //
 //   bytes  body of kPublish: a corpus (store/corpus/corpus_bytes.h)
 //
-//   In version 2 each chunk follows the corpus:
-//       1  1 if it has a print, otherwise 255
-//      16  its print: head, whole; if it has one
+//   In version 2, an entry for each chunk follows the corpus:
+//       1  1 if it has token hashes, otherwise 255
+//      16  its token hashes, if it has them: head, whole
 //
 //   bytes  bodies of the other kinds
 //      16  kDrop: number of the drop, version of the corpus, then the names of tenant and corpus,
-//          each after 1 byte of length
-//       8  kEpochs: no epoch above it was given
-//       8  kFounded: id of the folder. It is the first record of log.1
-//      16  kContinues: number of the log before, and its bytes. It is the first of other logs
+//          each preceded by 1 byte of length
+//       8  kEpochs: the highest epoch that may have been given
+//       8  kFounded: id of the folder. The first record of log.1
+//      16  kContinues: number of the previous log, and its bytes. The first record of other logs
 //      28  kSnapshotBegin: id of the folder, last version or number, as kEpochs, number of corpora
 //       4  kSnapshotEnd: number of corpora
-//      16  kGap: no version or number above the first one was given, up to the second one
+//      16  kGap: after, until (VersionGap)
 //      32  kForget: number of the drop, folder_id and version (DroppedCorpus), version of the
-//      corpus
-//          that is here and goes, or 0; then the names as of kDrop
-//      33  kTenantKey: name of the tenant after 1 byte of length, then its key
+//          local corpus that is removed, or 0; then the names as for kDrop
+//      33  kTenantKey: 1 byte of length and the tenant's name, then its key
 //
-// A snapshot has kGap, kForget and kTenantKey for all that is remembered, before its corpora.
+// A snapshot has kGap, kForget and kTenantKey records for all gaps, tombstones and keys, before its
+// corpora.
 //
-// No payload has 512 zeros in a row: no corpus has.
+// No payload has 512 zeros in a row, because no corpus has.
 //
-// A build reads the bodies of its own version and refuses later ones, and later kinds. So a build
-// of before does not misread what a later one wrote. Without prints and keys, a folder is one of
-// version 1 only.
+// A build refuses bodies of later versions than its own, and later kinds. So an older build does
+// not misread what a later one wrote. A folder without token hashes and tenant keys has only
+// version 1 and kinds up to kForget.
 
 #pragma once
 
@@ -63,7 +63,7 @@ enum class ChangeKind : uint8_t {
   kTenantKey = 10,
 };
 
-// Versions and numbers that a folder never gave: those above `after`, up to `until`.
+// Corpus versions and drop numbers that a folder never gave: those above `after`, up to `until`.
 struct VersionGap {
   uint64_t after = 0;
   uint64_t until = 0;
@@ -71,7 +71,7 @@ struct VersionGap {
   friend bool operator==(const VersionGap&, const VersionGap&) = default;
 };
 
-// A value type. Fields that a kind does not name have their defaults.
+// A value type. Fields that a kind does not use have their defaults.
 struct DirectoryChange {
   ChangeKind kind = ChangeKind::kPublish;
   std::shared_ptr<const Corpus> corpus;  // kPublish, with its version
@@ -88,11 +88,12 @@ struct DirectoryChange {
   uint32_t corpus_count = 0;             // kSnapshotBegin, kSnapshotEnd
 };
 
-// Appends the change as a record. A corpus to be published is valid and lists no leased members.
+// Appends the change as a record. A corpus to be published must be valid and list no leased
+// members.
 void AppendRecord(const DirectoryChange& change, std::string& payload);
 
-// Calls `take` for each record of a payload in order; its error ends the reading and is returned.
-// Counts and lengths are checked before anything is allocated.
+// Calls `take` for each record of a payload in order. An error of `take` ends the reading and is
+// returned. Checks counts and lengths before allocating anything.
 //   DataLoss            the bytes are not records, or a corpus in them is not valid.
 //   FailedPrecondition  a later version of ckv wrote a record.
 absl::Status ReadRecords(std::string_view payload,

@@ -19,15 +19,15 @@
 
 namespace ckv {
 
-// The state whose changes are kept. It is called by the log's threads, with no lock of the log
-// held.
+// The state whose changes are made durable. The log's threads call it while they hold no lock of
+// the log.
 class ChangeSink {
  public:
   virtual ~ChangeSink() = default;
-  // Called once for each change that Submit took, in the order of the log. With OK the change is
-  // durable: it is to be applied now. With an error it never happens.
+  // Called once for each change that Submit accepted, in the order of the log. If `status` is OK,
+  // the change is durable and must now be applied. If not, it must never be applied.
   virtual void Settle(const DirectoryChange& change, const absl::Status& status) = 0;
-  // Returns the state after the last change that was settled.
+  // Returns the state after the last settled change.
   virtual DirectoryImage Image() = 0;
 };
 
@@ -35,9 +35,9 @@ class ChangeSink {
 class ChangeJournal {
  public:
   virtual ~ChangeJournal() = default;
-  // Takes the change. It is settled later, by another thread.
-  //   ResourceExhausted   too many changes wait.
-  //   Unavailable         it is stopping.
+  // Queues the change. Another thread settles it later.
+  //   ResourceExhausted   too many changes wait, or this one exceeds kFramePayloadBytesMax.
+  //   Unavailable         the journal is stopping.
   virtual absl::Status Submit(std::shared_ptr<const DirectoryChange> change) = 0;
 };
 
@@ -46,63 +46,63 @@ struct ChangeLogOptions {
   FileSystem* files = FileSystem::Real();
   Clock* clock = Clock::Real();
   // A snapshot is written once the logs are longer than kLogFactor times the last snapshot, and
-  // longer than this. The default takes some 50 ms to read.
+  // longer than this. Reading the default takes some 50 ms.
   uint64_t log_bytes_min = uint64_t{4} << 20;
-  // Unless null, Open writes how far it has come. It must outlive Open.
+  // If not null, Open writes its progress here. It must outlive Open.
   ReplayProgress* progress = nullptr;
 };
 
-// Thread-safe, except that Open is first and Start is second. It owns two threads: one appends, the
-// other one writes snapshots.
+// Thread-safe, except that Open must be called first and Start second. Owns two threads: one
+// appends, the other writes snapshots.
 class ChangeLog final : public ChangeJournal {
  public:
-  // A snapshot is begun once the logs are this many times as long as the last one: each byte of a
+  // A snapshot begins once the logs are this many times as long as the last one, so each byte of a
   // change is written twice.
   static constexpr uint64_t kLogFactor = 1;
-  // Changes wait for a snapshot in progress once the logs are this many times as long. So the
-  // folder takes at most six copies of the state, and mostly two.
+  // Changes wait for a snapshot in progress once the logs are this many times the length at which a
+  // snapshot begins. So the folder takes at most six copies of the state, and mostly two.
   static constexpr uint64_t kLogFactorMax = 4;
-  // How long they wait for it. After that they are refused until it is written or has failed. A
-  // disk that writes 16 MB/s takes this long for the 480 MB of 1,000,000 chunks.
+  // How long changes wait for the snapshot. After that they are refused until it is written or has
+  // failed. A disk that writes 16 MB/s takes this long for the 480 MB of 1,000,000 chunks.
   static constexpr Duration kShortLogWaitMax = std::chrono::seconds(30);
-  // Changes that wait. A server has at most 4096 threads that call it.
+  // The limit of waiting changes. A server has at most 4096 threads that submit them.
   static constexpr size_t kQueuedCountMax = 4096;
-  // Bytes that wait, unless one change alone has more.
+  // The limit of waiting bytes, unless one change alone has more.
   static constexpr size_t kQueuedBytesMax = size_t{256} << 20;
-  // Bytes of changes that one sync takes, unless one change alone has more.
+  // The limit of bytes per sync, unless one change alone has more.
   static constexpr size_t kBatchBytesMax = size_t{8} << 20;
-  // How long after a snapshot failed the next one is tried.
+  // The pause between a failed snapshot and the next try.
   static constexpr Duration kSnapshotPause = std::chrono::seconds(30);
 
   // Opens the folder and replays it. Errors are those of LogFolder::Open.
   static absl::StatusOr<std::unique_ptr<ChangeLog>> Open(
       const ChangeLogOptions& options, absl::FunctionRef<absl::Status(DirectoryChange)> replay);
-  // Starts to take changes. `sink` must outlive the log.
+  // Starts to accept changes. `sink` must outlive the log.
   void Start(ChangeSink* sink);
-  // Makes durable what was submitted, and ends. A snapshot in progress is finished.
+  // Makes submitted changes durable, finishes a snapshot in progress, and stops the threads.
   ~ChangeLog() override;
 
   absl::Status Submit(std::shared_ptr<const DirectoryChange> change) override
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Looks whether the folder and the log are still where they were opened. If not, last_error says
-  // so and changes are refused, until a later look finds them again. Call it about once a second:
-  // a change that comes before the next look is lost with the folder.
+  // Checks that the folder and the log are still where they were opened. If not, last_error reports
+  // that, and changes are refused until a later check finds them again. Call it about once a
+  // second. A change that is made between their removal and the next check is lost with the folder.
   void Look() ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::string& path() const { return folder_->path(); }
   const LogReplay& replay() const { return folder_->replay(); }
 
   struct Stats {
-    uint64_t log_bytes = 0;       // logs that no snapshot replaces
-    uint64_t snapshot_bytes = 0;  // the last snapshot
+    uint64_t log_bytes = 0;       // logs that no snapshot replaces yet
+    uint64_t snapshot_bytes = 0;  // size of the last snapshot
     uint64_t change_count = 0;    // durable since the start
     uint64_t sync_count = 0;      // syncs that made them durable
-    uint64_t failure_count = 0;   // syncs and writes that failed: their changes were refused
+    uint64_t failure_count = 0;   // failed syncs and writes, whose changes were refused
     uint64_t snapshot_count = 0;  // written since the start
     uint64_t snapshot_failure_count = 0;
-    Duration snapshot_age{0};  // since the last one, or since the start
-    absl::Status last_error;   // the last write's or look's; OK after a success
+    Duration snapshot_age{0};  // since the last snapshot, or since the start
+    absl::Status last_error;   // result of the last write or check; OK after a success
   };
   Stats stats() const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -114,17 +114,17 @@ class ChangeLog final : public ChangeJournal {
   ChangeLog(const ChangeLogOptions& options, std::unique_ptr<LogFolder> folder);
 
   void Append() ABSL_LOCKS_EXCLUDED(mu_);
-  // Takes what one sync takes. Empty only when all is done.
+  // Takes the changes of one sync from the queue. Empty only when all is done.
   std::deque<Queued> TakeBatch() ABSL_LOCKS_EXCLUDED(mu_);
   void Settle(const std::deque<Queued>& batch, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
-  // The length of the logs at which a snapshot is begun.
+  // The length of the logs at which a snapshot begins.
   uint64_t LogBytesDue() const {
     return std::max(options_.log_bytes_min, kLogFactor * folder_->snapshot_bytes());
   }
   void MaybeBeginSnapshot() ABSL_LOCKS_EXCLUDED(mu_);
-  // How the last look ended.
+  // Returns the result of the last check.
   absl::Status LastLook() const ABSL_LOCKS_EXCLUDED(mu_);
-  //   ResourceExhausted   the log is too long, and no snapshot came in time.
+  //   ResourceExhausted   the log is too long, and no snapshot was written in time.
   absl::Status AwaitShortLog() ABSL_LOCKS_EXCLUDED(mu_);
   void WriteSnapshots() ABSL_LOCKS_EXCLUDED(mu_);
   void NoteSnapshot(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
@@ -136,7 +136,7 @@ class ChangeLog final : public ChangeJournal {
   const ChangeLogOptions options_;
   const std::unique_ptr<LogFolder> folder_;
   ChangeSink* sink_ = nullptr;
-  // How long the thread that appends waits for a short log; unset while the log is short.
+  // Until when the appending thread waits for a short log; unset while the log is short.
   std::optional<Instant> short_log_deadline_;
 
   struct SnapshotJob {
@@ -145,15 +145,15 @@ class ChangeLog final : public ChangeJournal {
   };
   mutable absl::Mutex mu_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  bool is_appended_ ABSL_GUARDED_BY(mu_) = false;  // the thread that appends has ended
+  bool is_appended_ ABSL_GUARDED_BY(mu_) = false;  // the appending thread has ended
   std::deque<Queued> queue_ ABSL_GUARDED_BY(mu_);
   size_t queued_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::optional<SnapshotJob> job_ ABSL_GUARDED_BY(mu_);
-  bool is_writing_ ABSL_GUARDED_BY(mu_) = false;  // a snapshot, or one is due
+  bool is_writing_ ABSL_GUARDED_BY(mu_) = false;  // a snapshot is in progress or due
   Instant next_snapshot_ ABSL_GUARDED_BY(mu_);
   Instant last_snapshot_ ABSL_GUARDED_BY(mu_);
   Stats stats_ ABSL_GUARDED_BY(mu_);
-  absl::Status looked_ ABSL_GUARDED_BY(mu_);  // how the last look ended
+  absl::Status looked_ ABSL_GUARDED_BY(mu_);  // result of the last check
 
   std::thread appender_, snapshotter_;
 };

@@ -1,17 +1,17 @@
 // A directory's state on disk: a folder of one snapshot and the logs after it.
 //
 //   FORMAT, LOCK     store/disk/owned_folder.h
-//   log.1, log.2...  changes, in frames (server/directory/log/frame.h). Each continues the one
-//                    before, and its first record says how many bytes of that one count
-//   snapshot.N       the state before log.N: it replaces all logs before that
-//   *.new            what is being written; removed at the start
+//   log.1, log.2...  changes, in frames (server/directory/log/frame.h). Each log continues the
+//                    previous one. Its first record has the number of bytes of that one that count
+//   snapshot.N       the state before log.N: replaces all earlier logs
+//   *.new            files being written; removed at the start
 //
-// A file gets its name once its first bytes are durable. A snapshot is written beside the log that
-// goes on, and earlier files are removed when it is durable. So a process that dies at any
+// A file gets its name once its first bytes are durable. A snapshot is written while the log
+// continues, and earlier files are removed when it is durable. So a process that is killed at any
 // instruction leaves a snapshot and all the logs after it.
 //
-// The folder is read whole or not at all. An unfinished frame at the end of the last log is cut:
-// nobody was told of it. Anything else that is damaged or missing is refused.
+// The folder is read whole or not at all. An unfinished frame at the end of the last log is cut,
+// because its changes were never acknowledged. Anything else that is damaged or missing is refused.
 
 #pragma once
 
@@ -38,17 +38,17 @@
 
 namespace ckv {
 
-// All of a state that survives, as it is between two changes.
+// The durable part of a directory's state, as it is between two changes.
 struct DirectoryImage {
   std::vector<std::shared_ptr<const Corpus>> corpora;
-  std::vector<VersionGap> gaps;                         // rising
-  std::vector<DroppedCorpus> dropped;                   // that are remembered
+  std::vector<VersionGap> gaps;                         // ascending
+  std::vector<DroppedCorpus> dropped;                   // tombstones
   std::vector<std::pair<std::string, TenantKey>> keys;  // by tenant
   uint64_t version = 0;                                 // the highest version or number of a change
-  uint64_t epoch_max = 0;                               // no epoch above it was given
+  uint64_t epoch_max = 0;                               // no higher epoch was given
 };
 
-// How far Open has come, for people: any thread may read it, and it orders nothing.
+// The progress of Open, for people. Any thread may read it; it orders no other memory access.
 struct ReplayProgress {
   std::atomic<uint64_t> bytes{0};
   std::atomic<uint64_t> bytes_due{0};  // 0 until all files are found
@@ -61,26 +61,26 @@ struct ReplayProgress {
   }
 };
 
-// The findings of Open.
+// The results of Open.
 struct LogReplay {
   bool is_new = false;        // the folder was empty
-  uint64_t folder_id = 0;     // random, of the folder's first start
-  uint64_t record_count = 0;  // changes read, those of the snapshot included
-  std::string cut;            // says what was cut off the last log; mostly empty
+  uint64_t folder_id = 0;     // random, from the folder's first start
+  uint64_t record_count = 0;  // changes read, including those of the snapshot
+  std::string cut;            // describes the bytes cut off the last log; mostly empty
 };
 
-// One thread at a time appends, and another one may write a snapshot meanwhile. Sizes may be read
-// by any thread.
+// One thread at a time may append, while another one writes a snapshot. Any thread may read the
+// sizes.
 class LogFolder {
  public:
-  // The most bytes of a frame of a snapshot, unless one corpus takes more.
+  // The limit of bytes of a snapshot's frame, unless one corpus takes more.
   static constexpr size_t kSnapshotFrameBytes = size_t{1} << 20;
 
-  // Makes the folder or takes it over, and calls `replay` for every change in order: kPublish,
-  // kDrop, kForget, kGap, kTenantKey, kEpochs and kSnapshotBegin. Its error ends the reading.
-  // `files` must outlive the folder. Unless null, `progress` is written meanwhile. Beside the
-  // errors below, it may return those of FileSystem and of OwnedFolder::Open.
-  //   DataLoss            a file is damaged or missing; names it, the byte, and what to do.
+  // Creates the folder or takes it over, and calls `replay` for every change in order: kPublish,
+  // kDrop, kForget, kGap, kTenantKey, kEpochs and kSnapshotBegin. An error of `replay` ends the
+  // reading. `files` must outlive the folder. If `progress` is not null, it is updated meanwhile.
+  // In addition to the errors below, returns those of FileSystem and of OwnedFolder::Open.
+  //   DataLoss            a file is damaged or missing; names it, the byte, and a remedy.
   //   FailedPrecondition  a later version of ckv wrote one of the files.
   static absl::StatusOr<std::unique_ptr<LogFolder>> Open(
       FileSystem* files, const std::string& path,
@@ -91,26 +91,26 @@ class LogFolder {
   const std::string& path() const { return path_; }
   const LogReplay& replay() const { return replay_; }
 
-  // Appends records as one frame, which is durable once this returns OK. After an error nothing of
-  // them is ever read, unless the device lies. A log whose sync failed is given up for a new one.
+  // Appends records as one frame, which is durable once this returns OK. After an error none of
+  // them is ever read, unless the device misreports a write. A log whose sync failed is abandoned
+  // for a new one.
   //   ResourceExhausted   the disk is full.
-  //   Unavailable         the device fails.
+  //   Unavailable         the device failed.
   absl::Status Append(std::string_view records);
-  // Ends the log and begins the next one. Errors are those of Append.
+  // Ends the log and begins the next one. Returns Append's errors.
   absl::Status BeginLog();
-  // The log that Append writes.
+  // The number of the log that Append writes.
   uint64_t log_number() const { return number_; }
-  // Looks whether the folder and the log that is written still have their names. If not, Append
-  // goes on to succeed, and nobody finds again what it writes. Any thread may call it; it makes two
-  // system calls.
-  //   Unavailable         the folder or the log was removed, moved away or replaced; says which.
+  // Checks that the folder and the current log still have their names. If they do not, Append
+  // continues to succeed, but what it writes is never found again. Any thread may call it; it makes
+  // two system calls.
+  //   Unavailable         the folder or the log was removed, moved or replaced; names which.
   absl::Status CheckThere() const ABSL_LOCKS_EXCLUDED(mu_);
   // Writes snapshot.`number` and removes the files that it replaces. `image` is the state before
-  // the first change of log.`number`. Errors are those of Append; after one the folder is as
-  // before.
+  // the first change of log.`number`. Returns Append's errors; after one, the folder is unchanged.
   absl::Status WriteSnapshot(uint64_t number, const DirectoryImage& image);
 
-  // Bytes of the logs that no snapshot replaces.
+  // Bytes of the logs that no snapshot replaces yet.
   uint64_t log_bytes() const ABSL_LOCKS_EXCLUDED(mu_);
   // Bytes of the last snapshot; 0 if there is none.
   uint64_t snapshot_bytes() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -121,7 +121,7 @@ class LogFolder {
   LogFolder(FileSystem* files, const std::string& path, OwnedFolder owned)
       : files_(*files), path_(path), owned_(std::move(owned)) {}
 
-  // The number of a file "KIND.NUMBER", where `kind` is "log." or "snapshot.".
+  // Returns the number of a file "KIND.NUMBER", where `kind` is "log." or "snapshot.".
   static std::optional<uint64_t> NumberOf(std::string_view name, std::string_view kind);
   std::string LogPath(uint64_t number) const;
   std::string SnapshotPath(uint64_t number) const;
@@ -135,20 +135,20 @@ class LogFolder {
   const OwnedFolder owned_;
   LogReplay replay_;
 
-  // The log that is written: used by the thread that appends.
+  // The current log, used by the appending thread.
   std::unique_ptr<File> file_;
   uint64_t number_ = 0;
-  uint64_t end_ = 0;  // all before is durable
+  uint64_t end_ = 0;  // everything before this offset is durable
   uint64_t sequence_ = 0;
-  // A sync failed, so what is behind end_ is not known, nor whether the next log has its name. Only
-  // a new log may be written to.
+  // A sync failed, so the bytes after end_ are unknown, and the next log may or may not have its
+  // name. Only a new log may be written to.
   bool is_broken_ = false;
 
   mutable absl::Mutex mu_;
   std::map<uint64_t, uint64_t> log_bytes_ ABSL_GUARDED_BY(mu_);  // by number
   uint64_t snapshot_number_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t snapshot_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  // The log that is written.
+  // The current log.
   struct WrittenLog {
     uint64_t number = 0;
     FileIdentity file;

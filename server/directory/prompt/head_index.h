@@ -1,4 +1,5 @@
-// Finds the chunks that begin with a head (store/memory/token_print.h), for prompts.
+// Finds the chunks that begin with a given head, the token hash of a chunk's first tokens
+// (store/memory/token_print.h), for prompts.
 
 #pragma once
 
@@ -19,10 +20,10 @@
 
 namespace ckv {
 
-// Not thread-safe. Some 40 bytes a chunk with a head.
+// Not thread-safe. Takes some 40 bytes per chunk with a head.
 class HeadIndex {
  public:
-  // A chunk of a corpus that was added.
+  // The position of a chunk in a corpus that was added.
   struct Place {
     const Corpus* corpus = nullptr;
     uint32_t ordinal = 0;
@@ -30,22 +31,22 @@ class HeadIndex {
   using Places = absl::InlinedVector<Place, 1>;
   using Heads = absl::flat_hash_map<uint64_t, Places>;
 
-  // The corpus must outlive its removal.
+  // The corpus must not be destroyed before it is removed.
   void Add(const Corpus& corpus);
   void Remove(const Corpus& corpus);
-  // Returns the heads of the tenant's own corpora, by the fingerprint of their model, or null. It
-  // is valid until the next change.
+  // Returns the heads of the tenant's own corpora, by the fingerprint of their model, or null if
+  // there are none. Valid until the next change.
   const absl::flat_hash_map<ChunkId, Heads>* Find(const std::string& tenant) const;
 
  private:
-  // By tenant and model, so that no search goes through chunks that it does not look for.
+  // By tenant and model, so that a search skips chunks of other tenants and models.
   absl::flat_hash_map<std::string, absl::flat_hash_map<ChunkId, Heads>> tables_;
 };
 
-// Places that one Look goes through, at some 50 ns each: the directory is locked meanwhile.
+// The limit of places that one Look visits, at some 50 ns each: the directory is locked meanwhile.
 inline constexpr size_t kPlacesPerLookMax = 65'536;
 
-// One search for the chunks of a prompt, in corpora that its tenant may read. One thread.
+// One search for the chunks of a prompt, in corpora that its tenant may read. Used by one thread.
 class PromptSearch {
  public:
   // If `model` is unset, chunks of all models are found.
@@ -57,7 +58,7 @@ class PromptSearch {
   PromptChunks Finish() && { return std::move(found_); }
 
  private:
-  // The heads of the corpora that the tenant may read (I6) and of the models that are looked for.
+  // The heads of the corpora that the tenant may read (I6), of one of the requested models.
   struct Table {
     ChunkId model;
     const HeadIndex::Heads& heads;
@@ -68,11 +69,11 @@ class PromptSearch {
   const std::string tenant_;
   const std::optional<ChunkId> model_;
   PromptChunks found_;
-  // Whole records: one that lies about a chunk hides no true one.
+  // Whole records, so that a false record of a chunk hides no true one.
   using Record = std::tuple<ChunkId, ChunkId, uint32_t, uint64_t, uint64_t, uint64_t>;
-  absl::flat_hash_set<Record> records_;  // those that were found
-  absl::flat_hash_set<ChunkId> models_;  // those of found_
-  absl::flat_hash_set<uint64_t> heads_;  // that chunks have and that were looked for
+  absl::flat_hash_set<Record> records_;  // records found
+  absl::flat_hash_set<ChunkId> models_;  // models of found_
+  absl::flat_hash_set<uint64_t> heads_;  // requested heads that chunks have
 };
 
 }  // namespace ckv
