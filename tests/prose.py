@@ -37,6 +37,7 @@ LEXEME = re.compile(
     r'|"(?P<string>(?:\\.|[^"\\\n])*)"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])*\'', re.S)
 # What a line that is code, a formula or a drawing has and prose has not.
 CODE = re.compile(r"[;{}]$|::|->|==| [=*+] |\(\)|[─►◄│|]|-->|^[A-Za-z_]+\(|^#|^\$|\[.*,.*\]|  //")
+GENERATED = re.compile(r"\* (?:Uses|Used by): ")  # by tests/room_uses.py
 LIST_ITEM = re.compile(r"(?:[*-]|\d+[.)])\s+")
 TABLE_ROW = re.compile(r"(\S+(?: \S+)*?)(\s{2,})(?=\S)")
 
@@ -224,6 +225,8 @@ def markdown_paragraphs(text):
                 fence = mark.group(1)
             elif body == fence:
                 fence = None
+            line = body = ""
+        if GENERATED.match(body):
             line = body = ""
         code = re.match(r" {4}|\t", line) and not block
         if body.startswith("|"):
