@@ -16,7 +16,7 @@
 
 namespace ckv {
 
-// Fabric constants older than this are measured anew, because under load no live request renews
+// Fabric constants older than this are measured again, because under load no live request updates
 // them.
 inline constexpr Duration kFabricConstantsAgeMax = std::chrono::seconds(60);
 
@@ -39,23 +39,23 @@ struct MeasuredInput {
 // of the tokens. A holder in two groups is a candidate in both, each time only for that group's
 // share.
 //
-// T_probe and BW come from a probe of the call context's lane. Compute constants are measured once
-// per holder, by routing 1 and 64 query rows over its first chunk, and 1 over one row of it. Each
-// attend takes another layer, whose rows lie where calls find them. Under selection, 16 query rows
-// are also routed over rows picked out of that chunk. Doubted constants are measured again
-// (DoubtCount, client/decide/live_window.h).
+// T_probe and BW are measured by a probe of the call context's lane. Compute constants are measured
+// once per holder, by routing 1 and 64 query rows over its first chunk, and 1 over one row of it.
+// Each attend uses another layer, so that its rows are where calls find them and not in a processor
+// cache. Under selection, 16 query rows are also routed over rows selected from that chunk. Doubted
+// constants are measured again (DoubtCount, client/decide/live_window.h).
 //
-// A holder whose constants are known is still sent one echo, so that a dead one is not recommended.
-// A replica that cannot be measured is left out if another of its group can be. If no holder of a
-// group is a member of the directory, there are no candidates. `gone_holder` then names the first
-// of them. The result takes `here` as it is.
+// A holder with known constants still gets one echo, so that a dead one is not recommended. A
+// replica that cannot be measured is omitted if another of its group can be measured. If no holder
+// of a group is a member of the directory, there are no candidates. `gone_holder` then names the
+// first of them. `here` is copied into the result unchanged.
 //   InvalidArgument     the chunks or the number of query rows are not valid.
-//   Unavailable         no member of a group answers, or its bandwidth cannot be told from its
-//                       probe.
+//   Unavailable         no member of a group answers, or its probe does not show its bandwidth.
 absl::StatusOr<MeasuredInput> MeasureDecisionInput(ExplainCall call, const RequesterConstants& here,
                                                    const ExplainTools& tools);
 
-// Completes the answer. Rows for which `is_near` returns true are neither pulled nor recomputed.
+// Completes the result. Rows for which `is_near` returns true are cached locally, so they are
+// neither fetched nor recomputed.
 Explanation ExplanationOf(const ExplainCall& call, MeasuredInput measured, PeerTable& peers,
                           const LiveCalls& calls,
                           absl::FunctionRef<bool(const ChunkPlacement&)> is_near);

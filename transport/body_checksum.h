@@ -1,11 +1,10 @@
 // The checksum of a fetched body. It is the low half of XXH3-64 over the checksums of the body's
 // parts (proto/base/stripe.h; u64 little-endian), in the order of [layer][token].
 //
-// For a run of rows, a part is its share of one stripe of the chunk. The store keeps the checksum
-// of each whole stripe. So a holder that is asked for whole stripes hashes 8 bytes per 36 KiB. For
-// gathered rows (chosen rows, or slices), a part is kStripeTokens rows as they are sent. Parts are
-// then counted from the first row of each layer in the body, because the store has no checksum of
-// those.
+// For consecutive rows, a part is the rows within one stripe of the chunk. The store keeps the
+// checksum of each whole stripe, so a holder that sends whole stripes hashes 8 bytes per 36 KiB.
+// For gathered rows (selected rows, or slices), the store has no checksums. There, a part is
+// kStripeTokens rows as they are sent, counted from the first row of each layer in the body.
 
 #pragma once
 
@@ -18,7 +17,7 @@
 
 namespace ckv {
 
-// Rows [token_begin, token_begin + token_count) of `layer`. All lie in one stripe: of the chunk, or
+// Rows [token_begin, token_begin + token_count) of `layer`. All are in one stripe: of the chunk, or
 // of the layer's gathered rows.
 struct StripePart {
   uint32_t layer = 0;

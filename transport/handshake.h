@@ -1,14 +1,14 @@
-// How two ends find each other: offers, answers, invitations, and the frames that open a
-// connection.
+// The handshake between the two ends of a lane: offers, answers, invitations, and the frames that
+// open a connection.
 //
 //   requester                                holder
-//   Dial: offer    ---- control plane --->   Invite(offer): remembers {id, token}
+//   Dial: offer    ---- control plane --->   Invite(offer): stores {id, token}
 //   Connect(answer) <--- control plane ---   answer: fabric, {id, token}, where to connect
 //   connects, sends HelloFrame{id, token} -> Acceptor: takes the invitation, once
 //   checks the WelcomeFrame <--------------  WelcomeFrame{shape} (shm: with the memory)
 //
-// The token is 16 random bytes that travel only over the authenticated session. So a stranger who
-// reaches the socket gets nothing, and one answer opens one lane.
+// The token is 16 random bytes, which the holder sends only over the authenticated session. So a
+// stranger who reaches the socket gains nothing, and one answer opens one lane.
 
 #pragma once
 
@@ -37,14 +37,14 @@ uint64_t RandomWord();
 
 using Token = std::array<uint8_t, 16>;
 
-// The proof that takes an invitation: its id and its secret token.
+// The id of an invitation, and the secret token that proves the right to take it.
 struct InvitationKey {
   uint64_t id = 0;
   Token token{};
 };
 InvitationKey RandomInvitationKey();
 
-// Compares every byte, even after the first difference, so that the time reveals nothing.
+// Compares every byte, even after the first difference, so that the duration reveals nothing.
 bool SameToken(const Token& a, const Token& b) noexcept;
 
 inline constexpr uint32_t kHelloMagic = 0x48564b43;    // "CKVH"
@@ -72,8 +72,8 @@ struct WelcomeFrame {
 static_assert(sizeof(WelcomeFrame) == 24 && std::is_trivially_copyable_v<WelcomeFrame>);
 
 WelcomeFrame MakeWelcome(const LaneShape& shape);
-// Checks a peer's welcome against the lane that was asked for.
-//   InvalidArgument     not a welcome of ours, or for a lane of another shape.
+// Checks a peer's welcome against the requested lane.
+//   InvalidArgument     not a welcome of this version, or for a lane of another shape.
 absl::Status CheckWelcome(const WelcomeFrame& frame, const LaneShape& shape);
 
 // Encodes the opaque bytes that Dialer::offer returns. `text` is the host's identity for shm, a
@@ -93,8 +93,7 @@ std::string EncodeAnswer(FabricKind kind, const Answer& answer);
 //   InvalidArgument     malformed, or of another fabric.
 absl::StatusOr<Answer> DecodeAnswer(FabricKind kind, std::string_view answer);
 
-// The invitations of a listener: each holds a payload until somebody takes it or it expires.
-// Thread-safe.
+// The invitations of a listener: each holds a payload until it is taken or expires. Thread-safe.
 template <typename Payload>
 class InvitationTable {
  public:
@@ -112,8 +111,8 @@ class InvitationTable {
     return key;
   }
 
-  // Returns the payload, once, if the token is right. A wrong guess leaves the invitation in place;
-  // otherwise a stranger could revoke it.
+  // Returns the payload and removes the invitation, if the token is right. A wrong token leaves the
+  // invitation in place; otherwise a stranger could revoke it.
   std::optional<Payload> Take(const InvitationKey& key, Instant now) ABSL_LOCKS_EXCLUDED(mu_) {
     Expire(now);
     absl::MutexLock lock(&mu_);
@@ -126,7 +125,7 @@ class InvitationTable {
 
   // Drops every invitation whose deadline has passed.
   void Expire(Instant now) ABSL_LOCKS_EXCLUDED(mu_) {
-    std::vector<Payload> dead;  // destroyed after the lock: an unmapping takes a while
+    std::vector<Payload> dead;  // destroyed outside the lock, because unmapping is slow
     absl::MutexLock lock(&mu_);
     for (auto it = entries_.begin(); it != entries_.end();) {
       const auto next = std::next(it);

@@ -1,4 +1,4 @@
-// Memory that a fabric may send from where it lies, told beforehand and by type.
+// Memory that a fabric may send in place, declared in advance and by type.
 //
 //   options.gather_regions = {{RegionType::kHost, store.memory()},
 //                             {RegionType::kDmabuf, device_addresses, dmabuf_fd, /*offset=*/0}};
@@ -16,8 +16,8 @@ namespace ckv {
 
 enum class RegionType : uint8_t {
   kHost = 0,    // memory of this process
-  kPinned = 1,  // page-locked memory of this process, which a device reads and writes itself
-  kDmabuf = 2,  // memory of a device, exported as a dmabuf; no processor reads it
+  kPinned = 1,  // page-locked memory of this process, which a device can read and write
+  kDmabuf = 2,  // memory of a device, exported as a dmabuf; the CPU never reads it
 };
 
 // Returns "host", "pinned" or "dmabuf".
@@ -32,28 +32,29 @@ constexpr std::string_view RegionTypeName(RegionType type) {
   }
 }
 
-// Borrowed: the memory and the descriptor outlive the listener that is told of them, and its lanes.
+// Borrowed: the memory and the descriptor must outlive the listener that receives them, and its
+// lanes.
 struct MemoryRegion {
   RegionType type = RegionType::kHost;
-  // The addresses by which runs name it. Those of a dmabuf are the device's: nothing here reads
-  // them. Regions do not overlap.
+  // The addresses that the spans of PostGather use. Those of a dmabuf are the device's, and this
+  // process never reads them. Regions must not overlap.
   std::span<const std::byte> bytes;
   int dmabuf_fd = -1;          // kDmabuf only
-  uint64_t dmabuf_offset = 0;  // place of `bytes` in the dmabuf
+  uint64_t dmabuf_offset = 0;  // offset of `bytes` in the dmabuf
 };
 
-// Page-locks memory that a fabric has made, so that a device reads and writes it where it lies.
+// Page-locks memory that a fabric allocated, so that a device can read and write it in place.
 // Thread-safe.
 class MemoryPinner {
  public:
   virtual ~MemoryPinner() = default;
-  // Pins whole pages. They stay mapped until Unpin of the same span.
-  //   ResourceExhausted   the system locks no more memory, or the device maps no more.
+  // Pins whole pages, which stay mapped until Unpin of the same span.
+  //   ResourceExhausted   the system cannot lock more memory, or the device cannot map more.
   virtual absl::Status Pin(std::span<std::byte> memory) = 0;
   virtual void Unpin(std::span<std::byte> memory) noexcept = 0;
 };
 
-// Pins by the Pin and Unpin of a device's backend (attention/backend.h), which must outlive it.
+// Pins with the Pin and Unpin of a device's backend (attention/backend.h), which must outlive it.
 template <typename Device>
 class PinnerOf final : public MemoryPinner {
  public:

@@ -1,4 +1,4 @@
-// Measures a lane's two constants: T_probe and BW.
+// Measures the two constants of a lane: its round trip (T_probe) and its bandwidth (BW).
 
 #pragma once
 
@@ -16,7 +16,7 @@ struct ProbeOptions {
   uint32_t round_count = 64;
   uint32_t bandwidth_round_count = 8;
   Instant deadline = kInstantMax;
-  uint64_t session = 0;  // the lane's session; a holder refuses strangers
+  uint64_t session = 0;  // the lane's session; a holder refuses unknown ones
   uint64_t epoch = 0;
   uint16_t wire_version = kWireVersion;  // the version of the session
 };
@@ -25,14 +25,15 @@ struct ProbeResult {
   double t_probe_us_p50 = 0;  // payload-free round trip
   double t_probe_us_p99 = 0;
   // Bytes of both directions per second, from echoes of full slots. t_probe_us_p50 is subtracted
-  // from the time of an echo. Zero if the echo was not slower than the probe.
+  // from the time of an echo. Zero if the echo was not slower than the probe, or was not measured.
   double bandwidth_bytes_per_s = 0;
 };
 
-// Exchanges payload-free frames, then full slots, over an idle lane. The caller owns the lane's
-// thread.
+// Exchanges payload-free frames, then full slots, over an idle lane. Call it on the lane's thread.
+//   InvalidArgument     a count of rounds is out of range: above 2^20, or round_count is 0.
+//   FailedPrecondition  the lane has no free slot, or its slots are too small for a header.
 //   Unavailable         the lane broke.
-//   DeadlineExceeded    a reply did not come by the deadline of `options`.
+//   DeadlineExceeded    the deadline of `options` passed before the last reply.
 absl::StatusOr<ProbeResult> Probe(RequestLane& lane, Clock& clock, const ProbeOptions& options);
 
 }  // namespace ckv

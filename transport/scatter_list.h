@@ -1,4 +1,4 @@
-// A list of memory spans that together receive one stretch of bytes.
+// A list of memory spans that together receive one sequence of bytes.
 
 #pragma once
 
@@ -9,18 +9,18 @@
 
 namespace ckv {
 
-// Spans of somebody else's memory in the order of the bytes. None of them is empty.
+// Borrowed spans of memory, in the order of the bytes. No span is empty.
 class ScatterList {
  public:
-  // One transfer is 96 rows of 1152 bytes, which lie in at most 3 blocks of a cache; 192 fp8 rows
-  // lie in 4. With a head before them and a page behind, one call of 8 parts can read all of it.
-  // For a call of more parts the kernel allocates its copy of the list.
+  // One transfer is 96 rows of 1152 bytes, in at most 3 blocks of a cache, or 192 fp8 rows in 4.
+  // With a head before the spans and a page after them, one system call with 8 parts can read
+  // everything. For a call with more parts the kernel allocates its copy of the list.
   static constexpr size_t kSpanCountMax = 6;
 
   ScatterList() = default;
   explicit ScatterList(std::span<std::byte> span) { Add(span); }
 
-  // Appends a span. Returns false if there is no room; bytes that were taken off free none.
+  // Appends a span. Returns false if the list is full. TakeFront makes no room for more spans.
   bool Add(std::span<std::byte> span) noexcept {
     if (span.empty()) return true;
     if (end_ == kSpanCountMax) return false;
@@ -28,7 +28,7 @@ class ScatterList {
     return true;
   }
 
-  // Takes the first `bytes` off the list, at most bytes(), and returns them.
+  // Removes the first `bytes` bytes from the list, at most bytes(), and returns them.
   ScatterList TakeFront(size_t bytes) noexcept {
     ScatterList front;
     while (bytes > 0 && !empty()) {

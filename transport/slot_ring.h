@@ -1,7 +1,7 @@
 // One direction of a lane in shared memory: a ring of {slot, bytes} entries. One thread writes it
 // and one thread reads it, in two processes that do not trust each other.
 //
-// There is no shared head or tail. Each side counts its own messages, and the lap in an entry says
+// There is no shared head or tail. Each side counts its own messages, and the lap in an entry shows
 // whether the entry is new. So a message is one 8-byte store and costs the reader one cache miss.
 // There is no index that a peer could set beyond the ring. The ring cannot overflow: a lane has at
 // most kSlotCountMax slots, and each travels in one direction at a time. A peer that breaks this
@@ -22,18 +22,18 @@ inline constexpr uint32_t kRingEntryCount = kSlotCountMax;
 static_assert(std::has_single_bit(kRingEntryCount));
 
 // An entry: written by one store, read by one load. Lap 0 is the zeroed memory of a new lane, and
-// the first lap is 1. Laps wrap; a lap only has to differ from the one before.
+// the first lap is 1. Laps wrap; a lap only has to differ from the previous one.
 struct RingEntry {
   uint32_t bytes = 0;
   uint16_t slot = 0;
   uint16_t lap = 0;
 };
 static_assert(sizeof(RingEntry) == 8);
-// A flag in RingEntry::slot: a descriptor came over the lane's socket before this entry.
+// A flag in RingEntry::slot: a descriptor was sent over the lane's socket before this entry.
 inline constexpr uint16_t kRingDescriptorFlag = 0x8000;
 static_assert(kSlotCountMax <= kRingDescriptorFlag);
 
-// The ring as it lies in the region. Zeroed memory is an empty ring.
+// The ring's layout in shared memory. Zeroed memory is an empty ring.
 struct RingMemory {
   // 1 while the reader sleeps or is about to sleep.
   alignas(64) std::atomic<uint32_t> armed;
@@ -44,32 +44,32 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
 // Makes the slot's bytes, written before, visible to a reader that sees the entry. It also makes
-// the entry visible before this thread looks at `armed`. Pairs with ObserveEntry for the bytes.
-// Pairs with ArmSleeper + ObserveEntry for the wake-up: both sides store, then load, all
-// sequentially consistent. So at least one of them sees the other. (A fence would do as well, but
-// the sanitizer cannot see fences. On x86 either is one locked instruction.)
+// the entry visible before this thread loads `armed`. Pairs with ObserveEntry for the bytes. Pairs
+// with ArmSleeper + ObserveEntry for the wake-up: both sides store, then load, all sequentially
+// consistent. So at least one side sees the other's store. (A fence would do as well, but the
+// sanitizer cannot see fences. On x86 either is one locked instruction.)
 inline void PublishEntry(std::atomic<uint64_t>& cell, RingEntry entry) noexcept {
   cell.store(std::bit_cast<uint64_t>(entry), std::memory_order_seq_cst);
 }
 
-// Sees the slot's bytes if it sees the entry. Pairs with PublishEntry.
+// A load that sees an entry also sees the slot's bytes. Pairs with PublishEntry.
 inline RingEntry ObserveEntry(const std::atomic<uint64_t>& cell) noexcept {
   return std::bit_cast<RingEntry>(cell.load(std::memory_order_seq_cst));
 }
 
-// Announces sleep before the last look at the ring. Pairs with TakeSleeper.
+// Announces sleep. Call it before the last check of the ring. Pairs with TakeSleeper.
 inline void ArmSleeper(std::atomic<uint32_t>& armed) noexcept {
   armed.store(1, std::memory_order_seq_cst);
 }
 
-// Takes the announcement back; a wake-up may be on its way. Pairs with nothing, because a doorbell
-// too many is harmless.
+// Withdraws the announcement; a wake-up may already be on its way. Pairs with nothing, because an
+// extra doorbell is harmless.
 inline void DisarmSleeper(std::atomic<uint32_t>& armed) noexcept {
   armed.store(0, std::memory_order_relaxed);
 }
 
 // Returns true, once per sleep, if the reader has to be woken. Call after PublishEntry. Pairs with
-// ArmSleeper. The plain load first keeps the line shared while nobody sleeps.
+// ArmSleeper. The load before the exchange keeps the cache line shared while the reader is awake.
 inline bool TakeSleeper(std::atomic<uint32_t>& armed) noexcept {
   return armed.load(std::memory_order_seq_cst) != 0 &&
          armed.exchange(0, std::memory_order_seq_cst) != 0;
@@ -102,8 +102,8 @@ class RingReader {
 
   enum class Look { kEmpty, kEntry, kBroken };
 
-  // Takes the next entry. kBroken means a lap that no correct writer leaves. The caller checks slot
-  // and bytes, which come from the peer.
+  // Takes the next entry. kBroken means a lap that no correct writer writes. The caller checks slot
+  // and bytes, which the peer wrote.
   Look Read(RingEntry& entry) noexcept {
     const Look look = Peek(entry);
     if (look == Look::kEntry) ++count_;
@@ -117,7 +117,7 @@ class RingReader {
     return entry.lap == static_cast<uint16_t>(lap - 1) ? Look::kEmpty : Look::kBroken;
   }
 
-  // Returns false, and arms nothing, if an entry is there already.
+  // Arms the doorbell. Returns false, and arms nothing, if the ring already has an entry.
   bool Arm() noexcept {
     ArmSleeper(ring_->armed);
     RingEntry entry;

@@ -1,5 +1,5 @@
-// The state of each slot: each end keeps its own record of who owns a slot, and trusts nothing the
-// peer says.
+// The states of a lane's slots: each end records for itself which end owns a slot, and does not
+// trust the peer.
 //
 //   requester   free -Acquire-> held -Post-> posted -reply-> done -Release-> free
 //                                            posted -Abandon-> abandoned -reply-> free
@@ -16,8 +16,8 @@
 
 namespace ckv {
 
-// Belongs to the lane's thread. A transition that only the caller's bug can ask for ends the
-// process. A transition that the peer can cause is a return value.
+// Used by the lane's thread only. A wrong transition that only a bug of the caller can cause ends
+// the process. The return value reports one that the peer can cause.
 class RequesterSlots {
  public:
   explicit RequesterSlots(uint32_t slot_count) : slot_count_(slot_count), free_count_(slot_count) {
@@ -25,8 +25,8 @@ class RequesterSlots {
     for (uint32_t i = 0; i < slot_count; ++i) free_[i] = static_cast<uint16_t>(slot_count - 1 - i);
   }
 
-  // Takes the slot that was freed last: its buffers are in the cache, and unneeded pages stay
-  // untouched.
+  // Takes the slot that was freed last, because its buffers are in the cache. Pages of slots that
+  // are not needed stay untouched. Returns nothing if no slot is free.
   std::optional<uint32_t> Acquire() noexcept {
     if (free_count_ == 0) return std::nullopt;
     const uint32_t slot = free_[--free_count_];
@@ -47,7 +47,7 @@ class RequesterSlots {
     ++in_flight_;
   }
 
-  // Says how to treat a reply for `slot`, which may be any number a peer can send.
+  // Returns how to treat a reply for `slot`, which may be any number that a peer can send.
   enum class Reply { kDeliver, kSwallow, kBogus };
   Reply Complete(uint32_t slot) noexcept {
     if (!awaits(slot)) return Reply::kBogus;
@@ -93,14 +93,14 @@ class RequesterSlots {
   std::array<uint16_t, kSlotCountMax> free_{};
 };
 
-// Belongs to the lane's thread.
+// Used by the lane's thread only.
 class HolderSlots {
  public:
   explicit HolderSlots(uint32_t slot_count) : slot_count_(slot_count) {
     CKV_CHECK(slot_count <= kSlotCountMax);
   }
 
-  // Returns false if the peer posted a slot that is not its own to post.
+  // Returns false if the peer posted a slot that it does not own.
   bool Arrive(uint32_t slot) noexcept {
     if (!idle(slot)) return false;
     arrived_[slot] = true;

@@ -17,7 +17,7 @@ class ABSL_LOCKABLE ThreadRole {
   void Claim() ABSL_ASSERT_EXCLUSIVE_LOCK() { owner_ = std::this_thread::get_id(); }
 
   // Crashes in debug builds (CKV_CHECK_THREADS) unless the calling thread claimed the role. Release
-  // builds do nothing, so that it may stand on the hot path.
+  // builds do nothing, so the hot path may call it.
   void AssertHeld() const ABSL_ASSERT_EXCLUSIVE_LOCK() {
 #ifdef CKV_CHECK_THREADS
     assert(owner_ == std::this_thread::get_id());

@@ -1,4 +1,4 @@
-// Says in sentences what speaks against a prediction.
+// Lists the reasons to doubt a prediction, as sentences for people.
 
 #pragma once
 
@@ -12,25 +12,26 @@
 
 namespace ckv {
 
-// Facts of the holder of one candidate beside its costs.
+// Facts, other than costs, about the holder of one candidate.
 struct DoubtedHolder {
   std::string name;
   KernelTargetId target = KernelTargetId::kUnknown;
-  // LiveError's median: how far predictions were off lately.
+  // LiveError's median: the relative error of recent predictions.
   std::optional<double> model_error;
 };
 
-// Holders of one kernel target are taken to be alike within this factor. Beyond it one of them is
-// loaded, or was when it was measured.
+// Kernel times of holders with the same kernel target are expected to be within this factor. Beyond
+// it, one of them is loaded, or was loaded when it was measured.
 inline constexpr double kAlikeFactor = 4;
-// A model that is off by more may well choose wrongly.
+// A model with a larger error may choose wrongly.
 inline constexpr double kModelErrorMax = 0.25;
 
-// Returns what speaks against the prediction for `input`, a sentence each. `holders` has an entry
-// for each of its candidates:
-//   * the dearest holder of a kernel target takes more than kAlikeFactor x as long as the cheapest
-//   * the holders of a host have more threads than it has processors; on this host the requester's
-//     thread counts too. The prediction counts only turns of more holders than processors
+// Returns one sentence for each reason to doubt the prediction for `input`. `holders` has an entry
+// for each of its candidates. The reasons are:
+//   * the slowest holder of a kernel target takes more than kAlikeFactor x as long as the fastest
+//   * the holders on a host have more threads than it has processors; on this host the requester's
+//     thread counts too. The prediction includes only the turns that the holders take if they
+//     outnumber the processors
 //   * predictions for a holder were off by more than kModelErrorMax
 std::vector<std::string> Doubts(const DecisionInput& input, std::span<const DoubtedHolder> holders);
 

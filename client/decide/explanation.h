@@ -1,4 +1,4 @@
-// The answer of Requester::Explain: the predicate's decision and its grounds.
+// The result of Requester::Explain: the predicate's decision and the reasons for it.
 
 #pragma once
 
@@ -17,13 +17,13 @@ struct Explanation {
   DecisionInput input;
   std::vector<HolderId> holders;  // the holder of each of input.candidates
   Decision decision;              // if nothing is chosen, each cost says why_not
-  std::vector<Flip> flips;        // the nearest changes that would turn it
+  std::vector<Flip> flips;        // the nearest changes that would change it
   std::array<double, kKnobCount> sensitivities{};
   std::string summary;              // DescribeDecision, one line
   std::vector<std::string> doubts;  // Doubts (client/decide/doubts.h)
-  // The time of this requester's last attends over their predicted time, a median. One is of those
-  // that asked a holder, the other of those of near rows alone. Unset before 16 of them. `decision`
-  // is made without them.
+  // The median of measured / predicted over this requester's recent attends. `route_ratio` covers
+  // attends that queried a holder, `near_ratio` those of locally cached rows alone. Each is unset
+  // before 16 attends. `decision` does not use them.
   std::optional<double> route_ratio, near_ratio;
 };
 

@@ -1,5 +1,5 @@
-// Gives the second best of every 16 samples, by which a live constant is stepped. Tells when
-// samples and a constant are too far apart for steps.
+// The second least of every 16 samples, which moves a live constant by limited steps. Also detects
+// that samples and a constant are too far apart for steps.
 
 #pragma once
 
@@ -11,14 +11,15 @@
 
 namespace ckv {
 
-// A disturbance (a wake-up, a scheduler pause, a neighbour in the kernel's batch) only adds time,
-// so the least samples are the true ones. The second least is used, so that no single sample is
-// believed. Thread-safe; all accesses are relaxed, because a lost race loses one sample.
+// Returns the second least of every kCount samples. A disturbance (a wake-up, a scheduler pause,
+// another requester's rows in the kernel's batch) only adds time, so the least samples are the true
+// ones. The second least is used, so that no single sample decides. Thread-safe. All accesses are
+// relaxed, because a lost race loses one sample.
 class BestWindow {
  public:
   static constexpr uint32_t kCount = 16;
 
-  // Returns the second least of kCount samples if this one completes them, else nothing.
+  // Returns the second least of kCount samples if this one completes them, or nothing.
   std::optional<double> Add(double sample) {
     constexpr auto kRelaxed = std::memory_order_relaxed;
     const uint32_t seen = count_.load(kRelaxed);
@@ -42,26 +43,27 @@ class BestWindow {
   std::atomic<double> best_{0}, second_{0};  // the two least since a window was last full
 };
 
-// A measured constant moves by at most a factor of 2 at a time. A true change is followed in a few
-// windows. A false one has moved little when the next window corrects it.
+// A measured constant moves by at most a factor of 2 at a time, so it follows a real change within
+// a few windows. A false one has moved it little when the next window corrects it.
 inline constexpr double kLiveStepMax = 2;
 inline double LiveStep(double known, double measured) {
   return std::clamp(measured, known / kLiveStepMax, known * kLiveStepMax);
 }
 
-// Tells that what was measured once cannot be right. Many samples in a row were off by more than a
+// Detects a measured constant that cannot be right: many samples in a row are off by more than a
 // factor, all to one side. Steps would follow in the end. But a base that was measured under load
-// may be wrong in its shape too, which no factor mends. Thread-safe; a lost race loses one sample.
+// may also have the wrong shape, which no factor repairs. Thread-safe; a lost race loses one
+// sample.
 class DoubtCount {
  public:
-  // The model errs by 12 % over all query counts (deploy/bench.sh decision), and a machine's own
-  // slow moments are 20 %. A factor of 2 is neither.
+  // The model is off by 12 % over all query counts (deploy/bench.sh decision), and a machine's slow
+  // moments are 20 %. A factor of 2 is neither.
   static constexpr double kFactor = 2;
-  // As many as a window: the steps of one have not helped.
+  // As many as a window has: the steps of one window have not helped.
   static constexpr int32_t kCount = 16;
 
-  // Takes one sample. Returns true if it is the kCount-th in a row, and begins anew then. A
-  // sample or an expectation that is not above 0 is ignored.
+  // Takes one sample. Returns true if it is the kCount-th in a row, and then starts counting again.
+  // Ignores a sample or an expectation that is not above 0.
   bool Add(double expected, double sample) {
     if (!(expected > 0) || !(sample > 0)) return false;
     constexpr auto kRelaxed = std::memory_order_relaxed;

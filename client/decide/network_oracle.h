@@ -5,7 +5,7 @@
 // (client/decide/oracle_file.h) and an OracleService (client/grpc/oracle_stub.h).
 //
 //   ckv::NetworkOracle oracle(std::make_unique<ckv::OracleFile>("/etc/ckv/network.json"), options);
-//   CKV_RETURN_IF_ERROR(oracle.Refresh());  // optional: know before the first question
+//   CKV_RETURN_IF_ERROR(oracle.Refresh());  // optional: costs are known from the first call on
 //   oracle.Start();
 //   requester_options.oracle = &oracle;
 
@@ -47,19 +47,19 @@ struct TierCost {
 // One answer of a source, complete and immutable once published.
 struct NetworkSnapshot {
   std::vector<TierCost> tiers;  // nearest first
-  // The tier of the way from the requester to each holder's host.
+  // The tier of the path from the requester to each holder's host.
   absl::flat_hash_map<std::string, uint32_t> tier_of_host;
-  // When the congestion was true.
+  // When the congestion was measured.
   Instant taken;
 
-  // Returns the way to `host`, or nothing if the operator did not describe it. Congestion older
-  // than `congestion_age_max` is left out. Tiers do not age, and they do most of the work: section
-  // VI-F found no difference up to 60 s.
+  // Returns the path to `host`, or nothing if the operator did not describe it. Omits congestion
+  // older than `congestion_age_max`. Tiers do not age, and they matter most: section VI-F found no
+  // difference up to 60 s.
   std::optional<PathCost> Find(std::string_view host, Instant now,
                                Duration congestion_age_max) const;
 };
 
-// Checks a snapshot from outside against the limits above.
+// Checks a snapshot from outside the process against the limits above.
 //   InvalidArgument     names the field: "tiers[2].congestion: 1.5 is not within [0, 1)".
 absl::Status ValidateSnapshot(const NetworkSnapshot& snapshot);
 
@@ -67,14 +67,15 @@ absl::Status ValidateSnapshot(const NetworkSnapshot& snapshot);
 class OracleSource {
  public:
   virtual ~OracleSource() = default;
-  // Returns the costs from `requester_host` to each of `holder_hosts` that it knows. `taken` is the
-  // time by `clock` less the age of the data. It returns soon after the deadline at the latest.
+  // Returns the costs from `requester_host` to those of `holder_hosts` that the source knows.
+  // `taken` is the time by `clock` less the age of the data. Returns soon after the deadline at the
+  // latest.
   //   InvalidArgument     the data is malformed; names the field.
   //   Unavailable, NotFound  the data cannot be read now.
   virtual absl::StatusOr<NetworkSnapshot> Read(const std::string& requester_host,
                                                const std::vector<std::string>& holder_hosts,
                                                Clock& clock, Instant deadline) = 0;
-  // Describes it for errors and logs: "oracle file /etc/ckv/network.json".
+  // Describes the source for errors and logs: "oracle file /etc/ckv/network.json".
   virtual std::string Describe() const = 0;
 };
 
@@ -86,28 +87,30 @@ struct NetworkOracleOptions {
   Duration congestion_age_max = std::chrono::seconds(60);
 };
 
-// Keeps the last snapshot fresh on a thread of its own. Thread-safe. No question waits for the
-// network or a file: it looks at the last snapshot, under a lock held for one pointer copy.
+// Refreshes the last snapshot on its own thread. Thread-safe. No query waits for the network or a
+// file: it reads the last snapshot, under a lock held for one pointer copy.
 class NetworkOracle {
  public:
   NetworkOracle(std::unique_ptr<OracleSource> source, NetworkOracleOptions options);
-  // Ends the thread. It waits for a reading in progress, so up to its timeout.
+  // Ends the thread. Waits for a reading in progress, up to its timeout.
   ~NetworkOracle();
   NetworkOracle(const NetworkOracle&) = delete;
   NetworkOracle& operator=(const NetworkOracle&) = delete;
 
-  // Starts the thread, which reads every period and when a new host is asked for. Call it once.
+  // Starts the thread, which reads every period and when PathTo is first called for a host. Call it
+  // once.
   void Start();
 
-  // Reads now, on the caller's thread. The known snapshot stays if that fails or if it is newer.
+  // Reads now, on the caller's thread. Keeps the known snapshot if that fails or if the known one
+  // is newer.
   //   Errors as OracleSource::Read, with the source's name.
   absl::Status Refresh() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Returns the last snapshot, or null before the first reading.
   std::shared_ptr<const NetworkSnapshot> Snapshot() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Returns the way to the holder on `host`, or nothing before it is known. A host asked for the
-  // first time is part of the next reading. The caller fills `in_flight` of the result.
+  // Returns the path to the holder on `host`, or nothing before it is known. A host that is new to
+  // the oracle is part of the next reading. The caller fills `in_flight` of the result.
   std::optional<PathCost> PathTo(std::string_view host) ABSL_LOCKS_EXCLUDED(mu_);
 
   const NetworkOracleOptions& options() const { return options_; }
@@ -121,10 +124,10 @@ class NetworkOracle {
 
   mutable absl::Mutex mu_;
   std::shared_ptr<const NetworkSnapshot> snapshot_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_set<std::string> wanted_ ABSL_GUARDED_BY(mu_);  // hosts that were asked for
+  absl::flat_hash_set<std::string> wanted_ ABSL_GUARDED_BY(mu_);  // hosts passed to PathTo
   bool wake_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  bool failing_ = false;  // used by the thread; a break is logged once
+  bool failing_ = false;  // used by the thread; a failure is logged once
   std::thread thread_;
 };
 
@@ -132,7 +135,7 @@ class NetworkOracle {
 absl::Status RefuseOracle(const std::string& field, const std::string& why);
 
 // Returns "10.0.0.7" for "10.0.0.7:7401" and "::1" for "[::1]:7401". An address that is not
-// host:port comes back whole.
+// host:port is returned unchanged.
 std::string HostOfAddress(std::string_view address);
 
 }  // namespace ckv

@@ -1,4 +1,4 @@
-// The network oracle of a file: JSON that an operator writes or a script renews.
+// A network oracle that reads a JSON file, which an operator writes or a script updates.
 //
 //   {
 //     "version": 1,
@@ -15,20 +15,19 @@
 //     }
 //   }
 //
-// `tiers` come nearest first: 1 to kTierCountMax. Each has these fields:
+// `tiers` is ordered nearest first, with 1 to kTierCountMax entries. Each has these fields:
 //   bandwidth_GBps  one host's share in 1e9 bytes per second, above 0
 //   latency_us      one way, 0 to 1e7
-//   congestion      share of the tier taken by traffic other than this system's, [0, 1); 0 if left
-//   out
+//   congestion      share of the tier taken by traffic other than this system's, [0, 1). If
+//                   omitted, 0
 //
-// `hosts` says where each host stands, widest domain first, with one label fewer than there are
-// tiers. Two hosts are of tier 0 if all their labels are the same, and of the last tier if the
-// first differs. Above, 10.0.0.1 and 10.0.0.2 share p1 and r1, so they are of tier 1. Labels are
-// compared level by level, so "r1" of p1 is not "r1" of p2.
+// `hosts` gives each host's place, widest domain first, with one label fewer than there are tiers.
+// Two hosts are of tier 0 if all their labels are the same, and of the last tier if the first
+// differs. Above, 10.0.0.1 and 10.0.0.2 share p1 and r1, so they are of tier 1. Labels are compared
+// level by level, so "r1" of p1 is not "r1" of p2.
 //
-// A host has the name that the holders' control addresses give it. This requester has the name in
-// oracle.host. Unknown keys are refused, because a mistyped one would otherwise be silently
-// ignored.
+// A host's name is the one in the holders' control addresses. This requester's name is oracle.host.
+// Unknown keys are refused, because a mistyped one would otherwise be silently ignored.
 
 #pragma once
 
@@ -49,15 +48,15 @@ inline constexpr size_t kOracleFileBytesMax = size_t{16} << 20;
 absl::StatusOr<NetworkSnapshot> ParseOracleFile(std::string_view text,
                                                 std::string_view requester_host);
 
-// Thread-safe: it keeps nothing. The file is read whole every time, so renew it by renaming a new
-// one over it.
+// Thread-safe, because it has no state. Reads the whole file every time, so replace it by renaming
+// a new one over it.
 class OracleFile final : public OracleSource {
  public:
   explicit OracleFile(std::string path) : path_(std::move(path)) {}
 
-  // Returns costs as old as the reading.
+  // Returns costs that are as old as the reading.
   //   NotFound, Unavailable  there is no file, or it cannot be read.
-  //   InvalidArgument        it is larger than kOracleFileBytesMax.
+  //   InvalidArgument        the file is larger than kOracleFileBytesMax.
   //   Other errors as ParseOracleFile.
   absl::StatusOr<NetworkSnapshot> Read(const std::string& requester_host,
                                        const std::vector<std::string>& holder_hosts, Clock& clock,

@@ -17,21 +17,22 @@
 namespace ckv {
 
 // A profile as one requester uses it: only for the widths it was measured with, on the host it was
-// measured from (WhyNotOf, WhyNotFrom). If it is not used, one warning says why. Thread-safe.
+// measured from (WhyNotOf, WhyNotFrom). If the profile is not used, one warning gives the reason.
+// Thread-safe.
 class SeedProfile {
  public:
-  // The most geometries one requester asks about. The profile is not used for any beyond that.
+  // The most geometries that one requester looks up. The profile is not used for any beyond that.
   static constexpr uint32_t kGeometryCountMax = 16;
 
-  // If `profile` is null, nothing is covered and nothing is logged.
-  // `target` is that of this process' kernels.
+  // If `profile` is null, nothing is covered and nothing is logged. `target` is the kernel target
+  // of this process.
   SeedProfile(std::shared_ptr<const Profile> profile, std::string host_identity,
               KernelTargetId target);
 
-  // Returns the profile if it covers `geometry` on this host, else null. The first question about a
+  // Returns the profile if it covers `geometry` on this host, or null. The first lookup of a
   // geometry takes a lock and allocates. Later ones take about 20 ns and no lock.
   const Profile* For(const Geometry& geometry) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the profile if it belongs to this host, whatever its geometry. Otherwise returns null.
+  // Returns the profile if it belongs to this host, for any geometry. Otherwise returns null.
   const Profile* profile() const { return profile_.get(); }
 
  private:

@@ -1,28 +1,30 @@
-// When to pull what is routed: a threshold of lost time, learned from the uses that ended.
+// Decides when to prefetch chunks that are routed: a threshold of lost time, learned from ended
+// uses.
 //
-// An item is what is pulled as one: a run of chunks. A use is a context's time with an item, from
-// open to close. A routed step loses time against a step whose rows are near. A pull costs its
-// price once. Nobody says how many steps will come. So an item is routed until it has lost a
-// threshold, and is then pulled.
+// An item is a chunk range that is prefetched as a whole. A use is a context's time with an item,
+// from open to close. A routed step loses time compared to a step whose rows are cached locally. A
+// prefetch costs its price once. The number of future steps is unknown. So an item is routed until
+// it has lost a threshold, and is then prefetched.
 //
-//   expert e          routes until the time lost reaches factor(e) x price, then pulls. Factors
-//                     are 0 (pull at once), 1/16, 1/8, 1/4, 1/2, 1, 2, 8, never
-//   the hint's        pulls at once if the hints of the open uses, and half of the item's losses in
-//                     ended uses, are above the price. Else it waits until the open uses have lost
-//                     their hints and the price
-//   a use that ends   lost t if it had been routed throughout. Each expert is charged its own cost:
-//                     t below its threshold, else the rest of the threshold and the price. It is
-//                     charged nothing if its near store has the item
+//   expert e          routes until the lost time reaches factor(e) x price, then prefetches.
+//                     Factors are 0 (at once), 1/16, 1/8, 1/4, 1/2, 1, 2, 8, never
+//   the hint's        prefetches at once if the hints of the open uses, plus half of the item's
+//                     losses in ended uses, exceed the price. Otherwise waits until the open uses
+//                     have lost their hints and the price
+//   a use that ends   would have lost t if it had been routed throughout. Each expert is charged
+//                     its own cost: t if below its threshold, else the rest of the threshold and
+//                     the price. An expert whose row cache has the item is charged nothing
 //   losses            of each expert, multiplied by 1 - 1/800 a use
-//   the leader        has the least loss. It decides for the uses that open next. Ties go to the
+//   the leader        has the least loss. It decides for the uses that open next. Ties favor the
 //                     expert nearest to factor 1
-//   rent or buy       factor 1 decides for the first 50 uses. It also decides while the leaders'
-//   own
-//                     losses are above 1.05 x its own. It never pays more than twice what a
-//                     clairvoyant pays, because it pulls only where routing has cost the price
+//   rent or buy       factor 1 decides for the first 50 uses without a hint; the hint's expert
+//                     decides for the first 50 with one. Factor 1 also decides while the leaders'
+//                     own losses exceed 1.05 x its own. It never pays more than twice what a
+//                     clairvoyant pays, because it prefetches only after routing has cost the price
 //
-// Each expert keeps a near store of its own on paper. It has the same room, and evicts the item
-// unused for longest. So the worth of a threshold counts the items that it pushes out.
+// Each expert simulates its own local row cache. The simulated cache has the same capacity, and
+// evicts the item unused for longest. So the value of a threshold includes the items that it
+// evicts.
 //
 // tests/bench/act/ has a public trace, with prices from 2 to 6,000 steps. This rule pays 1.00 to
 // 1.02 of the best fixed threshold there. It pays 1.06 of the best of each half if the uses change
@@ -51,92 +53,94 @@
 
 namespace ckv {
 
-// The cost of a pull of an item: time, and room in the near store.
+// The cost of prefetching an item: time, and space in the local row cache.
 struct PullPrice {
   double us = 0;
   uint64_t bytes = 0;
 };
 
 struct PullRuleOptions {
-  // The near store's size. Items larger than this are never pulled.
+  // The size of the local row cache. Larger items are never prefetched.
   uint64_t room_bytes = 0;
-  // Items that are remembered. Beyond it, the one unused for longest is forgotten.
+  // The most items to track. Beyond that, the item unused for longest is dropped.
   uint32_t item_count_max = 1u << 16;
 };
 
-// Why a use is not told to pull, or that it is.
+// Whether to prefetch for a use, and if not, why.
 enum class PullVerdict : uint8_t {
   kPull = 0,
-  kBelowThreshold,  // it has not lost enough yet
-  kNever,           // uses like this have not been worth a pull
-  kNoRoom,          // larger than the near store
-  kTooSoon,         // was pulled and evicted, and that pull has not paid for itself yet
-  kNear,            // is near, or on its way
+  kBelowThreshold,  // the item has not lost enough yet
+  kNever,           // uses like this have not been worth a prefetch
+  kNoRoom,          // larger than the local row cache
+  kTooSoon,         // evicted, and its last prefetch has not paid for itself yet
+  kNear,            // cached locally, or being prefetched
 };
 inline constexpr size_t kPullVerdictCount = 6;
 std::string_view PullVerdictName(PullVerdict verdict);
 
-// Not thread-safe. Off the path of queries: a use takes about 1 us to close.
+// Not thread-safe. Not on the path of queries: a use takes about 1 us to close.
 class PullRule {
  public:
-  // Names an item; equal keys are one item.
+  // Identifies an item: equal keys are one item.
   using Key = uint64_t;
   using UseId = uint32_t;
 
   static constexpr std::array<double, 9> kFactors = {0, 1.0 / 16, 1.0 / 8, 0.25, 0.5,
                                                      1, 2,        8,       1e30};
-  // The hint's expert comes behind them.
+  // The hint's expert follows them.
   static constexpr size_t kExpertCount = kFactors.size() + 1;
   static constexpr size_t kRentOrBuy = 5;
   static constexpr size_t kHint = kFactors.size();
   static constexpr uint32_t kLearnUseCount = 50;
   static constexpr double kFadeUses = 800;
   static constexpr double kGuard = 1.05;
-  // Classes that learn by themselves; the others share one.
+  // The most classes that learn separately; the others share one.
   static constexpr uint32_t kClassCountMax = 256;
 
   explicit PullRule(const PullRuleOptions& options);
   ~PullRule();
 
-  // Opens a use of an item. Uses of one class learn together: a corpus, say. A class of fewer than
-  // 50 uses goes by what all uses taught. `hint_us` is the time that the use will lose if it is
-  // routed throughout, if its owner knows. An item keeps the size it first had.
+  // Opens a use of an item. Uses of one class learn together: those of a corpus, for example. A
+  // class of fewer than 50 uses relies on the losses of all uses. `hint_us` is the time that the
+  // use will lose if it is routed throughout, if its owner knows. An item keeps the size it first
+  // had.
   UseId Open(Key item, std::string_view use_class, const PullPrice& price,
              std::optional<double> hint_us, Instant now);
-  // Counts time that the use lost, or would have lost if its item were not near, and tells whether
-  // to pull the item now.
+  // Adds time that the use lost, or would have lost if its item were not cached locally. Returns
+  // whether to prefetch the item now.
   PullVerdict Lose(UseId use, double us, Instant now);
-  // The time that the use may still lose before the verdict is to pull. It is 0 if that is the
-  // verdict, and infinity if no loss will make it so.
+  // Returns the time that the use may still lose before the verdict is to prefetch. Returns 0 if
+  // that is the verdict, and infinity if no loss will make it so.
   double LeftUs(UseId use, Instant now) const;
   PullVerdict Verdict(UseId use, Instant now) const;
-  // Whether the hint's expert decides for the use.
+  // Returns true if the hint's expert decides for the use.
   bool ByHint(UseId use) const { return uses_[use].expert == kHint; }
-  // The new price of the item of a use, once its constants are known better.
+  // Sets the price of the item of a use, once its constants are known better.
   void SetPrice(UseId use, const PullPrice& price);
   void Close(UseId use);
 
-  // The item of a use is near, which the rule did not know. It was pulled for another item's sake,
-  // or the rule had forgotten it.
+  // Reports that the item of a use is cached locally, which the rule did not know. It was
+  // prefetched for another item, or the rule had dropped it.
   void CameNear(UseId use) { items_[uses_[use].item]->near = true; }
-  // The item of a use is being pulled, or its pull failed. A pull that ends well needs no call.
+  // Report that the item of a use is being prefetched, or that its prefetch failed. A prefetch that
+  // succeeds needs no call.
   void Pulling(UseId use, Instant now);
   void PullFailed(Key item);
-  // The item is no longer near.
+  // Reports that the item is no longer cached locally.
   void Evicted(Key item);
 
   struct Stats {
     uint64_t uses = 0;     // closed
     double routed_us = 0;  // lost by routing
-    double saved_us = 0;   // that routing would have lost, but for near rows
+    double saved_us = 0;   // not lost, because the rows were cached locally
     double pulled_us = 0;  // prices paid
   };
   const Stats& stats() const { return stats_; }
-  // The expert that decides for uses of a class that open now.
+  // Returns the expert that decides for uses of a class that open now.
   size_t Leader(std::string_view use_class, bool hinted) const;
 
  private:
-  // The near store of one expert, on paper, and what it has lost of items that it routes.
+  // The simulated row cache of one expert, and what it has lost on items that it routes.
   struct Ghost {
     uint64_t room_left = 0;
     uint32_t newest = kNone, oldest = kNone;
@@ -149,12 +153,12 @@ class PullRule {
   struct Item {
     Key key = 0;
     PullPrice price;
-    double lost_us = 0;        // since it was last near
-    double ended_lost_us = 0;  // the part of it that uses lost that have ended
+    double lost_us = 0;        // since it was last cached locally
+    double ended_lost_us = 0;  // the part of it lost by ended uses
     double hints_us = 0;       // hints of the open uses
     bool near = false;
     uint32_t open_count = 0;
-    Instant pay_back{};                  // when the last pull has paid for itself
+    Instant pay_back{};                  // when the last prefetch has paid for itself
     std::list<uint32_t>::iterator idle;  // in idle_, while no use is open
     std::array<GhostEntry, kExpertCount> ghosts;
   };
@@ -171,7 +175,7 @@ class PullRule {
     size_t expert = kRentOrBuy;
     Instant opened{};
     double total_us = 0;   // as if routed throughout
-    double routed_us = 0;  // really
+    double routed_us = 0;  // actually
     double paid_us = 0;
   };
   static constexpr uint32_t kNone = 0xffffffff;
@@ -180,10 +184,10 @@ class PullRule {
   void ForgetOne();
   uint32_t FindClass(std::string_view name, bool hinted);
   size_t LeaderOf(const Class& of) const;
-  // The lost time at which an expert pulls an item for a use.
+  // Returns the lost time at which an expert prefetches an item for a use.
   static double ThresholdUs(size_t expert, const Item& item, const Use& use, double ended_lost_us);
   void Learn(const Use& use);
-  // An expert's cost of a use, by its own near store.
+  // Returns an expert's cost of a use, by its own simulated row cache.
   double Charge(size_t expert, uint32_t item, const Use& use);
   void GhostTouch(size_t expert, uint32_t item);
   void GhostInsert(size_t expert, uint32_t item);
@@ -193,11 +197,11 @@ class PullRule {
   std::vector<std::unique_ptr<Item>> items_;
   std::vector<uint32_t> free_items_;
   absl::flat_hash_map<Key, uint32_t> item_of_key_;
-  std::list<uint32_t> idle_;  // without an open use; unused for longest first
+  std::list<uint32_t> idle_;  // items without an open use; unused for longest first
   std::vector<Use> uses_;
   std::vector<uint32_t> free_uses_;
   std::array<Ghost, kExpertCount> ghosts_;
-  // Two for each name: without hints, with. The first two learn from all uses.
+  // Two for each name: one without hints, one with hints. The first two learn from all uses.
   std::vector<Class> classes_;
   absl::flat_hash_map<std::string, uint32_t> class_of_name_;
   Stats stats_;

@@ -29,8 +29,9 @@ struct SequenceRows {
   const uint32_t* visible = nullptr;  // u32 [q.count]: each query row sees the rows before this one
 };
 
-// Writes the partial over the whole shared context and, behind it, over the sequence's own rows.
-// For a requester that attends them while it waits for the context's (client/requester.h).
+// Writes the partial over the whole shared context, followed by the sequence's own rows. For a
+// requester that attends the own rows while it waits for the partials of the context
+// (client/requester.h).
 using WholeAttention = std::function<absl::Status(uint32_t layer, const QueryView& q,
                                                   const SequenceRows& own, const PartialView& out)>;
 
@@ -38,8 +39,8 @@ struct SequenceOptions {
   // Canonical position of the sequence's first own token. With a context, it is the number of the
   // context's tokens.
   uint64_t position = 0;
-  // Attends the shared context; the sequence attends its own tokens and merges. If unset, it
-  // attends its own tokens only.
+  // Attends the shared context; the sequence attends its own tokens and merges. If unset, the
+  // sequence attends its own tokens only.
   ContextAttention context = {};
   // If set, attends both instead; `context` is not used.
   WholeAttention whole = {};
@@ -48,23 +49,23 @@ struct SequenceOptions {
   uint32_t token_count_max = 1u << 20;
 };
 
-// One sequence in progress: the rows of its own tokens, after a shared context if there is one. It
-// may be used by one thread at a time. The engine must outlive it.
+// One sequence in progress: the rows of its own tokens, after a shared context if there is one.
+// Used by one thread at a time. The engine must outlive it.
 class Sequence {
  public:
   virtual ~Sequence() = default;
 
-  // Computes `tokens` after the existing ones. Every token attends the context and the own tokens
-  // up to itself. Writes the last token's logits, [vocabulary], unless `logits` is empty. The same
-  // tokens in one call or in several give the same bits.
+  // Computes `tokens` after the existing ones. Every token attends the context and the sequence's
+  // own tokens up to itself. Writes the last token's logits, [vocabulary], unless `logits` is
+  // empty. The same tokens in one call or in several give the same bits.
   //   InvalidArgument     a token is outside the vocabulary, or there is no token.
   //   ResourceExhausted   more than token_count_max; nothing was appended.
-  //   Other errors are the context's; the sequence can then only be destroyed.
+  //   Other errors are those of the context. The sequence can then only be destroyed.
   virtual absl::Status Append(std::span<const int32_t> tokens, std::span<float> logits) = 0;
 
-  // Counts the own tokens, without the context.
+  // Counts the sequence's own tokens, without the context.
   virtual uint32_t token_count() const = 0;
-  // Returns the rows of the own tokens at `layer` as a chunk stores them, valid until the next
+  // Returns the rows of the own tokens at `layer` in the format of a chunk, valid until the next
   // Append.
   virtual RowView rows(uint32_t layer) const = 0;
 };
@@ -85,8 +86,8 @@ class Engine {
   //   InvalidArgument     there is no pool, or the position is past the engine's last.
   virtual absl::StatusOr<std::unique_ptr<Sequence>> Start(SequenceOptions options) const = 0;
 
-  // Computes the rows of `tokens` as the start of a text at `position`. The predicate's T_local
-  // pays for this, and a corpus is loaded from it. Cut the rows into chunks by rows(layer).
+  // Computes the rows of `tokens` as the start of a text at `position`. This is the cost T_local of
+  // the predicate, and how the rows of a corpus are made. Cut the rows into chunks by rows(layer).
   //   InvalidArgument     as Start and Append.
   //   Other errors are those of `progress`.
   absl::StatusOr<std::unique_ptr<Sequence>> Prefill(std::span<const int32_t> tokens,

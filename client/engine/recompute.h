@@ -1,5 +1,5 @@
-// Makes the rows of a text's chunks anew, for contexts that may do so instead of pulling them
-// (Recompute, client/context/context.h):
+// Recomputes the rows of a text's chunks, for contexts that may do so instead of copying them from
+// a holder (Recompute, client/context/context.h):
 //
 //   recompute.make = [&](const RecomputeCall& call) {
 //     return RecomputeRows(*engine, pool, tokens, token_counts, call.chunk_begin, call.chunk_end,
@@ -19,11 +19,11 @@
 
 namespace ckv {
 
-// Prefills `tokens` up to the end of chunk `chunk_end` - 1: a chunk's rows depend on all tokens
-// before it. `token_counts` has the tokens of each chunk of the text. `rows(chunk, layer)` returns
-// where the rows of a layer go: [token_count][row_bytes].
-//   InvalidArgument     the chunks do not lie within the tokens.
-//   Cancelled           `wanted` said no, which is asked after each block of the prefill.
+// Prefills `tokens` up to the end of chunk `chunk_end` - 1, because a chunk's rows depend on all
+// tokens before it. `token_counts` has the token count of each chunk of the text. The result of
+// `rows(chunk, layer)` is where to write the rows of a layer: [token_count][row_bytes].
+//   InvalidArgument     the chunks are not within the tokens.
+//   Cancelled           `wanted` returned false. It is called after each block of the prefill.
 //   else                the engine's errors.
 absl::Status RecomputeRows(
     const Engine& engine, WorkerPool& pool, std::span<const int32_t> tokens,

@@ -13,27 +13,28 @@
 
 namespace ckv::ggml {
 
-// Immutable once others see it.
+// Immutable once it is shared.
 struct Attached {
   std::string corpus;
   std::string tenant;  // "" is the shared tenant
-  // If set, the chunks must be those that it was made of (DigestOfChunks).
+  // If set, the digest that the chunks must have (DigestOfChunks).
   std::optional<std::array<uint8_t, 32>> digest;
   uint32_t chunk_begin = 0, chunk_end = 0;  // ordinals; if both are 0, all chunks
-  // The position of the first token. If unset, the last token stands right before position 0. Only
-  // the distance of positions counts, so an engine that begins at 0 then sees them before its own.
+  // The position of the first token. If unset, the last token is right before position 0. Only the
+  // distance between positions counts, so an engine that begins at 0 then sees these tokens before
+  // its own.
   std::optional<int64_t> position;
 
-  // Names all of it: two are the same if their keys are.
+  // Returns a string of all fields: two objects are the same if their keys are equal.
   std::string Key() const;
 };
 
 Attached AttachedBy(const CellReference& reference);
 
-// All that one token attends so, in order of position. Each is there once.
+// All chunks that one token attends this way, in order of position, without duplicates.
 using AttachedList = std::vector<std::shared_ptr<const Attached>>;
 
-// Brings the list into its order, and drops what is there twice.
+// Sorts the list into that order, and removes duplicates.
 void SortAttached(AttachedList& list);
 
 }  // namespace ckv::ggml

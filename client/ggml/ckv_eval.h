@@ -1,4 +1,4 @@
-// Corpora in a context of libllama whose layers are on a GPU, by its cb_eval.
+// Attends corpora in a libllama context whose layers are on a GPU, through its cb_eval callback.
 //
 //   ckv_llama::Eval eval;                    // before the context; libggml-ckv.so is loaded
 //   if (!eval.Open(threads)) ...
@@ -8,12 +8,12 @@
 //   int code = eval.Decode(context, batch);  // instead of llama_decode
 //   llama_free(context);                     // before eval
 //
-// Everything of a reference, a failure and the settings is as without it (the page llama.md of the
-// handbook). The engine attends its own cells first; for tokens that see a reference that answer is
-// replaced. Each layer's queries and cells are copied to the host, and the answer back. So keep
-// the sequences' own tokens few, and the shared ones in corpora.
+// References, failures and settings work as on the CPU (the page llama.md of the handbook). The
+// engine attends its own cells first. For tokens that see a reference, its answer is then replaced.
+// Each layer's queries and cells are copied to the host, and the answer back. So keep the
+// sequences' own tokens few, and put the shared ones in corpora.
 //
-// C++11, with llama.h and ggml-backend.h alone.
+// Needs only C++11, llama.h and ggml-backend.h.
 
 #pragma once
 
@@ -25,7 +25,7 @@
 
 namespace ckv_llama {
 
-// One context's, by one thread at a time. It must outlive the context.
+// Belongs to one context, and is used by one thread at a time. It must outlive the context.
 class Eval {
  public:
   Eval() = default;
@@ -35,9 +35,9 @@ class Eval {
     if (session_ != nullptr) close_(session_);
   }
 
-  // Returns false if the library is not loaded, or a context without a session is there: stderr
-  // tells. Every context of the process needs one of its own, opened before it. `threads` attend
-  // the context's own cells.
+  // Returns false if the library is not loaded, or if a context without a session exists, which is
+  // logged to stderr. Every context of the process needs its own session, opened before the
+  // context. `threads` is the number of threads that attend the context's own cells.
   bool Open(uint32_t threads) {
     ggml_backend_reg_t reg = ggml_backend_reg_by_name("CKV");
     if (reg == nullptr) return false;
@@ -57,8 +57,8 @@ class Eval {
     params.type_k = params.type_v = GGML_TYPE_BF16;
   }
 
-  // As llama_decode. Returns -3 if an attention failed: the batch's cells are taken back, and the
-  // same batch may be decoded again. The batch has positions and sequences.
+  // As llama_decode, but returns -3 if an attention failed. The batch's cells are then removed, and
+  // the same batch may be decoded again. The batch must have positions and sequences.
   int32_t Decode(llama_context* context, const llama_batch& batch) const {
     const int32_t code = llama_decode(context, batch);
     if (take_failure_(session_) == 0) return code;

@@ -1,4 +1,5 @@
-// The contexts of what an engine's tokens attend elsewhere: found, or opened at the first use.
+// Finds the contexts of the chunks that an engine's tokens attend elsewhere, or opens them at first
+// use.
 
 #pragma once
 
@@ -23,20 +24,20 @@ namespace ckv::ggml {
 // Returns the process' requester. Any thread may call it.
 using RequesterSource = std::function<absl::StatusOr<Requester*>()>;
 
-// One thread at a time. The requester must outlive it.
+// Used by one thread at a time. The requester must outlive it.
 class CorpusContexts {
  public:
-  // Contexts that are kept: an engine's sequences at once. The one that was used least lately is
-  // closed.
+  // The most contexts to keep: an engine's sequences at the same time. Beyond that, the least
+  // recently used one is closed.
   static constexpr size_t kContextCountMax = 256;
   // How long a context of policy near may take to open: 64 GiB at 1 Gbit/s.
   static constexpr Duration kNearOpenTimeout = std::chrono::minutes(10);
 
   struct Options {
-    std::string tenant = "";  // whose corpora may be attended, beside the shared ones
+    std::string tenant = "";  // its corpora and the shared ones may be attended
     ContextPolicy policy = ContextPolicy::kAuto;
     Clock* clock = Clock::Real();
-    // Holds corpora without a digest to the chunks that they had at first.
+    // Checks that corpora without a digest still have the chunks that they had at first.
     std::shared_ptr<CorpusPins> pins = std::make_shared<CorpusPins>();
   };
   CorpusContexts(RequesterSource requester, Options options)
@@ -44,18 +45,17 @@ class CorpusContexts {
 
   // Returns the context of these chunks, in the order of the list.
   //   NotFound            there is no such corpus for its tenant.
-  //   PermissionDenied    a chunk is of another tenant than ours.
-  //   FailedPrecondition  the corpus has other chunks by now than the reference was made of, or
-  //   than
-  //                       a corpus without a reference had at first; its rows are of another shape
-  //                       or scale than the engine's, or it lacks the op's layer.
+  //   PermissionDenied    a chunk belongs to another tenant.
+  //   FailedPrecondition  the corpus no longer has the chunks of the reference, or those that a
+  //                       corpus without a reference had at first. Also: its rows differ from the
+  //                       engine's in shape or scale, or it lacks the op's layer.
   //   else                as Requester::Resolve and Open.
   absl::StatusOr<std::shared_ptr<const Context>> Find(const AttachedList& list, const MlaOp& op,
                                                       Instant deadline);
-  // Returns the requester that makes its calls.
+  // Returns the requester that makes the calls.
   absl::StatusOr<Requester*> requester() const { return requester_(); }
-  // Forgets the context of a call that failed, if opening it anew may help: its chunks may be
-  // elsewhere by now. That a holder is busy or late changes nothing about the context.
+  // Drops the context of a call that failed with `status`, if opening it again may help, because
+  // its chunks may be elsewhere by now. A busy or late holder does not invalidate the context.
   void DropAfter(const absl::Status& status, const AttachedList& list);
 
  private:

@@ -1,4 +1,4 @@
-// Which chunks a corpus had when this process first attended it whole.
+// Records which chunks a corpus had when this process first attended it whole.
 
 #pragma once
 
@@ -16,12 +16,12 @@
 namespace ckv::ggml {
 
 // A reference has a digest of its chunks. A corpus that is attended by its name alone has none, so
-// its first use says what it is. Layers of one token, and tokens of one sequence, never attend two
-// versions of it. Thread-safe; all contexts of a process share one.
+// its first use defines its chunks. Layers of one token, and tokens of one sequence, thus never
+// attend two versions of it. Thread-safe; all contexts of a process share one.
 class CorpusPins {
  public:
-  // Pins the chunks of `corpus` at the first call for what `attached` names.
-  //   FailedPrecondition  it was published anew since, with other chunks.
+  // At the first call for `attached`, records the chunks of `corpus`.
+  //   FailedPrecondition  the corpus was published again since, with other chunks.
   absl::Status Check(const Attached& attached, const Corpus& corpus) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

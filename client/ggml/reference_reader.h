@@ -15,22 +15,23 @@
 
 namespace ckv::ggml {
 
-// Whether a row of bf16 values may be a reference. Reads its first four values; no row without a
-// NaN passes. The row has at least four values.
+// Returns true if a row of bf16 values may be a reference. Reads its first four values, which it
+// must have. A row without a NaN is never accepted.
 bool MayBeReference(std::span<const std::byte> row);
 
-// Keeps the references it has read: a row it knows costs a hash of it, 0.2 us. One thread at a
-// time.
+// Keeps the references that it has read: a known row costs a hash of it, 0.2 us. Used by one thread
+// at a time.
 class ReferenceReader {
  public:
-  // Rows that are kept, 1.2 KB each: 256 references, as CorpusContexts keeps contexts, in 64
-  // layers. Beyond them one is forgotten, and read anew when it comes: 10 us.
+  // The most rows to keep, 1.2 KB each: 256 references, as CorpusContexts keeps contexts, in 64
+  // layers. Beyond that, one row is dropped. Reading a dropped row again takes 10 us.
   static constexpr size_t kRowCountMax = 256 * 64;
   static constexpr size_t kAttachedCountMax = 1024;
 
-  // Returns the chunks that a cell of this layer stands for. The same reference in another layer
-  // gives the same object, as long as both are kept.
-  //   DataLoss            the row has a NaN and is no reference, or it was changed.
+  // Returns the chunks that a cell of this layer represents. The same reference in another layer
+  // returns the same object, while both are kept.
+  //   DataLoss            the row has a NaN and is no reference, was changed, or is a reference of
+  //                       another layer.
   //   FailedPrecondition  a reference of another version.
   absl::StatusOr<std::shared_ptr<const Attached>> Read(std::span<const std::byte> row,
                                                        uint32_t layer);

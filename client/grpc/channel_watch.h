@@ -1,5 +1,5 @@
-// Tells when the connection to a process comes up, so that nobody waits for a pause between two
-// tries to be over.
+// Reports when the connection to a process is established, so that no caller waits for the pause
+// between two attempts to end.
 
 #pragma once
 
@@ -13,13 +13,13 @@
 
 namespace ckv {
 
-// Keeps a connection up, shared with the other channels of this process to the address. Owns one
+// Keeps a connection open, shared with the other channels of this process to the address. Owns one
 // thread.
 class ChannelWatch {
  public:
-  // Calls `on_up` on its thread each time that the connection has come up.
+  // Calls `on_up` on its thread each time the connection is established.
   ChannelWatch(const std::string& address, std::function<void()> on_up);
-  // Ends within kSliceMs.
+  // Stops the thread, within kSliceMs if `on_up` is not running.
   ~ChannelWatch();
   ChannelWatch(const ChannelWatch&) = delete;
   ChannelWatch& operator=(const ChannelWatch&) = delete;
@@ -30,7 +30,7 @@ class ChannelWatch {
 
   const std::function<void()> on_up_;
   const std::shared_ptr<grpc::Channel> channel_;
-  std::atomic<bool> stop_{false};  // a flag alone: it orders nothing
+  std::atomic<bool> stop_{false};  // only a flag; orders nothing
   std::thread thread_;
 };
 

@@ -1,4 +1,4 @@
-// Decisions as RequesterService::Explain and Quote answer them.
+// Converts decisions to the replies of RequesterService::Explain and Quote.
 
 #pragma once
 
@@ -13,11 +13,11 @@
 namespace ckv {
 
 // Fills in every cost with every term, each input with its nearest flip, and each holder. `holders`
-// comes from the requester (KnownHolders) and tells how accurate its predictions are.
+// is from the requester (KnownHolders) and has the accuracy of its predictions.
 void FillExplainReply(const Explanation& explanation, std::span<const HolderView> holders,
                       v1::ExplainReply& reply);
 
-// Fills in the groups' costs and holders. `quotes` are of chunks of `corpus`.
+// Fills in the groups' costs and holders. `quotes` must be for chunks of `corpus`.
 void FillQuoteReply(std::span<const GroupQuote> quotes, const Corpus& corpus,
                     v1::QuoteReply& reply);
 

@@ -1,13 +1,13 @@
-// Sends what gRPC's library logs to ckv's log.
+// Redirects the log of the gRPC library to ckv's log.
 
 #pragma once
 
 namespace ckv {
 
-// From here on gRPC writes its errors to Log(), at level debug, and nothing to stderr. Errors that
-// matter come as a status, which is logged where it is handled. GRPC_TRACE adds lines below an
-// error, which have the metadata and the bytes of calls. They are dropped. Call it before gRPC is
-// used.
+// From this call on, gRPC writes its errors to Log() at level debug, and nothing to stderr. Errors
+// that matter are returned as a status, which is logged where it is handled. Lines below severity
+// error are dropped, because GRPC_TRACE writes the metadata and the bytes of calls there. Call it
+// before gRPC is used.
 void LogGrpcErrors();
 
 }  // namespace ckv

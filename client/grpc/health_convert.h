@@ -1,4 +1,4 @@
-// Converts the facts of health between messages and plain types.
+// Converts health facts between messages and plain types.
 
 #pragma once
 
@@ -10,8 +10,8 @@
 namespace ckv {
 
 v1::MemberHealth ToProto(const MemberHealth& health);
-// Cuts texts that are too long, and lists: a peer's word on itself is never an error. Control
-// characters become '?', for the texts end up on terminals.
+// Truncates texts and lists that are too long, because a peer's report on itself is never an error.
+// Replaces control characters with '?', because the texts are shown on terminals.
 MemberHealth FromProto(const v1::MemberHealth& message);
 
 v1::MemberFacts ToProto(const MemberFacts& member);
@@ -21,9 +21,10 @@ absl::StatusOr<MemberFacts> FromProto(const v1::MemberFacts& message);
 v1::CorpusFacts ToProto(const CorpusFacts& corpus);
 CorpusFacts FromProto(const v1::CorpusFacts& message);
 
-// Sets the facts of health in the reply, beside those that the service sets for people.
+// Sets the health facts in the reply, in addition to those that the service sets for people.
 void AddFacts(const FleetFacts& facts, v1::DescribeDirectoryReply& reply);
-// Returns the facts that a directory tells: without a requester, and without its address.
+// Returns the facts that a directory reports, without a requester's facts and without the
+// directory's address.
 //   InvalidArgument     a member is malformed.
 absl::StatusOr<FleetFacts> FactsFrom(const v1::DescribeDirectoryReply& reply);
 

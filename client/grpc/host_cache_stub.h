@@ -1,4 +1,4 @@
-// The cache of this host over gRPC: a ckvd of --role=holder,requester.
+// A stub for this host's cache over gRPC: a ckvd of --role=holder,requester.
 
 #pragma once
 
@@ -15,15 +15,15 @@
 
 namespace ckv {
 
-// Thread-safe. Every message names the daemon's address.
+// Thread-safe. Every error message names the daemon's address.
 class HostCacheStub final : public HostCache {
  public:
-  // The longest that one call waits for copies.
+  // The longest time that one call waits for copies.
   static constexpr Duration kCopyMax = std::chrono::minutes(2);
-  // A daemon that did not answer is not asked again before this has passed.
+  // After a daemon did not answer, calls fail at once for this time.
   static constexpr Duration kSilentFor = std::chrono::seconds(2);
 
-  // Does not touch the network.
+  // Does not use the network.
   HostCacheStub(std::string address, Clock* clock);
 
   absl::StatusOr<std::shared_ptr<const Corpus>> Keep(const std::shared_ptr<const Corpus>& corpus,

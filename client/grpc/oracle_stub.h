@@ -1,4 +1,4 @@
-// The network oracle over gRPC, as a requester asks it.
+// A source of the network oracle that queries an OracleService over gRPC.
 
 #pragma once
 
@@ -12,15 +12,15 @@
 
 namespace ckv {
 
-// Thread-safe. Every message names the oracle's address. The limits of network_oracle.h apply: an
-// answer is counted before it is kept.
+// Thread-safe. Every error message names the oracle's address. The limits of network_oracle.h
+// apply: the entries of an answer are counted before they are kept.
 class OracleStub final : public OracleSource {
  public:
-  // Does not touch the network.
+  // Does not use the network.
   explicit OracleStub(std::string address);
 
-  // `taken` is when the call began, less the age in the answer. The time of the reply's way is not
-  // counted, so the data may look younger by as much as the call took.
+  // `taken` is the start of the call, less the age in the answer. The time until the answer was
+  // made is not added, so the data may look older by as much as the call took.
   //   InvalidArgument     the answer is outside the limits; names the field.
   //   Unavailable, DeadlineExceeded, NotFound  as the service.
   absl::StatusOr<NetworkSnapshot> Read(const std::string& requester_host,

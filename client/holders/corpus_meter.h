@@ -1,4 +1,4 @@
-// Counts attends by corpus, so that people see which corpora are asked for most.
+// Counts attends by corpus, so that people see which corpora are used most.
 
 #pragma once
 
@@ -22,26 +22,26 @@ struct CorpusCalls {
   uint64_t query_row_count = 0;
 };
 
-// Returns the first `count_max` of `hottest` that belong to no tenant. The calls of all tenants'
-// corpora, if there are some, are the last entry, without a name: their names are nobody else's
-// business (I6).
+// Returns the first `count_max` of `hottest` that belong to no tenant. The last entry, without a
+// name, sums the calls over all tenants' corpora, if there are any. Their names must not be shown
+// to others (I6).
 std::vector<CorpusCalls> WithoutTenants(const std::vector<CorpusCalls>& hottest, size_t count_max);
 
 // Thread-safe. Counting takes no lock once a corpus is known: a hash of its name and two atomic
-// additions. It keeps the first kCorpusCountMax corpora, and counts calls over others together.
+// additions. Tracks the first kCorpusCountMax corpora, and counts calls over all others together.
 class CorpusMeter {
  public:
-  // 49 KB of counters. A requester that serves more corpora has no few hot ones.
+  // 49 KB of counters. A requester with more corpora does not have just a few hot ones.
   static constexpr size_t kCorpusCountMax = 1024;
 
   void Count(const Corpus& corpus, uint32_t query_rows);
-  // Returns the corpora with the most calls, the first of them first, at most `count_max`.
+  // Returns the corpora with the most calls, in descending order, at most `count_max`.
   std::vector<CorpusCalls> Hottest(size_t count_max) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls over corpora that came after the first kCorpusCountMax.
+  // Returns the number of calls over corpora after the first kCorpusCountMax.
   uint64_t other_call_count() const { return other_calls_.load(std::memory_order_relaxed); }
 
  private:
-  // A place is taken once its key is not 0. Its names follow under the lock.
+  // A place is taken once its key is not 0. Its names are set before its key, under the lock.
   struct Place {
     std::atomic<uint64_t> key{0};
     std::atomic<uint64_t> calls{0};
@@ -50,14 +50,14 @@ class CorpusMeter {
   struct Names {
     std::string name, tenant;
   };
-  // Twice as many places as corpora keep the way to a free one short.
+  // Twice as many places as corpora, so that the search for a free one is short.
   static constexpr size_t kPlaceCount = 2 * kCorpusCountMax;
   Place* Find(const Corpus& corpus) ABSL_LOCKS_EXCLUDED(mu_);
 
   std::array<Place, kPlaceCount> places_;
   std::atomic<uint64_t> other_calls_{0};
   mutable absl::Mutex mu_;
-  std::atomic<size_t> taken_{0};  // rises under the lock
+  std::atomic<size_t> taken_{0};  // increases under the lock
   std::array<Names, kPlaceCount> names_ ABSL_GUARDED_BY(mu_);
 };
 

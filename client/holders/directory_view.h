@@ -1,5 +1,5 @@
-// The requester's memory of the directory: immutable corpora and members, so that queries do not
-// ask the directory.
+// The requester's copy of the directory's state: immutable corpora and members, so that calls need
+// not query the directory.
 
 #pragma once
 
@@ -25,15 +25,15 @@
 
 namespace ckv {
 
-// Thread-safe; no lock is held while the directory is asked. An answer that a Forget overtakes is
-// returned to its caller but not kept.
+// Thread-safe; holds no lock during a query of the directory. If a Forget overtakes an answer, the
+// answer is returned to its caller but not kept.
 class DirectoryView {
  public:
-  // The limit for chunks of all kept corpora together. Beyond it, everything is forgotten and asked
-  // anew.
+  // The limits of the kept corpora: their chunks together, and their number. Beyond either, all
+  // kept corpora are dropped and queried again.
   static constexpr size_t kKeptChunkCountMax = size_t{1} << 22;
   static constexpr size_t kKeptCorpusCountMax = 4096;
-  // Beyond it, all keys are forgotten and asked anew.
+  // Beyond it, all keys are dropped and queried again.
   static constexpr size_t kKeptTenantKeyCountMax = 4096;
 
   // Both must outlive the view.
@@ -42,10 +42,10 @@ class DirectoryView {
   DirectoryView(const DirectoryView&) = delete;
   DirectoryView& operator=(const DirectoryView&) = delete;
 
-  // Returns the corpus of this name. If the directory is asked and names a holder that is not
-  // known, it is asked for its members too. So kernel targets are known before the first call. If
-  // that fails, the corpus is returned all the same. If nothing is kept and the directory is away,
-  // asks again until the wait of client/holders/retry.h is over.
+  // Returns the corpus of this name. If the directory is queried and its answer names an unknown
+  // holder, queries the members too. So kernel targets are known before the first call. If that
+  // fails, the corpus is returned anyway. If nothing is kept and the directory is unreachable,
+  // retries until the wait of client/holders/retry.h is over.
   //   NotFound            there is no such corpus for this tenant.
   //   Unavailable         nothing is kept and the directory does not answer.
   //   InvalidArgument     the directory's answer is not a corpus.
@@ -53,15 +53,14 @@ class DirectoryView {
                                                         std::string_view tenant, Instant deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Returns the corpus of this name that Resolve would return without asking the directory, or
-  // null.
+  // Returns the corpus that Resolve would return without a query of the directory, or null.
   std::shared_ptr<const Corpus> Kept(std::string_view name, std::string_view tenant)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Returns a nameless corpus of these chunks. The same ids give the same snapshot. Asks for
-  // members as Resolve does.
+  // Returns a nameless corpus of these chunks. The same ids give the same snapshot. Queries members
+  // as Resolve does.
   //   InvalidArgument     no ids, or more than kCorpusChunkCountMax.
-  //   NotFound            nobody holds one of the chunks; says which.
+  //   NotFound            no holder has one of the chunks; names the chunk.
   //   FailedPrecondition  a chunk is known, but only with another geometry.
   absl::StatusOr<std::shared_ptr<const Corpus>> ResolveChunks(std::span<const ChunkId> ids,
                                                               const Geometry& geometry,
@@ -69,49 +68,51 @@ class DirectoryView {
                                                               Instant deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Returns the key of a tenant, which is kept until everything is forgotten.
+  // Returns the key of a tenant, and keeps it until everything is invalidated.
   //   Errors of the directory.
   absl::StatusOr<TenantKey> TenantKeyOf(std::string_view tenant, Instant deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the cover of a prompt, by one call to the directory. Errors as Requester::CoverPrompt.
+  // Returns the prefix match of a prompt, by one call to the directory. Errors as
+  // Requester::CoverPrompt.
   absl::StatusOr<PromptCover> CoverPrompt(const PromptCall& call) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Forgets every tenant's corpus of this name, and all nameless ones, which may share its chunks.
-  // If `name` is empty, changes were missed: everything is doubtful, members too. It is asked for
-  // again before it is used, and used as it is if the directory is away.
+  // Drops every tenant's corpus of this name, and all nameless ones, which may share its chunks. If
+  // `name` is empty, changes were missed, so everything becomes doubtful, including members and
+  // keys. Doubtful entries are queried again before use, and used as they are if the directory is
+  // unreachable.
   void Forget(std::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
-  // Forgets this snapshot, whatever name it is kept under.
+  // Drops this snapshot, under any name.
   void Forget(const Corpus& corpus) ABSL_LOCKS_EXCLUDED(mu_);
-  // Call when a holder of this snapshot does not answer. The directory is then asked before the
-  // snapshot is used again. If the directory is away too, the snapshot is used as it is.
+  // Call when a holder of this snapshot does not answer. The directory is then queried before the
+  // snapshot is used again. If the directory is unreachable too, the snapshot is used as it is.
   void Doubt(const Corpus& corpus) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Returns every holder that is registered now; always asks the directory.
+  // Returns every holder that is registered now. Always queries the directory.
   absl::StatusOr<absl::flat_hash_map<HolderId, Member>> ListHolders(Instant deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Returns the member of a holder. With `refresh`, the directory is asked even if a copy is kept,
-  // and the copy is not used.
-  //   Unavailable         it is not registered now, or the directory does not answer.
+  // Returns the member of a holder. With `refresh`, queries the directory even if a copy is kept,
+  // and does not use the copy.
+  //   Unavailable         the holder is not registered now, or the directory does not answer.
   absl::StatusOr<Member> FindMember(const HolderId& id, bool refresh, Instant deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Keeps what a watch of the directory told of a holder. Other roles, and news of an earlier epoch
-  // than is known, are ignored.
+  // Keeps the state of a holder that a watch of the directory reported. Ignores other roles, and
+  // news of an earlier epoch than the known one.
   void Note(const Member& member) ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the holders that are known, also if they have to be asked for again before they are
-  // used. Never asks.
+  // Returns the known holders, including those that must be queried again before use. Never queries
+  // the directory.
   absl::flat_hash_map<HolderId, Member> KnownHolders() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Rises whenever KnownHolders may have changed.
+  // Increases whenever KnownHolders may have changed.
   uint64_t member_news() const { return member_news_.load(std::memory_order_acquire); }
 
-  // Returns true if this snapshot is kept, in doubt or not. One that was and is no longer has
-  // changed at the directory.
+  // Returns true if this snapshot is kept, doubtful or not. A snapshot that is no longer kept has
+  // changed at the directory, or was dropped at a limit.
   bool Keeps(const Corpus& corpus) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Rises whenever a call that waits for a holder should look again. A holder is new, in a later
-  // life or at another address, or a corpus has changed.
+  // Increases whenever a call that waits for a holder should check again. A holder is new, or has
+  // another epoch or address, or a corpus has changed.
   uint64_t changes() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until `changes` is another than `seen`, at most until then.
+  // Waits until `changes` differs from `seen`, but not beyond `until`.
   void AwaitChange(uint64_t seen, Instant until) const ABSL_LOCKS_EXCLUDED(mu_);
   // Ends the waits of AwaitChange.
   void Wake() ABSL_LOCKS_EXCLUDED(mu_);
@@ -123,16 +124,17 @@ class DirectoryView {
   };
   using Snapshots = absl::flat_hash_map<std::string, Snapshot>;
 
-  // Lists the members if the corpus names one that is not known, or if they are to be asked again.
+  // Queries the members if the corpus names an unknown one, or if all must be queried again.
   void HearOfHolders(const Corpus& corpus, Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
   bool KnowsHolders(const Corpus& corpus) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls `ask` until it answers anything but that the directory is away, or the wait is over.
+  // Calls `ask` until it returns anything but that the directory is unreachable, or the wait is
+  // over.
   absl::Status AskPatiently(Instant deadline, absl::FunctionRef<absl::Status()> ask) const;
   absl::StatusOr<Corpus> AskForChunks(std::span<const ChunkId> ids, const Geometry& geometry,
                                       std::string_view tenant, Instant deadline);
   Snapshot Find(const std::string& key) ABSL_LOCKS_EXCLUDED(mu_);
   // Keeps the directory's answer and returns the snapshot to use: the answer, or the kept one if
-  // the directory is away.
+  // the directory is unreachable.
   absl::StatusOr<std::shared_ptr<const Corpus>> Take(const std::string& key, const Snapshot& kept,
                                                      absl::StatusOr<Corpus> answer,
                                                      uint64_t generation) ABSL_LOCKS_EXCLUDED(mu_);
@@ -148,11 +150,11 @@ class DirectoryView {
   size_t kept_chunk_count_ ABSL_GUARDED_BY(mu_) = 0;
   struct KeptKey {
     TenantKey key;          // never zero
-    bool doubtful = false;  // asked for anew, and kept if the directory is away
+    bool doubtful = false;  // query again; keep if the directory is unreachable
   };
   absl::flat_hash_map<std::string, KeptKey> keys_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<HolderId, Member> members_ ABSL_GUARDED_BY(mu_);
-  bool members_listed_ ABSL_GUARDED_BY(mu_) = false;  // since everything was last forgotten
+  bool members_listed_ ABSL_GUARDED_BY(mu_) = false;  // since everything was last invalidated
   uint64_t changes_ ABSL_GUARDED_BY(mu_) = 0;
   std::atomic<uint64_t> member_news_{0};
 };

@@ -1,4 +1,4 @@
-// One call context's session with one holder: its lane, and the handles of the chunks resolved.
+// One call context's session with one holder: its lane, and the handles of the resolved chunks.
 
 #pragma once
 
@@ -36,8 +36,8 @@ class HolderLink {
   HolderLink& operator=(const HolderLink&) = delete;
 
   bool is_up() const { return up_.lane != nullptr; }
-  // Whether EnsureUp would return at once: the lane is up and has a slot, and the holder's epoch is
-  // the session's.
+  // Returns true if EnsureUp would return at once. The lane is then up and has a free slot, and no
+  // later epoch than the session's is known.
   bool IsUsable();
 
   // Returns true if it is the link to this holder for this geometry and tenant.
@@ -45,10 +45,10 @@ class HolderLink {
     return peer_ == peer && tenant_ == tenant && geometry_ == geometry;
   }
 
-  // Opens the session and its lane if they are not up. Also opens them anew if no slot of the lane
-  // came back, or if the holder is known to be in a later epoch. If the lane is up, it only looks
-  // at it. If the holder does not answer at its last address, the directory is asked once for a new
-  // one. Waits at most connect_timeout.
+  // Opens the session and its lane if they are not up. Opens them again if every slot of the lane
+  // still waits for a reply. Also if the holder is known to be in a later epoch. If the lane is
+  // usable, only checks it. If the holder does not answer at its last address, queries the
+  // directory once for a new one. Waits at most connect_timeout.
   //   Unavailable         the holder does not answer, has no live lease, or no fabric reaches it.
   //   FailedPrecondition  the holder has another geometry or wire version.
   //   DeadlineExceeded, ResourceExhausted
@@ -58,9 +58,9 @@ class HolderLink {
   void Close();
 
   // Resolves the ids whose handles are not known. Call it between EnsureUp and Close.
-  //   NotFound            the holder does not have one of them; says which. The rest is kept.
+  //   NotFound            the holder does not have one of them; names it. The others are kept.
   //   Aborted             handle_count_max handles are known. The session was closed, so that the
-  //                       holder forgets them too; EnsureUp opens a new one.
+  //                       holder drops them too; EnsureUp opens a new one.
   absl::Status Resolve(std::span<const ChunkId> ids, Instant deadline);
   // Returns the handle, or null if it was not resolved in this session.
   const ResolvedHandle* Find(const ChunkId& id) const;
@@ -71,12 +71,12 @@ class HolderLink {
   SessionId session() const { return up_.session; }
   Epoch epoch() const { return up_.epoch; }
   uint16_t wire_version() const { return up_.wire_version; }
-  // A number that is different for every session of every link. Handles of another generation mean
-  // nothing. It is 0 before the first session.
+  // Returns a number that is different for every session of every link, and 0 before the first
+  // session. Handles of another generation are not valid.
   uint64_t generation() const { return generation_; }
   uint64_t NextRequestId() { return ++last_request_id_; }
 
-  // When a call last asked it to be up. The link's table sets it.
+  // When a call last needed the link. The link's table sets it.
   Instant last_use() const { return last_use_; }
   void set_last_use(Instant now) { last_use_ = now; }
 
@@ -95,7 +95,7 @@ class HolderLink {
   OpenedLane up_;                           // has no lane while the link is down
   Instant last_use_;
   uint64_t generation_ = 0;
-  // Never starts over, so that a late reply of a former lane matches no request.
+  // Never restarts, so that a late reply of an earlier lane matches no request.
   uint64_t last_request_id_ = 0;
   absl::flat_hash_map<ChunkId, ResolvedHandle> handles_;
 };

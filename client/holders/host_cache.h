@@ -1,5 +1,5 @@
-// The cache of a host: a daemon whose holder keeps rows for all requesters of its host, so that
-// they travel to the host once.
+// The cache of a host: a daemon whose holder keeps rows for all requesters of the host, so they are
+// transferred there once.
 
 #pragma once
 
@@ -17,9 +17,9 @@ namespace ckv {
 class HostCache {
  public:
   virtual ~HostCache() = default;
-  // Asks the daemon to copy these chunks of a corpus, by their ordinals, and waits until all of
-  // them are there. Returns the same corpus, of which these chunks are at that daemon alone.
-  //   Unavailable         the daemon does not answer, or did not a moment ago: it was not asked.
+  // Makes the daemon copy these chunks of a corpus, given by their ordinals, and waits until it has
+  // all of them. Returns the same corpus, with that daemon as the only holder of these chunks.
+  //   Unavailable         the daemon does not answer, or did not a moment ago and was not queried.
   //   ResourceExhausted   it has no room, or the directory lists no more copies of a chunk.
   //   FailedPrecondition  it has no holder, or keeps no copies.
   //   else                as RequesterService.Replicate in proto/ckv/v1/requester.proto.

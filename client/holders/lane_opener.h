@@ -1,5 +1,6 @@
-// Opens a session with one lane on one of several fabrics. It tries once; a failure says how far it
-// got. client/holders/fabric_choice.h decides which fabrics to try, and whether to try again.
+// Opens a session with one lane on one of several fabrics. Makes one attempt, and reports how far a
+// failed one got. client/holders/fabric_choice.h decides which fabrics to try, and whether to try
+// again.
 
 #pragma once
 
@@ -29,13 +30,13 @@ class LiveHere;       // client/learn/live_here.h
 struct LiveCalls;     // client/learn/live_calls.h
 class NetworkOracle;  // client/decide/network_oracle.h
 
-// The most handles of one session, which is as many as a holder gives out.
+// The most handles of one session, which is the holder's limit.
 inline constexpr size_t kLinkHandleCountMax = kCorpusChunkCountMax;
 
 // Options that are the same for all links of a requester.
 struct LinkOptions {
-  LiveHere* here = nullptr;    // is told what attends of near rows take; may be null
-  LiveCalls* calls = nullptr;  // is told how far predictions of calls were off; may be null
+  LiveHere* here = nullptr;    // learns from attends of locally cached rows; may be null
+  LiveCalls* calls = nullptr;  // learns the errors of predicted calls; may be null
   std::string requester;
   std::string host_identity;
   Clock* clock = nullptr;
@@ -47,11 +48,11 @@ struct LinkOptions {
   Duration connect_timeout{0};
   size_t handle_count_max = kLinkHandleCountMax;
   CallCounters* counters = nullptr;   // may be null
-  NetworkOracle* oracle = nullptr;    // knows the paths to replicas; may be null
-  Backend* backend = Backend::Cpu();  // computes what calls compute here
-  // Pins the slots of every lane, for a backend that does not reach host memory. Null if it does.
+  NetworkOracle* oracle = nullptr;    // has the paths to replicas; may be null
+  Backend* backend = Backend::Cpu();  // for what calls compute locally
+  // Pins the slots of every lane, for a backend that cannot access host memory. Null if it can.
   std::shared_ptr<MemoryPinner> slot_pinner = {};
-  SpanSink* spans = nullptr;  // takes the spans of calls; may be null
+  SpanSink* spans = nullptr;  // receives the spans of calls; may be null
 };
 
 // A session and its open lane.
@@ -63,7 +64,7 @@ struct OpenedLane {
   HostFacts host = {};  // the holder's
 };
 
-// The session to open, and the holder to open it with. It borrows everything for one call.
+// The session to open, and the holder to open it with. Borrows everything for one call.
 struct LaneRequest {
   const LinkOptions* options = nullptr;
   const Geometry* geometry = nullptr;
@@ -75,25 +76,25 @@ struct LaneRequest {
 struct LaneAttempt {
   absl::Status status;  // OK if `opened` is up
   OpenedLane opened;
-  // The ordinal of the offered fabric that the holder took, even if its lane did not come up. It is
-  // the number of fabrics if the holder took none. `status` then says why.
+  // The ordinal of the offered fabric that the holder took, even if its lane could not be opened.
+  // The number of fabrics if the holder took none; `status` then has the reason.
   size_t taken = 0;
   std::vector<absl::Status> dialed;        // per fabric, why it could not be offered
-  std::vector<FabricKind> holder_fabrics;  // all fabrics of the holder, if it took one and told
+  std::vector<FabricKind> holder_fabrics;  // the holder's fabrics, if it took one and listed them
 };
 
-// Offers `fabrics` to the holder, which takes the first that reaches it, and connects the lane. It
-// ends at `connect_by` or at the request's deadline, if that is sooner. A failure leaves no session
-// behind.
+// Offers `fabrics` to the holder, which takes the first that reaches it, and connects the lane.
+// Ends at `connect_by` or at the request's deadline, if that is sooner. A failure leaves no session
+// open.
 //   Unavailable         no fabric could be offered, the holder takes none of them or does not
-//                       answer, or the lane did not come up.
+//                       answer, or the lane could not be connected.
 //   InvalidArgument     the holder's answer is malformed.
 //   FailedPrecondition, ResourceExhausted, DeadlineExceeded  as HolderControl::OpenSession.
 //   as PinLane          this process cannot pin the lane.
 LaneAttempt OpenLane(const LaneRequest& request, std::span<Fabric* const> fabrics,
                      Instant connect_by);
 
-// Drops the lane and ends the session. If the lane is broken, the holder is not told.
+// Drops the lane and ends the session. If the lane is broken, the holder is not notified.
 void CloseLane(HolderControl& control, Clock& clock, OpenedLane& opened);
 
 }  // namespace ckv

@@ -1,4 +1,4 @@
-// The memory of a requester's lanes, as its backend reaches it.
+// Finds the kind of memory that a requester's lanes need for its backend, and pins it.
 
 #pragma once
 
@@ -13,20 +13,21 @@
 
 namespace ckv {
 
-// Returns kHost if the backend writes queries to host memory and reads replies there, or kPinned if
-// it does so in pinned memory only.
-//   InvalidArgument     it is null, or does neither: lanes would be out of its reach.
+// Returns kHost if the backend can write queries to host memory and read replies there. Returns
+// kPinned if it can do so in pinned memory only.
+//   InvalidArgument     it is null, or can do neither, so it could not access lanes.
 absl::StatusOr<MemoryKind> LaneMemoryFor(const Backend* backend);
 
-// Returns what pins lanes for a backend, which must outlive them; null if it reaches host memory.
+// Returns the pinner of lanes for a backend, which must outlive them. Returns null if the backend
+// can access host memory.
 std::shared_ptr<MemoryPinner> LanePinnerFor(Backend* backend);
 
-// Pins the slots of a lane that has just come up.
-//   as RequestLane::PinSlots; IsPinFailure tells it from failures of a holder.
+// Pins the slots of a lane that was just opened.
+//   as RequestLane::PinSlots. IsPinFailure distinguishes these errors from failures of a holder.
 absl::Status PinLane(RequestLane& lane, std::shared_ptr<MemoryPinner> pinner);
 bool IsPinFailure(const absl::Status& status);
 
-// The kind of memory of a lane's slots.
+// Returns the kind of memory of a lane's slots.
 inline MemoryKind SlotMemory(const RequestLane& lane) {
   return lane.slot_type() == RegionType::kPinned ? MemoryKind::kPinned : MemoryKind::kHost;
 }

@@ -1,4 +1,4 @@
-// The links of one call context, and which of them serves which chunk.
+// The links of one call context, and which link serves which chunk.
 
 #pragma once
 
@@ -19,29 +19,29 @@
 
 namespace ckv {
 
-// Finds the link to ask for each chunk of a corpus, so that the hot path looks up pointers and not
-// names. Keeps the links of one call context. Belongs to one thread at a time.
+// Finds the link for each chunk of a corpus, so that the hot path looks up pointers and not names.
+// Keeps the links of one call context. Belongs to one thread at a time.
 class LinkTable {
  public:
   static constexpr size_t kLinkCountMax = 1024;
-  // Corpora whose links are kept, and the most that one call may be over.
+  // The most corpora whose links are kept, and the most that one call may use.
   static constexpr size_t kCorpusCountMax = 256;
   // A link unused for this time is closed, because its lane takes memory of the holder too.
   static constexpr Duration kLinkIdleMax = std::chrono::seconds(60);
 
-  // `stream` is that of the calls, whose work is in slots of lanes: a lane that fails is closed
-  // once it is done. May be null.
+  // `stream` is the one that the calls use. Its work is in slots of lanes, so a lane that fails is
+  // closed once that work is done. May be null.
   LinkTable(const LinkOptions* options, PeerTable* peers, ComputeStream* stream = nullptr)
       : options_(options), peers_(peers), stream_(stream), first_turn_(peers->NextTable()) {
     Claim();
   }
 
-  // Makes the calling thread the table's owner. The caller orders the hand-over. In debug builds a
-  // use by another thread ends the process.
+  // Makes the calling thread the table's owner. The caller must synchronize the hand-over. In debug
+  // builds a use by another thread ends the process.
   void Claim() { role_.Claim(); }
   void AssertHeld() const { role_.AssertHeld(); }
 
-  // The chunks of a corpus and the links that can be asked for each.
+  // The chunks of a corpus and the links that can serve each.
   struct ChunkLinks {
     std::shared_ptr<const Corpus> corpus;  // kept, so that no other gets its address
     std::vector<HolderLink*> links;        // distinct
@@ -58,7 +58,7 @@ class LinkTable {
     Primitive primitive = Primitive::kRoute;
 
     // Returns the link chosen for a chunk in the call in progress, as an ordinal in `links`.
-    // Returns kNoLink if the chunk has no tokens, so nobody is asked.
+    // Returns kNoLink if the chunk has no tokens, so no holder is queried.
     uint32_t LinkOf(uint32_t chunk) const {
       const uint32_t group = group_of_chunk[chunk];
       return group == kNoLink ? kNoLink : groups[group].Chosen(primitive);
@@ -66,12 +66,12 @@ class LinkTable {
   };
   static constexpr uint32_t kNoLink = 0xffffffff;
 
-  // Starts a call, which may take several attempts. No holder has failed it yet.
+  // Starts a call, which may take several attempts. No holder counts as failed yet.
   void BeginCall();
 
-  // Until the next BeginCall, says whether EnsureUp and HandleOf may wait for a holder; they may
-  // after BeginCall. If not, what would wait fails instead, and would_wait() says so until the next
-  // of these calls. The attempt can be made again, by a thread that may wait.
+  // Sets whether EnsureUp and HandleOf may wait for a holder, until the next BeginCall, which
+  // allows it. If not, an operation that would wait fails instead. would_wait() then returns true
+  // until the next of these calls. A thread that may wait can repeat the attempt.
   void set_may_wait(bool may_wait) {
     may_wait_ = may_wait;
     would_wait_ = false;
@@ -84,70 +84,72 @@ class LinkTable {
   // (client/holders/replica_choice.h). The result is valid until the next attempt.
   //   ResourceExhausted   the table has kLinkCountMax links.
   //   InvalidArgument     the call is over more than kCorpusCountMax corpora.
-  //   NotFound            nobody holds a chunk; says which.
+  //   NotFound            no holder has a chunk; names the chunk.
   absl::StatusOr<ChunkLinks*> AddCorpus(const std::shared_ptr<const Corpus>& corpus,
                                         const ReplicaWork& work);
-  // Returns true if this attempt keeps to one kernel target, and that of any holder has become
-  // known or changed since the choice. The first connection to a holder may tell those of all. Then
-  // begin the attempt again.
+  // Returns true if this attempt uses one kernel target, and that of any holder has become known or
+  // changed since the choice. The first connection to a holder may reveal those of all. Then begin
+  // the attempt again.
   bool TargetsChanged() const;
-  // Closes one link that this attempt does not use and that has been idle for kLinkIdleMax. It
-  // closes no more than one, because each costs a round trip.
+  // Closes one link that this attempt does not use and that has been idle for kLinkIdleMax. Closes
+  // no more than one, because each costs a round trip.
   void Tidy();
 
-  // Starts an attempt over one corpus: all of the above.
+  // Starts an attempt over one corpus: BeginAttempt, AddCorpus and Tidy.
   absl::StatusOr<ChunkLinks*> LinksFor(const std::shared_ptr<const Corpus>& corpus,
                                        const ReplicaWork& work = {});
 
-  // Closes one link that has been idle for kLinkIdleMax, for a context that nobody uses. Returns
+  // Closes one link that has been idle for kLinkIdleMax, for a context that is not in use. Returns
   // when the next link will have been idle for that time, which may be in the past. Call it again
   // then. Returns kInstantMax if no other link is up.
   Instant CloseOneIdle(Instant now);
 
-  // Returns the link of `chunk` and notes that this call asks it. The chunk must have tokens.
+  // Returns the link of `chunk` and records that this call uses it. The chunk must have tokens.
   HolderLink& Ask(ChunkLinks& chunk_links, uint32_t chunk);
 
-  // Calls HolderLink::EnsureUp for a link of this attempt. If every group it is asked for has
-  // another holder to ask, it gets half the time that is left. If the holder has no session left,
-  // this context closes its least recently used one there. It then asks again for half a second.
+  // Calls HolderLink::EnsureUp for a link of this attempt. If every group that needs the link has
+  // another available holder, the link gets half the time that is left. If the holder has no
+  // session left, closes this context's least recently used one there. Then retries for half a
+  // second.
   absl::Status EnsureUp(HolderLink& link, Instant deadline);
 
-  // Returns the handle of `chunk`, whose link must be up. If it is not known, resolves it now,
-  // together with the rest of the corpus on that holder.
+  // Returns the handle of `chunk`, whose link must be up. If the handle is not known, resolves it
+  // now, together with the rest of the corpus on that holder.
   //   NotFound            the holder does not have the chunk.
   //   FailedPrecondition  the holder's chunk differs from the directory's entry.
   //   Aborted             as HolderLink::Resolve.
   absl::StatusOr<uint32_t> HandleOf(ChunkLinks& chunk_links, uint32_t chunk, Instant deadline);
 
   // Returns `status` with "holder h0 (127.0.0.1:7401): " before its message. Drops the lane if it
-  // broke, and the session if the holder does not know it. Reopen and FailOver then refer to this
+  // broke, and the session if the holder no longer has it. Reopen and FailOver then refer to this
   // holder.
   absl::Status Fail(HolderLink& link, const absl::Status& status);
-  // Returns true if a holder failed the last attempt, and not this process.
+  // Returns true if a holder, and not this process, failed the last attempt.
   bool holder_failed() const { return failed_ != nullptr; }
-  // Call if time passed while the holder still had to answer. FailOver then refers to it.
+  // Call if the time ran out before the holder answered. FailOver then refers to this holder.
+  // Avoids it, if any chunk has another one.
   void NoteSilent(HolderLink& link);
-  // Returns true if every chunk asked of the holder has another that has not failed this call, nor
-  // another call lately.
+  // Returns true if every chunk requested from the holder has another one that the directory lists.
+  // That one must not have failed this call, nor another call recently.
   bool OthersMayAnswer(const HolderPeer& peer) const;
 
-  // Call after a failed attempt. Returns true if its session or lane is to blame, so that the same
-  // holder should be asked again over a new session. It is true at most once per holder and call. A
-  // holder that restarted costs a call this one attempt. A session that could not be opened is not
-  // tried again.
+  // Call after a failed attempt. Returns true if the session or lane caused the failure, so that
+  // the same holder should be queried again over a new session. Returns true at most once per
+  // holder and call. So a restarted holder costs a call one attempt. A session that could not be
+  // opened is not retried.
   //
-  // A holder whose epoch moves on while the call reopens it is there, and is asked again, at most
-  // kEpochReopenMax times in all. A directory that restarts again and again does that.
+  // A holder whose epoch increases while the call reopens its session is reachable. It is queried
+  // again, at most kEpochReopenMax times in all. A directory that restarts repeatedly causes that.
   bool Reopen();
   static constexpr int kEpochReopenMax = 4;
 
   // Call after an attempt failed with `status`. Marks the failing holder as avoided: for all calls
-  // for a while, for this call to its end. Returns true if every chunk asked of it has another
-  // holder that has not failed this call, so that another attempt may help. Each holder causes at
-  // most one.
+  // for a while, for this call to its end. Returns true if another attempt may help: every chunk
+  // requested from it has another holder that has not failed this call. Each holder causes at most
+  // one.
   bool FailOver(const absl::Status& status);
 
-  // While this object lives, every group that has `peer` chooses it.
+  // While this object exists, every group that has `peer` chooses it.
   class Forced {
    public:
     Forced(LinkTable* table, const HolderPeer* peer) : table_(table) { table_->forced_ = peer; }
@@ -168,13 +170,13 @@ class LinkTable {
   absl::Status MakeUp(HolderLink& link, Instant deadline);
   absl::Status RefuseToWait();
   void Choose(ChunkLinks& chunk_links, const ReplicaWork& work);
-  // Returns true if every group that `peer` was asked for has another holder that `may_ask`
+  // Returns true if every group that was requested from `peer` has another holder that `may_ask`
   // accepts.
   bool OthersCanBeAsked(const HolderPeer& peer,
                         absl::FunctionRef<bool(const HolderPeer&)> may_ask) const;
-  // Closes one link that the attempt does not use; as CloseOneIdle.
+  // Closes one link that the attempt does not use. Returns the same as CloseOneIdle.
   Instant CloseIdleLink(Instant now);
-  // Whether the attempt may ask this link.
+  // Returns true if the attempt may use this link.
   bool Used(const HolderLink& link) const;
   void CloseAfterWork(HolderLink& link);
   bool AnyReplicated() const;
@@ -196,8 +198,8 @@ class LinkTable {
   HolderPeer* failed_ = nullptr;             // the holder that failed the last attempt
   bool session_failed_ = false;              // a new session with it may help
   bool silent_ = false;                      // NoteSilent has avoided it
-  bool epoch_moved_ = false;                 // its epoch is another than the session's
-  std::vector<const HolderPeer*> reopened_;  // asked again over a new session
+  bool epoch_moved_ = false;                 // its epoch differs from the session's
+  std::vector<const HolderPeer*> reopened_;  // queried again over a new session
   std::vector<const HolderPeer*> tried_;     // failed an earlier attempt
   const HolderPeer* forced_ = nullptr;
   ReplicaChooser chooser_;

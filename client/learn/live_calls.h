@@ -1,4 +1,4 @@
-// Measures how far predictions of whole attends were off lately.
+// Measures the recent errors of predictions of whole attends.
 
 #pragma once
 
@@ -6,14 +6,15 @@
 
 namespace ckv {
 
-// One requester's. A call counts if its first attempt answered and its caller did nothing else
-// meanwhile. The times of its holders, and of what it attended itself, must have been predicted.
+// Belongs to one requester. A call counts if its first attempt succeeded and its caller did nothing
+// else meanwhile. The times of its holders, and of the rows that it attended itself, must have been
+// predicted.
 //
-// Predictions are made of the least times that were seen lately (BestWindow), so that replicas and
-// primitives are compared fairly. A call takes longer if the machine is disturbed. LiveError::Ratio
-// says by how much.
+// Predictions use the least times measured recently (BestWindow), so that replicas and primitives
+// are compared fairly. A call takes longer if the machine is disturbed. LiveError::Ratio returns by
+// how much.
 struct LiveCalls {
-  LiveError routed;  // calls that asked a holder, whatever they attended themselves beside it
+  LiveError routed;  // calls that queried a holder; they may also have attended rows themselves
   LiveError near;    // calls that attended all rows themselves
 };
 

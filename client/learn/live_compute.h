@@ -1,4 +1,4 @@
-// How much slower or faster something is now than its calibration said.
+// How much slower or faster something is now than at its calibration.
 
 #pragma once
 
@@ -9,28 +9,28 @@
 
 namespace ckv {
 
-// One factor, measured over predicted, kept true by the replies that carry a kernel's time. A
+// One factor, measured over predicted, updated by the replies that contain a kernel's time. A
 // calibration is made on a quiet holder. The factor follows later changes: the clock rate, the
 // number of threads, other requesters in its batches. It starts at 1. Thread-safe. LiveKernel
 // (client/learn/live_kernel.h) has one for computing and one for memory.
 //
-// The second least ratio of every BestWindow::kCount samples is taken. A step is at most a factor
-// of 2, and the factor stays within [kFactorMin, kFactorMax]. So no single reply moves it, and a
+// The second least ratio of every BestWindow::kCount samples is used. A step is at most a factor of
+// 2, and the factor stays within [kFactorMin, kFactorMax]. So no single reply changes it, and a
 // lasting change of 4 is followed in 32 requests.
 class LiveCompute {
  public:
-  // A base that was measured under load may be hundreds of times off. Steps of 2 take ten windows
-  // to either end.
+  // A base that was measured under load may be off by a factor of hundreds. Steps of 2 take ten
+  // windows to either limit.
   static constexpr double kFactorMin = 1.0 / 1024;
   static constexpr double kFactorMax = 1024;
 
-  // Takes one kernel call. It took `compute_us`; the constants without this factor predicted
-  // `predicted_us`. Anything not above 0, or not finite, is ignored.
+  // Takes one kernel call, which took `compute_us`. The constants without this factor predicted
+  // `predicted_us`. Ignores anything that is not above 0 or not finite.
   void Observe(double predicted_us, double compute_us) {
     if (predicted_us > 0 && compute_us > 0) Follow(compute_us / predicted_us);
   }
-  // Takes the factor that one call says. Ignores one that is negative or not finite; 0 says that
-  // nothing was left of what was predicted.
+  // Takes the factor of one call. Ignores one that is negative or not finite. 0 means that nothing
+  // was left of what was predicted.
   void Follow(double factor) {
     if (!(factor >= 0) || !(factor <= kRatioMax)) return;
     const std::optional<double> measured = window_.Add(factor);
@@ -40,7 +40,7 @@ class LiveCompute {
   }
   // Returns the factor to multiply predicted times by.
   double Get() const { return factor_.load(std::memory_order_relaxed); }
-  // Starts anew at 1, because predictions use other constants from now on.
+  // Starts again at 1, because predictions use other constants from now on.
   void Reset() {
     window_.Clear();
     factor_.store(1, std::memory_order_relaxed);

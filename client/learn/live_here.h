@@ -1,4 +1,4 @@
-// Learns from the attends of near rows how fast this host's kernel is now.
+// Learns from the attends of locally cached rows how fast this host's kernel is now.
 
 #pragma once
 
@@ -16,26 +16,27 @@
 
 namespace ckv {
 
-// Thread-safe. A calibration attends a few rows of a quiet process. This follows what calls take:
-// rows that lie in memory and not in a cache, and other work on the same cores.
+// Thread-safe. A calibration attends a few rows in a quiet process. This class follows what calls
+// take: their rows are in memory and not in a processor cache, and other work uses the same cores.
 class LiveHere {
  public:
-  // The widths that are told apart; for others the calibration stands.
+  // The most widths that are tracked separately; for others the calibration applies.
   static constexpr size_t kWidthsMax = 8;
 
-  // Sets what Observe compares with. If the times to attend differ from the last of these widths,
-  // the factors start at 1 again. The last of kVersionsMax stays.
+  // Sets the constants that Observe compares with. If the times to attend differ from the last ones
+  // of these widths, the factors start at 1 again. After kVersionsMax changes, the last constants
+  // stay.
   void SetKnown(const RowWidths& widths, const RequesterConstants& here) ABSL_LOCKS_EXCLUDED(mu_);
   static constexpr size_t kVersionsMax = 256;
-  // Takes an attend of `rows` query rows over `tokens` near rows each, which took `us`. On the hot
-  // path: no lock and no allocation.
+  // Takes an attend of `rows` query rows over `tokens` locally cached rows each, which took `us`.
+  // On the hot path: no lock and no allocation.
   void Observe(const RowWidths& widths, double rows, double tokens, double us);
-  // Returns the microseconds that an attend takes now; 0 if SetKnown was not told these widths. As
-  // fast as Observe.
+  // Returns the microseconds that an attend takes now, or 0 if SetKnown was not called for these
+  // widths. As fast as Observe.
   double ExpectedUs(const RowWidths& widths, double rows, double tokens) const;
-  // The times now over the calibration's; 1 at first.
+  // Returns the present times over the calibration's; 1 at first.
   LiveFactors Factors(const RowWidths& widths) const;
-  // Whether enough attends have told it.
+  // Returns true if enough attends of these widths were observed.
   bool Learned(const RowWidths& widths) const;
 
  private:
@@ -47,13 +48,13 @@ class LiveHere {
   };
 
   absl::Mutex mu_;  // held by SetKnown
-  // Kept, because a call may read one that was replaced. A kilobyte each.
+  // Kept, because a call may still read one that was replaced. A kilobyte each.
   std::vector<std::unique_ptr<const RequesterConstants>> versions_ ABSL_GUARDED_BY(mu_);
   std::array<Known, kWidthsMax> known_;
-  std::atomic<uint32_t> count_{0};  // entries below it do not change, but for `live`
+  std::atomic<uint32_t> count_{0};  // `widths` of entries below it do not change
 };
 
-// Returns the constants with the time to attend here multiplied.
+// Returns the constants with the times to attend here multiplied by the factors.
 RequesterConstants WithAttendFactors(RequesterConstants here, const LiveFactors& live);
 
 }  // namespace ckv

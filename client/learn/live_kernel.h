@@ -1,5 +1,5 @@
-// Learns from calls how much slower or faster a kernel computes, and its rows come in, than they
-// were measured.
+// Learns from calls how much slower or faster a kernel computes and reads its rows than when it was
+// measured.
 
 #pragma once
 
@@ -8,29 +8,29 @@
 
 namespace ckv {
 
-// Two factors, so that what slows memory down is not taken for a slow processor, and the other way
-// round. A neighbour that takes memory's bandwidth makes calls of few query rows slower, those of
-// many hardly. A lower clock rate does the opposite. Rows that are found in a cache make memory
-// look fast. Thread-safe; a lost race loses one sample.
+// Two factors, so that slow memory is not mistaken for a slow processor, or the reverse. Another
+// process that uses memory bandwidth slows down calls of few query rows, but hardly those of many.
+// A lower clock rate does the opposite. Rows that are found in a processor cache make memory look
+// fast. Thread-safe; a lost race loses one sample.
 //
-// A call teaches one of the two, and takes the other factor as known. By the constants as they were
-// measured, it teaches memory if that is more than kMemoryShareMin of its time, else computing. So
-// a call of many query rows never moves the memory factor, whatever is to blame. A call of few
-// never moves the compute factor.
+// A call updates one of the two factors, and takes the other as known. It updates the memory factor
+// if memory is more than kMemoryShareMin of its time, by the constants as measured. Otherwise it
+// updates the compute factor. So a call of many query rows never changes the memory factor,
+// whatever the cause. A call of few never changes the compute factor.
 //
-// Two kinds of calls in turns find both factors. Let memory be w of a call that teaches memory, and
-// v of one that teaches computing. An error of one factor comes back, after both have learnt, as
-// (1 - w) / w x v / (1 - v) of itself. That is below 1, because v <= kMemoryShareMin < w. Factors
-// change w / (1 - w) and v / (1 - v) alike.
+// Both kinds of calls in alternation find both factors. Let memory be a share w of a call that
+// updates memory, and v of one that updates computing. After both updates, an error of one factor
+// is (1 - w) / w x v / (1 - v) of itself. That is below 1, because v <= kMemoryShareMin < w. The
+// factors scale w / (1 - w) and v / (1 - v) alike.
 class LiveKernel {
  public:
   static constexpr double kMemoryShareMin = 0.25;
 
-  // Takes one kernel call. It took `us`; the measured constants say `time`. Anything not above 0,
-  // or not finite, is ignored.
+  // Takes one kernel call, which took `us`. The measured constants predict `time`. Ignores anything
+  // that is not above 0 or not finite.
   void Observe(const KernelTime& time, double us);
   LiveFactors Get() const { return {compute_.Get(), memory_.Get()}; }
-  // Starts anew at 1, because predictions use other constants from now on.
+  // Starts again at 1, because predictions use other constants from now on.
   void Reset() {
     compute_.Reset();
     memory_.Reset();

@@ -2,15 +2,15 @@
 //
 //   FORMAT, LOCK       of store/disk/owned_folder.h
 //   chunks/ab/c/ID     chunk files, under the first two and the third hex digit of their id
-//   chunks/ab/c/ID.facts   who else may read it, whether it is kept, when it ends. Missing if only
-//                          the tenant in its file may read it and it is neither kept nor ends.
-//   new/               what is being written; emptied at start
+//   chunks/ab/c/ID.facts   the chunk's ChunkFacts. Missing if only the tenant in the chunk's file
+//                          may read the chunk, and it is neither kept nor expires.
+//   new/               files that are being written; emptied at start
 //   quarantine/        damaged or foreign files, each with its reason in NAME.why
 //
-// A chunk is visible once its file is whole. In this order, the file is written under new/, synced
-// and renamed to its place, and then the folder is synced (I3). So a process that dies leaves whole
-// chunks and files under new/. A file that is neither was damaged later: it is quarantined with its
-// reason, and nothing of it is ever served.
+// A chunk is visible once its file is complete. The file is written under new/, synced and renamed
+// to its place, and then its folder is synced (I3). So a process that dies leaves only complete
+// chunks and files under new/. Any other file was damaged later: it is quarantined with its reason
+// and never served.
 //
 // There are 4096 leaf folders: 24 files in each for 100,000 chunks, 2,400 for 10 million.
 
@@ -36,11 +36,12 @@
 namespace ckv {
 
 struct ChunkFolderOptions {
-  // The folder. It is made if it is missing; its parent must exist.
+  // The folder's path. Open creates the folder if it is missing; its parent must exist.
   std::string path;
   // The file system the folder is on. It must outlive the ChunkFolder.
   FileSystem* files = FileSystem::Real();
-  // Threads of a scan, 1 to 256. Each opens one file after another, which on a cold disk is a wait.
+  // Threads of a scan, 1 to 256. Each opens one file after another, and on a cold disk waits for
+  // each.
   uint32_t scan_threads = 8;
 };
 
@@ -61,8 +62,8 @@ struct ScanReport {
 
 class ChunkFolder;
 
-// A chunk's file that is being written. It is removed when this is destroyed, unless it was
-// committed. Movable; one thread at a time. The ChunkFolder must outlive it.
+// Writes one chunk's file. The destructor removes the file unless it was committed. Movable; used
+// by one thread at a time. The ChunkFolder must outlive the writer.
 class ChunkFileWriter {
  public:
   ChunkFileWriter(ChunkFileWriter&&) noexcept;
@@ -73,10 +74,10 @@ class ChunkFileWriter {
   //   ResourceExhausted   the disk is full.
   //   Unavailable         the device fails.
   absl::Status Write(uint32_t layer, uint64_t offset_bytes, std::span<const std::byte> bytes);
-  // Brings the file to the device and puts it in its place; after OK it survives a power loss.
-  // `chunk` is whole and has the geometry, token count and rows that this file was begun for and
-  // got. After an error the file is gone. A file whose sync failed is never tried again, because
-  // what the kernel dropped stays dropped.
+  // Syncs the file to the device and renames it to its place; after OK it survives a power loss.
+  // `chunk` is complete: it has the geometry and token count passed to Begin, and the rows that
+  // were written. After an error the file is removed, at the latest by the destructor. A failed
+  // sync is never retried, because the kernel has already dropped the data that it could not write.
   //   ResourceExhausted   the disk is full.
   //   Unavailable         the device fails.
   absl::Status Commit(const Chunk& chunk, std::string_view tenant) &&;
@@ -99,24 +100,25 @@ class ChunkFileWriter {
   uint64_t since_writeback_ = 0;
 };
 
-// A chunk's file, open for reading, with a header that was checked. Movable, thread-safe. It may
-// outlive the ChunkFolder, and reads on if the file is removed.
+// A chunk's file, open for reading, with a checked header. Movable, thread-safe. A reader may
+// outlive the ChunkFolder, and can still read after the file is removed.
 class ChunkFileReader {
  public:
   const ChunkFileHeader& header() const { return header_; }
-  // Reads and checks all rows as they lie in memory; `rows` has header().layout().total_bytes.
-  //   DataLoss            a checksum does not match, or the file ends. Nothing in `rows` is valid.
+  // Reads and checks all rows, in their layout in memory; `rows` has header().layout().total_bytes.
+  //   DataLoss            a checksum does not match, or the file is too short. Nothing in `rows`
+  //                       is valid.
   //   Unavailable         the device fails.
   absl::Status ReadAll(std::span<std::byte> rows) const;
   // Reads and checks stripes [begin, begin + count) of one layer; `rows` has StripeBytes(begin,
   // count). Errors are those of ReadAll.
   absl::Status ReadStripes(uint32_t layer, uint32_t begin, uint32_t count,
                            std::span<std::byte> rows) const;
-  // Checks that the bytes behind a layer's rows are zero. Errors are those of ReadAll.
+  // Checks that the padding after a layer's rows is zero. Errors are those of ReadAll.
   absl::Status CheckPaddingOf(uint32_t layer) const;
-  // Asks the system to forget its copy of the file, so that later reads are from the device.
+  // Requests that the system drop the file from its page cache, so that later reads use the device.
   void DropCached() const { file_->DropCached(); }
-  // Returns the bytes that stripes [begin, begin + count) have.
+  // Returns the size in bytes of stripes [begin, begin + count).
   uint64_t StripeBytes(uint32_t begin, uint32_t count) const;
 
  private:
@@ -128,12 +130,12 @@ class ChunkFileReader {
   ChunkFileHeader header_;
 };
 
-// The files of one holder's chunks. Thread-safe, except that Scan is called first, and that one
-// thread at a time may write, remove or quarantine files of the same chunk. Every call waits for
-// the device. Beside the errors below, a call may return those of FileSystem.
+// The files of one holder's chunks. Thread-safe, with two exceptions: Scan is called first, and
+// only one thread at a time may write, remove or quarantine files of the same chunk. Every call
+// blocks on the device. In addition to the errors below, a call may return those of FileSystem.
 class ChunkFolder {
  public:
-  // Makes the folder or takes it over, and locks it until it is destroyed.
+  // Opens the folder, creating it if it is missing, and locks it until the object is destroyed.
   //   InvalidArgument     scan_threads is out of range.
   //   FailedPrecondition  another process uses the folder, a later version of ckv made it, or it is
   //                       neither empty nor a chunk folder.
@@ -142,35 +144,35 @@ class ChunkFolder {
   ChunkFolder& operator=(const ChunkFolder&) = delete;
 
   // Removes unfinished files, quarantines damaged and foreign ones, and calls `found` for each
-  // whole chunk, one at a time, in no order. It checks headers and lengths; rows are checked when
-  // they are read or scrubbed.
+  // whole chunk, one at a time, in no particular order. Checks headers and lengths only; rows are
+  // checked when they are read or scrubbed.
   absl::StatusOr<ScanReport> Scan(absl::FunctionRef<void(StoredChunk)> found);
 
-  // Starts a file for a chunk, and reserves its length.
+  // Creates a file for a chunk, and reserves its length.
   //   ResourceExhausted   the disk is full.
   absl::StatusOr<ChunkFileWriter> Begin(const ChunkInfo& info, const Geometry& geometry,
                                         std::string_view tenant);
   // Opens a chunk's file and checks its header.
   //   NotFound            there is no file.
-  //   Unavailable         there is no folder: as CheckThere.
+  //   Unavailable         the folder is not at its path; see CheckThere.
   //   DataLoss            the file is damaged; the caller should quarantine it.
   absl::StatusOr<ChunkFileReader> Read(const ChunkId& id);
   // Saves a chunk's facts; durable once it returns OK. The chunk must have a file.
   absl::Status WriteFacts(const ChunkId& id, const ChunkFacts& facts);
-  // Removes a chunk's facts, durably, so that the next put under this id begins with its own tenant
-  // and no marks. Returns OK if there are none.
+  // Removes a chunk's facts, durably, so that the next put of this id starts with only its own
+  // tenant as reader and no marks. Returns OK if there are none.
   absl::Status ForgetFacts(const ChunkId& id);
-  // Removes the chunk's file and facts. Returns OK if there are none. It does not sync: after a
-  // power loss the chunk may be there again, whole.
+  // Removes the chunk's file and facts. Returns OK if there are none. Does not sync: after a power
+  // loss, the complete chunk may exist again.
   absl::Status Remove(const ChunkId& id);
-  // Moves the chunk's file into quarantine, with the reason beside it, and forgets its facts.
+  // Moves the chunk's file to quarantine/, writes the reason next to it, and removes its facts.
   //   NotFound            there is no file.
-  //   ResourceExhausted   the quarantine already has a thousand files of this chunk.
+  //   ResourceExhausted   the quarantine already has 1001 files of this chunk.
   absl::Status Quarantine(const ChunkId& id, std::string_view why);
-  // Returns the ids of all chunks that lie in quarantine, each once.
+  // Returns the ids of all quarantined chunks, each once.
   absl::StatusOr<std::vector<ChunkId>> Quarantined();
-  // Checks that the folder still has the path with which it was opened.
-  //   Unavailable         somebody removed, moved or replaced it.
+  // Checks that the folder is still at the path with which it was opened.
+  //   Unavailable         the folder was removed, moved or replaced.
   absl::Status CheckThere() const { return owned_.CheckThere(); }
 
  private:

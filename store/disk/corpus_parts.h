@@ -1,4 +1,4 @@
-// The parts of corpora that a holder was told of, kept beside its chunks.
+// The corpus parts that a holder received from its directory, stored next to its chunks.
 //
 //   corpora/HEX    one part; HEX is a hash of its tenant and name
 //
@@ -9,24 +9,24 @@
 //       8  checksum of all that follows, XXH3-64
 //       8  folder_id
 //       4  chunk_count of the whole corpus
-//       4  ordinal_count, then so many ordinals of 4 bytes
+//       4  ordinal_count, then that many ordinals of 4 bytes
 //          the chunks, as a corpus (store/corpus/corpus_bytes.h)
 //
-//   corpora/SEEN   how much of its directory the holder has seen, and drops that it was told of
+//   corpora/SEEN   which changes of its directory the holder has seen, and its tombstones
 //
 //   bytes  SEEN
-//       8  magic "ckvseen2"; "ckvseen1" has no name
+//       8  magic "ckvseen2"; a "ckvseen1" file has no name
 //       8  checksum of all that follows, XXH3-64
 //      16  folder_id and number (SeenDirectory)
-//          name of the holder that has seen it, after 1 byte of length
-//       4  count of drops, then so many drops
+//          name of the holder that has seen them, after 1 byte of length
+//       4  count of tombstones, then that many tombstones
 //
-//   bytes  a drop
+//   bytes  a tombstone
 //      24  folder_id, version and number
 //          names of its tenant and corpus, each after 1 byte of length
 //
-// A file is replaced as a whole and is durable when Write returns. A build that knows no parts
-// leaves the folder `corpora` alone.
+// A write replaces a whole file, which is durable when the call returns. A build without support
+// for parts leaves the folder `corpora` unchanged.
 
 #pragma once
 
@@ -45,15 +45,15 @@
 
 namespace ckv {
 
-// One thread at a time.
+// Used by one thread at a time.
 class CorpusParts {
  public:
   using Key = std::pair<std::string, std::string>;  // tenant, name
 
-  // Opens `corpora` in the folder `path`, which a ChunkFolder owns, and reads what is there. If the
-  // path is empty, parts are kept in memory. A damaged file is removed, and the first one is told
-  // in `damaged`: its part is asked for again, and seen() begins anew. `files` must outlive the
-  // object.
+  // Opens `corpora` in the folder `path`, which a ChunkFolder owns, and reads its files. If the
+  // path is empty, parts are kept in memory. Damaged files are removed and seen() is reset, so that
+  // the directory sends their parts again. `damaged` receives the path and the error of the first
+  // one. `files` must outlive the object.
   //   Errors of FileSystem.
   static absl::StatusOr<std::unique_ptr<CorpusParts>> Open(FileSystem* files,
                                                            const std::string& path,
@@ -66,30 +66,31 @@ class CorpusParts {
     uint64_t folder_id = 0;
     friend bool operator==(const Summary&, const Summary&) = default;
   };
-  // The parts that are there.
+  // Returns the version and the folder id of every part.
   std::map<Key, Summary> List() const;
-  //   NotFound            there is no such part.
+  // Reads one part.
+  //   NotFound            the part does not exist.
   //   DataLoss            its file is damaged.
   absl::StatusOr<CorpusPart> Read(const Key& key) const;
-  // Writes the part of corpus.tenant and corpus.name, in place of an earlier one. Durable once it
-  // returns OK. The part is valid.
-  //   ResourceExhausted   the disk is full; the earlier part is still there.
+  // Writes a valid part, in place of an earlier one of the same corpus.tenant and corpus.name.
+  // Durable once it returns OK.
+  //   ResourceExhausted   the disk is full; the earlier part remains.
   absl::Status Write(const CorpusPart& part);
   // Removes the part. Returns OK if there is none.
   absl::Status Remove(const Key& key);
-  // Removes a part that may still be true, after seen() was forgotten: a directory must not take
-  // its absence for news.
+  // Resets seen(), then removes a part that may still be current. Otherwise the directory would
+  // conclude that the corpus is no longer placed on this holder.
   absl::Status GiveUp(const Key& key);
 
-  // How much of its directory the holder has seen: all parts of that state were written or removed.
+  // The changes of its directory that the holder has seen: all their parts were written or removed.
   const SeenDirectory& seen() const { return seen_; }
-  // The name under which the holder has seen it, or "" if that was not kept. Under another name it
-  // has seen nothing: what the directory lists for that name was another holder's.
+  // The name under which the holder has seen them, or "" if it was not recorded. Under another name
+  // the holder has seen nothing, because the directory's list for that name was for another holder.
   const std::string& seen_by() const { return seen_by_; }
-  // Drops that the holder was told of, in the order of numbers, at most kDroppedCountMax.
+  // The tombstones that the holder received, sorted by number, at most kDroppedCountMax.
   const std::vector<DroppedCorpus>& dropped() const { return dropped_; }
-  // Replaces all three. Durable once it returns OK. `by` is a valid name.
-  //   ResourceExhausted   the disk is full; all are as before.
+  // Replaces seen(), seen_by() and dropped(). Durable once it returns OK. `by` is a valid name.
+  //   ResourceExhausted   the disk is full; nothing has changed.
   absl::Status WriteSeen(const SeenDirectory& seen, const std::string& by,
                          std::vector<DroppedCorpus> dropped);
 

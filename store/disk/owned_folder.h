@@ -17,29 +17,30 @@
 
 namespace ckv {
 
-// The use of a folder.
+// The kind of a folder: its purpose and format.
 struct FolderKind {
   std::string_view name;    // "chunk folder": in FORMAT and in messages
-  std::string_view owners;  // "holders": who need one each
+  std::string_view owners;  // "holders": who use it, for messages
   uint32_t version = 1;     // the format that this build writes and reads
 };
 
-// The lock of a folder. It goes with the process, however that ends. Movable.
+// The lock on a folder. The system releases it when the process ends, however it ends. Movable.
 class OwnedFolder {
  public:
-  // Makes the folder or takes it over, and locks it until this is destroyed. The parent must exist.
-  // Beside the errors below, it may return those of FileSystem.
-  //   FailedPrecondition  another process uses the folder, and the message tells its id. Or a
-  //                       later version of ckv made it, or it is neither empty nor of this kind.
-  //   PermissionDenied    its LOCK cannot be made.
+  // Opens the folder, creating it if it is missing, and locks it until the object is destroyed. The
+  // parent must exist. In addition to the errors below, Open may return those of FileSystem.
+  //   FailedPrecondition  another process uses the folder (the message has its id). Or a later
+  //                       version of ckv made it, or it is neither empty nor of this kind.
+  //   PermissionDenied    its LOCK cannot be created or opened.
   static absl::StatusOr<OwnedFolder> Open(FileSystem& files, const std::string& path,
                                           const FolderKind& kind);
   OwnedFolder(OwnedFolder&& other) noexcept;
   OwnedFolder& operator=(OwnedFolder&&) = delete;
   ~OwnedFolder();
 
-  // Checks that the folder still has the path with which it was opened. Open files keep working in
-  // a removed folder, but a restart would not find them. One system call; any thread may call it.
+  // Checks that the folder is still at the path with which it was opened. Open files keep working
+  // in a removed folder, but a restart would not find them. One system call; any thread may call
+  // it.
   //   Unavailable         the folder was removed or moved away, or another one has its name.
   absl::Status CheckThere() const;
 

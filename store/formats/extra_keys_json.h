@@ -2,9 +2,9 @@
 //
 //   [{"begin": 17, "tokens": 256, "digest": "9f2c..."}, {"digest": "00a1..."}]
 //
-// `begin` and `tokens` say which tokens the key affects (proto/extra_keys.h), counted from the
-// first one of the file, the line or the prompt. Without both it affects all of them. `digest` is
-// hex.
+// `begin` and `tokens` select the tokens that the key affects (proto/extra_keys.h), counted from
+// the first token of the file, the line or the prompt. A key without both affects all tokens.
+// `digest` is hex.
 
 #pragma once
 
@@ -25,7 +25,7 @@
 
 namespace ckv {
 
-// The nesting depth of the JSON of keys.
+// The maximum nesting depth of a JSON text of keys.
 inline constexpr int kExtraKeysDepthMax = 2;
 
 namespace extra_keys_json {
@@ -37,7 +37,7 @@ inline int NibbleOf(char c) {
   return -1;
 }
 
-// Appends the bytes of `hex`. Returns false if it is not pairs of hex digits.
+// Appends the bytes of `hex`. Returns false if `hex` is not pairs of hex digits.
 inline bool FromHex(std::string_view hex, std::string& bytes) {
   if (hex.size() % 2 != 0) return false;
   for (size_t i = 0; i < hex.size(); i += 2) {
@@ -80,8 +80,10 @@ inline absl::StatusOr<ExtraKey> ParseKey(const nlohmann::json& json, const std::
 
 }  // namespace extra_keys_json
 
-// Returns the keys of a sequence of `token_count` tokens, sorted. `where` goes before errors.
-//   InvalidArgument     their format is not as above, or SortExtraKeys refuses one; names it.
+// Parses the keys of a sequence of `token_count` tokens, and returns them sorted. Error messages
+// begin with `where`.
+//   InvalidArgument     the format differs from the one above, or SortExtraKeys refuses a key; the
+//                       message names it.
 inline absl::StatusOr<ExtraKeys> ParseExtraKeys(const nlohmann::json& json, uint64_t token_count,
                                                 std::string_view where) {
   if (!json.is_array() || json.size() > kExtraKeysMax) {
@@ -101,7 +103,7 @@ inline absl::StatusOr<ExtraKeys> ParseExtraKeys(const nlohmann::json& json, uint
   return sorted;
 }
 
-// The same, from a JSON text.
+// Like ParseExtraKeys, but parses a JSON text.
 inline absl::StatusOr<ExtraKeys> ParseExtraKeysText(std::string_view text, uint64_t token_count,
                                                     std::string_view where) {
   const auto json = ParseJson(text, kExtraKeysDepthMax);

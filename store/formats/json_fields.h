@@ -1,4 +1,4 @@
-// Reads the fields of a JSON object from outside, and says where a wrong one is.
+// Reads the fields of an untrusted JSON object, with errors that name the wrong field.
 
 #pragma once
 
@@ -17,15 +17,16 @@
 
 namespace ckv {
 
-// One object. Each Read needs a key that CheckKeys or Has found, and returns InvalidArgument if the
-// value has another type or does not fit.
+// One JSON object. Call Read and At only for keys that CheckKeys or Has found. Read returns
+// InvalidArgument if the value has another type or does not fit.
 class JsonFields {
  public:
-  // `where` goes before the name of a field in errors, as in "facts: ". `object` must outlive this.
+  // Error messages are `where`, for example "facts: ", and then the field's name and the problem.
+  // `object` must outlive this.
   JsonFields(const nlohmann::json& object, std::string where)
       : object_(object), where_(std::move(where)) {}
 
-  // Returns InvalidArgument: "facts: kept: must be a number".
+  // Returns InvalidArgument with a message like "facts: kept: must be a number".
   absl::Status Refuse(std::string_view key, std::string_view what) const {
     return absl::InvalidArgumentError(absl::StrFormat("%s%s: %s", where_, key, what));
   }

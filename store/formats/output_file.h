@@ -1,4 +1,5 @@
-// The file that an operator names for a result, whatever stands at that path already.
+// An output file at a path that an operator chose: a new file, an existing one, a link, a pipe or a
+// device.
 
 #pragma once
 
@@ -16,31 +17,36 @@
 
 namespace ckv {
 
-// A regular file is written beside its path and renamed when it is whole, with the mode of the file
-// it replaces. A killed process leaves the old file, or none. A symbolic link stays: the file it
-// leads to is replaced, or made. A pipe or a character device stays too: it gets the bytes when
-// they are whole, and $TMPDIR has them until then. Movable; one thread at a time.
+// A regular file is written next to its path and renamed once it is complete, with the mode of the
+// file it replaces. A killed process leaves the old file, or none. A symbolic link stays: its
+// target is replaced or created. A pipe or a character device also stays: Finish writes all bytes
+// to it, and until then they are in $TMPDIR. Movable; used by one thread at a time.
 class OutputFile {
  public:
-  // Says before the work whether its result can be written there. Changes nothing at `path`.
-  //   as Create.
+  // Checks, before the result is computed, whether it can be written to `path`. Changes nothing
+  // there.
+  //   Create's errors.
   static absl::Status Check(const std::string& path);
-  // Whether `path` is a pipe or a character device: a name made from it would be another thing.
+  // Returns whether `path` is a pipe or a character device. A path derived from it, for example
+  // with a suffix, would not be one.
   static bool IsStream(const std::string& path);
-  // Waits for the reader if `path` is a pipe that nobody reads.
-  //   FailedPrecondition  `path` is a folder, a block device or a socket.
-  //   Unavailable         the system refuses; says why.
+  // Opens the output. If `path` is a pipe without a reader, blocks until one opens it.
+  //   FailedPrecondition  `path` is a folder, a block device or a socket, or links to a file that
+  //                       this process has open.
+  //   ResourceExhausted   the disk or the quota is full.
+  //   Unavailable         the system refuses for another reason, which the message names.
   static absl::StatusOr<OutputFile> Create(const std::string& path);
   ~OutputFile();
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&&) = delete;
 
   // Bytes that are never written read as 0.
-  //   Unavailable         as Create.
+  //   ResourceExhausted, Unavailable   as Create.
   absl::Status Write(uint64_t offset_bytes, std::span<const std::byte> bytes);
-  // The bytes are at `path` and, if that is a file, durable.
-  //   Unavailable         as Create; a file at `path` is as it was. If only the last sync of the
-  //                       folder failed, the new file is there, but may not outlast a power cut.
+  // Puts the bytes at `path`. After OK they are complete there and, if that is a file, durable.
+  //   ResourceExhausted, Unavailable   as Create; a file at `path` is unchanged. But if only the
+  //                       last sync of the folder failed, the new file is at `path`, and a power
+  //                       failure may undo it.
   absl::Status Finish() &&;
 
  private:
@@ -50,13 +56,13 @@ class OutputFile {
   absl::Status CopyToStream();
   absl::Status Failed() const;
 
-  std::string path_;       // after the links
+  std::string path_;       // with its links resolved
   std::string temporary_;  // its name; empty while it has none
   int fd_ = -1;
   int stream_fd_ = -1;  // the pipe or device, if it is one
 };
 
-// `text` as the file's whole content; errors as of OutputFile.
+// Writes `text` as the file's whole content. Returns OutputFile's errors.
 absl::Status WriteOutput(const std::string& path, std::string_view text);
 
 }  // namespace ckv

@@ -1,12 +1,13 @@
-// Rows that stand for a corpus in an engine's cache: what is attended is elsewhere.
+// Reference rows: rows of an engine's cache that refer to chunks of a corpus, which are stored
+// elsewhere.
 //
-// An engine's attention does not say which request it serves, but it hands over the rows that the
-// request sees. A reference is one of them, and says where the others are. It goes where the engine
-// takes its sequence: copies, forks, batches and restored states.
+// An engine's attention call does not identify its request, but it passes the rows that the request
+// attends. A reference is one of these rows, and names the chunks to attend. Because the reference
+// is in the cache, the engine carries it through copies, forks, batches and restored states.
 //
-// Every value of the row is a quiet NaN of bf16. If nobody knows the reference, the answer is NaN,
-// and never a plausible one. Six bits of the mantissa and the sign are free, 7 bits a value: 504
-// bytes in a row of 576 values. They are, little-endian:
+// Every value of the row is a quiet NaN of bf16. If no reader recognizes the reference, the result
+// is NaN, and never a plausible value. Six bits of the mantissa and the sign are free: 7 bits per
+// value, 504 bytes in a row of 576 values. These bytes are, little-endian:
 //
 //   bytes  a reference
 //       8  "ckv-cell"
@@ -37,8 +38,8 @@ namespace ckv {
 
 inline constexpr uint32_t kReferenceVersion = 1;
 
-// Chunks of a corpus, as one sequence attends them at one layer: one behind the other, the first
-// token at `position`.
+// Chunks of a corpus as one sequence attends them at one layer: consecutive, with the first token
+// at `position`.
 struct CellReference {
   std::string corpus;
   std::string tenant;  // "" is the shared tenant
@@ -52,31 +53,32 @@ struct CellReference {
   friend bool operator==(const CellReference&, const CellReference&) = default;
 };
 
-// Names these chunks and their model. A corpus may be published anew: an engine's reference still
-// means the rows that it was made of.
+// Returns a digest that identifies these chunks and their model. If the corpus is published again,
+// an engine's reference still means the rows for which it was made.
 //   SHA-256(15 as u64 | "ckv.reference.1" | fingerprint | count u64 | ids)
 std::array<uint8_t, 32> DigestOfChunks(const Geometry& geometry,
                                        std::span<const ChunkPlacement> chunks);
 
-// Returns the reference to chunks [chunk_begin, chunk_end) of a corpus, which has them, at layer 0.
-// If there is no position, the first token stands at its canonical one.
+// Returns the reference, at layer 0, to chunks [chunk_begin, chunk_end): a non-empty range that the
+// corpus contains. If `position` is unset, the first token is at its canonical position.
 CellReference ReferenceTo(const Corpus& corpus, uint32_t chunk_begin, uint32_t chunk_end,
                           std::optional<uint64_t> position);
 
-// Fills `row` with the reference. It is a row of bf16 values, at any address.
-//   InvalidArgument     the row is too short, has half a value, or the reference names no chunk, no
-//                       token or a position beyond kPositionMax; says which.
+// Fills `row`, a row of bf16 values at any address, with the reference.
+//   InvalidArgument     the row is too short or has half a value. Or the reference has an invalid
+//                       name or layer, no chunk, no token, or a position beyond kPositionMax.
+//                       The message reports which.
 absl::Status EncodeReference(const CellReference& reference, std::span<std::byte> row);
 
-// Whether a row of bf16 values is a reference, of whatever version. A row that an engine computed
-// is none: its NaNs have one payload.
+// Returns whether a row of bf16 values is a reference of any version. A row that an engine computed
+// is never one, because its NaNs all have the same payload.
 bool IsReference(std::span<const std::byte> row);
 
-// Reads a reference, which is not trusted.
-//   InvalidArgument     the row is none.
-//   FailedPrecondition  it is of another version.
-//   DataLoss            it was changed: its checksum is wrong, or a field is beyond its limit. An
-//                       engine that shifts positions rotates its rows, and so breaks it.
+// Decodes a reference from an untrusted row.
+//   InvalidArgument     the row is not a reference.
+//   FailedPrecondition  the reference has another version.
+//   DataLoss            the reference was changed: its checksum is wrong, or a field is out of
+//                       range. An engine that shifts positions rotates its rows, and so damages it.
 absl::StatusOr<CellReference> DecodeReference(std::span<const std::byte> row);
 
 }  // namespace ckv

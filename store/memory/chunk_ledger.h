@@ -1,4 +1,5 @@
-// The entries of the chunks of a table: who may read each, whether it is kept, and when it ends.
+// The ledger of a chunk table: which tenants may read each chunk, whether it is kept, and when it
+// expires.
 
 #pragma once
 
@@ -15,25 +16,26 @@
 
 namespace ckv {
 
-// The conditions under which Drop takes a chunk. All that are set must hold; without any, the chunk
-// is always dropped.
+// The conditions under which a chunk is dropped. All that are set must hold; if none is set, the
+// chunk is always dropped.
 struct DropIf {
-  bool not_kept = false;        // no mark of Keep or KeepFor holds it
+  bool not_kept = false;        // it has no mark of Keep or KeepFor
   bool in_memory_only = false;  // it has no file
   bool expired = false;         // its ttl has run out
-  Duration idle_min{0};         // nobody put or touched it for at least this long
+  Duration idle_min{0};         // not put or touched for at least this long
 };
 
 // The ledger of one ChunkTable (ChunkTable::ledger). The table opens an entry when it publishes a
-// chunk and closes it when it drops the chunk; everyone else reads entries and changes marks.
-// Thread-safe: an entry is guarded by its shard's lock, which is held for no other call. A store's
-// callers use ChunkStore instead, which also saves the changes to disk and obeys them at eviction.
+// chunk and closes it when it drops the chunk; other callers read entries and change marks.
+// Thread-safe: each entry is guarded by its shard's lock, which is held only within one call.
+// Callers of a store use ChunkStore instead, which also saves the changes to disk and applies them
+// at eviction.
 //
-// An entry's readers are the tenants the chunk was put for; "" is everyone. An id names inputs that
-// others may guess, so knowing it gives no right to the rows (I6).
+// An entry's readers are the tenants for which the chunk was put; "" means everyone. An id is
+// derived from inputs that others may guess, so an id alone gives no right to the rows (I6).
 class ChunkLedger {
  public:
-  // Most readers of a chunk, unless it is put for everyone.
+  // The maximum number of readers of a chunk that is not put for everyone.
   static constexpr size_t kReaderCountMax = 64;
 
   // `clock` must outlive the ledger.
@@ -42,61 +44,63 @@ class ChunkLedger {
   ChunkLedger(const ChunkLedger&) = delete;
   ChunkLedger& operator=(const ChunkLedger&) = delete;
 
-  // Opens the entry of a chunk that `tenant` put now. With a `ttl` above zero the chunk expires
-  // when nobody puts it again for that long.
+  // Opens the entry of a chunk that `tenant` puts now. If `ttl` is above zero, the chunk expires
+  // when it is not put again for that long.
   void Open(const ChunkId& id, std::string_view tenant, Duration ttl);
-  // Opens the entry of a chunk that was found on disk. Its ttl starts anew; a mark of KeepFor ends
-  // when it would have.
+  // Opens the entry of a chunk that was found on disk. Its ttl starts again; a KeepFor mark still
+  // ends at its original time.
   void Restore(const ChunkId& id, const ChunkFacts& facts);
-  // Closes the entry if `only` allows it. `only.in_memory_only` is not looked at.
+  // Closes the entry if `only` allows it. Ignores `only.in_memory_only`.
   //   NotFound            there is no entry.
-  //   FailedPrecondition  a condition does not hold: the message says which.
+  //   FailedPrecondition  a condition does not hold; the message names it.
   absl::Status Close(const ChunkId& id, const DropIf& only);
 
   // Returns whether the chunk has an entry and `tenant`, or everyone, is among its readers.
   bool MayRead(const ChunkId& id, std::string_view tenant) const;
-  // Makes `tenant` a reader. "" replaces all others.
+  // Makes `tenant` a reader. "" makes everyone a reader, and replaces all others.
   //   NotFound            there is no entry.
   //   ResourceExhausted   the chunk already has kReaderCountMax readers.
   absl::Status AddReader(const ChunkId& id, std::string_view tenant);
 
-  // Marks the chunk as kept until it is told otherwise, or lifts the mark.
+  // Marks the chunk as kept without a time limit, or removes the mark.
   //   NotFound            there is no entry.
   absl::Status Keep(const ChunkId& id, bool keep);
-  // Marks the chunk as kept for `time`. It replaces an earlier mark, even a longer one.
+  // Marks the chunk as kept for `time`. Replaces an earlier mark, even a longer one.
   //   NotFound            there is no entry.
   absl::Status KeepFor(const ChunkId& id, Duration time);
   // Returns whether the chunk has an entry that is marked as kept.
   bool IsKept(const ChunkId& id) const;
 
-  // Notes that the chunk was put again with `ttl`. Zero makes it stay for good. A chunk that stays
-  // for good already goes on doing so. Otherwise the later of the old and the new end holds.
+  // Records that the chunk was put again with `ttl`. A chunk that never expires stays that way, and
+  // a `ttl` of zero makes it never expire. Otherwise the later of the old and the new end applies.
   //   NotFound            there is no entry.
   absl::Status PutAgain(const ChunkId& id, Duration ttl);
-  // Starts the chunk's idle time anew. Returns false if there is no entry.
+  // Resets the chunk's idle time to zero. Returns false if there is no entry.
   bool Touch(const ChunkId& id);
   struct Glance {
     bool kept = false;
     Duration idle{0};  // since the entry was opened or touched last
   };
-  // Returns both of a chunk, for lists; neither kept nor idle if there is no entry.
+  // Returns both values for lists of chunks. Without an entry, the chunk is neither kept nor idle.
   Glance GlanceAt(const ChunkId& id) const;
 
-  // Returns what the entry says, or nothing if there is none. A mark's end is by the wall clock.
+  // Returns the facts in the entry, or nothing if there is none. A mark's end is in wall-clock
+  // time.
   std::optional<ChunkFacts> FactsOf(const ChunkId& id) const;
-  // Returns FactsOf if it changed since it was opened or since the last call, and notes it as
-  // saved. If saving it then fails, FactsNotSaved makes the next call return it again.
+  // Returns FactsOf if the facts are not saved, and marks them as saved. They are unsaved after a
+  // change, and after Open with a `ttl`. If saving them then fails, FactsNotSaved makes the next
+  // call return them again.
   std::optional<ChunkFacts> UnsavedFacts(const ChunkId& id);
   void FactsNotSaved(const ChunkId& id);
 
-  // Returns whether a mark or a chunk has come to its end.
+  // Returns whether any mark has ended or any chunk has expired.
   bool AnyDue() const;
   struct Due {
     std::vector<ChunkId> unkept;     // chunks whose mark this call ended
     std::optional<ChunkId> expired;  // a chunk that is not kept and whose ttl has run out
   };
-  // Ends the marks whose time is over, at most kMarkEndCountMax of them, and names one expired
-  // chunk. The caller drops it with DropIf::expired, so that a put that comes in between saves it.
+  // Removes the marks that have ended, at most kMarkEndCountMax, and stops at the first expired
+  // chunk. The caller drops that chunk with DropIf::expired, so that a put in between saves it.
   Due TakeDue();
   static constexpr size_t kMarkEndCountMax = 256;
 

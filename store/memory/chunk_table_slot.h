@@ -1,4 +1,4 @@
-// The slot a chunk table has for each chunk. Included by the table's own sources only.
+// The slot that a chunk table has for each chunk. Only the table's own sources include this file.
 
 #pragma once
 
@@ -13,9 +13,10 @@
 
 namespace ckv {
 
-// A slot's state in one word, so that a pin is one atomic step, and so is a change that ends pins.
-// The upper half is the generation. Then follow a bit for resident, a bit for rows in memory, and
-// the pins. Generations rise with every drop, so every locator to a dropped chunk is stale.
+// A slot's state in one word, so that a pin is one atomic step, and so is a change that prevents
+// further pins. From the top: the generation (32 bits), a bit for resident, a bit for rows in
+// memory, and the pin count (30 bits). Every drop raises the generation, so every locator of a
+// dropped chunk is stale.
 inline constexpr uint64_t kPinsMask = (uint64_t{1} << 30) - 1;
 inline constexpr uint64_t kHot = uint64_t{1} << 30;
 inline constexpr uint64_t kResident = uint64_t{1} << 31;
@@ -26,20 +27,21 @@ inline absl::Status NotHere(const ChunkId& id) {
   return absl::NotFoundError(absl::StrFormat("chunk %s is not here", id.ShortHex()));
 }
 
-// Free (not resident, no pins), resident, or draining: dropped, but still pinned.
+// A slot is free (not resident, no pins), resident, or draining (dropped, but still pinned).
 struct alignas(64) ChunkTable::Slot {
-  // Look-ups and pins touch these: one line of cache.
+  // Look-ups and pins use these fields, which are in one cache line.
   std::atomic<uint64_t> state{0};
-  // Behind a pointer that is written only while nobody can pin, and read under a pin.
+  // Written only while no thread can pin the slot, and read under a pin.
   std::unique_ptr<Chunk> chunk;
   std::atomic<const Geometry*> geometry{nullptr};  // what.geometry
-  std::atomic<uint32_t> use_count{0};              // pins since an eviction last looked
-  // Whether everyone may read it: a look-up asks the ledger only if not. Written under mu_.
+  std::atomic<uint32_t> use_count{0};              // 1 if pinned since eviction last checked
+  // Whether every tenant may read the chunk. If not, a look-up queries the ledger. Written under
+  // mu_.
   std::atomic<bool> for_everyone{false};
   bool durable = false;
   bool held_back = false;  // by SetEvictable
-  // Written under mu_. Its id, first, is on the same line of cache and is read without: see IsOf. A
-  // slot fills two lines of cache.
+  // Written under mu_. Its first field, the id, is in the first cache line and is read without the
+  // lock; see IsOf. A slot fills two cache lines.
   ChunkSummary what;
 
   // The result of a look-up without a lock.
@@ -48,9 +50,9 @@ struct alignas(64) ChunkTable::Slot {
     const Geometry* geometry = nullptr;
     bool for_everyone = false;
   };
-  // Returns nothing unless the slot has the resident chunk `id`. The id's words are written while
-  // the slot is not resident. So they are one id's if the slot was resident, in one generation,
-  // before and after they were read.
+  // Returns nothing unless the slot has the resident chunk `id`. The id's words are written only
+  // while the slot is not resident. So they belong to one id if the slot was resident, in one
+  // generation, before and after they were read.
   std::optional<Seen> IsOf(const ChunkId& id) const {
     const uint64_t before = state.load(std::memory_order_acquire);
     if ((before & kResident) == 0) return std::nullopt;
@@ -65,7 +67,8 @@ struct alignas(64) ChunkTable::Slot {
     if (GenerationOf(after) != seen.generation || (after & kResident) == 0) return std::nullopt;
     return seen;
   }
-  // Called while the slot is not resident and nobody else writes it.
+  // Writes the facts of a new chunk. Called while the slot is not resident and no other thread
+  // writes it.
   void Become(const ChunkSummary& next, bool readable_by_everyone) {
     const ChunkId id = next.id;
     what.position = next.position;

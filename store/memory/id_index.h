@@ -1,9 +1,9 @@
-// Finds slots by the hashes of chunk ids, without a lock, in 4 bytes an entry. 100,000 chunks take
-// 1 MB, which stays in a core's cache.
+// An index that finds slots by the hashes of chunk ids, without a lock, with 4 bytes per entry.
+// 100,000 chunks take 1 MB, which stays in a core's cache.
 //
-// Linear probing over a power of two of entries, half full at most. An entry is the slot and eight
-// bits of the hash. It only says where to look. The caller asks the slot whether it has the chunk,
-// so an entry that is out of date misleads nobody.
+// Linear probing over a power of two of entries, at most half full. An entry is the slot and eight
+// bits of the hash. An entry is only a hint: the caller checks whether the slot has the chunk, so
+// an outdated entry does no harm.
 
 #pragma once
 
@@ -22,10 +22,10 @@ class IdIndex {
   IdIndex(const IdIndex&) = delete;
   IdIndex& operator=(const IdIndex&) = delete;
 
-  // Every slot is below this.
+  // All slot numbers are below this.
   static constexpr uint32_t kSlotEnd = (1u << 24) - 2;
 
-  // Returns the slot of this hash for which `is(slot)` holds, if there is one. It finds every slot
+  // Returns the slot of this hash for which `is(slot)` is true, if there is one. Finds every slot
   // that was inserted before the call and not erased since.
   template <typename Is>
   std::optional<uint32_t> Find(uint64_t hash, Is is) const {
@@ -37,12 +37,13 @@ class IdIndex {
         if (entry == kEmpty) break;
         if (entry >> 24 == TagOf(hash) && !Erased(entry) && is(SlotOf(entry))) return SlotOf(entry);
       }
-      // Entries move only with the version.
+      // Entries move only when the version changes.
       if (version_.load(std::memory_order_acquire) == version) return std::nullopt;
     }
   }
 
-  // Adds a slot that is not in the index. `hash_of(slot)` returns the hash of any slot that is.
+  // Adds a slot that is not in the index. `hash_of(slot)` returns the hash of any slot that is in
+  // the index.
   template <typename HashOf>
   void Insert(uint64_t hash, uint32_t slot, HashOf hash_of) {
     if (used_count_ >= (array_.load(std::memory_order_relaxed)->mask + 1) / 2) {
@@ -79,14 +80,15 @@ class IdIndex {
   static constexpr bool Erased(uint32_t entry) { return (entry & 0xffffff) == kErased; }
   static void Put(Array& array, uint64_t hash, uint32_t slot);
 
-  // Returns an empty array: twice the size, or the same size if erased entries take the room.
+  // Returns an empty array of twice the size, or of the same size if erased entries fill the
+  // current one.
   Array& TakeRoom();
   void Use(Array& room);
 
   std::atomic<uint64_t> version_{0};
   std::atomic<Array*> array_;
-  // All arrays there ever were, because a reader may still be in one. Sizes double and there are at
-  // most two of each, so together they are at most four times the last.
+  // All arrays ever used, because a reader may still be in one. Sizes double and each occurs at
+  // most twice, so all arrays together have at most four times the size of the last.
   std::vector<std::unique_ptr<Array>> arrays_;
   uint32_t live_count_ = 0;
   uint32_t used_count_ = 0;  // live or erased

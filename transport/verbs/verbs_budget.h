@@ -18,14 +18,14 @@
 
 namespace ckv {
 
-// The account that is charged: the one given to Listener::Invite, which may be empty. Nobody is
-// charged for this process's own use, which counts in the total only.
+// The account that is charged: the one given to Listener::Invite, which may be an empty string. If
+// unset, the use is this process's own, which counts in the total only.
 using VerbsAccount = std::optional<std::string>;
 
 // Thread-safe. Every grant keeps the budget alive.
 class VerbsBudget : public std::enable_shared_from_this<VerbsBudget> {
  public:
-  // A share of the budget; gives it back when destroyed.
+  // A share of the budget, which the destructor returns.
   class Grant {
    public:
     Grant() = default;

@@ -32,12 +32,11 @@ struct VerbsAddress {
   int gid_index = 0;
 };
 
-// Tells a lane about an event of its queues that is not one of its own completions. The device's
-// thread raises it, and the lane's thread reads it. The alarm must outlive the queues whose context
-// it is.
+// Reports to a lane an event of its queues that is not a completion. The device's thread raises the
+// alarm, and the lane's thread reads it. The alarm must outlive the queues that have it as context.
 class VerbsAlarm {
  public:
-  // Borrows `timer_fd`, which Raise sets off so that a sleeping lane wakes.
+  // Borrows `timer_fd`, which Raise fires to wake a sleeping lane.
   explicit VerbsAlarm(int timer_fd) : timer_fd_(timer_fd) {}
 
   void Raise(ibv_event_type event) noexcept;
@@ -52,7 +51,7 @@ class VerbsAlarm {
 // Thread-safe. Lanes share the device and keep it open.
 class VerbsDevice {
  public:
-  // Opens the device and reads its limits. Errors are CheckVerbs's.
+  // Opens the device and reads its limits. Returns CheckVerbs's errors.
   static absl::StatusOr<std::shared_ptr<VerbsDevice>> Open(const VerbsOptions& options);
   ~VerbsDevice();
   VerbsDevice(const VerbsDevice&) = delete;
@@ -62,7 +61,8 @@ class VerbsDevice {
   const VerbsOptions& options() const noexcept { return options_; }
   const ibv_device_attr& limits() const noexcept { return limits_; }
   const VerbsAddress& address() const noexcept { return address_; }
-  // The largest work request in bytes: the options' limit or the port's, a multiple of 64.
+  // The maximum bytes of a work request: the smaller of the options' and the port's limit, a
+  // multiple of 64.
   uint32_t segment_bytes() const noexcept { return segment_bytes_; }
   uint32_t message_bytes_max() const noexcept { return message_bytes_max_; }
   bool windows() const noexcept { return windows_; }

@@ -18,12 +18,12 @@
 namespace ckv {
 
 // One end of a lane, with everything it owns. Members are destroyed in reverse order: the
-// connection goes first. Its destructor may wait for the peer, so a thread that may not wait hands
-// the end to VerbsSide::Retire. As a job (Run), it registers the segments of the store that replies
+// connection first. Its destructor may wait for the peer, so a thread that must not wait passes the
+// end to VerbsSide::Retire. Run, the end's job, registers the segments of the store that replies
 // need.
 struct VerbsEnd final : VerbsJob {
-  // Makes an end. At the requester only the window is not bound yet. At the holder the receives are
-  // posted, so the peer may send as soon as it has the answer.
+  // Creates an end. A requester's end is complete, except that its window is not bound yet. A
+  // holder's end has posted its receives, so the peer may send as soon as it has the answer.
   //   InvalidArgument     a request is larger than the device sends at once, or there are too many
   //                       slots.
   //   ResourceExhausted   a limit is reached, or memory ran out.
@@ -42,14 +42,14 @@ struct VerbsEnd final : VerbsJob {
   VerbsEndFrame Describe() const;
 
   const LaneShape shape;
-  // The slots' buffers. A holder's has kControlReceives request buffers more than slots.
+  // The slots' buffers. A holder has kControlReceives more request buffers than slots.
   LaneMemory memory;
   std::optional<VerbsDomain> domain;
   std::optional<VerbsRegion> requests, replies;
   std::optional<VerbsGather> gather;  // at a holder, once the end belongs to a lane
   std::unique_ptr<VerbsConnection> connection;
-  // At the requester: the landing region's key, and the window that the key will name. If `window`
-  // is null, the key names the registration.
+  // At the requester: the landing region's key, and the window to which the key will be bound. If
+  // ForRequester leaves `window` null, the key is that of the registration.
   uint32_t landing_key = 0;
   ibv_mw* window = nullptr;  // until the connection owns it
   ~VerbsEnd() override;
@@ -59,14 +59,14 @@ struct VerbsEnd final : VerbsJob {
   }
 };
 
-// `end` is connected, and the holder has welcomed it; `segment_bytes` comes from the answer. `side`
-// gets `end` when the lane is destroyed.
+// Returns a lane over `end`, which is connected and was welcomed by the holder. `segment_bytes` is
+// from the answer. `side` receives `end` when the lane is destroyed.
 std::unique_ptr<RequestLane> NewVerbsRequestLane(std::unique_ptr<VerbsEnd> end,
                                                  uint32_t segment_bytes, VerbsSide side);
 
-// `end` is connected and has sent its welcome; `peer` is the offer, checked. Runs of PostGather
-// within `gather_regions` are copied, or refused if they are of a dmabuf, until `side` has
-// registered that memory. Afterwards they are sent from where they lie.
+// Returns a lane over `end`, which is connected and has sent its welcome. `peer` is the checked
+// offer. Until `side` has registered the memory, PostGather copies spans within `gather_regions`,
+// or refuses those of a dmabuf. Afterwards they are sent in place.
 std::unique_ptr<ServeLane> NewVerbsServeLane(std::unique_ptr<VerbsEnd> end,
                                              const VerbsEndFrame& peer,
                                              std::span<const MemoryRegion> gather_regions,

@@ -1,5 +1,5 @@
-// The words that two ends of a verbs lane exchange: offer, answer, hello, and the immediate of
-// every message. All of it comes from a peer and is checked here.
+// The data that two ends of a verbs lane exchange: offer, answer, hello, and the immediate of every
+// message. A peer sends all of it, so it is checked here.
 
 #pragma once
 
@@ -17,7 +17,8 @@
 
 namespace ckv {
 
-// The least bytes of one work request of a reply. A device that cannot do them is refused.
+// The minimum segment: bytes of one work request of a reply. A device with a lower limit is
+// refused.
 inline constexpr uint32_t kSegmentBytesMin = 64u << 10;
 
 // The facts about one end that the other needs: the text of an offer and of an answer.
@@ -30,13 +31,13 @@ struct VerbsEndFrame {
   uint8_t ethernet = 0;  // 1 for RoCE
   // The segment size in an answer; zero in an offer.
   uint32_t segment_bytes = 0;
-  // A random number of the dialler, repeated in the answer. So an old answer does not fit a new
+  // A random number of the dialler, repeated in the answer. So an old answer does not match a new
   // queue pair, even if the queue pair's number was used before.
   uint64_t generation = 0;
   uint32_t slot_count = 0;
   uint32_t request_bytes_max = 0;
   uint32_t reply_bytes_max = 0;
-  // The place where replies land: slot i at landing + i x reply_stride. Zero in an answer.
+  // The landing region of replies: slot i is at landing + i x reply_stride. Zero in an answer.
   uint32_t reply_stride = 0;
   uint64_t landing = 0;
   uint32_t landing_key = 0;
@@ -45,10 +46,11 @@ struct VerbsEndFrame {
 static_assert(sizeof(VerbsEndFrame) == 72 && std::is_trivially_copyable_v<VerbsEndFrame>);
 
 std::string EncodeVerbsOffer(const VerbsEndFrame& end);
-// Decodes an offer and checks the range of every field, except the key and the place of landing.
-// Those are the peer's own risk.
+// Decodes an offer and checks the range of every field except landing_key. For `landing`, it checks
+// only that the region is aligned, not at zero, and does not wrap. Wrong values of the two are the
+// peer's own risk.
 //   InvalidArgument     malformed, or a field is out of range. An offer for another shape is valid
-//                       here: the dialler finds that out.
+//                       here; the dialler detects it in the answer.
 absl::StatusOr<VerbsEndFrame> DecodeVerbsOffer(std::string_view offer);
 
 struct VerbsAnswer {
@@ -57,7 +59,7 @@ struct VerbsAnswer {
 };
 std::string EncodeVerbsAnswer(const VerbsAnswer& answer);
 // Decodes the answer to `offer`.
-//   InvalidArgument     as above, or for a lane of another shape than `offer`.
+//   InvalidArgument     as above, or the lane's shape or link layer is not that of `offer`.
 //   Unavailable         the answer is to another offer.
 absl::StatusOr<VerbsAnswer> DecodeVerbsAnswer(std::string_view answer, const VerbsEndFrame& offer);
 

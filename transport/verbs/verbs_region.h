@@ -1,4 +1,4 @@
-// Memory that a device may touch: registrations, and their protection domain.
+// Memory that a device may access: registrations, and their protection domain.
 
 #pragma once
 
@@ -19,11 +19,11 @@
 
 namespace ckv {
 
-// A lane's protection domain: no key of another lane works in it. Outlives its regions and queue
-// pair.
+// A lane's protection domain: no key of another lane works in it. Must outlive its regions and
+// queue pair.
 class VerbsDomain {
  public:
-  // Makes a domain. `account` is charged for everything made in it; see VerbsLimit.
+  // Creates a domain. `account` is charged for everything created in it; see VerbsLimit.
   static absl::StatusOr<VerbsDomain> Create(std::shared_ptr<VerbsDevice> device,
                                             VerbsAccount account);
 
@@ -51,7 +51,7 @@ struct DmabufMemory {
   uint64_t address = 0;  // the address of its first byte in work requests
 };
 
-// The access that a device gets. It may always read in order to send.
+// The access that a device gets to a region. It may always read the region to send from it.
 enum class VerbsAccess {
   kSend,         // nothing else: a requester's requests, the store
   kReceive,      // local writes
@@ -59,16 +59,17 @@ enum class VerbsAccess {
   kRemoteWrite,  // landing without windows: local writes and the peer's
 };
 
-// A registration; it ends with the object. The memory must outlive it.
+// A registration, which ends with the object. The memory must outlive the object.
 class VerbsRegion {
  public:
   // Registers memory of this process.
-  //   ResourceExhausted   a limit is reached, or the device or the kernel has run out.
+  //   ResourceExhausted   a limit is reached, or the device or the kernel has no more resources.
   static absl::StatusOr<VerbsRegion> Register(const VerbsDomain& domain,
                                               std::span<const std::byte> memory,
                                               VerbsAccess access);
   // Registers memory of another device.
-  //   Unimplemented       this device or kernel takes no dmabuf.
+  //   ResourceExhausted   a limit is reached.
+  //   Unimplemented       this device or kernel does not support dmabufs.
   static absl::StatusOr<VerbsRegion> Register(const VerbsDomain& domain, const DmabufMemory& memory,
                                               VerbsAccess access);
 
@@ -86,33 +87,34 @@ class VerbsRegion {
   std::unique_ptr<ibv_mr, Free> region_;
 };
 
-// The store as one lane sends from it, registered in segments and for sending only. Each segment is
-// registered some time after its first use, because pinning 64 MiB takes milliseconds. Append and
-// TakeWants belong to the lane's thread, RegisterWanted to one other.
+// The registrations by which one lane sends from the store: in segments, and for sending only. Each
+// segment is registered some time after its first use, because pinning 64 MiB takes milliseconds.
+// The lane's thread calls Append and TakeWants, and one other thread calls RegisterWanted.
 class VerbsGather {
  public:
-  // There may be no regions. The domain and the regions' memory must outlive this.
+  // `regions` may be empty. The domain and the regions' memory must outlive this.
   VerbsGather(const VerbsDomain* domain, std::span<const MemoryRegion> regions);
 
-  // Appends the scatter list of `run` to `list`. Returns false, and appends nothing, if the run
-  // lies elsewhere, part of it is not registered (yet), or the list has no room.
+  // Appends the scatter list of `run` to `list`. Returns false, and appends nothing, if the run is
+  // outside the regions or not wholly registered (yet), or the list has no spare capacity.
   bool Append(std::span<const std::byte> run, std::vector<ibv_sge>& list);
 
-  // Whether an Append since the last call met segments that RegisterWanted would register.
+  // Returns whether an Append since the last call needed segments that RegisterWanted would
+  // register.
   bool TakeWants() noexcept { return std::exchange(wants_, false); }
   // Registers the segments that were wanted. A refused one is logged and not tried again.
   void RegisterWanted() noexcept;
 
  private:
   enum class State : uint8_t { kUnused, kWanted, kRegistered, kRefused };
-  // A segment of the store. Once refused, its rows are copied for good, because retrying a limit at
-  // every reply would cost too much.
+  // A segment of the store. A refused registration is never retried, because a retry at every reply
+  // would cost too much; the segment's rows are copied instead.
   struct Segment {
     std::atomic<State> state{State::kUnused};
-    std::optional<VerbsRegion> region;  // the lane's thread reads it once `state` says so
+    std::optional<VerbsRegion> region;  // the lane's thread reads it once kRegistered
   };
 
-  // A region in segments of segment_bytes_, the last one shorter.
+  // A region in segments of segment_bytes_; the last one may be shorter.
   struct Segmented {
     MemoryRegion region;
     std::vector<Segment> segments;

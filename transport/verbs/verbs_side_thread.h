@@ -1,5 +1,5 @@
-// One thread of a verbs fabric for work that would hold up a polling thread. It tears lanes down,
-// which waits for their peers. It registers segments of the store, which pins thousands of pages.
+// A thread of a verbs fabric for work that would block a polling thread. It tears lanes down, which
+// waits for their peers. It registers segments of the store, which pins thousands of pages.
 
 #pragma once
 
@@ -18,13 +18,13 @@
 
 namespace ckv {
 
-// A job that the thread does for its owner, one call at a time.
+// A job that the thread runs for the job's owner, one call at a time.
 class VerbsJob {
  public:
   // Tears down.
   virtual ~VerbsJob() = default;
-  // Does what Ask asked for. It runs beside the owner, so the two must order their access to shared
-  // data.
+  // Does the work that Ask requested. Runs concurrently with the owner, so the two must order their
+  // access to shared data.
   virtual void Run() noexcept = 0;
   // Called right before the teardown if there is no time to wait for a peer.
   virtual void Hurry() noexcept {}
@@ -35,12 +35,12 @@ struct VerbsSourceId {
   uint64_t value = 0;
 };
 
-// Thread-safe. Jobs are done in the order in which they came.
+// Thread-safe. Jobs are done in the order in which they were queued.
 class VerbsSideThread {
  public:
-  // The largest number of waiting jobs: as many as one account may have lanes, because they may all
-  // end together. A teardown takes at most 150 ms, if its peer is silent. So the last one begins
-  // within 40 s; until then its resources count as in use.
+  // The maximum number of waiting jobs: the number of lanes that one account may have, because they
+  // may all end together. A teardown takes at most 150 ms, if its peer is silent. So the last one
+  // begins within 40 s; until then its resources count as in use.
   static constexpr size_t kJobCountMax = 256;
 
   VerbsSideThread();
@@ -50,17 +50,18 @@ class VerbsSideThread {
 
   // Opens a source of jobs.
   VerbsSourceId Open() ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns when every job of the source is done, in a hurry. Ask and Retire take no later jobs of
-  // it.
+  // Closes the source, once: Ask and Retire queue no later jobs of it. Hurries its jobs, and
+  // returns when all are done.
   void Close(VerbsSourceId source) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Has `job` run. Asking again before it begins has no effect. The caller keeps the job and
-  // destroys it by Retire only. Returns false, and does nothing, if too many jobs wait or the
-  // source is closed.
+  // Queues a run of `job`. A second call before the run begins has no effect. The caller keeps the
+  // job and destroys it by Retire only. Returns false, and does nothing, if kJobCountMax jobs wait
+  // or the source is closed.
   bool Ask(VerbsSourceId source, VerbsJob* job) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Destroys `job`, after the runs that were asked for. If too many jobs wait or the source is
-  // closed, the calling thread destroys it before this returns, in a hurry.
+  // Destroys `job` on the thread, after the runs that Ask queued. If no run is left, and
+  // kJobCountMax jobs wait or the source is closed, the calling thread hurries and destroys the job
+  // itself.
   void Retire(VerbsSourceId source, std::unique_ptr<VerbsJob> job) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Closes every source, returns when every job is done, and ends the thread. Do not call it
@@ -75,10 +76,10 @@ class VerbsSideThread {
   struct Entry {
     uint64_t source = 0;
     VerbsJob* job = nullptr;
-    std::unique_ptr<VerbsJob> retired;  // the same, if it is to be destroyed
+    std::unique_ptr<VerbsJob> retired;  // the same job, if it is to be destroyed
     bool hurry = false;
   };
-  // Beyond kJobCountMax, the thread takes only jobs that already wait or run, to destroy them.
+  // Beyond kJobCountMax, Retire still queues jobs that already wait or run, to destroy them.
   static constexpr size_t kEntryCountMax = 2 * kJobCountMax + 1;
 
   void RunJobs() ABSL_LOCKS_EXCLUDED(mu_);
@@ -90,7 +91,7 @@ class VerbsSideThread {
   void Push(Source& source, Entry entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   absl::Mutex mu_;
-  // A ring, so that asking to register a segment allocates nothing.
+  // A ring, so that Ask allocates nothing.
   std::array<Entry, kEntryCountMax> entries_ ABSL_GUARDED_BY(mu_);
   size_t begin_ ABSL_GUARDED_BY(mu_) = 0;
   size_t count_ ABSL_GUARDED_BY(mu_) = 0;
@@ -101,7 +102,7 @@ class VerbsSideThread {
   std::thread thread_;
 };
 
-// A lane's share of the side thread.
+// A lane's access to the side thread.
 struct VerbsSide {
   std::shared_ptr<VerbsSideThread> thread;
   VerbsSourceId source;
@@ -110,8 +111,8 @@ struct VerbsSide {
   void Retire(std::unique_ptr<VerbsJob> job) const { thread->Retire(source, std::move(job)); }
 };
 
-// NewVerbsFabric with a given side thread, which tests hold up; if null, the fabric makes one. The
-// fabric's destructor stops it.
+// NewVerbsFabric with a given side thread, which tests can block. If `side` is null, the fabric
+// creates one. The fabric's destructor stops the thread.
 absl::StatusOr<std::unique_ptr<VerbsFabric>> NewVerbsFabric(const VerbsOptions& options,
                                                             Clock* clock,
                                                             std::shared_ptr<VerbsSideThread> side);

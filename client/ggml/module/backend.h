@@ -8,12 +8,12 @@
 
 namespace ckv::ggml {
 
-// Returns the backend's registration, which lives as long as the process. Every context of
-// llama.cpp asks its device for each node of its graphs. Its buffers are the processor's, so no
-// tensor moves. A graph whose attention fails is GGML_STATUS_FAILED. llama_decode then
-// returns an error and takes back the batch's cells. The same batch may be decoded again.
+// Returns the backend's registration, which is valid until the process ends. Every context of
+// llama.cpp queries its device for each node of its graphs. The device uses CPU buffers, so no
+// tensor is copied. A graph whose attention fails returns GGML_STATUS_FAILED. llama_decode then
+// returns an error and removes the batch's cells. The same batch may be decoded again.
 //
-// By name it has the functions of client/ggml/ckv_ggml.h, and ggml_backend_set_n_threads.
+// Provides by name the functions of client/ggml/ckv_ggml.h, and ggml_backend_set_n_threads.
 ggml_backend_reg_t BackendOf(const GgmlApi& api);
 
 }  // namespace ckv::ggml

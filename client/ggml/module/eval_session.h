@@ -1,5 +1,5 @@
-// Attends what a context's tokens attend elsewhere after the engine's own attention, wherever that
-// ran: the callback of llama_context_params.cb_eval.
+// The callback of llama_context_params.cb_eval. After the engine's own attention, on any device, it
+// attends the chunks that a context's tokens attend elsewhere.
 
 #pragma once
 
@@ -15,27 +15,27 @@
 
 namespace ckv::ggml {
 
-// One context's. The thread that decodes calls it. Each attention's queries, cells and mask are
-// copied to the host. If a token sees a reference, the op's tokens are attended anew, and the
-// answer is copied back. Otherwise the engine's own answer stays.
+// Belongs to one context. Called by the thread that decodes. Copies each attention's queries, cells
+// and mask to the host. If a token attends chunks elsewhere, attends the op's tokens again and
+// copies the answer back. Otherwise the engine's own answer stays.
 class EvalSession {
  public:
   EvalSession(const GgmlApi& api, std::unique_ptr<OpAttender> attender)
       : api_(api), attender_(std::move(attender)) {}
 
-  // Whether the callback wants to see the node once it is computed.
+  // Returns true if the callback needs the node once it is computed.
   bool Wants(const ggml_tensor& node) const;
-  // Sees the node. If its attention fails, its answer is NaN, which no later node makes plausible.
-  // That of every later node is NaN, too, until TakeFailure. llama_decode goes on to the end, and
-  // returns 0 all the same.
+  // Processes a computed node. If its attention fails, writes NaN as its answer, so that no later
+  // node can produce a plausible one. Writes NaN for every later node, too, until TakeFailure.
+  // llama_decode continues to the end, and still returns 0.
   void See(ggml_tensor& node);
-  // Whether an attention failed since this was last called.
+  // Returns true if an attention failed since the last call.
   bool TakeFailure();
 
  private:
   absl::Status Attend(ggml_tensor& node);
   void WriteNan(ggml_tensor& node) const;
-  // Copies what the op reads, and lets it point there.
+  // Copies what the op reads, and points the op to the copies.
   void CopyIn(const ggml_tensor& node, MlaOp& op);
 
   const GgmlApi api_;

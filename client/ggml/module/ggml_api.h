@@ -1,7 +1,7 @@
 // The functions of ggml that the backend calls, found in the ggml that loads it.
 //
-// libggml-ckv.so links no ggml: engines ship theirs under many names, as libraries or inside the
-// program. The functions are those of the caller itself, even if a process has two.
+// libggml-ckv.so does not link ggml, because engines ship ggml under many names, as libraries or
+// inside the program. The functions are those of the caller's own ggml, even if a process has two.
 
 #pragma once
 
@@ -39,15 +39,15 @@ struct GgmlApi {
   decltype(&ggml_build_forward_expand) build_forward_expand = nullptr;
 };
 
-// Finds them from the object of the code at `caller`: there, in what it depends on, or anywhere
-// in the program.
-//   NotFound            one is missing; says which.
+// Finds the functions from the object that contains the code at `caller`: there, in its
+// dependencies, or anywhere in the program.
+//   NotFound            a function is missing; names it.
 absl::StatusOr<GgmlApi> FindGgmlApi(const void* caller);
 
-// Whether tensors of this ggml lie in memory as the headers say that this was built with. The
-// version of its backend interface does not tell (GGML_BACKEND_API_VERSION): ops get new numbers
-// in releases of one version. Makes some tensors and looks at each field that is used.
-//   FailedPrecondition  something is elsewhere; says what.
+// Checks that tensors of this ggml have the memory layout of the headers that this was built with.
+// The version of its backend interface (GGML_BACKEND_API_VERSION) does not show that: ops get new
+// numbers in releases of one version. Creates some tensors and checks each field that is used.
+//   FailedPrecondition  something differs; names it.
 absl::Status CheckLayout(const GgmlApi& api);
 
 }  // namespace ckv::ggml

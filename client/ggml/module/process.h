@@ -1,5 +1,5 @@
-// The one of everything that all contexts of an engine's process share: settings, requester,
-// counters, and what was refused.
+// State that all contexts of an engine's process share: settings, requester, counters, and refused
+// attentions.
 
 #pragma once
 
@@ -19,44 +19,46 @@
 
 namespace ckv::ggml {
 
-// Thread-safe. It is made at its first use and never destroyed: its threads may run until the
+// Thread-safe. Created at first use and never destroyed, because its threads may run until the
 // process ends.
 class Process {
  public:
   static Process& Get();
 
-  // The settings of the environment as it was at the first use, or what is wrong with them.
+  // Returns the settings of the environment as it was at first use, or the error in them.
   const absl::StatusOr<Settings>& settings() const { return settings_; }
-  // Returns the requester. The first call makes it, and does not touch the network.
+  // Returns the requester. The first call creates it, and does not wait for the network.
   //   InvalidArgument     the settings are wrong.
   //   else                verbs is among the fabrics, and there is no such device.
   absl::StatusOr<Requester*> requester() ABSL_LOCKS_EXCLUDED(mu_);
-  // Makes what attends the ops of one context.
+  // Creates the attender for the ops of one context.
   std::unique_ptr<OpAttender> NewAttender();
 
   OpCounters& counters() { return counters_; }
-  // Notes how many threads a context computes with. The requester attends near rows with as many as
-  // the largest one had when it was made.
+  // Records how many threads a context computes with. The requester attends locally cached rows
+  // with the largest number recorded before its creation.
   void NoteThreads(uint32_t thread_count);
-  // A context begins and ends, and a session for the callback of one. While there are sessions the
-  // device takes no attention, so each context needs one. BeginEval returns false if there is a
-  // context without, and BeginContext if this would be one. Its attention would be the engine's
-  // own, which knows of no corpus and says nothing.
+  // Call at the beginning and end of a context, and of a session for the callback of one. While
+  // there are sessions the device takes no attention, so each context needs one. BeginEval returns
+  // false if a context without a session exists. BeginContext returns false if this context would
+  // have none. Its attention would be the engine's own, which would silently ignore corpora.
   bool BeginContext() ABSL_LOCKS_EXCLUDED(mu_);
   void EndContext() ABSL_LOCKS_EXCLUDED(mu_);
   bool BeginEval() ABSL_LOCKS_EXCLUDED(mu_);
   void EndEval() ABSL_LOCKS_EXCLUDED(mu_);
   bool left_to_callback() const { return evals_.load(std::memory_order_relaxed) > 0; }
-  // Whether an attention that ckv cannot take must fail. Tokens that attend a corpus by a setting
-  // have no reference, whose NaN would tell that nobody attended it.
+  // Returns true if an attention that ckv cannot take must fail: if the settings are wrong or name
+  // a corpus. Tokens that attend a corpus by a setting have no reference. So no NaN would show that
+  // the corpus was not attended.
   bool takes_all() const { return !settings_.ok() || !settings_->corpus.empty(); }
-  // Notes that an attention was offered that ckv takes. llama.cpp may keep it all the same.
+  // Records that llama.cpp offered an attention that ckv takes. llama.cpp may still compute it
+  // itself.
   void NoteOffered() { offered_.store(true, std::memory_order_relaxed); }
-  // Notes why an attention was not taken. Each reason is logged once.
+  // Records why an attention was not taken. Logs each reason once, and at most 64 reasons.
   void NoteRefused(const std::string& reason) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Tells whether attention goes through ckv as far as it is known, in lines for people. Asks the
-  // directory. Sets `good` to false if something has to be done, which the text says.
+  // Returns lines for people that show whether attention uses ckv, as far as is known. Queries the
+  // directory. Sets `good` to false if something has to be done, which the text describes.
   std::string Check(bool& good) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
