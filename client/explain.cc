@@ -18,12 +18,14 @@ namespace {
 
 constexpr int kProbeCountMax = 3;    // a disturbed one may see no bandwidth
 constexpr int kComputeRunCount = 3;  // the fastest counts
-// A directory that is away is no word against a holder, and must not take the call's whole time.
+// An unreachable directory does not count against a holder, and must not take the call's whole
+// time.
 constexpr Duration kMembersTimeout = std::chrono::seconds(1);
 // One echo over a lane that works takes microseconds, or a kernel's time where the holder computes.
 constexpr Duration kPingTimeout = std::chrono::milliseconds(200);
-// One query row waits for memory on every kernel. 64 compute for longer than their rows take to
-// come in, even on matrix units: 2048 warm rows take AMX 375 us, reading them some 160 to 320.
+// With one query row, every kernel waits for memory. With 64, computing takes longer than reading
+// the rows, even on matrix units: AMX takes 375 us for 2048 warm rows, and reads them in some 160
+// to 320 us.
 constexpr uint32_t kFewRows = 1, kManyRows = 64;
 // Selections are for decoding: one token of the narrowest model.
 constexpr uint32_t kGatherRows = 16;
@@ -31,8 +33,8 @@ constexpr uint32_t kGatherRows = 16;
 // measurement.
 constexpr double kGatherFactorMin = 0.25, kGatherFactorMax = 16;
 
-// Brings the link up for a probe, which wants the lane for itself: what was given up on and not
-// answered must not disturb it.
+// Brings the link up for a probe, which needs the lane for itself: requests that were given up on
+// and not answered must not disturb it.
 absl::Status PrepareProbe(LinkTable& links, HolderLink& link, Instant deadline) {
   absl::Status status = links.EnsureUp(link, deadline);
   if (status.ok() && link.lane().in_flight() > 0) {
@@ -72,7 +74,8 @@ absl::Status ProbeFabric(LinkTable& links, HolderLink& link, Clock& clock, Insta
     if (!probe.ok()) return links.Fail(link, probe.status());
     const double bandwidth = over_memory ? CopyBandwidth(clock) : probe->bandwidth_bytes_per_s;
     if (bandwidth > best.bandwidth_bytes_per_s) best = {probe->t_probe_us_p50, bandwidth};
-    // Beside this requester's own calls it sees what they leave: half of it, or a twentieth.
+    // Next to this requester's own calls, a probe sees only what they leave: half of it, or a
+    // twentieth.
     const bool disturbed = was_busy || link.peer().in_flight.Get() > 0;
     if (best.bandwidth_bytes_per_s > 0 && !disturbed) break;
   }
@@ -87,9 +90,9 @@ absl::Status ProbeFabric(LinkTable& links, HolderLink& link, Clock& clock, Insta
                       link.peer().Describe()));
 }
 
-// The holder's kernel time of one attend over `chunk`; with `selected`, over those of its rows.
-// `layer` counts the attends: each takes the next layer, whose rows lie where calls find them. An
-// attend of the same rows again would find them in a cache.
+// The holder's kernel time of one attend over `chunk`, or over its rows `selected` if there are
+// any. `layer` counts the attends. Each takes the next layer, whose rows are where a call finds
+// them. An attend of the same rows again would find them in a cache.
 absl::StatusOr<double> ComputeUs(const ExplainCall& call, uint32_t chunk, uint32_t row_count,
                                  std::span<const int32_t> selected, uint32_t& layer,
                                  Router& router) {
@@ -118,10 +121,10 @@ absl::StatusOr<double> ComputeUs(const ExplainCall& call, uint32_t chunk, uint32
   return fastest_us;
 }
 
-// A base, which one query row over one row costs; a floor, which a query row over all rows rests
-// on; and the cost of a query row where many leave the floor. Two numbers of query rows alone tell
-// the floor from the base only if there is none: what one query row waits for memory would count as
-// a base, of short chunks and long ones alike.
+// Measures three costs: a base, of one query row over one row; a floor, on which a query row over
+// all rows rests; and the cost of a query row where many exceed the floor. Two numbers of query
+// rows alone separate the floor from the base only if there is no floor: the time that one query
+// row waits for memory would count as a base, for short chunks and long ones alike.
 absl::StatusOr<ComputeConstants> MeasureCompute(const ExplainCall& call, uint32_t chunk,
                                                 uint32_t& layer, Router& router) {
   const double tokens = call.corpus->chunks[chunk].token_count;
@@ -137,8 +140,8 @@ absl::StatusOr<ComputeConstants> MeasureCompute(const ExplainCall& call, uint32_
   return compute;
 }
 
-// Measures how much longer picked-out rows take than rows that lie together. It picks every second
-// row of the chunk, so that no two are neighbours, up to the budget.
+// Measures how much longer picked-out rows take than adjacent rows. It picks every second row of
+// the chunk, so that no two are neighbours, up to the budget.
 absl::StatusOr<double> MeasureGather(const ExplainCall& call, uint32_t chunk,
                                      const ComputeConstants& compute, uint32_t& layer,
                                      Router& router) {
@@ -163,7 +166,7 @@ absl::Status MeasureHolder(const ExplainCall& call, HolderLink& link, uint32_t c
   const Duration age = clock.Now() - Instant{peer.probed_ns.load(std::memory_order_relaxed)};
   bool known =
       peer.fabric.Get().has_value() && age <= kFabricConstantsAgeMax && !peer.fabric.doubted();
-  // A lane that broke since is opened anew once, perhaps to another life of the holder.
+  // A lane that broke since is reopened once, perhaps to another incarnation of the holder.
   if (known) {
     known = Ping(links, link, clock, std::min(call.deadline, clock.Now() + kPingTimeout)).ok();
     if (!known) link.Close();
@@ -184,7 +187,7 @@ absl::Status MeasureHolder(const ExplainCall& call, HolderLink& link, uint32_t c
   return absl::OkStatus();
 }
 
-// The same of a holder that has the chunk, whichever is chosen for it.
+// The same for a holder that has the chunk, whichever replica is chosen for it.
 absl::Status MeasureOne(const ExplainCall& call, HolderLink& link, uint32_t chunk,
                         const ExplainTools& tools) {
   const LinkTable::Forced forced(&tools.links, &link.peer());
@@ -233,7 +236,8 @@ const HolderPeer* GoneHolder(const ExplainCall& call, const LinkTable::ChunkLink
 absl::Status AddGroup(const ExplainCall& call, const ExplainTools& tools, uint32_t chunk,
                       uint32_t ordinal, MeasuredInput& measured) {
   LinkTable& links = tools.links;
-  // Copied: what LinksFor gives is valid until the links are used again, and links stay.
+  // Copied: the result of LinksFor is valid until the links are used again, while the links
+  // themselves stay.
   std::vector<HolderLink*> replicas;
   {
     CKV_ASSIGN_OR_RETURN(const LinkTable::ChunkLinks* chunk_links, links.LinksFor(call.corpus));
@@ -246,7 +250,7 @@ absl::Status AddGroup(const ExplainCall& call, const ExplainTools& tools, uint32
     if (link->peer().gone()) continue;
     absl::Status status = MeasureOne(call, *link, chunk, tools);
     if (!status.ok()) {
-      // One that does not answer is no candidate; another of its replicas may be.
+      // A holder that does not answer is no candidate; another of its replicas may be one.
       first_error.Update(status);
       continue;
     }
@@ -259,7 +263,8 @@ absl::Status AddGroup(const ExplainCall& call, const ExplainTools& tools, uint32
     ++added;
   }
   if (added > 0) return absl::OkStatus();
-  // The directory's list was read anew meanwhile. A sum without this group's chunks would be wrong.
+  // The directory's list was read again meanwhile. A sum without this group's chunks would be
+  // wrong.
   if (first_error.ok()) {
     return absl::UnavailableError(absl::StrFormat("chunk %d: its holders are members no more, %s",
                                                   chunk, replicas.front()->peer().Describe()));
@@ -302,7 +307,7 @@ absl::StatusOr<MeasuredInput> MeasureDecisionInput(ExplainCall call, const Reque
   }
   std::vector<uint32_t> seen;  // groups, in the order of their candidates
   for (const uint32_t chunk : call.chunks) {
-    // Asked anew each time: it is valid until the links are used again.
+    // Looked up again each time: the result is valid until the links are used again.
     CKV_ASSIGN_OR_RETURN(const LinkTable::ChunkLinks* chunk_links,
                          tools.links.LinksFor(call.corpus));
     const uint32_t group = chunk_links->group_of_chunk[chunk];
@@ -327,7 +332,7 @@ Explanation ExplanationOf(const ExplainCall& call, MeasuredInput measured, PeerT
   Explanation explanation;
   DecisionInput& input = explanation.input = std::move(measured.input);
   explanation.holders = std::move(measured.holders);
-  input.canonical = true;  // near rows are attended where they stand, and queries are turned
+  input.canonical = true;  // local rows keep their positions, and queries are rotated
   const auto add = [&](const ChunkPlacement& chunk) {
     if (is_near(chunk)) input.near_tokens += chunk.token_count;
   };

@@ -15,14 +15,14 @@ namespace {
 constexpr const char* kUnknownHere = "the speed of this host's kernels is not measured yet";
 constexpr const char* kUnknownThere = "no holder of a chunk has been measured yet";
 
-// A replica that nobody measured would look free.
+// A replica that was never measured would look free.
 bool IsKnown(const Candidate& candidate) {
   const ComputeConstants& compute = candidate.compute;
   return candidate.fabric.has_value() &&
          (!compute.curve.empty() || compute.base_us > 0 || compute.per_row_token_us > 0);
 }
 
-// Takes the time of a slice that was pulled from a holder, and how far it is from what was known.
+// Records the time of a slice that was fetched from a holder, and its ratio to the expected time.
 void ObserveSlice(HolderPeer& peer, const Geometry& geometry, uint64_t bytes, double took_us) {
   if (const auto known = peer.FabricFor(geometry); known && bytes >= LivePull::kBytesMin) {
     const double bandwidth = known->pull_bandwidth_bytes_per_s > 0
@@ -34,7 +34,8 @@ void ObserveSlice(HolderPeer& peer, const Geometry& geometry, uint64_t bytes, do
   peer.pull.Observe(bytes, took_us);
 }
 
-// A later measurement counts if it is faster by so much. Each replaces what LiveHere compares with.
+// A later measurement counts if it is faster by this factor. Each replaces what LiveHere compares
+// with.
 constexpr double kFaster = 0.9;
 
 // The less of two measurements of each constant.
@@ -155,15 +156,16 @@ DecisionInput LiveCosts::InputOf(const QuoteCall& call, const RequesterConstants
   input.agents = std::max(1u, call.agents);
   input.selected = call.select;
   input.f32_partials = call.wire == PartialDtype::kF32;
-  input.canonical = true;  // near rows are attended where they stand; queries are turned
+  input.canonical = true;  // local rows keep their positions; queries are rotated
   input.here = here;
   input.lane_shape = lane_shape_;
   return input;
 }
 
-// Until near rows have been attended here, this host is taken to be as fast as the fastest holder
-// of its kernel target, if that is faster than its calibration. A calibration in a bad moment would
-// otherwise never be corrected: where near rows look slow, none come. Hope costs one pull at most.
+// Until local rows have been attended here, assumes that this host is as fast as the fastest holder
+// with its kernel target, if that is faster than its calibration. A calibration at a bad moment
+// would otherwise never be corrected: if local rows look slow, none are prefetched. The assumption
+// costs one prefetch at most.
 void LiveCosts::HopeForHere(const ChunkGroups& groups, uint32_t group, size_t begin,
                             DecisionInput& input) const {
   if (!input.here.attend.empty() || live_here_.Learned(input.geometry.widths())) return;

@@ -38,7 +38,7 @@ bool Remeasurer::stopping() const {
 }
 
 void Remeasurer::Run() {
-  // A doubt of before the thread ran has rung the bell.
+  // A doubt from before the thread ran has rung the bell.
   for (Instant next = kInstantMax; !stopping(); next = Step(clock_.Now()))
     peers_.bell().Await(clock_, next);
 }
@@ -56,7 +56,7 @@ Instant Remeasurer::Step(Instant now) {
       if (status.ok()) {
         Log().info("{}: what it was measured to cost was in doubt; measured anew",
                    peer->Describe());
-        continue;  // a doubt of since then rings
+        continue;  // a doubt raised since then rings the bell
       }
       Log().debug("{}: measuring it anew: {}", peer->Describe(), status.ToString());
     }

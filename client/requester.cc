@@ -77,7 +77,7 @@ struct Requester::State {
                return CallContext::Make(&link_options, &peers, spin, &counters, threads);
              }),
         attempts(options.clock, &pool, &view, &counters),
-        // One to measure for contexts, one to measure anew, and one for each flow.
+        // One to measure for contexts, one to measure again, and one for each flow.
         actor_pool(options.clock, /*call_count_max=*/2 + Actor::kFlowsMax,
                    [this, spin = options.spin_max] {
                      return CallContext::Make(&link_options, &peers, spin, &counters);
@@ -113,7 +113,7 @@ struct Requester::State {
     for (const auto& fabric : own_fabrics) link_options.fabrics.push_back(fabric.get());
   }
 
-  // The actor's pulls may wait for holders, and its threads end with it.
+  // The prefetcher's fetches may wait for holders, and its threads end with it.
   ~State() { actor_attempts.Stop(); }
 
   // Runs a call, and counts how long it took if it succeeded.
@@ -208,25 +208,25 @@ struct Requester::State {
           auto now = MeasureDecisionInput(call, constants, tools);
           absl::Status status = now.status();
           if (now.ok()) measured = *std::move(now);
-          // It says how holders are now.
+          // Reports the current state of holders, so it does not wait for one.
           return {std::move(status), /*repeatable=*/true, /*may_wait=*/false};
         }));
     remeasurer.Start();
     return measured;
   }
 
-  // The terms of one step, and of a pull of canonical rows, which rotates nothing.
+  // The terms of one step, and of a prefetch of canonical rows, which rotates nothing.
   absl::StatusOr<StepCost> Cost(const ActorTools::Work& work) {
     CKV_ASSIGN_OR_RETURN(DecisionInput input, costs.KnownInput({.corpus = work.corpus,
                                                                 .chunks = work.chunks,
                                                                 .query_rows = work.query_rows,
                                                                 .select = work.selected}));
-    // Requests under way now are mostly the context's own call, and say nothing of later ones.
+    // Requests in flight now are mostly the context's own call, and do not predict later ones.
     for (Candidate& candidate : input.candidates) candidate.in_flight = candidate.concurrent = 0;
     const Decision step = Decide(input);
     if (!step.cost(Primitive::kRoute).offered || !step.cost(Primitive::kFetch).offered)
       return absl::UnavailableError("no holder of a chunk can be asked");
-    input.selected = 0;  // a pull takes whole chunks
+    input.selected = 0;  // a prefetch takes whole chunks
     const Decision whole = Decide(input);
     const CostBreakdown& pull = whole.cost(Primitive::kFetch);
     StepCost cost = {.route_us = step.cost(Primitive::kRoute).total_us,
@@ -262,9 +262,9 @@ struct Requester::State {
   DirectoryView view;
   PeerTable peers;
   LiveCosts costs;
-  CallContextPool pool;  // its lanes go before what they use
+  CallContextPool pool;  // its lanes are destroyed before what they use
   Attempts attempts;
-  // The actor's own, so that it takes none from calls.
+  // The prefetcher's own, so that it takes none from calls.
   CallContextPool actor_pool;
   Attempts actor_attempts;
   Actor actor;            // its thread uses all of the others
@@ -352,7 +352,7 @@ absl::StatusOr<Context> Requester::Open(const ContextSpec& spec, Instant deadlin
   absl::Status warm = state_->attempts.Run(corpora, deadline, [&](CallContext& context) {
     return AttemptResult{context.router.Warm(call), /*repeatable=*/true, spec.await_holders};
   });
-  // Its calls wait for them.
+  // Unless the caller awaits holders, unreachable ones are no error: calls wait for them.
   const bool away = absl::IsUnavailable(warm) || absl::IsDeadlineExceeded(warm);
   if (spec.await_holders || !away) CKV_RETURN_IF_ERROR(warm);
   CKV_RETURN_IF_ERROR(state_->actor.Watch(state, spec, deadline));

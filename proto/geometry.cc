@@ -139,7 +139,7 @@ std::string DescribeDifference(const Geometry& here, const Geometry& there) {
   std::vector<std::string> parts;
   const auto number = [&parts](const char* field, double a, double b) {
     if (a == b) return;
-    // 9 digits tell two floats apart, 17 two doubles. Use as few as show the difference.
+    // 9 digits distinguish any two floats, 17 any two doubles. Uses as few as show the difference.
     const bool short_form = absl::StrFormat("%.9g", a) != absl::StrFormat("%.9g", b);
     const int digits = short_form ? 9 : 17;
     parts.push_back(absl::StrFormat("%s: %.*g here, %.*g there", field, digits, a, digits, b));

@@ -1,4 +1,4 @@
-// ckvd: reads its configuration and becomes what it says.
+// ckvd: reads its configuration and runs the roles that it configures.
 
 #include <signal.h>
 #include <unistd.h>
@@ -35,7 +35,8 @@ static std::vector<std::string> EnvironmentNames() {
 
 int main(int argc, char** argv) {
   ckv::EndShortagesWithALine();
-  // Until it is handled: a reload that comes while the configuration is read must not end this.
+  // Blocked until it is handled, so that a reload while the configuration is read does not end the
+  // process.
   sigset_t hangup;
   sigemptyset(&hangup);
   sigaddset(&hangup, SIGHUP);

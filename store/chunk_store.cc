@@ -9,13 +9,13 @@
 namespace ckv {
 namespace {
 
-// Until the first loads tell: a disk of a gigabyte a second that answers in a tenth of a
-// millisecond. Only what large and small chunks are worth beside each other depends on it.
+// Assumed until the first loads are measured: a disk of a gigabyte a second that answers in a tenth
+// of a millisecond. Only the relative value of large and small chunks depends on it.
 constexpr ReloadCost kReloadAtStart = {.wait_us = 100, .bytes_per_us = 1000};
-// The weight of each load, so that some ten of them are followed.
+// The weight of each load: the average follows the last ten or so.
 constexpr double kLearnShare = 0.1;
 constexpr uint64_t kSmallLoadBytes = 64 << 10, kLargeLoadBytes = 1 << 20;
-// A chunk that was read and evicted again before it was pinned, so many times, has no room.
+// A chunk that was read and evicted again before it was pinned, this many times, has no room.
 constexpr int kLoadCountMax = 8;
 
 }  // namespace
@@ -57,10 +57,11 @@ absl::Status ChunkPut::Commit() && {
   if (!file_) return table.Insert(std::move(chunk), tenant_, /*durable=*/false, ttl_);
   const ChunkId id = chunk.info().id;
   const ChunkStore::Turn turn(store_, id);
-  // Another's put of it came first: its file stays, for it says whose the chunk was at first.
+  // Another put of the chunk was first. Its file stays, because it records whose the chunk was at
+  // first.
   const bool committed = !table.IsDurable(id);
   if (committed) {
-    // Left by an earlier chunk of this id, for which others were readers.
+    // Left by an earlier chunk of this id, which had other readers.
     CKV_RETURN_IF_ERROR(store_->folder_->ForgetFacts(id));
     CKV_RETURN_IF_ERROR(std::move(*file_).Commit(chunk, tenant_));
   }
@@ -68,14 +69,14 @@ absl::Status ChunkPut::Commit() && {
   if (absl::IsAlreadyExists(inserted)) {
     table.MarkDurable(id);  // it may have been in memory only
     if (committed && !table.IsDurable(id)) {
-      // DropCopy took it between the two.
+      // DropCopy removed the chunk in between.
       store_->folder_->Remove(id).IgnoreError();
       return absl::AbortedError("the chunk was dropped just now: put it once more");
     }
     CKV_RETURN_IF_ERROR(store_->SaveFacts(id));
   } else if (committed && !inserted.ok()) {
-    // Whole on disk but refused here, for want of a slot or for other rows that a copy in memory
-    // has: it must not be there after a restart.
+    // Whole on disk but refused here: there is no slot, or a copy in memory has other rows. The
+    // file must not be there after a restart.
     store_->folder_->Remove(id).IgnoreError();
   } else if (inserted.ok() && ttl_ > Duration(0)) {
     CKV_RETURN_IF_ERROR(store_->SaveFacts(id));
@@ -151,8 +152,8 @@ bool ChunkStore::MakeRoom() {
   return true;
 }
 
-// Allocates, evicting as long as that helps: not for what never fits, and not against a limit other
-// than the arena's.
+// Allocates, and evicts while that helps: not for a size that never fits, and not against a limit
+// other than the arena's.
 template <typename Allocate>
 auto ChunkStore::WithRoom(uint64_t bytes, Allocate allocate) -> decltype(allocate()) {
   bool again = true;  // after a failure with room: another thread may have made it just then
@@ -179,7 +180,8 @@ void ChunkStore::NoteRead(const ChunkId& id, const absl::Status& status) {
   if (!status.ok()) ForgetIfDropped(id);
 }
 
-// Drop forgets the chunk's fault after it has left the table, so one of the two does.
+// Drop clears the chunk's fault after it has removed the chunk from the table. So either Drop or
+// this function clears it.
 void ChunkStore::ForgetIfDropped(const ChunkId& id) {
   if (!table_.Contains(id)) faults_.NoteCheck(id, /*is_readable=*/true);
 }
@@ -187,10 +189,10 @@ void ChunkStore::ForgetIfDropped(const ChunkId& id) {
 absl::StatusOr<ChunkPut> ChunkStore::Begin(ChunkInfo info, const Geometry& geometry,
                                            std::string_view tenant) {
   const ChunkId id = info.id;
-  // If the geometry is not valid this means nothing, and TryBegin refuses it.
+  // If the geometry is not valid, this number has no meaning, and TryBegin refuses the chunk.
   const uint64_t bytes = LayOutChunk(geometry, info.token_count()).total_bytes;
   auto begun = TryBegin(std::move(info), geometry, tenant, bytes);
-  // One that is here says nothing of room for another.
+  // A chunk that is here already shows nothing about room for another.
   if (!begun.ok() && !absl::IsAlreadyExists(begun.status())) NotePut(id, begun.status(), bytes);
   return begun;
 }
@@ -216,8 +218,8 @@ absl::StatusOr<ChunkPut> ChunkStore::TryBegin(ChunkInfo info, const Geometry& ge
   return ChunkPut(this, *std::move(memory), std::move(file), std::string(tenant), id, bytes);
 }
 
-// Within a turn. A chunk that is there may be in memory only (a copy of a replica keeper's): who
-// puts it is told that it is there, so it must outlive the process.
+// Call within a turn. The chunk may be in memory only, as a copy of a replica keeper. The putter
+// receives AlreadyExists, so the chunk must outlive the process.
 absl::Status ChunkStore::MakeDurable(const ChunkId& id, const Geometry& geometry,
                                      std::string_view tenant) {
   if (table_.IsDurable(id)) return absl::OkStatus();
@@ -232,14 +234,14 @@ absl::Status ChunkStore::MakeDurable(const ChunkId& id, const Geometry& geometry
   CKV_RETURN_IF_ERROR(std::move(file).Commit(chunk, tenant));
   table_.MarkDurable(id);
   if (table_.IsDurable(id)) return absl::OkStatus();
-  // DropCopy took it between the two: its file must not be there after a restart.
+  // DropCopy removed the chunk in between: its file must not be there after a restart.
   folder_->Remove(id).IgnoreError();
   return absl::AbortedError("the chunk was dropped just now: put it once more");
 }
 
-// Within a turn.
+// Call within a turn.
 absl::Status ChunkStore::SaveFacts(const ChunkId& id) {
-  // A copy in memory only has no file to save them beside. They stay unsaved until it has one.
+  // A copy in memory only has no file to save them next to. They stay unsaved until it has one.
   if (!table_.IsDurable(id)) return absl::OkStatus();
   const std::optional<ChunkFacts> facts = table_.ledger().UnsavedFacts(id);
   if (!facts) return absl::OkStatus();
@@ -279,7 +281,7 @@ absl::StatusOr<ChunkFileReader> ChunkStore::OpenFile(ChunkLocator locator) {
 absl::Status ChunkStore::Damaged(ChunkLocator locator, const ChunkId& id,
                                  const absl::Status& status) {
   const Turn turn(this, id);
-  // Else another found it first, and the chunk may have been put again since.
+  // Otherwise another thread found it first, and the chunk may have been put again since.
   if (const auto what = table_.Describe(locator); what.ok())
     TakeOut(*what, std::string(status.message()));
   return absl::DataLossError(absl::StrFormat("chunk %s is damaged and was taken out: %s",
@@ -296,16 +298,16 @@ absl::StatusOr<ChunkPin> ChunkStore::Load(ChunkLocator locator) {
       pin = LoadFile(locator, what);
     }
     if (absl::IsDataLoss(pin.status())) return Damaged(locator, what.id, pin.status());
-    // Memory without room says nothing of the device.
+    // A lack of memory is no fault of the device.
     if (!absl::IsResourceExhausted(pin.status())) NoteRead(what.id, pin.status());
     if (!absl::IsAborted(pin.status())) return pin;
   }
   return absl::ResourceExhaustedError("the chunk is evicted as fast as it is read");
 }
 
-// Within its turn. Aborted: it was evicted again at once.
+// Call within the chunk's turn. Returns Aborted if the chunk was evicted again at once.
 absl::StatusOr<ChunkPin> ChunkStore::LoadFile(ChunkLocator locator, const ChunkSummary& what) {
-  // While this waited for its turn, another may have read it.
+  // While this waited for its turn, another thread may have read it.
   if (auto pin = table_.Pin(locator); !absl::IsUnavailable(pin.status())) return pin;
   const Instant begin = clock_->Now();
   auto reader = folder_->Read(what.id);
@@ -384,7 +386,7 @@ absl::Status ChunkStore::Drop(const ChunkId& id, const DropIf& only) {
   const auto chunk = table_.Locate(id);
   CKV_RETURN_IF_ERROR(table_.Drop(id, only));
   if (chunk.ok()) shadows_.Remove(*chunk);
-  faults_.NoteCheck(id, /*is_readable=*/true);  // nobody reads it any more
+  faults_.NoteCheck(id, /*is_readable=*/true);  // no one reads it any more
   return folder_->Remove(id);
 }
 
@@ -424,7 +426,7 @@ ChunkStoreStats ChunkStore::stats() const {
   stats.table = table_.stats();
   stats.shadow_count = shadows_.count();
   stats.errors = faults_.Errors(stats.table.used_bytes);
-  // Nobody need have put a chunk since.
+  // Checked here, because there may have been no put since that would have failed.
   if (const absl::Status there = CheckFolder(); !there.ok()) {
     stats.errors.fault = StoreFault::kFailing;
     stats.errors.fault_text = std::string(there.message());

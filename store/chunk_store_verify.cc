@@ -1,4 +1,4 @@
-// Checks a chunk where it lies, and makes good what one of its two copies can.
+// Checks a chunk in its place, and repairs one of its two copies from the other.
 
 #include <algorithm>
 #include <string>
@@ -51,7 +51,7 @@ class ChunkStore::Verifier {
     return check_;
   }
 
-  // Stops where the chunk becomes cold. A pin counts as a use: one a pass, which moves an eviction
+  // Stops if the chunk becomes cold. A pin counts as a use, but one use per pass delays an eviction
   // by little.
   absl::StatusOr<Finding> CheckMemory(VerifyPace pace) {
     if (absl::IsUnavailable(table_.Pin(locator_).status())) return Finding{};
@@ -94,7 +94,7 @@ class ChunkStore::Verifier {
         return Finding{Part::kWhole};
       case absl::StatusCode::kCancelled:
         return status;
-      // It was of a version that is read here when the chunk came, so the version is damaged, too.
+      // The file's version was readable when the chunk was added, so the version is damaged, too.
       case absl::StatusCode::kFailedPrecondition:
       case absl::StatusCode::kDataLoss:
       case absl::StatusCode::kInvalidArgument:
@@ -110,7 +110,7 @@ class ChunkStore::Verifier {
     const uint64_t header_bytes = first.header().prefix.header_bytes;
     if (!pace(header_bytes)) return absl::CancelledError("verify: stopped");
     first.DropCached();
-    // Once more, past what the system remembered of it.
+    // Reads it again, past the system's cache.
     CKV_ASSIGN_OR_RETURN(const ChunkFileReader file, store_.folder_->Read(what_.id));
     const absl::Cleanup forget = [&file] { file.DropCached(); };  // nor is it read again soon
     check_.bytes_checked += header_bytes;
@@ -131,13 +131,13 @@ class ChunkStore::Verifier {
     return absl::OkStatus();
   }
 
-  // Something is damaged, or was: in the chunk's turn it is looked at again, so that neither a put
-  // nor another check comes between.
+  // Something is damaged, or was. Checks the chunk again within its turn, so that neither a put nor
+  // another check intervenes.
   absl::StatusOr<ChunkCheck> Settle() {
     store_.Enter(what_.id);
     const absl::Cleanup leave = [this] { store_.Leave(what_.id); };
     CKV_ASSIGN_OR_RETURN(what_, table_.Describe(locator_));
-    // From here on memory stays where it is.
+    // From here on the rows stay in memory.
     auto pin = table_.Pin(locator_);
     CKV_ASSIGN_OR_RETURN(const Finding memory, CheckMemory(GoOn));
     CKV_ASSIGN_OR_RETURN(const Finding file, CheckFile(GoOn));
@@ -159,24 +159,24 @@ class ChunkStore::Verifier {
     return check_;
   }
 
-  // Called within its turn. A reader of the damaged rows keeps them until its pin goes; nobody
-  // finds them any more.
+  // Call within the chunk's turn. A reader of the damaged rows keeps them until it unpins. New
+  // readers do not find them.
   void LetGo() {
     const ChunkFacts facts = table_.ledger().FactsOf(what_.id).value_or(ChunkFacts{});
     const absl::Status cold = table_.Chill(locator_);
     if (absl::IsNotFound(cold)) return;
     if (!cold.ok()) {
-      // It is not here until a replica's copy comes, or a restart finds the file.
+      // The chunk is missing until a replica's copy arrives, or a restart finds the file.
       store_.Lose(what_.id, facts);
       return;
     }
-    // A mark that was set while the file was read is on disk before its setter is told so.
+    // A mark that was set while the file was read is on disk before the call that set it returns.
     store_.SaveFacts(what_.id).IgnoreError();
     absl::MutexLock lock(&store_.mu_);
     ++store_.healed_count_;
   }
 
-  // In the place of the damaged file, whole or not at all.
+  // Replaces the damaged file, completely or not at all.
   ChunkCheck WriteAgain(const Chunk& chunk, const std::string& why) {
     const absl::Status status = Write(chunk);
     if (!status.ok()) {
@@ -194,7 +194,7 @@ class ChunkStore::Verifier {
   }
 
   absl::Status Write(const Chunk& chunk) {
-    // Facts beside the file say who else reads it. Without any there is one reader.
+    // Facts next to the file name its other readers. Without any there is one reader.
     const std::optional<ChunkFacts> facts = table_.ledger().FactsOf(what_.id);
     if (!facts) return absl::NotFoundError("the chunk was dropped just now");
     const std::string& tenant = facts->readers.front();
@@ -229,7 +229,7 @@ void ChunkStore::TakeOut(const ChunkSummary& what, std::string_view why) {
   if (const auto chunk = table_.Locate(what.id); chunk.ok()) shadows_.Remove(*chunk);
   table_.Drop(what.id).IgnoreError();
   faults_.NoteCheck(what.id, /*is_readable=*/true);  // it was read, and is gone
-  // If there is no file, the reason has nothing to lie beside.
+  // If there is no file, the reason is not stored.
   if (folder_ != nullptr) folder_->Quarantine(what.id, why).IgnoreError();
   Lose(what.id, facts);
 }

@@ -30,7 +30,8 @@ std::string ReadHostIdentity() {
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
   struct stat network = {};
   if (boot_id.empty() || stat("/proc/self/ns/net", &network) != 0) {
-    // Without /proc nothing says who can reach whom: equal to nobody, so shm is not tried.
+    // Without /proc it is unknown who can reach whom. A random text equals no other, so shm is not
+    // tried.
     return absl::StrFormat("unknown-%016x%016x", RandomWord(), RandomWord());
   }
   return absl::StrFormat("%s/%d:%d", boot_id, network.st_dev, network.st_ino);

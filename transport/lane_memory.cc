@@ -84,7 +84,7 @@ absl::StatusOr<LaneMemory> LaneMemory::Adopt(UniqueFd fd, const LaneShape& shape
     return absl::InvalidArgumentError(
         absl::StrFormat("the peer's region is not sealed (seals 0x%x)", seals));
   }
-  // Huge pages come from a pool when first touched. If the pool is empty, the touch kills this
+  // Huge pages are taken from a pool when first touched. If the pool is empty, the touch kills this
   // process.
   struct statfs system = {};
   if (fstatfs(fd.get(), &system) != 0 || system.f_type != TMPFS_MAGIC) {

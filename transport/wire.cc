@@ -41,7 +41,7 @@ struct HeaderStart {
   uint16_t version;
 };
 
-// Checks what is checked before the rest of a header is looked at: another version may keep its
+// Checks what must be checked before the rest of a header is read: another version may keep its
 // checksum elsewhere.
 absl::StatusOr<uint16_t> DecodeStart(const char* what, uint32_t magic,
                                      std::span<const std::byte> slot) {
@@ -166,7 +166,7 @@ absl::Status CheckFetchEntry(const FetchEntry& entry) {
   return absl::OkStatus();
 }
 
-// A peer's text goes into our log as one line, without characters that move a terminal's cursor.
+// Makes a peer's text one line of our log, without characters that move a terminal's cursor.
 std::string SafeText(std::span<const std::byte> bytes) {
   std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   for (char& c : text) {

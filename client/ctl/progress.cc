@@ -100,7 +100,8 @@ void Progress::Draw(Instant now, bool last) {
   drawn_ = now;
   drawn_whole_ = state_.done >= state_.total;
   state_.elapsed = now - start_;
-  // Asked each time: windows change. Erasing after the text leaves nothing of a longer one.
+  // Queried each time, because windows change. Erasing after the text removes the rest of a longer
+  // one.
   const uint32_t columns = TerminalColumns(terminal_fd_);
   if (columns > 0) *out_ << "\r";
   *out_ << RenderProgress(state_, columns) << (columns > 0 ? "\x1b[K" : "");

@@ -59,9 +59,10 @@ struct WarmAndCold {
   double cold_us = 0;
 };
 
-// Returns the floor of one share that errs least. Below the floor's value the model is f + s x u, a
-// line in f; above it is u + s x f, another. So the best f between two neighbouring costs, of which
-// those at or below `from` lie on the first line, solves one linear equation.
+// Returns the floor of one share with the smallest error. Below the floor's value the model is f +
+// s x u. Above it the model is u + s x f. Both are lines in f, so the best f between two
+// neighbouring costs solves one linear equation. The costs at or below `from` are on the first
+// line.
 double BestFloor(std::span<const WarmAndCold> points, double share, double from, double to) {
   double w = 0, wy = 0;
   for (const WarmAndCold& point : points) {
@@ -124,8 +125,8 @@ void FitFixed(std::span<const std::pair<double, double>> left, ComputeCurve& cur
   curve.base_us = Clean(few_us - few * curve.per_row_us);
 }
 
-// Samples by query rows and tokens, the least of each point: what disturbs one only ever adds to
-// it.
+// Samples by query rows and tokens, the smallest of each point: a disturbance only ever adds to a
+// sample.
 using Points = std::map<double, std::map<double, double>>;
 
 struct Lines {

@@ -75,7 +75,7 @@ uint32_t BlockRows(uint32_t whole) {
   return whole;
 }
 
-// The time of a round beside its probe and its wait.
+// The time of a round without its probe and its wait.
 struct RoundTime {
   double transfer_us = 0;
   double compute_us = 0;
@@ -149,7 +149,7 @@ class CandidateRound {
   const double attended_;
 };
 
-// Returns why it cannot be asked at all, or null if it can.
+// Returns why the holder cannot be queried at all, or null if it can.
 const char* WhyNot(const Candidate& candidate, double bytes_per_us) {
   if (!candidate.fabric && !candidate.path) return "no holder reachable";
   return bytes_per_us > 0 ? nullptr : "bandwidth not measured";

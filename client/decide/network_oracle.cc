@@ -146,7 +146,7 @@ std::optional<PathCost> NetworkOracle::PathTo(std::string_view host) {
   {
     absl::MutexLock lock(&mu_);
     snapshot = snapshot_;
-    // Asked for once; when a source does not know it, every period is often enough to ask again.
+    // Requested once. If a source does not have the host, querying again every period is enough.
     if (!host.empty() && host.size() <= kOracleNameBytesMax &&
         wanted_.size() < kOracleHostCountMax && !wanted_.contains(KeyOf(host))) {
       wanted_.emplace(host);

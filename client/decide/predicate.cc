@@ -45,8 +45,8 @@ bool Cheaper(const RoundCost& a, const RoundCost& b) {
   return a.total_us < b.total_us;
 }
 
-// Calls `take(index, cost)` with the best replica of each group, in order. Returns why a group has
-// none that can be asked, or null if all have.
+// Calls `take(index, cost)` with the best replica of each group, in order. Returns null if every
+// group has a replica that can be queried, else why one has none.
 template <typename Take>
 const char* ForEachBest(const DecisionInput& input, const Workload& work, CostOf cost_of,
                         Take take) {
@@ -110,7 +110,8 @@ double AttendHereUs(const DecisionInput& input, const Workload& work) {
   return TimesCost(work.rounds, AttendHereTime(input.here, work.rows, work.attended).Us());
 }
 
-// Rows to be kept here: null, and what must go first is charged; or why they cannot be.
+// Charges what must be evicted so that the rows can be kept here. Returns null, or why they cannot
+// be kept.
 const char* MakeRoom(const DecisionInput& input, const Workload& work, CostBreakdown& cost) {
   const auto room = double(input.cache_room_tokens);
   const double needed = work.attended * work.far_share;

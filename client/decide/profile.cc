@@ -46,8 +46,8 @@ bool LiveFabric::Observe(uint64_t bytes, double us) {
   const double t_probe_us = known->t_probe_us;
   const double moving_us = double(bytes) / known->bandwidth_bytes_per_s * 1e6;
   const bool fixed = bandwidth_fixed_.load(std::memory_order_relaxed);
-  // At least a tenth of the time is taken as the part that is told: where a request took less than
-  // the other part alone should, the difference would be noise.
+  // The remainder after subtracting the other part counts as at least a tenth of the time. If a
+  // request took less than the other part alone should, the difference would be noise.
   if (bytes <= kSmallBytesMax) {
     StepProbe(t_probe_us, us);
   } else if (bytes < kLargeBytesMin && moving_us < t_probe_us) {

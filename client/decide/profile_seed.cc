@@ -28,7 +28,7 @@ const Profile* SeedProfile::For(const Geometry& geometry) const {
 const Profile* SeedProfile::Judge(const Geometry& geometry) const {
   absl::MutexLock lock(&mu_);
   const uint32_t count = seen_count_.load(std::memory_order_relaxed);
-  for (uint32_t i = 0; i < count; ++i) {  // another thread asked meanwhile
+  for (uint32_t i = 0; i < count; ++i) {  // another thread may have added it meanwhile
     if (seen_[i].geometry == geometry) return seen_[i].covered ? profile_.get() : nullptr;
   }
   if (count == kGeometryCountMax) return nullptr;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kFade = 1 - 1 / PullRule::kFadeUses;
-// Nearest to factor 1 first: what a tie goes to.
+// Nearest to factor 1 first: ties favor the first.
 constexpr std::array<size_t, PullRule::kExpertCount> kByCaution = {5, 6, 4, 7, 3, 9, 8, 2, 1, 0};
 
 Duration Us(double us) { return Duration(static_cast<int64_t>(std::min(us, 1e15) * 1e3)); }

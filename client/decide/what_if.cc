@@ -35,7 +35,7 @@ const KnobSpec& SpecOf(Knob knob) { return kKnobs[size_t(knob)]; }
 const double kSearchFactor = std::exp2(1.0 / 8);
 constexpr int kBisectCountMax = 60;
 
-// The candidate whose values stand for all: the slowest of route, or the first.
+// The candidate whose values represent all of them: the slowest of route, or the first.
 const Candidate* Reference(const DecisionInput& input) {
   if (input.candidates.empty()) return nullptr;
   const uint32_t index = Decide(input).cost(Primitive::kRoute).candidate;
@@ -56,7 +56,7 @@ double ReferenceValue(const Candidate& candidate, Knob knob) {
 }
 
 void TurnCandidates(DecisionInput& input, Knob knob, double from, double to) {
-  // From 0 nothing has a factor: all move by as much.
+  // A value of 0 cannot be scaled, so all values change by the same amount.
   const auto turn = [from, to](double& value, double by) {
     value = from > 0 ? CleanCost(value) * (to / from) : CleanCost(value) + by;
   };
@@ -76,7 +76,7 @@ void TurnCandidates(DecisionInput& input, Knob knob, double from, double to) {
   }
 }
 
-// An input with one knob to be turned again and again, always from where it was.
+// An input with one knob that is set again and again, always relative to the original input.
 class Turned {
  public:
   // `input` must outlive it.
@@ -118,7 +118,7 @@ class Turned {
   const double from_;
 };
 
-// The value next to `value` on the way up or down; past the range: nothing.
+// The value next to `value` on the way up or down. Returns nothing beyond the range.
 std::optional<double> NextValue(const KnobSpec& spec, double value, bool up) {
   double next = up ? value * kSearchFactor : value / kSearchFactor;
   if (spec.counts)
@@ -236,8 +236,8 @@ std::optional<uint64_t> BreakEven(const DecisionInput& input, Knob knob, Primiti
   };
   double low = spec.range.min - 1, high = spec.range.max;  // not at low, or it is no value
   if (!wins(high)) return std::nullopt;
-  // Two straight lines cross once at most. Bent ones may cross again below a crossing: the last one
-  // is looked for from above.
+  // Two straight lines cross once at most. Bent ones may cross again below a crossing, so the
+  // search for the last crossing starts from above.
   if (knob == Knob::kQueryRows || knob == Knob::kTokens) {
     for (auto next = NextValue(spec, high, /*up=*/false); next;
          next = NextValue(spec, *next, /*up=*/false)) {
@@ -271,7 +271,7 @@ std::array<double, kKnobCount> Sensitivities(const DecisionInput& input) {
     const auto value = KnobValue(input, knob);
     if (!value || !(*value > 0)) continue;
     Turned turned(input, knob);
-    // One token more may not fit, and would then have no cost to ask for.
+    // One more token may not fit, and would then have no cost.
     if (knob != Knob::kCacheRoom && decision.cost(choice).evict_us == 0) turned.LeaveOutRoom();
     // A count is moved to the next one, because costs are straight lines of counts. Other values
     // are moved by a thousandth, both ways.
@@ -294,7 +294,7 @@ std::vector<Flip> Flips(const DecisionInput& input) {
     const KnobRange range = RangeOf(knob);
     const double from = std::clamp(*value, range.min, range.max);
     FlipSearch search(input, knob);
-    // Beyond the range there is more room than anybody has, or nothing is asked for.
+    // A value beyond the range means more space than anyone has, or an empty request.
     if (search.Flipped(from)) continue;
     const auto up = search.Look(from, /*up=*/true);
     const auto down = search.Look(from, /*up=*/false);

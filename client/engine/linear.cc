@@ -133,7 +133,7 @@ void RunTasks(uint32_t count, uint32_t rows, WorkerPool& pool,
   for (uint32_t i = 0; i < count; ++i) task(i, 0);
 }
 
-// Outputs of a task on the unit: its rows are split into terms anew for each.
+// Output columns of a task on the matrix unit. Each task splits its input rows into terms again.
 constexpr uint32_t kUnitColumns = 512;
 
 struct UnitTask {

@@ -207,7 +207,7 @@ absl::StatusOr<const float*> ReferenceSequence::Attend(uint32_t layer, uint32_t 
   if (!options_.context) return work_.o[kOwn].data();
 
   CKV_RETURN_IF_ERROR(options_.context(layer, q, Partial(kContext)));
-  // The context's tokens come first, so its partial does: the order is part of the bits (I2).
+  // The context's tokens are first, so its partial is first: the order is part of the bits (I2).
   const std::array<ConstPartialView, 2> parts = {Partial(kContext), Partial(kOwn)};
   MergePartials(parts, q.count, config_.d_latent, Partial(kMerged));
   return work_.o[kMerged].data();

@@ -56,7 +56,7 @@ bool HasItsChunks(const Corpus& corpus, const Attached& attached) {
   return DigestOfChunks(corpus.geometry, chunks) == *attached.digest;
 }
 
-// The chunks, one behind the other.
+// The chunks, one after the other.
 std::vector<ChunkUse> UsesOf(const Corpus& corpus, const Attached& attached) {
   const uint32_t end =
       attached.chunk_end == 0 ? static_cast<uint32_t>(corpus.chunks.size()) : attached.chunk_end;
@@ -123,7 +123,7 @@ absl::StatusOr<std::shared_ptr<const Corpus>> CorpusContexts::ResolveTo(Requeste
   CKV_ASSIGN_OR_RETURN(std::shared_ptr<const Corpus> corpus,
                        requester.Resolve(attached.corpus, attached.tenant, deadline));
   if (HasItsChunks(*corpus, attached)) return corpus;
-  requester.Forget(attached.corpus);  // it may have been published anew since
+  requester.Forget(attached.corpus);  // it may have been published again since
   CKV_ASSIGN_OR_RETURN(corpus, requester.Resolve(attached.corpus, attached.tenant, deadline));
   if (HasItsChunks(*corpus, attached)) return corpus;
   return absl::FailedPreconditionError(absl::StrFormat(

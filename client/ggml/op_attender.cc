@@ -40,8 +40,8 @@ absl::Status CheckShape(const MlaOp& op) {
   return absl::OkStatus();
 }
 
-// A NaN in an answer would be a NaN in the engine's logits, and greedy sampling makes a token of
-// it without an error.
+// A NaN in an answer would be a NaN in the engine's logits, from which greedy sampling picks a
+// token without an error.
 absl::Status CheckNumbers(const float* l, size_t row_count) {
   for (size_t i = 0; i < row_count; ++i) {
     if (!std::isfinite(l[i])) {
@@ -51,7 +51,7 @@ absl::Status CheckNumbers(const float* l, size_t row_count) {
   return absl::OkStatus();
 }
 
-// How many tokens from the first on lie one after another in the op's answer.
+// How many tokens, from the first on, follow one another in the op's answer.
 size_t RunLength(std::span<const TokenPlan> tokens) {
   size_t count = 1;
   while (count < tokens.size() && tokens[count].stream == tokens[0].stream &&
@@ -133,7 +133,7 @@ absl::Status OpAttender::AttendRouted(const MlaOp& op, std::span<const TokenPlan
   Clock& clock = *options_.contexts.clock;
   const Instant deadline = clock.Now() + options_.timeout;
   absl::Status status = Route(op, tokens, deadline);
-  // Its chunks went elsewhere since the context was opened, and the requester knows it now.
+  // The chunks moved after the context was opened, and the requester has noticed that by now.
   if (absl::IsNotFound(status)) status = Route(op, tokens, deadline);
   return status;
 }
@@ -278,8 +278,8 @@ void OpAttender::BeginPieces(const MlaOp& op, std::span<const TokenPlan> tokens)
   indices_.reserve(index_count);
 }
 
-// The cells of a token that are attended as one range: the first of its longest. Nothing but what
-// it sees decides that, so its bits do not depend on the batch.
+// The cells of a token that are attended as one range: the first of its longest ranges. Only what
+// the token sees decides that, so its bits do not depend on the batch.
 CellRange OpAttender::MainRange(const TokenPlan& token) const {
   if (token.range_count == 0) return {};
   const auto ranges = plan_.ranges(token);

@@ -39,7 +39,7 @@ absl::StatusOr<std::vector<Member>> DirectoryStub::ListMembers(Instant deadline)
   grpc::ClientContext context;
   SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
   v1::ListMembersRequest request;
-  request.set_as_known(true);  // a holder that is not back yet is asked where it was
+  request.set_as_known(true);  // a holder that is not back yet is queried where it was
   v1::ListMembersReply reply;
   CKV_RETURN_IF_ERROR(
       FromPeer(stub_->ListMembers(&context, request, &reply), Context("ListMembers")));

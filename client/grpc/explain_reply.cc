@@ -62,7 +62,8 @@ void AddHolders(const Explanation& explanation, std::span<const HolderView> hold
   const std::vector<Candidate>& candidates = explanation.input.candidates;
   std::vector<RankedCandidate> ranked(candidates.size());
   RankCandidates(explanation.input, Primitive::kRoute, ranked);
-  // The query goes to the first of each group, and once to a holder that is first of several.
+  // The query is sent to the first holder of each group, and only once to one that is first in
+  // several.
   absl::flat_hash_set<std::string> asked;
   std::optional<uint32_t> group;
   double least_us = 0;

@@ -23,7 +23,7 @@ void CorpusMeter::Count(const Corpus& corpus, uint32_t query_rows) {
 CorpusMeter::Place* CorpusMeter::Find(const Corpus& corpus) {
   const uint64_t hash =
       absl::HashOf(std::string_view(corpus.tenant), std::string_view(corpus.name)) | 1;
-  // Once it is full no key changes, so calls over corpora that came too late need no lock.
+  // Once the table is full no key changes, so calls over corpora without a place need no lock.
   const bool full = taken_.load(std::memory_order_acquire) == kCorpusCountMax;
   for (size_t at = hash % kPlaceCount;; at = (at + 1) % kPlaceCount) {
     Place& place = places_[at];

@@ -23,7 +23,7 @@ std::string CorpusKey(std::string_view name, std::string_view tenant) {
 
 std::string ChunksKey(std::span<const ChunkId> ids, const Geometry& geometry,
                       std::string_view tenant) {
-  // A hash of the ids; a snapshot that is found by it is compared with them.
+  // A hash of the ids; a snapshot that is found by the hash is compared with the ids.
   const XXH128_hash_t hash = XXH3_128bits(ids.data(), ids.size_bytes());
   std::string key("i\0", 2);
   key.append(tenant).push_back('\0');
@@ -37,7 +37,7 @@ bool IsAway(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
-// Whether a holder is to be asked anew: another life, or another address.
+// Whether a holder must be queried again: it is another incarnation, or has another address.
 bool IsElsewhere(const Member& before, const Member& now) {
   return before.epoch != now.epoch || before.control_address != now.control_address;
 }
@@ -144,7 +144,7 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::Take(const std::str
     if (IsAway(answer.status()) && kept.corpus != nullptr) return kept.corpus;
     return answer.status();
   }
-  // The same as before is the same snapshot: links and handles are kept by it.
+  // An answer that equals the last one keeps its snapshot: links and handles are kept by snapshot.
   auto snapshot = kept.corpus != nullptr && *kept.corpus == *answer
                       ? kept.corpus
                       : std::make_shared<const Corpus>(*std::move(answer));
@@ -251,7 +251,7 @@ absl::StatusOr<absl::flat_hash_map<HolderId, Member>> DirectoryView::ListHolders
   bool changed = false;
   for (auto& [id, member] : holders) {
     const auto known = members_.find(id);
-    // A watch may have told of a later life while the list was on its way.
+    // A watch may have reported a later incarnation while the list was in transit.
     if (known != members_.end() && known->second.epoch.value > member.epoch.value)
       member = known->second;
     changed |= known == members_.end() || IsElsewhere(known->second, member);

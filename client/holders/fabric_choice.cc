@@ -1,6 +1,7 @@
-// A round over the fabrics, in order of preference: offers those that are left, notes which the
-// holder does not take, and probes the lane that came up. It keeps the best lane so far and closes
-// the other. After the last fabric it judges a fallback from verbs to tcp and logs the choice.
+// A round over the fabrics, in order of preference. It offers those that are left, notes which ones
+// the holder does not take, and probes the lane that opened. It keeps the best lane so far and
+// closes the other. After the last fabric it judges a fallback from verbs to tcp and logs the
+// choice.
 
 #include "client/holders/fabric_choice.h"
 
@@ -19,7 +20,7 @@ namespace ckv {
 namespace {
 
 // How one fabric is probed. A choice between shm and tcp took 7 to 10 ms on idle processors, most
-// of it for the copies that tell the bandwidth of memory.
+// of it for the copies that measure memory bandwidth.
 constexpr size_t kWarmupCount = 8;
 constexpr size_t kRoundCount = 32;
 constexpr int kFullProbeCount = 3;  // the best bandwidth counts
@@ -212,7 +213,7 @@ absl::StatusOr<std::vector<double>> FabricChooser::MeasureRounds(const OpenedLan
   return rounds_us;
 }
 
-// Returns bytes per second, or 0 if the probes could not tell.
+// Returns bytes per second, or 0 if the probes did not show it.
 absl::StatusOr<double> FabricChooser::MeasureBandwidth(const OpenedLane& opened,
                                                        ProbeOptions options, Instant enough) {
   options.bandwidth_round_count = kFullRoundCount;
@@ -221,7 +222,7 @@ absl::StatusOr<double> FabricChooser::MeasureBandwidth(const OpenedLane& opened,
     const Instant begin = clock_.Now();
     const auto probe = Probe(*opened.lane, clock_, options);
     if (absl::IsDeadlineExceeded(probe.status())) {
-      // Slower than all that was asked for in all that time: its bytes count, as far as is known.
+      // Slower than all bytes of the probe in the time that passed, so that rate is the estimate.
       const double seconds = double((clock_.Now() - begin).count()) * 1e-9;
       const double bytes = 2.0 * (1 + kFullRoundCount) * opened.lane->shape().request_bytes_max;
       return best > 0 || begin >= options.deadline ? best : bytes / seconds;
@@ -326,8 +327,8 @@ absl::StatusOr<OpenedLane> OpenOnly(const LaneRequest& request, Fabric* fabric) 
   return std::move(attempt.opened);
 }
 
-// Returns the fabrics that the holder has, for example "shm, tcp". It tells them to a requester
-// that opens a lane on another fabric. Returns an empty string if it does not tell.
+// Returns the fabrics that the holder has, for example "shm, tcp". The holder lists them when a
+// requester opens a lane on another fabric. Returns an empty string if it does not.
 std::string AskForFabrics(const LaneRequest& request, const Fabric* but) {
   std::vector<Fabric*> others;
   for (Fabric* fabric : request.options->fabrics) {
@@ -369,8 +370,8 @@ absl::StatusOr<std::optional<OpenedLane>> OpenAsChosen(const LaneRequest& reques
     if (absl::IsUnavailable(attempt.status)) return std::nullopt;
     return attempt.status;
   }
-  // A holder that restarted with the fabrics that it had is the same to speak to. Probes would take
-  // the first call 7 to 10 ms, and half a second if threads wait for processors.
+  // A holder that restarted with the same fabrics is reached in the same way. Probes would take the
+  // first call 7 to 10 ms, and half a second if threads wait for processors.
   const bool same = attempt.holder_fabrics == choice.holder_fabrics && choice.fallback.empty();
   if (same || attempt.opened.epoch == choice.epoch) return std::move(attempt.opened);
   CloseLane(*request.control, *request.options->clock, attempt.opened);

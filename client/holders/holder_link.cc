@@ -30,8 +30,8 @@ HolderLink::~HolderLink() { Close(); }
 
 bool HolderLink::IsUsable() {
   if (!is_up()) return false;
-  // Requests that were given up on keep their slots until their replies come; polling swallows
-  // those. When no slot is left to post with, the replies are not coming.
+  // Requests that were given up on keep their slots until their replies arrive; polling discards
+  // those replies. If no slot is left to post with, the replies are not expected any more.
   RequestLane& lane = *up_.lane;
   std::array<Completion, 16> late;
   while (lane.in_flight() > 0 && lane.Poll(late) > 0) continue;
@@ -57,7 +57,7 @@ absl::Status HolderLink::Open(Instant deadline) {
   CKV_ASSIGN_OR_RETURN(control_, peers_->Connect(*peer_, deadline));
   const absl::Status status = OpenSession(deadline);
   if (!absl::IsUnavailable(status)) return status;
-  // Another life of the holder may have another address.
+  // Another incarnation of the holder may have another address.
   auto elsewhere = peers_->Connect(*peer_, deadline);
   if (!elsewhere.ok() || *elsewhere == control_) return status;
   control_ = *std::move(elsewhere);
@@ -94,7 +94,8 @@ absl::Status HolderLink::Resolve(std::span<const ChunkId> ids, Instant deadline)
     if (!handles_.contains(id)) missing.push_back(id);
   }
   if (missing.empty()) return absl::OkStatus();
-  // Forgotten here only, they would stay in the holder's table, which has the same limit.
+  // If this side alone forgot them, they would stay in the holder's table, which has the same
+  // limit.
   if (!handles_.empty() && handles_.size() + missing.size() > options_->handle_count_max) {
     const size_t known = handles_.size();
     Close();

@@ -106,7 +106,7 @@ std::vector<MeasuredOver> HolderPeer::Doubted() const {
   return doubted;
 }
 
-// Returns null before a lane came up, because no fabric is known then.
+// Returns null before a lane has opened, because no fabric is known until then.
 const LaneProfile* HolderPeer::SeedOf(const Geometry& geometry) const {
   if (lane_epoch.load(std::memory_order_relaxed) == 0) return nullptr;
   return model.SeedOf(geometry, fabric_kind.load(std::memory_order_relaxed));
@@ -198,7 +198,7 @@ absl::StatusOr<HolderPeer*> PeerTable::Find(const HolderId& id) {
     }
     peer = peers_.emplace(id, std::make_unique<HolderPeer>(id, &seed_, &bell_)).first->second.get();
   }
-  // Only now that Hear finds it, or news of these moments would pass it by.
+  // After the insertion, so that Hear finds the peer. News in between would otherwise be missed.
   const auto known = view_->KnownHolders();
   const auto member = known.find(id);
   if (member != known.end()) Tell(*peer, member->second);
@@ -241,7 +241,8 @@ void PeerTable::Hear() {
     const auto member = known.find(peer->id());
     if (member != known.end()) Tell(*peer, member->second);
   }
-  // Only now: who finds it set finds the targets set too. News of meanwhile are heard next time.
+  // Stored last: a thread that sees it set sees the targets set too. News that arrived meanwhile is
+  // processed next time.
   heard_news_.store(news, std::memory_order_release);
 }
 
@@ -257,11 +258,11 @@ absl::StatusOr<std::shared_ptr<HolderControl>> PeerTable::Connect(HolderPeer& pe
   Hear();
   absl::MutexLock lock(&peer.mu_);
   if (!member.ok()) {
-    // If the directory is away, the holder is taken to be where it was.
+    // If the directory is unreachable, the holder is assumed to be where it was.
     if (peer.control_ != nullptr) return peer.control_;
     return member.status();
   }
-  // Learn may have settled a later epoch while the directory was asked.
+  // Learn may have settled a later epoch while the directory was queried.
   if (peer.control_ != nullptr && !peer.suspect_ &&
       member->epoch.value < peer.member_.epoch.value) {
     return peer.control_;
@@ -274,7 +275,7 @@ absl::Status PeerTable::Settle(HolderPeer& peer, const Member& member) {
   // A new epoch or address of the holder needs a new connection. Calls that still use the old one
   // keep it.
   if (peer.control_ == nullptr || peer.member_ != member) {
-    // Failures of an earlier life say nothing of this one.
+    // Failures of an earlier incarnation do not count against this one.
     if (peer.member_.epoch < member.epoch) peer.Answered();
     auto control = factory_->Connect(member);
     if (!control.ok()) return Annotate(control.status(), "connecting");
@@ -297,7 +298,7 @@ void PeerTable::Learn(const Member& member) {
     peer = it->second.get();
   }
   absl::MutexLock lock(&peer->mu_);
-  // News of an earlier epoch are stale. A first connection is made when it is needed.
+  // News of an earlier epoch is stale. A first connection is made when it is needed.
   if (member.epoch.value < peer->member_.epoch.value) return;
   peer->gone_ = false;
   if (peer->control_ == nullptr) return;
@@ -330,7 +331,7 @@ void PeerTable::Refresh(Instant deadline) {
     const auto it = members->find(peer->id());
     const bool gone = it == members->end();
     // Lanes of an earlier epoch of the holder no longer answer. A lane of a later epoch than the
-    // list's was opened while the list was on its way.
+    // list's was opened while the list was in transit.
     const bool reborn = !gone && peer->lane_count.load(std::memory_order_relaxed) > 0 &&
                         peer->lane_epoch.load(std::memory_order_relaxed) < it->second.epoch.value;
     if (reborn) {

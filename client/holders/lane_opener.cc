@@ -11,12 +11,12 @@
 namespace ckv {
 namespace {
 
-// A holder ends a session whose lane is gone by itself; this only spares it the wait.
+// A holder ends a session by itself once its lane is gone; this only spares it the wait.
 constexpr Duration kCloseTimeout = std::chrono::milliseconds(100);
 
 SessionOffer OfferOf(const LaneRequest& request) {
   SessionOffer offer;
-  // A holder of the version before takes the first and does not know the second.
+  // A holder of the previous wire version reads the first field and ignores the second.
   offer.wire_version = kWireVersionMin;
   offer.wire_version_max = kWireVersion;
   offer.geometry = *request.geometry;
@@ -86,7 +86,7 @@ LaneAttempt OpenLane(const LaneRequest& request, std::span<Fabric* const> fabric
 }
 
 void CloseLane(HolderControl& control, Clock& clock, OpenedLane& opened) {
-  // Over a broken lane there is nobody to tell, and the control plane would only time out.
+  // If the lane is broken, no one may be left to notify, and the control call would only time out.
   if (opened.lane == nullptr || opened.lane->status().ok())
     control.CloseSession(opened.session, clock.Now() + kCloseTimeout).IgnoreError();
   opened.lane.reset();

@@ -1,6 +1,6 @@
 // A call uses the table in this order: BeginCall; LinksFor, which chooses replicas; then per link
-// EnsureUp and HandleOf. A failure goes through Fail. Then Reopen and FailOver say whether to try
-// again, and LinksFor begins the next attempt.
+// EnsureUp and HandleOf. A failure is passed to Fail. Then Reopen and FailOver return whether to
+// try again, and LinksFor begins the next attempt.
 
 #include "client/holders/link_table.h"
 
@@ -110,7 +110,7 @@ absl::Status LinkTable::Fill(ChunkLinks& chunk_links) {
       if (is_new) {
         ReplicaGroup& group = chunk_links.groups.emplace_back();
         group.links = known->first;
-        // Groups of one corpus begin apart, and so do call contexts.
+        // Groups of one corpus start at different replicas, and so do call contexts.
         group.first = (first_turn_ + known->second) % static_cast<uint32_t>(group.links.size());
       }
       last = &chunk;
@@ -165,7 +165,7 @@ void LinkTable::Choose(ChunkLinks& chunk_links, const ReplicaWork& work) {
   ranking = {
       now_ + ReplicaChooser::kRankingAgeMax,        avoid_count, target_count, true, one_target,
       ReplicaChooser::TurnCalls(work.primitive) - 1};
-  // The choice avoids holders that failed this call, so the next call must choose anew.
+  // The choice avoids holders that failed this call, so the next call must choose again.
   if (!tried_.empty()) ranking.made = false;
   chooser_.Look(chunk_links.corpus->geometry, work, chunk_links.links, *peers_, options_->shape,
                 options_->oracle, now_, tried_);
@@ -220,9 +220,9 @@ bool LinkTable::Reopen() {
 bool LinkTable::FailOver(const absl::Status& status) {
   AssertHeld();
   if (failed_ == nullptr || !AnyReplicated()) return false;
-  // An overloaded holder says how long to avoid it. Other failures may last longer.
+  // An overloaded holder reports how long to avoid it. Other failures may last longer.
   if (!silent_) peers_->Avoid(*failed_, options_->clock->Now(), RetryAfterOf(status));
-  // A holder that the directory does not list may be back already, so it is asked too, as the last.
+  // A holder that the directory does not list may be back already, so it is tried too, as the last.
   const auto may_ask = [&](const HolderPeer& other) {
     return std::find(tried_.begin(), tried_.end(), &other) == tried_.end();
   };
@@ -291,7 +291,8 @@ absl::Status LinkTable::EnsureUp(HolderLink& link, Instant deadline) {
   AssertHeld();
   link.set_last_use(now_);
   if (!may_wait_) return link.IsUsable() ? absl::OkStatus() : RefuseToWait();
-  // A machine that went away does not even refuse, so time is left for the other holders.
+  // A machine that is gone does not even refuse a connection, so time is left for the other
+  // holders.
   const auto may_ask = [&](const HolderPeer& other) {
     return !other.gone() && !other.avoided(now_);
   };
@@ -369,7 +370,7 @@ absl::StatusOr<uint32_t> LinkTable::HandleOf(ChunkLinks& chunk_links, uint32_t c
       if (link.Find(chunks[i].id) == nullptr) ids.push_back(chunks[i].id);
     }
     const absl::Status status = link.Resolve(ids, deadline);
-    // NotFound may be about another chunk, which this call does not ask for.
+    // NotFound may be about another chunk, which this call does not request.
     if (!status.ok() && (!absl::IsNotFound(status) || link.Find(wanted.id) == nullptr))
       return status;
   }

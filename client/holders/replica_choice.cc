@@ -35,7 +35,7 @@ namespace {
 
 constexpr Instant kGone = {kInstantMax.ns - 1};  // just before those that failed this call
 
-// Whether all that a cost of this primitive rests on was measured or told.
+// Whether every constant behind a cost of this primitive was measured or reported.
 bool IsKnown(const RankedCandidate& ranked, const Candidate& candidate, Primitive primitive) {
   const ComputeConstants& compute = candidate.compute;
   return ranked.cost.why_not == nullptr &&
@@ -108,7 +108,7 @@ void ReplicaChooser::Choose(ReplicaGroup& group) {
   for (const uint32_t link : group.links) input_.candidates.push_back(candidates_[link]);
   std::array<RankedCandidate, kReplicaCountMax> all;
   const size_t count = RankCandidates(input_, primitive_, all);
-  // Those that may be asked, the cheapest first.
+  // The replicas that may be queried, the cheapest first.
   std::array<RankedCandidate, kReplicaCountMax> ranked;
   size_t may_be_asked = 0;
   uint32_t soonest = 0;  // whose failure is the longest ago, about
@@ -134,7 +134,7 @@ void ReplicaChooser::NoteEquals(ReplicaGroup& group, std::span<const RankedCandi
     return IsKnown(one, candidates_[group.links[one.index]], primitive_);
   };
   const auto best = std::find_if(ranked.begin(), ranked.end(), is_known);
-  // Costs that all miss a part can still be compared by the rest.
+  // If no cost is fully known, the costs can still be compared by their known parts.
   const double least_us = best == ranked.end() ? ranked.front().cost.total_us : best->cost.total_us;
   ReplicaTurns& turns = group.turns[size_t(primitive_)];
   const uint8_t before = turns.equal;
@@ -151,12 +151,12 @@ void ReplicaChooser::NoteEquals(ReplicaGroup& group, std::span<const RankedCandi
     }
     const auto bit = static_cast<uint8_t>(1u << one.index);
     turns.equal |= bit;
-    // A cost of nothing would take all turns.
+    // A zero cost would take all turns.
     turns.cost_us[one.index] = static_cast<float>(std::max(cost_us, 1e-3));
     if ((before & bit) != 0) given_us = std::min(given_us, turns.given_us[one.index]);
   }
   for (uint32_t i = 0; i < group.links.size(); ++i) {
-    // One that was not among them has no turns to catch up with.
+    // A replica that has just become equal has no turns to catch up with.
     if ((turns.equal & ~before) >> i & 1 && std::isfinite(given_us))
       turns.given_us[i] = std::max(turns.given_us[i], given_us);
   }

@@ -6,9 +6,9 @@
 namespace ckv {
 namespace {
 
-// Returns the factor of one of two terms with which the longer, and the share of the shorter, take
-// `us` together. If the other term alone takes longer, nothing shows of this one: returns a factor
-// with which it hides, or 0.
+// Returns the factor of one of two terms with which the longer term, and the share of the shorter,
+// take `us` together. If the other term alone takes longer, this one does not show: returns a
+// factor with which it is hidden, or 0.
 double FactorOf(double term_us, double other_us, double share, double us) {
   if (us >= other_us * (1 + share)) return (us - share * other_us) / term_us;
   return share > 0 ? std::max(0.0, us - other_us) / (share * term_us) : us / term_us;
@@ -20,8 +20,8 @@ void LiveKernel::Observe(const KernelTime& time, double us) {
   const LiveFactors now = Get();
   const double measured_us = time.Us(), predicted_us = time.Us(now);
   if (!(measured_us > 0) || !(us > 0) || !std::isfinite(predicted_us) || !std::isfinite(us)) return;
-  // A surprise is shared with the fixed time. That is little of a long call, and in a short one
-  // nobody can tell which term was off.
+  // The fixed time takes its part of a deviation. That part is small in a long call. In a short
+  // call it cannot be decided which term was off.
   const double fixed_us = now.compute * time.fixed_us;
   const double varying_us = us * (1 - fixed_us / predicted_us);
   const double computing_us = now.compute * time.compute_us;

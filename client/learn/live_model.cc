@@ -104,7 +104,7 @@ LiveModel::Learned LiveModel::Observe(const AnsweredFrame& frame) {
   const double expected_us = time.Us(live.Get());
   if (!(expected_us > 0)) return learned;
   learned.expected_us = expected_us;
-  // 0 was not told, and the largest number stands for that or longer.
+  // 0 means not reported, and the largest number means that time or longer.
   if (frame.compute_ns == 0 || frame.compute_ns == std::numeric_limits<uint32_t>::max())
     return learned;
   const double most_us = double(frame.compute_ns) / 1e3;

@@ -18,10 +18,10 @@ uint64_t LayerStride(const Geometry& geometry, uint32_t token_count) {
 
 }  // namespace
 
-// One mapping a chunk, so that its memory goes back to the system at once.
+// One mapping per chunk, so that its memory returns to the system at once.
 class NearFill::Memory final : public NearRows {
  public:
-  // Takes over the room that was taken for it.
+  // Takes ownership of the space that was reserved for it.
   Memory(const Geometry& geometry, uint32_t token_count, std::shared_ptr<NearStore::Room> room)
       : geometry_(geometry),
         layer_bytes_(uint64_t{token_count} * geometry.row_bytes()),
@@ -64,7 +64,7 @@ class NearFill::Memory final : public NearRows {
   std::byte* data_ = nullptr;
 };
 
-// Rows of somebody else, and their part of the room.
+// Rows that another object owns, and their share of the space.
 class NearStore::Adopted final : public NearRows {
  public:
   Adopted(std::shared_ptr<const NearRows> rows, uint64_t bytes, std::shared_ptr<Room> room)
@@ -103,7 +103,7 @@ std::shared_ptr<const NearRows> NearStore::Find(const ChunkId& id, const Geometr
   return known->second.rows;
 }
 
-// Takes room for a chunk. The object that has its rows gives it back.
+// Reserves space for a chunk. The object that has the chunk's rows releases it.
 absl::Status NearStore::Take(uint64_t bytes) {
   uint64_t used = room_->used.load(std::memory_order_relaxed);
   do {

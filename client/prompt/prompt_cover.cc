@@ -16,10 +16,10 @@ namespace ckv {
 namespace {
 
 constexpr int32_t kNone = -1;
-// How often false prints make the cover be sought anew. A false span after that becomes a hole.
+// The most rounds of matching: false token hashes need another. A span still false becomes a gap.
 constexpr int kRoundCountMax = 16;
 
-// A chunk whose print the prompt has at a place.
+// A chunk whose token hash the prompt has at a position.
 struct Place {
   uint32_t begin = 0;
   uint32_t chunk = 0;    // index into the chunks
@@ -47,7 +47,7 @@ class Cover {
   bool FindPlaces(std::span<const std::vector<uint64_t>> heads);
   // Returns the best cover of the places that are not known to be false.
   std::vector<const Place*> Best();
-  // Marks those of the places whose ids are others. Returns true if there are any.
+  // Marks the places whose chunk ids differ as false. Returns true if there are any.
   bool MarkFalse(std::span<const Place* const> places);
 
   PromptCover Answer(std::span<const Place* const> places) const;
@@ -56,7 +56,7 @@ class Cover {
   const PromptChunk& ChunkOf(const Place& place) const { return chunks_[place.chunk]; }
   uint32_t EndOf(const Place& place) const { return place.begin + ChunkOf(place).token_count; }
   void AddPlaces(uint32_t begin, uint32_t key, std::span<const uint32_t> chunks);
-  // Computes what a place covers. Everything behind its begin is computed.
+  // Computes what a place covers. All places that begin after it must be computed already.
   void Extend(Place& place) const;
   // Whether `a` is taken rather than `b` if both may be.
   bool IsBetter(const Place& a, const Place& b) const {
@@ -176,7 +176,7 @@ PromptCover Cover::Answer(std::span<const Place* const> places) const {
   };
   for (const Place* const place : places) {
     const PromptChunk& chunk = ChunkOf(*place);
-    // Without its parent's text before it, it is not the same rows.
+    // Without its parent's text before it, the chunk's rows would be different.
     const bool has_parent =
         before != nullptr && ChunkOf(*before).id == chunk.parent && EndOf(*before) == place->begin;
     if (place->is_false || (!chunk.parent.IsZero() && !has_parent)) continue;
@@ -237,7 +237,7 @@ absl::StatusOr<PromptCover> CoverPrompt(std::span<const int32_t> tokens,
                         found.models.size(), found.models[0].model, found.models[1].model));
   }
   if (found.models.empty() || found.chunks.empty()) return NothingOf(tokens);
-  // Parts of a long prompt are asked for one after another, and may give a chunk twice.
+  // Parts of a long prompt are queried one after another, and may return a chunk twice.
   std::sort(found.chunks.begin(), found.chunks.end(),
             [](const PromptChunk& a, const PromptChunk& b) { return a.id < b.id; });
   found.chunks.erase(std::unique(found.chunks.begin(), found.chunks.end()), found.chunks.end());

@@ -35,7 +35,7 @@ v1::PutChunkRequest HeaderOf(const HolderCalls& calls, const ChunkInfo& info) {
   return request;
 }
 
-// Sends the rows until the holder stops listening, which is how it says that it has them.
+// Sends the rows until the holder ends the stream, as it does when it already has them.
 uint64_t WriteRows(grpc::ClientWriterInterface<v1::PutChunkRequest>& writer, uint32_t layers,
                    const SourceChunk& chunk, const std::function<void(uint64_t)>& on_bytes) {
   v1::PutChunkRequest request;
@@ -128,7 +128,7 @@ absl::StatusOr<CopyOutcome> CopyChunk(const HolderCalls& calls, const SourceChun
     Put(calls, chunk, /*with_rows=*/false, on_bytes, status);
     outcome.found = absl::IsAlreadyExists(status);
     if (outcome.found) return outcome;
-    // It went in between, or the holder fails, which the put of the rows tells.
+    // The chunk was dropped in between, or the holder fails, which the put of the rows then shows.
   }
   outcome.bytes_sent = Put(calls, chunk, /*with_rows=*/true, on_bytes, status);
   outcome.found = absl::IsAlreadyExists(status);

@@ -19,7 +19,7 @@
 namespace ckv {
 namespace {
 
-// Each round puts what the one before missed; only another that drops chunks makes a second needed.
+// Each round puts what the previous one missed. A second is needed only if others drop chunks.
 constexpr int kCheckRoundCountMax = 3;
 
 using Placement = std::vector<std::vector<HolderId>>;
@@ -44,8 +44,8 @@ class PutRun {
     return status_;
   }
 
-  // Waits until another chunk may be read; false: the run has failed. Every chunk in flight ends by
-  // its puts' deadlines.
+  // Waits until another chunk may be read. Returns false if the run has failed. Every chunk in
+  // flight ends by its puts' deadlines.
   bool BeginChunk() {
     absl::MutexLock lock(&mu_);
     mu_.Await(absl::Condition(this, &PutRun::MayBegin));
@@ -83,7 +83,7 @@ class ItemQueue {
     absl::MutexLock lock(&mu_);
     closed_ = true;
   }
-  // Waits for the next one; nothing: there is none any more.
+  // Waits for the next item. Returns nothing once the queue is closed and empty.
   std::optional<Item> Pop() {
     absl::MutexLock lock(&mu_);
     mu_.Await(absl::Condition(this, &ItemQueue::Ready));
@@ -126,7 +126,7 @@ void Tell(const std::function<void(uint64_t)>& observer, uint64_t bytes) {
   if (observer && bytes > 0) observer(bytes);
 }
 
-// Puts one chunk on one holder, or by a plan asks for it.
+// Puts one chunk on one holder. For a plan, only queries whether the holder has it.
 absl::Status Take(const HolderCalls& calls, const Item& item, bool plan_only,
                   const PutObserver& observer, HolderPuts& lane) {
   const SourceChunk& chunk = *item.chunk;
@@ -293,7 +293,8 @@ absl::Status CheckPuts(ChunkSource& source, const Placement& placement,
                          PutChunks(source, missing, holders, tenant, clock, {}, deadline));
     for (const auto& [name, tally] : again.tallies) {
       HolderTally& sum = report.tallies[name];
-      // A copy that went and came again counts once, its bytes as often as they were sent.
+      // A copy that vanished and was put again counts once; its bytes count each time they were
+      // sent.
       sum.bytes_sent += tally.bytes_sent;
       sum.bytes_sent_found += tally.bytes_sent_found;
     }

@@ -21,7 +21,7 @@ namespace ckv {
 namespace {
 
 constexpr Duration kCallTimeoutMax = std::chrono::seconds(10);
-// Each is a change by somebody else that came between a look at the corpus and the change here.
+// Each retry means that someone else changed the corpus between the look at it and the change here.
 constexpr int kAttemptCountMax = 16;
 
 uint64_t EndPosition(const ChunkPlacement& chunk) { return chunk.position + chunk.token_count; }
@@ -77,11 +77,11 @@ absl::StatusOr<Corpus> Publisher::GetCorpus(std::string_view name, std::string_v
         "shared tenant",
         tenant, name));
   }
-  for (ChunkPlacement& chunk : corpus.chunks) chunk.leased.clear();  // told, not published
+  for (ChunkPlacement& chunk : corpus.chunks) chunk.leased.clear();  // reported, not published
   return corpus;
 }
 
-// Those that are alive: DirectoryStub tells of holders that are not back yet, too.
+// Live holders only: DirectoryStub also returns holders that are not back yet.
 absl::StatusOr<std::vector<Member>> Publisher::Holders(Instant deadline) {
   grpc::ClientContext context;
   SetDeadline(context, clock_, deadline, kCallTimeoutMax);
@@ -134,7 +134,7 @@ absl::StatusOr<std::optional<uint64_t>> Publisher::Publish(const Corpus& corpus,
   SetDeadline(context, clock_, deadline, kCallTimeoutMax);
   v1::PublishCorpusRequest request;
   *request.mutable_corpus() = ToProto(corpus);
-  // Version 0 is that of a corpus which is not there yet, and must still not be.
+  // Version 0 means that the corpus did not exist, and must still not exist.
   request.set_replace(corpus.version != 0);
   request.set_expected_version(corpus.version);
   v1::PublishCorpusReply reply;
@@ -165,7 +165,7 @@ absl::Status Publisher::PutNew(const ExtendTarget& target, const Corpus& corpus,
     CKV_ASSIGN_OR_RETURN(const SourcePlacement placement,
                          PlaceByRoom(chunks, unplaced, corpus.chunks.size(), holders,
                                      ReplicasOf(target, corpus, holders.size()), clock_, deadline));
-    // Each that is asked takes a thread, and a fleet may have thousands.
+    // Each holder that is queried takes a thread, and a fleet may have thousands.
     const std::vector<Member> asked = PlacedOn(holders, placement);
     CKV_ASSIGN_OR_RETURN(const PutReport puts, PutChunks(chunks, placement, asked, target.tenant,
                                                          clock_, observer, deadline));
@@ -177,8 +177,8 @@ absl::Status Publisher::PutNew(const ExtendTarget& target, const Corpus& corpus,
                    deadline);
 }
 
-// Refuses texts that the corpus has, cut in another way. Most puts go on from a chunk, and ask
-// nobody.
+// Refuses texts that the corpus has, cut in another way. Most puts continue from a chunk, and query
+// no holder.
 absl::Status Publisher::CheckTexts(const ExtendTarget& target, const Corpus& corpus,
                                    std::span<const uint32_t> fresh, const ChunkSource& chunks,
                                    Instant deadline) {
@@ -186,7 +186,7 @@ absl::Status Publisher::CheckTexts(const ExtendTarget& target, const Corpus& cor
       fresh.begin(), fresh.end(), [&](uint32_t i) { return chunks.chunks()[i].parent.IsZero(); });
   if (!begins_a_text || corpus.chunks.empty()) return absl::OkStatus();
   CKV_ASSIGN_OR_RETURN(const TenantKey key, KeyOf(target.tenant, deadline));
-  AskForTokens ask_holders;  // made once, and only if one must be asked
+  AskForTokens ask_holders;  // made once, and only if one must be queried
   const AskForTokens ask = [&](const ChunkPlacement& chunk) -> absl::StatusOr<ChunkText> {
     if (!ask_holders) {
       CKV_ASSIGN_OR_RETURN(std::vector<Member> holders, Holders(deadline));
@@ -198,7 +198,8 @@ absl::Status Publisher::CheckTexts(const ExtendTarget& target, const Corpus& cor
   return CheckNoTextTwice(corpus, chunks, fresh, key, ask);
 }
 
-// All holders of the corpus keep a part of the new version. A directory with a folder needs nobody.
+// Waits until all holders of the corpus keep a part of the new version. If the directory has a
+// folder, there is nothing to wait for.
 absl::Status Publisher::AwaitCorpusKept(const Corpus& corpus, Instant deadline) {
   grpc::ClientContext context;
   SetDeadline(context, clock_, deadline, kKeepTimeout);
@@ -240,7 +241,7 @@ absl::StatusOr<std::optional<ExtendReport>> Publisher::ExtendOnce(const ExtendTa
     if (!version) return std::nullopt;
     report.version = *version;
   }
-  // Also of chunks that were there: they may be of a put whose answer was lost.
+  // Waits for chunks that were already there too: they may be from a put whose answer was lost.
   report.kept = AwaitCorpusKept(corpus, deadline);
   report.puts = putting.puts;
   return report;

@@ -26,15 +26,15 @@ std::string Mebibytes(uint64_t bytes) {
   return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
-// Room that is left while chunks are dealt.
+// The space that is left while chunks are dealt.
 class Dealer {
  public:
   Dealer(const ChunkSource& chunks, std::span<const uint32_t> fresh,
          std::span<const HolderId> holders, const Rooms& rooms)
       : chunks_(chunks), fresh_(fresh), holders_(holders), rooms_(rooms) {}
 
-  // Deals runs of `run` chunks, aligned in the corpus; nothing: one does not fit. Holders that did
-  // not tell their room get `untold_bytes` at most.
+  // Deals ranges of `run` chunks, aligned in the corpus. Returns nothing if one does not fit.
+  // Holders that did not report their space get `untold_bytes` at most.
   std::optional<SourcePlacement> Deal(size_t corpus_size, size_t run, uint32_t replicas,
                                       uint64_t untold_bytes) const {
     std::vector<uint64_t> left;
@@ -69,7 +69,8 @@ class Dealer {
     }
     return need;
   }
-  // The holders for a run, as far as there are any: who needs least for it, then who has most left.
+  // The holders for a range: those that need the least space for it, then those with the most left.
+  // Returns fewer than `replicas` if there are too few.
   std::vector<size_t> Choose(std::span<const uint32_t> run, std::vector<uint64_t>& left,
                              uint32_t replicas) const {
     std::vector<uint64_t> need;
@@ -187,7 +188,7 @@ absl::StatusOr<SourcePlacement> PlaceInRooms(const ChunkSource& chunks,
                        PlaceNewChunks(chunks, fresh, corpus_size, holders, replicas));
   if (FitsIn(chunks, placement, rooms)) return placement;
   const Dealer dealer(chunks, fresh, holders, rooms);
-  // A holder that hangs tells nothing, so it gets chunks only if there is no room elsewhere.
+  // A holder that hangs reports nothing, so it gets chunks only if there is no space elsewhere.
   for (const uint64_t untold_bytes : {uint64_t{0}, UINT64_MAX}) {
     for (size_t run = std::bit_ceil((fresh.size() + holders.size() - 1) / holders.size()); run >= 1;
          run /= 2) {

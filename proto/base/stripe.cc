@@ -7,8 +7,8 @@
 namespace ckv {
 namespace {
 
-// Rows of the store come from memory, and hashing alone prefetches them too late: 10 GB/s, and 16
-// with these prefetches.
+// Rows of the store are read from memory, and hashing alone prefetches them too late: 10 GB/s, and
+// 16 with these prefetches.
 constexpr size_t kStepBytes = 2048;
 constexpr size_t kAheadBytes = 16 << 10;
 

@@ -15,7 +15,7 @@
 namespace ckv {
 namespace {
 
-// No machine nests groups so deep; a path that does is not followed further.
+// No machine nests groups this deep; a path that does is not followed further.
 constexpr int kDepthMax = 64;
 // Version 1 writes "no limit" as the largest number of pages, 2^63 less some.
 constexpr uint64_t kMemoryMax = uint64_t{1} << 62;
@@ -23,7 +23,7 @@ constexpr uint64_t kMemoryMax = uint64_t{1} << 62;
 // A tree of groups, as it is mounted.
 struct Tree {
   std::string folder;       // the mount point, below the root
-  std::string top;          // the group that lies there
+  std::string top;          // the group at the mount point
   std::string controllers;  // those of version 1, with commas between; empty for version 2
 };
 
@@ -75,7 +75,7 @@ std::vector<Tree> ReadTrees(const std::string& root, const std::string& process)
 // Calls `look` with the folder of the group and of each above it, as far as they can be seen.
 template <typename Look>
 void ClimbFrom(const std::string& root, const Tree& tree, std::string group, const Look& look) {
-  // Without a namespace of its own, a container is told its path in the whole machine.
+  // Without a namespace of its own, a container sees its path in the whole machine.
   const bool is_below = group.starts_with(tree.top) &&
                         (group.size() == tree.top.size() || group[tree.top.size()] == '/');
   if (is_below) {

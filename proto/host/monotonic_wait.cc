@@ -28,8 +28,8 @@ namespace {
 
 constexpr int64_t kSecondNs = 1'000'000'000;
 
-// A mutex that is held when a wait's time has come is tried again after this, then after twice as
-// long. An unlock looks at the condition too, so this is only for one that looked before.
+// A mutex that is held at a wait's deadline is tried again after this, then after twice as long. An
+// unlock evaluates the condition too, so this is only for one that did so before.
 constexpr int64_t kTryAgainNs = 1'000'000;
 constexpr int64_t kTryAgainNsMax = 64'000'000;
 // How often a wait looks at the time if there is no thread for alarms.
@@ -47,7 +47,7 @@ struct Wait {
 
   absl::Mutex* mu;
   const absl::Condition* condition;
-  std::atomic<bool> is_over = false;  // its time has come
+  std::atomic<bool> is_over = false;  // its deadline has passed
 
   // The alarm's; under its mutex.
   int64_t look_at_ns;
@@ -131,8 +131,9 @@ class Alarm {
     }
   }
 
-  // Unlocking the wait's mutex makes its condition be looked at. Conditions run here then, so the
-  // alarm's own mutex is free meanwhile. The wait stays until Remove has seen `is_told_now` end.
+  // Unlocking the wait's mutex evaluates its condition. Conditions run in this thread then, so the
+  // alarm's own mutex is released meanwhile. The wait exists until Remove has seen `is_told_now`
+  // end.
   void Tell(Wait& wait, std::unique_lock<std::mutex>& lock) {
     wait.is_told_now = true;
     wait.is_over.store(true, std::memory_order_release);
@@ -192,17 +193,18 @@ void SleepMonotonic(int64_t deadline_ns) {
 
 namespace {
 
-// The wall clock is said to have stepped if it moved so much against the monotonic one. NTP slews
-// by at most 0.5 ms a second.
+// The wall clock counts as stepped if it moved by this much against the monotonic one. NTP slews by
+// at most 0.5 ms a second.
 constexpr int64_t kStepNs = 50'000'000;
-// For this long after a step was seen, a wait ends after this at the latest. Abseil made its end
-// from the wall clock, perhaps just before the step. Callers look at their own time and wait on.
+// For this long after a step was seen, a wait ends after this at the latest. Abseil computed its
+// end from the wall clock, perhaps just before the step. Callers check their own time and wait
+// again.
 constexpr int64_t kAfterStepNs = kSecondNs;
 
 std::atomic<int64_t> g_wall_ahead_ns = 0;
 std::atomic<int64_t> g_stepped_at_ns = 0;
 
-// The monotonic time at which a wait ends that abseil wants to end at `wall` of the wall clock.
+// The monotonic time at which a wait ends whose end in abseil is `wall` of the wall clock.
 int64_t MonotonicEnd(const timespec& wall) {
   const int64_t now_ns = MonotonicNs();
   const int64_t wall_now_ns = ReadNs(CLOCK_REALTIME);
@@ -223,8 +225,7 @@ int64_t MonotonicEnd(const timespec& wall) {
 static_assert(ABSL_WAITER_MODE == ABSL_WAITER_MODE_FUTEX);
 
 // Blocks until the count of `waiter` is above 0 and takes one from it, or until the end. This is
-// absl::synchronization_internal::Waiter::Wait with another clock; Waiter has nothing but its
-// count.
+// absl::synchronization_internal::Waiter::Wait with another clock; Waiter has only its count.
 bool WaitForPost(absl::synchronization_internal::Waiter& waiter,
                  absl::synchronization_internal::KernelTimeout timeout) {
   auto& count = reinterpret_cast<std::atomic<int32_t>&>(waiter);

@@ -16,7 +16,7 @@
 namespace ckv {
 namespace {
 
-// A peer that did not look at its queries would get answers over logits that overflowed. They are
+// A peer that did not check its queries would get answers over logits that overflowed. They are
 // rotated by now.
 absl::Status CheckQueries(const AttendRequest& attend, uint32_t d_qk) {
   constexpr float kRotatedSlack = 2;
@@ -199,7 +199,7 @@ std::optional<Batch::PieceRows> Batch::StripesOf(const Item& item, const AttendS
   return PieceRows{rows};
 }
 
-// The rows that stand for a chunk on disk, if the request allows an approximation.
+// The rows that represent a chunk on disk, if the request allows an approximation.
 std::optional<Batch::PieceRows> Batch::ShadowOf(const Item& item, ChunkLocator chunk) {
   const RequestHeader& header = item.ready.header;
   if ((header.flags & kFlagApproximate) == 0 || options_.shadows == nullptr || in_rounds_) {

@@ -32,7 +32,7 @@ class Computation {
                     const BatchPlan::Rounds::Partial& partial, uint32_t begin, uint32_t count);
   void Merge();
   bool stopped() const { return stop_ != nullptr && stop_->load(std::memory_order_relaxed); }
-  // Whether the rest of the group's work is of no use to anybody.
+  // Whether no one needs the rest of the group's work.
   bool GivenUp(BatchPlan::Group& group) {
     if (stopped() || !status_.ok()) return true;
     if (clock_->Now() >= group.deadline) group.expired = true;
@@ -62,7 +62,7 @@ BatchComputed Computation::Run() {
   for (BatchPlan::Group& group : plan_.groups()) {
     std::vector<AttentionPiece>& pieces = group.pieces;
     if (pieces.empty() || GivenUp(group)) continue;
-    // Requests of a grade for the same (chunk, layer) one after another: the kernel takes their
+    // Sorts requests of one precision for the same (chunk, layer) together: the kernel takes their
     // query rows together, and reads the chunk's rows once for all of them (selections apart).
     std::sort(pieces.begin(), pieces.end(), [](const AttentionPiece& a, const AttentionPiece& b) {
       return std::tuple(a.rows.data, a.rows.count, a.selection.indices != nullptr, a.grade) <
@@ -80,8 +80,8 @@ BatchComputed Computation::Run() {
           .status = status_};
 }
 
-// In slices, so that a long request that has expired, or whose holder stops, gives the thread back
-// within one of them.
+// Computes in slices, so that a long request that has expired, or whose holder stops, returns the
+// thread within one of them.
 void Computation::Attend(BatchPlan::Group& group, std::span<const AttentionPiece> pieces) {
   ++kernel_call_count_;
   for (size_t begin = 0; begin < pieces.size();) {
@@ -125,8 +125,8 @@ uint32_t RunRows(const AttentionPiece& piece, uint32_t begin, uint32_t rows_max)
   return std::min(count, piece.q.count - begin);
 }
 
-// A piece that is a slice too large is computed in runs of query rows, whose bits do not depend on
-// each other. False: it was given up.
+// Computes a piece that is larger than a slice in runs of query rows, whose bits do not depend on
+// each other. Returns false if the work was given up.
 bool Computation::AttendByRows(BatchPlan::Group& group, const AttentionPiece& piece) {
   const auto rows_max = static_cast<uint32_t>(
       std::clamp<uint64_t>(kPollingWorkMax / RowWork(group.shape, piece), 1, piece.q.count));

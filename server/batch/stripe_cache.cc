@@ -101,7 +101,7 @@ absl::StatusOr<StripeCache::Hold> StripeCache::Fill(ChunkLocator chunk, const Ch
     return absl::ResourceExhaustedError(absl::StrFormat(
         "%d bytes of stripes do not fit beside those in use, %d at most", plan.bytes, bytes_max_));
   }
-  // A new layer is found by others when its stripes have been read.
+  // Other threads find a new layer once its stripes have been read.
   std::unique_ptr<Layer> made;
   if (plan.layer == nullptr) {
     absl::StatusOr<SparseLayer> memory = SparseLayer::Map(shape);
@@ -144,7 +144,7 @@ bool StripeCache::MakeRoom(uint64_t bytes, bool new_layer, Garbage& garbage) {
   if (bytes > bytes_max_) return false;
   auto at = order_.end();
   while (bytes > bytes_max_ - bytes_ || (new_layer && layers_.size() >= kLayerCountMax)) {
-    // The oldest that nobody reads, and that is not of this use.
+    // The oldest stripe that has no reader and is not of this use.
     do {
       if (at == order_.begin()) return false;
       --at;
@@ -186,7 +186,7 @@ StripeCache::Hold StripeCache::Publish(Plan& plan, std::unique_ptr<Layer> made,
   return Hold(this, &layer, stripe_count);
 }
 
-// Frees the pages of the missing stripes. A new layer goes with its owner.
+// Frees the pages of the missing stripes. The owner of a new layer frees it.
 void StripeCache::GiveUp(Plan& plan) {
   {
     absl::MutexLock lock(&mu_);
@@ -218,7 +218,7 @@ PageRange StripeCache::PagesAlone(const Layer& layer, uint32_t stripe) {
   return pages;
 }
 
-// Pages first: they may be of a layer that went with its last stripe later.
+// Pages first: they may be of a layer whose last stripe was evicted later.
 void StripeCache::Garbage::Free() {
   for (const auto& [memory, range] : pages) memory->Free(range);
   pages.clear();

@@ -27,12 +27,12 @@ bool HasTcp(const Config& config) {
 
 HostPort ParseFilled(const std::string& address) { return *HostPort::Parse(address); }
 
-// The address that peers are told.
+// The address that this process gives to its peers.
 HostPort AdvertisedOf(const Config& config) {
   return ParseFilled(config.advertise.empty() ? config.listen : config.advertise);
 }
 
-// An address as this host knows it.
+// An address as this host resolves it.
 struct Reach {
   bool loopback = false;
   std::string text;      // the address, and what it is here: "host-2:7401, which is 127.0.1.1 here"
@@ -52,7 +52,7 @@ Reach ReachOf(const HostPort& address, const HostResolver& resolve) {
   return reach;
 }
 
-// `told` is this process as peers are told it.
+// `told` is the address that this process gives to its peers.
 void WarnOfDirectory(const Config& config, const Reach& told, const HostResolver& resolve,
                      std::vector<std::string>& warnings) {
   const HostPort directory = ParseFilled(config.directory);
@@ -162,7 +162,7 @@ std::vector<std::string> AddressWarnings(const Config& config, const HostResolve
         config.advertise.empty() ? "listen" : "advertise", told.text,
         std::string(told.unknown.message())));
   }
-  if (listen.loopback && !told.loopback) {  // no mistake if a forwarder of this host brings peers
+  if (listen.loopback && !told.loopback) {  // right if a forwarder here brings peers
     warnings.push_back(absl::StrFormat("listen: peers are told %s, and no other host reaches %s",
                                        config.advertise, listen.text));
   }

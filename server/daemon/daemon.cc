@@ -80,7 +80,7 @@ struct Daemon::State {
   MemberRole MainRole() const { return holder ? MemberRole::kHolder : MemberRole::kRequester; }
   bool HearsDirectory() const { return directory_connected.load(std::memory_order_relaxed); }
   ProcessFacts Process() const { return ProcessFactsOf(config, *clock, started); }
-  // As peers reach it; of this process once it listens. From any thread.
+  // The directory's address for peers; its own once it listens. From any thread.
   std::string DirectoryAddress() {
     if (!config.directory.empty()) return config.directory;
     absl::MutexLock lock(&published_mu);
@@ -124,7 +124,7 @@ struct Daemon::State {
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<ControlAcceptor> acceptor;  // hands connections to `server`
   // Read only by the thread that starts the daemon: calls are served before these are known.
-  std::string address;        // as peers are told
+  std::string address;        // as peers get it
   std::string local_address;  // as this process reaches it
   // Guards published_address, which calls may read meanwhile.
   absl::Mutex published_mu;
@@ -159,7 +159,7 @@ absl::Status Daemon::State::Name() {
 
 absl::Status Daemon::State::StartRoles() {
   CKV_ASSIGN_OR_RETURN(spans, StartSpans(config, clock));
-  // A directory has no lanes. Its host may say fabrics for others, whose device it does not see.
+  // A directory has no lanes. Its host may list fabrics for others, whose device it does not see.
   const bool has_lanes = config.HasRole("holder") || config.HasRole("requester");
   for (const std::string& name : has_lanes ? config.fabrics : std::vector<std::string>()) {
     CKV_ASSIGN_OR_RETURN(const FabricKind kind, ParseFabricName(name));
@@ -390,7 +390,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, File
   state->server->GetHealthCheckService()->SetServingStatus("", false);
   state->StartRegistrations();
   state->ServePages();
-  // From here on an error ends what serves already: its streams are closed, nobody waits.
+  // From here on an error stops what serves already: its streams are closed without a wait.
   std::unique_ptr<Daemon> daemon(new Daemon(std::move(state)));
   Log().info("ckvd {} '{}' serves {} at {}, kernels {}", Version(), daemon->state_->config.name,
              absl::StrJoin(config.role, "+"), daemon->address(),
@@ -433,11 +433,11 @@ absl::Status Daemon::Tick() {
     const bool live = state.holder->lease().LiveAt(state.clock->Now());
     state.SetHealth(v1::HolderService::service_full_name(), live, state.holder_serving);
   }
-  // A requester serves what it knows while the directory is away.
+  // A requester serves what it has cached while the directory is unreachable.
   if (state.requester && registered) {
     state.SetHealth(v1::RequesterService::service_full_name(), true, state.requester_serving);
   }
-  // Every role that this process has: what a probe asks that knows no service.
+  // Every role of this process: the answer to a probe that names no service.
   state.SetHealth("",
                   (!state.directory || state.directory_serving) &&
                       (!state.holder || state.holder_serving) &&
@@ -471,8 +471,8 @@ void Daemon::Drain(Instant deadline) {
   state.watch.reset();
   state.directory_channel.reset();
   state.directory_connected.store(false, std::memory_order_relaxed);
-  // Calls in progress get half of the time, what is left goes to the lanes. Leases are given back
-  // after that: without one a holder would refuse what has arrived.
+  // Calls in progress get half of the time; the rest is for the lanes. Leases are returned after
+  // that: without one a holder would refuse requests that have arrived.
   const Instant now = state.clock->Now();
   const Instant half = now + std::max((deadline - now) / 2, Duration(0));
   const auto idle_by = [&state](Instant by) { return state.gate.AwaitIdle(*state.clock, by); };

@@ -24,15 +24,15 @@
 namespace ckv {
 namespace {
 
-// Time for what comes after a drain's deadline: joining threads, giving leases back.
+// Time for what follows a drain's deadline: joining threads, returning leases.
 constexpr Duration kDrainGrace = std::chrono::seconds(5);
 
-// How often a start asks the service manager for time, and how much. So a start may stand still for
-// the difference: a cold disk answers within seconds, or is lost.
+// How often a start asks the service manager for time, and for how much. So a start may make no
+// progress for the difference: a cold disk answers within seconds, or is lost.
 constexpr Duration kExtendPeriod = std::chrono::seconds(1);
 constexpr Duration kExtendBy = std::chrono::seconds(30);
 
-// The end of a daemon that is asked twice. Async-signal-safe.
+// Ends a daemon on a second signal, or if its drain hangs. Async-signal-safe.
 void ExitAtOnce(int /*signal*/) { _exit(1); }
 
 sigset_t HandledSignals() {
@@ -66,8 +66,8 @@ void ArmLastExit(sigset_t signals, Duration drain_timeout) {
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
-// Asks for more time while Daemon::Start reads a store or a directory's folder, as long as the
-// reading goes on.
+// Requests more time while Daemon::Start reads a store or a directory's folder, as long as the
+// reading makes progress.
 class LoadingTeller {
  public:
   LoadingTeller(const ServiceManager& manager, const CountedFiles& files,
@@ -96,7 +96,7 @@ class LoadingTeller {
     }
   }
 
-  // Says another thing whenever the start has come further.
+  // Returns another text whenever the start has made progress.
   std::string Status() const {
     std::string status = "loads: ";
     if (replay_.bytes_due.load(std::memory_order_relaxed) != 0) {
@@ -116,7 +116,7 @@ class LoadingTeller {
   std::thread thread_;  // last, because it uses the others
 };
 
-// Tells the service manager how a daemon is while it runs.
+// Reports the state of a running daemon to the service manager.
 class Teller {
  public:
   Teller(const ServiceManager& manager, const Daemon& daemon) : manager_(manager), daemon_(daemon) {
@@ -143,11 +143,11 @@ class Teller {
 
  private:
   void TellState(Instant now) {
-    // Ready is told at once, the rest once a second.
+    // Ready is reported at once, the rest once a second.
     if (!ready_ && daemon_.ready()) return TellReady();
     next_tell_ = now + (ready_ ? kExtendPeriod : Daemon::kTickPeriod);
     const std::string status = daemon_.status();
-    // A directory that is away is waited for. A start that fails would read the store again.
+    // Waits for a directory that is unreachable. A start that fails would read the store again.
     if (!ready_ && now >= next_extend_) {
       manager_.Loading(status, kExtendBy);
       next_extend_ = now + kExtendPeriod;
@@ -198,7 +198,7 @@ class DaemonLog {
   }
   LogStyle StyleOf(const Config& config) const {
     const auto format = ParseLogFormat(config.log_format);
-    CKV_CHECK(format.ok());  // the option takes no other word
+    CKV_CHECK(format.ok());  // the option allows no other value
     LogStyle style;
     style.format = *format;
     style.name = name_;
@@ -219,7 +219,7 @@ void Reload(const ConfigReader& reread, DaemonLog& log, Config& config) {
   }
   for (const std::string& warning : wanted->warnings) Log().warn("{}", warning);
   const ReloadReport report = TakeLiveOptions(wanted->config, config);
-  // Told on the more talkative of the two levels.
+  // Logged before Take applies a new log level.
   for (const std::string& line : report.changed) Log().info("SIGHUP: {}", line);
   log.Take(config);
   for (const std::string& line : report.needs_restart) {
@@ -254,7 +254,7 @@ int RunUntilAsked(Daemon& daemon, Teller& teller, const ServiceManager& manager,
 int RunUntilDrained(const ConfigReader& reread, DaemonLog& log, Config& config) {
   const sigset_t signals = HandledSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  signal(SIGPIPE, SIG_IGN);  // a lane's peer may go at any time
+  signal(SIGPIPE, SIG_IGN);  // a lane's peer may disconnect at any time
   const int fd = signalfd(-1, &signals, SFD_CLOEXEC);
   if (fd < 0) {
     Log().error("signalfd: {}", std::strerror(errno));

@@ -23,7 +23,7 @@ std::string FileOf(const Config& config) {
 }
 
 //   NotFound            nothing is kept.
-//   else                what is kept cannot be used; says why.
+//   else                the kept choice cannot be used; the message has the reason.
 absl::Status KeepFromFile(const Config& config, FileSystem& files) {
   CKV_ASSIGN_OR_RETURN(const std::string text,
                        ReadSmallFile(files, FileOf(config), kKernelRecordBytesMax));
@@ -42,11 +42,11 @@ std::string NotUsed(const std::string& where, const absl::Status& why) {
                          std::string(why.message()));
 }
 
-// As kernel_target says.
+// Uses the target that kernel_target names.
 absl::StatusOr<KernelStart> Force(const std::string& target) {
   if (absl::Status status = ForceKernelTarget(target); !status.ok())
     return Annotate(status, "kernel_target");
-  (void)ChosenKernel();  // measures now and not beside calls: people may ask for the rates
+  (void)ChosenKernel();  // measures now, not during calls: an operator may query rates
   KernelStart start;
   start.told = absl::StrFormat("kernel target %s: kernel_target names it", target);
   return start;
@@ -105,7 +105,7 @@ absl::Status KeepKernelTarget(const Config& config, FileSystem& files) {
 absl::StatusOr<DaemonBackends> SettleBackends(const Config& config, const std::string& folder) {
   // A directory computes nothing, so it holds no device.
   if (!config.HasRole("holder") && !config.HasRole("requester")) return DaemonBackends();
-  // Who names a target wants its bits on every host, with a GPU or without.
+  // An operator who names a target wants its bits on every host, with a GPU or without.
   if (config.backend == "auto" && config.kernel_target != kKernelTargetAuto) {
     Log().info("backend cpu: kernel_target names {}", config.kernel_target);
     return DaemonBackends();

@@ -25,8 +25,8 @@ constexpr uint32_t kThreadsOfDaemon = 14;
 constexpr uint32_t kThreadsOfRole = 6;
 // GRPC's event engine keeps a thread for each processor, up to this.
 constexpr long kEngineThreadsMax = 32;
-// A daemon of all roles has some 30 open before the first connection comes. Some are kept for its
-// own use (server/listen/listener.h).
+// A daemon of all roles has some 30 open before the first connection. Some are kept for its own use
+// (server/listen/listener.h).
 constexpr uint64_t kDescriptorsMin = 48;
 
 void* AwaitEnd(void* ended) {

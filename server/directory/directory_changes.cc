@@ -13,11 +13,11 @@ namespace {
 
 std::pair<std::string, std::string> KeyOf(const DirectoryChange& change) {
   if (change.kind == ChangeKind::kPublish) return {change.corpus->tenant, change.corpus->name};
-  // No corpus has the empty name, which stands for the key of the tenant.
+  // No corpus has the empty name, so it can identify the tenant's key.
   return {change.tenant, change.name};
 }
 
-// A corpus of which only reports are known, as Drop returns it.
+// A corpus that is known only from reports, as Drop returns it.
 std::shared_ptr<const Corpus> AsCorpus(const UnprovenCorpus& unproven) {
   Corpus corpus;
   corpus.name = unproven.name;
@@ -26,7 +26,7 @@ std::shared_ptr<const Corpus> AsCorpus(const UnprovenCorpus& unproven) {
   return std::make_shared<const Corpus>(std::move(corpus));
 }
 
-// Publishers of earlier builds know no prints. Those that are known of their chunks stay.
+// Publishers of earlier builds send no token hashes. Keeps those that are known of their chunks.
 void KeepPrints(const Corpus& before, Corpus& corpus) {
   absl::flat_hash_map<ChunkId, TokenPrint> known;  // made once chunks have other ordinals
   for (size_t i = 0; i < corpus.chunks.size(); ++i) {
@@ -168,8 +168,8 @@ absl::Status DirectoryState::CheckPublish(const Corpus& corpus, bool replace,
   return absl::OkStatus();
 }
 
-// Only its own: a tenant that may read a shared corpus may not take it from the others. The answer
-// is the one for a corpus that is not there.
+// Drops only the tenant's own corpus: a tenant that may read a shared corpus may not take it from
+// the others. The answer is the one for a corpus that does not exist.
 absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Drop(std::string_view name,
                                                                    std::string_view tenant,
                                                                    Orphans* orphans,
@@ -193,7 +193,7 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Drop(std::string_v
     change->name = corpus->name;
     change->version = corpus->version;
     if (unproven) {
-      // All that is reported under the name goes.
+      // Drops everything that is reported under the name.
       change->version = std::max(corpus->version, unproven->version);
       change->removed_version = found != corpora_.end() ? corpus->version : 0;
     }
@@ -209,7 +209,7 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Drop(std::string_v
 absl::StatusOr<TenantKey> DirectoryState::TenantKeyOf(std::string_view tenant, bool make,
                                                       Instant deadline) {
   CKV_RETURN_IF_ERROR(ValidateName("tenant", tenant));
-  // One that is forgotten at a restart would make chunks that no prompt finds any more.
+  // A key that is lost at a restart would leave chunks that no prompt finds any more.
   if (tenant.empty() || journal_ == nullptr) return TenantKey();
   deadline = LatestOf(deadline);
   const auto pending = std::make_shared<Pending>();
@@ -273,7 +273,7 @@ void DirectoryState::Settle(const DirectoryChange& change, const absl::Status& s
   absl::MutexLock lock(&mu_);
   if (change.kind == ChangeKind::kEpochs) return SettleEpochs(change.epoch_max, status);
   if (change.kind == ChangeKind::kGap) {
-    // It goes before the next change.
+    // The gap is saved before the next change.
     if (!status.ok()) unsaved_gaps_.push_back(change.gap);
     return;
   }
@@ -304,12 +304,12 @@ void DirectoryState::Apply(const DirectoryChange& change, Orphans* orphans) {
     if (orphans != nullptr) *orphans = OrphansOf(*gone);
     RemoveReplicas(*gone);
   }
-  // The version of a corpus that was made whole again says nothing of the changes before it.
+  // The version of a corpus that was rebuilt does not show that earlier changes are here.
   const bool is_rebuilt = publishes && gaps_.Has(change.corpus->version);
   if (!is_rebuilt)
     applied_ = std::max(applied_, publishes ? change.corpus->version : change.number);
   if (publishes) {
-    // Reports of it are of no use any more.
+    // Reports of it are no longer needed.
     rebuild_.Forget(key, change.corpus->version, /*folder_id=*/0);
     corpora_.insert_or_assign(key, change.corpus);
     Tell({.kind = DirectoryEvent::Kind::kCorpusPublished, .member = {}, .corpus = change.corpus});

@@ -1,4 +1,5 @@
-// Drops that holders remember, for a directory that lost its disk or was restored from an old copy.
+// Tombstones that holders keep, for a directory that lost its disk or was restored from an old
+// copy.
 
 #include <algorithm>
 #include <utility>
@@ -11,7 +12,7 @@
 namespace ckv {
 namespace {
 
-// The number, or the last one before it that was given.
+// Returns the number, or the last one given before it if it is in a gap.
 uint64_t LastGiven(const VersionGaps& gaps, uint64_t number) {
   for (const VersionGap& gap : gaps.all())
     if (gap.after < number && number <= gap.until) return gap.after;
@@ -25,7 +26,7 @@ DirectoryState::News DirectoryState::NewsSince(const SeenDirectory& seen) {
   News news;
   news.seen = {folder_id_, applied_};
   // Changes become durable in another order than they are numbered. Those that are not here yet
-  // have not been seen. A corpus that is made whole again has no number of this folder.
+  // have not been seen. A corpus that is rebuilt has no number of this folder.
   for (const auto& [key, pending] : pending_) {
     if (!pending->is_rebuilt)
       news.seen.number = std::min(news.seen.number, LastGiven(gaps_, pending->number - 1));
@@ -61,7 +62,7 @@ bool DirectoryState::Takes(const DroppedCorpus& dropped, const Corpus& here) con
   if (here.version > dropped.version) return false;
   const bool is_rebuilt = gaps_.Has(here.version);
   if (dropped.folder_id != folder_id_) return is_rebuilt;
-  // One that was published in this life was meant.
+  // A corpus that was published since this directory started was meant.
   return IsForgotten(folder_id_, dropped.number) && (is_rebuilt || here.version <= first_version_);
 }
 
@@ -120,7 +121,7 @@ void DirectoryState::ApplyDrop(const DirectoryChange& change) {
   dropped_.Note({change.tenant, change.name, folder_id, change.version, change.number});
   const std::optional<UnprovenCorpus> unproven = rebuild_.Find(key);
   if (!unproven) return;
-  // They ask again, report it once more, and are told to forget it.
+  // The reporters query again, report the corpus once more, and are answered that it is superseded.
   for (const HolderId& reporter : unproven->reporters) NotePlacedChange(reporter);
   rebuild_.Forget(key, change.version, change.kind == ChangeKind::kDrop ? 0 : folder_id);
 }
@@ -129,7 +130,7 @@ void DirectoryState::TellOfDrop(const Corpus* gone) {
   bool is_away = gone == nullptr;
   for (size_t i = 0; gone != nullptr && !is_away && i < gone->chunks.size(); ++i) {
     const std::vector<HolderId>& holders = gone->chunks[i].holders;
-    // Chunks beside each other mostly have the same holders.
+    // Adjacent chunks mostly have the same holders.
     if (i > 0 && holders == gone->chunks[i - 1].holders) continue;
     for (const HolderId& holder : holders) is_away |= !lease_by_member_.contains(holder);
   }

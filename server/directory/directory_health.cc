@@ -1,4 +1,4 @@
-// The directory's facts of the fleet's health: what members tell, and what corpora lack.
+// The directory's facts about the fleet's health: what members report, and what corpora lack.
 
 #include <algorithm>
 #include <set>
@@ -10,7 +10,7 @@
 namespace ckv {
 namespace {
 
-// Unproven corpora, and holders that are missing, that are told by name.
+// Unproven corpora that are listed by name.
 constexpr size_t kUnprovenNamedMax = 64;
 
 MemberFacts FactsOf(const Member& member) {
@@ -36,7 +36,7 @@ absl::Status DirectoryState::ReportLacking(uint64_t lease_id, std::span<const Ch
       changed.try_emplace({place.corpus->tenant, place.corpus->name}, place.corpus);
   }
   ++change_count_;
-  // Those who keep the corpus ask again, and are sent to others.
+  // Requesters that cache the corpus query again, and are sent to other holders.
   TellReplicasChanged(changed);
   return absl::OkStatus();
 }
@@ -46,7 +46,7 @@ void DirectoryState::NoteProbe(const Member& member, const absl::Status& answer)
   const auto held = lease_by_member_.find(member.id);
   if (held == lease_by_member_.end()) return;
   Lease& lease = leases_.find(held->second)->second;
-  if (lease.member.epoch != member.epoch) return;  // another life
+  if (lease.member.epoch != member.epoch) return;  // another incarnation
   lease.silence = std::string(answer.message());
 }
 
@@ -82,7 +82,7 @@ CoverageView DirectoryState::ViewLocked() {
 }
 
 std::shared_ptr<const Coverage> DirectoryState::Covered() {
-  // Held while corpora are walked over: callers that come together share one walk.
+  // Held during the walk over corpora: callers that arrive at the same time share one walk.
   absl::MutexLock facts_lock(&facts_mu_);
   CoverageView view;
   {
@@ -143,7 +143,7 @@ FleetFacts DirectoryState::Facts() {
     member.sole_count = counts->second.sole_count;
   }
   for (const EndedLease& lease : ended) {
-    if (lease_by_member_.contains(lease.member.id)) continue;  // it came back just now
+    if (lease_by_member_.contains(lease.member.id)) continue;  // it has just registered again
     MemberFacts& member = facts.members.emplace_back(FactsOf(lease.member));
     member.has_lease = false;
     member.ran_out = lease.ran_out;

@@ -13,11 +13,11 @@ namespace {
 constexpr size_t kAddressBytesMax = 256;
 // 35 years of milliseconds, which fit into a Duration.
 constexpr int64_t kClockAheadMax = int64_t{1} << 40;
-// Epochs whose end is made durable at once: a registration of every member. A start leaves what is
-// left of a block unused, so a block is not longer: epochs stay near the clock's milliseconds,
-// which a directory that lost its disk starts with.
+// Epochs whose end is made durable at once: enough for a registration of every member. A start
+// leaves the rest of a block unused, so a block is not longer. Epochs thus stay near the clock's
+// milliseconds, which a directory that lost its disk starts with.
 constexpr uint64_t kEpochBlock = kMemberCountMax;
-// The next block is asked for when fewer are left.
+// The next block is reserved when fewer are left.
 constexpr uint64_t kEpochsLeftMin = kEpochBlock / 4;
 
 absl::Status ValidateMember(const Member& member) {
@@ -36,8 +36,8 @@ absl::Status ValidateMember(const Member& member) {
   return absl::OkStatus();
 }
 
-// Random and not 0: nobody renews or ends another's lease by counting, and no two lives of a
-// directory are the same.
+// Random and not 0: no one can renew or end another's lease by counting, and no two incarnations of
+// a directory are the same.
 uint64_t RandomId() {
   std::random_device random;
   uint64_t id = 0;
@@ -64,7 +64,7 @@ absl::StatusOr<LeaseGrant> DirectoryState::Register(const Member& member, Durati
   const uint64_t lease_id = RandomId();
   NoteEpoch(member.epoch);
   // A disk that fails must not keep members out. An epoch beyond the durable block is still not
-  // given again: the next life starts at the wall clock, and above what its members had.
+  // given again: the next incarnation starts at the wall clock, and above what its members had.
   const bool durable = ReserveEpochs(deadline).ok();
   absl::MutexLock lock(&mu_);
   ExpireLocked();

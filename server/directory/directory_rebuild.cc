@@ -1,5 +1,5 @@
-// The parts of corpora that holders keep: what they are told, what they report, and what is made
-// whole of it.
+// The parts of corpora that holders keep: what holders receive, what they report, and what is
+// rebuilt from the reports.
 
 #include <algorithm>
 #include <utility>
@@ -56,13 +56,13 @@ absl::StatusOr<CorpusPart> DirectoryState::PartOf(const HolderId& holder, std::s
   return part;
 }
 
-// A directory that gave the version, or a later one, knows better than who was told of it.
+// A directory that gave the version, or a later one, has newer facts than a holder with that part.
 bool DirectoryState::IsSuperseded(const CorpusPart& part) const {
   const uint64_t version = part.corpus.version;
   const auto here = corpora_.find(CorpusKey(part.corpus.tenant, part.corpus.name));
   if (here != corpora_.end() && here->second->version >= version) return true;
   if (dropped_.Covers(part.corpus.tenant, part.corpus.name, part.folder_id, version)) return true;
-  // Given by this folder, which remembers the life that gave it: it is gone.
+  // This folder gave the version and remembers its number, so the corpus is gone.
   return part.folder_id == folder_id_ && !IsForgotten(folder_id_, version);
 }
 
@@ -92,7 +92,7 @@ absl::StatusOr<bool> DirectoryState::ReportPart(uint64_t lease_id, const CorpusP
         "corpus part: version %d, %d is the last here", part.corpus.version, last_version_));
   }
   CKV_RETURN_IF_ERROR(rebuild_.Add(lease->member.id, part));
-  // Its next version is above all that anybody was told.
+  // The corpus's next version is above every version that any holder received.
   RaiseVersions(part.corpus.version);
   return false;
 }
@@ -109,7 +109,7 @@ absl::Status DirectoryState::CheckRebuilt(const Corpus& corpus) const {
   const CorpusKey key(corpus.tenant, corpus.name);
   if (pending_.contains(key)) return absl::UnavailableError("it is being changed");
   const auto here = corpora_.find(key);
-  // The one that is here was meant, unless this folder then gave a later version.
+  // The corpus that is here was meant, unless this folder then gave a later version.
   const bool replaces = here == corpora_.end() || gaps_.Has(here->second->version) ||
                         rebuild_.IsTold(key, folder_id_);
   if (!replaces) {
@@ -161,7 +161,7 @@ DirectoryState::Rebuilt DirectoryState::rebuilt(size_t count_max) {
 absl::Status DirectoryState::CheckLatest(const Corpus& corpus) const {
   if (rebuild_.count() == 0) return absl::OkStatus();
   const CorpusKey key(corpus.tenant, corpus.name);
-  // One that was made whole from reports gives way to any later report.
+  // A corpus that was rebuilt from reports yields to any later report.
   const bool is_rebuilt = gaps_.Has(corpus.version);
   const uint64_t latest = rebuild_.HighestOf(key, is_rebuilt ? 0 : folder_id_);
   if (latest <= corpus.version) return absl::OkStatus();

@@ -14,7 +14,7 @@
 namespace ckv {
 namespace {
 
-// Returns the number that the directory told beside its status, if it did.
+// Returns the number that the directory sent with its status, if it did.
 template <typename Number>
 std::optional<Number> ToldBeside(const grpc::ClientContext& context, const char* key) {
   const auto& metadata = context.GetServerTrailingMetadata();
@@ -27,7 +27,7 @@ std::optional<Number> ToldBeside(const grpc::ClientContext& context, const char*
   return number;
 }
 
-// Returns `status` with the lease's end that the directory told beside it, if it did.
+// Returns `status` with the lease's end that the directory sent with it, if it did.
 absl::Status WithLeaseEndOf(const grpc::ClientContext& context, const absl::Status& status) {
   const auto ms = ToldBeside<uint32_t>(context, kLeaseEndKey);
   return ms ? WithLeaseEnd(status, std::chrono::milliseconds(*ms)) : status;

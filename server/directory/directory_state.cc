@@ -40,7 +40,7 @@ void DirectoryState::AddPlaces(const std::shared_ptr<const Corpus>& corpus) {
   heads_.Add(*corpus);
 }
 
-// Chunks beside each other mostly have the same holders.
+// Adjacent chunks mostly have the same holders.
 void DirectoryState::CountPlaces(const Corpus& corpus, bool in) {
   const CorpusKey key(corpus.tenant, corpus.name);
   absl::btree_set<HolderId> told;

@@ -16,7 +16,8 @@ const ChunkPlacement& PlacementAt(const ChunkPlace& place) {
 
 }  // namespace
 
-// A member that some corpus would be told of: it is not one of its holders, and there is room.
+// Returns true if some corpus would list the member as a replica: the member is not one of the
+// chunk's holders, and there is room.
 bool ReplicaTable::HasRoom(const HolderId& member, std::string_view tenant, Places places) const {
   return std::any_of(places.begin(), places.end(), [&](const ChunkPlace& place) {
     const ChunkPlacement& chunk = PlacementAt(place);
@@ -102,7 +103,7 @@ std::vector<HolderId> ReplicaTable::LeasedOf(const Corpus& corpus,
     // A corpus published since may have more holders than there were at the announcement.
     if (chunk.holders.size() + members.size() >= kReplicaCountMax) break;
     if (!IsTold(corpus, replica.tenant) || IsHolder(replica.member, chunk)) continue;
-    // Announced for the tenant, and for everyone.
+    // The member may have announced it for the tenant and for everyone.
     if (std::find(members.begin(), members.end(), replica.member) == members.end())
       members.push_back(replica.member);
   }

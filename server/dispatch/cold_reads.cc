@@ -13,7 +13,8 @@
 namespace ckv {
 namespace {
 
-// Chunks whose selected rows are counted; more than anyone attends at a time in turns.
+// The most chunks whose selected rows are counted. Requests alternate between fewer chunks at a
+// time.
 constexpr size_t kShareCountMax = 4096;
 
 }  // namespace
@@ -29,7 +30,7 @@ ColdReads::ColdReads(ChunkStore* store, StripeCache* stripes, std::span<std::byt
   wanted_.reserve(kPieceCountMax);
 }
 
-// The chunks behind the request's handles. Those that are not known are answered for when the
+// Lists the chunks that the request's handles refer to. Unknown handles are answered when the
 // request has its turn again.
 absl::Status ColdReads::ListChunks(const ReadyRequest& ready) {
   wanted_.clear();
@@ -96,7 +97,7 @@ void ColdReads::Read() {
       ++end;
     }
     status_ = ReadChunk(Group(wanted_).subspan(begin, end - begin), *rows);
-    // Dropped meanwhile: the request is told so when it has its turn.
+    // Dropped meanwhile: the request gets this answer when it has its turn.
     if (absl::IsNotFound(status_)) status_ = absl::OkStatus();
   }
   if (absl::IsResourceExhausted(status_)) {
@@ -154,7 +155,8 @@ absl::Status ColdReads::ReadSelected(Group group, ColdRows& rows) {
   return ReadStripes(chunk, file, rows);
 }
 
-// Whether all that is selected is in the cache: then nothing is read, not even the file's header.
+// Returns true if all selected rows are in the cache. Then nothing is read, not even the file's
+// header.
 bool ColdReads::FindSelected(Group group, ColdRows& rows) {
   std::vector<StripeCache::Hold> holds;
   for (const Wanted& wanted : group) {
@@ -205,7 +207,7 @@ bool ColdReads::TakeShare(ChunkLocator chunk, uint64_t bytes, uint64_t chunk_byt
   uint64_t& share = ShareOf(chunk);
   share += bytes;
   if (share <= chunk_bytes) return true;
-  shares_.erase(chunk.slot);  // when it is cold once more, it begins anew
+  shares_.erase(chunk.slot);  // if the chunk becomes cold again, the count restarts
   return false;
 }
 

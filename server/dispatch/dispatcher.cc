@@ -17,8 +17,8 @@
 namespace ckv {
 namespace {
 
-// While busy, how often the listeners are asked: a new lane waits that long at most, and the calls
-// (2 us for tcp) stay below 2 % of the thread.
+// How often the listeners are polled while the thread is busy. A new lane waits that long at most,
+// and the calls (2 us for tcp) stay below 2 % of the thread.
 constexpr Duration kAcceptInterval = std::chrono::microseconds(200);
 
 // A lane without an event (loopback) is polled at this interval when idle: 1 % of a core.
@@ -106,8 +106,8 @@ Dispatcher::~Dispatcher() {
   if (wake_fd_ >= 0) close(wake_fd_);
 }
 
-// The flag first, then the event: a dispatcher that consumed the event sees the flag. The flag may
-// be taken before the event comes; Sleep reads the event all the same.
+// Sets the flag first, then the event: a dispatcher that consumed the event sees the flag. The flag
+// may be taken before the event arrives; Sleep reads the event all the same.
 void Dispatcher::Wake() {
   control_.store(true, std::memory_order_release);
   RingBell();
@@ -115,7 +115,7 @@ void Dispatcher::Wake() {
 
 void Dispatcher::RingBell() {
   const uint64_t one = 1;
-  // Fails only when 2^64 wake-ups are pending, and then it is awake.
+  // Fails only when 2^64 wake-ups are pending, and then the dispatcher is awake.
   [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));
 }
 
@@ -159,8 +159,8 @@ bool Dispatcher::RunOnce() {
   if (control_.load(std::memory_order_acquire)) HandleControl(now);
   if (now >= next_accept_) AcceptLanes(now);
   if (now >= next_reap_) next_reap_ = sessions_->Reap(now);
-  // Read before the lanes are polled: what a poll finds after a drain began may have come before
-  // it, so one whole poll still counts as earlier.
+  // Read before the lanes are polled. A request found after a drain began may have arrived before
+  // it, so one whole poll after that still counts as earlier.
   const bool drain_begun = draining();
   const bool arrived = lanes_->Poll(
       now,
@@ -173,7 +173,8 @@ bool Dispatcher::RunOnce() {
         Break(lane, why);
       });
   drain_seen_ = drain_begun;
-  // Requests that wait for another thread are no work of this one: the end of a job rings.
+  // Requests that wait for another thread are not work for this one: the end of a job rings the
+  // bell.
   const bool worked =
       arrived ||
       waiting_count() != queue(QueueKind::kLong).count() + queue(QueueKind::kCold).count() ||
@@ -221,7 +222,7 @@ void Dispatcher::AcceptLanes(Instant now) {
 
 void Dispatcher::AddLane(AcceptedLane accepted, Instant now) {
   Session* session = sessions_->Adopt(accepted.tag);
-  if (session == nullptr) return;  // closed meanwhile; the lane goes with `accepted`
+  if (session == nullptr) return;  // closed meanwhile; `accepted` destroys the lane
   SessionLanes& owner = LanesOf(session);
   const uint32_t slot_count = accepted.lane->shape().slot_count;
   if (!Reaches(*accepted.lane, *session)) {
@@ -487,9 +488,9 @@ void Dispatcher::Sleep(Instant now) {
       !cold_reads_.finished()) {
     Bump(counters_.sleep_count);
     lanes_->Wait(SleepMilliseconds(now));
-    // Whatever the flag says: a dispatcher that was awake may have taken the flag before its event
-    // came, and an event left behind would end every later wait at once. Nothing is lost, since
-    // the flag of an event that is read here has been set.
+    // Read regardless of the flag: an awake dispatcher may have taken the flag before its event
+    // arrived, and an event left behind would end every later wait at once. Nothing is lost,
+    // because the flag of an event that is read here has been set.
     uint64_t count = 0;
     [[maybe_unused]] const ssize_t got = read(wake_fd_, &count, sizeof(count));
   }

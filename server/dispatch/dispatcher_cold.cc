@@ -1,4 +1,4 @@
-// The dispatcher's way with requests whose chunks are on disk.
+// How the dispatcher handles requests whose chunks are on disk.
 
 #include <utility>
 
@@ -8,17 +8,17 @@
 namespace ckv {
 namespace {
 
-// A request whose chunks do not fit beside those that others are reading comes again after about
-// what reading a chunk of 64 MB takes.
+// The retry hint for a request whose chunks do not fit next to those that others are reading. It is
+// about the time to read a chunk of 64 MB.
 constexpr uint32_t kColdRetryUs = 50'000;
-// Times that chunks are read for one request.
+// How often chunks are read for one request.
 constexpr uint32_t kColdCountMax = 3;
 
 }  // namespace
 
-// A request comes here once more if a chunk that it names went cold, or came anew, while others
-// were read for it. Its rows read so far are freed, since ColdReads starts no read while they are
-// held.
+// Called again for a request if a chunk that it names became cold, or was put again, while others
+// were read for it. The rows read for it so far are freed, because ColdReads starts no read while
+// they are held.
 void Dispatcher::AdmitCold(const ReadyRequest& ready) {
   ReadyRequest again = ready;
   again.cold_rows.reset();
@@ -54,7 +54,7 @@ void Dispatcher::StartColdReads() {
     const ReadyRequest ready = flow->front();
     HolderLane& lane = *ready.from;
     colds.Pop(*flow, kFetchBodyBytesMax);
-    // Nothing is read for whom nobody answers any more.
+    // Nothing is read for a request that can no longer be answered.
     cold_started_ = options_.clock->Now();
     if (absl::Status bad = CheckTurn(ready, *lease_, cold_started_, counters_); !bad.ok()) {
       PostError(ready, bad, /*retry_after_us=*/0, counters_);

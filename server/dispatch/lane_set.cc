@@ -15,7 +15,7 @@
 namespace ckv {
 namespace {
 
-constexpr int kEventCountMax = 64;  // events taken at once; the rest come with the next look
+constexpr int kEventCountMax = 64;  // events taken at once; the next call takes the rest
 
 bool WatchFor(int epoll_fd, int fd, HolderLane* lane) {
   epoll_event event = {};
@@ -104,7 +104,7 @@ bool LaneSet::Arm() {
   for (size_t i = 0; i < hot_.size();) {
     HolderLane& lane = *hot_[i];
     if (lane.broken || lane.lane->event_fd() < 0) {
-      ++i;  // has no more to say, or cannot say it
+      ++i;  // sends nothing more, or has no event
     } else if (lane.lane->Arm()) {
       MakeCold(i);
     } else {

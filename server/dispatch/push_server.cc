@@ -23,7 +23,7 @@ absl::Status CheckRange(const FetchEntry& entry, const Chunk& chunk) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "layers %d + %d, model has %d", entry.layer_begin, entry.layer_count, layers));
   }
-  // Chosen rows may be more than there are: one may come twice.
+  // There may be more chosen rows than tokens, because one row may be chosen twice.
   if (entry.index_count == 0 &&
       (entry.token_begin > tokens || entry.token_count > tokens - entry.token_begin)) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -44,7 +44,7 @@ Run RunOf(const Chunk& chunk, const FetchEntry& entry, uint32_t layer) {
       .subspan(entry.token_begin * row_bytes, entry.token_count * row_bytes);
 }
 
-// The checksum of the rows; for whole stripes it is made of the store's own.
+// Returns the checksum of the rows. For whole stripes, it is made of the store's checksums.
 uint32_t Checksum(const Chunk& chunk, const FetchEntry& entry) {
   const uint64_t row_bytes = chunk.geometry().row_bytes();
   return BodyChecksum(entry, [&](const StripePart& part) {
@@ -70,8 +70,8 @@ Run CopyRuns(const Chunk& chunk, const FetchEntry& entry, std::span<std::byte> r
   return room.first(bytes);
 }
 
-// Rows to be gathered lie anywhere: each is asked for while the 8 before it are copied, about what
-// memory delivers in its latency.
+// Rows to be gathered are scattered in memory. Each is prefetched while the 8 before it are copied,
+// which is about what memory delivers in its latency.
 constexpr uint32_t kGatherAheadRows = 8;
 
 // Puts `count` rows' slices behind one another; row(i) is the i-th row's number in the layer.
@@ -114,7 +114,8 @@ absl::Status PushServer::Push(const ReadyRequest& ready, const FetchRequest& req
   const FetchEntry& entry = request.entry;
   const Chunk& chunk = pin.chunk();
   CKV_RETURN_IF_ERROR(CheckRange(entry, chunk));
-  // Below 2^20 tokens x 2^11 B x 2^9 layers: cannot wrap. As many chosen rows as one reply carries.
+  // Below 2^20 tokens x 2^11 B x 2^9 layers: cannot wrap. There are as many chosen rows as one
+  // reply carries.
   const uint64_t body_bytes = uint64_t{entry.token_count} *
                               entry.sent_row_bytes(chunk.geometry().row_bytes()) *
                               entry.layer_count;
@@ -134,7 +135,7 @@ absl::Status PushServer::Push(const ReadyRequest& ready, const FetchRequest& req
   std::array<Run, kGatherRunCountMax> runs;
   size_t run_count = body_bytes == 0 ? 0 : entry.layer_count;
   const std::span<std::byte> slot = ready.lane->reply(ready.slot);
-  // More runs than a fabric gathers are as many tiny layers.
+  // More runs than a fabric gathers are as many tiny layers: copied.
   const bool copied = run_count > runs.size();
   if (copied) {
     run_count = 1;
@@ -151,7 +152,7 @@ absl::Status PushServer::Push(const ReadyRequest& ready, const FetchRequest& req
     return absl::OkStatus();
   }
   EncodeHeader(reply, slot);
-  // A lane that broke meanwhile says so in its status, where the dispatcher looks.
+  // If the lane broke meanwhile, its status reports that, and the dispatcher checks the status.
   if (!ready.lane->PostGather(ready.slot, sizeof(ReplyHeader), body, RegionType::kHost).ok())
     return absl::OkStatus();
   Bump(counters_->bytes_out, sizeof(ReplyHeader) + body_bytes);

@@ -89,15 +89,15 @@ bool AttendLoop::TakePosted() {
 
 void AttendLoop::SubmitWaiting() {
   if (waiting_.empty()) return;
-  // While every call context is in use, to try again is work for nothing.
+  // While every call context is in use, another try would be wasted.
   if (!SweepWaiting() && full_) return;
   full_ = false;
   while (!waiting_.empty()) {
     AttendJob* const job = waiting_.front();
     auto ticket = requester_.TrySubmit(job->call, job->out, &job->report);
     if (absl::IsResourceExhausted(ticket.status())) {
-      // Every call context is in use. Mostly one of these jobs gives its own back. Otherwise other
-      // calls have them, which wait for theirs in one queue, and so does one of these.
+      // Every call context is in use. Usually one of these jobs returns its own. Otherwise other
+      // calls have them all. Those wait for contexts in one queue, and one of these jobs joins it.
       full_ = true;
       if (in_flight_.empty() && !handed_over_.exchange(true)) HandOver(job);
       return;
@@ -169,7 +169,7 @@ bool AttendLoop::StepOne(AttendJob* job) {
 
 void AttendLoop::Rest() {
   if (in_flight_.empty()) {
-    // A job that waits has a deadline to look at.
+    // A waiting job has a deadline that must be checked.
     constexpr int kWaitingMs = 10;
     pollfd wake = {wake_fd_, POLLIN, 0};
     poll(&wake, 1, waiting_.empty() ? -1 : kWaitingMs);

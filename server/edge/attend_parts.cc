@@ -1,5 +1,5 @@
-// Makes the parts of a call of an AttendRequest. Every size is checked before memory is taken by
-// it.
+// Builds the parts of a call from an AttendRequest. Checks every size before it allocates memory of
+// that size.
 
 #include <algorithm>
 #include <bit>
@@ -17,7 +17,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-// A run as it lies in Selection.runs.
+// A run as it is encoded in Selection.runs.
 struct Run {
   int32_t begin = 0;
   int32_t length = 0;
@@ -35,7 +35,7 @@ Run RunAt(const std::string& runs, uint64_t i) {
   return run;
 }
 
-// The query rows in bf16, whose bytes are as many as they should be.
+// Returns the query rows in bf16. The caller has checked that they have the right number of bytes.
 const uint16_t* BitsOf(const v1::AttendRequest& request, AttendMemory& memory) {
   if (request.q_dtype() != v1::QUERY_DTYPE_F32)
     return reinterpret_cast<const uint16_t*>(request.q().data());
@@ -45,7 +45,7 @@ const uint16_t* BitsOf(const v1::AttendRequest& request, AttendMemory& memory) {
   return memory.q.data();
 }
 
-// Returns the most rows that the runs of one group have. Takes no memory.
+// Returns the most rows that the runs of one group have. Allocates nothing.
 absl::StatusOr<uint32_t> RunRowsMax(const v1::Selection& selection, uint64_t groups) {
   const uint64_t k = selection.k();
   // Not by a product, which may wrap.
@@ -78,7 +78,7 @@ absl::StatusOr<uint32_t> RunRowsMax(const v1::Selection& selection, uint64_t gro
       rows_max, kSelectionIndexCountMax));
 }
 
-// Writes the rows of each group's runs, and -1 up to `k` of them.
+// Writes the rows of each group's runs, and -1 for the rest of its `k` indices.
 void Expand(const v1::Selection& selection, uint64_t groups, uint32_t k,
             std::vector<int32_t>& indices) {
   indices.assign(groups * k, -1);
@@ -91,8 +91,8 @@ void Expand(const v1::Selection& selection, uint64_t groups, uint32_t k,
   }
 }
 
-// The memory is never without room, so that an empty list is present all the same: everything is
-// empty then.
+// `indices` always gets a capacity, so that its data() is not null. So an empty list is still a
+// selection, and every result is then empty.
 absl::StatusOr<Selection> SelectionOf(const v1::AttendRequest& request,
                                       std::vector<int32_t>& indices) {
   const v1::Selection& selection = request.selection();

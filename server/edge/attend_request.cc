@@ -14,10 +14,10 @@
 namespace ckv {
 namespace {
 
-// The bytes that gRPC's clients take of one message unless they are told otherwise.
+// The bytes that gRPC's clients accept in one message by default.
 constexpr uint64_t kReplyBytesMaxDefault = 4u << 20;
-// Room for what goes with o, m and l in a message. Their lengths and the other fields of
-// AttendReply and AttendStreamReply are below 128 bytes.
+// Bytes for what a message contains in addition to o, m and l. Their lengths and the other fields
+// of AttendReply and AttendStreamReply are below 128 bytes.
 constexpr uint64_t kReplySlackBytes = 256;
 constexpr Duration kRequestTimeoutMax = std::chrono::minutes(10);
 
@@ -43,7 +43,7 @@ absl::StatusOr<std::vector<ChunkUse>> UsesOf(const v1::AttendRequest& request,
   if (request.chunks().empty()) {
     CKV_ASSIGN_OR_RETURN(const ChunkRange range,
                          RangeOf(*corpus, request.chunk_begin(), request.chunk_end()));
-    // All of them are none: the call does not grow with the corpus then.
+    // No uses mean all chunks. So the call does not grow with the corpus.
     if (range.begin == 0 && range.end == corpus->chunks.size()) return uses;
     for (uint32_t i = range.begin; i < range.end; ++i) uses.push_back({i, 0});
     return uses;

@@ -30,15 +30,16 @@ namespace {
 
 // A request larger than this does not keep its memory for the next one.
 constexpr size_t kRequestBytesKept = size_t{1} << 20;
-// The bytes that a row's answer is counted for before its geometry is known: f32, d_v = 512.
+// Bytes counted for a row's answer before its geometry is known: f32, d_v = 512.
 constexpr uint64_t kAnswerRowBytes = 4 * 512 + 8;
 
-// Whether a holder or the directory did not answer, so that nothing is known.
+// Returns true if a holder or the directory did not answer, so that nothing is known about the
+// chunks.
 bool IsAway(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
-// A stream that was not let in.
+// A stream that the gate refused.
 class RefusedStream final : public AttendStreams::Reactor {
  public:
   RefusedStream(grpc::CallbackServerContext& context, const absl::Status& why) {
@@ -92,28 +93,28 @@ class AttendStream final : public AttendStreams::Reactor,
     Duration given{0};
     uint64_t bytes = 0;
     bool busy = false;
-    bool again = false;  // its chunks were not where `context` says
+    bool again = false;  // its chunks were not where `context` has them
   };
 
   Item* TakeItem() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FreeItem(Item* item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The trace of a request: its own, the stream's, or a new one.
+  // Returns the trace of a request: its own, the stream's, or a new one.
   TraceContext TraceOfRequest(const v1::AttendRequest& request) const;
   // Begins a request that was read: opens a context first, or posts it.
   void Begin(Item* item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Opens a context for `item` on this thread, which may wait; `known` again if it is set.
+  // Opens a context for `item` on this thread, which may block. If `known` is set, opens it again.
   void Open(Item* item, const ContextPtr& known) ABSL_LOCKS_EXCLUDED(mu_);
   void TakeOpenError(Item* item, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Makes the call of a request over its context.
   absl::Status MakeCall(Item* item);
   void Post(Item* item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Ends an attend. One whose chunks were moved is tried once more, where they are now.
+  // Ends an attend. If its chunks were moved, tries once more at their new places.
   void Complete(Item* item, absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
   void Reply(Item* item, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Starts what can be started: a write, a read, or the end.
   void Settle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void StartNextWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Lets nothing more begin, and what is in flight end soon.
+  // Lets nothing more begin, and makes what is in flight end soon.
   void Cancel() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DropWrites() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FinishWith(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -134,14 +135,14 @@ class AttendStream final : public AttendStreams::Reactor,
   absl::Status open_error_ ABSL_GUARDED_BY(mu_) = absl::InvalidArgumentError(
       "attend: the first request of a stream must name a corpus, or a geometry and chunks");
   uint32_t in_flight_ ABSL_GUARDED_BY(mu_) = 0;   // requests read and not yet written
-  uint32_t hold_count_ ABSL_GUARDED_BY(mu_) = 0;  // ends of the call that are under way
+  uint32_t hold_count_ ABSL_GUARDED_BY(mu_) = 0;  // ends of the call in progress
   uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
   bool opening_ ABSL_GUARDED_BY(mu_) = false;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  bool idle_ ABSL_GUARDED_BY(mu_) = false;  // waits for its peer, as its gate knows
+  bool idle_ ABSL_GUARDED_BY(mu_) = false;  // waits for its peer, and the gate has been notified
   bool reads_done_ ABSL_GUARDED_BY(mu_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  bool gate_ended_ ABSL_GUARDED_BY(mu_) = false;  // the gate lets nothing be written any more
+  bool gate_ended_ ABSL_GUARDED_BY(mu_) = false;  // the gate allows no more writes
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
 };
 
@@ -171,7 +172,7 @@ absl::StatusOr<AttendStreams::ContextPtr> AttendStreams::Open(const v1::AttendRe
   auto opened = std::make_shared<StreamContext>();
   CKV_ASSIGN_OR_RETURN(opened->chunks, corpora_.ChunksOf(request, deadline));
   const ContextPart part = {opened->chunks.corpus, opened->chunks.uses};
-  // Few threads open contexts for all streams, and must not wait for holders that are away.
+  // A few threads open contexts for all streams, so they must not wait for unreachable holders.
   ContextSpec spec = {.parts = {&part, 1}, .await_holders = false};
   CKV_ASSIGN_OR_RETURN(spec.policy, PolicyOf(request));
   if (request.expect_steps() > 0) spec.expect.steps = request.expect_steps();
@@ -183,7 +184,7 @@ absl::StatusOr<AttendStreams::ContextPtr> AttendStreams::Open(const v1::AttendRe
 
 absl::StatusOr<AttendStreams::ContextPtr> AttendStreams::Reopen(const StreamContext& context,
                                                                 Instant deadline) {
-  // Another placement is another version, too. That the chunks are the same is what counts.
+  // A new placement also has a new version. Only the chunks must be the same.
   v1::AttendRequest naming = context.naming;
   naming.clear_corpus_version();
   CKV_ASSIGN_OR_RETURN(ContextPtr opened, Open(naming, deadline));
@@ -228,7 +229,7 @@ void AttendStream::FreeItem(Item* item) {
 void AttendStream::OnReadDone(bool ok) {
   absl::MutexLock lock(&mu_);
   Item* const item = std::exchange(reading_, nullptr);
-  // A request may still come when the stream was finished meanwhile.
+  // A request may still arrive after the stream has finished.
   if (!ok || finished_) {
     reads_done_ = true;
     free_.push_back(item);
@@ -275,7 +276,8 @@ void AttendStream::Begin(Item* item) {
   }
   const bool current = !names || streams_.IsCurrent(context_.get(), request);
   if (current && !context_->doubtful.load(std::memory_order_relaxed)) return Post(item);
-  // A caller that names its chunks means those that there are now; else they must be the same.
+  // A request that names its chunks means the current ones. Otherwise they must be the same as
+  // before.
   opening_ = true;
   const v1::AttendRequest& naming = names ? request : context_->naming;
   const auto open = [this, item, known = names ? nullptr : context_] { Open(item, known); };
@@ -289,7 +291,7 @@ void AttendStream::Begin(Item* item) {
 void AttendStream::Open(Item* item, const ContextPtr& known) {
   const auto self = shared_from_this();
   const ScopedTrace scope(item->trace);
-  // Others wait behind it.
+  // Other requests wait behind it.
   const Instant deadline =
       std::min(item->deadline, streams_.options_.clock->Now() + streams_.options_.default_timeout);
   absl::StatusOr<ContextPtr> opened = absl::CancelledError("the caller has gone");
@@ -316,7 +318,7 @@ void AttendStream::Open(Item* item, const ContextPtr& known) {
 void AttendStream::TakeOpenError(Item* item, const absl::Status& status) {
   const bool same = context_ != nullptr && (!NamesChunks(item->request) ||
                                             NamesSameChunks(item->request, context_->naming));
-  // Some holders of the context may answer all the same, and those may be the ones it takes.
+  // Some holders of the context may still answer, and the request may need only those.
   if (same && IsAway(status) && !item->again) return Post(item);
   if (!same) {
     context_ = nullptr;
@@ -355,10 +357,10 @@ void AttendStream::Post(Item* item) {
 
 void AttendStream::Complete(Item* item, absl::Status status) {
   absl::MutexLock lock(&mu_);
-  // A holder that went may have left its chunks elsewhere, too; the next request looks.
+  // If a holder is gone, its chunks may also be elsewhere. The next request checks.
   if (absl::IsNotFound(status) || absl::IsUnavailable(status))
     item->context->doubtful.store(true, std::memory_order_relaxed);
-  // With time left, it has not waited for its holders: the chunks are elsewhere by now.
+  // If time is left, the call has not waited for its holders: the chunks are elsewhere by now.
   const bool moved =
       absl::IsNotFound(status) || (absl::IsUnavailable(status) &&
                                    streams_.options_.clock->Now() + kAnswerMargin < item->deadline);
@@ -461,7 +463,8 @@ void AttendStream::End(const absl::Status& why) {
     absl::MutexLock lock(&mu_);
     if (finished_) return;
     if (in_flight_ == 0) return FinishWith(why);
-    // It was idle and has read a request since. That is answered, and Settle ends the stream.
+    // It was idle and has read a request since. The request is answered, and Settle ends the
+    // stream.
     if (!writing_) return;
     ++hold_count_;
   }

@@ -16,7 +16,8 @@ absl::StatusOr<std::shared_ptr<const Corpus>> RequestCorpora::Resolve(const std:
   if (name.empty()) return absl::InvalidArgumentError("corpus: name one");
   CKV_ASSIGN_OR_RETURN(auto corpus, requester_.Resolve(name, tenant, deadline));
   if (version == 0 || corpus->version == version) return corpus;
-  // The corpus kept here may be older or newer than what the caller resolved; the directory knows.
+  // The corpus kept here may be older or newer than what the caller resolved. Queries the
+  // directory.
   requester_.Forget(name);
   CKV_ASSIGN_OR_RETURN(corpus, requester_.Resolve(name, tenant, deadline));
   if (corpus->version == version) return corpus;
@@ -57,7 +58,8 @@ absl::StatusOr<RequestChunks> RequestCorpora::ChunksOf(const v1::AttendRequest& 
     auto uses = UsesOf(request, corpus, ordinals_);
     if (uses.ok()) return RequestChunks{std::move(corpus), *std::move(uses)};
     if (again || request.corpus().empty() || !absl::IsNotFound(uses.status())) return uses.status();
-    // The chunk may be of a version published since: the directory is asked before it is denied.
+    // The chunk may be of a version published since. Queries the directory before denying the
+    // chunk.
     requester_.Forget(request.corpus());
   }
 }

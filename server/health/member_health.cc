@@ -15,15 +15,15 @@
 namespace ckv {
 namespace {
 
-// The descriptors of this process: /proc names them. `most` if none is left to look with, 0 if it
-// cannot be read.
+// Returns the number of this process's open descriptors, as listed in /proc. Returns `most` if none
+// is left to open the list with, and 0 if it cannot be read.
 uint64_t OpenFileCount(uint64_t most) {
   DIR* const folder = opendir("/proc/self/fd");
   if (folder == nullptr) return errno == EMFILE ? most : 0;
   uint64_t count = 0;
   while (const dirent* entry = readdir(folder)) count += entry->d_name[0] != '.' ? 1 : 0;
   closedir(folder);
-  return count - std::min<uint64_t>(count, 1);  // that of the folder
+  return count - std::min<uint64_t>(count, 1);  // without the one for the list
 }
 
 uint64_t OpenFileCountMax() {
@@ -64,8 +64,8 @@ MemberHealth HealthOf(const Requester& requester, Instant now) {
   MemberHealth health = ProcessHealth();
   for (const HolderView& holder : requester.KnownHolders()) {
     if (!holder.unreached_at || !holder.unreached_since) continue;
-    // A holder that nobody calls is not tried again: a failure of long ago says nothing. Nor does
-    // one that its restart explains.
+    // No one retries a holder that no one calls, so an old failure is no evidence. Neither is a
+    // failure that the holder's restart explains.
     if (now - *holder.unreached_at > kUnreachedFor ||
         *holder.unreached_at - *holder.unreached_since < kUnreachedMin) {
       continue;

@@ -25,8 +25,8 @@
 namespace ckv {
 namespace {
 
-// So that a holder stays within capacity_bytes and an eighth, with what ColdRowBytesMax and
-// StripeBytesMax add.
+// Together with ColdRowBytesMax and StripeBytesMax, keeps a holder within capacity_bytes plus an
+// eighth.
 constexpr uint64_t kMapShareOfCapacity = 16;
 
 absl::Status ValidateOptions(const HolderOptions& options) {
@@ -116,7 +116,7 @@ struct Holder::State {
         store(std::move(store_in)),
         sessions(options.session_count_max, options.lane_bytes_max) {}
 
-  // Same geometry or refused (I7). An empty store has none yet, and takes any.
+  // Requires the same geometry (I7). An empty store has none yet, and accepts any.
   absl::Status CheckGeometry(const Geometry& geometry) {
     const std::vector<Geometry> here = store->table().geometries();
     if (here.empty() || std::find(here.begin(), here.end(), geometry) != here.end()) {
@@ -126,7 +126,7 @@ struct Holder::State {
         absl::StrFormat("geometry differs: %s", DescribeDifference(here.front(), geometry)));
   }
 
-  // Makes chunks, rows from disk and the slots of lanes memory of this kind.
+  // Makes the chunks, the rows from disk and the lanes' slots memory of this kind.
   absl::Status PinFor(MemoryKind kind, ListenOptions& listen);
   uint64_t StripeBytes(MemoryKind kind) const;
 
@@ -139,10 +139,10 @@ struct Holder::State {
   const HolderOptions options;
   const std::string host_identity = HostIdentity();
   LeaseGate lease;
-  // From any thread; for people, and orders nothing.
+  // Updated by any thread. For display only: it orders no other accesses.
   std::array<std::atomic<uint64_t>, kStatusCodeCount> session_refusals{};
   ScrubCounters scrub;
-  // From here on, each uses those above it.
+  // From here on, each member uses those above it.
   std::unique_ptr<ChunkStore> store;
   PinnedMemory chunks_pinned;
   std::optional<PagedMemory> cold_memory;
@@ -182,7 +182,8 @@ absl::Status Holder::State::PinFor(MemoryKind kind, ListenOptions& listen) {
   return pin("the room for rows from disk", cold_memory->base(), room_bytes, cold_pinned);
 }
 
-// The stripes that selections may keep. They come and go by pages, so they are not pinned.
+// Returns the limit for stripes kept for selections. Their memory is added and freed by pages, so
+// it is not pinned.
 uint64_t Holder::State::StripeBytes(MemoryKind kind) const {
   if (kind != MemoryKind::kHost) return 0;
   return options.stripe_bytes_max.value_or(StripeBytesMax(options.capacity_bytes));
@@ -281,7 +282,7 @@ absl::StatusOr<SessionAnswer> Holder::State::TryOffer(const SessionOffer& offer,
       Invite(offer, fabric, **listener, session, until);
   if (!answers.ok()) {
     // Invitations made already lead to a closed session, and expire.
-    sessions.Close(session.id).IgnoreError();  // NotFound: it has ended by itself
+    sessions.Close(session.id).IgnoreError();  // NotFound: it has already ended
     dispatcher->Wake();
     return answers.status();
   }

@@ -20,7 +20,7 @@
 namespace ckv {
 namespace {
 
-// New connections per turn, so that an end is seen.
+// New connections per turn, so that Stop is noticed.
 constexpr int kAcceptBatchMax = 64;
 
 }  // namespace
@@ -58,7 +58,7 @@ void ControlAcceptor::Run() {
   bool is_short = false;
   while (true) {
     const int pause_ms = static_cast<int>(PortListener::kShortPause / std::chrono::milliseconds(1));
-    const nfds_t count = is_short ? 1 : polled.size();  // the one that wakes it
+    const nfds_t count = is_short ? 1 : polled.size();  // only the wake-up descriptor
     if (poll(polled.data(), count, is_short ? pause_ms : -1) < 0) continue;
     if (polled[0].revents != 0) return;
     if (std::exchange(is_short, false)) continue;
@@ -83,7 +83,7 @@ bool ControlAcceptor::AcceptFrom(const UniqueFd& socket) {
           limit.rlim_cur, DescriptorsKept(limit.rlim_cur, PortUse::kCalls));
       continue;
     }
-    // As gRPC does for its own: bytes that nobody acknowledges end the connection.
+    // As gRPC does for its own connections: unacknowledged bytes end the connection.
     const unsigned timeout_ms =
         static_cast<unsigned>(kKeepAliveTimeout / std::chrono::milliseconds(1));
     setsockopt(accepted.fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof(timeout_ms));

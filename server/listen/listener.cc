@@ -20,7 +20,8 @@
 namespace ckv {
 namespace {
 
-// Connections in turn whose peers went before they were accepted; more are taken by the next call.
+// How many connections in a row may have lost their peers before they are accepted. The next call
+// continues.
 constexpr int kTriesMax = 64;
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
@@ -46,7 +47,7 @@ UniqueFd ListenOn(const addrinfo& one, bool both_families) {
   UniqueFd fd(socket(one.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return fd;
   const int on = 1, v6_only = both_families ? 0 : 1;
-  // Otherwise an address left a moment ago would look taken.
+  // Otherwise an address released a moment ago would seem to be in use.
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   // Accepted connections inherit it.
   setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -90,7 +91,7 @@ uint64_t DescriptorsKept(uint64_t limit, PortUse use) {
 
 absl::StatusOr<PortListener> PortListener::Bind(const HostPort& address, bool both_families,
                                                 PortUse use) {
-  // A socket of :: that is not for IPv6 alone is for both; without IPv6 there is 0.0.0.0.
+  // A socket on :: that is not limited to IPv6 serves both families. Without IPv6, 0.0.0.0 is used.
   const bool all = both_families && address.IsWildcard();
   absl::StatusOr<Addresses> found = Resolve(all ? "::" : address.host, address.port);
   if (!found.ok()) return found.status();
@@ -134,9 +135,9 @@ PortListener::Accepted PortListener::Accept(const UniqueFd& socket) {
     }
     if (errno == EAGAIN) return {};
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
-      continue;  // the peer went meanwhile, or a signal came
+      continue;  // the peer has gone meanwhile, or a signal arrived
     reserve_.Reset();
-    // Another thread may take what was given up.
+    // Another thread may take the descriptor that was released.
     const int refused = accept4(socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (refused >= 0) close(refused);
     reserve_ = OpenReserve();

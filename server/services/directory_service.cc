@@ -22,12 +22,12 @@ namespace {
 
 // How long a watch may not notice that its peer has gone or that the server drains.
 constexpr Duration kWatchSlice = std::chrono::milliseconds(200);
-// Missing holders, and unproven corpora, in one answer.
+// The most missing holders, and unproven corpora, in one answer.
 constexpr size_t kDescribedMax = 64;
 constexpr size_t kReportersMax = 8;
-// The path of its folder, and an error that names it.
+// The path of the directory's folder, and an error that contains it.
 constexpr size_t kDescribedTextBytesMax = 4096;
-// Corpora in one page of those on a holder: at most 600 bytes each.
+// The most corpora in one page of those on a holder: at most 600 bytes each.
 constexpr size_t kPlacedCorporaPerCallMax = 4096;
 
 uint64_t WholeMilliseconds(Duration duration) {
@@ -168,7 +168,7 @@ grpc::Status DirectoryServiceImpl::ListMembers(grpc::ServerContext* /*context*/,
     message->set_ago_ms(WholeMilliseconds(clock_.Now() - ended.ended));
     message->set_ran_out(ended.ran_out);
   }
-  // For people. A requester asks for members whenever it meets an unknown holder.
+  // The rest is for display. A requester lists members whenever it meets an unknown holder.
   if (!request->as_known()) return grpc::Status::OK;
   for (const EngineFacts& engine : engines_.At(clock_.Now()))
     *reply->add_engines() = ToProto(engine);
@@ -373,7 +373,7 @@ grpc::Status DirectoryServiceImpl::ListPlacedCorpora(grpc::ServerContext* /*cont
   if (!request->after_name().empty()) {
     after.emplace(request->after_tenant(), request->after_name());
   } else {
-    // Before the corpora are listed: what is changed meanwhile counts as not seen.
+    // Read before the corpora are listed: changes made meanwhile count as not seen.
     const DirectoryState::News news = state_.NewsSince(FromProto(request->seen()));
     *reply->mutable_seen() = ToProto(news.seen);
     for (const DroppedCorpus& dropped : news.dropped) *reply->add_dropped() = ToProto(dropped);

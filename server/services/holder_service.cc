@@ -48,7 +48,7 @@ absl::StatusOr<SessionOffer> OfferFrom(const v1::OpenSessionRequest& request) {
   }
   for (const v1::FabricOffer& message : request.offers()) {
     const auto kind = ParseFabricName(message.fabric());
-    if (!kind.ok()) continue;  // a fabric that this version does not know reaches nobody
+    if (!kind.ok()) continue;  // this version has no such fabric
     if (message.offers_size() > static_cast<int>(kLaneCountMax)) {
       return absl::InvalidArgumentError(
           absl::StrFormat("session: %d lanes, limit %d", message.offers_size(), kLaneCountMax));
@@ -195,15 +195,15 @@ absl::Status HolderServiceImpl::Receive(grpc::ServerContext& context, ServiceGat
         put.Write(rows.layer(), rows.offset_bytes(),
                   std::as_bytes(std::span(rows.rows().data(), rows.rows().size()))));
   }
-  // A stream that broke reads like one that ended.
+  // A stream that broke looks like one that ended.
   if (gate_.closed()) return ServiceGate::ClosedError();
   if (context.IsCancelled()) return absl::CancelledError("put: interrupted; nothing was stored");
   return Settle(std::move(put).Finish(), id, geometry, tenant, ttl);
 }
 
-// Returns what a put says once the table has the chunk (`status` is OK or AlreadyExists), or after
-// any error. A copy that a keeper of replicas brought, or dropped, between its two looks is the
-// putter's only if it is there now, when the keeper knows that it is put.
+// Returns the result of a put once the table has the chunk (`status` is OK or AlreadyExists), or
+// after any error. A replica keeper may have added or dropped a copy between the two calls of
+// `on_put_`. After the second call, the chunk is the putter's if the table contains it.
 absl::Status HolderServiceImpl::Settle(const absl::Status& status, const ChunkId& id,
                                        const Geometry& geometry, const std::string& tenant,
                                        Duration ttl) {
@@ -237,7 +237,7 @@ grpc::Status HolderServiceImpl::GetChunkInfo(grpc::ServerContext* /*context*/,
   }
   const auto info = holder_.store().InfoOf(*id, *geometry, request->tenant());
   if (!info.ok()) return ToGrpc(info.status());
-  // Before it is told of, so that a collection that comes now leaves it.
+  // Touched before it is reported, so that a garbage collection that runs now leaves it.
   if (!holder_.store().Touch(*id)) return ToGrpc(absl::NotFoundError("dropped just now"));
   reply->set_durable(holder_.table().IsDurable(*id));
   reply->set_parent(std::string(info->parent.AsBytes()));

@@ -26,10 +26,10 @@ namespace {
 
 constexpr size_t kPromptTokenCountMax = 1u << 22;
 
-// The longest wait for a tenant's key where part of a prompt is matched without it.
+// The longest wait for a tenant's key if part of a prompt is matched without it.
 constexpr Duration kKeyWaitMax = std::chrono::seconds(1);
 
-// Corpora that Describe tells.
+// The most corpora that Describe reports.
 constexpr size_t kHottestCountMax = 64;
 
 void AddNear(const RequesterNearStats& stats, v1::DescribeReply::Near& near) {
@@ -67,7 +67,7 @@ void AddTrial(const FabricTrial& trial, v1::DescribeReply::Holder& holder) {
   message->set_why_not(trial.why_not);
 }
 
-// As ToGrpc; what a holder refuses for want of room carries its hint as trailing metadata.
+// As ToGrpc. If a holder refused for lack of room, its retry hint is added as trailing metadata.
 grpc::Status Answered(grpc::ServerContext& context, const absl::Status& status) {
   if (const uint32_t us = RetryAfterUs(status); us > 0)
     context.AddTrailingMetadata(kRetryAfterKey, std::to_string(us));
@@ -184,10 +184,10 @@ absl::StatusOr<v1::ResolveReply> RequesterServiceImpl::ResolveTokens(
   CKV_ASSIGN_OR_RETURN(const ExtraKeys extra_keys, FromProto(request.extra_keys(), tokens.size()));
   CKV_ASSIGN_OR_RETURN(const auto corpus,
                        requester_.Resolve(request.corpus_hint(), request.tenant(), deadline));
-  // Most corpora are matched without a key, also while the directory is away.
+  // Most corpora are matched without a key, even while the directory is unreachable.
   PromptMatch match = MatchPrompt(*corpus, tokens, {}, extra_keys);
   if (!corpus->tenant.empty() && match.chunk_count < corpus->chunks.size()) {
-    // A directory that does not answer must not keep from the caller what is matched already.
+    // A directory that does not answer must not withhold what is matched already.
     const Instant soon = options_.clock->Now() + kKeyWaitMax;
     const auto key = requester_.TenantKeyOf(
         corpus->tenant, match.token_count > 0 ? std::min(deadline, soon) : deadline);
@@ -253,10 +253,10 @@ absl::Status RequesterServiceImpl::AttendOnce(const v1::AttendRequest& request, 
 
   AttendReport report;
   AnswerRoom answer;
-  // Half a megabyte of fresh pages for 256 rows: made while the holders compute.
+  // Half a megabyte of fresh pages for 256 rows: allocated while the holders compute.
   const auto room = [&] { return answer.Make(request, geometry, reply); };
   const absl::Status attended = requester_.Attend(call, room, &report);
-  // With time left, it has not waited for its holders: the chunks are elsewhere by now.
+  // If time is left, the call has not waited for its holders: the chunks are elsewhere by now.
   *moved = absl::IsNotFound(attended) ||
            (absl::IsUnavailable(attended) && options_.clock->Now() + kAnswerMargin < deadline);
   CKV_RETURN_IF_ERROR(attended);
@@ -271,7 +271,7 @@ absl::Status RequesterServiceImpl::CountedAttend(const grpc::ServerContext& cont
   const Duration given = deadline - options_.clock->Now();
   bool moved = false;
   absl::Status status = AttendOnce(request, deadline, reply, &moved);
-  // The placement that was kept is forgotten by now: a chunk that was moved meanwhile is found.
+  // The kept placement has been invalidated by now, so a chunk that was moved is found.
   if (moved) status = AttendOnce(request, deadline, reply, &moved);
   counters_.Count(status);
   return WithTimeGiven(status, given);
@@ -474,7 +474,7 @@ grpc::Status RequesterServiceImpl::Describe(grpc::ServerContext* /*context*/,
   reply->set_attend_count(attend_count());
   reply->set_error_count(error_count());
   reply->set_directory_connected(options_.directory_connected());
-  // All are needed: those of tenants are told by their sum.
+  // All corpora are needed, because those of tenants are reported as a sum.
   const RequesterStats stats = requester_.Stats(CorpusMeter::kCorpusCountMax);
   reply->set_discarded_reply_count(stats.discarded_reply_count);
   reply->set_rdma_fallback_count(stats.rdma_fallback_count);

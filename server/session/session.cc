@@ -14,7 +14,7 @@ ChunkLocator Unpack(uint64_t place) {
   return {.slot = static_cast<uint32_t>(place), .generation = static_cast<uint32_t>(place >> 32)};
 }
 
-// Enough bits that a stale id is never someone else's, and not predictable from another's.
+// Enough bits that a stale id is never valid for another session, nor predictable from another id.
 SessionId RandomSessionId() {
   std::random_device random;
   SessionId id;
@@ -43,7 +43,7 @@ std::optional<ChunkLocator> HandleTable::Lookup(ChunkHandle handle) const noexce
   if (handle.value == 0 || handle.value > PublishedCount()) return std::nullopt;
   const uint32_t index = handle.value - 1;
   const Segment& segment = *segments_[index / kSegmentSize];
-  // A place is one word and stands alone, so no order is needed beyond the count's.
+  // A place is one word and independent of other data, so no order is needed beyond the count's.
   return Unpack(segment[index % kSegmentSize].load(std::memory_order_relaxed));
 }
 

@@ -19,10 +19,10 @@ uint32_t LinesMax(spdlog::level::level_enum level) {
 bool LogLimiter::Admit(const LogPlaceKey& place, std::string_view text, Instant now) {
   LogPlaceKey key = place;
   if (!periods_.contains(key) && periods_.size() >= kLogPlacesMax) {
-    key = {.file = "", .line = 0, .level = place.level};  // one a level: errors keep a limit apart
+    key = {.file = "", .line = 0, .level = place.level};  // one per level: errors keep their own
   }
   Period& period = periods_[key];
-  // A period that left lines out ends when they are told: TakeLeftOut comes before this.
+  // A period with omitted lines ends when they are reported: the caller calls TakeLeftOut first.
   if (period.line_count == 0 || (now >= period.end && period.left_out == 0)) {
     period = {.end = now + kLogPeriod, .line_count = 0, .left_out = 0, .last = {}};
   }

@@ -76,7 +76,7 @@ absl::StatusOr<PushedChunk> ChunkPush::PushOne(const ChunkId& id) {
                        pushed.bytes_sent);
   };
   absl::Status status = put();
-  // A copy was there and was dropped just then: once more is enough, unless somebody goes on so.
+  // A copy was there and was dropped just then. One retry is enough, unless drops continue.
   if (absl::IsAborted(status)) status = put();
   pushed.reused = absl::IsAlreadyExists(status);
   if (!status.ok() && !pushed.reused) return status;
@@ -96,7 +96,7 @@ absl::StatusOr<bool> ChunkPush::IsThere(const ChunkInfo& info, Instant deadline)
   const absl::Status put =
       target_.Put(info, order_.geometry, order_.tenant, /*rows=*/nullptr, deadline, bytes_sent);
   if (absl::IsAlreadyExists(put)) return true;
-  // Dropped since it was asked for: the put began, and ended without rows, or was told so.
+  // Dropped since it was queried: the put began and ended without rows, or was aborted.
   if (put.ok() || absl::IsInvalidArgument(put) || absl::IsAborted(put)) return false;
   return put;
 }

@@ -118,7 +118,7 @@ void PlacementKeeper::Run() {
     uint64_t wanted = 0;
     {
       absl::MutexLock lock(&mu_);
-      // After a failure it pauses, whatever the news.
+      // Pauses after a failure, whatever the news.
       if (options_.clock->Await(mu_, absl::Condition(&stop_), next)) return;
       options_.clock->Await(mu_, absl::Condition(this, &PlacementKeeper::HasNews), kInstantMax);
       if (stop_) return;
@@ -148,7 +148,7 @@ void PlacementKeeper::Run() {
 void PlacementKeeper::NoteRound(const absl::Status& status) {
   const size_t part_count = parts_.List().size();
   absl::MutexLock lock(&mu_);
-  // A directory of an earlier build, or one that is away: said once.
+  // The directory is of an earlier build, or unreachable. Logged once.
   if (!status.ok() && stats_.last_error.ok()) {
     Log().info("{}: what the directory says of its corpora is not kept yet: {}", options_.self.name,
                std::string(status.message()));
@@ -158,8 +158,8 @@ void PlacementKeeper::NoteRound(const absl::Status& status) {
   if (status.ok()) ++stats_.round_count;
 }
 
-// A disk that comes back under another name, perhaps that of a holder that is away, has seen
-// nothing of what is listed for that name: it must not say that it is gone.
+// A disk may return under another name, perhaps that of a holder that is offline. It has seen
+// nothing of what is listed for that name, so it must not report that as gone.
 SeenDirectory PlacementKeeper::Seen() const {
   return parts_.seen_by() == options_.self.name ? parts_.seen() : SeenDirectory();
 }
@@ -171,7 +171,7 @@ absl::Status PlacementKeeper::Round(const LeaseGrant& lease, bool first) {
   const Listed& listed = placed.versions;
   absl::Status kept;
   if (lease.folder_id != 0) {
-    // Drops first, or parts of what was dropped would be taken for news.
+    // Reports tombstones first. Otherwise parts of dropped corpora would be taken for news.
     if (first) CKV_RETURN_IF_ERROR(ReportDrops(lease, listed, deadline));
     kept = ReportParts(lease, listed, deadline);
   }
@@ -182,7 +182,7 @@ absl::Status PlacementKeeper::Round(const LeaseGrant& lease, bool first) {
     if (known != left.end() && (known->second == due || known->second.version > version)) continue;
     kept.Update(Ask(key, deadline));
   }
-  // A disk that takes no part is no reason to keep still about chunks.
+  // Lacking chunks are reported even if the disk accepts no part.
   IndexParts(listed);
   CKV_RETURN_IF_ERROR(TellLacking(lease, deadline));
   CKV_RETURN_IF_ERROR(kept);
@@ -222,15 +222,15 @@ absl::Status PlacementKeeper::ReportParts(const LeaseGrant& lease, const Listed&
   const auto kept = parts_.List();
   for (const auto& [key, summary] : kept) {
     const auto there = listed.find(key);
-    // A directory that was restored from an old copy may list a version of before.
+    // A directory that was restored from an old copy may list a previous version.
     if (there != listed.end() && there->second >= summary.version) continue;
     const auto reported = reported_.find(key);
     if (reported != reported_.end() && reported->second == summary.version) continue;
-    // A part of a corpus that was dropped or moved is superseded, and forgotten then.
+    // If the part's corpus was dropped or moved, the part is superseded, and Report removes it.
     const absl::Status status = Report(lease, key, deadline);
     if (status.ok()) reported_[key] = summary.version;
     if (absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status)) {
-      // That part is refused; the others are reported all the same.
+      // This part is refused. The others are reported all the same.
       refused.Update(status);
       continue;
     }
@@ -272,10 +272,10 @@ absl::Status PlacementKeeper::Report(const LeaseGrant& lease, const CorpusParts:
     there.corpus.chunks.push_back(chunk);
     there.ordinals.push_back(part->ordinals[i]);
   }
-  // It was told under another name of this holder, and helps only if it has that name again. It is
-  // left there for that.
+  // The part was received under another name of this holder. It stays here, because it helps only
+  // if the holder has that name again.
   if (!is_ours) return absl::OkStatus();
-  // All of it was dropped here: no directory would send anybody for it.
+  // All its chunks are gone from here, so no directory would send a requester here for them.
   if (there.ordinals.empty()) return parts_.Remove(key);
   CKV_ASSIGN_OR_RETURN(const bool superseded, source_.ReportPart(lease.lease_id, there, deadline));
   {
@@ -302,7 +302,7 @@ void PlacementKeeper::IndexPart(const CorpusPart& part) {
   placed = {part.corpus.version, {}};
   for (const ChunkPlacement& chunk : part.corpus.chunks) {
     const auto& holders = chunk.holders;
-    // Nobody is asked for a chunk without tokens.
+    // No holder is queried for a chunk without tokens.
     if (chunk.token_count > 0 &&
         std::find(holders.begin(), holders.end(), options_.self) != holders.end())
       placed.ids.push_back(chunk.id);
@@ -314,7 +314,7 @@ void PlacementKeeper::IndexParts(const Listed& listed) {
   for (const auto& [key, version] : listed) {
     const auto known = placed_.find(key);
     if (known != placed_.end() && known->second.version >= version) continue;
-    // Kept from an earlier life. One that cannot be read is asked for in another round.
+    // Stored by an earlier incarnation. A part that cannot be read is requested in another round.
     if (const absl::StatusOr<CorpusPart> part = parts_.Read(key); part.ok()) IndexPart(*part);
   }
 }
@@ -326,7 +326,7 @@ std::vector<ChunkId> PlacementKeeper::Lacking() const {
       if (!chunks_.has(id)) lacking.push_back(id);
     }
   }
-  // One that was moved within the table was away for a moment.
+  // A chunk that was moved within the table was absent for a moment.
   std::erase_if(lacking, [this](const ChunkId& id) { return chunks_.has(id); });
   std::sort(lacking.begin(), lacking.end());
   lacking.erase(std::unique(lacking.begin(), lacking.end()), lacking.end());
@@ -350,7 +350,7 @@ absl::Status PlacementKeeper::TellLacking(const LeaseGrant& lease, Instant deadl
   told_lacking_ = std::move(lacking);
   if (!is_news) return absl::OkStatus();
   absl::Status told = source_.ReportLacking(lease.lease_id, told_lacking_, deadline);
-  is_untold_ = !told.ok();  // told again then, even if nothing is lacking any more
+  is_untold_ = !told.ok();  // if so, reported again, even if nothing is lacking then
   return told;
 }
 
@@ -363,7 +363,7 @@ void PlacementKeeper::LogLacking(const std::vector<ChunkId>& lacking, size_t pla
   }
   const bool is_less =
       std::includes(told_lacking_.begin(), told_lacking_.end(), lacking.begin(), lacking.end());
-  if (is_less) return;  // they come back
+  if (is_less) return;  // chunks are returning
   Log().warn(
       "{}: {} of the {} chunks that corpora place here are not here, {} the first: callers are "
       "sent to other holders of them; if there are none, load their corpora with --replace",

@@ -14,7 +14,7 @@
 namespace ckv {
 namespace {
 
-// Whose corpora are asked for a chunk whose readers are not known.
+// The most tenants whose corpora are searched for a chunk with unknown readers.
 constexpr size_t kTenantCountMax = 1024;
 
 bool Names(const std::vector<HolderId>& holders, const HolderId& id) {
@@ -23,7 +23,7 @@ bool Names(const std::vector<HolderId>& holders, const HolderId& id) {
 
 }  // namespace
 
-// A call that Cancel reaches, while it lives.
+// A call that Cancel can cancel while this object exists.
 struct RepairStub::Call {
   Call(RepairStub* stub_in, Instant deadline) : stub(*stub_in) {
     SetDeadline(context, *stub.clock_, deadline, kControlTimeoutMax * 2);
@@ -117,7 +117,7 @@ absl::Status RepairStub::Push(const Member& from, const ChunkId& id, const Corpu
   v1::PushChunksReply reply;
   const bool told = reader->Read(&reply);
   CKV_RETURN_IF_ERROR(FromGrpc(reader->Finish(), asked));
-  // Nor by its word alone: the table says whether the chunk is here.
+  // The status alone is not enough: the peer sends a reply for each chunk that it pushed.
   return told ? absl::OkStatus() : absl::InternalError(asked + ": no answer");
 }
 

@@ -34,7 +34,7 @@ void Repairer::Run() {
   while (!stopped(options_.clock->Now() + options_.look_period)) {
     TakeLost();
     if (pending_.empty() || !may_ask_()) continue;
-    // Each at most once a round.
+    // Tries each at most once per round.
     for (size_t left = pending_.size(); left > 0 && !stopped(options_.clock->Now()); --left) {
       Pending pending = std::move(pending_.front());
       pending_.pop_front();
@@ -58,7 +58,7 @@ void Repairer::TakeLost() {
 bool Repairer::Try(Pending& pending) {
   const Instant now = options_.clock->Now();
   if (now < pending.due) return false;
-  // Somebody put it meanwhile.
+  // It has been put meanwhile.
   if (store_.table().Contains(pending.lost.id)) return true;
   const auto restored = source_.Restore(pending.lost, now + options_.attempt_timeout);
   absl::Status status = restored.status();
@@ -69,7 +69,7 @@ bool Repairer::Try(Pending& pending) {
                pending.lost.id.ToHex());
     return true;
   }
-  if (absl::IsCancelled(status)) return false;  // the end
+  if (absl::IsCancelled(status)) return false;  // the holder ends
   ++pending.attempt_count;
   if (absl::IsFailedPrecondition(status) || pending.attempt_count == options_.attempt_count_max) {
     GiveUp(pending.lost, status);
@@ -91,7 +91,8 @@ absl::Status Repairer::Complete(const LostChunk& lost, const RepairSource::Resto
 }
 
 void Repairer::GiveUp(const LostChunk& lost, const absl::Status& status) {
-  // Dropped, or moved, and not only because the directory was started anew: it was asked for long.
+  // Dropped, or moved. A restart of the directory is no explanation, because the attempts took too
+  // long.
   if (absl::IsNotFound(status)) {
     Log().info("{}: chunk {} was damaged, and no corpus places it here any more", options_.name,
                lost.id.ToHex());

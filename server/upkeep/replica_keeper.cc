@@ -104,7 +104,7 @@ absl::StatusOr<ReplicaReport> ReplicaKeeper::Replicate(const ReplicaCall& call) 
     job.ask = ++ask_count_;
   }
   const absl::Status copied = CopyAll(job);
-  // Those that were made before an error are whole, and serve.
+  // Copies made before an error are whole and usable.
   const absl::Status announced = AnnounceDue(call.deadline, job.report.refused_count);
   CKV_RETURN_IF_ERROR(copied);
   CKV_RETURN_IF_ERROR(announced);
@@ -145,10 +145,10 @@ absl::Status ReplicaKeeper::CopyOne(Job& job, const ChunkPlacement& chunk, uint3
   if (status.ok()) {
     CKV_ASSIGN_OR_RETURN(whole, std::move(*writer).Finish());
   }
-  // Noted before anybody can ask the table and adopt it: see DropLocked.
+  // The lock is held until the copy is noted, so that Adopt cannot run in between: see DropLocked.
   absl::MutexLock lock(&mu_);
   if (whole) status = store_->InsertCopy(*std::move(whole), corpus.tenant);
-  // Somebody put it meanwhile, or for another tenant, who is not the only reader any more.
+  // Put meanwhile, or present for another tenant, which is no longer the only reader.
   const bool present = absl::IsAlreadyExists(status);
   if (!present) CKV_RETURN_IF_ERROR(status);
   NoteLocked(job, chunk.id, /*own=*/!present, bytes);
@@ -164,8 +164,8 @@ absl::Status ReplicaKeeper::CopyOne(Job& job, const ChunkPlacement& chunk, uint3
   return absl::OkStatus();
 }
 
-// Asks the holders in turn and returns the first answer that fits the id. It is checked here, so
-// that a holder with other rows, or none, does not hide the next.
+// Queries the holders in turn and returns the first answer that fits the id. The answer is checked
+// here, so that a holder with other rows, or none, does not hide the next.
 absl::StatusOr<ChunkInfo> ReplicaKeeper::AskInfo(const Job& job, const ChunkPlacement& chunk) {
   const Corpus& corpus = *job.call.corpus;
   absl::Status last =
@@ -181,7 +181,7 @@ absl::StatusOr<ChunkInfo> ReplicaKeeper::AskInfo(const Job& job, const ChunkPlac
     if (last.ok()) {
       info->id = chunk.id;
       last = ValidateChunkInfo(*info, corpus.geometry);
-      // Room is made for what the directory says.
+      // Room is made for the directory's token count, so the two must agree.
       if (last.ok() && info->token_count() != chunk.token_count) {
         last = absl::InvalidArgumentError(absl::StrFormat("%d tokens, the directory says %d",
                                                           info->token_count(), chunk.token_count));
@@ -206,8 +206,9 @@ absl::StatusOr<ChunkWriter> ReplicaKeeper::BeginCopy(Job& job, const ChunkInfo& 
   if (full) CKV_RETURN_IF_ERROR(MakeRoom(job, bytes));
   auto writer = store_->BeginCopy(info, corpus.geometry, corpus.tenant);
   if (!absl::IsResourceExhausted(writer.status())) return writer;
-  // The store is full with what others put: earlier copies go before the new one is refused. Once,
-  // for what is free may be in gaps that are too small, however many go.
+  // The store is full of chunks that others put, so earlier copies are dropped before the new one
+  // is refused. One try, because the free memory may be in gaps that are too small, however many
+  // copies are dropped.
   if (!MakeRoom(job, bytes).ok()) return writer.status();
   return store_->BeginCopy(info, corpus.geometry, corpus.tenant);
 }
@@ -230,17 +231,17 @@ void ReplicaKeeper::NoteLocked(Job& job, const ChunkId& id, bool own, uint64_t b
   const auto [place, added] = copies_.try_emplace(id);
   Copy& copy = place->second;
   copy.last_asked = job.ask;
-  // It was dropped meanwhile and is made anew: for this tenant alone.
+  // It was dropped meanwhile and is copied again, for this tenant alone.
   if (!added && own) copy.lease_of_tenant.clear();
   if (copy.lease_of_tenant.size() < ChunkLedger::kReaderCountMax ||
       copy.lease_of_tenant.contains(tenant)) {
-    // Announced anew even if it was before: the directory forgets what no corpus places, and whose
-    // corpus came back asks again.
+    // Announced again even if it was before: the directory forgets a chunk that no corpus places.
+    // If the corpus is published again, its readers request the copy again.
     copy.lease_of_tenant[tenant] = 0;
   } else {
     ++job.report.refused_count;
   }
-  // One that was noted before stays whose it is, unless it is made anew.
+  // A copy noted before keeps its owner, unless it was made again.
   if (!added && !own) return;
   if (!added && copy.own) {
     stats_.bytes -= copy.bytes;
@@ -254,7 +255,7 @@ void ReplicaKeeper::NoteLocked(Job& job, const ChunkId& id, bool own, uint64_t b
 }
 
 absl::Status ReplicaKeeper::MakeRoom(Job& job, uint64_t bytes) {
-  std::vector<std::pair<uint64_t, ChunkId>> candidates;  // the longest not asked for first
+  std::vector<std::pair<uint64_t, ChunkId>> candidates;  // the least recently requested first
   uint64_t used = 0;
   {
     absl::MutexLock lock(&mu_);
@@ -293,7 +294,7 @@ absl::Status ReplicaKeeper::Withdraw(std::optional<std::string_view> tenant,
     CKV_RETURN_IF_ERROR(turn.status());
     if (const auto lease = lease_(); lease.has_value()) {
       absl::Status withdrawn = registry_->Withdraw(lease->lease_id, tenant, some, deadline);
-      // A lease that is gone has nothing announced.
+      // A lost lease has no announcements.
       if (!withdrawn.ok() && !absl::IsNotFound(withdrawn)) return withdrawn;
     }
     absl::MutexLock lock(&mu_);
@@ -302,8 +303,8 @@ absl::Status ReplicaKeeper::Withdraw(std::optional<std::string_view> tenant,
   return absl::OkStatus();
 }
 
-// The store's lock is taken under ours, so that Adopt comes before or after, not between; the store
-// never calls the keeper.
+// Takes the store's lock under this one, so that Adopt runs before or after, not in between. The
+// store never calls the keeper.
 void ReplicaKeeper::DropLocked(std::optional<std::string_view> tenant, const ChunkId& id) {
   const auto found = copies_.find(id);
   if (found == copies_.end()) return;
@@ -314,7 +315,7 @@ void ReplicaKeeper::DropLocked(std::optional<std::string_view> tenant, const Chu
   if (found->second.own) {
     stats_.bytes -= found->second.bytes;
     --stats_.chunk_count;
-    // Not found: others dropped it. Kept, or with a file: it is others' from now on.
+    // NotFound: others dropped it. If it is kept or has a file, it belongs to others from now on.
     store_->DropCopy(id).IgnoreError();
   }
   copies_.erase(found);
@@ -357,7 +358,7 @@ ReplicaKeeper::Due ReplicaKeeper::DueUnder(uint64_t lease_id) {
     }
   }
   if (due.empty()) return {};
-  // The first tenant's, in order: so that a run replays (I8).
+  // Takes the first tenant's chunks, in order, so that a run can be replayed (I8).
   auto& [tenant, ids] = *due.begin();
   std::sort(ids.begin(), ids.end());
   ids.resize(std::min(ids.size(), DirectoryState::kReplicaIdCountMax));
@@ -385,7 +386,7 @@ absl::Status ReplicaKeeper::AnnounceDue(Instant deadline, uint32_t& refused) {
       if ((*accepted)[i]) {
         copy->second.lease_of_tenant[tenant] = lease->lease_id;
       } else {
-        // Nobody of them is sent here for it, so it would only take room.
+        // The directory sends no requester here for it, so it would only take room.
         DropLocked(tenant, ids[i]);
         ++refused;
       }
@@ -394,7 +395,7 @@ absl::Status ReplicaKeeper::AnnounceDue(Instant deadline, uint32_t& refused) {
 }
 
 absl::Status ReplicaKeeper::Audit(Instant deadline) {
-  // Not while a copy is made anew of what is gone; the next audit comes soon.
+  // Not while a missing copy is being made again. The next audit is soon.
   Turn turn(options_.clock, &mu_, &copying_, options_.clock->Now());
   if (!turn.status().ok()) return absl::OkStatus();
   std::vector<ChunkId> gone;

@@ -13,12 +13,12 @@
 namespace ckv {
 namespace {
 
-// Ids at a time: the table is held for 64 of them, some 10 us.
+// Ids listed at a time. The table is locked for 64 of them, which takes some 10 us.
 constexpr size_t kPageIds = 64;
-// Chunks that are remembered for having been told of as unreadable.
+// The most unreadable chunks that are remembered as reported.
 constexpr size_t kUnreadableCountMax = 4096;
 
-// Constants of linux/ioprio.h: this thread reads only while nobody else does.
+// Constants of linux/ioprio.h: this thread reads only while no other thread uses the disk.
 constexpr int kIoprioWhoProcess = 1, kIoprioClassIdle = 3, kIoprioClassShift = 13;
 
 ChunkId DrawId(uint64_t seed) {
@@ -53,7 +53,7 @@ void Scrubber::Run() {
   while (true) {
     const Instant begin = options_.clock->Now();
     if (!Pass(after)) return;
-    // The first pass began in the middle. The part before that comes next, at once.
+    // The first pass began in the middle. The part before that is next, at once.
     const bool whole = !std::exchange(after, std::nullopt).has_value();
     if (!whole) continue;
     counters_.pass_count.fetch_add(1, std::memory_order_relaxed);
@@ -99,7 +99,7 @@ bool Scrubber::CheckOne(const ChunkId& id) {
   return true;
 }
 
-// Time that a step takes longer than its share, on a busy device, is not made up for.
+// If a step takes longer than its share on a busy device, the scrubber does not catch up.
 bool Scrubber::Pace(uint64_t bytes) {
   if (!AwaitUntil(next_)) return false;
   const double seconds =

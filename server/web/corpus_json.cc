@@ -15,16 +15,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The sets of holders of the chunks that were looked at, numbered as they come.
+// The sets of holders of the examined chunks, numbered in the order of appearance.
 class HolderGroups {
  public:
-  // Returns the group of the chunk, or -1 if it is one too many.
+  // Returns the group of the chunk, or -1 if there are too many groups.
   int64_t Of(const ChunkPlacement& chunk) {
     std::vector<size_t> group;
     for (const auto* ids : {&chunk.holders, &chunk.leased}) {
       for (const HolderId& id : *ids) group.push_back(Holder(id.name));
     }
-    std::sort(group.begin(), group.end());  // which of them is asked first does not matter here
+    std::sort(group.begin(), group.end());  // the order of preference does not matter here
     const auto known = groups_.find(group);
     if (known != groups_.end()) return known->second;
     if (groups_.size() == kShownGroupCountMax) return -1;

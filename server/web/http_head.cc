@@ -18,7 +18,7 @@ int HexDigit(char c) {
   return -1;
 }
 
-// Nothing for an escape that is none, and for a NUL.
+// Returns nothing if an escape is malformed or encodes NUL.
 std::optional<std::string> Decode(std::string_view text, bool plus_is_space) {
   std::string decoded;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -37,7 +37,7 @@ std::optional<std::string> Decode(std::string_view text, bool plus_is_space) {
   return decoded;
 }
 
-// Cuts what comes before `end` off `text`, and `end` too.
+// Removes the text before `end`, and `end` itself, from `text`. Returns the text before `end`.
 std::string_view CutTo(std::string_view& text, char end) {
   const size_t at = std::min(text.find(end), text.size());
   const std::string_view cut = text.substr(0, at);
@@ -61,7 +61,7 @@ absl::StatusOr<HttpHead> ParseHttpHead(std::string_view bytes) {
       std::all_of(method.begin(), method.end(), [](char c) { return c >= 'A' && c <= 'Z'; });
   if (method.empty() || !is_word || !line.starts_with("HTTP/1.") || line.size() != 8)
     return absl::InvalidArgumentError("no HTTP/1 request");
-  // A proxy names the host too.
+  // A proxy also names the host.
   if (target.starts_with("http://")) {
     target.remove_prefix(7);
     target.remove_prefix(std::min(target.find('/'), target.size()));

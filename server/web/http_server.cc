@@ -45,7 +45,7 @@ std::string_view ReasonOf(int status) {
   }
 }
 
-// Scripts and styles are those of the page itself, and it asks nobody but this server.
+// Allows only the page's own scripts and styles, and requests to this server only.
 constexpr std::string_view kPolicy =
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
@@ -82,7 +82,7 @@ size_t ConnectionsAtOnce() {
 
 }  // namespace
 
-// One thread polls; others answer. A connection is known by a number, which is never used again.
+// One thread polls; others answer. A connection is identified by a number that is never used again.
 class HttpServer::Loop {
  public:
   Loop(PortListener listener, UniqueFd wake, Handler handler)
@@ -102,8 +102,8 @@ class HttpServer::Loop {
   Loop& operator=(const Loop&) = delete;
 
  private:
-  // A connection goes through these. Bytes after its head are read and dropped: a socket that is
-  // closed over unread bytes resets the connection, and with it the answer.
+  // The phases of a connection, in order. Bytes after its head are read and dropped: closing a
+  // socket with unread bytes resets the connection, and the answer is lost.
   enum class Phase { kReads, kIsAnswered, kWrites, kLingers };
 
   struct Connection {
@@ -111,7 +111,7 @@ class HttpServer::Loop {
     Phase phase = Phase::kReads;
     std::string bytes;  // the head's, then the answer's
     size_t written = 0;
-    Instant opened, heard;  // when it came, when a byte last moved
+    Instant opened, heard;  // when it was accepted, when a byte last moved
   };
 
   struct Job {
@@ -198,7 +198,7 @@ class HttpServer::Loop {
     return true;
   }
 
-  // The time to the next end of a connection, or to the next look whether there are descriptors.
+  // Returns the time until the next connection times out, or until the next check for descriptors.
   int64_t PollMs(bool was_short) const {
     Duration least = was_short ? PortListener::kShortPause : kSilenceMax;
     const Instant now = clock_.Now();
@@ -224,7 +224,7 @@ class HttpServer::Loop {
         return;
       }
       UniqueFd fd(accepted.fd);
-      // The newest may be a probe: it is let in next time, in the place of a silent one.
+      // The newest may be a probe: it is accepted next time, in the place of a silent one.
       if (accepted.outcome == PortListener::Outcome::kRefused) {
         DropMostSilent();
         continue;
@@ -234,10 +234,10 @@ class HttpServer::Loop {
       const uint64_t number = next_number_++;
       connections_.try_emplace(
           number, Connection{.fd = std::move(fd), .bytes = {}, .opened = now, .heard = now});
-      Move(number);  // its head is often there already
+      Move(number);  // its head has often arrived already
     }
   }
-  // Returns false if each of them waits for this process.
+  // Returns false if all of them wait for this process.
   bool DropMostSilent() {
     auto least = connections_.end();
     for (auto it = connections_.begin(); it != connections_.end(); ++it) {
@@ -261,7 +261,7 @@ class HttpServer::Loop {
     if (!goes_on) connections_.erase(found);
   }
 
-  // These return whether the connection goes on.
+  // These return true if the connection continues.
   bool ReadHead(uint64_t number, Connection& connection) {
     std::array<char, kHttpHeadBytesMax> chunk;
     while (true) {
@@ -323,8 +323,8 @@ class HttpServer::Loop {
 
   absl::Mutex mu_;
   bool stops_ ABSL_GUARDED_BY(mu_) = false;
-  // At most one entry each for a connection: the size has the connections' limit, and the requests
-  // in progress of those that have gone.
+  // At most one entry each for a connection. So their size is at most the connections' limit, plus
+  // the requests in progress of closed connections.
   std::deque<Job> heads_ ABSL_GUARDED_BY(mu_);
   std::vector<Job> answers_ ABSL_GUARDED_BY(mu_);
 

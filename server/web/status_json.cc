@@ -18,8 +18,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The least number of copies looks at every chunk of a corpus: over more chunks than this it is not
-// told, so that a page costs milliseconds at most.
+// The most chunks that a page examines. The least number of copies depends on every chunk of a
+// corpus. Corpora beyond the limit are shown without it, so that a page costs milliseconds at most.
 constexpr uint64_t kCountedChunkMax = 1'000'000;
 
 double Microseconds(Duration span) { return static_cast<double>(span.count()) / 1e3; }
@@ -146,7 +146,7 @@ Json MembersJson(const std::vector<Member>& members) {
   return shown;
 }
 
-// Those that lack something first, then those with the most chunks.
+// Sorts corpora that lack something first, then by the number of chunks, most first.
 Json CorporaJson(std::vector<std::shared_ptr<const Corpus>> corpora, const Coverage& covered) {
   std::map<std::string, const CorpusFacts*> lacking;
   for (const CorpusFacts& corpus : covered.corpora) {
@@ -241,7 +241,7 @@ std::string StatusJson(const WebSources& sources, bool serves, std::string_view 
   json["findings"] = FindingsJson(sources);
   Json latency = Json::array();
   if (sources.requester != nullptr) {
-    // All are needed: tenants' corpora are told by their sum.
+    // All are needed, because tenants' corpora are reported as a sum.
     const RequesterStats stats = sources.requester->Stats(CorpusMeter::kCorpusCountMax);
     stats.ForEachLatency([&](std::string_view of, const LatencyCounts& counts) {
       latency.push_back(Latency(of, counts));
@@ -257,7 +257,7 @@ std::string StatusJson(const WebSources& sources, bool serves, std::string_view 
   }
   json["latency"] = std::move(latency);
   if (sources.directory != nullptr) json["directory"] = DirectoryJson(sources);
-  // Whatever a peer of another build sent as text becomes valid UTF-8.
+  // Text from a peer of another build becomes valid UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -19,7 +19,7 @@ constexpr uint8_t kParentBefore = 1, kNoParent = 2, kPositionNext = 4, kPosition
 constexpr size_t kPackedChunkBytesMin = 1 + sizeof(ChunkId) + 4;
 constexpr int kGeometryDepthMax = 3;
 
-// The values that the next chunk may be told by.
+// The values that the encoding of the next chunk may refer to.
 struct ChunkBefore {
   ChunkId id;
   uint64_t end = 0;  // position behind its last token

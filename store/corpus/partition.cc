@@ -37,7 +37,7 @@ absl::Status CheckTargets(std::span<const WeightedHolder> targets, uint32_t repl
   return absl::OkStatus();
 }
 
-// In (0, 1), the same for ever: placements depend on it.
+// Returns a value in (0, 1) that must never change, because placements depend on it.
 double Uniform(uint32_t group, const HolderId& holder) {
   const uint64_t hash = XXH3_64bits_withSeed(holder.name.data(), holder.name.size(), group);
   return (static_cast<double>(hash >> 11) + 0.5) * 0x1p-53;
@@ -74,7 +74,7 @@ std::vector<uint32_t> GroupsOf(const Corpus& corpus, PartitionPolicy policy) {
   return groups;
 }
 
-// The holders of groups, computed when they are first asked for.
+// The holders of groups, computed at the first use.
 class Rendezvous {
  public:
   Rendezvous(std::span<const WeightedHolder> targets, uint32_t replicas)

@@ -13,18 +13,18 @@ namespace {
 
 size_t RoundedUp(size_t count, size_t parts) { return (count + parts - 1) / parts; }
 
-// The chunks of the holder that has most, if runs of this length are dealt out in turn.
+// Returns the chunks of the holder that has most, if runs of this length are dealt out in turn.
 size_t MostChunks(size_t chunk_count, size_t holder_count, size_t run_chunks) {
   const size_t run_count = RoundedUp(chunk_count, run_chunks);
   if (run_count == 0) return 0;
   const size_t rounds = RoundedUp(run_count, holder_count);
-  // The last run may be short. It is the first holder's if nobody else has one of that round.
+  // The last run may be short. It is the first holder's if no other holder has one of that round.
   const bool alone = (run_count - 1) % holder_count == 0;
   return alone ? chunk_count - (run_count - 1) * run_chunks + (rounds - 1) * run_chunks
                : rounds * run_chunks;
 }
 
-// The longest run that leaves the primaries balanced.
+// Returns the longest run that leaves the primaries balanced.
 size_t RunChunks(size_t chunk_count, size_t holder_count) {
   const size_t share = RoundedUp(chunk_count, holder_count);
   size_t chunks = std::bit_ceil(std::max<size_t>(share, 1));
@@ -55,9 +55,9 @@ absl::StatusOr<std::vector<std::vector<HolderId>>> PlaceChunks(size_t chunk_coun
           absl::StrFormat("placement: the holder '%s' is there twice or has no name", holder.name));
     }
   }
-  // Runs go in rounds of one a holder. Within a round a rank is a rotation of the primaries, so
-  // each holder gets one run of it. The rotations differ between the ranks (distinct holders) and,
-  // in turn, between rounds (the lists).
+  // Runs are dealt in rounds of one per holder. Within a round a rank is a rotation of the
+  // primaries, so each holder gets one run of it. The rotations differ between the ranks (distinct
+  // holders) and, in turn, between rounds (the lists).
   const size_t count = holders.size();
   const size_t run_chunks = RunChunks(chunk_count, count);
   const size_t list_count = std::min<size_t>(kPlacementListsPerHolder, count - replicas + 1);

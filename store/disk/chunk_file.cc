@@ -20,7 +20,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "files are written as memory lies");
 
-// As it lies in the file.
+// The layout in the file.
 struct RawPrefix {
   char magic[8];
   uint32_t version;
@@ -43,12 +43,12 @@ static_assert(offsetof(RawPrefix, position) == 80 && offsetof(RawPrefix, header_
 
 constexpr uint64_t RoundUp(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
-// The places of the header's parts. Counts within their limits cannot wrap.
+// The offsets of the header's parts. Counts within their limits cannot wrap.
 struct HeaderLayout {
   uint64_t tenant = 0, seal = 0, keys = 0, token_ids = 0, layer_checksums = 0;
   uint64_t stripe_checksums = 0, header_bytes = 0;
 
-  // `keys_bytes` are those of the extra keys, 0 if there are none.
+  // `keys_bytes` is the size of the extra keys, 0 if there are none.
   HeaderLayout(uint64_t geometry_bytes, uint64_t tenant_bytes, bool is_sealed, uint64_t keys_bytes,
                uint32_t token_count, uint32_t layers) {
     tenant = kChunkFilePrefixBytes + RoundUp(geometry_bytes, 8);
@@ -88,7 +88,7 @@ absl::Status CheckPrefix(const ChunkFilePrefix& p) {
         "beyond the limits",
         p.token_count, p.layers, p.row_bytes, p.position, p.geometry_bytes, p.tenant_bytes));
   }
-  // How many bytes the extra keys have is in the header. Here it is bounded, and checked there.
+  // The size of the extra keys is in the header. Here it is only bounded; TakeKeys checks it.
   const auto header_bytes = [&p](uint64_t keys_bytes) {
     return HeaderLayout(p.geometry_bytes, p.tenant_bytes, p.is_sealed, keys_bytes, p.token_count,
                         p.layers)
@@ -116,7 +116,8 @@ HeaderLayout LayoutOf(const ChunkInfo& info, size_t geometry_bytes, std::string_
                       EncodeExtraKeys(info.extra_keys).size(), info.token_count(), layers);
 }
 
-// Takes the extra keys, and returns how many bytes they have. The header has its prefix's length.
+// Decodes the extra keys, and returns their size in bytes. `bytes` must have the length that the
+// prefix gives.
 absl::StatusOr<uint32_t> TakeKeys(const ChunkFilePrefix& prefix, std::span<const std::byte> bytes,
                                   ExtraKeys& keys) {
   if (!prefix.has_keys) return 0;

@@ -17,11 +17,11 @@ namespace {
 constexpr FolderKind kKind = {.name = "chunk folder", .owners = "holders", .version = 1};
 // 64 tenants' names of 128 bytes and the rest of the JSON.
 constexpr size_t kFactsBytesMax = 16 << 10;
-// So much is written before the device is set to work on it: large enough for a disk's best rate,
-// small enough that little is left when Sync comes.
+// Bytes written before writeback begins: large enough for a disk's best rate, small enough that
+// little is left for Sync.
 constexpr uint64_t kWritebackBytes = 8 << 20;
-// Read and checked at a time: eight stripes of 1152-byte rows, which stay in a core's own cache
-// between the two.
+// Bytes read and checked at a time: eight stripes of 1152-byte rows, which stay in a core's own
+// cache between the two.
 constexpr uint64_t kReadBytes = 288 << 10;
 
 std::string EncodeFacts(const ChunkFacts& facts) {
@@ -108,8 +108,8 @@ absl::Status ChunkFileWriter::Commit(const Chunk& chunk, std::string_view tenant
   CKV_RETURN_IF_ERROR(files.Rename(path_, place));
   path_.clear();
   absl::Status synced = files.SyncFolder(folder_->LeafOf(id));
-  // Its name may or may not be there after a power loss, so nobody is told that it is; and a chunk
-  // that was refused must not appear after a restart.
+  // After a power loss its name may or may not be there, so the chunk is not reported as stored. A
+  // chunk that was refused must not appear after a restart.
   if (!synced.ok()) (void)files.Remove(place);
   return synced;
 }
@@ -146,8 +146,8 @@ absl::Status ChunkFileReader::ReadStripes(uint32_t layer, uint32_t begin, uint32
 
 namespace {
 
-// Rows that come in file order, each stripe checked as soon as it is whole, while it is in the
-// core's cache.
+// Takes rows in file order. Checks each stripe as soon as it is whole, while it is in the core's
+// cache.
 class RowsInOrder {
  public:
   RowsInOrder(const ChunkFileHeader& header, std::span<std::byte> rows)
@@ -249,7 +249,7 @@ std::string ChunkFolder::NewPath() {
   return absl::StrCat(path_, "/new/", new_count_.fetch_add(1, std::memory_order_relaxed));
 }
 
-// Both levels, their names on the device: a chunk in a folder that is lost is lost with it.
+// Makes both levels and syncs their names: if a folder is lost, its chunks are lost with it.
 absl::Status ChunkFolder::MakeLeaf(const ChunkId& id) {
   std::atomic<bool>& made = leaf_made_[size_t{id.bytes[0]} << 4 | id.bytes[1] >> 4];
   if (made.load(std::memory_order_relaxed)) return absl::OkStatus();
@@ -300,8 +300,8 @@ absl::StatusOr<ChunkFacts> ChunkFolder::ReadFacts(const std::string& path,
 
 absl::Status ChunkFolder::Remove(const ChunkId& id) {
   const std::string path = PathOf(id);
-  // The chunk first: facts without a chunk are swept up, a chunk without its facts has only its
-  // first reader.
+  // Removes the chunk first: a scan removes facts without a chunk, and a chunk without its facts
+  // has only its first reader.
   absl::Status removed = files_->Remove(path);
   if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
   removed = files_->Remove(absl::StrCat(path, ".facts"));
@@ -317,7 +317,7 @@ absl::Status ChunkFolder::ForgetFacts(const ChunkId& id) {
 
 absl::Status ChunkFolder::Quarantine(const ChunkId& id, std::string_view why) {
   CKV_RETURN_IF_ERROR(QuarantineFile(PathOf(id), id.ToHex(), why));
-  // Who might read it, and until when, was of those rows.
+  // The readers and expiry times were those of the damaged rows.
   return ForgetFacts(id);
 }
 
@@ -325,7 +325,7 @@ absl::Status ChunkFolder::QuarantineFile(const std::string& path, const std::str
                                          std::string_view why) {
   const std::string folder = absl::StrCat(path_, "/quarantine");
   std::string to;
-  // A name that is taken is that of the same chunk, damaged before.
+  // A taken name is that of the same chunk, which was damaged before.
   for (int i = 0;; ++i) {
     to = i == 0 ? name : absl::StrCat(name, ".", i);
     if (absl::IsNotFound(files_->OpenForReading(absl::StrCat(folder, "/", to)).status())) break;

@@ -1,4 +1,4 @@
-// Finds what a chunk folder has when it is opened.
+// Finds the contents of a chunk folder when it is opened.
 
 #include <thread>
 #include <utility>
@@ -22,7 +22,7 @@ bool IsHex(std::string_view name, size_t digits) {
 
 }  // namespace
 
-// Threads take leaf folders in turn. Thread-safe after Prepare.
+// Threads take leaf folders in turn.
 class ChunkFolder::Scanner {
  public:
   Scanner(ChunkFolder* folder, absl::FunctionRef<void(StoredChunk)> found)
@@ -73,7 +73,7 @@ class ChunkFolder::Scanner {
     return absl::OkStatus();
   }
 
-  // A folder that is not ours holds nothing that could be served: it stays where it is.
+  // A foreign folder contains nothing that could be served: it stays where it is.
   absl::Status Foreign(const std::string& path, const std::string& name, bool is_folder) {
     if (is_folder) return absl::OkStatus();
     return Reject(path, name, "no chunk has this name");
@@ -142,7 +142,7 @@ class ChunkFolder::Scanner {
         return absl::OkStatus();
       }
       default:
-        // The device: no word against the chunk, and nothing is served that was not read.
+        // The device failed, which is no evidence against the chunk. Nothing unread is served.
         return Annotate(chunk.status(), "scanning chunks");
     }
   }
@@ -157,7 +157,7 @@ class ChunkFolder::Scanner {
     const std::string facts_path = absl::StrCat(path, std::string(kFactsSuffix));
     auto facts = folder_.ReadFacts(facts_path, chunk.header.tenant);
     if (absl::IsInvalidArgument(facts.status()) || absl::IsDataLoss(facts.status())) {
-      // The chunk is whole; whom else it was put for has to be told again.
+      // The chunk is whole, but its other tenants must put it again.
       CKV_RETURN_IF_ERROR(Reject(facts_path, name + std::string(kFactsSuffix),
                                  std::string(facts.status().message())));
       facts = ChunkFacts{.readers = {chunk.header.tenant}};
@@ -181,7 +181,7 @@ absl::StatusOr<std::vector<ChunkId>> ChunkFolder::Quarantined() {
                        files_->List(absl::StrCat(path_, "/quarantine")));
   absl::btree_set<ChunkId> ids;
   for (const FolderEntry& entry : entries) {
-    // "ID", or "ID.3" of one that was damaged before; not "ID.why" or "ID.facts".
+    // "ID", or "ID.3" if one was damaged before; not "ID.why" or "ID.facts".
     const std::string_view name = entry.name;
     const std::string_view id = name.substr(0, name.find('.'));
     if (entry.is_folder || !IsHex(id, 64)) continue;

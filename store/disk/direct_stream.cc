@@ -18,7 +18,7 @@
 namespace ckv {
 namespace {
 
-// Alignment of offsets, lengths and memory: what devices and file systems ask for at most.
+// Alignment of offsets, lengths and memory: the most that devices and file systems require.
 constexpr uint64_t kAlignment = 4096;
 
 // The reads of one call. Blocks are numbered from the file's first aligned byte on.
@@ -51,7 +51,7 @@ class Reads {
     done_[block % kDirectBlockCount] = false;
     ++under_way_;
   }
-  // False: as Collect.
+  // Returns false as Collect does.
   bool Submit() {
     const int submitted = io_uring_submit(ring_);
     return submitted >= 0 || submitted == -EINTR || submitted == -EAGAIN;
@@ -64,7 +64,8 @@ class Reads {
   }
 
  private:
-  // At least one more; false: the ring fails, and nothing is known of what is under way.
+  // Waits for at least one more read. Returns false if the ring fails; then the state of the reads
+  // in progress is unknown.
   bool Collect() {
     const int waited = io_uring_submit_and_wait(ring_, 1);
     if (waited < 0 && waited != -EINTR && waited != -EAGAIN) return false;
@@ -110,11 +111,11 @@ absl::Status StreamDirectly(int fd, uint64_t offset, uint64_t bytes,
   if (direct < 0) return absl::UnimplementedError("no direct reads of this file");
   const absl::Cleanup close_file = [direct] { close(direct); };
   io_uring ring;
-  // Kernels and containers that forbid it say so here.
+  // Fails here if the kernel or the container forbids it.
   if (io_uring_queue_init(kDirectBlockCount, &ring, 0) != 0)
     return absl::UnimplementedError("no io_uring");
   const absl::Cleanup close_ring = [&ring] { io_uring_queue_exit(&ring); };
-  // In huge pages: the kernel holds on to each page of a read while it is under way.
+  // In huge pages, because the kernel references each page of a read in progress.
   const auto memory = PagedMemory::Map(kDirectBlockCount * kDirectBlockBytes, PagePolicy::kAuto);
   if (!memory.ok()) return absl::UnimplementedError("no memory for direct reads");
 
@@ -137,7 +138,8 @@ absl::Status StreamDirectly(int fd, uint64_t offset, uint64_t bytes,
 
 bool IsCached(int fd, uint64_t offset, uint64_t bytes) {
   if (bytes == 0) return true;
-  // One byte at either end: a file is read and forgotten as a whole here.
+  // One byte at either end is enough, because files are read, and dropped from the cache, as a
+  // whole.
   for (const uint64_t at : {offset, offset + bytes - 1}) {
     std::byte byte;
     iovec room = {&byte, 1};

@@ -20,7 +20,7 @@
 namespace ckv {
 namespace {
 
-// Opening a file anew and making a ring takes about as long as reading so much.
+// Opening a file again and making a ring takes about as long as reading this many bytes.
 constexpr uint64_t kDirectBytesMin = uint64_t{256} << 10;
 absl::Status SystemError(int error, std::string_view what, const std::string& path) {
   const std::string text = absl::StrFormat(
@@ -89,7 +89,7 @@ class RealFile final : public File {
     return absl::OkStatus();
   }
   absl::Status Stream(uint64_t offset, uint64_t bytes, Take take) override {
-    // Bytes that the system has in memory are copied from there in less time.
+    // Bytes in the system's cache are copied from there in less time.
     if (bytes < kDirectBytesMin || IsCached(fd_, offset, bytes))
       return absl::UnimplementedError("small, or in memory");
     return Annotate(StreamDirectly(fd_, offset, bytes, take), absl::StrCat("reading ", path_));

@@ -26,7 +26,8 @@ std::string CannotWrite(const std::string& path, const char* why) {
   return absl::StrFormat("cannot write %s: %s", path, why);
 }
 
-// The error of a call on `path` that set errno. A disk without room is none that comes again.
+// Returns the error of a call on `path` that set errno. A full disk is not Unavailable, because a
+// retry would not help.
 absl::Status SystemError(const std::string& path) {
   const std::string what = CannotWrite(path, std::strerror(errno));
   return errno == ENOSPC || errno == EDQUOT ? absl::ResourceExhaustedError(what)
@@ -44,8 +45,8 @@ std::string FolderOf(const std::string& path) {
   return folder.empty() ? "." : folder.string();
 }
 
-// Whether `link` is one of this process' open files: /proc/self/fd/1, or /dev/fd/1, as /dev/fd is a
-// link into /proc.
+// Returns true if `link` is one of this process's open files: /proc/self/fd/1, or /dev/fd/1, as
+// /dev/fd is a link into /proc.
 bool IsOpenFile(const std::string& link) {
   std::error_code none;
   const std::filesystem::path folder = std::filesystem::canonical(FolderOf(link), none);
@@ -55,7 +56,7 @@ bool IsOpenFile(const std::string& link) {
 struct Destination {
   std::string path;  // the path, after the links if it is a file
   bool is_stream = false;
-  std::optional<mode_t> mode;  // mode of the file that stands there
+  std::optional<mode_t> mode;  // mode of the existing file
 };
 
 absl::StatusOr<Destination> Resolve(const std::string& path) {
@@ -146,7 +147,7 @@ absl::Status OutputFile::Failed() const { return SystemError(path_); }
 absl::Status OutputFile::OpenBeside(std::optional<mode_t> mode) {
   fd_ = open(FolderOf(path_).c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
   if (fd_ < 0) {
-    // NFS, FUSE and overlays of old kernels have no files without names.
+    // NFS, FUSE and overlays of old kernels do not support files without names.
     const std::string name = TemporaryName(path_);
     fd_ = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd_ < 0) return Failed();
@@ -197,7 +198,7 @@ absl::Status OutputFile::Finish() && {
   if (stream_fd_ >= 0) return CopyToStream();
   if (fsync(fd_) != 0) return Failed();
   if (temporary_.empty()) {
-    // A link replaces nothing, so it gets a name that it has for the moment until the rename.
+    // A link cannot replace a file, so it gets a temporary name until the rename.
     const std::string name = TemporaryName(path_);
     const std::string self = absl::StrFormat("/proc/self/fd/%d", fd_);
     if (linkat(AT_FDCWD, self.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0) {
@@ -206,7 +207,8 @@ absl::Status OutputFile::Finish() && {
     temporary_ = name;
   }
   if (close(std::exchange(fd_, -1)) != 0) return Failed();
-  // A rename is durable once its directory is. Opened before, so that this cannot fail after it.
+  // A rename is durable once its directory is. Opens it first, so that this cannot fail after the
+  // rename.
   const int folder = open(FolderOf(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder < 0) return Failed();
   const absl::Cleanup close_folder = [folder] { close(folder); };

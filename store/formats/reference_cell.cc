@@ -21,7 +21,7 @@ constexpr size_t kValueBits = 7;
 constexpr uint16_t kQuietNan = 0x7fc0;
 constexpr size_t kChecksumBytes = sizeof(uint64_t);
 
-// The fields before the names. It lies in a row as it lies in memory.
+// The fields before the names. A row contains them as memory does.
 struct ReferenceFields {
   char magic[8];
   uint32_t version;
@@ -35,7 +35,7 @@ struct ReferenceFields {
 static_assert(sizeof(ReferenceFields) == 72);
 constexpr size_t kNamesBegin = sizeof(ReferenceFields) + 2;
 
-// Whole bytes that the free bits of a row make.
+// Returns how many whole bytes the free bits of a row make.
 size_t RoomOf(size_t row_bytes) { return row_bytes / sizeof(uint16_t) * kValueBits / 8; }
 
 uint16_t ValueAt(std::span<const std::byte> row, size_t index) {
@@ -44,7 +44,7 @@ uint16_t ValueAt(std::span<const std::byte> row, size_t index) {
   return value;
 }
 
-// The first `count` bytes of the free bits.
+// Returns the first `count` bytes of the free bits.
 std::vector<uint8_t> Unpack(std::span<const std::byte> row, size_t count) {
   std::vector<uint8_t> bytes(count);
   for (size_t bit = 0; bit < count * 8; ++bit) {
@@ -68,7 +68,7 @@ void Pack(std::span<const uint8_t> bytes, std::span<std::byte> row) {
   }
 }
 
-// Says what is wrong with a reference, or nothing.
+// Returns what is wrong with a reference, or an empty string.
 std::string Fault(const CellReference& reference) {
   if (reference.corpus.empty()) return "no corpus";
   for (const std::string* name : {&reference.corpus, &reference.tenant}) {

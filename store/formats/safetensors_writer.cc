@@ -14,18 +14,18 @@ namespace {
 
 constexpr size_t kDataAlignment = 64;
 
-// Appends `text` as a JSON string; false if it is not UTF-8.
+// Appends `text` as a JSON string. Returns false if it is not UTF-8.
 bool AppendJsonString(std::string_view text, std::string& out) {
   using nlohmann::json;
   // The strict handler would throw. With the replacing one, text that is not UTF-8 does not survive
-  // the way there and back.
+  // the round trip.
   const std::string quoted = json(text).dump(-1, ' ', false, json::error_handler_t::replace);
   if (json::parse(quoted, nullptr, /*allow_exceptions=*/false) != text) return false;
   out += quoted;
   return true;
 }
 
-// The length, the header and its padding: all that stands before the data.
+// Returns the length, the header and its padding: everything before the data.
 absl::StatusOr<std::string> EncodeHead(
     const std::map<std::string, std::string, std::less<>>& metadata,
     std::span<const TensorSpec> tensors, std::span<const uint64_t> sizes_bytes) {
@@ -68,7 +68,7 @@ absl::StatusOr<std::string> EncodeHead(
   return head;
 }
 
-// The bytes of data that follow the head; nothing where they overflow.
+// Returns the bytes of data that follow the head, or nothing if they overflow.
 std::optional<uint64_t> Sum(std::span<const uint64_t> sizes_bytes) {
   uint64_t sum = 0;
   for (const uint64_t size : sizes_bytes) {
@@ -86,13 +86,13 @@ absl::StatusOr<std::string> CheckedHead(
   if (!data_bytes || *data_bytes > INT64_MAX - head.size()) {
     return absl::InvalidArgumentError("safetensors: the size of the tensors overflows");
   }
-  // A header that the reader would refuse is not written; so the rules stand in one place.
+  // A header that the reader would refuse is not written. So the rules are in one place.
   const std::string_view header = std::string_view(head).substr(kSafetensorsLengthBytes);
   CKV_RETURN_IF_ERROR(ParseSafetensorsHeader(header, *data_bytes).status());
   return head;
 }
 
-// The bytes that a shape takes. A size that overflows becomes UINT64_MAX, which no header can have.
+// Returns the bytes of a shape. A size that overflows becomes UINT64_MAX, which no header can have.
 uint64_t SizeOf(const TensorSpec& tensor) {
   uint64_t bytes = TensorDtypeBytes(tensor.dtype);
   for (const uint64_t size : tensor.shape) {
@@ -152,7 +152,7 @@ absl::Status WriteSafetensors(const std::string& path,
     specs.push_back({tensor.name, tensor.dtype, tensor.shape});
     sizes_bytes.push_back(tensor.data.size());
   }
-  // By the sizes of the data, so that a shape of another size is told.
+  // Uses the sizes of the data, so that a shape of another size is reported.
   CKV_RETURN_IF_ERROR(CheckedHead(metadata, specs, sizes_bytes).status());
   CKV_ASSIGN_OR_RETURN(SafetensorsWriter writer, SafetensorsWriter::Create(path, metadata, specs));
   for (size_t i = 0; i < tensors.size(); ++i) {

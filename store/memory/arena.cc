@@ -13,8 +13,8 @@
 namespace ckv {
 namespace {
 
-// Only what was in use is ever poisoned, never the whole mapping: its shadow would be an eighth of
-// a capacity that is mostly not there.
+// Poisons only what was in use, never the whole mapping: its shadow would be an eighth of a
+// capacity that mostly has no pages.
 void Poison([[maybe_unused]] const void* begin, [[maybe_unused]] size_t bytes) {
 #ifdef ABSL_HAVE_ADDRESS_SANITIZER
   ASAN_POISON_MEMORY_REGION(begin, bytes);
@@ -52,7 +52,8 @@ Extent::~Extent() {
 void Extent::Shrink(size_t bytes) {
   CKV_CHECK(bytes > 0 && bytes <= bytes_.size());
   const size_t kept = RoundUp(bytes);
-  // Ranges are freed by their first byte and in whole units: the rest of the last one goes as well.
+  // Ranges are freed by their first byte and in whole units: the rest of the last one is freed as
+  // well.
   if (kept < RoundUp(bytes_.size())) arena_->Free({bytes_.data() + kept, bytes_.size() - kept});
   bytes_ = bytes_.first(bytes);
 }
@@ -78,7 +79,7 @@ Arena::Arena(PagedMemory memory, size_t capacity_bytes)
 Arena::~Arena() {
   CKV_CHECK(used_bytes() == 0);  // an extent that outlives its arena points into nothing
   absl::MutexLock lock(&mu_);
-  Unpoison(base_, used_end_);  // else the next to map these addresses finds them poisoned
+  Unpoison(base_, used_end_);  // otherwise the next mapping of these addresses is poisoned
 }
 
 absl::StatusOr<Extent> Arena::Allocate(size_t bytes) {

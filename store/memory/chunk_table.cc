@@ -14,7 +14,7 @@
 namespace ckv {
 namespace {
 
-// Slots of damaged rows that are still being read, beside those of chunks.
+// The most slots of damaged rows that are still being read, in addition to those of chunks.
 constexpr uint32_t kChilledCountMax = 64;
 
 absl::Status Dropped() { return absl::NotFoundError("the chunk was dropped since it was found"); }
@@ -122,7 +122,8 @@ absl::StatusOr<ChunkWriter> ChunkTable::Begin(ChunkInfo info, const Geometry& ge
     absl::MutexLock lock(&mu_);
     CKV_RETURN_IF_ERROR(CheckNew(info, tenant));
   }
-  // Before it is interned, which is for ever: a malformed chunk must not use up a geometry.
+  // Checked before it is interned, which is permanent: a malformed chunk must not use up a
+  // geometry.
   CKV_RETURN_IF_ERROR(ValidateChunkInfo(info, geometry));
   CKV_ASSIGN_OR_RETURN(const Geometry* interned, Intern(geometry));
   return ChunkWriter::Begin(std::move(info), interned, arena_);
@@ -150,7 +151,7 @@ uint32_t ChunkTable::TakeSlot(const ChunkSummary& chunk, bool for_everyone) {
   return index;
 }
 
-// Readable from here on.
+// Makes the slot readable.
 void ChunkTable::Publish(uint32_t index, bool hot) {
   Slot& slot = *SlotAt(index);
   const uint64_t state = slot.state.load(std::memory_order_relaxed);
@@ -204,7 +205,7 @@ absl::Status ChunkTable::Warm(ChunkLocator locator, Chunk chunk, double cost_us)
     return Dropped();
   CKV_CHECK(chunk.info().id == slot->what.id);
   slot->chunk = std::make_unique<Chunk>(std::move(chunk));
-  // A cold slot has no pins, and under mu_ nobody else makes it hot or drops it.
+  // A cold slot has no pins, and under mu_ no other thread makes it hot or drops it.
   slot->state.store(state | kHot, std::memory_order_release);
   cold_count_ -= 1;
   if (!ledger_.IsKept(slot->what.id)) evictable_.Add(locator.slot, slot->bytes(), cost_us);
@@ -220,7 +221,7 @@ std::optional<ChunkTable::Evicted> ChunkTable::EvictOne() {
     const std::optional<uint32_t> next = evictable_.Next(may_go);
     if (!next) return std::nullopt;
     Slot& slot = *SlotAt(*next);
-    // Pins do not touch the queue: what was used since it last came to the front goes back.
+    // Pins do not touch the queue: a chunk used since it was last at the front moves back.
     if (slot.use_count.exchange(0, std::memory_order_relaxed) > 0) {
       evictable_.Use(*next);
       continue;
@@ -269,7 +270,7 @@ absl::StatusOr<ChunkPin> ChunkTable::Pin(ChunkLocator locator) const {
     CKV_CHECK((state & kPinsMask) != kPinsMask);
   } while (!slot->state.compare_exchange_weak(state, state + 1, std::memory_order_acquire,
                                               std::memory_order_relaxed));
-  // The first after an eviction looked is enough: a chunk that is pinned often writes no more.
+  // Only the first pin after EvictOne's check writes: a chunk that is pinned often writes no more.
   if (slot->use_count.load(std::memory_order_relaxed) == 0)
     slot->use_count.store(1, std::memory_order_relaxed);
   // A pin changes nothing of what the table has, but its end may free a slot.
@@ -297,7 +298,7 @@ void ChunkTable::Unpin(uint32_t index) {
 
 // Called once for a slot that is neither resident nor pinned, by the caller that made it so.
 void ChunkTable::Free(uint32_t index) {
-  std::unique_ptr<Chunk> freed;  // destroyed after the lock: it takes the arena's
+  std::unique_ptr<Chunk> freed;  // destroyed after the unlock: it takes the arena's lock
   absl::MutexLock lock(&mu_);
   Slot& slot = *SlotAt(index);
   freed = std::move(slot.chunk);
@@ -365,7 +366,7 @@ absl::Status ChunkTable::Chill(ChunkLocator locator) {
     const ChunkSummary what = slot->what;
     const bool for_everyone = slot->for_everyone.load(std::memory_order_relaxed);
     free = TakeOut(locator.slot);
-    // Beside chunk_count_max, as long as the old slot is read.
+    // In addition to chunk_count_max, while the old slot is being read.
     if (used_slot_count_ < chunk_count_max_ + kChilledCountMax) {
       const uint32_t index = TakeSlot(what, for_everyone);
       SlotAt(index)->durable = true;
@@ -454,7 +455,7 @@ ChunkTableStats ChunkTable::stats() const {
   stats.token_count = token_count_;
   stats.cold_count = cold_count_;
   stats.evicted_count = evicted_count_;
-  // Pins are counted where they are, so that they share nothing: 100,000 slots take 0.2 ms.
+  // Pins are counted in their slots, so that they share nothing: 100,000 slots take 0.2 ms.
   for (uint32_t i = 0; i < slot_end_; ++i)
     stats.pin_count += SlotAt(i)->state.load(std::memory_order_relaxed) & kPinsMask;
   return stats;

@@ -100,7 +100,7 @@ class RingConnection {
 
   void Disarm() noexcept {
     reader_.Disarm();
-    // If the peer has gone and nothing is left in the ring, the next poll says so.
+    // If the peer has gone and nothing is left in the ring, the next poll reports that.
     (void)DrainDoorbell(kDoorbellReadsMax);
     empty_polls_ = kPeerLookInterval;
   }
@@ -108,7 +108,7 @@ class RingConnection {
   void Break(absl::Status status) noexcept {
     if (!status_.ok()) return;
     status_ = std::move(status);
-    // Tells the peer now, not when the owner gets round to destroying this end.
+    // Notifies the peer now, not when the owner destroys this end.
     shutdown(doorbell_.get(), SHUT_RDWR);
   }
 
@@ -119,14 +119,14 @@ class RingConnection {
   };
 
   // Takes the bells that rang and the descriptors among them. Returns false if the peer has hung
-  // up. This is no peek: a bell that nobody took would hide the hang-up behind it.
+  // up. A peek is not enough: an unread bell would hide the hang-up behind it.
   bool DrainDoorbell(uint32_t reads_max) noexcept {
     std::byte bells[64];
     for (uint32_t i = 0; i < reads_max; ++i) {
       Received got = ReceiveSome(doorbell_.get(), bells, takes_descriptors_);
       if (got.bytes < 0) return errno == EAGAIN || errno == EINTR;
       if (got.bytes == 0) return false;
-      // Cut to nothing: this process is out of descriptors, so the reply comes without one.
+      // Truncated: this process is out of descriptors, so the reply has none.
       if (got.fd_count == 0 && !got.cut) continue;
       if (got.fd_count > 1 || passed_.size() == slot_count_) {
         Break(absl::InvalidArgumentError(

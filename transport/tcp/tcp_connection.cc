@@ -31,12 +31,12 @@ TcpConnection::TcpConnection(UniqueFd socket, UniqueFd epoll, uint32_t slot_coun
 void TcpConnection::Break(absl::Status status) noexcept {
   if (!status_.ok()) return;
   status_ = std::move(status);
-  // In that case this end shut the socket down, and the socket's error is not the cause.
+  // If so, this end shut the socket down, and the socket's error is not the cause.
   if (watched_.found_silent()) {
     status_ = absl::UnavailableError(
         absl::StrFormat("the peer's host has been silent for %d ms", SilenceWatch::kSilentMsMax));
   }
-  // Tells the peer now, not when the owner gets round to destroying this end.
+  // Notifies the peer now, not when the owner destroys this end.
   shutdown(socket_.get(), SHUT_RDWR);
 }
 
@@ -62,7 +62,7 @@ bool TcpConnection::WatchOut() noexcept {
 
 void TcpConnection::Send(uint32_t slot, std::span<const std::byte> head, Runs runs) noexcept {
   Queue(slot, head, runs);
-  // A full socket refuses until the event says otherwise. Poll goes on; a call here would fail.
+  // A full socket refuses until its event. Poll then continues; a call here would fail.
   if (!full_) Flush();
   // The posting thread may already sleep on the event, for other lanes too. The event sends the
   // rest when the kernel can take it.

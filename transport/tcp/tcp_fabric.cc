@@ -104,7 +104,7 @@ absl::StatusOr<HostPort> AddressOf(int fd) {
   return HostPort{host, static_cast<uint16_t>(std::strtoul(port, nullptr, 10))};
 }
 
-// Returns the address that peers are told to connect to.
+// Returns the address that is advertised to peers.
 absl::StatusOr<std::string> Advertised(const ListenOptions& options, const HostPort& bound) {
   if (!options.tcp_advertise.empty()) {
     CKV_ASSIGN_OR_RETURN(HostPort advertised, HostPort::Parse(options.tcp_advertise));

@@ -102,7 +102,7 @@ class TcpRequestLane final : public RequestLane {
   uint32_t in_flight() const noexcept override { return slots_.in_flight(); }
 
  private:
-  // The landing that Land asked for.
+  // The landing that Land requested.
   struct Wish {
     uint32_t head_bytes = 0;
     ScatterList body;
@@ -168,7 +168,7 @@ class TcpServeLane final : public ServeLane {
       return {memory_.request(coming.slot).first(coming.bytes), {}};
     };
     while (count < out.size() && connection_.Receive(admit, buffer, frame)) {
-      CKV_CHECK(slots_.Arrive(frame.slot));  // admitted, and nothing came between
+      CKV_CHECK(slots_.Arrive(frame.slot));  // admitted, and nothing has happened since
       out[count++] = {frame.slot, frame.bytes};
     }
     return count;
@@ -193,7 +193,7 @@ class TcpServeLane final : public ServeLane {
     return connection_.status();
   }
 
-  // The kernel reads the runs where they lie.
+  // The kernel reads the runs in place.
   absl::Status PostGather(uint32_t slot, uint32_t head_bytes,
                           std::span<const std::span<const std::byte>> runs,
                           RegionType type) noexcept override {

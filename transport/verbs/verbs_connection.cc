@@ -33,7 +33,7 @@ bool VerbsConnection::Arm(bool blocked) noexcept {
     return false;
   }
   const uint64_t retired = retired_;
-  Harvest();  // messages that came before the arming ring no bell
+  Harvest();  // messages that arrived before the arming ring no bell
   return inbox_count_ == before && retired_ == retired && failed_.ok();
 }
 
@@ -112,7 +112,7 @@ void VerbsConnection::Take(const ibv_wc& completion) noexcept {
   if (shape_.requester) taken_.push_back(buffer);
 }
 
-// Whether `message` was one of the connection's own, and has been handled.
+// Returns true if `message` was one of the connection's own, and has been handled.
 bool VerbsConnection::Understand(const VerbsMessage& message) noexcept {
   if (!message.immediate.control.has_value()) return false;
   if (!shape_.requester) Repost(message.buffer);
@@ -244,8 +244,8 @@ void VerbsConnection::Reap() noexcept {
   if (!shape_.requester && !reading(probe_number_)) probing_ = false;
 }
 
-// A requester asks the holder's software, which answers. A holder asks only the requester's device,
-// by a write of no bytes, because a requester's thread may be busy elsewhere for long.
+// A requester probes the holder's software, which answers. A holder probes only the requester's
+// device, by a write of no bytes, because a requester's thread may be busy elsewhere for long.
 void VerbsConnection::Tick(Instant now) noexcept {
   const VerbsOptions& options = domain_->device()->options();
   if (pong_due_ && !reading(pong_number_)) {
@@ -327,7 +327,7 @@ void VerbsConnection::Fail(absl::Status status) noexcept {
 
 void VerbsConnection::Break(absl::Status status) noexcept {
   if (!status_.ok()) return;
-  // Tells the peer now, not when the owner gets round to destroying this end.
+  // Notifies the peer now, not when the owner destroys this end.
   SayGoodbye();
   failed_ = status;
   status_ = std::move(status);
@@ -342,7 +342,7 @@ void VerbsConnection::SayGoodbye() noexcept {
 void VerbsConnection::Leave() noexcept {
   if (!established_ || left_) return;
   left_ = true;
-  // Do not wait for a peer that has gone first, or never came.
+  // Do not wait for a peer that has gone first, or was never there.
   Harvest();
   if (!shape_.requester && !started_ && inbox_count_ == 0) return;
   for (size_t i = 0; i < inbox_count_; ++i) {
@@ -363,7 +363,7 @@ void VerbsConnection::Linger() noexcept {
     Reap();
     if (posted_ == retired_) return;
     pollfd entry = {channel_->fd, POLLIN, 0};
-    // A signal repeats the wait; the time-out ends it, whatever the clock says.
+    // A signal repeats the wait; the time-out ends it, regardless of the clock.
     if (poll(&entry, 1, static_cast<int>(limit.count())) == 0) return;
   }
 }

@@ -193,7 +193,7 @@ void VerbsDevice::Dispatch(const ibv_async_event& event) {
       return;
     }
     default:
-      return;  // connections and ports that come up, and last receives used
+      return;  // new connections, active ports, and last receives used
   }
 }
 

@@ -1,6 +1,6 @@
-// How two ends meet over verbs. The dialler's queue pair goes out with the offer. The holder's
-// comes back with the answer, already connected and with receives posted. The dialler connects its
-// own and says hello over it, and the holder's Accept says welcome.
+// Connects two ends over verbs. The offer carries the dialler's queue pair. The answer carries the
+// holder's, which is already connected and has receives posted. The dialler connects its own and
+// sends a hello over it, and the holder's Accept sends a welcome.
 
 #include "transport/verbs/verbs_fabric.h"
 
@@ -70,7 +70,7 @@ class VerbsListener final : public Listener {
     VerbsAnswer answer = {key, invited.end->Describe()};
     answer.end.generation = peer.generation;
     answer.end.segment_bytes = device_->segment_bytes();
-    (void)invited.end->connection->Arm(false);  // nobody knows the queue pair yet: nothing has come
+    (void)invited.end->connection->Arm(false);  // the answer is not sent yet: nothing has arrived
     CKV_RETURN_IF_ERROR(Add(key.id, std::move(invited)));
     return EncodeVerbsAnswer(answer);
   }
@@ -134,7 +134,8 @@ class VerbsListener final : public Listener {
     return invited;
   }
 
-  // Whether the hello has come. An error if another message came, or the connection broke.
+  // Returns true if the hello has arrived. Fails if another message arrived, or the connection
+  // broke.
   absl::StatusOr<bool> ReadHello(Invited& invited, uint64_t id) {
     VerbsConnection& connection = *invited.end->connection;
     while (true) {
@@ -236,8 +237,8 @@ class VerbsDialer final : public Dialer {
   }
 
  private:
-  // A holder may take the hello and then go (killed, or its invitation expired in that instant). It
-  // then says nothing, so this asks its device, once.
+  // A holder may take the hello and then disappear: killed, or its invitation expired in that
+  // instant. It then sends nothing, so this probes its device, once.
   absl::Status AwaitWelcome(VerbsConnection& connection, Instant deadline) {
     Instant ask = std::min(deadline, clock_->Now() + connection.probe_interval());
     while (true) {

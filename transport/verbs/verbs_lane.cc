@@ -221,7 +221,7 @@ class VerbsServeLane final : public ServeLane {
     if (!connection_.failure().ok()) return connection_.failure();
     bool gathers = false;
     const uint32_t bytes = ListSpans(slot, head_bytes, runs, gathers);
-    // If too many jobs wait, the next reply asks again.
+    // If too many jobs wait, the next reply requests them again.
     if (end_->gather->TakeWants()) (void)side_.Ask(end_.get());
     size_t requests = Cut(slot, bytes);
     if (requests == 0) {  // too many spans for a work request: copy them all
@@ -272,7 +272,8 @@ class VerbsServeLane final : public ServeLane {
     return static_cast<uint32_t>(bytes);
   }
 
-  // Whether all runs can be sent from where they lie. If not, asks for what they lack.
+  // Returns true if all runs can be sent in place. If not, requests the registrations that they
+  // lack.
   bool Gathers(uint32_t slot, uint32_t head_bytes,
                std::span<const std::span<const std::byte>> runs) noexcept {
     spans_.clear();
@@ -401,8 +402,8 @@ absl::StatusOr<std::unique_ptr<VerbsEnd>> VerbsEnd::ForRequester(
                                              .requester = true}));
   CKV_RETURN_IF_ERROR(end->connection->PostReceives(nullptr, 0, 0));
   if (windows) {
-    // The window comes after the queue pair. The kernel frees a killed process's objects latest
-    // first, and a soft-RoCE queue pair does not go while a window is bound to it.
+    // The window is made after the queue pair. The kernel frees a killed process's objects latest
+    // first, and a soft-RoCE queue pair is not freed while a window is bound to it.
     end->window = ibv_alloc_mw(domain.get(), IBV_MW_TYPE_2);
     if (end->window == nullptr) return ErrnoStatus("ibv_alloc_mw");
     // The low byte is ours to choose, and must change.

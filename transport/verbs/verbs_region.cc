@@ -85,7 +85,7 @@ bool VerbsGather::Append(std::span<const std::byte> run, std::vector<ibv_sge>& l
   if (of == regions_.end()) return false;
   const size_t offset = reinterpret_cast<uintptr_t>(run.data()) - of->begin();
   const size_t end = offset + run.size();
-  bool all = true;  // all are asked for together, not one per reply
+  bool all = true;  // all are requested together, not one per reply
   for (size_t at = offset; at < end; at = (at / segment_bytes_ + 1) * segment_bytes_) {
     if (!Has(of->segments[at / segment_bytes_])) all = false;
   }

@@ -1,4 +1,4 @@
-// ckvctl corpus verify: whether every copy of a corpus is whole where it lies.
+// ckvctl corpus verify: checks in place whether every copy of a corpus is whole.
 
 #include <algorithm>
 #include <charconv>
@@ -25,7 +25,7 @@ struct VerifyOptions {
   bool repair = false;
 };
 
-// "5%" or "200" of `count` chunks; at least one of any.
+// "5%" or "200" of `count` chunks; at least one if there are any.
 absl::StatusOr<size_t> SampleSize(const std::string& text, size_t count) {
   if (text.empty()) return count;
   const bool percent = text.back() == '%';
@@ -136,7 +136,7 @@ Json HoldersJson(const HolderChecks& checks) {
   return holders;
 }
 
-// Copies that are not as they should be, or were not until now.
+// Copies that are not whole, or were not until this check.
 struct Findings {
   std::string text;
   Json copies = Json::array();
@@ -151,7 +151,7 @@ Findings Find(const Corpus& corpus, const HolderChecks& checks) {
     for (const CopyCheck& copy : check.copies) {
       if (copy.verdict == v1::CHUNK_VERDICT_UNSPECIFIED) {
         ++findings.unanswered_count;
-        continue;  // one word of the holder is enough
+        continue;  // the holder's error is reported once
       }
       if (copy.whole() && copy.why.empty() && !copy.repaired) continue;
       findings.bad_count += !copy.whole();

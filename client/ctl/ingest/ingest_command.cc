@@ -23,7 +23,7 @@ namespace {
 
 // A text is sent to the engine whole.
 constexpr uint64_t kTextBytesMax = uint64_t{64} << 20;
-// How often it looks whether what was prefilled is published: a put takes 20 ms and more.
+// How often to check whether a prefilled text is published: a put takes 20 ms and more.
 constexpr Duration kLookAgain = std::chrono::milliseconds(250);
 
 struct IngestOptions {
@@ -37,7 +37,7 @@ struct IngestOptions {
   bool dry_run = false;
 };
 
-// A document, or a part of one that is longer than a request of the engine's.
+// A document, or a part of one that is longer than a request of the engine.
 struct Piece {
   std::string origin;
   std::vector<int32_t> tokens;
@@ -140,7 +140,7 @@ class Ingest {
     if (absl::IsNotFound(corpus.status())) return ChunkChains();
     CKV_RETURN_IF_ERROR(corpus.status());
     if (corpus->tenant != ctl_.fleet.tenant) return ChunkChains();  // the shared one of that name
-    // Asked now: the first chunk that is put for a tenant makes its key.
+    // Queried here each time: the first chunk that is put for a tenant creates its key.
     CKV_ASSIGN_OR_RETURN(const TenantKey key, fleet_.KeyOfTenant(/*make=*/false));
     return ChunkChains(*corpus, key);
   }

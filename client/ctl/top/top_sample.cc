@@ -8,7 +8,7 @@ namespace ckv::ctl {
 
 TopSample TakeSample(Fleet& fleet, const TopSample* before) {
   TopSample sample;
-  std::vector<v1::EndedLease> ended;  // asked for, so that a directory that waits answers, too
+  std::vector<v1::EndedLease> ended;  // so that a directory that waits for holders answers
   absl::StatusOr<std::vector<Member>> known = fleet.Members(&ended);
   sample.directory_status = known.status();
   sample.directory = fleet.directory_address();

@@ -57,8 +57,8 @@ std::string Cut(std::string text, size_t width) {
   return text.substr(0, width - 2) + "..";
 }
 
-// A table whose first column takes the room that the others leave. Those after `fixed_count` are
-// there if the room is wide.
+// A table whose first column takes the space that the others leave. Columns after `fixed_count` are
+// shown if there is space for them.
 class TopTable {
  public:
   struct Column {
@@ -210,8 +210,8 @@ std::string HeadLine(const TopView& view, size_t columns, const std::string& hin
   return line;
 }
 
-// Takes rows from the longest tables until all fit. Each has a line of titles; those left out are
-// told in its last line.
+// Takes rows from the longest tables until all fit. Each table keeps its line of titles. A last
+// line counts the rows that were left out.
 void Fit(std::vector<Lines>& parts, size_t rows) {
   std::vector<size_t> kept;
   size_t total = 0;

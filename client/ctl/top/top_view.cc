@@ -9,11 +9,10 @@
 namespace ckv::ctl {
 namespace {
 
-// The names that a requester tells in DescribeReply.hottest; the tenants' together come beside
-// them.
+// The most names in DescribeReply.hottest. The sum of the tenants' corpora is one more entry.
 constexpr size_t kHottestNamedMax = 64;
 
-// The same life of a member in the sample before, if it answered there.
+// The same incarnation of a member in the previous sample, if it answered there.
 const MemberReport* FindBefore(const TopSample* before, const MemberReport& member) {
   if (before == nullptr) return nullptr;
   const auto at =
@@ -37,8 +36,8 @@ LatencyCounts Less(LatencyCounts now, const LatencyCounts& before) {
   return now;
 }
 
-// Differences between two samples, for one member. One that the sample before lacks has none: its
-// counters are of a whole life, and not of the time between.
+// Differences between two samples, for one member. A member that the previous sample lacks has
+// none: its counters cover its whole incarnation, not the time between the samples.
 class Rates {
  public:
   Rates(std::optional<double> seconds, bool has_before)
@@ -66,7 +65,7 @@ void AddTo(PerSecond& sum, PerSecond more) {
   if (more) sum = sum.value_or(0) + *more;
 }
 
-// Adds each of a member's times to those of its fellows.
+// Adds each of a member's times to those of the other members.
 template <typename Reply>
 void AddTimes(const Reply& now, const Reply* before, const Rates& rates,
               std::vector<TopTime>& times) {
@@ -135,8 +134,8 @@ TopRequester RequesterOf(const MemberReport& now, const MemberReport* before, co
 
 using CorpusCalls = v1::DescribeReply::CorpusCalls;
 
-// The counters of a corpus in the description before. Nothing if the list there is full without it:
-// it has been called before, nobody knows how often.
+// The counters of a corpus in the previous description. Returns nothing if the list there is full
+// without the corpus: earlier calls are possible, and their number is unknown.
 std::optional<CorpusCalls> CallsBefore(const v1::DescribeReply& before, const std::string& name) {
   size_t named_count = 0;
   for (const CorpusCalls& calls : before.hottest()) {

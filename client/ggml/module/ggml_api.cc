@@ -20,7 +20,7 @@ absl::Status Find(void* object, const char* name, Function& to) {
   return absl::OkStatus();
 }
 
-// Keeps the first thing that is not as it should be.
+// Keeps the first difference from the expected layout.
 class Layout {
  public:
   void Expect(bool holds, std::string_view what) {
@@ -76,7 +76,7 @@ void CheckTensors(const GgmlApi& api, ggml_context* context, Layout& layout) {
   layout.Expect(k->view_offs == 288, "view_offs");
   layout.Expect(op->src[1] == k && op->src[2] == v && op->src[3] == mask && op->src[4] == nullptr,
                 "src");
-  // Without it the backend would take every attention for one that nobody needs.
+  // Without this call the backend would treat every attention as one whose result is not needed.
   api.build_forward_expand(api.new_graph(context), op);
   layout.Expect((op->flags & GGML_TENSOR_FLAG_COMPUTE) != 0, "GGML_TENSOR_FLAG_COMPUTE");
   float scales[3];

@@ -22,6 +22,6 @@ extern "C" __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backen
         api->version(), std::string(status.message()));
     return nullptr;
   }
-  (void)ckv::ggml::Process::Get();  // tells of wrong settings at once
+  (void)ckv::ggml::Process::Get();  // reports wrong settings at once
   return ckv::ggml::BackendOf(*api);
 }

@@ -15,13 +15,13 @@
 namespace ckv::ggml {
 namespace {
 
-// Products with keys that are wider are taken for MLA without flash attention. Heads of other
-// models have up to 256 values.
+// Products with wider keys count as MLA without flash attention. Heads of other models have up to
+// 256 values.
 constexpr int64_t kPlainHeadMax = 256;
 
 OpVerdict Refuse(std::string reason) { return {Verdict::kRefused, std::move(reason)}; }
 
-// The layer that the cache below these keys is of. llama.cpp gives it to nobody but by the name.
+// The layer of the cache that these keys view. llama.cpp exposes it only in the tensor's name.
 std::optional<uint32_t> LayerOf(const ggml_tensor& k) {
   constexpr std::string_view kName = "cache_k_l";
   const char* name = k.view_src != nullptr ? k.view_src->name : k.name;
@@ -59,7 +59,7 @@ bool HasMlaShape(const ggml_tensor& node) {
          v->view_offs == k->view_offs && v->ne[0] < k->ne[0];
 }
 
-// Looks at what the softmax has beside the scale and the mask.
+// Checks what the softmax has in addition to the scale and the mask.
 OpVerdict JudgeParameters(const ggml_tensor& node) {
   if (node.src[4] != nullptr) return Refuse("attention sinks, which ckv does not know");
   if (ScaleAt(node, 1) != 0) return Refuse("a mask with slopes (ALiBi), which ckv does not know");

@@ -39,8 +39,8 @@ class Walk {
 
  private:
   void Look(const ChunkPlacement& chunk, bool is_leased, CorpusFacts& facts) {
-    if (chunk.token_count == 0) return;  // nobody is asked for it
-    // Copies under a lease are dropped with it, so a member that is listed is there.
+    if (chunk.token_count == 0) return;  // no holder is queried for it
+    // Copies under a lease are dropped with it, so a listed member has its copy.
     bool is_there = is_leased;
     lackers_.clear();
     for (const HolderId& holder : chunk.holders) {
@@ -82,7 +82,7 @@ Coverage Cover(const CoverageView& view) {
     room -= entry.corpus->chunks.size();
     walk.Over(entry);
   }
-  // Those that cannot be answered come first.
+  // Corpora with missing chunks, which cannot be served, are first.
   std::sort(coverage.corpora.begin(), coverage.corpora.end(),
             [](const CorpusFacts& a, const CorpusFacts& b) {
               if ((a.missing_count > 0) != (b.missing_count > 0)) return a.missing_count > 0;

@@ -21,7 +21,7 @@ std::vector<ChunkId> LackTable::Take(const HolderId& holder, std::span<const Chu
     count_ -= before->size();
     lacking_.erase(found);
   }
-  // Chunks beyond the limit count as there: a caller that asks for one gets NotFound, as ever.
+  // Chunks beyond the limit count as present: a caller that requests one gets NotFound, as always.
   for (auto it = now.begin(); count_ + now.size() > count_max_;) now.erase(it++);
   std::vector<ChunkId> changed;
   for (const ChunkId& id : now) {

@@ -17,7 +17,7 @@ constexpr char kFileMagic[] = "ckvdirlg";
 constexpr char kFrameMagic[] = "FRAM";
 constexpr char kFrameEnd[] = "endF";
 constexpr uint64_t kSectorBytes = 512;
-// Read at a time where a bad frame is looked at.
+// How much is read at a time to examine a bad frame.
 constexpr uint64_t kLookBytes = uint64_t{1} << 20;
 
 struct RawFileHeader {
@@ -147,8 +147,8 @@ absl::StatusOr<std::optional<std::string_view>> FrameReader::Judge(uint64_t fram
   const uint64_t end = offset_ + frame_bytes;
   bool torn = frame_bytes != 0 && file_bytes_ < end;
   if (!torn && frame_bytes == 0) {
-    // Only a zero sector that part of the header should be in explains a bad header. A whole frame
-    // behind it was begun after this one was durable, so the zeros came later.
+    // A bad header is explained only by a zero sector where part of the header should be. A whole
+    // frame behind it was begun after this one was durable, so the zeros were written later.
     CKV_ASSIGN_OR_RETURN(torn, HasZeroSector(offset_, offset_ + kFrameHeaderBytes, file_bytes_));
     CKV_ASSIGN_OR_RETURN(const bool later, torn ? HasLaterFrame() : false);
     torn &= !later;
@@ -160,8 +160,8 @@ absl::StatusOr<std::optional<std::string_view>> FrameReader::Judge(uint64_t fram
   return std::nullopt;
 }
 
-// Whether one of the sectors that [begin, end) touches is zero, as far as it lies in [begin,
-// until).
+// Whether one of the sectors that [begin, end) touches is zero. Only the parts of sectors within
+// [begin, until) are read.
 absl::StatusOr<bool> FrameReader::HasZeroSector(uint64_t begin, uint64_t end, uint64_t until) {
   std::vector<std::byte> bytes;
   for (uint64_t at = begin; at < end;) {

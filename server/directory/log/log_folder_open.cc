@@ -1,4 +1,4 @@
-// Reads what a log folder has when it is opened.
+// Reads the contents of a log folder when it is opened.
 
 #include <algorithm>
 #include <optional>
@@ -28,7 +28,7 @@ uint64_t RandomId() {
   return uint64_t{random()} << 32 | random();
 }
 
-// The same code, with the file's name and what to do.
+// Returns the same code, with the file's name and a remedy.
 absl::Status Refuse(const absl::Status& status, const std::string& path, uint64_t offset,
                     bool is_log) {
   if (absl::IsFailedPrecondition(status))
@@ -59,11 +59,11 @@ std::optional<uint64_t> LogFolder::NumberOf(std::string_view name, std::string_v
   return number;
 }
 
-// A log that is there, with its first frame read.
+// A log that exists, with its first frame read.
 struct LogFolder::FoundLog {
   std::string path;
   uint64_t number = 0;
-  uint64_t bytes = 0;  // that count
+  uint64_t bytes = 0;  // those that count
   // Set while the log is read, and for the last one, which is written on.
   std::unique_ptr<File> file;
   std::unique_ptr<FrameReader> frames;
@@ -166,7 +166,8 @@ class LogFolder::Reader {
     return replay_(std::move(change));
   }
 
-  // Looks at all logs from `first` on. Each says how many bytes of the one before count.
+  // Reads the start of all logs from `first` on. Each log records how many bytes of the previous
+  // one count.
   absl::Status FindLogs(uint64_t first) {
     const uint64_t last = logs_.empty() ? first : std::max(first, *logs_.rbegin());
     for (uint64_t number = first; number <= last; ++number) {
@@ -178,7 +179,7 @@ class LogFolder::Reader {
       CKV_ASSIGN_OR_RETURN(log.bytes, file->Size());
       CKV_RETURN_IF_ERROR(Refuse(ReadLogFileHeader(*file, LogFileKind::kLog, number), log.path, 0,
                                  /*is_log=*/false));
-      // Its first frame is read now, the others once it is known where it ends.
+      // Reads its first frame now, and the others once it is known where the log ends.
       FrameReader frames(file.get(), log.bytes);
       DirectoryChange record;
       absl::Status status = ReadFrame(frames, [&](DirectoryChange change) {
@@ -261,7 +262,7 @@ class LogFolder::Reader {
     if (progress_ != nullptr) progress_->bytes_due.fetch_add(bytes, std::memory_order_relaxed);
   }
 
-  // Cuts the unfinished frame, if there is one, and goes on behind the last whole one.
+  // Cuts the unfinished frame, if there is one, and continues after the last whole one.
   absl::Status TakeOver(FoundLog& log) {
     const uint64_t end = log.frames->offset();
     if (log.frames->is_torn()) {
@@ -271,9 +272,9 @@ class LogFolder::Reader {
           log.path, end, log.bytes - end);
       CKV_RETURN_IF_ERROR(log.file->Resize(end));
     }
-    // A process that was killed may have written a change, or made a file, and synced neither.
-    // From now on they are shown, so they must outlive a power failure. If its sync failed, the
-    // system has forgotten that it could not write the frame, so the frame is written once more.
+    // A process that was killed may have written a change, or made a file, and synced neither. From
+    // now on they are shown, so they must outlive a power failure. If its sync failed, the system
+    // has forgotten that it could not write the frame, so the frame is written again.
     CKV_RETURN_IF_ERROR(WriteAgain(*log.file, log.frames->last_offset(), end));
     CKV_RETURN_IF_ERROR(log.file->Sync());
     CKV_RETURN_IF_ERROR(files_.SyncFolder(folder_.path_));
@@ -288,8 +289,8 @@ class LogFolder::Reader {
     return absl::OkStatus();
   }
 
-  // Writes the bytes [begin, end) as they are. A disk that is full mostly takes them; if it does
-  // not, they are shown all the same, as after a sync that failed unseen.
+  // Writes the bytes [begin, end) again, unchanged. A full disk usually accepts them. If not, they
+  // are shown all the same, as after a sync that failed unnoticed.
   static absl::Status WriteAgain(File& file, uint64_t begin, uint64_t end) {
     std::vector<std::byte> bytes(end - begin);
     CKV_RETURN_IF_ERROR(file.ReadAt(begin, bytes));

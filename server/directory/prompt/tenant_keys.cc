@@ -8,7 +8,7 @@ namespace ckv {
 
 TenantKey RandomTenantKey() {
   TenantKey key;
-  // Up to 256 bytes come at once, and no signal interrupts them (getrandom(2)).
+  // Up to 256 bytes are returned at once, and no signal interrupts the call (getrandom(2)).
   do {
     CKV_CHECK(getrandom(key.bytes.data(), key.bytes.size(), 0) ==
               static_cast<ssize_t>(key.bytes.size()));
