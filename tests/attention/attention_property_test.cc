@@ -1,10 +1,10 @@
-// Goal: whatever way the rows of a context are cut, selected, shared out and merged again, in
-// whatever order, the answer is attention over all of them.
-// Method: random contexts; every row goes to one of up to eight parts, dense where the part is a
-// run and selected where it is scattered; a dense part's query rows go to one or more requests; all
-// are pieces of one call on a random target; the parts are merged in a random order, some through a
-// merge of merges; compared with the f64 reference over the whole context. A failure prints the
-// seed that repeats it.
+// Goal: however the rows of a context are cut, selected, distributed and merged again, in any
+// order, the answer is attention over all of them.
+// Method: take random contexts and assign every row to one of up to eight parts. A part is dense if
+// its rows are contiguous, and selected if they are scattered. The query rows of a dense part are
+// in one or more requests. All are pieces of one call on a random target. Merge the parts in a
+// random order, some through a merge of merges, and compare with the f64 reference over the whole
+// context. A failure prints the seed that repeats it.
 
 #include <gtest/gtest.h>
 

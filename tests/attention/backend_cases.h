@@ -1,6 +1,6 @@
-// What the conformance test of backends runs over: this processor's, and one that is as late and as
-// closed as the seam allows. A device's is one more case here: how it is made, and how its memory
-// is filled and read.
+// The backends under conformance test: this processor's, and one that is as late and as closed as
+// the interface allows. A device's backend is one more case here: how to make it, and how to fill
+// and read its memory.
 
 #pragma once
 
@@ -52,8 +52,8 @@ class BackendUnderTest {
  public:
   virtual ~BackendUnderTest() = default;
   virtual Backend& backend() = 0;
-  // Whether its results have the bits of the functions beside attention/backend.h. If not, they are
-  // compared with f64 alone.
+  // Whether its results have the bits of the functions in the headers of attention/. If not, they
+  // are compared with f64 only.
   virtual bool has_cpu_bits() const { return true; }
   // Whether memory of the kind is the test's own, and not the backend's.
   virtual bool IsPlain(MemoryKind kind) const { return kind == MemoryKind::kHost; }
@@ -61,10 +61,11 @@ class BackendUnderTest {
   virtual void Copy(std::byte* to, std::span<const std::byte> from) {
     std::memcpy(to, from.data(), from.size());
   }
-  // Returns a stream as an engine has it, for Backend::StreamOver; it lives as long as this. Null
-  // if the backend has none of those.
+  // Returns a stream like an engine's, for Backend::StreamOver, valid as long as this object. Null
+  // if the backend has none.
   virtual void* NewNative() { return nullptr; }
-  // Puts a copy on such a stream. Host memory `from` stays until it is done; its size is even.
+  // Puts a copy on that stream. Host memory `from` must stay valid until it is done; its size is
+  // even.
   virtual void CopyOn(void* /*native*/, const Placed& /*to*/, std::span<const std::byte> /*from*/) {
   }
 };
@@ -112,7 +113,7 @@ class DeferredUnderTest : public BackendUnderTest {
   }
   void CopyOn(void* native, const Placed& to, std::span<const std::byte> from) override {
     const auto bytes = static_cast<uint32_t>(from.size());
-    // Every one of these backends reads it there. It stays until the work is done.
+    // Every one of these backends reads this memory. It must stay valid until the work is done.
     BackendMemory& staged = staged_.emplace_back(*backend_.Allocate(MemoryKind::kPinned, bytes));
     backend_.Copy(staged.data(), from);
     CKV_CHECK(backend_

@@ -1,7 +1,7 @@
-// Goal: what a backend promises beside its arithmetic. Work is done in order, within a stream and
-// after others. Arrays are read before a call returns. A view in memory that is not reached is
-// refused by name, and nothing happens.
-// Method: chains of operations without a Wait between them, whose arrays are gone by then.
+// Goal: what a backend guarantees in addition to its arithmetic. Work is done in order, within a
+// stream and across streams. Arrays are read before a call returns. A view in memory that the
+// backend cannot reach is refused by name, and nothing happens.
+// Method: chains of operations without a Wait between them, whose arrays are freed by then.
 
 #include <cstring>
 #include <functional>
@@ -21,7 +21,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Query rows that are turned, attended over two halves of some rows, and merged: what a holder and
+// Query rows that are rotated, attended over two halves of some rows, and merged: what a holder and
 // a requester do with one call.
 class BackendChain : public BackendTest {
  protected:
@@ -36,8 +36,8 @@ class BackendChain : public BackendTest {
     return *std::move(memory);
   }
 
-  // All operations of the chain, on streams of the test's choice. Their arrays are gone or changed
-  // when it returns.
+  // All operations of the chain, on streams that the test chooses. Their arrays are freed or
+  // changed when it returns.
   void Put(ComputeStream& turn, ComputeStream& attend, ComputeStream& merge) {
     ComputeStream* const turned = &turn == &attend ? nullptr : &turn;
     ComputeStream* const attended = &attend == &merge ? nullptr : &attend;
@@ -175,7 +175,7 @@ TEST_P(BackendChain, AStreamOfAnotherBackendIsWaitedFor) {
   EXPECT_EQ(std::memcmp(got.data(), q.data, got.size()), 0);
 }
 
-// As an engine's: what it puts there is waited for, and the stream stays the engine's.
+// A stream like an engine's: the backend waits for the work on it, and the engine keeps the stream.
 TEST_P(BackendChain, AStreamOfSomebodyElseIsWaitedFor) {
   void* const native = under_->NewNative();
   if (native == nullptr) {
@@ -192,14 +192,14 @@ TEST_P(BackendChain, AStreamOfSomebodyElseIsWaitedFor) {
   ASSERT_TRUE(over.ok()) << over.status();
   EXPECT_EQ(&(*over)->backend(), &backend_);
   EXPECT_TRUE((*over)->Ready());
-  // Put there after the stream was made, and before the operation that comes after it.
+  // Put on the stream after it was wrapped, and before the next operation.
   under_->CopyOn(native, from, std::as_bytes(std::span(q.data, bytes / 2)));
   const RowView rows = {from.data(), q.count, q.stride * 2, from.kind(), over->get()};
   ASSERT_TRUE(backend_
                   .Rotate(RopeRotation(RopeParams(), 0, 0), rows, row_bytes_,
                           {copy.data(), copy.kind()}, *stream_)
                   .ok());
-  // Its end waits for nothing, and takes nothing with it.
+  // Destroying the wrapper does not wait, and removes nothing from the stream.
   over->reset();
   ASSERT_TRUE(stream_->Wait().ok());
   const auto got = copy.Read();
@@ -250,14 +250,15 @@ TEST(DeferredBackend, MemoryThatGrowsOftenIsSeldomAllocated) {
     ASSERT_LE(memory.size(), bytes + bytes / 2);
   }
   EXPECT_LE(device.allocation_count(), 13u);  // 1,000 x 1.5^12 is 129,746
-  // If there is not as much, what is asked for will do.
+  // If memory is short, Grow allocates only the requested size.
   device.LimitMemory(memory.size() + 10);
   ASSERT_TRUE(device.Grow(memory, memory.size() + 5).ok());
   EXPECT_EQ(device.Grow(memory, memory.size() + 6).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(memory.size(), 0u);
 }
 
-// Each operand in each kind of memory that it may not be in. Its address is never touched: null.
+// Each operand in each kind of memory that it must not be in. The address is null, and never
+// touched.
 TEST_P(BackendChain, AViewThatIsNotReachedIsRefusedByName) {
   const RopeRotation still(RopeParams(), 0, 0);
   const uint32_t table[] = {0};
@@ -308,7 +309,7 @@ TEST_P(BackendChain, AViewThatIsNotReachedIsRefusedByName) {
     }
     *operand.memory = was;
   }
-  // The stream is as good as before.
+  // The stream still works.
   Put(*stream_, *stream_, *stream_);
   ASSERT_TRUE(stream_->Wait().ok());
   Expect();
@@ -316,7 +317,7 @@ TEST_P(BackendChain, AViewThatIsNotReachedIsRefusedByName) {
 
 INSTANTIATE_TEST_SUITE_P(All, BackendChain, AllBackends(), CaseName);
 
-// What this processor cannot have.
+// What this processor does not offer.
 TEST(CpuBackend, HasHostMemoryOnlyAndReachesNoDevice) {
   Backend& cpu = *Backend::Cpu();
   EXPECT_EQ(cpu.home(), MemoryKind::kHost);
@@ -339,7 +340,7 @@ TEST(CpuBackend, IsNamedAsItsKernels) {
   ASSERT_TRUE(ForceKernelTarget("").ok());
 }
 
-// The seam's own rule for errors, as a device that fails shows them.
+// The interface's rule for errors, as a failing device shows them.
 TEST(DeferredBackend, AFailureIsTheStreamsFromThenOn) {
   for (const auto failure :
        {DeferredBackend::Failure::kAtCall, DeferredBackend::Failure::kAtWait}) {

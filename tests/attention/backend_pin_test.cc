@@ -1,6 +1,6 @@
 // Goal: memory that others allocated is reached as pinned memory from Pin to Unpin, and is the same
 // host memory before, meanwhile and afterwards. Method: the conformance suite's backends, over
-// pages that the test maps; results against the functions beside attention/backend.h.
+// pages that the test maps; results are compared with the functions in the headers of attention/.
 
 #include <sys/mman.h>
 
@@ -79,7 +79,7 @@ TEST_P(BackendPin, IsReachedFromPinToUnpin) {
   }
 }
 
-// ckv fills such memory itself, as slots and copies of replies.
+// ckv fills this memory itself, as slots and copies of replies.
 TEST_P(BackendPin, HasMemoryOfTheKindsThatCallersFill) {
   const MemoryKind filled =
       backend_.reach().Everywhere(MemoryKind::kHost) ? MemoryKind::kHost : MemoryKind::kPinned;
@@ -91,7 +91,7 @@ TEST_P(BackendPin, HasMemoryOfTheKindsThatCallersFill) {
   }
 }
 
-// As a holder does: rows of its store, queries and answers in slots.
+// Like a holder: rows of its store, queries and answers in slots.
 TEST_P(BackendPin, AttendsOverIt) {
   if (!reach_.queries.Has(MemoryKind::kPinned) || !reach_.rows.Has(MemoryKind::kPinned) ||
       !reach_.partials.Has(MemoryKind::kPinned)) {
@@ -147,7 +147,7 @@ TEST_P(BackendPin, ThreadsPinAtATime) {
 
 INSTANTIATE_TEST_SUITE_P(All, BackendPin, AllBackends(), CaseName);
 
-// The books of the backend that tests of holders run over.
+// The accounting of the backend that holders are tested with.
 TEST(DeferredBackendPinDeathTest, PinsWholePagesThatNobodyElsePins) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   DeferredBackend device(DeferredBackend::ReachPinned());

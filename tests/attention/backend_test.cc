@@ -1,5 +1,5 @@
-// Goal: an operation of a backend computes what the functions beside attention/backend.h compute,
-// wherever its views lie, whatever is put on the stream behind it, and however late it is done.
+// Goal: an operation of a backend computes the same as the functions in the headers of attention/,
+// wherever its views are, whatever is put on the stream after it, and however late it is done.
 // Method: random calls, each view in a kind of memory that the backend reaches, against those
 // functions bit for bit and against f64. backend_cases.h has the backends.
 
@@ -100,7 +100,7 @@ class BackendAttend : public BackendTest {
     return indices;
   }
 
-  // Takes the results back to the piece they were made of.
+  // Copies the results back to the piece that they were made from.
   static void TakeBack(const PlacedPiece& placed, TestPiece& piece) {
     piece.ResetOutput();
     const PartialView& out = piece.piece().out;
@@ -109,7 +109,7 @@ class BackendAttend : public BackendTest {
     std::memcpy(out.l, placed.l.Read().data(), placed.l.size());
   }
 
-  // Compares results that were taken back with the function's, and with f64.
+  // Compares copied results with the function's, and with f64.
   void Expect(TestPiece& piece) {
     const uint32_t count = piece.piece().q.count, d_v = piece.shape().d_v;
     const auto want = reference::Attend(piece.shape(), piece.piece());
@@ -139,7 +139,7 @@ class BackendAttend : public BackendTest {
   }
 };
 
-// Selections and limits are gone before the work is done.
+// Selections and limits are freed before the work is done.
 TEST_P(BackendAttend, IsTheFunctionWhereverViewsLie) {
   for (int call = 0; call < 40; ++call) {
     SCOPED_TRACE(testing::Message() << "call " << call);
@@ -343,7 +343,7 @@ TEST_P(BackendMerge, ManyJobsAreTheirFunctionsWhereverPartsLie) {
   }
 }
 
-// A merge of one part copies its bits: an answer is moved so.
+// A merge of one part copies its bits: this is how an answer is moved.
 TEST_P(BackendMerge, OfOnePartIsACopy) {
   HostPartial part(PartialDtype::kF32);
   for (size_t i = 0; i < part.o.size(); ++i) part.o[i] = std::byte(i * 37 % 251);

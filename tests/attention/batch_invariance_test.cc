@@ -96,7 +96,7 @@ PieceOptions SmallOptions(std::mt19937* rng) {
   return options;
 }
 
-// The vector targets have one kernel for all grades.
+// The vector targets have one kernel for all precisions.
 std::vector<Grade> GradesOfTarget() {
   const std::string_view target = KernelTarget();
   if (!target.starts_with("AMX") && target != "AVX512_BF16") return {Grade::kExact};
@@ -134,7 +134,7 @@ TEST(BatchInvariance, CompanyThreadsAndLimits) {
   }
 }
 
-// Many requests over one chunk share blocks, beside pieces over other rows: nobody may notice.
+// Many requests over one chunk share blocks, next to pieces over other rows: no bit may change.
 TEST(BatchInvariance, PiecesThatShareRows) {
   WorkerPool pool1(1), pool3(3);
   for (uint32_t seed = 100; seed < 104; ++seed) {
@@ -220,13 +220,13 @@ class Requests {
 
   void Add() {
     PieceOptions options = options_;
-    // Mostly few: 1 to 12 rows, and sums of them, take paths of their own.
+    // Mostly few: 1 to 12 rows, and sums of them, have their own code paths.
     options.q_count = 1 + Below(Below(4) == 0 ? 130 : 9);
     options.q_padding = Below(5);
     options.dtype = Below(2) == 0 ? PartialDtype::kF32 : PartialDtype::kBf16;
     requests_.push_back(std::make_unique<TestPiece>(options, &rng_));
     TestPiece& request = *requests_.back();
-    if (Below(3) == 0) set_ = Below(3);  // else over the rows of the one before
+    if (Below(3) == 0) set_ = Below(3);  // else over the rows of the previous one
     request.piece().rows = sets_[set_]->piece().rows;
     const uint32_t row_count = request.piece().rows.count;
     if (Below(5) == 0) {
@@ -251,9 +251,10 @@ class Requests {
   std::vector<std::unique_ptr<TestPiece>> sets_, requests_;
 };
 
-// Goal: what shares a call never moves a request's bits, whatever mix of requests it is.
-// Method: random requests of 1 to 130 rows, most over the rows of the one before, some selected,
-// limited or over other rows, outputs of both dtypes; together on 1 to 5 threads and each alone.
+// Goal: the mix of requests in a call never changes a request's bits.
+// Method: random requests of 1 to 130 rows, most over the rows of the previous one, some selected,
+// limited or over other rows, with outputs of both dtypes; together on 1 to 5 threads, and each
+// alone.
 TEST(BatchInvariance, RequestsTogetherAreEachAlone) {
   std::vector<std::unique_ptr<WorkerPool>> pools;
   for (uint32_t threads = 1; threads <= 5; ++threads) {
@@ -271,8 +272,8 @@ TEST(BatchInvariance, RequestsTogetherAreEachAlone) {
   }
 }
 
-// Every number of rows that a path of its own computes, or that the next one begins at, with limits
-// that part its rows and without: row by row the bits of that row alone.
+// Every number of rows that has its own code path, or at which the next one begins, with and
+// without limits that separate its rows: each row has the bits that it has alone.
 TEST(BatchInvariance, EveryRowCount) {
   WorkerPool pool(1);
   for (const RowDtype dtype : {RowDtype::kBf16, RowDtype::kFp8DsMla}) {
@@ -329,7 +330,7 @@ TEST(BatchInvariance, AddressesAndStrides) {
   }
 }
 
-// Goal: indices that are skipped move nothing, also where they fill the list of several spans.
+// Goal: skipped indices change no bit, even if they fill the list of several spans.
 // Method: 1500 indices among 40000, and none among 40000, on one thread and in waves of several.
 TEST(BatchInvariance, SkippedIndicesMoveNothing) {
   WorkerPool pool1(1), pool3(3);

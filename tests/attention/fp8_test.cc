@@ -65,7 +65,8 @@ float ScaleAt(const std::vector<uint8_t>& row, uint32_t group) {
   return scale;
 }
 
-// amax -> scale: exact powers stay, anything above goes up, tiny ones stop at 2^ceil(log2(1e-4)).
+// amax -> scale: exact powers of two stay, others are rounded up, tiny ones end at
+// 2^ceil(log2(1e-4)).
 TEST(Fp8DsMlaRow, ScalesArePowersOfTwo) {
   const std::pair<float, float> cases[] = {
       {448.0f, 1.0f},   {448.1f, 2.0f},    {224.0f, 0.5f},  {225.0f, 1.0f},  {1.0f, 0x1p-8f},
@@ -102,7 +103,7 @@ TEST(Fp8DsMlaRow, ThereAndBack) {
     for (uint32_t i = 512; i < 576; ++i) {
       ASSERT_EQ(back[i], FloatFromBf16(Bf16FromFloat(row[i]))) << i;
     }
-    // What came back is on the grid, so a second pass changes no value (a scale may shrink).
+    // Decoded values are on the grid, so a second pass changes no value (a scale may shrink).
     std::vector<uint8_t> again(kRowBytes);
     PackFp8DsMlaRow(back.data(), 512, 64, again.data());
     std::vector<float> twice(576);

@@ -1,6 +1,7 @@
-// Goal: grades err as grade.h says; the tile unit, its model and the model in plain C++ have equal
-// bits; and neither a neighbour's NaN nor its odd scale moves a bit of a row. Method: random,
-// peaked, cancelling and single rows against the f64 reference; kernels compared bit for bit.
+// Goal: each precision has an error within grade.h's bounds; the tile unit, its model and the model
+// in plain C++ give equal bits; and neither a neighbour's NaN nor its odd scale changes a bit of a
+// row. Method: random, peaked, cancelling and single rows against the f64 reference; kernels
+// compared bit for bit.
 
 #include "attention/matrix/matrix_kernel.h"
 
@@ -31,7 +32,7 @@ using test::TestPiece;
 
 constexpr Grade kGrades[] = {Grade::kExact, Grade::kWire, Grade::kFast};
 
-// The kernels of this machine whose bits are the tile unit's; the model in plain C++ comes first.
+// The kernels of this machine that give the tile unit's bits; the model in plain C++ is first.
 std::vector<const BlockKernel*> TileKernels() {
   std::vector<const BlockKernel*> kernels = {&matrix::PortableModelBlockKernel()};
 #if defined(__x86_64__)
@@ -41,7 +42,7 @@ std::vector<const BlockKernel*> TileKernels() {
   return kernels;
 }
 
-// And the other matrix kernels, which have bits of their own.
+// In addition the other matrix kernels, which have their own bits.
 std::vector<const BlockKernel*> MatrixKernels() {
   std::vector<const BlockKernel*> kernels = TileKernels();
 #if defined(__x86_64__)
@@ -128,7 +129,8 @@ TEST(MatrixKernel, DenormalsAreZeroInTheUnitAndItsModels) {
   }
 }
 
-// What a grade's terms may move |o| by, over the tolerance of the exact grade; P is max |v|.
+// How far a precision's terms may move |o|, over the tolerance of the exact precision; P is max
+// |v|.
 double TermsTolerance(Grade grade, double value_max) {
   if (grade == Grade::kWire) return 0x1p-17 * value_max;
   if (grade == Grade::kFast) return 0x1p-8 * value_max;
@@ -142,7 +144,7 @@ struct Data {
   float row_mean;
 };
 
-// Returns the largest error, over max(1, P), that the target in use makes in a grade.
+// Returns the largest error, over max(1, P), of the target in use at a precision.
 double WorstError(const Data& data, Grade grade, WorkerPool& pool) {
   std::mt19937 rng(17);
   PieceOptions options;
@@ -199,8 +201,8 @@ TEST(Grades, ErrWithinTheirBounds) {
         EXPECT_EQ(worst[0], worst[2]);
         return;
       }
-      // Fewer terms do less, and so err more: a grade that did nothing would pass the bounds.
-      // Of peaked data the logits err more than two terms do.
+      // Fewer terms compute less, and so err more: a precision that has no effect would pass the
+      // bounds. In peaked data the logits' error is larger than that of two terms.
       if (!is_tiles) {
         EXPECT_EQ(worst[0], worst[1]);
       } else if (data.name != "peaked") {
@@ -217,7 +219,7 @@ TEST(Grades, TheDefaultIsThePartialsOwn) {
   EXPECT_EQ(GradeOf(Grade::kFast, PartialDtype::kF32), Grade::kFast);
 }
 
-// Two requests of different grades over the same rows, in one call: each has the bits of its own.
+// Two requests of different precisions over the same rows, in one call: each gets its own bits.
 TEST(Grades, OfPiecesInOneCallAreTheirOwn) {
   WorkerPool pool(1);
   PieceOptions options;
@@ -250,8 +252,8 @@ TEST(Grades, OfPiecesInOneCallAreTheirOwn) {
   });
 }
 
-// A query row's bits are those it has alone, when later rows of its span hold a NaN or an fp8 scale
-// that is no power of two, and its neighbours see them.
+// A query row has the bits that it has alone, even if later rows of its span hold a NaN or an fp8
+// scale that is no power of two, and its neighbours see them.
 TEST(MatrixKernel, RowsThatOnlyNeighboursSeeMoveNoBit) {
   WorkerPool pool(1);
   for (const bool fp8 : {false, true}) {
@@ -288,8 +290,8 @@ TEST(MatrixKernel, RowsThatOnlyNeighboursSeeMoveNoBit) {
   }
 }
 
-// A span whose logits are all -inf has no part in the answer, though its values are infinite: not
-// when its thread folds it into what came before, and not when another thread does.
+// A span whose logits are all -inf has no part in the answer, although its values are infinite:
+// neither if its own thread folds it into the previous result, nor if another thread does.
 TEST(MatrixKernel, ASpanWithoutWeightsIsLeftOutOnAnyThread) {
   WorkerPool one(1), three(3);
   for (const uint32_t span : {0u, 1u, 2u}) {

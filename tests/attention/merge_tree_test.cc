@@ -1,7 +1,7 @@
-// Goal: MergeTree is the fixed tree of its header, bit for bit; whoever merges a subtree beforehand
-// changes nothing, and an empty part is the identity in each row.
+// Goal: MergeTree is the fixed tree of its header, bit for bit. Merging a subtree beforehand, at
+// any holder, changes nothing, and an empty part is the identity in each row.
 // Method: random leaves, compared with the definition written as a recursion over pairs; random
-// placements, of which each holder merges the aligned subtrees that it has whole.
+// placements, in which each holder merges the aligned subtrees of which it has all leaves.
 
 #include <gtest/gtest.h>
 

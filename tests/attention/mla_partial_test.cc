@@ -272,8 +272,8 @@ TEST(AttendPartials, EqualLogits) {
   EXPECT_EQ(piece.m(0), 0.0f);
 }
 
-// Rows that a query does not see may hold anything: pages past the valid length, rows that nobody
-// selected. With neighbours in the same block that do see later rows.
+// Rows that a query does not see may hold anything: pages past the valid length, rows that are not
+// selected. Includes neighbours in the same block that do see later rows.
 TEST(AttendPartials, NanInUnseenRowsIsNeverRead) {
   WorkerPool pool(1);
   std::mt19937 rng(8);
@@ -310,7 +310,7 @@ TEST(AttendPartials, NanInUnseenRowsIsNeverRead) {
   Check(selected, pool);
 }
 
-// A NaN that is seen must be seen in the answer: with m = -inf a merge would drop the part.
+// A NaN that is seen must appear in the answer: with m = -inf a merge would drop the part.
 TEST(AttendPartials, NanInSeenRowsReachesTheAnswer) {
   WorkerPool pool(1);
   std::mt19937 rng(9);

@@ -1,5 +1,5 @@
-// Goal: rows in the blocks of a paged cache are attended there, with the bits of the same rows one
-// after another, and nothing beside them is read.
+// Goal: rows in the blocks of a paged cache are attended in place, with the same bits as contiguous
+// rows, and no memory around them is read.
 // Method: a cache whose other rows are NaN, and a table of random blocks; bits are compared on
 // every kernel target.
 

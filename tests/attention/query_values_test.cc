@@ -1,7 +1,7 @@
-// Goal: queries that pass never have a logit that overflows, whatever rows they meet that were
-// loaded without a warning; NaN, infinities and larger values are refused by name.
+// Goal: accepted queries never have a logit that overflows, over any rows that were loaded without
+// a warning. NaN, infinities and larger values are refused by name.
 // Method: values around the limit in every place; then every kernel target over the largest rows
-// and queries, whose signs cancel and do not, beside f64.
+// and queries, whose signs cancel and do not, against f64.
 
 #include "attention/query/query_values.h"
 

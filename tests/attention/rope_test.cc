@@ -1,7 +1,7 @@
 // Goal: rotation is the rotation of complex numbers, in both pair orders, with plain and YaRN
 // frequencies, exact enough at any position.
 // Method: compare with f64 complex multiplication and with a second, straightforward YaRN; check
-// identity, composition and what happens to a selection that is wrongly re-homed.
+// identity, composition and the effect of a selection that is rotated to wrong positions.
 
 #include "attention/rope.h"
 
@@ -68,8 +68,9 @@ TEST(RopeFrequencies, Plain) {
   EXPECT_NEAR(frequencies[31], std::pow(1e4, -62.0 / 64), 1e-18);
 }
 
-// The same definition from its words: a pair that turns more than beta_fast times over the original
-// context stays, one that turns less than beta_slow times is slowed by the factor, linear between.
+// The same definition, from its description: a pair that turns more than beta_fast times over the
+// original context stays, one that turns less than beta_slow times is slowed by the factor, linear
+// between.
 std::vector<double> StraightforwardYarn(double theta, int d_rope, const YarnParams& yarn) {
   const auto dimension_of = [&](double turns) {
     return d_rope * std::log(yarn.original_max_position / (turns * 2 * M_PI)) /
@@ -152,7 +153,7 @@ TEST(RopeRotation, AnglesAtFarPositions) {
           std::pow(10000.0f, -2.0f * static_cast<float>(i) / 64) * static_cast<float>(delta);
       worst_f32 = std::max(worst_f32, static_cast<double>(std::fabs(f32_angle - angle)));
     }
-    // The mistake would be seen here.
+    // A mistake would show here.
     if (delta == 160000) {
       EXPECT_GT(worst_f32, 1e-3);
     }
@@ -293,8 +294,8 @@ TEST(RotateBands, CopyAndFp8RowsAgreeWithInPlace) {
   }
 }
 
-// A scattered selection rotated as if its rows were contiguous is another answer: by more than 20
-// %.
+// A scattered selection that is rotated as if its rows were contiguous gives another answer: by
+// more than 20 %.
 TEST(RotateBands, ReHomingAScatteredSelectionDiverges) {
   const uint32_t d_qk = 576, d_rope = 64, row_count = 32, step = 61;
   std::mt19937 rng(7);
@@ -306,7 +307,7 @@ TEST(RotateBands, ReHomingAScatteredSelectionDiverges) {
   AttentionPiece one = piece.piece();
   std::vector<uint16_t> rows(size_t{row_count} * d_qk);
   std::memcpy(rows.data(), one.rows.data, rows.size() * 2);
-  // Canonical: row j stands at position j * step. Wrongly re-homed: at position j.
+  // Canonical: row j is at position j * step. Wrong: row j at position j.
   auto canonical = rows, rehomed = rows;
   for (uint32_t j = 0; j < row_count; ++j) {
     test::RotateBandsBf16(RopeRotation(kPlain, d_rope, j * step), canonical.data() + j * d_qk, 1,

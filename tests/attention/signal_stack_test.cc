@@ -1,6 +1,7 @@
-// Goal: a signal that comes while a kernel computes runs its handler on an alternate stack of the
-// size that client/requester.h names, and moves no bit of the result. Method: one thread computes,
-// another sends it signals one after the other; every target of the machine, AMX where it is.
+// Goal: a signal that arrives while a kernel computes runs its handler on an alternate stack of the
+// size in client/requester.h, and changes no bit of the result. Method: one thread computes, and
+// another sends it signals one after the other; on every target of the machine, including AMX if
+// there is one.
 
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -28,11 +29,11 @@ using test::ForEachTarget;
 using test::PieceOptions;
 using test::TestPiece;
 
-// What the handler below needs beside the frame; the header asks for as much.
+// What the handler below needs in addition to the frame; the header requires as much.
 constexpr size_t kHandlerBytes = 16384;
 constexpr int kSignalCount = 20;
 
-// Written by the handler, which may touch nothing else.
+// Written by the handler, which must not touch anything else.
 std::atomic<int> handled, in_kernel;
 std::atomic<bool> computing, elsewhere;
 std::atomic<uintptr_t> stack_begin, stack_end;
@@ -46,7 +47,7 @@ void Handle(int /*signal*/) {
   ++handled;
 }
 
-// An alternate stack of the calling thread, above a page that nobody may touch.
+// An alternate stack of the calling thread, above an inaccessible page.
 class SignalStack {
  public:
   SignalStack() : page_(static_cast<size_t>(sysconf(_SC_PAGESIZE))) {
@@ -91,7 +92,7 @@ TEST(SignalStack, AHandlerRunsOnOneOfTheDocumentedSizeWhileAKernelComputes) {
   GTEST_SKIP() << "the thread sanitizer delivers signals itself, later and on another stack"
                << "; to run it: tests/run.sh, which has no sanitizer";
 #endif
-  (void)matrix::AmxUnit();  // asks for the tile registers, if the machine has them
+  (void)matrix::AmxUnit();  // requests the tile registers, if the machine has them
   struct sigaction action = {}, before = {};
   action.sa_handler = Handle;
   action.sa_flags = SA_ONSTACK | SA_RESTART;
@@ -131,8 +132,8 @@ TEST(SignalStack, AHandlerRunsOnOneOfTheDocumentedSizeWhileAKernelComputes) {
   ASSERT_EQ(sigaction(SIGUSR2, &before, nullptr), 0);
 }
 
-// A process that has the tile registers is told of a stack that a frame would not fit, and not
-// when a signal comes.
+// In a process that has the tile registers, sigaltstack refuses a stack that is too small for a
+// frame, and the error is not delayed until a signal arrives.
 TEST(SignalStack, LinuxRefusesATooSmallOneOnceTilesAreGranted) {
   if (!matrix::AmxUnit().usable)
     GTEST_SKIP() << "no AMX here: " << matrix::AmxUnit().why_not
@@ -141,7 +142,7 @@ TEST(SignalStack, LinuxRefusesATooSmallOneOnceTilesAreGranted) {
     std::vector<char> memory(getauxval(AT_MINSIGSTKSZ) + kHandlerBytes);
     stack_t stack = {};
     stack.ss_sp = memory.data();
-    stack.ss_size = 8192;  // SIGSTKSZ of old
+    stack.ss_size = 8192;  // the old SIGSTKSZ
     EXPECT_NE(sigaltstack(&stack, nullptr), 0);
     EXPECT_EQ(errno, ENOMEM);
     stack.ss_size = memory.size();

@@ -1,8 +1,8 @@
-// Goal: no compiler moves, drops or keeps back a store or a load across the assembler of the tile
-// unit. Method: operands that only the unit reads, overwritten as soon as it has loaded them, and
-// sums that only it writes, over memory whose values the compiler knows. Products of small
-// integers, which are exact, beside plain arithmetic. The same over the unit's model, on every
-// machine. gcc 12 makes wrong sums of it from -O1 on if a load or a store lacks its clobber.
+// Goal: no compiler moves, drops or delays a store or a load across the assembler of the tile unit.
+// Method: operands that only the unit reads, overwritten as soon as it has loaded them, and sums
+// that only it writes, over memory whose values the compiler knows. Products of small integers,
+// which are exact, are compared with plain arithmetic. The same over the unit's model, on every
+// machine. From -O1 on, gcc 12 makes wrong sums of it if a load or a store lacks its clobber.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@
 #define CKV_MATRIX_LAMBDA
 
 #include "attention/matrix/lanes_portable.h"
-// After the lanes.
+// Must follow the lanes.
 #include "attention/matrix/tile_amx.h"
 #include "attention/matrix/tile_model.h"
 
@@ -62,7 +62,7 @@ int WrongIn(const Sums& sums, int a, int b) {
   return wrong;
 }
 
-// Memory of the stack that holds what nobody stored on purpose.
+// Fills stack memory with bytes that no other code stored.
 HWY_NOINLINE void SoilStack() {
   volatile unsigned char soil[4096];
   for (size_t i = 0; i < sizeof(soil); ++i) soil[i] = 0xff;
@@ -75,7 +75,7 @@ HWY_NOINLINE int WrongOperands() {
     const Operand made[4] = {MakeOperand(round), MakeOperand(round + 1), MakeOperand(round + 2),
                              MakeOperand(round + 3)};
     // Locals, stored whole: without the clobbers the first operands would be dead stores, and the
-    // first sums the copy of what was there before.
+    // first sums the copy of the previous contents.
     Operand a, b;
     Sums sums = {}, first;
     Tiles tiles;
@@ -104,7 +104,7 @@ HWY_NOINLINE int WrongOperands() {
   return wrong;
 }
 
-// Every tile is whole: 16 rows of 64 bytes, each where the stride says.
+// Every tile is whole: 16 rows of 64 bytes, each at its stride.
 template <class Tiles, int kTile>
 HWY_NOINLINE int WrongBytes() {
   constexpr size_t kStride = 192;

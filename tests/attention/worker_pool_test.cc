@@ -1,7 +1,7 @@
-// Goal: every task runs exactly once, on a worker whose scratch nobody else touches, for any number
-// of tasks, threads and runs.
-// Method: many runs that count their tasks and write the whole time to the scratch they were given;
-// tsan sees two tasks that share one.
+// Goal: every task runs exactly once, on a worker whose scratch no other thread touches, for any
+// number of tasks, threads and runs.
+// Method: many runs that count their tasks and write to their scratch all the time; tsan detects
+// two tasks that share one.
 
 #include "attention/worker_pool.h"
 

@@ -1,11 +1,11 @@
-// Question: how near does partial attention come to what one core can do: its fp32 FMA peak where
-// query rows are many, its memory's read bandwidth where they are few?
+// Question: how close does partial attention get to what one core can do: its fp32 FMA peak with
+// many query rows, its memory's read bandwidth with few?
 // Bound: 2 x rows x q x (d_qk + d_v) flop against floor.h's FMA rate; row bytes against its read
-// rate. merge_rope_bench.cc and onednn_bench.cc are the same binary's other questions; what matrix
-// units can do is matrix_bench.cc's.
+// rate. merge_rope_bench.cc and onednn_bench.cc have the same binary's other questions;
+// matrix_bench.cc covers matrix units.
 //
-// "ratio" of a case is the median over pairs of neighbouring samples; deploy/bench.sh kernels holds
-// it against the bars.
+// "ratio" of a case is the median over pairs of neighbouring samples; deploy/bench.sh kernels
+// compares it with the bars.
 
 #include <benchmark/benchmark.h>
 
@@ -59,7 +59,7 @@ BENCHMARK(BM_MemoryBound)
     ->Iterations(24)
     ->Unit(benchmark::kMicrosecond);
 
-// fp8_ds_mla rows against bf16 rows where memory is the limit.
+// fp8_ds_mla rows against bf16 rows, if memory is the limit.
 void BM_Fp8MemoryBound(benchmark::State& state) {
   Case bf16(1, ColdRows::kRows), fp8(1, ColdRows::kRows, RowDtype::kFp8DsMla);
   ColdRows cold_bf16(RowDtype::kBf16), cold_fp8(RowDtype::kFp8DsMla);
@@ -168,8 +168,8 @@ BENCHMARK(BM_TwoThreads)
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
 
-// Requests of q rows each over the same 2048 rows, in one call, against the same in calls of their
-// own: query rows per second over query rows per second. Queries and outputs lie apart, as they do
+// Requests of q rows each over the same 2048 rows, in one call, against the same in separate calls:
+// query rows per second over query rows per second. Queries and outputs are in separate memory, as
 // in the slots of different lanes.
 void BM_Shared(benchmark::State& state) {
   constexpr uint32_t kRows = 2048;

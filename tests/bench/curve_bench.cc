@@ -1,5 +1,5 @@
-// Question: how far off is a kernel's curve (client/decide/compute_curve.h), over rows in no cache
-// and over rows in one, with a floor and without, and in other forms?
+// Question: how far off is a kernel's curve (client/decide/compute_curve.h), over cold rows and
+// over cached ones, with and without a floor, and in other forms?
 // Bound: the noise of the machine, some 3 % here.
 //
 // Kernel times are measured over a grid, pinned, as medians. Curves are fitted to some of them, of
@@ -137,7 +137,7 @@ double UsAt(const Measured& measured, double rows, double tokens, bool cold) {
   return 0;
 }
 
-// As Explain had it: two numbers of query rows over rows in a cache.
+// As Explain computed it: two numbers of query rows over rows in a cache.
 Model TwoPoints(const Measured& measured) {
   const double few_us = UsAt(measured, 1, 2048, false), many_us = UsAt(measured, 16, 2048, false);
   const double slope = std::max(0.0, (many_us - few_us) / (15 * 2048));
@@ -145,7 +145,7 @@ Model TwoPoints(const Measured& measured) {
   return [=](double rows, double tokens) { return base_us + rows * tokens * slope; };
 }
 
-// As CalibrateHere has it: the cost of a query row where there are many, and a floor.
+// As CalibrateHere computes it: the cost of a query row if there are many, and a floor.
 Model HereWithFloor(const Measured& measured) {
   RequesterConstants here;
   here.attend_per_row_token_us = UsAt(measured, 64, 2048, true) / (64 * 2048);
@@ -228,11 +228,11 @@ void Register() {
 }  // namespace ckv::bench
 
 int main(int argc, char** argv) {
-  // The last processor: interrupts come to the first.
+  // The last processor: interrupts are handled by the first.
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   CPU_SET(std::max(1u, std::thread::hardware_concurrency()) - 1, &cpus);
-  sched_setaffinity(0, sizeof(cpus), &cpus);  // refused: it is measured unpinned
+  sched_setaffinity(0, sizeof(cpus), &cpus);  // if refused, the benchmark runs unpinned
   benchmark::Initialize(&argc, argv);
   ckv::bench::Register();
   benchmark::RunSpecifiedBenchmarks();

@@ -1,7 +1,7 @@
 // Question: does the decision fit a request's critical path? Bar: under 1 us for 8 candidates.
-// Bound: some 60 floating-point operations a candidate and primitive, no memory beyond the input:
-// about 200 ns. The paper's predicate is "evaluated in microseconds" (arXiv:2606.01502
-// section 5.1).
+// Bound: some 60 floating-point operations per candidate and primitive, no memory beyond the input:
+// about 200 ns. The paper's predicate is "evaluated in microseconds" (arXiv:2606.01502 section
+// 5.1).
 
 #include <vector>
 
@@ -13,12 +13,13 @@
 namespace ckv::bench {
 namespace {
 
-// Replicas of one chunk, each measured and told of, so that every term is computed.
+// Replicas of one chunk, each with measured constants and a reported queue, so that every term is
+// computed.
 DecisionInput InputOf(int64_t candidates) {
   DecisionInput input;
   input.geometry = *NamedGeometry("deepseek-v3");
   input.tokens = 2048;
-  input.query_rows = 1024;  // several frames, of which the pipeline is computed
+  input.query_rows = 1024;  // several frames, so the pipeline is computed
   input.steps = 4;
   input.cache_room_tokens = 1024;
   input.eviction = Eviction{1 << 20, 0.5};
@@ -37,7 +38,7 @@ DecisionInput InputOf(int64_t candidates) {
     candidate.compute.gather_factor = 1.1;
     candidate.compute.floor = {0.06, 0.1};
     candidate.compute.live = {1.1, 0.9};
-    // Half of them calibrated: both ways of telling a kernel's time.
+    // Half of them are calibrated, so both models of a kernel's time are used.
     if (i % 2 == 1) {
       candidate.compute.curve.anchor_count = 4;
       candidate.compute.curve.anchors = {{{1, 0.1}, {16, 0.3}, {64, 1}, {256, 4}}};
@@ -73,7 +74,7 @@ void BM_RankCandidates(benchmark::State& state) {
 }
 BENCHMARK(BM_RankCandidates)->ArgName("candidates")->Arg(8);
 
-// Not on any request's path: what explaining a decision takes.
+// Not on any request's path: the cost of explaining a decision.
 void BM_Flips(benchmark::State& state) {
   const DecisionInput input = InputOf(8);
   for (auto _ : state) benchmark::DoNotOptimize(Flips(input));

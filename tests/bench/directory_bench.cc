@@ -1,8 +1,8 @@
-// Question: what does a directory of 1,000 members, 10,000 corpora and 1,000,000 chunks take, in
-// memory, on disk, to start, and to tell of a change? Bounds: two holders' names, two ids and their
-// places are some 300 bytes of memory a chunk; an id and its numbers are 37 bytes of a log, which
-// is there once in a snapshot and at most four times in logs. A start reads, checks and indexes
-// each once, some microseconds a chunk.
+// Question: what does a directory of 1,000 members, 10,000 corpora and 1,000,000 chunks need, in
+// memory, on disk, to start, and to report a change? Bounds: two holders' names, two ids and their
+// positions are some 300 bytes of memory per chunk. An id and its numbers are 37 bytes of a log,
+// which is stored once in a snapshot and at most four times in logs. A start reads, checks and
+// indexes each once, some microseconds per chunk.
 //
 // In the folder that CKV_BENCH_FOLDER names, else the temporary one: name one on the disk that
 // matters.
@@ -52,7 +52,7 @@ std::string NewFolder() {
 
 double SecondsSince(Instant begin) { return double((Clock::Real()->Now() - begin).count()) / 1e9; }
 
-// Resident, after what is free was given back.
+// Resident memory, after free memory was returned.
 double ResidentBytes() {
   malloc_trim(0);
   std::ifstream status("/proc/self/statm");
@@ -61,7 +61,7 @@ double ResidentBytes() {
   return double(resident) * double(sysconf(_SC_PAGESIZE));
 }
 
-// As host-role-port names it.
+// Named host-role-port.
 std::string MemberName(size_t i) { return absl::StrFormat("node%04d-holder-7401", i); }
 
 Corpus MakeCorpus(size_t number, uint64_t seed) {
@@ -187,7 +187,7 @@ void BM_OneCaller(benchmark::State& state) {
 }
 BENCHMARK(BM_OneCaller)->Unit(benchmark::kMicrosecond)->UseRealTime();
 
-// The message of a watch for a corpus of the longest names, however many chunks it has.
+// A watch's message about a corpus with the longest names, however many chunks it has.
 void BM_ToldChange(benchmark::State& state) {
   DirectoryState directory(DirectoryOptions{});
   ServiceGate gate(8);

@@ -1,12 +1,12 @@
-// Question: what does the kernel on VDPBF16PS gain over the vector kernel, and how near does it
-// come to what one core can do? Bound: the logits' 2 x rows x q x d_qk flop at the rate of
-// VDPBF16PS, and the values' 2 x rows x q x d_v at that of f32 multiply-adds (exact grade) or of
+// Question: what does the kernel on VDPBF16PS gain over the vector kernel, and how close does it
+// get to what one core can do? Bound: the logits' 2 x rows x q x d_qk flop at the rate of
+// VDPBF16PS, and the values' 2 x rows x q x d_v at that of f32 multiply-adds (exact) or of
 // VDPBF16PS (fast), both from registers and the first cache; row bytes against floor.h's read rate.
 // If this machine has no VDPBF16PS, or not at 1.5 times the f32 rate, the context "not_here" of the
-// output says so, and nothing runs.
+// output contains the reason, and nothing runs.
 //
-// "ratio" of a case is the median over pairs of neighbouring samples; deploy/bench.sh kernels holds
-// it against the bars.
+// "ratio" of a case is the median over pairs of neighbouring samples; deploy/bench.sh kernels
+// compares it with the bars.
 
 #include <benchmark/benchmark.h>
 
@@ -55,7 +55,7 @@ BENCHMARK(BM_DotAgainstVectors)
     ->Iterations(40)
     ->Unit(benchmark::kMicrosecond);
 
-// Rows that lie in no cache.
+// Rows that are in no cache.
 void BM_DotFlushedAgainstVectors(benchmark::State& state) {
   Case c = GradedCase(state);
   ReportAgainstVectors(state, kTarget, c,
@@ -67,7 +67,7 @@ BENCHMARK(BM_DotFlushedAgainstVectors)
     ->Iterations(15)
     ->Unit(benchmark::kMicrosecond);
 
-// Rows that lie in no cache, against reading them: bytes per second.
+// Rows that are in no cache, against reading them: bytes per second.
 void BM_DotFlushed(benchmark::State& state) {
   Case c = GradedCase(state);
   WorkerPool pool(1);

@@ -1,4 +1,4 @@
-// What a benchmark's figures are fractions of: the machine's own limits, sampled beside each call.
+// Denominators of a benchmark's figures: the machine's own limits, sampled next to each call.
 //
 // Shared machines have slow states (a busy neighbour takes 5 % of a register loop and 35 % of a
 // kernel), so a limit is never measured once and kept: every sample of a kernel has a sample of its
@@ -42,8 +42,8 @@ double CopyRate(std::span<std::byte> to, std::span<const std::byte> from);
 // `stride_bytes` and writes them back, two lines of work and no arithmetic.
 double TouchRate(std::span<std::byte> memory, size_t piece_bytes, size_t stride_bytes);
 
-// Memory on huge pages where the machine has them, all of it touched. A store's arena is what a
-// kernel reads; with 4 KiB pages a gather of 1152-byte rows would time the page walk.
+// Memory on huge pages if the machine has them, all of it touched. A kernel reads a store's arena;
+// with 4 KiB pages a gather of 1152-byte rows would time the page walk.
 class Buffer {
  public:
   explicit Buffer(size_t bytes);

@@ -1,4 +1,4 @@
-// One call of a kernel benchmark, its data, and the ratio against a floor that is taken beside it.
+// One call of a kernel benchmark, its data, and its ratio to a floor that is measured next to it.
 
 #pragma once
 
@@ -23,7 +23,7 @@
 
 namespace ckv::bench {
 
-// Query rows over rows of one dtype, and where the answer goes.
+// Query rows over rows of one dtype, and the output.
 struct Case {
   Case(uint32_t q_count, uint32_t row_count, RowDtype dtype = RowDtype::kBf16)
       : shape(ShapeOf(dtype)),
@@ -49,7 +49,7 @@ struct Case {
   AttentionPiece piece;
 };
 
-// Which sample comes first alternates, so that neither always finds the other's caches.
+// Which sample is first alternates, so that neither always finds the other's caches.
 template <typename Floor, typename Work>
 void ReportRatio(benchmark::State& state, Floor floor, Work work) {
   std::vector<double> ratios, rates;
@@ -109,7 +109,7 @@ inline void UseTarget(std::string_view target) {
   std::exit(1);
 }
 
-// A case of the benchmark's arguments: query rows, rows, and the grade.
+// A case from the benchmark's arguments: query rows, rows, and the precision.
 inline Case GradedCase(benchmark::State& state, RowDtype dtype = RowDtype::kBf16) {
   Case c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)), dtype);
   c.piece.grade = static_cast<Grade>(state.range(2));
@@ -132,7 +132,7 @@ void ReportAgainstVectors(benchmark::State& state, std::string_view target, Case
   UseTarget(target);
 }
 
-// Row bytes per second against reading the rows; they lie in no cache before either.
+// Row bytes per second against reading the rows; they are in no cache before either.
 template <typename Seconds>
 void ReportAgainstRead(benchmark::State& state, const Case& c, Seconds seconds) {
   const std::span<const std::byte> rows = c.rows->bytes().first(c.row_bytes());
@@ -149,13 +149,14 @@ void ReportAgainstRead(benchmark::State& state, const Case& c, Seconds seconds) 
       });
 }
 
-// Runs the benchmarks, or none if the machine lacks what they are about; the context "not_here"
-// then says why. Returns the exit status.
+// Runs the benchmarks, or none if the machine lacks what they need; the context "not_here" then
+// contains the reason. Returns the exit status.
 inline int RunUnless(const std::string& why_not, int argc, char** argv) {
   if (!why_not.empty()) benchmark::AddCustomContext("not_here", why_not);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  // Where nothing runs, no file is written, and nobody reads why.
+  // A run without benchmarks writes no file, and the reason would be lost; so this one runs
+  // instead.
   const auto nothing = [](benchmark::State& state) {
     while (state.KeepRunning()) continue;
   };

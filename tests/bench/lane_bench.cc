@@ -3,8 +3,8 @@
 // sends and receives (tcp): 0.5 us over it on shm at 1 row, 25 % over it on tcp.
 //
 // Lane and floor have the same two threads on two CPUs, both spinning, and are sampled in turn, a
-// millisecond each (floor.h says why); ratio and added_us are medians over the pairs. With fewer
-// than two free cores the figures are the scheduler's.
+// millisecond each (floor.h has the reason); ratio and added_us are medians over the pairs. With
+// fewer than two free cores the figures are the scheduler's.
 
 #include <benchmark/benchmark.h>
 #include <xxhash.h>
@@ -33,7 +33,7 @@ constexpr double kSampleSeconds = 1e-3;
 constexpr int kWarmTrips = 200;
 constexpr int kPairsPerIteration = 50;
 
-// What the ends do beside sending and receiving.
+// What the ends do in addition to sending and receiving.
 enum class Ends : int {
   kBare = 0,   // nothing: the floor's one buffer stays in the cache, and so do the lane's slots
   kTouch = 1,  // write what they send, read what they get
@@ -73,7 +73,7 @@ class Way {
   virtual void Call() = 0;   // one round trip
   virtual void Serve() = 0;  // answers a request if one is there
 
-  // Of the Calls that have returned: what Serve took and does not count.
+  // Time in Serve that does not count, over the Calls that have returned.
   double uncounted_seconds() const { return uncounted_seconds_; }
 
  protected:
@@ -109,7 +109,7 @@ class LaneWay final : public Way {
   LanePair pair_;
 };
 
-// The same writes and reads in one memory; a flag a direction says when.
+// The same writes and reads in one memory; one flag per direction signals them.
 class FlagWay final : public Way {
  public:
   explicit FlagWay(const Load& load) : load_(load) {
@@ -143,7 +143,7 @@ class FlagWay final : public Way {
   alignas(64) uint64_t served_ = 0;
 };
 
-// Whole messages by bare sends and receives, one buffer a direction at each end.
+// Whole messages by bare sends and receives, one buffer per direction at each end.
 class TcpWay final : public Way {
  public:
   explicit TcpWay(const Load& load)
@@ -173,7 +173,7 @@ class TcpWay final : public Way {
   std::vector<std::byte> request_, reply_, served_request_, served_reply_;
 };
 
-// The holder's thread: serves the way that is being sampled, and that alone.
+// The holder's thread: serves only the way that is being sampled.
 class Holder {
  public:
   Holder() : thread_([this] { Run(); }) {}
@@ -182,7 +182,7 @@ class Holder {
     thread_.join();
   }
 
-  // Microseconds a round trip, over some kSampleSeconds.
+  // Microseconds per round trip, over some kSampleSeconds.
   double Sample(Way& way, int trips) {
     way_ = &way;
     const double before = way.uncounted_seconds();
@@ -209,7 +209,7 @@ class Holder {
 void RunPairs(benchmark::State& state, Way& floor, Way& lane) {
   Pin(0);
   Holder holder;
-  // The first trips meet cold pages and a holder that has yet to wake.
+  // The first trips meet cold pages and a holder that is not awake yet.
   for (Way* way : {&floor, &lane}) holder.Sample(*way, kWarmTrips);
   const double once_us =
       std::min(holder.Sample(floor, kWarmTrips), holder.Sample(lane, kWarmTrips));

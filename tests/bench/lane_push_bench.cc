@@ -3,8 +3,8 @@
 // from a file in memory into one buffer: 0.9 of it on tcp.
 //
 // All are sampled in turn, a whole chunk each; of_best is the median over the rounds of the lane's
-// rate by the round's best floor. copied: the receiver copies each reply from its slot into the
-// chunk's place, as a fetch does; else it leaves it where it landed.
+// rate by the round's best floor. copied: the receiver copies each reply from its slot to its place
+// in the chunk, as a fetch does; else it leaves it in the slot.
 
 #include <benchmark/benchmark.h>
 #include <poll.h>
@@ -34,7 +34,7 @@ constexpr size_t kBodyBytes = 512u << 10;
 constexpr size_t kChunkBytes = 128 * kBodyBytes;  // 64 MiB: 2048 rows of V2-Lite's 27 layers
 constexpr uint32_t kHeadBytes = 64;
 
-// The holder's chunk, in a file of memory, and where it goes.
+// The holder's chunk, in a memory file, and its destination.
 struct Chunk {
   Chunk() : file(memfd_create("chunk", MFD_CLOEXEC)), landed(kChunkBytes) {
     CKV_CHECK(file.valid() && ftruncate(file.get(), kChunkBytes) == 0);
@@ -50,7 +50,8 @@ struct Chunk {
   Buffer landed;
 };
 
-// Runs `send` in a thread of its own beside `receive` in this one; the seconds of both.
+// Runs `send` on its own thread and `receive` on this one at the same time. Returns the seconds of
+// both.
 double SecondsOfPush(const std::function<void()>& send, const std::function<void()>& receive) {
   std::atomic<bool> go{false};
   std::thread sender([&] {
@@ -78,7 +79,7 @@ double PushBySendfile(const TcpPair& pair, const Chunk& chunk) {
       [&] { CKV_CHECK(ReceiveWhole(pair.b.get(), chunk.landed.bytes().first(kChunkBytes))); });
 }
 
-// Half of the chunk a connection.
+// Half of the chunk per connection.
 double PushOverTwo(const TcpPair (&pairs)[2], const Chunk& chunk) {
   return SecondsOf([&] {
     std::vector<std::thread> threads;
@@ -122,7 +123,7 @@ class Waiter {
   int empty_polls_ = 0;
 };
 
-// The requester asks for as many bodies at once as there are slots; request k is for body k.
+// The requester requests as many bodies at once as there are slots; request k is for body k.
 double PushOverLane(LanePair& pair, const Chunk& chunk, bool copied) {
   constexpr size_t kBodyCount = kChunkBytes / kBodyBytes;
   return SecondsOfPush(
@@ -177,7 +178,7 @@ double PushOverLane(LanePair& pair, const Chunk& chunk, bool copied) {
 }
 
 void BM_Push(benchmark::State& state, std::unique_ptr<Fabric> (*make)(Clock*)) {
-  Unpin();  // four threads want what CPUs there are
+  Unpin();  // four threads share the available CPUs
   const auto slots = static_cast<uint32_t>(state.range(0));
   const bool copied = state.range(1) != 0;
   const Chunk chunk;

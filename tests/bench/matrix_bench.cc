@@ -1,12 +1,11 @@
-// Question: how near does the kernel on the AMX tile unit come to what one core can do: the unit's
-// peak where query rows are many, reading the rows where they are few?
-// Bound: 2 x rows x q x (d_qk + d_v) flop, which are the useful ones whatever the grade, against a
-// loop of the unit's products on operands in the first cache; row bytes against floor.h's read
-// rate. If this machine has no AMX, the context "not_here" of the output says why, and nothing
-// runs.
+// Question: how close does the kernel on the AMX tile unit get to what one core can do: the unit's
+// peak with many query rows, the read rate with few?
+// Bound: 2 x rows x q x (d_qk + d_v) flop, the useful ones at any precision, against a loop of the
+// unit's products on operands in the first cache; row bytes against floor.h's read rate. If this
+// machine has no AMX, the context "not_here" of the output contains the reason, and nothing runs.
 //
-// "ratio" of a case is the median over pairs of neighbouring samples; deploy/bench.sh kernels holds
-// it against the bars.
+// "ratio" of a case is the median over pairs of neighbouring samples; deploy/bench.sh kernels
+// compares it with the bars.
 
 #include "attention/matrix/matrix_kernel.h"
 
@@ -33,7 +32,7 @@ constexpr int kExact = static_cast<int>(Grade::kExact);
 constexpr int kWire = static_cast<int>(Grade::kWire);
 constexpr int kFast = static_cast<int>(Grade::kFast);
 
-// Flop per second. 30 rounds of 10 us: the unit takes some 200 us to come to its full rate.
+// Flop per second. 30 rounds of 10 us: the unit takes some 200 us to reach its full rate.
 double PeakRate() { return 1e6 * matrix::AmxRate(30); }
 
 void BM_Matrix(benchmark::State& state) {
@@ -60,7 +59,7 @@ BENCHMARK(BM_AgainstVectors)
     ->Iterations(40)
     ->Unit(benchmark::kMicrosecond);
 
-// Rows that lie in no cache, against reading them: bytes per second.
+// Rows that are in no cache, against reading them: bytes per second.
 void BM_Flushed(benchmark::State& state) {
   Case c = GradedCase(state);
   WorkerPool pool(1);
@@ -80,7 +79,7 @@ BENCHMARK(BM_Flushed)
     ->Iterations(15)
     ->Unit(benchmark::kMicrosecond);
 
-// Rows that lie in no cache, against the vector kernel.
+// Rows that are in no cache, against the vector kernel.
 void BM_FlushedAgainstVectors(benchmark::State& state) {
   Case c = GradedCase(state);
   ReportAgainstVectors(state, "AMX", c, [&](std::string_view target) {
@@ -94,7 +93,7 @@ BENCHMARK(BM_FlushedAgainstVectors)
     ->Iterations(15)
     ->Unit(benchmark::kMicrosecond);
 
-// 2048 of 131072 rows, scattered, against 2048 rows in order; both lie in no cache.
+// 2048 of 131072 rows, scattered, against 2048 rows in order; both are in no cache.
 void BM_SelectedFlushed(benchmark::State& state) {
   constexpr uint32_t kLists = 16, kBudget = 2048, kRows = 131072;
   const auto q_count = static_cast<uint32_t>(state.range(0));
@@ -148,7 +147,7 @@ BENCHMARK(BM_MatrixFp8)
     ->Iterations(15)
     ->Unit(benchmark::kMicrosecond);
 
-// What two threads gain over one, against what two threads' peak loops gain over one's. Calls come
+// What two threads gain over one, against what two threads' peak loops gain over one's. Calls are
 // back to back, as a busy holder makes them: the first of each sample is not timed.
 void BM_MatrixTwoThreads(benchmark::State& state) {
   Case c = GradedCase(state);

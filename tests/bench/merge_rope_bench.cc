@@ -16,8 +16,8 @@
 namespace ckv::bench {
 namespace {
 
-// Memory is taken in turn from sets that together exceed any L2, so both sides read it from where
-// partials that a fabric just delivered and chunks that are spliced lie: L3 or DRAM.
+// Memory is taken in turn from sets that together exceed any L2, so both sides read it from L3 or
+// DRAM. Partials that a fabric just delivered and chunks that are spliced are there, too.
 constexpr size_t kSetBytesMin = size_t{256} << 20;
 
 template <typename Floor, typename Work>
@@ -104,7 +104,7 @@ BENCHMARK(BM_RotateInPlace)
     ->Iterations(200)
     ->Unit(benchmark::kMicrosecond);
 
-// Whole rows moved to where they are spliced, turned on the way: a copy with arithmetic in it.
+// Whole rows copied to where they are spliced, rotated on the way: a copy with arithmetic in it.
 void BM_RotateCopy(benchmark::State& state) {
   const RopeRotation rotation = Rotation(state);
   Buffer from(kLayers * kLayerBytes), to(kLayers * kLayerBytes);

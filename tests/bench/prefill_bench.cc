@@ -5,7 +5,7 @@
 // softmax, rotations and norms take.
 //
 // "ratio" is the median over pairs of neighbouring samples. A target that this machine lacks, or
-// does not choose, has no benchmark; the context "not_here/..." says why.
+// does not choose, has no benchmark; the context "not_here/..." contains the reason.
 
 #include <benchmark/benchmark.h>
 
@@ -39,7 +39,7 @@ void Prefill(benchmark::State& state, std::string_view target) {
       [&] { return tokens_per_second(target); });
 }
 
-// Registers the benchmark of a target, or notes why there is none.
+// Registers the benchmark of a target, or records why there is none.
 void Add(const std::string& target, const matrix::UnitState& unit) {
   const std::string name = "BM_Prefill/" + target;
   const bool chosen = KernelTargets().front() == target;
@@ -49,7 +49,7 @@ void Add(const std::string& target, const matrix::UnitState& unit) {
     return;
   }
   benchmark::RegisterBenchmark(name.c_str(), Prefill, target)
-      ->Iterations(2)  // each of the two comes first once
+      ->Iterations(2)  // each of the two is first once
       ->Unit(benchmark::kSecond)
       ->UseRealTime();
 }

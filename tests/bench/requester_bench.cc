@@ -4,10 +4,10 @@
 // merge, and one wake-up of each side.
 //
 // Requester and holder share a process, each with its thread. Every iteration runs the routed call
-// and the same kernel in place, on the same rows, in alternating order, so that both see the same
-// machine. kernel_us, routed_us and added_us are medians over the iterations, added_us of the
-// differences of pairs; holder_us is the kernel's time as the holder's own thread told it, with
-// that thread's caches; *_min are the least, undisturbed ones.
+// and the same kernel in place, on the same rows, in alternating order, so that both run on the
+// same machine state. kernel_us, routed_us and added_us are medians over the iterations, added_us
+// of the differences of pairs. holder_us is the kernel's time that the holder's own thread
+// measured, with that thread's caches. *_min are the least, undisturbed ones.
 
 #include <algorithm>
 #include <random>

@@ -1,10 +1,10 @@
 // Question: what does a splice of a chunk (2048 tokens, 27 layers, 64 MB) into a paged cache cost?
 // Bound: 0.7 of the rate of memcpy of the same bytes; a fetch that splices takes at most 1.15 x the
-// time of one that only puts the rows down. And what does the holder's gathering of slices save?
-// Bound: as many transfers as the bytes need, where a transfer a head and layer are 216.
+// time of one that only writes the rows. And what does the holder's gathering of slices save?
+// Bound: as many transfers as the bytes need; one transfer per head and layer would be 216.
 //
-// Both sides of a comparison come in turns, read sources of 64 MB and write to 64 MB, so neither's
-// bytes are in a cache of 2 MB. The cache's blocks come in random order; the memcpy's target is one
+// Both sides of a comparison take turns, read sources of 64 MB and write to 64 MB, so neither's
+// bytes are in a cache of 2 MB. The cache's blocks are in random order; the memcpy's target is one
 // piece on huge pages. Rates count the payload once; a rate is one over a median time.
 
 #include <algorithm>
@@ -109,7 +109,7 @@ BENCHMARK(BM_Splice)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 
-// Against a fetch that puts the rows down in one piece, at canonical positions.
+// Compared with a fetch that writes the rows in one piece, at canonical positions.
 void BM_FetchInto(benchmark::State& state) {
   const auto fabric = static_cast<FabricKind>(state.range(0));
   const OnCpu cpu(kDriverCpu);
@@ -143,8 +143,8 @@ void BM_FetchInto(benchmark::State& state) {
   for (auto _ : state) {
     std::vector<double> spliced, fetched;
     TakeTurns(kFetchTurns, {Timed(spliced, splice), Timed(fetched, put)});
-    // Two threads on two processors, each of which is fast or slow by itself: their times lie in
-    // heaps, of which a median tells one.
+    // Two threads on two processors, each of which is fast or slow independently: the times form
+    // clusters, and a median shows only one of them.
     const double seconds = TrimmedMean(spliced), fetch_seconds = TrimmedMean(fetched);
     state.SetIterationTime(seconds);
     state.counters["fetch_us"] = fetch_seconds * 1e6;

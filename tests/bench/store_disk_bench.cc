@@ -1,6 +1,6 @@
-// Question: what do durability, checksums and tiers cost beside what the disk itself takes? Bounds:
-// a put writes each byte once and hashes it twice (37 GB/s from cache), so it is the disk's; a cold
-// read hashes each byte once behind a pread from the page cache, the hardest floor there is; a
+// Question: what do durability, checksums and tiers cost compared with the disk itself? Bounds: a
+// put writes each byte once and hashes it twice (37 GB/s from cache), so the disk limits it; a cold
+// read hashes each byte once after a pread from the page cache, the hardest floor there is; a
 // restart opens every file once, some 20 us each on one core.
 //
 // In the folder that CKV_BENCH_FOLDER names, else the temporary one: name one on the disk that
@@ -57,7 +57,7 @@ struct LargeChunk {
   }
   absl::Status Put(ChunkStore& store) const {
     CKV_ASSIGN_OR_RETURN(ChunkPut put, store.Begin(chunk.info, geometry));
-    constexpr size_t kMessageBytes = 1 << 20;  // as they come over gRPC
+    constexpr size_t kMessageBytes = 1 << 20;  // as gRPC delivers them
     for (uint32_t l = 0; l < geometry.layers; ++l) {
       const std::span<const std::byte> rows = chunk.layers[l];
       for (size_t at = 0; at < rows.size(); at += kMessageBytes) {
@@ -85,7 +85,7 @@ double PlainWriteSeconds(const std::string& path, const LargeChunk& chunk) {
   return SecondsSince(begin);
 }
 
-// Puts and plain writes in turns; of each the median.
+// Puts and plain writes in turns; returns the median of each.
 void BM_Load(benchmark::State& state) {
   const std::string path = NewFolder();
   const absl::Cleanup remove = [&] { fs::remove_all(path); };
@@ -109,7 +109,7 @@ void BM_Load(benchmark::State& state) {
 }
 BENCHMARK(BM_Load)->Iterations(1)->Unit(benchmark::kMillisecond);
 
-// Nothing of the file is in the system's memory afterwards.
+// Afterwards nothing of the file is in the system's memory.
 void Forget(int fd) { CKV_CHECK(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0); }
 
 // Cold chunks made hot, and a pread of their files, in turns; both from the device, or both from
@@ -157,7 +157,7 @@ void BM_ColdRead(benchmark::State& state) {
 BENCHMARK(BM_ColdRead)->Arg(0)->Arg(1)->Iterations(1)->Unit(benchmark::kMillisecond);
 
 // 100,000 chunks of 16 tokens x 2 layers: the time until the store is open, and what it allocated,
-// a chunk.
+// per chunk.
 void BM_Restart(benchmark::State& state) {
   constexpr uint32_t kCount = 100'000;
   const std::string path = NewFolder();

@@ -1,6 +1,6 @@
-// Question: what does a selection over a chunk on disk cost when its rows are kept from the last
-// one, beside reading them? Bounds: reading is one request to the device for each run of stripes;
-// finding is one look at each of 2048 indices, 4 us at 2 ns each.
+// Question: what does a selection over a chunk on disk cost if its rows are kept from the previous
+// one, compared with reading them? Bounds: reading is one request to the device per range of
+// stripes; finding is one look-up of each of 2048 indices, 4 us at 2 ns each.
 //
 // In the folder that CKV_BENCH_FOLDER names, else the temporary one: name one on the disk that
 // matters.

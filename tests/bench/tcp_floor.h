@@ -15,13 +15,13 @@ struct TcpPair {
 };
 TcpPair ConnectTcp();
 
-// Spinning; false at the end of the stream.
+// Spin until all bytes are moved; false at the end of the stream.
 bool SendWhole(int fd, std::span<const std::byte> bytes);
 bool ReceiveWhole(int fd, std::span<std::byte> bytes);
-// The same, asleep in the kernel while nothing moves.
+// The same, but asleep in the kernel while nothing moves.
 bool SendBlocking(int fd, std::span<const std::byte> bytes);
 bool ReceiveBlocking(int fd, std::span<std::byte> bytes);
-// What is there; 0 for nothing.
+// Receives the available bytes and returns their number; 0 for nothing.
 size_t ReceiveReady(int fd, std::span<std::byte> bytes);
 
 }  // namespace ckv::bench

@@ -1,6 +1,6 @@
-// Goal: a program computes with a library beside it, and without it where it may; one that does not
-// belong to it is told and not used. Method: libraries of tests/support/stand_in in
-// folders as an install has them.
+// Goal: a program computes with the library next to it, and without one if that is allowed. A
+// library that does not match the program is reported and not used. Method: libraries of
+// tests/support/stand_in, in folders as an install has them.
 
 #include "attention/device/backend_library.h"
 
@@ -41,7 +41,7 @@ class BackendLibraryTest : public testing::Test {
   void Install(const std::string& name, const std::string& folder = "bin") {
     fs::copy_file(StandIn(name), root_ + "/" + folder + "/libckv_cuda.so");
   }
-  // Auto goes on without the library, and cuda refuses; both say why.
+  // Backend auto continues without the library, and cuda refuses; both report why.
   void ExpectRefused(StatusCode code, const std::string& why) {
     const auto start = StartBackend("auto", bin());
     ASSERT_TRUE(start.ok()) << start.status();
@@ -59,8 +59,8 @@ class BackendLibraryTest : public testing::Test {
   std::string root_;
 };
 
-// The answer of one query over three rows is the processor's, whose arithmetic the stand-in has.
-// All is in memory of this process that the backend pins.
+// One query over three rows gets the processor's answer, since the stand-in uses its arithmetic.
+// All values are in memory of this process that the backend pins.
 void ExpectComputes(Backend& backend) {
   const AttentionShape shape = {
       .d_qk = 96, .d_v = 64, .d_rope = 32, .row_dtype = RowDtype::kBf16, .softmax_scale = .1f};
@@ -133,7 +133,7 @@ TEST_F(BackendLibraryTest, TheOneBesideTheProgramGoesFirst) {
   EXPECT_TRUE(StartBackend("cuda", bin()).ok());
 }
 
-// A library that loads it lies in lib itself, and finds that of the programs in bin.
+// The library that loads it is itself in lib, and finds the backend library of the programs in bin.
 TEST_F(BackendLibraryTest, ALibraryLooksBelowItsOwnFolder) {
   Install("works", "lib/ckv");
   const auto start = StartBackend("cuda", root_ + "/lib", kFromLibrary);
@@ -145,7 +145,7 @@ TEST_F(BackendLibraryTest, ALibraryLooksBelowItsOwnFolder) {
                     HasSubstr(root_ + "/lib/ckv/libckv_cuda.so")));
 }
 
-// A damaged one beside the program is not passed over in silence.
+// A damaged one next to the program is not skipped silently.
 TEST_F(BackendLibraryTest, AFileThatDoesNotLoadIsRefused) {
   std::ofstream(bin() + "/libckv_cuda.so") << "text";
   Install("works", "lib/ckv");

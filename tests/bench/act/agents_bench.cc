@@ -1,23 +1,23 @@
-// Question: what do agents of unknown length pay under policy auto, beside always routing and
-// pulling at once? Bound: 1.05 x the better of the two, whichever link leads to the holders.
+// Question: what do agents of unknown length pay under policy auto, compared with always routing
+// and with prefetching immediately? Bound: 1.05 x the better of the two, over any link to the
+// holders.
 //
 //   agents_bench load DIRECTORY                      puts the documents on all holders
 //   agents_bench play DIRECTORY POLICY FABRIC SEED   plays the agents; prints their times as JSON
-//   agents_bench calls DIRECTORY FABRIC SPIN_US N    times N calls that ask every holder; prints
-//   the
-//                                                    median in microseconds
+//   agents_bench calls DIRECTORY FABRIC SPIN_US N    times N calls that use every holder; prints
+//                                                    the median in microseconds
 //
-// The fleet is real: a directory and holders are ckvd processes, and this program is the
-// requester. tests/bench/act_links.py starts them, and says which link leads there.
+// The fleet is real: a directory and holders are ckvd processes, and this program is the requester.
+// tests/bench/act_links.py starts them, and chooses the link to them.
 //
 // A document is two chunks of 2,048 tokens on one holder, since `ckvctl corpus load` places aligned
-// runs of chunks together. An agent opens a context over its document, makes its steps of 27 layer
+// chunk ranges together. An agent opens a context over its document, makes its steps of 27 layer
 // calls with 16 query rows each, and closes it. It gives no hint of its steps. Its time is from
-// Open to Close, so that of policy near has the pull in it.
+// Open to Close, so with policy near it includes the prefetch.
 //
-// Agents come one after another, each when the one before it has ended. Then the sum of their times
-// is the time of the run, and no agent waits for another. Two at once would share the requester's
-// processor: on two cores their sum measures the scheduler.
+// Agents run one after another. Then the sum of their times is the time of the run, and no agent
+// waits for another. Two at once would share the requester's processor: on two cores the sum of
+// their times would measure the scheduler.
 
 #include <sys/prctl.h>
 
@@ -113,7 +113,8 @@ class Player {
         q_(test::RandomBf16(size_t{kRows} * corpus_->geometry.d_qk, rng_, 0.1f)),
         answer_(size_t{kRows} * (corpus_->geometry.d_v + 2)) {}
 
-  // Opens sessions with all holders and makes a call to each, which no agent shall pay for.
+  // Opens sessions with all holders and makes a call to each, so that no agent's time includes
+  // this.
   absl::Status WarmUp() {
     for (uint32_t document = 0; document < kDocumentCount; ++document) {
       CKV_ASSIGN_OR_RETURN(const Context context, Open(document, ContextPolicy::kRoute));
@@ -157,7 +158,7 @@ class Player {
     return {{"routed", routed_.ToJson()}, {"near", near_.ToJson()}, {"mixed", mixed_.ToJson()}};
   }
 
-  // The requester's costs of a step of one document, and of its pull.
+  // The requester's costs of a step of one document, and of its prefetch.
   nlohmann::json Believed(uint32_t document) {
     ExplainCall call;
     call.corpus = corpus_;
@@ -236,8 +237,8 @@ RequesterOptions OptionsFor(FabricKind fabric) {
 
 absl::StatusOr<nlohmann::json> Play(const std::string& address, ContextPolicy policy,
                                     FabricKind fabric, uint32_t seed) {
-  // Small pages for pulled rows. The host of a virtual machine may take free huge pages back: the
-  // first touch of 127 MB then takes 540 ms, where fresh huge pages take 30 and small ones 80.
+  // Small pages for prefetched rows. The host of a virtual machine may take free huge pages back:
+  // the first touch of 127 MB then takes 540 ms, where fresh huge pages take 30 and small ones 80.
   CKV_CHECK(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0);
   DirectoryStub directory(address, Clock::Real());
   HolderStubFactory holders(Clock::Real());

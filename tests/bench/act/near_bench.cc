@@ -1,10 +1,10 @@
-// Question: what do near rows cost over the kernel, and what does policy auto add to a routed step?
-// Bounds: a near chunk is attended in its kernel's time and 1 us; a step that auto routes takes 1
-// us more than one of policy route; a quote takes 2 us.
+// Question: what do locally cached rows cost over the kernel, and what does policy auto add to a
+// routed step? Bounds: a locally cached chunk is attended in its kernel's time plus 1 us; a step
+// that auto routes takes 1 us more than one of policy route; an estimate takes 2 us.
 //
 // One holder and the requester are in this process, on shm. The kernel alone reads the same memory
-// as the near attend, mapped once more: 2,048 rows take 2.4 MB, more than a cache here, and two
-// copies differ by up to 8 us of 650, one way or the other.
+// as the attend over cached rows, mapped once more. 2,048 rows take 2.4 MB, more than a cache here,
+// and two copies differ by up to 8 us of 650, in either direction.
 
 #include <memory>
 #include <random>
@@ -31,8 +31,8 @@ double UsOf(const auto& work) {
   return double((Clock::Real()->Now() - begin).count()) / 1e3;
 }
 
-// The medians of two works that take turns, and of what the first takes over the second, pair by
-// pair: a kernel's time drifts by more than the microsecond that is asked for.
+// The medians of two tasks that take turns, and of the difference between the first and the second,
+// pair by pair: a kernel's time drifts by more than the microsecond in question.
 struct Compared {
   double first_us = 0, second_us = 0, over_us = 0;
 };
@@ -82,7 +82,7 @@ Context OpenOn(Fleet& fleet, ContextPolicy policy) {
   return *fleet.requester().Open({.parts = {&part, 1}, .policy = policy}, soon);
 }
 
-// A near attend and its kernel, in memory that lies anew.
+// An attend over locally cached rows and its kernel, in newly allocated memory.
 Compared CompareNear(uint32_t tokens) {
   Fleet fleet({.token_count = tokens,
                .layers = 27,
@@ -130,7 +130,7 @@ BENCHMARK(BM_NearChunk)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 
-// The chunk has no room here, so auto counts and decides, and routes.
+// The chunk does not fit the local row cache, so auto counts, decides, and routes.
 void BM_AutoStep(benchmark::State& state) {
   const OnCpu cpu(kDriverCpu);
   Fleet fleet({.token_count = kTokens, .near_bytes = 4096});
@@ -147,7 +147,7 @@ void BM_AutoStep(benchmark::State& state) {
 }
 BENCHMARK(BM_AutoStep)->Iterations(1)->UseManualTime()->Unit(benchmark::kMicrosecond);
 
-// The time of a quote of one group of chunks, by constants that Explain has measured.
+// The time of an estimate for one group of chunks, from constants that Explain has measured.
 void BM_Quote(benchmark::State& state) {
   const OnCpu cpu(kDriverCpu);
   Fleet fleet({.token_count = kTokens, .near_bytes = uint64_t{128} << 20});

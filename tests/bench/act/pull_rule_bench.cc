@@ -1,13 +1,14 @@
-// Question: how close does the rule that pulls come to the best policy in hindsight?
+// Question: how close does the prefetch rule come to the best policy in hindsight?
 // Bounds: 1.02 x the best fixed threshold, 1.35 x the offline optimum, 1.02 x the better static
-// policy where room is short, 1.15 x the best threshold of each half if the uses change tenfold,
+// policy if the cache is small, 1.15 x the best threshold of each half if the uses change tenfold,
 // 2.05 x the clairvoyant for the first 50 uses, 1.05 x the optimum with exact hints and 1.10 x the
 // rule without them if they are wrong by 10.
 //
-// A trace of a chat service (CKV_TRACE): request i at requester i mod 8, each with a rule of its
-// own, attends its runs for as many steps as it decodes. All runs of a request open together and
-// close together. A routed step costs 1, a pull k, a near step nothing. Nobody knows the steps.
-// Thresholds are counted in whole steps, for the rule and for what it is held against.
+// The input is a trace of a chat service (CKV_TRACE). Request i belongs to requester i mod 8, each
+// with its own rule, and attends its chunk ranges for as many steps as it decodes. All ranges of a
+// request open together and close together. A routed step costs 1, a prefetch k, a step over cached
+// rows nothing. The number of steps is unknown in advance. Thresholds are counted in whole steps,
+// for the rule and for its competitors.
 
 #include <algorithm>
 #include <array>
@@ -63,7 +64,7 @@ std::vector<TraceRequest> Changed(Change change) {
   return trace;
 }
 
-// Rows that are near: the run unused for longest goes.
+// Locally cached rows: evicts the range unused for longest.
 class NearRuns {
  public:
   explicit NearRuns(uint64_t room) : room_(room) {}
@@ -73,7 +74,7 @@ class NearRuns {
     runs_.splice(runs_.begin(), runs_, known->second);
     return true;
   }
-  // Returns the run that had to go.
+  // Returns the evicted range.
   std::optional<uint64_t> Add(uint64_t run) {
     std::optional<uint64_t> gone;
     if (runs_.size() >= room_) {
@@ -92,7 +93,7 @@ class NearRuns {
   std::unordered_map<uint64_t, std::list<uint64_t>::iterator> places_;
 };
 
-// The room of each requester: a tenth of the runs that it touches, or no limit.
+// The cache size of each requester: a tenth of the ranges that it touches, or no limit.
 std::array<uint64_t, kRequesters> RoomOf(const std::vector<TraceRequest>& trace, bool tenth) {
   std::array<uint64_t, kRequesters> rooms;
   rooms.fill(kUnlimited);
@@ -149,7 +150,7 @@ double BestFixed(const std::vector<TraceRequest>& trace, size_t begin, size_t en
   return best;
 }
 
-// The cost for one who knows all steps of all requests, and has room for all.
+// The minimal cost if all steps of all requests were known, and the cache held all of them.
 double Optimum(const std::vector<TraceRequest>& trace, double price) {
   std::array<std::unordered_map<uint64_t, double>, kRequesters> steps;
   for (size_t i = 0; i < trace.size(); ++i) {
@@ -341,7 +342,7 @@ void BM_Seeds(benchmark::State& state) {
 }
 BENCHMARK(BM_Seeds)->Iterations(1)->Unit(benchmark::kMillisecond);
 
-// An adversary who knows the rule: each use ends when it hurts most, with some chance.
+// An adversary that uses the rule: each use ends when it hurts most, with some chance.
 void BM_Adversaries(benchmark::State& state) {
   for (auto _ : state) {
     double worst_early = 0, worst = 0;

@@ -1,6 +1,6 @@
-// Question: how long does a requester take from a prompt of 32,768 tokens to its chunks, out of a
-// directory of 100,000? Bounds: two prints an offset and key, 6 multiplications; 8 bytes of message
-// and a look-up in a table that fits a cache each; SHA-256 over the tokens that are found.
+// Question: how long does a requester take from a prompt of 32,768 tokens to its chunks, in a
+// directory of 100,000? Bounds: two hashes per offset and key, 6 multiplications; 8 bytes of
+// message and a look-up in a table that fits a cache each; SHA-256 over the tokens that are found.
 
 #include <benchmark/benchmark.h>
 #include <grpcpp/grpcpp.h>
@@ -32,7 +32,7 @@ constexpr size_t kCorpora = 100, kChunks = 1000, kPromptTokens = 32'768;
 constexpr size_t kCorpusTokens = kChunks * 512 * 2;  // cuts give fewer chunks than that of each
 constexpr CutSizes kSizes = {.min_tokens = 128, .avg_tokens = 512, .max_tokens = 2048};
 constexpr uint32_t kVocabulary = 128'000;
-// A requester works for a tenant with a key, so it computes and sends heads twice.
+// A requester works for a tenant with a key, so it computes and sends the hashes twice.
 constexpr char kTenant[] = "acme";
 
 TenantKey KeyOf(const std::string& tenant) {
@@ -41,7 +41,7 @@ TenantKey KeyOf(const std::string& tenant) {
   return key;
 }
 
-// A directory that knows the tenant's key, as one with a folder does.
+// A directory that has the tenant's key, like one with a folder.
 class KeyedDirectory final : public DirectoryControl {
  public:
   explicit KeyedDirectory(DirectoryControl* directory) : directory_(*directory) {}
@@ -75,8 +75,8 @@ std::vector<int32_t> RandomTokens(size_t count, std::mt19937_64& random) {
   return tokens;
 }
 
-// Publishes standalone chunks, half of the corpora shared and half the tenant's, and makes a prompt
-// of runs of their tokens with others between.
+// Publishes standalone chunks, half of the corpora shared and half the tenant's. Makes a prompt of
+// ranges of their tokens with other tokens between them.
 struct World {
   World() {
     std::mt19937_64 random(1);
@@ -109,7 +109,7 @@ struct World {
     prompt.resize(kPromptTokens);
   }
 
-  // Three chunks in a row and some tokens of the next, then what nobody has.
+  // Three consecutive chunks and some tokens of the next, then tokens that no chunk has.
   void AddRun(std::span<const int32_t> tokens, std::span<const TokenRange> ranges,
               std::mt19937_64& random) {
     const size_t first = random() % (ranges.size() - 4);
@@ -159,7 +159,7 @@ void BM_ResolvePrompt(benchmark::State& state) {
 }
 BENCHMARK(BM_ResolvePrompt)->Unit(benchmark::kMillisecond)->UseRealTime();
 
-// The part that is not the directory's: prints, places, cover, ids.
+// The requester's part: hashes, positions, prefix match, ids.
 void BM_CoverPrompt(benchmark::State& state) {
   World& world = TheWorld();
   const std::vector<TenantKey> keys = {KeyOf(kTenant), TenantKey()};

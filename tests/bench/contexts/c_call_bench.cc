@@ -1,5 +1,5 @@
 // Question: what does the C ABI add to a call? Bound: 0.2 us. BM_TakeCall reads a call's structs
-// and writes its report, which is all that ckv_attend does beside Requester::Attend.
+// and writes its report, which is all that ckv_attend does in addition to Requester::Attend.
 
 #include <cstdint>
 #include <vector>

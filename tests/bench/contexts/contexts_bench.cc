@@ -1,7 +1,7 @@
-// Question: what does a decode step of many sequences cost, if all of them travel in one call?
-// Bounds: beside the holders' kernels, .6 (tcp) and .75 (shm) of 64 calls, and 1.3 x a raw exchange
-// of its bytes in four frames; rows of the caller's own add at most 10 % to the longer of route and
-// own attention; the fixed tree over 16 chunks costs 1.05 x one partial merged in turn.
+// Question: what does a decode step of many sequences cost, if all of them are in one call?
+// Bounds: without the holders' kernels, .6 (tcp) and .75 (shm) of 64 calls, and 1.3 x a raw
+// exchange of its bytes in four frames; the caller's own rows add at most 10 % to the longer of
+// routed and own attention; the fixed tree over 16 chunks costs 1.05 x one partial merged in turn.
 //
 // Four holders and the requester are in this process, without gRPC. The requester's thread has one
 // CPU, the four dispatchers share the other and sleep when they have nothing to do: spinning, they
@@ -90,7 +90,7 @@ void BM_Batch(benchmark::State& state) {
                     /*run=*/kSequences / 4);
   DecodeBatch batch(fleet);
   AttendReport report;
-  // Beside the kernels.
+  // Without the kernels.
   const auto beside = [&](auto&& work) {
     const uint64_t kernels = fleet.ComputeNs();
     const Instant begin = Clock::Real()->Now();
@@ -192,8 +192,8 @@ BENCHMARK(BM_OwnRows)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 
-// 64 chunks on four holders as `corpus load` places them: a frame of 16 pieces, merged in the tree,
-// beside the same frame of version 4, whose pieces are merged in turn.
+// 64 chunks on four holders as `corpus load` places them: a frame of 16 KV splits, merged in the
+// tree, compared with the same frame of version 4, whose splits are merged in turn.
 void BM_Tree(benchmark::State& state) {
   constexpr uint32_t kChunks = 16, kTokens = 256;
   const OnCpu cpu(kDriverCpu);

@@ -23,8 +23,8 @@ class FourHolders final : public DirectoryControl, public HolderControlFactory {
  public:
   static constexpr size_t kHolderCount = 4;
 
-  // Chunks of these tokens, of DeepSeek-V2-Lite's geometry with one layer. Runs of `run` chunks lie
-  // on one holder after the other.
+  // Chunks of these tokens, with DeepSeek-V2-Lite's geometry but one layer. Ranges of `run` chunks
+  // are assigned to the holders in turn.
   FourHolders(FabricKind kind, const std::vector<uint32_t>& tokens, uint32_t run)
       : fabric_(kind == FabricKind::kShm ? NewShmFabric(Clock::Real())
                                          : NewTcpFabric(Clock::Real())) {
@@ -49,7 +49,7 @@ class FourHolders final : public DirectoryControl, public HolderControlFactory {
       CKV_CHECK(test::PutChunk(holders_[holder]->store(), geometry, chunks_.chunks[i]).ok());
     }
     RequesterOptions options;
-    options.near_bytes = 0;  // what is measured is routed
+    options.near_bytes = 0;  // the benchmark measures routed calls
     options.fabrics = {fabric_.get()};
     requester_ = *Requester::Create(options, this, this);
   }

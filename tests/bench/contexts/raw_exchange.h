@@ -23,7 +23,7 @@ namespace ckv::bench {
 
 class RawExchange {
  public:
-  // `frame_count` lanes, each with a peer on kHolderCpu that sleeps until a request comes.
+  // `frame_count` lanes, each with a peer on kHolderCpu that sleeps until a request arrives.
   RawExchange(Fabric& fabric, uint32_t frame_count, uint32_t request_bytes, uint32_t reply_bytes)
       : request_(request_bytes, std::byte{3}), reply_(reply_bytes, std::byte{5}) {
     for (uint32_t i = 0; i < frame_count; ++i) pairs_.push_back(MakePair(fabric, LaneShape{}));

@@ -3,11 +3,11 @@
 // 10,000 chunks of 256 tokens, and at most 30 us; spread over all 10,000 chunks at most 100 us.
 //
 // The requester's own time: Submit, which plans, rotates and posts, and the Poll that takes the
-// replies and merges them. In between it waits, without looking, until all replies are there. The
-// holders answer with zeros, so no corpus needs its rows. Chunks lie on one holder, whose answer is
-// one partial; or on four, as `corpus load` places them. There the number of partials depends on
-// which chunks were chosen, and each takes a microsecond to read from the holder's cache: those
-// rows are for reading.
+// replies and merges them. In between it waits without polling until all replies are there. The
+// holders answer with zeros, so no corpus needs its rows. Chunks are on one holder, whose answer is
+// one partial; or on four, as `corpus load` places them. With four, the number of partials depends
+// on which chunks were chosen, and each takes a microsecond to read from the holder's cache: those
+// results are for information only.
 
 #include <algorithm>
 #include <atomic>
@@ -50,7 +50,7 @@ Corpus BigCorpus(uint32_t chunk_count, uint32_t holder_count) {
   return corpus;
 }
 
-// Indices in the order in which an indexer's scores would have them: any.
+// Indices in an order like that of an indexer's scores: any.
 std::vector<int32_t> Choose(uint32_t chunk_count, uint32_t touched, std::mt19937& rng) {
   std::vector<int32_t> chunks(chunk_count);
   for (uint32_t i = 0; i < chunk_count; ++i) chunks[i] = int32_t(i);
@@ -148,7 +148,7 @@ void BM_Selection(benchmark::State& state) {
   zeros = &holder;
   cpu.emplace(kDriverCpu);
   RequesterOptions options;
-  options.near_bytes = 0;  // what is measured is routed
+  options.near_bytes = 0;  // the benchmark measures routed calls
   options.fabrics = {fabric.get()};
   const auto requester = *Requester::Create(options, &holder, &holder);
   SelectionCalls calls(*requester, answered, *requester->Resolve("big", "", kInstantMax),

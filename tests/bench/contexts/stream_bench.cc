@@ -2,10 +2,11 @@
 // Bound: 1.25 x the time an answer takes by tickets of the library. Both keep 8 calls of 16 query
 // rows over 2,048 rows in flight.
 //
-// The daemon's service on a gRPC server of its own over loopback, before a requester and a holder
+// The daemon's service on its own gRPC server over loopback, in front of a requester and a holder
 // on shm in this process. The dispatcher has one CPU; the caller, gRPC's threads and the service's
-// share the other. So a stream costs more only by what does not fit beside the kernel's time. Sides
-// are measured in turns. A sample is kAnswers answers, from the first request to the last reply.
+// share the other. So a stream costs more only by the work that does not fit into the kernel's
+// time. Sides are measured in turns. A sample is kAnswers answers, from the first request to the
+// last reply.
 
 #include <grpcpp/grpcpp.h>
 
@@ -112,7 +113,7 @@ class OneStream {
   std::unique_ptr<grpc::ClientReaderWriter<v1::AttendRequest, v1::AttendStreamReply>> stream_;
 };
 
-// Microseconds an answer.
+// Microseconds per answer.
 class Timed {
  public:
   template <typename Run>

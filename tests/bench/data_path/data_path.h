@@ -1,5 +1,5 @@
-// What the data path's benchmarks share: a holder with one chunk, requests made of bare frames, and
-// how samples of a measure and of its floor are taken in turn.
+// Shared parts of the data path's benchmarks: a holder with one chunk, requests made of bare
+// frames, and sampling of a measure and of its floor in turn.
 //
 // Two threads do the work, each on a CPU of its own: the driver (the benchmark's thread) on
 // kDriverCpu, the holder's dispatcher or a floor's peer on kHolderCpu. On one CPU they would wait
@@ -30,7 +30,7 @@ namespace ckv::bench {
 inline constexpr unsigned kDriverCpu = 0;
 inline constexpr unsigned kHolderCpu = 1;
 
-// This thread, and the threads that it starts, on one CPU; until the end of the scope.
+// Pins this thread, and the threads that it starts, to one CPU until the end of the scope.
 class OnCpu {
  public:
   explicit OnCpu(unsigned cpu);
@@ -56,16 +56,16 @@ void Read(std::span<const std::byte> bytes);
 struct Turns {
   uint32_t rounds = 1;
   uint32_t samples = 1;  // of a side in a round
-  // How often a side's part of a round is taken, at most, until no thread of this process lost its
-  // CPU to another in it; the last one counts whatever it is.
+  // The most times that a side's part of a round is taken, until no thread of this process lost its
+  // CPU to another in it. The last one counts in any case.
   uint32_t tries = 3;
 };
 // A side is entered, called for kWarmUp and then for its samples, and left. By the end of the
-// warm-up the other side's thread, which may spin for 2 ms after its last work, has gone to sleep,
-// and this one's is awake.
+// warm-up the other side's thread, which may spin for 2 ms after its last work, sleeps, and this
+// side's is awake.
 struct Side {
   std::function<void(bool counts)> sample;
-  std::function<void(uint32_t samples)> drop = [](uint32_t) {};  // so many of the last do not count
+  std::function<void(uint32_t samples)> drop = [](uint32_t) {};  // removes the last `samples`
   std::function<void()> enter = [] {};
   std::function<void()> leave = [] {};
 };
@@ -122,7 +122,7 @@ class AttendLane {
  public:
   AttendLane(Fleet& fleet, uint32_t row_count);
 
-  // Writes a request into a slot and posts it; its id, or nothing if no slot is free.
+  // Writes a request into a slot and posts it. Returns its id, or nothing if no slot is free.
   std::optional<uint64_t> Post(uint32_t layer, Duration timeout = std::chrono::seconds(60));
 
   struct Answer {
@@ -130,9 +130,9 @@ class AttendLane {
     absl::StatusCode code = absl::StatusCode::kOk;
     Duration compute{0};  // kernel time of the batch it was in
   };
-  // The next answer, checked, read in place and released; nothing if none has come.
+  // Returns the next answer, checked, read in place and released; nothing if none has arrived.
   std::optional<Answer> Poll();
-  // The same, spinning for it.
+  // The same, but spins until it arrives.
   Answer Await();
 
   uint32_t request_bytes() const { return static_cast<uint32_t>(frame_.size()); }

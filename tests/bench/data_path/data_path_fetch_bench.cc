@@ -1,13 +1,13 @@
-// Question: how fast do rows of another process' store come into a buffer of the caller's, one
-// layer of 2048 tokens (2.36 MB) and a whole chunk of 27 layers (64 MB)? Bound: on shm 0.85 of one
-// thread's memcpy of the same bytes; on tcp 0.9 of the better of a sendfile over one connection and
-// of plain sends over two.
+// Question: how fast do rows of another process' store arrive in the caller's buffer, one layer of
+// 2048 tokens (2.36 MB) and a whole chunk of 27 layers (64 MB)? Bound: on shm 0.85 of one thread's
+// memcpy of the same bytes; on tcp 0.9 of the better of a sendfile over one connection and of plain
+// sends over two.
 //
-// Requester::Fetch, which puts each run to its place in one contiguous buffer, so every
-// check of the bytes and every copy on the way counts. Floors read a source of their own of 64 MB
-// and write to the same buffer. Layers are taken in turn, so that neither side's bytes are in a
-// cache of 2 MB; fetches and each floor come in turns, on two pinned CPUs, both ends of a floor
-// spinning. Rates count the payload once. A rate is one over a median time.
+// Requester::Fetch puts each range of rows at its place in one contiguous buffer, so every check of
+// the bytes and every copy on the way counts. Floors read their own source of 64 MB and write to
+// the same buffer. Layers are taken in turn, so that neither side's bytes are in a cache of 2 MB.
+// Fetches and each floor take turns, on two pinned CPUs, with both ends of a floor spinning. Rates
+// count the payload once. A rate is one over a median time.
 
 #include <algorithm>
 #include <cstring>

@@ -28,7 +28,7 @@ void Connect(UniqueFd& driver, UniqueFd& peer) {
   peer = std::move(pair.b);
 }
 
-// How many bytes a call that never blocks moved.
+// How many bytes a non-blocking call moved.
 size_t Moved(ssize_t result) {
   if (result > 0) return static_cast<size_t>(result);
   CKV_CHECK(result < 0 && (errno == EAGAIN || errno == EINTR));
@@ -52,8 +52,8 @@ int64_t NowNs() { return Clock::Real()->Now().ns; }
 }  // namespace
 
 PeerThread::PeerThread(std::function<void()> step) : step_(std::move(step)) {
-  // Started there and not moved there by itself: a driver that spins with a real-time priority
-  // would never let it run on its own CPU.
+  // Started on that CPU rather than moved there later: on the CPU of a driver that spins with a
+  // real-time priority, it would never run to move itself.
   const OnCpu cpu(kHolderCpu);
   thread_ = std::thread([this] {
     while (state_.load(std::memory_order_acquire) != kStopped) {
@@ -69,8 +69,8 @@ PeerThread::~PeerThread() {
   thread_.join();
 }
 
-// In one total order with the look for waiters inside notify_one: gcc 12's would otherwise pass the
-// store and find nobody, while the peer goes to sleep on the value of before.
+// Sequentially consistent with the check for waiters inside notify_one. gcc 12's check could
+// otherwise pass the store and find no waiter, while the peer goes to sleep on the previous value.
 void PeerThread::Wake() {
   state_.store(kAwake);
   state_.notify_one();

@@ -1,5 +1,5 @@
-// What the data path's figures are held against: the same bytes moved by nothing but memory, or
-// nothing but the kernel's TCP.
+// Floors for the data path's figures: the same bytes moved by nothing but memory, or nothing but
+// the kernel's TCP.
 
 #pragma once
 
@@ -36,8 +36,8 @@ class PeerThread {
   std::thread thread_;
 };
 
-// What the peer of a ping-pong does with a request that has come: reads it and writes all of the
-// reply. The reply's bytes are then in whatever caches that work leaves them.
+// The work of a ping-pong's peer for an arrived request: reads it and writes all of the reply. The
+// reply's bytes are then in whatever caches that work leaves them.
 using Serve = std::function<void(std::span<const std::byte> request, std::span<std::byte> reply)>;
 
 // A round trip's time, and how much of it the peer served.
@@ -46,8 +46,8 @@ struct Trip {
   Duration served{0};
 };
 
-// Each end writes what it sends once, reads what it gets in place; a flag a direction says when, in
-// memory of the same kind as an shm lane's.
+// Each end writes what it sends once, and reads what it receives in place. One flag per direction
+// signals it, in memory of the same kind as an shm lane's.
 class FlagPingPong {
  public:
   FlagPingPong(uint32_t request_bytes, uint32_t reply_bytes, Serve serve);
@@ -70,8 +70,8 @@ class FlagPingPong {
   PeerThread peer_;
 };
 
-// The same by sends and receives that never block, one buffer a direction and end; the kernel's
-// default socket buffers, as a tcp lane has them, and no delay.
+// The same by non-blocking sends and receives, with one buffer per direction and end; the kernel's
+// default socket buffers, as in a tcp lane, and no delay.
 class TcpPingPong {
  public:
   TcpPingPong(uint32_t request_bytes, uint32_t reply_bytes, Serve serve);
@@ -93,8 +93,8 @@ class TcpPingPong {
 
 enum class BulkKind { kSendfile, kTwoConnections };
 
-// One way: bytes of a source that lies in memory end in the driver's memory. By sendfile of a memfd
-// over one connection, or half each over two connections by send and receive.
+// One way: moves bytes from a source in memory to the driver's memory. By sendfile of a memfd over
+// one connection, or half each over two connections by send and receive.
 class TcpBulk {
  public:
   TcpBulk(BulkKind kind, size_t source_bytes);

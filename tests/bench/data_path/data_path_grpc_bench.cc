@@ -1,17 +1,18 @@
 // Question: what does Attend over gRPC cost, for callers that do not link the client library?
-// Bound: 1.3 x a gRPC call of the same bytes that computes nothing, beside the kernel's time.
+// Bound: 1.3 x a gRPC call of the same bytes that computes nothing, without the kernel's time.
 //
-// The daemon's service before a requester and a holder on shm, on a gRPC server over loopback
-// (grpc_attend_server.cc). The kernel's time is what the reply says of the holder, taken off call
-// by call. The floor is the same method with the same request on a server of the same kind, which
-// waits for the kernel's median time, also taken off, and gives a reply of the same size: what is
-// left is the lanes, the merge and the service's own checks. Calls and floors come in turns.
+// The daemon's service is in front of a requester and a holder on shm, on a gRPC server over
+// loopback (grpc_attend_server.cc). The holder's kernel time, as the reply reports it, is
+// subtracted call by call. The floor is the same method with the same request on a server of the
+// same kind, which waits for the kernel's median time, also subtracted, and gives a reply of the
+// same size. The difference is the lanes, the merge and the service's own checks. Calls and floors
+// take turns.
 //
 // Both servers are processes of their own, as a ckvd is: in one process all threads that wait in
 // gRPC wait for one set of sockets, and any of them may be woken by another's. The caller and both
 // servers share one pinned CPU, since they take turns in a call; the dispatcher has the other. On
-// one CPU a handler that takes its time changes when the others run, and a floor that does not wait
-// is 8 to 180 us faster for that alone: `plain_us` is such a floor, and without streams.
+// one CPU a slow handler changes when the others run, and a floor that does not wait is 8 to 180 us
+// faster for that alone: `plain_us` is this floor, and without streams.
 
 #include <fcntl.h>
 #include <grpcpp/grpcpp.h>
@@ -38,9 +39,10 @@ namespace ckv::bench {
 namespace {
 
 // Which of gRPC's threads waits for which event settles after a server's start, and changes a
-// call's time by half. So servers are started anew for each round, and the median round counts.
+// call's time by half. So servers are started again for each round, and the median round counts.
 constexpr uint32_t kRounds = 11;
-// Taken once whoever took a CPU: gRPC's threads are more than CPUs, and take them from each other.
+// Taken once, even if a thread lost its CPU: gRPC has more threads than there are CPUs, so they
+// preempt each other.
 constexpr Turns kTurns = {.rounds = 2, .samples = 100, .tries = 1};
 
 // A server in a process of its own, until the end of the scope.
@@ -84,7 +86,7 @@ class ServerProcess {
   std::string address_;
 };
 
-// Microseconds of each call beside what its reply says of a kernel.
+// Microseconds of each call, without the kernel time in its reply.
 class Caller {
  public:
   Caller(const std::string& address, const v1::AttendRequest& request)

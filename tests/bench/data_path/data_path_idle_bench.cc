@@ -1,9 +1,9 @@
-// Question: what does a holder cost that nobody asks anything? Bound: under 1 % of a core, without
-// a session and with two open ones of one lane each, on shm and on tcp.
+// Question: what does a holder without any requests cost? Bound: under 1 % of a core, without a
+// session and with two open ones of one lane each, on shm and on tcp.
 //
-// CPU time of the whole process, user and system, over 2 s of a main thread that blocks in poll; it
-// has nothing but the holder running. The first 10 ms, in which the dispatcher still spins after
-// its last work, are not counted.
+// CPU time of the whole process, user and system, over 2 s of a main thread that blocks in poll;
+// nothing but the holder runs. The first 10 ms, in which the dispatcher still spins after its last
+// work, are not counted.
 
 #include <poll.h>
 #include <sys/resource.h>

@@ -1,10 +1,10 @@
-// Question: how long until a requester reads a whole chunk of a holder on its own host, where it
-// stands in the corpus? Bound: 100 us for 64 MB, until the first query row is attended.
+// Question: how long until a requester reads a whole chunk of a holder on its own host, at the
+// chunk's canonical position? Bound: 100 us for 64 MB, until the first query row is attended.
 //
 // Requester::Map over shm, and one query row attended over the first row of the chunk, which
-// touches the mapping. The chunk is the same each time; its holder's copy was made by the first
-// call, which is not counted (first_ms says what it took: a copy and a check of 64 MB). The floor
-// is an mmap of as many bytes of a memory file and the same first touch.
+// touches the mapping. The chunk is the same each time. Its holder's copy was made by the first
+// call, which is not counted (first_ms is its time: a copy and a check of 64 MB). The floor is an
+// mmap of as many bytes of a memory file and the same first touch.
 
 #include <sys/mman.h>
 #include <unistd.h>

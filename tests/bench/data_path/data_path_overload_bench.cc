@@ -1,20 +1,21 @@
-// Question: what does a holder do when it is offered twice what it can serve? Bound: goodput at
-// least 0.9 of its peak, and what it admits is answered within twice the p99 of 80 % of the peak.
+// Question: what does a holder do if it receives twice the load that it can serve? Bound: goodput
+// of at least 0.9 of its peak, and admitted requests are answered within twice the p99 of 80 % of
+// the peak.
 //
 // Requests of 16 query rows over one chunk of 256 tokens, 0.15 ms of a core each, by 8 sessions of
 // one shm lane of 16 slots, driven by one thread. Each must be answered kDeadline after it was due.
-//   peak       closed loop, with as many requests kept under way as gave the best goodput of
+//   peak       closed loop, with as many requests kept in flight as gave the best goodput of
 //              several numbers beforehand
 //   80 %, 2 x  open loop: arrivals at that share of the peak, exponential gaps from a fixed seed,
-//              to the sessions in turn, whatever became of earlier ones
-// goodput      answers within the deadline, a second
+//              to the sessions in turn, whatever the result of earlier ones
+// goodput      answers within the deadline, per second
 // latency      from the moment a request was due, not from when it was posted: a driver or a lane
 //              that falls behind does not hide it
 // refused      answered ResourceExhausted, or due when its session's slots were all taken; every
 //              other request was admitted, and counts in the p99 whether or not it was in time
 //
-// Peak, 80 % and 2 x come in turns in one process, on two pinned CPUs. Ratios are taken turn by
-// turn, and the medians over the turns are the figures.
+// Peak, 80 % and 2 x take turns in one process, on two pinned CPUs. Ratios are computed per turn,
+// and the medians over the turns are the figures.
 
 #include <algorithm>
 #include <array>
@@ -34,8 +35,8 @@ namespace {
 constexpr uint32_t kTokens = 256;
 constexpr uint32_t kRows = 16;
 constexpr size_t kSessions = 8;
-// A decode step of 27 layers in 50 ms leaves a layer 2 ms; the answer to one that is twice as late
-// again is of no use to it.
+// A decode step of 27 layers in 50 ms leaves a layer 2 ms; an answer later than about twice that is
+// useless.
 constexpr Duration kDeadline = std::chrono::milliseconds(5);
 constexpr std::array<size_t, 4> kUnderWay = {4, 16, 48, 128};  // of 8 x 16 slots
 constexpr uint32_t kSearchRounds = 3;                          // of the closed loop at each of them
@@ -43,7 +44,7 @@ constexpr uint32_t kRounds = 7;
 // Turns are short, since a neighbour's slice of a few ms is a queue that takes 5 x as long to empty
 // at 80 %; one in which a thread lost its CPU is taken again. Twice the peak fills 128 slots in
 // 10 ms.
-constexpr Duration kLeadIn = std::chrono::milliseconds(30);  // what is due in it does not count
+constexpr Duration kLeadIn = std::chrono::milliseconds(30);  // requests due in it do not count
 constexpr Duration kTurn = std::chrono::milliseconds(120);   // after that
 constexpr uint32_t kTries = 4;
 
@@ -98,7 +99,7 @@ class Driver {
       begin_ = Clock::Real()->Now();
       end_ = begin_ + kLeadIn + kTurn;
       turn();
-      while (posted_ != 0) Collect();  // it was offered in time
+      while (posted_ != 0) Collect();  // offered within the turn
       if (tried == kTries || SwitchesForced() == before) return std::move(outcome_);
     }
   }

@@ -1,21 +1,22 @@
-// Question: what does a routed attend cost beside its kernel, on shm and on tcp, at 1, 16 and 256
+// Question: what does a routed attend cost without its kernel, on shm and on tcp, at 1, 16 and 256
 // query rows (1152 bytes out and 2056 back each)? Bound: on shm 3 us at p50 and 25 us at p99 over
 // the same bytes written once and read in place over a flag in shared memory; on tcp 1.25 x a raw
 // ping-pong of the same bytes.
 //
-// A bare frame a request, to a chunk of 64 tokens, so that the kernel is short. A round trip begins
-// before the rows are written into the slot and ends when the reply has been checked and read in
-// place. The kernel's time is what the reply says of the batch (compute_ns), taken off trip by
-// trip: the holder's thread with its caches, reading the rows from the slot and writing the partial
-// into the reply. A floor's peer calls the same kernel in place between the two bytes' ways, and
-// its time is taken off too, so both say what comes beside: a peer that only copies leaves the
-// reply in nearer caches, and 256 rows are read 8 us faster from there. kernel_here_us is the
-// kernel called in place, by the driver's thread, to hold compute_us against.
+// One bare frame per request, to a chunk of 64 tokens, so that the kernel is short. A round trip
+// begins before the rows are written into the slot and ends when the reply has been checked and
+// read in place. The kernel's time, as the reply reports it for the batch (compute_ns), is
+// subtracted trip by trip: the holder's thread with its caches, reading the rows from the slot and
+// writing the partial into the reply. A floor's peer calls the same kernel in place between the two
+// directions, and its time is subtracted too, so both sides show the remaining cost. A peer that
+// only copies leaves the reply in nearer caches, and 256 rows are read 8 us faster from there.
+// kernel_here_us is the kernel called in place, by the driver's thread, for comparison with
+// compute_us.
 //
-// Trips and floors come in turns of some 10 ms in one process, with both threads pinned and
-// spinning; a turn in which a thread lost its CPU to a neighbour is taken again, since it would be
-// the neighbour's time slice that p99 says. BM_RouteClient is the same through Requester::Attend,
-// for reading: it converts and merges, too, and has no bar.
+// Trips and floors take turns of some 10 ms in one process, with both threads pinned and spinning.
+// A turn in which a thread lost its CPU to a neighbour is repeated, since p99 would be the
+// neighbour's time slice. BM_RouteClient is the same through Requester::Attend, for information: it
+// also converts and merges, and has no bar.
 
 #include <algorithm>
 #include <memory>
@@ -35,12 +36,12 @@ namespace {
 
 constexpr uint32_t kTokens = 64;
 constexpr uint32_t kHereSamples = 200;
-// A floor's p99 counts up to so many of its medians, 1.1 to 1.8 on a quiet machine: a neighbour
-// that disturbed the floor shall not make the measure look well.
+// A floor's p99 is capped at this many of its medians, 1.1 to 1.8 on a quiet machine: a neighbour
+// that disturbed the floor must not make the measure look well.
 constexpr double kTailMax = 2;
 
 // Rounds are some 10 ms, which a neighbour mostly spares. 20,000 trips on shm at 1 and 16 rows,
-// 4,000 at 256, where a kernel is 0.4 ms; a tenth to a quarter where only a median is asked for.
+// 4,000 at 256, where a kernel is 0.4 ms; a tenth to a quarter if only a median is needed.
 Turns TurnsFor(uint32_t rows, bool tail) {
   if (rows == 1) return {tail ? 20u : 4u, 1000};
   if (rows == 16) return {tail ? 80u : 10u, 250};
@@ -49,7 +50,7 @@ Turns TurnsFor(uint32_t rows, bool tail) {
 
 double Us(Duration duration) { return double(duration.count()) / 1e3; }
 
-// Microseconds, one value a trip.
+// Microseconds, one value per trip.
 struct Times {
   std::vector<double> all, kernel, net;
 

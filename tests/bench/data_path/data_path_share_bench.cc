@@ -3,11 +3,11 @@
 // where the rows are read from memory once for all of them, and 1.3 x at 16, where one alone
 // computes most of its time; at 1 row half of them wait at most 3 x as long as one alone.
 //
-// Closed loop: a requester asks again as soon as it is answered. One driver thread owns the 8
-// sessions, each of one shm lane, since real requesters are other machines: it polls them in turn,
-// reads a reply and posts the next request at once. One requester and eight take turns of 100 ms in
-// one process, on two pinned CPUs; rates and latencies are medians over the turns. The layer is one
-// of four, taken in turn from turn to turn. batch is how many requests a kernel call had.
+// Closed loop: a requester sends its next request as soon as it is answered. One driver thread owns
+// the 8 sessions, each of one shm lane, since real requesters are other machines: it polls them in
+// turn, reads a reply and posts the next request immediately. One requester and eight take turns of
+// 100 ms in one process, on two pinned CPUs; rates and latencies are medians over the turns. The
+// layer is one of four, changed from turn to turn. batch is the number of requests per kernel call.
 
 #include <memory>
 #include <vector>
@@ -25,7 +25,7 @@ constexpr uint32_t kRounds = 8;
 constexpr Duration kTurn = std::chrono::milliseconds(100);
 
 struct Load {
-  std::vector<double> rate, p50_us, batch;  // a value a turn
+  std::vector<double> rate, p50_us, batch;  // one value per turn
 };
 
 // The first `count` lanes for a turn, after a warm-up.

@@ -1,4 +1,4 @@
-// An actor whose costs, pulls and clock the test sets.
+// An actor whose costs, prefetches and clock the test sets.
 
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace ckv {
 
-inline constexpr uint32_t kActorTokens = 3000;  // a run is one chunk
+inline constexpr uint32_t kActorTokens = 3000;  // a range is one chunk
 
 class ActorTest : public testing::Test {
  protected:
@@ -86,7 +86,8 @@ class ActorTest : public testing::Test {
     cost.pull_us = pull_us;
     return cost;
   }
-  // Calls of so many steps, each seen by the actor, a microsecond of the clock each.
+  // Makes calls for this many steps. The actor sees each, and each takes a microsecond of the
+  // clock.
   void Step(const ContextState& context, uint32_t steps) {
     for (uint32_t i = 0; i < steps * layers_; ++i) {
       context.CountCall({16, 16, 0, own_count_, f32_, routed_us_});
@@ -103,7 +104,7 @@ class ActorTest : public testing::Test {
   uint64_t Decisions(Primitive primitive, ActReason reason) const {
     return actor_->stats().decisions[size_t(primitive)][size_t(reason)];
   }
-  // A use of a chunk that nobody else uses, from open to close.
+  // A use of a chunk that no other context uses, from open to close.
   void UseOnce(uint32_t chunk, uint32_t steps) {
     const auto context = Open({chunk});
     Step(*context, steps);
@@ -116,7 +117,7 @@ class ActorTest : public testing::Test {
   uint32_t layers_ = 0;
   uint64_t chunk_bytes_ = 0;
   std::atomic<bool> cost_known_{true};
-  StepCost cost_ = Cost(110, 10, 1000);  // loses 100 us a step
+  StepCost cost_ = Cost(110, 10, 1000);  // routing costs 100 us more per step
   absl::Status pull_status_;
   bool same_target_ = true;
   uint32_t own_count_ = 0;
@@ -125,7 +126,7 @@ class ActorTest : public testing::Test {
   std::atomic<int> measured_{0}, pulls_{0};
   absl::Status measure_status_;
   Duration measure_time_{0};
-  uint32_t holder_count_ = 1;  // chunks go round them
+  uint32_t holder_count_ = 1;  // holders that the chunks are assigned to in turn
   NearSource* here_ = nullptr;
   std::function<absl::StatusOr<std::shared_ptr<const NearRows>>(const MapCall&)> map_;
   std::function<void(const FetchCall&)> on_pull_;

@@ -1,6 +1,6 @@
-// Goal: the actor pulls what has lost its price, keeps near what pays, learns from contexts that
-// close, and never holds a call up. Method: contexts that count calls by hand; costs and pulls that
-// the test gives; a clock that stands where it is put.
+// Goal: the actor prefetches a range once routing has lost the prefetch's price, keeps cached what
+// saves time, learns from contexts that close, and never delays a call. Method: contexts that count
+// calls by hand; costs and prefetches that the test sets; a clock that moves only when set.
 
 #include "client/act/actor.h"
 
@@ -49,14 +49,14 @@ TEST_F(ActorTest, AHintOfManyStepsPullsAtOnceAndOfFewNever) {
 TEST_F(ActorTest, LearnsFromContextsThatClose) {
   Start(10 * chunk_bytes_);
   for (int i = 0; i < 60; ++i) UseOnce(uint32_t(i % 2), 40);
-  // Every use has been worth a pull, so the next is pulled with its first call.
+  // Every use has been worth a prefetch, so the next one is prefetched at its first call.
   const auto context = Open({4});
   context->CountCall({16, 16, 0, own_count_, f32_, routed_us_});
   actor_->AwaitIdle();
   EXPECT_EQ(NearCount(*context), 1u);
 }
 
-// The model says that routing is free, and calls say that a step of them takes 110 us.
+// The model predicts that routing is free, and calls show that a step of them takes 110 us.
 TEST_F(ActorTest, BelievesCallsMoreThanTheModel) {
   cost_ = Cost(10, 10, 1000);
   Start(10 * chunk_bytes_);
@@ -87,7 +87,7 @@ TEST_F(ActorTest, NothingIsPulledWhereRoutingIsFaster) {
   EXPECT_EQ(pulls_, 0);
 }
 
-// Own rows hide behind the round trip, and not behind near rows.
+// Own rows are attended during the round trip, but not during the attend of cached rows.
 TEST_F(ActorTest, NothingIsPulledWhereOwnRowsTakeAsLong) {
   cost_ = Cost(110, 100, 1);
   own_count_ = kActorTokens;
@@ -100,7 +100,7 @@ TEST_F(ActorTest, NothingIsPulledWhereOwnRowsTakeAsLong) {
   Step(*few, 50);
   EXPECT_EQ(pulls_, 1);
   EXPECT_EQ(NearCount(*few), 1u);
-  // Near rows are left unused while they are slower, and are used again later.
+  // Cached rows are not used while they are slower, and are used again later.
   own_count_ = kActorTokens;
   Step(*few, 200);
   EXPECT_EQ(NearCount(*few), 0u);
@@ -158,9 +158,10 @@ TEST_F(ActorTest, APullIsForTheContextThatAskedAndNotForAnIdleOne) {
   EXPECT_GT(actor_->stats().pulled_us, 0);
 }
 
-// A run whose chunks came near as parts of other runs is near for all who attend it.
+// A range whose chunks were cached as parts of other ranges is cached for all contexts that attend
+// it.
 TEST_F(ActorTest, ChunksOfOtherRunsMakeARunNear) {
-  for (ChunkPlacement& chunk : corpus_->chunks) chunk.token_count = 512;  // runs of 4
+  for (ChunkPlacement& chunk : corpus_->chunks) chunk.token_count = 512;  // ranges of 4
   Start(10 * chunk_bytes_);
   const auto whole = Open({0, 1, 2, 3}), first = Open({0, 1}), second = Open({2, 3});
   Step(*first, 30);
@@ -182,9 +183,10 @@ TEST_F(ActorTest, NothingIsEvictedInVain) {
   const auto small = Open({0}), other = Open({1});
   Step(*small, 11);
   Step(*other, 11);
-  // Room for two, all of it used by what saves more than a run of twice the size promises.
+  // Room for two ranges, both used by contexts that save more than a range of twice the size
+  // promises.
   for (ChunkPlacement& chunk : corpus_->chunks) chunk.token_count = 3 * kActorTokens;
-  const auto large = Open({5});  // larger than the near store
+  const auto large = Open({5});  // larger than the local row cache
   Step(*large, 30);
   EXPECT_EQ(actor_->stats().evictions, 0u);
   EXPECT_EQ(NearCount(*small) + NearCount(*other), 2u);
@@ -195,7 +197,7 @@ TEST_F(ActorTest, RunsThatSaveMorePushOutOthers) {
   const auto first = Open({0});
   Step(*first, 11);
   ASSERT_EQ(NearCount(*first), 1u);
-  // It saves nothing for a long time; the second loses all the while.
+  // The first range saves nothing for a long time; the second loses all the while.
   const auto second = Open({1});
   clock_.Advance(std::chrono::seconds(1));
   Step(*second, 15);

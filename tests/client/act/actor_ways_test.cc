@@ -1,6 +1,6 @@
-// Goal: a run comes near by the way that costs least: rows of this process' holder, rows made anew,
-// or a pull; and no more pulls run at once than links and holders bear. Method: an actor whose
-// costs, pulls and clock the test sets.
+// Goal: a range is cached locally by the cheapest way: rows of this process' holder, recomputed
+// rows, or a prefetch; and no more prefetches run at once than links and holders bear. Method: an
+// actor whose costs, prefetches and clock the test sets.
 
 #include <atomic>
 #include <map>
@@ -18,7 +18,7 @@ namespace {
 
 class ActorWaysTest : public ActorTest {
  protected:
-  // Makes rows of 100 + ordinal; each call takes `us` of the clock.
+  // Makes rows of 100 + ordinal; each call advances the clock by `us`.
   Recompute Maker(double us_per_token, int64_t us = 0) {
     Recompute recompute;
     recompute.us_per_token = us_per_token;
@@ -41,7 +41,7 @@ class ActorWaysTest : public ActorTest {
   absl::Status make_status_;
 };
 
-// A pull costs 1,000 us, and 3,000 tokens of 0.17 us are 510.
+// A prefetch costs 1,000 us, and 3,000 tokens of 0.17 us are 510.
 TEST_F(ActorWaysTest, RowsAreMadeAnewWhereThatCostsLess) {
   Start(10 * chunk_bytes_);
   const auto context = Open({0}, {}, Maker(0.17, /*us=*/1500));
@@ -56,7 +56,7 @@ TEST_F(ActorWaysTest, RowsAreMadeAnewWhereThatCostsLess) {
   EXPECT_EQ(actor_->stats().recomputed_tokens, kActorTokens);
   EXPECT_EQ(actor_->stats().pulled_bytes, 0u);
   EXPECT_EQ(Decisions(Primitive::kLocal, ActReason::kLostEnough), 1u);
-  // It took 0.5 us a token: 1,500 us, and so the next one is pulled.
+  // Recomputing took 0.5 us a token: 1,500 us, and so the next range is prefetched.
   const auto next = Open({1}, {}, Maker(0.17));
   Step(*next, 11);
   EXPECT_EQ(made_, 1);
@@ -93,7 +93,7 @@ TEST_F(ActorWaysTest, RowsMadeAnewAreForContextsThatMakeThem) {
   EXPECT_EQ(NearCount(*other), 0u);
   const auto same = Open({0}, {}, Maker(0.17));
   EXPECT_EQ(NearCount(*same), 1u);
-  // Once the holder's rows are near, they serve both.
+  // Once the holder's rows are cached, they serve both.
   Step(*other, 11);
   ASSERT_EQ(NearCount(*other), 1u);
   EXPECT_EQ(FirstByte(*other, 0), 1);
@@ -112,7 +112,7 @@ TEST_F(ActorWaysTest, WhatCannotBeMadeIsPulled) {
   EXPECT_TRUE(context->near_same_bits());
 }
 
-// Rows of a holder in this process, some of them there and some to be copied.
+// Rows of a holder in this process, some of them present and some to be copied.
 class HolderHere final : public NearSource {
  public:
   struct Rows final : NearRows {
@@ -150,14 +150,14 @@ TEST_F(ActorWaysTest, ChunksOfThisProcessHolderAreNearFromTheStart) {
   EXPECT_EQ(FirstByte(*context, 0), 201);
   EXPECT_EQ(actor_->stats().near_bytes, chunk_bytes_) << "the holder cannot evict it";
   EXPECT_EQ(Decisions(Primitive::kFetch, ActReason::kHere), 1u);
-  // The other is copied to the holder, which answers for it from then on.
+  // The other chunk is copied to the holder, which answers for it from then on.
   Step(*context, 21);
   EXPECT_EQ(holder.copies, 1);
   EXPECT_EQ(pulls_, 0);
   ASSERT_EQ(NearCount(*context), 2u);
   EXPECT_EQ(FirstByte(*context, 1), 202);
   EXPECT_EQ(actor_->stats().near_bytes, 2 * chunk_bytes_);
-  // Nobody keeps the holder's rows when no context is open.
+  // The holder's rows are released when no context is open.
   context->Close();
   actor_->AwaitIdle();
   EXPECT_EQ(holder.rows[1].use_count(), 1);
@@ -194,7 +194,8 @@ TEST_F(ActorWaysTest, WhatAHolderOfThisHostHandsOverIsNotPulled) {
   EXPECT_EQ(pulls_, 0);
   EXPECT_EQ(actor_->stats().mapped_bytes, chunk_bytes_);
   EXPECT_EQ(actor_->stats().near_bytes, chunk_bytes_) << "the copy takes room";
-  // It stays when nobody attends it, like pulled rows, until another run needs its room.
+  // The mapped copy stays when no context attends it, like prefetched rows, until another range
+  // needs its room.
   context->Close();
   actor_->AwaitIdle();
   EXPECT_EQ(actor_->stats().near_chunks, 1u);
@@ -208,7 +209,8 @@ TEST_F(ActorWaysTest, WhatAHolderOfThisHostHandsOverIsNotPulled) {
   actor_.reset();
 }
 
-// Four chunks of a run are at two holders in turn, and every other one is on this host.
+// The four chunks of a range are assigned to two holders in turn, and every other one is on this
+// host.
 class ActorMixedRunTest : public ActorWaysTest {
  protected:
   ActorMixedRunTest() {
@@ -251,7 +253,7 @@ TEST_F(ActorMixedRunTest, KeepsNothingIfTheRestCannotBePulled) {
   actor_.reset();
 }
 
-// Chunk 1 is this process' holder's, which has no room for copies.
+// Chunk 1 belongs to this process' holder, which has no room for copies.
 TEST_F(ActorMixedRunTest, LeavesTheHoldersOwnRowsWhenNobodyNeedsThem) {
   HolderHere holder;
   holder.Put(2);
@@ -280,7 +282,7 @@ TEST_F(ActorWaysTest, ChunksOfTheHolderAreNearAsFarAsThereIsRoom) {
   actor_.reset();
 }
 
-// A copy that is made when its context has closed is the holder's alone.
+// A copy that completes after its context has closed belongs to the holder only.
 TEST_F(ActorWaysTest, ACopyThatComesTooLateIsNotKept) {
   HolderHere holder;
   here_ = &holder;
@@ -296,7 +298,8 @@ TEST_F(ActorWaysTest, ACopyThatComesTooLateIsNotKept) {
   actor_.reset();
 }
 
-// Two runs of one context are at two holders, and the caller's function must not run twice at once.
+// Two ranges of one context are at two holders, and the caller's function must not run twice at
+// once.
 TEST_F(ActorWaysTest, OneRangeOfAContextIsMadeAtATime) {
   holder_count_ = 2;
   Start(10 * chunk_bytes_);
@@ -316,7 +319,7 @@ TEST_F(ActorWaysTest, OneRangeOfAContextIsMadeAtATime) {
   EXPECT_EQ(most, 1);
 }
 
-// Four chunks are one run. Two of them are near for another context's sake.
+// Four chunks are one range. Another context has cached two of them.
 TEST_F(ActorWaysTest, OnlyWhatIsMissingIsPulled) {
   for (ChunkPlacement& chunk : corpus_->chunks) chunk.token_count = 512;
   std::atomic<uint32_t> chunks{0};
@@ -351,7 +354,7 @@ TEST_F(ActorWaysTest, TwoPullsAtOnceAndOneOfEachHolder) {
   Start(10 * chunk_bytes_);
   ContextExpectation many;
   many.steps = 1000;
-  // Chunks 0 and 3 are one holder's.
+  // Chunks 0 and 3 have the same holder.
   const auto first = Open({0}, many), second = Open({3}, many), third = Open({1}, many),
              fourth = Open({2}, many);
   for (const auto* const context : {&first, &second, &third, &fourth})

@@ -1,5 +1,6 @@
-// Goal: rows that a requester pulled answer as their holders did, also when holders go; what does
-// not fit is refused with advice. Method: real holders in this process, and a near store.
+// Goal: prefetched rows give the same answers as their holders did, also after the holders are
+// gone; rows that do not fit are refused with advice. Method: real holders in this process, and a
+// local row cache.
 
 #include <atomic>
 #include <memory>
@@ -87,7 +88,7 @@ TEST_F(NearTest, ADecodeGoesOnWhenItsHoldersAreGone) {
   EXPECT_FALSE(Attend(*routed, lost, nullptr, PartialDtype::kF32, test::Shortly()).ok());
 }
 
-// Own rows beside a route are part of what a call takes.
+// Own rows attended during a routed call are part of the call's time.
 TEST_F(NearTest, ExplainTellsWhatCallsTookOverItsPrediction) {
   Start(kWide);
   const auto routed = Open(ContextPolicy::kRoute), near = Open(ContextPolicy::kNear);
@@ -173,10 +174,10 @@ TEST_F(NearTest, RowsOfHoldersOnThisHostAreUsedWhereTheyLie) {
   ASSERT_TRUE(Attend(*near, got, &report).ok());
   EXPECT_TRUE(got.SameBits(want));
   EXPECT_EQ(report.routed_pairs, 0u);
-  cluster_.reset();  // its lanes go before the fabric
+  cluster_.reset();  // its lanes must be destroyed before the fabric
 }
 
-// The first holder has no room to copy a chunk. That says nothing of how it answers queries.
+// The first holder has no room to copy a chunk. That does not affect how it answers queries.
 TEST_F(NearTest, AHolderThatHandsNothingOverIsNotAvoided) {
   const std::unique_ptr<Fabric> shm = NewShmFabric(Clock::Real());
   test::TestFleet fleet({shm.get()});
@@ -216,7 +217,7 @@ TEST_F(NearTest, ContextsShareWhatIsNear) {
   EXPECT_EQ(report.routed_pairs, kRows * 1090u);
 }
 
-// A thread that drives many calls leaves to others what would hold it up.
+// A thread that drives many calls leaves slow steps to other threads.
 TEST_F(NearTest, ATryDoesNotAttendManyNearRows) {
   Start(kWide);
   const auto routed = Open(ContextPolicy::kRoute);
@@ -270,7 +271,7 @@ TEST_F(NearTest, WhatMustBeNearIsNotEvictedForOthers) {
   EXPECT_TRUE(got.SameBits(want));
 }
 
-// What is evicted between two steps is routed from the next one on.
+// Chunks evicted between two steps are routed from the next step on.
 TEST_F(NearTest, EvictionInTheMiddleOfADecodeChangesNoBit) {
   Start(1050 * kRowValues * 2 * TestGeometry().layers + 4096);
   auto pulled = Open(ContextPolicy::kNear, {{1, 0}});
@@ -293,7 +294,7 @@ TEST_F(NearTest, EvictionInTheMiddleOfADecodeChangesNoBit) {
   EXPECT_TRUE(got.SameBits(want));
 }
 
-// Rows of chunk 0 as its holder in this process has them, until they are found damaged.
+// Rows of chunk 0, as this process' holder has them until they are found damaged.
 class RowsHere final : public NearSource {
  public:
   struct Rows final : NearRows {
@@ -335,7 +336,7 @@ TEST_F(NearTest, RowsFoundDamagedAreRoutedFromTheNextCallOn) {
   cluster_.reset();  // it borrows the rows
 }
 
-// Bits that were the same when the context was opened are not for ever.
+// Bits that were the same when the context was opened may differ later.
 TEST_F(NearTest, RowsOfHoldersThatComeBackWithAnotherKernelTargetAreRouted) {
   RowsHere here;
   here.rows->chunk = &corpus_.chunks[0];
@@ -357,7 +358,7 @@ TEST_F(NearTest, RowsOfHoldersThatComeBackWithAnotherKernelTargetAreRouted) {
     ASSERT_TRUE(
         test::PutChunk(fleet.holder(1).store(), corpus_.geometry, corpus_.chunks[chunk]).ok());
   }
-  // The first call finds out, and says so. The requester acts on it a moment later.
+  // The first call detects and reports it. The requester acts on it a moment later.
   ASSERT_TRUE(Attend(*context, answer, &report).ok());
   EXPECT_TRUE(report.targets_differ);
   EXPECT_FALSE(report.same_bits_anywhere);

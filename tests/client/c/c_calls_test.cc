@@ -1,7 +1,8 @@
-// Goal: a call of the ABI is the C++ client's, whatever its structs say: same bits, same errors, no
-// memory taken on the way.
-// Method: real holders in this process and one requester, asked by both. Parts, offsets, selections
-// and own rows are random; structs lie further apart than they are, as a newer program's would.
+// Goal: a call of the ABI is the C++ client's, for any values in its structs: same bits, same
+// errors, no allocation.
+// Method: real holders in this process and one requester, called through both APIs. Parts, offsets,
+// selections and own rows are random. The structs of an array are further apart than their size,
+// like a newer program's.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -134,7 +135,7 @@ struct BothSegments {
   OwnRows own;
   Later<ckv_own_rows> c_own;
 
-  // Describes the sequence to both, from `row_begin` on.
+  // Describes the sequence for both APIs, from `row_begin` on.
   void Describe(uint32_t row_begin, Segment& segment, ckv_segment& c_segment) {
     segment.row_begin = c_segment.row_begin = row_begin;
     segment.row_count = c_segment.row_count = sequence.row_count;
@@ -198,7 +199,7 @@ TEST_F(CCallsTest, RandomCallsHaveTheBitsOfTheCxxClient) {
     c_call = CallOf(&c_segments[0].known, c_count, rows, by_ticket);
     ckv_ticket* ticket = nullptr;
     ASSERT_EQ(ckv_submit(&requester_, &c_call, nullptr, &ticket), CKV_OK);
-    for (const BothSegments& one : both) ckv_context_close(one.handle);  // the call goes on
+    for (const BothSegments& one : both) ckv_context_close(one.handle);  // the call continues
     std::memset(static_cast<void*>(c_segments.data()), 0xee, sizeof(c_segments[0]) * count);
     int done = 0;
     EXPECT_EQ(ckv_wait(ticket, CKV_TIMEOUT_NONE, &done), CKV_OK) << ckv_last_error(nullptr);
@@ -304,7 +305,7 @@ TEST_F(CCallsTest, ManyThreadsShareARequester) {
         const ckv_attend_call call = CallOf(&segment, 1, 8, answer);
         EXPECT_EQ(ckv_attend(&requester_, &call, nullptr), CKV_OK) << ckv_last_error(nullptr);
       }
-      // An error of this thread alone.
+      // An error of this thread only.
       EXPECT_EQ(ckv_attend(&requester_, nullptr, nullptr), CKV_INVALID_ARGUMENT);
     });
   }
@@ -330,7 +331,7 @@ TEST_F(CCallsTest, AFetchByTicketBringsLayersInOrder) {
   ckv_fetch_ticket* ticket = nullptr;
   ASSERT_EQ(ckv_fetch_begin(&requester_, &call, &ticket), CKV_OK);
   int done = 0;
-  // The last first: all before it are there then.
+  // The last layer first: all before it are complete then.
   ASSERT_EQ(ckv_fetch_wait_layer(ticket, geometry.layers - 1, CKV_TIMEOUT_DEFAULT, &done), CKV_OK);
   ASSERT_EQ(done, 1);
   EXPECT_EQ(got, want);

@@ -1,5 +1,5 @@
-// Asks a fleet by the C ABI, compiled as C11, and writes all answers into a file. cc_client.cc asks
-// the same by the C++ client; c_abi_e2e.py compares.
+// Queries a fleet through the C ABI, compiled as C11, and writes all answers to a file.
+// cc_client.cc makes the same queries through the C++ client; c_abi_e2e.py compares.
 //
 //   c_client DIRECTORY CORPUS FILE
 //
@@ -36,7 +36,7 @@ static void Require(int holds, const char* what, const program* p) {
   exit(1);
 }
 
-// What a call has in all scenarios.
+// The common fields of a call in all scenarios.
 static ckv_attend_call CallOf(program* p, uint32_t layer, const ckv_segment* segments,
                               uint32_t segment_count) {
   FillBf16(p->q, (size_t)kRows * p->facts.d_qk, layer + 1);
@@ -133,7 +133,7 @@ static void AttendContexts(program* p, uint32_t policy) {
     Require(ckv_attend(p->requester, &call, NULL) == CKV_OK, "attend contexts", p);
     Answered(p);
 
-    // The same by a ticket, whose structs are gone before it is done.
+    // The same by a ticket, whose structs are overwritten before it is done.
     call = CallOf(p, layer, segments, 2);
     ckv_attend_report report = {.struct_size = sizeof report};
     ckv_ticket* ticket = NULL;
@@ -157,7 +157,7 @@ static void AttendContexts(program* p, uint32_t policy) {
   ckv_ticket_free(ticket);
   Answered(p);
 
-  // Given up: an end, with nothing written after it.
+  // Cancelled: it ends, with nothing written after that.
   call = CallOf(p, 0, segments, 2);
   Require(ckv_submit(p->requester, &call, NULL, &ticket) == CKV_OK, "submit", p);
   ckv_cancel(ticket);
@@ -220,7 +220,7 @@ static void Fetch(program* p) {
   const uint32_t layers = p->facts.layers, width = p->facts.row_bytes;
   const uint64_t tokens = p->facts.token_count, bytes = 2 * layers * tokens * width;
   uint8_t* const rows = malloc(bytes);
-  // All of it, where it stands.
+  // All of the corpus, at its canonical position.
   ckv_fetch_call call = {.struct_size = sizeof call,
                          .corpus = p->corpus,
                          .rows = rows,
@@ -245,7 +245,7 @@ static void Fetch(program* p) {
   Require(ckv_fetch(p->requester, &call, NULL) == CKV_OK, "fetch at a position", p);
   WriteRows(p, rows, 1, token_counts[0] + token_counts[1], 0, width, width);
 
-  // [token][layer], with gaps that stay as they are.
+  // [token][layer], with gaps that stay unchanged.
   call = (ckv_fetch_call){.struct_size = sizeof call,
                           .corpus = p->corpus,
                           .rows = rows,
@@ -311,7 +311,7 @@ static void FetchByTicket(program* p) {
   Require(ckv_fetch_not_fetched(ticket, chunks, 8, &count) == CKV_OK && count == 0, "none left", p);
   ckv_fetch_ticket_free(ticket);
 
-  // The time for chunks to begin is over at once: all are handed back.
+  // The time for chunks to begin passes immediately: no chunk is fetched.
   call.hand_back_ns = 1;
   Require(ckv_fetch_begin(p->requester, &call, &ticket) == CKV_OK, "begin a fetch", p);
   Require(ckv_fetch_wait(ticket, TIMEOUT, &done, &report) == CKV_OK && done, "its end", p);
@@ -322,7 +322,7 @@ static void FetchByTicket(program* p) {
           "its chunks", p);
   ckv_fetch_ticket_free(ticket);
 
-  // No time at all, and given up.
+  // Without any time, and cancelled.
   call.hand_back_ns = 0;
   call.timeout_ns = 1;
   Require(ckv_fetch_begin(p->requester, &call, &ticket) == CKV_OK, "begin a fetch", p);

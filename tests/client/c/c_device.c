@@ -1,5 +1,5 @@
 // A program that has its queries, own rows, answers and fetched rows on a GPU, as far as ckv can
-// tell: libckv_cuda.so beside its libckv.so is a stand-in. c_device_e2e.py puts them there.
+// detect: the libckv_cuda.so next to its libckv.so is a stand-in. c_device_e2e.py puts them there.
 //
 //   c_device open DIRECTORY BACKEND TARGET     opens a requester; "" is NULL. Prints the code, then
 //                                              what was chosen, or the error
@@ -65,7 +65,7 @@ static int Open(const char* directory, const char* backend, const char* target) 
   return ckv_close(requester) == CKV_OK ? 0 : 1;
 }
 
-// A requester, and what it knows of the corpus.
+// A requester, and the corpus' facts.
 typedef struct side {
   ckv_requester* requester;
   ckv_corpus* corpus;

@@ -1,7 +1,7 @@
 // Goal: a program in C has its queries, own rows, answers and fetched rows in memory of a device,
-// after a stream of its own, and gets the bits that it gets in host memory.
-// Method: a requester over a backend that does nothing before it is waited for, whose memory ends
-// the process if it is touched. The engine's stream has work that is not done when a call begins.
+// ordered after its own stream, and gets the bits that it gets in host memory.
+// Method: a requester over a backend that does nothing before it is waited for, and whose memory
+// ends the process if it is touched. The engine's stream has unfinished work when a call begins.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -176,7 +176,7 @@ TEST_F(CDeviceTest, AnAnswerAfterABusyStreamHasTheBitsOfOneInHostMemory) {
       AnswerInto(reinterpret_cast<float*>(answer.data()), asked->call);
       asked->call.q_memory = asked->call.out_memory = asked->own.memory = kind;
       asked->call.after = stream_;
-      // All that the call reads is still to be written, and so is something into its answer.
+      // All memory that the call reads is still to be written, and so is something in its answer.
       const std::vector<std::byte> old(answer.size(), std::byte{9});
       CopyOnNative(q, q_here);
       CopyOnNative(own, own_here);
@@ -201,7 +201,7 @@ TEST_F(CDeviceTest, AnAnswerAfterABusyStreamHasTheBitsOfOneInHostMemory) {
   ckv_context_close(context);
 }
 
-// As an engine does that submits its queries before it writes the step's own rows.
+// Like an engine that submits its queries before it writes the step's own rows.
 TEST_F(CDeviceTest, OwnRowsAndTheAnswerComeAfterWorkThatCameBeforeTheFirstWait) {
   ckv_context* const context = OpenContext(there_.get());
   const auto own = std::as_bytes(std::span(own_));
@@ -237,7 +237,7 @@ TEST_F(CDeviceTest, OwnRowsAndTheAnswerComeAfterWorkThatCameBeforeTheFirstWait) 
   ckv_context_close(context);
 }
 
-// So the tests above show an order.
+// Shows that the tests above prove an order.
 TEST_F(CDeviceTest, WithoutTheStreamACallDoesNotWaitForIt) {
   ckv_context* const context = OpenContext(there_.get());
   const auto q = std::as_bytes(std::span(q_));
@@ -251,7 +251,7 @@ TEST_F(CDeviceTest, WithoutTheStreamACallDoesNotWaitForIt) {
   EXPECT_EQ(ckv_attend(there_.get(), &asked->call, nullptr), CKV_OK) << ckv_last_error(nullptr);
   EXPECT_FALSE(native_->Ready());
   EXPECT_NE(std::memcmp(answer.data(), Want().data(), sizeof(float) * answer.size()), 0);
-  device_.DoAll();  // while its memory is there
+  device_.DoAll();  // while its memory is valid
   ckv_context_close(context);
 }
 
@@ -316,7 +316,7 @@ TEST_F(CDeviceTest, RowsAreFetchedIntoBlocksOfADevice) {
   place.layers = layers.data();
   ASSERT_EQ(ckv_fetch(here_.get(), &call, nullptr), CKV_OK) << ckv_last_error(nullptr);
 
-  const std::vector<std::byte> zeros(bytes);  // until the stream has copied them
+  const std::vector<std::byte> zeros(bytes);  // valid until the stream has copied them
   std::vector<BackendMemory> caches;
   for (void*& layer : layers) {
     caches.push_back(Room(CKV_MEMORY_DEVICE, bytes));
@@ -332,7 +332,7 @@ TEST_F(CDeviceTest, RowsAreFetchedIntoBlocksOfADevice) {
   EXPECT_EQ(ckv_fetch(there_.get(), &call, nullptr), CKV_INVALID_ARGUMENT);
 }
 
-// This process writes such rows, so it waits for the stream itself.
+// This process writes the rows, so it waits for the stream itself.
 TEST_F(CDeviceTest, RowsInHostMemoryComeAfterTheStream) {
   const Geometry& geometry = corpus_->corpus->geometry;
   std::vector<std::byte> want(geometry.layers * corpus_->corpus->token_count() *
@@ -360,7 +360,7 @@ TEST_F(CDeviceTest, RowsInHostMemoryComeAfterTheStream) {
   EXPECT_EQ(Read(rows), want);
   ckv_fetch_ticket_free(ticket);
   EXPECT_TRUE(native_->Wait().ok());
-  // A stream that takes longer than the call may: no holder is to blame.
+  // A stream that takes longer than the call may: no holder is blamed.
   CopyOnNative(old, rows);
   call.timeout_ns = 1;
   EXPECT_EQ(ckv_fetch(there_.get(), &call, nullptr), CKV_DEADLINE_EXCEEDED);
@@ -423,7 +423,7 @@ TEST_F(CDeviceTest, WhatTheBackendDoesNotReachIsRefused) {
   EXPECT_STREQ(ckv_backend_told(nullptr), "");
 }
 
-// A program of before has shorter structs. What lies behind them is not read.
+// A program of an earlier version has shorter structs. The bytes after them are not read.
 TEST_F(CDeviceTest, StructsOfBeforeAreOfHostMemoryWithoutAStream) {
   ckv_context* const context = OpenContext(there_.get());
   const auto asked = Ask(context);
@@ -447,7 +447,7 @@ TEST_F(CDeviceTest, StructsOfBeforeAreOfHostMemoryWithoutAStream) {
   EXPECT_EQ(ckv_fetch(there_.get(), &call, nullptr), CKV_OK) << ckv_last_error(nullptr);
 }
 
-// A failed device ends the fetch, and leaves nothing under way.
+// A failed device ends the fetch, and leaves nothing in progress.
 TEST_F(CDeviceTest, ADeviceThatFailsEndsTheFetch) {
   const BackendMemory rows = Room(CKV_MEMORY_DEVICE, size_t{1} << 20);
   ckv_fetch_call call = FetchInto(rows.data(), rows.size());

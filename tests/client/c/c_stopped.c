@@ -1,6 +1,6 @@
-// Asks of a corpus, waits for a line on stdin, by when a holder is stopped, and asks again: a call
-// that is given up, and a fetch that hands back chunks which do not begin in time. Prints how many
-// chunks it fetched of how many.
+// Queries a corpus, waits for a line on stdin, by which time a holder is stopped, and queries
+// again: a call that is cancelled, and a fetch with an early return for chunks that do not begin in
+// time. Prints how many chunks it fetched of how many.
 //
 //   c_stopped DIRECTORY CORPUS
 
@@ -51,7 +51,8 @@ static void MakeQuestion(ckv_requester* requester, const ckv_corpus* corpus,
                                  .timeout_ns = TIMEOUT};
 }
 
-// The call waits for the holder that is stopped. Times that pass are told, and cancelling ends it.
+// The call waits for the stopped holder. A wait that times out leaves it in progress, and
+// cancelling ends it.
 static void GiveUp(ckv_requester* requester, question* asked) {
   ckv_ticket* ticket;
   int done = 1;
@@ -63,10 +64,10 @@ static void GiveUp(ckv_requester* requester, question* asked) {
   Require(ckv_poll(ticket, &done) == CKV_CANCELLED && done == 1, "poll what is cancelled");
   Require(strcmp(ckv_status_name(CKV_CANCELLED), "CANCELLED") == 0, "its name");
   ckv_ticket_free(ticket);
-  // One that nobody asks for again.
+  // A ticket that is freed without another poll.
   Require(ckv_submit(requester, &asked->call, NULL, &ticket) == CKV_OK, "submit");
   ckv_ticket_free(ticket);
-  // One whose own time passes.
+  // A ticket whose own deadline passes.
   asked->call.timeout_ns = 50000000;
   Require(ckv_submit(requester, &asked->call, NULL, &ticket) == CKV_OK, "submit");
   Require(ckv_wait(ticket, TIMEOUT, &done) == CKV_DEADLINE_EXCEEDED && done == 1, "its deadline");

@@ -1,4 +1,4 @@
-// Asks what c_client.c asks, by the C++ client, and writes the same file.
+// Makes the queries of c_client.c through the C++ client, and writes the same file.
 //
 //   cc_client DIRECTORY CORPUS FILE
 

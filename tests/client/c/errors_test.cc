@@ -1,5 +1,5 @@
-// Goal: what is wrong without any fleet is refused with a code and a text, of the thread that
-// asked.
+// Goal: errors that need no fleet to detect are refused with a code and a text, for the calling
+// thread.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using testing::HasSubstr;
 ckv_open_options Options() {
   ckv_open_options options = {};
   options.struct_size = sizeof(options);
-  options.directory = "127.0.0.1:1";  // nobody listens there
+  options.directory = "127.0.0.1:1";  // no process listens there
   return options;
 }
 
@@ -66,7 +66,7 @@ TEST(Open, AnotherMajorVersionIsRefused) {
   ckv_requester* requester = reinterpret_cast<ckv_requester*>(&other);
   EXPECT_EQ(ckv_open_version(CKV_API_MAJOR + 1, 0, &options, &requester), CKV_FAILED_PRECONDITION);
   EXPECT_EQ(requester, nullptr);
-  // A newer program of this major may use less than it knows.
+  // A newer program of this major version may use less than its version offers.
   EXPECT_EQ(ckv_open_version(CKV_API_MAJOR, CKV_API_MINOR + 7, &options, &requester), CKV_OK);
   EXPECT_EQ(ckv_close(requester), CKV_OK);
   uint32_t major = 0, minor = 0;

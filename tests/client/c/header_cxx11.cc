@@ -1,4 +1,4 @@
-// Goal: the headers are C++11, and a program can ask the library for its version.
+// Goal: the headers are C++11, and a program can query the library's version.
 
 #include "client/c/ckv.h"
 

@@ -1,6 +1,6 @@
-// Goal: partials of other engines merge with ckv's, in every form that they come in.
-// Method: attention over random logits in double, whole and in parts. The parts go through the log
-// forms and are merged; the answer is that of the whole.
+// Goal: partials of other engines merge with ckv's, in every form that those engines use.
+// Method: attention over random logits in double, whole and in parts. The parts are converted to
+// the log forms and back, and merged; the answer is that of the whole.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -78,7 +78,7 @@ TEST(Merge, PartsInEveryFormGiveTheWhole) {
       std::vector<float> lse(kRowCount);
       ASSERT_EQ(ckv_lse_from_partial(form, kRowCount, first.m.data(), first.l.data(), lse.data()),
                 CKV_OK);
-      first.o[(kRowCount - 1) * kDv] = kNan;  // an empty row's o is not looked at
+      first.o[(kRowCount - 1) * kDv] = kNan;  // an empty row's o is not read
       ASSERT_EQ(ckv_partial_from_lse(form, kRowCount, lse.data(), first.m.data(), first.l.data()),
                 CKV_OK);
       Partial merged;

@@ -1,5 +1,5 @@
-// The questions that the C program and the C++ program ask, and how they write answers down. C11
-// and C++.
+// The queries of the C program and the C++ program, and how they write answers to a file. C11 and
+// C++.
 
 #pragma once
 
@@ -12,7 +12,7 @@ enum {
   kRows = 8,       // query rows of a call: two tokens
   kSelected = 5,   // selected rows of each token
   kOwnTokens = 6,  // the suffix
-  kShift = 37,     // how far the corpus stands from its canonical position
+  kShift = 37,     // the distance of the corpus from its canonical position
 };
 
 // A fixed sequence, the same in both programs.

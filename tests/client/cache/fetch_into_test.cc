@@ -1,5 +1,5 @@
-// Goal: a fetch into a cache shows the rotated rows of all chunks or leaves the cache as it was,
-// and after a break it brings nothing again but the layer at which it broke.
+// Goal: a fetch into a cache shows the rotated rows of all chunks or leaves the cache unchanged.
+// After a break it repeats only the layer at which it broke.
 
 #include "client/cache/fetch_into.h"
 
@@ -54,8 +54,8 @@ struct CacheCluster : test::Cluster {
     call.deadline = Soon();
     return call;
   }
-  // The holder that pushes rows: either of two equal replicas may have the first turn. It counts a
-  // push just after the reply was seen.
+  // The holder that pushes rows: either of two equal replicas may be first. It counts a push just
+  // after the reply was seen.
   size_t Pusher() {
     const Instant give_up = Soon();
     while (Clock::Real()->Now() < give_up) {
@@ -72,7 +72,7 @@ struct CacheCluster : test::Cluster {
       rows += corpus.chunks[c].info.token_count();
     return rows;
   }
-  // The sequence's rows from `from` on are the call's, each rotated once.
+  // Expects the call's rows from row `from` of the sequence on, each rotated once.
   void ExpectRows(const FetchCall& call, uint64_t from) {
     const Geometry& geometry = corpus.geometry;
     std::vector<int32_t> slots;
@@ -99,7 +99,7 @@ struct CacheCluster : test::Cluster {
       position += tokens;
     }
   }
-  // As before the fetch that failed.
+  // Expects the state before the failed fetch.
   void ExpectUntouched(uint64_t tokens, uint32_t free_blocks) {
     EXPECT_EQ(*cache->token_count(sequence), tokens);
     EXPECT_EQ(cache->free_block_count(), free_blocks);
@@ -137,7 +137,7 @@ TEST(FetchInto, RowsAreRotatedOnceAndShownTogether) {
       cluster.ExpectRows(call, 0);
       EXPECT_EQ(report.rows_spliced, 3 * cluster.RowsOf(call));
       EXPECT_EQ(report.reopen_count, 0u);
-      // More behind them, from row 70 on; at home, so nothing turns.
+      // More rows after them, from row 70 on, at their canonical positions, so nothing is rotated.
       call = cluster.Call(4, 7, std::nullopt);
       status = cluster.requester->FetchInto(call, *cluster.cache, cluster.sequence);
       ASSERT_TRUE(status.ok()) << status;
@@ -160,7 +160,7 @@ TEST(FetchInto, TheFabricPutsRowsIntoScatteredBlocks) {
   EXPECT_EQ(fabric.landed_count(), 3u);
 }
 
-// Method: blocks of which no two are neighbours, and runs of 8 of them: more than can be told.
+// Method: no two free blocks are neighbours, and a transfer covers 8: more than a ScatterList has.
 TEST(FetchInto, RowsForTooManyBlocksComeByTheSlot) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {640}, 7);
   const auto tcp = NewTcpFabric(Clock::Real());
@@ -179,7 +179,7 @@ TEST(FetchInto, RowsForTooManyBlocksComeByTheSlot) {
   const absl::Status status = cluster.requester->FetchInto(call, *cluster.cache, cluster.sequence);
   ASSERT_TRUE(status.ok()) << status;
   cluster.ExpectRows(call, 0);
-  // Of each layer 512 rows, which do not land, and 128.
+  // Per layer 512 rows, which do not land, and 128, which do.
   EXPECT_EQ(fabric.landed_count(), 3u);
 }
 
@@ -189,7 +189,7 @@ TEST(FetchInto, SplicedRowsAreAttendedAtTheirNewPlace) {
   CacheCluster cluster(fabric.get(), fabric.get(), corpus, 1);
   const FetchCall call = cluster.Call(1, 2, 1000);
   ASSERT_TRUE(cluster.requester->FetchInto(call, *cluster.cache, cluster.sequence).ok());
-  // What the holder says of the same chunk at that offset.
+  // The holder's answer for the same chunk at that offset.
   std::mt19937 rng(2);
   const std::vector<uint16_t> q = test::RandomBf16(4 * 96, rng);
   test::Answer routed(4, 64), local(4, 64);
@@ -281,8 +281,8 @@ TEST(FetchInto, AFlippedBitIsDataLossAndTheCacheIsAsItWas) {
   }
 }
 
-// Method: the holder goes at a reply of a known number, and another life of it is there at once, or
-// after a while, or never.
+// Method: the holder stops at a reply with a known number, and another incarnation starts
+// immediately.
 TEST(FetchInto, AHolderThatRestartsMidwayIsGoneOnWith) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {64, 100, 21}, 6);
   const auto& geometry = corpus.geometry;
@@ -307,14 +307,14 @@ TEST(FetchInto, AHolderThatRestartsMidwayIsGoneOnWith) {
       ASSERT_TRUE(status.ok()) << status;
       EXPECT_GE(report.reopen_count, 1u);
       cluster.ExpectRows(call, 0);
-      // Nothing twice but what had come of one layer: less than 100 rows.
+      // Only rows received of one layer are repeated: less than 100.
       EXPECT_GE(report.rows_spliced, geometry.layers * cluster.RowsOf(call));
       EXPECT_LT(report.rows_spliced, geometry.layers * cluster.RowsOf(call) + 100);
     }
   }
 }
 
-// A replica goes on at the layer at which the holder broke.
+// A replica continues at the layer at which the holder broke.
 TEST(FetchInto, AReplicaGoesOnWhereAHolderBroke) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {64, 100, 21}, 6);
   const auto inner = NewLoopbackFabric(Clock::Real());
@@ -337,7 +337,7 @@ TEST(FetchInto, AReplicaGoesOnWhereAHolderBroke) {
     ASSERT_TRUE(status.ok()) << status;
     cluster.ExpectRows(call, 0);
     EXPECT_LT(report.rows_spliced, corpus.geometry.layers * cluster.RowsOf(call) + 100);
-    // The next session is with the holder that has the turn, which may be the one that is gone.
+    // The next session is with the holder whose turn it is, which may be the stopped one.
     EXPECT_GE(cluster.requester->Stats().failover_count + report.reopen_count, 1u);
   }
 }
@@ -362,8 +362,8 @@ TEST(FetchInto, AHolderThatStaysAwayIsNotWaitedForForEver) {
   cluster.ExpectUntouched(0, 16);
 }
 
-// Method: lanes break and delay by seeds. Whatever comes of it, it is right or refused (I2), and
-// breaks cost a layer each.
+// Method: lanes break and delay by seeds. The result is always right or refused (I2), and a break
+// costs a layer.
 TEST(FetchInto, UnderSeededFaultsItIsRightOrRefused) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {130, 64, 33, 200}, 8);
   const auto inner = NewLoopbackFabric(Clock::Real());

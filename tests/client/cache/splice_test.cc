@@ -1,6 +1,6 @@
 // Goal: a splice is the rotation of complex numbers and a scatter, and nothing else: bands within
 // the bf16 bound of f64, every other byte bit for bit, no byte outside the run.
-// Method: an f64 rotation with frequencies written down anew, random tables and offsets.
+// Method: an f64 rotation with frequencies written again independently, random tables and offsets.
 
 #include "client/cache/splice.h"
 
@@ -31,7 +31,7 @@ Geometry WideGeometry(RowDtype dtype, RopeStyle style, bool yarn) {
   return geometry;
 }
 
-// Radians per position of pair i: DeepSeek's published formula, read off its code.
+// Radians per position of pair i: DeepSeek's published formula, taken from its code.
 double Frequency(const RopeParams& params, uint32_t d_rope, uint32_t i) {
   const double plain = 1 / std::pow(params.theta, 2.0 * i / d_rope);
   if (!params.yarn) return plain;
@@ -72,7 +72,7 @@ std::vector<std::byte> RandomRows(const Geometry& geometry, size_t count, std::m
   // Any bytes are a latent; the bands are finite.
   for (size_t r = 0; r < count; ++r) {
     const auto band = test::RandomBf16(geometry.d_rope, rng, 3.0f);
-    if (band.empty()) continue;  // a copy of nothing is from nowhere
+    if (band.empty()) continue;  // copying nothing has no source
     std::memcpy(rows.data() + (r + 1) * geometry.row_bytes() - band.size() * 2, band.data(),
                 band.size() * 2);
   }
@@ -136,7 +136,7 @@ TEST(Splice, IsTheRotationWithinTheBoundAndTheLatentBitForBit) {
   }
 }
 
-// Canonical values are rounded once for the store and once after the turn: 3 x 2^-8 in all.
+// Canonical values are rounded once for the store and once after the rotation: 3 x 2^-8 in all.
 TEST(Splice, AgainstUnroundedValuesTheBoundIsThreeRoundings) {
   const Geometry geometry = WideGeometry(RowDtype::kBf16, RopeStyle::kInterleaved, true);
   std::mt19937 rng(2);

@@ -1,8 +1,8 @@
-// Goal: an agent says the same tokens whether its chunk is attended at the holder, fetched into its
-// own cache, or prefilled anew; and a chunk that was moved to another position is attended as the
-// queries of that position see it.
+// Goal: an agent generates the same tokens whether its chunk is attended at the holder, fetched
+// into its own cache, or prefilled again; and a chunk that was moved to another position is
+// attended from that position.
 // Method: the reference engine's rows on a real holder; f32 partials, one chunk, so that all three
-// do the same sums in the same order.
+// ways compute the same sums in the same order.
 
 #include <cmath>
 #include <cstring>
@@ -87,7 +87,7 @@ class ThreeWays : public testing::Test {
     return quote.ok() && quote->at(0).decision.cost(Primitive::kRoute).offered;
   }
 
-  // The chunk in a cache at `position`, as one dense piece a layer.
+  // The chunk in a cache at `position`, as one dense view per layer.
   std::vector<RowView> Fetch(PagedCache& cache, std::optional<uint64_t> position) {
     FetchCall call;
     call.corpus = corpus_;
@@ -166,7 +166,7 @@ TEST_F(ThreeWays, RoutedFetchedAndPrefilledSayTheSame) {
   ExpectSame(DecodeOver(fetched), prefilled);
 }
 
-// A context that can make its rows anew does so where that costs less than a pull, by itself.
+// A context that can recompute its rows does so by itself if that costs less than a prefetch.
 TEST_F(ThreeWays, RowsMadeAnewComeNearAndSayTheSame) {
   WorkerPool other(1);  // used by the requester's thread
   const std::vector<uint32_t> counts = {kTokens};
@@ -189,7 +189,7 @@ TEST_F(ThreeWays, RowsMadeAnewComeNearAndSayTheSame) {
     call.layer = layer;
     call.q = q;
     call.segments = {&segment, 1};
-    call.grade = Grade::kExact;  // as the local call
+    call.grade = Grade::kExact;  // like the local call
     call.deadline = test::Soon();
     return requester_->Attend(call, out, &report);
   };
@@ -199,7 +199,7 @@ TEST_F(ThreeWays, RowsMadeAnewComeNearAndSayTheSame) {
   const Instant give_up = test::Soon();
   for (int count = 1; report.near_pairs == 0; ++count) {
     if (Clock::Real()->Now() >= give_up) {
-      // Before what `make` refers to.
+      // Must be destroyed before the objects that `make` refers to.
       context = absl::CancelledError("never near");
       requester_.reset();
 #if defined(CKV_TEST_ADDRESS_SANITIZER) || defined(CKV_TEST_THREAD_SANITIZER)
@@ -208,8 +208,8 @@ TEST_F(ThreeWays, RowsMadeAnewComeNearAndSayTheSame) {
 #endif
       FAIL() << "rows did not come near";
     }
-    // A requester measures its costs once, beside the first attends. On a busy machine they may say
-    // that near rows never pay.
+    // A requester measures its costs once, next to the first attends. On a busy machine the
+    // measurement may be that cached rows never pay.
     if (count % kAttendCountMax == 0 && HasMeasured()) {
       context = absl::CancelledError("of the requester before");
       MakeRequester();
@@ -228,8 +228,8 @@ TEST_F(ThreeWays, RowsMadeAnewComeNearAndSayTheSame) {
   EXPECT_EQ(near.pulled_bytes, 0u);
 }
 
-// Rows at 1000 seen by queries at 1000 + x are rows at 0 seen by queries at x: attention knows
-// distances. Rotated bands are rounded once more, so logits move by some 2^-8.
+// Rows at 1000 seen by queries at 1000 + x are rows at 0 seen by queries at x: attention depends on
+// distances only. Rotated bands are rounded once more, so logits move by some 2^-8.
 TEST_F(ThreeWays, AMovedChunkIsSeenFromItsNewPlace) {
   constexpr uint64_t kPosition = 1000;
   const auto cache = *PagedCache::Create(engine_->geometry(), {.block_count = 8});
@@ -260,7 +260,7 @@ TEST_F(ThreeWays, AMovedChunkIsSeenFromItsNewPlace) {
   };
   const std::vector<float> right = logits(home, kTokens);
   EXPECT_LT(distance(logits(moved, kPosition + kTokens), right), 0.02);
-  // Seen from the old place it is another text.
+  // Seen from the old position it is a different text.
   EXPECT_GT(distance(logits(moved, kTokens), right), 0.05);
 }
 

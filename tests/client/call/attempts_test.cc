@@ -1,5 +1,6 @@
-// Goal: attempts end (I5): the code of an error alone says what comes next, and how often.
-// Method: attempts that end as the test says, in a context that speaks to nobody.
+// Goal: attempts end (I5): the code of an error alone determines the next action, and how often it
+// is repeated.
+// Method: attempts that end as the test sets, in a context that sends nothing.
 
 #include "client/call/attempts.h"
 
@@ -22,7 +23,7 @@ struct AttemptsTest : testing::Test {
   static Corpus Published() {
     return test::MakeTestCorpus(test::TestGeometry(), {1}, 1).Publish("c", "", {{{"h0"}}});
   }
-  // How many attempts are made, if each ends so.
+  // How many attempts are made, if each ends with this result.
   int Count(const absl::Status& status, bool repeatable = true, Instant deadline = Soon()) {
     int count = 0;
     const absl::Status last = attempts.Run(corpus.get(), deadline, [&](CallContext&) {
@@ -32,7 +33,7 @@ struct AttemptsTest : testing::Test {
     EXPECT_EQ(last, status);
     return count;
   }
-  // Whether the directory is asked before the corpus is used again.
+  // Whether the directory is queried before the corpus is used again.
   bool InDoubt() {
     const int asked = fleet.directory_calls();
     corpus = *view.Resolve("c", "", Soon());

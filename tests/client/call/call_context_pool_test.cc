@@ -1,5 +1,5 @@
-// Goal: contexts are lent to as many calls as there are contexts, in the order of coming, and
-// nobody waits past its deadline.
+// Goal: contexts are lent to as many calls as there are contexts, in the order of arrival, and no
+// call waits past its deadline.
 
 #include "client/call/call_context_pool.h"
 
@@ -73,7 +73,7 @@ TEST_F(Pool, NobodyWaitsPastTheDeadline) {
   EXPECT_EQ(pool.Take(deadline).status().code(), absl::StatusCode::kDeadlineExceeded);
 }
 
-// Eight threads, two contexts, 100 turns each: never more than two at once, and all come through.
+// Eight threads, two contexts, 100 turns each: never more than two at once, and all turns complete.
 TEST_F(Pool, NeverMoreThanThereAre) {
   CallContextPool pool = Make(2);
   std::atomic<int> inside{0}, most{0}, turns{0};
@@ -98,7 +98,7 @@ TEST_F(Pool, NeverMoreThanThereAre) {
   EXPECT_LE(made, 2);
 }
 
-// To make one takes milliseconds on a device. Nobody else waits for that.
+// Making a context takes milliseconds on a device. No other thread waits for that.
 TEST_F(Pool, OneIsMadeWhileOthersAreLent) {
   absl::Notification making, lent;
   std::atomic<bool> slow{false};
@@ -144,7 +144,7 @@ TEST_F(Pool, APlaceThatWasNotFilledGoesToTheNext) {
   EXPECT_EQ(calls, 2);
 }
 
-// A stream that failed fails all that comes later, so its context is not lent again.
+// A stream that failed fails all later work, so its context is not lent again.
 TEST_F(Pool, ContextsWhoseStreamFailedAreMadeAnew) {
   test::DeferredBackend device;
   options.backend = &device;
@@ -167,7 +167,7 @@ TEST_F(Pool, ContextsWhoseStreamFailedAreMadeAnew) {
   }
   EXPECT_TRUE(pool.Take(kInstantMax).ok());
   EXPECT_EQ(made, 2) << "a good one is kept";
-  // Somebody who waits gets a new one.
+  // A waiting thread gets a new one.
   {
     auto lease = pool.Take(kInstantMax);
     std::thread next([&] {
@@ -181,7 +181,7 @@ TEST_F(Pool, ContextsWhoseStreamFailedAreMadeAnew) {
   EXPECT_EQ(made, 3);
 }
 
-// Goal: what a context that is not used any more keeps open is closed by the calls of others.
+// Goal: links that an unused context keeps open are closed by calls on other contexts.
 struct IdleContexts : testing::Test {
   IdleContexts() {
     fleet.StartHolder(0);
@@ -192,7 +192,7 @@ struct IdleContexts : testing::Test {
     options.connect_timeout = std::chrono::hours(1);
   }
   absl::StatusOr<CallContextPool::Lease> Take() { return pool.Take(kInstantMax); }
-  // As a call on behalf of the tenant does.
+  // Like a call on behalf of the tenant.
   void Use(CallContextPool::Lease& context, const std::shared_ptr<const Corpus>& published) {
     LinkTable& links = context->links;
     const absl::Status status =
@@ -236,12 +236,12 @@ TEST_F(IdleContexts, LinksOfContextsNeverUsedAgainAreClosed) {
   call();
   EXPECT_EQ(SessionCount(), 4u);
   clock.Advance(LinkTable::kLinkIdleMax / 2);
-  // One a call: a link of the second context, and both of the third's.
+  // One per call: a link of the second context, and both of the third's.
   for (const uint32_t left : {3u, 2u, 1u, 1u}) {
     call();
     EXPECT_EQ(SessionCount(), left);
   }
-  // They work all the same when they are needed again.
+  // The contexts still work when they are needed again.
   auto first = Take(), second = Take(), third = Take();
   Use(*second, of_a);
   Use(*third, of_b);

@@ -1,7 +1,7 @@
-// Goal: every kind of call does the same with the lanes: a reply that is not the one awaited is
-// counted and never used (I1), and a holder that is silent is avoided.
-// Method: a holder that answers as a test says, over a fabric that calls itself shm, so that all
-// three kinds of call can be made.
+// Goal: every kind of call handles lanes the same way: a reply that is not the one awaited is
+// counted and never used (I1), and a silent holder is avoided.
+// Method: a holder that answers as a test sets, over a fabric that reports itself as shm, so that
+// all three kinds of call can be made.
 
 #include "client/call/exchange.h"
 
@@ -27,7 +27,7 @@ using test::TestGeometry;
 
 enum class Kind { kAttend, kFetch, kMap };
 
-// One chunk, which h0 and h1 have: the same process by two names.
+// One chunk, on h0 and h1: the same process under two names.
 struct ExchangeTest : testing::TestWithParam<Kind> {
   ExchangeTest() {
     RequesterOptions options;
@@ -89,7 +89,7 @@ TEST_P(ExchangeTest, AMalformedReplyIsCounted) {
   const absl::Status status = Ask(std::chrono::seconds(20));
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_GE(requester->Stats().discarded_reply_count, 1u);
-  EXPECT_EQ(LanesTo(0), 0u);  // it is not spoken to on that lane again
+  EXPECT_EQ(LanesTo(0), 0u);  // that lane to it is not used again
   garbled = false;
   EXPECT_EQ(Ask(std::chrono::seconds(20)).code(), absl::StatusCode::kUnimplemented);
   for (const HolderView& view : requester->Holders()) EXPECT_EQ(view.in_flight, 0u);
@@ -101,7 +101,7 @@ TEST_P(ExchangeTest, ASilentHolderIsAvoided) {
   const absl::Status status = Ask(std::chrono::seconds(1));
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   EXPECT_NE(status.ToString().find("holder h0"), std::string::npos) << status;
-  EXPECT_EQ(LanesTo(1), 1u);  // the other was asked when half of the time had passed
+  EXPECT_EQ(LanesTo(1), 1u);  // the other was tried after half of the time
   silent = false;
   EXPECT_EQ(Ask(std::chrono::seconds(20)).code(), absl::StatusCode::kUnimplemented);
   for (const HolderView& view : requester->Holders()) EXPECT_EQ(view.in_flight, 0u);

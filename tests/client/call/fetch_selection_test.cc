@@ -1,5 +1,6 @@
-// Goal: a fetched selection is exactly the chosen rows as they stand, and attending it is what the
-// holder's selected attention is; a slice is that of every row, in as few transfers as its bytes.
+// Goal: a fetched selection is exactly the chosen rows at their canonical positions, and attending
+// it gives the holder's selected attention; a slice is that of every row, in as few transfers as
+// its bytes need.
 
 #include <algorithm>
 #include <cmath>
@@ -64,7 +65,8 @@ TEST(FetchSelection, IsExactlyTheChosenRowsInTheirOrder) {
       for (const ColumnRange columns : {ColumnRange{}, ColumnRange{128, 64}}) {
         SCOPED_TRACE(testing::Message() << FabricName(kind) << ", columns " << columns.bytes);
         const uint32_t width = columns.bytes != 0 ? columns.bytes : 192;
-        // Of the 186 rows behind the first chunk, one layer nothing; duplicates are many.
+        // From the 186 rows after the first chunk; one layer selects nothing; there are many
+        // duplicates.
         const std::vector<int32_t> first = Draw(300, 186, rng), last = Draw(7, 186, rng);
         const std::vector<std::span<const int32_t>> indices = {first, {}, last};
         SelectionCall call = cluster.Call(1, 6, 0);
@@ -83,7 +85,7 @@ TEST(FetchSelection, IsExactlyTheChosenRowsInTheirOrder) {
             ASSERT_EQ(std::memcmp(got[layer].data() + i * width, want, width), 0) << i;
           }
         }
-        // Shown in the order that is promised, each once.
+        // Shown in the documented order, each once.
         std::set<std::pair<uint32_t, uint32_t>> seen;
         std::pair<uint32_t, uint32_t> last_group = {0, 0};
         const absl::Status shown =
@@ -132,7 +134,7 @@ TEST(FetchSelection, WhatIsNotThereIsRefusedBeforeAnythingIsSent) {
   EXPECT_EQ(cluster.fleet.session_calls(), 0);
   EXPECT_EQ(code({}, none), StatusCode::kOk);
   EXPECT_EQ(code({1}, none), StatusCode::kOk);
-  EXPECT_EQ(cluster.fleet.holder(1).stats().push_count, 0u);  // who has none is not asked
+  EXPECT_EQ(cluster.fleet.holder(1).stats().push_count, 0u);  // a holder without any is not queried
   const std::vector<int32_t> one = {1};
   const std::vector<std::span<const int32_t>> indices = {one};
   SelectionCall call = cluster.Call(0, 2, 1);
@@ -142,8 +144,8 @@ TEST(FetchSelection, WhatIsNotThereIsRefusedBeforeAnythingIsSent) {
             invalid);
 }
 
-// Goal: fetching a selection and attending it here is attending it there; rotating it as if its
-// rows were neighbours is another answer, by more than 20 %.
+// Goal: fetching a selection and attending it here gives the same as attending it there. Rotating
+// it as if its rows were neighbours gives another answer, by more than 20 %.
 TEST(FetchSelection, AttendedHereIsTheHoldersSelectedAttention) {
   // Half of every row is its band, as position-dependent as rows can be.
   const Geometry geometry = TestGeometry(1, 96, 32);
@@ -181,7 +183,7 @@ TEST(FetchSelection, AttendedHereIsTheHoldersSelectedAttention) {
   attend_here(here);
   EXPECT_TRUE(here.SameBits(there));
 
-  // As if row i of the selection stood at position i.
+  // As if row i of the selection were at position i.
   for (uint32_t i = 0; i < k; ++i) {
     const RopeRotation rotation(geometry.rope, geometry.d_rope, int64_t{i} - chosen[i]);
     test::RotateBandsBf16(rotation, reinterpret_cast<uint16_t*>(rows.data()) + i * 96, 1, 96, 96);
@@ -195,7 +197,8 @@ TEST(FetchSelection, AttendedHereIsTheHoldersSelectedAttention) {
   EXPECT_GT(std::sqrt(difference / norm), 0.2);
 }
 
-// Goal: a rank's heads come in transfers of their bytes, however many heads and layers there are.
+// Goal: a rank's heads arrive in as few transfers as their bytes need, for any number of heads and
+// layers.
 TEST(FetchColumns, SlicesOfEveryRowInAsFewTransfersAsTheirBytes) {
   const auto corpus = MakeTestCorpus(TestGeometry(12), {100, 40}, 4);
   for (const FabricKind kind : {FabricKind::kShm, FabricKind::kTcp}) {

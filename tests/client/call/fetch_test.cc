@@ -1,5 +1,5 @@
-// Goal: a fetch delivers the store's bytes, in order, rotated once and only where asked, and never
-// shows a run whose checksum does not match.
+// Goal: a fetch delivers the store's bytes, in order, rotated once and only if requested, and never
+// shows rows whose checksum does not match.
 
 #include "client/call/fetch.h"
 
@@ -22,7 +22,7 @@ using test::Soon;
 using test::TestFleet;
 using test::TestGeometry;
 
-// The fetched rows as one [chunk][layer][token] array, checking that they come in that order.
+// The fetched rows as one [chunk][layer][token] array. Checks that they arrive in that order.
 struct Gathered {
   std::vector<std::byte> bytes;
   uint64_t last = 0;
@@ -54,7 +54,7 @@ std::vector<std::byte> StoredBytes(const test::TestCorpus& corpus, const FetchCa
   return bytes;
 }
 
-// Where a run's rows lie in such an array.
+// The place of a range of rows in that array.
 auto PlacesIn(std::vector<std::byte>& bytes, const FetchCall& call) {
   return [&bytes, &call](const RowRun& run) {
     const uint64_t row_bytes = call.corpus->geometry.row_bytes();
@@ -87,7 +87,7 @@ TEST(Fetch, BytesAreTheStores) {
         call.layer_begin = rotated ? 1 : 0;
         call.layer_end = 3;
         call.deadline = Soon();
-        // The first of the chunks is at 5 at home.
+        // The canonical position of the first of the chunks is 5.
         if (rotated) call.position = 777;
         Gathered got;
         const absl::Status status = cluster.requester->Fetch(call, std::ref(got));
@@ -95,7 +95,7 @@ TEST(Fetch, BytesAreTheStores) {
         EXPECT_TRUE(got.in_order);
         const std::vector<std::byte> stored = StoredBytes(corpus, call, rotated ? 777 - 5 : 0);
         EXPECT_TRUE(got.bytes == stored);
-        // And into memory of the caller's: the same rows, shown where they were to lie.
+        // The same into the caller's memory: the same rows, shown at their places.
         std::vector<std::byte> places(stored.size());
         const auto place = PlacesIn(places, call);
         Gathered shown;
@@ -147,7 +147,7 @@ TEST(Fetch, TheSinksErrorEndsTheCall) {
   });
   EXPECT_EQ(status, absl::AbortedError("enough"));
   EXPECT_EQ(calls, 3);
-  // What was in flight is given up on, and disturbs no later call.
+  // Replies in flight are abandoned, and disturb no later call.
   Gathered got;
   ASSERT_TRUE(cluster.requester->Fetch(call, std::ref(got)).ok());
   EXPECT_TRUE(got.bytes == StoredBytes(corpus, call, 0));
@@ -200,7 +200,7 @@ TEST(Fetch, WhatIsNotThereIsRefused) {
         return absl::OkStatus();
       });
   EXPECT_EQ(small.code(), absl::StatusCode::kInvalidArgument);
-  // Nowhere is no place either, of a reply that carries several layers, too.
+  // An empty span is not a valid place either, also for a reply that carries several layers.
   RequesterOptions wide;
   wide.fabrics = {fabric.get()};
   const auto nowhere = (*Requester::Create(wide, &cluster.fleet, &cluster.fleet))
@@ -226,7 +226,7 @@ auto FlipAt(uint32_t n) {
 TEST(Fetch, AFlippedBitIsDataLossAndIsNotShown) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {64, 64}, 1);
   const auto tcp = NewTcpFabric(Clock::Real());
-  // 24 runs of at most 21 rows: 4 a layer of a chunk, 3 layers, 2 chunks.
+  // 24 ranges of at most 21 rows: 4 per layer of a chunk, 3 layers, 2 chunks.
   for (const uint32_t flip_at : {0u, 5u, 23u}) {
     SCOPED_TRACE(flip_at);
     test::HookFabric fabric(tcp.get(), FlipAt(flip_at));
@@ -242,7 +242,7 @@ TEST(Fetch, AFlippedBitIsDataLossAndIsNotShown) {
     const auto stored = StoredBytes(corpus, call, 0);
     ASSERT_LT(got.bytes.size(), stored.size());
     EXPECT_TRUE(std::equal(got.bytes.begin(), got.bytes.end(), stored.begin()));
-    // The same where the rows land in the caller's memory: what is shown before is right.
+    // The same if the rows land in the caller's memory: the rows shown before are right.
     test::HookFabric again(tcp.get(), FlipAt(flip_at));
     RequesterOptions options;
     options.fabrics = {&again};
@@ -257,7 +257,7 @@ TEST(Fetch, AFlippedBitIsDataLossAndIsNotShown) {
   }
 }
 
-// Goal: whoever waited in vain learns for whom, each once.
+// Goal: a caller that waits in vain gets the names of the holders, each once.
 TEST(Fetch, AtTheDeadlineTheHoldersAreNamed) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {64, 64, 64}, 4);
   const auto inner = NewLoopbackFabric(Clock::Real());

@@ -1,6 +1,6 @@
-// Goal: a chunk of a holder on this host is read where it lies, and no memory that a holder passes
-// can end or mislead this process. Method: a holder that passes what a test says, over a fabric
-// that passes descriptors and calls itself shm.
+// Goal: a chunk of a holder on this host is read in place, and no memory that a holder passes can
+// end or mislead this process. Method: a holder that passes what a test sets, over a fabric that
+// passes descriptors and reports itself as shm.
 
 #include "client/call/map.h"
 
@@ -91,7 +91,7 @@ struct MapTest : testing::Test {
 
   ShiftedClock clock;
   test::TestCorpus corpus = MakeTestCorpus(TestGeometry(), {5, 0, 3}, 1);
-  // Written between calls only.
+  // Written only between calls.
   MappedLayout layout;
   std::vector<std::byte> memory;
   int seals = kSealed;
@@ -109,7 +109,7 @@ TEST_F(MapTest, TheRowsAreThoseOfTheHolder) {
   auto mapped = requester->Map(call);
   ASSERT_TRUE(mapped.ok()) << mapped.status();
   EXPECT_EQ(handle, 1u);
-  // It owns its memory, wherever it is moved to and whatever becomes of the others.
+  // The chunk owns its memory, wherever it is moved and whatever happens to the others.
   MappedChunk kept = *std::move(mapped);
   requester.reset();
   MappedChunk moved;
@@ -134,7 +134,7 @@ TEST_F(MapTest, OnlyOverShm) {
 
 TEST_F(MapTest, WhatTheCallerGotWrong) {
   Connect(FabricKind::kShm);
-  for (const uint32_t chunk : {1u, 3u}) {  // without tokens; not there
+  for (const uint32_t chunk : {1u, 3u}) {  // without tokens; beyond the corpus
     MapCall bad = call;
     bad.chunk = chunk;
     EXPECT_EQ(requester->Map(bad).status().code(), absl::StatusCode::kInvalidArgument);
@@ -156,9 +156,9 @@ TEST_F(MapTest, MemoryThatCouldChangeIsRefused) {
     const absl::Status status = requester->Map(call).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr("not sealed"));
-    EXPECT_FALSE(requester->Holders()[0].connected);  // it is not spoken to on that lane again
+    EXPECT_FALSE(requester->Holders()[0].connected);  // that lane is not used again
   }
-  // Mapped writable by the holder before, and by nobody since.
+  // Mapped writable by the holder before, and by no process since.
   seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE;
   EXPECT_TRUE(requester->Map(call).ok());
   // Not even memory.

@@ -1,4 +1,5 @@
-// Goal: a call, routed or near, allocates nothing once its context has made one like it.
+// Goal: a call, routed or over cached rows, allocates nothing once its context has made one like
+// it.
 // Method: every operator new of the calling thread is counted, over calls of the same shape to
 // three holders, with slots so small that a call is cut into many frames.
 
@@ -35,7 +36,7 @@ class RequesterAllocation : public testing::Test {
     RequesterOptions options;
     options.fabrics = {fabric_.get()};
     options.lane_shape = SmallShape();
-    // So that replies teach the cost model, too.
+    // So that replies also train the cost model.
     Profile profile;
     profile.subject = SubjectOf(TestGeometry(), HostIdentity(), {}, /*quick=*/true);
     for (const char* holder : {"h0", "h1", "h2"})
@@ -48,7 +49,7 @@ class RequesterAllocation : public testing::Test {
     fleet_->Load("c", corpus_, {0, 1, 2, 0, 1, 2});
   }
 
-  // What one call allocates.
+  // The number of allocations of one call.
   uint64_t CountOf(const AttendCall& call, Answer& answer) {
     const uint64_t before = allocation_count;
     const absl::Status status = requester_->Attend(call, answer.View(), nullptr);
@@ -106,7 +107,7 @@ TEST_F(RequesterAllocation, NoneOfContextsOnceWarm) {
     call.q = {q.data(), kRows, corpus_.geometry.d_qk};
     call.segments = {&segment, 1};
     uint64_t near_pairs = 0;
-    int alike = 0;  // calls since rows came near
+    int alike = 0;  // calls since rows were cached
     for (int round = 0; round < 60; ++round) {
       call.layer = static_cast<uint32_t>(round) % corpus_.geometry.layers;
       call.deadline = Soon();

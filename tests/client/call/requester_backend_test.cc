@@ -1,5 +1,5 @@
-// Goal: a call computes through its requester's backend and by no way around it. Queries, own rows,
-// answers and caches may lie in memory that this process cannot touch.
+// Goal: a call computes only through its requester's backend. Queries, own rows, answers and caches
+// may be in memory that this process cannot touch.
 // Method: a backend that does nothing before it is waited for, and whose memory ends the process if
 // it is touched, against this processor's, bit for bit.
 
@@ -54,8 +54,8 @@ class RequesterBackendTest : public testing::Test {
     return memory;
   }
 
-  // One call of two contexts, one with rows of its own, one of them near and selected. All memory
-  // of the caller but the selection is of `kind`.
+  // One call of two contexts: one with own rows, the other with cached rows and a selection. All
+  // memory of the caller except the selection is of `kind`.
   Answer Attend(Cluster& cluster, MemoryKind kind, AttendReport* report, absl::Status* status) {
     const auto corpus = cluster.Resolve();
     const std::vector<ChunkUse> uses = {{0, 0}, {1, 3}, {2, 3}, {4, 0}, {5, -2}, {7, 0}};
@@ -257,7 +257,7 @@ TEST_F(RequesterBackendTest, MemoryThatIsNotReachedIsRefusedBeforeAnythingIsSent
   EXPECT_THAT(std::string(status.message()), HasSubstr("the cache is in device memory"));
 }
 
-// Chunks are asked of holders, and not pulled, if the backend does not reach rows here.
+// Chunks are queried at holders, and not prefetched, if the backend does not reach rows here.
 TEST_F(RequesterBackendTest, RowsThatWouldNotBeReachedAreNotPulled) {
   BackendReach reach = DeferredBackend::ReachAll();
   reach.rows = {MemoryKind::kDevice};
@@ -286,7 +286,7 @@ TEST_F(RequesterBackendTest, RowsThatWouldNotBeReachedAreNotPulled) {
   EXPECT_EQ(report.near_pairs, 0u);
   EXPECT_GT(report.routed_pairs, 0u);
   EXPECT_EQ(device.attend_count(), 0u);
-  // The room of the near store does not matter: there is nothing to put into it.
+  // The size of the local row cache does not matter: there is nothing to store in it.
   options.near_bytes = 0;
   options.id = "another";
   const auto without = *Requester::Create(options, &fleet, &fleet);
@@ -307,7 +307,7 @@ TEST_F(RequesterBackendTest, ABackendMustReachLanes) {
   }
 }
 
-// Nobody else can help with it, so nobody else is asked.
+// No holder can help with a failed backend of this process, so none is tried.
 TEST_F(RequesterBackendTest, ABackendThatFailsEndsTheCall) {
   for (const auto failure :
        {DeferredBackend::Failure::kAtCall, DeferredBackend::Failure::kAtWait}) {
@@ -354,7 +354,7 @@ TEST_F(RequesterBackendTest, AHolderWhoseBackendFailsIsReplaced) {
   call.corpus = *requester->Resolve("c", "", Soon());
   call.q = {q_.data(), kRows, kRowValues};
   device_.Fail(DeferredBackend::Failure::kAtWait);
-  // Which of the two is asked first is the cost model's choice.
+  // The cost model chooses which of the two is queried first.
   for (int i = 0; i < 100 && device_.attend_count() == 0; ++i) {
     Answer answer(kRows, kLatentValues);
     call.deadline = Soon();
@@ -366,7 +366,7 @@ TEST_F(RequesterBackendTest, AHolderWhoseBackendFailsIsReplaced) {
   EXPECT_EQ(requester->Stats().failover_count, 1u);
 }
 
-// The costs of this requester are its backend's.
+// This requester's costs are those of its backend.
 TEST_F(RequesterBackendTest, ConstantsAreMeasuredOnTheBackend) {
   Geometry geometry = *NamedGeometry("deepseek-v2-lite");
   geometry.revision = "r";

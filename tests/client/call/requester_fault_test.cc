@@ -1,5 +1,5 @@
-// Goal: inside the deadline a call gives the bits of the run without faults, or a typed error that
-// leaves `out` untouched and the requester usable (I1, I2).
+// Goal: before its deadline a call returns the bits of a run without faults, or a typed error. An
+// error leaves `out` untouched and the requester usable (I1, I2).
 
 #include <cstring>
 #include <thread>
@@ -21,14 +21,14 @@ using test::SmallShape;
 using test::Soon;
 using test::TestGeometry;
 
-// Three holders, chunks all over them, 40 query rows in blocks of a few.
+// Three holders with the chunks spread over them; 40 query rows in blocks of a few.
 struct LoadedCluster : test::Cluster {
   explicit LoadedCluster(Fabric* holder_fabric, Fabric* requester_fabric = nullptr)
       : Cluster(holder_fabric, 3, SmallShape(), requester_fabric) {
     fleet.Load("c", corpus, {0, 1, 2, 0, 1, 2});
     Prepare();
   }
-  // The requester again, over another fabric.
+  // Creates the requester again, over another fabric.
   void Connect(Fabric* fabric) {
     RequesterOptions options;
     options.fabrics = {fabric};
@@ -109,7 +109,7 @@ TEST(RequesterErrors, ASlotTooSmallForOneRow) {
   cluster.requester = *Requester::Create(options, &cluster.fleet, &cluster.fleet);
   EXPECT_EQ(cluster.Code(cluster.call, "request_bytes_max 256"),
             absl::StatusCode::kInvalidArgument);
-  // One row fits, with its selection it does not.
+  // One row fits without its selection, but not with it.
   options.lane_shape.request_bytes_max = 512;
   cluster.requester = *Requester::Create(options, &cluster.fleet, &cluster.fleet);
   EXPECT_TRUE(cluster.Works());
@@ -123,7 +123,8 @@ TEST(RequesterErrors, UnknownChunksAndGeometries) {
   const auto fabric = NewLoopbackFabric(Clock::Real());
   LoadedCluster cluster(fabric.get());
   ASSERT_TRUE(cluster.Works());
-  // Dropped while its handle is known: resolved anew once, then refused, and forgotten.
+  // The chunk is dropped while its handle is cached. The handle is resolved once more, then the
+  // call is refused and the corpus is invalidated.
   ASSERT_TRUE(cluster.fleet.holder(0).store().Drop(cluster.corpus.chunks[3].info.id).ok());
   const int sessions = cluster.fleet.session_calls(), asked = cluster.fleet.directory_calls();
   EXPECT_EQ(cluster.Code(cluster.call, "holder h0 (inproc:0)"), absl::StatusCode::kNotFound);
@@ -159,7 +160,7 @@ TEST(RequesterErrors, AnEpochThatMovedOnIsANewSession) {
   ASSERT_TRUE(cluster.Works());
   cluster.fleet.holder(1).lease().Grant({1000}, kInstantMax);
   const int sessions = cluster.fleet.session_calls();
-  EXPECT_TRUE(cluster.Works());  // refused, then asked again within the call
+  EXPECT_TRUE(cluster.Works());  // refused, then queried again within the call
   EXPECT_EQ(cluster.fleet.session_calls(), sessions + 1);
   cluster.fleet.holder(1).lease().Revoke();
   cluster.call.deadline = Shortly();
@@ -177,7 +178,7 @@ TEST(RequesterErrors, AHolderThatStoppedAndCameBack) {
     LoadedCluster cluster(fabric.get());
     ASSERT_TRUE(cluster.Works());
     cluster.fleet.StopHolder(2);
-    // Chunk 2 is empty and chunk 5 is there.
+    // Of holder 2's chunks, chunk 2 has no tokens and chunk 5 has some.
     cluster.call.deadline = Shortly();
     EXPECT_EQ(cluster.Code(cluster.call, "holder h2"), absl::StatusCode::kUnavailable);
     cluster.fleet.StartHolder(2);
@@ -190,7 +191,7 @@ TEST(RequesterErrors, AHolderThatStoppedAndCameBack) {
   }
 }
 
-// Goal: a holder that died costs the requester no restart once its chunks are elsewhere.
+// Goal: after a holder died, the requester needs no restart once the chunks are on other holders.
 TEST(RequesterErrors, AfterAHolderDiedTheDirectoryIsAsked) {
   const auto fabric = NewLoopbackFabric(Clock::Real());
   LoadedCluster cluster(fabric.get());
@@ -203,8 +204,8 @@ TEST(RequesterErrors, AfterAHolderDiedTheDirectoryIsAsked) {
   EXPECT_TRUE(cluster.Works());
 }
 
-// A holder is destroyed while calls are in progress: each call gives the right bits or Unavailable,
-// in time.
+// A holder is destroyed while calls are in progress: each call returns the right bits or
+// Unavailable before its deadline.
 TEST(RequesterErrors, AHolderThatDiesMidCall) {
   for (const FabricKind kind : {FabricKind::kLoopback, FabricKind::kShm, FabricKind::kTcp}) {
     SCOPED_TRACE(FabricName(kind));
@@ -238,7 +239,7 @@ TEST(RequesterErrors, AHolderThatDiesMidCall) {
 }
 
 TEST(RequesterErrors, ContextsInUseUntilTheDeadline) {
-  // A lane that loses every request keeps its context until the deadline of its call.
+  // A call whose requests are all lost keeps its call context until its deadline.
   const auto inner = NewLoopbackFabric(Clock::Real());
   FaultPlan plan;
   plan.drop_request = 1;
@@ -297,7 +298,7 @@ void RunWithFaults(FabricKind kind, const FaultPlan& base, uint32_t seed_count, 
         ++*right_count;
       } else {
         ASSERT_TRUE(got.Untouched()) << "call " << i;
-        // A holder on a busy machine may say at once that the time left is too short.
+        // A holder on a busy machine may refuse at once because the time left is too short.
         ASSERT_TRUE(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
                     absl::IsResourceExhausted(status))
             << status;
@@ -315,7 +316,7 @@ TEST(RequesterFaults, DuplicatesAreDiscarded) {
   plan.duplicate_reply = 0.5;
   RunWithFaults(FabricKind::kLoopback, plan, 50, &right, &errors);
   RunWithFaults(FabricKind::kTcp, plan, 10, &right, &errors);
-  // A duplicate alone costs no call its answer; a loaded machine may cost one its deadline.
+  // Duplicates alone fail no call. On a loaded machine a call may miss its deadline.
   EXPECT_GT(right, 9 * errors);
 }
 
@@ -339,8 +340,8 @@ TEST(RequesterFaults, DropsEndInTheDeadline) {
   EXPECT_GT(errors, 0);
 }
 
-// A lane that breaks is that holder's failure and not the call's: another session, or a replica,
-// answers it before its deadline.
+// A broken lane is that holder's failure and not the call's: another session, or a replica, answers
+// the call before its deadline.
 TEST(RequesterFaults, BreaksFailNoCall) {
   int right = 0, errors = 0;
   FaultPlan plan;

@@ -1,8 +1,8 @@
-// Goal: a requester computes with a device that reaches its own and pinned memory only, as a GPU
-// without the system's page tables does.
-// Method: a backend that ends the process if it is given pinned memory that nobody pinned, or if
-// its own is touched, over each fabric, against this processor's, bit for bit. Holders compute on
-// the processor.
+// Goal: a requester computes with a device that reaches only its own and pinned memory, like a GPU
+// without the system's page tables.
+// Method: answers are compared bit for bit with this processor's, over each fabric. The device's
+// backend ends the process if it is given pinned memory that was never pinned, or if its own memory
+// is touched. Holders compute on the processor.
 
 #include <cstring>
 #include <memory>
@@ -64,7 +64,7 @@ class RequesterPinnedTest : public testing::TestWithParam<FabricKind> {
     return memory;
   }
 
-  // A dense call over moved chunks with own rows; all of its memory is of `kind`.
+  // Makes a dense call over moved chunks with own rows. All of its memory is of `kind`.
   Answer Attend(Requester& requester, MemoryKind kind, absl::Status* status) {
     const std::vector<ChunkUse> uses = {{0, 0}, {1, 3}, {2, 3}, {4, 0}, {5, -2}, {7, 0}};
     const ContextPart part = {Resolve(requester), uses};
@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(Fabrics, RequesterPinnedTest,
                          testing::Values(FabricKind::kLoopback, FabricKind::kShm, FabricKind::kTcp),
                          test::FabricOf);
 
-// Merged from slots, and from copies of replies with few of them.
+// Replies are merged from the slots. With few slots, they are copied first.
 TEST_P(RequesterPinnedTest, AnswersHaveTheBitsOfOneHere) {
   for (const LaneShape& shape : {LaneShape{.slot_count = 8}, SmallShape(2)}) {
     absl::Status status;
@@ -183,7 +183,7 @@ TEST_P(RequesterPinnedTest, RowsAreFetched) {
       }
     }
   }
-  // Rows for the processor are turned by it.
+  // Rows for the processor are rotated by the processor.
   FetchCall one = call;
   one.layer_end = 1;
   std::vector<std::byte> got;
@@ -216,7 +216,7 @@ TEST_P(RequesterPinnedTest, LanesArePinnedAsLongAsTheyAreUp) {
   EXPECT_EQ(device_.pinned_bytes(), 0u);
 }
 
-// A device that only merges has bits of its own, too.
+// A device that only merges is a kernel target of its own: its answers have other bits.
 TEST(RequesterTargetTest, ADeviceThatMergesIsOneMoreTarget) {
   const auto fabric = NewLoopbackFabric(Clock::Real());
   const test::TestCorpus corpus = MakeTestCorpus(TestGeometry(), {5, 64}, 1);
@@ -251,7 +251,7 @@ TEST(RequesterTargetTest, ADeviceThatMergesIsOneMoreTarget) {
   }
 }
 
-// No holder is doubted, and no replica asked, for what this process cannot do.
+// If this process cannot pin memory, no holder is suspected and no replica is queried.
 TEST(RequesterPinsTest, APinThatFailsIsOfThisProcess) {
   const auto shm = NewShmFabric(Clock::Real()), tcp = NewTcpFabric(Clock::Real());
   test::TestFleet fleet({shm.get(), tcp.get()});

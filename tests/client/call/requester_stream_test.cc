@@ -1,7 +1,7 @@
-// Goal: calls over a backend whose work is done later take its time as the device's, never block a
-// caller that polls, and outlive a stream that fails.
-// Method: a requester over a backend that works when it is waited for or told to, and holders over
-// this processor. A clock goes forward while the device works.
+// Goal: calls over a backend that works asynchronously count its time as the device's, never block
+// a caller that polls, and survive a stream that fails.
+// Method: a requester over a backend that works only when it is waited for or triggered. Holders
+// compute on this processor. A clock advances while the device works.
 
 #include <atomic>
 #include <functional>
@@ -30,7 +30,8 @@ using test::SmallShape;
 using test::Soon;
 using test::TestGeometry;
 
-// The time that queries need to come from a device is not left to holders.
+// The deadline is checked again once the queries have arrived from the device. After the deadline,
+// no holder is queried.
 TEST_F(RequesterStreamTest, TheDeadlineIsLookedAtAfterTheQueriesAreWritten) {
   const auto requester = Start(Options());
   const Context context = Open(*requester);
@@ -51,7 +52,7 @@ TEST_F(RequesterStreamTest, TheDeadlineIsLookedAtAfterTheQueriesAreWritten) {
   EXPECT_EQ(requester->Stats().failover_count, 0u);
 }
 
-// It is no time of a lane either. Queries of all holders are waited for together.
+// The device's time does not count as a lane's either. One wait covers the queries of all holders.
 TEST_F(RequesterStreamTest, TheTimeOnALaneIsWithoutTheDevices) {
   const auto requester = Start(Options());
   const Context context = Open(*requester);
@@ -71,7 +72,7 @@ TEST_F(RequesterStreamTest, TheTimeOnALaneIsWithoutTheDevices) {
   EXPECT_LT(lanes.Quantile(1), std::chrono::seconds(5));
 }
 
-// The next call would fail, too.
+// On the failed stream, the next call would fail, too.
 TEST_F(RequesterStreamTest, ACallAfterAFailedOneHasAnotherStream) {
   const auto requester = Start(Options());
   const Context context = Open(*requester);
@@ -92,7 +93,7 @@ TEST_F(RequesterStreamTest, ACallAfterAFailedOneHasAnotherStream) {
   }
 }
 
-// With slots for all, and with few, so that blocks are merged one by one.
+// Once with slots for all blocks, and once with so few that blocks are merged one by one.
 TEST_F(RequesterStreamTest, WhoPollsNeverWaitsForTheDevice) {
   for (const LaneShape& shape : {LaneShape{.slot_count = 8}, SmallShape(2)}) {
     RequesterOptions options = Options();
@@ -134,7 +135,7 @@ TEST_F(RequesterStreamTest, WhoPollsNeverWaitsForTheDevice) {
   }
 }
 
-// The answer is not shown before it is merged.
+// The answer is not visible before it is merged.
 TEST_F(RequesterStreamTest, APolledCallIsDoneWhenItsMergesAre) {
   const auto requester = Start(Options());
   const Context context = Open(*requester);
@@ -156,7 +157,7 @@ TEST_F(RequesterStreamTest, APolledCallIsDoneWhenItsMergesAre) {
   EXPECT_EQ(device_.blocking_wait_count(), 0u);
 }
 
-// Frames that are written and not posted are given up with the call, and their slots are free.
+// A call that is given up drops frames that are written but not posted, and their slots are free.
 TEST_F(RequesterStreamTest, ACallIsGivenUpBeforeItsQueriesLeave) {
   RequesterOptions options = Options();
   options.lane_shape = SmallShape(2);
@@ -183,7 +184,7 @@ TEST_F(RequesterStreamTest, ACallIsGivenUpBeforeItsQueriesLeave) {
   EXPECT_EQ(requester->Stats().failover_count, 0u);
 }
 
-// The place of the answer is checked before anything is sent, by every kind of call.
+// Every kind of call checks the answer's memory before it sends anything.
 TEST_F(RequesterStreamTest, AnAnswersMemoryIsCheckedFirst) {
   RequesterOptions options = Options();
   options.backend = Backend::Cpu();
@@ -214,7 +215,7 @@ TEST_F(RequesterStreamTest, AnAnswersMemoryIsCheckedFirst) {
   };
   refused(requester->Attend(call, room, nullptr, MemoryKind::kDevice));
   EXPECT_FALSE(asked);
-  // A room of another kind than it was said to be is refused when it is made.
+  // An output buffer of another memory kind than announced is refused when it is made.
   const absl::Status status = requester->Attend(call, room, nullptr);
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
   EXPECT_TRUE(asked && answer.Untouched());
@@ -227,7 +228,7 @@ struct RowsHere final : NearRows {
   }
 };
 
-// An engine's stream that still computes the queries does not make the kernel look slow.
+// The kernel does not look slow because an engine's stream is still computing the queries.
 TEST_F(RequesterStreamTest, TheProducersTimeIsNotLearned) {
   const RowWidths widths = TestGeometry().widths();
   RequesterConstants constants;
@@ -254,7 +255,7 @@ TEST_F(RequesterStreamTest, TheProducersTimeIsNotLearned) {
   std::vector<uint16_t> made(q_.size());
   const std::unique_ptr<ComputeStream> here = *device_.NewStream(1), there = *other.NewStream(1);
   Answer want(kRows, kAnswerValues);
-  // The other backend's is waited for before anything is begun, so the kernel's own time is seen.
+  // A call waits for the other backend's stream before it begins, so the kernel's own time is seen.
   other.OnBlockingWait([&] { clock_.Advance(std::chrono::seconds(10)); });
   for (ComputeStream* const producer : {(ComputeStream*)nullptr, here.get(), there.get()}) {
     LiveHere live;

@@ -204,7 +204,7 @@ TEST(Requester, BitsDoNotDependOnThePlacement) {
   }
 }
 
-// Turns the band of one row by `positions`, in f64, as its geometry says (interleaved, plain).
+// Rotates the band of one row by `positions`, in f64, as its geometry defines (interleaved, plain).
 void RotateF64(const Geometry& geometry, std::vector<double>& row, double positions) {
   for (uint32_t i = 0; i < geometry.d_rope / 2; ++i) {
     const double angle =
@@ -217,10 +217,11 @@ void RotateF64(const Geometry& geometry, std::vector<double>& row, double positi
   }
 }
 
-// A chunk that stands `offset` from home: rotating the queries back equals recomputing the keys
-// there. The queries' rotated bands are rounded to bf16, which errs by 3 x 2^-8 of each pair's
-// length at most; a logit then errs by d = scale x sum over pairs of 3 x 2^-8 |q_i| |k_i|, the
-// weights by a factor e^(+-2d), and o by (e^2d - 1) x (max|v| + max|o|).
+// For a chunk that is used `offset` away from its own position, rotating the queries back equals
+// recomputing the keys there. The queries' rotated bands are rounded to bf16, which errs by
+// 3 x 2^-8 of each pair's length at most; a logit then errs by d = scale x sum over pairs of
+// 3 x 2^-8 |q_i| |k_i|, the weights by a factor e^(+-2d), and o by
+// (e^2d - 1) x (max|v| + max|o|).
 TEST(Requester, OffsetsEqualKeysAtTheShiftedPosition) {
   const std::vector<uint32_t> tokens = {5, 40, 64, 1};
   const auto corpus = MakeTestCorpus(TestGeometry(), tokens, 3);
@@ -268,7 +269,7 @@ TEST(Requester, OffsetsEqualKeysAtTheShiftedPosition) {
     const double bound = (std::exp(2 * logit_error) - 1) * 2;
     worst_bound = std::max(worst_bound, bound);
     for (uint32_t d = 0; d < 64; ++d) ASSERT_NEAR(got.o[row * 64 + d], want.o[d], bound);
-    // The same without turning the keys: what forgetting the offset would answer.
+    // The same without rotating the keys: the answer if the offset were ignored.
     std::vector<std::vector<double>> home = keys;
     size_t key = 0;
     for (const ChunkUse& use : uses) {
@@ -280,7 +281,7 @@ TEST(Requester, OffsetsEqualKeysAtTheShiftedPosition) {
     const auto wrong = reference::AttendRow(shape, query, unrotated);
     for (uint32_t d = 0; d < 64; ++d)
       worst_unrotated = std::max(worst_unrotated, std::fabs(wrong.o[d] - got.o[row * 64 + d]));
-    // Tighter, and what tells the rotations apart: the typical error is a tenth of the bound.
+    // A tighter bound that distinguishes the rotations: the typical error is a tenth of `bound`.
     for (uint32_t d = 0; d < 64; ++d) ASSERT_NEAR(got.o[row * 64 + d], want.o[d], 4e-3);
   }
   EXPECT_GT(worst_unrotated, 4e-2);
@@ -317,8 +318,8 @@ TEST(Requester, MoreOffsetsThanAFrameHasCopies) {
   for (size_t i = 0; i < apart.o.size(); ++i) EXPECT_NEAR(together.o[i], apart.o[i], 5e-7);
 }
 
-// A call with far more frames than slots, on lanes of one slot: pipelined, and copied out where a
-// block alone needs more frames than there are slots.
+// A call with far more frames than slots, on lanes of 1, 2 and 8 slots. Frames are pipelined. They
+// are copied out if one block alone needs more frames than there are slots.
 TEST(Requester, MoreFramesThanSlots) {
   const std::vector<uint32_t> tokens(30, 2);
   const auto corpus = MakeTestCorpus(TestGeometry(), tokens, 5);
@@ -360,7 +361,7 @@ TEST(Requester, QueriesMayBeAPartOfWiderRows) {
   ExpectNear(got, want, 5e-7);
 }
 
-// After the first call neither the directory nor any holder's control plane is asked.
+// After the first call neither the directory nor any holder's control plane is queried.
 TEST(Requester, TheHotPathAsksNobody) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {9, 9, 9, 9}, 6);
   FabricCluster setup(FabricKind::kLoopback, 2, SmallShape());
@@ -376,7 +377,7 @@ TEST(Requester, TheHotPathAsksNobody) {
   call.deadline = Soon();
   ASSERT_TRUE(setup.requester->Attend(call, got.View(), nullptr).ok());
   EXPECT_EQ(setup.fleet.session_calls(), 2);
-  EXPECT_EQ(setup.fleet.resolve_calls(), 2);  // the whole corpus, a holder
+  EXPECT_EQ(setup.fleet.resolve_calls(), 2);  // the whole corpus, once for each holder
   setup.fleet.set_directory_down(true);
   const int asked = setup.fleet.directory_calls();
   call.chunks = {};
@@ -392,7 +393,7 @@ TEST(Requester, TheHotPathAsksNobody) {
   EXPECT_EQ(views[0].in_flight, 0u);
 }
 
-// Eight threads over fewer contexts: every answer is the bits of the same call made alone.
+// Eight threads over fewer contexts: every answer has the bits of the same call made alone.
 TEST(Requester, ConcurrentCalls) {
   const std::vector<uint32_t> tokens = {5, 64, 130, 33, 7, 72};
   const auto corpus = MakeTestCorpus(TestGeometry(), tokens, 8);

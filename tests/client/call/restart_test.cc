@@ -1,5 +1,5 @@
-// Goal: a holder that lives again under its name, or in another epoch, costs no call its answer:
-// each call makes one new session with it and asks again.
+// Goal: no call fails if a holder restarts under its name, or gets another epoch. Each call opens
+// one new session with the holder and queries it again.
 
 #include <atomic>
 #include <cstring>
@@ -25,7 +25,7 @@ using test::Soon;
 using test::TestFleet;
 using test::TestGeometry;
 
-// Three holders, chunks all over them; every life of a holder has all chunks.
+// Three holders with the chunks spread over them. Every incarnation of a holder has all chunks.
 struct RestartTest : testing::TestWithParam<FabricKind> {
   RestartTest() {
     for (size_t i = 0; i < 3; ++i) Start(i);
@@ -123,7 +123,7 @@ TEST_P(RestartTest, AHolderThatRestartedFailsNoCall) {
   EXPECT_TRUE(after.SameBits(before));
   EXPECT_EQ(fleet.session_calls(), sessions + 1);
 
-  // All of them, and nobody else has the chunks.
+  // All holders restart, and no other holder has the chunks.
   for (size_t i = 0; i < 3; ++i) Restart(i);
   Answer last(40, 64);
   const absl::Status all = Attend(&last);
@@ -146,7 +146,7 @@ TEST_P(RestartTest, NorAFetch) {
   EXPECT_EQ(chosen_after, chosen_before);
 }
 
-// Only shm maps.
+// Only the shm fabric maps chunks.
 class RestartedMapTest : public RestartTest {};
 INSTANTIATE_TEST_SUITE_P(, RestartedMapTest, testing::Values(FabricKind::kShm),
                          [](const auto& test) { return std::string(FabricName(test.param)); });
@@ -165,7 +165,7 @@ TEST_P(RestartedMapTest, FailsNoMap) {
   EXPECT_TRUE(requester->Map(call).ok());
 }
 
-// As after a restart of the directory: the holders stay, in new epochs.
+// As after a restart of the directory: the same holders, in new epochs.
 TEST_P(RestartTest, AllHoldersAreInNewEpochs) {
   Answer before(40, 64);
   ASSERT_TRUE(Attend(&before).ok());
@@ -189,8 +189,8 @@ TEST_P(RestartTest, AllHoldersAreInNewEpochs) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// I5: a holder that refuses for ever is asked twice and no more. One that is gone is asked as often
-// as the wait for it looks.
+// I5: a holder that always refuses is queried twice and no more. One that is unreachable is queried
+// each time the wait for it checks.
 TEST_P(RestartTest, ACallReopensAHolderOnce) {
   Answer answer(40, 64);
   ASSERT_TRUE(Attend(&answer).ok());
@@ -205,20 +205,19 @@ TEST_P(RestartTest, ACallReopensAHolderOnce) {
   EXPECT_TRUE(absl::IsUnavailable(gone)) << gone;
   EXPECT_NE(gone.ToString().find("holder h2"), std::string::npos) << gone;
   EXPECT_NE(gone.ToString().find("for a holder to come back"), std::string::npos) << gone;
-  // 5, 10, 20, 40, 80 and then 100 ms between looks; each asks twice at most, where it was and
-  // where the directory says that it is.
+  // The wait checks after 5, 10, 20, 40, 80 and then every 100 ms. Each check queries two addresses
+  // at most: the previous one and the directory's.
   EXPECT_LE(fleet.session_calls(), sessions + 2 * (1 + 5 + 20));
 }
 
-// All that have a chunk may be between two lives at once: the call takes longer, and says by how
-// much.
+// All holders of a chunk may be restarting at once. The call takes longer, and reports by how much.
 TEST_P(RestartTest, ACallWaitsForAHolderBetweenTwoLives) {
   Answer before(40, 64), after(40, 64);
   ASSERT_TRUE(Attend(&before).ok());
   std::vector<std::byte> rows_before, rows;
   ASSERT_TRUE(Fetch(&rows_before).ok());
   const auto waits_so_far = [&] { return requester->Stats().return_count; };
-  // Runs a call while holder 1 is away, which comes back once the call has waited.
+  // Runs a call while holder 1 is down. The holder restarts once the call has waited.
   const auto while_away = [&](const std::function<absl::Status()>& call) {
     const uint64_t waits = waits_so_far();
     fleet.StopHolder(1);
@@ -249,14 +248,15 @@ TEST_P(RestartTest, ACallWaitsForAHolderBetweenTwoLives) {
   while_away([&] { return FetchSelection(&rows); });
   const ContextPart part = {published, {}};
   while_away([&] { return requester->Open({.parts = {&part, 1}}, Soon()).status(); });
-  // An Open may need no holder. A call after one that met the new life has no failed attempt.
+  // Open may need no holder. A call after one that met the new incarnation has no failed attempt.
   ASSERT_TRUE(requester->Attend(CallNow(), after.View(), &report).ok());
   ASSERT_TRUE(requester->Attend(CallNow(), after.View(), &report).ok());
   EXPECT_EQ(report.failed_attempt_count, 0u);
   EXPECT_EQ(report.lost, Duration(0));
 }
 
-// Its process may be given another port: the old address refuses, and the directory knows better.
+// A restarted holder may have another port: the old address refuses, and the directory has the new
+// one.
 TEST_P(RestartTest, AHolderThatMovedIsFound) {
   Answer answer(40, 64);
   ASSERT_TRUE(Attend(&answer).ok());
@@ -266,8 +266,8 @@ TEST_P(RestartTest, AHolderThatMovedIsFound) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// Method: holders end and live again, one after another, while callers call. All chunks have a
-// replica, and only one holder at a time is away: no call may fail.
+// Method: holders restart one after another while callers call. All chunks have a replica, and only
+// one holder at a time is down: no call may fail.
 TEST_P(RestartTest, ARollingRestartLosesNoCall) {
   constexpr size_t kCallerCount = 4;
   Replicate();
@@ -291,7 +291,7 @@ TEST_P(RestartTest, ARollingRestartLosesNoCall) {
       }
     });
   }
-  // Every caller has begun and ended a call from here on.
+  // Waits until every caller has begun and ended a call.
   const auto progress = [&] {
     absl::MutexLock lock(&mu);
     const std::array<int, kCallerCount> before = done;
@@ -319,7 +319,7 @@ TEST_P(RestartTest, ARollingRestartLosesNoCall) {
   for (const HolderView& view : requester->Holders()) EXPECT_EQ(view.in_flight, 0u);
 }
 
-// The last one that a call can turn to may have restarted before, and its lane be an old one.
+// The last replica left to a call may have restarted earlier, so that its lane is stale.
 TEST_P(RestartTest, AReplicaThatRestartedBeforeAnswers) {
   Replicate();
   Answer before(40, 64), after(40, 64);
@@ -327,7 +327,7 @@ TEST_P(RestartTest, AReplicaThatRestartedBeforeAnswers) {
   ASSERT_TRUE(Attend(&before).ok());
   Restart(0);
   Restart(1);
-  // A look at the members while one is away must not make it be passed over later.
+  // Listing the holders while one is down must not exclude it from later calls.
   fleet.StopHolder(1);
   fleet.RemoveMember(1);
   (void)requester->Holders();
@@ -339,8 +339,8 @@ TEST_P(RestartTest, AReplicaThatRestartedBeforeAnswers) {
   EXPECT_TRUE(AttendTwice().ok());
 }
 
-// The directory's news come before the next call: no lane of the holder's earlier life is used, in
-// no context, so that nothing is asked in vain.
+// The directory's news arrive before the next call. No context then uses a lane of the holder's
+// earlier incarnation, so no attempt is wasted.
 TEST_P(RestartTest, WhatTheDirectoryTellsSparesTheAttempt) {
   ASSERT_TRUE(AttendTwice().ok());
   const int sessions = fleet.session_calls();
@@ -366,7 +366,7 @@ TEST_P(RestartTest, WhatTheDirectoryTellsSparesTheAttempt) {
   EXPECT_EQ(fleet.session_calls(), sessions + 4);
   EXPECT_EQ(fleet.directory_calls(), asked);
 
-  // News that are late, or of somebody else, change nothing.
+  // Late news, and news about another member, change nothing.
   member.epoch = {7};
   requester->Learn(member);
   member.id = {"stranger"};

@@ -1,4 +1,5 @@
-// Goal: a call's ledger lets each share of a block in exactly once (I1), and knows what is missing.
+// Goal: a call's ledger accepts each share of a block exactly once (I1), and detects what is
+// missing.
 
 #include "client/call/share_coverage.h"
 
@@ -55,7 +56,8 @@ TEST(ShareCoverage, ABlockWithoutSharesIsComplete) {
   EXPECT_TRUE(coverage.CheckComplete().ok());
 }
 
-// In any order; a missing share is found wherever it is; and the next call begins anew.
+// Shares arrive in any order, a missing one is found wherever it is, and the next call starts
+// empty.
 TEST(ShareCoverage, AnyOrder) {
   std::mt19937 rng(1);
   ShareCoverage coverage;

@@ -1,7 +1,7 @@
-// Goal: a call comes after the streams that make its queries and rows and use its answer's place,
-// once, and holders are not blamed for them.
-// Method: a requester over a backend that works when it is waited for or told to, streams of
-// others, and holders over this processor.
+// Goal: a call waits once for each stream that makes its queries and rows or uses its output
+// buffer. Holders are not blamed for these streams.
+// Method: a requester over a backend that works only when it is waited for or triggered, streams of
+// other backends, and holders that compute on this processor.
 
 #include <memory>
 #include <string>
@@ -26,8 +26,8 @@ using testing::Not;
 
 class StreamOrderTest : public test::RequesterStreamTest {};
 
-// Streams of another backend are looked at, too, as an engine's is if the processor computes. Work
-// that comes to them later is not waited for.
+// Streams of another backend are polled, too, for example an engine's if the processor computes. A
+// call does not wait for work that is added to them later.
 TEST_F(StreamOrderTest, WhoPollsNeverWaitsForAnotherBackend) {
   DeferredBackend engine, cache;
   for (Backend* const backend : {static_cast<Backend*>(&device_), Backend::Cpu()}) {
@@ -103,7 +103,7 @@ TEST_F(StreamOrderTest, ABlockingCallWaitsOnceForABusyStream) {
   EXPECT_EQ(busy.waits, 1);
 }
 
-// Busy streams of queries, own rows and an answer do not take turns.
+// A call waits once for each of the busy streams of queries, own rows and an answer.
 TEST_F(StreamOrderTest, ABlockingCallWaitsOnceForEachBusyStream) {
   const auto requester = Start(Options());
   const Context context = Open(*requester);
@@ -128,8 +128,9 @@ TEST_F(StreamOrderTest, ABlockingCallWaitsOnceForEachBusyStream) {
   EXPECT_TRUE(answer.SameBits(want));
 }
 
-// An answer is behind the work that was on its stream when the queries were posted, and not behind
-// what comes later, whether it is merged in its place (slots for all) or copied there.
+// An answer is written after the work that was on its stream when the queries were posted, and not
+// after later work. This holds for an answer that is merged in place (slots for all) and for one
+// that is copied there.
 TEST_F(StreamOrderTest, AnAnswerIsBehindTheWorkThatWasOnItsStream) {
   for (const uint32_t slot_count : {64u, 2u}) {
     RequesterOptions options = Options();
@@ -163,7 +164,7 @@ TEST_F(StreamOrderTest, AnAnswerIsBehindTheWorkThatWasOnItsStream) {
   }
 }
 
-// A stream may be late until the deadline. Holders whose replies lie in their lanes are not silent.
+// A stream may be late until the deadline. Holders whose replies are in their lanes are not silent.
 TEST_F(StreamOrderTest, RepliesThatCameInTimeAreTakenAfterTheDeadline) {
   const auto requester = Start(Options()), other = Start(Options());
   const Context context = Open(*requester), beside = Open(*other);

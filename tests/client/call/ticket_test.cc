@@ -1,5 +1,5 @@
-// Goal: a submitted call ends as the blocking one does, holds no thread, and can be given up at any
-// time; replies that come late are dropped.
+// Goal: a submitted call ends as the blocking one does, holds no thread, and can be cancelled at
+// any time. Late replies are dropped.
 // Method: real holders in this process, over a fabric that can lose replies.
 
 #include "client/call/ticket.h"
@@ -67,9 +67,9 @@ class TicketTest : public testing::Test {
     return *std::move(ticket);
   }
 
-  // Chunks of holder 1 are on holder 2, too. Stops the one of them that answered a blocking call,
-  // and returns the answer: the next call is of the same turn (client/holders/replica_choice.h),
-  // and asks the same one.
+  // The chunks of holder 1 are on holder 2, too. Stops whichever of them answered a blocking call,
+  // and returns the answer. The next call belongs to the same turn
+  // (client/holders/replica_choice.h), so it queries the stopped holder.
   Answer StopTheAsked() {
     cluster_.fleet.Lease("c", corpus_, 2, {1, 3, 4});
     cluster_.requester->Forget("c");
@@ -80,7 +80,8 @@ class TicketTest : public testing::Test {
     cluster_.fleet.StopHolder(rows() != before ? 1 : 2);
     return answer;
   }
-  // A replica goes; a call is submitted, and then `meanwhile` runs. The answer keeps its bits.
+  // Stops a replica, submits a call, and then runs `meanwhile`. Expects an answer with the same
+  // bits.
   template <typename Meanwhile>
   void ExpectReplicaAnswers(Meanwhile meanwhile) {
     const Answer want = StopTheAsked();
@@ -156,10 +157,10 @@ TEST_F(TicketTest, ACancelledCallWritesNothingAndHarmsNobody) {
       EXPECT_TRUE(done ? status.ok() : absl::IsCancelled(status)) << status;
       EXPECT_TRUE(done || got.Untouched());
     }
-    // Its late replies match no request of the next call.
+    // The cancelled call's late replies match no request of the next call.
     ASSERT_TRUE(Blocking().SameBits(want)) << i;
   }
-  // Dropped in flight.
+  // A ticket is dropped in flight.
   Answer got(kRows, kAnswerValues);
   (void)Submit(Call(), got);
   EXPECT_TRUE(Blocking().SameBits(want));
@@ -207,7 +208,7 @@ TEST_F(TicketTest, WithoutAReplicaItFailsAsTheBlockingCallDoes) {
   EXPECT_TRUE(got.Untouched());
 }
 
-// A call that waits for a holder to come back keeps neither a thread nor a call context.
+// A call that waits for a holder's restart keeps neither a thread nor a call context.
 TEST_F(TicketTest, WhoWaitsForAHolderHoldsNothing) {
   const Answer want = Blocking();
   cluster_.fleet.StopHolder(1);
@@ -233,7 +234,7 @@ TEST_F(TicketTest, WhoWaitsForAHolderHoldsNothing) {
   }
 }
 
-// A call that waited for a holder, and finds no context to go on in, still ends in time.
+// A call that waited for a holder, and finds no call context to continue in, still ends in time.
 TEST_F(TicketTest, WithoutAContextAWaitEndsInTime) {
   cluster_.fleet.StopHolder(1);
   Answer got(kRows, kAnswerValues);
@@ -241,7 +242,7 @@ TEST_F(TicketTest, WithoutAContextAWaitEndsInTime) {
   call.deadline = Shortly();
   Ticket waits = Submit(call, got);
   while (waits.Work() != TicketProgress::kInFlight) ASSERT_FALSE(waits.Poll());
-  const ChunkUse use[] = {{0, 0}};  // of holder 0, which is there
+  const ChunkUse use[] = {{0, 0}};  // of holder 0, which is up
   const ContextPart part = {cluster_.Resolve(), use};
   const auto context = cluster_.requester->Open({.parts = {&part, 1}}, Soon());
   ASSERT_TRUE(context.ok()) << context.status();
@@ -249,7 +250,7 @@ TEST_F(TicketTest, WithoutAContextAWaitEndsInTime) {
   call.segments = {&segment, 1};
   call.deadline = Soon();
   std::vector<std::unique_ptr<Answer>> answers;
-  std::vector<Ticket> others;  // nobody drives them
+  std::vector<Ticket> others;  // neither polled nor waited for
   for (uint32_t i = 0; i < kCallCountMax; ++i) {
     answers.push_back(std::make_unique<Answer>(kRows, kAnswerValues));
     others.push_back(Submit(call, *answers.back()));
@@ -259,7 +260,7 @@ TEST_F(TicketTest, WithoutAContextAWaitEndsInTime) {
   EXPECT_NE(status.ToString().find("holder h1"), std::string::npos) << status;
 }
 
-// TryPoll leaves to others what may wait for a holder: a lane to open, handles to resolve.
+// TryPoll leaves to others what may wait for a holder: opening a lane, resolving handles.
 TEST_F(TicketTest, ATryNeverWaitsForAHolder) {
   const Answer want = Blocking();
   // The one warm context is in use, so that the next call needs lanes of its own.
@@ -307,7 +308,7 @@ TEST_F(TicketTest, ATryThatMustWaitEndsAtItsDeadline) {
   clock.Advance(std::chrono::hours(2));
   const absl::Status late = ticket->Wait();
   EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
-  // One that was given up leaves nothing to the next call on its context, which fails before it
+  // A cancelled call leaves no state to the next call on its context. That call fails before it
   // needs a holder.
   call.deadline = clock.Now() + std::chrono::hours(1);
   ticket = requester->TrySubmit(call, got.View());
@@ -323,7 +324,7 @@ TEST_F(TicketTest, ATryThatMustWaitEndsAtItsDeadline) {
   EXPECT_TRUE(got.Untouched());
 }
 
-// A holder that went in flight is asked at its replica by whoever may wait.
+// If a holder stops while a call is in flight, a caller that may wait queries its replica.
 TEST_F(TicketTest, ATryLeavesTheCureToOthers) {
   const Answer want = StopTheAsked();
   Answer got(kRows, kAnswerValues);
@@ -374,7 +375,7 @@ TEST(TicketFaults, ALostReplyEndsAtTheDeadline) {
   Answer got(4, kAnswerValues);
   auto ticket = cluster.requester->Submit(call, got.View());
   ASSERT_TRUE(ticket.ok()) << ticket.status();
-  // Polling alone finds out, too.
+  // Polling alone detects it, too.
   while (!ticket->Poll()) std::this_thread::yield();
   const absl::Status status = ticket->Wait();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;

@@ -1,5 +1,5 @@
-// Goal: the fit gives back the constants that its samples were made of, whatever else is among
-// them; and a calibration of a holder says what its calls then take.
+// Goal: the fit returns the constants that its samples were made from, whatever else is among them.
+// A holder's calibration reports what its calls take.
 
 #include "client/characterize/calibrate.h"
 
@@ -28,7 +28,7 @@ TEST(FitFabric, GivesBackTheConstants) {
   const FabricConstants exact = FitFabric(samples);
   EXPECT_NEAR(exact.t_probe_us, 16, 1e-6);
   EXPECT_NEAR(exact.bandwidth_bytes_per_s, 25e9, 1e3);
-  // 5 % to and fro moves them by no more.
+  // Noise of 5 % up and down moves T_probe by at most 10 % and the bandwidth by at most 12 %.
   for (size_t i = 0; i < samples.size(); ++i) samples[i].us *= i % 2 == 0 ? 1.05 : 0.95;
   const FabricConstants noisy = FitFabric(samples);
   EXPECT_NEAR(noisy.t_probe_us, 16, 1.6);
@@ -51,7 +51,8 @@ TEST(FitFabric, TakesAnything) {
   }
 }
 
-// Calls as the cost model has them, at constants of a wire and of a memory: they come back.
+// The samples are calls as the cost model computes them from constants of a wire and of a memory.
+// The fit returns these constants.
 TEST(FitCalls, GivesBackWhatTheModelIsMadeOf) {
   const FrameRows frame = {284, 256};
   for (const double wire_share : {0., 0.25, 0.6, 1.}) {
@@ -77,7 +78,7 @@ TEST(FitCalls, GivesBackWhatTheModelIsMadeOf) {
       EXPECT_NEAR(fitted.constants.t_probe_us, 30, 0.5);
       EXPECT_NEAR(fitted.constants.bandwidth_bytes_per_s, bandwidth, bandwidth * 0.02);
       EXPECT_NEAR(fitted.wire_share, wire_share, 0.051);
-      // Without frames nothing is told of the wire.
+      // Without several frames, the samples show nothing about the wire.
       EXPECT_EQ(FitCalls(std::span(samples).first(4), frame).wire_share, 0);
       EXPECT_EQ(FitCalls(samples, FrameRows()).wire_share, 0);
     }
@@ -102,8 +103,8 @@ TEST(FitCalls, TakesAnything) {
   }
 }
 
-// Goal: what counts comes after a turn over the layers, begins with the first, and goes on for its
-// time; however short the calls are, not for ever.
+// Goal: counted calls follow a pass over the layers, begin with the first layer, and continue for
+// the time that is set. They end, however short the calls are.
 TEST(CallAtPace, TurnsOverTheLayersFirst) {
   ManualClock clock;
   std::string calls;
@@ -131,8 +132,8 @@ TEST(CallAtPace, TurnsOverTheLayersFirst) {
   EXPECT_TRUE(absl::IsInternal(refused));
 }
 
-// Goal: every call finds its rows pushed out, a turn over the layers is enough unless more runs are
-// asked for, and long calls end it early.
+// Goal: every call finds its rows pushed out, one pass over the layers is enough unless more runs
+// are requested, and long calls end the pass early.
 TEST(CallCold, PushesOutBeforeEachTurn) {
   ManualClock clock;
   std::string calls;
@@ -169,7 +170,7 @@ TEST(CallCold, PushesOutBeforeEachTurn) {
   EXPECT_EQ(fail(false), absl::StatusCode::kAborted);
 }
 
-// Whether its times are right, curve_bench measures.
+// curve_bench measures whether the times are right.
 TEST(TimeAttendHere, TimesRowsWhereverTheyLie) {
   Geometry geometry = *NamedGeometry("deepseek-v2-lite");
   geometry.revision = "r";
@@ -191,9 +192,9 @@ TEST(TrimmedMean, LeavesOutWhatStandsOut) {
   EXPECT_EQ(TrimmedMean(many), 10);
   EXPECT_EQ(TrimmedMeanError(many), 0);
   EXPECT_EQ(TrimmedMeanError({1, 2, 9}), 0);
-  // Drawn in: 10 10 10 10 20 20 20 20, of which six count.
+  // With the outer values drawn in: 10 10 10 10 20 20 20 20, of which six count.
   EXPECT_NEAR(TrimmedMeanError({0, 10, 10, 10, 20, 20, 20, 99}), 1.8898223 / 0.75, 1e-6);
-  // Of two heaps it tells how much lies in each; a median falls into one.
+  // For two clusters, the mean shows how many are in each; a median is in one of them.
   EXPECT_EQ(TrimmedMean({10, 10, 10, 10, 20, 20, 20, 20}), 15);
 }
 
@@ -229,13 +230,13 @@ TEST(LaneCalibrator, SaysWhatWasMeasured) {
     EXPECT_GT(timing.bytes_in, timing.query_rows * (64u * 2 + 8));
   }
   EXPECT_GT(lane->fabric.pull_bandwidth_bytes_per_s, LiveFabric::kBandwidthMin);
-  EXPECT_EQ(lane->splice_share, 1);  // nobody said what a splice takes
+  EXPECT_EQ(lane->splice_share, 1);  // no time of a splice was given
   call.splice_per_token_layer_us = 1e6;
   const auto hidden = Calibrated(*requester, call);
   ASSERT_TRUE(hidden.ok()) << hidden.status();
   EXPECT_LT(hidden->splice_share, 0.1);  // no splice takes minutes
   EXPECT_GE(hidden->splice_share, 0);
-  // Cold, too: the same chunk again pushes the few rows of this test out of nothing.
+  // Cold, too. Pushing out with the same chunk evicts nothing: this test has few rows.
   call.push_out = {1};
   LaneCalibrator both(requester.get(), call, Clock::Real());
   EXPECT_EQ(both.part_count(), 2 * 2 * 3 + 1u);

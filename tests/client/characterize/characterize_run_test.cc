@@ -1,5 +1,5 @@
-// Goal: a characterization measures every point once, goes on where it was cut off, and its
-// predictions stand on what it calibrated.
+// Goal: a characterization measures every point once, continues where it was interrupted, and bases
+// its predictions on its calibration.
 // Method: real holders in this process over loopback and tcp; few and small sizes.
 
 #include "client/characterize/run.h"
@@ -90,7 +90,7 @@ TEST_F(CharacterizeRun, MeasuresEveryPointOnce) {
   constexpr size_t kParts = 2 * 2 + 1 + 2 * (2 * 2 + 1);
   EXPECT_EQ(told["grid"], std::pair(2 * (kGrid + kParts), 2 * (kGrid + kParts)));
   EXPECT_EQ(told["sweeps"], std::pair(kRest, kRest));
-  EXPECT_EQ(told.size(), 2u);  // of two rounds nobody can say that they disagree
+  EXPECT_EQ(told.size(), 2u);  // two rounds are too few to disagree
   ASSERT_EQ(file->samples().size(), kPoints);
   std::set<SampleKey> keys;
   for (const Sample& sample : file->samples()) {
@@ -110,8 +110,8 @@ TEST_F(CharacterizeRun, MeasuresEveryPointOnce) {
   EXPECT_EQ(again->lanes, profile->lanes);
 }
 
-// With rows that push others out, everything is calibrated warm and cold, and the profile's curves
-// come back from a file as they are.
+// With rows that push others out, everything is calibrated warm and cold. The profile's curves are
+// the same after reading it from a file.
 TEST_F(CharacterizeRun, RowsThatPushOthersOutMakeFloors) {
   target_.push_out = {2};
   std::map<std::string, size_t> told;
@@ -170,12 +170,13 @@ TEST_F(CharacterizeRun, WhatItCannotMeasureIsRefused) {
   }
 }
 
-// What the sweep over holders asks for: as many rows of one as of all, and no holder's are dense.
+// The selection of the sweep over holders: distinct rows in no order, the same for every call. One
+// holder gives as many as all, if it has enough.
 TEST_F(CharacterizeRun, ASelectionIsOneOfAnIndexer) {
   for (const uint32_t holders : {1u, 2u}) {
     const std::vector<int32_t> rows = ChooseRows(target_, holders);
     EXPECT_EQ(rows, ChooseRows(target_, holders));
-    // As many as there are, or the budget.
+    // All rows, but at most the budget.
     EXPECT_EQ(rows.size(), std::min(holders * 128u, kSelectedRows));
     EXPECT_FALSE(std::is_sorted(rows.begin(), rows.end()));
     const std::set<int32_t> distinct(rows.begin(), rows.end());
@@ -192,7 +193,7 @@ TEST(RoundsDisagree, WhereTheMiddleHalfIsWiderThanATie) {
   EXPECT_TRUE(RoundsDisagree({100, 101, 120, 121, 100, 122, 101, 120}));
 }
 
-// What disagrees is measured again, once, in as many rounds; the others are left.
+// Points whose rounds disagree are measured once more, in as many rounds. Other points are not.
 TEST(Grid, MeasuresAgainWhatDisagrees) {
   uint32_t steady = 0, restless = 0, seldom = 0;
   const auto task = [](uint32_t rows, std::function<double()> us, uint32_t every) {
@@ -224,7 +225,8 @@ TEST(Grid, MeasuresAgainWhatDisagrees) {
   EXPECT_EQ(grid.Samples()[2].runs, 3u);
 }
 
-// A fetch pays off with steps, a route for one, and a fabric that was not calibrated says nothing.
+// A fetch pays off over many steps, a route for one step. A fabric that was not calibrated has no
+// prediction.
 TEST(Predict, FollowsTheProfile) {
   const Geometry geometry = *NamedGeometry("deepseek-v2-lite");
   Profile profile;

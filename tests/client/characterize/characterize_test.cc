@@ -1,5 +1,5 @@
-// Goal: a characterization's samples survive the end of a run at any byte, findings are what the
-// samples say, and the report is one well-formed page that needs nothing else.
+// Goal: a characterization's samples survive the end of a run at any byte, findings follow from the
+// samples, and the report is one well-formed page without external parts.
 
 #include <algorithm>
 #include <cmath>
@@ -131,10 +131,10 @@ TEST(Findings, AreWhatTheSamplesSay) {
   EXPECT_NEAR(shm.regret, (20 + 2000 + 400 + 40000.) / (20 + 1100 + 400 + 30100) - 1, 1e-9);
   EXPECT_EQ(shm.clear_count, 3u);
   EXPECT_NEAR(shm.right_share, 1. / 3, 1e-9);
-  EXPECT_EQ(shm.resolved_count, 0u);  // nobody knows their errors
+  EXPECT_EQ(shm.resolved_count, 0u);  // their errors are unknown
 }
 
-// Goal: a point that is clear by its means says nothing about a choice where they are not sure.
+// Goal: a point whose means differ clearly judges no choice while the means are uncertain.
 TEST(Findings, NoiseJudgesNoChoice) {
   std::vector<Sample> samples = SmallGrid();
   const std::vector<uint32_t> steps = {100};
@@ -148,7 +148,7 @@ TEST(Findings, NoiseJudgesNoChoice) {
   for (Sample& sample : samples) sample.error_us = 1e-3;
   EXPECT_EQ(find().resolved_count, 2u);
   EXPECT_EQ(find().resolved_right_share, 0);
-  // 40000 us or 30100, of which 33110 would be a tie: 6890 beyond it.
+  // 40000 us against 30100. Up to 33110 is a tie, and 40000 is 6890 beyond it.
   samples[1].error_us = 11;  // of 200 steps and layers: 2200
   EXPECT_TRUE(find().grid[1].resolved());
   samples[1].error_us = 12;
@@ -270,7 +270,7 @@ TEST(Report, IsOneWellFormedPageOfItsOwn) {
     EXPECT_THAT(page, HasSubstr(word));
   }
   EXPECT_EQ(page.find("<script"), std::string::npos);
-  // The one address in it names SVG; nothing is loaded.
+  // The only address on the page is a name of SVG; nothing is loaded.
   for (size_t at = page.find("http"); at != std::string::npos; at = page.find("http", at + 1)) {
     EXPECT_EQ(page.compare(at, 26, "http://www.w3.org/2000/svg"), 0);
   }

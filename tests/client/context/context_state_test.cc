@@ -26,7 +26,7 @@ std::shared_ptr<Corpus> CorpusOf(const std::vector<uint32_t>& tokens) {
   return corpus;
 }
 
-// Looks every row of the context up.
+// Looks up every row of the context.
 void ExpectRows(const ContextState& state, const Corpus& corpus,
                 const std::vector<ChunkUse>& uses) {
   uint32_t row = 0;
@@ -46,7 +46,7 @@ TEST(ContextState, FindsEveryRow) {
     std::mt19937 rng(seed);
     std::vector<uint32_t> tokens(1 + rng() % 300);
     for (uint32_t& count : tokens) {
-      // Many small ones beside a few large ones, or all alike but the last.
+      // Many small ones and a few large ones, or all alike but the last.
       count = seed % 3 == 0 ? 1 + seed * 5 : rng() % 20 == 0 ? rng() % 3000 : rng() % 3;
     }
     if (seed % 6 == 0) tokens.back() = 1 + uint32_t(rng() % tokens[0]);
@@ -65,7 +65,7 @@ TEST(ContextState, FindsEveryRow) {
   }
 }
 
-// Rows up to the last that an index can name, in chunks of every awkward size.
+// Rows up to the last one that an index can address, in chunks of every awkward size.
 TEST(ContextState, FindsTheFarthestRows) {
   for (const uint32_t each : {3u, 255u, 256u, 257u, 65'537u, 1'000'003u, 1u << 20}) {
     const uint32_t count = std::min<uint32_t>((1u << 31) / each, kCorpusChunkCountMax / 64);
@@ -98,7 +98,7 @@ TEST(ContextState, ChunksAreInTheOrderOfTheTree) {
   const std::vector<std::pair<uint32_t, uint32_t>> wanted = {
       {0, 0}, {0, 2}, {0, 3}, {1, 0}, {1, 1}};
   EXPECT_EQ(order, wanted);  // the chunk without tokens is left out
-  // Rows count in the order of the spec: chunk 3 of the first corpus comes first.
+  // Rows are numbered in the order of the spec: chunk 3 of the first corpus is first.
   EXPECT_EQ((*state)->Find(0).chunk, 2u);
   EXPECT_EQ((*state)->Find(2).chunk, 0u);
   EXPECT_EQ((*state)->Find(10).chunk, 3u);
@@ -124,7 +124,8 @@ TEST(ContextState, WithoutTokensItHasNoRows) {
   EXPECT_TRUE((*state)->chunks().empty());
 }
 
-// A watcher that waits for many calls looks at once if it is told to, and is told once.
+// LookNow notifies a watcher that waits for many calls, at once and only once until the next
+// SetDueAt.
 TEST(ContextState, ItsWatcherIsToldOnceNotToWait) {
   struct Counter final : ContextWatcher {
     void Due(uint64_t context_id) override { count += context_id == 5 ? 1 : 100; }
@@ -133,7 +134,7 @@ TEST(ContextState, ItsWatcherIsToldOnceNotToWait) {
   const auto corpus = CorpusOf({3, 4});
   const ContextPart part = {corpus, {}};
   const auto state = *ContextState::Make({&part, 1});
-  state->LookNow();  // nobody watches
+  state->LookNow();  // no watcher yet
   const auto watcher = std::make_shared<Counter>();
   state->Watch(watcher, 5);
   state->SetDueAt(1000);

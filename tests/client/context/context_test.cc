@@ -1,5 +1,5 @@
-// Goal: a call of many segments answers each as a call by itself would, bit for bit, wherever the
-// chunks lie, however the call is cut and whatever version the holders speak.
+// Goal: a call of many segments answers each as a call by itself would, bit for bit. This holds for
+// any placement of the chunks, any cut of the call and any version of the holders.
 // Method: real holders in this process; random segments over random contexts; own rows attended by
 // the kernel and merged by hand.
 
@@ -146,8 +146,8 @@ class ContextTest : public testing::Test {
            std::memcmp(all.l.data() + row_begin, one.l.data(), rows * sizeof(float)) == 0;
   }
 
-  // Near ones bring rows here that those of policy auto then use too: some chunks are near then,
-  // and others routed.
+  // Contexts of policy near cache rows locally, and those of policy auto then use these rows, too.
+  // So some chunks are local and others are routed.
   ContextPolicy RandomPolicy() {
     if (!near_too_) return ContextPolicy::kRoute;
     return std::array{ContextPolicy::kRoute, ContextPolicy::kNear,
@@ -203,7 +203,7 @@ TEST_F(ContextBatchTest, EverySplitEqualsSingleCalls) {
   for (const size_t holder_count : {1, 2, 4}) {
     for (const LaneShape& shape : {SmallShape(), SmallShape(2), LaneShape{.slot_count = 4}}) {
       Cluster cluster(fabric.get(), holder_count, shape);
-      // One of them is of the version before.
+      // One holder is of the previous version.
       if (shape.slot_count == 2 || holder_count == 4) cluster.fleet.MakeOld(holder_count - 1);
       for (uint32_t seed = 0; seed < 8; ++seed) {
         SCOPED_TRACE(
@@ -485,7 +485,7 @@ TEST_F(ContextErrorsTest, AHolderThatIsAwayIsFoundOutByOpen) {
   const ContextPart part = {corpus_now_, {}};
   const auto opened = fresh->Open({.parts = {&part, 1}}, test::Shortly());
   EXPECT_TRUE(absl::IsUnavailable(opened.status())) << opened.status();
-  // If its calls are to wait instead, Open returns at once.
+  // With `await_holders` false, Open returns at once, and calls wait instead.
   const auto later = fresh->Open({.parts = {&part, 1}, .await_holders = false}, Soon());
   EXPECT_TRUE(later.ok()) << later.status();
 }

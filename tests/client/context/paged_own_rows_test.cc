@@ -1,6 +1,6 @@
-// Goal: own rows in an engine's paged cache are attended there, and a table that names no such
-// block is refused. Method: a context beside the same own rows one after another; bits are
-// compared.
+// Goal: own rows in an engine's paged cache are attended in place, and a table with a block outside
+// the cache is refused. Method: compare the bits with those of the same own rows stored one after
+// another.
 
 #include <cstring>
 #include <functional>
@@ -59,7 +59,7 @@ class PagedOwnRows : public testing::Test {
     return cluster_.requester->Attend(call, answer.View());
   }
 
-  // How a call ends whose own rows were changed so.
+  // Returns the status code of a call whose own rows were changed by `change`.
   absl::StatusCode Refused(const std::function<void(OwnRows&)>& change) {
     OwnRows own = paged_;
     change(own);
@@ -106,7 +106,7 @@ TEST_F(PagedOwnRows, ATableBeyondTheCacheIsRefused) {
             kRefused);
   const uint32_t beyond[] = {5, 0, std::numeric_limits<uint32_t>::max()};
   EXPECT_EQ(Refused([&](OwnRows& own) { own.rows.blocks.table = beyond; }), kRefused);
-  // Only the blocks of rows that there are count.
+  // Only the blocks of existing rows are checked.
   EXPECT_EQ(Refused([&](OwnRows& own) {
               own.rows.blocks.table = beyond;
               own.rows.count = 2 * kBlockRows;

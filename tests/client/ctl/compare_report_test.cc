@@ -1,6 +1,6 @@
-// Goal: what agents compare says of auto follows from the rounds. Times within their noise are
-// equal, a loss beyond it is called one, and savings are beside the worst fixed policy. Method:
-// policies with made-up rounds, in every order.
+// Goal: the verdict of `agents compare` on auto follows from the rounds. Times within their noise
+// are equal, a loss beyond it is called one, and savings are relative to the worst fixed policy.
+// Method: policies with made-up rounds, in every order.
 
 #include "client/ctl/ask/compare_report.h"
 
@@ -68,7 +68,7 @@ TEST(AutoVerdict, ComparesTimesWithTheNoiseOfTheirRounds) {
       {{104, 105, 105},
        {100, 101, 101},
        "auto: took 1.04 x the time of the fastest, route; within 5 %"},
-      // One round tells nothing of noise.
+      // One round shows nothing about noise.
       {{101}, {100}, "auto: took 1.01 x the time of the fastest, route; within 5 %"},
       {{106}, {100}, "auto: took 1.06 x the time of the fastest, route; more than 5 % above it"},
       {{100}, {100}, "auto: the fastest, 1.00 x the time of route"},
@@ -129,7 +129,7 @@ TEST(AutoVerdict, WhatIsNotSavedIsNotClaimed) {
                                        Policy("auto", {90, 91}, 0, 0)};
   EXPECT_TRUE(AutoVerdict::Of(alike)->time().within_noise);
   EXPECT_THAT(AutoVerdict::Of(alike)->RenderSavings(), HasSubstr("within noise"));
-  // Nothing moved and nothing was kept: there is no part of nothing.
+  // Nothing was moved and nothing was kept, so the share is 0.
   EXPECT_EQ(AutoVerdict::Of(alike)->bytes_moved().share(), 0);
 }
 

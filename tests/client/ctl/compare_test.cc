@@ -1,5 +1,5 @@
-// Goal: agents compare runs the same agents under each policy, with nothing near at the start of
-// any, and tells their tokens apart from wrong ones.
+// Goal: `agents compare` runs the same agents under each policy, starts each with an empty local
+// row cache, and distinguishes right tokens from wrong ones.
 // Method: the parts on their own; then the command against daemons in this process.
 
 #include <algorithm>
@@ -38,7 +38,7 @@ TEST(PolicyAgents, SomeStaySomeLookSomeReadEverything) {
     EXPECT_THAT(agents[reads].chunks, ElementsAre(0, 1, 2));
   }
   EXPECT_NE(agents[0].prompt, agents[4].prompt);
-  // At least one token, however few are asked for.
+  // At least one token, however few are requested.
   EXPECT_EQ(ctl::MakePolicyAgents(corpus, 3, 1)[2].token_count, 1u);
 }
 
@@ -72,7 +72,8 @@ class CompareTest : public LoadFleet {
 };
 
 TEST_F(CompareTest, EachPolicyIsRunWithNothingNear) {
-  // Near comes first: a requester that the next one shared would have nothing left to pull.
+  // Policy near is first: if the next policy shared its requester, nothing would be left to
+  // prefetch.
   const Json json = MustRun(Compare({"--policy", "near,auto,route"}));
   EXPECT_TRUE(json["equal"]) << json;
   ASSERT_EQ(json["policies"].size(), 3u);
@@ -83,7 +84,7 @@ TEST_F(CompareTest, EachPolicyIsRunWithNothingNear) {
   }
   const Json& near = json["policies"][0];
   EXPECT_EQ(near["policy"], "near");
-  // The holders are on this host, so rows are mapped; what takes them too long is pulled.
+  // The holders are on this host, so rows are mapped. Rows that take too long to map are fetched.
   const uint64_t mapped = near["bytes_mapped"], pulled = near["bytes_pulled"];
   EXPECT_GT(mapped, 0u);
   EXPECT_GE(mapped + pulled, row_bytes_);

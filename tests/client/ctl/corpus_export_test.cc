@@ -1,5 +1,5 @@
-// Goal: what was loaded comes back byte for byte, from holders that have it hot or cold, or is an
-// error and no file.
+// Goal: an export returns what was loaded, byte for byte, from holders that have it hot or cold.
+// Otherwise it is an error and writes no file.
 // Method: holders and a directory in this process; files loaded, exported and compared.
 
 #include <filesystem>
@@ -34,11 +34,11 @@ TEST_F(CorpusExportTest, AFileComesBackByteForByte) {
     EXPECT_EQ(json["bytes"], 14'000 * 160);
     EXPECT_TRUE(ReadTestFile(out) == ReadTestFile(path)) << chunk_tokens;
   }
-  // And so it loads again as the same chunks.
+  // The file loads again as the same chunks.
   EXPECT_EQ(MustRun({"corpus", "load", "b", out, "--chunk-tokens", "999"})["chunks_new"], 0);
 }
 
-// A fresh process on a full folder has all chunks cold; they are read where they lie.
+// A fresh process on a full folder has all chunks cold; they are read from their files.
 TEST_F(CorpusExportTest, ComesBackColdAfterARestart) {
   // A store of 1 MiB, and 2.2 MB of rows.
   StartDurableHolders(2, 1u << 20);
@@ -78,7 +78,7 @@ TEST_F(CorpusExportTest, AChainIsAFile) {
   MustRun({"corpus", "load", "alone", lines, "--cut", "document", "--standalone"});
   const Json alone = MustRun({"corpus", "export", "alone", "--out", out});
   ASSERT_EQ(alone["files"].size(), 2u);
-  // A file a chunk, and so they load as what they were.
+  // One file for each chunk, and they load as the same chunks.
   const Json again = MustRun({"corpus", "load", "again", alone["files"][0]["path"],
                               alone["files"][1]["path"], "--standalone"});
   EXPECT_EQ(again["chunks_shared"], 2);
@@ -88,7 +88,7 @@ TEST_F(CorpusExportTest, AnotherReplicaAnswersForOneThatFails) {
   StartHolders(2);
   const std::string path = RowsOfFile(64, 0, 1).Write("rows");
   MustRun({"corpus", "load", "a", path, "--chunk-tokens", "16", "--replicas", "2"});
-  // A copy is dropped behind the directory's back, and then a whole holder goes.
+  // A copy is dropped without the directory's knowledge, and then a whole holder stops.
   const Json shown = MustRun({"corpus", "show", "a"});
   v1::DropChunkRequest drop;
   drop.set_id(std::string(ChunkId::FromHex(std::string(shown["chunks"][0]["id"]))->AsBytes()));
@@ -105,7 +105,7 @@ TEST_F(CorpusExportTest, AnotherReplicaAnswersForOneThatFails) {
   EXPECT_EQ(Run({"corpus", "export", "a", "--out", out}).code, 0);
   EXPECT_TRUE(ReadTestFile(out) == ReadTestFile(path));
   std::filesystem::remove(out);
-  // With nobody left there is an error, and nothing of a file.
+  // With no holder left there is an error, and no part of a file.
   ASSERT_TRUE(holder_stubs_[1]->DropChunk(test::Call().get(), drop, &dropped).ok());
   const Outcome lost = Run({"corpus", "export", "a", "--out", out});
   EXPECT_EQ(lost.code, 4) << lost.err;  // h0 may have it
@@ -122,7 +122,7 @@ TEST_F(CorpusExportTest, AnotherReplicaAnswersForOneThatFails) {
   EXPECT_EQ(Run({"corpus", "export", "a", "--out", TempPath("no/such/folder")}).code, 7);
 }
 
-// That one holder lost a chunk says nothing of another that fails in some other way.
+// That one holder lost a chunk does not mean that a holder with another failure lost it, too.
 TEST_F(CorpusExportTest, AHolderThatFailsMayHaveWhatAnotherLost) {
   StartHolders(1);
   grpc::ServerBuilder builder;
@@ -149,7 +149,7 @@ TEST_F(CorpusExportTest, AHolderThatFailsMayHaveWhatAnotherLost) {
   }
 }
 
-// A holder that sends whatever it is told to.
+// A holder that sends whatever pieces a test sets.
 class LyingHolder final : public v1::HolderService::Service {
  public:
   grpc::Status ReadChunk(grpc::ServerContext* /*context*/, const v1::ReadChunkRequest* /*request*/,

@@ -1,5 +1,5 @@
-// Goal: ckvctl corpus list tells how much a corpus is, who has it and how old it is.
-// Method: daemons and the command in this process; a directory that is started anew.
+// Goal: ckvctl corpus list shows how large a corpus is, which holders have it and how old it is.
+// Method: daemons and the command in this process; a directory that is restarted.
 
 #include "server/services/publish_times.h"
 #include "tests/server/services/moving_chunks_fixture.h"
@@ -83,7 +83,7 @@ TEST_F(CorpusListTest, OneFromBeforeTheDirectorysStartIsOlderThanThat) {
 TEST(PublishTimes, AreOfOneVersion) {
   PublishTimes times;
   times.Note("acme", "docs", 7, {70});
-  times.Note("acme", "docs", 6, {80});  // came late
+  times.Note("acme", "docs", 6, {80});  // arrived late
   EXPECT_EQ(times.Of("acme", "docs", 7), Instant{70});
   EXPECT_EQ(times.Of("acme", "docs", 6), std::nullopt);
   EXPECT_EQ(times.Of("", "docs", 7), std::nullopt);

@@ -1,5 +1,5 @@
-// Goal: a load sends each row once, holds few chunks at a time, publishes nothing that is not whole
-// on its holders, and says where each chunk was before.
+// Goal: a load sends each row once, holds few chunks at a time, publishes nothing that is
+// incomplete on its holders, and reports where each chunk was before.
 // Method: holders and a directory in this process, ckvctl's commands and their parts against them.
 
 #include "client/publish/chunk_puts.h"
@@ -86,7 +86,7 @@ TEST_F(CorpusLoadTest, FewChunksAreInMemoryAtATime) {
   EXPECT_EQ(source.read_count, 100u);
   EXPECT_EQ(bytes, 3 * source.row_bytes());
   EXPECT_EQ(report->tallies.at("h1").copies_sent, 100u);
-  // What is placed nowhere is not read.
+  // A chunk without a placement is not read.
   std::vector<std::vector<HolderId>> one(100);
   one[42] = {members[0].id};
   ASSERT_TRUE(PutChunks(source, one, members, "", *Clock::Real(), {}).ok());
@@ -125,7 +125,7 @@ TEST_F(CorpusLoadTest, WhatIsThereIsNotSentAgain) {
     EXPECT_EQ(tally.copies_found, 10u) << name;
     EXPECT_EQ(tally.bytes_sent, 0u) << name;
   }
-  // Nor after a restart, which finds what is durable; and a copy that went is sent by itself.
+  // Nor after a restart, which finds the durable chunks. A lost copy is sent alone.
   StopHolder(0);
   StartDurableHolder(0);
   v1::DropChunkRequest drop;
@@ -140,7 +140,7 @@ TEST_F(CorpusLoadTest, WhatIsThereIsNotSentAgain) {
   EXPECT_EQ(again->tallies.at("h1").bytes_sent, 64u * 80 * 2);
 }
 
-// Between the puts and the publication someone may have dropped what no corpus names yet.
+// Between the puts and the publication, chunks that no corpus names yet may be dropped.
 TEST_F(CorpusLoadTest, WhatWentMissingIsPutAgainBeforeThePublication) {
   StartHolders(2);
   const std::vector<Member> members = Members();
@@ -201,7 +201,7 @@ TEST_F(CorpusLoadTest, SaysWhatIsNewSharedAndReused) {
   const auto origins = [](const Json& json) {
     return std::vector<uint32_t>{json["chunks_new"], json["chunks_shared"], json["chunks_reused"]};
   };
-  // A dry run tells what the load then does, and does nothing.
+  // A dry run reports what the load would do, and does nothing.
   const Json plan = load("a", {head, "--dry-run"});
   EXPECT_EQ(origins(plan), (std::vector<uint32_t>{4, 0, 0}));
   EXPECT_EQ(plan["copies_sent"], 8);
@@ -263,7 +263,7 @@ TEST_F(CorpusLoadTest, ExtendsACorpusAndLeavesItsChunks) {
   const Json after = chunks("a");
   ASSERT_EQ(after.size(), 7u);
   for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(after[i], before[i]);
-  // As if it had been loaded in one go.
+  // The same as if it had been loaded at once.
   MustRun({"corpus", "load", "whole", head, tail, "--chunk-tokens", "16"});
   const Json whole = chunks("whole");
   for (size_t i = 0; i < after.size(); ++i) {
@@ -280,7 +280,7 @@ TEST_F(CorpusLoadTest, ExtendsACorpusAndLeavesItsChunks) {
   EXPECT_EQ(again["chunks_appended"], 0);
   EXPECT_EQ(again["bytes_sent"], 0);
   EXPECT_EQ(chunks("a").size(), 11u);
-  // A part that had no parent has none again.
+  // A part without a parent has none again.
   const std::string apart = RowsOfFile(16, 500, 4).Write("apart");
   MustRun({"corpus", "load", "parts", head, apart});
   const Json both = MustRun({"corpus", "load", "parts", head, apart, other, "--extend"});
@@ -317,7 +317,7 @@ TEST_F(CorpusLoadTest, WhatCannotExtendIsRefused) {
   EXPECT_THAT(error(RowsOfFile(16, 80, 7).Write("third")), HasSubstr("2 texts of corpus 'a' end"));
 }
 
-// What a load put before it was cut off is reused, though no corpus has it.
+// Chunks that a load put before it was interrupted are reused, though no corpus has them.
 TEST_F(CorpusLoadTest, AnInterruptedLoadIsGoneOnWith) {
   StartDurableHolders(2);
   const RowsOfFile rows(64, 0, 1);
@@ -391,7 +391,7 @@ TEST_F(CorpusLoadTest, AFolderAndAnArrayAreTheirRowsToo) {
             1);
 }
 
-// Values that are not finite are loaded with a warning, or refused if asked.
+// Values that are not finite are loaded with a warning, or refused if requested.
 TEST_F(CorpusLoadTest, RowsThatAreNotFiniteAreToldOf) {
   StartHolders(2);
   RowsOfFile rows(48, 100, 1);

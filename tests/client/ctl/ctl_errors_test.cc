@@ -1,6 +1,6 @@
-// Goal: what ckvctl says for programs and for terminals: errors as JSON, tables of 80 columns, a
+// Goal: what ckvctl prints for programs and for terminals: errors as JSON, tables of 80 columns, a
 // command that is run again, health, and the version.
-// Method: RunCtl in this process against an address where nobody listens.
+// Method: RunCtl in this process against an address where no process listens.
 
 #include <algorithm>
 #include <sstream>
@@ -52,7 +52,7 @@ CtlOutcome Told(std::vector<std::string> arguments, uint64_t watch_count_max = 0
   ctl.err = &err;
   ctl.clock = clock;
   ctl.watch_count_max = watch_count_max;
-  // Nobody listens on port 1, and the answer comes at once.
+  // No process listens on port 1, so the call fails at once.
   ctl.fleet.directory = "127.0.0.1:1";
   CtlOutcome outcome;
   outcome.code = RunCtl(ctl, std::move(arguments));
@@ -80,7 +80,7 @@ TEST(CtlErrors, OfAConnectionSayWhyInPlainWords) {
   EXPECT_EQ(error.at("message"),
             "directory at 127.0.0.1:1: ListCorpora: cannot connect: connection refused");
   EXPECT_EQ(error.at("hints").size(), 1u);
-  // Who named a process by --at is told of --at.
+  // If a process was named by --at, the error names --at.
   std::ostringstream out, err;
   Ctl ctl;
   ctl.out = &out;

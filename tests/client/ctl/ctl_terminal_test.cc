@@ -1,5 +1,5 @@
-// Goal: progress stays on one line of any terminal, a result that nobody gets is no success, Ctrl-C
-// is answered, and help and refusals speak of what an operator typed.
+// Goal: progress stays on one line of any terminal, a result that cannot be written is no success,
+// Ctrl-C is answered, and help and refusals use the names that an operator typed.
 // Method: a pseudo-terminal of each width; /dev/full, which takes no byte, as stdout; processes
 // that get signals and die of them.
 
@@ -180,7 +180,7 @@ TEST(RunCtl, HelpSpeaksNoCxxAndFitsATerminal) {
     for (const char* leak : {"UINT", "SPAN:", ":SPAN", " in [", "End that"}) {
       EXPECT_THAT(out.str(), Not(HasSubstr(leak))) << arguments[0];
     }
-    // Behind the examples, lines are as they are written.
+    // From the examples on, lines are not wrapped.
     const std::string options = out.str().substr(0, out.str().find("\nExamples:"));
     for (const absl::string_view line : absl::StrSplit(options, '\n')) {
       EXPECT_LE(line.size(), 80) << line;

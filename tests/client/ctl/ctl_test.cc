@@ -1,6 +1,7 @@
-// Goal: what ckvctl does before and after it talks to a fleet: reads ordinals, files and command
+// Goal: what ckvctl does before and after it contacts a fleet: reads ordinals, files and command
 // lines, draws progress, prints tables and JSON.
-// Method: each part on its own, and RunCtl in this process against an address where nobody listens.
+// Method: each part on its own, and RunCtl in this process against an address where no process
+// listens.
 
 #include "client/ctl/ctl.h"
 
@@ -117,7 +118,7 @@ TEST(Printable, OneLineThatMovesNoCursor) {
             "a?2J\xc3\xa9\xc2");
 }
 
-// Many texts have names and reasons that a peer sent.
+// Many texts contain names and reasons that a peer sent.
 TEST(Printing, MovesNoCursor) {
   std::ostringstream out, err;
   Ctl ctl;
@@ -141,7 +142,7 @@ TEST(ProgressBar, ShowsAmountRateAndRest) {
   EXPECT_EQ(RenderProgress(state, 0), "prefill  100/200 tokens  50 %  20 tokens/s  15.0 s left");
 }
 
-// What need not be done says nothing about how fast the rest goes.
+// Skipped work does not count for the speed of the rest.
 TEST(ProgressBar, WhatIsSkippedIsNeitherDoneNorDue) {
   ManualClock clock;
   std::ostringstream out;
@@ -183,7 +184,8 @@ TEST(TensorFiles, QueriesAreRoundedToNearestEven) {
   const auto queries = ReadQueries(path, 2);
   ASSERT_TRUE(queries.ok()) << queries.status();
   EXPECT_EQ(queries->rows, 2u);
-  // 1 + 2^-8 lies between two bf16 values and goes to the even one, 1; -(1 + 3 x 2^-8) to 1 + 2^-6.
+  // 1 + 2^-8 is halfway between two bf16 values and rounds to the even one, 1. -(1 + 3 x 2^-8)
+  // rounds to -(1 + 2^-6).
   EXPECT_EQ(queries->values[1], Bf16FromFloat(1.0f));
   EXPECT_EQ(queries->values[2], Bf16FromFloat(-1.015625f));
 }
@@ -305,7 +307,7 @@ TEST(Explain, EachAlternativeSaysFromWhereOnItWins) {
               ElementsAre("route takes 20.0 us longer than fetch over 30 steps; it would be faster "
                           "up to 24 steps.",
                           "local is not offered: no engine."));
-  // Of a selection a fetch is new every step, so it never pays off.
+  // A selection is fetched again at every step, so a fetch never pays off.
   EXPECT_THAT(DescribeAlternatives(Explained("route", 1), 1, /*selected=*/true)[0],
               HasSubstr("at no number of steps"));
 }
@@ -351,7 +353,7 @@ Outcome RunWith(std::vector<std::string> arguments) {
   Ctl ctl;
   ctl.out = &out;
   ctl.err = &err;
-  // Nobody listens on port 1, and the answer comes at once.
+  // No process listens on port 1, so the call fails at once.
   ctl.fleet.requester = "127.0.0.1:1";
   ctl.fleet.directory = "127.0.0.1:1";
   const int code = RunCtl(ctl, std::move(arguments));
@@ -421,7 +423,7 @@ TEST(RunCtl, RefusalsAndHelpNameWhatIsTaken) {
               AllOf(HasSubstr("--output table|json"), HasSubstr("(default:")));
 }
 
-// The same: what a load is asked for is checked before anything else.
+// Likewise, the options of a load are checked before anything else.
 TEST(RunCtl, ALoadThatMakesNoSenseIsCodeTwo) {
   for (const auto& [arguments, error] :
        std::vector<std::pair<std::vector<std::string>, std::string>>{
@@ -443,8 +445,7 @@ TEST(RunCtl, ALoadThatMakesNoSenseIsCodeTwo) {
   }
 }
 
-// Nobody listens at RunWith's addresses, so what is refused here is refused before anything is
-// sent.
+// No process listens at RunWith's addresses, so these commands are refused before anything is sent.
 TEST(RunCtl, WhatCannotEndWellIsNotBegun) {
   const Outcome load = RunWith({"corpus", "load", "bad name", "text", "--text"});
   EXPECT_EQ(load.code, 2) << load.err;

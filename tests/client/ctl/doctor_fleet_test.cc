@@ -1,6 +1,6 @@
 // Goal: ckvctl doctor finds each mistake of a fleet that it looks for, with its remedy, and none in
 // a fleet that is set up well.
-// Method: facts that processes may tell, with one thing changed; then daemons and the command in
+// Method: facts that processes may report, with one thing changed; then daemons and the command in
 // this process.
 
 #include <string>
@@ -155,7 +155,7 @@ TEST(DoctorFleet, WhatARestartLosesIsAMistake) {
   facts = GoodFacts();
   facts.members[0].process->store_path.clear();
   EXPECT_THAT(OnlyWrong(facts, "durable", Verdict::kWarn).finding, HasSubstr("a restart of h1"));
-  // One that does not tell keeps it, or does not.
+  // A process that does not report its folder may or may not have one.
   facts.home_known = false;
   facts.home.clear_path();
   for (Told& member : facts.members) member.process.reset();
@@ -176,7 +176,7 @@ TEST(DoctorFleet, AnAddressOfOneHostAloneIsAMistakeInAFleetOfSeveral) {
   facts.members[2].address = "127.0.0.1:7311";
   EXPECT_THAT(OnlyWrong(facts, "address", Verdict::kFail).remedy,
               AllOf(HasSubstr("listen: HOST:7311"), HasSubstr("advertise: HOST:7311")));
-  // A fleet of one machine has only those.
+  // In a fleet on one machine, all addresses may be local.
   facts.directory.address = "127.0.0.1:7400";
   facts.directory.process->host_identity = "here";
   for (Told& member : facts.members) {

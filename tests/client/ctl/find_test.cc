@@ -1,5 +1,5 @@
-// Goal: ckvctl chunk find tells which chunks a prompt has, of what its tenant may read and of
-// nothing else; chunks of a tenant have ids of their own and live through a restart.
+// Goal: ckvctl chunk find lists a prompt's chunks among those that its tenant may read, and no
+// others. Chunks of a tenant have ids of their own and survive a restart.
 
 #include <random>
 #include <string>
@@ -62,7 +62,7 @@ TEST_F(FindTest, APromptOfSharedDocumentsAndAChain) {
   LoadAlone("notes", Lines("notes.jsonl", {one, two}));
   MustRun({"corpus", "load", "chain", Lines("chain.jsonl", {chain}), "--chunk-tokens", "16"});
   const std::vector<std::string> notes = IdsOf("notes"), links = IdsOf("chain");
-  // Two of the chain's three chunks, a hole, the documents in another order, a hole.
+  // Two of the chain's three chunks, a gap, the documents in another order, a gap.
   const auto prompt = Join({{chain.begin(), chain.begin() + 37}, two, one, {1, 2, 3}});
   const Json found = MustRun({"chunk", "find", Lines("prompt.jsonl", {prompt})});
   EXPECT_EQ(found["token_count"], 110);
@@ -98,7 +98,7 @@ TEST_F(FindTest, WhatATenantAppendsHasIdsOfItsKey) {
   const std::string prompt = Lines("prompt.jsonl", {Join({two, {7}, one})});
   EXPECT_EQ(MustRun({"chunk", "find", prompt}, "acme")["covered_token_count"], 70);
   EXPECT_EQ(Run({"chunk", "find", prompt}, "other").code, 3);
-  // A chain goes on behind a sealed id.
+  // A chain continues after an id with a verification tag.
   const std::string head = test::RowsOfFile(32, 0, 1).Write("head");
   const std::string tail = test::RowsOfFile(16, 32, 2).Write("tail");
   MustRun({"corpus", "load", "whole", head, tail}, "acme");
@@ -137,13 +137,13 @@ TEST_F(FindTest, NobodyFindsWhatATenantHas) {
   // Along a corpus the key is used, too.
   EXPECT_EQ(MustRun({"chunk", "find", file, "--corpus", "secret"}, "acme")["spans"][0]["chunk"],
             id);
-  // It is checked and served from its file after a restart.
+  // The chunk is checked and served from its file after a restart.
   StopHolder(0);
   StartDurableHolder(0);
   EXPECT_EQ(Run({"corpus", "verify", "secret"}, "acme").code, 0);
 }
 
-// The plain key is that of the shared tenant, and ids of before stay what they are.
+// The shared tenant has the plain key, so previous ids stay the same.
 TEST_F(FindTest, SharedIdsArePlain) {
   StartHolders(1);
   const auto text = Tokens(20, 6);

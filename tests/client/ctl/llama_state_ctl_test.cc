@@ -1,5 +1,5 @@
-// Goal: a sequence state of llama.cpp becomes the chunks that its tokens and keys say, and a fetch
-// gives it back byte for byte, or with its rows rotated to another place.
+// Goal: a sequence state of llama.cpp becomes the chunks of its tokens and keys, and a fetch
+// returns it byte for byte, or with its rows rotated to another position.
 // Method: states written here, loaded onto holders of this process, and fetched by a requester.
 
 #include <cmath>
@@ -86,7 +86,7 @@ std::string AsF16(const std::string& path, const RowsOfFile& rows) {
 
 TEST(LlamaStates, KeysOfF16AreRoundedToNearestEven) {
   RowsOfFile rows(12, 3, 5);
-  // 1 + 2^-8 is between two bf16 values: the even one is 1. 1 + 3 x 2^-8 goes up.
+  // 1 + 2^-8 is between two bf16 values and rounds to the even one, 1. 1 + 3 x 2^-8 rounds up.
   for (size_t i = 0; i < rows.values.size(); ++i) rows.values[i] = i % 2 == 0 ? 0x3c04 : 0x3c0c;
   auto source = OpenLlamaStates({AsF16(WriteState(rows, "rows.ggsq"), rows)},
                                 {WriteGeometry(rows.geometry), ""}, FixedCut(8), 0);
@@ -150,7 +150,7 @@ class LlamaStateCtlTest : public test::LoadFleet {
 
 TEST_F(LlamaStateCtlTest, AFetchGivesAStateBackByteForByte) {
   const RowsOfFile rows(100, 40, 7);
-  const std::string state = WriteState(rows, "slot-0.bin");  // as somebody named it
+  const std::string state = WriteState(rows, "slot-0.bin");  // a name that a user chose
   const std::string geometry = WriteGeometry(rows.geometry);
   const Json loaded =
       MustRun({"corpus", "load", "docs", state, "--geometry", geometry, "--chunk-tokens", "16"});
@@ -223,7 +223,7 @@ TEST_F(LlamaStateCtlTest, RefusesWhatDoesNotGoTogether) {
   EXPECT_FALSE(std::filesystem::exists(out));
 }
 
-// One cell a layer, at the last position, that says which chunks are meant.
+// One cell a layer, at the last position, that names the chunks.
 TEST_F(LlamaStateCtlTest, AttachWritesOneCellForAllTokens) {
   RowsOfFile rows(100, 40, 7);
   rows.geometry.d_qk = 576;
@@ -255,14 +255,14 @@ TEST_F(LlamaStateCtlTest, AttachWritesOneCellForAllTokens) {
     EXPECT_EQ(reference->token_count, 80u);
     EXPECT_EQ(reference->layer, layer);
   }
-  // It has no rows that could be loaded.
+  // The written state has no rows to load.
   EXPECT_THAT(Run({"corpus", "load", "again", out, "--geometry", WriteGeometry(rows.geometry)}).err,
               HasSubstr("80 token ids and 1 cells"));
   EXPECT_THAT(Run({"attach", "--corpus", "docs", "--chunks", "1,3", "--out", out}).err,
               HasSubstr("follow each other"));
 }
 
-// A file of 2,049 tokens is two chunks unless something else is said.
+// A file of 2,049 tokens is two chunks unless an option sets another size.
 TEST_F(LlamaStateCtlTest, IsCutAsFilesOfRowsAre) {
   const RowsOfFile rows(2049, 0, 9);
   const Json loaded = MustRun({"corpus", "load", "docs", WriteState(rows, "a.ggsq"), "--geometry",

@@ -45,7 +45,7 @@ struct RowsOfFile {
     return std::as_bytes(std::span(values)).subspan(index * bytes, bytes);
   }
 
-  // As ckvctl corpus export lays a file out.
+  // Writes the file in the layout of ckvctl corpus export.
   std::string Write(const std::string& name) const {
     std::vector<TensorToWrite> tensors;
     const uint64_t count = token_ids.size();
@@ -95,7 +95,7 @@ inline std::string WriteNpy(const std::string& name, const std::string& descr,
   return WriteTestFile(name, text);
 }
 
-// The reference engine, as small as it goes.
+// The smallest reference engine.
 inline std::shared_ptr<const Engine> SmallEngine() {
   ReferenceConfig config;
   config.layers = 2;

@@ -1,5 +1,5 @@
-// Goal: every kind of input of a load gives the chunks that its bytes say, with ids that are known
-// before rows are read, or an error that says which file, line or tensor is at fault.
+// Goal: every kind of input of a load gives the chunks of its bytes, with ids that are available
+// before rows are read, or an error that names the file, line or tensor at fault.
 // Method: small files made here; rows read one chunk at a time, compared with what was written.
 
 #include "client/ctl/corpus/load_source.h"
@@ -101,7 +101,7 @@ TEST(RowFiles, ChunksHaveTheRowsOfTheirTokensWheneverTheyAreRead) {
   const Corpus corpus = ReadAll(**source);
   ASSERT_EQ(corpus.chunks.size(), 4u);
   EXPECT_EQ(corpus.chunks[3].parent, corpus.chunks[2].id);  // over the end of a file
-  // Again, backwards: rows that were given back come again.
+  // Again, backwards: rows that were given back can be read again.
   for (const uint32_t ordinal : {2u, 1u}) {
     const auto chunk = (*source)->Read(ordinal);
     ASSERT_TRUE(chunk.ok());
@@ -166,7 +166,7 @@ TEST(Prefill, ATextIsCutIntoAChainOfItsPrefill) {
   const Corpus corpus = ReadAll(**source);
   ASSERT_EQ(corpus.chunks.size(), 3u);
   EXPECT_EQ(prefilled, 10u);  // once
-  // What `agents run` compares its text with.
+  // `agents run` makes this check of its text.
   EXPECT_TRUE(CheckText(corpus, text.tokens).ok());
   std::vector<int32_t> other = text.tokens;
   other[9] ^= 1;
@@ -185,7 +185,7 @@ TEST(Prefill, EachDocumentIsAChainByItself) {
   cut.chunk_max = 3;
   auto source =
       OpenPrefill(SmallEngine(), Documents({{1, 2, 3, 4}, {5, 6}, {1, 2, 3}}), cut, 1, nullptr);
-  // The first three tokens of the first document are the third one.
+  // The first three tokens of the first document equal the third document.
   EXPECT_THAT(Message(source.status()), AllOf(HasSubstr("line 3"), HasSubstr("line 1")));
   uint64_t prefilled = 0;
   source = OpenPrefill(SmallEngine(), Documents({{1, 2, 3, 4}, {5, 6}, {1, 2, 9}}), cut, 1,
@@ -200,7 +200,7 @@ TEST(Prefill, EachDocumentIsAChainByItself) {
   EXPECT_EQ(corpus.chunks[2].position, 0u);
 }
 
-// A standalone chunk is what its tokens are, wherever they stand.
+// A standalone chunk depends on its tokens alone, not on their position.
 TEST(Prefill, StandaloneChunksAreSharedByCorpora) {
   auto one =
       OpenPrefill(SmallEngine(), Documents({{1, 2, 3, 4, 5, 6, 7, 8}}), Fixed(4, true), 1, nullptr);
@@ -243,7 +243,7 @@ TEST(Prefill, CutsByContentAnEditChangesTheChunksAroundItOnly) {
   EXPECT_LE(changed, 3u);
 }
 
-// Rows of RowsOfFile as arrays, and what is given beside them.
+// The rows of RowsOfFile as arrays, and the options that go with them.
 struct Arrays {
   Arrays() : rows(10, 7, 4) {
     options.geometry = WriteTestFile("geometry.json", EncodeGeometry(rows.geometry).dump());
@@ -285,7 +285,7 @@ TEST(NpyRows, AreTheChunksOfTheSameRowsInAFile) {
 TEST(NpyRows, WiderValuesAreRoundedToNearestEven) {
   Arrays arrays;
   std::vector<float> values(2 * 10 * 40);
-  // Of the last two ties one goes up and one down.
+  // Of the ties, 1.00390625 rounds down and 1.01171875 rounds up.
   const float ties[] = {1.0f, 1.00390625f, 1.01171875f, -1.00390625f, 3e38f, 1e-40f, -0.0f};
   for (size_t i = 0; i < values.size(); ++i) values[i] = ties[i % 7] * (i % 3 == 0 ? 1.0f : 0.3f);
   auto source = arrays.Open(

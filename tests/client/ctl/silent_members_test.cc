@@ -1,6 +1,6 @@
-// Goal: members and corpora that are silent cost a command one limit, and not one each.
-// Method: a directory and a holder made by hand. Some calls answer only when others are there, too,
-// and others say how long they may take.
+// Goal: members and corpora that are silent cost a command one time limit, and not one each.
+// Method: a directory and a holder made by hand. Some calls answer only while others wait, too.
+// Others record how long they may take.
 
 #include <grpcpp/grpcpp.h>
 
@@ -129,7 +129,7 @@ class SilentMembersTest : public testing::Test {
   }
   ~SilentMembersTest() override { server_->Shutdown(); }
 
-  // All are the same process, which does not know it.
+  // All holders are one process, which is unaware of it.
   void AddHolders(int count) {
     for (int i = 0; i < count; ++i) {
       directory_.members.push_back(
@@ -172,7 +172,7 @@ TEST_F(SilentMembersTest, AllMembersAreAskedAtOnce) {
   }
 }
 
-// The first call takes an hour of the clock, and more members wait than are asked at once.
+// The first call takes an hour of the clock, and more members wait than are queried at once.
 TEST_F(SilentMembersTest, AskingEndsThoughNotAllHaveHadTheirTurn) {
   AddHolders(static_cast<int>(3 * kAtOnceMax));
   ManualClock clock;

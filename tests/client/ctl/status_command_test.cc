@@ -1,5 +1,6 @@
-// Goal: ckvctl status is a check: its exit code and its words say who is silent, who is gone, which
-// chunks nobody has, and that two fleets are not one; ckvctl --wait waits for a ckvd that starts.
+// Goal: ckvctl status is a check. Its exit code and text report silent members, lost members,
+// chunks without a holder, and a second fleet that was taken for the first. ckvctl --wait waits for
+// a ckvd that starts.
 // Method: daemons and the command in this process.
 
 #include <thread>
@@ -24,7 +25,7 @@ using testing::Not;
 
 class StatusCommandTest : public test::MovingChunksTest {
  protected:
-  // Registers `name` at an address where nobody listens.
+  // Registers `name` at an address where no process listens.
   uint64_t RegisterSilent(const std::string& name, v1::MemberRole role,
                           const std::string& kernel_target = "") {
     v1::RegisterRequest request;
@@ -50,9 +51,9 @@ TEST_F(StatusCommandTest, AFleetThatIsWholeIsZero) {
   StartHolders(2);
   StartRequester();
   LoadOn("docs", test::MakeTestCorpus(test::TestGeometry(), {5, 6}, /*seed=*/40), {0, 1});
-  // A requester tells of the holders that it has spoken to.
+  // A requester reports the holders that it has contacted.
   ASSERT_EQ(Run({"explain", "--corpus", "docs", "--requester", requester_->address()}).code, 0);
-  // The chunks of both holders are of one group, and one holder of it is asked.
+  // The chunks of both holders are in one group, and one holder of the group is queried.
   const ctl::Json told =
       Run({"explain", "--corpus", "docs", "--requester", requester_->address()}).json["holders"];
   ASSERT_EQ(told.size(), 2u);
@@ -62,7 +63,7 @@ TEST_F(StatusCommandTest, AFleetThatIsWholeIsZero) {
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.text, AllOf(HasSubstr("answers"), HasSubstr("LAST PROBE"),
                               HasSubstr("WHEN IT WAS CHOSEN"), Not(HasSubstr("is gone"))));
-  // Operators look for how long a member runs, and for its build. The epoch is in the JSON.
+  // Operators look for a member's uptime and build. The epoch is in the JSON.
   EXPECT_THAT(ran.text, AllOf(HasSubstr("UP  VERSION"), HasSubstr(" s  " + std::string(Version())),
                               Not(HasSubstr("EPOCH"))));
   const ctl::Json status = StatusJson();
@@ -73,7 +74,7 @@ TEST_F(StatusCommandTest, AFleetThatIsWholeIsZero) {
   }
 }
 
-// Asks again and again, for a while.
+// Checks again and again, for a while.
 template <typename Condition>
 bool BecomesTrue(Condition&& condition) {
   const Instant give_up = Soon();
@@ -121,7 +122,7 @@ TEST_F(StatusCommandTest, AFleetOfSeveralKernelTargetsIsCalledMixed) {
   EXPECT_THAT(Status().text, AllOf(HasSubstr("mixed kernel targets"), HasSubstr("(2 holders)"),
                                    HasSubstr("SVE2 (1 holder)")));
   EXPECT_EQ(StatusJson()["kernel_targets"]["SVE2"], 1);
-  // The remedy is one that holders have, as far as they tell.
+  // The remedy names a target that all holders have, as far as they report their targets.
   const std::string best(KernelTargets().front());
   EXPECT_THAT(Status().text, HasSubstr("start every holder and requester with --kernel-target=" +
                                        best + ", the fastest\nthat all holders here have"));
@@ -192,7 +193,7 @@ TEST_F(StatusCommandTest, TwoFleetsAreNotShownAsOne) {
   EXPECT_THAT(ran.text, AllOf(HasSubstr("another fleet"), Not(HasSubstr("FROM REQUESTER"))));
 }
 
-// Holders that are about to come back are no damage, and the directory runs.
+// Holders that are about to return are no damage, and the directory runs.
 TEST_F(StatusCommandTest, ADirectoryThatHasJustStartedWaitsForItsHolders) {
   EndDirectory();
   Config config = ConfigOf({"directory"}, "d");
@@ -226,7 +227,7 @@ TEST_F(StatusCommandTest, ASilentHolderIsNamedOnce) {
                     HasSubstr("(member-unreachable)")));
 }
 
-// A daemon of another role says so, and no command that needs that address is named.
+// A daemon of another role reports that, and the error names no command that needs this address.
 TEST_F(StatusCommandTest, AHolderIsNoDirectory) {
   StartHolders(1);
   const Ran ran = RunAt("", {"status", "--directory", holders_[0]->address()});

@@ -1,6 +1,6 @@
-// Goal: lines and texts of a load become the tokens that their bytes say, from a file or from
-// stdin, or an error that says which file and line is at fault. Method: small files, a socket, and
-// a terminal that hangs up, all made here.
+// Goal: lines and texts of a load become the tokens of their bytes, from a file or from stdin, or
+// an error that names the file and line at fault. Method: small files, a socket, and a terminal
+// that hangs up, all made here.
 
 #include "client/ctl/corpus/token_lines.h"
 
@@ -75,7 +75,7 @@ TEST(TokenLines, ABadLineIsNamed) {
             absl::StatusCode::kNotFound);
 }
 
-// Stands for stdin until it goes, and closes `fd`.
+// Replaces stdin by `fd` while it exists, and closes `fd`.
 class AsStdin {
  public:
   explicit AsStdin(int fd) : before_(dup(STDIN_FILENO)) {
@@ -91,7 +91,7 @@ class AsStdin {
   const int before_;
 };
 
-// Somebody has read the first line.
+// The first line was read before.
 TEST(TokenLines, StdinIsReadFromWhereItStands) {
   const std::string path = WriteTestFile("read.jsonl", "[7]\n[1, 2]\n[3]\n");
   const int file = open(path.c_str(), O_RDONLY);
@@ -116,7 +116,7 @@ TEST(TokenLines, StdinMayBeASocket) {
   EXPECT_EQ(texts->documents[0].origin, "stdin");
 }
 
-// The end of a text that cannot be read is not its end.
+// A text that cannot be read further is not at its end.
 TEST(TokenLines, AFailedReadIsAnError) {
   const std::string path = "/proc/self/mem";  // nothing is mapped at 0
   EXPECT_THAT(Text(ReadTextTokens(path, 0).status()),

@@ -1,4 +1,4 @@
-// Goal: top takes a terminal and gives it back as it was. Method: a pseudo-terminal.
+// Goal: top takes a terminal and gives it back unchanged. Method: a pseudo-terminal.
 
 #include "client/ctl/top/top_screen.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 using Key = TopScreen::Key;
 
-// Bounds a wait that must not come to its end.
+// Limits a wait that must not time out.
 constexpr Duration kLong = std::chrono::seconds(60);
 
 struct TopScreenTest : testing::Test {
@@ -62,7 +62,7 @@ TEST_F(TopScreenTest, GivesItBackAsItWas) {
   const termios after = Now();
   EXPECT_EQ(after.c_lflag, before.c_lflag);
   EXPECT_EQ(std::memcmp(after.c_cc, before.c_cc, sizeof(before.c_cc)), 0);
-  Press("x");  // it echoes, and nothing else has come
+  Press("x");  // it echoes, and nothing else has arrived
   EXPECT_EQ(Shown(), "x");
 }
 

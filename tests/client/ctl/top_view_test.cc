@@ -1,5 +1,5 @@
-// Goal: top tells what happened between two looks, in 80 columns and in more, and what is wrong.
-// Method: two samples made by hand, of members that work, that began anew, and that are silent.
+// Goal: top shows what happened between two samples, in 80 columns and in more, and what is wrong.
+// Method: two samples made by hand, of members that work, that restarted, and that are silent.
 
 #include <algorithm>
 #include <string>
@@ -79,7 +79,7 @@ TopSample SampleAt(Duration at, std::vector<MemberReport> members) {
   return sample;
 }
 
-// Two seconds of a fleet: h1 works, h2 began a new life, h3 is silent, h4 is gone.
+// Two seconds of a fleet: h1 works, h2 restarted, h3 is silent, h4 is gone.
 TopView Worked() {
   const TopSample before =
       SampleAt(std::chrono::seconds(10),
@@ -139,7 +139,7 @@ TEST(TopView, ANewLifeHasNoRateYet) {
   EXPECT_EQ(h2.requests, std::nullopt);
 }
 
-// A requester tells of 64 corpora, so one that was not among them has been called before, too.
+// A requester reports 64 corpora, so one that was not among them may have been called before, too.
 TEST(TopView, ACorpusThatEntersAFullListHasNoRateYet) {
   for (const bool full : {true, false}) {
     MemberReport then = MakeRequester("r", {}, 0, 0);
@@ -167,7 +167,7 @@ TEST(TopView, ACorpusThatEntersAFullListHasNoRateYet) {
   }
 }
 
-// The holder h1 is silent in the sample before, h2 and the requester begin to live after it.
+// In the previous sample, holder h1 is silent. h2 and the requester start after it.
 TEST(TopView, TimesOfALifeAreNotThoseSinceTheLastLook) {
   TopSample before =
       SampleAt(std::chrono::seconds(10), {MakeHolder("h0", 1, 0, CountsOfMs({900})),

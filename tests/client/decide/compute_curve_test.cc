@@ -1,5 +1,5 @@
-// Goal: a curve gives back what it was made of, lies between its anchors, never falls, and takes
-// whatever numbers it is given. Its floor is found again in noisy samples, and a floor of 0 changes
+// Goal: a curve reproduces the samples it was made from, stays between its anchors, never falls,
+// and accepts any numbers. A fit of noisy samples finds its floor, and a floor of 0 changes
 // nothing.
 
 #include "client/decide/compute_curve.h"
@@ -111,8 +111,8 @@ TEST(ComputeCurve, AFloorOfZeroChangesNothing) {
   }
 }
 
-// Neither in rows, nor in tokens, nor in what memory takes. No call is shorter than reading alone,
-// and none than computing alone.
+// The time does not fall with rows, tokens or the time of memory. No call is shorter than reading
+// alone or computing alone.
 TEST(ComputeCurve, WithAFloorNeverFalls) {
   std::mt19937_64 rng(4);
   std::uniform_real_distribution<double> any(0, 1);
@@ -167,12 +167,12 @@ TEST(ComputeCurve, TakesAnyFloor) {
   }
 }
 
-// Two kernels as they were measured (compute_curve.h), and one that nothing bounds but memory.
+// Two kernels as they were measured (compute_curve.h), and one that only memory bounds.
 TEST(FitComputeCurve, FindsAKnownFloorInNoisySamples) {
   struct Kernel {
     std::vector<double> us;  // of 1, 4, 16, 64 and 256 rows
     MemoryFloor floor;
-    double share_error;  // where only the product shows, the share is not held against it
+    double share_error;  // where only the product shows, the share is not checked
   };
   const double rows[] = {1, 4, 16, 64, 256};
   for (const Kernel& kernel : {Kernel{{.048, .061, .184, .638, 2.54}, {.07, .1}, .2},
@@ -221,7 +221,7 @@ TEST(FitComputeCurve, ColdSamplesMakeTheBaseAndWarmOnesTheAnchors) {
   EXPECT_NEAR(both.base_us, 7, 1e-9);
   EXPECT_NEAR(both.anchors[0].us_per_token, .1, 1e-9);
   EXPECT_NEAR(both.Us(1, 1000), 307, 1e-6);
-  // Of rows that were sampled one way only, nothing is known of memory.
+  // Rows that were sampled only warm or only cold show nothing about memory.
   for (ComputeSample& sample : samples) {
     if (sample.cold) sample.rows = 2;
   }

@@ -1,6 +1,6 @@
-// Goal: a call of many frames costs what its slowest stage takes and the fill of the others, and
-// one of a single frame what the paper's formula says, to the bit. Method: the closed form against
-// a pipeline run frame by frame; frames against those that AttendPlan cuts.
+// Goal: a call of many frames costs the time of its slowest stage and the fill of the others. A
+// call of one frame costs what the paper's formula gives, to the bit. Method: the closed form
+// against a pipeline run frame by frame; frames against those that AttendPlan cuts.
 
 #include "client/decide/cost_model.h"
 
@@ -88,14 +88,14 @@ TEST(RouteRound, OfOneFrameIsTheSumOfItsTerms) {
               RouteRound(WorkOf(rows * 1000, 0), Over(candidate.fabric->bandwidth_bytes_per_s / 1e6,
                                                       0, candidate.compute.per_row_token_us))
                   .total_us);
-    // Nothing overlaps where nobody measured that it does.
+    // Without a measurement, nothing overlaps.
     candidate.wire_share = 0;
     EXPECT_EQ(RouteRound(WorkOf(rows * 1000, 256), candidate).total_us,
               RouteRound(WorkOf(rows * 1000, 0), candidate).total_us);
   }
 }
 
-// Across the length at which a second frame begins, too, whose frames are shorter.
+// This includes the length at which a second frame begins and frames become shorter.
 TEST(RouteRound, NeverFallsAsRowsGrow) {
   const FrameRows frame = FrameRowsOf(*NamedGeometry("deepseek-v3"), false, LaneShape());
   ASSERT_GT(frame.whole, frame.block);
@@ -115,8 +115,8 @@ TEST(RouteRound, NeverFallsAsRowsGrow) {
   }
 }
 
-// The rows of the tokens are read once, for all requesters that share the kernel, and take as long
-// however few query rows there are.
+// The rows of the tokens are read once, for all requesters that share the kernel. That takes
+// equally long for few query rows.
 TEST(CostModel, NoKernelIsFasterThanItsRowsComeIn) {
   DecisionInput input = test::PaperInput("deepseek-v2-lite", 16);
   input.geometry.layers = 1;
@@ -133,7 +133,7 @@ TEST(CostModel, NoKernelIsFasterThanItsRowsComeIn) {
     EXPECT_NEAR(here_us(), 2048 * std::max(0.02 / 16 * rows, 0.05), 1e-9) << rows;
   }
   input.query_rows = 16;
-  holder.concurrent = 7;  // 8 x 16 query rows come to 80 ns just so
+  holder.concurrent = 7;  // 8 x 16 query rows take exactly the floor's 80 ns
   EXPECT_NEAR(route_us(), 5 + 2048 * 0.08, 1e-9);
   holder.concurrent = 15;
   EXPECT_NEAR(route_us(), 5 + 2048 * 0.16, 1e-9);
@@ -141,17 +141,17 @@ TEST(CostModel, NoKernelIsFasterThanItsRowsComeIn) {
   holder.compute.live = {2, 3};
   EXPECT_NEAR(route_us(), 10 + 2048 * 0.24, 1e-9);
   input.selected = 512;
-  holder.compute.gather_factor = 2;  // rows that lie apart come in more slowly too
+  holder.compute.gather_factor = 2;  // scattered rows also take longer to read
   EXPECT_NEAR(route_us(), 10 + 2 * 512 * 0.24, 1e-9);
   EXPECT_NEAR(here_us(), 512 * 0.05, 1e-9);
-  // A curve brings its own floor.
+  // A curve has its own floor.
   input.selected = 0;
   holder.compute.live = {};
   holder.compute.curve = {3, 0, 1, {{{16, .01}}}, {.04, .5}};
   EXPECT_NEAR(route_us(), 3 + 2048 * (.04 + .5 * .01), 1e-9);
 }
 
-// One chunk, attended densely: what is cut is what the model counts on.
+// One chunk, attended densely: a call is cut into the frames that the model assumes.
 TEST(FrameRowsOf, IsWhatACallIsCutInto) {
   std::mt19937 rng(3);
   for (uint32_t round = 0; round < 60; ++round) {
@@ -235,7 +235,7 @@ TEST(HostLoads, ARouteWaitsForProcessors) {
   EXPECT_EQ(Decide(input).cost(Primitive::kRoute).shared_us, 0);
 }
 
-// The caller computes beside its holders. On their host it is one more that takes a turn.
+// The caller computes at the same time as its holders. On their host it takes one more turn.
 TEST(CallTime, WhatIsAttendedHereTakesATurn) {
   const HostSeat here = {kThisHost, 1, 2}, there = {2, 1, 2};
   EXPECT_EQ(CallTime(0).Us(), 0);

@@ -1,6 +1,6 @@
-// Goal: a decision stands on the profile of a calibration where that is of its corpus, and on the
-// network as its operator tells it; on neither where they are not. Method: real holders in this
-// process; a profile with values that no measurement gives; an oracle of a file.
+// Goal: a decision uses a calibration's profile if it is of the corpus, and the operator's
+// description of the network. Otherwise it uses neither. Method: real holders in this process; a
+// profile with values that no measurement gives; an oracle that reads a file.
 
 #include <fstream>
 #include <memory>
@@ -78,7 +78,7 @@ TEST_F(ExplainProfile, ItsConstantsCountWhereItIsOfTheCorpus) {
   const Candidate& known = input.candidates[0];
   EXPECT_EQ(known.compute.curve, options.profile->lanes[0].compute);
   EXPECT_EQ(known.fabric->pull_bandwidth_bytes_per_s, 123e6);
-  // Of a live probe: no second, and no byte a second.
+  // From a live probe, not the profile's second and byte a second.
   EXPECT_LT(known.fabric->t_probe_us, 1e6);
   EXPECT_GT(known.fabric->bandwidth_bytes_per_s, 1);
   // A holder that the profile does not name is measured.
@@ -108,8 +108,8 @@ TEST_F(ExplainProfile, OfAnotherGeometryOrHostItIsIgnored) {
   }
 }
 
-// Goal: calls teach. The profile's kernel is orders of magnitude off, so the factor must move to
-// its end of the scale, and the error be known.
+// Goal: calls correct the profile. Its kernel time is orders of magnitude too high, so the factor
+// must reach its limit, and the error must be reported.
 TEST_F(ExplainProfile, CallsKeepItTrue) {
   Profile profile = ProfileOf(TestGeometry());
   for (LaneProfile& lane : profile.lanes) lane.compute = {1e7, 0, 1, {{{16, 1e3}}}};
@@ -135,7 +135,7 @@ TEST_F(ExplainProfile, CallsKeepItTrue) {
   EXPECT_FALSE(holders[1].model_error.has_value());
 }
 
-// Two holders on two tiers, whose bandwidths no lane of this machine is as slow as.
+// Two holders on two tiers, whose bandwidths are lower than that of any lane of this machine.
 TEST_F(ExplainProfile, TheOraclesPathsCount) {
   const std::string path = test::TempPath("oracle.json");
   std::ofstream(path) << R"({"version": 1,
@@ -160,7 +160,8 @@ TEST_F(ExplainProfile, TheOraclesPathsCount) {
   EXPECT_EQ(candidates[1].path->tier, 1u);
   EXPECT_EQ(candidates[1].path->congestion, 0.5);
   EXPECT_EQ(candidates[1].path->bandwidth_bytes_per_s, 1e5);
-  // The slowest holder tells a route's time: its bytes at half of 0.1 MB/s, not as its lane would.
+  // The slowest holder determines a route's time: its bytes at half of 0.1 MB/s, not at its lane's
+  // rate.
   const CostBreakdown& route = explained->decision.cost(Primitive::kRoute);
   EXPECT_EQ(route.candidate, 1u);
   const Geometry& g = published->geometry;

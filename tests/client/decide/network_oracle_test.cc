@@ -1,5 +1,5 @@
-// Goal: what an operator tells is taken within its limits, ranks holders as the paper ranks them,
-// and is never waited for.
+// Goal: an operator's description of the network is used within its limits, ranks holders as the
+// paper ranks them, and is never waited for.
 // Source of the figures: arXiv:2606.03910 sections III-D (the worked example).
 
 #include "client/decide/network_oracle.h"
@@ -120,7 +120,7 @@ TEST(OracleFile, WhatIsWrongIsNamed) {
               HasSubstr("tiers: 17 of them"));
 }
 
-// Cut anywhere, or with any byte changed, it is refused or within the limits.
+// A file that is cut anywhere, or has any byte changed, is refused or within the limits.
 TEST(OracleFile, DamagedFilesAreRefusedOrHarmless) {
   for (size_t i = 0; i < kFile.size(); ++i) {
     EXPECT_FALSE(ParseOracleFile(kFile.substr(0, i), "a").ok()) << i;
@@ -181,7 +181,7 @@ TEST_F(OracleOfFile, OldCongestionDoesNotCount) {
   EXPECT_EQ(oracle->PathTo("far")->bandwidth_bytes_per_s, 3.125e9);
 }
 
-// Answers when it is let, and tells what it was asked.
+// Answers when a test allows it, and records the hosts of each query.
 class SlowSource final : public OracleSource {
  public:
   struct Seen {
@@ -222,16 +222,17 @@ TEST(NetworkOracle, NobodyWaitsForAReading) {
     seen.mu.Await(absl::Condition(condition, &seen));
   };
   await([](SlowSource::Seen* s) ABSL_NO_THREAD_SAFETY_ANALYSIS { return s->begun == 1; });
-  // A reading is under way, and stays so.
+  // A reading is in progress, and stays so.
   EXPECT_FALSE(oracle.PathTo("h1").has_value());
   {
     absl::MutexLock lock(&seen.mu);
     seen.let = true;
   }
-  // The new host is asked for without a period's wait: the clock stands still.
+  // The new host is queried without a period's wait: the clock does not advance.
   await([](SlowSource::Seen* s)
             ABSL_NO_THREAD_SAFETY_ANALYSIS { return s->hosts == std::vector<std::string>{"h1"}; });
-  // The thread publishes after that; one more reading by this one, and it is there in any case.
+  // The thread publishes after that. Refresh reads once more on this thread, so the path is present
+  // in any case.
   ASSERT_TRUE(oracle.Refresh().ok());
   EXPECT_TRUE(oracle.PathTo("h1").has_value());
 }

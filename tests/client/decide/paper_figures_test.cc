@@ -1,14 +1,13 @@
 // Goal: the paper's constants, fed to our formulas, give the paper's numbers to 1 %.
-// Source: arXiv:2606.01502; its section stands at each test.
+// Source: arXiv:2606.01502; each test names its section.
 //
 // Not here, because no formula gives them:
-// * 116 us at M_q = 1024 (4.3) and 24 us, or "125x", at M_q = 1 are measured. The model says 105.5
-// us
-//   and 186x; about 9 us of turnaround is missing from it, which is also what table 1's effective
-//   bandwidths of 24.7 GB/s need taken off, and the 7 % of its fit.
+// * 116 us at M_q = 1024 (4.3) and 24 us, or "125x", at M_q = 1 are measured. The model gives
+//   105.5 us and 186x. It lacks about 9 us of turnaround, which also explains the 7 % of its fit.
+//   Table 1's effective bandwidths of 24.7 GB/s result if these 9 us are taken off.
 // * "near the 16 us floor for M_q <= 128" (7): the formula gives 27 us at 128.
 // * Inversion near M_q = 1e5 (5.5): it needs 70 GB/s, the bandwidth of figure 1. At the 25 GB/s of
-//   all else it lies between 3.4e4 and 6.3e4, which is tested.
+//   all else it is between 3.4e4 and 6.3e4, which is tested.
 // * "below 0.2 GB/s" (8, congestion) counts a pull that the congestion spares.
 // * Splices, gathers from M holders (1.3 to 3.9 ms), elbows and host overhead are measured.
 
@@ -33,7 +32,7 @@ void ExpectWithinOnePercent(double got, double want) { EXPECT_NEAR(got, want, wa
 
 double RouteUs(const DecisionInput& input) { return Decide(input).costs[kPaperRoute].total_us; }
 
-// The paper sets one layer's round trip against the pull of all 27 layers. A layer of 27 times the
+// The paper compares one layer's round trip with the pull of all 27 layers. A layer of 27 times the
 // tokens has as many bytes.
 DecisionInput OneLayerAgainstTheChunk(uint32_t query_rows, double bandwidth) {
   DecisionInput input = BareInput(query_rows);
@@ -164,8 +163,8 @@ TEST(PaperFigures, ALoneAgentAmortisesAFetch) {
   EXPECT_EQ(BreakEvenSteps(PaperInput("deepseek-v3", 128)), 3u);
 }
 
-// 6.3: the form of its curve, flat to 8 requesters and at most 0.4 ms at 256, is one that our
-// constants can have; in between it stays within the 15 to 37 us that it measured up to 16.
+// 6.3: our constants can have the form of its curve, flat to 8 requesters and at most 0.4 ms at
+// 256. In between, up to 16 requesters, the curve stays within the measured 15 to 37 us.
 TEST(PaperFigures, AHolderServesEightRequestersForTheTimeOfOne) {
   DecisionInput input = PaperInput("deepseek-v2-lite", 16);
   input.geometry.layers = 1;

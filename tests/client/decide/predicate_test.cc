@@ -57,7 +57,7 @@ TEST(Predicate, WhatIsNotOfferedSaysWhy) {
     EXPECT_STRNE(cost.why_not, "");
   }
   EXPECT_STREQ(decision.costs[kRoute].why_not, "no holder reachable");
-  input.candidates.resize(1);  // neither measured nor told of
+  input.candidates.resize(1);  // neither measured nor in an oracle
   EXPECT_STREQ(Decide(input).costs[kRoute].why_not, "no holder reachable");
   input.candidates[0].fabric = FabricConstants{1, 0};
   EXPECT_STREQ(Decide(input).costs[kFetch].why_not, "bandwidth not measured");
@@ -118,7 +118,7 @@ TEST(Predicate, ASelectionIsFetchedAnewEveryStep) {
 TEST(Predicate, WhatStandsWhereItWasMadeIsNotRotated) {
   DecisionInput input = PaperInput("deepseek-v2-lite", 16);
   EXPECT_GT(Decide(input).costs[kFetch].splice_us, 0);
-  // Nor what the transfer hides.
+  // The part of a splice that the transfer hides costs nothing.
   const double whole_us = Decide(input).costs[kFetch].splice_us;
   input.candidates[0].splice_share = 0.25;
   EXPECT_EQ(Decide(input).costs[kFetch].splice_us, 0.25 * whole_us);
@@ -159,15 +159,15 @@ TEST(Predicate, RequestersThatAHolderTakesAlongShareItsKernel) {
   const double alone = Decide(input).costs[kRoute].compute_us;
   input.candidates[0].concurrent = 7;
   EXPECT_NEAR(Decide(input).costs[kRoute].compute_us, 15 + 8 * (alone - 15), 1e-9);
-  // Until it is filled they cost nothing.
+  // Until free_row_tokens are used up, they cost nothing.
   input.candidates[0].compute.free_row_tokens = 8.0 * 16 * 2048;
   EXPECT_EQ(Decide(input).costs[kRoute].compute_us, 15);
-  // Those that wait ahead are done before.
+  // Requests that wait ahead are done before.
   input.candidates[0].queue_requests = 2;
   EXPECT_EQ(Decide(input).costs[kRoute].queue_us, 30);
 }
 
-// Each holder attends its own chunks; the slowest of them tells the time, and each adds a partial.
+// Each holder attends its own chunks; the slowest determines the time, and each adds a partial.
 TEST(Predicate, HoldersOfACallCarryTheirOwnShares) {
   DecisionInput input = BareInput(16);
   input.here.merge_per_row_us = 0.5;
@@ -180,10 +180,10 @@ TEST(Predicate, HoldersOfACallCarryTheirOwnShares) {
   EXPECT_DOUBLE_EQ(route.compute_us, 16 * 1536 * 1e-3);
   EXPECT_EQ(route.probe_us, 10);
   EXPECT_DOUBLE_EQ(route.merge_us, 16 * 2 * 0.5);
-  // What is pulled from them comes over the same link of the requester.
+  // Rows fetched from both use the same link of the requester.
   const CostBreakdown fetch = Decide(input).costs[kFetch];
   EXPECT_DOUBLE_EQ(fetch.transfer_us, 2048 * 1152 / 1e3);
-  // One that cannot be asked is enough: an answer covers every chunk.
+  // One holder that cannot be queried is enough: an answer covers every chunk.
   input.candidates[1].fabric.reset();
   EXPECT_FALSE(Decide(input).costs[kRoute].offered);
 }
@@ -210,13 +210,14 @@ TEST(Predicate, OfReplicasTheCheapestIsTaken) {
 TEST(Predicate, TheNetworksWordBoundsWhatWasMeasured) {
   DecisionInput input = BareInput(1024);
   const double bytes = 1024 * 2184;
-  // Nothing measured yet: the tier stands in, with twice its latency.
+  // Nothing is measured yet: the tier's values count, with twice its latency.
   input.candidates[0].fabric.reset();
   input.candidates[0].path = PathCost{2, 10e9, 8, 0.5, 1};
   CostBreakdown route = Decide(input).costs[kRoute];
   EXPECT_EQ(route.probe_us, 16);
   EXPECT_DOUBLE_EQ(route.transfer_us, bytes / 2.5e3);
-  // Measured: what was seen, unless others have taken more of the tier than that leaves.
+  // Measured: the measured values count, unless others have taken more of the tier than that
+  // leaves.
   input.candidates[0].fabric = FabricConstants{3, 4e9};
   input.candidates[0].path->in_flight = 0;
   route = Decide(input).costs[kRoute];
@@ -237,7 +238,7 @@ void ForAll(DecisionInput& input, const std::function<void(Candidate&)>& change)
 
 using Change = std::function<void(DecisionInput&)>;
 
-// What makes work, or makes it dearer.
+// Changes that add work or make it more expensive.
 std::vector<Change> Dearer() {
   const auto all = [](std::function<void(Candidate&)> change) {
     return [change](DecisionInput& in) { ForAll(in, change); };
@@ -302,7 +303,7 @@ std::vector<Change> Dearer() {
   };
 }
 
-// Every cost rises (or stays) when any one input that makes work or makes it dearer rises.
+// Every cost rises (or stays) when any one input rises that adds work or makes it more expensive.
 TEST(Predicate, CostsAreMonotoneInEveryInput) {
   const std::vector<Change> dearer = Dearer();
   for (uint32_t seed = 0; seed < 500; ++seed) {
@@ -324,7 +325,7 @@ TEST(Predicate, CostsAreMonotoneInEveryInput) {
   }
 }
 
-// Another replica never makes anything dearer, and another group never makes it cheaper.
+// Another replica never makes anything more expensive, and another group never makes it cheaper.
 TEST(Predicate, MoreReplicasNeverCostMoreAndMoreHoldersNeverLess) {
   for (uint32_t seed = 0; seed < 500; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -394,7 +395,7 @@ TEST(Predicate, TheUnitOfTimeDecidesNothing) {
   }
 }
 
-// Steps and agents are both times that a layer is asked for.
+// Steps and agents both multiply how often a layer is requested.
 TEST(Predicate, StepsAndAgentsAreTheSame) {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -452,7 +453,7 @@ void MakeOdd(std::mt19937& rng, DecisionInput& input) {
   if (rng() % 8 == 0) input.candidates.clear();
 }
 
-// Whatever comes in, the choice is the offered one of least cost.
+// For any input, the choice is the cheapest offered one.
 TEST(Predicate, TotalOnAnyInput) {
   for (uint32_t seed = 0; seed < 5000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

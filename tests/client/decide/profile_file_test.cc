@@ -1,5 +1,5 @@
-// Goal: a profile read back is the one written, whatever lies about it is refused by name, and a
-// file is replaced whole.
+// Goal: a profile read back is the one written, a malformed one is refused by name, and a file is
+// replaced whole.
 
 #include "client/decide/profile_file.h"
 
@@ -63,7 +63,7 @@ TEST(Profile, IsReadAsItWasWritten) {
   }
 }
 
-// A profile may carry the choice of a kernel target; those of before do not.
+// A profile may contain the choice of a kernel target; earlier profiles do not.
 TEST(Profile, CarriesTheChoiceOfAKernelTarget) {
   Profile profile = Sample();
   EXPECT_THAT(FormatProfile(profile), Not(HasSubstr("\"kernel\"")));
@@ -114,7 +114,7 @@ TEST(Profile, WhatLiesIsRefusedByName) {
     EXPECT_EQ(ParseProfile(text).status().code(), StatusCode::kInvalidArgument) << text;
 }
 
-// Goal: files of before the term are read still.
+// Goal: files from before this term are still read.
 TEST(Profile, ASpliceOfNoFixedCostMayBeLeftOut) {
   std::string text = FormatProfile(Sample());
   const std::string term = ",\n    \"splice_per_layer_us\": 0.75";
@@ -126,7 +126,7 @@ TEST(Profile, ASpliceOfNoFixedCostMayBeLeftOut) {
   EXPECT_EQ(read->here.splice_per_layer_us, 0);
 }
 
-// A file of before there were floors has none, whether it says its version or not.
+// A file from before floors has none, whether it states its version or not.
 TEST(Profile, OfVersionOneHasNoFloors) {
   for (const std::string version : {"", "\n  \"version\": 1,"}) {
     std::string text = FormatProfile(Sample());
@@ -149,7 +149,7 @@ TEST(Profile, OfVersionOneHasNoFloors) {
   }
 }
 
-// A file from a later ckv says what to do.
+// The error for a file of a later ckv names a remedy.
 TEST(Profile, OfALaterVersionIsRefused) {
   std::string text = FormatProfile(Sample());
   text.replace(text.find("\"version\": 2"), 12, "\"version\": 3");

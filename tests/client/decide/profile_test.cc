@@ -1,6 +1,6 @@
-// Goal: constants come from measurements, follow a real change, shrug off a single pause, and count
-// nothing but the transfer of a payload. Method: made-up samples; real holders in this process,
-// whose constants are compared before and after calls that wait for much else.
+// Goal: constants follow from measurements, follow a real change, ignore a single pause, and count
+// only the transfer of a payload. Method: made-up samples; real holders in this process, whose
+// constants are compared before and after calls that wait for much else.
 
 #include "client/decide/profile.h"
 #include "client/cache/calibrate_here.h"
@@ -61,7 +61,7 @@ TEST(LiveFabric, NoSingleSampleMovesAConstant) {
   }
 }
 
-// What waits behind others tells of them, however many say so.
+// A request that waited behind others measures the others, however many samples there are.
 TEST(LiveFabric, OnlyRequestsThatWereAloneCount) {
   BusyPeriod requests;
   LiveFabric live(&requests);
@@ -103,8 +103,8 @@ TEST(LiveFabric, RequestsOfAnySizeTeach) {
   EXPECT_NEAR(bandwidth_off.Get()->bandwidth_bytes_per_s, 50e3 / 35e-6, 1e7);
 }
 
-// Requests that are faster than a probe say that it was disturbed. Slower ones say nothing of it:
-// ends that sleep between calls are slower.
+// Requests that are faster than a probe show that it was disturbed. Slower ones show nothing about
+// it: ends that sleep between calls are slower.
 TEST(LiveFabric, AProbeUnderLoadIsDoubted) {
   for (const uint64_t bytes : {uint64_t{100}, uint64_t{50'000}, uint64_t{1} << 20}) {
     LiveFabric live;
@@ -132,7 +132,7 @@ TEST(LiveFabric, BandwidthStaysWhatALaneCanBe) {
   EXPECT_EQ(live.Get()->bandwidth_bytes_per_s, LiveFabric::kBandwidthMin);
 }
 
-// Over memory a request that woke its holder up tells T_probe and nothing else.
+// Over shared memory, a request that woke its holder changes T_probe and nothing else.
 TEST(LiveFabric, AFixedBandwidthStays) {
   LiveFabric live;
   live.Set({16, 8e9}, /*bandwidth_fixed=*/true);
@@ -221,7 +221,7 @@ TEST(Explain, EveryInputIsMeasured) {
     EXPECT_GT(candidate.compute.per_row_token_us, 0);
     EXPECT_GE(candidate.compute.floor.us_per_token, 0);
     EXPECT_EQ(candidate.compute.floor.shown_share, 0);
-    EXPECT_EQ(candidate.compute.gather_factor, 0);  // nobody asked for a selection yet
+    EXPECT_EQ(candidate.compute.gather_factor, 0);  // no selection was requested yet
   }
   EXPECT_TRUE(explained->decision.costs[0].offered);
   EXPECT_TRUE(explained->decision.costs[1].offered);
@@ -249,7 +249,7 @@ TEST(Explain, EveryInputIsMeasured) {
     call.chunks = chunks;
     EXPECT_EQ(requester->Explain(call).status().code(), absl::StatusCode::kInvalidArgument);
   }
-  // Of chunks without tokens nobody is asked, so nothing but local could be offered.
+  // No holder is queried for chunks without tokens, so only local could be offered.
   const auto empty = requester->Explain(ExplainOf(published, 0, 1, 16, 4));
   ASSERT_TRUE(empty.ok());
   EXPECT_FALSE(empty->decision.choice.has_value());
@@ -312,7 +312,7 @@ struct ExplainDeath : testing::Test {
   std::shared_ptr<const Corpus> published;
 };
 
-// The constants of a holder that left are known still, and its lane was not used since.
+// The constants of a holder that left are still cached, and its lane was not used since.
 TEST_F(ExplainDeath, WhoLeftIsNeitherConnectedNorOffered) {
   ASSERT_TRUE(Explain(0, 2).ok());
   EXPECT_TRUE(Connected(0) && Connected(1));
@@ -329,17 +329,17 @@ TEST_F(ExplainDeath, WhoLeftIsNeitherConnectedNorOffered) {
     EXPECT_STREQ(cost.why_not, "a holder is not registered with the directory");
   }
   EXPECT_NE(explained->summary.find("gone: holder h1"), std::string::npos) << explained->summary;
-  // Chunks that do not need it are as before.
+  // Chunks that do not need this holder are as before.
   const auto others = Explain(0, 1);
   ASSERT_TRUE(others.ok());
   EXPECT_TRUE(others->decision.costs[size_t(Primitive::kRoute)].offered);
-  // A directory that is away is no word against anybody.
+  // An unreachable directory does not count against any holder.
   fleet.set_directory_down(true);
   EXPECT_TRUE(Connected(0));
   EXPECT_FALSE(Connected(1));
 }
 
-// Its lease has not run out yet: the echo tells.
+// The lease has not expired yet: the missing echo shows the failure.
 TEST_F(ExplainDeath, AMemberThatDoesNotAnswerIsNotRecommended) {
   ASSERT_TRUE(Explain(0, 2).ok());
   fleet.StopHolder(1);
@@ -352,7 +352,7 @@ TEST_F(ExplainDeath, AnotherLifeIsConnectedAgain) {
   ASSERT_TRUE(Explain(0, 2).ok());
   fleet.StopHolder(1);
   fleet.StartHolder(1);
-  EXPECT_FALSE(Connected(1));  // the lane is the former life's
+  EXPECT_FALSE(Connected(1));  // the lane is of the earlier incarnation
   fleet.Load("c", MakeTestCorpus(TestGeometry(), {20, 30}, 1), {0, 1});
   const auto explained = Explain(0, 2);
   ASSERT_TRUE(explained.ok()) << explained.status();

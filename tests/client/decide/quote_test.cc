@@ -1,6 +1,6 @@
-// Goal: a quote is the decision that Explain makes, for each group of chunks with the same holders,
-// by what is known already; it asks nobody, and says so while a constant is unknown. Method: real
-// holders in this process.
+// Goal: an estimate is the decision that Explain makes, for each group of chunks with the same
+// holders, from cached constants. It queries no holder, and reports a constant that is unknown.
+// Method: real holders in this process.
 
 #include "client/decide/quote.h"
 
@@ -26,7 +26,7 @@ class QuoteTest : public testing::Test {
   QuoteTest() {
     cluster_ = std::make_unique<Cluster>(fabric_.get(), 2, SmallShape(), nullptr, 16,
                                          /*near_bytes=*/uint64_t{64} << 20);
-    // Chunks 0, 1 and 3 are one holder's.
+    // Chunks 0, 1 and 3 are on one holder.
     cluster_->fleet.Load("c", MakeTestCorpus(TestGeometry(), {100, 60, 70, 20}, 3), {0, 0, 1, 0});
     corpus_ = cluster_->Resolve();
   }

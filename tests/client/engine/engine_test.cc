@@ -1,4 +1,4 @@
-// Goal: the reference engine computes its model, and says the same however its work is cut.
+// Goal: the reference engine computes its model, and gives the same result however its work is cut.
 // Method: a float64 model without absorption (reference_model.h) for rightness; bit comparisons of
 // one prefill against token by token, and of contexts attended here, there and in other threads.
 
@@ -191,7 +191,7 @@ TEST(ReferenceEngine, ContextInChunksSaysWhatOnePrefillSays) {
 }
 
 TEST(ReferenceEngine, ChunksAttendedElsewhereAndMergedInOrderGiveTheSameBits) {
-  // What routing does: each chunk on its own, in another thread's kernel call, on a copy of the
+  // As routing does: each chunk on its own, in another thread's kernel call, on a copy of the
   // queries and of the rows; merged by ordinal.
   const ReferenceConfig config = TinyConfig();
   const auto engine = MakeEngine(config);
@@ -343,7 +343,7 @@ TEST(ReferenceEngine, TwoConstructionsAreEqualAndTwoSeedsAreNot) {
 }
 
 TEST(ReferenceWeights, AreTheSameBitsEverywhere) {
-  // Goes with "ckv.reference.2" in the revision: weights that change need another name there.
+  // Belongs to "ckv.reference.2" in the revision: changed weights need another name there.
   const ReferenceConfig config = TinyConfig();
   Sha256 hash;
   for (uint8_t tensor = 0; tensor <= 9; ++tensor) {

@@ -46,7 +46,7 @@ void CheckAgainstFloat64(bool bf16_weights) {
     const size_t weight_count = size_t{shape.input} * shape.output;
     const std::vector<float> w =
         bf16_weights ? RandomWeights(rng, weight_count) : RandomValues(rng, weight_count);
-    // Strides wider than the rows: what lies between must be neither read nor written.
+    // The strides are wider than the rows: the gaps must be neither read nor written.
     const size_t x_stride = shape.input + 3, y_stride = shape.output + 5;
     const std::vector<float> x = RandomValues(rng, shape.rows * x_stride);
     std::vector<float> y(shape.rows * y_stride, 7.0f);

@@ -1,5 +1,5 @@
-// Goal: rows made anew are those of a prefill of the whole text, chunk by chunk; what cannot be
-// made is refused. Method: the reference engine.
+// Goal: recomputed rows equal those of a prefill of the whole text, chunk by chunk, and chunks that
+// cannot be recomputed are refused. Method: the reference engine.
 
 #include "client/engine/recompute.h"
 

@@ -1,5 +1,5 @@
-// Goal: the state that attaches a corpus is one of llama.cpp's, and each layer's cell says what it
-// stands for.
+// Goal: the state that attaches a corpus is a valid llama.cpp state, and each layer's cell names
+// the chunks it represents.
 // Method: read back by the reader of states; an engine restores it in tests/engines.
 
 #include "client/ggml/attach_state.h"

@@ -1,6 +1,6 @@
-// Goal: an op whose chunks cannot be attended fails with the reason, and can be tried again; then
-// it has the bits that it would have had. Method: real holders in this process
-// (op_attender_fixture.h), stopped, moved and published anew.
+// Goal: an op whose chunks cannot be attended fails with the reason. A later try gives the bits of
+// an op that did not fail. Method: real holders in this process (op_attender_fixture.h), stopped,
+// moved and published again.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -77,7 +77,7 @@ TEST_F(OpAttenderRefusals, ACorpusThatIsNotThere) {
   EXPECT_THAT(status.message(), HasSubstr("corpus 'c'"));
 }
 
-// The reference means the chunks that it was made of, not the name.
+// The reference identifies the chunks that it was made from, not the name.
 TEST_F(OpAttenderRefusals, ACorpusThatWasPublishedAnew) {
   ASSERT_TRUE(Attend().ok());
   const std::vector<float> before = cache_.out;
@@ -91,7 +91,7 @@ TEST_F(OpAttenderRefusals, ACorpusThatWasPublishedAnew) {
   const absl::Status status = Attend();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("ckvctl attach --corpus a"));
-  // With chunks behind those of the reference it is as good as before.
+  // A corpus with more chunks after those of the reference is as good as before.
   TestCorpus longer = a_;
   longer.chunks.push_back(other.chunks[2]);
   cluster_.fleet.Load("a", longer, {0, 1, 2, 2});
@@ -103,8 +103,7 @@ TEST_F(OpAttenderRefusals, ACorpusThatWasPublishedAnew) {
   EXPECT_TRUE(absl::IsFailedPrecondition(Attend()));
 }
 
-// There is no digest, so the first use says which chunks are meant. All contexts of a process
-// agree.
+// There is no digest, so the first use determines the chunks. All contexts of a process agree.
 TEST_F(OpAttenderRefusals, ACorpusForAllThatWasPublishedAnew) {
   Attached all;
   all.corpus = "a";
@@ -130,7 +129,7 @@ TEST_F(OpAttenderRefusals, ACorpusForAllThatWasPublishedAnew) {
   EXPECT_EQ(cache.out, before);
 }
 
-// A reference to what the requester does not know yet.
+// A reference to a corpus that the requester has not resolved yet.
 TEST_F(OpAttenderRefusals, ACorpusThatWasPublishedAnewBeforeTheReference) {
   ASSERT_TRUE(Attend().ok());
   const std::vector<float> before = cache_.out;
@@ -156,7 +155,7 @@ TEST_F(OpAttenderRefusals, AHolderThatIsGoneAndComesBack) {
   cluster_.fleet.Load("a", a_, {0, 1, 2});
   ASSERT_TRUE(Attend().ok());
   EXPECT_EQ(cache_.out, before);
-  // A second holder that has them: no error, the same bits.
+  // With a second holder of the chunks: no error, the same bits.
   cluster_.fleet.Lease("a", a_, 2, {1});
   cluster_.requester->Forget("a");
   Start({.counters = &counters});
@@ -171,7 +170,7 @@ TEST_F(OpAttenderRefusals, AHolderThatIsGoneAndComesBack) {
   EXPECT_GT(counters.received_bytes, 4u * kHeads * 128 * sizeof(float));
 }
 
-// The chunks went to another holder: the corpus is resolved anew within the op.
+// The chunks moved to another holder: the corpus is resolved again within the op.
 TEST_F(OpAttenderRefusals, ChunksThatMoved) {
   ASSERT_TRUE(Attend().ok());
   const std::vector<float> before = cache_.out;

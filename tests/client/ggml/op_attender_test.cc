@@ -35,7 +35,7 @@ TEST_F(OpAttenderTest, CellsAlone) {
       }
     }
   }
-  // Who sees nothing gets zeros, as llama.cpp has it.
+  // A token that sees nothing gets zeros, as in llama.cpp.
   for (const float value : cache.Answer(0, 5)) EXPECT_EQ(value, 0);
 }
 
@@ -169,7 +169,7 @@ TEST_F(OpAttenderTest, OneCorpusForAll) {
   ExpectBits(cache.Answer(0, 1), Due(cache, 0, 1, 1, {{"a", Uses("a", 0, 3, 5000)}}, {}));
 }
 
-// The same reference, read again by a reader that has forgotten it, is the same context.
+// The same reference, read again by a reader without its state, gives the same context.
 TEST_F(OpAttenderTest, ContextsAreFoundByWhatTheyAre) {
   CorpusContexts contexts(
       [this]() -> absl::StatusOr<Requester*> { return cluster_.requester.get(); }, {});
@@ -181,7 +181,7 @@ TEST_F(OpAttenderTest, ContextsAreFoundByWhatTheyAre) {
   const auto first = contexts.Find(list(), op, Soon());
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(*contexts.Find(list(), op, Soon()), *first);
-  // A holder that is busy or late says nothing about where the chunks are.
+  // A holder that is busy or late does not show that the chunks have moved.
   contexts.DropAfter(absl::ResourceExhaustedError(""), list());
   contexts.DropAfter(absl::DeadlineExceededError(""), list());
   EXPECT_EQ(*contexts.Find(list(), op, Soon()), *first);
@@ -205,7 +205,8 @@ TEST_F(OpAttenderTest, NanIsNoAnswer) {
   EXPECT_TRUE(absl::IsInvalidArgument(attender_->Attend(cache.Op(0))));
 }
 
-// An op allocates nothing if one of its shape came before it.
+// After an op of the same shape, an op without references allocates nothing. One with references
+// allocates 8 times at most.
 TEST_F(OpAttenderTest, AllocatesLittle) {
   if (!kCountsAllocations)
     GTEST_SKIP()
@@ -228,7 +229,7 @@ TEST_F(OpAttenderTest, AllocatesLittle) {
   EXPECT_LE(count(), 8u);  // the ticket, and the list of what its tokens attend
 }
 
-// More sequences than contexts are kept.
+// More sequences than there are contexts to keep.
 TEST_F(OpAttenderTest, ManyContexts) {
   EngineCache cache(1, 4, 1, kHeads, 9);
   cache.Show(0, 0, 0, 2);

@@ -1,4 +1,5 @@
-// Goal: each token attends the rows it sees and what its references stand for, all of it once (I1).
+// Goal: each token attends the rows it sees and the chunks of its references, each of them once
+// (I1).
 // Method: small caches whose plan is known.
 
 #include "client/ggml/op_plan.h"
@@ -89,7 +90,7 @@ TEST_F(OpPlanTest, ReferencesAreNoRows) {
   EXPECT_THAT(Elsewhere(1, 1), IsEmpty());
 }
 
-// Wherever the cells are, positions give the order, and so the bits of the merge.
+// Wherever the cells are, positions determine the order, and so the bits of the merge.
 TEST_F(OpPlanTest, TheOrderIsThatOfPositions) {
   EngineCache cache(2, 4, 1, 1, 1);
   cache.Put(0, 0, Reference("a", 7), 0);

@@ -1,5 +1,4 @@
-// Goal: whoever waits for a process hears of it as soon as it can be reached, and again after a
-// restart.
+// Goal: a waiter learns at once that a process is reachable, and again after its restart.
 
 #include "client/grpc/channel_watch.h"
 
@@ -15,7 +14,7 @@
 namespace ckv {
 namespace {
 
-// Serves nothing on a port: 0 takes a free one.
+// Serves `service` on `port`; 0 takes a free port.
 std::unique_ptr<grpc::Server> Serve(v1::DirectoryService::Service* service, int& port) {
   KeepGrpcUp();
   grpc::ServerBuilder builder;

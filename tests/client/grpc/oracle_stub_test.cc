@@ -1,5 +1,5 @@
-// Goal: an OracleService is asked for the hosts that are wanted, believed within the limits, and
-// done without while it is away.
+// Goal: an OracleService is queried for the wanted hosts, trusted within the limits, and not needed
+// while it is unreachable.
 
 #include "client/grpc/oracle_stub.h"
 
@@ -108,7 +108,7 @@ TEST_F(OracleStubTest, TheAgeItTellsCounts) {
   EXPECT_EQ(oracle.PathTo("h1")->congestion, 0.25);
   reply.set_age_ms(~uint64_t{0});
   service.Answer(reply);
-  // Older than what is known: that stays.
+  // An answer that is older than the cached one does not replace it.
   ASSERT_TRUE(oracle.Refresh().ok());
   EXPECT_EQ(oracle.PathTo("h1")->congestion, 0.25);
 }

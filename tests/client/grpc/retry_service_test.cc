@@ -1,4 +1,4 @@
-// Goal: the hint of an overloaded holder reaches whoever calls the requester over gRPC.
+// Goal: the hint of an overloaded holder reaches the client that calls the requester over gRPC.
 
 #include <grpcpp/grpcpp.h>
 

@@ -1,4 +1,4 @@
-// Goal: a query asks no directory: what is known is kept, until it is forgotten.
+// Goal: a query needs no directory: answers are cached until they are invalidated.
 
 #include "client/holders/directory_view.h"
 
@@ -41,7 +41,7 @@ TEST_F(View, TheSameSnapshotWithoutAsking) {
 TEST_F(View, MembersComeWithTheCorpusThatNamesThem) {
   ASSERT_TRUE(view.Resolve("c", "", kInstantMax).ok());
   EXPECT_EQ(view.KnownHolders().count(TestFleet::Name(0)), 1u);
-  // Holders that are known are not asked for again.
+  // Cached holders are not queried again.
   fleet.Load("d", corpus, {0, 0});
   const int calls = fleet.directory_calls();
   ASSERT_TRUE(view.Resolve("d", "", kInstantMax).ok());
@@ -56,7 +56,7 @@ TEST_F(View, MembersComeWithTheCorpusThatNamesThem) {
   EXPECT_EQ(view.KnownHolders().count(TestFleet::Name(1)), 1u);
 }
 
-// A directory that gives one key, unless it is away.
+// A directory that has one key, unless it is unreachable.
 class KeyedDirectory final : public DirectoryControl {
  public:
   absl::StatusOr<Corpus> GetCorpus(std::string_view, std::string_view, Instant) override {
@@ -111,7 +111,7 @@ TEST_F(View, NewsOfAnEarlierLifeAreIgnored) {
   member.epoch = {6};
   member.kernel_target = KernelTargetId::kAvx2;
   view.Note(member);
-  // Nor is a list believed that left the directory before.
+  // Nor is a list used that left the directory before the news.
   ASSERT_TRUE(view.ListHolders(kInstantMax).ok());
   EXPECT_EQ(view.KnownHolders().at(TestFleet::Name(0)).kernel_target, KernelTargetId::kAvx3);
   member.role = MemberRole::kRequester;
@@ -133,7 +133,7 @@ TEST_F(View, ForgottenMeansAskedAgain) {
   EXPECT_EQ(view.Resolve("c", "", test::Shortly()).status().code(), absl::StatusCode::kUnavailable);
 }
 
-// A directory between two lives costs a look-up its time, and no error.
+// A restart of the directory delays a look-up, and causes no error.
 TEST_F(View, ADirectoryThatComesBackIsWaitedFor) {
   fleet.set_directory_down(true);
   std::thread back([&] {
@@ -169,7 +169,7 @@ TEST_F(View, ToldOfAnotherLifeItWakesWhoWaits) {
   EXPECT_NE(view.changes(), before);
 }
 
-// A directory that was started again may be gone again before anybody asked it.
+// A restarted directory may be down again before it was queried.
 TEST_F(View, MissedChangesMeanAskedAgainIfItAnswers) {
   const auto first = view.Resolve("c", "", kInstantMax);
   const auto member = view.FindMember(TestFleet::Name(0), false, kInstantMax);
@@ -226,7 +226,7 @@ TEST_F(View, AnyNameForgetsTheNamelessOnes) {
   EXPECT_EQ((*second)->chunks[1].holders[0], TestFleet::Name(1));
 }
 
-// The directory is asked again; while it is away, or says the same, the snapshot stays.
+// The directory is queried again. While it is unreachable, or answers the same, the snapshot stays.
 TEST_F(View, WhatIsDoubtedIsAskedAgain) {
   const auto named = *view.Resolve("c", "", kInstantMax);
   const auto nameless = *view.ResolveChunks(ids, corpus.geometry, "", kInstantMax);
@@ -275,7 +275,8 @@ TEST_F(View, MembersAreKeptToo) {
             absl::StatusCode::kUnavailable);
 }
 
-// A Forget during the directory's answer wins: the answer may be older than what was forgotten for.
+// A Forget during the directory's answer wins: the answer may be older than the reason for the
+// Forget.
 TEST_F(View, AnAnswerThatAForgetOvertookIsNotKept) {
   struct Overtaken : DirectoryControl {
     TestFleet* fleet;
@@ -303,7 +304,7 @@ TEST_F(View, AnAnswerThatAForgetOvertookIsNotKept) {
   EXPECT_EQ(fleet.directory_calls(), calls + 1);
 }
 
-// One connection a holder, until it is suspected and the directory knows better.
+// One connection for each holder, until it is suspected and the directory has a newer entry.
 TEST_F(View, ConnectionsAreKeptUntilTheHolderMoves) {
   PeerTable peers(&view, &fleet);
   HolderPeer& peer = **peers.Find(TestFleet::Name(0));
@@ -314,7 +315,8 @@ TEST_F(View, ConnectionsAreKeptUntilTheHolderMoves) {
   const int calls = fleet.directory_calls();
   EXPECT_EQ(*peers.Connect(peer, kInstantMax), first);
   EXPECT_EQ(fleet.directory_calls(), calls);
-  // Suspected, but where it was: the same connection. With the directory away: the same, too.
+  // Suspected, but at the same place: the same connection. With the directory unreachable: the
+  // same, too.
   peers.Suspect(peer);
   EXPECT_EQ(*peers.Connect(peer, kInstantMax), first);
   EXPECT_EQ(fleet.directory_calls(), calls + 1);
@@ -322,7 +324,7 @@ TEST_F(View, ConnectionsAreKeptUntilTheHolderMoves) {
   fleet.set_directory_down(true);
   EXPECT_EQ(*peers.Connect(peer, kInstantMax), first);
   fleet.set_directory_down(false);
-  // Another life of it.
+  // Another incarnation of the holder.
   fleet.StopHolder(0);
   fleet.StartHolder(0);
   EXPECT_NE(*peers.Connect(peer, kInstantMax), first);

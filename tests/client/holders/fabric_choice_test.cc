@@ -1,5 +1,5 @@
-// Goal: a holder is spoken to over the fabric that a probe finds the fastest of those both sides
-// have, found out once. Method: real holders, fabrics that take the time they are told to.
+// Goal: a requester uses the fabric that a probe finds the fastest of those both sides have, and
+// probes once. Method: real holders, fabrics with set costs.
 
 #include "client/holders/fabric_choice.h"
 
@@ -33,7 +33,7 @@ struct FabricChoiceTest : testing::Test {
     options.connect_timeout = std::chrono::hours(1000);
     fleet.StartHolder(0);
   }
-  // As a context does that never had a lane to the holder.
+  // Opens a lane, as a context does that never had one to the holder.
   absl::Status Open() {
     tables.push_back(std::make_unique<LinkTable>(&options, &peers));
     const auto published =
@@ -74,16 +74,16 @@ TEST_F(FabricChoiceTest, TheFastestIsTakenWhateverTheOrder) {
     EXPECT_EQ(seen.trials[i].fabric, options.fabrics[i]->kind());
     EXPECT_EQ(seen.trials[i].why_not, "");
   }
-  // A header of 64 bytes goes each way.
+  // A header of 64 bytes is sent each way.
   EXPECT_NEAR(seen.trials[0].constants.t_probe_us, 100'128'000, 2'000'000);
   EXPECT_NEAR(seen.trials[0].constants.bandwidth_bytes_per_s, 1e3, 2e2);
   EXPECT_NEAR(seen.trials[0].exchange_us, ExchangeUs(seen.trials[0].constants), 1e-6);
   EXPECT_GE(seen.trials[0].exchange_p50_us, seen.trials[0].exchange_us);
   EXPECT_NEAR(seen.trials[2].constants.t_probe_us, 10'013'000, 2'000'000);
-  // What was measured is where the predicate looks.
+  // The predicate uses the measured constants.
   EXPECT_EQ(seen.constants.t_probe_us, seen.trials[2].constants.t_probe_us);
   EXPECT_EQ(seen.constants.bandwidth_bytes_per_s, LiveFabric::kBandwidthMin);
-  // The others' lanes and sessions are gone again.
+  // The others' lanes and sessions are closed.
   EXPECT_EQ(fleet.holder(0).stats().session_count, 1u);
 }
 
@@ -100,7 +100,7 @@ TEST_F(FabricChoiceTest, BandwidthDecidesWhereProbesDoNot) {
 }
 
 TEST_F(FabricChoiceTest, ATieGoesToThePreferred) {
-  // 10 % apart, whichever comes first.
+  // 10 % apart, whichever is first.
   tcp.set_cost(seconds(100), 10e3);
   verbs.set_cost(seconds(90), 10e3);
   options.fabrics = {&tcp, &verbs};
@@ -150,7 +150,7 @@ TEST_F(FabricChoiceTest, ChosenAnewWhereALaneOfItCannotBeMade) {
   shm.set_connect_error(absl::UnavailableError("no memory to share"));
   EXPECT_EQ(Opened(), FabricKind::kTcp);
   EXPECT_THAT(View().trials[1].why_not, HasSubstr("no memory to share"));
-  // And that holds, for as long as its lanes come up.
+  // The choice holds as long as its lanes can be opened.
   shm.set_connect_error(absl::OkStatus());
   EXPECT_EQ(Opened(), FabricKind::kTcp);
 }
@@ -179,7 +179,7 @@ TEST_F(FabricChoiceTest, WhatEitherSideHasNotIsSkipped) {
     HolderLink& link = *(*table.LinksFor(published))->links[0];
     ASSERT_TRUE(table.EnsureUp(link, clock.Now() + kLong).ok());
     EXPECT_EQ(link.lane().kind(), FabricKind::kShm);
-    // A holder that says what it has is not asked for what it has not.
+    // A holder that reports its fabrics is not queried for others.
     EXPECT_EQ(others.session_calls(), tells ? 2 : 3);
     const HolderView seen = table_peers.Views().at(0);
     EXPECT_GT(seen.trials[1].exchange_us, 0);
@@ -196,7 +196,8 @@ TEST_F(FabricChoiceTest, AFabricThatHangsLeavesTimeForTheOthers) {
   EXPECT_THAT(View().trials[0].why_not, HasSubstr("nobody came"));
 }
 
-// Forty rounds of tcp do not fit into its 3500 s: those of an eighth of them judge it.
+// Forty round trips over tcp do not fit into its 3500 s. The round trips of an eighth of that time
+// decide.
 TEST_F(FabricChoiceTest, AFabricThatEchoesSlowlyIsNotRefused) {
   options.fabrics = {&shm, &tcp};
   options.connect_timeout = seconds(4000);
@@ -210,7 +211,7 @@ TEST_F(FabricChoiceTest, AFabricThatEchoesSlowlyIsNotRefused) {
   EXPECT_NEAR(seen.trials[1].constants.bandwidth_bytes_per_s, 1e3, 2e2);
 }
 
-// A full slot there and back takes 4096 s over tcp, of whose 4000 s half are for measuring.
+// A full slot takes 4096 s over tcp both ways. Tcp has 4000 s, half of them for measuring.
 TEST_F(FabricChoiceTest, AFabricWithoutBandwidthIsNotRefused) {
   tcp.set_cost(seconds(1), 2);
   options.fabrics = {&tcp, &shm};
@@ -219,7 +220,7 @@ TEST_F(FabricChoiceTest, AFabricWithoutBandwidthIsNotRefused) {
   const FabricTrial trial = View().trials[0];
   EXPECT_EQ(trial.why_not, "");
   EXPECT_NEAR(trial.constants.t_probe_us, 81e6, 2e6);  // two headers, 160 B
-  // Less than all that was asked for, 8 slots in 2000 s.
+  // Less than the rate of all that was requested, 8 slots in 2000 s.
   EXPECT_GT(trial.constants.bandwidth_bytes_per_s, 0);
   EXPECT_LE(trial.constants.bandwidth_bytes_per_s, 8 * 4096 / 2000.0);
   EXPECT_GT(trial.exchange_us, 1000e6);
@@ -238,7 +239,7 @@ TEST_F(FabricChoiceTest, NoneSaysOfEachWhy) {
   EXPECT_EQ(Opened(), FabricKind::kVerbs);
 }
 
-// The holder's refusal of a session is not about fabrics: its code stays.
+// A refusal of a session by the holder is not about fabrics, so its code is returned.
 TEST_F(FabricChoiceTest, ARefusalThatIsNotOfAFabricIsTheAnswer) {
   TestFleet full({&shm, &tcp, &verbs});
   full.StartHolder(0, size_t{1} << 20, /*session_count_max=*/1);
@@ -247,7 +248,7 @@ TEST_F(FabricChoiceTest, ARefusalThatIsNotOfAFabricIsTheAnswer) {
   LinkTable first(&options, &table_peers), second(&options, &table_peers);
   const auto published =
       std::make_shared<const Corpus>(corpus.Publish("c", "", {{TestFleet::Name(0)}}));
-  // There is room for one session, so none is left to try the others with, but for the moment's.
+  // The holder has room for one session, the current one. None is left to try the other fabrics.
   HolderLink& link = *(*first.LinksFor(published))->links[0];
   ASSERT_TRUE(first.EnsureUp(link, clock.Now() + kLong).ok());
   EXPECT_EQ(link.lane().kind(), FabricKind::kShm);
@@ -257,7 +258,7 @@ TEST_F(FabricChoiceTest, ARefusalThatIsNotOfAFabricIsTheAnswer) {
             absl::StatusCode::kResourceExhausted);
 }
 
-// Eight contexts meet the holder at once: one of them chooses, the others wait for it.
+// Eight contexts contact the holder at once: one of them chooses, the others wait for it.
 TEST_F(FabricChoiceTest, CallsThatComeTogetherChooseOnce) {
   std::vector<std::unique_ptr<LinkTable>> contexts;
   std::vector<HolderLink*> links;
@@ -282,7 +283,7 @@ TEST_F(FabricChoiceTest, CallsThatComeTogetherChooseOnce) {
   EXPECT_EQ(tcp.connect_count(), 1);
 }
 
-// Goal: a fabric that is forced is taken or refused, never another.
+// Goal: a forced fabric is used or refused; no other is used.
 TEST_F(FabricChoiceTest, AForcedFabricIsTakenThoughSlower) {
   options.forced = FabricKind::kTcp;
   EXPECT_EQ(Opened(), FabricKind::kTcp);
@@ -299,7 +300,7 @@ TEST_F(FabricChoiceTest, AForcedFabricThatFailsSaysWhatThereIs) {
   EXPECT_THAT(status.ToString(), HasSubstr("fabric verbs is forced: verbs lane: no path"));
   EXPECT_THAT(status.ToString(), HasSubstr("the holder has shm, tcp, verbs"));
   EXPECT_EQ(fleet.holder(0).stats().session_count, 0u);
-  // One of an earlier build tells only which it takes.
+  // A holder of an earlier build reports only the fabric that it takes.
   fleet.set_tells_fabrics(false);
   EXPECT_THAT(Open().ToString(), HasSubstr("the holder has shm: force another"));
   fleet.StopHolder(0);
@@ -316,7 +317,8 @@ TEST(RequesterFabrics, AForcedOneMustBeAmongThem) {
   EXPECT_TRUE(Requester::Create(options, &fleet, &fleet).ok());
 }
 
-// Goal: where RDMA should be and cannot, tcp is taken only where that was asked for, and shows.
+// Goal: if RDMA is expected but fails, tcp is used only if that was requested, and the fallback is
+// shown.
 struct RdmaFallbackTest : FabricChoiceTest {
   RdmaFallbackTest() {
     options.fabrics = {&verbs, &tcp};
@@ -339,7 +341,7 @@ TEST_F(RdmaFallbackTest, RefusedByDefaultWhereverVerbsFails) {
   verbs.set_connect_error(absl::OkStatus());
   verbs.set_dial_error(down);
   expect_refused();
-  // And after it had been chosen.
+  // The same after it had been chosen.
   verbs.set_dial_error(absl::OkStatus());
   EXPECT_EQ(Opened(), FabricKind::kVerbs);
   tables.clear();
@@ -352,7 +354,7 @@ TEST_F(RdmaFallbackTest, RefusedByDefaultWhereverVerbsFails) {
 
 TEST_F(RdmaFallbackTest, RefusedWhereTheHoldersEndFails) {
   verbs.set_invite_error(absl::UnavailableError("the port is down"));
-  // It took tcp of the two, and says that it has both.
+  // The holder took tcp of the two, and reports that it has both.
   const absl::Status status = Open();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(status.ToString(), HasSubstr("set rdma_fallback to tcp"));
@@ -376,7 +378,7 @@ TEST_F(RdmaFallbackTest, NoFallbackWhereTheHolderHasNoVerbs) {
   EXPECT_EQ(counters.rdma_fallbacks, 0u);
 }
 
-// The lane of tcp that is measured first has the holder's last session.
+// The tcp lane, which is measured first, has the holder's last session.
 TEST_F(RdmaFallbackTest, ForWantOfASessionItIsNoFaultOfVerbs) {
   options.fabrics = {&tcp, &verbs};
   for (const RdmaFallback fallback : {RdmaFallback::kRefuse, RdmaFallback::kTcp}) {
@@ -400,7 +402,7 @@ TEST_F(RdmaFallbackTest, ForWantOfASessionItIsNoFaultOfVerbs) {
   }
 }
 
-// shm instead of verbs is no step down.
+// Using shm instead of verbs is not a fallback.
 TEST_F(RdmaFallbackTest, OnlyTcpIsAFallback) {
   options.fabrics = {&verbs, &shm, &tcp};
   verbs.set_connect_error(absl::UnavailableError("the port is down"));
@@ -426,7 +428,7 @@ TEST_F(RdmaFallbackTest, WithTcpItFallsBackAndShows) {
   EXPECT_EQ(counters.rdma_fallbacks, 3u);
 }
 
-// What both have is chosen from, shm and tcp by themselves.
+// The choice is among the fabrics that both sides have. By default, a requester has shm and tcp.
 TEST(RequesterFabrics, OfItsOwn) {
   const auto shm = NewShmFabric(Clock::Real()), tcp = NewTcpFabric(Clock::Real());
   const auto corpus = MakeTestCorpus(TestGeometry(), {9}, 6);
@@ -454,7 +456,7 @@ TEST(RequesterFabrics, OfItsOwn) {
       EXPECT_EQ(view.fabric, FabricKind::kTcp);
       EXPECT_FALSE(view.trials[0].why_not.empty());
     } else {
-      // Which is faster is measured here and now.
+      // The faster one is measured here and now.
       EXPECT_GT(view.trials[0].exchange_us, 0);
       EXPECT_EQ(view.fabric, view.trials[1].exchange_p50_us <
                                      view.trials[0].exchange_us * (1 - kExchangeTieShare)

@@ -1,5 +1,5 @@
-// Goal: a holder's kernel target is known as soon as its member is, with nothing connected, and is
-// that of its latest life. Method: a peer table over a directory that counts its calls.
+// Goal: a holder's kernel target is known as soon as its member is, without a connection, and is
+// that of its latest incarnation. Method: a peer table over a directory that counts its calls.
 
 #include "client/holders/holder_peer.h"
 
@@ -32,8 +32,8 @@ struct HolderPeerTest : testing::Test {
 
 TEST_F(HolderPeerTest, AMemberThatAWatchToldIsKnownBeforeAnythingIsConnected) {
   EXPECT_EQ(TargetOf(0), KernelTargetId::kUnknown);
-  for (const size_t i : {0, 1}) peers.Learn(MemberOf(i, 5, kOne));  // h0 was asked for, h1 was not
-  view.Forget("");  // as a watch does that began anew, after it told the members
+  for (const size_t i : {0, 1}) peers.Learn(MemberOf(i, 5, kOne));  // h0 was looked up, h1 was not
+  view.Forget("");  // as a restarted watch does after it reported the members
   EXPECT_EQ(TargetOf(0), kOne);
   EXPECT_EQ(TargetOf(1), kOne);
   EXPECT_EQ(fleet.directory_calls(), 0);
@@ -54,7 +54,7 @@ TEST_F(HolderPeerTest, TheTargetIsThatOfTheLatestLife) {
   EXPECT_EQ(TargetOf(0), KernelTargetId::kUnknown);
 }
 
-// A session tells the holder's epoch, and not its target.
+// A session reports the holder's epoch, and not its target.
 TEST_F(HolderPeerTest, ALifeThatTheDirectoryDoesNotTellHasNoTarget) {
   peers.Learn(MemberOf(0, 5, kOne));
   HolderPeer& peer = **peers.Find(TestFleet::Name(0));
@@ -87,7 +87,7 @@ TEST_F(HolderPeerTest, AHolderIsUnreachedUntilASessionOpensOrItHasAnotherLife) {
   EXPECT_EQ(peer.View().unreached_since, Instant{40}) << "of this life";
 }
 
-// Whether rows that are near have the bits of their holders.
+// Whether rows in the local row cache give the bits of their holders.
 TEST_F(HolderPeerTest, HoldersHaveATargetIfAllOfThemSaySo) {
   LiveCosts costs(&peers, nullptr, Clock::Real(), Backend::Cpu(), LaneShape());
   const auto chunks = test::MakeTestCorpus(test::TestGeometry(), {3, 4}, 1);

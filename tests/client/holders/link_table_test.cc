@@ -1,5 +1,5 @@
-// Goal: a context gives back the sessions and handles it does not need, and asks a holder for no
-// handle twice. Method: a real holder, and a clock that only the context's links read.
+// Goal: a context gives back the sessions and handles it does not need, and queries no handle of a
+// holder twice. Method: a real holder, and a clock that only the context's links read.
 
 #include "client/holders/link_table.h"
 
@@ -88,7 +88,7 @@ TEST_F(LinkTableTest, IdleLinksAreClosedOneACall) {
   HolderLink& a = Use(of_a);
   HolderLink& b = Use(of_b);
   HolderLink& c = Use(of_c);
-  // Half of it, so that the time the test itself takes does not count.
+  // Half of the limit, so that the time the test itself takes does not count.
   clock.Advance(LinkTable::kLinkIdleMax / 2);
   Use(of_c);
   EXPECT_TRUE(a.is_up() && b.is_up());
@@ -97,7 +97,7 @@ TEST_F(LinkTableTest, IdleLinksAreClosedOneACall) {
   EXPECT_NE(a.is_up(), b.is_up());
   Use(of_c);
   EXPECT_FALSE(a.is_up() || b.is_up());
-  // What is about to be used is not closed first, however long it was idle.
+  // A link that is about to be used is not closed first, however long it was idle.
   const int sessions = fleet.session_calls();
   clock.Advance(2 * LinkTable::kLinkIdleMax);
   Use(of_c);
@@ -117,14 +117,14 @@ TEST_F(LinkTableTest, AFullMapOfHandlesEndsTheSession) {
   ASSERT_TRUE(link.Resolve(two, kInstantMax).ok());
   EXPECT_TRUE(absl::IsAborted(link.Resolve({&third, 1}, kInstantMax)));
   EXPECT_FALSE(link.is_up());
-  // The holder's table of it is gone as well.
+  // The holder has dropped the session's table as well.
   EXPECT_TRUE(absl::IsNotFound(fleet.holder(0).ResolveChunks(first, two, kInstantMax).status()));
   ASSERT_TRUE(table.EnsureUp(link, kInstantMax).ok());
   EXPECT_EQ(link.Find(two[0]), nullptr);
   EXPECT_TRUE(link.Resolve({&third, 1}, kInstantMax).ok());
 }
 
-// One chunk more than two batches, asked for from the middle on: three round trips.
+// One chunk more than two batches, requested from the middle on: three round trips.
 TEST_F(LinkTableTest, HandlesAreResolvedInBatches) {
   const std::vector<uint32_t> token_counts(2 * HolderLink::kResolveCountMax + 1, 1);
   const auto many = MakeTestCorpus(TestGeometry(/*layers=*/1), token_counts, 2);
@@ -143,8 +143,9 @@ TEST_F(LinkTableTest, HandlesAreResolvedInBatches) {
   EXPECT_EQ(fleet.resolve_calls(), 3);
 }
 
-// Goal: a call's attempts end (I5): a holder that failed one is not asked by the next while another
-// can be, though it answers other calls meanwhile, or asked for a pause that is over.
+// Goal: a call's attempts end (I5). A holder that failed one attempt is not queried by the next
+// while another holder is left. This holds even if it answers other calls meanwhile, or its
+// requested pause is over.
 TEST_F(LinkTableTest, ACallAsksNoReplicaTwice) {
   const auto published = std::make_shared<const Corpus>(
       corpus.Publish("c", "", {{TestFleet::Name(0), TestFleet::Name(1), TestFleet::Name(2)}}));
@@ -168,15 +169,15 @@ TEST_F(LinkTableTest, ACallAsksNoReplicaTwice) {
     EXPECT_EQ(std::unique(asked.begin(), asked.end()) - asked.begin(), 3) << error;
     EXPECT_EQ(asked.size(), 3u) << error;
   }
-  // The next call may ask any of them.
+  // The next call may query any of them.
   table.BeginCall();
   const HolderPeer* first = &table.Ask(**table.LinksFor(published), 0).peer();
   EXPECT_EQ(first, &table.Ask(**table.LinksFor(published), 0).peer());
   EXPECT_FALSE(table.FailOver(errors[0])) << "nobody failed this call";
 }
 
-// A directory that restarts gives its holders new epochs. One that restarts again while a call
-// opens new sessions must not cost the call; one that never stops must not keep it for ever.
+// A directory that restarts gives its holders new epochs. A further restart while a call opens new
+// sessions must not fail the call. Endless restarts must not keep the call forever.
 TEST_F(LinkTableTest, AHolderWhoseEpochMovesOnIsReopenedAFewTimes) {
   fleet.StartHolder(0);
   const auto published = CorpusOf(corpus, "");
@@ -196,7 +197,7 @@ TEST_F(LinkTableTest, AHolderWhoseEpochMovesOnIsReopenedAFewTimes) {
   EXPECT_FALSE(fail(absl::UnavailableError("the lane broke"))) << "that is no epoch";
 }
 
-// Tells of each wait.
+// Reports each wait.
 class WatchedStream final : public ComputeStream {
  public:
   WatchedStream() : ComputeStream(Backend::Cpu()) {}
@@ -208,7 +209,8 @@ class WatchedStream final : public ComputeStream {
   std::function<void()> on_wait = [] {};
 };
 
-// A device may still read replies in the slots of a lane that fails. Their memory goes with it.
+// A device may still read replies in the slots of a lane that fails. Closing the lane frees their
+// memory.
 TEST_F(LinkTableTest, AFailedLaneIsClosedOnceTheWorkIsDone) {
   fleet.StartHolder(0);
   WatchedStream stream;

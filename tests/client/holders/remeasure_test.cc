@@ -1,7 +1,6 @@
-// Goal: what was measured under load heals, through calls over several holders and without anybody
-// asking for it; and a holder is measured anew once for a doubt, and ever more rarely.
-// Method: holders whose replies tell the kernel times that a script says; a clock put forward by
-// hand.
+// Goal: constants that were measured under load recover, through calls over several holders and
+// without a request for it. A holder is measured again once for a doubt, and at growing intervals.
+// Method: holders whose replies report kernel times from a script; a clock advanced by hand.
 
 #include "client/remeasure.h"
 
@@ -31,8 +30,8 @@ using test::TestGeometry;
 
 constexpr uint32_t kTokens = 64;
 
-// Three holders of a chunk each. A kernel call takes 20 us, and 20 ns a query row and token; `slow`
-// times as long while a holder is loaded.
+// Three holders of a chunk each. A kernel call takes 20 us, and 20 ns a query row and token. A
+// loaded holder takes `slow` times as long.
 struct LoadedHolders : testing::Test {
   LoadedHolders() {
     RequesterOptions options;
@@ -74,7 +73,7 @@ struct LoadedHolders : testing::Test {
     call.deadline = test::Soon();
     return requester->Explain(call);
   }
-  // Returns the kernel time of each holder by the cost model, in microseconds. Asks nobody.
+  // Returns the kernel time of each holder by the cost model, in microseconds. Queries no holder.
   std::array<double, 3> KernelTimes() {
     std::array<double, 3> times{};
     const auto quotes = requester->Quote({.corpus = published, .query_rows = 16});
@@ -90,7 +89,7 @@ struct LoadedHolders : testing::Test {
     return std::all_of(looked.begin(), looked.end(),
                        [](double us) { return us > kIdleUs / 1.5 && us < kIdleUs * 1.5; });
   }
-  // A measurement that is under way counts as another requester, whose rows cost as much again.
+  // A measurement in progress counts as another requester, whose rows cost as much again.
   bool HealsSoon() {
     const Instant until = test::Soon();
     bool healed = Healed();
@@ -98,7 +97,7 @@ struct LoadedHolders : testing::Test {
     return healed;
   }
 
-  std::array<double, 3> looked{};  // the times of the last look
+  std::array<double, 3> looked{};  // the times of the last check
   std::array<std::atomic<double>, 3> slow{1, 1, 1};
   std::array<std::atomic<int>, 3> measured{};  // attends of 64 rows: three for each measurement
   test::TestCorpus corpus = test::MakeTestCorpus(TestGeometry(), {kTokens, kTokens, kTokens}, 1);
@@ -121,7 +120,7 @@ TEST_F(LoadedHolders, ABaseThatWasMeasuredUnderLoadHealsThroughCallsOverAllOfThe
   for (auto& factor : slow) factor = 1;
   for (int calls = 0; calls < 100; ++calls) ASSERT_TRUE(Attend().ok());
   EXPECT_TRUE(HealsSoon()) << testing::PrintToString(looked);
-  // Each once when it was loaded, and not much more often than once since.
+  // Each was measured once while it was loaded, and not much more often than once since.
   for (const auto& count : measured) {
     EXPECT_GE(count, 3);
     EXPECT_LE(count, 3 * 4);
@@ -139,7 +138,7 @@ TEST_F(LoadedHolders, ExplainMeasuresWhatIsDoubted) {
   EXPECT_TRUE(HealsSoon()) << testing::PrintToString(looked);
 }
 
-// Rounds over several holders tell how far predictions are off.
+// Rounds over several holders show how far predictions are off.
 TEST_F(LoadedHolders, RoundsOfACallOverSeveralAreJudged) {
   ASSERT_TRUE(Explain().ok());
   for (uint32_t i = 0; i < 2 * LiveError::kSampleCountMin; ++i) ASSERT_TRUE(Attend().ok());
@@ -230,13 +229,13 @@ TEST_F(RemeasurerTest, OnlyTheDoubtedAndEverMoreRarely) {
   answers = true;
   EXPECT_EQ(remeasurer.Step(clock.Now()), kInstantMax);
   EXPECT_TRUE(peers.Doubted().empty());
-  // Doubted again at once, it waits for its pause.
+  // A holder that is doubted again at once waits for its pause.
   MakeDoubted(peer);
   const Instant next = remeasurer.Step(clock.Now());
   EXPECT_EQ(next, clock.Now() + Remeasurer::kPauseMax);
   clock.Advance(2 * Remeasurer::kPauseMax);
   EXPECT_EQ(remeasurer.Step(clock.Now()), kInstantMax);
-  // And after a long time without a doubt it does not.
+  // After a long time without a doubt it does not wait.
   clock.Advance(2 * Remeasurer::kPauseMax);
   answers = false;
   MakeDoubted(peer);

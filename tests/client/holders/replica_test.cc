@@ -1,5 +1,5 @@
-// Goal: of a chunk's holders the cheapest answer in turns, and another where one fails; the bits of
-// an answer do not tell which it was (I2), and nothing is merged twice (I1).
+// Goal: the cheapest of a chunk's holders answer in turns, and another answers if one fails. The
+// bits of an answer do not depend on the holder (I2), and nothing is merged twice (I1).
 
 #include "client/holders/replica_choice.h"
 
@@ -57,13 +57,13 @@ struct ReplicaTest : testing::Test {
     return answer;
   }
   uint64_t RequestsOf(size_t holder) { return fleet.holder(holder).stats().request_count; }
-  // The directory says that h0 and h`alike` have one kernel target, and h`other` another.
+  // The directory lists h0 and h`alike` with one kernel target, and h`other` with another.
   void SetTargets(size_t alike, KernelTargetId one, size_t other, KernelTargetId another) {
     fleet.SetKernelTarget(0, one);
     fleet.SetKernelTarget(alike, one);
     fleet.SetKernelTarget(other, another);
   }
-  // Makes a call. Returns which of the two was asked for chunk 2; 9 if both or neither.
+  // Makes a call. Returns which of the two was queried for chunk 2; 9 if both or neither.
   size_t AskedOf(size_t one, size_t other) {
     const auto rows_of = [&](size_t i) { return fleet.holder(i).stats().query_row_count; };
     const uint64_t of_one = rows_of(one), of_other = rows_of(other);
@@ -71,7 +71,7 @@ struct ReplicaTest : testing::Test {
     const bool asked_one = rows_of(one) > of_one, asked_other = rows_of(other) > of_other;
     return asked_one == asked_other ? 9 : asked_one ? one : other;
   }
-  // The chunks of h1 and h2, which came back empty.
+  // Puts the chunks of h1 and h2, which restarted empty.
   void PutAgain() {
     for (const auto& [holder, chunk] : {std::pair(1, 2), {2, 0}, {2, 1}, {2, 2}}) {
       ASSERT_TRUE(
@@ -98,12 +98,12 @@ TEST_F(ReplicaTest, AnotherAnswersWithTheSameBits) {
   EXPECT_TRUE(Asked().SameBits(before));
   EXPECT_GT(RequestsOf(other), of_other);
   EXPECT_EQ(requester->Stats().failover_count, 1u);
-  // The others keep away from it: no second failure.
+  // Later calls avoid the stopped holder: no second failure.
   EXPECT_TRUE(Asked().SameBits(before));
   EXPECT_EQ(requester->Stats().failover_count, 1u);
 }
 
-// Chunk 2 is asked of h1 or h2, whichever has the kernel target of the other chunks' holder. That
+// Chunk 2 is queried at h1 or h2, whichever has the kernel target of the other chunks' holder. That
 // holds for a requester's first call, when no lane is up.
 TEST_F(ReplicaTest, CallsOfF32KeepToOneKernelTarget) {
   for (const size_t alike : {1, 2}) {
@@ -126,8 +126,8 @@ TEST_F(ReplicaTest, CallsOfF32KeepToOneKernelTarget) {
   }
 }
 
-// A corpus that another requester resolved: the first connection tells all targets, and the choice
-// is made again before anything is sent.
+// For a corpus that another requester resolved, the first connection fetches all targets, and the
+// choice is made again before anything is sent.
 TEST_F(ReplicaTest, TheFirstCallOverACorpusOfAnotherRequesterKeepsToOneTarget) {
   for (const size_t alike : {1, 2}) {
     SCOPED_TRACE(alike);
@@ -139,7 +139,7 @@ TEST_F(ReplicaTest, TheFirstCallOverACorpusOfAnotherRequesterKeepsToOneTarget) {
   }
 }
 
-// A member that tells no target may compute anything.
+// A member that reports no target may compute anything.
 TEST_F(ReplicaTest, AHolderThatTellsNoTargetCountsAsAnother) {
   for (const size_t alike : {1, 2}) {
     SCOPED_TRACE(alike);
@@ -155,7 +155,7 @@ TEST_F(ReplicaTest, AHolderThatComesBackWithAnotherTargetIsLeftForOneThatKeptIt)
     SetTargets(1, KernelTargetId::kAvx3, 2, KernelTargetId::kAvx2);
     Connect();
     EXPECT_EQ(AskedOf(1, 2), 1u);
-    // Both restart, and have changed places.
+    // Both restart, and have exchanged their targets.
     for (const size_t i : {1, 2}) {
       fleet.StopHolder(i);
       fleet.StartHolder(i);
@@ -165,7 +165,7 @@ TEST_F(ReplicaTest, AHolderThatComesBackWithAnotherTargetIsLeftForOneThatKeptIt)
     if (watched) {
       requester->Learn(fleet.member(1));
       requester->Learn(fleet.member(2));
-      // News of an earlier life come late.
+      // News of an earlier incarnation arrive late.
       Member before = fleet.member(1);
       before.epoch = {1};
       before.kernel_target = KernelTargetId::kAvx3;
@@ -184,15 +184,14 @@ TEST_F(ReplicaTest, WhatNobodyElseHoldsIsAnError) {
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_TRUE(answer.Untouched());
   EXPECT_NE(status.ToString().find("holder h0"), std::string::npos) << status;
-  // The chunks that it shares are answered for all the same.
+  // The chunks that h0 shares with h2 are still answered.
   const ChunkUse shared[] = {{0, 0}, {1, 0}, {2, 0}};
   call.chunks = shared;
   (void)Asked();
 }
 
-// A holder that says nothing has failed the attempt after half of the time, if another can be
-// asked. Method: requests are dropped by seeds, until the first holder's was and the second's was
-// not.
+// A silent holder fails the attempt after half of the time, if another can be queried. Method:
+// requests are dropped by seeds, until the first holder's was dropped and the second's was not.
 TEST_F(ReplicaTest, OneThatIsSilentIsGivenUpAtHalfTime) {
   const ChunkUse one[] = {{2, 0}};
   call.chunks = one;
@@ -235,7 +234,7 @@ TEST_F(ReplicaTest, OneThatCameBackIsAskedAgain) {
   ASSERT_TRUE(test::PutChunk(fleet.holder(1).store(), corpus.geometry, corpus.chunks[2]).ok());
   EXPECT_TRUE(Asked().SameBits(before));
   EXPECT_EQ(RequestsOf(1), 0u);
-  // h2 has gone, too: h1 is tried again, however lately it failed.
+  // h2 is down, too: h1 is tried again, however recently it failed.
   fleet.StopHolder(2);
   EXPECT_TRUE(Asked().SameBits(before));
   EXPECT_GT(RequestsOf(1), 0u);
@@ -245,7 +244,7 @@ TEST_F(ReplicaTest, AChunkThatWasDroppedThereIsAskedOfAnother) {
   const Answer before = Asked();
   ASSERT_TRUE(fleet.holder(1).store().Drop(corpus.chunks[2].info.id).ok());
   EXPECT_TRUE(Asked().SameBits(before));
-  // The directory is asked before the snapshot is used again.
+  // The directory is queried before the snapshot is used again.
   const int calls = fleet.directory_calls();
   ASSERT_TRUE(requester->Resolve("c", "", Soon()).ok());
   EXPECT_GT(fleet.directory_calls(), calls);
@@ -280,7 +279,7 @@ TEST_F(ReplicaTest, ExplainMeasuresAllAndLeavesOutTheDead) {
 TEST_F(ReplicaTest, AFetchGoesOnWithAnother) {
   FetchCall fetch;
   fetch.corpus = call.corpus;
-  // Rows of h0 are shown before those of h1 are asked for again.
+  // Rows of h0 are delivered before those of h1 are requested again.
   fetch.chunk_end = 5;
   fetch.layer_end = corpus.geometry.layers;
   const auto rows_of = [&](std::vector<std::byte>* all) {
@@ -292,7 +291,7 @@ TEST_F(ReplicaTest, AFetchGoesOnWithAnother) {
   };
   std::vector<std::byte> before, after;
   ASSERT_TRUE(rows_of(&before).ok());
-  // A fetch is a turn, so it is the other's now.
+  // A fetch takes a turn, so the other holder is next.
   fleet.StopHolder(RequestsOf(1) > 0 ? 2 : 1);
   ASSERT_TRUE(rows_of(&after).ok());
   EXPECT_EQ(before, after);
@@ -312,7 +311,7 @@ struct ReplicaChooserTest : testing::Test {
     group.links = {0, 1, 2};
     group.token_count = 1000;
   }
-  // All that a route's cost rests on.
+  // Sets everything that a route's cost depends on.
   void Set(size_t link, double t_probe_us) {
     pointers[link]->peer().fabric.Set({t_probe_us, 1e9});
     pointers[link]->peer().set_compute(TestGeometry().widths(), {.base_us = 1e-3}, {});
@@ -322,7 +321,7 @@ struct ReplicaChooserTest : testing::Test {
     chooser.Choose(group);
     return group.Chosen(work.primitive);
   }
-  // How often each is chosen in so many turns, ranked anew for each or not.
+  // Returns how often each is chosen in `turns` turns. `rank`: they are ranked again for each turn.
   std::array<int, 3> Shares(int turns, bool rank) {
     std::array<int, 3> shares{};
     for (int i = 0; i < turns; ++i) {
@@ -370,7 +369,7 @@ TEST_F(ReplicaChooserTest, EqualsTakeTurnsByTheirCost) {
     EXPECT_NEAR(shares[1], 100, 2);
     EXPECT_NEAR(shares[2], 120, 2);
   }
-  // One that was no equal for long does not catch up.
+  // A holder that was not equal for long does not catch up.
   Set(2, 2000);
   EXPECT_EQ(Shares(300, /*rank=*/true)[2], 0);
   for (size_t i = 0; i < 3; ++i) Set(i, 20);
@@ -386,7 +385,7 @@ TEST_F(ReplicaChooserTest, CallersAndGroupsBeginApart) {
   }
 }
 
-// Nobody can say that it costs more, and its turn tells.
+// An unmeasured holder need not cost more, and its turn shows what it costs.
 TEST_F(ReplicaChooserTest, WhoIsUnknownTakesTurns) {
   EXPECT_EQ(Shares(30, /*rank=*/true), (Counts{10, 10, 10})) << "of none anything is known";
   Set(2, 50);
@@ -396,7 +395,7 @@ TEST_F(ReplicaChooserTest, WhoIsUnknownTakesTurns) {
   EXPECT_EQ(Shares(30, /*rank=*/true)[0], 10) << "but nothing of its kernel";
 }
 
-// A holder that was measured under load, and that nobody asks for that, tells nobody.
+// A holder that was measured under load, and is not queried for that reason, reports nothing.
 TEST_F(ReplicaChooserTest, WhoIsDearAndNotAskedIsMeasuredAnew) {
   for (size_t i = 0; i < 3; ++i) Set(i, 20);
   Set(1, 30), Set(2, 200);
@@ -416,7 +415,8 @@ TEST_F(ReplicaChooserTest, ItsLoadCounts) {
   for (size_t i = 0; i < 3; ++i) Set(i, 20);
   pointers[0]->peer().TellQueue(1'000'000, now);
   EXPECT_EQ(Shares(30, /*rank=*/true), (Counts{0, 15, 15}));
-  // A queue of long ago is not there now: nobody who stays away would ever hear of its end.
+  // An old queue report no longer counts. A caller that avoids the holder would never learn that
+  // its queue is empty.
   now = now + HolderPeer::kQueueAgeMax + std::chrono::milliseconds(1);
   EXPECT_NEAR(Shares(30, /*rank=*/true)[0], 10, 1);
 }
@@ -438,14 +438,14 @@ TEST_F(ReplicaChooserTest, WhoFailedComesLast) {
   EXPECT_EQ(Chosen(), 1u);
   peers.Avoid(b, now, std::nullopt);
   EXPECT_EQ(Chosen(), 2u);
-  // All did: whose time is over first is asked, rather than nobody.
+  // All failed: the one whose pause ends first is queried.
   now = now + std::chrono::milliseconds(1);
   peers.Avoid(b, now, std::chrono::milliseconds(1));
   peers.Avoid(c, now, std::nullopt);
   EXPECT_EQ(Chosen(), 1u);
   now = now + PeerTable::kAvoidMin;
   EXPECT_EQ(Chosen(), 0u);
-  // The second failure in a row counts double; an answer forgives all.
+  // The second failure in a row counts double; an answer resets the count.
   peers.Avoid(a, now, std::nullopt);
   now = now + PeerTable::kAvoidMin;
   EXPECT_EQ(Chosen(), 1u);
@@ -453,10 +453,10 @@ TEST_F(ReplicaChooserTest, WhoFailedComesLast) {
   EXPECT_EQ(Chosen(), 0u);
   for (int i = 0; i < 100; ++i) peers.Avoid(a, now, std::nullopt);
   EXPECT_FALSE(a.avoided(now + PeerTable::kAvoidMax));
-  // What an overloaded holder asked for is not made longer.
+  // The pause that an overloaded holder requests is not extended.
   peers.Avoid(a, now, std::chrono::milliseconds(5));
   EXPECT_FALSE(a.avoided(now + std::chrono::milliseconds(5)));
-  // Nor is a holder's word believed for longer than it would be avoided for by itself.
+  // Nor does a requested pause last longer than the longest one without a request.
   peers.Avoid(a, now, std::chrono::hours(1));
   EXPECT_FALSE(a.avoided(now + PeerTable::kAvoidMax));
 }

@@ -1,5 +1,6 @@
-// Goal: what an overloaded holder asks for is done, seldom enough, and told to the caller.
-// Method: a holder that refuses as often as it is told to.
+// Goal: a requester waits as an overloaded holder requests, retries rarely enough, and reports the
+// hint to the caller.
+// Method: a holder that refuses a set number of times.
 
 #include "client/holders/retry.h"
 
@@ -34,7 +35,7 @@ TEST(RetryAfter, GoesWithTheStatus) {
   EXPECT_EQ(hinted.code(), plain.code());
   EXPECT_EQ(hinted.message(), "the store is full; retry in 250 us");
   EXPECT_EQ(RetryAfterOf(hinted), std::chrono::microseconds(250));
-  // What only reads like one is none: a holder writes its text itself.
+  // A text that only looks like a hint is none: a holder writes its text itself.
   EXPECT_EQ(RetryAfterOf(absl::ResourceExhaustedError("retry in 9 us")), std::nullopt);
 }
 
@@ -47,7 +48,7 @@ TEST(RetryBudgetTest, ATenthOfTheRequestsAfterABurst) {
     EXPECT_TRUE(budget.Spend());
     EXPECT_FALSE(budget.Spend());
   }
-  // What is not used is not saved up beyond the burst.
+  // Unused retries are not saved up beyond the burst.
   for (int i = 0; i < 1000; ++i) budget.Earn();
   for (uint32_t i = 0; i < RetryBudget::kBurstMax; ++i) EXPECT_TRUE(budget.Spend());
   EXPECT_FALSE(budget.Spend());
@@ -150,7 +151,7 @@ TEST_F(Overload, NotWithoutAHintNorForAnotherError) {
   EXPECT_EQ(asked, 1);
 }
 
-// A holder that refuses everything is asked a tenth more often, not three times as often.
+// A holder that refuses everything gets a tenth more requests, not three times as many.
 TEST_F(Overload, TheBudgetBoundsTheWhole) {
   retry_after_us = 1;
   refusals = 1 << 20;

@@ -1,5 +1,5 @@
-// Goal: what near rows take follows what calls take, for each widths by themselves, whatever the
-// calibration said. Method: made-up samples.
+// Goal: the cost of rows in the local row cache follows what calls take, for each row width
+// separately, whatever the calibration measured. Method: made-up samples.
 
 #include "client/learn/live_here.h"
 
@@ -47,7 +47,7 @@ TEST(LiveHere, FollowsWhatCallsTake) {
   EXPECT_DOUBLE_EQ(AttendHereTime(WithAttendFactors(curve, {0.5, 3}), 16, 100).Us(), 27);
 }
 
-// One query row waits for memory, many compute: each tells of its own.
+// One query row waits for memory, many compute: each changes its own factor.
 TEST(LiveHere, TellsMemoryFromComputing) {
   const RowWidths widths = test::TestGeometry().widths();
   RequesterConstants points;

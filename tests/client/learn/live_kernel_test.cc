@@ -1,6 +1,6 @@
-// Goal: what calls of few query rows teach is of memory, what calls of many teach is of computing,
-// and both together find what changed, by whichever form a kernel overlaps the two. Method: made-up
-// times of kernels as they were measured.
+// Goal: calls of few query rows teach about memory, calls of many about computing, and both
+// together find what changed, however a kernel overlaps the two. Method: made-up times of kernels
+// as they were measured.
 
 #include "client/learn/live_kernel.h"
 
@@ -14,8 +14,8 @@
 namespace ckv {
 namespace {
 
-// A vector kernel hides nearly all of the shorter, a matrix kernel nothing: its 16 query rows
-// compute for longer than their rows take to come in.
+// A vector kernel hides nearly all of the shorter time, a matrix kernel nothing: its 16 query rows
+// compute for longer than their rows take to arrive.
 const ComputeCurve kVector = {7, 0, 3, {{{1, .048}, {16, .184}, {256, 2.54}}}, {.057, .1}};
 const ComputeCurve kMatrix = {6, 0, 3, {{{1, .13}, {16, .136}, {256, 1.94}}}, {.078, .95}};
 
@@ -62,7 +62,7 @@ TEST(LiveKernel, ASlowProcessorIsNoSlowMemory) {
   }
 }
 
-// Whatever slowed calls of few query rows down, those of many are not blamed, and the other way
+// A slowdown of calls with few query rows is not blamed on those with many, and the other way
 // round.
 TEST(LiveKernel, ACallMovesOneFactorAtMost) {
   std::mt19937 rng(1);
@@ -80,7 +80,7 @@ TEST(LiveKernel, ACallMovesOneFactorAtMost) {
   }
 }
 
-// A share that shows, so that both terms are in both kinds of calls.
+// The share is visible, so that both terms are in both kinds of calls.
 TEST(LiveKernel, TwoKindsOfCallsFindBoth) {
   const ComputeCurve kBetween = {6, 0, 3, {{{1, .062}, {16, .077}, {256, .67}}}, {.1, .6}};
   for (const ComputeCurve& curve : {kVector, kMatrix, kBetween}) {
@@ -98,7 +98,7 @@ TEST(LiveKernel, TwoKindsOfCallsFindBoth) {
                     .02);
       }
       EXPECT_NEAR(live.Get().compute, factors.compute, .03 * factors.compute);
-      // What does not show is not known: the vector kernel's reads hide behind slower computing.
+      // A hidden term cannot be learned: the vector kernel's reads hide behind slower computing.
       if (factors.memory >= factors.compute) {
         EXPECT_NEAR(live.Get().memory, factors.memory, .05 * factors.memory);
       }
@@ -106,7 +106,7 @@ TEST(LiveKernel, TwoKindsOfCallsFindBoth) {
   }
 }
 
-// Rows that lie in a cache for a while, and then in memory again.
+// Rows that are in a cache for a while, and then in memory again.
 TEST(LiveKernel, FollowsRowsIntoACacheAndBack) {
   for (const ComputeCurve& curve : {kVector, kMatrix}) {
     LiveKernel live;

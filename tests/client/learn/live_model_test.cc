@@ -1,5 +1,5 @@
-// Goal: what replies teach follows a lasting change, shrugs off a single pause, stays within its
-// bounds, and is of the constants that it is applied to. Method: made-up samples.
+// Goal: factors learned from replies follow a lasting change, ignore a single pause, stay within
+// their bounds, and apply to the constants they were learned for. Method: made-up samples.
 
 #include "client/learn/live_model.h"
 
@@ -41,7 +41,7 @@ TEST(LiveCompute, NoSingleSampleMovesIt) {
   }
 }
 
-// Whoever shares a batch now and then is no change: two quiet samples in a window are enough.
+// Sharing a batch now and then is no change: two quiet samples in a window are enough.
 TEST(LiveCompute, WhatDisturbsOnlyAdds) {
   LiveCompute live;
   for (uint32_t i = 0; i < 50 * BestWindow::kCount; ++i) live.Observe(10, i % 8 == 0 ? 10 : 75);
@@ -103,7 +103,7 @@ TEST(LiveError, TellsTheSide) {
   EXPECT_FLOAT_EQ(*slower.Median(), *faster.Median());
 }
 
-// Two pulls of one size take what both took, not what their bandwidths' mean says.
+// Two pulls of one size take what both took, not what the mean of their bandwidths gives.
 TEST(LivePull, TimesAddUp) {
   constexpr uint64_t kBytes = 1u << 20;
   LivePull pull;
@@ -168,7 +168,7 @@ TEST_F(LiveModelTest, TheCurveIsScaledByWhatRepliesTell) {
   EXPECT_NEAR(model->ComputeFor(geometry.widths(), std::nullopt, lane).live.compute, 2, 1e-6);
   EXPECT_EQ(model->ComputeFor(geometry.widths(), std::nullopt, lane).curve, lane->compute);
   EXPECT_NEAR(*model->error(), 0, 1e-6);
-  // What the constants do not explain shows: 90 us are expected.
+  // Time that the constants do not explain counts as error: 90 us are expected.
   ObserveMany(geometry, FabricKind::kTcp, 70, 135);
   EXPECT_NEAR(*model->error(), 0.5, 1e-3);
   EXPECT_EQ(model->points_factors(geometry.widths()).compute, 1) << "of other constants";
@@ -195,8 +195,8 @@ TEST_F(LiveModelTest, MeasuredPointsHaveAFactorOfTheirOwn) {
   EXPECT_EQ(model->points_factors(geometry.widths()).compute, 1);
 }
 
-// Frames of 8 rows rest on the floor: what they take over it is memory's, and computing stays as it
-// was measured.
+// Frames of 8 rows are at the floor. Their excess time is memory's, and the factor of computing
+// stays.
 TEST_F(LiveModelTest, AFrameAtTheFloorTeachesMemory) {
   Profile profile = *seed->profile();
   profile.lanes[0].compute = {5, 0, 2, {{{8, 0.05}, {256, 2}}}, {0.2, 0}};  // 35 us of both chunks
@@ -250,7 +250,7 @@ TEST_F(LiveModelTest, AHolderThatChangedItsKernelTargetHasNoSeed) {
   EXPECT_EQ(holder.SeedOf(geometry, FabricKind::kTcp), nullptr);
 }
 
-// Two points of one model must not be taken for another's of other widths.
+// Two points of one model must not be used for a model of other widths.
 TEST_F(LiveModelTest, EachWidthsHaveTheirOwnPoints) {
   Geometry wide = geometry;
   wide.d_qk *= 2;
@@ -261,7 +261,7 @@ TEST_F(LiveModelTest, EachWidthsHaveTheirOwnPoints) {
   EXPECT_EQ(model->points_factors(wide.widths()).compute, 1);
   ObserveMany(wide, FabricKind::kShm, 59, 90);
   EXPECT_NEAR(model->points_factors(wide.widths()).compute, 1, 1e-6);
-  // There is room for kWidthsMax of them; the rest have none.
+  // There is room for kWidthsMax of them; the rest have no factor.
   for (uint32_t i = 0; i < 2 * LiveModel::kWidthsMax; ++i) {
     Geometry more = geometry;
     more.d_v += i + 1;
@@ -318,7 +318,7 @@ TEST_F(LiveModelTest, RepliesThatDisagreeMakeAMeasurementDoubted) {
     EXPECT_FALSE(Reply(geometry, FabricKind::kTcp, 35 * 100).doubted_now);
 }
 
-// A profile's curve is never measured anew, so its factors alone must follow an error of 300 x.
+// A profile's curve is never measured again, so its factors alone must follow an error of 300 x.
 TEST_F(LiveModelTest, FactorsFollowFarEnough) {
   for (int i = 0; i < 400; ++i) Reply(geometry, FabricKind::kTcp, 35 / 300.0);
   EXPECT_NEAR(model->curve_factors().compute, 1 / 300.0, 1e-4);
@@ -339,7 +339,7 @@ TEST(SeedProfile, OfAnotherHostIsNeverUsed) {
 }
 
 TEST(SeedProfile, ManyGeometriesAreBounded) {
-  Logger().set_level(spdlog::level::err);  // each is said
+  Logger().set_level(spdlog::level::err);  // each is logged
   Profile profile;
   Geometry geometry = test::TestGeometry();
   profile.subject = SubjectOf(geometry, "host", {}, true);

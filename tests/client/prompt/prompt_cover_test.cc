@@ -1,6 +1,6 @@
-// Goal: the cover of a prompt is the one of most tokens, whatever is in it. Method: random chunks
-// and prompts made of them, of parts of them and of other tokens; a cover by definition, which
-// compares tokens at every offset, must have the same spans and holes.
+// Goal: the match of a prompt is the one of most tokens, for any prompt. Method: random chunks and
+// prompts made of them, of parts of them and of other tokens. A brute-force match, which compares
+// tokens at every offset, must have the same spans and gaps.
 
 #include "client/prompt/prompt_cover.h"
 
@@ -39,7 +39,7 @@ struct Known {
   int parent = -1;  // its index
 };
 
-// Chunks as a directory has them.
+// Chunks as a directory stores them.
 class Library {
  public:
   int Add(const Tokens& tokens, int parent = -1, const TenantKey& key = {},
@@ -78,7 +78,7 @@ class Library {
     };
     return CoverPrompt(tokens, keys, find, extra_keys);
   }
-  // The chunks that the last look-up was told of.
+  // The number of chunks that the last look-up returned.
   size_t told() const { return told_; }
 
   std::vector<Known>& known() { return known_; }
@@ -90,7 +90,7 @@ class Library {
   size_t told_ = 0;
 };
 
-// The cover by definition.
+// The match by brute force.
 class BruteForce {
  public:
   BruteForce(const std::vector<Known>& known, const Tokens& tokens)
@@ -135,7 +135,7 @@ class BruteForce {
                       tokens_.begin() + static_cast<ptrdiff_t>(begin));
   }
 
-  // The most tokens from `begin` on, behind the chunk `before`, and the chunk to take there.
+  // Returns the most tokens from `begin` on, after the chunk `before`, and the chunk to take there.
   std::pair<uint64_t, int> From(size_t begin, int before) {
     if (begin == tokens_.size()) return {0, -1};
     const auto known = best_.find({begin, before});
@@ -150,7 +150,7 @@ class BruteForce {
       const bool chain = parent >= 0;
       bool takes = tokens > best.first;
       if (tokens == best.first) {
-        // A chain goes on; then the longer; then the smaller id.
+        // Prefer the next chunk of a chain, then the longer, then the smaller id.
         const auto rank = [&](int i, bool in_chain) {
           return std::make_tuple(in_chain, known_[i].tokens.size());
         };
@@ -285,7 +285,7 @@ TEST(CoverPrompt, FindsAChunkAtAnyOffsetAndAChainBehindItsParent) {
   EXPECT_EQ(cover->geometry, library.geometry());
 }
 
-// A chunk of a key that the caller does not have is not found, even if the answer has it.
+// A chunk is matched once: its text at another place is a gap.
 TEST(CoverPrompt, AChunkThatComesAgainIsAHole) {
   Texts texts(1);
   Library library;
@@ -297,27 +297,28 @@ TEST(CoverPrompt, AChunkThatComesAgainIsAHole) {
     prompt.insert(prompt.end(), part->begin(), part->end());
   const auto cover = library.Cover(prompt);
   ASSERT_TRUE(cover.ok()) << cover.status();
-  // The text of its parent is before `c`, whether or not a span has it.
+  // The text of its parent is before `c`, whether or not a span contains that text.
   EXPECT_THAT(cover->spans, ElementsAre(PromptSpan{0, 20, library.known()[first].chunk.id, 0},
                                         PromptSpan{20, 30, library.known()[second].chunk.id, 0},
                                         PromptSpan{70, 40, library.known()[other].chunk.id, 50}));
   EXPECT_THAT(cover->holes, ElementsAre(PromptHole{50, 20}, PromptHole{110, 20}));
 }
 
+// A chunk of a key that the caller does not have is not found, even if the answer contains it.
 TEST(CoverPrompt, WithoutItsKeyAChunkIsNotFound) {
   Texts texts(2);
   Library library;
   const Tokens tokens = texts.Random(40, 1000);
   library.Add(tokens, -1, KeyOf(1));
   EXPECT_THAT(library.Cover(tokens, {KeyOf(2), TenantKey()})->spans, IsEmpty());
-  library.known()[0].chunk.print = PrintOf(tokens, {});  // its publisher says what is not so
+  library.known()[0].chunk.print = PrintOf(tokens, {});  // its publisher gives a false hash
   EXPECT_THAT(library.Cover(tokens, {KeyOf(2), TenantKey()})->spans, IsEmpty());
   EXPECT_EQ(library.Cover(tokens, {KeyOf(1)})->spans.size(), 0u);
   library.known()[0].chunk.print = PrintOf(tokens, KeyOf(1));
   EXPECT_EQ(library.Cover(tokens, {KeyOf(1)})->spans.size(), 1u);
 }
 
-// A print that lies hides no other chunk.
+// A false token hash hides no other chunk.
 TEST(CoverPrompt, AFalsePrintIsPassedOver) {
   Texts texts(3);
   Library library;
@@ -394,7 +395,7 @@ TEST(CoverPrompt, FindsItsOwnPictureOnly) {
                   shorter = {{4, 29, "a"}}, adapter = {{0, 0, "a"}};
   std::vector<ExtraKeys> all = {{}, a, b, later, shorter, adapter};
   for (const ExtraKeys& keys : all) library.Add(pictures, -1, {}, keys);
-  const int child = library.Add(pictures, 1);  // text behind a's
+  const int child = library.Add(pictures, 1);  // text after a's
   for (size_t i = 0; i < all.size(); ++i) {
     EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {{}}, all[i])),
                 ElementsAre(static_cast<int>(i)));
@@ -404,7 +405,7 @@ TEST(CoverPrompt, FindsItsOwnPictureOnly) {
   EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {{}}, {{4, 30, "c"}})), IsEmpty());
   EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {{}}, {{4, 30, "a"}, {0, 0, "a"}})),
               IsEmpty());
-  // Two pictures, and both swapped; a chunk of a chain is found behind its own parent only.
+  // Two pictures, and both swapped; a chunk of a chain is found after its own parent only.
   Tokens two(80, 7);
   EXPECT_THAT(ChunksOf(library, library.Cover(two, {{}}, {{4, 30, "a"}, {44, 30, "b"}})),
               ElementsAre(1, 2));
@@ -427,7 +428,7 @@ TEST(CoverPrompt, FindsPicturesOfATenant) {
   EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {KeyOf(1), {}})), IsEmpty());
 }
 
-// A false print of another picture's chunk only costs time: its id is compared.
+// A false token hash of another picture's chunk only costs time: its id is compared.
 TEST(CoverPrompt, AFalsePrintOfAPictureIsNotBelieved) {
   Library library;
   const Tokens pictures(40, 7);

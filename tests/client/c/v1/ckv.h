@@ -1,4 +1,4 @@
-// ckv in C: attention over compressed KV cache that lives on other machines. C11, and C++.
+// ckv in C: attention over compressed KV cache stored on other machines. For C11 and C++.
 //
 //   #include <ckv/ckv.h>                                  // cc $(pkg-config --cflags --libs ckv)
 //
@@ -9,55 +9,56 @@
 //   if (ckv_resolve(requester, "gpl", CKV_TIMEOUT_DEFAULT, &corpus) != CKV_OK)
 //     die(ckv_last_error(requester));
 //
-//   ckv_part part = {.struct_size = sizeof part, .corpus = corpus};  // every chunk, where it
-//   stands ckv_segment segment = {.struct_size = sizeof segment, .part = &part}; ckv_attend_call
-//   call = {.struct_size = sizeof call, .layer = 3, .row_count = rows, .q = q,
+//   ckv_part part = {.struct_size = sizeof part, .corpus = corpus};  // all chunks
+//   ckv_segment segment = {.struct_size = sizeof segment, .part = &part};
+//
+//   ckv_attend_call call = {.struct_size = sizeof call, .layer = 3, .row_count = rows, .q = q,
 //                           .o = o, .m = m, .l = l, .segments = &segment, .segment_count = 1};
+//
 //   if (ckv_attend(requester, &call, NULL) != CKV_OK) die(ckv_last_error(requester));
 //
 //   ckv_corpus_free(corpus);
 //   ckv_close(requester);
 //
-// This file has what all of them need. It includes the others: attention (ckv_attend.h), rows
-// (ckv_fetch.h), arithmetic on partials (ckv_partial.h) and advice (ckv_advice.h). The library does
-// what the C++ client does (client/requester.h), and answers have its bits.
+// This file has the common declarations. It includes the other headers: attention (ckv_attend.h),
+// rows (ckv_fetch.h), arithmetic on partials (ckv_partial.h) and advice (ckv_advice.h). The library
+// behaves as the C++ client (client/requester.h), with bit-identical results.
 //
 // WORDS. A query row is one head of one token, in the order token x heads + head. A cKV row is one
 // token at one layer: d_qk values, of which the first d_v are also its value. A chunk is an
-// immutable run of tokens with all their layers; a corpus is a list of chunks with a name. A
-// partial is the answer of attention over some rows: o, m and l (ckv_partial.h). bf16 values are
+// immutable sequence of tokens with the rows of all layers; a corpus is a named list of chunks. A
+// partial is the result of attention over some rows: o, m and l (ckv_partial.h). bf16 values are
 // uint16_t: the upper half of a float.
 //
 // STRUCTS. Every struct begins with struct_size, which the caller sets to sizeof. A field that is 0
-// has its default. Set the whole struct to zero first, then the fields that matter. A program and a
-// library of different versions understand each other. Fields beyond the caller's size have their
-// defaults. A struct larger than the library knows is taken if the bytes it does not know are zero,
-// and is INVALID_ARGUMENT otherwise. Fields that are named `reserved` are 0. The elements of an
-// array of structs have one struct_size, and lie that far apart.
+// has its default. Set the whole struct to zero first, then the fields that matter. Programs and
+// libraries of different versions are compatible. Fields beyond the caller's struct_size get their
+// defaults. A struct larger than the library's version is accepted if the excess bytes are zero,
+// and is INVALID_ARGUMENT otherwise. Fields named `reserved` must be 0. All elements of an array of
+// structs have the same struct_size, which is also their distance in bytes.
 //
-// HANDLES belong to the caller, who frees each once. Freeing NULL does nothing. A function that
+// HANDLES are owned by the caller, who frees each once. Freeing NULL does nothing. A function that
 // fails sets its handle to NULL.
 //
-// MEMORY. No pointer that is passed is kept once the call has returned, except by ckv_submit and
-// ckv_fetch_begin, which say so.
+// MEMORY. No function keeps a pointer after it returns, except ckv_submit and ckv_fetch_begin, as
+// documented there.
 //
-// THREADS. A requester and a corpus may be used by any threads at once, and so may a context. A
-// ticket is used by one thread at a time. Nothing may use a handle while or after it is freed. Each
-// function says if it differs. No function may be called in a signal handler, or in a child after
-// fork.
+// THREADS. Any threads may use a requester, a corpus or a context at the same time. Only one thread
+// at a time may use a ticket. No thread may use a handle while or after it is freed. Exceptions are
+// documented with each function. Call no function in a signal handler, or in a child after fork.
 //
-// TIMES are nanoseconds from the call on. In a struct, 0 is CKV_TIMEOUT_DEFAULT. An argument is
-// taken at its word, so 0 has passed at once.
+// TIMES are nanoseconds from the start of the call. In a struct, 0 means CKV_TIMEOUT_DEFAULT. As an
+// argument, 0 means 0: it expires immediately.
 //
-// ERRORS. Functions return a ckv_status, CKV_OK if all went well. The code tells what to do next,
-// and ckv_last_error says in words what went wrong. Out parameters are written only on success,
-// except handles and what says so. No C++ exception leaves a function. Every function may return
-// these; others are listed with it:
-//   INVALID_ARGUMENT     a pointer that is needed is NULL, a struct_size or a field is not valid.
-//   RESOURCE_EXHAUSTED   there is no memory.
-//   INTERNAL             a bug of ckv.
+// ERRORS. Functions return a ckv_status, CKV_OK on success. The code determines what to do next,
+// and ckv_last_error describes the error in words. Out parameters are written only on success,
+// except handles and where documented. No C++ exception leaves a function. Every function may
+// return these; others are listed with it:
+//   INVALID_ARGUMENT     a required pointer is NULL, or a struct_size or a field is invalid.
+//   RESOURCE_EXHAUSTED   out of memory.
+//   INTERNAL             a bug in ckv.
 //
-// A process has one libckv.so and no libckv_cc.so: both register ckv's messages in one protobuf.
+// Load one libckv.so per process and no libckv_cc.so: both register ckv's messages in one protobuf.
 
 #pragma once
 
@@ -76,21 +77,21 @@ extern "C" {
 typedef int32_t ckv_status;
 enum {
   CKV_OK = 0,
-  CKV_CANCELLED = 1,            // the caller gave the call up
+  CKV_CANCELLED = 1,            // the caller cancelled the call
   CKV_UNKNOWN = 2,              //
   CKV_INVALID_ARGUMENT = 3,     // the call is wrong; nothing was sent
   CKV_DEADLINE_EXCEEDED = 4,    // a holder did not answer in time; a replica may
   CKV_NOT_FOUND = 5,            // a corpus or chunk is gone: resolve again
   CKV_ALREADY_EXISTS = 6,       //
   CKV_PERMISSION_DENIED = 7,    //
-  CKV_RESOURCE_EXHAUSTED = 8,   // overloaded: come back after ckv_last_retry_after_ns
+  CKV_RESOURCE_EXHAUSTED = 8,   // overloaded: retry after ckv_last_retry_after_ns
   CKV_FAILED_PRECONDITION = 9,  // geometry or version differ, or a handle is closed: do not retry
   CKV_ABORTED = 10,             //
   CKV_OUT_OF_RANGE = 11,        //
   CKV_UNIMPLEMENTED = 12,       //
   CKV_INTERNAL = 13,            // a bug, or a device that failed
   CKV_UNAVAILABLE = 14,      // a holder and all its replicas, or the directory, cannot be reached
-  CKV_DATA_LOSS = 15,        // rows do not match their checksum
+  CKV_DATA_LOSS = 15,        // rows fail their checksum
   CKV_UNAUTHENTICATED = 16,  //
 };
 
@@ -106,63 +107,65 @@ enum {
   CKV_DTYPE_FP8_DS_MLA = 3,  // FlashMLA's row of 656 bytes; of rows only
 };
 
-// How the last d_rope values of a row are rotated: not, in pairs (2i, 2i+1), (i, i + d_rope/2).
+// How RoPE rotates the last d_rope values: not, in pairs (2i, 2i+1), in pairs (i, i + d_rope/2).
 enum { CKV_ROPE_NONE = 0, CKV_ROPE_INTERLEAVED = 1, CKV_ROPE_HALF_SPLIT = 2 };
 
 typedef struct ckv_requester ckv_requester;
 typedef struct ckv_corpus ckv_corpus;
 
-// Returns the version of the library: at least the header's minor, of the same major, if
-// ckv_open succeeds with everything that the header has. Cannot fail.
+// Returns the library's version. A library with the header's major and at least its minor version
+// supports everything in this header. Cannot fail.
 void ckv_api_version(uint32_t* major, uint32_t* minor);
 
-// Returns "OK", "INVALID_ARGUMENT" and so on; "UNKNOWN" for any other number. Never freed.
+// Returns "OK", "INVALID_ARGUMENT" and so on; "UNKNOWN" for any other number. Static: do not free.
 const char* ckv_status_name(ckv_status status);
 
-// Returns the text of the last call of the calling thread that failed. If `requester` is not NULL,
-// only if the call was one of this requester, or of a handle that came from it; else "". It stays
-// valid until the thread's next call that fails. A call that succeeds does not change it. Never
-// NULL.
+// Returns the error text of the calling thread's last failed call. If `requester` is not NULL and
+// that call used neither it nor a handle made from it, returns "". The text is valid until the
+// thread's next failed call; a successful call does not change it. Never NULL.
 const char* ckv_last_error(const ckv_requester* requester);
-// Returns when an overloaded holder asked that call to come back, in nanoseconds from then; 0 if it
-// did not say.
+// Returns how long after that failure the overloaded holder requests a retry, in nanoseconds; 0 if
+// it gave no time.
 uint64_t ckv_last_retry_after_ns(const ckv_requester* requester);
 
-// No room for near rows at all: every query is routed.
+// Disables the local row cache: every query is routed.
 #define CKV_NEAR_NONE UINT64_MAX
 
 typedef struct ckv_open_options {
   size_t struct_size;
-  const char* directory;  // host:port of the directory; needed
-  // The tenant whose corpora are read, beside the shared ones; NULL for those alone. A name, not a
-  // credential.
+  const char* directory;  // host:port of the directory; required
+  // The tenant whose corpora are read in addition to the shared ones. NULL reads only shared ones.
+  // A name, not a credential.
   const char* tenant;
   const char* name;  // this requester's name in the logs of holders; by default "ckv-PID"
-  // The fabrics to use, "shm,tcp,verbs" or some of them, in the order to prefer if a probe finds no
-  // difference. By default "shm,tcp".
+  // The fabrics to use, "shm,tcp,verbs" or some of them, in order of preference if a probe measures
+  // no difference. By default "shm,tcp".
   const char* fabrics;
-  const char* verbs_device;  // the RDMA device of verbs; by default the only one
-  // The kernel target of the fleet, "AVX3" say, if it was given one. It is the whole process'.
-  // By default the fastest here.
+  const char* verbs_device;  // the RDMA device for verbs; by default the only one
+  // The kernel target, for example "AVX3", if the fleet is configured with one. Applies to the
+  // whole process. By default the fastest on this processor.
   const char* kernel_target;
-  // Room for rows that contexts pull here. By default 1 GiB; none with CKV_NEAR_NONE.
+  // Capacity of the local row cache, for rows that contexts prefetch. By default 1 GiB;
+  // CKV_NEAR_NONE disables it.
   uint64_t near_bytes;
-  uint32_t call_count_max;      // calls in progress at once, at most 4096; by default 16
-  uint32_t call_threads;        // threads that attend near and own rows of one call; by default 1
+  uint32_t call_count_max;      // concurrent calls, at most 4096; by default 16
+  uint32_t call_threads;        // threads that attend cached and own rows of a call; by default 1
   uint64_t connect_timeout_ns;  // how long a new session may take; by default 3 s
 } ckv_open_options;
 
-// Makes a requester. Does not wait for the network: a directory that is not there shows in the
-// first call. It watches the directory on a thread of its own, so that corpora do not stay stale.
-// One a process is enough. Use ckv_open, which passes the header's version. The library writes
-// warnings and errors to stderr. It installs no signal handlers. On a processor with AMX it asks
-// Linux for the tile registers, in here at the latest. A program that calls sigaltstack then gives
-// each stack getauxval(AT_MINSIGSTKSZ) bytes beside its handler's own.
+// Makes a requester. Does not wait for the network: an unreachable directory is reported by the
+// first call. The requester watches the directory on its own thread, so that corpora do not stay
+// stale. One requester per process is enough. Use ckv_open, which passes the header's version.
+//
+// The library writes warnings and errors to stderr and installs no signal handlers. On a processor
+// with AMX it requests the tile registers from Linux, at the latest in this call. From then on, a
+// program that calls sigaltstack must give each stack getauxval(AT_MINSIGSTKSZ) bytes in addition
+// to its handler's own.
 //   INVALID_ARGUMENT     also: no directory, an unknown fabric or kernel target, a count beyond its
 //                        limit.
 //   FAILED_PRECONDITION  the library has another major version. Or another requester of the process
-//                        is open, and kernels use another target than `kernel_target`.
-//   NOT_FOUND, UNIMPLEMENTED, ...  verbs is asked for, and there is no such device.
+//                        is open, and kernels use a target other than `kernel_target`.
+//   NOT_FOUND, UNIMPLEMENTED, ...  verbs is requested, and there is no such device.
 ckv_status ckv_open_version(uint32_t api_major, uint32_t api_minor, const ckv_open_options* options,
                             ckv_requester** requester);
 
@@ -170,29 +173,29 @@ static inline ckv_status ckv_open(const ckv_open_options* options, ckv_requester
   return ckv_open_version(CKV_API_MAJOR, CKV_API_MINOR, options, requester);
 }
 
-// Closes lanes and sessions and frees the requester. No call of it may be in progress. Corpora and
-// contexts may be freed later; all other use of a context then is wrong.
-//   FAILED_PRECONDITION  tickets or fetches are not freed yet. Nothing was done.
+// Closes lanes and sessions and frees the requester. No call on it may be in progress. Corpora and
+// contexts may be freed later; any other use of a context is then an error.
+//   FAILED_PRECONDITION  tickets or fetches are not freed yet. The requester stays open.
 ckv_status ckv_close(ckv_requester* requester);
 
-// Looks a corpus up by its name, and keeps an immutable snapshot of what the directory knows.
-//   NOT_FOUND            there is no such corpus, or it is another tenant's.
-//   UNAVAILABLE          the directory does not answer.
-//   DEADLINE_EXCEEDED    it did not in time.
+// Looks up a corpus by name and returns an immutable snapshot of the directory's entry.
+//   NOT_FOUND            there is no such corpus, or it belongs to another tenant.
+//   UNAVAILABLE          the directory could not be reached in time.
+//   DEADLINE_EXCEEDED    the directory did not reply in time.
 ckv_status ckv_resolve(ckv_requester* requester, const char* name, uint64_t timeout_ns,
                        ckv_corpus** corpus);
 
-// Frees the snapshot. Contexts, tickets and fetches that use the corpus go on.
+// Frees the snapshot. Contexts, tickets and fetches that use the corpus remain valid.
 void ckv_corpus_free(ckv_corpus* corpus);
 
-// Facts of a corpus. The library writes all of it. Texts belong to the corpus, and stay valid until
+// Facts of a corpus. The library writes all fields. The corpus owns the texts; they are valid until
 // it is freed.
 typedef struct ckv_corpus_facts {
   size_t struct_size;
   const char* name;
   const char* model;     // "deepseek-ai/DeepSeek-V2-Lite"
   const char* revision;  // the weights' revision
-  uint64_t version;      // rises with each publication
+  uint64_t version;      // increases with each publication
   uint64_t token_count;  // all chunks together
   uint32_t chunk_count;
   uint32_t layers;
@@ -203,16 +206,16 @@ typedef struct ckv_corpus_facts {
   uint32_t row_bytes;  // one cKV row: 1152 for DeepSeek in bf16
   uint32_t rope_style;
   double rope_theta;
-  // YaRN. If the model has none, yarn_factor is 0 and so are the rest.
+  // YaRN. If the model does not use it, all of these are 0.
   double yarn_factor, yarn_original_max_position, yarn_beta_fast, yarn_beta_slow;
   double yarn_mscale, yarn_mscale_all_dim;
-  double softmax_scale;  // a float; holders apply it, so queries come without it
+  double softmax_scale;  // a float; holders apply it, so pass queries without it
 } ckv_corpus_facts;
 
 ckv_status ckv_corpus_describe(const ckv_corpus* corpus, ckv_corpus_facts* facts);
 
-// Tells of the chunks [chunk_begin, chunk_end) of a corpus. Each array has one element a chunk, and
-// may be NULL.
+// Describes the chunks [chunk_begin, chunk_end) of a corpus. Each array has one element per chunk
+// and may be NULL.
 //   ids           uint8_t [n][32]: SHA-256 over the model and the tokens up to the chunk's last
 //   token_counts  uint32_t [n]
 //   positions     uint64_t [n]: the canonical position of the chunk's first token

@@ -8,58 +8,59 @@
 extern "C" {
 #endif
 
-// Chunks of one corpus, and where they stand.
+// Chunks of one corpus, and their positions.
 typedef struct ckv_part {
   size_t struct_size;
   const ckv_corpus* corpus;
-  // Ordinals in the corpus, each at most once, at least one. If NULL, all chunks of it.
+  // Ordinals in the corpus, each at most once, at least one. If NULL, all chunks of the corpus.
   const uint32_t* chunks;
-  // How far each stands from its canonical position, in tokens; at most 2^40 either way. If NULL,
-  // 0. With it, `chunks` is needed.
+  // The distance of each chunk from its canonical position, in tokens, from -2^40 to 2^40. If NULL,
+  // 0. Requires `chunks`.
   const int64_t* offsets;
   uint32_t chunk_count;  // the length of both arrays
   uint32_t reserved;
-  int64_t offset;  // is added to the offset of each
+  int64_t offset;  // added to the offset of each chunk
 } ckv_part;
 
 typedef struct ckv_context ckv_context;
 
-// How the rows of a context are attended. No choice changes an answer's meaning.
+// How the rows of a context are attended. The choice does not change what an answer means.
 enum {
-  // ckv decides for each run of chunks, and pulls in the background what pays.
+  // ckv decides for each chunk range, and prefetches in the background what saves time.
   CKV_POLICY_AUTO = 0,
   CKV_POLICY_ROUTE = 1,  // every query is routed to the holders
-  CKV_POLICY_NEAR = 2,   // all rows are pulled while the context is opened, and attended here
+  CKV_POLICY_NEAR = 2,   // all rows are prefetched while the context is opened, and attended here
 };
 
 typedef struct ckv_context_spec {
   size_t struct_size;
-  // Corpora of one geometry, at most 16. Answers merge one tree for each, in this order.
+  // Corpora of one geometry, at most 16. Each has its own merge tree; answers merge them in this
+  // order.
   const ckv_part* parts;
   uint32_t part_count;
   uint32_t policy;
-  // The caller's knowledge of its future, or 0. It changes no answer.
+  // The caller's expectations, or 0 if unknown. They change no answer.
   uint32_t expect_steps;   // decode steps that will attend the context
-  uint32_t expect_agents;  // sequences here that will attend the same chunks
+  uint32_t expect_agents;  // sequences of this requester that will attend the same chunks
   uint64_t timeout_ns;
 } ckv_context_spec;
 
 // Opens a context: what a sequence attends, resolved once for all its calls. Opens the sessions
 // that its first call needs, so it may wait for holders.
-//   INVALID_ARGUMENT     also: corpora of different geometries, a chunk that is there twice, an
-//                        ordinal or offset beyond its limit.
-//   RESOURCE_EXHAUSTED   policy near, and the rows do not fit; or a holder is overloaded.
+//   INVALID_ARGUMENT     also: corpora of different geometries, a duplicate chunk, or an ordinal or
+//                        offset beyond its limit.
+//   RESOURCE_EXHAUSTED   with policy near, the rows do not fit; or a holder is overloaded.
 //   NOT_FOUND, UNAVAILABLE, DEADLINE_EXCEEDED, FAILED_PRECONDITION  as ckv_attend.
 ckv_status ckv_context_open(ckv_requester* requester, const ckv_context_spec* spec,
                             ckv_context** context);
-// Ends the context and frees it. Calls in progress, of tickets too, go on to their end.
+// Closes the context and frees it. Calls in progress, including tickets, continue to their end.
 void ckv_context_close(ckv_context* context);
-// Returns the rows of all its chunks, as selections count them. 0 for NULL.
+// Returns the number of rows of all its chunks, as selections count them. 0 for NULL.
 uint64_t ckv_context_token_count(const ckv_context* context);
 
-// Rows of the caller's, as a sequence's own suffix. They never travel: they are attended on the
-// calling thread while the holders compute, and merged last. Their RoPE bands stand at positions
-// that the query rows count from.
+// The caller's own rows, for example a sequence's suffix. They are never sent. They are attended on
+// the calling thread while the holders compute, and merged last. Their RoPE bands are at positions
+// relative to the same origin as those of the query rows.
 typedef struct ckv_own_rows {
   size_t struct_size;
   const void* rows;       // [row_count] rows of the corpus' dtype, at the call's layer
@@ -69,18 +70,18 @@ typedef struct ckv_own_rows {
   const uint32_t* visible;
 } ckv_own_rows;
 
-// Consecutive query rows that attend the same.
+// Consecutive query rows that attend the same rows.
 typedef struct ckv_segment {
   size_t struct_size;
-  // The rows that they attend. One of both is set. `part` makes a context for the call alone, which
-  // routes. A call with a part has one segment, without own rows, and cannot be submitted.
+  // The rows to attend: set exactly one of the two. `part` makes a temporary context for this call,
+  // which routes. A call with a part has one segment, without own rows, and cannot be submitted.
   const ckv_context* context;
   const ckv_part* part;
   uint32_t row_begin;
-  uint32_t row_count;  // 0 in the only segment: all rows of the call
-  // A selection. If NULL, every row is attended. int32_t [groups][selected_count]: query rows come
-  // in groups of selected_group_rows (by default 1), and each group attends the rows of its list.
-  // An index counts the rows of the context, chunk by chunk. -1 is skipped. One that repeats counts
+  uint32_t row_count;  // 0 is allowed if this is the only segment: all rows of the call
+  // A selection. If NULL, every row is attended. int32_t [groups][selected_count]: query rows are
+  // in groups of selected_group_rows (by default 1), and each group attends the rows in its list.
+  // An index counts the rows of the context, chunk by chunk. -1 is skipped. A repeated index counts
   // twice. Own rows are not selected.
   const int32_t* selected;
   uint32_t selected_count;
@@ -90,101 +91,104 @@ typedef struct ckv_segment {
   uint32_t reserved;
 } ckv_segment;
 
-// How exactly holders and this process compute. Default: exact for f32 partials, wire for bf16.
+// The precision of computation, at holders and here. Default: exact for f32 partials, wire for
+// bf16.
 enum {
   CKV_GRADE_DEFAULT = 0,
   CKV_GRADE_EXACT = 1,  // f32
-  CKV_GRADE_WIRE = 2,   // below what a bf16 partial loses anyway
-  CKV_GRADE_FAST = 3,   // weights in bf16, as kernels of GPUs do
+  CKV_GRADE_WIRE = 2,   // error below what a bf16 partial loses in any case
+  CKV_GRADE_FAST = 3,   // weights in bf16, like GPU kernels
 };
 
-// Attends one layer for one or many sequences. The rows of all segments that one holder attends
-// travel together.
+// Attends one layer for one or many sequences. The query rows of all segments that one holder
+// attends are sent together.
 typedef struct ckv_attend_call {
   size_t struct_size;
   uint32_t layer;
   uint32_t row_count;  // query rows, 1 to 65536
   // bf16 [row_count][d_qk]. First d_qk - d_rope values, absorbed into the latent space; then the
-  // RoPE band, rotated to the query's own position. Without the softmax scale.
+  // RoPE band, rotated to the query's own position. Not multiplied by the softmax scale.
   const uint16_t* q;
   uint32_t q_stride;  // values from one row to the next; by default d_qk
-  // The type of partials on the wire: CKV_DTYPE_BF16, the default, or CKV_DTYPE_F32. Answers have
-  // the same bits wherever chunks lie only with f32, and only of one kernel target.
+  // The type of partials on the wire: CKV_DTYPE_BF16, the default, or CKV_DTYPE_F32. Only with f32,
+  // and only within one kernel target, are an answer's bits independent of where chunks are stored.
   uint32_t wire;
-  // The place of the answer: f32 o [row_count][d_v], m [row_count], l [row_count] (ckv_partial.h).
-  // It is written once every chunk has answered exactly once. After an error of ckv_attend it is as
-  // it was.
+  // The output: f32 o [row_count][d_v], m [row_count], l [row_count] (ckv_partial.h). Written once
+  // every chunk has answered exactly once. Unchanged after an error of ckv_attend.
   float* o;
   float* m;
   float* l;
-  // One after another, they cover the rows of q.
+  // Consecutive segments that together cover the rows of q.
   const ckv_segment* segments;
   uint32_t segment_count;
   uint32_t grade;
   uint64_t timeout_ns;
-  // Not 0: a holder whose exact rows are on disk may answer from fp8 copies. The report says so.
+  // If not 0, a holder whose exact rows are on disk may answer from fp8 copies. The report shows if
+  // any did.
   uint32_t allow_approximate;
   uint32_t reserved;
-  const char* traceparent;  // W3C Trace Context's; names the call in logs and errors; may be NULL
+  const char* traceparent;  // W3C Trace Context; names the call in logs and errors; may be NULL
 } ckv_attend_call;
 
-// The work of a call. The library writes all of it, on success alone.
+// The work of a call. The library writes all of it, but only on success.
 typedef struct ckv_attend_report {
   size_t struct_size;
   uint64_t bytes_sent;
   uint64_t bytes_received;
   uint64_t compute_ns_max;  // kernel time of the slowest holder
   uint64_t elapsed_ns;
-  // Pairs of a query row and a row that it attended: at holders, near ones, the caller's own.
+  // Pairs of a query row and an attended row: at holders, locally cached, and the caller's own.
   uint64_t routed_pairs, near_pairs, own_pairs;
-  uint64_t pulled_bytes;  // bytes that came near for the call's contexts since their last report
+  uint64_t pulled_bytes;  // bytes cached locally for the call's contexts since their last report
   uint32_t holder_count;
-  uint32_t grade;               // that was computed in; never the default
+  uint32_t grade;               // the precision that was used; never the default
   uint32_t approximate;         // 1: some rows were fp8 copies
-  uint32_t targets_differ;      // 1: partials were made by different kernel targets
+  uint32_t targets_differ;      // 1: different kernel targets computed the partials
   uint32_t same_bits_anywhere;  // 1: any placement, replica or batch of this target gives the bits
   uint32_t kernel_target;       // the number of the one target (proto/kernel_target.h), or 0
 } ckv_attend_report;
 
-// Attends, and returns with the answer. `report` may be NULL. There is no causal mask: every query
-// row sees every row of the chunks that it does not select otherwise. Within the timeout, a call
-// opens a failed session again, asks replicas, and waits as overloaded holders ask.
-//   INVALID_ARGUMENT     also: segments that do not cover the rows, a layer, count, width or index
-//                        beyond its limit, contexts of different geometries.
+// Attends, and returns with the answer. `report` may be NULL. There is no causal mask: a query row
+// sees every row of the chunks, unless a selection limits it. Within the timeout, a call reopens
+// failed sessions, tries replicas, and waits as long as overloaded holders request.
+//   INVALID_ARGUMENT     also: segments that do not cover the rows; a layer, count, width or index
+//                        beyond its limit; contexts of different geometries.
 //   NOT_FOUND            a holder no longer has a chunk: resolve the corpus again.
 //   UNAVAILABLE          a holder and its replicas cannot be reached.
 //   RESOURCE_EXHAUSTED   a holder is overloaded. ckv_last_retry_after_ns has its hint.
 //   DEADLINE_EXCEEDED    a holder did not answer in time, or too many calls were in progress here.
 //   FAILED_PRECONDITION  geometry or wire version differ from a holder's.
-//   INTERNAL             a device failed. The answer's memory means nothing then.
+//   INTERNAL             a device failed. The contents of the output are then undefined.
 ckv_status ckv_attend(ckv_requester* requester, const ckv_attend_call* call,
                       ckv_attend_report* report);
 
-// A call in flight. It holds no thread: nothing happens but in the functions below, on the thread
-// that calls them. Use a ticket by one thread at a time. Free it before its requester is closed.
+// A call in flight. It has no thread of its own: all work is done in the functions below, on the
+// calling thread. Only one thread at a time may use a ticket. Free it before its requester is
+// closed.
 typedef struct ckv_ticket ckv_ticket;
 
-// Posts the queries of a call, and returns before the answer is there. Some memory stays
-// borrowed until the ticket is done, cancelled or freed: q, selections, own rows and their
-// `visible`, o, m, l, and `report`. The structs of the call may go once this has returned,
-// and its contexts may be closed. Until then the answer's memory means nothing. To open a session
-// that is not up, it waits for the holder.
+// Posts the queries of a call, and returns before the answer is there. Some memory stays borrowed
+// until the ticket is done, cancelled or freed: q, selections, own rows and their `visible`, o, m,
+// l, and `report`. Until then, the contents of o, m and l are undefined. After the return, the
+// structs of the call may be freed and its contexts closed. Waits for a holder if it must open a
+// session.
 //   RESOURCE_EXHAUSTED   call_count_max calls are in progress.
-//   INVALID_ARGUMENT     as ckv_attend; also, a segment has a part. An index of a selection beyond
-//                        the context is the ticket's error, and so are all others.
+//   INVALID_ARGUMENT     as ckv_attend; also, a segment has a part. A selection index beyond the
+//                        context is an error of the ticket, as are all other errors.
 ckv_status ckv_submit(ckv_requester* requester, const ckv_attend_call* call,
                       ckv_attend_report* report, ckv_ticket** ticket);
 
-// Looks whether the answer came. If the call is done, sets *done to 1 and returns how it ended, as
-// ckv_attend. Otherwise sets it to 0 and returns OK. The first of these calls attends the call's
-// own rows. If a holder failed, the call may open another session in here, and waits for that.
+// Checks for the answer. If the call is done, sets *done to 1 and returns the result, as
+// ckv_attend. If it is not done, sets *done to 0 and returns OK. The first ckv_poll or ckv_wait
+// attends the call's own rows. If a holder failed, this call may open another session, and wait for
+// that.
 ckv_status ckv_poll(ckv_ticket* ticket, int* done);
-// The same, but waits for up to `timeout_ns`. The call's own deadline ends it too.
+// As ckv_poll, but waits for up to `timeout_ns`. Ends earlier at the call's own deadline.
 ckv_status ckv_wait(ckv_ticket* ticket, uint64_t timeout_ns, int* done);
-// Gives the call up: it is done, with CANCELLED, unless it was done before. Nothing is written any
-// more once this has returned.
+// Cancels the call: it is done, with CANCELLED, unless it was done before. After the return,
+// nothing more is written.
 void ckv_cancel(ckv_ticket* ticket);
-// Frees the ticket, and cancels a call that is not done.
+// Frees the ticket. Cancels the call if it is not done.
 void ckv_ticket_free(ckv_ticket* ticket);
 
 #ifdef __cplusplus

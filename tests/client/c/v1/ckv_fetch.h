@@ -9,9 +9,10 @@ extern "C" {
 #endif
 
 // Rows of the chunks [chunk_begin, chunk_end) and layers [layer_begin, layer_end) of a corpus.
-// Tokens are counted over the chunks, one after another. Token t of layer l goes to
+// Tokens are numbered across the chunks, one after another. Token t of layer l is written to
 //   rows + (l - layer_begin) x layer_stride + t x token_stride
-// Any layout whose rows do not overlap will do: [layer][token], [token][layer], an engine's blocks.
+// Any layout whose rows do not overlap is allowed: [layer][token], [token][layer], an engine's
+// blocks.
 typedef struct ckv_fetch_call {
   size_t struct_size;
   const ckv_corpus* corpus;
@@ -20,18 +21,18 @@ typedef struct ckv_fetch_call {
   uint32_t layer_begin;
   uint32_t layer_end;     // by default the end of the model
   void* rows;             // at an even address
-  uint64_t rows_bytes;    // bytes that `rows` has; rows beyond them are refused
-  uint64_t layer_stride;  // bytes, even; by default the tokens x token_stride
-  uint64_t token_stride;  // bytes, even; by default the bytes that are fetched of each row
+  uint64_t rows_bytes;    // size of `rows`; a call that would exceed it is refused
+  uint64_t layer_stride;  // bytes, even; by default the number of tokens x token_stride
+  uint64_t token_stride;  // bytes, even; by default the bytes fetched of each row
   // A slice of each row, in bytes; both are multiples of 4. By default the whole row. With
-  // `rotate`, it has all of the RoPE band or none of it.
+  // `rotate`, the slice must contain all of the RoPE band or none of it.
   uint32_t column_begin;
   uint32_t column_bytes;
   uint64_t timeout_ns;
-  // Tickets only: how long chunks may wait for their turn. Those of which no row has come by then
-  // are handed back, and not fetched. By default never.
+  // Only for tickets: how long chunks may wait for their turn. Chunks without a received row by
+  // then are not fetched (early return). By default never.
   uint64_t hand_back_ns;
-  // If `rotate` is not 0, bands are rotated so that the first token stands at `position`, at most
+  // If `rotate` is not 0, RoPE bands are rotated so that the first token is at `position`, at most
   // 2^40. If it is 0, rows stay at their canonical positions.
   uint64_t position;
   uint32_t rotate;
@@ -46,12 +47,12 @@ typedef struct ckv_fetch_report {
   uint64_t bytes;
   uint64_t elapsed_ns;
   uint32_t chunk_count;        // chunks fetched
-  uint32_t not_fetched_count;  // chunks handed back
+  uint32_t not_fetched_count;  // chunks not fetched, by hand_back_ns
 } ckv_fetch_report;
 
 // Fetches, and returns once all rows are there. Rows are compared with their checksums, unless they
-// come through memory shared with the holder. `report` may be NULL. After an error the memory means
-// nothing. Nothing is written to it once this has returned.
+// arrive through memory shared with the holder. `report` may be NULL. After an error, the contents
+// of the destination are undefined. Nothing is written to it after the return.
 //   INVALID_ARGUMENT     also: a range, slice or position beyond its limit; rows that overlap or do
 //                        not fit rows_bytes; an odd address or stride; hand_back_ns.
 //   DATA_LOSS            rows do not match their checksum.
@@ -60,38 +61,39 @@ typedef struct ckv_fetch_report {
 ckv_status ckv_fetch(ckv_requester* requester, const ckv_fetch_call* call,
                      ckv_fetch_report* report);
 
-// A fetch under way, on a thread of its own. Layers come in order, so an engine may begin with the
-// first while the others are on their way. Within a layer, chunks come in order. Any threads may
-// use it at once; free it before its requester is closed.
+// A fetch in progress, on its own thread. Layers arrive in order, so an engine may begin with the
+// first while others are in flight. Within a layer, chunks arrive in order. Any number of threads
+// may use a ticket at once. Free it before its requester is closed.
 typedef struct ckv_fetch_ticket ckv_fetch_ticket;
 
-// Begins a fetch and returns at once. `call->rows` stays borrowed until the ticket is freed.
-//   INVALID_ARGUMENT     as ckv_fetch. All other errors are the ticket's.
+// Begins a fetch and returns immediately. `call->rows` stays borrowed until the ticket is freed.
+//   INVALID_ARGUMENT     as ckv_fetch. All other errors are reported by the ticket.
 ckv_status ckv_fetch_begin(ckv_requester* requester, const ckv_fetch_call* call,
                            ckv_fetch_ticket** ticket);
 
-// Waits for up to `timeout_ns` until the layer is there, and all before it. Then sets *done to 1.
-// Sets it to 0 and returns OK if the time passed first. If the fetch ended without the layer, sets
-// it to 1 and returns how it ended. Rows of a layer that is there stay valid, whatever comes later.
-// The first layer settles which chunks are handed back; their memory means nothing.
+// Waits for up to `timeout_ns` until the layer and all layers before it are there, then sets *done
+// to 1. If the time passed first, sets *done to 0 and returns OK. If the fetch ended without the
+// layer, sets *done to 1 and returns the fetch's error. Rows of a complete layer stay valid, even
+// if the fetch fails later. The first layer determines which chunks are not fetched; their memory
+// is undefined.
 //   INVALID_ARGUMENT     also: the layer is not one of the call's.
 //   CANCELLED, and the errors of ckv_fetch.
 ckv_status ckv_fetch_wait_layer(ckv_fetch_ticket* ticket, uint32_t layer, uint64_t timeout_ns,
                                 int* done);
-// The same for the whole fetch. `report` may be NULL.
+// As ckv_fetch_wait_layer, for the whole fetch. `report` may be NULL.
 ckv_status ckv_fetch_wait(ckv_fetch_ticket* ticket, uint64_t timeout_ns, int* done,
                           ckv_fetch_report* report);
-// Lists the chunks that were handed back: their ordinals in the corpus, rising. Writes at most
-// `capacity` of them, and their number to *count. Chunks of which a row had come by hand_back_ns
-// are fetched whole, so these are the last chunks of the call.
-//   FAILED_PRECONDITION  the first layer is not there yet, so it is not settled.
+// Lists the chunks not fetched because of hand_back_ns: their ordinals in the corpus, ascending.
+// Writes at most `capacity` of them, and their number to *count. A chunk with a received row by
+// then is fetched completely, so these are the last chunks of the call.
+//   FAILED_PRECONDITION  the first layer is not complete yet, so the list is not determined.
 ckv_status ckv_fetch_not_fetched(ckv_fetch_ticket* ticket, uint32_t* chunks, uint32_t capacity,
                                  uint32_t* count);
-// Gives the fetch up. It ends with CANCELLED, unless it ends before; layers that are there stay.
-// Returns at once: the memory may be written to until the ticket is freed.
+// Cancels the fetch. It ends with CANCELLED, unless it ends before. Complete layers stay valid.
+// Returns immediately: the memory may be written to until the ticket is freed.
 void ckv_fetch_cancel(ckv_fetch_ticket* ticket);
-// Cancels, waits for the thread, and frees the ticket. The thread ends with the next rows that
-// come, or at the call's deadline if none do. Nothing is written to the memory after that.
+// Cancels, waits for the thread, and frees the ticket. The thread ends when the next rows arrive,
+// or at the call's deadline if none do. Nothing is written to the memory after that.
 void ckv_fetch_ticket_free(ckv_fetch_ticket* ticket);
 
 #ifdef __cplusplus
