@@ -31,7 +31,7 @@ struct Target {
   const BlockKernel* attend;  // computes partial attention
 };
 
-// All that this machine has, in no order of speed.
+// All targets of this machine, not ordered by speed.
 struct Registry {
   std::vector<Target> targets;
   KernelMachine machine;
@@ -90,10 +90,10 @@ Choice* MakeChoice(ChoiceOrigin origin, const UnitRates& rates) {
 }
 
 ABSL_CONST_INIT absl::Mutex choice_mu(absl::kConstInit);
-// Set once, and lives for ever.
+// Set once, and never destroyed.
 const Choice* made_choice ABSL_GUARDED_BY(choice_mu) = nullptr;
 
-// Measures if nobody has said what to choose by.
+// Measures the machine's units, unless KeepKernelChoice provided their rates.
 const Choice& TheChoice() {
   absl::MutexLock lock(&choice_mu);
   if (made_choice == nullptr) made_choice = MakeChoice(ChoiceOrigin::kMeasured, MeasureUnits());
@@ -102,8 +102,8 @@ const Choice& TheChoice() {
 
 const Target& Best() { return *AllTargets().Find(TheChoice().order.targets.front()); }
 
-// The target in use, once asked for. Highway asks the processor each time, which takes 40 us in a
-// virtual machine.
+// The target in use, after the first query. Highway queries the processor each time, which takes 40
+// us in a virtual machine.
 std::atomic<const Target*> chosen{nullptr};
 // Whether the target in use was named by ForceKernelTarget.
 std::atomic<bool> forced{false};

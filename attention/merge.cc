@@ -238,14 +238,15 @@ WaitingRow Join(const WaitingRow& left, const WaitingRow& right, uint32_t d_v, f
   return {m, l, reinterpret_cast<const std::byte*>(sum), PartialDtype::kF32, left.level};
 }
 
-// The nodes of one row that wait. Their levels fall, so there are at most as many as levels, and
+// The waiting nodes of one row. Their levels decrease, so there are at most as many as levels, plus
 // one before the first.
 class WaitingRows {
  public:
   explicit WaitingRows(uint32_t d_v) : d_v_(d_v) {}
 
   void Clear() { count_ = 0; }
-  // Joins all nodes that a later part can no longer come between, then adds the part.
+  // Joins the nodes at or below `level`, because no later part can be between them. Then adds the
+  // part.
   void Add(const ConstPartialView& part, uint32_t row, uint8_t level) {
     while (count_ > 1 && rows_[count_ - 1].level <= level) JoinLast(sums_[count_ - 2].data());
     rows_[count_++] = {part.m[row], part.l[row], RowOf(part, row, d_v_), part.dtype, level};
@@ -275,7 +276,7 @@ class WaitingRows {
   const uint32_t d_v_;
   size_t count_ = 0;
   std::array<WaitingRow, kWaitingMax> rows_;
-  // The sum at the place i of rows_. Only as many are touched as wait at a time.
+  // The sum for entry i of rows_. Only as many are touched as there are waiting nodes.
   std::array<std::array<float, kRowWidthMax>, kWaitingMax> sums_;
 };
 

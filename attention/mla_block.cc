@@ -68,7 +68,7 @@ void AttendNarrowTile(const AttentionShape& shape, const RowBlock& block, const 
       rows[j] = reinterpret_cast<const std::byte*>(unpacked);
     }
   }
-  // Keys come in whole vectors: surplus keys of the last one are computed and never read.
+  // Computes whole vectors of keys. The results of surplus keys in the last vector are never read.
   std::fill(rows + count, rows + kKeyStride, rows[count - 1]);
   NarrowWeights(shape, block.count, rows, count, visible, scratch, alpha, result, prefetch);
   NarrowValues(shape, block.count, UsesQuads(block.count), rows, visible, scratch, alpha, first,
@@ -227,8 +227,8 @@ void WriteBlockImpl(const AttentionShape& shape, const RowBlock& block, const Bl
     const bool attends_any =
         block.indices != nullptr ? selects_any : std::min(row.limit, block.keys.count) > 0;
     if (l == 0 && attends_any) {
-      // Every logit was -inf, which only infinite values cause. There is no answer, and this is not
-      // the empty one.
+      // Every logit was -inf, which only infinite values cause. The result is undefined, and must
+      // differ from that of a row without keys.
       l = std::numeric_limits<float>::quiet_NaN();
       std::fill_n(total.o + size_t{i} * o_stride, shape.d_v, l);
     }

@@ -212,7 +212,7 @@ class WaveCompute {
     });
   }
 
-  // A slot lies in some worker's scratch, but belongs to the span that is computed into it.
+  // A slot is in some worker's scratch memory, but belongs to the span that is computed into it.
   float* Slot(uint32_t i) {
     const uint32_t threads = pool_.thread_count();
     return kernel_.ResultsIn(shape_, pool_.scratch(i % threads)) + i / threads * state_floats_;
@@ -236,7 +236,7 @@ struct Cursor {
   uint32_t piece = 0;
   uint64_t first_block = 0;  // the first block of the run that begins at `piece`
 
-  // Returns the run that holds `block`, which is at or after the last one asked for.
+  // Returns the run that holds `block`, which must not be before the previous call's block.
   Run Seek(std::span<const AttentionPiece> pieces, uint32_t block_rows, uint64_t block) {
     for (;;) {
       const Run run = RunFrom(pieces, piece, block_rows);

@@ -23,8 +23,8 @@ namespace {
 // How often a thread looks for work before it sleeps: 50 to 100 us, at the 25 to 50 ns of a pause.
 // Waking a sleeper takes as long (60 us and more on a virtual machine). A call of 16 query rows
 // over 2048 rows takes two threads 330 us. It gains 1.8 x and more from threads that are awake, and
-// gained 1.3 x from sleepers. If a pause takes less, threads sleep sooner, which is slower and as
-// right. A pool that gets no work is asleep within 100 us.
+// gained 1.3 x from sleepers. If a pause takes less, threads sleep sooner, which is slower but
+// equally correct. A pool that gets no work is asleep within 100 us.
 constexpr uint32_t kSpinPollMax = 2000;
 
 template <typename Ready>
@@ -49,7 +49,7 @@ struct WorkerPool::State {
 
   explicit State(uint32_t thread_count_in) : thread_count(thread_count_in) {}
 
-  // Holders keep the lock for some 20 ns, but a thread that meets one would sleep 60 us for it.
+  // A thread holds the lock for about 20 ns, but one that finds it taken would sleep 60 us.
   void Acquire(Lock& lock) {
     if (!Spin([&lock] { return lock.try_lock(); })) lock.lock();
   }
@@ -70,12 +70,12 @@ struct WorkerPool::State {
   void WorkerLoop(uint32_t worker) {
     uint64_t seen = 0;
     for (;;) {
-      // A spinning thread is told without the lock only when to look. It reads what there is to do
-      // under the lock.
+      // Without the lock, a spinning thread only sees that it should look. It reads the work under
+      // the lock.
       const bool called = Spin([&] { return run_number.load(std::memory_order_relaxed) != seen; });
       Lock lock(mu, std::defer_lock);
       Acquire(lock);
-      // Other threads were faster. The next run is as near as this one was, so this is no reason to
+      // Other threads took all tasks. The next run may follow as soon as this one did, so do not
       // sleep.
       if (called && !stopping && next_task >= task_count) {
         seen = run_number.load(std::memory_order_relaxed);
@@ -151,8 +151,8 @@ void WorkerPool::Run(uint32_t task_count, Task task) noexcept {
   state.task_count = task_count;
   state.next_task = 0;
   state.run_number.fetch_add(1, std::memory_order_relaxed);
-  // Worker 0 takes one task itself. Spinning threads come by themselves, and may leave none for a
-  // woken one.
+  // Worker 0 takes one task itself. Spinning threads find tasks without a wake-up, and may leave
+  // none for a woken thread.
   const uint32_t wake_count =
       std::min(std::min(task_count, state.thread_count) - 1, state.sleeping_count);
   for (uint32_t i = 0; i < wake_count; ++i) state.work.notify_one();

@@ -39,7 +39,7 @@ Leaf Cpuid(uint32_t leaf, uint32_t sub) {
 }
 bool Has(uint32_t word, int bit) { return (word >> bit & 1) != 0; }
 
-// The register states that the system saves; 0 if it does not say.
+// The register states that the system saves; 0 if it does not report them.
 uint64_t SavedStates() {
   if (!Has(Cpuid(1, 0).ecx, 27)) return 0;  // OSXSAVE
   uint32_t low, high;
@@ -93,7 +93,7 @@ void VectorMultiply(int steps) {
 }
 HWY_POP_ATTRIBUTES
 
-// The best of several rounds: what disturbs one makes it slower, never faster.
+// The best of several rounds: a disturbance makes a round slower, never faster.
 template <class Round>
 double RateOf(int rounds, double flop, Round round) {
   round();
@@ -106,8 +106,8 @@ double RateOf(int rounds, double flop, Round round) {
   return best;
 }
 
-// 16 KB, which stay in the first cache. Rows of a tile that straddle two lines come at a third of
-// the rate.
+// 16 KB, which stay in the L1 cache. Aligned, because rows of a tile that straddle two cache lines
+// load at a third of the rate.
 struct Operands {
   Operands() { std::fill_n(values, 4 * 2048, uint16_t{0x3c00}); }
   alignas(64) uint16_t values[4 * 2048];

@@ -15,12 +15,12 @@
 namespace ckv {
 namespace {
 
-// Units take turns. A neighbour that slows this core for 100 us would else slow one unit alone.
-// Beside two busy threads, 37 of 200 starts measured less than they should in one pass, and 14 in
-// five.
+// Units take turns. Otherwise, a neighbour that slows this core for 100 us would slow one unit
+// only. Next to two busy threads, 37 of 200 starts measured too low a rate with one pass, and 14
+// with five.
 constexpr int kRatePasses = 5;
 constexpr int kRateRounds = 20;  // 10 us each
-// The tile unit takes more than 200 us to come to its full rate: 1.27 TFLOP/s at first, then 3.34.
+// The tile unit takes more than 200 us to reach its full rate: 1.27 TFLOP/s at first, then 3.34.
 constexpr int kAmxRateRounds = 100;
 
 #if defined(__x86_64__)
@@ -40,7 +40,7 @@ constexpr uint32_t Bits(std::initializer_list<int> bits) {
   return mask;
 }
 
-// Instruction sets only. Other bits say how the system and its microcode guard against side
+// Instruction sets only. Other bits show how the system and its microcode guard against side
 // channels, and change with updates of either.
 constexpr uint32_t kLeaf1Ecx = Bits({0, 1, 9, 12, 19, 20, 23, 25, 28, 29});  // SSE3 to F16C
 constexpr uint32_t kLeaf7Ebx = Bits({3, 5, 8, 16, 17, 21, 28, 30, 31});      // BMI, AVX2, AVX-512
@@ -78,7 +78,7 @@ std::string DescribeProcessor() {
 UnitRates MeasureUnits() {
   constexpr double kPerGflop = 1e3;  // operations a microsecond
   UnitRates best;
-  // Without a unit there is nothing to choose by, and so nothing to measure.
+  // Without a matrix unit there is no choice to make, so nothing is measured.
   if (!matrix::AmxUnit().usable && !matrix::DotUnit().usable) return best;
   for (int pass = 0; pass < kRatePasses; ++pass) {
     best.f32 = std::max(best.f32, matrix::VectorRate(kRateRounds) / kPerGflop);

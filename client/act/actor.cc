@@ -13,7 +13,7 @@
 namespace ckv {
 namespace {
 
-// Calls after which a context is looked at again if nothing can be said of its future.
+// The most calls until a context is examined again.
 constexpr uint64_t kCallsMax = uint64_t{1} << 40;
 // The cost model's error over all query counts (deploy/bench.sh decision).
 constexpr double kModelError = 0.12;
@@ -24,7 +24,7 @@ std::string Actor::ModelOf(const Geometry& geometry) {
   return absl::StrCat(geometry.model, "@", geometry.revision);
 }
 
-// The contexts' end of the actor. It outlives the actor, since contexts may.
+// The actor as contexts see it. Outlives the actor, because contexts may.
 class Actor::Waker final : public ContextWatcher {
  public:
   void Due(uint64_t context_id) override ABSL_LOCKS_EXCLUDED(mu_) {
@@ -35,14 +35,14 @@ class Actor::Waker final : public ContextWatcher {
     absl::MutexLock lock(&mu_);
     poked_ = true;
   }
-  // Makes room for what so many contexts may tell between two Takes, so that none of them allocates
-  // in a call: a count, an end, and a count that was waited for too late.
+  // Reserves space for the notifications of `contexts` contexts between two Takes, so that no call
+  // allocates. A context may send a count, an end, and a count that was awaited too late.
   void Expect(size_t contexts) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     expected_ = std::max(expected_, 4 * contexts);
     due_.reserve(expected_);
   }
-  // Waits for something, and moves it to `taken`.
+  // Waits for notifications, and moves them to `taken`.
   void Take(Clock& clock, std::vector<uint64_t>& taken) ABSL_LOCKS_EXCLUDED(mu_) {
     taken.clear();
     absl::MutexLock lock(&mu_);
@@ -52,7 +52,7 @@ class Actor::Waker final : public ContextWatcher {
     taken.reserve(expected_);
     taken.swap(due_);
   }
-  // Everything that was taken is done.
+  // Call when everything that was taken is done.
   void Done() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     busy_ = false;
@@ -110,7 +110,7 @@ absl::Status Actor::Watch(const std::shared_ptr<ContextState>& context, const Co
   uint64_t bytes = 0;
   for (ContextRun& run : RunsOf(*context)) {
     bytes += run.bytes;
-    // Rows made anew are for contexts that can do so: these have runs of their own.
+    // Recomputed rows are only for contexts that can recompute, so these have ranges of their own.
     if (watched->can_recompute()) run.key = ~run.key;
     Watched::Use& use = watched->uses.emplace_back();
     use.run = run;
@@ -157,7 +157,7 @@ absl::Status Actor::Watch(const std::shared_ptr<ContextState>& context, const Co
   if (policy != ContextPolicy::kNear) return absl::OkStatus();
 
   absl::Status status;
-  // All of it is near, or a pull failed.
+  // The whole context is in the local row cache, or a prefetch failed.
   const auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     bool all_near = true;
     for (const Watched::Use& use : watched->uses) {
@@ -218,13 +218,13 @@ void Actor::Update(const std::shared_ptr<Watched>& watched) {
     watched->known = true;
     watched->cost = *cost;
     watched->shape = shape;
-    // Holders may have told their targets since.
+    // Holders may have reported their targets since.
     if (watched->same_bits != same_bits) {
       watched->same_bits = same_bits;
       PublishTo(*watched);
     }
   }
-  // Without new costs the old ones count.
+  // Without new costs, the previous ones apply.
   if (watched->known) Count(*watched, calls);
   if (closed) {
     Forget(*watched);
@@ -239,7 +239,7 @@ absl::StatusOr<StepCost> Actor::CostOf(Watched& watched, const CallShape& shape,
   const ContextState& context = *watched.context;
   const bool old = options_.clock->Now() > watched.measured_at + kMeasuredAgeMax;
   StepCost cost;
-  // Parts are asked side by side, and attended here one after another.
+  // Parts are routed in parallel, but attended here one after another.
   for (uint32_t part = 0; part < context.corpora().size(); ++part) {
     ActorTools::Work work;
     work.corpus = context.corpora()[part];
@@ -274,9 +274,10 @@ absl::Status Actor::Measure(Watched& watched, const ActorTools::Work& work) {
   return status;
 }
 
-// The time that a routed step takes over a near one. Calls that were routed tell what they take:
-// the model leaves out that both ends sleep between calls, which costs up to half of a short one.
-// Own rows are attended while holders compute, but after or before near rows, on the same thread.
+// Returns how much longer a routed step takes than one over cached rows. Uses the measured times of
+// routed calls if there are any, because the model omits that both ends sleep between calls. That
+// costs up to half of a short call. Own rows are attended while holders compute, but after or
+// before cached rows, on the same thread.
 double Actor::LostUs(const Watched& watched) {
   const auto tokens = static_cast<double>(watched.context->token_count());
   const double selected = watched.shape.selected;
@@ -319,11 +320,12 @@ void Actor::Open(Watched& watched, Instant now) {
   watched.opened = true;
 }
 
-// Tells the rule what the calls since the last time lost, and queues what it wants near.
+// Reports to the rule what the calls since the last report lost, and queues the ranges that it
+// wants in the cache.
 void Actor::Count(Watched& watched, uint64_t calls) {
   const Instant now = options_.clock->Now();
   const double layers = watched.context->geometry().layers;
-  // A segment's part of what its call costs.
+  // A segment's share of the cost of its call.
   const double part = static_cast<double>(watched.shape.row_count) /
                       std::max(1.0, static_cast<double>(watched.shape.call_row_count));
   if (calls > watched.counted) {
@@ -332,10 +334,10 @@ void Actor::Count(Watched& watched, uint64_t calls) {
                         static_cast<double>(calls - watched.counted);
     watched.own_sum = own_sum;
   }
-  // Calls of f32 partials use no near rows of another kernel target.
+  // Calls with f32 partials do not use cached rows if holders have another kernel target.
   const double lost_us = watched.same_bits || !watched.shape.f32 ? LostUs(watched) : 0;
   watched.call_us = std::max(0.0, lost_us) * part / layers;
-  // Near rows that are there stay in use, unless they are slower by more than the model errs.
+  // Cached rows stay in use, unless they are slower by more than the model's error.
   const bool near_pays = lost_us >= (watched.near_pays ? -kModelError * watched.cost.route_us : 0);
   if (watched.near_pays != near_pays) {
     watched.near_pays = near_pays;
@@ -343,7 +345,7 @@ void Actor::Count(Watched& watched, uint64_t calls) {
   }
   Open(watched, now);
   const double all_us = static_cast<double>(calls - watched.counted) * watched.call_us;
-  // Looked at again by then: the load may have changed.
+  // The context is examined again by then, because the load may have changed.
   double left_calls = static_cast<double>(calls - watched.counted) * 2 + 1;
   watched.counted = calls;
   for (size_t i = 0; i < watched.uses.size(); ++i) {
@@ -415,7 +417,7 @@ void Actor::Forget(Watched& watched) {
     std::erase(run.users, watched.id);
     if (watched.policy == ContextPolicy::kNear) --run.held;
     if (!run.users.empty()) continue;
-    // Its chunks stay as long as the runs that brought them.
+    // Borrowed chunks stay cached only as long as the ranges that fetched them.
     if (run.state == Run::State::kNear && run.borrowed) {
       rule_.Evicted(run.key);
       ReleaseAll(run);

@@ -1,4 +1,4 @@
-// The pulling half of the actor: its queue, room, transfers, and the tables that contexts get.
+// The prefetching half of the actor: its queue, space, transfers, and the tables that contexts get.
 
 #include <algorithm>
 #include <utility>
@@ -12,7 +12,8 @@
 namespace ckv {
 namespace {
 
-// The key of rows that were made anew, in the near store. Ids are hashes, so no other has it.
+// The key of recomputed rows in the local row cache. Ids are hashes, so no other chunk has this
+// key.
 ChunkId AnewId(ChunkId id) {
   for (uint8_t& byte : id.bytes) byte = static_cast<uint8_t>(~byte);
   return id;
@@ -29,8 +30,8 @@ struct Actor::Job {
   std::vector<ChunkId> held;      // keys of chunks that are here already, or were copied here
   std::vector<uint32_t> missing;  // chunks that are not
   std::vector<NearFill> fills;    // their memory, in the same order
-  bool anew = false;              // keys of the fills
-  size_t mapped_count = 0;        // so many of `held` were mapped for it
+  bool anew = false;              // rows are recomputed: the fills have keys of AnewId
+  size_t mapped_count = 0;        // how many of `held` were mapped for this job
   uint64_t mapped_bytes = 0;
   uint32_t run_held = 0;               // Run::held when it began
   std::shared_ptr<const Corpus> kept;  // with `missing` at the cache of this host; or null
@@ -84,7 +85,7 @@ bool Actor::Begin(size_t at, Job& job) {
   const auto [price_us, primitive] = PriceOf(*job.watched);
   run.price_us = price_us * use->share;
   job.primitive = primitive;
-  if (HoldAll(run, *job.watched, job.context_run)) {  // pulled for others meanwhile
+  if (HoldAll(run, *job.watched, job.context_run)) {  // prefetched for others meanwhile
     Publish(run);
     return false;
   }
@@ -124,7 +125,7 @@ ChunkId Actor::HoldOne(const Watched& watched, uint32_t chunk) {
   if (tools_.here != nullptr) {
     const ContextChunk& at = watched.context->chunks()[chunk];
     auto rows = tools_.here->Find(*watched.context->corpora()[at.part], at.ordinal);
-    // They take room all the same: the holder cannot evict what is near.
+    // They use cache space nevertheless: the holder cannot evict rows that are held here.
     const uint64_t bytes = NearStore::BytesOf(geometry, at.token_count);
     if (rows != nullptr && store_.Adopt(id, geometry, std::move(rows), bytes).ok()) return id;
   }
@@ -132,7 +133,8 @@ ChunkId Actor::HoldOne(const Watched& watched, uint32_t chunk) {
   return {};
 }
 
-// Holds the chunks that are here, and takes room for the others: at once, since two jobs run.
+// Holds the chunks that are here, and reserves space for the others. Both in one step, because two
+// jobs run at once.
 absl::Status Actor::TakeRoom(Job& job) {
   uint64_t bytes = 0;
   for (uint32_t i = job.context_run.chunk_begin; i < job.context_run.chunk_end; ++i) {
@@ -161,7 +163,7 @@ absl::Status Actor::TakeFills(Job& job) {
   return absl::OkStatus();
 }
 
-// Brings the rows here: by the way that costs least, and if that fails, by a pull.
+// Gets the rows in the way that costs least, or by a fetch if that fails.
 absl::Status Actor::Fill(Job& job) {
   if (tools_.here != nullptr && job.primitive == Primitive::kFetch) CopyHere(job);
   {
@@ -178,13 +180,13 @@ absl::Status Actor::Fill(Job& job) {
   }
   KeepAtCache(job);
   CKV_RETURN_IF_ERROR(MapRows(job));
-  // Neighbours are pulled together.
+  // Neighbours are fetched together.
   for (size_t begin = 0, end = 0; begin < job.missing.size(); begin = end) {
     end = begin + 1;
     while (end < job.missing.size() && job.missing[end] == job.missing[end - 1] + 1) ++end;
     absl::Status status = PullRows(job, begin, end);
     if (!status.ok() && job.kept != nullptr && wanted()) {
-      job.kept = nullptr;  // from their holders, then
+      job.kept = nullptr;  // fall back to the holders
       status = PullRows(job, begin, end);
     }
     CKV_RETURN_IF_ERROR(status);
@@ -192,13 +194,14 @@ absl::Status Actor::Fill(Job& job) {
   return absl::OkStatus();
 }
 
-// When a copy of so many bytes is given up.
+// Returns when to give up a copy of this many bytes.
 Instant Actor::CopiedBy(uint64_t bytes) const {
   return options_.clock->Now() +
          options_.slice_timeout * static_cast<int64_t>(1 + bytes / kSliceBytes);
 }
 
-// Copies what this process' holder lacks to it. Copies are found there even if some failed.
+// Copies missing chunks to this process' holder. Copies that succeed are found there even if others
+// fail.
 void Actor::CopyHere(const Job& job) {
   const ContextState& context = job.context();
   const ContextChunk& first = context.chunks()[job.context_run.chunk_begin];
@@ -217,7 +220,8 @@ void Actor::CopyHere(const Job& job) {
   if (!status.ok()) Log().debug("auto: no copies in this process' holder: {}", status.ToString());
 }
 
-// Has the cache of this host keep what is missing. Then it is mapped or pulled from there.
+// Makes the cache of this host store the missing chunks. They are then mapped or fetched from
+// there.
 void Actor::KeepAtCache(Job& job) const {
   if (!tools_.keep || job.missing.empty()) return;
   const ContextState& context = job.context();
@@ -236,9 +240,9 @@ void Actor::KeepAtCache(Job& job) const {
   }
 }
 
-// Maps what is missing, as far as holders on this host hand it over in time. Copies take room like
-// other rows, although all requesters of the host share them: a chunk that is near here keeps its
-// copy.
+// Maps the missing chunks that holders on this host hand over in time. All requesters of the host
+// share these copies, but they use cache space like other rows: a cached chunk keeps its copy
+// alive.
 absl::Status Actor::MapRows(Job& job) {
   if (tools_.map == nullptr) return absl::OkStatus();
   const ContextState& context = job.context();
@@ -256,13 +260,13 @@ absl::Status Actor::MapRows(Job& job) {
       continue;
     }
     Log().debug("auto: a chunk is not mapped: {}", rows.status().ToString());
-    // Elsewhere than on this host; the next chunk may be here.
+    // This chunk is not on this host; the next one may be.
     if (!absl::IsUnimplemented(rows.status())) break;
   }
   return Adopt(job, std::move(mapped));
 }
 
-// Takes mapped rows in the place of fills, of the same order.
+// Replaces fills by mapped rows; both are in the same order.
 absl::Status Actor::Adopt(Job& job, std::vector<std::shared_ptr<const NearRows>> mapped) {
   std::vector<uint32_t> missing;
   std::vector<NearFill> fills;
@@ -275,7 +279,7 @@ absl::Status Actor::Adopt(Job& job, std::vector<std::shared_ptr<const NearRows>>
     }
     const ChunkId id = job.fills[i].id();
     const uint64_t bytes = job.fills[i].bytes();
-    job.fills[i] = {};  // its room is the copy's now
+    job.fills[i] = {};  // the copy takes over its space
     CKV_RETURN_IF_ERROR(store_.Adopt(id, job.context().geometry(), std::move(mapped[i]), bytes));
     job.held.push_back(id);
     job.mapped_bytes += bytes;
@@ -290,7 +294,7 @@ absl::Status Actor::MakeAnew(Job& job) {
   const ContextState& context = job.context();
   if (job.missing.empty()) return absl::OkStatus();
   const Instant begin = options_.clock->Now();
-  // All of the run, even if some of it is here: what comes later is made of what comes before.
+  // Includes chunks in between that are already here: later rows are computed from earlier ones.
   RecomputeCall call;
   const ContextChunk& first = context.chunks()[job.missing.front()];
   call.corpus = context.corpora()[first.part];
@@ -361,9 +365,9 @@ void Actor::End(Job& job, const absl::Status& status) {
     Log().debug("near: a pull of {} bytes failed: {}", run.bytes, status.ToString());
     ++stats_.pulls_failed;
     for (const ChunkId& key : job.held) store_.Release(key);
-    job.fills.clear();  // who waits for this sees the room free
+    job.fills.clear();  // so that a waiter sees the space free
     rule_.PullFailed(run.key);
-    if (run.held > job.run_held && wanted()) {  // somebody needs it near by now, and may evict more
+    if (run.held > job.run_held && wanted()) {  // now needed in the cache, and may evict more
       run.state = Run::State::kQueued;
       queue_.push_front(run.key);
       return;
@@ -372,7 +376,7 @@ void Actor::End(Job& job, const absl::Status& status) {
     if (run.users.empty()) runs_.erase(run.key);
     return;
   }
-  // Rows of this process' holder are its own: nothing keeps them here once no context needs them.
+  // Rows of this process' holder belong to it: they are released once no context needs them.
   const bool by_others = tools_.here != nullptr ? job.held.size() > job.mapped_count
                                                 : job.fills.empty() && job.mapped_count == 0;
   run.ids = std::move(job.held);
@@ -394,9 +398,8 @@ void Actor::End(Job& job, const absl::Status& status) {
   Publish(run);
 }
 
-// Evicts runs that have saved less a byte and time than `wanted` promises, those that saved the
-// least first, if that makes enough room. Rows that calls still attend keep their room until they
-// end.
+// Evicts ranges that saved less per byte and time than `wanted` promises, the least useful first,
+// if that frees enough space. Rows that calls still attend keep their space until those calls end.
 void Actor::EvictFor(const Run& wanted, uint64_t bytes) {
   ForgetClosed();
   const Instant now = options_.clock->Now();
@@ -407,7 +410,7 @@ void Actor::EvictFor(const Run& wanted, uint64_t bytes) {
   for (const auto& [key, run] : runs_) {
     if (run->state != Run::State::kNear || run->held > 0) continue;
     const double worth = run->Worth(now);
-    // Chunks that another run holds, too, stay.
+    // Chunks that another range also holds stay.
     const uint64_t freed = worth < promised ? store_.BytesHeldOnce(run->ids) : 0;
     if (freed == 0) continue;
     victims.emplace_back(worth, run.get());
@@ -422,7 +425,8 @@ void Actor::EvictFor(const Run& wanted, uint64_t bytes) {
   }
 }
 
-// Contexts of policy near that were closed hold their runs until the actor's thread has seen it.
+// Releases the ranges of closed contexts with policy `near` that the actor's thread has not handled
+// yet.
 void Actor::ForgetClosed() {
   std::vector<std::shared_ptr<Watched>> closed;
   for (const auto& [id, watched] : contexts_) {

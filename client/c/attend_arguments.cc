@@ -13,8 +13,8 @@
 namespace ckv::c {
 namespace {
 
-// A struct without padding: a field that a later version adds cannot lie in bytes that an earlier
-// program left as they were.
+// The structs have no padding. Otherwise, a later version could put a field in padding, which an
+// earlier program leaves uninitialized.
 static_assert(std::has_unique_object_representations_v<ckv_part>);
 static_assert(std::has_unique_object_representations_v<ckv_own_rows>);
 static_assert(std::has_unique_object_representations_v<ckv_segment>);

@@ -82,14 +82,14 @@ absl::Status MakeFabrics(const ckv_open_options& options, Connection& connection
   return absl::OkStatus();
 }
 
-// The kernel target is the process', so the first that opens chooses.
+// The kernel target belongs to the process, so the first requester to open chooses it.
 absl::Mutex target_mutex;
 uint32_t open_count ABSL_GUARDED_BY(target_mutex) = 0;
 
-// Counts an opening, until it is kept.
+// Counts an open requester, and undoes that unless Keep is called.
 class Opening {
  public:
-  // `target` is the kernel target that is asked for, or null.
+  // `target` is the requested kernel target, or null.
   absl::Status Begin(const char* target);
   void Keep() { begun_ = false; }
   ~Opening();
@@ -132,7 +132,7 @@ Opening::~Opening() {
   if (open_count == 0 && !target_before_.empty()) ForceKernelTarget(target_before_).IgnoreError();
 }
 
-// An address in this library, whose folder is asked for.
+// An address in this library, used to find the library's folder.
 constexpr char kHere = 0;
 
 // Chooses as ckvd does. A backend that cannot serve a requester is not used.
@@ -177,7 +177,7 @@ std::string HostName() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
 
-// Returns what the directory is to list of this program; unset if nothing.
+// Returns the facts of this program that the directory is to list; unset if there are none.
 //   InvalidArgument     the text is too long, or the rank is beyond the count.
 absl::StatusOr<std::optional<EngineFacts>> EngineOf(const ckv_open_options& options,
                                                     const std::string& name) {

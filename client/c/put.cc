@@ -1,4 +1,4 @@
-// Puts. Here and not among the calls, because it speaks gRPC to the directory and the holders.
+// Puts. Separate from the calls, because a put uses gRPC to the directory and the holders.
 
 #include <algorithm>
 #include <cstring>
@@ -142,13 +142,14 @@ extern "C" ckv_status ckv_put_add_rows(ckv_put* put, uint32_t layer, uint64_t of
 extern "C" ckv_status ckv_put_finish(ckv_put* put, uint64_t timeout_ns, ckv_put_report* report) {
   return ckv::c::Guard(ckv::c::OwnerOfPut(put), [&]() -> absl::Status {
     if (put == nullptr) return ckv::c::Missing("put");
-    // Looked at first: nothing may fail once the chunks are published.
+    // Checked first, because nothing may fail once the chunks are published.
     if (report != nullptr) {
       CKV_RETURN_IF_ERROR(ckv::c::GiveStruct("ckv_put_report", ckv_put_report{}, report));
     }
     CKV_ASSIGN_OR_RETURN(const ckv::ExtendReport done,
                          put->writer->Finish(ckv::c::After(timeout_ns)));
-    // The next ckv_resolve sees the chunks, even if it comes before the directory's word.
+    // So that the next ckv_resolve sees the chunks, even before the directory's notification
+    // arrives.
     put->requester.requester->Forget(put->writer->target().corpus);
     if (report == nullptr) return absl::OkStatus();
     return ckv::c::GiveStruct("ckv_put_report", ckv::c::ReportOf(done), report);

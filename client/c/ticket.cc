@@ -36,7 +36,7 @@ struct ckv_ticket {
 namespace ckv::c {
 namespace {
 
-// A timer that ends a sleep before LaneWait::kSleepMax, which ends every sleep, would.
+// A timer that ends a sleep earlier than LaneWait::kSleepMax, the limit of every sleep.
 class WakeTimer {
  public:
   explicit WakeTimer(Instant until) {
@@ -52,17 +52,18 @@ class WakeTimer {
   }
   WakeTimer(const WakeTimer&) = delete;
   WakeTimer& operator=(const WakeTimer&) = delete;
-  // -1 if there is none: the sleep ends late then.
+  // -1 if there is no timer. If none could be made, the sleep ends late.
   int fd() const { return fd_; }
 
  private:
   int fd_ = -1;
 };
 
-// Returns whether the call is done, at `until` at the latest unless it needs a cure.
+// Returns whether the call is done, by `until`. Returns later only if a step must wait for a holder
+// or attends many cached rows (kMustWait).
 bool WaitUntil(ckv_ticket& ticket, Instant until) {
   if (until == kInstantMax) {
-    ticket.ticket.Wait().IgnoreError();  // asked for again
+    ticket.ticket.Wait().IgnoreError();  // EndOf returns the status
     return true;
   }
   ticket.wait.Again();

@@ -24,14 +24,14 @@ namespace {
 constexpr int kRunCount = 5;
 constexpr uint32_t kMergedRows = 16;  // one token of the narrowest model
 constexpr uint32_t kParts = 4;
-// About a chunk's rows: 1.2 MB of DeepSeek's. The fixed cost of a call would be most of fewer
-// rows'.
+// About the rows of a chunk: 1.2 MB for DeepSeek. With fewer rows, the fixed cost of a call would
+// dominate.
 constexpr uint32_t kTokens = 1024;
-// One query row waits for memory on every kernel. 64 compute for longer than their rows take to
-// come in, even on matrix units.
+// With one query row, every kernel waits for memory. With 64, computing takes longer than loading
+// the rows, even on matrix units.
 constexpr uint32_t kFewRows = 1, kManyRows = 64;
-// A kernel without vectors takes 40 ms for 64 query rows: no more runs than it takes to leave out
-// one with a pause in it.
+// A kernel without vectors takes 40 ms for 64 query rows. It gets only as many runs as it takes to
+// ignore one that was interrupted.
 constexpr Duration kAttendMax = std::chrono::milliseconds(5);
 constexpr int kRunCountMin = 2;
 constexpr uint32_t kSpliceTokens = 256;
@@ -73,7 +73,7 @@ absl::StatusOr<double> HereCalibrator::FastestUs(absl::FunctionRef<absl::Status(
   return double(fastest.count()) / 1e3;
 }
 
-// Memory as a lane's slots are, that holds these bytes.
+// Returns memory of the kind of a lane's slots, with these bytes.
 absl::StatusOr<BackendMemory> HereCalibrator::Staged(std::span<const std::byte> bytes) {
   CKV_ASSIGN_OR_RETURN(const MemoryKind kind, LaneMemoryFor(&backend_));
   CKV_ASSIGN_OR_RETURN(BackendMemory memory, backend_.Allocate(kind, bytes.size()));
@@ -81,7 +81,7 @@ absl::StatusOr<BackendMemory> HereCalibrator::Staged(std::span<const std::byte> 
   return memory;
 }
 
-// Memory of the backend that holds these bytes.
+// Returns the backend's own memory, with these bytes.
 absl::StatusOr<BackendMemory> HereCalibrator::Copied(std::span<const std::byte> bytes) {
   CKV_ASSIGN_OR_RETURN(const BackendMemory staged, Staged(bytes));
   CKV_ASSIGN_OR_RETURN(BackendMemory memory, backend_.Allocate(backend_.home(), bytes.size()));
@@ -119,7 +119,7 @@ absl::StatusOr<double> HereCalibrator::MergeUs() {
   return us / (kMergedRows * kParts);
 }
 
-// As calls find a chunk's rows: in memory and in no cache.
+// Times an attend over rows as calls find those of a chunk: in memory and in no cache.
 absl::StatusOr<double> HereCalibrator::AttendUs(const RowView& rows, uint32_t query_rows) {
   // Zero bytes are valid queries. The kernel's time does not depend on values.
   CKV_ASSIGN_OR_RETURN(const BackendMemory q,
@@ -129,7 +129,7 @@ absl::StatusOr<double> HereCalibrator::AttendUs(const RowView& rows, uint32_t qu
   piece.q = {reinterpret_cast<const uint16_t*>(q.data()), query_rows, geometry_.d_qk, q.kind()};
   piece.rows = rows;
   piece.out = ViewOf(partial, query_rows);
-  // The grade of near rows, unless a call asks for another.
+  // The precision for locally cached rows, unless a call sets another.
   piece.grade = GradeOf(Grade::kDefault, PartialDtype::kBf16);
   const AttentionShape shape = AttentionShape::Of(geometry_);
   Duration fastest = Duration::max(), all{0};
@@ -146,8 +146,8 @@ absl::StatusOr<double> HereCalibrator::AttendUs(const RowView& rows, uint32_t qu
   return double(fastest.count()) / 1e3;
 }
 
-// Rows in host memory lie in huge pages, as in every store. With small pages, a core stops reading
-// ahead at the end of each, and one query row takes half as long again.
+// Rows in host memory are in huge pages, as in every store. With small pages, a core stops reading
+// ahead at the end of each page, and one query row takes 1.5 times as long.
 absl::Status HereCalibrator::AttendUs(RequesterConstants& here) {
   const size_t bytes = size_t{kTokens} * geometry_.row_bytes();
   const auto row_bytes = static_cast<uint32_t>(geometry_.row_bytes());
@@ -157,8 +157,8 @@ absl::Status HereCalibrator::AttendUs(RequesterConstants& here) {
   BackendMemory other;
   RowView rows;
   if (huge.ok()) {
-    // Written, so that they are not all the system's one page of zeros. Zero bytes are valid rows
-    // of every dtype.
+    // Written, so that the pages are not all the system's one page of zeros. Zero bytes are valid
+    // rows of every dtype.
     std::memset(huge->base(), 0, bytes);
     rows = {huge->base(), kTokens, row_bytes};
   } else {
@@ -172,8 +172,9 @@ absl::Status HereCalibrator::AttendUs(RequesterConstants& here) {
   return absl::OkStatus();
 }
 
-// Into blocks of a cache that has been in use: no two are neighbours, and every run takes others,
-// so that none was just written. Pages are touched before: an engine's cache has its memory.
+// Splices into blocks as in a cache that has been in use: no two are neighbours. Every run takes
+// other blocks, so that none was just written. All pages are touched before, as in an engine's
+// cache.
 absl::Status HereCalibrator::SpliceUs(RequesterConstants& here) {
   if (geometry_.d_rope == 0 || geometry_.rope.style == RopeStyle::kNone) return absl::OkStatus();
   constexpr size_t kBlocks = kSpliceTokens / kCacheBlockTokens;

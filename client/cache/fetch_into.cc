@@ -70,7 +70,7 @@ int64_t CacheFetch::DeltaOf(uint32_t chunk) const {
          static_cast<int64_t>(call_.corpus->chunks[chunk].position);
 }
 
-// Passes chunks of no tokens, of which nothing comes.
+// Skips chunks without tokens, for which no rows arrive.
 void CacheFetch::EnterChunk() {
   const auto& chunks = call_.corpus->chunks;
   while (!whole() && chunks[next_.chunk].token_count == 0) ++next_.chunk;
@@ -103,7 +103,7 @@ absl::Status CacheFetch::Take(const FetchedRows& run, ComputeStream& stream) {
   CKV_CHECK(!whole() && run.chunk == next_.chunk && run.layer == next_.layer &&
             run.token_begin == next_token_);
   absl::Status spliced = SpliceRun(run, stream);
-  // The rows' slot is given back next, whatever came of them.
+  // The rows' slot is released next, whether the splice succeeded or not.
   spliced.Update(stream.Wait());
   CKV_RETURN_IF_ERROR(spliced);
   rows_taken_ += run.token_count;
@@ -134,7 +134,7 @@ absl::Status CacheFetch::Describe(const absl::Status& status) const {
                       reservation_->DescribeBlocks(), next_.chunk, call_.chunk_begin,
                       call_.chunk_end, next_.layer, call_.layer_begin, call_.layer_end,
                       std::string(status.message())));
-  // An overloaded holder's hint stays with it.
+  // Keeps the retry hint of an overloaded holder.
   status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {
     described.SetPayload(type, payload);
   });

@@ -17,7 +17,7 @@ constexpr size_t kDescribedRunCountMax = 8;
 
 uint64_t BlocksOf(uint64_t rows) { return (rows + kCacheBlockTokens - 1) / kCacheBlockTokens; }
 
-// Blocks of neighbours from `begin` on.
+// Returns how many blocks from `begin` on are neighbours.
 size_t RunLength(std::span<const CacheBlock> table, size_t begin) {
   size_t end = begin + 1;
   while (end < table.size() && table[end] == table[end - 1] + 1) ++end;
@@ -185,7 +185,7 @@ void PagedCache::End(const CacheReservation& reservation, bool commit) {
     sequence.table.insert(sequence.table.end(), blocks.begin(), blocks.end());
     sequence.token_count += reservation.token_count_;
   } else {
-    // In the order in which they lay there.
+    // Restores their previous order in the list.
     free_.insert(free_.end(), blocks.rbegin(), blocks.rend());
   }
 }

@@ -10,8 +10,8 @@
 namespace ckv {
 namespace {
 
-// Says what may cure the error of a call. If a holder is to blame, that it ends calls as it stops,
-// or has a fault, says nothing of its replicas.
+// Returns what may resolve the error of a call. If a holder caused it, by ending calls as it stops
+// or by a fault, its replicas may still succeed.
 NextAct ActFor(const absl::Status& status, bool holder_failed) {
   switch (status.code()) {
     case absl::StatusCode::kCancelled:
@@ -29,18 +29,18 @@ bool PassesByItself(const absl::Status& status) {
          absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
 }
 
-// How long a call that waits asks the directory where its chunks are.
+// How long a waiting call may query the directory for the current places of its chunks.
 constexpr Duration kMovedLookMax = std::chrono::seconds(1);
 
-// Whether the directory says that a corpus, which the view kept, is another by now. Asks only if
-// the view keeps it no longer.
+// Whether a corpus that the view had kept has changed at the directory. Queries the directory only
+// if the view no longer keeps the corpus.
 bool HasMoved(DirectoryView& view, const Corpus& corpus, Instant deadline) {
   if (view.Keeps(corpus)) return false;
   if (!corpus.name.empty()) {
     const auto known = view.Resolve(corpus.name, corpus.tenant, deadline);
     return known.ok() ? (*known)->version != corpus.version : absl::IsNotFound(known.status());
   }
-  // Nameless ones are forgotten with any name, so its chunks may be where they were.
+  // A Forget of any name drops nameless corpora too, so its chunks may not have moved.
   std::vector<ChunkId> ids;
   for (const ChunkPlacement& chunk : corpus.chunks) ids.push_back(chunk.id);
   const auto known = view.ResolveChunks(ids, corpus.geometry, corpus.tenant, deadline);
@@ -61,7 +61,7 @@ absl::Status Attempts::Run(Corpora corpora, Instant deadline, Attempt attempt,
   while (true) {
     AttemptResult result;
     {
-      // Given back before a wait: others may use it meanwhile.
+      // Released before a wait, so that others can use it meanwhile.
       auto context = pool_->Take(deadline);
       if (!context.ok()) {
         result = {context.status(), /*repeatable=*/false};
@@ -124,7 +124,7 @@ std::optional<Instant> Attempts::AgainAt(CallTries& tries, Corpora corpora, Inst
   return result.may_wait ? ReturnAt(tries, corpora, deadline, result.status) : std::nullopt;
 }
 
-// As an overloaded holder asks.
+// Returns when to retry, as an overloaded holder requested.
 std::optional<Instant> Attempts::RetryAt(CallTries& tries, Instant deadline,
                                          const absl::Status& status) {
   if (NextActFor(status) != NextAct::kRetryLater || tries.retry_count >= kRetryCountMax)
@@ -154,8 +154,7 @@ std::optional<Instant> Attempts::ReturnAt(CallTries& tries, Corpora corpora, Ins
     corpora([&](const Corpus& c) { tries.was_kept = tries.was_kept && view_->Keeps(c); });
   }
   if (now >= tries.wait_end) return std::nullopt;
-  // Chunks that are elsewhere by now are not awaited here: who resolves the corpus again finds
-  // them.
+  // Does not wait for chunks that have moved: resolving the corpus again finds them.
   bool moved = false;
   const Instant look_end = std::min(tries.wait_end, now + kMovedLookMax);
   if (tries.was_kept && tries.may_ask)

@@ -92,7 +92,7 @@ absl::Status CallContextPool::AwaitPlace(Instant deadline, std::unique_ptr<CallC
 }
 
 void CallContextPool::GiveBack(std::unique_ptr<CallContext> context) {
-  // All that comes later on a stream that failed fails, too.
+  // All later work on a failed stream fails, too.
   if (const absl::Status failed = context->stream->Wait(); !failed.ok()) {
     Log().warn("requester: {}; the next call has another stream", failed.ToString());
     context.reset();  // before another is made, since a device has few of them
@@ -104,7 +104,7 @@ void CallContextPool::GiveBack(std::unique_ptr<CallContext> context) {
   std::unique_ptr<CallContext> untidy;
   {
     absl::MutexLock lock(&mu_);
-    // A link that it did not use just now is found with the others, a while later.
+    // A link that this call did not use is checked together with the others, kLinkIdleMax later.
     context->next_tidy = now + LinkTable::kLinkIdleMax;
     Hand(std::move(context), /*warm=*/true);
     untidy = TakeUntidy(now);

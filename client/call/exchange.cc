@@ -116,12 +116,13 @@ absl::Status Exchange::Take(uint32_t line, const Completion& done, Accept accept
       lane.reply(done.slot).first(std::min(done.bytes, lane.shape().reply_bytes_max));
   const auto header = DecodeReplyHeader(bytes);
   if (!header.ok() || header->request_id != slot.request_id) {
-    // The reply to an earlier request of this slot, late or twice: the awaited one is to come (I1).
+    // A late or duplicate reply to an earlier request of this slot: the awaited one is still due
+    // (I1).
     from.strange = true;
     counters_->discarded.fetch_add(1, std::memory_order_relaxed);
     return header.status();
   }
-  // From here on the slot is ours again, whatever the reply says.
+  // From here on the slot is ours again, whatever the reply contains.
   slot.state = State::kArrived;
   --from.outstanding;
   from.link->peer().in_flight.End(1);
@@ -167,7 +168,8 @@ absl::Status Exchange::Pause() {
   return status.ok() ? status : Silence(status);
 }
 
-// If this call awaits nothing, requests that earlier calls gave up keep the slots.
+// Adds the silent holders to `status`. If this call awaits nothing, these are the holders whose
+// slots are taken by requests that earlier calls gave up.
 absl::Status Exchange::Silence(const absl::Status& status) {
   const bool awaits = AwaitsAny();
   std::vector<const HolderPeer*> silent;

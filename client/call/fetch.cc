@@ -1,6 +1,6 @@
-// One attempt of a fetch, in order: check the call, plan its parts, bring up the links of the
-// holders to ask, and go round. A round posts parts while the window and the lane have room, takes
-// the replies that came, and shows those at the head of the window to the sink.
+// One attempt of a fetch, in order: check the call, plan its parts, bring up the links of its
+// holders, and loop. Each round posts parts while the window and the lane have space, takes the
+// replies that arrived, and passes those at the head of the window to the sink.
 
 #include "client/call/fetch.h"
 
@@ -17,7 +17,7 @@
 namespace ckv {
 namespace {
 
-// Rows of bf16 are rotated where they lie.
+// Aligned for bf16, because rows are rotated in place.
 bool Fits(std::span<const std::byte> place, size_t bytes) {
   return place.size() == bytes && reinterpret_cast<uintptr_t>(place.data()) % sizeof(uint16_t) == 0;
 }
@@ -61,7 +61,7 @@ absl::Status Fetcher::FetchSelection(const SelectionCall& call, SelectionSink si
   range.chunk_begin = call.chunk_begin;
   range.chunk_end = call.chunk_end;
   range.layer_begin = call.layer_begin;
-  // More layers than there can be are past the model's last all the same.
+  // A clamped count is still beyond any model's last layer, so Check refuses it.
   range.layer_end =
       call.layer_begin + static_cast<uint32_t>(std::min<size_t>(call.indices.size(), UINT16_MAX));
   range.columns = call.columns;
@@ -160,7 +160,7 @@ absl::Status Fetcher::GoRound(const FetchCall& call, Sink sink) {
       if (!one) break;
       posted = true;
     }
-    // A part without a free slot waits for one. If nothing is under way and no part is left, all
+    // A part without a free slot waits for one. If nothing is in flight and no part is left, all
     // rows were delivered.
     if (in_window_ == 0 && plan_.done()) return absl::OkStatus();
     CKV_ASSIGN_OR_RETURN(const bool came, exchange_->Collect(accept));
@@ -198,7 +198,7 @@ absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
   std::memcpy(body, &segment.entry, sizeof(FetchEntry));
   if (!part.indices.empty())
     std::memcpy(body + sizeof(FetchEntry), part.indices.data(), part.indices.size_bytes());
-  // The frame leaves with the next one, or at the next poll.
+  // The frame is sent with the next one, or at the next poll.
   const size_t place = (head_ + in_window_) % window_.size();
   CKV_RETURN_IF_ERROR(exchange_->Post(segment.line, *slot, header, static_cast<uint32_t>(place),
                                       clock_->Now(), Exchange::Send::kWithNext));
@@ -207,8 +207,8 @@ absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
   return true;
 }
 
-// Finds the caller's memory for the rows, if it gave any, and asks the fabric to write them there.
-// A reply with rows of several layers is copied to their places when it is shown.
+// Finds the caller's memory for the rows, if there is any, and requests that the fabric write them
+// there. A reply with rows of several layers is copied to their places on delivery.
 absl::Status Fetcher::Land(const FetchCall& call, Segment& segment, RequestLane& lane) {
   const FetchEntry& entry = segment.entry;
   if (entry.layer_count != 1) return absl::OkStatus();
@@ -263,8 +263,8 @@ absl::Status Fetcher::Deliver(const FetchCall& call, Sink sink) {
   return absl::OkStatus();
 }
 
-// Rotates the bands of the rows, which a processor reaches, and returns once it is done. The band
-// is at the end of a row of either dtype. Columns have all of it or none.
+// Rotates the RoPE bands of rows that the processor can access, and returns when that is done. The
+// band is at the end of a row of either dtype. Selected columns contain all of it or none.
 absl::Status Fetcher::Rotate(const RopeRotation& rotation, const Geometry& geometry,
                              const FetchEntry& entry, const RowPlace& rows) {
   const uint32_t row_bytes = geometry.row_bytes();
@@ -288,12 +288,12 @@ absl::Status Fetcher::Show(const FetchCall& call, const Segment& segment, Sink s
     return (*selection_sink_)({entry.layer_begin, segment.chunk, segment.ordinals, segment.body});
   }
   const size_t layer_bytes = entry.token_count * entry.sent_row_bytes(geometry.row_bytes());
-  // A rotation by `delta` is that of the queries of a chunk `delta` before its place.
+  // Rotating rows by `delta` is the same as rotating the queries of a chunk at offset -`delta`.
   const RopeRotation& rotation =
       rotations_.For(geometry, -delta_of_chunk_[segment.chunk - call.chunk_begin]);
   for (uint32_t i = 0; i < entry.layer_count; ++i) {
     const RowRun run = {segment.chunk, entry.layer_begin + i, entry.token_begin, entry.token_count};
-    std::span<const std::byte> rows;  // unless landed, which is of one layer
+    std::span<const std::byte> rows;  // empty if landed; then there is one layer
     if (!segment.landed) rows = segment.body.subspan(i * layer_bytes, layer_bytes);
     MemoryKind memory = SlotMemory(exchange_->link(segment.line).lane());
     std::span<std::byte> place;

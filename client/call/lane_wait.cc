@@ -19,7 +19,7 @@ void LaneSleep::Sleep(std::span<RequestLane* const> lanes, int wake_fd, Duration
   if (wake_fd >= 0) fds_.push_back({wake_fd, POLLIN, 0});
   for (RequestLane* lane : lanes) {
     const int fd = lane->event_fd();
-    // A lane that cannot wake anybody is polled; giving the processor away lets its peer run.
+    // A lane that cannot wake a thread is polled. Yielding the processor lets its peer run.
     if (fd < 0) {
       sched_yield();
       return;

@@ -1,4 +1,4 @@
-// Asks a holder over shm for the descriptor of a chunk's memory, checks it, and maps it.
+// Requests the descriptor of a chunk's memory from a holder over shm, checks it, and maps it.
 
 #include "client/call/map.h"
 
@@ -61,7 +61,7 @@ absl::Status Post(HolderLink& link, uint32_t handle, Clock& clock, Exchange& exc
     return absl::InvalidArgumentError("map: the lane's slots are too small for it");
   }
   const std::optional<uint32_t> slot = lane.Acquire();
-  CKV_CHECK(slot.has_value());  // EnsureUp leaves one free, and nobody else uses this lane
+  CKV_CHECK(slot.has_value());  // EnsureUp leaves one free, and nothing else uses this lane
   std::memcpy(lane.request(*slot).data() + RequestHeaderBytes(header.version), &entry,
               sizeof(entry));
   return exchange.Post(exchange.Add(link), *slot, header, /*tag=*/0, clock.Now());
@@ -85,7 +85,7 @@ absl::StatusOr<MappedChunk> Accept(const MapCall& call, const Exchange::Reply& r
                        call.corpus->chunks[call.chunk].token_count);
 }
 
-// Asks for the memory and maps it, over a lane that is up.
+// Requests the memory and maps it, over a lane that is up.
 absl::StatusOr<MappedChunk> MapOverLane(const MapCall& call, HolderLink& link, uint32_t handle,
                                         Clock& clock, Exchange& exchange) {
   std::optional<MappedChunk> mapped;

@@ -1,4 +1,4 @@
-// The asking half of the router. One attempt of an attend, in order:
+// The requesting half of the router. One attempt of an attend, in order:
 //   plan.Begin  lists what each segment attends
 //   Prepare     chooses a replica of each group, brings up its link, and finds the handles
 //   plan.Cut    divides the call into blocks, and into frames that fit lane slots
@@ -7,7 +7,7 @@
 //   Advance     posts frames while slots are free, takes replies, and merges the blocks whose
 //               replies are all there (route_merge.cc). It waits for no stream
 // If the blocks were merged in memory of the router, the answer is then copied to the caller's
-// room.
+// memory.
 
 #include "client/call/route.h"
 
@@ -25,10 +25,12 @@
 namespace ckv {
 namespace {
 
-// A call merged as it comes keeps its result here first; what a large call took is given back.
+// A call that merges replies as they arrive first keeps its result in the router's memory. If that
+// is larger than this, it is freed after the call.
 constexpr size_t kMergedBytesKept = size_t{16} << 20;
-// More rows than this for one holder are a bulk call: a default slot has as many of DeepSeek, and
-// a holder's queue of short requests takes one slot a session (server/dispatch/admission.h).
+// More rows than this for one holder make a bulk call. A default slot fits this many rows of
+// DeepSeek, and a holder's queue of short requests takes one slot per session
+// (server/dispatch/admission.h).
 constexpr uint64_t kShortRowCountMax = 256;
 
 }  // namespace
@@ -93,12 +95,12 @@ absl::Status Router::Begin(const RouteCall& call) {
 absl::Status Router::Prepare(const RouteCall& call) {
   CKV_RETURN_IF_ERROR(ChooseAndConnect(call));
   if (!links_.TargetsChanged()) return absl::OkStatus();
-  // Once: a holder that comes back with another target in these moments is told in the report.
+  // Only once: if a holder returns with another target meanwhile, the call's report shows it.
   exchange_.Clear();
   return ChooseAndConnect(call);
 }
 
-// Brings up the links of the holders to ask, and finds the handles.
+// Brings up the links of the chosen holders, and finds the handles.
 absl::Status Router::ChooseAndConnect(const RouteCall& call) {
   lines_.clear();
   near_bytes_ = near_pairs_ = 0;
@@ -170,7 +172,7 @@ absl::Status Router::StartFlows() {
   bytes_sent_ = bytes_received_ = 0;
   target_kernel_.reset();
   targets_differ_ = false;
-  // A device merges with bits of its own, the processor with those of every target.
+  // A device's merge has bits of its own. The processor's merge has the same bits for every target.
   if (backend_.home() == MemoryKind::kDevice)
     NoteTarget(KernelTargetIdOf(backend_.kernel_target()));
   if (flows_.size() < lines_.size()) flows_.resize(lines_.size());
@@ -191,7 +193,7 @@ absl::StatusOr<bool> Router::Advance(AttendRoom room) {
   if (!started_) {
     CKV_ASSIGN_OR_RETURN(started_, StartHere(room));
     if (!started_) {
-      // A stream is late, and not a holder whose reply is here.
+      // If a stream is late, a holder whose reply has arrived is not at fault.
       if (clock_->Now() >= call_->deadline) CKV_RETURN_IF_ERROR(exchange_.ReadLate());
       CKV_RETURN_IF_ERROR(exchange_.Check());
       return false;
@@ -205,7 +207,7 @@ absl::StatusOr<bool> Router::Advance(AttendRoom room) {
   if (merged_count_ < plan_.blocks().size()) {
     CKV_ASSIGN_OR_RETURN(const bool posted, PostAll());
     progress_ = came || posted || merged_count_ > merged_before;
-    // Merges end soon, and the answer may be whole then.
+    // Merges end soon, and the answer may then be complete.
     if (!progress_ && merging_count_ == 0) CKV_RETURN_IF_ERROR(exchange_.Check());
     return false;
   }
@@ -242,12 +244,14 @@ void Router::GiveUp() {
   links_.would_wait() ? spans_.Leave() : spans_.End(/*failed=*/true, clock_->Now());
 }
 
-// Work that its owner put there since is not waited for.
+// Whether this attempt has waited for the stream. Work that its owner added since is not waited
+// for.
 bool Router::WasWaitedFor(const ComputeStream* after) const {
   return std::find(waited_for_.begin(), waited_for_.end(), after) != waited_for_.end();
 }
 
-// A stream of this backend is waited for by its own streams, but one of another by this thread.
+// A stream of this backend can be ordered before stream_. For one of another backend, this thread
+// must wait.
 bool Router::MustWaitFor(ComputeStream* after) {
   held_by_ = nullptr;
   if (after == nullptr || WasWaitedFor(after)) return false;
@@ -256,8 +260,8 @@ bool Router::MustWaitFor(ComputeStream* after) {
   return true;
 }
 
-// Puts later work of this attempt behind the stream, and forgets it: what its owner puts there from
-// now on has nothing to do with this call.
+// Orders later work of this attempt after the stream, and clears `stream`: work that its owner adds
+// from now on does not concern this call.
 absl::Status Router::ComeAfter(ComputeStream*& stream) {
   ComputeStream* const after = std::exchange(stream, nullptr);
   if (after == nullptr) return absl::OkStatus();
@@ -272,8 +276,8 @@ absl::StatusOr<bool> Router::TakeQueries() {
   return true;
 }
 
-// The first frames leave before anything else is put on the stream. Then attends what is here.
-// Returns false if a stream is to be waited for first.
+// Sends the first frames before any other work is put on the stream. Then attends local rows.
+// Returns false if a stream must be waited for first.
 absl::StatusOr<bool> Router::StartHere(AttendRoom room) {
   if (!queries_taken_) {
     CKV_ASSIGN_OR_RETURN(queries_taken_, TakeQueries());
@@ -295,7 +299,7 @@ absl::StatusOr<bool> Router::StartHere(AttendRoom room) {
 }
 
 // Posts one frame per holder and round, so that every holder has work before any has all of its
-// own. Frames that a device still writes are posted later. Returns whether there was one.
+// own. Frames that a device is still writing are posted later. Returns whether there was a frame.
 absl::StatusOr<bool> Router::PostAll() {
   CKV_ASSIGN_OR_RETURN(bool any, PostWritten());
   for (bool written = true; written;) {
@@ -312,7 +316,7 @@ absl::StatusOr<bool> Router::PostAll() {
 absl::StatusOr<bool> Router::WriteNext(uint32_t line) {
   Flow& flow = flows_[line];
   if (flow.next == lines_[line].frame_end) return false;
-  // Frames that are written and stay are too late, as this one is.
+  // Frames that are written but not posted are too late, and so is this one.
   if (!written_.empty() && clock_->Now() >= call_->deadline) return false;
   const uint32_t ordinal = flow.next;
   const PlannedFrame& planned = plan_.frames()[ordinal];
@@ -338,9 +342,9 @@ absl::StatusOr<bool> Router::PostWritten() {
   if (written_.empty() || !stream_.Ready()) return false;
   CKV_RETURN_IF_ERROR(stream_.Wait());
   producers_ready_ = true;
-  // Only now: the time until the frames were written is not their holders'.
+  // Read only now: the time until the frames were written is not their holders'.
   const Instant now = clock_->Now();
-  // Replies that came in time are taken before anybody is found silent.
+  // Replies that arrived in time must be taken before any holder counts as silent.
   if (now >= call_->deadline) return false;
   for (size_t i = 0; i < written_.size(); ++i) {
     if (absl::Status status = Post(written_[i], now); !status.ok()) {
@@ -388,7 +392,7 @@ absl::Status Router::Accept(const Exchange::Reply& reply) {
   arrived.memory = SlotMemory(exchange_.link(reply.line).lane());
   bytes_received_ += reply.bytes.size();
   flow.approximate = flow.approximate || (reply.header.flags & kFlagApproximate) != 0;
-  // Frames that shared a kernel call carry its time each: equal neighbours are counted once.
+  // Frames that shared a kernel call each carry its time, so equal neighbours are counted once.
   if (reply.header.compute_ns != flow.last_compute_ns) flow.compute_ns += reply.header.compute_ns;
   flow.last_compute_ns = reply.header.compute_ns;
   NoteTarget(reply.header.kernel_target);
@@ -433,7 +437,7 @@ void Router::Finish(AttendReport* report) {
     for (const OwnRows& own : segment.own) own_count += own.rows.count;
     segment.context->CountCall({segment.row_count, call_->q.count, segment.selection.k, own_count,
                                 call_->wire == PartialDtype::kF32, routed_us});
-    // A holder came back with another kernel target than its near rows are attended with here.
+    // A holder returned with another kernel target than the one that attends its cached rows here.
     if (call_->wire == PartialDtype::kF32 && targets_differ_ && near_pairs_ > 0)
       segment.context->LookNow();
   }

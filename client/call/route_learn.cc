@@ -1,4 +1,4 @@
-// The learning part of the router: what answers tell of their holders (client/learn/live_model.h).
+// The learning part of the router: what answers reveal about holders (client/learn/live_model.h).
 
 #include <algorithm>
 #include <chrono>
@@ -10,7 +10,7 @@
 
 namespace ckv {
 
-// Tells the cost model of its holder what an answer cost.
+// Reports the cost of an answer to its holder's cost model.
 void Router::Learn(const PlannedFrame& planned, const Frame& frame, const Exchange::Reply& reply) {
   HolderPeer& peer = exchange_.link(reply.line).peer();
   const FabricKind fabric = exchange_.link(reply.line).lane().kind();
@@ -19,7 +19,7 @@ void Router::Learn(const PlannedFrame& planned, const Frame& frame, const Exchan
   const double kernel_us = planned.index_count == 0 ? ObserveKernel(peer, planned, reply) : 0;
   const double queue_us = peer.QueueUs(now);
   peer.TellQueue(reply.header.queue_ns, now);
-  // A lane over a fabric that is no longer the chosen one tells nothing about it.
+  // A lane over a fabric that is no longer the chosen one reveals nothing about the chosen one.
   const bool chosen = fabric == peer.fabric_kind.load(std::memory_order_relaxed);
   const Duration took = now - reply.posted;
   const PlannedLine& line = lines_[reply.line];
@@ -67,7 +67,7 @@ double Router::ObserveKernel(HolderPeer& peer, const PlannedFrame& planned,
                              .batch_share = reply.header.batch_share});
 }
 
-// Holds the rounds of a whole call against what was expected. Holders of one host share its
+// Compares the rounds of a whole call with the prediction. Holders of one host share its
 // processors, so each waits for all of them.
 void Router::JudgeRounds() {
   HostLoads loads;
@@ -86,7 +86,7 @@ void Router::JudgeRounds() {
   }
 }
 
-// Holds a whole call against what was expected of its holders and of this host.
+// Compares a whole call with the prediction for its holders and this host.
 void Router::JudgeCall(Duration took) {
   if (live_calls_ == nullptr || call_->is_trial) return;
   // A prompt ticket's thread may attend rows of other calls meanwhile.

@@ -1,5 +1,5 @@
-// The gathering half of the router: rows that are here, and the blocks whose replies are all there,
-// merged in the fixed tree.
+// The gathering half of the router: attends local rows, and merges each block in the fixed tree
+// once all its replies have arrived.
 
 #include <algorithm>
 
@@ -13,8 +13,8 @@ namespace {
 // Parts that one operation merges, so that a call of many blocks needs no list of all their parts:
 // 200 KB. A block has at most some thousands.
 constexpr size_t kMergedAtOnce = 4096;
-// Memory for the partials of near chunks, and for the queries turned for them: 128 heads over 256
-// chunks. Near chunks beyond it are routed.
+// Memory for the partials of locally cached chunks, and for the queries rotated for them: 128 heads
+// over 256 chunks. Cached chunks beyond it are routed.
 constexpr uint64_t kNearBytesMax = uint64_t{72} << 20;
 
 }  // namespace
@@ -29,7 +29,7 @@ absl::Status Router::StartCoverage() {
   for (uint32_t i = 0; i < blocks.size(); ++i) {
     const PlannedUnit& unit = plan_.units()[blocks[i].unit];
     missing_[i] = unit.share_end - unit.share_begin;
-    // The near pieces count as one more share.
+    // The locally cached pieces count as one more share.
     coverage_.AddBlock(missing_[i] + (unit.near_count > 0 ? 1 : 0),
                        unit.piece_end - unit.piece_begin);
     if (missing_[i] == 0) ready_.push_back(i);
@@ -37,7 +37,7 @@ absl::Status Router::StartCoverage() {
   return absl::OkStatus();
 }
 
-// The place that blocks are merged to: the caller's, or memory of the router.
+// Chooses where blocks are merged to: the caller's memory, or the router's.
 absl::Status Router::MakeTarget() {
   if (target_.memory != call_->out_memory) {
     return absl::InvalidArgumentError(
@@ -65,7 +65,7 @@ absl::Status Router::CopyMerged(const PartialView& out) {
   return backend_.Merge({&job, 1}, stream_);
 }
 
-// Takes memory for one more near piece, if there is enough.
+// Reserves memory for one more locally cached piece. Returns false if there is not enough.
 bool Router::TakeHere(const PlannedUnit& unit, const ContextState& context, uint32_t rotation) {
   const Geometry& geometry = context.geometry();
   uint64_t row_bytes = (geometry.d_v + 2) * sizeof(float);
@@ -81,7 +81,7 @@ void Router::TrimHere() {
   if (near_q_.size() > kNearBytesMax) near_q_ = BackendMemory();
 }
 
-// On the caller's thread, while the holders compute.
+// Attends local rows on the caller's thread, while the holders compute.
 absl::Status Router::AttendHere() {
   here_pieces_.clear();
   AddOwnPieces();
@@ -102,7 +102,7 @@ absl::Status Router::AttendHere() {
   const double tokens = double(near_pairs_ + OwnPairs()) / rows;
   if (live_here_ != nullptr) here_us_ = live_here_->ExpectedUs(geometry.widths(), rows, tokens);
   const bool learns = LearnsHere();
-  // Queries were turned on it.
+  // The stream was used to rotate queries.
   if (learns && call_->polled_at_once) CKV_RETURN_IF_ERROR(stream_.Wait());
   const bool idle = stream_.Ready();
   const Instant begin = clock_->Now();
@@ -118,8 +118,8 @@ absl::Status Router::AttendHere() {
   return CoverNear();
 }
 
-// Whether the time of the attend is the kernel's. It is not if a stream still makes what the kernel
-// reads or writes.
+// Whether the time of the attend is the kernel's. It is not if a stream is still producing what the
+// kernel reads or writes.
 bool Router::LearnsHere() const {
   if (live_here_ == nullptr || near_pairs_ == 0 || !producers_ready_) return false;
   return std::all_of(here_pieces_.begin(), here_pieces_.end(), [](const AttentionPiece& piece) {
@@ -127,8 +127,8 @@ bool Router::LearnsHere() const {
   });
 }
 
-// If nothing is routed, nothing can fail any more. The answer of a unit of one near chunk is then
-// made in its place: a copy of 16 rows takes 3 us.
+// If nothing is routed, nothing can fail any more. The answer of a unit with one cached chunk is
+// then written in place, which saves a copy: 3 us for 16 rows.
 bool Router::IsInPlace(const PlannedUnit& unit) const {
   return merge_late_ && lines_.empty() && unit.node_end - unit.node_begin == 1 &&
          own_begin_[unit.segment] == own_begin_[unit.segment + 1];
@@ -206,7 +206,7 @@ void Router::AddOwnPieces() {
   own_begin_.push_back(static_cast<uint32_t>(here_pieces_.size()));
 }
 
-// A leaf of the tree each, as at a holder, so that the bits are a holder's.
+// Each piece is a leaf of the tree, as at a holder, so that the bits are a holder's.
 absl::Status Router::AddNearPieces() {
   near_copies_.clear();
   if (plan_.near_count() == 0) return absl::OkStatus();
@@ -234,7 +234,7 @@ absl::Status Router::AddNearPieces() {
   return absl::OkStatus();
 }
 
-// Room for the copies that QueriesOf makes, since pieces point into it.
+// Reserves memory for the copies that QueriesOf makes, because pieces point into it.
 absl::Status Router::ReserveCopies() {
   size_t bytes = 0;
   for (const PlannedUnit& unit : plan_.units()) {
@@ -246,7 +246,7 @@ absl::Status Router::ReserveCopies() {
   return backend_.Grow(near_q_, bytes);
 }
 
-// The query rows of a unit as a chunk of this rotation sees them.
+// Returns the query rows of a unit, rotated for a chunk with this rotation.
 absl::StatusOr<QueryView> Router::QueriesOf(uint32_t unit_ordinal, uint32_t rotation) {
   const PlannedUnit& unit = plan_.units()[unit_ordinal];
   const ContextState& context = *call_->segments[unit.segment].context;
@@ -270,7 +270,7 @@ absl::StatusOr<QueryView> Router::QueriesOf(uint32_t unit_ordinal, uint32_t rota
   return copied(end);
 }
 
-// Near pieces are there once, too (I1).
+// Locally cached pieces count once, too (I1).
 absl::Status Router::CoverNear() {
   if (plan_.near_count() == 0) return absl::OkStatus();
   for (uint32_t block = 0; block < plan_.blocks().size(); ++block) {
@@ -281,7 +281,7 @@ absl::Status Router::CoverNear() {
   return absl::OkStatus();
 }
 
-// Notes what the frame brought. Each part counts once for each of its blocks (I1).
+// Records the parts of an arrived frame. Each part counts once for each of its blocks (I1).
 absl::Status Router::TakeParts(uint32_t frame_ordinal) {
   Frame& frame = frames_[frame_ordinal];
   frame.open_block_count = 0;
@@ -300,9 +300,9 @@ absl::Status Router::TakeParts(uint32_t frame_ordinal) {
 absl::Status Router::MergeReady() {
   CKV_RETURN_IF_ERROR(CloseMerged());
   if (merging_count_ > 0) return absl::OkStatus();
-  // If `target_` is the caller's own, not a byte of it is written before every reply is there.
+  // If `target_` is the caller's memory, no byte of it is written before all replies have arrived.
   if (merge_late_ && ready_.size() < plan_.blocks().size()) return absl::OkStatus();
-  // I1 before the first byte, too.
+  // Checks I1 before the first byte, too.
   if (merge_late_) CKV_RETURN_IF_ERROR(coverage_.CheckComplete());
   if (ready_.empty()) return absl::OkStatus();
   merge_begin_ = spans_.on() ? clock_->Now() : Instant{};
@@ -311,7 +311,7 @@ absl::Status Router::MergeReady() {
   return CloseMerged();
 }
 
-// Slots are given back once nothing reads them any more.
+// Releases slots once nothing reads them any more.
 absl::Status Router::CloseMerged() {
   if (merging_count_ == 0 || !stream_.Ready()) return absl::OkStatus();
   CKV_RETURN_IF_ERROR(stream_.Wait());
@@ -331,7 +331,7 @@ absl::Status Router::MergeBlocks(std::span<const uint32_t> blocks) {
     while (next < blocks.size() && parts_.size() < kMergedAtOnce)
       CKV_RETURN_IF_ERROR(AddMerge(blocks[next++]));
     if (merges_.empty()) continue;
-    // Only now, since the lists moved as they grew.
+    // Set only now, because the lists moved as they grew.
     for (size_t i = 0, begin = 0; i < merges_.size(); begin = part_ends_[i++]) {
       merges_[i].parts = std::span(parts_).subspan(begin, part_ends_[i] - begin);
       merges_[i].levels = std::span(levels_).subspan(begin, part_ends_[i] - begin);
@@ -355,8 +355,8 @@ absl::Status Router::AddMerge(uint32_t block_ordinal) {
   return absl::OkStatus();
 }
 
-// Adds the block's partials in the order of the tree. It depends neither on the order in which
-// replies came nor on which holder they came from (I2).
+// Adds the block's partials in the order of the tree. This order depends neither on when replies
+// arrived nor on which holders sent them (I2).
 void Router::CollectParts(const PlannedBlock& block) {
   const PlannedUnit& unit = plan_.units()[block.unit];
   const uint32_t d_v = call_->geometry().d_v;
@@ -381,7 +381,7 @@ void Router::CollectParts(const PlannedBlock& block) {
   }
 }
 
-// Own rows come last, one after another.
+// Adds the caller's own rows last, one after another.
 void Router::AddOwnParts(const PlannedBlock& block) {
   const uint32_t segment = plan_.units()[block.unit].segment;
   const size_t row = block.row_begin - call_->segments[segment].row_begin;
@@ -396,7 +396,7 @@ void Router::AddHerePart(const PartialView& made, size_t row) {
   parts_.emplace_back(made.From(row, call_->geometry().d_v));
 }
 
-// Gives back the slots of the frames whose blocks are all merged.
+// Releases the slots of the frames whose blocks are all merged.
 void Router::CloseBlock(uint32_t block_ordinal) {
   const PlannedBlock& block = plan_.blocks()[block_ordinal];
   const PlannedUnit& unit = plan_.units()[block.unit];

@@ -145,7 +145,7 @@ bool TicketState::AddWaits(std::vector<RequestLane*>& lanes, Instant& until) con
   const Router& router = (*lease_)->router;
   if (router.progressed()) return false;
   if (router.waits_for_stream()) {
-    // Nothing tells the end of a device's work. Most is there within the time of polling.
+    // Nothing signals the end of a device's work. Most of it ends within the time of polling.
     until = std::min(until, clock_->Now() + kStreamLook);
     return true;
   }

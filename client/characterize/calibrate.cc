@@ -17,7 +17,7 @@
 namespace ckv {
 namespace {
 
-// So far from its own place is a chunk fetched to: every band is rotated.
+// How far from its own position a chunk is fetched to, so that every band is rotated.
 constexpr uint64_t kFetchOffset = 1000;
 
 absl::Status CheckCall(const TimingCall& call) {
@@ -89,13 +89,13 @@ absl::Status CallCold(const TimingPace& pace, uint32_t layers, Clock& clock,
 
 namespace {
 
-// The layers that a turn goes over, if rows are not pushed out.
+// Returns how many layers one turn covers, if rows are not pushed out of caches.
 uint32_t LayersOf(RowCaching caching, const Geometry& geometry) {
   return caching == RowCaching::kCached ? 1 : geometry.layers;
 }
 
-// Routes one query row over all rows of `call.push_out`, which are then what the holder's caches
-// hold.
+// Routes one query row over all rows of `call.push_out`, so that the holder's caches contain only
+// those.
 absl::Status PushOut(Requester& requester, const TimingCall& call) {
   const Geometry& geometry = call.corpus->geometry;
   const std::vector<uint16_t> q(geometry.d_qk, Bf16FromFloat(0.125f));
@@ -261,7 +261,7 @@ FabricConstants FitFabric(std::span<const ExchangeSample> samples) {
   double w = 0, wx = 0, wxx = 0, wy = 0, wxy = 0, least = 0;
   bool any = false;
   for (const ExchangeSample& sample : samples) {
-    // A share of the kernel's time too: then the difference may fall below 0.
+    // With `of_us` set, `us` is a difference without the kernel's time, so it may be below 0.
     if (!(sample.us > 0 || sample.of_us > 0) || !(sample.bytes >= 0)) continue;
     if (!std::isfinite(sample.us) || !std::isfinite(sample.bytes)) continue;
     if (!std::isfinite(sample.of_us)) continue;
@@ -305,8 +305,8 @@ LaneCalibrator::LaneCalibrator(Requester* requester, CalibrationCall call, Clock
 
 namespace {
 
-// How often the longest stage is looked for: it settles in three, and may swing between two that
-// are equally long.
+// How often the longest stage is searched for. The search settles in three turns, and may swing
+// between two stages that are equally long.
 constexpr uint32_t kStageTurns = 8;
 
 // A sample as T_probe + bytes / BW, at the stage of the pipeline that is the longest with
@@ -397,7 +397,7 @@ absl::Status LaneCalibrator::Part(size_t i) {
   CKV_ASSIGN_OR_RETURN(point.timing, TimeRoute(*requester_, timing, *clock_));
   point.us.push_back(point.timing.us);
   point.compute_us.push_back(point.timing.compute_us);
-  // Both times are of the same call: a slow kernel is in both, and cancels.
+  // Both times are of the same call, so a slow kernel cancels out.
   point.beside_us.push_back(point.timing.us - point.timing.compute_us);
   return absl::OkStatus();
 }
@@ -407,8 +407,8 @@ double LaneCalibrator::LastUs(size_t i) const {
   return fetch_us_.empty() ? 0 : fetch_us_.back() + spliced_us_.back();
 }
 
-// Returns which share of a splice's time a fetch with it takes longer than one without. The share
-// is 1 if nothing is rotated.
+// Returns the share of a splice's time by which it lengthens a fetch. The share is 1 if nothing is
+// rotated.
 double LaneCalibrator::SpliceShare() const {
   const Geometry& geometry = call_.corpus->geometry;
   const double tokens = double(call_.corpus->chunks[call_.many].token_count);
@@ -431,7 +431,7 @@ LaneCalibration LaneCalibrator::Fit() const {
     timing.us = TrimmedMean(point.us);
     timing.compute_us = TrimmedMean(point.compute_us);
     compute.push_back({double(timing.query_rows), double(timing.tokens), timing.compute_us, cold});
-    // Beside a short kernel, what moving bytes takes is not lost in its jitter.
+    // With a short kernel, the time to move bytes is not lost in the kernel's jitter.
     if (point.chunk == call_.few && !cold) {
       calls.push_back(
           {.rows = double(timing.query_rows),
@@ -449,7 +449,8 @@ LaneCalibration LaneCalibrator::Fit() const {
   lane.wire_share = fitted.wire_share;
   lane.splice_share = SpliceShare();
   lane.holder = FitComputeCurve(compute);
-  // One that splices too writes into larger pages: where that is the faster, the pull is no slower.
+  // A fetch that also splices writes into larger pages. If that is faster, a fetch without a splice
+  // counts as equally fast.
   const double fetch_us = std::min(TrimmedMean(fetch_us_), TrimmedMean(spliced_us_));
   const double bytes = double(call_.corpus->chunks[call_.many].token_count) *
                        call_.corpus->geometry.layers * call_.corpus->geometry.row_bytes();

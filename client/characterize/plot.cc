@@ -10,7 +10,7 @@
 namespace ckv {
 namespace {
 
-// Okabe and Ito's: told apart by readers who do not tell red from green, on white and on black.
+// Okabe and Ito's colours: distinct for readers who confuse red and green, on white and on black.
 constexpr std::array<const char*, kPlotColourCount> kColours = {"#0072b2", "#d55e00", "#009e73",
                                                                 "#cc79a7", "#e69f00", "#56b4e9"};
 

@@ -43,7 +43,7 @@ class Sweeps {
   using Call = std::function<absl::Status(uint32_t thread)>;
 
   Instant Deadline() const { return clock_.Now() + options_.call_timeout; }
-  // In life, rows lie in no cache: so do the grid's, if they can be pushed out.
+  // In production, rows are in no cache. Neither are the grid's, if they can be pushed out.
   RowCaching Caching() const { return CachingsOf(!target_.push_out.empty()).back(); }
   void AddChunk(uint32_t chunk, std::vector<Task>& tasks);
   void AddRows(uint32_t chunk, uint32_t rows, std::vector<Task>& tasks);
@@ -70,8 +70,8 @@ class Sweeps {
   uint32_t cell_count_ = 0;      // cells of the grid so far
 };
 
-// Measures things that are compared together, and again together. For a chunk, those are its
-// prefill and fetches. At each number of rows, they are attention here and the routes.
+// Measures what is compared in the same round, and repeats the rounds. For a chunk, that is its
+// prefill and fetches. At each number of rows, that is attention here and the routes.
 std::vector<Task> Sweeps::Grid() {
   std::vector<Task> tasks;
   for (const uint32_t chunk : target_.sizes) {
@@ -190,7 +190,7 @@ absl::StatusOr<Sample> Sweeps::Route(const CharacterizedLane& lane, const Sample
                 .bytes_in = timing.bytes_in};
 }
 
-// Into a paged cache of its own, at another place than the chunk's.
+// Fetches into a paged cache of its own, at another position than the chunk's.
 absl::StatusOr<Sample> Sweeps::Fetch(const CharacterizedLane& lane, const SampleKey& key,
                                      uint32_t chunk, uint32_t runs) {
   const TimingCall call = {.corpus = target_.corpus,
@@ -249,7 +249,7 @@ absl::Status Sweeps::FetchSelected(const CharacterizedLane& lane, uint32_t holde
   return lane.requester->FetchSelection(call, [this](uint32_t) { return std::span(rows_); });
 }
 
-// After one run that does not count.
+// Repeats the call, after one run that does not count.
 absl::StatusOr<Sample> Sweeps::Repeated(const SampleKey& key, uint32_t runs,
                                         const std::function<absl::Status()>& call) {
   std::vector<double> us;
@@ -375,7 +375,8 @@ absl::StatusOr<Profile> Characterize(const CharacterizeTarget& target,
     Grid measured(grid, calibrator ? &*calibrator : nullptr, options.run_count, watch);
     CKV_RETURN_IF_ERROR(measured.Measure());
     profile = known ? *known : calibrator->Finish(subject);
-    // Samples stand on constants: what is cut off from here on goes on with the same.
+    // Samples depend on the constants. A run that is cut off from here on resumes with the same
+    // ones.
     CKV_RETURN_IF_ERROR(watch.calibrated(profile));
     for (Sample& sample : measured.Samples()) {
       const SampleKey& key = sample.key;

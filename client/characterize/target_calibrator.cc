@@ -28,7 +28,7 @@ bool RoundsDisagree(const std::vector<double>& us) {
 
 namespace {
 
-// As the directory says it.
+// The target that the directory reports.
 KernelTargetId TargetOf(const Requester& requester, const HolderId& holder) {
   for (const HolderView& view : requester.KnownHolders()) {
     if (view.member.id == holder) return view.member.kernel_target;
@@ -46,8 +46,8 @@ TargetCalibrator::TargetCalibrator(const CharacterizeTarget& target,
   CKV_CHECK(here.ok());  // this processor's never fails
   here_ = *here;
   for (const CharacterizedLane& lane : target.lanes) AddLane(lane);
-  // Things that are compared stand together, here too: rounds visit small and large chunks of the
-  // grid in turn. A processor that has just computed for long runs slower.
+  // Measurements that are compared are made next to each other: rounds alternate between small and
+  // large chunks of the grid. A processor that has just computed for long runs slower.
   size_t part = 0;
   for (const uint32_t rows : options.calibrate_query_rows) {
     for (const RowCaching caching : CachingsOf(!target.push_out.empty())) {

@@ -36,7 +36,7 @@ uint32_t BlockRowsOf(uint32_t row_count) {
 
 uint32_t AttendPlan::RowsThatFit(const RouteCall& call, const PlannedShare& share,
                                  const LaneShape& shape) const {
-  uint32_t fits = 1, too_many = kBlockRowCount + 1;  // AddNode saw to the one
+  uint32_t fits = 1, too_many = kBlockRowCount + 1;  // AddNode checked that one fits
   while (too_many - fits > 1) {
     const uint32_t middle = (fits + too_many) / 2;
     (ShareFits(call, share, shape, middle) ? fits : too_many) = middle;
@@ -75,7 +75,7 @@ void AttendPlan::SortSharesByLine(std::span<const PlannedLine> lines) {
   line_shares_begin_[lines.size()] = static_cast<uint32_t>(shares_.size());
 }
 
-// Block by block, so that the blocks that can be merged first are asked for first.
+// Block by block, so that the blocks that can be merged first are requested first.
 void AttendPlan::FillFrames(const RouteCall& call, uint32_t line, PlannedLine& to) {
   to.frame_begin = static_cast<uint32_t>(frames_.size());
   to.frames_per_block = 0;
@@ -107,7 +107,7 @@ void AttendPlan::AddToFrame(const RouteCall& call, uint32_t line, const PlannedL
   uint32_t& arrival =
       arrivals_[block.arrival_begin + share_ordinal - units_[block.unit].share_begin];
   const bool has_frame = frames_.size() > to.frame_begin;
-  // The rows of the same share go on: the part grows, its pieces are there already.
+  // More rows of the same share: the part grows, and its pieces are already in the frame.
   if (has_frame && parts_.back().share == share_ordinal &&
       parts_.back().block_end == block_ordinal) {
     PlannedPart& part = parts_.back();
@@ -178,9 +178,9 @@ class PartWriter {
     return absl::OkStatus();
   }
 
-  // Writes the chosen rows of a node's pieces, which lie one after another: one piece, if it has
-  // dense ones, too. Returns how far they move: to the index of a piece in the plan, add it to get
-  // the one in the frame.
+  // Writes the selected rows of a node's pieces, which are stored one after another. If the node
+  // also has dense pieces, only one piece has selected rows. Returns how far they move: add this to
+  // the index of a piece in the plan to get its index in the frame.
   uint32_t WriteIndices(std::span<const PlannedPiece> pieces, std::span<const int32_t> selected) {
     const auto chosen = [](const PlannedPiece& piece) { return piece.index_begin != kDense; };
     const auto first = std::find_if(pieces.begin(), pieces.end(), chosen);

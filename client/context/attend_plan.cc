@@ -24,7 +24,7 @@ static_assert(kPartLevel + kContextPartCountMax < kTreeLevelMax);
 uint32_t UsefulRows(const PlannedUnit& unit) { return std::min(unit.row_count, kUsefulRowCount); }
 
 uint32_t PieceCountMax(const PlannedLine& line) {
-  // A version 4 holder merges nothing in the tree, so each piece comes back by itself.
+  // A holder of wire version 4 merges nothing in the tree, so it returns each piece by itself.
   return line.wire_version == 4 ? 1 : kPieceCountMax;
 }
 
@@ -167,7 +167,8 @@ absl::Status AttendPlan::AddLimitedUnit(const RouteCall& call, PlannedUnit unit,
   const ContextState& context = *call.segments[unit.segment].context;
   const std::span<const ContextChunk> chunks = context.chunks();
   unit.piece_begin = static_cast<uint32_t>(pieces_.size());
-  // A context may list chunks in another order than the tree's, and then hidden ones come between.
+  // A context may list chunks in another order than the tree's. Then chunks beyond the limit may be
+  // between visible ones.
   for (uint32_t chunk = 0, left = limit; left > 0; ++chunk) {
     CKV_RETURN_IF_ERROR(CheckPieceCount(unit.segment, ++look_count_));
     const uint64_t first = context.first_row(chunk);

@@ -37,12 +37,13 @@ absl::StatusOr<std::shared_ptr<ContextState>> ContextState::Make(
     CKV_RETURN_IF_ERROR(state->AddPart(part));
   }
   state->Sort();
-  // A corpus without a name is a list of ids that somebody named.
+  // A corpus without a name is a list of ids that a caller passed.
   if (parts.size() > 1 || state->corpora_[0]->name.empty())
     CKV_RETURN_IF_ERROR(state->CheckNoIdTwice());
   state->IndexRows();
   for (const int64_t offset : state->offsets_) {
-    // A query rotated by -offset sees keys that stand `offset` later as if they stood at home.
+    // A query rotated by -offset sees keys whose position is `offset` later as if it were their
+    // canonical position.
     const Geometry& geometry = state->geometry();
     state->rotations_.emplace_back(geometry.rope, geometry.d_rope, -offset);
   }
@@ -113,7 +114,7 @@ absl::Status ContextState::CheckNoIdTwice() const {
   return absl::OkStatus();
 }
 
-// Into the order of the tree. first_rows_ goes along.
+// Sorts chunks_ and first_rows_ into the order of the tree.
 void ContextState::Sort() {
   const auto before = [&](const ContextChunk& a, const ContextChunk& b) {
     return std::pair(a.part, a.ordinal) < std::pair(b.part, b.ordinal);

@@ -14,7 +14,7 @@ bool AddToShare(const RouteCall& call, const PlannedUnit& unit,
   if (unit.limited) {
     for (const PlannedPiece& piece : pieces) share.index_count += piece.k;
   } else if (pieces.front().index_begin != kDense) {
-    // The chosen rows of a unit's pieces lie one after another.
+    // The selected rows of a unit's pieces are stored one after another.
     share.index_count += pieces.back().index_begin + pieces.back().k - pieces.front().index_begin;
   }
   if (share.copy_count == 1 && call.segments[unit.segment].context->rotations().size() == 1)

@@ -77,7 +77,7 @@ void AddGlobalOptions(CLI::App& app, Ctl& ctl, GlobalValues& values) {
                "goes to stderr at the end");
 }
 
-// The verbs and options that could stand where the command line of `app` ended.
+// Returns the verbs and options that are valid where the command line of `app` ended.
 std::vector<std::string> KnownWords(const CLI::App& app) {
   const CLI::App* verb = &app;
   while (!verb->get_subcommands().empty()) verb = verb->get_subcommands().front();
@@ -93,21 +93,21 @@ std::vector<std::string> KnownWords(const CLI::App& app) {
   return words;
 }
 
-// CLI11 tells what is missing before what it does not know, and a mistyped name is both.
+// Reports unknown words. CLI11 reports missing ones first, and a mistyped name is both.
 void TellUnknown(const CLI::App& app, std::ostream& err) {
   const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
   if (unknown.empty()) return;
   std::string words;
   for (const std::string& word : unknown) words += " " + Printable(word);
   err << "not known here:" << words;
-  // Those after the first may be its own.
+  // The words after the first may belong to it.
   const std::vector<std::string> known = KnownWords(app);
   const std::string_view nearest = NearestWord(unknown.front(), known);
   if (!nearest.empty()) err << "; did you mean " << nearest << "?";
   err << "\n";
 }
 
-// A noun alone, like "ckvctl corpus".
+// Lists the verbs of a noun alone, like "ckvctl corpus".
 void TellVerbs(const CLI::App& app, std::ostream& err) {
   const CLI::App* verb = &app;
   std::string path = app.get_name();
@@ -142,12 +142,12 @@ class HelpFormatter final : public CLI::Formatter {
   }
 };
 
-// CLI11 shows the C++ type of a value.
+// CLI11 would show the C++ type of a value.
 void NameValues(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     const std::string type = option->get_type_name();
     if (type == "UINT" || type == "INT") option->type_name("N");
-    if (option->get_positional()) option->type_name("");  // its name says it
+    if (option->get_positional()) option->type_name("");  // its name is enough
   }
   for (CLI::App* verb : app.get_subcommands([](CLI::App*) { return true; })) NameValues(*verb);
 }
@@ -165,7 +165,7 @@ bool AsksForJson(const std::vector<std::string>& arguments) {
   return false;
 }
 
-// CLI11 would show the help of all, or of a noun like "corpus", for a command that there is not.
+// For an unknown command, CLI11 would show the general help, or that of a noun like "corpus".
 bool IsUnknownCommand(const CLI::App& app, const std::vector<std::string>& arguments) {
   const CLI::App* noun = &app;
   for (const std::string& word : arguments) {
@@ -179,7 +179,7 @@ bool IsUnknownCommand(const CLI::App& app, const std::vector<std::string>& argum
   return false;
 }
 
-// Lines after the first say what to do.
+// Lines after the first are hints.
 void TellError(const Ctl& ctl, absl::StatusCode code, const std::string& message, int exit_code) {
   const std::string name = absl::StatusCodeToString(code);
   if (ctl.format != OutputFormat::kJson) {
@@ -197,7 +197,7 @@ void TellError(const Ctl& ctl, absl::StatusCode code, const std::string& message
                             {"exit_code", exit_code}}}});
 }
 
-// ckvd has variables of its own, so one that is like none of these is not judged here.
+// ckvd has variables of its own, so one that resembles none of these is ignored.
 void WarnOfVariables(const Ctl& ctl) {
   const std::vector<std::string> known = {"CKV_REQUESTER", "CKV_DIRECTORY"};
   for (const std::string& name : ctl.variables) {
@@ -234,7 +234,7 @@ int TellUsage(const Ctl& ctl, const CLI::App& app, const CLI::ParseError& error)
   return 2;
 }
 
-// A result that nobody got is no success, whatever the command did.
+// A result that could not be written is a failure, even if the command succeeded.
 int WithResultOut(const Ctl& ctl, int code) {
   errno = 0;
   ctl.out->flush();

@@ -16,18 +16,18 @@
 namespace ckv::ctl {
 namespace {
 
-// The time that a call may take beyond what its request gives the requester.
+// The time that a call may take beyond the timeout in its request.
 constexpr Duration kCallMargin = std::chrono::seconds(2);
-// For a requester to say that it is there, after a call failed.
+// How long to wait for any answer of a requester, after a call failed.
 constexpr Duration kAnswerTimeout = std::chrono::seconds(2);
 
 constexpr char kShowsMembers[] = "ckvctl status shows the members with their roles and addresses";
 
-// Lines after the first are hints, one a line. `advice` is that of Unavailable; if empty, none.
+// Lines after the first are hints, one per line. `advice` is that of Unavailable; if empty, none.
 absl::Status WithAdvice(const grpc::Status& status, const std::string& context,
                         std::string_view advice, std::string_view if_not_served = kShowsMembers) {
   absl::Status plain = FromGrpc(status, context);
-  // gRPC leaves the text empty where no service of that name is served.
+  // gRPC leaves the text empty if no service of that name is served.
   if (plain.code() == absl::StatusCode::kUnimplemented) {
     return absl::UnimplementedError(
         absl::StrFormat("%s: not served there: a ckvd of another role, or of another version\n  %s",
@@ -49,7 +49,8 @@ Fleet::Fleet(FleetOptions options, Clock* clock)
 
 v1::RequesterService::StubInterface& Fleet::requester() {
   if (requester_) return *requester_;
-  // One that nobody named is only asked for the directory: where that is named, it may be missing.
+  // The default requester is only used to find the directory. If a directory is named, this
+  // requester may be missing.
   const bool wait = !options_.requester.empty() || options_.directory.empty();
   requester_ = v1::RequesterService::NewStub(
       ChannelTo(requester_address_, v1::RequesterService::service_full_name(), wait));
@@ -207,7 +208,7 @@ absl::StatusOr<std::vector<uint32_t>> Fleet::CountReferences(std::span<const std
   v1::CountReferencesReply reply;
   CKV_RETURN_IF_ERROR(
       DirectoryError(stub->CountReferences(&context, request, &reply), "CountReferences"));
-  // A short answer must not pass for chunks that nobody wants.
+  // A short answer must not pass for chunks that no corpus references.
   if (static_cast<size_t>(reply.counts_size()) != ids.size()) {
     return absl::InternalError(absl::StrFormat("directory at %s: %d counts for %d chunks",
                                                directory_address_, reply.counts_size(),

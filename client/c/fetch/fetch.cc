@@ -58,7 +58,8 @@ absl::Status FetchNow(ckv_requester& requester, const ckv_fetch_call* from,
 }  // namespace
 }  // namespace ckv::c
 
-// Layers come in order on its thread. Chunks are settled with the first of them.
+// A fetch in progress. Its thread fetches the layers in order. The first layer settles which chunks
+// are fetched.
 struct ckv_fetch_ticket {
  public:
   ckv_fetch_ticket(ckv_requester* of, ckv::c::FetchArguments taken)
@@ -82,7 +83,8 @@ struct ckv_fetch_ticket {
     fence_.Close();
   }
 
-  // Waits until `layer_count` layers are there or the fetch has ended. Returns whether, and how.
+  // Waits until `layer_count` layers are there or the fetch has ended, and sets `done` to whether
+  // that happened by `deadline`. Returns the fetch's error if it ended with fewer layers.
   absl::Status Wait(uint32_t layer_count, ckv::Instant deadline, bool& done)
       ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
@@ -107,7 +109,7 @@ struct ckv_fetch_ticket {
 
   const ckv::c::Owner owner;
   ckv_requester* const requester;
-  ckv::c::FetchArguments arguments;  // unchanged once the first rows are asked for
+  ckv::c::FetchArguments arguments;  // unchanged once the first rows are requested
 
  private:
   absl::Status CheckCancelled() const {
@@ -118,10 +120,11 @@ struct ckv_fetch_ticket {
   absl::Status Run() noexcept;
   absl::Status PullLayer(uint32_t layer);
   absl::Status PullFirstLayer();
-  // One pull of the first layer: until its end, the deadline, or the time of handing back.
+  // The fetch of the first layer. A pull of it ends when it is complete, at the deadline, or at the
+  // time for an early return.
   struct FirstLayer {
     uint32_t next;   // the first chunk that is not whole
-    uint32_t begun;  // one past the last chunk of which a row has come
+    uint32_t begun;  // one past the last chunk with an arrived row
     bool may_hand_back;
     bool cut = false;
   };
@@ -139,7 +142,7 @@ struct ckv_fetch_ticket {
   }
 
   const ckv::Instant begin_ = ckv::Clock::Real()->Now();
-  std::atomic<bool> cancelled_{false};  // a flag alone
+  std::atomic<bool> cancelled_{false};  // guards no other data
   ckv::c::WriteFence fence_;
   uint64_t tokens_ = 0;  // tokens that are fetched; the thread's
   absl::Mutex mu_;
@@ -181,8 +184,9 @@ absl::Status ckv_fetch_ticket::PullFirstLayer() {
     CKV_RETURN_IF_ERROR(CheckCancelled());
     absl::Status status = PullChunks(at, chunk_end);
     if (status.ok()) break;
-    // Its deadline was the time of handing back. A holder that asks to come back later than that is
-    // late, too. Without a holder's hint, RESOURCE_EXHAUSTED is this process' own.
+    // The pull's deadline was the time for an early return. A holder that requests a retry after
+    // that time counts as late, too. RESOURCE_EXHAUSTED without a holder's hint is this process'
+    // own error.
     const auto hint = ckv::RetryAfterOf(status);
     const bool asks_later = hint && ckv::Clock::Real()->Now() + *hint >= hand_back;
     const bool late = at.may_hand_back && (absl::IsDeadlineExceeded(status) || asks_later);
@@ -275,7 +279,7 @@ extern "C" ckv_status ckv_fetch_wait(ckv_fetch_ticket* ticket, uint64_t timeout_
     if (done == nullptr) return ckv::c::Missing("done");
     CKV_RETURN_IF_ERROR(ckv::c::CheckFetchReport(report));
     bool ended = false;
-    // More layers than there are: only the end is waited for.
+    // More layers than there are, so that it waits for the end only.
     const ckv::FetchCall& call = ticket->arguments.call();
     absl::Status status =
         ticket->Wait(call.layer_end - call.layer_begin + 1, ckv::c::After(timeout_ns), ended);

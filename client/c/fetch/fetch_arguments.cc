@@ -133,7 +133,7 @@ std::byte* FetchArguments::PlaceOf(const RowRun& run) const {
   return rows_ + (run.layer - call_.layer_begin) * layer_stride_ + TokenOf(run) * token_stride_;
 }
 
-// The run lies in a slot of a lane, which is given back next. So it is waited for.
+// Waits for the copy, because the run is in a lane slot that is released next.
 absl::Status FetchArguments::CopyToDevice(const FetchedRows& run, Instant deadline) const {
   Backend& backend = stream_->backend();
   const RopeRotation identity(call_.corpus->geometry.rope, call_.corpus->geometry.d_rope, 0);
@@ -151,7 +151,8 @@ absl::Status FetchArguments::CopyToDevice(const FetchedRows& run, Instant deadli
 }
 
 absl::Status FetchArguments::AwaitStream() const {
-  // A write to blocks never waits for the engine behind the fence, which a cancel waits for.
+  // Waits for the engine here: a write to blocks must not wait for it behind the fence, because a
+  // cancel waits for the fence.
   if (stream_ == nullptr || (to_device_ && !blocks_)) return absl::OkStatus();
   CKV_RETURN_IF_ERROR(stream_->Wait());
   return CheckInTime(call_.deadline);
@@ -202,7 +203,8 @@ void FetchArguments::KeepHere(HostCache& cache) {
 absl::Status FetchArguments::PullFrom(Requester& requester, const FetchCall& call,
                                       WriteFence& fence,
                                       absl::FunctionRef<absl::Status(const RowRun&)> on_run) const {
-  // From the lane's slot, because nobody could stop a holder that writes to a place itself.
+  // Copies from the lane's slot, because a cancel cannot stop a holder that writes to the blocks
+  // itself.
   if (blocks_) {
     return requester.Fetch(call, [&](const FetchedRows& run) {
       const RowView rows = {run.rows.data(), run.token_count, width_, run.memory};

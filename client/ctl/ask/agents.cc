@@ -29,7 +29,7 @@ constexpr std::array<const char*, 8> kQuestions = {
     "What must I show to the user?", "Is there any warranty at all?"};
 
 // The shared context of one agent, attended through the requester's stream. The first request opens
-// it; later ones say layer and rows only.
+// it; later ones contain the layer and rows only.
 class RoutedContext {
  public:
   RoutedContext(const AgentRun& run, v1::RequesterService::StubInterface& requester,
@@ -173,9 +173,9 @@ absl::StatusOr<std::vector<Prompt>> MakePrompts(const std::string& path, uint32_
   std::vector<Prompt> prompts;
   for (uint32_t agent = 0; agent < count; ++agent) {
     std::string text = lines[agent % lines.size()];
-    // The agent's number comes last: the last byte decides most of the next one, and agents that
-    // all ended in '?' would decode alike, which makes a weaker check. A file's lines are taken as
-    // they are.
+    // The agent's number is at the end, because the last byte mostly determines the next one.
+    // Agents that all ended in '?' would decode alike, which is a weaker check. A file's lines are
+    // used unchanged.
     if (path.empty()) text = absl::StrFormat("\n%s Agent %d", text, agent);
     Prompt prompt;
     for (const char c : text) prompt.push_back(static_cast<unsigned char>(c));

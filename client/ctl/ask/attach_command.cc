@@ -1,4 +1,4 @@
-// ckvctl attach: writes a sequence state of llama.cpp that stands for chunks of a corpus.
+// ckvctl attach: writes a sequence state of llama.cpp that refers to chunks of a corpus.
 
 #include <memory>
 #include <optional>

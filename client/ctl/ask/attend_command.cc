@@ -88,7 +88,7 @@ v1::AttendRequest Template(const Ctl& ctl, const AttendOptions& options, const C
   return request;
 }
 
-// Rows of one message, by the widest of what a row brings and gets.
+// Returns the rows per message, by the largest of a row's query, indices and partial.
 uint32_t RowsPerMessage(const Geometry& geometry, uint32_t k) {
   const uint64_t widest = std::max<uint64_t>(
       {geometry.query_row_bytes(), geometry.partial_row_bytes(true), uint64_t{k} * 4});
@@ -156,7 +156,7 @@ absl::Status Validate(const AttendOptions& options, const Corpus& corpus) {
                       corpus.geometry.layers, corpus.geometry.layers - 1));
 }
 
-// One version of the corpus, all of whose chunks the answer is over.
+// An answer, and the one version of the corpus that all its chunks are from.
 struct Answered {
   Corpus corpus;
   uint32_t query_count = 0;
@@ -196,7 +196,7 @@ absl::StatusOr<Answered> AttendOnce(const Ctl& ctl, Fleet& fleet, const AttendOp
   return answered;
 }
 
-// A corpus that is replaced or moved meanwhile is attended anew, from the first row: an answer is
+// If the corpus is replaced or moved meanwhile, attends it again from the first row: an answer is
 // of one version.
 absl::StatusOr<Answered> AttendCurrent(const Ctl& ctl, Fleet& fleet, const AttendOptions& options) {
   constexpr int kVersionCountMax = 3;

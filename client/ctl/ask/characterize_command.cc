@@ -36,7 +36,7 @@ struct CharacterizeCommand {
   bool quick = false;
 };
 
-// The requesters of this process, one a fabric, over the fleet's directory.
+// The requesters of this process, one per fabric, over the fleet's directory.
 struct Lanes {
   Lanes(std::string directory_address, Clock* clock)
       : directory(std::move(directory_address), clock), factory(clock) {}
@@ -70,8 +70,8 @@ absl::StatusOr<std::unique_ptr<Requester>> MakeRequester(const Ctl& ctl,
   return Requester::Create(options, &lanes.directory, &lanes.factory);
 }
 
-// Fabrics that were asked for must work; of all, those that this machine has and that reach the
-// holder are taken.
+// Fabrics named on the command line must work. If none is named, takes those that this machine has
+// and that reach the holder.
 absl::Status OpenLanes(const Ctl& ctl, const CharacterizeCommand& command,
                        const CharacterizeTarget& target, Lanes& lanes) {
   const bool all = command.fabrics.empty();
@@ -106,10 +106,10 @@ std::string SubjectOf(const Geometry& geometry, const TrialCorpus& trial, bool q
   return ckv::SubjectOf(geometry, HostIdentity(), names, quick);
 }
 
-// Rows that push others out of a holder's caches are twice what a core's last cache holds. That of
-// a holder elsewhere is not known: it is taken to be like this machine's.
+// The rows that push others out of a holder's caches are twice what a core's last cache holds. The
+// size at a holder elsewhere is unknown, and assumed to be like this machine's.
 constexpr uint64_t kPushOutBytesMin = uint64_t{32} << 20, kPushOutBytesMax = uint64_t{256} << 20;
-constexpr uint64_t kLastCacheBytes = uint64_t{32} << 20;  // if the kernel does not say it
+constexpr uint64_t kLastCacheBytes = uint64_t{32} << 20;  // if the kernel does not report it
 
 // Returns the bytes of the last cache that one core can use. sysconf(_SC_LEVEL3_CACHE_SIZE) counts
 // all caches of a package on some processors, 384 MiB where a core has 32.
@@ -127,7 +127,7 @@ uint64_t PushOutBytes() {
   return std::clamp(2 * LastCacheBytes(), kPushOutBytesMin, kPushOutBytesMax);
 }
 
-// If the holder has no room for rows that push others out, it is measured without them.
+// If the holder has no space for rows that push others out, it is measured without them.
 absl::StatusOr<std::unique_ptr<TrialCorpus>> PutTrial(const Ctl& ctl, Fleet& fleet,
                                                       TrialShape shape) {
   auto trial = TrialCorpus::Put(ctl, fleet, shape);
@@ -142,7 +142,7 @@ absl::StatusOr<std::unique_ptr<TrialCorpus>> PutTrial(const Ctl& ctl, Fleet& fle
   return smaller;
 }
 
-// Everything that a measurement stands on, for as long as it runs.
+// Everything that a measurement uses, for as long as it runs.
 struct Setup {
   std::unique_ptr<Fleet> fleet;
   std::shared_ptr<const Engine> engine;
@@ -193,7 +193,7 @@ absl::StatusOr<std::unique_ptr<Setup>> Prepare(const Ctl& ctl, const Characteriz
   return setup;
 }
 
-// The time to bring one token's row of one layer in.
+// Returns the time to load one token's row of one layer, as text.
 std::string FloorText(const MemoryFloor& floor) {
   return floor.us_per_token > 0 ? absl::StrFormat("%.3g ns a token", 1e3 * floor.us_per_token)
                                 : "-";
@@ -250,8 +250,8 @@ absl::Status MakeFolder(const std::string& folder) {
                       error ? error.message() : std::string("it is a file")));
 }
 
-// The folder's profile, if an earlier run of the same subject left one: samples and predictions
-// stand on the same constants.
+// Returns the folder's profile, if an earlier run of the same subject left one, so that samples and
+// predictions use the same constants.
 std::optional<Profile> KnownProfile(const Setup& setup, const std::string& path) {
   auto known = ReadProfile(path);
   if (!known.ok() || known->subject != setup.subject) return std::nullopt;
@@ -296,7 +296,7 @@ std::string KernelsText(std::span<const KernelCurve> kernels) {
 }
 
 std::string FindingsText(std::span<const FabricFindings> findings) {
-  // RIGHT: outside a tie of 10 %; SURELY: of them, those that are so by more than the noise.
+  // RIGHT: points outside a tie of 10 %; SURELY: those of them that differ by more than the noise.
   Table table({{"FABRIC"},
                {"MAPE", true},
                {"M_q >= 512", true},
@@ -315,7 +315,7 @@ std::string FindingsText(std::span<const FabricFindings> findings) {
   return table.Render();
 }
 
-// One bar a stage.
+// Shows one progress bar per stage.
 class Stages {
  public:
   explicit Stages(const Ctl& ctl) : ctl_(ctl) {}
@@ -338,7 +338,7 @@ class Stages {
   size_t done_ = 0;
 };
 
-// Samples of rows in a cache do not go together with those of rows in none.
+// Samples of rows in a processor cache must not be mixed with those of rows in none.
 std::string SamplesSubject(const Setup& setup) {
   return setup.subject + (setup.target.push_out.empty() ? "" : ", rows in no cache");
 }

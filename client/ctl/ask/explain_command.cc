@@ -21,7 +21,7 @@
 namespace ckv::ctl {
 namespace {
 
-// Lanes change with the hour, so a round trip is not remembered.
+// Lanes change from hour to hour, so a round trip is measured again and not kept.
 constexpr char kProfileNote[] =
     "constants:    kernels, splice, prefill and fetch bandwidth of the profile;\n"
     "              T_PROBE and BANDWIDTH of a probe just now\n";
@@ -72,14 +72,14 @@ std::string InputValue(const v1::ExplainInput& input) {
   return absl::StrFormat("%.0f", input.value());
 }
 
-// Lists what the chosen cost hangs on, and what would flip the choice.
+// Lists what the chosen cost depends on, and what would flip the choice.
 std::string InputText(const v1::ExplainReply& reply) {
   Table table({{"INPUT"}, {"NOW", true}, {"WEIGHT", true}, {"FLIPS"}});
   for (const v1::ExplainInput& input : reply.inputs()) {
     std::string flip = input.flips() ? input.sentence() : "at no value";
-    // "steps: fetch from 6 on (now 1)": the name stands in the row already.
+    // "steps: fetch from 6 on (now 1)": the row already contains the name.
     if (flip.starts_with(input.name() + ": ")) flip.erase(0, input.name().size() + 2);
-    // The sum makes of -0.00, which is what a weight of nearly nothing is rounded to, a 0.00.
+    // Adding 0.0 turns -0.00, the rounded value of a tiny negative weight, into 0.00.
     const double weight = std::round(100 * input.sensitivity()) / 100 + 0.0;
     table.AddRow(
         {input.name(), InputValue(input), absl::StrFormat("%.2f", weight), std::move(flip)});
@@ -226,7 +226,7 @@ void Print(const Ctl& ctl, const ExplainOptions& options, const v1::ExplainReply
              {"inputs", InputJson(reply)}});
 }
 
-// As a requester here would, that was told the profile's constants.
+// Explains as a requester on this machine would, given the profile's constants.
 absl::Status ExplainHere(const Ctl& ctl, const ExplainOptions& options,
                          const std::string& directory_address, const v1::ExplainRequest& request,
                          const Corpus& corpus, v1::ExplainReply& reply) {

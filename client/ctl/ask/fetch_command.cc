@@ -1,4 +1,4 @@
-// ckvctl fetch: pulls the rows of chunks into a file.
+// ckvctl fetch: writes the rows of chunks into a file.
 
 #include <map>
 #include <memory>
@@ -30,7 +30,7 @@ struct FetchOptions {
   bool is_llama() const { return std::string_view(out).ends_with(".ggsq"); }
 };
 
-// The chosen chunks, and how many bytes of their rows have come.
+// The chosen chunks, and how many bytes of their rows have arrived.
 struct Gathered {
   FetchFile file;
   std::map<uint32_t, uint64_t> first_token;  // by ordinal
@@ -119,7 +119,7 @@ absl::Status Gather(const Ctl& ctl, Fleet& fleet, const FetchOptions& options, c
       absl::StrFormat("the requester sent %d bytes of %d", gathered.bytes, total));
 }
 
-// A row file has one base_position, so rows that do not follow each other would lie about theirs.
+// A row file has one base_position, which would be wrong for rows that do not follow each other.
 absl::Status CheckPositions(const FetchOptions& options, const Corpus& corpus,
                             const std::vector<uint32_t>& ordinals) {
   if (options.position) return absl::OkStatus();  // moves the chunks behind each other

@@ -1,4 +1,4 @@
-// ckvctl chunk find: which chunks a prompt has, wherever they stand, and which tokens are in none.
+// ckvctl chunk find: which chunks a prompt has, at any position, and which tokens are in none.
 
 #include <memory>
 #include <string>
@@ -67,7 +67,7 @@ absl::StatusOr<Prompt> ReadPrompt(const FindOptions& options) {
   return prompt;
 }
 
-// The chunks of one corpus that are the prompt's first, as if it had been searched.
+// Returns the chunks of one corpus that the prompt begins with, in the form of a search result.
 v1::ResolveReply FromCorpus(const v1::ResolveReply& reply, size_t token_count) {
   v1::ResolveReply found;
   uint64_t end = 0;

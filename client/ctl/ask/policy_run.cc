@@ -13,11 +13,11 @@
 namespace ckv::ctl {
 namespace {
 
-// The reader of a whole corpus decodes this part of what the one decodes that stays with a chunk.
-// So their times are of one size over a corpus of some 8 to 32 chunks.
+// An agent that reads the whole corpus decodes a 32nd of the tokens of an agent that stays with one
+// chunk. Their times are then similar over a corpus of some 8 to 32 chunks.
 constexpr uint32_t kReaderTokensPart = 32;
 
-// The context of one agent, which attends its own rows beside it.
+// The context of one agent, attended together with the agent's own rows.
 class PolicyContext {
  public:
   PolicyContext(const PolicyRun& run, Requester& requester, PolicyResult& result)
@@ -113,8 +113,8 @@ absl::StatusOr<std::unique_ptr<Requester>> NewRequester(const PolicyRun& run) {
   return Requester::Create(options, run.directory, run.holders);
 }
 
-// One attend beside own rows that is routed to the best replica of every group, without its merge:
-// the ratio of what attends took to this has that.
+// Returns the time of one attend that is routed to the best replica of every group, together with
+// own rows. Leaves out the merge, which is part of the measured ratio of attends to this time.
 double RoutedUs(const DecisionInput& input, double own_us) {
   std::vector<RankedCandidate> ranked(input.candidates.size());
   RankCandidates(input, Primitive::kRoute, ranked);
@@ -142,9 +142,9 @@ absl::Status BringLanesUp(const PolicyRun& run, Requester& requester,
   return requester.Attend(call, {o.data(), m.data(), l.data(), PartialDtype::kF32}, nullptr);
 }
 
-// Has the requester measure the holders and this host. A fixed policy decides nothing, so that it
-// would measure nothing. Its calls then had no constants to correct, and predictions no calls to
-// learn from.
+// Makes the requester measure the holders and this host. A fixed policy decides nothing, so it
+// would measure nothing. Its calls would then have no constants to correct, and predictions no
+// calls to learn from.
 absl::Status Measure(const PolicyRun& run, Requester& requester,
                      const std::shared_ptr<const Corpus>& corpus) {
   ExplainCall question;
@@ -177,7 +177,7 @@ std::vector<PolicyAgent> MakePolicyAgents(const Corpus& corpus, uint32_t count,
   std::vector<PolicyAgent> agents;
   for (uint32_t i = 0; i < count; ++i) {
     PolicyAgent agent;
-    // The last token decides most of the next one, so the agents' last tokens differ.
+    // The last token mostly determines the next one, so the agents' last tokens differ.
     agent.prompt = {'\n', static_cast<int32_t>('0' + i % 75)};
     agent.chunks = {i % chunk_count};
     if (i % 4 == 0) agent.token_count = token_count;
@@ -260,7 +260,7 @@ absl::StatusOr<double> PredictPolicy(const PolicyRun& run, ContextPolicy policy,
                : said.near_ratio.value_or(1) * here_us(double(said.input.tokens) + own_tokens));
   }
   if (policy == ContextPolicy::kRoute) return us;
-  // The query rows do not matter to a pull. Rows that came here since were not here at first.
+  // The query rows do not affect a prefetch. Rows that are cached by now were not at first.
   CKV_ASSIGN_OR_RETURN(Explanation whole, explain({}, 1));
   whole.input.near_tokens = 0;
   const Decision decision = Decide(whole.input);

@@ -18,8 +18,8 @@
 namespace ckv::ctl {
 namespace {
 
-// Rows of one chunk, every layer's the same: what is measured does not depend on values, but small
-// ones keep the softmax from being one row's.
+// Rows of one chunk, the same for every layer. Measurements do not depend on values, but small
+// values keep one row from dominating the softmax.
 struct TrialRows {
   std::vector<uint16_t> values;
 };
@@ -30,7 +30,7 @@ SourceChunk MakeChunk(const Geometry& geometry, uint32_t token_count, uint32_t s
   rows->values.resize(size_t{token_count} * geometry.row_bytes() / sizeof(uint16_t));
   std::uniform_real_distribution<float> small(-0.1f, 0.1f);
   for (uint16_t& value : rows->values) value = Bf16FromFloat(small(generator));
-  // Tokens of this process only, so that nobody else's chunk has this id.
+  // Tokens of this process only, so that no other chunk has this id.
   std::vector<int32_t> tokens(token_count);
   for (int32_t& token : tokens) token = static_cast<int32_t>(generator() & 0x7fffffff);
   SourceChunk chunk;
@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<TrialCorpus>> TrialCorpus::Put(const Ctl& ctl, Fl
     corpus.chunks.push_back(
         {chunk.id, chunk.parent, chunk.token_count, chunk.position, placement[i]});
   }
-  // Held until it is published: an interrupt drops what was put, and not what is being put.
+  // Held until the corpus is published: an interrupt drops it after the puts, and not during them.
   absl::MutexLock lock(&trial->drop_mu_);
   for (const ChunkPlacement& chunk : corpus.chunks) *trial->placed_.Add() = ToProto(chunk);
   trial->on_interrupt_.emplace([trial = trial.get()] {
@@ -83,8 +83,8 @@ absl::StatusOr<std::unique_ptr<TrialCorpus>> TrialCorpus::Put(const Ctl& ctl, Fl
   const auto put = PutChunks(source, placement, trial->holders_, fleet.options().tenant, *ctl.clock,
                              {[&](uint64_t bytes) { progress->Advance(bytes); }, nullptr});
   if (!put.ok()) {
-    // Its hint, to run the same command again, does not hold: what was put is dropped, and the next
-    // run puts other chunks.
+    // Leaves out the hint to run the same command again: what was put is dropped, and the next run
+    // puts other chunks.
     const std::string text(put.status().message());
     return absl::Status(
         put.status().code(),
@@ -100,10 +100,10 @@ TrialCorpus::~TrialCorpus() { Drop(); }
 void TrialCorpus::Drop() {
   absl::MutexLock lock(&drop_mu_);
   if (placed_.empty()) return;
-  Fleet fleet(ctl_.fleet, ctl_.clock);  // the command's is another thread's
+  Fleet fleet(ctl_.fleet, ctl_.clock);  // the command's Fleet belongs to another thread
   std::vector<std::string> warnings;
   absl::Status status = DropCorpus(fleet, name_, warnings).status();
-  // Before it is published, its copies are chunks of no corpus.
+  // Before the corpus is published, its copies belong to no corpus.
   if (absl::IsNotFound(status)) status = DropOrphans(fleet, placed_, warnings).status();
   if (!status.ok()) {
     warnings.push_back(

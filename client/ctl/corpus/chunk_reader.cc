@@ -13,10 +13,10 @@
 namespace ckv::ctl {
 namespace {
 
-// As a put's: a chunk of 2048 V3 tokens is 144 MB, and 2.5 MB/s would still make it.
+// The limit of a put: a chunk of 2048 V3 tokens is 144 MB, for which 2.5 MB/s is enough.
 constexpr Duration kReadTimeout = std::chrono::minutes(1);
 
-// Follows what comes: each layer once, from its first byte to its last.
+// Checks that each layer arrives once, from its first byte to its last.
 class Layers {
  public:
   Layers(const Geometry& geometry, const ChunkInfo& info)

@@ -84,10 +84,10 @@ class Exporter {
   absl::StatusOr<ExtraKeys> KeysOf(const ExportFile& file);
   absl::StatusOr<ChunkInfo> InfoFrom(const HolderCalls& calls, const ChunkPlacement& chunk) const;
   HolderCalls CallsOf(const Member& holder);
-  // In the order to be asked.
+  // Returns the holders to query, in that order.
   std::vector<HolderId> CandidatesOf(const ChunkPlacement& chunk) const;
   void Warn(uint32_t ordinal, const HolderId& holder, const absl::Status& status);
-  // `written` is set where the file, and not the holder, is at fault.
+  // Sets `written` if the file, and not the holder, is at fault.
   absl::Status WriteFrom(const Member& holder, const ChunkPlacement& chunk, uint64_t first_token,
                          SafetensorsWriter& writer, absl::Status& written);
 
@@ -95,7 +95,7 @@ class Exporter {
   const Corpus& corpus_;
   Progress& progress_;
   std::map<std::string, Member> holders_;  // the live ones
-  std::set<std::string> silent_;           // did not answer: asked last
+  std::set<std::string> silent_;           // did not answer: queried last
   std::map<std::string, std::unique_ptr<v1::HolderService::StubInterface>> stubs_;
 };
 
@@ -161,7 +161,8 @@ absl::StatusOr<ExtraKeys> Exporter::KeysOf(const ExportFile& file) {
     first_token = end;
   }
   if (fits) return sorted;
-  // A load of it would give chunks other ids: one has a key that its neighbour should have, too.
+  // A load of the file would give chunks other ids: one has a key that its neighbour should have,
+  // too.
   return absl::FailedPreconditionError(absl::StrFormat(
       "%s: its chunks have extra keys that one file cannot store\n  write fewer chunks to a file, "
       "with --chunks",
@@ -172,7 +173,7 @@ absl::Status Exporter::TryHolders(uint32_t ordinal,
                                   absl::FunctionRef<absl::Status(const Member&)> from,
                                   const absl::Status& fatal) {
   const ChunkPlacement& chunk = corpus_.chunks[ordinal];
-  // The first that is no "not found" before one that is.
+  // The first error that is not NotFound, else the first NotFound.
   absl::Status error;
   bool all_without = true;
   for (const HolderId& id : CandidatesOf(chunk)) {
@@ -183,7 +184,7 @@ absl::Status Exporter::TryHolders(uint32_t ordinal,
     CKV_RETURN_IF_ERROR(fatal);
     if (status.ok()) return status;
     Warn(ordinal, id, status);
-    // A damaged copy is gone, too; a holder that fails in another way may have it.
+    // A damaged copy is lost, too. A holder that fails in another way may have the chunk.
     all_without &= absl::IsNotFound(status) || absl::IsDataLoss(status);
     if (error.ok() || (absl::IsNotFound(error) && !absl::IsNotFound(status))) error = status;
   }
@@ -208,8 +209,8 @@ std::vector<HolderId> Exporter::CandidatesOf(const ChunkPlacement& chunk) const 
   return candidates;
 }
 
-// Another holder makes up for a failure, but the operator wants to know of it. A holder that does
-// not answer at all is told of once.
+// Another holder compensates for a failure, but the operator should see it. A holder that does not
+// answer at all is reported once.
 void Exporter::Warn(uint32_t ordinal, const HolderId& holder, const absl::Status& status) {
   const std::string message(status.message());
   if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) {

@@ -1,4 +1,5 @@
-// ckvctl corpus list: what a tenant may read, how much it is, and whether somebody has it.
+// ckvctl corpus list: the corpora that a tenant may read, their sizes, and whether holders have
+// them.
 
 #include <algorithm>
 #include <optional>
@@ -15,7 +16,7 @@
 namespace ckv::ctl {
 namespace {
 
-// Facts that the chunks of a corpus tell; its summary is the directory's.
+// Facts from the chunks of a corpus. Its summary is from the directory.
 struct ListedCorpus {
   uint32_t layers = 0;
   uint64_t row_bytes = 0;
@@ -81,14 +82,14 @@ std::string CopiesText(const ListedCorpus& listed) {
              : absl::StrFormat("%d-%d", listed.copies_min, listed.copies_max);
 }
 
-// The looks end after this many limits of a call: a directory that hangs answers none of them.
+// All queries end after this many call timeouts, because a directory that hangs answers none.
 constexpr int kLookLimitCountMax = 6;
 
-// All corpora together: 110 bytes each chunk come from the directory.
+// For all corpora together: the directory sends 110 bytes for each chunk.
 constexpr uint64_t kListedChunkCountMax = 1u << 20;
 
-// The corpora of the list in its order. Nothing for one that was dropped meanwhile, that is not
-// proven to be whole, that the directory does not read in time, or that is beyond
+// One entry for each listed corpus, in that order. Empty if the corpus was dropped meanwhile, is
+// not proven to be complete, is not read by the directory in time, or does not fit into
 // kListedChunkCountMax chunks in all.
 using Looks = std::vector<absl::StatusOr<std::optional<ListedCorpus>>>;
 
@@ -105,7 +106,7 @@ absl::StatusOr<std::optional<ListedCorpus>> LookAt(Fleet& fleet, const std::stri
 
 absl::StatusOr<Looks> LookAtAll(Fleet& own, Fleet& shared, const v1::ListCorporaReply& list,
                                 const Lacking& lacking) {
-  // Before several threads ask.
+  // Connects before several threads query.
   for (Fleet* fleet : {&own, &shared}) CKV_RETURN_IF_ERROR(fleet->directory().status());
   Looks looks(static_cast<size_t>(list.corpora_size()), std::optional<ListedCorpus>());
   std::vector<int> chosen;
@@ -151,7 +152,7 @@ Json ListJson(const v1::CorpusSummary& c, const std::optional<ListedCorpus>& lis
   return json;
 }
 
-// A corpus that is not served is no corpus that is not there.
+// Lists the corpora that exist but are not served.
 void AddUnproven(const absl::StatusOr<v1::DescribeDirectoryReply>& home, Table& table, Json& json) {
   json["unproven"] = Json::array();
   if (!home.ok()) return;

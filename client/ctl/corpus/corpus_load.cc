@@ -1,4 +1,4 @@
-// ckvctl corpus load: chunks of files, arrays or prefilled tokens to holders, then a published
+// ckvctl corpus load: puts chunks of files, arrays or prefilled tokens on holders, then publishes a
 // corpus.
 
 #include <algorithm>
@@ -29,7 +29,7 @@ namespace ckv::ctl {
 namespace {
 
 constexpr uint32_t kPrefillChunkTokens = 1024;
-// Rows come as long as their files are; one chunk would be one holder's.
+// A file may have any number of rows. As one chunk, all of them would be on one holder.
 constexpr uint32_t kRowChunkTokens = 2048;
 
 constexpr char kExamples[] =
@@ -103,7 +103,7 @@ struct LoadOptions {
   NpyOptions npy;
   std::string cut_name = "fixed";
   CutOptions cut;
-  uint32_t replicas = 0;  // if 0, as many as the version before has, or 1
+  uint32_t replicas = 0;  // if 0, as many as the previous version has, or 1
   bool replace = false;
   bool extend = false;
   bool dry_run = false;
@@ -130,7 +130,7 @@ absl::StatusOr<InputKind> KindOf(const LoadOptions& options) {
                       [&](const std::string& file) { return EndsWith(file, suffix); }));
   };
   const size_t lines = count(".jsonl"), arrays = count(".npy");
-  // A slot of llama-server has the name that somebody gave it.
+  // The file of a llama-server slot may have any name.
   const auto states = static_cast<size_t>(std::count_if(
       options.files.begin(), options.files.end(),
       [](const std::string& file) { return EndsWith(file, ".ggsq") || LlamaState::IsOne(file); }));
@@ -156,8 +156,8 @@ absl::Status CheckRowOptions(const NpyOptions& npy, InputKind kind) {
             "tokens have the reference engine's");
 }
 
-// A pipe is read once, from its beginning to its end. Rows are read chunk by chunk, wherever they
-// lie, and again.
+// A pipe is read once, from its beginning to its end. Rows are read chunk by chunk, anywhere in the
+// file, and more than once.
 absl::Status CheckStdin(const LoadOptions& options, InputKind kind) {
   const auto count = std::count(options.files.begin(), options.files.end(), kStdinPath);
   if (count > 1) return absl::InvalidArgumentError("-: stdin can be read once");
@@ -200,12 +200,12 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> Prefill(const Ctl& ctl, const LoadO
     cut.chunk_tokens = kPrefillChunkTokens;
   }
   if (cut.policy == CutPolicy::kDocument || cut.standalone) {
-    // One by one, each with its chunks' puts, whose progress is shown.
+    // Prefills one document at a time, before its chunks are put. The puts show the progress.
     return OpenPrefill(std::move(engine), std::move(documents), cut, options.threads, nullptr);
   }
   const auto progress =
       ctl.StartProgress("prefill", "tokens", documents.tokens.size(), /*quadratic=*/true);
-  // All in one go, here, so the source does not tell of any later.
+  // Prefills everything in this call, so the source does not use `progress` later.
   return OpenPrefill(std::move(engine), std::move(documents), cut, options.threads,
                      [progress = progress.get()](uint64_t tokens) { progress->Advance(tokens); });
 }
@@ -241,10 +241,11 @@ absl::StatusOr<std::optional<Corpus>> Previous(Fleet& fleet, const LoadOptions& 
     return absl::NotFoundError(
         absl::StrFormat("%s\n  without --extend the load makes it", existing.status().message()));
   }
-  // One that is not proven to be whole is Unavailable. Nobody has a version that is replaced.
+  // A corpus that is not proven to be complete is Unavailable. With --replace it counts as absent.
   if (options.replace && absl::IsUnavailable(existing.status())) return std::nullopt;
   if (!existing.ok()) return existing.status();
-  // A tenant reads a shared corpus too, and a load makes one of its own, which hides that.
+  // A tenant can also read a shared corpus. A load makes one of its own, which hides the shared
+  // one.
   if (existing->tenant != tenant && !options.extend) {
     if (options.replace) return std::nullopt;
     return absl::AlreadyExistsError(absl::StrFormat(
@@ -262,7 +263,8 @@ absl::StatusOr<std::optional<Corpus>> Previous(Fleet& fleet, const LoadOptions& 
   return *std::move(existing);
 }
 
-// A tenant reads shared corpora too. Chunks that it puts there would have ids of its own key.
+// A tenant can also read shared corpora, but chunks that it puts there would have ids of its own
+// key.
 absl::Status CheckTenant(const Ctl& ctl, const Corpus& corpus) {
   if (corpus.tenant == ctl.fleet.tenant) return absl::OkStatus();
   return absl::NotFoundError(absl::StrFormat(
@@ -271,8 +273,8 @@ absl::Status CheckTenant(const Ctl& ctl, const Corpus& corpus) {
       ctl.fleet.tenant, corpus.name));
 }
 
-// The copies of a new version are those of the version before, and those of chunks that are
-// appended are the last chunk's, as far as there are holders.
+// Returns the number of copies: for a new version, that of the previous one; for appended chunks,
+// that of the last chunk. There are no more copies than holders.
 uint32_t ReplicasOf(const Ctl& ctl, const LoadOptions& options,
                     const std::optional<Corpus>& previous, size_t holder_count) {
   size_t copies = 1;
@@ -288,7 +290,7 @@ uint32_t ReplicasOf(const Ctl& ctl, const LoadOptions& options,
   return static_cast<uint32_t>(std::clamp<size_t>(copies, 1, holder_count));
 }
 
-// An extension is cut as the corpus is, so that chunks which it has already are found.
+// Cuts an extension like the corpus, so that chunks which the corpus already has are found.
 void TakeCutOf(const Corpus& corpus, InputKind kind, CutOptions& cut) {
   const bool prefills = kind == InputKind::kText || kind == InputKind::kTokens;
   if (cut.policy != CutPolicy::kFixed || cut.chunk_tokens != 0) return;
@@ -297,7 +299,7 @@ void TakeCutOf(const Corpus& corpus, InputKind kind, CutOptions& cut) {
       ChunkTokensOf(corpus, cut.standalone, prefills ? kPrefillChunkTokens : kRowChunkTokens);
 }
 
-// Looks for room before the prefill, which may take minutes.
+// Checks for space before the prefill, which may take minutes.
 absl::Status CheckRoom(const Ctl& ctl, const LoadOptions& options, const ChunkSource& chunks,
                        const std::vector<Member>& holders) {
   if (!options.extend) return PlaceAll(chunks, holders, options.replicas, *ctl.clock).status();
@@ -319,7 +321,7 @@ absl::Status RunLoad(const Ctl& ctl, LoadOptions options) {
                  : "\nckvctl: interrupted; run the same command again to go on");
   });
   Fleet fleet(ctl.fleet, ctl.clock);
-  // Asked before the prefill, so that what cannot be published is refused in a second.
+  // Queried before the prefill, so that what cannot be published is refused in a second.
   CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, fleet.Holders());
   CKV_ASSIGN_OR_RETURN(const std::optional<Corpus> previous, Previous(fleet, options));
   if (options.extend) {

@@ -11,7 +11,7 @@
 namespace ckv::ctl {
 namespace {
 
-// A state and its token ids, wherever they come from.
+// A state and its token ids, which are in the state or in a separate file.
 struct SavedSequence {
   LlamaState state;
   std::vector<int32_t> token_ids;

@@ -74,7 +74,7 @@ uint32_t ChunkTokensOf(const Corpus& corpus, bool standalone, uint32_t otherwise
     cut = chunk.token_count;
   }
   if (cut) return *cut;
-  // Standalone chunks follow nothing. Two of the greatest size are no chance.
+  // Standalone chunks have no parent. Two of the greatest size are no coincidence.
   if (standalone && longest_count > 1) return longest;
   return std::max(longest, otherwise);
 }
@@ -155,12 +155,12 @@ FilePlanner::FilePlanner(const Geometry& geometry, const CutOptions& cut, uint32
       chunks_(*chunks),
       tokens_left_(token_count_max == 0 ? UINT64_MAX : token_count_max) {}
 
-// The chunk that rows from `position` on follow.
+// Returns the chunk that rows from `position` on follow.
 absl::StatusOr<ChunkId> FilePlanner::ParentAt(const std::string& path, uint64_t position,
                                               std::span<const int32_t> first_tokens,
                                               std::span<const ExtraKey> extra_keys) const {
   if (cut_.extended == nullptr || cut_.standalone) return ChunkId();
-  // Put before, as by a load whose answer was lost: wherever it stands, it stays there.
+  // Put before, for example by a load whose answer was lost: the chunk keeps its place.
   const TokenPrint print = PrintOf(first_tokens, cut_.key, extra_keys);
   for (const ChunkPlacement& chunk : cut_.extended->chunks) {
     if (chunk.position != position || chunk.token_count != first_tokens.size()) continue;
@@ -172,7 +172,7 @@ absl::StatusOr<ChunkId> FilePlanner::ParentAt(const std::string& path, uint64_t 
   return EndAt(path, position);
 }
 
-// The chunk of the extended corpus that ends at `position`, and that none follows.
+// Returns the chunk of the extended corpus that ends at `position` and that no chunk follows.
 absl::StatusOr<ChunkId> FilePlanner::EndAt(const std::string& path, uint64_t position) const {
   const Corpus& corpus = *cut_.extended;
   absl::flat_hash_set<ChunkId> followed;
@@ -195,7 +195,7 @@ absl::StatusOr<ChunkId> FilePlanner::EndAt(const std::string& path, uint64_t pos
         "RequesterService.Put)",
         path, position, ends.size(), corpus.name));
   }
-  if (taken) return *taken;  // refused by NewChunks, which says why
+  if (taken) return *taken;  // refused by NewChunks, which returns the reason
   const ChunkPlacement last = corpus.chunks.empty() ? ChunkPlacement() : corpus.chunks.back();
   const uint64_t end = last.position + last.token_count;
   return absl::InvalidArgumentError(absl::StrFormat(
@@ -232,7 +232,7 @@ namespace {
 // Refuses a file that is no safetensors file at all before its first bytes are read as a length.
 absl::Status CheckIsSafetensors(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  if (!in) return absl::OkStatus();  // RowFile::Open says why
+  if (!in) return absl::OkStatus();  // RowFile::Open returns the reason
   std::array<char, kSafetensorsLengthBytes + 1> start{};
   in.read(start.data(), start.size());
   uint64_t header_bytes = 0;

@@ -85,7 +85,7 @@ class NpySource final : public ChunkSource {
   NpySource(std::shared_ptr<const NpyFile> file, NpyRowDtype dtype)
       : file_(std::move(file)), dtype_(dtype) {}
   absl::Status CheckShape(const std::string& path) const;
-  // Tokens of a layer as they lie in the file.
+  // Tokens of a layer as they are stored in the file.
   std::span<const std::byte> Raw(uint32_t layer, TokenRange range) const;
   // Reads a layer's rows to `to`, as bf16 if they are of another type.
   absl::Status ReadLayer(uint32_t layer, TokenRange range, std::byte* to) const;

@@ -20,19 +20,20 @@
 namespace ckv::ctl {
 namespace {
 
-constexpr int kLineDepthMax = 8;  // depth of what an exporter writes beside token_ids
+constexpr int kLineDepthMax = 8;  // depth of what an exporter writes besides token_ids
 
 constexpr size_t kReadBytes = 64 << 10;  // a pipe holds as much
 
 std::string NameOf(const std::string& path) { return path == kStdinPath ? "stdin" : path; }
 
-// The bytes of a file from its beginning, or of stdin from where it stands, to the end.
+// The bytes of a file from its beginning, or of stdin from its current position, to the end.
 class TextFile {
  public:
   //   NotFound            no such file.
   //   InvalidArgument     it cannot be opened.
   static absl::StatusOr<TextFile> Open(const std::string& path) {
-    // Its number, since its name opens another: from the beginning, or not at all (a socket).
+    // Uses the descriptor. Opening stdin by name would read it from the beginning, or fail (a
+    // socket).
     if (path == kStdinPath) return TextFile(STDIN_FILENO);
     TextFile file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (file.fd_ >= 0 && fstat(file.fd_, &file.about_) == 0) return file;
@@ -46,7 +47,7 @@ class TextFile {
     if (fd_ > STDIN_FILENO) close(fd_);
   }
 
-  // Bytes that are not taken yet, at least one but at the end.
+  // Returns the bytes that are not taken yet. Empty only at the end.
   //   InvalidArgument     they cannot be read: a folder, a terminal that hung up, a broken disk.
   absl::StatusOr<std::string_view> Peek() {
     if (taken_ < size_) return std::string_view(bytes_).substr(taken_, size_ - taken_);
@@ -63,7 +64,7 @@ class TextFile {
     return std::string_view(bytes_).substr(0, size_);
   }
   void Take(size_t count) { taken_ += count; }
-  // Refuses a file that was written while it was read: its text may be half of each.
+  // Refuses a file that was written while it was read: its text may be partly old and partly new.
   absl::Status CheckUnchanged() const {
     struct stat now = {};
     if (!S_ISREG(about_.st_mode) || fstat(fd_, &now) != 0) return absl::OkStatus();
@@ -109,7 +110,7 @@ absl::StatusOr<bool> ReadLine(TextFile& in, std::string& line) {
 constexpr size_t kNumberBytesMax = 32;
 
 absl::StatusOr<int32_t> ParseId(const nlohmann::json& id, size_t index, uint32_t vocabulary) {
-  // A number of more than 64 bits is a fraction to the parser.
+  // The parser returns a number of more than 64 bits as a fraction.
   if (!id.is_number_unsigned() || id.get<uint64_t>() > uint64_t{kTokenIdMax}) {
     std::string text = id.is_primitive() ? id.dump() : std::string(id.type_name());
     if (text.size() > kNumberBytesMax) text.replace(kNumberBytesMax, text.npos, "...");

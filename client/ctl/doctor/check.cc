@@ -13,8 +13,8 @@ namespace {
 
 constexpr size_t kNameColumn = 6, kNameWidth = 12;
 
-// Appends the words of `text` in lines that begin at `column`. The first goes on where the text
-// stands. A line of `text` begins a new one. Words longer than a line stand alone.
+// Appends the words of `text` in lines that begin at `column`. The first continues the current
+// line. A line of `text` begins a new one. Words longer than a line have a line of their own.
 void AppendWrapped(std::string& out, std::string_view text, size_t column) {
   bool first_line = true;
   for (const auto& line : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
@@ -109,7 +109,7 @@ std::string PartText(const Part& part) {
     AppendWrapped(text, (skipped ? "skipped: " : "") + Printable(check.finding), column);
     if (check.remedy.empty()) continue;
     text += std::string(column, ' ') + "-> ";
-    // A remedy may be several commands, a line each.
+    // A remedy may be several commands, one per line.
     AppendWrapped(text, PrintableLines(check.remedy), column + 3);
   }
   return text;

@@ -19,11 +19,11 @@
 namespace ckv::ctl::doctor {
 namespace {
 
-// As ckvd's own reader has them.
+// The limits of ckvd's own reader.
 constexpr size_t kFileBytesMax = 1u << 20;
 constexpr size_t kDepthMax = 4;
 
-// "store.capacity", "STORE_CAPACITY" and "store-capacity" are one.
+// "store.capacity", "STORE_CAPACITY" and "store-capacity" are the same key.
 std::string FlagOf(std::string_view key) {
   std::string flag;
   for (const char c : key) {
@@ -86,7 +86,7 @@ struct Reader {
   }
 };
 
-// The addresses that follow from others, as FillConfig of ckvd has them.
+// Derives addresses from others, as FillConfig of ckvd does.
 void Fill(DaemonSettings& s) {
   const auto has = [&s](std::string_view role) {
     return std::find(s.roles.begin(), s.roles.end(), role) != s.roles.end();
@@ -162,7 +162,7 @@ bool DaemonSettings::HasFabric(std::string_view fabric) const {
 
 uint64_t DaemonSettings::MemoryBytes() const {
   if (MayHave("holder")) {
-    // 0 stands for a sixteenth (server/daemon/config_options.cc); its requester's near rows are in
+    // 0 means a sixteenth (server/daemon/config_options.cc). Its requester's local row cache is in
     // the store.
     const uint64_t map = store_map_bytes_max == 0 ? store_capacity_bytes / 16 : store_map_bytes_max;
     return store_capacity_bytes + store_capacity_bytes / 100 * store_stripe_percent + map;

@@ -41,7 +41,7 @@ FleetOptions FleetOf(const Ctl& ctl, const doctor::HostView& host) {
   return options;
 }
 
-// A machine without a fleet is no mistake, unless somebody asked for the fleet.
+// Skips a fleet that does not answer, unless one is named or the command is `doctor fleet`.
 doctor::Part LookAtFleet(const Ctl& ctl, const DoctorOptions& options,
                          const doctor::HostView& host) {
   const FleetOptions fleet_options = FleetOf(ctl, host);
@@ -63,7 +63,7 @@ doctor::Part LookAtFleet(const Ctl& ctl, const DoctorOptions& options,
 absl::Status RunDoctor(const Ctl& ctl, const DoctorOptions& options) {
   std::string config = options.config;
   const std::string usual = ctl.host_root + std::string(doctor::kDefaultConfigPath);
-  // The packages' own, if this machine has it.
+  // The configuration of the packages, if this machine has it.
   if (config.empty() && doctor::HostFiles("").Read(usual)) config = usual;
   CKV_ASSIGN_OR_RETURN(const doctor::HostView host,
                        doctor::LookAtHost(ctl.host_root, config, doctor::ReadClockSync()));

@@ -12,7 +12,7 @@ namespace {
 
 constexpr Duration kWallClockTick = std::chrono::milliseconds(1);
 
-// Facts that are malformed are as good as none: the version is told to be unknown.
+// Malformed facts count as absent: the version is then reported as unknown.
 template <typename Reply>
 void TakeProcess(const Reply& reply, Told& told) {
   if (!reply.has_process()) return;
@@ -61,7 +61,7 @@ FleetFacts AskFleet(Fleet& fleet) {
   facts.commit = std::string(Commit());
   facts.host_identity = HostIdentity();
   facts.directory.who = "the directory";
-  std::vector<v1::EndedLease> ended;  // asked for, so that a directory that waits answers, too
+  std::vector<v1::EndedLease> ended;  // requested, so that a directory that waits answers, too
   const absl::StatusOr<std::vector<Member>> members = fleet.Members(&ended);
   facts.directory.address = fleet.directory_address();
   facts.directory.status = members.status();

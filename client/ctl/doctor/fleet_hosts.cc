@@ -41,7 +41,8 @@ struct HostLoad {
   std::vector<std::string> names;
 };
 
-// Processes of one host share its processors. Each is told twice if it has two roles.
+// Processes of one host share its processors. A process with two roles is listed twice, and counted
+// once.
 std::map<std::string, HostLoad> LoadsOf(const FleetFacts& facts) {
   std::map<std::string, HostLoad> loads;
   std::set<std::pair<std::string, uint32_t>> seen;

@@ -43,7 +43,7 @@ std::vector<uint32_t> ListedNumbers(std::string_view text) {
 }
 
 std::optional<std::string> HostFiles::Read(std::string_view path) const {
-  // The size of a file of /proc is 0 or a lie, so it is read to its end.
+  // The size of a file of /proc is 0 or wrong, so the file is read to its end.
   std::FILE* const file = std::fopen(Joined(root_, path).c_str(), "re");
   if (file == nullptr) return std::nullopt;
   std::string text, piece(1 << 16, '\0');

@@ -76,7 +76,8 @@ uint64_t PagesOf(const DaemonSettings& settings) {
   return (settings.store_capacity_bytes + kHugePageBytes - 1) / kHugePageBytes;
 }
 
-// Daemons that run have what they asked for: one without its reserved pages does not start.
+// Running daemons have the pages that they requested: without its reserved pages, one does not
+// start.
 Checks JudgeReservedPages(const HostView& view) {
   const uint64_t total = view.files.ReadField(kMeminfo, "HugePages_Total:").value_or(0);
   const uint64_t free = view.files.ReadField(kMeminfo, "HugePages_Free:").value_or(0);

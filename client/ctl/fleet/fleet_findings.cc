@@ -11,7 +11,7 @@
 namespace ckv::ctl {
 namespace {
 
-// The first line: what follows is advice, and a finding has its own.
+// Returns the first line: the rest is advice, and a finding has its own.
 std::string FirstLine(const absl::Status& status) {
   const std::string text(status.message());
   return Printable(text.substr(0, text.find('\n')));
@@ -32,7 +32,7 @@ void TakeReport(const MemberReport& report, bool home_is_known, FleetFacts& fact
     added.epoch = member.epoch.value;
     at = facts.members.end() - 1;
   }
-  if (at->epoch != member.epoch.value) return;  // another life by now
+  if (at->epoch != member.epoch.value) return;  // another incarnation
   at->silence = report.status.ok() ? Silence::kNone : Silence::kToCaller;
   at->silence_why = report.status.ok() ? "" : FirstLine(report.status);
   at->refuses = report.stats.refuses_without_lease();
@@ -57,10 +57,10 @@ RequesterFacts RequesterFactsOf(const FleetSight& sight) {
 
 FleetSight LookAtFleet(Fleet& fleet) {
   FleetSight sight;
-  std::vector<v1::EndedLease> ended;  // asked for, so that a directory that waits answers, too
+  std::vector<v1::EndedLease> ended;  // requested, so that a directory that waits answers, too
   const absl::StatusOr<std::vector<Member>> members = fleet.Members(&ended);
   sight.directory = members.status();
-  // If a requester is to tell the directory's address and does not answer, there is none.
+  // Empty if a requester should provide the directory's address and does not answer.
   sight.directory_address = fleet.directory_address();
   if (members.ok()) sight.members = AskMembers(fleet, *members);
   LookBehindMembers(fleet, sight);

@@ -1,4 +1,4 @@
-// ckvctl gc: takes away the chunks that no corpus places where they lie.
+// ckvctl gc: drops chunks that no corpus references on the holder that has them.
 
 #include <algorithm>
 #include <memory>
@@ -28,7 +28,7 @@ struct GcOptions {
 
 struct GcResult {
   std::vector<Garbage> holders;
-  std::vector<std::string> warnings;  // one a holder that was not asked to its end
+  std::vector<std::string> warnings;  // one for each holder that was not queried to its end
   absl::Status status;                // the first of them
 };
 
@@ -104,7 +104,7 @@ void Warn(const Ctl& ctl, const absl::Status& status, GcResult& result) {
   result.status.Update(status);
 }
 
-// Holders that have not reported, as an operator is told of them.
+// Returns the operator's text about holders that have not reported.
 std::string MissingText(const std::vector<std::string>& missing, bool is_here) {
   if (missing.empty()) return "";
   std::vector<std::string> names(
@@ -124,8 +124,8 @@ std::string MissingText(const std::vector<std::string>& missing, bool is_here) {
       list, missing.size() == 1 ? "it" : "them", names[0]);
 }
 
-// A holder that has not come back since the directory started may have copies to announce, and
-// chunks that only it could tell of.
+// A holder that has not reported since the directory started may have copies to announce, and
+// chunks that only it can report.
 absl::Status CheckHoldersReported(const GcOptions& options, Fleet& fleet) {
   if (options.without_corpora) return absl::OkStatus();
   const auto directory = fleet.DescribeDirectory();
@@ -136,7 +136,7 @@ absl::Status CheckHoldersReported(const GcOptions& options, Fleet& fleet) {
   const size_t unnamed = directory->missing_holder_count() - missing.size();
   for (const std::string& name : options.gone) missing.erase(name);
   if (missing.size() + unnamed == 0) return absl::OkStatus();
-  // A directory that was just started may not list them yet: then all count as away.
+  // A directory that was just started may not list the holders yet. Then all count as unregistered.
   const std::vector<Member> holders = fleet.Holders().value_or(std::vector<Member>());
   std::vector<std::string> here, away;
   for (const std::string& name : missing) {
@@ -176,7 +176,7 @@ absl::StatusOr<std::set<std::string>> KnownNames(Fleet& fleet) {
   return names;
 }
 
-// A mistyped name would be believed, and the one that was meant still be waited for.
+// A mistyped name would be accepted, and the intended holder would still count as missing.
 absl::Status CheckGone(const GcOptions& options, Fleet& fleet) {
   if (options.gone.empty()) return absl::OkStatus();
   CKV_ASSIGN_OR_RETURN(const std::set<std::string> known, KnownNames(fleet));
@@ -191,7 +191,7 @@ absl::Status CheckGone(const GcOptions& options, Fleet& fleet) {
   return absl::OkStatus();
 }
 
-// A directory that was started anew without a folder knows no corpus until they are loaded again:
+// A directory that was restarted without a folder has no corpora until they are loaded again. Until
 // then everything looks like garbage.
 absl::Status CheckDirectoryKnows(const GcOptions& options, const GarbageTally& total) {
   if (options.without_corpora || total.garbage_count == 0 || total.placed_count > 0) {
@@ -221,7 +221,7 @@ absl::Status RunGc(const Ctl& ctl, const GcOptions& options) {
   }
   const GarbageTally total = Sum(result);
   CKV_RETURN_IF_ERROR(CheckDirectoryKnows(options, total));
-  // Who came back or went while holders were asked has not been counted.
+  // Holders that returned or left during the queries have not been counted.
   CKV_RETURN_IF_ERROR(CheckHoldersReported(options, fleet));
   if (!options.dry_run && total.garbage_count > 0) {
     const auto progress = ctl.StartProgress("drop", "chunks", total.garbage_count);

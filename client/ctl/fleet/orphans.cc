@@ -15,10 +15,10 @@
 namespace ckv::ctl {
 namespace {
 
-// A drop that asks for any idle time spares what is pinned, and what is just being put.
+// A drop with any minimum idle time spares chunks that are pinned, or just being put.
 constexpr uint64_t kOrphanIdleMs = 1;
-// A spared chunk is tried again after a pause of more than that. Moving a corpus asks for its old
-// copies a moment before, and must not take its own question for somebody's interest.
+// A spared chunk is tried again after a pause of more than that. Moving a corpus queries its old
+// copies just before, and must not mistake its own query for another's use.
 constexpr uint32_t kDropRoundCountMax = 3;
 constexpr Duration kDropPause = std::chrono::milliseconds(kOrphanIdleMs + 1);
 constexpr size_t kPlacedPageIds = 256;
@@ -29,14 +29,14 @@ class Dropper {
   Dropper(Fleet& fleet, const Member& holder)
       : fleet_(fleet), holder_(holder), stub_(ConnectHolder(holder)) {}
 
-  // Keeps of `ids` those that are there still: spared, or after an error not asked about.
+  // Drops chunks, and keeps in `ids` those that remain: spared, or not tried after an error.
   //   the directory's error; the holder's is in holder_status.
   absl::Status Run(std::vector<std::string>& ids) {
     std::vector<std::string> left;
     std::vector<uint32_t> placed;  // counts of the page at hand
     absl::Status status;
     for (size_t i = 0; i < ids.size(); ++i) {
-      // Asked anew, not long before: another load may have published it since.
+      // Queried again, just before the drop: another load may have published the chunk since.
       if (i % kPlacedPageIds == 0 && status.ok() && holder_status_.ok())
         status = AskPlaced(std::span(ids).subspan(i), placed);
       if (!status.ok() || !holder_status_.ok() ||
@@ -50,14 +50,14 @@ class Dropper {
   const absl::Status& holder_status() const { return holder_status_; }
 
  private:
-  // How many corpora place each of the first page of `ids` here.
+  // Sets `placed` to how many corpora place each of the first page of `ids` here.
   absl::Status AskPlaced(std::span<const std::string> ids, std::vector<uint32_t>& placed) {
     CKV_ASSIGN_OR_RETURN(placed, fleet_.CountReferences(
                                      ids.first(std::min(ids.size(), kPlacedPageIds)), holder_.id));
     return absl::OkStatus();
   }
 
-  // Whether the chunk is gone; else it was spared, or the holder failed.
+  // Whether the chunk is gone. If not, it was spared or the holder failed.
   bool Drop(const std::string& id) {
     grpc::ClientContext context;
     fleet_.Prepare(context);
@@ -98,7 +98,7 @@ absl::StatusOr<uint32_t> DropOn(Fleet& fleet, const Member& holder, std::vector<
   for (uint32_t round = 1;
        round < kDropRoundCountMax && !ids.empty() && dropper.holder_status().ok(); ++round) {
     Pause(fleet.clock(), kDropPause);
-    // Chunks that the directory does not answer for any more stay, and are told of.
+    // If the directory no longer answers, the remaining chunks stay, and are reported.
     if (!dropper.Run(ids).ok()) break;
   }
   if (!dropper.holder_status().ok()) {
@@ -156,8 +156,8 @@ absl::StatusOr<DropCounts> DropCorpus(Fleet& fleet, const std::string& name,
     CKV_RETURN_IF_ERROR(
         fleet.DirectoryError(directory->DropCorpus(&context, request, &reply), "DropCorpus"));
   }
-  // The directory answers a corpus that it could not prove to be whole by its name alone. Then it
-  // does not know the holders that keep a part of it.
+  // For a corpus that it could not prove to be complete, the directory returns only the name. Then
+  // the holders that have a part of the corpus are unknown.
   const absl::StatusOr<Corpus> dropped = FromProto(reply.corpus());
   const std::string late = dropped.ok() ? AwaitKeptBy(fleet, name, dropped->chunks) : "";
   if (!late.empty()) warnings.push_back(late);

@@ -1,4 +1,4 @@
-// ckvctl corpus partition: spreads a corpus over the holders anew, while it is served.
+// ckvctl corpus partition: redistributes a corpus over the holders, while it is served.
 
 #include <algorithm>
 #include <map>
@@ -37,7 +37,7 @@ struct HolderPlan {
 };
 using HolderPlans = std::map<std::string, HolderPlan>;
 
-// Live holders, each of weight 1 unless --weights says otherwise; those of weight 0 get nothing.
+// Live holders, each of weight 1 unless --weights sets another; those of weight 0 get nothing.
 absl::StatusOr<std::vector<WeightedHolder>> WeighHolders(const std::vector<Member>& holders,
                                                          const std::vector<std::string>& weights) {
   std::map<std::string, double> weight_of;
@@ -187,7 +187,7 @@ absl::StatusOr<Planned> MakePlan(Fleet& fleet, const PartitionOptions& options) 
   return planned;
 }
 
-// Chunks none of whose holders is alive.
+// Returns the number of chunks without a live holder.
 size_t CountUnreachable(const Planned& planned) {
   const auto alive = [&](const HolderId& id) {
     return std::any_of(planned.holders.begin(), planned.holders.end(),
@@ -206,7 +206,7 @@ bool IsDone(const Planned& planned) {
   return true;
 }
 
-// Looks for room before anything is copied. Old copies are dropped only after the switch.
+// Checks for space before anything is copied. Old copies are dropped only after the switch.
 absl::Status CheckRoom(Fleet& fleet, const Planned& planned, const HolderPlans& plans) {
   const RoomAsker asker(planned.holders, &fleet.clock(), kInstantMax);
   std::vector<HolderId> due;

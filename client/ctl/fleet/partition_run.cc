@@ -63,7 +63,8 @@ absl::Status PartitionRun::Prepare(std::span<const Member> members) {
     checks_.push_back({.chunk = copy.chunk, .to = task.to, .copied = true});
     copies_.push_back(std::move(task));
   }
-  // Who keeps a chunk whose other copies go must have it, too: it may have lost it.
+  // A holder that keeps a chunk whose other copies are dropped is checked, too: it may have lost
+  // it.
   std::set<uint32_t> losing;
   for (const ChunkMove& drop : plan_.drops) losing.insert(drop.chunk);
   for (const uint32_t chunk : losing) {
@@ -135,7 +136,7 @@ absl::Status PartitionRun::PushAll(std::vector<Task> tasks) {
     status_ = absl::OkStatus();
     waiting_.clear();
     for (Task& task : tasks) waiting_[{task.from(), task.to}].push_back(std::move(task));
-    // Taken from the back: in the order of the corpus.
+    // Reversed, because tasks are taken from the back, in the order of the corpus.
     for (auto& [pair, waiting] : waiting_) std::reverse(waiting.begin(), waiting.end());
     pair_count = waiting_.size();
   }
@@ -160,7 +161,7 @@ bool PartitionRun::HasTurn() const {
 
 std::vector<PartitionRun::Task> PartitionRun::TakeOrder() {
   std::vector<Task> order;
-  // The pair with the most to do, so that the last hours are not one pair's.
+  // Takes from the pair with the most work, so that the last hours are not spent on one pair.
   auto most = waiting_.end();
   for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
     if (active_[it->first.first] >= kHolderOrderCountMax ||
@@ -311,8 +312,7 @@ absl::StatusOr<bool> PartitionRun::IsThere(const Check& check) {
         "--replace",
         check.chunk, members_[source].id.name, members_[check.to].id.name));
   }
-  // If the chunk was copied, the holder it came from could not be asked. If not, nobody but this
-  // holder has it.
+  // If the chunk was copied, its source could not be queried. If not, only this holder has it.
   if (check.copied) return asked;
   return true;
 }

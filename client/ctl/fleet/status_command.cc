@@ -22,8 +22,8 @@ namespace {
 
 constexpr size_t kShortCommit = 7;
 
-// The members that are known. They are from the directory or, if it does not answer, the holders
-// that the requester has asked before.
+// The known members. They are from the directory or, if it does not answer, the holders that the
+// requester has queried before.
 struct View {
   absl::Status directory;
   std::vector<Member> members;
@@ -31,12 +31,12 @@ struct View {
   std::vector<v1::EndedLease> ended = {};
   std::vector<v1::EngineFacts> engines = {};
   absl::StatusOr<v1::DescribeDirectoryReply> home = absl::UnknownError("not asked");
-  // The directory's error if it has just started, and holders are on their way back to it.
+  // The directory's error if it has just started, and holders have not all returned to it.
   absl::Status returning = {};
   bool of_fleet = true;  // the requester's directory is the one above
 };
 
-//   the directory's error, where neither it nor the requester answers.
+//   the directory's error, if neither it nor the requester answers.
 absl::StatusOr<View> Look(Fleet& fleet) {
   std::vector<v1::EndedLease> ended;
   std::vector<v1::EngineFacts> engines;
@@ -52,7 +52,7 @@ absl::StatusOr<View> Look(Fleet& fleet) {
   }
   if (!view.requester.ok()) return members.status();
   for (const v1::DescribeReply::Holder& holder : view.requester->holders()) {
-    // One that was never reached has no address to ask at.
+    // A holder that was never reached has no address to query.
     if (holder.member().control_address().empty()) continue;
     CKV_ASSIGN_OR_RETURN(Member member, FromProto(holder.member()));
     view.members.push_back(std::move(member));
@@ -65,7 +65,7 @@ std::string StateOf(const MemberReport& report) {
   return report.stats.refuses_without_lease() ? "refuses: it has no lease" : "answers";
 }
 
-// "0.1.0+3bb4fde"; "-" of one that does not tell.
+// "0.1.0+3bb4fde"; "-" if the process reports none.
 std::string BuildText(const v1::ProcessFacts& process) {
   if (process.version().empty()) return "-";
   return process.version() +
@@ -91,7 +91,7 @@ std::string MembersText(const std::vector<MemberReport>& members) {
   return table.Render();
 }
 
-// How many holders have each kernel target, as the members say.
+// How many holders have each kernel target, as reported by the members.
 std::map<std::string, int> TargetsOf(const std::vector<MemberReport>& members) {
   std::map<std::string, int> targets;
   for (const MemberReport& report : members) {
@@ -102,7 +102,7 @@ std::map<std::string, int> TargetsOf(const std::vector<MemberReport>& members) {
   return targets;
 }
 
-// A fleet of one target has nothing to say.
+// Returns nothing for a fleet of one target.
 std::string MixedText(const std::vector<MemberReport>& members) {
   const std::map<std::string, int> targets = TargetsOf(members);
   if (targets.size() < 2) return "";
@@ -147,7 +147,7 @@ std::string HoldersText(const std::vector<MemberReport>& members) {
   return table.Render();
 }
 
-// Tells an operator what to know of the stores, a line for each holder that has some of it.
+// Returns what an operator should know of the stores, one line for each holder that found damage.
 std::string DamageText(const std::vector<MemberReport>& members) {
   std::string text;
   for (const MemberReport& holder : members) {
@@ -161,8 +161,8 @@ std::string DamageText(const std::vector<MemberReport>& members) {
   return text;
 }
 
-// "shm 4.1 us, tcp 23 us, verbs no": the exchange that each was judged by, when the fabric was
-// chosen, which may be long ago; why not is in the JSON.
+// "shm 4.1 us, tcp 23 us, verbs no": the exchange time that each fabric was judged by when the
+// fabric was chosen, which may be long ago. The reason for a "no" is in the JSON.
 std::string TrialsText(const v1::DescribeReply::Holder& holder) {
   std::string text;
   for (const v1::DescribeReply::FabricTrial& trial : holder.trials()) {
@@ -193,7 +193,7 @@ std::string RequesterText(const v1::DescribeReply& d) {
   return table.Render();
 }
 
-// Tells the rows that the requester keeps near and the time that they save, a line each.
+// Describes the requester's local row cache and the time that it saves, one line for each.
 std::string NearText(const v1::DescribeReply& d) {
   const v1::DescribeReply::Near& near = d.near();
   const auto seconds = [](double us) { return absl::StrFormat("%.1f s", us / 1e6); };
@@ -211,7 +211,7 @@ std::string NearText(const v1::DescribeReply& d) {
                                          near.recomputed_token_count())}});
 }
 
-// How often runs of chunks were routed, pulled or made anew, and why.
+// How often chunk ranges were routed, prefetched or recomputed, and why.
 std::string DecisionsText(const v1::DescribeReply& d) {
   if (d.near().decisions().empty()) return "";
   Table table({{"DECIDED"}, {"BECAUSE"}, {"TIMES", true}});
@@ -358,7 +358,7 @@ std::string HeadText(const Fleet& fleet, const View& view) {
   return RenderFields(fields);
 }
 
-// Just after its start a directory waits for the holders on which its corpora are.
+// Just after its start, a directory waits for the holders with chunks of its corpora.
 std::string ReturningText(const v1::DescribeDirectoryReply& home) {
   std::string names;
   for (const std::string& name : home.missing_holders())
@@ -402,7 +402,7 @@ void Print(const Ctl& ctl, const Fleet& fleet, const View& view,
   json["engines"] = EnginesJson(view.engines);
   json["missing"] = Json::array();
   for (const CorpusFacts& corpus : facts.corpora) {
-    if (!view.returning.ok()) break;  // their holders are about to come back
+    if (!view.returning.ok()) break;  // their holders are about to return
     json["missing"].push_back({{"corpus", corpus.name},
                                {"tenant", corpus.tenant},
                                {"chunk_count", corpus.chunk_count},
