@@ -1,7 +1,7 @@
-"""Who frees the handles of the library, and when.
+"""Frees the handles of the library, once each and in the right order.
 
-Each object that has a handle keeps its requester's Owner alive. So a requester that is dropped is
-closed once nothing of it is left, and at the end of the process all is freed in the right order.
+Each object with a handle keeps its requester's Owner alive. So a dropped requester is closed once
+the last object made from it is gone. At the end of the process, its other handles are freed first.
 """
 
 from __future__ import annotations
@@ -12,24 +12,31 @@ from typing import Any, Callable, Optional
 
 from . import _library, errors
 
-# A list: a handle's cell, how to free it, and what it borrows until an object owns it; then None.
+# A list: a handle's cell, the function that frees it, and the memory that it borrows. Once an object
+# owns the handle, that object keeps the memory, and the third element is None.
 Child = list[Any]
 
 
 class Owner:
-    """The handle of a requester, and how to free each handle that came from it."""
+    """The handle of a requester, and all handles made from it with the function that frees each.
+
+    Any threads may use it at once. Only close() requires that no call is in progress.
+    """
 
     __slots__ = ("library", "children", "_streams", "_requester", "_finalizer", "__weakref__")
 
     def __init__(self, library: _library.Library, handle: int) -> None:
         self.library = library
         self.children: dict[int, Child] = {}
-        self._streams: dict[int, c_void_p] = {}  # by the native stream
-        self._requester = [handle]  # 0 once it is closed, at the end of the process too
+        self._streams: dict[int, c_void_p] = {}  # native stream to its handle
+        self._requester = [handle]  # 0 once closed, by close() or at the end of the process
         self._finalizer = weakref.finalize(self, _end, library, self._requester, self.children)
 
     def live(self) -> int:
-        """The requester's handle. FailedPrecondition: it is closed, or this is another process."""
+        """Returns the requester's handle.
+
+        FailedPrecondition  it is closed, or this process is a child after fork
+        """
         if _library.forked:
             raise errors.FailedPrecondition("a requester cannot be used in a child after fork")
         handle = self._requester[0]
@@ -39,10 +46,15 @@ class Owner:
 
     def make(self, free: Callable[[int], Any], borrowed: tuple[Any, ...], function: Any,
              *arguments: Any, after: tuple[Any, ...] = ()) -> c_void_p:
-        """Calls a function that makes a handle, and returns the cell that has it.
+        """Calls a library function that makes a handle. Returns the cell that contains the handle.
 
-        The cell is known before the call. A signal handler may raise when the call returns: the
-        handle is freed all the same, and what it borrows is kept until then.
+        free       frees the handle
+        borrowed   objects whose memory the handle uses; kept alive until an object owns the handle
+        arguments  of `function`, after the requester and before the cell
+        after      arguments after the cell
+
+        The cell is registered before the call. So if a signal handler raises just when the call
+        returns, the handle is still freed, and `borrowed` is kept until then. Raises the call's error.
         """
         cell = c_void_p()
         self.children[id(cell)] = [cell, free, borrowed]
@@ -53,16 +65,16 @@ class Owner:
         return cell
 
     def stream(self, native: Optional[int]) -> int:
-        """The handle of a native stream of the device, made once; 0 for None.
+        """Returns the handle of a native stream of the device, made on first use; 0 for None.
 
-        It is freed once the requester is closed: until then tickets come after it.
+        It is freed once the requester is closed: until then, tickets may wait for work on it.
         """
         if native is None:
             return 0
         cell = self._streams.get(native)
         if cell is None:
             made = self.make(self.library.stream_free, (), self.library.stream_open, native)
-            self.children[id(made)][2] = None  # this object's
+            self.children[id(made)][2] = None  # owned by this object
             cell = self._streams.setdefault(native, made)
             if cell is not made:  # another thread was first
                 self.release(made)
@@ -70,17 +82,20 @@ class Owner:
         return cell.value
 
     def release(self, cell: c_void_p) -> None:
-        """Frees a handle unless that is done. Any thread; one of several frees."""
+        """Frees a handle, unless that is done. Any threads may call it; only one of them frees."""
         child = self.children.pop(id(cell), None)
         if child is not None and not _library.forked:
             child[1](cell.value)
 
     def close(self) -> None:
-        """Closes the requester. FailedPrecondition: tickets, fetches or puts are open."""
+        """Closes the requester. Does nothing if it is closed, or in a child after fork.
+
+        FailedPrecondition  tickets, fetches or puts are open; the requester stays open
+        """
         if not self._requester[0] or _library.forked:
             return
         for cell, _, borrowed in list(self.children.values()):
-            if borrowed is not None:  # nobody's: a signal came between the call and its object
+            if borrowed is not None:  # no owner: a signal interrupted between the call and its object
                 self.release(cell)
         status = self.library.close(self._requester[0])
         if status:
@@ -102,7 +117,7 @@ def _end(library: _library.Library, requester: list[int], children: dict[int, Ch
 
 
 class Handle:
-    """An object with a handle: a context manager that frees it, at the latest when it is dropped."""
+    """Base of objects with a handle. `with` or close() frees it, and at the latest the destructor."""
 
     __slots__ = ("_owner", "_handle", "_cell", "__weakref__")
     _owner: Owner
@@ -110,7 +125,7 @@ class Handle:
     _cell: c_void_p
 
     def _own(self, owner: Owner, cell: c_void_p) -> None:
-        """Takes what Owner.make made. The object itself keeps what the handle borrows."""
+        """Takes over a handle from Owner.make. This object now keeps what the handle borrows."""
         assert cell.value is not None
         self._owner, self._handle, self._cell = owner, cell.value, cell
         owner.children[id(cell)][2] = None
@@ -122,7 +137,7 @@ class Handle:
         return self._handle
 
     def close(self) -> None:
-        """Frees it. Does nothing the second time. No other thread may be in a call of it."""
+        """Frees the handle. Does nothing the second time. No other thread may be in a call on it."""
         handle, self._handle = self._handle, 0
         if handle:
             self._owner.release(self._cell)

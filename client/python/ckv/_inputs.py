@@ -1,4 +1,4 @@
-"""What names a chunk's rows as C takes it: token ids, and the extra keys beside them."""
+"""Converts the inputs that identify a chunk's rows for the C ABI: token ids, and extra keys."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ EXTRA_KEYS_MAX = 1024
 
 
 def token_ids(values: Any, what: str) -> np.ndarray:
-    """Token ids as a dense array of int32: any integers, all from 0 to 2^31 - 1."""
+    """Returns token ids as a contiguous int32 array (n,). Copies unless they are that already.
+
+    values  (n,) integers of any type, each from 0 to 2^31 - 1: a list, an array, a CPU tensor
+    what    the argument's name, for error texts
+    InvalidArgument  another shape or type, or a number out of range
+    """
     try:
         array = np.asarray(values)
-    except (TypeError, ValueError, OverflowError) as error:  # a tensor of a device is a TypeError
+    except (TypeError, ValueError, OverflowError) as error:  # TypeError: a tensor on a device
         raise InvalidArgument(f"{what}: {error}") from error
     if array.ndim != 1:
         raise InvalidArgument(f"{what} has {array.ndim} dimensions: it must have 1")
     if array.size and array.dtype.kind not in "iu":
-        # Of a list that mixes kinds, the first that is no integer.
+        # A list of mixed types: report the first element that is no integer.
         for index, value in enumerate(np.asarray(values, object)):
             if isinstance(value, (bool, np.bool_)) or not hasattr(type(value), "__index__"):
                 raise _no_token_id(what, index, value)
@@ -43,9 +48,11 @@ def _no_token_id(what: str, index: int, value: Any) -> InvalidArgument:
 
 
 def extra_keys(keys: Optional[Iterable[Any]]) -> tuple[Any, int, list[Any]]:
-    """Extra keys as an array of the library's structs, its length, and what must outlive it.
+    """Returns extra keys as (array of the library's structs, its length, objects to keep alive).
 
-    keys  (begin, token_count, digest), or a digest alone for one of the whole sequence
+    keys  each (begin, token_count, digest), or only a digest, which affects every token of the
+          sequence; see Put.chunk. Digests are copied: keep the third value as long as the array.
+    InvalidArgument  more than 1024 keys, or one that is malformed. The library checks digest lengths.
     """
     taken = list(keys or ())
     if len(taken) > EXTRA_KEYS_MAX:

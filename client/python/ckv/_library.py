@@ -1,4 +1,4 @@
-"""Finds libckv.so.1, loads it once a process, and declares its functions.
+"""Finds libckv.so.1, loads it once per process, and declares its functions.
 
 Every function is called without the GIL (ctypes.CDLL), so other Python threads run while one waits.
 """
@@ -17,7 +17,7 @@ FILE = "libckv.so.1"
 VARIABLE = "CKV_LIBRARY"
 
 _P = c_void_p  # a handle, a struct by byref, or memory
-# Name in C without ckv_: (type of the result, types of the arguments).
+# Name in C without its ckv_: (type of the result, types of the arguments).
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "api_version": (None, [_P, _P]),
     "last_error": (c_char_p, [_P]),
@@ -68,13 +68,18 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 class Library:
     """The functions of libckv.so.1, as attributes without their ckv_.
 
-    path  the file, or the name by which the system's loader found it
+    path     the file, or the name by which the system's loader found it
+    version  (major, minor) of its ABI
     """
 
     path: str
 
     def __init__(self, path: str) -> None:
-        """Loads the library. OSError: it cannot be loaded. LibraryError: another version."""
+        """Loads the library.
+
+        OSError       it cannot be loaded
+        LibraryError  it has another major version, or lacks a function
+        """
         dll = ctypes.CDLL(path)
         self.path = path
         for name, signature in SIGNATURES.items():
@@ -90,10 +95,10 @@ class Library:
                                       f"this package needs {_structs.API_MAJOR}")
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        raise AttributeError(name)  # attributes are set above; this tells type checkers of them
+        raise AttributeError(name)  # attributes are set in __init__; this declares them to type checkers
 
     def fail(self, status: int) -> NoReturn:
-        """Raises the error of this thread's last call, which returned `status`."""
+        """Raises the error of the calling thread's last call, which returned `status`."""
         text = self.last_error(None).decode("utf-8", "replace")
         retry_ns = self.last_retry_after_ns(None)
         kind = errors.BY_CODE.get(status, errors.Unknown)
@@ -121,11 +126,13 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def load(path: str | os.PathLike[str] | None = None) -> Library:
-    """Returns the library of the process, and loads it if this is the first call.
+    """Returns the library of the process. The first call loads it. Any threads may call it.
 
-    It is `path`, or that of CKV_LIBRARY if it is set, or the libckv.so.1 of the system's loader.
-    LibraryError        none can be loaded; the text lists all that was tried.
-    FailedPrecondition  the process has another one already, or is a child after fork.
+    path  the file; by default the one that the environment's CKV_LIBRARY names, or the libckv.so.1 that
+          the system's loader finds
+    LibraryError        none can be loaded; the text lists the files that were tried
+    FailedPrecondition  the process has loaded another one, or is a child after fork of a process
+                        that had loaded it
     """
     global _loaded
     if forked:
@@ -145,7 +152,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def _candidates(path: str | os.PathLike[str] | None) -> list[tuple[str, str]]:
-    """(path, where it comes from). Who names a library gets that one or an error."""
+    """Returns the libraries to try, as (path, source of the path). A named library is the only one."""
     if path is not None:
         return [(os.fspath(path), "library=")]
     named = os.environ.get(VARIABLE)

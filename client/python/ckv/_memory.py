@@ -1,7 +1,10 @@
-"""Arrays of numpy, tensors of torch and arrays on a GPU as addresses; numbers and texts as C takes them.
+"""Converts arguments for the C ABI: arrays to addresses, numbers, texts, and timeouts.
 
-torch is never imported: a tensor is what has data_ptr(), stride(), element_size() and device. Memory
-of a GPU is a tensor's whose is_cuda is set, or what __cuda_array_interface__ tells of.
+Arrays are numpy arrays, torch tensors, or arrays on a GPU. torch is never imported: an object with
+data_ptr(), stride(), element_size() and device is a tensor. A tensor is on a GPU if its is_cuda is
+set. Any other array on a GPU has __cuda_array_interface__.
+
+Wrong arguments raise InvalidArgument; `what` is the argument's name in its text.
 """
 
 from __future__ import annotations
@@ -14,12 +17,12 @@ import numpy as np
 
 from .errors import InvalidArgument
 
-# numpy's names; one of another byte order has no place here. ml_dtypes' bfloat16 is a V2.
+# numpy's names. Big-endian types are not supported. The bfloat16 of ml_dtypes is a V2.
 _NUMPY_DTYPES = {"<u2": "uint16", "|u1": "uint8", "<f4": "float32", "<V2": "bfloat16",
                  "<i4": "int32", "<u4": "uint32"}
 BF16 = ("uint16", "bfloat16")
 ROWS = ("uint16", "bfloat16", "uint8")
-# The longest wait in one call of the library: Python looks for Ctrl-C between two calls.
+# The longest wait in one call of the library. Between two calls, Python handles Ctrl-C.
 _SLICE_NS = 200_000_000
 UINT32_MAX = 2**32 - 1
 UINT64_MAX = 2**64 - 1
@@ -27,7 +30,12 @@ HOST, DEVICE = 0, 2  # CKV_MEMORY_HOST and CKV_MEMORY_DEVICE
 
 
 class Memory(NamedTuple):
-    """Where an array lies. Strides are bytes."""
+    """The memory of an array. It is borrowed: keep the array alive while the address is used.
+
+    strides  bytes
+    kind     HOST or DEVICE
+    stream   the native stream that the array's owner names for it, or None
+    """
 
     address: int
     shape: tuple[int, ...]
@@ -35,11 +43,11 @@ class Memory(NamedTuple):
     item_bytes: int
     dtype: str
     kind: int = HOST
-    stream: Optional[int] = None  # the native stream that its owner says it comes after
+    stream: Optional[int] = None
 
 
 def _on_gpu(interface: dict[str, Any], what: str, writable: bool) -> Memory:
-    """Memory by the CUDA Array Interface."""
+    """Returns the memory of an object with __cuda_array_interface__, whose value `interface` is."""
     if interface.get("mask") is not None:
         raise InvalidArgument(f"{what} has a mask: it must have none")
     at, read_only = interface["data"]
@@ -58,7 +66,7 @@ def _on_gpu(interface: dict[str, Any], what: str, writable: bool) -> Memory:
 
 
 def _of_tensor(tensor: Any, what: str, device: bool) -> Memory:
-    """Memory of a tensor of torch."""
+    """Returns the memory of a torch tensor. InvalidArgument: it is on a device that is not allowed."""
     place = tensor.device.type
     on_gpu = place != "cpu"
     if on_gpu and not (device and getattr(tensor, "is_cuda", False)):
@@ -72,9 +80,12 @@ def _of_tensor(tensor: Any, what: str, device: bool) -> Memory:
 
 def memory_of(array: Any, what: str, dtypes: tuple[str, ...], writable: bool = False,
               device: bool = False) -> Memory:
-    """Where an array or a tensor lies, in host memory, or with `device` on a GPU, too.
+    """Returns the memory of a numpy array, a torch tensor, or an array on a GPU.
 
-    InvalidArgument  it is neither, is on a device, has another dtype, or cannot be written to
+    dtypes    the allowed types, by numpy's names or "bfloat16"
+    writable  whether read-only memory is an error
+    device    whether memory of a GPU is allowed
+    InvalidArgument  another kind of object or dtype, or memory that is not allowed
     """
     if isinstance(array, np.ndarray):
         kind = array.dtype
@@ -98,7 +109,11 @@ def memory_of(array: Any, what: str, dtypes: tuple[str, ...], writable: bool = F
 
 
 def plain(array: Any, what: str) -> Any:
-    """The array itself if it is numpy's, a tensor or a GPU's; else numpy's view of it, to be kept."""
+    """Returns a numpy array, a tensor, or an array on a GPU unchanged. Views others as a numpy array.
+
+    Keep the result alive: its memory is the argument's. An object of another kind is returned
+    unchanged, and memory_of refuses it.
+    """
     if isinstance(array, np.ndarray) or hasattr(array, "data_ptr"):
         return array
     if hasattr(array, "__cuda_array_interface__"):
@@ -107,12 +122,12 @@ def plain(array: Any, what: str) -> Any:
         if hasattr(array, "__array_interface__"):
             return np.asarray(array)
         return np.from_dlpack(array) if hasattr(array, "__dlpack__") else array
-    except (BufferError, RuntimeError, TypeError) as error:  # of a device, or of no type of numpy's
+    except (BufferError, RuntimeError, TypeError) as error:  # on a device, or no numpy type
         raise InvalidArgument(f"{what}: {error}") from error
 
 
 def is_dense(memory: Memory) -> bool:
-    """Whether the elements lie one after another, in C's order."""
+    """Returns whether the elements are contiguous, in C's order."""
     follows = memory.item_bytes
     for extent, stride in zip(reversed(memory.shape), reversed(memory.strides)):
         if extent > 1 and stride != follows:
@@ -123,7 +138,7 @@ def is_dense(memory: Memory) -> bool:
 
 def dense(array: Any, what: str, dtypes: tuple[str, ...], writable: bool = False,
           device: bool = False) -> Memory:
-    """As memory_of. InvalidArgument also: the elements do not lie one after another."""
+    """As memory_of. InvalidArgument also: the elements are not contiguous in C's order."""
     memory = memory_of(array, what, dtypes, writable, device)
     if not is_dense(memory):
         raise InvalidArgument(f"{what} is not contiguous: shape {memory.shape}, "
@@ -132,7 +147,7 @@ def dense(array: Any, what: str, dtypes: tuple[str, ...], writable: bool = False
 
 
 def size_of(memory: Memory) -> int:
-    """How many elements there are."""
+    """Returns the number of elements."""
     count = 1
     for extent in memory.shape:
         count *= extent
@@ -140,10 +155,13 @@ def size_of(memory: Memory) -> int:
 
 
 def ints(values: Any, dtype: Any, what: str, dimensions: int = 1) -> np.ndarray:
-    """Integers as a dense array of `dtype`: the array itself if it is one, else a checked copy."""
+    """Returns integers as a contiguous array of `dtype`: the argument itself if it is one, else a copy.
+
+    InvalidArgument  no integers, another number of dimensions, or a value beyond the dtype
+    """
     try:
         array = np.asarray(values)
-    except (TypeError, ValueError) as error:  # a tensor of a device is a TypeError
+    except (TypeError, ValueError) as error:  # TypeError: a tensor on a device
         raise InvalidArgument(f"{what}: {error}") from error
     if array.ndim != dimensions:
         raise InvalidArgument(f"{what} has {array.ndim} dimensions: it must have {dimensions}")
@@ -162,7 +180,7 @@ def address(array: Optional[np.ndarray]) -> int:
 
 
 def count(value: Any, what: str, maximum: int = UINT32_MAX) -> int:
-    """A number that fits its field; ctypes would cut it down in silence."""
+    """Returns an integer from 0 to `maximum`. ctypes would truncate a larger one silently."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -180,10 +198,11 @@ def signed(value: Any, what: str) -> int:
 
 
 def native_stream(stream: Any, used: Iterable[Optional[int]]) -> Optional[int]:
-    """The native stream that a call comes after, or None.
+    """Returns the native stream after whose work a call may use its arrays; None if they are ready.
 
-    stream  the caller's: an int, or an object that has cuda_stream (torch) or ptr (cupy)
-    used    the streams that the arrays of the call name themselves; they count if `stream` is None
+    stream  from the caller: an int, or an object with cuda_stream (torch) or ptr (cupy)
+    used    the streams that the call's arrays name; used only if `stream` is None
+    InvalidArgument  the arrays name several streams, and `stream` is None
     """
     if stream is None:
         named = {one for one in used if one is not None}
@@ -199,7 +218,7 @@ def native_stream(stream: Any, used: Iterable[Optional[int]]) -> Optional[int]:
 
 
 def pair(span: Any, what: str) -> tuple[int, int]:
-    """(begin, end) of a range; (0, 0) for None."""
+    """Returns the two numbers of a range; (0, 0) for None."""
     if span is None:
         return 0, 0
     begin, end = span
@@ -207,7 +226,7 @@ def pair(span: Any, what: str) -> tuple[int, int]:
 
 
 def text(value: Any, what: str) -> Optional[bytes]:
-    """UTF-8; None for "" and None."""
+    """Returns a text in UTF-8; None for "" and None. InvalidArgument: no str, or it contains NUL."""
     if not value:
         return None
     if not isinstance(value, str) or "\0" in value:
@@ -224,7 +243,7 @@ def choice(table: dict[Any, int], key: Any, what: str) -> int:
 
 
 def nanoseconds(seconds: Optional[float], what: str = "timeout") -> int:
-    """A timeout as an argument: 0 has passed at once, None never does."""
+    """Returns a timeout for a C argument. 0 s expires immediately; None and 10^10 s or more never do."""
     if seconds is None:
         return UINT64_MAX
     if not seconds >= 0:
@@ -233,13 +252,16 @@ def nanoseconds(seconds: Optional[float], what: str = "timeout") -> int:
 
 
 def field_nanoseconds(seconds: Optional[float], what: str = "timeout") -> int:
-    """A timeout in a struct, where 0 would be the default: 0 s become 1 ns."""
+    """Returns a timeout for a field of a struct, where 0 means the default. So 0 s becomes 1 ns."""
     return nanoseconds(seconds, what) or 1
 
 
 def wait_in_slices(wait: Any, before: tuple[Any, ...], timeout: Optional[float], done: Any,
                    *after: Any) -> int:
-    """Calls wait(*before, nanoseconds, done, *after) until it is done or failed, or time is over."""
+    """Calls wait(*before, nanoseconds, done, *after) until `done` is set, it fails, or time is up.
+
+    Waits at most 0.2 s at a time, so that Python can handle Ctrl-C. Returns the last call's status.
+    """
     left, at = nanoseconds(timeout), byref(done)
     while True:
         status = wait(*before, min(left, _SLICE_NS), at, *after)

@@ -1,4 +1,4 @@
-"""Attention: contexts, segments, and tickets of calls in flight."""
+"""Attention: contexts, own rows, segments, and tickets of calls in flight."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from .partial import Answer, place_of
 
 _CALL_BYTES = ctypes.sizeof(_structs.AttendCall)
 _REPORT_BYTES = ctypes.sizeof(_structs.AttendReport)
-# All of AttendCall before traceparent: one call here costs as much as six assignments of fields.
+# All fields of AttendCall before traceparent. One pack_into costs as much as six assignments of fields.
 _HEAD = struct.Struct("=QIIQIIQQQQIIQII")
 assert _HEAD.size == _structs.AttendCall.traceparent.offset
 _UINT16 = np.dtype(np.uint16)
 
 
 class Context(Handle):
-    """What a sequence attends, resolved once for all its calls. Any threads may use it at once.
+    """The chunks that a sequence attends, resolved once for all its calls. From Requester.context.
 
-    token_count  rows of all its chunks, as selections count them
+    token_count  the number of rows of all its chunks at one layer, as selections count them
 
-    Tickets in flight go on after close(). No attend or submit over it may be in progress then.
+    Any threads may use it at once. Its parts and corpora may be closed. No attend or submit with it
+    may be in progress when it is closed; tickets in flight continue.
     """
 
     __slots__ = ("token_count", "_corpus", "_segment")
@@ -38,26 +39,38 @@ class Context(Handle):
     token_count: int
 
     def __init__(self, owner: Owner, cell: c_void_p, corpus: Corpus) -> None:
-        """Made by Requester.context alone. `corpus`: one of its geometry."""
+        """Only for Requester.context. `corpus` is any corpus of its geometry."""
         self._own(owner, cell)
         self.token_count = owner.library.context_token_count(self._handle)
-        self._corpus = corpus  # its facts; it may be closed
+        self._corpus = corpus  # for its numbers; it may be closed
         self._segment = _structs.Segment.made(context=self._handle)
 
 
 class OwnRows:
-    """Rows of the caller's, as a sequence's own suffix. They never travel, and are merged last.
+    """The caller's own rows, for example a sequence's suffix. They are never sent to holders.
+
+    They are attended on the calling thread while the holders compute, and merged last. Their RoPE
+    bands are at positions relative to the same origin as those of the query rows.
 
     rows     (n, d_qk) in bf16 (uint16 or bfloat16), or (n, row_bytes) in uint8, at the call's
-             layer; the values of a row lie one after another. Not copied. In host memory, or on the
-             GPU of a requester with that backend.
-    visible  (query rows of the segment,): query row i sees the first visible[i] rows; None for all
+             layer. The values of a row are contiguous; rows may have any stride that does not
+             overlap. In host memory, or on the GPU of a requester with that backend.
+    visible  (query rows of the segment,) integers: query row i sees the first visible[i] rows.
+             None: all rows
 
-    Rows in the blocks of an engine's paged cache are attended there, without a copy:
+    Rows in the blocks of an engine's paged cache are attended in place. Row i is row
+    i % block rows of block blocks[i // block rows]:
 
-    rows       then the layer's cache, (blocks, block rows, values)
-    blocks     (row_count / block rows, rounded up): the blocks that the rows lie in, in order
+    rows       the layer's cache, (blocks, block rows, values)
+    blocks     (row_count / block rows, rounded up) integers: the blocks that contain the rows, in
+               order; copied
     row_count  the number of rows
+
+    `rows` is not copied, and neither is a contiguous `visible` of uint32. Both are kept alive. Do not
+    change them until the calls that use them are done. Any threads may use the object at once.
+    InvalidArgument  a wrong shape, dtype or stride. The row width, the length of `visible` and the
+                     entries of `blocks` are checked by the call.
+    Unimplemented    by the call: the kernels of the requester's backend do not read blocks
     """
 
     __slots__ = ("rows", "visible", "blocks", "_struct", "_row_bytes", "_stream")
@@ -83,13 +96,13 @@ class OwnRows:
             visible=address(self.visible), stride_bytes=count(stride, "own rows' stride"))
         self.blocks = None
         if blocks is not None:
-            # A copy: the library checks it in the call and reads it later, and engines change their own.
+            # A copy: the library checks it in the call and reads it later, and engines change theirs.
             self._page(at, ints(blocks, np.uint32, "blocks").copy(), row_count)
         elif row_count is not None:
             raise InvalidArgument("row_count is of rows in blocks; others have as many as `rows`")
 
     def _page(self, at: Any, blocks: np.ndarray, row_count: Optional[int]) -> None:
-        """Takes the table of blocks. The library checks that each is one of the cache."""
+        """Takes the table of blocks. The library checks that each entry is a block of the cache."""
         size = self._struct.row_count
         n = count(row_count if row_count is not None else -1, "row_count")
         if blocks.ndim != 1 or blocks.size * size < n:
@@ -105,15 +118,21 @@ class OwnRows:
 
 
 class Segment:
-    """Consecutive query rows that attend the same. Immutable; any threads may use it at once.
+    """Consecutive query rows of a call that attend the same rows.
 
-    context     a Context. Or a Part or Corpus: then it is the only segment, without own rows, and
-                cannot be submitted
-    row_begin, row_count  the query rows; row_count 0 in the only segment: all of the call
-    selected    int32 (groups, n) or None: query rows come in groups of selected_group_rows, and
-                each group attends the rows of its list. An index counts the rows of the context,
-                chunk by chunk; -1 is skipped.
-    own         OwnRows, at most 16, merged after the chunks one after another
+    context     a Context. Or a Part or Corpus, which the call routes: then this is the only segment,
+                has all query rows and no own rows, and the call cannot be submitted
+    row_begin, row_count  the query rows. The segments of a call cover its rows, in order. If it is
+                the only segment, row_count may be 0: all rows of the call
+    selected    int32 (groups, n), or None: every row is attended. Query rows are in groups of
+                selected_group_rows, and each group attends the rows in its list. An index counts
+                the rows of the context, chunk by chunk. -1 is skipped. A repeated index counts
+                twice. Own rows are not selected.
+    own         OwnRows, at most 16, merged after the chunks, one after another
+
+    Immutable; any threads may use it at once. It keeps its arguments alive. A contiguous `selected`
+    of int32 is not copied: do not change it until the calls that use it are done.
+    InvalidArgument  a wrong type, dtype or dimension. The call checks the rest.
     """
 
     __slots__ = ("context", "row_begin", "row_count", "selected", "own", "_group_rows", "_struct",
@@ -148,7 +167,7 @@ class Segment:
         self._struct = struct
 
     def _check(self, query_rows: int) -> None:
-        """What the library cannot see: that memory is as large as it will read."""
+        """Checks that arrays are as large as the library will read; it sees only their addresses."""
         self.context._live()
         rows = self.row_count or query_rows
         if self.selected is not None and self.selected.shape[0] * self._group_rows != rows:
@@ -167,8 +186,12 @@ Where = Union[Context, Part, Corpus, Segment, Sequence[Segment]]
 
 
 def _queries(q: Any, d_qk: int, streamed: bool = False) -> tuple[Any, int, int, int, int, Optional[int]]:
-    """(what keeps the memory, address, rows, values from one row to the next, its kind, its stream)."""
-    # What engines pass all the time. numpy takes three times as long to tell an address.
+    """Returns (owner of the memory, address, rows, values from one row to the next, kind, stream).
+
+    Copies q if its rows do not have one stride. On a GPU, or if the call has a stream (`streamed`),
+    that is InvalidArgument instead.
+    """
+    # The usual case of an engine. Reading the address through numpy would take three times as long.
     if type(q) is np.ndarray and q.dtype is _UINT16 and q.ndim == 2 and q.shape[1] == d_qk:
         flags = q.flags
         if flags.c_contiguous and flags.writeable and q.size:
@@ -190,7 +213,7 @@ def _queries(q: Any, d_qk: int, streamed: bool = False) -> tuple[Any, int, int, 
         even = rows <= 1 or (stride >= 2 * d_qk and stride % 2 == 0 and
                              (shape[0] == 1 or strides[0] == shape[1] * stride))
     if not even or strides[-1] != 2 or stride > 2**32:
-        if at.kind != HOST or streamed:  # a copy would be made before the stream has made q
+        if at.kind != HOST or streamed:  # a copy could be made before the stream's work has written q
             raise InvalidArgument(f"q is on a GPU or comes after a stream, and its rows do not lie one "
                                   f"after another: shape {shape}, strides {strides} bytes. Make it "
                                   f"contiguous first")
@@ -200,8 +223,8 @@ def _queries(q: Any, d_qk: int, streamed: bool = False) -> tuple[Any, int, int, 
 
 
 def _segments(where: Where) -> tuple[Any, int, int, Corpus, tuple[Segment, ...]]:
-    """(what keeps the structs, their address, their number, the corpus of the first, them)."""
-    if type(where) is Context:  # what an engine does all the time
+    """Returns (owner of the structs, their address and number, the first's corpus, the segments)."""
+    if type(where) is Context:  # the usual case of an engine
         where._live()
         struct = where._segment
         return struct, addressof(struct), 1, where._corpus, ()
@@ -216,7 +239,7 @@ def _segments(where: Where) -> tuple[Any, int, int, Corpus, tuple[Segment, ...]]
 
 
 class Call:
-    """The structs of one call, and what keeps the memory that it uses."""
+    """The C structs of one call, and the objects whose memory it uses. See Requester.attend."""
 
     __slots__ = ("struct", "report", "answer", "keep")
 
@@ -249,26 +272,29 @@ class Call:
 
 
 class Ticket(Handle):
-    """A call in flight, of Requester.submit. It holds no thread. Use it by one thread at a time.
+    """A call in flight, from Requester.submit. Only one thread at a time may use it.
 
-    It keeps q, own rows, selections and the answer's memory alive until it is done or closed. They
-    must not be changed, and the answer not be read, before that. Once it is done the answer is whole,
-    on a GPU, too: every stream may read it. Dropping it cancels the call.
+    It has no thread of its own: poll and wait do the work that is left, on the calling thread. Until
+    it is done or closed, it borrows q, own rows, selections and the answer's memory, and keeps them
+    alive. Do not change them before that, and do not read the answer. Once it is done, the answer is
+    complete, on a GPU, too: every stream may read it. Closing or dropping it cancels the call.
     """
 
     __slots__ = ("_call", "_done", "_error")
 
     def __init__(self, owner: Owner, cell: c_void_p, call: Call) -> None:
-        """Made by Requester.submit alone."""
+        """Only for Requester.submit."""
         self._call: Optional[Call] = call
         self._done = c_int()
         self._error: Optional[Error] = None
         self._own(owner, cell)
 
     def poll(self) -> bool:
-        """Whether the call is done, well or not. Attends own rows in the first call of this or wait.
+        """Returns whether the call is done, with an answer or an error, which wait returns or raises.
 
-        If a holder failed, it may open another session in here, and waits for that.
+        The first poll or wait attends the call's own rows. If a holder failed, poll may open another
+        session, and wait for that.
+        FailedPrecondition  the ticket was closed before the call was done
         """
         if not self._handle and (self._error is not None or self._done.value):
             return True
@@ -276,11 +302,12 @@ class Ticket(Handle):
         return self._done.value != 0
 
     def wait(self, timeout: Optional[float] = None) -> Optional[Answer]:
-        """Waits until the call is done, and returns its answer, or None after `timeout` seconds.
+        """Waits until the call is done, and returns its answer; None if `timeout` seconds pass first.
 
-        The call's own timeout ends it too. Again and again it returns the same answer, or raises the
-        same error. The ticket's handle is freed once it is done. Raises what attend does; Cancelled:
-        it was given up.
+        The call's own timeout ends the wait, too. Ctrl-C takes effect within 0.2 s. Once the call is
+        done, the ticket's handle is freed, and each wait returns the same answer or raises the same
+        error: those of Requester.attend.
+        Cancelled  the call was cancelled, or the ticket was closed before it was done
         """
         handle = self._handle
         if not handle:
@@ -306,23 +333,23 @@ class Ticket(Handle):
         return self._call.answer
 
     def cancel(self) -> None:
-        """Gives the call up: it is done, with Cancelled, unless it was done before.
+        """Cancels the call: it is done, with Cancelled, unless it was done before.
 
-        Nothing is written to the answer's memory any more once this has returned.
+        After the return, nothing more is written to the answer's memory.
         """
         if self._handle:
             self._owner.library.cancel(self._live())
 
     def close(self) -> None:
-        """Frees the ticket, and cancels a call that is not done."""
+        """Frees the ticket. Cancels the call if it is not done."""
         if self._handle:
             Handle.close(self)
             self._call = None
 
 
 def submit(owner: Owner, call: Call) -> Ticket:
-    """Posts a call."""
-    # As Owner.make, in line: an engine calls this for each layer.
+    """Posts a call. See Requester.submit."""
+    # As Owner.make, inlined: an engine calls this for each layer.
     library, cell = owner.library, c_void_p()
     children, key = owner.children, id(cell)
     children[key] = [cell, library.ticket_free, (call,)]

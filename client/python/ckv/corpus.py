@@ -1,4 +1,4 @@
-"""Corpora: snapshots of what the directory knows, and parts of them."""
+"""Corpora: snapshots of the directory's entries, and parts of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._handles import Handle, Owner
 from ._memory import address, choice, count, ints, signed, text
 from .errors import InvalidArgument
 
-# Facts that belong to the model, in the order of Model.
+# The numbers of a model, in the order of Model.
 _NUMBERS = ("layers", "d_qk", "d_v", "d_rope", "rope_theta", "softmax_scale", "yarn_factor",
             "yarn_original_max_position", "yarn_beta_fast", "yarn_beta_slow", "yarn_mscale",
             "yarn_mscale_all_dim")
@@ -21,12 +21,14 @@ _NUMBERS = ("layers", "d_qk", "d_v", "d_rope", "rope_theta", "softmax_scale", "y
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """The geometry of a model's rows, for a corpus that is made.
+    """The geometry of a model's rows, for a corpus to be created by Requester.put. Immutable.
 
-    model, revision  the name and the weights' revision, as in "deepseek-ai/DeepSeek-V2-Lite"
-    d_qk, d_v        values of a cKV row and of a query row, and the first of them that are a value
+    model, revision  the name, for example "deepseek-ai/DeepSeek-V2-Lite", and the weights' revision
+    layers           layers of the model
+    d_qk             values of a cKV row and of a query row
+    d_v              values of a row of an answer: the first d_v values of a cKV row
     d_rope           the last values of a row, which are rotated to its position
-    softmax_scale    holders apply it, so queries come without it
+    softmax_scale    holders apply it, so pass queries without it
     rope_style       "none", "interleaved" (pairs 2i, 2i+1) or "half_split" (i, i + d_rope/2)
     row_dtype        "bf16", or "fp8_ds_mla" for FlashMLA's row of 656 bytes
     yarn_*           0 if the model has no YaRN
@@ -51,7 +53,7 @@ class Model:
 
 
 def facts_of(model: Union[Model, Corpus]) -> _structs.CorpusFacts:
-    """The model of a corpus, or a Model, as ckv_put_target.create takes it."""
+    """Returns a Model, or the model of a Corpus, as the struct for ckv_put_target.create."""
     facts = _structs.CorpusFacts.made(
         model=text(model.model, "model"), revision=text(model.revision, "revision"),
         rope_style=choice(_structs.ROPE_STYLES, model.rope_style, "rope_style"),
@@ -63,15 +65,18 @@ def facts_of(model: Union[Model, Corpus]) -> _structs.CorpusFacts:
 
 
 class Corpus(Handle):
-    """A list of chunks with a name: an immutable snapshot. Any threads may use it at once.
+    """A named, ordered list of chunks: an immutable snapshot. From Requester.resolve or find.
 
-    name, model, revision  texts; the name of what a prompt found is ""
-    version                rises with each publication
+    name, model, revision  texts; the name of a corpus from find is ""
+    version                increases with each publication
     token_count            tokens of all chunks together
     chunk_count, layers    counts
-    d_qk, d_v, d_rope      values of a row, of an answer, and of the rotated band
-    row_dtype, row_bytes   "bf16" or "fp8_ds_mla", and the bytes of one row
+    d_qk, d_v, d_rope      values of a cKV row, of a row of an answer, and of the RoPE band
+    row_dtype, row_bytes   "bf16" or "fp8_ds_mla", and the bytes of one row at one layer
     rope_style, rope_theta, yarn_*, softmax_scale  as in Model
+
+    Any threads may use it at once. Contexts, tickets and fetches that use it remain valid after
+    close(), and its attributes remain readable. A new call with it raises FailedPrecondition.
     """
 
     __slots__ = ("name", "model", "revision", "version", "token_count", "chunk_count", "layers",
@@ -96,7 +101,7 @@ class Corpus(Handle):
     softmax_scale: float
 
     def __init__(self, owner: Owner, cell: ctypes.c_void_p) -> None:
-        """Made by Requester.resolve and Requester.find alone."""
+        """Only for Requester.resolve and Requester.find."""
         self._own(owner, cell)
         facts = _structs.CorpusFacts.made()
         status = owner.library.corpus_describe(self._handle, ctypes.byref(facts))
@@ -115,10 +120,11 @@ class Corpus(Handle):
 
     def chunks(self, begin: int = 0,
                end: Optional[int] = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tells of the chunks [begin, end); by default of all.
+        """Describes the chunks [begin, end), by default all. Sends nothing.
 
-        Returns (ids, token_counts, positions):
-          ids           uint8 (n, 32): SHA-256 over the model and the tokens up to the chunk's last
+        Returns (ids, token_counts, positions), new arrays:
+          ids           uint8 (n, 32): SHA-256 over the model, and all tokens and extra keys up to
+                        the end of the chunk
           token_counts  uint32 (n,)
           positions     uint64 (n,): the canonical position of the chunk's first token
         InvalidArgument  the range is not within the corpus
@@ -138,13 +144,17 @@ class Corpus(Handle):
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """The chunks that a prompt has.
+    """The chunks that match a prompt, from Requester.find.
 
-    corpus               they as a corpus without a name, in the order of the prompt
-    token_begins         uint32 (n,): the prompt's token with which each chunk begins
-    offsets              int64 (n,): that less the chunk's canonical position, as Part takes it
+    corpus               the chunks as a corpus without a name, in the order of the prompt
+    token_begins         uint32 (n,): the index of the prompt's token with which each chunk begins
+    offsets              int64 (n,): token_begins less the chunks' canonical positions, as in Part
     covered_token_count  tokens of the prompt that are in chunks
-    truncated            there were more places to look at; another cover may have more tokens
+    truncated            the search hit a limit, of candidate chunks or of their positions. A better
+                         match may exist.
+
+    Tokens in no chunk are the gaps between them. A chunk that occurs several times in the prompt is
+    listed once, at its first occurrence. Treat the other occurrences as tokens without a chunk.
     """
 
     corpus: Corpus
@@ -154,17 +164,23 @@ class Found:
     truncated: bool
 
     def part(self) -> Part:
-        """All chunks, each where it stands in the prompt."""
+        """Returns all chunks, at their positions in a prompt whose first token is at position 0."""
         return Part(self.corpus, range(self.corpus.chunk_count), self.offsets)
 
 
 class Part:
-    """Chunks of one corpus, and where they stand. Immutable; any threads may use it at once.
+    """Chunks of one corpus, and their positions. Immutable; any threads may use it at once.
 
-    chunks   ordinals in the corpus, each at most once; None for all
-    offsets  how far each stands from its canonical position, in tokens; needs `chunks`
-    offset   is added to the offset of each
-    InvalidArgument  lengths differ, or a number does not fit. The library checks the ordinals.
+    corpus   kept alive; must stay open while the part is passed to a call
+    chunks   ordinals in the corpus, each at most once, at least one; None: all
+    offsets  the distance of each chunk from its canonical position, in tokens, from -2^40 to 2^40;
+             by default 0. Needs `chunks`
+    offset   added to the offset of each chunk
+
+    A contiguous `chunks` of uint32 or `offsets` of int64 is not copied: do not change it.
+    InvalidArgument     lengths differ, or a number does not fit its type. The call that uses the part
+                        checks ordinals and offsets.
+    FailedPrecondition  the corpus is closed
     """
 
     __slots__ = ("corpus", "chunks", "offsets", "offset", "_struct")
@@ -186,6 +202,6 @@ class Part:
             raise InvalidArgument("a part has at least one chunk")
 
     def _live(self) -> Any:
-        """The struct for C."""
+        """Returns the struct for C. FailedPrecondition: the corpus is closed."""
         self.corpus._live()
         return self._struct

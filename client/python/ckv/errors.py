@@ -1,25 +1,29 @@
-"""Errors: one class for each status of the C ABI (client/c/ckv.h), which are gRPC's codes."""
+"""Errors: one class for each status of the C ABI (client/c/ckv.h). The numbers are gRPC's codes.
+
+Some classes are also subclasses of Python's own errors: InvalidArgument is a ValueError, NotFound a
+LookupError, DeadlineExceeded a TimeoutError, Unavailable a ConnectionError.
+"""
 
 from __future__ import annotations
 
 
 class Error(Exception):
-    """A call failed. The class tells what to do next, and the text tells what went wrong.
+    """A call failed. The class determines what to do next, and the text describes the error.
 
     code         the number of the status, as in gRPC; 2 (UNKNOWN) for a number without a class
-    retry_after  seconds after which an overloaded holder asks the caller to come back, or None
+    retry_after  seconds after which an overloaded holder requests a retry; None if it gave no time
     """
 
     code: int = 2
     retry_after: float | None
 
     def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
-        super().__init__(message)  # one argument: OSError makes an errno of two
+        super().__init__(message)  # one argument only: OSError would take the first of two as its errno
         self.retry_after = retry_after
 
 
 class Cancelled(Error):
-    """The caller gave the call up."""
+    """The caller cancelled the call."""
 
     code = 1
 
@@ -31,7 +35,7 @@ class Unknown(Error):
 
 
 class InvalidArgument(Error, ValueError):
-    """The call is wrong: a dtype, a shape, a device, or a number beyond its limit. Nothing was sent."""
+    """The call is wrong: a dtype, shape or device, or a number beyond its limit. Nothing was sent."""
 
     code = 3
 
@@ -43,13 +47,13 @@ class DeadlineExceeded(Error, TimeoutError):
 
 
 class NotFound(Error, LookupError):
-    """A corpus or a chunk is not there, or is another tenant's: resolve again."""
+    """A corpus or chunk does not exist, or belongs to another tenant: resolve again."""
 
     code = 5
 
 
 class AlreadyExists(Error):
-    """It is there already."""
+    """It exists already."""
 
     code = 6
 
@@ -61,37 +65,37 @@ class PermissionDenied(Error, PermissionError):
 
 
 class ResourceExhausted(Error):
-    """Overloaded or full. Come back after `retry_after`."""
+    """A holder is overloaded or full: retry after `retry_after`. Or memory or call slots ran out here."""
 
     code = 8
 
 
 class FailedPrecondition(Error):
-    """Geometry or version differ, or a handle is closed or in use. A retry cannot help."""
+    """Geometry or version differ, or a handle is closed or in use: do not retry."""
 
     code = 9
 
 
 class Aborted(Error):
-    """Others changed the same thing again and again: make the call again."""
+    """Others changed the same object repeatedly: make the call again."""
 
     code = 10
 
 
 class OutOfRange(Error):
-    """A number is beyond what is there."""
+    """A number is beyond what exists."""
 
     code = 11
 
 
 class Unimplemented(Error, NotImplementedError):
-    """The library, the directory or a holder is of an earlier build that cannot do this."""
+    """The library, its backend, the directory or a holder does not support this; some are too old."""
 
     code = 12
 
 
 class Internal(Error):
-    """A bug of ckv, or a device that failed."""
+    """A bug in ckv, or a device that failed."""
 
     code = 13
 
@@ -109,13 +113,13 @@ class DataLoss(Error):
 
 
 class Unauthenticated(Error):
-    """The caller is not known."""
+    """The caller is not authenticated."""
 
     code = 16
 
 
 class LibraryError(ImportError):
-    """No libckv.so.1 could be loaded, or it has another version. The text lists all that was tried."""
+    """No usable libckv.so.1 could be loaded. The text lists the files tried, and why each failed."""
 
 
 BY_CODE: dict[int, type[Error]] = {

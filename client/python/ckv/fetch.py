@@ -16,13 +16,13 @@ from .errors import InvalidArgument
 
 
 class FetchReport(NamedTuple):
-    """The work of a fetch."""
+    """The work of a fetch. elapsed_ns is in nanoseconds."""
 
     row_count: int  # rows of all layers
     bytes: int
     elapsed_ns: int
     chunk_count: int  # chunks fetched
-    not_fetched_count: int  # chunks handed back
+    not_fetched_count: int  # chunks not fetched, because of hand_back
 
 
 def _report(raw: Any) -> FetchReport:
@@ -30,16 +30,21 @@ def _report(raw: Any) -> FetchReport:
 
 
 class BlockPlace:
-    """The blocks of an engine's paged cache, as the place of a fetch's rows.
+    """Blocks of an engine's paged cache, as the destination of a fetch's rows.
 
-    layers  the caches of the fetch's layers in order, each (blocks, block rows, values) of one shape,
-            contiguous in its rows. In host memory, or on the GPU of a requester with that backend
-    table   (n,): the blocks of a sequence, in order. Row r of it is row r % block rows of
-            table[r // block rows]
-    begin   the row of the table that the fetch's first token stands at
-    tokens  (begin, end) of the fetch's tokens that are written; by default all
+    layers  the caches of the fetch's layers, in order, each (blocks, block rows, values) of uint16,
+            bfloat16 or uint8. All have one shape, dtype, strides and kind of memory. The rows of a
+            block are contiguous. In host memory, or on the GPU of a requester with that backend
+    table   (n,) integers: the blocks of a sequence, in order. Row r of the table is row
+            r % block rows of block table[r // block rows]
+    begin   the row of the table for the fetch's first token
+    tokens  (begin, end): the tokens of the fetch that are written; by default all
 
-    Nothing else of the blocks is written, and nothing after FetchTicket.cancel has returned.
+    It keeps the caches alive. A fetch writes nothing else in the blocks, and nothing after it has
+    returned or FetchTicket.cancel has returned. Nothing else may write to them during the fetch.
+    Any number of fetches may use it.
+    InvalidArgument  caches that differ, overlap, or have another shape, dtype or layout. The fetch
+                     checks the row width, the number of layers, and the entries of `table`.
     """
 
     __slots__ = ("layers", "kind", "streams", "_addresses", "_table", "_struct")
@@ -77,7 +82,7 @@ class BlockPlace:
             table_begin=count(begin, "begin", UINT64_MAX), token_begin=token_begin, token_end=token_end)
 
     def _check(self, layer_count: int, row_bytes: int) -> None:
-        """What the library cannot see."""
+        """Checks what the library cannot see: the number of caches, and their row width."""
         cache = memory_of(self.layers[0], "a layer's cache", ROWS, device=True)
         if len(self.layers) != layer_count:
             raise InvalidArgument(f"{len(self.layers)} caches for {layer_count} layers")
@@ -87,7 +92,7 @@ class BlockPlace:
 
 
 def _into_array(out: Any, corpus: Corpus, tokens: int, layer_count: int, width: int) -> tuple[Any, Any, dict[str, int]]:
-    """(what keeps the memory, where it lies, fields of the call)."""
+    """Returns (owner of the memory, its Memory, fields of the call). Checks its shape."""
     out = plain(out, "out")
     at = memory_of(out, "out", ROWS, writable=True, device=True)
     want = (layer_count, tokens, width // at.item_bytes)
@@ -98,7 +103,7 @@ def _into_array(out: Any, corpus: Corpus, tokens: int, layer_count: int, width: 
         raise InvalidArgument("out's values of a row must lie one after another")
     if min(at.strides[:2]) < 0:
         raise InvalidArgument("out has a negative stride")
-    # A dimension of one row has a stride that says nothing.
+    # The stride of a dimension of length 1 has no meaning.
     token_stride = at.strides[1] if tokens > 1 else width
     layer_stride = at.strides[0] if layer_count > 1 else tokens * token_stride
     return out, at, {"rows": at.address, "layer_stride": layer_stride, "token_stride": token_stride,
@@ -108,7 +113,7 @@ def _into_array(out: Any, corpus: Corpus, tokens: int, layer_count: int, width: 
 def call_of(owner: Owner, corpus: Corpus, out: Any, chunks: Any, layers: Any,
             position: Optional[int], columns: Any, timeout: Optional[float],
             hand_back: Optional[float], traceparent: Optional[str], stream: Any) -> Any:
-    """The struct of a fetch into `out`, whose shape is checked."""
+    """Checks `out` and returns the C struct of a fetch. The struct keeps `out` alive."""
     if not isinstance(corpus, Corpus):
         raise InvalidArgument(f"a fetch is of a ckv.Corpus, not of a {type(corpus).__name__}")
     chunk_begin, chunk_end = pair(chunks, "chunks") if chunks else (0, corpus.chunk_count)
@@ -135,7 +140,7 @@ def call_of(owner: Owner, corpus: Corpus, out: Any, chunks: Any, layers: Any,
         layer_begin=layer_begin, layer_end=layer_end, column_begin=column_begin,
         column_bytes=column_bytes, timeout_ns=field_nanoseconds(timeout),
         traceparent=text(traceparent, "traceparent"), **fields)
-    call.keep = keep, stream  # what plain made of it
+    call.keep = keep, stream  # plain may have made a view
     call.rows_memory, call.after = kind, owner.stream(native_stream(stream, streams))
     if hand_back is not None:
         call.hand_back_ns = field_nanoseconds(hand_back, "hand_back")
@@ -145,7 +150,7 @@ def call_of(owner: Owner, corpus: Corpus, out: Any, chunks: Any, layers: Any,
 
 
 def fetch(owner: Owner, call: Any) -> FetchReport:
-    """See Requester.fetch."""
+    """Fetches. See Requester.fetch."""
     report = _structs.FetchReport.made()
     status = owner.library.fetch(owner.live(), byref(call), byref(report))
     if status:
@@ -154,15 +159,17 @@ def fetch(owner: Owner, call: Any) -> FetchReport:
 
 
 class FetchTicket(Handle):
-    """A fetch under way, of Requester.begin_fetch, on a thread of the library's own.
+    """A fetch in progress, on a thread of the library. From Requester.begin_fetch.
 
-    Layers come in order. Any threads may use it at once. It keeps `out` alive until it is closed.
+    Layers arrive in order, so an engine may begin with the first while others are in flight. Within
+    a layer, chunks arrive in order. Any threads may use it at once. It keeps `out` alive until it is
+    closed. Close it before its requester.
     """
 
     __slots__ = ("_out", "_chunk_count")
 
     def __init__(self, owner: Owner, call: Any, out: Any) -> None:
-        """Made by Requester.begin_fetch alone."""
+        """Only for Requester.begin_fetch."""
         library = owner.library
         cell = owner.make(library.fetch_ticket_free, (call, out), library.fetch_begin, byref(call))
         self._out = out, call
@@ -170,11 +177,14 @@ class FetchTicket(Handle):
         self._own(owner, cell)
 
     def wait_layer(self, layer: int, timeout: Optional[float] = None) -> bool:
-        """Waits until the layer is there, and all before it. False after `timeout` seconds.
+        """Waits until the layer and all layers before it are complete. Returns whether they are.
 
-        Rows of a layer that is there stay valid, and every stream of a GPU may read them. Raises how
-        the fetch ended if it ended without the layer, as Requester.fetch. InvalidArgument: the layer
-        is not one of the call's.
+        timeout  seconds; when they have passed, returns False
+        Rows of a complete layer stay valid, even if the fetch fails later, and every stream of a GPU
+        may read them. The rows of chunks that are not fetched (not_fetched) are undefined. If the
+        fetch ended without the layer, raises the fetch's error, as Requester.fetch.
+        InvalidArgument  the layer is not one of the call's
+        Cancelled        the fetch was cancelled
         """
         done = c_int()
         library = self._owner.library
@@ -185,7 +195,10 @@ class FetchTicket(Handle):
         return done.value != 0
 
     def wait(self, timeout: Optional[float] = None) -> Optional[FetchReport]:
-        """Waits for the whole fetch. None after `timeout` seconds. Raises as Requester.fetch does."""
+        """Waits for the whole fetch, and returns its report; None if `timeout` seconds pass first.
+
+        Raises what Requester.fetch raises, and Cancelled if the fetch was cancelled.
+        """
         done, report = c_int(), _structs.FetchReport.made()
         library = self._owner.library
         status = wait_in_slices(library.fetch_wait, (self._live(),), timeout, done, byref(report))
@@ -194,9 +207,10 @@ class FetchTicket(Handle):
         return _report(report) if done.value else None
 
     def not_fetched(self) -> np.ndarray:
-        """The chunks that were handed back: uint32 (n,), ordinals in the corpus, rising.
+        """Returns the chunks not fetched because of hand_back: uint32 (n,), ascending corpus ordinals.
 
-        They are the last chunks of the call. FailedPrecondition: the first layer is not there yet.
+        They are the last chunks of the call.
+        FailedPrecondition  the first layer is not complete yet, so they are not determined
         """
         chunks, number = np.zeros(self._chunk_count, np.uint32), c_uint32()
         library = self._owner.library
@@ -206,17 +220,18 @@ class FetchTicket(Handle):
         return chunks[:number.value]
 
     def cancel(self) -> None:
-        """Gives the fetch up and returns at once.
+        """Cancels the fetch and returns immediately. Complete layers stay valid.
 
-        A BlockPlace is not written to any more. Other memory may be, until close().
+        After the return, a BlockPlace is not written to, so its blocks may be reused. Other memory may
+        be written to until close().
         """
         if self._handle:
             self._owner.library.fetch_cancel(self._live())
 
     def close(self) -> None:
-        """Cancels, waits for the thread, and frees the ticket. No other thread may be in a call.
+        """Cancels, waits for the thread, and frees the ticket. No other thread may be in a call on it.
 
-        The thread ends with the next rows that come, or at the call's timeout if none do.
+        The thread ends when the next rows arrive, or at the call's timeout if none do.
         """
         Handle.close(self)
         self._out = None

@@ -1,11 +1,15 @@
-"""Partials: merging them, and the log-sum-exps of other engines.
+"""Partials: merging them, and converting the log-sum-exps of other engines.
 
-A partial is the answer of attention over some rows, for each query row:
+A partial is the result of attention over some rows, for each query row:
   o   (rows, d_v)  sum_j p_j v_j / l
   m   (rows,)      max_j logit_j, with the softmax scale, natural log
   l   (rows,)      sum_j exp(logit_j - m)
-A row that saw nothing has o = 0, m = -inf, l = 0. All functions compute on the calling thread, and
-take host memory alone.
+A row that attended nothing has o = 0, m = -inf, l = 0. Merging partials over disjoint rows gives the
+answer over all of them.
+
+The functions need no requester. They compute on the calling thread, take host memory only (numpy
+arrays and CPU tensors), and may be called by any thread. The first call of the process loads the
+library, and may raise LibraryError.
 """
 
 from __future__ import annotations
@@ -20,37 +24,38 @@ from .errors import InvalidArgument
 
 
 class AttendReport(NamedTuple):
-    """The work of a call. Times are nanoseconds, pairs are of a query row and a row it attended."""
+    """The work of a call. Times are nanoseconds. A pair is a query row and a row that it attended."""
 
     bytes_sent: int
     bytes_received: int
     compute_ns_max: int  # kernel time of the slowest holder
     elapsed_ns: int
-    routed_pairs: int
-    near_pairs: int
-    own_pairs: int
-    pulled_bytes: int
+    routed_pairs: int  # at holders
+    near_pairs: int  # with locally cached rows
+    own_pairs: int  # with the caller's own rows
+    pulled_bytes: int  # bytes cached locally for the call's contexts since their last report
     holder_count: int
-    grade: str  # "exact", "wire" or "fast"
+    grade: str  # the precision that was used: "exact", "wire" or "fast"
     approximate: bool  # some rows were fp8 copies
-    targets_differ: bool  # partials were made by different kernel targets
-    same_bits_anywhere: bool
+    targets_differ: bool  # different kernel targets computed the partials
+    same_bits_anywhere: bool  # any placement, replica or batch of this target gives the same bits
     kernel_target: int  # its number (proto/kernel_target.h): 40 is AMX; 0 if targets differ
-    lost_ns: int  # the part of elapsed_ns before the last attempt
+    lost_ns: int  # the part of elapsed_ns before the last attempt: failed ones, and waits for holders
     failed_attempt_count: int
 
 
 class Answer:
-    """A partial: o float32 (rows, d_v), m and l float32 (rows,). Also unpacks as (o, m, l).
+    """A partial: o float32 (rows, d_v), m and l float32 (rows,). Unpacks as (o, m, l), too.
 
-    report  the work of the call; None for what was merged
+    o, m, l  the arrays or tensors given as `out`; by default numpy arrays that the answer owns
+    report   the work of the call, as an AttendReport; None for a merged partial
     """
 
     __slots__ = ("o", "m", "l", "_report", "_place")
 
     def __init__(self, o: Any, m: Any, l: Any, report: Any = None) -> None:
         self.o, self.m, self.l, self._report = o, m, l, report
-        self._place: Any = None  # what place_of has found out about these very arrays
+        self._place: Any = None  # the result of place_of for these arrays
 
     def __repr__(self) -> str:
         return f"ckv.Answer(o of shape {tuple(getattr(self.o, 'shape', ()))})"
@@ -74,9 +79,10 @@ _Place = tuple[Answer, tuple[int, int, int], int, tuple[Optional[int], ...]]
 
 
 def place_of(out: Any, rows: int, d_v: int, device: bool = False) -> _Place:
-    """Where an answer goes: new host memory if `out` is None.
+    """Returns (answer, addresses of o, m and l, their memory kind, the streams that they name).
 
-    Also tells the addresses of o, m and l, their kind of memory, and the streams that they name.
+    The answer's memory is `out`, or new host memory if that is None. InvalidArgument: `out` does not
+    fit `rows` and `d_v`.
     """
     if out is None:
         block = np.empty(rows * (d_v + 2), np.float32)
@@ -105,7 +111,7 @@ def _checked_place(out: tuple[Any, ...], rows: int, d_v: int, device: bool) -> A
     kind = places[0].kind
     if places[1].kind != kind or places[2].kind != kind:
         raise InvalidArgument("out's o, m and l are not all on the GPU or all in host memory")
-    # Not kept in the answer: a tensor may get other memory, and stays the same object.
+    # No shape, so that it is checked again: a tensor may get other memory and stay the same object.
     return (out, None, tuple([at.address for at in places]), kind,
             tuple([at.stream for at in places]))
 
@@ -113,9 +119,14 @@ def _checked_place(out: tuple[Any, ...], rows: int, d_v: int, device: bool) -> A
 def merge(parts: Sequence[Any], out: Any = None) -> Answer:
     """Merges partials of the same query rows over disjoint rows, in the order given.
 
-    parts  each an Answer or (o, m, l): o float32 or bf16 (rows, d_v), m and l float32 (rows,),
-           contiguous arrays or CPU tensors. Equal orders give equal bits.
-    out    (o, m, l) or an Answer to write to, float32, which overlaps no part; by default new memory
+      m = max_s m_s     w_s = l_s exp(m_s - m)     l = sum_s w_s     o = sum_s (w_s / l) o_s
+
+    parts  1 to 2^20, each an Answer or (o, m, l): o float32 or bf16 (rows, d_v), m and l float32
+           (rows,), contiguous numpy arrays or CPU tensors. d_v is 1 to 1024.
+    out    (o, m, l) or an Answer to write to, contiguous float32 that overlaps no part; by default
+           new memory
+    Returns an Answer. A part with l = 0 or an m that is not finite is skipped in that row. If only
+    one part is left in a row, the result has its bits. Sums are f32, so equal orders give equal bits.
     InvalidArgument  no parts, shapes or dtypes that do not fit, or an overlap
     """
     library = _library.load()
@@ -151,11 +162,13 @@ _SIZE = _structs.ctypes.sizeof(_structs.Partial)
 
 
 def lse_from_partial(m: Any, l: Any, form: str = "natural") -> np.ndarray:
-    """The log-sum-exp of partials, m + ln l: float32, of m's shape.
+    """Returns the log-sum-exp of partials, m + ln l: a new float32 array of m's shape.
 
-    form  how it is written, and an empty row in it: "natural" (-inf), "base2" (-inf),
-          "flashmla" (natural, +inf) or "flashinfer" (base 2, -50000)
-    InvalidArgument  m or l is NaN, or l is negative; or no such form
+    m, l  contiguous float32 of equal size
+    form  the base of the log, and the value for an empty row (one that attended nothing):
+          "natural" (-inf), "base2" (-inf), "flashmla" (natural, +inf) or "flashinfer" (base 2, -50000).
+          "flashmla" is the form of its decoding. Its sparse prefill returns "base2".
+    InvalidArgument  m or l is NaN, or l is negative, in some row; or an unknown form
     """
     number = choice(_structs.LSE_FORMS, form, "form")
     library = _library.load()
@@ -170,10 +183,13 @@ def lse_from_partial(m: Any, l: Any, form: str = "natural") -> np.ndarray:
 
 
 def partial_from_lse(lse: Any, form: str = "natural") -> tuple[np.ndarray, np.ndarray]:
-    """(m, l) of an engine whose o is divided by its softmax sum: float32, of lse's shape.
+    """Returns (m, l) for an engine whose o is divided by its softmax sum: float32, of lse's shape.
 
-    With the engine's o that is a partial for merge. The marks of all forms are read as empty rows.
-    InvalidArgument  lse is NaN; or no such form
+    m is the lse as a natural log, and l is 1. Together with the engine's o they are a partial for merge.
+    lse   contiguous float32
+    form  as in lse_from_partial. -inf and +inf are read as an empty row in every form, and so is
+          everything up to -49000 in "flashinfer". There, m is -inf and l is 0.
+    InvalidArgument  lse is NaN in some row; or an unknown form
     """
     number = choice(_structs.LSE_FORMS, form, "form")
     library = _library.load()

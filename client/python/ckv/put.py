@@ -1,4 +1,4 @@
-"""Publishing: rows that an engine has computed, put on holders and into a corpus."""
+"""Publishing: stores rows that an engine has computed on holders, and adds them to a corpus."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .errors import InvalidArgument
 class PutReport(NamedTuple):
     """The outcome of a put."""
 
-    version: int  # of the corpus that has the chunks
-    bytes_sent: int  # rows that went to holders, copies counted
-    chunk_begin: int  # ordinal in the corpus of the first chunk that is new
-    added_count: int  # chunks that the corpus did not have
+    version: int  # the version of the corpus that contains the chunks
+    bytes_sent: int  # rows sent to holders, including copies
+    chunk_begin: int  # ordinal in the corpus of the first new chunk
+    added_count: int  # chunks that the corpus did not have before
     # Whether the chunks stay in the corpus even if the directory crashes. False if the directory has
-    # no directory.path and a holder has not confirmed them. After a crash, put them again.
+    # no directory.path and a holder has not confirmed them. Then put them again after a crash.
     kept: bool
 
 
@@ -39,16 +39,17 @@ def _id(parent: Any) -> Optional[np.ndarray]:
 
 
 class Put(Handle):
-    """Chunks on their way into a corpus, of Requester.put. Use it by one thread at a time.
+    """Chunks being added to a corpus, from Requester.put. Only one thread at a time may use it.
 
-    Nobody sees a chunk before finish(). close() drops what was not finished.
+    Call chunk(), then rows() for each layer, for one chunk after another; then finish(). No reader
+    sees a chunk before finish(). close() drops what was not finished. Close it before its requester.
     """
 
     __slots__ = ("_row_bytes",)
 
     def __init__(self, owner: Owner, corpus: str, parent: Any, create: Union[Corpus, Model, None],
                  replicas: int, bytes_max: int, timeout: Optional[float]) -> None:
-        """Made by Requester.put alone."""
+        """Only for Requester.put."""
         parent = _id(parent)
         facts = None if create is None else facts_of(create)
         target = _structs.PutTarget.made(
@@ -62,21 +63,24 @@ class Put(Handle):
 
     def chunk(self, token_ids: Any, *, standalone: bool = False, position: int = 0,
               extra_keys: Optional[Iterable[Any]] = None) -> None:
-        """Begins the next chunk. All rows of the one before it must be there.
+        """Begins the next chunk. All rows of the previous chunk must have been added.
 
-        token_ids   (n,) integers from 0 to 2^31 - 1, 1 to 2^20 of them; copied
-        standalone  its rows were computed alone at position 0, and prompts find it anywhere, if it
-                    has 16 tokens or more.
-                    Otherwise it follows the last chunk of this put that is not, or the parent.
-        position    where its first token stands if it has no parent; else checked if it is not 0
-        extra_keys  what shapes its rows beside the tokens: (begin, token_count, digest) of each
-                    picture or sound, a digest of what shapes all of them, as an adapter. `begin`
-                    counts from this chunk's first token; it is negative for what began before. A
-                    digest is 1 to 64 bytes. In any order, at most 1024
-        Takes the memory of all its rows at once: n x layers x row_bytes.
-        FailedPrecondition  rows of the chunk before it are missing
-        InvalidArgument     also: the position is not the one that follows, or an extra key shapes no
-                            token of the chunk or is there twice
+        token_ids   (n,) integers from 0 to 2^31 - 1, with n from 1 to 2^20; copied
+        standalone  True: its rows were computed alone at position 0, and prompts match it anywhere
+                    if it has 16 tokens or more. False: it follows the previous chunk of this put
+                    that is not standalone, or the put's parent
+        position    the position of the first token, if the chunk has no parent. A parent determines
+                    the position of any other chunk; a value that is not 0 is checked against it
+        extra_keys  inputs other than tokens that affect the rows: (begin, token_count, digest) for
+                    each picture or sound, or only a digest, which affects every token, as an adapter
+                    does. `begin` counts from this chunk's first token. It is negative for a picture
+                    that began in the previous chunk. A digest is 1 to 64 bytes, chosen by the
+                    engine. At most 1024 keys, in any order; copied
+        Allocates the memory for all rows of the chunk: n x layers x row_bytes. After an error,
+        another chunk may be begun; the failed call may have completed the previous one.
+        FailedPrecondition  rows of the previous chunk are missing
+        InvalidArgument     also: the position is not the end of the previous chunk; or an extra key
+                            affects no token of the chunk, occurs twice, or is too long
         ResourceExhausted   the rows do not fit bytes_max
         """
         tokens = _inputs.token_ids(token_ids, "token_ids")
@@ -91,14 +95,14 @@ class Put(Handle):
             library.fail(status)
 
     def rows(self, layer: int, rows: Any, offset_bytes: int = 0) -> None:
-        """Takes rows of the last chunk at one layer, and copies them.
+        """Adds rows of the last chunk at one layer. Copies them.
 
-        rows          (n, d_qk) in bf16 (uint16 or bfloat16) or (n, row_bytes) in uint8, contiguous,
-                      in host memory: canonical rows, rotated to the chunk's own positions
-        offset_bytes  the number of the layer's bytes that came before
-        Layers come in any order, rows of one layer one after another.
+        rows          (n, d_qk) in bf16 (uint16 or bfloat16), or (n, row_bytes) in uint8; contiguous,
+                      in host memory. Canonical rows of the model, rotated to the chunk's positions
+        offset_bytes  the number of the layer's bytes added before
+        Layers may be in any order. The rows of one layer must be in sequence.
         FailedPrecondition  there is no chunk yet
-        InvalidArgument     also: there is no such layer, or the rows do not follow or do not fit
+        InvalidArgument     also: there is no such layer, or the rows are out of sequence or do not fit
         """
         rows = plain(rows, "rows")
         at = dense(rows, "rows", ROWS)
@@ -113,17 +117,17 @@ class Put(Handle):
             library.fail(status)
 
     def finish(self, timeout: Optional[float] = 60.0) -> PutReport:
-        """Puts all chunks on holders and appends them to the corpus, by one change.
+        """Puts all chunks on holders and appends them to the corpus in one change.
 
-        Chunks that the corpus has are left out, so a put whose answer was lost may be made again;
-        their rows are not compared.
-        After an error it may be called again; after success the put is done. For a directory in
-        memory it waits until the holders keep the change, for at most 5 s of the timeout.
-        FailedPrecondition  rows are missing, or the corpus has got another chunk behind `parent`,
-                            or there are no holders, or the put is done
+        Readers see all of the chunks or none. Chunks that the corpus already has are skipped, so a put
+        whose answer was lost may be repeated; their rows are not compared. After an error it may be
+        called again; after success the put is done. If the directory has no directory.path, it waits
+        for at most 5 s of the timeout until the holders have recorded the change.
+        FailedPrecondition  rows are missing; another chunk was added after `parent` meanwhile; there
+                            are no holders; or the put is done
         InvalidArgument     also: there are no chunks, or more copies than holders
-        DataLoss            a holder has other rows under an id
-        Aborted             others changed the corpus again and again: call it again
+        DataLoss            a holder already has different rows under the id of a new chunk
+        Aborted             others changed the corpus repeatedly: call it again
         ResourceExhausted   a holder is full
         Unavailable, DeadlineExceeded  the directory or a holder does not answer, or not in time
         """
@@ -136,7 +140,10 @@ class Put(Handle):
                          bool(report.kept))
 
     def ids(self) -> np.ndarray:
-        """The ids of the put's chunks: uint8 (n, 32). The last one is among them after finish()."""
+        """Returns the ids of the completed chunks: uint8 (n, 32), a new array.
+
+        A chunk is completed by the next one, or by finish().
+        """
         library, handle = self._owner.library, self._live()
         number = library.put_ids(handle, 0, 0)
         ids = np.zeros((number, _structs.CHUNK_ID_BYTES), np.uint8)

@@ -1,4 +1,4 @@
-"""The requester: sessions with holders, and all calls."""
+"""The requester: the entry point of the package. It has the sessions with holders, and all calls."""
 
 from __future__ import annotations
 
@@ -29,42 +29,52 @@ def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
          backend: str = "", library: Union[str, os.PathLike[str], None] = None,
          check: Optional[float] = None, announce: Optional[str] = None, announce_rank: int = 0,
          announce_rank_count: int = 0, requester: str = "") -> Requester:
-    """Makes a requester. Does not wait for the network, unless by `check`; one a process is enough.
+    """Makes a requester; one per process is enough. Does not wait for the network without `check`.
 
     directory        host:port of the directory
-    tenant           whose corpora are read beside the shared ones. A name, not a credential.
+    tenant           the tenant whose corpora are read in addition to the shared ones; by default only
+                     shared ones are. A name, not a credential
     name             this requester's name in the logs of holders; by default "ckv-PID"
-    fabrics          "shm,tcp,verbs" or some of them, in the order to prefer; by default "shm,tcp"
-    verbs_device     the RDMA device of verbs; by default the only one
-    kernel_target    the kernel target of the fleet, "AVX3" say; by default the fastest here
-    near_bytes       room for rows that contexts pull here: by default 1 GiB, none with 0
-    call_count_max   calls in progress at once, at most 4096; by default 16
-    call_threads     threads that attend near and own rows of one call; by default 1
-    connect_timeout  seconds that a new session may take; by default 3
-    backend          what computes here: "cpu", the default; "cuda", a GPU, by libckv_cuda.so beside
-                     libckv.so or in ckv/ below it; or "auto", the GPU if it can be used and no
-                     kernel_target is named. Requester.backend tells which
-    library          the file of libckv.so.1; by default that of CKV_LIBRARY, or the system's
-    check            seconds that the directory may take to answer a look-up now; by default it is
-                     not asked, and the first call tells whether it is there
-    announce         shows this program in `ckvctl status` while the requester is open: the model
-                     that it serves, as a fingerprint or any text of at most 256 bytes, or ""; by
-                     default it is not shown
-    announce_rank    its rank among the processes of one engine, from 0
-    announce_rank_count  the number of those processes; by default none is shown
-    requester        host:port of a ckvd of the roles holder and requester on this host: rows that are
-                     fetched or pulled are copied there once, for all requesters that name it; by
-                     default each fetches for itself
+    fabrics          "shm,tcp,verbs" or some of them, in order of preference if a probe measures no
+                     difference; by default "shm,tcp"
+    verbs_device     the RDMA device for verbs; by default the only one
+    kernel_target    the kernel target, for example "AVX3", if the fleet is configured with one.
+                     Applies to the whole process. By default the fastest on this processor
+    near_bytes       capacity of the local row cache, for rows that contexts prefetch; by default
+                     1 GiB. 0 disables it
+    call_count_max   concurrent calls, at most 4096; by default 16
+    call_threads     threads that attend the cached and own rows of a call; by default 1
+    connect_timeout  how long a new session may take, in seconds; by default 3
+    backend          computes in this process: "cpu", the default, is the processor. "cuda" is a GPU;
+                     its libckv_cuda.so is in the folder of libckv.so, or in the subfolder ckv.
+                     "auto" is the GPU if it is usable and kernel_target is not set, and the processor
+                     otherwise. Requester.backend describes the choice
+    library          the file of libckv.so.1; by default the one that the environment's CKV_LIBRARY
+                     names, or the system's
+    check            if set, looks up a name in the directory now, for at most this many seconds. By
+                     default an unreachable directory is an error of the first call
+    announce         the model that this program serves, as a fingerprint or any text of at most 256
+                     bytes, or "". `ckvctl status` shows the program while the requester is open.
+                     By default it does not
+    announce_rank    the program's rank among the processes of one engine, from 0
+    announce_rank_count  the number of those processes; 0, the default, if there are no ranks
+    requester        host:port of a ckvd with the roles holder and requester on this host. Rows that are
+                     fetched or prefetched are copied there once, for all requesters that name it.
+                     While it fails, rows are read from their holders. By default each requester
+                     fetches for itself
 
-    Installs no signal handlers. A child after fork cannot use ckv: start it by spawn.
+    Any thread may call it. The requester watches the directory on a thread of its own. The library
+    writes warnings and errors to stderr, and installs no signal handlers. A child after fork cannot use
+    ckv: start it by spawn.
     LibraryError        no libckv.so.1 can be loaded
-    InvalidArgument     no directory, an unknown fabric, kernel target or backend, a count beyond
-                        its limit
-    FailedPrecondition  another requester uses another kernel target; or a child after fork; or
-                        backend "cuda" finds no device, or its library is of another build
-    NotFound            backend "cuda", and there is no library; or no such device of verbs
-    Unimplemented       verbs is asked for, and this library has none
-    Unavailable, DeadlineExceeded  `check`, and the directory does not answer, or not in time
+    InvalidArgument     no directory; an unknown fabric, kernel target or backend; a text or count
+                        beyond its limit; a malformed tenant or `requester`
+    FailedPrecondition  another requester of the process uses another kernel target. Or the process has
+                        loaded another library, or is a child after fork. Or backend "cuda": there is
+                        no device, or the library does not load or is of another build
+    NotFound            backend "cuda": there is no library. Or there is no such verbs device
+    Unimplemented       verbs is requested, and this library or host does not support it
+    Unavailable, DeadlineExceeded  with `check`: the directory does not answer, or not in time
     """
     functions = _library.load(library)
     if near_bytes is None:
@@ -95,7 +105,7 @@ def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
         try:
             requester.resolve("ckv.check", timeout=check)
         except NotFound:
-            pass  # an answer
+            pass  # the directory has answered
         except Error:
             requester.close()
             raise
@@ -103,13 +113,15 @@ def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
 
 
 class Requester:
-    """Resolves corpora, and attends, fetches and publishes their rows. Made by ckv.open.
+    """Resolves corpora, and attends, fetches and publishes their rows. From ckv.open.
 
-    Any threads may use it at once; other Python threads run while one waits in a call. A signal
-    handler of Python, and so Ctrl-C, runs once the call has returned; a ticket's wait looks for it
-    every 0.2 s. Timeouts are seconds; None
-    waits without end. Every call may raise InvalidArgument, ResourceExhausted (no memory) and
-    Internal; FailedPrecondition if the requester is closed.
+    Any threads may use it at once; other Python threads run while one waits in a call. Python's
+    signal handlers, including the one for Ctrl-C, run once the call has returned; a waiting ticket
+    runs them every 0.2 s.
+
+    Timeouts are seconds; None sets no limit. Every call may raise InvalidArgument,
+    ResourceExhausted (out of memory), Internal, and FailedPrecondition if the requester is closed or
+    the process is a child after fork. Its other errors are listed with it.
     """
 
     def __init__(self, owner: Owner) -> None:
@@ -117,14 +129,16 @@ class Requester:
 
     @property
     def backend(self) -> str:
-        """One line: what computes here, and why. FailedPrecondition: the requester is closed."""
+        """One line for people: the backend that computes in this process, and why it was chosen."""
         told: bytes = self._owner.library.backend_told(self._owner.live())
         return told.decode("utf-8", "replace")
 
     def close(self) -> None:
         """Closes lanes and sessions. No call may be in progress. Does nothing the second time.
 
-        FailedPrecondition  tickets, fetches or puts are open; nothing was done
+        Corpora and contexts may be closed later; any other use of them is then an error.
+        FailedPrecondition  tickets, fetches or puts are open; the requester stays open. `with` raises
+                            this only if its block raised nothing.
         """
         self._owner.close()
 
@@ -135,13 +149,13 @@ class Requester:
         try:
             self.close()
         except FailedPrecondition:
-            if kind is None:  # another error left a ticket open: that one is to be seen
+            if kind is None:  # otherwise the block's own error, which left a ticket open, is raised
                 raise
 
     def resolve(self, name: str, *, timeout: Optional[float] = 10.0) -> Corpus:
-        """Looks a corpus up by its name.
+        """Looks up a corpus by name. Returns an immutable snapshot of the directory's entry.
 
-        NotFound          there is no such corpus, or it is another tenant's
+        NotFound  there is no such corpus, or it belongs to another tenant
         Unavailable, DeadlineExceeded  the directory does not answer, or not in time
         """
         library = self._owner.library
@@ -151,16 +165,20 @@ class Requester:
     def find(self, tokens: Any, *, model_of: Optional[Corpus] = None,
              timeout: Optional[float] = 10.0,
              extra_keys: Optional[Iterable[Any]] = None) -> Found:
-        """Finds the chunks that a prompt has, of all corpora that the tenant may read.
+        """Finds the chunks that match a prompt, in all corpora that the tenant may read.
 
-        tokens      (n,) integers from 0 to 2^31 - 1: the whole prompt, at most 2^20
-        model_of    a corpus of the model that is meant; by default any, but all of the same
-        extra_keys  of the prompt's pictures, sounds and adapters, as Put.chunk takes them. `begin`
-                    counts from the prompt's first token. A chunk is found only where it was put
-                    with the same keys, so a prompt without any finds no chunk of a picture
-        NotFound         no chunk was found, or nobody holds one of them any more. Chunks of fewer
-                         than 16 tokens are never found
-        InvalidArgument  also: too many tokens, or chunks of several models are found
+        tokens      (n,) integers from 0 to 2^31 - 1: the whole prompt, at most 2^20 tokens
+        model_of    a corpus of the wanted model; by default chunks may be of any model, but all of
+                    the same one
+        extra_keys  the prompt's pictures, sounds and adapters, as in Put.chunk. `begin` counts from
+                    the prompt's first token. A chunk matches only if it was put with exactly the
+                    keys that the prompt has at the chunk's tokens. So a prompt without keys matches
+                    no chunk of a picture
+        Chunks without a parent match anywhere; those of a chain match after their parent. The match
+        with the most tokens is returned. Chunks of fewer than 16 tokens are never found.
+        NotFound         no chunk was found, or one of them no longer has a holder: find again
+        InvalidArgument  also: too many tokens, an extra key that does not fit, or matching chunks of
+                         several models
         Unimplemented    the directory is of an earlier build
         Unavailable, DeadlineExceeded  as resolve
         """
@@ -186,14 +204,21 @@ class Requester:
     def context(self, parts: Union[Part, Corpus, Sequence[Union[Part, Corpus]]], *,
                 policy: str = "auto", expect_steps: int = 0, expect_agents: int = 0,
                 timeout: Optional[float] = 10.0) -> Context:
-        """Opens a context: what a sequence attends. It may wait for holders.
+        """Opens a context: the chunks that a sequence attends, resolved once for all its calls.
 
-        parts          at most 16, of one geometry; answers merge one tree for each, in this order
-        policy         "route": queries go to the holders; "near": all rows are pulled in here;
-                       "auto": ckv decides for each run of chunks. It changes no answer's meaning.
-        expect_steps, expect_agents  decode steps, and sequences here, that will attend the chunks
-        InvalidArgument    also: different geometries, a chunk twice, an ordinal beyond its limit
-        ResourceExhausted  policy near, and the rows do not fit; or a holder is overloaded
+        Opens the sessions that its first call needs, so it may wait for holders.
+
+        parts          a Part or Corpus, or a list of 1 to 16 of them, of one geometry. Each has its own
+                       merge tree; answers merge them in this order
+        policy         "route": every query is routed to the holders. "near": all rows are prefetched
+                       while the context is opened, and attended here. "auto": ckv decides for each
+                       chunk range, and prefetches in the background what saves time. The choice does
+                       not change what an answer means
+        expect_steps   decode steps that will attend the context; 0 if unknown. Changes no answer
+        expect_agents  sequences of this requester that will attend the same chunks; 0 if unknown
+        InvalidArgument    also: different geometries, a duplicate chunk, or an ordinal or offset
+                           beyond its limit
+        ResourceExhausted  with policy "near", the rows do not fit; or a holder is overloaded
         NotFound, Unavailable, DeadlineExceeded, FailedPrecondition  as attend
         """
         return _attend.open_context(self._owner, parts, policy, expect_steps, expect_agents, timeout)
@@ -202,35 +227,47 @@ class Requester:
                grade: Optional[str] = None, timeout: Optional[float] = 10.0,
                allow_approximate: bool = False, traceparent: Optional[str] = None,
                stream: Any = None) -> Answer:
-        """Attends one layer, and returns with the answer. Every query row sees every row.
+        """Attends one layer, for one or many sequences, and returns the answer.
 
-        q      bf16 (rows, d_qk) or (tokens, heads, d_qk): a uint16 or bfloat16 numpy array, a
-               bfloat16 tensor of torch, or what has __cuda_array_interface__; 1 to 65536 rows. First
-               the values absorbed into the latent space, then the RoPE band, rotated to the query's
-               position; without the softmax scale. Not copied if its rows have one stride.
-        where  a Context, Part, Corpus, or a list of Segment
-        out    (o, m, l) or an Answer, contiguous float32, with rows x d_v, rows and rows values, all
-               in host memory or all on the GPU; by default new host memory. Unchanged after an error
-               but Internal. The Answer of an earlier call costs the least time.
-        wire   the type of partials on the wire. Only with "f32" do answers have the same bits
-               wherever chunks lie, and only of one kernel target.
-        grade  "exact", "wire" or "fast"; by default exact for f32 and wire for bf16
-        allow_approximate  a holder whose exact rows are on disk may answer from fp8 copies
-        traceparent        W3C Trace Context's; names the call in logs and errors
-        stream  q, own rows and out may be touched once the work that is on this stream is done: an
-                int (a cudaStream_t; 0 is the default stream), or an object with cuda_stream (torch)
-                or ptr (cupy). The native stream must live until the requester is closed. By default
-                the stream that the arrays name, else they are ready. What ckv returns is whole for
-                every stream.
+        There is no causal mask: a query row sees every row, unless a selection or `visible` limits it.
 
-        Memory on a GPU needs ckv.open(..., backend="cuda").
-        InvalidArgument    also: a wrong dtype, shape or device; an index or layer beyond its limit
-        Unimplemented      there is a stream, and no backend of a GPU
-        NotFound           a holder no longer has a chunk: resolve the corpus again
-        Unavailable        a holder and its replicas cannot be reached
-        ResourceExhausted  a holder is overloaded; retry_after has its hint
-        DeadlineExceeded   a holder did not answer in time, or too many calls were in progress
-        FailedPrecondition geometry or wire version differ from a holder's; or a handle is closed
+        q      bf16 (rows, d_qk) or (tokens, heads, d_qk), 1 to 65536 rows: uint16 or bfloat16 in
+               numpy, bfloat16 in torch, or an object with __cuda_array_interface__. First d_qk -
+               d_rope values, absorbed into the latent space; then the RoPE band, rotated to the
+               query's position. Not multiplied by the softmax scale. Copied only if its rows do not
+               have one stride; on a GPU or with `stream`, that is an error
+        where  a Context, Part, Corpus or Segment, or a list of Segments that cover the rows of q
+        out    (o, m, l) or an Answer to write to: contiguous float32 of rows x d_v, rows and rows
+               values, all in host memory or all on the GPU. By default new host memory. Unchanged after
+               an error, except Internal, which leaves it undefined. The fastest choice is an Answer
+               of an earlier call without `out`
+        wire   the type of partials on the wire, "bf16" or "f32". Only with "f32", and only within one
+               kernel target, are an answer's bits independent of where chunks are stored
+        grade  the precision: "exact" is f32. "wire" errs less than what a bf16 partial loses in any
+               case. "fast" has weights in bf16, like GPU kernels. By default "exact" for f32, and "wire"
+               for bf16
+        timeout            within it, the call reopens failed sessions, tries replicas, and waits as
+                           long as overloaded holders request. If no holder of a chunk answers, it
+                           waits for one until shortly before the timeout. If None, for at most 10 s
+        allow_approximate  a holder whose exact rows are on disk may answer from fp8 copies. The
+                           answer's report shows if any did
+        traceparent        of W3C Trace Context; names the call in logs and errors
+        stream             q, own rows and `out` are used only after the work on this stream: an int (a
+                           cudaStream_t; 0 is the default stream), or an object with cuda_stream
+                           (torch) or ptr (cupy). Keep the native stream until the requester is closed.
+                           By default the stream that the arrays name; if they name none, they are ready
+
+        Once the call has returned, the answer is complete, and every stream may read it. Memory on a GPU
+        requires ckv.open(..., backend="cuda").
+        InvalidArgument     also: a wrong dtype, shape or device; an index or layer beyond its limit;
+                            segments that do not cover the rows, or are of different geometries
+        Unimplemented       a stream is given, and the requester has no GPU backend
+        NotFound            a holder no longer has a chunk: resolve the corpus again
+        Unavailable         a holder and its replicas could not be reached in time
+        ResourceExhausted   a holder is overloaded; retry_after has its hint
+        DeadlineExceeded    a holder did not answer in time, or too many calls were in progress here
+        FailedPrecondition  geometry or wire version differ from a holder's; or a handle is closed
+        Internal            also: a device failed
         """
         call = _attend.Call(self._owner, layer, q, where, out, wire, grade, timeout,
                             allow_approximate, traceparent, stream)
@@ -244,12 +281,14 @@ class Requester:
                grade: Optional[str] = None, timeout: Optional[float] = 10.0,
                allow_approximate: bool = False, traceparent: Optional[str] = None,
                stream: Any = None) -> Ticket:
-        """Posts the queries of a call as attend, and returns before the answer is there.
+        """Posts the queries of a call, and returns a ticket before the answer is there.
 
-        To open a session that is not up, it waits for the holder.
+        Arguments are as in attend. q, own rows, selections and `out` stay borrowed until the ticket is
+        done or closed; see Ticket. Contexts may be closed. Waits for a holder if it must open a session.
+        Work that is put on `stream` later may delay the answer, and must not wait for the ticket.
         ResourceExhausted  call_count_max calls are in progress
         InvalidArgument    as attend; also, `where` has a Part or Corpus
-        All other errors are the ticket's.
+        All other errors are reported by the ticket, including a selection index beyond the context.
         """
         call = _attend.Call(self._owner, layer, q, where, out, wire, grade, timeout,
                             allow_approximate, traceparent, stream)
@@ -259,20 +298,28 @@ class Requester:
               layers: Optional[tuple[int, int]] = None, position: Optional[int] = None,
               columns: Optional[tuple[int, int]] = None, timeout: Optional[float] = 10.0,
               traceparent: Optional[str] = None, stream: Any = None) -> FetchReport:
-        """Fetches rows into `out`, and returns once all are there. Rows meet their checksums.
+        """Fetches rows into `out`, and returns once they are complete.
 
-        out      a BlockPlace: rows go to an engine's blocks. Or
-                 (layers, tokens, values) of uint16, bfloat16 or uint8, an array or a tensor, in host
-                 memory or on the GPU of a requester with that backend.
-                 Values of a row lie one after another; both strides are even and free otherwise.
-                 Tokens are counted over the chunks. After an error it means nothing.
-        chunks, layers  (begin, end); by default all
-        position  where the first token shall stand: bands are rotated. By default rows stay at
-                  their canonical positions.
-        columns   (begin, size) of a slice of each row, in bytes, multiples of 4
-        stream    as in attend: rows are written after the work that is there now
+        Compares rows with their checksums, unless they arrive through memory shared with the holder.
+
+        out       an array or tensor (layers, tokens, values) of uint16, bfloat16 or uint8, in host memory
+                  or on the GPU of a requester with that backend. Tokens are numbered across the
+                  chunks. The values of a row are contiguous; the other two strides are even, and may
+                  be anything that does not overlap. Or a BlockPlace: rows are written to an engine's
+                  blocks. After an error, its contents are undefined. Nothing is written to it after
+                  the return
+        chunks    (begin, end), ordinals in the corpus; by default all
+        layers    (begin, end); by default all
+        position  the position of the first token, at most 2^40: RoPE bands are rotated to it. By
+                  default rows stay at their canonical positions
+        columns   (begin, size) of a slice of each row, in bytes, both multiples of 4; by default the
+                  whole row. With `position`, it has all of the RoPE band or none of it. Not with a
+                  BlockPlace
+        traceparent  as in attend
+        stream    as in attend: `out` is written after the work that is on the stream now
         DataLoss         rows do not match their checksum
         InvalidArgument  also: a range, slice or position beyond its limit; rows that overlap
+        Internal         also: a device failed
         NotFound, Unavailable, ResourceExhausted, DeadlineExceeded, FailedPrecondition  as attend
         """
         call = _fetch.call_of(self._owner, corpus, out, chunks, layers, position, columns, timeout,
@@ -284,11 +331,14 @@ class Requester:
                     columns: Optional[tuple[int, int]] = None, timeout: Optional[float] = 10.0,
                     traceparent: Optional[str] = None,
                     hand_back: Optional[float] = None, stream: Any = None) -> FetchTicket:
-        """Begins a fetch as fetch, and returns at once. Layers come in order.
+        """Begins a fetch, and returns a ticket immediately. Layers arrive in order.
 
-        hand_back  seconds that chunks may wait for their turn. Those of which no row has come by
-                   then are not fetched: see FetchTicket.not_fetched. By default never.
-        `out` must not be freed, or used beyond the layers that are there, until the ticket is closed.
+        hand_back  the early return: seconds that chunks may wait for their turn. Chunks without a
+                   received row by then are not fetched, and neither are chunks whose holder requests a
+                   retry later than that. FetchTicket.not_fetched lists them. By default never
+        The other arguments are as in fetch. `out` stays borrowed until the ticket is closed. Until then,
+        read only the layers that are complete, and write nothing to it.
+        InvalidArgument  as fetch. All other errors are reported by the ticket.
         """
         call = _fetch.call_of(self._owner, corpus, out, chunks, layers, position, columns, timeout,
                               hand_back, traceparent, stream)
@@ -296,15 +346,19 @@ class Requester:
 
     def put(self, corpus: str, *, parent: Any = None, create: Union[Corpus, Model, None] = None,
             replicas: int = 0, bytes_max: int = 0, timeout: Optional[float] = 10.0) -> Put:
-        """Begins to publish rows. Reads from the directory what the corpus is now.
+        """Begins to add chunks to a corpus. Reads its current state from the directory.
 
-        corpus     its name; it is the tenant's own
-        parent     the id (32 bytes) of the chunk that the first chunk of a chain follows; None: the
-                   first has no parent
-        create     the model of a corpus that is made if there is none
-        replicas   copies of each chunk; by default as many as the last chunk has, or 1
-        bytes_max  rows that may wait in the put; by default 1 GiB
-        NotFound            the tenant has no such corpus itself, and there is no `create`
+        Sends nothing to holders before Put.finish.
+
+        corpus     its name. It is the tenant's own, or shared if the requester has no tenant
+        parent     the id (32 bytes, or uint8 (32,)) of the chunk of the corpus that the first chunk of
+                   a chain follows. If None, that first chunk has no parent
+        create     the model, as a Model or a Corpus, of a corpus that is created if it is missing. An
+                   existing corpus must have this model
+        replicas   copies of each chunk; by default those of the corpus' last chunk, or 1
+        bytes_max  the limit for rows that wait in the put; by default 1 GiB
+        timeout    the limit for this call; Put.finish has its own
+        NotFound            the tenant itself has no such corpus, and `create` is None
         FailedPrecondition  the corpus has another model than `create`, or no chunk `parent`
         Unavailable, DeadlineExceeded  as resolve
         """
@@ -313,13 +367,21 @@ class Requester:
     def quote(self, corpus: Corpus, *, chunks: Optional[Sequence[int]] = None, query_rows: int = 0,
               steps: int = 0, agents: int = 0, select: int = 0, wire: str = "bf16",
               cache_room_tokens: Optional[int] = None) -> dict[str, Any]:
-        """Tells the cost of each way for each group of chunks with the same holders, by what is known.
+        """Estimates what route, fetch and local (recompute) cost, for chunks with the same holders.
 
-        Asks nobody and waits for nothing. ckv_advice.h lists the members; times are microseconds.
-        chunks      ordinals; by default all
-        query_rows  tokens x heads of one request; steps: decode steps; agents: that share the
-                    chunks here; by default 1 each
+        Uses only constants that were measured before: sends nothing and does not wait, so routers may
+        call it often. If a constant is missing, nothing is chosen; explain measures all of them.
+        Returns a dict with an entry for each group of chunks; ckv_advice.h lists its members. Times
+        are microseconds over all steps, agents and layers.
+
+        chunks      ordinals in the corpus, each at most once; by default all
+        query_rows  tokens x heads of one request; by default 1
+        steps       decode steps; by default 1
+        agents      agents that share the chunks here; by default 1
         select      rows that a query attends; by default all
+        wire        the type of partials on the wire, "bf16" or "f32"
+        cache_room_tokens  ignored; see explain
+        InvalidArgument  also: a chunk that does not exist or is listed twice; query_rows above 65536
         """
         return self._advice(self._owner.library.quote, corpus, chunks, query_rows, steps, agents,
                             select, wire, cache_room_tokens, 10.0)
@@ -328,10 +390,16 @@ class Requester:
                 steps: int = 0, agents: int = 0, select: int = 0, wire: str = "bf16",
                 cache_room_tokens: Optional[int] = None,
                 timeout: Optional[float] = 10.0) -> dict[str, Any]:
-        """Tells which of route, fetch and local costs least, and why. Asks holders, and measures.
+        """Returns which of route, fetch and local (recompute) costs least, and why.
 
-        cache_room_tokens  tokens that still fit the engine's cache; by default the chunks fit
-        Unavailable  no replica of a chunk answers, or its bandwidth cannot be told
+        Queries the directory and the holders, and measures unknown constants. Takes milliseconds, and
+        longer the first time. Only reports. Returns a dict, whose members ckv_advice.h lists.
+
+        cache_room_tokens  tokens that still fit the engine's cache; by default the chunks fit. 0 means
+                           that none fit
+        The other arguments are as in quote.
+        Unavailable  no replica of a chunk answers, or its bandwidth cannot be measured
+        ResourceExhausted, DeadlineExceeded, NotFound, FailedPrecondition  as attend
         """
         return self._advice(self._owner.library.explain, corpus, chunks, query_rows, steps, agents,
                             select, wire, cache_room_tokens, timeout)

@@ -1,4 +1,4 @@
-"""What a call of one of SGLang's threads is kept by: a deadline, a count, pauses, and few words in the log."""
+"""Limits for calls from SGLang's threads: a deadline, a count, pauses after failures, and rate-limited warnings."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 log = logging.getLogger("ckv_sglang")
 
-PAUSE_S = 5.0  # after ckv did not answer: calls within it would each wait for their deadline
+PAUSE_S = 5.0  # after ckv did not answer; without it, each call would wait until its deadline
 WARN_EVERY_S = 30.0  # between two warnings of one kind
 
 
 class Deadline:
-    """The end of one call of SGLang's, which may be several of ckv's."""
+    """The deadline of one call from SGLang, which may make several calls of ckv."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
 
     def left(self) -> float:
-        """Seconds, never below a millisecond: ckv then answers that they are over."""
+        """Returns the seconds that are left, at least a millisecond: after the end, ckv reports the timeout."""
         return max(self._end - time.monotonic(), 0.001)
 
 
@@ -34,7 +34,7 @@ class Calls:
         self._paused_until: dict[str, float] = {}  # by kind
 
     def begin(self, kind: str) -> bool:
-        """Whether a call of this kind may begin. If so, `end` must follow."""
+        """Returns whether a call of this kind may begin. If so, call `end` after it."""
         with self._changed:
             if self._closed or time.monotonic() < self._paused_until.get(kind, 0.0):
                 return False
@@ -47,19 +47,19 @@ class Calls:
             self._changed.notify_all()
 
     def pause(self, *kinds: str) -> None:
-        """Lets none of these kinds begin for PAUSE_S."""
+        """Lets no call of these kinds begin for PAUSE_S."""
         with self._changed:
             self._paused_until.update(dict.fromkeys(kinds, time.monotonic() + PAUSE_S))
 
     def close(self, timeout: float) -> bool:
-        """Lets no call begin any more. Whether all had ended after at most `timeout` seconds."""
+        """Lets no more calls begin. Returns whether all calls have ended within `timeout` seconds."""
         with self._changed:
             self._closed = True
             return self._changed.wait_for(lambda: self._count == 0, timeout)
 
 
 class Warnings:
-    """Warnings that may come with each request, once in a while. Thread-safe."""
+    """Warnings that each request could cause, logged at most once per WARN_EVERY_S and kind. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -67,7 +67,10 @@ class Warnings:
         self._silent: dict[str, int] = {}
 
     def warn(self, kind: str, text: str, *arguments: Any) -> None:
-        """kind  what the limit counts by: one of a few names"""
+        """Logs a warning, with the number of those left out since the last one of its kind.
+
+        kind  one of a few names; each has its own limit
+        """
         now = time.monotonic()
         with self._lock:
             if now < self._next.get(kind, 0.0):

@@ -1,7 +1,7 @@
 """The class that SGLang loads: module_path "ckv_sglang.hicache". Imports SGLang.
 
-One instance a rank. SGLang calls it on its prefetch, I/O and backup threads at once, and registers, attaches and
-detaches on the scheduler's.
+There is one instance per rank. SGLang calls it from its prefetch, I/O and backup threads at once. It registers,
+attaches and detaches on the scheduler's thread.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ log = logging.getLogger("ckv_sglang")
 
 
 class CkvHiCacheStorage(HiCacheStorage):
-    """Pages of KV in ckv. README.md tells of the settings in extra_config."""
+    """Stores pages of KV in ckv. deploy/handbook/sglang.md describes the settings in extra_config."""
 
     def __init__(self, storage_config: Any, kwargs: Any = None) -> None:
-        """As StorageBackendFactory makes it. Raises ValueError for settings that do not fit, and ckv.Error."""
+        """Called by StorageBackendFactory. Raises ValueError for settings that do not fit, and ckv.Error."""
         self.store = Store(settings.read(storage_config), storage_config.is_storage_writer)
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
-        """Raises ValueError and ckv.Error, and SGLang does not attach then, for pages that are not rows of ckv."""
+        """Raises ValueError or ckv.Error if the pages are not rows of ckv. SGLang then does not attach the backend."""
         super().register_mem_pool_host(mem_pool_host)
         self.store.open_pages(identity.shape_of(mem_pool_host), get_hash_str)
 
@@ -43,25 +43,25 @@ class CkvHiCacheStorage(HiCacheStorage):
         self.store.close()
 
     def clear(self) -> None:
-        """Raises NotImplementedError, which SGLang answers as a failed call: other instances use the same pages."""
+        """Raises NotImplementedError, because other instances use the same pages. SGLang reports a failed call."""
         raise NotImplementedError("ckv_sglang drops no pages: ckvctl corpus drop does")
 
     def exists(self, key: str) -> bool:
-        """Whether the page is there. Its holders are not asked: get may still miss."""
+        """Returns whether the page is stored. Does not query its holders, so get may still miss."""
         return self.store.prefix([key]) == 1
 
     def batch_exists(self, keys: List[str], extra_info: Optional[HiCacheStorageExtraInfo] = None) -> int:
-        """How many keys from the first one on are there, without a hole."""
+        """Returns how many of the first keys are stored, without a gap."""
         return self.store.prefix(keys)
 
     def get(self, key: str, target_location: Optional[Any] = None,
             target_sizes: Optional[Any] = None) -> Optional[torch.Tensor]:
-        """Fills and returns `target_location`, a flat page in host memory; None for a miss."""
+        """Fills and returns `target_location`, a flat page in host memory. Returns None for a miss."""
         return self.batch_get([key], [target_location])[0]
 
     def batch_get(self, keys: List[str], target_locations: Optional[Any] = None,
                   target_sizes: Optional[Any] = None) -> List[Optional[torch.Tensor]]:
-        """get of each key. Pages that come together are one fetch."""
+        """As get, for each key. Adjacent pages are fetched together."""
         targets = list(target_locations or [None] * len(keys))
 
         def take(i: int, rows: np.ndarray) -> None:
@@ -87,13 +87,13 @@ class CkvHiCacheStorage(HiCacheStorage):
 
     def batch_get_v2(self, transfers: List[PoolTransfer],
                      extra_info: Optional[HiCacheStorageExtraInfo] = None) -> Dict[str, List[bool]]:
-        """Pages of KV; those of other pools are misses."""
+        """As batch_get_v1, for pages of KV. Pages of other pools are misses."""
         return {one.name: self.batch_get_v1(one.keys or [], one.host_indices) if one.name == PoolName.KV
                 else [False] * len(one.keys or []) for one in transfers}
 
     def set(self, key: str, value: Optional[Any] = None, target_location: Optional[Any] = None,
             target_sizes: Optional[Any] = None) -> bool:
-        """Publishes a flat page, unless it is there: then the first stays. True without the setting `publish`."""
+        """Publishes a flat page. If it is stored already, that page is kept. True without the setting `publish`."""
         return self.batch_set([key], [value])
 
     def batch_set(self, keys: List[str], values: Optional[Any] = None, target_locations: Optional[Any] = None,
@@ -111,13 +111,13 @@ class CkvHiCacheStorage(HiCacheStorage):
 
     def batch_set_v2(self, transfers: List[PoolTransfer],
                      extra_info: Optional[HiCacheStorageExtraInfo] = None) -> Dict[str, List[bool]]:
-        """Pages of KV; those of other pools are not kept."""
+        """As batch_set_v1, for pages of KV. Pages of other pools are not stored."""
         return {one.name: self.batch_set_v1(one.keys or [], one.host_indices) if one.name == PoolName.KV
                 else [False] * len(one.keys or []) for one in transfers}
 
     def batch_exists_v2(self, keys: List[str], pool_transfers: Optional[List[PoolTransfer]] = None,
                         extra_info: Optional[HiCacheStorageExtraInfo] = None) -> PoolTransferResult:
-        """The prefix that can be restored: none if a pool beside KV has to be there for it."""
+        """Returns the prefix that can be restored: none if it also needs a pool other than KV."""
         pages = self.store.prefix(keys)
         needed = [one for one in pool_transfers or [] if one.name != PoolName.KV
                   and one.hit_policy in (PoolHitPolicy.ALL_PAGES, PoolHitPolicy.TRAILING_PAGES)]

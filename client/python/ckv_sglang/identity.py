@@ -1,7 +1,7 @@
-"""Which model rows are of, and how SGLang's host pool lays them. Knows no SGLang.
+"""The model that rows are of, and their layout in SGLang's host pool. Does not import SGLang.
 
-Rows of one model are worthless to another, and nothing in them shows it. So they are compared wherever
-they enter or leave the engine.
+Rows of one model are useless to another, and nothing in a row shows its model. So models are compared
+wherever rows enter or leave the engine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LAYER_FIRST = ("layer_first", "page_first_direct")  # [layer][token][value]
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """A page of a host pool. Lengths are counts of tokens, layers and values of bf16."""
+    """The shape of a page of a host pool, in tokens, layers and bf16 values."""
 
     page_size: int
     layers: int
@@ -34,11 +34,14 @@ class Shape:
         return self.page_size * self.layers * self.d_qk
 
     def new_page(self) -> torch.Tensor:
-        """A flat page that is not written yet. Not pinned as SGLang's own are: it stays in the host's memory."""
+        """Returns an uninitialized flat page. It is not pinned as SGLang's own are: it stays in host memory."""
         return torch.empty(self.page_values, dtype=torch.bfloat16)
 
     def rows(self, flat: torch.Tensor) -> np.ndarray:
-        """A flat page as uint16 [layers, tokens, values], in its own memory if that is contiguous and the host's."""
+        """Returns a flat page as uint16 [layers, tokens, values]: a view if it is in host memory, else a copy.
+
+        Raises ValueError if it is not a flat page.
+        """
         self.check(flat)
         bits = flat.detach().cpu().contiguous().view(torch.int16).numpy().view(np.uint16)
         if self.token_first:
@@ -46,7 +49,10 @@ class Shape:
         return bits.reshape(self.layers, self.page_size, self.d_qk)
 
     def fill(self, flat: torch.Tensor, rows: np.ndarray) -> None:
-        """Writes rows, uint16 [layers, tokens, values] of any strides, into a flat page."""
+        """Writes rows, uint16 [layers, tokens, values] of any strides, into a flat page.
+
+        Raises ValueError if that is not a flat page.
+        """
         self.check(flat)
         if self.token_first:
             rows = rows.transpose(1, 0, 2)
@@ -54,14 +60,14 @@ class Shape:
         flat.view(torch.int16).view(bits.shape).copy_(bits)
 
     def check(self, flat: Any) -> None:
-        """Raises ValueError for what is no flat page."""
+        """Raises ValueError unless `flat` is a flat page: a contiguous bf16 tensor of page_values values."""
         if not isinstance(flat, torch.Tensor) or flat.dtype != torch.bfloat16 or flat.numel() != self.page_values \
                 or not flat.is_contiguous():
             raise ValueError(f"ckv_sglang: a page is {self.page_values} values of bf16, in one tensor")
 
 
 def shape_of(pool: Any) -> Shape:
-    """The shape of a host pool's pages. Raises ValueError for a pool whose pages are not rows of MLA in bf16."""
+    """Returns the shape of a host pool's pages. Raises ValueError if they are not rows of MLA in bf16."""
     tag = getattr(pool, "storage_format_tag", None)
     if tag:
         raise ValueError(f"ckv_sglang: pages of the format {tag!r} are not rows of one model")
@@ -78,16 +84,20 @@ def shape_of(pool: Any) -> Shape:
 
 
 def model_of(name: str, revision: str, shape: Shape) -> ckv.Model:
-    """The model of corpora of pages.
+    """Returns the model for corpora of pages.
 
-    No position of a page is told, so no RoPE either: nothing may rotate its rows, or attend them there.
+    The model has no RoPE, because SGLang does not report the positions of a page. Nothing may rotate these rows, or
+    attend them in ckv.
     """
     return ckv.Model(name, revision, shape.layers, shape.d_qk, shape.d_v, shape.d_rope, softmax_scale=1.0,
                      rope_style="none", rope_theta=0.0)
 
 
 def difference(corpus: Any, model: ckv.Model) -> Optional[str]:
-    """How a corpus' model differs from the engine's, or None. An engine without a revision takes each."""
+    """Returns how a corpus' model differs from the engine's; None if it does not.
+
+    An engine without a revision accepts any revision.
+    """
     for name in ("model", "revision", "layers", "d_qk", "d_v", "d_rope", "row_dtype"):
         theirs, ours = getattr(corpus, name), getattr(model, name)
         if theirs != ours and (name != "revision" or ours):

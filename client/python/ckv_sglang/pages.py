@@ -1,8 +1,9 @@
-"""HiCache pages that corpora of real tokens have, by the hash keys of their prefixes.
+"""HiCache pages in corpora of real tokens, by the hash keys of their prefixes.
 
-A key of HiCache is a hash over all tokens up to the page's end. Token ids cannot be read out of it,
-and the directory does not tell them. So a file of a corpus' token ids is needed. The directory finds
-its chunks by these ids, so a wrong file finds nothing, and the same ids give the engine's keys.
+A HiCache key is a hash over all tokens up to the page's end. Token ids cannot be recovered from it,
+and the directory does not return them. So a file with the corpus' token ids is needed. The directory
+finds the chunks by these ids, so a wrong file finds nothing. The engine's keys are computed from the
+same ids.
 """
 
 from __future__ import annotations
@@ -25,30 +26,30 @@ class Page:
 
 @dataclasses.dataclass
 class Piece:
-    """One fetch, and the pages that it has."""
+    """One fetch, and the pages in it."""
 
     corpus: Any
     chunks: tuple[int, int]
-    token_begin: int  # of the corpus, with which its first chunk begins
+    token_begin: int  # the corpus' token with which its first chunk begins
     tokens: int
     pages: list[tuple[int, int]]  # (index of the key, its first token in the piece)
 
 
 class Pages:
-    """Which page of which corpus has a key. Immutable but for `add`; reads are thread-safe."""
+    """Maps keys to pages of corpora. Only `add` changes it; all other use is thread-safe."""
 
     def __init__(self, page_size: int, hash_of: Hash) -> None:
         self.page_size, self.hash_of = page_size, hash_of
         self.corpora: list[Any] = []
-        self.begins: list[np.ndarray] = []  # of each corpus: tokens before each chunk of the prefix, and all
+        self.begins: list[np.ndarray] = []  # per corpus: tokens before each chunk of the prefix, then all tokens
         self.by_key: dict[str, Page] = {}
 
     def add(self, found: Any, tokens: Sequence[int]) -> int:
-        """Adds the whole pages that a prompt's found chunks have as its prefix; returns their number.
+        """Adds the complete pages of a prompt's prefix that is in found chunks. Returns their number.
 
-        found   what Requester.find told of `tokens`
-        Chunks count from token 0 on, without a hole, at their canonical positions. Others were
-        computed behind other tokens or none, and their rows are not those of this prefix.
+        found   the result of Requester.find for `tokens`
+        The prefix consists of the chunks from token 0 on, without a gap, at their canonical positions.
+        Other chunks were computed after other tokens, or none, so their rows differ from this prefix's.
         """
         _, counts, _ = found.corpus.chunks(0, len(found.token_begins))
         begins = [0]
@@ -66,9 +67,9 @@ class Pages:
         return whole
 
     def pieces(self, keys: Iterable[str], bytes_max: int) -> Iterator[Piece]:
-        """Fetches for those of the keys that are pages here. Neighbours come in one, up to `bytes_max` of rows.
+        """Yields the fetches for those keys that are pages here. Adjacent pages are fetched together.
 
-        Chunks come whole. So a piece may have more bytes, if the chunks of one page have.
+        bytes_max  rows of one fetch. Chunks are fetched whole, so the chunks of a single page may exceed it.
         """
         piece: Optional[Piece] = None
         number = -1
@@ -93,7 +94,7 @@ class Pages:
             yield piece
 
     def _chunks_of(self, page: Page) -> tuple[int, int, int]:
-        """(chunk_begin, chunk_end, first token) of the chunks that have the page."""
+        """Returns (chunk_begin, chunk_end, first token) of the chunks that contain the page."""
         begins = self.begins[page.corpus]
         first = int(np.searchsorted(begins, page.token_begin, side="right")) - 1
         last = int(np.searchsorted(begins, page.token_begin + self.page_size, side="left"))

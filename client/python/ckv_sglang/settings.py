@@ -1,4 +1,4 @@
-"""The plug-in's settings: what is in extra_config beside the names by which SGLang finds the class."""
+"""The plug-in's settings: extra_config, without the names that SGLang itself reads."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 log = logging.getLogger("ckv_sglang")
 
-# SGLang joins its storage threads for 10 s when the backend is detached, and aborts the detach if one is
-# still in a call.
+# When the backend is detached, SGLang waits 10 s for its storage threads. It aborts the detach if one of
+# them is still in a call then.
 TIMEOUT_S_MAX = 8.0
 REPLICAS_MAX = 8  # ckv's own limit
-# What SGLang reads of the same mapping.
+# The names that SGLang reads in the same mapping.
 _OF_SGLANG = ("backend_name", "module_path", "class_name", "interface_v1")
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """As the README's table tells."""
+    """The settings, as the table in deploy/handbook/sglang.md describes them."""
 
     directory: str
     model: str
@@ -27,11 +27,11 @@ class Settings:
     publish: str = ""
     token_files: tuple[str, ...] = ()
     replicas: int = 1  # copies of a page that is set
-    timeout: float = 3.0  # seconds of one look-up or one get of SGLang's
+    timeout: float = 3.0  # seconds for one look-up or one get by SGLang
 
 
 def read(config: Any) -> Settings:
-    """The settings of a HiCacheStorageConfig. Raises ValueError for an engine or a setting that does not fit."""
+    """Reads the settings of a HiCacheStorageConfig. Raises ValueError for an engine or setting that does not fit."""
     if not config.is_mla_model:
         raise ValueError("ckv_sglang: the model is not MLA, so its pages are not rows of ckv")
     for size in ("pp_size", "attn_cp_size", "dcp_size"):

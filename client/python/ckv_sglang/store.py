@@ -1,7 +1,7 @@
-"""Pages of one engine's rank in ckv: which are there, their rows, and new ones. Knows no SGLang.
+"""The pages in ckv of one rank of an engine: looks them up, loads them, and adds new ones. Does not import SGLang.
 
-SGLang asks `exists` on one thread, gets on a second and sets on a third, and does not restart one that ends. So
-nothing is raised into them: what fails is a miss, and a warning once in a while. Each call has one deadline.
+SGLang calls `exists` on one thread, gets on a second and sets on a third, and does not restart a thread that ends. So
+no exception is raised into them. A failure is a miss, and a rate-limited warning. Each call has one deadline.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ import ckv
 
 from . import calls, identity, keyed, pages, settings
 
-TOKENS_MAX = 1 << 20  # of one Requester.find
-FETCH_BYTES_MAX = 128 << 20  # rows of one fetch, which are copied into pages
-LOST_S = 30.0  # for so long a page is not offered whose rows did not come
-LOST_COUNT_MAX = 1 << 16  # keys of them, 64 characters each
-# How often, and after how long, it looks whether another process has published the pages that both put.
+TOKENS_MAX = 1 << 20  # tokens of one Requester.find
+FETCH_BYTES_MAX = 128 << 20  # rows of one fetch; they are copied into pages
+LOST_S = 30.0  # how long a page whose rows could not be fetched is not offered
+LOST_COUNT_MAX = 1 << 16  # keys of lost pages, 64 characters each
+# How often, and after which pause, to check whether another process has published the pages that both put.
 OTHERS_LOOKS, OTHERS_PAUSE_S = 5, 0.1
 
 Answer = TypeVar("Answer")
 
 
 class Store:
-    """Thread-safe once `open_pages` has returned; until then all pages are misses."""
+    """The pages. Thread-safe once `open_pages` has returned; until then, all pages are misses."""
 
     def __init__(self, given: settings.Settings, is_writer: bool) -> None:
-        """is_writer  whether this rank puts pages; all ranks of MLA have the same ones
+        """Opens a requester. Raises the errors of ckv.open with `check`, so no engine starts without its directory.
 
-        Raises what ckv.open does with `check`: no engine starts without a directory that answers.
+        is_writer  whether this rank puts pages; with MLA all ranks have the same ones
         """
         self.settings, self.is_writer = given, is_writer and bool(given.publish)
         self.calls, self.warnings = calls.Calls(), calls.Warnings()
         self.shape: Optional[identity.Shape] = None
         self.pages: Optional[pages.Pages] = None
         self.keyed: Optional[keyed.KeyedPages] = None
-        self._lost: dict[str, float] = {}  # key to the end of its time; assigned whole
+        self._lost: dict[str, float] = {}  # key to when it is offered again; the dict is replaced, never changed
         self.requester = ckv.open(given.directory, tenant=given.tenant, name="sglang", near_bytes=0,
                                   check=given.timeout)
 
     def open_pages(self, shape: identity.Shape, hash_of: pages.Hash) -> None:
-        """Raises ValueError and ckv.Error for a corpus that is not there, or is of another model."""
+        """Finds the corpora of the token files. Raises ValueError or ckv.Error if one is missing or does not fit."""
         given = self.settings
         model = identity.model_of(given.model, given.revision, shape)
         found = pages.Pages(shape.page_size, hash_of)
@@ -63,26 +63,30 @@ class Store:
         self.shape, self.pages = shape, found
 
     def close(self) -> None:
-        """Ends the requester and its sessions, once no call is in progress. The second time does nothing."""
+        """Waits for the calls in progress, then closes the requester. If one takes too long, it stays open."""
         if not self.calls.close(settings.TIMEOUT_S_MAX):
             self.warnings.warn("close", "a call goes on, so the requester stays open")
             return
         self.requester.close()
 
     def prefix(self, keys: list[str]) -> int:
-        """How many keys from the first one on are there, without a hole. Holders are not asked."""
+        """Returns how many of the first keys are stored, without a gap. Does not query holders."""
         return self._kept("exists", 0, lambda deadline: self._prefix(keys, deadline))
 
     def get(self, keys: list[str], take: Callable[[int, np.ndarray], None]) -> list[bool]:
-        """Has take(i, rows) called for each page that comes: uint16 [layers, tokens, values], valid in the call."""
+        """Loads pages. Returns for each key whether its page was loaded.
+
+        take  called as take(i, rows) for each page that is loaded. rows are uint16 [layers, tokens, values], valid only
+              during the call
+        """
         got = [False] * len(keys)
         self._kept("get", None, lambda deadline: self._get(keys, take, got, deadline))
         return got
 
     def set(self, keys: list[str], rows_of: Callable[[int], np.ndarray]) -> bool:
-        """Puts the pages that are not there yet; those that are stay. Whether all are there then.
+        """Puts the pages that are not stored yet, and keeps the others. Returns whether all are stored then.
 
-        True also if this rank puts nothing: SGLang would warn of each backup otherwise.
+        Also returns True if this rank puts nothing: otherwise SGLang would warn of each backup.
         """
         if not self.is_writer:
             return True
@@ -92,9 +96,9 @@ class Store:
         if self.shape is None or not self.calls.begin(kind):
             return miss
         try:
-            # No request waits for a backup.
+            # No request waits for a backup, so it may take longer.
             return work(calls.Deadline(settings.TIMEOUT_S_MAX if kind == "set" else self.settings.timeout))
-        except Exception as error:  # SGLang's thread would end
+        except Exception as error:  # it would end SGLang's thread
             self.warnings.warn(kind, "%s fails: %s: %s", kind, type(error).__name__, error)
         finally:
             self.calls.end()
@@ -134,7 +138,7 @@ class Store:
             except ckv.Error as error:
                 self._lose([keys[i] for i, _ in piece.pages])
                 self.warnings.warn("get", "%d pages are a miss: %s", len(piece.pages), error)
-                return  # SGLang uses none behind it, and the time is mostly over
+                return  # SGLang uses no page after a miss, and most of the time is spent
             for i, begin in piece.pages:
                 take(i, rows[:, begin:begin + self.shape.page_size])
                 got[i] = True
@@ -174,7 +178,7 @@ class Store:
         try:
             others = self.keyed.put(list(new), lambda key: rows_of(new[key]), deadline)
         except (ckv.Unavailable, ckv.DeadlineExceeded):
-            self.calls.pause("set")  # SGLang's backups wait in a row, and hold pages of its host pool
+            self.calls.pause("set")  # SGLang's backups wait in a queue, and occupy pages of its host pool
             raise
         for _ in range(OTHERS_LOOKS if others else 0):
             if not self._missing(others, deadline):
@@ -186,7 +190,7 @@ class Store:
         return not others
 
     def _missing(self, keys: list[str], deadline: calls.Deadline) -> dict[str, int]:
-        """{key: index} of those that are not there."""
+        """Returns {key: index} of the keys that are not stored."""
         at = {key: i for i, key in enumerate(keys) if key not in self.pages.by_key}
         for batch in self.keyed.batches(list(at)):
             for key in self._find(batch, deadline):

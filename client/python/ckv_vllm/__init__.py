@@ -1,4 +1,4 @@
-"""ckv for vLLM: requests attend corpora where they lie, load them, and publish what was prefilled.
+"""ckv for vLLM: requests attend corpora on their holders, load their rows, and publish prefilled prompts.
 
     vllm serve MODEL --kv-transfer-config '{"kv_connector": "CkvConnector", "kv_role": "kv_both",
         "kv_connector_module_path": "ckv_vllm.connector",
@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 
 def register() -> None:
-    """Called by vLLM in each of its processes, by the entry point vllm.general_plugins."""
+    """Called by vLLM in each of its processes, through the entry point vllm.general_plugins."""
     from . import hooks
 
     hooks.install()

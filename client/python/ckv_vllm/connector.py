@@ -1,6 +1,6 @@
-"""The connector that vLLM loads by kv_connector_module_path. It imports vLLM; its halves do not.
+"""The connector that vLLM loads through kv_connector_module_path. It imports vLLM; its two halves do not.
 
-vLLM makes two objects of it: one beside its scheduler, and one in each worker.
+vLLM creates one for its scheduler, and one in each worker.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CkvMetadata(KVConnectorMetadata):
 
 @dataclasses.dataclass
 class CkvWorkerMetadata(KVConnectorWorkerMetadata):
-    """What ranks tell the scheduler: requests that failed in the step, and why, and what was published."""
+    """A rank's report to the scheduler: requests that failed in the step, with reasons, and published chunks."""
 
     ckv_failed: dict[str, tuple[str, list[int]]]
     ckv_loads_failed: dict[str, str]
@@ -43,8 +43,8 @@ class CkvWorkerMetadata(KVConnectorWorkerMetadata):
 
 
 class CkvConnector(KVConnectorBase_V1):
-    """Routes, loads and publishes. Raises in the constructor for what it does not support; afterwards
-    no error of ckv leaves it."""
+    """Routes, loads and publishes. The constructor raises if it does not support the configuration. After
+    that, no error of ckv leaves the connector."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -64,7 +64,7 @@ class CkvConnector(KVConnectorBase_V1):
 
     @property
     def requires_kv_delivery(self) -> bool:
-        return False  # a publish that was lost is a later miss
+        return False  # a lost publish is only a later miss
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
@@ -127,8 +127,8 @@ class CkvConnector(KVConnectorBase_V1):
         return CkvWorkerMetadata(*told) if any(told) else None
 
     def reset_cache(self) -> Optional[bool]:
-        """vLLM forgets rows because the weights may be others now. Nothing tells which, so nothing is
-        offered, routed or published any more."""
+        """vLLM drops its rows because the weights may have been replaced. Nothing identifies the new weights, so
+        from now on nothing is offered, routed or published."""
         if self._scheduler is not None:
             self._scheduler.stop("its weights may have been replaced: restart the server, with their revision")
         return False
@@ -154,5 +154,5 @@ class CkvConnector(KVConnectorBase_V1):
         return metrics.CkvMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def take_events(self) -> Iterable[Any]:
-        """Chunks that this engine published, or loaded, and those that it offers no more."""
+        """Returns events for chunks that this engine published or loaded, and for those that it no longer offers."""
         return kv_events.made(self._scheduler.take_events())

@@ -1,6 +1,6 @@
-"""Contexts of the corpora that routed requests attend, kept while requests use them and some after.
+"""Contexts of the corpora that routed requests attend. Some are kept open after their last request.
 
-One worker process; the engine's thread alone.
+Only for the engine's thread of one worker process.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .settings import Settings
 
 log = logging.getLogger("ckv_vllm")
 
-CONTEXTS_MAX = 64    # kept open; above it the ones used longest ago are closed
-FAILED_FOR = 30.0    # seconds for which a corpus that failed is asked apart from others
+CONTEXTS_MAX = 64    # kept open; above it the least recently used ones are closed
+FAILED_FOR = 30.0    # seconds for which a corpus that failed has calls of its own
 
 Key = tuple[Any, ...]
 
@@ -36,14 +36,14 @@ class Contexts:
         return (route.policy, *map(tuple, route.corpora))
 
     def get(self, route: notes.Route, timeout: float) -> ckv.Context:
-        """The context of a route's corpora, as they were when it was admitted. Raises errors of ckv."""
+        """Returns a context of a route's corpora, as they were when it was admitted. Raises errors of ckv."""
         key = self.key_of(route)
         if key in self._open:
             self._open.move_to_end(key)
             return self._open[key]
         context = self._make(route, timeout)
         self._open[key] = context
-        # Rows of the step may have one that goes: it is closed when they let it go.
+        # Rows of this step may still use a context that is removed here. It is closed once they drop it.
         while len(self._open) > CONTEXTS_MAX:
             self._open.popitem(last=False)
         return context
@@ -64,7 +64,7 @@ class Contexts:
             if now != meant:
                 raise ckv.FailedPrecondition(f"{meant.name} has other chunks than when the request was admitted")
             corpora.append((corpus, meant))
-        # They stand one behind the other, and the last ends at position -1.
+        # The corpora follow each other, and the last one ends at position -1.
         end, parts = -sum(meant.token_count for _, meant in corpora), []
         for corpus, meant in corpora:
             _, counts, positions = corpus.chunks(0, meant.chunk_count)
@@ -74,8 +74,9 @@ class Contexts:
         return self._open_context(parts, route.policy, timeout)
 
     def _open_context(self, parts: list[ckv.Part], policy: str, timeout: float) -> ckv.Context:
-        """If near rows do not fit, contexts of that policy that no row of this step has go first. If that is
-        not enough, the queries are routed: an answer is the same."""
+        """Opens a context. If its rows do not fit under the policy near, drops the other contexts of that policy.
+        That closes those that no row of this step uses. If it is not enough, the queries are routed: the answer
+        is the same."""
         until = time.monotonic() + timeout
         try:
             return self.requester.context(parts, policy=policy, timeout=timeout)
@@ -92,13 +93,16 @@ class Contexts:
         return self.requester.context(parts, policy="route", timeout=max(until - time.monotonic(), timeout / 8))
 
     def failed(self, route: notes.Route) -> None:
-        """Its corpus failed: it is asked apart from others for a while, and resolved anew."""
+        """Records that a route's corpora failed. They have calls of their own for a while, and are resolved again."""
         key = self.key_of(route)
         self._failed[key] = time.monotonic()
-        self._open.pop(key, None)  # others of the step may still have it
+        self._open.pop(key, None)  # other rows of the step may still use it
 
     def apart(self, rows: list[Any]) -> list[list[Any]]:
-        """Rows that may share a call, and those that may not. For each layer, so mostly at once."""
+        """Groups rows by call: one group for most rows, and one for each context whose corpora failed lately.
+
+        Called for each layer, so the usual case is fast.
+        """
         if not self._failed:
             return [rows] if rows else []
         now = time.monotonic()

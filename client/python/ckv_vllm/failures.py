@@ -1,7 +1,7 @@
-"""Requests whose corpus failed end in the step that failed, alone, and without a token of it.
+"""Ends requests whose corpus failed, in the step that failed: only these, and without a token of the step.
 
-vLLM ends requests whose blocks could not be loaded, but it looks at blocks that were computed before
-the step. A prefill over a corpus that failed has none, and its token would go out.
+vLLM ends requests whose blocks could not be loaded, but it checks only blocks that were computed before
+the step. A prefill over a corpus that failed has none, so its token would be sent.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ log = logging.getLogger("ckv_vllm")
 
 
 def take(scheduler: Any, model_runner_output: Any) -> dict[str, str]:
-    """Moves the failures that workers report to where the scheduler looks. {request: reason}.
+    """Takes the failures from the workers' report, and passes them to the scheduler. Returns {request: reason}.
 
-    A failed request's blocks of this step have wrong rows. vLLM has hashed them already, so others may
-    have them since. Those end too, and so do those that have theirs. Nobody finds such blocks any more.
+    A failed request's blocks of this step have wrong rows. vLLM has hashed them already, so other requests
+    may share them. Those requests end too, and so do those that share blocks which they computed after a
+    wrong one. All these blocks are evicted, so that no request finds them.
     """
     output = getattr(model_runner_output, "kv_connector_output", None)
     meta = getattr(output, "kv_connector_worker_meta", None)
@@ -34,7 +35,7 @@ def take(scheduler: Any, model_runner_output: Any) -> dict[str, str]:
         for request_id in sharers:
             blocks = others.pop(request_id)
             failed[request_id] = "it shares blocks with a request whose corpus failed"
-            # What it computed behind such a block it computed over wrong rows.
+            # The rows that it computed after a wrong block are wrong, too.
             bad.update(blocks[next(i for i, block in enumerate(blocks) if block in bad):])
     manager.evict_blocks(bad)
     output.failed_recving = set(output.failed_recving or ()) | failed.keys()
@@ -42,10 +43,10 @@ def take(scheduler: Any, model_runner_output: Any) -> dict[str, str]:
 
 
 def compute_here(scheduler: Any, failed: dict[str, str]) -> None:
-    """Has vLLM compute the prompts of requests whose asynchronous load failed.
+    """Makes vLLM compute the prompts of requests whose asynchronous load failed.
 
-    That is what it does itself under kv_load_failure_policy=recompute, which a routed request must not
-    meet: it would go on without its corpus.
+    vLLM itself does this under kv_load_failure_policy=recompute. That policy cannot be used, because a
+    routed request would then continue without its corpus.
     """
     from vllm.v1.request import RequestStatus
 
@@ -57,7 +58,7 @@ def compute_here(scheduler: Any, failed: dict[str, str]) -> None:
 
 
 def ended(scheduler: Any, failed: set[str]) -> set[str]:
-    """Those that vLLM does not end itself: it ends the ones that wait for rows."""
+    """Returns the requests that vLLM does not end itself. It ends those that wait for rows."""
     from vllm.v1.request import RequestStatus
 
     return {one for one in failed if one in scheduler.requests
@@ -65,7 +66,7 @@ def ended(scheduler: Any, failed: set[str]) -> set[str]:
 
 
 def tell(failed: dict[str, str], outputs: Any) -> Any:
-    """Puts the reasons into the answers."""
+    """Adds the reasons to the answers, and logs them."""
     for client in outputs.values():
         for one in client.outputs:
             reason = failed.get(one.request_id)
@@ -77,7 +78,7 @@ def tell(failed: dict[str, str], outputs: Any) -> Any:
 
 
 def for_client(output: Any) -> Any:
-    """What a server's client gets: an output as it is, or the error of a request that ckv ended."""
+    """Returns what a server's client receives: the output, or the error of a request that ckv ended."""
     told = (getattr(output, "kv_transfer_params", None) or {}).get("ckv")
     reason = told.get("error") if isinstance(told, dict) else None
     if reason is None:

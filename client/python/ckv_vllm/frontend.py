@@ -1,6 +1,6 @@
-"""Admission of requests, where vLLM takes them: what cannot be answered as asked is refused with 400.
+"""Admission of requests, where vLLM accepts them. Refuses with HTTP 400 what cannot be answered as requested.
 
-The process of the API server, or the one that calls LLM.generate. It asks the directory alone.
+Runs in the process of the API server, or in the one that calls LLM.generate. Queries only the directory.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from .shared import REQUESTERS, Resolved
 log = logging.getLogger("ckv_vllm")
 CONNECTOR = "CkvConnector"
 SALT = "ckv:"
-LOOKUP_MAX = 0.5  # seconds: requests of all clients come by this thread
+LOOKUP_MAX = 0.5  # seconds; this thread takes the requests of all clients
 
 
 @dataclasses.dataclass(frozen=True)
 class Server:
-    """What is fixed for an engine."""
+    """The properties of an engine that do not change."""
 
-    settings: Optional[Settings]  # None: it has no connector of ckv
+    settings: Optional[Settings]  # None if it has no connector of ckv
     fingerprint: str = ""
 
 
 def server_of(vllm_config: Any) -> Server:
-    """Of an engine's configuration, kept on it. Raises as identity.fingerprint_of."""
+    """Returns the Server of an engine's configuration, and caches it there. Raises as identity.fingerprint_of."""
     server = getattr(vllm_config, "_ckv_server", None)
     if server is None:
         transfer = vllm_config.kv_transfer_config
@@ -45,7 +45,7 @@ def server_of(vllm_config: Any) -> Server:
 
 
 class Plain:
-    """A request without a corpus: it must not look like one that has."""
+    """A request without a corpus. It must not look like one with a corpus."""
 
     @staticmethod
     def finish(request: Any) -> Any:
@@ -55,13 +55,13 @@ class Plain:
 
 
 class Admission:
-    """A request of ckv's that was checked."""
+    """A request for ckv that was checked."""
 
     def __init__(self, asked: wants.Wants, resolved: list[Resolved]) -> None:
         self.asked, self.resolved = asked, resolved
 
     def finish(self, request: Any) -> Any:
-        """Checks what vLLM made of it, and notes for the engine what its names mean now."""
+        """Checks vLLM's request, and records in it for the engine what its corpora's names mean now."""
         if self.asked.routes or self.asked.publish:
             for name, what in (("lora_request", "an adapter"), ("mm_features", "pictures or sounds"),
                                ("prompt_embeds", "embeddings")):
@@ -79,31 +79,31 @@ class Admission:
 
 
 def len_of(value: Any) -> int:
-    """Of a list or a tensor; 1 of anything else."""
+    """Returns the length of a list or tensor; 1 for anything else."""
     return len(value) if hasattr(value, "__len__") else 1
 
 
 def salt_of(resolved: list[Resolved], own: Optional[str]) -> str:
-    """Requests share blocks only if equal corpora stand before their equal tokens."""
+    """Returns the cache_salt. With it, requests share blocks of equal tokens only if their corpora are equal."""
     digest = hashlib.sha256("".join(one.digest for one in resolved).encode()).hexdigest()[:32]
     return f"{SALT}{digest}" + (f":{own}" if own else "")
 
 
 def refused(reason: str) -> Exception:
-    """The error that vLLM's server answers with HTTP 400."""
+    """Returns the error for which vLLM's server answers HTTP 400."""
     from vllm.exceptions import VLLMValidationError
 
     return VLLMValidationError(reason, parameter="kv_transfer_params")
 
 
 def admit(vllm_config: Any, params: Any) -> Union[Admission, Plain, None]:
-    """None: the request has nothing to do with ckv. Raises `refused`."""
+    """Checks a request. Returns None if the server has no connector of ckv. Raises `refused`."""
     extra = getattr(params, "extra_args", None)
     if extra and wants.RESOLVED in extra:
         raise refused(f"ckv: a request has {wants.RESOLVED!r}, which is not for clients")
     server = server_of(vllm_config)
     if server.settings is None:
-        # Without its corpus the answer would be another one, and nothing would say so.
+        # Without its corpus the answer would differ, and nothing would show it.
         if extra and (wants.KEY in extra or wants.KEY in (extra.get("kv_transfer_params") or {})):
             raise refused("ckv: this server has no CkvConnector (--kv-transfer-config)")
         return None

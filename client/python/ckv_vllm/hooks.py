@@ -1,14 +1,15 @@
-"""What vLLM has no hook for, wrapped. All of it is here, with why.
+"""All wrappers of vLLM's functions that have no hook, each with its reason.
 
-    InputProcessor.process_inputs   a request that asks for what is not there is refused with HTTP 400,
-                                    and one over a corpus never shares a block with another (cache_salt)
+    InputProcessor.process_inputs   a request that cannot be answered as requested is refused with HTTP 400;
+                                    one with corpora shares blocks only with requests over equal corpora
+                                    (cache_salt)
     MLAAttention.forward_impl       the rows of routed requests attend their corpora; this is above the
-                                    backends, so that each of them (CPU, AMX, FlashMLA, Triton) will do
+                                    backends, so it works with each of them (CPU, AMX, FlashMLA, Triton)
     Scheduler.update_from_output, Scheduler._handle_failed_recving
                                     a request whose corpus failed ends in that step, without a token
-    RequestOutputCollector.put      its client gets HTTP 503 and the reason, which vLLM keeps to itself
+    RequestOutputCollector.put      its client receives HTTP 503 and the reason, which vLLM would not send
 
-Each wrapper calls what it wraps, at once and with the same arguments, for what is not ckv's.
+For requests without ckv, each wrapper calls the original immediately, with the same arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Callable
 
 log = logging.getLogger("ckv_vllm")
 
-# The parameters that the wrappers count on, as of vLLM 0.32.
+# The parameters that the wrappers rely on, as of vLLM 0.32.
 EXPECTED = {
     "vllm.v1.engine.input_processor:InputProcessor.process_inputs": ("self", "request_id", "prompt", "params"),
     "vllm.model_executor.layers.attention.mla_attention:MLAAttention.forward_impl": (
@@ -33,11 +34,11 @@ EXPECTED = {
 
 
 class OtherVersion(RuntimeError):
-    """A vLLM whose classes are not as the wrappers expect."""
+    """A version of vLLM whose classes differ from what the wrappers expect."""
 
 
 def differences() -> list[str]:
-    """What of this vLLM is not as expected, in words; nothing if all is."""
+    """Returns descriptions of what differs in this vLLM from what is expected; [] if nothing does."""
     found = []
     for name, expected in EXPECTED.items():
         try:
@@ -51,7 +52,7 @@ def differences() -> list[str]:
 
 
 def _find(name: str) -> tuple[Any, str, Callable[..., Any]]:
-    """(class, attribute, function) of "module:Class.attribute"."""
+    """Returns (class, attribute, function) of "module:Class.attribute"."""
     module, _, path = name.partition(":")
     owner, attribute = path.split(".")
     cls = getattr(__import__(module, fromlist=[owner]), owner)
@@ -61,7 +62,7 @@ def _find(name: str) -> tuple[Any, str, Callable[..., Any]]:
 def _wrap(name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     cls, attribute, function = _find(name)
     if getattr(function, "_ckv_wrapped", None) is not None:
-        return  # in this process already
+        return  # wrapped already in this process
     wrapper = functools.wraps(function)(make(function))
     wrapper._ckv_wrapped = function
     setattr(cls, attribute, wrapper)
@@ -123,7 +124,7 @@ def _answer(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """Wraps all. Idempotent. Opens nothing, and starts no thread: vLLM forks after this."""
+    """Installs all wrappers. Idempotent. Opens nothing and starts no thread, because vLLM forks after this."""
     wrong = differences()
     if wrong:
         # Not raised here: vLLM only logs errors of plug-ins. The connector refuses to start.
@@ -137,7 +138,7 @@ def install() -> None:
 
 
 def check_installed() -> None:
-    """Raises OtherVersion unless all is wrapped in this process."""
+    """Raises OtherVersion unless all wrappers are installed in this process."""
     wrong = differences()
     if wrong:
         raise OtherVersion("ckv: this plug-in does not know this version of vLLM: " + "; ".join(wrong))

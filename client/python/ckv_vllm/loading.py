@@ -1,7 +1,7 @@
-"""Loads of rows into vLLM's blocks, each reported once, and only when nobody can write any more.
+"""Loads rows into vLLM's blocks. Each load is reported once, after the last write to its blocks.
 
-vLLM reserves a request's blocks until the load is reported, also if the request is gone by then. So
-each load ends: whole, failed, or at its deadline.
+vLLM reserves a request's blocks until the load is reported, even if the request has ended by then. So
+each load ends: completed, failed, or at its deadline.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .settings import Settings
 
 log = logging.getLogger("ckv_vllm")
 
-THREADS = 4  # loads under way; more wait for their turn, within their deadline
+THREADS = 4  # concurrent loads; more wait in a queue, within their deadline
 
 
 class Loader:
-    """begin and take are called by the thread that runs the model."""
+    """Loads rows on threads of its own. The thread that runs the model calls begin and take."""
 
     def __init__(self, settings: Settings, requester: ckv.Requester, fingerprint: str, counts: Counts,
                  place: places.Host) -> None:
@@ -34,7 +34,7 @@ class Loader:
         self.settings, self.requester, self.fingerprint, self.counts = settings, requester, fingerprint, counts
         self._pool = concurrent.futures.ThreadPoolExecutor(THREADS, "ckv-load")
         self._lock = threading.Lock()
-        self._done: dict[str, str] = {}  # request to why it failed, "" if it did not
+        self._done: dict[str, str] = {}  # request to the reason of its failure, or ""
         self._closed = threading.Event()
 
     def begin(self, load: notes.Load, caches: list[Any]) -> None:
@@ -42,7 +42,10 @@ class Loader:
         self._pool.submit(self._run, load, caches, self._place.stream(), deadline)
 
     def take(self) -> dict[str, str]:
-        """Loads that ended since the last time. Nothing of them is written any more."""
+        """Returns {request: reason of its failure, or ""} of the loads that ended since the last call.
+
+        Nothing is written to their blocks any more.
+        """
         with self._lock:
             done, self._done = self._done, {}
         return done
@@ -51,7 +54,7 @@ class Loader:
         why, begun = "", time.monotonic()
         try:
             self._load(load, caches, stream, deadline)
-        except Exception as error:  # whatever it is, the load is reported
+        except Exception as error:  # the load is reported in any case
             why = f"{type(error).__name__}: {error}"
             log.warning("ckv: rows of request %s are computed here, because they were not loaded: %s",
                         load.request_id, why)

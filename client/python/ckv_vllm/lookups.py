@@ -1,4 +1,4 @@
-"""Look-ups of prompts, beside the scheduler's thread. Knows no vLLM."""
+"""Looks up prompts on threads of its own, so that the scheduler does not wait. Does not import vLLM."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .settings import Settings
 log = logging.getLogger("ckv_vllm")
 
 THREADS = 4
-# A request waits so long for its look-up. Then it is computed here: the directory takes 1 ms.
+# Seconds for which a request waits for its look-up; then vLLM computes it. The directory takes 1 ms.
 WAIT_MAX = 0.1
-# Chunks whose load failed are not offered for so long. Otherwise the next request would fail on them too.
+# Seconds for which chunks whose load failed are not offered. Otherwise the next request would fail on them, too.
 FAILED_FOR = 30.0
 
 
 class Lookups:
-    """The scheduler's thread alone."""
+    """Look-ups in progress, by request. Only for the scheduler's thread."""
 
     def __init__(self, settings: Settings, fingerprint: str) -> None:
         self.settings, self.fingerprint = settings, fingerprint
@@ -33,12 +33,12 @@ class Lookups:
         self._failed: dict[bytes, float] = {}
 
     def begin(self, request_id: str, tokens: Sequence[int], corpus: Optional[str]) -> None:
-        """Asks what of a prompt is there; of one corpus alone if it is named."""
+        """Begins to look up a prompt's prefix; only in the corpus, if one is named."""
         future = self._pool.submit(self._find, np.asarray(tokens, np.int32), corpus)
         self._asked[request_id] = time.monotonic(), future
 
     def result(self, request_id: str) -> Optional[prefix.Prefix]:
-        """What was found. None: not known yet, ask again. Nothing after WAIT_MAX."""
+        """Returns what was found; None if it is not known yet: call again. After WAIT_MAX, an empty prefix."""
         asked = self._asked.get(request_id)
         if asked is None:
             return prefix.Prefix()
@@ -56,7 +56,7 @@ class Lookups:
             asked[1].cancel()
 
     def failed(self, ids: bytes) -> None:
-        """A load of these chunks failed."""
+        """Records that a load of these chunks failed, so that they are not offered for a while."""
         now = time.monotonic()
         self._failed = {one: at for one, at in self._failed.items() if now - at < FAILED_FOR}
         self._failed[ids[-32:]] = now
@@ -72,7 +72,7 @@ class Lookups:
             return prefix.prefix_of(found, only)
         except (ckv.NotFound, ckv.InvalidArgument):  # InvalidArgument: chunks of several models
             return prefix.Prefix()
-        except Exception as error:  # a miss, whatever it is
+        except Exception as error:  # any error is a miss
             log.warning("ckv: a prompt was not looked up, and is computed here: %s", error)
             return prefix.Prefix()
 

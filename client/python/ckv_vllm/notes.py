@@ -1,6 +1,6 @@
-"""What the scheduler's half of the connector tells the workers', in each step. Knows no vLLM.
+"""The messages from the scheduler's half of the connector to the workers' half, in each step.
 
-All of it is plain data: with several processes it is pickled.
+They are plain data, because they are pickled if there are several processes. Does not import vLLM.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any, Optional
 
 @dataclasses.dataclass
 class Route:
-    """A scheduled request whose corpora stand before its position 0.
+    """A scheduled request whose corpora are placed before its position 0.
 
     request_id
     corpora     Resolved.to_list of each
     policy      of the context: "route", "near" or "auto"
     block_ids   its own blocks, in order
-    token_end   its own tokens at the end of the step, those of the step included
+    token_end   the number of its own tokens at the end of the step
     trace       the request's traceparent, "" if it has none
     """
 
@@ -31,11 +31,11 @@ class Route:
 
 @dataclasses.dataclass
 class Load:
-    """Tokens [token_begin, token_end) of a request, which its blocks get.
+    """The rows of tokens [token_begin, token_end) of a request are to be loaded into its blocks.
 
-    tokens      its prompt: chunks are found by it again, and the last may end behind token_end
-    chunk_ids   bytes of the chunks that have these tokens from the first on, 32 each
-    corpus      the corpus that they are to be of; "" for any of the model
+    tokens      its prompt: chunks are looked up again by it, and the last one may end after token_end
+    chunk_ids   ids of the chunks that contain the prompt's first token_end tokens, 32 bytes each
+    corpus      the corpus whose chunks are wanted; "" for any corpus of the model
     trace       the request's traceparent, "" if it has none
     """
 
@@ -51,11 +51,11 @@ class Load:
 
 @dataclasses.dataclass
 class Chunks:
-    """A run of chunks that can be found, of the beginning of a prompt.
+    """Consecutive chunks of a prompt's prefix that can be found.
 
-    ids     bytes, 32 a chunk
-    sizes   tokens of each
-    tokens  of all of them
+    ids     32 bytes per chunk
+    sizes   the number of tokens of each
+    tokens  the token ids of all of them
     parent  the id of the chunk before them; b"" if they begin at token 0
     """
 
@@ -65,7 +65,7 @@ class Chunks:
     parent: bytes = b""
 
     def after(self, count: int) -> Optional[Chunks]:
-        """All but the first chunks; None if there are no more."""
+        """Returns all but the first `count` chunks; None if there are no more."""
         if count >= len(self.sizes):
             return None
         parent = self.ids[(count - 1) * 32:count * 32] if count else self.parent
@@ -74,8 +74,7 @@ class Chunks:
 
 @dataclasses.dataclass
 class Event:
-    """What routers are told: chunks that can be found from now on, or ids of chunks that are offered no
-    more."""
+    """A message to routers: chunks that can be found from now on, or ids of chunks that are no longer offered."""
 
     stored: Optional[Chunks] = None
     removed: list[bytes] = dataclasses.field(default_factory=list)
@@ -83,7 +82,7 @@ class Event:
 
 @dataclasses.dataclass
 class Publish:
-    """A prompt whose last rows are computed in this step. They become a part of a corpus."""
+    """A prompt whose last rows are computed in this step. Its rows are added to a corpus."""
 
     request_id: str
     corpus: str
@@ -93,10 +92,13 @@ class Publish:
 
 @dataclasses.dataclass
 class Step:
-    """All notes of a step. Routes by the block that holds the request's last token of the step: it is
-    written in the step, so no other request has it."""
+    """All notes of a step.
+
+    routes  by the block that contains the request's last token of the step. The step writes this block, so no
+            other request has it.
+    """
 
     routes: dict[int, Route] = dataclasses.field(default_factory=dict)
     loads: list[Load] = dataclasses.field(default_factory=list)
     publishes: list[Publish] = dataclasses.field(default_factory=list)
-    refused: dict[str, str] = dataclasses.field(default_factory=dict)  # requests that end with this step
+    refused: dict[str, str] = dataclasses.field(default_factory=dict)  # requests that end with this step: reasons

@@ -1,6 +1,6 @@
-"""Where the model's tensors lie: in host memory, or on a GPU.
+"""The memory of the model's tensors: host memory, or a GPU's.
 
-What is done for a GPU was never run on one. A test runs it against a stand-in of ckv's backend.
+The code for a GPU was never run on one. A test runs it with a stand-in for ckv's backend.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import ckv
 
 
 class Host:
-    """Tensors of the processor."""
+    """Tensors in host memory."""
 
     backend = ""
 
     def stream(self) -> Any:
-        """After whose work ckv reads and writes tensors. None: they are ready."""
+        """Returns the stream after whose work ckv reads and writes tensors; None if they are ready."""
         return None
 
     def out(self, queries: torch.Tensor, d_v: int) -> Optional[tuple[torch.Tensor, ...]]:
-        """Memory for the answer (o, m, l) of a call. None: ckv's own."""
+        """Returns memory for the answer (o, m, l) of a call; None if ckv allocates it."""
         return None
 
     def rows(self, caches: dict[int, torch.Tensor], block_ids: list[int], token_count: int) -> "Rows":
-        """Rows of a sequence, copied out of its blocks."""
+        """Copies the rows of a sequence out of its blocks."""
         first = next(iter(caches.values()))
         size, width = first.shape[1], first.shape[2]
         blocks = first.new_tensor(block_ids[:(token_count + size - 1) // size], dtype=torch.int64)
@@ -45,7 +45,7 @@ class Host:
 
 
 class Gpu(Host):
-    """Tensors of a GPU. The model's stream never waits for ckv; the thread that runs the model does."""
+    """Tensors on a GPU. The model's stream never waits for ckv; the thread that runs the model does."""
 
     backend = "cuda"
 
@@ -66,7 +66,7 @@ class Gpu(Host):
 
 
 class Rows:
-    """Copied rows [layers, tokens, values]. Whole once their copy is done, which another thread waits for."""
+    """Copied rows [layers, tokens, values]. They are complete once `wait` has returned, on any thread."""
 
     def __init__(self, copied: torch.Tensor, copied_at: Any) -> None:
         self._copied, self._copied_at = copied, copied_at
@@ -83,5 +83,5 @@ def place_of(device_type: str) -> Host:
 
 
 def o_of(answer: ckv.Answer) -> torch.Tensor:
-    """The outputs of an answer, float32 [rows, d_v]. Not copied."""
+    """Returns the outputs of an answer, float32 [rows, d_v], without a copy."""
     return torch.as_tensor(answer.o)

@@ -1,7 +1,7 @@
-"""Rows that vLLM prefilled become chunks of a corpus, in the background. One rank publishes.
+"""Publishes rows that vLLM prefilled as chunks of a corpus, in the background. One rank publishes.
 
-Rows are copied in the step that made them: blocks may be another request's right after it. A thread
-puts the copies on holders, in the order in which they came.
+Rows are copied in the step that computed them, because another request may get the blocks right after
+it. A thread puts the copies on holders, in the order of the steps.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .settings import Settings
 
 log = logging.getLogger("ckv_vllm")
 
-BYTES_MAX = 4 << 30          # rows that may wait to be put; above it a publish is dropped, and counted
-# The thread gets a sixtieth of a core if all of them are busy: 500 MB take so long then.
+BYTES_MAX = 4 << 30          # limit for rows that wait to be put; beyond it a publish is dropped, and counted
+# Seconds. The thread gets a sixtieth of a core if all cores are busy; 500 MB take this long then.
 PUT_TIMEOUT = 600.0
 NICE = 19
 
@@ -41,20 +41,20 @@ class Copied:
 
 
 def step_aside() -> None:
-    """This thread takes what the model's threads leave: they wait for each other at each layer, so whoever
-    takes one's core delays all."""
+    """Gives this thread the lowest priority. The model's threads wait for each other at each layer, so a
+    thread that takes the core of one delays all."""
     try:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)  # on Linux of a thread
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)  # on Linux, a thread's own
     except OSError as error:
         log.info("ckv: publishing has the priority of the model's threads: %s", error)
 
 
 class Publisher:
-    """A thread, which is started by the first publish."""
+    """Puts rows on holders from a thread, which the first publish starts."""
 
     def __init__(self, settings: Settings, requester: ckv.Requester, model: ckv.Model, counts: Counts,
                  place: places.Host, tells: bool = False) -> None:
-        """`tells`: take_stored returns what was published."""
+        """`tells`: whether take_stored returns what was published."""
         self._place = place
         self.settings, self.requester, self.model, self.counts = settings, requester, model, counts
         self._tells, self._stored = tells, list[notes.Chunks]()
@@ -64,7 +64,7 @@ class Publisher:
         self._thread: Any = None
 
     def add(self, note: notes.Publish, caches: dict[int, torch.Tensor]) -> None:
-        """Copies the rows of a prompt that has just been computed."""
+        """Copies the rows of a prompt that has just been computed, and queues them."""
         first = next(iter(caches.values()))
         size = len(note.tokens) * len(caches) * first.shape[2] * 2
         with self._lock:
@@ -77,7 +77,7 @@ class Publisher:
         try:
             copied = Copied(note.request_id, note.corpus, np.asarray(note.tokens, np.int32),
                             self._place.rows(caches, note.block_ids, len(note.tokens)))
-        except Exception as error:  # no memory: the step goes on
+        except Exception as error:  # out of memory: the step continues
             log.warning("ckv: rows of request %s are not published: %s", note.request_id, error)
             self.counts.add("publish_failed_tokens", len(note.tokens))
             with self._lock:
@@ -89,7 +89,7 @@ class Publisher:
         self._queue.put(copied)
 
     def take_stored(self) -> list[notes.Chunks]:
-        """The chunks of prompts that were published since the last call."""
+        """Returns the chunks of prompts that were published since the last call."""
         with self._lock:
             stored, self._stored = self._stored, []
         return stored
@@ -101,7 +101,7 @@ class Publisher:
                 self._stored.append(chunks)
 
     def _found(self, copied: Copied) -> prefix.Prefix:
-        """What the directory finds of a prompt that was just published. No error is the publish's."""
+        """Returns the prefix that the directory finds of a prompt just published. An error is only logged."""
         try:
             corpus = self.requester.resolve(copied.corpus)
             return prefix.prefix_of(self.requester.find(copied.tokens, model_of=corpus))
@@ -117,18 +117,18 @@ class Publisher:
                 return
             try:
                 self._put(copied)
-            except Exception as error:  # a publish that is lost is a later miss, and no more
+            except Exception as error:  # a lost publish is only a later miss
                 log.warning("ckv: rows of request %s are not published in %s: %s", copied.request_id,
                             copied.corpus, error)
                 self.counts.add("publish_failed_tokens", len(copied.tokens))
             with self._lock:
                 self._bytes -= copied.rows.nbytes
-            if not aside:  # threads that gRPC starts in the first put serve look-ups too, and inherit a priority
+            if not aside:  # after the first put: its gRPC threads serve look-ups, too, and would inherit the priority
                 step_aside()
                 aside = True
 
     def _have(self, copied: Copied) -> prefix.Prefix:
-        """What of the prompt the corpus has already. Raises FailedPrecondition: it is of another model."""
+        """Returns the prompt's prefix that the corpus has already. FailedPrecondition: it is of another model."""
         try:
             corpus = self.requester.resolve(copied.corpus)
         except ckv.NotFound:
@@ -164,7 +164,7 @@ class Publisher:
                  copied.request_id, copied.corpus)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Puts what waits, for at most `timeout` seconds."""
+        """Puts the queued rows, for at most `timeout` seconds."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(timeout)

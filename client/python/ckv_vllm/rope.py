@@ -1,4 +1,4 @@
-"""Whether vLLM rotates as ckv does. Queries over a corpus are rotated by ckv, to where its rows stand."""
+"""Checks that vLLM's RoPE equals ckv's. ckv rotates queries over a corpus to the positions of its rows."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import ckv
 
 from .identity import Unsupported
 
-# Tables are float32 or bf16, whose values err by 2^-9. Another base or scaling errs by 1 at one of these.
+# Tables are float32 or bf16, whose values err by 2^-9. With another base or scaling, the error is 1 at one of these.
 POSITIONS = (1, 7, 64, 511, 2047)
 ERROR_MAX = 0.02
 
 
 def frequencies(model: ckv.Model) -> np.ndarray:
-    """Radians a position, of each pair of values. As RopeFrequencies in attention/rope.cc."""
+    """Returns radians per position, for each pair of values. As RopeFrequencies in attention/rope.cc."""
     pairs = np.arange(model.d_rope // 2, dtype=np.float64)
     plain = model.rope_theta ** (-2 * pairs / model.d_rope)
     if not model.yarn_factor:
@@ -34,7 +34,7 @@ def frequencies(model: ckv.Model) -> np.ndarray:
 
 
 def amplitude(model: ckv.Model) -> float:
-    """By which YaRN multiplies cosines and sines. As RopeAmplitude in attention/rope.cc."""
+    """Returns YaRN's factor for cosines and sines. As RopeAmplitude in attention/rope.cc."""
     def of(mscale: float) -> float:
         return 0.1 * mscale * math.log(model.yarn_factor) + 1 if model.yarn_factor > 1 else 1.0
 
@@ -42,7 +42,7 @@ def amplitude(model: ckv.Model) -> float:
 
 
 def error(model: ckv.Model, table: Any) -> float:
-    """The largest difference of a table [positions, cosines and then sines] from ckv's formula."""
+    """Returns the largest difference of a table [positions, cosines then sines] from ckv's formula."""
     positions = np.array([position for position in POSITIONS if position < table.shape[0]])
     angles = positions[:, None] * frequencies(model)
     expected = amplitude(model) * np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
@@ -50,14 +50,14 @@ def error(model: ckv.Model, table: Any) -> float:
 
 
 def tables() -> Iterable[Any]:
-    """The tables of all rotations that this process' models have made."""
+    """Returns the tables of all rotations that the models of this process have made."""
     from vllm.model_executor.layers import rotary_embedding
 
     return [module.cos_sin_cache for module in rotary_embedding._ROPE_DICT.values()]
 
 
 def check(model: ckv.Model, made: Iterable[Any]) -> None:
-    """Raises Unsupported for tables of which none, or another, is the model's."""
+    """Raises Unsupported if no table has the model's width, or one of that width differs from ckv's formula."""
     errors = [error(model, table) for table in made if table.dim() == 2 and table.shape[1] == model.d_rope]
     if not errors:
         raise Unsupported(f"ckv: vLLM has no table of rotations of {model.d_rope} values")

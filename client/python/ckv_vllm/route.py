@@ -1,9 +1,9 @@
-"""Attention of routed requests: their corpora where they lie, and their own rows in vLLM's blocks.
+"""Attention of routed requests: over their corpora on the holders, and their own rows in vLLM's blocks.
 
-A routed request has its own tokens alone in vLLM, at positions 0 and on. Its corpora stand before
-them. For each layer, the queries of all routed requests of the step, prefill and decode alike, go to
-ckv in one call, a segment a request. The call is posted before vLLM attends the other requests, and
-waited for after that. ckv attends the own rows in the blocks, and merges: the answer is whole.
+In vLLM a routed request has only its own tokens, from position 0 on. Its corpora are placed before them.
+For each layer, one call of ckv has the queries of all routed requests of the step, prefill and decode
+alike, with one segment per request. The call is posted before vLLM attends the other requests, and
+waited for after that. ckv attends the own rows in the blocks and merges, so its answer is complete.
 
 A query row is token x heads + head, as everywhere in ckv.
 """
@@ -27,14 +27,14 @@ log = logging.getLogger("ckv_vllm")
 LAYER = re.compile(r"(?:^|\.)layers\.(\d+)(?:\.|$)")
 _NOT_YET = object()
 ROWS_MAX = 65536  # query rows of one call of ckv
-# The worker's half of the connector in this process. None: there is none.
+# The worker's half of the connector in this process, if there is one.
 WORKER: Any = None
 
 
 def step_of(attn_metadata: Any) -> Optional["Step"]:
-    """The routed rows of a step; None if it has none. Resolved once a step, at its first layer.
+    """Returns the routed rows of a step; None if it has none. Resolves them once per step, at its first layer.
 
-    vLLM makes one object for the layers of a step, before the connector has its notes.
+    `attn_metadata` is one object for all layers of a step. vLLM creates it before the connector has its notes.
     """
     if WORKER is None or attn_metadata is None:
         return None
@@ -46,12 +46,12 @@ def step_of(attn_metadata: Any) -> Optional["Step"]:
 
 
 def rows_of(attn_metadata: Any, routes: dict[int, notes.Route], block_size: int) -> list["Row"]:
-    """Which tokens of the batch are whose, in the batch's order.
+    """Returns which tokens of the batch belong to which routed request, in the batch's order.
 
-    An attention layer is told no request. The slot that its last token is written to tells it: requests
+    vLLM passes no requests to an attention layer. The slot of its last token identifies a request: requests
     may share the blocks before that one, and vLLM moves requests within the batch.
     """
-    starts = attn_metadata.query_start_loc.tolist()  # on a GPU this waits for the step's input, once a step
+    starts = attn_metadata.query_start_loc.tolist()  # on a GPU this waits for the step's input, once per step
     ends = [end - 1 for begin, end in zip(starts, starts[1:]) if end > begin]
     slots = attn_metadata.slot_mapping[ends].tolist() if ends else []
     left, rows = dict(routes), []
@@ -83,13 +83,13 @@ class Row:
 
 
 class Step:
-    """The routed requests of one step. One thread."""
+    """The routed requests of one step. Only for the thread that runs the model."""
 
     def __init__(self, rows: list[Row], worker: Any, heads: int) -> None:
-        """`heads`: of this rank. All of ckv's part of the step ends `deadline` seconds from here."""
+        """`heads`: of this rank. From now on, ckv may take `deadline` seconds in total from this step."""
         self.rows, self.worker, self.heads = rows, worker, heads
         self.until = time.monotonic() + worker.settings.deadline
-        dead: dict[Any, Exception] = {}  # a corpus that does not answer is waited for once
+        dead: dict[Any, Exception] = {}  # waits only once for a corpus that does not answer
         for row in rows:
             first = row.route.token_end - row.count
             row.visible = np.repeat(np.arange(first + 1, row.route.token_end + 1, dtype=np.uint32), heads)
@@ -98,12 +98,12 @@ class Step:
                 if key in dead:
                     raise dead[key]
                 row.context = worker.contexts.get(row.route, self.left())
-            except Exception as error:  # whatever it is, it ends this request alone
+            except Exception as error:  # any error ends only this request
                 dead[key] = error
                 self.fail(row, error)
 
     def left(self) -> float:
-        """Seconds that ckv may still take from this step; a little, where all are spent."""
+        """Returns the seconds that ckv may still take from this step; an eighth of `deadline` if fewer are left."""
         return max(self.until - time.monotonic(), self.worker.settings.deadline / 8)
 
     @property
@@ -111,14 +111,14 @@ class Step:
         return [row for row in self.rows if row.error is None]
 
     def fail(self, row: Row, error: Exception) -> None:
-        """Its rows are zeros from here on, and it ends after this step."""
+        """Marks a row's request as failed: its output is zeros from now on, and it ends after this step."""
         row.error = f"{type(error).__name__}: {error}"
         self.worker.failed(row.route, row.count, row.error)
 
     def forward(self, layer: Any, original: Callable[..., Any], q: torch.Tensor, k_c_normed: Any, k_pe: Any,
                 kv_cache: torch.Tensor, attn_metadata: Any, output: torch.Tensor, *args: Any,
                 **kwargs: Any) -> torch.Tensor:
-        """MLAAttention.forward_impl of a step that has routed rows."""
+        """Replaces MLAAttention.forward_impl in a step with routed rows."""
         begun = self._post(layer, q, kv_cache)
         if sum(row.count for row in self.rows) < attn_metadata.num_actual_tokens:
             result = original(layer, q, k_c_normed, k_pe, kv_cache, attn_metadata, output, *args, **kwargs)
@@ -131,7 +131,7 @@ class Step:
         return result
 
     def _post(self, layer: Any, q: torch.Tensor, kv_cache: torch.Tensor) -> list["Call"]:
-        """Posts one call for all routed rows; those of corpora that failed lately, each alone."""
+        """Posts one call for all routed rows. Corpora that failed lately have calls of their own."""
         calls = []
         for rows in self.worker.contexts.apart(self.live):
             for pieces in pieces_of(rows, ROWS_MAX // self.heads):
@@ -150,7 +150,7 @@ Piece = tuple[Row, int, int]  # tokens [begin, end) of the batch, of a row
 
 
 def pieces_of(rows: list[Row], tokens_max: int) -> list[list[Piece]]:
-    """Cuts rows into calls of at most so many tokens. Decodes and prompts of usual length are one."""
+    """Splits rows into calls of at most `tokens_max` tokens. Decodes and prompts of usual length need one."""
     calls: list[list[Piece]] = []
     room = 0
     for row in rows:
@@ -167,13 +167,13 @@ def pieces_of(rows: list[Row], tokens_max: int) -> list[list[Piece]]:
 
 
 def trace_of(pieces: list[Piece]) -> Optional[str]:
-    """The trace of a call that serves one request alone. A call of several would be in the wrong one."""
+    """Returns the trace of a call for a single request. A call for several requests is in no trace."""
     first = pieces[0][0]
     return first.route.trace or None if all(row is first for row, _, _ in pieces) else None
 
 
 class Call:
-    """One call of one layer, under way."""
+    """One call of one layer, in flight."""
 
     def __init__(self, step: Step, layer: Any, pieces: list[Piece], q: torch.Tensor,
                  cache: torch.Tensor) -> None:
@@ -202,7 +202,7 @@ class Call:
             grade=worker.settings.grade, traceparent=trace_of(pieces), stream=worker.place.stream())
 
     def finish(self, output: torch.Tensor) -> None:
-        """Waits, and writes the answers to the rows' places in `output` [tokens, heads x v]."""
+        """Waits, and writes the answers to the rows' tokens in `output` [tokens, heads x v]."""
         answer = self._wait()
         if answer is None:
             return
@@ -214,7 +214,10 @@ class Call:
             at += count
 
     def _wait(self) -> Any:
-        """The answer of all rows, or what of it there is: others' errors are not a request's own."""
+        """Returns the answer of all rows; None if the call's only request failed.
+
+        An error fails only the requests that caused it.
+        """
         if self.ticket is not None:
             try:
                 with self.ticket as ticket:
@@ -227,10 +230,10 @@ class Call:
         return self._each()
 
     def _each(self) -> Any:
-        """Asks again, for the rows of each request alone and side by side, in the time that is left.
+        """Repeats the call with one call per request, all at once, in the time that is left.
 
-        The call had its whole deadline to find a replica. If it was spent, a part of it is granted
-        again: requests of other corpora are to go on.
+        The call had its whole deadline to find a replica. If that was spent, this adds a part of it, so that
+        requests of other corpora can continue.
         """
         left = self.step.left()
         whole = self.queries.new_zeros((self.queries.shape[0], self.step.worker.model.d_v), dtype=torch.float32)
@@ -252,9 +255,9 @@ class Call:
 
 
 def absorbed(layer: Any, q: torch.Tensor) -> torch.Tensor:
-    """Queries [tokens, heads, nope + rope] in the latent space: bf16 [tokens x heads, latent + rope].
+    """Converts queries [tokens, heads, nope + rope] to the latent space: bf16 [tokens x heads, latent + rope].
 
-    As MLAAttention.forward_impl makes them for its decode.
+    MLAAttention.forward_impl does the same for its decode.
     """
     nope, pe = q.split([layer.qk_nope_head_dim, layer.qk_rope_head_dim], dim=-1)
     tokens, heads, _ = nope.shape

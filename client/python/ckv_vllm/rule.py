@@ -1,6 +1,6 @@
-"""The rule by which prompts are published unasked: a beginning of enough tokens that came often enough.
+"""The rule for publishing prompts without a request: a beginning that is long and frequent enough.
 
-Knows no vLLM.
+Does not import vLLM.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import Sequence
 
 import numpy as np
 
-# Beginnings that are remembered: 100 bytes each. Those seen longest ago go first.
+# Beginnings that are remembered, 100 bytes each. The least recently seen are removed first.
 REMEMBERED_MAX = 65536
 
 
 class Rule:
-    """One thread."""
+    """Counts beginnings of prompts. Only one thread may use it."""
 
     def __init__(self, tokens: int, times: int, step: int) -> None:
-        """A beginning of at least `tokens` that came `times` times is to be published. Beginnings are compared at
-        multiples of `step`, the tokens of a chunk."""
+        """A beginning of at least `tokens` tokens is due for publishing once `times` prompts had it. Beginnings
+        are compared at multiples of `step`, the tokens of a chunk."""
         self.tokens, self.times, self.step = tokens, times, step
         self._seen: collections.OrderedDict[bytes, int] = collections.OrderedDict()
 
     def due(self, prompt: Sequence[int]) -> int:
-        """Counts a prompt that came. The tokens of its longest beginning that is to be published now, or 0.
+        """Counts a prompt. Returns the tokens of its longest beginning that is to be published now, or 0.
 
-        Each beginning is due once, and so is one whose longer form was.
+        Each beginning is due once. A shorter one that is due at the same time is not due again.
         """
         array = np.asarray(prompt, np.int32)
         digest, due, ends = hashlib.sha256(), 0, []

@@ -1,4 +1,4 @@
-"""The scheduler's half of the connector: what each step is to do for requests of ckv's."""
+"""The scheduler's half of the connector: determines what each step does for requests that use ckv."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .shared import Resolved
 
 log = logging.getLogger("ckv_vllm")
 
-# Loads under way. A burst of more would hold blocks while it waits for its turn; those are computed.
+# Concurrent loads. More of them would occupy blocks while they wait in the queue, so vLLM computes those prompts.
 LOADS_MAX = 16
 
 
 @dataclasses.dataclass
 class Known:
-    """A request that the scheduler has."""
+    """The connector's state of a request."""
 
     asked: wants.Wants
     resolved: list[Resolved]
@@ -27,10 +27,10 @@ class Known:
     computed: int = 0  # tokens that vLLM had when it was last offered rows
     offered: prefix.Prefix = prefix.Prefix()
     load_failed: bool = False
-    publish: str = ""  # the corpus that it becomes a part of
-    prompt: list[int] = dataclasses.field(default_factory=list)  # what of it is published, and was not yet
+    publish: str = ""  # the corpus that its rows are added to
+    prompt: list[int] = dataclasses.field(default_factory=list)  # the tokens to publish, until they are published
     block_ids: list[int] = dataclasses.field(default_factory=list)
-    tokens: int = 0  # what the answer tells: of corpora before position 0, or loaded
+    tokens: int = 0  # for the answer: tokens of corpora before position 0, or loaded
     trace: str = ""  # its traceparent
 
     @property
@@ -39,14 +39,14 @@ class Known:
 
 
 def may_be_found(request: Any) -> bool:
-    """Whether the prompt's tokens alone shape its rows, and are not a secret (a salt)."""
+    """Returns whether only the prompt's tokens determine its rows, and they are not secret (a salt)."""
     return not (getattr(request, "lora_request", None) or getattr(request, "mm_features", None)
                 or getattr(request, "prompt_embeds", None) is not None or not request.prompt_token_ids
                 or request.cache_salt)
 
 
 class SchedulerSide:
-    """One thread: the scheduler's."""
+    """The connector's methods in the scheduler's process. Only for the scheduler's thread."""
 
     def __init__(self, vllm_config: Any, settings: Settings) -> None:
         self.settings = settings
@@ -57,9 +57,9 @@ class SchedulerSide:
         shared.REQUESTERS.use(settings)
         self._block_size = int(vllm_config.cache_config.block_size)
         self._loads: list[notes.Load] = []
-        self._loading: dict[str, bytes] = {}  # request: the chunks that it gets
-        self._loaded: dict[str, notes.Chunks] = {}  # the same, for an event once they are there
-        # With vLLM's own prefix caching, what one request loads is there for all.
+        self._loading: dict[str, bytes] = {}  # request to the ids of the chunks that it loads
+        self._loaded: dict[str, notes.Chunks] = {}  # the same chunks, for an event once they are loaded
+        # With vLLM's own prefix caching, all requests can use what one request loads.
         self._shares = bool(vllm_config.cache_config.enable_prefix_caching)
         self._stopped = ""
         self._told = told.Told() if told.wanted(vllm_config) else None
@@ -67,8 +67,8 @@ class SchedulerSide:
                       if settings.publish == "rule" else None)
 
     def new_request(self, request: Any) -> None:
-        """A request that was not admitted by `frontend`, or another way, has no corpus: it is refused
-        before it computes anything. vLLM has no answer for that here, so it is one without a token."""
+        """Takes a request. One with a corpus that `frontend` has not admitted, or with another error, is refused
+        before it computes anything. vLLM cannot return an error here, so the answer has no token."""
         try:
             self._take(request)
         except Exception as error:
@@ -100,19 +100,19 @@ class SchedulerSide:
             known.publish, known.prompt = asked.publish, list(request.prompt_token_ids)
         elif self._rule is not None and not asked.corpus and may_be_found(request):
             due = self._rule.due(request.prompt_token_ids)
-            known.publish, known.prompt = self.settings.rule_corpus, request.prompt_token_ids[:due]  # none if none is due
+            known.publish, known.prompt = self.settings.rule_corpus, request.prompt_token_ids[:due]  # may be none
         self._known[request.request_id] = known
 
     def stop(self, why: str) -> None:
-        """From now on requests that name a corpus are refused, and no prompt is looked up. Requests that
-        are known already end if they are routed; others load and publish nothing more."""
+        """From now on, refuses requests that name a corpus, and looks up no prompt. Requests that are in
+        progress end if they are routed; others load and publish nothing more."""
         log.error("ckv: off: %s", why)
         self._stopped = why
         for known in self._known.values():
             known.looks_up = False
             if known.asked.routes:
                 known.refused = f"ckv is off: {why}"
-            known.prompt = []  # its rows are not of the weights that the fingerprint names
+            known.prompt = []  # its rows may be of other weights than the fingerprint names
         if self._told is not None:
             self._told.removed()
 
@@ -121,7 +121,10 @@ class SchedulerSide:
         shared.REQUESTERS.close(self.settings)
 
     def matched(self, request: Any, computed: int) -> tuple[Optional[int], bool]:
-        """Tokens that can be loaded beyond `computed`. None: not known yet."""
+        """Returns (tokens that can be loaded beyond `computed`, whether the load is asynchronous).
+
+        The first is None if it is not known yet; vLLM then calls again.
+        """
         known = self._known.get(request.request_id)
         if known is None or not known.looks_up or known.load_failed or len(self._loading) >= LOADS_MAX:
             return 0, False
@@ -133,7 +136,7 @@ class SchedulerSide:
         if end - computed < least:
             return 0, False
         if self._shares and any(found.ids[:32] == ids[:32] for ids in self._loading.values()):
-            return None, False  # it comes with another request, which is reported by its deadline
+            return None, False  # another request is loading it, and is reported by its deadline
         known.computed, known.offered = computed, found  # the last offer counts
         return end - computed, True
 
@@ -143,7 +146,7 @@ class SchedulerSide:
     def allocated(self, request: Any, block_ids: list[int], external_tokens: int) -> None:
         known = self._known.get(request.request_id)
         if known is not None and known.needs_blocks:
-            known.block_ids = list(block_ids)  # again after a preemption, with others
+            known.block_ids = list(block_ids)  # called again after a preemption, with other blocks
         if known is not None and external_tokens > 0:
             end = known.computed + external_tokens
             known.tokens = end
@@ -156,7 +159,7 @@ class SchedulerSide:
                                           known.asked.corpus[0] if known.asked.corpus else "", known.trace))
 
     def step(self, output: Any) -> notes.Step:
-        """The notes of a step that was scheduled."""
+        """Returns the notes of a step that was scheduled."""
         cached = output.scheduled_cached_reqs
         resumed = set(cached.resumed_req_ids or ())
         for request_id, new in zip(cached.req_ids, cached.new_block_ids):
@@ -194,7 +197,7 @@ class SchedulerSide:
                 self.stored([chunks])
 
     def stored(self, all_chunks: Iterable[notes.Chunks]) -> None:
-        """Chunks that were published, or loaded: routers are told of them."""
+        """Announces published or loaded chunks to routers."""
         for chunks in all_chunks if self._told is not None and not self._stopped else ():
             self._told.stored(chunks)
 
@@ -202,7 +205,7 @@ class SchedulerSide:
         return self._told.take() if self._told is not None else ()
 
     def loads_failed(self, failed: dict[str, str]) -> None:
-        """Their prompts are computed here, and their chunks not offered for a while."""
+        """Records failed loads: vLLM computes these prompts, and their chunks are not offered for a while."""
         for request_id in failed:
             known = self._known.get(request_id)
             if known is not None:
@@ -214,14 +217,14 @@ class SchedulerSide:
 
     @staticmethod
     def _add_publish(step: notes.Step, request_id: str, known: Known, token_end: int) -> None:
-        """In the step that computes the prompt's last row, however many steps it took."""
+        """Adds a publish to the step that computes the prompt's last row. The prompt may take several steps."""
         if known.prompt and token_end >= len(known.prompt):
             step.publishes.append(notes.Publish(request_id, known.publish, known.prompt,
                                                 list(known.block_ids)))
             known.prompt = []
 
     def finished(self, request: Any) -> Optional[dict[str, Any]]:
-        """What the answer tells of ckv; None: nothing was asked."""
+        """Returns what the answer reports about ckv; None if the request named no corpus and no publish."""
         self._lookups.end(request.request_id)
         known = self._known.pop(request.request_id, None)
         if known is None or not (known.asked.corpus or known.asked.publish):

@@ -1,4 +1,4 @@
-"""Settings of the plug-in: `kv_connector_extra_config`, under the daemon's own names."""
+"""Settings of the plug-in: `kv_connector_extra_config`. Settings that the daemon has, too, have its names."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ CHUNK_TOKENS_MIN = 16  # the directory finds no shorter chunks by their tokens
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the connector was told.
+    """The settings. Immutable and hashable.
 
-    directory   host:port of the directory; needed
-    requester   host:port of a ckvd of the roles holder and requester on this host, which keeps rows for all
-                ranks and engines of the host; "": each of them fetches for itself
-    tenant      the tenant whose corpora are read and published, beside the shared ones
-    policy      of requests that name a corpus and no policy: one of POLICIES
-    lookup      whether prompts of requests that name nothing are looked up, and found rows loaded
-    publish     "request": what requests ask for; "rule": also prompts that begin alike; "off": nothing
+    directory   host:port of the directory; required
+    requester   host:port of a ckvd with the roles holder and requester on this host, which keeps rows for
+                all ranks and engines of the host. If it is "", each of them fetches for itself
+    tenant      the tenant whose corpora are published, and read in addition to the shared ones
+    policy      the policy of requests that name a corpus and no policy: one of POLICIES
+    lookup      whether prompts of requests that name no corpus are looked up, and found rows loaded
+    publish     "request": prompts of requests that name `publish`; "rule": also prompts with a common
+                beginning; "off": nothing
     rule_corpus, rule_tokens, rule_times
-                under "rule" a beginning of at least so many tokens that came so many times becomes a part
-                of this corpus
-    chunk_tokens  tokens of a published chunk; the last one of a prompt may have fewer
-    replicas    copies of each published chunk; 0: as many as the corpus has, or 1
+                under "rule", a beginning of at least rule_tokens tokens is added to rule_corpus once
+                rule_times prompts had it
+    chunk_tokens  tokens of a published chunk; the last chunk of a prompt may have fewer
+    replicas    copies of each published chunk; 0 means as many as the corpus has, or 1
     revision    the name of these weights, if the digest of their files is not to be used
-    deadline    seconds that ckv may take from a request, in a look-up, a load or a layer's attention
-    min_tokens  rows of fewer tokens are computed here: a load costs more
-    near_bytes  memory for rows that come near under the policies near and auto
-    grade       how exactly routed rows are computed, one of GRADES (attention/grade.h)
-    fabrics     the fabrics to holders, with commas
+    deadline    seconds by which ckv may delay a request: in a look-up, a load or a layer's attention
+    min_tokens  vLLM computes rows of fewer tokens, because loading them costs more
+    near_bytes  capacity of the local row cache, for the policies near and auto
+    grade       the precision of routed attention, one of GRADES (attention/grade.h)
+    fabrics     the fabrics to holders, separated by commas
     required    whether a request without a corpus is refused
-    try_gpu     whether it starts on a GPU, on which it was never run
+    try_gpu     whether it starts on a GPU, where it was never run
     """
 
     directory: str
@@ -66,7 +67,7 @@ def _flag(name: str, value: Any) -> bool:
 
 
 def read(extra: Mapping[str, Any]) -> Settings:
-    """Reads `kv_connector_extra_config`. Raises ValueError for what is wrong, by name."""
+    """Reads `kv_connector_extra_config`. Raises ValueError, whose text names the wrong setting."""
     known = {field.name: field for field in dataclasses.fields(Settings)}
     given = {}
     for name, value in extra.items():

@@ -1,4 +1,4 @@
-"""The requester of this process, and what it knows of corpora by name."""
+"""The requester of this process, and a cache of the corpora that it has resolved by name."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import ckv
 
 from .settings import Settings
 
-# A corpus may grow meanwhile. A request keeps what its name meant when it was admitted.
+# Seconds. A corpus may grow meanwhile. A request keeps the chunks that its name meant when it was admitted.
 NAMES_AGE_MAX = 2.0
-CALLS_MAX = 256  # calls in progress: one a layer at a time, loads, and publishing
-NAMES_MAX = 1024  # that are remembered
-# A directory that did not answer is not asked for so long: requests come by one thread, which would wait
-# for each.
+CALLS_MAX = 256  # concurrent calls: one per layer at a time, loads, and publishing
+NAMES_MAX = 1024  # names in the cache
+# Seconds for which a directory that did not answer is not queried. One thread takes all requests, and
+# would wait for each of them.
 SILENT_FOR = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
-    """What a name meant when a request was admitted: the first chunks of a corpus, which never change.
+    """The meaning of a name when a request was admitted: the first chunks of a corpus, which never change.
 
-    digest  of their ids and positions, in hexadecimal
+    digest  hexadecimal, over their ids, token counts and positions
     """
 
     name: str
@@ -39,13 +39,13 @@ class Resolved:
 
 
 def check_directory(settings: Settings) -> None:
-    """Raises the error of a directory that does not answer: an engine without one would answer without
-    corpora, and look well."""
+    """Raises an error if the directory does not answer. Otherwise the engine would answer without corpora, and
+    seem to work."""
     ckv.open(settings.directory, tenant=settings.tenant, name="vllm", check=settings.deadline).close()
 
 
 class Requesters:
-    """One requester a process and set of settings. Opened at the first use, never before a fork."""
+    """One requester per process, settings and backend. Opened on first use, never before a fork. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,12 +56,15 @@ class Requesters:
         self._announced: dict[Settings, tuple[str, int, int]] = {}
 
     def announce(self, settings: Settings, fingerprint: str, rank: int, rank_count: int) -> None:
-        """`ckvctl status` shows this process as an engine's. Call it before the requester is opened."""
+        """Makes `ckvctl status` show this process as an engine's. Call it before the requester is opened."""
         with self._lock:
             self._announced[settings] = fingerprint, rank, rank_count
 
     def of(self, settings: Settings, backend: str = "") -> ckv.Requester:
-        """`backend`: what attends near and own rows. Raises the errors of ckv.open. The directory is not asked."""
+        """Returns the requester. Raises the errors of ckv.open. Does not query the directory.
+
+        backend  attends locally cached and own rows; as in ckv.open
+        """
         key = (os.getpid(), settings, backend)
         with self._lock:
             if key not in self._open:
@@ -75,9 +78,10 @@ class Requesters:
 
     def resolve(self, settings: Settings, name: str, timeout: float,
                 fresh: bool = False) -> tuple[ckv.Corpus, Resolved]:
-        """A corpus by its name, as it was at most NAMES_AGE_MAX seconds ago. Raises as Requester.resolve.
+        """Returns a corpus by name, as it was at most NAMES_AGE_MAX seconds ago. Raises as Requester.resolve.
 
-        While the directory is silent, as it was last known: chunks do not change, and holders answer.
+        While the directory does not answer, returns the corpus as it was last known, because chunks do not change
+        and holders still answer. `fresh` skips the cache.
         InvalidArgument  it has no chunks
         """
         key = (settings, name)
@@ -109,12 +113,12 @@ class Requesters:
         return found
 
     def use(self, settings: Settings) -> None:
-        """One more part of this process that needs the requester until it calls close."""
+        """Registers a user of the requester, which calls close later."""
         with self._lock:
             self._users[settings] = self._users.get(settings, 0) + 1
 
     def close(self, settings: Settings) -> None:
-        """The last of those closes it."""
+        """Unregisters a user. The last one closes the requester."""
         with self._lock:
             self._users[settings] = self._users.get(settings, 1) - 1
             if self._users[settings] > 0:
@@ -126,14 +130,14 @@ class Requesters:
             try:
                 requester.close()
             except ckv.FailedPrecondition:
-                pass  # a context is open; it ends with the process
+                pass  # a ticket, fetch or put is open; it ends with the process
 
 
 REQUESTERS = Requesters()
 
 
 def resolved_of(corpus: ckv.Corpus, name: str, chunk_count: int) -> Resolved:
-    """The first chunks of a corpus. ValueError: it does not have as many."""
+    """Returns the first chunks of a corpus. Raises ValueError if it has fewer, or chunk_count is 0."""
     if not 0 < chunk_count <= corpus.chunk_count:
         raise ValueError(f"corpus {name!r} has {corpus.chunk_count} chunks, {chunk_count} are meant")
     ids, counts, positions = corpus.chunks(0, chunk_count)

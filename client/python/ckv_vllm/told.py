@@ -1,4 +1,4 @@
-"""Which chunks vLLM's events have told of. Knows no vLLM."""
+"""The chunks that this engine has announced in vLLM's events. Does not import vLLM."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from typing import Any, Iterable, Optional
 
 from . import notes
 
-# Chunks that are remembered, of 32 bytes each. What was told before them may be told again.
+# Chunks that are remembered, 32 bytes each. Older ones may be announced again.
 CHUNKS_MAX = 1 << 16
 
 
 def wanted(vllm_config: Any) -> bool:
-    """Whether vLLM publishes events of its cache."""
+    """Returns whether vLLM publishes events of its cache."""
     config = getattr(vllm_config, "kv_events_config", None)
     return bool(config is not None and config.enable_kv_cache_events)
 
 
 class Told:
-    """The scheduler's thread alone. `take` returns what is new since it was last called."""
+    """Announced chunks. `take` returns the events since its last call. Only for the scheduler's thread."""
 
     def __init__(self) -> None:
-        self._told: dict[bytes, None] = {}  # the oldest first
+        self._told: dict[bytes, None] = {}  # oldest first
         self._news: list[notes.Event] = []
 
     def stored(self, chunks: notes.Chunks) -> None:
-        """These chunks can be found. What of them was not told yet is news."""
+        """Adds an event for those of these chunks that are not announced yet. They can be found now."""
         ids = ids_of(chunks.ids)
         known = next((at for at, one in enumerate(ids) if one not in self._told), len(ids))
         news = chunks.after(known)
@@ -38,7 +38,7 @@ class Told:
         self._news.append(notes.Event(stored=news))
 
     def removed(self, ids: Optional[bytes] = None) -> None:
-        """These chunks, or all, are offered no more."""
+        """Adds an event that these chunks, by default all, are no longer offered."""
         gone = self._told if ids is None else ids_of(ids)
         told = [one for one in gone if one in self._told]
         for one in told:

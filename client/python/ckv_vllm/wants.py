@@ -1,4 +1,4 @@
-"""What a request asks of ckv: {"ckv": {...}} in its kv_transfer_params. Knows no vLLM."""
+"""The part of a request for ckv: {"ckv": {...}} in its kv_transfer_params. Does not import vLLM."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from typing import Any, Mapping, Optional
 
 from .settings import POLICIES, Settings
 
-KEY = "ckv"          # in kv_transfer_params, and what came of it in the answer's
-RESOLVED = "ckv_resolved"  # in extra_args: what the corpus was when the request was admitted
+KEY = "ckv"          # in kv_transfer_params of a request, and of its answer
+RESOLVED = "ckv_resolved"  # in extra_args: the corpora as they were when the request was admitted
 NAMES = ("corpus", "policy", "publish")
-# W3C Trace Context's. Ids of zeros are not valid.
+# As in W3C Trace Context. Ids of only zeros are not valid.
 TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class Refused(ValueError):
-    """A request that cannot be answered as it asks. The text says why; vLLM answers with HTTP 400."""
+    """A request that cannot be answered as requested. The text has the reason; vLLM answers with HTTP 400."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Wants:
-    """A request's wishes. Without a corpus the prompt is looked up.
+    """The wishes of a request. Without a corpus, its prompt is looked up.
 
-    corpus   the corpora before the request's position 0, in order; under fetch one, the prompt's prefix
+    corpus   the corpora before the request's position 0, in order. Under the policy fetch, one corpus: the
+             prompt's prefix
     policy   one of POLICIES; "" without a corpus
-    publish  the corpus that the prompt's rows become a part of; "" for none
+    publish  the corpus that the prompt's rows are added to; "" for none
     """
 
     corpus: tuple[str, ...] = ()
@@ -35,7 +36,7 @@ class Wants:
 
     @property
     def routes(self) -> bool:
-        """Whether the corpora stand before position 0, and no row of them is in vLLM's cache."""
+        """Whether the corpora are placed before position 0, with no row of them in vLLM's cache."""
         return bool(self.corpus) and self.policy != "fetch"
 
 
@@ -46,7 +47,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _from_xargs(value: Any) -> Any:
-    """An object of vllm_xargs, which vLLM takes as text or a list only: a corpus' name, names, or an object's JSON."""
+    """Converts a value of vllm_xargs, where vLLM takes only texts and lists: a name, names, or an object's JSON."""
     if isinstance(value, (list, tuple)):
         return {"corpus": value}
     if not isinstance(value, str):
@@ -60,9 +61,9 @@ def _from_xargs(value: Any) -> Any:
 
 
 def read(extra_args: Optional[Mapping[str, Any]], settings: Settings) -> Wants:
-    """Reads SamplingParams.extra_args: kv_transfer_params, and without "ckv" there what a body has as vllm_xargs.
+    """Reads SamplingParams.extra_args: "ckv" in kv_transfer_params, or else the body's vllm_xargs.
 
-    Refused  an unknown name, a contradiction, or no corpus where the settings require one
+    Refused  an unknown name, a contradiction, or no corpus although the settings require one
     """
     extra_args = extra_args or {}
     params = extra_args.get("kv_transfer_params") or {}
@@ -111,6 +112,6 @@ def _consistent(asked: Mapping[str, Any], settings: Settings) -> Wants:
 
 
 def trace_of(request: Any) -> str:
-    """The traceparent that a request came with; "" if it has none, or one that is not valid."""
+    """Returns a request's traceparent; "" if it has none, or one that is not valid."""
     found = (getattr(request, "trace_headers", None) or {}).get("traceparent")
     return found if isinstance(found, str) and TRACEPARENT.fullmatch(found) else ""
