@@ -1,16 +1,15 @@
-// One block of query rows over one span of cKV rows, as the vector targets compute it. Internal to
-// this folder; block_kernel.h says what a block is.
+// How the vector targets compute one block of query rows over one span of cKV rows. Internal to
+// this folder; block_kernel.h defines blocks.
 //
-// Batch invariance rests on the order of every sum:
+// Batch invariance depends on the order of every sum:
 //   logit   over d in blocks of kPanelWidth, each from zero and ascending. The blocks are then
-//           added in order. For fp8_ds_mla each is multiplied, fused, by the key's scale of its
-//           columns.
+//           added in order. For fp8_ds_mla, a fused multiply-add applies the key's scale of
+//           the block's columns.
 //   tile    kTileRows attended rows; its sums over rows start from zero, ascending, and are then
-//           added to the span's (times exp(old maximum - new maximum))
+//           added to the span's sums (times exp(old maximum - new maximum))
 //   span    kSpanRows attended rows, from an empty state; spans are folded in ascending order
 // Attended rows are counted from the first row of the piece, or along the index list without its
-// skipped entries. The order does not depend on the other rows of a block, on threads or on
-// addresses.
+// skipped entries. The order does not depend on the block's other rows, on threads or on addresses.
 
 #pragma once
 
@@ -22,32 +21,32 @@
 
 namespace ckv {
 
-// Query rows side by side in registers: four AVX-512 vectors. With six keys beside them that makes
-// 24 accumulators out of 32 registers.
+// Query rows side by side in registers: four AVX-512 vectors. With six keys, they take 24
+// accumulators out of 32 registers.
 inline constexpr uint32_t kColumnRows = 64;
 // Query rows that share a tile: two columns. So a tile is converted once for 128 rows, 3 % of a
-// call. Their accumulators and queries take 0.56 MB, which leaves room for the tile in an L2 of 1
-// MB.
+// call. Their accumulators and queries take 0.56 MB, which leaves room for the tile in 1 MB of
+// L2.
 inline constexpr uint32_t kBlockRows = 2 * kColumnRows;
 static_assert(kBlockRows <= kBlockRowsMax);
-// Rows of a tile: a multiple of 6, 8, 12 and 24, the keys a register block holds beside 4, 3, 2 and
-// 1 vectors.
+// Rows of a tile: a multiple of 6, 8, 12 and 24. A register block holds that many keys for 4, 3, 2
+// and 1 vectors of query rows.
 inline constexpr uint32_t kTileRows = 72;
 // Columns of one f32 panel of a tile: [72][64] is 18 KB, so a panel and its operands stay in L1.
 inline constexpr uint32_t kPanelWidth = 64;
 inline constexpr uint32_t kPanelFloats = kTileRows * kPanelWidth;
-// Rows of a span: two tiles. It is short, so that 2048 rows split evenly over threads; with eight
-// tiles two threads would get 1152 and 896 of them. Folding costs 1 %: three passes over an
+// Rows of a span: two tiles. Spans are short, so that 2048 rows split evenly over threads. With
+// eight tiles, two threads would get 1152 and 896 rows. Folding costs 1 %: three passes over an
 // accumulator per 144 x (d_qk + d_v) / d_v multiply-adds on it.
 inline constexpr uint32_t kSpanRows = 2 * kTileRows;
-// One cache line more than a column. A stride of 5 lines visits all sets of L1; 4 lines visit a
+// One cache line more than a column. A stride of 5 lines uses all sets of L1; 4 lines would use a
 // quarter.
 inline constexpr uint32_t kLogitStride = kColumnRows + 16;
 
-// Keys of a transposed panel, which mla_narrow.inl.h makes: a tile in whole vectors.
+// Keys of a transposed panel (mla_narrow.inl.h): a tile, rounded up to whole vectors.
 inline constexpr uint32_t kKeyStride = 80;
-// Blocks of at most this many query rows are computed by mla_narrow.inl.h. Only speed depends on
-// it.
+// mla_narrow.inl.h computes blocks of at most this many query rows. Only speed depends on the
+// choice.
 inline constexpr uint32_t kNarrowRowsMax = 12;
 // From this many rows on, mla_quad.inl.h computes the logits if vectors have 16 lanes.
 inline constexpr uint32_t kQuadRowsMin = 3;
@@ -60,8 +59,8 @@ class TileSource {
  public:
   TileSource(const RowBlock& block, uint32_t begin);
 
-  // Writes the addresses of the next rows, at most kTileRows, and returns their number; 0 at the
-  // end of the span.
+  // Writes the addresses of the next rows, at most kTileRows, and returns their number. Returns 0
+  // at the end of the span.
   uint32_t Next(const std::byte** rows);
 
  private:
@@ -73,11 +72,11 @@ class TileSource {
   uint32_t remaining_;  // rows that the span may still take
 };
 
-// The state (m, l, o) of a block's rows, in scratch memory; o is not yet divided by l.
+// The state (m, l, o) of a block's rows, in scratch memory. o is not yet divided by l.
 struct BlockState {
   float* m = nullptr;  // [packed_rows]
-  float* l = nullptr;  // [packed_rows]; 0 if the row saw nothing: then its o is not initialised
-  float* o = nullptr;  // [packed_rows][o_stride]; in pairs for a narrow block, see WriteRow
+  float* l = nullptr;  // [packed_rows]; 0 if the row saw no key, and its o is then uninitialised
+  float* o = nullptr;  // [packed_rows][o_stride]; narrow block: pairs of vectors, see WriteRow
 
   static uint32_t o_stride(const AttentionShape& shape) { return RoundUp(shape.d_v, kPanelWidth); }
   static size_t FloatCount(const AttentionShape& shape, uint32_t packed_rows) {
@@ -92,32 +91,32 @@ struct BlockState {
   }
 };
 
-// The scratch memory of one worker, cut up. `results` holds as many BlockStates as fit.
+// The scratch memory of one worker, divided into buffers.
 struct BlockScratch {
   float* q = nullptr;        // a column: [d_qk][packed rows]; narrow block: see its .inl.h
   float* tile = nullptr;     // [panels][kTileRows][kPanelWidth]
-  float* scales = nullptr;   // [panels][kKeyStride]: of a key's 64 columns; 1 but for fp8_ds_mla
+  float* scales = nullptr;   // [panels][kKeyStride]: per 64 columns of a key; 1 unless fp8_ds_mla
   float* keys = nullptr;     // [kPanelWidth][kKeyStride], narrow blocks only
   float* logits = nullptr;   // [kTileRows][kLogitStride]
-  float* scaled = nullptr;   // like logits: weights times scales, fp8_ds_mla only
+  float* scaled = nullptr;   // as logits: weights times scales, fp8_ds_mla only
   float* total = nullptr;    // one BlockState
-  float* results = nullptr;  // kBlockRows rows' worth of BlockStates
+  float* results = nullptr;  // BlockStates of kBlockRows rows in total
 
   static BlockScratch Cut(const AttentionShape& shape, std::span<std::byte> memory);
 };
 
-// Packs the block's query rows in f32, in the layout of BlockScratch::q. Rows beyond `count` repeat
-// the last.
+// Packs the block's query rows as f32, in the layout of BlockScratch::q. Rows beyond `count` repeat
+// the last row.
 void PackQueries(const AttentionShape& shape, const RowBlock& block, float* q) noexcept;
 // Computes the span that begins at `begin` (0, or a SpanEnd) from the packed queries into `result`.
-// `next` is the span that this thread computes afterwards; its first tile is prefetched meanwhile.
-// If there is none, `next` is key_count().
+// `next` is where the next span of this thread begins, or key_count() if there is none. The first
+// tile of that span is prefetched.
 void AttendSpan(const AttentionShape& shape, const RowBlock& block, uint32_t begin, uint32_t next,
                 const BlockScratch& scratch, const BlockState& result) noexcept;
-// Computes total = total + span, row by row. An empty side leaves the other's bits as they are.
+// Computes total = total + span, row by row. If one side is empty, the result has the other's bits.
 void FoldSpan(const AttentionShape& shape, uint32_t count, const BlockState& span,
               const BlockState& total) noexcept;
-// Divides by l, rounds to the row's dtype, and writes o, m and l to each row's place.
+// Divides by l, rounds to each row's dtype, and writes each row's o, m and l to its BlockRow.
 void WriteBlock(const AttentionShape& shape, const RowBlock& block,
                 const BlockState& total) noexcept;
 

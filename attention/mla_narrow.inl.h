@@ -3,20 +3,20 @@
 // mla_tile.inl.h puts query rows side by side in a vector, so one query row would use one lane of
 // 16. Here lanes are cKV rows for the logits and columns for the values. bf16 rows are read in
 // place, twice, the second time from L2. One query row then takes 75 ns per cKV row. That is less
-// than the 100 ns that its 1152 bytes take from one core's share of DRAM.
+// than the 100 ns that one core's share of DRAM bandwidth takes for its 1152 bytes.
 //
-// The sums are those of mla_tile.inl.h term by term, in the same order, so the bits are the same.
-// The choice between the two is a question of speed only. That is why keys are transposed and not
-// summed across lanes, which is faster but orders its sums by vector width.
+// The sums have the same terms in the same order as in mla_tile.inl.h, so the bits are the same.
+// The choice between the two affects only speed. That is why keys are transposed. Summing across
+// lanes would be faster, but the order of its sums would depend on the vector width.
 //
 // From three rows on, mla_quad.inl.h computes the weights if vectors have 16 lanes.
 //
-// fp8_ds_mla rows are unpacked to bf16 first, which holds their values exactly.
+// fp8_ds_mla rows are first unpacked to bf16, which represents their values exactly.
 //
 // Layouts, all f32:
 //   q        [rows][d_qk]
 //   keys     [kPanelWidth][kKeyStride]    one panel of the tile, transposed
-//   logits   [rows][kKeyStride]           then the weights in place
+//   logits   [rows][kKeyStride]           replaced by the weights
 //   o        [rows][o_stride]             pairs of vectors of even and of odd columns
 
 #include <cstddef>
@@ -42,7 +42,7 @@ using DU = hn::RebindToUnsigned<DF>;
 using VU = hn::Vec<DU>;
 
 #if HWY_TARGET != HWY_SCALAR
-// Returns a vector whose 128-bit block b is 16 bytes at `offset` of rows[4 * b].
+// Returns a vector whose 128-bit block b is the 16 bytes at `offset` of rows[4 * b].
 template <class D>
 HWY_INLINE hn::Vec<D> LoadBlocks(D du, const std::byte* const* rows, size_t offset) {
   if constexpr (hn::MaxLanes(du) <= 4) {
@@ -56,7 +56,7 @@ HWY_INLINE hn::Vec<D> LoadBlocks(D du, const std::byte* const* rows, size_t offs
 #endif
 
 #if HWY_TARGET != HWY_SCALAR
-// Transposes the 4 x 4 u32 of each 128-bit block: columns[k] holds lane k of r0 to r3.
+// Transposes the 4 x 4 u32 of each 128-bit block: columns[k] is lane k of r0 to r3.
 HWY_INLINE void InterleaveFour(VU r0, VU r1, VU r2, VU r3, VU columns[4]) {
   const DU du;
   const hn::Repartition<uint64_t, DU> du64;
@@ -71,7 +71,7 @@ HWY_INLINE void InterleaveFour(VU r0, VU r1, VU r2, VU r3, VU columns[4]) {
 }
 #endif
 
-// Loads columns[k]: its lane i is the u32 at offset + 4 * k of rows[i].
+// Loads the u32 at offset + 4 * k of rows[i] into lane i of columns[k].
 HWY_INLINE void TransposeFour(const std::byte* const* rows, size_t offset, VU columns[4]) {
   const DU du;
 #if HWY_TARGET == HWY_SCALAR
@@ -82,7 +82,7 @@ HWY_INLINE void TransposeFour(const std::byte* const* rows, size_t offset, VU co
 #endif
 }
 
-// Transposes eight bf16 columns of as many rows as there are lanes: out[d * stride + 0 .. lanes).
+// Transposes eight bf16 columns of one row per lane, to out[d * stride + 0 .. lanes).
 HWY_INLINE void TransposeEightBf16(const std::byte* const* rows, size_t offset, size_t stride,
                                    float* out) {
   const DF d;
@@ -96,8 +96,8 @@ HWY_INLINE void TransposeEightBf16(const std::byte* const* rows, size_t offset, 
   }
 }
 
-// Transposes the last columns of bf16 rows, fewer than eight. It reads them from a copy, because a
-// row may be the last thing in its memory.
+// Transposes the last columns of bf16 rows, fewer than eight. Reads them from a copy, because the
+// memory may end with the row.
 HWY_INLINE void TransposeTailBf16(const std::byte* const* rows, size_t offset, uint32_t depth,
                                   size_t stride, float* out) {
   std::byte copies[16][16] = {};
@@ -114,7 +114,7 @@ HWY_INLINE void TransposeTailBf16(const std::byte* const* rows, size_t offset, u
   }
 }
 
-// out[d * stride + i] = value d of query row i of `rows`, whole vectors of rows.
+// Computes out[d * packed_rows + i] = value d of query row i, for whole vectors of rows.
 HWY_INLINE void PackColumn(const std::byte* const* rows, uint32_t packed_rows, uint32_t d_qk,
                            float* out) {
   const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(DF()));
@@ -130,7 +130,7 @@ HWY_INLINE void PackColumn(const std::byte* const* rows, uint32_t packed_rows, u
   }
 }
 
-// keys[d][j] = column begin + d of rows[j], for whole vectors of rows.
+// Computes keys[d][j] = column begin + d of rows[j], for whole vectors of rows.
 HWY_INLINE void TransposePanel(const std::byte* const* rows, uint32_t begin, uint32_t depth,
                                uint32_t count, float* keys, NextTilePrefetch& prefetch) {
   const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(DF()));
@@ -139,8 +139,8 @@ HWY_INLINE void TransposePanel(const std::byte* const* rows, uint32_t begin, uin
     for (; t + 8 <= depth; t += 8) {
       TransposeEightBf16(rows + j, size_t{begin + t} * 2, kKeyStride,
                          keys + size_t{t} * kKeyStride + j);
-      prefetch.Step((lanes + 7) /
-                    8);  // half as many lines as were read; the values ask for the rest
+      // Half as many lines as were read; the value loops prefetch the rest.
+      prefetch.Step((lanes + 7) / 8);
     }
     if (t < depth) {
       TransposeTailBf16(rows + j, size_t{begin + t} * 2, depth - t, kKeyStride,
@@ -149,7 +149,7 @@ HWY_INLINE void TransposePanel(const std::byte* const* rows, uint32_t begin, uin
   }
 }
 
-// Multiplies kRows query rows with kVectors vectors of keys over one panel; see LogitBlock.
+// Multiplies kRows query rows by kVectors vectors of keys over one panel; see LogitBlock.
 template <uint32_t kRows, uint32_t kVectors>
 HWY_INLINE void NarrowLogitBlock(const float* HWY_RESTRICT q, uint32_t q_stride,
                                  const float* HWY_RESTRICT keys, const float* HWY_RESTRICT scales,
@@ -185,8 +185,8 @@ HWY_INLINE void NarrowLogitBlock(const float* HWY_RESTRICT q, uint32_t q_stride,
   }
 }
 
-// Multiplies kRows query rows with all keys of one transposed panel. Targets with 16 registers hold
-// 2 x 4 accumulators, those with 32 hold 5 x 4.
+// Multiplies kRows query rows by all keys of one transposed panel. Targets with 16 registers hold
+// 2 x 4 accumulators; those with 32 hold 5 x 4.
 template <uint32_t kRows>
 HWY_INLINE void NarrowLogitRows(const float* q, uint32_t q_stride, const float* keys,
                                 const float* scales, uint32_t depth, uint32_t count, bool first,
@@ -202,7 +202,7 @@ HWY_INLINE void NarrowLogitRows(const float* q, uint32_t q_stride, const float* 
   }
 }
 
-// logits[i][j] = q_i . k_j for every key of the tile.
+// Computes logits[i][j] = q_i . k_j for every key of the tile.
 HWY_INLINE void NarrowLogits(const AttentionShape& shape, uint32_t query_rows,
                              const std::byte* const* rows, uint32_t count,
                              const BlockScratch& scratch, NextTilePrefetch& prefetch) {
@@ -230,7 +230,7 @@ HWY_INLINE void NarrowLogits(const AttentionShape& shape, uint32_t query_rows,
   }
 }
 
-// Does what SoftmaxColumn of mla_tile.inl.h does, for one query row; returns alpha.
+// Same as SoftmaxColumn of mla_tile.inl.h, for one query row. Returns alpha.
 HWY_INLINE float NarrowSoftmax(float scale_value, uint32_t visible, float* logits, float* m,
                                float* l) {
   const DF d;
@@ -260,9 +260,9 @@ HWY_INLINE float NarrowSoftmax(float scale_value, uint32_t visible, float* logit
   return hn::GetLane(factor);
 }
 
-// Multiplies kRows query rows with kPairs pairs of vectors of columns over `count` keys; see
+// Multiplies kRows query rows by kPairs pairs of vectors of columns over `count` keys; see
 // ValueBlock. A pair is the even and the odd columns of 32-bit words, which need no shuffle to
-// widen. o keeps them apart, and WriteRow puts them side by side.
+// widen. They are separate in o; WriteRow interleaves them.
 template <uint32_t kRows, uint32_t kPairs>
 HWY_INLINE void NarrowValueBlock(const std::byte* const* rows, const float* HWY_RESTRICT weights,
                                  uint32_t column, uint32_t count, const float* alpha, bool first,
@@ -282,7 +282,7 @@ HWY_INLINE void NarrowValueBlock(const std::byte* const* rows, const float* HWY_
     const std::byte* at = rows[j] + size_t{column} * 2;
     prefetch.Step(2);
 #if !HWY_COMPILER_MSVC
-    // Fetches the next columns, which the next pass reads from L1: 4 % at 8 query rows.
+    // Prefetches the next columns, which the next pass reads from L1. Gains 4 % at 8 query rows.
     if constexpr (kRows == 8) __builtin_prefetch(at + 4 * lanes, /*rw=*/0, /*locality=*/3);
 #endif
     VF weight[kRows];
@@ -318,8 +318,8 @@ HWY_INLINE void NarrowValueBlock(const std::byte* const* rows, const float* HWY_
   }
 }
 
-// Multiplies one query row with columns [begin, end), too few for a block. It takes one at a time,
-// because models have none.
+// Multiplies one query row by the columns [begin, end), too few for a block. Computes one column at
+// a time, because no model has a tail.
 HWY_INLINE void NarrowValueTail(const std::byte* const* rows, const float* weights, uint32_t begin,
                                 uint32_t end, uint32_t count, float alpha, bool first, float* o) {
   const hn::CappedTag<float, 1> d1;
@@ -334,8 +334,8 @@ HWY_INLINE void NarrowValueTail(const std::byte* const* rows, const float* weigh
   }
 }
 
-// Multiplies kRows query rows with columns [begin, end). Accumulators, a pair of values and the
-// weights fit the registers of the target.
+// Multiplies kRows query rows by the columns [begin, end). Accumulators, a pair of values and the
+// weights fit the target's registers.
 template <uint32_t kRows>
 HWY_INLINE void NarrowValueRows(const std::byte* const* rows, const float* weights, uint32_t begin,
                                 uint32_t end, uint32_t count, const float* alpha, bool first,
@@ -367,8 +367,8 @@ HWY_INLINE void NarrowScaleWeights(const float* scales, uint32_t count, uint32_t
   }
 }
 
-// Computes o += weights x values for columns [begin, end). Rows of one visible prefix go together,
-// as in Values.
+// Computes o += weights x values for columns [begin, end). Rows with the same visible prefix are
+// processed together, as in Values.
 HWY_INLINE void NarrowValueColumns(const std::byte* const* rows, const float* weights,
                                    uint32_t query_rows, bool padded, const uint32_t* visible,
                                    const float* alpha, uint32_t begin, uint32_t end, bool first,
@@ -379,8 +379,8 @@ HWY_INLINE void NarrowValueColumns(const std::byte* const* rows, const float* we
     const uint32_t seen = visible[i];
     uint32_t same = 1;
     while (same < kStepMax && i + same < query_rows && visible[i + same] == seen) ++same;
-    // mla_quad.inl.h fills up the last group of 4 with rows that have weights of 0 and room in o.
-    // So three rows go as four, and five to seven as eight: one pass instead of two or three.
+    // mla_quad.inl.h pads the last group of 4 with rows that have weights of 0 and room in o. So
+    // three rows are processed as four, five to seven as eight: one pass instead of two or three.
     if (padded && i % 4 == 0 && i + same == query_rows && same != 1 && same != 2) {
       same = same > 4 ? 8 : 4;
     }
@@ -388,7 +388,7 @@ HWY_INLINE void NarrowValueColumns(const std::byte* const* rows, const float* we
     const float* w = weights + size_t{i} * kKeyStride;
     float* to = o + size_t{i} * o_stride;
     if (seen == 0 && !first) {
-      // Nothing to add, and o * 1 + 0 would turn a -0 into +0.
+      // Adds nothing, because o * 1 + 0 would turn a -0 into +0.
     } else if (step == 8) {
       if constexpr (kWide) {
         NarrowValueRows<8>(rows, w, begin, end, seen, alpha + i, first, to, o_stride, prefetch);

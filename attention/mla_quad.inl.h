@@ -1,19 +1,19 @@
-// The weights of 3 to kNarrowRowsMax query rows. Compiled once per SIMD target and used if a vector
-// has 16 lanes (kWide).
+// Computes the weights of 3 to kNarrowRowsMax query rows. Compiled once per SIMD target and used if
+// a vector has 16 lanes (kWide).
 //
-// mla_narrow.inl.h puts 16 keys in the lanes. Moving one value of each into one vector costs 3.5
-// instructions a vector on the two ports that multiply. Here a vector is 4 query rows x 4 keys.
-// Gathering 4 keys into a 16-byte block takes 2 instructions. Loading a block into all four places
-// of a vector takes none of those ports. From three rows on that is less work; at one and two, the
-// lanes of the missing rows cost more.
+// mla_narrow.inl.h puts 16 keys in the lanes. Moving one value of each key into one vector costs
+// 3.5 instructions per vector on the two ports that multiply. Here a vector is 4 query rows x 4
+// keys. Gathering 4 keys into a 16-byte block takes 2 instructions. Loading a block into all four
+// quarters of a vector uses neither of those ports. From three rows on this is less work. For one
+// or two rows the unused lanes cost more.
 //
-// The sums are those of mla_tile.inl.h term by term, in the same order, so the bits are the same.
+// The sums have the same terms in the same order as in mla_tile.inl.h, so the bits are the same.
 //
 // Layouts, all f32; a group is 4 query rows, a quad 4 keys:
-//   q        [d_qk][groups][4 rows][4]            each value four times
+//   q        [d_qk][groups][4 rows][4]            each value repeated four times
 //   keys     [quads][2][8][4][4 keys]             one panel: columns 32 a + 8 c + b at [a][b][c]
 //   logits   [quads][groups][4 rows][4 keys]
-//   weights  [rows][kKeyStride]                   as the values of mla_narrow.inl.h want them
+//   weights  [rows][kKeyStride]                   as NarrowValues (mla_narrow.inl.h) reads them
 
 #include <cstddef>
 #include <cstdint>
@@ -34,7 +34,7 @@ HWY_BEFORE_NAMESPACE();
 namespace ckv {
 namespace HWY_NAMESPACE {
 
-// Whether a block of this many query rows is computed here.
+// Whether this file computes the weights of a block of this many query rows.
 HWY_INLINE bool UsesQuads(uint32_t query_rows) {
   return kWide && query_rows >= kQuadRowsMin && query_rows <= kNarrowRowsMax;
 }
@@ -42,11 +42,11 @@ HWY_INLINE bool UsesQuads(uint32_t query_rows) {
 #if HWY_TARGET != HWY_SCALAR
 
 constexpr uint32_t kQuad = 4;    // keys of a block, and query rows of a group
-constexpr uint32_t kStrip = 32;  // bf16 columns that one load of 64 bytes brings
+constexpr uint32_t kStrip = 32;  // bf16 columns in one load of 64 bytes
 constexpr uint32_t kVectorFloats = 16;
 constexpr uint32_t kQuadFloats = kQuad * kPanelWidth;
 
-// Lane i = lane i / 4 of the block at `from`.
+// Returns a vector whose lane i is lane i / 4 of the block at `from`.
 HWY_INLINE VF SpreadBlock(const float* from) {
   const DF d;
   const hn::RebindToSigned<DF> di;
@@ -54,7 +54,7 @@ HWY_INLINE VF SpreadBlock(const float* from) {
   return hn::TableLookupLanes(hn::LoadDup128(d, from), hn::IndicesFromVec(d, lane));
 }
 
-// Packs q in the layout above, for `groups` groups; `columns` is room for [d_qk][16].
+// Packs q in the layout above, for `groups` groups. `columns` is scratch memory for [d_qk][16].
 HWY_INLINE void PackQuads(const std::byte* const* rows, uint32_t groups, uint32_t d_qk,
                           float* columns, float* q) {
   const DF d;
@@ -66,8 +66,8 @@ HWY_INLINE void PackQuads(const std::byte* const* rows, uint32_t groups, uint32_
   }
 }
 
-// Loads columns [column, column + width) of the four keys at `rows`, at most kStrip of them, into
-// their strip of a quad.
+// Loads columns [column, column + width) of the four keys at `rows` into their strip of a quad.
+// Loads at most kStrip columns.
 HWY_INLINE void TransposeStrip(const std::byte* const* rows, uint32_t column, uint32_t width,
                                float* keys) {
   const DF d;
@@ -79,7 +79,7 @@ HWY_INLINE void TransposeStrip(const std::byte* const* rows, uint32_t column, ui
     InterleaveFour(LoadU32Lanes(du, rows[0] + offset), LoadU32Lanes(du, rows[1] + offset),
                    LoadU32Lanes(du, rows[2] + offset), LoadU32Lanes(du, rows[3] + offset), pairs);
   } else {
-    // A row may be the last thing in its memory.
+    // Reads a copy, because the memory may end with the row.
     std::byte copies[kQuad][2 * kStrip] = {};
     for (uint32_t i = 0; i < kQuad; ++i) std::memcpy(copies[i], rows[i] + offset, width * 2);
     InterleaveFour(LoadU32Lanes(du, copies[0]), LoadU32Lanes(du, copies[1]),
@@ -91,11 +91,11 @@ HWY_INLINE void TransposeStrip(const std::byte* const* rows, uint32_t column, ui
   }
 }
 
-// The keys of one register block. They are transposed a quad at a time while the block before is
-// computed. So their loads, from L2, wait beside products and not beside each other.
+// Transposes the keys of one register block, a quad at a time, while the previous block is
+// computed. So the latency of their loads from L2 overlaps with products and not with other loads.
 class NextQuads {
  public:
-  // Columns [begin, begin + depth) of `quads` quads of `rows`.
+  // Takes columns [begin, begin + depth) of `quads` quads of `rows`, and writes them to `keys`.
   NextQuads(const std::byte* const* rows, uint32_t quads, uint32_t begin, uint32_t depth,
             float* keys)
       : rows_(rows), end_(rows + quads * kQuad), begin_(begin), depth_(depth), keys_(keys) {}
@@ -125,7 +125,7 @@ class NextQuads {
   float* keys_;
 };
 
-// Multiplies kGroups groups of query rows with kQuads quads of keys over one panel; see LogitBlock.
+// Multiplies kGroups groups of query rows by kQuads quads of keys over one panel; see LogitBlock.
 template <uint32_t kGroups, uint32_t kQuads>
 HWY_INLINE void QuadLogitBlock(const float* HWY_RESTRICT q, const float* HWY_RESTRICT keys,
                                const float* HWY_RESTRICT scales, uint32_t depth, bool first,
@@ -140,7 +140,7 @@ HWY_INLINE void QuadLogitBlock(const float* HWY_RESTRICT q, const float* HWY_RES
   }
   for (uint32_t t = 0; t < depth; t += 8) {
     const float* key_at = keys + t / kStrip * kStrip * kQuad + t % kStrip / 8 * kQuad;
-    prefetch.Step(kQuads / 2);  // half of the tile; the values ask for the rest
+    prefetch.Step(kQuads / 2);  // half of the tile; the values prefetch the rest
     next.Step();
     const float* const q_end = q + size_t{std::min(8u, depth - t)} * kGroups * kVectorFloats;
     for (; q < q_end; q += kGroups * kVectorFloats, key_at += kVectorFloats) {
@@ -167,13 +167,13 @@ HWY_INLINE void QuadLogitBlock(const float* HWY_RESTRICT q, const float* HWY_RES
   }
 }
 
-// Computes the logits of every key of the tile. Keys past `count`, to the end of a register block,
+// Computes the logits of every key of the tile. Keys from `count` to the end of a register block
 // are repeated or stale: their logits are computed and never read.
 template <uint32_t kGroups>
 HWY_INLINE void QuadLogits(const AttentionShape& shape, const std::byte* const* rows,
                            uint32_t count, const BlockScratch& scratch, float* logits,
                            NextTilePrefetch& prefetch) {
-  constexpr uint32_t kQuads = kGroups == 3 ? 6 : 9;  // 9, 18 and 18 accumulators of 32 registers
+  constexpr uint32_t kQuads = kGroups == 3 ? 6 : 9;  // 9, 18 and 18 accumulators in 32 registers
   static_assert(kTileRows % (kQuads * kQuad) == 0);
   const auto strips = [&](uint32_t begin, uint32_t j, float* keys) {
     const uint32_t quads = std::min(kQuads, RoundUp(count - j, kQuad) / kQuad);
@@ -199,7 +199,7 @@ HWY_INLINE void QuadLogits(const AttentionShape& shape, const std::byte* const* 
   }
 }
 
-// Writes the four blocks of `weights` to the lines of four rows.
+// Writes the four blocks of `weights` to four rows of `to`.
 HWY_INLINE void StoreQuad(VF weights, float* to) {
   const hn::Half<DF> d8;
   const hn::Half<decltype(d8)> d4;
@@ -210,8 +210,8 @@ HWY_INLINE void StoreQuad(VF weights, float* to) {
   hn::Store(hn::UpperHalf(d4, high), d4, to + 3 * kKeyStride);
 }
 
-// Does what SoftmaxColumn of mla_tile.inl.h does, for the 4 query rows of one group; in place
-// except for the weights.
+// Same as SoftmaxColumn of mla_tile.inl.h, for the 4 query rows of one group. Works in place,
+// except that weights are written to `weights`.
 HWY_INLINE void QuadSoftmax(float scale_value, const uint32_t* visible, uint32_t count,
                             uint32_t groups, float* logits, float* weights, float* m, float* l,
                             float* alpha) {
@@ -235,7 +235,7 @@ HWY_INLINE void QuadSoftmax(float scale_value, const uint32_t* visible, uint32_t
   lane_max = hn::Max(lane_max, hn::Shuffle1032(lane_max));
   const auto old_max = SpreadBlock(m);
   const auto new_max = hn::Max(old_max, lane_max);
-  // As in SoftmaxColumn: with nothing seen, measure from 0.
+  // As in SoftmaxColumn: if no key was seen, subtract 0.
   const auto base = hn::IfThenElse(hn::Eq(new_max, none), hn::Zero(d), new_max);
   const auto factor = ExpNonPositive(d, hn::Sub(old_max, base));
   auto sum = hn::Zero(d);
@@ -243,7 +243,7 @@ HWY_INLINE void QuadSoftmax(float scale_value, const uint32_t* visible, uint32_t
     const auto logit = hn::Load(d, logits + j / kQuad * stride);
     const auto weight = ExpNonPositive(d, hn::Sub(logit, base));
     StoreQuad(weight, weights + j);
-    // One key after the other, in every lane of the row's block.
+    // Adds one key after the other, in every lane of the row's block.
     sum = hn::Add(sum, hn::Broadcast<0>(weight));
     sum = hn::Add(sum, hn::Broadcast<1>(weight));
     sum = hn::Add(sum, hn::Broadcast<2>(weight));
@@ -276,8 +276,8 @@ HWY_INLINE void QuadWeights(const AttentionShape& shape, const std::byte* const*
 
 #endif  // not HWY_SCALAR
 
-// Writes the weights of one tile, [rows][kKeyStride], to scratch.logits. Moves m and l, and returns
-// in alpha the factor by which o has to be multiplied.
+// Writes the weights of one tile, [rows][kKeyStride], to scratch.logits. Updates m and l, and
+// writes the factor for each row's o to `alpha`.
 HWY_INLINE void NarrowWeights(const AttentionShape& shape, uint32_t query_rows,
                               const std::byte* const* rows, uint32_t count, const uint32_t* visible,
                               const BlockScratch& scratch, float* alpha, const BlockState& state,

@@ -1,5 +1,5 @@
-// Loads cKV rows in the form the kernels compute with: bf16 and fp8_ds_mla to f32 panels, e4m3 to
-// bf16. Compiled once per SIMD target.
+// Converts cKV rows to the forms that the kernels compute with: bf16 and fp8_ds_mla to f32 panels,
+// e4m3 to bf16. Compiled once per SIMD target.
 
 #include <cstddef>
 #include <cstdint>
@@ -26,15 +26,15 @@ namespace HWY_NAMESPACE {
 using DF = hn::CappedTag<float, 16>;
 using VF = hn::Vec<DF>;
 
-// Whether the target has the registers of AVX-512: 32 registers of 16 lanes. Others have 16
-// registers, so 12 accumulators.
+// Whether the target has the registers of AVX-512: 32 registers of 16 lanes. Other targets have 16
+// registers, and so use 12 accumulators.
 constexpr bool kWide = hn::MaxLanes(DF()) == 16;
 
 HWY_INLINE float* PanelColumn(float* row_in_panel0, uint32_t column) {
   return row_in_panel0 + size_t{column / kPanelWidth} * kPanelFloats + column % kPanelWidth;
 }
 
-// Widens `count` bf16 values to the columns from `column` on; the last vector is padded with zeros.
+// Widens `count` bf16 values to f32 columns from `column` on. Pads the last vector with zeros.
 HWY_INLINE void ConvertBf16(const std::byte* in, uint32_t count, uint32_t column, float* out) {
   const DF d;
   const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(d));
@@ -49,17 +49,18 @@ HWY_INLINE void ConvertBf16(const std::byte* in, uint32_t count, uint32_t column
   }
 }
 
-// e4m3 values are computed with at 2^-8 of their size, and their scales at 2^8, which is exact. The
-// exponent of a normal value is then 112 + eeee. Its bits do not overlap, so one OrAnd puts it in
-// place; the true 120 + eeee takes a mask and an addition.
+// Kernels use e4m3 values times 2^-8, and their scales times 2^8, which is exact. The exponent of a
+// normal value is then 112 + eeee. The bits of the two do not overlap, so one OrAnd combines them.
+// The true exponent, 120 + eeee, would take a mask and an addition.
 constexpr float kE4m3ScaleFactor = 256;
 
-// Converts `count` e4m3 values, a multiple of 64, times 2^-8 to bf16, which holds each exactly.
-// Takes any value.
+// Converts `count` e4m3 values, a multiple of 64, times 2^-8 to bf16, which represents each
+// exactly. Takes any value.
 //
-// For x = s eeee mmm, the low byte of its bf16 is (e & 1) mmm 0000, which depends on its low
-// nibble. The high byte is s and 56 + e / 2, which depends on its high nibble. So each is one table
-// look-up, 64 values at a time. Subnormals (e = 0: mmm x 2^-9) have tables of their own.
+// For x = s eeee mmm, the low byte of its bf16 is (e & 1) mmm 0000, which depends on the low nibble
+// of x. The high byte is s and 56 + e / 2, which depends on the high nibble. So the high byte is
+// one table look-up and the low byte a shift, 64 values at a time. Subnormals (e = 0: mmm x 2^-9)
+// have their own tables.
 HWY_NOINLINE void Bf16FromAnyE4m3(const uint8_t* in, uint32_t count, uint16_t* out) {
 #if HWY_TARGET == HWY_SCALAR
   for (uint32_t i = 0; i < count; ++i)
@@ -77,7 +78,7 @@ HWY_NOINLINE void Bf16FromAnyE4m3(const uint8_t* in, uint32_t count, uint16_t* o
   const auto high_table = hn::LoadDup128(d8, kHigh);
   const auto subnormal_high = hn::LoadDup128(d8, kSubnormalHigh);
   const auto subnormal_low = hn::LoadDup128(d8, kSubnormalLow);
-  // Interleaving works within 16-byte blocks: 8-byte groups are put where it leaves them in order.
+  // Interleaving works within 16-byte blocks. Moves 8-byte groups so that its result is in order.
   alignas(64) int32_t order[16];
   for (size_t i = 0; i < bytes / 16; ++i) {
     for (size_t half = 0; half < 2; ++half) {
@@ -102,7 +103,8 @@ HWY_NOINLINE void Bf16FromAnyE4m3(const uint8_t* in, uint32_t count, uint16_t* o
         hn::IfThenElse(is_subnormal, hn::TableLookupBytes(subnormal_low, nibble), raised);
     const auto normal = hn::TableLookupBytes(high_table, upper);
     const auto tiny = hn::Or(hn::TableLookupBytes(subnormal_high, nibble), sign);
-    // All ones in the exponent and some in the fraction mean a NaN; 0x7f has them.
+    // A bf16 NaN has an exponent of all ones and a fraction that is not 0. Its low byte is 0xf0
+    // already, and 0x7f in the high byte completes the exponent.
     const auto nan = hn::IfThenElseZero(is_nan, hn::Set(d8, uint8_t{0x7f}));
     const auto high = hn::Or(hn::IfThenElse(is_subnormal, tiny, normal), nan);
     auto* to = reinterpret_cast<uint8_t*>(out + i);
@@ -113,7 +115,7 @@ HWY_NOINLINE void Bf16FromAnyE4m3(const uint8_t* in, uint32_t count, uint16_t* o
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// Whether no value is NaN, zero or subnormal: 8 <= magnitude <= 126 for all.
+// Whether no value is NaN, zero or subnormal: 8 <= magnitude <= 126 for all of them.
 HWY_INLINE bool AllNormalE4m3(const uint8_t* in, uint32_t count) {
   const hn::CappedTag<uint8_t, 64> d8;
   const auto magnitude_bits = hn::Set(d8, uint8_t{0x7f});
@@ -126,9 +128,9 @@ HWY_INLINE bool AllNormalE4m3(const uint8_t* in, uint32_t count) {
 }
 #endif
 
-// Does what Bf16FromAnyE4m3 does. In values scaled to 448, one in 10,000 is smaller than the
-// smallest normal one. So most rows have only normal ones, whose bits are shifted into place: a
-// third of the work of the tables.
+// Same as Bf16FromAnyE4m3. If values are scaled to a maximum of 448, one in 10,000 is smaller than
+// the smallest normal value. So most rows have only normal values, whose bits are shifted into
+// place: a third of the work of the tables.
 HWY_INLINE void Bf16FromE4m3(const uint8_t* in, uint32_t count, uint16_t* out) {
 #if HWY_TARGET != HWY_SCALAR
   if (HWY_LIKELY(AllNormalE4m3(in, count))) {
@@ -147,8 +149,8 @@ HWY_INLINE void Bf16FromE4m3(const uint8_t* in, uint32_t count, uint16_t* out) {
   Bf16FromAnyE4m3(in, count, out);
 }
 
-// Writes a row's scales, one per panel, to scales[panel * kKeyStride]. The band's panels keep the 1
-// they have.
+// Writes a row's scales, one per panel, to scales[panel * kKeyStride]. Leaves the scales of the
+// bf16 band's panels unchanged, at 1.
 HWY_INLINE void CopyScales(const AttentionShape& shape, const std::byte* row, float* scales) {
   for (uint32_t c = 0; c < shape.d_v; c += kPanelWidth) {
     float scale;
@@ -157,18 +159,19 @@ HWY_INLINE void CopyScales(const AttentionShape& shape, const std::byte* row, fl
   }
 }
 
-// Returns the start of a row's bf16 band.
+// Returns the byte offset of a row's bf16 band.
 constexpr size_t Fp8BandOffset(const AttentionShape& shape) {
   return shape.d_v + shape.d_v / kFp8ScaleGroup * sizeof(float);
 }
 
-// Converts one fp8_ds_mla row to bf16 [d_qk]; its values are not yet scaled.
+// Converts one fp8_ds_mla row to bf16 [d_qk], without applying its scales.
 HWY_INLINE void UnpackFp8DsMla(const AttentionShape& shape, const std::byte* row, uint16_t* out) {
   Bf16FromE4m3(reinterpret_cast<const uint8_t*>(row), shape.d_v, out);
   std::memcpy(out + shape.d_v, row + Fp8BandOffset(shape), (shape.d_qk - shape.d_v) * 2);
 }
 
-// The same as f32 panels. Normal values come straight from their bytes, as in Bf16FromE4m3.
+// Same as UnpackFp8DsMla, to f32 panels. Rows with only normal values are converted by shifts, as
+// in Bf16FromE4m3.
 HWY_INLINE void ConvertFp8DsMla(const AttentionShape& shape, const std::byte* row, float* out) {
 #if HWY_TARGET != HWY_SCALAR
   const auto* values = reinterpret_cast<const uint8_t*>(row);
@@ -193,8 +196,8 @@ HWY_INLINE void ConvertFp8DsMla(const AttentionShape& shape, const std::byte* ro
 }
 
 // Converts a tile's rows to f32 panels, once for both products. For fp8_ds_mla rows the panels hold
-// e4m3 values, and `scales` holds their scales. Both products apply these to sums of 64 columns and
-// to weights: a multiplication per panel and key, not one per value.
+// e4m3 values, and `scales` their scales. The products apply the scales to sums of 64 columns and
+// to weights: one multiplication per panel and key, not one per value.
 HWY_INLINE void ConvertTile(const AttentionShape& shape, const std::byte* const* rows,
                             uint32_t count, float* tile, float* scales) {
   for (uint32_t j = 0; j < count; ++j) {

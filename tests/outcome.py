@@ -1,15 +1,15 @@
 #!/usr/bin/python3
-"""Runs ctest, and says at the end which tests failed, were flaky, were skipped, and what would run these.
+"""Runs ctest, and reports at the end which tests failed, were flaky or skipped, and what would run the skipped ones.
 
     tests/outcome.py run [--again] BUILD FOLDER -- ARGUMENT...
     tests/outcome.py tell [--left-out "WHAT; to run it: HOW"]... [FOLDER]...
 
-run:  ctest with these arguments. FOLDER gets its report (ctest.xml), and a report of each GoogleTest program.
-      With --again a test that failed runs once more; if it passes then, it is flaky, and the run did not fail.
+run:  runs ctest with these arguments. FOLDER gets its report (ctest.xml), and a report of each GoogleTest program.
+      With --again, a failed test runs once more. If it passes then, it is flaky, and the run did not fail.
       Exits as ctest does.
-tell: the last lines of a run: what these folders say, and what was left out on purpose. A skip names its reason and what
-      would run it: "REASON; to run it: REMEDY" in GTEST_SKIP, or a line "SKIPPED: ..." of another program.
-      Exits with 1 if one does not.
+tell: prints the last lines of a run: the results in these folders, and parts left out on purpose. A skip must name
+      its reason and what would run it: "REASON; to run it: REMEDY" in GTEST_SKIP, or a line "SKIPPED: ..." of another
+      program. Exits with 1 if one does not.
 """
 
 import argparse
@@ -21,10 +21,10 @@ import subprocess
 import sys
 import xml.etree.ElementTree
 
-AGAIN_MAX = 10  # if more than these fail, it is no accident
+AGAIN_MAX = 10  # if more fail, they are not flaky
 REMEDY = "; to run it: "
 SKIPPED = re.compile(r"^\s*(?:\d+: )?SKIPPED: (.*)$", re.M)
-UNITTEST = re.compile(r"^(?:OK|FAILED) \(.*?skipped=(\d+)", re.M)  # what Python's unittest counted
+UNITTEST = re.compile(r"^(?:OK|FAILED) \(.*?skipped=(\d+)", re.M)  # the count of Python's unittest
 OUTPUT_MAX = 1 << 20  # of a test, in the report; ctest keeps 1 KB otherwise
 
 
@@ -35,14 +35,14 @@ def entries(report):
     for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase"):
         skipped = case.find("skipped")
         outcome = {"run": "passed", "fail": "failed"}.get(case.get("status"), "failed")
-        # Not run for another reason, a program or a fixture that is missing, is a failure.
+        # A test not run for another reason, for example a missing program or fixture, is a failure.
         if skipped is not None and skipped.get("message", "").startswith("SKIP_"):
             outcome = "skipped"
         yield case.get("name"), outcome, case.findtext("system-out") or ""
 
 
 def google_tests(folder):
-    """(name, seconds, why it was skipped or None) of each GoogleTest that ran, and its program."""
+    """(program, name, seconds, why it was skipped or None) of each GoogleTest that ran."""
     for path in sorted(folder.glob("*.xml")):
         root = xml.etree.ElementTree.parse(path).getroot()
         if root.tag != "testsuites" or path.name in ("ctest.xml", "again.xml"):
@@ -51,13 +51,13 @@ def google_tests(folder):
             if case.get("status") != "run":
                 continue
             skipped = case.find("skipped")
-            # The first line is where it was skipped.
+            # The first line is the location of the skip.
             why = None if skipped is None else " ".join((skipped.get("message") or "").split("\n")[1:]).strip()
             yield path.stem, f"{case.get('classname')}.{case.get('name')}", float(case.get("time")), why
 
 
 class Outcome:
-    """What the report of one run says."""
+    """The results in the report of one run."""
 
     def __init__(self, folder):
         self.name = folder.parent.name  # of the preset

@@ -1,16 +1,16 @@
 #!/usr/bin/python3
-"""The tree's English tests itself. Lists what rule 13 refuses, and exits 1 if there is any.
+"""Checks the tree's English. Lists the breaches of rule 13, and exits with 1 if there are any.
 
     python3 tests/tidy.py --prose [--count] [--root DIR] [FILE-OR-FOLDER...]
 
-It reads the comments and strings of the product's .h, .cc and .proto files, README.md, those of the
-product's folders, and deploy/handbook/. It lists, each with file and line:
+Reads the comments and strings of the product's .h, .cc and .proto files, README.md, those of the
+product's folders, and deploy/handbook/. Lists, each with file and line:
   * long     a sentence of more than 25 words, anywhere but in a .cc file
   * opener   a comment or a sentence that begins with "Of", "What", "Where" or "Whoever"; a question may
   * clause   "; null:", "; 0:", "; absent:" or "; empty:", which may also begin a sentence; write
              "If unset, ..."
   * word     "such" (but for "no such"), "so long", "whoever", "what it was asked for"
-tests/prose_allow.txt names the exceptions, each with its defence. --count prints counts per file.
+tests/prose_allow.txt has the exceptions, each with its justification. --count prints counts per file.
 """
 
 import fnmatch
@@ -35,7 +35,7 @@ SENTENCE_END = re.compile(r"[.!?][\"')\]*]*(?=\s)")
 LEXEME = re.compile(
     r'(?P<comment>//[^\n]*)|/\*.*?\*/|R"(?P<tag>\w*)\((?P<raw>.*?)\)(?P=tag)"'
     r'|"(?P<string>(?:\\.|[^"\\\n])*)"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])*\'', re.S)
-# What a line that is code, a formula or a drawing has and prose has not.
+# Matches a line of code, a formula or a drawing, but no prose.
 CODE = re.compile(r"[;{}]$|::|->|==| [=*+] |\(\)|[─►◄│|]|-->|^[A-Za-z_]+\(|^#|^\$|\[.*,.*\]|  //")
 GENERATED = re.compile(r"\* (?:Uses|Used by): ")  # by tests/room_uses.py
 LIST_ITEM = re.compile(r"(?:[*-]|\d+[.)])\s+")
@@ -43,7 +43,7 @@ TABLE_ROW = re.compile(r"(\S+(?: \S+)*?)(\s{2,})(?=\S)")
 
 
 class Paragraph:
-    """Text joined over lines, that knows the line of each of its characters."""
+    """Text joined over lines, with the line of each of its characters."""
 
     def __init__(self, kind):
         self.kind = kind  # comment, string or text
@@ -83,8 +83,8 @@ def word_count(sentence):
 
 
 def split_block(lines, kind):
-    """Paragraphs of (line, text) pairs. An empty line, a list item or a table's row begins a new one;
-    an indented run of lines that looks like code is none."""
+    """Paragraphs of (line, text) pairs. An empty line, a list item or a table's row begins a new one.
+    An indented block of lines that looks like code is left out."""
     paragraphs = []
     current = None
     run = []  # indented lines not yet judged
@@ -121,7 +121,7 @@ def split_block(lines, kind):
 
 
 def table_rows(run, kind):
-    """Rows of "name   text", whose text may go on below itself; other indented text is joined."""
+    """Rows of "name   text", whose text may continue below itself. Other indented text is joined."""
     rows = []
     column = None
     for number, text in run:
@@ -142,8 +142,8 @@ def table_rows(run, kind):
 
 
 def comment_blocks(text):
-    """Runs of // lines, as [(line, text after the slashes)]. A comment behind code begins its own,
-    which goes on in the lines below that stand under it."""
+    """Blocks of // lines, as [(line, text after the slashes)]. A comment after code begins a new block,
+    which continues in the lines below that start in the same column."""
     blocks = []
     before = None  # line and column of the comment last seen
     for match in LEXEME.finditer(text):
@@ -249,7 +249,7 @@ def breaches_of(paragraph, is_long_checked):
         count = word_count(sentence)
         if is_long_checked and paragraph.kind != "string" and count > SENTENCE_WORDS_MAX:
             yield line, f"long: {count} words", sentence
-        # A comment's first word may be small; inside one a small "of" goes on with a sentence.
+        # A comment's first word may be lower case. Elsewhere a lower-case "of" continues a sentence.
         head = sentence
         if index == 0 and paragraph.kind == "comment" and not getattr(paragraph, "is_cell", False):
             head = sentence[:1].upper() + sentence[1:]
@@ -262,7 +262,7 @@ def breaches_of(paragraph, is_long_checked):
 
 
 def check(name, text):
-    """(line, rule, sentence) of each breach in one file."""
+    """Yields (line, rule, sentence) for each breach in one file."""
     if name.endswith(".md"):
         paragraphs = markdown_paragraphs(text)
     else:
@@ -281,7 +281,7 @@ def is_read(name):
 
 
 def read_allowed(root):
-    """[path pattern, words, defence, used] of each entry "PATTERN: words # defence"."""
+    """[path pattern, words, justification, used] of each entry "PATTERN: words # justification"."""
     entries = []
     path = root / ALLOW
     lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []

@@ -43,7 +43,7 @@ class Prose(unittest.TestCase):
         self.finds("README.md", f"Short.\n\n{LONG}.\n", "3: long")
         self.finds("deploy/handbook/operate.md", f"{LONG}.\n", "1: long")
         self.finds("client/call/README.md", f"{LONG}.\n", "1: long")
-        # A .cc file's comments are for its maintainer: only their words count.
+        # A .cc file's comments are for its maintainer: only the word rules apply.
         self.finds("store/a.cc", f"// {LONG}.\n")
 
     def test_a_sentence_runs_over_lines_and_is_found_where_it_begins(self):
@@ -52,7 +52,7 @@ class Prose(unittest.TestCase):
         self.finds("store/a.h", f"// Short one.\n// {half}\n// {half}.\n", "2: long")
         # Two comments, of two fields.
         self.finds("store/a.h", f"int a;  // {half}\nint b;  // {half}\n")
-        # One comment, which stands under itself.
+        # One comment, continued in the same column.
         self.finds("store/a.h", f"int a;  // {half}\n        // {half}\n", "1: long")
 
     def test_abbreviations_and_code_spans_end_no_sentence(self):
@@ -110,7 +110,7 @@ class Prose(unittest.TestCase):
         files = {"store/a.h": "// Such is life.\n"}
         entry = "store/*.h: Such is life # a saying\n"
         self.assertEqual(prose({**files, "tests/prose_allow.txt": "# Why.\n" + entry}).returncode, 0)
-        # An entry needs its defence, and something to allow.
+        # An entry needs its justification, and something to allow.
         self.assertNotEqual(
             prose({**files, "tests/prose_allow.txt": "store/*.h: Such is life\n"}).returncode, 0)
         run = prose({"tests/prose_allow.txt": entry})

@@ -4,12 +4,12 @@
     tests/static_checks.py BUILD --changed COMMITS [--limit-s SECONDS] [--safety-limit-s SECONDS]
     tests/static_checks.py BUILD --all
 
-Clang parses files of the product for thread safety, and builds nothing. --changed begins with what the last COMMITS
-commits and the working tree changed, the newest first. clang-tidy and cppcheck get nothing else; the analysis for thread
-safety, which takes these each alone, goes on with all other files. It and clang-tidy each get no more files after their limit, and say how many were
-left out. --all gives everything to each. A clone with fewer
-commits has what it has; if it has one, or if this is no clone, every file may have changed.
-BUILD is configured for clang and has its generated headers (deploy/check.sh does both). Exit 1 if there is a finding.
+Clang parses files of the product for thread safety, and builds nothing. --changed begins with the files that the last
+COMMITS commits and the working tree changed, the newest first. clang-tidy and cppcheck get no other files. The thread
+safety analysis takes each of them alone, and then continues with all other files. It and clang-tidy take no more files
+after their limit, and report how many were left out. --all gives all files to each. A clone with fewer commits uses
+those it has. If it has only one, or if this is no clone, any file may have changed.
+BUILD is configured for clang and has its generated headers (deploy/check.sh does both). Exits with 1 on a finding.
 """
 
 import argparse
@@ -24,12 +24,12 @@ import sys
 import time
 
 FOLDERS = ("proto", "attention", "store", "transport", "client", "server")  # of the product
-BATCH = 8  # files that are parsed as one: their headers cost more than they do
+BATCH = 8  # files that are parsed as one unit: their headers cost more than they do
 LIMIT_S = 240  # for clang-tidy, where CI has an hour for everything
 SAFETY_LIMIT_S = 120  # for thread safety
 # Suppressed: headers are stamped in a copy (passedByValue); cppcheck 2.10 misreads std::span returns
 # and Highway's dispatch macro. Rows of a span are written before they are read, and scratch memory of one type
-# serves another after it.
+# is reused for another.
 CPPCHECK = ["cppcheck", "--quiet", "--enable=warning,performance,portability", "--std=c++20", "--language=c++",
             "--inline-suppr", "--error-exitcode=1", "--suppress=missingIncludeSystem", "--suppress=unknownMacro",
             "--suppress=passedByValue:transport/wire.cc", "--suppress=CastIntegerToAddressAtReturn",
@@ -41,7 +41,7 @@ CPPCHECK = ["cppcheck", "--quiet", "--enable=warning,performance,portability", "
 
 
 def commands(build, root):
-    """{file below root: its compiler and flags}, of the build; not what was generated."""
+    """{file below root: its compiler and flags} of the build, without generated files."""
     found = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         path = pathlib.Path(entry["directory"], entry["file"]).resolve()
@@ -62,7 +62,7 @@ def is_product(name):
 
 
 def batches(names, flags):
-    """Files of the same flags, at most BATCH together, in the order of the first of each."""
+    """Groups of at most BATCH files with the same flags, in the order of the first file of each."""
     made, open_one = [], {}
     for name in names:
         batch = open_one.get(flags[name])
@@ -88,7 +88,7 @@ class Checks:
         return done.stdout.splitlines() if done.returncode == 0 else None
 
     def changed(self, count):
-        """Names that the working tree or the last `count` commits changed, the newest first; None: any may have."""
+        """Names that the working tree or the last `count` commits changed, the newest first. None: any may have."""
         here = self.git("rev-list", "--count", "HEAD")
         if here is None:
             say("no git repository: any file may have changed")
@@ -106,7 +106,7 @@ class Checks:
         return [name for name in dict.fromkeys(names) if (self.root / name).is_file()]
 
     def units(self, names):
-        """The files to compile for these: a header stands for its own .cc, or for the first file that includes it."""
+        """The files to compile for `names`. For a header: its own .cc, or else the first file that includes it."""
         wanted = []
         for name in names:
             if name.endswith(".h") and f"{name[:-2]}.cc" in self.flags:
@@ -119,7 +119,7 @@ class Checks:
         return list(dict.fromkeys(wanted))
 
     def each(self, call, made, limit_s=None):
-        """call(batch) for each, `jobs` at a time, reports what they return; the batches that the limit left out."""
+        """Runs call(batch) for each, `jobs` at a time, and prints the findings. Returns the batches left out."""
         end = None if limit_s is None else time.monotonic() + limit_s
         left_out = []
 
@@ -145,7 +145,7 @@ class Checks:
         return done.returncode, done.stdout + done.stderr
 
     def thread_safety(self, changed, limit_s):
-        # Each alone: as one of a batch, a file that forgot an include has those of the others.
+        # Each alone: in a batch, a file that lacks an include would get those of the others.
         first = [name for name in changed if is_product(name)]
         others = [name for name in self.flags if is_product(name) and name not in first]
         say(f"thread safety: clang, {len(first) + len(others)} files")
@@ -155,7 +155,7 @@ class Checks:
             code, said = self.run(command, source(self.root, batch))
             if code == 0:
                 return []
-            # Files that cannot be one are none the worse.
+            # Files that do not compile as one unit are parsed one by one.
             return [said] if len(batch) == 1 else [text for name in batch for text in parse([name])]
 
         self.tell(self.each(parse, [*([name] for name in first), *batches(others, self.flags)], limit_s), "thread safety", limit_s)
@@ -172,7 +172,7 @@ class Checks:
             code, said = self.run(["clang-tidy-14", "--quiet", f"--config-file={self.root / '.clang-tidy'}",
                                    f"--header-filter={ours}", "--checks=-bugprone-suspicious-include",
                                    unit, "--", *self.flags[batch[0]][1:]])
-            # Files that cannot be one, or that shadow one another's names, are none the worse.
+            # Files that do not compile as one unit, or that shadow each other's names, are checked one by one.
             if code != 0 and "clang-diagnostic-" in said and len(batch) > 1:
                 return [text for name in batch for text in lint([name])]
             return [said] if code != 0 else []

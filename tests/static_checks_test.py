@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Goal: a fault planted into a tree makes the static checks fail: an unguarded access, what clang-tidy finds, what cppcheck finds.
+"""Goal: a fault planted into a tree fails the static checks: an unguarded access, a finding of clang-tidy or cppcheck.
 
-Method: a tree of three small files in a git repository of its own, with the real checks and the real .clang-tidy.
+Method: a tree of three small files in its own git repository, with the real checks and the real .clang-tidy.
 """
 
 import json
@@ -146,7 +146,7 @@ class StaticChecks(unittest.TestCase):
         self.expect("arrayIndexOutOfBounds", "--changed", "1", "--only", "cppcheck")
 
     def test_a_file_that_is_gone_is_no_finding(self):
-        (self.tree.root / "tests/sum_test.cc").unlink()  # the build is not configured anew yet
+        (self.tree.root / "tests/sum_test.cc").unlink()  # the build is not configured again yet
         code, said = self.tree.check("--changed", "1", "--only", "cppcheck")
         self.assertEqual(code, 0, said)
 

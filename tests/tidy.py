@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The tree tests itself: layering, sizes, names, and what may not appear. Exit 1 names each breach.
+"""The tree tests itself: layering, sizes, names, and forbidden code. Reports each breach, and exits with 1 if any.
 
     python3 tests/tidy.py [ROOT]
     python3 tests/tidy.py --prose ...      the English of comments and docs: tests/prose.py
@@ -18,8 +18,9 @@ FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 LINE_CHARACTERS_MAX = 100
 
-# Who may include whom. A room is a folder; a file of ROOF stands above the rooms beside it, one of
-# FLOOR below them. Each line may use what it names and itself; tests may use everything.
+# Which modules may include which (a module is a "room" in the names here). A module is a folder. A file
+# in ROOF belongs to the module FOLDER/roof, which is above the others of its folder. A module may use
+# those that its line names, and itself; tests may use everything.
 MAY_INCLUDE = {
     "proto/host": "",
     "proto/base": "proto/host",
@@ -107,13 +108,13 @@ MAY_INCLUDE = {
 }
 ROOF = {"attention/kernel_target", "client/requester", "client/requester_stats", "client/explain", "client/live_costs", "client/remeasure"}
 FOLDERS = {room.split("/")[0] for room in MAY_INCLUDE} | {"tests"}
-# ckvctl is a program: what the library and the daemon need of it is not in its folder.
+# ckvctl is a program: code that the library and the daemon share with it is not in its folder.
 PROGRAM = "client/ctl"
-# More files than this side by side are a room that nobody has named yet.
+# A folder with more files than this has a part that should be its own module.
 ROOM_FILES_MAX = 27
 README_LINES_MAX = 18
 
-# proto's convert is the one header of that folder that knows protobuf.
+# In proto, only the header convert uses protobuf.
 PROTOBUF_FREE = {"attention", "store", "transport"}
 GRPC_FILES = re.compile(
     r"^(server/(services|edge|listen)/.*|server/[a-z]+/[a-z_]*(service|stub)\.(h|cc)|server/(daemon/daemon|main)\.(h|cc)"
@@ -147,22 +148,22 @@ ALLOWED = {"reads time": re.compile(rf"^({CLOCKS}|tests/bench/.*|tests/support/c
 STATIC_OBJECT = re.compile(
     r"^\s+static (const )?(std::(?!atomic)\w+|absl::(?!Mutex)\w+|[A-Z]\w*)(<.*>)? \w+( =|;|\{)")
 STATIC_ALLOWED = re.compile(r"^(client/ctl|tests)/|\.h$")
-# Debian's packages are seen by Debian's Python alone, and another one may be first on PATH.
+# Only Debian's Python finds Debian's packages, and another one may be first on PATH.
 PYTHON_CHOICE = "deploy/python.sh"
 PYTHON_SHEBANG = "#!/usr/bin/python3"
-PYTHON_RULE = ("tests/tidy.py", "tests/tidy_test.py")  # which say what is wrong
+PYTHON_RULE = ("tests/tidy.py", "tests/tidy_test.py")  # which contain the forbidden texts
 PYTHON_RUN = {
     ".sh": re.compile(r"(^|[\s;|&(\"'=])(\S*/)?python3?(?=\s|$)"),
     ".cmake": re.compile(r"(^|[\s(])(/\S*/)?python3(?=[\s)]|$)|find_package\(Python|find_program\([^)]*python"),
     ".py": re.compile(r"[\[(,]\s*[\"'](/usr/bin/|env )?python3[\"']"),
 }
 SKIP_OF_PYTHON = re.compile(r"\.skipTest\((?!skip\.say\()|@unittest\.skip|raise (unittest\.)?SkipTest")
-# A wire struct: what lies in a slot or on a socket.
+# A wire struct: the layout of data in a slot or on a socket.
 WIRE_STRUCT = re.compile(r"^struct (\w*(?:Header|Entry|Hello|Frame)) \{", re.M)
 
 
 def tracked(root):
-    """The files of the tree: what git tracks or would track; without git, all but built ones."""
+    """The files that git tracks or would track. Without git, all but built ones."""
     if (root / ".git").exists() and shutil.which("git"):
         names = subprocess.run(
             ["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -234,14 +235,14 @@ def check_file(name, text, report):
 
 
 def room_of(name):
-    """The room of a file: its folder, or the roof above the rooms of that folder."""
+    """The module of a file: its folder, or the roof above the modules of that folder."""
     folder, _, base = name.rpartition("/")
     stem = re.sub(r"\.(inl\.)?(h|cc)$", "", base)
     return f"{folder}/roof" if f"{folder}/{stem}" in ROOF else folder
 
 
 def may_include(room, other):
-    """Whether a file of `room` may include one of `other`; a name with * means all below it too."""
+    """Whether a file of `room` may include one of `other`. A name with * includes all modules below it."""
     if room == other:
         return True
     for allowed in MAY_INCLUDE[room].split():
@@ -255,7 +256,7 @@ def may_include(room, other):
 
 
 def check_skips(name, text, report):
-    """A test that does not run says what would run it: tests/outcome.py names both at the end of a run."""
+    """A test that is skipped must name what would run it: tests/outcome.py reports both at the end of a run."""
     for match in re.finditer(r"GTEST_SKIP\(\)[^;]*(?:; to run it: )?[^;]*;", text):
         if "; to run it: " not in match.group(0):
             report(name, text[:match.start()].count("\n") + 1, 'a skip without "; to run it: " and what would')
@@ -264,7 +265,7 @@ def check_skips(name, text, report):
 
 
 def check_python(name, text, report):
-    """Scripts and tests run the Python that deploy/python.sh chooses; those in Python, their own."""
+    """Scripts and tests run the Python that deploy/python.sh chooses. Those in Python run their own."""
     kind = ".cmake" if name.endswith("CMakeLists.txt") else pathlib.PurePosixPath(name).suffix
     for number, line in enumerate(text.split("\n"), 1):
         if kind == ".py" and number == 1 and line.startswith("#!") and line != PYTHON_SHEBANG:
@@ -276,7 +277,7 @@ def check_python(name, text, report):
 
 
 def check_rooms(sources, others, report):
-    """Every room is known, of a size to take in at a glance, and says what it is."""
+    """Each module is in MAY_INCLUDE, has a limited number of files, and has a README.md."""
     rooms = {}
     for name in sources:
         rooms.setdefault(name.rpartition("/")[0], []).append(name)
@@ -298,7 +299,7 @@ def check_rooms(sources, others, report):
 
 
 def check_arrows(report):
-    """The arrows allowed above run one way: no room may use one that may use it."""
+    """The allowed includes have no cycle: no module may use one that may use it."""
     rooms = list(MAY_INCLUDE)
     reach = {room: {o for o in rooms if o != room and may_include(room, o)} for room in rooms}
     done = set()
@@ -325,7 +326,7 @@ def check_include(name, folder, number, line, report):
 
 
 def check_tree(sources, report):
-    """Headers somebody includes; a .cc somebody tests."""
+    """Each header is included, and each .cc is tested."""
     included = set()
     for text in sources.values():
         included.update(re.findall(r'#include "([^"]+)"', text))
@@ -339,8 +340,8 @@ def check_tree(sources, report):
 
 
 def check_types(sources, report):
-    """A type of the product has its name alone in its namespace: of two inline functions of one name, the linker
-    takes one for both."""
+    """A type of the product has a unique name in its namespace: for two inline functions of the same name, the linker
+    takes one of them."""
     seen = {}
     for name, text in sorted(sources.items()):
         space = re.search(r"^namespace (ckv[\w:]*) \{", text, re.M)

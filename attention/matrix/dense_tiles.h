@@ -1,5 +1,6 @@
-// Dense layers on a tile unit, by the products of attention: rows of x stand where keys do, and
-// outputs where query rows do.
+// Dense layers on a tile unit. They use the products of attention, with rows of x in the place of
+// keys and outputs in the place of query rows. Files like matrix_amx.cc include this after the
+// headers it uses.
 
 #pragma once
 
@@ -41,7 +42,7 @@ class DenseTiles final : public DenseKernel {
   }
 
  private:
-  // Row i of x as the sum of three bf16 terms, the largest first; a row beyond the call's is zeros.
+  // Splits row i of x into three bf16 terms, the largest first. Rows beyond the call's are zeros.
   static void SplitRow(const DenseCall& call, uint32_t i, uint32_t width, uint16_t* to) {
     const size_t term_size = size_t{kDenseRowsMax} * width;
     for (uint32_t k = 0; k < width; k += 16) {

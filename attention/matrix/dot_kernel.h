@@ -1,17 +1,18 @@
-// Partial attention over spans of keys with VDPBF16PS, which adds two products of bf16 to each of
-// 16 sums of f32. On Zen 4 and Zen 5 it has twice the rate of f32 multiply-adds.
+// Partial attention over spans of keys with VDPBF16PS, which adds two bf16 products to each of 16
+// f32 sums. On Zen 4 and Zen 5 it has twice the rate of f32 multiply-adds. matrix_dot.cc includes
+// this after the headers it uses.
 //
 // For each span:
 //   logits    query rows in lanes times broadcast pairs of a key's columns
-//   softmax   in place of the logits, [key][16 query rows]
+//   softmax   replaces the logits by weights, [key][16 query rows]
 //   values    columns in lanes times broadcast weights, then folded into the state
 //
-// Exact and wire grade multiply f32 weights by f32 values with multiply-adds. Splitting a weight
-// into terms would take as many instructions for two terms, and half as many again for three. The
-// fast grade rounds weights to bf16 and takes two keys at once.
+// The precisions exact and wire multiply f32 weights by f32 values with multiply-adds. Splitting a
+// weight into two terms would take as many instructions, and three terms half as many again. The
+// precision fast rounds weights to bf16 and processes two keys at once.
 //
-// Instructions per key and 16 query rows, two a cycle on Zen 5: DeepSeek's logits take
-// 288, its exact values 512, its fast ones 256. The vector kernel takes 576 + 512.
+// Instructions per key and 16 query rows, two per cycle on Zen 5: DeepSeek's logits take 288, its
+// exact values 512, its fast values 256. The vector kernel takes 576 + 512.
 
 #pragma once
 
@@ -25,13 +26,13 @@ class DotKernel {
   static_assert(kTileLogits * kBlockRowsMax / 16 <= kBlockRowsMax * kSpanKeys / 2 * kTermsMax,
                 "logits lie where a tile unit's weights do");
   static constexpr int kExpTerms = kFast ? 1 : 3;  // WeightExp::Of
-  // Logits are sums over 192 columns from zero, which are then added. One chain over all columns
-  // would err more than AttendPartials may.
+  // Each logit is computed as sums over 192 columns, each from zero, which are then added. One
+  // chain over all columns would exceed the error bound of AttendPartials.
   static constexpr uint32_t kChainSteps = 6;
-  // Every line. On Zen 5, every other line took 1.6 times as long for one query row over rows that
-  // lie in no cache.
+  // Prefetches every line. On Zen 5, prefetching every other line took 1.6 times as long, for one
+  // query row over uncached rows.
   static constexpr uint32_t kPrefetchStride = 64;
-  // Up to so many query rows, lanes are keys. More would take as long as 16 rows in lanes.
+  // Up to this many query rows, lanes are keys. More rows would take as long as 16 rows in lanes.
   static constexpr uint32_t kFewRowsMax = 8;
 
  public:
@@ -53,7 +54,7 @@ class DotKernel {
     for (uint32_t tile = 0; tile < tiles_; ++tile) Softmax(*span, tile);
     Values(*span);
   }
-  // Nothing waits between spans.
+  // No work is pending between spans.
   void FinishLowTerms() {}
   void Finish() {}
 
@@ -63,7 +64,7 @@ class DotKernel {
                             reinterpret_cast<__m512bh>(others));
   }
   static HWY_INLINE I Word(const void* at) {
-    uint32_t word;  // rows lie at any address
+    uint32_t word;  // rows may be at any address
     std::memcpy(&word, at, sizeof(word));
     return L::SetI(word);
   }
@@ -75,7 +76,8 @@ class DotKernel {
 
   // ---- logits
 
-  // Steps of 32 columns of a block of logits, and of 32 keys of a sum of values.
+  // Returns how often `span` calls prefetch_.Step: once per 32 columns of each block of logits, and
+  // once per 32 keys of each sum of values.
   uint32_t PrefetchSteps(const Span& span) const {
     const uint32_t blocks = tiles_ / 2 * (keys_ / 8) + tiles_ % 2 * (keys_ / 16);
     const uint32_t rows = block_.count, some = (chunks_ + 1) / 2;
@@ -105,7 +107,7 @@ class DotKernel {
     }
   }
 
-  // Logits of kKeys keys and kTiles tiles of query rows.
+  // Computes the logits of kKeys keys and kTiles tiles of query rows.
   template <uint32_t kKeys, uint32_t kTiles>
   HWY_NOINLINE void LogitBlock(const Span& span, uint32_t key, const uint32_t* queries, float* to) {
     const size_t stride = span.keys[key / kGroupKeys].stride_bytes;
@@ -155,7 +157,7 @@ class DotKernel {
     }
   }
 
-  // The same sums for up to kRows query rows, with 16 keys in lanes.
+  // Computes the same sums for up to kRows query rows, with 16 keys in lanes.
   template <uint32_t kRows>
   HWY_NOINLINE void FewLogits(const Span& span, uint32_t key, const uint32_t* queries, float* to) {
     const size_t stride = span.keys[key / kGroupKeys].stride_bytes;
@@ -189,13 +191,13 @@ class DotKernel {
 
   // ---- softmax
 
-  // Weights take the place of a tile's logits: f32, or pairs of bf16 for two keys.
+  // Replaces a tile's logits by weights: f32, or bf16 pairs of two keys.
   HWY_NOINLINE void Softmax(const Span& span, uint32_t tile) {
     float* const at = logits_ + size_t{tile} * kTileLogits;
     const F max = span.all_see_all ? MaxOf(at) : Mask(span, tile, at);
     const F base = SpanFold<L>::BaseOf(max);
     fold_.Begin(exp_, span.state, tile * 16, max);
-    // Two sums of l: keys 2k and 2k + 1 add to the sum of k's parity.
+    // Two sums of l: keys 2k and 2k + 1 are added to sums[k % 2].
     F sums[2] = {L::Set(0), L::Set(0)};
     for (uint32_t pair = 0; pair < keys_ / 2; ++pair) {
       F weights[2];
@@ -224,7 +226,8 @@ class DotKernel {
     return max;
   }
 
-  // Keys that a query row does not see get -inf, and so weight 0.
+  // Sets logits of keys that a query row does not see to -inf, so that their weight is 0. Returns
+  // the maxima.
   F Mask(const Span& span, uint32_t tile, float* at) const {
     const I seen = L::LoadI(&span.seen[tile * 16]);
     F max = L::Set(kEmptyM);
@@ -238,7 +241,8 @@ class DotKernel {
 
   // ---- values
 
-  // 64 columns of the span's keys stay in the first cache while all query rows use them.
+  // Processes 64 columns of the span's keys at a time: they stay in L1 while all query rows use
+  // them.
   void Values(const Span& span) {
     if (block_.count == 1) return ValuesOf<1, 8>(span, 0, 0, chunks_);
     for (uint32_t chunk = 0; chunk < chunks_; chunk += 2) {
@@ -253,7 +257,7 @@ class DotKernel {
     }
   }
 
-  // Values of kRows query rows from `row` on, in the chunks of 32 columns [begin, end).
+  // Computes values of kRows query rows from `row` on, for the 32-column chunks [begin, end).
   template <uint32_t kRows, uint32_t kChunks>
   HWY_INLINE void ValuesOf(const Span& span, uint32_t row, uint32_t begin, uint32_t end) {
     for (; begin + kChunks <= end; begin += kChunks) Sum<kRows, kChunks>(span, row, begin);
@@ -270,7 +274,7 @@ class DotKernel {
       SumTerms<kRows, kChunks, kRowTermsMax>(span, row, chunk);
   }
 
-  // Sums of weights times values over the span's keys.
+  // Sums weights times values over the span's keys, and folds the sums into the state.
   template <uint32_t kRows, uint32_t kChunks, uint32_t kRowTerms>
   HWY_NOINLINE void SumTerms(const Span& span, uint32_t row, uint32_t chunk) {
     F low[kRows][kChunks], high[kRows][kChunks];
@@ -287,8 +291,8 @@ class DotKernel {
     }
   }
 
-  // The sums of each half of a span are added. One chain of 128 keys would err by 1.2 times the
-  // bound of AttendPartials, over rows with a mean of 1.
+  // Sums each half of a span from zero, then adds the two. Over rows with a mean of 1, the error of
+  // one chain of 128 keys would be 1.2 times the bound of AttendPartials.
   template <uint32_t kRows, uint32_t kChunks, uint32_t kRowTerms>
   HWY_INLINE void ExactSums(const Span& span, const float* weights, uint32_t chunk,
                             F (&low)[kRows][kChunks], F (&high)[kRows][kChunks]) {
@@ -313,7 +317,8 @@ class DotKernel {
     }
   }
 
-  // Sums over the keys [begin, end), from zero. low and high take the even and odd columns.
+  // Sums over the keys [begin, end), from zero. Writes even columns to sum_low, odd ones to
+  // sum_high.
   template <uint32_t kRows, uint32_t kChunks, uint32_t kRowTerms>
   HWY_NOINLINE void HalfSums(const Span& span, uint32_t begin, uint32_t end, const float* weights,
                              uint32_t chunk, F (&sum_low)[kRows][kChunks],
@@ -361,7 +366,7 @@ class DotKernel {
     }
   }
 
-  // Terms of an fp8 value add up to it exactly.
+  // Adds the low terms of an fp8 row's values to their first term. The sum is exact.
   static HWY_INLINE void AddLowTerms(const KeyGroup& group, uint32_t j, uint32_t chunk, F* even,
                                      F* odd) {
     const I upper = L::SetI(0xffff0000u);
@@ -377,8 +382,8 @@ class DotKernel {
     *odd = L::Add(*odd, o);
   }
 
-  // Sums over the keys in order, low terms of rows first, from zero. low and high take the columns
-  // in the order of Lanes::Interleave.
+  // Sums over the keys in order, low terms of rows first, from zero. Writes the columns to `low`
+  // and `high` in the order of Lanes::Interleave.
   template <uint32_t kRows, uint32_t kChunks, uint32_t kRowTerms>
   HWY_INLINE void FastSums(const Span& span, const float* weights, uint32_t chunk,
                            F (&low)[kRows][kChunks], F (&high)[kRows][kChunks]) {
@@ -419,8 +424,8 @@ class DotKernel {
     }
   }
 
-  // A sum of nothing but tiny negative products is -0, and +0 if keys of weight 0 follow, which a
-  // neighbour's limit decides. So it is made +0.
+  // Folds the sums of one row and chunk into o. A sum of only tiny negative products is -0. Keys of
+  // weight 0 after them, which depend on a neighbour's limit, turn it to +0. So 0 is always added.
   HWY_INLINE void FoldSums(const Span& span, uint32_t row, uint32_t chunk, F low, F high) const {
     if (fold_.fate[row] == kSkip) return;
     float* const o = span.state.o +
@@ -445,7 +450,7 @@ class DotKernel {
   const uint32_t tiles_;
   const uint32_t chunks_;
   const WeightExp<L> exp_;
-  uint32_t keys_ = 0;  // the span's, in whole 16
+  uint32_t keys_ = 0;  // the span's keys, rounded up to a multiple of 16
   RowPrefetch<L, kPrefetchStride> prefetch_;
   SpanFold<L> fold_;
 };

@@ -1,23 +1,23 @@
-// The second product for one query row, without tiles: the bits of TDPBF16PS in vector
-// instructions.
+// The product of weights and values for one query row, without tiles. Its vector instructions give
+// the same bits as TDPBF16PS. Files like matrix_amx.cc include this after the headers it uses.
 //
-// A tile computes 16 query rows or none, and its values must be interleaved first. That takes
-// longer than all else if rows are few. Here lanes are columns, so values are used as they lie. One
-// row takes 6 multiply-adds for 32 columns of a key with three terms.
+// A tile always computes 16 query rows, and its values must be interleaved first. If rows are few,
+// that takes longer than all other work. Here lanes are columns, so values are used in their stored
+// order. One row takes 6 multiply-adds for 32 columns of a key with three terms.
 
 #pragma once
 
 namespace ckv::matrix {
 
-// As TileModel has it, even and odd keys are summed apart with fused multiply-adds, then both sums
-// are added, then the accumulator. The caller makes denormals zero meanwhile (L::FlushDenormals).
+// As in TileModel, even and odd keys are summed separately with fused multiply-adds. Then both sums
+// are added, and then the accumulator. The caller holds an L::FlushDenormals around Sum.
 template <class L, int kTerms>
 class FewRowValues {
   using F = typename L::F;
   using I = typename L::I;
 
  public:
-  // Weights of the query row that words [row][16] of each group hold: [term][group][256 words].
+  // `weights` is [term][group][256 words]; words [row][16] of each group are the query row's.
   FewRowValues(const uint32_t* weights, uint32_t row, uint32_t groups) : groups_(groups) {
     for (int term = 0; term < kTerms; ++term) {
       for (uint32_t g = 0; g < groups; ++g) {
@@ -28,8 +28,8 @@ class FewRowValues {
     }
   }
 
-  // Sums over the span's keys of weights times 32 columns from `column` on, low terms first, from
-  // zero. They go to sums[0..15] and sums[16..31], in the order of Lanes::Interleave.
+  // Sums weights times 32 columns from `column` on over the span's keys, low terms first, from
+  // zero. Writes sums[0..15] and sums[16..31], in the order of Lanes::Interleave.
   HWY_INLINE void Sum(const std::array<KeyGroup, kSpanGroups>& keys, uint32_t column,
                       float* sums) const {
     F parts[kTerms][kSpanGroups][2];
@@ -48,7 +48,7 @@ class FewRowValues {
   }
 
  private:
-  // 32 keys. Column pairs are words: [0] are even columns, [1] odd ones.
+  // Sums over 32 keys. A word is a pair of columns; index [0] is the even column, [1] the odd one.
   HWY_INLINE void Group(const std::byte* rows, size_t stride, uint32_t g,
                         F (&parts)[kTerms][kSpanGroups][2]) const {
     F even[kTerms][2], odd[kTerms][2];
@@ -78,7 +78,7 @@ class FewRowValues {
   }
 
   uint32_t groups_;
-  alignas(64) float weights_[kTerms][kSpanGroups][2][16];  // [0] of even keys, [1] of odd ones
+  alignas(64) float weights_[kTerms][kSpanGroups][2][16];  // [0]: even keys, [1]: odd keys
 };
 
 }  // namespace ckv::matrix

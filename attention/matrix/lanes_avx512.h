@@ -1,12 +1,12 @@
 // Sixteen lanes of f32 or 32-bit integers in AVX-512 (F, BW, DQ, VL). Included between the
-// attributes of a target: see matrix_amx.cc. <immintrin.h> comes before them.
+// attributes of a target: see matrix_amx.cc. Include <immintrin.h> before the attributes.
 
 #pragma once
 
 namespace ckv::matrix {
 
-// `kTarget` tells apart what different files compile from the same templates with different
-// instructions: the linker keeps one of two functions of the same name.
+// `kTarget` makes function names unique per file. Several files compile the same templates for
+// different instructions, and the linker keeps only one of two functions with the same name.
 template <int kTarget>
 struct Avx512Lanes {
   using F = __m512;
@@ -18,7 +18,7 @@ struct Avx512Lanes {
   static HWY_INLINE F Load(const float* p) { return _mm512_loadu_ps(p); }
   static HWY_INLINE void Store(float* p, F x) { _mm512_storeu_ps(p, x); }
   static HWY_INLINE I LoadI(const void* p) { return _mm512_loadu_si512(p); }
-  // Read into a register, where the compiler would read it anew for each use.
+  // Loads into a register once; otherwise the compiler would load again for each use.
   static HWY_INLINE I LoadOnce(const void* p) {
     I x = LoadI(p);
     asm("" : "+v"(x));
@@ -33,7 +33,7 @@ struct Avx512Lanes {
   static HWY_INLINE F Mul(F a, F b) { return _mm512_mul_ps(a, b); }
   static HWY_INLINE F MulAdd(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   static HWY_INLINE F MulSub(F a, F b, F c) { return _mm512_fmsub_ps(a, b, c); }
-  // The second, if either is a NaN.
+  // Returns b if either operand is a NaN.
   static HWY_INLINE F Max(F a, F b) { return _mm512_max_ps(a, b); }
   static HWY_INLINE Mask NotLess(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ); }
   static HWY_INLINE Mask Equal(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
@@ -49,13 +49,13 @@ struct Avx512Lanes {
   static HWY_INLINE I ShiftLeft(I a) {
     return _mm512_slli_epi32(a, kBits);
   }
-  // (odd & 0xffff0000) | (even >> 16): the upper halves of both, as a pair of bf16.
+  // Returns the upper halves of both as a pair of bf16: (odd & 0xffff0000) | (even >> 16).
   static HWY_INLINE I PairUp(I even, I odd) {
     return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(even, 16), odd);
   }
 
-  // Pairs up two rows of 32 bf16 values. The pairs of the first four of each 8 columns go to lo,
-  // those of the others to hi.
+  // Pairs up two rows of 32 bf16 values. Writes the pairs of the first four of each 8 columns to
+  // lo, those of the other four to hi.
   static HWY_INLINE void PairRows(I row0, I row1, I* lo, I* hi) {
     *lo = _mm512_unpacklo_epi16(row0, row1);
     *hi = _mm512_unpackhi_epi16(row0, row1);
@@ -66,7 +66,7 @@ struct Avx512Lanes {
     _mm512_store_si512(lo, _mm512_unpacklo_epi16(a, b));
     _mm512_store_si512(hi, _mm512_unpackhi_epi16(a, b));
   }
-  // Even and odd columns of 32, put in the order of Interleave.
+  // Puts the even and odd ones of 32 columns into the order of Interleave.
   static HWY_INLINE void Zip(F even, F odd, F* lo, F* hi) {
     *lo = _mm512_unpacklo_ps(even, odd);
     *hi = _mm512_unpackhi_ps(even, odd);
@@ -75,9 +75,9 @@ struct Avx512Lanes {
     Store(lo, _mm512_unpacklo_ps(even, odd));
     Store(hi, _mm512_unpackhi_ps(even, odd));
   }
-  // While it lives, denormal inputs and results of this thread's vector instructions are zero. The
-  // compiler may move arithmetic across its ends, so the arithmetic belongs in a function that is
-  // not inlined.
+  // While an object exists, denormal inputs and results of this thread's vector instructions are
+  // zero. The compiler may move arithmetic out of the object's scope, so put the arithmetic in a
+  // function that is not inlined.
   class FlushDenormals {
    public:
     FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040u); }
@@ -96,8 +96,8 @@ struct Avx512Lanes {
     *first = _mm512_permutex2var_ps(lo, even, hi);
     *second = _mm512_permutex2var_ps(lo, odd, hi);
   }
-  // Transposes 16 x 16 words of 32 bits; `from` has `stride` words to a row. The outer half is done
-  // by loads of four words, so 32 shuffles are left of 64: they share one port.
+  // Transposes 16 x 16 words of 32 bits; a row of `from` is `stride` words long. Loads of four
+  // words do the outer half, so only 32 of 64 shuffles remain: they share one port.
   static HWY_INLINE void Transpose(const uint32_t* from, size_t stride, uint32_t* to) {
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
@@ -118,8 +118,9 @@ struct Avx512Lanes {
       _mm512_storeu_si512(to + (4 * j + 3) * 16, _mm512_unpackhi_epi64(high0, high1));
     }
   }
-  // Reads 16 rows of 16 words, at any address and `stride` bytes apart, and transposes them in
-  // registers: columns[k] has word k of each row. 64 shuffles, for processors that run two a cycle.
+  // Loads 16 rows of 16 words, at any address and `stride` bytes apart, and transposes them in
+  // registers: columns[k] is word k of each row. Takes 64 shuffles, for processors that run two per
+  // cycle.
   static HWY_INLINE void LoadTransposed(const std::byte* from, size_t stride, I (&columns)[16]) {
     I a[16], b[16];
 #pragma GCC unroll 16
@@ -148,7 +149,7 @@ struct Avx512Lanes {
       columns[12 + k] = _mm512_shuffle_i32x4(high0, high1, 0xdd);
     }
   }
-  // To nearest, ties to even; NaN quietened.
+  // Rounds to nearest, ties to even; quiets NaNs.
   static HWY_INLINE void StoreBf16(F x, void* p) {
     const I bits = AsI(x);
     const I odd = AndI(_mm512_srli_epi32(bits, 16), SetI(1));
@@ -157,13 +158,13 @@ struct Avx512Lanes {
     const Mask nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     StoreUpper(_mm512_mask_mov_epi32(rounded, nan, quiet), static_cast<uint16_t*>(p));
   }
-  // 16 values of e4m3 as f32, exactly; a NaN is 0x7fc00000 with the sign.
+  // Converts 16 e4m3 values to f32, exactly. A NaN becomes 0x7fc00000 with its sign.
   static HWY_INLINE F LoadE4m3(const uint8_t* p) {
     const I x = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     const I magnitude = AndI(x, SetI(0x7f));
     const I sign = _mm512_slli_epi32(AndI(x, SetI(0x80)), 24);
-    // Subnormal values too: the bits as a binary32 of exponent 0 would need 2^120; converted from
-    // an integer they are exact.
+    // Subnormal values are converted from an integer, which is exact. Their bits as a binary32 of
+    // exponent 0 would need a factor of 2^120.
     const I normal = AddI(_mm512_slli_epi32(magnitude, 20), SetI(120u << 23));
     const F tiny = Mul(_mm512_cvtepi32_ps(magnitude), Set(0x1p-9f));
     const Mask subnormal = _mm512_cmplt_epi32_mask(magnitude, SetI(8));
@@ -171,14 +172,14 @@ struct Avx512Lanes {
     const I value = _mm512_mask_mov_epi32(normal, subnormal, AsI(tiny));
     return AsF(_mm512_or_si512(_mm512_mask_mov_epi32(value, nan, SetI(0x7fc00000)), sign));
   }
-  // One scale group of e4m3 values, times a scale that is a power of two, as bf16. Returns false
-  // where that needs more care: another scale, or a NaN; then `to` is left undefined. 32 values
-  // take 12 instructions, 16 of LoadE4m3 with their terms some 25.
+  // Converts one scale group of e4m3 values times `scale` to bf16. Returns false, with `to`
+  // undefined, if a value is NaN or `scale` is not a power of two in [2^-100, 2^100]. 32 values
+  // take 12 instructions; 16 values of LoadE4m3 with their terms take some 25.
   static HWY_INLINE bool UnpackE4m3(const uint8_t* from, float scale, uint16_t* to) {
     uint32_t bits;
     std::memcpy(&bits, &scale, sizeof(bits));
     const int exponent = static_cast<int>(bits >> 23) - 127;
-    // e4m3 runs from 2^-9 to 448, so all results are normal.
+    // e4m3 values range from 2^-9 to 448, so all results are normal.
     if ((bits & 0x007fffffu) != 0 || exponent < -100 || exponent > 100) return false;
     // 2^-9 times 0 to 7 as bf16.
     alignas(64) static constexpr uint16_t kSubnormal[32] = {0,      0x3b00, 0x3b80, 0x3bc0,
@@ -203,7 +204,7 @@ struct Avx512Lanes {
     }
     return nan == 0;
   }
-  // The upper halves, as 16 bf16 values.
+  // Stores the upper halves as 16 bf16 values.
   static HWY_INLINE void StoreUpper(I x, uint16_t* p) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                         _mm512_cvtepi32_epi16(_mm512_srli_epi32(x, 16)));

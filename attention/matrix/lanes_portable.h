@@ -1,5 +1,5 @@
-// Sixteen lanes of f32 or 32-bit integers in plain C++, with the bits of lanes_avx512.h. For
-// machines without AVX-512, where only the model of the tiles runs.
+// Sixteen lanes of f32 or 32-bit integers in plain C++, with the same bits as lanes_avx512.h. For
+// machines without AVX-512, which run only the model of the tiles.
 
 #pragma once
 
@@ -22,9 +22,9 @@ struct PortableLanes {
     std::array<uint32_t, 16> v;
   };
   using Mask = uint16_t;
-  // Plain code cannot make denormals zero at once.
+  // Plain code has no mode that flushes denormals to zero.
   static constexpr bool kCanFlush = false;
-  // Always by terms, one value at a time.
+  // Always false: the caller then splits each value into terms.
   static bool UnpackE4m3(const uint8_t*, float, uint16_t*) { return false; }
 
   template <class Op>
@@ -82,7 +82,7 @@ struct PortableLanes {
   static F MulSub(const F& a, const F& b, const F& c) {
     return EachF([&](int i) { return std::fma(a.v[i], b.v[i], -c.v[i]); });
   }
-  // The second, if either is a NaN: as the instruction has it.
+  // Returns b if either operand is a NaN, as the instruction does.
   static F Max(const F& a, const F& b) {
     return EachF([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
   }
@@ -115,16 +115,16 @@ struct PortableLanes {
   static I ShiftLeft(const I& a) {
     return EachI([&](int i) { return a.v[i] << kBits; });
   }
-  // (odd & 0xffff0000) | (even >> 16): the upper halves of both, as a pair of bf16.
+  // Returns the upper halves of both as a pair of bf16: (odd & 0xffff0000) | (even >> 16).
   static I PairUp(const I& even, const I& odd) {
     return EachI([&](int i) { return (odd.v[i] & 0xffff0000u) | even.v[i] >> 16; });
   }
 
-  // Pairs up two rows of 32 bf16 values. The pairs of the first four of each 8
-  // columns go to lo, those of the others to hi.
+  // Pairs up two rows of 32 bf16 values. Writes the pairs of the first four of each 8 columns to
+  // lo, those of the other four to hi.
   static void Interleave(const uint16_t* row0, const uint16_t* row1, uint32_t* lo, uint32_t* hi) {
     std::array<uint16_t, 32> even, odd;
-    std::memcpy(&even, row0, sizeof(even));  // rows lie at any address
+    std::memcpy(&even, row0, sizeof(even));  // rows may be at any address
     std::memcpy(&odd, row1, sizeof(odd));
     for (size_t i = 0; i < 16; ++i) {
       const size_t c = i / 4 * 8 + i % 4;
@@ -140,7 +140,7 @@ struct PortableLanes {
       (c + 4 < 16 ? first->v[c + 4] : second->v[c + 4 - 16]) = hi.v[i];
     }
   }
-  // Transposes 16 x 16 words of 32 bits; `from` has `stride` words to a row.
+  // Transposes 16 x 16 words of 32 bits; a row of `from` is `stride` words long.
   static void Transpose(const uint32_t* from, size_t stride, uint32_t* to) {
     for (int r = 0; r < 16; ++r) {
       for (int c = 0; c < 16; ++c) to[c * 16 + r] = from[r * stride + c];
@@ -152,7 +152,7 @@ struct PortableLanes {
       std::memcpy(static_cast<char*>(p) + 2 * i, &bits, sizeof(bits));
     }
   }
-  // 16 values of e4m3 as f32, exactly; a NaN is 0x7fc00000 with the sign.
+  // Converts 16 e4m3 values to f32, exactly. A NaN becomes 0x7fc00000 with its sign.
   static F LoadE4m3(const uint8_t* p) {
     return AsF(EachI([&](int i) {
       const uint32_t magnitude = p[i] & 0x7fu, sign = (p[i] & 0x80u) << 24;
@@ -161,7 +161,7 @@ struct PortableLanes {
       return sign | std::bit_cast<uint32_t>(static_cast<float>(magnitude) * 0x1p-9f);
     }));
   }
-  // The upper halves, as 16 bf16 values.
+  // Stores the upper halves as 16 bf16 values.
   static void StoreUpper(const I& x, uint16_t* p) {
     for (int i = 0; i < 16; ++i) p[i] = static_cast<uint16_t>(x.v[i] >> 16);
   }

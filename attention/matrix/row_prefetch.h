@@ -1,16 +1,17 @@
-// Fetches the rows that come next, a few lines at each step of the work on the present ones. All at
-// once they would queue up.
+// Prefetches the next rows, a few cache lines at each step of the work on the current ones.
+// Requested all at once, they would queue up.
 
 #pragma once
 
 namespace ckv::matrix {
 
-// `kStride`: bytes from one line to the next that it asks for. A processor that fetches lines in
-// pairs needs every other one.
+// `kStride` is the distance in bytes between the lines it prefetches. A processor that fetches
+// lines in pairs needs only every other one.
 template <class L, uint32_t kStride>
 class RowPrefetch {
  public:
-  // Fetches `row_bytes` of each of the `count` rows within `steps` steps. `rows` stays borrowed.
+  // Prefetches `row_bytes` of each of the `count` rows within `steps` steps. Borrows `rows` until
+  // the last step.
   void Set(const std::byte* const* rows, uint32_t count, uint32_t row_bytes, uint32_t steps) {
     row_ = rows;
     left_ = count;

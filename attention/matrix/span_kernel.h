@@ -1,13 +1,14 @@
-// Partial attention over spans of keys on a tile unit, or on the model of one.
+// Partial attention over spans of keys on a tile unit, or on a model of one. Files like
+// matrix_amx.cc include this after the headers it uses.
 //
 // For each span and item of the block (span_layout.h):
-//   logits    queries x keys; meanwhile the softmax of the item before
-//   softmax   a span has its own maximum; weights are split into terms and transposed
-//   values    once the weights of all items are there: 32 columns of the keys at a time are
-//             interleaved into a slice that stays in L1, while the slice before is multiplied; then
-//             folded into the state with o = o * to + sums * from, as partials are merged
-// The products take the tile unit, all else the vector unit, so each runs between the other's
-// instructions. The values of one span are multiplied after the first logits of the next.
+//   logits    queries x keys; meanwhile the softmax of the previous item
+//   softmax   each span has its own maximum; weights are split into terms and transposed
+//   values    starts when the weights of all items are ready. 32 columns of the keys at a time are
+//             interleaved into a slice that stays in L1, while the previous slice is multiplied.
+//             Sums are folded into the state like merged partials: o = o * to + sums * from
+// The products use the tile unit and everything else the vector unit, so their instructions are
+// interleaved. The values of one span are multiplied after the first logits of the next.
 
 #pragma once
 
@@ -18,14 +19,15 @@ class SpanKernel {
   using L = typename Products::Lanes;
   using F = typename L::F;
   using I = typename L::I;
-  // Keys in groups of 32, two sub-blocks of 32 keys x 16 rows at a time: of two tiles, or two
-  // groups of one tile.
+  // Each step processes two sub-blocks of 32 keys x 16 rows: one group of keys for two tiles, or
+  // two groups for one tile.
   static constexpr uint32_t kGroupsAtOnce = kTiles == 2 ? 1 : 2;
   static constexpr uint32_t kChunksAtOnce = kTiles == 2 ? 1 : 2;
-  // Up to so many query rows are quicker without tiles: one takes 132 us for 215, four 290 for 195.
+  // Up to this many query rows are faster without tiles. One row takes 132 us instead of 215; four
+  // rows take 290 us instead of 195.
   static constexpr uint32_t kFewRowsMax = 1;
-  // Every other line. On Sapphire Rapids, asking for all took 15 % longer over rows that lie in no
-  // cache, and 9 % longer over warm ones.
+  // Prefetches every other line. On Sapphire Rapids, prefetching every line took 15 % longer over
+  // uncached rows, and 9 % longer over warm ones.
   static constexpr uint32_t kPrefetchStride = 128;
   static constexpr uint32_t kItemWeights = kTiles * kTerms * kSpanGroups * 256;
   static constexpr size_t kSliceWords = size_t{kRowTermsMax} * 2 * kSpanGroups * 512;
@@ -39,8 +41,8 @@ class SpanKernel {
         items_(RoundUp(block.packed_rows() / 16, kTiles) / kTiles),
         exp_(shape.softmax_scale) {}
 
-  // Adds a span whose rows are ready, and prefetches the rows `ahead`. Its keys must stay as they
-  // are until the next span has been added, or Finish has returned; `span` itself too.
+  // Adds a span whose rows are ready, and prefetches the rows `ahead`. `span` and its keys must
+  // stay unchanged until the next Add or Finish has returned.
   void Add(const Span* span, const std::byte* const* ahead, uint32_t ahead_count) {
     prefetch_.Set(ahead, ahead_count, RowBytes(shape_), StepsOf(*span));
     for (uint32_t item = 0; item < items_; ++item) {
@@ -61,7 +63,7 @@ class SpanKernel {
     last_ = span;
   }
 
-  // Completes the last span if its rows have low terms.
+  // Calls Finish if the rows of the last span have low terms.
   void FinishLowTerms() {
     if (last_ != nullptr && last_->row_terms > 1) Finish();
   }
@@ -76,7 +78,7 @@ class SpanKernel {
   }
 
  private:
-  // The softmax of an item whose logits are there.
+  // The pending softmax of an item whose logits are computed.
   struct Pending {
     bool on = false;
     const Span* span = nullptr;
@@ -84,8 +86,8 @@ class SpanKernel {
     const float* logits = nullptr;
     uint32_t* weights = nullptr;
     uint32_t turns = 0;  // kGroupsAtOnce groups each
-    F max[kTiles];       // this span's; -inf if nothing is seen
-    F base[kTiles];      // weights are measured from it
+    F max[kTiles];       // the span's maximum; -inf if no key is seen
+    F base[kTiles];      // subtracted from logits before exp
     F sum[kTiles][2];
   };
 
@@ -105,12 +107,12 @@ class SpanKernel {
     return (size_t{TileOf(sub)} * kSpanKeys + GroupOf(turn, sub) * kGroupKeys) * 16;
   }
 
-  // ---- logits, with the softmax of the pending item between the steps
+  // ---- logits, with the pending item's softmax between the steps
 
   template <bool kSoftmax>
   HWY_NOINLINE void LogitsOf(const Span& span, uint32_t item, float* logits, F* max) {
     const uint32_t* const queries = work_.queries + size_t{item} * kTiles * steps_ * 256;
-    // Copies, which stay in registers.
+    // Local copies, so that they stay in registers.
     const WeightExp<L> exp = exp_;
     Pending soft = pending_;
     F running[2] = {L::Set(kEmptyM), L::Set(kEmptyM)};
@@ -151,7 +153,7 @@ class SpanKernel {
     }
   }
 
-  // Step `step` does these of `count` things.
+  // Step `step` does the items [ShareBegin(count, step), ShareBegin(count, step + 1)) of `count`.
   HWY_INLINE int ShareBegin(int count, int step) const {
     return count * step / (kSteps > 0 ? kSteps : steps_);
   }
@@ -163,7 +165,7 @@ class SpanKernel {
     }
   }
 
-  // Weights of a turn take its steps; they are transposed during the next turn.
+  // A turn's weights are computed during its steps, and transposed during the next turn.
   HWY_INLINE void SoftmaxStep(const WeightExp<L>& exp, Pending& soft, uint32_t turn, int step) {
     if (turn < soft.turns) {
       for (int u = ShareBegin(16, step); u < ShareBegin(16, step + 1); ++u)
@@ -175,7 +177,7 @@ class SpanKernel {
     }
   }
 
-  // Does the rest after `weighed` turns of weights and `transposed` turns of transposes.
+  // Does what remains after `weighed` turns of weights and `transposed` turns of transposes.
   HWY_NOINLINE void SoftmaxRest(uint32_t weighed, uint32_t transposed) {
     for (; transposed < weighed; ++transposed) TransposeTurn(transposed);
     for (; weighed < pending_.turns; ++weighed) {
@@ -187,8 +189,8 @@ class SpanKernel {
     for (int k = 0; k < 2 * kTerms; ++k) TransposeWeights(pending_, turn, k);
   }
 
-  // Weights of keys 2 pair and 2 pair + 1 of both sub-blocks. Sums of l run over even and odd
-  // groups apart, whatever kTiles is.
+  // Computes the weights of keys 2 pair and 2 pair + 1 of both sub-blocks. Even and odd groups have
+  // separate sums of l, whatever kTiles is.
   HWY_INLINE void WeightPair(const WeightExp<L>& exp, Pending& soft, uint32_t turn, int pair) {
 #pragma GCC unroll 2
     for (uint32_t sub = 0; sub < 2; ++sub) {
@@ -210,7 +212,7 @@ class SpanKernel {
   HWY_INLINE uint32_t* PairsAt(uint32_t turn, uint32_t sub, int term) const {
     return work_.pairs + (((turn & 1) * 2 + sub) * kTerms + static_cast<uint32_t>(term)) * 256;
   }
-  // k-th of the 2 * kTerms transposes of a turn.
+  // Does the k-th of the 2 * kTerms transposes of a turn.
   HWY_INLINE void TransposeWeights(const Pending& soft, uint32_t turn, int k) {
     const uint32_t sub = static_cast<uint32_t>(k) / kTerms;
     const int term = k % kTerms;
@@ -223,7 +225,8 @@ class SpanKernel {
 
   // ---- the softmax's bookkeeping
 
-  // Keys that a query row does not see get -inf, and so weight 0.
+  // Sets logits of keys that a query row does not see to -inf, so that their weight is 0. Updates
+  // `max`.
   HWY_NOINLINE void MaskLogits(const Span& span, uint32_t item, float* logits, F* max) {
     for (uint32_t tile = 0; tile < kTiles; ++tile) {
       const I seen = L::LoadI(&span.seen[(item * kTiles + tile) * 16]);
@@ -249,7 +252,7 @@ class SpanKernel {
     for (int t = 0; t < kTiles; ++t) pending_.max[t] = max[t];
   }
 
-  // The new maximum, and the factors by which the state and this span's sums are folded.
+  // Computes the new maximum, and the factors that fold the state and the span's sums.
   void Begin() {
     for (uint32_t t = 0; t < kTiles; ++t) {
       const uint32_t row = (pending_.item * kTiles + t) * 16;
@@ -278,7 +281,7 @@ class SpanKernel {
     ValuesOf(span);
   }
 
-  // Values of few query rows, one after the other.
+  // Computes the values of few query rows, one after the other.
   void ValuesOfFew(const Span& span) {
     alignas(64) float sums[kRowWidthMax + kStepColumns];
     for (uint32_t row = 0; row < block_.count; ++row) {
@@ -303,7 +306,7 @@ class SpanKernel {
     }
   }
 
-  // Sums that wait to be folded while the next ones are computed.
+  // Sums to be folded while the next ones are computed.
   struct Unfolded {
     const float* sums = nullptr;
     float* o = nullptr;
@@ -311,10 +314,11 @@ class SpanKernel {
   };
 
   HWY_NOINLINE void ValuesOf(const Span& span) {
-    // Interleaving takes the time of the products that hide it: its share of each group's step.
+    // Interleaving is hidden behind products: each group's step does `share` units of it.
     const uint32_t units = span.groups * 16 * kChunksAtOnce;
-    // One tile's products of all terms hide it: 16 rows exact take 157 us, and 189 if only those of
-    // the last term do. Two tiles' last term is enough; more places make 128 rows 3 % slower.
+    // With one tile, the products of all terms hide it: 16 exact rows take 157 us, and 189 us with
+    // the last term's products alone. With two tiles, those are enough: more places to interleave
+    // make 128 rows 3 % slower.
     const uint32_t turns = kTiles == 2 ? items_ : items_ * span.row_terms * kTerms;
     const uint32_t share = (16 * kChunksAtOnce + turns - 1) / turns;
     const uint32_t chunks = Chunks();
@@ -349,7 +353,7 @@ class SpanKernel {
 
   uint32_t* SliceAt(uint32_t turn) const { return work_.values + (turn & 1) * kSliceWords; }
 
-  // A unit is a pair of keys of one chunk.
+  // Interleaves the units [begin, end). A unit is a pair of keys of one chunk.
   HWY_INLINE void InterleaveUnits(const Span& span, uint32_t chunk, uint32_t* slice, uint32_t begin,
                                   uint32_t end) {
     const uint32_t pairs = span.groups * 16, chunks = Chunks();
@@ -381,7 +385,7 @@ class SpanKernel {
       FoldEighth(unfolded, i);
   }
   HWY_INLINE void FoldEighth(const Unfolded& unfolded, uint32_t eighth) {
-    // Sums of two tiles: rows 0..15 with both halves of the columns, then rows 16..31.
+    // With two tiles, sums are rows 0..15 with both halves of the columns, then rows 16..31.
     const size_t second = kTiles == 2 ? size_t{SpanState::ColumnTiles(shape_)} * 256 : 512;
     const uint32_t tile = eighth / 2, begin = eighth % 2 * 8;
     const uint32_t row = unfolded.row + begin + (kTiles == 2 ? tile / 2 * 16 : 0);

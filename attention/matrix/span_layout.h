@@ -1,16 +1,14 @@
-// How a matrix kernel lays out a span in memory: the shapes that its products and its softmax
+// The memory layout of a span in a matrix kernel: the shapes that its products and its softmax
 // share.
 //
-// A span is up to kSpanKeys attended rows ("keys"), in groups of 32. Query rows come in tiles of
-// 16. An item is one tile, or two if the block has more than one. All operands are
-// bf16 in the pairs that dot products take: a word holds two values that are multiplied and added
-// together.
+// A span is up to kSpanKeys attended rows ("keys"), in groups of 32. Query rows are in tiles of 16.
+// An item is one tile, or two if the block has more than one. All operands are pairs of bf16: a
+// word holds two values that a dot product multiplies and adds together.
 //
 //   queries   [tile][step][16 pairs of columns][16 rows]    words; a step is 32 columns
 //   logits    [tile of the item][kSpanKeys][16 rows]        f32, raw: not yet scaled
-//   weights   [item][tile][term][group][16 rows][16 pairs of keys]   words. DotKernel has its
-//   logits
-//             there, f32 [tile][kSpanKeys][16 rows], and then its weights
+//   weights   [item][tile][term][group][16 rows][16 pairs of keys]   words. DotKernel stores its
+//             logits here, f32 [tile][kSpanKeys][16 rows], and then its weights
 //   values    [group][2 halves][16 pairs of keys][16 columns]        words: 32 columns of a span
 //   o         [tile][column tile][16 rows][16 columns]      f32; a chunk of 32 columns is two
 //             column tiles, whose columns are in the order of Lanes::Interleave
@@ -28,24 +26,25 @@
 
 namespace ckv::matrix {
 
-// 128 keys: DeepSeek's are 147 KB. Rows that come from DRAM leave L2 after some 300 KB of others,
-// so a span's rows, the next one's and the prefetched ones stay. With 256 keys, 32768 rows that lie
-// in no cache took 1.05 to 1.25 times as long, and warm ones .93 to .97.
+// 128 of DeepSeek's keys are 147 KB. Rows from DRAM are evicted from L2 after some 300 KB of
+// others. So the rows of a span, of the next span and the prefetched rows stay in L2. With 256
+// keys, 32768 uncached rows took 1.05 to 1.25 times as long, and warm ones .93 to .97 times.
 inline constexpr uint32_t kSpanKeys = 128;
 inline constexpr uint32_t kGroupKeys = 32;
 inline constexpr uint32_t kSpanGroups = kSpanKeys / kGroupKeys;
 inline constexpr uint32_t kStepColumns = 32;
 inline constexpr uint32_t kTermsMax = 3;
-// A row in bf16 terms that add up to it: one but for fp8 rows whose scale is no power of two.
+// The most bf16 terms whose sum is a row. Rows have one term, except fp8 rows with a scale that is
+// not a power of two.
 inline constexpr uint32_t kRowTermsMax = 3;
 
-// The state of a block: m is raw (not yet times the scale), o not yet divided by l.
+// The state of a block: m is raw (not yet times the scale), and o is not yet divided by l.
 struct SpanState {
   float* m = nullptr;  // [packed_rows]
-  float* l = nullptr;  // [packed_rows]; m = -inf and l = 0: saw nothing, o is not initialised
+  float* l = nullptr;  // [packed_rows]; if m = -inf and l = 0, saw no key; o is not initialised
   float* o = nullptr;
 
-  // Column tiles of one query tile: whole quadruples, which one-tile items compute at once.
+  // Column tiles of one query tile: a multiple of 4, because one-tile items compute 4 at once.
   static uint32_t ColumnTiles(const AttentionShape& shape) { return RoundUp(shape.d_v, 64) / 16; }
   static size_t FloatCount(const AttentionShape& shape, uint32_t packed_rows) {
     return size_t{packed_rows} * (2 + 16 * ColumnTiles(shape));
@@ -56,13 +55,13 @@ struct SpanState {
   bool empty(uint32_t row) const { return m[row] == kEmptyM && l[row] == 0; }
 };
 
-// 32 keys, where the products read them.
+// 32 keys: the place where the products read them.
 struct KeyGroup {
-  std::array<const uint16_t*, kRowTermsMax> rows = {};  // one for each term of the rows
+  std::array<const uint16_t*, kRowTermsMax> rows = {};  // one per term
   size_t stride_bytes = 0;
 };
 
-// The scratch memory of one worker, cut up.
+// The scratch memory of one worker, divided into buffers.
 struct Workspace {
   uint32_t* queries = nullptr;
   uint32_t* weights = nullptr;
@@ -73,9 +72,9 @@ struct Workspace {
   uint16_t* staged[2] = {};       // [kSpanKeys][width]: rows that cannot be read in place
   uint16_t* low_terms = nullptr;  // [kRowTermsMax - 1][kSpanKeys][width], fp8 rows only
   float* total = nullptr;         // one SpanState
-  float* results = nullptr;       // as many as fit in the rows of a block
+  float* results = nullptr;       // SpanStates of kBlockRowsMax rows in total
 
-  // Values of a row as products take it: whole steps.
+  // Returns the width of a row in products: d_qk rounded up to whole steps.
   static uint32_t Width(const AttentionShape& shape) { return RoundUp(shape.d_qk, kStepColumns); }
 
   static Workspace Cut(const AttentionShape& shape, std::span<std::byte> memory) {
@@ -83,7 +82,8 @@ struct Workspace {
     const size_t state = SpanState::FloatCount(shape, kBlockRowsMax);
     std::byte* at = memory.data();
     const auto cut = [&](size_t bytes) {
-      // A line and a page apart: operands that are used together fall into different sets.
+      // Most sizes are multiples of a page. One more cache line puts operands that are used
+      // together into different cache sets.
       std::byte* const begin = at;
       at += RoundUp(static_cast<uint32_t>(bytes), 64) + 64;
       return begin;

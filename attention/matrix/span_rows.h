@@ -1,30 +1,32 @@
-// The rows of a span, made ready for the products. They are read in place if possible. Selected
-// rows, fp8 rows, odd widths and the end of a chunk are staged.
+// Prepares the rows of a span for the products. Rows are read in place if possible. Selected rows,
+// fp8 rows, odd widths and the end of a chunk are staged. Files like matrix_amx.cc include this
+// after the lanes header.
 
 #pragma once
 
 namespace ckv::matrix {
 
-// One span of a block, or the part of it that query rows of one limit see.
+// One span of a block, or the part of a span that the query rows with one limit see.
 struct Span {
-  uint32_t count = 0;   // keys that any of its query rows sees
+  uint32_t count = 0;   // keys that at least one of its query rows sees
   uint32_t groups = 0;  // 32 keys each; even, so that one-tile items can take two at once
   uint32_t row_terms = 1;
   bool all_see_all = false;  // all query rows see all keys of all groups
-  SpanState state;           // it is folded into this
+  SpanState state;           // the state to fold the span into
   std::array<KeyGroup, kSpanGroups> keys;
   alignas(64) std::array<int32_t, kBlockRowsMax> seen;  // keys that each query row sees
 };
 
-// Finds and stages spans, one after the other. There may be two at a time, in turn.
+// Finds and stages spans, one after the other. At most two spans are in use at a time, in buffers 0
+// and 1.
 template <class L>
 class SpanRows {
  public:
   SpanRows(const AttentionShape& shape, const RowBlock& block, const Workspace& work)
       : shape_(shape), block_(block), work_(work), width_(Workspace::Width(shape)) {}
 
-  // Writes the addresses of the rows that the block attends in [begin, end), at most kSpanKeys, and
-  // returns their number.
+  // Writes the addresses of the rows that the block attends in [begin, end), at most kSpanKeys.
+  // Returns their number.
   static uint32_t Addresses(const RowBlock& block, uint32_t begin, uint32_t end,
                             const std::byte** rows) {
     const RowView& keys = block.keys;
@@ -37,7 +39,7 @@ class SpanRows {
     return count;
   }
 
-  // Reads the span [begin, end): its rows' addresses and what each query row sees.
+  // Opens the span [begin, end): finds its rows' addresses and how many keys each query row sees.
   void Open(uint32_t begin, uint32_t end) {
     count_ = Addresses(block_, begin, end, rows_);
     least_ = count_;
@@ -49,12 +51,12 @@ class SpanRows {
     next_limit_ = IsSound() ? kNoLimit : 0;
   }
 
-  // Prepares the span that was opened, in buffer 0 or 1, and returns true. A span that nobody sees
-  // has nothing to prepare: that is false. So is the call after the last part.
+  // Prepares the next part of the opened span in buffer 0 or 1, and returns true. Returns false
+  // after the last part, and for a span that no query row sees.
   //
   // A span usually is one part. But some query rows may see a NaN or an infinity that others do
-  // not. A weight of 0 does not keep it out of a product. Then each number of keys that query rows
-  // see is a part of its own, with the rows beyond zeroed.
+  // not. A weight of 0 does not remove it from a product. Then there is one part for each
+  // distinct number of keys that query rows see, with the rows beyond that number zeroed.
   bool Prepare(uint32_t buffer, Span* span) {
     const bool one_limit = next_limit_ != kNoLimit;
     span->count = 0;
@@ -67,7 +69,7 @@ class SpanRows {
       done_ = true;
       if (span->count == 0) return false;
     }
-    // Rows of padding see what the others see, so that no mask is needed for them.
+    // Padding rows see all keys, so that they need no mask.
     const auto all = static_cast<int32_t>(span->count);
     for (uint32_t i = 0; i < kBlockRowsMax; ++i) {
       span->seen[i] = i < block_.count ? seen_[i] : all;
@@ -80,7 +82,7 @@ class SpanRows {
   }
 
  private:
-  // Whether no row that some query rows see and others do not has a value that is not finite.
+  // Whether all values are finite in the rows that some query rows see and others do not.
   bool IsSound() {
     done_ = false;
     uint32_t most = 0;
@@ -92,7 +94,7 @@ class SpanRows {
     return true;
   }
 
-  // Looks at the values alone: logits of keys that are not seen are replaced.
+  // Checks only the d_v values: logits of unseen keys are replaced anyway.
   bool IsFinite(const std::byte* row) const {
     if (shape_.row_dtype == RowDtype::kBf16) {
       for (uint32_t d = 0; d < shape_.d_v; ++d) {
@@ -110,7 +112,7 @@ class SpanRows {
     return true;
   }
 
-  // The next higher number of seen keys, and the query rows that see so many.
+  // Sets the span's count to the next higher number of seen keys. Returns false if there is none.
   bool NextLimit(Span* span) {
     uint32_t limit = kNoLimit;
     for (uint32_t i = 0; i < block_.count; ++i) {
@@ -144,8 +146,8 @@ class SpanRows {
     if (span->row_terms > 1) ClearLowTerms(*span);
   }
 
-  // Whether the rows of a whole group lie one after another. Those of a paged cache do if its
-  // blocks are as long as a group, or are neighbours.
+  // Whether the rows of a whole group are adjacent in memory. In a paged cache they are if a block
+  // contains the group, or if its blocks are adjacent.
   bool LiesInOne(uint32_t g) const {
     const RowView& keys = block_.keys;
     if (!keys.paged()) return true;
@@ -171,7 +173,7 @@ class SpanRows {
     std::memset(to + shape_.d_qk, 0, size_t{width_ - shape_.d_qk} * 2);
   }
 
-  // Rows that are one term have zeros for the others, which leave every sum as it is.
+  // Zeroes the low terms of rows with one term, so that they do not change any sum.
   void ClearLowTerms(const Span& span) {
     for (uint32_t j = 0; j < span.groups * kGroupKeys; ++j) {
       for (uint32_t t = 0; t < kRowTermsMax - 1; ++t) {
@@ -182,9 +184,9 @@ class SpanRows {
     }
   }
 
-  // Writes an fp8_ds_mla row as bf16 to `high`, [d_qk]. `middle` and `low`, [d_v], take the parts
-  // of scaled values that a bf16 cannot hold; three terms hold 24 bits. Returns whether there are
-  // any. A value has 4 bits, so a scale that is a power of two leaves none.
+  // Writes an fp8_ds_mla row as bf16 to `high`, [d_qk]. Writes the parts of scaled values that do
+  // not fit a bf16 to `middle` and `low`, [d_v]; three terms hold 24 bits. Returns whether there
+  // are any. Values have 4 significant bits, so there are none if the scale is a power of two.
   bool UnpackFp8(const std::byte* row, uint16_t* high, uint16_t* middle, uint16_t* low) const {
     std::memcpy(high + shape_.d_v, row + shape_.d_v + shape_.d_v / kFp8ScaleGroup * sizeof(float),
                 size_t{shape_.d_qk - shape_.d_v} * 2);

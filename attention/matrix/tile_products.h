@@ -1,5 +1,6 @@
 // The two products of attention on a tile unit. The kernel's vector work runs between the tile
 // instructions, which leave the vector ports free for 64 operations per step of two by two tiles.
+// Files like matrix_amx.cc include this after the headers of the lanes and the tiles.
 
 #pragma once
 
@@ -10,17 +11,17 @@ template <class T>
 class TileProducts {
  public:
   using Lanes = typename T::Lanes;
-  // FewRowValues has the bits of Values.
+  // Whether FewRowValues can be used, which gives the same bits as Values.
   static constexpr bool kFewRows = Lanes::kCanFlush;
 
   static void Configure() { T::Configure(); }
   static void Release() { T::Release(); }
 
-  // Logits of 64 keys x 16 query rows, or of 32 keys x 32 query rows with kTiles = 2. They are sums
-  // over steps of 32 columns, ascending, from zero. keys[0] is the first group, and keys[1] the
-  // second if there are 64 keys. `to` are the four results of 16 keys x 16 rows, in the order of
-  // the tiles below. between(step) runs after each step. `kSteps` is the number of steps, or 0 if
-  // only `steps` says so: a constant lets the compiler lay out the work between.
+  // Computes logits of 64 keys x 16 query rows, or of 32 keys x 32 query rows with kTiles = 2. They
+  // are sums over steps of 32 columns, ascending, from zero. keys[0] is the first group of keys;
+  // keys[1] is the second if there are 64. Writes four results of 16 keys x 16 rows to `to`, in the
+  // order of the tiles below. Calls between(step) after each step. `kSteps` equals `steps`, or is 0
+  // if not known at compile time: a constant lets the compiler schedule the work of between().
   template <int kTiles, int kSteps, class Between>
   HWY_INLINE void Logits(const KeyGroup* keys, uint32_t row_terms, const uint32_t* queries,
                          int steps, float* const (&to)[4], Between&& between) {
@@ -28,7 +29,7 @@ class TileProducts {
     tiles_.template Zero<1>();
     tiles_.template Zero<2>();
     tiles_.template Zero<3>();
-    // Low terms first: they are lost if they are added to the high ones' sum.
+    // Low terms first: rounding would lose them if they were added to the sum of the high terms.
     for (uint32_t term = row_terms; term-- > 1;) {
       for (int d = 0; d < steps; ++d) LogitStep<kTiles>(keys, term, queries, steps, d);
     }
@@ -50,10 +51,11 @@ class TileProducts {
     tiles_.template Store<3>(to[3]);
   }
 
-  // Sums of weights times values: 16 query rows x 64 columns, or 32 x 32 with kTiles = 2. They run
-  // over the span's groups for each term, low terms first, from zero. weights: [tile][term][group];
-  // values: [row term][chunk][group]. `sums` takes the four results. between(first, last, group)
-  // runs after each group of a term; `first` and `last` say which of the terms it is.
+  // Sums weights times values: 16 query rows x 64 columns, or 32 x 32 with kTiles = 2. Sums run
+  // over the span's groups for each term, low terms first, from zero. `weights` is
+  // [tile][term][group], `values` [row term][chunk][group]. Writes the four results to `sums`.
+  // Calls between(first, last, group) after each group of a term. `first` is set for the first pair
+  // of weight term and row term, `last` for the last pair.
   template <int kTiles, int kTerms, class Between>
   HWY_INLINE void Values(const uint32_t* weights, const uint32_t* values, uint32_t row_terms,
                          uint32_t groups, float* sums, Between&& between) {
@@ -135,7 +137,7 @@ class TileProducts {
     }
   }
 
-  // 16 rows further down.
+  // Returns the address 16 rows after `row`.
   static HWY_INLINE const uint16_t* Down(const uint16_t* row, size_t stride_bytes) {
     return reinterpret_cast<const uint16_t*>(reinterpret_cast<const std::byte*>(row) +
                                              16 * stride_bytes);

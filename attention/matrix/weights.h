@@ -1,10 +1,11 @@
-// From logits to weights: exp, and the split of a weight into bf16 terms.
+// Turns logits into weights: exp, and the split of a weight into bf16 terms. Files like
+// matrix_amx.cc include this after the lanes header.
 
 #pragma once
 
 namespace ckv::matrix {
 
-// Below this argument exp is exactly 0, as in the vector targets (simd_math.inl.h).
+// exp is exactly 0 below this argument, as in the vector targets (simd_math.inl.h).
 inline constexpr float kExpFlushAt = -87.0f;
 
 // Computes exp(scale x) for differences x <= 0 of raw logits. -inf gives 0, and NaN stays NaN.
@@ -21,10 +22,10 @@ struct WeightExp {
     lowest = L::Set(kExpFlushAt / scale);
   }
 
-  // x scale log2(e) = n + f with |f| <= 1/2; 2^f is a minimax polynomial. With kTerms = 3 its
+  // x scale log2(e) = n + f with |f| <= 1/2; a minimax polynomial computes 2^f. With kTerms = 3 its
   // degree is 6 and its error 5e-9; the low part of the factor keeps f exact for small weights.
-  // Fewer terms round the weight to 2^-18 or 2^-9, beside which degree 4 and its error of 7e-6 or
-  // degree 6 do.
+  // Fewer terms round the weight: two to 2^-17, one to 2^-8. Compared with that, degree 6 suffices
+  // for two terms without the low part. Degree 4, with an error of 7e-6, suffices for one.
   template <int kTerms>
   HWY_INLINE F Of(F x) const {
     const F magic = L::Set(12582912.0f);  // 1.5 x 2^23: the sum's low bits are n
@@ -45,7 +46,7 @@ struct WeightExp {
       p = L::MulAdd(p, f, L::Set(0.693147188f));
     }
     p = L::MulAdd(p, f, L::Set(1.0f));
-    // Times 2^n. The low 9 bits of a NaN from bf16 values are zero, so it stays one.
+    // Multiplies by 2^n. The low 9 bits of a NaN from bf16 values are zero, so it remains a NaN.
     const I power = L::template ShiftLeft<23>(L::AsI(shifted));
     return L::OrZero(L::NotLess(x, lowest), L::AsF(L::AddI(L::AsI(p), power)));
   }
@@ -56,12 +57,12 @@ struct WeightExp {
 };
 
 // Splits a weight into kTerms bf16 terms, in the upper halves of `terms`, largest first. Returns
-// what the weight adds to l: the sum of its terms.
+// the sum of the terms, which is the weight's contribution to l.
 template <class L, int kTerms>
 HWY_INLINE typename L::F SplitWeight(typename L::F weight, typename L::I* terms) {
   using F = typename L::F;
   const auto upper = L::SetI(0xffff0000u);
-  if constexpr (kTerms == 3) {  // truncated: 8 + 8 + 8 bits, all of an f32
+  if constexpr (kTerms == 3) {  // truncated: 8 + 8 + 8 bits, the whole f32
     terms[0] = L::AndI(L::AsI(weight), upper);
     const F rest = L::Sub(weight, L::AsF(terms[0]));
     terms[1] = L::AndI(L::AsI(rest), upper);

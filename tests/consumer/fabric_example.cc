@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kPatienceMs = 10'000;
 
-// Waits for the next message at either end. False if the lane is down or nothing comes in time.
+// Waits for the next message at either end. False if the lane is down or none arrives in time.
 template <typename End, typename Message>
 bool Await(End& lane, Message& message) {
   while (lane.Poll({&message, 1}) == 0) {
@@ -30,7 +30,7 @@ bool Await(End& lane, Message& message) {
   return true;
 }
 
-// The holder's thread: accepts one lane and echoes its requests until the requester goes.
+// The holder's thread: accepts one lane and echoes its requests until the requester disconnects.
 void Serve(Listener& listener) {
   std::optional<AcceptedLane> peer;
   pollfd event = {listener.event_fd(), POLLIN, 0};
@@ -49,7 +49,7 @@ absl::StatusOr<std::string> Ask(Fabric& fabric, const std::string& text) {
   // Between two processes the offer and the answer travel over the control plane.
   CKV_ASSIGN_OR_RETURN(const std::string answer,
                        listener->Invite(dialer->offer(), {}, "", /*tag=*/0, deadline));
-  const std::jthread holder([&] { Serve(*listener); });  // joined after the lane has gone
+  const std::jthread holder([&] { Serve(*listener); });  // joined after the lane is closed
   CKV_ASSIGN_OR_RETURN(const auto lane, dialer->Connect(answer, deadline));
 
   const uint32_t slot = lane->Acquire().value();  // a new lane's slots are free

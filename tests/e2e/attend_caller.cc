@@ -1,11 +1,11 @@
-// An engine over gRPC that asks the same thing over and over until its stdin ends: what a fault
-// elsewhere costs it.
+// An engine over gRPC that sends the same query over and over until its stdin ends, to measure what
+// a fault elsewhere costs it.
 //
 //   attend_caller REQUESTER CORPUS D_QK [TIMEOUT_MS]
 //
-// Prints "answered" after the first answer, and at the end one line of JSON: queries made, those
-// that failed, those whose answer had other bits than the first one, the first error, and how long
-// calls took (tests/bench/field/call_times.h).
+// Prints "answered" after the first answer. At the end it prints one line of JSON: queries made,
+// those that failed, those whose answer had other bits than the first one, the first error, and how
+// long calls took (tests/bench/field/call_times.h).
 
 #include <grpcpp/grpcpp.h>
 #include <poll.h>

@@ -1,9 +1,9 @@
-// An engine over the C interface that asks the same thing over and over until its stdin ends, as
+// An engine over the C interface that sends the same query over and over until its stdin ends, as
 // attend_caller does over gRPC.
 //
 //   c_caller DIRECTORY CORPUS [TIMEOUT_MS]
 //
-// Prints "answered" after the first answer, and at the end the line of JSON of attend_caller.
+// Prints "answered" after the first answer, and attend_caller's line of JSON at the end.
 
 #include <poll.h>
 #include <stdio.h>

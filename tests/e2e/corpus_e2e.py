@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """Goal: what an operator does with large corpora survives kill -9, Ctrl-C and restarts, in little memory.
 
-Method: a directory, two holders with folders and a requester on loopback; files of rows of over 100
-MB; processes killed or stopped at a known point; bytes, memory and files counted. Nothing of ckv's
-code is used but the two programs.
+Method: a directory, two holders with folders and a requester on loopback; row files of over 100 MB.
+Kills or stops processes at a known point; counts bytes, memory and files. Uses none of ckv's code,
+only the two programs.
 
     python3 tests/e2e/corpus_e2e.py --ckvd build/dev/bin/ckvd --ckvctl build/dev/bin/ckvctl
 """
@@ -33,7 +33,7 @@ CHUNK_BYTES = CHUNK_TOKENS * LARGE_LAYERS * LARGE_ROW_BYTES
 
 
 def write_large(path, chunks):
-    """Rows of so many chunks, laid out as ckvctl corpus export does."""
+    """Writes the rows of `chunks` chunks, laid out as ckvctl corpus export does."""
     tokens = chunks * CHUNK_TOKENS
     rng = random.Random(chunks)
     metadata = {"base_position": "0", "d_rope": "64", "d_v": "512", "model": "test/large",
@@ -75,9 +75,9 @@ class CorpusTest(unittest.TestCase):
                                     stdin=subprocess.DEVNULL, stdout=out, stderr=err)
 
     def measure(self, *arguments):
-        """The command's report, and the most memory that it had, in bytes.
+        """Returns the command's report and its peak memory in bytes.
 
-        Not by getrusage, which counts what this process had when it forked.
+        Does not use getrusage, which also counts the memory of this process at the fork.
         """
         process, peak = self.start(*arguments), 0
         while process.poll() is None:
@@ -104,7 +104,7 @@ class CorpusTest(unittest.TestCase):
         self.await_true("two holders", lambda: self.holder_count() == 2)
 
     def holder_count(self):
-        """Of members; status fails while chunks have no live holder."""
+        """Counts the members. status fails while chunks have no live holder."""
         self.start("status").wait()
         return len(json.loads((self.folder / "ctl.out").read_text())["holders"])
 
@@ -114,7 +114,7 @@ class CorpusTest(unittest.TestCase):
             self.assertLess(time.monotonic(), deadline, what)
 
     def go_on(self):
-        """h1 runs again, and its lease, which may be over, too."""
+        """Resumes h1, and waits until it has a lease again: the old one may have expired."""
         self.holders[1].send_signal(signal.SIGCONT)
         self.await_true("two holders", lambda: self.holder_count() == 2)
 
@@ -122,7 +122,7 @@ class CorpusTest(unittest.TestCase):
         path, chunks = self.folder / "rows.safetensors", 40
         write_large(path, chunks)
         load = ["corpus", "load", "docs", path, "--chunk-tokens", CHUNK_TOKENS]
-        # With h1 stopped the load comes as far as the chunks in flight let it.
+        # With h1 stopped, the load blocks as soon as the limit of chunks in flight is reached.
         self.holders[1].send_signal(signal.SIGSTOP)
         process = self.start(*load)
         self.await_true("chunks on h0", lambda: self.fleet.durable_count(0) >= 4)
@@ -140,7 +140,7 @@ class CorpusTest(unittest.TestCase):
         self.assertEqual(report["bytes_sent"], report["copies_sent"] * CHUNK_BYTES)
         self.assertEqual(report["chunks_reused"], report["copies_found"])
         self.assertEqual(report["bytes_sent"], plan["bytes_sent"])
-        # And after holders were killed too: what they had is durable.
+        # The same after the holders were killed: their chunks are durable.
         self.restart_holders()
         again = self.ctl(*load, "--replace")
         self.assertEqual((again["bytes_sent"], again["copies_found"]), (0, chunks))
@@ -148,7 +148,7 @@ class CorpusTest(unittest.TestCase):
         self.ctl("corpus", "export", "docs", "--out", out)
         tensors, metadata = read_safetensors(path)
         self.assertEqual(read_safetensors(out), (tensors, metadata))
-        # What was exported is laid out for good: loaded and exported again it is the same file.
+        # The export is stable: loaded and exported again, it is the same file.
         self.ctl("corpus", "load", "again", out, "--chunk-tokens", CHUNK_TOKENS)
         self.ctl("corpus", "export", "again", "--out", self.folder / "twice.safetensors")
         self.assertTrue(filecmp.cmp(out, self.folder / "twice.safetensors", shallow=False))
@@ -162,18 +162,18 @@ class CorpusTest(unittest.TestCase):
         report, many = self.measure("corpus", "load", "large", large, *cut)
         self.assertEqual(report["bytes_sent"], 128 * CHUNK_BYTES)
         print(f"\nload: {few >> 20} MiB for 9 MiB of rows, {many >> 20} MiB for 144 MiB")
-        # Beyond the 9 MiB of chunks in flight that both have: buffers that fill up as it goes on.
+        # Both have 9 MiB of chunks in flight. The rest is buffers that fill up during the load.
         self.assertLess(many - few, 32 << 20)
         _, few = self.measure("corpus", "export", "small", "--out", self.folder / "small.out")
         _, many = self.measure("corpus", "export", "large", "--out", self.folder / "large.out")
         print(f"export: {few >> 20} MiB for 9 MiB of rows, {many >> 20} MiB for 144 MiB")
         self.assertLess(many - few, 16 << 20)
-        # As a sequence state of llama.cpp, out and in.
+        # Exports and loads a sequence state of llama.cpp.
         states = [self.folder / "small.ggsq", self.folder / "large.ggsq"]
         (_, few), (_, many) = (self.measure("fetch", "--corpus", path.stem, "--out", path)
                                for path in states)
         print(f"fetch: {few >> 20} MiB for 9 MiB of rows, {many >> 20} MiB for 144 MiB")
-        # gRPC holds more when the disk is slow: 1 to 7 MiB on an idle machine, 20 beside other tests.
+        # gRPC holds more when the disk is slow: 1 to 7 MiB on an idle machine, 20 next to other tests.
         self.assertLess(many - few, 32 << 20)
         geometry = self.folder / "geometry.json"
         geometry.write_text(json.dumps({
@@ -204,7 +204,7 @@ class CorpusTest(unittest.TestCase):
             out = self.folder / f"out-{kill}"
             out.mkdir()
             process = self.start("corpus", "export", "docs", "--out", out / "rows.safetensors")
-            # 72 MiB take a second. Holders were asked for all chunks before, and the file has no name.
+            # 72 MiB take a second. The holders are queried about all chunks before, and the file has no name.
             self.await_true("an open file", lambda p=process: self.writes(p, out) or p.poll() is not None)
             process.send_signal(kill)
             process.wait(WAIT_TIMEOUT_S)
@@ -212,7 +212,7 @@ class CorpusTest(unittest.TestCase):
 
     @staticmethod
     def writes(process, folder):
-        """Whether the process has a file of the folder open that has some bytes."""
+        """Whether the process has a non-empty file of the folder open."""
         for link in pathlib.Path(f"/proc/{process.pid}/fd").iterdir():
             try:
                 if os.readlink(link).startswith(str(folder)) and link.stat().st_size > 0:

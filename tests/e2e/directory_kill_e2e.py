@@ -2,11 +2,11 @@
 """Goal: a directory that is killed again and again loses no change that was acknowledged, shows none by half, and costs
 its callers UNAVAILABLE at most, and that only for changes: queries go on.
 
-Method: a real directory with a folder is killed with SIGKILL at random instants, while it comes up too, and is started
-again at its address. Meanwhile ckvctl loads corpora, replaces them by longer and shorter ones, partitions and drops
-them, and engines ask a corpus over the requester without a pause. Each worker knows what its corpora must be: what was
-acknowledged last, or, after an UNAVAILABLE, that or what it asked for. It looks before each change, so that every one
-is looked at after a kill sooner or later. The seed is printed. Nothing of ckv's code is used but the two programs.
+Method: kills a real directory with a folder by SIGKILL at random instants, also during its start, and starts it again
+at its address. Meanwhile ckvctl loads corpora, replaces them by longer and shorter ones, partitions and drops them, and
+engines query a corpus through the requester without a pause. Each worker records what its corpora must be: the last
+acknowledged state or, after an UNAVAILABLE, either that or the requested one. It checks a corpus before each change, so
+each one is checked after a kill sooner or later. The seed is printed. Uses none of ckv's code, only the two programs.
 
     python3 tests/e2e/directory_kill_e2e.py --ckvd build/dev/bin/ckvd --ckvctl build/dev/bin/ckvctl \\
         --attend-caller build/dev/bin/attend_caller [--kills N] [--seed N]
@@ -32,19 +32,19 @@ from ctl_fleet import D_QK, PROGRAMS, Fleet, Rows
 KILLS = 20
 WORKERS, CORPORA, LENGTHS, CHUNK_TOKENS = 3, 2, 6, 4
 READERS = 2
-# A kill comes so long after the directory serves; every fifth one while it comes up.
+# The longest time from serving to the kill. Every fifth kill happens during the start, after at most START_S_MAX.
 LIFE_S_MAX, START_S_MAX = 1.5, 0.05
 UNAVAILABLE, NOT_FOUND = 4, 3
-# How long a caller asks again while the directory is away.
+# How long a caller retries while the directory is unreachable.
 PATIENCE_S = 30
 UNKNOWN = object()  # the state of a corpus while the directory does not answer
 
 
 class Directory:
-    """A directory that has one address in all its lives."""
+    """A directory that keeps its address over restarts."""
 
     def __init__(self, folder):
-        # Bound and not listening, so that nobody is given the port between two lives; ckvd binds beside it.
+        # Bound but not listening: reserves the port between two runs. ckvd can bind it too (SO_REUSEADDR).
         self.held = socket.socket()
         self.held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.held.bind(("127.0.0.1", 0))
@@ -112,7 +112,7 @@ def run_ctl(fleet, *arguments):
 
 
 class Worker(threading.Thread):
-    """Changes its corpora and knows what they must be. A state is (version, ids, holders of each), or None."""
+    """Changes its corpora and tracks their expected states. A state is (version, ids, holders of each), or None."""
 
     def __init__(self, number, fleet, folder, seed, tally, done):
         super().__init__()
@@ -130,7 +130,7 @@ class Worker(threading.Thread):
         self.ids = []  # of the longest
 
     def look(self, name):
-        """What the directory says; it is asked until it answers, or UNKNOWN."""
+        """The state that the directory reports. Retries for PATIENCE_S; UNKNOWN if it does not answer."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             shown = run_ctl(self.fleet, "corpus", "show", name, "-o", "json")
@@ -145,14 +145,14 @@ class Worker(threading.Thread):
                 return UNKNOWN
 
     def check(self, name):
-        """Is what was acknowledged what is there? Nothing of this worker is pending."""
+        """Checks that the corpus is in its acknowledged state. This worker has no change pending."""
         seen = self.look(name)
         if UNKNOWN not in (seen, self.states[name]) and seen != self.states[name]:
             self.tally.add("lost", f"{name}: {self.states[name]} was acknowledged, {seen} is there")
         self.states[name] = seen
 
     def change(self, name, arguments, is_wanted):
-        """Runs a change; afterwards the corpus is as before or as `is_wanted` says, the latter if it was acknowledged."""
+        """Runs a change. Then the corpus must be unchanged or satisfy `is_wanted`; if acknowledged, `is_wanted`."""
         before = self.states[name]
         ran = run_ctl(self.fleet, *arguments)
         seen = self.look(name)
@@ -209,12 +209,12 @@ class Worker(threading.Thread):
 
 
 class Reader:
-    """An engine that asks the requester over and over; every answer must come, and have the same bits."""
+    """An engine that queries the requester in a loop. Each query must be answered, with the same bits."""
 
     def __init__(self, fleet):
         self.process = subprocess.Popen([PROGRAMS.attend_caller, fleet.requester, "base", str(D_QK)],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        if self.process.stdout.readline() != "answered\n":  # a requester goes on with what it knows
+        if self.process.stdout.readline() != "answered\n":  # a requester continues with what it has cached
             raise RuntimeError("no answer at all")
 
     def end(self, tally):
@@ -233,8 +233,8 @@ def start_fleet(folder, directory):
     fleet.folder, fleet.processes, fleet.durable = folder, [], False
     fleet.directory = f"127.0.0.1:{directory.port}"
     for i in range(3):
-        # A holder answers for half a lease after its last renewal. Queries must go on while kills follow each other,
-        # so that half, 30 s, is longer than a slow machine needs for several lives of the directory.
+        # A holder answers for half a lease after its last renewal. Queries must continue over consecutive kills, so
+        # this half, 30 s, is longer than a slow machine needs for several runs of the directory.
         fleet.start(f"h{i}", "--role=holder", f"--directory={fleet.directory}", "--store-capacity=64MiB",
                     "--lease-ttl=60s")
     fleet.requester = fleet.start("requester", "--role=requester", f"--directory={fleet.directory}")
@@ -242,8 +242,8 @@ def start_fleet(folder, directory):
 
 
 def kill_it(directory, kills, rng, tally):
-    """At least `kills` times, and on a slow machine up to 3 times as often, until enough changes were acknowledged
-    between them for a lost one to be seen."""
+    """Kills it at least `kills` times. On a slow machine, up to 3 times as often, until enough changes were
+    acknowledged between kills to notice a lost one."""
     for kill in range(3 * kills):
         with tally.lock:
             if kill >= kills and tally.counts["acknowledged"] > kills // 2:

@@ -1,5 +1,5 @@
-// Goal: a fleet of real processes comes up, answers rightly, says what is wrong, and ends cleanly.
-// Method: one ckvd a role on loopback, started and ended by pid; every answer is held against an
+// Goal: a fleet of real processes starts, answers right, reports what is wrong, and ends cleanly.
+// Method: one ckvd per role on loopback, started and ended by pid; every answer is compared with an
 // f64 reference, every wait has a deadline.
 
 #include <gmock/gmock.h>
@@ -158,7 +158,7 @@ TEST_P(FleetTest, AHolderKilledMidStreamIsUnavailableAndNeverWrong) {
   const std::vector<uint16_t> q = test::RandomBf16(16 * corpus.geometry.d_qk, rng);
   v1::AttendRequest request = test::AttendOf("c", 1, q, corpus.geometry.d_qk);
   request.set_timeout_ms(1000);
-  // Policy auto pulls rows that are asked for often, and then needs no holder.
+  // Policy auto prefetches rows that are queried often, and then needs no holder.
   request.set_policy(v1::CONTEXT_POLICY_ROUTE);
 
   Call call;
@@ -191,7 +191,7 @@ TEST_P(FleetTest, AHolderKilledMidStreamIsUnavailableAndNeverWrong) {
   }
   EXPECT_GE(refused, kRequestCount - kKillAfter - 1);
 
-  request.set_chunk_end(1);  // of the holder that lives
+  request.set_chunk_end(1);  // of the holder that is alive
   ASSERT_TRUE(stream->Write(request));
   v1::AttendStreamReply alive;
   ASSERT_TRUE(stream->Read(&alive));
@@ -202,7 +202,7 @@ TEST_P(FleetTest, AHolderKilledMidStreamIsUnavailableAndNeverWrong) {
   EXPECT_EQ(holder(1).process->AwaitExit(After(std::chrono::seconds(5))), 128 + SIGKILL);
 }
 
-// Goal: a holder that says nothing costs its caller the deadline, not more, and answers again.
+// Goal: a holder that does not respond costs its caller at most the deadline, and answers again.
 TEST_P(FleetTest, AStoppedHolderEndsInTheDeadline) {
   StartFleet(1);
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {50}, /*seed=*/5);
@@ -210,7 +210,7 @@ TEST_P(FleetTest, AStoppedHolderEndsInTheDeadline) {
   std::mt19937 rng(6);
   const std::vector<uint16_t> q = test::RandomBf16(corpus.geometry.d_qk, rng);
   v1::AttendRequest request = test::AttendOf("c", 0, q, corpus.geometry.d_qk);
-  request.set_policy(v1::CONTEXT_POLICY_ROUTE);  // rows near the requester need no holder
+  request.set_policy(v1::CONTEXT_POLICY_ROUTE);  // locally cached rows need no holder
   v1::AttendReply reply;
   ASSERT_TRUE(Attend(request, &reply).ok());
   const std::string o = reply.o();
@@ -279,7 +279,7 @@ TEST_P(DaemonProcessTest, ASecondProcessOfANameEndsAndSaysWhoHasIt) {
                                        ": Register: " + refusal + "\n"));
 }
 
-// Goal: a hang-up reads the configuration anew and ends nothing, whatever the file says by then.
+// Goal: SIGHUP reloads the configuration and ends nothing, whatever the file contains by then.
 TEST_P(DaemonProcessTest, AHangUpReloadsAndNeverEnds) {
   const std::string path = testing::TempDir() + "/reload." + std::to_string(getpid()) + ".yaml";
   const auto write = [&path](const std::string& text) { std::ofstream(path) << text; };
@@ -308,8 +308,8 @@ TEST_P(DaemonProcessTest, AHangUpReloadsAndNeverEnds) {
   EXPECT_THAT(node.process->log(), HasSubstr("Terminated: draining, at most 7000 ms"));
 }
 
-// Goal: a second signal does not wait for the drain. Method: a put that is never finished keeps the
-// drain busy; the ready file goes when the drain begins.
+// Goal: a second signal does not wait for the drain. Method: an unfinished put keeps the drain
+// busy; the ready file is removed when the drain begins.
 TEST_P(DaemonProcessTest, ASecondSignalExitsAtOnceWith1) {
   Node& node = Start("all", {"--role=directory,holder", "--drain-timeout=1min"});
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {8}, /*seed=*/7);
@@ -318,7 +318,7 @@ TEST_P(DaemonProcessTest, ASecondSignalExitsAtOnceWith1) {
   v1::PutChunkReply reply;
   const auto writer = stub->PutChunk(call.get(), &reply);
   ASSERT_TRUE(writer->Write(test::HeaderOf(corpus.geometry, corpus.chunks[0])));
-  // The put has begun once its room is taken.
+  // The put has begun once its memory is reserved.
   v1::StatsReply stats;
   const Instant deadline = After(std::chrono::seconds(10));
   while (stats.used_bytes() == 0 && Clock::Real()->Now() < deadline) {

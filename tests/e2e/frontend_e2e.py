@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """Goal: an author of a frontend needs the .proto files and deploy/handbook/frontends.md, and no library of ckv.
 
-Method: protoc makes stubs from the .proto files; the program of the page runs as it stands against a directory, two
+Method: protoc makes stubs from the .proto files. The program of the page runs unchanged against a directory, two
 holders and a requester, and its functions make the requests here. Answers are compared with attention in float64.
-Each rule of the page has a test. Health and reflection are asked with bare bytes, since their stubs are other packages.
+Each rule of the page has a test. Health and reflection are called with raw bytes: their stubs are in other packages.
 
     /usr/bin/python3 tests/e2e/frontend_e2e.py --ckvd build/dev/bin/ckvd --ckvctl build/dev/bin/ckvctl --stubs build/dev/stubs
 """
@@ -47,7 +47,7 @@ TOLERANCE = 1e-5
 
 
 def make_stubs(folder):
-    """Stubs of what a frontend calls, in `folder`."""
+    """Makes the stubs of the services that a frontend calls, in `folder`."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     subprocess.run(["protoc", "-I", ROOT / "proto", f"--python_out={folder}", f"--grpc_out={folder}",
@@ -97,7 +97,7 @@ class FrontendTest(unittest.TestCase):
         cls.queries = [[from_bf16(b) for b in cls.bits[i * D_QK:(i + 1) * D_QK]] for i in range(ROWS)]
 
     def request(self, **fields):
-        """bf16 queries over all of docs, with f32 partials between its processes."""
+        """bf16 queries over all of docs, with f32 partials between the processes."""
         given = {"corpus": "docs", "layer": 1, "row_count": ROWS, "q": struct.pack(f"<{ROWS * D_QK}H", *self.bits),
                  "wire": self.types.PARTIAL_DTYPE_F32, **fields}
         return self.pb.AttendRequest(**given)
@@ -138,7 +138,7 @@ class FrontendTest(unittest.TestCase):
         return dict(raised.exception.trailing_metadata() or ())
 
     def wrong(self, text, **fields):
-        """INVALID_ARGUMENT, of the call and of a stream, which goes on."""
+        """The call returns INVALID_ARGUMENT. A stream does too, and continues."""
         self.refused("INVALID_ARGUMENT", text, self.attend, **fields)
         replies = self.streamed(self.request(tag=1, **fields), self.request(tag=2))
         self.assertEqual((replies[1].code, replies[2].code), (self.grpc.StatusCode.INVALID_ARGUMENT.value[0], 0))
@@ -211,7 +211,7 @@ class FrontendTest(unittest.TestCase):
         reply = self.attend(reply_bytes_max=self.program.MESSAGE_BYTES_MAX, **large)
         self.assertEqual(len(reply.o), count * 4 * D_V)
         self.attend(answer=self.types.PARTIAL_DTYPE_BF16, **large)  # half of it
-        # A client that did not raise its own limit ends the call itself.
+        # A client that has not raised its own limit ends the call itself.
         with self.grpc.insecure_channel(self.fleet.requester) as channel:
             metadata = self.refused("RESOURCE_EXHAUSTED", "larger than max", self.rpc.RequesterServiceStub(channel).Attend,
                                     self.request(reply_bytes_max=self.program.MESSAGE_BYTES_MAX, **large), timeout=CALL_S)
@@ -268,7 +268,7 @@ class FrontendTest(unittest.TestCase):
 
     def test_one_group_s_rows_of_one_chunk_fit_a_slot(self):
         self.attend(selection=self.runs(14000, [0, 5] * 14000))
-        # By the call, which routes: a stream may have the rows near.
+        # Uses the call, which routes: a stream may have the rows cached locally.
         self.refused("INVALID_ARGUMENT", "do not fit a slot", self.attend, selection=self.runs(20000, [0, 5] * 20000))
 
     def resident_bytes(self):
@@ -321,7 +321,7 @@ class FrontendTest(unittest.TestCase):
                 requests.put(None)
         for stream in streams:
             self.assertEqual(list(stream), [])
-        # The program comes back after that time.
+        # The program retries after that time.
         self.assertEqual(self.program.again(lambda: self.streamed(self.request(tag=1)))[1].code, 0)
 
     def test_what_is_not_there_is_not_found(self):

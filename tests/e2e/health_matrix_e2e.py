@@ -1,9 +1,8 @@
 #!/usr/bin/python3
-"""Goal: beside a fault no place that reports says that all is well, and none says that something is wrong beside a fleet
-that is well.
+"""Goal: no place that reports health reports a faulty fleet as healthy, or a healthy one as faulty.
 
-Method: real processes and Debian's Prometheus. Each place that reports is read while the fleet is well, and again after
-each of three faults, which need no root. Exits 77, with the reason, without Prometheus. The long form,
+Method: real processes and Debian's Prometheus. Reads each place that reports while the fleet is healthy, and again
+after each of three faults, which need no root. Without Prometheus, exits with 77 and the reason. The long form,
 tests/bench/field/health_matrix.py, has all faults.
 
     python3 tests/e2e/health_matrix_e2e.py --ckvd build/release/bin/ckvd --ckvctl build/release/bin/ckvctl
@@ -26,7 +25,7 @@ import skip
 from ctl_fleet import PROGRAMS
 
 SAYS_S = 60  # on a machine that may be busy
-# One of each kind: of the directory, of a requester, of a holder's disk. Together no reporter is blind to them.
+# One of each kind: of the directory, of a requester, of a holder's disk. Each reporter can see at least one.
 MADE = (faults.directory_restarted, faults.other_fleet, faults.damaged)
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 """Goal: one rule for token ids at every door, and no picture finds another one's rows.
 
-Method: a directory, two holders with folders and a requester. One table of inputs goes through every door: files of
-rows, arrays, lines, look-ups, gRPC, C and Python. Each takes the same ones, makes the same chunk id of them, and refuses
-the others by index and value. Then rows of the same token ids and other pictures: each is found by its own keys only,
-also after the holders were killed, after a move, an export and a load of that, and by tenants.
+Method: a directory, two holders with folders and a requester. Passes one table of inputs through every door (entry
+point): files of rows, arrays, lines, look-ups, gRPC, C and Python. Each accepts the same inputs, makes the same chunk
+id of them, and refuses the others by index and value. Then rows of the same token ids and other pictures. Each is found
+by its own keys only, also by tenants, and after the holders were killed, a move, and an export that is loaded again.
 
     /usr/bin/python3 tests/e2e/ids_e2e.py --ckvd build/dev/bin/ckvd --ckvctl build/dev/bin/ckvctl --stubs build/dev/stubs \\
         [--library build/dev/client/c/libckv.so.1]
@@ -46,7 +46,7 @@ def with_value(index, value):
     return [*range(index), value, *range(index + 1, TOKENS)]
 
 
-# What is at which index, and whether it is an id.
+# (index, value at that index, whether it is a token id)
 INPUTS = [(5, 0, True), (9, ID_MAX, True), (31, 151643, True), (3, -1, False), (0, -2**31, False), (7, 2**31, False),
           (8, 2**32 + 1, False), (30, -2**40, False), (4, 1.5, False), (6, 2.0, False)]
 
@@ -81,7 +81,7 @@ def key(begin, tokens, digest):
 
 
 def make_stubs(folder):
-    """Stubs of the .proto files, beside the modules of client/python: both have the package ckv."""
+    """Makes the stubs of the .proto files, next to the modules of client/python: both have the package ckv."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     subprocess.run(["protoc", "-I", ROOT / "proto", f"--python_out={folder}", f"--grpc_out={folder}",
@@ -96,7 +96,7 @@ def make_stubs(folder):
 
 
 class Refused(Exception):
-    """What a door said of an input."""
+    """The error that a door returned for an input."""
 
 
 class IdsTest(unittest.TestCase):
@@ -221,7 +221,7 @@ class IdsTest(unittest.TestCase):
             raise Refused(str(error)) from None
 
     def c_find(self, values):
-        """The library itself, beside what Python checks."""
+        """Calls the library directly, without the checks of Python."""
         structs = importlib.import_module("ckv._structs")
         array = (ctypes.c_int32 * len(values))(*values)
         call = structs.FindCall.made(tokens=ctypes.addressof(array), token_count=len(values))
@@ -233,7 +233,7 @@ class IdsTest(unittest.TestCase):
         return None
 
     def doors(self):
-        """(name, whether the input can be said there, the door)"""
+        """Yields (name, whether the door can express a value, the door)."""
         whole = lambda kind: lambda value: isinstance(value, int) and fits(value, kind)  # noqa: E731
         for dtype, kind in (("I32", "i4"), ("I64", "i8")):
             yield f"safetensors {dtype}", whole(kind), lambda values, d=dtype: self.load_rows(d, values)
@@ -378,7 +378,7 @@ class IdsTest(unittest.TestCase):
             self.fleet.start_holder(index)
         self.fleet.processes.append(requester)
         deadline = time.monotonic() + CALL_S
-        while True:  # until both have told the directory what they have
+        while True:  # until both have reported their chunks to the directory
             try:
                 return self.ctl("corpus", "verify", "a")
             except Refused:

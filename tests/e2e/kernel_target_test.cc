@@ -1,6 +1,6 @@
-// Goal: in a fleet of two kernel targets, calls of f32 partials keep to one from the first call on,
-// a target that all are given makes equal bits everywhere, and a restart changes no target. Method:
-// real holders, each told its target or left to choose, and a requester in this process.
+// Goal: in a fleet of two kernel targets, calls of f32 partials use one target from the first call
+// on, a target that all are given makes equal bits everywhere, and a restart changes no target.
+// Method: real holders, each given its target or left to choose, and a requester in this process.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -131,7 +131,7 @@ TEST_F(KernelTargetTest, TheFirstCallKeepsToHoldersOfOneTarget) {
   EXPECT_TRUE(SameBits(FirstAnswer("replicas", &report), want));
   EXPECT_EQ(report.kernel_target, vector);
   EXPECT_TRUE(report.same_bits_anywhere);
-  // Where there is no choice, the report says so.
+  // If there is no choice, the report states that.
   EXPECT_FALSE(SameBits(FirstAnswer("alone", &report), want));
   EXPECT_TRUE(report.targets_differ);
   EXPECT_FALSE(report.same_bits_anywhere);
@@ -163,8 +163,8 @@ KernelRecord Turned(KernelRecord record) {
   return record;
 }
 
-// A machine whose rates are near what the rule asks measures now this and now that. The file stands
-// for the start that measured otherwise.
+// A machine whose rates are near the rule's threshold measures either target. The changed file
+// represents a start that measured otherwise.
 TEST_F(KernelTargetTest, ARestartKeepsTheChoice) {
   const std::string folder = test::TempPath("kept"), path = folder + "/KERNEL";
   const auto start = [&] {

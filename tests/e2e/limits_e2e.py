@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Goal: a shortage of descriptors or threads is told by one line, ends nothing for good, and is over once it is over.
+"""Goal: a shortage of descriptors or threads is reported in one line, ends nothing for good, and has no effect later.
 
-Method: real daemons with low limits. Connections without a word fill each port of a holder; after they have gone, a new requester is
-answered without a restart. A start with too few threads or descriptors ends with exit code 1 and one line that names
-the limit. A daemon whose standard descriptors are closed gives none of them to a peer.
+Method: real daemons with low limits. Silent connections fill each port of a holder. After they are closed, a new
+requester is answered without a restart. A start with too few threads or descriptors ends with exit code 1 and one line
+that names the limit. A daemon whose standard descriptors are closed gives none of them to a peer.
 
     python3 tests/e2e/limits_e2e.py --ckvd build/dev/bin/ckvd --ckvctl build/dev/bin/ckvctl
 """
@@ -89,7 +89,7 @@ class Limits(unittest.TestCase):
                               text=True, check=False)
 
     def answered(self, fleet, requester):
-        """Whether ckvctl reads every chunk of the corpus from the holder, before its patience ends."""
+        """Has ckvctl read every chunk from the holder until it succeeds, for PATIENCE_S. Returns the last run."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             said = self.ctl(fleet, requester, "corpus", "verify", "text")
@@ -108,7 +108,7 @@ class Limits(unittest.TestCase):
             ports = [fleet.holder, metrics]
             for port in ports:
                 clients = [socket.create_connection(address_of(port), timeout=30) for _ in range(IDLE)]
-                # Some are refused; none of these waits unseen in the backlog for ever.
+                # Some are refused. None of these stays in the backlog for ever.
                 deadline = time.monotonic() + PATIENCE_S
                 while not any(is_closed(client) for client in clients) and time.monotonic() < deadline:
                     os.sched_yield()

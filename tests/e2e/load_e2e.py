@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Goal: a load keeps what it says: acknowledged is safe, too large is refused first, a changed file is refused.
+"""Goal: a load keeps its promises: acknowledged is safe, too large is refused first, a changed file is refused.
 
-Method: a directory in memory is killed right after each acknowledgement, and started again; holders with little room,
-one of them nearly full; files that are cut off and overwritten while ckvctl reads them. Nothing of ckv's code is used
-but the two programs.
+Method: kills a directory in memory right after each acknowledgement, and starts it again. Holders with little room, one
+of them nearly full. Files that are truncated and overwritten while ckvctl reads them. Uses none of ckv's code, only the
+two programs.
 
     python3 tests/e2e/load_e2e.py --ckvd build/dev/bin/ckvd --ckvctl build/dev/bin/ckvctl
 """
@@ -28,7 +28,7 @@ from ctl_fleet import LAYERS, PROGRAMS, Fleet, Rows, write_safetensors
 WAIT_TIMEOUT_S = 60
 KILLS = 3
 INVALID, UNAVAILABLE, EXHAUSTED = 2, 4, 6
-D_QK = 512  # of large files: 2 KiB a token and layer
+D_QK = 512  # of large files: 1 KiB a token and layer
 MIB = 1 << 20
 
 
@@ -44,7 +44,7 @@ def write_large(path, tokens, seed):
 
 
 def read_bytes(pid):
-    """What the process has read by system calls. Libraries are mapped."""
+    """Bytes that the process has read by system calls. Libraries are mapped, so they do not count."""
     try:
         with open(f"/proc/{pid}/io", encoding="ascii") as io:
             return int(io.readline().split()[1])
@@ -89,7 +89,7 @@ class LoadTest(unittest.TestCase):
         self.fleet.processes[0] = self.fleet.processes.pop()
 
     def await_corpora(self, names):
-        """What corpus list says once all holders have reported: all `names`, or the last look."""
+        """Waits until corpus list has all `names`, which all holders must have reported, or until the timeout."""
         deadline = time.monotonic() + WAIT_TIMEOUT_S
         while True:
             shown = {name: self.run_ctl("corpus", "show", name, "-o", "json").returncode for name in names}
@@ -132,7 +132,7 @@ class LoadTest(unittest.TestCase):
         path = self.folder / "rows.safetensors"
         Rows(1, 64, 0).write(path)
         self.ctl("corpus", "load", "a", path, "--chunk-tokens", "16")
-        # It has its chunks already, so that only the change is to be kept; its lease lasts longer than the load.
+        # It has its chunks already, so only the change is left to record. Its lease lasts longer than the load.
         holder = self.fleet.processes[2]
         holder.send_signal(signal.SIGSTOP)
         done = self.run_ctl("corpus", "drop", "a")
@@ -149,7 +149,7 @@ class LoadTest(unittest.TestCase):
         write_safetensors(queries, {"q": ("BF16", [1, ROW], struct.pack(f"<{ROW}H", *[one] * ROW))})
         attend = ["attend", "--corpus", "docs", "--layer", "0", "--queries", queries, "--out"]
         self.ctl(*attend, out)
-        # Nothing follows the tensor in a pipe: the summary goes to stderr.
+        # Nothing follows the tensor in a pipe: the summary is on stderr.
         piped = subprocess.run([PROGRAMS.ckvctl, *map(str, attend), "/dev/stdout"], env=self.environment(),
                                capture_output=True, timeout=60, check=True)
         self.assertEqual(piped.stdout, out.read_bytes())
@@ -191,7 +191,7 @@ class LoadTest(unittest.TestCase):
         write_large(large, 24 * 1024, 2)  # 48 MiB
         write_large(huge, 40 * 1024, 3)  # 80 MiB
         self.ctl("corpus", "load", "small", small, "--chunk-tokens", "1024")  # 8 MiB on each
-        # 24 on each would be one more than h0 has room for: h1 gets more.
+        # 24 MiB on each would be one chunk more than h0 has room for: h1 gets more.
         self.ctl("corpus", "load", "large", large, "--chunk-tokens", "1024")
         holders = json.loads(self.ctl("status", "-o", "json").stdout)["holders"]
         counts = {holder["id"]: holder["chunk_count"] for holder in holders}
@@ -203,7 +203,7 @@ class LoadTest(unittest.TestCase):
         for part in ("no room for", "h0 has room for", "h1 has room for", "ckvctl corpus partition NAME --weights"):
             self.assertIn(part, refused.stderr)
         self.assertLess(time.monotonic() - begin, WAIT_TIMEOUT_S)
-        # A text is refused before it is prefilled: no progress was shown of it, and nothing was put.
+        # A text is refused before it is prefilled: no progress is shown, and nothing is put.
         text = self.folder / "text"
         text.write_bytes(bytes(range(97, 123)) * 400)
         replicated = self.run_ctl("corpus", "load", "text", text, "--text", "--replicas", "2")

@@ -210,7 +210,7 @@ class LogCanaryTest : public testing::TestWithParam<std::string> {
     return requester_->requester().Resolve(call.get(), request, &reply).ok();
   }
 
-  // Opens a session, which tells the token of its lane, and knocks with another.
+  // Opens a session, whose answer has the token of its lane, and knocks with another token.
   void OpenLane() {
     SecretCall call;
     v1::OpenSessionRequest request;

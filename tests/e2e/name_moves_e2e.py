@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 """Goal: a directory whose name moves to another address is served from there within two leases.
 
-Method: real processes in a mount namespace that has a hosts file of its own. The directory's name is 127.0.0.2; a
-holder and a requester know the name alone. The directory is killed, the name becomes 127.0.0.3, and the directory
-starts there with its folder. Then a corpus is loaded that nobody knew, and is asked. Needs root, or user namespaces;
-else it is skipped and says so.
+Method: real processes in a mount namespace with its own hosts file. The directory's name resolves to 127.0.0.2. A
+holder and a requester are given only the name. The directory is killed, the name changes to 127.0.0.3, and the
+directory starts there with its folder. Then a new corpus is loaded and queried. Needs root, or user namespaces;
+otherwise it is skipped with a reason.
 
     python3 tests/e2e/name_moves_e2e.py --ckvd build/release/bin/ckvd --ckvctl build/release/bin/ckvctl
 """
@@ -27,7 +27,7 @@ from directory_kill_e2e import run_ctl
 
 NAME = "directory.ckv.test"
 LEASE_S = 3  # the default of ckvd
-# Set in the process that has the namespace.
+# Set in the process that runs in the namespace.
 INSIDE = "CKV_TEST_NAME_MOVES_INSIDE"
 
 
@@ -69,7 +69,7 @@ def ask(fleet, name):
 
 
 def await_success(step, until):
-    """Runs a command until it succeeds; returns what it said if it did not before `until`."""
+    """Runs a command until it succeeds. Returns its error output if it has not by `until`."""
     while True:
         ran = step()
         if ran.returncode == 0 or time.monotonic() > until:
@@ -77,7 +77,7 @@ def await_success(step, until):
 
 
 def play(folder):
-    """Returns the seconds from the directory's new start until a new corpus is loaded and asked."""
+    """Returns the seconds from the directory's new start until a new corpus is loaded and queried."""
     hosts = Hosts(folder)
     fleet = Fleet.__new__(Fleet)
     fleet.folder, fleet.processes, fleet.durable = folder, [], False

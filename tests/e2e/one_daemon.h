@@ -1,4 +1,4 @@
-// A ckvd on a port of its own that it has in every life, for tests of what its store survives.
+// A ckvd that keeps a port of its own across restarts, for tests of what its store survives.
 
 #pragma once
 
@@ -25,11 +25,11 @@ inline Instant After(Duration duration) { return Clock::Real()->Now() + duration
 // A daemon is up in 50 ms; a loaded machine under a sanitizer gets its time.
 inline constexpr Duration kStartTime = std::chrono::seconds(30);
 
-// A port of one's own on 127.0.0.1: while this lives, who asks there, or of all addresses, for any
-// free port never gets it. Bound by a socket that does not listen, which SO_REUSEADDR lets ckvd,
-// who sets it too, bind beside. Without it a ckvd that was killed could find its port taken when it
-// starts again, by the listener of its own data path even: that asks for any port, before the
-// control plane listens.
+// A reserved port on 127.0.0.1. While this object lives, no process that requests any free port
+// there, or of all addresses, gets it. The port is bound by a socket that does not listen. Both
+// sides set SO_REUSEADDR, so ckvd can bind the port too. Without it, a killed ckvd could find its
+// port taken when it restarts. Even the listener of its own data path could take it: that requests
+// any port, before the control plane listens.
 class HeldPort {
  public:
   HeldPort() {
@@ -69,7 +69,7 @@ inline bool Listens(uint16_t port) {
 
 class OneDaemon {
  public:
-  // `arguments` beside the name and the address.
+  // `arguments` are added to the role, the name and the address.
   OneDaemon(const std::string& roles, std::vector<std::string> arguments, std::string name = "one")
       : name_(std::move(name)), arguments_(std::move(arguments)) {
     const bool has_level = std::any_of(arguments_.begin(), arguments_.end(),
@@ -84,14 +84,14 @@ class OneDaemon {
   void Start() {
     process_ = std::make_unique<Process>(CKVD_PATH, arguments_, TempPath(name_ + ".log"));
   }
-  // Until it answers calls; its lease may come later.
+  // Waits until it answers calls; its lease may begin later.
   bool AwaitListening() {
     for (const Instant give_up = After(kStartTime); !Listens(port_.number());) {
       pollfd ended = {process_->pidfd(), POLLIN, 0};
       if (poll(&ended, 1, /*timeout ms=*/1) != 0 || Clock::Real()->Now() >= give_up) return false;
     }
-    // A channel of the life before would wait before it connects again. This one may share its
-    // connection with one that is not quite gone: calls then fail at once until that wait is over.
+    // A channel of the previous incarnation would wait before it reconnects. This one may share the
+    // connection of one that is not quite closed: calls then fail at once until that wait ends.
     const auto channel = MakeChannel(address());
     const gpr_timespec wait =
         gpr_time_from_seconds(kStartTime / std::chrono::seconds(1), GPR_TIMESPAN);
@@ -125,7 +125,7 @@ class OneDaemon {
   v1::RequesterService::Stub& requester() { return *requester_; }
 
  private:
-  // The same for every life, so that peers find it again.
+  // The same in every incarnation, so that peers find it again.
   const HeldPort port_;
   const std::string name_;
   std::vector<std::string> arguments_;

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Goal: a partition that is killed in the middle goes on where it was, while queries are answered.
+"""Goal: a partition that is killed halfway continues from there when run again, while queries are answered.
 
-Method: holders with folders on loopback. One of them is stopped, so that a partition hangs when the
-others have their chunks; ckvctl is killed there, the holder goes on, ckvctl is run again. Nothing
-of ckv's code is used but the two programs.
+Method: holders with folders on loopback. One of them is stopped, so a partition hangs once the
+others have their chunks. ckvctl is killed there, the holder continues, and ckvctl is run again.
+Uses none of ckv's code, only the two programs.
 
     python3 tests/e2e/partition_e2e.py --ckvd build/dev/bin/ckvd --ckvctl build/dev/bin/ckvctl
 """
@@ -50,7 +50,7 @@ class PartitionTest(unittest.TestCase):
             f"<{2 * D_QK}f", *(rng.gauss(0, 1) for _ in range(2 * D_QK))))})
 
     def start_holder(self, i):
-        # A lease that outlives the time that a holder is stopped for.
+        # A lease longer than the time that a holder is stopped.
         self.fleet.start(f"h{i}", "--role=holder", f"--directory={self.fleet.directory}",
                          "--store-capacity=64MiB", f"--store-path={self.folder}/store-{i}",
                          "--lease-ttl=60s")
@@ -105,7 +105,7 @@ class PartitionTest(unittest.TestCase):
         self.assertEqual(self.counts(), {"h0": CHUNKS, "h1": 0, "h2": 0})
         self.assertIn("HOLDER", (self.folder / "ctl.log").read_text())
 
-        # What was pushed is garbage by now, but young.
+        # The chunks that were pushed are garbage by now, but young.
         found = self.ctl("gc")
         self.assertEqual((found["dropped_count"], found["placed_count"]), (0, CHUNKS))
         self.assertGreaterEqual(found["young_count"], to_h1)
@@ -138,7 +138,7 @@ class PartitionTest(unittest.TestCase):
 
 
 class TenantsPartitionTest(PartitionTest):
-    """The same, with ids made by a tenant's key, which holders compare with what they are pushed."""
+    """The same with ids made with a tenant's key. Holders check them against the pushed chunks."""
 
     tenant = "acme"
 

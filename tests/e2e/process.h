@@ -31,7 +31,7 @@ inline std::string ReadWhole(const std::string& path) {
   return text.str();
 }
 
-// Waits for files to come and go in one folder.
+// Waits for files to appear and disappear in one folder.
 class FolderWatch {
  public:
   explicit FolderWatch(const std::string& folder) : fd_(inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
@@ -63,7 +63,7 @@ class FolderWatch {
 
 class Process {
  public:
-  // Runs `program` with `arguments`; stdout and stderr go to `log_path`.
+  // Runs `program` with `arguments`; its stdout and stderr are written to `log_path`.
   Process(const std::string& program, const std::vector<std::string>& arguments,
           std::string log_path)
       : log_path_(std::move(log_path)) {
@@ -100,7 +100,7 @@ class Process {
     if (pid_ > 0 && !status_) kill(pid_, signal);
   }
 
-  // Returns once every thread of the process stands still; the signal alone comes later.
+  // Returns once every thread of the process has stopped; the signal alone takes effect later.
   void Stop() {
     Signal(SIGSTOP);
     int status = 0;

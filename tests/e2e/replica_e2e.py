@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Goal: a process that copied chunks is shown beside their holders, and no longer than it may answer.
+"""Goal: a process that copied chunks is shown with their holders, but only while it may answer.
 
-Method: a directory, a holder, and a ckvd that is holder and requester, on loopback; ckvctl asks it
-to copy, shows who has what, and goes on looking after the process was killed until its lease is
-over. Nothing of ckv's code is used but the two programs.
+Method: a directory, a holder, and a ckvd that is holder and requester, on loopback. ckvctl has it
+copy chunks and shows their holders. After that ckvd is killed, ckvctl polls until its lease has
+expired. Uses none of ckv's code, only the two programs.
 
     python3 tests/e2e/replica_e2e.py --ckvd build/dev/bin/ckvd --ckvctl build/dev/bin/ckvctl
 """
@@ -34,7 +34,7 @@ class ReplicaTest(unittest.TestCase):
         self.addCleanup(self.fleet.stop)
         path = folder / "rows.safetensors"
         Rows(1, 70, 0).write(path)
-        # Before there is another holder, so that h0 has it all.
+        # Loaded before there is another holder, so h0 has it all.
         self.ctl("corpus", "load", "docs", path, "--chunk-tokens", 32)
         self.text = folder / "text"
         self.text.write_text("a corpus of more than one chunk, read twice " * 4)
@@ -92,7 +92,7 @@ class ReplicaTest(unittest.TestCase):
         self.assertEqual((dropped["chunks_dropped"], dropped["warnings"]), (6, []))
 
     def test_what_its_requester_pulls_is_a_copy_that_answers_others(self):
-        """The requester of such a process has its holder's chunks near, and pulls others into that holder."""
+        """The requester of this process has its holder's chunks locally, and prefetches others into that holder."""
         agents = ("agents", "run", "--corpus", "text", "--text", self.text, "--count", 1, "--tokens", 2)
         hashes = {agent["tokens_hash"] for policy in ("route", "near")
                   for agent in self.ctl(*agents, "--policy", policy, "--requester", self.both)["agents"]}

@@ -1,11 +1,10 @@
 #!/usr/bin/python3
 """Goal: a rolling restart of every holder fails no call and changes no bit, if each chunk has two holders.
 
-Method: real processes. Two callers over gRPC and two over C ask the same corpus without a pause. Meanwhile each holder
-in turn is ended with SIGTERM, killed with SIGKILL, or stopped with SIGSTOP and let go on, and the next one is taken as
-soon as the last one serves again. One is stopped for longer than a call's timeout. A restarted holder has its address
-and its store. Nothing is asserted about times: the bench's set "field" has bars for them
-(tests/bench/field/rolling_restart.py).
+Method: real processes. Two callers over gRPC and two over C query the same corpus without a pause. Meanwhile each
+holder in turn is ended with SIGTERM, killed with SIGKILL, or stopped with SIGSTOP and resumed. The next one follows as
+soon as the last one serves again. One is stopped for longer than a call's timeout. A restarted holder keeps its address
+and its store. No times are asserted: the bench's set "field" has bars for them (tests/bench/field/rolling_restart.py).
 
     python3 tests/e2e/rolling_restart_e2e.py --ckvd build/release/bin/ckvd --ckvctl build/release/bin/ckvctl \\
         --attend-caller build/release/bin/attend_caller --c-caller build/release/bin/c_caller [--rounds N] [--calls N]
@@ -30,13 +29,13 @@ from directory_kill_e2e import run_ctl
 HOLDERS, CALLERS_EACH = 3, 2
 KINDS = ("TERM", "KILL", "STOP")
 LONG_STOP = "long STOP"
-# How long a holder is stopped, and how long callers go on by themselves between two events.
+# How long a holder is stopped, and how long callers run undisturbed between two events.
 STOP_S, REST_S = 0.5, 0.05
 TIMEOUT_S = 4.0
 
 
 class Caller:
-    """A process that asks until its stdin ends."""
+    """A process that makes calls until its stdin ends."""
 
     def __init__(self, *command):
         self.process = subprocess.Popen([str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -57,7 +56,7 @@ class Caller:
 
 
 class RollingFleet:
-    """A directory, holders that have one address in all their lives, and a requester."""
+    """A directory, holders that keep their addresses over restarts, and a requester."""
 
     def __init__(self, folder):
         self.fleet = Fleet.__new__(Fleet)
@@ -66,7 +65,7 @@ class RollingFleet:
         try:
             self.fleet.directory = self.fleet.start("directory", "--role=directory")
             for i in range(HOLDERS):
-                # Bound and not listening, so that nobody is given the port between two lives.
+                # Bound but not listening: reserves the port between two runs of the holder.
                 held = socket.socket()
                 held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 held.bind(("127.0.0.1", 0))
@@ -106,8 +105,8 @@ class RollingFleet:
 
 
 def let_call(callers, seconds):
-    """Lets callers go on for so long. One that ends by itself is an error."""
-    outputs = [caller.process.stdout for caller in callers]  # which end with it
+    """Lets callers run for `seconds`. One that ends by itself is an error."""
+    outputs = [caller.process.stdout for caller in callers]  # which end with the caller
     if select.select(outputs, [], [], seconds)[0]:
         raise RuntimeError("a caller ended by itself")
 
@@ -119,9 +118,9 @@ def count_calls(callers_said):
 
 
 def longest(callers_said, events):
-    """Seconds of the longest call beside each kind of event, and beside none: {kind: seconds}. A call that a stopped
-    holder was beside counts for that alone. Others count for each event during which, or less than a second after
-    which, they were under way."""
+    """Seconds of the longest call during each kind of event, and during none: {kind: seconds}. A call during a stop
+    counts for the stop alone. Any other call counts for each event during which, or less than a second after which,
+    it was in progress."""
     stops = (KINDS[-1], LONG_STOP)
     found = dict.fromkeys((*KINDS, LONG_STOP, "none"), 0.0)
     for said in callers_said:
@@ -134,8 +133,8 @@ def longest(callers_said, events):
 
 
 def play(folder, rounds, calls=0, calm_s=0.0):
-    """Plays each kind with each holder, `rounds` times and until `calls` were made, as far as callers' pace of the first
-    round tells. Returns (what each caller said, events as (kind, begin, end), seconds)."""
+    """Plays each kind with each holder, for at least `rounds` rounds and `calls` / 1000 seconds. Does not count calls.
+    Returns (the report of each caller, events as (kind, begin, end), seconds)."""
     fleet = RollingFleet(folder)
     callers, events = [], []
     try:
@@ -152,7 +151,7 @@ def play(folder, rounds, calls=0, calm_s=0.0):
             caller.await_answer()
         begin = time.monotonic()
         let_call(callers, calm_s)
-        least = begin + calm_s + calls / 1000  # a machine that makes fewer than 1000 calls a second plays on below
+        least = begin + calm_s + calls / 1000  # a machine that makes fewer than 1000 calls a second makes fewer in all
         played = 0
         while played < rounds or time.monotonic() < least:
             for kind in KINDS:

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Goal: a ckvd that reads a slow store asks its service manager for time as long as the reading goes on.
+"""Goal: a ckvd that reads a slow store requests time from its service manager while the reading makes progress.
 
-Method: a socket of ours stands where systemd listens. Some files of the store are FIFOs, which stand
-for files of a slow disk: a daemon that opens one waits until it is opened here. One is let go at a
-time, and each time there is more to tell. While none is, nothing is told. Last, the daemon is ready.
+Method: a socket of this test takes the place of systemd's. Some files of the store are FIFOs, which
+simulate a slow disk: a daemon that opens one blocks until the test opens it too. The test opens one
+at a time; each time the daemon reports progress, and otherwise nothing. In the end it reports ready.
 
     python3 tests/e2e/slow_start_e2e.py --ckvd build/release/bin/ckvd --ckvctl build/release/bin/ckvctl
 """
@@ -25,13 +25,13 @@ from slow_store import SlowFiles  # noqa: E402
 
 PROGRAMS = argparse.Namespace(ckvd=None, ckvctl=None)
 PATIENCE_S = 60
-# Twice the second after which a start that goes on tells it (kExtendPeriod).
+# Twice kExtendPeriod (1 s): a start that makes progress reports it at most that often.
 STILL_S = 2
 LOADS = re.compile(r"STATUS=loads: (\d+) calls to the store's files\nEXTEND_TIMEOUT_USEC=30000000$")
 
 
 class Manager:
-    """Takes systemd's place."""
+    """Takes the place of systemd."""
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -39,7 +39,7 @@ class Manager:
         self.path = path
 
     def next(self, patience_s=PATIENCE_S):
-        """The next message, or nothing if none comes."""
+        """The next message, or None if none arrives in time."""
         self.socket.settimeout(patience_s)
         try:
             return self.socket.recv(4096).decode()
@@ -90,7 +90,7 @@ class SlowStart(unittest.TestCase):
         self.assertEqual(process.wait(PATIENCE_S), 0)
 
     def loads(self):
-        """The count that the next message tells."""
+        """The count in the next message."""
         message = self.manager.next()
         self.assertRegex(message or "no message", LOADS)
         return int(LOADS.match(message)[1])
@@ -107,7 +107,7 @@ class SlowStart(unittest.TestCase):
                 later = self.loads()
                 self.assertGreater(later, count)
                 count = later
-            # Calls of this second may not have been told yet.
+            # Calls of this second may be unreported yet.
             if (last := self.manager.next(STILL_S)) is not None:
                 self.assertGreater(int(LOADS.match(last)[1]), count)
                 self.assertIsNone(self.manager.next(STILL_S), "it stands still, and asks for time")

@@ -10,11 +10,11 @@ PATIENCE_S = 60
 
 
 class SlowFiles:
-    """FIFOs where chunks are, in one folder: a holder that starts opens them one after the other, and
-    waits at each until it is let go. Then it finds no chunk there, and quarantines it."""
+    """FIFOs in place of chunk files, in one folder. A holder that starts opens them one after the other, and
+    blocks at each until the test opens it too. Then it finds no chunk in it, and quarantines it."""
 
     def __init__(self, store, count):
-        """store: of a holder that has run, and does not now."""
+        """store: of a holder that has run, and is not running now."""
         folder = store / "chunks" / "00" / "0"
         folder.mkdir(parents=True, exist_ok=True)
         self._paths = [folder / f"000{i:061x}" for i in range(count)]
@@ -24,7 +24,7 @@ class SlowFiles:
             shutil.chown(path, store.owner(), store.group())
 
     def let_go(self):
-        """Waits until the holder waits at a file, and lets it go on with that."""
+        """Waits until the holder blocks at a file, and releases that one."""
         end = time.monotonic() + PATIENCE_S
         while not any(self._open(path) for path in self._paths):
             if time.monotonic() > end:
@@ -35,7 +35,7 @@ class SlowFiles:
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
         except OSError as error:
-            if error.errno != errno.ENXIO:  # nobody waits at it
+            if error.errno != errno.ENXIO:  # no process waits at it
                 raise
             return False
         self._paths.remove(path)

@@ -1,6 +1,6 @@
 // Goal: kill -9 of a real ckvd at any instant of a load over gRPC loses no acknowledged chunk,
-// shows no half one, and needs nobody to start again (I3). Method: one loader; 200 kills at
-// instants drawn from a seed; after each the next life is asked to check what it has.
+// shows no partial one, and needs no help to start again (I3). Method: one loader, and 200 kills at
+// instants drawn from a seed; after each, the next incarnation must verify its chunks.
 
 #include <filesystem>
 #include <iostream>
@@ -18,14 +18,14 @@ using test::Call;
 
 constexpr int kKillCount = 200;
 constexpr uint32_t kTokens = 300;  // 170 KB a chunk: many messages, so that kills fall into puts
-// All that was ever acknowledged is checked so often, and what the last lives were told each time.
+// All acknowledged chunks are verified once in this many kills, and the last 20 each time.
 constexpr int kFullCheckPeriod = 25;
 
 test::TestCorpus ChunkOf(size_t seed) {
   return test::MakeTestCorpus(test::TestGeometry(), {kTokens}, static_cast<uint32_t>(seed));
 }
 
-// Puts chunks of rising seeds until the daemon is gone.
+// Puts chunks of rising seeds until the daemon is killed.
 class Loader {
  public:
   Loader(v1::HolderService::Stub* stub, size_t seed)
@@ -43,7 +43,7 @@ class Loader {
     for (;; ++next_) {
       const test::TestCorpus one = ChunkOf(next_);
       const grpc::Status put = test::Put(stub_, one.geometry, one.chunks[0]);
-      // It was whole but not told of when the life before ended.
+      // The chunk was whole but unacknowledged when the previous incarnation ended.
       if (!put.ok() && put.error_code() != grpc::StatusCode::ALREADY_EXISTS) return;
     }
   }
@@ -52,7 +52,7 @@ class Loader {
   std::thread thread_;
 };
 
-// On the processor: a kill is to come at this very instant.
+// Busy-waits: the kill must happen at this very instant.
 void AwaitInstant(Instant until) {
   while (Clock::Real()->Now() < until) std::this_thread::yield();
 }
@@ -95,7 +95,7 @@ TEST(StoreKill, TwoHundredTimesNothingAcknowledgedIsLost) {
   };
   for (int kill = 0; kill <= kKillCount; ++kill) {
     daemon.Start();
-    if (kill % 20 == 19) {  // before it is up, or as it comes up
+    if (kill % 20 == 19) {  // before it is up, or while it starts
       AwaitInstant(test::After(std::chrono::microseconds(random() % 40'000)));
       daemon.Kill();
       continue;
@@ -103,7 +103,7 @@ TEST(StoreKill, TwoHundredTimesNothingAcknowledgedIsLost) {
     ASSERT_TRUE(daemon.AwaitListening()) << daemon.process().log();
     const std::set<std::string> listed = Listed(daemon.holder());
     for (const std::string& id : acknowledged) ASSERT_EQ(listed.count(id), 1u) << "kill " << kill;
-    // One that was whole but not told of yet may be there, and nothing else.
+    // One more chunk may be there, whole but unacknowledged, and nothing else.
     ASSERT_EQ(listed.size(), acknowledged.size() + listed.count(id_of(acknowledged.size())));
     std::vector<std::string> check(listed.begin(), listed.end());
     if (kill % kFullCheckPeriod != 0 && kill != kKillCount) {

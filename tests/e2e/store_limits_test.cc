@@ -1,6 +1,6 @@
 // Goal: a real ckvd whose disk is full refuses puts, answers, and takes puts again once there is
-// room; one that holds twice what fits in its memory stays within its capacity and a tenth; and
-// one that keeps stripes for selections says so.
+// room. One that holds twice what fits in its memory stays within its capacity and a tenth. One
+// that keeps stripes for selections reports it.
 
 #include <sched.h>
 #include <sys/mount.h>
@@ -51,7 +51,7 @@ TEST(StoreLimits, AFullDiskRefusesPutsAndNothingElse) {
   ASSERT_TRUE(test::Publish(daemon.directory(), published.Publish("c", "", {{{"one"}}})).ok());
   std::mt19937 random(4);
   const std::vector<uint16_t> q = test::RandomBf16(4 * corpus.geometry.d_qk, random);
-  // Of each chunk by itself: not all fit in memory, so some are read from the full disk.
+  // Attends each chunk alone: not all fit in memory, so some are read from the full disk.
   const auto expect_right = [&] {
     for (uint32_t chunk = 0; chunk < 6; ++chunk) {
       v1::AttendRequest request = test::AttendOf("c", 1, q, corpus.geometry.d_qk);
@@ -62,7 +62,7 @@ TEST(StoreLimits, AFullDiskRefusesPutsAndNothingElse) {
       for (const Instant give_up = test::After(test::kStartTime);;) {
         Call call;
         status = daemon.requester().Attend(call.get(), request, &reply);
-        // Its lease may come a moment after the first calls.
+        // Its lease may begin a moment after the first calls.
         if (status.error_code() != grpc::StatusCode::UNAVAILABLE) break;
         if (Clock::Real()->Now() >= give_up) break;
       }
@@ -200,7 +200,7 @@ TEST(StoreLimits, KeptStripesAreReported) {
     grpc::Status status;
     for (const Instant give_up = test::After(test::kStartTime);;) {
       status = daemon.requester().Attend(Call().get(), request, &reply);
-      // Its lease may come a moment after the first calls.
+      // Its lease may begin a moment after the first calls.
       if (status.error_code() != grpc::StatusCode::UNAVAILABLE) break;
       if (Clock::Real()->Now() >= give_up) break;
     }

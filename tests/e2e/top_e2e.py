@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Goal: ckvctl top shows what a fleet does: in a terminal, which it leaves as it was, in a pipe, and to a script.
 
-Method: real processes, agents that ask, and pseudo-terminals.
+Method: real processes, agents that make queries, and pseudo-terminals.
 """
 
 import argparse
@@ -28,14 +28,14 @@ PATIENCE_S = 60
 
 
 class Shown:
-    """A ckvctl top on a terminal of its own."""
+    """A ckvctl top on its own terminal."""
 
     def __init__(self, env, columns=80, rows=40):
         self.master, self.terminal = pty.openpty()
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
         self.before = termios.tcgetattr(self.terminal)
         self.seen = b""
-        # A session of its own, whose Ctrl-C this is.
+        # Its own session, so that Ctrl-C reaches only this process.
         self.process = subprocess.Popen(
             [PROGRAMS.ckvctl, "top", "--interval", "200ms"], stdin=self.terminal, stdout=self.terminal,
             stderr=self.terminal, env=env, start_new_session=True,
@@ -118,7 +118,7 @@ class TopTest(unittest.TestCase):
         looks = [json.loads(top.stdout.readline()) for _ in range(2)]
         self.assertGreater(looks[1]["seconds"], 0)
         top.stdout.close()
-        self.assertNotEqual(top.wait(PATIENCE_S), 0)  # it dies of SIGPIPE, as others do
+        self.assertNotEqual(top.wait(PATIENCE_S), 0)  # it dies of SIGPIPE, as other programs do
 
     def test_q_leaves_the_terminal_as_it_was(self):
         top = Shown(self.env)

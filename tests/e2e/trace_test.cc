@@ -139,7 +139,7 @@ TEST_F(TraceTest, WithoutAValidOneATraceBegins) {
   EXPECT_EQ(ids.size(), cases.size());
 }
 
-// The holder refuses: it has dropped the chunk that the requester asks for.
+// The holder refuses: it has dropped the chunk that the requester needs.
 TEST_F(TraceTest, AFailedCallIsNamedInItsErrorAndInBothLogs) {
   ASSERT_TRUE(Attend({}, Request()).status.ok());
   v1::DropChunkRequest drop;
@@ -156,8 +156,8 @@ TEST_F(TraceTest, AFailedCallIsNamedInItsErrorAndInBothLogs) {
   EXPECT_THAT(Lines(*holder_, ""), testing::Not(testing::IsEmpty()));
 }
 
-// A requester that was given none names its errors all the same; members do only if they were
-// asked.
+// A requester that received no trace still names one in its errors; members do so only if the call
+// had one.
 TEST_F(TraceTest, ErrorsNameTheTraceThatBegan) {
   v1::AttendRequest request = Request();
   request.set_layer(1000);
@@ -195,7 +195,7 @@ TEST_F(TraceTest, RequestsOfAStreamHaveTheStreamsTraceOrTheirOwn) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-// A stream may last for ever: its requests do not share a trace that nobody named.
+// A stream may last forever: without a given trace, its requests do not share one.
 TEST_F(TraceTest, RequestsOfAStreamWithoutATraceBeginTheirOwn) {
   Call call;
   const auto stream = requester_->requester().AttendStream(call.get());

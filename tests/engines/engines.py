@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""Brings engines that others built: by name and hash from npm, to a cache, unpacked for one test.
+"""Gets prebuilt engines from npm, by name and hash: downloads them to a cache, and unpacks them for one test.
 
     engines.py UNPACK-INTO [--cache DIR]
     engines.py UNPACK-INTO --headers [--cache DIR]     the engine's headers alone, if they are not there
 
 packages.txt lists the packages. Their tarballs are kept in --cache, or $CKV_ENGINES, or
-$XDG_CACHE_HOME/ckv-engines, or ~/.cache/ckv-engines, and each is checked against its hash at every
-use. What is missing comes by `npm pack`. Nothing is installed: no script of a package runs.
+$XDG_CACHE_HOME/ckv-engines, or ~/.cache/ckv-engines. Each is checked against its hash at every use.
+A missing one is downloaded with `npm pack`. Nothing is installed: no script of a package runs.
 """
 
 import argparse
@@ -34,18 +34,18 @@ HEADERS = ["include", "ggml/include", "ggml/src/ggml-backend-impl.h"]
 
 
 class Unavailable(Exception):
-    """The engines are not to be had here; the text says why."""
+    """The engines are not available here. The text is the reason."""
 
 
 class Package:
     def __init__(self, line):
         self.path, self.version, self.hash = line.split()
         self.name = self.path.split("/node_modules/")[-1]
-        # As npm pack names it.
+        # The name that npm pack gives it.
         self.tarball = f"{self.name.lstrip('@').replace('/', '-')}-{self.version}.tgz"
 
     def is_whole(self, folder):
-        """Whether it is there. Another file of that name is an error, and never used."""
+        """Whether it is in the folder. A file of that name with another hash is an error, and never used."""
         path = folder / self.tarball
         if not path.exists():
             return False
@@ -73,13 +73,13 @@ def locked(folder):
 
 
 def pack(wanted, cache):
-    """Has npm put the tarballs into the cache."""
+    """Downloads the tarballs into the cache with npm."""
     npm = shutil.which("npm")
     if npm is None:
         raise Unavailable(f"no npm here, and {len(wanted)} packages are not in {cache}")
     with tempfile.TemporaryDirectory(dir=cache) as name:
         folder = pathlib.Path(name)
-        # Without a network it gives up within seconds.
+        # Without a network, npm gives up within seconds.
         command = [npm, "pack", "--loglevel=error", "--ignore-scripts", f"--cache={folder / 'npm'}",
                    f"--pack-destination={folder}", "--fetch-retries=1",
                    "--fetch-retry-mintimeout=1000", "--fetch-timeout=60000"]
@@ -99,7 +99,7 @@ def pack(wanted, cache):
 
 
 def fetch(cache):
-    """All tarballs in the cache, whole."""
+    """Makes sure that the cache has all tarballs, each with its hash."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise Unavailable("the engines are built for Linux on x86-64")
     with locked(cache):
@@ -109,7 +109,7 @@ def fetch(cache):
 
 
 def unpack(cache, into):
-    """The packages below into/node_modules, and the engine's headers below into/llama.cpp."""
+    """Unpacks the packages below into/node_modules, and the engine's headers below into/llama.cpp."""
     for package in packages():
         unpack_one(package, cache, into / "node_modules" / package.path)
     unpack_headers(into / "node_modules" / SOURCE / BUNDLE, into / "llama.cpp")
@@ -134,7 +134,7 @@ def unpack_headers(bundle, folder):
 
 
 def bring_headers(into, cache):
-    """The headers below `into`, of the release that packages.txt names."""
+    """Unpacks the headers of the release that packages.txt names below `into`, if they are not there."""
     package = next(p for p in packages() if p.name == SOURCE)
     stamp = into / "hash"
     if stamp.exists() and stamp.read_text() == package.hash:
@@ -149,7 +149,7 @@ def bring_headers(into, cache):
 
 
 class Engine:
-    """What one test uses: unpacked below `folder`, which is the test's."""
+    """The engine that one test uses, unpacked below the test's `folder`."""
 
     def __init__(self, folder, cache=None):
         cache = pathlib.Path(cache or default_cache()).absolute()
@@ -162,7 +162,7 @@ class Engine:
         self.folder = folder
 
     def compile(self, cxx, source, out):
-        """A program of the engine's headers and libraries."""
+        """Compiles a program with the engine's headers and libraries."""
         shared = [next(self.libraries.glob(f"{name}*so"))
                   for name in ("libllama.", "libggml.", "libggml-base.")]
         subprocess.run([cxx, "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror",

@@ -3,9 +3,9 @@
 //   llama_attention LIBS BACKENDS THREADS ROUNDS CELLS TOKENS HEADS [STATE]
 //
 // The graph is that of one layer of a model with MLA: queries of TOKENS x HEADS rows over CELLS
-// rows of bf16, all visible. With STATE, a sequence state of ckvctl attach, its first layer's
-// cell stands alone in the cache instead. BACKENDS is CPU (the stock kernel), CKV or CPU,CKV: they
-// are timed one after the other. Prints for each the microseconds of the median of ROUNDS.
+// rows of bf16, all visible. With STATE, a sequence state of ckvctl attach, the cache contains only
+// its first layer's cell instead. BACKENDS is CPU (the stock kernel), CKV or CPU,CKV: they are
+// timed one after the other. Prints for each the microseconds of the median of ROUNDS.
 
 #include <algorithm>
 #include <cmath>

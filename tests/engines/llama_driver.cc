@@ -1,5 +1,5 @@
-// A program that embeds stock llama.cpp and does what its stdin says, line by line, for the tests
-// of the backend. It uses the public headers only, and is compiled at test time (engines.py).
+// A program that embeds stock llama.cpp and runs the commands on its stdin, line by line, for the
+// tests of the backend. It uses the public headers only, and is compiled at test time (engines.py).
 //
 //   llama_driver LIBS MODEL key=value...
 //     sequences, unified, threads, context (tokens of a sequence), keys (ggml's number of a type),
@@ -10,13 +10,13 @@
 //   copy FROM TO                     ok                llama_memory_seq_cp
 //   remove SEQUENCE BEGIN END        ok                llama_memory_seq_rm
 //   decode FILE S:P:T...             rc CODE MICROSECONDS
-//       one batch of tokens T at positions P of sequences S; their logits go to FILE
+//       one batch of tokens T at positions P of sequences S; their logits are written to FILE
 //   last SEQUENCE                    ok POSITION       the last that the cache has
-//   context                          ok                another context like this, which ends at
-//   once session                          ok                another session of ckv_eval.h, likewise
-//   check                            ok CODE LINES     by ckv_check; "|" stands for an end of line
+//   context                          ok                another context like this, freed at once
+//   session                          ok                another session of ckv_eval.h, likewise
+//   check                            ok CODE LINES     by ckv_check; "|" marks an end of line
 //   counter NAME                     ok VALUE
-// Anything else that goes wrong is answered with "failed".
+// Any other failure is answered with "failed".
 
 #include <algorithm>
 #include <cstdio>

@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""Goal: what stock llama.cpp prefilled goes on in stock llama.cpp as if it had never left.
+"""Goal: a prefill of stock llama.cpp continues in stock llama.cpp as if it had never left.
 
-Method: a random model with MLA, written here, reads the GPL in libllama. The sequence state is
-loaded onto three holders and fetched, as it stood or rotated to another place. libllama and the
-stock application node-llama-cpp restore it into fresh contexts, and decode. The same position gives
-the same bits. At another one the error has a bound (test_another_place).
+Method: a random model with MLA, written here, prefills the GPL in libllama. The sequence state is
+loaded onto three holders and fetched, at its own position or rotated to another one. libllama and
+the stock application node-llama-cpp restore it into fresh contexts, and decode. The same position
+gives the same bits. At another one the error has a bound (test_another_place).
 
-The engine comes from npm (engines.py). If it cannot be had, all of this is SKIPPED: exit code 77.
+The engine is downloaded from npm (engines.py). If it is unavailable, this is SKIPPED: exit code 77.
 """
 
 import array
@@ -43,7 +43,7 @@ ARGUMENTS = None
 
 
 class State:
-    """A sequence state, read by nothing of ckv's."""
+    """A sequence state, parsed without ckv's code."""
 
     def __init__(self, path):
         raw = path.read_bytes()
@@ -52,7 +52,7 @@ class State:
         self.token_ids = list(struct.unpack_from(f"<{count}i", raw, 12))
         at = 12 + 4 * count
         at, cells = at + 4, 0
-        while cells == 0:  # empty streams before that of the sequence
+        while cells == 0:  # empty streams before the sequence's own
             (cells,) = struct.unpack_from("<I", raw, at)
             at += 4
         self.positions_at, at = at, at + 12 * cells
@@ -75,7 +75,7 @@ def floats(path):
 
 
 def distance(a, b):
-    """The largest difference of the suffix' logits."""
+    """The largest difference between logits of the suffix."""
     count = SUFFIX * VOCABULARY
     return max(abs(x - y) for x, y in zip(a[:count], b[:count]))
 
@@ -95,7 +95,7 @@ class LlamaE2e(unittest.TestCase):
         (cls.folder / "geometry.json").write_text(json.dumps(GEOMETRY))
         cls.fleet = ctl_fleet.Fleet(cls.folder, holders=3)
         try:
-            # What the engine says of all tokens without ever leaving, at two places.
+            # The engine's logits of all tokens in one context, at two positions.
             cls.here, cls.here_tokens = cls.prefill("here", save=cls.folder / "here.ggsq")
             cls.there, _ = cls.prefill("there", position=ELSEWHERE,
                                        save=cls.folder / "there.ggsq")
@@ -111,7 +111,7 @@ class LlamaE2e(unittest.TestCase):
 
     @classmethod
     def host(cls, **options):
-        """What llama_host prints, and its exit code."""
+        """Runs llama_host: returns its output and its exit code."""
         run = subprocess.run([cls.host_program, "run", cls.engine.libraries, cls.model,
                               *(f"{key}={value}" for key, value in options.items())],
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -178,8 +178,8 @@ class LlamaE2e(unittest.TestCase):
         angle in f32 at a position below 2,300 is off by at most 4.5e-4, and there are two.
 
         Logits: to first order they move with the rows. The engine's own move by `own` when the same
-        text stands elsewhere: one rounding at each place, two in all. Three move them by 3/2 own at
-        most if they add up alike, and 2 leaves room for the second order.
+        text is at another position: one rounding at each, two in all. If errors add up the same way,
+        three roundings move them by at most 3/2 own; the factor 2 leaves room for the second order.
         """
         fetched = self.fetch("docs", "moved.ggsq", "--position", ELSEWHERE)
         moved, local = State(fetched), State(self.folder / "there.ggsq")
@@ -201,7 +201,7 @@ class LlamaE2e(unittest.TestCase):
         error = distance(logits, self.there)
         print(f"rows: {worst:.5f} of {bound:.5f}; logits: {error:.4f}, own {own:.4f}")
         self.assertLessEqual(error, 2 * own)
-        # Rows that were not turned, under the same positions, are far off.
+        # Rows that are not rotated, at the same positions, are far off.
         raw = bytearray((self.folder / "here.ggsq").read_bytes())
         for i in range(PREFIX):
             struct.pack_into("<i", raw, local.positions_at + 12 * i, ELSEWHERE + i)
@@ -212,8 +212,8 @@ class LlamaE2e(unittest.TestCase):
         self.assertGreater(distance(wrong, self.there), 8 * own)
 
     def test_a_stock_application_goes_on(self):
-        """It restores what libllama prefilled, and what stood elsewhere and was turned to the start.
-        What it saves itself is loaded and fetched, and libllama goes on with it."""
+        """It restores a prefill of libllama, and one of another position that was rotated to the start.
+        Its own saved state is loaded and fetched, and libllama continues from it."""
         here = self.fetch("docs", "app.ggsq", "--streams", 3)
         turned = self.fetch("late", "app-turned.ggsq", "--position", 0, "--streams", 3)
         saved = self.folder / "app-saved.ggsq"
@@ -225,7 +225,7 @@ class LlamaE2e(unittest.TestCase):
             {"model": str(self.model), "sequences": 3,
              "runs": [{"restore": str(here), **rest}, {"restore": str(turned), **rest},
                       {"tokens": prompt, "save": str(saved), **rest}]}))
-        program = self.engine.folder / "llama_app.mjs"  # beside node_modules, so that it finds them
+        program = self.engine.folder / "llama_app.mjs"  # next to node_modules, so that it finds them
         shutil.copy(HERE / "llama_app.mjs", program)
         run = subprocess.run([self.engine.node, program, asked], capture_output=True, text=True,
                              timeout=TIMEOUT_S)

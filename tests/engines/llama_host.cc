@@ -2,7 +2,7 @@
 // compiled at test time against the release that npm has (engines.py).
 //
 //   llama_host model OUT.gguf [LAYERS HEADS]
-//       writes a random model with MLA: deepseek2, 2 layers and 4 heads unless it says otherwise,
+//       writes a random model with MLA: deepseek2, 2 layers and 4 heads unless given,
 //       rows of 512 + 64, YaRN x40. With 27 layers its queries have no rank, as V2-Lite's
 //   llama_host run LIBS MODEL key=value...
 //       tokens=FILE      i32: prefilled from `position` on
@@ -134,7 +134,7 @@ class ModelWriter {
              {"attn_norm", kHidden}, {"attn_kv_a_norm", kLatent}, {"ffn_norm", kHidden}}) {
       Add(block + name + ".weight", {width}, 0);
     }
-    if (layers_ == 27) {  // llama.cpp knows V2-Lite by this
+    if (layers_ == 27) {  // llama.cpp recognizes V2-Lite by this
       AddMatrix(block + "attn_q.weight", {kHidden, heads_ * (kNope + kRope)}, 3);
     } else {
       Add(block + "attn_q_a_norm.weight", {kQueryRank}, 0);
@@ -216,7 +216,7 @@ class Sequence {
     if (context_ == nullptr) Die("no context");
   }
 
-  // Decodes tokens from `position` on, and keeps their logits if asked.
+  // Decodes tokens from `position` on, and keeps their logits if `keep`.
   void Decode(const std::vector<llama_token>& tokens, int position, bool keep) {
     for (size_t begin = 0; begin < tokens.size(); begin += kBatch) {
       const size_t count = std::min<size_t>(kBatch, tokens.size() - begin);

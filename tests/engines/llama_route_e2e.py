@@ -1,12 +1,12 @@
 #!/usr/bin/python3
 """Goal: stock llama.cpp with libggml-ckv.so attends corpora of real holders as if it had their rows.
 
-Method: a random model with MLA (llama_host.cc) reads the GPL in libllama, under the backend. Its
-states are loaded onto holders. A driver (llama_driver.cc) restores references to them, decodes, and
-is compared with the decoding that has all rows. Holders are killed meanwhile. Bits are compared
-wherever the arithmetic is the same, and logits with a bound elsewhere.
+Method: a random model with MLA (llama_host.cc) prefills the GPL in libllama, under the backend. Its
+states are loaded onto holders. A driver (llama_driver.cc) restores references to them and decodes.
+The result is compared with a decoding that has all rows. Holders are killed meanwhile. Bits are
+compared where the arithmetic is the same, and logits with a bound elsewhere.
 
-The engine comes from npm (engines.py). If it cannot be had, all of this is SKIPPED: exit code 77.
+The engine is downloaded from npm (engines.py). If it is unavailable, this is SKIPPED: exit code 77.
 """
 
 import json
@@ -37,8 +37,8 @@ TIMEOUT_S = 120
 # values (attention/mla_partial.h), and weights that make some ten times that of it.
 SAME = 2e-5
 # A token's own row is rounded to bf16 in the cache. The sums above, or another batch of the engine's
-# own products, make some of its values fall to the other side. If all do, logits move by .027 in
-# this model, as test_another_place sees.
+# own products, make some of its values round the other way. If all do, logits move by .027 in this
+# model, as test_another_place shows.
 ROUNDED = 0.01
 ARGUMENTS = None
 
@@ -143,7 +143,7 @@ class LlamaRoute(unittest.TestCase):
         self.assert_same(logits, due, ROUNDED)
 
     def test_another_place(self):
-        """The chunks stand elsewhere; their rows are those of the first place, turned."""
+        """The chunks are at another position; their rows are those of the first one, rotated."""
         with Engine(self) as engine:
             engine.prefill(0, self.prefix, position=700)
             due = engine.suffix(0, 700 + PREFIX)
@@ -172,7 +172,7 @@ class LlamaRoute(unittest.TestCase):
         self.assertEqual(len(again), base.VOCABULARY)
 
     def test_no_bit_changes_when_hot_chunks_come_near(self):
-        """They come by themselves if that pays, by measured times: mostly within 20 tokens."""
+        """They are prefetched if measured times predict a gain: mostly within 20 tokens."""
         tokens, logits = [], []
         with Engine(self, self.fleet, settings={"CKV_GGML_FABRICS": "tcp"}) as engine:
             engine.done("restore", 0, self.fleet.attach("docs"))
@@ -193,7 +193,7 @@ class LlamaRoute(unittest.TestCase):
                                    "the same test on an idle machine"))
 
     def alone(self, corpus, count, tokens):
-        """The logits of these tokens, one by one, in an engine of their own."""
+        """The logits of these tokens, one by one, in an engine that has no other sequence."""
         with Engine(self, self.fleet) as engine:
             engine.done("restore", 0, self.fleet.attach(corpus))
             return [engine.one(0, count + i, token) for i, token in enumerate(tokens)]
@@ -231,11 +231,11 @@ class LlamaRoute(unittest.TestCase):
                                      ROUNDED)
 
     def test_two_references_in_one_sequence(self):
-        """As the rows of both, fetched."""
+        """They give the logits of the fetched rows of both."""
         fetched = self.folder / "other-behind.ggsq"
         self.fleet.ctl("fetch", "--corpus", "other", "--out", fetched, "--position", PREFIX)
         with Engine(self, self.fleet, sequences=2, unified=1) as engine:
-            # A state replaces a sequence, so the second comes by another and is copied.
+            # A state replaces a sequence, so the second one is restored into another sequence and copied.
             engine.done("restore", 0, self.fleet.attach("docs"))
             engine.done("restore", 1, self.fleet.attach("other", "--position", PREFIX))
             engine.done("copy", 1, 0)
@@ -244,7 +244,7 @@ class LlamaRoute(unittest.TestCase):
             engine.done("restore", 1, fetched)
             engine.done("copy", 1, 0)
             due = engine.suffix(0, PREFIX + OTHER)
-        self.assertLessEqual(distance(both, due), 0.05)  # the fetch rounds turned rows once more
+        self.assertLessEqual(distance(both, due), 0.05)  # the fetch rounds rotated rows once more
         self.assertGreater(distance(both, self.local), 0.5)
 
     def test_a_stock_application(self):
@@ -256,13 +256,13 @@ class LlamaRoute(unittest.TestCase):
                                        ("docs", self.suffix_tokens[6:]))]
         asked = self.folder / "asked.json"
         asked.write_text(json.dumps({"model": str(self.model), "runs": runs, **settings}))
-        program = self.engine.folder / "llama_app.mjs"  # beside node_modules, so that it finds them
+        program = self.engine.folder / "llama_app.mjs"  # next to node_modules, so that it finds them
         shutil.copy(HERE / "llama_app.mjs", program)
         run = subprocess.run(
             [self.engine.node, program, asked], capture_output=True, text=True, timeout=TIMEOUT_S,
             env={**os.environ, "GGML_BACKEND_PATH": str(ARGUMENTS.backend),
                  "CKV_GGML_KERNEL_TARGET": route_fixture.kernel_target(),
-                 # A name: node has a resolver of its own under the names of gRPC's.
+                 # A host name: node has its own resolver, with the symbols of gRPC's.
                  "CKV_DIRECTORY": self.fleet.directory.replace("127.0.0.1", "localhost"),
                  **sanitizer()})
         self.assertEqual(run.returncode, 0, run.stderr)
@@ -280,7 +280,7 @@ class LlamaRoute(unittest.TestCase):
             self.assertEqual(answer["tokens"], tokens)
 
     def test_beside_other_copies_of_what_it_links(self):
-        """Debian's Python has gRPC of its own, and perhaps torch."""
+        """Debian's Python has its own gRPC, and perhaps torch."""
         program = textwrap.dedent("""
             import ctypes, importlib, sys
             beside = []
@@ -328,8 +328,8 @@ class LlamaRoute(unittest.TestCase):
         self.assertEqual(functions, {"ggml_backend_init"})
 
     def decode_with_fault(self, corpus, fault, mend=None):
-        """The logits of the suffix, token by token. `fault` comes before the fifth token. With
-        `mend`, that token fails, and is decoded again after it."""
+        """The logits of the suffix, token by token. `fault` is called before the fifth token. With
+        `mend`, that token fails, and is decoded again after `mend`."""
         with Engine(self, self.fleet, settings={"CKV_GGML_POLICY": "route"}) as engine:
             engine.done("restore", 0, self.fleet.attach(corpus))
             logits = []
@@ -367,7 +367,7 @@ class LlamaRoute(unittest.TestCase):
         self.assertIn("attach: ", (self.folder / "engine.log").read_text())
 
     def test_one_corpus_for_all_sequences(self):
-        """Sequences begin at position 0, and see the corpus before it."""
+        """Sequences begin at position 0, and attend the corpus before it."""
         due = self.alone("docs", PREFIX, self.suffix_tokens)
         settings = {"CKV_GGML_CORPUS": "docs"}
         with Engine(self, self.fleet, settings=settings) as engine:
@@ -376,7 +376,7 @@ class LlamaRoute(unittest.TestCase):
             self.assertIn("|attention: none so far; decode a token", text)
             before = [engine.one(0, i, token) for i, token in enumerate(self.suffix_tokens)]
             self.assertEqual(engine.done("check").split(" ")[0], "0")
-        # Rotations by another distance of positions: errors of angles, and roundings of queries.
+        # Rotated by another distance: the angles have errors, and the queries are rounded.
         self.assertLessEqual(distance(before, due), 0.1)
         self.assertEqual([greedy(row) for row in before], [greedy(row) for row in due])
         settings["CKV_GGML_POSITION"] = "0"
@@ -384,12 +384,12 @@ class LlamaRoute(unittest.TestCase):
             self.assert_same(engine.suffix(0, PREFIX), self.local)
 
     def test_the_callback_for_layers_on_a_gpu(self):
-        """On this processor, over the stock kernel's answers. The same bits as the backend's."""
+        """It runs on this CPU, on the stock kernel's answers. It gives the backend's bits."""
         routed = self.routed(self.fleet)
         with Engine(self, backend=False) as engine:
             stock = engine.suffix(0, 0)
         with Engine(self, self.fleet, sequences=2, eval=1) as engine:
-            self.assertEqual(engine.suffix(1, 0), stock)  # which attend nothing elsewhere
+            self.assertEqual(engine.suffix(1, 0), stock)  # tokens without a corpus
             self.assertEqual(engine.counter("ops"), 0)
             engine.done("restore", 0, self.fleet.attach("docs", streams=2))
             self.fleet.kill_holder(2)
@@ -436,7 +436,7 @@ class LlamaRoute(unittest.TestCase):
                                              "route or near|"))
 
     def test_nothing_is_left_out_in_silence(self):
-        """A corpus for all sequences has no reference cell, so no NaN would tell that it is missing."""
+        """A corpus for all sequences has no reference cell, so no NaN would show that it is missing."""
         for options, reason in (({"keys": base.F16}, "keys of f16"),
                                 ({"flash": 0, "keys": base.F16}, "no flash attention")):
             with Engine(self, self.fleet, settings={"CKV_GGML_CORPUS": "docs"},
@@ -444,7 +444,7 @@ class LlamaRoute(unittest.TestCase):
                 self.assertEqual(engine.try_decode([(0, 0, 5)])[0], -3)
                 self.assertRegex(engine.log.read_text(), f"layer 0 fails: .*{reason}")
             with Engine(self, self.fleet, **options) as engine:
-                engine.one(0, 0, 5)  # and without, it is the engine's own
+                engine.one(0, 0, 5)  # without a corpus, the engine computes it
 
     def test_every_context_needs_a_session_if_one_has(self):
         with Engine(self, self.fleet, eval=1) as engine:
@@ -468,7 +468,7 @@ class LlamaRoute(unittest.TestCase):
             engine.done("restore", 0, path)
             self.assertEqual(engine.try_decode([(0, PREFIX, 5)])[0], -3)
             self.assertEqual(engine.done("last", 0), str(PREFIX - 1))
-            # The sequence is of no use; others are.
+            # That sequence is unusable; a restored one is not.
             engine.done("restore", 0, self.fleet.attach("docs"))
             self.assert_same(engine.suffix(0, PREFIX), self.local)
         self.assertIn("layer 1 fails: cell 0 of stream 0: reference: its checksum is wrong",

@@ -1,16 +1,16 @@
 #!/usr/bin/python3
-"""Eight agents of stock node-llama-cpp over one text, which stays with three holders.
+"""Runs eight agents of stock node-llama-cpp over one text, which stays on three holders.
 
-The text is prefilled once, in the engine itself, and becomes a corpus. Then the agents go on with
-it together: each with all rows in its own sequence (also without libggml-ckv.so, by the engine's own
-kernel), each by a reference, and all by a setting. Every token is compared. A table tells time,
-memory and bytes, and a line what prefills were saved. It fails if a token differs, unless the two are
-as likely as each other, to what rounding does; and not because of a time.
+The engine prefills the text once, and it becomes a corpus. Then the agents continue it together:
+each with all rows in its own sequence (also without libggml-ckv.so, with the engine's own kernel),
+each with a reference, and all with a setting. Every token is compared. A table reports time, memory
+and bytes, and a line the prefills saved. A token that differs is a failure, unless both tokens are
+equally likely within rounding. No time is a failure.
 
     quickstart_llama.py --ckvd ... --ckvctl ... --backend libggml-ckv.so --work DIR
 
-The model is random: it shows that answers are the same, and says nothing of use. The engine comes
-from npm (engines.py). If it cannot be had, this is SKIPPED: exit code 77.
+The model is random: answers can be compared, but their text has no meaning. The engine is
+downloaded from npm (engines.py). If it is unavailable, this is SKIPPED: exit code 77.
 """
 
 import argparse
@@ -35,16 +35,16 @@ from quickstart_table import mib, table  # noqa: E402
 AGENTS, COUNT, ROOM, CHUNK = 8, 32, 256, 512
 TIMEOUT_S = 300
 HEAD = ("agents", "s", "equal tokens", "cache", "process", "restored", "from holders")
-# Two tokens are as likely as each other if rounding can turn them around. Rows of tokens are
-# rounded to bf16, and logits of this model then err by up to .01 (ROUNDED of llama_route_e2e.py).
-# If the text stands elsewhere, all rows are rounded anew, and the engine's own err by .03.
+# Two tokens count as equally likely if rounding can swap them. Rows of tokens are rounded to bf16,
+# and logits of this model then err by up to .01 (ROUNDED of llama_route_e2e.py). If the text is at
+# another position, all rows are rounded again, and the engine's own logits err by .03.
 RATIO_HERE, RATIO_ELSEWHERE = 1.02, 1.06
 
 
 class Run:
     def __init__(self, arguments, engine, fleet, model):
         self.arguments, self.engine, self.fleet, self.model = arguments, engine, fleet, model
-        self.program = arguments.work / "quickstart_llama.mjs"  # beside node_modules
+        self.program = arguments.work / "quickstart_llama.mjs"  # next to node_modules
         shutil.copy(HERE / "quickstart_llama.mjs", self.program)
 
     def app(self, settings, backend=True, **asked):
@@ -64,13 +64,13 @@ class Run:
         return json.loads(run.stdout)
 
     def bytes_out(self):
-        """What holders have sent."""
+        """Bytes that the holders have sent."""
         status = self.fleet.ctl("status")
         return sum(member["bytes_out"] for member in status["holders"])
 
 
 def compare(name, agents, due, ratio):
-    """Counts the tokens that are those due. From a tie on, an agent's are others."""
+    """Counts the tokens that are as due, up to the first tie: after it an agent's text differs."""
     same = 0
     for number, (got, wanted) in enumerate(zip(agents, due)):
         for i, (a, b) in enumerate(zip(got, wanted)):
@@ -102,7 +102,7 @@ def run(arguments, engine, fleet):
     fleet.ctl("fetch", "--corpus", "text", "--out", rows, "--position", 0, "--streams", AGENTS)
     reference = fleet.attach("text", "--position", 0, streams=AGENTS)
 
-    # Each agent asks something else: words of the text.
+    # Each agent has another suffix: words of the text.
     suffixes = [ids[97 * i:97 * i + 5 + i] for i in range(AGENTS)]
     cell = base.LAYERS * base.D_QK * 2
     whole, lines = len(ids) + ROOM, []

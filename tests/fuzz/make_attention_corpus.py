@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Writes the seed files of attention_fuzz that reach each unit, grade and kind of row by name."""
+"""Writes seed files of attention_fuzz, named after the target, precision and kind of rows that each reaches."""
 
 import hashlib
 import pathlib
@@ -10,7 +10,7 @@ TARGETS = {"amx": 0, "dot": 1, "model": 2, "vector": 4}
 GRADES = {"exact": 1, "wire": 2, "fast": 3}
 BF16, ODD, WILD = 32, 64, 128
 FP8, SELECTED, LIMITED, POISONED, LARGE = 1, 2, 4, 16, 8 | 32
-# What is set in the first byte beside target and grade, and in the second.
+# Bits of the first byte besides target and precision, and bits of the second.
 KINDS = {
     "dense": (0, 0),
     "limited_poisoned": (0, LIMITED | POISONED),
@@ -35,7 +35,7 @@ def main():
         for grade, number in GRADES.items():
             for kind, (more, what) in KINDS.items():
                 if what & LARGE and grade != "exact":
-                    continue  # they take longest, and differ from small ones by their spans only
+                    continue  # they take longest, and differ from small ones only by their spans
                 name = f"{target}_{grade}_{kind}"
                 seed = bytes([how | number << 3 | more, what]) + rest(name, 211)
                 (ROOT / name).write_bytes(seed)

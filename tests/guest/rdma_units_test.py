@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""Goal: deploy/systemd/rdma.conf is what daemons under the units need to speak over RDMA.
+"""Goal: deploy/systemd/rdma.conf is all that daemons under the units need to use RDMA.
 
-Method: in the guest, which has a soft RDMA device, on the machine of machine.sh. Without the drop-in a
-holder finds no device. With it, where the handbook puts it, an attend goes over verbs.
+Method: in the guest, which has a soft RDMA device, on the machine of machine.sh. Without the drop-in, a
+holder finds no device. With it, installed as the handbook says, an attend uses verbs.
 
     tests/guest/run.sh build/guest tests/deploy/machine.sh python3 tests/guest/rdma_units_test.py \\
         --ckvd ... --ckvctl ...
@@ -19,13 +19,13 @@ from on_machine import (ALL_UNITS, DEPLOY, Corpus, check, install_units, journal
                         step)  # noqa: E402
 
 DIRECTORY, HOLDER, REQUESTER = ALL_UNITS
-# verbs by name: which fabric is fastest here says nothing.
+# Selects verbs by name: the fabric that is fastest here does not matter.
 CONFIG = ("directory: 127.0.0.1:7400\nfabrics: [shm, tcp, verbs]\nfabric: verbs\nverbs.device: rxe0\n"
           "store.capacity: 64MiB\n")
 
 
 def commands_of_the_handbook():
-    """Those of install.md that install the drop-in, with the tree's file for the package's."""
+    """The commands of install.md that install the drop-in, with the tree's file in place of the package's."""
     text = (DEPLOY / "handbook" / "install.md").read_text()
     (code,) = [code for code in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S) if "rdma.conf" in code]
     return code.replace("/usr/share/ckv/systemd", str(DEPLOY / "systemd"))

@@ -63,8 +63,8 @@ TEST(WallClock, CountsMillisecondsOfThisCentury) {
   EXPECT_LT(now, 4'100'000'000'000u);  // 2099
 }
 
-// Goal: threads may read the time until the process is gone. Method: a handler that was registered
-// before the clock's first use runs after the static objects of that use have ended; the
+// Goal: threads may read the time until the process has ended. Method: a handler that was
+// registered before the clock's first use runs after the static objects of that use have ended; the
 // sanitizers' build fails if the clock is one of them.
 const bool kReadsTimeAtTheEnd = std::atexit([] {
                                   if (Clock::Real()->Now().ns <= 0) std::abort();
@@ -104,7 +104,7 @@ TEST(ManualClock, StandsStillUntilAdvanced) {
 }
 
 // Goal: a wait ends when the time is advanced past it, and not before. Method: the waiter reports
-// the time at which it came back; one advance falls short of the deadline, the next reaches it.
+// the time at which it returned; one advance falls short of the deadline, the next reaches it.
 TEST(ManualClock, AwaitEndsWhenAdvancedToItsDeadline) {
   ManualClock clock;
   Gate gate(&clock);

@@ -74,7 +74,7 @@ TEST_F(ControlGroups, TheFirstVersionsTreesOfControllers) {
   EXPECT_DOUBLE_EQ(limits.processors, 0.5);
 }
 
-// A container without a namespace of groups is told its path in the whole machine, and has its own
+// A container without a namespace of groups reads its path in the whole machine, and has its own
 // group at the top of the mounts.
 TEST_F(ControlGroups, AContainerSeesItsOwnGroupAtTheTop) {
   Write("/proc/7/cgroup", "4:memory:/docker/0123\n0::/docker/0123");

@@ -219,7 +219,7 @@ TEST(ConvertEngineFacts, RoundTripAndCutTexts) {
                        .started_ago_ms = 8};
   EXPECT_EQ(FromProto(Sent(ToProto(facts))), facts);
 
-  // A program may tell anything of itself, and is still listed.
+  // A program may report anything of itself, and is still listed.
   facts.model = std::string(EngineFacts::kTextBytesMax + 1, 'm');
   facts.name = "\xff";
   const EngineFacts back = FromProto(Sent(ToProto(facts)));

@@ -50,7 +50,7 @@ TEST(ExtraKeys, AChunkHasThoseThatShapeIt) {
   const ExtraKeys keys = {{0, 0, "adapter"}, {2, 4, "first"}, {4, 4, "second"}, {6, 1, "third"}};
   EXPECT_EQ(ExtraKeysOf(keys, 0, 2), (ExtraKeys{{0, 0, "adapter"}}));
   EXPECT_EQ(ExtraKeysOf(keys, 0, 4), (ExtraKeys{{0, 0, "adapter"}, {2, 4, "first"}}));
-  // Spans two chunks: a key of both, each told where it began.
+  // Spans two chunks: a key of both, each with the position where it began.
   EXPECT_EQ(ExtraKeysOf(keys, 4, 8),
             (ExtraKeys{{-2, 4, "first"}, {0, 0, "adapter"}, {0, 4, "second"}, {2, 1, "third"}}));
   // At the edges: the last token of one, and the first behind another.

@@ -38,8 +38,8 @@ TEST(AwaitMonotonic, ConditionThatHoldsNeedsNoTime) {
   EXPECT_TRUE(AwaitMonotonic(mu, absl::Condition(&always), INT64_MAX));
 }
 
-// Goal: a wait ends however its mutex is used when its time comes. Method: the mutex is held across
-// the deadline, and is given free only once that has passed.
+// Goal: a wait ends even if its mutex is in use at its deadline. Method: the mutex is held across
+// the deadline, and is released only once that has passed.
 TEST(AwaitMonotonic, EndsAfterAMutexThatWasHeldAcrossItsDeadline) {
   absl::Mutex mu;
   std::atomic<int64_t> deadline_ns = 0;

@@ -1,6 +1,5 @@
-// Goal: one rule for token ids, whatever the array that they lie in. Method: each number in each
-// type that can hold it; those within 0 to 2^31 - 1 are taken, and others are refused by index and
-// value.
+// Goal: one rule for token ids, whatever array holds them. Method: each number in each type that
+// can hold it; those within 0 to 2^31 - 1 are taken, and others are refused by index and value.
 
 #include "proto/token_id.h"
 

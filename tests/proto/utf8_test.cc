@@ -1,4 +1,4 @@
-// Goal: whatever text goes in, UTF-8 comes out, and text that is UTF-8 stays as it is.
+// Goal: any text becomes UTF-8, and text that is UTF-8 stays as it is.
 
 #include "proto/utf8.h"
 

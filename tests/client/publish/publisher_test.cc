@@ -1,5 +1,5 @@
-// Goal: chunks that are published are seen whole or not at all, once, and nothing else is touched.
-// Method: holders and a directory in this process; what they say and answer afterwards.
+// Goal: published chunks are visible whole or not at all, once, and nothing else is changed.
+// Method: holders and a directory in this process; checks what they report and answer afterwards.
 
 #include "client/publish/publisher.h"
 
@@ -61,7 +61,7 @@ class PublisherTest : public test::ServicesTest {
     const auto due = test::Reference(corpus_.geometry, q, corpus_.Rows(1, 0, chunk_count));
     v1::AttendReply reply;
     const float* m = nullptr;
-    // The requester hears of a new version from the directory, a moment after it was published.
+    // The requester learns of a new version from the directory, a moment after it was published.
     const Instant deadline = Soon();
     do {
       const grpc::Status status =
@@ -104,12 +104,12 @@ TEST_F(PublisherTest, ACorpusIsMadeAndGrows) {
   EXPECT_EQ(PutCount(), 4u);
 }
 
-// The answer before may have been lost, with what it said of a directory in memory.
+// The previous answer may have been lost, and with it its report about a directory in memory.
 TEST_F(PublisherTest, APutThatIsMadeAgainSaysWhoDoesNotKeepIt) {
   v1::RegisterRequest mute;
   mute.mutable_member()->set_id("mute");
   mute.mutable_member()->set_role(v1::MEMBER_ROLE_HOLDER);
-  mute.mutable_member()->set_control_address("127.0.0.1:1");  // nobody
+  mute.mutable_member()->set_control_address("127.0.0.1:1");  // no one listens there
   mute.set_lease_ttl_ms(60'000);
   v1::RegisterReply registered;
   ASSERT_TRUE(directory_stub_->Register(test::Call().get(), mute, &registered).ok());
@@ -122,7 +122,7 @@ TEST_F(PublisherTest, APutThatIsMadeAgainSaysWhoDoesNotKeepIt) {
   EXPECT_THAT(std::string(again->kept.message()), HasSubstr("mute"));
 }
 
-// A shorter text than the first chunk is told by a holder, a longer one by the chunk's id.
+// A holder's tokens reveal a text shorter than the first chunk; the chunk's id a longer one.
 TEST_F(PublisherTest, ATextInAnotherCutIsRefused) {
   const auto made = Extend({0, 1});
   ASSERT_TRUE(made.ok()) << made.status();
@@ -159,7 +159,7 @@ TEST_F(PublisherTest, AgainIsNoChange) {
   EXPECT_EQ(again->version, made->version);
   EXPECT_EQ(again->added_count, 0u);
   EXPECT_EQ(again->chunk_begin, 2u);
-  // One whose answer was lost half way through the next.
+  // A retry after a lost answer: chunk 1 is in the corpus already, chunk 2 is not.
   const auto more = Extend({1, 2});
   ASSERT_TRUE(more.ok()) << more.status();
   EXPECT_EQ(more->added_count, 1u);
@@ -201,7 +201,7 @@ TEST_F(PublisherTest, CopiesAreAsManyAsTheLastChunkHas) {
   EXPECT_EQ(PutCount(), 4u);
 }
 
-// A holder takes them by their seals, and the plain ids of the same texts are not there.
+// A holder accepts them by their verification tags; the plain ids of the same texts do not exist.
 TEST_F(PublisherTest, ATenantsChunksHaveIdsOfItsKey) {
   key_.bytes[0] = 1;
   ASSERT_TRUE(Extend({0}, {.corpus = "docs", .tenant = "lab", .create = true}).ok());
@@ -215,7 +215,7 @@ TEST_F(PublisherTest, ATenantsChunksHaveIdsOfItsKey) {
   EXPECT_TRUE(key->IsZero());
 }
 
-// Its chunks would have ids that nobody else can make.
+// The tenant's chunks would have ids that no one else can compute.
 TEST_F(PublisherTest, ATenantDoesNotExtendWhatIsShared) {
   ASSERT_TRUE(Extend({0}).ok());
   const absl::Status status = Extend({1}, {.corpus = "docs", .tenant = "lab"}).status();
@@ -253,7 +253,7 @@ TEST_F(PublisherTest, ManyAtOnceAreAllThere) {
   EXPECT_EQ(end->chunk_count, kCount);
 }
 
-// Somebody else extends the corpus while rows go out: they go once, and where they went stays.
+// Another client extends the corpus during the put: rows are sent once, and stay where they are.
 TEST_F(PublisherTest, ALostRaceSendsNoRowTwice) {
   ASSERT_TRUE(Extend({0}).ok());
   const TestCorpus other = MakeTestCorpus(test::TestGeometry(), {20}, 100);

@@ -1,5 +1,5 @@
-// Goal: chunks go where there is room, as before if there is enough, and nowhere if there is not.
-// Method: placements over rooms that are made up; then a holder's own word.
+// Goal: chunks are placed where there is room, as before if there is enough, and nowhere if not.
+// Method: placements over made-up free capacities; then what a real holder reports.
 
 #include "client/publish/room.h"
 
@@ -84,7 +84,7 @@ TEST(PlaceInRooms, NobodyGetsMoreThanItsRoom) {
   EXPECT_GT(fitted, 50);
 }
 
-// One that hangs tells nothing, and would take a load with it.
+// A holder that hangs reports no room, and would stall a load.
 TEST(PlaceInRooms, WhoDoesNotTellItsRoomIsTheLast) {
   const PlannedSource source(8);
   const std::vector<HolderId> holders = {{"h0"}, {"h1"}, {"h2"}};
@@ -111,7 +111,7 @@ TEST(PlaceInRooms, AnErrorNamesTheRoomOfEach) {
                     HasSubstr("h1 has room for 0.0 MiB"), HasSubstr("--weights")));
 }
 
-// A load that was interrupted is not refused for chunks that are there.
+// An interrupted load is not refused because of chunks that may be stored already.
 TEST(PlaceInRooms, ChunksThatMayBeThereAreNoError) {
   const PlannedSource source(8);
   const std::vector<HolderId> holders = {{"h0"}, {"h1"}};
@@ -153,11 +153,11 @@ TEST_F(RoomFleet, HoldersTellTheirRoomAndKeepWhatIsPlaced) {
   }
   EXPECT_TRUE(AwaitKept(ids, members, *Clock::Real(), test::Soon()).ok());
   EXPECT_EQ(HoldersOf(corpus.Publish("docs", "", {{ids[0]}, {ids[1]}}).chunks), ids);
-  members[1].control_address = "127.0.0.1:1";  // nobody
+  members[1].control_address = "127.0.0.1:1";  // no one listens there
   const absl::Status late = AwaitKept(ids, members, *Clock::Real(), test::Soon());
   EXPECT_TRUE(absl::IsUnavailable(late));
   EXPECT_THAT(NotKeptWarning("docs", late), AllOf(HasSubstr("corpus docs"), HasSubstr("h1:")));
-  // A holder that is not asked is not blamed.
+  // A holder that was not queried is not blamed.
   const absl::Status none = AwaitKept(ids, members, *Clock::Real(), Clock::Real()->Now());
   EXPECT_EQ(none.message(), "holders that were not asked in time: 2");
 }

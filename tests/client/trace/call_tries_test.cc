@@ -51,8 +51,8 @@ TEST(CallTries, EveryHolderIsNamedAndTheWaitIsTold) {
   EXPECT_TRUE(told.GetPayload("hint").has_value());
 }
 
-// Causes of an earlier round are forgotten once the next one tells another, but not for the mere
-// end of the time.
+// The causes of an earlier round are dropped once the next round reports another cause, but not
+// merely because the deadline has passed.
 TEST(CallTries, TheCauseOutlivesTheDeadline) {
   CallTries tries;
   tries.Fail(absl::UnavailableError("holder h0: gone"));

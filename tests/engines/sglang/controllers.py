@@ -1,6 +1,6 @@
-"""SGLang's own cache controllers on a CPU, with ckv behind their factory; and pages made of seeds.
+"""SGLang's own cache controllers on a CPU, with ckv behind their factory, and pages made from seeds.
 
-Pools are SGLang's, without a GPU and an engine: the test writes into the host pool what a prefill would have written.
+The pools are SGLang's, without a GPU or an engine: the test writes rows into the host pool in place of a prefill.
 """
 
 import argparse
@@ -49,7 +49,7 @@ class Log(logging.Handler):
         self.records.append(record)
 
     def take(self):
-        """The texts since the last time. An exception in one of SGLang's threads is an error of the test."""
+        """Returns and removes the texts so far. An exception in one of SGLang's threads fails the test."""
         records, self.records = self.records, []
         for record in records:
             if record.exc_info:
@@ -59,9 +59,9 @@ class Log(logging.Handler):
 
 
 def start(rank=0, world=1, place=None):
-    """What the scheduler's process sets before it makes a controller.
+    """Sets up this process as the scheduler's process does before it makes a controller.
 
-    place  a file that is not there, by which ranks of tensor parallelism meet; needed if there are several
+    place  path of a file that does not exist, for the rendezvous of tensor-parallel ranks; required for several
     """
     with tempfile.TemporaryDirectory() as folder:
         place = place or f"{folder}/meet"
@@ -78,13 +78,13 @@ def tokens_of(seed, pages=PAGES):
 
 
 def rows_of(seed, pages=PAGES):
-    """Any bits: uint16 [layers, tokens, values]. A page's bytes must come back, also those that are no number."""
+    """Random bits: uint16 [layers, tokens, values]. A page must return with the same bytes, NaNs included."""
     made = np.random.default_rng([2, seed]).integers(0, 1 << 16, (pages * PAGE, LAYERS, WIDTH), np.uint16)
     return np.ascontiguousarray(made.transpose(1, 0, 2))
 
 
 def prompt(seed, salt=None, pages=PAGES):
-    """The tokens as SGLang's tree hands them over: with the namespace of an adapter or a salt."""
+    """The tokens as SGLang's tree passes them: with the namespace of an adapter or a salt."""
     return RadixKey(tokens_of(seed, pages), extra_key=salt)
 
 
@@ -140,7 +140,7 @@ class Cache:
         self.attach()
 
     def get_kvcache(self):
-        """As the allocator of device slots, which is all that a controller asks of one here."""
+        """Replaces the allocator of device slots: a controller uses nothing else of it here."""
         return self.device
 
     def attach(self):
@@ -156,7 +156,7 @@ class Cache:
         self.controller.detach_storage_backend()
 
     def back_up(self, key, rows, **more):
-        """What a finished prefill does. Returns how many tokens SGLang takes for stored."""
+        """Backs pages up as a finished prefill does. Returns how many tokens SGLang counts as stored."""
         indices = self.group.alloc(rows.shape[1])
         for begin in range(0, rows.shape[1], PAGE):
             view(self.pool, int(indices[begin])).copy_(torch.from_numpy(rows[:, begin:begin + PAGE].view(np.int16)))
@@ -166,7 +166,7 @@ class Cache:
         return done.completed_tokens
 
     def prefetch(self, key, **more):
-        """What a new request does. Returns (tokens of the hit, rows that were loaded: uint16)."""
+        """Prefetches as a new request does. Returns (tokens of the hit, rows that were loaded: uint16)."""
         rid = CacheRequestHandle("r1", 1) if self.kind == "hybrid" else "r1"
         self.controller.prefetch(rid, key, None, None, **more)
         operation = self.controller.prefetch_hit_queue.get(timeout=WAIT_S)
@@ -191,7 +191,7 @@ class Cache:
         return hit, np.concatenate(loaded or [np.empty((self.pool.layer_num, 0, WIDTH), np.uint16)], axis=1)
 
     def has_threads(self):
-        """Whether all of the controller's threads live: SGLang restarts none."""
+        """Whether all threads of the controller are alive: SGLang restarts none."""
         one = self.controller
         return all(thread.is_alive() for thread in (one.prefetch_thread, one.prefetch_io_aux_thread,
                                                     one.prefetch_sync_thread, one.backup_thread))
@@ -205,7 +205,7 @@ def config_of(directory, layout="layer_first", is_mla_model=True, tp_rank=0, tp_
 
 
 def storage(directory, layout="layer_first", **more):
-    """A storage as another rank has it, without a controller. The caller closes it."""
+    """A storage without a controller, as another rank has it. The caller closes it."""
     pool = host_pool(device_pool(), layout)
     made = StorageBackendFactory.create_backend("dynamic", config_of(directory, layout, **more), pool)
     made.register_mem_pool_host(pool)
@@ -213,7 +213,7 @@ def storage(directory, layout="layer_first", **more):
 
 
 def flat(rows):
-    """Pages as SGLang hands them over in the layout layer_first: a list of flat tensors of bf16."""
+    """Pages as SGLang passes them in the layout layer_first: a list of flat tensors of bf16."""
     pages = [np.ascontiguousarray(rows[:, begin:begin + PAGE]) for begin in range(0, rows.shape[1], PAGE)]
     return [torch.from_numpy(page.view(np.int16)).view(torch.bfloat16).flatten() for page in pages]
 

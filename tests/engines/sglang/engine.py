@@ -1,8 +1,8 @@
-"""SGLang's engine in this process, over a fleet that is there. Runs in environment.py's Python, with cpu_fix.
+"""Runs SGLang's engine in this process, over a running fleet. Uses environment.py's Python, with cpu_fix.
 
     engine.py --model DIR --directory HOST:PORT
 
-Prints a line of JSON for each of two equal requests: their tokens with logprobs, and where the prompt's rows came from.
+Prints a line of JSON for each of two equal requests: its tokens with logprobs, and the source of the prompt's rows.
 engine_e2e.py calls it.
 """
 

@@ -2,9 +2,9 @@
 """Goal: a prompt that one SGLang engine has prefilled is loaded from ckv by another one, which answers the same.
 
 Method: SGLang 0.5.23's engine on a CPU with a small model of random weights, twice, each with its scheduler's process.
-cpu_fix has what it lacks there: nothing of HiCache's tree, controllers and storage is changed.
+cpu_fix adds what SGLang lacks there. It changes nothing in HiCache's tree, controllers and storage.
 
-SGLang comes from PyPI (environment.py). If it cannot be had, all of this is SKIPPED: exit code 77.
+SGLang is downloaded from PyPI (environment.py). If it is unavailable, this is SKIPPED: exit code 77.
 """
 
 import json
@@ -44,7 +44,7 @@ def model(python, folder):
 
 
 def serve(python, arguments, where, directory):
-    """The two answers of an engine, which ends with all of its processes."""
+    """The two answers of an engine. The engine has ended with all of its processes."""
     paths = [HERE / "cpu_fix", ROOT / "client/python"]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), **venvs.kept_bytecode(python),
                  "PYTHONWARNINGS": "ignore", "CKV_LIBRARY": arguments.library, "HF_HUB_OFFLINE": "1"}
@@ -63,7 +63,7 @@ def serve(python, arguments, where, directory):
 
 
 def published(arguments, directory):
-    """Waits until the pages of the first engine are there. SGLang writes them behind the answer."""
+    """Waits until the pages of the first engine are stored. SGLang writes them after the answer."""
     shown = ""
     for _ in range(WAIT_S * 5):
         shown = subprocess.run([arguments.ckvctl, "--directory", directory, "corpus", "list"], capture_output=True,
@@ -83,7 +83,7 @@ def run(arguments, python, folder):
         published(arguments, fleet.directory)
         second = serve(python, arguments, where, fleet.directory)
         require([one["storage"] for one in second] == [PROMPT_PAGES, 0], f"the second one did not load: {second}")
-        # Both compute the prompt's last 24 tokens over the same rows: one's own, and loaded ones.
+        # Both compute the prompt's last 24 tokens over the same rows: one over its own, one over loaded ones.
         own, loaded = first[1], second[0]
         require(own["device"] == PROMPT_PAGES and own["answer"] == loaded["answer"],
                 f"answers differ: {own}, {loaded}")

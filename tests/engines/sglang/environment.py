@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Brings SGLang from PyPI, as far as its HiCache runs on a CPU: an environment over vLLM's, made once.
+"""Installs SGLang from PyPI, as far as its HiCache needs it on a CPU: an environment over vLLM's, made once.
 
     environment.py [--cache DIR]      prints the path of its Python
 
-requirements.txt pins it. The cache is that of ../vllm/venv.py. It takes 1 GB there, beside vLLM's 5 GB.
+requirements.txt pins it. The cache is that of ../vllm/venv.py. It takes 1 GB there, in addition to vLLM's 5 GB.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def python(cache=None):
 
 
 def run_test(description, test):
-    """The main of a test that needs SGLang. test(arguments, python, folder): its exit code."""
+    """The main function of a test that needs SGLang. test(arguments, python, folder) returns its exit code."""
     parser = argparse.ArgumentParser(description=description)
     for name in ("--ckvd", "--ckvctl", "--library"):
         parser.add_argument(name, required=True)

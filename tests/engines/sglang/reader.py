@@ -1,4 +1,4 @@
-"""The second instance: loads what writer.py has written, and then loses its fleet."""
+"""The second instance: loads the pages that writer.py has written, and then loses its fleet."""
 
 import os
 import pathlib
@@ -23,7 +23,7 @@ from ckv_sglang import calls, keyed, settings, store
 LOG = None
 TOKENS = PAGES * PAGE
 ATTACHES = 5
-SLACK_S = 1.5  # beside a deadline: two busy cores
+SLACK_S = 1.5  # on top of a deadline: two busy cores
 
 
 class Case(unittest.TestCase):
@@ -34,7 +34,7 @@ class Case(unittest.TestCase):
         return Cache(ARGUMENTS.directory, *arguments, **more)
 
     def check_loaded(self, cache, key, want):
-        """The prefix is what was written, and a page behind it is a miss."""
+        """The prefix has the rows that were written, and a page after it is a miss."""
         hit, rows = cache.prefetch(key)
         self.assertEqual(hit, want.shape[1])
         np.testing.assert_array_equal(rows, want)
@@ -62,7 +62,7 @@ class A_Loaded(Case):
             self.check_loaded(cache, prompt(TWICE, pages=4), rows_of(TWICE, 4))
 
     def test_single_calls_and_holes(self):
-        """The calls that the controllers do not make: one key, no target, keys in any order, and one twice."""
+        """Makes calls that the controllers do not make: one key, no target, keys in any order, and one twice."""
         one = controllers.storage(ARGUMENTS.directory)
         keys, want = keys_of(prompt(0)), [controllers.bits(page) for page in controllers.flat(rows_of(0))]
         self.assertTrue(one.exists(keys[2]))
@@ -174,7 +174,7 @@ class C_Refused(Case):
             self.cache(**more)
 
     def tearDown(self):
-        LOG.take()  # the factory logs what it could not make
+        LOG.take()  # the factory logs the storage that it could not make
 
     def test_another_model(self):
         """It finds nothing, and may not publish into these corpora."""
@@ -186,7 +186,7 @@ class C_Refused(Case):
                 self.refused("", ckv.FailedPrecondition, publish=FAMILY, **more)
 
     def test_rows_of_another_model_under_the_same_ids(self):
-        """What a change of the ids' making would lead to."""
+        """Shows the effect of a change in how ids are made."""
         made = keyed.json.dumps
         self.addCleanup(setattr, keyed.json, "dumps", made)
         one = controllers.storage(ARGUMENTS.directory)
@@ -229,7 +229,7 @@ class C_Refused(Case):
         self.assertIn("revison", " ".join(LOG.take()))
 
     def test_without_a_directory(self):
-        with socket.socket() as held:  # bound, and nobody listens
+        with socket.socket() as held:  # bound, but not listening
             held.bind(("127.0.0.1", 0))
             with self.assertRaises((ckv.Unavailable, ckv.DeadlineExceeded)):
                 Cache(f"127.0.0.1:{held.getsockname()[1]}")
@@ -252,7 +252,7 @@ class D_Ended(Case):
                 self.check_loaded(cache, prompt(0), rows_of(0))
 
     def test_sessions_end(self):
-        """Threads and files do not grow with each, although the storages live on."""
+        """Threads and files do not grow with each session, although the storages are kept."""
         kept = []
 
         def attach_once():
@@ -263,16 +263,16 @@ class D_Ended(Case):
         def held():
             return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
-        for _ in range(2):  # what a process makes once
+        for _ in range(2):  # allocates what a process needs once
             attach_once()
         before = held()
         for _ in range(ATTACHES):
             attach_once()
-        for now, earlier in zip(held(), before):  # a thread of torch or of an earlier test may come or end
+        for now, earlier in zip(held(), before):  # a thread of torch or of an earlier test may start or end
             self.assertLess(now, earlier + ATTACHES)
 
     def test_dropped_pages_are_set_again(self):
-        """As the handbook has it, while both run."""
+        """As in the handbook, while both run."""
         with self.cache(publish="dropped") as cache:
             for seed in (500, 501):
                 self.assertEqual(cache.back_up(prompt(500), rows_of(seed)), TOKENS)
@@ -288,7 +288,7 @@ class D_Ended(Case):
 
 
 class Later:
-    """The clock of pauses and deadlines, which a test puts forward."""
+    """The clock of pauses and deadlines, which a test advances."""
 
     seconds = 0.0
 
@@ -298,7 +298,7 @@ class Later:
 
 
 class E_Failing(Case):
-    """The last ones: processes of the fleet stop and end."""
+    """Run last: processes of the fleet stop and end."""
 
     def timed(self, work, limit_s):
         begin = time.monotonic()
@@ -320,7 +320,7 @@ class E_Failing(Case):
             self.stopped(ARGUMENTS.pids[:1])
             self.assertEqual(self.timed(lambda: cache.prefetch(prompt(1))[0], TIMEOUT_S + SLACK_S), 0)
             self.assertIn("exists fails", " ".join(LOG.take()))
-            for _ in range(3):  # none waits again, and none warns again
+            for _ in range(3):  # no call waits again or warns again
                 self.assertEqual(self.timed(lambda: cache.prefetch(prompt(1))[0], SLACK_S), 0)
             self.assertEqual([], LOG.take())
             self.assertTrue(cache.has_threads())
@@ -341,12 +341,12 @@ class E_Failing(Case):
             hit, rows = self.timed(lambda: cache.prefetch(prompt(2)), TIMEOUT_S + SLACK_S)
             self.assertEqual((hit, rows.shape[1]), (TOKENS, 0))
             self.assertIn("pages are a miss", " ".join(LOG.take()))
-            # Its pages are not offered again at once.
+            # Its pages are not offered again immediately.
             self.assertEqual(self.timed(lambda: cache.prefetch(prompt(2))[0], SLACK_S), 0)
             self.assertTrue(cache.has_threads())
 
     def test_3_close_while_a_call_waits(self):
-        """Detach waits for the call's deadline, and then everything ends."""
+        """Detach waits for the call's deadline, and then ends everything."""
         with self.cache() as cache:
             self.check_loaded(cache, prompt(3), rows_of(3))
             self.stopped(ARGUMENTS.pids[1:])
@@ -384,7 +384,7 @@ class E_Failing(Case):
 
 
 def run():
-    """Whether all tests hold."""
+    """Runs the tests. Returns whether all pass."""
     store.FETCH_BYTES_MAX = 3 * PAGE * LAYERS * controllers.WIDTH * 2
     keyed.FIND_TOKENS_MAX = 4 * PAGE
     settings.TIMEOUT_S_MAX = 2.0  # which tests wait for

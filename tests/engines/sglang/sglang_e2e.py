@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""Goal: pages that one SGLang instance backs up are those that another one loads, to the bit; and no failure of ckv
-reaches SGLang's threads.
+"""Goal: another SGLang instance loads the pages that one backs up, bit for bit, and no failure of ckv reaches
+SGLang's threads.
 
 Method: SGLang 0.5.23 from PyPI: its factory, HiCacheController and HybridCacheController over real holders, on host
 memory. writer.py backs pages up in every layout and by both interfaces, and ends. reader.py, another process, loads
-them in every other one. Then directory and holders stop, end and come back.
+them in every other one. Then the directory and holders stop, end and return.
 
-No model runs here: see engine_e2e.py. SGLang comes from PyPI (environment.py). If it cannot be had, all of this is
+No model runs here: see engine_e2e.py. SGLang is downloaded from PyPI (environment.py). If it is unavailable, this is
 SKIPPED: exit code 77.
 """
 

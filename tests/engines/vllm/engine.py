@@ -1,8 +1,8 @@
-"""Stock vLLM in this process, over a fleet that is there. Runs in the environment of venv.py.
+"""Runs stock vLLM in this process, over a running fleet. Uses the environment of venv.py.
 
     engine.py CASE --model DIR --directory HOST:PORT --ckvctl PROGRAM --holders PID,PID,...
 
-It exits with 0 if the case holds. vllm_e2e.py is what calls it.
+Exits with 0 if the case passes. vllm_e2e.py calls it.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def ckv_of(**asked):
 
 
 class Engine:
-    """One LLM, and how its answers compare with the reference."""
+    """One LLM, and the reference that its answers are compared with."""
 
     def __init__(self, extra=None, **arguments):
         from vllm import LLM
@@ -55,7 +55,7 @@ class Engine:
                           "disable_log_stats": False, **arguments,
                           "kv_events_config": KVEventsConfig(enable_kv_cache_events=True, publisher="null")})
         self.core = self.llm.llm_engine.engine_core.engine_core
-        self.events = []  # that vLLM would have published
+        self.events = []  # the events that vLLM would have published
         self.core.scheduler.kv_event_publisher.publish = lambda batch: self.events.extend(batch.events)
 
     @staticmethod
@@ -73,12 +73,12 @@ class Engine:
         return self.llm.generate([{"prompt_token_ids": prompt, **salted} for prompt in prompts], params, use_tqdm=False)
 
     def publish(self, name, tokens):
-        """Has the engine prefill a corpus, and waits until it is there."""
+        """Has the engine prefill and publish a corpus, and waits until it is there."""
         self.run([tokens], ckv_of(publish=name), steps=1)
         return self.wait_for(name)
 
     def wait_for(self, name):
-        """What ckvctl shows of a corpus, once it is there."""
+        """Waits for a corpus. Returns the output of ckvctl corpus show."""
         end = time.monotonic() + 30
         while time.monotonic() < end:  # the command takes its time
             shown = subprocess.run([ARGUMENTS.ckvctl, "--directory", ARGUMENTS.directory, "corpus", "show", name],
@@ -88,16 +88,16 @@ class Engine:
         raise AssertionError(f"{name} was not published: {shown.stderr}")
 
     def reset(self):
-        """Nothing is in vLLM's own cache any more."""
+        """Empties vLLM's own cache."""
         assert self.llm.reset_prefix_cache() is not False
 
     def counted(self, name):
-        """What vLLM's own metrics say of the plug-in."""
+        """The value of a metric of the plug-in in vLLM's own metrics."""
         (one,) = [metric for metric in self.llm.get_metrics() if metric.name == f"vllm:ckv_{name}"]
         return one.value
 
     def events_of(self, tokens):
-        """The events that tell of chunks of these tokens in ckv, as (where they begin, block size, event)."""
+        """The events that report chunks of these tokens in ckv, as (position of the first token, block size, event)."""
         found = []
         for event in self.events:
             if getattr(event, "ownership", None) == "ckv" and type(event).__name__ == "BlockStored":
@@ -107,7 +107,7 @@ class Engine:
         return found
 
     def engines(self):
-        """What `ckvctl status` shows of engines."""
+        """The engines in the output of `ckvctl status`."""
         told = subprocess.run([ARGUMENTS.ckvctl, "--directory", ARGUMENTS.directory, "status", "-o", "json"],
                               capture_output=True, text=True, check=False)
         return json.loads(told.stdout)["engines"]
@@ -117,14 +117,14 @@ class Engine:
 
 
 def is_stopped(pid):
-    """Whether none of its threads runs."""
+    """Whether all threads of the process are stopped."""
     states = [task.joinpath("stat").read_text().rpartition(")")[2].split()[0] for task in pathlib.Path(f"/proc/{pid}/task").iterdir()]
     return all(state == "T" for state in states)
 
 
 @contextlib.contextmanager
 def stopped(pids, seconds=None):
-    """Processes that do not run meanwhile, or for so long."""
+    """Stops the processes during the with-block, or for `seconds`; the block's end then waits for that time."""
     def go_on():
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
@@ -133,7 +133,7 @@ def stopped(pids, seconds=None):
         os.kill(pid, signal.SIGSTOP)
     end = time.monotonic() + 10
     while not all(is_stopped(pid) for pid in pids) and time.monotonic() < end:
-        pass  # a signal takes its time to reach all threads, which answer until then
+        pass  # a signal takes time to reach all threads; they answer until then
     timer = threading.Timer(seconds, go_on) if seconds else None
     if timer:
         timer.start()
@@ -151,12 +151,12 @@ class Case(unittest.TestCase):
     CORPORA = {"law": text(5, 700), "code": text(6, 300)}
     engine = None
     own = text(1, 40)
-    local_error = 0.0  # of its own prefills, the mean
-    errors = []        # of the answers that ckv had a part in, and of those beside them
+    local_error = 0.0  # the mean error of its own prefills
+    errors = []        # of answers that used ckv, and of others in the same batch
 
     @classmethod
     def setUpClass(cls):
-        """One engine a process: vLLM does not give all of the first one back."""
+        """Makes one engine for each process: vLLM does not release all of the first one."""
         if Case.engine is None:
             Case.engine = Engine(cls.EXTRA, **cls.ENGINE)
             for name, tokens in cls.CORPORA.items():
@@ -167,14 +167,14 @@ class Case(unittest.TestCase):
             Case.local_error = sum(errors) / len(errors)
 
     def right(self, answer, *before):
-        """The answer is as near to float32 as vLLM's own, with these corpora and the prompt before it."""
+        """Checks that the answer is as close to float32 as vLLM's own. `before`: the corpora and the prompt."""
         prompt = [token for tokens in before for token in tokens]
         error = self.engine.reference.error(prompt, answer, [len(tokens) for tokens in before[:-1]])
         self.assertLess(error, ONE_FACTOR * self.local_error, f"vLLM itself: {self.local_error}")
         Case.errors.append(error)
 
     def tells_routers(self, tokens, chunk_tokens=512):
-        """Events have told once of a corpus in ckv: of its whole chunks, and of the rest behind them."""
+        """Checks that events reported a corpus in ckv once: its whole chunks, and the rest after them."""
         (first, first_size, head), (rest, rest_size, tail) = self.engine.events_of(tokens)
         whole = len(tokens) // chunk_tokens * chunk_tokens
         self.assertEqual((first, first_size, rest, rest_size), (0, chunk_tokens, whole, len(tokens) - whole))
@@ -207,7 +207,7 @@ class Routes(Case):
         self.assertEqual(self.engine.free_blocks(), before)
 
     def test_a_chunk_keeps_the_rows_of_its_first_producer(self):
-        """A second prefill rounds otherwise, in a batch of other shapes. Answers over either are as exact."""
+        """A second prefill rounds differently, in a batch of other shapes. Answers over either are equally exact."""
         from ckv_vllm import route
 
         tokens = text(33, 300)
@@ -221,7 +221,7 @@ class Routes(Case):
                             salt="here")
             if tokens in prompts:
                 self.assertTrue(ended.wait(30), "it was not put")
-            self.engine.run([text(36, 20)], steps=1)  # counts go out with steps
+            self.engine.run([text(36, 20)], steps=1)  # counts are sent with steps
             counted.append(self.engine.counted("published_tokens"))
         publisher._put = put
         self.assertEqual(counted[0], counted[1])
@@ -237,7 +237,7 @@ class Routes(Case):
             self.right(answer, self.CORPORA[name] if name else [], own)
 
     def test_requests_that_share_their_first_blocks_keep_their_own_rows(self):
-        """With prefix caching they share blocks. As some end, vLLM moves others to their place in the batch."""
+        """With prefix caching they share blocks. When some end, vLLM moves others to their place in the batch."""
         same = text(17, 128)
         prompts = [same + text(20 + i, 5 + 9 * i) for i in range(6)]
         ckv_law = ckv_of(corpus="law", policy="route")
@@ -277,7 +277,7 @@ class Loads(Case):
         self.tells_routers(law)
 
     def test_routers_are_told_of_what_others_published(self):
-        """Once it was loaded here."""
+        """They get the events once it was loaded here."""
         law, side = self.CORPORA["law"], self.engine.core.scheduler.connector._scheduler
         side._told.removed()
         self.engine.run([text(33, 20)], steps=1)
@@ -289,7 +289,7 @@ class Loads(Case):
         self.tells_routers(law)
 
     def test_requests_that_come_together_load_once(self):
-        """If vLLM shares blocks among them. Each is as exact, and each is told that it has the rows."""
+        """They do if vLLM shares blocks among them. Each is equally exact, and each is reported to have the rows."""
         law, caching = self.CORPORA["law"], self.engine.llm.llm_engine.vllm_config.cache_config.enable_prefix_caching
         self.engine.reset()
         before = self.engine.counted("loaded_requests")
@@ -305,13 +305,13 @@ class Loads(Case):
         self.engine.reset()
         (answer,) = self.engine.run([law + text(31, 20)], steps=1)
         self.engine.run([self.own], ckv_of(corpus="law", policy="route"), steps=3)
-        self.engine.run([text(32, 20)], steps=1)  # vLLM tells what a step did with the one after it
+        self.engine.run([text(32, 20)], steps=1)  # vLLM reports the metrics of a step with the next one
         self.assertEqual({name: self.engine.counted(name) - before[name] for name in names}, {
             "loaded_requests": 1, "loaded_tokens": answer.num_cached_tokens, "load_failed_requests": 0,
             "routed_tokens": len(self.own) + 2, "routed_calls": 3 * self.engine.reference.config["num_hidden_layers"]})
 
     def test_a_prompt_that_is_all_there_has_its_last_token_computed(self):
-        law = self.CORPORA["law"][:512]  # a chunk, and whole blocks
+        law = self.CORPORA["law"][:512]  # one chunk, which is whole blocks
         self.engine.reset()
         (answer,) = self.engine.run([law])
         self.right(answer, law)
@@ -320,15 +320,15 @@ class Loads(Case):
 
 
 class Failures(Case):
-    """The directory and holders stop, go on, and end. In this order, since nothing brings those back that end."""
+    """The directory and holders stop, continue, and end. In this order, since nothing restarts those that end."""
 
     def test_1_a_directory_that_stops_delays_nobody(self):
-        """Who names a corpus that is not known yet is told; all others are answered as before."""
+        """A request that names an unresolved corpus gets an error. All others are answered as before."""
         from vllm.exceptions import VLLMValidationError
 
         law, other = self.CORPORA["law"], text(9, 30)
         self.engine.reset()
-        # Not for longer: after half a lease holders answer nobody without their directory.
+        # Not for longer: without their directory, holders refuse all requests after half a lease.
         with stopped([ARGUMENTS.directory_pid], seconds=2.0):
             with self.assertRaisesRegex(VLLMValidationError, "cannot be looked up"):
                 self.engine.run([self.own], ckv_of(corpus="unknown", policy="route"))
@@ -346,7 +346,7 @@ class Failures(Case):
         self.right(plain, other)
 
     def test_3_an_aborted_load_gives_its_blocks_back_when_nobody_writes_to_them(self):
-        """vLLM keeps the blocks until the load is reported, which it is by its deadline."""
+        """vLLM keeps the blocks until the load is reported, at its deadline at the latest."""
         law, other, before = self.CORPORA["law"], text(9, 30), self.engine.free_blocks()
         self.engine.reset()
         core, failed = self.engine.llm.llm_engine, self.engine.counted("load_failed_requests")
@@ -391,7 +391,7 @@ class Failures(Case):
 
 
 class FewBlocks(Case):
-    """So few blocks that vLLM preempts requests, and resumes them on others. On the reference backend."""
+    """Has so few blocks that vLLM preempts requests, and resumes them on others. Uses the reference backend."""
 
     ENGINE = {"num_gpu_blocks_override": 48, "max_model_len": 512, "attention_backend": "CPU_MLA"}
     EXTRA = {"publish": "rule", "rule_tokens": 128, "chunk_tokens": 64, "near_bytes": 1_600_000}
@@ -411,7 +411,7 @@ class FewBlocks(Case):
         self.assertEqual(self.engine.free_blocks(), before)
 
     def test_rows_that_do_not_fit_near_are_routed(self):
-        """One corpus fits, two do not, and the third never does. All are attended, and at once."""
+        """One corpus fits, two do not, and the third never does. All are attended, also in one batch."""
         names = ["law", "code", "law", "long"]
         for name in names:
             self.right(self.engine.run([self.own], ckv_of(corpus=name, policy="near"))[0], self.CORPORA[name], self.own)
@@ -421,7 +421,7 @@ class FewBlocks(Case):
                 self.right(answer, self.CORPORA[name], self.own)
 
     def test_a_beginning_that_came_twice_is_published(self):
-        """By the rule. A third prompt with it loads its rows, and is as exact."""
+        """The rule publishes it. A third prompt with it loads its rows, and is equally exact."""
         same = text(41, 200)
         for i in range(2):
             self.engine.run([same + text(42 + i, 10)], steps=1)
@@ -435,7 +435,7 @@ class FewBlocks(Case):
 
 
 class Replaced(Case):
-    """Weights are replaced, as a training loop does. After all else: the plug-in is off from then on."""
+    """Weights are replaced, as a training loop does. Runs last: the plug-in is off from then on."""
 
     CORPORA = {}
 
@@ -451,15 +451,15 @@ class Replaced(Case):
 
 
 class Ranks(Case):
-    """Two ranks, each with half of the heads, and a cache of their host. A corpus that fails fails on both; the
-    scheduler is told once."""
+    """Two ranks, each with half of the heads, and a cache on their host. A corpus that fails, fails on both. The
+    scheduler gets one report."""
 
     ENGINE = {"tensor_parallel_size": 2}
     CORPORA = {"law": text(5, 700)}
     TOKEN_BYTES = 4 * 576 * 2  # of all layers
 
     def test_1_what_both_ranks_need_comes_to_their_host_once(self):
-        """Holders send to the cache alone, and what it lacks. Ranks read from the cache."""
+        """Holders send to the cache only, and only the rows it lacks. Ranks read from the cache."""
         law, before = self.CORPORA["law"], sent()
         self.engine.reset()
         (loaded,) = self.engine.run([law + self.own])
@@ -502,7 +502,7 @@ class Ranks(Case):
         self.fails_alone(other, lambda: [os.kill(pid, signal.SIGKILL) for pid in ARGUMENTS.holders[:-1]])
 
     def fails_alone(self, other, break_it):
-        """The routed request of two ends without a token, whichever of the ranks failed."""
+        """Of two requests, only the routed one ends without a token, whichever rank failed."""
         break_it()
         routed, plain = self.engine.run([self.own, other], [ckv_of(corpus="law", policy="route"), None])
         self.assertEqual(routed.outputs[0].finish_reason, "error")
@@ -516,7 +516,7 @@ def metric(address, name):
 
 
 def sent():
-    """Bytes of rows that the holders have sent to whoever fetched them, a cache of the host too."""
+    """Bytes of rows that the holders have sent, to ranks and to the cache of the host."""
     return sum(metric(address, "ckv_holder_push_bytes_total") for address in ARGUMENTS.metrics[:3])
 
 
@@ -525,7 +525,7 @@ def of_cache(name):
 
 
 def break_second_rank(worker):
-    """Runs in each rank: in the second one, a layer's call fails once."""
+    """Runs in each rank. In the second one, makes one call of a layer fail."""
     from ckv_vllm import route
 
     wait = route.Call._wait
@@ -556,7 +556,7 @@ def main():
     parser.parse_args(namespace=ARGUMENTS)
     if ARGUMENTS.case == "ranks":
         Ranks.EXTRA = {"requester": ARGUMENTS.cache, "chunk_tokens": 64, "replicas": 2}
-        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"  # by itself it wants a NUMA node a rank
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"  # by default it needs a NUMA node for each rank
     loader = unittest.TestLoader()
     suite = unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in CASES[ARGUMENTS.case])
     good = unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful()

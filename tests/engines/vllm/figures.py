@@ -1,9 +1,9 @@
-"""Figures of stock vLLM with the plug-in, over a fleet that is there. Runs in the environment of venv.py.
+"""Measures stock vLLM with the plug-in, over a running fleet. Uses the environment of venv.py.
 
     figures.py CASE --model DIR --directory HOST:PORT --ckvctl PROGRAM --holders PID,...
 
-Prints one line of JSON. tests/bench/vllm_figures.py calls it. A time is the median of repetitions; what it is compared
-with is measured in the same engine, in turn.
+Prints one line of JSON. tests/bench/vllm_figures.py calls it. A time is the median of repetitions. The time it is
+compared with is measured in the same engine, alternately.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def params(count, asked=None):
 
 
 def seconds_of(one, prompts, asked=None, steps=1):
-    """How long all of these take together. One step: until the first token of each."""
+    """How long all of these prompts take together. With one step: until the first token of each."""
     begun = time.perf_counter()
     one.llm.generate([{"prompt_token_ids": prompt} for prompt in prompts],
                      [params(steps, asked)] * len(prompts), use_tqdm=False)
@@ -61,13 +61,13 @@ def step_seconds(one, prompts, asked, steps):
 
 
 def first_token():
-    """From a prompt to its first token: computed, routed, and loaded."""
+    """The time from a prompt to its first token: computed, routed, and loaded."""
     one, law = engine.Engine(max_model_len=CORPUS_TOKENS + 512), text(5, CORPUS_TOKENS)
     one.publish("law", law)
     one.reset()
     owns = [text(50 + i, OWN_TOKENS) for i in range(6)]
     times = {"route": [], "fetch": [], "hit": [], "recompute": []}
-    for i, own in enumerate(owns):  # the first of each warms up
+    for i, own in enumerate(owns):  # the first one warms up each way
         times["route"].append(seconds_of(one, [own], ckv_of(corpus="law", policy="route")))
         one.reset()
         times["fetch"].append(seconds_of(one, [law + own], ckv_of(corpus="law", policy="fetch")))
@@ -84,7 +84,7 @@ def first_token():
 
 
 def decode():
-    """A step of 8 requests over a corpus of 8,192 tokens, by who attends it."""
+    """The time of a step of 8 requests over a corpus of 8,192 tokens: own rows, routed, and auto."""
     one, law = engine.Engine(max_model_len=LONG_TOKENS + 512, extra={"deadline": 300}), text(5, LONG_TOKENS)
     put_random("law", law, one)
     owns = [text(50 + i, OWN_TOKENS) for i in range(BATCH)]
@@ -94,14 +94,14 @@ def decode():
     for turn in range(4):
         for name, (prompts, asked) in ways.items():
             some = step_seconds(one, prompts, asked, 24)
-            took[name] += some[4:] if turn else []  # the first turn warms up, and auto pulls in it
+            took[name] += some[4:] if turn else []  # the first turn warms up; auto prefetches in it
     median = {name: statistics.median(some) for name, some in took.items()}
     return {**{f"{name}_ms": 1e3 * value for name, value in median.items()},
             "route_of_own": median["route"] / median["own"], "auto_of_own": median["auto"] / median["own"]}
 
 
 def put_random(name, tokens, one):
-    """A corpus of rows that nobody computed: what is measured does not depend on them."""
+    """Puts a corpus of random rows: the measurement does not depend on their values."""
     import ckv
     from ckv_vllm import identity
 
@@ -119,7 +119,7 @@ def put_random(name, tokens, one):
 
 
 def blocks():
-    """Blocks of vLLM's cache that 16 requests over a corpus of 32,768 tokens take at most."""
+    """The peak of blocks of vLLM's cache that 16 requests over a corpus of 32,768 tokens take."""
     one = engine.Engine(extra={"deadline": 300})
     put_random("huge", text(7, HUGE_TOKENS), one)
     core, size, least = one.llm.llm_engine, one.llm.llm_engine.vllm_config.cache_config.block_size, one.free_blocks()
@@ -136,7 +136,7 @@ def blocks():
 
 
 def publish():
-    """The steps of 8 requests that decode while prompts of 256 tokens come, published and not, in turn."""
+    """The steps of 8 requests that decode while prompts of 256 tokens arrive: alternately published and not."""
     one = engine.Engine(max_model_len=1024)
     core = one.llm.llm_engine
     took = {True: [], False: []}
@@ -156,7 +156,7 @@ def publish():
                 took[published].append((time.perf_counter() - begun) / steps)
             one.reset()
     ratios = [with_ / without for with_, without in zip(took[True], took[False])]
-    time.sleep(2)  # what waits is put
+    time.sleep(2)  # waits until all queued rows are put
     return {"step_ms": 1e3 * statistics.median(took[False]), "ratio": statistics.median(ratios), **published_bits(one)}
 
 
@@ -177,7 +177,7 @@ def published_bits(one):
 
 
 def cost():
-    """What the plug-in takes of a step in which nothing is ckv's, of 8 requests that decode."""
+    """The plug-in's share of a step of 8 requests that decode without ckv."""
     from ckv_vllm import connector as connectors
     from ckv_vllm import failures, route
 
@@ -211,13 +211,13 @@ def cost():
     timed(failures, "take")
     spent[0] = 0
     took = step_seconds(one, prompts, None, 200)
-    # Steps that were timed and those around them: the first and the last take more.
+    # Counts the timed steps, and the first and last ones around them, which take more.
     return {"step_us": 1e6 * statistics.median(took), "plugin_us": spent[0] / 1e3 / (len(took) + 2),
             "percent": 100 * spent[0] / 1e3 / (len(took) + 2) / (1e6 * statistics.median(took))}
 
 
 def exact():
-    """How far answers are from float32, beside vLLM's own to the same prompts; and over the wrong corpus."""
+    """How far answers are from float32, next to vLLM's own to the same prompts, and over the wrong corpus."""
     one, law, code = engine.Engine(max_model_len=2048), text(5, 700), text(6, 700)
     one.publish("law", law)
     one.publish("code", code)
@@ -240,7 +240,7 @@ def exact():
 
 
 def mixes():
-    """Random mixes of 1 to 16 requests of 0 to 4 corpora: each answer as near to float32 as it is alone."""
+    """Random mixes of 1 to 16 requests of 0 to 4 corpora. Each answer is as close to float32 as when run alone."""
     rng = random.Random(9)
     one = engine.Engine(max_model_len=1024)
     corpora = {f"c{i}": text(900 + i, 100 + 60 * i) for i in range(4)}
@@ -268,7 +268,7 @@ def mixes():
 
 
 def parted(answer, due):
-    """Whether an answer is another than is due: by more than rounding, before rounding parts the two."""
+    """Whether an answer differs from `due` by more than rounding, up to the token where rounding separates them."""
     for token, other, top, other_top in zip(answer.token_ids, due.token_ids, answer.logprobs, due.logprobs):
         if abs(top[token].logprob - (other_top[token].logprob if token in other_top else -100.0)) > ROUNDING:
             return True
@@ -278,7 +278,7 @@ def parted(answer, due):
 
 
 def kills():
-    """Eight requests decode over a corpus again and again, until this program is told to stop (SIGTERM)."""
+    """Eight requests decode over a corpus again and again, until this program gets SIGTERM."""
     one, told = engine.Engine(extra={"replicas": 2, "deadline": 20}), []
     signal.signal(signal.SIGTERM, lambda *_: told.append(True))
     one.publish("law", text(5, 700))

@@ -1,9 +1,9 @@
-"""Stock vLLM with one connector, told what to do by peers.py. Runs in the environment that peers.py makes.
+"""Runs stock vLLM with one connector, on commands of peers.py. Uses the environment that peers.py makes.
 
     peer_engine.py --model DIR --transfer JSON
 
 JSON is the engine's kv_transfer_config. Each line of stdin is a JSON object, {"do": "load", "prefill" or "check", "own":
-[seed, count], "asked": kv_transfer_params}. Each is answered by a line of JSON, as is the start. It ends with stdin.
+[seed, count], "asked": kv_transfer_params}. Answers each with a line of JSON, and the start too. Ends with stdin.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from prompts import text
 
 CORPUS_TOKENS = 4096
 CORPUS_SEED = 5
-OTHER_SEED, OTHER_TOKENS = 6, 256  # another corpus, which must show: a short one does
+OTHER_SEED, OTHER_TOKENS = 6, 256  # another corpus, whose answers must differ: a short one is enough
 RESETS_MAX = 100
 
 
@@ -60,7 +60,7 @@ class Peer:
         self._count_computed(self.llm.llm_engine.engine_core.engine_core.scheduler)
 
     def _count_computed(self, scheduler):
-        """Adds up the tokens that steps compute. An answer's num_cached_tokens does not count what NIXL brings."""
+        """Counts the tokens that steps compute. An answer's num_cached_tokens does not count what NIXL transfers."""
         original = scheduler.schedule
 
         def schedule(*args, **kwargs):
@@ -71,7 +71,7 @@ class Peer:
         scheduler.schedule = schedule
 
     def _reset(self):
-        """Nothing is in vLLM's own cache any more. Blocks that are being stored leave it with a later step."""
+        """Empties vLLM's own cache. Blocks that are being stored leave it with a later step."""
         for _ in range(RESETS_MAX):
             if self.llm.reset_prefix_cache() is not False:
                 return
@@ -80,7 +80,7 @@ class Peer:
         raise RuntimeError("vLLM's own cache was not reset")
 
     def run(self, prompt, params, salt=None):
-        """One request: (answer, tokens of the prompt that were computed, seconds)."""
+        """Runs one request. Returns (answer, tokens of the prompt that were computed, seconds)."""
         salted = {"cache_salt": salt} if salt else {}
         self._computed = 0
         begun = time.perf_counter()
@@ -89,12 +89,12 @@ class Peer:
         return answer, self._computed - (len(answer.outputs[0].token_ids) - 1), seconds
 
     def load(self, own, asked):
-        """A first token, with nothing in vLLM's own cache."""
+        """Computes a first token, with nothing in vLLM's own cache."""
         self._reset()
         return self.prefill(own, asked)
 
     def prefill(self, own, asked):
-        """A first token, and the time to it."""
+        """Computes a first token, and measures the time to it."""
         from figures import params
 
         prompt = text(CORPUS_SEED, CORPUS_TOKENS) + text(*own)
@@ -102,7 +102,7 @@ class Peer:
         return {"seconds": seconds, "computed": computed, "transfer": answer.kv_transfer_params}
 
     def check(self, own, asked):
-        """An answer over loaded rows beside what this engine computes itself, over the corpus and over another."""
+        """Compares an answer over loaded rows with those that this engine computes over the corpus and over another."""
         self._reset()
         due, other = (self._recomputed(text(*corpus) + text(*own))
                       for corpus in ((CORPUS_SEED, CORPUS_TOKENS), (OTHER_SEED, OTHER_TOKENS)))
@@ -123,7 +123,7 @@ def main():
     parser.add_argument("--transfer", required=True, type=json.loads)
     arguments = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what vLLM and connectors say goes to the log
+    os.dup2(2, 1)  # the output of vLLM and connectors is written to the log
     peer = Peer(arguments.model, arguments.transfer)
     print("{}", file=answers, flush=True)
     for line in sys.stdin:

@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""The time to a first token behind a corpus in stock vLLM: ckv's fetch beside LMCache's hit and NIXL's decode side.
+"""The time to a first token after a corpus in stock vLLM: ckv's fetch, LMCache's hit and NIXL's decode side.
 
     peers.py BUILD_DIR      prints one line of JSON
 
-Each has an engine of its own, which never computed the corpus: another process did. All have the same model, prompts,
-dtype and threads, and take turns, so that other work on the machine slows them alike. An engine's answer over loaded rows
-is compared with what it computes itself, and the number of tokens that it computed with what is due. LMCache and NIXL
-come from PyPI (peers_requirements.txt). deploy/bench.sh vllm runs this.
+Each has its own engine, which never computed the corpus: another process did. All have the same model, prompts, dtype
+and threads, and take turns, so other work on the machine slows them equally. Each engine's answer over loaded rows is
+compared with its own computed one, and the number of tokens it computed with the expected one. LMCache and NIXL are
+downloaded from PyPI (peers_requirements.txt). deploy/bench.sh vllm runs this.
 """
 
 import contextlib
@@ -34,24 +34,24 @@ from prompts import ROUNDING  # noqa: E402
 REQUIREMENTS = HERE / "peers_requirements.txt"
 FREE_BYTES_MIN = 2 << 30
 LAYERS = 4
-OWN_TOKENS = (64, 1)   # of a request behind the corpus
-ROUNDS = 21            # and one before, which warms up
-MISSES_MAX = 5         # of them: a busy machine makes ckv's look-ups late
+OWN_TOKENS = (64, 1)   # of a request after the corpus
+ROUNDS = 21            # and one more before them, which warms up
+MISSES_MAX = 5         # per peer: a busy machine makes ckv's look-ups late
 ANSWER_S = 300
 NAMES = ("LMCache", "NIXL")
 
 
 class Failed(Exception):
-    """A peer did not start, or did not do what it is measured for; the text says why."""
+    """A peer did not start, or did not do what is measured. The text is the reason."""
 
 
 def last_lines(log):
-    """The end of a log, in one line: the error is there."""
+    """The end of a log in one line, which has the error."""
     return " ".join(log.read_text(errors="replace").split())[-300:]
 
 
 def end(server):
-    """Ends a process with all that it started. At first it may clean up itself."""
+    """Ends a process with all its children. First lets it clean up itself."""
     server.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         server.wait(10)
@@ -61,7 +61,7 @@ def end(server):
 
 
 class Engine:
-    """One process of peer_engine.py. It computes only when asked."""
+    """One process of peer_engine.py. It computes only on a command."""
 
     def __init__(self, bench, name, transfer, **environment):
         self.name, self.log = name, bench.folder / f"{name}.log"
@@ -95,7 +95,7 @@ class Engine:
 
 
 class Ckv:
-    """The corpus lies in three holders. Another process prefilled and published it."""
+    """The corpus is on three holders. Another process prefilled and published it."""
 
     name, computed = "ckv", {64: 64, 1: 1}
 
@@ -114,7 +114,7 @@ class Ckv:
 
 
 class LMCache:
-    """The corpus lies in an `lmcache server`. Another process prefilled and stored it."""
+    """The corpus is in an `lmcache server`. Another process prefilled and stored it."""
 
     name, computed = "LMCache", {64: 64, 1: 1}
 
@@ -141,7 +141,7 @@ class LMCache:
 
 
 class Nixl:
-    """Another process prefills each prompt whole, and this one reads its blocks. It computes the last token alone."""
+    """Another process prefills each whole prompt. This one reads its blocks, and computes only the last token."""
 
     name, computed = "NIXL", {64: 1, 1: 1}
 
@@ -154,7 +154,7 @@ class Nixl:
         self._signal(signal.SIGSTOP)
 
     def ask(self, do, own):
-        # NIXL's threads poll without a pause: out of turn they would take the others' cores.
+        # NIXL's threads poll without a pause: out of turn, they would take cores from the others.
         self._signal(signal.SIGCONT)
         try:
             producer, consumer = self.pair
@@ -170,7 +170,7 @@ class Nixl:
 
 
 class Bench:
-    """What the engines share, and what ends with them."""
+    """State that the engines share, and that ends with them."""
 
     def __init__(self, one, python, folder, stack):
         self.python, self.folder, self.stack, self.model = python, folder, stack, one.model(LAYERS)
@@ -186,7 +186,7 @@ class Bench:
             time.sleep(0.2)
 
     def started(self, kind):
-        """A peer that was seen to answer as it computes itself. Raises Failed."""
+        """Starts a peer, and checks that its answer matches its own computed one. Raises Failed."""
         peer = kind(self)
         said = peer.ask("check", (49, OWN_TOKENS[0]))
         print(f"peers: {peer.name}: {said}", file=sys.stderr, flush=True)
@@ -200,9 +200,9 @@ class Bench:
 
 
 def first_tokens(peers, own_tokens, failed):
-    """Figures of peers that take turns. One that fails leaves `peers`, and `failed` says why.
+    """Figures of peers that take turns. One that fails is moved from `peers` to `failed`, with the reason.
 
-    A miss is computed whole. One of ckv counts with its time, and one of another is left out.
+    A miss computes the whole prompt. The time of ckv's misses counts; those of the others are left out.
     """
     took, misses = {name: [] for name in peers}, dict.fromkeys(peers, 0)
     for turn in range(1 + ROUNDS):
@@ -228,7 +228,7 @@ def first_tokens(peers, own_tokens, failed):
 
 
 def measured(one, python, folder, failed):
-    """{case: {figure: value}}, and `failed`: {peer: why}. What has failed is not started."""
+    """{case: {figure: value}}, and `failed`: {peer: reason}. Peers already in `failed` are not started."""
     peers = {}
     with contextlib.ExitStack() as stack:
         bench = Bench(one, python, folder, stack)
@@ -246,7 +246,7 @@ def measured(one, python, folder, failed):
 
 
 def figures(build):
-    """What bars.py reads. Raises venv.Unavailable where vLLM cannot be had."""
+    """The figures that bars.py reads. Raises venv.Unavailable if vLLM is unavailable."""
     ctl_fleet.PROGRAMS.ckvd, ctl_fleet.PROGRAMS.ckvctl = build / "bin/ckvd", build / "bin/ckvctl"
     with tempfile.TemporaryDirectory(prefix="ckv-peers-") as name:
         one, failed = stock.Stock(pathlib.Path(name), (build / "client/c/libckv.so.1").resolve()), {}

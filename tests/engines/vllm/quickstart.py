@@ -1,16 +1,16 @@
 #!/usr/bin/python3
-"""Eight agents over one corpus, in two servers of stock vLLM and three holders, by HTTP.
+"""Runs eight agents over one corpus, with two servers of stock vLLM and three holders, by HTTP.
 
-The first server prefills the corpus and publishes it. Then eight agents ask the second one, which has never seen it: each
-prefills it (recompute), its rows are loaded into vLLM's cache (fetch), queries go to the holders (route), or ckv decides
-(auto). A table tells the time to the first token, the time a token, bytes to and from holders, and blocks of vLLM's
-cache. Every answer is compared with that of rows that were loaded: it fails if one is not equal to what rounding does, and
-not because of a time.
+The first server prefills the corpus and publishes it. Then eight agents query the second one, which has never seen it.
+It prefills the corpus (recompute), loads its rows into vLLM's cache (fetch), sends queries to the holders (route), or
+lets ckv decide (auto). A table reports the time to the first token, the time per token, bytes to and from holders, and
+blocks of vLLM's cache. Each answer is compared with that over loaded rows. A difference beyond rounding is a failure; a
+time is not.
 
     quickstart.py --ckvd ... --ckvctl ... --library libckv.so.1 [--tokens 8192]
 
-The model is random: it shows that answers are the same, and says nothing of use. vLLM comes from PyPI (venv.py). If it
-cannot be had, this is SKIPPED: exit code 77.
+The model is random: answers can be compared, but their text has no meaning. vLLM is downloaded from PyPI (venv.py). If
+it is unavailable, this is SKIPPED: exit code 77.
 """
 
 import argparse
@@ -42,12 +42,12 @@ from quickstart_table import mib, table  # noqa: E402
 AGENTS, OWN_TOKENS, COUNT, LAYERS = 8, 48, 16, 4
 READY_S, ANSWER_S = 300, 900
 HEAD = ("eight agents", "first token", "a token", "holders' bytes", "vLLM's blocks", "logprobs differ")
-# For a whole layer of eight prefills over the corpus, on a processor that is slow or shared.
+# For a whole layer of eight prefills over the corpus, on a slow or shared processor.
 DEADLINE_S_MIN, TOKENS_A_SECOND = 8, 256
 
 
 class Server:
-    """One `vllm serve`, on a core of its own. With several engines behind it they share the core."""
+    """One `vllm serve`, on its own core. Several engines behind it share that core."""
 
     def __init__(self, one, model, directory, core, log, deadline, engines=1):
         self.port, self.log, self.peak, self._watching = ports.free_port(), log, 0.0, False
@@ -113,7 +113,7 @@ class Server:
 
     @contextlib.contextmanager
     def watched(self):
-        """`peak`: the most blocks that were in use meanwhile."""
+        """Records in `peak` the most KV blocks in use during the with-block."""
         self.peak, self._watching = 0.0, True
 
         def watch():
@@ -144,13 +144,13 @@ def ctl(fleet, *arguments):
 
 
 def bytes_moved(fleet):
-    """To and from holders."""
+    """Bytes to and from the holders."""
     status = json.loads(ctl(fleet, "status", "-o", "json").stdout)
     return sum(one["bytes_out"] + one["bytes_in"] for one in status["holders"])
 
 
 def differ(name, answers, due):
-    """How far logprobs are off at most, until texts part. It ends the program where they part without a tie."""
+    """The largest logprob difference until the texts differ. Exits if they differ by more than rounding."""
     worst = 0.0
     for number, (got, wanted) in enumerate(zip(answers, due)):
         for i, ((token, logprob, top), (other, other_logprob, other_top)) in enumerate(zip(got, wanted)):
@@ -164,7 +164,7 @@ def differ(name, answers, due):
 
 
 def tells_why(fleet, server, own, named):
-    """Once the holders are gone, a request that is routed ends, and its client is told why; others are answered."""
+    """Ends the holders. Then a routed request ends with an error that names the reason; others are answered."""
     print("== the holders end", flush=True)
     for process in fleet.processes[1:]:
         process.kill()
@@ -181,7 +181,7 @@ def tells_why(fleet, server, own, named):
 
 
 def ingest(fleet, server, corpus):
-    """Seconds that it took, and what a second run tells."""
+    """Returns the seconds of an ingest. A second one must prefill nothing."""
     path = fleet.folder / "law.jsonl"
     path.write_text(json.dumps(corpus) + "\n")
     command = ["corpus", "ingest", "law", path, "--engine", f"http://127.0.0.1:{server.port}", "-o", "json"]
@@ -223,7 +223,7 @@ def run(fleet, servers, tokens):
     for policy in ("route", "auto"):
         ask_all(policy, owns, named[policy], AGENTS)
     ask_all("auto, again", owns, named["auto"], AGENTS)
-    # A salt shares no block, and is not looked up.
+    # A salted prompt shares no block, and is not looked up.
     ask_all("recompute, one agent", whole, {"cache_salt": "alone"}, 1)
     other = second.ask(owns[0], COUNT)[0]
     if all(token == wanted and abs(a - b) < ROUNDING for (token, a, _), (wanted, b, _) in zip(other, due[0])):

@@ -1,4 +1,4 @@
-"""The model of make_model.py in float32, in plain torch: what an engine in bf16 is measured against."""
+"""The model of make_model.py in float32, in plain torch: the reference for an engine in bf16."""
 
 import json
 import pathlib
@@ -17,7 +17,7 @@ class Reference:
         return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + self.config["rms_norm_eps"]) * weight
 
     def _turn(self, x):
-        """Rotates [tokens, heads, rope] to positions 0 and on; pairs are 2i and 2i + 1."""
+        """Rotates [tokens, heads, rope] to positions 0, 1, ...; pairs are 2i and 2i + 1."""
         rope = x.shape[-1]
         frequencies = self.config["rope_theta"] ** (-torch.arange(rope // 2).double() / (rope // 2))
         angles = torch.arange(x.shape[0])[:, None] * frequencies[None]
@@ -39,10 +39,10 @@ class Reference:
         return torch.einsum("hqk,khd->qhd", weights, up[..., nope:]).flatten(1) @ w("o_proj").T
 
     def logprobs(self, tokens, last, corpora=()):
-        """Of the token behind each of the last so many: float32 [last, vocabulary].
+        """Logprobs of the next token after each of the `last` last tokens: float32 [last, vocabulary].
 
-        corpora  the lengths of corpora at the beginning, each of which was computed by itself: its tokens
-                 see none of those before it
+        corpora  the lengths of corpora at the beginning. Each was computed alone: its tokens attend to none
+                 of those before it
         """
         hidden = torch.ones(len(tokens), len(tokens), dtype=torch.bool).triu(1)
         begin = 0
@@ -58,7 +58,7 @@ class Reference:
         return torch.log_softmax(self._norm(x[-last:], self.weights["model.norm.weight"]) @ self.weights["lm_head.weight"].T, -1)
 
     def error(self, prompt, answer, corpora=()):
-        """The mean of |logprob - reference|, over the tokens that vLLM tells of at each step.
+        """The mean of |logprob - reference| over the tokens that vLLM reports at each step.
 
         prompt   all tokens before the answer, those of corpora included
         answer   a RequestOutput with logprobs

@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""Goal: in stock vLLM, requests attend corpora where they lie, load them, and publish them: exactly as vLLM
-itself would have computed. No failure leaves its request.
+"""Goal: in stock vLLM, requests attend corpora on their holders, load them, and publish them, as exactly as
+vLLM itself computes. No failure affects other requests.
 
 Method: vLLM 0.32.0 for CPUs from PyPI, a model of 4 layers with V2-Lite's widths of attention and random weights of a
-real scale, three holders. engine.py runs in vLLM's process. Every answer's logprobs are compared with the same model
-in float32: the error may not be above vLLM's own. walk.py walks at random over vLLM's scheduler.
+real scale, three holders. engine.py runs in vLLM's process. Each answer's logprobs are compared with the same model
+in float32: the error must not be above vLLM's own. walk.py drives vLLM's scheduler at random.
 
-vLLM comes from PyPI (venv.py). If it cannot be had, all of this is SKIPPED: exit code 77.
+vLLM is downloaded from PyPI (venv.py). If it is unavailable, this is SKIPPED: exit code 77.
 """
 
 import argparse

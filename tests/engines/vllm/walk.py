@@ -1,11 +1,11 @@
-"""A random walk over vLLM's own scheduler with ckv's connector: no model, no holder, every row told by name.
+"""A random walk over vLLM's own scheduler with ckv's connector: no model, no holder; rows are names.
 
     walk.py --model DIR [--steps N] [--seed N]
 
-Requests come, are routed, loaded, published and refused; they are preempted, aborted, fail, and their look-ups and loads are
-late. After each step: rows that are attended, published or loaded are the right ones (walk_worker.py), offers are in
-range, no token of a failed step goes out. At the end of each life of a scheduler all blocks are back, and nothing is
-remembered. Runs in the environment of venv.py.
+Requests arrive, are routed, loaded, published and refused. They are preempted, aborted, and fail; their look-ups and
+loads are late. After each step, checks that rows attended, published or loaded are the right ones (walk_worker.py),
+that offers are in range, and that no token of a failed step is returned. When a scheduler ends, all blocks must be free
+and nothing remembered. Runs in the environment of venv.py.
 """
 
 import argparse
@@ -38,16 +38,16 @@ from ckv_vllm import connector, frontend, hooks, lookups, prefix, shared, wants 
 from walk_worker import BAD, BLOCK, CHUNK, RULE_CORPUS, Store, Worker, require  # noqa: E402
 
 BLOCKS, BATCHED_TOKENS, REQUESTS_MAX, MODEL_LEN = 40, 128, 8, 320
-LIFE_STEPS = 1000       # of one scheduler, and then all must be as at its beginning
-ALL_STEPS_MIN = 20000   # in so many steps each kind of event comes
+LIFE_STEPS = 1000       # of one scheduler; after them all state must be as at its start
+ALL_STEPS_MIN = 20000   # within this many steps each kind of event occurs
 DRAIN_STEPS_MAX = 2000
 CORPORA = ("law", "code")
 
 
 @dataclasses.dataclass
 class Asked:
-    """What the walk knows of a request. fails: the chance of each routed step; bad: it must be refused; salted: vLLM
-    knows its blocks by its corpora too."""
+    """The walk's record of a request. fails: the chance that a routed step fails; bad: it must be refused; salted:
+    vLLM's hashes of its blocks include its corpora."""
 
     corpora: tuple = ()
     salted: bool = False
@@ -57,7 +57,7 @@ class Asked:
 
 
 class Time:
-    """Seconds that pass as the walk says."""
+    """A clock that the walk advances, in seconds."""
 
     now = 0.0
 
@@ -67,7 +67,7 @@ class Time:
 
 
 class Lookups(lookups.Lookups):
-    """Look-ups whose answers the walk gives, at once or later."""
+    """Look-ups that the walk answers, at once or later."""
 
     store = rng = None
 
@@ -89,7 +89,7 @@ class Lookups(lookups.Lookups):
 
 
 class Walk:
-    """One life of a scheduler."""
+    """One scheduler, from start to end."""
 
     def __init__(self, config, seed, store):
         self.rng, self.config, self.store = random.Random(seed), config, store
@@ -135,7 +135,7 @@ class Walk:
         rng, name = self.rng, f"r{self.made}"
         self.made += 1
         text, kind = rng.choice(self.texts), rng.choice(("plain", "plain", "routed", "routed", "publish", "fetch", "bad"))
-        if self.last and rng.random() < 0.3:  # several come at once, and share blocks of a step
+        if self.last and rng.random() < 0.3:  # several arrive at once, and share blocks of a step
             text, kind = self.last
         self.last = text, kind
         own = text[:rng.randrange(1, 200)] + [rng.randrange(50) for _ in range(rng.choice((0, 1, 40)))]
@@ -198,7 +198,7 @@ class Walk:
             require(told and told["policy"] == "route", one.request_id, "says nothing of its corpus")
 
     def check_blocks(self):
-        """No wrong row can be found by its hash, and no load writes to what others have."""
+        """Checks that no wrong row can be found by its hash, and that no load writes to blocks of other requests."""
         if not self.stopped:
             for block in self.pool.blocks:
                 require(block.block_hash is None or BAD not in self.worker.memory[block.block_id],
@@ -218,7 +218,7 @@ class Walk:
                    for load in (self.worker.loads.get(one) for one in those) if load)
 
     def act(self):
-        """Something that happens between two steps."""
+        """Makes a random event happen between two steps."""
         chance = self.rng.random()
         if chance < 0.30 and len(self.live) < 20:
             for _ in range(self.rng.choice((1, 1, 2))):
@@ -268,7 +268,7 @@ def config_of(model):
     config = EngineArgs(model=model, skip_tokenizer_init=True, max_model_len=MODEL_LEN, dtype="bfloat16", block_size=BLOCK,
                         max_num_batched_tokens=BATCHED_TOKENS, max_num_seqs=REQUESTS_MAX, enforce_eager=True,
                         kv_transfer_config=transfer, num_gpu_blocks_override=BLOCKS).create_engine_config()
-    # What GPUs and CPUs with AMX have, whatever this processor is.
+    # The defaults for GPUs and CPUs with AMX, whatever this processor is.
     config.cache_config.enable_prefix_caching = True
     config.cache_config.num_gpu_blocks = BLOCKS
     config.scheduler_config.enable_chunked_prefill = True

@@ -1,7 +1,7 @@
-"""A worker without a model: what its blocks hold is told by names, so that any wrong row is seen.
+"""A worker without a model: its blocks hold names in place of rows, so any wrong row is noticed.
 
-A row's name is that of the corpora before its request's position 0 and of all tokens up to it: what shapes a
-latent row. A step checks the names of all rows that it attends before it writes its own.
+A row's name is a hash of the corpora before its request's position 0 and of all tokens up to the row: all that
+determines a latent row. A step checks the names of all rows that it attends before it writes its own.
 """
 
 import types
@@ -13,7 +13,7 @@ from ckv_vllm import counts, worker_side
 BLOCK = 16
 CHUNK = 32  # tokens of a chunk here
 RULE_CORPUS = "prompts"
-BAD = 0     # the name of a row that nobody may attend
+BAD = 0     # the name of a row that no request may attend
 COUNTED = ("routed", "route_failed", "refused", "loaded", "load_failed", "waited", "published", "published_by_rule", "shared", "tainted", "preempted", "aborted",
            "aborted_while_loading", "turned_off")
 
@@ -28,7 +28,7 @@ def require(holds, *what):
 
 
 def names_of(corpora, tokens, known=()):
-    """The names of rows, one a token. `known`: those of the first tokens."""
+    """The names of rows, one per token. `known`: those of the first tokens."""
     names = list(known)
     last = names[-1] if names else hash(("corpora", corpora)) | 1
     for token in tokens[len(names):]:
@@ -38,7 +38,7 @@ def names_of(corpora, tokens, known=()):
 
 
 class Store:
-    """What holders have: chunks by their ids, of prefixes that were published."""
+    """The chunks on holders, by id, of prefixes that were published."""
 
     def __init__(self):
         self.chunks = {}
@@ -52,7 +52,7 @@ class Store:
             self.chunks[self.id_of(names[:end])] = names[end - CHUNK:end]
 
     def prefix(self, tokens):
-        """(tokens, ids) of the longest prefix whose chunks are there."""
+        """(tokens, ids) of the longest prefix whose chunks are stored."""
         names, ids = names_of((), tokens), b""
         for end in range(CHUNK, len(names) + 1, CHUNK):
             one = self.id_of(names[:end])
@@ -63,29 +63,29 @@ class Store:
 
 
 class Load:
-    """An asynchronous load: it writes some of its rows at a time, and ends whole or not."""
+    """An asynchronous load. It writes some of its rows at a time, and ends complete or failed."""
 
     def __init__(self, note, names, whole):
         self.note, self.names, self.whole, self.at = note, names, whole, note.token_begin
 
 
 class Worker:
-    """One rank. `manager`: vLLM's own, which tells whose a block is."""
+    """One rank. `manager`: vLLM's own, which has the blocks of each request."""
 
     def __init__(self, block_count, rng, store, manager):
         self.rng, self.store, self.manager = rng, store, manager
         self.memory = [[BAD] * BLOCK for _ in range(block_count)]
         self.tables, self.tokens = {}, {}
         self.loads, self.loaded, self.published = {}, {}, set()
-        self.wants = {}   # request: what it asked, of those that were admitted
+        self.wants = {}   # request: its record (Asked), for each request that was admitted
         self.counts = dict.fromkeys(COUNTED, 0)
-        # The rule by which a failed route's blocks are named is the connector's own.
+        # The connector's own code names the blocks of a failed route.
         self._side = types.SimpleNamespace(caches={0: np.empty((1, BLOCK, 1))}, _failed={}, step=None,
                                            counts=counts.Counts(),
                                            contexts=types.SimpleNamespace(failed=lambda route: None))
 
     def step(self, output, step):
-        """Runs a scheduled step. (sampled tokens by request, failed, ended loads and why)."""
+        """Runs a scheduled step. Returns (sampled tokens by request, failed, {ended load: reason}, failed requests)."""
         self._take_tables(output)
         self._side.step = step
         routes = {route.request_id: (block, route) for block, route in step.routes.items()}
@@ -111,7 +111,7 @@ class Worker:
         return sampled, worker_side.WorkerSide.take_failed(self._side), ended, spoiled
 
     def _take_tables(self, output):
-        """As vLLM's runner keeps them."""
+        """Keeps block tables as vLLM's runner does."""
         for one in output.scheduled_new_reqs:
             self.tables[one.req_id] = list(one.block_ids[0])
             self.tokens[one.req_id] = list(one.prefill_token_ids or one.prompt_token_ids)
@@ -125,14 +125,14 @@ class Worker:
                 self.tokens[request_id] = list(cached.all_token_ids[request_id])
 
     def _forward(self, request_id, begin, end, routed, step, written):
-        """Writes rows [begin, end). Whether they are wrong, and the connector says so."""
+        """Writes rows [begin, end). Returns whether they are wrong, and the connector reports them."""
         table, asked = self.tables[request_id], self.wants[request_id]
         refused = request_id in step.refused
         require(refused or not asked.bad, request_id, "was not refused")
         self.counts["refused"] += refused
-        if refused and asked.salted:  # only others that are refused have such blocks
+        if refused and asked.salted:  # only other refused requests share these blocks
             return True
-        # Without a salt and a route vLLM computes what the tokens alone shape.
+        # Without a salt and a route, vLLM computes rows from the tokens alone.
         names = names_of(() if refused else asked.corpora, self.tokens[request_id][:end])
         tainted = False
         for at in range(begin):
@@ -153,7 +153,7 @@ class Worker:
                     and tuple(one[0] for one in route.corpora) == asked.corpora, request_id, "has the note", route)
             fails = tainted or self.rng.random() < asked.fails
             self.counts["route_failed" if fails else "routed"] += 1
-            if fails and not tainted:  # of a tainted one the worker knows nothing
+            if fails and not tainted:  # the connector does not notice a tainted one
                 worker_side.WorkerSide.failed(self._side, route, end - begin, "lost")
         for at in range(begin, end):
             block = table[at // BLOCK]
@@ -185,7 +185,7 @@ class Worker:
         self.loads[note.request_id] = Load(note, names, self.rng.random() > 0.2)
 
     def _go_on_loading(self):
-        """Writes a little of each load. {request: why it failed} of those that end."""
+        """Writes a little of each load. Returns {request: why it failed, or ""} of those that end."""
         ended = {}
         for request_id, load in list(self.loads.items()):
             held = self.manager.get_block_ids(request_id)[0]

@@ -1,7 +1,7 @@
 // Goal: each way in which a fleet can be broken is found, with its code and severity, and a healthy
 // fleet of any shape has no finding.
 // Method: a healthy fleet's facts; each row of a table changes them by one fault, and names the
-// findings that must come.
+// expected findings.
 
 #include "proto/health/findings.h"
 
@@ -319,7 +319,7 @@ TEST(Findings, OfChunks) {
   });
 }
 
-// A member without a lease can tell nothing that still holds.
+// Nothing that a member without a lease has reported still holds.
 TEST(Findings, WhatTheGoneToldIsForgotten) {
   FleetFacts facts = Healthy();
   MemberFacts& gone = facts.members[0];

@@ -284,7 +284,7 @@ TEST(ConfigTest, AddressesAndNames) {
   EXPECT_THAT(ErrorsOf({"--role=directory", "--name=a/b"}), HasSubstr("'a/b' is not a name"));
 }
 
-// ckvctl looks for a requester and for a directory where these say.
+// ckvctl looks for a requester and for a directory at these addresses.
 TEST(ConfigTest, TheDefaultAddressFollowsFromTheRoles) {
   const std::pair<const char*, std::string_view> cases[] = {
       {"--role=requester", kDefaultRequesterAddress},
@@ -417,7 +417,7 @@ std::vector<std::string> EveryOption() {
 // change every option from its default on the way, so that none is forgotten.
 TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
   const std::vector<std::string> arguments = EveryOption();
-  // oracle.file does not stand beside oracle.address: see OneOracle.
+  // oracle.file cannot be combined with oracle.address: see OneOracle.
   ASSERT_EQ(arguments.size() + 1, ConfigOptions().size());
   std::vector<std::string> with_check = arguments;
   with_check.emplace_back("--check-config");

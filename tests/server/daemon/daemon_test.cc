@@ -1,5 +1,5 @@
-// Goal: daemons come up, say how they are, refuse what cannot be, and drain.
-// Method: whole daemons in this process, asked over gRPC as any client would.
+// Goal: daemons start, report their state, refuse what cannot work, and drain.
+// Method: whole daemons in this process, called over gRPC as any client would.
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -46,7 +46,7 @@ TEST_F(DaemonTest, HealthAndReflectionOfEveryServer) {
 
 TEST_F(DaemonTest, AHolderWithoutADirectoryIsNotReadyAndNotServing) {
   Config config = ConfigOf({"holder"}, "alone");
-  config.directory = "127.0.0.1:9";  // discard: nobody listens
+  config.directory = "127.0.0.1:9";  // discard: no one listens
   config.ready_file = test::TempPath("alone.ready");
   const auto daemon = Daemon::Start(config);
   ASSERT_TRUE(daemon.ok()) << daemon.status();
@@ -119,7 +119,7 @@ TEST_F(DaemonTest, AReadyFileThatIsALinkStaysOne) {
   EXPECT_TRUE(S_ISLNK(found.st_mode));
 }
 
-// Goal: who looks at a holder that lost its directory sees it, by whichever face it looks.
+// Goal: a holder that lost its directory reports so on every interface.
 TEST_F(DaemonTest, AHolderWhoseLeaseRanOutSaysSoEverywhere) {
   Config config = MemberOf({"holder", "requester"}, "left");
   config.lease_ttl = std::chrono::milliseconds(500);
@@ -212,7 +212,7 @@ TEST_F(DaemonTest, AProfileThatCannotBeReadEndsTheStart) {
   EXPECT_THAT(std::string(bad.status().message()),
               AllOf(HasSubstr("requester.profile"), HasSubstr(config.requester_profile),
                     HasSubstr("merge_per_row_us: negative")));
-  // One of another host is said to be ignored, and is no reason not to serve.
+  // A profile of another host is reported as ignored, and does not keep the daemon from serving.
   Profile profile;
   profile.subject = "of something else";
   ASSERT_TRUE(WriteProfile(config.requester_profile, profile).ok());
@@ -220,13 +220,13 @@ TEST_F(DaemonTest, AProfileThatCannotBeReadEndsTheStart) {
   EXPECT_TRUE(started.ok()) << started.status();
 }
 
-// Goal: one process may be everything, and tells Prometheus of every part. Method: put, publish and
-// attend through a single daemon.
+// Goal: one process may have all roles, and exports metrics of each to Prometheus. Method: put,
+// publish and attend through a single daemon.
 TEST_F(DaemonTest, AllRolesInOneProcess) {
   Config config = ConfigOf({"directory", "holder", "requester"}, "all");
   config.ready_file = test::TempPath("all.ready");
   config.metrics_address = "127.0.0.1:0";
-  config.fabric = "shm";  // known beforehand
+  config.fabric = "shm";  // fixed in advance
   const auto daemon = StartDaemon(config);
   EXPECT_EQ(access(config.ready_file.c_str(), F_OK), 0);
   const auto channel = MakeChannel(daemon->address());

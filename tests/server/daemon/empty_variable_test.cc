@@ -1,5 +1,5 @@
 // Goal: an empty variable counts as unset, for every key. Method: ReadConfig with each key's
-// variable empty, alone and together, beside a file that sets one.
+// variable empty, alone and together, and with a file that sets one.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Goal: a kept choice of a kernel target is used, or the log says in a line why not, and it is
-// written anew. Method: the folder of a store, and records of this machine that were changed. A
+// Goal: a kept choice of a kernel target is used, or the log gives the reason in a line, and the
+// choice is written again. Method: the folder of a store, and changed records of this machine. A
 // choice other than this process' own needs another process: tests/e2e/kernel_target_test.cc.
 
 #include "server/daemon/kernel_start.h"

@@ -1,6 +1,6 @@
-// Goal: a probe of another process makes a connection of its own each time, so that a server that
-// takes no new peers is found; a probe of this process keeps one, which needs no descriptor.
-// Method: a gRPC server of ours refuses each call and keeps the address that it came from.
+// Goal: a probe of another process makes a new connection each time, so that a server that accepts
+// no new peers is found; a probe of this process keeps one, which needs no descriptor.
+// Method: a gRPC server of the test refuses each call and keeps the address that called it.
 
 #include "server/daemon/server_probe_stub.h"
 
@@ -38,7 +38,7 @@ class Peers final : public grpc::CallbackGenericService {
   std::set<std::string> seen_ ABSL_GUARDED_BY(mu_);
 };
 
-// The connections that so many calls, one after another, came over.
+// Returns how many connections carried `call_count` successive calls.
 size_t ConnectionsOf(ServerProbe::Connection connection, uint64_t call_count) {
   Peers peers;
   int port = 0;

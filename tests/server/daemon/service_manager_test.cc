@@ -1,6 +1,6 @@
-// Goal: a service manager is told what it needs to start, watch, reload and stop a daemon, and is
-// told that it lives only while every part of it moves.
-// Method: a socket of ours stands where systemd listens; parts are counters, time is made up.
+// Goal: a service manager gets what it needs to start, watch, reload and stop a daemon, and gets
+// watchdog messages only while every part of the daemon makes progress.
+// Method: a socket of the test replaces systemd's; parts are counters, and time is simulated.
 
 #include "server/daemon/service_manager.h"
 

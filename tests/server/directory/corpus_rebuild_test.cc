@@ -1,5 +1,5 @@
-// Goal: a corpus is whole only if every chunk was reported and all agree, in the highest version
-// that anybody knows; the rest is told and never given.
+// Goal: a corpus is whole only if every chunk was reported and all reports agree, in the highest
+// version that was reported; the rest is reported and never served.
 
 #include "server/directory/corpus_rebuild.h"
 
@@ -52,7 +52,7 @@ TEST_F(CorpusRebuildTest, WholeAsItWas) {
   EXPECT_EQ(unproven.reporters, std::vector<HolderId>{{"h0"}});
   EXPECT_EQ(rebuild.CountOf(corpus.chunks[0].id), 1u);
   EXPECT_EQ(rebuild.CountOf(corpus.chunks[1].id), 0u);
-  // Two of three holders have all chunks. A report that comes twice changes nothing.
+  // Two of three holders have all chunks. A repeated report changes nothing.
   ASSERT_TRUE(Report(corpus, "h0").ok());
   ASSERT_TRUE(Report(corpus, "h2").ok());
   EXPECT_EQ(rebuild.TakeWhole(), corpus) << "with the holders that did not report, too";
@@ -76,7 +76,7 @@ TEST_F(CorpusRebuildTest, PagesMakeAPart) {
   EXPECT_EQ(rebuild.TakeWhole(), corpus);
 }
 
-// A holder that was away when the corpus changed knows the version before.
+// A holder that was offline when the corpus changed has the previous version.
 TEST_F(CorpusRebuildTest, OnlyTheHighestVersionCounts) {
   const Corpus old = Spread("c", 7, 6), present = Spread("c", 9, 8, /*seed=*/2);
   ASSERT_TRUE(Report(old, "h0").ok() && Report(old, "h1").ok());
@@ -135,7 +135,7 @@ TEST_F(CorpusRebuildTest, AContradictionIsToldAndNeverGiven) {
   EXPECT_TRUE(rebuild.Find({"", "e"})->conflict);
 }
 
-// Until somebody decides, neither chunk is garbage.
+// Until an operator decides, neither chunk is garbage.
 TEST_F(CorpusRebuildTest, BothSidesOfAContradictionAreKept) {
   const Corpus corpus = Spread("c", 7, 6);
   Corpus other = corpus;

@@ -1,6 +1,6 @@
-// Goal: a corpus that was dropped, or changed, does not come back by a lost disk, an old copy of
-// the folder, or a holder that was away; what the folder forgot is told. Nothing that was meant is
-// undone. Method: as rebuild_directory_test.cc; some holders are away when it matters.
+// Goal: no lost disk, old copy of the folder, or holder that was offline restores a corpus that was
+// dropped or changed. What the folder lost is reported. No intended change is undone. Method: as
+// rebuild_directory_test.cc; some holders are offline when it matters.
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -22,7 +22,7 @@ struct DirectoryDropsTest : test::RebuildFixture {
   }
 };
 
-// One holder has all chunks, and was away when the corpus was dropped.
+// h0 and h1 have all chunks between them, and were offline when the corpus was dropped.
 TEST_F(DirectoryDropsTest, ADropOutlivesTheDiskInItsHolders) {
   for (const bool in_memory : {false, true}) {
     parts.clear(), seen.clear(), drops.clear();
@@ -37,7 +37,7 @@ TEST_F(DirectoryDropsTest, ADropOutlivesTheDiskInItsHolders) {
     EXPECT_GT(state->KeepAlive(leases["h2"])->placed_change_count, before);
     Keep("h2");
     EXPECT_THAT(drops["h2"], SizeIs(1));
-    // Those that were away come first, or last.
+    // Those that were offline report first, or last.
     for (const bool first : {true, false}) {
       if (!in_memory) LoseDisk();
       state = &Start();
@@ -54,7 +54,7 @@ TEST_F(DirectoryDropsTest, ADropOutlivesTheDiskInItsHolders) {
       EXPECT_EQ(state->rebuilt(10).redropped_count, first ? 0u : 1u);
       ASSERT_NE(AwaitCorpus("stays", parts["h0"][1].corpus.version), nullptr);
       if (in_memory) break;
-      // It stays so without the one that knew it, and when all are told anew.
+      // The drop holds after a restart, when the others report without the one that recorded it.
       state = &Start();
       Report("h0");
       Report("h1");
@@ -65,7 +65,7 @@ TEST_F(DirectoryDropsTest, ADropOutlivesTheDiskInItsHolders) {
   }
 }
 
-// After a lost disk the version before was whole first; a holder that comes late knows a later one.
+// After a lost disk the previous version is whole first; a later one is reported late.
 TEST_F(DirectoryDropsTest, ALaterVersionThatIsReportedLateCounts) {
   DirectoryState* state = &Start();
   ASSERT_TRUE(state->Publish(SpreadOver("gpl", 6, 1), false, 0).ok());
@@ -91,7 +91,7 @@ TEST_F(DirectoryDropsTest, ALaterVersionThatIsReportedLateCounts) {
   EXPECT_EQ(*whole, later);
 }
 
-// A drop by an operator also counts for holders that are away at that time.
+// A drop by an operator also counts for holders that are offline at that time.
 TEST_F(DirectoryDropsTest, AnUnprovenCorpusThatIsDroppedStaysSo) {
   DirectoryState* state = &Start();
   ASSERT_TRUE(state->Publish(SpreadOver("gpl", 6, 1), false, 0).ok());
@@ -109,7 +109,7 @@ TEST_F(DirectoryDropsTest, AnUnprovenCorpusThatIsDroppedStaysSo) {
   EXPECT_THAT(state->List(""), IsEmpty());
 }
 
-// Two lives after the restore, a holder that was away tells of the time that was lost.
+// Two restarts after the restore, a holder that was offline reports the changes that were lost.
 TEST_F(DirectoryDropsTest, ALateHolderIsHeardInLaterLives) {
   DirectoryState* state = &Start();
   ASSERT_TRUE(state->Publish(SpreadOver("old", 6, 1), false, 0).ok());
@@ -145,7 +145,7 @@ TEST_F(DirectoryDropsTest, ALateHolderIsHeardInLaterLives) {
   EXPECT_EQ(**state->Get("old", ""), later);
 }
 
-// It was moved to a holder that is away: those that had it know that it left them.
+// The corpus moved to a holder that is offline; its previous holder recorded that it moved away.
 TEST_F(DirectoryDropsTest, WhatLeftAHolderIsNotTakenFromAnOldCopy) {
   DirectoryState* state = &Start();
   Corpus corpus = SpreadOver("moved", 6, 1);
@@ -169,7 +169,7 @@ TEST_F(DirectoryDropsTest, WhatLeftAHolderIsNotTakenFromAnOldCopy) {
   EXPECT_NE(AwaitCorpus("moved", version), nullptr);
 }
 
-// No restart of a whole folder looks like an old copy, and no report undoes what it says.
+// No restart of a whole folder looks like an old copy, and no report undoes its contents.
 TEST_F(DirectoryDropsTest, AWholeFolderIsBelieved) {
   DirectoryState* state = &Start();
   for (int life = 0; life < 5; ++life) {
@@ -229,13 +229,13 @@ TEST_F(DirectoryDropsTest, AnotherFleetsHolderChangesNothing) {
   for (const char* holder : {"h2", "h0", "h1"}) Report(holder);
   PassGrace();
   EXPECT_NE(AwaitCorpus("wiki", wiki.version), nullptr);
-  // The operator decides: all of that name goes.
+  // The operator decides: everything of that name is dropped.
   ASSERT_TRUE(state->Drop("gpl", "").ok());
   EXPECT_EQ(Code("gpl"), StatusCode::kNotFound);
   EXPECT_EQ(Report("h2"), 1);
 }
 
-// The wall clock went back as well: versions that are told of are not given again.
+// The wall clock went back as well: versions that were reported are not given again.
 TEST_F(DirectoryDropsTest, AClockThatWentBackHidesNothing) {
   clock_step = 0;
   DirectoryState* state = &Start();
@@ -317,7 +317,7 @@ TEST_F(DirectoryDropsTest, WhatIsNotDurableYetIsNotSeen) {
   EXPECT_EQ(state.NewsSince({}).seen.number, options.first_epoch + 1);
   state.Settle(*journal.changes[2], absl::UnavailableError("EIO"));
   EXPECT_EQ(state.NewsSince({}).seen.number, options.first_epoch + 3);
-  // A gap that was not written goes with the next change.
+  // A gap that was not written is submitted with the next change.
   state.Settle(*journal.changes[0], absl::UnavailableError("EIO"));
   submit("d");
   ASSERT_THAT(journal.changes, SizeIs(6));

@@ -1,4 +1,4 @@
-// Goal: the directory's facts say who tells what, who lacks which placed chunk, and who is silent.
+// Goal: the directory's facts name who reports what, who lacks which placed chunk, who is silent.
 // Method: the state alone, with members that renew, report, and end.
 
 #include <gtest/gtest.h>
@@ -142,7 +142,7 @@ TEST_F(DirectoryHealthTest, ASilentMemberIsToldUntilItAnswersOrHasAnotherLife) {
 TEST_F(DirectoryHealthTest, ADirectoryThatForgotSaysThatItLearns) {
   Join("new");
   EXPECT_EQ(Codes(), std::vector<std::string>{}) << "a fleet that begins has nothing to learn";
-  Join("h0", /*epoch=*/999'999);  // of another life of the directory
+  Join("h0", /*epoch=*/999'999);  // of another incarnation of the directory
   EXPECT_EQ(Codes(), std::vector<std::string>{"directory-learning"});
   EXPECT_GT(state_->Facts().directory->learns_for, Duration(0));
   clock_.Advance(options_.rebuild_grace);

@@ -37,7 +37,7 @@ class DirectoryStateTest : public testing::Test {
         .Publish(name, tenant, {{HolderId{"a"}}});
   }
 
-  // The events that are there, as "up a 1", "gone a 1", "corpus gpl 7", "dropped gpl 7", "synced".
+  // The pending events, as "up a 1", "gone a 1", "corpus gpl 7", "dropped gpl 7", "synced".
   std::vector<std::string> Drain(DirectoryState::Watcher& watcher) {
     std::vector<std::string> lines;
     for (;;) {
@@ -100,7 +100,7 @@ TEST_F(DirectoryStateTest, ANameIsItsAddressesUntilTheLeaseEnds) {
   EXPECT_EQ(LeaseEndOf(second.status()), seconds(2));
   EXPECT_TRUE(state_.KeepAlive(first->lease_id).ok()) << "the one who has it keeps it";
 
-  // The same address again is the same process in a later life.
+  // The same address again is the same process in a later incarnation.
   const auto again = state_.Register(HolderAt("h1", "127.0.0.1:27411"), seconds(2));
   ASSERT_TRUE(again.ok());
   EXPECT_TRUE(absl::IsNotFound(state_.KeepAlive(first->lease_id).status()));
@@ -139,7 +139,7 @@ TEST_F(DirectoryStateTest, ALeaseLastsAsLongAsItIsRenewed) {
   EXPECT_TRUE(absl::IsNotFound(state_.Deregister(grant->lease_id)));
 }
 
-// Goal: who is gone is still named, with when and how, until the name is back or a day is over.
+// Goal: an ended member is listed, with when and how, until its name returns or a day has passed.
 TEST_F(DirectoryStateTest, EndedLeasesAreTold) {
   const auto a = state_.Register(HolderAt("a", "10.0.0.1:7401"), seconds(2));
   const auto b = state_.Register(HolderAt("b"), seconds(60));
@@ -208,7 +208,7 @@ TEST_F(DirectoryStateTest, AVersionRisesAndReplacingIsAsked) {
   ASSERT_TRUE(second.ok());
   EXPECT_GT(*second, *first);
   EXPECT_EQ((*state_.Get("gpl", ""))->version, *second);
-  // A version of a corpus that is gone is not current either, and is not given again.
+  // A version of a dropped corpus is not current either, and is not given again.
   ASSERT_TRUE(state_.Drop("gpl", "").ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(
       state_.Publish(MakeCorpus("gpl", "", 3, 2), false, *second).status()));
@@ -335,8 +335,7 @@ TEST_F(DirectoryStateTest, AWatcherOfAllTenantsSeesPrivateCorpora) {
   EXPECT_THAT(Drain(**watcher), testing::ElementsAre("corpus notes 2", "dropped notes 2"));
 }
 
-// So a watcher that comes slowly keeps no copy of the state, and cannot fall behind before it is
-// synced.
+// So a slow watcher keeps no copy of the state, and cannot fall behind before it is synced.
 TEST_F(DirectoryStateTest, TheSnapshotIsReadAsTheWatcherComesToIt) {
   ASSERT_TRUE(state_.Register(HolderAt("b"), Duration(0)).ok());
   ASSERT_TRUE(state_.Register(HolderAt("d"), Duration(0)).ok());
@@ -345,7 +344,7 @@ TEST_F(DirectoryStateTest, TheSnapshotIsReadAsTheWatcherComesToIt) {
   const auto watcher = state_.Watch("");
   const auto next = [&] { return **state_.Next(**watcher, clock_.Now()); };
   EXPECT_EQ(next().member.id.name, "b");
-  // Behind its place: told after kSynced. Ahead of it: told as it then is.
+  // Behind its position: delivered after kSynced. Ahead of it: delivered in the state it then has.
   ASSERT_TRUE(state_.Register(HolderAt("a"), Duration(0)).ok());
   const auto ahead = state_.Register(HolderAt("c"), Duration(0));
   ASSERT_TRUE(state_.Register(HolderAt("d"), Duration(0)).ok());

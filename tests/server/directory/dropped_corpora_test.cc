@@ -1,5 +1,5 @@
-// Goal: a drop counts for the versions that its folder gave up to then, for the very version
-// whoever gave it, and for nothing else; there is a limit.
+// Goal: a drop covers the versions that its folder gave up to then, the dropped version whichever
+// folder gave it, and nothing else; there is a limit.
 
 #include "server/directory/dropped_corpora.h"
 
@@ -24,7 +24,7 @@ TEST(DroppedCorpora, CoverVersionsOfTheirFolder) {
   EXPECT_TRUE(drops.Note({"acme", "a", 1, 70, 71}));
   EXPECT_EQ(drops.size(), 1u);
   EXPECT_TRUE(drops.Covers("acme", "a", 1, 60));
-  // One of no folder is by the operator, who meant all.
+  // A drop of no folder is the operator's, and covers all versions.
   EXPECT_TRUE(drops.Note({"acme", "a", 0, 80, 81}));
   EXPECT_TRUE(drops.Covers("acme", "a", 9, 3));
 }

@@ -1,4 +1,4 @@
-// Goal: an answer to a change means that it survives; nobody sees a change before that; a restart
+// Goal: an answer to a change means that it survives; no one sees a change before that; a restart
 // gives no epoch and no version twice (I4). Method: real folders, over a file system whose syncs a
 // test holds or fails; restarts are new objects over the same folder.
 
@@ -42,7 +42,7 @@ struct DurableDirectoryTest : testing::Test {
     log.files = &files;
     log.clock = &clock;
   }
-  // Another life over the same folder.
+  // Another incarnation over the same folder.
   DirectoryState& Start() {
     directory.reset();
     auto opened = DurableDirectory::Open(options, log);
@@ -106,7 +106,7 @@ TEST_F(DurableDirectoryTest, InMemoryThereAreNoKeys) {
   EXPECT_TRUE(Start().TenantKeyOf("acme", true)->IsZero());
 }
 
-// Prints survive, so that prompts find what they found.
+// Token hashes survive, so that prompts find the same chunks again.
 TEST_F(DurableDirectoryTest, PrintsSurviveARestart) {
   DirectoryState* state = &Start();
   Corpus corpus = CorpusOf("gpl", 3, 1);
@@ -122,7 +122,7 @@ TEST_F(DurableDirectoryTest, PrintsSurviveARestart) {
   EXPECT_EQ(state->PartOf({"a"}, "", "gpl", 0, 9)->corpus.chunks[1].print, TokenPrint());
 }
 
-// A publisher of an earlier build, ckvctl corpus partition say, gives none.
+// A publisher of an earlier build, for example ckvctl corpus partition, provides none.
 TEST_F(DurableDirectoryTest, PrintsOutliveAPublisherWithoutAny) {
   DirectoryState* state = &Start();
   Corpus corpus = CorpusOf("gpl", 3, 1);
@@ -130,7 +130,7 @@ TEST_F(DurableDirectoryTest, PrintsOutliveAPublisherWithoutAny) {
   ASSERT_TRUE(state->Publish(corpus, false, 0).ok());
   const TokenPrint last = corpus.chunks[2].print, own = {.head = 77, .whole = 78};
   for (ChunkPlacement& chunk : corpus.chunks) chunk.print = {};
-  corpus.chunks[1].print = own;  // what a publisher says counts
+  corpus.chunks[1].print = own;  // a publisher's own value counts
   corpus.chunks.erase(corpus.chunks.begin());
   ASSERT_TRUE(state->Publish(corpus, /*replace=*/true, 0).ok());
   const auto now = state->Get("gpl", "");
@@ -157,7 +157,7 @@ TEST_F(DurableDirectoryTest, ARestartForgetsNoCorpusAndNoDrop) {
   EXPECT_THAT(Listed("acme"),
               ElementsAre(absl::StrCat("gpl ", *again), absl::StrCat("gpl ", *mine)));
   EXPECT_EQ(state->counts().placement_count, 7u);
-  // Each corpus still has the version that a client knew.
+  // Each corpus still has the version that a client saw.
   EXPECT_EQ(state->Publish(CorpusOf("gpl", 1, 5), true, *gpl).status().code(),
             StatusCode::kFailedPrecondition);
   const auto later = state->Publish(CorpusOf("gpl", 1, 5), true, *again);
@@ -169,7 +169,7 @@ TEST_F(DurableDirectoryTest, NoEpochAndNoVersionIsGivenTwice) {
   uint64_t epoch = 0, version = 0;
   for (int life = 0; life < 5; ++life) {
     DirectoryState& state = Start();
-    // The wall clock jumped back: what the folder knows is above it.
+    // The wall clock jumped back: the folder has a higher value.
     options.first_epoch = 1'000'000 / static_cast<uint64_t>(life + 1);
     for (int i = 0; i < (life == 2 ? 10'000 : 3); ++i) {
       const auto grant = state.Register(HolderOf("a"), seconds(3));
@@ -181,7 +181,7 @@ TEST_F(DurableDirectoryTest, NoEpochAndNoVersionIsGivenTwice) {
     ASSERT_TRUE(published.ok());
     ASSERT_GT(*published, version);
     version = *published;
-    // The version of a corpus that is gone is not given again either.
+    // The version of a dropped corpus is not given again either.
     if (life % 2 == 0) {
       ASSERT_TRUE(state.Drop("gpl", "").ok());
     }
@@ -212,7 +212,7 @@ TEST_F(DurableDirectoryTest, SaysWhichHoldersHaveNotComeBack) {
   EXPECT_THAT(state->MissingHolders(), IsEmpty()) << "who publishes knows of them";
   state = &Start();
   EXPECT_THAT(state->MissingHolders(), ElementsAre(HolderId{"h1"}, HolderId{"h2"}, HolderId{"h3"}));
-  // Nobody is to take those who are not back yet for gone.
+  // Holders that have not returned yet must not be taken for dead.
   EXPECT_EQ(state->CheckReturned().code(), StatusCode::kUnavailable);
   clock.Advance(options.lease_ttl);
   EXPECT_TRUE(state->CheckReturned().ok()) << "they had their time";
@@ -259,7 +259,7 @@ TEST_F(DurableDirectoryTest, AFullDiskKeepsNoMemberOut) {
     return call == Call::kWrite ? absl::ResourceExhaustedError("no space") : absl::OkStatus();
   });
   for (int life = 0; life < 3; ++life) {
-    options.first_epoch += 1'000'000;  // the wall clock goes on
+    options.first_epoch += 1'000'000;  // the wall clock advances
     DirectoryState& state = Start();
     for (int i = 0; i < 3; ++i) {
       const auto grant = state.Register(HolderOf("a"), seconds(3));

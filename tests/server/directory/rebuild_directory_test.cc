@@ -1,7 +1,7 @@
-// Goal: a directory whose disk is gone has its corpora again from what holders report, as they were
-// acknowledged; what cannot be proven is told and not served; nothing that was dropped comes back
-// while the directory can know. Method: real folders; a "life" is a new object over a folder, a
-// lost disk another folder; parts are what the life before told its holders.
+// Goal: a directory whose disk is lost rebuilds its corpora from what holders report, as they were
+// acknowledged. What cannot be proven is reported and not served. No dropped corpus returns while
+// the directory can detect it. Method: real folders. An incarnation is a new object over a folder,
+// and a lost disk is another folder. Parts are what the previous incarnation gave its holders.
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -70,7 +70,7 @@ TEST_F(RebuildDirectoryTest, WhatIsNotWholeIsToldAndNotServed) {
   // Nothing of it is garbage.
   const std::vector<ChunkId> ids = {gpl.chunks[0].id};
   EXPECT_THAT(state->CountReferences(ids, "h0"), ElementsAre(1u));
-  // A holder that comes late makes it whole.
+  // A holder that reports late makes it whole.
   Report("h1");
   state->PublishRebuilt();
   const auto whole = AwaitCorpus("gpl", gpl.version);
@@ -106,7 +106,7 @@ TEST_F(RebuildDirectoryTest, AnUnprovenCorpusCanBeDroppedOrLoadedAnew) {
   EXPECT_EQ((*state->Get("b", ""))->version, *anew);
 }
 
-// A holder that was away when the corpus changed reports an earlier version.
+// A holder that was offline when the corpus changed reports an earlier version.
 TEST_F(RebuildDirectoryTest, AnEarlierVersionIsNotTakenForTheCorpus) {
   DirectoryState* state = &Start();
   ASSERT_TRUE(state->Publish(SpreadOver("gpl", 6, 1), false, 0).ok());
@@ -125,7 +125,7 @@ TEST_F(RebuildDirectoryTest, AnEarlierVersionIsNotTakenForTheCorpus) {
   EXPECT_EQ(unproven[0].version_count, 2u);
 }
 
-// The log is right, and holders that were away are not.
+// The log is right, and holders that were offline are not.
 TEST_F(RebuildDirectoryTest, ADirectoryWithItsDiskKnowsBetter) {
   DirectoryState* state = &Start();
   for (const char* name : {"dropped", "moved", "replaced"})
@@ -142,7 +142,7 @@ TEST_F(RebuildDirectoryTest, ADirectoryWithItsDiskKnowsBetter) {
     PassGrace();
     EXPECT_EQ(state->rebuilt(10).unproven_count, 0u);
     EXPECT_THAT(state->List(""), testing::SizeIs(2));
-    // And in this life.
+    // Also in the second incarnation.
     if (life == 1) {
       Keep("h0");
       ASSERT_TRUE(state->Drop("moved", "").ok());

@@ -1,6 +1,6 @@
-// Lives of a directory and its holders, for tests of what it learns from them: a "life" is a new
-// object over a folder, a lost disk another folder. Holders keep what a life told them, and report
-// it to the next one, as server/upkeep/placement_keeper.h does.
+// Incarnations of a directory and its holders, for tests of what it learns from them. An
+// incarnation is a new object over a folder, and a lost disk is another folder. Holders keep what
+// an incarnation gave them, and report it to the next, as server/upkeep/placement_keeper.h does.
 
 #pragma once
 
@@ -116,7 +116,7 @@ struct RebuildFixture : testing::Test {
     clock.Advance(options.rebuild_grace);
     directory->state().PublishRebuilt();
   }
-  // Until the corpus is there; publishing is another thread's.
+  // Waits until the corpus is there; another thread publishes it.
   std::shared_ptr<const Corpus> AwaitCorpus(const std::string& name, uint64_t version) {
     const Instant give_up = Clock::Real()->Now() + std::chrono::seconds(30);
     while (Clock::Real()->Now() < give_up) {
@@ -126,7 +126,7 @@ struct RebuildFixture : testing::Test {
     return nullptr;
   }
 
-  uint64_t clock_step = 1'000'000;  // of the wall clock, from one life to the next
+  uint64_t clock_step = 1'000'000;  // of the wall clock, between incarnations
   ManualClock clock;
   FaultFileSystem files;
   DirectoryOptions options;

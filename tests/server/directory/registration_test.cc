@@ -18,7 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// The local registrar, with a wire that can be cut, and which forgets nothing it was asked.
+// The local registrar, with a wire that can be cut, and a count of all calls.
 class CuttableRegistrar final : public DirectoryRegistrar {
  public:
   explicit CuttableRegistrar(DirectoryState* state)
@@ -52,7 +52,7 @@ class CuttableRegistrar final : public DirectoryRegistrar {
     absl::MutexLock lock(&mu_);
     cut_after_denial_ = true;
   }
-  // Another life of the directory. Call it while the member waits.
+  // Another incarnation of the directory. Call it while the member waits.
   void Restart(DirectoryState* state) { local_ = std::make_unique<LocalRegistrar>(state); }
   uint64_t call_count() {
     absl::MutexLock lock(&mu_);
@@ -96,7 +96,7 @@ class RegistrationTest : public testing::Test {
     return directory_->Register(other, seconds(3));
   }
 
-  // Until the registration's report says so. Real time bounds it, so that a bug fails the test.
+  // Waits until the report meets `condition`. Real time bounds it, so that a bug fails the test.
   bool Await(const std::function<bool(const Registration::Report&)>& condition) {
     absl::Mutex mu;
     absl::MutexLock lock(&mu);
@@ -173,7 +173,7 @@ TEST_F(RegistrationTest, ALeaseThatRanOutIsReportedAsNone) {
   ASSERT_TRUE(Await([](const auto& report) { return report.lease.has_value(); }));
 }
 
-// Goal: the log says once when the gate closes and why, and once when it opens again.
+// Goal: the log reports once when the gate closes and why, and once when it opens again.
 TEST_F(RegistrationTest, TheLogSaysWhenItRefusesAndWhenItAnswersAgain) {
   testing::internal::CaptureStderr();
   Start();
@@ -252,7 +252,7 @@ TEST_F(RegistrationTest, ANameThatIsAnothersIsGivenUpAfterOneLease) {
 }
 
 TEST_F(RegistrationTest, TheLeaseOfAnEarlierLifeElsewhereIsWaitedFor) {
-  ASSERT_TRUE(RegisterElsewhere().ok());  // and killed: nobody renews it
+  ASSERT_TRUE(RegisterElsewhere().ok());  // and killed: no one renews it
   clock_.Advance(milliseconds(1));
   Start();
   ASSERT_TRUE(Await([](const auto& report) { return report.failure_count == 1; }));
@@ -266,7 +266,7 @@ TEST_F(RegistrationTest, TheLeaseOfAnEarlierLifeElsewhereIsWaitedFor) {
   EXPECT_EQ(directory_->Members().at(0).control_address, options_.member.control_address);
 }
 
-// The earlier life asked for a longer lease than this one does.
+// The earlier incarnation requested a longer lease than this one does.
 TEST_F(RegistrationTest, ALongerLeaseOfAnEarlierLifeIsWaitedFor) {
   Member earlier = options_.member;
   earlier.control_address = "127.0.0.1:7999";
@@ -274,7 +274,7 @@ TEST_F(RegistrationTest, ALongerLeaseOfAnEarlierLifeIsWaitedFor) {
   clock_.Advance(seconds(1));
   Start();
   ASSERT_TRUE(Await([](const auto& report) { return report.failure_count == 1; }));
-  clock_.Advance(seconds(20));  // far more than this life's own 3 s
+  clock_.Advance(seconds(20));  // far more than this incarnation's own 3 s
   ASSERT_TRUE(Await([](const auto& report) { return report.failure_count == 2; }));
   EXPECT_FALSE(registration_->report().gave_up);
   clock_.Advance(seconds(9));
@@ -346,8 +346,8 @@ TEST_F(RegistrationTest, ARequesterNeedsNoGate) {
   EXPECT_TRUE(directory_->Members().empty());
 }
 
-// A directory that was started anew knows no lease. The life before promised the name until the
-// lease ends, so the gate need not wait for the next epoch, which may take long.
+// A restarted directory has no lease. The previous incarnation promised the name until the lease
+// ends, so the gate need not wait for the next epoch, which may take long.
 TEST_F(RegistrationTest, ADirectoryThatWasStartedAnewClosesNoGate) {
   const Instant start = clock_.Now();
   Start();
@@ -386,7 +386,7 @@ TEST_F(RegistrationTest, ProddedItTriesAtOnce) {
   EXPECT_EQ(clock_.Now(), now) << "no time had to pass";
 }
 
-// It has given the name to somebody else: then this life of it ends at once.
+// The directory has given the name to another member: this incarnation's gate closes at once.
 TEST_F(RegistrationTest, ANameThatADirectoryGaveAwayAfterItsStartClosesTheGate) {
   Start();
   ASSERT_TRUE(registration_->AwaitLease(kInstantMax).ok());

@@ -1,6 +1,6 @@
-// Goal: the directory tells of copies that members made exactly as long as they may answer, and
-// never confuses them with the holders a corpus was published with.
-// Method: a DirectoryState on a ManualClock; what Get, Locate and orphans say after each step.
+// Goal: the directory lists copies that members made exactly as long as they may answer, and never
+// confuses them with the holders a corpus was published with.
+// Method: a DirectoryState on a ManualClock; what Get, Locate and orphans return after each step.
 
 #include <string>
 #include <utility>
@@ -110,7 +110,7 @@ TEST_F(ReplicaDirectoryTest, OnlyALiveLeaseOfAHolderMay) {
   EXPECT_TRUE(absl::IsInvalidArgument(state_.AnnounceReplicas(Register("b"), "", many).status()));
 }
 
-// Goal: nobody is sent to a member whose lease has run out, whoever looks first.
+// Goal: no caller is sent to a member whose lease has run out, whichever call looks first.
 TEST_F(ReplicaDirectoryTest, EndsWithTheLease) {
   Publish(corpus_);
   const uint64_t b = Register("b");
@@ -122,7 +122,7 @@ TEST_F(ReplicaDirectoryTest, EndsWithTheLease) {
   clock_.Advance(seconds(1));
   EXPECT_EQ(Leased("c"), "||");
   EXPECT_TRUE(absl::IsNotFound(state_.AnnounceReplicas(b, "", {{first_}}).status()));
-  // A name that comes back has nothing until it says so; nor has its earlier life.
+  // A name that registers again has nothing until it announces it; nor has its earlier incarnation.
   const uint64_t again = Register("b");
   EXPECT_EQ(Leased("c"), "||");
   Announce(again, {second_});
@@ -146,9 +146,9 @@ TEST_F(ReplicaDirectoryTest, AHolderOfTheCorpusAddsNothing) {
   EXPECT_EQ(Leased("d", "red"), "a||");
 }
 
-// Goal: whoever publishes a corpus with the ids of another tenant's chunks, which can be guessed,
-// is told of none of its copies, nor that they come and go (I6); a copy of everyone's is
-// everyone's.
+// Goal: a tenant that publishes the ids of another tenant's chunks, which can be guessed, sees none
+// of their copies, nor that these appear and disappear (I6). A copy that everyone may read is
+// visible to everyone.
 TEST_F(ReplicaDirectoryTest, OnlyTheTenantThatMayReadIsTold) {
   Publish(MakeCorpus("r", "red"));
   Publish(MakeCorpus("b", "blue"));
@@ -195,7 +195,7 @@ TEST_F(ReplicaDirectoryTest, Limits) {
   EXPECT_THAT(Announce(Register("x1"), {first_}), ElementsAre(true));
   EXPECT_THAT(Announce(Register("x2"), {first_, second_}), ElementsAre(false, true));
   EXPECT_EQ(Leased("c"), "x0,x1|x2|");
-  // A new version with more holders leaves room for one: what is told stays within the limit.
+  // A new version with more holders leaves room for one: the list stays within the limit.
   holders.push_back({"h6"});
   Publish(MakeCorpus("c", "", holders), /*replace=*/true);
   EXPECT_EQ(Leased("c"), "x0|x2|");
@@ -263,7 +263,7 @@ TEST_F(ReplicaDirectoryTest, ReferencesAreCountedOverAllTenants) {
   EXPECT_THAT(count("a"), ElementsAre(0, 2, 2, 1));
   EXPECT_THAT(count("b"), ElementsAre(0, 1, 1, 0));
   EXPECT_THAT(count("r"), ElementsAre(0, 0, 0, 0));
-  // What is leased counts while it is told of.
+  // A leased copy counts while the directory lists it.
   const uint64_t lease = Register("r");
   EXPECT_THAT(Announce(lease, {ids[3]}, "red"), ElementsAre(true));
   EXPECT_THAT(count("r"), ElementsAre(0, 0, 0, 1));

@@ -1,7 +1,7 @@
 // Goal: a batch computes through its backend and by no way around it, waits where it must, and
 // answers for a backend that fails.
-// Method: a backend that does nothing before it is waited for, and lets nobody touch the partials
-// that are merged here, against this processor's.
+// Method: a backend that does nothing before it is waited for, and lets no other code touch the
+// partials that are merged here. It is compared with this processor's.
 
 #include <vector>
 
@@ -58,8 +58,8 @@ TEST_F(BatchBackendTest, AnswersAreTheBackendsAndNameIt) {
   EXPECT_EQ(device_.merge_count(), 3u);
 }
 
-// As in BatchTest.ManyLargePartialsAreMergedInRounds: the scratch is used anew while work that
-// reads it is still to be done.
+// As in BatchTest.ManyLargePartialsAreMergedInRounds: the scratch is used again while work that
+// reads it is still pending.
 TEST_F(BatchBackendTest, RoundsShareTheScratchInOrder) {
   const auto corpus =
       test::MakeTestCorpus(test::TestGeometry(/*layers=*/1), std::vector<uint32_t>(200, 1), 3);
@@ -79,8 +79,8 @@ TEST_F(BatchBackendTest, RoundsShareTheScratchInOrder) {
   EXPECT_EQ(device_.merge_count(), 3u);
 }
 
-// Requesters then ask other holders. Probes, and requests refused for another reason, are answered
-// as ever.
+// Requesters then query other holders. Probes, and requests refused for another reason, are
+// answered as usual.
 TEST_F(BatchBackendTest, ABackendThatFailsIsUnavailable) {
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5, 64, 130}, 1);
   ASSERT_TRUE(test::PutCorpus(*table_, corpus).ok());

@@ -96,7 +96,7 @@ TEST_F(BatchTest, RepliesComeInTheOrderOfRequestsErrorsIncluded) {
   EXPECT_EQ(table_->stats().pin_count, 0u) << "a refused request keeps no pin";
 }
 
-// Requesters look at their queries; a peer that does not is told, and its lane stays.
+// Requesters check their queries; a peer that does not gets an error, and its lane stays.
 TEST_F(BatchTest, QueriesThatMayOverflowAreRefused) {
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5, 7}, 1);
   ASSERT_TRUE(test::PutCorpus(*table_, corpus).ok());
@@ -283,7 +283,7 @@ TEST_F(BatchTest, ManyLargePartialsAreMergedInRounds) {
   small.row_count = 1;
   small.rows.resize(d_qk);
 
-  // It is the only attend request of its batch, whoever came first.
+  // It is the only attend request of its batch, whichever came first.
   Post(peer, small);
   Post(peer, attend);
   Post(peer, small);

@@ -1,5 +1,5 @@
-// Goal: of a layer on disk exactly the stripes that are asked for are read, to their places, and
-// never more than the limit.
+// Goal: exactly the requested stripes of a layer on disk are read, to their places, and never more
+// than the limit.
 
 #include "server/batch/cold_rows.h"
 

@@ -1,4 +1,4 @@
-// Goal: a holder under mixed load answers everybody in turn, and everything exactly once.
+// Goal: a holder under mixed load answers every session in turn, and every request exactly once.
 
 #include <sys/mman.h>
 
@@ -56,9 +56,9 @@ class OtherLoadTest : public LoadTest {};
 INSTANTIATE_TEST_SUITE_P(Fabrics, OtherLoadTest,
                          testing::Values(FabricKind::kLoopback, FabricKind::kTcp), test::FabricOf);
 
-// Goal: a request that takes long keeps nobody else waiting, and none who left.
-// Method: one of the largest there may be, which takes seconds to minutes; a small one of another
-// session is answered meanwhile; then the large one's lane goes, and its work with it.
+// Goal: a long request makes no other session wait, and ends with its own session.
+// Method: one of the largest there may be, which takes seconds to minutes. A small one of another
+// session is answered meanwhile. Then the large one's lane is closed, and its work with it.
 TEST_P(LoadTest, ALongRequestKeepsNobodyWaiting) {
   Put();
   const auto slow = Open({.shape = kWide});
@@ -75,7 +75,7 @@ TEST_P(LoadTest, ALongRequestKeepsNobodyWaiting) {
   EXPECT_TRUE(NothingPinned());
 }
 
-// Goal: what is computed beside the polling thread has the bits of what is computed there.
+// Goal: what the side thread computes has the bits of what the polling thread computes.
 // Method: one long request, and its rows in small ones.
 TEST_P(LoadTest, LongAnswersHaveTheBitsOfShortOnes) {
   Put();
@@ -115,14 +115,14 @@ TEST_P(LoadTest, LongAnswersHaveTheBitsOfShortOnes) {
   }
 }
 
-// Goal: a reply that the kernel does not take at once goes on by itself, though its lane was silent
-// while it was computed.
+// Goal: a reply that the operating system does not accept at once is completed without further
+// calls, though its lane was silent while it was computed.
 // Method: 24 MB from the side thread, to a requester that looks only when the holder sleeps.
 TEST_P(LoadTest, LargeRepliesReachSilentLanes) {
   Put();
   const auto client =
       Open({.shape = {.slot_count = 2, .request_bytes_max = 1u << 20, .reply_bytes_max = 32u << 20},
-            .wire_version = 4});  // it may ask for many partials of one chunk
+            .wire_version = 4});  // it may request many partials of one chunk
   const uint32_t handle = client->Resolve(corpus_)[3];
   RawAttend attend = Dense({handle}, kQueryRowCountMax, 0, kFlagPartialF32 | kFlagPerPiece);
   attend.pieces.resize(24, attend.pieces[0]);
@@ -211,7 +211,7 @@ TEST_P(LoadTest, AFullQueueRefusesWithAHint) {
   EXPECT_EQ(holder_->stats().refused_count, refused);
 }
 
-// Goal: lanes that are silent are left to their events, and hear all the same.
+// Goal: silent lanes are left to their events, and are answered nevertheless.
 TEST_P(LoadTest, SilentLanesAreAnswered) {
   Put();
   std::vector<std::unique_ptr<RawClient>> clients;
@@ -225,13 +225,13 @@ TEST_P(LoadTest, SilentLanesAreAnswered) {
       const auto reply = client->Await(1);
       ASSERT_TRUE(reply.ok()) << reply.status();
       EXPECT_TRUE(reply->status().ok()) << reply->status();
-      // Whoever had nothing to say is armed now.
+      // Lanes that had nothing to send are armed now.
       ASSERT_TRUE(Eventually([&](const HolderStats& s) { return s.sleep_count > sleeps; }));
     }
   }
 }
 
-// Goal: a drain waits for what is computed beside the polling thread.
+// Goal: a drain waits for what the side thread computes.
 TEST_P(LoadTest, DrainWaitsForLongRequests) {
   Put();
   const auto client = Open({.shape = kWide});
@@ -282,9 +282,9 @@ TEST_P(LoadTest, PushesAreBoundedAndRight) {
   EXPECT_TRUE(NothingPinned());
 }
 
-// Goal: a requester of this host gets the chunk itself: its rows, and nobody else's.
-// Method: each chunk twice, the first time copied and the second time not; what the descriptor
-// holds is held against the rows that were put.
+// Goal: a requester of this host gets the chunk itself: its rows, and no others.
+// Method: each chunk twice, the first time copied and the second time not. The contents of the
+// descriptor are compared with the rows that were put.
 TEST_P(PassingLoadTest, MapsHandTheChunkOver) {
   Put();
   const auto client = Open();

@@ -1,5 +1,5 @@
-// Goal: sessions share the holder by what they ask for, queues stay within their limits, and who is
-// refused is told when to come back.
+// Goal: sessions share the holder by what they request, queues stay within their limits, and a
+// refused request learns when to retry.
 
 #include <memory>
 #include <vector>
@@ -20,7 +20,7 @@ ReadyRequest Request(uint64_t id, uint64_t work = 0, ServeLane* lane = nullptr) 
   ready.lane = lane;
   return ready;
 }
-// Lanes are only told apart here.
+// Lanes only need to differ here.
 ServeLane* LaneNumber(uintptr_t n) { return reinterpret_cast<ServeLane*>(n * 64); }
 
 class FairQueueTest : public testing::Test {

@@ -1,6 +1,6 @@
-// Goal: stripes that were read are found again with their bytes, the oldest go first, memory stays
-// within the limit, and nothing goes that somebody reads. Method: a store with one cold chunk a
-// seed, whose file reads are counted; pages in memory are counted by mincore.
+// Goal: stripes that were read are found again with their bytes, the oldest are evicted first,
+// memory stays within the limit, and no stripe in use is evicted. Method: a store with one cold
+// chunk a seed, whose file reads are counted; pages in memory are counted by mincore.
 
 #include "server/batch/stripe_cache.h"
 
@@ -74,7 +74,7 @@ class StripeCacheTest : public testing::Test {
     CKV_ASSIGN_OR_RETURN(const ChunkRows rows, store_->OpenRows(cold.locator));
     return cache.Fill(cold.locator, rows, layer, stripes);
   }
-  // Whether the stripe is in memory. Asking makes it the newest.
+  // Whether the stripe is in memory. The check makes it the newest.
   static bool Has(StripeCache& cache, const Cold& cold, uint32_t layer, uint32_t stripe) {
     const auto token = static_cast<int32_t>(stripe * kStripeTokens);
     return cache.Find(cold.locator, layer, std::vector<int32_t>{token}).held();
@@ -134,7 +134,7 @@ TEST_F(StripeCacheTest, WhatWasReadIsFoundAndNotReadAgain) {
   EXPECT_EQ(found.token_count(), kTokens);
   EXPECT_TRUE(Right(found, cold, 1, {0, 3, 4, 31}));
   EXPECT_EQ(read_count_, reads);
-  // One that is not there makes it a miss; so does another layer, chunk or life of the chunk.
+  // One that is absent makes it a miss; so does another layer, chunk or generation of the chunk.
   EXPECT_FALSE(cache.Find(cold.locator, 1, std::vector<int32_t>{97, 64}).held());
   EXPECT_FALSE(Has(cache, cold, 2, 3));
   EXPECT_FALSE(Has(cache, chunks_[1], 1, 3));
@@ -167,7 +167,7 @@ TEST_F(StripeCacheTest, TheOldestGoesFirst) {
   ASSERT_TRUE(Fill(cache, cold, 0, {9}).ok());
   EXPECT_EQ(MissingOf(cache, cold, 0, {1, 3, 4, 9}), 0u);
   EXPECT_EQ(MissingOf(cache, cold, 0, {2}), 1u);
-  ASSERT_TRUE(Fill(cache, cold, 0, {3, 10}).ok());  // 3 is used, so 4 goes
+  ASSERT_TRUE(Fill(cache, cold, 0, {3, 10}).ok());  // 3 is used, so 4 is evicted
   EXPECT_EQ(MissingOf(cache, cold, 0, {1, 3, 9, 10}), 0u);
   EXPECT_EQ(cache.bytes(), 4 * StripeBytes());
   // Another layer may take the room of this one, to the last stripe.

@@ -1,5 +1,5 @@
 // Goal: a stream keeps its context, answers each request once and by its tag, and takes no thread.
-// Method: whole daemons in this process, asked over gRPC as any client would; answers are compared
+// Method: whole daemons in this process, called over gRPC as any client would; answers are compared
 // with those of unary calls, bit for bit.
 
 #include <map>
@@ -61,7 +61,7 @@ class AttendStreamTest : public test::ServicesTest {
     EXPECT_FALSE(stream.Read(&more)) << more.tag() << " " << more.message();
     return stream.Finish();
   }
-  // The corpus anew, every chunk on holder 1 alone; its first `count` chunks.
+  // Publishes the corpus again, its first `count` chunks alone, with every chunk on holder 1 only.
   void MoveToHolderOne(size_t count) {
     Corpus moved = corpus_.Publish("c", "", {{{"h1"}}});
     moved.chunks.resize(count);
@@ -248,13 +248,13 @@ TEST_F(AttendStreamTest, MovedChunksAreFoundAgain) {
   }
 }
 
-// Goal: a stream outlives its holders. Method: a holder ends and is started anew with its chunks;
+// Goal: a stream outlives its holders. Method: a holder ends and is restarted with its chunks;
 // every reply between is UNAVAILABLE or right, and those over the other holder's chunks are right.
 TEST_F(AttendStreamTest, AHolderThatComesBackIsFoundAgain) {
   const v1::AttendReply want = Unary(Named());
   Call call;
   const auto stream = requester_stub_->AttendStream(call.get());
-  // Where routes are slow, policy auto pulls these few rows at once, and needs no holder.
+  // If routes are slow, policy auto prefetches these few rows at once, and needs no holder.
   v1::AttendRequest routed = Named();
   routed.set_policy(v1::CONTEXT_POLICY_ROUTE);
   ExpectSameBits(Ask(*stream, routed).reply(), want);
@@ -284,7 +284,7 @@ TEST_F(AttendStreamTest, AHolderThatComesBackIsFoundAgain) {
   EXPECT_TRUE(End(*stream).ok());
 }
 
-// A context never mixes two versions: it ends when its chunks are gone, not with other ones.
+// A context never mixes two versions: it ends when its chunks are dropped, and uses no others.
 TEST_F(AttendStreamTest, OtherChunksUnderTheSameNameAreRefused) {
   Call call;
   const auto stream = requester_stub_->AttendStream(call.get());
@@ -295,7 +295,7 @@ TEST_F(AttendStreamTest, OtherChunksUnderTheSameNameAreRefused) {
     EXPECT_EQ(reply.code(), static_cast<uint32_t>(grpc::StatusCode::FAILED_PRECONDITION));
     EXPECT_THAT(reply.message(), HasSubstr("name them anew"));
   }
-  // A client that names the corpus means what is there now.
+  // A client that names the corpus means its current chunks.
   const v1::AttendReply want = Unary(Named());
   for (const v1::AttendRequest& request : {Named(), Unnamed(7)}) {
     const v1::AttendStreamReply reply = Ask(*stream, request);
@@ -357,8 +357,8 @@ TEST_F(AttendStreamTest, HalfANameIsRefusedAndHarmsNobody) {
   EXPECT_TRUE(End(*stream).ok());
 }
 
-// Goal: a caller that goes leaves nothing behind. Method: streams are cancelled with requests in
-// flight; a drain finds the gate idle long before its deadline, and calls before it are answered.
+// Goal: a caller that disconnects leaves nothing behind. Method: streams are cancelled with
+// requests in flight; a drain finds the gate idle long before its deadline; earlier calls succeed.
 TEST_F(AttendStreamTest, ACallerThatGoesLeavesNothingBehind) {
   const v1::AttendReply want = Unary(Named());
   for (int i = 0; i < 20; ++i) {
@@ -378,7 +378,7 @@ TEST_F(AttendStreamTest, ACallerThatGoesLeavesNothingBehind) {
   EXPECT_LT(Clock::Real()->Now() - start, std::chrono::seconds(20));
 }
 
-// Goal: a drain answers what it has read, and tells the rest to go elsewhere.
+// Goal: a drain answers what it has read, and refuses the rest so that callers go elsewhere.
 TEST_F(AttendStreamTest, ADrainAnswersWhatItHasRead) {
   const v1::AttendReply want = Unary(Named());
   Call call(std::chrono::seconds(60));

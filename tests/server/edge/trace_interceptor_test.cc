@@ -1,5 +1,5 @@
 // Goal: a trace is current on the thread of its call, and on no other and no longer.
-// Method: a real server over loopback, whose callbacks tell what is current.
+// Method: a real server over loopback, whose callbacks report what is current.
 
 #include "server/edge/trace_interceptor.h"
 

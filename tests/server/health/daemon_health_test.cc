@@ -1,6 +1,6 @@
-// Goal: a daemon tells the directory and its pages what it knows of itself, and a directory notices
-// a member that has a lease and does not answer.
-// Method: probes that answer as the test says; then a directory's and a process' facts.
+// Goal: a daemon reports its own state to the directory and on its pages, and a directory notices a
+// member that has a lease and does not answer.
+// Method: probes that answer as the test sets; then a directory's and a process' facts.
 
 #include "server/health/daemon_health.h"
 
@@ -23,7 +23,7 @@ namespace {
 
 using std::chrono::seconds;
 
-// Whether each address answers, and how often it was asked.
+// Whether each address answers, and how often it was probed.
 struct Network {
   std::map<std::string, bool> answers;
   std::map<std::string, int> asked;
@@ -191,7 +191,7 @@ TEST(DaemonHealth, ADirectoryWhoseFolderIsRemovedIsBroken) {
     return finding.code == FindingCode::kDirectoryRefusesChanges &&
            finding.severity == Severity::kBroken;
   }));
-  // Nobody is told that a corpus is kept which is not.
+  // The directory acknowledges no corpus that it cannot store.
   const Corpus corpus =
       test::MakeTestCorpus(test::TestGeometry(), {5}, /*seed=*/3).Publish("c", "", {{{"h0"}}});
   EXPECT_TRUE(absl::IsUnavailable((*opened)->state().Publish(corpus, false, 0).status()));

@@ -1,4 +1,4 @@
-// Goal: what ends does so beside the thread that ticks, whatever its device does.
+// Goal: expired chunks are removed off the thread that ticks, whatever their device does.
 
 #include "server/holder/chunk_expirer.h"
 
@@ -36,7 +36,7 @@ TEST_F(ChunkExpirerTest, ADeviceThatHangsHoldsUpNoTick) {
   ChunkExpirer expirer(store.get());
   expirer.Tick();
   reached.WaitForNotification();
-  expirer.Tick();                                   // and comes back
+  expirer.Tick();                                   // and returns
   EXPECT_EQ(store->stats().table.chunk_count, 1u);  // the other waits for the device
   goes_on.Notify();
   const Instant give_up = Clock::Real()->Now() + std::chrono::seconds(20);

@@ -1,4 +1,4 @@
-// Goal: what a requester is handed holds one chunk, whole and checked, and nobody can change it.
+// Goal: a requester is given exactly one chunk, whole and checked, and no one can change it.
 
 #include "server/session/chunk_exports.h"
 

@@ -1,7 +1,7 @@
 // Goal: a backend that reaches no host memory computes in a holder's chunks and in the slots of its
-// lanes, which are pinned for it; what is pinned is let go of. Method: real holders over each
-// fabric. One has a backend that ends the process when it is given a view of memory that nobody
-// pinned. Its answers are held against those of this processor, bit for bit.
+// lanes, which are pinned for it. All that is pinned is released. Method: real holders over each
+// fabric. One has a backend that ends the process when it is given a view of memory that is not
+// pinned. Its answers are compared with those of this processor, bit for bit.
 
 #include <array>
 #include <atomic>
@@ -78,7 +78,7 @@ class HolderPinnedTest : public PinnedDevice, public test::HolderTest {
     clients.here_handles = clients.here->Resolve(corpus_);
     return clients;
   }
-  // Asks both for the chunks with these ordinals; handles of the request are ordinals.
+  // Sends the request to both holders. Its handles are ordinals of chunks.
   void ExpectSameBits(Clients& clients, const RawAttend& attend) {
     RawAttend there = attend, here = attend;
     for (size_t i = 0; i < attend.pieces.size(); ++i) {
@@ -125,7 +125,7 @@ TEST_P(HolderPinnedTest, AnswersHaveTheBitsOfThisProcessor) {
       ExpectSameBits(clients, attend);
     }
   }
-  // Computed beside the polling thread.
+  // Computed by the side thread.
   ExpectSameBits(clients, Dense({5}, 4096, 0, /*flags=*/0));
   EXPECT_EQ(holder_->stats().long_count, 1u);
   EXPECT_EQ(holder_->stats().error_count, 0u);
@@ -133,7 +133,7 @@ TEST_P(HolderPinnedTest, AnswersHaveTheBitsOfThisProcessor) {
   EXPECT_GT(device_.merge_count(), 0u);
 }
 
-// Rows are read by this processor, as ever.
+// Rows are read by this processor, as usual.
 TEST_P(HolderPinnedTest, FetchesAreAsEver) {
   Start();
   PutBoth();

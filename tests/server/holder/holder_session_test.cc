@@ -1,5 +1,5 @@
-// Goal: sessions begin and end as server/holder/holder.h says, and none harms another.
-// Method: as holder_test.cc; what must come to pass is waited for by the holder's own counters.
+// Goal: sessions begin and end as server/holder/holder.h specifies, and none harms another.
+// Method: as holder_test.cc; the holder's own counters show when an expected event has happened.
 
 #include <memory>
 #include <string>
@@ -36,7 +36,7 @@ TEST_P(HolderTest, TheNewestCommonVersionIsSpoken) {
     return answer.ok() ? answer->wire_version : 0;
   };
   EXPECT_EQ(agreed(kWireVersionMin, kWireVersion), kWireVersion);
-  EXPECT_EQ(agreed(kWireVersionMin, 0), kWireVersionMin);  // a peer that knows of no other
+  EXPECT_EQ(agreed(kWireVersionMin, 0), kWireVersionMin);  // a peer that supports no other
   EXPECT_EQ(agreed(kWireVersionMin - 1, kWireVersionMin), kWireVersionMin);
   EXPECT_EQ(agreed(kWireVersion, kWireVersion + 1), kWireVersion);
   EXPECT_EQ(agreed(kWireVersion + 1, kWireVersion + 2), 0);
@@ -119,14 +119,14 @@ TEST_P(HolderTest, SessionsEndAndTheirPlaceIsFree) {
   EXPECT_TRUE(absl::IsNotFound(holder_->CloseSession(closed, kInstantMax)));
   EXPECT_TRUE(absl::IsNotFound(holder_->ResolveChunks(closed, {}, kInstantMax).status()));
   EXPECT_TRUE(absl::IsUnavailable(a->Await().status())) << "its lane goes";
-  // Its peer went away.
+  // Its peer disconnected.
   b->DropLanes();
   EXPECT_TRUE(Eventually([](const HolderStats& stats) { return stats.session_count == 0; }));
   EXPECT_EQ(holder_->stats().lane_count, 0u);
   EXPECT_NE(Open(), nullptr);
 }
 
-// Goal: a tenant's session gets no handle of another's chunk, and cannot tell it from none.
+// Goal: a tenant's session gets no handle of another's chunk, and cannot see that it exists.
 TEST_P(HolderTest, ASessionResolvesItsTenantsChunks) {
   for (size_t i = 0; i < corpus_.chunks.size(); ++i) {
     const std::string tenant = i % 2 == 0 ? "a" : "";
@@ -142,7 +142,7 @@ TEST_P(HolderTest, ASessionResolvesItsTenantsChunks) {
   }
 }
 
-// Goal: a peer that dies with requests in flight costs nobody else an answer.
+// Goal: a peer that dies with requests in flight costs no other peer an answer.
 TEST_P(HolderTest, APeerMayGoWithWorkInFlight) {
   Put();
   const auto stays = Open();
@@ -223,8 +223,8 @@ TEST_P(HolderTest, DrainAnswersWhatHasComeAndRefusesTheRest) {
   EXPECT_TRUE(absl::IsUnavailable(refused.status()));
 }
 
-// Goal: no lane, however idle, is left asleep: neither without spinning nor with a clock that
-// stands still.
+// Goal: no lane, however idle, is left asleep, neither without spinning nor while the clock does
+// not advance.
 TEST_P(HolderTest, AnIdleHolderWakes) {
   ManualClock clock;
   const auto fabric = test::MakeFabric(GetParam(), &clock);
@@ -265,7 +265,7 @@ TEST(Holder, OptionsHaveLimits) {
   EXPECT_TRUE(absl::IsInvalidArgument(Holder::Start(options).status()));
 }
 
-// Tells whom lanes were charged to.
+// Records whom lanes were charged to.
 class ChargingFabric final : public Fabric {
  public:
   explicit ChargingFabric(FabricKind kind) : inner_(test::MakeFabric(kind)) {}
@@ -320,7 +320,7 @@ TEST_P(HolderTest, LanesAreChargedToTheSessionsTenant) {
   ASSERT_TRUE(dialer.ok());
   for (const char* tenant : {"a", "", "b"}) {
     offer.tenant = tenant;
-    offer.requester = "the same";  // says nothing about who pays
+    offer.requester = "the same";  // does not determine who pays
     offer.fabrics = {{fabric.kind(), {(*dialer)->offer(), (*dialer)->offer()}}};
     const auto answer = (*holder)->OpenSession(offer, kInstantMax);
     ASSERT_TRUE(answer.ok()) << answer.status();

@@ -49,7 +49,7 @@ struct HolderStoreTest : testing::TestWithParam<FabricKind> {
   }
   ~HolderStoreTest() override { requester.reset(); }
 
-  // Room for so many chunks of 100 tokens.
+  // Memory for this many chunks of 100 tokens.
   void Start(size_t chunk_count = 4) {
     requester.reset();
     fleet->Start(chunk_count * LayOutChunk(corpus.geometry, 100).total_bytes);
@@ -136,7 +136,7 @@ TEST_P(HolderStoreTest, AFetchOfAllComesFromBothTiers) {
   }
 }
 
-// Chunks for which there is no room beside one another are read a layer at a time, beside memory.
+// Chunks that do not fit in memory together are read a layer at a time, outside that memory.
 TEST_P(HolderStoreTest, MoreAtOnceThanFitsIsAnsweredWithTheSameBits) {
   std::vector<Answer> answers(2, Answer(16, 64));
   for (const int chunks_that_fit : {12, 4}) {
@@ -208,7 +208,7 @@ TEST_P(HolderStoreTest, WhatWasReadMakesRoomForAPut) {
   Answer answer(16, 64);
   const absl::Status status = requester->Attend(call, answer.View(), nullptr);
   ASSERT_TRUE(status.ok()) << status;
-  // The dispatcher lets go after it answered; a probe of it comes later still.
+  // The dispatcher releases the chunks after it answered; it serves the next request later still.
   ExpectRight(0);
   ExpectRight(1);
   EXPECT_EQ(fleet->holder().stats().table.cold_count, 8u);

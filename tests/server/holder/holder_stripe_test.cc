@@ -1,6 +1,6 @@
-// Goal: rows of a chunk on disk that one selection read are not read for the next; the answers have
-// the bits of a chunk in memory, and nothing is answered from a chunk that is gone. Method: a real
-// holder with a folder whose reads are counted, and a real requester that selects.
+// Goal: rows of a chunk on disk that one selection read are not read for the next. The answers have
+// the bits of a chunk in memory, and none is computed from a dropped chunk. Method: a real holder
+// with a folder whose reads are counted, and a real requester that selects.
 
 #include <atomic>
 #include <memory>
@@ -184,7 +184,7 @@ TEST_P(HolderStripeTest, WithoutRoomForAStepTheChunkIsReadWhole) {
   EXPECT_LE(steps, 4);  // 39 stripes, 12 a step
 }
 
-// The same id with other rows: what was kept of the chunk's first life is not answered from.
+// The same id with other rows: no answer uses stripes of the chunk's first generation.
 TEST_P(HolderStripeTest, AChunkThatWasReplacedIsReadAnew) {
   const Indices selected = {7, 200};
   Answer old(16, 64), other(16, 64);
@@ -210,7 +210,7 @@ TEST_P(HolderStripeTest, AChunkThatWasReplacedIsReadAnew) {
   ASSERT_TRUE(Ask({1, 2}, &other).ok());  // they fill the memory
   const auto locator = store().table().Find(replaced.info.id, corpus_.geometry);
   ASSERT_TRUE(absl::IsUnavailable(store().table().Pin(*locator).status())) << "it is cold";
-  ASSERT_EQ(locator->slot, first->slot);  // only the generation tells them apart
+  ASSERT_EQ(locator->slot, first->slot);  // only the generation distinguishes them
   const uint64_t stripe_reads = stats().stripe_read_count;
   ExpectBits({0}, selected, hot);
   EXPECT_EQ(stats().stripe_read_count, stripe_reads + 2);

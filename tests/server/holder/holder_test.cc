@@ -1,5 +1,5 @@
-// Goal: a holder answers right, or says with a type why not, over every fabric of this host.
-// Method: a real Holder with real fabrics, spoken to in bare frames; answers are held against the
+// Goal: a holder answers correctly, or refuses with a typed reason, over every fabric of this host.
+// Method: a real Holder with real fabrics, driven by bare frames; answers are compared with the
 // fp64 reference over the rows that were put.
 
 #include "server/holder/holder.h"
@@ -142,7 +142,7 @@ TEST_P(HolderTest, EveryErrorHasItsType) {
 }
 
 // Fields that a later build will use are answered Unimplemented, and the lane stays. So a newer
-// requester can find out, frame by frame, and ask in the older way.
+// requester can find out, frame by frame, and use the older form.
 TEST_P(HolderTest, AFieldOfALaterBuildIsRefusedAndTheLaneStays) {
   Put();
   const auto client = Open();
@@ -199,11 +199,11 @@ TEST_P(HolderTest, AMalformedFrameClosesItsLaneOnly) {
     std::vector<std::byte> bytes(frame);
     bytes.resize(test::EncodeAttend(good, corpus_.geometry.d_qk, header, bytes));
     if (seed % 3 == 0) {
-      bytes[rng() % sizeof(RequestHeader)] ^= std::byte{1} << rng() % 8;  // its checksum tells
+      bytes[rng() % sizeof(RequestHeader)] ^= std::byte{1} << rng() % 8;  // its checksum detects it
     } else if (seed % 3 == 1) {
       bytes.resize(rng() % bytes.size());
     } else {
-      // A checksum that is right over counts that lie.
+      // A correct checksum over false counts.
       std::memcpy(&header, bytes.data(), sizeof(header));
       uint32_t* const fields[] = {&header.row_count, &header.piece_count, &header.index_count,
                                   &header.body_bytes};
@@ -264,8 +264,8 @@ TEST_P(HolderTest, ProbesEchoAndFetchesBringTheRows) {
           .status()));
 }
 
-// Goal: chosen rows come in their order, duplicates too, slices come of every row, in one transfer
-// each; an index that the chunk has not got is refused, and the lane goes on.
+// Goal: chosen rows are returned in their order, duplicates too, and slices of every row, in one
+// transfer each. An index that the chunk does not have is refused, and the lane continues.
 TEST_P(HolderTest, ChosenRowsAndSlicesAreGathered) {
   Put();
   const auto client = Open();
@@ -309,7 +309,7 @@ TEST_P(HolderTest, ChosenRowsAndSlicesAreGathered) {
   entry.column_bytes = 20;
   expect(entry, chosen);
   expect({.layer_count = 3, .token_begin = 7, .token_count = 120, .column_bytes = 48}, {});
-  // More than the chunk has rows: one may come twice.
+  // More rows than the chunk has: rows may repeat.
   std::vector<int32_t> many(300);
   for (int32_t i = 0; i < 300; ++i) many[size_t(i)] = i % 130;
   expect({.layer_count = 1, .token_count = 300, .index_count = 300}, many);

@@ -104,7 +104,7 @@ TEST(SessionTable, EndsWhenAllItsLanesAreGone) {
   ASSERT_NE(session, nullptr);
   EXPECT_EQ(session->id, opened->id);
   EXPECT_EQ(session->tenant, "red");
-  // One lane came and went; the other may still come, until the invitation runs out.
+  // One lane was adopted and closed; the other may still connect, until the invitation runs out.
   table.LaneGone(*session);
   EXPECT_EQ(table.Reap(clock.Now()), clock.Now() + seconds(9));
   EXPECT_EQ(table.count(), 1u);

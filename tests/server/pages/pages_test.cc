@@ -1,7 +1,7 @@
-// Goal: pages, completions and the configuration file say all that the programs' tables have, and
-// the file changes nothing.
+// Goal: pages, completions and the configuration file contain all that the programs' tables have,
+// and the file changes nothing.
 // Method: each option of the tables is looked for; the file is read as a daemon reads it, as it is
-// and with every line in force. tests/deploy/pages_test.py asks man and the shells.
+// and with every line in force. tests/deploy/pages_test.py checks with man and the shells.
 
 #include "server/pages/pages.h"
 

@@ -1,6 +1,6 @@
-// Goal: ReadChunk gives a chunk's rows as they were put, hot or cold, within its limits, and ends
+// Goal: ReadChunk returns a chunk's rows as they were put, hot or cold, within its limits, and ends
 // when its peer or the server does.
-// Method: a holder in this process, asked over gRPC; peers that stop reading.
+// Method: a holder in this process, called over gRPC; peers that stop reading.
 
 #include "server/services/chunk_read.h"
 #include "client/grpc/channel_stub.h"
@@ -131,8 +131,8 @@ TEST_F(ChunkReadTest, RefusesWhatIsNotTheTenants) {
   EXPECT_EQ(CodeOf(request), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-// Peers that read nothing: they are bounded in number, one that goes makes room, and a drain ends
-// the rest.
+// Peers that read nothing: they are bounded in number, one that disconnects makes room, and a drain
+// ends the rest.
 TEST_F(ChunkReadTest, ReadsInProgressAreBoundedAndADrainEndsThem) {
   StartHolder(64u << 20);
   // 27 MB of rows, more than flow control takes of a peer that does not read.
@@ -178,13 +178,13 @@ TEST_F(ChunkReadTest, ADeadlineEndsARead) {
   const auto reader = holder().ReadChunk(call.get(), RequestFor(corpus, 0));
   v1::ReadChunkReply piece;
   ASSERT_TRUE(reader->Read(&piece));
-  // Nothing is read until the deadline has passed, which Finish then tells.
+  // Nothing is read until the deadline has passed, which Finish then reports.
   const Instant late = Clock::Real()->Now() + std::chrono::milliseconds(400);
   while (Clock::Real()->Now() < late) std::this_thread::yield();
   while (reader->Read(&piece)) {
   }
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  // The pin of the hot chunk goes with it.
+  // The pin of the hot chunk ends with the call.
   const Instant deadline = Soon();
   uint32_t pins = 1;
   while (pins != 0 && Clock::Real()->Now() < deadline) {

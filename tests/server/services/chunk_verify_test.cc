@@ -1,5 +1,5 @@
-// Goal: an operator learns of every copy whether it is whole where it lies. Method: whole daemons
-// in this process with folders whose files the test damages, asked over gRPC.
+// Goal: an operator learns of every copy whether it is whole where it is stored. Method: whole
+// daemons in this process with folders whose files the test damages, called over gRPC.
 
 #include "absl/strings/str_cat.h"
 #include "server/services/chunk_order.h"
@@ -86,7 +86,7 @@ TEST_F(ChunkVerifyTest, SaysOfEachCopyHowItIs) {
   EXPECT_EQ(replies[0].verdict(), v1::CHUNK_VERDICT_MISSING) << "it was quarantined";
 }
 
-// Damage that the holder makes good by itself is told, and the copy is whole.
+// Damage that the holder repairs by itself is reported, and the copy is whole.
 TEST_F(ChunkVerifyTest, SaysWhatWasMadeGood) {
   test::FlipBits(FileOf(0), -3000);  // hot
   std::vector<v1::VerifyChunksReply> replies;
@@ -131,7 +131,7 @@ TEST_F(ChunkVerifyTest, WhatIsMalformedIsRefused) {
   EXPECT_TRUE(replies.empty());
 }
 
-// Goal: checks are bounded, end when nobody listens, and hold no drain up. Method: peers that do
+// Goal: checks are bounded, end when no one listens, and hold no drain up. Method: peers that do
 // not read their answers, until the streams' buffers are full and the checks wait.
 TEST_F(ChunkVerifyTest, ChecksAreBoundedAndEndWithTheirPeer) {
   v1::VerifyChunksRequest request;
@@ -150,7 +150,7 @@ TEST_F(ChunkVerifyTest, ChecksAreBoundedAndEndWithTheirPeer) {
   const grpc::Status refused = Verify(RequestOf({0}), &replies);
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.error_message(), HasSubstr("retry in"));
-  // One that goes away makes room.
+  // One that disconnects makes room.
   calls[0]->get()->TryCancel();
   EXPECT_EQ(readers[0]->Finish().error_code(), grpc::StatusCode::CANCELLED);
   grpc::Status status;

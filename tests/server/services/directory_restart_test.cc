@@ -1,5 +1,5 @@
-// Goal: a directory with a folder restarts, and its fleet goes on; whoever asks sees where it keeps
-// its state, what it read, and who is not back. Method: whole daemons in this process, and ckvctl.
+// Goal: a directory with a folder restarts, and its fleet continues. Clients see where it keeps its
+// state, what it read, and who is not back. Method: whole daemons in this process, and ckvctl.
 
 #include <filesystem>
 
@@ -36,12 +36,12 @@ class DirectoryRestartTest : public test::MovingChunksTest {
   }
   void StartDirectoryAt(const std::string& listen) { StartDirectory(DirectoryConfig(listen)); }
   void RestartDirectory() { StartDirectoryAt(EndDirectory()); }
-  // With an empty folder in the place of its own.
+  // Restarts with an empty folder in place of its own.
   void RestartWithLostDisk() {
     path_ += "-empty";
     RestartDirectory();
   }
-  // Until the holders are members again; in real time, so that a bug fails the test.
+  // Waits until the holders are members again; in real time, so that a bug fails the test.
   void AwaitMembers(size_t count) {
     const Instant give_up = Soon();
     v1::ListMembersRequest request;
@@ -49,12 +49,12 @@ class DirectoryRestartTest : public test::MovingChunksTest {
     v1::ListMembersReply reply;
     while (reply.members_size() != static_cast<int>(count) && Clock::Real()->Now() < give_up) {
       reply.Clear();
-      // A subchannel of the life before may still be in its backoff.
+      // A subchannel of the previous incarnation may still be in its backoff.
       if (!directory_stub_->ListMembers(Call().get(), request, &reply).ok()) reply.Clear();
     }
     ASSERT_EQ(reply.members_size(), static_cast<int>(count));
   }
-  // Until all but so many holders have reported.
+  // Waits until all but `missing` holders have reported.
   void AwaitReported(uint32_t missing = 0) {
     const Instant give_up = Soon();
     v1::DescribeDirectoryReply reply;
@@ -67,7 +67,7 @@ class DirectoryRestartTest : public test::MovingChunksTest {
     ASSERT_TRUE(asked.ok()) << asked.error_message();
     ASSERT_EQ(reply.missing_holder_count(), missing);
   }
-  // Until so many holders keep a part of a corpus.
+  // Waits until `count` holders keep a part of a corpus.
   void AwaitKept(size_t count) {
     const auto keeping = [&] {
       size_t kept = 0;
@@ -80,7 +80,7 @@ class DirectoryRestartTest : public test::MovingChunksTest {
     ASSERT_EQ(keeping(), count);
   }
   // Corpus "c" is on h0 and h1, and h0 has a chunk that no corpus has. Then h1 ends, and the
-  // directory starts anew.
+  // directory restarts.
   void RestartWithoutH1() {
     StartHolders(2);
     LoadOn("c", Chunks(3), {0, 1});
@@ -106,11 +106,11 @@ class DirectoryRestartTest : public test::MovingChunksTest {
 
 TEST_F(DirectoryRestartTest, TheFleetGoesOn) {
   StartHolders(2);
-  // A requester that hears of the corpus only after it asked for it would have to ask again.
+  // A requester that learns of the corpus only after it queried it would have to query it again.
   const Corpus corpus = LoadOn("c", Chunks(5), {0, 1});
   StartRequester();
   v1::AttendReply before, meanwhile, after;
-  // Twice: the first answer is not kept if the requester's watch begins while it comes.
+  // Twice: the first answer is not kept if the requester's watch begins while it arrives.
   ASSERT_TRUE(Attend(&before).ok());
   ASSERT_TRUE(Attend(&before).ok());
   const std::string address = EndDirectory();
@@ -123,7 +123,7 @@ TEST_F(DirectoryRestartTest, TheFleetGoesOn) {
   ASSERT_TRUE(asked.ok()) << asked.error_message();
   EXPECT_TRUE(after.o() == before.o());
   EXPECT_TRUE(meanwhile.o() == before.o());
-  // What was known goes on, and what is told now is later.
+  // What was recorded continues, and later changes get higher versions.
   EXPECT_GT(LoadOn("d", Chunks(1, 2), {0}).version, corpus.version);
 }
 
@@ -152,7 +152,7 @@ TEST_F(DirectoryRestartTest, StatusAndMetricsTellOfTheFolder) {
 
 TEST_F(DirectoryRestartTest, NothingIsGarbageBeforeEveryHolderIsBack) {
   ASSERT_NO_FATAL_FAILURE(RestartWithoutH1());
-  // Who asks for the members before all are back is told to come again.
+  // A client that needs all members before all are back gets an error, and has to retry.
   Ran ran = Run({"gc", "--grace", "1ms", "--dry-run"});
   EXPECT_EQ(ran.code, 7) << ran.err;
   EXPECT_THAT(ran.err,
@@ -169,7 +169,7 @@ TEST_F(DirectoryRestartTest, NothingIsGarbageBeforeEveryHolderIsBack) {
   EXPECT_EQ(ran.json["dropped_count"], 1);
 }
 
-// Two of three holders have all chunks between them; the third is away.
+// Two of three holders have all chunks between them; the third is offline.
 TEST_F(DirectoryRestartTest, ALostFolderIsMadeGoodByTheHolders) {
   StartHolders(3);
   StartRequester();
@@ -258,7 +258,7 @@ TEST_F(DirectoryRestartTest, OneFolderIsOneDirectorys) {
                     HasSubstr("two directories need two folders")));
 }
 
-// Its machine will never come back: an operator says so.
+// Its machine will never return: an operator declares it gone.
 TEST_F(DirectoryRestartTest, AHolderThatIsGoneForGoodHoldsNothingUp) {
   ASSERT_NO_FATAL_FAILURE(RestartWithoutH1());
   EXPECT_EQ(Run({"gc", "--grace", "1ms", "--gone", "h0"}).code, 7) << "another one is missing";

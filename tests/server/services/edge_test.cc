@@ -200,7 +200,7 @@ TEST(LocalDirectoryTest, AnswersAsTheStubWould) {
   EXPECT_TRUE(directory.ListMembers(kInstantMax)->empty());
 }
 
-// Goal: a watch of a directory that is away says so once and ends when told, whatever its pause.
+// Goal: a watch of an unreachable directory reports once and ends when stopped, whatever its pause.
 TEST(WatchStubTest, ADirectoryThatIsAway) {
   ManualClock clock;  // never advanced: the pause after the first try has no end but the stop
   absl::Mutex mu;

@@ -1,5 +1,5 @@
-// Goal: what no corpus names is taken away, but never what a load under way has put.
-// Method: whole daemons in this process; ckvctl gc, and the steps that it is made of.
+// Goal: what no corpus names is removed, but never what a load under way has put.
+// Method: whole daemons in this process; ckvctl gc, and its single steps.
 
 #include "client/ctl/fleet/garbage.h"
 
@@ -83,8 +83,8 @@ TEST_F(GarbageTest, ACollectionLeavesALoadAlone) {
   EXPECT_EQ(ran.json["young_count"], 4);
   EXPECT_EQ(Listed(0).size(), 5u);
 
-  // It paused for longer than the grace, and goes on between the collection's steps: it asks for
-  // its first chunk, and puts the second again.
+  // The load paused for longer than the grace, and continues between the collection's steps: it
+  // queries its first chunk, and puts the second again.
   AwaitIdle(0);
   ctl::Fleet fleet = MakeFleet();
   const Member holder = fleet.Holders()->at(0);
@@ -98,7 +98,7 @@ TEST_F(GarbageTest, ACollectionLeavesALoadAlone) {
   EXPECT_EQ(garbage->tally.touched_count, 4u);
   EXPECT_EQ(Listed(0).size(), 5u);
 
-  // It was killed: what it put goes.
+  // The load was killed: what it put is removed.
   AwaitIdle(0);
   EXPECT_EQ(Run({"gc", "--grace", "1ms"}).json["dropped_count"], 4);
   EXPECT_EQ(Listed(0).size(), 1u);
@@ -120,7 +120,7 @@ TEST_F(GarbageTest, AHolderThatCannotBeAskedIsTold) {
   EXPECT_THAT(ran.text, HasSubstr("h1"));
 }
 
-// Goal: what was put or pinned for a time goes by itself: the daemon's ticks see to it.
+// Goal: a put or a pin with a time limit ends by itself, through the daemon's ticks.
 TEST_F(GarbageTest, TimesEnd) {
   StartHolders(1);
   const auto corpus = Chunks(3);

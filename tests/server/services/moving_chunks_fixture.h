@@ -31,7 +31,7 @@ class MovingChunksTest : public ServicesTest {
     if (json && ran.code == 0) ran.json = ctl::Json::parse(ran.text);
     return ran;
   }
-  // A command that is told that directory, or none.
+  // Runs a command that is given that directory, or none.
   static Ran RunAt(const std::string& directory, std::vector<std::string> arguments) {
     ctl::Ctl ctl;
     std::ostringstream out, err;
@@ -69,7 +69,7 @@ class MovingChunksTest : public ServicesTest {
     return Get(name);
   }
   Corpus Get(const std::string& name) { return *MakeFleet().GetCorpus(name); }
-  // As when its orphans are not dropped: their holder was away, or the command was killed.
+  // As when its orphans are not dropped: their holder was offline, or the command was killed.
   void DropCorpusOnly(const std::string& name) {
     v1::DropCorpusRequest request;
     request.set_name(name);

@@ -74,7 +74,7 @@ TEST_F(MovingChunksTest, AHolderPushesToAnother) {
   EXPECT_EQ(code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-// Goal: answers stay right, and are never refused, while every chunk moves and its old copy goes.
+// Goal: every answer is right, and none refused, while all chunks move and old copies are dropped.
 TEST_F(MovingChunksTest, ACorpusMovesWhileItIsServed) {
   StartHolders(4);
   StartRequester();
@@ -152,7 +152,7 @@ TEST_F(MovingChunksTest, APlanIsPrintedAndADryRunMovesNothing) {
   EXPECT_EQ(Run({"corpus", "partition", "c", "--tenant", "red"}).code, 7);
 }
 
-// Goal: whatever an interrupted run pushed is reused, and the switch comes once, at the end.
+// Goal: whatever an interrupted run pushed is reused, and the switch happens once, at the end.
 TEST_F(MovingChunksTest, ARunThatWasInterruptedGoesOn) {
   StartHolders(3);
   const auto chunks = Chunks(30);
@@ -171,7 +171,7 @@ TEST_F(MovingChunksTest, ARunThatWasInterruptedGoesOn) {
   EXPECT_THAT(std::string(interrupted.message()), HasSubstr("nothing was switched"));
   EXPECT_EQ(told, kBefore);
   EXPECT_EQ(Get("c").version, corpus.version);
-  // A put that was in flight may still come to its end.
+  // A put that was in flight may still be completed.
   const size_t there = Listed(1).size() + Listed(2).size();
   EXPECT_GE(there, kBefore);
   const Ran rest = Run({"corpus", "partition", "c", "--weights", "h0=0"});
@@ -257,8 +257,8 @@ TEST_F(MovingChunksTest, AChunkThatNobodyHasIsAnErrorAndNothingIsSwitched) {
   EXPECT_THAT(lost.err, HasSubstr("none of its holders is alive"));
 }
 
-// Goal: old copies go with the move, though it asked for them itself a moment before; but not what
-// an operator pinned.
+// Goal: the move removes old copies, though it queried them itself a moment before; but not what an
+// operator pinned.
 TEST_F(MovingChunksTest, OldCopiesGoUnlessPinned) {
   StartHolders(2);
   const auto chunks = Chunks(6);
@@ -275,8 +275,8 @@ TEST_F(MovingChunksTest, OldCopiesGoUnlessPinned) {
   EXPECT_THAT(std::string(ran.json["warnings"][0]), HasSubstr("holder h0 keeps 1 chunk"));
 }
 
-// Goal: no old copy goes before the chunk was seen on each new holder, also where the plan has
-// nothing to copy, and where a copy went again before the switch.
+// Goal: no old copy is removed before the chunk was seen on each new holder, even if the plan has
+// nothing to copy, and if a copy disappeared again before the switch.
 TEST_F(MovingChunksTest, WhatIsMissingBeforeTheSwitchIsCopiedAgain) {
   StartHolders(2);
   const auto chunks = Chunks(10);

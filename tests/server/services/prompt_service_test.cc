@@ -1,5 +1,5 @@
-// Goal: the directory refuses malformed questions about prompts, a long prompt is asked for in
-// parts, searches have a quota of memory, and a requester does not mix the chunks of two models.
+// Goal: the directory refuses malformed queries about prompts, a long prompt is queried in parts,
+// searches have a quota of memory, and a requester does not mix the chunks of two models.
 
 #include <array>
 #include <atomic>
@@ -27,7 +27,7 @@ using test::Call;
 
 class PromptServiceTest : public test::ServicesTest {
  protected:
-  // Publishes chunks of these tokens, all standalone and of this model; nobody has their rows.
+  // Publishes chunks of these tokens, all standalone and of this model; no holder has their rows.
   void PublishTexts(const std::string& name, const std::string& model,
                     const std::vector<std::vector<int32_t>>& texts) {
     Corpus corpus;
@@ -46,7 +46,7 @@ class PromptServiceTest : public test::ServicesTest {
   }
 };
 
-// A text whose tokens stand nowhere else.
+// A text whose tokens occur nowhere else.
 std::vector<int32_t> TextFrom(int32_t first, size_t count) {
   std::vector<int32_t> text(count);
   for (size_t i = 0; i < count; ++i) text[i] = first + static_cast<int32_t>(i);
@@ -139,7 +139,7 @@ TEST_F(PromptServiceTest, SearchesHaveAQuotaOfMemory) {
   EXPECT_TRUE(resolve(longer, "lite").ok());
 }
 
-// A directory whose first two answers to a prompt come when they are let go.
+// A directory whose first two answers to a prompt wait for `let_go`.
 class HeldDirectory final : public DirectoryControl {
  public:
   explicit HeldDirectory(DirectoryControl* real) : real_(*real) {}
@@ -206,7 +206,7 @@ TEST_F(PromptServiceTest, SearchesAtOnceShareTheQuota) {
     EXPECT_TRUE(statuses[i].ok()) << statuses[i].error_message();
     EXPECT_EQ(replies[i].token_count(), text.size());
   }
-  // All of the room is there again.
+  // The whole quota is available again.
   std::vector<int32_t> twice = text;
   twice.insert(twice.end(), text.begin(), text.end());
   const grpc::Status fits = resolve(twice, reply);

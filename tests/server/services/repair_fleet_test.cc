@@ -1,7 +1,7 @@
-// Goal: a holder whose files were damaged serves none of it, and has all of it again from its
-// replicas by itself. Method: two whole daemons in this process with a replica each of every chunk;
-// the files of one are damaged while it is down, in rows and in headers; its scrub and its repairs
-// do the rest while a requester goes on asking.
+// Goal: a holder with damaged files serves none of them, and restores all of them from its replicas
+// by itself. Method: two whole daemons in this process with a replica each of every chunk. The
+// files of one are damaged while it is down, in rows and in headers. Its scrub and its repairs do
+// the rest while a requester continues to query.
 
 #include <filesystem>
 
@@ -87,7 +87,7 @@ class RepairFleetTest : public test::ServicesTest {
     EXPECT_TRUE(reader->Finish().ok());
     return count;
   }
-  // Every answer is right, whoever gave it, or an error.
+  // Every answer is right, whichever holder gave it, or an error.
   void AttendAll(bool all_answer) {
     for (uint32_t chunk = 0; chunk < kChunkCount; ++chunk) {
       v1::AttendRequest request = test::AttendOf("c", 1, q_, corpus_.geometry.d_qk);
@@ -154,7 +154,7 @@ TEST_F(RepairFleetTest, WhatWasDamagedIsFoundAndGotAgain) {
   AttendAll(true);
 }
 
-// A private corpus' tenant is not told by a header that is damaged; the directory knows it.
+// A damaged header does not name a private corpus' tenant; the directory's records do.
 TEST_F(RepairFleetTest, APrivateChunkComesBackForItsTenantAlone) {
   Load("acme", {{"h0"}, {"h1"}});
   nodes_[0]->Drain(Soon());
@@ -170,7 +170,7 @@ TEST_F(RepairFleetTest, APrivateChunkComesBackForItsTenantAlone) {
   EXPECT_EQ(WholeCount(0, ""), 0u);
 }
 
-// Where it was the only copy, that is what everyone is told.
+// If it was the only copy, every report states that.
 TEST_F(RepairFleetTest, WithoutAReplicaItIsSaid) {
   Load("", {{"h0"}});
   nodes_[0]->Drain(Soon());

@@ -94,7 +94,7 @@ TEST_F(ReplicaServiceTest, ADrainEndsWhatWasAnnounced) {
   EXPECT_THAT(Leased(0), IsEmpty());
 }
 
-// Goal: what a put was told to be there stays, though a copy of it came while its rows did (I3).
+// Goal: a chunk that a put reports as present stays, though a replica arrived during the put (I3).
 TEST_F(ReplicaServiceTest, ACopyThatComesDuringAPutIsThePutters) {
   StartHolders(1);
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {40}, /*seed=*/2);
@@ -150,7 +150,7 @@ TEST_F(ReplicaServiceTest, Refusals) {
             grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-// Goal: a chunk's description goes to those who may read its rows; to others it is not there (I6).
+// Goal: a chunk's description is given to those who may read its rows; others find none (I6).
 TEST_F(ReplicaServiceTest, AChunksDescription) {
   StartHolders(1);
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5, 7}, /*seed=*/4);

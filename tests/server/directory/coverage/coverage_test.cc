@@ -21,7 +21,7 @@ ChunkId IdOf(uint8_t n) {
   return id;
 }
 
-// Chunks 1 on h1, 2 on h1 and h2, 3 on h2, and 4, which is empty, on nobody.
+// Chunks 1 on h1, 2 on h1 and h2, 3 on h2, and 4, which is empty, on no holder.
 CoverageView View(std::vector<std::string> live) {
   auto corpus = std::make_shared<Corpus>();
   corpus->name = "docs";

@@ -177,7 +177,7 @@ TEST_F(ChangeLogTest, WhatFailsIsRefusedAndTheNextIsTaken) {
   EXPECT_EQ(again.versions(), (std::map<std::string, uint64_t>{{"b", 2}}));
 }
 
-// A process goes on to write to files that have no name any more, and no restart finds them.
+// A process continues to write to files that have no name any more, and no restart finds them.
 TEST_F(ChangeLogTest, ChangesAreRefusedWhileTheFolderIsGone) {
   Sink sink;
   auto log = Open(sink);

@@ -1,5 +1,5 @@
-// Goal: every change comes back from its bytes as it went in; bytes that are no records are refused
-// and cost no memory; a build refuses what a later one wrote.
+// Goal: every change is decoded as it was encoded; bytes that are no records are refused and cost
+// no memory; a build refuses what a later one wrote.
 
 #include "server/directory/log/change.h"
 

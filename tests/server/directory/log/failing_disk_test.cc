@@ -58,7 +58,7 @@ TEST_F(FailingDiskTest, AnyCallThatFailsOnceLosesNothing) {
           ++failed;
         }
         if (i % 5 != 4) continue;
-        // The snapshot says what was taken, as corpora of these versions.
+        // The snapshot records how many changes were taken, as a gap of as many versions.
         if (!folder->BeginLog().ok()) continue;
         image.gaps = {{1, taken.size()}};
         (void)folder->WriteSnapshot(folder->log_number(), image);
@@ -101,7 +101,7 @@ TEST_F(FailingDiskTest, AFailingDiskLosesNothingThatWasTaken) {
       ASSERT_FALSE(absl::IsDataLoss(folder.status())) << life << ": " << folder.status();
       continue;
     }
-    // The last one that was refused may be there: its caller was told to look.
+    // The last refused change may be there: its caller has to check.
     ASSERT_GE(records.size(), taken.size()) << life;
     ASSERT_LE(records.size(), taken.size() + 1);
     ASSERT_EQ(std::vector(records.begin(), records.begin() + static_cast<long>(taken.size())),

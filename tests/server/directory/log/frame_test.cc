@@ -1,6 +1,5 @@
-// Goal: what a log says is read as far as it was finished; a flipped byte is told from an
-// unfinished frame. Method: small files, cut at every byte, flipped at every byte, with zeroed
-// sectors.
+// Goal: a log is read up to its last finished frame, and a flipped byte is distinguished from an
+// unfinished frame. Method: small files, cut or flipped at every byte, or with zeroed sectors.
 
 #include "server/directory/log/frame.h"
 
@@ -153,8 +152,8 @@ TEST(Frame, AnySectorsOfTheLastFrameMayBeMissing) {
   }
 }
 
-// A file system that shows what a block had before: that could as well be damage of a change that
-// somebody was told of, so it is refused, never believed.
+// A file system that shows a block's previous contents: that could also be damage of an
+// acknowledged change, so it is refused, never believed.
 TEST(Frame, OldBytesInASectorAreDamage) {
   const std::vector<std::string> payloads = {"one", std::string(2000, 'a')};
   const std::string bytes = FileOf(payloads);

@@ -35,7 +35,7 @@ struct LogFolderTest : testing::Test {
     static int count = 0;
     path = test::TempPath(absl::StrCat("log", count++));
   }
-  // Reads the folder; what it says is in `records`, after a snapshot's beginning.
+  // Reads the folder. Its records after a snapshot's beginning are then in `records`.
   absl::StatusOr<std::unique_ptr<LogFolder>> Open() {
     records.clear();
     return LogFolder::Open(&files, path, [this](DirectoryChange change) {
@@ -190,7 +190,7 @@ TEST_F(LogFolderTest, EveryPrefixOfALogOpensToAPrefixOfItsChanges) {
     ASSERT_EQ((*folder)->replay().cut.empty(), cut == ends[count]);
     ASSERT_EQ(fs::file_size(File("log.1")), ends[count]) << "the rest is gone";
     if (cut % 7 != 0 || count == all.size()) continue;
-    // It goes on where it was cut.
+    // The log continues where it was cut.
     ASSERT_TRUE((*folder)->Append(all[count]).ok());
     folder->reset();
     ASSERT_TRUE(Open().ok());
@@ -300,7 +300,7 @@ struct Story {
     std::string tried;  // the change that was not acknowledged
     bool is_done = false;
   };
-  // Goes on until something fails.
+  // Runs until something fails.
   Played Play(LogFolder& folder) const {
     Played played;
     const auto append = [&](size_t i) {
@@ -317,7 +317,7 @@ struct Story {
     played.is_done = append(3);
     return played;
   }
-  // The snapshot says something else than the log did, so that a test sees which one was read.
+  // The snapshot's contents differ from the log's, so that a test sees which one was read.
   std::vector<std::string> AfterSnapshot() const {
     return {test::RecordOf(test::PublishOf(corpora[0])), all[2]};
   }
@@ -338,12 +338,12 @@ TEST_F(LogFolderTest, AProcessThatDiesAtAnyCallLosesNothing) {
     files.set_hook({});
     auto folder = Open();
     ASSERT_TRUE(folder.ok()) << death << ": " << folder.status();
-    // A change may be there that was durable at the death and that nobody was told of.
+    // A change may be there that was durable at the death but unacknowledged.
     auto one_more = played.acknowledged;
     if (!played.tried.empty()) one_more.push_back(played.tried);
     EXPECT_THAT(records, testing::AnyOf(played.acknowledged, one_more, story.AfterSnapshot()))
         << death;
-    // And it goes on.
+    // The log continues.
     ASSERT_TRUE((*folder)->Append(story.all[5]).ok());
     auto due = records;
     due.push_back(story.all[5]);
@@ -409,7 +409,7 @@ TEST_F(LogFolderTest, NoticesThatALogOfAnEarlierLifeIsGone) {
   EXPECT_FALSE(folder->CheckThere().ok());
 }
 
-// A snapshot that removes a log while another thread looks at it makes no alarm.
+// A snapshot that removes a log while another thread looks at it raises no alarm.
 TEST_F(LogFolderTest, LogsThatComeAndGoAreNotMissed) {
   const auto folder = *Open();
   std::atomic<bool> done{false};
@@ -424,7 +424,7 @@ TEST_F(LogFolderTest, LogsThatComeAndGoAreNotMissed) {
   looker.join();
 }
 
-// A file whose sync failed is not believed any more: the next log says where it ended.
+// A file whose sync failed is not trusted any more: the next log records where it ended.
 TEST_F(LogFolderTest, ALogWhoseSyncFailedIsGivenUp) {
   const std::vector<std::string> all = SomeRecords();
   auto folder = *Open();

@@ -1,5 +1,5 @@
-// Goal: what a folder has shown outlives a loss of power, also if a sync failed before. Method: a
-// file system that keeps beside each file what is on the device. A sync that fails forgets what it
+// Goal: what a folder has shown survives a power loss, even if a sync failed before. Method: a file
+// system that keeps, for each file, a copy of what is on the device. A failed sync discards what it
 // could not write, as Linux does, while readers still see it.
 
 #include <map>
