@@ -3,12 +3,12 @@
     python3 tests/bench/act_links.py BUILD_DIR
 
 A directory and three holders are processes, agents_bench is the requester. Links: shm, tcp on loopback, and 1 Gbit/s
-(fleet.py), where all three holders are behind the one link. That one needs root. The requester has one processor, the
-daemons have the other: agents come one after another, so one holder computes at a time.
+(fleet.py), where all three holders are behind the one link. That link needs root. The requester has one processor and
+the daemons have the other. Agents run one after another, so one holder computes at a time.
 
-Each run is a new requester, whose near store is empty. In a round each policy has a turn on each link, in an order that
-changes, so that a slow minute of the machine falls on all alike. A figure is the median over rounds of a sum or of the
-ratio of one round.
+Each run is a new requester with an empty local row cache. A round runs each policy on each link, in an order that
+changes, so that a slow minute of the machine affects all policies alike. A figure is the median over rounds of a sum,
+or of a ratio within one round.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ POLICIES = ("route", "near", "auto")
 LINKS = {"shm": "shm", "tcp": "tcp", "1gbit": "tcp"}  # and the fabric of each
 HOLDERS = 3
 ROUNDS = 2
-# Who has which length. Any other seed is another mix of the same lengths.
+# Decides which agent has which length. Another seed mixes the same lengths differently.
 SEED = 1
 REQUESTER_CPU, DAEMON_CPU = "0", "1"
 # 14 chunks of 64 MB over three holders, at most 6 on one.
@@ -35,7 +35,7 @@ CAPACITY = "512MiB"
 
 @contextlib.contextmanager
 def three_holders(build, inside, host):
-    """The directory's address, once the documents are there. They are loaded within the namespace, at full speed."""
+    """Yields the directory's address after loading the documents. Loads within the namespace, so at full speed."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = pathlib.Path(name)
         prefix = [*inside, "taskset", "-c", DAEMON_CPU]
@@ -55,7 +55,7 @@ def play(build, directory, policy, fabric, seed):
 
 
 def runs(build, links, rounds, seed, note):
-    """{link: {policy: [what agents_bench said, a round each]}}"""
+    """{link: {policy: [output of agents_bench, one per round]}}"""
     if "1gbit" in links and os.geteuid() != 0:
         raise RuntimeError("the link of 1 Gbit/s needs root")
     said = {link: {policy: [] for policy in POLICIES} for link in links}
@@ -89,7 +89,7 @@ def figures_of(said):
 
 
 def figures(build):
-    """{link: {figure: value}} of every link, and of the mix: how many static policies win on a link."""
+    """{link: {figure: value}} of every link, and of "mix": how many static policies win on some link."""
     return figures_of(runs(build, LINKS, ROUNDS, SEED, lambda line: None))
 
 

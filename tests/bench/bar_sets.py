@@ -1,6 +1,6 @@
 """The bars of each set of benchmarks (bars.py runs them), and what each row reads.
 
-A new row goes into its set of SETS. Its figures come from a binary of tests/bench or from a script beside this one.
+Add a new row to its set in SETS. Its figures are produced by a binary of tests/bench or by a script in this folder.
 """
 
 import act_links
@@ -17,7 +17,7 @@ from bar import NOT_HERE, Bar, NotHere, counter
 
 
 def ratio(measure, benchmark, at_least, unit):
-    """A bar over a ratio that attention_bench took sample by sample against its floor."""
+    """A bar over a ratio that attention_bench measures sample by sample against its floor."""
     return Bar(measure, "attention_bench", counter(benchmark, "ratio"), unit, at_least=at_least)
 
 
@@ -26,7 +26,7 @@ GRADES = {EXACT: "exact", WIRE: "wire", FAST: "fast"}
 
 
 def on_amx(measure, benchmark, grade, at_least, unit, binary="matrix_bench"):
-    """A bar over a ratio of the kernel on the AMX tile unit, in one grade."""
+    """A bar over a ratio of the kernel on the AMX tile unit, at one precision."""
     measure, benchmark = f"{measure}, {GRADES[grade]}", f"{benchmark}/grade:{grade}"
     return Bar(measure, binary, counter(benchmark, "ratio"), unit, at_least=at_least)
 
@@ -37,13 +37,13 @@ def on_dot(measure, benchmark, grade, at_least, unit):
 
 
 def data_path(measure, benchmark, value, unit, base=None, base_unit=None, **limit):
-    """A bar over a counter of data_path_bench, beside its floor of the same run."""
+    """A bar over a counter of data_path_bench, with its floor from the same run as the base."""
     return Bar(measure, "data_path_bench", counter(benchmark, value), unit,
                base=counter(benchmark, base) if base else None, base_unit=base_unit, **limit)
 
 
 def on_link(measure, link, figure, unit, base=None, base_unit=None, **limit):
-    """A bar over what characterizing one holder over a link said (decision_links.py)."""
+    """A bar over a result of characterizing one holder over a link (decision_links.py)."""
     return Bar(measure, LINKS, counter(link, figure), unit,
                base=counter(link, base) if base else None, base_unit=base_unit, **limit)
 
@@ -53,13 +53,13 @@ def selection(chunks, touched, holders=1):
 
 
 def over_prices(benchmark, name, worst=max):
-    """The worst (or the best) of a counter over the prices of a pull."""
+    """The worst (or the best) of a counter over the prices of a prefetch (pull)."""
     return lambda run: worst(run[f"{benchmark}/k:{price}"][name] for price in PRICES)
 
 
 PRICES = (2, 6, 20, 60, 200, 350, 700, 2000, 6000)
 ROWS = (1, 16, 256)
-# Not binaries: what these functions say.
+# Not binaries: the functions in SCRIPTS return these figures.
 LINKS, AGENTS, WAITS, KILLS = "decision_links", "act_links", "wait_fleets", "directory_kills"
 UNITS, WEB, LLAMA, BINDINGS = "unit_figures", "web_figures", "llama_figures", "bindings_figures"
 SCRIPTS = {LINKS: decision_links.figures, AGENTS: act_links.figures, WAITS: wait_fleets.figures,
@@ -75,8 +75,8 @@ def rows_of(count):
 
 
 SETS = {
-    # The kernel's own time is measured in the same run, call by call beside the routed one, with the
-    # daemons' default spin_us: calls like these come again and again, so both sides spin for them.
+    # The kernel's own time is measured in the same run: each routed call is paired with a call of the kernel alone.
+    # spin_us is the daemons' default. These calls repeat without a pause, so both sides spin for them.
     "data-path": [
         Bar("routed decode adds over the kernel, shm, 16 rows", "requester_bench",
             counter("BM_RoutedDecode/rows:16/spin_us:50", "added_us"), "us", at_most=60,
@@ -115,12 +115,12 @@ SETS = {
         *(data_path(f"idle holder, 2 sessions on {fabric}", f"BM_Idle/{fabric}/sessions:2", "cpu_percent",
                     "% of a core", at_most=1) for fabric in ("shm", "tcp")),
     ],
-    # What route, fetch or local costs, and choosing between them. Processor time: it is arithmetic alone,
-    # and beside others' work the clock on the wall told ten times as much.
+    # Estimating the costs of route, fetch and local, and choosing between them. These bars use processor time, because
+    # the work is arithmetic alone. With other work on the machine, wall time was ten times as high.
     "decision": [
         Bar("decision over 8 candidates", "decision_bench", counter("BM_Decide/candidates:8", "cpu_time"), "ns",
             at_most=1000, base=counter("BM_Decide/candidates:1", "cpu_time")),
-        # The default target and the best vector target, over rows in no cache: fitted to few, held against more.
+        # The default target and the best vector target, over uncached rows. Fitted to few points, checked against more.
         *(Bar(f"kernel's curve against its measured times, {target} target", "curve_bench",
               counter(f"BM_Curve/{target}/curve", "error"), "% MAPE", at_most=8,
               base=counter(f"BM_Curve/{target}/without_floor", "error"), base_unit="% without a floor")
@@ -132,19 +132,19 @@ SETS = {
         Bar("this host's floor of a token beside a read of its row, vector target", "curve_bench",
             counter("BM_Here/vector", "of_read"), "x a read", at_most=2, base=counter("BM_Here/vector", "read_ns"),
             base_unit="ns"),
-        # What the model is held to is at full speed; what its choices cost, everywhere.
+        # The model's error has a bar on full-speed links only. The regret of its choices has one on every link.
         *(bar for link, large, all_rows in (("shm", 7, 12), ("tcp", 7, 12), ("10gbit", None, None),
                                             ("1gbit", None, None)) for bar in (
             on_link(f"model against measured route, {link}, M_q >= 512", link, "mape_large", "% MAPE",
                     at_most=large),
             on_link(f"model against measured route, {link}, all M_q", link, "mape", "% MAPE", at_most=all_rows),
             on_link(f"regret of the predicate, {link}", link, "regret", "%", at_most=3),
-            # By the means alone, and of those that the rounds of a measurement tell apart.
+            # First by the means alone, then only at points whose difference is larger than the noise between rounds.
             on_link(f"right choice outside a 10 % tie, {link}, by the means", link, "right", "%",
                     base="clear_points", base_unit="points"),
             on_link(f"right choice outside a 10 % tie, {link}, beyond the noise", link, "resolved_right", "%",
                     at_least=97, base="resolved_points", base_unit="points"),
-            # A measurement that tells nothing apart shows nothing: below 34 points, 97 % are all of them.
+            # Too few resolved points prove nothing. Below 34 points, 97 % requires every choice to be right.
             on_link(f"points that are beyond the noise, {link}", link, "resolved_points", "points", at_least=10,
                     base="clear_points", base_unit="outside a tie"))),
         on_link("routed bytes below one layer's fetch, M_q 256 over 2048 tokens", "tcp", "bytes_saved", "%",
@@ -160,7 +160,7 @@ SETS = {
               base=counter(f"BM_FetchSlice/fabric:{number}/tokens:256", "staged_transfers"), base_unit="transfers")
           for fabric, number in FABRIC_NUMBERS),
     ],
-    # Calls of many sequences. Times of a batch are beside the holders' kernels; of a selection the requester's own.
+    # Calls of many sequences. Times of a batch include the holders' kernels; those of a selection are the requester's.
     "contexts": [
         *(Bar(f"64 sequences in one call, {fabric}", "contexts_bench", counter(f"BM_Batch/fabric:{number}", "of_calls"),
               "x 64 calls", at_most=bar, base=counter(f"BM_Batch/fabric:{number}", "calls_us"), base_unit="us")
@@ -187,9 +187,9 @@ SETS = {
         Bar("gRPC stream, 8 in flight, 16 rows x 2048", "contexts_bench", counter("BM_Stream", "ratio"),
             "x tickets of the library", at_most=1.25, base=counter("BM_Stream", "library_us"), base_unit="us an answer"),
     ],
-    # The requester decides: the rule on a trace of requests (CKV_TRACE), on seeds and against adversaries. Arithmetic
-    # alone: the figures are the same on every machine. Prices of a pull are in routed steps. Then agents on real
-    # processes, where no policy but auto is the better one everywhere.
+    # The requester decides. First the prefetch rule alone: on a trace of requests (CKV_TRACE), on seeds and against
+    # adversaries. This is arithmetic alone, so the figures are the same on every machine. Prices of a prefetch (pull)
+    # are in routed steps. Then agents on real processes, where no policy except auto is the best one everywhere.
     "act": [
         Bar("trace, at every price of a pull", "pull_rule_bench", over_prices("BM_Trace", "of_best"),
             "x the best fixed threshold", at_most=1.02),
@@ -228,8 +228,8 @@ SETS = {
         Bar("a quote of a group of chunks", "near_bench", counter("BM_Quote", "real_time"), "ns", at_most=2000),
         Bar("a use opened, counted in 16 parts and closed", "pull_rule_bench", counter("BM_Use", "real_time"), "ns"),
     ],
-    # Chunks on disk and in memory. Reads come from the page cache, the fastest disk there is; writes go to
-    # the disk of CKV_BENCH_FOLDER, or of /tmp.
+    # Chunks on disk and in memory. Reads are served by the page cache, the fastest disk there is. Writes use the disk
+    # of CKV_BENCH_FOLDER, or of /tmp.
     "store": [
         Bar("restart with 100,000 chunks, ready", "store_disk_bench", counter("BM_Restart", "ready_s"), "s",
             at_most=10),
@@ -259,8 +259,8 @@ SETS = {
         Bar("cuts that stay when one character of 1 MB is edited", "store_plan_bench",
             counter("BM_EditedCuts", "kept_percent"), "%", at_least=95),
     ],
-    # Real daemons on this machine's processors, which they outnumber. A directory of 1,000 members, 10,000 corpora and
-    # 1,000,000 chunks with two holders each; and one that is killed. Its folder is on the disk of CKV_BENCH_FOLDER, or
+    # Real daemons, more than this machine has processors. One directory has 1,000 members, 10,000 corpora and
+    # 1,000,000 chunks with two holders each. Another one is killed; its folder is on the disk of CKV_BENCH_FOLDER, or
     # of /tmp.
     "operate": [
         Bar(f"a routed call, {count} holder{'s' * (count > 1)}, 16 query rows x 2048 on each", WAITS,
@@ -298,15 +298,15 @@ SETS = {
         Bar("alerts that fire once when their fault is made, and clear", WEB, counter("monitoring", "alerts"), "alerts",
             at_least=web_figures.ALERTS),
     ],
-    # What programs bind to. A directory of 100,000 chunks, over gRPC on this host; a tenant with a key.
+    # The APIs that programs bind to. A directory of 100,000 chunks, over gRPC on this host; a tenant with a key.
     "bindings": [
         Bar("from a prompt of 32,768 tokens to its chunks, of 100,000", "prompt_bench",
             counter("BM_ResolvePrompt", "resolve_ms"), "ms", at_most=5,
             base=counter("BM_ResolvePrompt", "covered_tokens"), base_unit="tokens covered"),
-        # All that the C ABI does beside the C++ call: it reads the call's structs and writes the report.
+        # All that the C ABI adds to the C++ call: it reads the call's structs and writes the report.
         *(Bar(f"C over C++, {sequences} in a call", "c_call_bench", counter(f"BM_TakeCall/segments:{count}", "real_time"), "ns",
               at_most=bar) for count, sequences, bar in ((1, "1 sequence", 200), (8, "8 sequences", None))),
-        # 16 heads of a token, one holder, shm, into the same memory each time.
+        # 16 heads of a token, one holder, shm, with the answer in the same memory each time.
         Bar("Python over C, submit and wait", BINDINGS, counter("submit", "added_us"), "us", at_most=10,
             base=counter("submit", "c_us")),
         Bar("tests of the doors of C and Python beside the C++ client that fail", BINDINGS, counter("doors", "failed"), "cases", at_most=0,
@@ -323,8 +323,8 @@ SETS = {
     "llama": [
         Bar("cases of stock llama.cpp that fail", LLAMA, counter("cases", "failed"), "cases", at_most=0,
             base=counter("cases", "count"), base_unit="cases"),
-        # The model of the tests. With 27 layers of random weights, rounding alone decides between tokens that are almost as
-        # likely: another kernel target over the same cells does it, too.
+        # The tests' model, of 2 layers. With 27 layers of random weights, rounding alone decides between almost equally
+        # likely tokens: another kernel target over the same cells also changes them.
         Bar(f"greedy tokens of {llama_figures.AGENTS} agents over {llama_figures.WHOLE} tokens, routed, 2 layers", LLAMA,
             counter("tiny", "equal"), "tokens as local", at_least=llama_figures.AGENTS * llama_figures.GREEDY,
             base=counter("tiny", "worst"), base_unit="worst difference of a logit"),
@@ -381,7 +381,7 @@ SETS = {
         Bar("what the seam adds to the rotation of 1 row", "attention_bench",
             counter("BM_SeamRotate/rows:1", "more_ns"), "ns", at_most=20,
             base=counter("BM_SeamRotate/rows:1", "function_ns")),
-        # The rows above keep to the vector kernel. Those below are the AMX tile unit's; its peak is a loop of its
+        # The rows above use only the vector kernel. Those below are the AMX tile unit's; its peak is a loop of its
         # products on operands in the first cache.
         *(on_amx(f"AMX, {q} query rows over 2048", f"BM_Matrix/q:{q}/rows:2048", grade, bar, "of the tile unit's peak")
           for q, grade, bar in ((128, EXACT, 0.25), (128, WIRE, 0.33), (128, FAST, 0.42), (1024, EXACT, 0.27),

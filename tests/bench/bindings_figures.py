@@ -1,9 +1,9 @@
-"""What Python and C add to ckv: real daemons on this host, libckv.so, and the package of client/python.
+"""What the Python and C bindings add to a call: real daemons on this host, libckv.so, and the package of client/python.
 
     python3 tests/bench/bindings_figures.py BUILD_DIR
 
-Programs that ask the same take turns, so that the machine's noise is that of both. Debian's Python runs the package, because
-Debian's numpy is for that one.
+Programs that make the same calls take turns, so that the machine's noise affects both. Debian's Python runs the
+package, because Debian's numpy is built for it.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ import fleet  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 SOURCE = HERE.parent.parent
-PYTHON = sys.executable  # bars.py runs by deploy/python.sh
+PYTHON = sys.executable  # deploy/python.sh runs bars.py
 CALLS, TURNS = 2000, 9
 PUTS, EXTENSIONS, FETCHES = 7, 15, 7
-CAPACITY = "3GiB"  # 2 x 8 chunks of 64 MB, and 124 MB of small ones, wherever the directory puts them
+CAPACITY = "3GiB"  # 2 x 8 chunks of 64 MB, and 124 MB of small ones, even if the directory places all on one holder
 DOORS = "c_abi_e2e|python_e2e"
 
 
 class Asked:
-    """A program that answers a line for each line."""
+    """A program that answers each line with one line."""
 
     def __init__(self, *command, **environment):
         self.process = subprocess.Popen([str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -66,7 +66,7 @@ def python(build, work, directory, corpus):
 
 def submits(build, directory, corpus):
     with python(build, "submit", directory, corpus) as py:
-        py.ask(1)  # it makes the corpus
+        py.ask(1)  # this call creates the corpus
         with Asked(build / "bin/c_submit_loop", directory, corpus) as c:
             pairs = [(c.ask(CALLS), py.ask(CALLS)["median_ns"]) for _ in range(TURNS + 1)][1:]
     return {"c_us": statistics.median(c for c, _ in pairs) / 1e3,
@@ -74,9 +74,9 @@ def submits(build, directory, corpus):
 
 
 def puts(build, directory):
-    """The corpus "puts" has 64 MB for each turn of both."""
+    """Each program adds 64 MB to the corpus "puts" in each turn."""
     with python(build, "put", directory, "puts") as py:
-        said = py.ask(0)  # it makes the corpus that the other one extends
+        said = py.ask(0)  # this call creates the corpus, which the other program extends
         with Asked(build / "bin/put_loop", directory, "puts") as cc:
             cc.ask(1)
             ns = [(cc.ask(2 * turn), py.ask(2 * turn + 1)["ns"]) for turn in range(1, PUTS + 1)]
@@ -99,7 +99,7 @@ def layers(build, directory):
 
 
 def doors(build):
-    """The tests that compare every door with the C++ client, among them a program of the header's first version."""
+    """Runs the tests that compare each binding with the C++ client. One program uses the header's first version."""
     done = subprocess.run(["ctest", "--test-dir", str(build), "-R", f"^({DOORS})$"], capture_output=True, text=True)
     ran = re.search(r"(\d+) tests? failed out of (\d+)", done.stdout)
     if ran is None or int(ran.group(2)) != len(DOORS.split("|")):

@@ -1,6 +1,6 @@
-"""The bars of the set "field": what users of systems like this one reported, tried on ckv.
+"""The bars of the set "field": problems that users of similar systems reported, tried on ckv.
 
-Each row's figures come from a script of tests/bench/field: `figures(build)` returns {name: {figure: value}}.
+Scripts of tests/bench/field produce the figures: `figures(build)` returns {name: {figure: value}}.
 """
 
 import pathlib
@@ -18,7 +18,7 @@ import probe  # noqa: E402
 import quickstart  # noqa: E402
 import rolling_restart  # noqa: E402
 
-# name of a script -> its figures(build); bars.py runs each once.
+# Name of a script -> its figures(build). bars.py runs each once.
 NAMES, ROLLING = "name_moves", "rolling_restart"
 SCRIPTS = {"clean_root": clean_root.figures, "health_matrix": health_matrix.figures, "clock_steps": clock_steps.figures, "loaded_costs": loaded_costs.figures,
            "probe": probe.figures, "quickstart": quickstart.figures, NAMES: name_moves.figures,
@@ -31,7 +31,7 @@ BARS = [
         base=counter("commands", "passed"), base_unit="passed"),
     Bar("the same, skipped tests without a remedy", "clean_root", counter("commands", "unnamed"), "tests", at_most=0,
         base=counter("commands", "skipped"), base_unit="skipped"),
-    # A command that needs no more than its two processors' time takes half of it on idle ones.
+    # On two idle processors, a command takes at best half of its processor time.
     Bar("quick start from bare, two cores, packages fetched (half its processor time)", "quickstart",
         counter("quickstart", "wall_s"), "s", at_most=300, base=counter("quickstart", "processor_s")),
     Bar("the same, its build", "quickstart", counter("quickstart", "build_s"), "s"),

@@ -1,6 +1,6 @@
 """Daemons of a benchmark and the links to them.
 
-Only processes started here are ended, and everything that is made is taken away again.
+Ends only processes that it started, and removes everything that it made.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ def run(*command, **more):
 
 @contextlib.contextmanager
 def daemon(build, folder, prefix, *arguments):
-    """A ckvd that answers; ended by SIGTERM."""
+    """Yields the address of a ckvd that is ready. Ends it with SIGTERM."""
     ready = folder / f"{len(list(folder.iterdir()))}.ready"
     log = open(ready.with_suffix(".log"), "wb")
     process = subprocess.Popen([*prefix, str(build / "bin" / "ckvd"), f"--ready-file={ready}", *arguments],
@@ -42,7 +42,7 @@ def daemon(build, folder, prefix, *arguments):
 
 @contextlib.contextmanager
 def shaped_link(rate):
-    """A namespace's name whose one way out is `rate` (10gbit) each way."""
+    """Yields the name of a namespace whose only link has `rate` (10gbit) in each direction."""
     name = f"ckv{os.getpid()}"
     run("ip", "netns", "add", name)
     try:
@@ -52,13 +52,13 @@ def shaped_link(rate):
         run("ip", "-n", name, "addr", "add", f"{INSIDE}/30", "dev", "inside")
         for device in ("lo", "inside"):
             run("ip", "-n", name, "link", "set", device, "up")
-        # What passes while a timer is late, here some 100 us: a smaller bucket would not reach the rate, a larger one
-        # lets whole frames pass at full speed, which no link does.
+        # A bucket holds what passes while a timer is late, here some 100 us. A smaller bucket would not reach the rate.
+        # A larger one would let whole frames pass at full speed, as no real link does.
         shape = ["root", "tbf", "rate", rate, "burst", BUCKETS[rate], "latency", "50ms"]
         run("tc", "qdisc", "add", "dev", name, *shape)
         run("tc", "-n", name, "qdisc", "add", "dev", "inside", *shape)
         yield name
     finally:
-        # By itself, a pair goes some time after its namespace.
+        # Without this, the pair is removed only some time after its namespace.
         subprocess.run(["ip", "link", "del", name], stderr=subprocess.DEVNULL, check=False)
         run("ip", "netns", "del", name)

@@ -2,12 +2,12 @@
 
     python3 tests/bench/llama_figures.py BUILD_DIR
 
-The engine comes from npm (tests/engines/engines.py). Its own kernel, libggml-ckv.so over the engine's cells, and
-libggml-ckv.so over three holders on this host (shm) do the same work in one run:
+The engine is installed from npm (tests/engines/engines.py). Three variants do the same work in one run: its own kernel,
+libggml-ckv.so over the engine's cells, and libggml-ckv.so over three holders on this host (shm). Measured are:
   * one layer's attention alone, by llama_attention.cc: rounds of all three take turns, and the median is taken;
   * whole models, by llama_driver.cc: one sequence behind 2,048 tokens, eight behind 8,192;
   * the memory of all processes (their proportional set sizes) above the same processes without a corpus.
-And the tests of stock llama.cpp run once, so that speed is never told of an engine that is wrong.
+The tests of stock llama.cpp also run once, so that no speed is reported for an engine with wrong answers.
 """
 
 import array
@@ -33,9 +33,9 @@ import route_fixture  # noqa: E402
 
 CASES = ("llama_e2e", "llama_route_e2e")
 LAYERS, HEADS, AGENTS, GREEDY, WHOLE, SHORT = 27, 16, 8, 64, 8192, 2048
-CHUNK = 512  # so that 2,048 tokens, too, are on all three holders
-ROOM = 128  # for what an agent says behind the corpus; a multiple of 32, to which llama.cpp rounds
-HOLDERS, CAPACITY = 3, "512MiB"  # 255 MB of rows, wherever the directory puts them
+CHUNK = 512  # so that even 2,048 tokens are spread over all three holders
+ROOM = 128  # for the tokens of an agent behind the corpus; a multiple of 32, to which llama.cpp rounds
+HOLDERS, CAPACITY = 3, "512MiB"  # enough for 255 MB of rows, even if the directory places all on one holder
 TURNS, CALLS, STEPS = 7, 60, 24
 ROUTE = {"CKV_GGML_POLICY": "route"}
 
@@ -48,7 +48,7 @@ def run(*command, **more):
 
 
 def cases(build, work):
-    """(tests, failures) of the tests of stock llama.cpp."""
+    """Runs the tests of stock llama.cpp; returns (number of tests, number of failures)."""
     count = failed = 0
     for name in CASES:
         command = [sys.executable, ENGINES / f"{name}.py", "--ckvd", build / "bin/ckvd", "--ckvctl", build / "bin/ckvctl",
@@ -99,7 +99,7 @@ class Bench:
                 **fleet, **settings}
 
     def prefill(self):
-        """The state of the whole text, prefilled by the engine over ckv's kernel: a stock one takes an hour."""
+        """The state of the whole text. The engine prefills it with ckv's kernel: the stock kernel takes an hour."""
         (self.folder / "text").write_bytes(struct.pack(f"<{WHOLE}i", *self.ids))
         state = self.folder / "whole.ggsq"
         run(self.programs["llama_host"], "run", self.engine.libraries, self.model, f"tokens={self.folder / 'text'}",
@@ -108,7 +108,7 @@ class Bench:
 
     @contextlib.contextmanager
     def with_fleet(self):
-        """Bytes of memory of three holders, before the corpora are on them."""
+        """Yields the memory of the three holders in bytes, before the corpora are loaded."""
         state = self.prefill()
         self.fleet = route_fixture.Fleet(self.folder / "fleet", HOLDERS, "shm,tcp", CAPACITY)
         try:
@@ -149,7 +149,7 @@ class Bench:
 
 
 def pss(pids):
-    """Bytes of memory that processes have, a page of several counted once."""
+    """The memory of these processes in bytes. A page that they share counts once."""
     return sum(int(re.search(r"^Pss:\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M).group(1))
                for pid in pids) * 1024
 
@@ -170,8 +170,8 @@ def best(logits):
 
 
 def decode(bench, engine, suffixes, position, count, tokens=None):
-    """Each sequence reads its suffix and goes on with `count` tokens, all in one batch: with the most likely ones, or with
-    `tokens` of each. ([[logits]] before each token, microseconds of a step)"""
+    """Each sequence reads its suffix and continues with `count` tokens, all sequences in one batch. The tokens are the
+    most likely ones, or those in `tokens`. Returns ([[logits]] before each token, microseconds of a step)."""
     said, us, last = [[] for _ in suffixes], [], []
     for sequence, suffix in enumerate(suffixes):
         logits, _ = step(engine, bench.folder, [(sequence, position + i, t) for i, t in enumerate(suffix)])
@@ -187,7 +187,7 @@ def decode(bench, engine, suffixes, position, count, tokens=None):
 
 
 def attention(bench):
-    """One layer's attention, a median of turns of each kind, and of the ratios within a turn."""
+    """Figures of one layer's attention: the median time of each kind, and the median of the ratios within a turn."""
     short, whole = bench.attached("short"), bench.attached("whole")
     there = route_fixture.kernel_targets()
     targets = {0: there[0], **({1: "AMX"} if "AMX" in there else {})}  # on vector units, and on matrix units
@@ -223,13 +223,13 @@ def one_sequence(bench):
 
 
 def other_target():
-    """A kernel target that is not the fleet's, whose sums are rounded elsewhere."""
+    """A kernel target other than the fleet's, whose sums are rounded at other points."""
     return next(target for target in ("AVX3_SPR", "AVX3_ZEN4", "AVX3_DL", "AVX3", "AVX2") if
                 target in route_fixture.kernel_targets() and target != route_fixture.kernel_target())
 
 
 def eight(bench, state, context, settings, tokens=None):
-    """(logits of each agent, tokens a second, bytes) of eight sequences behind 8,192 tokens, which decode in one batch."""
+    """(logits of each agent, tokens per second, bytes) of eight sequences behind 8,192 tokens, decoded in one batch."""
     with bench.process(settings=settings, sequences=1, context=32) as engine:
         idle = pss([engine.process.pid])
     with bench.process(settings=settings, sequences=AGENTS, context=context) as engine:
@@ -240,7 +240,7 @@ def eight(bench, state, context, settings, tokens=None):
 
 
 def differ(own, other):
-    """(tokens that are the same, the largest difference of a logit, the margins of tokens that are not)"""
+    """(number of equal tokens, the largest difference of a logit, the margins of the tokens that differ)"""
     equal, worst, margins = 0, 0.0, []
     for a, b in ((a, b) for mine, theirs in zip(own, other) for a, b in zip(mine, theirs)):
         worst = max(worst, max(abs(x - y) for x, y in zip(a, b)))
@@ -251,7 +251,7 @@ def differ(own, other):
 
 
 def agents(bench, empty):
-    """Eight sequences that have all rows, and eight that have a reference, and the tokens of the first."""
+    """Compares eight sequences that have all rows with eight that have a reference and the first ones' tokens."""
     rows = bench.rows("whole", AGENTS)
     own, own_rate, own_bytes = eight(bench, rows, WHOLE + ROOM, {})
     tokens = [[best(logits) for logits in mine] for mine in own]
@@ -260,7 +260,7 @@ def agents(bench, empty):
     equal, worst, margins = differ(own, routed)
     return {"equal": equal, "worst": worst, "worst_of_noise": worst / noise, "noise": noise,
             "own_rate": own_rate, "rate_ratio": rate / own_rate, "own_MiB": own_bytes / 2**20,
-            # Two logits may each be off by the noise.
+            # The noise may shift each of the two logits.
             "beyond_noise": sum(margin > 2 * noise for margin in margins),
             "memory_ratio": (engine_bytes + bench.holders_pss() - empty) / own_bytes}
 

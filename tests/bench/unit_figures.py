@@ -1,5 +1,5 @@
-"""What tests/deploy shows, as figures: systemd's rating of the units, and how many steps of the units' and the packages'
-lives passed under a real systemd.
+"""The results of tests/deploy as figures: systemd's rating of the units, and how many steps of the tests of units and
+packages passed under a real systemd.
 
     python3 tests/bench/unit_figures.py BUILD_DIR
 """
@@ -21,7 +21,7 @@ def run(*command):
 
 
 def steps(said, name, *command):
-    """Into `said`: the steps that passed, or why there are none. A step that fails is the last one told."""
+    """Adds to `said` the number of steps that passed, or why there is none. A failed step is the last one printed."""
     done = run(*command)
     if done.returncode == CANNOT:
         said[f"not_here/{name}"] = done.stdout.strip().splitlines()[-1]

@@ -1,6 +1,6 @@
 """The bars of the set "vllm": the plug-in in stock vLLM from PyPI (vllm_figures.py), on models of 4 layers and of 27.
 
-Its fetch stands beside LMCache's and NIXL's (vllm_peers.py).
+Its fetch is compared with LMCache's and NIXL's (vllm_peers.py).
 """
 
 import math
@@ -18,7 +18,7 @@ def figure(case, name):
     def value(run):
         if NOT_HERE in run:
             raise NotHere(run[NOT_HERE])
-        return run[case].get(name, math.nan)  # a case that failed holds no bar
+        return run[case].get(name, math.nan)  # a case that failed meets no bar
     return value
 
 
@@ -54,7 +54,7 @@ def of_model(layers):
 
 
 def beside(peer, own_tokens, name):
-    """A figure of ckv's fetch beside a peer. Either may have failed."""
+    """A figure of ckv's fetch compared with a peer. Either may have failed."""
     def value(run):
         if NOT_HERE in run:
             raise NotHere(run[NOT_HERE])
@@ -66,7 +66,7 @@ def beside(peer, own_tokens, name):
 
 
 def beside_peers(own_tokens, computed, by_nixl):
-    """The first token behind a corpus that another process computed; each row says how much of the prompt each one computes."""
+    """The first token behind a corpus that another process computed. Each row states how much each system computes."""
     what = f"first token behind 4,096 + {own_tokens} tokens, ckv's fetch (computes {computed})"
     return [
         *(Bar(f"{what} against {whose}", PEERS, beside(peer, own_tokens, f"of_{peer}"), unit,

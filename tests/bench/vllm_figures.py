@@ -1,6 +1,6 @@
 """Figures of the plug-in in stock vLLM (tests/engines/vllm), for `bars.py vllm`.
 
-vLLM comes from PyPI. Where it cannot be had, every row says so.
+vLLM is installed from PyPI. If that is impossible, every row reports it.
 """
 
 import functools
@@ -22,14 +22,14 @@ import venv  # noqa: E402
 from bar import NOT_HERE  # noqa: E402
 
 LAYERS = (4, 27)
-OTHER_VERSION = "0.31.0"  # of vLLM, beside the pinned one
+OTHER_VERSION = "0.31.0"  # of vLLM, in addition to the pinned one
 TIMEOUT_S = 1800
 WALK_STEPS, WALK_SEED = 100000, 1
 KILLS, STOPPED_S, GONE_S, PAUSE_S = 50, 3.0, 1.0, 2.0
 
 
 def run_case(one, layers, case):
-    """The figures of a case, over a fleet of its own; or why there are none."""
+    """The figures of a case, over a fleet of its own. Raises RuntimeError if the case fails."""
     print(f"vllm: {case}, {layers} layers", file=sys.stderr, flush=True)
     with stock.fleet(capacity="4GiB") as fleet:
         done = one.run("figures.py", case, one.model(layers), fleet, TIMEOUT_S, stdout=subprocess.PIPE, text=True)
@@ -40,21 +40,21 @@ def run_case(one, layers, case):
 
 
 def walk(one):
-    """Steps of the random walk over vLLM's scheduler until something was wrong, of WALK_STEPS."""
+    """The steps of the random walk over vLLM's scheduler: WALK_STEPS, or 0 if the walk failed."""
     done = subprocess.run([one.python, stock.HERE / "walk.py", "--model", one.model(4), "--steps", str(WALK_STEPS), "--seed",
                            str(WALK_SEED)], env=one.environment, timeout=TIMEOUT_S, stdout=sys.stderr, check=False)
     return {"steps": WALK_STEPS if done.returncode == 0 else 0}
 
 
 def exit_of(build, script, *more):
-    """What a test of tests/engines exits with."""
+    """The exit code of a test of tests/engines."""
     command = [sys.executable, HERE.parent / "engines" / script, "--ckvd", build / "bin/ckvd", "--ckvctl", build / "bin/ckvctl",
                "--library", (build / "client/c/libckv.so.1").resolve(), *more]
     return {"exit": subprocess.run(command, timeout=TIMEOUT_S, stdout=sys.stderr, check=False).returncode}
 
 
 def ranks(one):
-    """What holders sent to two ranks and the cache of their host, for rows that both need: bytes of one copy."""
+    """What holders sent to two ranks and their host's cache for rows that both need, relative to one copy."""
     with stock.fleet(cached=True) as fleet:
         done = one.run("engine.py", "ranks", one.model(4), fleet, TIMEOUT_S, stdout=subprocess.PIPE, text=True)
     return json.loads(re.search(r"^figures: (\{.*)$", done.stdout, re.M).group(1))
@@ -63,7 +63,7 @@ def ranks(one):
 def kill_50(one):
     """50 kills of holders and the directory, in turn, while eight requests decode over a corpus with two copies.
 
-    A killed daemon comes back with its folder; a stopped one goes on after 3 s.
+    A killed daemon restarts with its folder; a stopped one continues after 3 s.
     """
     rng = random.Random(3)
     with tempfile.TemporaryDirectory(prefix="ckv-kills-") as name:

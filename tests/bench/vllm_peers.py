@@ -1,4 +1,4 @@
-"""Figures of the plug-in beside LMCache and NIXL, each in stock vLLM (tests/engines/vllm/peers.py), for `bars.py vllm`."""
+"""Compares the plug-in with LMCache and NIXL, each in stock vLLM (tests/engines/vllm/peers.py), for `bars.py vllm`."""
 
 import pathlib
 import sys

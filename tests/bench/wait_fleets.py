@@ -2,9 +2,10 @@
 
     python3 tests/bench/wait_fleets.py BUILD_DIR [SPINNING_BUILD_DIR]
 
-There are two fleets of each number. The daemons and the requester of one wait as they are made to. Those of the other
-never spin (spin_us 0). Calls ask every holder for 16 query rows over a chunk of 2,048 rows. The fleets take turns; the
-idle one sleeps. With a second folder, its ckvd and agents_bench make a third fleet, to compare two builds.
+For each number of holders there are two fleets. In one, the daemons and the requester wait with the default settings.
+In the other they never spin (spin_us 0). A call routes 16 query rows over a chunk of 2,048 rows to every holder. The
+fleets take turns; the idle one sleeps. Given a second folder, its ckvd and agents_bench make a third fleet, to compare
+two builds.
 """
 
 import contextlib
@@ -44,7 +45,7 @@ def call_us(build, directory, spin_us):
 
 
 def of_count(holders, arms):
-    """{arm: [microseconds of a call, a round each]}"""
+    """{arm: [microseconds of a call, one per round]}"""
     us = {arm: [] for arm in arms}
     with contextlib.ExitStack() as stack:
         directories = {arm: stack.enter_context(fleet(build, holders, spin)) for arm, (build, spin) in arms.items()}
@@ -57,7 +58,7 @@ def of_count(holders, arms):
 
 
 def figures(build, other=None):
-    """{holders: {figure: value}}: the median of a call, and of the ratio of neighbouring rounds."""
+    """{holders: {figure: value}}: the median time of a call, and the median ratio of the two fleets within a round."""
     arms = {"adaptive": (build, DEFAULT_SPIN_US), "sleeping": (build, 0)}
     if other is not None:
         arms["other"] = (other, DEFAULT_SPIN_US)

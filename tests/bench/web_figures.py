@@ -1,10 +1,10 @@
-"""What a daemon serves over HTTP: the bytes of a large fleet's page, the time of a scrape, and whether every query and
-every alert of deploy/monitoring works.
+"""Figures of a daemon's HTTP pages: the bytes of a large fleet's page, the time of a scrape, and whether every query
+and every alert of deploy/monitoring works.
 
     python3 tests/bench/web_figures.py BUILD_DIR [page|scrape|monitoring]...
 
-The daemons are real. A directory has 1,000 members and 10,000 corpora; a holder has 200 sessions, each of a requester of
-its own, which has attended. A scrape is one GET over a new connection, timed from here.
+The daemons are real. A directory has 1,000 members and 10,000 corpora. A holder has 200 sessions, each with its own
+requester, which has attended. A scrape is one GET over a new connection, timed by this script.
 """
 
 import json
@@ -82,7 +82,7 @@ def scrape(build):
 
 
 def monitoring(build):
-    """How many queries returned data and how many alerts fired once and cleared; or why there is nothing to say."""
+    """How many queries returned data and how many alerts fired once and cleared; or why there are no figures."""
     programs = build / "bin"
     done = subprocess.run([sys.executable, str(DEPLOY_TESTS / "monitoring_test.py"), "--ckvd", str(programs / "ckvd"),
                            "--ckvctl", str(programs / "ckvctl"), "--attend-caller", str(programs / "attend_caller")],
@@ -90,7 +90,7 @@ def monitoring(build):
     if done.returncode == CANNOT:
         return done.stdout.strip().splitlines()[-1]
     found = re.search(r"(?m)^== (\d+) queries have data", done.stdout)
-    # It ends at the first alert that does not fire once and clear: the last one told may be it.
+    # The test ends at the first alert that does not fire once and clear. That may be the last one printed.
     fired = len(re.findall(r"(?m)^   \w+ fires", done.stdout))
     return {"queries": int(found.group(1)) if found else 0,
             "alerts": fired if done.returncode == 0 else max(0, fired - 1)}

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Goal: a project that has only what `cmake --install` leaves behind builds, and attends a fleet.
+"""Goal: a project that has only the files of `cmake --install` builds, and attends over a fleet.
 
 Method: install into a prefix; build tests/consumer/outside by find_package (static and shared) and
-its engine.cc and engine.c by pkg-config; run all of them against a directory, two holders and a corpus. The answer
-of each is held against float64.
+its engine.cc and engine.c by pkg-config; run all of them against a directory, two holders and a corpus. Each
+answer is compared with float64.
 
     python3 tests/consumer/install_test.py --build build/dev --ckvd ... --ckvctl ...
 """
@@ -22,7 +22,7 @@ sys.path.insert(0, str(HERE.parent / "e2e"))
 from ctl_fleet import D_QK, PROGRAMS, Fleet, Rows, attend, from_bf16  # noqa: E402
 
 TOKENS = 96
-# Relative, of a bf16 partial a holder: 2^-8, and as much for the merge.
+# Relative error: 2^-8 for a bf16 partial of each holder, and as much for the merge.
 TOLERANCE = 2 ** -7
 
 
@@ -35,11 +35,11 @@ def run(*command, **options):
 
 
 def build_outside(build, folder):
-    """The programs of a project outside, by name of how they found the library."""
+    """Builds the programs of a project outside ckv's tree. The names of their paths state how they find the library."""
     prefix, source, out = folder / "prefix", folder / "outside", folder / "out"
     for component in ("library", "development"):
         run("cmake", "--install", build, "--prefix", prefix, "--component", component)
-    shutil.copytree(HERE / "outside", source)  # nothing of ckv's tree stands beside it
+    shutil.copytree(HERE / "outside", source)  # a copy without any of ckv's tree around it
     run("cmake", "-S", source, "-B", out, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}",
         "-DCMAKE_BUILD_TYPE=Debug")
     run("cmake", "--build", out)

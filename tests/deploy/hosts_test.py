@@ -1,9 +1,10 @@
 #!/usr/bin/python3
-"""Goal: a fleet on three hosts works as deploy/handbook/several-hosts.md says, and its mistakes look so.
+"""Goal: a fleet on three hosts works as deploy/handbook/several-hosts.md describes, and each mistake has the symptoms
+that the page shows.
 
-Method: hosts in namespaces of their own (lan.py). Each gets the page's files, and runs the page's
-commands; what they print is as the page shows it. Answers have the bits of a fleet on one host. Then
-each mistake of the page is made by a function here of its name, and what it shows is found. Last,
+Method: hosts in namespaces of their own (lan.py). Each gets the page's files and runs the page's
+commands, whose output matches the page. Answers have the bits of a fleet on one host. Then a function
+here makes each mistake of the page, and the test finds the symptoms that the page shows. Last,
 all daemons end and start in another order, with the same bits.
 
     python3 tests/deploy/hosts_test.py --ckvd build/release/bin/ckvd --ckvctl build/release/bin/ckvctl
@@ -35,7 +36,7 @@ READY_FILE = re.compile(r"--ready-file (\S+)")
 DIRECTORY, REQUESTER = "10.77.0.1:7400", "10.77.0.1:7311"
 D_QK = 576  # of the reference engine
 KERNEL_TARGETS = ("AVX2", "SSE4", "SCALAR")
-MISTAKES = {}  # what the page calls it: function(test), which returns what is seen
+MISTAKES = {}  # name on the page: function(test), which returns the symptoms
 
 
 def mistake(name):
@@ -53,7 +54,7 @@ class Test:
             (folder / "bin" / name).symlink_to(pathlib.Path(path).resolve())
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("CKV_")}
         self.env["PATH"] = f"{folder / 'bin'}:{self.env['PATH']}"
-        # Bits are compared, and a busy machine may measure another target at each start.
+        # Bits are compared, and a busy machine may choose another target at each start.
         self.env["CKV_KERNEL_TARGET"] = next(filter(self.has_target, KERNEL_TARGETS))
         self.blocks, errors = pages.blocks(PAGE.read_text(encoding="utf-8"))
         check(not errors, f"{PAGE}: {errors}")
@@ -69,7 +70,7 @@ class Test:
                               env=self.env, capture_output=True).returncode == 0
 
     def on(self, host, *command, code=0):
-        """What the command prints on that host. If it ends otherwise, the test has failed."""
+        """The output of the command on that host. The test fails if it does not end with `code`."""
         try:
             return self.lan.hosts[host].run(*command, env=self.env, code=code)
         except subprocess.CalledProcessError as error:
@@ -96,13 +97,13 @@ class Test:
 
     @contextlib.contextmanager
     def daemon(self, host, *arguments):
-        """A ckvd beside those of the page. Yields a function that returns its log so far."""
+        """Runs a ckvd beside those of the page. Yields a function that returns its log so far."""
         log = self.lan.hosts[host].folder / "other.log"
         with self.lan.hosts[host].daemon("ckvd", *arguments, env=self.env, log=log):
             yield log.read_text
 
     def log_of_holder(self, host, *arguments, until):
-        """The log of another holder, once it has that line. It has no folder: the page's has that."""
+        """The log of another holder, once it contains `until`. That holder has no folder; the page's holder uses it."""
         with self.daemon(host, "--config", "holder.yaml", "--store-path=", "--metrics-address=",
                          *arguments) as log:
             wait_until(f"{host}: {until}", lambda: until in log())
@@ -137,7 +138,7 @@ class Test:
         printed = self.on(host, "bash", "-euo", "pipefail", "-c", block.code)
         for name in READY_FILE.findall(block.code):
             file = self.lan.hosts[host].folder / name
-            # Not here: a member becomes ready with its directory, which another block starts.
+            # Does not wait here: a member becomes ready with its directory, which another block starts.
             self.pending.append(file)
         return printed
 
@@ -165,7 +166,7 @@ class Test:
             step(f"{name}: {time.monotonic() - began:.1f} s")
 
 
-# Mistakes, in the page's order. Each leaves the fleet as it was.
+# Mistakes, in the page's order. Each leaves the fleet unchanged.
 
 @mistake("data_listen on loopback")
 def _(test):
@@ -253,7 +254,7 @@ def _(test):
 def _(test):
     host = test.lan.hosts["host-3"]
     host.close_port(7402)
-    # A requester that has no lanes yet.
+    # Another requester, which has no lanes yet.
     other = "10.77.0.1:7312"
     try:
         with test.daemon("host-1", "--role=requester", "--name=requester-2", f"--listen={other}",
@@ -293,7 +294,7 @@ def _(test):
 
 
 def others_are_cut_off(test):
-    """One at a time. Whichever holder was asked for `both`, it has been cut off now."""
+    """Cuts off the other hosts one at a time. Then each holder that can answer for `both` has been cut off once."""
     test.lan.cut("host-2")
     check(test.bits("both") == test.expected["both"], "holder-3 answers with the same bits")
     test.lan.join("host-2")
@@ -311,12 +312,12 @@ def others_are_cut_off(test):
 
 
 def one_host(test):
-    """The bits of corpus `first` from one process that is a whole fleet."""
+    """The bits of corpus `first` from a whole fleet in one process."""
     with test.daemon("host-1", "--role=directory,holder,requester", "--name=alone", "--listen=127.0.0.1:7500",
                      "--store-capacity=64MiB", "--ready-file=alone.ready"):
         ready = test.lan.hosts["host-1"].folder / "alone.ready"
         wait_until("it serves", lambda: ready.exists() and ready.read_text().endswith("\n"))
-        # The same rows: another prefill might take another kernel.
+        # Exports the same rows: another prefill might use another kernel.
         test.ckvctl("corpus", "export", "first", "--out", test.folder / "first.safetensors")
         test.on("host-1", "ckvctl", "--requester=127.0.0.1:7500", "corpus", "load", "first",
                 test.folder / "first.safetensors", "--chunk-tokens", 128)
@@ -331,7 +332,7 @@ def metrics_answer(test):
 
 
 def start_again(test):
-    """All end, and start in the opposite order: members before their directory."""
+    """Ends all daemons, and starts them in the opposite order: members before their directory."""
     test.run_section("Stop")
     test.await_end()
     (blocks,) = [blocks for heading, blocks in test.sections() if heading == "Start"]

@@ -1,8 +1,8 @@
 """Hosts on one network, for tests: each has a network, a name, processes, an uptime, an /etc/hosts and a
 /var/lib of its own. They are namespaces of this host, joined by a bridge in a namespace of its own.
 
-All of it lives as long as the Lan, or this process: the first process of a host ends with its standard
-input, and the kernel ends the others with it.
+The hosts exist until the Lan or this process ends. The first process of a host ends when its standard
+input is closed, and the kernel then ends the host's other processes.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ NETWORK = "10.77.0"
 HOSTS_MAX = 9
 DAY_S = 86400
 COMMAND_TIMEOUT_S = 120
-# The first process: it reaps, and waits for the end of its standard input.
+# The first process of a host: reaps its children, and waits for the end of its standard input.
 FIRST = """
 set -e
 trap '' CHLD
@@ -30,11 +30,11 @@ exec cat
 
 
 class NoLan(Exception):
-    """This machine cannot have hosts; the text says why."""
+    """This machine cannot have hosts. The text gives the reason."""
 
 
 def why_not():
-    """Why this machine cannot have hosts and what would help, or nothing."""
+    """(why this machine cannot have hosts, what would help), or None if it can."""
     if os.geteuid() != 0:
         return "no hosts here: not root", "the same as root"
     if shutil.which("ip") is None:
@@ -45,16 +45,16 @@ def why_not():
 
 
 def child_of(pid):
-    """The one child of unshare or nsenter: they stay outside, and wait."""
+    """The only child of an unshare or nsenter, which stays outside and waits."""
     return int(pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
 class Host:
     def __init__(self, name, folder, days_up):
-        """days_up: how much longer than this machine it has been up."""
+        """days_up: how many days longer than this machine the host has been up."""
         self.name, self.folder = name, folder
         folder.mkdir()
-        # As Debian's installer writes it: a host knows itself by loopback.
+        # As Debian's installer writes it: a host's own name is a loopback address.
         others = "".join(f"{NETWORK}.{i} host-{i}\n" for i in range(1, HOSTS_MAX + 1) if f"host-{i}" != name)
         (folder / "hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}\n{others}")
         apart = ["--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child=KILL"]
@@ -70,12 +70,12 @@ class Host:
         self.pid = child_of(self._life.pid)
 
     def command(self, *command):
-        """The command as this machine runs it there, in the host's folder."""
+        """The command line that runs the command on the host, in the host's folder."""
         return ["nsenter", "-t", str(self.pid), *self._enter, f"--wd={self.folder}", *map(str, command)]
 
     def run(self, *command, env=None, code=0):
-        """What a command writes, on either stream; it must end with `code`, if that is not None."""
-        # A file, because a daemon that it leaves behind would keep a pipe open.
+        """The output of a command, of both streams. The command must end with `code`, if that is not None."""
+        # Uses a file, because a daemon that the command leaves behind would keep a pipe open.
         with (self.folder / ".output").open("w+") as out:
             done = subprocess.run(self.command(*command), stdin=subprocess.DEVNULL, stdout=out,
                                   stderr=out, env=env, timeout=COMMAND_TIMEOUT_S)
@@ -87,7 +87,7 @@ class Host:
 
     @contextlib.contextmanager
     def daemon(self, *command, env, log):
-        """A process that lives meanwhile, and then is asked to end."""
+        """Runs a process during the `with` block, then ends it with SIGTERM."""
         with log.open("wb") as out:
             outside = subprocess.Popen(self.command(*command), stdin=subprocess.DEVNULL, stdout=out,
                                        stderr=out, env=env)
@@ -99,11 +99,11 @@ class Host:
             outside.wait(COMMAND_TIMEOUT_S)
 
     def close_port(self, port):
-        """Drops what comes for a port and belongs to no connection, as a firewall does.
-        Rules of routing do it, which every kernel has; the table of local addresses must come after."""
+        """Drops packets to a port that belong to no connection, as a firewall does.
+        Uses routing rules, which every kernel has. They must precede the lookup in the table of local addresses."""
         self.run("ip", "rule", "add", "pref", 100, "lookup", "local")
         self.run("ip", "rule", "del", "pref", 0)
-        # 6 is tcp: its name is in a file of the package netbase, which a small machine lacks.
+        # 6 is tcp. The name is in a file of the package netbase, which a small machine lacks.
         self.run("ip", "rule", "add", "pref", 10, "ipproto", 6, "dport", port, "blackhole")
 
     def open_port(self):
@@ -139,14 +139,14 @@ class Lan:
     def _add(self, folder, number):
         name = f"host-{number}"
         host = self.hosts[name] = Host(name, folder / name, number)
-        # Named by process, so the device goes there as it is made.
+        # `netns` is given as a process, so the device is created in that process's namespace.
         self._switch_ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", host.pid)
         self._switch_ip("link", "set", name, "master", "bridge", "up")
         host.run("ip", "addr", "add", f"{NETWORK}.{number}/24", "dev", "eth0")
         host.run("ip", "link", "set", "eth0", "up")
 
     def _switch_ip(self, *arguments):
-        # In the switch's network alone: its processes have numbers of their own.
+        # Enters only the switch's network namespace: in its process namespace, host.pid would be another process.
         subprocess.run(["nsenter", "-t", str(self._switch.pid), "-n", "ip", *map(str, arguments)],
                        check=True, timeout=COMMAND_TIMEOUT_S)
 
@@ -155,11 +155,11 @@ class Lan:
         self._switch_ip("link", "set", name, "down")
 
     def isolate(self, name):
-        """Its link stays up, and nothing passes the switch."""
+        """Stops the host's traffic at the switch. Its link stays up."""
         self._switch_ip("link", "set", name, "nomaster")
 
     def join(self, name):
-        """Undoes both."""
+        """Undoes `cut` and `isolate`."""
         self._switch_ip("link", "set", name, "master", "bridge", "up")
 
     def end(self):

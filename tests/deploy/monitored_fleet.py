@@ -1,4 +1,4 @@
-"""A fleet of real processes that serve metrics and status pages, and what tests load into it."""
+"""A fleet of real processes that serve metrics and status pages, and the corpora and load that tests put on it."""
 
 import itertools
 import os
@@ -14,11 +14,11 @@ sys.path[:0] = [str(HERE.parent / "e2e"), str(HERE.parent / "support")]
 import ctl_fleet  # noqa: E402
 from ports import free_port  # noqa: E402
 
-WAIT_S = 60  # for anything, on a machine that may be busy
+WAIT_S = 60  # for any condition, on a machine that may be busy
 
 
 def wait_until(what, condition):
-    """Until the condition is true; returns its value."""
+    """Waits until the condition is true; returns its value."""
     deadline = time.monotonic() + WAIT_S
     while True:
         try:
@@ -32,10 +32,10 @@ def wait_until(what, condition):
 
 
 class Monitored(ctl_fleet.Fleet):
-    """A fleet whose processes keep their addresses, and can be started again by name."""
+    """A fleet whose processes keep their metrics addresses, and can be restarted by name."""
 
     def __init__(self, folder, holders, *requester):
-        """`requester`: more arguments of the requester."""
+        """`requester`: additional arguments of the requester."""
         self.folder, self.processes, self.by_name, self.metrics = folder, [], {}, {}
         self.directory = f"127.0.0.1:{free_port()}"
         self.again("directory", "--role=directory", f"--directory-path={folder}/directory", listen=self.directory)
@@ -61,7 +61,7 @@ class Monitored(ctl_fleet.Fleet):
         self.processes.remove(process)
 
     def _ctl(self, arguments):
-        """The command and the environment of a ckvctl that speaks to this fleet."""
+        """The command and the environment of a ckvctl for this fleet."""
         env = {k: v for k, v in os.environ.items() if not k.startswith("CKV_")}
         env["CKV_REQUESTER"] = self.requester
         return [ctl_fleet.PROGRAMS.ckvctl, "--directory", self.directory, *map(str, arguments)], env
@@ -73,7 +73,7 @@ class Monitored(ctl_fleet.Fleet):
         return done
 
     def start_ctl(self, *arguments):
-        """A ckvctl that runs beside the test; whoever starts it ends it."""
+        """Starts a ckvctl that runs beside the test. The caller ends it."""
         command, env = self._ctl(arguments)
         return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                 stderr=subprocess.DEVNULL)
@@ -84,13 +84,13 @@ def attend(fleet, folder, *more, check=True):
                      folder / "o.safetensors", *more, check=check)
 
 
-# Room for the rows of one of the texts, so that agents of both pull again and again.
+# Enough for the rows of one of the texts, so that agents over both prefetch again and again.
 NEAR_BYTES = "--requester-near-bytes=4MiB"
 TEXTS = {f"text-{i}": "How a fleet keeps rows, and who attends them. " * (11 + i) for i in range(2)}
 
 
 def load_corpora(fleet, folder, copies):
-    """Loads docs, of rows, and two of text for agents; writes q.safetensors, a query of docs."""
+    """Loads the corpus docs from rows, and two corpora of text for agents. Writes q.safetensors, a query of docs."""
     ctl_fleet.Rows(1, 70, 0).write(folder / "rows.safetensors")
     query = [ctl_fleet.bf16(0.5)] * ctl_fleet.D_QK
     ctl_fleet.write_safetensors(folder / "q.safetensors",
@@ -102,7 +102,7 @@ def load_corpora(fleet, folder, copies):
 
 
 class Load:
-    """Callers of every kind, until it is stopped: routes, routes of one frame, fetches, and agents over near rows."""
+    """Callers of every kind, until `stop`: routes, routes of one frame, fetches, and agents with policy near."""
 
     def __init__(self, fleet, folder, caller):
         self.fleet, self.ending = fleet, threading.Event()

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Goal: every query of the dashboard and of the alerts finds data, and each alert fires when its fault is made,
-once, and clears when the fault is mended.
+"""Goal: every query of the dashboard and of the alerts finds data. Each alert fires once when its fault is made,
+and clears when the fault is repaired.
 
 Method: a fleet of real processes and Debian's Prometheus on loopback. The rules are those of deploy/monitoring
-with shorter windows: a fault of minutes would take minutes. Exits 77, with the reason, without Prometheus.
+with shorter windows, so that a fault need not last for minutes. Exits 77, with the reason, without Prometheus.
 
     python3 tests/deploy/monitoring_test.py --ckvd build/release/bin/ckvd --ckvctl build/release/bin/ckvctl \\
         --attend-caller build/release/bin/attend_caller
@@ -33,8 +33,8 @@ RULES = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "monitoring"
 SCRAPE_S = 1
 WINDOW = f"{8 * SCRAPE_S}s"  # of rates and increases
 HOLDERS = 2
-# (metric, label, the values of the label that every query of the metric must tell of). No ckvd makes rows anew: "local"
-# is for engines that link the library.
+# (metric, label, the values of the label that every query of the metric must return). "local" is missing, because no
+# ckvd recomputes rows: that value is for engines that link the library.
 SERIES = (("ckv_requester_call_seconds", "primitive", {"route", "near", "fetch", "pull"}),
           ("ckv_requester_measured_over_predicted", "primitive", {"route", "pull"}),
           ("ckv_requester_lane_seconds", "fabric", {"tcp"}), ("ckv_holder_queue_wait_seconds", "kind", {"attend", "push"}))
@@ -64,7 +64,7 @@ class Prometheus:
         return self.get("query", query=expression)["result"]
 
     def firing(self):
-        """{(alert, its labels): since when} of what fires now."""
+        """{(alert, its instance): since when} of the alerts that fire now."""
         return {(one["labels"]["alertname"], one["labels"].get("instance", "")): one["activeAt"]
                 for one in self.get("alerts")["alerts"] if one["state"] == "firing"}
 
@@ -74,7 +74,7 @@ class Prometheus:
 
 
 def expressions():
-    """(where, expression) of the dashboard, and of each alert without its threshold."""
+    """(title, expression) of each query of the dashboard, and of each alert without its threshold."""
     for panel in json.loads((RULES / "dashboard.json").read_text())["panels"]:
         for target in panel["targets"]:
             yield panel["title"], re.sub(r"\[1h\]", f"[{WINDOW}]", target["expr"].replace("$__rate_interval", WINDOW))
@@ -85,14 +85,14 @@ def expressions():
 
 
 class Faults:
-    """Each method makes the fault of one alert, and returns what mends it. `instance` is the label of the alert."""
+    """Each method makes the fault of one alert. Returns (the alert's label `instance`, a function that repairs it)."""
 
     def __init__(self, fleet, folder, prometheus):
         self.fleet, self.folder, self.prometheus = fleet, folder, prometheus
         self.lives = set()
 
     def await_scrape(self, instance):
-        """Until Prometheus has seen a life of the process that it had not seen before."""
+        """Waits until Prometheus has scraped a start of the process that it had not scraped before."""
         def new_life():
             found = self.prometheus.query(f'process_start_time_seconds{{instance="{instance}"}}')
             return {one["value"][1] for one in found} - self.lives
@@ -103,7 +103,7 @@ class Faults:
         return self.fleet.metrics["h1"], lambda: self.fleet.holder(1)
 
     def CkvBroken(self):
-        # Nothing can be loaded without a holder, which the directory tells.
+        # Without a holder no corpus can be loaded, and the directory reports that.
         for holder in ("h0", "h1"):
             self.fleet.end(holder)
 
@@ -113,7 +113,7 @@ class Faults:
         return self.fleet.metrics["directory"], mend
 
     def CkvHolderRefuses(self):
-        # Leases run out while the directory stands still; it is not away for long enough to page.
+        # Leases expire while the directory is stopped. It is not unreachable for long enough to page.
         self.fleet.by_name["directory"].send_signal(signal.SIGSTOP)
         return self.fleet.metrics["h0"], lambda: self.fleet.by_name["directory"].send_signal(signal.SIGCONT)
 
@@ -123,7 +123,7 @@ class Faults:
             "directory", "--role=directory", f"--directory-path={self.folder}/directory", listen=self.fleet.directory)
 
     def CkvStoreDamaged(self):
-        # In memory it would be whole, and the file be made good from there.
+        # Ends the holder first: it would otherwise repair the file from the intact chunk in memory.
         self.fleet.end("h0")
         path = next(one for one in self.fleet.store(0).glob("chunks/*/*/*") if not one.suffix)
         data = bytearray(path.read_bytes())
@@ -173,7 +173,7 @@ class Faults:
         process = self.fleet.by_name["h0"].pid
         before = resource.prlimit(process, resource.RLIMIT_NOFILE)
         count = len(os.listdir(f"/proc/{process}/fd"))
-        # Room for the scrape itself, beside the four descriptors that the port of metrics keeps.
+        # Leaves room for the scrape itself, in addition to the four descriptors that the metrics port reserves.
         resource.prlimit(process, resource.RLIMIT_NOFILE, (count + 6, before[1]))
         return self.fleet.metrics["h0"], lambda: resource.prlimit(process, resource.RLIMIT_NOFILE, before)
 
@@ -208,7 +208,7 @@ def quiet(prometheus):
 
 
 def make_cold_read(fleet, folder, prometheus):
-    """Until reads of cold chunks show: a holder that starts again has its chunks on disk only."""
+    """Restarts a holder unless reads of cold chunks are visible: after a restart, its chunks are only on disk."""
     def seen():
         return [one for one in prometheus.query('ckv_holder_load_seconds_count') if float(one["value"][1]) > 0]
     if not seen():
@@ -218,7 +218,7 @@ def make_cold_read(fleet, folder, prometheus):
 
 
 def has_data(prometheus, expression):
-    """Whether the query has a value that is a number, and for each series that the load must make."""
+    """Whether the query returns a number, and one for each series that the load must produce."""
     found = [one for one in prometheus.query(expression) if one["value"][1] != "NaN"]
     for metric, label, values in SERIES:
         if metric in expression and not values <= {one["metric"].get(label) for one in found}:

@@ -1,5 +1,5 @@
-"""What tests of deploy share: checks that wait, and for those on the machine of machine.sh, as its
-root, its services and a corpus whose answers have bits to compare."""
+"""Helpers shared by tests of deploy: checks that wait. Tests that run as root on the machine of machine.sh
+also use its services, and a corpus whose answers have bits to compare."""
 
 import json
 import os
@@ -21,7 +21,7 @@ ALL_UNITS = ("ckvd-directory.service", "ckvd-holder@a.service", "ckvd-requester@
 
 
 class Failed(Exception):
-    """A check that did not hold; the text says which."""
+    """A check failed. The text names it."""
 
 
 def check(holds, what):
@@ -52,7 +52,7 @@ def journal(unit, *more):
 
 
 def wait_until(what, holds):
-    """Asks until it holds; the machine's units change by themselves."""
+    """Polls `holds` until it is true: the machine's units change by themselves."""
     end = time.monotonic() + PATIENCE_S
     while not holds():
         if time.monotonic() > end:
@@ -61,7 +61,7 @@ def wait_until(what, holds):
 
 
 def install_units(programs, config):
-    """The programs of a build, the tree's units and a configuration, where the package puts them."""
+    """Installs the programs of a build, the tree's units and a configuration where the package puts them."""
     for name, path in programs.items():
         shutil.copy(path, f"/usr/bin/{name}")
     for unit in (DEPLOY / "systemd").glob("*.service"):
@@ -78,7 +78,7 @@ def wait_active(*units):
 
 
 class Corpus:
-    """A corpus of one file, and a query whose partial shows its bits."""
+    """A corpus of one file, and a query whose partial depends on the corpus' bits."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -99,7 +99,7 @@ class Corpus:
         return out.read_bytes()
 
     def await_same_bits(self, bits):
-        """Answers, and as before. Lanes are made anew after a restart, so the first try may fail."""
+        """Waits for the same answer as before. Lanes reconnect after a restart, so the first try may fail."""
         def same():
             try:
                 return self.bits() == bits
@@ -113,7 +113,7 @@ def status():
 
 
 def main(test):
-    """Runs test(folder); exit 1 with the journal if it fails."""
+    """Runs test(folder). If it fails, prints the journal and returns 1."""
     folder = pathlib.Path("/run/ckv-test")
     folder.mkdir(exist_ok=True)
     os.chdir(folder)

@@ -2,9 +2,9 @@
 """Goal: the packages install, upgrade under a running corpus, refuse a version that cannot read its stores, and
 leave nothing behind after a purge.
 
-Method: real dpkg and maintainer scripts on the machine of machine.sh, with its systemd. The version before is this
-build under a lower number; one more says that it reads older stores only. Manual pages and completions are asked for
-by the programs that use them.
+Method: real dpkg and maintainer scripts on the machine of machine.sh, with its systemd. The previous version is this
+build under a lower number. A further package declares that it reads only older stores. The programs that use manual
+pages and completions read them.
 
     tests/deploy/machine.sh python3 tests/deploy/packages_test.py --packages build/release/packages
 """
@@ -34,7 +34,7 @@ def version(name):
 
 
 def repack(deb, folder, name, reads=None):
-    """The package under the version before; `reads`: the newest format of a store that it says it reads."""
+    """Repacks the package under the previous version. `reads`: the newest store format that it declares to read."""
     tree, out = folder / name, folder / f"{name}.deb"
     run("dpkg-deb", "-R", deb, tree)
     control = tree / "DEBIAN" / "control"
@@ -169,7 +169,7 @@ def test(folder):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--packages", type=pathlib.Path, required=True)
     packages = parser.parse_args().packages
-    # Otherwise each installation reads every manual page of the machine.
+    # Otherwise each installation indexes every manual page of the machine.
     pathlib.Path("/var/lib/man-db/auto-update").unlink(missing_ok=True)
     (now,), (ctl,), (library,), (dev,) = (list(packages.glob(f"{name}_*.deb"))
                                           for name in ("ckvd", "ckvctl", "libckv1", "libckv-dev"))
@@ -182,7 +182,7 @@ def test(folder):
     bits = start(corpus)
     upgrade(now, version("ckvctl"), corpus, bits)
     refuse(older, corpus, bits)
-    upgrade(before, BEFORE, corpus, bits)  # it reads the store, so it may come back
+    upgrade(before, BEFORE, corpus, bits)  # this version reads the store, so the downgrade is allowed
     remove()
     purge()
 

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Goal: the status pages of a directory, a requester and a holder tell what goes on, on a large screen and on a phone,
-in light and in dark: idle, and under load while a holder is dead.
+"""Goal: the status pages of a directory, a requester and a holder show the fleet's state, on a large screen and on a
+phone, in light and in dark: idle, and under load while a holder is dead.
 
-Method: a fleet of real processes, and Chromium on each page. What is read is the page after the browser built it. Without
-Chromium it exits 77, and says so; where CI is set, it fails.
+Method: a fleet of real processes, and Chromium on each page. The test reads the page after the browser has built it.
+Without Chromium it exits 77, with the reason; if CI is set, it fails.
 
     python3 tests/deploy/page_test.py --ckvd build/release/bin/ckvd --ckvctl build/release/bin/ckvctl \\
         --attend-caller build/release/bin/attend_caller [--pictures FOLDER]
@@ -29,12 +29,12 @@ HOLDERS = 3
 SIZES = {"1400": (1400, 1000), "390": (390, 844)}
 BYTES_MAX = 100_000  # of a page and its data
 CONTRAST_MIN = 4.5   # WCAG 2.1, AA
-TAP_PX_MIN = 32      # the height of what a finger must hit
+TAP_PX_MIN = 32      # the least height of a touch target
 LONG = "a-corpus-whose-name-is-as-long-as-names-may-be-" + "x" * 80
 
 SECTION = """(title => [...document.querySelectorAll("section")].find(
     one => one.querySelector("h2") && one.querySelector("h2").firstChild.data === title))"""
-# Per text that shows: its contrast to what is behind it, if that is too low.
+# The visible texts whose contrast with their background is too low, each with that contrast.
 PALE = """(() => {
   const numbers = color => color.match(/[\\d.]+/g).map(Number);
   const light = color => numbers(color).slice(0, 3).map(v => v / 255)
@@ -60,7 +60,7 @@ def get(address, path):
 
 
 class Pages:
-    """The pages of a fleet in one browser."""
+    """The status pages of a fleet, in one browser."""
 
     def __init__(self, shown, fleet, pictures):
         self.shown, self.fleet, self.pictures, self.origin = shown, fleet, pictures, ""
@@ -87,7 +87,7 @@ class Pages:
             row => [...row.cells].map(cell => cell.innerText))""")
 
     def check(self, what):
-        """In every size and both colours: it fits, can be read, and no value is missing."""
+        """Checks in every size and both colour schemes that the page fits, is readable, and lacks no value."""
         for size, (width, height) in SIZES.items():
             for dark in (False, True):
                 where = f"{what}-{size}-{'dark' if dark else 'light'}"
@@ -129,7 +129,7 @@ def check_directory(pages):
     assert states["h0"] == states["h1"] == states["requester"] == "up", states
     assert states["h2"].startswith("lost"), states
     corpora = {row[0]: row for row in pages.rows("Corpora")}
-    assert set(corpora) == {"docs", "text-0", "text-1", LONG}, corpora  # and not the tenant's
+    assert set(corpora) == {"docs", "text-0", "text-1", LONG}, corpora  # without the tenant's
     assert corpora["docs"][1:] == ["2 copies", "2", "10.9 KiB", "70", "3"], corpora  # those of h2
     assert 0 < int(corpora[LONG][1]) < 100 and corpora[LONG][2] == "1", corpora
     assert "of tenants" in pages.text("Corpora"), pages.text("Corpora")
@@ -182,7 +182,7 @@ def fill(fleet, folder):
 
 
 def check_quiet(shown, origins):
-    """Nothing was asked of anybody else, and nothing complained of."""
+    """The pages sent no request to another server, and logged no error."""
     for url in shown.requested:
         assert url.startswith(("data:", "about:", *origins)), url
     assert not shown.complaints, shown.complaints

@@ -3,8 +3,8 @@
 
 Method: on the machine of machine.sh, with the programs of this build where a package puts them. A
 holder waits for its directory past its start limit; it serves once it is ready; it reloads; its
-dispatcher is held still until the watchdog ends it; it comes back with the same bits; it reads a store
-that is slow past the limit; all stop.
+dispatcher is stopped until the watchdog ends the holder; it restarts and answers with the same bits; it
+reads a slow store past the start limit; all stop.
 
     tests/deploy/machine.sh python3 tests/deploy/units_test.py --ckvd build/... --ckvctl build/...
 """
@@ -23,13 +23,13 @@ from on_machine import (ALL_UNITS, CONFIG, Corpus, check, install_units, journal
 from slow_store import SlowFiles  # noqa: E402
 
 DIRECTORY, HOLDER, REQUESTER = ALL_UNITS
-# shm by name: a probe may find tcp faster on a busy machine.
+# Names shm: on a busy machine, a probe may find tcp faster.
 FLEET = "directory: 127.0.0.1:7400\nfabric: shm\n"
-# Short, so that the test is; a dispatcher turns once a second, and this machine may be busy.
+# Keeps the test short. A dispatcher's loop runs at least once a second, and this machine may be busy.
 WATCHDOG_S = 6
 START_LIMIT_S = 2
 CAP_SYS_RESOURCE = 1 << 24
-WALL = 0x40000000  # waitpid: threads, too
+WALL = 0x40000000  # for waitpid: includes threads
 
 
 def install(programs):
@@ -57,14 +57,14 @@ def all_start():
     run("systemctl", "start", DIRECTORY)
     wait_active(HOLDER)
     run("systemctl", "start", REQUESTER)
-    # Started means serving: no wait here.
+    # A started unit serves, so there is no wait here.
     run("ckvctl", "status")
     for unit in ALL_UNITS:
         check(show(unit, "StatusText").startswith("serves at 127.0.0.1:"), f"{unit} says that it serves")
 
 
 def facts_of(pid):
-    """Numbers of /proc/PID/status that say what a process may do."""
+    """The numbers of /proc/PID/status that state what a process may do."""
     lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
     return {name: int(value, 16) for name, value in (line.split(":\t", 1) for line in lines)
             if name in ("NoNewPrivs", "Seccomp", "CapBnd", "CapEff")}
@@ -120,8 +120,8 @@ def reload():
 
 
 def freeze(pid, name):
-    """Holds one thread still, as a bug in it would; undone by what ends the process."""
-    # Threads that it made later have its name, too.
+    """Stops one thread, as a bug in it would. The stop ends with the process."""
+    # Threads that it created later have the same name and higher ids.
     thread = min(int(task.name) for task in pathlib.Path(f"/proc/{pid}/task").iterdir()
                  if (task / "comm").read_text().strip() == name)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -133,7 +133,7 @@ def freeze(pid, name):
 
 
 def bury(thread):
-    """Takes the end of a thread that this process held: without that its process cannot end."""
+    """Reaps a thread that this process has stopped. Otherwise the thread's process cannot end."""
     try:
         os.waitpid(thread, os.WNOHANG | WALL)
     except ChildProcessError:
@@ -173,7 +173,7 @@ def slow_store(corpus, bits):
     check(show(HOLDER, "ActiveState") == "activating", "it is still starting")
     slow.let_go()
     wait_active(HOLDER)
-    # A failed start would have been tried again, and found the files in quarantine.
+    # After a failed start, a second one would have found the files in quarantine.
     check(show(HOLDER, "Result") == "success" and "timed out" not in journal(HOLDER), "its start was one")
     corpus.await_same_bits(bits)
 

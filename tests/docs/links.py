@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Goal: what README, the handbook, the decisions and the folders' READMEs name is there.
+"""Goal: all files and metrics named in README, the handbook, the decisions and the folders' READMEs exist.
 
 Method: each relative link, each `path/in/the/tree`, each file that a block of code names, and each
 metric is looked up; in a folder's README also each `file.h`, in that folder. README's table of folders
-names every room, a folder's folder with a README of its own.
+names every module, which is a folder's subfolder with its own README.
 
     python3 tests/docs/links.py           lists what is not there, and where it may have gone
     python3 tests/docs/links.py --fix     rewrites paths of files that have moved and kept their name
@@ -20,15 +20,15 @@ import pages  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 FOLDERS = (*pages.FOLDERS, "deploy", "tests")
 PATH = re.compile(rf"^(?:{'|'.join(FOLDERS)})/[\w./*{{}},-]*$")
-# A file of ours in a block of code, where paths of other trees and of what is built stand, too.
+# A file of this tree in a block of code. Blocks also contain paths of other trees and of build output.
 FILE = re.compile(rf"(?<![\w/.-])(?:{'|'.join(FOLDERS)})/[\w/.-]+\.(?:h|cc|proto|py|sh|md|csv|txt)(?!\w)")
-# A file, as the README beside it names it.
+# A file, as the README in the same folder names it.
 BESIDE = re.compile(r"^[\w/*.]+\.(?:h|cc|proto|\*)$")
 METRIC = re.compile(r"^ckv_(?:build|directory|holder|lease|replicas|requester)_[a-z_]+")
 
 
 def expand(path):
-    """a/{b,c}.h is a/b.h and a/c.h."""
+    """Expands a/{b,c}.h to a/b.h and a/c.h."""
     match = re.search(r"\{([^{}]*)\}", path)
     if not match:
         return [path]
@@ -43,7 +43,7 @@ def is_there(root, path):
 
 
 def names_in(page, text):
-    """(line, name, whether it stands for itself beside the page) of each path that a page names."""
+    """(line, name, whether it is relative to the page) of each path that a page names."""
     in_room = page.parts[0] in pages.FOLDERS
     prose = pages.without_blocks(text).split("\n")
     for number, (line, shown) in enumerate(zip(text.split("\n"), prose), 1):
@@ -69,13 +69,13 @@ def metrics_in(text):
 
 
 def moved(files, path):
-    """The one file of that name that is there."""
+    """The only file in the tree with the name of `path`, or None."""
     found = [name for name in files if name.rsplit("/", 1)[-1] == path.rsplit("/", 1)[-1]]
     return found[0] if len(found) == 1 else None
 
 
 def check(root, files, metrics):
-    """(page, line, what is wrong, name, its new path or nothing) of each breach."""
+    """(page, line, what is wrong, name, its new path or None) of each breach."""
     for page in pages.everything(root):
         text = (root / page).read_text(encoding="utf-8")
         for line, name, is_beside in names_in(page, text):

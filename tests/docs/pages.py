@@ -1,13 +1,13 @@
-"""The pages that people read, and what stands in them: blocks of code with their marks, and names.
+"""Lists the pages that people read, and parses their blocks of code, with marks, and the names in them.
 
-A block of code is fenced and says its language. A block of commands (sh), a configuration (yaml) or
-a program (python) is preceded by an HTML comment that says what tests do with it:
+A block of code is fenced and names its language. A block of commands (sh), a configuration (yaml) or
+a program (python) follows an HTML comment that states what tests do with it:
 
     <!-- run -->               run_commands.py runs it, in the order of the page, in one shell
     <!-- check-config -->      a configuration: ckvd --check-config takes it
     <!-- not run: REASON -->   why a test cannot
 
-A page of several hosts names them. tests/deploy/hosts_test.py reads these:
+A page about several hosts names them. tests/deploy/hosts_test.py reads these:
 
     <!-- file on HOST: NAME -->    a configuration, which that host has as NAME; it is checked, too
     <!-- run on HOST, HOST -->     commands, which each of them runs
@@ -43,12 +43,12 @@ def manual(root):
 
 
 def rooms(root):
-    """What each folder of the product says of itself."""
+    """The READMEs of the product's folders."""
     return sorted(p.relative_to(root) for folder in FOLDERS for p in (root / folder).rglob("README.md"))
 
 
 def everything(root):
-    """Those, and the decisions."""
+    """The pages of `manual` and `rooms`, and the decisions."""
     adr = sorted(p.relative_to(root) for p in (root / "deploy/adr").glob("*.md"))
     return manual(root) + adr + rooms(root)
 
@@ -92,7 +92,7 @@ def is_configuration(block):
 
 
 def lines_missing(expected, text):
-    """The lines of a block of text that an output lacks. "..." is anything, and so is more space."""
+    """The lines of a block of text that an output lacks. "..." matches anything; runs of spaces match each other."""
     lines = [" ".join(line.split()) for line in text.split("\n")]
     for wanted in filter(None, (" ".join(line.split()) for line in expected.split("\n"))):
         pattern = re.compile(".*?".join(re.escape(part.strip()) for part in wanted.split("...")))
@@ -101,5 +101,5 @@ def lines_missing(expected, text):
 
 
 def without_blocks(text):
-    """The page's prose, its lines where they were."""
+    """The page without blocks of code. Line numbers do not change."""
     return re.sub(r"^```.*?^```$", lambda m: "\n" * m.group(0).count("\n"), text, flags=re.M | re.S)

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""Goal: every command that README and the handbook show works as it stands.
+"""Goal: every command that README and the handbook show works as written.
 
 Method: for each page a directory, three holders and a requester, on loopback, named as those of
 deploy/local-fleet.sh; the blocks marked <!-- run --> run in the page's order, in one shell, in a
-folder that has deploy/ and build/release/bin/ as the tree has. A command that fails ends its page.
-Ports that a page names become free ones. Blocks marked <!-- check-config --> are given to ckvd. Each
+folder that has the tree's deploy/ and build/release/bin/. A command that fails ends its page. Ports
+that a page names are replaced by free ones. ckvd checks blocks marked <!-- check-config -->. Each
 flag and each setting that a page names must be in a help text or a script.
 
     python3 tests/docs/run_commands.py --ckvd build/dev/bin/ckvd --ckvctl build/dev/bin/ckvctl [PAGE...]
@@ -53,7 +53,7 @@ class PageFleet(Fleet):
 
 
 def free_port(_match, taken={}):
-    """A free port, the same for the same number."""
+    """Replaces a port by a free one, which is the same for each use of a port."""
     number = _match.group(1)
     if number not in taken:
         with socket.socket() as probe:
@@ -63,7 +63,7 @@ def free_port(_match, taken={}):
 
 
 def lay_out(folder):
-    """What a page's commands find: the programs and the scripts."""
+    """Creates the folder in which a page's commands run, with the programs and the scripts."""
     programs = folder / "build/release/bin"
     programs.mkdir(parents=True)
     for program in (PROGRAMS.ckvd, PROGRAMS.ckvctl):
@@ -73,7 +73,7 @@ def lay_out(folder):
 
 
 def script_of(blocks):
-    """One shell script, that writes the line it has come to."""
+    """One shell script of all blocks, which writes the line of each block to .at before it runs."""
     text = "set -euo pipefail\n"
     for block in blocks:
         code = ADDRESS.sub(free_port, block.code)
@@ -82,7 +82,7 @@ def script_of(blocks):
 
 
 def run_page(page, blocks):
-    """The error of a page, or nothing."""
+    """The error of a page, or None."""
     with tempfile.TemporaryDirectory(prefix="ckv-docs-") as name:
         folder = pathlib.Path(name)
         (folder / "fleet").mkdir()
@@ -97,7 +97,7 @@ def run_page(page, blocks):
 
 def run_script(page, script, folder, fleet):
     env = {k: v for k, v in os.environ.items() if not k.startswith("CKV_")}
-    # A page's python3 is this test's, whatever is first on PATH.
+    # A page's python3 is the interpreter of this test, even if another one is first on PATH.
     tools = folder.parent / "tools"
     tools.mkdir()
     (tools / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
@@ -134,7 +134,7 @@ def check_config(page, block):
 
 
 def help_texts():
-    """The help of ckvd, ckvctl and all its commands, and the scripts' own text."""
+    """The help of ckvd, of ckvctl and all its commands, and the text of the scripts."""
     def ask(program, *arguments):
         return subprocess.run([program, *arguments, "--help"], capture_output=True, text=True,
                               timeout=30, check=True).stdout

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Goal: one ckvd computes with the library of a GPU beside it, and without it; a library that cannot
-be used is told, and never half used.
+"""Goal: one ckvd computes with and without a GPU library next to it. A library that cannot be used is
+reported, and never used in part.
 
-Method: ckvd in folders as an install has them, beside libraries of tests/support/stand_in, which
-compute on the processor and say that they are a GPU. A fleet on loopback, and attention in float64.
+Method: ckvd in folders laid out as an install, next to libraries of tests/support/stand_in, which
+compute on the processor but report a GPU. A fleet on loopback, compared with attention in float64.
 
     python3 tests/e2e/backend_library_e2e.py --ckvd build/dev/bin/ckvd --ckvctl build/dev/bin/ckvctl \\
         --stand-ins build/dev/stand_in
@@ -38,7 +38,7 @@ class BackendLibraryTest(unittest.TestCase):
         self.addCleanup(restore)
 
     def install(self, library, place="bin"):
-        """From now on ckvd is one beside this library, or beside none."""
+        """Installs a ckvd next to this library, or without one. Fleets started later use it."""
         root = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
         for name in ("bin", "lib/ckv"):
             (root / name).mkdir(parents=True)
@@ -169,7 +169,7 @@ class BackendLibraryTest(unittest.TestCase):
         self.install("works")
         self.start("h-cpu", "--backend=cpu")
         self.assertNotEqual(self.kernels()["h-cpu"], TARGET)
-        # The bits that were asked for, with a GPU or without.
+        # The named kernel target, and so its bits, with a GPU or without.
         self.start("h-named", "--kernel-target=AVX2")
         self.assertIn("backend cpu: kernel_target names AVX2", self.log("h-named"))
         self.assertEqual(self.kernels()["h-named"], "AVX2")

@@ -1,6 +1,6 @@
-"""Chromium without a window, asked through its DevTools pipe: pages at a size, what they say, pictures of them.
+"""Runs headless Chromium through its DevTools pipe: opens pages at a size, reads their text, and takes pictures.
 
-Nothing but Chromium is needed (deploy/install-packages.sh check).
+Needs only Chromium (deploy/install-packages.sh check).
 """
 
 import base64
@@ -13,12 +13,12 @@ import subprocess
 import time
 
 CHROMIUM = shutil.which("chromium")
-ANSWER_S = 30  # of one question, on a machine that may be busy
+ANSWER_S = 30  # for one call, on a machine that may be busy
 FIRST_FREE_FD = 10  # above those that the shell gives the browser
 
 
 class Browser:
-    """One browser with one page. Everything that the page asks for or complains of is kept."""
+    """One browser with one page. Keeps the URLs that the page requests, and the errors and warnings that it logs."""
 
     def __init__(self, folder):
         to_browser, from_browser = os.pipe(), os.pipe()
@@ -49,7 +49,7 @@ class Browser:
         return json.loads(one)
 
     def call(self, method, **parameters):
-        """A method of the DevTools protocol; returns its result."""
+        """Calls a method of the DevTools protocol; returns its result."""
         self.number += 1
         asked = {"id": self.number, "method": method, "params": parameters}
         if self.session:
@@ -83,13 +83,13 @@ class Browser:
         self.call("Page.navigate", url=url)
 
     def ask(self, expression):
-        """The value of a JavaScript expression, or of the promise that it is."""
+        """The value of a JavaScript expression. If it is a promise, waits for its value."""
         said = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in said, f"{expression}: {said['exceptionDetails']}"
         return said["result"].get("value")
 
     def wait(self, condition):
-        """Until the expression is true; returns its value. A page that is left meanwhile is asked again."""
+        """Waits until the expression is true; returns its value. Tries again if the page changes meanwhile."""
         deadline = time.monotonic() + ANSWER_S
         while time.monotonic() < deadline:
             value = self.ask(f"""new Promise(resolve => {{
@@ -106,13 +106,13 @@ class Browser:
         raise AssertionError(f"not in {ANSWER_S} s: {condition}; the page says: {self.ask('document.body.innerText')}")
 
     def picture(self, path, whole=True):
-        """A PNG of the page; the whole of it, or what a window of its size shows."""
+        """Writes a PNG of the whole page, or of the part that its window shows."""
         said = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(said["data"]))
 
     def stop(self):
         for fd in (self.out, self.fd):
-            os.close(fd)  # it ends when nobody talks to it
+            os.close(fd)  # the browser ends when its pipes close
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:

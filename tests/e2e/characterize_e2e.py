@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Goal: a stranger runs `ckvctl characterize` on a fleet and opens what it wrote in a browser.
+"""Goal: a new user can run `ckvctl characterize` on a fleet and open its report in a browser.
 
-Method: a directory, two holders and a requester on loopback. The report is opened in headless
-Chromium with no network, as the file that it is; what is read is the page after the browser built
-it. Without Chromium that one test is skipped, and says so.
+Method: a directory, two holders and a requester on loopback. Headless Chromium opens the report as a
+file, without a network. The test reads the page after the browser has built it. Without Chromium,
+that one test is skipped, with the reason.
 
     python3 tests/e2e/characterize_e2e.py --ckvd build/dev/bin/ckvd --ckvctl build/dev/bin/ckvctl
 """
@@ -85,7 +85,7 @@ class CharacterizeTest(unittest.TestCase):
         self.assertEqual(json.loads(path.read_text(encoding="utf-8")), printed)
         self.assertEqual([lane["fabric"] for lane in printed["lanes"]], ["tcp"])
         self.assertGreater(printed["here"]["prefill_per_token_layer_us"], 0)
-        # The choice of a kernel target goes with it.
+        # The profile also contains the choice of a kernel target.
         self.assertEqual(printed["kernel"]["target"], printed["here"]["kernel_target"])
         self.assertIn(printed["kernel"]["target"], printed["kernel"]["machine"])
 

@@ -1,9 +1,10 @@
 #!/usr/bin/python3
-"""Goal: a wall clock that is set changes nothing: no lease is lost, no call fails, and every period is kept.
+"""Goal: setting the wall clock changes nothing: no lease is lost, no call fails, and every period is kept.
 
 Method: a directory, two holders, a requester and an engine over gRPC, each with a wall clock of its own
-(tests/support/clock_step.c). While the engine asks without a pause, all clocks are set back by an hour, then ahead by
-one, then back by 40 s. A lease lasts 2 s, so a wait that lasts longer than it should costs one. Calls with a deadline that nobody answers show that gRPC's timers run.
+(tests/support/clock_step.c). While the engine calls without a pause, all clocks are set back by an hour, then ahead by
+one, then back by 40 s. A lease lasts 2 s, so a wait that is too long loses one. clock_step.c also counts waits for a
+point of the wall clock; there must be none.
 The long form, tests/bench/field/clock_steps.py, also sets the clock of one program at a time.
 
     python3 tests/e2e/clock_steps_e2e.py --ckvd build/dev/bin/ckvd --ckvctl build/dev/bin/ckvctl \\
@@ -30,9 +31,9 @@ from ctl_fleet import D_QK, PROGRAMS, Fleet, Rows
 HOUR_S = 3600
 STEPS_S = (-HOUR_S, HOUR_S, -40)
 LEASE_S = 2
-# Long enough for a lease that is not renewed to run out.
+# Long enough for a lease to expire if it is not renewed.
 WATCH_S = 1.3 * LEASE_S
-# Renewals come each third of a lease. On a machine that is busy, two of three may be late.
+# A lease is renewed each third of its duration. On a busy machine, two of three renewals may be late.
 RENEWALS_MIN = 1
 MEMBERS = 3  # two holders and a requester
 
@@ -55,7 +56,7 @@ class WallClock:
 
 
 class SteppedFleet(Fleet):
-    """Each program has a wall clock of its own, and tells its metrics."""
+    """Each program has a wall clock of its own, and serves metrics."""
 
     def __init__(self, folder, library):
         self.clocks, self.metrics = {}, {}
@@ -76,7 +77,7 @@ class SteppedFleet(Fleet):
         return address
 
     def leases(self):
-        """{program: {metric: value}} of what is about leases."""
+        """{program: {metric: value}} of the metrics of leases."""
         found = {}
         for name, address in self.metrics.items():
             with urllib.request.urlopen(address, timeout=30) as page:
@@ -91,7 +92,7 @@ def count(leases, metric):
 
 
 class Engine:
-    """Asks over gRPC without a pause until it is ended."""
+    """Calls over gRPC without a pause until `end`."""
 
     def __init__(self, fleet, corpus):
         self.clock = WallClock(fleet.folder / "engine.clock")
@@ -115,7 +116,7 @@ def load(fleet, folder):
 
 
 def play(folder, library, one_by_one=False):
-    """{figure: value} of a fleet whose clocks are set under load."""
+    """Sets the clocks of a fleet under load; returns {figure: value}."""
     fleet = SteppedFleet(folder, library)
     try:
         load(fleet, folder)
@@ -147,7 +148,7 @@ def play(folder, library, one_by_one=False):
                     least = renewed if least is None else min(least, renewed)
         after = fleet.leases()
         said = engine.end()
-        # Metrics that are gone would lose and miss nothing.
+        # Missing metrics would hide lost leases and missed renewals.
         if count(after, "ckv_lease_registrations_total") < MEMBERS or least is None:
             raise RuntimeError(f"not all members tell of their leases: {after}")
         return {"steps": steps, "calls": said["queries"], "failed": said["failed"], "changed": said["changed"],

@@ -1,8 +1,8 @@
-"""A fleet of real processes, and the ways in which it is broken.
+"""A fleet of real processes, and the ways to break it.
 
-With users it runs as root inside `unshare --net --mount` (health_matrix.py does so): each daemon has a user of its own, so
-that nftables can cut the path from one daemon to another, and a file system of its own where a fault fills or empties it.
-Without users it needs none of this, and cannot be cut or filled.
+With users, the fleet runs as root inside `unshare --net --mount` (as health_matrix.py starts it). Each daemon then has
+its own user, so that nftables can cut the path from one daemon to another. It has its own file system if a fault fills
+or empties it. Without users the fleet needs none of this, and cannot be cut or filled.
 """
 
 import os
@@ -20,18 +20,19 @@ import ctl_fleet  # noqa: E402
 
 READY_S = 60
 LEASE = "--lease-ttl=1s"
-FIRST_UID = 24001  # of users that no machine names
+FIRST_UID = 24001  # no machine assigns these user ids
 DISK_BYTES = 16 << 20
 
 
 class Broken(ctl_fleet.Fleet):
-    """A directory, two holders and a requester. Each keeps its addresses over its lives."""
+    """A directory, two holders and a requester. Each keeps its addresses across restarts."""
 
     NAMES = ("directory", "h0", "h1", "requester", "spare")
 
     def __init__(self, folder, directory_path=True, stores=True, small_disks=(), capacity="16MiB", users=True):
-        """directory_path, stores: whether the directory and the holders have folders. small_disks: names of those whose
-        folder is a file system of 16 MiB. capacity: of the holders' memory. users: whether each daemon has one."""
+        """directory_path, stores: whether the directory and the holders have folders. small_disks: names of the daemons
+        whose folder is a file system of 16 MiB. capacity: of the holders' memory. users: whether each daemon has its
+        own user."""
         folder.chmod(0o755)  # other users read it
         self.folder, self.processes, self.by_name, self.killed, self.sockets = folder, [], {}, set(), []
         self.held = []
@@ -55,7 +56,7 @@ class Broken(ctl_fleet.Fleet):
             raise
 
     def _hold_address(self):
-        """Bound and not listening, so that nobody is given the port between two lives."""
+        """Binds a port without listening, so that no other process gets it while the daemon restarts."""
         held = socket.socket()
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
@@ -66,7 +67,7 @@ class Broken(ctl_fleet.Fleet):
         return FIRST_UID + self.NAMES.index(name)
 
     def room(self, name):
-        """The folder of a daemon: its store or log is in there."""
+        """The folder of a daemon, with its store or log."""
         return self.folder / f"{name}-room"
 
     def store(self, index):
@@ -80,7 +81,7 @@ class Broken(ctl_fleet.Fleet):
         if name == "directory":
             return ["--role=directory", *([f"--directory-path={self.room(name)}/log"] if self.directory_path else [])]
         if name == "spare":
-            return []  # whoever starts it says its role
+            return []  # the caller passes its role
         more = ["--directory", directory, LEASE]
         if name == "requester":
             return ["--role=requester", *more]
@@ -88,7 +89,7 @@ class Broken(ctl_fleet.Fleet):
         return ["--role=holder", f"--data-listen={self.data[name]}", f"--store-capacity={self.capacity}", *more, *store]
 
     def again(self, name, *more, program=None, directory=None, files=None):
-        """Starts a daemon, or another life of it. `directory`: one of another fleet. `files`: how many it may open."""
+        """Starts or restarts a daemon. `directory`: that of another fleet. `files`: how many files it may open."""
         ready = self.room(name) / "ready"
         ready.unlink(missing_ok=True)
         uid = str(self.uid(name))
@@ -109,7 +110,7 @@ class Broken(ctl_fleet.Fleet):
         return process
 
     def live(self, seconds):
-        """Lets all daemons live for so long. One that ends by itself is an error."""
+        """Waits for `seconds`. A daemon that ends by itself is an error."""
         end = time.monotonic() + seconds
         for name, process in self.by_name.items():
             try:
@@ -131,7 +132,7 @@ class Broken(ctl_fleet.Fleet):
         self.by_name[name].send_signal(signal.SIGSTOP)
 
     def cut(self, sender, port):
-        """Nothing that `sender` sends reaches the port, and nothing comes back on connections that are open."""
+        """Drops all packets from `sender` to the port. Open connections get no reply, either."""
         if not self.killed:
             nft("add table inet ckv", "add chain inet ckv out { type filter hook output priority 0; }")
         self.killed.add((sender, port))
@@ -139,7 +140,7 @@ class Broken(ctl_fleet.Fleet):
         nft(f"add rule inet ckv out {who}tcp dport {port} drop")
 
     def fill(self, name):
-        """Takes all the room of a daemon's file system."""
+        """Fills a daemon's file system."""
         with (self.room(name) / "ballast").open("wb", buffering=0) as ballast:
             size = 1 << 20
             while size:
@@ -181,7 +182,7 @@ def nft(*lines):
 
 
 def lacks():
-    """What this machine lacks for it, and what would run it; or None."""
+    """What this machine lacks for a fleet with users, and what would run it; or None."""
     if os.geteuid() != 0:
         return "the health matrix needs root", "sudo deploy/bench.sh field"
     for program in ("unshare", "setpriv", "prlimit", "mount", "nft", "ip", "prometheus"):

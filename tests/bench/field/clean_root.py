@@ -15,10 +15,10 @@ from bar import NOT_HERE  # noqa: E402
 from priority import usual_priority  # noqa: E402
 from root import Cannot, CleanRoot  # noqa: E402
 
-LIMIT_S = 3 * 3600  # of each command, on a machine that does other work too
+LIMIT_S = 3 * 3600  # of each command, on a machine that also does other work
 COUNTS = re.compile(r"^(\S+): (\d+) passed, (\d+) failed, (\d+) flaky, (\d+) skipped", re.M)
 UNNAMED = re.compile(r"^ERROR: a skip does not say what would run it: .*", re.M)
-TOLD = "== outcome\n"  # after it come the last lines of tests/run.sh
+TOLD = "== outcome\n"  # the last lines of tests/run.sh follow it
 
 
 @usual_priority()
@@ -31,7 +31,7 @@ def figures(_build):
 
 
 def run_both():
-    """Runs both commands in a clean root; prints what was skipped, and where the logs are. {figure: value}."""
+    """Runs both commands in a clean root; prints what was skipped, and where the logs are. Returns {figure: value}."""
     with CleanRoot() as root:
         root.other_python()
         tree = root.clone()
@@ -41,7 +41,7 @@ def run_both():
         print(f"clean_root: tests/run.sh: exit {tests.code} after {tests.seconds:.0f} s", file=sys.stderr, flush=True)
     told = tests.text().rpartition(TOLD)[2]
     print(f"{told}clean_root: logs are in {root.logs}", file=sys.stderr, flush=True)
-    # Without the last lines nothing is known to have passed.
+    # Without the last lines, no test counts as passed.
     counts = [tuple(map(int, found[1:])) for found in COUNTS.findall(told)] or [(0, 1, 0, 0)]
     return {
         "bad_exits": sum(ran.code != 0 for ran in (quick, tests)),

@@ -1,7 +1,7 @@
-"""The ways of being broken that the matrix tries, each on a fleet of its own.
+"""The faults of the health matrix, each tried on a fleet of its own.
 
-A fault breaks a fleet. `subject` is the daemon whose /readyz speaks of it. `blind` names the reporters that cannot know of
-it, and why: the rest must not say that all is well.
+A fault breaks a fleet. `subject` is the daemon whose /readyz should report it. `blind` names the reporters that cannot
+detect it, and why. All other reporters must not report that all is well.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import ctl_fleet
 from broken_fleet import port_of
 
 FILES = 128  # a start needs 70
-FAILED_CALLS = 4  # a requester says after 3 that it does not reach a holder
+FAILED_CALLS = 4  # after 3, a requester reports that it does not reach a holder
 ITSELF = "it serves what it is for; the others say what is wrong"
 LACKS = "it serves what it has; the directory says what it lacks"
 NO_CORPUS = "no corpus lacks anything"
@@ -26,17 +26,17 @@ NO_METRIC = "no daemon of the fleet sees it, so none has a metric of it"
 @dataclasses.dataclass
 class Fault:
     name: str
-    make: typing.Callable  # of a fleet
+    make: typing.Callable  # called with a fleet
     subject: str
-    code: str  # of the finding that health has to have
+    code: str  # of the finding that health must report
     blind: dict = dataclasses.field(default_factory=dict)
-    shape: dict = dataclasses.field(default_factory=dict)  # of the fleet: Broken's arguments
+    shape: dict = dataclasses.field(default_factory=dict)  # arguments of Broken
     replicas: int = 1
 
 
 def directory_restarted(fleet):
     fleet.end("directory")
-    fleet.end("h1")  # else it has all it needs in some seconds
+    fleet.end("h1")  # otherwise the directory recovers all it needs within seconds
     fleet.again("directory")
 
 
@@ -90,12 +90,12 @@ def store_emptied(fleet):
 
 
 def store_gone(fleet):
-    """While it runs: what it has in memory it answers, and it can keep nothing."""
+    """Removed while the holder runs: it serves the chunks in its memory, but can store none."""
     shutil.rmtree(fleet.store(1))
 
 
 def out_of_files(fleet):
-    """A holder that may have few, and connections that stay."""
+    """A holder with a low limit of descriptors, and connections that stay open."""
     fleet.end("h1", signal.SIGTERM)
     fleet.again("h1", files=FILES)
     host, port = fleet.control["h1"].rsplit(":", 1)
@@ -107,8 +107,8 @@ def out_of_files(fleet):
 
 
 def deaf(fleet):
-    """Its control port: connections that are open stay open, and are silent. The directory asks every 2 s whether it
-    answers, and takes one that never did for one behind a firewall (ADR 0042)."""
+    """Cuts the control port. Open connections stay open, and are silent. The directory probes a holder every 2 s. It
+    assumes that a holder which never answered is behind a firewall (ADR 0042)."""
     fleet.live(5)
     fleet.cut("", port_of(fleet.control["h1"]))
 
@@ -131,7 +131,7 @@ def lanes_only(fleet):
 
 
 def other_build(fleet):
-    """The same program, that says it is of another commit."""
+    """The same program, patched to report another commit."""
     fleet.end("h1", signal.SIGTERM)
     said = fleet.ctl("status", "-o", "json", check=False).stdout
     commit = next(one["commit"] for one in json.loads(said)["members"] if one["commit"]).encode()
@@ -142,7 +142,7 @@ def other_build(fleet):
 
 
 def no_room(fleet):
-    """Ever smaller corpora, until none fits."""
+    """Loads ever smaller corpora, until none fits."""
     tokens, count = 4000, 0
     while tokens >= 10:
         count += 1

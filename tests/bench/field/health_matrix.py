@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""Each known way of being broken, at each place that reports, on real processes; and a fleet that is well, for minutes.
+"""Tries each known fault against each reporter, on real processes, and then watches a healthy fleet for minutes.
 
     python3 tests/bench/field/health_matrix.py --ckvd build/release/bin/ckvd --ckvctl build/release/bin/ckvctl [FAULT]...
 
-A green lie is a reporter that says all is well beside a fault that it can know of. A false alarm is one that does not,
-beside a fleet that is well. Needs root and nftables; runs in namespaces of its own. tests/e2e/health_matrix_e2e.py is its
-short form, which needs neither.
+A "green lie" is a report that all is well although the reporter can detect the fault. A "false alarm" is a report that
+something is wrong with a healthy fleet. Needs root and nftables; runs in namespaces of its own.
+tests/e2e/health_matrix_e2e.py is its short form, which needs neither.
 """
 
 import argparse
@@ -27,8 +27,8 @@ from broken_fleet import Broken, ctl_fleet  # noqa: E402
 from faults import FAULTS  # noqa: E402
 from priority import usual_priority  # noqa: E402
 
-SAYS_S = 15  # until a reporter has to say it: leases of 1 s, a scrape and a rule of 1 s, a silent member's 3 s
-SETTLE_S = 10  # a fleet that has just started
+SAYS_S = 15  # until a reporter must report it: leases of 1 s, a scrape and a rule of 1 s, 3 s for a silent member
+SETTLE_S = 10  # for a fleet that has just started
 HEALTHY_S = 600
 
 
@@ -71,8 +71,8 @@ def all_well(fleet, subject="h1"):
 
 
 def settle(fleet, subject="h1"):
-    """Waits until all reporters say that a fleet is well which has just started: until then "no holder" was true, and
-    reporters look about once a second. Returns what they say, as all_well."""
+    """Waits until all reporters report that a newly started fleet is well. Until then "no holder" was true, and
+    reporters check about once a second. Returns their reports, as all_well does."""
     deadline = time.monotonic() + SETTLE_S
     while True:
         said = all_well(fleet, subject)
@@ -82,7 +82,7 @@ def settle(fleet, subject="h1"):
 
 
 def try_fault(fault, seconds=SAYS_S):
-    """[(reporter, what it said)] of the green lies, whether health names the fault by its code, and what health said."""
+    """([(reporter, its report)] of the green lies, whether health names the fault by its code, health's report)."""
     with tempfile.TemporaryDirectory(prefix="ckv-matrix-") as folder:
         fleet = Tried(pathlib.Path(folder), fault.replicas, **fault.shape)
         try:
@@ -100,7 +100,7 @@ def try_fault(fault, seconds=SAYS_S):
 
 
 def try_healthy(seconds):
-    """False alarms of a fleet that is well, with calls and a load meanwhile: [(reporter, what it said)]."""
+    """([(reporter, its report)] of the false alarms, number of reports) of a healthy fleet, during calls and loads."""
     alarms, asked = [], 0
     with tempfile.TemporaryDirectory(prefix="ckv-matrix-") as folder:
         fleet = Tried(pathlib.Path(folder))
@@ -148,7 +148,7 @@ def inside(arguments):
 
 @usual_priority()
 def figures(build):
-    """What bars.py reads: the whole matrix, and ten minutes of a fleet that is well."""
+    """The figures for bars.py: the whole matrix, and ten minutes of a healthy fleet."""
     lacks = broken_fleet.lacks()
     if lacks:
         return {NOT_HERE: skip.REMEDY.join(lacks)}

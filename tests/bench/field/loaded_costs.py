@@ -1,7 +1,7 @@
-"""Costs that were measured under load, replicas that cost the same, and predictions beside what calls took.
+"""Costs measured under load, the choice between replicas of equal cost, and predictions compared with call times.
 
-On real processes: a directory, three holders and requesters over tcp, as in the quick start. The load is 12 processes
-that do nothing but compute, ended by their ids after some seconds.
+Uses real processes: a directory, three holders and requesters over tcp, as in the quick start. The load is 12 processes
+that only compute. They are ended by their ids after some seconds.
 """
 
 import json
@@ -20,14 +20,14 @@ from ports import free_port  # noqa: E402
 from priority import usual_priority  # noqa: E402
 
 BUSY, BUSY_S_MAX = 12, 25.0
-CALLS = 100           # attends after the load, before costs are looked at again
+CALLS = 100           # attends after the load, before costs are checked again
 SHARED_CALLS = 150    # attends of a corpus with two replicas
 TEXT = "/usr/share/common-licenses/GPL-3"
 TOKENS, CHUNK_TOKENS = 3072, 512  # two chunks for each of three holders
 
 
 class LoadedFleet:
-    """The fleet, and ckvctl as a program of it."""
+    """The fleet, and calls of ckvctl to it."""
 
     def __init__(self, folder, build):
         import ctl_fleet
@@ -44,7 +44,7 @@ class LoadedFleet:
                              "--fabrics=tcp", f"--metrics-address={self.metrics[i]}")
 
     def requester(self, name):
-        """Starts one that has measured nothing."""
+        """Starts a requester that has measured nothing."""
         return self.fleet.start(name, "--role=requester", f"--directory={self.directory}", "--fabrics=tcp",
                                 "--requester-near-bytes=64MiB")
 
@@ -54,7 +54,7 @@ class LoadedFleet:
         return done.stdout
 
     def rounds(self, requester, corpus):
-        """Microseconds of a round at each holder, as explain says."""
+        """{holder: microseconds of a round}, as explain reports."""
         said = json.loads(self.ctl(requester, "explain", "--corpus", corpus, "--mq", "16", "--steps", "64", "-o", "json"))
         return {holder["name"]: holder["route_us"] for holder in said["holders"]}
 
@@ -77,7 +77,7 @@ class LoadedFleet:
 
 
 def busy():
-    """So many loops, all of which compute by now. They end by themselves if this process is killed."""
+    """Starts BUSY loops; returns once all of them compute. They end by themselves, even if this process is killed."""
     code = f"import time\nend = time.monotonic() + {BUSY_S_MAX}\nprint(flush=True)\nwhile time.monotonic() < end: pass"
     loops = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(BUSY)]
     for loop in loops:
@@ -94,19 +94,19 @@ def end(processes):
 
 
 def apart(one, other):
-    """The largest factor between two requesters' rounds of one holder."""
+    """The largest factor, over all holders, between two requesters' rounds."""
     return max(max(one[name] / other[name], other[name] / one[name]) for name in one)
 
 
 def heal(fleet):
-    """A requester that measured its holders under load, beside one that did while it was quiet."""
+    """Compares a requester that measured its holders under load with one that measured them on an idle machine."""
     idle = fleet.requester("idle")
     fleet.rounds(idle, "text")
     loaded = fleet.requester("loaded")
     loops = busy()
     under_load = None
     try:
-        # Beside other load too, a call's 10 s may pass before all holders are measured. Those that were count.
+        # With yet more load, a call's 10 s may pass before all holders are measured. Those already measured count.
         for _ in range(2):
             try:
                 under_load = fleet.rounds(loaded, "text")
@@ -116,21 +116,21 @@ def heal(fleet):
     finally:
         end(loops)
     quiet = fleet.rounds(idle, "text")
-    # The idle one makes the same calls: what both learn from cold calls is no trace of the load.
+    # The idle requester makes the same calls. So what both learn from cold calls does not count as a trace of load.
     for _ in range(CALLS):
         for requester in (loaded, idle):
             fleet.attend(requester, "text")
     after, beside = fleet.rounds(loaded, "text"), fleet.rounds(idle, "text")
     fresh = apart(after, fleet.rounds(fleet.requester("fresh"), "text"))
     print(f"loaded_costs: under load {under_load}, idle {quiet}, after {CALLS} calls {after}, idle {beside}", file=sys.stderr)
-    # Without a measurement under load there is nothing that could have healed.
+    # Without a measurement under load, there is nothing to recover from.
     if not under_load:
         return {"under_load": 0, "after": math.inf, "fresh": math.inf}
     return {"under_load": apart(under_load, quiet), "after": apart(after, beside), "fresh": fresh}
 
 
 def share(fleet):
-    """How query rows of many attends fall on holders whose chunks have two replicas each."""
+    """How the query rows of many attends are spread over holders if each chunk has two replicas."""
     asker = fleet.requester("asker")
     fleet.rounds(asker, "copies")
     before = fleet.query_rows()
@@ -142,7 +142,7 @@ def share(fleet):
 
 
 def predict(fleet):
-    """How far predictions of the same attends are from what they took."""
+    """How far predictions are from the time that the same attends took, in percent."""
     asker = fleet.requester("comparer")
     said = json.loads(fleet.ctl(asker, "agents", "compare", "--corpus", "text", "--text", TEXT, "--tokens", "128",
                                 "--policy", "route,near", "-o", "json"))

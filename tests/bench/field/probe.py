@@ -1,6 +1,7 @@
-"""How long a probe, a scrape and the status page take beside 500 connections that do nothing, or half of something.
+"""How long a probe, a scrape and the status page take beside 500 connections that are idle or have sent half a request.
 
-Each is asked 20 times beside each kind of connection, by a daemon of all three roles. The figure is the longest.
+Each path is requested 20 times beside each kind of connection, from a daemon with all three roles. The figure is the
+longest time.
 """
 
 import pathlib
@@ -16,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tests/e2e"))
 
 CONNECTIONS, ASKED = 500, 20
-# What the connections have sent. One kind asks for the page and does not read it.
+# The bytes that each kind of connection has sent. One kind requests the page and does not read it.
 KINDS = {"idle": b"", "half a line": b"GET /heal", "half a head": b"GET /healthz HTTP/1.1\r\nHost: a\r\n",
          "unread": b"GET / HTTP/1.1\r\n\r\n"}
 PATHS = ("/healthz", "/readyz", "/metrics", "/")

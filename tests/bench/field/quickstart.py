@@ -17,7 +17,7 @@ SAVED = re.compile(r"^WHAT AUTO SAVED .*\ntime .*\nbytes moved .*\nmemory .*\n*\
 
 
 def told(text):
-    """What the quick start says of its own time: {phase: seconds}; empty if it does not end as it should."""
+    """The times that the quick start prints: {phase: seconds}; empty if its output does not end as expected."""
     took = TOOK.search(text)
     if not took or not SAVED.search(text):
         return {}
@@ -44,6 +44,6 @@ def figures(_build):
         print(f"quickstart: exit {ran.code} after {ran.seconds:.0f} s; the end tells no times", file=sys.stderr)
         return {"quickstart": dict.fromkeys(("wall_s", "processor_s", "build_s", "untold_s"), math.inf)}
     processor_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    # Beside other work the wall time is the machine's; half the processor time is what two idle ones need.
+    # Other work on the machine adds to the wall time. Half the processor time is what two idle processors need.
     return {"quickstart": {"wall_s": ran.seconds, "processor_s": processor_s / 2, "build_s": phases["build"],
                            "untold_s": ran.seconds - phases["all"]}}

@@ -1,6 +1,6 @@
-"""The eight places where a fleet says whether it is well, each read as a monitor reads it.
+"""The eight places where a fleet reports whether it is well, each read as a monitor reads it.
 
-A reporter returns (well, what it said). `well` is true only if the reporter says that nothing is wrong.
+A reporter returns (well, its report). `well` is true only if the reporter reports that nothing is wrong.
 """
 
 import json
@@ -18,10 +18,10 @@ sys.path.insert(0, str(HERE.parents[1] / "deploy"))
 from monitored_fleet import free_port  # noqa: E402
 
 RULES = HERE.parents[2] / "deploy" / "monitoring" / "alerts.yaml"
-CTL_S = 60  # a ckvctl that asks silent members takes its time
+CTL_S = 60  # a ckvctl that queries silent members is slow
 PAGE_S = 5
 SCRAPE_S = 1
-WINDOW = "6s"  # of rates; and each alert fires at once
+WINDOW = "6s"  # of rates. Each alert fires at once
 
 
 def _ctl(fleet, *arguments):
@@ -32,7 +32,7 @@ def _ctl(fleet, *arguments):
     return done.returncode, done.stdout, done.stderr
 
 
-# A finding of either severity: a warning is no broken fleet, and no silence.
+# A finding of either severity. A warning does not mean a broken fleet, but it is a report.
 FINDING = re.compile(r"^(broken|warning): ", re.MULTILINE)
 
 
@@ -54,7 +54,7 @@ def doctor(fleet, _subject):
 
 
 def not_of_the_fault(check):
-    """Whether a warning is of the machine that runs the matrix, its two cores, or of a fleet that is in memory."""
+    """Whether a warning is about the machine that runs the matrix (its two cores), or about a fleet kept in memory."""
     return check["name"] in ("spin", "durable", "kernels")
 
 
@@ -105,7 +105,7 @@ def ready(fleet, subject):
 
 
 class Alerts:
-    """Debian's Prometheus over the rules of deploy/monitoring, whose waits are cut short."""
+    """Debian's Prometheus with the rules of deploy/monitoring, without their waits."""
 
     def __init__(self, fleet):
         self.url = f"http://127.0.0.1:{free_port()}"
@@ -126,7 +126,7 @@ class Alerts:
     def __call__(self, _fleet, _subject):
         code, body = _get(self.url.removeprefix("http://"), "/api/v1/alerts")
         if code != 200:
-            return True, body  # says nothing
+            return True, body  # no report
         firing = [one["labels"] for one in json.loads(body)["data"]["alerts"] if one["state"] == "firing"]
         return not firing, json.dumps(firing)
 
@@ -140,7 +140,7 @@ NAMES = (*SAYING, "alerts")
 
 
 def await_unwell(reporter, fleet, subject, seconds):
-    """Asks until the reporter says that something is wrong, for so long at most. Returns (well, what it said)."""
+    """Polls for up to `seconds` until the reporter reports that something is wrong. Returns (well, its report)."""
     deadline = time.monotonic() + seconds
     while True:
         well, said = reporter(fleet, subject)
@@ -150,7 +150,7 @@ def await_unwell(reporter, fleet, subject, seconds):
 
 
 def await_named(fleet, code, seconds):
-    """Asks health until a finding has this code, for so long at most. Returns (whether one has, what it said)."""
+    """Polls health for up to `seconds` until a finding has this code. Returns (whether one has, the report)."""
     deadline = time.monotonic() + seconds
     while True:
         said = fleet.ctl("health", "-o", "json", check=False).stdout

@@ -15,14 +15,14 @@ SLOW_S = 0.02  # kSlowS of call_times.h
 
 @usual_priority()
 def figures(build):
-    """{"calls": counts, "longest_ms": longest call beside each kind of event, and beside none}. Plays on until there were
-    CALLS calls, however slow the machine is."""
+    """{"calls": counts, "longest_ms": longest call during each kind of event, and during none}. Continues until there
+    were CALLS calls, however slow the machine is."""
     import rolling_restart_e2e as rolling
 
     rolling.PROGRAMS.ckvd, rolling.PROGRAMS.ckvctl, rolling.PROGRAMS.attend_caller, rolling.PROGRAMS.c_caller = (
         build / "bin" / name for name in ("ckvd", "ckvctl", "attend_caller", "c_caller"))
     total = {"queries": 0, "failed": 0, "changed": 0, "events": 0}
-    # Callers note calls of SLOW_S and more, so the longest one beside an event took this at most.
+    # Callers record calls of SLOW_S and more. Without a record, the longest call during an event took at most SLOW_S.
     longest, p999_ms = dict.fromkeys((*rolling.KINDS, rolling.LONG_STOP, "none"), SLOW_S), 0.0
     while total["queries"] < CALLS:
         with tempfile.TemporaryDirectory(prefix="ckv-rolling-restart-") as name:

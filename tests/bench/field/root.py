@@ -6,8 +6,8 @@
         print(ran.code, ran.seconds, ran.tail())
 
 The root has what debootstrap calls minbase, git and ca-certificates: no compiler, no Python, no sudo.
-Commands run as root. Each has its own mounts, processes and /dev/shm; what it leaves running ends with
-it. The network is this machine's, and so are apt's sources and configuration, proxies, names and
+Commands run as root. Each has its own mounts, processes and /dev/shm; processes that it leaves running
+end with it. The network is this machine's, as are apt's sources and configuration, proxies, names and
 trusted certificates. This needs root and debootstrap (deploy/install-packages.sh field).
 """
 
@@ -23,13 +23,13 @@ import time
 
 TREE = pathlib.Path(__file__).resolve().parents[3]
 RELEASE = "bookworm"
-MIRROR = "http://deb.debian.org/debian"  # if apt here knows no other
+MIRROR = "http://deb.debian.org/debian"  # if apt here has no other
 INCLUDE = ("git", "ca-certificates")
 PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 # How this machine reaches a network, apart from apt's own files.
 CARRIED = ("/etc/resolv.conf", "/etc/hosts", "/etc/hostname")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# A Python that pyenv or conda might have put there: in a folder of its own, and without a package of Debian's.
+# A Python like those of pyenv or conda: in a folder of its own, and without any package of Debian's.
 OTHER_PYTHON = "/root/.pyenv/versions/3.11"
 OTHER_PYTHON_PACKAGES = ("python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib")
 TAIL_LINES = 60
@@ -52,12 +52,12 @@ exec bash -c "$2"
 
 
 class Cannot(Exception):
-    """This machine cannot have a clean root; the text says why, and what to do."""
+    """This machine cannot have a clean root. The text gives the reason, and what to do."""
 
 
 @dataclasses.dataclass
 class Ran:
-    """A command that ended: its exit code (None: it was stopped at its limit), its time, its output."""
+    """A command that ended: its exit code (None if it was stopped at its limit), its time, its output."""
 
     code: int | None
     seconds: float
@@ -71,7 +71,7 @@ class Ran:
 
 
 def mirror():
-    """Where apt here gets the release from."""
+    """The mirror from which apt here gets the release."""
     listed = subprocess.run(["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE)", "Created-By: Packages"],
                             capture_output=True, text=True, check=False).stdout.split("\n")
     return next((line.split()[0] for line in listed if line.split()[1:] == [RELEASE]), MIRROR)
@@ -80,7 +80,7 @@ def mirror():
 class CleanRoot:
     """Makes the root at entry and removes it at exit, unless `keep`.
 
-    `folder` must not exist; without one it is below $TMPDIR. A build and its tests need 12 GB there.
+    `folder` must not exist. If it is None, the root is below $TMPDIR. A build and its tests need 12 GB there.
     """
 
     def __init__(self, folder=None, keep=False):
@@ -124,37 +124,37 @@ class CleanRoot:
             raise Cannot(f"debootstrap failed: {self.logs / '0-debootstrap'}")
 
     def _carry(self):
-        """What this machine reaches its network by; nothing else of it."""
+        """Copies the files by which this machine reaches its network, and nothing else."""
         for name in CARRIED:
             if os.path.exists(name):
                 shutil.copyfile(name, self.inside(name))
         here = [*glob.glob("/etc/apt/sources.list.d/*.sources"), *glob.glob("/etc/apt/sources.list.d/*.list"),
                 *glob.glob("/etc/apt/sources.list"), *glob.glob("/usr/share/keyrings/debian-*")]
-        # Of apt's configuration what is about fetching: images of containers have hooks that empty its cache.
+        # Only apt's configuration of fetching: container images have hooks that empty apt's cache.
         here += [name for name in glob.glob("/etc/apt/apt.conf.d/*")
                  if "Acquire::" in pathlib.Path(name).read_text() and "docker" not in name]
         for name in here:
             if name.startswith("/etc/apt/sources") and "debian.org" not in pathlib.Path(name).read_text():
-                continue  # somebody else's repository
+                continue  # a repository that is not Debian's
             shutil.copyfile(name, self.inside(name))
         if self.inside("/etc/apt/sources.list.d/debian.sources").exists():
-            self.inside("/etc/apt/sources.list").unlink(missing_ok=True)  # debootstrap's, of the same
+            self.inside("/etc/apt/sources.list").unlink(missing_ok=True)  # debootstrap's list, of the same sources
         for name in glob.glob("/usr/local/share/ca-certificates/*.crt"):
             shutil.copyfile(name, self.inside(name))
-        # No service starts at its installation: nothing runs here that could.
+        # No service starts when it is installed: no service manager runs here.
         policy = self.inside("/usr/sbin/policy-rc.d")
         policy.write_text("#!/bin/sh\nexit 101\n")
         policy.chmod(0o755)
         self.must("update-ca-certificates && apt-get update", limit_s=300)
 
     def inside(self, name):
-        """The path here of an absolute one in the root."""
+        """The path on this machine of an absolute path in the root."""
         path = self.folder / name.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def run(self, command, limit_s, log=None):
-        """Runs a shell command in the root, in /root. Its output goes to `log`, or to a file of root's own."""
+        """Runs a shell command in the root, in /root. Writes its output to `log`, or to a file in `logs`."""
         self.runs += 1
         log = pathlib.Path(log) if log else self.logs / f"{self.runs}-run"
         environment = {"HOME": "/root", "PATH": self.path, "LANG": "C.UTF-8", "TERM": "dumb",
@@ -171,32 +171,32 @@ class CleanRoot:
             except subprocess.TimeoutExpired:
                 code = None
             finally:
-                # With the first process of its namespace goes all that it left.
+                # Killing the first process of the namespace ends all processes that the command left.
                 if running.poll() is None:
                     running.kill()
                     running.wait()
         return Ran(code, time.monotonic() - begin, log)
 
     def must(self, command, limit_s):
-        """A step whose failure says that the root is not what it should be."""
+        """Runs a command that must succeed. Raises Cannot if it fails: the root is then not as it should be."""
         ran = self.run(command, limit_s)
         if ran.code != 0:
             raise Cannot(f"{command}: exit {ran.code} after {ran.seconds:.0f} s\n{ran.tail()}")
         return ran
 
     def clone(self, tree=TREE, at="/root/ckv"):
-        """A git clone of what `tree` has committed; returns its path in the root."""
+        """Clones the committed state of `tree`; returns the clone's path in the root."""
         subprocess.run(["git", "clone", "--quiet", "--no-local", tree, self.inside(at)], check=True)
         return at
 
     def fetch_packages(self, *groups, tree="/root/ckv"):
-        """Has apt fetch the packages of these groups of deploy/packages.txt, and install none."""
+        """Has apt fetch the packages of these groups of deploy/packages.txt, without installing them."""
         wanted = " ".join(f"-e '^{group} '" for group in groups)
         self.must(f"cd {shlex.quote(tree)} && apt-get install --download-only -qq -y --no-install-recommends "
                   f"$(grep {wanted} deploy/packages.txt | awk '{{ print $2 }}')", limit_s=1200)
 
     def other_python(self):
-        """Puts a python3 first on PATH that has no package of Debian's, as pyenv and conda do."""
+        """Puts a python3 without any package of Debian's first on PATH, as pyenv and conda do."""
         self.must(f"mkdir -p /tmp/python {OTHER_PYTHON} && cd /tmp/python && apt-get download -qq "
                   f"{' '.join(OTHER_PYTHON_PACKAGES)} && for deb in *.deb; do dpkg -x $deb {OTHER_PYTHON}; done && "
                   f"rm -r /tmp/python && ln -s python3.11 {OTHER_PYTHON}/usr/bin/python3 && "

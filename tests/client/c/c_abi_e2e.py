@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-r"""Goal: programs in C get from a fleet what the C++ client gets, to the bit.
+r"""Goal: C programs get the same bits from a fleet as the C++ client.
 
-Method: a directory, two holders and a corpus of several chunks. Each program given asks the same
-questions and writes its answers into a file; the files are equal to that of the C++ program. Then
-one holder after the other is stopped while c_stopped asks. It gets the chunks before the first
-of the stopped one, and the rest is handed back. c_advice prints JSON, whose numbers are checked.
-c_put makes the corpus once more, and finds it.
+Method: a directory, two holders and a corpus of several chunks. Each given program makes the same
+calls and writes its answers to a file; the files are equal to that of the C++ program. Then each
+holder in turn is stopped while c_stopped queries. It fetches the chunks before the stopped holder's
+first one; an early return reports the rest. c_advice prints JSON, whose numbers are checked.
+c_put puts the chunks into another corpus, and finds them.
 
     python3 tests/client/c/c_abi_e2e.py --ckvd ... --ckvctl ... --reference cc_client \
         --stopped c_stopped --put c_put --advice c_advice PROGRAM...
@@ -40,7 +40,7 @@ def run(*command):
 
 
 def check_advice(program, fleet):
-    """The texts have the members that ckv_advice.h tells of, and their numbers fit together."""
+    """Checks that the JSON texts have the members listed in ckv_advice.h, and consistent numbers."""
     explained, quoted, some = [json.loads(line) for line in run(program, fleet.directory, CORPUS).splitlines()]
     decision = {"choice", "runner_up", "costs", "route_bytes", "fetch_bytes"}
     names = ["route", "fetch", "local"]
@@ -72,7 +72,7 @@ def difference(got, want):
 
 
 def beside_a_stopped_holder(program, fleet, holder):
-    """How many chunks came while the holder was stopped, and how many there are."""
+    """[number of chunks fetched while the holder was stopped, number of all chunks]."""
     process = subprocess.Popen([str(program), fleet.directory, CORPUS], text=True, stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE)
     try:

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-r"""Goal: a program in C computes with the library of a GPU beside libckv.so, from memory of that GPU and
-to its memory; what cannot be used is told, and never half used.
+r"""Goal: a C program computes with a GPU library next to libckv.so, from that GPU's memory and to it.
+A library that cannot be used is reported, and never used in part.
 
-Method: libckv.so and a program in folders as an install has them, beside libraries of tests/support/stand_in,
-which compute on the processor and say that they are a GPU. The answers are those of host memory.
+Method: libckv.so and a program in folders laid out as an install, next to libraries of tests/support/stand_in,
+which compute on the processor but report a GPU. The answers equal those from host memory.
 
     python3 tests/client/c/c_device_e2e.py --ckvd ... --ckvctl ... --library libckv.so.1 --stand-ins FOLDER c_device
 """
@@ -29,7 +29,7 @@ NOWHERE = "127.0.0.1:1"  # opening does not wait for a directory
 
 
 class Install:
-    """A folder with the program, libckv.so.1, and a library of a GPU in `place`, if any."""
+    """A folder with the program and libckv.so.1. If `stand_in` is set, also with that GPU library, in `place`."""
 
     def __init__(self, arguments, folder, stand_in="", place="."):
         self.root = pathlib.Path(tempfile.mkdtemp(dir=folder))
@@ -52,7 +52,7 @@ class Install:
         return done.stdout.strip()
 
     def expect(self, backend, code, *texts, target=""):
-        """What opening a requester with `backend` returns, and the texts that it tells."""
+        """Checks the code that opening a requester with `backend` returns, and the texts that it reports."""
         got = self.run("open", NOWHERE, backend, target)
         if not got.startswith(code + " ") or any(text not in got for text in texts):
             sys.exit(f"backend {backend!r}: {got}\n{code} and {texts} expected")

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Calls of the Python package that c_client.c has no like of, each with its check.
+"""Calls of the Python package without a counterpart in c_client.c, each with its check.
 
     calls_check.py DIRECTORY CORPUS HOLDER_PID...
 """
@@ -26,10 +26,10 @@ def answers_equal(one, other):
 
 
 def check_paged(requester, corpus, q):
-    """Own rows in blocks of a cache, as an engine has them: arrays and tensors, and blocks with gaps."""
+    """Own rows in the blocks of an engine's cache: as arrays and tensors, and in blocks with gaps."""
     rows, table = bf16(37 * corpus.d_qk, 5).reshape(37, -1), [5, 0, 3]
     visible = [27 + i * 10 // len(q) for i in range(len(q))]
-    # The cache of an engine has an axis of heads; what follows a block is not the next one's.
+    # An engine's cache has an axis of heads. The memory after a block does not belong to the next block.
     wide = np.full((7, 1, 20, corpus.d_qk), 0xffff, np.uint16)
     for i, row in enumerate(rows):
         wide[table[i // 16], 0, i % 16] = row
@@ -46,7 +46,7 @@ def check_paged(requester, corpus, q):
 
 
 def check_blocks(requester, corpus):
-    """Rows into the blocks of an engine's cache; by a ticket too, and what does not fit."""
+    """Fetches rows into the blocks of an engine's cache, also by a ticket. Refuses places that do not fit."""
     tokens, table = corpus.token_count, np.arange(64, dtype=np.int32)[::-3]
     want = np.empty((corpus.layers, tokens, corpus.d_qk), np.uint16)
     requester.fetch(corpus, want)
@@ -78,18 +78,17 @@ def check_blocks(requester, corpus):
 
 
 def check_threads(requester, corpus, q, holders):
-    """Another Python thread runs while this one waits in a call, or the call could not end.
+    """Another Python thread runs while this one waits in a call. Otherwise the call could not end.
 
-    Both holders are stopped. The other thread, which runs once this one gives the GIL up, lets them
-    go on.
+    Both holders are stopped. The other thread runs once this one releases the GIL, and resumes them.
     """
     entered, ran = threading.Event(), []
     context = requester.context(corpus, policy="route")
-    requester.attend(0, q, context)  # sessions are up
+    requester.attend(0, q, context)  # opens the sessions
 
     def let_go_on():
         entered.wait(TIMEOUT)
-        for _ in range(1000):  # it runs, and holds no lock that the waiting thread needs
+        for _ in range(1000):  # this thread runs meanwhile, and holds no lock that the waiting thread needs
             ran.append(time.monotonic_ns())
         for pid in holders:
             os.kill(pid, signal.SIGCONT)
@@ -101,7 +100,7 @@ def check_threads(requester, corpus, q, holders):
         for pid in holders:
             os.kill(pid, signal.SIGSTOP)
             wait_stopped(pid)
-        # From here to the call this thread keeps the GIL: so the other one runs when the call gives it up.
+        # From here to the call this thread keeps the GIL. So the other thread runs when the call releases it.
         sys.setswitchinterval(1000)
         begun = time.monotonic_ns()
         entered.set()
@@ -119,7 +118,7 @@ def check_threads(requester, corpus, q, holders):
 
 
 def wait_stopped(pid):
-    """Returns once all threads of a process that is no child of this one have stopped."""
+    """Waits until all threads of a process have stopped. It need not be a child of this one."""
     deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         states = {stat.read_text().rpartition(")")[2].split()[0]
@@ -130,7 +129,7 @@ def wait_stopped(pid):
 
 
 def check_put(requester, corpus):
-    """What was put is found, resolved, and fetched with its bits; then the corpus is extended."""
+    """Puts a corpus and extends it. The chunks are then resolved, fetched with the same bits, and found."""
     rng = np.random.default_rng(3)
     tokens = rng.integers(0, 1000, 80, dtype=np.int32)
     rows = bf16(corpus.layers * 80 * corpus.d_qk, 21).reshape(corpus.layers, 80, corpus.d_qk)
@@ -188,7 +187,7 @@ def check_put(requester, corpus):
 
 
 def check_torch(requester, corpus, q):
-    """Tensors are read and written where they lie."""
+    """Tensors are read and written in place."""
     if "torch" in sys.modules:
         sys.exit("torch was imported by ckv")
     import torch
@@ -223,7 +222,7 @@ def check_torch(requester, corpus, q):
     used.o = np.empty((ROWS, corpus.d_v + 1), np.float32)
     refused(ckv.InvalidArgument, requester.attend, 0, q, corpus, out=used)
 
-    # Halves of the corpus, merged, and one of them as another engine's answer.
+    # Merges two halves of the corpus, one of them converted as another engine's answer.
     halves = [requester.attend(0, q, ckv.Part(corpus, chunks), wire="f32")
               for chunks in ([0, 1], range(2, corpus.chunk_count))]
     m, l = ckv.partial_from_lse(ckv.lse_from_partial(halves[1].m, halves[1].l, "flashmla"), "flashmla")
@@ -232,7 +231,7 @@ def check_torch(requester, corpus, q):
 
 
 def check_other_arrays(requester, corpus, q):
-    """What only says where it lies is used there, too."""
+    """Objects that only export __array_interface__ or DLPack are also used in place."""
     class Interface:
         def __init__(self, array):
             self.__array_interface__ = array.__array_interface__
@@ -304,7 +303,7 @@ def check_refusals(requester, corpus, q):
         ckv.open("127.0.0.1:1", library="/no/such/libckv.so.1")
     except ckv.FailedPrecondition as error:
         require("/no/such/" in str(error), f"{error}")
-    # A child after fork may not call the library, nor free its handles.
+    # After fork, a child may neither call the library nor free its handles.
     child = os.fork()
     if child == 0:
         try:
@@ -323,7 +322,7 @@ def check_advice(requester, corpus):
 
 
 def check_dropped(directory, corpus_name, q):
-    """Objects that are dropped free themselves, in any order, and tickets that are left at the end."""
+    """Dropped objects free themselves, in any order. So do tickets that are left when the process ends."""
     requester = ckv.open(directory)
     context = requester.context(requester.resolve(corpus_name))
     ticket = requester.submit(0, q, context)
@@ -342,7 +341,7 @@ def check_dropped(directory, corpus_name, q):
 
 
 class Late:
-    """Uses a requester after the end of the process has closed it: a module's names go last."""
+    """Uses a requester that the end of the process has closed: the names of a module are removed last."""
 
     def __init__(self, requester):
         self.requester, self.refusal, self.exit = requester, ckv.FailedPrecondition, os._exit
@@ -357,7 +356,7 @@ class Late:
 
 
 def check_signals(directory, corpus_name, q):
-    """A signal handler that raises when the library returns loses no handle: close works, and is needed once."""
+    """A signal handler that raises when the library returns leaks no handle. One close is enough."""
     requester = ckv.open(directory)
     context = requester.context(requester.resolve(corpus_name))
     library = requester._owner.library
@@ -384,7 +383,7 @@ def check_signals(directory, corpus_name, q):
 def check_open(directory):
     with ckv.open(directory, check=TIMEOUT) as requester:
         require(requester is not None, "a directory that answers")
-    with socket.socket() as held:  # bound, and nobody listens
+    with socket.socket() as held:  # bound, but not listening
         held.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{held.getsockname()[1]}"
         try:
@@ -393,7 +392,7 @@ def check_open(directory):
             pass
         else:
             require(False, "an address where nobody listens")
-        ckv.open(nobody).close()  # does not ask
+        ckv.open(nobody).close()  # without `check`, sends no query
 
 
 def main():

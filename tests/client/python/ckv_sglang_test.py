@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Goal: the plug-in for SGLang reads settings right, cuts fetches of pages right, and bounds its waits and its log.
 
-Method: its parts that know no SGLang and call no ckv. All else of it is tested with SGLang's own classes over real
+Method: tests the parts that neither import SGLang nor call ckv. The rest is tested with SGLang's own classes over real
 holders: tests/engines/sglang.
 
     python3 tests/client/python/ckv_sglang_test.py
@@ -26,7 +26,7 @@ from ckv_sglang import calls, identity, keyed, pages, settings  # noqa: E402
 
 PAGE, LAYERS, WIDTH = 16, 2, 40
 ROW = LAYERS * WIDTH * 2
-WORKED_OUT = [1631843432, 1718243232, 1039368635]  # the first ids of the key abab... with the model below
+WORKED_OUT = [1631843432, 1718243232, 1039368635]  # the first ids of the key abab... for the model below
 
 
 def config_of(extra, **fields):
@@ -56,7 +56,7 @@ class Settings(unittest.TestCase):
 
 
 class Corpus:
-    """A corpus' facts, as Requester.find tells them."""
+    """The facts of a corpus, as Requester.find returns them."""
 
     layers, row_bytes = LAYERS, 2 * WIDTH
 
@@ -72,7 +72,7 @@ def hash_of(tokens, _prior, size):
 
 
 def added(counts, first=100, offsets=None, begins=None, into=None):
-    """Pages of a corpus of chunks with these token counts; its keys are "FIRST-0", "FIRST-1" and so on."""
+    """Pages of a corpus whose chunks have these token counts. Their keys are "FIRST-0", "FIRST-1" and so on."""
     begins = np.cumsum([0, *counts])[:-1] if begins is None else begins
     found = types.SimpleNamespace(corpus=Corpus(counts), token_begins=begins,
                                   offsets=[0] * len(counts) if offsets is None else offsets)
@@ -86,7 +86,7 @@ class PagesOfTokens(unittest.TestCase):
 
     def test_whole_pages_of_the_prefix_count(self):
         self.assertEqual(added([24, 24, 12])[1], 3)
-        # Chunks that were computed elsewhere end it, and so does a hole.
+        # Chunks computed at another position end the prefix, and so does a gap.
         self.assertEqual(added([24, 24, 12], offsets=[0, 24, 48])[1], 1)
         self.assertEqual(added([24, 24, 12], begins=[0, 30, 60])[1], 1)
         self.assertEqual(added([24, 24, 12], begins=[1, 25, 49])[1], 0)
@@ -101,7 +101,7 @@ class PagesOfTokens(unittest.TestCase):
     def test_a_fetch_has_a_limit_and_whole_chunks(self):
         made, _ = added([16, 32, 16, 16])
         keys = [f"100-{i}" for i in range(5)]
-        # Pages 1 and 2 are of one chunk: it is fetched once, also if it is above the limit.
+        # Pages 1 and 2 are in one chunk, which is fetched once, even if it exceeds the limit.
         self.assertEqual(self.cut(made, keys, 20), [((0, 1), 16, [(0, 0)]), ((1, 2), 32, [(1, 0), (2, 16)]),
                                                     ((2, 3), 16, [(3, 0)]), ((3, 4), 16, [(4, 0)])])
         self.assertEqual(self.cut(made, keys, 48), [((0, 2), 48, [(0, 0), (1, 16), (2, 32)]),
@@ -122,12 +122,12 @@ class Keyed(unittest.TestCase):
                   ("same", "m", "r", shape), ("model", "m2", "r", shape), ("revision", "m", "r2", shape),
                   ("layers", "m", "r", identity.Shape(PAGE, 4, 80, 64, 16, False)),
                   ("rope", "m", "r", identity.Shape(PAGE, 3, 80, 60, 20, False)))}
-        # Of another layout of the host pool: the same rows, so the same ids.
+        # Another layout of the host pool has the same rows, so the same ids.
         first = identity.Shape(PAGE, 3, 80, 64, 16, True)
         again = keyed.KeyedPages(None, identity.model_of("m", "r", first), first, "q").tokens_of("ab" * 32)
         self.assertTrue(np.array_equal(of["same"], again))
         self.assertEqual(len({bytes(ids) for ids in of.values()}), len(of))
-        # Another version of the plug-in must find the pages: sha3's shake_256, worked out once.
+        # Another version of the plug-in must find the pages. WORKED_OUT was computed once, with sha3's shake_256.
         self.assertEqual(of["same"][:3].tolist(), WORKED_OUT)
 
     def test_small_pages_are_refused(self):

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Goal: what the plug-in for vLLM reads of settings, requests and models is right or refused with a reason.
+"""Goal: the plug-in for vLLM reads settings, requests and models correctly, or refuses them with a reason.
 
-Method: its parts that know no vLLM. All else of it is tested in stock vLLM: tests/engines/vllm.
+Method: tests the parts that do not import vLLM. The rest is tested in stock vLLM: tests/engines/vllm.
 
     python3 tests/client/python/ckv_vllm_test.py
 """
@@ -145,7 +145,7 @@ class Identity(unittest.TestCase):
             header = json.dumps({"x": {"dtype": "U8", "shape": [1 << 20], "data_offsets": [0, 1 << 20]}}).encode()
             values = np.zeros(1 << 20, np.uint8)
             digests = set()
-            for seed in range(3):  # a fine-tune: a value in a thousand is another
+            for seed in range(3):  # a fine-tune: one value in a thousand differs
                 values[::1000] += seed
                 (folder / "m.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + values.tobytes())
                 digests.add(identity.weights_digest(folder))
@@ -175,7 +175,7 @@ class Rotations(unittest.TestCase):
     def test_tables_of_another_rope_are_refused(self):
         yarn, plain, base = self.model(), self.model(rope_scaling=None), self.model(rope_scaling=None, rope_theta=10500)
         scaled = self.model(rope_scaling={**LITE["rope_scaling"], "mscale": 1.0})
-        rope.check(yarn, [torch.zeros(8, 128), self.table(yarn)])  # that of an indexer, say, beside it
+        rope.check(yarn, [torch.zeros(8, 128), self.table(yarn)])  # plus another table, for example an indexer's
         rope.check(plain, [self.table(plain, positions=100)])
         for model, table in ((yarn, plain), (plain, yarn), (plain, base), (yarn, scaled)):
             with self.assertRaisesRegex(identity.Unsupported, "rotations differ"):
@@ -228,7 +228,7 @@ class Caches(unittest.TestCase):
 class Batches(unittest.TestCase):
     def test_rows_are_found_by_the_blocks_that_they_write(self):
         note = lambda name, blocks: notes.Route(name, [], "route", blocks, 40)  # noqa: E731
-        # "a" and "b" share their first block, and the batch has them in another order than the notes.
+        # "a" and "b" share their first block. Their order in the batch differs from that of the notes.
         routes = {7: note("a", [3, 7]), 9: note("b", [3, 9])}
         metadata = types.SimpleNamespace(query_start_loc=torch.tensor([0, 1, 2, 2, 9]),
                                          slot_mapping=torch.tensor([9 * 16 + 4, 5 * 16, *range(7 * 16, 7 * 16 + 7), -1]))
@@ -257,7 +257,7 @@ class Batches(unittest.TestCase):
 
 
 class Stopped(unittest.TestCase):
-    """Weights were replaced while requests ran. One thread: the scheduler's."""
+    """The weights are replaced while requests run. Uses one thread, the scheduler's."""
 
     def test_known_requests_route_and_publish_nothing_more(self):
         side = object.__new__(scheduler_side.SchedulerSide)
@@ -286,7 +286,7 @@ class Stopped(unittest.TestCase):
 
 
 class Events(unittest.TestCase):
-    """What routers are told. How it is told in vLLM's classes is tested in vLLM."""
+    """The events that are reported to routers. Their form in vLLM's classes is tested in vLLM."""
 
     IDS = [bytes([one]) * 32 for one in range(5)]
 

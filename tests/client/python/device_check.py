@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""Arrays on a GPU, as far as ckv can tell: libckv_cuda.so beside its libckv.so is a stand-in.
+"""Checks calls with arrays on a simulated GPU: the libckv_cuda.so next to libckv.so is a stand-in.
 
     device_check.py DIRECTORY CORPUS STAND_IN
 
-Its memory is closed to this process, and its work is done when somebody waits for it, and not before.
-Arrays tell of it as those of cupy, numba and torch do. Answers and rows are those of host memory.
+This process cannot access the stand-in's memory. The stand-in does its work only when a caller waits for it.
+Arrays describe their memory as those of cupy, numba and torch do. Answers and rows equal those of host memory.
 """
 
 import ctypes
@@ -37,7 +37,7 @@ class Device:
 
 
 class Array:
-    """An array on the device that has what libraries without numpy's memory have."""
+    """An array on the device, with the interface of libraries whose memory numpy cannot access."""
 
     def __init__(self, device, shape, dtype, stream=None):
         self.device, self.shape, self.dtype = device, shape, np.dtype(dtype)
@@ -60,7 +60,7 @@ class Array:
         return self
 
     def write_later(self, native, host):
-        """By a copy on the stream; `host` must stay."""
+        """Writes by a copy on the stream. `host` must stay valid until then."""
         self.device.stream_copy(native, self.address, host.ctypes.data, self.nbytes)
 
     def free(self):
@@ -68,7 +68,7 @@ class Array:
 
 
 class Tensor:
-    """What is asked of a tensor of torch, over an array that stays."""
+    """The methods of a torch tensor that ckv calls, over an array that must outlive it."""
 
     is_cuda = True
 
@@ -106,7 +106,7 @@ def equal(got, want):
 
 
 def check_attend(there, corpus, device, native, q, own, want):
-    """Each way to say what an array is and what it comes after."""
+    """Tries each way to describe an array and to pass the stream that precedes the call."""
     with there.context(ckv.Part(corpus, offset=SHIFT), policy="route") as context:
         for name, stream, as_tensor, named in (("an int", native, False, None),
                                                ("torch's stream", TorchStream(native), True, None),
@@ -143,7 +143,7 @@ def check_attend(there, corpus, device, native, q, own, want):
             require(equal([one.read() for one in out], want), f"an answer of a ticket after {name}")
             for array in (q_there, own_there, *out):
                 array.free()
-        # Without `out` the answer comes to host memory.
+        # Without `out`, the answer is in host memory.
         q_there = Array(device, q.shape, np.uint16).write(q)
         answer = there.attend(1, q_there, ckv.Segment(context, own=[ckv.OwnRows(own)]), wire="f32", timeout=TIMEOUT)
         require(equal(answer, want), "an answer in host memory to queries on the device")
@@ -166,7 +166,7 @@ def check_fetch(here, there, corpus, corpus_there, device, native):
 
 
 def check_refused(here, there, corpus, device, native, q):
-    """What says what to do: here the processor computes."""
+    """Errors state the remedy. `here` computes on the processor, so it refuses memory of the device."""
     todo = 'open it with backend "cuda"'
     on_device = Array(device, q.shape, np.uint16).write(q)
     rows = Array(device, (corpus.layers, corpus.token_count, corpus.row_bytes), np.uint8)
@@ -193,10 +193,10 @@ def check_refused(here, there, corpus, device, native, q):
         kept, out[2].interface = out[2].interface, {**out[2].interface, **change}
         require(what in str(refused(ckv.InvalidArgument, there.attend, 0, q, corpus, out=out)), what)
         out[2].interface = kept
-    # Two of three values, so that rows would have to be copied.
+    # Strides of every other value, so that rows would have to be copied.
     on_device.interface = {**on_device.interface, "strides": (2 * corpus.d_qk, 4)}
     require("contiguous" in str(refused(ckv.InvalidArgument, there.attend, 0, on_device, corpus)), "strides")
-    uneven = np.zeros((2, 2 * corpus.d_qk), np.uint16)[:, ::2]  # a copy would come before the stream
+    uneven = np.zeros((2, 2 * corpus.d_qk), np.uint16)[:, ::2]  # a copy would be made before the work on the stream
     require("contiguous" in str(refused(ckv.InvalidArgument, there.attend, 0, uneven, corpus, stream=native)),
             "a copy before the stream")
     for array in (on_device, rows, other, *out):
@@ -219,7 +219,7 @@ def main():
         check_attend(there, corpus_there, device, native, q, own, want)
         check_fetch(here, there, corpus, corpus_there, device, native)
         check_refused(here, there, corpus_there, device, native, q)
-        # A ticket that is open keeps its stream: close refuses, and the ticket goes on.
+        # An open ticket keeps its stream: close is refused, and the ticket continues.
         with there.context(corpus_there, policy="route") as context:
             ticket = there.submit(0, q, context, stream=native, timeout=TIMEOUT)
             refused(ckv.FailedPrecondition, there.close)

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""Goal: the plug-ins' parts that know no engine find, load and put rows as they should, over real holders.
+"""Goal: the plug-ins' parts that do not depend on an engine find, load and put rows correctly, over real holders.
 
-Method: a directory, two holders and a corpus of several chunks. Pages are compared with the corpus' rows to the bit.
-Then the holders end, and nothing is answered. No engine runs here: tests/engines has both.
+Method: a directory, two holders and two corpora of several chunks. Pages equal the corpus' rows to the bit. Then the
+holders end, and every page is a miss. No engine runs here: tests/engines tests both plug-ins in their engines.
 
     python3 tests/client/python/plugins_e2e.py --ckvd ... --ckvctl ... --library libckv.so.1 --stand-ins FOLDER
 """
@@ -33,7 +33,7 @@ from ctl_fleet import D_QK, D_ROPE, D_V, LAYERS, PROGRAMS, SCALE, Fleet, Rows  #
 
 TOKENS, CHUNK_TOKENS, PAGE = 100, 20, 16  # chunks of fewer than 16 tokens are not found
 MODEL = "test/ctl"
-POSITIONS = {"docs": 0, "later": 50}  # where the first token of each corpus stands
+POSITIONS = {"docs": 0, "later": 50}  # the position of the first token of each corpus
 TIMEOUT = 30.0
 
 
@@ -43,7 +43,7 @@ def require(holds, what):
 
 
 def hash_of(tokens, prior, page_size):
-    """Keys as SGLang makes them: each is a hash over all tokens up to the page's end."""
+    """Keys computed as in SGLang: each is a hash over all tokens up to the page's end."""
     keys = []
     for begin in range(0, len(tokens), page_size):
         digest = hashlib.sha256(bytes.fromhex(keys[-1]) if keys else b"")
@@ -54,7 +54,7 @@ def hash_of(tokens, prior, page_size):
 
 
 class Pages:
-    """SGLang's storage without SGLang, and the keys of the corpus' pages."""
+    """The plug-in's storage for SGLang, without SGLang, and the keys of the corpus' pages."""
 
     def __init__(self, folder, directory, token_ids):
         path = folder / "tokens.i32"
@@ -72,7 +72,7 @@ class Pages:
         return got
 
     def check(self, rows):
-        """Pages of 16 tokens, in chunks of 20."""
+        """Checks pages of 16 tokens in chunks of 20: fetched together, singly, and by an unknown key."""
         require(self.one.prefix(self.keys) == len(self.keys), "pages are unknown")
         together, singly = self.get(self.keys), [self.get([key]) for key in self.keys]
         for i in range(len(self.keys)):
@@ -83,7 +83,7 @@ class Pages:
         print("HiCache: pages have the bits of the corpus")
 
     def check_set(self, rows):
-        """Pages that are set are found by their keys; those of the corpus are there already."""
+        """Pages that are set are found by their keys. Those of the corpus already exist."""
         keys = [*self.keys[:2], "11" * 32, "22" * 32]
         other = np.ascontiguousarray(rows[::-1])
 
@@ -99,7 +99,7 @@ class Pages:
 
 
 def put(requester, name, tokens, position):
-    """Publishes a chunk without a parent, whose first token stands at `position`."""
+    """Publishes a chunk without a parent, whose first token is at `position`."""
     model = ckv.Model(MODEL, "1", LAYERS, D_QK, D_V, D_ROPE, SCALE)
     with requester.put(name, create=model, timeout=TIMEOUT) as one:
         one.chunk(tokens, position=position)
@@ -109,9 +109,9 @@ def put(requester, name, tokens, position):
 
 
 def check_parentless(requester):
-    """What the READMEs tell of: a chunk without a parent counts as the continuation of those before it.
+    """As the READMEs state, a chunk without a parent continues the chunks before it if its publisher placed it there.
 
-    Only if its publisher placed it there. One placed elsewhere ends the prefix.
+    A chunk placed elsewhere ends the prefix.
     """
     first, second, third = (list(range(begin, begin + 16)) for begin in (2000, 3000, 4000))
     put(requester, "first", first, 0)
@@ -126,7 +126,7 @@ def check_parentless(requester):
 def check_directory(directory):
     """An engine with the plug-in for vLLM does not start without a directory."""
     shared.check_directory(settings.read({"directory": directory}))
-    with socket.socket() as held:  # bound, and nobody listens
+    with socket.socket() as held:  # bound, but not listening
         held.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{held.getsockname()[1]}"
         try:
@@ -137,7 +137,7 @@ def check_directory(directory):
 
 
 def check_without_holders(fleet, pages):
-    """Both holders end. A page is a miss, and nothing is raised."""
+    """Ends both holders. A page is then a miss, and nothing is raised."""
     for process in fleet.processes[1:3]:  # the directory was started first, then the holders
         process.kill()
         process.wait()
@@ -147,7 +147,7 @@ def check_without_holders(fleet, pages):
 
 
 def check_gpu(folder, fleet, token_ids, arguments):
-    """In a process of its own: a stand-in of ckv's GPU library lies beside the library."""
+    """Runs in a process of its own, because a stand-in of ckv's GPU library is next to its libckv.so."""
     (folder / "ckv").mkdir()
     library = shutil.copy(arguments.library, folder / "libckv.so.1")
     gpu = shutil.copy(arguments.stand_ins / "reaches_host/libckv_cuda.so", folder / "ckv")

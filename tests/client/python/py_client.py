@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Asks what tests/client/c/c_client.c asks, by the Python package, and writes the same file.
+"""Makes the calls of tests/client/c/c_client.c with the Python package, and writes the same file.
 
     py_client.py DIRECTORY CORPUS FILE
 """
@@ -44,7 +44,7 @@ def require(holds, what):
 
 
 def refused(kind, call, *arguments, **options):
-    """Requires that a call fails with this class, and no other."""
+    """Requires that a call fails with exactly this class; returns the error."""
     try:
         call(*arguments, **options)
     except ckv.Error as error:
@@ -115,7 +115,7 @@ def attend_contexts(p, policy):
                     ckv.Segment(context, ROWS // 2, ROWS // 2, selection(corpus.token_count, 11)[:1], HEADS)]
         for layer in range(corpus.layers):
             p.answered(p.attend(layer, segments))
-            # By a ticket, into memory of the caller's; q has a stride and three dimensions.
+            # By a ticket, into the caller's memory. q has a stride and three dimensions.
             wide = np.zeros((ROWS // HEADS, HEADS, corpus.d_qk + 3), np.uint16)
             wide[:, :, :corpus.d_qk] = p.queries(layer).reshape(ROWS // HEADS, HEADS, -1)
             out = (np.full((ROWS, corpus.d_v), np.nan, np.float32), np.empty(ROWS, np.float32),
@@ -151,7 +151,7 @@ def fetch(p):
     requester.fetch(corpus, some, chunks=(1, 3), layers=(1, 2), position=1000, timeout=TIMEOUT)
     p.write(some)
 
-    # [token][layer], with gaps that stay as they are.
+    # [token][layer], with gaps that must not be written.
     blocks = np.full((tokens, layers, corpus.d_qk + 3), 0x5a5a, np.uint16)
     view = blocks.transpose(1, 0, 2)[:, :, :corpus.d_qk]
     requester.fetch(corpus, view, position=SHIFT, timeout=TIMEOUT)
@@ -186,7 +186,7 @@ def fetch_by_ticket(p):
         refused(ckv.InvalidArgument, ticket.wait_layer, layers, 0)
         report = ticket.wait(TIMEOUT)
         require(report.row_count == layers * tokens and ticket.not_fetched().size == 0, f"{report}")
-    # The time for chunks to begin is over at once: all are handed back.
+    # The time for chunks to begin ends at once, so the early return reports all as not fetched.
     with requester.begin_fetch(corpus, rows, timeout=TIMEOUT, hand_back=1e-9) as ticket:
         report = ticket.wait(TIMEOUT)
         require(report.row_count == 0 and report.not_fetched_count == corpus.chunk_count, f"{report}")
@@ -203,7 +203,7 @@ def fetch_by_ticket(p):
 
 
 def refuse(p):
-    """Mistakes that the C program makes, with the same codes."""
+    """Makes the mistakes of the C program; the codes are the same."""
     corpus = p.corpus
     refused(ckv.InvalidArgument, p.attend, corpus.layers, corpus)
     narrow = p.queries(0)[:, 1:]

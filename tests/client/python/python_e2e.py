@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-r"""Goal: programs in Python get from a fleet what the C++ client gets, to the bit, by the wheel alone.
+r"""Goal: Python programs get the same bits from a fleet as the C++ client, with the wheel alone.
 
-Method: the wheel is built and installed into a new folder, from which all programs import it. Then a
-directory, two holders and a corpus of several chunks. py_client.py asks what the C++ program asks; the
-files of answers are equal. calls_check.py publishes, finds and fetches; shares memory with torch; makes
-wrong calls; and waits in a call while a holder is stopped, until another Python thread lets it go on.
-A program that announces itself is shown by ckvctl status until it is killed. device_check.py has its
-arrays on a stand-in of a GPU, whose library lies beside another libckv.so.1.
+Method: builds the wheel and installs it into a new folder, from which all programs import it. Then starts
+a directory, two holders and a corpus of several chunks. py_client.py makes the calls of the C++ program;
+the files of answers are equal. calls_check.py publishes, finds and fetches; shares memory with torch; makes
+wrong calls; and waits in a call while the holders are stopped, until another Python thread resumes them.
+ckvctl status shows a program that announces itself until it is killed. device_check.py has its arrays on
+a stand-in of a GPU, whose library is next to another libckv.so.1.
 
     python3 tests/client/python/python_e2e.py --ckvd ... --ckvctl ... --reference cc_client \
         --library libckv.so.1 --stand-ins FOLDER --cmake cmake
@@ -57,7 +57,7 @@ def install(cmake, folder):
 
 
 def check_library(env):
-    """A library that is not there: the error lists what was tried, and the package that has it."""
+    """If the library is missing, the error lists what was tried, and the package that has it."""
     code = ("import ckv\ntry:\n  ckv.open('127.0.0.1:1')\nexcept ckv.LibraryError as error:\n  print(error)\n"
             "  raise SystemExit(0)\nraise SystemExit('a library was found')")
     said = run(sys.executable, "-c", code, env={**env, "CKV_LIBRARY": "/no/such/file"})
@@ -66,7 +66,7 @@ def check_library(env):
 
 
 def check_device(arguments, folder, directory, env):
-    """On a library of its own, with a GPU's in the folder below."""
+    """Runs with its own copy of the library, which has a GPU library in the folder below."""
     (folder / "ckv").mkdir(parents=True)
     shutil.copy(arguments.library, folder / "libckv.so.1")
     gpu = shutil.copy(arguments.stand_ins / "reaches_host/libckv_cuda.so", folder / "ckv")
@@ -75,14 +75,14 @@ def check_device(arguments, folder, directory, env):
 
 
 def check_engine(directory, env):
-    """`ckvctl status` shows a program that announces itself, until it ends in whatever way."""
+    """`ckvctl status` shows a program that announces itself until it ends, even if it is killed."""
     code = ("import sys, ckv\nwith ckv.open(sys.argv[1], name='engine', announce='m1', announce_rank=1,\n"
             "              announce_rank_count=2, check=10), ckv.open(sys.argv[1], check=10):\n"
             "  print('open', flush=True)\n  sys.stdin.read()")
 
     def until(count):
         end = time.monotonic() + 20
-        while time.monotonic() < end:  # the command takes its time
+        while time.monotonic() < end:  # each run of the command takes a while
             engines = json.loads(run(PROGRAMS.ckvctl, "--directory", directory, "status", "-o", "json"))["engines"]
             if len(engines) == count:
                 return engines

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""Goal: vLLM's plug-in does the same with tensors of a GPU as with the processor's, as far as ckv can tell.
+"""Goal: vLLM's plug-in computes the same with tensors of a simulated GPU as with tensors in host memory.
 
     vllm_gpu_check.py DIRECTORY CORPUS STAND_IN
 
-libckv_cuda.so beside libckv.so is a stand-in, whose memory this process can reach. Tensors say that they lie on a GPU.
-A step of two routed requests, a load and a copy for a publish run on both, and the bits are compared.
+The libckv_cuda.so next to libckv.so is a stand-in, whose memory this process can access. Tensors report a GPU as their
+device. A step of two routed requests, a load and a copy for a publish run on both, and the bits are compared.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ TRACE = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 
 
 class OnGpu(torch.Tensor):
-    """A tensor that says so. Its memory is the host's, as that of the stand-in may be."""
+    """A tensor that reports a GPU as its device. Its memory is the host's, which the stand-in also accepts."""
 
     is_cuda = True
 
@@ -35,7 +35,7 @@ class OnGpu(torch.Tensor):
 
 
 class StandIn(places.Gpu):
-    """As a GPU, with the stand-in's stream and without torch's CUDA."""
+    """A places.Gpu with the stand-in's stream, without torch's CUDA."""
 
     def __init__(self, path):
         self.dll = ctypes.CDLL(path)
@@ -45,7 +45,7 @@ class StandIn(places.Gpu):
         self.time = threading.Thread(target=self._pass_time)
 
     def _pass_time(self):
-        """The stand-in does its work when it is told to, as time does on a GPU."""
+        """Makes the stand-in do its work every 1 ms; a GPU would do it by itself."""
         while not self.ended.wait(0.001):
             self.dll.stand_in_do_all()
 
@@ -91,7 +91,7 @@ def tensors(on_gpu):
 
 
 class Worker:
-    """What of the worker's half a step needs."""
+    """The parts of the worker's half that a step needs."""
 
     def __init__(self, given, place):
         self.settings, self.place, self.counts = given, place, counts.Counts()
@@ -106,7 +106,7 @@ class Worker:
         require(False, f"request {one.request_id} failed: {reason}")
 
     def step(self, policy, on_gpu):
-        """The output of a step: five tokens of a prompt, one that decodes, and two of nobody's."""
+        """The output of a step: five tokens of a prompt, one that decodes, and two of no routed request."""
         layer, caches, q, output = tensors(on_gpu)
         rows = [route.Row(notes.Route("a", [self.meant], policy, [3, 1], 21), 0, 5),
                 route.Row(notes.Route("b", [self.meant], policy, [7], 9), 5, 6)]
