@@ -5,7 +5,9 @@
 #                               cppcheck over everything
 #   deploy/check.sh --changed   the same, but clang-tidy and cppcheck over what the last 30 commits and
 #                               the working tree changed (clang-tidy for 4 minutes), and thread safety
-#                               for 2 minutes, over these files first: .ci/run does this
+#                               for 2 minutes, over these files first
+#   deploy/check.sh --lint      as --changed without thread safety: .ci/run does this, and builds asan, in
+#                               which clang checks it in every library
 #   deploy/check.sh --quick     only format and tree rules: seconds
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,10 +15,11 @@ what=(--all) static_only=0 quick=0
 case ${1:-} in
   --static) static_only=1 ;;
   --changed) static_only=1 what=(--changed 30) ;;
+  --lint) static_only=1 what=(--changed 30 --only clang-tidy --only cppcheck) ;;
   --quick) quick=1 ;;
   '') ;;
-  -h | --help) sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
-  *) sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 2 ;;
+  -h | --help) sed -n '2,11p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+  *) sed -n '2,11p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 2 ;;
 esac
 deploy/install-packages.sh tests
 

@@ -3,7 +3,7 @@
 #   tests/run.sh                    the release build's tests
 #   tests/run.sh --preset asan      another preset's (dev, release, asan, tsan); may be repeated
 #   tests/run.sh --rdma             only the tests of the verbs fabric, in the guest of tests/guest
-#   tests/run.sh --ci               the checks of CI: deploy/check.sh --changed, release, verbs, asan, tsan
+#   tests/run.sh --ci               the checks of CI: deploy/check.sh --lint, release, verbs, asan, tsan
 #                                   (tsan without gRPC, whose own locks it cannot see). A test that
 #                                   lacks its program fails. One that fails runs once more; if it
 #                                   passes then, it is named as flaky, and the run goes on.
@@ -79,7 +79,7 @@ run_tests() {
 }
 
 if [ $static -eq 1 ]; then
-  deploy/check.sh --changed
+  deploy/check.sh --lint
 fi
 for preset in "${presets[@]}"; do
   echo "== preset $preset: build" >&2

@@ -4,6 +4,7 @@
 Method: both scripts in a tree of their own, whose tests are shell commands and whose scripts of deploy/ note how they are called.
 """
 
+import json
 import os
 import pathlib
 import shutil
@@ -78,10 +79,17 @@ class Run(unittest.TestCase):
             self.assertIn(words, said)
         self.assertFalse([call for call in calls if call.startswith("check")])
         _, said, calls = self.tree.run(".ci/run")
-        self.assertEqual([call for call in calls if call.startswith("check")], ["check.sh --changed"])
+        self.assertEqual([call for call in calls if call.startswith("check")], ["check.sh --lint"])
         self.assertEqual(said.count("left out:"), len(PRESETS), said)  # the headers, by preset
         for preset in PRESETS:
             self.assertIn(f"{preset}: ", said)
+
+    def test_asan_checks_thread_safety(self):
+        """--lint leaves that to the build of asan, whose warnings are errors."""
+        presets = json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]
+        asan = next(preset for preset in presets if preset["name"] == "asan")
+        self.assertEqual(asan["cacheVariables"]["CKV_THREAD_SAFETY"], "ON")
+        self.assertEqual(asan["inherits"][0], "clang")
 
     def test_a_skip_without_a_remedy_fails_the_run(self):
         self.tree.tests(page="echo 'SKIPPED: no browser; to run it: apt install one'\nexit 77")
