@@ -1,5 +1,5 @@
-// Goal: rows are read where they lie, exactly those that were asked for; a cold chunk stays cold,
-// and only the stripes that have the rows are read.
+// Goal: rows are read in place, exactly the requested ones; a cold chunk stays cold, and only the
+// stripes that have the rows are read.
 
 #include "store/chunk_rows.h"
 
@@ -83,7 +83,8 @@ TEST_F(ChunkRowsTest, OutsideTheChunkIsRefused) {
   }
 }
 
-// A stripe that nobody asks for is not read, so its damage is not found; that of one that is, is.
+// A stripe without requested rows is not read, so its damage is not found. The damage of one that
+// is read is found.
 TEST_F(ChunkRowsTest, OnlyTheStripesAskedForAreRead) {
   Open();
   const size_t row = geometry.row_bytes();
@@ -114,7 +115,7 @@ TEST_F(ChunkRowsTest, ADeviceThatFailsCostsNoChunk) {
   EXPECT_TRUE(rows.Read(0, 0, 1, one).ok());
 }
 
-// Whoever reads goes on while the chunk is dropped.
+// A reader continues while the chunk is dropped.
 TEST_F(ChunkRowsTest, ADroppedChunkIsReadToItsEnd) {
   for (int cold = 0; cold < 2; ++cold) {
     if (cold == 1) {

@@ -1,6 +1,6 @@
 // Goal: kill -9 at any instant of a load loses no acknowledged chunk and leaves no half one (I3).
-// Method: a process of its own puts chunks into a store on a real disk and tells of each that was
-// acknowledged; it is killed 200 times, and after each time the store is opened and read.
+// Method: a separate process puts chunks into a store on a real disk and reports each that was
+// acknowledged. It is killed 200 times, and after each time the store is opened and read.
 
 #include <poll.h>
 #include <signal.h>
@@ -45,7 +45,7 @@ absl::Status Put(ChunkStore& store, const Geometry& geometry, uint32_t seed) {
   return std::move(put).Finish();
 }
 
-// The loader: never returns. Tells of each chunk by its seed.
+// The loader: never returns. Reports each chunk by its seed.
 [[noreturn]] void Load(const std::string& path, uint32_t seed, int acknowledge_fd) {
   const auto store = ChunkStore::Open(OptionsOf(path));
   if (!store.ok()) _exit(2);
@@ -69,7 +69,7 @@ TEST(ChunkStoreKill, TwoHundredTimesNothingAcknowledgedIsLost) {
       Load(path, next_seed, ends[1]);
     }
     close(ends[1]);
-    // Killed so long after its first word, or even before that.
+    // Killed this long after its first report, or even before that.
     const int wait_ms = static_cast<int>(random() % 30);
     pollfd readable = {.fd = ends[0], .events = POLLIN, .revents = 0};
     const int first_word_ms = kill_count % 10 == 0 ? 0 : 20000;
@@ -103,7 +103,7 @@ TEST(ChunkStoreKill, TwoHundredTimesNothingAcknowledgedIsLost) {
         ASSERT_TRUE(std::equal(rows.begin(), rows.end(), chunk.layers[l].begin()));
       }
     }
-    // One that was whole but not told of yet may be there, and then it is put again.
+    // A chunk that was whole but not reported yet may be there. The next loader puts it again.
     const uint64_t there = (*store)->stats().table.chunk_count;
     EXPECT_GE(there, acknowledged);
     EXPECT_LE(there, acknowledged + 1);
@@ -112,7 +112,7 @@ TEST(ChunkStoreKill, TwoHundredTimesNothingAcknowledgedIsLost) {
       ASSERT_TRUE((*store)->Drop(untold.info.id).ok());
     }
   }
-  EXPECT_GE(acknowledged, 180u);  // all loaders but each tenth had their first word
+  EXPECT_GE(acknowledged, 180u);  // all loaders but each tenth reported a chunk
   EXPECT_GT(unfinished, 20u);     // kills did fall into puts
 }
 

@@ -1,5 +1,5 @@
-// Goal: whatever does not fit in memory is read again from its file, right or not at all; what was
-// acknowledged is there after a restart; readers and evictions never meet on a chunk's rows.
+// Goal: a chunk that does not fit in memory is read again from its file, right or not at all; what
+// was acknowledged is there after a restart; a chunk's rows are not evicted while they are read.
 
 #include "store/chunk_store.h"
 
@@ -22,7 +22,7 @@ using Call = FaultFileSystem::Call;
 
 struct ChunkStoreTest : StoreFixture {
   ChunkStoreTest() : StoreFixture(12, 4) {}
-  // The stripes' checksums too.
+  // Compares the stripes' checksums too.
   absl::Status Read(const SmallChunk& chunk, std::string_view tenant = "") {
     CKV_RETURN_IF_ERROR(StoreFixture::Read(chunk, tenant));
     CKV_ASSIGN_OR_RETURN(const ChunkLocator locator,
@@ -75,8 +75,8 @@ TEST_F(ChunkStoreTest, ARestartFindsWhatWasAcknowledged) {
     EXPECT_EQ(listing.kept, listing.id == chunks[1].info.id);
 }
 
-// A copy in memory only, as a replica keeper makes: who puts the chunk over it is told that it is
-// there, and it is, after a restart too. The copy alone is not.
+// A put over a copy in memory only, as a replica keeper makes, returns AlreadyExists. The chunk is
+// then durable: it is there after a restart. The copy alone is not.
 TEST_F(ChunkStoreTest, APutOverACopyInMemoryIsDurable) {
   const auto copy = [&](const SmallChunk& chunk, std::string_view tenant) {
     auto whole = WriteSmallChunk(*store->BeginCopy(chunk.info, geometry, tenant), chunk);
@@ -85,7 +85,7 @@ TEST_F(ChunkStoreTest, APutOverACopyInMemoryIsDurable) {
   copy(chunks[0], "a");
   copy(chunks[1], "a");
   EXPECT_EQ(Put(chunks[0], "b").code(), StatusCode::kAlreadyExists);
-  // One that comes while a put is under way.
+  // A copy that is inserted while a put is in progress.
   ChunkPut put = *store->Begin(chunks[2].info, geometry, "b");
   copy(chunks[2], "a");
   for (uint32_t l = 0; l < geometry.layers; ++l)
@@ -101,7 +101,7 @@ TEST_F(ChunkStoreTest, APutOverACopyInMemoryIsDurable) {
   }
 }
 
-// There is no file beside which the mark of a copy could be saved: it is, once the copy has one.
+// A copy in memory has no file to save its mark beside. The mark is saved once the copy has one.
 TEST_F(ChunkStoreTest, AMarkOnACopyInMemoryIsSavedWithItsFile) {
   const SmallChunk& chunk = chunks[0];
   auto whole = WriteSmallChunk(*store->BeginCopy(chunk.info, geometry, ""), chunk);
@@ -125,14 +125,14 @@ TEST_F(ChunkStoreTest, WhatIsPinnedOrKeptStays) {
   EXPECT_TRUE(Put(chunks[4]).ok());
   EXPECT_EQ(store->table().Pin(chunks[3].info.id, geometry).status().code(),
             StatusCode::kUnavailable);
-  // While all is taken a cold chunk cannot be read; it is there all the same.
+  // While all memory is in use, a cold chunk cannot be read; it is still stored.
   const ChunkPin last = *store->table().Pin(chunks[4].info.id, geometry);
   EXPECT_EQ(Read(chunks[3]).code(), StatusCode::kResourceExhausted);
   pins.clear();
   EXPECT_TRUE(Read(chunks[3]).ok());
 }
 
-// A limit that eviction does not move costs no hot chunk.
+// If eviction cannot help against a limit, no hot chunk is evicted.
 TEST_F(ChunkStoreTest, NothingIsEvictedForWhatCannotBe) {
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(Put(chunks[i], "t0").ok());
   const SmallChunk huge = MakeSmallChunk(geometry, 1000, 50);

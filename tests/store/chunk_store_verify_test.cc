@@ -1,5 +1,5 @@
-// Goal: a check of a chunk where it lies finds every flipped bit, in memory and in its file, makes
-// good what it can, and never takes a device that fails, or a reader beside it, for damage.
+// Goal: a check of a chunk in place finds every flipped bit, in memory and in its file, and repairs
+// what it can. It never takes a failing device, or a concurrent reader, for damage.
 
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -38,7 +38,7 @@ struct ChunkStoreVerifyTest : StoreFixture {
     EXPECT_EQ(check->why.empty(), check->health == Health::kWhole) << check->why;
     return check->health;
   }
-  // Of the hot chunk's last row.
+  // Flips a bit of the hot chunk's last row.
   void FlipMemory(const SmallChunk& chunk) {
     const ChunkPin pin = *store->table().Pin(*store->table().Locate(chunk.info.id));
     const std::span<const std::byte> rows = pin.chunk().layer(geometry.layers - 1);
@@ -116,14 +116,15 @@ TEST_F(ChunkStoreVerifyTest, DamageWithoutAnotherCopyIsQuarantinedAndTold) {
   EXPECT_EQ(lost[0].readers, std::vector<std::string>{"a"});
   EXPECT_TRUE(lost[0].kept);
   EXPECT_TRUE(store->TakeLost().empty());
-  // A request's read finds another.
+  // A request's read finds damage in another chunk.
   FlipFile(chunks[1], fs::file_size(FileOf(chunks[1])) - 1500);
   EXPECT_EQ(Read(chunks[1], "a").code(), StatusCode::kDataLoss);
   ASSERT_EQ((lost = store->TakeLost()).size(), 1u);
   EXPECT_EQ(lost[0].id, chunks[1].info.id);
 }
 
-// What the folder's scan finds damaged, and what an earlier life did not get again.
+// TakeLost returns what the folder's scan finds damaged, and quarantined chunks that no earlier
+// process restored.
 TEST_F(ChunkStoreVerifyTest, WhatLiesInQuarantineIsToldAtTheStart) {
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
   store.reset();
@@ -168,7 +169,7 @@ TEST_F(ChunkStoreVerifyTest, WhatWasSaidOfAChunkOutlivesItsDamagedMemory) {
   EXPECT_EQ(store->table().ledger().FactsOf(id), facts);
 }
 
-// Whoever might read damaged rows does not come into those that are put under the same id later.
+// A tenant that could read damaged rows may not read those that are put under the same id later.
 TEST_F(ChunkStoreVerifyTest, WhatIsPutAfterDamageIsItsOwnTenants) {
   for (const std::string_view tenant : {"a", "b"}) (void)Put(chunks[0], tenant);
   ASSERT_TRUE(store->Keep(chunks[0].info.id, true).ok());
@@ -185,13 +186,13 @@ TEST_F(ChunkStoreVerifyTest, WhatIsPutAfterDamageIsItsOwnTenants) {
   }
 }
 
-// What was said of a chunk while its damage was looked into stays, in memory and on disk.
+// A mark that is set while damage is examined stays, in memory and on disk.
 TEST_F(ChunkStoreVerifyTest, AMarkSetMeanwhileStays) {
   ASSERT_TRUE(Put(chunks[0], "a").ok());
   FlipMemory(chunks[0]);
   std::thread keeper;
   int reads = 0;
-  // The file is read again when damage was found, in the chunk's turn.
+  // After damage was found, the file is read again within the chunk's turn.
   files.set_hook([&](Call call, const std::string&) {
     if (call == Call::kRead && ++reads == 4) {
       keeper = std::thread([&] { EXPECT_TRUE(store->Keep(chunks[0].info.id, true).ok()); });
@@ -240,7 +241,7 @@ TEST_F(ChunkStoreVerifyTest, ADeviceThatFailsIsNoDamage) {
   });
   EXPECT_EQ(HealthOf(hot), Health::kUnreadable);
   EXPECT_EQ(HealthOf(cold), Health::kUnreadable);
-  // Rows that are known to be wrong are not answered from all the same.
+  // Rows that are known to be wrong are still not used for answers.
   FlipMemory(hot);
   EXPECT_EQ(HealthOf(hot), Health::kUnreadable);
   EXPECT_FALSE(IsHot(hot));
@@ -262,7 +263,7 @@ TEST_F(ChunkStoreVerifyTest, AFileThatCannotBeWrittenAgainLeavesTheRowsInMemory)
   EXPECT_NE(check->why.find("no space"), std::string::npos) << check->why;
   EXPECT_TRUE(Read(chunks[0]).ok());
   files.set_hook({});
-  // Nor do others that need memory push it out, until there is a whole file again: not even once a
+  // Nor are its rows evicted for other chunks until there is a whole file again, not even once a
   // mark is lifted from it.
   for (const bool keep : {true, false}) ASSERT_TRUE(store->Keep(chunks[0].info.id, keep).ok());
   for (int i = 1; i < 8; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
@@ -293,7 +294,7 @@ TEST_F(ChunkStoreVerifyTest, ReadsInStepsAndStopsWhenTold) {
     EXPECT_EQ(count, stop_at + 1);
   }
   const SmallChunk filler = MakeSmallChunk(geometry, 120'000, 61);  // 7.2 of 8 MB
-  // One that becomes cold meanwhile is checked in its file alone; one that is dropped is not there.
+  // A chunk that becomes cold meanwhile is checked in its file alone. A dropped one is NotFound.
   size_t count = 0;
   const auto evicted = store->Verify(locator, [&](uint64_t) {
     if (count++ == 1) {
@@ -312,7 +313,7 @@ TEST_F(ChunkStoreVerifyTest, ReadsInStepsAndStopsWhenTold) {
   EXPECT_EQ(dropped.status().code(), StatusCode::kNotFound);
 }
 
-// Whether the file's byte is in the system's memory; nothing where the system does not say.
+// Whether the file's byte is in the system's memory; nullopt if the system does not report it.
 std::optional<bool> Remembered(const std::string& path, int64_t offset) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   char byte = 0;
@@ -325,8 +326,8 @@ std::optional<bool> Remembered(const std::string& path, int64_t offset) {
   return std::nullopt;
 }
 
-// What the system remembers of a file says nothing of the device, so it is forgotten first; and a
-// check fills memory with nothing that a request would rather find there.
+// A page that the system has cached proves nothing about the device, so a check drops it first. Nor
+// does a check leave its pages in memory, where they would displace those that requests use.
 TEST_F(ChunkStoreVerifyTest, ReadsTheDeviceAndLeavesNothingInMemory) {
   options.files = FileSystem::Real();
   Open();

@@ -1,6 +1,6 @@
-// Goal: a store that refuses puts, or whose device fails, says so as long as it is true.
-// Method: outcomes of puts and reads as a store notes them, with a clock by hand; then a store over
-// a file system that fails.
+// Goal: a store that refuses puts, or whose device fails, reports that for as long as it is true.
+// Method: outcomes of puts and reads as a store notes them, with a clock that the test advances;
+// then a store over a file system that fails.
 
 #include "store/store_faults.h"
 
@@ -143,7 +143,7 @@ TEST_F(FailingStoreTest, AChunkThatIsDroppedMeanwhileIsNotUnreadable) {
   EXPECT_EQ(store->stats().errors.unreadable_count, 0u);
 }
 
-// Room for it would never come, so the fault would never end.
+// There would never be room for it, so the fault would never end.
 TEST_F(FailingStoreTest, AChunkThatFitsNowhereIsNoFault) {
   const SmallChunk large = MakeSmallChunk(geometry, 1500, /*seed=*/9);
   EXPECT_TRUE(absl::IsResourceExhausted(Put(large)));
@@ -152,7 +152,7 @@ TEST_F(FailingStoreTest, AChunkThatFitsNowhereIsNoFault) {
   EXPECT_EQ(errors.put_count, 1u);
 }
 
-// Somebody removes the folder, or it lies on a volume that is no longer mounted.
+// The folder was removed, or it is on a volume that is no longer mounted.
 TEST_F(FailingStoreTest, NoticesThatItsFolderIsGone) {
   ASSERT_TRUE(Put(chunks[0]).ok());
   ASSERT_EQ(store->stats().errors.fault, StoreFault::kNone);
@@ -170,7 +170,7 @@ TEST_F(FailingStoreTest, NoticesThatItsFolderIsGone) {
   EXPECT_TRUE(Read(chunks[0]).ok());
 }
 
-// Its chunks are where it is, and are not damaged.
+// The chunks are in the folder that was moved away, and are not damaged.
 TEST_F(FailingStoreTest, ColdChunksAreThereAgainWhenTheirFolderIs) {
   ASSERT_TRUE(Put(chunks[0]).ok());
   ASSERT_TRUE(Put(chunks[1]).ok());  // the first one is cold now

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <new>
 
-// The sanitizers have an allocator of their own; clang tells of them by __has_feature.
+// The sanitizers have an allocator of their own; clang reports them by __has_feature.
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define CKV_TEST_SANITIZED 1

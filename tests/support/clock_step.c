@@ -1,9 +1,9 @@
-/* A wall clock that a test may set: LD_PRELOAD it into a program, which then sees CLOCK_REALTIME as
- * far ahead as a file says. The machine's own clock stays as it is.
+/* A wall clock that a test may set: LD_PRELOAD it into a program, which then sees CLOCK_REALTIME
+ * ahead by the time that a file contains. The machine's own clock stays as it is.
  *
  * CKV_CLOCK_FILE names a file of two int64: nanoseconds that the clock is ahead, which the test
  * writes, and the number of waits for a point of the wall clock, which this counts. The kernel ends
- * these waits by the clock as it is when their time comes; so does this. */
+ * these waits by the clock as it is then, not as it was when they began; so does this. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How often a wait looks whether the clock was set. */
+/* How often a wait checks whether the clock was set. */
 static const int64_t kLookNs = 20000000;
 static const int64_t kSecondNs = 1000000000;
 

@@ -1,9 +1,10 @@
-// A backend as late and as closed as the seam allows one to be, with this processor's bits.
+// A backend as late and as closed as the interface allows one to be, with this processor's bits.
 //
-// Work is done when its stream is waited for, and not before. So who reads an answer without a
-// Wait, or gives a slot back too early, gets wrong bytes. Memory of its "device" cannot be touched
-// while no work is done: who does it all the same ends the process. So does an operation on a view
-// of pinned memory, if a byte of it was neither pinned (Pin) nor allocated as pinned.
+// Work is done when its stream is waited for, and not before. So code that reads an answer without
+// a Wait, or gives a slot back too early, gets wrong bytes. Memory of its "device" can be touched
+// only while work is done: code that touches it at another time ends the process. So does an
+// operation on a view of pinned memory, if a byte of it was neither pinned (Pin) nor allocated as
+// pinned.
 
 #pragma once
 
@@ -43,8 +44,8 @@ class DeferredBackend final : public Backend {
     const MemoryKinds all = {MemoryKind::kHost, MemoryKind::kPinned, MemoryKind::kDevice};
     return {all, all, all, all, all, all, all, all, all, /*paged_rows=*/true};
   }
-  // One that reaches no memory but what it has or has pinned, as a GPU without the system's page
-  // tables.
+  // The reach of a backend that can use only memory that it has or has pinned, like a GPU without
+  // the system's page tables.
   static BackendReach ReachPinned() {
     const MemoryKinds kinds = {MemoryKind::kPinned, MemoryKind::kDevice};
     return {kinds, kinds, kinds, kinds, kinds, kinds, kinds, kinds, kinds, /*paged_rows=*/true};
@@ -64,8 +65,8 @@ class DeferredBackend final : public Backend {
     return stream;
   }
 
-  // A stream of its own plays the engine's: `native` is the address of one. Null is one without
-  // work.
+  // `native` is the address of a stream of this backend, which plays the engine's. Null means a
+  // stream without work.
   absl::StatusOr<std::unique_ptr<ComputeStream>> StreamOver(void* native) override {
     if (native == nullptr) return NewStream(1);
     auto* const other = static_cast<Stream*>(static_cast<ComputeStream*>(native));
@@ -99,7 +100,7 @@ class DeferredBackend final : public Backend {
   size_t pin_count() const { return pinned_.count(); }
   void FailPins(bool fail) { pin_failure_ = fail; }
 
-  // As a driver copies. All work on the memory must be done.
+  // Copies as a driver does. All work on the memory must be done.
   void Copy(std::byte* to, std::span<const std::byte> from) {
     const Opened opened(this);
     std::memcpy(to, from.data(), from.size());
@@ -131,19 +132,19 @@ class DeferredBackend final : public Backend {
   // Called by each Pin.
   void OnPin(std::function<void()> call) { on_pin_ = std::move(call); }
 
-  // The next operation fails when it is called, or when its stream is waited for. So does all that
-  // comes after it on that stream.
+  // The next operation fails when it is called, or when its stream is waited for. So do all later
+  // operations on that stream.
   enum class Failure { kNone, kAtCall, kAtWait };
   void Fail(Failure failure) { failure_ = failure; }
   void FailStreams(bool fail) { stream_failure_ = fail; }
-  // No Allocate gives more from now on.
+  // From now on, an Allocate of more than `bytes` fails.
   void LimitMemory(size_t bytes) { memory_max_ = bytes; }
 
  private:
   static constexpr int kOpen = PROT_READ | PROT_WRITE;
   static constexpr size_t MappedBytes(size_t bytes) { return (bytes + 4096) / 4096 * 4096; }
 
-  // Opens the device's memory while it lives.
+  // Makes the device's memory accessible during its lifetime.
   class Opened {
    public:
     explicit Opened(DeferredBackend* backend) : backend_(backend) { backend_->Open(1); }
@@ -155,8 +156,8 @@ class DeferredBackend final : public Backend {
     DeferredBackend* const backend_;
   };
 
-  // Work of one stream that is not done, in order. Others may have to wait for it, after the stream
-  // as well.
+  // The work of one stream that is not done, in order. Other streams may wait for it, even after
+  // the stream's end.
   struct Queue {
     using Work = std::function<void(ComputeStream& here)>;
 
@@ -209,7 +210,7 @@ class DeferredBackend final : public Backend {
    public:
     Stream(DeferredBackend* backend, uint32_t thread_count)
         : ComputeStream(backend), queue(std::make_shared<Queue>(backend, thread_count)) {}
-    // Over the queue of another, whose end waits for it.
+    // Over the queue of another stream, whose end waits for the work.
     Stream(DeferredBackend* backend, std::shared_ptr<Queue> other)
         : ComputeStream(backend), queue(std::move(other)), owns_(false) {}
     ~Stream() override {

@@ -26,7 +26,7 @@ struct Fate {
   bool drop_request = false;
   bool drop_reply = false;
   bool duplicate = false;
-  bool duplicate_late = false;  // after the slot was posted anew; else with the next Poll
+  bool duplicate_late = false;  // after the slot was posted again; else with the next Poll
   Duration delay{0};
 };
 
@@ -167,7 +167,7 @@ class FaultRequestLane final : public RequestLane {
 
   void Abandon(uint32_t slot) noexcept override {
     slots_.Abandon(slot);
-    // No reply will come for it.
+    // No reply to it will arrive.
     if (books_[slot].lost) CKV_CHECK(slots_.Complete(slot) == RequesterSlots::Reply::kSwallow);
   }
 
@@ -205,7 +205,7 @@ class FaultRequestLane final : public RequestLane {
     Instant due;
     std::vector<std::byte> data;
     absl::StatusOr<UniqueFd> descriptor;  // of the first delivery; a duplicate has none
-    bool late = false;                    // the duplicate comes after the slot was posted anew
+    bool late = false;                    // the duplicate follows the slot's next Post
   };
 
   void Break() {

@@ -32,8 +32,8 @@ struct FaultPlan {
 // Wraps `inner`, which carries the bytes; kind() is the inner fabric's. Faults act at the
 // requester's end. A slot whose request or reply was dropped stays in flight until it is abandoned,
 // and is then free at once. While a delayed reply is held back, Arm returns false, because nothing
-// wakes a sleeper when a manual clock advances. A descriptor comes with the first delivery of its
-// reply. Every delivery is copied, so a late one cannot harm memory; do not measure with it.
+// wakes a sleeper when a manual clock advances. Only the first delivery of a reply has its
+// descriptor. Every delivery is copied, so a late one cannot harm memory; do not measure with it.
 // `inner` and `clock` must outlive the result.
 std::unique_ptr<Fabric> NewFaultFabric(Fabric* inner, Clock* clock, const FaultPlan& plan);
 

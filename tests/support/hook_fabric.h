@@ -1,5 +1,5 @@
-// A real fabric whose requester end shows every reply to a hook, which may change it or do anything
-// else: so a fault comes at a reply of a known number.
+// A real fabric whose requester end passes every reply to a hook, which may change it or do
+// anything else. So a test can place a fault at a reply of a known number.
 
 #pragma once
 
@@ -18,8 +18,8 @@
 
 namespace ckv::test {
 
-// Called with the ordinal of the reply on its lane, and a copy of its body, which the requester
-// then sees. By the requester's thread.
+// Called by the requester's thread, with the ordinal of the reply on its lane and a copy of its
+// body, which the requester then sees.
 using ReplyHook = std::function<void(uint32_t reply, std::span<std::byte> body)>;
 
 class HookLane final : public RequestLane {
@@ -59,7 +59,7 @@ class HookLane final : public RequestLane {
         continue;
       }
       ++landed_count_;
-      // A copy in one span, which goes back.
+      // Copies the body into one span for the hook, and then back.
       const auto move = [&](auto one) {
         size_t at = 0;
         for (const std::span<std::byte> span : bodies_[out[i].slot].spans()) {
@@ -91,7 +91,7 @@ class HookLane final : public RequestLane {
 class HookFabric final : public Fabric {
  public:
   HookFabric(Fabric* inner, ReplyHook hook) : inner_(inner), hook_(std::move(hook)) {}
-  // Replies whose bodies lay where they were asked for.
+  // Replies whose bodies landed in the requested memory.
   uint32_t landed_count() const { return landed_count_; }
 
   FabricKind kind() const noexcept override { return inner_->kind(); }

@@ -16,11 +16,11 @@ using Vector = std::vector<double>;
 
 class Model {
  public:
-  // `with_rope` false leaves positions out: a control that the comparison must tell apart.
+  // `with_rope` false leaves positions out: a control, which the comparison must detect.
   explicit Model(const ReferenceConfig& config, bool with_rope = true)
       : c_(config), with_rope_(with_rope) {}
 
-  // Logits of the last of `tokens`, the first of which stands at `position`.
+  // Returns the logits of the last of `tokens`, the first of which is at `position`.
   Vector Logits(const std::vector<int32_t>& tokens, uint64_t position) const {
     const std::vector<float> embedding = GenerateTensor(c_, 0, ReferenceTensor::kEmbedding);
     std::vector<Vector> x;

@@ -1,6 +1,6 @@
-// A fabric of any kind whose lanes take the time they are told to, by a clock that is put forward,
-// and that fails to come up where it is told to. Costs of seconds drown what the real clock adds,
-// on machines that others keep busy as well.
+// A fabric of any kind whose lanes take the time that a test sets, on a clock that the fabric
+// advances, and that fails to connect on demand. Costs of seconds drown what the real clock adds,
+// also on machines that others keep busy.
 
 #pragma once
 
@@ -22,7 +22,7 @@
 
 namespace ckv::test {
 
-// Bytes go by a loopback fabric of its own. Thread-safe; outlives what it made.
+// Moves bytes over its own loopback fabric. Thread-safe; must outlive what it made.
 class ScriptedFabric final : public Fabric {
  public:
   ScriptedFabric(FabricKind kind, ShiftedClock* clock, Duration round_trip = Duration(0),
@@ -33,13 +33,13 @@ class ScriptedFabric final : public Fabric {
         round_trip_ns_(round_trip.count()),
         bytes_per_s_(bytes_per_s) {}
 
-  // Of every frame posted from now on, and of the bytes of both directions.
+  // Sets the cost of every frame posted from now on, and of the bytes of both directions.
   void set_cost(Duration round_trip, double bytes_per_s) {
     round_trip_ns_ = round_trip.count();
     bytes_per_s_ = bytes_per_s;
   }
   void set_dial_error(const absl::Status& status) { Set(&dial_error_, status); }
-  // With `takes`, the clock is put forward by that, to the deadline at most.
+  // Connect advances the clock by `takes`, at most to the deadline.
   void set_connect_error(const absl::Status& status, Duration takes = Duration(0)) {
     Set(&connect_error_, status);
     connect_ns_ = takes.count();

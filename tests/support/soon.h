@@ -9,8 +9,8 @@ namespace ckv::test {
 // Generous: a hang reaches it, and a slow machine does not.
 inline constexpr Duration kPatience = std::chrono::seconds(20);
 inline Instant Soon(Duration in = kPatience) { return Clock::Real()->Now() + in; }
-// For a call that waits in vain for a holder to come back. On a slow machine it still makes its
-// first attempt.
+// For a call that waits in vain for a holder to return. Even on a slow machine it makes its first
+// attempt.
 inline Instant Shortly() { return Soon(std::chrono::seconds(2)); }
 
 }  // namespace ckv::test

@@ -1,7 +1,7 @@
-// Tells ThreadSanitizer what absl::Mutex and the count of an absl::Status order. Debian's abseil is
+// Shows ThreadSanitizer what absl::Mutex and the count of an absl::Status order. Debian's abseil is
 // not instrumented, so without this every field guarded by a Mutex looks like a race, and so does
-// the end of a Status that threads share. Linked into the tests under CKV_SANITIZE=thread only; the
-// library's own functions are called, ours only annotate.
+// the end of a Status that threads share. Linked into the tests under CKV_SANITIZE=thread only. The
+// functions here only annotate, and call the library's own.
 
 #include <dlfcn.h>
 
@@ -25,11 +25,11 @@ Function* Library(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
-// What happens inside the library is not looked at: it evaluates conditions under a lock that it
-// took itself, in the waiting thread or in the one that unlocks, and keeps its own data under a
-// spin lock. Every evaluation holds the mutex, so what a condition reads under it cannot race; one
-// that read something else would go unseen. Races of the code around it are still reported.
-// Suppressions do not do: they look for a stack that is often lost by then.
+// ThreadSanitizer ignores what happens inside the library, which evaluates conditions under a lock
+// that it took itself, in the waiting thread or in the one that unlocks, and keeps its own data
+// under a spin lock. Every evaluation holds the mutex, so what a condition reads under it cannot
+// race; one that read something else would not be noticed. Races of the code around it are still
+// reported. Suppressions are not enough: they look for a stack that is often lost by then.
 struct InLibrary {
   InLibrary() { AnnotateIgnoreReadsBegin(__FILE__, __LINE__); }
   ~InLibrary() { AnnotateIgnoreReadsEnd(__FILE__, __LINE__); }
@@ -80,7 +80,7 @@ void Mutex::ReaderUnlock() {
   Call(library, this);
 }
 
-// Another thread that unlocks evaluates the condition for us: what it reads of ours is released.
+// Another thread that unlocks may evaluate our condition, so what it reads of ours is released.
 void Mutex::Await(const Condition& condition) {
   CKV_LIBRARY(void(Mutex*, const Condition&), "5AwaitERKNS0_9ConditionE");
   __tsan_release(this);
@@ -115,8 +115,8 @@ void Mutex::LockWhen(const Condition& condition) {
 
 #undef CKV_LIBRARY
 
-// The count goes up in our code, which is seen, and down here, which is not: whoever frees it last
-// would look like a race with whoever copied it.
+// The count is incremented in our code, which is instrumented, and decremented here, which is not.
+// The thread that frees it last would seem to race with one that copied it.
 void Status::UnrefNonInlined(uintptr_t rep) {
   static auto* const library =
       Library<void(uintptr_t)>("_ZN4absl7debian36Status15UnrefNonInlinedEm");

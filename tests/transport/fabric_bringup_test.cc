@@ -1,4 +1,4 @@
-// Goal: a lane comes up for whom it was meant, once, in time; everybody else gets a typed error.
+// Goal: a lane opens for the intended peer, once, in time; any other peer gets a typed error.
 // Method: as fabric_conformance_test.cc, whose other half this is.
 
 #include <chrono>
@@ -78,7 +78,7 @@ TEST_P(FabricBringUp, InvitationsAreBounded) {
     status = listener_->Invite((*dialer)->offer(), shape, "", count, deadline).status();
     if (status.ok()) ++count;
   }
-  // Or the process's descriptors run out first; neither is a crash, and both say so.
+  // Or the process's descriptors run out first. Neither is a crash, and both are ResourceExhausted.
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   EXPECT_LE(count, kInvitationCountMax);
   clock_.Advance(std::chrono::seconds(61));

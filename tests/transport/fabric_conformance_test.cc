@@ -1,7 +1,7 @@
 // Goal: every fabric keeps the one contract of transport/fabric.h.
 // Method: one suite, run over loopback, shm, tcp, and over the fault fabric without faults on top
 // of each. Waiting is by the lanes' own event descriptors, with a deadline only a hang reaches.
-// How lanes come up is the other half of the suite, in fabric_bringup_test.cc.
+// The bring-up of lanes is the other half of the suite, in fabric_bringup_test.cc.
 
 #include <algorithm>
 #include <array>
@@ -110,7 +110,7 @@ TEST_P(FabricLanes, ShapesNeedNotBeSymmetric) {
   EXPECT_TRUE(HasPattern(1, pair.serve->request(arrival->slot).first(128)));
   ASSERT_EQ(pair.serve->reply(arrival->slot).size(), 200'000u);
   FillPattern(2, pair.serve->reply(arrival->slot));
-  // The holder's kernel buffer may be smaller than the reply: go on sending by polling.
+  // The holder's kernel buffer may be smaller than the reply: polling sends the rest.
   std::thread holder([&] {
     ASSERT_TRUE(pair.serve->Post(arrival->slot, 200'000).ok());
     EXPECT_EQ(AwaitDown(*pair.serve).code(), absl::StatusCode::kUnavailable);
@@ -171,7 +171,7 @@ TEST_P(FabricLanes, DeliversInOrder) {
     EXPECT_EQ(arrival->bytes, i);
     answered.push_back(arrival->slot);
   }
-  // The holder may answer in another order: that is the order of the completions.
+  // The holder may answer in another order. Completions are in that order.
   std::shuffle(answered.begin(), answered.end(), std::mt19937(5));
   for (uint32_t slot : answered) ASSERT_TRUE(pair.serve->Post(slot, slot + 1).ok());
   for (uint32_t slot : answered) {
@@ -331,7 +331,7 @@ TEST_P(FabricLanes, AbandonedSlotIsFreeOnlyAfterItsReply) {
     ASSERT_TRUE(arrival.has_value());
     ASSERT_TRUE(pair.serve->Post(arrival->slot, 10).ok());
   }
-  // The late reply came first and was swallowed.
+  // The late reply arrived first and was swallowed.
   const std::optional<Completion> completion = AwaitReply(*pair.request);
   ASSERT_TRUE(completion.has_value());
   EXPECT_EQ(completion->slot, *kept);

@@ -1,7 +1,7 @@
-// Goal: a reply's body lies where its owner asked for, or whole in its slot, and never elsewhere;
+// Goal: a reply's body is where its owner requested it, or whole in its slot, and never elsewhere;
 // and memory that the owner took back is not written any more. Several requests posted at once
 // arrive, in order.
-// Method: the conformance suite's fabrics; sizes around the asked one, given up half received.
+// Method: the conformance suite's fabrics; sizes around the requested one, given up half received.
 
 #include <algorithm>
 #include <string>
@@ -106,7 +106,7 @@ TEST_P(FabricLanding, IsForOneRequest) {
   }
 }
 
-// What was given up on, before or in the middle of its arrival, is written no more.
+// Memory of a request that was given up, before or during its arrival, is written no more.
 TEST_P(FabricLanding, AbandonedMemoryIsTheOwnersAgain) {
   LanePair pair = Make({2, 64, kOverfullBytes});
   ASSERT_TRUE(pair.request && pair.serve);

@@ -1,6 +1,6 @@
-// Goal: a holder that asks for it has the slots of every lane pinned, as long as the lane lives and
-// no longer, and a lane whose slots cannot be pinned does not come up. Method: the conformance
-// suite's fabrics, and a pinner that keeps books.
+// Goal: a holder that requests it has the slots of every lane pinned, exactly as long as the lane
+// lives, and a lane whose slots cannot be pinned does not open. Method: the conformance suite's
+// fabrics, and a pinner that records its ranges.
 
 #include <memory>
 #include <string>
@@ -56,7 +56,7 @@ class FabricPins : public test::FabricTest {
     pinning_.reset();
     EXPECT_EQ(pinner_->ranges.count(), 0u);
   }
-  // A thread of verbs takes lanes down.
+  // On verbs another thread takes lanes down.
   void AwaitNoPins(const BookPinner& pinner) {
     const Instant give_up = clock_.Now() + kPatience;
     while (pinner.ranges.count() > 0 && clock_.Now() < give_up) std::this_thread::yield();
@@ -98,7 +98,7 @@ TEST_P(FabricPins, SlotsArePinnedAsLongAsTheLaneLives) {
   ASSERT_TRUE(other.request && other.serve);
   EXPECT_EQ(pinner_->ranges.count(), 2u);
   other = {};
-  // The peer's end has the memory on loopback.
+  // On loopback the peer's end still has the memory.
   pair.serve.reset();
   if (GetParam().kind == FabricKind::kLoopback) {
     EXPECT_EQ(pinner_->ranges.count(), 1u);
@@ -141,7 +141,7 @@ TEST_P(FabricPins, ARequesterPinsItsOwnEnd) {
   asked->ranges.Check(reply.data(), reply.size());
   EXPECT_TRUE(HasPattern(8, reply));
   pair.request->Release(done->slot);
-  pair.serve.reset();  // has the memory on loopback
+  pair.serve.reset();  // also has the memory on loopback
   pair.request.reset();
   AwaitNoPins(*asked);
 }
@@ -165,7 +165,7 @@ TEST_P(FabricPins, NothingIsPinnedUnasked) {
   EXPECT_EQ(pinner_->ranges.count(), 0u);
 }
 
-// At the peer's Connect on loopback, else when it is invited.
+// Refused at the peer's Connect on loopback, else at Invite.
 TEST_P(FabricPins, ALaneThatIsNotPinnedDoesNotComeUp) {
   pinner_->refuses = true;
   auto dialer = fabric().Dial(kSmallShape);
@@ -181,14 +181,14 @@ TEST_P(FabricPins, ALaneThatIsNotPinnedDoesNotComeUp) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("the book is full"));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("open fewer or smaller lanes"));
   EXPECT_FALSE(pinning_->Accept().has_value());
-  // The next is as good as ever.
+  // The next lane opens as usual.
   pinner_->refuses = false;
   const LanePair pair = MakePinned();
   ASSERT_TRUE(pair.request && pair.serve);
   EXPECT_EQ(pair.serve->slot_type(), RegionType::kPinned);
 }
 
-// Nobody came for them, or the listener goes first.
+// Invitations that expire, or whose listener ends first, release their pins.
 TEST_P(FabricPins, InvitationsLetGoOfTheirPins) {
   for (int i = 0; i < 3; ++i) {
     auto dialer = fabric().Dial(kSmallShape);

@@ -1,8 +1,8 @@
 // Goal: a gathered reply is the head and the runs, byte for byte, whatever the fabric does with
-// them, and none of the runs is read after gathering() said so.
+// them, and none of the runs is read once gathering() is false.
 // Method: the conformance suite's fabrics; runs of every number and of sizes around the boundaries,
-// overwritten as soon as the fabric has let go of them. The reader starts late, so that on tcp a
-// reply larger than the kernel's buffers is under way for a while. Then descriptors beside replies,
+// overwritten as soon as the fabric has released them. The reader starts late, so that on tcp a
+// reply larger than the kernel's buffers is under way for a while. Then descriptors with replies,
 // counted in /proc/self/fd.
 
 #include <algorithm>
@@ -39,7 +39,7 @@ constexpr uint32_t kOverfullReplyBytes = 8u << 20;
 
 class FabricReplies : public test::FabricTest {
  protected:
-  // One request of a byte, and its arrival.
+  // Posts one request of a byte, and returns its arrival's slot.
   std::optional<uint32_t> Ask(LanePair& pair) {
     const std::optional<uint32_t> slot = pair.request->Acquire();
     if (!slot || !pair.request->Post(*slot, 1).ok()) return std::nullopt;
@@ -49,7 +49,7 @@ class FabricReplies : public test::FabricTest {
   }
 };
 
-// Polls until the fabric has let go of the slot's runs.
+// Polls until the fabric has released the slot's runs.
 void AwaitGathered(ServeLane& lane, uint32_t slot) {
   const Instant deadline = Soon();
   Arrival arrival;
@@ -105,8 +105,8 @@ TEST_P(FabricReplies, GatherHeadAndRuns) {
   }
 }
 
-// Every slot's reply larger than its share of the kernel's buffers, all posted at once, in runs of
-// one memory that is overwritten slot by slot as it is let go of.
+// Every slot's reply is larger than its share of the kernel's buffers. All are posted at once, in
+// runs of one memory that is overwritten slot by slot as it is released.
 TEST_P(FabricReplies, GatheredMemoryIsFreeAfterwards) {
   const LaneShape shape = {4, 64, kOverfullReplyBytes};
   LanePair pair = Make(shape);
@@ -115,7 +115,8 @@ TEST_P(FabricReplies, GatheredMemoryIsFreeAfterwards) {
   for (uint32_t i = 0; i < shape.slot_count; ++i) {
     ASSERT_TRUE(Ask(pair).has_value());
     memory[i].resize(kOverfullReplyBytes - 64);
-    // Before the first post: a reader that stops for as long as a sanitizer fills this is given up.
+    // Filled before the first post: with a sanitizer that takes longer than the lane tolerates a
+    // reader that does not read.
     FillPattern(i + 1, memory[i]);
     FillPattern(i, pair.serve->reply(i).first(64));
   }
@@ -149,8 +150,8 @@ TEST_P(FabricReplies, GatheredMemoryIsFreeAfterwards) {
   reader.join();
 }
 
-// Nobody here reads memory of a device: the lane says so before it touches it, and the slot can
-// still be answered from a copy.
+// No fabric here reads a device's memory. The lane reports that before it touches the memory, and
+// the slot can still be answered from a copy.
 TEST_P(FabricReplies, MemoryOfADeviceIsRefused) {
   LanePair pair = Make({2, 64, 4096});
   ASSERT_TRUE(pair.request && pair.serve);
@@ -282,7 +283,7 @@ class FabricDescriptors : public FabricReplies {
  protected:
   bool passes() const { return GetParam().kind != FabricKind::kTcp; }
 
-  // Answers the slot with a file that says `text`; the holder's own descriptor is closed at once.
+  // Answers the slot with a file of `text`; the holder's own descriptor is closed at once.
   absl::Status PostFile(LanePair& pair, uint32_t slot, const std::string& text) {
     const UniqueFd file = test::FileOf(text);
     return pair.serve->PostWithDescriptor(slot, 1, file.get());
@@ -320,8 +321,8 @@ TEST_P(FabricDescriptors, ComeBesideTheReply) {
   EXPECT_EQ(test::OpenFdCount(), open_before);
 }
 
-// All slots under way, every second reply with a descriptor, answered in another order, half of
-// them not taken: each is its own reply's, and none leaks.
+// All slots under way, answered in another order, every second reply with a descriptor, half of
+// them not taken: each belongs to its own reply, and none leaks.
 TEST_P(FabricDescriptors, AreTheirOwnReplys) {
   if (!passes()) return;
   const LaneShape shape = {kSlotCountMax, 64, 64};
@@ -380,7 +381,8 @@ TEST_P(FabricDescriptors, OfAbandonedRepliesAreClosed) {
   EXPECT_EQ(test::OpenFdCount(), open_before);
 }
 
-// Completed and not taken, seen and not completed, in the socket still: all go with the lane.
+// Descriptors that are completed and not taken, seen and not completed, or still in the socket: all
+// are closed with the lane.
 TEST_P(FabricDescriptors, GoWithTheLane) {
   if (!passes()) return;
   const size_t open_before = test::OpenFdCount();

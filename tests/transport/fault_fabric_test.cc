@@ -1,6 +1,6 @@
-// Goal: each fault does what tests/support/fault_fabric.h says, and a run replays from its seed.
-// Method: a fault fabric over loopback with a manual clock, both ends in this thread, so that every
-// step is ours; then a long random run whose trace must repeat exactly.
+// Goal: each fault does what tests/support/fault_fabric.h documents, and a seed replays its run.
+// Method: a fault fabric over loopback with a manual clock, both ends in this thread, so that the
+// test controls every step; then a long random run whose trace must repeat exactly.
 
 #include "tests/support/fault_fabric.h"
 
@@ -97,7 +97,7 @@ TEST_F(FaultTest, DroppedReplyIsServedAndLost) {
   EXPECT_EQ(pair_.request->in_flight(), 2u);
   EXPECT_EQ(Serve(), "ab");
   EXPECT_EQ(PollText(), "");
-  EXPECT_EQ(pair_.request->in_flight(), 1u);  // the second came back, the first is lost
+  EXPECT_EQ(pair_.request->in_flight(), 1u);  // the second is free again, the first is lost
   pair_.request->Abandon(first);
   EXPECT_EQ(pair_.request->in_flight(), 0u);
 }
@@ -131,8 +131,8 @@ TEST_F(FaultTest, AbandonedAndDelayedIsFreeWhenDue) {
   EXPECT_EQ(pair_.request->in_flight(), 0u);
 }
 
-// Over enough messages both kinds of duplicates come: with the next Poll, and after the slot was
-// posted anew, when the bytes are those of the older request.
+// Over enough messages both kinds of duplicates occur: with the next Poll, and after the slot was
+// posted again, when the bytes are those of the older request.
 TEST_F(FaultTest, DuplicatesComeTwiceWithTheOldBytes) {
   FaultPlan plan;
   plan.seed = 4;
@@ -186,8 +186,8 @@ TEST_F(FaultTest, HolderGoneIsSeenThrough) {
   EXPECT_EQ(AwaitDown(*pair_.request).code(), StatusCode::kUnavailable);
 }
 
-// A requester that follows the rules: what is not awaited is not touched, what does not come is
-// abandoned. Returns what came when, as text.
+// A requester that follows the rules: it does not touch what it does not await, and abandons what
+// does not arrive. Returns what arrived when, as text.
 std::string Trace(uint64_t seed, uint32_t lane_ordinal, bool* saw_duplicate) {
   ManualClock clock;
   auto inner = NewLoopbackFabric(&clock);
@@ -250,7 +250,7 @@ std::string Trace(uint64_t seed, uint32_t lane_ordinal, bool* saw_duplicate) {
     EXPECT_LE(pair.request->in_flight(), 4u);
     clock.Advance(std::chrono::milliseconds(1));
   }
-  EXPECT_GT(next_id, 200u);  // lost slots came back: without that all 4 are gone after some 20
+  EXPECT_GT(next_id, 200u);  // lost slots are free again: else all 4 are gone after some 20
   return trace;
 }
 

@@ -36,7 +36,7 @@ struct LanePair {
   std::unique_ptr<ServeLane> serve;
 };
 
-// Accepts until a lane comes or the deadline passes.
+// Accepts until a lane arrives or the deadline passes.
 inline std::optional<AcceptedLane> AcceptOne(Listener& listener, Instant deadline = Soon()) {
   while (Clock::Real()->Now() < deadline) {
     if (std::optional<AcceptedLane> lane = listener.Accept()) return lane;
@@ -45,7 +45,7 @@ inline std::optional<AcceptedLane> AcceptOne(Listener& listener, Instant deadlin
   return std::nullopt;
 }
 
-// Runs Connect beside an accepting thread, as in life.
+// Runs Connect concurrently with an accepting thread, as in production.
 inline absl::StatusOr<std::unique_ptr<RequestLane>> ConnectBeside(
     Dialer& dialer, const std::string& answer, Listener& listener,
     std::vector<AcceptedLane>* accepted, Instant deadline = Soon()) {
@@ -67,7 +67,7 @@ inline absl::StatusOr<std::unique_ptr<RequestLane>> ConnectBeside(
   return lane;
 }
 
-// A lane of `shape`; fails the test and returns nulls if it does not come up.
+// A lane of `shape`; fails the test and returns nulls if it does not open.
 inline LanePair MakeLane(Fabric& fabric, Listener& listener, const LaneShape& shape,
                          Instant deadline = Soon(), std::string_view account = "") {
   constexpr uint64_t kTag = 7;
@@ -89,7 +89,7 @@ inline LanePair MakeLane(Fabric& fabric, Listener& listener, const LaneShape& sh
   return pair;
 }
 
-// Sleeps on the lane until Poll gives something, the lane is down (nothing), or the patience ends.
+// Sleeps on the lane until Poll returns something, it is down (nothing), or the patience ends.
 template <typename Message, typename LaneType>
 std::optional<Message> Await(LaneType& lane) {
   const Instant deadline = Soon();

@@ -20,7 +20,7 @@ using test::LanePair;
 
 constexpr LaneShape kProbeShape = {2, sizeof(RequestHeader) + 8000, sizeof(ReplyHeader) + 4000};
 
-// Answers probes until the lane is down; `before_reply` is told the request's bytes.
+// Answers probes until the lane is down. Calls `before_reply` with the request's size in bytes.
 template <typename Function>
 void ServeProbes(ServeLane& lane, Function before_reply) {
   while (const std::optional<Arrival> arrival = test::AwaitRequest(lane)) {

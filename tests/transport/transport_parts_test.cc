@@ -92,7 +92,7 @@ TEST(Notes, SurviveTheTrip) {
   EXPECT_EQ(*offer, "here");
 }
 
-// Every single-bit flip either is refused or changes only what it says: kind, key or text.
+// Every single-bit flip either is refused or changes only the value it is in: kind, key or text.
 TEST(Notes, FlippedBitsDoNoHarm) {
   const std::string note = EncodeAnswer(FabricKind::kTcp, {RandomInvitationKey(), "host:1"});
   for (size_t bit = 0; bit < 8 * 8; ++bit) {
@@ -215,7 +215,7 @@ TEST(ThreadRole, IsHeldByWhoClaimedIt) {
   other.join();
 }
 
-// Release builds have no check, so that it may stand on the hot path.
+// Release builds have no check, so that it may be on the hot path.
 TEST(ThreadRoleDeathTest, BelongsToTheThreadThatUsesItFirst) {
   ThreadRole role;
   role.ClaimOrAssertHeld();

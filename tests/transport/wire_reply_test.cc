@@ -125,7 +125,7 @@ TEST(Wire, FetchedBytesAreChecked) {
   expected.fetch.token_count = 11;
   EXPECT_EQ(CheckReply(header, slot.bytes().subspan(64), expected).code(),
             StatusCode::kInvalidArgument);
-  // Where memory is shared there is none.
+  // If memory is shared, a reply has no checksum.
   expected.fetch.token_count = 10;
   expected.checksummed = false;
   EXPECT_EQ(CheckReply(header, slot.bytes().subspan(64), expected).code(),
@@ -148,7 +148,7 @@ TEST(Wire, BodyChecksumIsOfStripes) {
   from_zero.token_begin = 0;
   EXPECT_EQ(BodyChecksum(slice, 4, body), BodyChecksum(from_zero, 4, body));
   EXPECT_NE(BodyChecksum(slice, 4, body), BodyChecksum(entry, 4, body));
-  // And where the bytes lie makes no difference, also where a stripe or a row is cut.
+  // It makes no difference where the bytes are stored, nor whether a stripe or a row is cut.
   for (const size_t cut : {1u, 8u, 100u, 136u, 279u, 280u, 559u}) {
     const std::span<std::byte> bytes(body);
     ScatterList pieces(bytes.first(cut / 2));

@@ -1,4 +1,4 @@
-// Goal: frames are what transport/wire.h says, byte by byte, and nothing malformed gets through.
+// Goal: frames are what transport/wire.h documents, byte by byte, and nothing malformed passes.
 // Method: golden bytes of both headers; every single-bit flip of a valid header; one refusal a
 // rule; layouts held against sums made in wider arithmetic.
 
@@ -202,7 +202,7 @@ TEST(Wire, RequestHeaderRefusals) {
   EXPECT_FALSE(refused([](H& h) { h.span_id[7] = 1; }));
   EXPECT_FALSE(refused([](H& h) { h.sampled = 1; }));
   EXPECT_TRUE(refused([](H& h) { h.sampled = 2; }));
-  // A holder of version 5 knows no spans, and a requester sends it none.
+  // Version 5 has no spans, so a requester sends none to a holder of version 5.
   EXPECT_TRUE(refused([](H& h) { h.version = 5, h.span_id[7] = 1; }));
   EXPECT_TRUE(refused([](H& h) { h.version = 5, h.sampled = 1; }));
   EXPECT_FALSE(refused([](H& h) {
@@ -250,7 +250,7 @@ TEST(Wire, FetchSurvivesAndRefuses) {
   EXPECT_FALSE(decode({5, 1, 2, 3, 4, 0, 2, 4}).ok());
   EXPECT_FALSE(decode({5, 1, 2, 3, 4, 0, 4, 6}).ok());
   EXPECT_FALSE(decode({5, 1, 2, 3, 4, 0, 4, 0}).ok());
-  EXPECT_FALSE(decode({5, 1, 1, 0, 4, 4}).ok());  // the indices did not come
+  EXPECT_FALSE(decode({5, 1, 1, 0, 4, 4}).ok());  // the indices are missing
   for (const size_t body_bytes : {0, 28, 33, 34}) {
     Slot other(96 + body_bytes);
     header.body_bytes = static_cast<uint32_t>(body_bytes);
@@ -276,7 +276,7 @@ TEST(Wire, ChosenRowsSurviveAndRefuse) {
   EXPECT_TRUE(decode({5, 1, 1, 0, 3, 3, 64, 128}, 3));
   EXPECT_FALSE(decode({5, 1, 1, 0, 3, 3}, 2));
   EXPECT_FALSE(decode({5, 1, 1, 0, 3, 3}, 4));
-  EXPECT_FALSE(decode({5, 1, 1, 0, 3, 0}, 3));  // a run has none
+  EXPECT_FALSE(decode({5, 1, 1, 0, 3, 0}, 3));  // a range has none
   EXPECT_FALSE(decode({5, 1, 1, 0, 4, 3}, 3));
   EXPECT_FALSE(decode({5, 1, 1, 1, 3, 3}, 3));
   EXPECT_FALSE(decode({5, 1, 2, 0, 3, 3}, 3));

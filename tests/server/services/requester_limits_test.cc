@@ -100,7 +100,8 @@ TEST_F(RequesterLimitsTest, AnIndexOutsideTheChunksIsRefused) {
   }
 }
 
-// Goal: a call that ran out of time says how much it had. Method: 1 ms for 29 MB there and back.
+// Goal: the error of a call that ran out of time states how much time it had.
+// Method: 1 ms for 29 MB there and back.
 TEST_F(RequesterLimitsTest, ADeadlineSaysHowLongTheCallHad) {
   v1::AttendRequest request = RequestOf(kAttendRowCountMax);
   request.set_reply_bytes_max(kMessageBytesMax);
@@ -112,7 +113,7 @@ TEST_F(RequesterLimitsTest, ADeadlineSaysHowLongTheCallHad) {
   EXPECT_THAT(late.error_message(), AllOf(HasSubstr("the call had 1 ms"), HasSubstr("timeout_ms")));
 }
 
-// Goal: a drain lets a Fetch end whose peer reads on.
+// Goal: a drain waits for the end of a Fetch whose peer keeps reading.
 TEST_F(RequesterLimitsTest, ADrainWaitsForAFetchThatGoesOn) {
   const auto large = test::MakeTestCorpus(test::TestGeometry(1), {70'000}, /*seed=*/31);
   Load("large", large);

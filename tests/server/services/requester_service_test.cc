@@ -246,7 +246,8 @@ TEST_F(RequesterServiceTest, AStreamOutlivesErrors) {
   EXPECT_EQ(described.attend_count(), 9u);
   EXPECT_EQ(described.error_count(), 2u);
   EXPECT_EQ(described.holders_size(), 2);
-  // Rows may have come near meanwhile. Neither counts the trials of the holders' kernels.
+  // Calls may have used locally cached rows by now ("near"). Neither primitive counts the trials of
+  // the holders' kernels.
   uint64_t attended = 0;
   for (const v1::Latency& latency : described.latency()) {
     if (latency.of() == "route" || latency.of() == "near") attended += FromProto(latency).total();
@@ -268,7 +269,7 @@ TEST_F(RequesterServiceTest, ExplainNamesEveryTerm) {
   const grpc::Status status = requester_stub_->Explain(Call().get(), request, &reply);
   ASSERT_TRUE(status.ok()) << status.error_message();
   ASSERT_EQ(reply.costs_size(), 3);
-  // Which one wins is measured here and now; that it is the cheapest offered is not.
+  // The winner depends on what is measured now. In any case it is the cheapest primitive offered.
   for (const v1::PrimitiveCost& chosen : reply.costs()) {
     if (chosen.primitive() != reply.choice()) continue;
     EXPECT_TRUE(chosen.offered());
@@ -333,8 +334,9 @@ TEST_F(RequesterServiceTest, FetchStreamsTheRowsThemselves) {
   EXPECT_EQ(refused->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-// Goal: a corpus that is replaced is seen without a restart. Method: publish, attend, replace by a
-// longer one; the watch makes the requester forget, so that a later attend covers the new chunks.
+// Goal: a corpus that is replaced is seen without a restart. Method: publish, resolve, replace by a
+// shorter one. The watch makes the requester invalidate the corpus, so that a later Resolve returns
+// the new one.
 TEST_F(RequesterServiceTest, AReplacedCorpusIsSeen) {
   StartHolders(1);
   StartRequester();
@@ -359,7 +361,7 @@ TEST_F(RequesterServiceTest, AReplacedCorpusIsSeen) {
   EXPECT_EQ(resolved.token_count(), 5u);
 }
 
-// Goal: the same of a tenant's own corpus.
+// Goal: the same for a tenant's own corpus.
 TEST_F(RequesterServiceTest, AReplacedCorpusOfATenantIsSeen) {
   StartRequester();
   Corpus corpus = test::MakeTestCorpus(test::TestGeometry(), {5, 6}, /*seed=*/20)
@@ -384,9 +386,9 @@ TEST_F(RequesterServiceTest, AReplacedCorpusOfATenantIsSeen) {
   EXPECT_EQ(resolved.token_count(), 5u);
 }
 
-// Goal: a call is served by the version that it names or refused, and a chunk is not denied out of
-// an old version. Method: a corpus is replaced by a longer one; calls come before the watch's news
-// or after it, and the answers are the same.
+// Goal: a call that names a version is served by that version or refused, and a chunk is not
+// refused because of an old version. Method: a corpus is replaced by a longer one. Calls arrive
+// before or after the watch's report, and the answers are the same.
 TEST_F(RequesterServiceTest, ACallIsOfOneVersion) {
   StartHolders(1);
   StartRequester();

@@ -76,8 +76,9 @@ TEST_F(HolderServiceTest, PutListPinDropStats) {
   EXPECT_EQ(StatsOf(0).chunk_count(), 3u);
 }
 
-// Goal: who is told that a chunk is here finds it here for as long as it counts on (idle_min_ms).
-// Method: the service on a clock of the test's.
+// Goal: a chunk that GetChunkInfo reported is not collected for as long as the caller counts on it
+// (idle_min_ms).
+// Method: the service on the test's own clock.
 TEST(HolderServiceIdle, WhatWasAskedForIsNotCollected) {
   ManualClock clock;
   const std::unique_ptr<Fabric> fabric = NewLoopbackFabric(&clock);
@@ -188,12 +189,12 @@ TEST_F(HolderServiceTest, APutThatIsInterruptedLeavesNothing) {
     Call call;
     v1::PutChunkReply reply;
     const auto writer = holder_stubs_[0]->PutChunk(call.get(), &reply);
-    // Everything is sent, but not the end.
+    // Everything is sent except the end of the stream.
     for (const auto& message : good) ASSERT_TRUE(writer->Write(message));
     call.get()->TryCancel();
     EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::CANCELLED);
   }
-  // The holder learns of it a moment later.
+  // The holder notices a moment later.
   const Instant deadline = Soon();
   while (StatsOf(0).used_bytes() != 0 && Clock::Real()->Now() < deadline) std::this_thread::yield();
   EXPECT_EQ(StatsOf(0).used_bytes(), 0u);
@@ -213,7 +214,8 @@ TEST_F(HolderServiceTest, PutsInProgressAreBoundedAndADrainEndsThem) {
     writers.push_back(holder_stubs_[0]->PutChunk(calls[i].get(), &replies[i]));
     ASSERT_TRUE(writers[i]->Write(good[0]));
   }
-  // Room is taken once the header has come; all are the same chunk, none of which is resident.
+  // The holder reserves room once a header has arrived. All puts are of the same chunk, which is
+  // not resident.
   const uint64_t bytes = LayOutChunk(geometry, 40).total_bytes;
   const Instant deadline = Soon();
   while (StatsOf(0).used_bytes() < kPutCountMax * bytes && Clock::Real()->Now() < deadline) {
@@ -387,7 +389,7 @@ TEST_F(DirectoryServiceTest, AWatchShowsTheStateAndThenEveryChange) {
   EXPECT_FALSE(reader->Read(&event));
 }
 
-// Asks again and again, for a while.
+// Polls until the condition holds or the time limit passes.
 template <typename Condition>
 bool BecomesTrue(Condition&& condition) {
   const Instant give_up = Soon();

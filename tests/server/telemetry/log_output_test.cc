@@ -52,7 +52,7 @@ TEST_F(LogOutputTest, APlaceThatRepeatsIsCutShortAndCounted) {
   EXPECT_THAT(lines_.back(), HasSubstr("warning 5 more lines like this were left out: again " +
                                        std::to_string(kLogLinesMax + 4)));
   output_->Tick();
-  EXPECT_EQ(lines_.size(), kLogLinesMax + 1);  // told once
+  EXPECT_EQ(lines_.size(), kLogLinesMax + 1);  // reported once
 }
 
 TEST_F(LogOutputTest, AnotherPlaceLosesNothing) {

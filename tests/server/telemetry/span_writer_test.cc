@@ -72,7 +72,7 @@ TEST_F(SpanWriterTest, ALineIsAnExportRequestOfOtlpJson) {
   span.failed = true;
   span.Set("layer", -3);
   span.Set("requester", "r\"1\n\xff");
-  Start()->Record(span);  // its end writes
+  Start()->Record(span);  // the writer's end writes
   const std::vector<json> lines = Lines(path_);
   ASSERT_EQ(lines.size(), 1u);
   const json& resource = lines[0].at("resourceSpans").at(0).at("resource");
@@ -108,7 +108,7 @@ TEST_F(SpanWriterTest, FlushWritesWhatCame) {
   EXPECT_EQ(writer->counts().dropped, 0u);
 }
 
-// A later life appends: a restart loses nothing.
+// A restarted process appends: a restart loses nothing.
 TEST_F(SpanWriterTest, AFileThatIsThereIsAppendedTo) {
   Start()->Record(MakeSpan());
   Start()->Record(MakeSpan());
@@ -133,7 +133,7 @@ TEST_F(SpanWriterTest, TwoFilesOfTheirLimitAreAll) {
   EXPECT_NE(access((path_ + ".2").c_str(), F_OK), 0);
 }
 
-// Every span is in the file or counted as dropped, however many come at once.
+// Every span is in the file or counted as dropped, however many are recorded at once.
 TEST_F(SpanWriterTest, ABurstIsDroppedAndCounted) {
   constexpr size_t kCount = 10 * SpanWriter::kSpanCountMax;
   const auto writer = Start(uint64_t{1} << 30);
@@ -174,7 +174,7 @@ TEST_F(SpanWriterTest, ALineThatAKilledProcessLeftSwallowsNoOther) {
   EXPECT_EQ(SpansOf(json::parse(whole)).size(), 1u);
 }
 
-// As logrotate or an operator do.
+// As logrotate or an operator does.
 TEST_F(SpanWriterTest, AFileThatWasTakenAwayBeginsAnew) {
   const auto writer = Start();
   writer->Record(MakeSpan());

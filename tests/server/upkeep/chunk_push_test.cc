@@ -1,6 +1,6 @@
-// Goal: a push sends what the other holder lacks and nothing else, tells of each chunk in order,
-// and stops where it fails or is told to. Method: one store pushes to another through a target that
-// counts, and fails on demand.
+// Goal: a push sends only what the other holder lacks, reports each chunk in order, and stops at a
+// failure or on request. Method: one store pushes to another through a target that counts, and
+// fails on demand.
 
 #include "server/upkeep/chunk_push.h"
 
@@ -142,7 +142,7 @@ TEST_F(ChunkPushTest, SendsWhatIsNotThere) {
   EXPECT_FALSE(target.cancelled);
 }
 
-// Goal: a copy in memory alone becomes durable where there is a device, and is reused where not.
+// Goal: a copy that is only in memory becomes durable if there is a device, and is reused if not.
 TEST_F(ChunkPushTest, ReusedMeansAsDurableAsItGets) {
   const auto to = OpenStore("durable");
   StoreTarget target(to.get());
@@ -178,8 +178,8 @@ TEST_F(ChunkPushTest, AReusedCopyStays) {
   EXPECT_TRUE(to->table().Contains(ids_[2]));
 }
 
-// Goal: a holder that is too busy to be told keeps the push from counting its copy, or sending
-// rows.
+// Goal: if the target is too busy to accept the put over its copy, the push fails. It neither
+// counts the copy nor sends rows.
 TEST_F(ChunkPushTest, ABusyTargetIsAnError) {
   const auto to = OpenStore();
   ASSERT_TRUE(PutChunk(*to, corpus_.geometry, corpus_.chunks[0]).ok());
@@ -193,7 +193,7 @@ TEST_F(ChunkPushTest, ABusyTargetIsAnError) {
   EXPECT_EQ(count, 1);
 }
 
-// Goal: rows that are only in a file go from there, and stay there.
+// Goal: rows that are only in a file are sent from there, and stay cold.
 TEST_F(ChunkPushTest, AColdChunkStaysCold) {
   ChunkStoreOptions options;
   options.capacity_bytes = 1 << 22;
@@ -236,8 +236,8 @@ TEST_F(ChunkPushTest, OtherRowsUnderTheIdAreRefused) {
   EXPECT_TRUE(absl::IsDataLoss(Push(target, {ids_[0]}).status));
 }
 
-// Goal: who may not read a chunk cannot have it pushed either; and it is pushed for whom it was
-// ordered (I6).
+// Goal: a tenant that may not read a chunk cannot have it pushed either. A chunk is pushed for the
+// tenant of the order (I6).
 TEST_F(ChunkPushTest, ForATenantWhoMayReadIt) {
   test::TestChunk own = test::MakeTestCorpus(corpus_.geometry, {9}, /*seed=*/2).chunks[0];
   ASSERT_TRUE(PutAs(*from_, own, "red", Duration(0)).ok());
@@ -250,7 +250,7 @@ TEST_F(ChunkPushTest, ForATenantWhoMayReadIt) {
   EXPECT_TRUE(absl::IsNotFound(to->table().Find(own.info.id, corpus_.geometry).status()));
 }
 
-// Goal: a copy that was dropped while it was put is put once more, and no more often than that.
+// Goal: a copy that was dropped while it was put is put once more, and only once.
 TEST_F(ChunkPushTest, AbortedPutsAreTriedOnceMore) {
   const auto to = OpenStore();
   StoreTarget target(to.get());
@@ -264,7 +264,7 @@ TEST_F(ChunkPushTest, AbortedPutsAreTriedOnceMore) {
   EXPECT_TRUE(absl::IsAborted(Push(target, {ids_[2]}).status));
 }
 
-// Goal: a push ends when nobody listens, and when it is told to while the target hangs.
+// Goal: a push ends when its callback returns false, and when it is stopped while the target hangs.
 TEST_F(ChunkPushTest, Stops) {
   const auto to = OpenStore();
   StoreTarget unheard(to.get());

@@ -1,4 +1,4 @@
-// A holder's keeper of placements before a directory with a folder, for tests.
+// A holder's placement keeper and a directory with a folder, for tests.
 
 #pragma once
 
@@ -67,12 +67,12 @@ class CuttableSource final : public PlacementSource {
     absl::MutexLock lock(&mu_);
     state_ = state;
   }
-  // Says with what the part of a corpus is refused.
+  // Sets the function that returns the error with which the part of a corpus is refused.
   void set_refusal(std::function<absl::Status(const std::string& name)> refusal) {
     absl::MutexLock lock(&mu_);
     refusal_ = std::move(refusal);
   }
-  // Fails what tells of lacking chunks.
+  // Fails reports of lacking chunks.
   void set_deaf_to_lacking(bool is_deaf) {
     absl::MutexLock lock(&mu_);
     is_deaf_to_lacking_ = is_deaf;
@@ -94,8 +94,8 @@ class CuttableSource final : public PlacementSource {
   absl::Mutex mu_;
   DirectoryState* state_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::vector<std::string> reported_ ABSL_GUARDED_BY(mu_);
-  std::vector<ChunkId> lacking_ ABSL_GUARDED_BY(mu_);  // as it was told last
-  size_t lacking_count_ ABSL_GUARDED_BY(mu_) = 0;      // how often it was told
+  std::vector<ChunkId> lacking_ ABSL_GUARDED_BY(mu_);  // as last reported
+  size_t lacking_count_ ABSL_GUARDED_BY(mu_) = 0;      // number of reports
   bool is_deaf_to_lacking_ ABSL_GUARDED_BY(mu_) = false;
   std::function<absl::Status(const std::string&)> refusal_ ABSL_GUARDED_BY(mu_);
 };
@@ -127,7 +127,7 @@ struct PlacementKeeperTest : testing::Test {
     directory = *std::move(opened);
     source.Connect(&directory->state());
   }
-  // Copies the directory's folder to `folder`.copy. Then both work, until the holder has seen all.
+  // Copies the directory's folder to `folder`.copy. Then runs both until the holder has seen all.
   void CopyAndGoOn(const std::string& folder) {
     source.Connect(nullptr);
     directory.reset();
@@ -162,7 +162,7 @@ struct PlacementKeeperTest : testing::Test {
   void Renew() {
     keeper->Note(lease, directory->state().KeepAlive(lease.lease_id)->placed_change_count);
   }
-  // Until another round has succeeded; real time bounds it, so that a bug fails the test.
+  // Waits until `count` rounds have succeeded. Real time bounds it, so that a bug fails the test.
   bool AwaitRounds(uint64_t count) {
     return Await(
         [count](const PlacementKeeper::Stats& stats) { return stats.round_count >= count; });
@@ -203,7 +203,7 @@ struct PlacementKeeperTest : testing::Test {
   std::unique_ptr<DurableDirectory> directory;
   CuttableSource source;
   PlacementKeeperOptions options;
-  // A chunk goes, or comes back.
+  // Removes a chunk of the holder, or restores it.
   void Lose(const ChunkId& id) {
     absl::MutexLock lock(&gone_mu);
     gone.insert(id);

@@ -1,6 +1,6 @@
-// Goal: a holder keeps what its directory says of its chunks, no longer than it is true, and tells
-// a directory that lost it; a directory that fails is asked again. Method: a real DirectoryState
-// with a folder behind a source that a test can cut off, and parts in a real folder.
+// Goal: a holder keeps what its directory reports of its chunks, only as long as it is true, and
+// reports it to a directory that lost it; a directory that fails is queried again. Method: a real
+// DirectoryState with a folder behind a source that a test can cut off, and parts in a real folder.
 
 #include "server/upkeep/placement_keeper.h"
 
@@ -47,7 +47,7 @@ TEST_F(PlacementKeeperTest, KeepsAtOnceIfAsked) {
   Join();
   ASSERT_TRUE(AwaitRounds(1));
   Publish("a", 4, 1);
-  ASSERT_TRUE(keeper->KeepNow(kInstantMax).ok());  // no renewal has told of it
+  ASSERT_TRUE(keeper->KeepNow(kInstantMax).ok());  // no renewal has reported it
   Publish("b", 2, 2);
   ASSERT_TRUE(keeper->KeepNow(kInstantMax).ok());
   StopHolder();
@@ -107,7 +107,7 @@ TEST_F(PlacementKeeperTest, ForgetsWhatIsOfNoUse) {
   EXPECT_EQ(directory->state().rebuilt(10).unproven_count, 0u);
 }
 
-// A folder that was restored from a copy knows a version of before, and not the newest corpus.
+// A folder that was restored from a copy has an earlier version, and not the newest corpus.
 TEST_F(PlacementKeeperTest, TellsADirectoryThatWasRestored) {
   const std::string folder = test::TempPath("restored");
   StartDirectory(folder);
@@ -137,7 +137,7 @@ TEST_F(PlacementKeeperTest, TellsADirectoryThatWasRestored) {
   EXPECT_EQ(parts->List().begin()->second.version, later) << "not the one of before";
 }
 
-// One that the operator gives up is not reported again, in later lives either.
+// A corpus that the operator gives up is not reported again, not even after a restart.
 TEST_F(PlacementKeeperTest, ForgetsAnUnprovenCorpusThatIsDropped) {
   Publish("a", 6, 1);
   StartHolder();
@@ -154,7 +154,7 @@ TEST_F(PlacementKeeperTest, ForgetsAnUnprovenCorpusThatIsDropped) {
   EXPECT_EQ(directory->state().rebuilt(10).unproven_count, 0u);
 }
 
-// One that was away reports a corpus that another one has seen to be dropped.
+// A holder that was offline reports a corpus whose drop another holder has seen.
 TEST_F(PlacementKeeperTest, RemembersDropsForADirectoryThatLostItsDisk) {
   Publish("a", 6, 1, "h7");
   Publish("b", 6, 2);
@@ -178,7 +178,7 @@ TEST_F(PlacementKeeperTest, RemembersDropsForADirectoryThatLostItsDisk) {
   EXPECT_EQ(parts->seen().folder_id, lease.folder_id);
 }
 
-// A copy of the folder has a corpus that was dropped since, and one that left this holder.
+// A copy of the folder has a corpus that was dropped since, and one that was moved off this holder.
 TEST_F(PlacementKeeperTest, HasSeenWhatAnOldCopyForgot) {
   const std::string folder = test::TempPath("old_copy");
   StartDirectory(folder);
@@ -203,7 +203,8 @@ TEST_F(PlacementKeeperTest, HasSeenWhatAnOldCopyForgot) {
   EXPECT_EQ(Kept(), std::vector<std::string>{"stays 2"});
 }
 
-// Its disk has seen much, and nothing of what h7 was to have. h7 itself may be away for good.
+// The disk was written under the name h0, so it has no record of what h7 was to have. Under the
+// name h7 it proves no drop. The real h7 may be offline for good.
 TEST_F(PlacementKeeperTest, HasSeenNothingUnderAnotherName) {
   const std::string folder = test::TempPath("other_name");
   StartDirectory(folder);
@@ -238,7 +239,7 @@ TEST_F(PlacementKeeperTest, PartsOfAnotherNameHoldNothingUp) {
   EXPECT_EQ(Kept(), std::vector<std::string>{"a 3"});
 }
 
-// A round that fails in the middle goes on there, and one part that is refused stops no other.
+// A round that fails in the middle continues there, and a refused part does not stop the others.
 TEST_F(PlacementKeeperTest, ReportsGoOnWhereTheyStopped) {
   for (const char* name : {"a", "b", "c"}) Publish(name, 6, 1 + name[0]);
   StartHolder();

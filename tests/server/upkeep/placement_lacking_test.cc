@@ -1,6 +1,6 @@
-// Goal: a holder tells its directory which placed chunks it lacks, once for each change, and
-// nothing that was moved or dropped. Method: the keeper before a real DirectoryState; chunks go and
-// come back as the test says.
+// Goal: a holder reports to its directory which placed chunks it lacks, once for each change, and
+// none that was moved or dropped. Method: the keeper with a real DirectoryState; the test removes
+// and restores chunks.
 
 #include <vector>
 
@@ -27,7 +27,7 @@ TEST_F(PlacementKeeperTest, AHolderThatComesBackEmptySaysSo) {
   ASSERT_EQ(facts.members.size(), 1u);
   EXPECT_EQ(facts.members[0].lacking_count, 3u);
   EXPECT_EQ(facts.members[0].sole_count, 3u);
-  // Another lease begins with nothing told.
+  // Under another lease nothing is reported yet, so everything is reported again.
   Join();
   ASSERT_TRUE(AwaitRounds(2));
   EXPECT_EQ(source.lacking_count(), 2u);
@@ -45,7 +45,7 @@ TEST_F(PlacementKeeperTest, ALossIsToldOnceAndSoIsItsRepair) {
   Renew();
   ASSERT_TRUE(AwaitRounds(2));
   EXPECT_EQ(source.lacking(), std::vector<ChunkId>{whole.chunks[2].id});
-  Lose(whole.chunks[1].id);  // of h1: nobody asks this holder for it
+  Lose(whole.chunks[1].id);  // of h1: no request for it reaches this holder
   Renew();
   Lose(whole.chunks[4].id);
   Renew();
@@ -60,7 +60,7 @@ TEST_F(PlacementKeeperTest, ALossIsToldOnceAndSoIsItsRepair) {
   EXPECT_EQ(keeper->stats().lacking_count, 0u);
 }
 
-// Otherwise the directory would go on to say that they are lacking.
+// Otherwise the directory would continue to count the chunks as lacking.
 TEST_F(PlacementKeeperTest, ARepairThatCouldNotBeToldIsToldLater) {
   Publish("a", 6, 1);
   const Corpus whole = **directory->state().Get("a", "");

@@ -1,6 +1,6 @@
-// Goal: a chunk that was lost to damage is got again from who has it, for everyone who read it; who
-// does not give it is asked a bounded number of times. Method: a store in memory, and a fleet that
-// answers as the test says.
+// Goal: a chunk that was lost to damage is fetched again from a holder that has it, for everyone
+// who read it. A holder that does not give it is queried a bounded number of times. Method: a store
+// in memory, and a fleet whose answers the test sets.
 
 #include "server/upkeep/repairer.h"
 
@@ -112,7 +112,7 @@ TEST_F(RepairerTest, WhatWasLostIsHereAgainForEveryReaderAndKept) {
   EXPECT_TRUE(store->table().List(std::nullopt, 1)[0].kept);
   EXPECT_TRUE(Eventually([&] { return counters.repair_pending_count == 0; }));
   EXPECT_EQ(source.asked, 1u);
-  // Lost again, it is got again.
+  // Lost again, it is fetched again.
   Lose();
   ASSERT_TRUE(Eventually([&] { return counters.repaired_count == 2; }));
 }
@@ -123,7 +123,7 @@ TEST_F(RepairerTest, WhoDoesNotAnswerIsAskedABoundedNumberOfTimes) {
   const auto repairer = Start();
   ASSERT_TRUE(Eventually([&] { return counters.repair_failure_count == 1; }));
   EXPECT_EQ(source.asked, repairs.attempt_count_max);
-  // Never again, and another chunk's luck is its own.
+  // The first loss is given up for good. A later loss has attempts of its own.
   ASSERT_TRUE(Put("a").ok());
   source.set_answer([this](const LostChunk& lost) { return PutAgain(lost); });
   Lose();
@@ -132,7 +132,7 @@ TEST_F(RepairerTest, WhoDoesNotAnswerIsAskedABoundedNumberOfTimes) {
   EXPECT_EQ(counters.repair_failure_count, 1u);
 }
 
-// Pauses double: with a pause of 2 s, the fourth attempt comes 14 s after the first at the soonest.
+// Pauses double: with a pause of 2 s, the fourth attempt is made at least 14 s after the first.
 TEST_F(RepairerTest, AttemptsComeWithGrowingPauses) {
   std::vector<Instant> when;
   absl::Mutex mu;

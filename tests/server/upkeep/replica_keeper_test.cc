@@ -1,7 +1,7 @@
-// Goal: a copy is told of only when it is whole and checked, is dropped only by whom it belongs to,
-// and is told of again under every new lease.
+// Goal: a copy is announced only when it is whole and checked, is dropped only by its owner, and is
+// announced again under every new lease.
 // Method: two real holders over loopback, a real requester and a real DirectoryState; the keeper's
-// thread runs on a ManualClock, and the test waits for what the directory says.
+// thread runs on a ManualClock, and the test waits for the directory's state.
 
 #include "server/upkeep/replica_keeper.h"
 
@@ -26,7 +26,7 @@ using std::chrono::seconds;
 using test::TestFleet;
 using testing::HasSubstr;
 
-// What a holder says of its chunks, which a test can falsify.
+// What a holder reports of its chunks, which a test can falsify.
 class TableInfos final : public ChunkInfoSource {
  public:
   explicit TableInfos(TestFleet* fleet) : fleet_(fleet) {}
@@ -128,7 +128,7 @@ class ReplicaKeeperTest : public testing::Test {
   uint64_t BytesOf(uint32_t i) const {
     return LayOutChunk(corpus_.geometry, corpus_.chunks[i].info.token_count()).total_bytes;
   }
-  // The ordinals that the directory tells of h1 for, as "0,2".
+  // The ordinals of the chunks that the directory lists for h1, as "0,2".
   std::string Told(const std::string& tenant = "") {
     std::string text;
     const auto corpus = directory_.Get("c", tenant);
@@ -138,8 +138,8 @@ class ReplicaKeeperTest : public testing::Test {
     }
     return text;
   }
-  // Lets the keeper's thread look, until the directory tells of `ordinals`. Real time bounds it, so
-  // that a bug fails the test.
+  // Lets the keeper's thread run until the directory lists `ordinals`. Real time bounds the wait,
+  // so that a bug fails the test.
   void ExpectToldSoon(const std::string& ordinals) {
     absl::Mutex mu;
     absl::MutexLock lock(&mu);
@@ -157,7 +157,7 @@ class ReplicaKeeperTest : public testing::Test {
   const std::unique_ptr<Fabric> fabric_ = NewLoopbackFabric(Clock::Real());
   TestFleet fleet_{{fabric_.get()}};
   ManualClock clock_;
-  // Leases are renewed by nobody here: the directory's clock stands still.
+  // No one renews leases here: the directory's clock does not advance.
   ManualClock directory_clock_;
   DirectoryState directory_{DirectoryOptions{.clock = &directory_clock_}};
   TableInfos infos_{&fleet_};
@@ -206,8 +206,8 @@ TEST_F(ReplicaKeeperTest, ACopyHasTheBytesOfItsSourceAndIsTold) {
   EXPECT_EQ(keeper_->stats().bytes, BytesOf(0));
 }
 
-// Goal: what does not match its checksums, or is not what its id says, is never stored nor told
-// (I2, I3); what was made before it is.
+// Goal: a copy that does not match its checksums, or is not what its id says, is never stored or
+// announced (I2, I3). Copies that were made before it are.
 TEST_F(ReplicaKeeperTest, ACorruptSourceIsRefused) {
   const ChunkId second = corpus_.chunks[1].info.id;
   infos_.falsify = [&](ChunkInfo& info) {
@@ -225,7 +225,7 @@ TEST_F(ReplicaKeeperTest, ACorruptSourceIsRefused) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("describes another chunk"));
   EXPECT_FALSE(Has(1));
 
-  // Another length than the directory's: room was made for that.
+  // The corpus states another length than the chunk has, and room was made for the stated one.
   auto shorter = std::make_shared<Corpus>(*published_);
   shorter->chunks[1].token_count = 29;
   infos_.falsify = nullptr;
@@ -307,7 +307,7 @@ TEST_F(ReplicaKeeperTest, ADirectoryThatIsAway) {
   EXPECT_FALSE(Has(3));
 }
 
-// A corpus that was dropped since leaves nothing here that nobody is sent for.
+// If the corpus was dropped meanwhile, this holder keeps no copy: no requester would be sent to it.
 TEST_F(ReplicaKeeperTest, WhatTheDirectoryRefusesIsDropped) {
   ASSERT_TRUE(directory_.Drop("c", "").ok());
   const auto report = Replicate(0, 2);
@@ -317,8 +317,8 @@ TEST_F(ReplicaKeeperTest, WhatTheDirectoryRefusesIsDropped) {
   EXPECT_EQ(keeper_->stats().bytes, 0u);
 }
 
-// Goal: the directory forgets the copies of chunks that no corpus places, under a lease that lives
-// on; asked for again, they are told of again.
+// Goal: the directory drops its record of copies of chunks that no corpus places, although the
+// lease continues. Requested again, they are announced again.
 TEST_F(ReplicaKeeperTest, ToldAgainForACorpusThatCameBack) {
   ASSERT_TRUE(Replicate(0, 2).ok());
   ASSERT_TRUE(directory_.Drop("c", "").ok());
@@ -330,8 +330,8 @@ TEST_F(ReplicaKeeperTest, ToldAgainForACorpusThatCameBack) {
   EXPECT_EQ(Told(), "0,1");
 }
 
-// Goal: a copy is told of to the tenants that it was asked for, and goes with the last of them
-// (I6).
+// Goal: a copy is announced to the tenants for which it was requested, and is dropped with the last
+// of them (I6).
 TEST_F(ReplicaKeeperTest, EachTenantHasItsOwnAnnouncements) {
   const Corpus red = corpus_.Publish("c", "red", {{TestFleet::Name(0)}});
   ASSERT_TRUE(directory_.Publish(red, false, 0).ok());
@@ -358,7 +358,7 @@ TEST_F(ReplicaKeeperTest, EachTenantHasItsOwnAnnouncements) {
   EXPECT_EQ(keeper_->stats().bytes, 0u);
 }
 
-// A put looks before and after: what came between is its putter's all the same.
+// A put calls Adopt before and after. A copy made in between still belongs to the put's client.
 TEST_F(ReplicaKeeperTest, ACopyThatComesDuringAPutIsAdopted) {
   const ChunkId id = corpus_.chunks[0].info.id;
   keeper_->Adopt(id);

@@ -1,6 +1,6 @@
-// Goal: all that a store keeps is checked over and over at the rate that was set, and nothing else
-// waits for it. Method: a store with damage put into its files and its memory, under a clock that
-// stands still until told where time matters.
+// Goal: everything that a store keeps is checked over and over at the rate that was set, and
+// nothing else waits for it. Method: a store with damage put into its files and its memory. Where
+// time matters, only the test advances the clock.
 
 #include "server/upkeep/scrubber.h"
 
@@ -81,7 +81,7 @@ TEST_F(ScrubberTest, FindsDamageInFilesAndInMemory) {
   }
 }
 
-// The stated window: so many bytes take so long, and no longer than a step more.
+// The rate holds: a number of bytes takes its time, and at most one step more.
 TEST_F(ScrubberTest, KeepsTheRate) {
   ManualClock clock;
   const uint64_t chunk_bytes =
@@ -103,7 +103,7 @@ TEST_F(ScrubberTest, KeepsTheRate) {
   // A chunk takes four steps, of which the last is read before its time is over.
   const uint64_t passed = static_cast<uint64_t>((clock.Now() - begin) / std::chrono::seconds(1));
   EXPECT_LE(counters.checked_bytes, (passed + 2) * chunk_bytes);
-  // Time in which nothing was read, for want of a device or of a turn, is not caught up with.
+  // Time without reads, because the device or the thread was busy, is not caught up with.
   const uint64_t before = counters.checked_bytes / chunk_bytes;
   clock.Advance(std::chrono::hours(1));
   ASSERT_TRUE(until(before + 1));
@@ -125,14 +125,14 @@ TEST_F(ScrubberTest, OffReadsNothingAndEndsAtOnce) {
   scrub.bytes_per_second = 0;
   { const Scrubber off(scrub, store.get(), &counters); }
   EXPECT_EQ(counters.checked_bytes, 0u);
-  // Under a clock that never moves, so that whatever waited would wait for ever.
+  // The clock never advances, so anything that waited would wait for ever.
   ManualClock clock;
   scrub.clock = &clock;
   scrub.bytes_per_second = 1;
   { const Scrubber waiting(scrub, store.get(), &counters); }
 }
 
-// An empty store is looked at again; what came meanwhile is checked.
+// After each pass, and a pause of pass_period_min, another one begins.
 TEST_F(ScrubberTest, PassesComeAgain) {
   ManualClock clock;
   scrub.clock = &clock;

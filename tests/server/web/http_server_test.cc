@@ -1,6 +1,6 @@
-// Goal: nobody who is connected keeps others from an answer. Method: a server on loopback, and
-// clients that say nothing, half of a request, or read nothing. What counts is the order: a probe
-// is answered while these are still connected.
+// Goal: no connected client keeps others from an answer. Method: a server on loopback, and clients
+// that send nothing, send half of a request, or read nothing. What counts is the order: a probe is
+// answered while these are still connected.
 
 #include "server/web/http_server.h"
 

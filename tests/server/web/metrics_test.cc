@@ -1,6 +1,6 @@
 // Goal: an operator sees over HTTP what a holder does, and why it refuses. Method: a holder in this
-// process is asked for what it answers and for what it refuses; its scrape on loopback must show
-// each.
+// process gets requests that it answers and requests that it refuses; its scrape on loopback must
+// show each.
 
 #include "server/web/metrics.h"
 
@@ -70,7 +70,7 @@ TEST_P(HolderMetricsTest, WhatTheProcessUses) {
   EXPECT_GE(Look()["process_open_fds"], before["process_open_fds"] + 10);
 }
 
-// Nothing can be looked at then, and an alert on files must not clear for that.
+// Nothing can be opened then, and an alert on open files must not clear because of that.
 TEST(ProcessMetrics, WithoutAFileLeftAllAreOpen) {
   rlimit before = {};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -239,7 +239,7 @@ TEST_P(HolderMetricsTest, AFullQueue) {
 INSTANTIATE_TEST_SUITE_P(Fabrics, HolderMetricsTest,
                          testing::Values(FabricKind::kShm, FabricKind::kTcp), test::FabricOf);
 
-// Goal: no drain waits for the exposer, which by itself looks once in 2 s whether it shall end.
+// Goal: no drain waits for the exposer, which by itself checks every 2 s whether to end.
 TEST(WebServer, EndsAtOnce) {
   const Instant start = Clock::Real()->Now();
   for (int i = 0; i < 5; ++i)

@@ -1,6 +1,6 @@
 // Goal: an operator sees over HTTP which fabrics a requester uses and what fell back, in a form
-// that Prometheus takes. Method: a requester and a holder in this process, fabrics that fail as
-// they are told to; Prometheus' own tool judges names and syntax of all that can be served.
+// that Prometheus takes. Method: a requester and a holder in this process, over fabrics that fail
+// on demand; Prometheus' own tool checks names and syntax of everything that can be served.
 
 #include <algorithm>
 #include <cstdlib>
@@ -55,7 +55,8 @@ struct RequesterMetricsTest : testing::Test {
     explain.chunks = {0};
     explain.query_rows = 1;
     explain.deadline = clock.Now() + std::chrono::hours(10'000);
-    // On a busy machine a probe may find full slots no later than empty ones, and say so.
+    // On a busy machine a probe may measure full slots as no slower than empty ones; Explain then
+    // fails.
     absl::Status explained = absl::UnknownError("not asked");
     for (int i = 0; i < 20 && !explained.ok(); ++i) explained = requester.Explain(explain).status();
     ASSERT_TRUE(explained.ok()) << explained;
@@ -70,7 +71,7 @@ struct RequesterMetricsTest : testing::Test {
       ASSERT_TRUE(requester.Attend(call, out, nullptr).ok());
     }
   }
-  // Attends `context` once; returns how many rows were near.
+  // Attends `context` once. Returns how many pairs used locally cached rows.
   uint64_t AttendOnce(Requester& requester, const Context& context) {
     const std::vector<uint16_t> q(corpus.geometry.d_qk);
     std::vector<float> o(corpus.geometry.d_v), m(1), l(1);
@@ -95,7 +96,7 @@ struct RequesterMetricsTest : testing::Test {
   RequesterOptions options;
 };
 
-// Goal: what a call did to get its answer all the same is never silent.
+// Goal: what a call had to do to get its answer after all is never silent.
 TEST_F(RequesterMetricsTest, AFailoverShows) {
   options.fabrics = {&tcp};
   fleet.StartHolder(1);
@@ -114,17 +115,18 @@ TEST_F(RequesterMetricsTest, AFailoverShows) {
   ASSERT_TRUE(requester->Fetch(call, sink).ok());
   EXPECT_EQ(Scrape(server->address())["ckv_requester_failovers_total"], 0);
   fleet.StopHolder(0);
-  // Equal replicas take turns, so one of two fetches asks the holder that is gone.
+  // Equal replicas take turns, so one of two fetches uses the holder that is gone.
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(requester->Fetch(call, sink).ok());
   (void)requester->Explain({});
   const Scrape scrape(server->address());
   EXPECT_EQ(scrape["ckv_requester_fetches_total"], 3);
   EXPECT_EQ(scrape["ckv_requester_explains_total"], 1);
-  // A new session is opened first, with whoever has the turn then.
+  // The requester first opens a new session, with the replica whose turn it is.
   EXPECT_GE(scrape["ckv_requester_reopens_total"] + scrape["ckv_requester_failovers_total"], 1);
 }
 
-// Goal: what came near, and why, shows by name. Its holder is reached over tcp, so it is pulled.
+// Goal: rows that were cached locally, and the reason, show by name. The holder is reached over
+// tcp, so they are copied (pulled), not mapped.
 TEST_F(RequesterMetricsTest, WhatCameNearShows) {
   options.fabrics = {&tcp};
   options.near_bytes = uint64_t{64} << 20;
@@ -155,7 +157,7 @@ TEST_F(RequesterMetricsTest, WhatCameNearShows) {
     EXPECT_GE(scrape[name], 0) << name;
 }
 
-// Goal: tcp where verbs should be is never silent.
+// Goal: the use of tcp in place of verbs is never silent.
 TEST_F(RequesterMetricsTest, AFallbackShows) {
   verbs.set_connect_error(absl::UnavailableError("the port is down"));
   auto requester = *Requester::Create(options, &fleet, &fleet);
@@ -196,8 +198,8 @@ TEST_F(RequesterMetricsTest, AFallbackShows) {
   EXPECT_EQ(fleet.directory_calls(), asked) << "a scrape asks nobody";
 }
 
-// Goal: a model that has come to be wrong is seen. Method: a profile whose kernel takes 10 s, and
-// calls that take what they take.
+// Goal: a model that has become wrong is seen. Method: a profile whose kernel takes 10 s, and calls
+// that take their real time.
 TEST_F(RequesterMetricsTest, HowFarTheModelIsOffShows) {
   UseSlowProfile();
   auto requester = *Requester::Create(options, &fleet, &fleet);
@@ -212,7 +214,7 @@ TEST_F(RequesterMetricsTest, HowFarTheModelIsOffShows) {
 }
 
 // Goal: each way to an answer has its times, and those that were predicted their ratios. Method:
-// "c" is routed and then pulled; "d" is made anew by a function that costs nothing.
+// "c" is routed, "big" is pulled, and "d" is recomputed by a function that costs nothing.
 TEST_F(RequesterMetricsTest, EachWayHasItsTimes) {
   const std::unique_ptr<Fabric> wire = NewTcpFabric(Clock::Real());
   test::TestFleet ways({wire.get()});

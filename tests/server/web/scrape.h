@@ -1,4 +1,4 @@
-// What a process tells Prometheus, as one scrape sees it.
+// The metrics that a process exports to Prometheus, as one scrape sees them.
 
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace ckv::test {
 
-// All that `address`, 127.0.0.1:port, answers to a request; "" if nobody does.
+// Returns all that `address`, 127.0.0.1:port, answers to a request; "" if there is no answer.
 inline std::string HttpAnswer(const std::string& address, const std::string& method,
                               const std::string& path) {
   sockaddr_in to = {};
@@ -41,7 +41,7 @@ inline std::string HttpAnswer(const std::string& address, const std::string& met
   return reply;
 }
 
-// The body of GET `path` of `address`; "" and a failure where there is none.
+// Returns the body of GET `path` of `address`. If there is none, fails the test and returns "".
 inline std::string HttpGet(const std::string& address, const std::string& path) {
   const std::string reply = HttpAnswer(address, "GET", path);
   EXPECT_EQ(reply.substr(0, 12), "HTTP/1.1 200") << address << path;
@@ -60,7 +60,8 @@ class Scrape {
     }
   }
 
-  // Of `ckv_holder_lanes{fabric="shm"}`; NaN, which equals nothing, where it is not there.
+  // Returns the value of a series, for example `ckv_holder_lanes{fabric="shm"}`. If it is absent,
+  // returns NaN, which equals nothing.
   double operator[](const std::string& series) const {
     const auto found = values_.find(series);
     return found == values_.end() ? NAN : found->second;

@@ -1,5 +1,5 @@
-// Goal: probes, scrapers and people each get what they ask for, and nobody else's names. Method: a
-// server on loopback, asked over sockets; its clock is the test's.
+// Goal: probes, scrapers and people each get what they request, and no one else's names. Method: a
+// server on loopback, queried over sockets; its clock is the test's.
 
 #include "server/web/web_server.h"
 
@@ -52,7 +52,7 @@ TEST(WebServer, ProbesSeeAStartProgressAndAStandstill) {
   EXPECT_THAT(ask("/readyz"), StartsWith("HTTP/1.1 503"));
   server->Note(true, "");
   EXPECT_THAT(ask("/healthz"), StartsWith("HTTP/1.1 200"));
-  // A drain may take minutes: nobody should end the process for that, nor send it anything.
+  // A drain may take minutes: the process must not be ended for that, and should get no requests.
   server->EndNotes();
   clock.Advance(2 * WebServer::kProgressMax);
   EXPECT_THAT(ask("/healthz"), StartsWith("HTTP/1.1 200"));
@@ -144,7 +144,7 @@ TEST(CorpusJson, ACellShowsTheChunkWithTheFewestCopies) {
   EXPECT_EQ(map["cells"][4], 0);  // chunks 8, which has a copy more, and 9
 }
 
-// Goal: sets of holders without end do not make the map large, and known ones are still shown.
+// Goal: any number of holder sets leaves the map small, and known ones are still shown.
 TEST(CorpusJson, TooManyGroups) {
   Corpus corpus;
   for (size_t i = 0; i < kShownGroupCountMax + 50; ++i) {

@@ -12,8 +12,8 @@
 namespace ckv {
 namespace {
 
-// A million bytes of words, a token a byte: what the reference engine reads. Words come again and
-// again, as in any text.
+// A million bytes of words, a token a byte: what the reference engine reads. Words repeat, as in
+// any text.
 std::vector<int32_t> Text(uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<std::vector<int32_t>> words(5000);
@@ -45,7 +45,8 @@ void ExpectWhole(const std::vector<TokenRange>& ranges, size_t token_count, cons
   }
 }
 
-// From the end, so that what an insertion moved along compares.
+// Returns the ends of the ranges. Those from `from` on are moved back by `shift`, so that cuts
+// which an edit moved compare as equal.
 std::set<uint32_t> Cuts(const std::vector<TokenRange>& ranges, uint32_t from, uint32_t shift) {
   std::set<uint32_t> cuts;
   for (const TokenRange& range : ranges)
@@ -66,8 +67,8 @@ TEST(CutByContent, LengthsGatherAroundTheAverage) {
   }
 }
 
-// The bar: of a text of 1 MB, 95 % of the cuts stay when one character is put in, taken out or
-// changed, wherever that is.
+// The bar: of a text of 1 MB, 95 % of the cuts stay when one character is inserted, removed or
+// changed anywhere.
 TEST(CutByContent, AnEditOfOneCharacterKeepsTheCuts) {
   const CutSizes sizes;
   const std::vector<int32_t> text = Text(7);

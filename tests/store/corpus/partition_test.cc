@@ -1,5 +1,5 @@
-// Goal: shares follow weights, a change moves hardly more than it must, and a plan is a function of
-// what it is given.
+// Goal: shares follow weights, a change moves hardly more than it must, and a plan depends only on
+// its inputs.
 
 #include "store/corpus/partition.h"
 
@@ -44,7 +44,7 @@ std::vector<WeightedHolder> Targets(const std::vector<double>& weights) {
   return targets;
 }
 
-// As the manifest says once it was switched.
+// The corpus once the manifest was switched to the plan.
 Corpus After(Corpus corpus, const PartitionPlan& plan) {
   for (size_t i = 0; i < corpus.chunks.size(); ++i) corpus.chunks[i].holders = plan.holders[i];
   return corpus;
@@ -69,8 +69,8 @@ TEST(PlanPartition, SharesFollowWeights) {
   }
 }
 
-// A million chunks: what moves when a holder comes, goes, or is given another weight is within 5 %
-// of the least that could.
+// A million chunks: when a holder is added or removed, or its weight changes, what moves is within
+// 5 % of the minimum.
 TEST(PlanPartition, AChangeMovesHardlyMoreThanItMust) {
   constexpr uint32_t kChunks = kSanitized ? 100'000 : 1'000'000;
   const Corpus corpus = CorpusOf(kChunks, {{"old"}});
@@ -83,7 +83,7 @@ TEST(PlanPartition, AChangeMovesHardlyMoreThanItMust) {
       After(corpus, *PlanPartition(corpus, PartitionPolicy::kHash, Targets(before), 1));
   for (const std::vector<double>& weights : changes) {
     const auto plan = *PlanPartition(placed, PartitionPolicy::kHash, Targets(weights), 1);
-    // By weights alone: what holders' shares grow by.
+    // The minimum, by weights alone: what holders' shares grow by.
     double sum_before = 0, sum_after = 0, least = 0;
     for (const double weight : before) sum_before += weight;
     for (const double weight : weights) sum_after += weight;

@@ -1,6 +1,6 @@
-// Goal: a chunk file says byte by byte what its header comment says, for ever; and no byte of it
-// can change unnoticed. Method: a golden file, every truncation, seeded flips, contradicting
-// counts.
+// Goal: a chunk file has, byte by byte and for ever, the layout that its header comment documents;
+// and no byte of it can change unnoticed. Method: a golden file, every truncation, seeded flips,
+// contradicting counts.
 
 #include "store/disk/chunk_file.h"
 
@@ -96,7 +96,8 @@ TEST(ChunkFile, ReadsBackAsItWasWritten) {
   }
 }
 
-// A chunk with a keyed id has its seal in its file, in a version that earlier builds leave alone.
+// A chunk with a keyed id has its verification tag in its file, in a version that earlier builds
+// leave alone.
 TEST(ChunkFile, KeepsASeal) {
   const Geometry geometry = SmallGeometry();
   SmallChunk chunk = MakeSmallChunk(geometry, 33, 1);
@@ -115,7 +116,7 @@ TEST(ChunkFile, KeepsASeal) {
   EXPECT_EQ(header->info.seal, seal);
   EXPECT_EQ(header->info.id, chunk.info.id);
   EXPECT_EQ(header->info.token_ids, chunk.info.token_ids);
-  // Another seal does not give this id.
+  // Another verification tag does not give this id.
   chunk.info.seal.bytes[7] = 2;
   bytes = EncodeChunkFileHeader(chunk.info, geometry, "t", stripes);
   const auto other = DecodeChunkFilePrefix(std::span(bytes).first(kChunkFilePrefixBytes));
@@ -123,9 +124,10 @@ TEST(ChunkFile, KeepsASeal) {
   EXPECT_TRUE(absl::IsDataLoss(DecodeChunkFileHeader(*other, bytes).status()));
 }
 
-// Goal: a chunk keeps its extra keys in its file, with a seal and without one, few and many.
+// Goal: a chunk keeps its extra keys in its file, with and without a verification tag, few and
+// many.
 // Method: written and read back; then every bit of the part that has them is damaged, with a
-// checksum that fits, so that only what is checked of the keys themselves can refuse it.
+// checksum that fits, so that only the checks of the keys themselves can refuse it.
 TEST(ChunkFile, KeepsExtraKeys) {
   const Geometry geometry = SmallGeometry();
   const std::vector<uint64_t> stripes(geometry.layers * StripeCount(33));
@@ -191,7 +193,7 @@ TEST(ChunkFile, DamagedExtraKeysAreRefused) {
   }
 }
 
-// The offsets of the header comment, and the bytes that they had in the first version.
+// The offsets that the header comment documents, and the bytes there in the first version.
 TEST(ChunkFile, LiesAsItIsDocumented) {
   const Image image(SmallGeometry(/*layers=*/2), 33, "t");
   const std::span<const std::byte> bytes = image.bytes;
@@ -220,7 +222,7 @@ TEST(ChunkFile, LiesAsItIsDocumented) {
             StripeChecksum(std::span<const std::byte>(image.chunk.layers[0]).first(32 * 20)));
   EXPECT_EQ(bytes[4096], image.chunk.layers[0][0]);
   EXPECT_EQ(bytes[4096 + 704], image.chunk.layers[1][0]);
-  // Of everything before the rows, so that no build writes another file by accident.
+  // The checksum of everything before the rows, so that no build changes the file by accident.
   EXPECT_EQ(At<uint64_t>(bytes, 120), uint64_t{10801514613950074268u});
 }
 
@@ -240,7 +242,7 @@ TEST(ChunkFile, NoBitCanFlipUnnoticed) {
     const std::byte flip{static_cast<uint8_t>(1u << bit % 8)};
     image.bytes[bit / 8] ^= flip;
     const absl::Status status = ReadAll(image.bytes).status();
-    // A later version, for all that can be told.
+    // Damage of the version cannot be distinguished from a later version.
     const bool version = bit / 8 >= 8 && bit / 8 < 10;
     ASSERT_TRUE(status.code() == StatusCode::kDataLoss ||
                 (version && status.code() == StatusCode::kFailedPrecondition))

@@ -1,6 +1,6 @@
-// Goal: what a holder was told of a corpus is there again after a restart, as it was told; nothing
-// damaged is believed; a build that knows no parts keeps the folder. Method: the real file system,
-// files cut and flipped at every byte, a disk that refuses.
+// Goal: what a holder received of a corpus is there unchanged after a restart; nothing damaged is
+// used; a build that knows no parts keeps the folder. Method: the real file system, files cut and
+// flipped at every byte, a disk that refuses.
 
 #include "store/disk/corpus_parts.h"
 
@@ -107,10 +107,10 @@ TEST_F(CorpusPartsTest, ADamagedFileIsRemovedAndTold) {
     expect_removed(bad, at);
     expect_removed(whole.substr(0, at), at);
   }
-  // Whole, but under another's name.
+  // A whole file under another's name.
   std::ofstream(path + "/corpora/0123", std::ios::binary) << whole;
   EXPECT_THAT(Open()->List(), IsEmpty());
-  // What was being written is nobody's.
+  // An unfinished file belongs to no corpus.
   std::ofstream(path + "/corpora/new", std::ios::binary) << whole.substr(0, 9);
   EXPECT_THAT(Open()->List(), IsEmpty());
   EXPECT_EQ(damaged, "");
@@ -139,7 +139,8 @@ TEST_F(CorpusPartsTest, WhatWasSeenIsThereAgain) {
   EXPECT_EQ(parts->dropped(), drops);
   EXPECT_THAT(parts->List(), IsEmpty());
   ASSERT_TRUE(parts->Write(PartOf("a", 5, {0, 7})).ok());
-  // A directory may take the absence of a part for news, so a lost one must not look like it.
+  // A directory may conclude from a missing part that the corpus was dropped or moved, so a lost
+  // part must not look like that.
   ASSERT_TRUE(parts->GiveUp({"acme", "a"}).ok());
   parts = Open();
   EXPECT_EQ(parts->seen(), SeenDirectory());
@@ -171,7 +172,7 @@ TEST_F(CorpusPartsTest, WhatWasSeenAndIsDamagedIsNotBelieved) {
   }
 }
 
-// As a build that knows no parts does: it scans the folders that it knows.
+// Like a build that knows no parts, which scans only the folders that it knows.
 TEST_F(CorpusPartsTest, AScanOfChunksLeavesThemAlone) {
   ChunkFolderOptions options;
   options.path = path + "/store";

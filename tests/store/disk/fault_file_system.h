@@ -1,5 +1,5 @@
-// A file system whose calls fail as a test says, in front of the real one. Syncs end here: no
-// process death shows what they did, and a real one takes milliseconds.
+// A file system whose calls fail as a test decides, in front of the real one. Syncs are not passed
+// on: no process death shows what they did, and a real one takes milliseconds.
 
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace ckv {
 
-// Thread-safe where the hook is.
+// Thread-safe if the hook is.
 class FaultFileSystem final : public FileSystem {
  public:
   enum class Call {
@@ -31,8 +31,8 @@ class FaultFileSystem final : public FileSystem {
     kSync,
     kRead
   };
-  // Asked before every call; not OK: the call fails with it, undone. A write that fails has written
-  // its first half.
+  // Called before every call. If it returns an error, the call fails with that error and does
+  // nothing; only a write that fails has written its first half.
   using Hook = std::function<absl::Status(Call call, const std::string& path)>;
   void set_hook(Hook hook) { hook_ = std::move(hook); }
 

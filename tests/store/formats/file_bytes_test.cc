@@ -35,7 +35,7 @@ std::string WriteFile(const std::string& name, size_t bytes = kBytes) {
   return path;
 }
 
-// Sets a time of change that no clock is so coarse as to give twice.
+// Sets a modification time that even the coarsest clock does not give twice.
 void Touch(const std::string& path) {
   using std::filesystem::file_time_type;
   std::filesystem::last_write_time(path, file_time_type::clock::now() + std::chrono::hours(1));
@@ -118,7 +118,7 @@ TEST(FileBytes, AFileThatTakesTheNameIsAnotherFile) {
   std::filesystem::remove(path);
   std::filesystem::rename(other, path);
   std::vector<std::byte> copied(kBytes);
-  // Unlinking changes the time of the inode: that is told, too.
+  // Unlinking changes the time of the inode, which may be reported, too.
   const absl::Status status = (*file)->Copy((*file)->bytes(), copied.data());
   EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
   if (!status.ok()) return;

@@ -1,5 +1,5 @@
-// Goal: a reference comes back as it was written, and any change to it is noticed: an engine must
-// not attend other rows than those that were meant.
+// Goal: a reference is decoded as it was written, and any change to it is noticed: an engine must
+// not attend rows other than those that were meant.
 // Method: references of every kind through a row and back; every bit of a row flipped; rows that an
 // engine may have.
 
@@ -69,7 +69,7 @@ TEST(ReferenceCell, ComesBackAsItWas) {
   }
 }
 
-// An engine that computes with it must see it.
+// An engine that computes with a reference must notice it.
 TEST(ReferenceCell, IsNanThroughout) {
   for (const uint16_t value : ValuesOf(Row(Reference()))) {
     EXPECT_TRUE(std::isnan(FloatOf(value)));
@@ -89,7 +89,7 @@ TEST(ReferenceCell, EveryFlippedBitIsNoticed) {
   }
 }
 
-// Rows that begin as a reference does, of any width, and go on as they like.
+// Rows of any width that begin as a reference does and continue at random.
 TEST(ReferenceCell, OthersOfItsMarkAreRefused) {
   std::mt19937 rng(5);
   const auto valid = ValuesOf(Row(Reference()));

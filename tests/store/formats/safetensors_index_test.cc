@@ -1,5 +1,5 @@
-// Goal: tensors spread over the files of a folder are one set, and an index that lies about them,
-// or leads out of its folder, is refused.
+// Goal: tensors spread over the files of a folder are one set, and an index that misstates them, or
+// leads out of its folder, is refused.
 // Method: indices as text, and folders whose files differ from the index in one thing.
 
 #include "store/formats/safetensors_index.h"

@@ -1,4 +1,4 @@
-// Files of a test: raw safetensors bytes, and a directory that goes away.
+// Files of a test: raw safetensors bytes, and a directory that is removed at the end.
 
 #pragma once
 

@@ -112,7 +112,7 @@ TEST(Arena, MovingAnExtentFreesWhatItReplacesOnce) {
 
 // Goal: no two extents overlap, and ranges are joined so that all that was freed can be had as one.
 // Method: random allocation and freeing against a byte pattern in each extent; at the end the whole
-// capacity must come as one extent.
+// capacity must be available as one extent.
 TEST(Arena, RandomUseNeitherOverlapsNorFragmentsForGood) {
   constexpr size_t kCapacity = 1 << 16;
   for (uint32_t seed = 0; seed < 16; ++seed) {

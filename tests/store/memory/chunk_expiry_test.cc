@@ -1,5 +1,5 @@
-// Goal: a mark ends when it was said to, a chunk when nobody put it again for so long, and what was
-// put for good stays for good.
+// Goal: a mark ends at its time, a chunk when it was not put again in time, and what was put for
+// good stays for good.
 
 #include "store/memory/chunk_expiry.h"
 
@@ -24,7 +24,7 @@ TEST(ChunkExpiry, AMarkEndsAtItsTime) {
   EXPECT_EQ(expiry.size(), 1u);  // what is for good needs no room
   EXPECT_EQ(expiry.NextDue(kStart + kHour - Duration(1)), std::nullopt);
   EXPECT_EQ(expiry.NextDue(kStart + kHour), Id(1));
-  expiry.Keep(Id(1), kStart + 2 * kHour);  // the last word holds
+  expiry.Keep(Id(1), kStart + 2 * kHour);  // the last call counts
   EXPECT_EQ(expiry.NextDue(kStart + kHour), std::nullopt);
   EXPECT_EQ(expiry.NextDue(kStart + 2 * kHour), Id(1));
   expiry.Unkeep(Id(1));

@@ -67,7 +67,7 @@ TenantKey CountingKey(uint8_t from) {
   return key;
 }
 
-// Goal: keyed ids never change either, and the zero key gives the ids of before. Method: vectors
+// Goal: keyed ids never change either, and the zero key gives the unkeyed ids. Method: vectors
 // computed without this code, with chunk_id as above:
 //
 //   def seal(key, plain):
@@ -114,8 +114,8 @@ TEST(ComputeChunkId, GoldenVectorsWithExtraKeys) {
 }
 
 // Goal: chunks have one id if their tokens and what shapes them are the same, and only then.
-// Method: 10,000 cases of few tokens, pictures and places, so that equal ones come up. The model is
-// plain: for each token, the list of what shapes it and how far that has got.
+// Method: 10,000 cases of few tokens, pictures and places, so that equal ones occur. The model is
+// plain: for each token, the list of what shapes it, with the token's offset in that.
 TEST(ComputeChunkId, OneIdForWhatIsTheSame) {
   using Shape = std::tuple<std::string, uint32_t, int64_t>;  // digest, length, tokens before
   using Inputs = std::vector<std::pair<int32_t, std::vector<Shape>>>;

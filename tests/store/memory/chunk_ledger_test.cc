@@ -1,5 +1,5 @@
-// Goal: the ledger says who may read a chunk, whether it is kept and when it ends, and each change
-// once for whoever saves it. Method: a ledger alone, on a ManualClock.
+// Goal: the ledger records who may read a chunk, whether it is kept and when it ends, and returns
+// each change once, to be saved. Method: a ledger alone, on a ManualClock.
 
 #include "store/memory/chunk_ledger.h"
 

@@ -65,7 +65,7 @@ TEST_F(ChunkTableTest, RefusalsSayWhatToDoNext) {
   EXPECT_EQ(table_.Begin(small.info, geometry_).status().code(), absl::StatusCode::kAlreadyExists);
 }
 
-// Goal: a collection of garbage takes nothing that was put, put again or asked for since it looked.
+// Goal: garbage collection takes nothing that was put, put again or queried since it listed chunks.
 TEST(ChunkTableIdle, WhatWasTouchedStays) {
   constexpr Duration kIdleMin = std::chrono::hours(1);
   ManualClock clock;
@@ -77,7 +77,7 @@ TEST(ChunkTableIdle, WhatWasTouchedStays) {
   EXPECT_FALSE(table.ledger().Touch(id));
   EXPECT_TRUE(absl::IsNotFound(table.Drop(id, {.not_kept = true, .idle_min = kIdleMin})));
   auto chunk = WriteSmallChunk(*table.Begin(small.info, geometry), small);
-  clock.Advance(kIdleMin);  // what a put takes is not idle
+  clock.Advance(kIdleMin);  // the time of a put is not idle time
   ASSERT_TRUE(table.Insert(*std::move(chunk)).ok());
   const auto idle = [&] { return table.List(std::nullopt, 1).at(0).idle; };
   EXPECT_EQ(idle(), Duration(0));
@@ -104,7 +104,7 @@ TEST(ChunkTableIdle, WhatWasTouchedStays) {
   EXPECT_FALSE(table.Contains(id));
 }
 
-// Goal: to know a chunk's id is not to read it; to know its rows is.
+// Goal: knowing a chunk's id does not permit reading it; knowing its rows does.
 TEST_F(ChunkTableTest, AChunkIsReadByWhomItWasPutFor) {
   const SmallChunk small = MakeSmallChunk(geometry_, 5, 1);
   auto chunk = WriteSmallChunk(*table_.Begin(small.info, geometry_, "a"), small);
@@ -113,7 +113,7 @@ TEST_F(ChunkTableTest, AChunkIsReadByWhomItWasPutFor) {
   EXPECT_TRUE(table_.Find(small.info.id, geometry_, "a").ok());
   EXPECT_TRUE(absl::IsNotFound(table_.Find(small.info.id, geometry_).status()));
   EXPECT_TRUE(absl::IsNotFound(table_.Pin(small.info.id, geometry_, "b").status()));
-  // Another geometry is not told either.
+  // A mismatch of the geometry is not revealed either.
   Geometry other = geometry_;
   other.revision = "2";
   EXPECT_EQ(table_.Find(small.info.id, other, "b").status(), denied);

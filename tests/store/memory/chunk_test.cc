@@ -82,7 +82,7 @@ TEST(ValidateChunkInfo, RefusesEachThingThatDoesNotFit) {
   }
 }
 
-// Goal: bytes come back as they went in, whatever the pieces. Method: pieces of many sizes.
+// Goal: bytes are read as they were written, whatever the pieces. Method: pieces of many sizes.
 TEST(ChunkWriter, GivesBackTheRows) {
   const Geometry geometry = SmallGeometry();
   const auto arena = *Arena::Create(kArenaBytes);

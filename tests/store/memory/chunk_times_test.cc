@@ -1,4 +1,4 @@
-// Goal: what was put or kept for a time ends when that is over, with its file, and over restarts,
+// Goal: what was put or kept for a time ends when that is over, with its file, and across restarts,
 // too; what was put for good, or again, does not.
 // Method: a store on a ManualClock, opened again on its folder.
 
@@ -31,7 +31,7 @@ class ChunkTimesTest : public testing::TestWithParam<bool> {
     store_.reset();
     store_ = *ChunkStore::Open(options_);
   }
-  // As a holder's service puts.
+  // Puts as a holder's service does.
   absl::Status Put(const SmallChunk& chunk, Duration ttl) {
     auto put = store_->Begin(chunk.info, geometry_);
     if (absl::IsAlreadyExists(put.status())) return store_->PutAgain(chunk.info.id, ttl);
@@ -61,7 +61,7 @@ TEST_P(ChunkTimesTest, AChunkGoesWhenNobodyPutItAgain) {
   ASSERT_TRUE(Put(once, kHour).ok());
   ASSERT_TRUE(Put(again, kHour).ok());
   ASSERT_TRUE(Put(stays, Duration(0)).ok());
-  ASSERT_TRUE(Put(stays, kHour).ok());  // what is for good goes on to be
+  ASSERT_TRUE(Put(stays, kHour).ok());  // a permanent chunk stays permanent
   ASSERT_TRUE(Put(lifted, kHour).ok());
   clock_.Advance(kHour / 2);
   EXPECT_EQ(store_->Expire(10), 0u);
@@ -75,7 +75,7 @@ TEST_P(ChunkTimesTest, AChunkGoesWhenNobodyPutItAgain) {
     EXPECT_FALSE(HasFile(once));
     EXPECT_TRUE(HasFile(again));
   }
-  // A question is no put.
+  // A query is no put.
   EXPECT_TRUE(store_->Touch(again.info.id));
   clock_.Advance(kHour / 2);
   EXPECT_EQ(store_->Expire(10), 1u);
@@ -83,7 +83,7 @@ TEST_P(ChunkTimesTest, AChunkGoesWhenNobodyPutItAgain) {
   clock_.Advance(100 * kHour);
   EXPECT_EQ(store_->Expire(10), 0u);
   EXPECT_TRUE(Has(stays) && Has(lifted));
-  // It may come again, for good.
+  // It may be put again, for good.
   ASSERT_TRUE(Put(once, Duration(0)).ok());
   clock_.Advance(100 * kHour);
   EXPECT_EQ(store_->Expire(10), 0u);
@@ -98,7 +98,7 @@ TEST_P(ChunkTimesTest, ATickDropsSoManyAndTheNextTheRest) {
   EXPECT_EQ(store_->Expire(3), 0u);
 }
 
-// Goal: a request that reads the chunk goes on to; its memory comes back when it has ended.
+// Goal: a request that reads the chunk continues; the memory is freed when the request has ended.
 TEST_P(ChunkTimesTest, WhatARequestReadsIsFreedAfterIt) {
   const SmallChunk chunk = Chunk(1);
   ASSERT_TRUE(Put(chunk, kHour).ok());
@@ -132,7 +132,7 @@ TEST_P(ChunkTimesTest, AMarkEndsAndThenTheChunkMayGo) {
   EXPECT_FALSE(store_->table().List(std::nullopt, 1).at(0).kept);
   EXPECT_TRUE(store_->Drop(marked.info.id, {.not_kept = true, .idle_min = kHour}).ok());
 
-  // The last word holds: for good, or not at all.
+  // The last call counts, whether it marks for good or not at all.
   ASSERT_TRUE(Put(marked, Duration(0)).ok());
   ASSERT_TRUE(store_->KeepFor(marked.info.id, kHour).ok());
   ASSERT_TRUE(store_->Keep(marked.info.id, true).ok());
@@ -163,7 +163,7 @@ TEST_P(ChunkTimesRestartTest, TimesOutliveTheProcess) {
   Open();
   EXPECT_TRUE(kept(marked) && kept(good));
   EXPECT_EQ(store_->Expire(10), 0u);
-  // The ttl counts from the start; the mark by the wall clock, which passed no half hour here.
+  // The ttl counts from the start. The mark ends by the wall clock, which passed no half hour here.
   clock_.Advance(kHour / 2);
   EXPECT_EQ(store_->Expire(10), 0u);
   EXPECT_TRUE(Has(timed) && kept(marked));
@@ -200,7 +200,7 @@ class HalfCodec final : public ShadowCodec {
   }
 };
 
-// Goal: what is left in memory of a chunk that is cold goes with it. Method: memory of 1 MiB,
+// Goal: the shadow of a cold chunk is dropped from memory with the chunk. Method: memory of 1 MiB,
 // chunks of 600 KB.
 TEST_P(ChunkTimesRestartTest, AShadowGoesWithItsChunk) {
   const HalfCodec codec;

@@ -1,4 +1,4 @@
-// Goal: what is used stays, what is scanned passes, and size and the cost to read again count.
+// Goal: chunks in use stay, scanned ones pass through, and size and the cost to read again count.
 
 #include "store/memory/eviction.h"
 
@@ -40,9 +40,9 @@ TEST(EvictionQueue, PinnedOnesArePassedOver) {
   EXPECT_EQ(EvictNext(queue), 1u);
 }
 
-// 50 chunks are used at random while 5,000 others pass once each, in a cache of 100: a use finds
-// its chunk gone at first, while a single use is all that is known of each, and never once that is
-// over. First in, first out would miss every second one for ever.
+// 50 chunks are used at random while 5,000 others pass once each, in a cache of 100. A use may find
+// its chunk evicted at first, while a single use is all that is known of each, and hardly ever
+// later. First in, first out would miss every second one for ever.
 TEST(EvictionQueue, AScanDoesNotPushOutWhatIsUsed) {
   EvictionQueue queue;
   std::mt19937 random(5);
@@ -70,7 +70,7 @@ TEST(EvictionQueue, AScanDoesNotPushOutWhatIsUsed) {
   EXPECT_LE(late_misses, 40);
 }
 
-// What was used often long ago ages: it goes once others have been used since.
+// Uses long ago age: a chunk that was used often is evicted once others have been used since.
 TEST(EvictionQueue, AnOldFavouriteGoes) {
   EvictionQueue queue;
   queue.Add(0, 1000, 100);

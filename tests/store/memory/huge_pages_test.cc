@@ -1,5 +1,5 @@
-// Goal: memory is in the pages that were asked for, or in the next best, and says so; what cannot
-// be had is an error, never a fault at the first touch.
+// Goal: memory is in the pages that were requested, or in the next best, and reports which; what
+// cannot be had is an error, never a fault at the first touch.
 
 #include "store/memory/huge_pages.h"
 
@@ -24,7 +24,7 @@ uint64_t MemInfo(const std::string& name) {
   return 0;
 }
 
-// Of the kernel's view of the mapping at `address`, in KiB.
+// The size of the huge pages in the mapping at `address`, as the kernel reports it, in KiB.
 uint64_t HugeKiBAt(const std::byte* address) {
   std::ifstream in("/proc/self/smaps");
   const auto wanted = reinterpret_cast<uintptr_t>(address);
@@ -52,7 +52,7 @@ TEST(HugePages, AutoTakesTheBestThereIs) {
   if (memory.kind() != PageKind::kSmall) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.base()) % kHugePageBytes, 0u);
   }
-  // Where the kernel may make huge pages it does so for what is touched.
+  // If the kernel may make huge pages, it does so for touched memory.
   std::ifstream enabled("/sys/kernel/mm/transparent_hugepage/enabled");
   std::string setting;
   std::getline(enabled, setting);

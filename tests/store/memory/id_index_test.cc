@@ -1,5 +1,5 @@
 // Goal: what is in the index is found, by any number of readers, while one thread inserts and
-// erases; what is not in it is not, however often it came and went.
+// erases; what is not in it is not found, however often it was inserted and erased.
 
 #include "store/memory/id_index.h"
 
@@ -78,7 +78,7 @@ TEST(IdIndex, ReadersNeverMissWhatStays) {
       }
     });
   }
-  // Others come and go: the array doubles, and is swept many times.
+  // Others are inserted and erased: the array doubles, and is swept many times.
   std::mt19937 rng(2);
   std::vector<uint32_t> others;
   uint32_t next = kStays;

@@ -1,6 +1,6 @@
-// Goal: a shadow has what the codec made of each row, in the chunk's own memory, of which the rest
-// is given back; the table keeps to its limit, oldest first, and never gives one chunk's for
-// another's.
+// Goal: a shadow has what the codec made of each row, in the chunk's own memory, the rest of which
+// is freed. The table keeps to its limit, drops the oldest first, and never returns one chunk's
+// shadow for another's.
 
 #include "store/memory/shadow_table.h"
 
@@ -60,7 +60,7 @@ TEST_F(ShadowTest, HasEveryPackedRowInHalfTheMemory) {
         ASSERT_EQ(shadow->layer(l)[t * row / 2 + i], small.layers[l][t * row + 2 * i]);
     }
   }
-  // What was given back can be used beside it.
+  // The freed memory can be allocated again.
   EXPECT_TRUE(arena->Allocate(arena->capacity_bytes() - arena->used_bytes()).ok());
 }
 
@@ -99,7 +99,7 @@ TEST_F(ShadowTest, TheOldestGoesFirstAndTheLimitHolds) {
   EXPECT_TRUE(table.RemoveOldest());
   EXPECT_TRUE(table.RemoveOldest());
   EXPECT_FALSE(table.RemoveOldest());
-  EXPECT_EQ(arena->used_bytes(), first->bytes());  // whoever reads one keeps it
+  EXPECT_EQ(arena->used_bytes(), first->bytes());  // a reader keeps its shadow
 }
 
 TEST_F(ShadowTest, AnotherGenerationIsAnotherChunk) {
@@ -113,7 +113,7 @@ TEST_F(ShadowTest, AnotherGenerationIsAnotherChunk) {
   EXPECT_EQ(arena->used_bytes(), 0u);
 }
 
-// Ages of what was removed do not pile up.
+// Ages of removed shadows do not pile up.
 TEST_F(ShadowTest, ManyComeAndGo) {
   ShadowTable table(1 << 20);
   const auto shadow = MakeShadow(1);

@@ -16,7 +16,7 @@ std::vector<int32_t> RandomTokens(size_t count, uint32_t seed) {
   return tokens;
 }
 
-// Goal: prints never change, since they are published. Method: vectors computed without this code:
+// Goal: token hashes never change: they are published. Method: vectors computed without this code:
 //
 //   import hashlib, struct
 //   p = 2**61 - 1
@@ -57,7 +57,7 @@ TEST(PrintOf, GoldenVectorsWithExtraKeys) {
             (TokenPrint{.head = 0x1848800105bd2485, .whole = 0x16baeeebcb178fed}));
 }
 
-// A run of a prompt has the print of the chunk that has its tokens and its extra keys.
+// A range of a prompt has the token hash of the chunk that has its tokens and its extra keys.
 TEST(TokenPrints, EveryRunHasThePrintOfItsExtraKeys) {
   const std::vector<int32_t> tokens = RandomTokens(60, 4);
   const ExtraKeys keys = *SortExtraKeys(
@@ -84,7 +84,7 @@ TEST(PrintOf, ShortChunksHaveNone) {
   EXPECT_EQ(one.head, one.whole);
 }
 
-// A run has the same print wherever it stands.
+// A range has the same token hash wherever it is in the prompt.
 TEST(TokenPrints, EveryRunHasThePrintOfItsTokens) {
   TenantKey key;
   key.bytes[3] = 9;

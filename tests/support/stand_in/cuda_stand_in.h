@@ -1,8 +1,8 @@
 // Memory and streams of a stand-in library's device, for tests that act as an engine with CUDA. The
-// library's backend has been opened before. C11, and C++.
+// library's backend must have been opened before. C11, and C++.
 //
-// Work is done when somebody waits for it, and not before (tests/support/deferred_backend.h). Who
-// touches the device's memory otherwise ends the process.
+// Work is done when its stream is waited for, and not before (tests/support/deferred_backend.h).
+// Any other access to the device's memory ends the process.
 
 #pragma once
 
@@ -20,8 +20,8 @@ STAND_IN_SHOWN void* stand_in_allocate(uint32_t kind, uint64_t bytes);
 STAND_IN_SHOWN void stand_in_free(void* memory);
 STAND_IN_SHOWN void stand_in_copy(void* to, const void* from, uint64_t bytes);
 
-// A native stream, and a copy to memory of the device that is put on it: an even number of bytes
-// of host memory, which stays until it is done.
+// A native stream, and a copy to memory of the device that is put on it. The copy has an even
+// number of bytes, of host memory that stays until it is done.
 STAND_IN_SHOWN void* stand_in_stream_new(void);
 STAND_IN_SHOWN void stand_in_stream_copy(void* native, void* to, const void* from, uint64_t bytes);
 STAND_IN_SHOWN int stand_in_stream_ready(void* native);

@@ -1,5 +1,5 @@
-// Goal: a shm peer that passes descriptors nobody asked for, too many of them, or none where it
-// promised one costs itself the lane and us no descriptor.
+// Goal: a shm peer that passes unrequested descriptors, too many of them, or none where it promised
+// one costs itself the lane and us no descriptor.
 // Method: one end of a lane, and the test as its peer: it writes the ring and the socket by hand.
 
 #include <sys/resource.h>
@@ -86,7 +86,7 @@ class ShmDescriptors : public testing::Test {
     view_->control()->replies.entries[reply_count_++] = std::bit_cast<uint64_t>(
         RingEntry{1, static_cast<uint16_t>(slot | (flagged ? kRingDescriptorFlag : 0)), 1});
   }
-  // Goes down with InvalidArgument, and says `why`.
+  // Expects the lane to go down with InvalidArgument and a message that contains `why`.
   void ExpectBroken(const char* why) {
     const absl::Status status = AwaitDown(*request_);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
@@ -159,7 +159,7 @@ TEST_F(ShmDescriptors, SeveralAtOnce) {
   }
 }
 
-// Strays wait for replies that never come; one more than there are slots ends it.
+// Strays wait for replies that never arrive; one more than there are slots ends the lane.
 TEST_F(ShmDescriptors, MoreThanSlots) {
   Request();
   for (uint32_t i = 0; i < kRingShape.slot_count; ++i) ASSERT_TRUE(Pass(0));
@@ -188,7 +188,7 @@ TEST_F(ShmDescriptors, RequestsAreNotFlagged) {
   EXPECT_EQ(AwaitDown(*serve_).code(), StatusCode::kInvalidArgument);
 }
 
-// A full socket: the reply can still be posted without.
+// A full socket: the reply can still be posted without a descriptor.
 TEST_F(ShmDescriptors, WhatDoesNotFitIsNotPosted) {
   serve_ = NewRingServeLane(FabricKind::kShm, memory_, std::move(end_));
   view_->control()->requests.entries[0] = std::bit_cast<uint64_t>(RingEntry{1, 0, 1});
@@ -204,7 +204,7 @@ TEST_F(ShmDescriptors, WhatDoesNotFitIsNotPosted) {
   EXPECT_TRUE(serve_->Post(0, 1).ok());
 }
 
-// Out of descriptors, the reply comes without its own, and the lane goes on.
+// Out of descriptors, the reply arrives without its own, and the lane continues.
 TEST_F(ShmDescriptors, NoRoomForOneMore) {
   Request();
   ASSERT_TRUE(Pass(0));

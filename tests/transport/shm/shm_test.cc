@@ -80,7 +80,7 @@ TEST(ShmScribble, RequestsOutOfRangeBreakTheLane) {
     Scribbled lane;
     lane.control->requests.entries[0] = entry;
     EXPECT_EQ(AwaitDown(*lane.serve).code(), StatusCode::kInvalidArgument) << entry;
-    // And the other end learns of it.
+    // The other end notices it.
     EXPECT_EQ(AwaitDown(*lane.request).code(), StatusCode::kUnavailable);
   }
 }
@@ -88,7 +88,7 @@ TEST(ShmScribble, RequestsOutOfRangeBreakTheLane) {
 TEST(ShmScribble, RepliesOutOfTurnBreakTheLane) {
   const uint64_t bad[] = {Scribbled::Entry(kShmShape.slot_count, 1, 1),
                           Scribbled::Entry(0, kShmShape.reply_bytes_max + 1, 1),
-                          Scribbled::Entry(3, 1, 1),  // posted by nobody
+                          Scribbled::Entry(3, 1, 1),  // never posted
                           Scribbled::Entry(0, 1, 7)};
   for (uint64_t entry : bad) {
     Scribbled lane;
@@ -146,7 +146,7 @@ TEST(ShmScribble, RandomWordsNeverCrash) {
   }
 }
 
-// A peer that fills our doorbell only wakes us for nothing, and its end is still noticed.
+// A peer that fills our doorbell only causes useless wake-ups, and its end is still noticed.
 TEST(ShmScribble, DoorbellFloodHidesNothing) {
   auto made = LaneMemory::Create(kShmShape);
   ASSERT_TRUE(made.ok());
@@ -245,7 +245,8 @@ TEST(ShmPeer, OnlyTheSameUser) {
   EXPECT_EQ(CheckPeerOf(-1).code(), StatusCode::kPermissionDenied);
 }
 
-// A child of another user, with a good invitation, dials; then without looking whom.
+// A child of another user, with a good invitation, dials; then with a dialer that does not check
+// the peer.
 TEST(ShmPeer, BothEndsRefuseAnotherUser) {
   if (geteuid() != 0)
     GTEST_SKIP() << "only root can become another user; to run it: the same as root";
@@ -267,7 +268,7 @@ TEST(ShmPeer, BothEndsRefuseAnotherUser) {
     if ((*dialer)->Connect(*answer, Soon()).status().code() != StatusCode::kPermissionDenied) {
       _exit(2);
     }
-    // And the holder's: a dialer that does not look, with the right token.
+    // And the holder's: a dialer that does not check, with the right token.
     UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_un address = {};
     address.sun_family = AF_UNIX;
@@ -319,7 +320,7 @@ TEST(ShmFabric, AnswersNameOnlyListenersOfOurs) {
   EXPECT_EQ((*dialer)->Connect(nobody, Soon()).status().code(), StatusCode::kUnavailable);
 }
 
-// A holder in another process, killed: the requester learns of it both asleep and spinning.
+// A holder in another process, killed: the requester notices it both asleep and spinning.
 TEST(ShmFabric, KilledPeerIsNoticed) {
   for (const bool sleeping : {true, false}) {
     auto made = LaneMemory::Create(kShmShape);
@@ -375,7 +376,7 @@ TEST(SlotRing, WakesOnceASleep) {
   RingWriter writer(&ring);
   RingReader reader(&ring);
   RingEntry entry;
-  EXPECT_FALSE(writer.Write(0, 0));  // nobody sleeps
+  EXPECT_FALSE(writer.Write(0, 0));  // no reader sleeps
   EXPECT_FALSE(reader.Arm());        // something is there
   EXPECT_FALSE(writer.Write(0, 0));  // and nothing stayed armed
   while (reader.Read(entry) == RingReader::Look::kEntry) {

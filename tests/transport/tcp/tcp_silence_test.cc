@@ -1,9 +1,9 @@
-// Goal: a peer whose host falls silent, without a word, is found within 3 s, idle or not, at either
-// end.
+// Goal: a peer whose host falls silent, without closing, is found within 3 s, idle or not, at
+// either end.
 // Method: two network namespaces joined by a pair of virtual Ethernet devices. A host vanishes when
 // the other one's frames to it carry a wrong hardware address: nothing is refused, the link stays
-// up, packets are just not heard. What is timed is the kernel's own timers, so the test waits for
-// them, on the lanes' event descriptors.
+// up, packets are just lost. What is timed is the kernel's own timers, so the test waits for them,
+// on the lanes' event descriptors.
 
 #include <fcntl.h>
 #include <sched.h>
@@ -44,7 +44,7 @@ UniqueFd CurrentNamespace() {
   return UniqueFd(open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC));
 }
 
-// Who cannot be heard: packets to that host go nowhere.
+// The hosts that receive nothing: packets to them are lost.
 enum class Deaf { kHolder, kRequester, kBoth };
 
 class TcpSilence : public testing::Test {
@@ -84,7 +84,7 @@ class TcpSilence : public testing::Test {
   }
 
   void Join() {
-    // The command inherits this one: it names the side that the pair's other end moves to.
+    // The command inherits this descriptor of the namespace to which the pair's other end is moved.
     const UniqueFd target(fcntl(requester_side_.get(), F_DUPFD, 0));
     Within(holder_side_, [&] {
       Ip("link add here type veth peer name there");
@@ -147,7 +147,7 @@ class TcpSilence : public testing::Test {
       (void)test::WaitReadable(lane.event_fd(), limit - Clock::Real()->Now());
       lane.Disarm();
     }
-    (void)lane.Poll({&message, 1});  // what came in time, though this thread woke up late
+    (void)lane.Poll({&message, 1});  // what arrived in time, though this thread woke up late
     const Duration took = Clock::Real()->Now() - silent_since_;
     EXPECT_EQ(lane.status().code(), absl::StatusCode::kUnavailable)
         << who << ", " << took.count() / 1'000'000 << " ms";
@@ -186,12 +186,12 @@ TEST_F(TcpSilence, BothAreDeaf) {
   const std::optional<uint32_t> slot = lane(2).request->Acquire();
   ASSERT_TRUE(lane(2).request->Post(*slot, 64).ok());
   ASSERT_TRUE(lane(3).serve->Post(small, 64).ok());
-  // Nobody reads here: the holder finds it by probing the window. Kept, so that nothing is closed.
+  // No thread reads here: the holder finds it by probing the window. Kept, so nothing is closed.
   const std::unique_ptr<RequestLane> unread = std::move(lane(5).request);
   ExpectFound(std::move(lanes));
 }
 
-// What one end says is not heard, what the other says is: both find it all the same.
+// One end's packets are lost, the other's arrive: both ends still find it.
 TEST_F(TcpSilence, OnlyTheHolderIsDeaf) {
   std::vector<std::pair<std::string, LanePair>> lanes;
   for (const char* name : {"idle", "request under way"}) lanes.emplace_back(name, Make());
@@ -212,8 +212,8 @@ TEST_F(TcpSilence, OnlyTheRequesterIsDeaf) {
   ExpectFound(std::move(lanes));
 }
 
-// The first probe goes 1.0 to 1.13 s after the last sign of life and is lost here, at either end;
-// the second, a second later, is answered.
+// The first probe, 1.0 to 1.13 s after the last sign of life, is lost here, at either end; the
+// second, a second later, is answered.
 TEST_F(TcpSilence, OneLostProbeIsForgiven) {
   LanePair pair = Make();
   ASSERT_TRUE(pair.request && pair.serve);

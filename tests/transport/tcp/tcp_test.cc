@@ -1,6 +1,6 @@
 // Goal: whatever a tcp peer sends, in whatever pieces, ends in whole frames or in a broken lane.
-// Method: a raw socket plays the peer: it speaks the handshake by hand, then sends malformed
-// frames, single bytes, or nothing.
+// Method: a raw socket plays the peer: it does the handshake by hand, then sends malformed frames,
+// single bytes, or nothing.
 
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -161,7 +161,7 @@ TEST_F(TcpListenerTest, HalfAHelloIsDroppedInTime) {
   ExpectNoLane();
   clock_.Advance(kHandshakeMax - std::chrono::milliseconds(1));
   EXPECT_FALSE(listener_->Accept().has_value());
-  // They block nobody meanwhile.
+  // Meanwhile they do not block others.
   UniqueFd good = ConnectRaw(answer.address);
   SendRaw(good, BytesOf(hello));
   EXPECT_TRUE(AcceptOne(*listener_).has_value());
@@ -206,7 +206,7 @@ TEST_F(TcpListenerTest, AddressesAreChecked) {
   EXPECT_EQ(code("0.0.0.0:0"), StatusCode::kInvalidArgument);  // advertise what?
   EXPECT_EQ(code("0.0.0.0:0", "nonsense"), StatusCode::kInvalidArgument);
   EXPECT_EQ(code("0.0.0.0:0", "127.0.0.1:0"), StatusCode::kOk);
-  // A bare container may have no /etc/hosts: then the name is unknown, and the error must say so.
+  // A bare container may have no /etc/hosts: then the name is unknown, and the error states that.
   EXPECT_EQ(code("localhost:0"),
             Resolves("localhost") ? StatusCode::kOk : StatusCode::kUnavailable);
   EXPECT_EQ(code("192.0.2.1:0"), StatusCode::kUnavailable);  // not of this host
@@ -322,7 +322,7 @@ TEST(TcpLane, FramesByteByByte) {
   EXPECT_TRUE(HasPattern(3, lane->request(2).first(300)));
 }
 
-// Many frames in one read, cut at every place: what Poll leaves behind, Arm knows of.
+// Many frames in one read, cut at every place: Arm accounts for what Poll leaves behind.
 TEST(TcpLane, RandomCuts) {
   for (uint32_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -399,7 +399,7 @@ TEST(TcpLane, PartialSendsGoOn) {
   reader.join();
 }
 
-// Runs are the kernel's until it has taken all of them, and a frame cut anywhere in them goes on.
+// The kernel reads the runs until it has taken all, and a frame cut anywhere in them continues.
 TEST(TcpLane, GatheringUntilTheKernelHasAll) {
   RawPeer raw;
   const int small = 4096;

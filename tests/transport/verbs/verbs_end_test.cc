@@ -1,6 +1,6 @@
-// Goal: what a lane's end takes, and the pinning of the store, hold up nobody; nothing is sent from
-// the store after it; and the fabric's end leaves nothing. Method: in the guest, with the fabric's
-// side thread held up, so that what must not wait for it is seen not to.
+// Goal: the end of a lane, and the pinning of the store, block no other thread; nothing is sent
+// from the store after the lane's end; and the fabric's end leaves nothing. Method: in the guest,
+// with the fabric's side thread held up, so that whatever must not wait for it is seen not to.
 
 #include <memory>
 #include <optional>
@@ -25,7 +25,7 @@ using test::RawPeer;
 using test::Store;
 using test::VerbsTest;
 
-// While what tears lanes down and registers the store is held up, nobody else is.
+// While the thread that tears lanes down and registers the store is held up, no other thread is.
 TEST_F(VerbsTest, DestroyedLanesHoldUpNobody) {
   auto side = std::make_shared<VerbsSideThread>();
   test::HeldJob held;
@@ -37,19 +37,19 @@ TEST_F(VerbsTest, DestroyedLanesHoldUpNobody) {
   HoldUp(*side, source, held);
   const VerbsUse before = fabric_->use();
   gone.serve.reset();
-  // The other end is told at once all the same.
+  // The other end fails at once nevertheless.
   EXPECT_EQ(AwaitDown(*gone.request).code(), absl::StatusCode::kUnavailable);
   gone.request.reset();
-  EXPECT_EQ(fabric_->use(), before);  // both lie where they were put
+  EXPECT_EQ(fabric_->use(), before);  // both ends are not torn down yet
   const std::span<const std::byte> all = store_;
-  CheckGather(stays, {64, {all.first(1000)}});  // copied: nobody registers it
+  CheckGather(stays, {64, {all.first(1000)}});  // copied: the store is not registered
   LanePair next = MakeLane(*fabric_, *listener_, test::kVerbsShape);
   ASSERT_TRUE(next.request && next.serve);
   CheckGather(next, {64, {all.first(1000)}});
   EXPECT_EQ(fabric_->use().queue_pairs, before.queue_pairs + 2);
   EXPECT_EQ(fabric_->use().regions, before.regions + 4);
   held.LetGo();
-  // One lane less and one more, and the store's piece for both that asked.
+  // One lane less and one more, and the store's piece for both lanes that requested it.
   AwaitRegions(before.regions + 2);
   test::AwaitUse(*fabric_, [&](const VerbsUse& use) {
     return use.queue_pairs == before.queue_pairs && use.receives == before.receives;
@@ -57,7 +57,7 @@ TEST_F(VerbsTest, DestroyedLanesHoldUpNobody) {
   CheckGather(next, {64, {all.first(1000)}});
 }
 
-// The fabric ends right behind its lanes: it waits for what they left.
+// The fabric ends right after its lanes: it waits for what they left.
 TEST_F(VerbsTest, TheFabricsEndLeavesNothing) {
   auto side = std::make_shared<VerbsSideThread>();
   test::HeldJob held;
@@ -74,15 +74,15 @@ TEST_F(VerbsTest, TheFabricsEndLeavesNothing) {
   });
   held.LetGo();
   end.join();
-  // One queue pair for each end of what is left; its own end is nobody's but ours.
+  // One queue pair for each end of the lane that is left. Only this test has its ends.
   const std::string left = test::OutputOf("rdma resource show qp");
   EXPECT_EQ(test::CountOf("type RC", left), 2) << left;
   outlives = {};
   EXPECT_EQ(test::KernelResources(), before_);
 }
 
-// Rows that a reply is being sent from may be anybody's as soon as the lane is destroyed, so what
-// is under way then is not sent again, though its end is not torn down yet.
+// Rows that a reply is being sent from may be reused as soon as the lane is destroyed. So what is
+// under way then is not sent again, though the lane's end is not torn down yet.
 TEST_F(VerbsTest, NothingIsSentFromTheStoreAfterALanesEnd) {
   auto side = std::make_shared<VerbsSideThread>();
   test::HeldJob held;

@@ -1,9 +1,9 @@
 // Goal: a peer that keeps no rule reaches nothing: not one byte of the store or of another's
-// landing region is read or changed, whatever keys and queue pair numbers it knows. Method: in the
-// guest. A victim with a lane, a store that is registered for it, and a raw libibverbs peer that is
-// told every key the kernel has given out, and the victim's window. Each try is one RDMA READ or
+// landing region is read or changed, whatever keys and queue pair numbers it has. Method: in the
+// guest. A victim with a lane, a store that is registered for it, and a raw libibverbs peer that
+// has every key the kernel has given out, and the victim's window. Each try is one RDMA READ or
 // WRITE over a lane of the attacker's own (a refused one ends the lane), or over a queue pair
-// connected to a number of somebody else's.
+// connected to another peer's number.
 
 #include <algorithm>
 #include <memory>
@@ -73,7 +73,7 @@ class VerbsHostile : public testing::Test {
     auto lane = test::ConnectBeside(**dialer, *answer, *listener_, &accepted);
     ASSERT_TRUE(lane.ok() && accepted.size() == 1) << lane.status();
     victim_ = {*std::move(lane), std::move(accepted[0].lane)};
-    UseVictim();  // copied, and asked for
+    UseVictim();  // copied, and its registration requested
     test::AwaitUse(*fabric_, [](const VerbsUse& use) { return use.regions == 5; });
     UseVictim();
   }
@@ -85,8 +85,7 @@ class VerbsHostile : public testing::Test {
     EXPECT_EQ(test::KernelResources(), before_);
   }
 
-  // Replies from the store, after it was registered: leaves a pattern in every slot of the landing
-  // region.
+  // Replies from the store: leaves its pattern in every slot of the landing region.
   void UseVictim() {
     for (int i = 0; i < 4; ++i) {
       const std::optional<uint32_t> slot = victim_.request->Acquire();
@@ -144,7 +143,7 @@ class VerbsHostile : public testing::Test {
     return lane.ok() ? *std::move(lane) : nullptr;
   }
 
-  // What an attacker would want, and the keys it may know.
+  // What an attacker would want, and the keys it may have.
   struct Place {
     const char* what;
     uint64_t address;
@@ -281,7 +280,7 @@ TEST_F(VerbsHostile, BadHellosAreDropped) {
     uint32_t bytes = sizeof(hello);
     if (i == 0) hello.hello.token[15] ^= 1;
     if (i == 1) hello.hello.invitation += 1;
-    if (i == 2) hello.generation += 1;  // a hello of an earlier life of this queue pair's number
+    if (i == 2) hello.generation += 1;  // a hello for an earlier use of this queue pair's number
     if (i == 3) bytes -= 1;
     if (i == 4) hello.hello.version += 1;
     if (i == 5) {
@@ -347,7 +346,8 @@ TEST_F(VerbsHostile, BadRepliesEndTheirLane) {
   UseVictim();
 }
 
-// More messages than there are receives: the sender waits, the lane and its neighbours live.
+// More messages than there are receives: the sender waits. The lane ends, since slots are posted
+// again before their replies, and its neighbours live.
 TEST_F(VerbsHostile, FloodsWaitOutside) {
   RawPeer raw;
   const std::unique_ptr<ServeLane> lane = ServeRaw(raw);

@@ -64,7 +64,7 @@ size_t Ask(RequestLane& lane) {
   for (size_t i = 0; i < count; ++i) lane.Release(done[i].slot);
   return count;
 }
-// Answers what has come, from `store`.
+// Answers the requests that have arrived, from `store`.
 size_t Serve(ServeLane& lane, std::span<const std::byte> store) {
   std::array<Arrival, 4> arrived;
   const size_t count = lane.Poll(arrived);
@@ -73,14 +73,14 @@ size_t Serve(ServeLane& lane, std::span<const std::byte> store) {
     (void)lane.PostGather(arrived[i].slot, 64, {&run, 1}, RegionType::kHost);
   return count;
 }
-// Until something comes or the lane is down.
+// Sleeps until something arrives or the lane is down, for 500 ms at most.
 void Sleep(Lane& lane) {
   if (!lane.status().ok() || !lane.Arm()) return;
   test::WaitReadable(lane.event_fd(), std::chrono::milliseconds(500));
   lane.Disarm();
 }
 
-// Until killed, or its peer gives up.
+// Runs until killed, or until its peer gives up.
 int RunChild(int fd, char role) {
   auto fabric = test::MakeVerbs(KillOptions(), Clock::Real());
   if (role == kRequester) {
@@ -113,8 +113,8 @@ struct Child {
   UniqueFd fd;
 };
 
-// Children are forked by a process that was forked before this one touched a device: starting a
-// program anew takes most of a second under emulation. Its own children are nobody's to wait for.
+// Children are forked by a process that was forked before this one touched a device: executing a
+// program takes most of a second under emulation. That process need not wait for its children.
 int nursery_fd = -1;
 
 int RunNursery(int fd) {
@@ -244,7 +244,7 @@ TEST(VerbsKill, NothingIsLeftOfTheKilled) {
     cycles.Bury(0);
     test::AwaitUse(cycles.fabric(), VerbsUse{});
   }
-  // A killed process's objects go as the kernel gets to them.
+  // The kernel removes a killed process's objects in its own time.
   const Instant deadline = Clock::Real()->Now() + std::chrono::seconds(5);
   while (test::KernelResources() != before && Clock::Real()->Now() < deadline) {
   }

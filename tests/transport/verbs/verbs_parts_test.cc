@@ -1,5 +1,5 @@
-// Goal: what a peer says in an offer, an answer and an immediate is checked before it is used; the
-// limits of a device hold and are given back; a machine without a device says what to do.
+// Goal: what a peer sends in an offer, an answer and an immediate is checked before it is used; the
+// limits of a device hold and are given back; a machine without a device reports what to do.
 // Method: no device. Good notes with one field changed at a time; 10,000 damaged ones.
 
 #include <sys/resource.h>
@@ -186,7 +186,7 @@ TEST(VerbsBudget, LimitsHoldAndAreGivenBack) {
               absl::StatusCode::kResourceExhausted);
     auto b = budget->Take("b", {.queue_pairs = 2, .receives = 60});
     ASSERT_TRUE(b.ok());
-    // Ours, nobody's account: the total only.
+    // What this process dials is on no account: only the total limits it.
     EXPECT_EQ(budget->Take(std::nullopt, {.receives = 1}).status().code(),
               absl::StatusCode::kResourceExhausted);
     auto ours = budget->Take(std::nullopt, {.queue_pairs = 1});
@@ -210,14 +210,14 @@ TEST(VerbsBudget, TheNamelessAccountIsAnAccount) {
   ASSERT_TRUE(nameless.ok());
   EXPECT_EQ(budget->Take("", {.queue_pairs = 1}).status().code(),
             absl::StatusCode::kResourceExhausted);
-  // Nobody else pays for it, and what it gives back is its own.
+  // No other account is charged for it, and it can use again what it gives back.
   EXPECT_TRUE(budget->Take("a", {.queue_pairs = 2}).ok());
   EXPECT_TRUE(budget->Take(std::nullopt, {.queue_pairs = 3}).ok());
   { const VerbsBudget::Grant gone = *std::move(nameless); }
   EXPECT_TRUE(budget->Take("", {.queue_pairs = 2}).ok());
 }
 
-// What one account holds is no other's loss until the total is reached, limit by limit.
+// What one account holds limits no other until the total is reached, limit by limit.
 TEST(VerbsBudget, EveryLimitIsCountedForItsAccount) {
   VerbsOptions options;
   options.queue_pairs = options.receives = options.regions = options.region_bytes = {9, 3};
@@ -272,7 +272,7 @@ TEST(VerbsCheck, LockedMemory) {
   EXPECT_NE(status.message().find("LimitMEMLOCK=infinity"), absl::string_view::npos) << status;
 }
 
-// On a machine that has the device, there is nothing to be said.
+// The error states how to get a device, or which devices there are.
 TEST(VerbsCheck, DevicesThatAreNotThere) {
   VerbsOptions options;
   options.region_bytes = {1 << 16, 1 << 16};  // within any RLIMIT_MEMLOCK

@@ -1,5 +1,5 @@
-// A peer that speaks plain libibverbs and keeps no rules, to hold the fabric to its own; and what
-// the kernel says is left of RDMA objects.
+// A peer that uses plain libibverbs and keeps no rules, to hold the fabric to its own; and the
+// kernel's list of the RDMA objects that are left.
 
 #pragma once
 
@@ -22,7 +22,7 @@
 
 namespace ckv::test {
 
-// One queue pair, one region that everybody may read and write, one completion queue.
+// One queue pair, one region that any peer may read and write, one completion queue.
 class RawPeer {
  public:
   static constexpr size_t kBytes = 64 << 10;
@@ -64,7 +64,7 @@ class RawPeer {
   std::span<std::byte> memory() { return memory_; }
   ibv_qp* pair() const { return pair_; }
 
-  // A good end of a lane of `shape`: what is changed in it makes it bad.
+  // A good end of a lane of `shape`, for a test to make bad.
   VerbsEndFrame Describe(const LaneShape& shape) const {
     VerbsEndFrame end;
     ibv_gid gid = {};
@@ -173,7 +173,7 @@ class RawPeer {
     return completion ? completion->status : IBV_WC_GENERAL_ERR;
   }
 
-  // The hello that `answer` asks for, to the offer Offer made.
+  // Sends the hello that `answer` requires for an offer made by Offer.
   ibv_wc_status Hello(const VerbsAnswer& answer) {
     VerbsHello hello;
     hello.hello.invitation = answer.key.id;
@@ -186,7 +186,7 @@ class RawPeer {
     return Send(IBV_WR_SEND_WITH_IMM, bytes, EncodeImmediate(VerbsControl::kHello));
   }
 
-  // As a QP that fails by itself.
+  // Ends the QP as if it failed by itself.
   void Fail() {
     ibv_qp_attr attributes = {};
     attributes.qp_state = IBV_QPS_ERR;

@@ -1,5 +1,5 @@
-// Goal: what is handed over is done in order, beside whoever hands it over; too much of it, or too
-// late, is done by the caller; and a source's end, or the thread's, leaves nothing behind.
+// Goal: jobs are done in order, concurrently with the thread that hands them over; too many, or too
+// late, they are done by the caller; and a source's end, or the thread's, leaves nothing behind.
 // Method: no device. A job that holds the thread up until it is let go, others behind it.
 
 #include "transport/verbs/verbs_side_thread.h"
@@ -37,7 +37,7 @@ class Log {
   std::vector<std::string> lines_;
 };
 
-// Says what becomes of it, and whether on the thread that hands jobs over.
+// Logs its run and its end, and whether they are on the thread that hands jobs over.
 class LoggedJob final : public VerbsJob {
  public:
   LoggedJob(Log* log, std::string name) : log_(log), name_(std::move(name)) {}
@@ -70,7 +70,7 @@ TEST(VerbsSideThread, DoesJobsInOrderAndBeside) {
   EXPECT_TRUE(side.Ask(source, b.get()));
   EXPECT_TRUE(side.Ask(source, a.get()));  // waits already: runs once
   side.Retire(source, std::move(a));
-  EXPECT_EQ(log.lines(), Lines{});  // this thread waited for nothing
+  EXPECT_EQ(log.lines(), Lines{});  // this thread did not wait
   held.LetGo();
   side.Retire(source, std::move(b));
   side.Close(source);
@@ -89,12 +89,12 @@ TEST(VerbsSideThread, IsBounded) {
     side.Retire(source, std::make_unique<LoggedJob>(&log, "one"));
   }
   EXPECT_EQ(log.lines(), Lines{});
-  // Full: who retires does it, who asks is told.
+  // Full: Retire ends the job on the calling thread, and Ask returns false.
   side.Retire(source, std::make_unique<LoggedJob>(&log, "surplus"));
   EXPECT_EQ(log.lines(), Lines{"surplus ends here, in a hurry"});
   LoggedJob refused(&log, "refused");
   EXPECT_FALSE(side.Ask(source, &refused));
-  // But what waits to run is not destroyed under it.
+  // But a job that waits to run is not destroyed before.
   side.Retire(source, std::move(asked));
   EXPECT_EQ(log.lines().size(), 1u);
   held.LetGo();
@@ -139,7 +139,7 @@ TEST(VerbsSideThread, StopDoesWhatWaitsAndThenTheCallerDoes) {
   EXPECT_EQ(log.lines().back(), "later ends here, in a hurry");
 }
 
-// Lanes come and go on several threads while listeners do: every job ends once.
+// Lanes begin and end on several threads, and so do listeners: every job ends once.
 TEST(VerbsSideThread, ManySourcesAtOnce) {
   class Counted final : public VerbsJob {
    public:

@@ -1,7 +1,7 @@
-// Goal: over verbs, replies come from where rows lie, of any size; peers that break the rules,
-// break down or never were cost their own lane only; nothing is left behind. Method: in the guest,
-// against this fabric's own other end or a raw libibverbs peer. After every test the fabric's
-// counts are zero and the kernel's as before.
+// Goal: over verbs, replies are sent from where rows are stored, of any size; peers that break the
+// rules, break down or never were cost their own lane only; nothing is left behind. Method: in the
+// guest, against this fabric's own other end or a raw libibverbs peer. After every test the
+// fabric's counts are zero and the kernel's as before.
 
 #include "transport/verbs/verbs_fabric.h"
 
@@ -65,8 +65,8 @@ TEST_F(VerbsTest, GathersFromTheStore) {
   EXPECT_EQ(fabric_->use().regions, before + 4);
 }
 
-// Two regions of this process are sent from where they lie. One of a device, whose dmabuf this
-// kernel does not take, is refused, and the slot can be answered from a copy.
+// Two regions of this process are sent in place. One of a device, whose dmabuf this kernel does not
+// take, is refused, and the slot can be answered from a copy.
 TEST_F(VerbsTest, RegionsAreSentByTheirType) {
   const std::vector<std::byte> pinned = Store(1 << 20);
   const std::span<const std::byte> device(std::bit_cast<const std::byte*>(uintptr_t{1} << 40),
@@ -81,7 +81,7 @@ TEST_F(VerbsTest, RegionsAreSentByTheirType) {
   LanePair pair = MakeLane(*fabric_, **listener, {2, 64, 1 << 20});
   ASSERT_TRUE(pair.request && pair.serve);
   const uint64_t before = fabric_->use().regions;
-  for (int i = 0; i < 2; ++i) {  // copied, and from where they lie
+  for (int i = 0; i < 2; ++i) {  // copied, and then sent in place
     CheckGather(pair, {64, {std::span(store_).subspan(100, 2000), std::span(pinned).last(3000)}});
     AwaitRegions(before + 2);
   }
@@ -112,7 +112,7 @@ TEST_F(VerbsTest, PushesMoreThanAMessageHolds) {
   ASSERT_TRUE(pair.request && pair.serve);
   const std::span<const std::byte> all = store_;
   const uint64_t before = fabric_->use().regions;
-  for (int i = 0; i < 2; ++i) {  // copied, and from where it lies
+  for (int i = 0; i < 2; ++i) {  // copied, and then sent in place
     CheckGather(pair, {64, {all.subspan(32 << 20, 20 << 20), all.first((44 << 20) - 64)}});
     AwaitRegions(before + 1);
   }
@@ -156,7 +156,7 @@ TEST_F(VerbsTest, LimitsOfAnAccountHoldWhateverAddressIsDeclared) {
     EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
     EXPECT_NE(refused.message().find("this account"), absl::string_view::npos) << refused;
   }
-  // From the very same address, and from one that nothing has been heard of.
+  // Another account is accepted from the very same address, and from one without lanes.
   EXPECT_TRUE(invite("b", here).ok());
   EXPECT_TRUE(invite("b", 77).ok());
   EXPECT_EQ(invite("b", 78).code(), absl::StatusCode::kResourceExhausted);
@@ -184,7 +184,7 @@ TEST_F(VerbsTest, WorksWithoutWindows) {
   CheckGather(pair, {64, {}});
 }
 
-// The kernel takes the device's memory on the terms above; others' memory it says it cannot.
+// This kernel takes no dmabuf for its device: Register reports that, and its budget is unchanged.
 TEST_F(VerbsTest, DmabufIsRefusedWhereTheKernelHasNone) {
   auto device = VerbsDevice::Open(test::GuestVerbsOptions());
   ASSERT_TRUE(device.ok()) << device.status();
@@ -262,7 +262,7 @@ TEST_F(VerbsTest, RequesterFailsBetweenRequestAndReply) {
   EXPECT_EQ(AwaitDown(*lane).code(), absl::StatusCode::kUnavailable);
 }
 
-// Probes and pings of a good peer are answered for as long as nothing else is said.
+// A good peer's probes and pings are answered even while nothing else is sent.
 TEST_F(VerbsTest, IdleLanesStayUp) {
   VerbsOptions options = test::GuestVerbsOptions();
   options.probe_interval_ms = 10;
@@ -323,7 +323,7 @@ TEST_F(VerbsTest, HolderThatNeverPolls) {
   EXPECT_NE(down.message().find("has not polled"), absl::string_view::npos) << down;
 }
 
-// Its device has taken the hello; nobody will ever answer it.
+// Its device has taken the hello, but no process will ever answer it.
 TEST_F(VerbsTest, HolderGoneBeforeItsWelcome) {
   VerbsOptions options;
   options.probe_interval_ms = 50;
@@ -334,7 +334,7 @@ TEST_F(VerbsTest, HolderGoneBeforeItsWelcome) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
 }
 
-// Asked whether it is there before it accepts, and no worse for it; both ends of it.
+// A ping before the lane is accepted does no harm; at both ends.
 TEST_F(VerbsTest, HolderSlowToWelcome) {
   VerbsOptions options;
   options.probe_interval_ms = 50;
