@@ -261,8 +261,9 @@ TEST(RequesterErrors, ContextsInUseUntilTheDeadline) {
 
 // Method: faults drawn from a seed at the requester's end of every lane. Dropped messages end in
 // DeadlineExceeded, so deadlines are short; a broken lane ends in Unavailable.
+// Each call has `patience`. Faults that lose a reply use it up.
 void RunWithFaults(FabricKind kind, const FaultPlan& base, uint32_t seed_count, int* right_count,
-                   int* error_count) {
+                   int* error_count, Duration patience = std::chrono::milliseconds(60)) {
   const auto inner =
       kind == FabricKind::kTcp ? NewTcpFabric(Clock::Real()) : NewLoopbackFabric(Clock::Real());
   LoadedCluster cluster(inner.get());
@@ -290,7 +291,7 @@ void RunWithFaults(FabricKind kind, const FaultPlan& base, uint32_t seed_count, 
     cluster.Connect(faulty.get());
     for (int i = 0; i < 12; ++i) {
       AttendCall call = variant(i);
-      call.deadline = Soon(std::chrono::milliseconds(60));
+      call.deadline = Soon(patience);
       Answer got(40, 64);
       const absl::Status status = cluster.requester->Attend(call, got.View(), nullptr);
       if (status.ok()) {
@@ -346,8 +347,8 @@ TEST(RequesterFaults, BreaksFailNoCall) {
   int right = 0, errors = 0;
   FaultPlan plan;
   plan.break_lane = 0.01;
-  RunWithFaults(FabricKind::kLoopback, plan, 40, &right, &errors);
-  RunWithFaults(FabricKind::kTcp, plan, 10, &right, &errors);
+  RunWithFaults(FabricKind::kLoopback, plan, 40, &right, &errors, std::chrono::seconds(30));
+  RunWithFaults(FabricKind::kTcp, plan, 10, &right, &errors, std::chrono::seconds(30));
   EXPECT_GT(right, 0);
   EXPECT_EQ(errors, 0);
 }
