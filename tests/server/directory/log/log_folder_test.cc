@@ -15,6 +15,7 @@
 #include "server/directory/log/frame.h"
 #include "tests/server/directory/log/log_file.h"
 #include "tests/store/disk/fault_file_system.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/temp_folder.h"
 
 namespace ckv {
@@ -182,6 +183,8 @@ TEST_F(LogFolderTest, EveryPrefixOfALogOpensToAPrefixOfItsChanges) {
   // A log has its name only once its header and first frame are durable.
   for (uint64_t cut = ends[0]; cut <= ends.back(); ++cut) {
     if (cut == ends[count + 1]) ++count;
+    // With a sanitizer, every tenth cut, and those where a frame ends.
+    if (kSanitized && cut % 10 != 0 && cut != ends[count]) continue;
     fs::remove(File("log.1"));
     test::WriteBytes(File("log.1"), whole.substr(0, cut));
     auto folder = Open();
