@@ -97,9 +97,9 @@ def check_rooms(root):
             continue
         folder, room, _ = page.parts
         rows = [(n, line) for n, line in enumerate(lines, 1) if line.startswith(f"| `{folder}/`")]
-        for number, line in rows or [(1, "")]:
-            if f"`{room}`" not in line:
-                yield pathlib.Path("README.md"), number, f"its table of folders has no {folder}/{room}", "", None
+        if not any(f"`{room}`" in line for _, line in rows):
+            number = rows[0][0] if rows else 1
+            yield pathlib.Path("README.md"), number, f"its table of folders has no {folder}/{room}", "", None
 
 
 def fix(root, page, name, new):
