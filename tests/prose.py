@@ -9,7 +9,8 @@ product's folders, and deploy/handbook/. Lists, each with file and line:
   * opener   a comment or a sentence that begins with "Of", "What", "Where" or "Whoever"; a question may
   * clause   "; null:", "; 0:", "; absent:" or "; empty:", which may also begin a sentence; write
              "If unset, ..."
-  * word     "such" (but for "no such"), "so long", "whoever", "what it was asked for"
+  * word     "such" (but for "no such"), "so long", "whoever", "what it was asked for"; in comments and pages
+             also verbs of posture and speech for data (DIALECT): lie, stand, tell, come near, anew, nobody
 tests/prose_allow.txt has the exceptions, each with its justification. --count prints counts per file.
 """
 
@@ -27,6 +28,9 @@ ALLOW = "tests/prose_allow.txt"
 OPENER = re.compile(r"(?:Of|What|Where|Whoever)(?=[\s,])")
 CLAUSE = re.compile(r"(?:; |^)(?:null|0|absent|empty):", re.I)
 WORD = re.compile(r"\b(?:(?<!\bno )such|so long|whoever|what it was asked for)\b", re.I)
+# Verbs of posture and speech for data, and other words that a reader has to translate; in comments and pages.
+DIALECT = re.compile(r"\b(?:told|tells?|telling|untold|anew|of before|nobody|anybody|stood|stands?(?! (?:in|for)\b)|lies?|lay"
+                     r"|comes? (?:near|back|again)|came (?:near|back)|made good)\b(?!-)", re.I)
 # A full stop ends a sentence unless it ends one of these.
 ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|eqs?|vs|cf|ca|al|incl|resp)|\.\.)\.$")
 SENTENCE_END = re.compile(r"[.!?][\"')\]*]*(?=\s)")
@@ -257,8 +261,11 @@ def breaches_of(paragraph, is_long_checked):
             yield line, "opener", sentence
         for _ in CLAUSE.finditer(head):
             yield line, "clause", sentence
-        for found in WORD.finditer(re.sub(r"`[^`]*`", "x", sentence)):
+        words = re.sub(r"`[^`]*`", "x", sentence)
+        for found in WORD.finditer(words):
             yield line, f"word: {found.group(0).lower()}", sentence
+        for found in DIALECT.finditer(words) if paragraph.kind != "string" else ():
+            yield line, f"word: {found.group(0).lower()}, see deploy/handbook/terms.md", sentence
 
 
 def check(name, text):

@@ -103,6 +103,15 @@ class Prose(unittest.TestCase):
         self.finds("store/a.cc", 'return Error("no such file");\n')
         self.finds("store/a.cc", 'return Error("such a file is"\n  " one");\n', "1: word: such")
 
+    def test_words_of_posture_and_speech_are_for_people(self):
+        for text in ("The rows lie in the store.", "The header tells how long it is.", "Nobody reads it.", "It is made anew.",
+                     "The chunk stands at the end.", "Rows come near."):
+            with self.subTest(text=text):
+                self.finds("store/a.h", f"// {text}\n", "1: word: ")
+        for text in ("// A `told` of its own, a stand-in, and what FP8 stands for.\n", 'auto x = "nobody reads it";\n'):
+            with self.subTest(text=text):
+                self.finds("store/a.h", text)
+
     def test_strings_are_not_comments(self):
         self.finds("store/a.cc", 'const char* a = "http://such";\n')
 
