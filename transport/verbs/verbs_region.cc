@@ -105,7 +105,8 @@ bool VerbsGather::Append(std::span<const std::byte> run, std::vector<ibv_sge>& l
   return true;
 }
 
-// Pairs with `Tell`: a reader of the state also sees what the other thread did to the segment before.
+// Pairs with `Tell`: a reader of the state also sees what the other thread did to the segment
+// before.
 VerbsGather::State VerbsGather::Told(const Segment& segment) noexcept {
   return segment.state.load(std::memory_order_acquire);
 }
