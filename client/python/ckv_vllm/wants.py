@@ -12,6 +12,7 @@ from .settings import POLICIES, Settings
 KEY = "ckv"          # in kv_transfer_params of a request, and of its answer
 RESOLVED = "ckv_resolved"  # in extra_args: the corpora as they were when the request was admitted
 NAMES = ("corpus", "policy", "publish")
+SHOWN_MAX = 200  # characters of a value in an error
 # As in W3C Trace Context. Ids of only zeros are not valid.
 TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -40,9 +41,16 @@ class Wants:
         return bool(self.corpus) and self.policy != "fetch"
 
 
+def _shown(value: Any) -> str:
+    """A value of the request for an error's text, which is logged."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "..."
+
+
 def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise Refused(f"ckv: {name} is {value!r}, it must be a name")
+    # A lone surrogate has no bytes, and no name of a corpus has one.
+    if not isinstance(value, str) or not value or "\0" in value or not value.isprintable():
+        raise Refused(f"ckv: {name} is {_shown(value)}, it must be a name")
     return value
 
 
@@ -52,12 +60,13 @@ def _from_xargs(value: Any) -> Any:
         return {"corpus": value}
     if not isinstance(value, str):
         return value
-    if not value.startswith("{"):
+    if not value.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
         return {"corpus": value}
     try:
-        return json.loads(value)
-    except ValueError as error:
-        raise Refused(f"ckv: vllm_xargs.ckv is {value!r}: {error}") from error
+        read = json.loads(value.lstrip("\ufeff"))
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"ckv: vllm_xargs.ckv is {_shown(value)}: {error}") from error
+    return {"corpus": read} if isinstance(read, list) else read
 
 
 def read(extra_args: Optional[Mapping[str, Any]], settings: Settings) -> Wants:
@@ -69,7 +78,9 @@ def read(extra_args: Optional[Mapping[str, Any]], settings: Settings) -> Wants:
     params = extra_args.get("kv_transfer_params") or {}
     asked = None
     if isinstance(params, Mapping):
-        asked = params[KEY] if KEY in params else _from_xargs(extra_args.get(KEY))
+        asked = params.get(KEY)
+        if asked is None:
+            asked = _from_xargs(extra_args.get(KEY))
     for name in (*(params if isinstance(params, Mapping) else ()), *extra_args):
         if isinstance(name, str) and name.startswith("ckv_") and name != RESOLVED:
             raise Refused(f"ckv: a request has {name!r}; it is kv_transfer_params: "
@@ -77,7 +88,7 @@ def read(extra_args: Optional[Mapping[str, Any]], settings: Settings) -> Wants:
     if asked is None:
         asked = {}
     if not isinstance(asked, Mapping):
-        raise Refused(f"ckv: kv_transfer_params.ckv is {asked!r}, it must be an object")
+        raise Refused(f"ckv: kv_transfer_params.ckv is {_shown(asked)}, it must be an object")
     unknown = sorted(set(asked) - set(NAMES))
     if unknown:
         raise Refused(f"ckv: kv_transfer_params.ckv has {', '.join(map(repr, unknown))}; known are "
@@ -93,8 +104,8 @@ def _consistent(asked: Mapping[str, Any], settings: Settings) -> Wants:
     if len(set(corpus)) != len(corpus):
         raise Refused("ckv: a corpus is named twice")
     policy = asked.get("policy", settings.policy if corpus else "")
-    if policy and policy not in POLICIES:
-        raise Refused(f"ckv: policy is {policy!r}, one of {', '.join(POLICIES)}")
+    if "policy" in asked and (not isinstance(policy, str) or policy not in POLICIES):
+        raise Refused(f"ckv: policy is {_shown(policy)}, one of {', '.join(POLICIES)}")
     if policy and not corpus and policy != "fetch":
         raise Refused(f"ckv: policy {policy} without a corpus")
     publish = _text("publish", asked["publish"]) if "publish" in asked else ""

@@ -108,9 +108,19 @@ class Wishes(unittest.TestCase):
             self.assertEqual(wants.read({"ckv": value}, SETTINGS), wanted, value)
         asked = {"kv_transfer_params": {"ckv": {"corpus": "b"}}, "ckv": "a"}
         self.assertEqual(wants.read(asked, SETTINGS).corpus, ("b",))
-        for value in ("", '{"corpus": ', "{}x", 3, [], ["a", 3], '{"corpse": "a"}'):
-            with self.assertRaises(wants.Refused, msg=value):
+        self.assertEqual(wants.read({"ckv": ' ["a", "b"]'}, SETTINGS).corpus, ("a", "b"))
+        self.assertEqual(wants.read({"kv_transfer_params": {"ckv": None}, "ckv": "a"}, SETTINGS).corpus, ("a",))
+        deep = '{"corpus":' + "[" * 100_000
+        for value in ("", '{"corpus": ', "{}x", 3, [], ["a", 3], '{"corpse": "a"}', deep, '{"corpus": "\\ud800"}', "a\nb"):
+            with self.assertRaises(wants.Refused) as refused:
                 wants.read({"ckv": value}, SETTINGS)
+            self.assertLess(len(str(refused.exception)), 600)
+
+    def test_a_policy_is_one_of_the_policies(self):
+        for policy in ([], {}, None, "", 0, False, "best", ["route"]):
+            for asked in ({"corpus": "a", "policy": policy}, {"policy": policy}):
+                with self.assertRaises(wants.Refused, msg=asked):
+                    self.read(asked)
 
     def test_what_contradicts_itself_is_refused(self):
         for asked in ("a", {"corpus": ""}, {"corpus": 3}, {"corpus": ["a", "a"]}, {"corpus": "a", "policy": "best"},
