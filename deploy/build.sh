@@ -15,7 +15,7 @@ case $preset in
   asan | tsan | tsa | fuzz) deploy/install-packages.sh build check ;;  # built by clang
   *) deploy/install-packages.sh build ;;
 esac
-if [ ! -f "build/$preset/build.ninja" ]; then
-  cmake --preset "$preset" >&2
+if [ ! -f "build/$preset/build.ninja" ] || [[ $preset == ?san ]]; then
+  deploy/configure.sh "$preset"
 fi
 cmake --build "build/$preset" ${@:+--target "$@"} >&2

@@ -13,6 +13,7 @@ import sys
 
 FOLDERS = ("attention", "client", "proto", "server", "store", "transport")
 LINES = re.compile(r"^\* Uses: .*\n\* Used by: .*\n", re.M)
+ANY = re.compile(r"^\W*(?:Uses|Used by):", re.M)
 NONE = "nothing"
 
 
@@ -27,7 +28,7 @@ def uses(sources):
         if name.split("/")[0] not in FOLDERS:
             continue
         others = found.setdefault(room(name), set())
-        for included in re.findall(r'^#include "([^"]+/[^"]+)"', text, re.M):
+        for included in re.findall(r'^\s*#\s*include\s*[<"]([^">]+/[^">]+)[">]', text, re.M):
             if included.split("/")[0] in FOLDERS and included in sources and room(included) != room(name):
                 others.add(room(included))
     return found
@@ -47,7 +48,7 @@ def breaches(sources, readmes):
     found = uses(sources)
     for one in sorted(found):
         text = readmes.get(f"{one}/README.md")
-        if text is not None and LINES.findall(text) != [lines(found, one)]:
+        if text is not None and (LINES.findall(text) != [lines(found, one)] or len(ANY.findall(text)) != 2):
             yield f"{one}/README.md", "does not say what the room uses and who uses it; run tests/room_uses.py"
 
 

@@ -84,7 +84,7 @@ fi
 for preset in "${presets[@]}"; do
   echo "== preset $preset: build" >&2
   # A build folder that was configured before a package came must look for it again.
-  cmake --preset "$preset" >&2
+  deploy/configure.sh "$preset"
   headers=0
   deploy/llama-headers.sh "$preset" || headers=$?
   if [ $headers -eq 77 ]; then

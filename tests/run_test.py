@@ -13,7 +13,7 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-OURS = ("tests/run.sh", "tests/outcome.py", "tests/durations.py", ".ci/run", "deploy/python.sh")
+OURS = ("tests/run.sh", "tests/outcome.py", "tests/durations.py", ".ci/run", "deploy/python.sh", "deploy/configure.sh")
 PRESETS = ("release", "asan", "tsan")
 SCRIPT = '#!/bin/sh\necho "$(basename "$0") $*" >>calls\n'
 
@@ -83,6 +83,18 @@ class Run(unittest.TestCase):
         self.assertEqual(said.count("left out:"), len(PRESETS), said)  # the headers, by preset
         for preset in PRESETS:
             self.assertIn(f"{preset}: ", said)
+
+    def test_a_folder_of_another_compiler_begins_again(self):
+        programs = self.tree.root / "programs"
+        programs.mkdir()
+        (programs / "cmake").write_text(f'#!/bin/sh\necho "cmake $*" >>{self.tree.root}/calls\n')
+        (programs / "cmake").chmod(0o755)
+        cache = self.tree.root / "build/asan/CMakeCache.txt"
+        cache.parent.mkdir(parents=True)
+        for compiler, wanted in (("/usr/bin/c++", "cmake --fresh --preset asan"), ("/usr/bin/clang++-14", "cmake --preset asan")):
+            cache.write_text(f"CMAKE_CXX_COMPILER:FILEPATH={compiler}\n")
+            _, _, calls = self.tree.run("env", f"PATH={programs}:{os.environ['PATH']}", "deploy/configure.sh", "asan")
+            self.assertEqual(calls, [wanted])
 
     def test_asan_checks_thread_safety(self):
         """--lint leaves that to the build of asan, whose warnings are errors."""

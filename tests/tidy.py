@@ -158,6 +158,11 @@ PYTHON_RUN = {
     ".py": re.compile(r"[\[(,]\s*[\"'](/usr/bin/|env )?python3[\"']"),
 }
 SKIP_OF_PYTHON = re.compile(r"\.skipTest\((?!skip\.say\()|@unittest\.skip|raise (unittest\.)?SkipTest")
+# At the beginning of a line, where clang-format puts what is directly in a namespace.
+NAMESPACE_OR_TYPE = re.compile(
+    r"^namespace (?P<space>ckv[\w:]*) \{(?!\s*\})|"
+    r"^(?:class|struct)\s+(?:\[\[[^\]]*\]\]\s*|alignas\([^)]*\)\s*|[A-Z][A-Z_]+(?:\([^)]*\))?\s+)*"
+    r"(?P<type>\w+)(?:\s+final)?\s*(?::(?!:)[^;{]*)?\{", re.M)
 # A wire struct: the layout of data in a slot or on a socket.
 WIRE_STRUCT = re.compile(r"^struct (\w*(?:Header|Entry|Hello|Frame)) \{", re.M)
 
@@ -312,7 +317,7 @@ def check_arrows(report):
 
 
 def check_include(name, folder, number, line, report):
-    match = re.match(r'#include "([^"]+/[^"]+)"', line)
+    match = re.match(r'\s*#\s*include\s*[<"]([^">]+/[^">]+)[">]', line)
     if match and folder in FOLDERS - {"tests"} and match.group(1).split("/")[0] in FOLDERS:
         room, other = room_of(name), room_of(match.group(1))
         if room in MAY_INCLUDE and not may_include(room, other):
@@ -340,18 +345,21 @@ def check_tree(sources, report):
 
 
 def check_types(sources, report):
-    """A type of the product has a unique name in its namespace: for two inline functions of the same name, the linker
-    takes one of them."""
+    """A type of the product has its name alone in its namespace: of two inline functions of one name, the linker
+    takes one for both. Reads headers; a .cc has its types in an anonymous namespace."""
     seen = {}
     for name, text in sorted(sources.items()):
-        space = re.search(r"^namespace (ckv[\w:]*) \{", text, re.M)
-        if not name.endswith(".h") or name.startswith("tests/") or space is None:
+        if not name.endswith(".h") or name.startswith("tests/"):
             continue
-        for match in re.finditer(r"^(?:class|struct) (\w+)(?: final)?(?: : [^{;]*)? \{", text, re.M):
-            other = seen.setdefault((space.group(1), match.group(1)), name)
+        code, space = strip_comments_and_strings(text), ""
+        for match in NAMESPACE_OR_TYPE.finditer(code):
+            if match.group("space") is not None:
+                space = match.group("space")
+                continue
+            other = seen.setdefault((space, match.group("type")), name)
             if other != name:
-                report(name, text[:match.start()].count("\n") + 1,
-                       f"{space.group(1)}::{match.group(1)} is a type of {other}, too")
+                report(name, code[:match.start()].count("\n") + 1,
+                       f"{space}::{match.group('type')} is a type of {other}, too")
 
 
 def check_tested(name, sources, test_text, report):

@@ -71,6 +71,13 @@ class Tidy(unittest.TestCase):
         header = "// B.\n\n#pragma once\n\nnamespace ckv%s {\n\nstruct Cover {\n};\n\n}  // namespace ckv\n"
         self.refuses("ckv::Cover is a type of store/a.h, too", store__a_h=header % "", store__b_h=header % "")
         self.assertNotIn("is a type of", tidy({**CLEAN, "store/a.h": header % "", "store/b.h": header % "::b"}).stdout)
+        for form in ("class Cover final\n    : public A,\n      public B {", "class ABSL_LOCKABLE Cover {",
+                     "struct [[nodiscard]] Cover {", "struct alignas(64) Cover\n{"):
+            self.refuses("ckv::Cover is a type of store/a.h, too", store__a_h=header % "",
+                         store__b_h=(header % "").replace("struct Cover {", form))
+        two = "namespace ckv {\nstruct X;\n}  // namespace ckv\n\nnamespace ckv::b {\n\nstruct Cover {\n};\n}\n"
+        self.assertNotIn("is a type of", tidy({**CLEAN, "store/a.h": header % "",
+                                               "store/b.h": "// B.\n\n#pragma once\n\n" + two}).stdout)
 
     def test_the_daemon_does_not_include_the_program(self):
         self.refuses("server/daemon may not include client/ctl",
