@@ -16,7 +16,7 @@
 namespace ckv {
 namespace {
 
-constexpr Duration kHour = std::chrono::hours(1);
+constexpr Duration kAnHour = std::chrono::hours(1);
 
 class ChunkTimesTest : public testing::TestWithParam<bool> {
  protected:
@@ -58,16 +58,16 @@ class ChunkTimesTest : public testing::TestWithParam<bool> {
 
 TEST_P(ChunkTimesTest, AChunkGoesWhenNobodyPutItAgain) {
   const SmallChunk once = Chunk(1), again = Chunk(2), stays = Chunk(3), lifted = Chunk(4);
-  ASSERT_TRUE(Put(once, kHour).ok());
-  ASSERT_TRUE(Put(again, kHour).ok());
+  ASSERT_TRUE(Put(once, kAnHour).ok());
+  ASSERT_TRUE(Put(again, kAnHour).ok());
   ASSERT_TRUE(Put(stays, Duration(0)).ok());
-  ASSERT_TRUE(Put(stays, kHour).ok());  // a permanent chunk stays permanent
-  ASSERT_TRUE(Put(lifted, kHour).ok());
-  clock_.Advance(kHour / 2);
+  ASSERT_TRUE(Put(stays, kAnHour).ok());  // a permanent chunk stays permanent
+  ASSERT_TRUE(Put(lifted, kAnHour).ok());
+  clock_.Advance(kAnHour / 2);
   EXPECT_EQ(store_->Expire(10), 0u);
-  ASSERT_TRUE(Put(again, kHour).ok());
+  ASSERT_TRUE(Put(again, kAnHour).ok());
   ASSERT_TRUE(Put(lifted, Duration(0)).ok());
-  clock_.Advance(kHour / 2);
+  clock_.Advance(kAnHour / 2);
   EXPECT_EQ(store_->Expire(10), 1u);
   EXPECT_FALSE(Has(once));
   EXPECT_TRUE(Has(again) && Has(stays) && Has(lifted));
@@ -77,21 +77,21 @@ TEST_P(ChunkTimesTest, AChunkGoesWhenNobodyPutItAgain) {
   }
   // A query is no put.
   EXPECT_TRUE(store_->Touch(again.info.id));
-  clock_.Advance(kHour / 2);
+  clock_.Advance(kAnHour / 2);
   EXPECT_EQ(store_->Expire(10), 1u);
   EXPECT_FALSE(Has(again));
-  clock_.Advance(100 * kHour);
+  clock_.Advance(100 * kAnHour);
   EXPECT_EQ(store_->Expire(10), 0u);
   EXPECT_TRUE(Has(stays) && Has(lifted));
   // It may be put again, for good.
   ASSERT_TRUE(Put(once, Duration(0)).ok());
-  clock_.Advance(100 * kHour);
+  clock_.Advance(100 * kAnHour);
   EXPECT_EQ(store_->Expire(10), 0u);
 }
 
 TEST_P(ChunkTimesTest, ATickDropsSoManyAndTheNextTheRest) {
-  for (uint32_t i = 0; i < 5; ++i) ASSERT_TRUE(Put(Chunk(i), kHour).ok());
-  clock_.Advance(kHour);
+  for (uint32_t i = 0; i < 5; ++i) ASSERT_TRUE(Put(Chunk(i), kAnHour).ok());
+  clock_.Advance(kAnHour);
   EXPECT_EQ(store_->Expire(3), 3u);
   EXPECT_EQ(store_->stats().table.chunk_count, 2u);
   EXPECT_EQ(store_->Expire(3), 2u);
@@ -101,11 +101,11 @@ TEST_P(ChunkTimesTest, ATickDropsSoManyAndTheNextTheRest) {
 // Goal: a request that reads the chunk continues; the memory is freed when the request has ended.
 TEST_P(ChunkTimesTest, WhatARequestReadsIsFreedAfterIt) {
   const SmallChunk chunk = Chunk(1);
-  ASSERT_TRUE(Put(chunk, kHour).ok());
+  ASSERT_TRUE(Put(chunk, kAnHour).ok());
   {
     const auto pin = store_->table().Pin(chunk.info.id, geometry_);
     ASSERT_TRUE(pin.ok());
-    clock_.Advance(kHour);
+    clock_.Advance(kAnHour);
     EXPECT_EQ(store_->Expire(10), 1u);
     EXPECT_FALSE(Has(chunk));
     EXPECT_TRUE(
@@ -118,25 +118,25 @@ TEST_P(ChunkTimesTest, WhatARequestReadsIsFreedAfterIt) {
 TEST_P(ChunkTimesTest, AMarkEndsAndThenTheChunkMayGo) {
   const SmallChunk marked = Chunk(1), both = Chunk(2);
   ASSERT_TRUE(Put(marked, Duration(0)).ok());
-  ASSERT_TRUE(Put(both, kHour).ok());
-  ASSERT_TRUE(store_->KeepFor(marked.info.id, 2 * kHour).ok());
-  ASSERT_TRUE(store_->KeepFor(both.info.id, 2 * kHour).ok());
-  EXPECT_TRUE(absl::IsNotFound(store_->KeepFor(Chunk(9).info.id, kHour)));
-  clock_.Advance(2 * kHour - Duration(1));
+  ASSERT_TRUE(Put(both, kAnHour).ok());
+  ASSERT_TRUE(store_->KeepFor(marked.info.id, 2 * kAnHour).ok());
+  ASSERT_TRUE(store_->KeepFor(both.info.id, 2 * kAnHour).ok());
+  EXPECT_TRUE(absl::IsNotFound(store_->KeepFor(Chunk(9).info.id, kAnHour)));
+  clock_.Advance(2 * kAnHour - Duration(1));
   EXPECT_EQ(store_->Expire(10), 0u);
   EXPECT_TRUE(absl::IsFailedPrecondition(
-      store_->Drop(marked.info.id, {.not_kept = true, .idle_min = kHour})));
+      store_->Drop(marked.info.id, {.not_kept = true, .idle_min = kAnHour})));
   clock_.Advance(Duration(1));
   EXPECT_EQ(store_->Expire(10), 1u);
   EXPECT_FALSE(Has(both));
   EXPECT_FALSE(store_->table().List(std::nullopt, 1).at(0).kept);
-  EXPECT_TRUE(store_->Drop(marked.info.id, {.not_kept = true, .idle_min = kHour}).ok());
+  EXPECT_TRUE(store_->Drop(marked.info.id, {.not_kept = true, .idle_min = kAnHour}).ok());
 
   // The last call counts, whether it marks for good or not at all.
   ASSERT_TRUE(Put(marked, Duration(0)).ok());
-  ASSERT_TRUE(store_->KeepFor(marked.info.id, kHour).ok());
+  ASSERT_TRUE(store_->KeepFor(marked.info.id, kAnHour).ok());
   ASSERT_TRUE(store_->Keep(marked.info.id, true).ok());
-  clock_.Advance(kHour);
+  clock_.Advance(kAnHour);
   EXPECT_EQ(store_->Expire(10), 0u);
   EXPECT_TRUE(store_->table().List(std::nullopt, 1).at(0).kept);
 }
@@ -149,9 +149,9 @@ class ChunkTimesRestartTest : public ChunkTimesTest {};
 TEST_P(ChunkTimesRestartTest, TimesOutliveTheProcess) {
   const SmallChunk marked = Chunk(1), timed = Chunk(2), lifted = Chunk(3), good = Chunk(4);
   for (const SmallChunk* chunk : {&marked, &good}) ASSERT_TRUE(Put(*chunk, Duration(0)).ok());
-  for (const SmallChunk* chunk : {&timed, &lifted}) ASSERT_TRUE(Put(*chunk, kHour).ok());
+  for (const SmallChunk* chunk : {&timed, &lifted}) ASSERT_TRUE(Put(*chunk, kAnHour).ok());
   ASSERT_TRUE(Put(lifted, Duration(0)).ok());
-  ASSERT_TRUE(store_->KeepFor(marked.info.id, kHour).ok());
+  ASSERT_TRUE(store_->KeepFor(marked.info.id, kAnHour).ok());
   ASSERT_TRUE(store_->Keep(good.info.id, true).ok());
   const auto kept = [&](const SmallChunk& chunk) {
     for (const ChunkListing& listing : store_->table().List(std::nullopt, 10)) {
@@ -159,15 +159,15 @@ TEST_P(ChunkTimesRestartTest, TimesOutliveTheProcess) {
     }
     return false;
   };
-  clock_.Advance(kHour / 2);
+  clock_.Advance(kAnHour / 2);
   Open();
   EXPECT_TRUE(kept(marked) && kept(good));
   EXPECT_EQ(store_->Expire(10), 0u);
   // The ttl counts from the start. The mark ends by the wall clock, which passed no half hour here.
-  clock_.Advance(kHour / 2);
+  clock_.Advance(kAnHour / 2);
   EXPECT_EQ(store_->Expire(10), 0u);
   EXPECT_TRUE(Has(timed) && kept(marked));
-  clock_.Advance(kHour / 2);
+  clock_.Advance(kAnHour / 2);
   EXPECT_EQ(store_->Expire(10), 1u);
   EXPECT_FALSE(Has(timed));
   EXPECT_FALSE(kept(marked));
@@ -207,10 +207,10 @@ TEST_P(ChunkTimesRestartTest, AShadowGoesWithItsChunk) {
   options_.shadow_codec = &codec;
   options_.shadow_bytes_max = 1 << 20;
   Open();
-  ASSERT_TRUE(Put(MakeSmallChunk(geometry_, 10'000, 1), kHour).ok());
+  ASSERT_TRUE(Put(MakeSmallChunk(geometry_, 10'000, 1), kAnHour).ok());
   ASSERT_TRUE(Put(MakeSmallChunk(geometry_, 10'000, 2), Duration(0)).ok());
   ASSERT_EQ(store_->stats().shadow_count, 1u);
-  clock_.Advance(kHour);
+  clock_.Advance(kAnHour);
   EXPECT_EQ(store_->Expire(10), 1u);
   EXPECT_EQ(store_->stats().shadow_count, 0u);
   store_.reset();  // before the codec
