@@ -57,6 +57,16 @@ def commands(build, root):
     return found
 
 
+# Comments that say what a check may overlook count as code.
+COMMENT = re.compile(r'//(?![^\n]*NOLINT|[^\n]*cppcheck)[^\n]*|/\*(?!.{0,200}NOLINT).*?\*/'
+                     r'|("(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\')', re.S)
+
+
+def code(text):
+    """The text without comments and white space."""
+    return re.sub(r"\s+", "", COMMENT.sub(lambda match: match.group(1) or " ", text))
+
+
 def is_product(name):
     return name.split("/")[0] in FOLDERS
 
@@ -103,7 +113,16 @@ class Checks:
             return None
         names = self.git("diff", "--name-only", "HEAD") + self.git("ls-files", "--others", "--exclude-standard")
         names += [name for name in self.git("log", "--name-only", "--format=", f"-{min(count, there)}") if name]
-        return [name for name in dict.fromkeys(names) if (self.root / name).is_file()]
+        base = f"HEAD~{min(count, there)}"
+        return [name for name in dict.fromkeys(names)
+                if (self.root / name).is_file() and not self.has_the_code_of(base, name)]
+
+    def has_the_code_of(self, base, name):
+        """Whether only comments of the file differ from those at `base`."""
+        if not name.endswith((".h", ".cc", ".c")):
+            return False
+        before = self.git("show", f"{base}:{name}")
+        return before is not None and code("\n".join(before)) == code((self.root / name).read_text(encoding="utf-8"))
 
     def units(self, names):
         """The files to compile for `names`. For a header: its own .cc, or else the first file that includes it."""

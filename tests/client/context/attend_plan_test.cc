@@ -203,9 +203,9 @@ class PlanChecker {
           continue;
         }
         ASSERT_NE(entry.index_begin, kDense);
-        const auto begin =
-            request.indices.begin() + entry.index_begin + size_t{row / entry.group_rows} * entry.k;
-        ASSERT_EQ(std::vector<int32_t>(begin, begin + entry.k), wanted) << "row " << row;
+        const auto list = request.indices.subspan(
+            entry.index_begin + size_t{row / entry.group_rows} * entry.k, entry.k);
+        ASSERT_EQ(std::vector<int32_t>(list.begin(), list.end()), wanted) << "row " << row;
       }
     }
   }

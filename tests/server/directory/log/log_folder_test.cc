@@ -39,7 +39,7 @@ struct LogFolderTest : testing::Test {
   // Reads the folder. Its records after a snapshot's beginning are then in `records`.
   absl::StatusOr<std::unique_ptr<LogFolder>> Open() {
     records.clear();
-    return LogFolder::Open(&files, path, [this](DirectoryChange change) {
+    return LogFolder::Open(&files, path, [this](const DirectoryChange& change) {
       if (change.kind == ChangeKind::kSnapshotBegin) return absl::OkStatus();
       records.push_back(test::RecordOf(change));
       return absl::OkStatus();
