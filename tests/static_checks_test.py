@@ -136,7 +136,13 @@ class StaticChecks(unittest.TestCase):
         self.tree.write({"server/counter.h": CLEAN["server/counter.h"].replace("value_", "Value")})
         self.tree.write({"server/counter.cc": CLEAN["server/counter.cc"].replace("value_", "Value")})
         self.tree.commit()
-        self.tree.write({"server/counter.h": (self.tree.root / "server/counter.h").read_text() + "// More.\n"})
+        header = (self.tree.root / "server/counter.h").read_text()
+        self.tree.write({"server/counter.h": header + "// More.\n"})
+        self.tree.commit()
+        code, said = self.tree.check("--changed", "1", *LINT)  # only a comment changed
+        self.assertEqual(code, 0, said)
+        self.assertIn("clang-tidy: 0 files", said)
+        self.tree.write({"server/counter.h": header + "extern int more;\n"})
         self.tree.commit()
         self.expect("invalid case style for private member 'Value'", "--changed", "1", *LINT)
 
