@@ -12,10 +12,13 @@ esac
 preset=$1
 shift
 case $preset in
-  asan | tsan | tsa | fuzz) deploy/install-packages.sh build check ;;  # built by clang
-  *) deploy/install-packages.sh build ;;
+  asan | tsan | tsa | fuzz) # built by clang; the folder may be of another compiler
+    deploy/install-packages.sh build check
+    deploy/configure.sh "$preset"
+    ;;
+  *)
+    deploy/install-packages.sh build
+    [ -f "build/$preset/build.ninja" ] || deploy/configure.sh "$preset"
+    ;;
 esac
-if [ ! -f "build/$preset/build.ninja" ] || [[ $preset == ?san ]]; then
-  deploy/configure.sh "$preset"
-fi
 cmake --build "build/$preset" ${@:+--target "$@"} >&2

@@ -317,7 +317,7 @@ TEST_P(BackendChain, AViewThatIsNotReachedIsRefusedByName) {
 
 INSTANTIATE_TEST_SUITE_P(All, BackendChain, AllBackends(), CaseName);
 
-// What this processor does not offer.
+// This processor refuses other kinds of memory, and more memory than there is.
 TEST(CpuBackend, HasHostMemoryOnlyAndReachesNoDevice) {
   Backend& cpu = *Backend::Cpu();
   EXPECT_EQ(cpu.home(), MemoryKind::kHost);

@@ -29,7 +29,7 @@ using test::ForEachTarget;
 using test::PieceOptions;
 using test::TestPiece;
 
-// What the handler below needs in addition to the frame; the header requires as much.
+// The bytes that the handler below needs in addition to the frame, as the header requires.
 constexpr size_t kHandlerBytes = 16384;
 constexpr int kSignalCount = 20;
 

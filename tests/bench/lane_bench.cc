@@ -33,7 +33,7 @@ constexpr double kSampleSeconds = 1e-3;
 constexpr int kWarmTrips = 200;
 constexpr int kPairsPerIteration = 50;
 
-// What the ends do in addition to sending and receiving.
+// The work of the ends in addition to sending and receiving.
 enum class Ends : int {
   kBare = 0,   // nothing: the floor's one buffer stays in the cache, and so do the lane's slots
   kTouch = 1,  // write what they send, read what they get

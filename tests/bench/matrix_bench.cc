@@ -147,7 +147,7 @@ BENCHMARK(BM_MatrixFp8)
     ->Iterations(15)
     ->Unit(benchmark::kMicrosecond);
 
-// What two threads gain over one, against what two threads' peak loops gain over one's. Calls are
+// Compares the gain of two threads over one with the gain of their peak loops. Calls are
 // back to back, as a busy holder makes them: the first of each sample is not timed.
 void BM_MatrixTwoThreads(benchmark::State& state) {
   Case c = GradedCase(state);

@@ -7,18 +7,12 @@
 #include <cstdlib>
 #include <new>
 
-// The sanitizers have an allocator of their own; clang reports them by __has_feature.
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define CKV_TEST_SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(CKV_TEST_SANITIZED)
-inline constexpr bool kCountsAllocations = false;
+#include "tests/support/sanitized.h"
+
+// The sanitizers have an allocator of their own.
+inline constexpr bool kCountsAllocations = !ckv::kSanitized;
 inline thread_local uint64_t allocation_count = 0;
-#else
-inline constexpr bool kCountsAllocations = true;
-inline thread_local uint64_t allocation_count = 0;
+#if !defined(CKV_TEST_ADDRESS_SANITIZER) && !defined(CKV_TEST_THREAD_SANITIZER)
 // Not inlined: gcc would pair an inlined malloc with a delete and warn.
 [[gnu::noinline]] void* operator new(size_t bytes) {
   ++allocation_count;

@@ -178,7 +178,7 @@ TEST(RequesterErrors, AHolderThatStoppedAndCameBack) {
     LoadedCluster cluster(fabric.get());
     ASSERT_TRUE(cluster.Works());
     cluster.fleet.StopHolder(2);
-    // Of holder 2's chunks, chunk 2 has no tokens and chunk 5 has some.
+    // Holder 2 has chunk 2, which has no tokens, and chunk 5, which has some.
     cluster.call.deadline = Shortly();
     EXPECT_EQ(cluster.Code(cluster.call, "holder h2"), absl::StatusCode::kUnavailable);
     cluster.fleet.StartHolder(2);

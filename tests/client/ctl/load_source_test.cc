@@ -285,7 +285,7 @@ TEST(NpyRows, AreTheChunksOfTheSameRowsInAFile) {
 TEST(NpyRows, WiderValuesAreRoundedToNearestEven) {
   Arrays arrays;
   std::vector<float> values(2 * 10 * 40);
-  // Of the ties, 1.00390625 rounds down and 1.01171875 rounds up.
+  // Ties round to even: 1.00390625 rounds down, and 1.01171875 rounds up.
   const float ties[] = {1.0f, 1.00390625f, 1.01171875f, -1.00390625f, 3e38f, 1e-40f, -0.0f};
   for (size_t i = 0; i < values.size(); ++i) values[i] = ties[i % 7] * (i % 3 == 0 ? 1.0f : 0.3f);
   auto source = arrays.Open(

@@ -123,7 +123,7 @@ TEST_F(DirectoryRestartTest, TheFleetGoesOn) {
   ASSERT_TRUE(asked.ok()) << asked.error_message();
   EXPECT_TRUE(after.o() == before.o());
   EXPECT_TRUE(meanwhile.o() == before.o());
-  // What was recorded continues, and later changes get higher versions.
+  // Recorded versions continue, and later changes get higher ones.
   EXPECT_GT(LoadOn("d", Chunks(1, 2), {0}).version, corpus.version);
 }
 

@@ -26,7 +26,7 @@ using std::chrono::seconds;
 using test::TestFleet;
 using testing::HasSubstr;
 
-// What a holder reports of its chunks, which a test can falsify.
+// The chunks that a holder reports; a test can falsify the report.
 class TableInfos final : public ChunkInfoSource {
  public:
   explicit TableInfos(TestFleet* fleet) : fleet_(fleet) {}
