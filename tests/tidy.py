@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 
+import class_limits
 import commits
 import room_uses
 
@@ -226,6 +227,9 @@ def check_file(name, text, report):
     for number, count in functions(code):
         if count > FUNCTION_LINES_MAX:
             report(name, number, f"a function of {count} lines, limit {FUNCTION_LINES_MAX}")
+    if folder != "tests":
+        for number, what in class_limits.breaches(code):
+            report(name, number, what)
     check_skips(name, text, report)
     if name.endswith(".h"):
         if not lines[0].startswith("// "):

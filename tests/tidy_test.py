@@ -49,6 +49,16 @@ class Tidy(unittest.TestCase):
         self.refuses("attention may not include store",
                      attention__b_cc='#include "store/a.h"\n')
 
+    def test_classes(self):
+        functions = "".join(f"  int F{i}() const {{ return {i}; }}\n" for i in range(41))
+        members = "".join(f"  std::function<int(int)> f{i}_ ABSL_GUARDED_BY(mu_);\n  int m{i}_ = 0;\n" for i in range(13))
+        head = "// B.\n\n#pragma once\n"
+        self.refuses("Many declares 41 functions, limit 40", store__b_h=f"{head}class Many {{\n public:\n{functions}}};\n")
+        self.refuses("Wide has 26 data members, limit 25", store__b_h=f"{head}class Wide final {{\n{members}}};\n")
+        self.refuses("Inner has 26", store__b_h=f"{head}class Outer {{\n  class Inner {{\n{members}}};\n}};\n")
+        run = tidy({**CLEAN, "store/a.h": f"{head}struct Record {{\n{members}}};\nint A();\n"})
+        self.assertEqual(run.returncode, 0, run.stdout)
+
     def test_rooms(self):
         self.refuses("store/memory may not include store",
                      store__memory__b_h='// B.\n\n#pragma once\n#include "store/a.h"\n')
@@ -111,7 +121,7 @@ class Tidy(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             changed = pathlib.Path(folder) / "tidy.py"
             changed.write_text(circle)
-            for beside in ("commits.py", "room_uses.py"):
+            for beside in ("class_limits.py", "commits.py", "room_uses.py"):
                 shutil.copy(TIDY.with_name(beside), folder)
             run = subprocess.run([sys.executable, changed, folder], capture_output=True, text=True)
         self.assertIn("arrows in a circle among", run.stdout)
