@@ -11,7 +11,8 @@
 namespace ckv {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "keys are encoded as memory lies");
+static_assert(std::endian::native == std::endian::little,
+              "keys are encoded in the byte order of memory");
 
 constexpr size_t kHeadBytes = 13;  // a key's, before its digest
 

@@ -71,7 +71,7 @@ absl::Status ValidateRope(const Geometry& g) {
     default:
       return Refuse("rope_style", "unknown");
   }
-  if (g.d_rope == 0) return Refuse("d_rope", "0, but rope_style says that there is a band");
+  if (g.d_rope == 0) return Refuse("d_rope", "0, but rope_style is set: set both or neither");
   if (!IsPositive(g.rope.theta) || g.rope.theta <= 1) return Refuse("rope_theta", "must be > 1");
   return absl::OkStatus();
 }

@@ -11,7 +11,8 @@
 namespace ckv {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "arrays are read as they lie");
+static_assert(std::endian::native == std::endian::little,
+              "arrays are read in the byte order of memory");
 
 template <typename T>
 absl::StatusOr<std::vector<int32_t>> ReadAs(std::string_view where,

@@ -137,7 +137,7 @@ absl::StatusOr<UniqueFd> ReceiveAllWithFd(int fd, std::span<std::byte> bytes, co
   }
   if (passed_count != 1) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%d descriptors came, expected one", passed_count));
+        absl::StrFormat("received %d descriptors, expected one", passed_count));
   }
   return passed;
 }

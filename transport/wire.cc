@@ -82,7 +82,7 @@ absl::Status CheckCommon(const char* what, const Header& header, size_t body_byt
     return absl::InvalidArgumentError(absl::StrFormat("%s: flags 0x%02x", what, header.flags));
   if (header.body_bytes == body_bytes) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("%s: body of %d bytes, %d came", what, header.body_bytes, body_bytes));
+      absl::StrFormat("%s: body of %d bytes, received %d", what, header.body_bytes, body_bytes));
 }
 
 absl::Status CheckReserved(const RequestHeader& header) {
@@ -263,7 +263,7 @@ absl::StatusOr<FetchRequest> DecodeFetchRequest(const RequestHeader& header,
   const size_t index_bytes = size_t{entry.index_count} * sizeof(int32_t);
   if (slot.size() - indices_begin != index_bytes) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "fetch: %d bytes of %d indices came", slot.size() - indices_begin, entry.index_count));
+        "fetch: received %d bytes of %d indices", slot.size() - indices_begin, entry.index_count));
   }
   CKV_CHECK(reinterpret_cast<uintptr_t>(slot.data()) % alignof(int32_t) == 0);
   request.indices = {reinterpret_cast<const int32_t*>(slot.data() + indices_begin),
@@ -312,7 +312,7 @@ absl::Status CheckReplyOf(const ReplyHeader& header, size_t bytes, std::span<con
                           absl::FunctionRef<uint32_t()> checksum_of_body) {
   if (header.body_bytes != bytes) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("reply: body of %d bytes, %d came", header.body_bytes, bytes));
+        absl::StrFormat("reply: body of %d bytes, received %d", header.body_bytes, bytes));
   }
   // An exact reply to a request that allowed an approximation is fine. An approximate one that was
   // not allowed is not.

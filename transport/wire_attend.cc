@@ -28,7 +28,7 @@ absl::Status CheckLayout(const AttendLayout& layout, const RequestHeader& header
                          std::span<const std::byte> slot, const Geometry& geometry) {
   if (layout.total_bytes == slot.size()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
-      "attend: %d segments, %d pieces, %d rows of %d, %d indices are %d bytes, %d came",
+      "attend: %d segments, %d pieces, %d rows of %d, %d indices are %d bytes, received %d",
       header.segment_count, header.piece_count, header.row_count, geometry.d_qk, header.index_count,
       layout.total_bytes, slot.size()));
 }
@@ -64,8 +64,9 @@ absl::Status CheckPiece(uint32_t ordinal, const PieceEntry& piece, const AttendS
         absl::StrFormat("piece %d: copy %d of %d", ordinal, piece.copy, segment.copy_count));
   }
   if (piece.group_rows == 0 || piece.group_rows > segment.row_count) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "piece %d: groups of %d rows, %d rows came", ordinal, piece.group_rows, segment.row_count));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("piece %d: groups of %d rows, received %d rows", ordinal, piece.group_rows,
+                        segment.row_count));
   }
   if (piece.index_begin == kDense) {
     if (piece.k == 0) return absl::OkStatus();
@@ -76,7 +77,7 @@ absl::Status CheckPiece(uint32_t ordinal, const PieceEntry& piece, const AttendS
   const uint64_t group_count = GroupCount(segment.row_count, piece.group_rows);
   if (piece.index_begin + group_count * piece.k > index_count) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("piece %d: indices from %d, %d groups of %d, %d came", ordinal,
+        absl::StrFormat("piece %d: indices from %d, %d groups of %d, received %d", ordinal,
                         piece.index_begin, group_count, piece.k, index_count));
   }
   return absl::OkStatus();
@@ -97,7 +98,7 @@ absl::Status CheckPartials(const AttendSegment& segment, std::span<const PieceEn
   }
   if (partial + 1 == segment.partial_count) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("segment of %d partials, %d came", segment.partial_count, partial + 1));
+      absl::StrFormat("segment of %d partials, received %d", segment.partial_count, partial + 1));
 }
 
 template <typename Entry>
@@ -136,7 +137,7 @@ absl::StatusOr<uint64_t> ReadSegments(std::span<const std::byte> slot, size_t be
   }
   if (rows == header.row_count && pieces == header.piece_count) return stored_rows;
   return absl::InvalidArgumentError(
-      absl::StrFormat("attend: segments of %d rows and %d pieces, the header says %d and %d", rows,
+      absl::StrFormat("attend: segments of %d rows and %d pieces, the header has %d and %d", rows,
                       pieces, header.row_count, header.piece_count));
 }
 

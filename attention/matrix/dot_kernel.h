@@ -24,7 +24,7 @@ class DotKernel {
   using I = typename L::I;
   static constexpr uint32_t kTileLogits = kSpanKeys * 16;
   static_assert(kTileLogits * kBlockRowsMax / 16 <= kBlockRowsMax * kSpanKeys / 2 * kTermsMax,
-                "logits lie where a tile unit's weights do");
+                "logits reuse the memory of a tile unit's weights");
   static constexpr int kExpTerms = kFast ? 1 : 3;  // WeightExp::Of
   // Each logit is computed as sums over 192 columns, each from zero, which are then added. One
   // chain over all columns would exceed the error bound of AttendPartials.

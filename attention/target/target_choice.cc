@@ -57,8 +57,9 @@ absl::Status CheckRecord(const KernelMachine& machine, const KernelRecord& recor
         absl::StrFormat("this machine has no kernel target '%s'", record.target));
   }
   if (order.targets.front() != record.target) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "it says %s, and by its rates this build takes %s", record.target, order.targets.front()));
+    return absl::FailedPreconditionError(
+        absl::StrFormat("it names %s, but by its rates this build chooses %s", record.target,
+                        order.targets.front()));
   }
   return absl::OkStatus();
 }

@@ -369,10 +369,10 @@ void Judge::JudgeWhole() {
   }
   const std::string subject = NameOf(*facts_.directory);
   if (holder_count == 0) {
-    Add(FindingCode::kNoHolder, kBroken, subject, "knows no live holder: nothing can be loaded",
+    Add(FindingCode::kNoHolder, kBroken, subject, "has no live holder: nothing can be loaded",
         "start one: ckvd --role=holder --directory=" + facts_.directory->address);
   } else if (full_count == holder_count) {
-    Add(FindingCode::kNoRoom, kBroken, subject, "knows no holder with room: nothing can be loaded",
+    Add(FindingCode::kNoRoom, kBroken, subject, "has no holder with room: nothing can be loaded",
         "free space on a holder, or start another; ckvctl gc deletes chunks that no corpus uses");
   }
   if (facts_.skipped_corpus_count > 0) {

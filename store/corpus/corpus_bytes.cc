@@ -12,7 +12,8 @@
 namespace ckv {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "files are written as memory lies");
+static_assert(std::endian::native == std::endian::little,
+              "files are written in the byte order of memory");
 
 constexpr uint8_t kParentBefore = 1, kNoParent = 2, kPositionNext = 4, kPositionZero = 8,
                   kHoldersBefore = 16, kFlagsMax = 31;

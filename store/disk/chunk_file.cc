@@ -18,7 +18,8 @@
 namespace ckv {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "files are written as memory lies");
+static_assert(std::endian::native == std::endian::little,
+              "files are written in the byte order of memory");
 
 // The layout in the file.
 struct RawPrefix {

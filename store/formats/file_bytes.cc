@@ -77,8 +77,8 @@ absl::Status FileBytes::Changed() const {
   const std::string how =
       is_as_long ? "" : absl::StrFormat(": it had %d bytes, and has %d now", size_, about.st_size);
   return absl::InvalidArgumentError(absl::StrFormat(
-      "%s: changed while it was read%s\n  run the command again when nobody writes the file", path_,
-      how));
+      "%s: changed while it was read%s\n  run the command again when no process writes the file",
+      path_, how));
 }
 
 absl::Status FileBytes::CheckUnchanged() const {

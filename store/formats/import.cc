@@ -260,7 +260,7 @@ absl::Status RowFile::ReadTokens() {
   }
   if (base_position_ + view.shape[0] > kPositionMax) {
     return RefuseKey("base_position",
-                     absl::StrFormat("the last token stands beyond %d", kPositionMax));
+                     absl::StrFormat("the last token's position is over %d", kPositionMax));
   }
   std::vector<std::byte> raw(view.data.size());
   CKV_RETURN_IF_ERROR(Copy(view.data, raw.data()));
@@ -281,7 +281,7 @@ absl::Status RowFile::ReadLayers() {
   const size_t layers = set_.tensors.size() - 1;  // all but token_ids
   if (layers == 0 || layers > kLayerCountMax) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%d tensors beside token_ids, must be 1 to %d layers", layers, kLayerCountMax));
+        "%d tensors and token_ids, must be 1 to %d layers and token_ids", layers, kLayerCountMax));
   }
   geometry_.layers = static_cast<uint32_t>(layers);
   uint64_t width = 0;  // width of a row, in elements
@@ -290,7 +290,7 @@ absl::Status RowFile::ReadLayers() {
     const auto found = set_.tensors.find(name);
     if (found == set_.tensors.end()) {
       return RefuseWithout(name, set_,
-                           absl::StrFormat("is missing; the file has %d tensors beside "
+                           absl::StrFormat("is missing; the file has %d tensors and "
                                            "token_ids, so layers 0 to %d are due",
                                            layers, layers - 1));
     }

@@ -247,7 +247,8 @@ absl::Status LlamaState::ReadAll(Reader& reader) {
     CKV_RETURN_IF_ERROR(ReadLayers(reader));
     if (reader.left() != empty_bytes) {
       return BadState(absl::StrFormat(
-          "%d bytes follow the keys, and %d should: a model with values beside its keys, or with "
+          "%d bytes follow the keys, and %d should: a model with values apart from its keys, or "
+          "with "
           "another cache\n  ckv holds rows of MLA, whose keys are their values, too",
           reader.left(), empty_bytes));
     }

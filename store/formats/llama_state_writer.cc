@@ -142,7 +142,7 @@ absl::Status LlamaStateWriter::Write(uint32_t layer, uint32_t cell_begin,
   for (uint64_t i = cell_begin; i < cell_begin + count; ++i) {
     if (written[i]) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("sequence state: cell %d of layer %d comes twice", i, layer));
+          absl::StrFormat("sequence state: cell %d of layer %d is written twice", i, layer));
     }
     written[i] = true;
   }

@@ -153,7 +153,7 @@ absl::Status ChunkWriter::Write(uint32_t layer, uint64_t offset_bytes,
 absl::StatusOr<Chunk> ChunkWriter::Finish() && {
   for (uint32_t layer = 0; layer < written_bytes_.size(); ++layer) {
     if (written_bytes_[layer] != layout_.layer_bytes) {
-      return Refuse(info_, absl::StrFormat("layer %d: %d of %d bytes came", layer,
+      return Refuse(info_, absl::StrFormat("layer %d: %d of %d bytes were written", layer,
                                            written_bytes_[layer], layout_.layer_bytes));
     }
   }

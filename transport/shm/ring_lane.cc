@@ -60,7 +60,7 @@ class RingConnection {
       Break(absl::UnavailableError("the peer has closed its end of the lane"));
       return status_;
     }
-    return absl::ResourceExhaustedError(ErrnoText("passing a descriptor beside a reply"));
+    return absl::ResourceExhaustedError(ErrnoText("passing a descriptor with a reply"));
   }
 
   // Takes the peer's next message, with slot and bytes inside the lane's shape, and its descriptor.
@@ -244,7 +244,7 @@ class RingRequestLane final : public RequestLane {
   absl::StatusOr<UniqueFd> TakeDescriptor(uint32_t slot) noexcept override {
     slots_.CheckDone(slot);
     if (!descriptors_[slot].valid()) {
-      return absl::NotFoundError(absl::StrFormat("no descriptor came with slot %d's reply", slot));
+      return absl::NotFoundError(absl::StrFormat("slot %d's reply has no descriptor", slot));
     }
     return std::move(descriptors_[slot]);
   }

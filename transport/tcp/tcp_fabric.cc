@@ -112,8 +112,9 @@ absl::StatusOr<std::string> Advertised(const ListenOptions& options, const HostP
     return advertised.ToString();
   }
   if (bound.IsWildcard()) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "bound to every address (%s): say which one peers shall connect to", options.tcp_address));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("bound to every address (%s): choose the one that peers shall connect to",
+                        options.tcp_address));
   }
   return bound.ToString();
 }

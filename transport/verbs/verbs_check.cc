@@ -53,7 +53,7 @@ absl::Status NoDevice() {
         "(modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEVICE)");
   }
   return absl::UnavailableError(
-      "no RDMA device that libibverbs knows: install ibverbs-providers, or make a soft-RoCE one "
+      "no RDMA device that libibverbs supports: install ibverbs-providers, or make a soft-RoCE one "
       "(rdma link add rxe0 type rxe netdev DEVICE); in a container, pass /dev/infiniband");
 }
 
@@ -118,7 +118,7 @@ absl::StatusOr<ibv_context*> OpenVerbsDevice(const std::string& name) {
   }
   if (name.empty() && count > 1) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("several RDMA devices (%s): say which", names));
+        absl::StrFormat("several RDMA devices (%s): choose one", names));
   }
   if (chosen == nullptr) {
     return absl::UnavailableError(absl::StrFormat("no RDMA device %s; there are: %s", name, names));

@@ -296,7 +296,7 @@ Duration VerbsConnection::probe_interval() const noexcept {
 void VerbsConnection::CheckAlarm() noexcept {
   if (alarm_->event() < 0) return;
   const auto event = static_cast<ibv_event_type>(alarm_->event());
-  const std::string text = absl::StrFormat("the device says: %s", ibv_event_type_str(event));
+  const std::string text = absl::StrFormat("the device reports: %s", ibv_event_type_str(event));
   // The first two mean that the peer tried an access it may not have.
   Fail(event == IBV_EVENT_QP_ACCESS_ERR || event == IBV_EVENT_QP_REQ_ERR
            ? absl::InvalidArgumentError(text)

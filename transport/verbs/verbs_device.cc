@@ -71,7 +71,7 @@ absl::Status VerbsDevice::ReadLimits() {
 absl::Status VerbsDevice::ReadPort() {
   const char* name = ibv_get_device_name(context_->device);
   if (options_.port > limits_.phys_port_cnt) {
-    return absl::InvalidArgumentError(absl::StrFormat("%s has %d ports, the options say port %d",
+    return absl::InvalidArgumentError(absl::StrFormat("%s has %d ports, the options choose port %d",
                                                       name, limits_.phys_port_cnt, options_.port));
   }
   CKV_RETURN_IF_ERROR(CheckPort());

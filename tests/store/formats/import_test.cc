@@ -162,7 +162,7 @@ TEST(RowFile, NamesTheMetadataKeyThatIsWrong) {
            {"softmax_scale", "1e60", "softmax_scale"},   // infinite as a float
            {"base_position", "1e3", "must be a whole number"},
            {"base_position", "1099511627777", "at most 1099511627776"},
-           {"base_position", "1099511627776", "the last token stands beyond"},
+           {"base_position", "1099511627776", "the last token's position is over"},
        }) {
     Rows rows(1);
     rows.metadata[c.key] = c.value;
@@ -192,7 +192,7 @@ TEST(RowFile, NamesTheTensorThatIsWrong) {
        [](Rows& r) {
          r.tensors[2].shape = {3, 1};
        }},
-      {"0 tensors beside token_ids",
+      {"0 tensors and token_ids",
        [](Rows& r) { r.tensors.erase(r.tensors.begin(), r.tensors.begin() + 2); }},
       {"tensor 'layers.0.ckv': is missing", [](Rows& r) { r.tensors[0].name = "layers.2.ckv"; }},
       {"tensor 'extra': is not known; a file of rows has token_ids and layers.0.ckv, "
