@@ -85,8 +85,8 @@ absl::Status ProbeFabric(LinkTable& links, HolderLink& link, Clock& clock, Insta
     return absl::OkStatus();
   }
   return absl::UnavailableError(
-      absl::StrFormat("%s: full slots came back no later than empty ones, so the bandwidth is not "
-                      "known",
+      absl::StrFormat("%s: full slots returned no later than empty ones, so the bandwidth is "
+                      "unknown",
                       link.peer().Describe()));
 }
 

@@ -28,7 +28,7 @@ void Remeasurer::Start() {
   try {
     thread_ = std::thread([this] { Run(); });
   } catch (const std::system_error& error) {
-    Log().warn("no thread to measure holders anew: {}", error.what());
+    Log().warn("no thread to measure holders again: {}", error.what());
   }
 }
 
@@ -54,11 +54,10 @@ Instant Remeasurer::Step(Instant now) {
       const Duration waits = std::exchange(pause.next, std::min(2 * pause.next, kPauseMax));
       pause.until = clock_.Now() + waits;
       if (status.ok()) {
-        Log().info("{}: what it was measured to cost was in doubt; measured anew",
-                   peer->Describe());
+        Log().info("{}: its measured cost was in doubt; measured again", peer->Describe());
         continue;  // a doubt raised since then rings the bell
       }
-      Log().debug("{}: measuring it anew: {}", peer->Describe(), status.ToString());
+      Log().debug("{}: measuring it again: {}", peer->Describe(), status.ToString());
     }
     next = std::min(next, pause.until);
   }

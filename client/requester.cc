@@ -143,7 +143,7 @@ struct Requester::State {
   }
 
   absl::StatusOr<MappedChunk> Map(const MapCall& call, Attempts& by) {
-    absl::StatusOr<MappedChunk> mapped = absl::UnknownError("no holder was asked");
+    absl::StatusOr<MappedChunk> mapped = absl::UnknownError("no holder was queried");
     const auto map = [&](CallContext& context) {
       mapped = MapChunk(call, context.links, context.exchange, *clock);
       return AttemptResult{mapped.status(), /*repeatable=*/!call.may_be_refused};

@@ -169,7 +169,7 @@ absl::Status Actor::Watch(const std::shared_ptr<ContextState>& context, const Co
     return all_near;
   };
   if (!options_.clock->Await(mu_, absl::Condition(&settled), deadline))
-    status = absl::DeadlineExceededError("near: the rows had not all come by the deadline");
+    status = absl::DeadlineExceededError("near: not all rows had arrived by the deadline");
   if (!status.ok()) Forget(*watched);
   return status;
 }

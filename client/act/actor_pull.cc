@@ -173,7 +173,7 @@ absl::Status Actor::Fill(Job& job) {
   if (job.anew) {
     absl::Status status = MakeAnew(job);
     if (status.ok() || !wanted()) return status;
-    Log().warn("auto: rows were not made anew: {}; they are pulled", status.ToString());
+    Log().warn("auto: rows could not be recomputed: {}; fetching them instead", status.ToString());
     job.primitive = Primitive::kFetch;
     absl::MutexLock lock(&mu_);
     CKV_RETURN_IF_ERROR(TakeFills(job));

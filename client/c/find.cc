@@ -36,8 +36,8 @@ absl::StatusOr<PromptCover> Cover(ckv_requester& requester, const ckv_find_call&
   if (cover.spans.empty()) {
     return absl::NotFoundError(cover.truncated
                                    ? "no chunk of these tokens was found, and the search was cut "
-                                     "short: more chunks begin like them than are told"
-                                   : "nobody has a chunk of these tokens");
+                                     "short: more chunks begin like them than one reply lists"
+                                   : "no holder has a chunk of these tokens");
   }
   return cover;
 }

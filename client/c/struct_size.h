@@ -30,9 +30,9 @@ inline absl::Status ReadStructSize(std::string_view name, const void* from, size
   const auto* const bytes = static_cast<const std::byte*>(from);
   for (size_t i = known; i < size; ++i) {
     if (bytes[i] == std::byte{0}) continue;
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: %d bytes with a field that this library does not know, it knows %d",
-                        name, size, known));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %d bytes with a field that this library does not support, it supports %d", name, size,
+        known));
   }
   return absl::OkStatus();
 }

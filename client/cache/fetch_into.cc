@@ -120,7 +120,7 @@ absl::Status CacheFetch::Take(const FetchedRows& run, ComputeStream& stream) {
 }
 
 absl::Status CacheFetch::Commit() && {
-  if (!whole()) return absl::DataLossError("the transfer ended before all rows had come");
+  if (!whole()) return absl::DataLossError("the transfer ended before all rows had arrived");
   if (reservation_) std::move(*reservation_).Commit();
   return absl::OkStatus();
 }

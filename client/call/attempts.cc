@@ -164,7 +164,7 @@ std::optional<Instant> Attempts::ReturnAt(CallTries& tries, Corpora corpora, Ins
   tries.waits = true;
   tries.pause = std::clamp(2 * tries.pause, kReturnPauseMin, kReturnPauseMax);
   counters_->returns.fetch_add(1, std::memory_order_relaxed);
-  Log().debug("{}; waiting for a holder to come back", status.ToString());
+  Log().debug("{}; waiting for a holder to return", status.ToString());
   return std::min(now + tries.pause, tries.wait_end);
 }
 

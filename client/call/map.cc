@@ -79,7 +79,7 @@ absl::StatusOr<MappedChunk> Accept(const MapCall& call, const Exchange::Reply& r
   CKV_ASSIGN_OR_RETURN(const MappedLayout layout, DecodeMapReply(reply.bytes));
   const auto fd = lane.TakeDescriptor(reply.slot);
   if (absl::IsNotFound(fd.status()))
-    return absl::InvalidArgumentError("map: no descriptor came with the reply");
+    return absl::InvalidArgumentError("map: the reply has no descriptor");
   if (!fd.ok()) return Annotate(fd.status(), "map");
   return MapDescriptor(fd->get(), layout, call.corpus->geometry,
                        call.corpus->chunks[call.chunk].token_count);
@@ -135,8 +135,8 @@ absl::StatusOr<MappedChunk> MapDescriptor(int fd, const MappedLayout& layout,
   struct stat file = {};
   if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || file.st_size < 0 ||
       static_cast<uint64_t>(file.st_size) < layout.total_bytes) {
-    return absl::InvalidArgumentError(absl::StrFormat("map: the memory has %d bytes, it says %d",
-                                                      file.st_size, layout.total_bytes));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "map: the memory has %d bytes, its layout needs %d", file.st_size, layout.total_bytes));
   }
   CKV_RETURN_IF_ERROR(CheckSeals(fd));
   void* const memory = mmap(nullptr, layout.total_bytes, PROT_READ, MAP_SHARED, fd, 0);

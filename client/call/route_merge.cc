@@ -41,7 +41,7 @@ absl::Status Router::StartCoverage() {
 absl::Status Router::MakeTarget() {
   if (target_.memory != call_->out_memory) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("attend: the answer's place is in %s memory, and the call said %s memory",
+        absl::StrFormat("attend: the answer's place is in %s memory, but the call named %s memory",
                         MemoryKindName(target_.memory), MemoryKindName(call_->out_memory)));
   }
   CKV_RETURN_IF_ERROR(ComeAfter(target_.after));

@@ -26,7 +26,7 @@ absl::Status ShareCoverage::Cover(uint32_t block, uint32_t share, uint32_t piece
   Block& covered = blocks_[block];
   if (came_[covered.share_begin + share]) {
     return absl::InternalError(
-        absl::StrFormat("coverage: share %d of block %d came twice", share, block));
+        absl::StrFormat("coverage: share %d of block %d arrived twice", share, block));
   }
   came_[covered.share_begin + share] = true;
   covered.covered += piece_count;

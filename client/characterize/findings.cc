@@ -172,7 +172,7 @@ std::string DescribeFloor(const ComputeCurve& curve) {
   const double floor_ns = 1e3 * curve.floor.us_per_token;
   if (!(floor_ns > 0)) return "no floor was measured";
   const double rows = RowsBoundByMemory(curve);
-  const std::string floor = absl::StrFormat("a row comes in in %.3g ns", floor_ns);
+  const std::string floor = absl::StrFormat("reading a row takes %.3g ns", floor_ns);
   if (std::isinf(rows)) return floor + "; bound by memory at any number of query rows";
   if (rows >= 1) {
     return floor + absl::StrFormat("; bound by memory up to %.0f query row%s", std::floor(rows),

@@ -105,8 +105,8 @@ struct KernelCurve {
 };
 // Returns the curves of a profile: this machine's first, then the lanes'.
 std::vector<KernelCurve> KernelCurvesOf(const Profile& profile);
-// Describes the curve's floor relative to its anchors: "a row comes in in 57 ns; bound by memory up
-// to 3 query rows".
+// Describes the curve's floor relative to its anchors: "reading a row takes 57 ns; bound by memory
+// up to 3 query rows".
 std::string DescribeFloor(const ComputeCurve& curve);
 
 }  // namespace ckv

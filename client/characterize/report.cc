@@ -354,12 +354,12 @@ std::string RenderReport(const ReportInput& input) {
                   ShapePlots(input));
   html += Section("Fan-in", "One holder, and more and more requesters at once.",
                   ParallelPlots(input, Sweep::kFanIn, "a route of one layer", "requesters"));
-  html +=
-      Section("Scatter",
-              "As many rows of one layer, chosen by chance as an indexer does, of more and more "
-              "holders: attended where they lie, or fetched together. Holders answer side by side; "
-              "what is fetched of them shares this machine's link.",
-              ScatterPlots(input));
+  html += Section(
+      "Scatter",
+      "As many rows of one layer, chosen by chance as an indexer does, of more and more "
+      "holders: attended on their holders, or fetched together. Holders answer side by side; "
+      "what is fetched of them shares this machine's link.",
+      ScatterPlots(input));
   html += Section("Congestion", "One link, and more and more fetches at once.",
                   ParallelPlots(input, Sweep::kCongestion, "a fetch of one layer", "flows"));
   return html + BytesTable(input) + "</body>\n</html>\n";

@@ -17,7 +17,8 @@ absl::Status CheckSelection(const RouteSegment& segment) {
   if (limits.present() && limits.group_rows == 0)
     return absl::InvalidArgumentError("attend: row limits of groups of 0 rows");
   if (limits.present() && selection.present())
-    return absl::InvalidArgumentError("attend: row limits beside a selection");
+    return absl::InvalidArgumentError(
+        "attend: both row limits and a selection; set one of the two");
   return absl::OkStatus();
 }
 

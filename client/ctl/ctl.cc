@@ -58,7 +58,7 @@ void AddGlobalOptions(CLI::App& app, Ctl& ctl, GlobalValues& values) {
       ->check(HostPort())
       ->type_name("HOST:PORT");
   app.add_option("--tenant", ctl.fleet.tenant,
-                 "Tenant whose corpora are meant, beside the shared ones that everybody sees "
+                 "Tenant whose corpora are used, in addition to the shared ones of all tenants "
                  "(default: those alone). A name, not a credential")
       ->type_name("NAME");
   AddTimeout(app, "--rpc-timeout", values.timeout_ms, "Limit of each control call");
@@ -74,7 +74,7 @@ void AddGlobalOptions(CLI::App& app, Ctl& ctl, GlobalValues& values) {
       ->type_name(JoinNames(formats));
   app.add_flag("--trace", values.trace,
                "Have daemons with trace.path write the spans of this command's calls. Its trace id "
-               "goes to stderr at the end");
+               "is printed to stderr at the end");
 }
 
 // Returns the verbs and options that are valid where the command line of `app` ended.

@@ -116,7 +116,7 @@ absl::StatusOr<std::vector<Member>> Fleet::Holders() {
   std::erase_if(members, [](const Member& m) { return m.role != MemberRole::kHolder; });
   if (members.empty()) {
     return absl::FailedPreconditionError(absl::StrFormat(
-        "the directory at %s knows no live holder\n  start one: ckvd --role=holder --directory=%s\n"
+        "the directory at %s has no live holder\n  start one: ckvd --role=holder --directory=%s\n"
         "  or wait: holders return some seconds after a restart of the directory",
         directory_address_, directory_address_));
   }

@@ -43,7 +43,7 @@ void AddUnlike(const DecisionInput& input, std::span<const DoubtedHolder> holder
     if (!(most.us > kAlikeFactor * least.us)) continue;
     doubts.push_back(absl::StrFormat(
         "%s takes %.1f x as long as %s for the same rows, and both have kernels of %s: it is "
-        "loaded, or it was when it was measured. If its replies disagree, it is measured anew",
+        "loaded, or it was when it was measured. If its replies disagree, it is measured again",
         most.name, most.us / least.us, least.name, KernelTargetName(target)));
   }
 }

@@ -113,7 +113,7 @@ void NetworkOracle::Run() {
 
 void NetworkOracle::LogChange(const absl::Status& status) {
   if (!status.ok() && !failing_) {
-    Log().warn("{}; what it last told stays", status.ToString());
+    Log().warn("{}; its last answer stays in use", status.ToString());
   } else if (status.ok() && failing_) {
     Log().info("the network oracle answers again");
   }

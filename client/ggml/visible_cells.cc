@@ -41,7 +41,7 @@ absl::Status AppendVisible(const uint16_t* mask, uint32_t cell_count,
     }
     if (value != kSeen && value != kMinusZero) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "the mask has %#x for cell %d, and ckv knows only 0 and -inf", value, at));
+          "the mask has %#x for cell %d, and ckv supports only 0 and -inf", value, at));
     }
     const uint32_t end = Skip(mask, cell_count, at, value);
     if (open) {

@@ -66,7 +66,7 @@ absl::StatusOr<std::shared_ptr<const Corpus>> HostCacheStub::Keep(
     // One that hangs is unavailable, too: its connection is found silent. One that is late copies.
     if (absl::IsUnavailable(holder.status())) {
       silent_since_ns_.store(clock_->Now().ns, std::memory_order_relaxed);
-      Log().warn("{}; rows come from their holders", holder.status().ToString());
+      Log().warn("{}; rows are fetched from their holders", holder.status().ToString());
     }
     CKV_RETURN_IF_ERROR(holder.status());
     for (size_t i = begin; i < end; ++i) {

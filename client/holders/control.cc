@@ -22,7 +22,7 @@ absl::StatusOr<ChunkPlacement> PlacementAmong(const ChunkId& id, const Geometry&
     return absl::FailedPreconditionError(absl::StrFormat(
         "chunk %s has another geometry: %s", id.ToHex(), DescribeDifference(geometry, *other)));
   }
-  return absl::NotFoundError(absl::StrFormat("chunk %s: nobody holds it", id.ToHex()));
+  return absl::NotFoundError(absl::StrFormat("chunk %s: no holder has it", id.ToHex()));
 }
 
 absl::StatusOr<TenantKey> DirectoryControl::TenantKeyOf(std::string_view /*tenant*/,

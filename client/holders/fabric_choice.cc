@@ -131,7 +131,7 @@ absl::StatusOr<std::string> FabricChooser::JudgeFallback() const {
     // Verbs may well work: a caller that waits or gives back a session may get it.
     if (full_[i]) return absl::ResourceExhaustedError(trial.why_not);
     return absl::UnavailableError(absl::StrFormat(
-        "no lane of verbs comes up (%s), and rdma_fallback refuses tcp for it: repair it, set "
+        "no verbs lane can be opened (%s), and rdma_fallback refuses tcp instead: repair it, set "
         "rdma_fallback to tcp, or take verbs out of the fabrics",
         trial.why_not));
   }
@@ -141,8 +141,8 @@ absl::StatusOr<std::string> FabricChooser::JudgeFallback() const {
 // Logs the choice if it differs from the last one.
 void FabricChooser::Log(const FabricChoice& choice) const {
   if (!choice.fallback.empty() && last_.fallback.empty()) {
-    ckv::Log().warn("{}: fell back from verbs to tcp, as rdma_fallback says: {}", peer_.Describe(),
-                    choice.fallback);
+    ckv::Log().warn("{}: fell back from verbs to tcp, as rdma_fallback allows: {}",
+                    peer_.Describe(), choice.fallback);
   }
   if (last_.ordinal > 0 && last_.fabric == choice.fabric && last_.epoch == choice.epoch) return;
   ckv::Log().info("{}: spoken to over {}; an exchange of 16 rows: {}", peer_.Describe(),

@@ -126,7 +126,7 @@ absl::Status LinkTable::Fill(ChunkLinks& chunk_links) {
 absl::StatusOr<std::vector<uint32_t>> LinkTable::OrdinalsOf(ChunkLinks& chunk_links,
                                                             const ChunkPlacement& chunk) {
   if (chunk.holders.empty())
-    return absl::NotFoundError(absl::StrFormat("chunk %s: nobody holds it", chunk.id.ToHex()));
+    return absl::NotFoundError(absl::StrFormat("chunk %s: no holder has it", chunk.id.ToHex()));
   std::vector<uint32_t> ordinals;
   for (const std::vector<HolderId>* list : {&chunk.holders, &chunk.leased}) {
     for (const HolderId& holder : *list) {
@@ -377,8 +377,8 @@ absl::StatusOr<uint32_t> LinkTable::HandleOf(ChunkLinks& chunk_links, uint32_t c
   const ResolvedHandle& resolved = *link.Find(wanted.id);
   if (resolved.token_count != wanted.token_count) {
     return absl::FailedPreconditionError(
-        absl::StrFormat("has chunk %s with %d tokens, the directory says %d", wanted.id.ToHex(),
-                        resolved.token_count, wanted.token_count));
+        absl::StrFormat("has chunk %s with %d tokens, the directory has it with %d",
+                        wanted.id.ToHex(), resolved.token_count, wanted.token_count));
   }
   chunk_links.handles[chunk] = resolved.handle.value;
   chunk_links.generations[chunk] = link.generation();

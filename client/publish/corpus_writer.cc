@@ -21,7 +21,7 @@ absl::StatusOr<Geometry> GeometryOf(const WriteTarget& target, const CorpusEnd* 
   CKV_RETURN_IF_ERROR(ValidateGeometry(*target.geometry));
   if (end != nullptr && ModelFingerprint(*target.geometry) != ModelFingerprint(end->geometry)) {
     return absl::FailedPreconditionError(
-        absl::StrFormat("put: corpus '%s' has another geometry than the target says", name));
+        absl::StrFormat("put: corpus '%s' has another geometry than the target", name));
   }
   return *target.geometry;
 }

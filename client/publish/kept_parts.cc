@@ -60,7 +60,7 @@ absl::Status AwaitKept(std::span<const HolderId> holders, std::span<const Member
                            absl::StrJoin(late, ", "), why.substr(0, why.find('\n')));
   }
   if (unasked_count > 0) {
-    absl::StrAppendFormat(&text, "%sholders that were not asked in time: %d",
+    absl::StrAppendFormat(&text, "%sholders that were not queried in time: %d",
                           text.empty() ? "" : "; ", unasked_count);
   }
   return absl::UnavailableError(text);

@@ -94,7 +94,7 @@ absl::StatusOr<std::vector<Member>> Publisher::Holders(Instant deadline) {
   }
   if (holders.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrFormat("the directory at %s knows no live holder", address_));
+        absl::StrFormat("the directory at %s has no live holder", address_));
   }
   std::sort(holders.begin(), holders.end(),
             [](const Member& a, const Member& b) { return a.id.name < b.id.name; });

@@ -25,7 +25,7 @@ absl::Status CallTries::Final(const absl::Status& status, Instant now) const {
     if (cause != status.message()) absl::StrAppendFormat(&text, "; before that: %s", cause);
   }
   if (wait_count > 0) {
-    absl::StrAppendFormat(&text, "; waited %.1f s for a holder to come back",
+    absl::StrAppendFormat(&text, "; waited %.1f s for a holder to return",
                           double((now - wait_begun).count()) / 1e9);
   }
   if (text == status.message()) return status;

@@ -382,7 +382,7 @@ class CtlTest(unittest.TestCase):
         table = self.run_ctl("explain", "--corpus", "docs", "--steps", 1).stdout
         self.assertIn("over 1 step;", table)
         self.assertIn("to and from 2 holders", table)
-        self.assertRegex(table, r"calls took: +(too few to tell|[0-9.]+ x as long if (routed|near))")
+        self.assertRegex(table, r"calls took: +(too few calls|[0-9.]+ x as long if (routed|near))")
 
     def test_exit_codes(self):
         missing, text = self.folder / "absent.safetensors", self.folder / "text.txt"

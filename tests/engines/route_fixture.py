@@ -23,7 +23,7 @@ def kernel_targets():
     """What this processor has, the best first."""
     run = subprocess.run([ctl_fleet.PROGRAMS.ckvd, "--role=directory", "--kernel-target=none"],
                          capture_output=True, text=True, timeout=TIMEOUT_S)
-    return re.search(r"there are (.*); or say auto", run.stderr).group(1).split(", ")
+    return re.search(r"there are (.*); or take auto", run.stderr).group(1).split(", ")
 
 
 def kernel_target():

@@ -122,7 +122,8 @@ absl::Status FetchArguments::TakeBlocks(const ckv_fetch_call& call) {
   if (call.rows != nullptr || call.rows_bytes != 0 || call.layer_stride != 0 ||
       call.token_stride != 0 || call.column_bytes != 0) {
     return absl::InvalidArgumentError(
-        "ckv_fetch_call: rows, strides or columns beside a place in blocks");
+        "ckv_fetch_call: rows, strides or columns together with a place in blocks; set one of the "
+        "two");
   }
   return blocks_.emplace().Take(call.place, first_token_.back(),
                                 call_.layer_end - call_.layer_begin, width_,
@@ -179,7 +180,7 @@ absl::Status FetchArguments::Pull(Requester& requester, uint32_t chunk_begin, ui
     });
     if (status.ok() || ended || absl::IsCancelled(status) || Clock::Real()->Now() >= deadline)
       return status;
-    Log().warn("fetch: the cache of this host fails, so rows come from their holders: {}",
+    Log().warn("fetch: the cache of this host fails, so rows are fetched from their holders: {}",
                status.ToString());
     call.corpus = call_.corpus;
   }

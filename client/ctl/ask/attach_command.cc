@@ -92,7 +92,8 @@ void AddAttachCommand(CLI::App& app, Ctl& ctl) {
       app, "attach", "Write a state of llama.cpp that stands for chunks, and has no rows",
       "  ckvctl attach --corpus docs --position 0 --out docs.ggsq --streams 4\n\n"
       "A sequence that restores FILE.ggsq has one cell a layer, whatever the number of tokens.\n"
-      "Its key says which chunks it stands for. llama.cpp with libggml-ckv.so asks their holders\n"
+      "Its key names the chunks that it stands for. llama.cpp with libggml-ckv.so asks their "
+      "holders\n"
       "(the page llama.md of the handbook). Without it all logits are NaN, and greedy sampling\n"
       "then gives token 0 without an error. ckvctl fetch writes the rows themselves.");
   verb->add_option("--corpus", options->corpus, "The corpus")->required()->type_name("NAME");

@@ -278,7 +278,7 @@ void AddAttendCommand(CLI::App& app, Ctl& ctl) {
       ->required()
       ->type_name("FILE");
   verb->add_option("--offset", options->offset,
-                   "Positions by which the chunks stand after their canonical place")
+                   "Positions by which the chunks are moved behind their canonical place")
       ->check(CLI::Range(-kOffsetMax, kOffsetMax).description(""));
   const std::vector<std::string> dtypes = {"bf16", "f32"};
   verb->add_option("--wire", options->wire,

@@ -136,8 +136,8 @@ absl::StatusOr<std::unique_ptr<TrialCorpus>> PutTrial(const Ctl& ctl, Fleet& fle
   auto smaller = TrialCorpus::Put(ctl, fleet, shape);
   if (!smaller.ok()) return trial;
   ctl.Note(
-      absl::StrFormat("ckvctl: not measured: how rows come in from memory, which takes %s more of "
-                      "the holder's room",
+      absl::StrFormat("ckvctl: not measured: how fast rows are read from memory, which takes %s "
+                      "more of the holder's room",
                       FormatBytes(PushOutBytes())));
   return smaller;
 }
@@ -436,7 +436,8 @@ void AddCharacterizeCommands(CLI::App& app, Ctl& ctl) {
       "Writes DIR/report.html (plots, nothing from the network), DIR/samples.csv and\n"
       "DIR/profile.json. RIGHT is how often the predicate chose the best, or one within 10 % of\n"
       "it. SURELY counts only points whose costs differ by more than the noise. A run that was\n"
-      "cut off goes on where it stopped. The grid of routes, fetches and prefills is measured in\n"
+      "interrupted continues where it stopped. The grid of routes, fetches and prefills is "
+      "measured in\n"
       "rounds, so it counts only when it is whole.\n"
       "Calls are made from this machine: run it where a requester would run. Puts a corpus of\n"
       "80 to 330 MB on one holder, and 2.4 MB on each, and drops it again, also when "

@@ -195,11 +195,11 @@ void AddCompareCommand(CLI::App& agents, Ctl& ctl) {
       "requester of its own, so no rows\nare near at its start. MEMORY is the size of its near "
       "store at the end, mapped rows\nincluded. Times are "
       "within noise if they differ by no more than the median round differs from\nthe fastest one. "
-      "A policy whose rows do not fit has a line that says so.\n\n"
+      "If a policy's rows do not fit, its line reports that.\n\n"
       "IN CALLS is the part of TIME spent in opens and attends; the engine\n"
       "takes the rest. PREDICTED is what ckvctl explain predicts for them, summed over the same\n"
-      "calls, times what it says that calls took over their prediction. It is asked of the "
-      "requester\nof the policy's first round, which has learned from it.");
+      "calls, times the ratio that it reports of measured to predicted time. The requester of\n"
+      "the policy's first round predicts, since it has learned from that round.");
   verb->add_option("--corpus", options->corpus, "A corpus made by corpus load --text")
       ->required()
       ->type_name("NAME");

@@ -164,7 +164,7 @@ std::string TookText(const v1::ExplainReply& reply) {
     took.push_back(absl::StrFormat("%.2f x as long if routed", reply.route_ratio()));
   if (reply.has_near_ratio())
     took.push_back(absl::StrFormat("%.2f x as long if near", reply.near_ratio()));
-  return took.empty() ? "too few to tell" : absl::StrJoin(took, ", ");
+  return took.empty() ? "too few calls" : absl::StrJoin(took, ", ");
 }
 
 absl::StatusOr<v1::ExplainRequest> RequestOf(const Ctl& ctl, const ExplainOptions& options,
@@ -290,8 +290,8 @@ void AddExplainCommand(CLI::App& app, Ctl& ctl) {
       "group, and a route asks one of them (ASKED). Holders of about the same cost take turns.\n"
       "TOKENS is the group's share of all tokens. T_PROBE is a round trip without payload.\n"
       "ROUND is one layer there and back. OFF is the recent error of predicted rounds; - if there\n"
-      "were fewer than 16. TIER is what the network oracle says of the path; - if it says "
-      "nothing.\n\n"
+      "were fewer than 16. TIER is the path's tier in the network oracle; - if it has "
+      "none.\n\n"
       "WEIGHT is how the chosen cost follows an input: at 1 it doubles with it. FLIPS is the\n"
       "nearest value of that input alone that changes the choice.\n\n"
       "It predicts attends alone: an engine also computes between them, and waits for wake-ups.\n"

@@ -48,7 +48,7 @@ absl::Status Take(const v1::FetchReply& reply, const Corpus& corpus, ChunkRun ru
                       reply.rows().size() == uint64_t{reply.token_count()} * row_bytes;
   if (!inside) {
     return absl::InternalError(absl::StrFormat(
-        "the requester sent rows that were not asked for: chunk %d, layer %d, %d tokens",
+        "the requester sent rows that were not requested: chunk %d, layer %d, %d tokens",
         reply.chunk(), reply.layer(), reply.token_count()));
   }
   const uint64_t token = gathered.first_token.at(reply.chunk()) + reply.token_begin();
@@ -128,7 +128,7 @@ absl::Status CheckPositions(const FetchOptions& options, const Corpus& corpus,
     const ChunkPlacement& next = corpus.chunks[ordinals[i + 1]];
     if (here.position + here.token_count == next.position) continue;
     return absl::InvalidArgumentError(absl::StrFormat(
-        "chunk %d of corpus %s does not stand right behind chunk %d, and a file has one "
+        "chunk %d of corpus %s does not follow chunk %d directly, and a file has one "
         "base_position\n  fetch up to chunk %d with --chunks, or rotate the rows behind each other "
         "with --position",
         ordinals[i + 1], corpus.name, ordinals[i], ordinals[i]));
@@ -192,7 +192,7 @@ void AddFetchCommand(CLI::App& app, Ctl& ctl) {
       ->required()
       ->type_name("FILE");
   verb->add_option("--position", options->position,
-                   "Rotate the rows to stand from this position on (default: canonical)")
+                   "Rotate the rows so that they begin at this position (default: canonical)")
       ->check(WholeNumber());
   verb->add_option("--streams", options->streams,
                    "Streams of the cache that loads a sequence state (default: 1)")

@@ -122,7 +122,7 @@ absl::Status Print(const Ctl& ctl, const v1::ResolveReply& reply, size_t token_c
                                      token_count, FormatCount(reply.spans_size(), "chunk")) +
                      table.Render();
   if (reply.truncated())
-    text += "\nmore chunks begin so than the directory tells: others may cover more\n";
+    text += "\nmore chunks begin so than the directory lists: others may cover more\n";
   ctl.Print(text, json);
   return absl::OkStatus();
 }

@@ -33,7 +33,7 @@ class Layers {
         rows.empty() || rows.size() > kMessageRowsBytesMax ||
         rows.size() > layer_bytes_ - offset_bytes_) {
       return absl::InternalError(
-          absl::StrFormat("%d bytes of layer %d at %d came, and layer %d from %d on was due",
+          absl::StrFormat("received %d bytes of layer %d at %d, expected layer %d from %d on",
                           rows.size(), part.layer(), part.offset_bytes(), layer_, offset_bytes_));
     }
     XXH3_64bits_update(&state_, rows.data(), rows.size());
@@ -51,8 +51,8 @@ class Layers {
 
   absl::Status Whole() const {
     if (layer_ == layers_) return absl::OkStatus();
-    return absl::InternalError(absl::StrFormat("rows came up to layer %d, byte %d, of %d layers",
-                                               layer_, offset_bytes_, layers_));
+    return absl::InternalError(absl::StrFormat(
+        "received rows up to layer %d, byte %d, of %d layers", layer_, offset_bytes_, layers_));
   }
 
  private:

@@ -320,14 +320,15 @@ void AddCorpusExportCommand(CLI::App& corpus, Ctl& ctl) {
       corpus, "export", "Write a corpus back into files of rows",
       "  ckvctl corpus export docs --out docs.safetensors\n"
       "  ckvctl corpus export docs --chunks 0-2 --out head.safetensors\n\n"
-      "The files are what corpus load takes, token ids, extra keys and all. Rows come back\n"
-      "byte for byte. A whole file does if its tensors are in the order layers.0.ckv, ...,\n"
+      "The files are what corpus load takes, token ids, extra keys and all. Rows are exported\n"
+      "byte for byte. A whole file is identical to the loaded one if its tensors are in the order "
+      "layers.0.ckv, ...,\n"
       "token_ids, without extra keys or with one line of JSON as an export writes it, and its\n"
       "header is written as an export writes it. Cuts are not in a file: load it with the options\n"
       "of the first time to reuse its chunks. Chunks that do not follow each other (standalone\n"
       "ones) go to a file a chain: docs-00001-of-00003.safetensors, and so on.\n\n"
-      "Rows come from the holders as they are, hot or cold, and each layer is checked. If a\n"
-      "holder fails, the next that has the chunk is asked. A file gets its name when it is\n"
+      "Rows are read from their holders, hot or cold, and each layer is checked. If a\n"
+      "holder fails, the next one with the chunk is read. A file gets its name when it is\n"
       "whole. Exit code 9: no holder has a chunk any more. Exit code 4: one that may have it is\n"
       "not there.");
   verb->add_option("NAME", options->corpus, "The corpus")->required();

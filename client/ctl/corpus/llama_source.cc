@@ -86,8 +86,8 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> LlamaSource::Open(
     uint32_t token_count_max) {
   if (options.geometry.empty()) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: a sequence state does not say what model it is of: it needs --geometry\n  ckvctl "
-        "corpus load --help says what that is",
+        "%s: a sequence state does not name its model: it needs --geometry\n  ckvctl "
+        "corpus load --help describes it",
         paths.front()));
   }
   if ((!options.token_ids.empty() || !options.extra_keys.empty()) && paths.size() != 1) {

@@ -47,8 +47,8 @@ std::string TallyText(const LoadReport& report, const HolderTally& total) {
   std::string text = table.Render();
   if (total.bytes_sent_found > 0) {
     text += absl::StrFormat(
-        "%s of it was for copies that another load put just then: rows are sent until the holder "
-        "says that it has them\n",
+        "%s of it was for copies that another load put at the same time: rows are sent until the "
+        "holder reports that it has them\n",
         FormatBytes(total.bytes_sent_found));
   }
   if (report.dry_run) text += "a dry run: nothing was put or published\n";

@@ -44,7 +44,7 @@ absl::Status ValidateCut(const CutOptions& options) {
     case CutPolicy::kDocument:
       if (options.chunk_tokens == 0 && options.chunk_min == 0) return absl::OkStatus();
       return absl::InvalidArgumentError(
-          "--cut document cuts where documents end\n  --chunk-max says where longer ones are cut; "
+          "--cut document cuts where documents end\n  --chunk-max limits longer ones; "
           "leave --chunk-tokens and --chunk-min out");
     case CutPolicy::kContent:
       return ValidateCutSizes(SizesOf(options));
@@ -243,7 +243,7 @@ absl::Status CheckIsSafetensors(const std::string& path) {
   }
   return absl::InvalidArgumentError(absl::StrFormat(
       "%s: not a safetensors file\n  a text is loaded with --text, token ids from FILE.jsonl; "
-      "ckvctl corpus load --help says what a file of rows has",
+      "ckvctl corpus load --help describes a file of rows",
       path));
 }
 
@@ -263,8 +263,7 @@ absl::StatusOr<RowFile> OpenRowFile(const std::string& path) {
       message.find(path) != std::string::npos ? opened.status() : Annotate(opened.status(), path);
   if (opened.status().code() != absl::StatusCode::kInvalidArgument) return named;
   return absl::InvalidArgumentError(absl::StrFormat(
-      "%s\n  ckvctl corpus load --help says what a file of rows has%s",
-      std::string(named.message()),
+      "%s\n  ckvctl corpus load --help describes a file of rows%s", std::string(named.message()),
       message.find("'token_ids': is missing") == std::string::npos
           ? ""
           : "\n  one that ckvctl fetch wrote lacks token_ids, since a requester does not give "

@@ -61,8 +61,8 @@ absl::Status CheckOptions(const std::string& path, const NpyOptions& options) {
   for (const auto& [name, value] : needed) {
     if (!value->empty()) continue;
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s: an array does not say what its rows are: it needs %s\n  ckvctl corpus "
-                        "load --help says what each is",
+        absl::StrFormat("%s: an array does not describe its rows: it needs %s\n  ckvctl corpus "
+                        "load --help describes each",
                         path, name));
   }
   return absl::OkStatus();
@@ -131,7 +131,7 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> NpySource::Open(const std::string& 
   const uint64_t count = file->shape()[1];
   if (options.base_position > kPositionMax - count) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("--base-position: the last token stands beyond %d", kPositionMax));
+        absl::StrFormat("--base-position: the last token's position is over %d", kPositionMax));
   }
   source->base_position_ = options.base_position;
   CKV_ASSIGN_OR_RETURN(source->token_ids_, ReadNpyTokenIds(options.token_ids, count));

@@ -34,12 +34,13 @@ Checks JudgeControl(const FleetFacts& facts) {
   const bool spans = SpansHosts(facts);
   for (const Told& member : facts.members) {
     if (!spans || !IsHere(member.address)) continue;
-    found.push_back(Fail("address",
-                         absl::StrFormat("%s told the directory %s, which other hosts do not reach",
-                                         member.who, member.address),
-                         absl::StrFormat("listen: HOST:%s with an address of its host that others "
-                                         "reach, or advertise: HOST:%s",
-                                         PortOf(member.address), PortOf(member.address))));
+    found.push_back(
+        Fail("address",
+             absl::StrFormat("%s advertises %s to the directory, which other hosts do not reach",
+                             member.who, member.address),
+             absl::StrFormat("listen: HOST:%s with an address of its host that others "
+                             "reach, or advertise: HOST:%s",
+                             PortOf(member.address), PortOf(member.address))));
   }
   Checks checks;
   AddOr(checks, std::move(found),
@@ -67,7 +68,7 @@ Checks JudgeData(const FleetFacts& facts) {
   }
   Checks checks;
   AddOr(checks, std::move(found),
-        known == 0 ? Skipped("data_address", "no holder tells of tcp lanes")
+        known == 0 ? Skipped("data_address", "no holder reports tcp lanes")
                    : Ok("data_address", "tcp lanes listen where their holders are called"));
   return checks;
 }
@@ -99,7 +100,7 @@ Checks JudgeClashes(const FleetFacts& facts, const std::vector<HostDaemon>& here
   Checks checks;
   AddOr(checks, std::move(found),
         known == 0 ? Skipped("names", "no ckvd of this fleet runs on this machine")
-                   : Ok("names", "every ckvd here is the one that the directory knows"));
+                   : Ok("names", "every ckvd here is the one that is registered"));
   return checks;
 }
 

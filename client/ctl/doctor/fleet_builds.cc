@@ -27,7 +27,7 @@ Check JudgeVersions(const FleetFacts& facts) {
   const auto note = [&](const Told& told) {
     if (!told.status.ok()) return;
     builds[told.process ? BuildOf(told.process->version, told.process->commit)
-                        : "an earlier build, which does not tell"]
+                        : "an earlier build, which does not report it"]
         .push_back(told.who);
   };
   note(facts.directory);
@@ -70,7 +70,7 @@ Checks JudgeWire(const FleetFacts& facts) {
   }
   Checks checks;
   AddOr(checks, std::move(found),
-        pairs == 0 ? Skipped("wire", "no requester and holder that tell of their versions")
+        pairs == 0 ? Skipped("wire", "no requester and holder that report their versions")
                    : Ok("wire", "every requester and holder have a version that both speak"));
   return checks;
 }
@@ -107,7 +107,7 @@ Checks JudgeGeometries(const FleetFacts& facts) {
                              "corpora of the others",
                              Printable(model), geometries.size(), GroupsText(geometries)),
              "ckvctl corpus list -o json names the geometry of each corpus; load those "
-             "of the old one anew, or drop them"));
+             "of the old one again, or drop them"));
   }
   Checks checks;
   AddOr(checks, std::move(found),
@@ -135,7 +135,7 @@ Checks JudgeLeases(const FleetFacts& facts) {
   }
   Checks checks;
   AddOr(checks, std::move(found),
-        spans.empty() ? Skipped("lease", "no member tells how long its lease lasts")
+        spans.empty() ? Skipped("lease", "no member reports how long its lease lasts")
                       : Ok("lease", absl::StrFormat("%s", FormatDuration(std::chrono::milliseconds(
                                                               spans.begin()->first)))));
   return checks;

@@ -28,7 +28,7 @@ Checks JudgeClocks(const FleetFacts& facts) {
   AddOr(
       checks, std::move(found),
       facts.Telling().empty()
-          ? Skipped("clock", "nobody tells what time it is")
+          ? Skipped("clock", "no member reports its time")
           : Ok("clock",
                "within " + FormatDuration(std::max<Duration>(worst, std::chrono::milliseconds(1))) +
                    " of this machine's"));
@@ -76,7 +76,7 @@ Checks JudgePolling(const FleetFacts& facts) {
   }
   Checks checks;
   AddOr(checks, std::move(found),
-        known == 0 ? Skipped("spin", "nobody tells of its processors")
+        known == 0 ? Skipped("spin", "no member reports its processors")
                    : Ok("spin", "no host has more threads that poll than processors"));
   return checks;
 }
@@ -100,7 +100,7 @@ Checks JudgeLocks(const FleetFacts& facts) {
   }
   Checks checks;
   AddOr(checks, std::move(found),
-        known == 0 ? Skipped("memlock", "nobody has verbs among its fabrics")
+        known == 0 ? Skipped("memlock", "no member has verbs among its fabrics")
                    : Ok("memlock", "enough for verbs, everywhere"));
   return checks;
 }

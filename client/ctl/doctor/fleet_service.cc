@@ -91,7 +91,7 @@ Checks JudgeDurable(const FleetFacts& facts) {
   Checks found;
   if (facts.home_known && facts.home.path().empty()) {
     found.push_back(Warn("durable",
-                         "the directory keeps its corpora in memory: after a restart it knows only "
+                         "the directory keeps its corpora in memory: after a restart it has only "
                          "what holders report",
                          "directory.path: /var/lib/ckv/directory"));
   }
@@ -114,7 +114,7 @@ Checks JudgeDurable(const FleetFacts& facts) {
   }
   Checks checks;
   AddOr(checks, std::move(found),
-        telling == 0 ? Skipped("durable", "no holder tells whether it keeps its chunks")
+        telling == 0 ? Skipped("durable", "no holder reports whether it keeps its chunks")
                      : Ok("durable", "corpora and chunks survive a restart"));
   return checks;
 }

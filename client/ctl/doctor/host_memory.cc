@@ -28,7 +28,7 @@ std::string SizeOption(uint64_t bytes) {
 Checks JudgeRoom(const HostView& view) {
   Checks found;
   const uint64_t total = MeminfoBytes(view, "MemTotal:");
-  if (total == 0) return {Skipped("memory", "/proc/meminfo does not say how much there is")};
+  if (total == 0) return {Skipped("memory", "/proc/meminfo has no MemTotal")};
   uint64_t needed = 0;
   std::vector<std::string> names;
   for (const DaemonSettings* settings : view.AllSettings()) {
@@ -195,7 +195,7 @@ Checks JudgeLocking(const HostView& view) {
   Checks checks;
   AddOr(checks, std::move(found),
         !wanted ? Skipped("memlock",
-                          "nobody here has verbs among its fabrics, and nothing else "
+                          "no ckvd here has verbs among its fabrics, and nothing else "
                           "locks memory")
         : fine.empty()
             ? Skipped("memlock", "the limits of other users' processes cannot be read: run as root")

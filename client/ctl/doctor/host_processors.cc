@@ -46,7 +46,7 @@ Checks JudgeSpin(const HostView& view) {
   }
   Checks checks;
   AddOr(checks, std::move(found),
-        threads == 0 ? Skipped("spin", "nobody here polls")
+        threads == 0 ? Skipped("spin", "no ckvd here polls")
                      : Ok("spin", absl::StrFormat("%s poll on %s", FormatCount(threads, "thread"),
                                                   FormatCount(processors, "processor"))));
   return checks;
@@ -115,7 +115,7 @@ Checks JudgeNodes(const HostView& view) {
 
 Checks JudgeClock(const HostView& view) {
   if (!view.clock.known)
-    return {Skipped("clock", "the kernel does not tell how its clock is kept")};
+    return {Skipped("clock", "the kernel does not report the state of its clock")};
   if (view.clock.synchronised) {
     return {Ok("clock", absl::StrFormat("synchronised, to %s at worst",
                                         FormatDuration(view.clock.error_max)))};

@@ -62,7 +62,7 @@ Check JudgePort(const PortView& port) {
   const bool ethernet = port.link == "Ethernet";
   return Fail(
       "rdma",
-      absl::StrFormat("port %s is %s, %s: no lane comes up", port.name, port.state, port.link),
+      absl::StrFormat("port %s is %s, %s: no lane can be opened", port.name, port.state, port.link),
       ethernet ? absl::StrFormat("ip link set dev %s up, and look at its cable: ethtool %s",
                                  port.netdev.empty() ? "NETDEV" : port.netdev,
                                  port.netdev.empty() ? "NETDEV" : port.netdev)
@@ -151,11 +151,12 @@ Checks JudgeRdma(const HostView& view) {
       checks.push_back(JudgeGids(view.files, port, *settings));
   }
   if (wanted) return checks;
-  return {Skipped("rdma", devices.empty()
-                              ? std::string("no device, and nobody has verbs among its fabrics")
-                              : absl::StrFormat("%s is there, and nobody has verbs among its "
-                                                "fabrics: fabrics: shm,tcp,verbs",
-                                                absl::StrJoin(devices, ", ")))};
+  return {
+      Skipped("rdma", devices.empty()
+                          ? std::string("no device, and no ckvd here has verbs among its fabrics")
+                          : absl::StrFormat("%s exists, and no ckvd here has verbs among its "
+                                            "fabrics: fabrics: shm,tcp,verbs",
+                                            absl::StrJoin(devices, ", ")))};
 }
 
 }  // namespace ckv::ctl::doctor

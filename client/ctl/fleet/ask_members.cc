@@ -18,8 +18,9 @@ void AskMember(const Fleet& fleet, Instant deadline, MemberReport& report) {
   if (member.role == MemberRole::kHolder && fleet.clock().Now() < deadline)
     holder = ConnectHolder(member);
   if (fleet.clock().Now() >= deadline) {
-    report.status = absl::DeadlineExceededError(absl::StrFormat(
-        "it was not asked: those before it took %s", FormatDuration(limit * kAskLimitCountMax)));
+    report.status = absl::DeadlineExceededError(
+        absl::StrFormat("it was not queried: the queries of others took %s",
+                        FormatDuration(limit * kAskLimitCountMax)));
     return;
   }
   grpc::ClientContext context;

@@ -86,7 +86,7 @@ absl::StatusOr<ChunkId> FindByOrdinal(Fleet& fleet, const LocateOptions& options
 absl::StatusOr<ChunkId> FindId(Fleet& fleet, const LocateOptions& options) {
   if (options.ordinal) {
     if (options.corpus.empty() || !options.id.empty()) {
-      return absl::InvalidArgumentError("--ordinal goes with --corpus, and without an id");
+      return absl::InvalidArgumentError("--ordinal needs --corpus, and no id");
     }
     return FindByOrdinal(fleet, options);
   }

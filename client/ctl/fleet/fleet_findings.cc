@@ -125,7 +125,7 @@ absl::Status VerdictOf(const std::vector<Finding>& findings, const absl::Status&
   absl::Status status = StatusOf(findings);
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(Printable(std::string(status.message())),
-                                                  "\n  ckvctl health says what to do about each"));
+                                                  "\n  ckvctl health shows what to do about each"));
 }
 
 }  // namespace ckv::ctl

@@ -118,9 +118,8 @@ std::string MissingText(const std::vector<std::string>& missing, bool is_here) {
                            list);
   }
   return absl::StrFormat(
-      "\n  not registered: %s: start %s; or say that a machine is gone for good (--gone %s) and "
-      "move "
-      "its chunks (corpus partition)",
+      "\n  not registered: %s: start %s; or declare that a machine is gone for good (--gone %s) "
+      "and move its chunks (corpus partition)",
       list, missing.size() == 1 ? "it" : "them", names[0]);
 }
 
@@ -198,8 +197,9 @@ absl::Status CheckDirectoryKnows(const GcOptions& options, const GarbageTally& t
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(absl::StrFormat(
-      "no corpus places any of the %s here: was the directory started anew?\n  load the corpora "
-      "again (what is there is reused), then collect; --without-corpora drops them all the same",
+      "no corpus places any of the %s here: did the directory lose its corpora in a restart?\n  "
+      "load the corpora again (what is there is reused), then collect; --without-corpora drops "
+      "them all the same",
       FormatCount(total.chunk_count, "chunk")));
 }
 
@@ -246,9 +246,9 @@ void AddGcCommand(CLI::App& app, Ctl& ctl) {
       "was away when its copies were dropped. A chunk stays that a corpus of any tenant places\n"
       "on that holder, that was pinned, or that a process copied and answers for.\n\n"
       "Why a grace: a load under way has put chunks that no corpus names yet. Before a load\n"
-      "publishes, it asks for all its chunks again; each put or question starts a chunk's idle\n"
-      "time anew, and a chunk is dropped only if it was idle for the grace, which the holder\n"
-      "decides in one step. So the grace must be longer than what lies between a load's last\n"
+      "publishes, it asks for all its chunks again; each put or question restarts a chunk's\n"
+      "idle time, and a chunk is dropped only if it was idle for the grace, which the holder\n"
+      "decides in one step. So the grace must be longer than the time between a load's last\n"
       "question and its publishing; an hour is far more than that takes. A holder that was\n"
       "restarted counts from its start.\n\n"
       "It refuses while a holder on which corpora place chunks has not reported since the "
@@ -259,8 +259,8 @@ void AddGcCommand(CLI::App& app, Ctl& ctl) {
       "PLACED counts chunks that a corpus places there, KEPT those that are pinned, YOUNG those\n"
       "that were put or asked for within the grace. The rest is GARBAGE, and ROWS are its "
       "bytes.\n\n"
-      "It can be interrupted at any point and run again: each drop stands by itself.");
-  gc->add_flag("--dry-run", options->dry_run, "Only say what would be dropped");
+      "It can be interrupted at any point and run again: each drop is independent.");
+  gc->add_flag("--dry-run", options->dry_run, "Only show what would be dropped");
   gc->add_option("--grace", options->grace, "Leave what was put or asked for within this time")
       ->capture_default_str()
       ->check(TimeSpan())

@@ -298,13 +298,13 @@ absl::Status RunPartition(const Ctl& ctl, const PartitionOptions& options) {
 void AddPartitionCommand(CLI::App& corpus, Ctl& ctl) {
   const auto options = std::make_shared<PartitionOptions>();
   CLI::App* verb = AddVerb(
-      corpus, "partition", "Spread a corpus over the live holders anew, while it is served",
+      corpus, "partition", "Spread a corpus again over the live holders, while it is served",
       "  ckvctl corpus partition docs --policy hash --dry-run\n"
       "  ckvctl corpus partition docs --policy document --replicas 2\n"
       "  ckvctl corpus partition docs --weights h0=2,h3=0\n\n"
-      "A chunk goes to the holders that its group prefers, so a change of holders or weights\n"
-      "moves little. Holders push chunks to each other, from any live copy; every copy is made\n"
-      "sure of before the corpus is switched to it, in one step, and old copies go after that.\n"
+      "A chunk is placed on the holders that its group prefers, so a change of holders or\n"
+      "weights moves little. Holders push chunks to each other, from any live copy; every copy is\n"
+      "verified before the corpus is switched to it, in one step. Then old copies are dropped.\n"
       "It can be interrupted at any point and run again: what was copied is reused. If the corpus\n"
       "changes meanwhile, nothing is switched. Chunks that an interrupted run left\n"
       "behind are for ckvctl gc.");

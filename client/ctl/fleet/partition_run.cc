@@ -222,7 +222,7 @@ absl::Status PartitionRun::RunOrder(const std::vector<Task>& order, size_t& done
   while (status.ok() && reader->Read(&reply)) {
     if (done == order.size() || reply.id() != request.ids(static_cast<int>(done))) {
       status = absl::InternalError(
-          absl::StrFormat("holder %s at %s: PushChunks told of a chunk that it was not asked for",
+          absl::StrFormat("holder %s at %s: PushChunks reported a chunk that was not requested",
                           from.id.name, from.control_address));
     } else {
       status = Arrived(order[done], reply);

@@ -112,7 +112,7 @@ std::string MixedText(const std::vector<MemberReport>& members) {
   const std::string common = Printable(BestCommonTarget(members));
   return absl::StrFormat(
       "mixed kernel targets: %s. Answers have equal bits within one target only: calls of f32\n"
-      "partials keep to one where replicas allow it, and say in their report if they could not.\n"
+      "partials keep to one where replicas allow it, and report it if they could not.\n"
       "For equal bits everywhere, start every holder and requester with %s.\n",
       absl::StrJoin(counts, ", "),
       common.empty()
@@ -156,7 +156,7 @@ std::string DamageText(const std::vector<MemberReport>& members) {
     absl::StrAppendFormat(
         &text, "holder %s found %s damaged since it started, and got %d again from replicas: %s\n",
         holder.member.id.name, FormatCount(s.damaged_count(), "chunk"), s.repaired_count(),
-        "ckvctl corpus verify says what is missing");
+        "ckvctl corpus verify shows what is missing");
   }
   return text;
 }
@@ -207,7 +207,7 @@ std::string NearText(const v1::DescribeReply& d) {
        {"time", absl::StrFormat("%s saved by near rows, %s lost by routing, %s of pulls",
                                 seconds(near.saved_us()), seconds(near.routed_us()),
                                 seconds(near.pulled_us()))},
-       {"not prefilled", absl::StrFormat("%d tokens; %d made anew", d.reused_token_count(),
+       {"not prefilled", absl::StrFormat("%d tokens; %d recomputed", d.reused_token_count(),
                                          near.recomputed_token_count())}});
 }
 
@@ -340,7 +340,7 @@ std::string HeadText(const Fleet& fleet, const View& view) {
     const bool is_other =
         std::string(view.directory.message()).find("not served there") != std::string::npos;
     directory += is_other ? " is no directory" : " does not answer";
-    directory += "; below is what the requester knows, which may be less";
+    directory += "; below is the requester's view, which may lack members";
   }
   std::string requester = fleet.requester_address();
   if (!view.requester.ok()) {

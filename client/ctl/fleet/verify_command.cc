@@ -191,7 +191,7 @@ absl::Status Verdict(const Findings& findings, size_t disagreeing, bool repaired
   }
   if (findings.unanswered_count > 0) {
     return absl::UnavailableError(absl::StrFormat(
-        "of %d copies nobody answered\n  ckvctl status shows which holders are alive",
+        "no holder answered for %d copies\n  ckvctl status shows which holders are alive",
         findings.unanswered_count));
   }
   return absl::OkStatus();
@@ -243,7 +243,7 @@ absl::Status RunVerify(const Ctl& ctl, const VerifyOptions& options) {
 void AddVerifyCommand(CLI::App& corpus, Ctl& ctl) {
   const auto options = std::make_shared<VerifyOptions>();
   CLI::App* verify = AddVerb(
-      corpus, "verify", "Check every copy of a corpus where it lies, in memory and on disk",
+      corpus, "verify", "Check every copy of a corpus on its holder, in memory and on disk",
       "  ckvctl corpus verify docs\n  ckvctl corpus verify docs --sample 5% --seed 7\n"
       "  ckvctl corpus verify docs --repair\n\n"
       "Exit code 9: a copy is missing, damaged or unreadable, or replicas differ. Exit code 4: a\n"

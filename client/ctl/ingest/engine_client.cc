@@ -118,7 +118,8 @@ absl::StatusOr<Json> EngineClient::Call(const std::string& path, const Json* bod
   }
   if (done != CURLE_OK) {
     return absl::UnavailableError(absl::StrFormat(
-        "%s: %s\n  is the engine up? `vllm serve` says so on its port's /health", context, reason));
+        "%s: %s\n  is the engine up? if so, /health on the port of `vllm serve` answers", context,
+        reason));
   }
   long code = 0;
   curl_easy_getinfo(one, CURLINFO_RESPONSE_CODE, &code);

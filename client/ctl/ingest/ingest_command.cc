@@ -159,7 +159,8 @@ class Ingest {
     }
     return absl::DeadlineExceededError(absl::StrFormat(
         "%s: the engine prefilled it, and corpus %s does not have it after %d s\n  the engine's "
-        "log says why it was not published; its directory and tenant must be those of this command",
+        "log has the reason why it was not published; its directory and tenant must be those of "
+        "this command",
         piece.origin, options_.name, options_.timeout_s));
   }
 
@@ -216,7 +217,7 @@ constexpr char kIngestExamples[] =
     "document a line, [ids] or {\"token_ids\": [ids]}. Each document is a sequence of its own,\n"
     "from position 0 on. One that is longer than a request may be is cut into several.\n\n"
     "A document is done once the corpus has all of its tokens. Documents that it has already\n"
-    "are not prefilled again, so run an interrupted command again, and it goes on.\n\n"
+    "are not prefilled again, so run an interrupted command again: it continues.\n\n"
     "VLLM_API_KEY in the environment is sent as the engine's key.";
 
 }  // namespace
@@ -242,7 +243,7 @@ void AddCorpusIngestCommand(CLI::App& corpus, Ctl& ctl) {
                    "Seconds that one document may take to be prefilled, and then to be published")
       ->capture_default_str()
       ->check(InRange(1u, 86400u));
-  verb->add_flag("--dry-run", options->dry_run, "Tell what of the documents is there already");
+  verb->add_flag("--dry-run", options->dry_run, "Show which documents the corpus has already");
   verb->callback(
       [&ctl, options] { ctl.run = [&ctl, options] { return RunIngest(ctl, *options); }; });
 }

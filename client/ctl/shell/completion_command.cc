@@ -82,8 +82,8 @@ void AddCompletionCommand(CLI::App& app, Ctl& ctl) {
       "  source <(ckvctl completion bash)          # this shell; in ~/.bashrc, all later ones\n"
       "  source <(ckvctl completion zsh)           # after compinit\n"
       "  ckvctl completion fish | source\n\n"
-      "The Debian package installs these scripts. Names of corpora come from the directory of\n"
-      "--directory or CKV_DIRECTORY.");
+      "The Debian package installs these scripts. Names of corpora are those of the directory\n"
+      "at --directory or CKV_DIRECTORY.");
   auto shell = std::make_shared<std::string>();
   verb->add_option("SHELL", *shell, "The shell")
       ->required()

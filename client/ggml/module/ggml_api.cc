@@ -26,7 +26,7 @@ class Layout {
   void Expect(bool holds, std::string_view what) {
     if (!holds && status_.ok()) {
       status_ = absl::FailedPreconditionError(
-          absl::StrFormat("%s is not where the headers say that this was built with", what));
+          absl::StrFormat("%s is not at its place in the headers that this was built with", what));
     }
   }
   const absl::Status& status() const { return status_; }

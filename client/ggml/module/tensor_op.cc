@@ -61,11 +61,12 @@ bool HasMlaShape(const ggml_tensor& node) {
 
 // Checks what the softmax has in addition to the scale and the mask.
 OpVerdict JudgeParameters(const ggml_tensor& node) {
-  if (node.src[4] != nullptr) return Refuse("attention sinks, which ckv does not know");
-  if (ScaleAt(node, 1) != 0) return Refuse("a mask with slopes (ALiBi), which ckv does not know");
-  if (ScaleAt(node, 2) != 0) return Refuse("a soft cap of logits, which ckv does not know");
+  if (node.src[4] != nullptr) return Refuse("attention sinks, which ckv does not support");
+  if (ScaleAt(node, 1) != 0)
+    return Refuse("a mask with slopes (ALiBi), which ckv does not support");
+  if (ScaleAt(node, 2) != 0) return Refuse("a soft cap of logits, which ckv does not support");
   if (node.op_params[4] > 0) {
-    return Refuse("an indexer's choice of rows (DSA), which ckv does not know here");
+    return Refuse("an indexer's choice of rows (DSA), which ckv does not support here");
   }
   return {Verdict::kTaken, ""};
 }
@@ -83,11 +84,11 @@ OpVerdict JudgeShape(const ggml_tensor& node) {
                     node.nb[1] == static_cast<size_t>(node.ne[0]) * sizeof(float) &&
                     node.nb[2] == node.nb[1] * static_cast<size_t>(node.ne[1]) &&
                     node.nb[3] == node.nb[2] * static_cast<size_t>(node.ne[2]);
-  if (!fits) return Refuse("a layout of tensors that ckv does not know");
+  if (!fits) return Refuse("a layout of tensors that ckv does not support");
   if (mask != nullptr &&
       (mask->type != GGML_TYPE_F16 || mask->nb[0] != 2 || mask->ne[0] < k.ne[1] ||
        mask->ne[1] < q.ne[1] || mask->ne[2] != 1 || (mask->ne[3] != 1 && mask->ne[3] != q.ne[3]))) {
-    return Refuse("a mask that ckv does not know");
+    return Refuse("a mask that ckv does not support");
   }
   return {Verdict::kTaken, ""};
 }

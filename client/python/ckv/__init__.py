@@ -14,7 +14,7 @@ sequence of tokens with the rows of all layers. A corpus is a named, ordered lis
 partial is the result of attention over some rows: o, m and l (partial.py).
 
 ARRAYS. q, rows and `out` are numpy arrays, torch tensors, or objects with __array_interface__ or
-__dlpack__. They are used in place, without a copy, unless their description says otherwise. numpy
+__dlpack__. They are used in place, without a copy, unless their description reads otherwise. numpy
 imports DLPack read-only, so `out` cannot use it. torch is never imported. bf16 values are uint16 in
 numpy, and bfloat16 in torch. Memory is host memory. With ckv.open(..., backend="cuda"), queries,
 own rows, answers and fetched rows may also be on that GPU, as torch tensors or objects with

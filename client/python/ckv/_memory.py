@@ -207,7 +207,7 @@ def native_stream(stream: Any, used: Iterable[Optional[int]]) -> Optional[int]:
     if stream is None:
         named = {one for one in used if one is not None}
         if len(named) > 1:
-            raise InvalidArgument("the arrays come after several streams: let one wait for the others, "
+            raise InvalidArgument("several streams write the arrays: let one wait for the others, "
                                   "and pass it as stream=")
         return named.pop() if named else None
     for name in ("cuda_stream", "ptr"):

@@ -214,7 +214,7 @@ def _queries(q: Any, d_qk: int, streamed: bool = False) -> tuple[Any, int, int, 
                              (shape[0] == 1 or strides[0] == shape[1] * stride))
     if not even or strides[-1] != 2 or stride > 2**32:
         if at.kind != HOST or streamed:  # a copy could be made before the stream's work has written q
-            raise InvalidArgument(f"q is on a GPU or comes after a stream, and its rows do not lie one "
+            raise InvalidArgument(f"q is on a GPU or a stream writes it, and its rows do not follow one "
                                   f"after another: shape {shape}, strides {strides} bytes. Make it "
                                   f"contiguous first")
         q = np.ascontiguousarray(q) if isinstance(q, np.ndarray) else q.contiguous()

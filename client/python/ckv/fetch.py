@@ -65,7 +65,7 @@ class BlockPlace:
         row_bytes = first.shape[2] * first.item_bytes
         dense = first.shape[2] == 1 or first.strides[2] == first.item_bytes
         if not dense or (first.shape[1] > 1 and first.strides[1] != row_bytes):
-            raise InvalidArgument("rows of a block must lie one after another")
+            raise InvalidArgument("rows of a block must be contiguous")
         self.kind, self.streams = first.kind, [one.stream for one in at]
         self._addresses = (c_void_p * len(at))(*[one.address for one in at])
         self._table = ints(table, np.uint32, "table")
@@ -100,7 +100,7 @@ def _into_array(out: Any, corpus: Corpus, tokens: int, layer_count: int, width: 
         raise InvalidArgument(f"out has shape {at.shape} of {at.dtype}: it must be {want}, "
                               f"(layers, tokens, values), {width} bytes a row")
     if at.strides[2] != at.item_bytes and want[2] > 1:
-        raise InvalidArgument("out's values of a row must lie one after another")
+        raise InvalidArgument("out's values of a row must be contiguous")
     if min(at.strides[:2]) < 0:
         raise InvalidArgument("out has a negative stride")
     # The stride of a dimension of length 1 has no meaning.

@@ -84,7 +84,7 @@ class KeyedPages:
         """
         each = max(1, PUT_BYTES_MAX // (2 * self.shape.page_values))
         if not self._lock.acquire(timeout=deadline.left()):
-            raise ckv.DeadlineExceeded("another put goes on")
+            raise ckv.DeadlineExceeded("another put is in progress")
         try:
             parts = [keys[i:i + each] for i in range(0, len(keys), each)]
             return [key for part in parts for key in self._put_half(part, rows_of, deadline)]

@@ -41,7 +41,7 @@ def read(config: Any) -> Settings:
     names = {field.name for field in dataclasses.fields(Settings)}
     others = sorted(set(extra) - names - set(_OF_SGLANG) - {"page_size"})
     if others:
-        log.warning("ckv: extra_config has %s, which ckv_sglang does not know", ", ".join(others))
+        log.warning("ckv: extra_config has %s, which ckv_sglang does not support", ", ".join(others))
     given = {name: extra[name] for name in names if extra.get(name) not in (None, "", [])}
     given.setdefault("model", config.model_name)
     for name in ("directory", "model"):
@@ -54,7 +54,7 @@ def read(config: Any) -> Settings:
     given["token_files"] = (files,) if isinstance(files, str) else tuple(files)
     settings = Settings(**given)
     if settings.publish and not settings.revision:
-        raise ValueError("ckv_sglang: publish needs revision, a name of the weights: nothing in a page tells them")
+        raise ValueError("ckv_sglang: publish needs revision, a name of the weights: a page does not identify them")
     if not settings.revision and not settings.token_files:
         raise ValueError("ckv_sglang: extra_config has neither revision nor token_files, so no page would be found")
     if not isinstance(settings.replicas, int) or not 0 < settings.replicas <= REPLICAS_MAX:

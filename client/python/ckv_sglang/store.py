@@ -65,7 +65,7 @@ class Store:
     def close(self) -> None:
         """Waits for the calls in progress, then closes the requester. If one takes too long, it stays open."""
         if not self.calls.close(settings.TIMEOUT_S_MAX):
-            self.warnings.warn("close", "a call goes on, so the requester stays open")
+            self.warnings.warn("close", "a call is in progress, so the requester stays open")
             return
         self.requester.close()
 

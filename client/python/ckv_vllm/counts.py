@@ -1,4 +1,4 @@
-"""What the plug-in did, counted until vLLM takes it. Knows no vLLM."""
+"""What the plug-in did, counted until vLLM takes it. Imports no vLLM."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import threading
 
 # Name to what it counts. vLLM's /metrics has each as vllm:ckv_NAME_total.
 NAMES = {
-    "routed_tokens": "Tokens of which the queries went to corpora.",
-    "routed_calls": "Calls of one layer to holders, or to rows that came near.",
+    "routed_tokens": "Tokens whose queries were sent to corpora.",
+    "routed_calls": "Calls of one layer to holders, or to rows in the local row cache.",
     "route_seconds": "Seconds for which steps waited for such calls.",
     "route_failed_requests": "Requests that ended because their corpus did not answer.",
-    "refused_requests": "Requests that came without admission, or after the plug-in was turned off.",
+    "refused_requests": "Requests without admission, or after the plug-in was turned off.",
     "looked_up_requests": "Requests whose prompt was looked up.",
     "loaded_requests": "Requests for which rows were loaded into vLLM's blocks.",
     "loaded_tokens": "Tokens whose rows were loaded into vLLM's blocks.",

@@ -68,7 +68,7 @@ class Admission:
                 if getattr(request, name, None) is not None and len_of(getattr(request, name)) != 0:
                     raise refused(f"ckv: a request with {what} cannot be routed or published")
         if getattr(request, "resumable", False):
-            raise refused("ckv: a session whose prompt comes in parts cannot name a corpus")
+            raise refused("ckv: a session whose prompt is sent in parts cannot name a corpus")
         params = request.sampling_params
         extra = dict(params.extra_args or {})
         extra[wants.RESOLVED] = [one.to_list() for one in self.resolved]

@@ -141,7 +141,7 @@ def check_installed() -> None:
     """Raises OtherVersion unless all wrappers are installed in this process."""
     wrong = differences()
     if wrong:
-        raise OtherVersion("ckv: this plug-in does not know this version of vLLM: " + "; ".join(wrong))
+        raise OtherVersion("ckv: this plug-in does not support this version of vLLM: " + "; ".join(wrong))
     missing = [name for name in EXPECTED if getattr(_find(name)[2], "_ckv_wrapped", None) is None]
     if missing:
         raise OtherVersion("ckv: the plug-in was not loaded by vLLM (VLLM_PLUGINS leaves it out?): "

@@ -1,4 +1,4 @@
-"""Which model rows are of: the fingerprint that corpora carry as their revision. Knows no vLLM.
+"""Which model rows are of: the fingerprint that corpora carry as their revision. Imports no vLLM.
 
 Rows of one model are worthless to another, and nothing in them shows it. So whatever shapes a row is
 in the fingerprint: the configuration, the weights, the cache's dtype. It is compared wherever rows
@@ -26,7 +26,7 @@ _SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 
 class Unsupported(ValueError):
-    """A model or a setting of vLLM whose rows ckv cannot take. The text says which."""
+    """A model or a setting of vLLM whose rows ckv cannot take. The text names it."""
 
 
 def weights_digest(folder: str) -> str:
@@ -36,7 +36,7 @@ def weights_digest(folder: str) -> str:
     """
     files = sorted(pathlib.Path(folder).glob("*.safetensors"))
     if not files:
-        raise Unsupported(f"ckv: {folder} has no *.safetensors to tell its weights by; name them: "
+        raise Unsupported(f"ckv: {folder} has no *.safetensors that identify its weights; name them: "
                           f"kv_connector_extra_config: revision")
     digest = hashlib.sha256()
     for path in files:
@@ -70,7 +70,7 @@ def fingerprint_of(vllm_config: Any, revision: str) -> str:
     """The same of an engine's configuration. Alike in all of its processes and ranks."""
     model = vllm_config.model_config
     if vllm_config.load_config.load_format == "dummy" and not revision:
-        raise Unsupported("ckv: load_format is dummy, so nothing tells the weights; name them: "
+        raise Unsupported("ckv: load_format is dummy, so nothing identifies the weights; name them: "
                           "kv_connector_extra_config: revision")
     commit = getattr(model.hf_config, "_commit_hash", None)
     weights = revision or commit or "files-" + weights_digest(str(model.model))[:24]

@@ -1,4 +1,4 @@
-"""Which tokens of a prompt a found cover has as a prefix. Knows no vLLM."""
+"""Which tokens of a prompt a found cover has as a prefix. Imports no vLLM."""
 
 from __future__ import annotations
 

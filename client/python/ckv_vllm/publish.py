@@ -53,11 +53,11 @@ class Publisher:
     """Puts rows on holders from a thread, which the first publish starts."""
 
     def __init__(self, settings: Settings, requester: ckv.Requester, model: ckv.Model, counts: Counts,
-                 place: places.Host, tells: bool = False) -> None:
-        """`tells`: whether take_stored returns what was published."""
+                 place: places.Host, reports: bool = False) -> None:
+        """`reports`: whether take_stored returns what was published."""
         self._place = place
         self.settings, self.requester, self.model, self.counts = settings, requester, model, counts
-        self._tells, self._stored = tells, list[notes.Chunks]()
+        self._reports, self._stored = reports, list[notes.Chunks]()
         self._queue: queue.Queue[Any] = queue.Queue()
         self._lock = threading.Lock()
         self._bytes = 0
@@ -95,7 +95,7 @@ class Publisher:
         return stored
 
     def _tell(self, copied: Copied, have: prefix.Prefix) -> None:
-        chunks = have.chunks_of(copied.tokens) if self._tells else None
+        chunks = have.chunks_of(copied.tokens) if self._reports else None
         if chunks is not None:
             with self._lock:
                 self._stored.append(chunks)
@@ -106,7 +106,7 @@ class Publisher:
             corpus = self.requester.resolve(copied.corpus)
             return prefix.prefix_of(self.requester.find(copied.tokens, model_of=corpus))
         except ckv.Error as error:
-            log.warning("ckv: no event tells what was published of request %s: %s", copied.request_id, error)
+            log.warning("ckv: no event reports what was published of request %s: %s", copied.request_id, error)
             return prefix.Prefix()
 
     def _run(self) -> None:
@@ -158,7 +158,7 @@ class Publisher:
                     put.rows(layer, rows[begin:end])
             put.finish(PUT_TIMEOUT)
         self.counts.add("published_tokens", len(copied.tokens) - have.token_count)
-        if self._tells:
+        if self._reports:
             self._tell(copied, self._found(copied))
         log.info("ckv: published %d tokens of request %s in %s", len(copied.tokens) - have.token_count,
                  copied.request_id, copied.corpus)

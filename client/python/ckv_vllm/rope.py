@@ -63,4 +63,4 @@ def check(model: ckv.Model, made: Iterable[Any]) -> None:
         raise Unsupported(f"ckv: vLLM has no table of rotations of {model.d_rope} values")
     if max(errors) > ERROR_MAX:
         raise Unsupported(f"ckv: vLLM's rotations differ by {max(errors):.2g} from those of its configuration: a RoPE "
-                          f"that ckv does not know")
+                          f"that ckv does not support")

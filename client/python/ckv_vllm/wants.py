@@ -113,8 +113,8 @@ def _consistent(asked: Mapping[str, Any], settings: Settings) -> Wants:
         raise Refused("ckv: this server publishes nothing (publish is off)")
     wants = Wants(corpus, policy if corpus else "", publish)
     if wants.routes and publish:
-        raise Refused("ckv: rows over a corpus that stands before position 0 are not published: they "
-                      "hold only behind it")
+        raise Refused("ckv: rows over a corpus that begins before position 0 are not published: they "
+                      "are valid only behind it")
     if len(corpus) > 1 and not wants.routes:
         raise Refused("ckv: policy fetch takes one corpus, the prompt's prefix")
     if settings.required and not corpus:

@@ -1,4 +1,4 @@
-"""The worker's half of the connector: loads, publishes and routes as the scheduler's half says."""
+"""The worker's half of the connector: loads, publishes and routes as the scheduler's half decides."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class WorkerSide:
         for name in names:
             scale = getattr(getattr(layers.get(name), "impl", None), "scale", None)
             if scale is not None and not math.isclose(scale, self.model.softmax_scale, rel_tol=1e-5):
-                raise identity.Unsupported(f"ckv: {name} multiplies logits by {scale}, and its configuration says "
-                                           f"{self.model.softmax_scale}: a RoPE that ckv does not know")
+                raise identity.Unsupported(f"ckv: {name} multiplies logits by {scale}, and its configuration has "
+                                           f"{self.model.softmax_scale}: a RoPE that ckv does not support")
 
     # Routes.
 

@@ -204,7 +204,7 @@ TEST_P(RestartTest, ACallReopensAHolderOnce) {
   const absl::Status gone = requester->Attend(call, answer.View(), /*report=*/nullptr);
   EXPECT_TRUE(absl::IsUnavailable(gone)) << gone;
   EXPECT_NE(gone.ToString().find("holder h2"), std::string::npos) << gone;
-  EXPECT_NE(gone.ToString().find("for a holder to come back"), std::string::npos) << gone;
+  EXPECT_NE(gone.ToString().find("for a holder to return"), std::string::npos) << gone;
   // The wait checks after 5, 10, 20, 40, 80 and then every 100 ms. Each check queries two addresses
   // at most: the previous one and the directory's.
   EXPECT_LE(fleet.session_calls(), sessions + 2 * (1 + 5 + 20));

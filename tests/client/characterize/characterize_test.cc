@@ -167,18 +167,19 @@ TEST(Findings, SayWhereAKernelLeavesTheFloor) {
   ComputeCurve curve = {2, 0, 3, {{{1, .048}, {16, .184}, {256, 2.54}}}};
   EXPECT_EQ(DescribeFloor(curve), "no floor was measured");
   curve.floor = {.125, .1};  // half-way from 66 to 184 ns
-  EXPECT_EQ(DescribeFloor(curve), "a row comes in in 125 ns; bound by memory up to 9 query rows");
+  EXPECT_EQ(DescribeFloor(curve), "reading a row takes 125 ns; bound by memory up to 9 query rows");
   curve.floor = {.048, .1};
-  EXPECT_EQ(DescribeFloor(curve), "a row comes in in 48 ns; bound by memory up to 1 query row");
+  EXPECT_EQ(DescribeFloor(curve), "reading a row takes 48 ns; bound by memory up to 1 query row");
   curve.floor = {.04, .5};
-  EXPECT_EQ(DescribeFloor(curve),
-            "a row comes in in 40 ns, and computing takes longer from the first query row on; 50 % "
-            "of the shorter shows");
+  EXPECT_EQ(
+      DescribeFloor(curve),
+      "reading a row takes 40 ns, and computing takes longer from the first query row on; 50 % "
+      "of the shorter shows");
   curve.anchors = {};
   curve.anchors[0].rows = 1;
   curve.anchor_count = 1;
   EXPECT_EQ(DescribeFloor(curve),
-            "a row comes in in 40 ns; bound by memory at any number of query rows");
+            "reading a row takes 40 ns; bound by memory at any number of query rows");
 }
 
 TEST(Findings, TheElbowIsWhereLatencyDoubles) {
@@ -264,8 +265,8 @@ TEST(Report, IsOneWellFormedPageOfItsOwn) {
        {"Route: measured against the model", "Which is cheapest", "The cost of a chunk", "Fan-in",
         "Scatter", "64 chosen rows (route x 4.0, fetch x 4.0 from 1 to 4 holders)", "Congestion",
         "Bytes moved a layer", "elbow at 2", "chosen: fetch", "Kernels and memory",
-        "here: a row comes in in 60 ns; bound by memory up to 2 query rows",
-        "h0 &lt;over&gt; shm: a row comes in in 60 ns; bound by memory up to 20 query rows",
+        "here: reading a row takes 60 ns; bound by memory up to 2 query rows",
+        "h0 &lt;over&gt; shm: reading a row takes 60 ns; bound by memory up to 20 query rows",
         "bringing a row in: the floor", "measured, 64 tokens"}) {
     EXPECT_THAT(page, HasSubstr(word));
   }

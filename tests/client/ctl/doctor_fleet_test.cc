@@ -228,7 +228,7 @@ TEST(DoctorFleet, BuildsThatDifferAreAMistake) {
               AllOf(HasSubstr("0.1.0 (0123456789ab): holder h2"), HasSubstr("this ckvctl")));
   facts.members[1].process.reset();
   EXPECT_THAT(OnlyWrong(facts, "version", Verdict::kWarn).finding,
-              HasSubstr("an earlier build, which does not tell: holder h2"));
+              HasSubstr("an earlier build, which does not report it: holder h2"));
   facts = GoodFacts();
   facts.version = "0.2.0";
   EXPECT_THAT(OnlyWrong(facts, "version", Verdict::kWarn).finding,

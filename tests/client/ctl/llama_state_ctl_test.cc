@@ -211,7 +211,7 @@ TEST_F(LlamaStateCtlTest, RefusesWhatDoesNotGoTogether) {
   };
   refused({"corpus", "load", "docs", state}, "needs --geometry");
   refused({"corpus", "load", "docs", state, "--geometry", geometry, "--dtype", "bf16"},
-          "a sequence state says them itself");
+          "a sequence state contains both");
   refused({"corpus", "load", "docs", state, rows.Write("rows")}, "files of one kind");
   refused({"corpus", "load", "docs", WriteTestFile("bad.ggsq", "GGUF0000"), "--geometry", geometry},
           "not a sequence state");

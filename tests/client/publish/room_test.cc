@@ -159,7 +159,7 @@ TEST_F(RoomFleet, HoldersTellTheirRoomAndKeepWhatIsPlaced) {
   EXPECT_THAT(NotKeptWarning("docs", late), AllOf(HasSubstr("corpus docs"), HasSubstr("h1:")));
   // A holder that was not queried is not blamed.
   const absl::Status none = AwaitKept(ids, members, *Clock::Real(), Clock::Real()->Now());
-  EXPECT_EQ(none.message(), "holders that were not asked in time: 2");
+  EXPECT_EQ(none.message(), "holders that were not queried in time: 2");
 }
 
 }  // namespace

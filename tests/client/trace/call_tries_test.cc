@@ -46,8 +46,8 @@ TEST(CallTries, EveryHolderIsNamedAndTheWaitIsTold) {
   const absl::Status told = tries.Final(last, {3'500'000'000});
   EXPECT_EQ(told.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Text(told),
-            "holder h1: refused; before that: holder h0: gone; waited 2.5 s for a holder to come "
-            "back");
+            "holder h1: refused; before that: holder h0: gone; waited 2.5 s for a holder to "
+            "return");
   EXPECT_TRUE(told.GetPayload("hint").has_value());
 }
 

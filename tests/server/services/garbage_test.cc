@@ -64,7 +64,7 @@ TEST_F(GarbageTest, GarbageIsWhatNoCorpusPlacesThere) {
   AwaitIdle(0);
   ran = Run({"gc", "--grace", "1ms"});
   EXPECT_EQ(ran.code, 7);
-  EXPECT_THAT(ran.err, HasSubstr("was the directory started anew?"));
+  EXPECT_THAT(ran.err, HasSubstr("did the directory lose its corpora in a restart?"));
   EXPECT_EQ(Listed(0).size(), 4u);
   EXPECT_EQ(Run({"gc", "--grace", "1ms", "--without-corpora"}).json["dropped_count"], 4);
   EXPECT_EQ(Listed(0).size(), 0u);

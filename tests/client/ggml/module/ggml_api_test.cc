@@ -124,15 +124,15 @@ TEST(GgmlApi, TheLayoutOfTheHeadersPasses) {
 }
 
 TEST(GgmlApi, AnotherLayoutIsRefused) {
-  for (const auto& [what, text] :
-       std::vector<std::pair<const char*, const char*>>{{"numbers", "FLASH_ATTN_EXT is not where"},
-                                                        {"types", "bf16 is not where"},
-                                                        {"context", "no context"},
-                                                        {"views", "view_offs is not where"},
-                                                        {"params", "op_params is not where"},
-                                                        {"flags", "flags is not where"},
-                                                        {"compute", "FLAG_COMPUTE is not where"},
-                                                        {"data", "data is not where"}}) {
+  for (const auto& [what, text] : std::vector<std::pair<const char*, const char*>>{
+           {"numbers", "FLASH_ATTN_EXT is not at its place"},
+           {"types", "bf16 is not at its place"},
+           {"context", "no context"},
+           {"views", "view_offs is not at its place"},
+           {"params", "op_params is not at its place"},
+           {"flags", "flags is not at its place"},
+           {"compute", "FLAG_COMPUTE is not at its place"},
+           {"data", "data is not at its place"}}) {
     const absl::Status status = Check(what);
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << what;
     EXPECT_THAT(status.message(), HasSubstr(text));
