@@ -98,8 +98,9 @@ absl::StatusOr<StripeCache::Hold> StripeCache::Fill(ChunkLocator chunk, const Ch
   Plan plan = MakePlan(key, shape, stripes);
   plan.garbage.Free();  // before anything is read: a page of it may be read into next
   if (!plan.has_room) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "%d bytes of stripes do not fit beside those in use, %d at most", plan.bytes, bytes_max_));
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("%d bytes of stripes and those in use do not fit together, %d at most",
+                        plan.bytes, bytes_max_));
   }
   // Other threads find a new layer once its stripes have been read.
   std::unique_ptr<Layer> made;

@@ -58,7 +58,7 @@ void WarnOfDirectory(const Config& config, const Reach& told, const HostResolver
   const HostPort directory = ParseFilled(config.directory);
   const Reach asked = ReachOf(directory, resolve);
   if (!asked.unknown.ok()) {
-    warnings.push_back(absl::StrFormat("directory: this host does not know %s: %s", asked.text,
+    warnings.push_back(absl::StrFormat("directory: this host cannot resolve %s: %s", asked.text,
                                        std::string(asked.unknown.message())));
   } else if (directory.IsWildcard()) {
     warnings.push_back(absl::StrFormat(
@@ -70,7 +70,8 @@ void WarnOfDirectory(const Config& config, const Reach& told, const HostResolver
         asked.text, told.text));
   } else if (config.HasRole("requester") && asked.loopback && !told.loopback) {
     warnings.push_back(absl::StrFormat(
-        "directory: ckvctl on other hosts is told %s: name the address that they use", asked.text));
+        "directory: ckvctl on other hosts is sent to %s: name the address that they use",
+        asked.text));
   }
 }
 
@@ -129,12 +130,12 @@ void CheckAddresses(const Config& config, std::vector<std::string>& errors) {
   const HostPort listen = ParseFilled(config.listen);
   if (listen.IsWildcard() && config.advertise.empty()) {
     errors.push_back(absl::StrFormat(
-        "advertise: nobody reaches %s: name the address that peers use", config.listen));
+        "advertise: no peer can reach %s: name the address that peers use", config.listen));
     return;
   }
   const HostPort advertised = AdvertisedOf(config);
   if (advertised.IsWildcard()) {
-    errors.push_back(absl::StrFormat("advertise: nobody reaches %s", config.advertise));
+    errors.push_back(absl::StrFormat("advertise: no peer can reach %s", config.advertise));
     return;
   }
   if (config.HasRole("holder") && HasTcp(config) && !advertised.IsLoopback() &&
@@ -158,12 +159,12 @@ std::vector<std::string> AddressWarnings(const Config& config, const HostResolve
   }
   if (!told.unknown.ok()) {
     warnings.push_back(absl::StrFormat(
-        "%s: this host does not know %s: %s. See that the others do, or name a number",
+        "%s: this host cannot resolve %s: %s. Check that the others can, or give a number",
         config.advertise.empty() ? "listen" : "advertise", told.text,
         std::string(told.unknown.message())));
   }
   if (listen.loopback && !told.loopback) {  // right if a forwarder here brings peers
-    warnings.push_back(absl::StrFormat("listen: peers are told %s, and no other host reaches %s",
+    warnings.push_back(absl::StrFormat("listen: peers are sent to %s, and no other host reaches %s",
                                        config.advertise, listen.text));
   }
   if (config.HasRole("holder") && HasTcp(config) && !told.loopback) {

@@ -255,7 +255,7 @@ std::string_view DefaultListen(const Config& config) {
 // Checks what no option alone can say.
 void CheckWhole(const Config& config, std::vector<std::string>& errors) {
   if (config.role.empty()) {
-    errors.emplace_back("role: say what this process is: --role directory, holder or requester");
+    errors.emplace_back("role: choose what this process is: --role directory, holder or requester");
     return;
   }
   if (config.directory.empty() && !config.HasRole("directory")) {
@@ -267,7 +267,7 @@ void CheckWhole(const Config& config, std::vector<std::string>& errors) {
   }
   if (config.store_shadow_percent > 0 && config.store_path.empty()) {
     errors.emplace_back(
-        "store.shadow_percent: shadows are of chunks that went to disk: name a store.path");
+        "store.shadow_percent: shadows are of chunks on disk: name a store.path");
   }
   const bool only_loopback = config.fabrics == std::vector<std::string>{"loopback"};
   if (only_loopback && config.HasRole("holder") != config.HasRole("requester")) {
@@ -277,14 +277,14 @@ void CheckWhole(const Config& config, std::vector<std::string>& errors) {
   }
   if (config.fabric != "auto" && std::find(config.fabrics.begin(), config.fabrics.end(),
                                            config.fabric) == config.fabrics.end()) {
-    errors.push_back(absl::StrFormat("fabric: %s is not among fabrics: add it there, or say auto",
+    errors.push_back(absl::StrFormat("fabric: %s is not among fabrics: add it there, or take auto",
                                      config.fabric));
   }
   if (config.kernel_target != kKernelTargetAuto) {
     const absl::Status known = CheckKernelTarget(config.kernel_target);
     if (!known.ok()) {
-      errors.push_back(absl::StrFormat("kernel_target: %s; or say %s", std::string(known.message()),
-                                       kKernelTargetAuto));
+      errors.push_back(absl::StrFormat("kernel_target: %s; or take %s",
+                                       std::string(known.message()), kKernelTargetAuto));
     }
   }
   if (!config.oracle_file.empty() && !config.oracle_address.empty()) {

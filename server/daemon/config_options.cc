@@ -62,8 +62,7 @@ const OptionSpec kOptions[] = {
      "the one of `fabrics` that a requester takes without a probe; auto takes the fastest"},
     {"rdma_fallback", OptionKind::kChoice, &Config::rdma_fallback, 0, 0, "refuse,tcp", "",
      "what a requester does if both sides have verbs and it fails: refuse the call, or take tcp "
-     "and "
-     "say so"},
+     "and report it"},
     {"verbs.device", OptionKind::kText, &Config::verbs_device, 0, 0, "", "name",
      "device of verbs lanes, as in /sys/class/infiniband; if unset, the only one"},
     {"verbs.port", OptionKind::kCount, &Config::verbs_port, 1, 255, "", "", "port of that device"},
@@ -87,7 +86,8 @@ const OptionSpec kOptions[] = {
      "approximation; if 0, none are made"},
     {"store.stripe_percent", OptionKind::kCount, &Config::store_stripe_percent, 0, 100, "",
      "per cent",
-     "most memory, beside store.capacity and in per cent of it, for rows of chunks on disk that "
+     "most memory, in addition to store.capacity and in per cent of it, for rows of chunks on disk "
+     "that "
      "selections read and may select again; if 0, none are kept"},
     {"store.path", OptionKind::kText, &Config::store_path, 0, 0, "", "folder",
      "folder that keeps a holder's chunks over a restart; if unset, they end with the process"},
@@ -112,7 +112,7 @@ const OptionSpec kOptions[] = {
      "instruction set of all kernels, as KERNEL of ckvctl status names it. Give all processes of a "
      "mixed fleet one that all hosts have, and their bits are equal; auto takes the fastest here"},
     {"backend", OptionKind::kChoice, &Config::backend, 0, 0, "auto,cpu,cuda", "",
-     "what computes: the processor, or a GPU by the library libckv_cuda.so beside ckvd or in "
+     "what computes: the processor, or a GPU by the library libckv_cuda.so in ckvd's folder or in "
      "../lib/ckv from there; auto takes the GPU if that library finds one, a holder can use it, "
      "and kernel_target names none; cuda refuses to start without"},
     {"session_count_max", OptionKind::kCount, &Config::session_count_max, 1, kSessionCountMax, "",
@@ -124,7 +124,7 @@ const OptionSpec kOptions[] = {
      "most requests that wait on a holder; more are refused with a hint when to retry"},
     {"spin_us", OptionKind::kCount, &Config::spin_us, 0, 1'000'000, "", "microseconds",
      "how long a thread polls its lanes before it sleeps; it polls through waits of up to 2 ms "
-     "that come again and again, not while other threads want its processor, and never with 0"},
+     "that recur, not while other threads want its processor, and never with 0"},
     {"lane.slot_count", OptionKind::kCount, &Config::lane_slot_count, 1, kSlotCountMax, "", "slots",
      "slots of a requester's lane: how many requests may be in flight on it"},
     {"lane.request_bytes_max", OptionKind::kBytes, &Config::lane_request_bytes_max, 4 * kKiB,
@@ -149,13 +149,14 @@ const OptionSpec kOptions[] = {
     {"requester.near_bytes", OptionKind::kBytes, &Config::requester_near_bytes, 0, 64 * kTiB, "",
      "bytes",
      "memory for chunks that a requester pulls for streams of policy auto, where that is faster, "
-     "and near; taken as it is used. Beside a holder it is at most a quarter of store.capacity. If "
+     "and near; taken as it is used. In a process with a holder it is at most a quarter of "
+     "store.capacity. If "
      "0, auto routes every query and near is refused"},
     {"oracle.file", OptionKind::kText, &Config::oracle_file, 0, 0, "", "path",
-     "JSON that tells a requester what the network costs (client/decide/oracle_file.h); read every "
+     "JSON with the network's costs for a requester (client/decide/oracle_file.h); read every "
      "second"},
     {"oracle.address", OptionKind::kPeerAddress, &Config::oracle_address, 0, 0, "", "host:port",
-     "service that tells it instead (proto/ckv/v1/oracle.proto); asked every second"},
+     "service that returns them instead (proto/ckv/v1/oracle.proto); queried every second"},
     {"oracle.host", OptionKind::kText, &Config::oracle_host, 0, 0, "", "name",
      "this requester's host as the oracle names it; if unset, that of advertise, else of listen"},
     {"metrics.address", OptionKind::kAddress, &Config::metrics_address, 0, 0, "", "host:port",
@@ -174,8 +175,8 @@ const OptionSpec kOptions[] = {
      "bytes", "most bytes of trace.path; it is then renamed, with .1 behind its name"},
     {"trace.sample_one_in", OptionKind::kCount, &Config::trace_sample_one_in, 0, 1'000'000'000, "",
      "calls",
-     "of a requester's calls without a traceparent, one in so many is sampled; if 0, none. Others "
-     "say so themselves"},
+     "of a requester's calls without a traceparent, one in this many is sampled; if 0, none. A "
+     "traceparent decides for its call"},
     {"ready_file", OptionKind::kText, &Config::ready_file, 0, 0, "", "path",
      "file that gets the address as bound, written whole, once this process serves"},
 };
@@ -406,7 +407,7 @@ std::string ConfigHelp() {
       "  ckvd --role requester --name r1 --listen 127.0.0.1:7311 --directory 127.0.0.1:7400\n"
       "  ckvd --config /etc/ckv/ckvd.yaml --check-config\n\n"
       "SIGTERM and SIGINT drain and exit 0; a second one exits at once with 1. SIGHUP\n"
-      "reads the configuration anew: options marked above change at once, and the log\n"
+      "reads the configuration again: options marked above change at once, and the log\n"
       "names those that need a restart.\n";
   return text;
 }

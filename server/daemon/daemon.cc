@@ -321,7 +321,7 @@ void Daemon::State::StartMembers() {
       },
       [this](const absl::Status& status) {
         directory_connected.store(false, std::memory_order_relaxed);
-        Log().warn("changes of corpora come late: {}", std::string(status.message()));
+        Log().warn("changes of corpora arrive late: {}", std::string(status.message()));
       },
       [this](const Member& member) { requester->Learn(member); });
 }

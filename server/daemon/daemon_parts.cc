@@ -130,7 +130,7 @@ absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(FabricKind kind, const Config
       return std::unique_ptr<Fabric>(*std::move(fabric));
     }
   }
-  return absl::InvalidArgumentError("fabrics: one that this build does not know");
+  return absl::InvalidArgumentError("fabrics: one that this build does not support");
 }
 
 absl::StatusOr<std::unique_ptr<SpanWriter>> StartSpans(const Config& config, Clock* clock) {
@@ -374,7 +374,7 @@ absl::StatusOr<std::unique_ptr<DaemonPlacement>> DaemonPlacement::Start(const Co
   std::string damaged;
   CKV_ASSIGN_OR_RETURN(placement->parts_,
                        CorpusParts::Open(FileSystem::Real(), config.store_path, &damaged));
-  if (!damaged.empty()) Log().warn("{}: it is asked for again", damaged);
+  if (!damaged.empty()) Log().warn("{}: it is read from the directory again", damaged);
   if (config.directory.empty()) {
     placement->source_ = std::make_unique<LocalPlacementSource>(local);
   } else {

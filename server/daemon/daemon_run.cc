@@ -132,7 +132,8 @@ class Teller {
     if (!heart_) return;
     if (heart_->Due(now)) manager_.Beat();
     const std::string still = heart_->Standstill(now);
-    if (!still.empty()) Log().error("{} stands still: the watchdog is told nothing more", still);
+    if (!still.empty())
+      Log().error("{} makes no progress: the watchdog gets no more reports", still);
   }
 
   void TellReady() {
@@ -225,7 +226,7 @@ void Reload(const ConfigReader& reread, DaemonLog& log, Config& config) {
   for (const std::string& line : report.needs_restart) {
     Log().warn("SIGHUP: {}: needs a restart", line);
   }
-  Log().info("SIGHUP: read the configuration anew, {} changed, {} need a restart",
+  Log().info("SIGHUP: read the configuration again, {} changed, {} need a restart",
              report.changed.size(), report.needs_restart.size());
 }
 

@@ -38,7 +38,7 @@ absl::Status KeepFromFile(const Config& config, FileSystem& files) {
 }
 
 std::string NotUsed(const std::string& where, const absl::Status& why) {
-  return absl::StrFormat("the kernel target that %s keeps is not used, and chosen anew: %s", where,
+  return absl::StrFormat("the kernel target that %s keeps is not used, and chosen again: %s", where,
                          std::string(why.message()));
 }
 

@@ -44,7 +44,7 @@ void ServiceManager::Ready(std::string_view status) const {
 void ServiceManager::Status(std::string_view status) const { Send(StatusLine(status)); }
 
 void ServiceManager::Reloading(Instant now) const {
-  Send(absl::StrFormat("RELOADING=1\nMONOTONIC_USEC=%d\nSTATUS=reads its configuration anew",
+  Send(absl::StrFormat("RELOADING=1\nMONOTONIC_USEC=%d\nSTATUS=reads its configuration again",
                        Microseconds(Duration(now.ns))));
 }
 

@@ -109,7 +109,8 @@ absl::StatusOr<uint64_t> DirectoryState::Publish(Corpus corpus, bool replace,
   for (size_t i = 0; i < corpus.chunks.size(); ++i) {
     if (corpus.chunks[i].leased.empty()) continue;
     return absl::InvalidArgumentError(absl::StrFormat(
-        "corpus: chunk %d: leased members are told, not published: clear `leased`", i));
+        "corpus: chunk %d: the directory sets leased members: clear `leased` before you publish",
+        i));
   }
   deadline = LatestOf(deadline);
   const auto pending = std::make_shared<Pending>();

@@ -247,8 +247,8 @@ absl::StatusOr<const DirectoryState::Lease*> DirectoryState::FindHolderLease(
   const auto lease = leases_.find(lease_id);
   if (lease == leases_.end()) return absl::NotFoundError("no such lease: register again");
   if (lease->second.member.role == MemberRole::kHolder) return &lease->second;
-  return absl::FailedPreconditionError(
-      absl::StrFormat("'%s' is no holder: nobody asks it for rows", lease->second.member.id.name));
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "'%s' is no holder: requesters read rows from holders only", lease->second.member.id.name));
 }
 
 absl::StatusOr<std::vector<bool>> DirectoryState::AnnounceReplicas(uint64_t lease_id,

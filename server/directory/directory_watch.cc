@@ -31,7 +31,7 @@ absl::StatusOr<std::optional<DirectoryEvent>> DirectoryState::Next(Watcher& watc
   options_.clock->Await(mu_, absl::Condition(&watcher, &Watcher::Ready), deadline);
   if (watcher.fell_behind_) {
     return absl::ResourceExhaustedError(
-        absl::StrFormat("fell %d events behind: watch anew", kWatchBacklogMax));
+        absl::StrFormat("fell %d events behind: start the watch again", kWatchBacklogMax));
   }
   if (watcher.phase_ != Watcher::Phase::kChanges) return NextOfSnapshot(watcher);
   std::optional<DirectoryEvent> event;

@@ -16,7 +16,7 @@ absl::StatusOr<std::unique_ptr<DurableDirectory>> DurableDirectory::Open(
   found.started = options.clock->Now();
   if (log.path.empty()) {
     Log().info(
-        "the directory keeps corpora in memory: after a restart it knows only those that holders "
+        "the directory keeps corpora in memory: after a restart it has only those that holders "
         "report; a folder (directory.path) keeps all");
     directory->state_.StartInMemory();
     return directory;

@@ -155,7 +155,7 @@ void Registration::NoteLost(const LeaseGrant& lease, const absl::Status& status)
   ++report_.failure_count;
   const auto life = DirectoryLifeOf(status);
   if (life && lease.directory_life != 0 && *life != lease.directory_life) {
-    Log().warn("{}: the directory was started anew and does not know its lease of epoch {}",
+    Log().warn("{}: the directory has restarted and does not have its lease of epoch {}",
                options_.member.id.name, lease.epoch.value);
     return;
   }

@@ -102,8 +102,8 @@ void ColdReads::Read() {
   }
   if (absl::IsResourceExhausted(status_)) {
     status_ = absl::ResourceExhaustedError(absl::StrFormat(
-        "the request's %d chunks are on disk and do not fit in store.capacity together, beside "
-        "what others read: ask for fewer at once, or raise it (%s)",
+        "the request's %d chunks are on disk and do not fit in store.capacity together, with "
+        "what others read: request fewer at once, or raise it (%s)",
         wanted_.size(), std::string(status_.message())));
   }
   if (status_.ok()) ready_->cold_rows = std::move(rows);

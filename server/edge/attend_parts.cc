@@ -62,10 +62,11 @@ absl::StatusOr<uint32_t> RunRowsMax(const v1::Selection& selection, uint64_t gro
       const Run run = RunAt(selection.runs(), group * k + i);
       if (run.length == 0) continue;
       if (run.begin < 0 || run.length < 0 || run.length - 1 > INT32_MAX - run.begin) {
-        return absl::InvalidArgumentError(absl::StrFormat(
-            "selection: run %d of list %d is %d rows from %d; a run lies in the chunks, and one of "
-            "length 0 is skipped",
-            i, group, run.length, run.begin));
+        return absl::InvalidArgumentError(
+            absl::StrFormat("selection: run %d of list %d is %d rows from %d; a run must be within "
+                            "the chunks, and one of "
+                            "length 0 is skipped",
+                            i, group, run.length, run.begin));
       }
       rows += static_cast<uint64_t>(run.length);
     }
@@ -124,7 +125,9 @@ absl::StatusOr<RowLimits> RowLimitsOf(const v1::AttendRequest& request,
   const uint32_t group_rows = GroupRows(request.row_limits().group_rows());
   const uint64_t groups = GroupCount(request.row_count(), group_rows);
   if (request.has_selection())
-    return absl::InvalidArgumentError("row_limits: beside a selection: leave out what is not seen");
+    return absl::InvalidArgumentError(
+        "row_limits: together with a selection: leave the rows it must not see out of the "
+        "selection");
   if (sent.size() != groups * sizeof(uint32_t)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("row_limits: %d bytes; %d groups of 4 bytes are %d", sent.size(), groups,

@@ -194,7 +194,7 @@ absl::StatusOr<AttendStreams::ContextPtr> AttendStreams::Reopen(const StreamCont
     return opened;
   }
   return absl::FailedPreconditionError(absl::StrFormat(
-      "corpus '%s' has other chunks than when the stream named them: name them anew",
+      "corpus '%s' has other chunks than when the stream named them: name them again",
       context.naming.corpus()));
 }
 

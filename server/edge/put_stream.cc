@@ -22,7 +22,7 @@ constexpr Duration kLookTimeout = std::chrono::seconds(10);
 
 absl::Status OutOfPlace(const char* what) {
   return absl::InvalidArgumentError(absl::StrFormat(
-      "put: %s: the target comes first and once, then each chunk and its rows", what));
+      "put: %s: send the target first and once, then each chunk and its rows", what));
 }
 
 }  // namespace

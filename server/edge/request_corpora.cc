@@ -21,9 +21,9 @@ absl::StatusOr<std::shared_ptr<const Corpus>> RequestCorpora::Resolve(const std:
   requester_.Forget(name);
   CKV_ASSIGN_OR_RETURN(corpus, requester_.Resolve(name, tenant, deadline));
   if (corpus->version == version) return corpus;
-  return absl::FailedPreconditionError(
-      absl::StrFormat("corpus '%s' is at version %d, the request is for version %d: resolve anew",
-                      name, corpus->version, version));
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "corpus '%s' is at version %d, the request is for version %d: resolve it again", name,
+      corpus->version, version));
 }
 
 absl::StatusOr<std::shared_ptr<const Corpus>> RequestCorpora::CorpusOf(

@@ -38,13 +38,11 @@ PageProgram DaemonProgram() {
 std::string ConfigFile() {
   std::string text =
       "# The configuration of all ckv daemons of this machine. A unit's own file wins over it:\n"
-      "# /etc/ckv/holder-NAME.env has lines like CKV_LISTEN=10.0.0.7:7401. Each option stands "
-      "here\n"
-      "# with its default; take the # away to change it. Then: systemctl reload, or restart for "
-      "what\n"
-      "# does not say SIGHUP. `ckvd --check-config` finds mistakes. Roles, names, addresses and "
-      "store\n"
-      "# folders are a unit's own: set them in its file.\n\n";
+      "# /etc/ckv/holder-NAME.env has lines like CKV_LISTEN=10.0.0.7:7401. Each option is listed\n"
+      "# here with its default; take the # away to change it. Then: systemctl reload, or restart\n"
+      "# for what has no SIGHUP mark. `ckvd --check-config` finds mistakes. Roles, names, "
+      "addresses\n"
+      "# and store folders are a unit's own: set them in its file.\n\n";
   const Config defaults;
   for (const OptionSpec& option : ConfigOptions()) {
     if (option.key == "role") continue;  // the unit says it

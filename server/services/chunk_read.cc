@@ -50,7 +50,7 @@ absl::Status ChunkReads::Send(const ChunkId& id, const Geometry& geometry, std::
       const bool sent = !peer.gone() && peer.send(layer, begin * row_bytes, part);
       stream.EndWait();
       if (gate_.closed()) return ServiceGate::ClosedError();
-      if (!sent) return absl::CancelledError("read: nobody takes the rows");
+      if (!sent) return absl::CancelledError("read: the caller takes no more rows");
     }
   }
   return absl::OkStatus();

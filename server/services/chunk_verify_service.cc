@@ -78,7 +78,7 @@ absl::Status ChunkVerifyService::Serve(grpc::ServerContext& context, ServiceGate
     if (written) continue;
     if (gate_.closed()) return ServiceGate::ClosedError();
     if (clock_.Now() >= deadline) return absl::DeadlineExceededError("verify: the time is over");
-    return absl::CancelledError("verify: nobody listens any more");
+    return absl::CancelledError("verify: the caller has ended the stream");
   }
   return absl::OkStatus();
 }

@@ -184,7 +184,8 @@ absl::Status HolderServiceImpl::Receive(grpc::ServerContext& context, ServiceGat
   put.set_ttl(ttl);
   while (Read(stream, reader, &message)) {
     if (!message.has_rows()) {
-      return absl::InvalidArgumentError("put: rows must follow the header, which comes once");
+      return absl::InvalidArgumentError(
+          "put: rows must follow the header, and there is only one header");
     }
     const v1::PutChunkRequest::Rows& rows = message.rows();
     if (rows.rows().size() > kMessageRowsBytesMax) {

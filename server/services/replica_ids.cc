@@ -14,7 +14,8 @@ namespace ckv {
 absl::StatusOr<ReplicaCall> ReplicaCallOfIds(const v1::ReplicateRequest& request,
                                              Requester& requester, Instant deadline) {
   if (!request.corpus().empty() || request.chunks_size() > 0)
-    return absl::InvalidArgumentError("ids: beside a corpus or its chunks");
+    return absl::InvalidArgumentError(
+        "ids: together with a corpus or its chunks; set one of the two");
   if (request.ids_size() > static_cast<int>(kIdsPerCallMax)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("ids: %d of them, limit %d", request.ids_size(), kIdsPerCallMax));

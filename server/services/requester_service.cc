@@ -156,7 +156,7 @@ absl::StatusOr<v1::ResolveReply> RequesterServiceImpl::CoverTokens(
     call.model = ModelFingerprint(corpus->geometry);
   }
   CKV_ASSIGN_OR_RETURN(const PromptCover cover, requester_.CoverPrompt(call));
-  if (cover.spans.empty()) return absl::NotFoundError("nobody has a chunk of these tokens");
+  if (cover.spans.empty()) return absl::NotFoundError("no holder has a chunk of these tokens");
   v1::ResolveReply reply;
   reply.set_token_count(cover.token_count());
   reply.set_truncated(cover.truncated);

@@ -39,7 +39,7 @@ absl::Status ChunkPush::Tell(absl::FunctionRef<bool(const PushedChunk&)> on_chun
     if (stopped()) return absl::CancelledError("push: stopped; what was pushed is there");
     if (!outcome) continue;
     CKV_RETURN_IF_ERROR(outcome->status());
-    if (!on_chunk(**outcome)) return absl::CancelledError("push: nobody listens any more");
+    if (!on_chunk(**outcome)) return absl::CancelledError("push: the caller has ended the stream");
     ++i;
   }
   return absl::OkStatus();

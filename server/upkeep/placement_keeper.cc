@@ -104,7 +104,7 @@ absl::Status PlacementKeeper::KeepNow(Instant deadline) {
   if (done_wanted_ >= mine) return absl::OkStatus();
   if (stop_) return absl::UnavailableError("the holder ends");
   return absl::DeadlineExceededError(absl::StrFormat(
-      "what the directory says is not kept in time%s%s", stats_.last_error.ok() ? "" : ": ",
+      "the directory's corpora are not kept in time%s%s", stats_.last_error.ok() ? "" : ": ",
       std::string(stats_.last_error.message())));
 }
 
@@ -150,8 +150,8 @@ void PlacementKeeper::NoteRound(const absl::Status& status) {
   absl::MutexLock lock(&mu_);
   // The directory is of an earlier build, or unreachable. Logged once.
   if (!status.ok() && stats_.last_error.ok()) {
-    Log().info("{}: what the directory says of its corpora is not kept yet: {}", options_.self.name,
-               std::string(status.message()));
+    Log().info("{}: the directory's entries on its corpora are not kept yet: {}",
+               options_.self.name, std::string(status.message()));
   }
   stats_.last_error = status;
   stats_.part_count = part_count;

@@ -183,7 +183,7 @@ absl::StatusOr<ChunkInfo> ReplicaKeeper::AskInfo(const Job& job, const ChunkPlac
       last = ValidateChunkInfo(*info, corpus.geometry);
       // Room is made for the directory's token count, so the two must agree.
       if (last.ok() && info->token_count() != chunk.token_count) {
-        last = absl::InvalidArgumentError(absl::StrFormat("%d tokens, the directory says %d",
+        last = absl::InvalidArgumentError(absl::StrFormat("%d tokens, the directory has %d",
                                                           info->token_count(), chunk.token_count));
       }
       if (last.ok()) return info;
@@ -273,7 +273,7 @@ absl::Status ReplicaKeeper::MakeRoom(Job& job, uint64_t bytes) {
   }
   if (candidates.empty() || used + bytes > options_.replica_bytes_max) {
     return absl::ResourceExhaustedError(
-        "no room: what is here was asked for by later calls, or put by others");
+        "no room: the chunks here were requested by later calls, or put by others");
   }
   std::vector<ChunkId> victims;
   for (const auto& [asked, id] : candidates) victims.push_back(id);
@@ -424,7 +424,7 @@ void ReplicaKeeper::Run() {
     if (status.ok()) status = AnnounceDue(deadline, refused);
     if (refused > 0) Log().info("{} replicas are wanted no more and were dropped", refused);
     if (!status.ok() && !failing) {
-      Log().warn("replicas are not told of: {}", std::string(status.message()));
+      Log().warn("replicas are not reported to the directory: {}", std::string(status.message()));
     }
     failing = !status.ok();
   }

@@ -38,7 +38,7 @@ void AddLeases(const WebSources& sources, Page& page) {
   };
   using Report = Registration::Report;
   family(MetricType::Gauge, "ckv_lease_held",
-         "If 1, the directory knows this process in this role. If 0, its lease has run out, or "
+         "If 1, the directory has this process in this role. If 0, its lease has run out, or "
          "none was "
          "given.",
          [](const Report& report) { return report.lease.has_value() ? 1 : 0; });
@@ -61,7 +61,7 @@ void AddSpans(const SpanSink::Counts& counts, Page& page) {
 void AddFindings(const std::vector<Finding>& findings, Page& page) {
   page.Family(MetricType::Gauge, "ckv_findings",
               "Findings of the moment: on a directory of its fleet, else of this process. broken: "
-              "something can not be answered or changed. ckvctl health says what to do.");
+              "something can not be answered or changed. ckvctl health shows what to do.");
   std::map<std::pair<FindingCode, Severity>, uint64_t> counts;
   for (const FindingCount& one : CountByCode(findings))
     counts[{one.code, one.severity}] = one.count;

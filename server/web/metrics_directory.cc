@@ -44,18 +44,18 @@ void AddDirectory(DirectoryState& directory, MetricsPage& page) {
 void AddPlacement(const PlacementKeeper& keeper, MetricsPage& page) {
   const PlacementKeeper::Stats stats = keeper.stats();
   page.Gauge("ckv_holder_corpus_parts",
-             "Corpora whose places here are kept beside the chunks, for a directory that loses its "
+             "Corpora whose places here are kept with the chunks, for a directory that loses its "
              "disk.",
              stats.part_count);
   page.Gauge("ckv_holder_placed_chunks", "Chunks that corpora place here.", stats.placed_count);
   page.Gauge(
       "ckv_holder_lacking_chunks",
-      "Chunks that corpora place here and that are not here. Above 0: it came back empty, or "
+      "Chunks that corpora place here and that are not here. Above 0: it restarted empty, or "
       "lost damaged chunks; load their corpora again.",
       stats.lacking_count);
   page.Gauge("ckv_holder_corpus_parts_behind",
              "If 1, the directory's last changes are not kept yet: it does not answer, is of an "
-             "earlier build, or the disk is full. The log says which.",
+             "earlier build, or the disk is full. The log has the reason.",
              stats.last_error.ok() ? 0 : 1);
 }
 
@@ -63,7 +63,7 @@ void AddDirectoryLog(const ChangeLog& log, MetricsPage& page) {
   const ChangeLog::Stats stats = log.stats();
   page.Gauge("ckv_directory_log_bytes",
              "Bytes of the log since the last snapshot. Above four times the snapshot for long: no "
-             "snapshot can be written; the log says why.",
+             "snapshot can be written; the log has the reason.",
              stats.log_bytes);
   page.Gauge("ckv_directory_snapshot_bytes", "Bytes of the last snapshot. If 0, there is none yet.",
              stats.snapshot_bytes);

@@ -10,28 +10,28 @@ using Page = MetricsPage;
 
 void AddHolderTraffic(const HolderStats& stats, Page& page) {
   page.Counter("ckv_holder_requests_total",
-               "Frames that came over lanes, of every kind: probes, too.", stats.request_count);
+               "Frames received over lanes, of every kind: probes, too.", stats.request_count);
   page.Counter("ckv_holder_query_rows_total", "Query rows of the attends among them.",
                stats.query_row_count);
   page.Counter("ckv_holder_kernel_calls_total",
                "Calls of the attention kernel; requests that are ready together share one.",
                stats.batch_count);
   page.Counter("ckv_holder_compute_seconds_total",
-               "Time that kernel calls took, beside the polling thread as well. At a rate near 1 "
-               "that thread does little else: the holder is full.",
+               "Time that kernel calls took, those of other threads included. At a rate near 1 "
+               "the polling thread does little else: the holder is full.",
                static_cast<double>(stats.compute_ns) / 1e9);
-  page.Counter("ckv_holder_long_requests_total",
-               "Requests computed beside the polling thread, over 2^29 multiply-adds each.",
-               stats.long_count);
+  page.Counter(
+      "ckv_holder_long_requests_total",
+      "Requests computed on other threads than the polling one, over 2^29 multiply-adds each.",
+      stats.long_count);
   page.Counter("ckv_holder_pushes_total", "Replies to fetches that carried rows.",
                stats.push_count);
   page.Counter("ckv_holder_push_bytes_total", "Bytes of rows in them.", stats.push_bytes);
   page.Counter("ckv_holder_maps_total", "Chunks handed to requesters of this host to map.",
                stats.map_count);
-  page.Counter("ckv_holder_received_bytes_total", "Bytes of frames that came over lanes.",
+  page.Counter("ckv_holder_received_bytes_total", "Bytes of frames received over lanes.",
                stats.bytes_in);
-  page.Counter("ckv_holder_sent_bytes_total", "Bytes of frames that went over lanes.",
-               stats.bytes_out);
+  page.Counter("ckv_holder_sent_bytes_total", "Bytes of frames sent over lanes.", stats.bytes_out);
   page.Counter("ckv_holder_sleeps_total",
                "Times the dispatcher had nothing to poll for and slept on its lanes' events.",
                stats.sleep_count);
@@ -60,8 +60,8 @@ void AddHolderRefusals(const HolderStats& stats, Page& page) {
 
 void AddHolderState(const HolderStats& stats, Page& page) {
   page.Family(MetricType::Gauge, "ckv_holder_queue_requests",
-              "Requests that wait: attend, bulk (parts of large attends), long (computed beside "
-              "the polling thread), push (fetches and maps), cold (chunks read from the device).");
+              "Requests that wait: attend, bulk (parts of large attends), long (computed on "
+              "other threads), push (fetches and maps), cold (chunks read from the device).");
   for (size_t i = 0; i < stats.queues.size(); ++i) {
     page.Add({{"queue", std::string(kQueueNames[i])}}, stats.queues[i].request_count);
   }
@@ -103,7 +103,7 @@ void AddHolderStore(const HolderStats& stats, Page& page) {
   page.Counter(
       "ckv_holder_stripe_reads_total",
       "Stripes that selections needed of cold chunks and that were read from the device. Many "
-      "beside few hits: raise store.stripe_percent or store.capacity.",
+      "with few hits: raise store.stripe_percent or store.capacity.",
       stats.stripe_read_count);
   page.Gauge("ckv_holder_stripe_bytes", "Memory taken by stripes that selections read.",
              stats.stripe_bytes);
@@ -121,13 +121,13 @@ void AddHolderStore(const HolderStats& stats, Page& page) {
                "Chunks found damaged and taken out; a file is in quarantine/ with its reason. Any "
                "increase: look at the device, and at the memory's ECC counters.",
                stats.damaged_count);
-  page.Counter(
-      "ckv_holder_store_healed_total",
-      "Damage in memory or in a file that the other one made good. Any increase: as for damaged.",
-      stats.healed_count);
+  page.Counter("ckv_holder_store_healed_total",
+               "Damage in memory or in a file that was repaired from the other one. Any increase: "
+               "as for damaged.",
+               stats.healed_count);
   page.Family(MetricType::Counter, "ckv_holder_store_errors_total",
               "Puts, reads and checks that the store or its device failed. Any increase: the log "
-              "says why.");
+              "has the reason.");
   page.Add({{"of", "put"}}, static_cast<double>(stats.store_errors.put_count));
   page.Add({{"of", "read"}}, static_cast<double>(stats.store_errors.read_count));
   page.Add({{"of", "check"}}, static_cast<double>(stats.store_errors.check_count));
@@ -145,7 +145,7 @@ void AddHolderStore(const HolderStats& stats, Page& page) {
                stats.scrub.repaired_count);
   page.Counter(
       "ckv_holder_store_repair_failures_total",
-      "Damaged chunks that no replica gave: lost here. ckvctl corpus verify says which; load "
+      "Damaged chunks that no replica had: lost here. ckvctl corpus verify lists them; load "
       "their corpora again.",
       stats.scrub.repair_failure_count);
   page.Gauge("ckv_holder_store_repairs_pending", "Damaged chunks still tried for.",
@@ -156,7 +156,7 @@ void AddHolderStore(const HolderStats& stats, Page& page) {
       "store.scrub_bytes_per_second is 0, or the device hangs.",
       stats.scrub.checked_bytes);
   page.Counter("ckv_holder_store_scrub_passes_total",
-               "Times that the background check came to the last chunk.", stats.scrub.pass_count);
+               "Times that the background check reached the last chunk.", stats.scrub.pass_count);
 }
 
 void AddHolderLatency(const HolderLatency& latency, Page& page) {
@@ -165,7 +165,7 @@ void AddHolderLatency(const HolderLatency& latency, Page& page) {
   page.Add({}, latency.kernel);
   page.Histogram("ckv_holder_queue_wait_seconds",
                  "Time that requests waited before their turn: attend, from arrival to the kernel; "
-                 "push, from arrival to the copying of rows. Long beside the kernel's: the holder "
+                 "push, from arrival to the copying of rows. Longer than the kernel's: the holder "
                  "is full.");
   page.Add({{"kind", "attend"}}, latency.attend_wait);
   page.Add({{"kind", "push"}}, latency.push_wait);
@@ -199,7 +199,7 @@ void AddReplicas(const ReplicaStats& stats, MetricsPage& page) {
   page.Counter("ckv_replicas_fetched_bytes_total", "Bytes of their rows.", stats.fetched_bytes);
   page.Counter("ckv_replicas_evicted_total",
                "Copies dropped to make room for others. A rate near that of copies made: the limit "
-               "is too small for what is asked for.",
+               "is too small for what is requested.",
                stats.evicted_count);
   page.Counter("ckv_replicas_announce_failures_total",
                "Calls to announce copies that failed: the directory is away, or the lease is lost.",

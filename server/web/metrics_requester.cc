@@ -29,7 +29,7 @@ void AddPeers(const std::vector<HolderView>& holders, Page& page) {
          "1: a lane to the holder is up and none was found broken since.",
          [](const HolderView& holder) { return holder.connected ? 1 : 0; });
   family("ckv_requester_holder_fallback",
-         "1: lanes to the holder are tcp where they should be verbs; ckvctl status says why.",
+         "1: lanes to the holder are tcp where they should be verbs; ckvctl status shows why.",
          [](const HolderView& holder) { return holder.fallback.empty() ? 0 : 1; });
   family("ckv_requester_holder_in_flight", "Requests posted to the holder and not answered.",
          [](const HolderView& holder) { return holder.in_flight; });
@@ -56,10 +56,10 @@ void AddNear(const RequesterStats& stats, Page& page) {
   page.Gauge("ckv_requester_near_chunks", "Chunks that are near.", stats.near.chunk_count);
   page.Counter("ckv_requester_pulls_total", "Pulls of runs of chunks, failed ones included.",
                stats.near.pull_count);
-  page.Counter(
-      "ckv_requester_pulls_failed_total",
-      "Pulls that failed. The contexts went on by routing; the log says why at level debug.",
-      stats.near.pull_failed_count);
+  page.Counter("ckv_requester_pulls_failed_total",
+               "Pulls that failed. The contexts route instead; the log has the reason at level "
+               "debug.",
+               stats.near.pull_failed_count);
   page.Counter("ckv_requester_near_evictions_total",
                "Runs of chunks evicted for others. A rate near that of pulls: raise "
                "requester.near_bytes.",
@@ -67,7 +67,7 @@ void AddNear(const RequesterStats& stats, Page& page) {
   page.Counter("ckv_requester_pulled_bytes_total", "Bytes of pulled rows.",
                stats.near.pulled_bytes);
   page.Counter("ckv_requester_mapped_bytes_total",
-               "Bytes of rows of holders on this host, used where they lie instead of pulled.",
+               "Bytes of rows of holders on this host, mapped instead of copied.",
                stats.near.mapped_bytes);
   page.Counter("ckv_requester_routed_seconds_total",
                "Time lost by routing what could have been near, by the cost model.",
@@ -81,11 +81,11 @@ void AddNear(const RequesterStats& stats, Page& page) {
                "prefilled again.",
                stats.reused_token_count);
   page.Counter("ckv_requester_recomputed_tokens_total",
-               "Tokens made anew by contexts' own functions.", stats.near.recomputed_token_count);
+               "Tokens recomputed by contexts' own functions.", stats.near.recomputed_token_count);
   page.Family(
       MetricType::Counter, "ckv_requester_decisions_total",
       "Decisions on runs of chunks of contexts of policy auto and near, by what is done and "
-      "why. Many of constants_unknown: a holder cannot be measured; the log says why at "
+      "why. Many of constants_unknown: a holder cannot be measured; the log has the reason at "
       "level debug.");
   for (size_t primitive = 0; primitive < kPrimitiveCount; ++primitive) {
     for (size_t reason = 0; reason < kActReasonCount; ++reason) {
@@ -100,17 +100,17 @@ void AddRequesterLatency(const RequesterStats& stats, const std::vector<HolderVi
                          Page& page) {
   const RequesterLatency& latency = stats.latency;
   page.Histogram("ckv_requester_call_seconds",
-                 "Time of calls that succeeded, by what they were: route, attends that asked a "
-                 "holder; near, attends of rows that were here; fetch, rows for a caller; pull, "
-                 "slices of rows brought near in the background; local, rows made anew.");
+                 "Time of calls that succeeded, by what they did: route, attends that queried a "
+                 "holder; near, attends of rows in the local row cache; fetch, rows for a caller; "
+                 "pull, slices of rows prefetched in the background; local, rows recomputed.");
   page.Add({{"primitive", "route"}}, latency.route);
   page.Add({{"primitive", "near"}}, latency.near);
   page.Add({{"primitive", "fetch"}}, latency.fetch);
   page.Add({{"primitive", "pull"}}, latency.pull);
   page.Add({{"primitive", "local"}}, stats.near.recompute);
   page.Histogram("ckv_requester_lane_seconds",
-                 "Time that frames and their replies were on a lane: the round trip less what the "
-                 "holder says that they waited and computed there.");
+                 "Time that frames and their replies were on a lane: the round trip less the times "
+                 "that the holder reports for waiting and computing.");
   for (const FabricKind kind : kFabrics)
     page.Add({{"fabric", std::string(FabricName(kind))}}, latency.lanes[static_cast<size_t>(kind)]);
   RatioCounts route, pull;
@@ -138,8 +138,8 @@ void AddRequester(const WebSources& sources, MetricsPage& page) {
                  sources.attend_error_count());
   }
   page.Counter("ckv_requester_retries_total",
-               "Requests sent again as an overloaded holder asked. A rate near a tenth of all "
-               "requests says that the fleet is too small.",
+               "Requests sent again as an overloaded holder asked. If the rate is near a tenth "
+               "of all requests, the fleet is too small.",
                stats.retry_count);
   page.Counter("ckv_requester_retries_refused_total",
                "Retries not made because a tenth of all requests were retries: callers saw "
@@ -152,24 +152,23 @@ void AddRequester(const WebSources& sources, MetricsPage& page) {
                stats.explain_count);
   AddNear(stats, page);
   page.Counter("ckv_requester_failovers_total",
-               "Calls that went on with a replica after a holder had failed them. An increase "
-               "without a restart or an overload: ckvctl status says which holder is in trouble.",
+               "Calls that continued with a replica after a holder had failed them. An increase "
+               "without a restart or an overload: ckvctl status shows which holder has trouble.",
                stats.failover_count);
   page.Counter("ckv_requester_reopens_total",
-               "Sessions opened anew for a call because the holder's lane broke or its epoch had "
-               "moved on. A few for each restart; a steady rate: a network or a holder that comes "
-               "and goes.",
+               "Sessions opened again for a call because the holder's lane broke or its epoch had "
+               "moved on. A few for each restart; a steady rate: a network or a holder that "
+               "fails and recovers.",
                stats.reopen_count);
   page.Counter("ckv_requester_returns_total",
-               "Attempts made again after a wait for a holder to come back, because no replica was "
-               "left. Any increase: for a moment, nobody could answer.",
+               "Attempts made again after a wait for a holder to return, because no replica was "
+               "left. Any increase: for a moment, no holder could answer.",
                stats.return_count);
   page.Counter("ckv_requester_lost_seconds_total",
                "Time before the last attempts of attends that succeeded: failed attempts, and "
                "waits for holders. It is part of ckv_requester_call_seconds.",
                static_cast<double>(stats.lost.count()) / 1e9);
-  page.Counter("ckv_requester_discarded_replies_total",
-               "Replies that nobody waited for any more: their calls had ended.",
+  page.Counter("ckv_requester_discarded_replies_total", "Replies to calls that had already ended.",
                stats.discarded_reply_count);
   page.Counter("ckv_requester_rdma_fallbacks_total",
                "Lanes opened over tcp that should be of verbs. Any increase: repair RDMA, or take "
@@ -177,7 +176,7 @@ void AddRequester(const WebSources& sources, MetricsPage& page) {
                stats.rdma_fallback_count);
   if (sources.directory_connected) {
     page.Gauge("ckv_requester_directory_connected",
-               "1: changes of corpora come as they happen. 0 for long: the directory is away.",
+               "1: changes of corpora arrive as they happen. 0 for long: the directory is away.",
                sources.directory_connected() ? 1 : 0);
   }
   AddRequesterLatency(stats, holders, page);

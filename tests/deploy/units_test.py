@@ -110,7 +110,7 @@ def reload():
     check("needs a restart" in warnings and "SIGHUP: read the configuration" not in warnings,
           "journald knows the priorities of lines")
     check("<4>" not in log and "Z warning" not in log, "lines have no mark and no second time")
-    check("reads its configuration anew" not in show(HOLDER, "StatusText"), "it is ready again")
+    check("reads its configuration again" not in show(HOLDER, "StatusText"), "it is ready again")
     CONFIG.write_text("log.level: loud\n")
     refused = run("systemctl", "reload", HOLDER, code=1)
     check("failed" in refused, "a reload with errors fails")
@@ -153,7 +153,7 @@ def watchdog(corpus, bits):
         return show(HOLDER, "NRestarts") == "1"
     wait_until("the watchdog has ended it", restarted)
     log = journal(HOLDER)
-    check("the dispatcher stands still: the watchdog is told nothing more" in log, "the log says which part")
+    check("the dispatcher makes no progress: the watchdog gets no more reports" in log, "the log says which part")
     check("Watchdog timeout" in log, "it was the watchdog")
     wait_active(HOLDER)
     check(show(HOLDER, "MainPID") != pid, "it is another process")

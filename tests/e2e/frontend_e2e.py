@@ -295,7 +295,7 @@ class FrontendTest(unittest.TestCase):
     def test_row_limits_that_do_not_fit(self):
         self.wrong("row limit 2 is 91; the chunks have 90 rows", row_limits=self.limits([0, 90, 91]))
         self.wrong("3 groups of 4 bytes are 12", row_limits=self.limits([0, 1]))
-        self.wrong("beside a selection", row_limits=self.limits([1], ROWS), selection=self.selection(1, [0], ROWS))
+        self.wrong("together with a selection", row_limits=self.limits([1], ROWS), selection=self.selection(1, [0], ROWS))
 
     # Streams and errors.
 

@@ -161,7 +161,7 @@ class IdsTest(unittest.TestCase):
         try:
             found = json.loads(self.ctl("chunk", "find", *arguments, "-o", "json", tenant=tenant))
         except Refused as refused:
-            if "nobody has a chunk" in str(refused):
+            if "no holder has a chunk" in str(refused):
                 return []
             raise
         return [span["chunk"] for span in found["spans"]]

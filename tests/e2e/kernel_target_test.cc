@@ -191,7 +191,7 @@ TEST_F(KernelTargetTest, ARestartKeepsTheChoice) {
   std::ofstream(path) << "not a choice";
   EXPECT_EQ(start().kernel_choice().origin(), "measured");
   EXPECT_THAT(nodes_[0]->log(),
-              HasSubstr(path + " keeps is not used, and chosen anew: it is damaged"));
+              HasSubstr(path + " keeps is not used, and chosen again: it is damaged"));
   const auto again = ParseKernelRecord(test::ReadWhole(path));
   ASSERT_TRUE(again.ok()) << again.status();
 

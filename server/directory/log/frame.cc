@@ -11,7 +11,8 @@
 namespace ckv {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "files are written as memory lies");
+static_assert(std::endian::native == std::endian::little,
+              "files are written in the byte order of memory");
 
 constexpr char kFileMagic[] = "ckvdirlg";
 constexpr char kFrameMagic[] = "FRAM";

@@ -21,7 +21,7 @@ constexpr FolderKind kDirectoryFolder = {
     .name = "directory folder", .owners = "directories", .version = 1};
 constexpr char kRemedy[] =
     "restore the folder from a backup; or move it away and start with an empty one: holders report "
-    "the corpora that they have chunks of, and ckvctl status says which are not whole";
+    "the corpora that they have chunks of, and ckvctl status shows which are not whole";
 
 uint64_t RandomId() {
   std::random_device random;
@@ -199,7 +199,7 @@ class LogFolder::Reader {
       return absl::OkStatus();
     }
     if (number == 1 || record.kind != ChangeKind::kContinues || record.log_number != number - 1)
-      return absl::DataLossError("its first record does not say what it continues");
+      return absl::DataLossError("its first record does not name what it continues");
     if (found_.empty()) return absl::OkStatus();
     if (found_.back().bytes < record.log_bytes) {
       return absl::DataLossError(absl::StrFormat("%s has %d bytes, and had %d", found_.back().path,
@@ -268,7 +268,7 @@ class LogFolder::Reader {
     if (log.frames->is_torn()) {
       folder_.replay_.cut = absl::StrFormat(
           "%s: cut at byte %d: the %d bytes behind it are of a change that was not "
-          "finished, and nobody was told of it",
+          "finished or acknowledged",
           log.path, end, log.bytes - end);
       CKV_RETURN_IF_ERROR(log.file->Resize(end));
     }

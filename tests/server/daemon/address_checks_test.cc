@@ -79,9 +79,9 @@ TEST(AddressChecks, AHolderThatPeersFindAndCannotReachIsRefused) {
 
 TEST(AddressChecks, NobodyReachesEveryAddress) {
   EXPECT_EQ(RefusalOf({"--role=directory", "--listen=0.0.0.0:7400"}),
-            "advertise: nobody reaches 0.0.0.0:7400: name the address that peers use");
+            "advertise: no peer can reach 0.0.0.0:7400: name the address that peers use");
   EXPECT_EQ(RefusalOf({"--role=directory", "--listen=[::]:7400", "--advertise=*:7400"}),
-            "advertise: nobody reaches *:7400");
+            "advertise: no peer can reach *:7400");
   EXPECT_THAT(WarningsOf({"--role=directory", "--listen=0.0.0.0:7400", "--advertise=host-1:7400"}),
               IsEmpty());
 }
@@ -118,7 +118,7 @@ TEST(AddressChecks, ANameThatIsLoopbackHere) {
       IsEmpty());
   EXPECT_THAT(
       WarningsOfHolder({"--listen=host-2:7401", "--advertise=10.77.0.2:7401"}),
-      ElementsAre("listen: peers are told 10.77.0.2:7401, and no other host reaches "
+      ElementsAre("listen: peers are sent to 10.77.0.2:7401, and no other host reaches "
                   "host-2:7401, which is 127.0.1.1 here",
                   "data_listen: peers find this holder at 10.77.0.2:7401, and no other host "
                   "reaches host-2:0, which is 127.0.1.1 here"));
@@ -127,23 +127,23 @@ TEST(AddressChecks, ANameThatIsLoopbackHere) {
 TEST(AddressChecks, APeersAddressThatIsNotThisHosts) {
   EXPECT_THAT(WarningsOf({"--role=requester", "--listen=127.0.0.1:7311",
                           "--advertise=10.77.0.1:7311", "--directory=10.77.0.1:7400"}),
-              ElementsAre("listen: peers are told 10.77.0.1:7311, and no other host reaches "
+              ElementsAre("listen: peers are sent to 10.77.0.1:7311, and no other host reaches "
                           "127.0.0.1:7311"));
 }
 
 TEST(AddressChecks, ANameThatNobodyMayKnow) {
   EXPECT_THAT(WarningsOfHolder({"--listen=0.0.0.0:7401", "--advertise=host-9:7401"}),
-              ElementsAre("advertise: this host does not know host-9:7401: Name or service not "
-                          "known. See that the others do, or name a number"));
+              ElementsAre("advertise: this host cannot resolve host-9:7401: Name or service not "
+                          "known. Check that the others can, or give a number"));
   EXPECT_THAT(WarningsOf({"--role=requester", "--directory=host-9:7400"}),
-              ElementsAre("directory: this host does not know host-9:7400: Name or service not "
+              ElementsAre("directory: this host cannot resolve host-9:7400: Name or service not "
                           "known"));
 }
 
 TEST(AddressChecks, ADirectoryThatOthersAreToldAndCannotReach) {
   EXPECT_THAT(
       WarningsOf({"--role=requester", "--listen=10.77.0.1:7311", "--directory=127.0.0.1:7400"}),
-      ElementsAre("directory: ckvctl on other hosts is told 127.0.0.1:7400: name the "
+      ElementsAre("directory: ckvctl on other hosts is sent to 127.0.0.1:7400: name the "
                   "address that they use"));
   EXPECT_THAT(WarningsOf({"--role=requester", "--directory=0.0.0.0:7400"}),
               ElementsAre("directory: 0.0.0.0:7400 is this host, whichever that is: name the "

@@ -349,7 +349,7 @@ TEST(ConfigTest, WhatOnlyTheWholeCanSay) {
   EXPECT_THAT(ErrorsOf({"--role=directory", "--fabric=wire"}), HasSubstr("'wire' is not one of"));
   EXPECT_THAT(ErrorsOf({"--role=directory,holder", "--store-shadow-percent=5"}),
               HasSubstr("name a store.path"));
-  EXPECT_THAT(ErrorsOf({}), HasSubstr("role: say what this process is"));
+  EXPECT_THAT(ErrorsOf({}), HasSubstr("role: choose what this process is"));
   EXPECT_THAT(ErrorsOf({"--role=holder"}), HasSubstr("directory: a holder or requester needs"));
   EXPECT_TRUE(Read({"--role=directory,holder"}).ok());
   EXPECT_THAT(ErrorsOf({"--role=holder,holder"}), HasSubstr("'holder' is there twice"));

@@ -95,7 +95,7 @@ TEST_F(KernelStartTest, AFileThatCannotBeUsedIsNamedAndWrittenAnew) {
     Write(text);
     const KernelStart start = Start();
     EXPECT_TRUE(start.to_keep);
-    EXPECT_THAT(start.warning, AllOf(HasSubstr(path()), HasSubstr(why), HasSubstr("chosen anew")));
+    EXPECT_THAT(start.warning, AllOf(HasSubstr(path()), HasSubstr(why), HasSubstr("chosen again")));
     EXPECT_EQ(std::count(start.warning.begin(), start.warning.end(), '\n'), 0);
     EXPECT_THAT(start.told, HasSubstr("measured"));
     EXPECT_EQ(Text(), good);

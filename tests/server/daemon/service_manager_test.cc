@@ -60,7 +60,7 @@ TEST(ServiceManager, SaysWhatSystemdReads) {
   EXPECT_EQ(socket.Next(), "READY=1\nSTATUS=serves");
   manager.Reloading(Instant{12'000'000});
   EXPECT_EQ(socket.Next(),
-            "RELOADING=1\nMONOTONIC_USEC=12000\nSTATUS=reads its configuration anew");
+            "RELOADING=1\nMONOTONIC_USEC=12000\nSTATUS=reads its configuration again");
   manager.Status("does not serve");
   EXPECT_EQ(socket.Next(), "STATUS=does not serve");
   manager.Beat();

@@ -293,7 +293,7 @@ TEST_F(AttendStreamTest, OtherChunksUnderTheSameNameAreRefused) {
   for (uint64_t tag = 1; tag < 3; ++tag) {
     const v1::AttendStreamReply reply = Ask(*stream, Unnamed(tag));
     EXPECT_EQ(reply.code(), static_cast<uint32_t>(grpc::StatusCode::FAILED_PRECONDITION));
-    EXPECT_THAT(reply.message(), HasSubstr("name them anew"));
+    EXPECT_THAT(reply.message(), HasSubstr("name them again"));
   }
   // A client that names the corpus means its current chunks.
   const v1::AttendReply want = Unary(Named());

@@ -193,7 +193,7 @@ TEST_F(AttendFieldsTest, LimitsThatDoNotFitAreRefused) {
   SetLimits(request, {1}, 0xffffffff);
   Answer(request);
   request.mutable_selection()->set_k(0);
-  EXPECT_THAT(Refusal(request), HasSubstr("beside a selection"));
+  EXPECT_THAT(Refusal(request), HasSubstr("together with a selection"));
 }
 
 TEST_F(AttendFieldsTest, RunsAreTheIndicesThatTheyName) {

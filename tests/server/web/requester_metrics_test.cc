@@ -256,7 +256,7 @@ TEST_F(RequesterMetricsTest, EachWayHasItsTimes) {
   const Instant give_up = test::Soon();
   while (requester->Stats().near.recomputed_token_count == 0) {
     AttendOnce(*requester, *anew);
-    ASSERT_LT(Clock::Real()->Now(), give_up) << "rows were not made anew";
+    ASSERT_LT(Clock::Real()->Now(), give_up) << "rows were not recomputed";
   }
   const Scrape scrape(server->address());
   const auto count = [&](const char* name, const char* primitive) {
