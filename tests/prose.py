@@ -3,17 +3,19 @@
 
     python3 tests/tidy.py --prose [--count] [--root DIR] [FILE-OR-FOLDER...]
 
-Reads the comments and strings of the product's .h, .cc and .proto files, README.md, those of the
-product's folders, and deploy/handbook/. Lists, each with file and line:
+Reads the comments and strings of the product's .h, .cc and .proto files, the strings of its .py files,
+README.md, those of the product's folders, and deploy/handbook/. Lists, each with file and line:
   * long     a sentence of more than 25 words, anywhere but in a .cc file
   * opener   a comment or a sentence that begins with "Of", "What", "Where" or "Whoever"; a question may
   * clause   "; null:", "; 0:", "; absent:" or "; empty:", which may also begin a sentence; write
              "If unset, ..."
-  * word     "such" (but for "no such"), "so long", "whoever", "what it was asked for"; in comments and pages
-             also verbs of posture and speech for data (DIALECT): lie, stand, tell, come near, anew, nobody
+  * word     "such" (but for "no such"), "so long", "whoever", "what it was asked for"; also verbs of posture
+             and speech for data (DIALECT): lie, stand, tell, come near, anew, nobody; in strings also say,
+             come, go, know, beside, "is asked" (DIALECT_OF_STRINGS). This rule alone reads .py files
 tests/prose_allow.txt has the exceptions, each with its justification. --count prints counts per file.
 """
 
+import ast
 import fnmatch
 import pathlib
 import re
@@ -28,9 +30,12 @@ ALLOW = "tests/prose_allow.txt"
 OPENER = re.compile(r"(?:Of|What|Where|Whoever)(?=[\s,])")
 CLAUSE = re.compile(r"(?:; |^)(?:null|0|absent|empty):", re.I)
 WORD = re.compile(r"\b(?:(?<!\bno )such|so long|whoever|what it was asked for)\b", re.I)
-# Verbs of posture and speech for data, and other words that a reader has to translate; in comments and pages.
+# Verbs of posture and speech for data, and other words that a reader has to translate.
 DIALECT = re.compile(r"\b(?:told|tells?|telling|untold|anew|of before|nobody|anybody|stood|stands?(?! (?:in|for)\b)|lies?|lay"
                      r"|comes? (?:near|back|again)|came (?:near|back)|made good)\b(?!-)", re.I)
+# More of them, in strings: errors, logs, helps and metrics have a reader who has not read the code.
+DIALECT_OF_STRINGS = re.compile(r"\b(?:says?|said|saying|comes?|came|coming|goes|went|going|knows?|knew|hears?|heard|beside"
+                                r"|(?:is|are|was|were)(?: not)? asked)\b(?!-)", re.I)
 # A full stop ends a sentence unless it ends one of these.
 ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|eqs?|vs|cf|ca|al|incl|resp)|\.\.)\.$")
 SENTENCE_END = re.compile(r"[.!?][\"')\]*]*(?=\s)")
@@ -211,6 +216,13 @@ def source_paragraphs(text):
         yield from string_paragraphs(pieces)
 
 
+def python_paragraphs(text):
+    """The strings of a Python file, documentation too, a paragraph to each line they print."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from string_paragraphs([(node.lineno, node.value)])
+
+
 def plain_markdown(text):
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
     return re.sub(r"\*\*|__", "", text)
@@ -248,6 +260,12 @@ def markdown_paragraphs(text):
             block.append((number, plain_markdown(re.sub(r"^(> ?)+", "", body))))
 
 
+def dialect_of(paragraph, line, sentence, words):
+    for pattern in (DIALECT, DIALECT_OF_STRINGS) if paragraph.kind == "string" else (DIALECT,):
+        for found in pattern.finditer(words):
+            yield line, f"word: {found.group(0).lower()}, see deploy/handbook/terms.md", sentence
+
+
 def breaches_of(paragraph, is_long_checked):
     for index, (line, sentence) in enumerate(paragraph.sentences()):
         count = word_count(sentence)
@@ -264,12 +282,15 @@ def breaches_of(paragraph, is_long_checked):
         words = re.sub(r"`[^`]*`", "x", sentence)
         for found in WORD.finditer(words):
             yield line, f"word: {found.group(0).lower()}", sentence
-        for found in DIALECT.finditer(words) if paragraph.kind != "string" else ():
-            yield line, f"word: {found.group(0).lower()}, see deploy/handbook/terms.md", sentence
+        yield from dialect_of(paragraph, line, sentence, words)
 
 
 def check(name, text):
     """Yields (line, rule, sentence) for each breach in one file."""
+    if name.endswith(".py"):
+        return sorted((breach for paragraph in python_paragraphs(text) for line, sentence in paragraph.sentences()
+                       for breach in dialect_of(paragraph, line, sentence, re.sub(r"`[^`]*`", "x", sentence))),
+                      key=lambda breach: breach[0])
     if name.endswith(".md"):
         paragraphs = markdown_paragraphs(text)
     else:
@@ -284,6 +305,8 @@ def check(name, text):
 def is_read(name):
     if name == "README.md" or name.startswith(HANDBOOK) and name.endswith(".md"):
         return True
+    if name.endswith(".py"):
+        return name.startswith(FOLDERS + ("deploy/",))
     return name.startswith(FOLDERS) and name.endswith((".h", ".cc", ".proto", "/README.md"))
 
 

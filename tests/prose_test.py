@@ -108,9 +108,23 @@ class Prose(unittest.TestCase):
                      "The chunk stands at the end.", "Rows come near."):
             with self.subTest(text=text):
                 self.finds("store/a.h", f"// {text}\n", "1: word: ")
-        for text in ("// A `told` of its own, a stand-in, and what FP8 stands for.\n", 'auto x = "nobody reads it";\n'):
+        self.finds("store/a.h", "// A `told` of its own, a stand-in, and what FP8 stands for.\n")
+
+    def test_words_of_posture_and_speech_in_strings(self):
+        for text in ("nobody reads it", "the log says why", "no reply came", "the holder is asked", "rows beside it"):
             with self.subTest(text=text):
-                self.finds("store/a.h", text)
+                self.finds("store/a.cc", f'auto x = "{text}";\n', "1: word: ")
+                self.finds("store/a.h", f'auto x =\n    "fails: "\n    "{text}";\n', "2: word: ")
+                self.finds("client/python/ckv/a.py", f'x = 1\nraise ValueError("fails: "\n   f"{text}: {{x}}")\n', "2: word: ")
+                self.finds("tests/a.py", f'x = "{text}"\n')
+        for text in ("told", "nobody", "what `come` is", "a stand-in reads it"):  # one word is a name
+            with self.subTest(text=text):
+                self.finds("store/a.cc", f'auto x = "{text}";\n')
+                self.finds("client/python/ckv/a.py", f'x = "{text}"\n')
+        # A comment is for those who read the code.
+        self.finds("store/a.cc", "// Rows beside the header.\n")
+        # Of Python, this rule alone is checked.
+        self.finds("client/python/ckv/a.py", 'x = "What such a file is"  # nobody\n')
 
     def test_strings_are_not_comments(self):
         self.finds("store/a.cc", 'const char* a = "http://such";\n')
