@@ -134,7 +134,7 @@ class BackendChain : public BackendTest {
                             PartialDtype::kF32, answer_.kind()};
 };
 
-TEST_P(BackendChain, WorkOfOneStreamIsDoneInOrder) {
+TEST_P(BackendChain, RunsTheWorkOfOneStreamInOrder) {
   Put(*stream_, *stream_, *stream_);
   ASSERT_TRUE(stream_->Wait().ok());
   EXPECT_TRUE(stream_->Ready());
@@ -216,7 +216,7 @@ TEST_P(BackendChain, AStreamOfSomebodyElseIsWaitedFor) {
   EXPECT_TRUE(backend_.StreamOver(nullptr).ok()) << "the device's default stream";
 }
 
-TEST_P(BackendChain, OfNothingIsDone) {
+TEST_P(BackendChain, AcceptsAnEmptyChain) {
   ASSERT_TRUE(backend_.AttendPartials(piece_.shape(), {}, *stream_).ok());
   ASSERT_TRUE(backend_.Merge({}, *stream_).ok());
   EXPECT_TRUE(stream_->Wait().ok());

@@ -148,7 +148,7 @@ TEST_P(BackendPin, ThreadsPinAtATime) {
 INSTANTIATE_TEST_SUITE_P(All, BackendPin, AllBackends(), CaseName);
 
 // The accounting of the backend that holders are tested with.
-TEST(DeferredBackendPinDeathTest, PinsWholePagesThatNobodyElsePins) {
+TEST(DeferredBackendPinDeathTest, PinsWholePagesThatAreNotPinnedElsewhere) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   DeferredBackend device(DeferredBackend::ReachPinned());
   const Pages pages(3 * 4096);

@@ -140,7 +140,7 @@ class BackendAttend : public BackendTest {
 };
 
 // Selections and limits are freed before the work is done.
-TEST_P(BackendAttend, IsTheFunctionWhereverViewsLie) {
+TEST_P(BackendAttend, MatchesTheFunctionForAnyPlacementOfViews) {
   for (int call = 0; call < 40; ++call) {
     SCOPED_TRACE(testing::Message() << "call " << call);
     TestPiece piece = RandomPiece();
@@ -327,7 +327,7 @@ class BackendMerge : public BackendTest {
   }
 };
 
-TEST_P(BackendMerge, ManyJobsAreTheirFunctionsWhereverPartsLie) {
+TEST_P(BackendMerge, MatchesTheFunctionForManyJobsAndAnyPlacementOfParts) {
   const auto two_threads = NewStream(2);
   for (int call = 0; call < 30; ++call) {
     SCOPED_TRACE(testing::Message() << "call " << call);
@@ -344,7 +344,7 @@ TEST_P(BackendMerge, ManyJobsAreTheirFunctionsWhereverPartsLie) {
 }
 
 // A merge of one part copies its bits: this is how an answer is moved.
-TEST_P(BackendMerge, OfOnePartIsACopy) {
+TEST_P(BackendMerge, CopiesASinglePart) {
   HostPartial part(PartialDtype::kF32);
   for (size_t i = 0; i < part.o.size(); ++i) part.o[i] = std::byte(i * 37 % 251);
   part.m.assign(kRows, -3.5f);
@@ -410,7 +410,7 @@ class BackendRotate : public BackendTest {
   }
 };
 
-TEST_P(BackendRotate, CopiesAndTurnsInPlaceWhereverRowsLie) {
+TEST_P(BackendRotate, RotatesCopiesAndInPlaceForAnyPlacementOfRows) {
   for (int call = 0; call < 60; ++call) {
     SCOPED_TRACE(testing::Message() << "call " << call);
     const RopeRotation rotation = RandomRotation();

@@ -33,7 +33,7 @@ TEST(Bf16, WideningIsExactForEveryPattern) {
 }
 
 // The f32 values between two neighbouring patterns: `low` is the upper half of all of them.
-TEST(Bf16, EveryTieGoesToEven) {
+TEST(Bf16, EveryTieRoundsToEven) {
   for (uint32_t low = 0; low < 65536; ++low) {
     if ((low & 0x7fff) >= 0x7f80) continue;  // infinity and NaN
     const uint32_t base = low << 16;

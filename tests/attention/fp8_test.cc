@@ -34,7 +34,7 @@ TEST(E4m3, EveryPatternThereAndBack) {
   }
 }
 
-TEST(E4m3, TiesGoToEvenAndNeighboursToNearest) {
+TEST(E4m3, TiesRoundToEvenAndNeighboursToNearest) {
   for (int bits = 0; bits < 0x7e; ++bits) {
     const auto down = static_cast<uint8_t>(bits), up = static_cast<uint8_t>(bits + 1);
     const float tie = (FloatFromE4m3(down) + FloatFromE4m3(up)) / 2;
@@ -82,7 +82,7 @@ TEST(Fp8DsMlaRow, ScalesArePowersOfTwo) {
   }
 }
 
-TEST(Fp8DsMlaRow, ThereAndBack) {
+TEST(Fp8DsMlaRow, RoundTripsARow) {
   for (uint32_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 rng(seed);

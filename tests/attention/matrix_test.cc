@@ -221,7 +221,7 @@ TEST(Grades, TheDefaultIsThePartialsOwn) {
 }
 
 // Two requests of different precisions over the same rows, in one call: each gets its own bits.
-TEST(Grades, OfPiecesInOneCallAreTheirOwn) {
+TEST(Grades, KeepsThePrecisionOfEachPieceOfACall) {
   WorkerPool pool(1);
   PieceOptions options;
   options.q_count = 16;
@@ -349,7 +349,7 @@ TEST(MatrixKernel, KeysOfNeighboursMoveNoSignOfAZero) {
   }
 }
 
-TEST(MatrixUnits, AreThereOrSayWhyNot) {
+TEST(MatrixUnits, ListsUnitsOrTheReasonForNone) {
   for (const matrix::UnitState& unit : {matrix::AmxUnit(), matrix::DotUnit()}) {
     EXPECT_EQ(unit.usable, unit.why_not.empty());
   }

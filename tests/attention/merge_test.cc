@@ -227,7 +227,7 @@ void ExpectAbout(double error, double measured) {
   EXPECT_LT(error, measured * 2);
 }
 
-TEST(MergePartials, WrongWaysAreSeen) {
+TEST(MergePartials, CatchesWrongMergeFormulas) {
   const double unnormalised = ErrorOf([](std::vector<Part>* parts, uint32_t d_v) {
     for (Part& part : *parts) {
       for (size_t i = 0; i < part.m.size() * d_v; ++i) part.set(i, part.value(i) * part.l[i / d_v]);

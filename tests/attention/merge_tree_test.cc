@@ -198,7 +198,7 @@ TEST(MergeTree, RoundsToBf16OnceAndTakesIt) {
   for (size_t i = 0; i < o.size(); ++i) EXPECT_EQ(widened.o[i], FloatFromBf16(o[i])) << i;
 }
 
-TEST(MergeTree, OfNothingIsEmpty) {
+TEST(MergeTree, MergesNothingToTheEmptyPartial) {
   Leaf out = Leaf();
   out.o.assign(out.o.size(), 7);
   MergeTree({}, {}, kRows, kValues, out.view());

@@ -218,7 +218,7 @@ TEST(AttendPartials, EveryE4m3CodeIsDecodedExactly) {
   }
 }
 
-TEST(AttendPartials, NothingToSeeIsTheEmptyPartial) {
+TEST(AttendPartials, ReturnsTheEmptyPartialWithoutVisibleRows) {
   WorkerPool pool(2);
   std::mt19937 rng(5);
   PieceOptions options;
@@ -311,7 +311,7 @@ TEST(AttendPartials, NanInUnseenRowsIsNeverRead) {
 }
 
 // A NaN that is seen must appear in the answer: with m = -inf a merge would drop the part.
-TEST(AttendPartials, NanInSeenRowsReachesTheAnswer) {
+TEST(AttendPartials, NanInAttendedRowsReachesTheAnswer) {
   WorkerPool pool(1);
   std::mt19937 rng(9);
   PieceOptions options;

@@ -137,7 +137,7 @@ TEST(PagedRows, SequencesOfOneCacheAreApart) {
   }
 }
 
-TEST(PagedRows, ABackendThatDoesNotReadThemSaysSo) {
+TEST(PagedRows, ReportsABackendThatCannotReadThem) {
   BackendReach reach = test::DeferredBackend::ReachAll();
   reach.paged_rows = false;
   test::DeferredBackend backend(reach);

@@ -105,7 +105,7 @@ TEST_F(BackendLibraryTest, WithoutOneTheProcessorComputes) {
                     HasSubstr(bin() + "/../lib/ckv/libckv_cuda.so"), HasSubstr("backend: cpu")));
 }
 
-TEST_F(BackendLibraryTest, TheOneBesideTheProgramComputes) {
+TEST_F(BackendLibraryTest, LoadsTheLibraryInTheProgramsFolder) {
   Install("works");
   for (const char* const name : {"auto", "cuda"}) {
     const auto start = StartBackend(name, bin());
@@ -127,7 +127,7 @@ TEST_F(BackendLibraryTest, TheOneOfAnInstallIsFound) {
   ExpectComputes(*start->backend);
 }
 
-TEST_F(BackendLibraryTest, TheOneBesideTheProgramGoesFirst) {
+TEST_F(BackendLibraryTest, PrefersTheLibraryInTheProgramsFolder) {
   Install("other_build", "lib/ckv");
   Install("works");
   EXPECT_TRUE(StartBackend("cuda", bin()).ok());
@@ -158,18 +158,18 @@ TEST_F(BackendLibraryTest, ALinkToNothingIsRefused) {
   ExpectRefused(StatusCode::kFailedPrecondition, "it does not load: ");
 }
 
-TEST_F(BackendLibraryTest, OneOfAnotherBuildIsRefused) {
+TEST_F(BackendLibraryTest, RefusesALibraryOfAnotherBuild) {
   Install("other_build");
   ExpectRefused(StatusCode::kFailedPrecondition,
                 "it is of build ckv 0.0.1, commit abc, and this program of " + BackendBuild());
 }
 
-TEST_F(BackendLibraryTest, OneThatSaysNothingIsRefused) {
+TEST_F(BackendLibraryTest, RefusesALibraryThatIsNoBackend) {
   Install("no_module");
   ExpectRefused(StatusCode::kFailedPrecondition, "it is no backend of ckv");
 }
 
-TEST_F(BackendLibraryTest, OneThatFindsNoDeviceSaysSo) {
+TEST_F(BackendLibraryTest, ReportsThatALibraryFindsNoDevice) {
   Install("no_device");
   ExpectRefused(StatusCode::kFailedPrecondition, "no GPU: the driver finds 0 devices");
 }

@@ -15,7 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(KernelChoice, IsTheFirstTargetAndSaysWhy) {
+TEST(KernelChoice, ChoosesTheFirstTargetAndGivesTheReason) {
   const KernelChoice choice = ChosenKernel();
   EXPECT_EQ(choice.target, KernelTargets().front());
   EXPECT_EQ(choice.target, KernelTarget());
@@ -29,7 +29,7 @@ TEST(KernelChoice, IsTheFirstTargetAndSaysWhy) {
   EXPECT_EQ(choice.rates.dot > 0, matrix::DotUnit().usable);
 }
 
-TEST(KernelChoice, SaysThatItWasForced) {
+TEST(KernelChoice, ReportsAForcedTarget) {
   ASSERT_TRUE(ForceKernelTarget("AMX_MODEL").ok());
   EXPECT_EQ(ChosenKernel().target, "AMX_MODEL");
   EXPECT_EQ(ChosenKernel().origin, ChoiceOrigin::kForced);

@@ -50,7 +50,7 @@ const Case kCases[] = {
     {"no unit", false, false, {}, {"AVX3", "AVX2"}},
 };
 
-TEST(OrderTargets, AUnitComesFirstWhereItPays) {
+TEST(OrderTargets, PutsAUnitFirstIfItIsFaster) {
   for (const Case& one : kCases) {
     SCOPED_TRACE(one.name);
     EXPECT_EQ(OrderTargets(MachineWith(one.amx, one.dot), one.rates).targets, one.order);
@@ -81,7 +81,7 @@ TEST(CheckRecord, CountsWhereItWasMade) {
   }
 }
 
-TEST(CheckRecord, SaysWhyItDoesNotCount) {
+TEST(CheckRecord, GivesTheReasonWhyARecordIsInvalid) {
   const KernelMachine machine = MachineWith(false, true);
   const KernelRecord good = RecordOf(machine, {370, 0, 740});
   const auto why_not = [&](auto change) {
