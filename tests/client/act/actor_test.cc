@@ -70,7 +70,7 @@ TEST_F(ActorTest, BelievesCallsMoreThanTheModel) {
   EXPECT_EQ(pulls_, 1);
 }
 
-TEST_F(ActorTest, WhatIsNearServesTheNextContextFromItsFirstCall) {
+TEST_F(ActorTest, NearRowsServeTheNextContextFromItsFirstCall) {
   Start(10 * chunk_bytes_);
   UseOnce(0, 12);
   EXPECT_EQ(pulls_, 1);
@@ -79,7 +79,7 @@ TEST_F(ActorTest, WhatIsNearServesTheNextContextFromItsFirstCall) {
   EXPECT_EQ(pulls_, 1);
 }
 
-TEST_F(ActorTest, NothingIsPulledWhereRoutingIsFaster) {
+TEST_F(ActorTest, PullsNothingIfRoutingIsFaster) {
   cost_ = Cost(10, 30, 1);
   Start(10 * chunk_bytes_);
   const auto context = Open({0});
@@ -88,7 +88,7 @@ TEST_F(ActorTest, NothingIsPulledWhereRoutingIsFaster) {
 }
 
 // Own rows are attended during the round trip, but not during the attend of cached rows.
-TEST_F(ActorTest, NothingIsPulledWhereOwnRowsTakeAsLong) {
+TEST_F(ActorTest, PullsNothingIfOwnRowsTakeAsLong) {
   cost_ = Cost(110, 100, 1);
   own_count_ = kActorTokens;
   Start(10 * chunk_bytes_);
@@ -128,7 +128,7 @@ TEST_F(ActorTest, WhileAConstantIsUnknownTheContextIsRouted) {
   EXPECT_EQ(Decisions(Primitive::kFetch, ActReason::kLostEnough), 1u);
 }
 
-TEST_F(ActorTest, ConstantsThatNobodyRenewsAreMeasuredAgain) {
+TEST_F(ActorTest, RemeasuresConstantsThatCallsDoNotRenew) {
   Start(10 * chunk_bytes_);
   const auto context = Open({0});
   Step(*context, 2);
@@ -149,7 +149,7 @@ TEST_F(ActorTest, APullThatFailsIsNotRepeatedAtOnce) {
   EXPECT_EQ(NearCount(*context), 0u);
 }
 
-TEST_F(ActorTest, APullIsForTheContextThatAskedAndNotForAnIdleOne) {
+TEST_F(ActorTest, PullsForTheRequestingContextAndNotForAnIdleOne) {
   pull_status_ = absl::UnavailableError("the holder is gone");
   Start(10 * chunk_bytes_);
   const auto idle = Open({0}), busy = Open({0});
@@ -178,7 +178,7 @@ TEST_F(ActorTest, ChunksOfOtherRunsMakeARunNear) {
   EXPECT_EQ(actor_->stats().near_chunks, 4u) << "those that were pulled stay";
 }
 
-TEST_F(ActorTest, NothingIsEvictedInVain) {
+TEST_F(ActorTest, EvictsNothingWithoutNeed) {
   Start(2 * chunk_bytes_);
   const auto small = Open({0}), other = Open({1});
   Step(*small, 11);
@@ -219,7 +219,7 @@ TEST_F(ActorTest, RowsOfACallStayUntilItEnds) {
   EXPECT_EQ(uint8_t((*in_use)[0]->layer(0)[0]), 1);
 }
 
-TEST_F(ActorTest, SaysWhetherNearRowsHaveTheBitsOfTheirHolders) {
+TEST_F(ActorTest, ReportsWhetherNearRowsHaveTheBitsOfTheirHolders) {
   Start(10 * chunk_bytes_);
   const auto same = Open({0});
   Step(*same, 11);

@@ -42,7 +42,7 @@ class ActorWaysTest : public ActorTest {
 };
 
 // A prefetch costs 1,000 us, and 3,000 tokens of 0.17 us are 510.
-TEST_F(ActorWaysTest, RowsAreMadeAnewWhereThatCostsLess) {
+TEST_F(ActorWaysTest, RecomputesRowsIfThatCostsLess) {
   Start(10 * chunk_bytes_);
   const auto context = Open({0}, {}, Maker(0.17, /*us=*/1500));
   Step(*context, 5);
@@ -64,7 +64,7 @@ TEST_F(ActorWaysTest, RowsAreMadeAnewWhereThatCostsLess) {
   EXPECT_TRUE(next->near_same_bits());
 }
 
-TEST_F(ActorWaysTest, AProfilesCostOfPrefillCountsWhereNoneIsTold) {
+TEST_F(ActorWaysTest, UsesTheProfilesPrefillCostIfTheContextGivesNone) {
   cost_.prefill_token_us = 0.17;
   Start(10 * chunk_bytes_);
   const auto context = Open({0}, {}, Maker(0, /*us=*/300));
@@ -76,7 +76,7 @@ TEST_F(ActorWaysTest, AProfilesCostOfPrefillCountsWhereNoneIsTold) {
   EXPECT_EQ(made_, 2) << "it was timed meanwhile";
 }
 
-TEST_F(ActorWaysTest, WithoutAnyCostNothingIsMadeAnew) {
+TEST_F(ActorWaysTest, RecomputesNothingWithoutAPrefillCost) {
   Start(10 * chunk_bytes_);
   const auto context = Open({0}, {}, Maker(0));
   Step(*context, 11);
@@ -84,7 +84,7 @@ TEST_F(ActorWaysTest, WithoutAnyCostNothingIsMadeAnew) {
   EXPECT_EQ(pulls_, 1);
 }
 
-TEST_F(ActorWaysTest, RowsMadeAnewAreForContextsThatMakeThem) {
+TEST_F(ActorWaysTest, RecomputedRowsServeOnlyContextsThatRecompute) {
   Start(10 * chunk_bytes_);
   const auto context = Open({0}, {}, Maker(0.17));
   Step(*context, 6);
@@ -101,7 +101,7 @@ TEST_F(ActorWaysTest, RowsMadeAnewAreForContextsThatMakeThem) {
   EXPECT_EQ(made_, 1);
 }
 
-TEST_F(ActorWaysTest, WhatCannotBeMadeIsPulled) {
+TEST_F(ActorWaysTest, PullsRowsThatCannotBeRecomputed) {
   make_status_ = absl::InternalError("the engine is gone");
   Start(10 * chunk_bytes_);
   const auto context = Open({0, 1}, {}, Maker(0.17));
@@ -164,7 +164,7 @@ TEST_F(ActorWaysTest, ChunksOfThisProcessHolderAreNearFromTheStart) {
   actor_.reset();
 }
 
-TEST_F(ActorWaysTest, WhatTheHolderDoesNotTakeIsPulled) {
+TEST_F(ActorWaysTest, PullsRowsThatTheHolderDoesNotMap) {
   HolderHere holder;
   holder.status = absl::ResourceExhaustedError("no room for copies");
   here_ = &holder;
@@ -178,7 +178,7 @@ TEST_F(ActorWaysTest, WhatTheHolderDoesNotTakeIsPulled) {
 }
 
 // Chunk 0's holder is on this host; chunk 1's is not.
-TEST_F(ActorWaysTest, WhatAHolderOfThisHostHandsOverIsNotPulled) {
+TEST_F(ActorWaysTest, MapsInsteadOfPullingFromAHolderOfThisHost) {
   std::atomic<int> maps{0};
   map_ = [&](const MapCall& call) -> absl::StatusOr<std::shared_ptr<const NearRows>> {
     ++maps;
@@ -254,7 +254,7 @@ TEST_F(ActorMixedRunTest, KeepsNothingIfTheRestCannotBePulled) {
 }
 
 // Chunk 1 belongs to this process' holder, which has no room for copies.
-TEST_F(ActorMixedRunTest, LeavesTheHoldersOwnRowsWhenNobodyNeedsThem) {
+TEST_F(ActorMixedRunTest, DropsTheHoldersOwnRowsWhenNoContextUsesThem) {
   HolderHere holder;
   holder.Put(2);
   holder.status = absl::ResourceExhaustedError("no room for copies");
@@ -283,7 +283,7 @@ TEST_F(ActorWaysTest, ChunksOfTheHolderAreNearAsFarAsThereIsRoom) {
 }
 
 // A copy that completes after its context has closed belongs to the holder only.
-TEST_F(ActorWaysTest, ACopyThatComesTooLateIsNotKept) {
+TEST_F(ActorWaysTest, DropsACopyThatArrivesTooLate) {
   HolderHere holder;
   here_ = &holder;
   std::shared_ptr<ContextState> context;
@@ -300,7 +300,7 @@ TEST_F(ActorWaysTest, ACopyThatComesTooLateIsNotKept) {
 
 // Two ranges of one context are at two holders, and the caller's function must not run twice at
 // once.
-TEST_F(ActorWaysTest, OneRangeOfAContextIsMadeAtATime) {
+TEST_F(ActorWaysTest, RecomputesOneRangeOfAContextAtATime) {
   holder_count_ = 2;
   Start(10 * chunk_bytes_);
   std::atomic<int> running{0}, most{0};

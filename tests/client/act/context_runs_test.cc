@@ -32,7 +32,7 @@ std::vector<ContextRun> RunsOver(const std::shared_ptr<const Corpus>& corpus,
   return RunsOf(**ContextState::Make({&part, 1}));
 }
 
-TEST(ContextRuns, SmallChunksComeTogetherAndLargeOnesAlone) {
+TEST(ContextRuns, GroupsSmallChunksAndKeepsLargeOnesAlone) {
   EXPECT_EQ(RunsOver(MakeCorpus(std::vector<uint32_t>(5, 2048))).size(), 5u);
   EXPECT_EQ(RunsOver(MakeCorpus(std::vector<uint32_t>(5, 100'000))).size(), 5u);
   const auto runs = RunsOver(MakeCorpus(std::vector<uint32_t>(10, 512)));

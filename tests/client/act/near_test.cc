@@ -66,7 +66,7 @@ class NearTest : public testing::Test {
   std::shared_ptr<const Corpus> resolved_;
 };
 
-TEST_F(NearTest, ADecodeGoesOnWhenItsHoldersAreGone) {
+TEST_F(NearTest, ADecodeContinuesWhenItsHoldersAreGone) {
   Start(kWide);
   const auto routed = Open(ContextPolicy::kRoute), near = Open(ContextPolicy::kNear);
   ASSERT_TRUE(routed.ok() && near.ok()) << near.status();
@@ -89,7 +89,7 @@ TEST_F(NearTest, ADecodeGoesOnWhenItsHoldersAreGone) {
 }
 
 // Own rows attended during a routed call are part of the call's time.
-TEST_F(NearTest, ExplainTellsWhatCallsTookOverItsPrediction) {
+TEST_F(NearTest, ExplainReportsTheRatioOfMeasuredToPredictedTime) {
   Start(kWide);
   const auto routed = Open(ContextPolicy::kRoute), near = Open(ContextPolicy::kNear);
   ASSERT_TRUE(routed.ok() && near.ok()) << near.status();
@@ -157,7 +157,7 @@ TEST_F(NearTest, AnyNumberOfThreadsGivesTheSameBits) {
   }
 }
 
-TEST_F(NearTest, RowsOfHoldersOnThisHostAreUsedWhereTheyLie) {
+TEST_F(NearTest, MapsRowsOfHoldersOnThisHost) {
   const std::unique_ptr<Fabric> shm = NewShmFabric(Clock::Real());
   Start(kWide, shm.get());
   const auto routed = Open(ContextPolicy::kRoute), near = Open(ContextPolicy::kNear);
@@ -254,7 +254,7 @@ TEST_F(NearTest, AContextThatDoesNotFitIsRefusedWithAdvice) {
   EXPECT_TRUE(Open(ContextPolicy::kAuto).ok()) << "auto routes what does not fit";
 }
 
-TEST_F(NearTest, WhatMustBeNearIsNotEvictedForOthers) {
+TEST_F(NearTest, NeverEvictsRowsOfPolicyNear) {
   // Room for the largest chunk and little else.
   const uint64_t layer_bytes = 1050 * kRowValues * 2;
   Start(layer_bytes * TestGeometry().layers + 4096);
@@ -337,7 +337,7 @@ TEST_F(NearTest, RowsFoundDamagedAreRoutedFromTheNextCallOn) {
 }
 
 // Bits that were the same when the context was opened may differ later.
-TEST_F(NearTest, RowsOfHoldersThatComeBackWithAnotherKernelTargetAreRouted) {
+TEST_F(NearTest, RoutesRowsOfHoldersThatReturnWithAnotherKernelTarget) {
   RowsHere here;
   here.rows->chunk = &corpus_.chunks[0];
   near_source_ = &here;

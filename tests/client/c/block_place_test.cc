@@ -100,7 +100,7 @@ class BlockPlaceTest : public testing::Test {
   ckv_fetch_call call_ = {};
 };
 
-TEST_F(BlockPlaceTest, RowsGoToTheBlocksOfTheTable) {
+TEST_F(BlockPlaceTest, WritesRowsToTheBlocksOfTheTable) {
   for (const uint64_t padding : {0, 64}) {
     for (const uint64_t begin : {0, 5, 16}) {
       SCOPED_TRACE(testing::Message() << padding << " bytes apart, from row " << begin);
@@ -117,7 +117,7 @@ TEST_F(BlockPlaceTest, RowsGoToTheBlocksOfTheTable) {
 }
 
 // The rest is the engine's already: another sequence may read it meanwhile.
-TEST_F(BlockPlaceTest, OnlyTheTokensAskedForAreWritten) {
+TEST_F(BlockPlaceTest, WritesOnlyTheRequestedTokens) {
   place_.token_begin = 16;
   place_.token_end = 64;
   const auto want = Wanted(16, 64);
@@ -157,7 +157,7 @@ TEST_F(BlockPlaceTest, APlaceThatDoesNotFitIsRefused) {
   EXPECT_EQ(Refused([](Call&, Place&) {}), CKV_OK);
 }
 
-TEST(WriteFence, NothingIsWrittenOnceItIsClosed) {
+TEST(WriteFence, WritesNothingOnceItIsClosed) {
   WriteFence fence;
   absl::Notification writing, may_end;
   bool written = false;

@@ -202,7 +202,7 @@ TEST_F(CDeviceTest, AnAnswerAfterABusyStreamHasTheBitsOfOneInHostMemory) {
 }
 
 // Like an engine that submits its queries before it writes the step's own rows.
-TEST_F(CDeviceTest, OwnRowsAndTheAnswerComeAfterWorkThatCameBeforeTheFirstWait) {
+TEST_F(CDeviceTest, OwnRowsAndTheAnswerWaitForWorkQueuedBeforeTheFirstWait) {
   ckv_context* const context = OpenContext(there_.get());
   const auto own = std::as_bytes(std::span(own_));
   for (const bool own_late : {false, true}) {
@@ -333,7 +333,7 @@ TEST_F(CDeviceTest, RowsAreFetchedIntoBlocksOfADevice) {
 }
 
 // This process writes the rows, so it waits for the stream itself.
-TEST_F(CDeviceTest, RowsInHostMemoryComeAfterTheStream) {
+TEST_F(CDeviceTest, RowsInHostMemoryWaitForTheStream) {
   const Geometry& geometry = corpus_->corpus->geometry;
   std::vector<std::byte> want(geometry.layers * corpus_->corpus->token_count() *
                               geometry.row_bytes());
@@ -367,7 +367,7 @@ TEST_F(CDeviceTest, RowsInHostMemoryComeAfterTheStream) {
   EXPECT_THAT(ckv_last_error(there_.get()), HasSubstr("on the stream"));
 }
 
-TEST_F(CDeviceTest, WhatTheBackendDoesNotReachIsRefused) {
+TEST_F(CDeviceTest, RefusesMemoryThatTheBackendDoesNotReach) {
   ckv_context* const context = OpenContext(here_.get());
   std::vector<float> answer(kAnswerFloats, 7);
   const auto refused = [&](const std::function<void(Asked&)>& change, const char* what) {
@@ -424,7 +424,7 @@ TEST_F(CDeviceTest, WhatTheBackendDoesNotReachIsRefused) {
 }
 
 // A program of an earlier version has shorter structs. The bytes after them are not read.
-TEST_F(CDeviceTest, StructsOfBeforeAreOfHostMemoryWithoutAStream) {
+TEST_F(CDeviceTest, ReadsOlderStructsAsHostMemoryWithoutAStream) {
   ckv_context* const context = OpenContext(there_.get());
   const auto asked = Ask(context);
   std::vector<float> answer(kAnswerFloats);

@@ -46,7 +46,7 @@ TEST(TakeStruct, ASizeThatWasNotSetIsRefused) {
   }
 }
 
-TEST(GiveStruct, WritesAsMuchAsTheCallerKnows) {
+TEST(GiveStruct, WritesOnlyTheFieldsOfTheCallersVersion) {
   const Known made = {0, 5, 6};
   Known older = {offsetof(Known, second), 0, 77};
   ASSERT_TRUE(GiveStruct("known", made, &older).ok());
@@ -61,7 +61,7 @@ TEST(GiveStruct, WritesAsMuchAsTheCallerKnows) {
   EXPECT_EQ(newer.third, 0u);
 }
 
-TEST(ForEachStruct, ElementsLieTheirSizeApart) {
+TEST(ForEachStruct, StepsByTheSizeOfAnElement) {
   const Newer from[] = {{{sizeof(Newer), 1, 2}, 0}, {{sizeof(Newer), 3, 4}, 0}};
   std::vector<uint64_t> seen;
   const auto take = [&](const Known& one) {

@@ -161,7 +161,7 @@ TEST(FetchInto, TheFabricPutsRowsIntoScatteredBlocks) {
 }
 
 // Method: no two free blocks are neighbours, and a transfer covers 8: more than a ScatterList has.
-TEST(FetchInto, RowsForTooManyBlocksComeByTheSlot) {
+TEST(FetchInto, SplitsRowsForTooManyBlocksIntoSlots) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {640}, 7);
   const auto tcp = NewTcpFabric(Clock::Real());
   test::HookFabric fabric(tcp.get(), [](uint32_t, std::span<std::byte>) {});
@@ -215,7 +215,7 @@ TEST(FetchInto, SplicedRowsAreAttendedAtTheirNewPlace) {
   for (size_t i = 0; i < local.o.size(); ++i) EXPECT_NEAR(local.o[i], routed.o[i], 0x1p-8);
 }
 
-TEST(FetchInto, WhatCannotBeIsRefusedBeforeABlockIsTaken) {
+TEST(FetchInto, RefusesAnImpossibleFetchBeforeItTakesABlock) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {64, 1024, 0}, 3);
   const auto fabric = NewLoopbackFabric(Clock::Real());
   CacheCluster cluster(fabric.get(), fabric.get(), corpus, 1);
@@ -315,7 +315,7 @@ TEST(FetchInto, AHolderThatRestartsMidwayIsGoneOnWith) {
 }
 
 // A replica continues at the layer at which the holder broke.
-TEST(FetchInto, AReplicaGoesOnWhereAHolderBroke) {
+TEST(FetchInto, AReplicaContinuesWhereAHolderFailed) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {64, 100, 21}, 6);
   const auto inner = NewLoopbackFabric(Clock::Real());
   for (const uint32_t at : {0u, 6u, 13u, 20u}) {

@@ -32,7 +32,7 @@ std::vector<CacheBlock> TableOf(const PagedCache& cache, CacheSequenceId sequenc
   return table;
 }
 
-TEST(PagedCache, WhatIsReservedIsInvisibleUntilCommitted) {
+TEST(PagedCache, HidesReservedRowsUntilTheyAreCommitted) {
   auto cache = *PagedCache::Create(TestGeometry(), {.block_count = 6});
   const CacheSequenceId a = cache->Begin();
   {

@@ -126,7 +126,7 @@ void ExpectSame(const std::vector<GreedyChoice>& a, const std::vector<GreedyChoi
   }
 }
 
-TEST_F(ThreeWays, RoutedFetchedAndPrefilledSayTheSame) {
+TEST_F(ThreeWays, RoutedFetchedAndPrefilledRowsGiveTheSameAnswer) {
   LocalContext local(engine_->geometry(), &pool_);
   local.AddCuts(*prefilled_, kTokens);
   const auto prefilled = DecodeOver(local);
@@ -167,7 +167,7 @@ TEST_F(ThreeWays, RoutedFetchedAndPrefilledSayTheSame) {
 }
 
 // A context that can recompute its rows does so by itself if that costs less than a prefetch.
-TEST_F(ThreeWays, RowsMadeAnewComeNearAndSayTheSame) {
+TEST_F(ThreeWays, RecomputedNearRowsGiveTheSameAnswer) {
   WorkerPool other(1);  // used by the requester's thread
   const std::vector<uint32_t> counts = {kTokens};
   Recompute recompute;
@@ -230,7 +230,7 @@ TEST_F(ThreeWays, RowsMadeAnewComeNearAndSayTheSame) {
 
 // Rows at 1000 seen by queries at 1000 + x are rows at 0 seen by queries at x: attention depends on
 // distances only. Rotated bands are rounded once more, so logits move by some 2^-8.
-TEST_F(ThreeWays, AMovedChunkIsSeenFromItsNewPlace) {
+TEST_F(ThreeWays, AMovedChunkIsAttendedAtItsNewPlace) {
   constexpr uint64_t kPosition = 1000;
   const auto cache = *PagedCache::Create(engine_->geometry(), {.block_count = 8});
   LocalContext moved(engine_->geometry(), &pool_);

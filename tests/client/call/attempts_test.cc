@@ -53,7 +53,7 @@ struct AttemptsTest : testing::Test {
   std::shared_ptr<const Corpus> corpus;
 };
 
-TEST_F(AttemptsTest, WhatNoHolderIsToBlameForIsNotRepeated) {
+TEST_F(AttemptsTest, DoesNotRepeatErrorsThatNoHolderCaused) {
   for (int code = 0; code <= 16; ++code) {
     const absl::Status status(static_cast<absl::StatusCode>(code), code == 0 ? "" : "x");
     EXPECT_EQ(Count(status), 1) << status;

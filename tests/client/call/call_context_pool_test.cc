@@ -61,7 +61,7 @@ TEST_F(Pool, MadeAsNeededAndTheWarmestFirst) {
   EXPECT_EQ(made, 2);
 }
 
-TEST_F(Pool, NobodyWaitsPastTheDeadline) {
+TEST_F(Pool, WaitsNeverPassTheDeadline) {
   CallContextPool pool = Make(1);
   const auto lease = pool.Take(kInstantMax);
   const Instant deadline = clock.Now() + std::chrono::seconds(1);
@@ -99,7 +99,7 @@ TEST_F(Pool, NeverMoreThanThereAre) {
 }
 
 // Making a context takes milliseconds on a device. No other thread waits for that.
-TEST_F(Pool, OneIsMadeWhileOthersAreLent) {
+TEST_F(Pool, MakesAContextWhileOthersAreLent) {
   absl::Notification making, lent;
   std::atomic<bool> slow{false};
   bool met = false;
@@ -122,7 +122,7 @@ TEST_F(Pool, OneIsMadeWhileOthersAreLent) {
 }
 
 // If one cannot be made, the next in the queue makes one itself.
-TEST_F(Pool, APlaceThatWasNotFilledGoesToTheNext) {
+TEST_F(Pool, GivesAnUnfilledPlaceToTheNextCaller) {
   absl::Notification making, waits;
   std::atomic<int> calls{0};
   CallContextPool pool(&clock, 1, [&]() -> absl::StatusOr<std::unique_ptr<CallContext>> {
@@ -145,7 +145,7 @@ TEST_F(Pool, APlaceThatWasNotFilledGoesToTheNext) {
 }
 
 // A stream that failed fails all later work, so its context is not lent again.
-TEST_F(Pool, ContextsWhoseStreamFailedAreMadeAnew) {
+TEST_F(Pool, ReplacesContextsWhoseStreamFailed) {
   test::DeferredBackend device;
   options.backend = &device;
   CallContextPool pool = Make(1);

@@ -105,7 +105,7 @@ TEST(FetchSelection, IsExactlyTheChosenRowsInTheirOrder) {
   }
 }
 
-TEST(FetchSelection, WhatIsNotThereIsRefusedBeforeAnythingIsSent) {
+TEST(FetchSelection, RefusesMissingRowsBeforeItSendsAnything) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {64, 64}, 2);
   const auto fabric = NewLoopbackFabric(Clock::Real());
   LoadedCluster cluster(fabric.get(), 2, SmallShape(), corpus, {0, 1});

@@ -153,7 +153,7 @@ TEST(Fetch, TheSinksErrorEndsTheCall) {
   EXPECT_TRUE(got.bytes == StoredBytes(corpus, call, 0));
 }
 
-TEST(Fetch, WhatIsNotThereIsRefused) {
+TEST(Fetch, RefusesMissingChunks) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {64, 64}, 1);
   const auto fabric = NewLoopbackFabric(Clock::Real());
   Cluster cluster(fabric.get(), 1, SmallShape());

@@ -77,7 +77,7 @@ TEST_F(GradeTest, ReachesTheHoldersAndTheReport) {
   EXPECT_LT(worst_fast, 0x1p-5);
 }
 
-TEST_F(GradeTest, OfBf16PartialsIsWireUnlessSaid) {
+TEST_F(GradeTest, Bf16PartialsAreOfPrecisionWireByDefault) {
   const Answer said = Asked(PartialDtype::kBf16, Grade::kWire, Grade::kWire);
   EXPECT_TRUE(Asked(PartialDtype::kBf16, Grade::kDefault, Grade::kWire).SameBits(said));
 }

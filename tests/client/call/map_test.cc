@@ -132,7 +132,7 @@ TEST_F(MapTest, OnlyOverShm) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("over tcp"));
 }
 
-TEST_F(MapTest, WhatTheCallerGotWrong) {
+TEST_F(MapTest, RefusesMistakesOfTheCaller) {
   Connect(FabricKind::kShm);
   for (const uint32_t chunk : {1u, 3u}) {  // without tokens; beyond the corpus
     MapCall bad = call;
@@ -189,7 +189,7 @@ TEST_F(MapTest, ALayoutThatDoesNotFitIsRefused) {
   EXPECT_TRUE(requester->Map(call).ok());
 }
 
-TEST_F(MapTest, WhatTheHolderSaysInstead) {
+TEST_F(MapTest, ReportsTheHoldersRefusal) {
   Connect(FabricKind::kShm);
   refusal = absl::UnimplementedError("no maps here");
   EXPECT_EQ(requester->Map(call).status().code(), absl::StatusCode::kUnimplemented);

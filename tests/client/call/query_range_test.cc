@@ -44,7 +44,7 @@ class QueryRangeTest : public testing::Test {
   std::vector<uint16_t> q_;
 };
 
-TEST_F(QueryRangeTest, WhatIsNoQueryIsRefusedByRow) {
+TEST_F(QueryRangeTest, RefusesAnInvalidQueryByItsRow) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   Answer before(kAskedRows, 64);
   ASSERT_TRUE(cluster_->requester->Attend(Call(q_), before.View(), nullptr).ok());

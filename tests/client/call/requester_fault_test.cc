@@ -61,7 +61,7 @@ struct LoadedCluster : test::Cluster {
   AttendCall call;
 };
 
-TEST(RequesterErrors, WhatTheCallerGotWrong) {
+TEST(RequesterErrors, RefusesMistakesOfTheCaller) {
   const auto fabric = NewLoopbackFabric(Clock::Real());
   LoadedCluster cluster(fabric.get());
   const std::vector<uint16_t> many(size_t{kAttendRowCountMax + 1} * 96);
@@ -169,7 +169,7 @@ TEST(RequesterErrors, AnEpochThatMovedOnIsANewSession) {
   EXPECT_TRUE(cluster.Works());
 }
 
-TEST(RequesterErrors, AHolderThatStoppedAndCameBack) {
+TEST(RequesterErrors, RecoversFromAHolderThatRestarted) {
   for (const FabricKind kind : {FabricKind::kLoopback, FabricKind::kShm, FabricKind::kTcp}) {
     SCOPED_TRACE(FabricName(kind));
     const auto fabric = kind == FabricKind::kShm   ? NewShmFabric(Clock::Real())
@@ -192,7 +192,7 @@ TEST(RequesterErrors, AHolderThatStoppedAndCameBack) {
 }
 
 // Goal: after a holder died, the requester needs no restart once the chunks are on other holders.
-TEST(RequesterErrors, AfterAHolderDiedTheDirectoryIsAsked) {
+TEST(RequesterErrors, QueriesTheDirectoryAfterAHolderDied) {
   const auto fabric = NewLoopbackFabric(Clock::Real());
   LoadedCluster cluster(fabric.get());
   ASSERT_TRUE(cluster.Works());

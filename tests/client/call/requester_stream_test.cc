@@ -94,7 +94,7 @@ TEST_F(RequesterStreamTest, ACallAfterAFailedOneHasAnotherStream) {
 }
 
 // Once with slots for all blocks, and once with so few that blocks are merged one by one.
-TEST_F(RequesterStreamTest, WhoPollsNeverWaitsForTheDevice) {
+TEST_F(RequesterStreamTest, APollingCallNeverWaitsForTheDevice) {
   for (const LaneShape& shape : {LaneShape{.slot_count = 8}, SmallShape(2)}) {
     RequesterOptions options = Options();
     options.lane_shape = shape;
@@ -136,7 +136,7 @@ TEST_F(RequesterStreamTest, WhoPollsNeverWaitsForTheDevice) {
 }
 
 // The answer is not visible before it is merged.
-TEST_F(RequesterStreamTest, APolledCallIsDoneWhenItsMergesAre) {
+TEST_F(RequesterStreamTest, APolledCallEndsWithItsMerges) {
   const auto requester = Start(Options());
   const Context context = Open(*requester);
   const Segment segment = {.row_count = kRows, .context = &context};

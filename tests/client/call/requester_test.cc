@@ -134,7 +134,7 @@ TEST_P(OverFabrics, AnySelectionIsExact) {
   }
 }
 
-TEST(Requester, NothingToAttendIsTheEmptyPartial) {
+TEST(Requester, AttendingNothingGivesTheEmptyPartial) {
   FabricCluster setup(FabricKind::kLoopback, 2, SmallShape());
   const auto corpus = MakeTestCorpus(TestGeometry(), {0, 4, 0}, 1);
   setup.fleet.Load("c", corpus, {0, 1, 1});
@@ -362,7 +362,7 @@ TEST(Requester, QueriesMayBeAPartOfWiderRows) {
 }
 
 // After the first call neither the directory nor any holder's control plane is queried.
-TEST(Requester, TheHotPathAsksNobody) {
+TEST(Requester, TheHotPathMakesNoControlCalls) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {9, 9, 9, 9}, 6);
   FabricCluster setup(FabricKind::kLoopback, 2, SmallShape());
   setup.fleet.Load("c", corpus, {0, 1, 0, 1});

@@ -341,7 +341,7 @@ TEST_P(RestartTest, AReplicaThatRestartedBeforeAnswers) {
 
 // The directory's news arrive before the next call. No context then uses a lane of the holder's
 // earlier incarnation, so no attempt is wasted.
-TEST_P(RestartTest, WhatTheDirectoryTellsSparesTheAttempt) {
+TEST_P(RestartTest, UsesTheDirectorysUpdateInsteadOfAFailedAttempt) {
   ASSERT_TRUE(AttendTwice().ok());
   const int sessions = fleet.session_calls();
   fleet.holder(1).lease().Grant({1000}, kInstantMax);

@@ -29,7 +29,7 @@ TEST(ShareCoverage, EachShareCountsOnce) {
   EXPECT_TRUE(coverage.CheckComplete().ok());
 }
 
-TEST(ShareCoverage, WhatIsNotOfTheCallIsRefused) {
+TEST(ShareCoverage, RefusesSharesOfAnotherCall) {
   ShareCoverage coverage;
   coverage.Begin();
   coverage.AddBlock(2, 5);

@@ -28,7 +28,7 @@ class StreamOrderTest : public test::RequesterStreamTest {};
 
 // Streams of another backend are polled, too, for example an engine's if the processor computes. A
 // call does not wait for work that is added to them later.
-TEST_F(StreamOrderTest, WhoPollsNeverWaitsForAnotherBackend) {
+TEST_F(StreamOrderTest, APollingCallNeverWaitsForAnotherBackend) {
   DeferredBackend engine, cache;
   for (Backend* const backend : {static_cast<Backend*>(&device_), Backend::Cpu()}) {
     RequesterOptions options = Options();
@@ -165,7 +165,7 @@ TEST_F(StreamOrderTest, AnAnswerIsBehindTheWorkThatWasOnItsStream) {
 }
 
 // A stream may be late until the deadline. Holders whose replies are in their lanes are not silent.
-TEST_F(StreamOrderTest, RepliesThatCameInTimeAreTakenAfterTheDeadline) {
+TEST_F(StreamOrderTest, TakesRepliesThatArrivedInTimeAfterTheDeadline) {
   const auto requester = Start(Options()), other = Start(Options());
   const Context context = Open(*requester), beside = Open(*other);
   Segment segment = {.row_count = kRows, .context = &context};

@@ -135,7 +135,7 @@ TEST_F(TicketTest, PollAloneCompletesIt) {
   EXPECT_TRUE(report.same_bits_anywhere);
 }
 
-TEST_F(TicketTest, ItMayMoveToAnotherThread) {
+TEST_F(TicketTest, MayMoveToAnotherThread) {
   const Answer want = Blocking();
   Answer got(kRows, kAnswerValues);
   Ticket ticket = Submit(Call(), got);
@@ -145,7 +145,7 @@ TEST_F(TicketTest, ItMayMoveToAnotherThread) {
   EXPECT_TRUE(got.SameBits(want));
 }
 
-TEST_F(TicketTest, ACancelledCallWritesNothingAndHarmsNobody) {
+TEST_F(TicketTest, ACancelledCallWritesNothingAndDisturbsNoOther) {
   const Answer want = Blocking();
   for (int i = 0; i < 50; ++i) {
     Answer got(kRows, kAnswerValues);
@@ -167,7 +167,7 @@ TEST_F(TicketTest, ACancelledCallWritesNothingAndHarmsNobody) {
   EXPECT_TRUE(Blocking().SameBits(want));
 }
 
-TEST_F(TicketTest, OneMoreThanThereAreContextsIsRefusedAtOnce) {
+TEST_F(TicketTest, RefusesACallAtOnceIfAllContextsAreInUse) {
   std::vector<Answer> got(kCallCountMax, Answer(kRows, kAnswerValues));
   std::vector<Ticket> tickets;
   for (uint32_t i = 0; i < kCallCountMax; ++i) tickets.push_back(Submit(Call(), got[i]));
@@ -186,7 +186,7 @@ TEST_F(TicketTest, ItsContextMayEndBeforeIt) {
   EXPECT_TRUE(got.SameBits(want));
 }
 
-TEST_F(TicketTest, AReplicaAnswersIfAHolderGoes) {
+TEST_F(TicketTest, AReplicaAnswersIfAHolderIsGone) {
   ExpectReplicaAnswers([] {});
 }
 
@@ -210,7 +210,7 @@ TEST_F(TicketTest, WithoutAReplicaItFailsAsTheBlockingCallDoes) {
 }
 
 // A call that waits for a holder's restart keeps neither a thread nor a call context.
-TEST_F(TicketTest, WhoWaitsForAHolderHoldsNothing) {
+TEST_F(TicketTest, ACallThatWaitsForAHolderKeepsNoContext) {
   const Answer want = Blocking();
   cluster_.fleet.StopHolder(1);
   std::vector<std::unique_ptr<Answer>> answers;
@@ -383,7 +383,7 @@ TEST(TicketFaults, ALostReplyEndsAtTheDeadline) {
   EXPECT_TRUE(got.Untouched());
 }
 
-TEST(Ticket, ADefaultOneIsDone) {
+TEST(Ticket, ADefaultTicketIsDone) {
   Ticket ticket;
   EXPECT_TRUE(ticket.Poll());
   EXPECT_TRUE(ticket.Wait().ok());

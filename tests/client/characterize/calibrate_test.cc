@@ -171,7 +171,7 @@ TEST(CallCold, PushesOutBeforeEachTurn) {
 }
 
 // curve_bench measures whether the times are right.
-TEST(TimeAttendHere, TimesRowsWhereverTheyLie) {
+TEST(TimeAttendHere, TimesRowsAtAnyPlacement) {
   Geometry geometry = *NamedGeometry("deepseek-v2-lite");
   geometry.revision = "r";
   geometry.layers = 2;
@@ -181,7 +181,7 @@ TEST(TimeAttendHere, TimesRowsWhereverTheyLie) {
     EXPECT_GT(TimeAttendHere(**cache, 64, 4, caching, {.run_count = 2}, *Clock::Real()), 0);
 }
 
-TEST(TrimmedMean, LeavesOutWhatStandsOut) {
+TEST(TrimmedMean, LeavesOutOutliers) {
   EXPECT_EQ(TrimmedMean({}), 0);
   EXPECT_EQ(TrimmedMean({3}), 3);
   EXPECT_EQ(TrimmedMean({3, 5}), 4);
@@ -204,7 +204,7 @@ absl::StatusOr<LaneCalibration> Calibrated(Requester& requester, const Calibrati
   return calibrator.Fit();
 }
 
-TEST(LaneCalibrator, SaysWhatWasMeasured) {
+TEST(LaneCalibrator, ReportsWhatWasMeasured) {
   const auto fabric = NewLoopbackFabric(Clock::Real());
   test::TestFleet fleet({fabric.get()});
   fleet.StartHolder(0);

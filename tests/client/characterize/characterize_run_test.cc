@@ -137,7 +137,7 @@ TEST_F(CharacterizeRun, RowsThatPushOthersOutMakeFloors) {
   EXPECT_EQ(kernels[2].curve, profile->lanes[1].compute);
 }
 
-TEST_F(CharacterizeRun, GoesOnAfterAHolderCameBack) {
+TEST_F(CharacterizeRun, ContinuesAfterAHolderReturned) {
   const auto profile = CalibrateTarget(target_, options_, "s", *Clock::Real());
   ASSERT_TRUE(profile.ok()) << profile.status();
   auto file = SampleFile::Open(path_, "s");
@@ -153,7 +153,7 @@ TEST_F(CharacterizeRun, GoesOnAfterAHolderCameBack) {
   EXPECT_EQ(SampleFile::Open(path_, "s")->samples().size(), kept);
 }
 
-TEST_F(CharacterizeRun, WhatItCannotMeasureIsRefused) {
+TEST_F(CharacterizeRun, RefusesWhatItCannotMeasure) {
   for (const auto& spoil : std::vector<std::function<void(CharacterizeTarget&)>>{
            [](CharacterizeTarget& target) { target.corpus = nullptr; },
            [](CharacterizeTarget& target) { target.sizes = {0}; },
@@ -186,7 +186,7 @@ TEST_F(CharacterizeRun, ASelectionIsOneOfAnIndexer) {
   }
 }
 
-TEST(RoundsDisagree, WhereTheMiddleHalfIsWiderThanATie) {
+TEST(RoundsDisagree, IfTheMiddleHalfIsWiderThanATie) {
   EXPECT_FALSE(RoundsDisagree({}));
   EXPECT_FALSE(RoundsDisagree({1, 100, 3}));
   EXPECT_FALSE(RoundsDisagree({100, 101, 102, 103, 104, 105, 106, 900, 20}));

@@ -37,7 +37,7 @@ Sample Route(uint32_t rows, uint64_t tokens, double us, double model_us) {
   return {{Sweep::kRoute, "shm", rows, tokens, 1}, us, model_us, 5, rows * 1152u, rows * 1032u};
 }
 
-TEST(SampleFile, GoesOnAfterACutAtAnyByte) {
+TEST(SampleFile, ContinuesAfterACutAtAnyByte) {
   const std::string path = Path("cut.csv");
   std::remove(path.c_str());
   const std::vector<Sample> samples = {Route(1, 64, 12.5, 11),
@@ -106,7 +106,7 @@ std::vector<Sample> SmallGrid() {
           {{Sweep::kHere, "", 1024, 64, 1}, 150, 0, 3, 0, 0}};
 }
 
-TEST(Findings, AreWhatTheSamplesSay) {
+TEST(Findings, FollowFromTheSamples) {
   const std::vector<Sample> samples = SmallGrid();
   const std::vector<uint32_t> steps = {1, 100};
   // Always route: right for few steps, wrong for many.
@@ -163,7 +163,7 @@ TEST(Findings, NoiseJudgesNoChoice) {
   EXPECT_EQ(find().resolved_count, 1u);
 }
 
-TEST(Findings, SayWhereAKernelLeavesTheFloor) {
+TEST(Findings, ShowWhereAKernelLeavesTheFloor) {
   ComputeCurve curve = {2, 0, 3, {{{1, .048}, {16, .184}, {256, 2.54}}}};
   EXPECT_EQ(DescribeFloor(curve), "no floor was measured");
   curve.floor = {.125, .1};  // half-way from 66 to 184 ns
@@ -279,7 +279,7 @@ TEST(Report, IsOneWellFormedPageOfItsOwn) {
   EXPECT_EQ(page.find("nan"), std::string::npos);
 }
 
-TEST(Report, OfNothingIsAPage) {
+TEST(Report, MakesAPageWithoutSamples) {
   const std::string page = RenderReport({});
   EXPECT_TRUE(WellFormed(page));
   EXPECT_EQ(page.find("Fan-in"), std::string::npos);

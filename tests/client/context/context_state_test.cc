@@ -126,7 +126,7 @@ TEST(ContextState, WithoutTokensItHasNoRows) {
 
 // LookNow notifies a watcher that waits for many calls, at once and only once until the next
 // SetDueAt.
-TEST(ContextState, ItsWatcherIsToldOnceNotToWait) {
+TEST(ContextState, NotifiesItsWatcherOnceNotToWait) {
   struct Counter final : ContextWatcher {
     void Due(uint64_t context_id) override { count += context_id == 5 ? 1 : 100; }
     int count = 0;

@@ -93,7 +93,7 @@ TEST(AutoVerdict, NeedsAutoAndAFixedPolicyThatFinished) {
   EXPECT_EQ(Describe({failed, route}), "");
 }
 
-TEST(AutoVerdict, SavesBesideThePolicyThatNeedsTheMostOfEach) {
+TEST(AutoVerdict, ComparesSavingsWithThePolicyThatNeedsTheMostOfEach) {
   const std::vector<Compared> compared = {Policy("route", {100, 101}, 120, 0),
                                           Policy("near", {200, 201}, 0, 18),
                                           Policy("auto", {110, 111}, 20, 10)};
@@ -113,7 +113,7 @@ TEST(AutoVerdict, SavesBesideThePolicyThatNeedsTheMostOfEach) {
   EXPECT_EQ(verdict.SavingsToJson()["bytes_moved"]["policy"], "route");
 }
 
-TEST(AutoVerdict, WhatIsNotSavedIsNotClaimed) {
+TEST(AutoVerdict, ClaimsNoSavingsWithoutMeasurement) {
   // Slower than both beyond noise, and as much memory as near.
   const std::vector<Compared> worse = {Policy("route", {100, 101}, 10, 0),
                                        Policy("near", {120, 121}, 0, 18),

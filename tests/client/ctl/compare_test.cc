@@ -42,7 +42,7 @@ TEST(PolicyAgents, SomeStaySomeLookSomeReadEverything) {
   EXPECT_EQ(ctl::MakePolicyAgents(corpus, 3, 1)[2].token_count, 1u);
 }
 
-TEST(PolicyAgents, AWrongTokenAndAMissingOneCount) {
+TEST(PolicyAgents, CountsWrongAndMissingTokens) {
   const ctl::PolicyAnswers expected = {{{1, 0.5f}, {2, 0.5f}}, {{3, 0.5f}}};
   EXPECT_EQ(ctl::CountDifferent(expected, expected), 0u);
   EXPECT_EQ(ctl::CountDifferent({{{1, 0.5f}, {9, 0.5f}}, {{3, 0.5f}}}, expected), 1u);
@@ -99,7 +99,7 @@ TEST_F(CompareTest, EachPolicyIsRunWithNothingNear) {
   EXPECT_EQ(routed["near_share"], 0.0);
 }
 
-TEST_F(CompareTest, WithoutAutoNothingIsSaidOfIt) {
+TEST_F(CompareTest, ReportsNothingOnAutoWithoutIt) {
   const Json json = MustRun(Compare({"--policy", "near"}));
   EXPECT_EQ(json["fastest"], "near");
   EXPECT_EQ(json["auto"], "");
@@ -107,7 +107,7 @@ TEST_F(CompareTest, WithoutAutoNothingIsSaidOfIt) {
   EXPECT_EQ(json["policies"].size(), 1u);
 }
 
-TEST_F(CompareTest, WhatIsWrongIsSaid) {
+TEST_F(CompareTest, NamesEachMistake) {
   const Outcome unknown = Run(Compare({"--policy", "route,nearest"}));
   EXPECT_EQ(unknown.code, 2);
   EXPECT_THAT(unknown.err, HasSubstr("'nearest' is not one of route|near|auto"));
@@ -148,7 +148,7 @@ TEST_F(CompareTest, RowsWithoutRoomAreARowOfTheTable) {
   EXPECT_THAT(refused.err, HasSubstr("policy near: agent 2: "));
 }
 
-TEST_F(CompareTest, SaysWhatAutoSaved) {
+TEST_F(CompareTest, ReportsWhatAutoSaved) {
   const Json json = MustRun(Compare({}));
   EXPECT_GT(json["auto_factor"], 0.0);
   EXPECT_GE(json["noise"], 0.0);

@@ -21,7 +21,7 @@ using testing::HasSubstr;
 
 using CorpusExportTest = test::LoadFleet;
 
-TEST_F(CorpusExportTest, AFileComesBackByteForByte) {
+TEST_F(CorpusExportTest, ExportsALoadedFileByteForByte) {
   StartHolders(2);
   // Rows of 80 bytes: 13,000 tokens are a layer of 1 MB, so more than a piece.
   const std::string path = RowsOfFile(14'000, 100, 1).Write("rows");
@@ -39,7 +39,7 @@ TEST_F(CorpusExportTest, AFileComesBackByteForByte) {
 }
 
 // A fresh process on a full folder has all chunks cold; they are read from their files.
-TEST_F(CorpusExportTest, ComesBackColdAfterARestart) {
+TEST_F(CorpusExportTest, ExportsColdChunksAfterARestart) {
   // A store of 1 MiB, and 2.2 MB of rows.
   StartDurableHolders(2, 1u << 20);
   const std::string path = RowsOfFile(14'000, 0, 1).Write("rows");

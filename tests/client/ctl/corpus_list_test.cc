@@ -28,7 +28,7 @@ class CorpusListTest : public test::MovingChunksTest {
   }
 };
 
-TEST_F(CorpusListTest, CountsBytesCopiesAndWhatNobodyHas) {
+TEST_F(CorpusListTest, CountsBytesCopiesAndMissingChunks) {
   StartHolders(2);
   const auto corpus = MakeTestCorpus(TestGeometry(), {5, 6, 7}, /*seed=*/70);
   for (const size_t i : {0u, 1u}) PutOn(i, corpus);
@@ -61,7 +61,7 @@ TEST_F(CorpusListTest, ATenantsCorpusHidesNoSharedOneOfItsName) {
   }
 }
 
-TEST_F(CorpusListTest, OneFromBeforeTheDirectorysStartIsOlderThanThat) {
+TEST_F(CorpusListTest, ShowsALowerBoundForAgesBeforeTheDirectorysStart) {
   Config config = ConfigOf({"directory"}, "durable");
   config.directory_path = test::TempPath("corpus-list-directory");
   directory_ = StartDaemon(config);

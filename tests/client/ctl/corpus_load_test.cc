@@ -111,7 +111,7 @@ TEST_F(CorpusLoadTest, AFailureEndsTheLoadAndLeavesNoChunkBehind) {
   EXPECT_EQ(source.live, 0u);
 }
 
-TEST_F(CorpusLoadTest, WhatIsThereIsNotSentAgain) {
+TEST_F(CorpusLoadTest, DoesNotSendStoredChunksAgain) {
   StartDurableHolders(2);
   const std::vector<Member> members = Members();
   CountingSource source(10);
@@ -141,7 +141,7 @@ TEST_F(CorpusLoadTest, WhatIsThereIsNotSentAgain) {
 }
 
 // Between the puts and the publication, chunks that no corpus names yet may be dropped.
-TEST_F(CorpusLoadTest, WhatWentMissingIsPutAgainBeforeThePublication) {
+TEST_F(CorpusLoadTest, PutsMissingChunksAgainBeforeThePublication) {
   StartHolders(2);
   const std::vector<Member> members = Members();
   CountingSource source(10);
@@ -175,7 +175,7 @@ TEST_F(CorpusLoadTest, OtherRowsUnderTheSameIdAreRefused) {
   }
 }
 
-TEST_F(CorpusLoadTest, ANewVersionHasAsManyCopiesUnlessToldOtherwise) {
+TEST_F(CorpusLoadTest, ANewVersionKeepsTheNumberOfCopiesByDefault) {
   StartHolders(2);
   const std::string file = RowsOfFile(64, 0, 1).Write("copies");
   const auto copies_of = [&](std::vector<std::string> more) {
@@ -189,7 +189,7 @@ TEST_F(CorpusLoadTest, ANewVersionHasAsManyCopiesUnlessToldOtherwise) {
   EXPECT_EQ(copies_of({"--replicas", "1"}), 1u);
 }
 
-TEST_F(CorpusLoadTest, SaysWhatIsNewSharedAndReused) {
+TEST_F(CorpusLoadTest, ReportsNewSharedAndReusedChunks) {
   StartHolders(2);
   const std::string head = RowsOfFile(64, 0, 1).Write("head");
   const std::string tail = RowsOfFile(40, 64, 2).Write("tail");
@@ -287,7 +287,7 @@ TEST_F(CorpusLoadTest, ExtendsACorpusAndLeavesItsChunks) {
   EXPECT_EQ(new_and_reused(both), (std::vector<uint32_t>{1, 2}));
 }
 
-TEST_F(CorpusLoadTest, WhatCannotExtendIsRefused) {
+TEST_F(CorpusLoadTest, RefusesFilesThatCannotExtend) {
   StartHolders(1);
   MustRun({"corpus", "load", "a", RowsOfFile(64, 0, 1).Write("head")});
   const auto error = [&](const std::string& file, std::vector<std::string> rest = {}) {
@@ -392,7 +392,7 @@ TEST_F(CorpusLoadTest, AFolderAndAnArrayAreTheirRowsToo) {
 }
 
 // Values that are not finite are loaded with a warning, or refused if requested.
-TEST_F(CorpusLoadTest, RowsThatAreNotFiniteAreToldOf) {
+TEST_F(CorpusLoadTest, ReportsRowsThatAreNotFinite) {
   StartHolders(2);
   RowsOfFile rows(48, 100, 1);
   EXPECT_THAT(Run({"corpus", "load", "good", rows.Write("good")}).err, Not(HasSubstr("NaN")));

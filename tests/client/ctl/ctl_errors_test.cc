@@ -75,7 +75,7 @@ TEST(CtlErrors, AreJsonWhereTheResultWouldBe) {
 }
 
 // A program shows each hint by itself, so none is half a sentence.
-TEST(CtlErrors, OfAConnectionSayWhyInPlainWords) {
+TEST(CtlErrors, ExplainConnectionFailuresInPlainWords) {
   const Json error = Json::parse(Told({"corpus", "list", "-o", "json"}).err).at("error");
   EXPECT_EQ(error.at("message"),
             "directory at 127.0.0.1:1: ListCorpora: cannot connect: connection refused");
@@ -104,7 +104,7 @@ TEST(CtlErrors, ACommandLineThatDoesNotParseIsJsonToo) {
   EXPECT_THAT(Told({"helth"}).err, Not(HasSubstr("{")));
 }
 
-TEST(CtlVariables, OneThatIsMistypedIsNamed) {
+TEST(CtlVariables, NamesAMistypedVariable) {
   const auto told = [](const std::string& name) {
     std::ostringstream out, err;
     Ctl ctl;
@@ -174,7 +174,7 @@ TEST(CtlTables, RepeatWhatNamesARowAndFillTheRoom) {
   SetTableColumns(kTerminalColumns);
 }
 
-TEST(CtlTrace, IsSampledAndItsIdIsTold) {
+TEST(CtlTrace, SamplesACallAndPrintsItsId) {
   const CtlOutcome outcome = Told({"--trace", "version"});
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.err, testing::MatchesRegex("ckvctl: trace [0-9a-f]+\n"));

@@ -58,7 +58,7 @@ TEST(Progress, ALineFitsEveryWidth) {
   }
 }
 
-TEST(Progress, TheTerminalIsAskedForItsWidthEachTime) {
+TEST(Progress, ReadsTheTerminalsWidthEachTime) {
   EXPECT_EQ(TerminalColumns(-1), 0u);
   EXPECT_EQ(TerminalColumns(Terminal(0).terminal), 80u);
   Terminal terminal(132);
@@ -119,7 +119,7 @@ TEST(RunCtl, AMistypedWordBringsTheNearestOne) {
   EXPECT_THAT(ErrorOf({"frobnicate"}), Not(HasSubstr("did you mean")));
 }
 
-TEST(RunCtl, WhatIsNotKnownIsNamedOnceAndInOrder) {
+TEST(RunCtl, NamesUnknownArgumentsOnceAndInOrder) {
   EXPECT_EQ(ErrorOf({"status", "--outptu", "json"}),
             "not known here: --outptu json; did you mean --output?\n"
             "Run with --help for more information.\n");
@@ -148,7 +148,7 @@ void ExpectNamedValues(const CLI::App& app, const std::string& path) {
     ExpectNamedValues(*verb, path + " " + verb->get_name());
 }
 
-TEST(RunCtl, HelpSaysWhatEachValueIs) {
+TEST(RunCtl, HelpDescribesEachValue) {
   Ctl ctl;
   GlobalValues values;
   CLI::App app;
@@ -156,7 +156,7 @@ TEST(RunCtl, HelpSaysWhatEachValueIs) {
   ExpectNamedValues(app, "ckvctl");
 }
 
-TEST(RunCtl, HelpSpeaksNoCxxAndFitsATerminal) {
+TEST(RunCtl, HelpHasNoCxxTypesAndFitsATerminal) {
   for (const std::vector<std::string>& verb :
        std::vector<std::vector<std::string>>{{},
                                              {"corpus", "load"},
@@ -188,7 +188,7 @@ TEST(RunCtl, HelpSpeaksNoCxxAndFitsATerminal) {
   }
 }
 
-TEST(RunCtl, ANumberOutsideItsRangeIsToldTheRange) {
+TEST(RunCtl, ShowsTheRangeOfANumberOutsideIt) {
   EXPECT_THAT(ErrorOf({"explain", "--corpus", "c", "--mq", "0"}),
               HasSubstr("--mq: '0' is not a whole number from 1 to 65536"));
   EXPECT_THAT(ErrorOf({"explain", "--corpus", "c", "--mq", "99999999999999999999"}),

@@ -108,7 +108,7 @@ TEST(Output, JsonSurvivesBytesThatAreNotText) {
   EXPECT_TRUE(Json::accept(text));
 }
 
-TEST(Printable, OneLineThatMovesNoCursor) {
+TEST(Printable, FitsOneLineAndMovesNoCursor) {
   EXPECT_EQ(Printable("no holder\n  ckvctl status shows who is"),
             "no holder; ckvctl status shows who is");
   EXPECT_EQ(Printable("a\nb\x1b[2J\x7f"), "a?b?[2J?");
@@ -143,7 +143,7 @@ TEST(ProgressBar, ShowsAmountRateAndRest) {
 }
 
 // Skipped work does not count for the speed of the rest.
-TEST(ProgressBar, WhatIsSkippedIsNeitherDoneNorDue) {
+TEST(ProgressBar, CountsSkippedItemsAsNeitherDoneNorDue) {
   ManualClock clock;
   std::ostringstream out;
   {
@@ -297,7 +297,7 @@ v1::ExplainReply Explained(const char* choice, uint32_t steps) {
   return reply;
 }
 
-TEST(Explain, EachAlternativeSaysFromWhereOnItWins) {
+TEST(Explain, ShowsFromWhichInputOnEachAlternativeWins) {
   EXPECT_THAT(DescribeAlternatives(Explained("route", 1), 1, /*selected=*/false),
               ElementsAre("fetch takes 96.0 us longer than route over 1 step; it would be faster "
                           "from 26 steps on.",
@@ -446,7 +446,7 @@ TEST(RunCtl, ALoadThatMakesNoSenseIsCodeTwo) {
 }
 
 // No process listens at RunWith's addresses, so these commands are refused before anything is sent.
-TEST(RunCtl, WhatCannotEndWellIsNotBegun) {
+TEST(RunCtl, StartsNothingThatCannotEndWell) {
   const Outcome load = RunWith({"corpus", "load", "bad name", "text", "--text"});
   EXPECT_EQ(load.code, 2) << load.err;
   EXPECT_THAT(load.err, HasSubstr("NAME"));
@@ -461,14 +461,14 @@ TEST(RunCtl, WhatCannotEndWellIsNotBegun) {
   }
 }
 
-TEST(RunCtl, HelpSaysWhatAFileOfRowsHas) {
+TEST(RunCtl, HelpDescribesAFileOfRows) {
   EXPECT_THAT(RunWith({"corpus", "load", "--help"}).out,
               AllOf(HasSubstr("token_ids"), HasSubstr("layers.0.ckv"), HasSubstr("rope_scaling"),
                     HasSubstr("base_position"), HasSubstr("--cut fixed|document|content"),
                     HasSubstr("--standalone"), HasSubstr(".npy"), HasSubstr(".jsonl")));
 }
 
-TEST(RunCtl, NobodyThereIsCodeFourAndSaysWhatToDo) {
+TEST(RunCtl, AnUnreachableServerIsExitCode4WithARemedy) {
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
            {"status"}, {"corpus", "list", "-o", "json"}, {"chunk", "locate", "abcdef"}}) {
     const Outcome outcome = RunWith(arguments);

@@ -16,12 +16,12 @@ v1::DescribeDirectoryReply Calm() {
   return home;
 }
 
-TEST(DirectoryHome, SaysNoMoreThanThereIs) {
+TEST(DirectoryHome, ShowsOnlyFieldsThatAreSet) {
   EXPECT_EQ(HomeText(Calm()),
             "in /var/lib/ckv/directory: 12 corpora read at its start, 3 min 00 s ago");
 }
 
-TEST(DirectoryHome, SaysThatThereIsNoFolder) {
+TEST(DirectoryHome, ReportsAMissingFolder) {
   v1::DescribeDirectoryReply home;
   home.set_started_ago_ms(180'000);
   home.set_rebuilt_corpus_count(2);
@@ -31,7 +31,7 @@ TEST(DirectoryHome, SaysThatThereIsNoFolder) {
       "holders");
 }
 
-TEST(DirectoryHome, SaysWhatIsNotAsItShouldBe) {
+TEST(DirectoryHome, ReportsFaultsOfTheFolder) {
   v1::DescribeDirectoryReply home = Calm();
   home.set_read_corpus_count(1);
   home.set_missing_holder_count(1);

@@ -89,7 +89,7 @@ void ExpectNone(const FleetFacts& facts, const std::vector<HostDaemon>& here = {
     EXPECT_EQ(check.remedy, "") << check.name << ": " << check.finding;
 }
 
-TEST(DoctorNames, ARoleIsSaidOnce) {
+TEST(DoctorNames, ListARoleOnce) {
   EXPECT_EQ(JoinWho({}), "");
   EXPECT_EQ(JoinWho({"holder h1"}), "holder h1");
   EXPECT_EQ(JoinWho({"the directory", "holder h1", "holder h2", "requester r1", "this ckvctl"}),
@@ -98,7 +98,7 @@ TEST(DoctorNames, ARoleIsSaidOnce) {
 
 TEST(DoctorFleet, AGoodFleetHasNoMistake) { ExpectNone(GoodFacts()); }
 
-TEST(DoctorFleet, ADirectoryThatIsSilentIsAllThatIsTold) {
+TEST(DoctorFleet, ReportsNothingElseIfTheDirectoryIsSilent) {
   FleetFacts facts;
   facts.directory = {"the directory", "10.0.0.1:7400",
                      absl::UnavailableError("connect refused\n  is it running?"), std::nullopt};
@@ -128,7 +128,7 @@ TEST(DoctorFleet, AFleetWithoutAHolderIsAMistake) {
   EXPECT_EQ(OnlyWrong(facts, "holders", Verdict::kFail).remedy, "start");
 }
 
-TEST(DoctorFleet, ChunksThatNobodyHasAreAMistake) {
+TEST(DoctorFleet, ReportsChunksWithoutAHolder) {
   FleetFacts facts = GoodFacts();
   for (const FindingCode code :
        {FindingCode::kCorpusChunksMissing, FindingCode::kCorpusUnproven,
@@ -139,7 +139,7 @@ TEST(DoctorFleet, ChunksThatNobodyHasAreAMistake) {
   }
 }
 
-TEST(DoctorFleet, WhatDoctorMeasuresMoreCloselyIsToldOnce) {
+TEST(DoctorFleet, ReportsFindingsOnceThatDoctorMeasuresMoreClosely) {
   FleetFacts facts = GoodFacts();
   for (const FindingCode code :
        {FindingCode::kBuildsMixed, FindingCode::kClockOff, FindingCode::kWireMismatch}) {
@@ -148,7 +148,7 @@ TEST(DoctorFleet, WhatDoctorMeasuresMoreCloselyIsToldOnce) {
   }
 }
 
-TEST(DoctorFleet, WhatARestartLosesIsAMistake) {
+TEST(DoctorFleet, ReportsDataThatARestartLoses) {
   FleetFacts facts = GoodFacts();
   facts.home.clear_path();
   EXPECT_THAT(OnlyWrong(facts, "durable", Verdict::kWarn).remedy, StartsWith("directory.path: "));
@@ -308,7 +308,7 @@ TEST(DoctorFleet, AProcessThatMayNotLockWhatVerbsPinsIsAMistake) {
 
 class DoctorFleetCommandTest : public test::MovingChunksTest {};
 
-TEST_F(DoctorFleetCommandTest, AsksEveryProcessAndTellsWhatIsWrong) {
+TEST_F(DoctorFleetCommandTest, QueriesEveryProcessAndReportsFaults) {
   StartHolders(2);
   StartRequester();
   Fleet fleet = MakeFleet();

@@ -155,7 +155,7 @@ TEST_F(DoctorHostTest, AControlGroupWithoutRoomIsAMistake) {
   EXPECT_THAT(check.remedy, HasSubstr("MemoryMax="));
 }
 
-TEST_F(DoctorHostTest, TooFewReservedPagesAreAMistakeOfWhoAsksForThem) {
+TEST_F(DoctorHostTest, BlamesTheProcessThatReservesTooFewPages) {
   const std::string config =
       Config("role: holder\nname: h2\nstore: {capacity: 4GiB, pages: reserved}\n");
   Memory(16, 1024, 100, 0);
@@ -171,7 +171,7 @@ TEST_F(DoctorHostTest, TooFewReservedPagesAreAMistakeOfWhoAsksForThem) {
   EXPECT_THAT(Wrong(Judge(config), "huge_pages"), IsEmpty());
 }
 
-TEST_F(DoctorHostTest, ReservedPagesThatNobodyTookAreLostMemory) {
+TEST_F(DoctorHostTest, ReportsReservedPagesThatAreNotUsed) {
   Memory(16, 1024, 1024, 0);
   EXPECT_THAT(Only(Judge(), "huge_pages", Verdict::kWarn).remedy,
               AllOf(HasSubstr("store.capacity: 2048MiB"), HasSubstr("vm.nr_hugepages=0")));
@@ -183,7 +183,7 @@ TEST_F(DoctorHostTest, TransparentPagesThatAreOffAreAMistake) {
               StartsWith("echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"));
 }
 
-TEST_F(DoctorHostTest, SwapIsAMistakeWhereRowsMayGoThere) {
+TEST_F(DoctorHostTest, ReportsSwapThatRowsMayUse) {
   Memory(16, 0, 0, 8);
   EXPECT_THAT(Only(Judge(), "swap", Verdict::kWarn).finding, HasSubstr("8.0 GiB of swap"));
   Write("/proc/sys/vm/swappiness", "1");
@@ -251,7 +251,7 @@ TEST_F(DoctorHostTest, AHolderOnTwoNodesIsAMistake) {
   EXPECT_THAT(Wrong(Judge(), "numa"), IsEmpty());
 }
 
-TEST_F(DoctorHostTest, AClockThatNobodyKeepsIsAMistake) {
+TEST_F(DoctorHostTest, ReportsAnUnsynchronisedClock) {
   EXPECT_THAT(Only(Judge("", {true, false, Duration(0)}), "clock", Verdict::kWarn).remedy,
               HasSubstr("timedatectl set-ntp true"));
   EXPECT_THAT(Wrong(Judge("", {}), "clock"), IsEmpty());
@@ -374,7 +374,7 @@ TEST_F(DoctorHostTest, DefaultsAreThoseOfCkvd) {
   EXPECT_EQ(settings.session_count_max, config.session_count_max);
 }
 
-TEST_F(DoctorHostTest, TheCommandTellsRemediesAndExitsWith7) {
+TEST_F(DoctorHostTest, TheCommandShowsRemediesAndExitsWith7) {
   const auto run = [this](std::vector<std::string> arguments) {
     std::ostringstream out, err;
     Ctl ctl;

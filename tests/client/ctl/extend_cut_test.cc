@@ -96,7 +96,7 @@ TEST_F(ExtendCutTest, AnotherTextIsCutAsTheCorpusIs) {
   EXPECT_EQ(sizes, (std::vector<uint32_t>{32, 32, 32, 4, 32, 32, 6}));
 }
 
-TEST(ChunkTokensOf, IsWhatTheChunksSay) {
+TEST(ChunkTokensOf, FollowsTheChunks) {
   const auto corpus = [](const std::vector<std::vector<uint32_t>>& texts) {
     Corpus made;
     uint8_t next = 0;

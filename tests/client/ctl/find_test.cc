@@ -86,7 +86,7 @@ TEST_F(FindTest, APromptOfSharedDocumentsAndAChain) {
             found["spans"]);
 }
 
-TEST_F(FindTest, WhatATenantAppendsHasIdsOfItsKey) {
+TEST_F(FindTest, AppendsOfATenantHaveIdsOfItsKey) {
   StartDurableHolders(1);
   StartRequester();
   const auto one = Tokens(40, 6), two = Tokens(30, 7);
@@ -110,7 +110,7 @@ TEST_F(FindTest, WhatATenantAppendsHasIdsOfItsKey) {
   }
 }
 
-TEST_F(FindTest, NobodyFindsWhatATenantHas) {
+TEST_F(FindTest, HidesATenantsChunksFromOthers) {
   StartDurableHolders(1);
   StartRequester();
   const auto text = Tokens(40, 4), shared = Tokens(30, 5);
@@ -158,7 +158,7 @@ TEST_F(FindTest, SharedIdsArePlain) {
   EXPECT_EQ(corpus.chunks[0].print, PrintOf(text, TenantKey()));
 }
 
-TEST_F(FindTest, MistakesAreToldBeforeAnybodyIsAsked) {
+TEST_F(FindTest, ReportsMistakesBeforeItQueriesAMember) {
   const std::string two = Lines("two.jsonl", {{1, 2}, {3}});
   EXPECT_THAT(Run({"chunk", "find", two}).err, HasSubstr("2 lines, and a prompt is one"));
   EXPECT_THAT(Run({"chunk", "find", WriteTestFile("prompt.txt", "abc")}).err,

@@ -120,7 +120,7 @@ TEST(LlamaStates, AStateWithoutIdsTakesThemFromAnArray) {
               HasSubstr("one at a time"));
 }
 
-TEST(LlamaStates, OfAnotherGeometryAreRefused) {
+TEST(LlamaStates, RefusesStatesOfAnotherGeometry) {
   const RowsOfFile rows(10, 0, 4);
   const std::string state = WriteState(rows, "rows.ggsq");
   const auto refused = [&](auto change, const char* what) {
@@ -201,7 +201,7 @@ TEST_F(LlamaStateCtlTest, AFetchElsewhereRotatesTheBandByTheDistance) {
   }
 }
 
-TEST_F(LlamaStateCtlTest, RefusesWhatDoesNotGoTogether) {
+TEST_F(LlamaStateCtlTest, RefusesOptionsThatConflict) {
   const RowsOfFile rows(20, 0, 7);
   const std::string state = WriteState(rows, "a.ggsq"), geometry = WriteGeometry(rows.geometry);
   const auto refused = [&](const std::vector<std::string>& arguments, const char* what) {

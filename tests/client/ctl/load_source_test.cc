@@ -81,7 +81,7 @@ Corpus ReadAll(ChunkSource& source) {
   return corpus;
 }
 
-TEST(RowFiles, WhatIsNoFileOfRowsSaysWhatOneIs) {
+TEST(RowFiles, DescribesAFileOfRowsIfAFileIsNone) {
   for (const char* text : {"                    GNU GENERAL PUBLIC LICENSE", "short", ""}) {
     const std::string path = WriteTestFile("licence", text);
     const absl::Status status = OpenRowFiles({path}, {}, 0).status();
@@ -114,7 +114,7 @@ TEST(RowFiles, ChunksHaveTheRowsOfTheirTokensWheneverTheyAreRead) {
   EXPECT_EQ(std::memcmp(kept->rows(0).data(), tail.layer(0).data(), 15 * 80), 0);
 }
 
-TEST(RowFiles, AFileThatStandsElsewhereStartsAChain) {
+TEST(RowFiles, AFileAtAnotherPositionStartsAChain) {
   auto source =
       OpenRowFiles({RowsOfFile(8, 0, 1).Write("a"), RowsOfFile(8, 50, 2).Write("b")}, Fixed(4), 0);
   ASSERT_TRUE(source.ok()) << source.status();
@@ -340,7 +340,7 @@ TEST(NpyRows, TakesFp8RowsAsTheyAre) {
   EXPECT_THAT(Message(arrays.Open(path, "bf16").status()), HasSubstr("geometry of the other kind"));
 }
 
-TEST(NpyRows, WhatDoesNotFitIsNamed) {
+TEST(NpyRows, NamesWhatDoesNotFit) {
   Arrays arrays;
   const auto bits = std::as_bytes(std::span(arrays.rows.values));
   const std::string good = WriteNpy("good.npy", "<u2", "(2, 10, 40)", bits);

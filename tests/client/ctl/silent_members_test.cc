@@ -162,7 +162,7 @@ class SilentMembersTest : public testing::Test {
   std::string address_;
 };
 
-TEST_F(SilentMembersTest, AllMembersAreAskedAtOnce) {
+TEST_F(SilentMembersTest, QueriesAllMembersAtOnce) {
   AddHolders(3);
   for (const auto& command :
        std::vector<std::vector<std::string>>{{"status"}, {"health"}, {"doctor", "fleet"}}) {
@@ -194,7 +194,7 @@ TEST_F(SilentMembersTest, AskingEndsThoughNotAllHaveHadTheirTurn) {
   EXPECT_LE(answer_count, kAtOnceMax);
 }
 
-TEST_F(SilentMembersTest, TheListAsksForCorporaAtOnce) {
+TEST_F(SilentMembersTest, TheListQueriesCorporaAtOnce) {
   for (const char* name : {"a", "b", "c"}) AddCorpus(name);
   directory_.gathering.Expect(3);
   const Ran ran = Run({"corpus", "list", "-o", "json"});

@@ -92,7 +92,7 @@ class AsStdin {
 };
 
 // The first line was read before.
-TEST(TokenLines, StdinIsReadFromWhereItStands) {
+TEST(TokenLines, ReadsStdinFromItsPosition) {
   const std::string path = WriteTestFile("read.jsonl", "[7]\n[1, 2]\n[3]\n");
   const int file = open(path.c_str(), O_RDONLY);
   ASSERT_EQ(lseek(file, 4, SEEK_SET), 4);

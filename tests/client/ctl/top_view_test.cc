@@ -187,7 +187,7 @@ TEST(TopView, TimesOfALifeAreNotThoseSinceTheLastLook) {
     EXPECT_EQ(time.counts.total(), time.of == "wait" ? 1u : 0u) << time.of;
 }
 
-TEST(TopView, OneSampleTellsTimesSinceTheStart) {
+TEST(TopView, OneSampleShowsTimesSinceTheStart) {
   const TopSample only =
       SampleAt(std::chrono::seconds(5), {MakeHolder("h", 9, 1, CountsOfMs({2}))});
   const TopView view = MakeTopView(nullptr, only);
@@ -197,7 +197,7 @@ TEST(TopView, OneSampleTellsTimesSinceTheStart) {
   EXPECT_THAT(TopText(view, {}), HasSubstr("TIMES SINCE THE START"));
 }
 
-TEST(TopView, TellsWhatIsWrong) {
+TEST(TopView, ReportsFaults) {
   TopSample now = SampleAt(std::chrono::seconds(1), {MakeHolder("h", 1, 0, {})});
   now.findings = {
       {FindingCode::kDirectoryUnreachable, Severity::kBroken, "directory 10.0.0.9:7400",

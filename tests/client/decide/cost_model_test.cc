@@ -50,7 +50,7 @@ double PipelineUs(uint32_t frames, const std::array<double, 3>& stage_us) {
   return done[2];
 }
 
-TEST(RouteRound, OfManyFramesIsAPipeline) {
+TEST(RouteRound, APipelineOfManyFramesOverlapsThem) {
   for (uint32_t seed = 0; seed < 500; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 rng(seed);
@@ -76,7 +76,7 @@ TEST(RouteRound, TheTwoWaysOfAWireDoNotShareIt) {
   EXPECT_EQ(cost.compute_us, 0);
 }
 
-TEST(RouteRound, OfOneFrameIsTheSumOfItsTerms) {
+TEST(RouteRound, OneFrameCostsTheSumOfItsTerms) {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     std::mt19937 rng(seed);
     const auto rows = double(1 + rng() % 256);
@@ -117,7 +117,7 @@ TEST(RouteRound, NeverFallsAsRowsGrow) {
 
 // The rows of the tokens are read once, for all requesters that share the kernel. That takes
 // equally long for few query rows.
-TEST(CostModel, NoKernelIsFasterThanItsRowsComeIn) {
+TEST(CostModel, NoKernelIsFasterThanReadingItsRows) {
   DecisionInput input = test::PaperInput("deepseek-v2-lite", 16);
   input.geometry.layers = 1;
   Candidate& holder = input.candidates[0];
@@ -236,7 +236,7 @@ TEST(HostLoads, ARouteWaitsForProcessors) {
 }
 
 // The caller computes at the same time as its holders. On their host it takes one more turn.
-TEST(CallTime, WhatIsAttendedHereTakesATurn) {
+TEST(CallTime, RowsAttendedHereTakeATurn) {
   const HostSeat here = {kThisHost, 1, 2}, there = {2, 1, 2};
   EXPECT_EQ(CallTime(0).Us(), 0);
   EXPECT_EQ(CallTime(70).Us(), 70);

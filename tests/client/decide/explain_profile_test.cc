@@ -89,7 +89,7 @@ TEST_F(ExplainProfile, ItsConstantsCountWhereItIsOfTheCorpus) {
   EXPECT_DOUBLE_EQ(local.prefill_us, 500 * published->geometry.layers * 3.5);
 }
 
-TEST_F(ExplainProfile, OfAnotherGeometryOrHostItIsIgnored) {
+TEST_F(ExplainProfile, IgnoresProfilesOfAnotherGeometryOrHost) {
   Geometry other = TestGeometry();
   other.d_qk += 64;
   Profile elsewhere = ProfileOf(TestGeometry());

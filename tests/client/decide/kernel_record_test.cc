@@ -38,7 +38,7 @@ TEST(KernelRecord, NoByteChangesUnnoticed) {
             absl::StatusCode::kDataLoss);
 }
 
-TEST(KernelRecord, WhatLiesIsRefusedByName) {
+TEST(KernelRecord, RefusesImplausibleFieldsByName) {
   const nlohmann::json good = KernelRecordJson(kRecord);
   ASSERT_TRUE(ReadKernelRecord(good).ok());
   for (const auto& [key, value] : std::vector<std::pair<std::string, nlohmann::json>>{

@@ -80,7 +80,7 @@ TEST(OracleFile, HostsAreAsFarAsTheirLabelsDiffer) {
   EXPECT_FALSE(snapshot->Find("elsewhere", Instant{}, Duration(1)).has_value());
 }
 
-TEST(OracleFile, WhatIsWrongIsNamed) {
+TEST(OracleFile, NamesWhatIsInvalid) {
   const struct {
     std::string text;
     const char* error;
@@ -210,7 +210,7 @@ class SlowSource final : public OracleSource {
   Seen& seen_;
 };
 
-TEST(NetworkOracle, NobodyWaitsForAReading) {
+TEST(NetworkOracle, CallsNeverWaitForAReading) {
   SlowSource::Seen seen;
   ManualClock clock;
   NetworkOracleOptions options;

@@ -133,7 +133,7 @@ TEST(PaperFigures, FetchOvertakesLocalAbove75To220Tokens) {
 
 // 5.5: where route stops being the cheapest at 25 GB/s: 3.4e4 rows against the splice alone, 6.3e4
 // against splice and pull.
-TEST(PaperFigures, WhereTheRankingInverts) {
+TEST(PaperFigures, ReproduceWhereTheRankingInverts) {
   DecisionInput input = OneLayerAgainstTheChunk(256, 25e9);
   const auto with_pull = BreakEven(input, Knob::kQueryRows, Primitive::kFetch, Primitive::kRoute);
   ASSERT_TRUE(with_pull.has_value());

@@ -45,7 +45,7 @@ TEST(Predicate, LocalIsTheChoiceForShortChunks) {
   EXPECT_EQ(Decide(input).choice, Primitive::kFetch);
 }
 
-TEST(Predicate, WhatIsNotOfferedSaysWhy) {
+TEST(Predicate, GivesTheReasonForEachMissingAlternative) {
   DecisionInput input = PaperInput("deepseek-v2-lite", 16);
   input.candidates.clear();
   input.cache_room_tokens = 0;
@@ -75,7 +75,7 @@ TEST(Predicate, AChunkLargerThanTheRoomIsRouted) {
   EXPECT_STREQ(Decide(input).costs[kFetch].why_not, "does not fit the local cache");
 }
 
-TEST(Predicate, WhatMustGoFirstIsCharged) {
+TEST(Predicate, ChargesEvictionsThatMustHappenFirst) {
   DecisionInput input = PaperInput("deepseek-v2-lite", 16);
   input.cache_room_tokens = 2000;
   input.eviction = Eviction{4096, 10};
@@ -89,7 +89,7 @@ TEST(Predicate, WhatMustGoFirstIsCharged) {
   EXPECT_FALSE(Decide(input).costs[kFetch].offered);
 }
 
-TEST(Predicate, ASelectionIsFetchedAnewEveryStep) {
+TEST(Predicate, ASelectionIsFetchedAgainEveryStep) {
   DecisionInput input = PaperInput("deepseek-v3", 128);
   input.tokens = 1 << 20;
   input.selected = 2048;
@@ -115,7 +115,7 @@ TEST(Predicate, ASelectionIsFetchedAnewEveryStep) {
   EXPECT_EQ(Decide(input).costs[kRoute].compute_us, dense_us);
 }
 
-TEST(Predicate, WhatStandsWhereItWasMadeIsNotRotated) {
+TEST(Predicate, DoesNotRotateRowsAtTheirOwnPosition) {
   DecisionInput input = PaperInput("deepseek-v2-lite", 16);
   EXPECT_GT(Decide(input).costs[kFetch].splice_us, 0);
   // The part of a splice that the transfer hides costs nothing.
@@ -188,7 +188,7 @@ TEST(Predicate, HoldersOfACallCarryTheirOwnShares) {
   EXPECT_FALSE(Decide(input).costs[kRoute].offered);
 }
 
-TEST(Predicate, OfReplicasTheCheapestIsTaken) {
+TEST(Predicate, TakesTheCheapestReplica) {
   DecisionInput input = BareInput(16);
   input.candidates = {Replica(20, 25e9), Replica(5, 25e9), Replica(5, 25e9), Candidate{}};
   EXPECT_EQ(Decide(input).costs[kRoute].candidate, 1u);

@@ -81,7 +81,7 @@ TEST(Profile, CarriesTheChoiceOfAKernelTarget) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("kernel: f32_gflop_per_s"));
 }
 
-TEST(Profile, WhatLiesIsRefusedByName) {
+TEST(Profile, RefusesImplausibleFieldsByName) {
   const std::string good = FormatProfile(Sample());
   const std::vector<std::pair<std::string, std::string>> lies = {
       {"\"subject\"", "\"sbject\""},
@@ -127,7 +127,7 @@ TEST(Profile, ASpliceOfNoFixedCostMayBeLeftOut) {
 }
 
 // A file from before floors has none, whether it states its version or not.
-TEST(Profile, OfVersionOneHasNoFloors) {
+TEST(Profile, AProfileOfVersionOneHasNoFloors) {
   for (const std::string version : {"", "\n  \"version\": 1,"}) {
     std::string text = FormatProfile(Sample());
     const std::string now = "\n  \"version\": 2,";
@@ -150,14 +150,14 @@ TEST(Profile, OfVersionOneHasNoFloors) {
 }
 
 // The error for a file of a later ckv names a remedy.
-TEST(Profile, OfALaterVersionIsRefused) {
+TEST(Profile, RefusesAProfileOfALaterVersion) {
   std::string text = FormatProfile(Sample());
   text.replace(text.find("\"version\": 2"), 12, "\"version\": 3");
   EXPECT_THAT(std::string(ParseProfile(text).status().message()),
               AllOf(HasSubstr("version: 3"), HasSubstr("calibrate again")));
 }
 
-TEST(Profile, SpeaksOfOneHostAndItsWidths) {
+TEST(Profile, AppliesToOneHostAndItsWidths) {
   constexpr KernelTargetId kTarget = KernelTargetId::kAvx3;
   Geometry geometry = *NamedGeometry("deepseek-v2-lite");
   geometry.revision = "r1";

@@ -19,7 +19,7 @@ using test::Soon;
 using test::TestFleet;
 using test::TestGeometry;
 
-TEST(LiveFabric, NothingIsKnownBeforeAProbe) {
+TEST(LiveFabric, IsUnknownBeforeAProbe) {
   LiveFabric live;
   EXPECT_FALSE(live.Get().has_value());
   live.Observe(100, 5);
@@ -29,7 +29,7 @@ TEST(LiveFabric, NothingIsKnownBeforeAProbe) {
   EXPECT_EQ(live.Get()->bandwidth_bytes_per_s, 25e9);
 }
 
-TEST(LiveFabric, OnePauseMovesLittleARealChangeIsFollowed) {
+TEST(LiveFabric, FollowsARealChangeAndIgnoresOnePause) {
   LiveFabric live;
   live.Set({16, 25e9});
   live.Observe(100, 1e6);
@@ -313,7 +313,7 @@ struct ExplainDeath : testing::Test {
 };
 
 // The constants of a holder that left are still cached, and its lane was not used since.
-TEST_F(ExplainDeath, WhoLeftIsNeitherConnectedNorOffered) {
+TEST_F(ExplainDeath, AMemberThatLeftIsNeitherConnectedNorOffered) {
   ASSERT_TRUE(Explain(0, 2).ok());
   EXPECT_TRUE(Connected(0) && Connected(1));
   fleet.StopHolder(1);
@@ -360,7 +360,7 @@ TEST_F(ExplainDeath, AnotherLifeIsConnectedAgain) {
   EXPECT_TRUE(Connected(1));
 }
 
-TEST(Explain, WhatCannotBeMeasuredIsAnError) {
+TEST(Explain, ReportsCostsThatCannotBeMeasured) {
   const auto fabric = NewLoopbackFabric(Clock::Real());
   TestFleet fleet({fabric.get()});
   fleet.StartHolder(0);

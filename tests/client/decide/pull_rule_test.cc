@@ -57,7 +57,7 @@ double BestFixed(const std::vector<double>& uses, size_t begin, size_t end, doub
   return best;
 }
 
-TEST(PullRule, RentsUntilItHasPaidThePriceWhileItKnowsNothing) {
+TEST(PullRule, RoutesUntilItHasPaidThePriceWithoutKnownCosts) {
   PullRule rule(kWide);
   for (uint64_t item = 0; item < PullRule::kLearnUseCount; ++item) {
     // The worst use of all: it ends with the pull.
@@ -73,7 +73,7 @@ TEST(PullRule, PullsAtOnceWhereUsesAreLong) {
   EXPECT_EQ(rule.Leader("another", false), 0u) << "a class without uses of its own goes by all";
 }
 
-TEST(PullRule, RoutesWhereAPullComesTooLate) {
+TEST(PullRule, RoutesIfAPullWouldEndTooLate) {
   PullRule rule(kWide);
   std::mt19937 rng(1);
   for (uint64_t item = 0; item < 400; ++item) UseOnce(rule, item, 5 + rng() % 146, 100);
@@ -144,7 +144,7 @@ TEST(PullRule, HintsOfOpenUsesOfOneItemAddUp) {
   rule.Close(two);
 }
 
-TEST(PullRule, WhatDoesNotFitIsNeverPulled) {
+TEST(PullRule, NeverPullsWhatDoesNotFit) {
   PullRule rule({.room_bytes = 10});
   const PullRule::UseId use = rule.Open(1, "c", {100, 11}, {}, kNow);
   EXPECT_EQ(rule.Lose(use, 1e6, kNow), PullVerdict::kNoRoom);

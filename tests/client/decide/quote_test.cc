@@ -50,7 +50,7 @@ class QuoteTest : public testing::Test {
   std::shared_ptr<const Corpus> corpus_;
 };
 
-TEST_F(QuoteTest, SaysThatConstantsAreUnknownAndAsksNobody) {
+TEST_F(QuoteTest, ReportsUnknownConstantsAndMakesNoCalls) {
   cluster_->fleet.StopHolder(0);
   cluster_->fleet.StopHolder(1);
   const auto quotes = Quote();
@@ -88,7 +88,7 @@ TEST_F(QuoteTest, IsTheDecisionThatExplainMakes) {
   }
 }
 
-TEST_F(QuoteTest, TellsWhatIsNearAndChargesNoPullForIt) {
+TEST_F(QuoteTest, ReportsNearRowsAndChargesNoPullForThem) {
   ASSERT_TRUE(Explain(1).ok());
   const std::vector<ChunkUse> uses = {{0, 0}, {1, 0}, {3, 0}};
   const ContextPart part = {corpus_, uses};

@@ -123,7 +123,7 @@ TEST(WhatIf, FlipsOfThePapersStep) {
 }
 
 // Where a flip is named the choice is the named one; just before, the present one still.
-TEST(WhatIf, AFlipIsWhereItIsSaidToBe) {
+TEST(WhatIf, AFlipIsAtTheReportedValue) {
   int found = 0;
   for (uint32_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

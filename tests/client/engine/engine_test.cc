@@ -113,7 +113,7 @@ TEST(ReferenceEngine, EqualsTheFloat64ModelWithoutAbsorption) {
   }
 }
 
-TEST(ReferenceEngine, OneGoOrTokenByTokenSameBits) {
+TEST(ReferenceEngine, PrefillAtOnceOrTokenByTokenGivesTheSameBits) {
   // 150 tokens: two whole blocks of 64 and a part of one.
   const ReferenceConfig config = TinyConfig();
   const auto engine = MakeEngine(config);
@@ -156,7 +156,7 @@ TEST(ReferenceEngine, OneTokenMoreDoesNotChangeTheRowsBefore) {
   }
 }
 
-TEST(ReferenceEngine, ContextInChunksSaysWhatOnePrefillSays) {
+TEST(ReferenceEngine, ContextInChunksGivesTheAnswersOfOnePrefill) {
   const ReferenceConfig config = TinyConfig();
   const auto engine = MakeEngine(config);
   const std::vector<int32_t> tokens = RandomTokens(9, 200, config.vocabulary);
@@ -276,7 +276,7 @@ double EffectiveKeys(const QueryView& q, const RowView& rows, float scale) {
   return sum / q.count;
 }
 
-TEST(ReferenceEngine, DefaultModelAttendsSomeKeysAndSpeaksVariedTokensClearly) {
+TEST(ReferenceEngine, DefaultModelAttendsSomeKeysAndDecodesVariedTokensClearly) {
   const auto engine = MakeEngine({});
   EXPECT_EQ(engine->geometry().model, "ckv/reference-4x16");
   EXPECT_EQ(engine->geometry().d_qk, 576u);
@@ -417,7 +417,7 @@ TEST(ReferenceEngine, AContextThatFailsEndsTheSequence) {
   EXPECT_EQ(sequence->token_count(), 0u);
 }
 
-TEST(Engine, PrefillTellsItsProgressAndStopsWhenTold) {
+TEST(Engine, PrefillReportsItsProgressAndStopsOnRequest) {
   const ReferenceConfig config = TinyConfig();
   const auto engine = MakeEngine(config);
   WorkerPool pool(1);

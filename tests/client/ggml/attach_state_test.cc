@@ -50,7 +50,7 @@ TEST(AttachState, ACellALayer) {
   }
 }
 
-TEST(AttachState, WhatNoEngineTakesIsRefused) {
+TEST(AttachState, RefusesStatesThatNoEngineLoads) {
   uint64_t next = 0;
   Corpus corpus = TheCorpus();
   EXPECT_THAT(AttachStateOf(corpus, {{}, 0}, next).status().message(), HasSubstr("0 streams"));

@@ -28,7 +28,7 @@ Corpus WithChunks(std::initializer_list<uint8_t> firsts) {
   return corpus;
 }
 
-TEST(CorpusPins, TheFirstUseSaysWhatACorpusIs) {
+TEST(CorpusPins, TheFirstUsePinsACorpus) {
   CorpusPins pins;
   EXPECT_TRUE(pins.Check(Named("a"), WithChunks({1, 2})).ok());
   EXPECT_TRUE(pins.Check(Named("a"), WithChunks({1, 2})).ok());

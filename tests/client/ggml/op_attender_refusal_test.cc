@@ -78,7 +78,7 @@ TEST_F(OpAttenderRefusals, ACorpusThatIsNotThere) {
 }
 
 // The reference identifies the chunks that it was made from, not the name.
-TEST_F(OpAttenderRefusals, ACorpusThatWasPublishedAnew) {
+TEST_F(OpAttenderRefusals, ACorpusThatWasPublishedAgain) {
   ASSERT_TRUE(Attend().ok());
   const std::vector<float> before = cache_.out;
   const TestCorpus other = MakeTestCorpus(EngineGeometry(), {40, 9, 130}, 99);
@@ -104,7 +104,7 @@ TEST_F(OpAttenderRefusals, ACorpusThatWasPublishedAnew) {
 }
 
 // There is no digest, so the first use determines the chunks. All contexts of a process agree.
-TEST_F(OpAttenderRefusals, ACorpusForAllThatWasPublishedAnew) {
+TEST_F(OpAttenderRefusals, ACorpusForAllThatWasPublishedAgain) {
   Attached all;
   all.corpus = "a";
   OpAttender::Options options;
@@ -130,7 +130,7 @@ TEST_F(OpAttenderRefusals, ACorpusForAllThatWasPublishedAnew) {
 }
 
 // A reference to a corpus that the requester has not resolved yet.
-TEST_F(OpAttenderRefusals, ACorpusThatWasPublishedAnewBeforeTheReference) {
+TEST_F(OpAttenderRefusals, ACorpusThatWasPublishedAgainBeforeTheReference) {
   ASSERT_TRUE(Attend().ok());
   const std::vector<float> before = cache_.out;
   cluster_.fleet.Load("a", MakeTestCorpus(EngineGeometry(), {40, 9, 130}, 99), {0, 1, 2});
@@ -141,7 +141,7 @@ TEST_F(OpAttenderRefusals, ACorpusThatWasPublishedAnewBeforeTheReference) {
   EXPECT_NE(cache_.out, before);
 }
 
-TEST_F(OpAttenderRefusals, AHolderThatIsGoneAndComesBack) {
+TEST_F(OpAttenderRefusals, AHolderThatIsGoneAndReturns) {
   OpCounters counters;
   Start({.timeout = std::chrono::seconds(2), .counters = &counters});
   ASSERT_TRUE(Attend().ok());

@@ -150,7 +150,7 @@ TEST_F(OpAttenderTest, LargeBatches) {
 }
 
 // The corpus ends where the engine's own positions begin.
-TEST_F(OpAttenderTest, OneCorpusForAll) {
+TEST_F(OpAttenderTest, UsesOneCorpusForAllSequences) {
   Attached all;
   all.corpus = "a";
   Start({.otherwise = std::make_shared<const Attached>(all)});

@@ -106,7 +106,7 @@ TEST_F(OpPlanTest, TheOrderIsThatOfPositions) {
   EXPECT_THAT(Ranges(1, 0), ElementsAre(CellRange{0, 1}));
 }
 
-TEST_F(OpPlanTest, ThoseThatRouteComeFirstAndAlikeOnesTogether) {
+TEST_F(OpPlanTest, PutsRoutingSequencesFirstAndGroupsEqualOnes) {
   EngineCache cache(1, 8, 5, 1, 1);
   cache.Put(0, 0, Reference("a", 0), 0);
   cache.Put(0, 1, Reference("b", 0), 0);
@@ -119,7 +119,7 @@ TEST_F(OpPlanTest, ThoseThatRouteComeFirstAndAlikeOnesTogether) {
   EXPECT_EQ(plan_.routed_count(), 3u);
 }
 
-TEST_F(OpPlanTest, WhoSeesNoReferenceAttendsWhatIsSet) {
+TEST_F(OpPlanTest, ASequenceWithoutAReferenceAttendsTheConfiguredCorpus) {
   Attached everywhere;
   everywhere.corpus = "all";
   otherwise_ = std::make_shared<const Attached>(everywhere);
@@ -134,7 +134,7 @@ TEST_F(OpPlanTest, WhoSeesNoReferenceAttendsWhatIsSet) {
   EXPECT_EQ(plan_.routed_count(), 3u);
 }
 
-TEST_F(OpPlanTest, ACellThatNobodySeesMayHaveAnything) {
+TEST_F(OpPlanTest, IgnoresTheContentOfACellThatNoQuerySees) {
   EngineCache cache(1, 8, 2, 1, 1);
   for (std::byte& byte : cache.Cell(0, 3)) byte = std::byte{0xff};
   cache.Put(0, 4, Reference("a", 0), /*layer=*/2);  // of another layer

@@ -66,7 +66,7 @@ TEST(GgmlSettings, All) {
   EXPECT_EQ(settings->kernel_target, "AVX3");
 }
 
-TEST(GgmlSettings, WrongOnesAreNamed) {
+TEST(GgmlSettings, NamesInvalidSettings) {
   const std::multimap<std::string, std::pair<std::string, std::string>> wrong = {
       {"CKV_DIRECTORY", {"host", "host:port"}},
       {"CKV_GGML_CORPUS", {"a b", "letters"}},

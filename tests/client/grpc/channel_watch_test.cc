@@ -24,7 +24,7 @@ std::unique_ptr<grpc::Server> Serve(v1::DirectoryService::Service* service, int&
   return builder.BuildAndStart();
 }
 
-TEST(ChannelWatch, TellsEachTimeThatTheProcessIsThere) {
+TEST(ChannelWatch, NotifiesEachTimeThatTheProcessAnswers) {
   v1::DirectoryService::Service service;
   int port = 0;
   std::unique_ptr<grpc::Server> server = Serve(&service, port);

@@ -45,7 +45,7 @@ class OlderDirectory final : public v1::DirectoryService::Service {
   const Corpus corpus_;
 };
 
-TEST(DirectoryStub, AsksAnOlderDirectoryChunkByChunk) {
+TEST(DirectoryStub, QueriesAnOlderDirectoryChunkByChunk) {
   const auto chunks = test::MakeTestCorpus(test::TestGeometry(), {5, 6, 7}, /*seed=*/1);
   const Corpus corpus = chunks.Publish("c", "", {{{"h0"}}, {{"h1"}}});
   OlderDirectory directory(corpus);

@@ -31,7 +31,7 @@ MemberHealth FullHealth() {
   return health;
 }
 
-TEST(HealthConvert, AMembersHealthComesBackWhole) {
+TEST(HealthConvert, RoundTripsAMembersHealth) {
   const MemberHealth health = FullHealth();
   const v1::MemberHealth message = ToProto(health);
   EXPECT_EQ(ToProto(FromProto(message)).SerializeAsString(), message.SerializeAsString());
@@ -41,7 +41,7 @@ TEST(HealthConvert, AMembersHealthComesBackWhole) {
   EXPECT_TRUE(back.disk.read_only);
 }
 
-TEST(HealthConvert, FactsOfADirectoryComeBack) {
+TEST(HealthConvert, RoundTripsFactsOfADirectory) {
   FleetFacts facts;
   facts.directory.emplace();
   facts.directory->disk = {1, 2, true};

@@ -80,7 +80,7 @@ struct OracleStubTest : testing::Test {
   NetworkOracle oracle{std::make_unique<OracleStub>(service.address()), Options()};
 };
 
-TEST_F(OracleStubTest, TellsTheWayToHostsThatWereAskedFor) {
+TEST_F(OracleStubTest, ReturnsPathsToTheRequestedHosts) {
   service.Answer(TwoTiers());
   EXPECT_FALSE(oracle.PathTo("h1").has_value());
   EXPECT_FALSE(oracle.PathTo("h1").has_value());
@@ -95,7 +95,7 @@ TEST_F(OracleStubTest, TellsTheWayToHostsThatWereAskedFor) {
   EXPECT_FALSE(oracle.PathTo("h2").has_value());
 }
 
-TEST_F(OracleStubTest, TheAgeItTellsCounts) {
+TEST_F(OracleStubTest, UsesTheAgeInTheReply) {
   clock.Advance(std::chrono::hours(1));
   v1::GetCostsReply reply = TwoTiers();
   reply.set_age_ms(60'001);
@@ -113,7 +113,7 @@ TEST_F(OracleStubTest, TheAgeItTellsCounts) {
   EXPECT_EQ(oracle.PathTo("h1")->congestion, 0.25);
 }
 
-TEST_F(OracleStubTest, WhatIsOutsideTheLimitsIsRefused) {
+TEST_F(OracleStubTest, RefusesValuesOutsideTheLimits) {
   const auto refused = [&](auto change, const char* error) {
     v1::GetCostsReply reply = TwoTiers();
     change(reply);
@@ -136,7 +136,7 @@ TEST_F(OracleStubTest, WhatIsOutsideTheLimitsIsRefused) {
   EXPECT_EQ(oracle.Snapshot(), nullptr);
 }
 
-TEST_F(OracleStubTest, WhatWasKnownOutlivesTheService) {
+TEST_F(OracleStubTest, KeepsItsReadingAfterTheServiceEnds) {
   service.Answer(TwoTiers());
   ASSERT_TRUE(oracle.Refresh().ok());
   service.Answer({}, grpc::Status(grpc::StatusCode::UNAVAILABLE, "closed"));

@@ -59,7 +59,7 @@ struct RetryService : testing::Test {
   v1::AttendRequest request;
 };
 
-TEST_F(RetryService, AsTrailingMetadataAndInTheText) {
+TEST_F(RetryService, SetsTrailingMetadataAndTheText) {
   grpc::ClientContext context;
   v1::AttendReply reply;
   const grpc::Status status = stub->Attend(&context, request, &reply);
@@ -72,7 +72,7 @@ TEST_F(RetryService, AsTrailingMetadataAndInTheText) {
   EXPECT_EQ(described.retry_count(), 2u);
 }
 
-TEST_F(RetryService, OfAFetch) {
+TEST_F(RetryService, SetsTheHintOfAFetch) {
   grpc::ClientContext context;
   v1::FetchRequest fetch;
   fetch.set_corpus("c");

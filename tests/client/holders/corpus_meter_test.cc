@@ -16,7 +16,7 @@ Corpus Named(std::string name, std::string tenant = "") {
   return corpus;
 }
 
-TEST(CorpusMeter, TheMostAskedComeFirst) {
+TEST(CorpusMeter, ListsTheMostRequestedFirst) {
   CorpusMeter meter;
   EXPECT_TRUE(meter.Hottest(5).empty());
   for (int i = 0; i < 10; ++i) meter.Count(Named("hot", "a"), 16);
@@ -34,7 +34,7 @@ TEST(CorpusMeter, TheMostAskedComeFirst) {
 }
 
 // Goal: a tenant's corpora are counted, and not named (I6).
-TEST(CorpusMeter, TenantsAreToldTogether) {
+TEST(CorpusMeter, AddsUpTenants) {
   const std::vector<CorpusCalls> hottest = {
       {"secret", "a", 9, 90}, {"x", "", 8, 80}, {"x", "b", 7, 70}, {"y", "", 6, 60}};
   const auto shown = WithoutTenants(hottest, 1);

@@ -38,7 +38,7 @@ TEST_F(View, TheSameSnapshotWithoutAsking) {
   EXPECT_EQ(fleet.directory_calls(), 2) << "for the corpus, and for its holders";
 }
 
-TEST_F(View, MembersComeWithTheCorpusThatNamesThem) {
+TEST_F(View, MembersArriveWithTheCorpusThatNamesThem) {
   ASSERT_TRUE(view.Resolve("c", "", kInstantMax).ok());
   EXPECT_EQ(view.KnownHolders().count(TestFleet::Name(0)), 1u);
   // Cached holders are not queried again.
@@ -120,7 +120,7 @@ TEST_F(View, NewsOfAnEarlierLifeAreIgnored) {
   EXPECT_EQ(view.KnownHolders().at(TestFleet::Name(0)).epoch.value, 7u);
 }
 
-TEST_F(View, ForgottenMeansAskedAgain) {
+TEST_F(View, QueriesAgainAfterForget) {
   const auto first = view.Resolve("c", "", kInstantMax);
   view.Forget("other");
   EXPECT_EQ(view.Resolve("c", "", kInstantMax)->get(), first->get());
@@ -134,7 +134,7 @@ TEST_F(View, ForgottenMeansAskedAgain) {
 }
 
 // A restart of the directory delays a look-up, and causes no error.
-TEST_F(View, ADirectoryThatComesBackIsWaitedFor) {
+TEST_F(View, WaitsForADirectoryThatReturns) {
   fleet.set_directory_down(true);
   std::thread back([&] {
     const Instant give_up = test::Soon();
@@ -147,7 +147,7 @@ TEST_F(View, ADirectoryThatComesBackIsWaitedFor) {
   EXPECT_EQ(view.Resolve("nosuch", "", test::Soon()).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(View, ToldOfAnotherLifeItWakesWhoWaits) {
+TEST_F(View, ANewIncarnationOfTheDirectoryWakesWaiters) {
   ASSERT_TRUE(view.ListHolders(kInstantMax).ok());
   const uint64_t seen = view.changes();
   ASSERT_TRUE(view.ListHolders(kInstantMax).ok());
@@ -170,7 +170,7 @@ TEST_F(View, ToldOfAnotherLifeItWakesWhoWaits) {
 }
 
 // A restarted directory may be down again before it was queried.
-TEST_F(View, MissedChangesMeanAskedAgainIfItAnswers) {
+TEST_F(View, QueriesAgainAfterMissedChangesIfTheDirectoryAnswers) {
   const auto first = view.Resolve("c", "", kInstantMax);
   const auto member = view.FindMember(TestFleet::Name(0), false, kInstantMax);
   ASSERT_TRUE(first.ok() && member.ok()) << member.status();
@@ -195,7 +195,7 @@ TEST_F(View, TenantsAreApart) {
   EXPECT_EQ(view.Resolve("c", "t", kInstantMax).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(View, WhatIsNoCorpusIsRefused) {
+TEST_F(View, RefusesACorpusThatIsMalformed) {
   fleet.Edit("c", [](Corpus& c) { c.geometry.d_v = c.geometry.d_qk + 1; });
   EXPECT_FALSE(view.Resolve("c", "", kInstantMax).ok());
 }
@@ -227,7 +227,7 @@ TEST_F(View, AnyNameForgetsTheNamelessOnes) {
 }
 
 // The directory is queried again. While it is unreachable, or answers the same, the snapshot stays.
-TEST_F(View, WhatIsDoubtedIsAskedAgain) {
+TEST_F(View, QueriesAgainForADoubtedCorpus) {
   const auto named = *view.Resolve("c", "", kInstantMax);
   const auto nameless = *view.ResolveChunks(ids, corpus.geometry, "", kInstantMax);
   view.Doubt(*named);
@@ -248,7 +248,7 @@ TEST_F(View, WhatIsDoubtedIsAskedAgain) {
             TestFleet::Name(1));
 }
 
-TEST_F(View, ChunksNobodyHasOrOfAnotherModel) {
+TEST_F(View, ChunksWithoutAHolderOrOfAnotherModel) {
   Geometry other = corpus.geometry;
   other.revision = "r2";
   const auto wrong = view.ResolveChunks(ids, other, "", kInstantMax);

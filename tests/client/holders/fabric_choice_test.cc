@@ -99,7 +99,7 @@ TEST_F(FabricChoiceTest, BandwidthDecidesWhereProbesDoNot) {
   EXPECT_EQ(Opened(), FabricKind::kVerbs);
 }
 
-TEST_F(FabricChoiceTest, ATieGoesToThePreferred) {
+TEST_F(FabricChoiceTest, ATieIsWonByThePreferred) {
   // 10 % apart, whichever is first.
   tcp.set_cost(seconds(100), 10e3);
   verbs.set_cost(seconds(90), 10e3);
@@ -127,7 +127,7 @@ TEST_F(FabricChoiceTest, LaterLanesTakeItWithoutProbing) {
 }
 
 // The first call to a holder that restarted pays for no probes, unless it has other fabrics now.
-TEST_F(FabricChoiceTest, ChosenAnewForALifeWithOtherFabrics) {
+TEST_F(FabricChoiceTest, ChoosesAgainForAnIncarnationWithOtherFabrics) {
   EXPECT_EQ(Opened(), FabricKind::kVerbs);
   tables.clear();
   fleet.StopHolder(0);
@@ -144,7 +144,7 @@ TEST_F(FabricChoiceTest, ChosenAnewForALifeWithOtherFabrics) {
   EXPECT_EQ(View().fabric, FabricKind::kShm);
 }
 
-TEST_F(FabricChoiceTest, ChosenAnewWhereALaneOfItCannotBeMade) {
+TEST_F(FabricChoiceTest, ChoosesAgainIfALaneCannotBeOpened) {
   options.fabrics = {&tcp, &shm};
   EXPECT_EQ(Opened(), FabricKind::kShm);
   shm.set_connect_error(absl::UnavailableError("no memory to share"));
@@ -155,7 +155,7 @@ TEST_F(FabricChoiceTest, ChosenAnewWhereALaneOfItCannotBeMade) {
   EXPECT_EQ(Opened(), FabricKind::kTcp);
 }
 
-TEST_F(FabricChoiceTest, OneFabricIsNotProbed) {
+TEST_F(FabricChoiceTest, DoesNotProbeASingleFabric) {
   options.fabrics = {&tcp};
   EXPECT_EQ(Opened(), FabricKind::kTcp);
   EXPECT_TRUE(View().trials.empty());
@@ -164,7 +164,7 @@ TEST_F(FabricChoiceTest, OneFabricIsNotProbed) {
   EXPECT_EQ(fleet.holder(0).stats().request_count, 0u);
 }
 
-TEST_F(FabricChoiceTest, WhatEitherSideHasNotIsSkipped) {
+TEST_F(FabricChoiceTest, SkipsFabricsThatEitherSideLacks) {
   for (const bool tells : {false, true}) {
     SCOPED_TRACE(tells);
     TestFleet others({&tcp, &shm});
@@ -226,7 +226,7 @@ TEST_F(FabricChoiceTest, AFabricWithoutBandwidthIsNotRefused) {
   EXPECT_GT(trial.exchange_us, 1000e6);
 }
 
-TEST_F(FabricChoiceTest, NoneSaysOfEachWhy) {
+TEST_F(FabricChoiceTest, GivesTheReasonForEachFabricIfNoneWorks) {
   shm.set_dial_error(absl::ResourceExhaustedError("memory is out"));
   tcp.set_connect_error(absl::UnavailableError("refused"));
   verbs.set_invite_error(absl::UnavailableError("no port is up"));
@@ -259,7 +259,7 @@ TEST_F(FabricChoiceTest, ARefusalThatIsNotOfAFabricIsTheAnswer) {
 }
 
 // Eight contexts contact the holder at once: one of them chooses, the others wait for it.
-TEST_F(FabricChoiceTest, CallsThatComeTogetherChooseOnce) {
+TEST_F(FabricChoiceTest, SimultaneousCallsChooseOnce) {
   std::vector<std::unique_ptr<LinkTable>> contexts;
   std::vector<HolderLink*> links;
   const auto published =
@@ -291,7 +291,7 @@ TEST_F(FabricChoiceTest, AForcedFabricIsTakenThoughSlower) {
   EXPECT_TRUE(View().trials.empty());
 }
 
-TEST_F(FabricChoiceTest, AForcedFabricThatFailsSaysWhatThereIs) {
+TEST_F(FabricChoiceTest, AForcedFabricThatFailsNamesTheOthers) {
   options.forced = FabricKind::kVerbs;
   options.rdma_fallback = RdmaFallback::kTcp;  // forced is forced
   verbs.set_connect_error(absl::UnavailableError("no path"));
@@ -429,7 +429,7 @@ TEST_F(RdmaFallbackTest, WithTcpItFallsBackAndShows) {
 }
 
 // The choice is among the fabrics that both sides have. By default, a requester has shm and tcp.
-TEST(RequesterFabrics, OfItsOwn) {
+TEST(RequesterFabrics, UsesItsOwnFabrics) {
   const auto shm = NewShmFabric(Clock::Real()), tcp = NewTcpFabric(Clock::Real());
   const auto corpus = MakeTestCorpus(TestGeometry(), {9}, 6);
   std::mt19937 rng(6);

@@ -30,7 +30,7 @@ struct HolderPeerTest : testing::Test {
   PeerTable peers{&view, &fleet};
 };
 
-TEST_F(HolderPeerTest, AMemberThatAWatchToldIsKnownBeforeAnythingIsConnected) {
+TEST_F(HolderPeerTest, AMemberFromAWatchIsUsedBeforeAnythingIsConnected) {
   EXPECT_EQ(TargetOf(0), KernelTargetId::kUnknown);
   for (const size_t i : {0, 1}) peers.Learn(MemberOf(i, 5, kOne));  // h0 was looked up, h1 was not
   view.Forget("");  // as a restarted watch does after it reported the members
@@ -55,7 +55,7 @@ TEST_F(HolderPeerTest, TheTargetIsThatOfTheLatestLife) {
 }
 
 // A session reports the holder's epoch, and not its target.
-TEST_F(HolderPeerTest, ALifeThatTheDirectoryDoesNotTellHasNoTarget) {
+TEST_F(HolderPeerTest, AnIncarnationWithoutAReportedTargetHasNone) {
   peers.Learn(MemberOf(0, 5, kOne));
   HolderPeer& peer = **peers.Find(TestFleet::Name(0));
   peers.Meet(peer, {5}, kInstantMax);
@@ -88,7 +88,7 @@ TEST_F(HolderPeerTest, AHolderIsUnreachedUntilASessionOpensOrItHasAnotherLife) {
 }
 
 // Whether rows in the local row cache give the bits of their holders.
-TEST_F(HolderPeerTest, HoldersHaveATargetIfAllOfThemSaySo) {
+TEST_F(HolderPeerTest, HoldersHaveATargetIfAllOfThemReportIt) {
   LiveCosts costs(&peers, nullptr, Clock::Real(), Backend::Cpu(), LaneShape());
   const auto chunks = test::MakeTestCorpus(test::TestGeometry(), {3, 4}, 1);
   const auto corpus = std::make_shared<const Corpus>(

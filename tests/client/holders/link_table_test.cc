@@ -146,7 +146,7 @@ TEST_F(LinkTableTest, HandlesAreResolvedInBatches) {
 // Goal: a call's attempts end (I5). A holder that failed one attempt is not queried by the next
 // while another holder is left. This holds even if it answers other calls meanwhile, or its
 // requested pause is over.
-TEST_F(LinkTableTest, ACallAsksNoReplicaTwice) {
+TEST_F(LinkTableTest, ACallTriesNoReplicaTwice) {
   const auto published = std::make_shared<const Corpus>(
       corpus.Publish("c", "", {{TestFleet::Name(0), TestFleet::Name(1), TestFleet::Name(2)}}));
   const absl::Status errors[] = {
@@ -211,7 +211,7 @@ class WatchedStream final : public ComputeStream {
 
 // A device may still read replies in the slots of a lane that fails. Closing the lane frees their
 // memory.
-TEST_F(LinkTableTest, AFailedLaneIsClosedOnceTheWorkIsDone) {
+TEST_F(LinkTableTest, ClosesAFailedLaneOnceTheWorkIsDone) {
   fleet.StartHolder(0);
   WatchedStream stream;
   LinkTable working{&options, &peers, &stream};

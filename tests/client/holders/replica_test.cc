@@ -140,7 +140,7 @@ TEST_F(ReplicaTest, TheFirstCallOverACorpusOfAnotherRequesterKeepsToOneTarget) {
 }
 
 // A member that reports no target may compute anything.
-TEST_F(ReplicaTest, AHolderThatTellsNoTargetCountsAsAnother) {
+TEST_F(ReplicaTest, AHolderWithoutAReportedTargetCountsAsAnother) {
   for (const size_t alike : {1, 2}) {
     SCOPED_TRACE(alike);
     SetTargets(alike, KernelTargetId::kAvx3, 3 - alike, KernelTargetId::kUnknown);
@@ -149,7 +149,7 @@ TEST_F(ReplicaTest, AHolderThatTellsNoTargetCountsAsAnother) {
   }
 }
 
-TEST_F(ReplicaTest, AHolderThatComesBackWithAnotherTargetIsLeftForOneThatKeptIt) {
+TEST_F(ReplicaTest, LeavesAHolderThatReturnsWithAnotherTargetForOneThatKeptIt) {
   for (const bool watched : {true, false}) {
     SCOPED_TRACE(watched ? "the requester watches the directory" : "it finds out by itself");
     SetTargets(1, KernelTargetId::kAvx3, 2, KernelTargetId::kAvx2);
@@ -175,7 +175,7 @@ TEST_F(ReplicaTest, AHolderThatComesBackWithAnotherTargetIsLeftForOneThatKeptIt)
   }
 }
 
-TEST_F(ReplicaTest, WhatNobodyElseHoldsIsAnError) {
+TEST_F(ReplicaTest, AChunkWithoutAnotherHolderIsAnError) {
   (void)Asked();
   fleet.StopHolder(0);
   Answer answer(40, 64);
@@ -192,7 +192,7 @@ TEST_F(ReplicaTest, WhatNobodyElseHoldsIsAnError) {
 
 // A silent holder fails the attempt after half of the time, if another can be queried. Method:
 // requests are dropped by seeds, until the first holder's was dropped and the second's was not.
-TEST_F(ReplicaTest, OneThatIsSilentIsGivenUpAtHalfTime) {
+TEST_F(ReplicaTest, GivesUpASilentHolderAtHalfTime) {
   const ChunkUse one[] = {{2, 0}};
   call.chunks = one;
   const Answer before = Asked();
@@ -224,7 +224,7 @@ TEST_F(ReplicaTest, OneThatIsSilentIsGivenUpAtHalfTime) {
   EXPECT_TRUE(found);
 }
 
-TEST_F(ReplicaTest, OneThatCameBackIsAskedAgain) {
+TEST_F(ReplicaTest, TriesAHolderAgainThatReturned) {
   const ChunkUse one[] = {{2, 0}};
   call.chunks = one;
   const Answer before = Asked();
@@ -240,7 +240,7 @@ TEST_F(ReplicaTest, OneThatCameBackIsAskedAgain) {
   EXPECT_GT(RequestsOf(1), 0u);
 }
 
-TEST_F(ReplicaTest, AChunkThatWasDroppedThereIsAskedOfAnother) {
+TEST_F(ReplicaTest, TriesAnotherHolderForADroppedChunk) {
   const Answer before = Asked();
   ASSERT_TRUE(fleet.holder(1).store().Drop(corpus.chunks[2].info.id).ok());
   EXPECT_TRUE(Asked().SameBits(before));
@@ -276,7 +276,7 @@ TEST_F(ReplicaTest, ExplainMeasuresAllAndLeavesOutTheDead) {
   EXPECT_NE(explained->input.gone_holder.find("holder h1"), std::string::npos);
 }
 
-TEST_F(ReplicaTest, AFetchGoesOnWithAnother) {
+TEST_F(ReplicaTest, AFetchContinuesWithAnother) {
   FetchCall fetch;
   fetch.corpus = call.corpus;
   // Rows of h0 are delivered before those of h1 are requested again.
@@ -386,7 +386,7 @@ TEST_F(ReplicaChooserTest, CallersAndGroupsBeginApart) {
 }
 
 // An unmeasured holder need not cost more, and its turn shows what it costs.
-TEST_F(ReplicaChooserTest, WhoIsUnknownTakesTurns) {
+TEST_F(ReplicaChooserTest, HoldersWithoutConstantsTakeTurns) {
   EXPECT_EQ(Shares(30, /*rank=*/true), (Counts{10, 10, 10})) << "of none anything is known";
   Set(2, 50);
   const Counts shares = Shares(30, /*rank=*/true);
@@ -396,7 +396,7 @@ TEST_F(ReplicaChooserTest, WhoIsUnknownTakesTurns) {
 }
 
 // A holder that was measured under load, and is not queried for that reason, reports nothing.
-TEST_F(ReplicaChooserTest, WhoIsDearAndNotAskedIsMeasuredAnew) {
+TEST_F(ReplicaChooserTest, RemeasuresAnExpensiveUnusedHolder) {
   for (size_t i = 0; i < 3; ++i) Set(i, 20);
   Set(1, 30), Set(2, 200);
   for (HolderLink* const link : pointers) link->peer().TellQueue(0, now);
@@ -431,7 +431,7 @@ TEST_F(ReplicaChooserTest, FetchesAndRoutesChooseApart) {
   EXPECT_EQ(group.Chosen(Primitive::kRoute), 0u);
 }
 
-TEST_F(ReplicaChooserTest, WhoFailedComesLast) {
+TEST_F(ReplicaChooserTest, PutsFailedHoldersLast) {
   for (size_t i = 0; i < 3; ++i) Set(i, 10 + 10 * double(i));
   HolderPeer &a = pointers[0]->peer(), &b = pointers[1]->peer(), &c = pointers[2]->peer();
   peers.Avoid(a, now, std::nullopt);

@@ -27,7 +27,7 @@ using test::TestGeometry;
 using testing::EndsWith;
 using testing::HasSubstr;
 
-TEST(RetryAfter, GoesWithTheStatus) {
+TEST(RetryAfter, IsSentWithTheStatus) {
   const absl::Status plain = absl::ResourceExhaustedError("the store is full");
   EXPECT_EQ(RetryAfterOf(plain), std::nullopt);
   EXPECT_EQ(RetryAfterOf(absl::OkStatus()), std::nullopt);
@@ -128,7 +128,7 @@ TEST_F(Overload, NoMoreThanTwiceAndThenTheHintIsTheCallers) {
   EXPECT_EQ(requester->Holders()[0].in_flight, 0u);
 }
 
-TEST_F(Overload, NotPastTheDeadlineNorForLong) {
+TEST_F(Overload, DoesNotRetryPastTheDeadlineNorForLong) {
   refusals = 100;
   retry_after_us = 900'000;
   EXPECT_TRUE(RetryAfterOf(Attend(Soon(milliseconds(800)))).has_value());
@@ -139,7 +139,7 @@ TEST_F(Overload, NotPastTheDeadlineNorForLong) {
   EXPECT_EQ(requester->Stats().retry_count, 0u);
 }
 
-TEST_F(Overload, NotWithoutAHintNorForAnotherError) {
+TEST_F(Overload, DoesNotRetryWithoutAHintNorForAnotherError) {
   refusals = 1;
   retry_after_us = 0;
   EXPECT_EQ(Attend().code(), absl::StatusCode::kResourceExhausted);

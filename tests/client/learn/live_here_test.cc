@@ -48,7 +48,7 @@ TEST(LiveHere, FollowsWhatCallsTake) {
 }
 
 // One query row waits for memory, many compute: each changes its own factor.
-TEST(LiveHere, TellsMemoryFromComputing) {
+TEST(LiveHere, SeparatesMemoryFromComputing) {
   const RowWidths widths = test::TestGeometry().widths();
   RequesterConstants points;
   points.attend_per_row_token_us = 0.01;

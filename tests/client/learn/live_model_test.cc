@@ -42,7 +42,7 @@ TEST(LiveCompute, NoSingleSampleMovesIt) {
 }
 
 // Sharing a batch now and then is no change: two quiet samples in a window are enough.
-TEST(LiveCompute, WhatDisturbsOnlyAdds) {
+TEST(LiveCompute, DisturbancesOnlyAdd) {
   LiveCompute live;
   for (uint32_t i = 0; i < 50 * BestWindow::kCount; ++i) live.Observe(10, i % 8 == 0 ? 10 : 75);
   EXPECT_EQ(live.Get(), 1);
@@ -91,7 +91,7 @@ TEST(LiveError, IsTheMedianOfTheLast) {
   EXPECT_NEAR(*error.Median(), 0.1, 1e-6);
 }
 
-TEST(LiveError, TellsTheSide) {
+TEST(LiveError, ReportsTheSide) {
   LiveError slower, faster;
   EXPECT_FALSE(slower.Ratio().has_value());
   for (uint32_t i = 0; i < LiveError::kSampleCountMin; ++i) {
@@ -155,7 +155,7 @@ struct LiveModelTest : testing::Test {
   const uint64_t tokens = 150;
 };
 
-TEST_F(LiveModelTest, TheCurveIsScaledByWhatRepliesTell) {
+TEST_F(LiveModelTest, ScalesTheCurveByTheTimesInReplies) {
   const LaneProfile* lane = model->SeedOf(geometry, FabricKind::kTcp);
   ASSERT_NE(lane, nullptr);
   EXPECT_EQ(model->ComputeFor(geometry.widths(), std::nullopt, lane).live, LiveFactors());
@@ -274,7 +274,7 @@ TEST_F(LiveModelTest, EachWidthsHaveTheirOwnPoints) {
 
 // Other frames of a batch add to its time. A frame alone would take its share of that time at
 // least, and all of it at most.
-TEST_F(LiveModelTest, ABatchThatWasSharedTellsARange) {
+TEST_F(LiveModelTest, ASharedBatchReportsARange) {
   const auto reply_many = [&](double compute_us, double share) {
     for (int i = 0; i < 200; ++i) Reply(geometry, FabricKind::kTcp, compute_us, share);
     return model->curve_factors().compute;
@@ -324,7 +324,7 @@ TEST_F(LiveModelTest, FactorsFollowFarEnough) {
   EXPECT_NEAR(model->curve_factors().compute, 1 / 300.0, 1e-4);
 }
 
-TEST(SeedProfile, OfAnotherHostIsNeverUsed) {
+TEST(SeedProfile, NeverUsesAProfileOfAnotherHost) {
   Profile profile;
   const Geometry geometry = test::TestGeometry();
   profile.subject = SubjectOf(geometry, "another-host-altogether", {}, true);

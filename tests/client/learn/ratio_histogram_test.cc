@@ -18,7 +18,7 @@ TEST(RatioHistogram, ABucketHoldsItsBound) {
   for (size_t i = 1; i + 1 < counts.counts.size(); ++i) EXPECT_EQ(counts.counts[i], 2u) << i;
 }
 
-TEST(RatioHistogram, WhatIsNotATimeIsIgnored) {
+TEST(RatioHistogram, IgnoresWhatIsNotATime) {
   RatioHistogram ratios;
   ratios.Observe(0, 5);
   ratios.Observe(5, 0);

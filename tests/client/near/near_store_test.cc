@@ -61,7 +61,7 @@ TEST_F(NearStoreTest, KeepsWithinItsRoom) {
   EXPECT_EQ(store_.chunk_count(), 2u);
 }
 
-TEST_F(NearStoreTest, RowsInUseCountUntilTheyAreLetGo) {
+TEST_F(NearStoreTest, CountsRowsInUseUntilTheyAreReleased) {
   ASSERT_TRUE(Put(1) && Put(2));
   auto rows = store_.Find(Id(1), geometry_);
   store_.Release(Id(1));
@@ -121,7 +121,7 @@ class Elsewhere final : public NearRows {
   std::vector<std::byte> bytes = std::vector<std::byte>(7);
 };
 
-TEST_F(NearStoreTest, AdoptsRowsThatLieElsewhere) {
+TEST_F(NearStoreTest, AdoptsRowsInOtherMemory) {
   const auto rows = std::make_shared<Elsewhere>();
   ASSERT_TRUE(store_.Adopt(Id(1), geometry_, rows, /*bytes=*/bytes_).ok());
   EXPECT_EQ(store_.used_bytes(), bytes_);
@@ -142,7 +142,7 @@ TEST_F(NearStoreTest, AdoptsRowsThatLieElsewhere) {
   EXPECT_EQ(rows.use_count(), 1);
 }
 
-TEST_F(NearStoreTest, SaysWhatAReleaseWouldFree) {
+TEST_F(NearStoreTest, ReportsWhatAReleaseWouldFree) {
   ASSERT_TRUE(Put(1) && Put(2) && store_.Hold(Id(2), geometry_));
   const std::vector<ChunkId> ids = {Id(1), Id(2), Id(3)};
   EXPECT_EQ(store_.BytesHeldOnce(ids), bytes_) << "the second is held twice";

@@ -286,7 +286,7 @@ TEST(CoverPrompt, FindsAChunkAtAnyOffsetAndAChainBehindItsParent) {
 }
 
 // A chunk is matched once: its text at another place is a gap.
-TEST(CoverPrompt, AChunkThatComesAgainIsAHole) {
+TEST(CoverPrompt, ARepeatedChunkIsAGap) {
   Texts texts(1);
   Library library;
   const Tokens a = texts.Random(20, 1000), b = texts.Random(30, 1000), c = texts.Random(40, 1000);

@@ -60,7 +60,7 @@ TEST_F(ChunkAssemblerTest, LayersInAnyOrderAndInPieces) {
   }
 }
 
-TEST_F(ChunkAssemblerTest, WhatDoesNotFitIsRefused) {
+TEST_F(ChunkAssemblerTest, RefusesWhatDoesNotFit) {
   auto assembler = Begin(1);
   const auto rows = Layer(1, 0);
   const std::vector<std::byte> more(rows.size() + 1);

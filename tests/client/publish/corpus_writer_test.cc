@@ -74,7 +74,7 @@ TEST_F(CorpusWriterTest, ChunksOfAChainHaveTheIdsOfALoad) {
   EXPECT_EQ((*more)->chunks()[0].id, corpus_.chunks[2].info.id);
 }
 
-TEST_F(CorpusWriterTest, ItGoesOnAfterWhatIsRefused) {
+TEST_F(CorpusWriterTest, ContinuesAfterARefusal) {
   auto writer = Begin();
   ASSERT_TRUE(writer.ok()) << writer.status();
   EXPECT_TRUE(absl::IsFailedPrecondition((*writer)->AddRows(0, 0, {})));
@@ -98,7 +98,7 @@ TEST_F(CorpusWriterTest, ItGoesOnAfterWhatIsRefused) {
   EXPECT_TRUE(absl::IsFailedPrecondition((*writer)->Finish(Soon()).status())) << "it is done";
 }
 
-TEST_F(CorpusWriterTest, ATargetThatIsWrongIsRefused) {
+TEST_F(CorpusWriterTest, RefusesAnInvalidTarget) {
   EXPECT_TRUE(absl::IsNotFound(Begin({}, /*create=*/false).status()));
   EXPECT_TRUE(absl::IsFailedPrecondition(Begin(corpus_.chunks[0].info.id).status()));
   const auto take = [](uint64_t) { return absl::OkStatus(); };

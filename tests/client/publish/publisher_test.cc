@@ -105,7 +105,7 @@ TEST_F(PublisherTest, ACorpusIsMadeAndGrows) {
 }
 
 // The previous answer may have been lost, and with it its report about a directory in memory.
-TEST_F(PublisherTest, APutThatIsMadeAgainSaysWhoDoesNotKeepIt) {
+TEST_F(PublisherTest, ARepeatedPutReportsHoldersThatDoNotKeepIt) {
   v1::RegisterRequest mute;
   mute.mutable_member()->set_id("mute");
   mute.mutable_member()->set_role(v1::MEMBER_ROLE_HOLDER);
@@ -167,7 +167,7 @@ TEST_F(PublisherTest, AgainIsNoChange) {
   EXPECT_EQ(PutCount(), 3u);
 }
 
-TEST_F(PublisherTest, WhatDoesNotFollowIsRefusedAndNothingIsPut) {
+TEST_F(PublisherTest, RefusesChunksThatDoNotFollowAndPutsNothing) {
   EXPECT_TRUE(absl::IsNotFound(Extend({0}, {.corpus = "docs"}).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(Extend({}).status()));
   const absl::Status early = Extend({1}).status();

@@ -42,7 +42,7 @@ std::vector<uint32_t> All(const ChunkSource& source) {
   return all;
 }
 
-TEST(PlaceInRooms, IsThePlacementOfBeforeIfThereIsRoom) {
+TEST(PlaceInRooms, KeepsThePlacementIfThereIsRoom) {
   const PlannedSource source(16);
   const std::vector<HolderId> holders = {{"h0"}, {"h1"}, {"h2"}};
   Rooms rooms;
@@ -52,7 +52,7 @@ TEST(PlaceInRooms, IsThePlacementOfBeforeIfThereIsRoom) {
   EXPECT_EQ(*placed, *PlaceNewChunks(source, All(source), 0, holders, 2));
 }
 
-TEST(PlaceInRooms, NobodyGetsMoreThanItsRoom) {
+TEST(PlaceInRooms, GivesNoHolderMoreThanItsRoom) {
   std::mt19937 rng(7);
   int fitted = 0;
   for (int round = 0; round < 300; ++round) {
@@ -85,7 +85,7 @@ TEST(PlaceInRooms, NobodyGetsMoreThanItsRoom) {
 }
 
 // A holder that hangs reports no room, and would stall a load.
-TEST(PlaceInRooms, WhoDoesNotTellItsRoomIsTheLast) {
+TEST(PlaceInRooms, PutsHoldersOfUnknownRoomLast) {
   const PlannedSource source(8);
   const std::vector<HolderId> holders = {{"h0"}, {"h1"}, {"h2"}};
   Rooms rooms;
@@ -127,7 +127,7 @@ TEST(PlaceInRooms, ChunksThatMayBeThereAreNoError) {
 
 class RoomFleet : public test::ServicesTest {};
 
-TEST_F(RoomFleet, HoldersTellTheirRoomAndKeepWhatIsPlaced) {
+TEST_F(RoomFleet, HoldersReportTheirRoomAndKeepWhatIsPlaced) {
   StartHolders(2);
   std::vector<Member> members;
   std::vector<HolderId> ids;

@@ -173,7 +173,7 @@ TEST_F(TextOverlapTest, ATextThatBeginsWithinAnotherIsRefused) {
   EXPECT_TRUE(Put(Text(50, 3), 70, 300).ok());
 }
 
-TEST_F(TextOverlapTest, SaysWhatIsThere) {
+TEST_F(TextOverlapTest, ReportsStoredTokens) {
   Have(Text(300, 1), 300);
   Have(Text(300), 100);
   const absl::Status status = Put(Text(300), 64);
@@ -183,7 +183,7 @@ TEST_F(TextOverlapTest, SaysWhatIsThere) {
   }
 }
 
-TEST_F(TextOverlapTest, WhatNobodyCanTellIsRefused) {
+TEST_F(TextOverlapTest, RefusesAnAmbiguousOverlap) {
   Have(Text(300), 300);
   answers_ = false;
   EXPECT_TRUE(absl::IsUnavailable(Put(Text(100), 100)));

@@ -91,7 +91,7 @@ class PagesOfTokens(unittest.TestCase):
         self.assertEqual(added([24, 24, 12], begins=[0, 30, 60])[1], 1)
         self.assertEqual(added([24, 24, 12], begins=[1, 25, 49])[1], 0)
 
-    def test_neighbours_come_in_one_fetch(self):
+    def test_neighbours_are_read_in_one_fetch(self):
         made, _ = added([24, 24, 12])
         keys = [f"100-{i}" for i in range(3)]
         self.assertEqual(self.cut(made, keys, 1000), [((0, 2), 48, [(0, 0), (1, 16), (2, 32)])])
@@ -147,7 +147,7 @@ class Shapes(unittest.TestCase):
             self.assertTrue(np.array_equal(flat.view(torch.int16).numpy().view(np.uint16), want.reshape(-1)))
             self.assertTrue(np.array_equal(shape.rows(flat), rows))
 
-    def test_what_is_no_page(self):
+    def test_refuses_what_is_no_page(self):
         shape = identity.Shape(PAGE, LAYERS, WIDTH, 32, 8, False)
         for flat in (None, torch.zeros(3, dtype=torch.bfloat16), torch.zeros(shape.page_values),
                      torch.zeros(2 * shape.page_values, dtype=torch.bfloat16)[::2]):
@@ -170,7 +170,7 @@ class Calls(unittest.TestCase):
         self.assertFalse(some.begin("set"))
         self.assertTrue(some.begin("get"))
 
-    def test_warnings_of_one_kind_come_once_in_a_while(self):
+    def test_limits_warnings_of_one_kind(self):
         some = calls.Warnings()
         with self.assertLogs("ckv_sglang") as logs:
             for _ in range(3):

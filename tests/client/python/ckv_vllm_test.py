@@ -39,7 +39,7 @@ class Settings(unittest.TestCase):
         read = settings.read({"directory": "d:1", "near-bytes": 7, "deadline": "2.5", "policy": "route"})
         self.assertEqual((read.near_bytes, read.deadline, read.policy), (7, 2.5, "route"))
 
-    def test_what_is_wrong_is_named(self):
+    def test_names_invalid_settings(self):
         for extra, reason in (({}, "directory"), ({"directory": "d:1", "foo": 1}, "'foo'"),
                               ({"directory": "d:1", "deadline": 0}, "deadline"),
                               ({"directory": "d:1", "deadline": "soon"}, "deadline"),
@@ -55,7 +55,7 @@ class Settings(unittest.TestCase):
 
 
 class Rules(unittest.TestCase):
-    def test_the_longest_beginning_that_came_often_enough_is_due_once(self):
+    def test_the_longest_frequent_beginning_is_due_once(self):
         one, same = rule.Rule(tokens=40, times=2, step=20), list(range(100))
         self.assertEqual(one.due(same[:90] + [7] * 50), 0)
         self.assertEqual(one.due(same[:70] + [8] * 50), 60, "whole chunks of what both have")
@@ -63,7 +63,7 @@ class Rules(unittest.TestCase):
         self.assertEqual(one.due(same[:85] + [9] * 50), 80, "longer than what was")
         self.assertEqual([one.due(same[:39]), one.due(same[:39])], [0, 0], "shorter than 40")
 
-    def test_what_is_remembered_has_a_limit(self):
+    def test_remembered_prompts_have_a_limit(self):
         one, limit = rule.Rule(1, 2, 1), rule.REMEMBERED_MAX
         try:
             rule.REMEMBERED_MAX = 8
@@ -76,7 +76,7 @@ class Rules(unittest.TestCase):
 
 
 class Counted(unittest.TestCase):
-    def test_what_was_taken_is_not_told_again_and_nothing_shrinks(self):
+    def test_taken_counts_are_not_reported_again_and_nothing_shrinks(self):
         one = counts.Counts()
         one.add("loaded_tokens", 5)
         one.add("loaded_tokens", -3)
@@ -92,7 +92,7 @@ class Wishes(unittest.TestCase):
         return wants.read({"kv_transfer_params": {"ckv": asked}},
                           settings.read({"directory": "d:1", **changes}))
 
-    def test_a_request_without_any_asks_for_nothing(self):
+    def test_a_request_without_parameters_needs_nothing(self):
         for extra in (None, {}, {"kv_transfer_params": None}, {"kv_transfer_params": {"other": 1}}):
             self.assertEqual(wants.read(extra, SETTINGS), wants.Wants())
 
@@ -122,7 +122,7 @@ class Wishes(unittest.TestCase):
                 with self.assertRaises(wants.Refused, msg=asked):
                     self.read(asked)
 
-    def test_what_contradicts_itself_is_refused(self):
+    def test_refuses_contradictions(self):
         for asked in ("a", {"corpus": ""}, {"corpus": 3}, {"corpus": ["a", "a"]}, {"corpus": "a", "policy": "best"},
                       {"policy": "route"}, {"corpus": "a", "publish": "b"}, {"corpus": "a\0"}, {"corpse": "a"},
                       {"corpus": ["a", "b"], "policy": "fetch"}):
@@ -137,7 +137,7 @@ class Wishes(unittest.TestCase):
 
 
 class Identity(unittest.TestCase):
-    def test_a_fingerprint_tells_what_shapes_rows_apart_and_nothing_else(self):
+    def test_a_fingerprint_depends_on_what_shapes_rows_and_nothing_else(self):
         config = {"kv_lora_rank": 512, "rope_theta": 10000, "max_position_embeddings": 1}
         base = identity.fingerprint(config, "w", "bf16", "", "auto")
         self.assertEqual(base, identity.fingerprint({**config, "max_position_embeddings": 2, "_name_or_path": "x"}, "w",
@@ -211,7 +211,7 @@ class Limits(unittest.TestCase):
             with self.assertRaisesRegex(identity.Unsupported, "never run on a GPU|type xpu"):
                 limits.check(config, None, given)
 
-    def test_what_was_not_proven_is_refused(self):
+    def test_refuses_unproven_versions(self):
         for changes in ({"parallel_config": types.SimpleNamespace(pipeline_parallel_size=2)},
                         {"parallel_config": types.SimpleNamespace(decode_context_parallel_size=2)},
                         {"speculative_config": object()}, {"model_config": types.SimpleNamespace(use_mla=False)},
@@ -254,7 +254,7 @@ class Batches(unittest.TestCase):
         self.assertEqual([[(b, e) for _, b, e in call] for call in calls],
                          [[(0, 3), (3, 40)], [(40, 80)], [(80, 103)]])
 
-    def test_only_rows_of_a_corpus_that_failed_are_asked_apart(self):
+    def test_only_rows_of_a_failed_corpus_are_computed_apart(self):
         kept = contexts.Contexts(SETTINGS, None, "r")
         rows = [route.Row(notes.Route(name, [[name, 1, 1, "x"]], "route", [1], 1), 0, 1) for name in "abc"]
         self.assertEqual((kept.apart([]), kept.apart(rows)), ([], [rows]))
@@ -304,7 +304,7 @@ class Events(unittest.TestCase):
         sizes = [16, 16, 7, 16, 16][parent:count]
         return notes.Chunks(b"".join(self.IDS[parent:count]), sizes, list(range(sum(sizes))))
 
-    def test_each_chunk_is_told_once_behind_its_parent(self):
+    def test_each_chunk_is_reported_once_behind_its_parent(self):
         known = told.Told()
         known.stored(self.chunks(2))
         (event,) = known.take()
@@ -315,7 +315,7 @@ class Events(unittest.TestCase):
         (event,) = known.take()
         self.assertEqual(event.stored, notes.Chunks(self.IDS[2], [7], list(range(32, 39)), self.IDS[1]))
 
-    def test_what_is_removed_is_told_again_when_it_is_back(self):
+    def test_a_removed_chunk_is_reported_again_when_it_is_back(self):
         known = told.Told()
         known.stored(self.chunks(3))
         known.removed(self.IDS[2] + self.IDS[4])
@@ -335,7 +335,7 @@ class Events(unittest.TestCase):
             known.stored(self.chunks(3))
         self.assertEqual(self.IDS[1:3], list(known._told))
 
-    def test_a_load_is_told_when_it_has_ended(self):
+    def test_a_load_is_reported_when_it_has_ended(self):
         side = object.__new__(scheduler_side.SchedulerSide)
         side._stopped, side._told, side._loading, side._known = "", told.Told(), {}, {}
         side._lookups = types.SimpleNamespace(failed=lambda ids: None)
@@ -348,7 +348,7 @@ class Events(unittest.TestCase):
         (event,) = side.take_events()
         self.assertEqual(self.IDS[:2], event.removed)
 
-    def test_nothing_is_told_unless_vllm_has_events_on(self):
+    def test_reports_nothing_unless_vllm_has_events_on(self):
         for config, want in ((None, False), (types.SimpleNamespace(enable_kv_cache_events=False), False),
                              (types.SimpleNamespace(enable_kv_cache_events=True), True)):
             self.assertEqual(want, told.wanted(types.SimpleNamespace(kv_events_config=config)))
@@ -375,7 +375,7 @@ class Traces(unittest.TestCase):
 
 
 class Hooks(unittest.TestCase):
-    def test_without_vllm_nothing_is_wrapped_and_the_reason_is_told(self):
+    def test_without_vllm_nothing_is_wrapped_and_the_reason_is_logged(self):
         told = hooks.differences()
         self.assertEqual(len(told), len(hooks.EXPECTED))
         with self.assertRaisesRegex(hooks.OtherVersion, "process_inputs"):

@@ -26,7 +26,7 @@ class KeptSpans final : public SpanSink {
 
 std::string Text(const absl::Status& status) { return std::string(status.message()); }
 
-TEST(CallTries, OneFailureIsToldAsItIs) {
+TEST(CallTries, KeepsTheTextOfASingleFailure) {
   CallTries tries;
   absl::Status status = absl::UnavailableError("holder h0: gone");
   status.SetPayload("hint", absl::Cord("7"));
@@ -35,7 +35,7 @@ TEST(CallTries, OneFailureIsToldAsItIs) {
   EXPECT_TRUE(tries.Final(absl::OkStatus(), {0}).ok());
 }
 
-TEST(CallTries, EveryHolderIsNamedAndTheWaitIsTold) {
+TEST(CallTries, NamesEveryHolderAndTheWait) {
   CallTries tries;
   absl::Status last = absl::UnavailableError("holder h1: refused");
   last.SetPayload("hint", absl::Cord("7"));

@@ -57,7 +57,7 @@ struct Graph {
   ggml_tensor cache{}, q{}, k{}, v{}, mask{}, node{};
 };
 
-TEST(TensorOp, WhatLlamaCppMakesIsTaken) {
+TEST(TensorOp, TakesTheOpsThatLlamaCppMakes) {
   Graph graph;
   EXPECT_EQ(graph.Judge().verdict, Verdict::kTaken) << graph.Judge().reason;
   float answer = 0;
@@ -93,7 +93,7 @@ TEST(TensorOp, WhatLlamaCppMakesIsTaken) {
   EXPECT_EQ(OpOf(graph.node).mask, nullptr);
 }
 
-TEST(TensorOp, WhatIsRefusedSaysWhy) {
+TEST(TensorOp, GivesTheReasonForARefusal) {
   ggml_tensor sinks{};
   const std::vector<std::pair<const char*, std::function<void(Graph&)>>> cases = {
       {"keys of f16: -ctk bf16 -ctv bf16", [](Graph& g) { g.k.type = GGML_TYPE_F16; }},
@@ -144,7 +144,7 @@ TEST(TensorOp, OtherNodesAreNotOurs) {
 }
 
 // Logits of MLA by a product of matrices.
-TEST(TensorOp, AttentionWithoutFlashAttentionIsToldOf) {
+TEST(TensorOp, ReportsAttentionWithoutFlashAttention) {
   Graph graph;
   graph.node.op = GGML_OP_MUL_MAT;
   graph.node.src[0] = &graph.k;
