@@ -77,7 +77,7 @@ TEST(AddressChecks, AHolderThatPeersFindAndCannotReachIsRefused) {
   EXPECT_TRUE(ReadFlagsOnly(near).ok()) << "for this host alone";
 }
 
-TEST(AddressChecks, NobodyReachesEveryAddress) {
+TEST(AddressChecks, NoPeerReachesTheWildcardAddress) {
   EXPECT_EQ(RefusalOf({"--role=directory", "--listen=0.0.0.0:7400"}),
             "advertise: no peer can reach 0.0.0.0:7400: name the address that peers use");
   EXPECT_EQ(RefusalOf({"--role=directory", "--listen=[::]:7400", "--advertise=*:7400"}),
@@ -131,7 +131,7 @@ TEST(AddressChecks, APeersAddressThatIsNotThisHosts) {
                           "127.0.0.1:7311"));
 }
 
-TEST(AddressChecks, ANameThatNobodyMayKnow) {
+TEST(AddressChecks, WarnsOfANameThatDoesNotResolve) {
   EXPECT_THAT(WarningsOfHolder({"--listen=0.0.0.0:7401", "--advertise=host-9:7401"}),
               ElementsAre("advertise: this host cannot resolve host-9:7401: Name or service not "
                           "known. Check that the others can, or give a number"));
@@ -140,7 +140,7 @@ TEST(AddressChecks, ANameThatNobodyMayKnow) {
                           "known"));
 }
 
-TEST(AddressChecks, ADirectoryThatOthersAreToldAndCannotReach) {
+TEST(AddressChecks, ADirectoryAddressThatOthersCannotReach) {
   EXPECT_THAT(
       WarningsOf({"--role=requester", "--listen=10.77.0.1:7311", "--directory=127.0.0.1:7400"}),
       ElementsAre("directory: ckvctl on other hosts is sent to 127.0.0.1:7400: name the "

@@ -42,7 +42,7 @@ std::string TextOf(const OptionSpec& option, uint64_t value) {
   return std::to_string(value) + (option.kind == OptionKind::kDuration ? "ms" : "");
 }
 
-TEST(ConfigBounds, WhatIsReadStartsAndWhatIsRefusedDoesNot) {
+TEST(ConfigBounds, EveryAcceptedValueStartsAndRefusedOnesDoNot) {
   // More memory than there is: only the machine can say.
   const std::set<std::string_view> of_the_machine = {"store.capacity", "store.map_bytes_max"};
   for (const OptionSpec& option : ConfigOptions()) {

@@ -302,7 +302,7 @@ TEST(ConfigTest, TheDefaultAddressFollowsFromTheRoles) {
   EXPECT_EQ(Read({"--role=holder", "--directory=h:1", "--listen=h:2"})->config.listen, "h:2");
 }
 
-TEST(ConfigTest, ANameThatIsNotGivenSaysWhatAndWhere) {
+TEST(ConfigTest, AMissingNameGivesFieldAndPlace) {
   char host[256] = {};
   ASSERT_EQ(gethostname(host, sizeof(host) - 1), 0);
   const auto name_of = [](std::vector<std::string> arguments) {
@@ -318,7 +318,7 @@ TEST(ConfigTest, ANameThatIsNotGivenSaysWhatAndWhere) {
   EXPECT_EQ(name_of({"--role=holder", "--name=h1"}), "h1");
 }
 
-TEST(ConfigTest, WhatIsProbablyAMistakeIsWarnedOf) {
+TEST(ConfigTest, WarnsOfProbableMistakes) {
   const auto parsed = ReadConfig(
       std::vector<std::string>{"--role=directory,holder", "--store-capacity=64TiB"},
       [](const std::string&) { return std::nullopt; },
@@ -343,7 +343,7 @@ TEST(ConfigTest, LoopbackAloneIsForAProcessThatHasBothEnds) {
   EXPECT_TRUE(Read({"--role=holder", "--directory=h:1", "--fabrics=loopback,tcp"}).ok());
 }
 
-TEST(ConfigTest, WhatOnlyTheWholeCanSay) {
+TEST(ConfigTest, ChecksOptionsTogether) {
   EXPECT_THAT(ErrorsOf({"--role=requester", "--directory=h:1", "--fabric=verbs"}),
               HasSubstr("fabric: verbs is not among fabrics"));
   EXPECT_THAT(ErrorsOf({"--role=directory", "--fabric=wire"}), HasSubstr("'wire' is not one of"));
@@ -417,7 +417,7 @@ std::vector<std::string> EveryOption() {
 // change every option from its default on the way, so that none is forgotten.
 TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
   const std::vector<std::string> arguments = EveryOption();
-  // oracle.file cannot be combined with oracle.address: see OneOracle.
+  // oracle.file cannot be combined with oracle.address: see RefusesTwoOracles.
   ASSERT_EQ(arguments.size() + 1, ConfigOptions().size());
   std::vector<std::string> with_check = arguments;
   with_check.emplace_back("--check-config");
@@ -439,7 +439,7 @@ TEST(ConfigTest, CheckConfigPrintsAFileThatReadsBack) {
   }
 }
 
-TEST(ConfigTest, OneOracle) {
+TEST(ConfigTest, RefusesTwoOracles) {
   const auto file =
       Read({"--role=requester", "--directory=d:1", "--oracle-file=/etc/network.json"});
   ASSERT_TRUE(file.ok()) << file.status();

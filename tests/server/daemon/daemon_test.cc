@@ -61,7 +61,7 @@ TEST_F(DaemonTest, AHolderWithoutADirectoryIsNotReadyAndNotServing) {
   EXPECT_EQ(test::CheckHealth(channel, "").serving, 2) << "what Kubernetes asks";
 }
 
-TEST_F(DaemonTest, ComputesWithTheKernelTargetThatItIsTold) {
+TEST_F(DaemonTest, ComputesWithTheConfiguredKernelTarget) {
   Config config = MemberOf({"holder"}, "told");
   config.kernel_target = "PDP11";
   const absl::Status refused = Daemon::Start(config).status();
@@ -120,7 +120,7 @@ TEST_F(DaemonTest, AReadyFileThatIsALinkStaysOne) {
 }
 
 // Goal: a holder that lost its directory reports so on every interface.
-TEST_F(DaemonTest, AHolderWhoseLeaseRanOutSaysSoEverywhere) {
+TEST_F(DaemonTest, AHolderWithAnEndedLeaseReportsItEverywhere) {
   Config config = MemberOf({"holder", "requester"}, "left");
   config.lease_ttl = std::chrono::milliseconds(500);
   config.metrics_address = "127.0.0.1:0";
@@ -177,7 +177,7 @@ TEST_F(DaemonTest, ASecondProcessOfANameEndsAndLeavesTheFirstAlone) {
   EXPECT_EQ(test::CheckHealth(channel, "ckv.v1.HolderService").serving, 1);
 }
 
-TEST_F(DaemonTest, AnAddressInUseSaysSo) {
+TEST_F(DaemonTest, ReportsAnAddressInUse) {
   Config config = ConfigOf({"directory"}, "second");
   config.listen = directory_->address();
   const auto second = Daemon::Start(config);
@@ -187,7 +187,7 @@ TEST_F(DaemonTest, AnAddressInUseSaysSo) {
                     HasSubstr("--listen")));
 }
 
-TEST_F(DaemonTest, AMetricsAddressInUseSaysSo) {
+TEST_F(DaemonTest, ReportsAMetricsAddressInUse) {
   Config config = ConfigOf({"directory"}, "second");
   config.metrics_address = directory_->address();
   const auto second = Daemon::Start(config);
@@ -222,7 +222,7 @@ TEST_F(DaemonTest, AProfileThatCannotBeReadEndsTheStart) {
 
 // Goal: one process may have all roles, and exports metrics of each to Prometheus. Method: put,
 // publish and attend through a single daemon.
-TEST_F(DaemonTest, AllRolesInOneProcess) {
+TEST_F(DaemonTest, RunsAllRolesInOneProcess) {
   Config config = ConfigOf({"directory", "holder", "requester"}, "all");
   config.ready_file = test::TempPath("all.ready");
   config.metrics_address = "127.0.0.1:0";

@@ -72,7 +72,7 @@ TEST_F(KernelStartTest, TheFirstStartMeasuresAndTheNextKeeps) {
   EXPECT_EQ(Text(), text);
 }
 
-TEST_F(KernelStartTest, AFileThatCannotBeUsedIsNamedAndWrittenAnew) {
+TEST_F(KernelStartTest, AnUnusableFileIsNamedAndWrittenAgain) {
   (void)Start();
   const std::string good = Text();
   const auto changed = [&](auto change) {

@@ -59,11 +59,11 @@ size_t ConnectionsOf(ServerProbe::Connection connection, uint64_t call_count) {
   return peers.count();
 }
 
-TEST(ServerProbe, OfAnotherProcessConnectsEachTime) {
+TEST(ServerProbe, ProbesOfAnotherProcessConnectEachTime) {
   EXPECT_GE(ConnectionsOf(ServerProbe::Connection::kNew, 5), 5u);
 }
 
-TEST(ServerProbe, OfThisProcessConnectsOnce) {
+TEST(ServerProbe, ProbesOfThisProcessConnectOnce) {
   EXPECT_EQ(ConnectionsOf(ServerProbe::Connection::kKept, 5), 1u);
 }
 

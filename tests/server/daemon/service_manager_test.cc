@@ -48,7 +48,7 @@ class NotifySocket {
   const int fd_;
 };
 
-TEST(ServiceManager, SaysWhatSystemdReads) {
+TEST(ServiceManager, SendsWhatSystemdReads) {
   NotifySocket socket(test::TempPath("notify"));
   setenv("WATCHDOG_USEC", "30000000", 1);
   const ServiceManager manager;
@@ -70,7 +70,7 @@ TEST(ServiceManager, SaysWhatSystemdReads) {
   EXPECT_EQ(socket.Next(), "");
 }
 
-TEST(ServiceManager, WithoutAManagerNothingIsSaid) {
+TEST(ServiceManager, SendsNothingWithoutAManager) {
   const ServiceManager manager;
   EXPECT_EQ(manager.watchdog_period(), std::nullopt);
   manager.Ready("serves");
@@ -102,7 +102,7 @@ TEST_F(HeartTest, BeatsFourTimesAPeriodWhileAllMove) {
   EXPECT_TRUE(DueAfter(milliseconds(100)));
 }
 
-TEST_F(HeartTest, OnePartThatStandsStillEndsTheBeats) {
+TEST_F(HeartTest, OneStalledPartEndsTheBeats) {
   MoveAll();
   EXPECT_TRUE(DueAfter(seconds(10)));
   for (int i = 0; i < 19; ++i) {

@@ -61,7 +61,7 @@ TEST(StartLimitsDeathTest, TooFewThreadsAreNamed) {
               "threads at its start, but could start .* MiB of address space");
 }
 
-TEST(StartLimitsDeathTest, AShortageThatNobodyHandlesIsALine) {
+TEST(StartLimitsDeathTest, AnUnhandledShortageIsALine) {
   const auto fail = [](const std::exception_ptr& unhandled) noexcept {
     EndShortagesWithALine();
     std::rethrow_exception(unhandled);

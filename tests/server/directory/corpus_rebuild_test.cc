@@ -92,7 +92,7 @@ TEST_F(CorpusRebuildTest, OnlyTheHighestVersionCounts) {
   EXPECT_EQ(rebuild.count(), 0u);
 }
 
-TEST_F(CorpusRebuildTest, AContradictionIsToldAndNeverGiven) {
+TEST_F(CorpusRebuildTest, AContradictionIsReportedAndNeverServed) {
   const Corpus corpus = Spread("c", 7, 6);
   Corpus other = corpus;
   other.chunks[1].token_count = 1;
@@ -136,7 +136,7 @@ TEST_F(CorpusRebuildTest, AContradictionIsToldAndNeverGiven) {
 }
 
 // Until an operator decides, neither chunk is garbage.
-TEST_F(CorpusRebuildTest, BothSidesOfAContradictionAreKept) {
+TEST_F(CorpusRebuildTest, KeepsBothSidesOfAContradiction) {
   const Corpus corpus = Spread("c", 7, 6);
   Corpus other = corpus;
   other.chunks[1].id.bytes[0] ^= 1;
@@ -148,7 +148,7 @@ TEST_F(CorpusRebuildTest, BothSidesOfAContradictionAreKept) {
   EXPECT_EQ(rebuild.CountOf(corpus.chunks[1].id) + rebuild.CountOf(other.chunks[1].id), 0u);
 }
 
-TEST_F(CorpusRebuildTest, ADropTakesWhatItsFolderTold) {
+TEST_F(CorpusRebuildTest, ADropRemovesWhatItsFolderReported) {
   for (const uint64_t version : {5, 7, 9}) {
     CorpusPart part = PartOn(Spread("c", version, 6), "h0");
     part.folder_id = version == 5 ? 1 : 2;
@@ -182,7 +182,7 @@ TEST_F(CorpusRebuildTest, CorporaAndVersionsHaveLimits) {
             StatusCode::kResourceExhausted);
 }
 
-TEST_F(CorpusRebuildTest, WhatIsNotOnesOwnIsRefused) {
+TEST_F(CorpusRebuildTest, RefusesReportsOnOtherHolders) {
   const Corpus corpus = Spread("c", 7, 6);
   EXPECT_EQ(rebuild.Add({"h1"}, PartOn(corpus, "h0")).code(), StatusCode::kInvalidArgument);
   CorpusPart part = PartOn(corpus, "h0");

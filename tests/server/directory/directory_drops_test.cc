@@ -110,7 +110,7 @@ TEST_F(DirectoryDropsTest, AnUnprovenCorpusThatIsDroppedStaysSo) {
 }
 
 // Two restarts after the restore, a holder that was offline reports the changes that were lost.
-TEST_F(DirectoryDropsTest, ALateHolderIsHeardInLaterLives) {
+TEST_F(DirectoryDropsTest, ALateHoldersReportCountsInLaterIncarnations) {
   DirectoryState* state = &Start();
   ASSERT_TRUE(state->Publish(SpreadOver("old", 6, 1), false, 0).ok());
   const std::string copy = Copy();
@@ -146,7 +146,7 @@ TEST_F(DirectoryDropsTest, ALateHolderIsHeardInLaterLives) {
 }
 
 // The corpus moved to a holder that is offline; its previous holder recorded that it moved away.
-TEST_F(DirectoryDropsTest, WhatLeftAHolderIsNotTakenFromAnOldCopy) {
+TEST_F(DirectoryDropsTest, AnOldCopyDoesNotRemoveWhatLeftAHolder) {
   DirectoryState* state = &Start();
   Corpus corpus = SpreadOver("moved", 6, 1);
   ASSERT_TRUE(state->Publish(corpus, false, 0).ok());
@@ -236,7 +236,7 @@ TEST_F(DirectoryDropsTest, AnotherFleetsHolderChangesNothing) {
 }
 
 // The wall clock went back as well: versions that were reported are not given again.
-TEST_F(DirectoryDropsTest, AClockThatWentBackHidesNothing) {
+TEST_F(DirectoryDropsTest, AClockThatMovedBackHidesNothing) {
   clock_step = 0;
   DirectoryState* state = &Start();
   ASSERT_TRUE(state->Publish(SpreadOver("old", 6, 1), false, 0).ok());
@@ -291,7 +291,7 @@ struct HeldJournal final : ChangeJournal {
 };
 
 // A holder has not seen a change that became durable after one with a higher number.
-TEST_F(DirectoryDropsTest, WhatIsNotDurableYetIsNotSeen) {
+TEST_F(DirectoryDropsTest, HidesChangesUntilTheyAreDurable) {
   HeldJournal journal;
   DirectoryState state(options);
   DirectoryChange before;
@@ -325,7 +325,7 @@ TEST_F(DirectoryDropsTest, WhatIsNotDurableYetIsNotSeen) {
   state.Settle(*journal.changes[5], absl::OkStatus());
 }
 
-TEST_F(DirectoryDropsTest, WhatIsReportedHasLimits) {
+TEST_F(DirectoryDropsTest, LimitsReports) {
   DirectoryState& state = Start();
   const uint64_t lease = Join("h0");
   const SeenDirectory other = {4711, 1};

@@ -125,7 +125,7 @@ TEST_F(DirectoryHealthTest, AMembersOwnWordsEndWithItsLease) {
   EXPECT_EQ(Codes(), std::vector<std::string>{});
 }
 
-TEST_F(DirectoryHealthTest, ASilentMemberIsToldUntilItAnswersOrHasAnotherLife) {
+TEST_F(DirectoryHealthTest, ListsASilentMemberUntilItAnswersOrRestarts) {
   Join("h0");
   const Member member = state_->Members()[0];
   state_->NoteProbe(member, absl::UnavailableError("no answer for 12 s"));
@@ -139,7 +139,7 @@ TEST_F(DirectoryHealthTest, ASilentMemberIsToldUntilItAnswersOrHasAnotherLife) {
   EXPECT_EQ(Codes(), std::vector<std::string>{}) << "it is of the life before";
 }
 
-TEST_F(DirectoryHealthTest, ADirectoryThatForgotSaysThatItLearns) {
+TEST_F(DirectoryHealthTest, ADirectoryWithoutItsCorporaReportsThatItLearns) {
   Join("new");
   EXPECT_EQ(Codes(), std::vector<std::string>{}) << "a fleet that begins has nothing to learn";
   Join("h0", /*epoch=*/999'999);  // of another incarnation of the directory

@@ -140,7 +140,7 @@ TEST_F(DirectoryStateTest, ALeaseLastsAsLongAsItIsRenewed) {
 }
 
 // Goal: an ended member is listed, with when and how, until its name returns or a day has passed.
-TEST_F(DirectoryStateTest, EndedLeasesAreTold) {
+TEST_F(DirectoryStateTest, ReportsEndedLeases) {
   const auto a = state_.Register(HolderAt("a", "10.0.0.1:7401"), seconds(2));
   const auto b = state_.Register(HolderAt("b"), seconds(60));
   ASSERT_TRUE(a.ok() && b.ok());
@@ -196,7 +196,7 @@ TEST_F(DirectoryStateTest, MembersAreBoundedAndANameAgainFits) {
   EXPECT_TRUE(state_.Register(HolderAt("m7"), Duration(0)).ok());
 }
 
-TEST_F(DirectoryStateTest, AVersionRisesAndReplacingIsAsked) {
+TEST_F(DirectoryStateTest, VersionsRiseAndReplacingMustBeRequested) {
   const auto first = state_.Publish(MakeCorpus("gpl", "", 2, 1), false, 0);
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_TRUE(
@@ -336,7 +336,7 @@ TEST_F(DirectoryStateTest, AWatcherOfAllTenantsSeesPrivateCorpora) {
 }
 
 // So a slow watcher keeps no copy of the state, and cannot fall behind before it is synced.
-TEST_F(DirectoryStateTest, TheSnapshotIsReadAsTheWatcherComesToIt) {
+TEST_F(DirectoryStateTest, ReadsTheSnapshotAsTheWatcherReachesIt) {
   ASSERT_TRUE(state_.Register(HolderAt("b"), Duration(0)).ok());
   ASSERT_TRUE(state_.Register(HolderAt("d"), Duration(0)).ok());
   for (const char* name : {"k", "m", "p"})
@@ -360,7 +360,7 @@ TEST_F(DirectoryStateTest, TheSnapshotIsReadAsTheWatcherComesToIt) {
               testing::ElementsAre("synced", "up a 3", "dropped k 1", "gone c 4"));
 }
 
-TEST_F(DirectoryStateTest, AWatcherThatFallsBehindIsTold) {
+TEST_F(DirectoryStateTest, NotifiesAWatcherThatFallsBehind) {
   auto slow = state_.Watch("");
   ASSERT_TRUE(slow.ok());
   auto quick = state_.Watch("");

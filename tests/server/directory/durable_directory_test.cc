@@ -203,7 +203,7 @@ TEST_F(DurableDirectoryTest, ALeaseOfAnEarlierLifeIsNoLease) {
   EXPECT_TRUE(absl::IsNotFound(state.KeepAlive(before->lease_id).status()));
 }
 
-TEST_F(DurableDirectoryTest, SaysWhichHoldersHaveNotComeBack) {
+TEST_F(DurableDirectoryTest, ListsHoldersThatHaveNotReturned) {
   DirectoryState* state = &Start();
   EXPECT_THAT(state->MissingHolders(), IsEmpty());
   ASSERT_TRUE(state->Publish(CorpusOf("x", 1, 1, "h1"), false, 0).ok());
@@ -233,7 +233,7 @@ TEST_F(DurableDirectoryTest, SaysWhichHoldersHaveNotComeBack) {
   EXPECT_TRUE(state->CheckReturned().ok()) << "all are back";
 }
 
-TEST_F(DurableDirectoryTest, AFullDiskRefusesChangesAndReadsGoOn) {
+TEST_F(DurableDirectoryTest, AFullDiskRefusesChangesAndServesReads) {
   DirectoryState& state = Start();
   const auto version = state.Publish(CorpusOf("gpl", 3, 1), false, 0);
   ASSERT_TRUE(version.ok() && state.Register(HolderOf("a"), seconds(3)).ok());
@@ -276,7 +276,7 @@ TEST_F(DurableDirectoryTest, AFullDiskKeepsNoMemberOut) {
 }
 
 // A reader that saw a change which a crash then takes back would keep what never was.
-TEST_F(DurableDirectoryTest, NobodySeesAChangeBeforeItIsDurable) {
+TEST_F(DurableDirectoryTest, HidesAChangeUntilItIsDurable) {
   DirectoryState& state = Start();
   ASSERT_TRUE(state.Publish(CorpusOf("gpl", 1, 1), false, 0).ok());
   const auto watcher = state.Watch("");
@@ -300,7 +300,7 @@ TEST_F(DurableDirectoryTest, NobodySeesAChangeBeforeItIsDurable) {
   EXPECT_EQ((*state.Next(**watcher, clock.Now()))->corpus->version, *published);
 }
 
-TEST_F(DurableDirectoryTest, AChangeThatIsNotDurableInTimeSaysSo) {
+TEST_F(DurableDirectoryTest, ReportsAChangeThatIsNotDurableInTime) {
   DirectoryState& state = Start();
   absl::Notification reached, go;
   files.set_hook([&](Call call, const std::string&) {

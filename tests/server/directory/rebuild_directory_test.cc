@@ -19,7 +19,7 @@ using testing::IsEmpty;
 using RebuildDirectoryTest = test::RebuildFixture;
 using test::SpreadOver;
 
-TEST_F(RebuildDirectoryTest, AsItWasAcknowledged) {
+TEST_F(RebuildDirectoryTest, RestoresTheAcknowledgedState) {
   DirectoryState* state = &Start();
   ASSERT_TRUE(state->Publish(SpreadOver("gpl", 20, 1), false, 0).ok());
   ASSERT_TRUE(state->Publish(SpreadOver("mine", 7, 2, "acme"), false, 0).ok());
@@ -48,7 +48,7 @@ TEST_F(RebuildDirectoryTest, AsItWasAcknowledged) {
   EXPECT_GT(*state->Publish(SpreadOver("gpl", 3, 3), true, gpl.version), gpl.version);
 }
 
-TEST_F(RebuildDirectoryTest, WhatIsNotWholeIsToldAndNotServed) {
+TEST_F(RebuildDirectoryTest, ReportsIncompleteCorporaAndDoesNotServeThem) {
   DirectoryState* state = &Start();
   ASSERT_TRUE(state->Publish(SpreadOver("gpl", 20, 1), false, 0).ok());
   const Corpus gpl = **state->Get("gpl", "");
@@ -82,7 +82,7 @@ TEST_F(RebuildDirectoryTest, WhatIsNotWholeIsToldAndNotServed) {
   EXPECT_THAT(state->CountReferences(ids, "h0"), ElementsAre(1u)) << "once";
 }
 
-TEST_F(RebuildDirectoryTest, AnUnprovenCorpusCanBeDroppedOrLoadedAnew) {
+TEST_F(RebuildDirectoryTest, AnUnprovenCorpusCanBeDroppedOrLoadedAgain) {
   DirectoryState* state = &Start();
   for (const char* name : {"a", "b"}) {
     ASSERT_TRUE(state->Publish(SpreadOver(name, 6, name[0]), false, 0).ok());
@@ -126,7 +126,7 @@ TEST_F(RebuildDirectoryTest, AnEarlierVersionIsNotTakenForTheCorpus) {
 }
 
 // The log is right, and holders that were offline are not.
-TEST_F(RebuildDirectoryTest, ADirectoryWithItsDiskKnowsBetter) {
+TEST_F(RebuildDirectoryTest, ADirectoryWithItsDiskIgnoresReports) {
   DirectoryState* state = &Start();
   for (const char* name : {"dropped", "moved", "replaced"})
     ASSERT_TRUE(state->Publish(SpreadOver(name, 6, name[0]), false, 0).ok());
@@ -216,7 +216,7 @@ TEST_F(RebuildDirectoryTest, InMemoryItLearnsFromItsHolders) {
   EXPECT_EQ(state->rebuilt(10).rebuilt_count, 1u);
 }
 
-TEST_F(RebuildDirectoryTest, HoldersHearOfChangesOfTheirCorpora) {
+TEST_F(RebuildDirectoryTest, HoldersAreNotifiedOfChangesOfTheirCorpora) {
   DirectoryState& state = Start();
   Join("h0");
   Join("h2");
@@ -244,7 +244,7 @@ TEST_F(RebuildDirectoryTest, HoldersHearOfChangesOfTheirCorpora) {
   EXPECT_EQ(state.PartOf({"h2"}, "", "gpl", 0, 10).status().code(), StatusCode::kNotFound);
 }
 
-TEST_F(RebuildDirectoryTest, PagesAreOfTheAskedSize) {
+TEST_F(RebuildDirectoryTest, PagesHaveTheRequestedSize) {
   DirectoryState& state = Start();
   for (const char* name : {"a", "b", "c"})
     ASSERT_TRUE(state.Publish(SpreadOver(name, 10, name[0]), false, 0).ok());

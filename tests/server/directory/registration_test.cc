@@ -174,7 +174,7 @@ TEST_F(RegistrationTest, ALeaseThatRanOutIsReportedAsNone) {
 }
 
 // Goal: the log reports once when the gate closes and why, and once when it opens again.
-TEST_F(RegistrationTest, TheLogSaysWhenItRefusesAndWhenItAnswersAgain) {
+TEST_F(RegistrationTest, LogsWhenTheDirectoryRefusesAndAnswersAgain) {
   testing::internal::CaptureStderr();
   Start();
   ASSERT_TRUE(registration_->AwaitLease(kInstantMax).ok());
@@ -348,7 +348,7 @@ TEST_F(RegistrationTest, ARequesterNeedsNoGate) {
 
 // A restarted directory has no lease. The previous incarnation promised the name until the lease
 // ends, so the gate need not wait for the next epoch, which may take long.
-TEST_F(RegistrationTest, ADirectoryThatWasStartedAnewClosesNoGate) {
+TEST_F(RegistrationTest, ARestartedDirectoryClosesNoGate) {
   const Instant start = clock_.Now();
   Start();
   const auto epoch = registration_->AwaitLease(kInstantMax);

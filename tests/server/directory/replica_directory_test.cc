@@ -73,7 +73,7 @@ class ReplicaDirectoryTest : public testing::Test {
   const ChunkId unplaced_ = test::MakeTestCorpus(test::TestGeometry(), {3}, 9).chunks[0].info.id;
 };
 
-TEST_F(ReplicaDirectoryTest, ToldUntilWithdrawn) {
+TEST_F(ReplicaDirectoryTest, ListsReplicasUntilTheyAreWithdrawn) {
   Publish(corpus_);
   const uint64_t b = Register("b");
   const uint64_t c = Register("c");
@@ -149,7 +149,7 @@ TEST_F(ReplicaDirectoryTest, AHolderOfTheCorpusAddsNothing) {
 // Goal: a tenant that publishes the ids of another tenant's chunks, which can be guessed, sees none
 // of their copies, nor that these appear and disappear (I6). A copy that everyone may read is
 // visible to everyone.
-TEST_F(ReplicaDirectoryTest, OnlyTheTenantThatMayReadIsTold) {
+TEST_F(ReplicaDirectoryTest, NotifiesOnlyTenantsThatMayRead) {
   Publish(MakeCorpus("r", "red"));
   Publish(MakeCorpus("b", "blue"));
   const auto watcher = state_.Watch("blue");
@@ -212,7 +212,7 @@ TEST_F(ReplicaDirectoryTest, Limits) {
   EXPECT_EQ(state_.counts().replica_count, 10u);
 }
 
-TEST_F(ReplicaDirectoryTest, WhatWasReadIsNotPublished) {
+TEST_F(ReplicaDirectoryTest, ReadReplicasAreNotPublished) {
   Publish(corpus_);
   Announce(Register("b"), {second_});
   const Corpus read = **state_.Get("c", "");
@@ -274,7 +274,7 @@ TEST_F(ReplicaDirectoryTest, ReferencesAreCountedOverAllTenants) {
   EXPECT_THAT(count(""), ElementsAre(0, 0, 0, 0));
 }
 
-TEST_F(ReplicaDirectoryTest, WatchersOfTheCorpusAreTold) {
+TEST_F(ReplicaDirectoryTest, NotifiesWatchersOfTheCorpus) {
   Publish(corpus_);
   const uint64_t b = Register("b");
   auto watcher = state_.Watch("");

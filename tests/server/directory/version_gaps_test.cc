@@ -7,7 +7,7 @@
 namespace ckv {
 namespace {
 
-TEST(VersionGaps, KnowWhatWasNotGiven) {
+TEST(VersionGaps, ContainTheVersionsThatWereSkipped) {
   VersionGaps gaps;
   EXPECT_FALSE(gaps.Has(1));
   gaps.Add({0, 100});

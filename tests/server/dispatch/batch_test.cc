@@ -29,7 +29,7 @@ using BatchTest = test::BatchFixture;
 
 // Goal: what shares a batch does not change a bit of an answer (I2), and costs one kernel call.
 // Method: the same requests of two sessions, each alone and then all in one batch.
-TEST_F(BatchTest, OneKernelCallForAllAndTheSameBits) {
+TEST_F(BatchTest, OneKernelCallGivesTheBitsOfSeparateOnes) {
   for (uint32_t seed = 1; seed <= 8; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5, 64, 0, 130, 71}, seed);
@@ -66,7 +66,7 @@ TEST_F(BatchTest, OneKernelCallForAllAndTheSameBits) {
   }
 }
 
-TEST_F(BatchTest, RepliesComeInTheOrderOfRequestsErrorsIncluded) {
+TEST_F(BatchTest, RepliesKeepTheOrderOfRequestsWithErrors) {
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5, 7}, 1);
   ASSERT_TRUE(test::PutCorpus(*table_, corpus).ok());
   Peer peer = Connect(corpus, kShape);
@@ -235,7 +235,7 @@ TEST_F(BatchTest, AFullBatchIsOneOfEnoughWork) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(Reply(peer).status().ok());
 }
 
-TEST_F(BatchTest, AFullBatchLeavesTheRestAndAMalformedOneHarmsNobody) {
+TEST_F(BatchTest, AFullBatchLeavesTheRestAndAMalformedRequestFailsAlone) {
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5}, 1);
   ASSERT_TRUE(test::PutCorpus(*table_, corpus).ok());
   const LaneShape shape = {.slot_count = 32, .request_bytes_max = 4096, .reply_bytes_max = 4096};

@@ -52,7 +52,7 @@ struct ColdRowsTest : testing::Test {
   ChunkLocator locator;
 };
 
-TEST_F(ColdRowsTest, StripesLieAtTheirPlacesInTheLayer) {
+TEST_F(ColdRowsTest, StripesAreAtTheirPlacesInTheLayer) {
   ColdRows rows(1 << 20);
   EXPECT_EQ(rows.Find(locator), nullptr);
   const ChunkRows file = *store->OpenRows(locator);
@@ -84,7 +84,7 @@ TEST_F(ColdRowsTest, TwoSelectionsOfOneChunkShareItsLayer) {
   }
 }
 
-TEST_F(ColdRowsTest, NotMoreThanTheLimit) {
+TEST_F(ColdRowsTest, ReadsNoMoreThanTheLimit) {
   const uint64_t stripe_bytes = kStripeTokens * geometry.row_bytes();
   ColdRows rows(2 * stripe_bytes);
   const ChunkRows file = *store->OpenRows(locator);
@@ -98,7 +98,7 @@ TEST_F(ColdRowsTest, NotMoreThanTheLimit) {
 }
 
 // Memory that a device reaches: each layer has all its bytes there, and none of an earlier request.
-TEST_F(ColdRowsTest, LayersLieInTheRoom) {
+TEST_F(ColdRowsTest, LayersAreInTheRoom) {
   const uint64_t layer_bytes = SparseLayer::WholePages(uint64_t{100} * geometry.row_bytes());
   std::vector<std::byte> room(layer_bytes + SparseLayer::kPageBytes - 1, std::byte{0xee});
   ColdRows rows(room);

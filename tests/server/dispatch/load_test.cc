@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(Fabrics, OtherLoadTest,
 // Goal: a long request makes no other session wait, and ends with its own session.
 // Method: one of the largest there may be, which takes seconds to minutes. A small one of another
 // session is answered meanwhile. Then the large one's lane is closed, and its work with it.
-TEST_P(LoadTest, ALongRequestKeepsNobodyWaiting) {
+TEST_P(LoadTest, ALongRequestDelaysNoOther) {
   Put();
   const auto slow = Open({.shape = kWide});
   const auto quick = Open();
@@ -153,7 +153,7 @@ TEST_P(LoadTest, ABrokenLaneGetsNoHalfAnswer) {
 
 // Goal: a selection of nothing is the empty partial, whichever thread answers it.
 // Method: after a long request the session's next one is taken for long, and is not.
-TEST_P(LoadTest, NothingSelectedAfterALongRequestIsEmpty) {
+TEST_P(LoadTest, AnEmptySelectionAfterALongRequestIsEmpty) {
   Put();
   const auto client = Open({.shape = kWide});
   const std::vector<uint32_t> handles = client->Resolve(corpus_);

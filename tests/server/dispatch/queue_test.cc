@@ -50,7 +50,7 @@ TEST_F(FairQueueTest, ASessionsRequestsKeepTheirOrder) {
 }
 
 // Method: one session always has 8 requests of 100 waiting, another one of 1 now and then.
-TEST_F(FairQueueTest, OneThatAsksLittleIsServedNextWhateverTheOtherPosts) {
+TEST_F(FairQueueTest, ServesALightUserNextUnderAnyLoad) {
   FairQueue::Flow* flood = Session(8);
   FairQueue::Flow* light = Session(1);
   for (uint64_t i = 0; i < 8; ++i) queue_.Push(*flood, Request(i));
@@ -79,7 +79,7 @@ TEST_F(FairQueueTest, SharesAreEqualInWorkNotInRequests) {
   EXPECT_NEAR(static_cast<double>(served[0]), static_cast<double>(served[1]), 256);
 }
 
-TEST_F(FairQueueTest, OneThatWasIdleSavesNothingUp) {
+TEST_F(FairQueueTest, AnIdleUserSavesNothingUp) {
   FairQueue::Flow* busy = Session(4);
   FairQueue::Flow* idle = Session(4);
   for (int i = 0; i < 1000; ++i) {
@@ -174,7 +174,7 @@ TEST_F(AdmissionTest, MoreWorkThanTheQueueHoldsIsRefusedButOneRequestEach) {
   EXPECT_TRUE(absl::IsResourceExhausted(Offer(b, 1))) << "100 wait";
 }
 
-TEST_F(AdmissionTest, WhatWouldExpireWhileItWaitsIsRefused) {
+TEST_F(AdmissionTest, RefusesRequestsThatWouldExpireWhileTheyWait) {
   FairQueue::Flow* a = Session(8);
   FairQueue::Flow* b = Session(8);
   ASSERT_TRUE(Offer(a, 10).ok());

@@ -115,7 +115,7 @@ class StripeCacheTest : public testing::Test {
   std::vector<Cold> chunks_;
 };
 
-TEST_F(StripeCacheTest, WhatWasReadIsFoundAndNotReadAgain) {
+TEST_F(StripeCacheTest, FindsReadRowsWithoutAnotherRead) {
   Open();
   StripeCache cache(1 << 20);
   const Cold& cold = chunks_[0];
@@ -158,7 +158,7 @@ TEST_F(StripeCacheTest, OnlyWhatIsMissingIsRead) {
   EXPECT_EQ(read_count_, reads + 1);
 }
 
-TEST_F(StripeCacheTest, TheOldestGoesFirst) {
+TEST_F(StripeCacheTest, EvictsTheOldestFirst) {
   Open();
   StripeCache cache(4 * StripeBytes());
   const Cold& cold = chunks_[0];
@@ -178,7 +178,7 @@ TEST_F(StripeCacheTest, TheOldestGoesFirst) {
   EXPECT_TRUE(Right(*back, cold, 0, {1, 3}));
 }
 
-TEST_F(StripeCacheTest, NothingGoesThatIsHeld) {
+TEST_F(StripeCacheTest, EvictsNothingInUse) {
   Open();
   StripeCache cache(4 * StripeBytes());
   const Cold& cold = chunks_[0];

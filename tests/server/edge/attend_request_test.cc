@@ -94,7 +94,7 @@ TEST(AttendRequest, RunsAreExpandedAndFilledUp) {
 }
 
 // Goal: what is refused takes no memory, and a count that wraps a product is not taken for a size.
-TEST(AttendRequest, WhatIsRefusedTakesNoMemory) {
+TEST(AttendRequest, ARefusedRequestTakesNoMemory) {
   const auto refused = [](const v1::AttendRequest& request) {
     AttendMemory memory;
     EXPECT_TRUE(absl::IsInvalidArgument(PartsOf(request, kGeometry, memory).status()));

@@ -111,7 +111,7 @@ TEST_F(AttendStreamTest, ManyAreInFlightAndEachIsAnsweredOnce) {
   for (const auto& [tag, count] : seen) EXPECT_EQ(count, 1) << tag;
 }
 
-TEST_F(AttendStreamTest, WithoutAContextARequestSaysWhatToDo) {
+TEST_F(AttendStreamTest, ARequestWithoutAContextGetsARemedy) {
   Call call;
   const auto stream = requester_stub_->AttendStream(call.get());
   v1::AttendStreamReply reply = Ask(*stream, Unnamed(1));
@@ -160,7 +160,7 @@ TEST_F(AttendStreamTest, TheLastNameCounts) {
   EXPECT_TRUE(End(*stream).ok());
 }
 
-TEST_F(AttendStreamTest, AnAnswerComesInTheTypeAskedFor) {
+TEST_F(AttendStreamTest, AnAnswerHasTheRequestedType) {
   const std::vector<float> o = test::FloatsOf(Unary(Named()).o());
   std::vector<uint16_t> rounded(o.size());
   Bf16FromFloats(o.data(), rounded.data(), o.size());
@@ -250,7 +250,7 @@ TEST_F(AttendStreamTest, MovedChunksAreFoundAgain) {
 
 // Goal: a stream outlives its holders. Method: a holder ends and is restarted with its chunks;
 // every reply between is UNAVAILABLE or right, and those over the other holder's chunks are right.
-TEST_F(AttendStreamTest, AHolderThatComesBackIsFoundAgain) {
+TEST_F(AttendStreamTest, FindsAHolderThatReturnsAgain) {
   const v1::AttendReply want = Unary(Named());
   Call call;
   const auto stream = requester_stub_->AttendStream(call.get());
@@ -332,7 +332,7 @@ TEST_F(AttendStreamTest, AReplacedCorpusIsThatOfRequestsThatNameIt) {
 
 // A request may repeat the stream's own range, tenant or version without the corpus. Others are
 // refused.
-TEST_F(AttendStreamTest, HalfANameIsRefusedAndHarmsNobody) {
+TEST_F(AttendStreamTest, RefusesHalfANameAndAffectsNoOther) {
   v1::AttendRequest first_two = Named();
   first_two.set_chunk_end(2);
   const v1::AttendReply want = Unary(first_two);
@@ -359,7 +359,7 @@ TEST_F(AttendStreamTest, HalfANameIsRefusedAndHarmsNobody) {
 
 // Goal: a caller that disconnects leaves nothing behind. Method: streams are cancelled with
 // requests in flight; a drain finds the gate idle long before its deadline; earlier calls succeed.
-TEST_F(AttendStreamTest, ACallerThatGoesLeavesNothingBehind) {
+TEST_F(AttendStreamTest, ACallerThatLeavesLeavesNothingBehind) {
   const v1::AttendReply want = Unary(Named());
   for (int i = 0; i < 20; ++i) {
     grpc::ClientContext context;

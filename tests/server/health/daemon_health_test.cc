@@ -102,7 +102,7 @@ TEST_F(MemberProbesTest, ADeafMemberIsFoundAndForgivenWhenItAnswers) {
   EXPECT_FALSE(IsSilent());
 }
 
-TEST_F(MemberProbesTest, OneThatNeverAnsweredMayBeBehindAFirewall) {
+TEST_F(MemberProbesTest, AMemberThatNeverAnsweredMayBeBehindAFirewall) {
   Join("h0");
   Pass(60);
   EXPECT_FALSE(IsSilent());
@@ -120,7 +120,7 @@ TEST_F(MemberProbesTest, AnotherLifeBeginsWithACleanSheet) {
   EXPECT_FALSE(IsSilent());
 }
 
-TEST(MemberHealth, OfAProcessHasItsBuildItsClockAndItsFiles) {
+TEST(MemberHealth, AProcessReportsItsBuildItsClockAndItsFiles) {
   const MemberHealth health = ProcessHealth();
   EXPECT_FALSE(health.build.empty());
   EXPECT_GT(health.wall_clock_ms, uint64_t{1'600'000'000'000});
@@ -129,7 +129,7 @@ TEST(MemberHealth, OfAProcessHasItsBuildItsClockAndItsFiles) {
   EXPECT_LE(health.wire_version_min, health.wire_version_max);
 }
 
-TEST(DaemonHealth, ADirectoryTellsOfTheFleetWithoutTheNamesOfTenants) {
+TEST(DaemonHealth, ADirectoryReportsOnTheFleetWithoutTheNamesOfTenants) {
   DirectoryOptions options;
   options.first_epoch = 1000;
   const auto opened = DurableDirectory::Open(options, {});

@@ -82,7 +82,7 @@ TEST_F(ChunkExportsTest, CopyingEndsWithItsHolder) {
   EXPECT_TRUE(absl::IsCancelled(ChunkExports::Make(Pin(1).chunk(), stop).status()));
 }
 
-TEST_F(ChunkExportsTest, TheLeastRecentlyUsedGoFirst) {
+TEST_F(ChunkExportsTest, EvictsTheLeastRecentlyUsedFirst) {
   const uint64_t bytes[] = {Pin(0).chunk().layout().total_bytes,
                             Pin(1).chunk().layout().total_bytes,
                             Pin(3).chunk().layout().total_bytes};
@@ -100,7 +100,7 @@ TEST_F(ChunkExportsTest, TheLeastRecentlyUsedGoFirst) {
   EXPECT_TRUE(absl::IsResourceExhausted(none.CheckRoom(Pin(3).chunk())));
 }
 
-TEST_F(ChunkExportsTest, CopiesOfDroppedChunksGo) {
+TEST_F(ChunkExportsTest, DropsCopiesOfDroppedChunks) {
   ChunkExports exports(1u << 20);
   const ChunkLocator dropped = Locate(1);
   Export(exports, 1);

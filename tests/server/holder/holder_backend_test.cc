@@ -68,7 +68,7 @@ TEST_P(HolderBackendTest, PinsWhatThereIsAndNoLonger) {
   EXPECT_EQ(device_.pinned_bytes(), 0u);
 }
 
-TEST_P(HolderBackendTest, ALaneThatCannotBePinnedDoesNotComeUp) {
+TEST_P(HolderBackendTest, ALaneThatCannotBePinnedIsNotOpened) {
   Put();
   const size_t chunks = device_.pinned_bytes();
   device_.FailPins(true);

@@ -38,7 +38,7 @@ class HolderFaultTest : public test::HolderTest {
   FaultFileSystem files_;
 };
 
-TEST_P(HolderFaultTest, PutsAreRefusedAndReadsGoOn) {
+TEST_P(HolderFaultTest, RefusesPutsAndServesReads) {
   for (const test::TestChunk& chunk : corpus_.chunks) ASSERT_TRUE(PutOne(chunk).ok());
   const auto client = Open();
   const std::vector<uint32_t> handles = client->Resolve(corpus_);

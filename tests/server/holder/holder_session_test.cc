@@ -143,7 +143,7 @@ TEST_P(HolderTest, ASessionResolvesItsTenantsChunks) {
 }
 
 // Goal: a peer that dies with requests in flight costs no other peer an answer.
-TEST_P(HolderTest, APeerMayGoWithWorkInFlight) {
+TEST_P(HolderTest, APeerMayLeaveWithWorkInFlight) {
   Put();
   const auto stays = Open();
   const std::vector<uint32_t> handles = stays->Resolve(corpus_);
@@ -205,7 +205,7 @@ TEST_P(HolderTest, TwoSessionsAtOnce) {
   EXPECT_EQ(holder_->stats().error_count, 0u);
 }
 
-TEST_P(HolderTest, DrainAnswersWhatHasComeAndRefusesTheRest) {
+TEST_P(HolderTest, DrainAnswersReceivedRequestsAndRefusesTheRest) {
   Put();
   const auto client = Open();
   const std::vector<uint32_t> handles = client->Resolve(corpus_);

@@ -114,7 +114,7 @@ TEST_P(HolderStoreTest, ARestartForgetsNothing) {
   for (uint32_t chunk = 0; chunk < 12; ++chunk) ExpectRight(chunk);
 }
 
-TEST_P(HolderStoreTest, AFetchOfAllComesFromBothTiers) {
+TEST_P(HolderStoreTest, AFetchOfAllReadsBothTiers) {
   FetchCall fetch;
   fetch.corpus = *requester->Resolve("c", "", Soon());
   fetch.chunk_end = 12;
@@ -197,7 +197,7 @@ TEST_P(HolderStoreTest, DamageAmongSelectedRowsIsNeverAnswered) {
 
 // A request that was answered holds no chunk any more: memory full of what was read makes room for
 // what is put.
-TEST_P(HolderStoreTest, WhatWasReadMakesRoomForAPut) {
+TEST_P(HolderStoreTest, ReadChunksMakeRoomForAPut) {
   Start();  // all cold
   const ChunkUse four[] = {{0, 0}, {1, 0}, {2, 0}, {3, 0}};
   AttendCall call;

@@ -185,7 +185,7 @@ TEST_P(HolderStripeTest, WithoutRoomForAStepTheChunkIsReadWhole) {
 }
 
 // The same id with other rows: no answer uses stripes of the chunk's first generation.
-TEST_P(HolderStripeTest, AChunkThatWasReplacedIsReadAnew) {
+TEST_P(HolderStripeTest, AReplacedChunkIsReadAgain) {
   const Indices selected = {7, 200};
   Answer old(16, 64), other(16, 64);
   Start();
@@ -216,7 +216,7 @@ TEST_P(HolderStripeTest, AChunkThatWasReplacedIsReadAnew) {
   EXPECT_EQ(stats().stripe_read_count, stripe_reads + 2);
 }
 
-TEST_P(HolderStripeTest, NothingIsAnsweredFromAChunkThatWasQuarantined) {
+TEST_P(HolderStripeTest, NeverAnswersFromAQuarantinedChunk) {
   const Indices selected = {7, 200};
   Start();
   Answer answer(16, 64), none(16, 64);

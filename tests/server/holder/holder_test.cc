@@ -326,7 +326,7 @@ TEST_P(HolderTest, ChosenRowsAndSlicesAreGathered) {
   expect(entry, {5, 5});
 }
 
-TEST_P(HolderTest, AFetchThatDoesNotFitTheReplySaysSo) {
+TEST_P(HolderTest, RefusesAFetchThatDoesNotFitTheReply) {
   Put();
   const auto client =
       Open({.shape = {.slot_count = 2, .request_bytes_max = 4096, .reply_bytes_max = 8192}});

@@ -117,7 +117,7 @@ TEST(SessionTable, EndsWhenAllItsLanesAreGone) {
   EXPECT_EQ(table.Adopt(SessionTable::LaneTag(*opened, 1)), nullptr);
 }
 
-TEST(SessionTable, EndsWhenNobodyTakesTheInvitation) {
+TEST(SessionTable, EndsIfTheInvitationIsNotTaken) {
   ManualClock clock;
   SessionTable table(10, kNoLimit);
   ASSERT_TRUE(table.Open(Offer(), 2, {5}, clock.Now() + seconds(9)).ok());

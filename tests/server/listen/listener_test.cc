@@ -105,7 +105,7 @@ TEST(PortListener, RefusesWhileDescriptorsRunOutAndAcceptsAfterwards) {
 }
 
 // The sockets stay readable: one who polls them would turn without a pause.
-TEST(PortListener, SaysSoIfNoneIsLeftEvenToRefuseWith) {
+TEST(PortListener, ReportsThatNoDescriptorIsLeftEvenToRefuse) {
   PortListener listener = ListenOnLoopback();
   const UniqueFd client = Connect(listener.port());
   ASSERT_TRUE(client.valid());
@@ -128,7 +128,7 @@ TEST(PortListener, APortIsTakenOnceAndGivenUpByClose) {
   EXPECT_TRUE(PortListener::Bind(same, /*both_families=*/false, PortUse::kCalls).ok());
 }
 
-TEST(PortListener, AWildcardStandsForBothFamilies) {
+TEST(PortListener, AWildcardCoversBothFamilies) {
   for (const char* host : {"0.0.0.0", "::", "*"}) {
     auto listener = PortListener::Bind({host, 0}, /*both_families=*/true, PortUse::kCalls);
     ASSERT_TRUE(listener.ok()) << host << listener.status();
@@ -138,7 +138,7 @@ TEST(PortListener, AWildcardStandsForBothFamilies) {
   }
 }
 
-TEST(PortListener, SaysWhyItCannot) {
+TEST(PortListener, GivesTheReasonIfItCannotListen) {
   const auto elsewhere =
       PortListener::Bind({"192.0.2.1", 0}, /*both_families=*/true, PortUse::kCalls);
   EXPECT_EQ(elsewhere.status().message(), "Cannot assign requested address");

@@ -46,7 +46,7 @@ TEST(Pages, HaveEveryOptionOfBothPrograms) {
   }
 }
 
-TEST(Pages, KnowVerbsAndTheirValues) {
+TEST(Pages, ListVerbsAndTheirValues) {
   const PageProgram ctl = CtlProgram();
   const std::string bash = BashCompletion(ctl);
   EXPECT_THAT(bash, HasSubstr("'corpus load') offers='"));
@@ -57,7 +57,7 @@ TEST(Pages, KnowVerbsAndTheirValues) {
 }
 
 // Names of corpora are completed from the fleet, and never as files.
-TEST(Pages, NamesOfCorporaComeFromTheFleet) {
+TEST(Pages, NamesOfCorporaAreReadFromTheFleet) {
   const PageProgram ctl = CtlProgram();
   const std::string bash = BashCompletion(ctl);
   EXPECT_THAT(bash, HasSubstr("'attend --corpus') takes=corpus ;;"));
@@ -85,7 +85,7 @@ class ConfigFileTest : public testing::Test {
   }
 };
 
-TEST_F(ConfigFileTest, AsItIsOnlyNamesTheDirectory) {
+TEST_F(ConfigFileTest, TheDefaultFileNamesTheDirectoryOnly) {
   const auto parsed = Read(ConfigFile(), "holder");
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   Config plain;

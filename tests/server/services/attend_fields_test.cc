@@ -123,7 +123,7 @@ TEST_F(AttendFieldsTest, F32QueriesAreRoundedToBf16) {
   EXPECT_THAT(Refusal(request), HasSubstr("q_dtype"));
 }
 
-TEST_F(AttendFieldsTest, RowLimitsHideWhatLiesBehindThem) {
+TEST_F(AttendFieldsTest, RowLimitsHideTheRowsBehindThem) {
   const std::vector<uint16_t> rows = corpus_.Rows(1);
   v1::AttendRequest request = Named();
   for (const uint32_t group_rows : {1u, 4u, 7u, kRows}) {

@@ -60,7 +60,7 @@ class ChunkVerifyTest : public test::ServicesTest {
   std::unique_ptr<v1::HolderService::Stub> stub_;
 };
 
-TEST_F(ChunkVerifyTest, SaysOfEachCopyHowItIs) {
+TEST_F(ChunkVerifyTest, ReportsTheStateOfEachCopy) {
   StartHolder();  // all cold
   test::FlipBits(FileOf(1), -3000);
   v1::VerifyChunksRequest request = RequestOf({0, 1, 2, 3, 4});
@@ -87,7 +87,7 @@ TEST_F(ChunkVerifyTest, SaysOfEachCopyHowItIs) {
 }
 
 // Damage that the holder repairs by itself is reported, and the copy is whole.
-TEST_F(ChunkVerifyTest, SaysWhatWasMadeGood) {
+TEST_F(ChunkVerifyTest, ReportsRepairs) {
   test::FlipBits(FileOf(0), -3000);  // hot
   std::vector<v1::VerifyChunksReply> replies;
   ASSERT_TRUE(Verify(RequestOf({0}), &replies).ok());
@@ -114,7 +114,7 @@ TEST_F(ChunkVerifyTest, AnotherTenantsChunkLooksMissing) {
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(replies[i].verdict(), want[i]) << i;
 }
 
-TEST_F(ChunkVerifyTest, WhatIsMalformedIsRefused) {
+TEST_F(ChunkVerifyTest, RefusesMalformedRequests) {
   std::vector<v1::VerifyChunksReply> replies;
   v1::VerifyChunksRequest request = RequestOf({0});
   request.add_ids("short");

@@ -104,7 +104,7 @@ class DirectoryRestartTest : public test::MovingChunksTest {
   std::string path_;
 };
 
-TEST_F(DirectoryRestartTest, TheFleetGoesOn) {
+TEST_F(DirectoryRestartTest, TheFleetContinues) {
   StartHolders(2);
   // A requester that learns of the corpus only after it queried it would have to query it again.
   const Corpus corpus = LoadOn("c", Chunks(5), {0, 1});
@@ -127,7 +127,7 @@ TEST_F(DirectoryRestartTest, TheFleetGoesOn) {
   EXPECT_GT(LoadOn("d", Chunks(1, 2), {0}).version, corpus.version);
 }
 
-TEST_F(DirectoryRestartTest, StatusAndMetricsTellOfTheFolder) {
+TEST_F(DirectoryRestartTest, StatusAndMetricsReportTheFolder) {
   StartHolders(2);
   LoadOn("c", Chunks(5), {0, 1});
   RestartDirectory();
@@ -170,7 +170,7 @@ TEST_F(DirectoryRestartTest, NothingIsGarbageBeforeEveryHolderIsBack) {
 }
 
 // Two of three holders have all chunks between them; the third is offline.
-TEST_F(DirectoryRestartTest, ALostFolderIsMadeGoodByTheHolders) {
+TEST_F(DirectoryRestartTest, HoldersRestoreALostFolder) {
   StartHolders(3);
   StartRequester();
   const auto chunks = Chunks(9);
@@ -205,7 +205,7 @@ TEST_F(DirectoryRestartTest, ALostFolderIsMadeGoodByTheHolders) {
   EXPECT_EQ(ran.json["directory_state"]["unproven_corpus_count"], 0);
 }
 
-TEST_F(DirectoryRestartTest, ACorpusThatIsNotWholeIsToldOf) {
+TEST_F(DirectoryRestartTest, ReportsACorpusThatIsNotWhole) {
   StartHolders(2);
   LoadOn("a", Chunks(2), {0});
   const auto chunks = Chunks(4, /*seed=*/2);
@@ -249,7 +249,7 @@ TEST_F(DirectoryRestartTest, ACorpusThatIsNotWholeIsToldOf) {
   EXPECT_EQ(ran.json["dropped_count"], 2) << ran.err;
 }
 
-TEST_F(DirectoryRestartTest, OneFolderIsOneDirectorys) {
+TEST_F(DirectoryRestartTest, AFolderBelongsToOneDirectory) {
   const auto second = Daemon::Start(DirectoryConfig("127.0.0.1:0"));
   EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(second.status().ToString(),
@@ -273,7 +273,7 @@ TEST_F(DirectoryRestartTest, AHolderThatIsGoneForGoodHoldsNothingUp) {
   EXPECT_EQ(Listed(0).size(), 3u) << "what corpora place stays";
 }
 
-TEST_F(DirectoryRestartTest, WithoutAFolderItSaysSo) {
+TEST_F(DirectoryRestartTest, ReportsAMissingFolder) {
   directory_ = StartDaemon(ConfigOf({"directory"}, "memory"));
   const Ran ran = Run({"status"}, /*json=*/false);
   EXPECT_THAT(ran.text, HasSubstr("in memory, no folder (directory.path)"));

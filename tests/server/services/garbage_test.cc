@@ -104,7 +104,7 @@ TEST_F(GarbageTest, ACollectionLeavesALoadAlone) {
   EXPECT_EQ(Listed(0).size(), 1u);
 }
 
-TEST_F(GarbageTest, AHolderThatCannotBeAskedIsTold) {
+TEST_F(GarbageTest, ReportsAHolderThatDoesNotAnswer) {
   StartHolders(2);
   LoadOn("c", Chunks(2), {0});
   v1::RegisterRequest gone;

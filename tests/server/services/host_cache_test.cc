@@ -74,7 +74,7 @@ class HostCacheTest : public test::ServicesTest {
   std::unique_ptr<Daemon> both_;
 };
 
-TEST_F(HostCacheTest, WhatTwoRanksFetchTravelsOnce) {
+TEST_F(HostCacheTest, FetchesRowsForTwoRanksOnce) {
   Rank first(directory_->address(), both_->address());
   Rank second(directory_->address(), both_->address());
   const auto corpus = *first.requester->Resolve("c", "", Soon());
@@ -100,7 +100,7 @@ TEST_F(HostCacheTest, ChunksWithoutANameAreKeptToo) {
   EXPECT_EQ(Copied(), 1);
 }
 
-TEST_F(HostCacheTest, WhatTwoRanksHaveNearIsThereOnce) {
+TEST_F(HostCacheTest, KeepsNearRowsOfTwoRanksOnce) {
   Rank first(directory_->address(), both_->address());
   Rank second(directory_->address(), both_->address());
   for (Rank* rank : {&first, &second}) {
@@ -116,7 +116,7 @@ TEST_F(HostCacheTest, WhatTwoRanksHaveNearIsThereOnce) {
   }
 }
 
-TEST_F(HostCacheTest, WithoutTheCacheRowsComeFromTheirHolders) {
+TEST_F(HostCacheTest, WithoutTheCacheRowsAreReadFromTheirHolders) {
   Rank rank(directory_->address(), both_->address());
   both_->Drain(Soon());
   both_.reset();

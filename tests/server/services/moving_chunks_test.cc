@@ -153,7 +153,7 @@ TEST_F(MovingChunksTest, APlanIsPrintedAndADryRunMovesNothing) {
 }
 
 // Goal: whatever an interrupted run pushed is reused, and the switch happens once, at the end.
-TEST_F(MovingChunksTest, ARunThatWasInterruptedGoesOn) {
+TEST_F(MovingChunksTest, AnInterruptedRunContinues) {
   StartHolders(3);
   const auto chunks = Chunks(30);
   const Corpus corpus = LoadOn("c", chunks, {0});
@@ -239,7 +239,7 @@ TEST_F(MovingChunksTest, AnyLiveReplicaIsASource) {
   EXPECT_TRUE(copied.ok()) << copied;
 }
 
-TEST_F(MovingChunksTest, AChunkThatNobodyHasIsAnErrorAndNothingIsSwitched) {
+TEST_F(MovingChunksTest, AMissingChunkIsAnErrorAndNothingIsSwitched) {
   StartHolders(2);
   const auto chunks = Chunks(4);
   const Corpus corpus = LoadOn("c", chunks, {0});
@@ -259,7 +259,7 @@ TEST_F(MovingChunksTest, AChunkThatNobodyHasIsAnErrorAndNothingIsSwitched) {
 
 // Goal: the move removes old copies, though it queried them itself a moment before; but not what an
 // operator pinned.
-TEST_F(MovingChunksTest, OldCopiesGoUnlessPinned) {
+TEST_F(MovingChunksTest, DropsOldCopiesUnlessPinned) {
   StartHolders(2);
   const auto chunks = Chunks(6);
   LoadOn("c", chunks, {0});
@@ -277,7 +277,7 @@ TEST_F(MovingChunksTest, OldCopiesGoUnlessPinned) {
 
 // Goal: no old copy is removed before the chunk was seen on each new holder, even if the plan has
 // nothing to copy, and if a copy disappeared again before the switch.
-TEST_F(MovingChunksTest, WhatIsMissingBeforeTheSwitchIsCopiedAgain) {
+TEST_F(MovingChunksTest, CopiesMissingChunksAgainBeforeTheSwitch) {
   StartHolders(2);
   const auto chunks = Chunks(10);
   const Corpus corpus = LoadOn("c", chunks, {0, 1});

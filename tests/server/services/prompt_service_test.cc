@@ -84,7 +84,7 @@ TEST_F(PromptServiceTest, MalformedQuestionsAreRefused) {
 }
 
 // More heads than a call takes: the first and the last chunk of the prompt are found.
-TEST_F(PromptServiceTest, ALongPromptIsAskedForInParts) {
+TEST_F(PromptServiceTest, ResolvesALongPromptInParts) {
   StartRequester();
   const std::vector<int32_t> first = TextFrom(1'000'000, 20), last = TextFrom(2'000'000, 30);
   PublishTexts("c", "deepseek-v2-lite", {first, last});

@@ -113,7 +113,7 @@ class RepairFleetTest : public test::ServicesTest {
   std::unique_ptr<v1::HolderService::Stub> stubs_[2];
 };
 
-TEST_F(RepairFleetTest, WhatWasDamagedIsFoundAndGotAgain) {
+TEST_F(RepairFleetTest, FindsAndRepairsDamagedChunks) {
   Load("", {{"h0"}, {"h1"}});
   AttendAll(true);
   nodes_[0]->Drain(Soon());
@@ -155,7 +155,7 @@ TEST_F(RepairFleetTest, WhatWasDamagedIsFoundAndGotAgain) {
 }
 
 // A damaged header does not name a private corpus' tenant; the directory's records do.
-TEST_F(RepairFleetTest, APrivateChunkComesBackForItsTenantAlone) {
+TEST_F(RepairFleetTest, RepairsAPrivateChunkForItsTenantAlone) {
   Load("acme", {{"h0"}, {"h1"}});
   nodes_[0]->Drain(Soon());
   nodes_[0].reset();
@@ -171,7 +171,7 @@ TEST_F(RepairFleetTest, APrivateChunkComesBackForItsTenantAlone) {
 }
 
 // If it was the only copy, every report states that.
-TEST_F(RepairFleetTest, WithoutAReplicaItIsSaid) {
+TEST_F(RepairFleetTest, ReportsDamageWithoutAReplica) {
   Load("", {{"h0"}});
   nodes_[0]->Drain(Soon());
   nodes_[0].reset();

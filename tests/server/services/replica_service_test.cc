@@ -49,7 +49,7 @@ class ReplicaServiceTest : public test::ServicesTest {
   std::unique_ptr<v1::HolderService::Stub> both_holder_;
 };
 
-TEST_F(ReplicaServiceTest, CopiesAreToldCountedAndReleased) {
+TEST_F(ReplicaServiceTest, ReportsCountsAndReleasesCopies) {
   StartHolders(2);
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {40, 0, 130}, /*seed=*/1);
   Load("c", corpus);
@@ -95,7 +95,7 @@ TEST_F(ReplicaServiceTest, ADrainEndsWhatWasAnnounced) {
 }
 
 // Goal: a chunk that a put reports as present stays, though a replica arrived during the put (I3).
-TEST_F(ReplicaServiceTest, ACopyThatComesDuringAPutIsThePutters) {
+TEST_F(ReplicaServiceTest, ACopyThatArrivesDuringAPutIsThePutters) {
   StartHolders(1);
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {40}, /*seed=*/2);
   Load("c", corpus);

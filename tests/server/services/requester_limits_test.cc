@@ -68,7 +68,7 @@ TEST_F(RequesterLimitsTest, AnAnswerThatTheClientDoesNotTakeIsRefusedBeforeItIsC
   EXPECT_TRUE(fits.ok()) << fits.error_message();
 }
 
-TEST_F(RequesterLimitsTest, AClientThatTakesMoreSaysSo) {
+TEST_F(RequesterLimitsTest, AClientMayAcceptMore) {
   v1::AttendRequest request = RequestOf(rows_fit_ + 1000);
   request.set_reply_bytes_max(kMessageBytesMax);
   v1::AttendReply reply;
@@ -102,7 +102,7 @@ TEST_F(RequesterLimitsTest, AnIndexOutsideTheChunksIsRefused) {
 
 // Goal: the error of a call that ran out of time states how much time it had.
 // Method: 1 ms for 29 MB there and back.
-TEST_F(RequesterLimitsTest, ADeadlineSaysHowLongTheCallHad) {
+TEST_F(RequesterLimitsTest, ADeadlineErrorHasTheTimeOfTheCall) {
   v1::AttendRequest request = RequestOf(kAttendRowCountMax);
   request.set_reply_bytes_max(kMessageBytesMax);
   v1::AttendReply reply;
@@ -114,7 +114,7 @@ TEST_F(RequesterLimitsTest, ADeadlineSaysHowLongTheCallHad) {
 }
 
 // Goal: a drain waits for the end of a Fetch whose peer keeps reading.
-TEST_F(RequesterLimitsTest, ADrainWaitsForAFetchThatGoesOn) {
+TEST_F(RequesterLimitsTest, ADrainWaitsForAFetchInProgress) {
   const auto large = test::MakeTestCorpus(test::TestGeometry(1), {70'000}, /*seed=*/31);
   Load("large", large);
   v1::FetchRequest request;

@@ -120,7 +120,7 @@ TEST_F(RequesterPutTest, AgainIsNoChange) {
   EXPECT_EQ(StatsOf(0).chunk_count() + StatsOf(1).chunk_count(), 3u);
 }
 
-TEST_F(RequesterPutTest, AChainGoesOnFromAChunkThatIsThere) {
+TEST_F(RequesterPutTest, AChainContinuesFromAStoredChunk) {
   auto messages = Messages({0});
   messages[0].mutable_target()->set_parent(std::string(corpus_.chunks[2].info.id.AsBytes()));
   ExpectRefused(messages, grpc::StatusCode::FAILED_PRECONDITION, "not there yet");

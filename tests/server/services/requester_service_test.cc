@@ -147,7 +147,7 @@ TEST_F(RequesterServiceTest, ASelectionAttendsItsRowsOnly) {
   EXPECT_EQ(AttendCode(request), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(RequesterServiceTest, WhatIsWrongGetsATypedErrorAndNothingElseChanges) {
+TEST_F(RequesterServiceTest, AnInvalidRequestGetsATypedErrorAndChangesNothingElse) {
   StartHolders(1);
   StartRequester();
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5, 6}, /*seed=*/13);
@@ -337,7 +337,7 @@ TEST_F(RequesterServiceTest, FetchStreamsTheRowsThemselves) {
 // Goal: a corpus that is replaced is seen without a restart. Method: publish, resolve, replace by a
 // shorter one. The watch makes the requester invalidate the corpus, so that a later Resolve returns
 // the new one.
-TEST_F(RequesterServiceTest, AReplacedCorpusIsSeen) {
+TEST_F(RequesterServiceTest, NoticesAReplacedCorpus) {
   StartHolders(1);
   StartRequester();
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5, 6}, /*seed=*/19);
@@ -362,7 +362,7 @@ TEST_F(RequesterServiceTest, AReplacedCorpusIsSeen) {
 }
 
 // Goal: the same for a tenant's own corpus.
-TEST_F(RequesterServiceTest, AReplacedCorpusOfATenantIsSeen) {
+TEST_F(RequesterServiceTest, NoticesAReplacedCorpusOfATenant) {
   StartRequester();
   Corpus corpus = test::MakeTestCorpus(test::TestGeometry(), {5, 6}, /*seed=*/20)
                       .Publish("c", "red", {{{"h"}}});

@@ -79,7 +79,7 @@ TEST_F(HolderServiceTest, PutListPinDropStats) {
 // Goal: a chunk that GetChunkInfo reported is not collected for as long as the caller counts on it
 // (idle_min_ms).
 // Method: the service on the test's own clock.
-TEST(HolderServiceIdle, WhatWasAskedForIsNotCollected) {
+TEST(HolderServiceIdle, KeepsRequestedChunksFromCollection) {
   ManualClock clock;
   const std::unique_ptr<Fabric> fabric = NewLoopbackFabric(&clock);
   HolderOptions options;
@@ -443,7 +443,7 @@ TEST_F(DirectoryServiceTest, AnEngineIsListedWhileItWatches) {
   EXPECT_EQ(listed().ended_size(), 0) << "nothing is told of an engine that ended";
 }
 
-TEST_F(DirectoryServiceTest, AWatchTellsOfEachLifeOfAMember) {
+TEST_F(DirectoryServiceTest, AWatchReportsEachIncarnationOfAMember) {
   StartHolders(1);
   absl::Mutex mu;
   std::vector<Member> seen;

@@ -156,7 +156,7 @@ TEST(LogLine, HostileTextForgesNeitherALineNorAField) {
   }
 }
 
-TEST(LogLine, UnchangedTextComesBackWhole) {
+TEST(LogLine, KeepsUnchangedText) {
   for (const std::string& text : HostileTexts()) {
     if (!IsUtf8(text)) continue;
     EXPECT_EQ(Repaired(text), text);

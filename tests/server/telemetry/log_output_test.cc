@@ -90,7 +90,7 @@ TEST_F(LogOutputTest, APlaceThatStaysBelowItsLimitIsNeverCut) {
   EXPECT_EQ(output_->left_out_count(), 0u);
 }
 
-TEST_F(LogOutputTest, TheEndTellsWhatWasLeftOut) {
+TEST_F(LogOutputTest, TheEndReportsWhatWasLeftOut) {
   for (uint32_t i = 0; i < kLogErrorLinesMax + 2; ++i) {
     Write(1, "lost " + std::to_string(i), spdlog::level::err);
   }

@@ -99,7 +99,7 @@ TEST_F(SpanWriterTest, ARootHasNoParent) {
   EXPECT_FALSE(SpansOf(Lines(path_).at(0)).at(0).contains("parentSpanId"));
 }
 
-TEST_F(SpanWriterTest, FlushWritesWhatCame) {
+TEST_F(SpanWriterTest, FlushWritesAllSpans) {
   const auto writer = Start();
   for (size_t i = 0; i < SpanWriter::kSpansPerLineMax + 1; ++i) writer->Record(MakeSpan());
   writer->Flush();
@@ -175,7 +175,7 @@ TEST_F(SpanWriterTest, ALineThatAKilledProcessLeftSwallowsNoOther) {
 }
 
 // As logrotate or an operator does.
-TEST_F(SpanWriterTest, AFileThatWasTakenAwayBeginsAnew) {
+TEST_F(SpanWriterTest, BeginsAgainIfItsFileWasRemoved) {
   const auto writer = Start();
   writer->Record(MakeSpan());
   writer->Flush();
@@ -185,7 +185,7 @@ TEST_F(SpanWriterTest, AFileThatWasTakenAwayBeginsAnew) {
   EXPECT_EQ(SpanCount(path_), 1u);
 }
 
-TEST_F(SpanWriterTest, WhatIsNoFileOfItsOwnIsRefused) {
+TEST_F(SpanWriterTest, RefusesAFileThatIsNotItsOwn) {
   const auto refusal = [&](const std::string& path) {
     SpanWriterOptions options;
     options.path = path;

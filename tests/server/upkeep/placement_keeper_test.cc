@@ -19,7 +19,7 @@ namespace {
 using std::chrono::seconds;
 using test::PlacementKeeperTest;
 
-TEST_F(PlacementKeeperTest, KeepsWhatTheDirectorySays) {
+TEST_F(PlacementKeeperTest, KeepsTheDirectorysEntries) {
   Publish("a", 5, 1);
   StartHolder();
   Join();
@@ -41,7 +41,7 @@ TEST_F(PlacementKeeperTest, KeepsWhatTheDirectorySays) {
   EXPECT_EQ(keeper->stats().round_count, 3u) << "nothing changed";
 }
 
-TEST_F(PlacementKeeperTest, KeepsAtOnceIfAsked) {
+TEST_F(PlacementKeeperTest, KeepsAtOnceOnRequest) {
   StartHolder();
   EXPECT_TRUE(absl::IsDeadlineExceeded(keeper->KeepNow(clock.Now()))) << "it has no lease";
   Join();
@@ -54,7 +54,7 @@ TEST_F(PlacementKeeperTest, KeepsAtOnceIfAsked) {
   EXPECT_EQ(Kept(), (std::vector<std::string>{"a 2", "b 1"}));
 }
 
-TEST_F(PlacementKeeperTest, TellsADirectoryThatLostItsDisk) {
+TEST_F(PlacementKeeperTest, ReportsToADirectoryThatLostItsDisk) {
   const uint64_t version = Publish("a", 6, 1);
   const Corpus whole = **directory->state().Get("a", "");
   StartHolder();
@@ -108,7 +108,7 @@ TEST_F(PlacementKeeperTest, ForgetsWhatIsOfNoUse) {
 }
 
 // A folder that was restored from a copy has an earlier version, and not the newest corpus.
-TEST_F(PlacementKeeperTest, TellsADirectoryThatWasRestored) {
+TEST_F(PlacementKeeperTest, ReportsToADirectoryThatWasRestored) {
   const std::string folder = test::TempPath("restored");
   StartDirectory(folder);
   Publish("a", 4, 1);
@@ -240,7 +240,7 @@ TEST_F(PlacementKeeperTest, PartsOfAnotherNameHoldNothingUp) {
 }
 
 // A round that fails in the middle continues there, and a refused part does not stop the others.
-TEST_F(PlacementKeeperTest, ReportsGoOnWhereTheyStopped) {
+TEST_F(PlacementKeeperTest, ReportsContinueWhereTheyStopped) {
   for (const char* name : {"a", "b", "c"}) Publish(name, 6, 1 + name[0]);
   StartHolder();
   Join();
@@ -267,7 +267,7 @@ TEST_F(PlacementKeeperTest, ReportsGoOnWhereTheyStopped) {
   EXPECT_TRUE(directory->state().MissingHolders().empty());
 }
 
-TEST_F(PlacementKeeperTest, ADirectoryThatDoesNotAnswerIsAskedAgain) {
+TEST_F(PlacementKeeperTest, QueriesADirectoryAgainThatDoesNotAnswer) {
   Publish("a", 6, 1);
   StartHolder();
   Join();

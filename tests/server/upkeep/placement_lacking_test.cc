@@ -13,7 +13,7 @@ namespace {
 
 using test::PlacementKeeperTest;
 
-TEST_F(PlacementKeeperTest, AHolderThatComesBackEmptySaysSo) {
+TEST_F(PlacementKeeperTest, AHolderThatReturnsEmptyReportsIt) {
   Publish("a", 6, 1);
   const Corpus whole = **directory->state().Get("a", "");
   for (const ChunkPlacement& chunk : whole.chunks) Lose(chunk.id);
@@ -34,7 +34,7 @@ TEST_F(PlacementKeeperTest, AHolderThatComesBackEmptySaysSo) {
   EXPECT_EQ(directory->state().Facts().members[0].lacking_count, 3u);
 }
 
-TEST_F(PlacementKeeperTest, ALossIsToldOnceAndSoIsItsRepair) {
+TEST_F(PlacementKeeperTest, ReportsALossOnceAndItsRepairOnce) {
   Publish("a", 6, 1);
   const Corpus whole = **directory->state().Get("a", "");
   StartHolder();
@@ -61,7 +61,7 @@ TEST_F(PlacementKeeperTest, ALossIsToldOnceAndSoIsItsRepair) {
 }
 
 // Otherwise the directory would continue to count the chunks as lacking.
-TEST_F(PlacementKeeperTest, ARepairThatCouldNotBeToldIsToldLater) {
+TEST_F(PlacementKeeperTest, ReportsARepairLaterIfItCouldNotBefore) {
   Publish("a", 6, 1);
   const Corpus whole = **directory->state().Get("a", "");
   Lose(whole.chunks[2].id);

@@ -99,7 +99,7 @@ struct RepairerTest : testing::Test {
   ScrubCounters counters;
 };
 
-TEST_F(RepairerTest, WhatWasLostIsHereAgainForEveryReaderAndKept) {
+TEST_F(RepairerTest, ALostChunkIsBackForEveryReaderAndKept) {
   EXPECT_TRUE(absl::IsAlreadyExists(Put("b")));
   EXPECT_TRUE(absl::IsAlreadyExists(Put("c")));
   ASSERT_TRUE(store->Keep(chunk.info.id, true).ok());
@@ -117,7 +117,7 @@ TEST_F(RepairerTest, WhatWasLostIsHereAgainForEveryReaderAndKept) {
   ASSERT_TRUE(Eventually([&] { return counters.repaired_count == 2; }));
 }
 
-TEST_F(RepairerTest, WhoDoesNotAnswerIsAskedABoundedNumberOfTimes) {
+TEST_F(RepairerTest, QueriesASilentHolderABoundedNumberOfTimes) {
   source.set_answer([](const LostChunk&) { return absl::UnavailableError("holder h1 is away"); });
   Lose();
   const auto repairer = Start();
@@ -133,7 +133,7 @@ TEST_F(RepairerTest, WhoDoesNotAnswerIsAskedABoundedNumberOfTimes) {
 }
 
 // Pauses double: with a pause of 2 s, the fourth attempt is made at least 14 s after the first.
-TEST_F(RepairerTest, AttemptsComeWithGrowingPauses) {
+TEST_F(RepairerTest, AttemptsHaveGrowingPauses) {
   std::vector<Instant> when;
   absl::Mutex mu;
   source.set_answer([&](const LostChunk&) {
@@ -151,7 +151,7 @@ TEST_F(RepairerTest, AttemptsComeWithGrowingPauses) {
   for (size_t i = 0; i + 1 < 4; ++i) EXPECT_GE(when[i + 1] - when[i], repairs.pause_min * (1 << i));
 }
 
-TEST_F(RepairerTest, WhereNoReplicaIsItIsSaidAtOnce) {
+TEST_F(RepairerTest, ReportsAMissingReplicaAtOnce) {
   source.set_answer([](const LostChunk&) {
     return absl::FailedPreconditionError("corpus c places it here alone");
   });
@@ -161,7 +161,7 @@ TEST_F(RepairerTest, WhereNoReplicaIsItIsSaidAtOnce) {
   EXPECT_EQ(source.asked, 1u);
 }
 
-TEST_F(RepairerTest, NobodyIsAskedBeforeTheDirectoryKnowsThisHolder) {
+TEST_F(RepairerTest, QueriesNoHolderBeforeThisOneIsRegistered) {
   may_ask = false;
   Lose();
   const auto repairer = Start();
@@ -172,7 +172,7 @@ TEST_F(RepairerTest, NobodyIsAskedBeforeTheDirectoryKnowsThisHolder) {
   EXPECT_TRUE(Eventually([&] { return counters.repaired_count == 1; }));
 }
 
-TEST_F(RepairerTest, WhatSomebodyPutMeanwhileIsNotAskedFor) {
+TEST_F(RepairerTest, DoesNotRequestChunksThatWerePutMeanwhile) {
   Lose();
   ASSERT_TRUE(Put("b").ok());
   const auto repairer = Start();

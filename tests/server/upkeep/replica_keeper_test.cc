@@ -170,7 +170,7 @@ class ReplicaKeeperTest : public testing::Test {
   std::unique_ptr<ReplicaKeeper> keeper_;
 };
 
-TEST_F(ReplicaKeeperTest, ACopyHasTheBytesOfItsSourceAndIsTold) {
+TEST_F(ReplicaKeeperTest, ACopyHasTheBytesOfItsSourceAndIsReported) {
   const auto report = Replicate(0, 4);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->fetched_count, 4u);
@@ -236,7 +236,7 @@ TEST_F(ReplicaKeeperTest, ACorruptSourceIsRefused) {
   EXPECT_EQ(Told(), "0,1");
 }
 
-TEST_F(ReplicaKeeperTest, TheCopyNotAskedForTheLongestGoesFirst) {
+TEST_F(ReplicaKeeperTest, EvictsTheCopyUnusedForTheLongestFirst) {
   options_.replica_bytes_max = BytesOf(0) + BytesOf(3);
   Start();
   ASSERT_TRUE(Replicate(0, 1).ok());
@@ -255,7 +255,7 @@ TEST_F(ReplicaKeeperTest, TheCopyNotAskedForTheLongestGoesFirst) {
   EXPECT_EQ(Told(), "0,3") << "refused before anything is dropped";
 }
 
-TEST_F(ReplicaKeeperTest, WhatOthersPutIsNeverDropped) {
+TEST_F(ReplicaKeeperTest, NeverDropsWhatOthersPut) {
   // Before the call, and after it.
   ASSERT_TRUE(test::PutChunk(store(), corpus_.geometry, corpus_.chunks[0]).ok());
   auto report = Replicate(0, 2);
@@ -276,7 +276,7 @@ TEST_F(ReplicaKeeperTest, WhatOthersPutIsNeverDropped) {
   EXPECT_TRUE(Has(3));
 }
 
-TEST_F(ReplicaKeeperTest, ToldAgainUnderANewLease) {
+TEST_F(ReplicaKeeperTest, ReportsCopiesAgainUnderANewLease) {
   ASSERT_TRUE(Replicate(0, 2).ok());
   Register();  // the earlier lease is dead, with what it announced
   EXPECT_EQ(Told(), "");
@@ -284,7 +284,7 @@ TEST_F(ReplicaKeeperTest, ToldAgainUnderANewLease) {
   EXPECT_EQ(keeper_->stats().fetched_count, 2u) << "nothing was copied anew";
 }
 
-TEST_F(ReplicaKeeperTest, WhatOthersDropIsWithdrawn) {
+TEST_F(ReplicaKeeperTest, WithdrawsWhatOthersDrop) {
   ASSERT_TRUE(Replicate(0, 2).ok());
   ASSERT_TRUE(store().Drop(corpus_.chunks[0].info.id).ok());
   ExpectToldSoon("1");
@@ -308,7 +308,7 @@ TEST_F(ReplicaKeeperTest, ADirectoryThatIsAway) {
 }
 
 // If the corpus was dropped meanwhile, this holder keeps no copy: no requester would be sent to it.
-TEST_F(ReplicaKeeperTest, WhatTheDirectoryRefusesIsDropped) {
+TEST_F(ReplicaKeeperTest, DropsWhatTheDirectoryRefuses) {
   ASSERT_TRUE(directory_.Drop("c", "").ok());
   const auto report = Replicate(0, 2);
   ASSERT_TRUE(report.ok()) << report.status();
@@ -319,7 +319,7 @@ TEST_F(ReplicaKeeperTest, WhatTheDirectoryRefusesIsDropped) {
 
 // Goal: the directory drops its record of copies of chunks that no corpus places, although the
 // lease continues. Requested again, they are announced again.
-TEST_F(ReplicaKeeperTest, ToldAgainForACorpusThatCameBack) {
+TEST_F(ReplicaKeeperTest, ReportsCopiesAgainForACorpusThatReturned) {
   ASSERT_TRUE(Replicate(0, 2).ok());
   ASSERT_TRUE(directory_.Drop("c", "").ok());
   ASSERT_TRUE(directory_.Publish(corpus_.Publish("c", "", {{TestFleet::Name(0)}}), false, 0).ok());
@@ -359,7 +359,7 @@ TEST_F(ReplicaKeeperTest, EachTenantHasItsOwnAnnouncements) {
 }
 
 // A put calls Adopt before and after. A copy made in between still belongs to the put's client.
-TEST_F(ReplicaKeeperTest, ACopyThatComesDuringAPutIsAdopted) {
+TEST_F(ReplicaKeeperTest, ACopyThatArrivesDuringAPutIsAdopted) {
   const ChunkId id = corpus_.chunks[0].info.id;
   keeper_->Adopt(id);
   ASSERT_TRUE(Replicate(0, 1).ok());
@@ -369,7 +369,7 @@ TEST_F(ReplicaKeeperTest, ACopyThatComesDuringAPutIsAdopted) {
   EXPECT_TRUE(Has(0));
 }
 
-TEST_F(ReplicaKeeperTest, NothingIsFetchedThatHasMembersEnough) {
+TEST_F(ReplicaKeeperTest, FetchesNothingThatHasMembersEnough) {
   auto full = std::make_shared<Corpus>(*published_);
   for (size_t i = 2; full->chunks[0].leased.size() < kReplicaCountMax - 1; ++i) {
     full->chunks[0].leased.push_back(TestFleet::Name(i));

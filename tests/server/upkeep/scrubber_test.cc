@@ -133,7 +133,7 @@ TEST_F(ScrubberTest, OffReadsNothingAndEndsAtOnce) {
 }
 
 // After each pass, and a pause of pass_period_min, another one begins.
-TEST_F(ScrubberTest, PassesComeAgain) {
+TEST_F(ScrubberTest, PassesRepeat) {
   ManualClock clock;
   scrub.clock = &clock;
   const Scrubber scrubber(scrub, store.get(), &counters);

@@ -66,7 +66,7 @@ std::string Probe(const HttpServer& server) {
   return HttpAnswer(server.address().ToString(), "GET", "/healthz");
 }
 
-TEST(HttpServer, AProbeIsAnsweredBesideSilentAndHalfOpenConnections) {
+TEST(HttpServer, AnswersAProbeDuringSilentAndHalfOpenConnections) {
   if (RaiseDescriptorLimit().now < 2 * HttpServer::kConnectionCountMax + 512)
     GTEST_SKIP() << "too few descriptors are allowed; to run it: ulimit -Hn 4096";
   const auto server = StartHttpServer();
@@ -78,7 +78,7 @@ TEST(HttpServer, AProbeIsAnsweredBesideSilentAndHalfOpenConnections) {
   EXPECT_EQ(ClosedOf(clients), 0u) << "none had to go for it";
 }
 
-TEST(HttpServer, AProbeIsAnsweredBesideThoseThatReadNothing) {
+TEST(HttpServer, AnswersAProbeDuringConnectionsThatReadNothing) {
   const auto server = StartHttpServer();
   std::vector<UniqueFd> clients;
   for (int i = 0; i < 3 * HttpServer::kThreadCount; ++i)
@@ -92,7 +92,7 @@ TEST(HttpServer, AProbeIsAnsweredBesideThoseThatReadNothing) {
   EXPECT_EQ(answer.size() - answer.find("\r\n\r\n") - 4, kLargeBytes);
 }
 
-TEST(HttpServer, TheMostSilentConnectionGoesWhenOneTooManyComes) {
+TEST(HttpServer, ClosesTheMostSilentConnectionForOneTooMany) {
   if (RaiseDescriptorLimit().now < 2 * HttpServer::kConnectionCountMax + 512)
     GTEST_SKIP() << "too few descriptors are allowed; to run it: ulimit -Hn 4096";
   const auto server = StartHttpServer();

@@ -53,7 +53,7 @@ class HolderMetricsTest : public test::HolderTest {
   std::unique_ptr<WebServer> server_;
 };
 
-TEST_P(HolderMetricsTest, WhatTheProcessUses) {
+TEST_P(HolderMetricsTest, ShowsWhatTheProcessUses) {
   const Scrape before = Look();
   EXPECT_GT(before["process_cpu_seconds_total"], 0);
   EXPECT_GT(before["process_resident_memory_bytes"], 1 << 20);
@@ -86,7 +86,7 @@ TEST(ProcessMetrics, WithoutAFileLeftAllAreOpen) {
   EXPECT_EQ(values["process_max_fds"], 3);
 }
 
-TEST_P(HolderMetricsTest, WhatIsHeldAndAnswered) {
+TEST_P(HolderMetricsTest, ShowsWhatIsHeldAndAnswered) {
   const Scrape before = Look();
   EXPECT_THAT(before.text(),
               HasSubstr("ckv_build_info{version=\"1.2.3\",commit=\"0123abc\",kernel=\"AVX9\"}"));
@@ -133,7 +133,7 @@ TEST_P(HolderMetricsTest, WhatIsHeldAndAnswered) {
 }
 
 // A store of which half is on disk, read by a request each.
-TEST_P(HolderMetricsTest, BothTiersAndTheirTraffic) {
+TEST_P(HolderMetricsTest, ShowsBothTiersAndTheirTraffic) {
   server_.reset();
   options_.store_path = test::TempPath("metrics" + std::string(FabricName(GetParam())));
   options_.capacity_bytes = 128 << 10;  // of 155

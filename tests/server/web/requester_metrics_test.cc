@@ -127,7 +127,7 @@ TEST_F(RequesterMetricsTest, AFailoverShows) {
 
 // Goal: rows that were cached locally, and the reason, show by name. The holder is reached over
 // tcp, so they are copied (pulled), not mapped.
-TEST_F(RequesterMetricsTest, WhatCameNearShows) {
+TEST_F(RequesterMetricsTest, ShowsPulledRows) {
   options.fabrics = {&tcp};
   options.near_bytes = uint64_t{64} << 20;
   auto requester = *Requester::Create(options, &fleet, &fleet);
@@ -200,7 +200,7 @@ TEST_F(RequesterMetricsTest, AFallbackShows) {
 
 // Goal: a model that has become wrong is seen. Method: a profile whose kernel takes 10 s, and calls
 // that take their real time.
-TEST_F(RequesterMetricsTest, HowFarTheModelIsOffShows) {
+TEST_F(RequesterMetricsTest, ShowsTheErrorOfTheModel) {
   UseSlowProfile();
   auto requester = *Requester::Create(options, &fleet, &fleet);
   WebSources sources;
@@ -274,7 +274,7 @@ TEST_F(RequesterMetricsTest, EachWayHasItsTimes) {
 
 // Everything that a process can serve, through promtool: every family has a help text, counters are
 // called _total, units are base units.
-TEST_F(RequesterMetricsTest, PrometheusFindsNothingWrong) {
+TEST_F(RequesterMetricsTest, PrometheusFindsNoFault) {
   auto requester = *Requester::Create(options, &fleet, &fleet);
   DirectoryState directory({});
   LocalRegistrar registrar(&directory);

@@ -113,7 +113,7 @@ TEST(Coverage, LeavesOutWhoLacksAChunkIfAnotherHasIt) {
   EXPECT_FALSE(LeaveOutLacking(view.holders, alone)) << "h2 is not there";
 }
 
-TEST(LackTable, TheLastPageReplacesWhatWasToldBefore) {
+TEST(LackTable, TheLastPageReplacesEarlierReports) {
   LackTable table(100);
   const std::vector<ChunkId> one = {IdOf(1)}, two = {IdOf(2)};
   EXPECT_TRUE(table.Take({"h"}, one, /*first=*/true, /*last=*/false).empty());

@@ -155,7 +155,7 @@ TEST_F(ChangeLogTest, ManyChangesShareASync) {
   EXPECT_EQ(again.versions(), sink.versions());
 }
 
-TEST_F(ChangeLogTest, WhatFailsIsRefusedAndTheNextIsTaken) {
+TEST_F(ChangeLogTest, RefusesAFailedChangeAndTakesTheNext) {
   Sink sink;
   Gate gate(Call::kWrite);
   auto log = Open(sink);
@@ -331,7 +331,7 @@ TEST_F(ChangeLogTest, ASnapshotThatHangsIsNotWaitedForInVain) {
   EXPECT_EQ(again.versions(), sink.versions());
 }
 
-TEST_F(ChangeLogTest, WhatWasTakenIsDurableWhenItEnds) {
+TEST_F(ChangeLogTest, AcceptedChangesAreDurableAtTheEnd) {
   Sink sink;
   auto log = Open(sink);
   for (uint64_t i = 0; i < 300; ++i)

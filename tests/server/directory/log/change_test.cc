@@ -95,7 +95,7 @@ void ExpectSame(const DirectoryChange& a, const DirectoryChange& b) {
   EXPECT_EQ(a.key, b.key);
 }
 
-TEST(Change, ComesBackFromItsBytes) {
+TEST(Change, RoundTripsItsBytes) {
   std::string payload;
   const std::vector<DirectoryChange> changes = EveryKind();
   for (const DirectoryChange& change : changes) AppendRecord(change, payload);
@@ -138,7 +138,7 @@ TEST(Change, NoPayloadHas512ZerosInARow) {
   EXPECT_EQ(record.find(std::string(256, '\0')), record.npos);
 }
 
-TEST(Change, WhatIsCutIsRefused) {
+TEST(Change, RefusesACutChange) {
   for (const DirectoryChange& change : EveryKind()) {
     const std::string record = test::RecordOf(change);
     for (size_t bytes = 1; bytes < record.size(); ++bytes)

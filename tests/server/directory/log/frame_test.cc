@@ -191,7 +191,7 @@ TEST(Frame, AZeroSectorInTheMiddleIsDamage) {
   }
 }
 
-TEST(Frame, FramesComeInTheirOrder) {
+TEST(Frame, FramesAreReadInOrder) {
   const std::vector<std::string> payloads = Payloads();
   const std::string header = EncodeLogFileHeader(LogFileKind::kLog, 7);
   const Outcome outcome = Read(header + EncodeFrame(0, payloads[0]) + EncodeFrame(2, payloads[1]));

@@ -135,7 +135,7 @@ TEST_F(LogFolderTest, ASnapshotReplacesWhatWasBefore) {
   EXPECT_EQ((*folder)->snapshot_bytes(), fs::file_size(File("snapshot.2")));
 }
 
-TEST_F(LogFolderTest, TellsHowFarItHasRead) {
+TEST_F(LogFolderTest, ReportsHowFarItHasRead) {
   const std::vector<std::string> all = SomeRecords();
   {
     const auto folder = *Open();
@@ -245,7 +245,7 @@ TEST_F(LogFolderTest, ATailThatIsNotTheLastIsDamage) {
   EXPECT_THAT(Why(), AllOf(HasSubstr("DATA_LOSS"), HasSubstr("log.1 has"), HasSubstr("and had")));
 }
 
-TEST_F(LogFolderTest, WhatIsMissingIsNamed) {
+TEST_F(LogFolderTest, NamesMissingFiles) {
   {
     const auto folder = *Open();
     for (int i = 0; i < 3; ++i) ASSERT_TRUE(folder->BeginLog().ok());
@@ -413,7 +413,7 @@ TEST_F(LogFolderTest, NoticesThatALogOfAnEarlierLifeIsGone) {
 }
 
 // A snapshot that removes a log while another thread looks at it raises no alarm.
-TEST_F(LogFolderTest, LogsThatComeAndGoAreNotMissed) {
+TEST_F(LogFolderTest, NoticesLogsThatAppearAndDisappear) {
   const auto folder = *Open();
   std::atomic<bool> done{false};
   std::thread looker([&] {

@@ -166,7 +166,7 @@ TEST_F(PowerLossTest, AFrameWhoseSyncFailedStaysOnceItIsShown) {
   EXPECT_EQ(records, some);
 }
 
-TEST_F(PowerLossTest, WhatWasTakenIsThereAfterAnyLoss) {
+TEST_F(PowerLossTest, AcceptedChangesSurviveAnyPowerLoss) {
   std::mt19937 random(6);
   std::vector<std::string> taken;
   for (uint32_t life = 0; life < 40; ++life) {

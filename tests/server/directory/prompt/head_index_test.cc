@@ -65,7 +65,7 @@ TEST(HeadIndex, ATenantFindsItsOwnAndWhatIsShared) {
   EXPECT_THAT(Find(index, "acme", {4, 5}).models, IsEmpty());
 }
 
-TEST(HeadIndex, WhatIsRemovedIsNotFound) {
+TEST(HeadIndex, DoesNotFindRemovedChunks) {
   const Corpus one = CorpusOf("", {1, 1, 2}), two = CorpusOf("", {2, 1}, 2);
   HeadIndex index;
   index.Add(one);
@@ -77,7 +77,7 @@ TEST(HeadIndex, WhatIsRemovedIsNotFound) {
   EXPECT_EQ(index.Find(""), nullptr);
 }
 
-TEST(HeadIndex, ARecordThatLiesHidesNoTrueOne) {
+TEST(HeadIndex, AFalseRecordHidesNoTrueOne) {
   const Corpus truth = CorpusOf("", {1});
   Corpus lie = truth;
   lie.chunks[0].print.whole ^= 1;
@@ -117,7 +117,7 @@ TEST(HeadIndex, AnotherModelsChunksHideNone) {
   EXPECT_TRUE(Find(index, "", {1}, ModelFingerprint(many.geometry)).truncated);
 }
 
-TEST(HeadIndex, AChunkOfTwoCorporaComesOnce) {
+TEST(HeadIndex, FindsAChunkOfTwoCorporaOnce) {
   const Corpus one = CorpusOf("", {1, 2}), two = CorpusOf("acme", {1, 2});
   HeadIndex index;
   index.Add(one);
