@@ -85,7 +85,7 @@ TEST_F(ChunkRowsTest, OutsideTheChunkIsRefused) {
 
 // A stripe without requested rows is not read, so its damage is not found. The damage of one that
 // is read is found.
-TEST_F(ChunkRowsTest, OnlyTheStripesAskedForAreRead) {
+TEST_F(ChunkRowsTest, ReadsOnlyTheRequestedStripes) {
   Open();
   const size_t row = geometry.row_bytes();
   const auto total_bytes = static_cast<int64_t>(LayOutChunk(geometry, 100).total_bytes);

@@ -114,7 +114,7 @@ TEST_F(ChunkStoreTest, AMarkOnACopyInMemoryIsSavedWithItsFile) {
   EXPECT_TRUE(store->table().List(std::nullopt, 1).at(0).kept);
 }
 
-TEST_F(ChunkStoreTest, WhatIsPinnedOrKeptStays) {
+TEST_F(ChunkStoreTest, KeepsPinnedAndMarkedChunks) {
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
   ASSERT_TRUE(store->Keep(chunks[0].info.id, true).ok());
   std::vector<ChunkPin> pins;
@@ -133,7 +133,7 @@ TEST_F(ChunkStoreTest, WhatIsPinnedOrKeptStays) {
 }
 
 // If eviction cannot help against a limit, no hot chunk is evicted.
-TEST_F(ChunkStoreTest, NothingIsEvictedForWhatCannotBe) {
+TEST_F(ChunkStoreTest, EvictsNothingForAnImpossiblePut) {
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(Put(chunks[i], "t0").ok());
   const SmallChunk huge = MakeSmallChunk(geometry, 1000, 50);
   EXPECT_EQ(store->Begin(huge.info, geometry).status().code(), StatusCode::kResourceExhausted);
@@ -144,7 +144,7 @@ TEST_F(ChunkStoreTest, NothingIsEvictedForWhatCannotBe) {
 }
 
 // Damage that two find at once is of the chunk that was there, not of one put again meanwhile.
-TEST_F(ChunkStoreTest, WhatWasPutAgainIsNotTakenOut) {
+TEST_F(ChunkStoreTest, KeepsAChunkThatWasPutAgain) {
   for (int i = 0; i < 8; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
   Open();
   const ChunkLocator stale = *store->table().Find(chunks[0].info.id, geometry);

@@ -46,7 +46,7 @@ struct ChunkStoreVerifyTest : StoreFixture {
   }
 };
 
-TEST_F(ChunkStoreVerifyTest, WhatIsWholeIsWholeHotAndCold) {
+TEST_F(ChunkStoreVerifyTest, FindsWholeChunksWholeHotAndCold) {
   for (const SmallChunk& chunk : chunks) ASSERT_TRUE(Put(chunk).ok());
   for (const SmallChunk& chunk : chunks) {
     const auto check = Verify(chunk);
@@ -70,7 +70,7 @@ TEST_F(ChunkStoreVerifyTest, AnEmptyChunkIsWhole) {
 
 // Method: a bit at each of 3,000 offsets, all of the header's first part, rows and padding among
 // them; memory has the rows, so the file is whole again each time.
-TEST_F(ChunkStoreVerifyTest, EveryFlippedBitOfAFileIsFoundAndMadeGoodFromMemory) {
+TEST_F(ChunkStoreVerifyTest, FindsEveryFlippedBitOfAFileAndRepairsItFromMemory) {
   const SmallChunk& chunk = chunks[0];
   ASSERT_TRUE(Put(chunk, "a").ok());
   EXPECT_EQ(Put(chunk, "b").code(), StatusCode::kAlreadyExists);
@@ -92,7 +92,7 @@ TEST_F(ChunkStoreVerifyTest, EveryFlippedBitOfAFileIsFoundAndMadeGoodFromMemory)
   EXPECT_EQ(Read(chunk, "c").code(), StatusCode::kNotFound);
 }
 
-TEST_F(ChunkStoreVerifyTest, AFileThatIsGoneOrCutIsMadeAnewFromMemory) {
+TEST_F(ChunkStoreVerifyTest, RewritesAMissingOrCutFileFromMemory) {
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
   fs::remove(FileOf(chunks[0]));
   fs::resize_file(FileOf(chunks[1]), 5000);
@@ -101,7 +101,7 @@ TEST_F(ChunkStoreVerifyTest, AFileThatIsGoneOrCutIsMadeAnewFromMemory) {
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(Read(chunks[i]).ok());
 }
 
-TEST_F(ChunkStoreVerifyTest, DamageWithoutAnotherCopyIsQuarantinedAndTold) {
+TEST_F(ChunkStoreVerifyTest, QuarantinesAndReportsDamageWithoutAnotherCopy) {
   for (const SmallChunk& chunk : chunks) ASSERT_TRUE(Put(chunk, "a").ok());
   ASSERT_TRUE(store->Keep(chunks[0].info.id, true).ok());
   Open();  // all cold
@@ -125,7 +125,7 @@ TEST_F(ChunkStoreVerifyTest, DamageWithoutAnotherCopyIsQuarantinedAndTold) {
 
 // TakeLost returns what the folder's scan finds damaged, and quarantined chunks that no earlier
 // process restored.
-TEST_F(ChunkStoreVerifyTest, WhatLiesInQuarantineIsToldAtTheStart) {
+TEST_F(ChunkStoreVerifyTest, ReportsQuarantinedFilesAtTheStart) {
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(Put(chunks[i]).ok());
   store.reset();
   FlipFile(chunks[0], 300);
@@ -140,7 +140,7 @@ TEST_F(ChunkStoreVerifyTest, WhatLiesInQuarantineIsToldAtTheStart) {
   EXPECT_EQ(lost[0].id, chunks[1].info.id);
 }
 
-TEST_F(ChunkStoreVerifyTest, DamagedMemoryIsLetGoAndReadAgain) {
+TEST_F(ChunkStoreVerifyTest, ReleasesDamagedMemoryAndReadsAgain) {
   ASSERT_TRUE(Put(chunks[0], "a").ok());
   const ChunkLocator handle = *store->table().Locate(chunks[0].info.id);
   const ChunkPin reader = *store->table().Pin(handle);  // of a request under way
@@ -155,7 +155,7 @@ TEST_F(ChunkStoreVerifyTest, DamagedMemoryIsLetGoAndReadAgain) {
   EXPECT_TRUE(store->TakeLost().empty());
 }
 
-TEST_F(ChunkStoreVerifyTest, WhatWasSaidOfAChunkOutlivesItsDamagedMemory) {
+TEST_F(ChunkStoreVerifyTest, FactsOfAChunkOutliveItsDamagedMemory) {
   const ChunkId& id = chunks[0].info.id;
   ChunkPut put = *store->Begin(chunks[0].info, geometry, "a");
   put.set_ttl(std::chrono::seconds(5));
@@ -170,7 +170,7 @@ TEST_F(ChunkStoreVerifyTest, WhatWasSaidOfAChunkOutlivesItsDamagedMemory) {
 }
 
 // A tenant that could read damaged rows may not read those that are put under the same id later.
-TEST_F(ChunkStoreVerifyTest, WhatIsPutAfterDamageIsItsOwnTenants) {
+TEST_F(ChunkStoreVerifyTest, APutAfterDamageBelongsToItsOwnTenant) {
   for (const std::string_view tenant : {"a", "b"}) (void)Put(chunks[0], tenant);
   ASSERT_TRUE(store->Keep(chunks[0].info.id, true).ok());
   Open();
@@ -211,7 +211,7 @@ TEST_F(ChunkStoreVerifyTest, AMarkSetMeanwhileStays) {
   EXPECT_TRUE(Read(chunks[0], "a").ok());
 }
 
-TEST_F(ChunkStoreVerifyTest, BothDamagedIsGone) {
+TEST_F(ChunkStoreVerifyTest, LosesAChunkWithBothCopiesDamaged) {
   ASSERT_TRUE(Put(chunks[0]).ok());
   FlipMemory(chunks[0]);
   FlipFile(chunks[0], 300);
@@ -272,7 +272,7 @@ TEST_F(ChunkStoreVerifyTest, AFileThatCannotBeWrittenAgainLeavesTheRowsInMemory)
   for (const SmallChunk& chunk : chunks) EXPECT_TRUE(Read(chunk).ok());
 }
 
-TEST_F(ChunkStoreVerifyTest, ReadsInStepsAndStopsWhenTold) {
+TEST_F(ChunkStoreVerifyTest, ReadsInStepsAndStopsOnRequest) {
   options.capacity_bytes = 8 << 20;
   Open();
   const SmallChunk chunk = MakeSmallChunk(geometry, 40'000, 60);  // 800 KB a layer
@@ -345,7 +345,7 @@ TEST_F(ChunkStoreVerifyTest, ReadsTheDeviceAndLeavesNothingInMemory) {
 }
 
 // Method: two threads check all chunks in turns while others read, evict, put and drop.
-TEST_F(ChunkStoreVerifyTest, ChecksBesideReadersEvictionsAndPuts) {
+TEST_F(ChunkStoreVerifyTest, ChecksDuringReadsEvictionsAndPuts) {
   for (const SmallChunk& chunk : chunks) ASSERT_TRUE(Put(chunk).ok());
   std::atomic<int> checks{0};
   std::atomic<bool> done{false};

@@ -42,7 +42,7 @@ TEST(StoreFaults, APutThatSucceedsEndsAnyFault) {
   EXPECT_EQ(faults.Errors(0).fault_text, "");
 }
 
-TEST(StoreFaults, WhatThePutterHasCausedIsNoFault) {
+TEST(StoreFaults, FaultsOfThePutterAreNoFaultOfTheStore) {
   ManualClock clock;
   StoreFaults faults("", &clock);
   for (const absl::Status& status :
@@ -100,7 +100,7 @@ struct FailingStoreTest : StoreFixture {
   FailingStoreTest() : StoreFixture(/*chunk_count=*/3, /*hot_count=*/1) {}
 };
 
-TEST_F(FailingStoreTest, TellsOfItsDevice) {
+TEST_F(FailingStoreTest, ReportsItsDevice) {
   ASSERT_TRUE(Put(chunks[0]).ok());
   EXPECT_EQ(store->stats().errors.total(), 0u);
   files.set_hook([](FaultFileSystem::Call call, const std::string&) {
@@ -181,7 +181,7 @@ TEST_F(FailingStoreTest, ColdChunksAreThereAgainWhenTheirFolderIs) {
   EXPECT_TRUE(Read(chunks[0]).ok());
 }
 
-TEST_F(FailingStoreTest, CountsChunksThatComeAndGo) {
+TEST_F(FailingStoreTest, CountsChunksThatAppearAndDisappear) {
   const uint64_t before = store->table().change_count();
   ASSERT_TRUE(Put(chunks[0]).ok());
   const uint64_t there = store->table().change_count();

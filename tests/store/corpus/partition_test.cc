@@ -125,7 +125,7 @@ TEST(PlanPartition, DocumentsAndNeighboursStayTogether) {
     ASSERT_EQ(by_range.holders[i], by_range.holders[i / 4 * 4]);
 }
 
-TEST(PlanPartition, CopiesComeFromWhoHasThem) {
+TEST(PlanPartition, CopiesFromHoldersThatHaveThem) {
   Corpus corpus = CorpusOf(1000, {{"h0"}});
   for (auto& chunk : corpus.chunks) chunk.holders = {{"h0"}, {"h1"}};
   const auto plan = *PlanPartition(corpus, PartitionPolicy::kHash, Targets({1, 1, 1, 1}), 2);
@@ -140,7 +140,7 @@ TEST(PlanPartition, CopiesComeFromWhoHasThem) {
   for (const ChunkMove& drop : plan.drops) EXPECT_TRUE(drop.to.name.empty());
 }
 
-TEST(PlanPartition, WhatCannotBeIsRefused) {
+TEST(PlanPartition, RefusesAnImpossiblePlan) {
   const Corpus corpus = CorpusOf(10, {{"h0"}});
   const auto refused = [&](std::vector<WeightedHolder> targets, uint32_t replicas) {
     return PlanPartition(corpus, PartitionPolicy::kHash, targets, replicas).status().code() ==

@@ -58,7 +58,7 @@ TEST(PlaceChunks, IsAFunctionOfItsArguments) {
   EXPECT_EQ(*PlaceChunks(100, Holders(7), 3), *PlaceChunks(100, Holders(7), 3));
 }
 
-TEST(PlaceChunks, AlignedRunsLieTogether) {
+TEST(PlaceChunks, KeepsAlignedRunsTogether) {
   // 64 chunks on 4 holders: a run of 16 each.
   const auto even = *PlaceChunks(64, Holders(4), 1);
   for (size_t i = 0; i < 64; ++i) EXPECT_EQ(even[i], even[i / 16 * 16]) << i;

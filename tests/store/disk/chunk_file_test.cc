@@ -194,7 +194,7 @@ TEST(ChunkFile, DamagedExtraKeysAreRefused) {
 }
 
 // The offsets that the header comment documents, and the bytes there in the first version.
-TEST(ChunkFile, LiesAsItIsDocumented) {
+TEST(ChunkFile, MatchesTheDocumentedLayout) {
   const Image image(SmallGeometry(/*layers=*/2), 33, "t");
   const std::span<const std::byte> bytes = image.bytes;
   EXPECT_EQ(std::memcmp(bytes.data(), "ckvchunk", 8), 0);

@@ -92,7 +92,7 @@ struct ChunkFolderTest : testing::Test {
   const SmallChunk a = MakeSmallChunk(geometry, 100, 1), b = MakeSmallChunk(geometry, 33, 2);
 };
 
-TEST_F(ChunkFolderTest, WhatWasPutIsThereAfterARestart) {
+TEST_F(ChunkFolderTest, PutChunksAreThereAfterARestart) {
   {
     const auto folder = *Open();
     ASSERT_TRUE(Put(*folder, a).ok());
@@ -146,7 +146,7 @@ TEST_F(ChunkFolderTest, FactsOutliveTheProcess) {
   EXPECT_TRUE(Scan().empty());
 }
 
-TEST_F(ChunkFolderTest, OneProcessAndOnlyItsOwnFolder) {
+TEST_F(ChunkFolderTest, AcceptsOneProcessAndOnlyItsOwnFolder) {
   auto folder = *Open();
   EXPECT_THAT(Open().status().ToString(), HasSubstr("two holders need two folders"));
   folder.reset();

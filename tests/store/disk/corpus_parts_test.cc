@@ -88,7 +88,7 @@ TEST_F(CorpusPartsTest, WithoutAFolderTheyAreInMemory) {
   EXPECT_THAT(Open()->List(), IsEmpty());
 }
 
-TEST_F(CorpusPartsTest, ADamagedFileIsRemovedAndTold) {
+TEST_F(CorpusPartsTest, RemovesAndReportsADamagedFile) {
   ASSERT_TRUE(Open()->Write(PartOf("a", 5, {0, 7})).ok());
   const std::string file = File();
   std::ifstream in(file, std::ios::binary);
@@ -129,7 +129,7 @@ TEST_F(CorpusPartsTest, AFullDiskKeepsTheEarlierPart) {
   EXPECT_EQ(*Open()->Read({"acme", "a"}), before);
 }
 
-TEST_F(CorpusPartsTest, WhatWasSeenIsThereAgain) {
+TEST_F(CorpusPartsTest, RestoresWhatWasSeen) {
   const SeenDirectory seen = {77, 1234};
   const std::vector<DroppedCorpus> drops = {{"acme", "a", 77, 5, 6}, {"", "b", 0, 7, 8}};
   ASSERT_TRUE(Open()->WriteSeen(seen, "h1", drops).ok());
@@ -151,7 +151,7 @@ TEST_F(CorpusPartsTest, WhatWasSeenIsThereAgain) {
   EXPECT_EQ(Open()->seen(), SeenDirectory());
 }
 
-TEST_F(CorpusPartsTest, WhatWasSeenAndIsDamagedIsNotBelieved) {
+TEST_F(CorpusPartsTest, IgnoresDamagedFactsOfWhatWasSeen) {
   const std::vector<DroppedCorpus> drops = {{"acme", "a", 77, 5, 6}, {"", "b", 0, 7, 8}};
   ASSERT_TRUE(Open()->WriteSeen({77, 1234}, "h1", drops).ok());
   const std::string file = path + "/corpora/SEEN";

@@ -76,7 +76,7 @@ TEST_F(DirectStreamTest, AFileThatEndsIsDamage) {
 }
 
 // With eight reads under way: their memory must not go before they end.
-TEST_F(DirectStreamTest, WhoTakesMayStop) {
+TEST_F(DirectStreamTest, AReaderMayStop) {
   if (!Supported())
     GTEST_SKIP()
         << "no direct reads here; to run it: a TMPDIR on ext4 or xfs, and a kernel with io_uring";
@@ -90,7 +90,7 @@ TEST_F(DirectStreamTest, WhoTakesMayStop) {
   }
 }
 
-TEST_F(DirectStreamTest, WhatIsNoFileIsToldFirst) {
+TEST_F(DirectStreamTest, ReportsAMissingFileFirst) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   bool taken = false;

@@ -61,14 +61,14 @@ TEST_F(FileIdentityTest, ACopyIsAnotherFile) {
   EXPECT_THAT(Why(), HasSubstr(path + " was replaced by another file"));
 }
 
-TEST_F(FileIdentityTest, AFileThatComesBackIsTheSame) {
+TEST_F(FileIdentityTest, AFileThatReturnsIsTheSame) {
   fs::rename(folder, folder + ".away");
   EXPECT_THAT(Why(), HasSubstr("moved away"));
   fs::rename(folder + ".away", folder);
   EXPECT_EQ(Why(), "OK");
 }
 
-TEST_F(FileIdentityTest, NothingIsSaidWithoutAnIdentity) {
+TEST_F(FileIdentityTest, ReportsNothingWithoutAnIdentity) {
   EXPECT_EQ(IdentityOf(-1), FileIdentity());
   EXPECT_EQ(IdentityAt(path + ".none"), FileIdentity());
   EXPECT_TRUE(CheckNamed(path + ".none", FileIdentity()).ok());

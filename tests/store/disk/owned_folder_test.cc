@@ -100,7 +100,7 @@ TEST_F(OwnedFolderTest, AFolderThatIsGoneIsNoticed) {
   EXPECT_TRUE(folder->CheckThere().ok()) << "it is back";
 }
 
-TEST_F(OwnedFolderTest, NotAFolderOfSomebodyElse) {
+TEST_F(OwnedFolderTest, RefusesTheFolderOfAnotherProgram) {
   std::filesystem::create_directory(path);
   std::ofstream(path + "/thesis.txt") << "not mine\n";
   EXPECT_THAT(Why(), HasSubstr("\"thesis.txt\": name an empty folder"));

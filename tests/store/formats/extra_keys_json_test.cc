@@ -7,7 +7,7 @@
 namespace ckv {
 namespace {
 
-TEST(ExtraKeysJson, ThereAndBack) {
+TEST(ExtraKeysJson, RoundTripsKeys) {
   const ExtraKeys keys = {
       {-2, 9, std::string(64, '\x7f')}, {0, 0, "a"}, {3, 1, std::string(1, '\0')}};
   const std::string text = FormatExtraKeys(keys);
@@ -18,7 +18,7 @@ TEST(ExtraKeysJson, ThereAndBack) {
   EXPECT_TRUE(ParseExtraKeysText("[]", 10, "keys")->empty());
 }
 
-TEST(ExtraKeysJson, SaysWhatIsWrong) {
+TEST(ExtraKeysJson, NamesTheInvalidKey) {
   struct Case {
     const char* text;
     const char* why;

@@ -59,7 +59,7 @@ const Change kChanges[] = {
      }},
 };
 
-TEST(FileBytes, ReadsPartsWhereTheyStand) {
+TEST(FileBytes, ReadsPartsAtTheirOffsets) {
   const std::string path = WriteFile("parts");
   for (const FileReading reading : {FileReading::kWhole, FileReading::kParts}) {
     const auto file = FileBytes::Open(path, reading);

@@ -135,7 +135,7 @@ TEST(RowFile, NamesTheMetadataKeyThatIsMissing) {
   }
 }
 
-TEST(RowFile, NamesTheMetadataKeyThatIsWrong) {
+TEST(RowFile, NamesTheInvalidMetadataKey) {
   struct Case {
     const char* key;
     const char* value;
@@ -170,7 +170,7 @@ TEST(RowFile, NamesTheMetadataKeyThatIsWrong) {
   }
 }
 
-TEST(RowFile, NamesTheTensorThatIsWrong) {
+TEST(RowFile, NamesTheInvalidTensor) {
   struct Case {
     const char* error;
     std::function<void(Rows&)> change;
@@ -237,7 +237,7 @@ TEST(RowFile, NamesTheTensorThatIsWrong) {
   }
 }
 
-TEST(RowFile, OpenNamesTheFileAndTellsMissingFromWrong) {
+TEST(RowFile, OpenNamesTheFileAndSeparatesMissingFromWrong) {
   const TemporaryDirectory directory;
   EXPECT_EQ(RowFile::Open(directory / "none").status().code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(WriteSafetensors(directory / "empty", {}, {}).ok());
@@ -311,7 +311,7 @@ TEST(DescribeChunk, ChunksOfAFileAreValid) {
   }
 }
 
-TEST(ParseRopeScaling, NothingMeansNoYarn) {
+TEST(ParseRopeScaling, NoRopeScalingMeansNoYarn) {
   for (const char* none : {"", "null", R"({"type":"default"})", R"({"rope_type":"default"})"}) {
     const auto parsed = ParseRopeScaling(none);
     ASSERT_TRUE(parsed.ok()) << parsed.status();

@@ -201,7 +201,7 @@ TEST(LlamaState, RefusesItCutOffAnywhere) {
   }
 }
 
-TEST(LlamaState, KnowsOneByItsFirstBytes) {
+TEST(LlamaState, RecognisesAStateByItsFirstBytes) {
   const std::string path = test::TempPath("one.bin");
   WriteWholeFile(path, StateText().Bytes());
   EXPECT_TRUE(LlamaState::IsOne(path));
@@ -241,7 +241,7 @@ TEST(LlamaStateWriter, WritesTheBytesOfLlamaCpp) {
 }
 
 // As of rows that are elsewhere: the reader takes none of those for rows.
-TEST(LlamaStateWriter, TheLastCellsMayStandForAll) {
+TEST(LlamaStateWriter, TheLastCellsMayRepresentAll) {
   LlamaStateSpec spec = kSpec;
   spec.cell_count = 1;
   const std::string path = test::TempPath("one-cell.ggsq");

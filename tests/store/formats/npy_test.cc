@@ -121,7 +121,7 @@ TEST(NpyFile, RefusesEveryTruncation) {
   }
 }
 
-TEST(NpyFile, OpenSaysWhatIsWrongWithThePath) {
+TEST(NpyFile, OpenReportsAnInvalidPath) {
   const TemporaryDirectory directory;
   EXPECT_EQ(NpyFile::Open(directory / "none").status().code(), absl::StatusCode::kNotFound);
   WriteWholeFile(directory / "short", {});

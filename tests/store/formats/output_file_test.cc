@@ -110,7 +110,7 @@ TEST(OutputFile, APipeGetsTheBytesInOrderWhenTheyAreWhole) {
   EXPECT_EQ(directory.FileCount(), 1u);
 }
 
-TEST(OutputFile, TensorsGoThroughAPipe) {
+TEST(OutputFile, WritesTensorsThroughAPipe) {
   const TemporaryDirectory directory;
   const std::vector<std::byte> data(16, std::byte{7});
   const TensorToWrite tensors[] = {{"t", TensorDtype::kF32, {4}, data}};

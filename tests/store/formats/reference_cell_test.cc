@@ -48,7 +48,7 @@ std::vector<uint16_t> ValuesOf(std::span<const std::byte> row) {
   return values;
 }
 
-TEST(ReferenceCell, ComesBackAsItWas) {
+TEST(ReferenceCell, RoundTripsAReference) {
   CellReference longest = Reference();
   longest.corpus = std::string(128, 'c');
   longest.tenant = std::string(128, 't');
@@ -103,7 +103,7 @@ TEST(ReferenceCell, OthersOfItsMarkAreRefused) {
   }
 }
 
-TEST(ReferenceCell, SaysHowItWasChanged) {
+TEST(ReferenceCell, ReportsHowItWasChanged) {
   std::vector<std::byte> row = Row(Reference());
   // Bit 0 of value 20 is bit 140 of the reference: of its digest.
   row[40] ^= std::byte{1};

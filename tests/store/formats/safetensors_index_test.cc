@@ -128,7 +128,7 @@ TEST(RowFile, AFolderOfFilesReadsAsOne) {
   EXPECT_EQ(std::memcmp(copied.data(), folder.data.data() + 80, 40), 0);
 }
 
-TEST(RowFile, AFolderThatIsNotWhatItsIndexSaysIsRefused) {
+TEST(RowFile, RefusesAFolderThatDiffersFromItsIndex) {
   struct Case {
     const char* error;
     std::function<void(Folder&)> change;

@@ -199,7 +199,7 @@ TEST(SafetensorsFile, ANameInAMessageIsEscapedAndCut) {
   EXPECT_LT(status.message().size(), 200u);
 }
 
-TEST(SafetensorsFile, OpenSaysWhatIsWrongWithThePath) {
+TEST(SafetensorsFile, OpenReportsAnInvalidPath) {
   const TemporaryDirectory directory;
   EXPECT_EQ(SafetensorsFile::Open(directory / "none").status().code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(Mentions(SafetensorsFile::Open(directory / "").status(), "not a regular file"));
@@ -332,7 +332,7 @@ TEST(SafetensorsWriter, PiecesMakeTheSameFile) {
   EXPECT_EQ(directory.FileCount(), 2u);
 }
 
-TEST(SafetensorsWriter, WhatIsNotWholeIsNotThere) {
+TEST(SafetensorsWriter, AnIncompleteFileDoesNotAppear) {
   const TemporaryDirectory directory;
   const std::vector<std::byte> data(16);
   const TensorSpec specs[] = {{"a", TensorDtype::kU8, {16}}, {"b", TensorDtype::kU8, {16}}};

@@ -68,7 +68,7 @@ TEST(Arena, ZeroBytesAreAnEmptyExtent) {
   EXPECT_EQ(arena->used_bytes(), 64u);
 }
 
-TEST(Arena, RefusesWhenNothingFitsAndSaysHowMuchIsFree) {
+TEST(Arena, RefusesIfNothingFitsAndReportsTheFreeBytes) {
   const auto arena = Make(256);
   const Extent taken = Take(*arena, 128);
   for (const size_t bytes : {size_t{129}, SIZE_MAX, SIZE_MAX - 63}) {

@@ -32,7 +32,7 @@ TEST(ChunkExpiry, AMarkEndsAtItsTime) {
   EXPECT_EQ(expiry.NextDue(kInstantMax), std::nullopt);
 }
 
-TEST(ChunkExpiry, AChunkEndsWhenNobodyPutItAgain) {
+TEST(ChunkExpiry, AChunkEndsIfItIsNotPutAgain) {
   ChunkExpiry expiry;
   expiry.Put(Id(1), kHour, kStart);
   expiry.Put(Id(2), Duration(0), kStart);

@@ -116,7 +116,7 @@ TEST(ComputeChunkId, GoldenVectorsWithExtraKeys) {
 // Goal: chunks have one id if their tokens and what shapes them are the same, and only then.
 // Method: 10,000 cases of few tokens, pictures and places, so that equal ones occur. The model is
 // plain: for each token, the list of what shapes it, with the token's offset in that.
-TEST(ComputeChunkId, OneIdForWhatIsTheSame) {
+TEST(ComputeChunkId, EqualInputsHaveOneId) {
   using Shape = std::tuple<std::string, uint32_t, int64_t>;  // digest, length, tokens before
   using Inputs = std::vector<std::pair<int32_t, std::vector<Shape>>>;
   std::mt19937 rng(3);

@@ -30,7 +30,7 @@ struct ChunkLedgerTest : testing::Test {
   const ChunkId id = LedgerId(1);
 };
 
-TEST_F(ChunkLedgerTest, WithoutAnEntryNothingIsSaidOfAChunk) {
+TEST_F(ChunkLedgerTest, HasNoFactsWithoutAnEntry) {
   EXPECT_FALSE(ledger.MayRead(id, ""));
   EXPECT_FALSE(ledger.IsKept(id));
   EXPECT_FALSE(ledger.Touch(id));
@@ -42,7 +42,7 @@ TEST_F(ChunkLedgerTest, WithoutAnEntryNothingIsSaidOfAChunk) {
     EXPECT_TRUE(absl::IsNotFound(status)) << status;
 }
 
-TEST_F(ChunkLedgerTest, AChangeIsToldOnceUnlessItWasNotSaved) {
+TEST_F(ChunkLedgerTest, ReportsAChangeOnceUnlessItWasNotSaved) {
   ledger.Open(id, "a", Duration(0));
   EXPECT_EQ(ledger.UnsavedFacts(id), std::nullopt) << "its file says as much";
   ASSERT_TRUE(ledger.AddReader(id, "b").ok());
@@ -74,7 +74,7 @@ TEST_F(ChunkLedgerTest, AnEntryClosesOnlyIfEachConditionHolds) {
   EXPECT_FALSE(ledger.AnyDue()) << "nothing is left of its times";
 }
 
-TEST_F(ChunkLedgerTest, WhatIsDueIsTakenOnce) {
+TEST_F(ChunkLedgerTest, TakesWhatIsDueOnce) {
   const ChunkId marked = LedgerId(2), stays = LedgerId(3);
   ledger.Open(id, "", seconds(5));
   ledger.Open(marked, "", seconds(5));
@@ -99,7 +99,7 @@ TEST_F(ChunkLedgerTest, WhatIsDueIsTakenOnce) {
   EXPECT_EQ(due.expired, std::nullopt);
 }
 
-TEST_F(ChunkLedgerTest, ATtlStartsAnewAfterARestartAndAMarkGoesOn) {
+TEST_F(ChunkLedgerTest, ATtlRestartsAfterARestartAndAMarkContinues) {
   ledger.Open(id, "a", seconds(5));
   ASSERT_TRUE(ledger.KeepFor(id, seconds(60)).ok());
   const ChunkFacts saved = *ledger.FactsOf(id);

@@ -35,7 +35,7 @@ class ChunkTableTest : public testing::Test {
   ChunkTable table_{arena_.get(), /*chunk_count_max=*/64};
 };
 
-TEST_F(ChunkTableTest, WhatWasPutCanBeFoundAndRead) {
+TEST_F(ChunkTableTest, FindsAndReadsWhatWasPut) {
   const SmallChunk small = MakeSmallChunk(geometry_, 5, 1);
   const ChunkId id = Put(small, geometry_);
   const auto locator = table_.Find(id, geometry_);
@@ -49,7 +49,7 @@ TEST_F(ChunkTableTest, WhatWasPutCanBeFoundAndRead) {
   EXPECT_EQ(table_.stats().pin_count, 2u);
 }
 
-TEST_F(ChunkTableTest, RefusalsSayWhatToDoNext) {
+TEST_F(ChunkTableTest, RefusalsNameTheNextStep) {
   const SmallChunk small = MakeSmallChunk(geometry_, 5, 1);
   EXPECT_EQ(table_.Find(small.info.id, geometry_).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(table_.Pin(small.info.id, geometry_).status().code(), absl::StatusCode::kNotFound);
@@ -66,7 +66,7 @@ TEST_F(ChunkTableTest, RefusalsSayWhatToDoNext) {
 }
 
 // Goal: garbage collection takes nothing that was put, put again or queried since it listed chunks.
-TEST(ChunkTableIdle, WhatWasTouchedStays) {
+TEST(ChunkTableIdle, KeepsTouchedChunks) {
   constexpr Duration kIdleMin = std::chrono::hours(1);
   ManualClock clock;
   const Geometry geometry = SmallGeometry();
@@ -150,7 +150,7 @@ TEST_F(ChunkTableTest, ReadersAreLimitedUntilEveryoneIsOne) {
 }
 
 // Goal: the second of two tenants that put a chunk at once may read it as well.
-TEST_F(ChunkTableTest, OfTwoTenantsAtOnceBothRead) {
+TEST_F(ChunkTableTest, TwoTenantsReadAtOnce) {
   const SmallChunk small = MakeSmallChunk(geometry_, 5, 1);
   auto first = WriteSmallChunk(*table_.Begin(small.info, geometry_, "a"), small);
   auto second = WriteSmallChunk(*table_.Begin(small.info, geometry_, "b"), small);
@@ -159,7 +159,7 @@ TEST_F(ChunkTableTest, OfTwoTenantsAtOnceBothRead) {
   EXPECT_TRUE(table_.Find(small.info.id, geometry_, "b").ok());
 }
 
-TEST_F(ChunkTableTest, OfTwoThatCameAtOnceTheSecondIsRefused) {
+TEST_F(ChunkTableTest, RefusesTheSecondOfTwoSimultaneousPuts) {
   const SmallChunk small = MakeSmallChunk(geometry_, 5, 1);
   auto first = WriteSmallChunk(*table_.Begin(small.info, geometry_), small);
   auto second = WriteSmallChunk(*table_.Begin(small.info, geometry_), small);
@@ -171,7 +171,7 @@ TEST_F(ChunkTableTest, OfTwoThatCameAtOnceTheSecondIsRefused) {
   EXPECT_EQ(table_.stats().chunk_count, 1u);
 }
 
-TEST_F(ChunkTableTest, ADroppedChunkStaysReadableUntilItsLastPinGoes) {
+TEST_F(ChunkTableTest, ADroppedChunkIsReadableUntilItsLastPinEnds) {
   const SmallChunk small = MakeSmallChunk(geometry_, 5, 1);
   const ChunkId id = Put(small, geometry_);
   const ChunkLocator locator = *table_.Find(id, geometry_);
@@ -190,7 +190,7 @@ TEST_F(ChunkTableTest, ADroppedChunkStaysReadableUntilItsLastPinGoes) {
   EXPECT_EQ(arena_->used_bytes(), 0u);
 }
 
-TEST_F(ChunkTableTest, AChunkMayComeBackWhileItsOldSelfIsStillPinned) {
+TEST_F(ChunkTableTest, AChunkMayReturnWhileItsOldSelfIsPinned) {
   const SmallChunk small = MakeSmallChunk(geometry_, 5, 1);
   const ChunkId id = Put(small, geometry_);
   const ChunkLocator old_locator = *table_.Find(id, geometry_);

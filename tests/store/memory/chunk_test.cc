@@ -139,7 +139,7 @@ TEST(ChunkWriter, RefusesWhatItCannotHold) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST(ChunkWriter, RefusesPiecesOutOfPlaceAndGoesOn) {
+TEST(ChunkWriter, RefusesPiecesOutOfPlaceAndContinues) {
   const Geometry geometry = SmallGeometry();
   const auto arena = *Arena::Create(kArenaBytes);
   const SmallChunk small = MakeSmallChunk(geometry, 2, 1);  // 40 bytes a layer

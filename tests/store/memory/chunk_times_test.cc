@@ -56,7 +56,7 @@ class ChunkTimesTest : public testing::TestWithParam<bool> {
   std::unique_ptr<ChunkStore> store_;
 };
 
-TEST_P(ChunkTimesTest, AChunkGoesWhenNobodyPutItAgain) {
+TEST_P(ChunkTimesTest, AChunkEndsIfItIsNotPutAgain) {
   const SmallChunk once = Chunk(1), again = Chunk(2), stays = Chunk(3), lifted = Chunk(4);
   ASSERT_TRUE(Put(once, kAnHour).ok());
   ASSERT_TRUE(Put(again, kAnHour).ok());
@@ -99,7 +99,7 @@ TEST_P(ChunkTimesTest, ATickDropsSoManyAndTheNextTheRest) {
 }
 
 // Goal: a request that reads the chunk continues; the memory is freed when the request has ended.
-TEST_P(ChunkTimesTest, WhatARequestReadsIsFreedAfterIt) {
+TEST_P(ChunkTimesTest, FreesReadRowsAfterARequest) {
   const SmallChunk chunk = Chunk(1);
   ASSERT_TRUE(Put(chunk, kAnHour).ok());
   {
@@ -115,7 +115,7 @@ TEST_P(ChunkTimesTest, WhatARequestReadsIsFreedAfterIt) {
   EXPECT_EQ(store_->stats().table.used_bytes, 0u);
 }
 
-TEST_P(ChunkTimesTest, AMarkEndsAndThenTheChunkMayGo) {
+TEST_P(ChunkTimesTest, AMarkEndsAndThenTheChunkMayEnd) {
   const SmallChunk marked = Chunk(1), both = Chunk(2);
   ASSERT_TRUE(Put(marked, Duration(0)).ok());
   ASSERT_TRUE(Put(both, kAnHour).ok());
@@ -202,7 +202,7 @@ class HalfCodec final : public ShadowCodec {
 
 // Goal: the shadow of a cold chunk is dropped from memory with the chunk. Method: memory of 1 MiB,
 // chunks of 600 KB.
-TEST_P(ChunkTimesRestartTest, AShadowGoesWithItsChunk) {
+TEST_P(ChunkTimesRestartTest, AShadowEndsWithItsChunk) {
   const HalfCodec codec;
   options_.shadow_codec = &codec;
   options_.shadow_bytes_max = 1 << 20;

@@ -18,7 +18,7 @@ uint32_t EvictNext(EvictionQueue& queue) {
   return *next;
 }
 
-TEST(EvictionQueue, TheCheapestForItsSizeGoesFirst) {
+TEST(EvictionQueue, EvictsTheCheapestForItsSizeFirst) {
   EvictionQueue queue;
   const ReloadCost disk = {.wait_us = 100, .bytes_per_us = 1000};
   queue.Add(0, 64 << 20, disk.Of(64 << 20));
@@ -71,7 +71,7 @@ TEST(EvictionQueue, AScanDoesNotPushOutWhatIsUsed) {
 }
 
 // Uses long ago age: a chunk that was used often is evicted once others have been used since.
-TEST(EvictionQueue, AnOldFavouriteGoes) {
+TEST(EvictionQueue, EvictsAnOldFavourite) {
   EvictionQueue queue;
   queue.Add(0, 1000, 100);
   for (int i = 0; i < 1000; ++i) queue.Use(0);

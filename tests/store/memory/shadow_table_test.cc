@@ -64,13 +64,13 @@ TEST_F(ShadowTest, HasEveryPackedRowInHalfTheMemory) {
   EXPECT_TRUE(arena->Allocate(arena->capacity_bytes() - arena->used_bytes()).ok());
 }
 
-TEST_F(ShadowTest, WhatCannotBePackedLeavesNothing) {
+TEST_F(ShadowTest, KeepsNothingOfWhatCannotBePacked) {
   codec.fails = true;
   EXPECT_EQ(MakeShadow(1), nullptr);
   EXPECT_EQ(arena->used_bytes(), 0u);
 }
 
-TEST_F(ShadowTest, WhatIsDamagedInMemoryLeavesNothing) {
+TEST_F(ShadowTest, KeepsNothingOfWhatIsDamagedInMemory) {
   for (const uint32_t layer : {0u, geometry.layers - 1}) {
     Chunk chunk = MakeChunk(1);
     auto* const byte = const_cast<std::byte*>(&chunk.layer(layer).back());
@@ -80,7 +80,7 @@ TEST_F(ShadowTest, WhatIsDamagedInMemoryLeavesNothing) {
   }
 }
 
-TEST_F(ShadowTest, TheOldestGoesFirstAndTheLimitHolds) {
+TEST_F(ShadowTest, EvictsTheOldestFirstWithinTheLimit) {
   const auto first = MakeShadow(1);
   ShadowTable table(3 * first->bytes());
   table.Add({7, 1}, first);
@@ -114,7 +114,7 @@ TEST_F(ShadowTest, AnotherGenerationIsAnotherChunk) {
 }
 
 // Ages of removed shadows do not pile up.
-TEST_F(ShadowTest, ManyComeAndGo) {
+TEST_F(ShadowTest, ManyAppearAndDisappear) {
   ShadowTable table(1 << 20);
   const auto shadow = MakeShadow(1);
   for (uint32_t i = 0; i < 10'000; ++i) {
@@ -126,7 +126,7 @@ TEST_F(ShadowTest, ManyComeAndGo) {
   EXPECT_EQ(table.count(), 0u);
 }
 
-TEST_F(ShadowTest, OneBeyondTheLimitIsNotKept) {
+TEST_F(ShadowTest, DoesNotKeepAShadowBeyondTheLimit) {
   const auto shadow = MakeShadow(1);
   ShadowTable table(shadow->bytes() - 1);
   table.Add({1, 1}, shadow);

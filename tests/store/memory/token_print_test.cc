@@ -101,7 +101,7 @@ TEST(TokenPrints, EveryRunHasThePrintOfItsTokens) {
   }
 }
 
-TEST(TokenPrints, KeysAndTokensTellApart) {
+TEST(TokenPrints, KeysAndTokensDistinguishPrints) {
   std::set<uint64_t> wholes;
   for (uint8_t k = 0; k < 4; ++k) {
     TenantKey key;
