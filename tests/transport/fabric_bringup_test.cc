@@ -36,7 +36,7 @@ TEST_P(FabricBringUp, OneAnswerOpensOneLane) {
   EXPECT_EQ(accepted.size(), 1u);
 }
 
-TEST_P(FabricBringUp, WrongTokenOpensNothing) {
+TEST_P(FabricBringUp, AWrongTokenOpensNothing) {
   auto dialer = fabric().Dial(kSmallShape);
   auto guesser = fabric().Dial(kSmallShape);
   ASSERT_TRUE(dialer.ok() && guesser.ok());

@@ -49,7 +49,7 @@ void RoundTrip(RequestLane& lane, uint64_t id, uint32_t bytes) {
   lane.Release(*slot);
 }
 
-TEST_P(FabricLanes, SaysWhatItIs) {
+TEST_P(FabricLanes, DescribesItself) {
   EXPECT_EQ(fabric().kind(), GetParam().kind);
   EXPECT_EQ(listener_->kind(), GetParam().kind);
   LanePair pair = Make();

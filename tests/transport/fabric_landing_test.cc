@@ -78,7 +78,7 @@ void ExpectBodiesLandOrComeWhole(LanePair pair, size_t span_count) {
   }
 }
 
-TEST_P(FabricLanding, BodiesLandOrComeWhole) {
+TEST_P(FabricLanding, BodiesLandOrArriveWhole) {
   ExpectBodiesLandOrComeWhole(Make({4, 64, 64 << 10}), 1);
 }
 TEST_P(FabricLanding, InSpans) {
@@ -150,7 +150,7 @@ TEST_P(FabricLanding, AbandonedMemoryIsTheOwnersAgain) {
   }
 }
 
-TEST_P(FabricLanding, PostedLaterGoWithTheNext) {
+TEST_P(FabricLanding, LaterPostsAreSentWithTheNext) {
   LanePair pair = Make();
   ASSERT_TRUE(pair.request && pair.serve);
   for (const bool by_poll : {false, true}) {

@@ -147,7 +147,7 @@ TEST_P(FabricPins, ARequesterPinsItsOwnEnd) {
 }
 
 // On loopback the ends share their memory, which is pinned once.
-TEST_P(FabricPins, BothEndsArePinned) {
+TEST_P(FabricPins, PinsBothEnds) {
   if (GetParam().fault) return;
   LanePair pair = MakePinned();
   ASSERT_TRUE(pair.request && pair.serve);
@@ -158,7 +158,7 @@ TEST_P(FabricPins, BothEndsArePinned) {
   AwaitNoPins(*pinner_);
 }
 
-TEST_P(FabricPins, NothingIsPinnedUnasked) {
+TEST_P(FabricPins, PinsNothingUnrequested) {
   LanePair pair = Make();
   ASSERT_TRUE(pair.request && pair.serve);
   EXPECT_EQ(pair.serve->slot_type(), RegionType::kHost);
@@ -166,7 +166,7 @@ TEST_P(FabricPins, NothingIsPinnedUnasked) {
 }
 
 // Refused at the peer's Connect on loopback, else at Invite.
-TEST_P(FabricPins, ALaneThatIsNotPinnedDoesNotComeUp) {
+TEST_P(FabricPins, ALaneThatIsNotPinnedIsNotOpened) {
   pinner_->refuses = true;
   auto dialer = fabric().Dial(kSmallShape);
   ASSERT_TRUE(dialer.ok());
@@ -189,7 +189,7 @@ TEST_P(FabricPins, ALaneThatIsNotPinnedDoesNotComeUp) {
 }
 
 // Invitations that expire, or whose listener ends first, release their pins.
-TEST_P(FabricPins, InvitationsLetGoOfTheirPins) {
+TEST_P(FabricPins, InvitationsReleaseTheirPins) {
   for (int i = 0; i < 3; ++i) {
     auto dialer = fabric().Dial(kSmallShape);
     ASSERT_TRUE(dialer.ok());

@@ -290,7 +290,7 @@ class FabricDescriptors : public FabricReplies {
   }
 };
 
-TEST_P(FabricDescriptors, ComeBesideTheReply) {
+TEST_P(FabricDescriptors, ArriveWithTheReply) {
   LanePair pair = Make();
   ASSERT_TRUE(pair.request && pair.serve);
   const size_t open_before = test::OpenFdCount();
@@ -359,7 +359,7 @@ TEST_P(FabricDescriptors, AreTheirOwnReplys) {
   }
 }
 
-TEST_P(FabricDescriptors, OfAbandonedRepliesAreClosed) {
+TEST_P(FabricDescriptors, CloseWithAbandonedReplies) {
   if (!passes()) return;
   LanePair pair = Make();
   ASSERT_TRUE(pair.request && pair.serve);
@@ -383,7 +383,7 @@ TEST_P(FabricDescriptors, OfAbandonedRepliesAreClosed) {
 
 // Descriptors that are completed and not taken, seen and not completed, or still in the socket: all
 // are closed with the lane.
-TEST_P(FabricDescriptors, GoWithTheLane) {
+TEST_P(FabricDescriptors, CloseWithTheLane) {
   if (!passes()) return;
   const size_t open_before = test::OpenFdCount();
   LanePair pair = Make();

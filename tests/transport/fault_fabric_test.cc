@@ -71,7 +71,7 @@ class FaultTest : public testing::Test {
   LanePair pair_;
 };
 
-TEST_F(FaultTest, DroppedRequestIsNeverSeen) {
+TEST_F(FaultTest, ADroppedRequestIsNeverSeen) {
   FaultPlan plan;
   plan.drop_request = 1;
   Make(plan);
@@ -133,7 +133,7 @@ TEST_F(FaultTest, AbandonedAndDelayedIsFreeWhenDue) {
 
 // Over enough messages both kinds of duplicates occur: with the next Poll, and after the slot was
 // posted again, when the bytes are those of the older request.
-TEST_F(FaultTest, DuplicatesComeTwiceWithTheOldBytes) {
+TEST_F(FaultTest, DuplicatesArriveTwiceWithTheOldBytes) {
   FaultPlan plan;
   plan.seed = 4;
   plan.duplicate_reply = 1;
@@ -180,7 +180,7 @@ TEST_F(FaultTest, BrokenLaneIsDownAtBothEnds) {
   EXPECT_EQ(pair_.request->in_flight(), 0u);
 }
 
-TEST_F(FaultTest, HolderGoneIsSeenThrough) {
+TEST_F(FaultTest, AGoneHolderIsVisibleThroughIt) {
   Make(FaultPlan{});
   pair_.serve.reset();
   EXPECT_EQ(AwaitDown(*pair_.request).code(), StatusCode::kUnavailable);

@@ -23,7 +23,7 @@ namespace {
 
 using absl::StatusCode;
 
-TEST(Fabric, NamesGoBothWays) {
+TEST(Fabric, NamesConvertBothWays) {
   for (FabricKind kind :
        {FabricKind::kLoopback, FabricKind::kShm, FabricKind::kTcp, FabricKind::kVerbs}) {
     const absl::StatusOr<FabricKind> parsed = ParseFabricName(FabricName(kind));
@@ -42,7 +42,7 @@ TEST(Fabric, HostIdentityIsStable) {
   EXPECT_LE(EncodeOffer(FabricKind::kShm, HostIdentity()).size(), kOfferBytesMax);
 }
 
-TEST(Fabric, DefaultShapeHoldsWhatItSays) {
+TEST(Fabric, DefaultShapeHoldsItsStatedSizes) {
   const LaneShape shape;
   EXPECT_TRUE(ValidateLaneShape(shape).ok());
   EXPECT_GE(shape.request_bytes_max, 64 + 256 * 1152u);
@@ -115,7 +115,7 @@ TEST(Tokens, AreRandomAndComparedWhole) {
   EXPECT_TRUE(SameToken(token, token));
 }
 
-TEST(Invitations, AreTakenOnceByWhoKnowsTheToken) {
+TEST(Invitations, AreTakenOnceByTheHolderOfTheToken) {
   InvitationTable<std::string> table;
   const auto key = table.Add("lane", Instant{1}, Instant{10});
   ASSERT_TRUE(key.ok());
@@ -144,7 +144,7 @@ TEST(Invitations, ExpireAndAreBounded) {
   EXPECT_TRUE(table.Add(resource, Instant{10}, Instant{20}).ok());  // half of them expired
 }
 
-TEST(Sockets, DescriptorsComeOneAtATime) {
+TEST(Sockets, DescriptorsArriveOneAtATime) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
   UniqueFd a(ends[0]), b(ends[1]);

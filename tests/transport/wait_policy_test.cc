@@ -85,7 +85,7 @@ TEST_F(WaitPolicyTest, ASharedProcessorIsGivenAway) {
   EXPECT_TRUE(SpinsAt(now_ + WaitPolicy::kSharedMin)) << "it tries again";
 }
 
-TEST_F(WaitPolicyTest, ItSleepsLongerEachTimeItFindsTheProcessorShared) {
+TEST_F(WaitPolicyTest, SleepsLongerEachTimeItFindsTheProcessorShared) {
   Duration expected = WaitPolicy::kSharedMin;
   const auto find_it_shared = [this] {
     policy_.Yielded(now_, milliseconds(1));
@@ -135,7 +135,7 @@ class WaitPolicyRest : public testing::Test {
   WaitPolicy policy_{kSpin, CountYield};
 };
 
-TEST_F(WaitPolicyRest, ShortWaitsYieldToNobody) {
+TEST_F(WaitPolicyRest, ShortWaitsDoNotYield) {
   for (int i = 0; i < 100; ++i) EXPECT_EQ(Wait(9), 9);
   EXPECT_EQ(yield_count, 0);
 }

@@ -38,7 +38,7 @@ struct Reply {
   ExpectedReply expected;
 };
 
-TEST(Wire, ReplyMustBeWhatWasAsked) {
+TEST(Wire, AReplyMustMatchItsRequest) {
   EXPECT_TRUE(Reply().Check().ok()) << Reply().Check();
   const auto code = [](auto change) {
     Reply reply;

@@ -159,7 +159,7 @@ TEST(Wire, EveryBitFlipIsRefused) {
   EXPECT_TRUE(DecodeReplyHeader(reply_slot.bytes()).ok());
 }
 
-TEST(Wire, OtherVersionsAreToldApart) {
+TEST(Wire, DistinguishesOtherVersions) {
   AttendFrame attend;
   attend.header.version = kWireVersion + 1;
   EXPECT_EQ(DecodeRequestHeader(attend.Bytes()).status().code(), StatusCode::kFailedPrecondition);

@@ -130,7 +130,7 @@ TEST_F(ShmDescriptors, PromisedAndNotPassed) {
   ExpectBroken("promised a descriptor");
 }
 
-TEST_F(ShmDescriptors, OfAnotherSlot) {
+TEST_F(ShmDescriptors, RejectsADescriptorOfAnotherSlot) {
   Request();
   ASSERT_TRUE(Pass(2));
   Reply(1, true);
@@ -189,7 +189,7 @@ TEST_F(ShmDescriptors, RequestsAreNotFlagged) {
 }
 
 // A full socket: the reply can still be posted without a descriptor.
-TEST_F(ShmDescriptors, WhatDoesNotFitIsNotPosted) {
+TEST_F(ShmDescriptors, DoesNotPostWhatDoesNotFit) {
   serve_ = NewRingServeLane(FabricKind::kShm, memory_, std::move(end_));
   view_->control()->requests.entries[0] = std::bit_cast<uint64_t>(RingEntry{1, 0, 1});
   ASSERT_TRUE(test::AwaitRequest(*serve_).has_value());

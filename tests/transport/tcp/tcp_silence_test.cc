@@ -214,7 +214,7 @@ TEST_F(TcpSilence, OnlyTheRequesterIsDeaf) {
 
 // The first probe, 1.0 to 1.13 s after the last sign of life, is lost here, at either end; the
 // second, a second later, is answered.
-TEST_F(TcpSilence, OneLostProbeIsForgiven) {
+TEST_F(TcpSilence, ForgivesOneLostProbe) {
   LanePair pair = Make();
   ASSERT_TRUE(pair.request && pair.serve);
   Silence(Deaf::kBoth);

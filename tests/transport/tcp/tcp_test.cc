@@ -371,7 +371,7 @@ TEST(TcpLane, HalfAFrameThenTheEnd) {
 }
 
 // With a tiny kernel buffer nothing fits at once: Post never blocks, polling sends the rest.
-TEST(TcpLane, PartialSendsGoOn) {
+TEST(TcpLane, PartialSendsContinue) {
   RawPeer raw;
   const int small = 4096;
   ASSERT_EQ(setsockopt(raw.end.get(), SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
@@ -441,7 +441,7 @@ TEST(TcpLane, GatheringUntilTheKernelHasAll) {
   EXPECT_FALSE(lane->gathering(2));
 }
 
-TEST(TcpDialer, NobodyThereIsUnavailable) {
+TEST(TcpDialer, AnAbsentPeerIsUnavailable) {
   auto fabric = NewTcpFabric(Clock::Real());
   const auto code = [&](const char* address) {
     auto dialer = fabric->Dial(kShape);

@@ -26,7 +26,7 @@ using test::Store;
 using test::VerbsTest;
 
 // While the thread that tears lanes down and registers the store is held up, no other thread is.
-TEST_F(VerbsTest, DestroyedLanesHoldUpNobody) {
+TEST_F(VerbsTest, DestroyedLanesDelayNoOther) {
   auto side = std::make_shared<VerbsSideThread>();
   test::HeldJob held;
   const VerbsSourceId source = side->Open();

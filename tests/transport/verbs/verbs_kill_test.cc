@@ -225,7 +225,7 @@ class Cycles {
   std::deque<std::unique_ptr<RequestLane>> asking_;
 };
 
-TEST(VerbsKill, NothingIsLeftOfTheKilled) {
+TEST(VerbsKill, NothingRemainsOfAKilledPeer) {
   const std::string before = test::KernelResources();
   const size_t descriptors_before = OpenDescriptors();
   std::mt19937 rng(9);

@@ -6,7 +6,7 @@
 namespace ckv {
 namespace {
 
-TEST(VerbsNone, SaysHowToGetIt) {
+TEST(VerbsNone, ExplainsHowToGetIt) {
   const absl::Status status = CheckVerbs({});
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_NE(status.message().find("libibverbs-dev"), absl::string_view::npos) << status;

@@ -74,7 +74,7 @@ const std::vector<Change> kBadEnds = {
     {"replies too long", [](VerbsEndFrame& e) { e.reply_bytes_max = kSlotBytesMax + 1; }},
 };
 
-TEST(VerbsNote, GoodOnesCome) {
+TEST(VerbsNote, GoodNotesArrive) {
   const auto offer = DecodeVerbsOffer(EncodeVerbsOffer(GoodOffer()));
   ASSERT_TRUE(offer.ok()) << offer.status();
   EXPECT_EQ(offer->landing_key, 0x1234u);

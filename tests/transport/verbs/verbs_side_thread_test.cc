@@ -58,7 +58,7 @@ class LoggedJob final : public VerbsJob {
 
 using Lines = std::vector<std::string>;
 
-TEST(VerbsSideThread, DoesJobsInOrderAndBeside) {
+TEST(VerbsSideThread, DoesJobsInOrderAndConcurrently) {
   Log log;
   VerbsSideThread side;
   const VerbsSourceId source = side.Open();
@@ -105,7 +105,7 @@ TEST(VerbsSideThread, IsBounded) {
   EXPECT_EQ(lines.back(), "asked ends");
 }
 
-TEST(VerbsSideThread, AClosedSourceLeavesNothingAndOthersGoOn) {
+TEST(VerbsSideThread, AClosedSourceLeavesNothingAndOthersContinue) {
   Log log;
   VerbsSideThread side;
   const VerbsSourceId one = side.Open();

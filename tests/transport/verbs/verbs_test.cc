@@ -228,7 +228,7 @@ TEST_F(VerbsTest, ChecksTheMachine) {
 
 // --- what breaks ---
 
-TEST_F(VerbsTest, PortGoingDownEndsItsLanes) {
+TEST_F(VerbsTest, ADisabledPortEndsItsLanes) {
   Start(test::GuestVerbsOptions());
   LanePair pair = MakeLane(*fabric_, *listener_, test::kVerbsShape);
   ASSERT_TRUE(pair.request && pair.serve);
