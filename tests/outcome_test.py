@@ -101,12 +101,12 @@ class Outcome(unittest.TestCase):
         self.assertNotEqual(code, 0)
         self.assertIn("0 passed, 11 failed, 0 flaky", said)
 
-    def test_what_could_not_start_failed(self):
+    def test_a_test_that_could_not_start_failed(self):
         code, said, _ = self.play({"sure": "exit 0"}, 'add_test(gone "/no/such/program")\n')
         self.assertNotEqual(code, 0)
         self.assertIn("FAILED: gone (release)", said)
 
-    def test_what_was_left_out_is_told(self):
+    def test_reports_what_was_left_out(self):
         _, said, told = self.play({"sure": "exit 0"}, tell=["--left-out", "preset asan; to run it: tests/run.sh --preset asan"])
         self.assertEqual(told, 0)
         self.assertIn("left out: preset asan\n    to run it: tests/run.sh --preset asan\n", said)

@@ -70,7 +70,7 @@ class Run(unittest.TestCase):
         self.assertEqual(installed[0], ["install-packages.sh build", "install-packages.sh tests"])
         self.assertEqual(installed[0], installed[1])
 
-    def test_what_is_left_out_is_named(self):
+    def test_names_what_is_left_out(self):
         code, said, calls = self.tree.run("tests/run.sh")
         self.assertEqual(code, 0, said)
         for words in ("preset asan\n    to run it: tests/run.sh --preset asan", "to run it: tests/run.sh --preset tsan",

@@ -99,7 +99,7 @@ class StaticChecks(unittest.TestCase):
         code, said = self.tree.check("--all")
         self.assertEqual(code, 0, said)
 
-    def test_an_unguarded_access_fails_whenever_it_came(self):
+    def test_an_unguarded_access_fails_at_any_age(self):
         self.tree.write({"server/counter.cc": UNGUARDED})
         self.tree.commit()
         for _ in range(2):
@@ -115,13 +115,13 @@ class StaticChecks(unittest.TestCase):
         self.tree.write({"server/another.cc": "int Two(Counter& c) { return c.Next() + c.Next(); }\n"})
         self.expect("unknown type name 'Counter'", "--changed", "1", "--only", "thread-safety")
 
-    def test_the_limit_of_thread_safety_is_told(self):
+    def test_reports_the_limit_of_thread_safety(self):
         self.tree.write({"server/counter.cc": UNGUARDED})
         code, said = self.tree.check("--changed", "1", "--only", "thread-safety", "--safety-limit-s", "-1")
         self.assertEqual(code, 0, said)
         self.assertIn("thread safety: 2 of them left out", said)
 
-    def test_what_the_last_commits_changed_is_linted(self):
+    def test_lints_what_the_last_commits_changed(self):
         self.tree.write({"server/sum.cc": MISNAMED})
         self.expect("invalid case style for variable 'TheSum'", "--changed", "1", *LINT)  # not committed yet
         self.tree.commit()
@@ -146,7 +146,7 @@ class StaticChecks(unittest.TestCase):
         self.tree.commit()
         self.expect("invalid case style for private member 'Value'", "--changed", "1", *LINT)
 
-    def test_what_cppcheck_finds_fails(self):
+    def test_findings_of_cppcheck_fail(self):
         self.tree.write({"server/sum.cc": BEYOND})
         self.tree.commit()
         self.expect("arrayIndexOutOfBounds", "--changed", "1", "--only", "cppcheck")
@@ -156,7 +156,7 @@ class StaticChecks(unittest.TestCase):
         code, said = self.tree.check("--changed", "1", "--only", "cppcheck")
         self.assertEqual(code, 0, said)
 
-    def test_the_limit_is_told(self):
+    def test_reports_the_limit(self):
         code, said = self.tree.check("--changed", "9", "--limit-s", "-1", *LINT)
         self.assertEqual(code, 0, said)
         self.assertIn("clang-tidy: 3 of them left out", said)

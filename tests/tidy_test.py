@@ -70,7 +70,7 @@ class Tidy(unittest.TestCase):
         self.refuses("more than 18 lines", **{"store__README.md": "line\n" * 19})
         self.refuses("does not begin with a title", **{"store__README.md": "#store\n"})
 
-    def test_a_rooms_readme_says_who_uses_it(self):
+    def test_a_rooms_readme_names_who_uses_it(self):
         files = {"store/a.h": '// A.\n\n#pragma once\n#include "proto/b.h"\n', "proto/b.h": "// B.\n\n#pragma once\n",
                  "proto/README.md": "# proto\n\n* Uses: nothing.\n* Used by: `store`.\n"}
         self.refuses("store/README.md:1: does not say what the room uses", **files)

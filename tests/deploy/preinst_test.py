@@ -75,7 +75,7 @@ class Preinst(unittest.TestCase):
                 with self.subTest(file=file, text=text):
                     self.both("data/x", {file: text})
 
-    def test_what_names_no_folder(self):
+    def test_accepts_a_configuration_without_a_folder(self):
         for file, texts in UNNAMED.items():
             for text in texts:
                 with self.subTest(file=file, text=text):

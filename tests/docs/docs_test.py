@@ -101,7 +101,7 @@ class Links(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("no client/call", out)
 
-    def test_what_moved_is_followed(self):
+    def test_follows_what_moved(self):
         text = "`client/route.h`, [a](client/route.h)\n```text\nclient/route.h\n```\n"
         code, out, _ = self.run_links(text)
         self.assertEqual(code, 1)

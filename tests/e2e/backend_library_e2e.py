@@ -99,7 +99,7 @@ class BackendLibraryTest(unittest.TestCase):
         for layer in range(LAYERS):
             self.assertEqual(tensors[f"layers.{layer}.ckv"][2], rows.layer_bytes(layer))
 
-    def test_a_holder_computes_with_the_one_beside_it(self):
+    def test_a_holder_computes_with_the_library_in_its_folder(self):
         self.start_fleet()
         root = self.install("works")
         self.start("h0", "--backend=cuda")
@@ -174,7 +174,7 @@ class BackendLibraryTest(unittest.TestCase):
         self.assertIn("backend cpu: kernel_target names AVX2", self.log("h-named"))
         self.assertEqual(self.kernels()["h-named"], "AVX2")
 
-    def test_who_asks_for_it_does_not_start_without(self):
+    def test_a_required_library_must_exist_to_start(self):
         for library, why in ((None, "install it there, or set backend: cpu"),
                              ("no_device", "the driver finds 0 devices"),
                              ("no_module", "it is no backend of ckv"),

@@ -69,7 +69,7 @@ class CharacterizeTest(unittest.TestCase):
                 routed = int(row["bytes_out"]) + int(row["bytes_in"])
                 self.assertAlmostEqual(1 - routed / (2048 * 1152), 0.763, delta=0.001)
 
-    def test_nothing_is_left_on_the_fleet(self):
+    def test_leaves_nothing_on_the_fleet(self):
         self.assertEqual(self.ctl("corpus", "list", "-o", "json")["corpora"], [])
 
     def test_again_measures_nothing(self):

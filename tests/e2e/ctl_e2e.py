@@ -96,7 +96,7 @@ class CtlTest(unittest.TestCase):
     def o_max(self, expected):
         return max(1.0, max(abs(v) for o, _, _ in expected for v in o))
 
-    def test_load_says_what_it_put_and_reuses_what_is_there(self):
+    def test_load_reports_what_it_put_and_reuses_stored_chunks(self):
         report = self.load("docs2", "--replicas", 2)
         self.assertEqual((report["chunk_count"], report["token_count"]), (4, 90))
         self.assertEqual(report["copies_sent"] + report["copies_found"], 8)
@@ -251,7 +251,7 @@ class CtlTest(unittest.TestCase):
             self.assertEqual(tensors[f"layers.{layer}.ckv"],
                              ("BF16", [58, D_QK], whole[32 * D_QK * 2:]))
 
-    def test_what_was_fetched_loads_again_as_the_same_chunks(self):
+    def test_fetched_rows_load_again_as_the_same_chunks(self):
         self.ctl("corpus", "load", "once", self.paths[0], "--chunk-tokens", 32)
         out = self.folder / "again.safetensors"
         report = self.ctl("fetch", "--corpus", "once", "--out", out)
@@ -281,7 +281,7 @@ class CtlTest(unittest.TestCase):
         self.assertEqual(self.ctl("fetch", "--corpus", "gap", "--position", 0, "--out",
                                   out)["token_count"], 78)
 
-    def test_fetch_of_a_list_stands_behind_each_other(self):
+    def test_fetch_places_the_chunks_of_a_list_behind_each_other(self):
         out = self.folder / "list.safetensors"
         report = self.ctl("fetch", "--corpus", "docs", "--chunks", "0,2", "--position", 0, "--out",
                           out)
@@ -297,7 +297,7 @@ class CtlTest(unittest.TestCase):
                 begin = row * D_QK * 2
                 self.assertEqual(got[begin:begin + D_V * 2], wanted[begin:begin + D_V * 2])
 
-    def test_a_result_goes_through_a_pipe(self):
+    def test_a_result_is_written_through_a_pipe(self):
         for name, arguments in (("f", ("fetch", "--corpus", "docs")),
                                 ("e", ("corpus", "export", "docs"))):
             pipe, out = self.folder / f"{name}.pipe", self.folder / f"{name}.safetensors"
@@ -340,7 +340,7 @@ class CtlTest(unittest.TestCase):
         self.assertIn("interrupted; corpus trial-", error)
         self.assertEqual(trials(), [])
 
-    def test_an_interrupted_load_says_how_it_goes_on(self):
+    def test_an_interrupted_load_names_the_command_that_continues_it(self):
         text = self.folder / "long.md"
         # 14,400 tokens: 63 MiB, which the holders have room for. Else the load ends before it is interrupted.
         text.write_text("A long text takes the reference engine a while. " * 300)
@@ -434,7 +434,7 @@ class CtlTest(unittest.TestCase):
             self.assertEqual(done.returncode, 0)
             self.assertIn("Examples:", done.stdout, verb)
 
-    def test_agents_say_what_one_instance_says(self):
+    def test_agents_decode_the_tokens_of_one_instance(self):
         text = self.folder / "text.md"
         text.write_text("The licence says what may be copied, by whom, and on what terms. " * 6)
         self.ctl("corpus", "load", "words", text, "--text", "--max-tokens", 300,
@@ -582,7 +582,7 @@ class DoctorTest(unittest.TestCase):
                      "clock", "address", "data_address", "names", "lease"):
             self.assertEqual(verdicts[name], "ok", name)
 
-    def test_a_name_that_two_processes_have_is_told(self):
+    def test_reports_a_name_that_two_processes_have(self):
         first = self.fleet.processes[1]
         first.send_signal(signal.SIGSTOP)
         # The directory lets the name go when the lease has run out; another takes it.
@@ -604,7 +604,7 @@ class DoctorTest(unittest.TestCase):
                 return True
         return False
 
-    def test_a_port_of_a_configuration_that_somebody_has_is_told(self):
+    def test_reports_a_configured_port_that_is_in_use(self):
         config = self.folder / "h9.yaml"
         config.write_text(f"role: holder\nname: h9\nlisten: {self.fleet.directory}\n"
                           f"directory: {self.fleet.directory}\n")
@@ -641,7 +641,7 @@ class LocalFleetTest(unittest.TestCase):
             self.assertEqual((result.returncode, result.stderr), (0, ""), name)
             self.assertIn(f"deploy/{name}.sh", result.stdout)
 
-    def test_what_a_shell_evals_is_never_the_usage(self):
+    def test_a_shell_never_evaluates_the_usage(self):
         """A failed "up" leaves no addresses of an earlier fleet, and a wrong flag is named."""
         failed = "unset CKV_REQUESTER CKV_DIRECTORY; false\n"
         for words, stdout, said in ((["up", "--help"], "false\n", "Starts a whole fleet"),

@@ -102,7 +102,7 @@ class FleetTest : public testing::TestWithParam<std::string> {
   std::unique_ptr<v1::RequesterService::Stub> requester_;
 };
 
-TEST_P(FleetTest, ComesUpAnswersAndDrains) {
+TEST_P(FleetTest, StartsAnswersAndDrains) {
   StartFleet(2);
   const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {64, 5, 0, 130, 1}, /*seed=*/1);
   Load(corpus, 2);
@@ -258,14 +258,14 @@ TEST_P(DaemonProcessTest, ConfigErrorsExitWith2) {
   EXPECT_THAT(good->log(), HasSubstr("capacity: \"1GiB\"  # " + path + ":2: store.capacity"));
 }
 
-TEST_P(DaemonProcessTest, AnAddressInUseExitsWith1AndSaysWhatToDo) {
+TEST_P(DaemonProcessTest, AnAddressInUseExitsWith1AndARemedy) {
   const Node& first = Start("directory", {"--role=directory"});
   const auto second = Run({"--role=directory", "--listen=" + first.address});
   EXPECT_EQ(second->AwaitExit(After(kStartTime)), 1);
   EXPECT_THAT(second->log(), HasSubstr("Address already in use; choose another by --listen"));
 }
 
-TEST_P(DaemonProcessTest, ASecondProcessOfANameEndsAndSaysWhoHasIt) {
+TEST_P(DaemonProcessTest, ASecondProcessOfANameEndsAndNamesTheFirst) {
   const std::string directory = "--directory=" + Start("d", {"--role=directory"}).address;
   nodes_.reserve(2);
   const std::string held_by =

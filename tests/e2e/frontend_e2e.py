@@ -169,7 +169,7 @@ class FrontendTest(unittest.TestCase):
         self.near(self.attend())
         self.near(self.attend(chunk_begin=1, chunk_end=2), rows=self.rows[1][CHUNK_TOKENS:2 * CHUNK_TOKENS])
 
-    def test_partials_merge_as_the_page_says(self):
+    def test_partials_merge_by_the_formula_of_the_page(self):
         parts = [self.attend(chunk_end=7), self.attend(chunk_begin=7)]
         parts = [[self.program.floats(getattr(part, name)) for name in "oml"] for part in parts]
         for i, (o_row, m_row, l_row) in enumerate(attend(self.queries, self.rows[1])):
@@ -196,7 +196,7 @@ class FrontendTest(unittest.TestCase):
         self.same_bits(self.attend(row_count=1, q=self.program.f32(one), q_dtype=self.pb.QUERY_DTYPE_F32),
                        self.attend(row_count=1, q=rounded))
 
-    def test_wrong_sizes_are_refused_and_told(self):
+    def test_wrong_sizes_are_refused_with_a_reason(self):
         q = self.request().q
         self.wrong(f"{ROWS} rows of {D_QK} bf16 values are {len(q)}", q=q[:-2])
         self.wrong(f"{ROWS} rows of {D_QK} f32 values are {2 * len(q)}", q_dtype=self.pb.QUERY_DTYPE_F32)
@@ -305,7 +305,7 @@ class FrontendTest(unittest.TestCase):
         self.assertEqual({reply.code for reply in replies.values()}, {0})
         self.same_bits(replies[39].reply, self.attend())
 
-    def test_too_many_streams_are_refused_with_a_time_to_come_back(self):
+    def test_too_many_streams_are_refused_with_a_time_to_retry(self):
         ends, streams = [], []
         try:
             for _ in range(STREAM_COUNT_MAX):
@@ -324,7 +324,7 @@ class FrontendTest(unittest.TestCase):
         # The program retries after that time.
         self.assertEqual(self.program.again(lambda: self.streamed(self.request(tag=1)))[1].code, 0)
 
-    def test_what_is_not_there_is_not_found(self):
+    def test_missing_corpora_and_chunks_are_not_found(self):
         self.attend(corpus="theirs", tenant="them")
         for fields in ({"corpus": "nothing"}, {"chunks": [self.pb.ChunkRef(id=bytes(32))]},
                        {"corpus": "theirs"}, {"corpus": "theirs", "tenant": "others"}):

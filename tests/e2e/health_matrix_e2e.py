@@ -30,7 +30,7 @@ MADE = (faults.directory_restarted, faults.other_fleet, faults.damaged)
 
 
 class HealthMatrixTest(unittest.TestCase):
-    def test_reporters_tell_of_a_fault_and_of_nothing_else(self):
+    def test_reporters_report_a_fault_and_nothing_else(self):
         chosen = [fault for fault in faults.FAULTS if fault.make in MADE]
         self.assertEqual(len(chosen), len(MADE))
         self.assertEqual({name for fault in chosen for name in reporters.NAMES if name not in fault.blind}, set(reporters.NAMES))

@@ -252,7 +252,7 @@ class IdsTest(unittest.TestCase):
                 yield f"Python put, {dtype}", whole(kind), lambda values, m=make: self.python_put(m(values))
             yield "C find", lambda value: whole("i4")(value) and value < 0, self.c_find
 
-    def test_one_rule_at_every_door(self):
+    def test_all_doors_apply_the_same_rule(self):
         for index, value, is_id in INPUTS:
             values = with_value(index, value)
             want = self.load_rows("I32", values) if is_id else None

@@ -92,7 +92,7 @@ class Ingest(unittest.TestCase):
         self.fails({"/v1/models": (200, b'{"data": "' + b"x" * (65 << 20) + b'"}')}, "more than 67108864 bytes")
         self.fails({"/v1/models": (302, b"")}, "HTTP 302")
 
-    def test_what_the_engine_refuses_is_told(self):
+    def test_reports_what_the_engine_refuses(self):
         error = json.dumps({"error": {"message": "ckv: corpus 'docs' is of another model"}}).encode()
         self.fails({"/v1/models": MODELS, "/v1/completions": (400, error)}, "HTTP 400", "is of another model")
         self.fails({"/v1/models": (401, b"who?")}, "HTTP 401", "VLLM_API_KEY")
@@ -108,7 +108,7 @@ class Ingest(unittest.TestCase):
         self.fails({"/v1/models": two}, "no model 'c'", "a, b", more=("--model", "c"))
         self.fails({"/v1/models": {"data": []}}, "it serves")
 
-    def test_what_is_prefilled_and_not_published(self):
+    def test_reports_what_is_prefilled_and_not_published(self):
         asked = self.fails({"/v1/models": MODELS, "/v1/completions": DONE}, "corpus docs does not have it after 1 s",
                            more=("--engine-timeout", "1"))
         (_, body, key) = asked[-1]

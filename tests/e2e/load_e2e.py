@@ -127,7 +127,7 @@ class LoadTest(unittest.TestCase):
         self.await_corpora([name for name in names if name != "c1"])
         self.assertEqual(self.run_ctl("corpus", "show", "c1").returncode, 3)
 
-    def test_a_load_that_cannot_wait_says_so(self):
+    def test_a_load_that_cannot_wait_reports_it(self):
         self.fleet = Fleet(self.folder, holders=2)
         path = self.folder / "rows.safetensors"
         Rows(1, 64, 0).write(path)
@@ -140,7 +140,7 @@ class LoadTest(unittest.TestCase):
         self.assertIn("h1", done.stderr)
         self.assertIn("have not recorded it yet", done.stderr)
 
-    def test_what_is_written_and_refused_says_so(self):
+    def test_reports_what_is_written_and_refused(self):
         self.fleet = Fleet(self.folder, holders=1)
         rows, queries, out = self.folder / "rows", self.folder / "q", self.folder / "out"
         Rows(1, 64, 0).write(rows)

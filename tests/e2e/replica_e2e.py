@@ -91,7 +91,7 @@ class ReplicaTest(unittest.TestCase):
         dropped = self.ctl("corpus", "drop", "docs")
         self.assertEqual((dropped["chunks_dropped"], dropped["warnings"]), (6, []))
 
-    def test_what_its_requester_pulls_is_a_copy_that_answers_others(self):
+    def test_a_chunk_pulled_by_its_requester_answers_others(self):
         """The requester of this process has its holder's chunks locally, and prefetches others into that holder."""
         agents = ("agents", "run", "--corpus", "text", "--text", self.text, "--count", 1, "--tokens", 2)
         hashes = {agent["tokens_hash"] for policy in ("route", "near")
@@ -104,12 +104,12 @@ class ReplicaTest(unittest.TestCase):
         chunks = self.ctl("corpus", "show", "text")["chunks"]
         self.assertEqual({tuple(c["leased"]) for c in chunks}, {("both",)})
 
-    def test_a_process_without_a_holder_says_what_to_do(self):
+    def test_a_process_without_a_holder_shows_a_remedy(self):
         result = self.run_ctl("chunk", "replicate", "docs", "--at", self.fleet.requester)
         self.assertEqual(result.returncode, 7, result.stderr)
         self.assertIn("--role=holder,requester", result.stderr)
 
-    def test_an_address_of_something_else_says_which_option_named_it(self):
+    def test_an_address_of_something_else_names_its_option(self):
         nobody = self.run_ctl("chunk", "replicate", "docs", "--at", "127.0.0.1:1")
         self.assertEqual(nobody.returncode, 4, nobody.stderr)
         self.assertIn("name another with --at", nobody.stderr)

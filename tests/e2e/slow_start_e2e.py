@@ -95,7 +95,7 @@ class SlowStart(unittest.TestCase):
         self.assertRegex(message or "no message", LOADS)
         return int(LOADS.match(message)[1])
 
-    def test_time_is_asked_for_while_the_reading_goes_on(self):
+    def test_the_start_timeout_is_extended_while_files_are_read(self):
         with self.daemon() as process:
             self.manager.await_message("READY=1")
             self.end(process)

@@ -117,7 +117,7 @@ class TraceTest : public testing::Test {
   std::unique_ptr<test::OneDaemon> directory_, holder_, requester_;
 };
 
-TEST_F(TraceTest, TheCallersIdComesBack) {
+TEST_F(TraceTest, ReturnsTheCallersId) {
   const Answer answer = Attend({kTraceparent}, Request());
   EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
   EXPECT_EQ(answer.trace_id, kTraceId);

@@ -105,14 +105,14 @@ class VerifyTest(unittest.TestCase):
             self.assertEqual(result.returncode, 2, bad)
             self.assertIn("--sample", result.stderr)
 
-    def test_damage_on_disk_is_made_good_from_memory(self):
+    def test_damage_on_disk_is_repaired_from_memory(self):
         self.flip("h0", 2)
         found, holders = self.verify()
         self.assertEqual(holders["h0"]["healed"], 1)
         self.assertEqual(found["findings"][0]["verdict"], "healed")
         self.assertEqual(self.verify()[1]["h0"]["healed"], 0)
 
-    def test_what_is_missing_is_named_and_put_again(self):
+    def test_missing_chunks_are_named_and_put_again(self):
         self.stop("h0")
         for chunk in (1, 4):
             self.file_of("h0", chunk).unlink()
@@ -129,7 +129,7 @@ class VerifyTest(unittest.TestCase):
         self.assertEqual(self.verify()[1]["h0"]["whole"], CHUNKS)
         self.assertTrue(self.file_of("h0", 1).exists())
 
-    def test_damage_is_told_and_got_again_by_the_holder(self):
+    def test_damage_is_reported_and_repaired_by_the_holder(self):
         self.stop("h0")
         self.flip("h0", 3)
         self.start("h0")
@@ -143,7 +143,7 @@ class VerifyTest(unittest.TestCase):
         self.assertEqual((status["h0"]["damaged_count"], status["h0"]["repaired_count"]), (1, 1))
         self.assertIn("found 1 chunk damaged", self.run_ctl("status").stdout)
 
-    def test_what_no_holder_has_whole_cannot_be_repaired(self):
+    def test_a_chunk_that_is_whole_nowhere_cannot_be_repaired(self):
         for name in ("h0", "h1"):
             self.stop(name)
             self.file_of(name, 0).unlink()

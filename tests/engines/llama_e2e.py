@@ -211,7 +211,7 @@ class LlamaE2e(unittest.TestCase):
         print(f"not turned: {distance(wrong, self.there):.4f}")
         self.assertGreater(distance(wrong, self.there), 8 * own)
 
-    def test_a_stock_application_goes_on(self):
+    def test_a_stock_application_continues(self):
         """It restores a prefill of libllama, and one of another position that was rotated to the start.
         Its own saved state is loaded and fetched, and libllama continues from it."""
         here = self.fetch("docs", "app.ggsq", "--streams", 3)

@@ -171,7 +171,7 @@ class LlamaRoute(unittest.TestCase):
             self.assertEqual(engine.counter("sent_bytes"), before)
         self.assertEqual(len(again), base.VOCABULARY)
 
-    def test_no_bit_changes_when_hot_chunks_come_near(self):
+    def test_no_bit_changes_when_hot_chunks_become_near(self):
         """They are prefetched if measured times predict a gain: mostly within 20 tokens."""
         tokens, logits = [], []
         with Engine(self, self.fleet, settings={"CKV_GGML_FABRICS": "tcp"}) as engine:
@@ -279,7 +279,7 @@ class LlamaRoute(unittest.TestCase):
                     tokens.append(greedy(engine.one(0, position, tokens[-1])))
             self.assertEqual(answer["tokens"], tokens)
 
-    def test_beside_other_copies_of_what_it_links(self):
+    def test_runs_next_to_other_copies_of_its_libraries(self):
         """Debian's Python has its own gRPC, and perhaps torch."""
         program = textwrap.dedent("""
             import ctypes, importlib, sys
@@ -346,7 +346,7 @@ class LlamaRoute(unittest.TestCase):
                 logits.append(engine.one(0, PREFIX + i, token))
             return logits
 
-    def test_a_holder_is_killed_and_comes_back(self):
+    def test_a_holder_is_killed_and_returns(self):
         due = self.decode_with_fault("docs", None)
         got = self.decode_with_fault("docs", lambda: self.fleet.kill_holder(1),
                                      lambda: self.fleet.start_holder(1))
@@ -408,7 +408,7 @@ class LlamaRoute(unittest.TestCase):
             code, text = engine.done("check").split(" ", 1)
             return code, text
 
-    def test_check_says_what_is_wrong(self):
+    def test_check_reports_faults(self):
         code, text = self.check()
         self.assertEqual((code, text.split("|")[0]), ("0", f"settings: ok, directory "
                                                            f"{self.fleet.directory}"))

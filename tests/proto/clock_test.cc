@@ -48,7 +48,7 @@ TEST(Instant, Arithmetic) {
   EXPECT_LT(start, kInstantMax);
 }
 
-TEST(RealClock, NeverGoesBack) {
+TEST(RealClock, NeverRunsBackwards) {
   Instant last = Clock::Real()->Now();
   for (int i = 0; i < 1000; ++i) {
     const Instant now = Clock::Real()->Now();
@@ -94,7 +94,7 @@ TEST(RealClock, AwaitEndsWithItsCondition) {
   }
 }
 
-TEST(ManualClock, StandsStillUntilAdvanced) {
+TEST(ManualClock, IsConstantUntilAdvanced) {
   ManualClock clock;
   const Instant start = clock.Now();
   EXPECT_GT(start.ns, 0);

@@ -46,7 +46,7 @@ TEST(ValidateCorpus, AcceptsTheLimitsThemselves) {
   EXPECT_TRUE(ValidateCorpus(corpus).ok()) << ValidateCorpus(corpus);
 }
 
-TEST(ValidateCorpus, NamesWhatIsWrong) {
+TEST(ValidateCorpus, NamesTheInvalidField) {
   struct Case {
     const char* error;
     std::function<void(Corpus&)> change;

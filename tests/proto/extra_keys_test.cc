@@ -10,7 +10,7 @@
 namespace ckv {
 namespace {
 
-TEST(ExtraKeys, OneOrderForAny) {
+TEST(ExtraKeys, HasOneOrderForAnyInput) {
   const ExtraKeys keys = {{0, 0, "adapter"}, {3, 4, "a"}, {3, 4, "b"}, {3, 5, "a"}, {9, 1, "z"}};
   std::mt19937 rng(1);
   for (int i = 0; i < 20; ++i) {

@@ -80,7 +80,7 @@ TEST(ValidateGeometry, AcceptsTheLimitsThemselves) {
   }
 }
 
-TEST(ValidateGeometry, NamesTheFieldThatIsWrong) {
+TEST(ValidateGeometry, NamesTheInvalidField) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const Change cases[] = {

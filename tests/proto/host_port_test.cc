@@ -45,7 +45,7 @@ TEST(HostPort, RefusesAnythingElse) {
             "'h\\n' is not host:port with a port from 0 to 65535; an IPv6 host is in brackets");
 }
 
-TEST(HostPort, KnowsTheHostsThatPeersCannotUse) {
+TEST(HostPort, DetectsHostsThatPeersCannotUse) {
   for (const char* text : {"0.0.0.0:1", "[::]:1", "*:1"}) {
     EXPECT_TRUE(HostPort::Parse(text)->IsWildcard()) << text;
     EXPECT_FALSE(HostPort::Parse(text)->IsLoopback()) << text;

@@ -59,7 +59,7 @@ absl::Status CheckEven(int value) {
   return absl::OkStatus();
 }
 
-TEST(StatusMacros, ReturnTheFirstErrorOrGoOn) {
+TEST(StatusMacros, ReturnTheFirstErrorOrContinue) {
   EXPECT_EQ(*Quarter(12), 3);
   EXPECT_EQ(Quarter(6).status(), absl::InvalidArgumentError("odd"));
   EXPECT_EQ(CheckEven(3), absl::InvalidArgumentError("odd"));

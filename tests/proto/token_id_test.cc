@@ -48,7 +48,7 @@ TEST(TokenId, EveryTypeHasTheSameRule) {
   ExpectRefused<uint64_t>(UINT64_MAX);
 }
 
-TEST(TokenId, ArraysLieAnywhere) {
+TEST(TokenId, ReadsArraysAtAnyAlignment) {
   for (const size_t shift : {1, 2, 3, 7})
     EXPECT_EQ(*Read<int64_t>({5, 6}, shift), (std::vector<int32_t>{5, 6}));
   EXPECT_FALSE(ReadTokenIds("ids", std::vector<std::byte>(7), {}).ok());

@@ -26,7 +26,7 @@ TEST(Traceparent, ParsesTheSpecificationsExample) {
   EXPECT_EQ(FormatTraceparent(*trace), kValid);
 }
 
-TEST(Traceparent, OnlyTheLowestFlagSays) {
+TEST(Traceparent, UsesOnlyTheLowestFlag) {
   const std::string begin = std::string(kValid).substr(0, 53);
   for (const auto& [flags, sampled] : std::vector<std::pair<std::string, bool>>{
            {"00", false}, {"01", true}, {"02", false}, {"03", true}, {"ff", true}}) {

@@ -15,7 +15,7 @@ TEST(Utf8Text, ValidTextStays) {
     EXPECT_EQ(Utf8Text(text, 100), text);
 }
 
-TEST(Utf8Text, BytesThatAreNoneAreShownAsSuch) {
+TEST(Utf8Text, ReplacesBytesThatAreNoText) {
   EXPECT_EQ(Utf8Text("/data/\xff/new", 100), "/data/?/new");
   EXPECT_EQ(Utf8Text("latin gr\xf6\xdf"
                      "e",
@@ -27,7 +27,7 @@ TEST(Utf8Text, BytesThatAreNoneAreShownAsSuch) {
   EXPECT_EQ(Utf8Text("\xe2\x82", 100), "??") << "cut";
 }
 
-TEST(Utf8Text, ACutGoesThroughNoCharacter) {
+TEST(Utf8Text, ACutKeepsCharactersWhole) {
   const std::string text = "a\xc3\xb6\xe5\x9d\x97";
   const size_t kept[] = {0, 1, 1, 3, 3, 3, 6};
   for (size_t max = 0; max <= text.size(); ++max)

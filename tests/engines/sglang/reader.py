@@ -80,7 +80,7 @@ class A_Loaded(Case):
         self.assertEqual([], LOG.take())
         one.close()
 
-    def test_what_is_no_page_raises_nothing(self):
+    def test_a_malformed_page_raises_nothing(self):
         one = controllers.storage(ARGUMENTS.directory, publish=FAMILY)
         self.assertIsNone(one.get(keys_of(prompt(0))[0], torch.zeros(3, dtype=torch.bfloat16)))
         self.assertFalse(one.set("11" * 32, torch.zeros(3, dtype=torch.bfloat16)))
@@ -148,7 +148,7 @@ class B_RealTokens(Case):
                 self.assertEqual(cache.prefetch(prompt(REAL, "lora-1"))[0], 0)
                 self.assertEqual(cache.prefetch(prompt(0))[0], 0)
 
-    def test_beside_pages_that_were_set(self):
+    def test_reads_pages_next_to_pages_that_were_set(self):
         with self.cache(token_files=[self.path], publish=FAMILY) as cache:
             self.check_loaded(cache, prompt(REAL), rows_of(REAL))
             self.check_loaded(cache, prompt(0), rows_of(0))
@@ -158,7 +158,7 @@ class B_RealTokens(Case):
             self.assertEqual(cache.back_up(key, rows), rows.shape[1])
             self.check_loaded(cache, key, np.concatenate([rows_of(REAL), rows_of(300, 2)], axis=1))
 
-    def test_of_another_model(self):
+    def test_ignores_pages_of_another_model(self):
         for what, more in (("revision", {"revision": "rev2"}), ("model", {"model": "test/other"}),
                            ("layers", {"layers": LAYERS + 1})):
             with self.subTest(what), self.assertRaisesRegex(ValueError, f"of another model: its {what}"):
@@ -281,7 +281,7 @@ class D_Ended(Case):
                                check=True, stdout=subprocess.DEVNULL, timeout=controllers.WAIT_S)
                 self.assertEqual(cache.prefetch(prompt(500))[0], 0)
 
-    def test_clear_says_that_it_cannot(self):
+    def test_clear_reports_that_it_cannot(self):
         with self.cache(WAYS[-1]) as cache:
             with self.assertRaisesRegex(NotImplementedError, "ckvctl corpus drop"):
                 cache.controller.clear_storage_backend()

@@ -246,7 +246,7 @@ class Routes(Case):
         for prompt, answer in zip(prompts, answers):
             self.right(answer, self.CORPORA["law"], prompt)
 
-    def test_what_cannot_be_answered_as_asked_is_refused(self):
+    def test_refuses_requests_that_cannot_be_answered_in_full(self):
         from vllm.exceptions import VLLMValidationError
 
         cases = [({"corpus": "nosuch"}, "no corpus 'nosuch'"), ({"corpus": "law", "policy": "x"}, "policy is 'x'"),
@@ -276,7 +276,7 @@ class Loads(Case):
         self.assertEqual(self.told_by(answers[0])["policy"], "fetch")
         self.tells_routers(law)
 
-    def test_routers_are_told_of_what_others_published(self):
+    def test_routers_are_notified_of_publications_of_others(self):
         """They get the events once it was loaded here."""
         law, side = self.CORPORA["law"], self.engine.core.scheduler.connector._scheduler
         side._told.removed()
@@ -288,7 +288,7 @@ class Loads(Case):
         self.engine.run([law + text(34, 20)], steps=1)
         self.tells_routers(law)
 
-    def test_requests_that_come_together_load_once(self):
+    def test_simultaneous_requests_load_once(self):
         """They do if vLLM shares blocks among them. Each is equally exact, and each is reported to have the rows."""
         law, caching = self.CORPORA["law"], self.engine.llm.llm_engine.vllm_config.cache_config.enable_prefix_caching
         self.engine.reset()
@@ -299,7 +299,7 @@ class Loads(Case):
             self.assertGreater(answer.num_cached_tokens, 0)
         self.assertEqual(self.engine.counted("loaded_requests") - before, 1 if caching else 4)
 
-    def test_metrics_tell_what_was_done(self):
+    def test_metrics_count_what_was_done(self):
         law, names = self.CORPORA["law"], ("loaded_requests", "loaded_tokens", "routed_tokens", "routed_calls", "load_failed_requests")
         before = {name: self.engine.counted(name) for name in names}
         self.engine.reset()
@@ -322,7 +322,7 @@ class Loads(Case):
 class Failures(Case):
     """The directory and holders stop, continue, and end. In this order, since nothing restarts those that end."""
 
-    def test_1_a_directory_that_stops_delays_nobody(self):
+    def test_1_a_directory_that_stops_delays_no_request(self):
         """A request that names an unresolved corpus gets an error. All others are answered as before."""
         from vllm.exceptions import VLLMValidationError
 
@@ -345,7 +345,7 @@ class Failures(Case):
         self.right(routed, law, self.own)
         self.right(plain, other)
 
-    def test_3_an_aborted_load_gives_its_blocks_back_when_nobody_writes_to_them(self):
+    def test_3_an_aborted_load_returns_its_blocks_once_no_write_is_pending(self):
         """vLLM keeps the blocks until the load is reported, at its deadline at the latest."""
         law, other, before = self.CORPORA["law"], text(9, 30), self.engine.free_blocks()
         self.engine.reset()
@@ -397,7 +397,7 @@ class FewBlocks(Case):
     EXTRA = {"publish": "rule", "rule_tokens": 128, "chunk_tokens": 64, "near_bytes": 1_600_000}
     CORPORA = {"law": text(5, 300), "code": text(6, 200), "long": text(7, 400)}  # of 4,608 bytes a token
 
-    def test_preempted_requests_go_on_over_their_corpora(self):
+    def test_preempted_requests_continue_over_their_corpora(self):
         scheduler, preempted = self.engine.core.scheduler, []
         preempt = scheduler._preempt_request
         scheduler._preempt_request = lambda request, *a, **k: (preempted.append(request.request_id), preempt(request, *a, **k))[1]
@@ -420,7 +420,7 @@ class FewBlocks(Case):
             for name, answer in zip(names, answers):
                 self.right(answer, self.CORPORA[name], self.own)
 
-    def test_a_beginning_that_came_twice_is_published(self):
+    def test_a_beginning_that_repeats_is_published(self):
         """The rule publishes it. A third prompt with it loads its rows, and is equally exact."""
         same = text(41, 200)
         for i in range(2):
@@ -458,7 +458,7 @@ class Ranks(Case):
     CORPORA = {"law": text(5, 700)}
     TOKEN_BYTES = 4 * 576 * 2  # of all layers
 
-    def test_1_what_both_ranks_need_comes_to_their_host_once(self):
+    def test_1_rows_for_both_ranks_are_fetched_to_their_host_once(self):
         """Holders send to the cache only, and only the rows it lacks. Ranks read from the cache."""
         law, before = self.CORPORA["law"], sent()
         self.engine.reset()
@@ -472,7 +472,7 @@ class Ranks(Case):
         self.assertLessEqual(copied, once)
         print("figures: " + json.dumps({"of_one": copied / once, "one_bytes": once}), flush=True)
 
-    def test_2_without_the_cache_each_rank_asks_the_holders(self):
+    def test_2_without_the_cache_each_rank_queries_the_holders(self):
         law = self.CORPORA["law"]
         os.kill(ARGUMENTS.holders[-1], signal.SIGKILL)
         self.engine.reset()

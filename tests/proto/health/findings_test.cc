@@ -161,7 +161,7 @@ void ExpectTold(const std::vector<Fault>& faults) {
   }
 }
 
-TEST(Findings, OfTheDirectory) {
+TEST(Findings, CoverTheDirectory) {
   ExpectTold({
       {{"broken directory-unreachable directory 10.0.0.1:7400"},
        [](FleetFacts& f) {
@@ -209,7 +209,7 @@ TEST(Findings, OfTheDirectory) {
   });
 }
 
-TEST(Findings, OfTheNamedRequester) {
+TEST(Findings, CoverTheNamedRequester) {
   ExpectTold({
       {{"broken requester-unreachable requester 10.0.0.1:7402"},
        [](FleetFacts& f) { f.requester->silence_why = "connection refused"; }},
@@ -220,7 +220,7 @@ TEST(Findings, OfTheNamedRequester) {
   });
 }
 
-TEST(Findings, OfMembers) {
+TEST(Findings, CoverMembers) {
   ExpectTold({
       {{"broken member-unreachable holder h1"},
        [](FleetFacts& f) { f.members[0].silence = Silence::kToCaller; }},
@@ -260,7 +260,7 @@ TEST(Findings, OfMembers) {
   });
 }
 
-TEST(Findings, OfStores) {
+TEST(Findings, CoverStores) {
   ExpectTold({
       {{"broken holder-store-full holder h1"},
        [](FleetFacts& f) {
@@ -302,7 +302,7 @@ TEST(Findings, OfStores) {
   });
 }
 
-TEST(Findings, OfChunks) {
+TEST(Findings, CoverChunks) {
   ExpectTold({
       {{"broken holder-lacks-chunks holder h1"},
        [](FleetFacts& f) { f.members[0].lacking_count = f.members[0].sole_count = 4; }},
@@ -320,7 +320,7 @@ TEST(Findings, OfChunks) {
 }
 
 // Nothing that a member without a lease has reported still holds.
-TEST(Findings, WhatTheGoneToldIsForgotten) {
+TEST(Findings, ForgetReportsOfGoneMembers) {
   FleetFacts facts = Healthy();
   MemberFacts& gone = facts.members[0];
   gone.health->fault = StoreFault::kFull;
