@@ -4,7 +4,7 @@
     python3 tests/tidy.py --prose [--count] [--root DIR] [FILE-OR-FOLDER...]
 
 Reads the comments and strings of the product's .h, .cc and .proto files, the strings of its .py files,
-README.md, those of the product's folders, and deploy/handbook/. Lists, each with file and line:
+README.md, those of the product's folders, deploy/handbook/, and the names of tests. Lists, each with file and line:
   * long     a sentence of more than 25 words, anywhere but in a .cc file
   * opener   a comment or a sentence that begins with "Of", "What", "Where" or "Whoever"; a question may
   * clause   "; null:", "; 0:", "; absent:" or "; empty:", which may also begin a sentence; write
@@ -12,6 +12,8 @@ README.md, those of the product's folders, and deploy/handbook/. Lists, each wit
   * word     "such" (but for "no such"), "so long", "whoever", "what it was asked for"; also verbs of posture
              and speech for data (DIALECT): lie, stand, tell, come near, anew, nobody; in strings also say,
              come, go, know, beside, "is asked" (DIALECT_OF_STRINGS). This rule alone reads .py files
+  * name     a test's name with one of these words, or that begins with Of, What, Where, Who, Those or How;
+             write what is done or refused: RefusesAFrameOfAnotherVersion
 tests/prose_allow.txt has the exceptions, each with its justification. --count prints counts per file.
 """
 
@@ -36,6 +38,10 @@ DIALECT = re.compile(r"\b(?:told|tells?|telling|untold|anew|of before|nobody|any
 # More of them, in strings: errors, logs, helps and metrics have a reader who has not read the code.
 DIALECT_OF_STRINGS = re.compile(r"\b(?:says?|said|saying|comes?|came|coming|goes|went|going|knows?|knew|hears?|heard|beside"
                                 r"|(?:is|are|was|were)(?: not)? asked)\b(?!-)", re.I)
+# More of them, in names of tests, whose words are split: TheLogSaysWhy, test_the_log_says_why.
+DIALECT_OF_NAMES = re.compile(r"\b(?:go|asks?|asked|speaks?)\b|^(?:of|what|where|whoever|who|those|how)\b", re.I)
+TEST_NAME = re.compile(r"^TEST(?:_F|_P)?\(\s*\w+,\s*(\w+)\s*\)|^TYPED_TEST\(\s*\w+,\s*(\w+)\s*\)"
+                       r"|^\s+def test_(\w+)\(", re.M)
 # A full stop ends a sentence unless it ends one of these.
 ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|eqs?|vs|cf|ca|al|incl|resp)|\.\.)\.$")
 SENTENCE_END = re.compile(r"[.!?][\"')\]*]*(?=\s)")
@@ -285,8 +291,20 @@ def breaches_of(paragraph, is_long_checked):
         yield from dialect_of(paragraph, line, sentence, words)
 
 
+def name_breaches(text):
+    """Breaches in names of tests, of C++ and Python."""
+    for match in TEST_NAME.finditer(text):
+        name = next(group for group in match.groups() if group)
+        words = re.sub(r"_|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
+        for pattern in (DIALECT, DIALECT_OF_STRINGS, DIALECT_OF_NAMES):
+            for found in pattern.finditer(words):
+                yield text.count("\n", 0, match.start(match.lastindex)) + 1, f"name: {found.group(0).lower()}", name
+
+
 def check(name, text):
     """Yields (line, rule, sentence) for each breach in one file."""
+    if name.startswith("tests/"):
+        return sorted(name_breaches(text))
     if name.endswith(".py"):
         return sorted((breach for paragraph in python_paragraphs(text) for line, sentence in paragraph.sentences()
                        for breach in dialect_of(paragraph, line, sentence, re.sub(r"`[^`]*`", "x", sentence))),
@@ -306,7 +324,9 @@ def is_read(name):
     if name == "README.md" or name.startswith(HANDBOOK) and name.endswith(".md"):
         return True
     if name.endswith(".py"):
-        return name.startswith(FOLDERS + ("deploy/",))
+        return name.startswith(FOLDERS + ("deploy/", "tests/"))
+    if name.startswith("tests/"):
+        return name.endswith(".cc")
     return name.startswith(FOLDERS) and name.endswith((".h", ".cc", ".proto", "/README.md"))
 
 

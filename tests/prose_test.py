@@ -126,6 +126,21 @@ class Prose(unittest.TestCase):
         # Of Python, this rule alone is checked.
         self.finds("client/python/ckv/a.py", 'x = "What such a file is"  # nobody\n')
 
+    def test_names_of_tests(self):
+        for name in ("TheLogSaysWhy", "NobodyReads", "RowsAreMadeAnew", "ACallAsksTwice", "OfNothingIsDone",
+                     "WhatIsWrongIsNamed", "StructsOfBeforeWork", "LiesAsItIsDocumented", "OneBesideAnother"):
+            with self.subTest(name=name):
+                for macro in ("TEST", "TEST_F", "TEST_P"):
+                    self.finds("tests/a_test.cc", f"\n{macro}(Suite, {name}) {{}}\n", "2: name: ")
+        self.finds("tests/a_test.cc", "TEST_F(Suite,\n       TheLogSaysWhy) {}\n", "2: name: says")
+        self.finds("tests/a_test.py", "class A:\n    def test_the_log_says_why(self):\n", "2: name: says")
+        self.finds("tests/a_test.py", "class A:\n    def test_what_is_wrong(self):\n", "2: name: what")
+        for text in ("TEST(Suite, RefusesAFrameOfAnotherVersion) {}\n", "TEST(Nobody, KeepsWhatWasPut) {}\n",
+                     "TEST(Suite, AnAMXUnitStandsInForAnother) {}\n", "int TheLogSaysWhy();\n",
+                     "// TEST(Suite, TheLogSaysWhy)\n"):
+            with self.subTest(text=text):
+                self.finds("tests/a_test.cc", text)
+
     def test_strings_are_not_comments(self):
         self.finds("store/a.cc", 'const char* a = "http://such";\n')
 
