@@ -1,3 +1,11 @@
+// The entry points of Backend, and the backend of this processor. Each operation, in order:
+//   Refuse  checks that the backend reaches the memory of every view; else names the first it does
+//           not
+//   Order   lets the stream wait for the streams that still write the views
+//   Do...   queues the work on the stream; CpuBackend has done it when it returns
+// CpuBackend calls the kernels of the target in use. Its streams are thread pools, so they are
+// always ready, and waiting for one does nothing.
+
 #include "attention/backend.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// Which kernels the process uses. Three facts, each made once and never destroyed:
+//   AllTargets  the targets that this build has and this machine runs; made before one is forced
+//   TheChoice   their order by speed: of a kept record (KeepKernelChoice), or measured at first use
+//   Chosen      the target in use: the first of the order, or the one that ForceKernelTarget named
+// A kept record counts only if it is given before anything else makes the choice.
+
 #include <atomic>
 #include <cmath>
 #include <cstdint>

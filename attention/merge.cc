@@ -1,3 +1,10 @@
+// Merges partials of query rows. For each row, MergePartials works in two passes:
+//   TotalsOf  reads m and l of all parts: the largest m, and the sum of l scaled to it
+//   SumParts  adds o of each part by its weight, up to 16 parts at a time, with the vector kernel
+// A row with one part is copied, and a row with none is written as empty. MergeTree instead joins
+// parts in pairs, as their levels prescribe: WaitingRows keeps the nodes that wait for a right
+// neighbour. The kernel is compiled for every target.
+
 #include "attention/merge.h"
 
 #include <algorithm>

@@ -1,3 +1,12 @@
+// The vector kernel for one block of query rows; block_kernel.h has its contract. For a block:
+//   PackQueries  lays the queries out for the kernel
+//   AttendSpan   goes over the tiles of one span of rows: logits, weights, then sums of values,
+//                while the next tile is prefetched. Narrow blocks have lanes over cKV rows and
+//                columns, others over query rows
+//   FoldSpan     adds the result of a span to the block's total, in the order of spans
+//   WriteBlock   divides the sums by l and writes the partials
+// Everything before HWY_AFTER_NAMESPACE is compiled once for each target.
+
 #include "attention/mla_block.h"
 
 #include <cstring>

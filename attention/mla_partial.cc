@@ -1,3 +1,10 @@
+// Cuts a call into blocks and spreads them over the threads of the pool. In order:
+//   1. Checks the shape and each piece.
+//   2. PlanCall counts blocks of whole and half size, and chooses the way with the better balance.
+//   3. Many blocks: each thread computes whole blocks (ComputeBlock). Few blocks: all threads
+//      compute the spans of one block at a time (WaveCompute), and then fold the results together.
+// The bits depend on neither way: spans are folded in the same order in both.
+
 #include "attention/mla_partial.h"
 
 #include <algorithm>

@@ -1,3 +1,11 @@
+// RoPE in three parts:
+//   1. Kernels that rotate bands of bf16 or f32, interleaved or half split, compiled for each
+//      target.
+//   2. The numbers of a rotation: frequencies with YaRN, its amplitude, and cos and sin for a
+//      delta.
+//   3. The entry points: rotation in place, with a copy, into blocks, and of fp8 rows. They copy
+//      without arithmetic if the rotation changes nothing.
+
 #include "attention/rope.h"
 
 #include <algorithm>

@@ -1,3 +1,10 @@
+// The threads of a pool and one run of tasks. The caller is worker 0. Run, in order:
+//   1. Sets the task and its count under the lock, raises run_number, and wakes sleeping threads.
+//   2. Every worker claims tasks by ascending index until none is left (Drain).
+//   3. The caller spins, then sleeps, until no other worker runs a task.
+// A worker spins on run_number for some time after each run, and then sleeps on a condition
+// variable.
+
 #include "attention/worker_pool.h"
 
 #include <sys/mman.h>

@@ -1,3 +1,11 @@
+// Chooses and opens the backend of a process. StartBackend, in order:
+//   1. A configured cpu needs no library.
+//   2. Looks for the library in the given folder, and in `other` relative to it.
+//   3. LoadModule opens the file and compares its build with the program's: both share C++ classes.
+//   4. Open opens the device. OpenOnce keeps the result by path, so errors are kept too.
+// If a step fails, cuda is an error, and auto takes this processor with the reason. A library is
+// never closed, because its code runs until the process ends.
+
 #include "attention/device/backend_library.h"
 
 #include <dlfcn.h>
