@@ -1,3 +1,9 @@
+// Measures what merging, attending and splicing cost on this machine. In order:
+//   MergeUs   four partials into one; the fastest of several runs
+//   AttendUs  many and few query rows over cold rows: what computing and reading a row cost
+//   SpliceUs  rotated rows into scattered blocks of a cache; one block and many, for both constants
+// Runs on the calling thread with a stream of one thread, so that results are costs of one core.
+
 #include "client/cache/calibrate_here.h"
 
 #include <algorithm>

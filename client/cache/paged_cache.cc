@@ -1,3 +1,10 @@
+// The block lists of the cache. All of them are under one lock; bytes of rows are written without
+// it.
+//   Reserve  takes free blocks for a sequence, which are not visible yet
+//   Commit   adds them to the sequence's table and token count; dropping a reservation frees them
+//   Free     returns the blocks of a sequence
+// Free blocks are a stack, so that a fresh cache hands out runs of neighbours. A run is one copy.
+
 #include "client/cache/paged_cache.h"
 
 #include <sys/mman.h>

@@ -1,3 +1,11 @@
+// Fits a ComputeCurve to measured calls, and evaluates it. FitComputeCurve, in order:
+//   1. Separates samples of warm and cold rows, and fits a line over tokens for each number of
+//      rows.
+//   2. The slopes of warm lines are the anchors: the time of computing for each token.
+//   3. FitFloor finds the floor of reading a row and the share of the shorter time that shows.
+//   4. FitFixed divides the remainders at zero tokens into a base and a part for each row.
+// KernelTime evaluates the curve with live factors, and takes the longer of computing and reading.
+
 #include "client/decide/compute_curve.h"
 
 #include <algorithm>

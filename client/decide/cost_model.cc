@@ -1,3 +1,10 @@
+// The formulas of cost_model.h. Both entry points take one candidate:
+//   RouteRound  the time of one round: probe, transfer, kernel and queue. CandidateRound computes
+//               it for one message and for a pipeline of frames, and takes the shorter
+//   PullFrom    the time to copy rows: transfer, and the part of the splice that shows
+// CallTime and HostLoads add up candidates of one host, whose processors are shared. Inputs may be
+// NaN or infinite: CleanCost turns them into 0, so that no result is NaN.
+
 #include "client/decide/cost_model.h"
 
 #include <algorithm>

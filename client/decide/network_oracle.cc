@@ -1,3 +1,8 @@
+// Keeps the last snapshot of an oracle. On the oracle's own thread, once a period: Refresh reads
+// the source, validates the reading, and replaces the snapshot. If that fails, the last snapshot
+// stays, and LogChange logs the first failure and the recovery only. PathTo runs on the threads of
+// calls: it reads the snapshot and notes the host for the next reading.
+
 #include "client/decide/network_oracle.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// Parses an oracle's JSON file into a NetworkSnapshot. In order: keys of the document, tiers, a
+// check of the tiers, hosts, a check of the whole. Unknown keys are refused, so that a typing error
+// is not silent. The tier of a host depends on the first label in which it differs from the
+// requester's.
+
 #include "client/decide/oracle_file.h"
 
 #include <cerrno>

@@ -1,3 +1,10 @@
+// Computes the cost of each primitive, and takes the cheapest. Decide, in order:
+//   1. WorkloadOf counts rows, bytes and rounds of the input.
+//   2. RouteCost, FetchCost and LocalCost each take the best replica of every group, and sum terms.
+//      One that cannot be done has the reason in why_not.
+//   3. The smallest total is the choice, the second smallest the runner-up.
+// RankCandidates sorts the replicas of each group for one primitive.
+
 #include "client/decide/predicate.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// Writes a Profile as JSON, and reads it back. ParseProfile, in order: the version, which decides
+// whether curves have floors; the subject; the constants of this machine; the lanes; the kernel
+// record. It refuses numbers that are missing, negative or not finite, by the name of the field.
+// WhyNotOf compares a profile with a geometry, host and kernel target before it is used.
+
 #include "client/decide/profile_file.h"
 
 #include <algorithm>

@@ -1,3 +1,10 @@
+// Searches the inputs for changes of the decision. Every search turns one knob and calls Decide:
+//   BreakEven      the last crossing of two costs, from the top of the range down, then by
+//                  bisection
+//   Sensitivities  the change of the chosen cost for a small step of each knob
+//   Flips          the nearest value of each knob, up or down, that changes the choice
+// Turned scales one input, always relative to the original, so that errors do not add up.
+
 #include "client/decide/what_if.h"
 
 #include <algorithm>

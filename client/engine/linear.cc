@@ -1,3 +1,8 @@
+// Products of rows with a weight matrix. RunLinears divides the jobs: those whose weights are exact
+// in bf16 use the matrix unit if there is one, the others the vector kernel. Both cut the output
+// columns into tasks for the pool. The sum of one output runs over its inputs in order, in one
+// accumulator, so its bits depend neither on other rows nor on the number of threads.
+
 #include "client/engine/linear.h"
 
 #undef HWY_TARGET_INCLUDE

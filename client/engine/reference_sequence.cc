@@ -1,3 +1,12 @@
+// The forward pass of the reference model. Append cuts tokens into blocks. RunBlock, for each
+// layer:
+//   Project  normalises, projects, writes the rows of the tokens, and absorbs the queries
+//   Attend   attends the own rows and the context's, and merges both in this order
+//   output   projects the result back and adds it
+//   RunMlp   normalises, and adds the feed-forward part
+// Append then computes the logits of the last token. One thread; the pool computes inside each
+// step.
+
 #include "client/engine/reference_sequence.h"
 
 #include <algorithm>
