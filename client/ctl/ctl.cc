@@ -1,3 +1,8 @@
+// The frame of ckvctl. RunCtl, in order: BuildCommandLine declares all verbs and options; CLI11
+// parses, and each verb's callback stores its command in ctl.run; the command runs; its status
+// becomes an exit code, an error text with hints, or a JSON object. Most of the file improves what
+// CLI11 prints: unknown words, values of options, and the width of helps.
+
 #include "client/ctl/ctl.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// Connects ckvctl to one requester and one directory, each on first use. The directory's address is
+// an option, or the requester reports it. With --wait, ChannelTo waits until the server serves.
+// Every call has a method here that sets its deadline (Prepare) and turns an error into a text with
+// advice.
+
 #include "client/ctl/fleet.h"
 
 #include <algorithm>

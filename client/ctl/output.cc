@@ -1,3 +1,8 @@
+// Formats results for people and programs. A Table that is wider than the terminal is printed as
+// several tables, each of which begins with the key columns. All text of members is made printable
+// first, because it may contain control characters. The functions at the end format counts, bytes,
+// rates and times.
+
 #include "client/ctl/output.h"
 
 #include <algorithm>

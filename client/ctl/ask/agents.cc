@@ -1,3 +1,9 @@
+// Decodes agents against a corpus, for ckvctl agents. MakePrompts reads or makes a prompt for each.
+// DecodeRouted runs one thread and one AttendStream for each agent: RoutedContext opens the context
+// with its first request. DecodeAlone decodes the same prompts over rows that PrefillAlone computed
+// in this process. FirstDifference compares the tokens of both. CheckEngine and CheckText refuse a
+// corpus of another model or text before that.
+
 #include "client/ctl/ask/agents.h"
 
 #include <algorithm>

@@ -1,4 +1,7 @@
 // ckvctl agents run: many agents decode against one corpus by routing, compared with one instance.
+// RunAgents, in order: reads the corpus, the prompts and the text, and checks that they match;
+// decodes all agents by routing; prefills and decodes them here (RunAlone); compares the tokens;
+// reports. It fails if a token differs by more than the precision explains.
 
 #include <algorithm>
 #include <memory>

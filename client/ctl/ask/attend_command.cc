@@ -1,4 +1,7 @@
 // ckvctl attend: routes the queries of a file and writes their merged partial to another.
+// RunAttend, in order: checks that the output can be written; AttendCurrent reads the corpus, and
+// begins again if another version replaces it meanwhile; AttendOnce reads the queries and the
+// selection; SendAll sends them in messages of at most 2 MiB; then the partial is written.
 
 #include <algorithm>
 #include <cstring>

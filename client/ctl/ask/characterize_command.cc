@@ -1,4 +1,9 @@
-// ckvctl calibrate, ckvctl characterize: what routing, fetching and recomputing cost on this fleet.
+// ckvctl calibrate, ckvctl characterize: the costs of routing, fetching and recomputing on this
+// fleet. Both begin with Prepare, in order: the reference engine, a trial corpus (PutTrial), and a
+// requester of this process for each fabric (OpenLanes). RunCalibrate then measures the constants
+// and writes the profile. RunCharacterize runs the sweeps of client/characterize, appends samples
+// to a file that an interrupted run continues, and writes findings and the report. The trial corpus
+// is dropped at the end.
 
 #include <algorithm>
 #include <filesystem>

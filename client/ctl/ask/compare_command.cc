@@ -1,4 +1,8 @@
 // ckvctl agents compare: the same agents under route, near and auto, one policy after another.
+// RunCompare, in order: reads the corpus and checks the text; Expect decodes once in this process,
+// to compare the tokens; RunRounds runs every policy once a round, each round beginning with
+// another one; Predict computes what the cost model expects for the same calls; then it reports,
+// and Conclude decides about the exit code.
 
 #include <algorithm>
 #include <memory>

@@ -1,3 +1,7 @@
+// Formats the measurements of agents compare, without any I/O. RenderPolicies makes a row for each
+// policy. AutoVerdict compares auto with the fastest policy, and with the one that uses the most
+// time, traffic or memory.
+
 #include "client/ctl/ask/compare_report.h"
 
 #include <algorithm>

@@ -1,4 +1,6 @@
-// ckvctl explain: what the requester would do with a query, and every cost it compared.
+// ckvctl explain: what the requester would do with a query, and every cost it compared. RunExplain,
+// in order: reads the corpus; makes the request; sends it to the requester, or explains in this
+// process with a profile (ExplainHere); prints tables of costs, holders and inputs, or JSON.
 
 #include <cmath>
 #include <memory>

@@ -1,4 +1,7 @@
-// ckvctl fetch: writes the rows of chunks into a file.
+// ckvctl fetch: writes the rows of chunks into a file. RunFetch, in order: checks the output and
+// the positions of the chunks; OpenSink creates the file and its header; Gather fetches one range
+// of chunks after another and writes each reply at its place; the file gets its name when it is
+// whole.
 
 #include <map>
 #include <memory>

@@ -1,4 +1,6 @@
 // ckvctl chunk find: which chunks a prompt has, at any position, and which tokens are in none.
+// RunFind, in order: reads the prompt's tokens and extra keys; requests a search from the
+// requester, by a corpus or in all; prints the chunks found and the gaps.
 
 #include <memory>
 #include <string>

@@ -1,3 +1,9 @@
+// Runs agents under one policy in this process. RunPolicy, in order: makes a requester without
+// local rows; resolves the corpus; opens the lanes (BringLanesUp); measures the holders if the
+// policy does not (Measure); lets the agents decode one after another. Only the last step is timed.
+// PredictPolicy computes the time of the same calls by the cost model. RunPolicyAlone decodes
+// without holders, for the tokens to compare with.
+
 #include "client/ctl/ask/policy_run.h"
 
 #include <algorithm>

@@ -1,4 +1,8 @@
-// ckvctl corpus export: the rows of a corpus back into files that corpus load takes.
+// ckvctl corpus export: the rows of a corpus back into files that corpus load takes. RunExport, in
+// order: reads the corpus; SplitIntoFiles makes one file of each sequence of chunks; Exporter
+// writes one file after another. For each file it reads all extra keys first, because the header
+// has them. Then it reads the rows of each chunk from its holders, one after another until one
+// succeeds (TryHolders).
 
 #include <algorithm>
 #include <filesystem>

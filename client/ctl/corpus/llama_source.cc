@@ -1,3 +1,7 @@
+// Reads chunks from sequence states of llama.cpp. Open plans: it opens each state, checks its shape
+// against the geometry, takes the token ids from the state or a .npy file, and cuts them. Read then
+// returns one chunk: it reads each layer's keys, turns f16 into bf16, and describes the chunk.
+
 #include "client/ctl/corpus/llama_source.h"
 
 #include <span>

@@ -1,3 +1,9 @@
+// The common part of all chunk sources, and the source of row files. In the order of a load:
+// ValidateCut checks the options; Cut divides tokens into ranges; ChunkPlanner names each chunk;
+// FilePlanner finds the chunk that a file continues; NewToCorpus leaves out chunks that the corpus
+// has. RowFileSource opens every file and plans all chunks before it reads any row. Read then reads
+// one chunk.
+
 #include "client/ctl/corpus/load_source.h"
 
 #include <sys/stat.h>

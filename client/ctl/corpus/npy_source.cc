@@ -1,3 +1,7 @@
+// Reads chunks from a NumPy array. Open plans: it reads the options' geometry and token ids, checks
+// the array's shape against them, and cuts the tokens. Read then returns one chunk, and rounds rows
+// of f16 or f32 to bf16. The readers of geometry and extra keys also serve other sources.
+
 #include "client/ctl/corpus/npy_source.h"
 
 #include <algorithm>

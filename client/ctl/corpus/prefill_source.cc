@@ -1,3 +1,7 @@
+// Computes chunks with the reference engine. Plan cuts the documents into runs, each prefilled as
+// one sequence, and names all chunks without computing anything. Read then prefills a chunk's run,
+// unless the previous chunk was of the same run, and copies the chunk's rows.
+
 #include "client/ctl/corpus/prefill_source.h"
 
 #include <utility>

@@ -1,3 +1,7 @@
+// Readers and writers of the tensors of ckvctl attend. ReadQueries and ReadSelection check name,
+// dtype and shape of each tensor against the corpus. CheckOutput finds out before a call whether
+// its result can be written; WritePartial writes it.
+
 #include "client/ctl/corpus/tensor_files.h"
 
 #include <sys/stat.h>

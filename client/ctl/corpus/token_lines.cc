@@ -1,3 +1,7 @@
+// Reads token ids from JSONL lines, or from texts at one byte a token. TextFile reads a file or
+// stdin in pieces. For each line: ReadLine, ParseLine, then its ids, origin and extra keys are
+// appended until --max-tokens is reached. A file that changed meanwhile is refused.
+
 #include "client/ctl/corpus/token_lines.h"
 
 #include <fcntl.h>

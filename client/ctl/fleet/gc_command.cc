@@ -1,4 +1,8 @@
-// ckvctl gc: drops chunks that no corpus references on the holder that has them.
+// ckvctl gc: drops chunks that no corpus references on the holder that has them. RunGc, in order:
+// refuses while holders with chunks of corpora have not reported (CheckHoldersReported); finds the
+// garbage of each holder (FindGarbage); refuses if the directory seems to have lost its corpora
+// (CheckDirectoryKnows), or if a holder returned or left meanwhile; drops, and reports. A holder
+// that fails is a warning, and decides the exit code at the end.
 
 #include <algorithm>
 #include <memory>

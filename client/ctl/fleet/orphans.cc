@@ -1,3 +1,9 @@
+// Drops chunks that a dropped or replaced corpus no longer places. DropOrphans groups the chunks by
+// holder. DropOn then drops them on each holder, in up to three rounds, because a chunk that was
+// just queried is spared. Before each drop the directory is queried again, since another load may
+// have published the chunk. DropCorpus drops the corpus itself first, and waits until its holders
+// have recorded that.
+
 #include "client/ctl/fleet/orphans.h"
 
 #include <algorithm>

@@ -1,4 +1,8 @@
 // ckvctl corpus partition: redistributes a corpus over the holders, while it is served.
+// RunPartition, in order: MakePlan reads the corpus and plans; CheckRoom compares the copies with
+// the free space; PartitionRun copies and verifies; it switches the corpus in one step;
+// AwaitSwitchKept waits until the holders have recorded that; DropOrphans drops the old copies. An
+// interruption at any point is harmless.
 
 #include <algorithm>
 #include <map>

@@ -1,3 +1,10 @@
+// Executes a partition plan. Copy, in order: PushAll, FindMissing, and again for what is missing.
+// Switch then publishes the new placement, if the corpus has not changed. PushAll starts threads
+// for orders. An order is up to 64 chunks from one holder to another. Each thread repeats: wait for
+// a turn (HasTurn), take an order of the pair with the most work (TakeOrder), run it (RunOrder),
+// and on an error give its rest to other sources (Retry). One mutex guards what waits; calls run
+// without it.
+
 #include "client/ctl/fleet/partition_run.h"
 
 #include <algorithm>

@@ -1,4 +1,7 @@
-// ckvctl status: the directory, its members, the holders' counters, and the requester's view.
+// ckvctl status: the members, their counters, and what the requester would do. RunStatus, in order:
+// Look queries the directory and the requester; AskMembers queries all members at once; FactsOf and
+// JudgeFleet make findings of the answers; Print shows tables or JSON. The findings decide the exit
+// code. If the directory does not answer, the members are those that the requester has.
 
 #include <algorithm>
 #include <map>

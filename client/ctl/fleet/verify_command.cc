@@ -1,4 +1,7 @@
-// ckvctl corpus verify: checks in place whether every copy of a corpus is whole.
+// ckvctl corpus verify: checks in place whether every copy of a corpus is whole. RunVerify, in
+// order: reads the corpus; draws the sample of chunks (DrawOrdinals); CheckCopies checks all
+// copies; with --repair, RepairCopies replaces those that are not whole; then it reports a table of
+// holders and the wrong copies. Verdict decides the exit code.
 
 #include <algorithm>
 #include <charconv>

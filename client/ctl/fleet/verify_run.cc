@@ -1,3 +1,8 @@
+// Checks and repairs copies. CheckCopies starts one thread for each holder, which sends calls of
+// limited size and time (CheckHolder, CheckSome). RepairCopies runs on the calling thread: for each
+// bad copy it lets holders with whole copies push the chunk, one after another until one succeeds,
+// and checks the copy again. Chunks whose whole copies disagree are left alone.
+
 #include "client/ctl/fleet/verify_run.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// Calls an engine's HTTP API with libcurl, on the calling thread. Call sends one request and parses
+// the JSON of the reply: it limits the reply's size, and turns HTTP errors into statuses with the
+// engine's reason. Model, Tokenize and Prefill are the three requests.
+
 #include "client/ctl/ingest/engine_client.h"
 
 #include <curl/curl.h>

@@ -1,4 +1,7 @@
 // ckvctl corpus ingest: a running engine prefills documents and publishes them as a corpus.
+// Ingest::Run, in order: reads the engine's model; ReadPieces tokenizes the documents and cuts
+// those that are too long; Look reads the chunks that the corpus has; pieces that are not covered
+// are prefilled one after another, and each is awaited until the corpus has its chunks.
 
 #include <algorithm>
 #include <cstdlib>

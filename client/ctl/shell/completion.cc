@@ -1,3 +1,7 @@
+// Writes completion scripts. The shells share two tables that are made from the options: the words
+// that may follow each command, and the values of each option. bash and zsh also share the code
+// that finds the command of a line (Body); fish has conditions for each word instead.
+
 #include "client/ctl/shell/completion.h"
 
 #include <algorithm>
