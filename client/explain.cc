@@ -1,3 +1,12 @@
+// Measures what the predicate needs to know about holders. MeasureDecisionInput, in order:
+//   1. InputOf fills in what needs no holder.
+//   2. Refresh reads the list of members, so that a holder that is gone is named.
+//   3. AddGroup does the rest for each group of chunks and each of its holders: probes the fabric
+//      (ProbeFabric), or only checks the lane if its constants are new (Ping); then MeasureCompute
+//      and MeasureGather time attends if their costs are unknown.
+// ExplanationOf runs the predicate on the result. MeasureDoubted repeats step 3 for holders whose
+// constants are in doubt. Runs on the caller's thread, with the links of one call context.
+
 #include "client/explain.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// Combines what is known about costs into inputs of the predicate. Three sources: Here measures
+// this host once for each row widths, and keeps the lesser values of later measurements; GroupsOf
+// groups chunks by holders; AddCandidates takes each holder's learned constants. Quote and
+// KnownInput use only what is known, and query no holder. ObservePull and ObserveMap learn from
+// finished fetches. Any thread.
+
 #include "client/live_costs.h"
 
 #include <algorithm>

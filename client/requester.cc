@@ -1,3 +1,6 @@
+// A call takes a call context. Attempts runs it there on the caller's thread, and again if another
+// replica can cure its error. Submit returns a Ticket with the context. State has all parts.
+
 #include "client/requester.h"
 
 #include <algorithm>
@@ -156,12 +159,11 @@ struct Requester::State {
     ActorTools tools;
     tools.cost = [this](const ActorTools::Work& work) { return Cost(work); };
     tools.measure = [this](const ActorTools::Work& work, Instant deadline) {
-      ExplainCall call;
-      call.corpus = work.corpus;
-      call.chunks = work.chunks;
-      call.query_rows = work.query_rows;
-      call.select = work.selected;
-      call.deadline = deadline;
+      const ExplainCall call = {.corpus = work.corpus,
+                                .chunks = work.chunks,
+                                .query_rows = work.query_rows,
+                                .select = work.selected,
+                                .deadline = deadline};
       return Measure(call, actor_attempts).status();
     };
     tools.same_target = [this](const std::shared_ptr<const Corpus>& corpus) {
@@ -200,16 +202,14 @@ struct Requester::State {
   }
 
   absl::StatusOr<MeasuredInput> Measure(const ExplainCall& call, Attempts& by) {
-    MeasuredInput measured;
+    absl::StatusOr<MeasuredInput> measured = absl::UnknownError("no holder was queried");
     CKV_ASSIGN_OR_RETURN(const RequesterConstants constants, costs.Here(call.corpus->geometry));
     CKV_RETURN_IF_ERROR(
         by.Run(call.corpus.get(), call.deadline, [&](CallContext& context) -> AttemptResult {
           const ExplainTools tools = {peers, context.links, context.router, *clock, oracle};
-          auto now = MeasureDecisionInput(call, constants, tools);
-          absl::Status status = now.status();
-          if (now.ok()) measured = *std::move(now);
+          measured = MeasureDecisionInput(call, constants, tools);
           // Reports the current state of holders, so it does not wait for one.
-          return {std::move(status), /*repeatable=*/true, /*may_wait=*/false};
+          return {measured.status(), /*repeatable=*/true, /*may_wait=*/false};
         }));
     remeasurer.Start();
     return measured;

@@ -1,3 +1,7 @@
+// Two functions for each type, to and from its message. FromProto is the only place where messages
+// are validated: sizes, ranges and texts, before a value is used. The order is geometry, corpora,
+// reports of holders, members, facts of processes, extra keys and arrays of integers.
+
 #include "proto/convert.h"
 
 #include <algorithm>

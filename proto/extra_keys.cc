@@ -1,3 +1,7 @@
+// Extra keys in their one order. SortExtraKeys puts keys in order and refuses duplicates;
+// ValidateExtraKeys accepts only that order; ExtraKeysOf takes the keys of a range and moves them
+// to its begin. EncodeExtraKeys and DecodeExtraKeys are the bytes that chunk ids and files contain.
+
 #include "proto/extra_keys.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// Checks a geometry and derives values from it. ValidateGeometry checks, in order: the texts, the
+// widths, the data type, the scale, and RoPE with YaRN. ModelFingerprint hashes every field that
+// shapes rows, in a fixed order: a change of it changes all chunk ids.
+
 #include "proto/geometry.h"
 
 #include <cmath>

@@ -1,3 +1,8 @@
+// Keeps one open context for each list of attached corpora. Find looks for the list among the open
+// ones, else opens it: ResolveTo resolves the corpus, and once more from the directory if the
+// chunks differ from those of the reference; CheckGeometry and the pins refuse another model or
+// version. DropAfter closes a context whose call failed, so that the next Find resolves again.
+
 #include "client/ggml/corpus_contexts.h"
 
 #include <algorithm>

@@ -1,3 +1,11 @@
+// Computes one attention op of an engine. Attend, in order:
+//   1. Plan divides the op's tokens into those that attend chunks elsewhere and the others.
+//   2. AttendRouted takes slices of the first: it submits the chunks to the requester, attends the
+//      engine's own cells meanwhile, and merges. A NotFound is repeated once, with a new context.
+//   3. AttendLocal takes slices of the others: it attends their cells and merges.
+// Each token's cells are one main range and the rest, so that equal ranges of tokens are read once.
+// Runs on the engine's thread; the pool has helpers.
+
 #include "client/ggml/op_attender.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// Reads the settings from environment variables. ReadSettings, in order: refuses unknown names with
+// the prefix CKV_GGML_, and names the nearest known one; reads each variable with its own parser;
+// keeps the first error. The Take functions return what is expected if a value is wrong.
+
 #include "client/ggml/settings.h"
 
 #include <unistd.h>

@@ -1,3 +1,7 @@
+// Two functions for each type, to and from its message. Texts of other members are cut and made
+// valid UTF-8, and times are bounded, because a peer may send anything. Unknown values of a later
+// build become the nearest that this build has.
+
 #include "client/grpc/health_convert.h"
 
 #include <algorithm>

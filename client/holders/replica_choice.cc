@@ -1,3 +1,8 @@
+// Orders the replicas of each group of chunks for one call, on the thread of its call context. In
+// order: Look collects the candidates and what is known of each; KeepToOneTarget may restrict the
+// call to one kernel target; Choose ranks a group's replicas by cost, failed ones last; NoteEquals
+// lets those of about equal cost take turns. NextTurn counts the turn of the replica that was used.
+
 #include "client/holders/replica_choice.h"
 
 #include <algorithm>

@@ -1,3 +1,10 @@
+// Finds the chunks of a prompt. CoverPrompt, in order:
+//   1. Hashes the tokens at every position, for every key, and lets the caller look the hashes up.
+//   2. FindPlaces makes a place of each chunk whose token hash the prompt has there.
+//   3. Best chooses the chains of places that cover most, from the end of the prompt to its begin.
+//   4. MarkFalse checks the chosen places by chunk id. If any is false, Best runs again without it.
+//   5. Answer lists the spans and the gaps.
+
 #include "client/prompt/prompt_cover.h"
 
 #include <algorithm>

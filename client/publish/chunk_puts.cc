@@ -1,3 +1,10 @@
+// Puts chunks on their holders with one thread for each holder. RunPuts, in order: starts the
+// threads, each with a queue; Feed reads one chunk after another on the calling thread, and pushes
+// it to the queues of its holders; each thread puts its chunks (Take); the queues are closed and
+// the threads joined. PutRun limits how many chunks are in flight, and keeps the first error, which
+// stops the others. CheckPuts then queries every copy, and puts what was lost meanwhile, in up to
+// three rounds.
+
 #include "client/publish/chunk_puts.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// Appends chunks to a corpus. Extend calls ExtendOnce until no other change of the corpus
+// interferes. ExtendOnce, in order: reads the corpus, or begins a new one; leaves out the chunks
+// that it has; refuses texts that it has in another cut (CheckTexts); PutNew places and puts the
+// others; Publish writes the corpus, if its version is the same as before; AwaitCorpusKept waits
+// until its holders have recorded it. Runs on the caller's thread.
+
 #include "client/publish/publisher.h"
 
 #include <algorithm>

@@ -1,3 +1,10 @@
+// Places chunks where they fit. PlaceByRoom, in order: places by hash as if there were room;
+// queries the room of the holders concerned (RoomAsker); returns that placement if it fits. Else it
+// queries all holders, and which chunks they have already, and PlaceInRooms deals ranges of chunks
+// to the holders with the most room, in ever shorter ranges. Holders that did not report their room
+// are last. If even single chunks do not fit, it is an error, unless a holder may have them
+// already.
+
 #include "client/publish/room.h"
 
 #include <algorithm>

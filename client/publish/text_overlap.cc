@@ -1,3 +1,8 @@
+// Refuses a text whose tokens a corpus has in other chunks. CheckNoTextTwice goes over each new
+// text. Overlap finds the chunks that could begin it, by token hash; chunks cut elsewhere are
+// compared by their tokens, which AskHolders reads from a holder. Only texts from position 0 on are
+// checked.
+
 #include "client/publish/text_overlap.h"
 
 #include <algorithm>

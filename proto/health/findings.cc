@@ -1,3 +1,8 @@
+// Judges the facts of a fleet. Judge::Run, in order: the directory, the requester, each member
+// (whether it answers, its store, its process), the chunks of each holder, each corpus, and then
+// what only the whole list shows: no holder, no room, unreachable holders, mixed builds and wire
+// versions. Each function adds findings with a remedy. Facts that are missing are no findings.
+
 #include "proto/health/findings.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// Reads limits from the files of control groups. ReadGroupLimits, in order: ReadTrees finds where
+// groups are mounted; the process's file names its group in each tree; ClimbFrom visits the group
+// and all above it, and the least limit counts. Version 2 has one tree, version 1 one for each
+// controller. A file that cannot be read has no limit.
+
 #include "proto/host/control_groups.h"
 
 #include <sched.h>

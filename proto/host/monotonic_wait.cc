@@ -1,3 +1,10 @@
+// Bounds untimed waits of an absl::Mutex by the monotonic clock. AwaitMonotonic, in order:
+// evaluates the condition; registers the wait with the alarm; waits without a time limit for the
+// condition or the wait's end. The alarm's thread ends waits whose deadline has passed, by locking
+// and unlocking their mutex; if it is held, it tries again later. If there is no alarm thread, a
+// wait looks at the time every 10 ms. The second half replaces a function of abseil before 2023-08,
+// whose timed waits use the wall clock.
+
 #include "proto/host/monotonic_wait.h"
 
 #include <dlfcn.h>

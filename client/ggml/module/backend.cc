@@ -1,3 +1,9 @@
+// The C functions that ggml calls, in four parts: the backend of one context, which computes a
+// graph's attentions one after another (ComputeGraph); the device, which takes an op or refuses it
+// (SupportsOp); functions for programs (attach, check, counters, sessions of an eval callback); and
+// the registration. No exception may enter C code, so each function that can throw is Guarded. ggml
+// calls them on its own threads; Process has what they share.
+
 #include "client/ggml/module/backend.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// The state of the process. Its constructor reads the settings from the environment, and forces the
+// kernel target before any kernel runs. The requester and its fabrics are made at the first use
+// (Connection). Contexts and eval sessions exclude each other: BeginContext and BeginEval count
+// them under the lock. NoteRefused logs each reason once. Nothing is destroyed, because threads may
+// run until the process ends.
+
 #include "client/ggml/module/process.h"
 
 #include <unistd.h>
