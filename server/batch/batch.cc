@@ -1,3 +1,12 @@
+// One batch on its way through the polling thread, or another one that owns it:
+//   Add      Judge checks a request: its turn, limits and handles. FindPieces pins the chunks, or
+//            takes stripes or a shadow of a chunk on disk. Verdicts: taken, perhaps to reply with
+//            an error; the batch is full; the request is too long for it; chunks must be read from
+//            disk first; malformed
+//   Compute  ComputePlan computes everything; the only step that may run on another thread
+//   Reply    writes each reply with its times, posts it, and counts it
+//   Clear    drops the pins, and keeps the memory for the next batch
+
 #include "server/batch/batch.h"
 
 #include <algorithm>

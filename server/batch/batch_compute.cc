@@ -1,3 +1,8 @@
+// Computes a plan. Computation::Run, in order: attends the pieces of each group, those over the
+// same rows together; then each group that is merged in rounds (MergeInRounds); then all other
+// merges; then waits for the stream. Long work is cut into slices, and between two of them GivenUp
+// stops it if its group has expired or the holder stops. Bits do not depend on slices.
+
 #include "server/batch/batch_compute.h"
 
 #include <algorithm>

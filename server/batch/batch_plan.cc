@@ -1,3 +1,8 @@
+// Collects pieces and merges of requests. Add, for one request: finds or makes the group of its
+// shape; if its partials fit the scratch, each merged partial gets a place there (AddPartial), else
+// they are merged in rounds of few rows (AddRound). A partial of one piece is written straight to
+// the reply. LiveMerges leaves out requests that expired.
+
 #include "server/batch/batch_plan.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// Stripes of layers on disk, the oldest evicted first. Find returns a Hold of a layer if the wanted
+// stripes are there. Fill, in order: MakePlan, under the lock, evicts for room and lists the
+// missing stripes; without it, evicted pages are freed and missing ones read; Publish adds them
+// under the lock, or GiveUp returns them after an error. A Hold keeps its layer's stripes from
+// eviction. Only one thread fills.
+
 #include "server/batch/stripe_cache.h"
 
 #include <algorithm>

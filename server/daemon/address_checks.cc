@@ -1,3 +1,8 @@
+// Finds addresses in a configuration that peers cannot use. CheckAddresses gives the errors, from
+// the text alone. AddressWarnings also resolves names: in order, the listening address, the
+// advertised one, data_listen, and the directory's. ResolveHost gives the system's resolver a
+// thread and a time limit, because its calls cannot be cancelled.
+
 #include "server/daemon/address_checks.h"
 
 #include <arpa/inet.h>

@@ -1,3 +1,8 @@
+// Reads a configuration. ReadConfig, in order: the flags (ReadFlags), the YAML file (ReadYaml), and
+// the environment give texts by key; Apply parses each text and assigns it, those of the file first
+// and of the flags last; FillConfig sets defaults that depend on others; CheckWhole checks options
+// together. All errors are collected, not only the first. ConfigToYaml writes the result.
+
 #include "server/daemon/config.h"
 
 #include <yaml-cpp/yaml.h>

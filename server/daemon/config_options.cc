@@ -1,3 +1,7 @@
+// kOptions has a row for each option: key, kind, member, limits, help. The functions behind it work
+// for every row: AssignOption parses a text by the option's kind and checks it, FormatOption is the
+// reverse, and ConfigHelp prints the table. A new option needs a row and a member of Config.
+
 #include "server/daemon/config_options.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// Makes the parts that daemon.cc connects, in its order: sockets and fabrics, the span writer, the
+// directory, the options of holder, requester and registration, the web server, the oracle, the
+// profile. Then the classes that tie a holder to a requester of the same process: DaemonReplicas,
+// DaemonNear, DaemonPlacement, DaemonScrub.
+
 #include "server/daemon/daemon_parts.h"
 
 #include <netdb.h>

@@ -1,3 +1,9 @@
+// Runs a daemon until a signal. RunUntilDrained, in order: blocks the signals; Daemon::Start, while
+// LoadingTeller requests more time from the service manager on its own thread; RunUntilAsked;
+// drain. RunUntilAsked repeats, on the main thread: wait for a signal, at most one tick; on SIGHUP,
+// Reload; Daemon::Tick; report state and watchdog beats (Teller). SIGTERM and SIGINT end it. After
+// that, a second signal or a drain that hangs ends the process at once (ArmLastExit).
+
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <unistd.h>

@@ -1,3 +1,9 @@
+// Settles what computes, before any thread starts. SettleKernelTarget: a configured target is
+// forced; else the choice is the one that the holder's folder keeps, else that of the profile, else
+// it is measured. KeepKernelTarget writes it to the folder later. SettleBackends opens a GPU if the
+// configuration allows it and names no target. StartHolderOver starts the holder over it, and again
+// over the processor if auto chose a device that fails.
+
 #include "server/daemon/kernel_start.h"
 
 #include "absl/strings/str_cat.h"

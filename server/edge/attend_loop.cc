@@ -1,3 +1,10 @@
+// One thread drives the calls of all streams. Drive repeats: TakePosted takes new jobs;
+// SubmitWaiting submits them to the requester while it has call contexts; Step polls every ticket
+// once; Rest spins or sleeps if nothing moved. A job: posted, waiting, in flight, ended. If every
+// call context is in use by other calls, one job waits for a context on a helper thread (HandOver).
+// A ticket that must block also works on a helper, and then returns here (Return). End calls the
+// job's callback once.
+
 #include "server/edge/attend_loop.h"
 
 #include <poll.h>

@@ -1,3 +1,8 @@
+// Checks messages and converts them into calls. UsesOf finds the chunks that a request names,
+// CheckAttendShape compares its sizes, IndicesOf its lists; all of it before memory is allocated.
+// AnswerRoom gives the answer memory in the reply itself, or converts to bf16 at the end (Finish).
+// The last functions are deadlines and retry hints.
+
 #include "server/edge/attend_request.h"
 
 #include <algorithm>

@@ -1,3 +1,10 @@
+// Holder::Start, in order: checks the options; opens the chunk store, which reads its folder; pins
+// memory for a device (PinFor); listens on every fabric; starts the dispatcher, whose thread owns
+// the lanes. TryOpenSession, on the caller's thread: refuses while draining or without a lease, or
+// for another geometry; tries the offered fabrics in their order: TryOffer opens a session and
+// invites its lanes. State's members are in the order of their use, so that destruction ends the
+// dispatcher first.
+
 #include "server/holder/holder.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// Serves PushChunks. Serve, on the thread of the gRPC call: reads the order; refuses it without a
+// lease; PushChunks (server/upkeep) then reads chunks of this holder and puts them on the target
+// through PushTargetStub, some at a time; each outcome is written to the caller as it is known.
+
 #include "server/services/chunk_push_service.h"
 
 #include <algorithm>

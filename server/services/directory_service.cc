@@ -1,3 +1,8 @@
+// One handler for each call of DirectoryService, on gRPC's threads. Each validates and converts the
+// request, calls DirectoryState, and converts the result. DirectoryState has the locks, and waits
+// until a change is durable. Watch is the only handler that stays: it returns events until the peer
+// cancels or the gate closes, and looks for both every 200 ms.
+
 #include "server/services/directory_service.h"
 
 #include <algorithm>

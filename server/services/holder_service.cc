@@ -1,3 +1,8 @@
+// One handler for each call of HolderService, on gRPC's threads. Each validates and converts the
+// request, calls the holder, its store or its table, and converts the result. PutChunk is the
+// longest: Receive reads the header, begins the chunk, writes rows as they arrive, and finishes it;
+// Settle then decides what a chunk that was there already means.
+
 #include "server/services/holder_service.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// One handler for each call, on gRPC's threads: checks the request, calls the requester, answers.
+// In order: prompts, attends (repeated once if the chunks have moved), fetches, quotes, replicas.
+
 #include "server/services/requester_service.h"
 
 #include <algorithm>

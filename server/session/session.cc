@@ -1,3 +1,8 @@
+// Sessions, handles and lanes. The states of a session: Open makes it, with an invitation for each
+// lane; Adopt counts a lane that opened; LaneGone counts one that ended; Close, or the end of the
+// last lane, closes it; Reap frees it when it has no lanes, or when its invitations have expired.
+// HandleTable is read without a lock: Assign writes the place first, and then publishes the count.
+
 #include "server/session/session.h"
 
 #include <algorithm>

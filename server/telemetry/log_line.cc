@@ -1,3 +1,8 @@
+// Formats one line of the log. AppendLogLine takes one of two ways: AppendText for people, or
+// AppendFields for logfmt and JSON, with the same fields in the same order. Under journald the time
+// is left out, and a priority is put first. Texts are cut and escaped, because they contain names
+// that peers chose.
+
 #include "server/telemetry/log_line.h"
 
 #include <sys/stat.h>

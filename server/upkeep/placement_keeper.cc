@@ -1,3 +1,13 @@
+// Keeps this holder's parts of corpora next to the chunks. Its thread waits for news of the lease,
+// of placements or of lost chunks, and then runs Round, in order:
+//   1. Lists the corpora that the directory places here, with what was dropped since.
+//   2. Under a new lease, reports tombstones (ReportDrops). Then reports parts that the directory
+//      lacks (ReportParts).
+//   3. Fetches and stores parts that are new (Ask), and reports chunks that are placed but not
+//      here.
+//   4. Stores what it has seen of the directory (NoteSeen); under a new lease, FinishReport.
+// After an error it pauses, and repeats the round.
+
 #include "server/upkeep/placement_keeper.h"
 
 #include <algorithm>

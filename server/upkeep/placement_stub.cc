@@ -1,3 +1,7 @@
+// The calls of the placement keeper to a directory in another process. Lists and reports are
+// divided into pages: a list asks for pages until one is the last, a report sends pages with the
+// same lease. Each call has the deadline of its round, and runs on the keeper's thread.
+
 #include "server/upkeep/placement_stub.h"
 
 #include <algorithm>

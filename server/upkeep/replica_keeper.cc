@@ -1,3 +1,10 @@
+// Makes copies on request, and withdraws them. Replicate, on the caller's thread, one at a time
+// (Turn): for each chunk CopyOne queries a holder for its facts, makes room (MakeRoom drops the
+// copy unused for the longest), fetches the rows, and commits. The keeper's thread then announces
+// copies to the directory (AnnounceDue) and repeats that under a new lease; Audit withdraws copies
+// that the store lost. A copy is dropped only after the directory has withdrawn it, so no requester
+// is sent here for it. Adopt gives a copy to a put of the same chunk.
+
 #include "server/upkeep/replica_keeper.h"
 
 #include <algorithm>

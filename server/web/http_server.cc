@@ -1,3 +1,8 @@
+// One thread polls all connections, and four answer. The phases of a connection, in order: reading
+// the head; answering, on an answering thread; writing the reply; reading and dropping what the
+// peer still sends. Each phase has a time limit. If there are too many connections, the one that
+// has been silent for the longest is closed, so that a probe is answered under any load.
+
 #include "server/web/http_server.h"
 
 #include <poll.h>

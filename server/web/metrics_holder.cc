@@ -1,3 +1,7 @@
+// Adds the metrics of a holder to a page, from one copy of its counters: traffic, refusals, state,
+// store and latency, and then those of replicas. It reads counters without stopping their threads,
+// so two metrics may differ by requests in progress.
+
 #include "server/web/metrics_holder.h"
 
 #include <cstddef>

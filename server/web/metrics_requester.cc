@@ -1,3 +1,7 @@
+// Adds the metrics of a requester to a page, from one copy of its counters: calls and retries, the
+// local row cache, failures, latency and the errors of the cost model, then each holder. Holders
+// are those that it already has: a scrape makes no calls.
+
 #include "server/web/metrics_requester.h"
 
 #include <cstddef>

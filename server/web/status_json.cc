@@ -1,3 +1,8 @@
+// Makes the JSON of the status page. StatusJson adds, in order: the process and its leases,
+// findings, then the parts of its roles: requester, holder, directory. Lists are cut at their
+// limits, and names of tenants are left out, because the page has no credentials. Runs on an
+// answering thread of the web server.
+
 #include "server/web/status_json.h"
 
 #include <algorithm>
