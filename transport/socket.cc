@@ -1,3 +1,7 @@
+// Calls on sockets with a deadline and a status. WaitFor polls in slices of 50 ms, because the
+// deadline is the Clock's, which a test may advance. SendAll and ReceiveAll repeat until everything
+// is done. The functions with a descriptor pass exactly one, and close any other that a peer adds.
+
 #include "transport/socket.h"
 
 #include <poll.h>

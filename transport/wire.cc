@@ -1,3 +1,8 @@
+// Encodes and checks headers and all frames but attends. Decoding a header, in order: magic and
+// version, length, checksum, kind and flags, the length of the body, reserved fields. Then each
+// kind's own fields. Nothing of a frame is used before these checks, and values are copied first,
+// because a peer on shm can still write. CheckReply compares a reply with its request.
+
 #include "transport/wire.h"
 
 #include <algorithm>

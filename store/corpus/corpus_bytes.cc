@@ -1,3 +1,8 @@
+// Writes and reads one corpus. PutCorpus: version, geometry, the list of holders' names, then the
+// chunks. A chunk leaves out what follows from the one before it (ChunkBefore): its parent,
+// position, length and holders have flags. TakeCorpus reads in the same order, and refuses anything
+// that PutCorpus would not write.
+
 #include "store/corpus/corpus_bytes.h"
 
 #include <bit>

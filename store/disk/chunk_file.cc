@@ -1,3 +1,9 @@
+// The layout of a chunk file, written and read. HeaderLayout computes the offset of every part of
+// the header from its counts, for both directions. EncodeChunkFileHeader fills it. Reading, in
+// order: DecodeChunkFilePrefix bounds the counts; the whole header is read and its checksum
+// compared; DecodeChunkFileHeader decodes its parts. Rows are read by the caller, and checked by
+// stripe (CheckStripe, CheckPadding).
+
 #include "store/disk/chunk_file.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// Files of chunks in a folder. A put, in order: Begin creates a file under a temporary name and
+// gives it its size; Write writes rows; Commit writes the header, syncs the file, makes its leaf
+// folder, renames it there, and syncs that folder. So a name stands for a whole file only.
+// ChunkFileReader reads rows and checks each stripe while it is in the core's cache. Facts are
+// small files next to the chunk; Quarantine moves a damaged file away.
+
 #include "store/disk/chunk_folder.h"
 
 #include <algorithm>

@@ -1,4 +1,7 @@
-// Finds the contents of a chunk folder when it is opened.
+// Finds the contents of a chunk folder when it is opened. Scanner::Run, in order: removes
+// unfinished files; lists the leaf folders; scan threads take one leaf after another, read each
+// file's header and facts, and report the chunk. Damaged files are quarantined, those of a later
+// version are counted and left, and facts without a chunk are removed.
 
 #include <thread>
 #include <utility>

@@ -1,3 +1,8 @@
+// Parts of corpora as small files, one for each corpus, each with a checksum. Open reads all of
+// them, removes damaged ones, and keeps a summary in memory. Write and Remove change a file durably
+// before the summary. SEEN has the last state of the directory that this holder has seen, and what
+// was dropped. Without a folder the parts are in memory.
+
 #include "store/disk/corpus_parts.h"
 
 #include <utility>

@@ -1,3 +1,8 @@
+// Reads a range with io_uring and O_DIRECT. StreamDirectly, in order: makes the ring, which fails
+// where it is forbidden; maps memory for all blocks; starts as many reads as there are blocks of
+// memory; then waits for the next block in order, hands it to the caller, and starts the next read
+// into its memory. Nothing is in progress when it returns. One thread.
+
 #include "store/disk/direct_stream.h"
 
 #include <fcntl.h>

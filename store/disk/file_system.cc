@@ -1,3 +1,8 @@
+// The real file system, and helpers over the interface. RealFile has one descriptor, and
+// RealFileSystem makes them; every call retries after a signal and turns errno into a status with
+// the path. Stream reads from the device directly if enough bytes are not in the system's cache.
+// WriteSmallFile writes to a temporary name, syncs, renames and syncs the folder.
+
 #include "store/disk/file_system.h"
 
 #include <dirent.h>

@@ -1,3 +1,8 @@
+// Reads files of rows. RowFile::Read, in order: ReadMetadata, ReadTokens, ReadExtraKeys,
+// ReadLayers, then a check of the geometry. Each names the key or tensor that is wrong; a missing
+// tensor suggests one with a similar name. Rows stay in the file: Rows gives their place, and Copy
+// reads them. CutFixed and DescribeChunk make chunks of a range of tokens.
+
 #include "store/formats/import.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// Reads a sequence state. ReadAll goes from the first byte to the last: ReadIds takes the magic,
+// the version and the token ids, packed by llama-server or plain; ReadCells checks that the cells
+// are one sequence without gaps; ReadLayers notes the place of each layer's keys; then nothing may
+// follow but empty streams. Rows are copied later, from their place. Counts are bounded before they
+// are used.
+
 #include "store/formats/llama_state.h"
 
 #include <array>

@@ -1,3 +1,8 @@
+// Writes a sequence state. Create writes everything but the keys, in the order of the format:
+// magic, version, token ids, cells, and the header of each layer. Write puts a layer's keys at
+// their place, in any order, each cell once. Finish refuses a state with missing cells, and gives
+// the file its name.
+
 #include <algorithm>
 #include <limits>
 #include <string_view>

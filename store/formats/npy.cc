@@ -1,3 +1,7 @@
+// Reads a .npy file. Read, in order: the magic and version; the length of the header; ReadHeader,
+// which DictReader parses without Python; the type; the shape, whose product must be the bytes that
+// follow. Any other text in the header is refused. Elements are copied later, from their place.
+
 #include "store/formats/npy.h"
 
 #include <algorithm>

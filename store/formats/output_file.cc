@@ -1,3 +1,10 @@
+// Writes one output. Resolve follows links to the destination. Then there are two ways:
+//   file    OpenBeside opens a file without a name in the destination's folder, or one with a
+//           temporary name; Finish syncs it, renames it, and syncs the folder
+//   stream  OpenStream writes to a file without a name; Finish copies it to the pipe or device
+// So an unfinished output never has its name. Check finds out before the work whether this can
+// succeed.
+
 #include "store/formats/output_file.h"
 
 #include <fcntl.h>

@@ -1,3 +1,9 @@
+// Packs a reference into the free bits of NaN values. EncodeReference, in order: checks the
+// reference; writes fields, names and a checksum as bytes; Pack spreads them over the values, 7
+// bits each. DecodeReference is the reverse, and checks the checksum. IsReference decides from the
+// first values alone. DigestOfChunks identifies the chunks meant, whatever a corpus of the name has
+// later.
+
 #include "store/formats/reference_cell.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// Checks the header of a safetensors file. HeaderReader takes the tokens of the JSON parser one by
+// one, knows by its depth what may follow, and refuses everything else. Then ParseSafetensorsHeader
+// compares each shape with its bytes, and CheckCover requires that tensors cover the data without
+// gaps. No JSON document is built, so the memory is limited by what is valid.
+
 #include "store/formats/safetensors_header.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// Writes a safetensors file. Create makes the header from names, types and shapes, checks it with
+// the reader's own rules (CheckedHead), and writes it. Write puts bytes at an offset of a tensor,
+// without leaving a gap. Finish requires that every tensor is whole, and gives the file its name.
+
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>

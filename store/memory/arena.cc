@@ -1,3 +1,8 @@
+// Allocates extents of one mapping. Free ranges are in two orders, under one lock: by size, to find
+// the smallest that fits, and by offset, to join neighbours. Allocate takes the front of a range;
+// Free joins the range with those before and after it. With AddressSanitizer free ranges are
+// poisoned.
+
 #include "store/memory/arena.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// Chunks and their writer. ChunkWriter: Begin checks the description and allocates the extent;
+// Write copies rows of a layer in order, with gaps cleared; Finish computes checksums of layers and
+// stripes, and refuses missing bytes or a layer that differs from its announced checksum. A Chunk
+// never changes after that. ValidateChunkInfo checks that the id follows from the content.
+
 #include "store/memory/chunk.h"
 
 #include <algorithm>

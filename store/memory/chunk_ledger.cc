@@ -1,3 +1,8 @@
+// Facts about chunks in shards, each with its lock. Open, Restore and Close begin and end an entry;
+// readers, marks and times change in between. A change that a restart must keep sets `unsaved`, and
+// UnsavedFacts takes it once for the file; FactsNotSaved returns it. TakeDue ends marks and chunks
+// whose time is over. No call holds two locks.
+
 #include "store/memory/chunk_ledger.h"
 
 #include <algorithm>

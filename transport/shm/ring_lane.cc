@@ -1,3 +1,10 @@
+// Both ends of a lane over shared memory. RingConnection has what they share: an outgoing and an
+// incoming ring, the doorbell (a socket), and the lane's status. Send: descriptor first, if there
+// is one; the entry; then the bell, if the peer sleeps. Receive: takes the next entry of the ring;
+// while there is none, now and then looks at the socket, which also shows that the peer is gone.
+// Arm announces sleep, and looks once more. A peer may write anything at any time, so every entry
+// is copied and checked. A failure is final.
+
 #include "transport/shm/ring_lane.h"
 
 #include <sys/socket.h>

@@ -1,4 +1,8 @@
 // The fabric within one host: the holder makes the lane's memory and passes it over a Unix socket.
+// In order: the requester's offer names its host; Invite makes the memory, and answers with the
+// listener's address and a token; Connect dials, checks the peer's user, and sends the token; the
+// holder's Accept finds the invitation and passes the memory; both ends map it. The socket becomes
+// the doorbell.
 
 #include <poll.h>
 #include <sys/socket.h>

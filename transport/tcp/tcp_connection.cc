@@ -1,3 +1,9 @@
+// Frames over one socket, without blocking. Send queues a frame and flushes; what the kernel does
+// not take is sent when the socket is writable again (full_). Receive alternates between Parse,
+// which takes frames from the stage, and Fill, which reads the rest of the current body to its slot
+// and what follows to the stage. Divert sends a body to other memory. Break is final: it keeps the
+// first error, and shuts the socket down.
+
 #include "transport/tcp/tcp_connection.h"
 
 #include <sys/epoll.h>

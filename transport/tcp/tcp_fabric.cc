@@ -1,4 +1,8 @@
-// The fabric across hosts, over the kernel's TCP.
+// The fabric across hosts, over the kernel's TCP. In order: Listen binds and advertises an address;
+// Invite makes the holder's slots, and answers with address and token; Connect resolves, dials each
+// address until one connects, and sends the token; Accept finds the invitation and welcomes the
+// peer; both ends make a lane of the socket. TuneSocket sets the time limits by which either end
+// notices that the other is gone.
 
 #include <netdb.h>
 #include <netinet/in.h>

@@ -1,3 +1,8 @@
+// The two ends of a tcp lane, each with its own slots. The requester posts a slot's request and
+// takes replies; a reply to a request that is not yet sent in full breaks the lane. The holder
+// takes requests and posts replies, whose rows the kernel reads where they are stored. SilenceWatch
+// judges a peer that is silent. Each end belongs to one thread.
+
 #include "transport/tcp/tcp_lane.h"
 
 #include <sys/epoll.h>

@@ -1,4 +1,10 @@
-// The bring-up of a verbs connection: its queues, and the states of its queue pair.
+// The bring-up of a verbs connection: its queues, and the states of its queue pair. In order:
+//   Create        takes its share of the device's budget, and makes the queues (CreateQueues) and
+//                 the pair in state INIT (CreateQueuePair)
+//   Describe      writes what the peer needs to know; the ends exchange it over another channel
+//   PostReceives  gives the device the buffers for received messages
+//   Establish     takes the pair to RTR and RTS with the peer's values
+//   Start         begins to watch the peer
 
 #include <fcntl.h>
 #include <sys/epoll.h>

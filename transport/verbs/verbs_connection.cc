@@ -1,3 +1,10 @@
+// The running connection, on its lane's thread. Front harvests completions: received messages go to
+// the inbox, finished sends are counted (Reap), buffers are posted again. Messages of the
+// connection's own (ping, pong, bye) are handled here (Understand). Liveness: Tick probes a peer
+// that has been silent. The states: established; failed, with the first error kept (Fail); left,
+// after a goodbye (Leave). The destructor leaves, waits until the last sends have arrived (Linger),
+// and stops the pair (Stop).
+
 #include "transport/verbs/verbs_connection.h"
 
 #include <arpa/inet.h>

@@ -1,3 +1,8 @@
+// Opens a device. Open, in order: checks the options and the limit of locked memory; opens it;
+// ReadLimits, ReadPort, ChooseGid; StartEvents starts the thread that waits for asynchronous
+// events. Dispatch gives each event to the alarm of its lane, or logs it. The device waits for this
+// thread when a queue is destroyed, so an alarm outlives its events.
+
 #include "transport/verbs/verbs_device.h"
 
 #include <fcntl.h>

@@ -1,3 +1,10 @@
+// The two ends of a verbs lane. The requester sends a slot's request, and its device receives
+// replies in the slot or writes them where they are wanted. The holder receives requests in its
+// buffers, and sends replies from the slot or from the store: spans list the places, and chain_ is
+// one work request for each segment. Parts of the store that are not registered yet are copied, and
+// registered on another thread for the next reply. VerbsEnd has the memory and queues; its
+// destruction may wait for the peer, so it can be left to VerbsSide.
+
 #include "transport/verbs/verbs_lane.h"
 
 #include <arpa/inet.h>

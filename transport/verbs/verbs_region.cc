@@ -1,3 +1,8 @@
+// Registered memory. VerbsRegion::Register takes its size from the device's budget first.
+// VerbsGather registers a store by segments, on demand: Append, on the lane's thread, lists a run
+// if its segments are registered, and marks the others as wanted; RegisterWanted, on another
+// thread, registers them. A segment's states: unused, wanted, then registered or refused.
+
 #include "transport/verbs/verbs_region.h"
 
 #include <algorithm>
