@@ -115,6 +115,16 @@ PROGRAM = "client/ctl"
 ROOM_FILES_MAX = 27
 README_LINES_MAX = 18
 
+# A .cc of the product with more lines than the first opens with a comment on its order of work: at least two
+# lines, which begin within the first OPENING_WITHIN, before the first definition, and are not that definition's.
+OPENED_LINES_MIN = 150
+OPENING_LINES_MIN = 2
+OPENING_WITHIN = 40
+# MERGE: files that other branches restructure. Empty this tuple, with a comment in each of them, when all are merged.
+UNOPENED = ("client/act/", "client/c/", "client/call/", "client/characterize/", "client/context/", "client/ctl/doctor/",
+            "client/ctl/top/", "client/near/", "server/daemon/daemon.cc", "server/directory/", "server/dispatch/",
+            "store/chunk_store", "store/memory/chunk_table")
+
 # In proto, only the header convert uses protobuf.
 PROTOBUF_FREE = {"attention", "store", "transport"}
 GRPC_FILES = re.compile(
@@ -231,6 +241,7 @@ def check_file(name, text, report):
         for number, what in class_limits.breaches(code):
             report(name, number, what)
     check_skips(name, text, report)
+    check_opening(name, lines, report)
     if name.endswith(".h"):
         if not lines[0].startswith("// "):
             report(name, 1, "a header opens with one sentence that says what it is")
@@ -241,6 +252,28 @@ def check_file(name, text, report):
             if f"static_assert(sizeof({match.group(1)})" not in text:
                 report(name, text[:match.start()].count("\n") + 1,
                        f"wire struct {match.group(1)} without a static_assert of its size")
+
+
+def has_opening(lines):
+    """Whether a comment on the file precedes its first definition. One directly above a definition is on that alone."""
+    count = 0
+    for number, line in enumerate(lines, 1):
+        if line.startswith("//"):
+            count += 1
+            continue
+        if count >= OPENING_LINES_MIN and (not line.strip() or line.startswith("#")):
+            return number - count <= OPENING_WITHIN
+        count = 0
+        if line.strip() and not re.match(r"#|using |namespace [\w:]* ?\{|extern \"C\" \{", line):
+            return False
+    return False
+
+
+def check_opening(name, lines, report):
+    if name.endswith(".cc") and not name.startswith(("tests/", *UNOPENED)) and len(lines) - 1 > OPENED_LINES_MIN:
+        if not has_opening(lines):
+            report(name, 1, f"over {OPENED_LINES_MIN} lines without a first comment on its order of work, of "
+                            f"{OPENING_LINES_MIN} lines or more")
 
 
 def room_of(name):

@@ -199,6 +199,22 @@ class Tidy(unittest.TestCase):
                     '#include "store/a.h"\nTEST(A, B) { GTEST_SKIP() << "no; to run it: " << "buy one"; }\n'})
         self.assertEqual(run.returncode, 0, run.stdout)
 
+    def test_a_long_source_opens_with_its_order_of_work(self):
+        code = '#include "store/a.h"\n\nnamespace {\n\n{}int A() { return 1; }\n\n}  // namespace\n'
+        tail = "int v = 0;\n" * 160
+        two = "// Opens a.\n// Then closes it.\n"
+        for text in ("", "// Opens a.\n\n", two):  # none, one line, and one on the definition
+            with self.subTest(text=text):
+                self.refuses("without a first comment", store__a_cc=code.replace("{}", text) + tail)
+        self.refuses("without a first comment", store__a_cc=code.replace("{}", "") + two + "\n" + tail)
+        self.refuses("without a first comment", store__a_cc="#include <a>\n" * 40 + two + "\n" + tail)
+        for text in (two + "\n" + code.replace("{}", ""), code.replace("{}", two + "\n")):
+            with self.subTest(text=text):
+                run = tidy({**CLEAN, "store/a.cc": text + tail})
+                self.assertEqual(run.returncode, 0, run.stdout)
+        run = tidy({**CLEAN, "store/a.cc": code.replace("{}", "") + "int v = 0;\n" * 100})
+        self.assertEqual(run.returncode, 0, run.stdout)
+
     def test_headers(self):
         self.refuses("a header nobody includes", store__lonely_h="// Alone.\n\n#pragma once\n")
         self.refuses("opens with one sentence", store__a_h="#pragma once\n")
