@@ -332,7 +332,7 @@ TEST(CpuBackend, HasHostMemoryOnlyAndReachesNoDevice) {
 #endif
 }
 
-TEST(CpuBackend, IsNamedAsItsKernels) {
+TEST(CpuBackend, HasTheNameOfItsKernels) {
   for (const std::string_view target : KernelTargets()) {
     ASSERT_TRUE(ForceKernelTarget(target).ok());
     EXPECT_EQ(Backend::Cpu()->kernel_target(), target);
@@ -341,7 +341,7 @@ TEST(CpuBackend, IsNamedAsItsKernels) {
 }
 
 // The interface's rule for errors, as a failing device shows them.
-TEST(DeferredBackend, AFailureIsTheStreamsFromThenOn) {
+TEST(DeferredBackend, AFailedStreamStaysFailed) {
   for (const auto failure :
        {DeferredBackend::Failure::kAtCall, DeferredBackend::Failure::kAtWait}) {
     DeferredBackend device;

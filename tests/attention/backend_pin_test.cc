@@ -92,7 +92,7 @@ TEST_P(BackendPin, HasMemoryOfTheKindsThatCallersFill) {
 }
 
 // Like a holder: rows of its store, queries and answers in slots.
-TEST_P(BackendPin, AttendsOverIt) {
+TEST_P(BackendPin, AttendsPinnedMemory) {
   if (!reach_.queries.Has(MemoryKind::kPinned) || !reach_.rows.Has(MemoryKind::kPinned) ||
       !reach_.partials.Has(MemoryKind::kPinned)) {
     return;

@@ -103,7 +103,7 @@ std::vector<Grade> GradesOfTarget() {
   return {Grade::kExact, Grade::kFast};
 }
 
-TEST(BatchInvariance, CompanyThreadsAndLimits) {
+TEST(BatchInvariance, BitsDoNotDependOnCompanyThreadsAndLimits) {
   WorkerPool pool1(1), pool2(2), pool5(5);
   for (uint32_t seed = 0; seed < 12; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

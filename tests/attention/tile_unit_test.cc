@@ -149,7 +149,9 @@ TEST(TileUnit, StoresAndLoadsKeepTheirPlaces) {
 #endif
 }
 
-TEST(TileUnit, SoDoThoseOfItsModel) { ExpectNothingWrong<TileModel<PortableLanes>>(); }
+TEST(TileUnit, ModelStoresAndLoadsKeepTheirPlaces) {
+  ExpectNothingWrong<TileModel<PortableLanes>>();
+}
 
 }  // namespace
 }  // namespace ckv::matrix

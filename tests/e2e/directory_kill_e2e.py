@@ -310,7 +310,7 @@ def play(folder, kills, seed):
 class DirectoryKillTest(unittest.TestCase):
     kills, seed = KILLS, None
 
-    def test_killed_again_and_again(self):
+    def test_survives_repeated_kills(self):
         seed = self.seed if self.seed is not None else random.randrange(1 << 32)
         print(f"seed {seed}", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix="ckv-directory-kill-") as name:

@@ -113,7 +113,7 @@ def play(folder):
 
 
 class NameMovesTest(unittest.TestCase):
-    def test_served_again(self):
+    def test_serves_again_after_a_name_moves(self):
         with tempfile.TemporaryDirectory(prefix="ckv-name-moves-") as name:
             seconds = play(pathlib.Path(name))
         print(f"served again after {seconds:.1f} s", file=sys.stderr)

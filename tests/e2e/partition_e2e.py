@@ -80,7 +80,7 @@ class PartitionTest(unittest.TestCase):
         chunks = self.ctl("corpus", "show", "docs")["chunks"]
         return {f"h{i}": sum(f"h{i}" in c["holders"] for c in chunks) for i in range(3)}
 
-    def test_killed_and_run_again(self):
+    def test_continues_after_a_kill(self):
         self.assertEqual(self.counts(), {"h0": CHUNKS, "h1": 0, "h2": 0})
         move = ("corpus", "partition", "docs", "--weights", "h0=0")
         plan = self.ctl(*move, "--dry-run")

@@ -82,7 +82,7 @@ class VerifyTest(unittest.TestCase):
         raw[-100] ^= 4
         path.write_bytes(raw)
 
-    def test_whole(self):
+    def test_a_whole_corpus_has_no_findings(self):
         found, holders = self.verify()
         self.assertEqual(found["checked_count"], CHUNKS)
         for name in ("h0", "h1"):

@@ -298,7 +298,7 @@ TEST_P(FabricLanes, SpinnersNoticeTheEnd) {
 }
 
 // What was sent before the end still arrives.
-TEST_P(FabricLanes, LastWordsArrive) {
+TEST_P(FabricLanes, MessagesSentBeforeTheEndArrive) {
   LanePair pair = Make();
   ASSERT_TRUE(pair.request && pair.serve);
   const std::optional<uint32_t> slot = pair.request->Acquire();

@@ -81,7 +81,7 @@ void ExpectBodiesLandOrComeWhole(LanePair pair, size_t span_count) {
 TEST_P(FabricLanding, BodiesLandOrArriveWhole) {
   ExpectBodiesLandOrComeWhole(Make({4, 64, 64 << 10}), 1);
 }
-TEST_P(FabricLanding, InSpans) {
+TEST_P(FabricLanding, LandsInSpans) {
   ExpectBodiesLandOrComeWhole(Make({4, 64, 64 << 10}), 3);
   ExpectBodiesLandOrComeWhole(Make({4, 64, 64 << 10}), ScatterList::kSpanCountMax);
 }

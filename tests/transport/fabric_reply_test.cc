@@ -323,7 +323,7 @@ TEST_P(FabricDescriptors, ArriveWithTheReply) {
 
 // All slots under way, answered in another order, every second reply with a descriptor, half of
 // them not taken: each belongs to its own reply, and none leaks.
-TEST_P(FabricDescriptors, AreTheirOwnReplys) {
+TEST_P(FabricDescriptors, BelongToTheirOwnReply) {
   if (!passes()) return;
   const LaneShape shape = {kSlotCountMax, 64, 64};
   LanePair pair = Make(shape);

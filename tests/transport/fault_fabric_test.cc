@@ -254,7 +254,7 @@ std::string Trace(uint64_t seed, uint32_t lane_ordinal, bool* saw_duplicate) {
   return trace;
 }
 
-TEST(FaultReplay, TheSeedDecidesAll) {
+TEST(FaultReplay, FaultsFollowTheSeed) {
   bool saw_duplicate = false;
   int broken = 0;
   for (uint64_t seed = 0; seed < 20; ++seed) {

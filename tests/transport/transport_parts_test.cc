@@ -78,7 +78,7 @@ TEST(ScatterList, IsOfSoManySpans) {
   EXPECT_EQ(list.bytes(), ScatterList::kSpanCountMax);
 }
 
-TEST(Notes, SurviveTheTrip) {
+TEST(Notes, RoundTrip) {
   const Answer answer = {RandomInvitationKey(), "host:1"};
   const auto decoded = DecodeAnswer(FabricKind::kTcp, EncodeAnswer(FabricKind::kTcp, answer));
   ASSERT_TRUE(decoded.ok()) << decoded.status();
@@ -184,7 +184,7 @@ TEST(Sockets, WaitsEndAtTheDeadline) {
 }
 
 // Any number a peer can send is an answer, never a crash.
-TEST(Slots, PeersCannotMisuseTheBooks) {
+TEST(Slots, PeersCannotCorruptTheBookkeeping) {
   RequesterSlots requester(2);
   EXPECT_EQ(requester.Complete(0), RequesterSlots::Reply::kBogus);
   EXPECT_EQ(requester.Complete(2), RequesterSlots::Reply::kBogus);

@@ -69,7 +69,7 @@ TEST_F(WaitPolicyTest, LongWaitsAreSlept) {
   EXPECT_TRUE(SpinsAfter(microseconds(60)));
 }
 
-TEST_F(WaitPolicyTest, ASharedProcessorIsGivenAway) {
+TEST_F(WaitPolicyTest, YieldsASharedProcessor) {
   Wait(microseconds(600));
   Wait(microseconds(600));
   policy_.Yielded(now_, microseconds(3));

@@ -20,7 +20,7 @@ using test::AttendFrame;
 using test::Slot;
 using test::WireGeometry;
 
-TEST(WireAttend, SurvivesTheTrip) {
+TEST(WireAttend, RoundTrips) {
   AttendFrame attend;
   const std::span<std::byte> bytes = attend.Bytes();
   for (size_t i = 0; i < 2 * 5 * 24; ++i) {

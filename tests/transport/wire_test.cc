@@ -116,7 +116,7 @@ TEST(Wire, GoldenReplyHeader) {
   EXPECT_EQ(Copy(slot.bytes()), golden);
 }
 
-TEST(Wire, HeadersSurviveTheTrip) {
+TEST(Wire, HeadersRoundTrip) {
   AttendFrame attend;
   const absl::StatusOr<RequestHeader> request = DecodeRequestHeader(attend.Bytes());
   ASSERT_TRUE(request.ok()) << request.status();
@@ -222,7 +222,7 @@ TEST(Wire, RequestHeaderRefusals) {
   }
 }
 
-TEST(Wire, FetchSurvivesAndRefuses) {
+TEST(Wire, FetchRoundTripsAndRefuses) {
   RequestHeader header;
   header.kind = WireKind::kFetch;
   header.body_bytes = 32;
@@ -259,7 +259,7 @@ TEST(Wire, FetchSurvivesAndRefuses) {
   }
 }
 
-TEST(Wire, ChosenRowsSurviveAndRefuse) {
+TEST(Wire, ChosenRowsRoundTripAndRefuse) {
   const auto decode = [](const FetchEntry& entry, uint32_t sent) {
     RequestHeader header;
     header.kind = WireKind::kFetch;

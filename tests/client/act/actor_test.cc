@@ -57,7 +57,7 @@ TEST_F(ActorTest, LearnsFromContextsThatClose) {
 }
 
 // The model predicts that routing is free, and calls show that a step of them takes 110 us.
-TEST_F(ActorTest, BelievesCallsMoreThanTheModel) {
+TEST_F(ActorTest, PrefersCallsOverTheModel) {
   cost_ = Cost(10, 10, 1000);
   Start(10 * chunk_bytes_);
   const auto modelled = Open({0});

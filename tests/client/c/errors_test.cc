@@ -91,7 +91,7 @@ TEST(Open, TheKernelTargetIsTheProcess) {
   EXPECT_EQ(ckv_close(second), CKV_OK);
 }
 
-TEST(LastError, IsTheThreadsAndTheRequesters) {
+TEST(LastError, BelongsToTheThreadAndTheRequester) {
   const ckv_open_options options = Options();
   ckv_requester *one = nullptr, *other = nullptr;
   ASSERT_EQ(ckv_open(&options, &one), CKV_OK);
@@ -148,7 +148,7 @@ TEST(Handles, NullIsFreedAndOtherwiseRefused) {
   EXPECT_EQ(ckv_corpus_chunks(nullptr, 0, 0, nullptr, nullptr, nullptr), CKV_INVALID_ARGUMENT);
 }
 
-TEST(StatusName, EveryNumberHasOne) {
+TEST(StatusName, EveryCodeHasAName) {
   EXPECT_STREQ(ckv_status_name(CKV_OK), "OK");
   EXPECT_STREQ(ckv_status_name(CKV_FAILED_PRECONDITION), "FAILED_PRECONDITION");
   EXPECT_STREQ(ckv_status_name(CKV_UNAUTHENTICATED), "UNAUTHENTICATED");

@@ -36,7 +36,7 @@ TEST(CalibrateHere, CountsOneRowOfTheFloorAndManyOfTheSlope) {
   }
 }
 
-TEST(TakeOutOfCaches, LeavesWhatIsThere) {
+TEST(TakeOutOfCaches, ChangesNoBytes) {
   std::vector<std::byte> rows(1000);
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = std::byte(i * 7);
   const std::vector<std::byte> before = rows;

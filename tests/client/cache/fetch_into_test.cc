@@ -283,7 +283,7 @@ TEST(FetchInto, AFlippedBitIsDataLossAndTheCacheIsAsItWas) {
 
 // Method: the holder stops at a reply with a known number, and another incarnation starts
 // immediately.
-TEST(FetchInto, AHolderThatRestartsMidwayIsGoneOnWith) {
+TEST(FetchInto, ContinuesWithAHolderThatRestartsMidway) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {64, 100, 21}, 6);
   const auto& geometry = corpus.geometry;
   for (const FabricKind kind : {FabricKind::kLoopback, FabricKind::kShm, FabricKind::kTcp}) {

@@ -190,7 +190,7 @@ TEST(Splice, TouchesTheRunAndNothingElseAtAnyOffset) {
   }
 }
 
-TEST(Splice, WithoutABandNothingTurns) {
+TEST(Splice, RotatesNothingWithoutARopePart) {
   std::mt19937 rng(4);
   Geometry none = WideGeometry(RowDtype::kBf16, RopeStyle::kNone, false);
   Geometry no_rope = none;

@@ -74,7 +74,7 @@ TEST_F(Pool, WaitsNeverPassTheDeadline) {
 }
 
 // Eight threads, two contexts, 100 turns each: never more than two at once, and all turns complete.
-TEST_F(Pool, NeverMoreThanThereAre) {
+TEST_F(Pool, NeverLendsMoreThanTheLimit) {
   CallContextPool pool = Make(2);
   std::atomic<int> inside{0}, most{0}, turns{0};
   std::vector<std::thread> threads;

@@ -68,7 +68,7 @@ auto PlacesIn(std::vector<std::byte>& bytes, const FetchCall& call) {
   };
 }
 
-TEST(Fetch, BytesAreTheStores) {
+TEST(Fetch, ReturnsTheBytesOfTheStore) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {5, 0, 64, 1, 100, 21}, 1);
   for (const FabricKind kind : {FabricKind::kLoopback, FabricKind::kShm, FabricKind::kTcp}) {
     const auto fabric = kind == FabricKind::kShm   ? NewShmFabric(Clock::Real())

@@ -132,7 +132,7 @@ TEST_P(RestartTest, AHolderThatRestartedFailsNoCall) {
   for (const HolderView& view : requester->Holders()) EXPECT_EQ(view.in_flight, 0u);
 }
 
-TEST_P(RestartTest, NorAFetch) {
+TEST_P(RestartTest, AHolderThatRestartedFailsNoFetch) {
   std::vector<std::byte> before, after, chosen_before, chosen_after;
   ASSERT_TRUE(Fetch(&before).ok());
   ASSERT_TRUE(FetchSelection(&chosen_before).ok());
@@ -151,7 +151,7 @@ class RestartedMapTest : public RestartTest {};
 INSTANTIATE_TEST_SUITE_P(, RestartedMapTest, testing::Values(FabricKind::kShm),
                          [](const auto& test) { return std::string(FabricName(test.param)); });
 
-TEST_P(RestartedMapTest, FailsNoMap) {
+TEST_P(RestartedMapTest, AHolderThatRestartedFailsNoMap) {
   const MapCall call = {published, /*chunk=*/1, Soon()};
   const auto before = requester->Map(call);
   ASSERT_TRUE(before.ok()) << before.status();
@@ -211,7 +211,7 @@ TEST_P(RestartTest, ACallReopensAHolderOnce) {
 }
 
 // All holders of a chunk may be restarting at once. The call takes longer, and reports by how much.
-TEST_P(RestartTest, ACallWaitsForAHolderBetweenTwoLives) {
+TEST_P(RestartTest, ACallWaitsForAHolderThatRestarts) {
   Answer before(40, 64), after(40, 64);
   ASSERT_TRUE(Attend(&before).ok());
   std::vector<std::byte> rows_before, rows;

@@ -58,7 +58,7 @@ TEST(ShareCoverage, ABlockWithoutSharesIsComplete) {
 
 // Shares arrive in any order, a missing one is found wherever it is, and the next call starts
 // empty.
-TEST(ShareCoverage, AnyOrder) {
+TEST(ShareCoverage, AcceptsSharesInAnyOrder) {
   std::mt19937 rng(1);
   ShareCoverage coverage;
   for (int call = 0; call < 200; ++call) {

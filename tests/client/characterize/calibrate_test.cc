@@ -20,7 +20,7 @@
 namespace ckv {
 namespace {
 
-TEST(FitFabric, GivesBackTheConstants) {
+TEST(FitFabric, RecoversTheConstants) {
   // The paper's IBGDA: 16 us, 25 GB/s.
   std::vector<ExchangeSample> samples;
   for (const double rows : {1., 16., 256., 1024., 4096.})
@@ -35,7 +35,7 @@ TEST(FitFabric, GivesBackTheConstants) {
   EXPECT_NEAR(noisy.bandwidth_bytes_per_s, 25e9, 3e9);
 }
 
-TEST(FitFabric, TakesAnything) {
+TEST(FitFabric, AcceptsAnyInput) {
   const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
   for (const std::vector<ExchangeSample>& samples :
        std::vector<std::vector<ExchangeSample>>{{},
@@ -53,7 +53,7 @@ TEST(FitFabric, TakesAnything) {
 
 // The samples are calls as the cost model computes them from constants of a wire and of a memory.
 // The fit returns these constants.
-TEST(FitCalls, GivesBackWhatTheModelIsMadeOf) {
+TEST(FitCalls, RecoversTheTermsOfTheModel) {
   const FrameRows frame = {284, 256};
   for (const double wire_share : {0., 0.25, 0.6, 1.}) {
     for (const double bandwidth : {120e6, 1.2e9, 9e9}) {
@@ -85,7 +85,7 @@ TEST(FitCalls, GivesBackWhatTheModelIsMadeOf) {
   }
 }
 
-TEST(FitCalls, TakesAnything) {
+TEST(FitCalls, AcceptsAnyInput) {
   const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
   const FrameRows frame = {284, 256};
   for (const std::vector<CallSample>& samples : std::vector<std::vector<CallSample>>{

@@ -234,7 +234,7 @@ bool WellFormed(const std::string& markup) {
   return open.empty();
 }
 
-TEST(Report, IsOneWellFormedPageOfItsOwn) {
+TEST(Report, IsOneWellFormedPage) {
   std::vector<Sample> samples = SmallGrid();
   samples.push_back({{Sweep::kLocal, "", 0, 64, 1}, 5000, 0, 1, 0, 0});
   for (const Sweep sweep : {Sweep::kFanIn, Sweep::kScatter, Sweep::kGather, Sweep::kCongestion}) {

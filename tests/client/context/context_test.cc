@@ -477,7 +477,7 @@ TEST_F(ContextErrorsTest, SpecsThatNameNothing) {
   EXPECT_EQ(code({{corpus_now_, far}}), kBad);
 }
 
-TEST_F(ContextErrorsTest, AHolderThatIsAwayIsFoundOutByOpen) {
+TEST_F(ContextErrorsTest, OpenReportsAnUnreachableHolder) {
   cluster_.fleet.StopHolder(1);
   RequesterOptions options;
   options.fabrics = {fabric_.get()};

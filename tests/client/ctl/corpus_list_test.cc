@@ -80,7 +80,7 @@ TEST_F(CorpusListTest, ShowsALowerBoundForAgesBeforeTheDirectorysStart) {
   EXPECT_THAT(Run({"corpus", "list"}, /*json=*/false).text, HasSubstr("> "));
 }
 
-TEST(PublishTimes, AreOfOneVersion) {
+TEST(PublishTimes, BelongToOneVersion) {
   PublishTimes times;
   times.Note("acme", "docs", 7, {70});
   times.Note("acme", "docs", 6, {80});  // arrived late

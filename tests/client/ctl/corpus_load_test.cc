@@ -318,7 +318,7 @@ TEST_F(CorpusLoadTest, RefusesFilesThatCannotExtend) {
 }
 
 // Chunks that a load put before it was interrupted are reused, though no corpus has them.
-TEST_F(CorpusLoadTest, AnInterruptedLoadIsGoneOnWith) {
+TEST_F(CorpusLoadTest, ContinuesAnInterruptedLoad) {
   StartDurableHolders(2);
   const RowsOfFile rows(64, 0, 1);
   const std::string path = rows.Write("rows");
@@ -360,7 +360,7 @@ TEST_F(CorpusLoadTest, StandaloneDocumentsAreChunksWithoutParents) {
   EXPECT_THAT(bad.err, HasSubstr("bad.jsonl:2: token_ids[1]"));
 }
 
-TEST_F(CorpusLoadTest, AFolderAndAnArrayAreTheirRowsToo) {
+TEST_F(CorpusLoadTest, LoadsFoldersAndArrays) {
   StartHolders(1);
   const RowsOfFile rows(24, 0, 3);
   MustRun({"corpus", "load", "file", rows.Write("rows")});

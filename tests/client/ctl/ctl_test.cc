@@ -263,7 +263,7 @@ TEST(TensorFiles, ARowFileOfAnyGeometryReadsBack) {
   }
 }
 
-TEST(TensorFiles, AnOutputThatCannotBeWrittenIsKnownBefore) {
+TEST(TensorFiles, FindsOutEarlyThatAnOutputCannotBeWritten) {
   EXPECT_TRUE(CheckOutput(TempPath("unwritten")).ok());
   EXPECT_FALSE(std::filesystem::exists(TempPath("unwritten")));
   for (const std::string& path : {TempPath("absent/out"), testing::TempDir()}) {

@@ -173,7 +173,7 @@ TEST_F(SilentMembersTest, QueriesAllMembersAtOnce) {
 }
 
 // The first call takes an hour of the clock, and more members wait than are queried at once.
-TEST_F(SilentMembersTest, AskingEndsThoughNotAllHaveHadTheirTurn) {
+TEST_F(SilentMembersTest, QueriesEndBeforeAllHadATurn) {
   AddHolders(static_cast<int>(3 * kAtOnceMax));
   ManualClock clock;
   holder_.on_stats = [&clock] { clock.Advance(std::chrono::hours(1)); };

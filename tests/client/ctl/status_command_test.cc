@@ -47,7 +47,7 @@ class StatusCommandTest : public test::MovingChunksTest {
   }
 };
 
-TEST_F(StatusCommandTest, AFleetThatIsWholeIsZero) {
+TEST_F(StatusCommandTest, AHealthyFleetExitsWith0) {
   StartHolders(2);
   StartRequester();
   LoadOn("docs", test::MakeTestCorpus(test::TestGeometry(), {5, 6}, /*seed=*/40), {0, 1});

@@ -49,7 +49,7 @@ struct TopScreenTest : testing::Test {
   termios before = {};
 };
 
-TEST_F(TopScreenTest, GivesItBackAsItWas) {
+TEST_F(TopScreenTest, RestoresTheTerminal) {
   {
     TopScreen screen(terminal, terminal);
     EXPECT_EQ(Now().c_lflag & (ICANON | ECHO), 0u);
@@ -66,14 +66,14 @@ TEST_F(TopScreenTest, GivesItBackAsItWas) {
   EXPECT_EQ(Shown(), "x");
 }
 
-TEST_F(TopScreenTest, ATextTakesThePlaceOfTheOneBefore) {
+TEST_F(TopScreenTest, ATextReplacesThePreviousOne) {
   TopScreen screen(terminal, terminal);
   (void)Shown();
   screen.Draw("a\nb\n");
   EXPECT_EQ(Shown(), "\x1b[Ha\x1b[K\r\nb\x1b[K\x1b[J");
 }
 
-TEST_F(TopScreenTest, ItsSizeIsThatOfNow) {
+TEST_F(TopScreenTest, ReadsItsCurrentSize) {
   TopScreen screen(terminal, terminal);
   EXPECT_EQ(screen.room().columns, 100u);
   EXPECT_EQ(screen.room().rows, 30u);
@@ -83,7 +83,7 @@ TEST_F(TopScreenTest, ItsSizeIsThatOfNow) {
   EXPECT_EQ(screen.room().rows, 24u);
 }
 
-TEST_F(TopScreenTest, Keys) {
+TEST_F(TopScreenTest, ReadsKeys) {
   TopScreen screen(terminal, terminal);
   Press("xyz q");
   EXPECT_EQ(screen.Wait(kLong), Key::kLook);  // the space
@@ -95,7 +95,7 @@ TEST_F(TopScreenTest, Keys) {
   EXPECT_EQ(screen.Wait(Duration(0)), Key::kNone);
 }
 
-TEST(TopScreen, ATerminalThatIsGoneIsAnEnd) {
+TEST(TopScreen, EndsWhenTheTerminalIsGone) {
   int master = -1, terminal = -1;
   ASSERT_EQ(openpty(&master, &terminal, nullptr, nullptr, nullptr), 0);
   TopScreen screen(terminal, terminal);

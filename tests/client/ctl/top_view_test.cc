@@ -112,7 +112,7 @@ auto FitsIn(size_t columns) {
   return Each(ResultOf([](const std::string& line) { return line.size(); }, Le(columns)));
 }
 
-TEST(TopView, RatesAreOfTheTimeBetween) {
+TEST(TopView, RatesCoverTheTimeBetweenSamples) {
   const TopView view = Worked();
   EXPECT_EQ(view.seconds, 2);
   ASSERT_EQ(view.holders.size(), 2u);  // the silent one is a problem
@@ -133,7 +133,7 @@ TEST(TopView, RatesAreOfTheTimeBetween) {
   EXPECT_EQ(view.decisions[0].rate, .5);
 }
 
-TEST(TopView, ANewLifeHasNoRateYet) {
+TEST(TopView, ANewIncarnationHasNoRateYet) {
   const TopHolder h2 = Worked().holders[1];
   EXPECT_EQ(h2.name, "h2");
   EXPECT_EQ(h2.requests, std::nullopt);
@@ -209,7 +209,7 @@ TEST(TopView, ReportsFaults) {
   EXPECT_THAT(TopText(Worked(), {}), HasSubstr("! holder h3 does not answer\n"));
 }
 
-TEST(TopText, EightyColumnsHaveWhatMatters) {
+TEST(TopText, EightyColumnsShowTheMainFields) {
   const std::string text = TopText(Worked(), {}, "every 2s, q quits");
   EXPECT_THAT(LinesOf(text), FitsIn(80));
   EXPECT_THAT(text, StartsWith("directory 10.0.0.9:7400: 2 holders, 1 requester"));
@@ -225,7 +225,7 @@ TEST(TopText, EightyColumnsHaveWhatMatters) {
   EXPECT_THAT(text, Not(HasSubstr("AVX3")));
 }
 
-TEST(TopText, MoreColumnsHaveMore) {
+TEST(TopText, WiderTerminalsShowMore) {
   const std::string text = TopText(Worked(), {.columns = 200});
   EXPECT_THAT(LinesOf(text), FitsIn(200));
   EXPECT_THAT(LineOf(text, "h1"), AllOf(HasSubstr("AVX3"), HasSubstr("10.0.0.1:7401")));

@@ -25,7 +25,7 @@ std::vector<ComputeSample> CpuSamples() {
   return samples;
 }
 
-TEST(ComputeCurve, GivesBackWhatItWasMadeOf) {
+TEST(ComputeCurve, ReproducesItsAnchors) {
   const std::vector<ComputeSample> samples = CpuSamples();
   const ComputeCurve curve = FitComputeCurve(samples);
   EXPECT_EQ(curve.anchor_count, 3u);

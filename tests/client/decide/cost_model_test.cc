@@ -152,7 +152,7 @@ TEST(CostModel, NoKernelIsFasterThanReadingItsRows) {
 }
 
 // One chunk, attended densely: a call is cut into the frames that the model assumes.
-TEST(FrameRowsOf, IsWhatACallIsCutInto) {
+TEST(FrameRowsOf, MatchesHowACallIsCut) {
   std::mt19937 rng(3);
   for (uint32_t round = 0; round < 60; ++round) {
     auto corpus = std::make_shared<Corpus>();

@@ -65,7 +65,7 @@ struct ExplainProfile : testing::Test {
   std::shared_ptr<const Corpus> published;
 };
 
-TEST_F(ExplainProfile, ItsConstantsCountWhereItIsOfTheCorpus) {
+TEST_F(ExplainProfile, UsesItsConstantsForItsCorpus) {
   options.profile = std::make_shared<const Profile>(ProfileOf(TestGeometry()));
   Start();
   const auto explained = Explain();
@@ -110,7 +110,7 @@ TEST_F(ExplainProfile, IgnoresProfilesOfAnotherGeometryOrHost) {
 
 // Goal: calls correct the profile. Its kernel time is orders of magnitude too high, so the factor
 // must reach its limit, and the error must be reported.
-TEST_F(ExplainProfile, CallsKeepItTrue) {
+TEST_F(ExplainProfile, CallsCorrectIt) {
   Profile profile = ProfileOf(TestGeometry());
   for (LaneProfile& lane : profile.lanes) lane.compute = {1e7, 0, 1, {{{16, 1e3}}}};
   options.profile = std::make_shared<const Profile>(profile);
@@ -136,7 +136,7 @@ TEST_F(ExplainProfile, CallsKeepItTrue) {
 }
 
 // Two holders on two tiers, whose bandwidths are lower than that of any lane of this machine.
-TEST_F(ExplainProfile, TheOraclesPathsCount) {
+TEST_F(ExplainProfile, UsesThePathsOfTheOracle) {
   const std::string path = test::TempPath("oracle.json");
   std::ofstream(path) << R"({"version": 1,
     "tiers": [{"name": "node", "bandwidth_GBps": 1e-3, "latency_us": 1},

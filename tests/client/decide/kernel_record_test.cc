@@ -16,7 +16,7 @@ const KernelRecord kRecord = {"AVX512_BF16",
                               {.f32 = 270.125, .amx = 0, .dot = 504.0 / 7},
                               "AuthenticAMD 26.2.1, hypervisor; targets AVX3 \"AVX2\""};
 
-TEST(KernelRecord, IsReadAsItWasWritten) {
+TEST(KernelRecord, RoundTrips) {
   const std::string text = FormatKernelRecord(kRecord);
   EXPECT_LT(text.size(), kKernelRecordBytesMax);
   const auto read = ParseKernelRecord(text);

@@ -147,7 +147,7 @@ struct OracleOfFile : testing::Test {
   ManualClock clock;
 };
 
-TEST_F(OracleOfFile, ABadReadingLeavesWhatWasKnown) {
+TEST_F(OracleOfFile, ABadReadingKeepsTheLastSnapshot) {
   std::filesystem::remove(path);
   const auto oracle = Oracle();
   EXPECT_EQ(oracle->Snapshot(), nullptr);

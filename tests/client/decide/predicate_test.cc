@@ -207,7 +207,7 @@ TEST(Predicate, TakesTheCheapestReplica) {
   EXPECT_EQ(RankCandidates(input, Primitive::kRoute, std::span(ranked).first(2)), 2u);
 }
 
-TEST(Predicate, TheNetworksWordBoundsWhatWasMeasured) {
+TEST(Predicate, TheOracleBoundsMeasuredConstants) {
   DecisionInput input = BareInput(1024);
   const double bytes = 1024 * 2184;
   // Nothing is measured yet: the tier's values count, with twice its latency.
@@ -454,7 +454,7 @@ void MakeOdd(std::mt19937& rng, DecisionInput& input) {
 }
 
 // For any input, the choice is the cheapest offered one.
-TEST(Predicate, TotalOnAnyInput) {
+TEST(Predicate, DecidesOnAnyInput) {
   for (uint32_t seed = 0; seed < 5000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 rng(seed);

@@ -44,7 +44,7 @@ Profile Sample() {
   return profile;
 }
 
-TEST(Profile, IsReadAsItWasWritten) {
+TEST(Profile, RoundTrips) {
   for (const bool prefill : {true, false}) {
     Profile profile = Sample();
     if (!prefill) profile.here.prefill_per_token_layer_us.reset();

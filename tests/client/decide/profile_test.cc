@@ -348,7 +348,7 @@ TEST_F(ExplainDeath, AMemberThatDoesNotAnswerIsNotRecommended) {
   EXPECT_FALSE(Connected(1));
 }
 
-TEST_F(ExplainDeath, AnotherLifeIsConnectedAgain) {
+TEST_F(ExplainDeath, ConnectsAgainToANewIncarnation) {
   ASSERT_TRUE(Explain(0, 2).ok());
   fleet.StopHolder(1);
   fleet.StartHolder(1);

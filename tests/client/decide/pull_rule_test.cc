@@ -117,7 +117,7 @@ TEST(PullRule, AnAdversaryGetsLittleMoreThanTwiceTheClairvoyant) {
   EXPECT_LE(cost, 2.2 * clairvoyant);
 }
 
-TEST(PullRule, HintsAreBelievedAsFarAsTheyAreRight) {
+TEST(PullRule, UsesHintsAsFarAsTheyAreRight) {
   std::mt19937_64 rng(3);
   std::lognormal_distribution<double> steps_of(std::log(300.0), 1.2);
   const double price = 350;

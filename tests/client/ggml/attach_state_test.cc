@@ -23,7 +23,7 @@ Corpus TheCorpus() {
   return corpus;
 }
 
-TEST(AttachState, ACellALayer) {
+TEST(AttachState, WritesOneCellPerLayer) {
   const Corpus corpus = TheCorpus();
   for (const uint32_t streams : {1u, 5u}) {
     for (const std::optional<uint64_t> position :

@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST_F(OpAttenderTest, CellsAlone) {
+TEST_F(OpAttenderTest, AttendsCellsAlone) {
   EngineCache cache(2, 64, 6, kHeads, 1);
   for (uint32_t token = 0; token < 5; ++token) cache.Show(0, token, 3, 20 + token);
   for (uint32_t token = 0; token < 6; ++token) {
@@ -57,7 +57,7 @@ TEST_F(OpAttenderTest, CellsAloneAgreeWithF64) {
   }
 }
 
-TEST_F(OpAttenderTest, ChunksAndCells) {
+TEST_F(OpAttenderTest, AttendsChunksAndCells) {
   EngineCache cache(2, 32, 4, kHeads, 3);
   cache.Put(0, 0, To("a", 0, 3, 0), 2);
   for (uint32_t token = 0; token < 4; ++token) cache.Show(0, token, 0, 2 + token);
@@ -170,7 +170,7 @@ TEST_F(OpAttenderTest, UsesOneCorpusForAllSequences) {
 }
 
 // The same reference, read again by a reader without its state, gives the same context.
-TEST_F(OpAttenderTest, ContextsAreFoundByWhatTheyAre) {
+TEST_F(OpAttenderTest, FindsContextsByContent) {
   CorpusContexts contexts(
       [this]() -> absl::StatusOr<Requester*> { return cluster_.requester.get(); }, {});
   EngineCache cache(1, 16, 1, kHeads, 6);
@@ -189,7 +189,7 @@ TEST_F(OpAttenderTest, ContextsAreFoundByWhatTheyAre) {
   EXPECT_NE(*contexts.Find(list(), op, Soon()), *first);
 }
 
-TEST_F(OpAttenderTest, NanIsNoAnswer) {
+TEST_F(OpAttenderTest, RefusesNanAnswers) {
   EngineCache cache(1, 16, 2, kHeads, 7);
   cache.Show(0, 0, 0, 9);
   cache.Show(0, 1, 0, 10);

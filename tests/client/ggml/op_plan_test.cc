@@ -59,7 +59,7 @@ class OpPlanTest : public testing::Test {
   std::shared_ptr<const Attached> otherwise_;
 };
 
-TEST_F(OpPlanTest, RowsAlone) {
+TEST_F(OpPlanTest, PlansRowsAlone) {
   EngineCache cache(/*streams=*/2, /*cells=*/8, /*tokens=*/2, /*heads=*/2, 1);
   cache.Show(0, 0, 0, 3);
   cache.Show(0, 1, 0, 4);
@@ -73,7 +73,7 @@ TEST_F(OpPlanTest, RowsAlone) {
   EXPECT_THAT(Ranges(1, 1), IsEmpty());
 }
 
-TEST_F(OpPlanTest, ReferencesAreNoRows) {
+TEST_F(OpPlanTest, DoesNotAttendReferencesAsRows) {
   EngineCache cache(2, 8, 2, 2, 1);
   cache.Put(0, 2, Reference("b", 50), 1);
   cache.Put(0, 5, Reference("a", 90), 1);
@@ -154,7 +154,7 @@ TEST_F(OpPlanTest, IgnoresTheContentOfACellThatNoQuerySees) {
   EXPECT_THAT(status.message(), HasSubstr("cell 3 of stream 0: a cell is NaN"));
 }
 
-TEST_F(OpPlanTest, AMaskThatIsNoneIsRefused) {
+TEST_F(OpPlanTest, RefusesAnInvalidMask) {
   EngineCache cache(1, 8, 2, 1, 1);
   cache.mask[9] = 0x3c00;
   EXPECT_TRUE(absl::IsInvalidArgument(Make(cache)));

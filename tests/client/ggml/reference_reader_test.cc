@@ -36,7 +36,7 @@ std::vector<std::byte> Row(const CellReference& reference) {
   return row;
 }
 
-TEST(ReferenceReader, TheSameInAllLayers) {
+TEST(ReferenceReader, ReadsTheSameReferenceInAllLayers) {
   ReferenceReader reader;
   const auto first = reader.Read(Row(Reference(0)), 0);
   ASSERT_TRUE(first.ok()) << first.status();
@@ -57,7 +57,7 @@ TEST(ReferenceReader, TheSameInAllLayers) {
 }
 
 // A cell that an engine moved to another layer's cache would answer for that layer.
-TEST(ReferenceReader, AnotherLayersIsRefused) {
+TEST(ReferenceReader, RefusesAReferenceOfAnotherLayer) {
   ReferenceReader reader;
   for (int round = 0; round < 2; ++round) {  // unknown, then known
     const auto read = reader.Read(Row(Reference(3)), 4);
@@ -83,7 +83,7 @@ TEST(ReferenceReader, DamageIsRefused) {
   EXPECT_THAT(read.status().message(), HasSubstr("NaN and no reference"));
 }
 
-TEST(ReferenceReader, MoreThanAreKept) {
+TEST(ReferenceReader, ReadsMoreThanItKeeps) {
   ReferenceReader reader;
   for (uint32_t i = 0; i < ReferenceReader::kRowCountMax + 100; ++i) {
     const auto read = reader.Read(Row(Reference(i % 7, i)), i % 7);

@@ -23,7 +23,7 @@ ChunkPlacement Chunk(uint8_t id, uint32_t tokens, std::vector<HolderId> holders,
   return chunk;
 }
 
-TEST(ChunkGroups, AreOfTheSameMembers) {
+TEST(ChunkGroups, HaveTheSameMembers) {
   const auto corpus = std::make_shared<Corpus>();
   corpus->chunks = {Chunk(1, 10, {{"a"}}),          Chunk(2, 10, {{"a"}, {"b"}}),
                     Chunk(3, 0, {{"c"}}),           Chunk(4, 10, {{"a"}}),

@@ -27,7 +27,7 @@ struct View : testing::Test {
   std::vector<ChunkId> ids = {corpus.chunks[0].info.id, corpus.chunks[1].info.id};
 };
 
-TEST_F(View, TheSameSnapshotWithoutAsking) {
+TEST_F(View, KeepsASnapshotWithoutCalls) {
   const auto first = view.Resolve("c", "", kInstantMax);
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ((*first)->chunks.size(), 2u);
@@ -101,7 +101,7 @@ TEST(TenantKeys, AreKeptWhileTheDirectoryIsAway) {
   EXPECT_EQ(directory.calls, 4);
 }
 
-TEST_F(View, NewsOfAnEarlierLifeAreIgnored) {
+TEST_F(View, IgnoresNewsOfAnEarlierIncarnation) {
   const uint64_t news = view.member_news();
   Member member = fleet.member(0);
   member.epoch = {7};
@@ -189,7 +189,7 @@ TEST_F(View, QueriesAgainAfterMissedChangesIfTheDirectoryAnswers) {
   EXPECT_EQ(fleet.directory_calls(), calls) << "no longer doubted, and members were listed with it";
 }
 
-TEST_F(View, TenantsAreApart) {
+TEST_F(View, SeparatesTenants) {
   EXPECT_EQ(view.Resolve("c", "t", kInstantMax).status().code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(view.Resolve("c", "", kInstantMax).ok());
   EXPECT_EQ(view.Resolve("c", "t", kInstantMax).status().code(), absl::StatusCode::kNotFound);

@@ -39,7 +39,7 @@ TEST_F(HolderPeerTest, AMemberFromAWatchIsUsedBeforeAnythingIsConnected) {
   EXPECT_EQ(fleet.directory_calls(), 0);
 }
 
-TEST_F(HolderPeerTest, TheTargetIsThatOfTheLatestLife) {
+TEST_F(HolderPeerTest, KeepsTheTargetOfTheLatestIncarnation) {
   peers.Learn(MemberOf(0, 5, kOne));
   EXPECT_EQ(TargetOf(0), kOne);
   const uint64_t count = peers.target_count();
@@ -68,7 +68,7 @@ TEST_F(HolderPeerTest, AnIncarnationWithoutAReportedTargetHasNone) {
   EXPECT_EQ(TargetOf(0), kAnother);
 }
 
-TEST_F(HolderPeerTest, AHolderIsUnreachedUntilASessionOpensOrItHasAnotherLife) {
+TEST_F(HolderPeerTest, AHolderIsUnreachedUntilASessionOpensOrItRestarts) {
   peers.Learn(MemberOf(0, 5, kOne));
   HolderPeer& peer = **peers.Find(TestFleet::Name(0));
   EXPECT_EQ(peer.View().unreached_at, std::nullopt);

@@ -200,7 +200,7 @@ struct RemeasurerTest : testing::Test {
   PeerTable peers{&view, &fleet};
 };
 
-TEST_F(RemeasurerTest, OnlyTheDoubtedAndEverMoreRarely) {
+TEST_F(RemeasurerTest, RemeasuresOnlyDoubtedHoldersAndEverMoreRarely) {
   HolderPeer& peer = **peers.Find(TestFleet::Name(0));
   (void)*peers.Find(TestFleet::Name(1));
   std::vector<Instant> times;

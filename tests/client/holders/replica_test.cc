@@ -347,7 +347,7 @@ struct ReplicaChooserTest : testing::Test {
   Instant now = Clock::Real()->Now();
 };
 
-TEST_F(ReplicaChooserTest, TheCheapestByMoreThanTheModelErrs) {
+TEST_F(ReplicaChooserTest, TakesTheCheapestBeyondTheModelsError) {
   for (size_t i = 0; i < 3; ++i) Set(i, 100);
   Set(2, 50);
   EXPECT_EQ(Shares(30, /*rank=*/true), (Counts{0, 0, 30}));
@@ -376,7 +376,7 @@ TEST_F(ReplicaChooserTest, EqualsTakeTurnsByTheirCost) {
   EXPECT_NEAR(Shares(30, /*rank=*/true)[2], 10, 2);
 }
 
-TEST_F(ReplicaChooserTest, CallersAndGroupsBeginApart) {
+TEST_F(ReplicaChooserTest, CallersAndGroupsBeginWithDifferentReplicas) {
   for (size_t i = 0; i < 3; ++i) Set(i, 20);
   for (const uint32_t first : {1u, 2u, 0u}) {
     group = {.links = {0, 1, 2}, .token_count = 1000, .first = first};
@@ -411,7 +411,7 @@ TEST_F(ReplicaChooserTest, RemeasuresAnExpensiveUnusedHolder) {
   EXPECT_TRUE(peers.Doubted().empty());
 }
 
-TEST_F(ReplicaChooserTest, ItsLoadCounts) {
+TEST_F(ReplicaChooserTest, CountsTheLoadOfAReplica) {
   for (size_t i = 0; i < 3; ++i) Set(i, 20);
   pointers[0]->peer().TellQueue(1'000'000, now);
   EXPECT_EQ(Shares(30, /*rank=*/true), (Counts{0, 15, 15}));
@@ -421,7 +421,7 @@ TEST_F(ReplicaChooserTest, ItsLoadCounts) {
   EXPECT_NEAR(Shares(30, /*rank=*/true)[0], 10, 1);
 }
 
-TEST_F(ReplicaChooserTest, FetchesAndRoutesChooseApart) {
+TEST_F(ReplicaChooserTest, FetchesAndRoutesChooseSeparately) {
   for (size_t i = 0; i < 3; ++i) Set(i, 1e5);
   Set(0, 1);
   pointers[0]->peer().fabric.Set({1, 1e8});

@@ -39,7 +39,7 @@ TEST(RetryAfter, IsSentWithTheStatus) {
   EXPECT_EQ(RetryAfterOf(absl::ResourceExhaustedError("retry in 9 us")), std::nullopt);
 }
 
-TEST(RetryBudgetTest, ATenthOfTheRequestsAfterABurst) {
+TEST(RetryBudgetTest, AllowsATenthOfTheRequestsAfterABurst) {
   RetryBudget budget;
   for (uint32_t i = 0; i < RetryBudget::kBurstMax; ++i) EXPECT_TRUE(budget.Spend());
   EXPECT_FALSE(budget.Spend());
@@ -104,7 +104,7 @@ struct Overload : testing::Test {
   std::shared_ptr<const Corpus> published;
 };
 
-TEST_F(Overload, TwiceAfterTheHint) {
+TEST_F(Overload, RetriesTwiceAfterTheHint) {
   refusals = 2;
   const Instant begin = Clock::Real()->Now();
   const absl::Status status = Attend();
@@ -114,7 +114,7 @@ TEST_F(Overload, TwiceAfterTheHint) {
   EXPECT_EQ(requester->Stats().retry_count, 2u);
 }
 
-TEST_F(Overload, NoMoreThanTwiceAndThenTheHintIsTheCallers) {
+TEST_F(Overload, RetriesAtMostTwiceAndThenReturnsTheHint) {
   refusals = 100;
   const absl::Status status = Attend();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);

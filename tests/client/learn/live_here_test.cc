@@ -9,7 +9,7 @@
 namespace ckv {
 namespace {
 
-TEST(LiveHere, FollowsWhatCallsTake) {
+TEST(LiveHere, FollowsTheTimesOfCalls) {
   const RowWidths widths = test::TestGeometry().widths();
   RowWidths other = widths;
   other.d_qk *= 2;
@@ -69,7 +69,7 @@ TEST(LiveHere, SeparatesMemoryFromComputing) {
   EXPECT_NEAR(AttendHereTime(WithAttendFactors(points, {2, 3}), 16, 100).Us(), 8 + 100 + 60, 1e-9);
 }
 
-TEST(LiveHere, HasRoomForSoManyWidths) {
+TEST(LiveHere, KeepsALimitedNumberOfWidths) {
   LiveHere live;
   RequesterConstants here;
   here.attend_per_row_token_us = 1;

@@ -36,7 +36,7 @@ class NearStoreTest : public testing::Test {
   }
 };
 
-TEST_F(NearStoreTest, GivesWhatWasPut) {
+TEST_F(NearStoreTest, FindsWhatWasPut) {
   EXPECT_EQ(store_.Find(Id(1), geometry_), nullptr);
   ASSERT_TRUE(Put(1));
   const auto rows = store_.Find(Id(1), geometry_);
@@ -72,7 +72,7 @@ TEST_F(NearStoreTest, CountsRowsInUseUntilTheyAreReleased) {
   EXPECT_TRUE(Put(3));
 }
 
-TEST_F(NearStoreTest, ARunThatIsGivenUpGivesItsRoomBack) {
+TEST_F(NearStoreTest, AnAbandonedRunReturnsItsRoom) {
   { const auto fill = store_.Begin(Id(1), geometry_, kTokens); }
   EXPECT_EQ(store_.used_bytes(), 0u);
   EXPECT_EQ(store_.Find(Id(1), geometry_), nullptr) << "half a chunk was never there";

@@ -319,7 +319,7 @@ TEST(CoverPrompt, WithoutItsKeyAChunkIsNotFound) {
 }
 
 // A false token hash hides no other chunk.
-TEST(CoverPrompt, AFalsePrintIsPassedOver) {
+TEST(CoverPrompt, SkipsAFalseTokenHash) {
   Texts texts(3);
   Library library;
   const Tokens tokens = texts.Random(40, 1000);
@@ -429,7 +429,7 @@ TEST(CoverPrompt, FindsPicturesOfATenant) {
 }
 
 // A false token hash of another picture's chunk only costs time: its id is compared.
-TEST(CoverPrompt, AFalsePrintOfAPictureIsNotBelieved) {
+TEST(CoverPrompt, SkipsAFalseTokenHashOfAPicture) {
   Library library;
   const Tokens pictures(40, 7);
   const ExtraKeys a = {{4, 30, "a"}};

@@ -151,7 +151,7 @@ TEST_F(PublisherTest, ATextInAnotherCutIsRefused) {
   EXPECT_TRUE(put({text.begin(), text.begin() + 20}).ok());
 }
 
-TEST_F(PublisherTest, AgainIsNoChange) {
+TEST_F(PublisherTest, ARepeatedPutChangesNothing) {
   const auto made = Extend({0, 1});
   ASSERT_TRUE(made.ok()) << made.status();
   const auto again = Extend({0, 1});
@@ -229,7 +229,7 @@ TEST_F(PublisherTest, ATenantDoesNotExtendWhatIsShared) {
 }
 
 // Each is a standalone text of its own, so all orders are right.
-TEST_F(PublisherTest, ManyAtOnceAreAllThere) {
+TEST_F(PublisherTest, ConcurrentPutsAreAllPublished) {
   constexpr uint32_t kCount = 6;
   std::vector<std::thread> threads;
   for (uint32_t i = 0; i < kCount; ++i) {

@@ -78,7 +78,7 @@ std::vector<std::string> Told(const FleetFacts& facts) {
   return told;
 }
 
-TEST(Findings, NoneOfHealthyFleets) {
+TEST(Findings, AHealthyFleetHasNone) {
   struct Shape {
     const char* name;
     std::function<void(FleetFacts&)> make;

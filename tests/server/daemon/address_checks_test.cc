@@ -150,7 +150,7 @@ TEST(AddressChecks, ADirectoryAddressThatOthersCannotReach) {
                           "address where it listens"));
 }
 
-TEST(AddressChecks, TheMachinesResolver) {
+TEST(AddressChecks, ResolvesWithTheMachinesResolver) {
   const auto own = ResolveHost("localhost");
   ASSERT_TRUE(own.ok()) << own.status();
   EXPECT_THAT(*own, Contains(AnyOf("127.0.0.1", "::1")));

@@ -42,7 +42,7 @@ struct CorpusRebuildTest : testing::Test {
   CorpusRebuild rebuild{100, 10};
 };
 
-TEST_F(CorpusRebuildTest, WholeAsItWas) {
+TEST_F(CorpusRebuildTest, RestoresAWholeCorpus) {
   const Corpus corpus = Spread("c", 7, 10);
   ASSERT_TRUE(Report(corpus, "h0").ok());
   EXPECT_FALSE(rebuild.TakeWhole());
@@ -62,7 +62,7 @@ TEST_F(CorpusRebuildTest, WholeAsItWas) {
   EXPECT_EQ(rebuild.CountOf(corpus.chunks[0].id), 0u);
 }
 
-TEST_F(CorpusRebuildTest, PagesMakeAPart) {
+TEST_F(CorpusRebuildTest, JoinsPagesToAPart) {
   const Corpus corpus = Spread("c", 7, 9);
   for (const std::string holder : {"h0", "h1"}) {
     const CorpusPart all = PartOn(corpus, holder);

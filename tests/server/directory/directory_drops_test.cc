@@ -170,7 +170,7 @@ TEST_F(DirectoryDropsTest, AnOldCopyDoesNotRemoveWhatLeftAHolder) {
 }
 
 // No restart of a whole folder looks like an old copy, and no report undoes its contents.
-TEST_F(DirectoryDropsTest, AWholeFolderIsBelieved) {
+TEST_F(DirectoryDropsTest, TrustsAWholeFolder) {
   DirectoryState* state = &Start();
   for (int life = 0; life < 5; ++life) {
     ASSERT_TRUE(state->Publish(SpreadOver("a", 3 + life, 1 + life), true, 0).ok());

@@ -108,7 +108,7 @@ TEST_F(DirectoryHealthTest, AHolderThatIsGoneIsNamedWithItsChunks) {
   EXPECT_EQ(Codes(), std::vector<std::string>{});
 }
 
-TEST_F(DirectoryHealthTest, AMembersOwnWordsEndWithItsLease) {
+TEST_F(DirectoryHealthTest, AMembersReportsEndWithItsLease) {
   const LeaseGrant h0 = Join("h0");
   MemberHealth health;
   health.fault = StoreFault::kFailing;

@@ -29,7 +29,7 @@ TEST(DroppedCorpora, CoverVersionsOfTheirFolder) {
   EXPECT_TRUE(drops.Covers("acme", "a", 9, 3));
 }
 
-TEST(DroppedCorpora, AreTheLatest) {
+TEST(DroppedCorpora, KeepsTheLatest) {
   DroppedCorpora drops(3);
   for (uint64_t i = 1; i <= 5; ++i) drops.Note({"", std::string(1, char('f' - i)), 1, i, 10 * i});
   EXPECT_EQ(drops.size(), 3u);

@@ -191,7 +191,7 @@ TEST_F(DurableDirectoryTest, NoEpochAndNoVersionIsGivenTwice) {
   EXPECT_EQ(grant->epoch.value, epoch + 5'000'001) << "a clock that is ahead is followed";
 }
 
-TEST_F(DurableDirectoryTest, ALeaseOfAnEarlierLifeIsNoLease) {
+TEST_F(DurableDirectoryTest, RefusesALeaseOfAnEarlierIncarnation) {
   const auto before = Start().Register(HolderOf("a"), seconds(3));
   ASSERT_TRUE(before.ok());
   DirectoryState& state = Start();

@@ -200,7 +200,7 @@ TEST_F(RegistrationTest, LogsWhenTheDirectoryRefusesAndAnswersAgain) {
   EXPECT_EQ(count("a answers requests again"), 1u) << log;
 }
 
-TEST_F(RegistrationTest, ALeaseThatExpiredIsANewLife) {
+TEST_F(RegistrationTest, RegistersAgainAfterAnExpiredLease) {
   Start();
   ASSERT_TRUE(registration_->AwaitLease(kInstantMax).ok());
   const Epoch first = gate_.epoch();
@@ -251,7 +251,7 @@ TEST_F(RegistrationTest, ANameThatIsAnothersIsGivenUpAfterOneLease) {
   EXPECT_EQ(registrar_->call_count(), failures) << "nor is it asked again";
 }
 
-TEST_F(RegistrationTest, TheLeaseOfAnEarlierLifeElsewhereIsWaitedFor) {
+TEST_F(RegistrationTest, WaitsForTheLeaseOfAnEarlierIncarnationElsewhere) {
   ASSERT_TRUE(RegisterElsewhere().ok());  // and killed: no one renews it
   clock_.Advance(milliseconds(1));
   Start();
@@ -267,7 +267,7 @@ TEST_F(RegistrationTest, TheLeaseOfAnEarlierLifeElsewhereIsWaitedFor) {
 }
 
 // The earlier incarnation requested a longer lease than this one does.
-TEST_F(RegistrationTest, ALongerLeaseOfAnEarlierLifeIsWaitedFor) {
+TEST_F(RegistrationTest, WaitsForALongerLeaseOfAnEarlierIncarnation) {
   Member earlier = options_.member;
   earlier.control_address = "127.0.0.1:7999";
   ASSERT_TRUE(directory_->Register(earlier, seconds(30)).ok());

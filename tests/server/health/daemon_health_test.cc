@@ -108,7 +108,7 @@ TEST_F(MemberProbesTest, AMemberThatNeverAnsweredMayBeBehindAFirewall) {
   EXPECT_FALSE(IsSilent());
 }
 
-TEST_F(MemberProbesTest, AnotherLifeBeginsWithACleanSheet) {
+TEST_F(MemberProbesTest, ANewIncarnationBeginsWithoutHistory) {
   network_.answers["h0:1"] = true;
   Join("h0");
   Pass(5);

@@ -134,7 +134,7 @@ TEST_P(HolderPinnedTest, AnswersHaveTheBitsOfThisProcessor) {
 }
 
 // Rows are read by this processor, as usual.
-TEST_P(HolderPinnedTest, FetchesAreAsEver) {
+TEST_P(HolderPinnedTest, FetchesAreUnchanged) {
   Start();
   PutBoth();
   Clients clients = OpenBoth();

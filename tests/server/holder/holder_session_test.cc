@@ -22,7 +22,7 @@ using test::RawClient;
 using test::RawReply;
 
 // Goal: a session speaks the newest version that both peers do (I7), and no other.
-TEST_P(HolderTest, TheNewestCommonVersionIsSpoken) {
+TEST_P(HolderTest, UsesTheNewestCommonVersion) {
   Put();
   const auto agreed = [&](uint32_t oldest, uint32_t newest) {
     SessionOffer offer;

@@ -103,7 +103,7 @@ TEST_F(RequesterPutTest, AChainInTwoStreams) {
 }
 
 // A caller that had no reply sends the same messages.
-TEST_F(RequesterPutTest, AgainIsNoChange) {
+TEST_F(RequesterPutTest, ARepeatedPutChangesNothing) {
   v1::PutReply first, again, grown;
   ASSERT_TRUE(Put(Messages({0, 1}), &first).ok());
   ASSERT_TRUE(Put(Messages({0, 1}), &again).ok());

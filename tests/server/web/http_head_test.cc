@@ -31,7 +31,7 @@ TEST(HttpHead, TakesWhatProbesScrapersAndBrowsersSend) {
   }
 }
 
-TEST(HttpHead, RefusesWhatIsNone) {
+TEST(HttpHead, RefusesMalformedHeads) {
   for (const char* bytes :
        {"", "\r\n\r\n", "GET\r\n\r\n", "GET /\r\n\r\n", "GET / HTTP/2.0\r\n\r\n",
         "get / HTTP/1.1\r\n\r\n", "GET  / HTTP/1.1\r\n\r\n", "GET / HTTP/1.1 x\r\n\r\n",

@@ -95,7 +95,7 @@ TEST(CutByContent, AnEditOfOneCharacterKeepsTheCuts) {
 }
 
 // Ids depend on the cuts: another build must make the same.
-TEST(CutByContent, CutsAreForEver) {
+TEST(CutByContent, CutsAreStable) {
   const auto ranges = CutByContent(Text(1), CutSizes());
   ASSERT_GT(ranges.size(), 5u);
   const std::vector<uint32_t> ends = {ranges[0].end, ranges[1].end, ranges[2].end, ranges[3].end};

@@ -186,7 +186,7 @@ TEST_F(ChunkFolderTest, ForeignFilesAreQuarantined) {
   EXPECT_EQ(report.quarantined_count, 0u);
 }
 
-TEST_F(ChunkFolderTest, AChunkUnderAnothersNameIsNotIt) {
+TEST_F(ChunkFolderTest, RefusesAChunkUnderAnotherName) {
   {
     const auto folder = *Open();
     ASSERT_TRUE(Put(*folder, a).ok());

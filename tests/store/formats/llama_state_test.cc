@@ -107,7 +107,7 @@ void ExpectRefusal(const StateText& text, const char* what) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(what));
 }
 
-TEST(LlamaState, RefusesHeadsThatAreNotOne) {
+TEST(LlamaState, RefusesMalformedHeads) {
   StateText text;
   text.head[0] = 0x46554747;
   ExpectRefusal(text, "not a sequence state");
@@ -189,7 +189,7 @@ TEST(LlamaState, RefusesKeysThatAreNotRows) {
   ExpectRefusal(text, "24 bytes follow the keys, and 0 should");
 }
 
-TEST(LlamaState, RefusesItCutOffAnywhere) {
+TEST(LlamaState, RefusesEveryTruncation) {
   StateText text;
   text.streams = 2;
   text.tail = {0};
@@ -258,7 +258,7 @@ TEST(LlamaStateWriter, TheLastCellsMayRepresentAll) {
   ExpectRefusal(text, "3 token ids and 1 cells");
 }
 
-TEST(LlamaStateWriter, AFileThatIsNotWholeIsNotThere) {
+TEST(LlamaStateWriter, AnIncompleteFileDoesNotAppear) {
   const std::string path = test::TempPath("half.ggsq");
   auto writer = LlamaStateWriter::Create(path, kSpec);
   ASSERT_TRUE(writer.ok()) << writer.status();

@@ -67,7 +67,7 @@ void ExpectRefusal(std::span<const std::byte> bytes, std::string_view what) {
   EXPECT_NE(std::string(status.message()).find(what), std::string::npos) << what << ": " << status;
 }
 
-TEST(NpyFile, RefusesWhatItIsNot) {
+TEST(NpyFile, RefusesOtherFiles) {
   struct Case {
     std::string header;
     size_t data_bytes;

@@ -90,7 +90,7 @@ TEST(ReferenceCell, EveryFlippedBitIsNoticed) {
 }
 
 // Rows of any width that begin as a reference does and continue at random.
-TEST(ReferenceCell, OthersOfItsMarkAreRefused) {
+TEST(ReferenceCell, RefusesOtherRowsWithItsMark) {
   std::mt19937 rng(5);
   const auto valid = ValuesOf(Row(Reference()));
   for (int round = 0; round < 20000; ++round) {
@@ -118,7 +118,7 @@ TEST(ReferenceCell, ReportsHowItWasChanged) {
   EXPECT_TRUE(absl::IsInvalidArgument(DecodeReference(row).status()));
 }
 
-TEST(ReferenceCell, RowsOfEnginesAreNone) {
+TEST(ReferenceCell, RowsOfEnginesAreNoReferences) {
   std::vector<uint16_t> values(576, 0x7fc0);
   const auto row = [&] { return std::as_bytes(std::span(values)); };
   EXPECT_FALSE(IsReference(row()));  // what a kernel gives for 0 / 0

@@ -176,7 +176,7 @@ TEST_P(ChunkTimesRestartTest, TimesOutliveTheProcess) {
 }
 
 // Goal: a mark that ended while the holder was away has ended.
-TEST_P(ChunkTimesRestartTest, AMarkOfThePastIsNone) {
+TEST_P(ChunkTimesRestartTest, IgnoresAMarkOfThePast) {
   const SmallChunk marked = Chunk(1);
   ASSERT_TRUE(Put(marked, Duration(0)).ok());
   ASSERT_TRUE(store_->KeepFor(marked.info.id, std::chrono::milliseconds(1)).ok());

@@ -138,7 +138,7 @@ TEST(VerbsNote, AnswersMustFitTheirOffer) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST(VerbsNote, DamageIsNoCrash) {
+TEST(VerbsNote, DamagedNotesDoNotCrash) {
   std::mt19937 rng(3);
   const std::string good = EncodeVerbsOffer(GoodOffer());
   const std::string answer = EncodeVerbsAnswer({RandomInvitationKey(), GoodAnswer()});

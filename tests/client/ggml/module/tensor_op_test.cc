@@ -127,7 +127,7 @@ TEST(TensorOp, GivesTheReasonForARefusal) {
   }
 }
 
-TEST(TensorOp, OtherNodesAreNotOurs) {
+TEST(TensorOp, LeavesOtherNodesToGgml) {
   const std::vector<std::function<void(Graph&)>> cases = {
       [](Graph& g) { g.node.op = GGML_OP_ADD; },
       [](Graph& g) { g.k.ne[2] = g.v.ne[2] = 2; },  // heads of keys

@@ -55,7 +55,7 @@ Outcome Read(const std::string& bytes) {
   return outcome;
 }
 
-TEST(Frame, EveryPrefixGivesAPrefix) {
+TEST(Frame, APrefixOfTheBytesGivesAPrefixOfTheFrames) {
   const std::vector<std::string> payloads = Payloads();
   const std::string bytes = FileOf(payloads);
   size_t end = kLogFileHeaderBytes;  // of the whole frames

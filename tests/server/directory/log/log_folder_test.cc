@@ -404,7 +404,7 @@ TEST_F(LogFolderTest, NoticesThatTheLogIsGone) {
   EXPECT_THAT(folder->CheckThere().ToString(), HasSubstr("log.2 was removed"));
 }
 
-TEST_F(LogFolderTest, NoticesThatALogOfAnEarlierLifeIsGone) {
+TEST_F(LogFolderTest, NoticesThatALogOfAnEarlierIncarnationIsGone) {
   ASSERT_TRUE(Open().ok());
   const auto folder = *Open();
   EXPECT_TRUE(folder->CheckThere().ok());

@@ -125,7 +125,7 @@ TEST(HeadIndex, FindsAChunkOfTwoCorporaOnce) {
   EXPECT_THAT(Find(index, "acme", {1, 2}).chunks, SizeIs(2));
 }
 
-TEST(HeadIndex, AModelKeepsOthersAway) {
+TEST(HeadIndex, FiltersByModel) {
   const Corpus lite = CorpusOf("", {1});
   Corpus large = CorpusOf("", {1}, 2);
   large.geometry = *NamedGeometry("deepseek-v3");
