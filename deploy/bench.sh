@@ -59,7 +59,7 @@ case $1 in
     deploy/install-packages.sh check
     ;;
   bindings)
-    preset=release targets=(prompt_bench c_call_bench c_submit_loop put_loop ckvd ckvctl ckv_c cc_client c_client c_client_v1
+    preset=release targets=(prompt_bench c_call_bench c_submit_loop put_loop ckvd ckvctl ckv_c cc_client c_client
                             c_advice c_put c_stopped stand_in_reaches_host)
     deploy/install-packages.sh build check
     ;;

@@ -1,4 +1,4 @@
-// Quotes and explanations, as JSON.
+// Estimates and explanations, as JSON.
 
 #include <algorithm>
 #include <cstdlib>
@@ -133,7 +133,7 @@ Json HoldersOf(const Explanation& explanation) {
   return holders;
 }
 
-absl::StatusOr<Json> QuoteOf(const Requester& requester, const AdviceArguments& arguments) {
+absl::StatusOr<Json> EstimateOf(const Requester& requester, const AdviceArguments& arguments) {
   const ckv_advice_call& call = arguments.call;
   CKV_ASSIGN_OR_RETURN(const std::vector<GroupQuote> quotes,
                        requester.Quote({.corpus = arguments.corpus,
@@ -157,8 +157,8 @@ absl::StatusOr<Json> ExplanationOf(Requester& requester, const AdviceArguments& 
   call.agents = arguments.call.agents;
   call.select = arguments.call.select;
   call.wire = arguments.wire;
-  const uint64_t room = arguments.call.cache_room_tokens;
-  if (room != 0) call.cache_room_tokens = room == CKV_NO_ROOM ? 0 : room;
+  const uint64_t free = arguments.call.cache_free_tokens;
+  if (free != 0) call.cache_room_tokens = free == CKV_CACHE_FULL ? 0 : free;
   call.deadline = AfterField(arguments.call.timeout_ns);
   CKV_ASSIGN_OR_RETURN(const Explanation explanation, requester.Explain(call));
   Json json = {{"summary", explanation.summary},
@@ -194,9 +194,9 @@ ckv_status GiveAdvice(ckv_requester* requester, const ckv_advice_call* call, cha
 }  // namespace
 }  // namespace ckv::c
 
-extern "C" ckv_status ckv_quote(ckv_requester* requester, const ckv_advice_call* call,
-                                char** json) {
-  return ckv::c::GiveAdvice(requester, call, json, ckv::c::QuoteOf);
+extern "C" ckv_status ckv_estimate(ckv_requester* requester, const ckv_advice_call* call,
+                                   char** json) {
+  return ckv::c::GiveAdvice(requester, call, json, ckv::c::EstimateOf);
 }
 
 extern "C" ckv_status ckv_explain(ckv_requester* requester, const ckv_advice_call* call,

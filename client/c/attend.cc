@@ -93,8 +93,8 @@ extern "C" ckv_status ckv_stream_open(ckv_requester* requester, void* native, ck
 
 extern "C" void ckv_stream_free(ckv_stream* stream) { delete stream; }
 
-extern "C" const char* ckv_backend_told(const ckv_requester* requester) {
-  return requester == nullptr ? "" : requester->backend_told.c_str();
+extern "C" const char* ckv_backend_reason(const ckv_requester* requester) {
+  return requester == nullptr ? "" : requester->backend_reason.c_str();
 }
 
 extern "C" ckv_status ckv_attend(ckv_requester* requester, const ckv_attend_call* call,

@@ -20,7 +20,8 @@ static_assert(std::has_unique_object_representations_v<ckv_own_rows>);
 static_assert(std::has_unique_object_representations_v<ckv_segment>);
 static_assert(std::has_unique_object_representations_v<ckv_attend_call>);
 static_assert(std::has_unique_object_representations_v<ckv_attend_report>);
-static_assert(CKV_GRADE_FAST == kGradeMax && CKV_GRADE_WIRE == static_cast<int>(Grade::kWire));
+static_assert(CKV_PRECISION_FAST == kGradeMax &&
+              CKV_PRECISION_WIRE == static_cast<int>(Grade::kWire));
 
 // Far above what a call can have: rows of q are 65536 at most, and each segment has one.
 constexpr uint32_t kSegmentCountMax = kAttendRowCountMax;
@@ -138,9 +139,7 @@ absl::Status AttendArguments::Take(const ckv_attend_call* from, const ckv_attend
   backend_ = &backend;
   if (report != nullptr) {
     // Before the call, so that its answer is not lost.
-    size_t size = 0;
-    CKV_RETURN_IF_ERROR(
-        ReadStructSize("ckv_attend_report", report, sizeof(ckv_attend_report), size));
+    CKV_RETURN_IF_ERROR(CheckStruct("ckv_attend_report", report));
   }
   ckv_attend_call call;
   CKV_RETURN_IF_ERROR(TakeStruct("ckv_attend_call", from, call));
@@ -150,7 +149,8 @@ absl::Status AttendArguments::Take(const ckv_attend_call* from, const ckv_attend
     return absl::InvalidArgumentError(
         absl::StrFormat("ckv_attend_call: %d segments", call.segment_count));
   }
-  if (call.grade > kGradeMax) return absl::InvalidArgumentError("ckv_attend_call: no such grade");
+  if (call.precision > kGradeMax)
+    return absl::InvalidArgumentError("ckv_attend_call: no such precision");
   CKV_RETURN_IF_ERROR(TakeWire(call.wire, call_.wire));
   CKV_RETURN_IF_ERROR(TakeTrace(call.traceparent, call_.trace));
   segments_.reserve(call.segment_count);
@@ -170,7 +170,7 @@ absl::Status AttendArguments::Take(const ckv_attend_call* from, const ckv_attend
   call_.q.count = call.row_count;
   call_.q.stride = call.q_stride == 0 ? geometry.d_qk : call.q_stride;
   call_.segments = segments_;
-  call_.grade = static_cast<Grade>(call.grade);
+  call_.grade = static_cast<Grade>(call.precision);
   call_.allow_approximate = call.allow_approximate != 0;
   call_.deadline = AfterField(call.timeout_ns);
   out_ = {call.o, call.m, call.l, PartialDtype::kF32};
@@ -204,9 +204,9 @@ absl::Status GiveReport(const AttendReport& report, ckv_attend_report* to) {
   made.routed_pairs = report.routed_pairs;
   made.near_pairs = report.near_pairs;
   made.own_pairs = report.own_pairs;
-  made.pulled_bytes = report.pulled_bytes;
+  made.prefetched_bytes = report.pulled_bytes;
   made.holder_count = report.holder_count;
-  made.grade = static_cast<uint32_t>(report.grade);
+  made.precision = static_cast<uint32_t>(report.grade);
   made.approximate = report.approximate ? 1 : 0;
   made.targets_differ = report.targets_differ ? 1 : 0;
   made.same_bits_anywhere = report.same_bits_anywhere ? 1 : 0;

@@ -12,12 +12,12 @@
 namespace ckv::c {
 
 // Returns the geometry that `facts` describes, from `model` to `softmax_scale`.
-//   InvalidArgument     a field is not valid; says which.
+//   InvalidArgument     a field is not valid; the text names it.
 absl::StatusOr<Geometry> GeometryOf(const ckv_corpus_facts& facts);
 
 // Returns the keys [count]. They are not sorted, nor compared with the tokens.
-//   InvalidArgument     there are too many, or one has no digest or one that is too long; says
-//   which.
+//   InvalidArgument     there are too many, or one has no digest or one that is too long; the
+//                       text names it.
 absl::StatusOr<ExtraKeys> ExtraKeysFrom(const ckv_extra_key* keys, uint32_t count);
 
 }  // namespace ckv::c

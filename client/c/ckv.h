@@ -32,11 +32,18 @@
 // uint16_t: the upper half of a float.
 //
 // STRUCTS. Every struct begins with struct_size, which the caller sets to sizeof. A field that is 0
-// has its default. Set the whole struct to zero first, then the fields that matter. Programs and
-// libraries of different minor versions are compatible. Fields beyond the caller's struct_size get
-// their defaults. A struct larger than the library's version is accepted if the excess bytes are
-// zero, and is INVALID_ARGUMENT otherwise. Fields named `reserved` must be 0. All elements of an
-// array of structs have the same struct_size, which is also their distance in bytes.
+// has its default. Set the whole struct to zero first, then the fields that matter. Fields named
+// `reserved` must be 0. All elements of an array of structs have the same struct_size, which is
+// also their distance in bytes.
+//
+// VERSIONS. This is version 1.0. A minor version may add functions, constants, and fields at the
+// end of structs, whose default is 0. All other changes need another major version. Programs and
+// libraries of one major version work together, and struct_size determines how a struct is read:
+//   below its size in 1.0     INVALID_ARGUMENT
+//   below the library's size  The fields beyond struct_size are neither read nor written. They have
+//                             their defaults.
+//   above the library's size  Accepted if all bytes beyond the library's size are 0. Otherwise
+//                             INVALID_ARGUMENT: the library does not have a field that is set.
 //
 // HANDLES are owned by the caller, who frees each once. Freeing NULL does nothing. A function that
 // fails sets its handle to NULL.
@@ -71,9 +78,9 @@
 extern "C" {
 #endif
 
-// The version of this header. A major version may break the ABI. A minor version only adds.
+// The version of this header (VERSIONS).
 #define CKV_API_MAJOR 1
-#define CKV_API_MINOR 3
+#define CKV_API_MINOR 0
 
 // The numbers are those of gRPC's codes.
 typedef int32_t ckv_status;
@@ -140,10 +147,19 @@ typedef struct ckv_open_options {
   // A name, not a credential.
   const char* tenant;
   const char* name;  // this requester's name in the logs of holders; by default "ckv-PID"
+  // host:port of a ckvd with the roles holder and requester on this host, used as the host's shared
+  // cache. Rows that are fetched, or prefetched under the policies near and auto, are copied there
+  // once for all requesters that name it. They are read from its memory. While it fails, rows are
+  // read from their holders. If NULL, each requester fetches for itself.
+  const char* requester;
   // The fabrics to use, "shm,tcp,verbs" or some of them, in order of preference if a probe measures
   // no difference. By default "shm,tcp".
   const char* fabrics;
   const char* verbs_device;  // the RDMA device for verbs; by default the only one
+  // The backend that computes in this process. "cpu", the default, is the processor. "cuda" is a
+  // GPU, whose library must be installed (ckv_device.h). "auto" is a GPU if a library is usable and
+  // kernel_target names no target, and the processor otherwise.
+  const char* backend;
   // The kernel target, for example "AVX3", if the fleet is configured with one. Applies to the
   // whole process. By default the fastest on this processor.
   const char* kernel_target;
@@ -153,22 +169,13 @@ typedef struct ckv_open_options {
   uint32_t call_count_max;      // concurrent calls, at most 4096; by default 16
   uint32_t call_threads;        // threads that attend cached and own rows of a call; by default 1
   uint64_t connect_timeout_ns;  // how long a new session may take; by default 3 s
-  // The backend that computes in this process. "cpu", the default, is the processor. "cuda" is a
-  // GPU, whose library must be installed (ckv_device.h). "auto" is a GPU if a library is usable and
-  // kernel_target names no target, and the processor otherwise. Since 1.2.
-  const char* backend;
   // The model that this program serves, as a fingerprint or any text of at most 256 bytes. While
   // the requester is open, `ckvctl status` shows the model with the requester's name, host, process
   // id and rank among the processes of one engine. If empty, the requester is shown without a
-  // model. If NULL, the requester is not shown. Since 1.3.
+  // model. If NULL, the requester is not shown.
   const char* announce;
   uint32_t announce_rank;        // from 0
   uint32_t announce_rank_count;  // 0 if there are no ranks
-  // host:port of a ckvd with the roles holder and requester on this host, used as the host's shared
-  // cache. Rows that are fetched, or prefetched under the policies near and auto, are copied there
-  // once for all requesters that name it. They are read from its memory. While it fails, rows are
-  // read from their holders. If NULL, each requester fetches for itself. Since 1.3.
-  const char* requester;
 } ckv_open_options;
 
 // Makes a requester. Does not wait for the network: an unreachable directory is reported by the

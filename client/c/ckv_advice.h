@@ -18,13 +18,13 @@ typedef struct ckv_advice_call {
   uint32_t agents;      // agents that share the chunks here; by default 1
   uint32_t select;      // rows that a query attends; by default all
   uint32_t wire;        // the type of partials on the wire; by default CKV_DTYPE_BF16
-  // Tokens that still fit the engine's cache. By default the chunks fit. CKV_NO_ROOM: none fit.
-  // Ignored by ckv_quote.
-  uint64_t cache_room_tokens;
+  // Tokens that still fit the engine's cache. By default the chunks fit. CKV_CACHE_FULL: none fit.
+  // Ignored by ckv_estimate.
+  uint64_t cache_free_tokens;
   uint64_t timeout_ns;  // only for ckv_explain
 } ckv_advice_call;
 
-#define CKV_NO_ROOM UINT64_MAX
+#define CKV_CACHE_FULL UINT64_MAX
 
 // Both functions set *json to a zero-terminated text in UTF-8. Free it with ckv_text_free. Later
 // versions add members; existing ones keep their meaning. Times are microseconds over all steps,
@@ -46,7 +46,7 @@ typedef struct ckv_advice_call {
 // If a constant is not known yet, nothing is chosen. ckv_explain measures all constants.
 //   INVALID_ARGUMENT     also: a chunk that does not exist or is listed twice; query_rows beyond
 //                        65536; an unknown type.
-ckv_status ckv_quote(ckv_requester* requester, const ckv_advice_call* call, char** json);
+ckv_status ckv_estimate(ckv_requester* requester, const ckv_advice_call* call, char** json);
 
 // Returns which way costs least for the chunks together, and why. Queries the directory and the
 // holders, and measures unknown constants. Takes milliseconds, and longer the first time. Only
@@ -61,7 +61,7 @@ ckv_status ckv_quote(ckv_requester* requester, const ckv_advice_call* call, char
 //                "flip": null or {"value": x, "choice": ..., "sentence": ...}}],
 //    "doubts": [sentences that explain why the prediction may be wrong]}
 //   UNAVAILABLE          no replica of a chunk answers, or its bandwidth cannot be measured.
-//   INVALID_ARGUMENT     as ckv_quote.
+//   INVALID_ARGUMENT     as ckv_estimate.
 //   RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, NOT_FOUND, FAILED_PRECONDITION  as ckv_attend.
 ckv_status ckv_explain(ckv_requester* requester, const ckv_advice_call* call, char** json);
 

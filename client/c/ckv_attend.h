@@ -71,13 +71,13 @@ typedef struct ckv_own_rows {
   const void* rows;
   uint32_t row_count;     //
   uint32_t stride_bytes;  // from one row to the next; by default the bytes of a row
+  uint32_t memory;        // the memory kind of `rows`: CKV_MEMORY_HOST, the default, ...
+  uint32_t reserved;
   // uint32_t [row_count of the segment]: query row i sees the first visible[i] rows. If NULL, all.
   const uint32_t* visible;
-  uint32_t memory;  // the memory kind of `rows`: CKV_MEMORY_HOST, the default, ... Since 1.2
-  uint32_t reserved;
-  // Since 1.3. uint32_t [row_count / block_rows, rounded up], in host memory: the blocks that
-  // contain the rows. If NULL, rows are contiguous at stride_bytes. UNIMPLEMENTED if the backend's
-  // kernels do not read blocks.
+  // uint32_t [row_count / block_rows, rounded up], in host memory: the blocks that contain the
+  // rows. If NULL, rows are contiguous at stride_bytes. UNIMPLEMENTED if the backend's kernels do
+  // not read blocks.
   const uint32_t* blocks;
   uint32_t block_rows;          // rows of a block
   uint32_t block_count;         // blocks of the cache; every entry of `blocks` is below it
@@ -108,10 +108,10 @@ typedef struct ckv_segment {
 // The precision of computation, at holders and here. Default: exact for f32 partials, wire for
 // bf16.
 enum {
-  CKV_GRADE_DEFAULT = 0,
-  CKV_GRADE_EXACT = 1,  // f32
-  CKV_GRADE_WIRE = 2,   // error below what a bf16 partial loses in any case
-  CKV_GRADE_FAST = 3,   // weights in bf16, like GPU kernels
+  CKV_PRECISION_DEFAULT = 0,
+  CKV_PRECISION_EXACT = 1,  // f32
+  CKV_PRECISION_WIRE = 2,   // error below what a bf16 partial loses in any case
+  CKV_PRECISION_FAST = 3,   // weights in bf16, like GPU kernels
 };
 
 // Attends one layer for one or many sequences. The query rows of all segments that one holder
@@ -124,30 +124,29 @@ typedef struct ckv_attend_call {
   // RoPE band, rotated to the query's own position. Not multiplied by the softmax scale.
   const uint16_t* q;
   uint32_t q_stride;  // values from one row to the next; by default d_qk
-  // The type of partials on the wire: CKV_DTYPE_BF16, the default, or CKV_DTYPE_F32. Only with f32,
-  // and only within one kernel target, are an answer's bits independent of where chunks are stored.
-  uint32_t wire;
+  uint32_t q_memory;  // the memory kind of q: CKV_MEMORY_HOST, the default, ...
   // The output: f32 o [row_count][d_v], m [row_count], l [row_count] (ckv_partial.h). Written once
   // every chunk has answered exactly once. Unchanged after an error of ckv_attend.
   float* o;
   float* m;
   float* l;
-  // Consecutive segments that together cover the rows of q.
+  uint32_t out_memory;  // the memory kind of o, m and l
+  // The type of partials on the wire: CKV_DTYPE_BF16, the default, or CKV_DTYPE_F32. Only with f32,
+  // and only within one kernel target, are an answer's bits independent of where chunks are stored.
+  uint32_t wire;
+  // Consecutive segments that together contain all rows of q.
   const ckv_segment* segments;
   uint32_t segment_count;
-  uint32_t grade;
-  uint64_t timeout_ns;
+  uint32_t precision;  // CKV_PRECISION_DEFAULT, ...
   // If not 0, a holder whose exact rows are on disk may answer from fp8 copies. The report shows if
   // any did.
   uint32_t allow_approximate;
   uint32_t reserved;
-  const char* traceparent;  // W3C Trace Context; names the call in logs and errors; may be NULL
-  // Since 1.2: the memory kinds of q, and of o, m and l: CKV_MEMORY_HOST, the default, ...
-  uint32_t q_memory;
-  uint32_t out_memory;
+  uint64_t timeout_ns;
   // A stream of the engine. q, own rows and the output are touched only after the work on it
   // (ckv_device.h). If NULL, they are ready. Borrowed until the call is done.
   const ckv_stream* after;
+  const char* traceparent;  // W3C Trace Context; names the call in logs and errors; may be NULL
 } ckv_attend_call;
 
 // The work of a call. The library writes all of it, but only on success.
@@ -157,19 +156,19 @@ typedef struct ckv_attend_report {
   uint64_t bytes_received;
   uint64_t compute_ns_max;  // kernel time of the slowest holder
   uint64_t elapsed_ns;      // from the call's first attempt to its answer
+  // The part of elapsed_ns before the last attempt: failed attempts, and waits for holders.
+  uint64_t lost_ns;
   // Pairs of a query row and an attended row: at holders, locally cached, and the caller's own.
   uint64_t routed_pairs, near_pairs, own_pairs;
-  uint64_t pulled_bytes;  // bytes cached locally for the call's contexts since their last report
+  // Bytes cached locally for the call's contexts since their last report.
+  uint64_t prefetched_bytes;
+  uint32_t failed_attempt_count;
   uint32_t holder_count;
-  uint32_t grade;               // the precision that was used; never the default
+  uint32_t precision;           // the precision that was used; never the default
   uint32_t approximate;         // 1: some rows were fp8 copies
   uint32_t targets_differ;      // 1: different kernel targets computed the partials
   uint32_t same_bits_anywhere;  // 1: any placement, replica or batch of this target gives the bits
   uint32_t kernel_target;       // the number of the one target (proto/kernel_target.h), or 0
-  // Since 1.2: the number of failed attempts, and the part of elapsed_ns before the last attempt:
-  // failed attempts, and waits for holders.
-  uint64_t lost_ns;
-  uint32_t failed_attempt_count;
   uint32_t reserved;
 } ckv_attend_report;
 
@@ -178,9 +177,9 @@ typedef struct ckv_attend_report {
 // failed sessions, tries replicas, and waits as long as overloaded holders request. If no holder of
 // a chunk answers, the call waits for one until shortly before the timeout. Without a timeout, it
 // waits for at most 10 s.
-//   INVALID_ARGUMENT     also: segments that do not cover the rows; a layer, count, width or index
-//                        beyond its limit; contexts of different geometries. Or memory of a kind
-//                        that the requester's backend does not reach.
+//   INVALID_ARGUMENT     also: segments that do not contain all rows; a layer, count, width or
+//                        index beyond its limit; contexts of different geometries. Or memory of a
+//                        kind that the requester's backend does not reach.
 //   NOT_FOUND            a holder no longer has a chunk: resolve the corpus again.
 //   UNAVAILABLE          a holder and its replicas could not be reached in time. The message names
 //                        the cause for each.

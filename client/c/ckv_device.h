@@ -72,7 +72,7 @@ void ckv_stream_free(ckv_stream* stream);
 // Returns one line for people: which backend computes, and why. For example "backend cuda:
 // /usr/lib/ckv/libckv_cuda.so, kernels CUDA_SM90". Valid until the requester is closed. "" for
 // NULL.
-const char* ckv_backend_told(const ckv_requester* requester);
+const char* ckv_backend_reason(const ckv_requester* requester);
 
 #ifdef __cplusplus
 }

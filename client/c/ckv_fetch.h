@@ -10,7 +10,7 @@ extern "C" {
 #endif
 
 // Blocks of an engine's paged cache, as the destination of rows. Row r of the table is row r %
-// block_rows of block table[r / block_rows]. Since 1.3.
+// block_rows of block table[r / block_rows].
 typedef struct ckv_block_place {
   size_t struct_size;
   void** layers;          // [layers of the call]: the first row of block 0 of each layer's cache
@@ -37,39 +37,37 @@ typedef struct ckv_fetch_call {
   uint32_t chunk_begin;
   uint32_t chunk_end;  // by default the end of the corpus
   uint32_t layer_begin;
-  uint32_t layer_end;     // by default the end of the model
-  void* rows;             // at an even address
-  uint64_t rows_bytes;    // size of `rows`; a call that would exceed it is refused
-  uint64_t layer_stride;  // bytes, even; by default the number of tokens x token_stride
-  uint64_t token_stride;  // bytes, even; by default the bytes fetched of each row
+  uint32_t layer_end;  // by default the end of the model
   // A slice of each row, in bytes; both are multiples of 4. By default the whole row. With
   // `rotate`, the slice must contain all of the RoPE band or none of it.
   uint32_t column_begin;
   uint32_t column_bytes;
-  uint64_t timeout_ns;
-  // Only for tickets: how long chunks may wait for their turn. Chunks without a received row by
-  // then are not fetched (early return). Neither are chunks whose holder requests a retry later
-  // than that. By default never.
-  uint64_t hand_back_ns;
   // If `rotate` is not 0, RoPE bands are rotated so that the first token is at `position`, at most
   // 2^40. If it is 0, rows stay at their canonical positions.
   uint64_t position;
   uint32_t rotate;
-  uint32_t reserved;
-  const char* traceparent;  // as in ckv_attend_call
-  // The memory kind of `rows`: CKV_MEMORY_HOST, the default, ... Since 1.2. For device memory, runs
-  // of rows are copied from where the network put them. They are copied row by row if token_stride
-  // is not the bytes fetched of each row.
+  // The memory kind of `rows`: CKV_MEMORY_HOST, the default, ... For device memory, sequences of
+  // rows are copied from where the network put them. They are copied row by row if token_stride is
+  // not the bytes fetched of each row.
   uint32_t rows_memory;
-  uint32_t reserved2;
+  void* rows;             // at an even address
+  uint64_t rows_bytes;    // size of `rows`; a call that would exceed it is refused
+  uint64_t layer_stride;  // bytes, even; by default the number of tokens x token_stride
+  uint64_t token_stride;  // bytes, even; by default the bytes fetched of each row
+  // If not NULL, rows are written to blocks; `rows`, its bytes and its strides are not set. Only
+  // whole rows. Only the library may write to the blocks. The struct, the table and the array of
+  // layers may be freed after the call has returned.
+  const ckv_block_place* place;
   // A stream of the engine. `rows` is written only after the work that is on it when the fetch
   // begins (ckv_device.h). If NULL, immediately. Borrowed until the fetch ends, or its ticket is
   // freed.
   const ckv_stream* after;
-  // Since 1.3: rows are written to blocks; `rows`, its bytes and its strides are not set. Only
-  // whole rows. Only the library may write to the blocks. The struct, the table and the array of
-  // layers may be freed after the call has returned.
-  const ckv_block_place* place;
+  uint64_t timeout_ns;
+  // Only for tickets: how long chunks may wait until their first row arrives. Chunks without a
+  // received row by then are not fetched (early return). Neither are chunks whose holder requests a
+  // retry later than that. By default there is no limit but the timeout.
+  uint64_t early_return_ns;
+  const char* traceparent;  // as in ckv_attend_call
 } ckv_fetch_call;
 
 // The work of a fetch. The library writes all of it.
@@ -79,15 +77,15 @@ typedef struct ckv_fetch_report {
   uint64_t bytes;
   uint64_t elapsed_ns;
   uint32_t chunk_count;        // chunks fetched
-  uint32_t not_fetched_count;  // chunks not fetched, by hand_back_ns
+  uint32_t not_fetched_count;  // chunks not fetched, because of early_return_ns
 } ckv_fetch_report;
 
 // Fetches, and returns once all rows are there. Rows are compared with their checksums, unless they
 // arrive through memory shared with the holder. `report` may be NULL. After an error, the contents
 // of the destination are undefined. Nothing is written to it after the return.
 //   INVALID_ARGUMENT     also: a range, slice or position beyond its limit; rows that overlap or do
-//                        not fit rows_bytes; an odd address or stride; hand_back_ns. Or memory of a
-//                        kind that the requester's backend does not reach.
+//                        not fit rows_bytes; an odd address or stride; early_return_ns. Or memory
+//                        of a kind that the requester's backend does not reach.
 //   INTERNAL             a device failed.
 //   DATA_LOSS            rows do not match their checksum.
 //   NOT_FOUND, UNAVAILABLE, RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, FAILED_PRECONDITION
@@ -118,7 +116,7 @@ ckv_status ckv_fetch_wait_layer(ckv_fetch_ticket* ticket, uint32_t layer, uint64
 // As ckv_fetch_wait_layer, for the whole fetch. `report` may be NULL.
 ckv_status ckv_fetch_wait(ckv_fetch_ticket* ticket, uint64_t timeout_ns, int* done,
                           ckv_fetch_report* report);
-// Lists the chunks not fetched because of hand_back_ns: their ordinals in the corpus, ascending.
+// Lists the chunks not fetched because of early_return_ns: their ordinals in the corpus, ascending.
 // Writes at most `capacity` of them, and their number to *count. A chunk with a received row by
 // then is fetched completely, so these are the last chunks of the call.
 //   FAILED_PRECONDITION  the first layer is not complete yet, so the list is not determined.

@@ -13,19 +13,19 @@ typedef struct ckv_find_call {
   const int32_t* tokens;     // [token_count], the whole prompt; none is negative
   uint32_t token_count;      // at most 2^20
   uint32_t extra_key_count;  // the length of extra_keys
-  // A corpus of the wanted model. If NULL, chunks may be of any model, but all of the same one.
-  const ckv_corpus* model_of;
-  uint64_t timeout_ns;
   // [extra_key_count], the prompt's pictures, sounds and adapters, counted from its first token. A
   // chunk matches only if it was put with exactly the keys that the prompt has at the chunk's
   // tokens.
   const ckv_extra_key* extra_keys;
+  // A corpus of the wanted model. If NULL, chunks may be of any model, but all of the same one.
+  const ckv_corpus* model_of;
+  uint64_t timeout_ns;
 } ckv_find_call;
 
 // The outcome of ckv_find. The library writes all of it.
 typedef struct ckv_find_report {
   size_t struct_size;
-  uint64_t covered_token_count;  // tokens of the prompt that are in chunks
+  uint64_t matched_token_count;  // tokens of the prompt that are in chunks
   // 1: the search hit a limit, of candidate chunks or of their positions. A better match may exist.
   uint32_t truncated;
   uint32_t reserved;
@@ -44,7 +44,6 @@ typedef struct ckv_find_report {
 //   INVALID_ARGUMENT     also: too many tokens, a negative token id, an extra key that does not
 //                        fit, or matching chunks of several models.
 //   UNAVAILABLE, DEADLINE_EXCEEDED  as ckv_resolve.
-//   UNIMPLEMENTED        the directory is of an earlier build.
 ckv_status ckv_find(ckv_requester* requester, const ckv_find_call* call, ckv_corpus** corpus,
                     ckv_find_report* report);
 

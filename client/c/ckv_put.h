@@ -63,8 +63,8 @@ typedef struct ckv_put_report {
   uint64_t bytes_sent;   // rows sent to holders, including copies
   uint32_t chunk_begin;  // ordinal in the corpus of the first new chunk
   uint32_t added_count;  // chunks that the corpus did not have before
-  // Since 1.2: 1 if the chunks stay in the corpus even if the directory crashes. 0 if the directory
-  // has no directory.path and a holder has not confirmed them. Then put them again after a crash.
+  // 1 if the chunks stay in the corpus even if the directory crashes. 0 if the directory has no
+  // directory.path and a holder has not confirmed them. Then put them again after a crash.
   uint32_t kept;
   uint32_t reserved;
 } ckv_put_report;

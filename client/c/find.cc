@@ -23,7 +23,7 @@ absl::Status CheckCall(const ckv_find_call& call) {
       absl::StrFormat("token_count: %d, limit %d", call.token_count, kCoveredTokenCountMax));
 }
 
-absl::StatusOr<PromptCover> Cover(ckv_requester& requester, const ckv_find_call& call,
+absl::StatusOr<PromptCover> Match(ckv_requester& requester, const ckv_find_call& call,
                                   Instant deadline) {
   PromptCall prompt{.tokens = std::span(call.tokens, call.token_count),
                     .tenant = requester.tenant,
@@ -32,32 +32,32 @@ absl::StatusOr<PromptCover> Cover(ckv_requester& requester, const ckv_find_call&
   CKV_ASSIGN_OR_RETURN(const ExtraKeys keys, ExtraKeysFrom(call.extra_keys, call.extra_key_count));
   prompt.extra_keys = keys;
   if (call.model_of != nullptr) prompt.model = ModelFingerprint(call.model_of->corpus->geometry);
-  CKV_ASSIGN_OR_RETURN(PromptCover cover, requester.requester->CoverPrompt(prompt));
-  if (cover.spans.empty()) {
-    return absl::NotFoundError(cover.truncated
+  CKV_ASSIGN_OR_RETURN(PromptCover match, requester.requester->CoverPrompt(prompt));
+  if (match.spans.empty()) {
+    return absl::NotFoundError(match.truncated
                                    ? "no chunk of these tokens was found, and the search was cut "
                                      "short: more chunks begin like them than one reply lists"
                                    : "no holder has a chunk of these tokens");
   }
-  return cover;
+  return match;
 }
 
 absl::Status Find(ckv_requester& requester, const ckv_find_call& call, ckv_corpus** corpus,
                   ckv_find_report* report) {
   CKV_RETURN_IF_ERROR(CheckCall(call));
   const Instant deadline = AfterField(call.timeout_ns);
-  CKV_ASSIGN_OR_RETURN(PromptCover cover, Cover(requester, call, deadline));
+  CKV_ASSIGN_OR_RETURN(PromptCover match, Match(requester, call, deadline));
   std::vector<ChunkId> ids;
-  for (const PromptSpan& span : cover.spans) ids.push_back(span.chunk);
-  CKV_ASSIGN_OR_RETURN(auto found, requester.requester->ResolveChunks(ids, *cover.geometry,
+  for (const PromptSpan& span : match.spans) ids.push_back(span.chunk);
+  CKV_ASSIGN_OR_RETURN(auto found, requester.requester->ResolveChunks(ids, *match.geometry,
                                                                       requester.tenant, deadline));
-  ckv_find_report told = {};
-  told.covered_token_count = cover.token_count();
-  told.truncated = cover.truncated ? 1 : 0;
+  ckv_find_report made = {};
+  made.matched_token_count = match.token_count();
+  made.truncated = match.truncated ? 1 : 0;
   if (report != nullptr) {
-    CKV_RETURN_IF_ERROR(GiveStruct("ckv_find_report", told, report));
+    CKV_RETURN_IF_ERROR(GiveStruct("ckv_find_report", made, report));
   }
-  *corpus = new ckv_corpus{requester.owner, std::move(found), std::move(cover.spans)};
+  *corpus = new ckv_corpus{requester.owner, std::move(found), std::move(match.spans)};
   return absl::OkStatus();
 }
 

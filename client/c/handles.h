@@ -26,8 +26,8 @@ namespace ckv::c {
 // Returns the time `timeout_ns` from now; kInstantMax for CKV_TIMEOUT_NONE.
 inline Instant After(uint64_t timeout_ns) {
   const Instant now = Clock::Real()->Now();
-  const auto room = static_cast<uint64_t>(kInstantMax.ns - now.ns);
-  return timeout_ns >= room ? kInstantMax : Instant{now.ns + static_cast<int64_t>(timeout_ns)};
+  const auto longest = static_cast<uint64_t>(kInstantMax.ns - now.ns);
+  return timeout_ns >= longest ? kInstantMax : Instant{now.ns + static_cast<int64_t>(timeout_ns)};
 }
 // The same for a field of a struct, in which 0 means the default.
 inline Instant AfterField(uint64_t timeout_ns) {
@@ -65,17 +65,17 @@ Owner OwnerOf(const Handle* handle) {
 
 struct ckv_requester {
   // `keeps` owns `made` and everything that `made` borrows; null if they are owned elsewhere. `of`
-  // is the tenant. `at` is the directory's address, for puts. `told` describes the backend `by`
-  // (ckv_backend_told).
+  // is the tenant. `at` is the directory's address, for puts. `reason` describes the backend
+  // `by` (ckv_backend_reason).
   ckv_requester(std::shared_ptr<void> keeps, ckv::Requester* made, std::string of,
-                std::string at = "", ckv::Backend* by = ckv::Backend::Cpu(), std::string told = "",
-                ckv::HostCache* cache = nullptr)
+                std::string at = "", ckv::Backend* by = ckv::Backend::Cpu(),
+                std::string reason = "", ckv::HostCache* cache = nullptr)
       : connection(std::move(keeps)),
         requester(made),
         tenant(std::move(of)),
         directory(std::move(at)),
         backend(by),
-        backend_told(std::move(told)),
+        backend_reason(std::move(reason)),
         host_cache(cache) {}
 
   const ckv::c::Owner owner = ckv::c::NextOwner();
@@ -84,7 +84,7 @@ struct ckv_requester {
   const std::string tenant;
   const std::string directory;
   ckv::Backend* const backend;  // the requester's; valid until the process ends
-  const std::string backend_told;
+  const std::string backend_reason;
   ckv::HostCache* const host_cache;    // null if not configured
   std::atomic<uint32_t> in_flight{0};  // tickets, fetches and puts not freed yet
 };

@@ -20,8 +20,8 @@
 #include "proto/corpus.h"
 
 struct ckv_put {
-  ckv_put(ckv_requester* of, uint64_t room)
-      : requester(*of), publisher(of->directory, ckv::Clock::Real()), bytes_left(room) {}
+  ckv_put(ckv_requester* of, uint64_t bytes_max)
+      : requester(*of), publisher(of->directory, ckv::Clock::Real()), bytes_left(bytes_max) {}
 
   ckv_requester& requester;  // counts it as in flight
   ckv::Publisher publisher;
@@ -34,7 +34,7 @@ namespace {
 
 constexpr uint64_t kBytesMax = uint64_t{1} << 30;
 
-absl::Status TakeRoom(ckv_put& put, uint64_t bytes) {
+absl::Status TakeBytes(ckv_put& put, uint64_t bytes) {
   if (bytes > put.bytes_left) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("put: the rows of this chunk take %d bytes, and bytes_max leaves %d", bytes,
@@ -73,7 +73,7 @@ absl::Status Begin(ckv_requester& requester, const ckv_put_target* target, ckv_p
   CKV_ASSIGN_OR_RETURN(made->writer,
                        CorpusWriter::Begin(
                            &made->publisher, to,
-                           [into = made.get()](uint64_t bytes) { return TakeRoom(*into, bytes); },
+                           [into = made.get()](uint64_t bytes) { return TakeBytes(*into, bytes); },
                            AfterField(taken.timeout_ns)));
   requester.in_flight.fetch_add(1, std::memory_order_relaxed);
   *put = made.release();

@@ -1,4 +1,4 @@
-// Reads and writes structs of callers built for other versions. Each struct begins with its size.
+// Reads and writes structs of callers by their struct_size: the rule of VERSIONS in ckv.h.
 
 #pragma once
 
@@ -13,17 +13,22 @@
 
 namespace ckv::c {
 
+// The size of T in version 1.0. A version that adds a field to T specializes this with the size
+// before the addition.
+template <typename T>
+inline constexpr size_t kStructBytesMin = sizeof(T);
+
 // Far above the size of any struct of any version. A larger value is an unset size.
 inline constexpr size_t kStructBytesMax = 4096;
 
-// Reads the size of a struct, and checks the bytes beyond the first `known`.
-//   InvalidArgument     the struct is NULL, its size was not set, or it has nonzero bytes that this
-//                       library does not know.
-inline absl::Status ReadStructSize(std::string_view name, const void* from, size_t known,
-                                   size_t& size) {
+// Reads the size of a struct that had `least` bytes in version 1.0 and has `known` in this one.
+//   InvalidArgument     the struct is NULL, its size is not of any version, or it has nonzero bytes
+//                       beyond `known`.
+inline absl::Status ReadStructSize(std::string_view name, const void* from, size_t least,
+                                   size_t known, size_t& size) {
   if (from == nullptr) return absl::InvalidArgumentError(absl::StrFormat("%s: NULL", name));
   std::memcpy(&size, from, sizeof(size));
-  if (size < sizeof(size) || size > kStructBytesMax) {
+  if (size < least || size > kStructBytesMax) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: struct_size %d is not the size of any version", name, size));
   }
@@ -37,11 +42,19 @@ inline absl::Status ReadStructSize(std::string_view name, const void* from, size
   return absl::OkStatus();
 }
 
+// Checks the size of a struct that will be written later.
+//   InvalidArgument     as ReadStructSize.
+template <typename T>
+absl::Status CheckStruct(std::string_view name, const T* to) {
+  size_t size = 0;
+  return ReadStructSize(name, to, kStructBytesMin<T>, sizeof(T), size);
+}
+
 // Copies a struct from a caller. Fields beyond the caller's size become 0.
 template <typename T>
 absl::Status TakeStruct(std::string_view name, const T* from, T& to) {
   size_t size = 0;
-  CKV_RETURN_IF_ERROR(ReadStructSize(name, from, sizeof(T), size));
+  CKV_RETURN_IF_ERROR(ReadStructSize(name, from, kStructBytesMin<T>, sizeof(T), size));
   to = T{};
   std::memcpy(static_cast<void*>(&to), from, std::min(size, sizeof(T)));
   return absl::OkStatus();
@@ -51,13 +64,11 @@ absl::Status TakeStruct(std::string_view name, const T* from, T& to) {
 template <typename T>
 absl::Status GiveStruct(std::string_view name, const T& from, T* to) {
   size_t size = 0;
-  CKV_RETURN_IF_ERROR(ReadStructSize(name, to, sizeof(T), size));
+  CKV_RETURN_IF_ERROR(ReadStructSize(name, to, kStructBytesMin<T>, sizeof(T), size));
   // The caller's struct_size stays unchanged.
-  if (size > sizeof(size)) {
-    std::memcpy(reinterpret_cast<std::byte*>(to) + sizeof(size),
-                reinterpret_cast<const std::byte*>(&from) + sizeof(size),
-                std::min(size, sizeof(T)) - sizeof(size));
-  }
+  std::memcpy(reinterpret_cast<std::byte*>(to) + sizeof(size),
+              reinterpret_cast<const std::byte*>(&from) + sizeof(size),
+              std::min(size, sizeof(T)) - sizeof(size));
   return absl::OkStatus();
 }
 

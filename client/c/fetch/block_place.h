@@ -16,7 +16,7 @@
 
 namespace ckv::c {
 
-// Writes of one fetch, which end at once when somebody says so. Thread-safe.
+// Guards the writes of one fetch, which end at once when it is closed. Thread-safe.
 class WriteFence {
  public:
   // Runs `write`, unless the fence is closed.
@@ -35,7 +35,7 @@ class BlockPlace {
  public:
   // Reads a place of `token_count` tokens of `layer_count` layers. It copies the table and the
   // layers' addresses. `row_bytes` are those of a whole row.
-  //   InvalidArgument     as ckv_fetch.h says.
+  //   InvalidArgument     as in ckv_fetch.h.
   absl::Status Take(const ckv_block_place* place, uint64_t token_count, uint32_t layer_count,
                     uint32_t row_bytes, MemoryKind memory);
 

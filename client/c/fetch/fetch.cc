@@ -19,9 +19,7 @@ namespace ckv::c {
 namespace {
 
 absl::Status CheckFetchReport(const ckv_fetch_report* report) {
-  if (report == nullptr) return absl::OkStatus();
-  size_t size = 0;
-  return ReadStructSize("ckv_fetch_report", report, sizeof(ckv_fetch_report), size);
+  return report == nullptr ? absl::OkStatus() : CheckStruct("ckv_fetch_report", report);
 }
 
 absl::Status GiveFetchReport(const FetchArguments& arguments, uint32_t chunk_end,
@@ -41,8 +39,8 @@ absl::Status FetchNow(ckv_requester& requester, const ckv_fetch_call* from,
   CKV_RETURN_IF_ERROR(CheckFetchReport(report));
   FetchArguments arguments;
   CKV_RETURN_IF_ERROR(arguments.Take(from, *requester.backend));
-  if (arguments.hand_back() != kInstantMax)
-    return absl::InvalidArgumentError("ckv_fetch_call: hand_back_ns is for tickets");
+  if (arguments.early_return() != kInstantMax)
+    return absl::InvalidArgumentError("ckv_fetch_call: early_return_ns is for tickets");
   const FetchCall& call = arguments.call();
   const Instant begin = Clock::Real()->Now();
   CKV_RETURN_IF_ERROR(arguments.AwaitStream());
@@ -125,7 +123,7 @@ struct ckv_fetch_ticket {
   struct FirstLayer {
     uint32_t next;   // the first chunk that is not whole
     uint32_t begun;  // one past the last chunk with an arrived row
-    bool may_hand_back;
+    bool may_return_early;
     bool cut = false;
   };
   absl::Status PullChunks(FirstLayer& at, uint32_t chunk_end);
@@ -157,29 +155,30 @@ struct ckv_fetch_ticket {
 
 absl::Status ckv_fetch_ticket::PullChunks(FirstLayer& at, uint32_t chunk_end) {
   const ckv::FetchCall& call = arguments.call();
-  const ckv::Instant hand_back = arguments.hand_back();
+  const ckv::Instant early_return = arguments.early_return();
   const ckv::Instant deadline =
-      at.may_hand_back ? std::min(call.deadline, hand_back) : call.deadline;
-  return arguments.Pull(
-      *requester->requester, at.next, chunk_end, call.layer_begin, call.layer_begin + 1, deadline,
-      fence_, [&](const ckv::RowRun& run) -> absl::Status {
-        CKV_RETURN_IF_ERROR(CheckCancelled());
-        if (at.may_hand_back && run.chunk >= at.begun && ckv::Clock::Real()->Now() >= hand_back) {
-          at.cut = true;
-          return absl::CancelledError("the rest is handed back");
-        }
-        at.begun = std::max(at.begun, run.chunk + 1);
-        const uint32_t tokens = call.corpus->chunks[run.chunk].token_count;
-        if (run.token_begin + run.token_count == tokens) at.next = run.chunk + 1;
-        return absl::OkStatus();
-      });
+      at.may_return_early ? std::min(call.deadline, early_return) : call.deadline;
+  return arguments.Pull(*requester->requester, at.next, chunk_end, call.layer_begin,
+                        call.layer_begin + 1, deadline, fence_,
+                        [&](const ckv::RowRun& run) -> absl::Status {
+                          CKV_RETURN_IF_ERROR(CheckCancelled());
+                          if (at.may_return_early && run.chunk >= at.begun &&
+                              ckv::Clock::Real()->Now() >= early_return) {
+                            at.cut = true;
+                            return absl::CancelledError("the rest is not fetched: early return");
+                          }
+                          at.begun = std::max(at.begun, run.chunk + 1);
+                          const uint32_t tokens = call.corpus->chunks[run.chunk].token_count;
+                          if (run.token_begin + run.token_count == tokens) at.next = run.chunk + 1;
+                          return absl::OkStatus();
+                        });
 }
 
 absl::Status ckv_fetch_ticket::PullFirstLayer() {
   const ckv::FetchCall& call = arguments.call();
-  const ckv::Instant hand_back = arguments.hand_back();
+  const ckv::Instant early_return = arguments.early_return();
   uint32_t chunk_end = call.chunk_end;
-  FirstLayer at = {call.chunk_begin, call.chunk_begin, hand_back < call.deadline};
+  FirstLayer at = {call.chunk_begin, call.chunk_begin, early_return < call.deadline};
   while (at.next < chunk_end) {
     CKV_RETURN_IF_ERROR(CheckCancelled());
     absl::Status status = PullChunks(at, chunk_end);
@@ -188,12 +187,12 @@ absl::Status ckv_fetch_ticket::PullFirstLayer() {
     // that time counts as late, too. RESOURCE_EXHAUSTED without a holder's hint is this process'
     // own error.
     const auto hint = ckv::RetryAfterOf(status);
-    const bool asks_later = hint && ckv::Clock::Real()->Now() + *hint >= hand_back;
-    const bool late = at.may_hand_back && (absl::IsDeadlineExceeded(status) || asks_later);
+    const bool asks_later = hint && ckv::Clock::Real()->Now() + *hint >= early_return;
+    const bool late = at.may_return_early && (absl::IsDeadlineExceeded(status) || asks_later);
     if (!at.cut && !late) return status;
     // The chunk that has begun is fetched to its end, however long that takes.
     chunk_end = at.begun;
-    at.may_hand_back = at.cut = false;
+    at.may_return_early = at.cut = false;
   }
   for (uint32_t chunk = call.chunk_begin; chunk < chunk_end; ++chunk)
     tokens_ += call.corpus->chunks[chunk].token_count;

@@ -89,8 +89,6 @@ absl::Status FetchArguments::Take(const ckv_fetch_call* from, Backend& backend) 
   CKV_RETURN_IF_ERROR(TakeStruct("ckv_fetch_call", from, call));
   if (call.corpus == nullptr) return Missing("ckv_fetch_call: corpus");
   if (call.rows == nullptr && call.place == nullptr) return Missing("ckv_fetch_call: rows");
-  if (call.reserved != 0 || call.reserved2 != 0)
-    return absl::InvalidArgumentError("ckv_fetch_call: reserved is not 0");
   const Corpus& corpus = *call.corpus->corpus;
   call_.corpus = call.corpus->corpus;
   call_.chunk_begin = call.chunk_begin;
@@ -108,7 +106,7 @@ absl::Status FetchArguments::Take(const ckv_fetch_call* from, Backend& backend) 
     return absl::InvalidArgumentError("ckv_fetch_call: columns beyond the row");
   CKV_RETURN_IF_ERROR(TakeTrace(call.traceparent, call_.trace));
   call_.deadline = AfterField(call.timeout_ns);
-  if (call.hand_back_ns != 0) hand_back_ = After(call.hand_back_ns);
+  if (call.early_return_ns != 0) early_return_ = After(call.early_return_ns);
   rows_ = static_cast<std::byte*>(call.rows);
   first_token_.assign(1, 0);
   for (uint32_t chunk = call_.chunk_begin; chunk < call_.chunk_end; ++chunk)

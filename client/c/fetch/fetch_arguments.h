@@ -48,7 +48,7 @@ class FetchArguments {
   // The whole call: ranges, trace and deadline.
   const FetchCall& call() const { return call_; }
   // kInstantMax if chunks never return early.
-  Instant hand_back() const { return hand_back_; }
+  Instant early_return() const { return early_return_; }
   // Bytes fetched of each row.
   uint32_t width() const { return width_; }
 
@@ -67,7 +67,7 @@ class FetchArguments {
   FetchCall call_;
   std::shared_ptr<const Corpus> kept_;  // the corpus with the call's chunks at the cache of this
                                         // host; or null
-  Instant hand_back_ = kInstantMax;
+  Instant early_return_ = kInstantMax;
   std::byte* rows_ = nullptr;
   uint64_t layer_stride_ = 0, token_stride_ = 0;
   uint32_t width_ = 0;

@@ -10,12 +10,12 @@ import ctypes
 from ctypes import c_char_p, c_double, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
 API_MAJOR = 1
-API_MINOR = 3
+API_MINOR = 0
 
 UINT64_MAX = 2**64 - 1
 TIMEOUT_NONE = UINT64_MAX
 NEAR_NONE = UINT64_MAX
-NO_ROOM = UINT64_MAX
+CACHE_FULL = UINT64_MAX
 CHUNK_ID_BYTES = 32
 
 DTYPES = {"bf16": 1, "f32": 2, "fp8_ds_mla": 3}
@@ -24,8 +24,8 @@ DTYPE_NAMES = {number: name for name, number in DTYPES.items()}
 ROPE_STYLES = {"none": 0, "interleaved": 1, "half_split": 2}
 ROPE_STYLE_NAMES = {number: name for name, number in ROPE_STYLES.items()}
 POLICIES = {"auto": 0, "route": 1, "near": 2}
-GRADES = {None: 0, "exact": 1, "wire": 2, "fast": 3}
-GRADE_NAMES = {number: name for name, number in GRADES.items() if name}
+PRECISIONS = {None: 0, "exact": 1, "wire": 2, "fast": 3}
+PRECISION_NAMES = {number: name for name, number in PRECISIONS.items() if name}
 MEMORIES = {"host": 0, "pinned": 1, "device": 2}
 LSE_FORMS = {"natural": 0, "base2": 1, "flashmla": 2, "flashinfer": 3}
 
@@ -44,18 +44,18 @@ class OpenOptions(Struct):
         ("directory", c_char_p),
         ("tenant", c_char_p),
         ("name", c_char_p),
+        ("requester", c_char_p),
         ("fabrics", c_char_p),
         ("verbs_device", c_char_p),
+        ("backend", c_char_p),
         ("kernel_target", c_char_p),
         ("near_bytes", c_uint64),
         ("call_count_max", c_uint32),
         ("call_threads", c_uint32),
         ("connect_timeout_ns", c_uint64),
-        ("backend", c_char_p),
         ("announce", c_char_p),
         ("announce_rank", c_uint32),
         ("announce_rank_count", c_uint32),
-        ("requester", c_char_p),
     ]
 
 
@@ -116,9 +116,9 @@ class OwnRows(Struct):
         ("rows", c_void_p),
         ("row_count", c_uint32),
         ("stride_bytes", c_uint32),
-        ("visible", c_void_p),
         ("memory", c_uint32),
         ("reserved", c_uint32),
+        ("visible", c_void_p),
         ("blocks", c_void_p),
         ("block_rows", c_uint32),
         ("block_count", c_uint32),
@@ -149,20 +149,20 @@ class AttendCall(Struct):
         ("row_count", c_uint32),
         ("q", c_void_p),
         ("q_stride", c_uint32),
-        ("wire", c_uint32),
+        ("q_memory", c_uint32),
         ("o", c_void_p),
         ("m", c_void_p),
         ("l", c_void_p),
+        ("out_memory", c_uint32),
+        ("wire", c_uint32),
         ("segments", c_void_p),
         ("segment_count", c_uint32),
-        ("grade", c_uint32),
-        ("timeout_ns", c_uint64),
+        ("precision", c_uint32),
         ("allow_approximate", c_uint32),
         ("reserved", c_uint32),
-        ("traceparent", c_char_p),
-        ("q_memory", c_uint32),
-        ("out_memory", c_uint32),
+        ("timeout_ns", c_uint64),
         ("after", c_void_p),
+        ("traceparent", c_char_p),
     ]
 
 
@@ -173,18 +173,18 @@ class AttendReport(Struct):
         ("bytes_received", c_uint64),
         ("compute_ns_max", c_uint64),
         ("elapsed_ns", c_uint64),
+        ("lost_ns", c_uint64),
         ("routed_pairs", c_uint64),
         ("near_pairs", c_uint64),
         ("own_pairs", c_uint64),
-        ("pulled_bytes", c_uint64),
+        ("prefetched_bytes", c_uint64),
+        ("failed_attempt_count", c_uint32),
         ("holder_count", c_uint32),
-        ("grade", c_uint32),
+        ("precision", c_uint32),
         ("approximate", c_uint32),
         ("targets_differ", c_uint32),
         ("same_bits_anywhere", c_uint32),
         ("kernel_target", c_uint32),
-        ("lost_ns", c_uint64),
-        ("failed_attempt_count", c_uint32),
         ("reserved", c_uint32),
     ]
 
@@ -213,22 +213,20 @@ class FetchCall(Struct):
         ("chunk_end", c_uint32),
         ("layer_begin", c_uint32),
         ("layer_end", c_uint32),
+        ("column_begin", c_uint32),
+        ("column_bytes", c_uint32),
+        ("position", c_uint64),
+        ("rotate", c_uint32),
+        ("rows_memory", c_uint32),
         ("rows", c_void_p),
         ("rows_bytes", c_uint64),
         ("layer_stride", c_uint64),
         ("token_stride", c_uint64),
-        ("column_begin", c_uint32),
-        ("column_bytes", c_uint32),
-        ("timeout_ns", c_uint64),
-        ("hand_back_ns", c_uint64),
-        ("position", c_uint64),
-        ("rotate", c_uint32),
-        ("reserved", c_uint32),
-        ("traceparent", c_char_p),
-        ("rows_memory", c_uint32),
-        ("reserved2", c_uint32),
-        ("after", c_void_p),
         ("place", c_void_p),
+        ("after", c_void_p),
+        ("timeout_ns", c_uint64),
+        ("early_return_ns", c_uint64),
+        ("traceparent", c_char_p),
     ]
 
 
@@ -265,7 +263,7 @@ class AdviceCall(Struct):
         ("agents", c_uint32),
         ("select", c_uint32),
         ("wire", c_uint32),
-        ("cache_room_tokens", c_uint64),
+        ("cache_free_tokens", c_uint64),
         ("timeout_ns", c_uint64),
     ]
 
@@ -286,16 +284,16 @@ class FindCall(Struct):
         ("tokens", c_void_p),
         ("token_count", c_uint32),
         ("extra_key_count", c_uint32),
+        ("extra_keys", c_void_p),
         ("model_of", c_void_p),
         ("timeout_ns", c_uint64),
-        ("extra_keys", c_void_p),
     ]
 
 
 class FindReport(Struct):
     _fields_ = [
         ("struct_size", c_size_t),
-        ("covered_token_count", c_uint64),
+        ("matched_token_count", c_uint64),
         ("truncated", c_uint32),
         ("reserved", c_uint32),
     ]

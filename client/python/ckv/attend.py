@@ -19,9 +19,9 @@ from .partial import Answer, place_of
 
 _CALL_BYTES = ctypes.sizeof(_structs.AttendCall)
 _REPORT_BYTES = ctypes.sizeof(_structs.AttendReport)
-# All fields of AttendCall before traceparent. One pack_into costs as much as six assignments of fields.
-_HEAD = struct.Struct("=QIIQIIQQQQIIQII")
-assert _HEAD.size == _structs.AttendCall.traceparent.offset
+# All fields of AttendCall before `after`. One pack_into costs as much as six assignments of fields.
+_HEAD = struct.Struct("=QIIQIIQQQIIQIIIIQ")
+assert _HEAD.size == _structs.AttendCall.after.offset
 _UINT16 = np.dtype(np.uint16)
 
 
@@ -122,7 +122,7 @@ class Segment:
 
     context     a Context. Or a Part or Corpus, which the call routes: then this is the only segment,
                 has all query rows and no own rows, and the call cannot be submitted
-    row_begin, row_count  the query rows. The segments of a call cover its rows, in order. If it is
+    row_begin, row_count  the query rows. The segments of a call contain all its rows, in order. If it is
                 the only segment, row_count may be 0: all rows of the call
     selected    int32 (groups, n), or None: every row is attended. Query rows are in groups of
                 selected_group_rows, and each group attends the rows in its list. An index counts
@@ -244,7 +244,7 @@ class Call:
     __slots__ = ("struct", "report", "answer", "keep")
 
     def __init__(self, owner: Owner, layer: int, q: Any, where: Where, out: Any, wire: str,
-                 grade: Optional[str], timeout: Optional[float], allow_approximate: bool,
+                 precision: Optional[str], timeout: Optional[float], allow_approximate: bool,
                  traceparent: Optional[str], stream: Any) -> None:
         array, segments_at, segment_count, corpus, segments = _segments(where)
         q, q_at, rows, q_stride, q_kind, q_stream = _queries(q, corpus.d_qk, stream is not None)
@@ -253,14 +253,12 @@ class Call:
         self.answer, (o, m, l), out_kind, out_streams = place_of(out, count(rows, "query rows"),
                                                                  corpus.d_v, device=True)
         call = self.struct = _structs.AttendCall()
-        _HEAD.pack_into(call, 0, _CALL_BYTES, count(layer, "layer"), rows, q_at, q_stride,
-                        choice(_structs.WIRES, wire, "wire"), o, m, l, segments_at, segment_count,
-                        choice(_structs.GRADES, grade, "grade"), field_nanoseconds(timeout),
-                        1 if allow_approximate else 0, 0)
+        _HEAD.pack_into(call, 0, _CALL_BYTES, count(layer, "layer"), rows, q_at, q_stride, q_kind,
+                        o, m, l, out_kind, choice(_structs.WIRES, wire, "wire"), segments_at,
+                        segment_count, choice(_structs.PRECISIONS, precision, "precision"),
+                        1 if allow_approximate else 0, 0, field_nanoseconds(timeout))
         if traceparent is not None:
             call.traceparent = text(traceparent, "traceparent")
-        if q_kind or out_kind:
-            call.q_memory, call.out_memory = q_kind, out_kind
         if stream is not None or q_kind or out_kind or segments:
             used = [q_stream, *out_streams]
             used += [own._stream for segment in segments for own in segment.own]

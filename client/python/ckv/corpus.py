@@ -149,7 +149,7 @@ class Found:
     corpus               the chunks as a corpus without a name, in the order of the prompt
     token_begins         uint32 (n,): the index of the prompt's token with which each chunk begins
     offsets              int64 (n,): token_begins less the chunks' canonical positions, as in Part
-    covered_token_count  tokens of the prompt that are in chunks
+    matched_token_count  tokens of the prompt that are in chunks
     truncated            the search hit a limit, of candidate chunks or of their positions. A better
                          match may exist.
 
@@ -160,7 +160,7 @@ class Found:
     corpus: Corpus
     token_begins: np.ndarray
     offsets: np.ndarray
-    covered_token_count: int
+    matched_token_count: int
     truncated: bool
 
     def part(self) -> Part:

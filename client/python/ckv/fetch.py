@@ -22,7 +22,7 @@ class FetchReport(NamedTuple):
     bytes: int
     elapsed_ns: int
     chunk_count: int  # chunks fetched
-    not_fetched_count: int  # chunks not fetched, because of hand_back
+    not_fetched_count: int  # chunks not fetched, because of early_return
 
 
 def _report(raw: Any) -> FetchReport:
@@ -112,7 +112,7 @@ def _into_array(out: Any, corpus: Corpus, tokens: int, layer_count: int, width: 
 
 def call_of(owner: Owner, corpus: Corpus, out: Any, chunks: Any, layers: Any,
             position: Optional[int], columns: Any, timeout: Optional[float],
-            hand_back: Optional[float], traceparent: Optional[str], stream: Any) -> Any:
+            early_return: Optional[float], traceparent: Optional[str], stream: Any) -> Any:
     """Checks `out` and returns the C struct of a fetch. The struct keeps `out` alive."""
     if not isinstance(corpus, Corpus):
         raise InvalidArgument(f"a fetch is of a ckv.Corpus, not of a {type(corpus).__name__}")
@@ -142,8 +142,8 @@ def call_of(owner: Owner, corpus: Corpus, out: Any, chunks: Any, layers: Any,
         traceparent=text(traceparent, "traceparent"), **fields)
     call.keep = keep, stream  # plain may have made a view
     call.rows_memory, call.after = kind, owner.stream(native_stream(stream, streams))
-    if hand_back is not None:
-        call.hand_back_ns = field_nanoseconds(hand_back, "hand_back")
+    if early_return is not None:
+        call.early_return_ns = field_nanoseconds(early_return, "early_return")
     if position is not None:
         call.rotate, call.position = 1, count(position, "position", UINT64_MAX)
     return call
@@ -207,7 +207,7 @@ class FetchTicket(Handle):
         return _report(report) if done.value else None
 
     def not_fetched(self) -> np.ndarray:
-        """Returns the chunks not fetched because of hand_back: uint32 (n,), ascending corpus ordinals.
+        """Returns the chunks not fetched because of early_return: uint32 (n,), ascending corpus ordinals.
 
         They are the last chunks of the call.
         FailedPrecondition  the first layer is not complete yet, so they are not determined

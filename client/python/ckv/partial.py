@@ -33,9 +33,9 @@ class AttendReport(NamedTuple):
     routed_pairs: int  # at holders
     near_pairs: int  # with locally cached rows
     own_pairs: int  # with the caller's own rows
-    pulled_bytes: int  # bytes cached locally for the call's contexts since their last report
+    prefetched_bytes: int  # bytes cached locally for the call's contexts since their last report
     holder_count: int
-    grade: str  # the precision that was used: "exact", "wire" or "fast"
+    precision: str  # the precision that was used: "exact", "wire" or "fast"
     approximate: bool  # some rows were fp8 copies
     targets_differ: bool  # different kernel targets computed the partials
     same_bits_anywhere: bool  # any placement, replica or batch of this target gives the same bits
@@ -71,7 +71,7 @@ class Answer:
         values = {name: getattr(raw, name) for name in AttendReport._fields}
         for name in ("approximate", "targets_differ", "same_bits_anywhere"):
             values[name] = values[name] != 0
-        values["grade"] = _structs.GRADE_NAMES.get(raw.grade, str(raw.grade))
+        values["precision"] = _structs.PRECISION_NAMES.get(raw.precision, str(raw.precision))
         return AttendReport(**values)
 
 

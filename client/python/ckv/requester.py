@@ -130,8 +130,8 @@ class Requester:
     @property
     def backend(self) -> str:
         """One line for people: the backend that computes in this process, and why it was chosen."""
-        told: bytes = self._owner.library.backend_told(self._owner.live())
-        return told.decode("utf-8", "replace")
+        reason: bytes = self._owner.library.backend_reason(self._owner.live())
+        return reason.decode("utf-8", "replace")
 
     def close(self) -> None:
         """Closes lanes and sessions. No call may be in progress. Does nothing the second time.
@@ -199,7 +199,7 @@ class Requester:
                                      address(offsets))
         if status:
             library.fail(status)
-        return Found(corpus, begins, offsets, report.covered_token_count, report.truncated != 0)
+        return Found(corpus, begins, offsets, report.matched_token_count, report.truncated != 0)
 
     def context(self, parts: Union[Part, Corpus, Sequence[Union[Part, Corpus]]], *,
                 policy: str = "auto", expect_steps: int = 0, expect_agents: int = 0,
@@ -224,7 +224,7 @@ class Requester:
         return _attend.open_context(self._owner, parts, policy, expect_steps, expect_agents, timeout)
 
     def attend(self, layer: int, q: Any, where: Where, *, out: Any = None, wire: str = "bf16",
-               grade: Optional[str] = None, timeout: Optional[float] = 10.0,
+               precision: Optional[str] = None, timeout: Optional[float] = 10.0,
                allow_approximate: bool = False, traceparent: Optional[str] = None,
                stream: Any = None) -> Answer:
         """Attends one layer, for one or many sequences, and returns the answer.
@@ -236,16 +236,16 @@ class Requester:
                d_rope values, absorbed into the latent space; then the RoPE band, rotated to the
                query's position. Not multiplied by the softmax scale. Copied only if its rows do not
                have one stride; on a GPU or with `stream`, that is an error
-        where  a Context, Part, Corpus or Segment, or a list of Segments that cover the rows of q
+        where  a Context, Part, Corpus or Segment, or a list of Segments that contain all rows of q
         out    (o, m, l) or an Answer to write to: contiguous float32 of rows x d_v, rows and rows
                values, all in host memory or all on the GPU. By default new host memory. Unchanged after
                an error, except Internal, which leaves it undefined. The fastest choice is an Answer
                of an earlier call without `out`
         wire   the type of partials on the wire, "bf16" or "f32". Only with "f32", and only within one
                kernel target, are an answer's bits independent of where chunks are stored
-        grade  the precision: "exact" is f32. "wire" errs less than what a bf16 partial loses in any
-               case. "fast" has weights in bf16, like GPU kernels. By default "exact" for f32, and "wire"
-               for bf16
+        precision          "exact" is f32. "wire" errs less than what a bf16 partial loses in any case.
+                           "fast" has weights in bf16, like GPU kernels. By default "exact" for f32, and
+                           "wire" for bf16
         timeout            within it, the call reopens failed sessions, tries replicas, and waits as
                            long as overloaded holders request. If no holder of a chunk answers, it
                            waits for one until shortly before the timeout. If None, for at most 10 s
@@ -260,7 +260,7 @@ class Requester:
         Once the call has returned, the answer is complete, and every stream may read it. Memory on a GPU
         requires ckv.open(..., backend="cuda").
         InvalidArgument     also: a wrong dtype, shape or device; an index or layer beyond its limit;
-                            segments that do not cover the rows, or are of different geometries
+                            segments that do not contain all rows, or are of different geometries
         Unimplemented       a stream is given, and the requester has no GPU backend
         NotFound            a holder no longer has a chunk: resolve the corpus again
         Unavailable         a holder and its replicas could not be reached in time
@@ -269,7 +269,7 @@ class Requester:
         FailedPrecondition  geometry or wire version differ from a holder's; or a handle is closed
         Internal            also: a device failed
         """
-        call = _attend.Call(self._owner, layer, q, where, out, wire, grade, timeout,
+        call = _attend.Call(self._owner, layer, q, where, out, wire, precision, timeout,
                             allow_approximate, traceparent, stream)
         library = self._owner.library
         status = library.attend(self._owner.live(), addressof(call.struct), addressof(call.report))
@@ -278,7 +278,7 @@ class Requester:
         return call.answer
 
     def submit(self, layer: int, q: Any, where: Where, *, out: Any = None, wire: str = "bf16",
-               grade: Optional[str] = None, timeout: Optional[float] = 10.0,
+               precision: Optional[str] = None, timeout: Optional[float] = 10.0,
                allow_approximate: bool = False, traceparent: Optional[str] = None,
                stream: Any = None) -> Ticket:
         """Posts the queries of a call, and returns a ticket before the answer is there.
@@ -290,7 +290,7 @@ class Requester:
         InvalidArgument    as attend; also, `where` has a Part or Corpus
         All other errors are reported by the ticket, including a selection index beyond the context.
         """
-        call = _attend.Call(self._owner, layer, q, where, out, wire, grade, timeout,
+        call = _attend.Call(self._owner, layer, q, where, out, wire, precision, timeout,
                             allow_approximate, traceparent, stream)
         return _attend.submit(self._owner, call)
 
@@ -330,18 +330,19 @@ class Requester:
                     layers: Optional[tuple[int, int]] = None, position: Optional[int] = None,
                     columns: Optional[tuple[int, int]] = None, timeout: Optional[float] = 10.0,
                     traceparent: Optional[str] = None,
-                    hand_back: Optional[float] = None, stream: Any = None) -> FetchTicket:
+                    early_return: Optional[float] = None, stream: Any = None) -> FetchTicket:
         """Begins a fetch, and returns a ticket immediately. Layers arrive in order.
 
-        hand_back  the early return: seconds that chunks may wait for their turn. Chunks without a
-                   received row by then are not fetched, and neither are chunks whose holder requests a
-                   retry later than that. FetchTicket.not_fetched lists them. By default never
+        early_return  seconds that chunks may wait until their first row arrives. Chunks without a
+                      received row by then are not fetched, and neither are chunks whose holder requests
+                      a retry later than that. FetchTicket.not_fetched lists them. By default there is no
+                      limit but the timeout
         The other arguments are as in fetch. `out` stays borrowed until the ticket is closed. Until then,
         read only the layers that are complete, and write nothing to it.
         InvalidArgument  as fetch. All other errors are reported by the ticket.
         """
         call = _fetch.call_of(self._owner, corpus, out, chunks, layers, position, columns, timeout,
-                              hand_back, traceparent, stream)
+                              early_return, traceparent, stream)
         return FetchTicket(self._owner, call, out)
 
     def put(self, corpus: str, *, parent: Any = None, create: Union[Corpus, Model, None] = None,
@@ -364,9 +365,9 @@ class Requester:
         """
         return Put(self._owner, corpus, parent, create, replicas, bytes_max, timeout)
 
-    def quote(self, corpus: Corpus, *, chunks: Optional[Sequence[int]] = None, query_rows: int = 0,
-              steps: int = 0, agents: int = 0, select: int = 0, wire: str = "bf16",
-              cache_room_tokens: Optional[int] = None) -> dict[str, Any]:
+    def estimate(self, corpus: Corpus, *, chunks: Optional[Sequence[int]] = None, query_rows: int = 0,
+                 steps: int = 0, agents: int = 0, select: int = 0, wire: str = "bf16",
+                 cache_free_tokens: Optional[int] = None) -> dict[str, Any]:
         """Estimates what route, fetch and local (recompute) cost, for chunks with the same holders.
 
         Uses only constants that were measured before: sends nothing and does not wait, so routers may
@@ -380,32 +381,32 @@ class Requester:
         agents      agents that share the chunks here; by default 1
         select      rows that a query attends; by default all
         wire        the type of partials on the wire, "bf16" or "f32"
-        cache_room_tokens  ignored; see explain
+        cache_free_tokens  ignored; see explain
         InvalidArgument  also: a chunk that does not exist or is listed twice; query_rows above 65536
         """
-        return self._advice(self._owner.library.quote, corpus, chunks, query_rows, steps, agents,
-                            select, wire, cache_room_tokens, 10.0)
+        return self._advice(self._owner.library.estimate, corpus, chunks, query_rows, steps, agents,
+                            select, wire, cache_free_tokens, 10.0)
 
     def explain(self, corpus: Corpus, *, chunks: Optional[Sequence[int]] = None, query_rows: int = 0,
                 steps: int = 0, agents: int = 0, select: int = 0, wire: str = "bf16",
-                cache_room_tokens: Optional[int] = None,
+                cache_free_tokens: Optional[int] = None,
                 timeout: Optional[float] = 10.0) -> dict[str, Any]:
         """Returns which of route, fetch and local (recompute) costs least, and why.
 
         Queries the directory and the holders, and measures unknown constants. Takes milliseconds, and
         longer the first time. Only reports. Returns a dict, whose members ckv_advice.h lists.
 
-        cache_room_tokens  tokens that still fit the engine's cache; by default the chunks fit. 0 means
+        cache_free_tokens  tokens that still fit the engine's cache; by default the chunks fit. 0 means
                            that none fit
-        The other arguments are as in quote.
+        The other arguments are as in estimate.
         Unavailable  no replica of a chunk answers, or its bandwidth cannot be measured
         ResourceExhausted, DeadlineExceeded, NotFound, FailedPrecondition  as attend
         """
         return self._advice(self._owner.library.explain, corpus, chunks, query_rows, steps, agents,
-                            select, wire, cache_room_tokens, timeout)
+                            select, wire, cache_free_tokens, timeout)
 
     def _advice(self, function: Any, corpus: Corpus, chunks: Any, query_rows: int, steps: int,
-                agents: int, select: int, wire: str, room: Optional[int],
+                agents: int, select: int, wire: str, free_tokens: Optional[int],
                 timeout: Optional[float]) -> dict[str, Any]:
         if not isinstance(corpus, Corpus):
             raise InvalidArgument(f"advice is on a ckv.Corpus, not on a {type(corpus).__name__}")
@@ -418,8 +419,9 @@ class Requester:
             query_rows=count(query_rows, "query_rows"), steps=count(steps, "steps"),
             agents=count(agents, "agents"), select=count(select, "select"),
             wire=choice(_structs.WIRES, wire, "wire"), timeout_ns=field_nanoseconds(timeout))
-        if room is not None:
-            call.cache_room_tokens = count(room, "cache_room_tokens", UINT64_MAX) or _structs.NO_ROOM
+        if free_tokens is not None:
+            call.cache_free_tokens = (count(free_tokens, "cache_free_tokens", UINT64_MAX)
+                                      or _structs.CACHE_FULL)
         cell = self._owner.make(self._owner.library.text_free, (), function, byref(call))
         try:
             return json.loads(ctypes.string_at(cell.value))

@@ -1,4 +1,4 @@
-"""Which tokens of a prompt a found cover has as a prefix. Imports no vLLM."""
+"""The tokens of a prompt that a prefix match covers from the first one on. Imports no vLLM."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Prefix:
 
 
 def prefix_of(found: Any, only: Optional[set[bytes]] = None) -> Prefix:
-    """The longest run of a ckv.Found's chunks from token 0 without a hole, at canonical positions.
+    """The longest run of a ckv.Found's chunks from token 0 without a gap, at canonical positions.
 
     A chunk with another offset was computed behind other tokens, or none. Its rows are not those of
     this prompt, so the prefix ends before it. `only`: the ids of the chunks that count, or all.

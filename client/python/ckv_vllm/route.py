@@ -199,7 +199,7 @@ class Call:
         worker = self.step.worker
         return worker.requester.submit(
             self.number, queries, segments, out=worker.place.out(queries, worker.model.d_v), timeout=timeout,
-            grade=worker.settings.grade, traceparent=trace_of(pieces), stream=worker.place.stream())
+            precision=worker.settings.precision, traceparent=trace_of(pieces), stream=worker.place.stream())
 
     def finish(self, output: torch.Tensor) -> None:
         """Waits, and writes the answers to the rows' tokens in `output` [tokens, heads x v]."""

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, Mapping
 
 POLICIES = ("route", "near", "auto", "fetch")
-GRADES = ("exact", "wire", "fast")
+PRECISIONS = ("exact", "wire", "fast")
 PUBLISH = ("off", "request", "rule")
 FABRICS = "shm,tcp"
 CHUNK_TOKENS_MIN = 16  # the directory finds no shorter chunks by their tokens
@@ -33,7 +33,7 @@ class Settings:
     deadline    seconds by which ckv may delay a request: in a look-up, a load or a layer's attention
     min_tokens  vLLM computes rows of fewer tokens, because loading them costs more
     near_bytes  capacity of the local row cache, for the policies near and auto
-    grade       the precision of routed attention, one of GRADES (attention/grade.h)
+    precision   how exactly routed attention is computed, one of PRECISIONS (ckv_attend.h)
     fabrics     the fabrics to holders, separated by commas
     required    whether a request without a corpus is refused
     try_gpu     whether it starts on a GPU, where it was never run
@@ -54,7 +54,7 @@ class Settings:
     deadline: float = 10.0
     min_tokens: int = 512
     near_bytes: int = 1 << 30
-    grade: str = "fast"
+    precision: str = "fast"
     fabrics: str = FABRICS
     required: bool = False
     try_gpu: bool = False
@@ -92,7 +92,7 @@ def read(extra: Mapping[str, Any]) -> Settings:
         if not given[name] >= least or (name == "deadline" and given[name] == 0):
             raise ValueError(f"ckv: {name} is {given[name]}, too small")
     settings = Settings(**given)
-    for name, choices in (("policy", POLICIES), ("publish", PUBLISH), ("grade", GRADES)):
+    for name, choices in (("policy", POLICIES), ("publish", PUBLISH), ("precision", PRECISIONS)):
         if getattr(settings, name) not in choices:
             raise ValueError(f"ckv: {name} is {getattr(settings, name)!r}, one of {', '.join(choices)}")
     return settings

@@ -122,7 +122,7 @@ def main():
             fleet.stop()
     (few, total), (more, _) = sorted(came)
     if few != 0 or not 0 < more < total:
-        sys.exit(f"handed back: {came}; the holder of the first chunk leaves none, the other some")
+        sys.exit(f"early returns: {came}; the holder of the first chunk leaves none, the other some")
     print(f"of {total} chunks, {more} came beside a stopped holder")
     want = answers[arguments.reference]
     for program in arguments.programs:

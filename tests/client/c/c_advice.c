@@ -1,4 +1,4 @@
-// Prints an explanation and a quote of a corpus, a line of JSON each: c_advice DIRECTORY CORPUS
+// Prints an explanation and an estimate of a corpus, a line of JSON each: c_advice DIRECTORY CORPUS
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,20 +24,20 @@ int main(int argc, char** argv) {
   Require(ckv_explain(requester, &call, &json) == CKV_OK, "explain");
   puts(json);
   ckv_text_free(json);
-  Require(ckv_quote(requester, &call, &json) == CKV_OK, "quote");
+  Require(ckv_estimate(requester, &call, &json) == CKV_OK, "estimate");
   puts(json);
   ckv_text_free(json);
 
   const uint32_t some[] = {1, 0};
   call.chunks = some;
   call.chunk_count = 2;
-  call.cache_room_tokens = CKV_NO_ROOM;
+  call.cache_free_tokens = CKV_CACHE_FULL;
   Require(ckv_explain(requester, &call, &json) == CKV_OK, "explain");
   puts(json);
   ckv_text_free(json);
   const uint32_t wrong[] = {1, 1};
   call.chunks = wrong;
-  Require(ckv_quote(requester, &call, &json) == CKV_INVALID_ARGUMENT && json == NULL, "twice");
+  Require(ckv_estimate(requester, &call, &json) == CKV_INVALID_ARGUMENT && json == NULL, "twice");
   Require(ckv_explain(requester, &call, &json) == CKV_INVALID_ARGUMENT && json == NULL, "twice");
   ckv_corpus_free(corpus);
   Require(ckv_close(requester) == CKV_OK, "close");

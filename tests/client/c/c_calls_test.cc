@@ -2,7 +2,7 @@
 // errors, no allocation.
 // Method: real holders in this process and one requester, called through both APIs. Parts, offsets,
 // selections and own rows are random. The structs of an array are further apart than their size,
-// like a newer program's.
+// like those of a program of a later version.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -259,7 +259,7 @@ TEST_F(CCallsTest, AnErrorLeavesTheAnswerAndHasAText) {
   with([](ckv_attend_call& c) { c.q = nullptr; }, "no queries");
   with([](ckv_attend_call& c) { c.m = nullptr; }, "no m");
   with([](ckv_attend_call& c) { c.wire = CKV_DTYPE_FP8_DS_MLA; }, "a wire type");
-  with([](ckv_attend_call& c) { c.grade = 4; }, "a grade");
+  with([](ckv_attend_call& c) { c.precision = 4; }, "a precision");
   with([](ckv_attend_call& c) { c.traceparent = "00-zz"; }, "a trace");
   with([](ckv_attend_call& c) { c.segment_count = 0; }, "no segments");
   with([](ckv_attend_call& c) { c.segment_count = UINT32_MAX; }, "too many segments");
@@ -284,6 +284,55 @@ TEST_F(CCallsTest, AnErrorLeavesTheAnswerAndHasAText) {
   const ckv_status status = ckv_attend(&requester_, &call, nullptr);
   EXPECT_TRUE(status == CKV_UNAVAILABLE || status == CKV_NOT_FOUND) << ckv_status_name(status);
   EXPECT_TRUE(answer.Untouched());
+}
+
+// Makes `call` with the struct `at` in sizes of other versions (VERSIONS in ckv.h).
+template <typename T, typename Call>
+void ExpectSizes(Later<T>& at, Call&& call) {
+  at.known.struct_size = sizeof(T) - 1;
+  EXPECT_EQ(call(), CKV_INVALID_ARGUMENT) << "smaller than in version 1.0";
+  at.known.struct_size = sizeof(T);
+  EXPECT_EQ(call(), CKV_OK) << ckv_last_error(nullptr);
+  at.known.struct_size = sizeof(Later<T>);
+  for (uint64_t& field : at.unknown) {
+    field = uint64_t{1} << 63;
+    EXPECT_EQ(call(), CKV_INVALID_ARGUMENT) << "a field that is not known";
+    field = 0;
+  }
+  EXPECT_EQ(call(), CKV_OK) << ckv_last_error(nullptr);
+  EXPECT_EQ(at.known.struct_size, sizeof(Later<T>));
+}
+
+TEST_F(CCallsTest, StructsOfAnySizeFollowTheRule) {
+  Later<ckv_part> part;
+  part.known.corpus = corpus_;
+  Later<ckv_segment> segment;
+  segment.known.part = &part.known;
+  Answer answer(4, kDv);
+  Later<ckv_attend_call> attend;
+  attend.known = CallOf(&segment.known, 1, 4, answer);
+  Later<ckv_attend_report> attended;
+  const auto attend_all = [&] { return ckv_attend(&requester_, &attend.known, &attended.known); };
+  ExpectSizes(attend, attend_all);
+  ExpectSizes(segment, attend_all);
+  ExpectSizes(part, attend_all);
+  ExpectSizes(attended, attend_all);
+  EXPECT_GT(attended.known.routed_pairs, 0u);
+
+  Later<ckv_corpus_facts> facts;
+  ExpectSizes(facts, [&] { return ckv_corpus_describe(corpus_, &facts.known); });
+  EXPECT_EQ(facts.known.chunk_count, kChunkCount);
+  const size_t bytes = facts.known.layers * facts.known.token_count * facts.known.row_bytes;
+  std::vector<std::byte> rows(bytes);
+  Later<ckv_fetch_call> fetch;
+  fetch.known.corpus = corpus_;
+  fetch.known.rows = rows.data();
+  fetch.known.rows_bytes = rows.size();
+  Later<ckv_fetch_report> fetched;
+  const auto fetch_all = [&] { return ckv_fetch(&requester_, &fetch.known, &fetched.known); };
+  ExpectSizes(fetch, fetch_all);
+  ExpectSizes(fetched, fetch_all);
+  EXPECT_EQ(fetched.known.bytes, bytes);
 }
 
 TEST_F(CCallsTest, ManyThreadsShareARequester) {

@@ -2,21 +2,11 @@
 // cc_client.cc makes the same queries through the C++ client; c_abi_e2e.py compares.
 //
 //   c_client DIRECTORY CORPUS FILE
-//
-// With CKV_TEST_V1 it is a program of the first version: the headers in v1/ are a frozen copy.
 
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef CKV_TEST_V1
-#include "tests/client/c/v1/ckv.h"
-#include "tests/client/c/v1/ckv_advice.h"
-#include "tests/client/c/v1/ckv_attend.h"
-#include "tests/client/c/v1/ckv_fetch.h"
-#include "tests/client/c/v1/ckv_partial.h"
-#else
 #include "client/c/ckv.h"
-#endif
 #include "tests/client/c/scenario.h"
 
 #define TIMEOUT UINT64_C(30000000000)
@@ -65,7 +55,7 @@ static void AttendParts(program* p) {
     ckv_attend_report report = {.struct_size = sizeof report};
     Require(ckv_attend(p->requester, &call, &report) == CKV_OK, "attend", p);
     Require(report.routed_pairs == kRows * p->facts.token_count && report.same_bits_anywhere == 1 &&
-                report.holder_count >= 1 && report.grade == CKV_GRADE_EXACT,
+                report.holder_count >= 1 && report.precision == CKV_PRECISION_EXACT,
             "the report", p);
     Answered(p);
   }
@@ -279,8 +269,8 @@ static void Fetch(program* p) {
   call.rows = rows + 1;
   Require(ckv_fetch(p->requester, &call, NULL) == CKV_INVALID_ARGUMENT, "an odd address", p);
   call.rows = rows;
-  call.hand_back_ns = 5;
-  Require(ckv_fetch(p->requester, &call, NULL) == CKV_INVALID_ARGUMENT, "handing back", p);
+  call.early_return_ns = 5;
+  Require(ckv_fetch(p->requester, &call, NULL) == CKV_INVALID_ARGUMENT, "an early return", p);
   free(rows);
 }
 
@@ -293,7 +283,7 @@ static void FetchByTicket(program* p) {
                          .rows = rows,
                          .rows_bytes = layers * tokens * width,
                          .timeout_ns = TIMEOUT,
-                         .hand_back_ns = TIMEOUT - 1};
+                         .early_return_ns = TIMEOUT - 1};
   ckv_fetch_ticket* ticket = NULL;
   int done = 0;
   uint32_t count = 7, chunks[8] = {0};
@@ -312,7 +302,7 @@ static void FetchByTicket(program* p) {
   ckv_fetch_ticket_free(ticket);
 
   // The time for chunks to begin passes immediately: no chunk is fetched.
-  call.hand_back_ns = 1;
+  call.early_return_ns = 1;
   Require(ckv_fetch_begin(p->requester, &call, &ticket) == CKV_OK, "begin a fetch", p);
   Require(ckv_fetch_wait(ticket, TIMEOUT, &done, &report) == CKV_OK && done, "its end", p);
   Require(report.row_count == 0 && report.not_fetched_count == p->facts.chunk_count, "its report",
@@ -323,7 +313,7 @@ static void FetchByTicket(program* p) {
   ckv_fetch_ticket_free(ticket);
 
   // Without any time, and cancelled.
-  call.hand_back_ns = 0;
+  call.early_return_ns = 0;
   call.timeout_ns = 1;
   Require(ckv_fetch_begin(p->requester, &call, &ticket) == CKV_OK, "begin a fetch", p);
   Require(ckv_fetch_wait_layer(ticket, 0, TIMEOUT, &done) == CKV_DEADLINE_EXCEEDED && done,

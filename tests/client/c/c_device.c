@@ -61,7 +61,7 @@ static int Open(const char* directory, const char* backend, const char* target) 
   ckv_requester* requester = NULL;
   const ckv_status status = ckv_open(&options, &requester);
   printf("%s %s\n", ckv_status_name(status),
-         status == CKV_OK ? ckv_backend_told(requester) : ckv_last_error(NULL));
+         status == CKV_OK ? ckv_backend_reason(requester) : ckv_last_error(NULL));
   return ckv_close(requester) == CKV_OK ? 0 : 1;
 }
 

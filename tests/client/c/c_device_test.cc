@@ -406,9 +406,6 @@ TEST_F(CDeviceTest, RefusesMemoryThatTheBackendDoesNotReach) {
   EXPECT_EQ(ckv_fetch_begin(here_.get(), &call, &ticket), CKV_INVALID_ARGUMENT);
   call.rows_memory = 3;
   EXPECT_EQ(ckv_fetch(here_.get(), &call, nullptr), CKV_INVALID_ARGUMENT);
-  call.rows_memory = CKV_MEMORY_HOST;
-  call.reserved2 = 1;
-  EXPECT_EQ(ckv_fetch(here_.get(), &call, nullptr), CKV_INVALID_ARGUMENT);
 
   ckv_stream* stream = stream_;
   EXPECT_EQ(ckv_stream_open(here_.get(), native_.get(), &stream), CKV_UNIMPLEMENTED);
@@ -419,20 +416,16 @@ TEST_F(CDeviceTest, RefusesMemoryThatTheBackendDoesNotReach) {
   EXPECT_EQ(ckv_stream_open(there_.get(), nullptr, &stream), CKV_OK) << "the default stream";
   ckv_stream_free(stream);
   ckv_stream_free(nullptr);
-  EXPECT_STREQ(ckv_backend_told(there_.get()), "told");
-  EXPECT_STREQ(ckv_backend_told(nullptr), "");
+  EXPECT_STREQ(ckv_backend_reason(there_.get()), "told");
+  EXPECT_STREQ(ckv_backend_reason(nullptr), "");
 }
 
-// A program of an earlier version has shorter structs. The bytes after them are not read.
-TEST_F(CDeviceTest, ReadsOlderStructsAsHostMemoryWithoutAStream) {
+// By default, memory is the host's and no stream is waited for, also with a device's backend.
+TEST_F(CDeviceTest, ByDefaultMemoryIsTheHostsWithoutAStream) {
   ckv_context* const context = OpenContext(there_.get());
   const auto asked = Ask(context);
   std::vector<float> answer(kAnswerFloats);
   AnswerInto(answer.data(), asked->call);
-  asked->call.struct_size = offsetof(ckv_attend_call, q_memory);
-  asked->own.struct_size = offsetof(ckv_own_rows, memory);
-  asked->call.q_memory = asked->call.out_memory = asked->own.memory = 77;
-  asked->call.after = reinterpret_cast<const ckv_stream*>(1);
   ASSERT_EQ(ckv_attend(there_.get(), &asked->call, nullptr), CKV_OK) << ckv_last_error(nullptr);
   EXPECT_EQ(std::memcmp(answer.data(), Want().data(), sizeof(float) * answer.size()), 0);
   ckv_context_close(context);
@@ -440,10 +433,7 @@ TEST_F(CDeviceTest, ReadsOlderStructsAsHostMemoryWithoutAStream) {
   const Geometry& geometry = corpus_->corpus->geometry;
   std::vector<std::byte> rows(geometry.layers * corpus_->corpus->token_count() *
                               geometry.row_bytes());
-  ckv_fetch_call call = FetchInto(rows.data(), rows.size());
-  call.struct_size = offsetof(ckv_fetch_call, rows_memory);
-  call.rows_memory = 77;
-  call.after = reinterpret_cast<const ckv_stream*>(1);
+  const ckv_fetch_call call = FetchInto(rows.data(), rows.size());
   EXPECT_EQ(ckv_fetch(there_.get(), &call, nullptr), CKV_OK) << ckv_last_error(nullptr);
 }
 

@@ -191,7 +191,7 @@ static void Find(const program* p) {
   Require(
       ckv_found_spans(found, 0, p->facts.chunk_count + 1, begins, offsets) == CKV_INVALID_ARGUMENT,
       "spans beyond", p);
-  Require(report.covered_token_count >= p->facts.token_count - 16 && report.truncated == 0,
+  Require(report.matched_token_count >= p->facts.token_count - 16 && report.truncated == 0,
           "what it covers", p);
   ckv_corpus_free(found);
   Require(ckv_found_spans(p->corpus, 0, 1, begins, offsets) == CKV_FAILED_PRECONDITION,

@@ -11,7 +11,7 @@
 #include "client/c/ckv.h"
 
 #define TIMEOUT UINT64_C(30000000000)
-#define HAND_BACK UINT64_C(300000000)
+#define EARLY_RETURN UINT64_C(300000000)
 
 static void Require(int holds, const char* what) {
   if (holds) return;
@@ -103,7 +103,7 @@ int main(int argc, char** argv) {
   Require(getchar() != EOF, "a line");
 
   call.rows = got;
-  call.hand_back_ns = HAND_BACK;
+  call.early_return_ns = EARLY_RETURN;
   ckv_fetch_ticket* ticket;
   Require(ckv_fetch_begin(requester, &call, &ticket) == CKV_OK, "begin");
   ckv_fetch_report report = {.struct_size = sizeof report};

@@ -5,5 +5,5 @@
 int main() {
   uint32_t major = 0, minor = 0;
   ckv_api_version(&major, &minor);
-  return major == CKV_API_MAJOR && minor + 1 > CKV_API_MINOR ? 0 : 1;
+  return major == CKV_API_MAJOR && minor == CKV_API_MINOR ? 0 : 1;
 }

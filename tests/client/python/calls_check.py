@@ -170,7 +170,7 @@ def check_put(requester, corpus):
 
     prompt = np.concatenate([[7, 8, 9], tokens[:48], tokens[48:], [1, 2]])
     found = requester.find(prompt, model_of=corpus)
-    require(found.covered_token_count == 80 and found.token_begins.tolist() == [3, 51], f"{found}")
+    require(found.matched_token_count == 80 and found.token_begins.tolist() == [3, 51], f"{found}")
     require(found.offsets.tolist() == [3, 3] and found.corpus.name == "" and not found.truncated, f"{found}")
     q = bf16(ROWS * corpus.d_qk, 5).reshape(ROWS, -1)
     require(answers_equal(requester.attend(1, q, found.part(), wire="f32"),
@@ -317,7 +317,7 @@ def check_refusals(requester, corpus, q):
 def check_advice(requester, corpus):
     explained = requester.explain(corpus, query_rows=16, steps=3, timeout=TIMEOUT)
     require(explained["tokens"] == corpus.token_count and explained["choice"], f"{explained}")
-    groups = requester.quote(corpus, chunks=[0, 1], query_rows=16)["groups"]
+    groups = requester.estimate(corpus, chunks=[0, 1], query_rows=16)["groups"]
     require(sum(group["chunk_count"] for group in groups) == 2, f"{groups}")
 
 

@@ -48,7 +48,7 @@ class Settings(unittest.TestCase):
                               ({"directory": "d:1", "policy": "best"}, "policy"),
                               ({"directory": "d:1", "publish": "all"}, "publish"),
                               ({"directory": "d:1", "chunk_tokens": 8}, "chunk_tokens"),
-                              ({"directory": "d:1", "grade": "best"}, "grade"),
+                              ({"directory": "d:1", "precision": "best"}, "precision"),
                               ({"directory": "d:1", "rule_times": 0}, "rule_times")):
             with self.assertRaisesRegex(ValueError, reason):
                 settings.read(extra)

@@ -26,7 +26,7 @@ FUNCTION = re.compile(r"^(?!static|typedef)[\w* ]+?\bckv_(\w+)\(([^;{]*)\);", re
 TYPES = {"size_t": ctypes.c_size_t, "uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64,
          "int64_t": ctypes.c_int64, "double": ctypes.c_double, "char*": ctypes.c_char_p}
 ENUMS = {"CKV_DTYPE_": _structs.DTYPES, "CKV_ROPE_": _structs.ROPE_STYLES, "CKV_POLICY_": _structs.POLICIES,
-         "CKV_GRADE_": {k: v for k, v in _structs.GRADES.items() if k}, "CKV_LSE_": _structs.LSE_FORMS,
+         "CKV_PRECISION_": {k: v for k, v in _structs.PRECISIONS.items() if k}, "CKV_LSE_": _structs.LSE_FORMS,
          "CKV_MEMORY_": _structs.MEMORIES}
 
 
@@ -47,6 +47,9 @@ def main():
         sys.exit(f"ckv.__version__ is {ckv.__version__}, the project's is {version}")
     text = "".join(path.read_text() for path in sorted((ROOT / "client/c").glob("ckv*.h")))
     text = re.sub(r"//[^\n]*", "", text)
+    api = [int(re.search(rf"#define CKV_API_{part} (\d+)", text).group(1)) for part in ("MAJOR", "MINOR")]
+    if api != [_structs.API_MAJOR, _structs.API_MINOR]:
+        sys.exit(f"the version of the ABI is {_structs.API_MAJOR}.{_structs.API_MINOR}, {api} in the header")
     structs = {name: fields_of(body) for name, body in STRUCT.findall(text)}
     if structs.keys() != _structs.C_NAMES.keys():
         sys.exit(f"not in both: {sorted(structs.keys() ^ _structs.C_NAMES.keys())}")

@@ -95,7 +95,7 @@ def attend_parts(p):
         answer = p.attend(layer, corpus)
         report = answer.report
         require(report.routed_pairs == ROWS * corpus.token_count and report.same_bits_anywhere is True and
-                report.holder_count >= 1 and report.grade == "exact", f"the report: {report}")
+                report.holder_count >= 1 and report.precision == "exact", f"the report: {report}")
         p.answered(answer)
     p.answered(p.attend(1, ckv.Part(corpus, [2, 0], [-5, SHIFT]), wire="bf16"))
     chosen = ckv.Segment(ckv.Part(corpus, offset=SHIFT), selected=selection(corpus.token_count, 7),
@@ -178,7 +178,7 @@ def fetch_by_ticket(p):
     corpus, requester = p.corpus, p.requester
     layers, tokens = corpus.layers, corpus.token_count
     rows = np.empty((layers, tokens, corpus.d_qk), np.uint16)
-    with requester.begin_fetch(corpus, rows, timeout=TIMEOUT, hand_back=TIMEOUT) as ticket:
+    with requester.begin_fetch(corpus, rows, timeout=TIMEOUT, early_return=TIMEOUT) as ticket:
         refused(ckv.FailedPrecondition, requester.close)
         for layer in range(layers):
             require(ticket.wait_layer(layer, TIMEOUT), "a layer")
@@ -187,7 +187,7 @@ def fetch_by_ticket(p):
         report = ticket.wait(TIMEOUT)
         require(report.row_count == layers * tokens and ticket.not_fetched().size == 0, f"{report}")
     # The time for chunks to begin ends at once, so the early return reports all as not fetched.
-    with requester.begin_fetch(corpus, rows, timeout=TIMEOUT, hand_back=1e-9) as ticket:
+    with requester.begin_fetch(corpus, rows, timeout=TIMEOUT, early_return=1e-9) as ticket:
         report = ticket.wait(TIMEOUT)
         require(report.row_count == 0 and report.not_fetched_count == corpus.chunk_count, f"{report}")
         require(ticket.not_fetched().tolist() == list(range(corpus.chunk_count)), "the list")

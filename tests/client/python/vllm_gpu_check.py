@@ -156,7 +156,7 @@ def main():
     global TOKENS
     directory, path = sys.argv[1], sys.argv[3]
     TOKENS = [int(token) for token in sys.stdin.read().split()]
-    given = settings.read({"directory": directory, "grade": "exact"})
+    given = settings.read({"directory": directory, "precision": "exact"})
     host, stand_in = Worker(given, places.Host()), StandIn(path)
     gpu = Worker(given, stand_in)
     with stand_in:
