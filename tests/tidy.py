@@ -76,9 +76,6 @@ MAY_INCLUDE = {
                          "transport/verbs proto*",
     "client/ctl/ingest": "client/ctl client/ctl/fleet client/ctl/corpus store/memory proto*",
     "client/ctl/shell": "client/ctl proto*",
-    "client/ctl/top": "client/ctl client/ctl/fleet client/roof client client/grpc client/publish client/holders "
-                      "transport store* "
-                      "proto*",
     "client/ctl/corpus": "client/ctl client/ctl/fleet client/engine client/roof client client/grpc client/publish "
                          "client/holders attention attention/query transport store* proto*",
     "client/ctl/ask": "client/ctl* client/cache client/characterize client/decide client/engine "

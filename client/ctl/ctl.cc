@@ -40,7 +40,7 @@ Exit codes:
   3 not found             4 unavailable           5 deadline exceeded
   6 resource exhausted    7 failed precondition   8 already exists
   9 data loss            10 permission denied or unauthenticated
-  ckvctl health, status and top --once: that of the first thing that is broken;
+  ckvctl health and status: that of the first thing that is broken;
   ckvctl health --help lists them
   ckvctl doctor: 7 if a check fails
 
@@ -284,7 +284,6 @@ void BuildCommandLine(CLI::App& app, Ctl& ctl, GlobalValues& values) {
   AddGcCommand(app, ctl);
   AddHealthCommand(app, ctl);
   AddDoctorCommand(app, ctl);
-  AddTopCommand(app, ctl);
   AddCompletionCommand(app, ctl);
   AddVersionCommand(app, ctl);
   NameValues(app);

@@ -1,4 +1,4 @@
-"""The eight places where a fleet reports whether it is well, each read as a monitor reads it.
+"""The seven places where a fleet reports whether it is well, each read as a monitor reads it.
 
 A reporter returns (well, its report). `well` is true only if the reporter reports that nothing is wrong.
 """
@@ -56,14 +56,6 @@ def doctor(fleet, _subject):
 def not_of_the_fault(check):
     """Whether a warning is about the machine that runs the matrix (its two cores), or about a fleet kept in memory."""
     return check["name"] in ("spin", "durable", "kernels")
-
-
-def top(fleet, _subject):
-    code, out, err = _ctl(fleet, "top", "--once", "--interval", "200ms", "-o", "json")
-    if code != 0:
-        return False, err
-    problems = json.loads(out)["findings"]
-    return not problems, json.dumps(problems)
 
 
 def corpora(fleet, _subject):
@@ -135,7 +127,7 @@ class Alerts:
         self.process.wait(30)
 
 
-SAYING = {"health": health, "status": status, "doctor": doctor, "top": top, "corpora": corpora, "page": page, "ready": ready}
+SAYING = {"health": health, "status": status, "doctor": doctor, "corpora": corpora, "page": page, "ready": ready}
 NAMES = (*SAYING, "alerts")
 
 
