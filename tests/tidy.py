@@ -72,8 +72,7 @@ MAY_INCLUDE = {
     "client/ctl": "client/roof client client/decide client/grpc client/publish client/holders transport store* proto*",
     "client/ctl/fleet": "client/ctl client/roof client client/grpc client/publish client/holders transport store* "
                         "proto*",
-    "client/ctl/doctor": "client/ctl client/ctl/fleet client/grpc client/publish client/holders store/memory transport "
-                         "transport/verbs proto*",
+    "client/ctl/doctor": "client/ctl client/grpc proto*",
     "client/ctl/ingest": "client/ctl client/ctl/fleet client/ctl/corpus store/memory proto*",
     "client/ctl/shell": "client/ctl proto*",
     "client/ctl/corpus": "client/ctl client/ctl/fleet client/engine client/roof client client/grpc client/publish "

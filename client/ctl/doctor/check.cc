@@ -37,11 +37,9 @@ void AppendWrapped(std::string& out, std::string_view text, size_t column) {
   out += "\n";
 }
 
-std::array<size_t, 4> CountsOf(const std::vector<Part>& parts) {
+std::array<size_t, 4> CountsOf(const Checks& checks) {
   std::array<size_t, 4> counts = {};
-  for (const Part& part : parts) {
-    for (const Check& check : part.checks) ++counts[static_cast<size_t>(check.verdict)];
-  }
+  for (const Check& check : checks) ++counts[static_cast<size_t>(check.verdict)];
   return counts;
 }
 
@@ -79,28 +77,9 @@ void AddOr(Checks& checks, Checks found, Check ok) {
   for (Check& check : found) checks.push_back(std::move(check));
 }
 
-std::string JoinWho(const std::vector<std::string>& names) {
-  const auto role_of = [&](size_t i) {
-    return i < names.size() ? names[i].substr(0, names[i].find(' ')) : "";
-  };
-  std::string text, told;
-  for (size_t i = 0; i < names.size(); ++i) {
-    const std::string role = role_of(i);
-    text += i == 0 ? "" : ", ";
-    if (role == told) {
-      text += names[i].substr(std::min(names[i].size(), role.size() + 1));
-      continue;
-    }
-    const bool several = role.size() < names[i].size() && role == role_of(i + 1);
-    text += several ? role + "s" + names[i].substr(role.size()) : names[i];
-    told = several ? role : "";
-  }
-  return text;
-}
-
-std::string PartText(const Part& part) {
-  std::string text = Printable(part.title) + "\n";
-  for (const Check& check : part.checks) {
+std::string ChecksText(const Checks& checks) {
+  std::string text;
+  for (const Check& check : checks) {
     const bool skipped = check.verdict == Verdict::kSkipped;
     absl::StrAppendFormat(&text, "%-5s %-*s ",
                           skipped ? "-" : std::string(VerdictName(check.verdict)),
@@ -115,41 +94,35 @@ std::string PartText(const Part& part) {
   return text;
 }
 
-Json PartsJson(const std::vector<Part>& parts) {
+Json ChecksJson(const Checks& checks) {
   Json json = {{"checks", Json::array()}};
-  for (const Part& part : parts) {
-    for (const Check& check : part.checks) {
-      json["checks"].push_back({{"part", part.name},
-                                {"name", check.name},
-                                {"verdict", std::string(VerdictName(check.verdict))},
-                                {"finding", check.finding},
-                                {"remedy", check.remedy}});
-    }
+  for (const Check& check : checks) {
+    json["checks"].push_back({{"name", check.name},
+                              {"verdict", std::string(VerdictName(check.verdict))},
+                              {"finding", check.finding},
+                              {"remedy", check.remedy}});
   }
-  const auto counts = CountsOf(parts);
+  const auto counts = CountsOf(checks);
   for (const Verdict verdict : {Verdict::kOk, Verdict::kSkipped, Verdict::kWarn, Verdict::kFail}) {
     json[std::string(VerdictName(verdict)) + "_count"] = counts[static_cast<size_t>(verdict)];
   }
   return json;
 }
 
-std::string CountsText(const std::vector<Part>& parts) {
-  const auto counts = CountsOf(parts);
+std::string CountsText(const Checks& checks) {
+  const auto counts = CountsOf(checks);
   const auto count = [&](Verdict verdict) { return counts[static_cast<size_t>(verdict)]; };
   return absl::StrFormat("%d ok, %d skipped, %s, %d failed", count(Verdict::kOk),
                          count(Verdict::kSkipped), FormatCount(count(Verdict::kWarn), "warning"),
                          count(Verdict::kFail));
 }
 
-absl::Status JudgeParts(const std::vector<Part>& parts, bool strict) {
+absl::Status JudgeChecks(const Checks& checks, bool strict) {
   std::vector<std::string> names;
-  for (const Part& part : parts) {
-    for (const Check& check : part.checks) {
-      const bool bad =
-          check.verdict == Verdict::kFail || (strict && check.verdict == Verdict::kWarn);
-      const std::string name = part.name + " " + check.name;
-      if (bad && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-    }
+  for (const Check& check : checks) {
+    const bool bad = check.verdict == Verdict::kFail || (strict && check.verdict == Verdict::kWarn);
+    if (bad && std::find(names.begin(), names.end(), check.name) == names.end())
+      names.push_back(check.name);
   }
   if (names.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(

@@ -16,7 +16,7 @@ enum class Verdict { kOk, kSkipped, kWarn, kFail };
 std::string_view VerdictName(Verdict verdict);  // "ok", "skipped", "warn", "fail"
 
 struct Check {
-  std::string name;  // the subject of the check: "memlock"
+  std::string name;  // the subject of the check: "memory"
   Verdict verdict = Verdict::kOk;
   std::string finding;  // the facts, with their numbers; if skipped, the reason
   std::string remedy;   // commands or configuration lines; empty if nothing is wrong
@@ -31,24 +31,15 @@ Check Fail(std::string name, std::string finding, std::string remedy);
 // Appends `found` to `checks`, or `ok` if `found` is empty.
 void AddOr(Checks& checks, Checks found, Check ok);
 
-// Joins names like "holder h1" and writes a shared role once: "holders h1, h2, requester r1".
-std::string JoinWho(const std::vector<std::string>& names);
-
-// The checks of one part. PartText writes each finding and remedy in lines of at most
-// kTerminalColumns.
-struct Part {
-  std::string name;   // "host", "fleet"
-  std::string title;  // "host: 16 processors, 2 daemons of ckv"
-  Checks checks;
-};
-std::string PartText(const Part& part);
-// {"checks": [{"part", "name", "verdict", "finding", "remedy"}], "ok_count", "skipped_count",
+// Writes each finding and remedy in lines of at most kTerminalColumns.
+std::string ChecksText(const Checks& checks);
+// {"checks": [{"name", "verdict", "finding", "remedy"}], "ok_count", "skipped_count",
 // "warn_count", "fail_count"}
-Json PartsJson(const std::vector<Part>& parts);
+Json ChecksJson(const Checks& checks);
 // "12 ok, 3 skipped, 1 warning, 2 failed".
-std::string CountsText(const std::vector<Part>& parts);
+std::string CountsText(const Checks& checks);
 
 //   FailedPrecondition  a check failed, or warned while `strict` is set; names the checks.
-absl::Status JudgeParts(const std::vector<Part>& parts, bool strict);
+absl::Status JudgeChecks(const Checks& checks, bool strict);
 
 }  // namespace ckv::ctl::doctor

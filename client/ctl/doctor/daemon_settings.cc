@@ -13,7 +13,6 @@
 #include "absl/strings/str_split.h"
 #include "client/grpc/default_addresses.h"
 #include "proto/base/byte_size.h"
-#include "proto/base/host_port.h"
 #include "proto/base/status.h"
 
 namespace ckv::ctl::doctor {
@@ -86,19 +85,12 @@ struct Reader {
   }
 };
 
-// Derives addresses from others, as FillConfig of ckvd does.
+// Derives the address from the roles, as FillConfig of ckvd does.
 void Fill(DaemonSettings& s) {
-  const auto has = [&s](std::string_view role) {
-    return std::find(s.roles.begin(), s.roles.end(), role) != s.roles.end();
-  };
-  if (s.listen.empty() && !s.roles.empty()) {
-    s.listen = has("requester")   ? kDefaultRequesterAddress
-               : has("directory") ? kDefaultDirectoryAddress
-                                  : kDefaultHolderAddress;
-  }
-  const auto listen = ckv::HostPort::Parse(s.listen);
-  if (s.data_listen.empty() && listen.ok())
-    s.data_listen = ckv::HostPort{listen->host, 0}.ToString();
+  if (!s.listen.empty() || s.roles.empty()) return;
+  s.listen = s.MayHave("requester")   ? kDefaultRequesterAddress
+             : s.MayHave("directory") ? kDefaultDirectoryAddress
+                                      : kDefaultHolderAddress;
 }
 
 }  // namespace
@@ -156,10 +148,6 @@ bool DaemonSettings::MayHave(std::string_view role) const {
   return roles.empty() || std::find(roles.begin(), roles.end(), role) != roles.end();
 }
 
-bool DaemonSettings::HasFabric(std::string_view fabric) const {
-  return std::find(fabrics.begin(), fabrics.end(), fabric) != fabrics.end();
-}
-
 uint64_t DaemonSettings::MemoryBytes() const {
   if (MayHave("holder")) {
     // 0 means a sixteenth (server/daemon/config_options.cc). Its requester's local row cache is in
@@ -184,20 +172,11 @@ DaemonSettings SettingsOf(const SettingValues& values, std::string origin) {
   reader.Take("role", s.roles);
   reader.Take("name", s.name);
   reader.Take("listen", s.listen);
-  reader.Take("advertise", s.advertise);
-  reader.Take("data-listen", s.data_listen);
-  reader.Take("metrics-address", s.metrics_address);
-  reader.Take("directory", s.directory);
+  reader.Take("directory-path", s.directory_path);
   reader.Take("store-path", s.store_path);
-  reader.Take("store-pages", s.store_pages);
-  reader.Take("verbs-device", s.verbs_device);
-  reader.Take("fabrics", s.fabrics);
   reader.Take("store-stripe-percent", s.store_stripe_percent);
-  reader.Take("verbs-port", s.verbs_port);
-  reader.Take("verbs-gid-index", s.verbs_gid_index);
   reader.Take("compute-threads", s.compute_threads);
   reader.Take("spin-us", s.spin_us);
-  reader.Take("session-count-max", s.session_count_max);
   reader.TakeBytes("store-capacity", s.store_capacity_bytes);
   reader.TakeBytes("store-map-bytes-max", s.store_map_bytes_max);
   reader.TakeBytes("requester-near-bytes", s.requester_near_bytes);

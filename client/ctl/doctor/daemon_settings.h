@@ -32,23 +32,16 @@ void AddVariables(const std::vector<std::string>& variables, SettingValues& valu
 struct DaemonSettings {
   std::string origin;  // whose settings they are, for people: "h1 (pid 812)", "/etc/ckv/ckvd.yaml"
   std::vector<std::string> roles;
-  std::string name, listen, advertise, data_listen, metrics_address, directory;
-  std::string store_path, store_pages = "auto";
-  std::string verbs_device;
-  std::vector<std::string> fabrics = {"shm", "tcp"};
+  std::string name, listen, directory_path, store_path;
   uint64_t store_capacity_bytes = uint64_t{1} << 30;
   uint64_t store_map_bytes_max = 0;
   uint64_t requester_near_bytes = uint64_t{1} << 30;
   uint32_t store_stripe_percent = 3;
-  uint32_t verbs_port = 1;
-  uint32_t verbs_gid_index = 256;
   uint32_t compute_threads = 1;
   uint32_t spin_us = 50;
-  uint32_t session_count_max = 256;
 
   // Without any role, as in a file for all daemons of a machine, it may have each.
   bool MayHave(std::string_view role) const;
-  bool HasFabric(std::string_view fabric) const;
   // Memory that it takes when its stores are full.
   uint64_t MemoryBytes() const;
   // Threads that poll while there is work (ADR 0008).

@@ -60,11 +60,6 @@ std::optional<std::string> HostFiles::Read(std::string_view path) const {
   return text;
 }
 
-std::optional<uint64_t> HostFiles::ReadNumber(std::string_view path) const {
-  const auto text = Read(path);
-  return text ? LeadingNumber(*text) : std::nullopt;
-}
-
 std::optional<std::string> HostFiles::ReadLine(std::string_view path, std::string_view key) const {
   const auto text = Read(path);
   if (!text) return std::nullopt;

@@ -22,8 +22,6 @@ class HostFiles {
 
   // Returns the text without trailing blanks and newlines, or nothing if the file cannot be read.
   std::optional<std::string> Read(std::string_view path) const;
-  // Returns the decimal number that the file contains, or nothing.
-  std::optional<uint64_t> ReadNumber(std::string_view path) const;
   // Returns the number after `key` in a file of lines like "MemTotal:   16 kB", or nothing.
   std::optional<uint64_t> ReadField(std::string_view path, std::string_view key) const;
   // Returns the rest of the line that begins with `key`, without surrounding blanks, or nothing.

@@ -25,14 +25,12 @@ void AskMember(const Fleet& fleet, Instant deadline, MemberReport& report) {
   }
   grpc::ClientContext context;
   SetDeadline(context, fleet.clock(), deadline, limit);
-  report.asked_wall_ms = WallClockMilliseconds();
   if (holder != nullptr) {
     report.status = HolderError(holder->Stats(&context, {}, &report.stats), member, "Stats");
   } else {
     const auto stub = v1::RequesterService::NewStub(MakeChannel(member.control_address));
     report.status = FromGrpc(stub->Describe(&context, {}, &report.description), "Describe");
   }
-  report.answered_wall_ms = WallClockMilliseconds();
 }
 
 }  // namespace

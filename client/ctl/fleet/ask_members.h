@@ -16,9 +16,6 @@ struct MemberReport {
   absl::Status status;                 // OK if it answered, otherwise the error
   v1::StatsReply stats;                // a holder's
   v1::DescribeReply description = {};  // a requester's
-  // When the query was sent and answered, by this machine's WallClockMilliseconds().
-  uint64_t asked_wall_ms = 0;
-  uint64_t answered_wall_ms = 0;
 
   // Returns empty facts if the member does not report any.
   const v1::ProcessFacts& process() const {

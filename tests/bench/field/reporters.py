@@ -1,4 +1,4 @@
-"""The seven places where a fleet reports whether it is well, each read as a monitor reads it.
+"""The six places where a fleet reports whether it is well, each read as a monitor reads it.
 
 A reporter returns (well, its report). `well` is true only if the reporter reports that nothing is wrong.
 """
@@ -44,18 +44,6 @@ def health(fleet, _subject):
 def status(fleet, _subject):
     code, out, err = _ctl(fleet, "status")
     return code == 0 and not FINDING.search(out), out + err
-
-
-def doctor(fleet, _subject):
-    code, out, err = _ctl(fleet, "doctor", "fleet", "-o", "json")
-    checks = json.loads(out)["checks"] if code is not None and out.startswith("{") else []
-    said = [one for one in checks if one["verdict"] not in ("ok", "skipped")]
-    return code == 0 and all(not_of_the_fault(one) for one in said), json.dumps(said) + err
-
-
-def not_of_the_fault(check):
-    """Whether a warning is about the machine that runs the matrix (its two cores), or about a fleet kept in memory."""
-    return check["name"] in ("spin", "durable", "kernels")
 
 
 def corpora(fleet, _subject):
@@ -127,7 +115,7 @@ class Alerts:
         self.process.wait(30)
 
 
-SAYING = {"health": health, "status": status, "doctor": doctor, "corpora": corpora, "page": page, "ready": ready}
+SAYING = {"health": health, "status": status, "corpora": corpora, "page": page, "ready": ready}
 NAMES = (*SAYING, "alerts")
 
 
