@@ -16,10 +16,6 @@
 namespace ckv {
 namespace {
 
-// Limits of the texts and lists of ProcessFacts: the longest are a path, and the roles.
-constexpr size_t kFactBytesMax = 4096;
-constexpr int kFactCountMax = 16;
-
 absl::StatusOr<RowDtype> DtypeFrom(v1::RowDtype dtype) {
   switch (dtype) {
     case v1::ROW_DTYPE_BF16:
@@ -292,53 +288,8 @@ v1::ProcessFacts ToProto(const ProcessFacts& facts) {
   v1::ProcessFacts message;
   message.set_version(facts.version);
   message.set_commit(facts.commit);
-  for (const std::string& role : facts.roles) message.add_roles(role);
-  for (const std::string& fabric : facts.fabrics) message.add_fabrics(fabric);
-  message.set_host_identity(facts.host_identity);
-  message.set_pid(facts.pid);
   message.set_started_ago_ms(facts.started_ago_ms);
-  message.set_wall_clock_ms(facts.wall_clock_ms);
-  message.set_processor_count(facts.processor_count);
-  message.set_spinning_thread_count(facts.spinning_thread_count);
-  message.set_memlock_bytes_max(facts.memlock_bytes_max);
-  message.set_wire_version_min(facts.wire_version_min);
-  message.set_wire_version_max(facts.wire_version_max);
-  message.set_data_listen(facts.data_listen);
-  message.set_store_path(Utf8Text(facts.store_path, kFactBytesMax));
-  message.set_lease_ttl_ms(facts.lease_ttl_ms);
   return message;
-}
-
-absl::StatusOr<ProcessFacts> FromProto(const v1::ProcessFacts& message) {
-  for (const std::string* text : {&message.version(), &message.commit(), &message.host_identity(),
-                                  &message.data_listen(), &message.store_path()}) {
-    if (text->size() > kFactBytesMax)
-      return absl::InvalidArgumentError("process: a text is too long");
-  }
-  ProcessFacts facts;
-  for (const auto& [from, to] :
-       {std::pair{&message.roles(), &facts.roles}, std::pair{&message.fabrics(), &facts.fabrics}}) {
-    if (from->size() > kFactCountMax)
-      return absl::InvalidArgumentError("process: a list is too long");
-    for (const std::string& word : *from) to->push_back(word.substr(0, kFactBytesMax));
-  }
-  if (!message.data_listen().empty())
-    CKV_RETURN_IF_ERROR(HostPort::Parse(message.data_listen()).status());
-  facts.version = message.version();
-  facts.commit = message.commit();
-  facts.host_identity = message.host_identity();
-  facts.pid = message.pid();
-  facts.started_ago_ms = message.started_ago_ms();
-  facts.wall_clock_ms = message.wall_clock_ms();
-  facts.processor_count = message.processor_count();
-  facts.spinning_thread_count = message.spinning_thread_count();
-  facts.memlock_bytes_max = message.memlock_bytes_max();
-  facts.wire_version_min = message.wire_version_min();
-  facts.wire_version_max = message.wire_version_max();
-  facts.data_listen = message.data_listen();
-  facts.store_path = message.store_path();
-  facts.lease_ttl_ms = message.lease_ttl_ms();
-  return facts;
 }
 
 v1::EngineFacts ToProto(const EngineFacts& facts) {

@@ -57,8 +57,6 @@ v1::Member ToProto(const Member& member);
 absl::StatusOr<Member> FromProto(const v1::Member& message);
 
 v1::ProcessFacts ToProto(const ProcessFacts& facts);
-//   InvalidArgument     a text or a list is too long, or an address is not host:port.
-absl::StatusOr<ProcessFacts> FromProto(const v1::ProcessFacts& message);
 
 // Both truncate long texts and make them UTF-8: a peer's description of itself is never an error.
 v1::EngineFacts ToProto(const EngineFacts& facts);

@@ -79,7 +79,7 @@ struct Daemon::State {
   void ServePages();
   MemberRole MainRole() const { return holder ? MemberRole::kHolder : MemberRole::kRequester; }
   bool HearsDirectory() const { return directory_connected.load(std::memory_order_relaxed); }
-  ProcessFacts Process() const { return ProcessFactsOf(config, *clock, started); }
+  ProcessFacts Process() const { return ProcessFactsOf(*clock, started); }
   // The directory's address for peers; its own once it listens. From any thread.
   std::string DirectoryAddress() {
     if (!config.directory.empty()) return config.directory;
