@@ -9,24 +9,10 @@
 namespace ckv {
 namespace {
 
-constexpr double kElbowRatio = 2;
-
 const Sample* Find(std::span<const Sample> samples, const SampleKey& key) {
   const auto found = std::find_if(samples.begin(), samples.end(),
                                   [&key](const Sample& sample) { return sample.key == key; });
   return found == samples.end() ? nullptr : &*found;
-}
-
-// Returns the samples of one sweep and fabric, by how many ran at once.
-std::vector<const Sample*> CurveOf(std::span<const Sample> samples, Sweep sweep,
-                                   const std::string& fabric) {
-  std::vector<const Sample*> curve;
-  for (const Sample& sample : samples) {
-    if (sample.key.sweep == sweep && sample.key.fabric == fabric) curve.push_back(&sample);
-  }
-  std::sort(curve.begin(), curve.end(),
-            [](const Sample* a, const Sample* b) { return a->key.parallel < b->key.parallel; });
-  return curve;
 }
 
 void AddError(const Sample& sample, ModelError& error) {
@@ -143,22 +129,6 @@ std::vector<FabricFindings> FindingsOf(std::span<const Sample> samples, uint32_t
     Judge(findings);
   }
   return all;
-}
-
-uint32_t Elbow(std::span<const Sample> samples, Sweep sweep, const std::string& fabric) {
-  const std::vector<const Sample*> curve = CurveOf(samples, sweep, fabric);
-  uint32_t last = 0;
-  for (const Sample* sample : curve) {
-    if (sample->us > kElbowRatio * curve.front()->us) break;
-    last = sample->key.parallel;
-  }
-  return last;
-}
-
-SweepGrowth GrowthOf(std::span<const Sample> samples, Sweep sweep, const std::string& fabric) {
-  const std::vector<const Sample*> curve = CurveOf(samples, sweep, fabric);
-  if (curve.empty() || curve.front()->us <= 0) return {};
-  return {curve.back()->us / curve.front()->us, curve.back()->key.parallel};
 }
 
 std::vector<KernelCurve> KernelCurvesOf(const Profile& profile) {

@@ -86,18 +86,6 @@ using Chooser = absl::FunctionRef<std::optional<Primitive>(
 std::vector<FabricFindings> FindingsOf(std::span<const Sample> samples, uint32_t layers,
                                        std::span<const uint32_t> steps, Chooser chooser);
 
-// Returns the elbow of a latency curve over 1, 2, 4, ... in parallel: the last count whose latency
-// is at most twice that of one. Returns 0 if nothing was measured.
-uint32_t Elbow(std::span<const Sample> samples, Sweep sweep, const std::string& fabric);
-
-// The growth of a curve over 1, 2, 3, ... in parallel: the latency at the highest count divided by
-// that at one.
-struct SweepGrowth {
-  double ratio = 0;       // 0 if nothing was measured
-  uint32_t parallel = 0;  // the highest count
-};
-SweepGrowth GrowthOf(std::span<const Sample> samples, Sweep sweep, const std::string& fabric);
-
 // A kernel whose curve was calibrated.
 struct KernelCurve {
   std::string name;  // "here", or "h0 over shm" for a holder's kernel

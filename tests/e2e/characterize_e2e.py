@@ -2,14 +2,16 @@
 """Goal: a new user can run `ckvctl characterize` on a fleet and open its report in a browser.
 
 Method: a directory, two holders and a requester on loopback. Headless Chromium opens the report as a
-file, without a network. The test reads the page after the browser has built it. Without Chromium,
-that one test is skipped, with the reason.
+file, without a network. The test reads the page after the browser has built it. Without Chromium or
+matplotlib, the tests of the report are skipped, with the reason. The script that draws it runs on samples
+of known times, too.
 
     python3 tests/e2e/characterize_e2e.py --ckvd build/dev/bin/ckvd --ckvctl build/dev/bin/ckvctl
 """
 
 import argparse
 import csv
+import importlib.util
 import json
 import os
 import pathlib
@@ -26,6 +28,10 @@ import skip  # noqa: E402
 from ctl_fleet import PROGRAMS, Fleet
 
 CHROMIUM = shutil.which("chromium")
+MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
+SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "client" / "ctl" / "ask" / "figures.py"
+HEADINGS = ("Route: measured against the model", "Which is cheapest", "The cost of a chunk", "Fan-in", "Scatter",
+            "Congestion", "Bytes moved a layer")
 
 
 class CharacterizeTest(unittest.TestCase):
@@ -89,20 +95,83 @@ class CharacterizeTest(unittest.TestCase):
         self.assertEqual(printed["kernel"]["target"], printed["here"]["kernel_target"])
         self.assertIn(printed["kernel"]["target"], printed["kernel"]["machine"])
 
+    def test_it_says_where_the_report_is_or_what_draws_it(self):
+        self.assertEqual(self.first["report"], str(self.costs / "report.html") if MATPLOTLIB else None)
+        report = json.loads((self.costs / "report.json").read_text(encoding="utf-8"))
+        self.assertEqual([one["fabric"] for one in report["findings"]],
+                         [one["fabric"] for one in self.first["findings"]])
+        self.assertTrue(all(one["grid"] for one in report["findings"]))
+        self.assertIn("here", [kernel["name"] for kernel in report["kernels"]])
+        self.assertEqual((self.costs / "figures.py").read_text(encoding="utf-8"), SCRIPT.read_text(encoding="utf-8"))
+
     def test_a_browser_shows_it(self):
+        if not MATPLOTLIB:
+            self.skipTest(skip.say("no matplotlib here", skip.PACKAGES))
         if CHROMIUM is None:
             self.skipTest(skip.say("no chromium here", skip.PACKAGES))
         page = subprocess.run(
             [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/browser",
              "--host-resolver-rules=MAP * ~NOTFOUND", "--dump-dom", (self.costs / "report.html").as_uri()],
             capture_output=True, text=True, timeout=120, check=True).stdout
-        for heading in ("Route: measured against the model", "Which is cheapest", "The cost of a chunk", "Fan-in",
-                        "Scatter", "Congestion", "Bytes moved a layer"):
+        for heading in HEADINGS:
             self.assertIn(f"<h2>{heading}</h2>", page)
         self.assertGreater(page.count("<svg"), 10)
         self.assertEqual(page.count("<svg"), page.count("</svg>"))
-        self.assertNotIn("nothing was measured", page)
         self.assertNotIn("NaN", page)
+
+
+class FiguresTest(unittest.TestCase):
+    """The script on its own."""
+
+    def setUp(self):
+        if not MATPLOTLIB:
+            self.skipTest(skip.say("no matplotlib here", skip.PACKAGES))
+        temporary = tempfile.TemporaryDirectory(prefix="ckv-figures-")
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+        shutil.copy(SCRIPT, self.folder)
+
+    def draw(self, samples, report):
+        head = "sweep,fabric,query_rows,tokens,parallel,us,model_us,runs,bytes_out,bytes_in,error_us\n# a subject\n"
+        (self.folder / "samples.csv").write_text(head + "".join(f"{line}\n" for line in samples), encoding="utf-8")
+        (self.folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
+        subprocess.run([sys.executable, self.folder / SCRIPT.name], timeout=120, check=True)
+        return (self.folder / "report.html").read_text(encoding="utf-8")
+
+    def test_known_samples_make_one_page(self):
+        samples = ["route,shm,16,64,1,10,11,5,18432,16512,0", "route,shm,1024,64,1,200,190,5,1179648,1056768,0",
+                   "fetch,shm,0,64,1,100,0,3,0,0,0", "here,,16,64,1,5,0,3,0,0,0", "here,,1024,64,1,150,0,3,0,0,0",
+                   "local,,0,64,1,5000,0,1,0,0,0"]
+        for sweep in ("fan-in", "scatter", "gather", "congestion"):
+            samples += [f"{sweep},shm,16,64,{count},{10 * count},0,3,10,10,0" for count in (1, 2, 4)]
+        grid = [{"query_rows": rows, "tokens": 64, "steps": steps, "best": best, "right": right}
+                for rows, steps, best, right in ((16, 1, "route", True), (16, 100, "fetch", True),
+                                                 (1024, 1, "route", False), (1024, 100, "fetch", True))]
+        findings = {"fabric": "shm", "mape": .07, "mape_large": .05, "routes": 2, "regret": .1, "right_share": .3,
+                    "clear_points": 3, "resolved_right_share": 0, "resolved_points": 0, "grid": grid}
+        kernels = [{"name": "here", "about": "a row comes in in 60 ns",
+                    "points": [[1, 48, 60, 65], [256, 2540, 60, 2546]]},
+                   {"name": "h0 <over> shm", "about": "a floor", "points": [[1, 48, 60, 65]]},
+                   {"name": "h0 over tcp", "about": "no floor was measured", "points": []}]
+        page = self.draw(samples, {"title": "A <fleet> & \"its\" costs",
+                                   "facts": [["holder", "h0 <script>alert(1)</script>"]],
+                                   "layers": 2, "row_bytes": 1152,
+                                   "findings": [findings], "kernels": kernels})
+        for heading in (*HEADINGS, "Kernels and memory"):
+            self.assertIn(f"<h2>{heading}</h2>", page)
+        for words in ("64 chosen rows (route x 4.0, fetch x 4.0 from 1 to 4 holders)", "elbow at 2",
+                      "here: a row comes in in 60 ns", "h0 &lt;over&gt; shm: a floor", "measured, 64 tokens",
+                      "bringing a row in: the floor", "the predicate chose another"):
+            self.assertIn(words, page)
+        for words in ("h0 over tcp", "<script", "src=", ">nan<"):
+            self.assertNotIn(words, page)
+
+    def test_the_elbow_is_where_latency_doubles(self):
+        samples = [f"fan-in,tcp,16,256,{count},{us},0,1,0,0,0" for count, us in ((8, 21), (1, 10), (2, 11), (4, 19.9))]
+        page = self.draw(samples, {"title": "costs", "facts": [], "layers": 2, "row_bytes": 1152, "findings": [],
+                                   "kernels": []})
+        self.assertIn("elbow at 4", page)
+        self.assertNotIn("Congestion", page)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@
 #include "absl/strings/str_format.h"
 #include "client/characterize/calibrate.h"
 #include "client/characterize/findings.h"
-#include "client/characterize/report.h"
 #include "client/characterize/run.h"
+#include "client/ctl/ask/figures.h"
 #include "client/ctl/ask/trial_corpus.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/commands.h"
@@ -266,22 +266,6 @@ std::optional<Profile> KnownProfile(const Setup& setup, const std::string& path)
   return *std::move(known);
 }
 
-Json FindingsJson(std::span<const FabricFindings> findings) {
-  Json json = Json::array();
-  for (const FabricFindings& one : findings) {
-    json.push_back({{"fabric", one.fabric},
-                    {"mape", one.all.mape},
-                    {"mape_large", one.large.mape},
-                    {"routes", one.all.count},
-                    {"regret", one.regret},
-                    {"right_share", one.right_share},
-                    {"clear_points", one.clear_count},
-                    {"resolved_right_share", one.resolved_right_share},
-                    {"resolved_points", one.resolved_count}});
-  }
-  return json;
-}
-
 Json KernelsJson(std::span<const KernelCurve> kernels) {
   Json json = Json::array();
   for (const KernelCurve& kernel : kernels) {
@@ -372,13 +356,11 @@ absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command)
                    return PredictChoice(profile, geometry, fabric, rows, tokens, steps);
                  });
   const std::vector<KernelCurve> kernels = KernelCurvesOf(profile);
-  ReportInput input = {.title = "The cost of routing, fetching and recomputing here",
-                       .facts = {{"measured", setup->subject}},
-                       .layers = geometry.layers,
-                       .row_bytes = geometry.row_bytes(),
-                       .samples = file.samples(),
-                       .findings = findings,
-                       .kernels = kernels};
+  FiguresInput input = {.facts = {{"measured", setup->subject}},
+                        .layers = geometry.layers,
+                        .row_bytes = geometry.row_bytes(),
+                        .findings = findings,
+                        .kernels = kernels};
   for (const LaneProfile& lane : profile.lanes) {
     input.facts.emplace_back(
         absl::StrFormat("%s over %s", lane.holder, lane.fabric),
@@ -387,19 +369,25 @@ absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command)
                         FormatRate(lane.constants.bandwidth_bytes_per_s),
                         FormatRate(lane.constants.pull_bandwidth_bytes_per_s)));
   }
+  CKV_ASSIGN_OR_RETURN(const bool drawn, DrawFigures(command.folder, input));
   const std::string report = command.folder + "/report.html";
-  CKV_RETURN_IF_ERROR(WriteOutput(report, RenderReport(input)));
+  if (!drawn) {
+    ctl.Note(
+        absl::StrFormat("ckvctl: %s is not drawn: it takes matplotlib\n"
+                        "  apt-get install python3-matplotlib, then python3 %s/figures.py",
+                        report, command.folder));
+  }
   ctl.Print(
       FindingsText(findings) + "\n" + KernelsText(kernels) +
           absl::StrFormat(
-              "\n%d points, %d of them from before, in %s; %s, %s/samples.csv, %s/profile.json\n",
-              file.samples().size(), known_count, FormatDuration(ctl.clock->Now() - start), report,
-              command.folder, command.folder),
+              "\n%d points, %d of them from before, in %s; %s%s/samples.csv, %s/profile.json\n",
+              file.samples().size(), known_count, FormatDuration(ctl.clock->Now() - start),
+              drawn ? report + ", " : "", command.folder, command.folder),
       {{"findings", FindingsJson(findings)},
        {"kernels", KernelsJson(kernels)},
        {"points", file.samples().size()},
        {"points_from_before", known_count},
-       {"report", report}});
+       {"report", drawn ? Json(report) : Json()}});
   return absl::OkStatus();
 }
 
@@ -439,7 +427,8 @@ void AddCharacterizeCommands(CLI::App& app, Ctl& ctl) {
       "  ckvctl characterize --dir costs --quick\n  ckvctl characterize --dir costs --fabric "
       "tcp\n\n"
       "Writes DIR/report.html (plots, nothing from the network), DIR/samples.csv and\n"
-      "DIR/profile.json. RIGHT is how often the predicate chose the best, or one within 10 % of\n"
+      "DIR/profile.json. The plots take Debian's python3-matplotlib; DIR/figures.py draws them\n"
+      "again. RIGHT is how often the predicate chose the best, or one within 10 % of\n"
       "it. SURELY counts only points whose costs differ by more than the noise. A run that was\n"
       "interrupted continues where it stopped. The grid of routes, fetches and prefills is "
       "measured in\n"

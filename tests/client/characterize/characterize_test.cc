@@ -1,16 +1,12 @@
-// Goal: a characterization's samples survive the end of a run at any byte, findings follow from the
-// samples, and the report is one well-formed page without external parts.
+// Goal: a characterization's samples survive the end of a run at any byte, and findings follow from
+// the samples.
 
-#include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <map>
 #include <sstream>
 #include <string>
 
 #include "client/characterize/findings.h"
-#include "client/characterize/plot.h"
-#include "client/characterize/report.h"
 #include "client/characterize/sample.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -19,7 +15,6 @@ namespace ckv {
 namespace {
 
 using absl::StatusCode;
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::string Path(const std::string& name) { return testing::TempDir() + "/characterize_" + name; }
@@ -180,109 +175,6 @@ TEST(Findings, ShowWhereAKernelLeavesTheFloor) {
   curve.anchor_count = 1;
   EXPECT_EQ(DescribeFloor(curve),
             "reading a row takes 40 ns; bound by memory at any number of query rows");
-}
-
-TEST(Findings, TheElbowIsWhereLatencyDoubles) {
-  std::vector<Sample> samples;
-  for (const auto& [count, us] : std::map<uint32_t, double>{{8, 21}, {1, 10}, {2, 11}, {4, 19.9}}) {
-    samples.push_back({{Sweep::kFanIn, "tcp", 16, 256, count}, us, 0, 1, 0, 0});
-  }
-  EXPECT_EQ(Elbow(samples, Sweep::kFanIn, "tcp"), 4u);
-  EXPECT_EQ(Elbow(samples, Sweep::kFanIn, "shm"), 0u);
-  const SweepGrowth growth = GrowthOf(samples, Sweep::kFanIn, "tcp");
-  EXPECT_DOUBLE_EQ(growth.ratio, 2.1);
-  EXPECT_EQ(growth.parallel, 8u);
-  EXPECT_EQ(GrowthOf(samples, Sweep::kFanIn, "shm").parallel, 0u);
-}
-
-TEST(Plot, TicksAreFewRoundAndInside) {
-  EXPECT_THAT(PlotTicks(0, 10, false), ElementsAre(0, 2, 4, 6, 8, 10));
-  EXPECT_THAT(PlotTicks(1, 4096, true), ElementsAre(1, 10, 100, 1000));
-  EXPECT_THAT(PlotTicks(3, 30, true), ElementsAre(5, 10, 20));
-  EXPECT_EQ(PlotTicks(6, 6.5, true).size(), 1u);
-  for (const double high : {1e-7, 3.3, 1e9, 4.7e17}) {
-    for (const bool log : {false, true}) {
-      const auto ticks = PlotTicks(high / 9876, high, log);
-      EXPECT_GE(ticks.size(), 1u);
-      EXPECT_LE(ticks.size(), 10u);
-      EXPECT_TRUE(std::is_sorted(ticks.begin(), ticks.end()));
-    }
-  }
-  EXPECT_EQ(PlotNumber(2048), "2048");
-  EXPECT_EQ(PlotNumber(0.0205), "0.0205");
-  EXPECT_EQ(PlotNumber(1.5e6), "1.5e6");
-  EXPECT_EQ(PlotNumber(1e6), "1e6");
-}
-
-// Every element that is opened is closed, in order; attributes have no loose < or quotes.
-bool WellFormed(const std::string& markup) {
-  std::vector<std::string> open;
-  for (size_t at = markup.find('<'); at != std::string::npos; at = markup.find('<', at + 1)) {
-    const size_t end = markup.find('>', at);
-    if (end == std::string::npos) return false;
-    const std::string tag = markup.substr(at + 1, end - at - 1);
-    if (tag.find('<') != std::string::npos) return false;
-    if (std::count(tag.begin(), tag.end(), '"') % 2 != 0) return false;
-    if (tag[0] == '!' || tag.back() == '/' || tag.substr(0, 4) == "meta") continue;
-    if (tag[0] != '/') {
-      open.push_back(tag.substr(0, tag.find_first_of(" \n")));
-    } else {
-      if (open.empty() || open.back() != tag.substr(1)) return false;
-      open.pop_back();
-    }
-  }
-  return open.empty();
-}
-
-TEST(Report, IsOneWellFormedPage) {
-  std::vector<Sample> samples = SmallGrid();
-  samples.push_back({{Sweep::kLocal, "", 0, 64, 1}, 5000, 0, 1, 0, 0});
-  for (const Sweep sweep : {Sweep::kFanIn, Sweep::kScatter, Sweep::kGather, Sweep::kCongestion}) {
-    for (const uint32_t count : {1u, 2u, 4u})
-      samples.push_back({{sweep, "shm", 16, 64, count}, 10. * count, 0, 3, 10, 10});
-  }
-  const std::vector<uint32_t> steps = {1, 100};
-  const auto findings =
-      FindingsOf(samples, 2, steps, [](const std::string&, uint32_t, uint64_t, uint32_t) {
-        return std::optional(Primitive::kFetch);
-      });
-  ReportInput input = {.title = "A <fleet> & \"its\" costs",
-                       .facts = {{"holder", "h0 <script>alert(1)</script>"}},
-                       .layers = 2,
-                       .row_bytes = 1152,
-                       .samples = samples,
-                       .findings = findings};
-  EXPECT_EQ(RenderReport(input).find("Kernels and memory"), std::string::npos);
-  const std::vector<KernelCurve> kernels = {
-      {"here", {2, 0, 2, {{{1, .048}, {256, 2.54}}}, {.06, .1}}},
-      {"h0 <over> shm", {2, 0, 1, {{{16, .048}}}, {.06, .1}}},
-      {"h0 over tcp", {2, 0, 2, {{{1, .048}, {256, 2.54}}}}}};  // no floor: no plot
-  input.kernels = kernels;
-  const std::string page = RenderReport(input);
-  EXPECT_TRUE(WellFormed(page));
-  EXPECT_EQ(page.find("h0 over tcp"), std::string::npos);
-  for (const char* word :
-       {"Route: measured against the model", "Which is cheapest", "The cost of a chunk", "Fan-in",
-        "Scatter", "64 chosen rows (route x 4.0, fetch x 4.0 from 1 to 4 holders)", "Congestion",
-        "Bytes moved a layer", "elbow at 2", "chosen: fetch", "Kernels and memory",
-        "here: reading a row takes 60 ns; bound by memory up to 2 query rows",
-        "h0 &lt;over&gt; shm: reading a row takes 60 ns; bound by memory up to 20 query rows",
-        "bringing a row in: the floor", "measured, 64 tokens"}) {
-    EXPECT_THAT(page, HasSubstr(word));
-  }
-  EXPECT_EQ(page.find("<script"), std::string::npos);
-  // The only address on the page is a name of SVG; nothing is loaded.
-  for (size_t at = page.find("http"); at != std::string::npos; at = page.find("http", at + 1)) {
-    EXPECT_EQ(page.compare(at, 26, "http://www.w3.org/2000/svg"), 0);
-  }
-  EXPECT_EQ(page.find("src="), std::string::npos);
-  EXPECT_EQ(page.find("nan"), std::string::npos);
-}
-
-TEST(Report, MakesAPageWithoutSamples) {
-  const std::string page = RenderReport({});
-  EXPECT_TRUE(WellFormed(page));
-  EXPECT_EQ(page.find("Fan-in"), std::string::npos);
 }
 
 }  // namespace
