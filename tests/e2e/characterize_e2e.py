@@ -95,7 +95,7 @@ class CharacterizeTest(unittest.TestCase):
         self.assertEqual(printed["kernel"]["target"], printed["here"]["kernel_target"])
         self.assertIn(printed["kernel"]["target"], printed["kernel"]["machine"])
 
-    def test_it_says_where_the_report_is_or_what_draws_it(self):
+    def test_reports_where_the_report_is_or_which_package_draws_it(self):
         self.assertEqual(self.first["report"], str(self.costs / "report.html") if MATPLOTLIB else None)
         report = json.loads((self.costs / "report.json").read_text(encoding="utf-8"))
         self.assertEqual([one["fabric"] for one in report["findings"]],

@@ -33,7 +33,7 @@ td, th { padding: .15rem .8rem .15rem 0; text-align: left; } td.n, th.n { text-a
 
 
 def read(folder):
-    """The samples, and what report.json has beside them."""
+    """The samples, and what report.json adds to them."""
     with open(folder / "samples.csv", newline="", encoding="utf-8") as file:
         samples = list(csv.DictReader(line for line in file if not line.startswith("#")))
     for sample in samples:

@@ -30,7 +30,7 @@ std::string SizeOption(uint64_t bytes) {
 Checks JudgeMemory(const HostView& view) {
   Checks found;
   const uint64_t total = MemoryBytes(view.files);
-  if (total == 0) return {Skipped("memory", "/proc/meminfo does not say how much there is")};
+  if (total == 0) return {Skipped("memory", "/proc/meminfo has no total")};
   uint64_t needed = 0;
   std::vector<std::string> names;
   for (const DaemonSettings* settings : view.AllSettings()) {
@@ -101,7 +101,7 @@ Checks JudgeSpin(const HostView& view) {
   }
   Checks checks;
   AddOr(checks, std::move(found),
-        threads == 0 ? Skipped("spin", "nobody here polls")
+        threads == 0 ? Skipped("spin", "no daemon here polls")
                      : Ok("spin", absl::StrFormat("%s poll on %s", FormatCount(threads, "thread"),
                                                   FormatCount(processors, "processor"))));
   return checks;
@@ -119,8 +119,8 @@ Checks JudgeDurable(const HostView& view) {
       if (settings.directory_path.empty()) {
         found.push_back(
             Warn("durable",
-                 absl::StrFormat("%s keeps its corpora in memory: after a restart it knows only "
-                                 "what holders report",
+                 absl::StrFormat("%s keeps its corpora in memory: a restart loses all but what "
+                                 "holders report",
                                  settings.origin),
                  "directory.path: /var/lib/ckv/directory"));
       }

@@ -125,7 +125,7 @@ TEST_F(DoctorHostTest, MoreThreadsThatPollThanProcessorsAreAMistake) {
   EXPECT_THAT(Only(Judge(), "spin", Verdict::kWarn).finding, HasSubstr("1.5 processors' time"));
 }
 
-TEST_F(DoctorHostTest, WhatARestartLosesIsAMistake) {
+TEST_F(DoctorHostTest, WarnsOfDaemonsThatLoseTheirDataOnARestart) {
   Daemon(813, {"--role=directory", "--name=d", "--directory-path=/var/lib/ckv/directory"});
   EXPECT_THAT(Wrong(Judge(), "durable"), IsEmpty());
   Daemon(813, {"--role=directory", "--name=d"});
