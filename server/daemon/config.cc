@@ -271,8 +271,7 @@ void CheckWhole(const Config& config, std::vector<std::string>& errors) {
         "directory.path: this process is no directory: take it out, or add the role");
   }
   if (config.store_shadow_percent > 0 && config.store_path.empty()) {
-    errors.emplace_back(
-        "store.shadow_percent: shadows are of chunks on disk: name a store.path");
+    errors.emplace_back("store.shadow_percent: shadows are of chunks on disk: name a store.path");
   }
   const bool only_loopback = config.fabrics == std::vector<std::string>{"loopback"};
   if (only_loopback && config.HasRole("holder") != config.HasRole("requester")) {
