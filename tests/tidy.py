@@ -140,7 +140,7 @@ FORBIDDEN = [
     (re.compile(r"using namespace (?!hwy::HWY_NAMESPACE|std::chrono_literals)"), "using namespace"),
     (re.compile(r"(TODO|FIXME|XXX)(?!\([a-z]+\))"), "a TODO without a name"),
     (re.compile(r"\b_tile_\w+|\b__tile\w+|__builtin_ia32_t(ile|dp)\w+|#include <amx\w*intrin\.h>"),
-     "tile intrinsics, which gcc 12 translates without memory clobbers; take attention/matrix/tile_amx.h"),
+     "tile intrinsics, which gcc 12 translates without memory clobbers; take attention/matrix/tile_amx.inl.h"),
     (re.compile(r"std::chrono::(steady|system|high_resolution)_clock|clock_gettime\(|gettimeofday\("),
      "reads time; take a Clock"),
     (re.compile(r"\b(Lock|Await|Wait|WaitForNotification)\w*With(Timeout|Deadline)\("),

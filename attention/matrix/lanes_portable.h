@@ -1,5 +1,5 @@
-// Sixteen lanes of f32 or 32-bit integers in plain C++, with the same bits as lanes_avx512.h. For
-// machines without AVX-512, which run only the model of the tiles.
+// Sixteen lanes of f32 or 32-bit integers in plain C++, with the same bits as lanes_avx512.inl.h.
+// For machines without AVX-512, which run only the model of the tiles.
 
 #pragma once
 

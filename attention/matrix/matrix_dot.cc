@@ -18,24 +18,24 @@
 #include "hwy/base.h"
 
 #if defined(__x86_64__)
-// The headers below are compiled for these instructions, so nothing may include them before. All
+// The fragments below are compiled for these instructions, so nothing may include them before. All
 // their functions depend on the lanes' type, so no other file's have the same names.
 #define CKV_MATRIX_TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16"
 #define CKV_MATRIX_LAMBDA __attribute__((always_inline, target(CKV_MATRIX_TARGET)))
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16")
 
-#include "attention/matrix/lanes_avx512.h"
+#include "attention/matrix/lanes_avx512.inl.h"
 // After the lanes.
-#include "attention/matrix/row_prefetch.h"
-#include "attention/matrix/span_rows.h"
-#include "attention/matrix/weights.h"
+#include "attention/matrix/row_prefetch.inl.h"
+#include "attention/matrix/span_rows.inl.h"
+#include "attention/matrix/weights.inl.h"
 // After those.
-#include "attention/matrix/span_fold.h"
+#include "attention/matrix/span_fold.inl.h"
 // After the fold.
-#include "attention/matrix/dot_kernel.h"
-#include "attention/matrix/matrix_block.h"
+#include "attention/matrix/dot_kernel.inl.h"
+#include "attention/matrix/matrix_block.inl.h"
 // After the kernel.
-#include "attention/matrix/dot_block.h"
+#include "attention/matrix/dot_block.inl.h"
 
 namespace ckv::matrix {
 

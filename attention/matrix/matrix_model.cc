@@ -19,27 +19,27 @@
 #include "hwy/base.h"
 
 #if defined(__x86_64__)
-// The headers below are compiled for these instructions, so nothing may include them before. All
+// The fragments below are compiled for these instructions, so nothing may include them before. All
 // their functions depend on the lanes' type, so no other file's have the same names.
 #define CKV_MATRIX_TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
 #define CKV_MATRIX_LAMBDA __attribute__((always_inline, target(CKV_MATRIX_TARGET)))
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
 
-#include "attention/matrix/lanes_avx512.h"
+#include "attention/matrix/lanes_avx512.inl.h"
 // After the lanes.
-#include "attention/matrix/span_rows.h"
-#include "attention/matrix/tile_model.h"
-#include "attention/matrix/tile_products.h"
-#include "attention/matrix/weights.h"
+#include "attention/matrix/span_rows.inl.h"
+#include "attention/matrix/tile_model.inl.h"
+#include "attention/matrix/tile_products.inl.h"
+#include "attention/matrix/weights.inl.h"
 // After the products.
-#include "attention/matrix/dense_tiles.h"
-#include "attention/matrix/few_rows.h"
-#include "attention/matrix/row_prefetch.h"
-#include "attention/matrix/span_fold.h"
-#include "attention/matrix/span_kernel.h"
+#include "attention/matrix/dense_tiles.inl.h"
+#include "attention/matrix/few_rows.inl.h"
+#include "attention/matrix/row_prefetch.inl.h"
+#include "attention/matrix/span_fold.inl.h"
+#include "attention/matrix/span_kernel.inl.h"
 // After the kernel.
-#include "attention/matrix/matrix_block.h"
-#include "attention/matrix/tile_block.h"
+#include "attention/matrix/matrix_block.inl.h"
+#include "attention/matrix/tile_block.inl.h"
 
 namespace ckv::matrix {
 

@@ -18,19 +18,19 @@
 
 #include "attention/matrix/lanes_portable.h"
 // After the lanes.
-#include "attention/matrix/span_rows.h"
-#include "attention/matrix/tile_model.h"
-#include "attention/matrix/tile_products.h"
-#include "attention/matrix/weights.h"
+#include "attention/matrix/span_rows.inl.h"
+#include "attention/matrix/tile_model.inl.h"
+#include "attention/matrix/tile_products.inl.h"
+#include "attention/matrix/weights.inl.h"
 // After the products.
-#include "attention/matrix/dense_tiles.h"
-#include "attention/matrix/few_rows.h"
-#include "attention/matrix/row_prefetch.h"
-#include "attention/matrix/span_fold.h"
-#include "attention/matrix/span_kernel.h"
+#include "attention/matrix/dense_tiles.inl.h"
+#include "attention/matrix/few_rows.inl.h"
+#include "attention/matrix/row_prefetch.inl.h"
+#include "attention/matrix/span_fold.inl.h"
+#include "attention/matrix/span_kernel.inl.h"
 // After the kernel.
-#include "attention/matrix/matrix_block.h"
-#include "attention/matrix/tile_block.h"
+#include "attention/matrix/matrix_block.inl.h"
+#include "attention/matrix/tile_block.inl.h"
 
 namespace ckv::matrix {
 

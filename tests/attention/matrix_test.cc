@@ -76,7 +76,7 @@ TEST(MatrixKernel, TheModelsAndTheUnitHaveEqualBits) {
     options.shape = {64 + 32 * (seed % 3), 48 + 16 * (seed % 2), 0, RowDtype::kBf16, 0.3f};
     if (fp8) options.shape = {128 + 64, 128, 64, RowDtype::kFp8DsMla, 0.2f};
     if (seed == 0) options.shape = {576, 512, 64, RowDtype::kBf16, 0.07f};
-    // One row takes no tiles for its values (few_rows.h), but in the portable model.
+    // One row takes no tiles for its values (few_rows.inl.h), but in the portable model.
     options.q_count = seed % 8 < 3 ? 1 : 1 + rng() % 40;
     options.row_count = 1 + rng() % 600;
     options.q_sigma = seed % 5 == 4 ? 30.0f : 1.0f;  // peaked, with weights near the smallest

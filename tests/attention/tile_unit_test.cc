@@ -20,8 +20,8 @@
 
 #include "attention/matrix/lanes_portable.h"
 // Must follow the lanes.
-#include "attention/matrix/tile_amx.h"
-#include "attention/matrix/tile_model.h"
+#include "attention/matrix/tile_amx.inl.h"
+#include "attention/matrix/tile_model.inl.h"
 
 namespace ckv::matrix {
 namespace {

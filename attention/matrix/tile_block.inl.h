@@ -1,4 +1,6 @@
 // The BlockKernel over a tile unit.
+//
+// matrix_amx.cc, matrix_model.cc and matrix_portable.cc include this fragment last.
 
 #pragma once
 

@@ -1,6 +1,8 @@
 // Prepares the rows of a span for the products. Rows are read in place if possible. Selected rows,
-// fp8 rows, odd widths and the end of a chunk are staged. Files like matrix_amx.cc include this
-// after the lanes header.
+// fp8 rows, odd widths and the end of a chunk are staged.
+//
+// Each matrix_*.cc with a kernel includes this fragment directly after the lanes; matrix_dot.cc
+// after row_prefetch.inl.h.
 
 #pragma once
 

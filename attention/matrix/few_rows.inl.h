@@ -1,9 +1,12 @@
 // The product of weights and values for one query row, without tiles. Its vector instructions give
-// the same bits as TDPBF16PS. Files like matrix_amx.cc include this after the headers it uses.
+// the same bits as TDPBF16PS.
 //
 // A tile always computes 16 query rows, and its values must be interleaved first. If rows are few,
 // that takes longer than all other work. Here lanes are columns, so values are used in their stored
 // order. One row takes 6 multiply-adds for 32 columns of a key with three terms.
+//
+// matrix_amx.cc, matrix_model.cc and matrix_portable.cc include this fragment after
+// dense_tiles.inl.h.
 
 #pragma once
 

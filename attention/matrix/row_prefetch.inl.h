@@ -1,5 +1,8 @@
 // Prefetches the next rows, a few cache lines at each step of the work on the current ones.
 // Requested all at once, they would queue up.
+//
+// matrix_amx.cc, matrix_model.cc and matrix_portable.cc include this fragment after
+// few_rows.inl.h, matrix_dot.cc after the lanes.
 
 #pragma once
 

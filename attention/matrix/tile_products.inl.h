@@ -1,6 +1,8 @@
 // The two products of attention on a tile unit. The kernel's vector work runs between the tile
 // instructions, which leave the vector ports free for 64 operations per step of two by two tiles.
-// Files like matrix_amx.cc include this after the headers of the lanes and the tiles.
+//
+// matrix_amx.cc, matrix_model.cc and matrix_portable.cc include this fragment after the tiles
+// (tile_amx.inl.h or tile_model.inl.h).
 
 #pragma once
 

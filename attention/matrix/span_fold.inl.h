@@ -1,6 +1,9 @@
 // How a span's sums are folded into the state of a block, as partials are merged:
 //   o = o * to + sums * from
 // m and l are folded with the same factors.
+//
+// matrix_amx.cc, matrix_model.cc and matrix_portable.cc include this fragment after
+// row_prefetch.inl.h, matrix_dot.cc after weights.inl.h.
 
 #pragma once
 

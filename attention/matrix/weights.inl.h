@@ -1,5 +1,7 @@
-// Turns logits into weights: exp, and the split of a weight into bf16 terms. Files like
-// matrix_amx.cc include this after the lanes header.
+// Turns logits into weights: exp, and the split of a weight into bf16 terms.
+//
+// matrix_amx.cc, matrix_model.cc and matrix_portable.cc include this fragment after
+// tile_products.inl.h, matrix_dot.cc after span_rows.inl.h.
 
 #pragma once
 

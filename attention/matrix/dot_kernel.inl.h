@@ -1,6 +1,5 @@
 // Partial attention over spans of keys with VDPBF16PS, which adds two bf16 products to each of 16
-// f32 sums. On Zen 4 and Zen 5 it has twice the rate of f32 multiply-adds. matrix_dot.cc includes
-// this after the headers it uses.
+// f32 sums. On Zen 4 and Zen 5 it has twice the rate of f32 multiply-adds.
 //
 // For each span:
 //   logits    query rows in lanes times broadcast pairs of a key's columns
@@ -13,6 +12,8 @@
 //
 // Instructions per key and 16 query rows, two per cycle on Zen 5: DeepSeek's logits take 288, its
 // exact values 512, its fast values 256. The vector kernel takes 576 + 512.
+//
+// matrix_dot.cc includes this fragment after span_fold.inl.h.
 
 #pragma once
 

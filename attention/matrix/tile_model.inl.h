@@ -1,5 +1,8 @@
 // A model of the AMX tile unit in portable arithmetic. The kernel runs over it on machines without
 // the unit, and tests compare its bits with the unit's where there is one.
+//
+// matrix_model.cc and matrix_portable.cc include this fragment after span_rows.inl.h,
+// tile_unit_test.cc after the lanes.
 
 #pragma once
 

@@ -1,4 +1,6 @@
 // The BlockKernel on VDPBF16PS.
+//
+// matrix_dot.cc includes this fragment last.
 
 #pragma once
 

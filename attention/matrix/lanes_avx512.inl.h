@@ -1,5 +1,7 @@
-// Sixteen lanes of f32 or 32-bit integers in AVX-512 (F, BW, DQ, VL). Included between the
-// attributes of a target: see matrix_amx.cc. Include <immintrin.h> before the attributes.
+// Sixteen lanes of f32 or 32-bit integers in AVX-512 (F, BW, DQ, VL).
+//
+// matrix_amx.cc, matrix_dot.cc and matrix_model.cc include this fragment first, between the
+// attributes of their target and after <immintrin.h>.
 
 #pragma once
 

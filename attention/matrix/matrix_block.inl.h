@@ -1,5 +1,7 @@
-// The base of the BlockKernels over units that multiply bf16: all but the work on spans. Each file
-// that compiles one includes this between the attributes of its target.
+// The base of the BlockKernels over units that multiply bf16: all but the work on spans.
+//
+// matrix_amx.cc, matrix_model.cc and matrix_portable.cc include this fragment after
+// span_kernel.inl.h, matrix_dot.cc after dot_kernel.inl.h.
 
 #pragma once
 

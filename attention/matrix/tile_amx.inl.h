@@ -1,6 +1,8 @@
 // The AMX tile unit, in assembler and not intrinsics. gcc 12's tile loads carry no memory clobber,
 // so stores could move across them. Its _tile_loadconfig names 8 of the 64 bytes it reads, so the
 // others might never be stored.
+//
+// matrix_amx.cc includes this fragment after span_rows.inl.h, tile_unit_test.cc after the lanes.
 
 #pragma once
 

@@ -1,6 +1,7 @@
 // Dense layers on a tile unit. They use the products of attention, with rows of x in the place of
-// keys and outputs in the place of query rows. Files like matrix_amx.cc include this after the
-// headers it uses.
+// keys and outputs in the place of query rows.
+//
+// matrix_amx.cc, matrix_model.cc and matrix_portable.cc include this fragment after weights.inl.h.
 
 #pragma once
 

@@ -1,5 +1,4 @@
-// Partial attention over spans of keys on a tile unit, or on a model of one. Files like
-// matrix_amx.cc include this after the headers it uses.
+// Partial attention over spans of keys on a tile unit, or on a model of one.
 //
 // For each span and item of the block (span_layout.h):
 //   logits    queries x keys; meanwhile the softmax of the previous item
@@ -9,6 +8,9 @@
 //             Sums are folded into the state like merged partials: o = o * to + sums * from
 // The products use the tile unit and everything else the vector unit, so their instructions are
 // interleaved. The values of one span are multiplied after the first logits of the next.
+//
+// matrix_amx.cc, matrix_model.cc and matrix_portable.cc include this fragment after
+// span_fold.inl.h.
 
 #pragma once
 
