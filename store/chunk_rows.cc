@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
 #include "proto/base/stripe.h"
-#include "store/chunk_store.h"
+#include "store/chunk_files.h"
 
 namespace ckv {
 
@@ -36,7 +36,7 @@ absl::Status ChunkRows::Read(uint32_t layer, uint32_t token_begin, uint32_t toke
     return absl::OkStatus();
   }
   absl::Status read = ReadFile(layer, token_begin, token_begin + token_count, rows);
-  return absl::IsDataLoss(read) ? store_->Damaged(locator_, info().id, read) : read;
+  return absl::IsDataLoss(read) ? files_->Damaged(locator_, info().id, read) : read;
 }
 
 // Whole stripes straight into `rows`; the ones at the ends that are cut by way of a buffer.

@@ -21,6 +21,7 @@
 
 namespace ckv {
 
+class ChunkFiles;
 class ChunkStore;
 
 // Made by ChunkStore::OpenRows; the store must outlive it. Movable and thread-safe. While this
@@ -46,15 +47,15 @@ class ChunkRows {
 
  private:
   friend class ChunkStore;
-  ChunkRows(ChunkStore* store, ChunkLocator locator, ChunkPin pin)
-      : store_(store), locator_(locator), pin_(std::move(pin)) {}
-  ChunkRows(ChunkStore* store, ChunkLocator locator, ChunkFileReader file)
-      : store_(store), locator_(locator), file_(std::move(file)) {}
+  ChunkRows(ChunkFiles* files, ChunkLocator locator, ChunkPin pin)
+      : files_(files), locator_(locator), pin_(std::move(pin)) {}
+  ChunkRows(ChunkFiles* files, ChunkLocator locator, ChunkFileReader file)
+      : files_(files), locator_(locator), file_(std::move(file)) {}
 
   absl::Status ReadFile(uint32_t layer, uint32_t begin, uint32_t end,
                         std::span<std::byte> rows) const;
 
-  ChunkStore* store_;
+  ChunkFiles* files_;
   ChunkLocator locator_;
   ChunkPin pin_;
   std::optional<ChunkFileReader> file_;

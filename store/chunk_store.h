@@ -47,15 +47,15 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "proto/base/clock.h"
+#include "store/chunk_files.h"
 #include "store/chunk_rows.h"
+#include "store/damage_log.h"
 #include "store/disk/chunk_folder.h"
+#include "store/load_meter.h"
 #include "store/memory/arena.h"
 #include "store/memory/chunk_table.h"
 #include "store/memory/shadow_table.h"
@@ -117,13 +117,6 @@ using VerifyPace = absl::FunctionRef<bool(uint64_t bytes)>;
 // in a core's private cache until they are hashed.
 inline constexpr uint64_t kVerifyStepBytes = 288 << 10;
 
-// A chunk that was removed because it was damaged.
-struct LostChunk {
-  ChunkId id;
-  std::vector<std::string> readers = {};  // tenants who could read it; empty if not known
-  bool kept = false;                      // marked by Keep, not by KeepFor
-};
-
 class ChunkStore;
 
 // A chunk that is being received. It becomes visible when Finish returns OK; destroying the put
@@ -160,9 +153,16 @@ class ChunkPut {
 
  private:
   friend class ChunkStore;
-  ChunkPut(ChunkStore* store, ChunkWriter memory, std::optional<ChunkFileWriter> file,
+  // The parts of its store.
+  struct Home {
+    ChunkTable* table;
+    ChunkFiles* files;
+    StoreFaults* faults;
+    const Arena* arena;
+  };
+  ChunkPut(const Home& home, ChunkWriter memory, std::optional<ChunkFileWriter> file,
            std::string tenant, const ChunkId& id, uint64_t bytes)
-      : store_(store),
+      : home_(home),
         id_(id),
         bytes_(bytes),
         memory_(std::move(memory)),
@@ -170,7 +170,7 @@ class ChunkPut {
         tenant_(std::move(tenant)) {}
   absl::Status Commit() &&;
 
-  ChunkStore* store_;
+  Home home_;
   ChunkId id_;
   uint64_t bytes_;
   ChunkWriter memory_;
@@ -221,7 +221,7 @@ class ChunkStore {
   //   InvalidArgument     the info or the geometry is not valid; the message names the field.
   //   Aborted             the chunk was dropped just now: call Begin again.
   //   ResourceExhausted   memory is full of pinned or kept chunks; the store has chunk_count_max
-  //                       chunks or ChunkTable::kGeometryCountMax geometries; or the chunk has
+  //                       chunks or GeometrySet::kCountMax geometries; or the chunk has
   //                       ChunkLedger::kReaderCountMax readers.
   absl::StatusOr<ChunkPut> Begin(ChunkInfo info, const Geometry& geometry,
                                  std::string_view tenant = "");
@@ -236,7 +236,7 @@ class ChunkStore {
   // other chunk is evicted for it. Copies do not wait for the device.
   //   AlreadyExists, DataLoss, InvalidArgument  as for Begin.
   //   ResourceExhausted   the memory is full; the store has chunk_count_max chunks or
-  //                       ChunkTable::kGeometryCountMax geometries; or the chunk has
+  //                       GeometrySet::kCountMax geometries; or the chunk has
   //                       ChunkLedger::kReaderCountMax readers.
   absl::StatusOr<ChunkWriter> BeginCopy(ChunkInfo info, const Geometry& geometry,
                                         std::string_view tenant);
@@ -319,8 +319,8 @@ class ChunkStore {
   // Returns the chunks that were removed because of damage since the last call. The first call also
   // returns the chunks in the folder's quarantine that are not stored. At most kLostCountMax chunks
   // are queued; later ones are not reported.
-  std::vector<LostChunk> TakeLost() ABSL_LOCKS_EXCLUDED(mu_);
-  static constexpr size_t kLostCountMax = 1u << 16;
+  std::vector<LostChunk> TakeLost() { return files_.damage().TakeLost(); }
+  static constexpr size_t kLostCountMax = DamageLog::kLostCountMax;
 
   // --- The store itself. ---
 
@@ -332,43 +332,17 @@ class ChunkStore {
   ChunkStoreStats stats() const;
 
  private:
-  friend class ChunkPut;
-  friend class ChunkRows;
   ChunkStore(const ChunkStoreOptions& options, std::unique_ptr<Arena> arena,
              std::unique_ptr<ChunkFolder> folder);
 
-  void NotePut(const ChunkId& id, const absl::Status& status, uint64_t bytes);
-  void NoteRead(const ChunkId& id, const absl::Status& status);
-  // Clears the fault of a chunk that was dropped while its file was read or checked.
-  void ForgetIfDropped(const ChunkId& id);
   absl::StatusOr<ChunkPut> TryBegin(ChunkInfo info, const Geometry& geometry,
                                     std::string_view tenant, uint64_t bytes);
-  // OK without a folder. Errors are those of ChunkFolder::CheckThere.
-  absl::Status CheckFolder() const;
   absl::Status AddStored(const StoredChunk& chunk);
-  absl::StatusOr<ChunkFileReader> OpenFile(ChunkLocator locator);
   // Frees memory by evicting a chunk or removing a shadow. Returns false if there is neither.
   bool MakeRoom();
   template <typename Allocate>
   auto WithRoom(uint64_t bytes, Allocate allocate) -> decltype(allocate());
-  // Quarantines and drops a chunk whose file is damaged. Returns the error for the caller.
-  absl::Status Damaged(ChunkLocator locator, const ChunkId& id, const absl::Status& status);
-  // Removes the chunk from the table and quarantines its file. Called within the chunk's turn.
-  void TakeOut(const ChunkSummary& what, std::string_view why) ABSL_LOCKS_EXCLUDED(mu_);
-  void Lose(const ChunkId& id, const ChunkFacts& facts) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status MakeDurable(const ChunkId& id, const Geometry& geometry, std::string_view tenant);
-  // Saves a chunk's facts if they changed. SaveFacts is called within the chunk's turn;
-  // SaveFactsNow takes it.
-  absl::Status SaveFacts(const ChunkId& id);
-  absl::Status SaveFactsNow(const ChunkId& id);
   absl::StatusOr<ChunkPin> LoadFile(ChunkLocator locator, const ChunkSummary& what);
-  void Learn(uint64_t bytes, double us) ABSL_LOCKS_EXCLUDED(mu_);
-  double ReloadUs(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
-  // Begin and end a turn: one thread at a time works on a chunk's file.
-  void Enter(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
-  void Leave(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
-  class Turn;
-  class Verifier;
 
   Clock* const clock_;
   const std::unique_ptr<Arena> arena_;
@@ -377,14 +351,8 @@ class ChunkStore {
   const ShadowCodec* const shadow_codec_;
   ShadowTable shadows_;
   mutable StoreFaults faults_;
-  mutable absl::Mutex mu_;
-  absl::flat_hash_set<ChunkId> busy_ ABSL_GUARDED_BY(mu_);  // chunks whose turn is taken
-  ReloadCost reload_ ABSL_GUARDED_BY(mu_);
-  uint64_t load_count_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t load_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t damaged_count_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t healed_count_ ABSL_GUARDED_BY(mu_) = 0;
-  std::vector<LostChunk> lost_ ABSL_GUARDED_BY(mu_);
+  ChunkFiles files_;
+  LoadMeter loads_;
 };
 
 }  // namespace ckv

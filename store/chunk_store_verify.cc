@@ -23,13 +23,11 @@ using Part = Finding::Part;
 
 bool GoOn(uint64_t /*bytes*/) { return true; }
 
-}  // namespace
-
 // The work of one call of Verify.
-class ChunkStore::Verifier {
+class ChunkVerifier {
  public:
-  Verifier(ChunkStore* store, ChunkLocator locator)
-      : store_(*store), table_(store->table_), locator_(locator) {}
+  ChunkVerifier(ChunkTable* table, ChunkFiles* files, ChunkLocator locator)
+      : table_(*table), files_(*files), locator_(locator) {}
 
   absl::StatusOr<ChunkCheck> Run(VerifyPace pace) {
     CKV_ASSIGN_OR_RETURN(what_, table_.Describe(locator_));
@@ -87,7 +85,7 @@ class ChunkStore::Verifier {
   }
 
   absl::StatusOr<Finding> CheckFile(VerifyPace pace) {
-    if (store_.folder_ == nullptr || !table_.IsDurable(what_.id)) return Finding{};
+    if (files_.folder() == nullptr || !table_.IsDurable(what_.id)) return Finding{};
     const absl::Status status = ReadFile(pace);
     switch (status.code()) {
       case absl::StatusCode::kOk:
@@ -106,12 +104,12 @@ class ChunkStore::Verifier {
   }
 
   absl::Status ReadFile(VerifyPace pace) {
-    CKV_ASSIGN_OR_RETURN(const ChunkFileReader first, store_.folder_->Read(what_.id));
+    CKV_ASSIGN_OR_RETURN(const ChunkFileReader first, files_.folder()->Read(what_.id));
     const uint64_t header_bytes = first.header().prefix.header_bytes;
     if (!pace(header_bytes)) return absl::CancelledError("verify: stopped");
     first.DropCached();
     // Reads it again, past the system's cache.
-    CKV_ASSIGN_OR_RETURN(const ChunkFileReader file, store_.folder_->Read(what_.id));
+    CKV_ASSIGN_OR_RETURN(const ChunkFileReader file, files_.folder()->Read(what_.id));
     const absl::Cleanup forget = [&file] { file.DropCached(); };  // nor is it read again soon
     check_.bytes_checked += header_bytes;
     if (DigestOf(file.header().info.layer_checksums) != what_.checksums_digest)
@@ -134,8 +132,7 @@ class ChunkStore::Verifier {
   // Something is damaged, or was. Checks the chunk again within its turn, so that neither a put nor
   // another check intervenes.
   absl::StatusOr<ChunkCheck> Settle() {
-    store_.Enter(what_.id);
-    const absl::Cleanup leave = [this] { store_.Leave(what_.id); };
+    const ChunkTurn turn(files_.turns(), what_.id);
     CKV_ASSIGN_OR_RETURN(what_, table_.Describe(locator_));
     // From here on the rows stay in memory.
     auto pin = table_.Pin(locator_);
@@ -153,7 +150,7 @@ class ChunkStore::Verifier {
     if (memory_damaged || file.part == Part::kDamaged) {
       pin = ChunkPin();
       const std::string why = memory_damaged ? memory.why : file.why;
-      store_.TakeOut(what_, why);
+      files_.TakeOut(what_, why);
       return Say(ChunkCheck::Health::kDamaged, why);
     }
     return check_;
@@ -167,13 +164,12 @@ class ChunkStore::Verifier {
     if (absl::IsNotFound(cold)) return;
     if (!cold.ok()) {
       // The chunk is missing until a replica's copy arrives, or a restart finds the file.
-      store_.Lose(what_.id, facts);
+      files_.Lose(what_.id, facts);
       return;
     }
     // A mark that was set while the file was read is on disk before the call that set it returns.
-    store_.SaveFacts(what_.id).IgnoreError();
-    absl::MutexLock lock(&store_.mu_);
-    ++store_.healed_count_;
+    files_.SaveFacts(what_.id).IgnoreError();
+    files_.damage().AddHealed();
   }
 
   // Replaces the damaged file, completely or not at all.
@@ -188,8 +184,7 @@ class ChunkStore::Verifier {
                                  why, std::string(status.message())));
     }
     table_.SetEvictable(what_.id, true);
-    absl::MutexLock lock(&store_.mu_);
-    ++store_.healed_count_;
+    files_.damage().AddHealed();
     return Say(ChunkCheck::Health::kHealed, why + "; it was written again from memory");
   }
 
@@ -199,14 +194,14 @@ class ChunkStore::Verifier {
     if (!facts) return absl::NotFoundError("the chunk was dropped just now");
     const std::string& tenant = facts->readers.front();
     CKV_ASSIGN_OR_RETURN(ChunkFileWriter file,
-                         store_.folder_->Begin(chunk.info(), chunk.geometry(), tenant));
+                         files_.folder()->Begin(chunk.info(), chunk.geometry(), tenant));
     for (uint32_t layer = 0; layer < chunk.geometry().layers; ++layer)
       CKV_RETURN_IF_ERROR(file.Write(layer, 0, chunk.layer(layer)));
     return std::move(file).Commit(chunk, tenant);
   }
 
-  ChunkStore& store_;
   ChunkTable& table_;
+  ChunkFiles& files_;
   const ChunkLocator locator_;
   ChunkSummary what_;
   uint64_t stripe_bytes_ = 0;
@@ -214,36 +209,16 @@ class ChunkStore::Verifier {
   ChunkCheck check_;
 };
 
+}  // namespace
+
 absl::StatusOr<ChunkCheck> ChunkStore::Verify(ChunkLocator locator, VerifyPace pace) {
   const auto what = table_.Describe(locator);
-  auto check = Verifier(this, locator).Run(pace);
+  auto check = ChunkVerifier(&table_, &files_, locator).Run(pace);
   if (what.ok() && check.ok()) {
     faults_.NoteCheck(what->id, check->health != ChunkCheck::Health::kUnreadable);
-    ForgetIfDropped(what->id);
+    files_.ForgetIfDropped(what->id);
   }
   return check;
-}
-
-void ChunkStore::TakeOut(const ChunkSummary& what, std::string_view why) {
-  const ChunkFacts facts = table_.ledger().FactsOf(what.id).value_or(ChunkFacts{});
-  if (const auto chunk = table_.Locate(what.id); chunk.ok()) shadows_.Remove(*chunk);
-  table_.Drop(what.id).IgnoreError();
-  faults_.NoteCheck(what.id, /*is_readable=*/true);  // it was read, and is gone
-  // If there is no file, the reason is not stored.
-  if (folder_ != nullptr) folder_->Quarantine(what.id, why).IgnoreError();
-  Lose(what.id, facts);
-}
-
-void ChunkStore::Lose(const ChunkId& id, const ChunkFacts& facts) {
-  LostChunk lost = {id, facts.readers, facts.kept && facts.kept_until_ms == 0};
-  absl::MutexLock lock(&mu_);
-  ++damaged_count_;
-  if (lost_.size() < kLostCountMax) lost_.push_back(std::move(lost));
-}
-
-std::vector<LostChunk> ChunkStore::TakeLost() {
-  absl::MutexLock lock(&mu_);
-  return std::exchange(lost_, {});
 }
 
 }  // namespace ckv

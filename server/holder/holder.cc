@@ -125,7 +125,7 @@ struct Holder::State {
 
   // Requires the same geometry (I7). An empty store has none yet, and accepts any.
   absl::Status CheckGeometry(const Geometry& geometry) {
-    const std::vector<Geometry> here = store->table().geometries();
+    const std::vector<Geometry> here = store->table().geometries().InUse();
     if (here.empty() || std::find(here.begin(), here.end(), geometry) != here.end()) {
       return absl::OkStatus();
     }
@@ -335,7 +335,7 @@ absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> Holder::ResolveChunks
   CKV_ASSIGN_OR_RETURN(const Geometry geometry, state_->sessions.GeometryOf(session));
   CKV_ASSIGN_OR_RETURN(const std::string tenant, state_->sessions.TenantOf(session));
   const ChunkTable& table = state_->store->table();
-  const Geometry* const interned = table.FindInterned(geometry);
+  const Geometry* const interned = table.geometries().Find(geometry);
   std::vector<std::optional<ResolvedHandle>> resolved(ids.size());
   std::vector<SessionTable::Found> found;
   std::vector<size_t> ordinals;

@@ -377,7 +377,7 @@ grpc::Status HolderServiceImpl::Stats(grpc::ServerContext* /*context*/,
   uint32_t waiting = 0;
   for (const QueueDepth& queue : stats.queues) waiting += queue.request_count;
   reply->set_waiting_count(waiting);
-  for (const Geometry& geometry : holder_.table().geometries()) {
+  for (const Geometry& geometry : holder_.table().geometries().InUse()) {
     reply->add_models(geometry.ToString());
   }
   return grpc::Status::OK;

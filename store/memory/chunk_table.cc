@@ -17,6 +17,11 @@ namespace {
 // The most slots of damaged rows that are still being read, in addition to those of chunks.
 constexpr uint32_t kChilledCountMax = 64;
 
+absl::Status Full(uint32_t chunk_count) {
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("chunk table: full with %d chunks", chunk_count));
+}
+
 absl::Status Dropped() { return absl::NotFoundError("the chunk was dropped since it was found"); }
 
 }  // namespace
@@ -41,42 +46,12 @@ ChunkPin::~ChunkPin() {
 ChunkTable::ChunkTable(Arena* arena, uint32_t chunk_count_max, Clock* clock)
     : arena_(arena),
       chunk_count_max_(chunk_count_max),
-      segments_(new std::atomic<Slot*>[chunk_count_max / kSegmentSlots + 2]()),
-      segment_count_(chunk_count_max / kSegmentSlots + 2),
       salt_(std::random_device()() | uint64_t{std::random_device()()} << 32),
-      ledger_(clock) {}
+      ledger_(clock),
+      slots_(chunk_count_max) {}
 
 ChunkTable::~ChunkTable() {
   CKV_CHECK(stats().pin_count == 0);  // a pin that outlives its table points into nothing
-  for (uint32_t i = 0; i < segment_count_; ++i) delete[] segments_[i].load();
-}
-
-ChunkTable::Slot* ChunkTable::SlotAt(uint32_t index) const {
-  if (index / kSegmentSlots >= segment_count_) return nullptr;
-  Slot* segment = segments_[index / kSegmentSlots].load(std::memory_order_acquire);
-  return segment == nullptr ? nullptr : segment + index % kSegmentSlots;
-}
-
-absl::StatusOr<const Geometry*> ChunkTable::Intern(const Geometry& geometry) {
-  CKV_RETURN_IF_ERROR(ValidateGeometry(geometry));
-  absl::MutexLock lock(&mu_);
-  for (const InternedGeometry& interned : geometries_) {
-    if (*interned.geometry == geometry) return interned.geometry.get();
-  }
-  if (geometries_.size() == kGeometryCountMax) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("chunk table: already %d geometries", kGeometryCountMax));
-  }
-  geometries_.push_back({std::make_unique<const Geometry>(geometry)});
-  return geometries_.back().geometry.get();
-}
-
-const Geometry* ChunkTable::FindInterned(const Geometry& geometry) const {
-  absl::MutexLock lock(&mu_);
-  for (const InternedGeometry& interned : geometries_) {
-    if (*interned.geometry == geometry) return interned.geometry.get();
-  }
-  return nullptr;
 }
 
 uint64_t ChunkTable::HashOf(const ChunkId& id) const {
@@ -87,13 +62,7 @@ uint64_t ChunkTable::HashOf(const ChunkId& id) const {
 
 std::optional<uint32_t> ChunkTable::SlotOf(const ChunkId& id) const {
   return index_.Find(HashOf(id),
-                     [this, &id](uint32_t slot) { return SlotAt(slot)->IsOf(id).has_value(); });
-}
-
-absl::Status ChunkTable::CheckRoom() const {
-  if (used_slot_count_ < chunk_count_max_) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrFormat("chunk table: full with %d chunks", used_slot_count_));
+                     [this, &id](uint32_t slot) { return slots_.At(slot)->IsOf(id).has_value(); });
 }
 
 uint64_t DigestOf(std::span<const uint64_t> layer_checksums) {
@@ -102,8 +71,9 @@ uint64_t DigestOf(std::span<const uint64_t> layer_checksums) {
 
 absl::Status ChunkTable::CheckNew(const ChunkInfo& info, std::string_view tenant) {
   const std::optional<uint32_t> found = SlotOf(info.id);
-  if (!found) return CheckRoom();
-  Slot& slot = *SlotAt(*found);
+  if (!found)
+    return used_slot_count_ < chunk_count_max_ ? absl::OkStatus() : Full(used_slot_count_);
+  ChunkSlot& slot = *slots_.At(*found);
   if (!ledger_.MayRead(info.id, tenant)) {
     if (DigestOf(info.layer_checksums) != slot.what.checksums_digest) {
       return absl::DataLossError(absl::StrFormat(
@@ -125,25 +95,23 @@ absl::StatusOr<ChunkWriter> ChunkTable::Begin(ChunkInfo info, const Geometry& ge
   // Checked before it is interned, which is permanent: a malformed chunk must not use up a
   // geometry.
   CKV_RETURN_IF_ERROR(ValidateChunkInfo(info, geometry));
-  CKV_ASSIGN_OR_RETURN(const Geometry* interned, Intern(geometry));
+  CKV_ASSIGN_OR_RETURN(const Geometry* interned, geometries_.Intern(geometry));
   return ChunkWriter::Begin(std::move(info), interned, arena_);
 }
 
 uint32_t ChunkTable::TakeSlot(const ChunkSummary& chunk, bool for_everyone) {
-  Interned(chunk.geometry).chunk_count += 1;
+  geometries_.AddUse(chunk.geometry);
   token_count_ += chunk.token_count;
   used_slot_count_ += 1;
   uint32_t index = slot_end_;
   if (free_slots_.empty()) {
     slot_end_ += 1;
-    std::atomic<Slot*>& segment = segments_[index / kSegmentSlots];
-    if (segment.load(std::memory_order_relaxed) == nullptr)
-      segment.store(new Slot[kSegmentSlots], std::memory_order_release);
+    slots_.Add(index);
   } else {
     index = free_slots_.back();
     free_slots_.pop_back();
   }
-  Slot& slot = *SlotAt(index);
+  ChunkSlot& slot = *slots_.At(index);
   slot.Become(chunk, for_everyone);
   slot.durable = false;
   slot.held_back = false;
@@ -153,13 +121,13 @@ uint32_t ChunkTable::TakeSlot(const ChunkSummary& chunk, bool for_everyone) {
 
 // Makes the slot readable.
 void ChunkTable::Publish(uint32_t index, bool hot) {
-  Slot& slot = *SlotAt(index);
+  ChunkSlot& slot = *slots_.At(index);
   const uint64_t state = slot.state.load(std::memory_order_relaxed);
   slot.state.store(WithGeneration(GenerationOf(state)) | kResident | (hot ? kHot : 0),
                    std::memory_order_release);
   in_order_.emplace(slot.what.id, index);
   index_.Insert(HashOf(slot.what.id), index,
-                [this](uint32_t other) { return HashOf(SlotAt(other)->what.id); });
+                [this](uint32_t other) { return HashOf(slots_.At(other)->what.id); });
   change_count_.fetch_add(1, std::memory_order_release);
 }
 
@@ -173,7 +141,7 @@ absl::Status ChunkTable::Insert(Chunk chunk, std::string_view tenant, bool durab
                              .geometry = &chunk.geometry(),
                              .checksums_digest = DigestOf(info.layer_checksums)};
   const uint32_t index = TakeSlot(what, tenant.empty());
-  Slot& slot = *SlotAt(index);
+  ChunkSlot& slot = *slots_.At(index);
   slot.chunk = std::make_unique<Chunk>(std::move(chunk));
   slot.durable = durable;
   if (durable) evictable_.Add(index, slot.bytes(), /*cost_us=*/double(slot.bytes()));
@@ -187,10 +155,10 @@ absl::Status ChunkTable::InsertCold(const ChunkSummary& chunk, const ChunkFacts&
   if (SlotOf(chunk.id)) {
     return absl::AlreadyExistsError(absl::StrFormat("chunk %s is resident", chunk.id.ShortHex()));
   }
-  CKV_RETURN_IF_ERROR(CheckRoom());
+  if (used_slot_count_ >= chunk_count_max_) return Full(used_slot_count_);
   ledger_.Restore(chunk.id, facts);
   const uint32_t index = TakeSlot(chunk, ledger_.MayRead(chunk.id, ""));
-  SlotAt(index)->durable = true;
+  slots_.At(index)->durable = true;
   cold_count_ += 1;
   Publish(index, /*hot=*/false);
   return absl::OkStatus();
@@ -198,7 +166,7 @@ absl::Status ChunkTable::InsertCold(const ChunkSummary& chunk, const ChunkFacts&
 
 absl::Status ChunkTable::Warm(ChunkLocator locator, Chunk chunk, double cost_us) {
   absl::MutexLock lock(&mu_);
-  Slot* slot = SlotAt(locator.slot);
+  ChunkSlot* slot = slots_.At(locator.slot);
   if (slot == nullptr) return Dropped();
   const uint64_t state = slot->state.load(std::memory_order_acquire);
   if (GenerationOf(state) != locator.generation || (state & kResident) == 0 || (state & kHot) != 0)
@@ -216,11 +184,11 @@ std::optional<ChunkTable::Evicted> ChunkTable::EvictOne() {
   absl::MutexLock lock(&mu_);
   while (true) {
     const auto may_go = [this](uint32_t index) {
-      return (SlotAt(index)->state.load(std::memory_order_relaxed) & kPinsMask) == 0;
+      return (slots_.At(index)->state.load(std::memory_order_relaxed) & kPinsMask) == 0;
     };
     const std::optional<uint32_t> next = evictable_.Next(may_go);
     if (!next) return std::nullopt;
-    Slot& slot = *SlotAt(*next);
+    ChunkSlot& slot = *slots_.At(*next);
     // Pins do not touch the queue: a chunk used since it was last at the front moves back.
     if (slot.use_count.exchange(0, std::memory_order_relaxed) > 0) {
       evictable_.Use(*next);
@@ -239,9 +207,9 @@ std::optional<ChunkTable::Evicted> ChunkTable::EvictOne() {
 
 absl::StatusOr<ChunkLocator> ChunkTable::Find(const ChunkId& id, const Geometry& geometry,
                                               std::string_view tenant) const {
-  std::optional<Slot::Seen> seen;
+  std::optional<ChunkSlot::Seen> seen;
   const std::optional<uint32_t> slot = index_.Find(
-      HashOf(id), [&](uint32_t index) { return (seen = SlotAt(index)->IsOf(id)).has_value(); });
+      HashOf(id), [&](uint32_t index) { return (seen = slots_.At(index)->IsOf(id)).has_value(); });
   if (!slot || (!seen->for_everyone && !ledger_.MayRead(id, tenant))) return NotHere(id);
   const Geometry& resident = *seen->geometry;
   if (&resident != &geometry && resident != geometry) {
@@ -253,15 +221,15 @@ absl::StatusOr<ChunkLocator> ChunkTable::Find(const ChunkId& id, const Geometry&
 }
 
 absl::StatusOr<ChunkLocator> ChunkTable::Locate(const ChunkId& id) const {
-  std::optional<Slot::Seen> seen;
+  std::optional<ChunkSlot::Seen> seen;
   const std::optional<uint32_t> slot = index_.Find(
-      HashOf(id), [&](uint32_t index) { return (seen = SlotAt(index)->IsOf(id)).has_value(); });
+      HashOf(id), [&](uint32_t index) { return (seen = slots_.At(index)->IsOf(id)).has_value(); });
   if (!slot) return NotHere(id);
   return ChunkLocator{*slot, seen->generation};
 }
 
 absl::StatusOr<ChunkPin> ChunkTable::Pin(ChunkLocator locator) const {
-  Slot* slot = SlotAt(locator.slot);
+  ChunkSlot* slot = slots_.At(locator.slot);
   if (slot == nullptr) return Dropped();
   uint64_t state = slot->state.load(std::memory_order_relaxed);
   do {
@@ -278,7 +246,7 @@ absl::StatusOr<ChunkPin> ChunkTable::Pin(ChunkLocator locator) const {
 }
 
 bool ChunkTable::IsHot(ChunkLocator locator) const {
-  const Slot* const slot = SlotAt(locator.slot);
+  const ChunkSlot* const slot = slots_.At(locator.slot);
   if (slot == nullptr) return false;
   const uint64_t state = slot->state.load(std::memory_order_acquire);
   return GenerationOf(state) == locator.generation && (state & kResident) != 0 &&
@@ -292,7 +260,7 @@ absl::StatusOr<ChunkPin> ChunkTable::Pin(const ChunkId& id, const Geometry& geom
 }
 
 void ChunkTable::Unpin(uint32_t index) {
-  const uint64_t before = SlotAt(index)->state.fetch_sub(1, std::memory_order_acq_rel);
+  const uint64_t before = slots_.At(index)->state.fetch_sub(1, std::memory_order_acq_rel);
   if ((before & kPinsMask) == 1 && (before & kResident) == 0) Free(index);
 }
 
@@ -300,7 +268,7 @@ void ChunkTable::Unpin(uint32_t index) {
 void ChunkTable::Free(uint32_t index) {
   std::unique_ptr<Chunk> freed;  // destroyed after the unlock: it takes the arena's lock
   absl::MutexLock lock(&mu_);
-  Slot& slot = *SlotAt(index);
+  ChunkSlot& slot = *slots_.At(index);
   freed = std::move(slot.chunk);
   used_slot_count_ -= 1;
   // A slot whose generations are used up is retired: a locator is never valid twice.
@@ -310,7 +278,7 @@ void ChunkTable::Free(uint32_t index) {
 
 absl::StatusOr<ChunkSummary> ChunkTable::Describe(ChunkLocator locator) const {
   absl::MutexLock lock(&mu_);
-  const Slot* slot = SlotAt(locator.slot);
+  const ChunkSlot* slot = slots_.At(locator.slot);
   if (slot == nullptr) return Dropped();
   const uint64_t state = slot->state.load(std::memory_order_relaxed);
   if (GenerationOf(state) != locator.generation || (state & kResident) == 0) return Dropped();
@@ -325,7 +293,7 @@ absl::Status ChunkTable::Drop(const ChunkId& id, const DropIf& only) {
     const std::optional<uint32_t> found = SlotOf(id);
     if (!found) return NotHere(id);
     index = *found;
-    if (only.in_memory_only && SlotAt(index)->durable)
+    if (only.in_memory_only && slots_.At(index)->durable)
       return absl::FailedPreconditionError(absl::StrFormat("chunk %s has a file", id.ShortHex()));
     CKV_RETURN_IF_ERROR(ledger_.Close(id, only));
     free = TakeOut(index);
@@ -335,13 +303,13 @@ absl::Status ChunkTable::Drop(const ChunkId& id, const DropIf& only) {
 }
 
 bool ChunkTable::TakeOut(uint32_t index) {
-  Slot& slot = *SlotAt(index);
+  ChunkSlot& slot = *slots_.At(index);
   const ChunkId& id = slot.what.id;
   in_order_.erase(id);
   index_.Erase(HashOf(id), index);
   change_count_.fetch_add(1, std::memory_order_release);
   token_count_ -= slot.what.token_count;
-  Interned(slot.what.geometry).chunk_count -= 1;
+  geometries_.RemoveUse(slot.what.geometry);
   evictable_.Remove(index);
   uint64_t state = slot.state.load(std::memory_order_relaxed);
   uint64_t dropped = 0;
@@ -357,7 +325,7 @@ absl::Status ChunkTable::Chill(ChunkLocator locator) {
   bool free = false;
   {
     absl::MutexLock lock(&mu_);
-    Slot* const slot = SlotAt(locator.slot);
+    ChunkSlot* const slot = slots_.At(locator.slot);
     if (slot == nullptr) return Dropped();
     const uint64_t state = slot->state.load(std::memory_order_relaxed);
     if (GenerationOf(state) != locator.generation ||
@@ -369,7 +337,7 @@ absl::Status ChunkTable::Chill(ChunkLocator locator) {
     // In addition to chunk_count_max, while the old slot is being read.
     if (used_slot_count_ < chunk_count_max_ + kChilledCountMax) {
       const uint32_t index = TakeSlot(what, for_everyone);
-      SlotAt(index)->durable = true;
+      slots_.At(index)->durable = true;
       ledger_.FactsNotSaved(what.id);
       cold_count_ += 1;
       Publish(index, /*hot=*/false);
@@ -385,14 +353,14 @@ absl::Status ChunkTable::Chill(ChunkLocator locator) {
 bool ChunkTable::IsDurable(const ChunkId& id) const {
   absl::MutexLock lock(&mu_);
   const std::optional<uint32_t> found = SlotOf(id);
-  return found && SlotAt(*found)->durable;
+  return found && slots_.At(*found)->durable;
 }
 
 void ChunkTable::MarkDurable(const ChunkId& id) {
   absl::MutexLock lock(&mu_);
   const std::optional<uint32_t> found = SlotOf(id);
-  if (!found || SlotAt(*found)->durable) return;
-  SlotAt(*found)->durable = true;
+  if (!found || slots_.At(*found)->durable) return;
+  slots_.At(*found)->durable = true;
   ledger_.FactsNotSaved(id);
   RequeueSlot(*found);
 }
@@ -401,7 +369,7 @@ void ChunkTable::SetEvictable(const ChunkId& id, bool evictable) {
   absl::MutexLock lock(&mu_);
   const std::optional<uint32_t> found = SlotOf(id);
   if (!found) return;
-  SlotAt(*found)->held_back = !evictable;
+  slots_.At(*found)->held_back = !evictable;
   RequeueSlot(*found);
 }
 
@@ -411,7 +379,7 @@ void ChunkTable::Requeue(const ChunkId& id) {
 }
 
 void ChunkTable::RequeueSlot(uint32_t index) {
-  const Slot& slot = *SlotAt(index);
+  const ChunkSlot& slot = *slots_.At(index);
   const bool hot = (slot.state.load(std::memory_order_relaxed) & kHot) != 0;
   if (!hot || !slot.durable || slot.held_back || ledger_.IsKept(slot.what.id)) {
     evictable_.Remove(index);
@@ -427,7 +395,7 @@ std::vector<ChunkListing> ChunkTable::List(const std::optional<ChunkId>& after,
     absl::MutexLock lock(&mu_);
     auto entry = after ? in_order_.upper_bound(*after) : in_order_.begin();
     for (; entry != in_order_.end() && listings.size() < count_max; ++entry) {
-      const Slot& slot = *SlotAt(entry->second);
+      const ChunkSlot& slot = *slots_.At(entry->second);
       const uint64_t state = slot.state.load(std::memory_order_relaxed);
       listings.push_back({.id = slot.what.id,
                           .position = slot.what.position,
@@ -457,25 +425,8 @@ ChunkTableStats ChunkTable::stats() const {
   stats.evicted_count = evicted_count_;
   // Pins are counted in their slots, so that they share nothing: 100,000 slots take 0.2 ms.
   for (uint32_t i = 0; i < slot_end_; ++i)
-    stats.pin_count += SlotAt(i)->state.load(std::memory_order_relaxed) & kPinsMask;
+    stats.pin_count += slots_.At(i)->state.load(std::memory_order_relaxed) & kPinsMask;
   return stats;
-}
-
-std::vector<Geometry> ChunkTable::geometries() const {
-  std::vector<Geometry> geometries;
-  absl::MutexLock lock(&mu_);
-  for (const InternedGeometry& interned : geometries_) {
-    if (interned.chunk_count > 0) geometries.push_back(*interned.geometry);
-  }
-  return geometries;
-}
-
-ChunkTable::InternedGeometry& ChunkTable::Interned(const Geometry* geometry) {
-  const auto interned = std::find_if(
-      geometries_.begin(), geometries_.end(),
-      [geometry](const InternedGeometry& other) { return other.geometry.get() == geometry; });
-  CKV_CHECK(interned != geometries_.end());
-  return *interned;
 }
 
 }  // namespace ckv

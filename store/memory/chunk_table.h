@@ -38,7 +38,9 @@
 #include "store/memory/chunk.h"
 #include "store/memory/chunk_facts.h"
 #include "store/memory/chunk_ledger.h"
+#include "store/memory/chunk_slots.h"
 #include "store/memory/eviction.h"
+#include "store/memory/geometry_set.h"
 #include "store/memory/id_index.h"
 
 namespace ckv {
@@ -126,8 +128,8 @@ class ChunkTable {
   //   NotFound            the chunk is not here, so the caller's directory entry is stale; or the
   //                       tenant may not read it. The caller cannot distinguish the two.
   //   FailedPrecondition  the chunk is here with another geometry; retrying cannot help.
-  // A look-up is faster with the table's own copy of the geometry (FindInterned), because it then
-  // compares one address instead of all fields.
+  // A look-up is faster with the table's own copy of the geometry (geometries().Find), because it
+  // then compares one address instead of all fields.
   absl::StatusOr<ChunkLocator> Find(const ChunkId& id, const Geometry& geometry,
                                     std::string_view tenant = "") const ABSL_LOCKS_EXCLUDED(mu_);
   // Returns where the chunk is, whether or not a tenant may read it.
@@ -160,10 +162,9 @@ class ChunkTable {
       ABSL_LOCKS_EXCLUDED(mu_);
   // Counts pins slot by slot: 0.2 ms for 100,000 chunks.
   ChunkTableStats stats() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the geometries of the chunks that are here.
-  std::vector<Geometry> geometries() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the table's copy of `geometry`, or null if it has none.
-  const Geometry* FindInterned(const Geometry& geometry) const ABSL_LOCKS_EXCLUDED(mu_);
+  // The table's copies of geometries.
+  const GeometrySet& geometries() const { return geometries_; }
+  GeometrySet& geometries() { return geometries_; }
 
   // The ledger of these chunks. Call Requeue after changing a mark.
   const ChunkLedger& ledger() const { return ledger_; }
@@ -176,7 +177,8 @@ class ChunkTable {
   //   AlreadyExists       the chunk is here and the tenant may read it. Send nothing.
   //   DataLoss            the chunk is here for other tenants, with other checksums.
   //   ResourceExhausted   the arena has no room; or there are chunk_count_max chunks,
-  //                       kGeometryCountMax geometries, or ChunkLedger::kReaderCountMax readers.
+  //                       GeometrySet::kCountMax geometries, or ChunkLedger::kReaderCountMax
+  //                       readers.
   //   InvalidArgument     the info or the geometry is not valid (ValidateChunkInfo).
   absl::StatusOr<ChunkWriter> Begin(ChunkInfo info, const Geometry& geometry,
                                     std::string_view tenant = "") ABSL_LOCKS_EXCLUDED(mu_);
@@ -194,13 +196,6 @@ class ChunkTable {
   //   NotFound            the chunk is not here.
   //   FailedPrecondition  a condition of `only` does not hold; the chunk stays.
   absl::Status Drop(const ChunkId& id, const DropIf& only = {}) ABSL_LOCKS_EXCLUDED(mu_);
-
-  // Returns the one copy of `geometry` that chunks of this table point to. The copy exists as long
-  // as the table, even when no chunk uses it any more.
-  //   InvalidArgument     the geometry is not valid (ValidateGeometry).
-  //   ResourceExhausted   the table already has kGeometryCountMax geometries.
-  absl::StatusOr<const Geometry*> Intern(const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
-  static constexpr size_t kGeometryCountMax = 64;
 
   // --- Between memory and disk: for ChunkStore. ---
 
@@ -239,15 +234,6 @@ class ChunkTable {
 
  private:
   friend class ChunkPin;
-  struct Slot;
-  static constexpr uint32_t kSegmentSlots = 1024;
-
-  struct InternedGeometry {
-    std::unique_ptr<const Geometry> geometry;
-    uint64_t chunk_count = 0;  // chunks here with this geometry
-  };
-
-  Slot* SlotAt(uint32_t index) const;
   uint64_t HashOf(const ChunkId& id) const;
   void Unpin(uint32_t index);
   void Free(uint32_t index) ABSL_LOCKS_EXCLUDED(mu_);
@@ -256,27 +242,23 @@ class ChunkTable {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Removes the chunk from everything but the ledger. Returns whether its slot is to be freed.
   bool TakeOut(uint32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status CheckRoom() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   // Returns a slot that describes a new chunk and is not published yet.
   uint32_t TakeSlot(const ChunkSummary& chunk, bool for_everyone)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Publish(uint32_t index, bool hot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RequeueSlot(uint32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<uint32_t> SlotOf(const ChunkId& id) const;
-  InternedGeometry& Interned(const Geometry* geometry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Arena* const arena_;
   const uint32_t chunk_count_max_;
-  // Slots never move, so a pin needs no lock. A segment is allocated with its first slot.
-  std::unique_ptr<std::atomic<Slot*>[]> segments_;
-  const uint32_t segment_count_;
-  const uint64_t salt_;  // salts the hashes, so that a putter cannot search for colliding ids
-  IdIndex index_;        // written under mu_
+  const uint64_t salt_;     // salts the hashes, so that a putter cannot search for colliding ids
+  IdIndex index_;           // written under mu_
+  GeometrySet geometries_;  // its lock is taken after mu_
   // Under mu_, an entry is opened before its chunk is published and closed before the chunk is
   // removed. The ledger's own locks are taken after mu_.
   ChunkLedger ledger_;
+  ChunkSlots slots_;
   mutable absl::Mutex mu_;
-  std::vector<InternedGeometry> geometries_ ABSL_GUARDED_BY(mu_);
   std::vector<uint32_t> free_slots_ ABSL_GUARDED_BY(mu_);
   uint32_t slot_end_ ABSL_GUARDED_BY(mu_) = 0;         // slots below it are allocated
   uint32_t used_slot_count_ ABSL_GUARDED_BY(mu_) = 0;  // resident, or dropped and still pinned

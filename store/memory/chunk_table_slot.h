@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "absl/strings/str_format.h"
+#include "store/memory/chunk_slots.h"
 #include "store/memory/chunk_table.h"
 
 namespace ckv {
@@ -28,7 +29,7 @@ inline absl::Status NotHere(const ChunkId& id) {
 }
 
 // A slot is free (not resident, no pins), resident, or draining (dropped, but still pinned).
-struct alignas(64) ChunkTable::Slot {
+struct alignas(64) ChunkSlot {
   // Look-ups and pins use these fields, which are in one cache line.
   std::atomic<uint64_t> state{0};
   // Written only while no thread can pin the slot, and read under a pin.
@@ -92,5 +93,25 @@ struct alignas(64) ChunkTable::Slot {
 
   uint64_t bytes() const { return LayOutChunk(*what.geometry, what.token_count).total_bytes; }
 };
+
+inline ChunkSlots::ChunkSlots(uint32_t count_max)
+    : segments_(new std::atomic<ChunkSlot*>[count_max / kSegmentSlots + 2]()),
+      segment_count_(count_max / kSegmentSlots + 2) {}
+
+inline ChunkSlots::~ChunkSlots() {
+  for (uint32_t i = 0; i < segment_count_; ++i) delete[] segments_[i].load();
+}
+
+inline ChunkSlot* ChunkSlots::At(uint32_t index) const {
+  if (index / kSegmentSlots >= segment_count_) return nullptr;
+  ChunkSlot* segment = segments_[index / kSegmentSlots].load(std::memory_order_acquire);
+  return segment == nullptr ? nullptr : segment + index % kSegmentSlots;
+}
+
+inline void ChunkSlots::Add(uint32_t index) {
+  std::atomic<ChunkSlot*>& segment = segments_[index / kSegmentSlots];
+  if (segment.load(std::memory_order_relaxed) == nullptr)
+    segment.store(new ChunkSlot[kSegmentSlots], std::memory_order_release);
+}
 
 }  // namespace ckv

@@ -40,7 +40,7 @@ struct FullTable {
       ids.push_back(info.id);
       locators.push_back(*table.Find(info.id, geometry));
     }
-    interned = table.FindInterned(geometry);
+    interned = table.geometries().Find(geometry);
     // In an order that the hardware cannot guess; the same for ids and locators.
     std::mt19937 rng(1);
     std::shuffle(ids.begin(), ids.end(), rng);

@@ -247,17 +247,19 @@ TEST_F(ChunkTableTest, SlotsInUseAreLimitedDrainingOnesIncluded) {
 }
 
 TEST_F(ChunkTableTest, GeometriesAreInternedOnceAndLimited) {
-  const Geometry* one = *table_.Intern(geometry_);
-  EXPECT_EQ(*table_.Intern(SmallGeometry()), one);
-  EXPECT_EQ(table_.Intern(Geometry{}).status().code(), absl::StatusCode::kInvalidArgument);
+  const Geometry* one = *table_.geometries().Intern(geometry_);
+  EXPECT_EQ(*table_.geometries().Intern(SmallGeometry()), one);
+  EXPECT_EQ(table_.geometries().Intern(Geometry{}).status().code(),
+            absl::StatusCode::kInvalidArgument);
   Geometry other = geometry_;
-  for (size_t i = 1; i < ChunkTable::kGeometryCountMax; ++i) {
+  for (size_t i = 1; i < GeometrySet::kCountMax; ++i) {
     other.revision = "r" + std::to_string(i);
-    EXPECT_TRUE(table_.Intern(other).ok());
+    EXPECT_TRUE(table_.geometries().Intern(other).ok());
   }
   other.revision = "one too many";
-  EXPECT_EQ(table_.Intern(other).status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(*table_.Intern(geometry_), one);
+  EXPECT_EQ(table_.geometries().Intern(other).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(*table_.geometries().Intern(geometry_), one);
 }
 
 // A malformed chunk must not use up a geometry for good.
@@ -265,11 +267,11 @@ TEST_F(ChunkTableTest, ARefusedChunkInternsNothing) {
   SmallChunk small = MakeSmallChunk(geometry_, 2, 1);
   small.info.id.bytes[0] ^= 1;
   Geometry other = geometry_;
-  for (size_t i = 0; i < 2 * ChunkTable::kGeometryCountMax; ++i) {
+  for (size_t i = 0; i < 2 * GeometrySet::kCountMax; ++i) {
     other.revision = "r" + std::to_string(i);
     EXPECT_EQ(table_.Begin(small.info, other).status().code(), absl::StatusCode::kInvalidArgument);
   }
-  EXPECT_TRUE(table_.Intern(geometry_).ok());
+  EXPECT_TRUE(table_.geometries().Intern(geometry_).ok());
 }
 
 TEST_F(ChunkTableTest, ListsInTheOrderOfIdsPageByPage) {
@@ -297,18 +299,18 @@ TEST_F(ChunkTableTest, ListsInTheOrderOfIdsPageByPage) {
 }
 
 TEST_F(ChunkTableTest, StatsAndGeometriesFollowWhatIsResident) {
-  EXPECT_TRUE(table_.geometries().empty());
+  EXPECT_TRUE(table_.geometries().InUse().empty());
   Geometry other = geometry_;
   other.revision = "2";
   const ChunkId id = Put(5, 1);
   Put(MakeSmallChunk(other, 7, 2), other);
-  EXPECT_EQ(table_.geometries().size(), 2u);
+  EXPECT_EQ(table_.geometries().InUse().size(), 2u);
   EXPECT_EQ(table_.stats().chunk_count, 2u);
   EXPECT_EQ(table_.stats().token_count, 12u);
   EXPECT_EQ(table_.stats().used_bytes, arena_->used_bytes());
   ASSERT_TRUE(table_.Drop(id).ok());
-  ASSERT_EQ(table_.geometries().size(), 1u);
-  EXPECT_EQ(table_.geometries()[0], other);
+  ASSERT_EQ(table_.geometries().InUse().size(), 1u);
+  EXPECT_EQ(table_.geometries().InUse()[0], other);
   EXPECT_EQ(table_.stats().token_count, 7u);
 }
 
