@@ -1,10 +1,7 @@
 #include "server/dispatch/dispatcher.h"
 
 #include <pthread.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -16,13 +13,6 @@
 
 namespace ckv {
 namespace {
-
-// How often the listeners are polled while the thread is busy. A new lane waits that long at most,
-// and the calls (2 us for tcp) stay below 2 % of the thread.
-constexpr Duration kAcceptInterval = std::chrono::microseconds(200);
-
-// A lane without an event (loopback) is polled at this interval when idle: 1 % of a core.
-constexpr int kPollOnlySleepMs = 1;
 
 constexpr uint32_t kNoCountLimit = ~0u;
 
@@ -50,11 +40,9 @@ Dispatcher::Dispatcher(const DispatcherOptions& options, Tools tools, ChunkStore
                        std::vector<Listener*> listeners, std::unique_ptr<LaneSet> lanes)
     : options_(options),
       lease_(lease),
-      sessions_(sessions),
-      listeners_(std::move(listeners)),
       stripes_(options.stripe_bytes_max),
       lanes_(std::move(lanes)),
-      queues_(MakeQueues()),
+      queues_(options.queue_request_count_max, &counters_),
       batch_({.request_count_max = options.batch_request_count_max,
               .shadows = &store->shadows(),
               .stripes = &stripes_,
@@ -68,31 +56,24 @@ Dispatcher::Dispatcher(const DispatcherOptions& options, Tools tools, ChunkStore
                   .chunk_memory = options.chunk_memory,
                   .spans = options.spans},
                  std::move(tools.side), options.clock, &store->table(), lease, &counters_,
-                 [this] { RingBell(); }),
-      cold_reads_(store, &stripes_, options.cold_room, [this] { RingBell(); }),
+                 [this] { bell_.Ring(); }),
+      keeper_({.lanes = lanes_.get(),
+               .sessions = sessions,
+               .listeners = std::move(listeners),
+               .counters = &counters_,
+               .queues = &queues_,
+               .push_server = &push_server_,
+               .side_work = &side_work_,
+               .chunk_memory = options.chunk_memory,
+               .backend = options.backend}),
+      cold_reads_(store, &stripes_, options.cold_room, [this] { bell_.Ring(); }),
       wait_(options.spin_max) {}
-
-std::array<Dispatcher::Queue, kQueueCount> Dispatcher::MakeQueues() {
-  const auto make = [&](QueueKind kind) {
-    const bool bulk = kind == QueueKind::kBulk || kind == QueueKind::kLong;
-    const uint64_t work_max = kind == QueueKind::kAttend ? kQueueWorkMax
-                              : bulk                     ? kBulkQueueWorkMax
-                                                         : kNoWorkLimit;
-    return Queue{.requests = FairQueue(&counters_.queues[static_cast<size_t>(kind)]),
-                 .admission = {options_.queue_request_count_max, work_max}};
-  };
-  return {make(QueueKind::kAttend), make(QueueKind::kBulk), make(QueueKind::kLong),
-          make(QueueKind::kPush), make(QueueKind::kCold)};
-}
 
 absl::Status Dispatcher::OpenEvents() {
   role_.Claim();
-  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  bool watched = wake_fd_ >= 0 && lanes_->Watch(wake_fd_);
-  for (const Listener* listener : listeners_) {
-    watched = watched && (listener->event_fd() < 0 || lanes_->Watch(listener->event_fd()));
+  if (bell_.Open() && lanes_->Watch(bell_.fd()) && keeper_.WatchListeners()) {
+    return absl::OkStatus();
   }
-  if (watched) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrFormat("dispatcher: no event descriptors: %s", std::strerror(errno)));
 }
@@ -103,34 +84,27 @@ Dispatcher::~Dispatcher() {
     Wake();
     thread_.join();
   }
-  if (wake_fd_ >= 0) close(wake_fd_);
 }
 
 // Sets the flag first, then the event: a dispatcher that consumed the event sees the flag. The flag
 // may be taken before the event arrives; Sleep reads the event all the same.
 void Dispatcher::Wake() {
   control_.store(true, std::memory_order_release);
-  RingBell();
-}
-
-void Dispatcher::RingBell() {
-  const uint64_t one = 1;
-  // Fails only when 2^64 wake-ups are pending, and then the dispatcher is awake.
-  [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));
+  bell_.Ring();
 }
 
 void Dispatcher::Drain(Instant deadline) {
-  draining_.store(true, std::memory_order_release);
+  drain_.Begin();
   Wake();
-  absl::MutexLock lock(&drain_mu_);
-  options_.clock->Await(drain_mu_, absl::Condition(&drained_), deadline);
+  drain_.Await(*options_.clock, deadline);
 }
 
 void Dispatcher::Run() {
   role_.Claim();
   pthread_setname_np(pthread_self(), "dispatcher");  // for ps -L, top -H and tests
-  next_accept_ = options_.clock->Now();
-  wait_.Begin(next_accept_);
+  const Instant begin = options_.clock->Now();
+  keeper_.AcceptFrom(begin);
+  wait_.Begin(begin);
   while (!stop_.load(std::memory_order_acquire)) {
     Bump(counters_.turn_count);
     const bool worked = RunOnce();
@@ -144,25 +118,49 @@ void Dispatcher::Run() {
   }
   side_work_.End();
   cold_reads_.End();
-  for (const std::unique_ptr<SessionLanes>& session : lanes_->sessions()) {
-    for (const std::unique_ptr<HolderLane>& lane : session->lanes) {
-      if (!lane->broken) lanes_->Break(*lane);
-      DropLane(*lane);
-    }
-  }
-  lanes_->sessions().clear();
+  keeper_.DropAll();
 }
 
 bool Dispatcher::RunOnce() {
   const Instant now = options_.clock->Now();
   polled_ = now;
-  if (control_.load(std::memory_order_acquire)) HandleControl(now);
-  if (now >= next_accept_) AcceptLanes(now);
-  if (now >= next_reap_) next_reap_ = sessions_->Reap(now);
+  if (control_.load(std::memory_order_acquire)) {
+    control_.store(false, std::memory_order_release);
+    keeper_.BreakClosed(now);
+  }
+  keeper_.Visit(now);
   // Read before the lanes are polled. A request found after a drain began may have arrived before
   // it, so one whole poll after that still counts as earlier.
   const bool drain_begun = draining();
-  const bool arrived = lanes_->Poll(
+  const bool arrived = PollLanes(now);
+  drain_seen_ = drain_begun;
+  // Requests that wait for another thread are not work for this one: the end of a job rings the
+  // bell.
+  const bool worked =
+      arrived ||
+      queues_.total_count() != queues_.count(QueueKind::kLong) + queues_.count(QueueKind::kCold) ||
+      side_work_.finished() || cold_reads_.finished();
+  if (cold_reads_.finished()) FinishColdRead();
+  RunSideWork();
+  if (queues_.count(QueueKind::kAttend) + queues_.count(QueueKind::kBulk) != 0) AnswerAttends();
+  if (queues_.count(QueueKind::kPush) != 0) AnswerPush();
+  if (push_server_.sending()) push_server_.Reap();
+  StartColdReads();
+  keeper_.DropBroken(now);
+  if (IsDrained()) {
+    drain_told_ = true;
+    drain_.End();
+  }
+  return worked;
+}
+
+bool Dispatcher::IsDrained() const {
+  return drain_seen_ && !drain_told_ && queues_.total_count() == 0 && side_work_.idle() &&
+         !cold_reads_.reading() && !push_server_.sending();
+}
+
+bool Dispatcher::PollLanes(Instant now) {
+  return lanes_->Poll(
       now,
       [this](HolderLane& lane, const Arrival& arrival) {
         role_.AssertHeld();
@@ -170,99 +168,15 @@ bool Dispatcher::RunOnce() {
       },
       [this](HolderLane& lane, const absl::Status& why) {
         role_.AssertHeld();
-        Break(lane, why);
+        keeper_.Break(lane, why);
       });
-  drain_seen_ = drain_begun;
-  // Requests that wait for another thread are not work for this one: the end of a job rings the
-  // bell.
-  const bool worked =
-      arrived ||
-      waiting_count() != queue(QueueKind::kLong).count() + queue(QueueKind::kCold).count() ||
-      side_work_.finished() || cold_reads_.finished();
-  if (cold_reads_.finished()) FinishColdRead();
-  RunSideWork();
-  if (queue(QueueKind::kAttend).count() + queue(QueueKind::kBulk).count() != 0) AnswerAttends();
-  if (queue(QueueKind::kPush).count() != 0) AnswerPush();
-  if (push_server_.sending()) push_server_.Reap();
-  StartColdReads();
-  if (any_broken_) DropBrokenLanes(now);
-  if (drain_seen_ && !drain_told_ && waiting_count() == 0 && side_work_.idle() &&
-      !cold_reads_.reading() && !push_server_.sending()) {
-    NoteDrained();
-  }
-  return worked;
-}
-
-uint32_t Dispatcher::waiting_count() const {
-  uint32_t count = 0;
-  for (const Queue& waiting : queues_) count += waiting.requests.count();
-  return count;
-}
-
-void Dispatcher::HandleControl(Instant now) {
-  control_.store(false, std::memory_order_release);
-  for (const std::unique_ptr<SessionLanes>& session : lanes_->sessions()) {
-    if (!session->session->closed()) continue;
-    for (const std::unique_ptr<HolderLane>& lane : session->lanes) {
-      Break(*lane, absl::CancelledError("session closed"));
-    }
-  }
-  if (any_broken_) DropBrokenLanes(now);
-  next_reap_ = sessions_->Reap(now);
-}
-
-void Dispatcher::AcceptLanes(Instant now) {
-  next_accept_ = now + kAcceptInterval;
-  for (Listener* listener : listeners_) {
-    while (std::optional<AcceptedLane> accepted = listener->Accept()) {
-      AddLane(*std::move(accepted), now);
-    }
-  }
-}
-
-void Dispatcher::AddLane(AcceptedLane accepted, Instant now) {
-  Session* session = sessions_->Adopt(accepted.tag);
-  if (session == nullptr) return;  // closed meanwhile; `accepted` destroys the lane
-  SessionLanes& owner = LanesOf(session);
-  const uint32_t slot_count = accepted.lane->shape().slot_count;
-  if (!Reaches(*accepted.lane, *session)) {
-    sessions_->LaneGone(*session);
-    any_broken_ = true;  // as below
-    return;
-  }
-  if (!lanes_->Add(owner, std::move(accepted.lane), now)) {
-    Log().error("lane of {} dropped: epoll: {}", session->requester, std::strerror(errno));
-    sessions_->LaneGone(*session);
-    any_broken_ = true;  // the session may have no other lane
-    return;
-  }
-  for (size_t i = 0; i < kQueueCount; ++i) queues_[i].requests.Grow(*owner.flows[i], slot_count);
-  lanes_of_kind(owner.lanes.back()->lane->kind()).fetch_add(1, std::memory_order_relaxed);
-}
-
-bool Dispatcher::Reaches(const ServeLane& lane, const Session& session) const {
-  if (options_.chunk_memory == MemoryKind::kHost || lane.slot_type() == RegionType::kPinned)
-    return true;
-  Log().error("{} lane of {} dropped: its slots are in {} memory, which kernels of {} do not reach",
-              FabricName(lane.kind()), session.requester, RegionTypeName(lane.slot_type()),
-              options_.backend->kernel_target());
-  return false;
-}
-
-SessionLanes& Dispatcher::LanesOf(Session* session) {
-  if (SessionLanes* known = lanes_->Find(session); known != nullptr) return *known;
-  auto added = std::make_unique<SessionLanes>();
-  added->session = session;
-  for (size_t i = 0; i < kQueueCount; ++i) added->flows[i] = queues_[i].requests.AddSession();
-  lanes_->sessions().push_back(std::move(added));
-  return *lanes_->sessions().back();
 }
 
 void Dispatcher::Arrive(HolderLane& lane, const Arrival& arrival) {
   const LaneShape& shape = lane.lane->shape();
   if (arrival.slot >= shape.slot_count || arrival.bytes > shape.request_bytes_max) {
-    Break(lane, absl::InvalidArgumentError(
-                    absl::StrFormat("slot %d with %d bytes arrived", arrival.slot, arrival.bytes)));
+    keeper_.Break(lane, absl::InvalidArgumentError(absl::StrFormat("slot %d with %d bytes arrived",
+                                                                   arrival.slot, arrival.bytes)));
     return;
   }
   ReadyRequest ready = {.lane = lane.lane.get(),
@@ -276,70 +190,36 @@ void Dispatcher::Arrive(HolderLane& lane, const Arrival& arrival) {
                         .cold_rows = nullptr};
   const absl::StatusOr<RequestHeader> header = DecodeRequestHeader(ready.frame());
   if (!header.ok()) {
-    Break(lane, header.status());
+    keeper_.Break(lane, header.status());
     return;
   }
   ready.header = *header;
   if (header->version != ready.session->wire_version) {
-    BreakFor(ready, absl::InvalidArgumentError(
-                        absl::StrFormat("a frame of version %d in a session of version %d",
-                                        header->version, ready.session->wire_version)));
+    keeper_.BreakFor(ready, absl::InvalidArgumentError(
+                                absl::StrFormat("a frame of version %d in a session of version %d",
+                                                header->version, ready.session->wire_version)));
     return;
   }
   Bump(counters_.request_count);
   Bump(counters_.bytes_in, arrival.bytes);
-  Enqueue(ready);
-}
-
-void Dispatcher::Enqueue(ReadyRequest& ready) {
-  switch (ready.header.kind) {
-    case WireKind::kFetch:
-    case WireKind::kMap:
-      AdmitTo(QueueKind::kPush, ready);
-      return;
-    case WireKind::kProbe:
-    case WireKind::kAttend:
-      break;
-  }
-  // The estimate is right if the request is like the session's last one.
-  ready.work = ready.from->owner->work_per_row * ready.header.row_count;
-  if (ready.work > kPollingWorkMax) {
-    AdmitTo(QueueKind::kLong, ready);
-  } else if ((ready.header.flags & kFlagBulk) != 0) {
-    AdmitTo(QueueKind::kBulk, ready);
-  } else {
-    AdmitTo(QueueKind::kAttend, ready);
-  }
-}
-
-void Dispatcher::AdmitTo(QueueKind kind, const ReadyRequest& ready) {
-  auto& [waiting, admission] = queues_[static_cast<size_t>(kind)];
-  FairQueue::Flow& flow = *ready.from->owner->flows[static_cast<size_t>(kind)];
-  Refusal why = Refusal::kQueueFull;
-  const absl::Status full = admission.Check(waiting, flow, ready, &why);
-  if (full.ok()) {
-    waiting.Push(flow, ready);
-    return;
-  }
-  BumpRefusal(counters_, why);
-  PostError(ready, full, admission.RetryAfterUs(waiting), counters_);
+  queues_.Enqueue(ready);
 }
 
 void Dispatcher::AnswerAttends() {
   // While parts of large calls wait, half of a batch is theirs.
-  const bool halved = queue(QueueKind::kBulk).count() != 0;
+  const bool halved = queues_.count(QueueKind::kBulk) != 0;
   FillBatch(QueueKind::kAttend, halved ? options_.batch_request_count_max / 2 : kNoCountLimit,
             halved ? kPollingWorkMax / 2 : kPollingWorkMax);
   FillBatch(QueueKind::kBulk, kNoCountLimit, kPollingWorkMax);
   if (batch_.size() == 0) return;
   batch_.Compute();
-  admission(QueueKind::kAttend).Observe(batch_.work(), batch_.elapsed());
-  admission(QueueKind::kBulk).Observe(batch_.work(), batch_.elapsed());
-  batch_.Reply(queue(QueueKind::kAttend).count() + queue(QueueKind::kBulk).count());
+  queues_.admission(QueueKind::kAttend).Observe(batch_.work(), batch_.elapsed());
+  queues_.admission(QueueKind::kBulk).Observe(batch_.work(), batch_.elapsed());
+  batch_.Reply(queues_.count(QueueKind::kAttend) + queues_.count(QueueKind::kBulk));
 }
 
 void Dispatcher::FillBatch(QueueKind kind, uint32_t request_count_max, uint64_t work_max) {
-  FairQueue& waiting = queue(kind);
+  FairQueue& waiting = queues_.of(kind);
   while (FairQueue::Flow* flow = waiting.Next()) {
     const bool enough = batch_.size() >= request_count_max || batch_.work() >= work_max;
     if (batch_.size() != 0 && enough) return;
@@ -350,14 +230,14 @@ void Dispatcher::FillBatch(QueueKind kind, uint32_t request_count_max, uint64_t 
     HolderLane& lane = *ready.from;
     switch (verdict) {
       case Batch::Verdict::kMalformed:
-        BreakFor(ready, batch_.malformed());
+        keeper_.BreakFor(ready, batch_.malformed());
         break;
       case Batch::Verdict::kLong:
         lane.owner->work_per_row = kPollingWorkMax / ready.header.row_count + 1;
-        AdmitTo(QueueKind::kLong, ready);
+        queues_.AdmitTo(QueueKind::kLong, ready);
         break;
       case Batch::Verdict::kCold:
-        AdmitCold(ready);
+        queues_.AdmitCold(ready);
         break;
       case Batch::Verdict::kTaken:
         if (batch_.last_work() != 0) {
@@ -371,33 +251,33 @@ void Dispatcher::FillBatch(QueueKind kind, uint32_t request_count_max, uint64_t 
 }
 
 void Dispatcher::AnswerPush() {
-  FairQueue::Flow* flow = queue(QueueKind::kPush).Next();
+  FairQueue::Flow* flow = queues_.of(QueueKind::kPush).Next();
   const ReadyRequest ready = flow->front();
-  queue(QueueKind::kPush).Pop(*flow, kFetchBodyBytesMax);
+  queues_.of(QueueKind::kPush).Pop(*flow, kFetchBodyBytesMax);
   if (ready.header.kind == WireKind::kFetch) {
     const absl::StatusOr<bool> answered = push_server_.Answer(ready);
     if (!answered.ok()) {
-      BreakFor(ready, answered.status());
+      keeper_.BreakFor(ready, answered.status());
     } else if (!*answered) {
-      AdmitCold(ready);
+      queues_.AdmitCold(ready);
     }
     return;
   }
   const absl::StatusOr<SideWork::Outcome> outcome = side_work_.TryMap(ready);
   if (!outcome.ok()) {
-    BreakFor(ready, outcome.status());
+    keeper_.BreakFor(ready, outcome.status());
   } else if (*outcome == SideWork::Outcome::kNotMade) {
-    AdmitTo(QueueKind::kLong, ready);
+    queues_.AdmitTo(QueueKind::kLong, ready);
   } else if (*outcome == SideWork::Outcome::kCold) {
-    AdmitCold(ready);
+    queues_.AdmitCold(ready);
   }
 }
 
 void Dispatcher::RunSideWork() {
-  auto& [longs, long_admission] = queues_[static_cast<size_t>(QueueKind::kLong)];
+  FairQueue& longs = queues_.of(QueueKind::kLong);
   if (side_work_.finished()) {
     side_work_.Finish(longs.count());
-    long_admission.Observe(side_work_.last_work(), side_work_.last_elapsed());
+    queues_.admission(QueueKind::kLong).Observe(side_work_.last_work(), side_work_.last_elapsed());
   }
   while (longs.count() != 0 && side_work_.idle()) {
     FairQueue::Flow* flow = longs.Next();
@@ -406,80 +286,47 @@ void Dispatcher::RunSideWork() {
     const absl::StatusOr<SideWork::Outcome> outcome = side_work_.Start(ready, lane);
     longs.Pop(*flow, side_work_.last_cost());
     if (!outcome.ok()) {
-      BreakFor(ready, outcome.status());
+      keeper_.BreakFor(ready, outcome.status());
     } else if (*outcome == SideWork::Outcome::kCold) {
-      AdmitCold(ready);
+      queues_.AdmitCold(ready);
     } else if (side_work_.last_work() != 0) {
       lane.owner->work_per_row = side_work_.last_work() / ready.header.row_count;
     }
   }
 }
 
-// The lane object stays while anything may be using it.
-void Dispatcher::Break(HolderLane& lane, const absl::Status& why) {
-  if (lane.broken) return;
-  lanes_->Break(lane);
-  any_broken_ = true;
-  side_work_.Cancel(lane);
-  for (size_t i = 0; i < kQueueCount; ++i) {
-    queues_[i].requests.DropLane(*lane.owner->flows[i], lane.lane.get());
+// The rows stay with the request, which waits in its queue again.
+void Dispatcher::FinishColdRead() {
+  ColdReads::Done done = cold_reads_.Finish();
+  counters_.cold_read.AddAlone(options_.clock->Now() - cold_started_);
+  Bump(counters_.stripe_hit_count, done.stripe_hit_count);
+  Bump(counters_.stripe_read_count, done.stripe_read_count);
+  counters_.stripe_bytes.store(stripes_.bytes(), std::memory_order_relaxed);
+  if (done.lane->broken) return;
+  if (done.status.ok()) {
+    queues_.Enqueue(done.ready);
+  } else {
+    const bool full = absl::IsResourceExhausted(done.status);
+    PostError(done.ready, done.status, full ? kColdRetryUs : 0, counters_);
   }
-  const bool peer_is_wrong = absl::IsInvalidArgument(why) || absl::IsFailedPrecondition(why);
-  Log().log(peer_is_wrong ? spdlog::level::warn : spdlog::level::debug, "{} lane of {} closed: {}",
-            FabricName(lane.lane->kind()), lane.owner->session->requester,
-            std::string(why.message()));
 }
 
-void Dispatcher::BreakFor(const ReadyRequest& ready, const absl::Status& why) {
-  const ScopedTrace scope(TraceOf(ready.header));
-  Break(*ready.from, why);
-}
-
-void Dispatcher::DropBrokenLanes(Instant now) {
-  any_broken_ = false;
-  for (const std::unique_ptr<SessionLanes>& session : lanes_->sessions()) {
-    std::erase_if(session->lanes, [&](const std::unique_ptr<HolderLane>& lane) {
-      role_.AssertHeld();
-      if (!lane->broken) return false;
-      if (lane->busy != 0) {
-        any_broken_ = true;
-        return false;
-      }
-      DropLane(*lane);
-      return true;
-    });
+void Dispatcher::StartColdReads() {
+  FairQueue& colds = queues_.of(QueueKind::kCold);
+  while (colds.count() != 0 && cold_reads_.idle()) {
+    FairQueue::Flow* flow = colds.Next();
+    const ReadyRequest ready = flow->front();
+    HolderLane& lane = *ready.from;
+    colds.Pop(*flow, kFetchBodyBytesMax);
+    // Nothing is read for a request that can no longer be answered.
+    cold_started_ = options_.clock->Now();
+    if (absl::Status bad = CheckTurn(ready, *lease_, cold_started_, counters_); !bad.ok()) {
+      PostError(ready, bad, /*retry_after_us=*/0, counters_);
+      continue;
+    }
+    Bump(counters_.cold_count);
+    if (absl::Status bad = cold_reads_.Start(ready, lane); !bad.ok()) keeper_.Break(lane, bad);
   }
-  std::erase_if(lanes_->sessions(), [&](const std::unique_ptr<SessionLanes>& session) {
-    role_.AssertHeld();
-    if (!session->lanes.empty()) return false;
-    for (size_t i = 0; i < kQueueCount; ++i) queues_[i].requests.RemoveSession(session->flows[i]);
-    return true;
-  });
-  next_reap_ = sessions_->Reap(now);
-}
-
-void Dispatcher::DropLane(HolderLane& lane) {
-  const ServeLane* const gone = lane.lane.get();
-  lanes_of_kind(gone->kind()).fetch_sub(1, std::memory_order_relaxed);
-  lanes_->Destroy(lane);
-  push_server_.Forget(gone);
-  sessions_->LaneGone(*lane.owner->session);
-}
-
-void Dispatcher::NoteDrained() {
-  drain_told_ = true;
-  absl::MutexLock lock(&drain_mu_);
-  drained_ = true;
-}
-
-int Dispatcher::SleepMilliseconds(Instant now) const {
-  if (lanes_->must_poll()) return kPollOnlySleepMs;
-  for (const Listener* listener : listeners_) {
-    if (listener->event_fd() < 0) return kPollOnlySleepMs;
-  }
-  const Duration until_reap = next_reap_ - now;
-  const Duration sleep = std::clamp(until_reap, Duration(0), kSleepMax);
-  return static_cast<int>(sleep.count() / 1'000'000 + 1);
 }
 
 void Dispatcher::Sleep(Instant now) {
@@ -487,14 +334,13 @@ void Dispatcher::Sleep(Instant now) {
   if (lanes_->Arm() && !control_.load(std::memory_order_acquire) && !side_work_.finished() &&
       !cold_reads_.finished()) {
     Bump(counters_.sleep_count);
-    lanes_->Wait(SleepMilliseconds(now));
+    lanes_->Wait(keeper_.SleepMilliseconds(now, kSleepMax));
     // Read regardless of the flag: an awake dispatcher may have taken the flag before its event
     // arrived, and an event left behind would end every later wait at once. Nothing is lost,
     // because the flag of an event that is read here has been set.
-    uint64_t count = 0;
-    [[maybe_unused]] const ssize_t got = read(wake_fd_, &count, sizeof(count));
+    bell_.Clear();
   }
-  next_accept_ = now;  // a listener may have woken us
+  keeper_.AcceptFrom(now);  // a listener may have woken us
 }
 
 }  // namespace ckv

@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -13,15 +12,16 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "proto/base/clock.h"
 #include "server/batch/batch.h"
 #include "server/batch/stripe_cache.h"
-#include "server/dispatch/admission.h"
 #include "server/dispatch/cold_reads.h"
-#include "server/dispatch/fair_queue.h"
+#include "server/dispatch/doorbell.h"
+#include "server/dispatch/drain_state.h"
+#include "server/dispatch/lane_keeper.h"
 #include "server/dispatch/lane_set.h"
 #include "server/dispatch/push_server.h"
+#include "server/dispatch/request_queues.h"
 #include "server/dispatch/side_work.h"
 #include "server/session/lease_gate.h"
 #include "server/session/serve_counters.h"
@@ -48,12 +48,6 @@ struct DispatcherOptions {
   std::span<std::byte> cold_room;
   SpanSink* spans;
 };
-
-// The limit of multiply-adds that wait in kAttend: 0.45 ms of one core. An admitted request waits
-// for the batch in progress and is in the next one.
-inline constexpr uint64_t kQueueWorkMax = kPollingWorkMax / 16;
-// The limit of multiply-adds that wait in kBulk and in kLong: half a second of one core each.
-inline constexpr uint64_t kBulkQueueWorkMax = 64 * kPollingWorkMax;
 
 // Thread-safe. Everything borrowed must outlive it.
 //
@@ -95,8 +89,8 @@ class Dispatcher {
 
   // Refuses requests that arrive from now on (Unavailable). Returns when all earlier ones have a
   // reply, or at `deadline`.
-  void Drain(Instant deadline) ABSL_LOCKS_EXCLUDED(drain_mu_);
-  bool draining() const { return draining_.load(std::memory_order_acquire); }
+  void Drain(Instant deadline);
+  bool draining() const { return drain_.begun(); }
 
   const ServeCounters& counters() const { return counters_; }
 
@@ -112,30 +106,13 @@ class Dispatcher {
   Dispatcher(const DispatcherOptions& options, Tools tools, ChunkStore* store,
              SessionTable* sessions, const LeaseGate* lease, std::vector<Listener*> listeners,
              std::unique_ptr<LaneSet> lanes);
-  // Requests of one kind that wait, and the limits they wait within.
-  struct Queue {
-    FairQueue requests;
-    Admission admission;
-  };
-  std::array<Queue, kQueueCount> MakeQueues();
   absl::Status OpenEvents();
 
   void Run();
   // Returns true if anything arrived or was served.
   bool RunOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  void HandleControl(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  void AcceptLanes(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  void AddLane(AcceptedLane accepted, Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  // Returns true if the backend can access the slots of the lane. If not, logs that: the lane is of
-  // a fabric outside the tree, which ignores ListenOptions::slot_pinner.
-  bool Reaches(const ServeLane& lane, const Session& session) const;
-  SessionLanes& LanesOf(Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-
+  bool PollLanes(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void Arrive(HolderLane& lane, const Arrival& arrival) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  void Enqueue(ReadyRequest& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  void AdmitTo(QueueKind kind, const ReadyRequest& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-
-  void AdmitCold(const ReadyRequest& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void AnswerAttends() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   // Adds waiting requests of one kind to the batch until the batch is full or has reached a limit.
   void FillBatch(QueueKind kind, uint32_t request_count_max, uint64_t work_max)
@@ -144,58 +121,32 @@ class Dispatcher {
   void RunSideWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void FinishColdRead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void StartColdReads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-
-  FairQueue& queue(QueueKind kind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_) {
-    return queues_[static_cast<size_t>(kind)].requests;
-  }
-  Admission& admission(QueueKind kind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_) {
-    return queues_[static_cast<size_t>(kind)].admission;
-  }
-  uint32_t waiting_count() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  void Break(HolderLane& lane, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  // The same for a request that breaks its lane. The log names its trace.
-  void BreakFor(const ReadyRequest& ready, const absl::Status& why)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  void DropBrokenLanes(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  void DropLane(HolderLane& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  std::atomic<uint32_t>& lanes_of_kind(FabricKind kind) {
-    return counters_.lanes[static_cast<size_t>(kind)];
-  }
-  void NoteDrained() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_) ABSL_LOCKS_EXCLUDED(drain_mu_);
+  bool IsDrained() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void Sleep(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  int SleepMilliseconds(Instant now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
-  void RingBell();
 
   const DispatcherOptions options_;
   const LeaseGate* const lease_;
-  SessionTable* const sessions_;
-  const std::vector<Listener*> listeners_;
   ServeCounters counters_;
-  int wake_fd_ = -1;
-
+  Doorbell bell_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> control_{false};
-  std::atomic<bool> draining_{false};
-  absl::Mutex drain_mu_;
-  bool drained_ ABSL_GUARDED_BY(drain_mu_) = false;
+  DrainState drain_;
 
   StripeCache stripes_;  // declared before all members that may hold stripes of it
 
   ThreadRole role_;
   const std::unique_ptr<LaneSet> lanes_ ABSL_PT_GUARDED_BY(role_);
-  std::array<Queue, kQueueCount> queues_ ABSL_GUARDED_BY(role_);  // by QueueKind
+  RequestQueues queues_ ABSL_GUARDED_BY(role_);
   Batch batch_ ABSL_GUARDED_BY(role_);
   PushServer push_server_ ABSL_GUARDED_BY(role_);
   SideWork side_work_ ABSL_GUARDED_BY(role_);
+  LaneKeeper keeper_ ABSL_GUARDED_BY(role_);
   ColdReads cold_reads_ ABSL_GUARDED_BY(role_);
-  Instant cold_started_ ABSL_GUARDED_BY(role_){};  // when the read in progress began
-  bool any_broken_ ABSL_GUARDED_BY(role_) = false;
+  Instant cold_started_ ABSL_GUARDED_BY(role_){};   // when the read in progress began
   bool drain_seen_ ABSL_GUARDED_BY(role_) = false;  // requests polled from now on are refused
   bool drain_told_ ABSL_GUARDED_BY(role_) = false;  // Drain was notified that all is done
   WaitPolicy wait_ ABSL_GUARDED_BY(role_);
   Instant polled_ ABSL_GUARDED_BY(role_);  // the time of the last poll of the lanes
-  Instant next_accept_ ABSL_GUARDED_BY(role_);
-  Instant next_reap_ ABSL_GUARDED_BY(role_) = kInstantMax;
 
   std::thread thread_;
 };

@@ -94,7 +94,7 @@ struct HolderOptions {
   uint32_t batch_request_count_max = 64;  // requests that one batch computes together
   // Requests that may wait in each queue, over all sessions. Further requests are refused with a
   // hint when to retry, and so are requests that would wait too long (kQueueWorkMax in
-  // server/dispatch/dispatcher.h).
+  // server/dispatch/request_queues.h).
   uint32_t queue_request_count_max = 1024;
   // Memory for copies of chunks that requesters of this host map instead of fetching rows, in
   // addition to capacity_bytes. If unset, a sixteenth of capacity_bytes.
