@@ -8,12 +8,9 @@
 #include "transport/verbs/verbs_connection.h"
 
 #include <arpa/inet.h>
-#include <poll.h>
-#include <sys/epoll.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <array>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -26,45 +23,83 @@ constexpr int kHarvestMax = 16;  // completions taken at once
 // Empty polls between two looks at the clock, as in ring_lane.cc.
 constexpr uint32_t kLookInterval = 256;
 
+// The error of a connection whose work request failed.
+absl::Status FailureOf(const ibv_wc& completion, const char* what) {
+  switch (completion.status) {
+    case IBV_WC_REM_ACCESS_ERR:
+      return absl::InvalidArgumentError("the peer's landing region refused a reply");
+    case IBV_WC_RETRY_EXC_ERR:
+      return absl::UnavailableError("the peer's device does not answer");
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+      return absl::UnavailableError("the peer has posted no receive");
+    default:
+      return absl::UnavailableError(
+          absl::StrFormat("%s: %s", what, ibv_wc_status_str(completion.status)));
+  }
+}
+
 }  // namespace
 
+VerbsConnection::VerbsConnection(const VerbsDomain* domain, Clock* clock,
+                                 const VerbsLinkShape& shape)
+    : domain_(domain),
+      clock_(clock),
+      shape_(shape),
+      queues_(domain, shape),
+      // A harvest takes whole batches only.
+      inbox_(shape.receive_count + kHarvestMax) {
+  taken_.reserve(shape.receive_count);
+}
+
+absl::StatusOr<std::unique_ptr<VerbsConnection>> VerbsConnection::Create(
+    const VerbsDomain* domain, Clock* clock, const VerbsLinkShape& shape) {
+  std::unique_ptr<VerbsConnection> connection(new VerbsConnection(domain, clock, shape));
+  CKV_RETURN_IF_ERROR(connection->queues_.Create());
+  return connection;
+}
+
+absl::Status VerbsConnection::PostReceives(std::byte* base, uint32_t stride, uint32_t local_key) {
+  receive_ = {reinterpret_cast<uint64_t>(base), base == nullptr ? 0 : stride, local_key};
+  for (uint32_t i = 0; i < shape_.receive_count; ++i) Repost(i);
+  return failed_;
+}
+
+void VerbsConnection::Start() {
+  started_ = true;
+  probed_ = clock_->Now();
+  // Wakes a sleeper to look after its peer too. The timer runs by itself, so a sleep needs no call
+  // for it.
+  queues_.StartTimer(domain_->device()->options().probe_interval_ms);
+}
+
 bool VerbsConnection::Arm(bool blocked) noexcept {
-  if (inbox_count_ == 0 && !failed_.ok()) status_ = failed_;
-  if (!status_.ok() || (inbox_count_ > 0 && !blocked)) return false;
-  const size_t before = inbox_count_;
+  if (inbox_.empty() && !failed_.ok()) status_ = failed_;
+  if (!status_.ok() || (!inbox_.empty() && !blocked)) return false;
+  const size_t before = inbox_.count();
   // Arms sends too while any is in flight. The head of the inbox may wait for one, and a failed
   // send reveals a dead peer.
-  if (ibv_req_notify_cq(receive_queue_.get(), 0) != 0 ||
-      (posted_ != retired_ && ibv_req_notify_cq(send_queue_.get(), 0) != 0)) {
+  if (!queues_.ArmReceives() || (posted_ != retired_ && !queues_.ArmSends())) {
     Fail(absl::UnavailableError("the device arms no completion queue"));
     return false;
   }
   const uint64_t retired = retired_;
   Harvest();  // messages that arrived before the arming ring no bell
-  return inbox_count_ == before && retired_ == retired && failed_.ok();
+  return inbox_.count() == before && retired_ == retired && failed_.ok();
 }
 
 void VerbsConnection::Disarm() noexcept {
-  DrainEvents();
+  queues_.DrainEvents();
   empty_polls_ = kLookInterval;
 }
 
-void VerbsConnection::DrainEvents() noexcept {
-  ibv_cq* queue = nullptr;
-  void* context = nullptr;
-  while (ibv_get_cq_event(channel_.get(), &queue, &context) == 0) ibv_ack_cq_events(queue, 1);
-  uint64_t expirations = 0;
-  (void)!read(timer_.get(), &expirations, sizeof(expirations));
-}
-
 const VerbsMessage* VerbsConnection::Front() noexcept {
-  if (inbox_count_ == 0 || posted_ != retired_) Harvest();
-  while (inbox_count_ > 0) {
+  if (inbox_.empty() || posted_ != retired_) Harvest();
+  while (!inbox_.empty()) {
     if (!status_.ok()) return nullptr;
-    const VerbsMessage& message = inbox_[inbox_begin_];
+    const VerbsMessage& message = inbox_.at(0);
     if (!started_ || !Understand(message)) return &message;
     Pop();
-    if (inbox_count_ == 0) Harvest();
+    if (inbox_.empty()) Harvest();
   }
   if (!failed_.ok()) status_ = failed_;
   return nullptr;
@@ -84,8 +119,8 @@ void VerbsConnection::Harvest() noexcept {
   Reap();
   std::array<ibv_wc, kHarvestMax> completions;
   int count = kHarvestMax;
-  while (count == kHarvestMax && inbox_count_ + kHarvestMax <= inbox_.size()) {
-    count = ibv_poll_cq(receive_queue_.get(), kHarvestMax, completions.data());
+  while (count == kHarvestMax && inbox_.HasRoom(kHarvestMax)) {
+    count = queues_.PollReceives(completions);
     if (count < 0) {
       Fail(absl::UnavailableError("polling the completion queue failed"));
       break;
@@ -101,7 +136,7 @@ void VerbsConnection::Take(const ibv_wc& completion) noexcept {
     if (completion.status == IBV_WC_LOC_LEN_ERR || completion.status == IBV_WC_LOC_QP_OP_ERR) {
       Fail(absl::InvalidArgumentError("the peer sent more than a receive holds"));
     }
-    FailFor(completion, "receive");
+    Fail(FailureOf(completion, "receive"));
     return;
   }
   const auto buffer = static_cast<uint32_t>(completion.wr_id);
@@ -115,7 +150,7 @@ void VerbsConnection::Take(const ibv_wc& completion) noexcept {
   message.buffer = buffer;
   message.bytes = completion.byte_len;
   message.write = completion.opcode == IBV_WC_RECV_RDMA_WITH_IMM;
-  inbox_[(inbox_begin_ + inbox_count_++) % inbox_.size()] = message;
+  inbox_.Push(message);
   if (shape_.requester) taken_.push_back(buffer);
 }
 
@@ -157,8 +192,7 @@ void VerbsConnection::Repost(uint32_t buffer) noexcept {
   request.wr_id = buffer;
   request.sg_list = &sge;
   request.num_sge = receive_.length > 0 ? 1 : 0;
-  ibv_recv_wr* bad = nullptr;
-  if (!failed_.ok() || ibv_post_recv(pair_.get(), &request, &bad) == 0) return;
+  if (!failed_.ok() || queues_.PostReceives(&request)) return;
   Fail(absl::UnavailableError("the device takes no receive"));
 }
 
@@ -172,8 +206,7 @@ void VerbsConnection::RepostTaken() noexcept {
       chain[i].wr_id = taken_[done + i];
       chain[i].next = i + 1 < count ? &chain[i + 1] : nullptr;
     }
-    ibv_recv_wr* bad = nullptr;
-    if (ibv_post_recv(pair_.get(), chain.data(), &bad) != 0) {
+    if (!queues_.PostReceives(chain.data())) {
       Fail(absl::UnavailableError("the device takes no receive"));
     }
     done += count;
@@ -195,8 +228,7 @@ uint64_t VerbsConnection::Send(ibv_send_wr* first, ibv_send_wr* last, uint32_t c
   }
   if (signalled) last->send_flags |= IBV_SEND_SIGNALED;
   posted_ = number;
-  ibv_send_wr* bad = nullptr;
-  if (ibv_post_send(pair_.get(), first, &bad) != 0) {
+  if (!queues_.PostSends(first)) {
     // Part of the chain may be with the device, so none of it counts as done before the end.
     Fail(absl::UnavailableError("the device takes no work request"));
     return number;
@@ -212,17 +244,16 @@ void VerbsConnection::SendControl(VerbsControl control, std::span<const std::byt
   request.opcode = IBV_WR_SEND_WITH_IMM;
   request.imm_data = htonl(EncodeImmediate(control));
   CKV_CHECK(inlines(static_cast<uint32_t>(body.size())));
-  ibv_send_wr* bad = nullptr;
   request.wr_id = ++posted_;
   request.send_flags = IBV_SEND_SIGNALED | (body.empty() ? 0 : IBV_SEND_INLINE);
-  if (ibv_post_send(pair_.get(), &request, &bad) != 0) {
+  if (!queues_.PostSends(&request)) {
     Fail(absl::UnavailableError("the device takes no work request"));
   }
 }
 
 void VerbsConnection::BindWindow(ibv_mw* window, uint32_t key, const VerbsRegion& region,
                                  uint64_t address, uint64_t bytes) noexcept {
-  window_.reset(window);
+  queues_.TakeWindow(window);
   ibv_send_wr request = {};
   request.wr_id = ++posted_;
   request.opcode = IBV_WR_BIND_MW;
@@ -230,8 +261,7 @@ void VerbsConnection::BindWindow(ibv_mw* window, uint32_t key, const VerbsRegion
   request.bind_mw.mw = window;
   request.bind_mw.rkey = key;
   request.bind_mw.bind_info = {region.get(), address, bytes, IBV_ACCESS_REMOTE_WRITE};
-  ibv_send_wr* bad = nullptr;
-  if (ibv_post_send(pair_.get(), &request, &bad) != 0) {
+  if (!queues_.PostSends(&request)) {
     Fail(absl::UnavailableError("the device binds no memory window: switch windows off"));
   }
 }
@@ -240,11 +270,11 @@ void VerbsConnection::Reap() noexcept {
   std::array<ibv_wc, kHarvestMax> completions;
   int count = kHarvestMax;
   while (posted_ != retired_ && count == kHarvestMax) {
-    count = ibv_poll_cq(send_queue_.get(), kHarvestMax, completions.data());
+    count = queues_.PollSends(completions);
     if (count < 0) Fail(absl::UnavailableError("polling the completion queue failed"));
     for (int i = 0; i < count; ++i) {
       const ibv_wc& completion = completions[static_cast<size_t>(i)];
-      if (completion.status != IBV_WC_SUCCESS) FailFor(completion, "send");
+      if (completion.status != IBV_WC_SUCCESS) Fail(FailureOf(completion, "send"));
       retired_ = std::max(retired_, completion.wr_id);
     }
   }
@@ -283,8 +313,7 @@ void VerbsConnection::Tick(Instant now) noexcept {
   request.wr_id = ++posted_;
   request.opcode = IBV_WR_RDMA_WRITE;
   request.send_flags = IBV_SEND_SIGNALED;
-  ibv_send_wr* bad = nullptr;
-  if (ibv_post_send(pair_.get(), &request, &bad) != 0) {
+  if (!queues_.PostSends(&request)) {
     Fail(absl::UnavailableError("the device takes no work request"));
   }
   probe_number_ = posted_;
@@ -301,30 +330,13 @@ Duration VerbsConnection::probe_interval() const noexcept {
 }
 
 void VerbsConnection::CheckAlarm() noexcept {
-  if (alarm_->event() < 0) return;
-  const auto event = static_cast<ibv_event_type>(alarm_->event());
+  if (queues_.alarm() < 0) return;
+  const auto event = static_cast<ibv_event_type>(queues_.alarm());
   const std::string text = absl::StrFormat("the device reports: %s", ibv_event_type_str(event));
   // The first two mean that the peer tried an access it may not have.
   Fail(event == IBV_EVENT_QP_ACCESS_ERR || event == IBV_EVENT_QP_REQ_ERR
            ? absl::InvalidArgumentError(text)
            : absl::UnavailableError(text));
-}
-
-void VerbsConnection::FailFor(const ibv_wc& completion, const char* what) noexcept {
-  switch (completion.status) {
-    case IBV_WC_REM_ACCESS_ERR:
-      Fail(absl::InvalidArgumentError("the peer's landing region refused a reply"));
-      return;
-    case IBV_WC_RETRY_EXC_ERR:
-      Fail(absl::UnavailableError("the peer's device does not answer"));
-      return;
-    case IBV_WC_RNR_RETRY_EXC_ERR:
-      Fail(absl::UnavailableError("the peer has posted no receive"));
-      return;
-    default:
-      Fail(absl::UnavailableError(
-          absl::StrFormat("%s: %s", what, ibv_wc_status_str(completion.status))));
-  }
 }
 
 void VerbsConnection::Fail(absl::Status status) noexcept {
@@ -341,19 +353,19 @@ void VerbsConnection::Break(absl::Status status) noexcept {
 }
 
 void VerbsConnection::SayGoodbye() noexcept {
-  if (!established_ || dead_ || bye_sent_) return;
+  if (!queues_.established() || dead_ || bye_sent_) return;
   bye_sent_ = true;
   SendControl(VerbsControl::kBye);
 }
 
 void VerbsConnection::Leave() noexcept {
-  if (!established_ || left_) return;
+  if (!queues_.established() || left_) return;
   left_ = true;
   // Do not wait for a peer that has gone first, or was never there.
   Harvest();
-  if (!shape_.requester && !started_ && inbox_count_ == 0) return;
-  for (size_t i = 0; i < inbox_count_; ++i) {
-    const VerbsMessage& message = inbox_[(inbox_begin_ + i) % inbox_.size()];
+  if (!shape_.requester && !started_ && inbox_.empty()) return;
+  for (size_t i = 0; i < inbox_.count(); ++i) {
+    const VerbsMessage& message = inbox_.at(i);
     dead_ |= message.immediate.control == VerbsControl::kBye;
   }
   SayGoodbye();
@@ -361,50 +373,43 @@ void VerbsConnection::Leave() noexcept {
 
 // Waits until the last sends have arrived, or their fate is known.
 void VerbsConnection::Linger() noexcept {
-  if (!established_ || stopped_ || hurried_) return;
+  if (!queues_.established() || stopped_ || hurried_) return;
   const auto limit = std::chrono::milliseconds(domain_->device()->options().linger_ms_max);
   const Instant deadline = clock_->Now() + limit;
   while (posted_ != retired_ && !dead_ && clock_->Now() < deadline) {
-    DrainEvents();
-    if (ibv_req_notify_cq(send_queue_.get(), 0) != 0) return;
+    queues_.DrainEvents();
+    if (!queues_.ArmSends()) return;
     Reap();
     if (posted_ == retired_) return;
-    pollfd entry = {channel_->fd, POLLIN, 0};
     // A signal repeats the wait; the time-out ends it, regardless of the clock.
-    if (poll(&entry, 1, static_cast<int>(limit.count())) == 0) return;
+    if (queues_.AwaitEvent(static_cast<int>(limit.count())) == 0) return;
   }
 }
 
 void VerbsConnection::Stop() noexcept {
-  if (pair_ == nullptr || stopped_) return;
+  if (!queues_.has_pair() || stopped_) return;
   stopped_ = true;
-  ibv_qp_attr attributes = {};
-  attributes.qp_state = IBV_QPS_ERR;
-  (void)ibv_modify_qp(pair_.get(), &attributes, IBV_QP_STATE);
+  queues_.StopPair();
   // Every send completes now, as flushed, and the marker last; earlier sends may have had no
   // completion asked for. If a driver does not complete the marker, destroying the queue pair below
   // returns only when the device is done with it.
-  if (established_ && posted_ != retired_) SendControl(VerbsControl::kBye);
+  if (queues_.established() && posted_ != retired_) SendControl(VerbsControl::kBye);
   constexpr int kRoundsMax = 10;
   for (int round = 0; round < kRoundsMax && posted_ != retired_; ++round) {
-    DrainEvents();
-    if (ibv_req_notify_cq(send_queue_.get(), 0) != 0) break;
+    queues_.DrainEvents();
+    if (!queues_.ArmSends()) break;
     Reap();
     if (posted_ == retired_) break;
-    pollfd entry = {channel_->fd, POLLIN, 0};
-    (void)poll(&entry, 1, 10);
+    (void)queues_.AwaitEvent(10);
   }
-  window_.reset();
-  if (posted_ != retired_) pair_.reset();
+  queues_.FreeWindow();
+  if (posted_ != retired_) queues_.DestroyPair();
 }
 
 VerbsConnection::~VerbsConnection() {
   Leave();
   Linger();
   Stop();
-  if (alarm_.has_value()) domain_->device()->Unwatch(&*alarm_);
-  pair_.reset();
-  if (channel_ != nullptr) DrainEvents();
 }
 
 }  // namespace ckv

@@ -1,5 +1,6 @@
-// One end of a connected pair of queues: bring-up, sends and their completions, received messages,
-// sleeping, liveness, and teardown. verbs_lane.h defines what the messages mean for slots.
+// One end of a connected pair of queues: sends and their completions, received messages, sleeping,
+// liveness, and teardown. verbs_queues.h has the queues themselves. verbs_lane.h defines what the
+// messages mean for slots.
 //
 // Sends are numbered and complete in order. Once send n has completed, the device no longer reads
 // any buffer of sends up to n. A send requests a completion if its buffer will be used again, which
@@ -11,19 +12,17 @@
 
 #include <infiniband/verbs.h>
 
-#include <array>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/base/clock.h"
-#include "transport/socket.h"
-#include "transport/verbs/verbs_device.h"
+#include "transport/verbs/verbs_inbox.h"
 #include "transport/verbs/verbs_note.h"
+#include "transport/verbs/verbs_queues.h"
 #include "transport/verbs/verbs_region.h"
 
 namespace ckv {
@@ -33,28 +32,9 @@ namespace ckv {
 // receive. In the other direction, the messages are a pong and a good-bye.
 inline constexpr uint32_t kControlReceives = 2;
 
-struct VerbsLinkShape {
-  uint32_t receive_count = 0;  // posted from the start
-  uint32_t send_count = 0;     // work requests of all slots at once
-  uint32_t sge_count = 1;      // entries of one work request
-  bool requester = false;
-};
-
-// A message that arrived.
-struct VerbsMessage {
-  VerbsImmediate immediate;
-  uint32_t buffer = 0;  // number of the receive that got it
-  uint32_t bytes = 0;   // bytes of the last work request
-  bool write = false;   // written by RDMA into the landing region
-};
-
 // Belongs to one thread.
 class VerbsConnection {
  public:
-  // The maximum number of work requests in a row without a requested completion. At 16, one
-  // completion is polled per 16 probes, and the queue needs 16 more work requests.
-  static constexpr uint32_t kUnsignalledMax = 16;
-
   // Creates a queue pair that can post receives. `domain` must outlive it.
   //   InvalidArgument     the device supports no queue this deep, or no list this long.
   //   ResourceExhausted   a limit is reached, or the device or this process has no more resources.
@@ -76,7 +56,7 @@ class VerbsConnection {
   VerbsConnection& operator=(const VerbsConnection&) = delete;
 
   // Fills in the fields of `end` that describe this queue pair to the other end.
-  void Describe(VerbsEndFrame& end) const;
+  void Describe(VerbsEndFrame& end) const { queues_.Describe(end); }
 
   // Posts all receives. Receive i is `stride` bytes at base + i x stride; if `base` is null,
   // receives are empty.
@@ -84,7 +64,7 @@ class VerbsConnection {
 
   // Connects to the queue pair of `peer`, a checked frame.
   //   Unavailable         its address cannot be reached, or only one end uses RoCE.
-  absl::Status Establish(const VerbsEndFrame& peer);
+  absl::Status Establish(const VerbsEndFrame& peer) { return queues_.Establish(peer); }
   // Turns on pings and good-byes: from now on they are handled, and a silent peer is detected.
   void Start();
   // Sends a requester's ping. It may be called once before Start; the pong then arrives after
@@ -99,7 +79,7 @@ class VerbsConnection {
   // The reason why the connection ended, as soon as it is known. status() returns it once the
   // earlier messages have been taken.
   const absl::Status& failure() const noexcept { return failed_; }
-  int event_fd() const noexcept { return epoll_.get(); }
+  int event_fd() const noexcept { return queues_.event_fd(); }
   // Like Lane::Arm. `blocked` means that the message at the front waits for the completion of a
   // send.
   bool Arm(bool blocked) noexcept;
@@ -108,14 +88,14 @@ class VerbsConnection {
   // Returns the oldest message, or null. The message stays until Pop. Pings, pongs and good-byes
   // after Start are handled here and not returned.
   const VerbsMessage* Front() noexcept;
-  void Pop() noexcept { inbox_begin_ = (inbox_begin_ + 1) % inbox_.size(), --inbox_count_; }
+  void Pop() noexcept { inbox_.Pop(); }
   // Posts a receive again after its message has been read.
   void Repost(uint32_t buffer) noexcept;
   // Call it after a poll that found nothing. Every 256th call checks the clock and the alarm.
   void NoteEmpty() noexcept;
 
   // Returns whether the device copies a send of this size when it is posted.
-  bool inlines(uint32_t bytes) const noexcept { return bytes <= inline_bytes_max_; }
+  bool inlines(uint32_t bytes) const noexcept { return bytes <= queues_.inline_bytes_max(); }
   // Posts a chain of `count` work requests and returns a number for reading(). If `copied`, they
   // are inline. The number is 0 if the chain needs no completion. Send sets wr_id and send_flags.
   uint64_t Send(ibv_send_wr* first, ibv_send_wr* last, uint32_t count, bool copied) noexcept;
@@ -138,48 +118,26 @@ class VerbsConnection {
  private:
   VerbsConnection(const VerbsDomain* domain, Clock* clock, const VerbsLinkShape& shape);
 
-  absl::Status CreateQueues();
-  absl::Status CreateQueuePair();
-  absl::Status Modify(ibv_qp_attr& attributes, int mask, const char* what);
   void Harvest() noexcept;
   void Take(const ibv_wc& completion) noexcept;
   bool Understand(const VerbsMessage& message) noexcept;
   void RepostTaken() noexcept;
   void Tick(Instant now) noexcept;
   void Fail(absl::Status status) noexcept;
-  void FailFor(const ibv_wc& completion, const char* what) noexcept;
   void CheckAlarm() noexcept;
-  void DrainEvents() noexcept;
   void SayGoodbye() noexcept;
   void Linger() noexcept;
-
-  struct Destroy {
-    void operator()(ibv_comp_channel* channel) const { (void)ibv_destroy_comp_channel(channel); }
-    void operator()(ibv_cq* queue) const { (void)ibv_destroy_cq(queue); }
-    void operator()(ibv_qp* pair) const { (void)ibv_destroy_qp(pair); }
-    void operator()(ibv_mw* window) const { (void)ibv_dealloc_mw(window); }
-  };
 
   const VerbsDomain* const domain_;
   Clock* const clock_;
   const VerbsLinkShape shape_;
-  UniqueFd epoll_, timer_;
-  std::optional<VerbsAlarm> alarm_;
-  VerbsBudget::Grant grant_;
-  std::unique_ptr<ibv_comp_channel, Destroy> channel_;
-  std::unique_ptr<ibv_cq, Destroy> receive_queue_, send_queue_;
-  std::unique_ptr<ibv_qp, Destroy> pair_;
-  std::unique_ptr<ibv_mw, Destroy> window_;
+  VerbsQueues queues_;
 
-  uint32_t packet_sequence_ = 0;
-  uint32_t inline_bytes_max_ = 0;
   // Receive 0. It has no bytes if receives are empty.
   ibv_sge receive_{};
-  bool established_ = false, started_ = false;
+  bool started_ = false;
 
-  // Messages that arrived and were not taken, at most one per receive.
-  std::vector<VerbsMessage> inbox_;
-  size_t inbox_begin_ = 0, inbox_count_ = 0;
+  VerbsInbox inbox_;             // at most one message per receive
   std::vector<uint32_t> taken_;  // empty receives to be posted again, in one chain
 
   uint64_t posted_ = 0, retired_ = 0;

@@ -1,14 +1,10 @@
-// The bring-up of a verbs connection: its queues, and the states of its queue pair. In order:
-//   Create        takes its share of the device's budget, and makes the queues (CreateQueues) and
-//                 the pair in state INIT (CreateQueuePair)
-//   Describe      writes what the peer needs to know; the ends exchange it over another channel
-//   PostReceives  gives the device the buffers for received messages
-//   Establish     takes the pair to RTR and RTS with the peer's values
-//   Start         begins to watch the peer
+#include "transport/verbs/verbs_queues.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,7 +12,6 @@
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
-#include "transport/verbs/verbs_connection.h"
 
 namespace ckv {
 namespace {
@@ -35,30 +30,26 @@ bool Watch(int epoll, int fd) {
 
 }  // namespace
 
-VerbsConnection::VerbsConnection(const VerbsDomain* domain, Clock* clock,
-                                 const VerbsLinkShape& shape)
+VerbsQueues::VerbsQueues(const VerbsDomain* domain, const VerbsLinkShape& shape)
     : domain_(domain),
-      clock_(clock),
       shape_(shape),
-      packet_sequence_(static_cast<uint32_t>(RandomWord() & 0xffffff)),
-      // A harvest takes whole batches only.
-      inbox_(shape.receive_count + 16) {
-  taken_.reserve(shape.receive_count);
+      packet_sequence_(static_cast<uint32_t>(RandomWord() & 0xffffff)) {}
+
+VerbsQueues::~VerbsQueues() {
+  if (alarm_.has_value()) domain_->device()->Unwatch(&*alarm_);
+  pair_.reset();
+  if (channel_ != nullptr) DrainEvents();
 }
 
-absl::StatusOr<std::unique_ptr<VerbsConnection>> VerbsConnection::Create(
-    const VerbsDomain* domain, Clock* clock, const VerbsLinkShape& shape) {
-  std::unique_ptr<VerbsConnection> connection(new VerbsConnection(domain, clock, shape));
-  CKV_ASSIGN_OR_RETURN(VerbsBudget::Grant grant,
-                       domain->device()->budget().Take(
-                           domain->account(), {.queue_pairs = 1, .receives = shape.receive_count}));
-  connection->grant_ = std::move(grant);
-  CKV_RETURN_IF_ERROR(connection->CreateQueues());
-  CKV_RETURN_IF_ERROR(connection->CreateQueuePair());
-  return connection;
+absl::Status VerbsQueues::Create() {
+  CKV_ASSIGN_OR_RETURN(
+      grant_, domain_->device()->budget().Take(
+                  domain_->account(), {.queue_pairs = 1, .receives = shape_.receive_count}));
+  CKV_RETURN_IF_ERROR(CreateQueues());
+  return CreateQueuePair();
 }
 
-absl::Status VerbsConnection::CreateQueues() {
+absl::Status VerbsQueues::CreateQueues() {
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   timer_ = UniqueFd(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (!epoll_.valid() || !timer_.valid()) return ErrnoStatus("epoll and timer");
@@ -92,7 +83,7 @@ absl::Status VerbsConnection::CreateQueues() {
   return absl::OkStatus();
 }
 
-absl::Status VerbsConnection::CreateQueuePair() {
+absl::Status VerbsQueues::CreateQueuePair() {
   ibv_qp_init_attr initial = {};
   initial.qp_context = &*alarm_;
   initial.send_cq = send_queue_.get();
@@ -115,14 +106,14 @@ absl::Status VerbsConnection::CreateQueuePair() {
                 "INIT");
 }
 
-absl::Status VerbsConnection::Modify(ibv_qp_attr& attributes, int mask, const char* what) {
+absl::Status VerbsQueues::Modify(ibv_qp_attr& attributes, int mask, const char* what) {
   const int error = ibv_modify_qp(pair_.get(), &attributes, mask);
   if (error == 0) return absl::OkStatus();
   errno = error;
   return ErrnoStatus(absl::StrFormat("queue pair 0x%x to %s", pair_->qp_num, what).c_str());
 }
 
-void VerbsConnection::Describe(VerbsEndFrame& end) const {
+void VerbsQueues::Describe(VerbsEndFrame& end) const {
   const VerbsAddress& address = domain_->device()->address();
   end.gid = address.gid;
   end.qp_number = pair_->qp_num;
@@ -132,13 +123,7 @@ void VerbsConnection::Describe(VerbsEndFrame& end) const {
   end.ethernet = address.ethernet ? 1 : 0;
 }
 
-absl::Status VerbsConnection::PostReceives(std::byte* base, uint32_t stride, uint32_t local_key) {
-  receive_ = {reinterpret_cast<uint64_t>(base), base == nullptr ? 0 : stride, local_key};
-  for (uint32_t i = 0; i < shape_.receive_count; ++i) Repost(i);
-  return failed_;
-}
-
-absl::Status VerbsConnection::Establish(const VerbsEndFrame& peer) {
+absl::Status VerbsQueues::Establish(const VerbsEndFrame& peer) {
   const VerbsAddress& here = domain_->device()->address();
   const VerbsOptions& options = domain_->device()->options();
   if (peer.ethernet != (here.ethernet ? 1 : 0)) {
@@ -178,15 +163,29 @@ absl::Status VerbsConnection::Establish(const VerbsEndFrame& peer) {
   return absl::OkStatus();
 }
 
-void VerbsConnection::Start() {
-  started_ = true;
-  probed_ = clock_->Now();
-  // Wakes a sleeper to look after its peer too. The timer runs by itself, so a sleep needs no call
-  // for it.
-  const uint32_t ms = domain_->device()->options().probe_interval_ms;
-  const timespec interval = {ms / 1000, static_cast<long>(ms % 1000) * 1'000'000};
+void VerbsQueues::StartTimer(uint32_t period_ms) noexcept {
+  const timespec interval = {period_ms / 1000, static_cast<long>(period_ms % 1000) * 1'000'000};
   const itimerspec period = {interval, interval};
   (void)timerfd_settime(timer_.get(), 0, &period, nullptr);
+}
+
+void VerbsQueues::DrainEvents() noexcept {
+  ibv_cq* queue = nullptr;
+  void* context = nullptr;
+  while (ibv_get_cq_event(channel_.get(), &queue, &context) == 0) ibv_ack_cq_events(queue, 1);
+  uint64_t expirations = 0;
+  (void)!read(timer_.get(), &expirations, sizeof(expirations));
+}
+
+int VerbsQueues::AwaitEvent(int timeout_ms) noexcept {
+  pollfd entry = {channel_->fd, POLLIN, 0};
+  return poll(&entry, 1, timeout_ms);
+}
+
+void VerbsQueues::StopPair() noexcept {
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_ERR;
+  (void)ibv_modify_qp(pair_.get(), &attributes, IBV_QP_STATE);
 }
 
 }  // namespace ckv
