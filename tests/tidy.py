@@ -100,10 +100,16 @@ MAY_INCLUDE = {
     "server/daemon": "server/directory* server/edge server/health server/holder server/listen server/services "
                      "server/session server/telemetry "
                      "server/upkeep server/web client* attention* transport* store* proto*",
+    "server/daemon/roles": "server/daemon server/directory* server/edge server/health server/holder server/listen "
+                           "server/services server/session server/telemetry server/upkeep client* attention* "
+                           "transport* store* proto*",
+    "server/daemon/roof": "server/daemon server/daemon/roles server/directory* server/edge server/health server/holder "
+                          "server/services server/telemetry server/upkeep server/web client* attention* store* proto*",
     "server/pages": "server/daemon client/ctl/shell proto*",
-    "server": "server/daemon proto*",
+    "server": "server/daemon server/daemon/roof proto*",
 }
-ROOF = {"attention/kernel_target", "client/requester", "client/requester_stats", "client/explain", "client/live_costs", "client/remeasure"}
+ROOF = {"attention/kernel_target", "client/requester", "client/requester_stats", "client/explain", "client/live_costs", "client/remeasure",
+        "server/daemon/daemon", "server/daemon/daemon_run"}
 FOLDERS = {room.split("/")[0] for room in MAY_INCLUDE} | {"tests"}
 # ckvctl is a program: code that the library and the daemon share with it is not in its folder.
 PROGRAM = "client/ctl"
@@ -124,7 +130,7 @@ UNOPENED = ("client/act/", "client/c/", "client/call/", "client/characterize/", 
 # In proto, only the header convert uses protobuf.
 PROTOBUF_FREE = {"attention", "store", "transport"}
 GRPC_FILES = re.compile(
-    r"^(server/(services|edge|listen)/.*|server/[a-z]+/[a-z_]*(service|stub)\.(h|cc)|server/(daemon/daemon|main)\.(h|cc)"
+    r"^(server/(services|edge|listen|daemon/roles)/.*|server/[a-z]+/[a-z_]*(service|stub)\.(h|cc)|server/(daemon/daemon|main)\.(h|cc)"
     r"|client/grpc/.*|client/publish/.*|client/ctl/.*|proto/convert\.(h|cc)|tests/.*)$"
 )
 GRPC_INCLUDE = re.compile(r'#include [<"](grpc|google/protobuf|ckv/v1/|proto/convert\.h)')

@@ -1,0 +1,79 @@
+#include "server/daemon/roles/membership.h"
+
+#include <string_view>
+#include <utility>
+
+#include "proto/base/log.h"
+#include "proto/base/status.h"
+#include "server/daemon/daemon_parts.h"
+
+namespace ckv {
+
+void Membership::AddHolder(HolderRole* holder) {
+  RegistrationOptions options =
+      RegistrationOptionsOf(shared_->config, MemberRole::kHolder, shared_->clock);
+  options.on_lease = [holder](const LeaseGrant& grant, uint64_t placed_change_count) {
+    holder->placement().Note(grant, placed_change_count);
+  };
+  Add(std::move(options), MemberRole::kHolder, &holder->holder().lease());
+}
+
+void Membership::AddRequester() {
+  Add(RegistrationOptionsOf(shared_->config, MemberRole::kRequester, shared_->clock),
+      MemberRole::kRequester, nullptr);
+}
+
+void Membership::Add(RegistrationOptions options, MemberRole role, LeaseGate* lease) {
+  options.member.control_address = address_;
+  options.member.kernel_target = KernelTargetIdOf(shared_->backends.Of(role).kernel_target());
+  options.health = [health = health_, role] { return health->LastOfRole(role); };
+  registrars_.push_back(MakeRegistrar(shared_->config, shared_->clock, local_, role));
+  registrations_.push_back(
+      std::make_unique<Registration>(options, registrars_.back().get(), lease));
+}
+
+void Membership::StartWatch(Requester* requester, const std::string& local_address) {
+  watch_ = std::make_unique<WatchStub>(
+      WatchOptionsOf(shared_->config, shared_->clock, local_address),
+      [shared = shared_, requester](std::string_view corpus) {
+        if (corpus.empty()) shared->directory_connected.store(true, std::memory_order_relaxed);
+        requester->Forget(corpus);
+      },
+      [shared = shared_](const absl::Status& status) {
+        shared->directory_connected.store(false, std::memory_order_relaxed);
+        Log().warn("changes of corpora arrive late: {}", std::string(status.message()));
+      },
+      [requester](const Member& member) { requester->Learn(member); });
+}
+
+void Membership::WatchChannel() {
+  if (shared_->config.directory.empty() || registrations_.empty()) return;
+  channel_ = std::make_unique<ChannelWatch>(shared_->config.directory, [this] {
+    for (const auto& registration : registrations_) registration->Prod();
+  });
+}
+
+absl::StatusOr<bool> Membership::IsRegistered() const {
+  bool registered = true;
+  for (const auto& registration : registrations_) {
+    const Registration::Report report = registration->report();
+    if (report.gave_up) return report.last_error;
+    registered &= report.lease.has_value();
+  }
+  return registered;
+}
+
+absl::Status Membership::Await(Instant deadline) {
+  for (const auto& registration : registrations_) {
+    CKV_RETURN_IF_ERROR(registration->AwaitLease(deadline).status());
+  }
+  return absl::OkStatus();
+}
+
+void Membership::EndWatch() {
+  watch_.reset();
+  channel_.reset();
+  shared_->directory_connected.store(false, std::memory_order_relaxed);
+}
+
+}  // namespace ckv
