@@ -1,13 +1,14 @@
 #!/usr/bin/python3
-"""Thread-safety analysis by clang, clang-tidy and cppcheck, over the flags of a configured build.
+"""Thread-safety analysis by clang, headers alone, clang-tidy and cppcheck, over the flags of a configured build.
 
     tests/static_checks.py BUILD --changed COMMITS [--limit-s SECONDS] [--safety-limit-s SECONDS]
+                           [--headers-limit-s SECONDS]
     tests/static_checks.py BUILD --all
 
 Clang parses files of the product for thread safety, and builds nothing. --changed begins with the files that the last
 COMMITS commits and the working tree changed, the newest first. clang-tidy and cppcheck get no other files. The thread
-safety analysis takes each of them alone, and then continues with all other files. It and clang-tidy take no more files
-after their limit, and report how many were left out. --all gives all files to each. A clone with fewer commits uses
+safety analysis takes each of them alone, and then continues with all other files. So do the headers, each of which
+must compile without what others include before it. These two and clang-tidy take no more files after their limit, and report how many were left out. --all gives all files to each. A clone with fewer commits uses
 those it has. If it has only one, or if this is no clone, any file may have changed.
 BUILD is configured for clang and has its generated headers (deploy/check.sh does both). Exits with 1 on a finding.
 """
@@ -27,6 +28,9 @@ FOLDERS = ("proto", "attention", "store", "transport", "client", "server")  # of
 BATCH = 8  # files that are parsed as one unit: their headers cost more than they do
 LIMIT_S = 240  # for clang-tidy, where CI has an hour for everything
 SAFETY_LIMIT_S = 120  # for thread safety
+HEADERS_LIMIT_S = 60  # for headers alone: all of them take a processor more than ten minutes
+FRAGMENT = ".inl.h"  # a file that compiles only where its top says
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.M)
 # Suppressed: headers are stamped in a copy (passedByValue); cppcheck 2.10 misreads std::span returns
 # and Highway's dispatch macro. Rows of a span are written before they are read, and scratch memory of one type
 # is reused for another.
@@ -179,6 +183,46 @@ class Checks:
 
         self.tell(self.each(parse, [*([name] for name in first), *batches(others, self.flags)], limit_s), "thread safety", limit_s)
 
+    def product_headers(self):
+        """Names of the headers that must compile alone. First those that no .cc begins with: nothing else shows it."""
+        found = [str(path.relative_to(self.root)) for folder in FOLDERS for path in (self.root / folder).rglob("*.h")]
+        shown = {self.first_include(name) for name in self.flags}
+        return sorted((name for name in found if not name.endswith(FRAGMENT)), key=lambda name: (name in shown, name))
+
+    def first_include(self, name):
+        return next(iter(INCLUDE.findall((self.root / name).read_text(encoding="utf-8"))), None)
+
+    def flags_for(self, header, users):
+        """The compiler and flags of the header's own .cc, or else of one of `users`, which include it, or else of a file
+        of its folder or of one above it. None if this build leaves those out, because it lacks their library."""
+        own = f"{header[:-2]}.cc"
+        near = [own] if (self.root / own).is_file() else users
+        for folder in (self.root / header).parents:
+            if near or folder == self.root:
+                break
+            near = sorted(str(path.relative_to(self.root)) for path in folder.glob("*.cc"))
+        return next((self.flags[name] for name in near if name in self.flags), None)
+
+    def headers(self, changed, alone, limit_s):
+        """Parses each header alone. A file of `alone`, which thread safety parses so, shows it of its first include."""
+        shown = {self.first_include(name) for name in alone}
+        users = {}
+        for path in (path for folder in FOLDERS for path in sorted((self.root / folder).rglob("*.cc"))):
+            for header in INCLUDE.findall(path.read_text(encoding="utf-8")):
+                users.setdefault(header, []).append(str(path.relative_to(self.root)))
+        flags = {name: self.flags_for(name, users.get(name, [])) for name in self.product_headers()}
+        every = [name for name in flags if name not in shown and flags[name]]
+        first = [name for name in changed if name in every]
+        say(f"headers alone: clang, {len(every)} files")
+
+        def parse(batch):
+            command = [*flags[batch[0]], "-fsyntax-only", "-x", "c++", "-"]
+            code, said = self.run(command, source(self.root, batch))
+            return [] if code == 0 else [f"{batch[0]} does not compile alone\n{said}"]
+
+        others = [name for name in every if name not in first]
+        self.tell(self.each(parse, [[name] for name in [*first, *others]], limit_s), "headers alone", limit_s)
+
     def clang_tidy(self, names, limit_s):
         say(f"clang-tidy: {len(names)} files")
         ours = f"^{re.escape(str(self.root))}/({'|'.join(FOLDERS)}|tests)/.*\\.(h|cc)$"
@@ -217,7 +261,8 @@ def main():
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).parents[1], help="the tree")
     parser.add_argument("--limit-s", type=int, default=LIMIT_S)
     parser.add_argument("--safety-limit-s", type=int, default=SAFETY_LIMIT_S)
-    parser.add_argument("--only", action="append", choices=("thread-safety", "clang-tidy", "cppcheck"))
+    parser.add_argument("--headers-limit-s", type=int, default=HEADERS_LIMIT_S)
+    parser.add_argument("--only", action="append", choices=("thread-safety", "headers", "clang-tidy", "cppcheck"))
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--changed", type=int, metavar="COMMITS")
@@ -228,7 +273,11 @@ def main():
     names = None if arguments.all else checks.changed(arguments.changed)
     units = list(checks.flags) if names is None else checks.units(names)
     safety_limit_s = None if arguments.all else arguments.safety_limit_s
-    steps = {"thread-safety": lambda: checks.thread_safety(() if names is None else units, safety_limit_s), "clang-tidy": lambda: checks.clang_tidy(units, limit_s),
+    headers_limit_s = None if arguments.all else arguments.headers_limit_s
+    changed, alone = ((), ()) if names is None else (names, units)
+    steps = {"thread-safety": lambda: checks.thread_safety(alone, safety_limit_s),
+             "headers": lambda: checks.headers(changed, alone, headers_limit_s),
+             "clang-tidy": lambda: checks.clang_tidy(units, limit_s),
              "cppcheck": lambda: checks.cppcheck([name for name in units if is_product(name)])}
     for name in arguments.only or steps:
         begin = time.monotonic()

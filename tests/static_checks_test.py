@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Goal: a fault planted into a tree fails the static checks: an unguarded access, a finding of clang-tidy or cppcheck.
+"""Goal: a fault planted into a tree fails the static checks: an unguarded access, a header that does not
+compile alone, a finding of clang-tidy or cppcheck.
 
 Method: a tree of three small files in its own git repository, with the real checks and the real .clang-tidy.
 """
@@ -114,6 +115,33 @@ class StaticChecks(unittest.TestCase):
         self.assertEqual(code, 0, said)
         self.tree.write({"server/another.cc": "int Two(Counter& c) { return c.Next() + c.Next(); }\n"})
         self.expect("unknown type name 'Counter'", "--changed", "1", "--only", "thread-safety")
+
+    def test_a_header_that_does_not_compile_alone_fails(self):
+        lacking = CLEAN["server/counter.h"].replace('#include "absl/synchronization/mutex.h"\n', "")
+        user = '#include "absl/synchronization/mutex.h"\n' + CLEAN["server/counter.cc"]
+        for changes in (("--changed", "1"), ("--all",)):
+            self.tree.write({"server/counter.h": lacking, "server/counter.cc": user})
+            self.expect("server/counter.h does not compile alone", *changes, "--only", "headers")
+
+    def test_a_header_of_which_only_a_header_changed_fails(self):
+        self.tree.write({"server/text.h": "// A text.\n#pragma once\n#include <string>\n",
+                         "server/name.h": '// A name.\n#pragma once\n#include "server/text.h"\nusing Name = std::string;\n'})
+        for _ in range(2):
+            self.tree.commit()
+        code, said = self.tree.check("--changed", "1", "--only", "headers")
+        self.assertEqual(code, 0, said)
+        self.tree.write({"server/text.h": "// No text.\n#pragma once\n"})
+        self.expect("server/name.h does not compile alone", "--changed", "1", "--only", "headers")
+
+    def test_a_fragment_need_not_compile_alone(self):
+        self.tree.write({"server/part.inl.h": "// Half of a class.\n int half_ = Other();\n"})
+        code, said = self.tree.check("--all", "--only", "headers")
+        self.assertEqual(code, 0, said)
+
+    def test_reports_the_limit_of_headers(self):
+        code, said = self.tree.check("--changed", "1", "--only", "headers", "--headers-limit-s", "-1")
+        self.assertEqual(code, 0, said)
+        self.assertIn("headers alone: 1 of them left out", said)
 
     def test_reports_the_limit_of_thread_safety(self):
         self.tree.write({"server/counter.cc": UNGUARDED})

@@ -43,6 +43,10 @@
 
 #pragma once
 
+// A stream that an engine owns, for use as `after`. Any number of threads may use it at once, while
+// the engine puts work on the native stream. Before the headers below, which use it.
+typedef struct ckv_stream ckv_stream;
+
 #include "ckv.h"
 
 #ifdef __cplusplus
@@ -55,10 +59,6 @@ enum {
   CKV_MEMORY_PINNED = 1,  // page-locked host memory that the device reads and writes itself
   CKV_MEMORY_DEVICE = 2,  // memory of the device; requires a requester with a GPU's backend
 };
-
-// A stream that an engine owns, for use as `after`. Any number of threads may use it at once, while
-// the engine puts work on the native stream.
-typedef struct ckv_stream ckv_stream;
 
 // Wraps `native`: a cudaStream_t of the device, or NULL for its default stream. The native stream
 // must live until ckv_stream_free. Does not wait.
