@@ -87,9 +87,10 @@ MAY_INCLUDE = {
     "server/directory/log": "store* proto*",
     "server/directory/prompt": "store/memory proto*",
     "server/directory/coverage": "proto*",
-    "server/directory": "server/directory/coverage server/directory/log server/directory/prompt server/session client* "
-                        "transport store* proto*",
-    "server/upkeep": "server/directory server/session client* transport store* proto*",
+    "server/directory/tables": "server/directory/coverage server/directory/log server/directory/prompt store* proto*",
+    "server/directory": "server/directory/coverage server/directory/log server/directory/prompt "
+                        "server/directory/tables server/session client* transport store* proto*",
+    "server/upkeep": "server/directory server/directory/tables server/session client* transport store* proto*",
     "server/edge": "client* attention transport store* proto*",
     "server/services": "server/edge server/directory server/holder server/upkeep server/session client* "
                        "attention attention/target transport store* proto*",

@@ -1,120 +1,312 @@
+// In this order: members and their leases, changes of corpora, reads, and what members announce.
+// A call takes the lock, ends the leases that have expired, and works on the tables. A call that
+// changes corpora or keys waits for its turn, checks, adds a pending change and its number, and
+// gives up the lock. Then it commits the change (directory_changes.h).
+
 #include "server/directory/directory_state.h"
 
 #include <algorithm>
+#include <array>
+#include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
 
 namespace ckv {
 namespace {
 
+constexpr size_t kAddressBytesMax = 256;
+
+absl::Status ValidateMember(const Member& member) {
+  if (member.id.name.empty() || member.id.name.size() > kCorpusNameBytesMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("member: a name of %d characters, 1 to %d",
+                                                      member.id.name.size(), kCorpusNameBytesMax));
+  }
+  if (member.role != MemberRole::kHolder && member.role != MemberRole::kRequester) {
+    return absl::InvalidArgumentError("member: no role");
+  }
+  if (member.control_address.empty() || member.control_address.size() > kAddressBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("member: an address of %d characters, 1 to %d",
+                        member.control_address.size(), kAddressBytesMax));
+  }
+  return absl::OkStatus();
+}
+
+// A corpus that is known only from reports, as Drop returns it.
+std::shared_ptr<const Corpus> AsCorpus(const UnprovenCorpus& unproven) {
+  Corpus corpus;
+  corpus.name = unproven.name;
+  corpus.tenant = unproven.tenant;
+  corpus.version = unproven.version;
+  return std::make_shared<const Corpus>(std::move(corpus));
+}
+
+// Publishers of earlier builds send no token hashes. Keeps those that are known of their chunks.
+void KeepPrints(const Corpus& before, Corpus& corpus) {
+  absl::flat_hash_map<ChunkId, TokenPrint> known;  // made once chunks have other ordinals
+  for (size_t i = 0; i < corpus.chunks.size(); ++i) {
+    ChunkPlacement& chunk = corpus.chunks[i];
+    if (chunk.print != TokenPrint()) continue;
+    if (i < before.chunks.size() && before.chunks[i].id == chunk.id) {
+      chunk.print = before.chunks[i].print;
+      continue;
+    }
+    if (known.empty()) {
+      for (const ChunkPlacement& old : before.chunks) known.emplace(old.id, old.print);
+    }
+    if (const auto print = known.find(chunk.id); print != known.end()) chunk.print = print->second;
+  }
+}
+
 // A tenant sees its own corpora and the shared ones (I6).
-bool Visible(const Corpus& corpus, std::string_view tenant) {
+bool IsVisible(const Corpus& corpus, std::string_view tenant) {
   return corpus.tenant.empty() || corpus.tenant == tenant;
+}
+
+// The tenants whose corpora `tenant` sees, in the order in which names are looked up: its own
+// first.
+std::array<std::string_view, 2> OwnersFor(std::string_view tenant) { return {tenant, ""}; }
+
+// Returns why there is no corpus of this name.
+absl::Status NoCorpus(const CorpusRebuild& reports, std::string_view name,
+                      std::string_view tenant) {
+  for (const std::string_view owner : OwnersFor(tenant)) {
+    const std::optional<UnprovenCorpus> unproven = reports.Find(CorpusKey(owner, name));
+    if (!unproven) continue;
+    return absl::UnavailableError(absl::StrFormat(
+        "corpus \"%s\" is not proven to be whole: holders report %d of its %d chunks%s", name,
+        unproven->chunk_count - unproven->missing_count, unproven->chunk_count,
+        unproven->conflict ? ", and contradict each other" : ""));
+  }
+  return absl::NotFoundError(absl::StrFormat("there is no corpus \"%s\" here", name));
+}
+
+// Returns Unavailable if holders report a part of a later version that this folder assigned, or,
+// for a corpus rebuilt from reports, any folder.
+absl::Status CheckLatest(const CorpusRebuild& reports, const ChangeNumbers& numbers,
+                         const Corpus& corpus) {
+  if (reports.count() == 0) return absl::OkStatus();
+  // A corpus that was rebuilt from reports yields to any later report.
+  const bool is_rebuilt = numbers.IsInGap(corpus.version);
+  const uint64_t latest = reports.HighestOf(KeyOf(corpus), is_rebuilt ? 0 : numbers.folder_id());
+  if (latest <= corpus.version) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrFormat(
+      "corpus \"%s\": version %d was published after version %d, which is all that this directory "
+      "has of it: start the holders that have it, or load it with --replace, or drop it",
+      corpus.name, latest, corpus.version));
 }
 
 }  // namespace
 
-DirectoryState::Counts DirectoryState::counts() {
-  absl::MutexLock lock(&mu_);
-  return {.corpus_count = corpora_.size(),
-          .placement_count = placement_count_,
-          .watcher_count = watchers_.size(),
-          .replica_count = replicas_.replica_count()};
-}
-
-ReplicaTable::Places DirectoryState::PlacesOf(const ChunkId& id) const {
-  const auto places = places_.find(id);
-  if (places == places_.end()) return {};
-  return places->second;
-}
-
-void DirectoryState::AddPlaces(const std::shared_ptr<const Corpus>& corpus) {
-  for (uint32_t i = 0; i < corpus->chunks.size(); ++i) {
-    places_[corpus->chunks[i].id].push_back({.corpus = corpus, .ordinal = i});
+absl::StatusOr<LeaseGrant> DirectoryState::Register(const Member& member, Duration ttl,
+                                                    Instant deadline, bool reports_parts) {
+  CKV_RETURN_IF_ERROR(ValidateMember(member));
+  const DirectoryOptions& options = tables_.options;
+  Lease lease;
+  lease.id = RandomDirectoryId();
+  lease.member = member;
+  lease.ttl = ttl == Duration(0) ? options.lease_ttl
+                                 : std::clamp(ttl, options.lease_ttl_min, options.lease_ttl_max);
+  {
+    absl::MutexLock lock(&tables_.mu);
+    tables_.epochs.NotePrevious(member.epoch);
   }
-  CountPlaces(*corpus, /*in=*/true);
-  placement_count_ += corpus->chunks.size();
-  replicas_.AddCorpus(*corpus);
-  heads_.Add(*corpus);
+  // A disk that fails must not keep members out. An epoch beyond the durable block is still not
+  // given again: the next incarnation starts at the wall clock, and above what its members had.
+  const bool is_durable = changes_.ReserveEpochs(deadline).ok();
+  absl::MutexLock lock(&tables_.mu);
+  tables_.Expire();
+  if (tables_.leases.Find(lease.id) != nullptr) return absl::InternalError("lease ids repeat");
+  CKV_RETURN_IF_ERROR(MakeRoomFor(member));
+  if (changes_.HasJournal() && is_durable && !tables_.epochs.IsLeft())
+    return absl::UnavailableError("all epochs of a block were taken meanwhile: register again");
+  lease.member.epoch = tables_.epochs.Assign();
+  lease.expires = options.clock->Now() + lease.ttl;
+  const LeaseGrant grant = {.lease_id = lease.id,
+                            .epoch = lease.member.epoch,
+                            .ttl = lease.ttl,
+                            .directory_life = tables_.incarnation,
+                            .folder_id = tables_.numbers.folder_id()};
+  tables_.watches.Tell(
+      {.kind = DirectoryEvent::Kind::kMemberUp, .member = lease.member, .corpus = nullptr});
+  tables_.leases.Add(std::move(lease));
+  if (member.role != MemberRole::kHolder) return grant;
+  tables_.returning.NoteRegistered(member.id);
+  if (reports_parts && grant.folder_id != 0) tables_.returning.NoteReporting(member.id);
+  return grant;
 }
 
-// Adjacent chunks mostly have the same holders.
-void DirectoryState::CountPlaces(const Corpus& corpus, bool in) {
-  const CorpusKey key(corpus.tenant, corpus.name);
-  absl::btree_set<HolderId> told;
-  for (size_t begin = 0; begin < corpus.chunks.size();) {
-    const std::vector<HolderId>& holders = corpus.chunks[begin].holders;
-    size_t end = begin + 1;
-    while (end < corpus.chunks.size() && corpus.chunks[end].holders == holders) ++end;
-    for (const HolderId& holder : holders) {
-      told.insert(holder);
-      auto& counts = placed_on_[holder];
-      uint64_t& count = counts[key];
-      count = in ? count + (end - begin) : count - (end - begin);
-      if (count == 0) counts.erase(key);
-      if (counts.empty()) placed_on_.erase(holder);
+absl::Status DirectoryState::MakeRoomFor(const Member& member) {
+  const Lease* earlier = tables_.leases.FindMember(member.id);
+  const size_t member_count = tables_.leases.all().size();
+  if (earlier == nullptr) {
+    if (member_count < kMemberCountMax) return absl::OkStatus();
+    return absl::ResourceExhaustedError(absl::StrFormat("%d members, limit reached", member_count));
+  }
+  if (const std::string& held_by = earlier->member.control_address;
+      held_by != member.control_address) {
+    return WithLeaseEnd(
+        absl::AlreadyExistsError(absl::StrFormat(
+            "name '%s' is held by %s; choose another with --name", member.id.name, held_by)),
+        earlier->expires - tables_.options.clock->Now());
+  }
+  tables_.EndLease(earlier->id);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LeaseRenewal> DirectoryState::KeepAlive(uint64_t lease_id,
+                                                       const MemberHealth* health) {
+  absl::MutexLock lock(&tables_.mu);
+  tables_.Expire();
+  Lease* lease = tables_.leases.Find(lease_id);
+  if (lease == nullptr) {
+    return WithDirectoryLife(absl::NotFoundError("no such lease: register again"),
+                             tables_.incarnation);
+  }
+  LeaseTable::Renew(tables_.options.clock->Now(), health, *lease);
+  return LeaseRenewal{lease->ttl, lease->placed_change_count};
+}
+
+absl::Status DirectoryState::Deregister(uint64_t lease_id) {
+  absl::MutexLock lock(&tables_.mu);
+  tables_.Expire();
+  const Lease* lease = tables_.leases.Find(lease_id);
+  if (lease == nullptr) return absl::NotFoundError("no such lease");
+  tables_.leases.NoteEnded(lease->member, tables_.options.clock->Now(), /*ran_out=*/false);
+  tables_.EndLease(lease_id);
+  return absl::OkStatus();
+}
+
+std::vector<Member> DirectoryState::Members() {
+  absl::MutexLock lock(&tables_.mu);
+  tables_.Expire();
+  return tables_.leases.Members();
+}
+
+std::vector<EndedLease> DirectoryState::Ended() {
+  absl::MutexLock lock(&tables_.mu);
+  tables_.Expire();
+  return tables_.leases.Ended(tables_.options.clock->Now());
+}
+
+void DirectoryState::Expire() {
+  absl::MutexLock lock(&tables_.mu);
+  tables_.Expire();
+}
+
+std::vector<HolderId> DirectoryState::MissingHolders() {
+  absl::MutexLock lock(&tables_.mu);
+  return tables_.returning.List(tables_.corpora);
+}
+
+absl::Status DirectoryState::CheckReturned() {
+  absl::MutexLock lock(&tables_.mu);
+  return tables_.returning.Check(tables_.options.clock->Now());
+}
+
+absl::StatusOr<uint64_t> DirectoryState::Publish(Corpus corpus, bool replace,
+                                                 uint64_t expected_version, Orphans* orphans,
+                                                 Instant deadline) {
+  CKV_RETURN_IF_ERROR(ValidateCorpus(corpus));
+  for (size_t i = 0; i < corpus.chunks.size(); ++i) {
+    if (corpus.chunks[i].leased.empty()) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "corpus: chunk %d: the directory sets leased members: clear `leased` before you publish",
+        i));
+  }
+  deadline = tables_.LatestOf(deadline);
+  const auto pending = std::make_shared<PendingChange>();
+  auto change = std::make_shared<DirectoryChange>();
+  {
+    absl::MutexLock lock(&tables_.mu);
+    const CorpusKey key = KeyOf(corpus);
+    CKV_RETURN_IF_ERROR(tables_.AwaitTurn(key, deadline));
+    tables_.Expire();
+    CKV_RETURN_IF_ERROR(tables_.CheckPublish(corpus, replace, expected_version));
+    const std::shared_ptr<const Corpus> current = tables_.corpora.Find(key);
+    const size_t freed = current == nullptr ? 0 : current->chunks.size();
+    pending->is_new = current == nullptr;
+    if (current != nullptr) KeepPrints(*current, corpus);
+    pending->added_count = corpus.chunks.size() - std::min(freed, corpus.chunks.size());
+    corpus.version = tables_.numbers.Next();
+    pending->number = corpus.version;
+    change->corpus = std::make_shared<const Corpus>(std::move(corpus));
+    tables_.pending.Add(key, pending);
+  }
+  const uint64_t version = change->corpus->version;
+  CKV_RETURN_IF_ERROR(changes_.Commit(std::move(change), pending.get(), deadline));
+  if (orphans != nullptr) *orphans = std::move(pending->orphans);
+  return version;
+}
+
+// Drops only the tenant's own corpus: a tenant that may read a shared corpus may not take it from
+// the others. The answer is the one for a corpus that does not exist.
+absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Drop(std::string_view name,
+                                                                   std::string_view tenant,
+                                                                   Orphans* orphans,
+                                                                   Instant deadline) {
+  deadline = tables_.LatestOf(deadline);
+  const CorpusKey key(tenant, name);
+  const auto pending = std::make_shared<PendingChange>();
+  auto change = std::make_shared<DirectoryChange>();
+  std::shared_ptr<const Corpus> corpus;
+  {
+    absl::MutexLock lock(&tables_.mu);
+    CKV_RETURN_IF_ERROR(tables_.AwaitTurn(key, deadline));
+    tables_.Expire();
+    const std::shared_ptr<const Corpus> here = tables_.corpora.Find(key);
+    const std::optional<UnprovenCorpus> unproven = tables_.reports.Find(key);
+    if (here == nullptr && !unproven)
+      return absl::NotFoundError(absl::StrFormat("there is no corpus \"%s\" here", name));
+    corpus = here != nullptr ? here : AsCorpus(*unproven);
+    change->kind = unproven ? ChangeKind::kForget : ChangeKind::kDrop;
+    change->tenant = corpus->tenant;
+    change->name = corpus->name;
+    change->version = corpus->version;
+    if (unproven) {
+      // Drops everything that is reported under the name.
+      change->version = std::max(corpus->version, unproven->version);
+      change->removed_version = here != nullptr ? corpus->version : 0;
     }
-    begin = end;
+    change->number = tables_.numbers.Next();
+    pending->number = change->number;
+    tables_.pending.Add(key, pending);
   }
-  for (const HolderId& holder : told) NotePlacedChange(holder);
+  CKV_RETURN_IF_ERROR(changes_.Commit(std::move(change), pending.get(), deadline));
+  if (orphans != nullptr) *orphans = std::move(pending->orphans);
+  return corpus;
 }
 
-void DirectoryState::NotePlacedChange(const HolderId& holder) {
-  const auto lease = lease_by_member_.find(holder);
-  if (lease != lease_by_member_.end()) ++leases_.find(lease->second)->second.placed_change_count;
-}
-
-void DirectoryState::RemovePlaces(const Corpus& corpus) {
-  for (const ChunkPlacement& chunk : corpus.chunks) {
-    const auto places = places_.find(chunk.id);
-    if (places == places_.end()) continue;  // a chunk that the corpus names twice
-    std::erase_if(places->second,
-                  [&](const ChunkPlace& place) { return place.corpus.get() == &corpus; });
-    if (places->second.empty()) places_.erase(places);
-  }
-  CountPlaces(corpus, /*in=*/false);
-  placement_count_ -= corpus.chunks.size();
-  replicas_.RemoveCorpus(corpus);
-  heads_.Remove(corpus);
-}
-
-void DirectoryState::RemoveReplicas(const Corpus& gone) {
-  for (const ChunkPlacement& chunk : gone.chunks) {
-    if (!places_.contains(chunk.id)) replicas_.RemoveChunk(chunk.id);
-  }
-}
-
-DirectoryState::Orphans DirectoryState::OrphansOf(const Corpus& gone) const {
-  Orphans orphans;
-  for (const ChunkPlacement& chunk : gone.chunks) {
-    // It may be all that is left of a corpus that is not whole yet.
-    if (rebuild_.CountOf(chunk.id) > 0) continue;
-    ChunkPlacement orphan = chunk;
-    if (const auto places = places_.find(chunk.id); places != places_.end()) {
-      for (const ChunkPlace& place : places->second) {
-        const std::vector<HolderId>& wanted = place.corpus->chunks[place.ordinal].holders;
-        std::erase_if(orphan.holders, [&](const HolderId& holder) {
-          return std::find(wanted.begin(), wanted.end(), holder) != wanted.end();
-        });
-      }
-    } else {
-      orphan.leased = replicas_.LeasedOf(gone, chunk);
+absl::StatusOr<TenantKey> DirectoryState::TenantKeyOf(std::string_view tenant, bool make,
+                                                      Instant deadline) {
+  CKV_RETURN_IF_ERROR(ValidateName("tenant", tenant));
+  // A key that is lost at a restart would leave chunks that no prompt finds any more.
+  if (tenant.empty() || !changes_.HasJournal()) return TenantKey();
+  deadline = tables_.LatestOf(deadline);
+  const auto pending = std::make_shared<PendingChange>();
+  auto change = std::make_shared<DirectoryChange>();
+  {
+    absl::MutexLock lock(&tables_.mu);
+    if (const auto known = tables_.keys.Find(tenant)) return *known;
+    if (!make) return TenantKey();
+    const CorpusKey key(tenant, "");
+    CKV_RETURN_IF_ERROR(tables_.AwaitTurn(key, deadline));
+    if (const auto known = tables_.keys.Find(tenant)) return *known;
+    if (tables_.keys.size() >= TenantKeys::kTenantKeyCountMax) {
+      return absl::ResourceExhaustedError(
+          absl::StrFormat("%d tenants have keys", tables_.keys.size()));
     }
-    if (!orphan.holders.empty() || !orphan.leased.empty()) orphans.push_back(std::move(orphan));
+    change->kind = ChangeKind::kTenantKey;
+    change->tenant = std::string(tenant);
+    change->key = RandomTenantKey();
+    pending->number = tables_.numbers.last() + 1;  // it has none
+    tables_.pending.Add(key, pending);
   }
-  return orphans;
-}
-
-// The tenant's own first, then the shared one of that name.
-std::shared_ptr<const Corpus> DirectoryState::FindLocked(std::string_view name,
-                                                         std::string_view tenant) {
-  for (const std::string_view owner : {tenant, std::string_view()}) {
-    const auto found = corpora_.find(CorpusKey(owner, name));
-    if (found != corpora_.end()) return found->second;
-  }
-  return nullptr;
+  CKV_RETURN_IF_ERROR(changes_.Commit(change, pending.get(), deadline));
+  return change->key;
 }
 
 absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Get(std::string_view name,
@@ -124,13 +316,15 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Get(std::string_vi
   std::vector<ReplicaTable::Leased> leased;
   CoverageView::Holders holders;
   {
-    absl::MutexLock lock(&mu_);
-    ExpireLocked();
-    corpus = FindLocked(name, tenant);
-    if (corpus == nullptr) return NoCorpusLocked(name, tenant);
-    CKV_RETURN_IF_ERROR(CheckLatest(*corpus));
-    leased = replicas_.LeasedOf(*corpus);
-    if (for_calls) holders = HoldersOf(*corpus);
+    absl::MutexLock lock(&tables_.mu);
+    tables_.Expire();
+    for (const std::string_view owner : OwnersFor(tenant)) {
+      if (corpus == nullptr) corpus = tables_.corpora.Find(CorpusKey(owner, name));
+    }
+    if (corpus == nullptr) return NoCorpus(tables_.reports, name, tenant);
+    CKV_RETURN_IF_ERROR(CheckLatest(tables_.reports, tables_.numbers, *corpus));
+    leased = tables_.corpora.replicas().LeasedOf(*corpus);
+    if (for_calls) holders = tables_.LackingHolders(*corpus);
   }
   if (leased.empty() && holders.lacking.empty()) return corpus;
   // Copied without the lock: a corpus may have a million chunks, and leases are renewed meanwhile.
@@ -144,25 +338,25 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Get(std::string_vi
 }
 
 std::vector<std::shared_ptr<const Corpus>> DirectoryState::List(std::string_view tenant) {
-  absl::MutexLock lock(&mu_);
+  absl::MutexLock lock(&tables_.mu);
   std::vector<std::shared_ptr<const Corpus>> list;
-  for (const auto& [key, corpus] : corpora_) {
-    if (Visible(*corpus, tenant)) list.push_back(corpus);
+  for (const auto& [key, corpus] : tables_.corpora.all()) {
+    if (IsVisible(*corpus, tenant)) list.push_back(corpus);
   }
   return list;
 }
 
 std::vector<LocatedChunk> DirectoryState::Locate(const ChunkId& id, std::string_view tenant,
                                                  bool for_calls) {
-  absl::MutexLock lock(&mu_);
-  ExpireLocked();
+  absl::MutexLock lock(&tables_.mu);
+  tables_.Expire();
   std::vector<LocatedChunk> visible;
-  for (const ChunkPlace& place : PlacesOf(id)) {
-    if (!Visible(*place.corpus, tenant)) continue;
+  for (const ChunkPlace& place : tables_.corpora.PlacesOf(id)) {
+    if (!IsVisible(*place.corpus, tenant)) continue;
     LocatedChunk located{place.corpus, place.ordinal, place.corpus->chunks[place.ordinal]};
-    located.chunk.leased = replicas_.LeasedOf(*place.corpus, located.chunk);
+    located.chunk.leased = tables_.corpora.replicas().LeasedOf(*place.corpus, located.chunk);
     if (for_calls) {
-      const CoverageView::Holders holders = HoldersOf(*place.corpus);
+      const CoverageView::Holders holders = tables_.LackingHolders(*place.corpus);
       if (!holders.lacking.empty()) LeaveOutLacking(holders, located.chunk);
     }
     visible.push_back(std::move(located));
@@ -177,35 +371,58 @@ PromptChunks DirectoryState::FindPrompt(std::span<const uint64_t> heads,
   while (!heads.empty()) {
     const auto slice = heads.first(std::min(heads.size(), kHeadSliceCount));
     heads = heads.subspan(slice.size());
-    absl::MutexLock lock(&mu_);
-    search.Look(heads_, slice);
+    absl::MutexLock lock(&tables_.mu);
+    search.Look(tables_.corpora.heads(), slice);
   }
   return std::move(search).Finish();
-}
-
-bool DirectoryState::IsPlacedOn(const ChunkPlace& place, std::string_view holder) const {
-  const ChunkPlacement& chunk = place.corpus->chunks[place.ordinal];
-  const auto is_holder = [holder](const HolderId& id) { return id.name == holder; };
-  if (std::any_of(chunk.holders.begin(), chunk.holders.end(), is_holder)) return true;
-  const std::vector<HolderId> leased = replicas_.LeasedOf(*place.corpus, chunk);
-  return std::any_of(leased.begin(), leased.end(), is_holder);
 }
 
 std::vector<uint32_t> DirectoryState::CountReferences(std::span<const ChunkId> ids,
                                                       std::string_view holder) {
   std::vector<uint32_t> counts;
   counts.reserve(ids.size());
-  absl::MutexLock lock(&mu_);
-  ExpireLocked();
+  absl::MutexLock lock(&tables_.mu);
+  tables_.Expire();
   for (const ChunkId& id : ids) {
-    uint32_t count = 0;
-    for (const ChunkPlace& place : PlacesOf(id))
-      count += holder.empty() || IsPlacedOn(place, holder) ? 1 : 0;
-    // It may be all that is left of a corpus.
-    count += rebuild_.CountOf(id);
-    counts.push_back(count);
+    // A reported chunk may be all that is left of a corpus.
+    counts.push_back(tables_.corpora.CountReferences(id, holder) + tables_.reports.CountOf(id));
   }
   return counts;
+}
+
+absl::StatusOr<std::vector<bool>> DirectoryState::AnnounceReplicas(uint64_t lease_id,
+                                                                   std::string_view tenant,
+                                                                   std::span<const ChunkId> ids) {
+  absl::MutexLock lock(&tables_.mu);
+  tables_.Expire();
+  CKV_ASSIGN_OR_RETURN(const Lease* lease, tables_.leases.FindHolder(lease_id, ids.size()));
+  std::vector<bool> accepted;
+  accepted.reserve(ids.size());
+  CorporaByKey changed;
+  for (const ChunkId& id : ids) {
+    const auto outcome = tables_.corpora.Announce(lease_id, lease->member.id, tenant, id, changed);
+    accepted.push_back(outcome != ReplicaTable::Outcome::kRefused);
+  }
+  tables_.watches.TellReplicasChanged(changed);
+  return accepted;
+}
+
+absl::Status DirectoryState::WithdrawReplicas(uint64_t lease_id,
+                                              std::optional<std::string_view> tenant,
+                                              std::span<const ChunkId> ids) {
+  absl::MutexLock lock(&tables_.mu);
+  tables_.Expire();
+  CKV_RETURN_IF_ERROR(tables_.leases.FindHolder(lease_id, ids.size()).status());
+  tables_.watches.TellReplicasChanged(tables_.corpora.Withdraw(lease_id, tenant, ids));
+  return absl::OkStatus();
+}
+
+DirectoryState::Counts DirectoryState::counts() {
+  absl::MutexLock lock(&tables_.mu);
+  return {.corpus_count = tables_.corpora.all().size(),
+          .placement_count = tables_.corpora.chunk_count(),
+          .watcher_count = tables_.watches.count(),
+          .replica_count = tables_.corpora.replicas().replica_count()};
 }
 
 }  // namespace ckv

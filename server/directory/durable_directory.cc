@@ -18,7 +18,7 @@ absl::StatusOr<std::unique_ptr<DurableDirectory>> DurableDirectory::Open(
     Log().info(
         "the directory keeps corpora in memory: after a restart it has only those that holders "
         "report; a folder (directory.path) keeps all");
-    directory->state_.StartInMemory();
+    directory->state_.changes().StartInMemory();
     return directory;
   }
   ReplayProgress unseen;
@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<DurableDirectory>> DurableDirectory::Open(
       Log().info("reading {}: {} %, {} corpora so far", log.path, told.progress->percent(),
                  directory->state_.counts().corpus_count);
     }
-    return directory->state_.Replay(change);
+    return directory->state_.changes().Replay(change);
   });
   if (!opened.ok()) return Annotate(opened.status(), "directory.path");
   directory->log_ = *std::move(opened);
@@ -47,8 +47,8 @@ absl::StatusOr<std::unique_ptr<DurableDirectory>> DurableDirectory::Open(
                  ? std::string("a new folder")
                  : absl::StrFormat("%d corpora read from %d records in %d ms", found.corpus_count,
                                    found.record_count, found.took / std::chrono::milliseconds(1)));
-  directory->state_.SetJournal(directory->log_.get(), replay.folder_id);
-  directory->log_->Start(&directory->state_);
+  directory->state_.changes().SetJournal(directory->log_.get(), replay.folder_id);
+  directory->log_->Start(&directory->state_.changes());
   return directory;
 }
 

@@ -1,3 +1,8 @@
+// The thread's loop, Run, is first: it waits for the time of the next call, for the end of the
+// gate's time, or for Prod, and then makes one call. Register and Renew return the time of the next
+// call. The functions after them handle the replies: a grant or a renewal opens the gate, a failure
+// waits with a growing pause, a lost lease registers at once (registration.h has the states).
+
 #include "server/directory/registration.h"
 
 #include <algorithm>

@@ -86,6 +86,14 @@ struct RegistrationOptions {
 // until it expires or the next registration extends it. It closes early if the name was given to
 // another member.
 //
+//   state          calls               next state
+//   registering    Register            registered by a grant; given up if the name stays taken and
+//                                      the process never had a lease; otherwise unchanged, later
+//   registered     KeepAlive           registering at once if the directory has no such lease;
+//                                      otherwise unchanged
+//   given up       none                none
+//   stopping       Deregister          none; from each state, by the destructor
+//
 // A name that another address has may be that of an earlier process, whose lease will expire. So
 // the first registration is tried for one lease (see ttl), and then gives up. A process that was
 // registered before keeps trying.

@@ -37,7 +37,7 @@ FleetFacts DaemonHealth::Facts() const {
   FleetFacts facts;
   const std::string address = parts_.directory_address ? parts_.directory_address() : "";
   if (parts_.directory != nullptr) {
-    facts = parts_.directory->state().Facts();
+    facts = parts_.directory->state().health().Facts();
     DirectoryFacts& directory = *facts.directory;
     directory.address = address;
     directory.path = parts_.directory->found().path;

@@ -38,14 +38,15 @@ void MemberProbes::Look(Asked& asked, Instant now, Duration period) {
   if (std::exchange(asked.answer_count, answer_count) != answer_count) {
     asked.answered = now;
     asked.has_answered = true;
-    if (std::exchange(asked.is_silent, false)) state_.NoteProbe(asked.member, absl::OkStatus());
+    if (std::exchange(asked.is_silent, false))
+      state_.health().NoteProbe(asked.member, absl::OkStatus());
   }
   const Duration silence = now - asked.answered;
   if (asked.has_answered && !asked.is_silent && silence > kSilentFor + period) {
     asked.is_silent = true;
-    state_.NoteProbe(asked.member, absl::UnavailableError(
-                                       absl::StrFormat("no answer on its control port for %d s",
-                                                       silence / std::chrono::seconds(1))));
+    state_.health().NoteProbe(asked.member, absl::UnavailableError(absl::StrFormat(
+                                                "no answer on its control port for %d s",
+                                                silence / std::chrono::seconds(1))));
   }
   if (now - asked.asked < period) return;
   asked.asked = now;

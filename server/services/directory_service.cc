@@ -184,12 +184,12 @@ grpc::Status DirectoryServiceImpl::Describe(grpc::ServerContext* /*context*/,
                                             const v1::DescribeDirectoryRequest* /*request*/,
                                             v1::DescribeDirectoryReply* reply) {
   if (process_) *reply->mutable_process() = ToProto(process_());
-  AddFacts(facts_ ? facts_() : state_.Facts(), *reply);
+  AddFacts(facts_ ? facts_() : state_.health().Facts(), *reply);
   const std::vector<HolderId> missing = state_.MissingHolders();
   reply->set_missing_holder_count(static_cast<uint32_t>(missing.size()));
   for (size_t i = 0; i < std::min<size_t>(missing.size(), kMemberCountMax); ++i)
     reply->add_missing_holders(missing[i].name);
-  const DirectoryState::Rebuilt rebuilt = state_.rebuilt(kDescribedMax);
+  const HolderReports::Rebuilt rebuilt = state_.reports().rebuilt(kDescribedMax);
   reply->set_rebuilt_corpus_count(rebuilt.rebuilt_count);
   reply->set_unproven_corpus_count(rebuilt.unproven_count);
   for (const UnprovenCorpus& unproven : rebuilt.unproven)
@@ -374,17 +374,17 @@ grpc::Status DirectoryServiceImpl::ListPlacedCorpora(grpc::ServerContext* /*cont
   if (auto status = CheckKey(request->holder(), ""); !status.ok()) return ToGrpc(status);
   if (auto status = CheckKey(request->after_name(), request->after_tenant()); !status.ok())
     return ToGrpc(status);
-  std::optional<DirectoryState::CorpusKey> after;
+  std::optional<CorpusKey> after;
   if (!request->after_name().empty()) {
     after.emplace(request->after_tenant(), request->after_name());
   } else {
     // Read before the corpora are listed: changes made meanwhile count as not seen.
-    const DirectoryState::News news = state_.NewsSince(FromProto(request->seen()));
+    const HolderReports::News news = state_.reports().NewsSince(FromProto(request->seen()));
     *reply->mutable_seen() = ToProto(news.seen);
     for (const DroppedCorpus& dropped : news.dropped) *reply->add_dropped() = ToProto(dropped);
   }
   const auto corpora =
-      state_.ListPlacedCorpora({request->holder()}, after, kPlacedCorporaPerCallMax + 1);
+      state_.reports().ListPlacedCorpora({request->holder()}, after, kPlacedCorporaPerCallMax + 1);
   for (size_t i = 0; i < std::min(corpora.size(), kPlacedCorporaPerCallMax); ++i)
     *reply->add_corpora() = Summarise(*corpora[i]);
   reply->set_more(corpora.size() > kPlacedCorporaPerCallMax);
@@ -398,8 +398,8 @@ grpc::Status DirectoryServiceImpl::ListPlaced(grpc::ServerContext* /*context*/,
   if (auto status = CheckKey(request->name(), request->tenant()); !status.ok())
     return ToGrpc(status);
   uint32_t next = 0;
-  const auto part = state_.PartOf({request->holder()}, request->tenant(), request->name(),
-                                  request->first_ordinal(), kPartChunksPerCallMax, &next);
+  const auto part = state_.reports().PartOf({request->holder()}, request->tenant(), request->name(),
+                                            request->first_ordinal(), kPartChunksPerCallMax, &next);
   if (!part.ok()) return ToGrpc(part.status());
   *reply->mutable_part() = ToProto(*part);
   reply->set_more(next != 0);
@@ -410,10 +410,10 @@ grpc::Status DirectoryServiceImpl::ListPlaced(grpc::ServerContext* /*context*/,
 grpc::Status DirectoryServiceImpl::ReportPart(grpc::ServerContext* /*context*/,
                                               const v1::ReportPartRequest* request,
                                               v1::ReportPartReply* reply) {
-  if (!request->has_part()) return ToGrpc(state_.FinishReport(request->lease_id()));
+  if (!request->has_part()) return ToGrpc(state_.reports().FinishReport(request->lease_id()));
   const auto part = FromProto(request->part());
   if (!part.ok()) return ToGrpc(part.status());
-  const auto superseded = state_.ReportPart(request->lease_id(), *part);
+  const auto superseded = state_.reports().ReportPart(request->lease_id(), *part);
   if (!superseded.ok()) return ToGrpc(superseded.status());
   reply->set_superseded(*superseded);
   return grpc::Status::OK;
@@ -433,12 +433,12 @@ grpc::Status DirectoryServiceImpl::ReportDropped(grpc::ServerContext* context,
     drops.push_back(*std::move(dropped));
   }
   const SeenDirectory seen = FromProto(request->seen());
-  const auto wanted = state_.NoteSeen(request->lease_id(), seen);
+  const auto wanted = state_.reports().NoteSeen(request->lease_id(), seen);
   if (!wanted.ok()) return ToGrpc(wanted.status());
   reply->set_wanted(*wanted);
   if (drops.empty()) return grpc::Status::OK;
-  return ToGrpc(state_.ReportDropped(request->lease_id(), seen, drops,
-                                     DeadlineOf(*context, clock_, kControlTimeoutMax)));
+  return ToGrpc(state_.reports().ReportDropped(request->lease_id(), seen, drops,
+                                               DeadlineOf(*context, clock_, kControlTimeoutMax)));
 }
 
 grpc::Status DirectoryServiceImpl::ReportLacking(grpc::ServerContext* /*context*/,
@@ -446,7 +446,8 @@ grpc::Status DirectoryServiceImpl::ReportLacking(grpc::ServerContext* /*context*
                                                  v1::ReportLackingReply* /*reply*/) {
   const auto ids = IdsFrom(request->ids());
   if (!ids.ok()) return ToGrpc(ids.status());
-  return ToGrpc(state_.ReportLacking(request->lease_id(), *ids, request->first(), request->last()));
+  return ToGrpc(
+      state_.reports().ReportLacking(request->lease_id(), *ids, request->first(), request->last()));
 }
 
 grpc::Status DirectoryServiceImpl::Watch(grpc::ServerContext* context,
@@ -461,7 +462,7 @@ grpc::Status DirectoryServiceImpl::Watch(grpc::ServerContext* context,
   if (request->has_engine()) listed.emplace(&engines_, FromProto(request->engine()), clock_.Now());
   while (!context->IsCancelled()) {
     if (gate_.closed()) return ToGrpc(ServiceGate::ClosedError());
-    const auto event = state_.Next(**watcher, clock_.Now() + kWatchSlice);
+    const auto event = (*watcher)->Next(clock_.Now() + kWatchSlice);
     if (!event.ok()) return ToGrpc(event.status());
     if (event->has_value() && !writer->Write(EventToProto(**event))) break;
   }

@@ -17,7 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
-#include "server/directory/dropped_corpora.h"
+#include "server/directory/tables/dropped_corpora.h"
 
 namespace ckv {
 
@@ -36,9 +36,9 @@ absl::Status ForEachPage(
 
 absl::StatusOr<PlacementSource::Placed> LocalPlacementSource::ListPlacedCorpora(
     const HolderId& holder, const SeenDirectory& seen, Instant /*deadline*/) {
-  DirectoryState::News news = state_.NewsSince(seen);
+  HolderReports::News news = reports_.NewsSince(seen);
   Placed placed = {.versions = {}, .seen = news.seen, .dropped = std::move(news.dropped)};
-  for (const auto& corpus : state_.ListPlacedCorpora(holder, std::nullopt, SIZE_MAX))
+  for (const auto& corpus : reports_.ListPlacedCorpora(holder, std::nullopt, SIZE_MAX))
     placed.versions.emplace(CorpusParts::Key(corpus->tenant, corpus->name), corpus->version);
   return placed;
 }
@@ -46,32 +46,32 @@ absl::StatusOr<PlacementSource::Placed> LocalPlacementSource::ListPlacedCorpora(
 absl::StatusOr<CorpusPart> LocalPlacementSource::GetPart(const HolderId& holder,
                                                          const CorpusParts::Key& key,
                                                          Instant /*deadline*/) {
-  return state_.PartOf(holder, key.first, key.second, 0, SIZE_MAX);
+  return reports_.PartOf(holder, key.first, key.second, 0, SIZE_MAX);
 }
 
 absl::StatusOr<bool> LocalPlacementSource::ReportPart(uint64_t lease_id, const CorpusPart& part,
                                                       Instant /*deadline*/) {
-  return state_.ReportPart(lease_id, part);
+  return reports_.ReportPart(lease_id, part);
 }
 
 absl::StatusOr<bool> LocalPlacementSource::ReportDropped(uint64_t lease_id,
                                                          const SeenDirectory& seen,
                                                          std::span<const DroppedCorpus> dropped,
                                                          Instant deadline) {
-  CKV_ASSIGN_OR_RETURN(const bool wanted, state_.NoteSeen(lease_id, seen));
-  CKV_RETURN_IF_ERROR(state_.ReportDropped(lease_id, seen, dropped, deadline));
+  CKV_ASSIGN_OR_RETURN(const bool wanted, reports_.NoteSeen(lease_id, seen));
+  CKV_RETURN_IF_ERROR(reports_.ReportDropped(lease_id, seen, dropped, deadline));
   return wanted;
 }
 
 absl::Status LocalPlacementSource::ReportLacking(uint64_t lease_id, std::span<const ChunkId> ids,
                                                  Instant /*deadline*/) {
   return ForEachPage(ids, [&](std::span<const ChunkId> page, bool first, bool last) {
-    return state_.ReportLacking(lease_id, page, first, last);
+    return reports_.ReportLacking(lease_id, page, first, last);
   });
 }
 
 absl::Status LocalPlacementSource::FinishReport(uint64_t lease_id, Instant /*deadline*/) {
-  return state_.FinishReport(lease_id);
+  return reports_.FinishReport(lease_id);
 }
 
 PlacementKeeper::PlacementKeeper(const PlacementKeeperOptions& options, PlacementSource* source,

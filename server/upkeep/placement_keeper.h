@@ -68,7 +68,7 @@ absl::Status ForEachPage(
 // The directory in the same process. `state` must outlive it.
 class LocalPlacementSource final : public PlacementSource {
  public:
-  explicit LocalPlacementSource(DirectoryState* state) : state_(*state) {}
+  explicit LocalPlacementSource(DirectoryState* state) : reports_(state->reports()) {}
   absl::StatusOr<Placed> ListPlacedCorpora(const HolderId& holder, const SeenDirectory& seen,
                                            Instant deadline) override;
   absl::StatusOr<CorpusPart> GetPart(const HolderId& holder, const CorpusParts::Key& key,
@@ -83,7 +83,7 @@ class LocalPlacementSource final : public PlacementSource {
   absl::Status FinishReport(uint64_t lease_id, Instant deadline) override;
 
  private:
-  DirectoryState& state_;
+  HolderReports& reports_;
 };
 
 // The keeper's access to the chunks of a holder. Thread-safe.

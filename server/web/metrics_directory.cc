@@ -21,7 +21,7 @@ void AddDirectory(DirectoryState& directory, MetricsPage& page) {
              counts.placement_count);
   page.Gauge("ckv_directory_replicas", "Copies that members announced under their leases.",
              counts.replica_count);
-  const DirectoryState::Rebuilt rebuilt = directory.rebuilt(0);
+  const HolderReports::Rebuilt rebuilt = directory.reports().rebuilt(0);
   page.Counter("ckv_directory_rebuilt_corpora_total",
                "Corpora made whole again from what holders reported.", rebuilt.rebuilt_count);
   page.Gauge(
@@ -29,7 +29,7 @@ void AddDirectory(DirectoryState& directory, MetricsPage& page) {
       "Corpora that holders report and that are not served, because nothing proves that they "
       "are whole; ckvctl status names them.",
       rebuilt.unproven_count);
-  const std::shared_ptr<const Coverage> covered = directory.Covered();
+  const std::shared_ptr<const Coverage> covered = directory.health().Covered();
   page.Gauge("ckv_directory_missing_chunks",
              "Chunks of corpora that no live holder has: they can not be answered. ckvctl health "
              "names the corpora.",

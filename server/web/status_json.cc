@@ -217,13 +217,13 @@ Json DirectoryJson(const WebSources& sources) {
     if (missing.size() < kShownMemberCountMax) missing.push_back(holder.name);
   }
   json["missing"] = std::move(missing);
-  const std::shared_ptr<const Coverage> covered = directory.Covered();
+  const std::shared_ptr<const Coverage> covered = directory.health().Covered();
   json["corpora"] = CorporaJson(std::move(corpora), *covered);
   json["missing_chunk_count"] = covered->missing_chunk_count;
   json["missing_copy_count"] = covered->missing_copy_count;
   json["corpus_count"] = shared;
   json["tenant_corpus_count"] = counts.corpus_count - std::min(shared, counts.corpus_count);
-  json["unproven_count"] = directory.rebuilt(0).unproven_count;
+  json["unproven_count"] = directory.reports().rebuilt(0).unproven_count;
   json["replica_count"] = counts.replica_count;
   if (sources.directory_log != nullptr) {
     const ChangeLog::Stats log = sources.directory_log->stats();

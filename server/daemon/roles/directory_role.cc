@@ -22,7 +22,7 @@ DirectoryRole::DirectoryRole(DaemonShared* shared, std::unique_ptr<DurableDirect
 
 void DirectoryRole::Tick() {
   state().Expire();
-  state().PublishRebuilt();
+  state().reports().PublishRebuilt();
 }
 
 }  // namespace ckv

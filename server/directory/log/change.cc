@@ -1,3 +1,7 @@
+// Encodes and decodes the records of change.h. Each kind's body is written and read by one branch
+// of a switch, in the order of the table in change.h. Reading checks the kind, the version of the
+// body and its length first, then the body, and at last that no byte of it is left.
+
 #include "server/directory/log/change.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// In the order of a change: Submit encodes and queues it, the appending thread takes a batch,
+// writes and syncs it as one frame, and settles each change of the batch. Between two batches it
+// may begin a new log and take an image of the state. The second thread writes the image as a
+// snapshot. The image is taken by the appending thread, because no change is settled meanwhile: so
+// the snapshot has exactly the changes of all earlier logs.
+
 #include "server/directory/log/change_log.h"
 
 #include <algorithm>

@@ -54,6 +54,14 @@ struct ChangeLogOptions {
 
 // Thread-safe, except that Open must be called first and Start second. Owns two threads: one
 // appends, the other writes snapshots.
+//
+//   snapshot    logs                              next state
+//   none        short, or within kSnapshotPause   due, when the logs are too long
+//               after a failure
+//   due         a new one begins, and the state   writing; none, if no log can begin
+//               before it is copied
+//   writing     grow; changes wait for it once    none
+//               they are kLogFactorMax too long
 class ChangeLog final : public ChangeJournal {
  public:
   // A snapshot begins once the logs are this many times as long as the last one, so each byte of a

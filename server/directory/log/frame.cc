@@ -1,3 +1,8 @@
+// First the headers of files and the encoding of frames, then their reading. Next checks a frame
+// from the outside to the inside: its header, its length, its payload, its end. Bytes that fail a
+// check are classified by Judge as unfinished or damaged (frame.h has the rule). It looks for a
+// sector of zeros, and for a later frame, which proves that this one was durable.
+
 #include "server/directory/log/frame.h"
 
 #include <algorithm>

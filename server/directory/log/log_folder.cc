@@ -1,3 +1,8 @@
+// Writes a log folder. First the logs: a log begins under a temporary name, and gets its name with
+// its first frame. Each append writes one frame and syncs it. Then the snapshots: a file is written
+// and synced under a temporary name, renamed, and the folder is synced. Only after that the files
+// that it replaces are removed. Last the checks and sizes, which any thread reads.
+
 #include "server/directory/log/log_folder.h"
 
 #include <utility>

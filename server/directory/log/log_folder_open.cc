@@ -1,4 +1,8 @@
-// Reads the contents of a log folder when it is opened.
+// Reads the contents of a log folder when it is opened, in this order: the list of files, the first
+// frame of each log from the latest snapshot on, that snapshot, and then these logs whole. The
+// first frames are read ahead, because each has the number of bytes of the previous log that count.
+// An unfinished frame is cut only at the end of the last log. The last whole frame is written and
+// synced once more before anyone sees its changes.
 
 #include <algorithm>
 #include <optional>

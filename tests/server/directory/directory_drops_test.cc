@@ -51,7 +51,7 @@ TEST_F(DirectoryDropsTest, ADropOutlivesTheDiskInItsHolders) {
         Report("h2");
       }
       EXPECT_EQ(Code("gone"), StatusCode::kNotFound) << first;
-      EXPECT_EQ(state->rebuilt(10).redropped_count, first ? 0u : 1u);
+      EXPECT_EQ(state->reports().rebuilt(10).redropped_count, first ? 0u : 1u);
       ASSERT_NE(AwaitCorpus("stays", parts["h0"][1].corpus.version), nullptr);
       if (in_memory) break;
       // The drop holds after a restart, when the others report without the one that recorded it.
@@ -60,7 +60,7 @@ TEST_F(DirectoryDropsTest, ADropOutlivesTheDiskInItsHolders) {
       Report("h1");
       PassGrace();
       EXPECT_EQ(Code("gone"), StatusCode::kNotFound);
-      EXPECT_EQ(state->rebuilt(10).unproven_count, 0u);
+      EXPECT_EQ(state->reports().rebuilt(10).unproven_count, 0u);
     }
   }
 }
@@ -74,8 +74,8 @@ TEST_F(DirectoryDropsTest, ALaterVersionThatIsReportedLateCounts) {
   ASSERT_TRUE(state->Publish(SpreadOver("gpl", 9, 2), true, 0).ok());
   const Corpus later = **state->Get("gpl", "");
   Keep("h2");
-  Keep("h3");                                                 // nothing
-  parts["h3"] = {*state->PartOf({"h1"}, "", "gpl", 0, 100)};  // as h1 will have it
+  Keep("h3");                                                           // nothing
+  parts["h3"] = {*state->reports().PartOf({"h1"}, "", "gpl", 0, 100)};  // as h1 will have it
   LoseDisk();
   state = &Start();
   for (const char* holder : {"h0", "h1"}) Report(holder);
@@ -85,7 +85,7 @@ TEST_F(DirectoryDropsTest, ALaterVersionThatIsReportedLateCounts) {
   EXPECT_EQ(Code("gpl"), StatusCode::kUnavailable) << "it is known that this is not the latest";
   parts["h1"] = parts["h3"];
   Report("h1");
-  state->PublishRebuilt();
+  state->reports().PublishRebuilt();
   const auto whole = AwaitCorpus("gpl", later.version);
   ASSERT_NE(whole, nullptr);
   EXPECT_EQ(*whole, later);
@@ -100,7 +100,7 @@ TEST_F(DirectoryDropsTest, AnUnprovenCorpusThatIsDroppedStaysSo) {
   state = &Start();
   Report("h0");
   ASSERT_TRUE(state->Drop("gpl", "").ok());
-  EXPECT_EQ(state->rebuilt(10).unproven_count, 0u);
+  EXPECT_EQ(state->reports().rebuilt(10).unproven_count, 0u);
   state = &Start();
   EXPECT_EQ(Report("h0"), 1);
   EXPECT_EQ(Report("h1"), 1);
@@ -123,11 +123,11 @@ TEST_F(DirectoryDropsTest, ALateHoldersReportCountsInLaterIncarnations) {
   for (int life = 0; life < 3; ++life) {
     state = &Start();
     ASSERT_TRUE(state->Publish(SpreadOver(absl::StrCat("after", life), 3, 4), false, 0).ok());
-    EXPECT_THAT(state->rebuilt(10).old_copy, IsEmpty());
+    EXPECT_THAT(state->reports().rebuilt(10).old_copy, IsEmpty());
     EXPECT_EQ((*state->Get("old", ""))->chunks.size(), 6u) << "nobody has told yet";
   }
   EXPECT_EQ(Report("h0"), 0) << "of no use to nobody";
-  EXPECT_THAT(state->rebuilt(10).old_copy, HasSubstr("holder h0"));
+  EXPECT_THAT(state->reports().rebuilt(10).old_copy, HasSubstr("holder h0"));
   const absl::Status refused = state->Get("old", "").status();
   EXPECT_EQ(refused.code(), StatusCode::kUnavailable) << "it is known that this is not the latest";
   EXPECT_THAT(refused.ToString(), HasSubstr("load it with --replace"));
@@ -141,7 +141,7 @@ TEST_F(DirectoryDropsTest, ALateHoldersReportCountsInLaterIncarnations) {
   Keep("h0");
   EXPECT_FALSE(ReportDrops("h0", Join("h0")));
   EXPECT_EQ(Report("h0"), 5) << "all are known";
-  EXPECT_THAT(state->rebuilt(10).old_copy, IsEmpty());
+  EXPECT_THAT(state->reports().rebuilt(10).old_copy, IsEmpty());
   EXPECT_EQ(**state->Get("old", ""), later);
 }
 
@@ -163,7 +163,7 @@ TEST_F(DirectoryDropsTest, AnOldCopyDoesNotRemoveWhatLeftAHolder) {
   Report("h0");
   EXPECT_EQ(Code("moved"), StatusCode::kNotFound) << "its rows are not there any more";
   EXPECT_EQ(Code("stays"), StatusCode::kOk);
-  EXPECT_EQ(state->rebuilt(10).redropped_count, 1u);
+  EXPECT_EQ(state->reports().rebuilt(10).redropped_count, 1u);
   Report("h7");
   PassGrace();
   EXPECT_NE(AwaitCorpus("moved", version), nullptr);
@@ -188,8 +188,8 @@ TEST_F(DirectoryDropsTest, TrustsAWholeFolder) {
     PassGrace();
     EXPECT_EQ((*state->Get("a", ""))->version, version);
     EXPECT_EQ(Code("b"), life % 2 == 1 ? StatusCode::kNotFound : StatusCode::kOk);
-    EXPECT_THAT(state->rebuilt(10).old_copy, IsEmpty());
-    EXPECT_EQ(state->rebuilt(10).redropped_count, 0u);
+    EXPECT_THAT(state->reports().rebuilt(10).old_copy, IsEmpty());
+    EXPECT_EQ(state->reports().rebuilt(10).redropped_count, 0u);
   }
 }
 
@@ -219,7 +219,7 @@ TEST_F(DirectoryDropsTest, AnotherFleetsHolderChangesNothing) {
   PassGrace();
   EXPECT_EQ(**state->Get("gpl", ""), gpl) << "it was published here";
   EXPECT_EQ(**state->Get("wiki", ""), wiki);
-  const auto unproven = state->rebuilt(10).unproven;
+  const auto unproven = state->reports().rebuilt(10).unproven;
   ASSERT_THAT(unproven, SizeIs(1));
   EXPECT_THAT(unproven[0].why, HasSubstr("another directory gave version"));
   EXPECT_EQ(state->CountReferences(std::vector{foreign.chunks[8].id}, "h2")[0], 1u);
@@ -275,7 +275,7 @@ TEST_F(DirectoryDropsTest, SnapshotsRememberDropsAndGaps) {
   for (uint32_t i = 0; stats().snapshot_count < 2; ++i)
     ASSERT_TRUE(state->Publish(SpreadOver("much", 9, 10 + i), true, 0).ok());
   state = &Start();
-  EXPECT_THAT(state->NewsSince({}).dropped, SizeIs(1));
+  EXPECT_THAT(state->reports().NewsSince({}).dropped, SizeIs(1));
   for (const char* holder : {"h0", "h1"}) EXPECT_EQ(Report(holder), 0);
   PassGrace();
   EXPECT_NE(AwaitCorpus("old", later.version), nullptr);
@@ -300,9 +300,9 @@ TEST_F(DirectoryDropsTest, HidesChangesUntilTheyAreDurable) {
     corpus.version = 77;
     return corpus;
   }());
-  ASSERT_TRUE(state.Replay(before).ok());
-  state.SetJournal(&journal, 4711);
-  EXPECT_EQ(state.NewsSince({}).seen, (SeenDirectory{4711, 77}));
+  ASSERT_TRUE(state.changes().Replay(before).ok());
+  state.changes().SetJournal(&journal, 4711);
+  EXPECT_EQ(state.reports().NewsSince({}).seen, (SeenDirectory{4711, 77}));
   const auto submit = [&](const char* name) {
     EXPECT_EQ(state.Publish(SpreadOver(name, 3, 2), false, 0, nullptr, clock.Now()).status().code(),
               StatusCode::kDeadlineExceeded);
@@ -311,18 +311,18 @@ TEST_F(DirectoryDropsTest, HidesChangesUntilTheyAreDurable) {
   ASSERT_THAT(journal.changes, SizeIs(4)) << "the gap of the start comes first";
   EXPECT_EQ(journal.changes[0]->kind, ChangeKind::kGap);
   EXPECT_EQ(journal.changes[0]->gap, (VersionGap{77, options.first_epoch}));
-  state.Settle(*journal.changes[3], absl::OkStatus());
-  EXPECT_EQ(state.NewsSince({}).seen.number, 77u) << "and not one that was never given";
-  state.Settle(*journal.changes[1], absl::OkStatus());
-  EXPECT_EQ(state.NewsSince({}).seen.number, options.first_epoch + 1);
-  state.Settle(*journal.changes[2], absl::UnavailableError("EIO"));
-  EXPECT_EQ(state.NewsSince({}).seen.number, options.first_epoch + 3);
+  state.changes().Settle(*journal.changes[3], absl::OkStatus());
+  EXPECT_EQ(state.reports().NewsSince({}).seen.number, 77u) << "and not one that was never given";
+  state.changes().Settle(*journal.changes[1], absl::OkStatus());
+  EXPECT_EQ(state.reports().NewsSince({}).seen.number, options.first_epoch + 1);
+  state.changes().Settle(*journal.changes[2], absl::UnavailableError("EIO"));
+  EXPECT_EQ(state.reports().NewsSince({}).seen.number, options.first_epoch + 3);
   // A gap that was not written is submitted with the next change.
-  state.Settle(*journal.changes[0], absl::UnavailableError("EIO"));
+  state.changes().Settle(*journal.changes[0], absl::UnavailableError("EIO"));
   submit("d");
   ASSERT_THAT(journal.changes, SizeIs(6));
   EXPECT_EQ(journal.changes[4]->kind, ChangeKind::kGap);
-  state.Settle(*journal.changes[5], absl::OkStatus());
+  state.changes().Settle(*journal.changes[5], absl::OkStatus());
 }
 
 TEST_F(DirectoryDropsTest, LimitsReports) {
@@ -330,7 +330,7 @@ TEST_F(DirectoryDropsTest, LimitsReports) {
   const uint64_t lease = Join("h0");
   const SeenDirectory other = {4711, 1};
   const auto code = [&](const DroppedCorpus& dropped, size_t count = 1) {
-    return state
+    return state.reports()
         .ReportDropped(lease, other, std::vector<DroppedCorpus>(count, dropped), kInstantMax)
         .code();
   };
@@ -340,10 +340,10 @@ TEST_F(DirectoryDropsTest, LimitsReports) {
   EXPECT_EQ(code({"", "a b", 1, 7, 7}), StatusCode::kInvalidArgument);
   EXPECT_EQ(code({std::string(200, 't'), "a", 1, 7, 7}), StatusCode::kInvalidArgument);
   EXPECT_EQ(code({"", "a", 1, 0, 7}), StatusCode::kInvalidArgument);
-  EXPECT_EQ(state.NoteSeen(lease, {grants["h0"].folder_id, ~uint64_t{0}}).status().code(),
+  EXPECT_EQ(state.reports().NoteSeen(lease, {grants["h0"].folder_id, ~uint64_t{0}}).status().code(),
             StatusCode::kInvalidArgument)
       << "nobody uses the numbers up";
-  EXPECT_EQ(state.NoteSeen(lease + 1, other).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(state.reports().NoteSeen(lease + 1, other).status().code(), StatusCode::kNotFound);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ class DirectoryHealthTest : public testing::Test {
     options_.clock = &clock_;
     options_.first_epoch = 1'000'000;
     state_ = std::make_unique<DirectoryState>(options_);
-    state_->StartInMemory();
+    state_->changes().StartInMemory();
   }
   LeaseGrant Join(const std::string& name, uint64_t epoch = 0) {
     return *state_->Register({.id = {name},
@@ -40,7 +40,7 @@ class DirectoryHealthTest : public testing::Test {
   }
   std::vector<std::string> Codes() {
     std::vector<std::string> codes;
-    FleetFacts facts = state_->Facts();
+    FleetFacts facts = state_->health().Facts();
     for (const Finding& finding : JudgeFleet(facts)) codes.emplace_back(CodeName(finding.code));
     return codes;
   }
@@ -55,7 +55,7 @@ TEST_F(DirectoryHealthTest, AWholeFleetHasNoFinding) {
   Join("h1");
   PublishDocs();
   EXPECT_EQ(Codes(), std::vector<std::string>{});
-  const FleetFacts facts = state_->Facts();
+  const FleetFacts facts = state_->health().Facts();
   ASSERT_EQ(facts.members.size(), 2u);
   EXPECT_EQ(facts.members[0].placed_count, 3u);
   EXPECT_EQ(facts.members[1].placed_count, 2u);
@@ -66,7 +66,7 @@ TEST_F(DirectoryHealthTest, CallersAreSentToHoldersThatHaveTheChunk) {
   Join("h1");
   const Corpus docs = PublishDocs();
   const std::vector<ChunkId> lost = {docs.chunks[0].id, docs.chunks[2].id};
-  ASSERT_TRUE(state_->ReportLacking(h0.lease_id, lost, true, true).ok());
+  ASSERT_TRUE(state_->reports().ReportLacking(h0.lease_id, lost, true, true).ok());
   const Corpus told = **state_->Get("docs", "", /*for_calls=*/true);
   EXPECT_EQ(told.chunks[0].holders, std::vector<HolderId>{{"h1"}});
   EXPECT_EQ(told.chunks[1].holders.size(), 2u);
@@ -75,7 +75,7 @@ TEST_F(DirectoryHealthTest, CallersAreSentToHoldersThatHaveTheChunk) {
   EXPECT_EQ((*state_->Get("docs", ""))->chunks[0].holders.size(), 2u) << "its places are the same";
   EXPECT_EQ(Codes(), (std::vector<std::string>{"corpus-chunks-missing", "holder-lacks-chunks"}));
   // Put again.
-  ASSERT_TRUE(state_->ReportLacking(h0.lease_id, {}, true, true).ok());
+  ASSERT_TRUE(state_->reports().ReportLacking(h0.lease_id, {}, true, true).ok());
   EXPECT_EQ(Codes(), std::vector<std::string>{});
   EXPECT_EQ((*state_->Get("docs", "", true))->chunks[0].holders.size(), 2u);
 }
@@ -84,11 +84,11 @@ TEST_F(DirectoryHealthTest, WatchersLearnThatACorpusIsToBeReadAgain) {
   const LeaseGrant h0 = Join("h0");
   const Corpus docs = PublishDocs();
   const auto watcher = *state_->Watch("");
-  while ((*state_->Next(*watcher, clock_.Now()))->kind != DirectoryEvent::Kind::kSynced) {
+  while ((*watcher->Next(clock_.Now()))->kind != DirectoryEvent::Kind::kSynced) {
   }
   const std::vector<ChunkId> lost = {docs.chunks[0].id};
-  ASSERT_TRUE(state_->ReportLacking(h0.lease_id, lost, true, true).ok());
-  const auto event = *state_->Next(*watcher, clock_.Now());
+  ASSERT_TRUE(state_->reports().ReportLacking(h0.lease_id, lost, true, true).ok());
+  const auto event = *watcher->Next(clock_.Now());
   ASSERT_TRUE(event.has_value());
   EXPECT_EQ(event->kind, DirectoryEvent::Kind::kReplicasChanged);
 }
@@ -102,7 +102,7 @@ TEST_F(DirectoryHealthTest, AHolderThatIsGoneIsNamedWithItsChunks) {
   clock_.Advance(seconds(4));
   EXPECT_EQ(Codes(), (std::vector<std::string>{"corpus-chunks-missing", "no-holder", "member-lost",
                                                "member-lost"}));
-  EXPECT_EQ(state_->Covered()->missing_chunk_count, 3u);
+  EXPECT_EQ(state_->health().Covered()->missing_chunk_count, 3u);
   Join("h0");
   Join("h1");
   EXPECT_EQ(Codes(), std::vector<std::string>{});
@@ -128,14 +128,14 @@ TEST_F(DirectoryHealthTest, AMembersReportsEndWithItsLease) {
 TEST_F(DirectoryHealthTest, ListsASilentMemberUntilItAnswersOrRestarts) {
   Join("h0");
   const Member member = state_->Members()[0];
-  state_->NoteProbe(member, absl::UnavailableError("no answer for 12 s"));
+  state_->health().NoteProbe(member, absl::UnavailableError("no answer for 12 s"));
   EXPECT_EQ(Codes(), std::vector<std::string>{"member-unreachable"});
-  state_->NoteProbe(member, absl::OkStatus());
+  state_->health().NoteProbe(member, absl::OkStatus());
   EXPECT_EQ(Codes(), std::vector<std::string>{});
-  state_->NoteProbe(member, absl::UnavailableError("no answer for 12 s"));
+  state_->health().NoteProbe(member, absl::UnavailableError("no answer for 12 s"));
   Join("h0");
   EXPECT_EQ(Codes(), std::vector<std::string>{});
-  state_->NoteProbe(member, absl::UnavailableError("late"));
+  state_->health().NoteProbe(member, absl::UnavailableError("late"));
   EXPECT_EQ(Codes(), std::vector<std::string>{}) << "it is of the life before";
 }
 
@@ -144,19 +144,19 @@ TEST_F(DirectoryHealthTest, ADirectoryWithoutItsCorporaReportsThatItLearns) {
   EXPECT_EQ(Codes(), std::vector<std::string>{}) << "a fleet that begins has nothing to learn";
   Join("h0", /*epoch=*/999'999);  // of another incarnation of the directory
   EXPECT_EQ(Codes(), std::vector<std::string>{"directory-learning"});
-  EXPECT_GT(state_->Facts().directory->learns_for, Duration(0));
+  EXPECT_GT(state_->health().Facts().directory->learns_for, Duration(0));
   clock_.Advance(options_.rebuild_grace);
   Join("h0");
-  EXPECT_EQ(state_->Facts().directory->learns_for, Duration(0));
+  EXPECT_EQ(state_->health().Facts().directory->learns_for, Duration(0));
 }
 
 TEST_F(DirectoryHealthTest, ReportsNeedAHoldersLease) {
-  EXPECT_TRUE(absl::IsNotFound(state_->ReportLacking(7, {}, true, true)));
+  EXPECT_TRUE(absl::IsNotFound(state_->reports().ReportLacking(7, {}, true, true)));
   const LeaseGrant requester = *state_->Register(
       {.id = {"r"}, .role = MemberRole::kRequester, .control_address = "r:1", .epoch = {}},
       seconds(3));
-  EXPECT_TRUE(
-      absl::IsFailedPrecondition(state_->ReportLacking(requester.lease_id, {}, true, true)));
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      state_->reports().ReportLacking(requester.lease_id, {}, true, true)));
 }
 
 }  // namespace

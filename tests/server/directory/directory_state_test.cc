@@ -38,10 +38,10 @@ class DirectoryStateTest : public testing::Test {
   }
 
   // The pending events, as "up a 1", "gone a 1", "corpus gpl 7", "dropped gpl 7", "synced".
-  std::vector<std::string> Drain(DirectoryState::Watcher& watcher) {
+  std::vector<std::string> Drain(DirectoryWatcher& watcher) {
     std::vector<std::string> lines;
     for (;;) {
-      const auto event = state_.Next(watcher, clock_.Now());
+      const auto event = watcher.Next(clock_.Now());
       if (!event.ok()) {
         lines.push_back(std::string(absl::StatusCodeToString(event.status().code())));
         return lines;
@@ -157,7 +157,7 @@ TEST_F(DirectoryStateTest, ReportsEndedLeases) {
   EXPECT_EQ(clock_.Now() - ended[1].ended, seconds(1));
   ASSERT_TRUE(state_.Register(HolderAt("a"), seconds(60)).ok());
   EXPECT_THAT(state_.Ended(), testing::SizeIs(1));
-  clock_.Advance(DirectoryState::kEndedAgeMax);
+  clock_.Advance(LeaseTable::kEndedAgeMax);
   EXPECT_THAT(state_.Ended(), testing::SizeIs(1));  // of a, which has run out meanwhile
   EXPECT_EQ(state_.Ended()[0].member.id.name, "a");
 }
@@ -342,7 +342,7 @@ TEST_F(DirectoryStateTest, ReadsTheSnapshotAsTheWatcherReachesIt) {
   for (const char* name : {"k", "m", "p"})
     ASSERT_TRUE(state_.Publish(MakeCorpus(name, "", 1, name[0]), false, 0).ok());
   const auto watcher = state_.Watch("");
-  const auto next = [&] { return **state_.Next(**watcher, clock_.Now()); };
+  const auto next = [&] { return **(*watcher)->Next(clock_.Now()); };
   EXPECT_EQ(next().member.id.name, "b");
   // Behind its position: delivered after kSynced. Ahead of it: delivered in the state it then has.
   ASSERT_TRUE(state_.Register(HolderAt("a"), Duration(0)).ok());
@@ -368,11 +368,11 @@ TEST_F(DirectoryStateTest, NotifiesAWatcherThatFallsBehind) {
   EXPECT_TRUE(absl::IsResourceExhausted(state_.Watch("").status()));
   EXPECT_THAT(Drain(**slow), testing::ElementsAre("synced"));
   EXPECT_THAT(Drain(**quick), testing::ElementsAre("synced"));
-  for (size_t i = 0; i < DirectoryState::kWatchBacklogMax / 2; ++i) {
+  for (size_t i = 0; i < WatchPosition::kBacklogMax / 2; ++i) {
     const auto grant = state_.Register(HolderAt("a"), Duration(0));
     ASSERT_TRUE(grant.ok() && state_.Deregister(grant->lease_id).ok());
   }
-  EXPECT_THAT(Drain(**quick), testing::SizeIs(DirectoryState::kWatchBacklogMax));
+  EXPECT_THAT(Drain(**quick), testing::SizeIs(WatchPosition::kBacklogMax));
   ASSERT_TRUE(state_.Register(HolderAt("a"), Duration(0)).ok());
   EXPECT_THAT(Drain(**slow), testing::ElementsAre("RESOURCE_EXHAUSTED"));
   EXPECT_THAT(Drain(**quick), testing::SizeIs(1));

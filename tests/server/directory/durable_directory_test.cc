@@ -119,7 +119,7 @@ TEST_F(DurableDirectoryTest, PrintsSurviveARestart) {
   EXPECT_EQ(found.chunks[0].id, corpus.chunks[1].id);
   EXPECT_EQ(found.chunks[0].print, corpus.chunks[1].print);
   // Holders keep none, so a part has none.
-  EXPECT_EQ(state->PartOf({"a"}, "", "gpl", 0, 9)->corpus.chunks[1].print, TokenPrint());
+  EXPECT_EQ(state->reports().PartOf({"a"}, "", "gpl", 0, 9)->corpus.chunks[1].print, TokenPrint());
 }
 
 // A publisher of an earlier build, for example ckvctl corpus partition, provides none.
@@ -280,7 +280,7 @@ TEST_F(DurableDirectoryTest, HidesAChangeUntilItIsDurable) {
   DirectoryState& state = Start();
   ASSERT_TRUE(state.Publish(CorpusOf("gpl", 1, 1), false, 0).ok());
   const auto watcher = state.Watch("");
-  while ((*state.Next(**watcher, clock.Now()))->kind != DirectoryEvent::Kind::kSynced) continue;
+  while ((*(*watcher)->Next(clock.Now()))->kind != DirectoryEvent::Kind::kSynced) continue;
   absl::Notification reached, go;
   files.set_hook([&](Call call, const std::string&) {
     if (call != Call::kSync || reached.HasBeenNotified()) return absl::OkStatus();
@@ -292,12 +292,12 @@ TEST_F(DurableDirectoryTest, HidesAChangeUntilItIsDurable) {
   std::thread publisher([&] { published = state.Publish(CorpusOf("gpl", 2, 2), true, 0); });
   reached.WaitForNotification();
   EXPECT_EQ((*state.Get("gpl", ""))->chunks.size(), 1u) << "and no read waits";
-  EXPECT_FALSE((*state.Next(**watcher, clock.Now())).has_value());
+  EXPECT_FALSE((*(*watcher)->Next(clock.Now())).has_value());
   go.Notify();
   publisher.join();
   ASSERT_TRUE(published.ok()) << published.status();
   EXPECT_EQ((*state.Get("gpl", ""))->version, *published);
-  EXPECT_EQ((*state.Next(**watcher, clock.Now()))->corpus->version, *published);
+  EXPECT_EQ((*(*watcher)->Next(clock.Now()))->corpus->version, *published);
 }
 
 TEST_F(DurableDirectoryTest, ReportsAChangeThatIsNotDurableInTime) {

@@ -32,7 +32,7 @@ TEST_F(RebuildDirectoryTest, RestoresTheAcknowledgedState) {
   state = &Start();
   EXPECT_EQ(Report("h0"), 0);
   EXPECT_EQ(Report("h1"), 0);
-  state->PublishRebuilt();
+  state->reports().PublishRebuilt();
   EXPECT_THAT(state->List(""), IsEmpty()) << "others may be on their way";
   EXPECT_EQ(state->Get("gpl", "").status().code(), StatusCode::kUnavailable);
   PassGrace();
@@ -40,7 +40,7 @@ TEST_F(RebuildDirectoryTest, RestoresTheAcknowledgedState) {
   EXPECT_EQ(**state->Get("gpl", ""), gpl);
   while (!state->Get("mine", "acme").ok()) continue;
   EXPECT_EQ(**state->Get("mine", "acme"), mine);
-  EXPECT_EQ(state->rebuilt(10).unproven_count, 0u);
+  EXPECT_EQ(state->reports().rebuilt(10).unproven_count, 0u);
   EXPECT_EQ(Report("h2"), 2) << "it is known by now";
   // It is durable, and what is published now is later.
   state = &Start();
@@ -63,7 +63,7 @@ TEST_F(RebuildDirectoryTest, ReportsIncompleteCorporaAndDoesNotServeThem) {
   const absl::Status refused = state->Get("gpl", "").status();
   EXPECT_EQ(refused.code(), StatusCode::kUnavailable);
   EXPECT_THAT(refused.ToString(), HasSubstr("holders report 13 of its 20 chunks"));
-  DirectoryState::Rebuilt rebuilt = state->rebuilt(10);
+  HolderReports::Rebuilt rebuilt = state->reports().rebuilt(10);
   EXPECT_EQ(rebuilt.unproven_count, 1u);
   ASSERT_EQ(rebuilt.unproven.size(), 1u);
   EXPECT_EQ(rebuilt.unproven[0].missing_count, 7u);
@@ -72,11 +72,11 @@ TEST_F(RebuildDirectoryTest, ReportsIncompleteCorporaAndDoesNotServeThem) {
   EXPECT_THAT(state->CountReferences(ids, "h0"), ElementsAre(1u));
   // A holder that reports late makes it whole.
   Report("h1");
-  state->PublishRebuilt();
+  state->reports().PublishRebuilt();
   const auto whole = AwaitCorpus("gpl", gpl.version);
   ASSERT_NE(whole, nullptr);
   EXPECT_EQ(*whole, gpl);
-  rebuilt = state->rebuilt(10);
+  rebuilt = state->reports().rebuilt(10);
   EXPECT_EQ(rebuilt.unproven_count, 0u);
   EXPECT_EQ(rebuilt.rebuilt_count, 1u);
   EXPECT_THAT(state->CountReferences(ids, "h0"), ElementsAre(1u)) << "once";
@@ -99,7 +99,7 @@ TEST_F(RebuildDirectoryTest, AnUnprovenCorpusCanBeDroppedOrLoadedAgain) {
   EXPECT_EQ(state->Get("a", "").status().code(), StatusCode::kNotFound);
   const auto anew = state->Publish(SpreadOver("b", 2, 9), false, 0);
   ASSERT_TRUE(anew.ok()) << anew.status();
-  EXPECT_EQ(state->rebuilt(10).unproven_count, 0u);
+  EXPECT_EQ(state->reports().rebuilt(10).unproven_count, 0u);
   EXPECT_EQ(Report("h1"), 2) << "both are settled";
   PassGrace();
   EXPECT_THAT(state->List(""), testing::SizeIs(1));
@@ -119,7 +119,7 @@ TEST_F(RebuildDirectoryTest, AnEarlierVersionIsNotTakenForTheCorpus) {
   for (const char* holder : {"h0", "h1", "h2"}) Report(holder);
   PassGrace();
   EXPECT_THAT(state->List(""), IsEmpty());
-  const auto unproven = state->rebuilt(10).unproven;
+  const auto unproven = state->reports().rebuilt(10).unproven;
   ASSERT_EQ(unproven.size(), 1u);
   EXPECT_EQ(unproven[0].version, gpl.version);
   EXPECT_EQ(unproven[0].version_count, 2u);
@@ -140,7 +140,7 @@ TEST_F(RebuildDirectoryTest, ADirectoryWithItsDiskIgnoresReports) {
     if (life == 1) state = &Start();
     for (const char* holder : {"h0", "h1", "h2"}) EXPECT_EQ(Report(holder), 3) << holder;
     PassGrace();
-    EXPECT_EQ(state->rebuilt(10).unproven_count, 0u);
+    EXPECT_EQ(state->reports().rebuilt(10).unproven_count, 0u);
     EXPECT_THAT(state->List(""), testing::SizeIs(2));
     // Also in the second incarnation.
     if (life == 1) {
@@ -172,8 +172,8 @@ TEST_F(RebuildDirectoryTest, AnOldCopyLearnsWhatItMissed) {
   EXPECT_EQ(**state->Get("old", ""), later);
   ASSERT_NE(AwaitCorpus("new", fresh.version), nullptr);
   EXPECT_EQ(state->Get("gone", "").status().code(), StatusCode::kNotFound);
-  EXPECT_EQ(state->rebuilt(10).redropped_count, 1u);
-  EXPECT_THAT(state->rebuilt(10).old_copy, HasSubstr("holder h0 has seen change"));
+  EXPECT_EQ(state->reports().rebuilt(10).redropped_count, 1u);
+  EXPECT_THAT(state->reports().rebuilt(10).old_copy, HasSubstr("holder h0 has seen change"));
 }
 
 TEST_F(RebuildDirectoryTest, AHolderIsMissingUntilItHasReported) {
@@ -181,13 +181,13 @@ TEST_F(RebuildDirectoryTest, AHolderIsMissingUntilItHasReported) {
   const uint64_t lease = Join("h0");
   EXPECT_THAT(state.MissingHolders(), ElementsAre(HolderId{"h0"}));
   EXPECT_TRUE(state.CheckReturned().ok()) << "it is there, though";
-  ASSERT_TRUE(state.FinishReport(lease).ok());
+  ASSERT_TRUE(state.reports().FinishReport(lease).ok());
   EXPECT_THAT(state.MissingHolders(), IsEmpty());
   Join("h1");
   clock.Advance(seconds(61));
   state.Expire();
   EXPECT_THAT(state.MissingHolders(), IsEmpty()) << "it has gone, and nothing waits for it";
-  EXPECT_EQ(state.ReportPart(lease, {}).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(state.reports().ReportPart(lease, {}).status().code(), StatusCode::kNotFound);
 }
 
 // Every restart of a directory without a folder is a lost disk.
@@ -207,13 +207,13 @@ TEST_F(RebuildDirectoryTest, InMemoryItLearnsFromItsHolders) {
   for (const char* holder : {"h0", "h1", "h2"}) EXPECT_EQ(Report(holder), 0);
   EXPECT_EQ(state->CountReferences(std::vector{corpus.chunks[0].id}, "h0")[0], 1u)
       << "no garbage, though it is not served yet";
-  state->PublishRebuilt();
+  state->reports().PublishRebuilt();
   EXPECT_EQ(state->Get("gpl", "").status().code(), StatusCode::kUnavailable);
   PassGrace();
   ASSERT_TRUE(state->Get("gpl", "").ok());
   EXPECT_EQ(**state->Get("gpl", ""), corpus);
   EXPECT_THAT(state->List(""), testing::SizeIs(1));
-  EXPECT_EQ(state->rebuilt(10).rebuilt_count, 1u);
+  EXPECT_EQ(state->reports().rebuilt(10).rebuilt_count, 1u);
 }
 
 TEST_F(RebuildDirectoryTest, HoldersAreNotifiedOfChangesOfTheirCorpora) {
@@ -233,30 +233,31 @@ TEST_F(RebuildDirectoryTest, HoldersAreNotifiedOfChangesOfTheirCorpora) {
   ASSERT_TRUE(state.Publish(corpus, true, 0).ok());
   EXPECT_GT(count("h0"), 1u) << "it left";
   EXPECT_GT(count("h2"), 0u);
-  EXPECT_THAT(state.ListPlacedCorpora({"h0"}, std::nullopt, 10), IsEmpty());
-  EXPECT_THAT(state.ListPlacedCorpora({"h2"}, std::nullopt, 10), testing::SizeIs(1));
-  const auto none = state.PartOf({"h0"}, "", "gpl", 0, 10);
+  EXPECT_THAT(state.reports().ListPlacedCorpora({"h0"}, std::nullopt, 10), IsEmpty());
+  EXPECT_THAT(state.reports().ListPlacedCorpora({"h2"}, std::nullopt, 10), testing::SizeIs(1));
+  const auto none = state.reports().PartOf({"h0"}, "", "gpl", 0, 10);
   ASSERT_TRUE(none.ok());
   EXPECT_THAT(none->ordinals, IsEmpty());
   const uint64_t before = count("h2");
   ASSERT_TRUE(state.Drop("gpl", "").ok());
   EXPECT_GT(count("h2"), before);
-  EXPECT_EQ(state.PartOf({"h2"}, "", "gpl", 0, 10).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(state.reports().PartOf({"h2"}, "", "gpl", 0, 10).status().code(),
+            StatusCode::kNotFound);
 }
 
 TEST_F(RebuildDirectoryTest, PagesHaveTheRequestedSize) {
   DirectoryState& state = Start();
   for (const char* name : {"a", "b", "c"})
     ASSERT_TRUE(state.Publish(SpreadOver(name, 10, name[0]), false, 0).ok());
-  const auto first = state.ListPlacedCorpora({"h1"}, std::nullopt, 2);
+  const auto first = state.reports().ListPlacedCorpora({"h1"}, std::nullopt, 2);
   ASSERT_EQ(first.size(), 2u);
-  const auto second = state.ListPlacedCorpora({"h1"}, {{"", first[1]->name}}, 2);
+  const auto second = state.reports().ListPlacedCorpora({"h1"}, {{"", first[1]->name}}, 2);
   ASSERT_EQ(second.size(), 1u);
   EXPECT_EQ(second[0]->name, "c");
   std::vector<uint32_t> ordinals;
   uint32_t next = 0;
   do {
-    const auto page = state.PartOf({"h1"}, "", "a", next, 3, &next);
+    const auto page = state.reports().PartOf({"h1"}, "", "a", next, 3, &next);
     ASSERT_TRUE(page.ok());
     EXPECT_LE(page->ordinals.size(), 3u);
     ordinals.insert(ordinals.end(), page->ordinals.begin(), page->ordinals.end());

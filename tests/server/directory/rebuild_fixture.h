@@ -74,20 +74,22 @@ struct RebuildFixture : testing::Test {
   void Keep(const std::string& name) {
     auto& kept = parts[name];
     kept.clear();
-    const DirectoryState::News news = directory->state().NewsSince(seen[name]);
+    const HolderReports::News news = directory->state().reports().NewsSince(seen[name]);
     seen[name] = news.seen;
     drops[name].insert(drops[name].end(), news.dropped.begin(), news.dropped.end());
-    for (const auto& corpus : directory->state().ListPlacedCorpora({name}, std::nullopt, 1000))
-      kept.push_back(*directory->state().PartOf({name}, corpus->tenant, corpus->name, 0, 1000));
+    for (const auto& corpus :
+         directory->state().reports().ListPlacedCorpora({name}, std::nullopt, 1000))
+      kept.push_back(
+          *directory->state().reports().PartOf({name}, corpus->tenant, corpus->name, 0, 1000));
   }
   // Reports drops if they are wanted. Returns whether they were.
   bool ReportDrops(const std::string& name, uint64_t lease) {
     DirectoryState& state = directory->state();
-    const auto wanted = state.NoteSeen(lease, seen[name]);
+    const auto wanted = state.reports().NoteSeen(lease, seen[name]);
     EXPECT_TRUE(wanted.ok()) << wanted.status();
     if (!*wanted) return false;
     std::vector<DroppedCorpus> all = drops[name];
-    for (const auto& corpus : state.ListPlacedCorpora({name}, std::nullopt, 1000)) {
+    for (const auto& corpus : state.reports().ListPlacedCorpora({name}, std::nullopt, 1000)) {
       const auto is_it = [&](const CorpusPart& part) { return part.corpus.name == corpus->name; };
       if (corpus->version <= seen[name].number && seen[name].folder_id == grants[name].folder_id &&
           std::none_of(parts[name].begin(), parts[name].end(), is_it)) {
@@ -95,7 +97,7 @@ struct RebuildFixture : testing::Test {
                        seen[name].number});
       }
     }
-    const absl::Status status = state.ReportDropped(lease, seen[name], all, kInstantMax);
+    const absl::Status status = state.reports().ReportDropped(lease, seen[name], all, kInstantMax);
     EXPECT_TRUE(status.ok()) << status;
     return true;
   }
@@ -105,16 +107,16 @@ struct RebuildFixture : testing::Test {
     ReportDrops(name, lease);
     int superseded = 0;
     for (const CorpusPart& part : parts[name]) {
-      const auto reported = directory->state().ReportPart(lease, part);
+      const auto reported = directory->state().reports().ReportPart(lease, part);
       EXPECT_TRUE(reported.ok()) << reported.status();
       superseded += *reported ? 1 : 0;
     }
-    EXPECT_TRUE(directory->state().FinishReport(lease).ok());
+    EXPECT_TRUE(directory->state().reports().FinishReport(lease).ok());
     return superseded;
   }
   void PassGrace() {
     clock.Advance(options.rebuild_grace);
-    directory->state().PublishRebuilt();
+    directory->state().reports().PublishRebuilt();
   }
   // Waits until the corpus is there; another thread publishes it.
   std::shared_ptr<const Corpus> AwaitCorpus(const std::string& name, uint64_t version) {

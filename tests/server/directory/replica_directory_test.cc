@@ -157,7 +157,7 @@ TEST_F(ReplicaDirectoryTest, NotifiesOnlyTenantsThatMayRead) {
   const auto changes = [&] {
     int count = 0;
     for (;;) {
-      const auto event = state_.Next(**watcher, clock_.Now());
+      const auto event = (*watcher)->Next(clock_.Now());
       if (!event.ok() || !event->has_value()) return count;
       if ((*event)->kind == DirectoryEvent::Kind::kReplicasChanged) ++count;
     }
@@ -282,7 +282,7 @@ TEST_F(ReplicaDirectoryTest, NotifiesWatchersOfTheCorpus) {
   const auto changes = [&] {
     int count = 0;
     for (;;) {
-      const auto event = state_.Next(**watcher, clock_.Now());
+      const auto event = (*watcher)->Next(clock_.Now());
       if (!event.ok() || !event->has_value()) return count;
       if ((*event)->kind == DirectoryEvent::Kind::kReplicasChanged) ++count;
     }

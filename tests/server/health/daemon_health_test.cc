@@ -71,7 +71,7 @@ class MemberProbesTest : public testing::Test {
       probes_->Tick();
     }
   }
-  bool IsSilent() { return state_->Facts().members.at(0).silence == Silence::kToProbe; }
+  bool IsSilent() { return state_->health().Facts().members.at(0).silence == Silence::kToProbe; }
 
   ManualClock clock_;
   Network network_;

@@ -67,7 +67,7 @@ TEST_F(PlacementKeeperTest, ReportsToADirectoryThatLostItsDisk) {
   Join();
   ASSERT_TRUE(AwaitRounds(1));
   EXPECT_EQ(source.reported(), std::vector<std::string>{"a 2"});
-  const auto unproven = directory->state().rebuilt(10).unproven;
+  const auto unproven = directory->state().reports().rebuilt(10).unproven;
   ASSERT_EQ(unproven.size(), 1u);
   EXPECT_EQ(unproven[0].version, version);
   EXPECT_EQ(unproven[0].missing_count, 4u);
@@ -104,7 +104,7 @@ TEST_F(PlacementKeeperTest, ForgetsWhatIsOfNoUse) {
   Join();
   ASSERT_TRUE(AwaitRounds(1));
   EXPECT_EQ(Kept(), std::vector<std::string>{}) << "a part without its chunks";
-  EXPECT_EQ(directory->state().rebuilt(10).unproven_count, 0u);
+  EXPECT_EQ(directory->state().reports().rebuilt(10).unproven_count, 0u);
 }
 
 // A folder that was restored from a copy has an earlier version, and not the newest corpus.
@@ -129,7 +129,7 @@ TEST_F(PlacementKeeperTest, ReportsToADirectoryThatWasRestored) {
   Join();
   ASSERT_TRUE(AwaitRounds(3));
   EXPECT_EQ(source.reported(), (std::vector<std::string>{"a 4", "b 3"}));
-  EXPECT_EQ(directory->state().rebuilt(10).unproven_count, 2u);
+  EXPECT_EQ(directory->state().reports().rebuilt(10).unproven_count, 2u);
   Publish("c", 2, 4);  // another round, while these are not proven
   Renew();
   ASSERT_TRUE(AwaitRounds(4));
@@ -146,12 +146,12 @@ TEST_F(PlacementKeeperTest, ForgetsAnUnprovenCorpusThatIsDropped) {
   StartDirectory();
   Join();
   ASSERT_TRUE(AwaitRounds(2));
-  ASSERT_EQ(directory->state().rebuilt(10).unproven_count, 1u);
+  ASSERT_EQ(directory->state().reports().rebuilt(10).unproven_count, 1u);
   ASSERT_TRUE(directory->state().Drop("a", "").ok());
   Renew();
   ASSERT_TRUE(AwaitRounds(3));
   EXPECT_EQ(Kept(), std::vector<std::string>{});
-  EXPECT_EQ(directory->state().rebuilt(10).unproven_count, 0u);
+  EXPECT_EQ(directory->state().reports().rebuilt(10).unproven_count, 0u);
 }
 
 // A holder that was offline reports a corpus whose drop another holder has seen.
@@ -161,7 +161,7 @@ TEST_F(PlacementKeeperTest, RemembersDropsForADirectoryThatLostItsDisk) {
   StartHolder();
   Join();
   ASSERT_TRUE(AwaitRounds(1));
-  const CorpusPart part = *directory->state().PartOf({"h7"}, "", "a", 0, 100);
+  const CorpusPart part = *directory->state().reports().PartOf({"h7"}, "", "a", 0, 100);
   ASSERT_TRUE(directory->state().Drop("a", "").ok());
   Renew();
   ASSERT_TRUE(AwaitRounds(2)) << "it is told, because h7 is away";
@@ -174,7 +174,8 @@ TEST_F(PlacementKeeperTest, RemembersDropsForADirectoryThatLostItsDisk) {
   const auto late = directory->state().Register(
       {.id = {"h7"}, .role = MemberRole::kHolder, .control_address = "h:2", .epoch = {}},
       seconds(60));
-  EXPECT_TRUE(*directory->state().ReportPart(late->lease_id, part)) << "it is known to be gone";
+  EXPECT_TRUE(*directory->state().reports().ReportPart(late->lease_id, part))
+      << "it is known to be gone";
   EXPECT_EQ(parts->seen().folder_id, lease.folder_id);
 }
 
@@ -196,7 +197,7 @@ TEST_F(PlacementKeeperTest, HasSeenWhatAnOldCopyForgot) {
   Join();
   ASSERT_TRUE(AwaitRounds(1));
   DirectoryState& state = directory->state();
-  EXPECT_FALSE(state.rebuilt(10).old_copy.empty());
+  EXPECT_FALSE(state.reports().rebuilt(10).old_copy.empty());
   EXPECT_TRUE(absl::IsNotFound(state.Get("dropped", "").status()));
   EXPECT_TRUE(absl::IsNotFound(state.Get("moved", "").status()));
   EXPECT_TRUE(state.Get("stays", "").ok());

@@ -23,7 +23,7 @@ TEST_F(PlacementKeeperTest, AHolderThatReturnsEmptyReportsIt) {
   EXPECT_EQ(source.lacking().size(), 3u) << "chunks 0, 2 and 4";
   EXPECT_EQ(keeper->stats().placed_count, 3u);
   EXPECT_EQ(keeper->stats().lacking_count, 3u);
-  const FleetFacts facts = directory->state().Facts();
+  const FleetFacts facts = directory->state().health().Facts();
   ASSERT_EQ(facts.members.size(), 1u);
   EXPECT_EQ(facts.members[0].lacking_count, 3u);
   EXPECT_EQ(facts.members[0].sole_count, 3u);
@@ -31,7 +31,7 @@ TEST_F(PlacementKeeperTest, AHolderThatReturnsEmptyReportsIt) {
   Join();
   ASSERT_TRUE(AwaitRounds(2));
   EXPECT_EQ(source.lacking_count(), 2u);
-  EXPECT_EQ(directory->state().Facts().members[0].lacking_count, 3u);
+  EXPECT_EQ(directory->state().health().Facts().members[0].lacking_count, 3u);
 }
 
 TEST_F(PlacementKeeperTest, ReportsALossOnceAndItsRepairOnce) {
@@ -68,7 +68,7 @@ TEST_F(PlacementKeeperTest, ReportsARepairLaterIfItCouldNotBefore) {
   StartHolder();
   Join();
   ASSERT_TRUE(AwaitRounds(1));
-  ASSERT_EQ(directory->state().Facts().members[0].lacking_count, 1u);
+  ASSERT_EQ(directory->state().health().Facts().members[0].lacking_count, 1u);
   source.set_deaf_to_lacking(true);
   Restore(whole.chunks[2].id);
   Renew();
@@ -77,7 +77,7 @@ TEST_F(PlacementKeeperTest, ReportsARepairLaterIfItCouldNotBefore) {
   clock.Advance(options.retry_pause);
   ASSERT_TRUE(AwaitRounds(2));
   EXPECT_EQ(source.lacking_count(), 2u);
-  EXPECT_EQ(directory->state().Facts().members[0].lacking_count, 0u);
+  EXPECT_EQ(directory->state().health().Facts().members[0].lacking_count, 0u);
 }
 
 TEST_F(PlacementKeeperTest, AChunkThatWasMovedAwayIsNoLoss) {

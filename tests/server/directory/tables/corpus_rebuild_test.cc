@@ -1,7 +1,7 @@
 // Goal: a corpus is whole only if every chunk was reported and all reports agree, in the highest
 // version that was reported; the rest is reported and never served.
 
-#include "server/directory/corpus_rebuild.h"
+#include "server/directory/tables/corpus_rebuild.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,4 +1,4 @@
-#include "server/directory/dropped_corpora.h"
+#include "server/directory/tables/dropped_corpora.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,4 +1,4 @@
-#include "server/directory/replica_table.h"
+#include "server/directory/tables/replica_table.h"
 
 #include <algorithm>
 #include <utility>

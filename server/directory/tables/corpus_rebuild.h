@@ -37,7 +37,15 @@ struct UnprovenCorpus {
   std::vector<HolderId> reporters;
 };
 
-// Not thread-safe: its owner's lock guards it.
+// The states of a reported version:
+//
+//   state         when                              next state
+//   incomplete    some chunks are not reported      whole or conflict, by Add
+//   whole         all chunks are, and agree         conflict by Add; taken by TakeWhole
+//   conflict      two reports contradict            none
+//   taken         its owner publishes or refuses    as before, with the reason of the refusal
+//
+// Forget removes a version in any state. Not thread-safe: its owner's lock guards it.
 class CorpusRebuild {
  public:
   using Key = std::pair<std::string, std::string>;  // tenant, name

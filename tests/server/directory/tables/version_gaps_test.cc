@@ -1,6 +1,6 @@
 // Goal: a number is in a gap if no life of the folder can have given it.
 
-#include "server/directory/version_gaps.h"
+#include "server/directory/tables/version_gaps.h"
 
 #include "gtest/gtest.h"
 

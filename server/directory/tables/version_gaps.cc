@@ -1,4 +1,4 @@
-#include "server/directory/version_gaps.h"
+#include "server/directory/tables/version_gaps.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // Goal: a drop covers the versions that its folder gave up to then, the dropped version whichever
 // folder gave it, and nothing else; there is a limit.
 
-#include "server/directory/dropped_corpora.h"
+#include "server/directory/tables/dropped_corpora.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,4 +1,9 @@
-#include "server/directory/corpus_rebuild.h"
+// The order of work: Add checks a part and the room for it, and merges its chunks into the version
+// that it belongs to. If the version is whole then, its key is noted in `whole_`. TakeWhole reads
+// these keys, and checks the version once more: a later part may have added a conflict or a higher
+// version. The owner publishes the corpus, and Forget removes what was reported of it.
+
+#include "server/directory/tables/corpus_rebuild.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,0 +1,163 @@
+// The steps that touch several tables, in the order in which a change meets them: it waits for its
+// turn, is checked, and, once it is durable, is applied. A replayed change is applied the same way.
+// Applying moves the places of chunks first, then the numbers, then the reports and tombstones, and
+// the watchers' queues last.
+
+#include "server/directory/directory_tables.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+
+namespace ckv {
+
+uint64_t RandomDirectoryId() {
+  std::random_device random;
+  uint64_t id = 0;
+  while (id == 0) id = uint64_t{random()} << 32 | random();
+  return id;
+}
+
+CorpusKey KeyOf(const DirectoryChange& change) {
+  if (change.kind == ChangeKind::kPublish) return KeyOf(*change.corpus);
+  // No corpus has the empty name, so it can identify the tenant's key.
+  return {change.tenant, change.name};
+}
+
+DirectoryTables::DirectoryTables(const DirectoryOptions& options)
+    : options(options),
+      incarnation(RandomDirectoryId()),
+      epochs(options.first_epoch),
+      corpora(options.replica_count_max),
+      lacks(options.lack_count_max),
+      numbers(options.first_epoch),
+      reports(options.placement_count_max, options.corpus_count_max) {}
+
+void DirectoryTables::Expire() {
+  const Instant now = options.clock->Now();
+  for (const uint64_t id : leases.Expired(now)) {
+    leases.NoteEnded(leases.Find(id)->member, now, /*ran_out=*/true);
+    EndLease(id);
+  }
+}
+
+void DirectoryTables::EndLease(uint64_t lease_id) {
+  const Member member = leases.Find(lease_id)->member;
+  watches.Tell({.kind = DirectoryEvent::Kind::kMemberGone, .member = member, .corpus = nullptr});
+  watches.TellReplicasChanged(
+      corpora.Withdraw(lease_id, std::nullopt, corpora.replicas().ChunksOf(lease_id)));
+  returning.EndReporting(member.id);
+  lacks.Forget(member.id);
+  leases.Remove(lease_id);
+}
+
+CoverageView::Holders DirectoryTables::LackingHolders(const Corpus& corpus) const {
+  CoverageView::Holders holders;
+  const CorpusKey key = KeyOf(corpus);
+  for (const auto& [holder, chunks] : lacks.all()) {
+    const PlacedCorpora::CountByKey* placed = corpora.PlacedOn(holder);
+    if (placed != nullptr && placed->contains(key)) holders.lacking.emplace(holder, chunks);
+  }
+  if (holders.lacking.empty()) return holders;
+  for (const auto& [id, lease] : leases.all()) holders.live.insert(id);
+  return holders;
+}
+
+Instant DirectoryTables::LatestOf(Instant deadline) const {
+  return std::min(deadline, options.clock->Now() + options.change_timeout);
+}
+
+absl::Status DirectoryTables::AwaitTurn(const CorpusKey& key, Instant deadline) {
+  const auto is_free = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return !pending.Has(key); };
+  if (options.clock->Await(mu, absl::Condition(&is_free), deadline)) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrFormat("corpus \"%s\": an earlier change of it is still not durable", key.second));
+}
+
+absl::Status DirectoryTables::CheckPublish(const Corpus& corpus, bool replace,
+                                           uint64_t expected_version) const {
+  const std::shared_ptr<const Corpus> current = corpora.Find(KeyOf(corpus));
+  const uint64_t version = current != nullptr ? current->version : 0;
+  if (expected_version != 0 && expected_version != version) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("corpus \"%s\": version %d expected, %d is current", corpus.name,
+                        expected_version, version));
+  }
+  if (current != nullptr && !replace) {
+    return absl::AlreadyExistsError(
+        absl::StrFormat("corpus \"%s\" exists in version %d", corpus.name, version));
+  }
+  const uint64_t corpus_count = corpora.all().size() + pending.NewCorpusCount();
+  if (current == nullptr && corpus_count >= options.corpus_count_max)
+    return absl::ResourceExhaustedError(absl::StrFormat("%d corpora, limit reached", corpus_count));
+  const uint64_t chunk_count = corpora.chunk_count() + pending.AddedChunkCount();
+  const uint64_t freed = current != nullptr ? current->chunks.size() : 0;
+  const uint64_t room =
+      options.placement_count_max - std::min(chunk_count - freed, options.placement_count_max);
+  if (corpus.chunks.size() > room) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("corpus \"%s\": %d chunks, %d of %d are free", corpus.name,
+                        corpus.chunks.size(), room, options.placement_count_max));
+  }
+  return absl::OkStatus();
+}
+
+void DirectoryTables::Apply(const DirectoryChange& change, std::vector<ChunkPlacement>* orphans) {
+  if (change.kind == ChangeKind::kTenantKey) {
+    keys.Add(change.tenant, change.key);
+    return;
+  }
+  const bool publishes = change.kind == ChangeKind::kPublish;
+  const CorpusKey key = KeyOf(change);
+  const bool removes = publishes || change.kind == ChangeKind::kDrop || change.removed_version != 0;
+  const std::shared_ptr<const Corpus> gone = removes ? corpora.Find(key) : nullptr;
+  for (const Corpus* corpus : {gone.get(), change.corpus.get()}) {
+    if (corpus == nullptr) continue;
+    for (const HolderId& holder : HoldersOf(*corpus)) leases.NotePlacedChange(holder);
+  }
+  if (removes) corpora.Replace(key, change.corpus, reports, orphans);
+  // The version of a corpus that was rebuilt does not show that earlier changes are here.
+  const bool is_rebuilt = publishes && numbers.IsInGap(change.corpus->version);
+  if (!is_rebuilt) numbers.NoteApplied(publishes ? change.corpus->version : change.number);
+  if (publishes) {
+    // Reports of it are no longer needed.
+    reports.Forget(key, change.corpus->version, /*folder_id=*/0);
+    watches.Tell(
+        {.kind = DirectoryEvent::Kind::kCorpusPublished, .member = {}, .corpus = change.corpus});
+    return;
+  }
+  ApplyDrop(change);
+  TellOfDrop(gone.get());
+  if (gone == nullptr) return;
+  watches.Tell({.kind = DirectoryEvent::Kind::kCorpusDropped, .member = {}, .corpus = gone});
+}
+
+void DirectoryTables::ApplyDrop(const DirectoryChange& change) {
+  const CorpusKey key(change.tenant, change.name);
+  const uint64_t folder_id =
+      change.kind == ChangeKind::kDrop ? numbers.folder_id() : change.folder_id;
+  dropped.Note({change.tenant, change.name, folder_id, change.version, change.number});
+  const std::optional<UnprovenCorpus> unproven = reports.Find(key);
+  if (!unproven) return;
+  // The reporters query again, report the corpus once more, and are answered that it is superseded.
+  for (const HolderId& reporter : unproven->reporters) leases.NotePlacedChange(reporter);
+  reports.Forget(key, change.version, change.kind == ChangeKind::kDrop ? 0 : folder_id);
+}
+
+void DirectoryTables::TellOfDrop(const Corpus* gone) {
+  if (gone != nullptr) {
+    const absl::btree_set<HolderId> holders = HoldersOf(*gone);
+    const bool all_live =
+        std::all_of(holders.begin(), holders.end(),
+                    [this](const HolderId& holder)
+                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return leases.Has(holder); });
+    if (all_live) return;
+  }
+  leases.NotePlacedChange();
+}
+
+}  // namespace ckv
