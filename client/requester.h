@@ -84,7 +84,7 @@ namespace ckv {
 
 struct RequesterOptions;  // below, after the class
 struct CacheSequenceId;   // client/cache/paged_cache.h
-class NearSource;         // client/near/near_rows.h
+class NearSource;         // client/context/near_rows.h
 class PagedCache;
 class NetworkOracle;  // client/decide/network_oracle.h
 struct Profile;       // client/decide/profile_file.h

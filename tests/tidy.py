@@ -47,10 +47,10 @@ MAY_INCLUDE = {
     "client/decide": "client attention attention/target transport store* proto*",
     "client/learn": "client/decide attention transport store* proto*",
     "client/holders": "client client/decide client/learn client/prompt attention transport store* proto*",
-    "client/near": "client proto*",
+    "client/near": "client client/context proto*",
     "client/trace": "transport proto*",
     "client/prompt": "store/memory proto*",
-    "client/context": "client client/decide client/near attention attention/paged transport store* proto*",
+    "client/context": "client client/decide attention attention/paged transport store* proto*",
     "client/call": "client client/context client/decide client/holders client/learn client/near client/trace "
                    "attention attention/query transport store* proto*",
     "client/act": "client client/context client/decide client/near proto*",

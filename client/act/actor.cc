@@ -127,7 +127,7 @@ absl::Status Actor::Watch(const std::shared_ptr<ContextState>& context, const Co
                                    [&](const auto& corpus) { return tools_.same_target(corpus); });
   absl::MutexLock lock(&mu_);
   watched->id = ++last_id_;
-  context->Watch(waker_, watched->id);
+  context->usage().Watch(waker_, watched->id);
   contexts_.emplace(watched->id, watched);
   waker_->Expect(contexts_.size());
   std::vector<Run*> came_near;
@@ -195,8 +195,8 @@ void Actor::Work() {
 }
 
 void Actor::Update(const std::shared_ptr<Watched>& watched) {
-  const uint64_t calls = watched->context->call_count();
-  const CallShape shape = watched->context->last_call();
+  const uint64_t calls = watched->context->usage().call_count();
+  const CallShape shape = watched->context->usage().last_call();
   const bool closed = watched->context->closed();
   if (watched->policy == ContextPolicy::kNear) {
     absl::MutexLock lock(&mu_);
@@ -214,7 +214,7 @@ void Actor::Update(const std::shared_ptr<Watched>& watched) {
     const CallShape& known = watched->shape;
     const bool same = known.call_row_count == shape.call_row_count &&
                       known.selected == shape.selected && known.f32 == shape.f32;
-    if (watched->known && !same) watched->context->ForgetRouted();
+    if (watched->known && !same) watched->context->usage().ForgetRouted();
     watched->known = true;
     watched->cost = *cost;
     watched->shape = shape;
@@ -231,7 +231,7 @@ void Actor::Update(const std::shared_ptr<Watched>& watched) {
   } else if (!watched->known) {
     for (size_t i = 0; i < watched->uses.size(); ++i)
       Decided(*watched, i, Primitive::kRoute, ActReason::kUnknown);
-    watched->context->SetDueAt(std::max<uint64_t>(1, 2 * calls));
+    watched->context->usage().SetDueAt(std::max<uint64_t>(1, 2 * calls));
   }
 }
 
@@ -283,7 +283,8 @@ double Actor::LostUs(const Watched& watched) {
   const double selected = watched.shape.selected;
   const double attended = std::max(1.0, selected > 0 ? std::min(selected, tokens) : tokens);
   const double own_us = watched.cost.near_us * watched.own_count / attended;
-  const double measured_us = watched.context->routed_us() * watched.context->geometry().layers;
+  const double measured_us =
+      watched.context->usage().routed_us() * watched.context->geometry().layers;
   const double routed_us = measured_us > 0 ? measured_us : watched.cost.route_us;
   return std::max(own_us, routed_us) - (own_us + watched.cost.near_us);
 }
@@ -329,7 +330,7 @@ void Actor::Count(Watched& watched, uint64_t calls) {
   const double part = static_cast<double>(watched.shape.row_count) /
                       std::max(1.0, static_cast<double>(watched.shape.call_row_count));
   if (calls > watched.counted) {
-    const uint64_t own_sum = watched.context->own_sum();
+    const uint64_t own_sum = watched.context->usage().own_sum();
     watched.own_count = static_cast<double>(own_sum - watched.own_sum) /
                         static_cast<double>(calls - watched.counted);
     watched.own_sum = own_sum;
@@ -363,7 +364,7 @@ void Actor::Count(Watched& watched, uint64_t calls) {
   }
   const auto more =
       static_cast<uint64_t>(std::clamp(std::ceil(left_calls), 1.0, double(kCallsMax)));
-  if (!watched.context->closed()) watched.context->SetDueAt(calls + more);
+  if (!watched.context->closed()) watched.context->usage().SetDueAt(calls + more);
 }
 
 void Actor::Act(Watched& watched, size_t i, PullVerdict verdict) {
@@ -424,7 +425,7 @@ void Actor::Forget(Watched& watched) {
     }
     if (run.state == Run::State::kFar) runs_.erase(use.run.key);
   }
-  watched.context->SetNear(nullptr, false);
+  watched.context->local_rows().Set(nullptr, false);
   contexts_.erase(watched.id);
 }
 

@@ -381,11 +381,11 @@ void Actor::End(Job& job, const absl::Status& status) {
                                                 : job.fills.empty() && job.mapped_count == 0;
   run.ids = std::move(job.held);
   stats_.mapped_bytes += job.mapped_bytes;
-  job.watched->context->AddPulled(job.mapped_bytes);
+  job.watched->context->local_rows().AddPulled(job.mapped_bytes);
   for (NearFill& fill : job.fills) {
     run.ids.push_back(fill.id());
     if (!job.anew) stats_.pulled_bytes += fill.bytes();
-    job.watched->context->AddPulled(fill.bytes());
+    job.watched->context->local_rows().AddPulled(fill.bytes());
     store_.Commit(std::move(fill));
   }
   run.BecomeNear(options_.clock->Now(), by_others);
@@ -472,7 +472,7 @@ void Actor::PublishTo(Watched& watched) {
       same_bits = false;
     }
   }
-  watched.context->SetNear(any ? std::move(table) : nullptr, same_bits);
+  watched.context->local_rows().Set(any ? std::move(table) : nullptr, same_bits);
 }
 
 }  // namespace ckv

@@ -12,7 +12,7 @@
 #include "attention/partial.h"
 #include "client/calls.h"
 #include "client/context/context_state.h"
-#include "client/near/near_rows.h"
+#include "client/context/near_rows.h"
 #include "proto/base/clock.h"
 #include "proto/base/trace_context.h"
 #include "proto/selection.h"

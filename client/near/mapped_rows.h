@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "client/calls.h"
-#include "client/near/near_rows.h"
+#include "client/context/near_rows.h"
 
 namespace ckv {
 

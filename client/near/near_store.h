@@ -23,7 +23,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "client/near/near_rows.h"
+#include "client/context/near_rows.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
 

@@ -13,7 +13,7 @@
 #include "client/decide/profile_file.h"
 #include "client/grpc/watch_stub.h"
 #include "client/holders/control.h"
-#include "client/near/near_rows.h"
+#include "client/context/near_rows.h"
 #include "client/requester.h"
 #include "proto/base/clock.h"
 #include "proto/base/host_port.h"

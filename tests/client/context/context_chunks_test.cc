@@ -3,7 +3,7 @@
 // Method: random chunks, some much larger than others; every row is looked up and compared with a
 // walk over the chunks.
 
-#include "client/context/context_state.h"
+#include "client/context/context_chunks.h"
 
 #include <algorithm>
 #include <memory>
@@ -27,20 +27,20 @@ std::shared_ptr<Corpus> CorpusOf(const std::vector<uint32_t>& tokens) {
 }
 
 // Looks up every row of the context.
-void ExpectRows(const ContextState& state, const Corpus& corpus,
+void ExpectRows(const ContextChunks& made, const Corpus& corpus,
                 const std::vector<ChunkUse>& uses) {
   uint32_t row = 0;
   for (const ChunkUse& use : uses) {
     for (uint32_t i = 0; i < corpus.chunks[use.ordinal].token_count; ++i, ++row) {
-      const ContextState::RowPlace place = state.Find(row);
-      ASSERT_EQ(state.chunks()[place.chunk].ordinal, use.ordinal) << "row " << row;
+      const RowIndex::Place place = made.Find(row);
+      ASSERT_EQ(made.chunks()[place.chunk].ordinal, use.ordinal) << "row " << row;
       ASSERT_EQ(place.row, i) << "row " << row;
     }
   }
-  ASSERT_EQ(state.token_count(), row);
+  ASSERT_EQ(made.token_count(), row);
 }
 
-TEST(ContextState, FindsEveryRow) {
+TEST(ContextChunks, FindsEveryRow) {
   for (uint32_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 rng(seed);
@@ -58,26 +58,26 @@ TEST(ContextState, FindsEveryRow) {
     if (seed % 2 == 0) std::shuffle(uses.begin(), uses.end(), rng);
     if (uses.empty()) continue;
     const ContextPart part = {corpus, uses};
-    const auto state = ContextState::Make({&part, 1});
-    ASSERT_TRUE(state.ok()) << state.status();
-    ExpectRows(**state, *corpus, uses);
+    const auto made = ContextChunks::Make({&part, 1});
+    ASSERT_TRUE(made.ok()) << made.status();
+    ExpectRows(*made, *corpus, uses);
     if (HasFatalFailure()) return;
   }
 }
 
 // Rows up to the last one that an index can address, in chunks of every awkward size.
-TEST(ContextState, FindsTheFarthestRows) {
+TEST(ContextChunks, FindsTheFarthestRows) {
   for (const uint32_t each : {3u, 255u, 256u, 257u, 65'537u, 1'000'003u, 1u << 20}) {
     const uint32_t count = std::min<uint32_t>((1u << 31) / each, kCorpusChunkCountMax / 64);
     const auto corpus = CorpusOf(std::vector<uint32_t>(count, each));
     const ContextPart part = {corpus, {}};
-    const auto state = ContextState::Make({&part, 1});
-    ASSERT_TRUE(state.ok()) << state.status();
+    const auto made = ContextChunks::Make({&part, 1});
+    ASSERT_TRUE(made.ok()) << made.status();
     for (const uint32_t chunk : {0u, 1u, count / 2, count - 1}) {
       for (const uint32_t row : {0u, 1u, each - 1}) {
         const uint64_t index = uint64_t{chunk} * each + row;
         if (index > 0x7fffffff) continue;
-        const ContextState::RowPlace place = (*state)->Find(static_cast<uint32_t>(index));
+        const RowIndex::Place place = made->Find(static_cast<uint32_t>(index));
         ASSERT_EQ(place.chunk, chunk) << each << " tokens, row " << index;
         ASSERT_EQ(place.row, row) << each << " tokens, row " << index;
       }
@@ -85,69 +85,43 @@ TEST(ContextState, FindsTheFarthestRows) {
   }
 }
 
-TEST(ContextState, ChunksAreInTheOrderOfTheTree) {
+TEST(ContextChunks, ChunksAreInTheOrderOfTheTree) {
   const auto first = CorpusOf({3, 0, 5, 2}), second = CorpusOf({7, 1});
   for (uint32_t i = 0; i < 4; ++i) first->chunks[i].id = ChunkId{{uint8_t(i + 1)}};
   for (uint32_t i = 0; i < 2; ++i) second->chunks[i].id = ChunkId{{uint8_t(i + 9)}};
   const ChunkUse uses[] = {{3, 1}, {0, 0}, {1, 5}, {2, 1}};
   const ContextPart parts[] = {{first, uses}, {second, {}}};
-  const auto state = ContextState::Make(parts);
-  ASSERT_TRUE(state.ok()) << state.status();
+  const auto made = ContextChunks::Make(parts);
+  ASSERT_TRUE(made.ok()) << made.status();
   std::vector<std::pair<uint32_t, uint32_t>> order;
-  for (const ContextChunk& chunk : (*state)->chunks()) order.push_back({chunk.part, chunk.ordinal});
+  for (const ContextChunk& chunk : made->chunks()) order.push_back({chunk.part, chunk.ordinal});
   const std::vector<std::pair<uint32_t, uint32_t>> wanted = {
       {0, 0}, {0, 2}, {0, 3}, {1, 0}, {1, 1}};
   EXPECT_EQ(order, wanted);  // the chunk without tokens is left out
   // Rows are numbered in the order of the spec: chunk 3 of the first corpus is first.
-  EXPECT_EQ((*state)->Find(0).chunk, 2u);
-  EXPECT_EQ((*state)->Find(2).chunk, 0u);
-  EXPECT_EQ((*state)->Find(10).chunk, 3u);
-  EXPECT_EQ((*state)->rotations().size(), 2u);
-  EXPECT_EQ((*state)->chunks()[1].rotation, (*state)->chunks()[2].rotation);
+  EXPECT_EQ(made->Find(0).chunk, 2u);
+  EXPECT_EQ(made->Find(2).chunk, 0u);
+  EXPECT_EQ(made->Find(10).chunk, 3u);
+  EXPECT_EQ(made->rotations().size(), 2u);
+  EXPECT_EQ(made->chunks()[1].rotation, made->chunks()[2].rotation);
 }
 
-TEST(ContextState, ThousandsOfOffsets) {
+TEST(ContextChunks, ThousandsOfOffsets) {
   const auto corpus = CorpusOf(std::vector<uint32_t>(5000, 1));
   std::vector<ChunkUse> uses;
   for (uint32_t i = 0; i < 5000; ++i) uses.push_back({i, int64_t{i}});
   const ContextPart part = {corpus, uses};
-  const auto state = ContextState::Make({&part, 1});
-  ASSERT_TRUE(state.ok()) << state.status();
-  EXPECT_EQ((*state)->rotations().size(), 5000u);
+  const auto made = ContextChunks::Make({&part, 1});
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->rotations().size(), 5000u);
 }
 
-TEST(ContextState, WithoutTokensItHasNoRows) {
+TEST(ContextChunks, WithoutTokensItHasNoRows) {
   const ContextPart part = {CorpusOf({0, 0}), {}};
-  const auto state = ContextState::Make({&part, 1});
-  ASSERT_TRUE(state.ok()) << state.status();
-  EXPECT_EQ((*state)->token_count(), 0u);
-  EXPECT_TRUE((*state)->chunks().empty());
-}
-
-// LookNow notifies a watcher that waits for many calls, at once and only once until the next
-// SetDueAt.
-TEST(ContextState, NotifiesItsWatcherOnceNotToWait) {
-  struct Counter final : ContextWatcher {
-    void Due(uint64_t context_id) override { count += context_id == 5 ? 1 : 100; }
-    int count = 0;
-  };
-  const auto corpus = CorpusOf({3, 4});
-  const ContextPart part = {corpus, {}};
-  const auto state = *ContextState::Make({&part, 1});
-  state->LookNow();  // no watcher yet
-  const auto watcher = std::make_shared<Counter>();
-  state->Watch(watcher, 5);
-  state->SetDueAt(1000);
-  state->CountCall({});
-  EXPECT_EQ(watcher->count, 0);
-  for (int i = 0; i < 3; ++i) {
-    state->LookNow();
-    state->CountCall({});
-    EXPECT_EQ(watcher->count, 1);
-  }
-  state->SetDueAt(1000);
-  state->LookNow();
-  EXPECT_EQ(watcher->count, 2);
+  const auto made = ContextChunks::Make({&part, 1});
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->token_count(), 0u);
+  EXPECT_TRUE(made->chunks().empty());
 }
 
 }  // namespace
