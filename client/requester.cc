@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
-#include "client/act/actor.h"
 #include "client/cache/fetch_into.h"
 #include "client/call/attempts.h"
 #include "client/call/call_context_pool.h"
@@ -20,7 +19,8 @@
 #include "client/explain.h"
 #include "client/holders/lane_pinning.h"
 #include "client/live_costs.h"
-#include "client/near/mapped_rows.h"
+#include "client/prefetch/mapped_rows.h"
+#include "client/prefetch/prefetcher.h"
 #include "client/remeasure.h"
 #include "proto/base/status.h"
 
@@ -81,15 +81,15 @@ struct Requester::State {
              }),
         attempts(options.clock, &pool, &view, &counters),
         // One to measure for contexts, one to measure again, and one for each flow.
-        actor_pool(options.clock, /*call_count_max=*/2 + Actor::kFlowsMax,
-                   [this, spin = options.spin_max] {
-                     return CallContext::Make(&link_options, &peers, spin, &counters);
-                   }),
-        actor_attempts(options.clock, &actor_pool, &view, &counters),
-        actor({clock, options.near_bytes, ReachesNearRows(*options.backend)}, Tools(options)),
+        prefetch_pool(options.clock, /*call_count_max=*/2 + Prefetcher::kFlowsMax,
+                      [this, spin = options.spin_max] {
+                        return CallContext::Make(&link_options, &peers, spin, &counters);
+                      }),
+        prefetch_attempts(options.clock, &prefetch_pool, &view, &counters),
+        prefetcher({clock, options.near_bytes, ReachesNearRows(*options.backend)}, Tools(options)),
         remeasurer(options.clock, &peers, [this](HolderPeer& peer, Instant by) {
           return MeasureDoubted(peer, [&](const Corpus& corpus, const MeasureAnew& measure) {
-            return actor_attempts.Run(&corpus, by, [&](CallContext& context) -> AttemptResult {
+            return prefetch_attempts.Run(&corpus, by, [&](CallContext& context) -> AttemptResult {
               return {measure({peers, context.links, context.router, *clock, oracle}, by),
                       /*repeatable=*/true, /*may_wait=*/false};
             });
@@ -117,7 +117,7 @@ struct Requester::State {
   }
 
   // The prefetcher's fetches may wait for holders, and its threads end with it.
-  ~State() { actor_attempts.Stop(); }
+  ~State() { prefetch_attempts.Stop(); }
 
   // Runs a call, and counts how long it took if it succeeded.
   absl::Status Timed(LatencyHistogram& histogram, absl::FunctionRef<absl::Status()> call) {
@@ -155,16 +155,16 @@ struct Requester::State {
     return mapped;
   }
 
-  ActorTools Tools(const RequesterOptions& of) {
-    ActorTools tools;
-    tools.cost = [this](const ActorTools::Work& work) { return Cost(work); };
-    tools.measure = [this](const ActorTools::Work& work, Instant deadline) {
+  PrefetcherTools Tools(const RequesterOptions& of) {
+    PrefetcherTools tools;
+    tools.cost = [this](const PrefetcherTools::Work& work) { return Cost(work); };
+    tools.measure = [this](const PrefetcherTools::Work& work, Instant deadline) {
       const ExplainCall call = {.corpus = work.corpus,
                                 .chunks = work.chunks,
                                 .query_rows = work.query_rows,
                                 .select = work.selected,
                                 .deadline = deadline};
-      return Measure(call, actor_attempts).status();
+      return Measure(call, prefetch_attempts).status();
     };
     tools.same_target = [this](const std::shared_ptr<const Corpus>& corpus) {
       return costs.HaveTarget(corpus, KernelTargetIdOf(link_options.backend->kernel_target()));
@@ -179,11 +179,11 @@ struct Requester::State {
     if (of.host_cache != nullptr) tools.keep = std::bind_front(&HostCache::Keep, of.host_cache);
     tools.map = [this](const MapCall& call) -> absl::StatusOr<std::shared_ptr<const NearRows>> {
       const Instant begin = clock->Now();
-      CKV_ASSIGN_OR_RETURN(MappedChunk chunk, Map(call, actor_attempts));
+      CKV_ASSIGN_OR_RETURN(MappedChunk chunk, Map(call, prefetch_attempts));
       costs.ObserveMap(call, clock->Now() - begin);
       return std::make_shared<MappedRows>(std::move(chunk), call.corpus->geometry.layers);
     };
-    tools.pull = [this](const FetchCall& call, const ActorTools::Place& place,
+    tools.pull = [this](const FetchCall& call, const PrefetcherTools::Place& place,
                         const std::function<bool()>& wanted) {
       const Fetcher::Place to = place;
       const Instant begin = clock->Now();
@@ -192,7 +192,7 @@ struct Requester::State {
           [&](const FetchedRows&) {
             return wanted() ? absl::OkStatus() : absl::CancelledError("the requester is closing");
           },
-          actor_attempts);
+          prefetch_attempts);
       const Duration took = clock->Now() - begin;
       if (status.ok()) costs.ObservePull(call, took);
       if (status.ok()) counters.pull.Add(took);
@@ -216,7 +216,7 @@ struct Requester::State {
   }
 
   // The terms of one step, and of a prefetch of canonical rows, which rotates nothing.
-  absl::StatusOr<StepCost> Cost(const ActorTools::Work& work) {
+  absl::StatusOr<StepCost> Cost(const PrefetcherTools::Work& work) {
     CKV_ASSIGN_OR_RETURN(DecisionInput input, costs.KnownInput({.corpus = work.corpus,
                                                                 .chunks = work.chunks,
                                                                 .query_rows = work.query_rows,
@@ -265,9 +265,9 @@ struct Requester::State {
   CallContextPool pool;  // its lanes are destroyed before what they use
   Attempts attempts;
   // The prefetcher's own, so that it takes none from calls.
-  CallContextPool actor_pool;
-  Attempts actor_attempts;
-  Actor actor;            // its thread uses all of the others
+  CallContextPool prefetch_pool;
+  Attempts prefetch_attempts;
+  Prefetcher prefetcher;  // its threads use all of the others
   Remeasurer remeasurer;  // so does its own
 };
 
@@ -355,7 +355,7 @@ absl::StatusOr<Context> Requester::Open(const ContextSpec& spec, Instant deadlin
   // Unless the caller awaits holders, unreachable ones are no error: calls wait for them.
   const bool away = absl::IsUnavailable(warm) || absl::IsDeadlineExceeded(warm);
   if (spec.await_holders || !away) CKV_RETURN_IF_ERROR(warm);
-  CKV_RETURN_IF_ERROR(state_->actor.Watch(state, spec, deadline));
+  CKV_RETURN_IF_ERROR(state_->prefetcher.Watch(state, spec, deadline));
   state_->counters.reused_tokens.fetch_add(state->token_count(), std::memory_order_relaxed);
   return Context(std::move(state), spec.expect);
 }
@@ -474,7 +474,7 @@ absl::StatusOr<Requester::Explanation> Requester::Explain(const ExplainCall& cal
   if (call.corpus == nullptr) return absl::InvalidArgumentError("explain: no corpus");
   CKV_ASSIGN_OR_RETURN(MeasuredInput measured, state_->Measure(call, state_->attempts));
   const auto is_near = [&](const ChunkPlacement& chunk) {
-    return state_->actor.IsNear(chunk.id, call.corpus->geometry);
+    return state_->prefetcher.IsNear(chunk.id, call.corpus->geometry);
   };
   return ExplanationOf(call, std::move(measured), state_->peers, state_->costs.live_calls(),
                        is_near);
@@ -482,12 +482,12 @@ absl::StatusOr<Requester::Explanation> Requester::Explain(const ExplainCall& cal
 
 absl::StatusOr<std::vector<GroupQuote>> Requester::Quote(const QuoteCall& call) const {
   return state_->costs.Quote(call, [&](uint32_t chunk) {
-    return state_->actor.IsNear(call.corpus->chunks[chunk].id, call.corpus->geometry);
+    return state_->prefetcher.IsNear(call.corpus->chunks[chunk].id, call.corpus->geometry);
   });
 }
 
 RequesterStats Requester::Stats(size_t corpus_count_max) const {
-  return StatsOf(state_->counters, state_->actor.stats(), corpus_count_max);
+  return StatsOf(state_->counters, state_->prefetcher.stats(), corpus_count_max);
 }
 
 std::vector<HolderView> Requester::Holders() const {

@@ -2,13 +2,13 @@
 
 #include <atomic>
 
-#include "client/act/actor.h"
 #include "client/holders/counters.h"
+#include "client/prefetch/prefetch_plan.h"
 
 namespace ckv {
 namespace {
 
-RequesterNearStats NearStatsOf(const ActorStats& stats) {
+RequesterNearStats NearStatsOf(const PrefetcherStats& stats) {
   return {.bytes = stats.near_bytes,
           .bytes_max = stats.near_bytes_max,
           .chunk_count = stats.near_chunks,
@@ -34,7 +34,7 @@ RequesterLatency LatencyOf(const CallCounters& counters) {
 
 }  // namespace
 
-RequesterStats StatsOf(const CallCounters& counters, const ActorStats& actor,
+RequesterStats StatsOf(const CallCounters& counters, const PrefetcherStats& prefetcher,
                        size_t corpus_count_max) {
   const auto read = [](const auto& counter) { return counter.load(std::memory_order_relaxed); };
   return {.discarded_reply_count = read(counters.discarded),
@@ -48,7 +48,7 @@ RequesterStats StatsOf(const CallCounters& counters, const ActorStats& actor,
           .fetch_count = read(counters.fetches),
           .explain_count = read(counters.explains),
           .reused_token_count = read(counters.reused_tokens),
-          .near = NearStatsOf(actor),
+          .near = NearStatsOf(prefetcher),
           .latency = LatencyOf(counters),
           .hottest = counters.corpora.Hottest(corpus_count_max)};
 }

@@ -8,16 +8,16 @@
 #include <string>
 #include <vector>
 
-#include "client/act/act_reason.h"
 #include "client/holders/corpus_meter.h"
+#include "client/prefetch/prefetch_reason.h"
 #include "proto/base/clock.h"
 #include "proto/base/latency_histogram.h"
 #include "transport/fabric.h"
 
 namespace ckv {
 
-struct ActorStats;    // client/act/actor.h
-struct CallCounters;  // client/holders/counters.h
+struct PrefetcherStats;  // client/prefetch/prefetch_plan.h
+struct CallCounters;     // client/holders/counters.h
 
 // The local row cache, and the gain of prefetching by the cost model. Times are in microseconds.
 struct RequesterNearStats {
@@ -87,7 +87,7 @@ struct RequesterStats {
 
 // Combines the counters of a requester's parts. Returns at most `corpus_count_max` of the hottest
 // corpora.
-RequesterStats StatsOf(const CallCounters& counters, const ActorStats& actor,
+RequesterStats StatsOf(const CallCounters& counters, const PrefetcherStats& prefetcher,
                        size_t corpus_count_max);
 
 }  // namespace ckv

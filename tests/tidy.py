@@ -47,16 +47,15 @@ MAY_INCLUDE = {
     "client/decide": "client attention attention/target transport store* proto*",
     "client/learn": "client/decide attention transport store* proto*",
     "client/holders": "client client/decide client/learn client/prompt attention transport store* proto*",
-    "client/near": "client client/context proto*",
     "client/trace": "transport proto*",
     "client/prompt": "store/memory proto*",
     "client/context": "client client/decide attention attention/paged transport store* proto*",
-    "client/call": "client client/context client/decide client/holders client/learn client/near client/trace "
+    "client/call": "client client/context client/decide client/holders client/learn client/trace "
                    "attention attention/query transport store* proto*",
-    "client/act": "client client/context client/decide client/near proto*",
+    "client/prefetch": "client client/context client/decide proto*",
     "client/cache": "client client/call client/decide client/holders attention transport store* proto*",
-    "client/roof": "client client/act client/cache client/call client/context client/decide client/holders "
-                   "client/learn client/near client/prompt client/trace attention transport store* proto*",
+    "client/roof": "client client/cache client/call client/context client/decide client/holders "
+                   "client/learn client/prefetch client/prompt client/trace attention transport store* proto*",
     "client/grpc": "client client/decide client/holders attention transport store* proto*",
     "client/publish": "client/grpc store* proto*",
     "client/engine": "attention proto*",
@@ -78,7 +77,7 @@ MAY_INCLUDE = {
     "client/ctl/corpus": "client/ctl client/ctl/fleet client/engine client/roof client client/grpc client/publish "
                          "client/holders attention attention/query transport store* proto*",
     "client/ctl/ask": "client/ctl* client/cache client/characterize client/decide client/engine "
-                      "client/grpc client/publish client/holders client/near client/roof client attention attention/target transport* store* "
+                      "client/grpc client/publish client/holders client/prefetch client/roof client attention attention/target transport* store* "
                       "proto*",
     "server/session": "client/holders transport store* proto*",
     "server/batch": "server/session attention attention/query transport store* proto*",

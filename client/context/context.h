@@ -45,7 +45,7 @@ enum class ContextPolicy : uint8_t {
   kRoute = 0,  // every query is routed to the holders
   kNear = 1,   // Open fetches all rows to the local row cache; they are attended there
   // The requester decides for each chunk range, and prefetches those for which that pays
-  // (client/act/actor.h).
+  // (client/prefetch/prefetcher.h).
   kAuto = 2,
 };
 

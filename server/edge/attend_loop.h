@@ -45,7 +45,7 @@ class AttendLoop {
   // Threads for work that waits for peers and holds no call context.
   static constexpr uint32_t kHelperCountMax = 16;
   // Threads that open contexts of policy `near`. Only two prefetches run at a time
-  // (client/act/actor.h), so more threads would only wait.
+  // (client/prefetch/prefetcher.h), so more threads would only wait.
   static constexpr uint32_t kLongHelperCountMax = 16;
 
   // `requester` and `clock` must outlive the loop. `spin_max` as in RequesterOptions.

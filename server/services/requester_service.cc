@@ -49,12 +49,12 @@ void AddNear(const RequesterNearStats& stats, v1::DescribeReply::Near& near) {
   near.set_pulled_us(stats.pulled_us);
   near.set_recomputed_token_count(stats.recomputed_token_count);
   for (size_t primitive = 0; primitive < kPrimitiveCount; ++primitive) {
-    for (size_t reason = 0; reason < kActReasonCount; ++reason) {
+    for (size_t reason = 0; reason < kPrefetchReasonCount; ++reason) {
       const uint64_t count = stats.decisions[primitive][reason];
       if (count == 0) continue;
       v1::DescribeReply::Near::Decisions& decisions = *near.add_decisions();
       decisions.set_primitive(std::string(PrimitiveName(static_cast<Primitive>(primitive))));
-      decisions.set_reason(std::string(ActReasonName(static_cast<ActReason>(reason))));
+      decisions.set_reason(std::string(PrefetchReasonName(static_cast<PrefetchReason>(reason))));
       decisions.set_count(count);
     }
   }

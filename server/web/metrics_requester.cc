@@ -92,9 +92,9 @@ void AddNear(const RequesterStats& stats, Page& page) {
       "why. Many of constants_unknown: a holder cannot be measured; the log has the reason at "
       "level debug.");
   for (size_t primitive = 0; primitive < kPrimitiveCount; ++primitive) {
-    for (size_t reason = 0; reason < kActReasonCount; ++reason) {
+    for (size_t reason = 0; reason < kPrefetchReasonCount; ++reason) {
       page.Add({{"primitive", std::string(PrimitiveName(static_cast<Primitive>(primitive)))},
-                {"reason", std::string(ActReasonName(static_cast<ActReason>(reason)))}},
+                {"reason", std::string(PrefetchReasonName(static_cast<PrefetchReason>(reason)))}},
                static_cast<double>(stats.near.decisions[primitive][reason]));
     }
   }

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_format.h"
 #include "attention/worker_pool.h"
-#include "client/near/near_store.h"
+#include "client/prefetch/near_store.h"
 #include "client/requester.h"
 #include "proto/base/status.h"
 

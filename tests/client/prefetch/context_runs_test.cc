@@ -1,12 +1,12 @@
 // Goal: a context's chunks are cut into aligned runs of about as many tokens as a decision is
 // worth, and equal runs have equal keys. Method: contexts over made corpora.
 
-#include "client/act/context_runs.h"
+#include "client/prefetch/context_runs.h"
 
 #include <memory>
 #include <vector>
 
-#include "client/near/near_store.h"
+#include "client/prefetch/near_store.h"
 #include "gtest/gtest.h"
 #include "tests/support/test_corpus.h"
 

@@ -1,4 +1,4 @@
-// An actor whose costs, prefetches and clock the test sets.
+// A prefetcher whose costs, prefetches and clock the test sets.
 
 #pragma once
 
@@ -9,38 +9,38 @@
 #include <utility>
 #include <vector>
 
-#include "client/act/actor.h"
+#include "client/prefetch/prefetcher.h"
 #include "gtest/gtest.h"
 #include "tests/support/test_corpus.h"
 
 namespace ckv {
 
-inline constexpr uint32_t kActorTokens = 3000;  // a range is one chunk
+inline constexpr uint32_t kPrefetcherTokens = 3000;  // a range is one chunk
 
-class ActorTest : public testing::Test {
+class PrefetcherTest : public testing::Test {
  protected:
-  ActorTest() {
+  PrefetcherTest() {
     corpus_ = std::make_shared<Corpus>();
     corpus_->name = "c";
     corpus_->geometry = test::TestGeometry();
     for (uint8_t i = 0; i < 6; ++i) {
       ChunkPlacement chunk;
       chunk.id.bytes[0] = static_cast<uint8_t>(i + 1);
-      chunk.token_count = kActorTokens;
+      chunk.token_count = kPrefetcherTokens;
       corpus_->chunks.push_back(chunk);
     }
     layers_ = corpus_->geometry.layers;
-    chunk_bytes_ = NearStore::BytesOf(corpus_->geometry, kActorTokens);
+    chunk_bytes_ = NearStore::BytesOf(corpus_->geometry, kPrefetcherTokens);
   }
   void Start(uint64_t near_bytes) {
-    ActorTools tools;
-    tools.cost = [this](const ActorTools::Work& work) -> absl::StatusOr<StepCost> {
+    PrefetcherTools tools;
+    tools.cost = [this](const PrefetcherTools::Work& work) -> absl::StatusOr<StepCost> {
       if (!cost_known_) return absl::UnavailableError("nothing is measured yet");
       StepCost cost = cost_;
       cost.pull_us *= static_cast<double>(work.chunks.size());
       return cost;
     };
-    tools.measure = [this](const ActorTools::Work&, Instant) {
+    tools.measure = [this](const PrefetcherTools::Work&, Instant) {
       ++measured_;
       clock_.Advance(measure_time_);
       if (measure_status_.ok()) cost_known_ = true;
@@ -52,7 +52,7 @@ class ActorTest : public testing::Test {
     };
     tools.here = here_;
     tools.map = map_;
-    tools.pull = [this](const FetchCall& call, const ActorTools::Place& place,
+    tools.pull = [this](const FetchCall& call, const PrefetcherTools::Place& place,
                         const std::function<bool()>&) {
       if (call.layer_begin == 0) ++pulls_;
       if (on_pull_) on_pull_(call);
@@ -63,8 +63,8 @@ class ActorTest : public testing::Test {
       }
       return pull_status_;
     };
-    actor_ = std::make_unique<Actor>(ActorOptions{.clock = &clock_, .near_bytes = near_bytes},
-                                     std::move(tools));
+    prefetcher_ = std::make_unique<Prefetcher>(
+        PrefetcherOptions{.clock = &clock_, .near_bytes = near_bytes}, std::move(tools));
   }
   std::shared_ptr<ContextState> Open(std::vector<uint32_t> chunks, ContextExpectation expect = {},
                                      Recompute recompute = {}) {
@@ -72,7 +72,7 @@ class ActorTest : public testing::Test {
     for (const uint32_t chunk : chunks) uses.push_back({chunk, 0});
     const ContextPart part = {corpus_, uses};
     auto context = *ContextState::Make({&part, 1});
-    EXPECT_TRUE(actor_
+    EXPECT_TRUE(prefetcher_
                     ->Watch(context,
                             {.parts = {&part, 1}, .expect = expect, .recompute = recompute},
                             kInstantMax)
@@ -86,13 +86,13 @@ class ActorTest : public testing::Test {
     cost.pull_us = pull_us;
     return cost;
   }
-  // Makes calls for this many steps. The actor sees each, and each takes a microsecond of the
+  // Makes calls for this many steps. The prefetcher sees each, and each takes a microsecond of the
   // clock.
   void Step(const ContextState& context, uint32_t steps) {
     for (uint32_t i = 0; i < steps * layers_; ++i) {
       context.CountCall({16, 16, 0, own_count_, f32_, routed_us_});
       clock_.Advance(std::chrono::microseconds(1));
-      actor_->AwaitIdle();
+      prefetcher_->AwaitIdle();
     }
   }
   static size_t NearCount(const ContextState& context) {
@@ -101,15 +101,15 @@ class ActorTest : public testing::Test {
     return size_t(
         std::count_if(near->begin(), near->end(), [](auto& rows) { return rows != nullptr; }));
   }
-  uint64_t Decisions(Primitive primitive, ActReason reason) const {
-    return actor_->stats().decisions[size_t(primitive)][size_t(reason)];
+  uint64_t Decisions(Primitive primitive, PrefetchReason reason) const {
+    return prefetcher_->stats().decisions[size_t(primitive)][size_t(reason)];
   }
   // A use of a chunk that no other context uses, from open to close.
   void UseOnce(uint32_t chunk, uint32_t steps) {
     const auto context = Open({chunk});
     Step(*context, steps);
     context->Close();
-    actor_->AwaitIdle();
+    prefetcher_->AwaitIdle();
   }
 
   ManualClock clock_;
@@ -130,7 +130,7 @@ class ActorTest : public testing::Test {
   NearSource* here_ = nullptr;
   std::function<absl::StatusOr<std::shared_ptr<const NearRows>>(const MapCall&)> map_;
   std::function<void(const FetchCall&)> on_pull_;
-  std::unique_ptr<Actor> actor_;
+  std::unique_ptr<Prefetcher> prefetcher_;
 };
 
 }  // namespace ckv

@@ -1,6 +1,8 @@
-#include "client/near/near_store.h"
+#include "client/prefetch/near_store.h"
 
 #include <sys/mman.h>
+
+#include <atomic>
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
@@ -18,23 +20,30 @@ uint64_t LayerStride(const Geometry& geometry, uint32_t token_count) {
 
 }  // namespace
 
+// The space of a store. Outlives it, because rows may.
+struct NearRoom {
+  uint64_t bytes_max = 0;
+  std::atomic<uint64_t> used{0};
+  std::atomic<uint32_t> chunk_count{0};  // includes chunks being filled, and evicted ones in use
+};
+
 // One mapping per chunk, so that its memory returns to the system at once.
-class NearFill::Memory final : public NearRows {
+class NearMemory final : public NearRows {
  public:
   // Takes ownership of the space that was reserved for it.
-  Memory(const Geometry& geometry, uint32_t token_count, std::shared_ptr<NearStore::Room> room)
+  NearMemory(const Geometry& geometry, uint32_t token_count, std::shared_ptr<NearRoom> room)
       : geometry_(geometry),
         layer_bytes_(uint64_t{token_count} * geometry.row_bytes()),
         layer_stride_(LayerStride(geometry, token_count)),
         bytes_(NearStore::BytesOf(geometry, token_count)),
         room_(std::move(room)) {}
-  ~Memory() override {
+  ~NearMemory() override {
     if (mapped_ != nullptr) munmap(mapped_, bytes_ + kAlignBytes);
     room_->used.fetch_sub(bytes_, std::memory_order_relaxed);
     room_->chunk_count.fetch_sub(1, std::memory_order_relaxed);
   }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
+  NearMemory(const NearMemory&) = delete;
+  NearMemory& operator=(const NearMemory&) = delete;
 
   bool Map() {
     // Memory is used from a huge page on. The rest of the mapping is never touched.
@@ -59,17 +68,19 @@ class NearFill::Memory final : public NearRows {
  private:
   const Geometry geometry_;
   const uint64_t layer_bytes_, layer_stride_, bytes_;
-  const std::shared_ptr<NearStore::Room> room_;
+  const std::shared_ptr<NearRoom> room_;
   void* mapped_ = nullptr;
   std::byte* data_ = nullptr;
 };
 
+namespace {
+
 // Rows that another object owns, and their share of the space.
-class NearStore::Adopted final : public NearRows {
+class AdoptedRows final : public NearRows {
  public:
-  Adopted(std::shared_ptr<const NearRows> rows, uint64_t bytes, std::shared_ptr<Room> room)
+  AdoptedRows(std::shared_ptr<const NearRows> rows, uint64_t bytes, std::shared_ptr<NearRoom> room)
       : rows_(std::move(rows)), bytes_(bytes), room_(std::move(room)) {}
-  ~Adopted() override {
+  ~AdoptedRows() override {
     room_->used.fetch_sub(bytes_, std::memory_order_relaxed);
     room_->chunk_count.fetch_sub(1, std::memory_order_relaxed);
   }
@@ -79,18 +90,24 @@ class NearStore::Adopted final : public NearRows {
  private:
   const std::shared_ptr<const NearRows> rows_;
   const uint64_t bytes_;
-  const std::shared_ptr<Room> room_;
+  const std::shared_ptr<NearRoom> room_;
 };
+
+}  // namespace
 
 std::span<std::byte> NearFill::layer(uint32_t l) const { return memory_->writable(l); }
 
 uint64_t NearFill::bytes() const { return memory_->bytes(); }
 
-NearStore::NearStore(uint64_t room_bytes) : room_(std::make_shared<Room>()) {
+NearStore::NearStore(uint64_t room_bytes) : room_(std::make_shared<NearRoom>()) {
   room_->bytes_max = room_bytes;
 }
 
 NearStore::~NearStore() = default;
+
+uint64_t NearStore::room_bytes() const { return room_->bytes_max; }
+
+uint64_t NearStore::used_bytes() const { return room_->used.load(std::memory_order_relaxed); }
 
 uint64_t NearStore::BytesOf(const Geometry& geometry, uint32_t token_count) {
   return LayerStride(geometry, token_count) * geometry.layers;
@@ -125,30 +142,29 @@ absl::StatusOr<NearFill> NearStore::Begin(const ChunkId& id, const Geometry& geo
                                           uint32_t token_count) {
   const uint64_t bytes = BytesOf(geometry, token_count);
   CKV_RETURN_IF_ERROR(Take(bytes));
-  NearFill fill;
-  fill.id_ = id;
-  fill.memory_ = std::make_shared<NearFill::Memory>(geometry, token_count, room_);
-  if (bytes > 0 && !fill.memory_->Map()) {
+  auto memory = std::make_shared<NearMemory>(geometry, token_count, room_);
+  if (bytes > 0 && !memory->Map()) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("near store: the system has no memory for a chunk of %d bytes", bytes));
   }
-  return fill;
+  return NearFill(id, std::move(memory));
 }
 
 void NearStore::Commit(NearFill fill) {
   absl::MutexLock lock(&mu_);
-  Chunk& chunk = chunks_[fill.id_];
+  Chunk& chunk = chunks_[fill.id()];
   ++chunk.holds;
   if (chunk.rows != nullptr) return;
-  chunk.geometry = fill.memory_->geometry();
-  chunk.bytes = fill.memory_->bytes();
-  chunk.rows = std::move(fill.memory_);
+  std::shared_ptr<NearMemory> memory = std::move(fill).TakeMemory();
+  chunk.geometry = memory->geometry();
+  chunk.bytes = memory->bytes();
+  chunk.rows = std::move(memory);
 }
 
 absl::Status NearStore::Adopt(const ChunkId& id, const Geometry& geometry,
                               std::shared_ptr<const NearRows> rows, uint64_t bytes) {
   CKV_RETURN_IF_ERROR(Take(bytes));
-  auto adopted = std::make_shared<Adopted>(std::move(rows), bytes, room_);
+  auto adopted = std::make_shared<AdoptedRows>(std::move(rows), bytes, room_);
   absl::MutexLock lock(&mu_);
   Chunk& chunk = chunks_[id];
   ++chunk.holds;

@@ -1,8 +1,8 @@
-// Goal: the actor prefetches a range once routing has lost the prefetch's price, keeps cached what
-// saves time, learns from contexts that close, and never delays a call. Method: contexts that count
-// calls by hand; costs and prefetches that the test sets; a clock that moves only when set.
+// Goal: the prefetcher prefetches a range once routing has lost the prefetch's price, keeps cached
+// what saves time, learns from contexts that close, and never delays a call. Method: contexts that
+// count calls by hand; costs and prefetches that the test sets; a clock that moves only when set.
 
-#include "client/act/actor.h"
+#include "client/prefetch/prefetcher.h"
 
 #include <algorithm>
 #include <atomic>
@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/client/act/actor_fixture.h"
+#include "tests/client/prefetch/prefetcher_fixture.h"
 
 namespace ckv {
 namespace {
 
-TEST_F(ActorTest, RoutesUntilRoutingHasCostThePull) {
+TEST_F(PrefetcherTest, RoutesUntilRoutingHasCostThePull) {
   Start(10 * chunk_bytes_);
   const auto context = Open({0});
   Step(*context, 9);
@@ -26,38 +26,38 @@ TEST_F(ActorTest, RoutesUntilRoutingHasCostThePull) {
   ASSERT_EQ(NearCount(*context), 1u);
   EXPECT_EQ(uint8_t((*context->near())[0]->layer(layers_ - 1)[0]), 1);
   EXPECT_EQ(measured_, 0) << "all constants were known";
-  const Actor::Stats stats = actor_->stats();
+  const PrefetcherStats stats = prefetcher_->stats();
   EXPECT_EQ(stats.near_chunks, 1u);
   EXPECT_EQ(stats.near_bytes, chunk_bytes_);
   EXPECT_NEAR(stats.routed_us, 1000, 1);
   EXPECT_NEAR(stats.pulled_us, 1000, 1);
 }
 
-TEST_F(ActorTest, AHintOfManyStepsPullsAtOnceAndOfFewNever) {
+TEST_F(PrefetcherTest, AHintOfManyStepsPullsAtOnceAndOfFewNever) {
   Start(10 * chunk_bytes_);
   ContextExpectation hundred, two;
   hundred.steps = 100;
   two.steps = 2;
   const auto many = Open({0}, hundred), few = Open({1}, two);
   many->CountCall({16, 16, 0, own_count_, f32_, routed_us_});
-  actor_->AwaitIdle();
+  prefetcher_->AwaitIdle();
   EXPECT_EQ(NearCount(*many), 1u);
   Step(*few, 2);
   EXPECT_EQ(NearCount(*few), 0u);
 }
 
-TEST_F(ActorTest, LearnsFromContextsThatClose) {
+TEST_F(PrefetcherTest, LearnsFromContextsThatClose) {
   Start(10 * chunk_bytes_);
   for (int i = 0; i < 60; ++i) UseOnce(uint32_t(i % 2), 40);
   // Every use has been worth a prefetch, so the next one is prefetched at its first call.
   const auto context = Open({4});
   context->CountCall({16, 16, 0, own_count_, f32_, routed_us_});
-  actor_->AwaitIdle();
+  prefetcher_->AwaitIdle();
   EXPECT_EQ(NearCount(*context), 1u);
 }
 
 // The model predicts that routing is free, and calls show that a step of them takes 110 us.
-TEST_F(ActorTest, PrefersCallsOverTheModel) {
+TEST_F(PrefetcherTest, PrefersCallsOverTheModel) {
   cost_ = Cost(10, 10, 1000);
   Start(10 * chunk_bytes_);
   const auto modelled = Open({0});
@@ -70,7 +70,7 @@ TEST_F(ActorTest, PrefersCallsOverTheModel) {
   EXPECT_EQ(pulls_, 1);
 }
 
-TEST_F(ActorTest, NearRowsServeTheNextContextFromItsFirstCall) {
+TEST_F(PrefetcherTest, NearRowsServeTheNextContextFromItsFirstCall) {
   Start(10 * chunk_bytes_);
   UseOnce(0, 12);
   EXPECT_EQ(pulls_, 1);
@@ -79,7 +79,7 @@ TEST_F(ActorTest, NearRowsServeTheNextContextFromItsFirstCall) {
   EXPECT_EQ(pulls_, 1);
 }
 
-TEST_F(ActorTest, PullsNothingIfRoutingIsFaster) {
+TEST_F(PrefetcherTest, PullsNothingIfRoutingIsFaster) {
   cost_ = Cost(10, 30, 1);
   Start(10 * chunk_bytes_);
   const auto context = Open({0});
@@ -88,9 +88,9 @@ TEST_F(ActorTest, PullsNothingIfRoutingIsFaster) {
 }
 
 // Own rows are attended during the round trip, but not during the attend of cached rows.
-TEST_F(ActorTest, PullsNothingIfOwnRowsTakeAsLong) {
+TEST_F(PrefetcherTest, PullsNothingIfOwnRowsTakeAsLong) {
   cost_ = Cost(110, 100, 1);
-  own_count_ = kActorTokens;
+  own_count_ = kPrefetcherTokens;
   Start(10 * chunk_bytes_);
   const auto context = Open({0});
   Step(*context, 50);
@@ -101,7 +101,7 @@ TEST_F(ActorTest, PullsNothingIfOwnRowsTakeAsLong) {
   EXPECT_EQ(pulls_, 1);
   EXPECT_EQ(NearCount(*few), 1u);
   // Cached rows are not used while they are slower, and are used again later.
-  own_count_ = kActorTokens;
+  own_count_ = kPrefetcherTokens;
   Step(*few, 200);
   EXPECT_EQ(NearCount(*few), 0u);
   own_count_ = 0;
@@ -110,7 +110,7 @@ TEST_F(ActorTest, PullsNothingIfOwnRowsTakeAsLong) {
   EXPECT_EQ(pulls_, 1);
 }
 
-TEST_F(ActorTest, WhileAConstantIsUnknownTheContextIsRouted) {
+TEST_F(PrefetcherTest, WhileAConstantIsUnknownTheContextIsRouted) {
   cost_known_ = false;
   measure_status_ = absl::UnavailableError("the holder does not answer");
   measure_time_ = std::chrono::seconds(1);
@@ -119,48 +119,48 @@ TEST_F(ActorTest, WhileAConstantIsUnknownTheContextIsRouted) {
   Step(*context, 200);
   EXPECT_EQ(pulls_, 0);
   EXPECT_EQ(measured_, 1) << "what takes long is not measured again soon";
-  EXPECT_EQ(Decisions(Primitive::kRoute, ActReason::kUnknown), 1u);
-  clock_.Advance(std::chrono::seconds(Actor::kMeasureShare));
+  EXPECT_EQ(Decisions(Primitive::kRoute, PrefetchReason::kUnknown), 1u);
+  clock_.Advance(std::chrono::seconds(StepCosts::kMeasureShare));
   measure_status_ = absl::OkStatus();
   Step(*context, 400);
   EXPECT_EQ(measured_, 2);
   EXPECT_EQ(pulls_, 1);
-  EXPECT_EQ(Decisions(Primitive::kFetch, ActReason::kLostEnough), 1u);
+  EXPECT_EQ(Decisions(Primitive::kFetch, PrefetchReason::kLostEnough), 1u);
 }
 
-TEST_F(ActorTest, RemeasuresConstantsThatCallsDoNotRenew) {
+TEST_F(PrefetcherTest, RemeasuresConstantsThatCallsDoNotRenew) {
   Start(10 * chunk_bytes_);
   const auto context = Open({0});
   Step(*context, 2);
   EXPECT_EQ(measured_, 0);
-  clock_.Advance(Actor::kMeasuredAgeMax + std::chrono::seconds(1));
+  clock_.Advance(StepCosts::kMeasuredAgeMax + std::chrono::seconds(1));
   Step(*context, 5);
   EXPECT_EQ(measured_, 1);
 }
 
-TEST_F(ActorTest, APullThatFailsIsNotRepeatedAtOnce) {
+TEST_F(PrefetcherTest, APullThatFailsIsNotRepeatedAtOnce) {
   pull_status_ = absl::UnavailableError("the holder is gone");
   Start(10 * chunk_bytes_);
   const auto context = Open({0});
   Step(*context, 12);
   EXPECT_EQ(pulls_, 1);
-  EXPECT_EQ(actor_->stats().pulls_failed, 1u);
-  EXPECT_EQ(actor_->stats().near_bytes, 0u);
+  EXPECT_EQ(prefetcher_->stats().pulls_failed, 1u);
+  EXPECT_EQ(prefetcher_->stats().near_bytes, 0u);
   EXPECT_EQ(NearCount(*context), 0u);
 }
 
-TEST_F(ActorTest, PullsForTheRequestingContextAndNotForAnIdleOne) {
+TEST_F(PrefetcherTest, PullsForTheRequestingContextAndNotForAnIdleOne) {
   pull_status_ = absl::UnavailableError("the holder is gone");
   Start(10 * chunk_bytes_);
   const auto idle = Open({0}), busy = Open({0});
   Step(*busy, 15);
   EXPECT_EQ(pulls_, 1) << "a pull that failed is not repeated at once";
-  EXPECT_GT(actor_->stats().pulled_us, 0);
+  EXPECT_GT(prefetcher_->stats().pulled_us, 0);
 }
 
 // A range whose chunks were cached as parts of other ranges is cached for all contexts that attend
 // it.
-TEST_F(ActorTest, ChunksOfOtherRunsMakeARunNear) {
+TEST_F(PrefetcherTest, ChunksOfOtherRunsMakeARunNear) {
   for (ChunkPlacement& chunk : corpus_->chunks) chunk.token_count = 512;  // ranges of 4
   Start(10 * chunk_bytes_);
   const auto whole = Open({0, 1, 2, 3}), first = Open({0, 1}), second = Open({2, 3});
@@ -174,25 +174,25 @@ TEST_F(ActorTest, ChunksOfOtherRunsMakeARunNear) {
   EXPECT_EQ(pulls_, pulls);
   again->Close();
   whole->Close();
-  actor_->AwaitIdle();
-  EXPECT_EQ(actor_->stats().near_chunks, 4u) << "those that were pulled stay";
+  prefetcher_->AwaitIdle();
+  EXPECT_EQ(prefetcher_->stats().near_chunks, 4u) << "those that were pulled stay";
 }
 
-TEST_F(ActorTest, EvictsNothingWithoutNeed) {
+TEST_F(PrefetcherTest, EvictsNothingWithoutNeed) {
   Start(2 * chunk_bytes_);
   const auto small = Open({0}), other = Open({1});
   Step(*small, 11);
   Step(*other, 11);
   // Room for two ranges, both used by contexts that save more than a range of twice the size
   // promises.
-  for (ChunkPlacement& chunk : corpus_->chunks) chunk.token_count = 3 * kActorTokens;
+  for (ChunkPlacement& chunk : corpus_->chunks) chunk.token_count = 3 * kPrefetcherTokens;
   const auto large = Open({5});  // larger than the local row cache
   Step(*large, 30);
-  EXPECT_EQ(actor_->stats().evictions, 0u);
+  EXPECT_EQ(prefetcher_->stats().evictions, 0u);
   EXPECT_EQ(NearCount(*small) + NearCount(*other), 2u);
 }
 
-TEST_F(ActorTest, RunsThatSaveMorePushOutOthers) {
+TEST_F(PrefetcherTest, RunsThatSaveMorePushOutOthers) {
   Start(chunk_bytes_);
   const auto first = Open({0});
   Step(*first, 11);
@@ -203,11 +203,11 @@ TEST_F(ActorTest, RunsThatSaveMorePushOutOthers) {
   Step(*second, 15);
   EXPECT_EQ(NearCount(*second), 1u);
   EXPECT_EQ(NearCount(*first), 0u) << "its calls are routed again";
-  EXPECT_EQ(actor_->stats().evictions, 1u);
-  EXPECT_LE(actor_->stats().near_bytes, chunk_bytes_);
+  EXPECT_EQ(prefetcher_->stats().evictions, 1u);
+  EXPECT_LE(prefetcher_->stats().near_bytes, chunk_bytes_);
 }
 
-TEST_F(ActorTest, RowsOfACallStayUntilItEnds) {
+TEST_F(PrefetcherTest, RowsOfACallStayUntilItEnds) {
   Start(chunk_bytes_);
   const auto first = Open({0});
   Step(*first, 11);
@@ -219,7 +219,7 @@ TEST_F(ActorTest, RowsOfACallStayUntilItEnds) {
   EXPECT_EQ(uint8_t((*in_use)[0]->layer(0)[0]), 1);
 }
 
-TEST_F(ActorTest, ReportsWhetherNearRowsHaveTheBitsOfTheirHolders) {
+TEST_F(PrefetcherTest, ReportsWhetherNearRowsHaveTheBitsOfTheirHolders) {
   Start(10 * chunk_bytes_);
   const auto same = Open({0});
   Step(*same, 11);
@@ -235,11 +235,11 @@ TEST_F(ActorTest, ReportsWhetherNearRowsHaveTheBitsOfTheirHolders) {
   EXPECT_EQ(NearCount(*exact), 0u) << "its calls could not use them";
 }
 
-TEST_F(ActorTest, AContextMayOutliveTheActor) {
+TEST_F(PrefetcherTest, AContextMayOutliveThePrefetcher) {
   Start(10 * chunk_bytes_);
   const auto context = Open({0});
   Step(*context, 11);
-  actor_.reset();
+  prefetcher_.reset();
   context->CountCall({16, 16, 0, own_count_, f32_, routed_us_});
   context->Close();
 }

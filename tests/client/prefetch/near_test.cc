@@ -11,8 +11,8 @@
 
 #include "attention/mla_partial.h"
 #include "client/context/context.h"
-#include "client/learn/live_error.h"
 #include "client/context/near_rows.h"
+#include "client/learn/live_error.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
 #include "tests/support/test_fleet.h"

@@ -1,7 +1,7 @@
 // Goal: the near store keeps within its room, counts what is still attended, and publishes whole
 // chunks only. Method: chunks of a small geometry, filled by hand.
 
-#include "client/near/near_store.h"
+#include "client/prefetch/near_store.h"
 
 #include <cstring>
 #include <thread>

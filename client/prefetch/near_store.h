@@ -11,7 +11,6 @@
 
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,12 +28,16 @@
 
 namespace ckv {
 
-class NearStore;
+class NearMemory;  // near_store.cc
+struct NearRoom;   // near_store.cc
 
 // Memory of one chunk that is being filled. One thread. Frees its space unless it is committed.
 class NearFill {
  public:
   NearFill() = default;
+  // For NearStore.
+  NearFill(const ChunkId& id, std::shared_ptr<NearMemory> memory)
+      : id_(id), memory_(std::move(memory)) {}
   NearFill(NearFill&&) noexcept = default;
   NearFill& operator=(NearFill&&) noexcept = default;
 
@@ -42,12 +45,12 @@ class NearFill {
   std::span<std::byte> layer(uint32_t l) const;
   const ChunkId& id() const { return id_; }
   uint64_t bytes() const;
+  // Returns the filled memory, for NearStore.
+  std::shared_ptr<NearMemory> TakeMemory() && { return std::move(memory_); }
 
  private:
-  friend class NearStore;
-  class Memory;
   ChunkId id_;
-  std::shared_ptr<Memory> memory_;
+  std::shared_ptr<NearMemory> memory_;
 };
 
 // Thread-safe. Rows and fills may outlive it.
@@ -87,21 +90,12 @@ class NearStore {
   // Bytes that one Release of each chunk would free, once no call attends them.
   uint64_t BytesHeldOnce(std::span<const ChunkId> ids) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  uint64_t room_bytes() const { return room_->bytes_max; }
+  uint64_t room_bytes() const;
   // Bytes in use: published, evicted but still attended, and being filled.
-  uint64_t used_bytes() const { return room_->used.load(std::memory_order_relaxed); }
+  uint64_t used_bytes() const;
   uint32_t chunk_count() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  friend class NearFill;
-  class Adopted;
-  // Outlives the store, because rows may.
-  struct Room {
-    uint64_t bytes_max = 0;
-    std::atomic<uint64_t> used{0};
-    std::atomic<uint32_t> chunk_count{0};  // includes chunks being filled, and evicted ones in use
-  };
-
   struct Chunk {
     std::shared_ptr<const NearRows> rows;
     Geometry geometry;
@@ -110,7 +104,7 @@ class NearStore {
   };
   absl::Status Take(uint64_t bytes);
 
-  const std::shared_ptr<Room> room_;
+  const std::shared_ptr<NearRoom> room_;
   mutable absl::Mutex mu_;
   absl::flat_hash_map<ChunkId, Chunk> chunks_ ABSL_GUARDED_BY(mu_);
 };

@@ -1,5 +1,5 @@
-// The actor's records of contexts and their chunk ranges. Only the actor's own files include this
-// one.
+// The prefetcher's records: watched contexts, their chunk ranges, and prefetches in progress. Only
+// the prefetcher's own files include this one.
 
 #pragma once
 
@@ -10,12 +10,19 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/act/actor.h"
+#include "client/context/context.h"
+#include "client/context/context_state.h"
+#include "client/decide/pull_rule.h"
+#include "client/prefetch/context_runs.h"
+#include "client/prefetch/near_store.h"
+#include "client/prefetch/prefetch_reason.h"
+#include "client/prefetch/prefetcher_tools.h"
 
 namespace ckv {
 
-// A chunk range that some watched context attends, or that is cached locally.
-struct Actor::Run {
+// A chunk range that some watched context attends, or that is cached locally. The prefetcher's lock
+// guards it.
+struct PrefetchRun {
   enum class State : uint8_t { kFar, kQueued, kPulling, kNear };
   uint64_t key = 0;
   uint64_t bytes = 0;
@@ -45,18 +52,21 @@ struct Actor::Run {
   }
 };
 
-struct Actor::Watched {
+// A context that the prefetcher watches.
+struct WatchedContext {
   struct Use {
     ContextRun run;
     PullRule::UseId use = 0;
     double share = 0;  // the range's part of the context's tokens
-    std::optional<std::pair<Primitive, ActReason>> decided;
+    std::optional<std::pair<Primitive, PrefetchReason>> decided;
   };
+  // Any thread may read these, because they are set before the context is watched.
   uint64_t id = 0;
   ContextPolicy policy = ContextPolicy::kRoute;
   ContextExpectation expect;
   Recompute recompute;
   std::shared_ptr<ContextState> context;
+  // The prefetcher's lock guards the rest, except for the last one.
   std::vector<Use> uses;
   bool same_bits = false;  // rows give the holders' bits here, or the policy is `near`
   bool opened = false;     // the rule has its uses; only after `known`
@@ -68,11 +78,30 @@ struct Actor::Watched {
   StepCost cost;
   bool near_pays = true;  // according to the cost model; if false, its cached rows are not used
   double call_us = 0;     // time lost by a call that is routed
-  Instant measured_at{};  // when measuring its constants last began
-
   bool recompute_failed = false;  // rows are not recomputed again
+  // When measuring its constants last began. Only the deciding thread uses it.
+  Instant measured_at{};
 
   bool can_recompute() const { return recompute.make != nullptr; }
+};
+
+// A range that is being prefetched. Belongs to one copying thread.
+struct PrefetchJob {
+  std::shared_ptr<WatchedContext> watched;
+  ContextRun context_run;
+  PrefetchRun* run = nullptr;
+  Primitive primitive = Primitive::kFetch;
+  const void* source = nullptr;
+  std::vector<ChunkId> held;      // keys of chunks that are here already, or were copied here
+  std::vector<uint32_t> missing;  // chunks that are not
+  std::vector<NearFill> fills;    // their memory, in the same order
+  bool recomputes = false;        // rows are recomputed: the fills have keys of RecomputedId
+  size_t mapped_count = 0;        // how many of `held` were mapped for this job
+  uint64_t mapped_bytes = 0;
+  uint32_t run_held = 0;               // PrefetchRun::held when it began
+  std::shared_ptr<const Corpus> kept;  // with `missing` at the cache of this host; or null
+
+  const ContextState& context() const { return *watched->context; }
 };
 
 }  // namespace ckv

@@ -1,11 +1,11 @@
-#include "client/act/context_runs.h"
+#include "client/prefetch/context_runs.h"
 
 #include <xxhash.h>
 
 #include <algorithm>
 #include <bit>
 
-#include "client/near/near_store.h"
+#include "client/prefetch/near_store.h"
 
 namespace ckv {
 namespace {

@@ -1,6 +1,6 @@
 // Goal: a range is cached locally by the cheapest way: rows of this process' holder, recomputed
-// rows, or a prefetch; and no more prefetches run at once than links and holders bear. Method: an
-// actor whose costs, prefetches and clock the test sets.
+// rows, or a prefetch; and no more prefetches run at once than links and holders bear. Method: a
+// prefetcher whose costs, prefetches and clock the test sets.
 
 #include <atomic>
 #include <map>
@@ -11,12 +11,12 @@
 
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
-#include "tests/client/act/actor_fixture.h"
+#include "tests/client/prefetch/prefetcher_fixture.h"
 
 namespace ckv {
 namespace {
 
-class ActorWaysTest : public ActorTest {
+class PrefetcherWaysTest : public PrefetcherTest {
  protected:
   // Makes rows of 100 + ordinal; each call advances the clock by `us`.
   Recompute Maker(double us_per_token, int64_t us = 0) {
@@ -42,7 +42,7 @@ class ActorWaysTest : public ActorTest {
 };
 
 // A prefetch costs 1,000 us, and 3,000 tokens of 0.17 us are 510.
-TEST_F(ActorWaysTest, RecomputesRowsIfThatCostsLess) {
+TEST_F(PrefetcherWaysTest, RecomputesRowsIfThatCostsLess) {
   Start(10 * chunk_bytes_);
   const auto context = Open({0}, {}, Maker(0.17, /*us=*/1500));
   Step(*context, 5);
@@ -53,9 +53,9 @@ TEST_F(ActorWaysTest, RecomputesRowsIfThatCostsLess) {
   ASSERT_EQ(NearCount(*context), 1u);
   EXPECT_EQ(FirstByte(*context, 0), 100);
   EXPECT_FALSE(context->near_same_bits()) << "they were not made by the holder";
-  EXPECT_EQ(actor_->stats().recomputed_tokens, kActorTokens);
-  EXPECT_EQ(actor_->stats().pulled_bytes, 0u);
-  EXPECT_EQ(Decisions(Primitive::kLocal, ActReason::kLostEnough), 1u);
+  EXPECT_EQ(prefetcher_->stats().recomputed_tokens, kPrefetcherTokens);
+  EXPECT_EQ(prefetcher_->stats().pulled_bytes, 0u);
+  EXPECT_EQ(Decisions(Primitive::kLocal, PrefetchReason::kLostEnough), 1u);
   // Recomputing took 0.5 us a token: 1,500 us, and so the next range is prefetched.
   const auto next = Open({1}, {}, Maker(0.17));
   Step(*next, 11);
@@ -64,7 +64,7 @@ TEST_F(ActorWaysTest, RecomputesRowsIfThatCostsLess) {
   EXPECT_TRUE(next->near_same_bits());
 }
 
-TEST_F(ActorWaysTest, UsesTheProfilesPrefillCostIfTheContextGivesNone) {
+TEST_F(PrefetcherWaysTest, UsesTheProfilesPrefillCostIfTheContextGivesNone) {
   cost_.prefill_token_us = 0.17;
   Start(10 * chunk_bytes_);
   const auto context = Open({0}, {}, Maker(0, /*us=*/300));
@@ -76,7 +76,7 @@ TEST_F(ActorWaysTest, UsesTheProfilesPrefillCostIfTheContextGivesNone) {
   EXPECT_EQ(made_, 2) << "it was timed meanwhile";
 }
 
-TEST_F(ActorWaysTest, RecomputesNothingWithoutAPrefillCost) {
+TEST_F(PrefetcherWaysTest, RecomputesNothingWithoutAPrefillCost) {
   Start(10 * chunk_bytes_);
   const auto context = Open({0}, {}, Maker(0));
   Step(*context, 11);
@@ -84,7 +84,7 @@ TEST_F(ActorWaysTest, RecomputesNothingWithoutAPrefillCost) {
   EXPECT_EQ(pulls_, 1);
 }
 
-TEST_F(ActorWaysTest, RecomputedRowsServeOnlyContextsThatRecompute) {
+TEST_F(PrefetcherWaysTest, RecomputedRowsServeOnlyContextsThatRecompute) {
   Start(10 * chunk_bytes_);
   const auto context = Open({0}, {}, Maker(0.17));
   Step(*context, 6);
@@ -101,7 +101,7 @@ TEST_F(ActorWaysTest, RecomputedRowsServeOnlyContextsThatRecompute) {
   EXPECT_EQ(made_, 1);
 }
 
-TEST_F(ActorWaysTest, PullsRowsThatCannotBeRecomputed) {
+TEST_F(PrefetcherWaysTest, PullsRowsThatCannotBeRecomputed) {
   make_status_ = absl::InternalError("the engine is gone");
   Start(10 * chunk_bytes_);
   const auto context = Open({0, 1}, {}, Maker(0.17));
@@ -140,7 +140,7 @@ class HolderHere final : public NearSource {
   absl::Status status;
 };
 
-TEST_F(ActorWaysTest, ChunksOfThisProcessHolderAreNearFromTheStart) {
+TEST_F(PrefetcherWaysTest, ChunksOfThisProcessHolderAreNearFromTheStart) {
   HolderHere holder;
   holder.Put(1);
   here_ = &holder;
@@ -148,23 +148,23 @@ TEST_F(ActorWaysTest, ChunksOfThisProcessHolderAreNearFromTheStart) {
   const auto context = Open({0, 1});
   ASSERT_EQ(NearCount(*context), 1u);
   EXPECT_EQ(FirstByte(*context, 0), 201);
-  EXPECT_EQ(actor_->stats().near_bytes, chunk_bytes_) << "the holder cannot evict it";
-  EXPECT_EQ(Decisions(Primitive::kFetch, ActReason::kHere), 1u);
+  EXPECT_EQ(prefetcher_->stats().near_bytes, chunk_bytes_) << "the holder cannot evict it";
+  EXPECT_EQ(Decisions(Primitive::kFetch, PrefetchReason::kHere), 1u);
   // The other chunk is copied to the holder, which answers for it from then on.
   Step(*context, 21);
   EXPECT_EQ(holder.copies, 1);
   EXPECT_EQ(pulls_, 0);
   ASSERT_EQ(NearCount(*context), 2u);
   EXPECT_EQ(FirstByte(*context, 1), 202);
-  EXPECT_EQ(actor_->stats().near_bytes, 2 * chunk_bytes_);
+  EXPECT_EQ(prefetcher_->stats().near_bytes, 2 * chunk_bytes_);
   // The holder's rows are released when no context is open.
   context->Close();
-  actor_->AwaitIdle();
+  prefetcher_->AwaitIdle();
   EXPECT_EQ(holder.rows[1].use_count(), 1);
-  actor_.reset();
+  prefetcher_.reset();
 }
 
-TEST_F(ActorWaysTest, PullsRowsThatTheHolderDoesNotMap) {
+TEST_F(PrefetcherWaysTest, PullsRowsThatTheHolderDoesNotMap) {
   HolderHere holder;
   holder.status = absl::ResourceExhaustedError("no room for copies");
   here_ = &holder;
@@ -174,11 +174,11 @@ TEST_F(ActorWaysTest, PullsRowsThatTheHolderDoesNotMap) {
   EXPECT_EQ(holder.copies, 1);
   EXPECT_EQ(pulls_, 1);
   EXPECT_EQ(FirstByte(*context, 0), 1);
-  actor_.reset();
+  prefetcher_.reset();
 }
 
 // Chunk 0's holder is on this host; chunk 1's is not.
-TEST_F(ActorWaysTest, MapsInsteadOfPullingFromAHolderOfThisHost) {
+TEST_F(PrefetcherWaysTest, MapsInsteadOfPullingFromAHolderOfThisHost) {
   std::atomic<int> maps{0};
   map_ = [&](const MapCall& call) -> absl::StatusOr<std::shared_ptr<const NearRows>> {
     ++maps;
@@ -192,28 +192,28 @@ TEST_F(ActorWaysTest, MapsInsteadOfPullingFromAHolderOfThisHost) {
   EXPECT_EQ(FirstByte(*context, 0), 77);
   EXPECT_EQ(maps, 1);
   EXPECT_EQ(pulls_, 0);
-  EXPECT_EQ(actor_->stats().mapped_bytes, chunk_bytes_);
-  EXPECT_EQ(actor_->stats().near_bytes, chunk_bytes_) << "the copy takes room";
+  EXPECT_EQ(prefetcher_->stats().mapped_bytes, chunk_bytes_);
+  EXPECT_EQ(prefetcher_->stats().near_bytes, chunk_bytes_) << "the copy takes room";
   // The mapped copy stays when no context attends it, like prefetched rows, until another range
   // needs its room.
   context->Close();
-  actor_->AwaitIdle();
-  EXPECT_EQ(actor_->stats().near_chunks, 1u);
+  prefetcher_->AwaitIdle();
+  EXPECT_EQ(prefetcher_->stats().near_chunks, 1u);
   const auto other = Open({1});
   clock_.Advance(std::chrono::seconds(100));
   Step(*other, 11);
   ASSERT_EQ(NearCount(*other), 1u);
   EXPECT_EQ(FirstByte(*other, 0), 2);
   EXPECT_EQ(pulls_, 1);
-  EXPECT_EQ(actor_->stats().near_bytes, chunk_bytes_);
-  actor_.reset();
+  EXPECT_EQ(prefetcher_->stats().near_bytes, chunk_bytes_);
+  prefetcher_.reset();
 }
 
 // The four chunks of a range are assigned to two holders in turn, and every other one is on this
 // host.
-class ActorMixedRunTest : public ActorWaysTest {
+class PrefetcherMixedRunTest : public PrefetcherWaysTest {
  protected:
-  ActorMixedRunTest() {
+  PrefetcherMixedRunTest() {
     for (ChunkPlacement& chunk : corpus_->chunks) chunk.token_count = 512;
     bytes_ = NearStore::BytesOf(corpus_->geometry, 512);
     map_ = [](const MapCall& call) -> absl::StatusOr<std::shared_ptr<const NearRows>> {
@@ -224,7 +224,7 @@ class ActorMixedRunTest : public ActorWaysTest {
   uint64_t bytes_ = 0;
 };
 
-TEST_F(ActorMixedRunTest, IsMappedAsFarAsItIsOnThisHost) {
+TEST_F(PrefetcherMixedRunTest, IsMappedAsFarAsItIsOnThisHost) {
   Start(4 * bytes_);
   const auto context = Open({0, 1, 2, 3});
   Step(*context, 60);
@@ -234,23 +234,23 @@ TEST_F(ActorMixedRunTest, IsMappedAsFarAsItIsOnThisHost) {
   EXPECT_EQ(FirstByte(*context, 2), 3);
   EXPECT_EQ(FirstByte(*context, 3), 73);
   EXPECT_EQ(pulls_, 2);
-  EXPECT_EQ(actor_->stats().mapped_bytes, 2 * bytes_);
-  EXPECT_EQ(actor_->stats().pulled_bytes, 2 * bytes_);
-  EXPECT_EQ(actor_->stats().near_bytes, 4 * bytes_);
+  EXPECT_EQ(prefetcher_->stats().mapped_bytes, 2 * bytes_);
+  EXPECT_EQ(prefetcher_->stats().pulled_bytes, 2 * bytes_);
+  EXPECT_EQ(prefetcher_->stats().near_bytes, 4 * bytes_);
   EXPECT_EQ(context->TakePulled(), 4 * bytes_);
-  actor_.reset();
+  prefetcher_.reset();
 }
 
-TEST_F(ActorMixedRunTest, KeepsNothingIfTheRestCannotBePulled) {
+TEST_F(PrefetcherMixedRunTest, KeepsNothingIfTheRestCannotBePulled) {
   pull_status_ = absl::UnavailableError("the holder is gone");
   Start(4 * bytes_);
   const auto context = Open({0, 1, 2, 3});
   Step(*context, 60);
   EXPECT_EQ(NearCount(*context), 0u);
-  EXPECT_GT(actor_->stats().pulls_failed, 0u);
-  EXPECT_EQ(actor_->stats().near_bytes, 0u);
-  EXPECT_EQ(actor_->stats().near_chunks, 0u);
-  actor_.reset();
+  EXPECT_GT(prefetcher_->stats().pulls_failed, 0u);
+  EXPECT_EQ(prefetcher_->stats().near_bytes, 0u);
+  EXPECT_EQ(prefetcher_->stats().near_chunks, 0u);
+  prefetcher_.reset();
 }
 
 // Chunk 1 belongs to this process' holder, which has no room for copies.
@@ -266,24 +266,24 @@ TEST_F(ActorMixedRunTest, DropsTheHoldersOwnRowsWhenNoContextUsesThem) {
   EXPECT_EQ(FirstByte(*context, 1), 202);
   EXPECT_EQ(FirstByte(*context, 3), 73);
   context->Close();
-  actor_->AwaitIdle();
+  prefetcher_->AwaitIdle();
   EXPECT_EQ(holder.rows[2].use_count(), 1);
-  EXPECT_EQ(actor_->stats().near_bytes, 0u);
-  actor_.reset();
+  EXPECT_EQ(prefetcher_->stats().near_bytes, 0u);
+  prefetcher_.reset();
 }
 
-TEST_F(ActorWaysTest, ChunksOfTheHolderAreNearAsFarAsThereIsRoom) {
+TEST_F(PrefetcherWaysTest, ChunksOfTheHolderAreNearAsFarAsThereIsRoom) {
   HolderHere holder;
   for (uint8_t id = 1; id <= 4; ++id) holder.Put(id);
   here_ = &holder;
   Start(2 * chunk_bytes_);
   const auto context = Open({0, 1, 2, 3});
   EXPECT_EQ(NearCount(*context), 2u);
-  actor_.reset();
+  prefetcher_.reset();
 }
 
 // A copy that completes after its context has closed belongs to the holder only.
-TEST_F(ActorWaysTest, DropsACopyThatArrivesTooLate) {
+TEST_F(PrefetcherWaysTest, DropsACopyThatArrivesTooLate) {
   HolderHere holder;
   here_ = &holder;
   std::shared_ptr<ContextState> context;
@@ -292,15 +292,15 @@ TEST_F(ActorWaysTest, DropsACopyThatArrivesTooLate) {
   context = Open({0});
   Step(*context, 11);
   EXPECT_EQ(holder.copies, 1);
-  actor_->AwaitIdle();
-  EXPECT_EQ(actor_->stats().near_bytes, 0u);
+  prefetcher_->AwaitIdle();
+  EXPECT_EQ(prefetcher_->stats().near_bytes, 0u);
   EXPECT_EQ(holder.rows[1].use_count(), 1);
-  actor_.reset();
+  prefetcher_.reset();
 }
 
 // Two ranges of one context are at two holders, and the caller's function must not run twice at
 // once.
-TEST_F(ActorWaysTest, RecomputesOneRangeOfAContextAtATime) {
+TEST_F(PrefetcherWaysTest, RecomputesOneRangeOfAContextAtATime) {
   holder_count_ = 2;
   Start(10 * chunk_bytes_);
   std::atomic<int> running{0}, most{0};
@@ -320,7 +320,7 @@ TEST_F(ActorWaysTest, RecomputesOneRangeOfAContextAtATime) {
 }
 
 // Four chunks are one range. Another context has cached two of them.
-TEST_F(ActorWaysTest, OnlyWhatIsMissingIsPulled) {
+TEST_F(PrefetcherWaysTest, OnlyWhatIsMissingIsPulled) {
   for (ChunkPlacement& chunk : corpus_->chunks) chunk.token_count = 512;
   std::atomic<uint32_t> chunks{0};
   on_pull_ = [&](const FetchCall& call) {
@@ -336,7 +336,7 @@ TEST_F(ActorWaysTest, OnlyWhatIsMissingIsPulled) {
   EXPECT_EQ(chunks, 4u);
 }
 
-TEST_F(ActorWaysTest, TwoPullsAtOnceAndOneOfEachHolder) {
+TEST_F(PrefetcherWaysTest, TwoPullsAtOnceAndOneOfEachHolder) {
   absl::Mutex mu;
   std::set<uint32_t> under_way;
   size_t most = 0;
@@ -361,29 +361,29 @@ TEST_F(ActorWaysTest, TwoPullsAtOnceAndOneOfEachHolder) {
     (*context)->CountCall({16, 16, 0, 0, false, 0});
   {
     absl::MutexLock lock(&mu);
-    const auto two = [&] { return under_way.size() == Actor::kFlowsMax; };
+    const auto two = [&] { return under_way.size() == Prefetcher::kFlowsMax; };
     mu.Await(absl::Condition(&two));
     go_on = true;
   }
-  actor_->AwaitIdle();
+  prefetcher_->AwaitIdle();
   EXPECT_EQ(pulls_, 4);
-  EXPECT_EQ(most, Actor::kFlowsMax);
+  EXPECT_EQ(most, Prefetcher::kFlowsMax);
 }
 
-TEST_F(ActorWaysTest, AHintCountsForAllAgentsThatShareTheChunks) {
+TEST_F(PrefetcherWaysTest, AHintCountsForAllAgentsThatShareTheChunks) {
   Start(10 * chunk_bytes_);
   ContextExpectation few;
   few.steps = 4;  // 400 us of 1,000
   const auto alone = Open({0}, few);
   alone->CountCall({16, 16, 0, 0, false, 0});
-  actor_->AwaitIdle();
+  prefetcher_->AwaitIdle();
   EXPECT_EQ(NearCount(*alone), 0u);
   few.agents = 3;
   const auto many = Open({1}, few);
   many->CountCall({16, 16, 0, 0, false, 0});
-  actor_->AwaitIdle();
+  prefetcher_->AwaitIdle();
   EXPECT_EQ(NearCount(*many), 1u);
-  EXPECT_EQ(Decisions(Primitive::kFetch, ActReason::kHint), 1u);
+  EXPECT_EQ(Decisions(Primitive::kFetch, PrefetchReason::kHint), 1u);
 }
 
 }  // namespace

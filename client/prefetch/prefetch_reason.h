@@ -11,7 +11,7 @@
 
 namespace ckv {
 
-enum class ActReason : uint8_t {
+enum class PrefetchReason : uint8_t {
   kUnknown = 0,     // routed: a constant is not known yet
   kSlower,          // routed: attending here takes longer than a round trip
   kOtherTarget,     // routed: the call needs bits that this host's kernels do not give
@@ -25,10 +25,10 @@ enum class ActReason : uint8_t {
   kPolicy,          // prefetched: the context's policy is `near`
   kHere,            // cached locally: its rows were here already
 };
-inline constexpr size_t kActReasonCount = 12;
+inline constexpr size_t kPrefetchReasonCount = 12;
 
-inline std::string_view ActReasonName(ActReason reason) {
-  constexpr std::array<std::string_view, kActReasonCount> kNames = {
+inline std::string_view PrefetchReasonName(PrefetchReason reason) {
+  constexpr std::array<std::string_view, kPrefetchReasonCount> kNames = {
       "constants_unknown", "near_is_slower", "other_kernel_target", "below_threshold",
       "not_worth_a_pull",  "no_room",        "pulled_too_lately",   "queue_full",
       "lost_enough",       "steps_told",     "policy_near",         "already_near"};
@@ -36,6 +36,6 @@ inline std::string_view ActReasonName(ActReason reason) {
 }
 
 // Decisions on uses of ranges, [primitive][reason]. A use counts again when its decision changes.
-using DecisionCounts = std::array<std::array<uint64_t, kActReasonCount>, kPrimitiveCount>;
+using DecisionCounts = std::array<std::array<uint64_t, kPrefetchReasonCount>, kPrimitiveCount>;
 
 }  // namespace ckv
