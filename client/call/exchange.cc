@@ -127,7 +127,7 @@ absl::Status Exchange::Take(uint32_t line, const Completion& done, Accept accept
   --from.outstanding;
   from.link->peer().in_flight.End(1);
   CKV_RETURN_IF_ERROR(accept({line, done.slot, slot.tag, slot.posted, *header, bytes}));
-  from.link->peer().Answered();
+  from.link->peer().avoidance.End();
   return absl::OkStatus();
 }
 

@@ -17,8 +17,8 @@ void Router::Learn(const PlannedFrame& planned, const Frame& frame, const Exchan
   const uint64_t bytes = frame.bytes + reply.bytes.size();
   const Instant now = clock_->Now();
   const double kernel_us = planned.index_count == 0 ? ObserveKernel(peer, planned, reply) : 0;
-  const double queue_us = peer.QueueUs(now);
-  peer.TellQueue(reply.header.queue_ns, now);
+  const double queue_us = peer.queue.Us(now);
+  peer.queue.Take(reply.header.queue_ns, now);
   // A lane over a fabric that is no longer the chosen one reveals nothing about the chosen one.
   const bool chosen = fabric == peer.fabric_kind.load(std::memory_order_relaxed);
   const Duration took = now - reply.posted;

@@ -396,7 +396,7 @@ absl::StatusOr<OpenedLane> OpenChosenLane(const LaneRequest& request, HolderPeer
       options.counters->rdma_fallbacks.fetch_add(1, std::memory_order_relaxed);
   };
   for (int turn = 0; turn < kTurnCountMax; ++turn) {
-    const FabricChoice choice = peer.choice();
+    const FabricChoice choice = peer.fabric_turn.choice();
     if (choice.ordinal > 0) {
       CKV_ASSIGN_OR_RETURN(std::optional<OpenedLane> opened, OpenAsChosen(request, choice));
       if (opened) {
@@ -405,12 +405,12 @@ absl::StatusOr<OpenedLane> OpenChosenLane(const LaneRequest& request, HolderPeer
       }
     }
     CKV_ASSIGN_OR_RETURN(const bool mine,
-                         peer.BeginChoice(*options.clock, choice.ordinal, request.deadline));
+                         peer.fabric_turn.Begin(*options.clock, choice.ordinal, request.deadline));
     if (!mine) continue;
     std::optional<FabricChoice> made;
     auto opened = FabricChooser(request, peer, choice).Run(&made);
     if (made) count_fallback(made->fallback);
-    peer.EndChoice(std::move(made));
+    peer.fabric_turn.End(std::move(made));
     return opened;
   }
   return absl::UnavailableError("its fabric was chosen again and again while a lane was opened");

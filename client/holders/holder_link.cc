@@ -70,11 +70,11 @@ absl::Status HolderLink::OpenSession(Instant deadline) {
   if (!opened.ok()) {
     if (absl::IsUnavailable(opened.status()) || absl::IsDeadlineExceeded(opened.status())) {
       peers_->Suspect(*peer_);
-      peer_->NoteReach(options_->clock->Now());
+      peer_->connection.NoteReach(options_->clock->Now());
     }
     return opened.status();
   }
-  peer_->NoteReach(std::nullopt);
+  peer_->connection.NoteReach(std::nullopt);
   up_ = *std::move(opened);
   up_.lane->BelongTo(owner_);
   generation_ = last_generation.fetch_add(1, std::memory_order_relaxed) + 1;

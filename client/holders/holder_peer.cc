@@ -20,11 +20,144 @@ constexpr size_t kNamedHolderCountMax = 8;  // in an error: the rest are counted
 
 }  // namespace
 
-std::string HolderPeer::Describe() const {
+FabricChoice FabricTurn::choice() const {
   absl::MutexLock lock(&mu_);
+  return choice_;
+}
+
+absl::StatusOr<bool> FabricTurn::Begin(Clock& clock, uint64_t seen, Instant deadline) {
+  absl::MutexLock lock(&mu_);
+  const auto free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !choosing_; };
+  if (!clock.Await(mu_, absl::Condition(&free), deadline)) {
+    return absl::DeadlineExceededError(
+        "another call was still probing the fabrics to it: give calls more time than "
+        "connect_timeout at first");
+  }
+  if (choice_.ordinal > seen) return false;
+  choosing_ = true;
+  return true;
+}
+
+void FabricTurn::End(std::optional<FabricChoice> made) {
+  absl::MutexLock lock(&mu_);
+  choosing_ = false;
+  if (!made) return;
+  made->ordinal = choice_.ordinal + 1;
+  choice_ = *std::move(made);
+}
+
+void HolderAvoidance::Fail(Instant now, std::optional<Duration> pause) {
+  if (!pause) {
+    const uint32_t failures = failure_count_.load(std::memory_order_relaxed);
+    pause = kPauseMin * (int64_t{1} << std::min(failures, 16u));
+  }
+  pause = std::min(*pause, kPauseMax);
+  failure_count_.fetch_add(1, std::memory_order_relaxed);
+  until_ns_.store((now + *pause).ns, std::memory_order_relaxed);
+}
+
+Member HolderConnection::member() const {
+  absl::MutexLock lock(&mu_);
+  return member_;
+}
+
+void HolderConnection::AddTo(HolderView& view) const {
+  absl::MutexLock lock(&mu_);
+  view.member = member_;
+  view.connected = !gone_;
+  if (unreached_epoch_ != heard_epoch_) return;
+  view.unreached_at = unreached_at_;
+  view.unreached_since = unreached_since_;
+}
+
+bool HolderConnection::gone() const {
+  absl::MutexLock lock(&mu_);
+  return gone_;
+}
+
+bool HolderConnection::Hear(const Member& member) {
+  absl::MutexLock lock(&mu_);
+  if (member.epoch.value < heard_epoch_.value) return false;
+  heard_epoch_ = member.epoch;
+  if (model_->target() == member.kernel_target) return false;
+  model_->SetTarget(member.kernel_target);
+  return true;
+}
+
+Epoch HolderConnection::heard_epoch() const {
+  absl::MutexLock lock(&mu_);
+  return heard_epoch_;
+}
+
+std::shared_ptr<HolderControl> HolderConnection::Usable(bool& suspect) const {
+  absl::MutexLock lock(&mu_);
+  suspect = suspect_;
+  return suspect_ ? nullptr : control_;
+}
+
+absl::StatusOr<std::shared_ptr<HolderControl>> HolderConnection::Connect(
+    const absl::StatusOr<Member>& member, HolderControlFactory& factory) {
+  absl::MutexLock lock(&mu_);
+  if (!member.ok()) {
+    if (control_ != nullptr) return control_;
+    return member.status();
+  }
+  // Learn may have settled a later epoch while the directory was queried.
+  if (control_ != nullptr && !suspect_ && member->epoch.value < member_.epoch.value)
+    return control_;
+  CKV_RETURN_IF_ERROR(Settle(*member, factory));
+  return control_;
+}
+
+absl::Status HolderConnection::Settle(const Member& member, HolderControlFactory& factory) {
+  // A new epoch or address of the holder needs a new connection. Calls that still use the old one
+  // keep it.
+  if (control_ == nullptr || member_ != member) {
+    // Failures of an earlier incarnation do not count against this one.
+    if (member_.epoch < member.epoch) avoidance_->End();
+    auto control = factory.Connect(member);
+    if (!control.ok()) return Annotate(control.status(), "connecting");
+    control_ = *std::move(control);
+    member_ = member;
+  }
+  suspect_ = false;
+  gone_ = false;
+  return absl::OkStatus();
+}
+
+bool HolderConnection::Learn(const Member& member, HolderControlFactory& factory) {
+  absl::MutexLock lock(&mu_);
+  // News of an earlier epoch is stale. A first connection is made when it is needed.
+  if (member.epoch.value < member_.epoch.value) return false;
+  gone_ = false;
+  if (control_ == nullptr) return false;
+  if (!Settle(member, factory).ok()) suspect_ = true;
+  return true;
+}
+
+void HolderConnection::Suspect() {
+  absl::MutexLock lock(&mu_);
+  suspect_ = true;
+}
+
+void HolderConnection::SetGone(bool gone, bool reborn) {
+  absl::MutexLock lock(&mu_);
+  gone_ = gone;
+  if (gone || reborn) suspect_ = true;
+}
+
+void HolderConnection::NoteReach(std::optional<Instant> failed) {
+  absl::MutexLock lock(&mu_);
+  if (!failed || !unreached_at_ || unreached_epoch_ != heard_epoch_) unreached_since_ = failed;
+  unreached_at_ = failed;
+  unreached_epoch_ = heard_epoch_;
+}
+
+std::string HolderPeer::Describe() const {
+  const Member member = connection.member();
   return absl::StrFormat(
       "holder %s (%s)", id_.name,
-      member_.control_address.empty() ? "address not known" : member_.control_address);
+      member.control_address.empty() ? "address not known" : member.control_address);
 }
 
 std::string DescribePeers(std::span<const HolderPeer* const> peers) {
@@ -45,21 +178,14 @@ std::string DescribePeers(std::span<const HolderPeer* const> peers) {
 
 HolderView HolderPeer::View() const {
   HolderView view;
-  bool listed = false;
-  {
-    absl::MutexLock lock(&mu_);
-    view.member = member_;
-    listed = !gone_;
-    view.trials = choice_.trials;
-    view.fallback = choice_.fallback;
-    if (unreached_epoch_ == heard_epoch_) {
-      view.unreached_at = unreached_at_;
-      view.unreached_since = unreached_since_;
-    }
-  }
+  connection.AddTo(view);
+  FabricChoice choice = fabric_turn.choice();
+  view.trials = std::move(choice.trials);
+  view.fallback = std::move(choice.fallback);
   view.member.id = id_;
   view.lane_count = lane_count.load(std::memory_order_relaxed);
-  view.connected = listed && view.lane_count > 0 && !lane_broke.load(std::memory_order_relaxed);
+  view.connected =
+      view.connected && view.lane_count > 0 && !lane_broke.load(std::memory_order_relaxed);
   view.fabric = fabric_kind.load(std::memory_order_relaxed);
   view.constants = fabric.Get().value_or(FabricConstants{});
   view.model_error = model.error();
@@ -67,18 +193,6 @@ HolderView HolderPeer::View() const {
   view.pull_ratios = pull_ratios.Read();
   view.in_flight = in_flight.Get();
   return view;
-}
-
-void HolderPeer::NoteReach(std::optional<Instant> failed) {
-  absl::MutexLock lock(&mu_);
-  if (!failed || !unreached_at_ || unreached_epoch_ != heard_epoch_) unreached_since_ = failed;
-  unreached_at_ = failed;
-  unreached_epoch_ = heard_epoch_;
-}
-
-bool HolderPeer::gone() const {
-  absl::MutexLock lock(&mu_);
-  return gone_;
 }
 
 std::optional<ComputeConstants> HolderPeer::compute(const RowWidths& widths) const {
@@ -146,46 +260,6 @@ ComputeConstants HolderPeer::ComputeFor(const Geometry& geometry) const {
   return model.ComputeFor(widths, compute(widths), SeedOf(geometry));
 }
 
-bool HolderPeer::Hear(const Member& member) {
-  absl::MutexLock lock(&mu_);
-  if (member.epoch.value < heard_epoch_.value) return false;
-  heard_epoch_ = member.epoch;
-  if (model.target() == member.kernel_target) return false;
-  model.SetTarget(member.kernel_target);
-  return true;
-}
-
-Epoch HolderPeer::heard_epoch() const {
-  absl::MutexLock lock(&mu_);
-  return heard_epoch_;
-}
-
-FabricChoice HolderPeer::choice() const {
-  absl::MutexLock lock(&mu_);
-  return choice_;
-}
-
-absl::StatusOr<bool> HolderPeer::BeginChoice(Clock& clock, uint64_t seen, Instant deadline) {
-  absl::MutexLock lock(&mu_);
-  const auto free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !choosing_; };
-  if (!clock.Await(mu_, absl::Condition(&free), deadline)) {
-    return absl::DeadlineExceededError(
-        "another call was still probing the fabrics to it: give calls more time than "
-        "connect_timeout at first");
-  }
-  if (choice_.ordinal > seen) return false;
-  choosing_ = true;
-  return true;
-}
-
-void HolderPeer::EndChoice(std::optional<FabricChoice> made) {
-  absl::MutexLock lock(&mu_);
-  choosing_ = false;
-  if (!made) return;
-  made->ordinal = choice_.ordinal + 1;
-  choice_ = *std::move(made);
-}
-
 PeerTable::PeerTable(DirectoryView* view, HolderControlFactory* factory,
                      std::shared_ptr<const Profile> profile, const Backend& backend)
     : view_(view),
@@ -213,14 +287,14 @@ absl::StatusOr<HolderPeer*> PeerTable::Find(const HolderId& id) {
 }
 
 void PeerTable::Tell(HolderPeer& peer, const Member& member) {
-  if (peer.Hear(member)) target_count_.fetch_add(1, std::memory_order_release);
+  if (peer.connection.Hear(member)) target_count_.fetch_add(1, std::memory_order_release);
 }
 
 void PeerTable::Meet(HolderPeer& peer, Epoch epoch, Instant deadline) {
-  if (epoch.value <= peer.heard_epoch().value) return;
+  if (epoch.value <= peer.connection.heard_epoch().value) return;
   view_->ListHolders(deadline).IgnoreError();
   Hear();
-  if (epoch.value <= peer.heard_epoch().value) return;
+  if (epoch.value <= peer.connection.heard_epoch().value) return;
   Tell(peer, {.id = peer.id(), .control_address = {}, .epoch = epoch});
 }
 
@@ -237,7 +311,7 @@ void PeerTable::NoteHost(HolderPeer& peer, const HostFacts& host) {
       seat.threads = static_cast<uint16_t>(std::clamp(host.compute_threads, 1u, 0xffffu));
     }
   }
-  peer.seat_.store(seat, std::memory_order_relaxed);
+  peer.set_seat(seat);
 }
 
 void PeerTable::Hear() {
@@ -255,43 +329,11 @@ void PeerTable::Hear() {
 
 absl::StatusOr<std::shared_ptr<HolderControl>> PeerTable::Connect(HolderPeer& peer,
                                                                   Instant deadline) {
-  bool refresh = false;
-  {
-    absl::MutexLock lock(&peer.mu_);
-    if (peer.control_ != nullptr && !peer.suspect_) return peer.control_;
-    refresh = peer.suspect_;
-  }
-  const absl::StatusOr<Member> member = view_->FindMember(peer.id_, refresh, deadline);
+  bool suspect = false;
+  if (auto control = peer.connection.Usable(suspect)) return control;
+  const absl::StatusOr<Member> member = view_->FindMember(peer.id(), suspect, deadline);
   Hear();
-  absl::MutexLock lock(&peer.mu_);
-  if (!member.ok()) {
-    // If the directory is unreachable, the holder is assumed to be where it was.
-    if (peer.control_ != nullptr) return peer.control_;
-    return member.status();
-  }
-  // Learn may have settled a later epoch while the directory was queried.
-  if (peer.control_ != nullptr && !peer.suspect_ &&
-      member->epoch.value < peer.member_.epoch.value) {
-    return peer.control_;
-  }
-  CKV_RETURN_IF_ERROR(Settle(peer, *member));
-  return peer.control_;
-}
-
-absl::Status PeerTable::Settle(HolderPeer& peer, const Member& member) {
-  // A new epoch or address of the holder needs a new connection. Calls that still use the old one
-  // keep it.
-  if (peer.control_ == nullptr || peer.member_ != member) {
-    // Failures of an earlier incarnation do not count against this one.
-    if (peer.member_.epoch < member.epoch) peer.Answered();
-    auto control = factory_->Connect(member);
-    if (!control.ok()) return Annotate(control.status(), "connecting");
-    peer.control_ = *std::move(control);
-    peer.member_ = member;
-  }
-  peer.suspect_ = false;
-  peer.gone_ = false;
-  return absl::OkStatus();
+  return peer.connection.Connect(member, *factory_);
 }
 
 void PeerTable::Learn(const Member& member) {
@@ -304,29 +346,15 @@ void PeerTable::Learn(const Member& member) {
     if (it == peers_.end() || member.role != MemberRole::kHolder) return;
     peer = it->second.get();
   }
-  absl::MutexLock lock(&peer->mu_);
-  // News of an earlier epoch is stale. A first connection is made when it is needed.
-  if (member.epoch.value < peer->member_.epoch.value) return;
-  peer->gone_ = false;
-  if (peer->control_ == nullptr) return;
-  if (!Settle(*peer, member).ok()) peer->suspect_ = true;
+  if (!peer->connection.Learn(member, *factory_)) return;
   if (peer->epoch.load(std::memory_order_relaxed) < member.epoch.value)
     peer->epoch.store(member.epoch.value, std::memory_order_relaxed);
 }
 
-void PeerTable::Suspect(HolderPeer& peer) {
-  absl::MutexLock lock(&peer.mu_);
-  peer.suspect_ = true;
-}
+void PeerTable::Suspect(HolderPeer& peer) { peer.connection.Suspect(); }
 
 void PeerTable::Avoid(HolderPeer& peer, Instant now, std::optional<Duration> pause) {
-  if (!pause) {
-    const uint32_t failures = peer.failure_count_.load(std::memory_order_relaxed);
-    pause = kAvoidMin * (int64_t{1} << std::min(failures, 16u));
-  }
-  pause = std::min(*pause, kAvoidMax);
-  peer.failure_count_.fetch_add(1, std::memory_order_relaxed);
-  peer.avoid_until_ns_.store((now + *pause).ns, std::memory_order_relaxed);
+  peer.avoidance.Fail(now, pause);
   avoid_count_.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -345,9 +373,7 @@ void PeerTable::Refresh(Instant deadline) {
       peer->lane_broke.store(true, std::memory_order_relaxed);
       peer->epoch.store(it->second.epoch.value, std::memory_order_relaxed);
     }
-    absl::MutexLock lock(&peer->mu_);
-    peer->gone_ = gone;
-    if (gone || reborn) peer->suspect_ = true;
+    peer->connection.SetGone(gone, reborn);
   }
 }
 

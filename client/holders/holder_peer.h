@@ -24,6 +24,7 @@
 #include "client/holders/directory_view.h"
 #include "client/holders/holder_view.h"
 #include "client/learn/live_model.h"
+#include "client/learn/live_queue.h"
 #include "proto/ids.h"
 
 namespace ckv {
@@ -65,20 +66,126 @@ struct FabricChoice {
   std::vector<FabricKind> holder_fabrics;  // all that the holder reported
 };
 
-// One holder. Thread-safe. Valid as long as its table.
+// Whose turn it is to choose the fabric of a holder, and the last choice. Thread-safe.
+class FabricTurn {
+ public:
+  // Returns the last choice. Its ordinal is 0 before the first.
+  FabricChoice choice() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits until no other call is choosing, and takes the turn to choose. If it returns true, call
+  // End. Returns false if another call has made a later choice than number `seen` meanwhile.
+  //   DeadlineExceeded    another call was still choosing.
+  absl::StatusOr<bool> Begin(Clock& clock, uint64_t seen, Instant deadline)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends the turn. If `made` is unset, no fabric was found, and the last choice stays.
+  void End(std::optional<FabricChoice> made) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  mutable absl::Mutex mu_;
+  FabricChoice choice_ ABSL_GUARDED_BY(mu_);
+  bool choosing_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// Until when calls avoid a holder because it failed one. Thread-safe: all accesses are relaxed,
+// because they order nothing.
+class HolderAvoidance {
+ public:
+  static constexpr Duration kPauseMin = std::chrono::seconds(1);
+  static constexpr Duration kPauseMax = std::chrono::seconds(30);
+
+  // Call when a call to the holder failed. If `pause` is unset, it is kPauseMin, doubled with each
+  // failure since the last answer. No pause is longer than kPauseMax.
+  void Fail(Instant now, std::optional<Duration> pause);
+  // Call when the holder answered, or has another incarnation. Ends the avoidance.
+  void End() {
+    if (failure_count_.load(std::memory_order_relaxed) == 0) return;
+    failure_count_.store(0, std::memory_order_relaxed);
+    until_ns_.store(0, std::memory_order_relaxed);
+  }
+  Instant until() const { return {until_ns_.load(std::memory_order_relaxed)}; }
+
+ private:
+  std::atomic<int64_t> until_ns_{0};
+  std::atomic<uint32_t> failure_count_{0};  // since the last answer
+};
+
+// The control connection to a holder, which follows what the directory reports about it.
+// Thread-safe.
+class HolderConnection {
+ public:
+  // `avoidance` and `model` must outlive it: another incarnation of the holder ends its avoidance
+  // and may have another kernel target.
+  HolderConnection(HolderAvoidance* avoidance, LiveModel* model)
+      : avoidance_(avoidance), model_(model) {}
+
+  // Returns the member that it is connected to. Empty before the first connection.
+  Member member() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Puts the member, whether the directory lists it, and when it was not reached, into a view.
+  void AddTo(HolderView& view) const ABSL_LOCKS_EXCLUDED(mu_);
+  bool gone() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Takes the directory's state of the holder: its kernel target, even before anything is
+  // connected. Ignores news of an earlier epoch than the latest one seen. Returns true if the
+  // target has changed.
+  bool Hear(const Member& member) ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the latest epoch that Hear took.
+  Epoch heard_epoch() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Returns the connection if it can be used without a query of the directory, else null.
+  // `suspect` is then true if the directory's answer must not be an old one.
+  std::shared_ptr<HolderControl> Usable(bool& suspect) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Connects to the member that a query of the directory returned, if it is connected to another
+  // one or to none. If the directory did not answer, the holder is assumed to be where it was.
+  absl::StatusOr<std::shared_ptr<HolderControl>> Connect(const absl::StatusOr<Member>& member,
+                                                         HolderControlFactory& factory)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes the news that this member is up. Replaces the connection, if there is one. Returns true
+  // if sessions of earlier epochs are no longer used.
+  bool Learn(const Member& member, HolderControlFactory& factory) ABSL_LOCKS_EXCLUDED(mu_);
+  // Makes the next Connect need an answer of the directory.
+  void Suspect() ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes whether the directory lists the holder. If it does not, or if `reborn`, suspects it.
+  void SetGone(bool gone, bool reborn) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Records that the holder was not reached at `failed`, or, if unset, that a session opened.
+  void NoteReach(std::optional<Instant> failed) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  absl::Status Settle(const Member& member, HolderControlFactory& factory)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  HolderAvoidance* const avoidance_;
+  LiveModel* const model_;
+  mutable absl::Mutex mu_;
+  Member member_ ABSL_GUARDED_BY(mu_);  // the one that control_ is connected to
+  Epoch heard_epoch_ ABSL_GUARDED_BY(mu_);
+  // Shared, because a call may still use the connection that an address change replaces.
+  std::shared_ptr<HolderControl> control_ ABSL_GUARDED_BY(mu_);
+  bool suspect_ ABSL_GUARDED_BY(mu_) = false;  // query the directory before the next connection
+  bool gone_ ABSL_GUARDED_BY(mu_) = false;
+  // As in HolderView, and the epoch in which the attempts were made.
+  std::optional<Instant> unreached_at_ ABSL_GUARDED_BY(mu_), unreached_since_ ABSL_GUARDED_BY(mu_);
+  Epoch unreached_epoch_ ABSL_GUARDED_BY(mu_);
+};
+
+// One holder: what its lanes have shown about it. Has the holder's connection, fabric and avoidance
+// beside. Thread-safe. Valid as long as its table.
 class HolderPeer {
  public:
   // `seed` and `bell` must outlive the peer. Both may be null.
   explicit HolderPeer(HolderId id, const SeedProfile* seed = nullptr, DoubtBell* bell = nullptr)
-      : fabric(&in_flight), model(id, seed), bell_(bell), id_(std::move(id)) {}
+      : fabric(&in_flight),
+        model(id, seed),
+        connection(&avoidance, &model),
+        bell_(bell),
+        id_(std::move(id)) {}
 
   const HolderId& id() const { return id_; }
   // Returns "holder h0 (127.0.0.1:7401)", for errors.
-  std::string Describe() const ABSL_LOCKS_EXCLUDED(mu_);
-  HolderView View() const ABSL_LOCKS_EXCLUDED(mu_);
+  std::string Describe() const;
+  HolderView View() const;
   // Returns true if the directory did not list the holder at the last PeerTable::Refresh.
   // PeerTable's Learn and Connect reset it.
-  bool gone() const ABSL_LOCKS_EXCLUDED(mu_);
+  bool gone() const { return connection.gone(); }
 
   // The measured constants of its kernel over rows of these widths. Unset until Explain sets them.
   std::optional<ComputeConstants> compute(const RowWidths& widths) const ABSL_LOCKS_EXCLUDED(mu_);
@@ -123,23 +230,6 @@ class HolderPeer {
     if (bell_ != nullptr) bell_->Ring();
   }
 
-  // Takes the directory's state of the holder: its kernel target, even before anything is
-  // connected. Ignores news of an earlier epoch than the latest one seen. Returns true if the
-  // target has changed.
-  bool Hear(const Member& member) ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the latest epoch that Hear took.
-  Epoch heard_epoch() const ABSL_LOCKS_EXCLUDED(mu_);
-
-  // Returns the last choice. Its ordinal is 0 before the first.
-  FabricChoice choice() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until no other call is choosing, and takes the turn to choose. If it returns true, call
-  // EndChoice. Returns false if another call has made a later choice than number `seen` meanwhile.
-  //   DeadlineExceeded    another call was still choosing.
-  absl::StatusOr<bool> BeginChoice(Clock& clock, uint64_t seen, Instant deadline)
-      ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends the turn. If `made` is unset, no fabric was found, and the last choice stays.
-  void EndChoice(std::optional<FabricChoice> made) ABSL_LOCKS_EXCLUDED(mu_);
-
   // Requests posted to the holder and not answered, over all calls. Every request writes this, so
   // it has its own cache line.
   alignas(64) BusyPeriod in_flight;
@@ -157,76 +247,32 @@ class HolderPeer {
   // are dropped before they are used.
   std::atomic<uint64_t> epoch{0};
   std::atomic<FabricKind> fabric_kind{FabricKind::kTcp};  // that of the last lane opened
+  LiveQueue queue;
+  // If the holder failed a call recently, a replica is queried instead, if there is one
+  // (PeerTable::Avoid).
+  HolderAvoidance avoidance;
+  HolderConnection connection;
+  FabricTurn fabric_turn;
 
-  // Returns the holder's place on its host, as reported when a session opened.
+  // The holder's place on its host, as reported when a session opened.
   HostSeat seat() const { return seat_.load(std::memory_order_relaxed); }
-
-  // Records the queueing time that a reply reported.
-  void TellQueue(uint32_t ns, Instant now) {
-    queue_ns_.store(ns, std::memory_order_relaxed);
-    queue_told_ns_.store(now.ns, std::memory_order_relaxed);
-  }
-  // Returns the queueing time in microseconds that the last reply reported, or 0 after
-  // kQueueAgeMax. An older one is out of date, because a holder without requests reports no new
-  // one.
-  double QueueUs(Instant now) const {
-    const Instant told = {queue_told_ns_.load(std::memory_order_relaxed)};
-    return now - told > kQueueAgeMax ? 0 : queue_ns_.load(std::memory_order_relaxed) / 1e3;
-  }
-  static constexpr Duration kQueueAgeMax = std::chrono::seconds(1);
-  // Returns the time since the holder last answered an attend, or since the clock's zero if it
-  // never did.
-  Duration SilentFor(Instant now) const {
-    return now - Instant{queue_told_ns_.load(std::memory_order_relaxed)};
-  }
-
-  // Records that the holder was not reached at `failed`, or, if unset, that a session opened.
-  void NoteReach(std::optional<Instant> failed) ABSL_LOCKS_EXCLUDED(mu_);
-
-  // Returns true if the holder failed a call recently. A replica is then queried instead, if there
-  // is one (PeerTable::Avoid).
-  bool avoided(Instant now) const { return avoided_until() > now; }
-  Instant avoided_until() const { return {avoid_until_ns_.load(std::memory_order_relaxed)}; }
-  // Call when the holder answered. Ends its avoidance.
-  void Answered() {
-    if (failure_count_.load(std::memory_order_relaxed) == 0) return;
-    failure_count_.store(0, std::memory_order_relaxed);
-    avoid_until_ns_.store(0, std::memory_order_relaxed);
-  }
+  void set_seat(HostSeat seat) { seat_.store(seat, std::memory_order_relaxed); }
 
  private:
-  friend class PeerTable;
-
   const LaneProfile* SeedOf(const Geometry& geometry) const;
 
   std::atomic<HostSeat> seat_{HostSeat{}};
   static_assert(std::atomic<HostSeat>::is_always_lock_free);
-  std::atomic<uint32_t> queue_ns_{0};
-  std::atomic<int64_t> queue_told_ns_{0};
-  std::atomic<int64_t> avoid_until_ns_{0};
-  std::atomic<uint32_t> failure_count_{0};  // since the last answer
   DoubtBell* const bell_;
-
   const HolderId id_;
-  mutable absl::Mutex mu_;
-  Member member_ ABSL_GUARDED_BY(mu_);  // the one that control_ is connected to
-  Epoch heard_epoch_ ABSL_GUARDED_BY(mu_);
-  // Shared, because a call may still use the connection that an address change replaces.
-  std::shared_ptr<HolderControl> control_ ABSL_GUARDED_BY(mu_);
-  bool suspect_ ABSL_GUARDED_BY(mu_) = false;  // query the directory before the next connection
-  bool gone_ ABSL_GUARDED_BY(mu_) = false;
-  // As in HolderView, and the epoch in which the attempts were made.
-  std::optional<Instant> unreached_at_ ABSL_GUARDED_BY(mu_), unreached_since_ ABSL_GUARDED_BY(mu_);
-  Epoch unreached_epoch_ ABSL_GUARDED_BY(mu_);
   // The measured constants of some widths: LiveModel::kWidthsMax at most.
   struct Measured {
     RowWidths widths;
     ComputeConstants compute;
     MeasuredOver over;
   };
+  mutable absl::Mutex mu_;
   std::vector<Measured> measured_ ABSL_GUARDED_BY(mu_);
-  FabricChoice choice_ ABSL_GUARDED_BY(mu_);
-  bool choosing_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 // Returns "holder h0 (127.0.0.1:7401), holder h1 (127.0.0.1:7402) and 3 more", for an error that
@@ -284,11 +330,8 @@ class PeerTable {
   void NoteHost(HolderPeer& peer, const HostFacts& host) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Call when a call to the holder failed. For `pause`, calls query its replicas instead, if it has
-  // any. `pause` may be the holder's own hint. If unset, the pause is kAvoidMin, doubled with each
-  // failure since the last answer. No pause is longer than kAvoidMax.
+  // any. `pause` may be the holder's own hint; it may be unset (HolderAvoidance::Fail).
   void Avoid(HolderPeer& peer, Instant now, std::optional<Duration> pause);
-  static constexpr Duration kAvoidMin = std::chrono::seconds(1);
-  static constexpr Duration kAvoidMax = std::chrono::seconds(30);
   // Increases with every Avoid. A choice among replicas made at a lower count must be made again.
   uint64_t avoid_count() const { return avoid_count_.load(std::memory_order_relaxed); }
 
@@ -308,9 +351,6 @@ class PeerTable {
  private:
   std::vector<HolderPeer*> Peers() const ABSL_LOCKS_EXCLUDED(mu_);
   void Tell(HolderPeer& peer, const Member& member);
-  // Connects to the member if the peer is connected to another one, or to none.
-  absl::Status Settle(HolderPeer& peer, const Member& member)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(peer.mu_);
 
   DirectoryView* const view_;
   HolderControlFactory* const factory_;

@@ -244,7 +244,7 @@ bool LinkTable::OthersMayAnswer(const HolderPeer& peer) const {
   const Instant now = options_->clock->Now();
   return OthersCanBeAsked(peer, [&](const HolderPeer& other) {
     return std::find(tried_.begin(), tried_.end(), &other) == tried_.end() && !other.gone() &&
-           !other.avoided(now);
+           other.avoidance.until() <= now;
   });
 }
 
@@ -294,7 +294,7 @@ absl::Status LinkTable::EnsureUp(HolderLink& link, Instant deadline) {
   // A machine that is gone does not even refuse a connection, so time is left for the other
   // holders.
   const auto may_ask = [&](const HolderPeer& other) {
-    return !other.gone() && !other.avoided(now_);
+    return !other.gone() && other.avoidance.until() <= now_;
   };
   if (!link.is_up() && AnyReplicated() && OthersCanBeAsked(link.peer(), may_ask)) {
     deadline = std::min(deadline, now_ + (deadline - now_) / 2);

@@ -24,7 +24,7 @@ Candidate CandidateOf(const HolderPeer& peer, const PeerTable& peers, NetworkOra
   candidate.compute = peer.ComputeFor(geometry);
   candidate.in_flight = peer.in_flight.Get();
   candidate.concurrent = candidate.in_flight;
-  candidate.queue_us = peer.QueueUs(now);
+  candidate.queue_us = peer.queue.Us(now);
   candidate.seat = peer.seat();
   if (oracle == nullptr) return candidate;
   candidate.path = oracle->PathTo(HostOfAddress(peer.View().member.control_address));
@@ -71,7 +71,7 @@ void ReplicaChooser::Look(const Geometry& geometry, const ReplicaWork& work,
     peers_.push_back(&peer);
     candidates_.push_back(CandidateOf(peer, peers, oracle, geometry, now));
     const bool failed = std::find(tried.begin(), tried.end(), &peer) != tried.end();
-    avoided_until_.push_back(failed ? kInstantMax : peer.gone() ? kGone : peer.avoided_until());
+    avoided_until_.push_back(failed ? kInstantMax : peer.gone() ? kGone : peer.avoidance.until());
     targets_.push_back(peer.model.target());
   }
 }
@@ -150,7 +150,7 @@ void ReplicaChooser::NoteEquals(ReplicaGroup& group, std::span<const RankedCandi
     const double cost_us = comparable ? one.cost.total_us : least_us;
     if (cost_us > least_us * (1 + kEqualMax)) {
       HolderPeer& peer = *peers_[group.links[one.index]];
-      if (cost_us > least_us * DoubtCount::kFactor && peer.SilentFor(now_) > kSilentMax)
+      if (cost_us > least_us * DoubtCount::kFactor && peer.queue.SilentFor(now_) > kSilentMax)
         peer.DoubtUnasked(input_.geometry.widths());
       continue;
     }

@@ -72,18 +72,18 @@ TEST_F(HolderPeerTest, AHolderIsUnreachedUntilASessionOpensOrItRestarts) {
   peers.Learn(MemberOf(0, 5, kOne));
   HolderPeer& peer = **peers.Find(TestFleet::Name(0));
   EXPECT_EQ(peer.View().unreached_at, std::nullopt);
-  peer.NoteReach(Instant{10});
-  peer.NoteReach(Instant{20});
+  peer.connection.NoteReach(Instant{10});
+  peer.connection.NoteReach(Instant{20});
   EXPECT_EQ(peer.View().unreached_at, Instant{20});
   EXPECT_EQ(peer.View().unreached_since, Instant{10});
-  peer.NoteReach(std::nullopt);
+  peer.connection.NoteReach(std::nullopt);
   EXPECT_EQ(peer.View().unreached_at, std::nullopt);
-  peer.NoteReach(Instant{30});
+  peer.connection.NoteReach(Instant{30});
   EXPECT_EQ(peer.View().unreached_since, Instant{30});
   peers.Learn(MemberOf(0, 6, kOne));
   peers.Hear();
   EXPECT_EQ(peer.View().unreached_at, std::nullopt);
-  peer.NoteReach(Instant{40});
+  peer.connection.NoteReach(Instant{40});
   EXPECT_EQ(peer.View().unreached_since, Instant{40}) << "of this life";
 }
 

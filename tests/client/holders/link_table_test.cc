@@ -161,7 +161,7 @@ TEST_F(LinkTableTest, ACallTriesNoReplicaTwice) {
       asked.push_back(&link.peer());
       (void)table.Fail(link, error);
       more = table.FailOver(error);
-      link.peer().Answered();
+      link.peer().avoidance.End();
       clock.Advance(std::chrono::milliseconds(1));
     }
     EXPECT_FALSE(more) << error;

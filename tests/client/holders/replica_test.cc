@@ -399,11 +399,11 @@ TEST_F(ReplicaChooserTest, HoldersWithoutConstantsTakeTurns) {
 TEST_F(ReplicaChooserTest, RemeasuresAnExpensiveUnusedHolder) {
   for (size_t i = 0; i < 3; ++i) Set(i, 20);
   Set(1, 30), Set(2, 200);
-  for (HolderLink* const link : pointers) link->peer().TellQueue(0, now);
+  for (HolderLink* const link : pointers) link->peer().queue.Take(0, now);
   EXPECT_EQ(Chosen(), 0u);
   EXPECT_TRUE(peers.Doubted().empty());
   now = now + ReplicaChooser::kSilentMax + std::chrono::milliseconds(1);
-  pointers[0]->peer().TellQueue(0, now);
+  pointers[0]->peer().queue.Take(0, now);
   EXPECT_EQ(Chosen(), 0u);
   EXPECT_THAT(peers.Doubted(), testing::ElementsAre(&pointers[2]->peer()))
       << "the other is not far from the cheapest";
@@ -413,11 +413,11 @@ TEST_F(ReplicaChooserTest, RemeasuresAnExpensiveUnusedHolder) {
 
 TEST_F(ReplicaChooserTest, CountsTheLoadOfAReplica) {
   for (size_t i = 0; i < 3; ++i) Set(i, 20);
-  pointers[0]->peer().TellQueue(1'000'000, now);
+  pointers[0]->peer().queue.Take(1'000'000, now);
   EXPECT_EQ(Shares(30, /*rank=*/true), (Counts{0, 15, 15}));
   // An old queue report no longer counts. A caller that avoids the holder would never learn that
   // its queue is empty.
-  now = now + HolderPeer::kQueueAgeMax + std::chrono::milliseconds(1);
+  now = now + LiveQueue::kAgeMax + std::chrono::milliseconds(1);
   EXPECT_NEAR(Shares(30, /*rank=*/true)[0], 10, 1);
 }
 
@@ -443,22 +443,22 @@ TEST_F(ReplicaChooserTest, PutsFailedHoldersLast) {
   peers.Avoid(b, now, std::chrono::milliseconds(1));
   peers.Avoid(c, now, std::nullopt);
   EXPECT_EQ(Chosen(), 1u);
-  now = now + PeerTable::kAvoidMin;
+  now = now + HolderAvoidance::kPauseMin;
   EXPECT_EQ(Chosen(), 0u);
   // The second failure in a row counts double; an answer resets the count.
   peers.Avoid(a, now, std::nullopt);
-  now = now + PeerTable::kAvoidMin;
+  now = now + HolderAvoidance::kPauseMin;
   EXPECT_EQ(Chosen(), 1u);
-  a.Answered();
+  a.avoidance.End();
   EXPECT_EQ(Chosen(), 0u);
   for (int i = 0; i < 100; ++i) peers.Avoid(a, now, std::nullopt);
-  EXPECT_FALSE(a.avoided(now + PeerTable::kAvoidMax));
+  EXPECT_LE(a.avoidance.until(), now + HolderAvoidance::kPauseMax);
   // The pause that an overloaded holder requests is not extended.
   peers.Avoid(a, now, std::chrono::milliseconds(5));
-  EXPECT_FALSE(a.avoided(now + std::chrono::milliseconds(5)));
+  EXPECT_LE(a.avoidance.until(), now + std::chrono::milliseconds(5));
   // Nor does a requested pause last longer than the longest one without a request.
   peers.Avoid(a, now, std::chrono::hours(1));
-  EXPECT_FALSE(a.avoided(now + PeerTable::kAvoidMax));
+  EXPECT_LE(a.avoidance.until(), now + HolderAvoidance::kPauseMax);
 }
 
 }  // namespace

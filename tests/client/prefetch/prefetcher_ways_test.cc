@@ -254,7 +254,7 @@ TEST_F(PrefetcherMixedRunTest, KeepsNothingIfTheRestCannotBePulled) {
 }
 
 // Chunk 1 belongs to this process' holder, which has no room for copies.
-TEST_F(ActorMixedRunTest, DropsTheHoldersOwnRowsWhenNoContextUsesThem) {
+TEST_F(PrefetcherMixedRangeTest, DropsTheHoldersOwnRowsWhenNoContextUsesThem) {
   HolderHere holder;
   holder.Put(2);
   holder.status = absl::ResourceExhaustedError("no room for copies");
