@@ -50,12 +50,13 @@ MAY_INCLUDE = {
     "client/trace": "transport proto*",
     "client/prompt": "store/memory proto*",
     "client/context": "client client/decide attention attention/paged transport store* proto*",
-    "client/call": "client client/context client/decide client/holders client/learn client/trace "
-                   "attention attention/query transport store* proto*",
+    "client/attend": "client client/context client/learn client/trace attention transport proto*",
+    "client/call": "client client/attend client/context client/decide client/holders client/learn "
+                   "client/trace attention attention/query transport store* proto*",
     "client/prefetch": "client client/context client/decide proto*",
     "client/cache": "client client/call client/decide client/holders attention transport store* proto*",
-    "client/roof": "client client/cache client/call client/context client/decide client/holders "
-                   "client/learn client/prefetch client/prompt client/trace attention transport store* proto*",
+    "client/roof": "client client/prefetch client/attend client/cache client/call client/context client/decide "
+                   "client/holders client/learn client/prompt client/trace attention transport store* proto*",
     "client/grpc": "client client/decide client/holders attention transport store* proto*",
     "client/publish": "client/grpc store* proto*",
     "client/engine": "attention proto*",

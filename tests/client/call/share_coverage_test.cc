@@ -1,7 +1,7 @@
 // Goal: a call's ledger accepts each share of a block exactly once (I1), and detects what is
 // missing.
 
-#include "client/call/share_coverage.h"
+#include "client/attend/share_coverage.h"
 
 #include <algorithm>
 #include <random>

@@ -211,9 +211,9 @@ TEST_F(PrefetcherWaysTest, MapsInsteadOfPullingFromAHolderOfThisHost) {
 
 // The four chunks of a range are assigned to two holders in turn, and every other one is on this
 // host.
-class PrefetcherMixedRunTest : public PrefetcherWaysTest {
+class PrefetcherMixedRangeTest : public PrefetcherWaysTest {
  protected:
-  PrefetcherMixedRunTest() {
+  PrefetcherMixedRangeTest() {
     for (ChunkPlacement& chunk : corpus_->chunks) chunk.token_count = 512;
     bytes_ = NearStore::BytesOf(corpus_->geometry, 512);
     map_ = [](const MapCall& call) -> absl::StatusOr<std::shared_ptr<const NearRows>> {
@@ -224,7 +224,7 @@ class PrefetcherMixedRunTest : public PrefetcherWaysTest {
   uint64_t bytes_ = 0;
 };
 
-TEST_F(PrefetcherMixedRunTest, IsMappedAsFarAsItIsOnThisHost) {
+TEST_F(PrefetcherMixedRangeTest, IsMappedAsFarAsItIsOnThisHost) {
   Start(4 * bytes_);
   const auto context = Open({0, 1, 2, 3});
   Step(*context, 60);
@@ -241,7 +241,7 @@ TEST_F(PrefetcherMixedRunTest, IsMappedAsFarAsItIsOnThisHost) {
   prefetcher_.reset();
 }
 
-TEST_F(PrefetcherMixedRunTest, KeepsNothingIfTheRestCannotBePulled) {
+TEST_F(PrefetcherMixedRangeTest, KeepsNothingIfTheRestCannotBePulled) {
   pull_status_ = absl::UnavailableError("the holder is gone");
   Start(4 * bytes_);
   const auto context = Open({0, 1, 2, 3});

@@ -1,4 +1,4 @@
-#include "client/call/share_coverage.h"
+#include "client/attend/share_coverage.h"
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"

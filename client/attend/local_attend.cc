@@ -1,0 +1,221 @@
+#include "client/attend/local_attend.h"
+
+#include <algorithm>
+
+#include "attention/grade.h"
+#include "proto/base/status.h"
+
+namespace ckv {
+namespace {
+
+// Memory for the partials of locally cached chunks, and for the queries rotated for them: 128 heads
+// over 256 chunks. Cached chunks beyond it are routed.
+constexpr uint64_t kNearBytesMax = uint64_t{72} << 20;
+
+}  // namespace
+
+uint64_t OwnPairs(const RouteCall& call) {
+  uint64_t pairs = 0;
+  for (const RouteSegment& segment : call.segments) {
+    for (const OwnRows& own : segment.own) {
+      if (own.visible == nullptr) {
+        pairs += uint64_t{segment.row_count} * own.rows.count;
+      } else {
+        for (uint32_t i = 0; i < segment.row_count; ++i)
+          pairs += std::min(own.visible[i], own.rows.count);
+      }
+    }
+  }
+  return pairs;
+}
+
+LocalAttend::LocalAttend(const PlannedCall* planned, ComputeStream* stream, Clock* clock,
+                         LiveHere* live, CallSpans* spans)
+    : planned_(*planned),
+      stream_(*stream),
+      backend_(stream->backend()),
+      clock_(clock),
+      live_(live),
+      spans_(*spans) {}
+
+void LocalAttend::Begin() {
+  reserved_bytes_ = near_pairs_ = 0;
+  expected_us_ = 0;
+  pieces_.clear();
+}
+
+bool LocalAttend::Reserve(const PlannedUnit& unit, const PlannedPiece& piece) {
+  const ContextState& context = *planned_.call.segments[unit.segment].context;
+  const ContextChunk& chunk = context.chunks()[piece.chunk];
+  const Geometry& geometry = context.geometry();
+  uint64_t row_bytes = (geometry.d_v + 2) * sizeof(float);
+  if (!context.rotations()[chunk.rotation].is_identity()) row_bytes += geometry.query_row_bytes();
+  const uint64_t bytes = reserved_bytes_ + unit.row_count * row_bytes;
+  if (bytes > kNearBytesMax) return false;
+  reserved_bytes_ = bytes;
+  near_pairs_ +=
+      uint64_t{unit.row_count} * (piece.index_begin == kDense ? chunk.token_count : piece.k);
+  return true;
+}
+
+void LocalAttend::Trim() {
+  if (partials_.size() > kNearBytesMax) partials_ = BackendMemory();
+  if (copied_q_.size() > kNearBytesMax) copied_q_ = BackendMemory();
+}
+
+absl::Status LocalAttend::Attend(const StreamOrder& order, const PartialView* in_place) {
+  pieces_.clear();
+  in_place_ = in_place != nullptr;
+  AddOwnPieces(order);
+  CKV_RETURN_IF_ERROR(AddNearPieces());
+  if (pieces_.empty()) return absl::OkStatus();
+  CKV_RETURN_IF_ERROR(PlacePartials());
+  if (in_place != nullptr) PlaceAnswers(*in_place);
+  const RouteCall& call = planned_.call;
+  const double rows = call.q.count;
+  const double tokens = double(near_pairs_ + OwnPairs(call)) / rows;
+  if (live_ != nullptr) expected_us_ = live_->ExpectedUs(call.geometry().widths(), rows, tokens);
+  return Run(Learns(order), rows, tokens);
+}
+
+// Puts the pieces on the stream, and learns from the time that they take.
+absl::Status LocalAttend::Run(bool learns, double rows, double tokens) {
+  const RouteCall& call = planned_.call;
+  const Geometry& geometry = call.geometry();
+  // The stream was used to rotate queries.
+  if (learns && call.polled_at_once) CKV_RETURN_IF_ERROR(stream_.Wait());
+  const bool idle = stream_.Ready();
+  const Instant begin = clock_->Now();
+  CKV_RETURN_IF_ERROR(backend_.AttendPartials(AttentionShape::Of(geometry), pieces_, stream_));
+  // A caller that polls sees the end too late, unless the work is done by now.
+  if (learns && idle && (call.polled_at_once || stream_.Ready())) {
+    CKV_RETURN_IF_ERROR(stream_.Wait());
+    live_->Observe(geometry.widths(), rows, tokens, double((clock_->Now() - begin).count()) / 1e3);
+  }
+  if (spans_.on()) spans_.Add("attend here", begin, clock_->Now());
+  return absl::OkStatus();
+}
+
+// Whether the time of the attend is the kernel's. It is not if a stream is still producing what the
+// kernel reads or writes.
+bool LocalAttend::Learns(const StreamOrder& order) const {
+  if (live_ == nullptr || near_pairs_ == 0 || !order.producers_ready()) return false;
+  return std::all_of(pieces_.begin(), pieces_.end(), [](const AttentionPiece& piece) {
+    return piece.rows.after == nullptr || piece.rows.after->Ready();
+  });
+}
+
+absl::Status LocalAttend::PlacePartials() {
+  const uint32_t d_v = planned_.call.geometry().d_v;
+  size_t floats = 0;
+  for (const AttentionPiece& piece : pieces_) floats += PartialFloats(piece.q.count, d_v);
+  CKV_RETURN_IF_ERROR(backend_.Grow(partials_, floats * sizeof(float)));
+  size_t next = 0;
+  for (AttentionPiece& piece : pieces_) {
+    piece.out = PartialIn(partials_, next, piece.q.count, d_v);
+    next += PartialFloats(piece.q.count, d_v);
+  }
+  return absl::OkStatus();
+}
+
+bool LocalAttend::IsInPlace(const PlannedUnit& unit) const {
+  return in_place_ && unit.node_end - unit.node_begin == 1 &&
+         own_begin_[unit.segment] == own_begin_[unit.segment + 1];
+}
+
+void LocalAttend::PlaceAnswers(const PartialView& target) {
+  const AttendPlan& plan = planned_.plan;
+  for (const PlannedUnit& unit : plan.units()) {
+    if (!IsInPlace(unit)) continue;
+    const PlannedNode& node = plan.nodes()[unit.node_begin];
+    pieces_[own_begin_.back() + node.place].out =
+        target.From(unit.row_begin, planned_.call.geometry().d_v);
+  }
+}
+
+void LocalAttend::AddOwnPieces(const StreamOrder& order) {
+  const RouteCall& call = planned_.call;
+  own_begin_.clear();
+  for (const RouteSegment& segment : call.segments) {
+    own_begin_.push_back(static_cast<uint32_t>(pieces_.size()));
+    for (const OwnRows& own : segment.own) {
+      if (own.rows.count == 0) continue;
+      AttentionPiece piece;
+      piece.q = call.q.Rows(segment.row_begin, segment.row_count);
+      piece.rows = own.rows;
+      if (order.HasWaitedFor(own.rows.after)) piece.rows.after = nullptr;
+      piece.row_limits = own.visible;
+      piece.grade = GradeOf(call.grade, call.wire);
+      pieces_.push_back(piece);
+    }
+  }
+  own_begin_.push_back(static_cast<uint32_t>(pieces_.size()));
+}
+
+absl::Status LocalAttend::AddNearPieces() {
+  const RouteCall& call = planned_.call;
+  const AttendPlan& plan = planned_.plan;
+  copies_.clear();
+  if (plan.near_count() == 0) return absl::OkStatus();
+  CKV_RETURN_IF_ERROR(ReserveCopies());
+  const auto row_bytes = static_cast<uint32_t>(call.geometry().row_bytes());
+  for (uint32_t u = 0; u < plan.units().size(); ++u) {
+    const PlannedUnit& unit = plan.units()[u];
+    if (unit.near_count == 0) continue;
+    const RouteSegment& segment = call.segments[unit.segment];
+    for (uint32_t n = unit.node_begin; n < unit.node_end; ++n) {
+      if (plan.nodes()[n].share != PlannedNode::kNear) continue;
+      const PlannedPiece& planned = plan.pieces()[plan.nodes()[n].piece_begin];
+      const ContextChunk& chunk = segment.context->chunks()[planned.chunk];
+      AttentionPiece piece;
+      CKV_ASSIGN_OR_RETURN(piece.q, QueriesOf(u, chunk.rotation));
+      piece.rows = {(*segment.near)[planned.chunk]->layer(call.layer).data(), chunk.token_count,
+                    row_bytes};
+      piece.grade = GradeOf(call.grade, call.wire);
+      if (planned.index_begin != kDense)
+        piece.selection = {plan.IndicesOf(planned).data(), planned.k, unit.row_count};
+      pieces_.push_back(piece);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Reserves memory for the copies that QueriesOf makes, because pieces point into it.
+absl::Status LocalAttend::ReserveCopies() {
+  const RouteCall& call = planned_.call;
+  size_t bytes = 0;
+  for (const PlannedUnit& unit : planned_.plan.units()) {
+    if (unit.near_count == 0) continue;
+    const size_t rotations = call.segments[unit.segment].context->rotations().size();
+    bytes += std::min<size_t>(rotations, unit.near_count) * unit.row_count *
+             call.geometry().query_row_bytes();
+  }
+  return backend_.Grow(copied_q_, bytes);
+}
+
+// Returns the query rows of a unit, rotated for a chunk with this rotation.
+absl::StatusOr<QueryView> LocalAttend::QueriesOf(uint32_t unit_ordinal, uint32_t rotation) {
+  const RouteCall& call = planned_.call;
+  const PlannedUnit& unit = planned_.plan.units()[unit_ordinal];
+  const ContextState& context = *call.segments[unit.segment].context;
+  const QueryView q = call.q.Rows(unit.row_begin, unit.row_count);
+  if (context.rotations()[rotation].is_identity()) return q;
+  const Geometry& geometry = call.geometry();
+  const auto copied = [&](size_t begin) -> QueryView {
+    return {reinterpret_cast<const uint16_t*>(copied_q_.data() + begin), unit.row_count,
+            geometry.d_qk, copied_q_.kind()};
+  };
+  size_t end = 0;
+  for (auto copy = copies_.rbegin(); copy != copies_.rend(); ++copy) {
+    if (copy->unit != unit_ordinal) break;
+    if (copy->rotation == rotation) return copied(copy->begin);
+  }
+  if (!copies_.empty()) end = copies_.back().end;
+  const uint32_t row_bytes = geometry.query_row_bytes();
+  CKV_RETURN_IF_ERROR(backend_.Rotate(context.rotations()[rotation], q.Bytes(), row_bytes,
+                                      {copied_q_.data() + end, copied_q_.kind()}, stream_));
+  copies_.push_back({unit_ordinal, rotation, end, end + size_t{unit.row_count} * row_bytes});
+  return copied(end);
+}
+
+}  // namespace ckv
