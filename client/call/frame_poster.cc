@@ -4,6 +4,7 @@
 #include <cstring>
 #include <optional>
 
+#include "client/context/frame_writer.h"
 #include "client/holders/lane_pinning.h"
 #include "proto/base/status.h"
 #include "transport/fabric.h"
@@ -71,8 +72,8 @@ absl::StatusOr<bool> FramePoster::WriteNext(uint32_t line, uint32_t first_open) 
   RequestLane& lane = exchange_.link(line).lane();
   const std::optional<uint32_t> slot = lane.Acquire();
   if (!slot) return false;
-  absl::StatusOr<RequestHeader> header = planned_.plan.WriteFrame(
-      call, planned, to.wire_version, lane.request(*slot), SlotMemory(lane), stream_);
+  absl::StatusOr<RequestHeader> header = WriteFrame(call, planned_.plan, planned, to.wire_version,
+                                                    lane.request(*slot), SlotMemory(lane), stream_);
   if (!header.ok()) {
     stream_.Wait().IgnoreError();
     lane.Release(*slot);

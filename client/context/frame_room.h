@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <span>
 
-#include "client/context/attend_plan.h"
+#include "client/context/attend_frames.h"
+#include "client/context/attend_nodes.h"
+#include "client/context/attend_units.h"
 #include "client/context/route_call.h"
 #include "transport/fabric.h"
 

@@ -15,6 +15,10 @@
 #include <vector>
 
 #include "attention/merge.h"
+#include "client/context/attend_frames.h"
+#include "client/context/attend_nodes.h"
+#include "client/context/attend_units.h"
+#include "client/context/frame_writer.h"
 #include "gtest/gtest.h"
 #include "tests/support/cpu_stream.h"
 #include "tests/support/sanitized.h"
@@ -152,8 +156,8 @@ class PlanChecker {
     std::vector<std::byte> memory(line.shape.request_bytes_max + 64);
     const auto slot = std::span<std::byte>(memory).subspan(
         (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64, line.shape.request_bytes_max);
-    const auto written = plan_.WriteFrame(random_.call, frame, line.wire_version, slot,
-                                          MemoryKind::kHost, test::CpuStream());
+    const auto written = WriteFrame(random_.call, plan_, frame, line.wire_version, slot,
+                                    MemoryKind::kHost, test::CpuStream());
     ASSERT_TRUE(written.ok()) << written.status();
     const RequestHeader& header = *written;
     EncodeHeader(header, slot);
