@@ -52,7 +52,7 @@ absl::Status BlockMerger::SetTarget(const PartialView& out, StreamOrder& order) 
   target_ = out;
   if (target_.memory != call.out_memory) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("attend: the answer's place is in %s memory, and the call said %s memory",
+        absl::StrFormat("attend: the answer's place is in %s memory, but the call named %s memory",
                         MemoryKindName(target_.memory), MemoryKindName(call.out_memory)));
   }
   CKV_RETURN_IF_ERROR(order.Follow(target_.after));

@@ -14,7 +14,7 @@ namespace {
 
 // LookNow notifies a watcher that waits for many calls, at once and only once until the next
 // SetDueAt.
-TEST(ContextUsage, ItsWatcherIsToldOnceNotToWait) {
+TEST(ContextUsage, NotifiesItsWatcherOnceNotToWait) {
   struct Counter final : ContextWatcher {
     void Due(uint64_t context_id) override { count += context_id == 5 ? 1 : 100; }
     int count = 0;

@@ -74,7 +74,7 @@ TEST(ChangeNumbers, AStartLeavesAGapThatIsSaved) {
   EXPECT_EQ(numbers.LastAssigned(1001), 1001u);
 }
 
-TEST(ChangeNumbers, WhatThisFolderForgotIsInAGapOrAhead) {
+TEST(ChangeNumbers, LostChangesAreInAGapOrAhead) {
   ChangeNumbers numbers(1000);
   numbers.Start(4711, /*is_logged=*/false);
   EXPECT_THAT(numbers.TakeUnsaved(), IsEmpty()) << "there is no log";
@@ -90,7 +90,7 @@ TEST(ChangeNumbers, WhatThisFolderForgotIsInAGapOrAhead) {
   EXPECT_EQ(numbers.last(), 1011u);
 }
 
-TEST(PendingChanges, WhatIsAppliedEndsBeforeTheFirstPendingNumber) {
+TEST(PendingChanges, AppliedChangesEndBeforeTheFirstPendingNumber) {
   ChangeNumbers numbers(100);
   numbers.Start(4711, /*is_logged=*/true);
   PendingChanges pending;
