@@ -192,10 +192,6 @@ double CorrectionIndex(double turns, uint32_t d_rope, double theta, double posit
   return d_rope * std::log(position / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
 }
 
-double AttentionFactor(double factor, double mscale) {
-  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
-}
-
 bool TouchesNothing(const RopeRotation& rotation) {
   return rotation.is_identity() || rotation.style() == RopeStyle::kNone || rotation.d_rope() == 0;
 }
@@ -226,12 +222,6 @@ std::vector<double> RopeFrequencies(const RopeParams& params, uint32_t d_rope) {
   return frequencies;
 }
 
-double RopeAmplitude(const RopeParams& params) {
-  if (!params.yarn) return 1;
-  return AttentionFactor(params.yarn->factor, params.yarn->mscale) /
-         AttentionFactor(params.yarn->factor, params.yarn->mscale_all_dim);
-}
-
 RopeRotation::RopeRotation(const RopeParams& params, uint32_t d_rope, int64_t delta)
     : identity_(delta == 0), style_(params.style), d_rope_(d_rope) {
   const std::vector<double> frequencies = RopeFrequencies(params, d_rope);
@@ -249,12 +239,6 @@ void RotateBandsF32(const RopeRotation& rotation, float* rows, uint32_t count, u
   CKV_CHECK(rotation.d_rope() <= width && width <= stride);
   HWY_DYNAMIC_DISPATCH(TurnBandsF32)
   (TableOf(rotation), rows + width - rotation.d_rope(), count, stride);
-}
-
-void CopyRotatedBf16(const RopeRotation& rotation, const uint16_t* in, uint32_t in_stride,
-                     uint16_t* out, uint32_t count, uint32_t width) noexcept {
-  CopyRotatedRows(rotation, reinterpret_cast<const std::byte*>(in), size_t{in_stride} * 2,
-                  reinterpret_cast<std::byte*>(out), count, width * 2);
 }
 
 void CopyRotatedRows(const RopeRotation& rotation, const std::byte* in, size_t in_stride_bytes,

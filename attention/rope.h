@@ -20,11 +20,6 @@ namespace ckv {
 //           are rounded outwards to whole pairs.
 std::vector<double> RopeFrequencies(const RopeParams& params, uint32_t d_rope);
 
-// Returns the amplitude by which DeepSeek's code multiplies cos and sin when it applies RoPE to a
-// fresh key or query. The value is mscale(factor, mscale) / mscale(factor, mscale_all_dim), or 1
-// without YaRN. A rotation by a delta never includes it.
-double RopeAmplitude(const RopeParams& params);
-
 // The cos and sin of one rotation, ready to apply. Angles are computed in f64 and reduced before
 // they are rounded to f32. In f32 they would err by 5.6e-3 rad at position 160,000.
 class RopeRotation {
@@ -54,12 +49,6 @@ class RopeRotation {
 //   rows     f32 [count] rows of `width` values, `stride` values apart
 void RotateBandsF32(const RopeRotation& rotation, float* rows, uint32_t count, uint32_t width,
                     uint32_t stride) noexcept;
-
-// Copies bf16 rows and rotates their bands during the copy. `out` may be wire memory.
-//   in    bf16 [count] rows of `width` values, in_stride values apart
-//   out   bf16 [count, width], contiguous
-void CopyRotatedBf16(const RopeRotation& rotation, const uint16_t* in, uint32_t in_stride,
-                     uint16_t* out, uint32_t count, uint32_t width) noexcept;
 
 // Copies rows of either dtype and rotates their bf16 bands, the last d_rope x 2 bytes, in the same
 // pass. The bytes before the bands are copied bit for bit.

@@ -119,7 +119,6 @@ absl::StatusOr<ProbeResult> Probe(RequestLane& lane, Clock& clock, const ProbeOp
   CKV_RETURN_IF_ERROR(Repeat(prober, options.warmup_count, 0, elapsed));
   CKV_RETURN_IF_ERROR(Repeat(prober, options.round_count, 0, elapsed));
   result.t_probe_us_p50 = QuantileUs(elapsed, 0.5);
-  result.t_probe_us_p99 = QuantileUs(elapsed, 0.99);
   if (options.bandwidth_round_count == 0) return result;
 
   const uint32_t body_bytes = shape.request_bytes_max - HeaderBytes(options);

@@ -23,7 +23,6 @@ struct ProbeOptions {
 
 struct ProbeResult {
   double t_probe_us_p50 = 0;  // payload-free round trip
-  double t_probe_us_p99 = 0;
   // Bytes of both directions per second, from echoes of full slots. t_probe_us_p50 is subtracted
   // from the time of an echo. Zero if the echo was not slower than the probe, or was not measured.
   double bandwidth_bytes_per_s = 0;

@@ -210,17 +210,6 @@ absl::Status PagedCache::Table(CacheSequenceId sequence, std::vector<CacheBlock>
   return absl::OkStatus();
 }
 
-absl::Status PagedCache::Slots(CacheSequenceId sequence, std::vector<int32_t>& slots) const {
-  absl::MutexLock lock(&mu_);
-  CKV_ASSIGN_OR_RETURN(const Sequence* found, Find(sequence));
-  slots.resize(found->token_count);
-  for (size_t t = 0; t < slots.size(); ++t) {
-    slots[t] = static_cast<int32_t>(found->table[t / kCacheBlockTokens] * kCacheBlockTokens +
-                                    t % kCacheBlockTokens);
-  }
-  return absl::OkStatus();
-}
-
 RowView PagedCache::layer_rows(uint32_t layer_index) const {
   return {layer(layer_index).data(), block_count_ * kCacheBlockTokens, geometry_.row_bytes(),
           memory_kind_};

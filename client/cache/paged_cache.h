@@ -117,12 +117,6 @@ class PagedCache {
   absl::Status Table(CacheSequenceId sequence, std::vector<CacheBlock>& table) const
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Writes the visible rows as slots of a layer, for attention. Slots are indices into layer_rows()
-  // and the same for all layers. A Selection of all of them (k = slots.size()) attends the rows in
-  // order. The result has the same bits as for contiguous rows.
-  //   NotFound            there is no such sequence.
-  absl::Status Slots(CacheSequenceId sequence, std::vector<int32_t>& slots) const
-      ABSL_LOCKS_EXCLUDED(mu_);
   // Returns every slot of the layer, in use or not; use it for selections only.
   RowView layer_rows(uint32_t layer) const;
   // Writes the visible rows as few contiguous runs as the blocks allow, in order. Attend the runs

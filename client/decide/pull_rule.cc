@@ -25,12 +25,6 @@ Duration Us(double us) { return Duration(static_cast<int64_t>(std::min(us, 1e15)
 
 }  // namespace
 
-std::string_view PullVerdictName(PullVerdict verdict) {
-  constexpr std::array<std::string_view, kPullVerdictCount> kNames = {
-      "pull", "below threshold", "never", "no room", "too soon", "near"};
-  return kNames[static_cast<size_t>(verdict)];
-}
-
 PullRule::PullRule(const PullRuleOptions& options) : options_(options) {
   for (Ghost& ghost : ghosts_) ghost.room_left = options_.room_bytes;
   classes_.resize(2);  // for uses without a class of their own

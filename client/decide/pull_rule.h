@@ -75,8 +75,6 @@ enum class PullVerdict : uint8_t {
   kTooSoon,         // evicted, and its last prefetch has not paid for itself yet
   kNear,            // cached locally, or being prefetched
 };
-inline constexpr size_t kPullVerdictCount = 6;
-std::string_view PullVerdictName(PullVerdict verdict);
 
 // Not thread-safe. Not on the path of queries: a use takes about 1 us to close.
 class PullRule {

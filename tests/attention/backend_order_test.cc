@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/attention/backend_cases.h"
 #include "tests/attention/random_piece.h"
+#include "tests/attention/rotate_bf16.h"
 
 namespace ckv::test {
 namespace {
@@ -77,8 +78,9 @@ class BackendChain : public BackendTest {
   // The same by the functions.
   std::vector<std::byte> Want() {
     std::vector<uint16_t> q(size_t{kQueries} * piece_.shape().d_qk);
-    CopyRotatedBf16(RopeRotation(RopeParams(), piece_.shape().d_rope, 1234), piece_.piece().q.data,
-                    piece_.piece().q.stride, q.data(), kQueries, piece_.shape().d_qk);
+    test::CopyRotatedBf16(RopeRotation(RopeParams(), piece_.shape().d_rope, 1234),
+                          piece_.piece().q.data, piece_.piece().q.stride, q.data(), kQueries,
+                          piece_.shape().d_qk);
     const size_t floats = PartialFloats(kQueries, d_v_);
     std::vector<float> memory(3 * floats);
     const auto partial = [&](size_t i) -> PartialView {

@@ -129,15 +129,6 @@ TEST(RopeFrequencies, YarnRampOfNoWidthIsAStep) {
   for (const double frequency : frequencies) EXPECT_TRUE(std::isfinite(frequency));
 }
 
-TEST(RopeAmplitude, IsTheRatioOfTheTwoScales) {
-  EXPECT_EQ(RopeAmplitude(kPlain), 1);
-  EXPECT_EQ(RopeAmplitude(DeepSeekYarn()), 1);
-  RopeParams params = DeepSeekYarn();
-  params.yarn->mscale = 0.707;
-  params.yarn->mscale_all_dim = 0;
-  EXPECT_NEAR(RopeAmplitude(params), 0.1 * 0.707 * std::log(40.0) + 1, 1e-15);
-}
-
 // At 160,000 an angle computed in f32 is off by 5.6e-3; f64 leaves only the rounding of cos and
 // sin.
 TEST(RopeRotation, AnglesAtFarPositions) {
@@ -213,7 +204,7 @@ TEST(RotateBands, NoRowsNeedNoMemory) {
   for (const int64_t delta : {0, 5}) {
     const RopeRotation rotation(kPlain, 16, delta);
     RotateBandsF32(rotation, nullptr, 0, 20, 20);
-    CopyRotatedBf16(rotation, nullptr, 20, nullptr, 0, 20);
+    test::CopyRotatedBf16(rotation, nullptr, 20, nullptr, 0, 20);
     CopyRotatedRows(rotation, nullptr, 40, nullptr, 0, 40);
     CopyRotatedRows(rotation, nullptr, 48, nullptr, 0, 40);
     ScatterRotatedRows(rotation, {.data = nullptr, .count = 0, .stride_bytes = 40}, 40,
@@ -271,7 +262,7 @@ TEST(RotateBands, CopyAndFp8RowsAgreeWithInPlace) {
   auto in_place = rows;
   test::RotateBandsBf16(rotation, in_place.data(), count, width, stride);
   std::vector<uint16_t> copied(size_t{count} * width);
-  CopyRotatedBf16(rotation, rows.data(), stride, copied.data(), count, width);
+  test::CopyRotatedBf16(rotation, rows.data(), stride, copied.data(), count, width);
   for (uint32_t i = 0; i < count; ++i) {
     EXPECT_EQ(std::memcmp(copied.data() + i * width, in_place.data() + i * stride, width * 2), 0);
   }

@@ -13,6 +13,7 @@
 #include "attention/backend.h"
 #include "attention/worker_pool.h"
 #include "proto/base/status.h"
+#include "tests/attention/rotate_bf16.h"
 #include "tests/bench/floor.h"
 #include "tests/bench/kernel_case.h"
 #include "tests/bench/kernel_data.h"
@@ -112,7 +113,8 @@ void BM_SeamRotate(benchmark::State& state) {
   const QueryView q = {from.data(), count, kWidth};
   auto* const bytes = reinterpret_cast<std::byte*>(to.data());
   Compare(
-      state, [&] { CopyRotatedBf16(rotation, from.data(), kWidth, to.data(), count, kWidth); },
+      state,
+      [&] { test::CopyRotatedBf16(rotation, from.data(), kWidth, to.data(), count, kWidth); },
       [&](ComputeStream& stream) {
         return stream.backend().Rotate(rotation, q.Bytes(), kWidth * 2, {bytes}, stream);
       });

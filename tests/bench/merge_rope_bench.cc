@@ -116,8 +116,9 @@ void BM_RotateCopy(benchmark::State& state) {
     ++next;
     const auto* in = reinterpret_cast<const uint16_t*>(layer(from).data());
     auto* out = reinterpret_cast<uint16_t*>(layer(to).data());
-    return 2.0 * kLayerBytes /
-           SecondsOf([&] { CopyRotatedBf16(rotation, in, kWidth, out, kRotatedRows, kWidth); });
+    return 2.0 * kLayerBytes / SecondsOf([&] {
+             test::CopyRotatedBf16(rotation, in, kWidth, out, kRotatedRows, kWidth);
+           });
   };
   const auto copy = [&] {
     ++next;

@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/attention/rotate_bf16.h"
+#include "tests/support/cache_slots.h"
 #include "tests/support/fault_fabric.h"
 #include "tests/support/hook_fabric.h"
 #include "tests/support/test_fleet.h"
@@ -75,8 +76,7 @@ struct CacheCluster : test::Cluster {
   // Expects the call's rows from row `from` of the sequence on, each rotated once.
   void ExpectRows(const FetchCall& call, uint64_t from) {
     const Geometry& geometry = corpus.geometry;
-    std::vector<int32_t> slots;
-    ASSERT_TRUE(cache->Slots(sequence, slots).ok());
+    const std::vector<int32_t> slots = *test::SlotsOf(*cache, sequence);
     ASSERT_EQ(slots.size(), from + RowsOf(call));
     uint64_t row = from, position = call.position.value_or(0);
     for (uint32_t c = call.chunk_begin; c < call.chunk_end; ++c) {

@@ -16,6 +16,7 @@
 #include "attention/mla_partial.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/cache_slots.h"
 #include "tests/support/test_corpus.h"
 
 namespace ckv {
@@ -181,8 +182,7 @@ TEST(PagedCache, AttentionSeesTheSequence) {
     return out;
   };
   const Out want = attend({bytes, 300, 192}, {});
-  std::vector<int32_t> slots;
-  ASSERT_TRUE(cache->Slots(a, slots).ok());
+  const std::vector<int32_t> slots = *test::SlotsOf(*cache, a);
   const Out selected =
       attend(cache->layer_rows(1), {slots.data(), static_cast<uint32_t>(slots.size()), q_count});
   EXPECT_EQ(selected.o, want.o);
@@ -218,7 +218,7 @@ TEST(PagedCache, ReadersSeeWholeRowsWhileOthersWrite) {
   });
   std::vector<int32_t> slots;
   while (slots.size() < kTokens) {
-    ASSERT_TRUE(cache->Slots(sequence, slots).ok());
+    slots = *test::SlotsOf(*cache, sequence);
     const RowView rows = cache->layer_rows(0);
     for (size_t t = slots.size() - std::min<size_t>(slots.size(), 40); t < slots.size(); ++t) {
       const std::byte* row = rows.data + size_t(slots[t]) * rows.stride_bytes;

@@ -10,10 +10,10 @@
 
 #include "client/cache/paged_cache.h"
 #include "client/engine/decode.h"
-#include "client/engine/recompute.h"
 #include "client/engine/reference_engine.h"
 #include "gtest/gtest.h"
 #include "store/formats/import.h"
+#include "tests/support/recompute.h"
 #include "tests/support/test_fleet.h"
 
 namespace ckv {
@@ -173,8 +173,8 @@ TEST_F(ThreeWays, RecomputedNearRowsGiveTheSameAnswer) {
   Recompute recompute;
   recompute.us_per_token = 1e-6;
   recompute.make = [&](const RecomputeCall& call) {
-    return RecomputeRows(*engine_, other, tokens_, counts, call.chunk_begin, call.chunk_end,
-                         call.rows, call.wanted);
+    return test::RecomputeRows(*engine_, other, tokens_, counts, call.chunk_begin, call.chunk_end,
+                               call.rows, call.wanted);
   };
   const auto open = [&] {
     const ContextPart part = {corpus_, {}};

@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/attention/rotate_bf16.h"
+#include "tests/support/cache_slots.h"
 #include "tests/support/deferred_backend.h"
 #include "tests/support/named_geometry.h"
 #include "tests/support/test_fleet.h"
@@ -159,8 +160,7 @@ TEST_F(RequesterBackendTest, RowsAreFetchedIntoACacheOnADevice) {
     const absl::Status status = cluster->requester->FetchInto(call, *cache, sequence);
     ASSERT_TRUE(status.ok()) << status;
     EXPECT_GT(device_.scatter_count(), scatters);
-    std::vector<int32_t> slots;
-    ASSERT_TRUE(cache->Slots(sequence, slots).ok());
+    const std::vector<int32_t> slots = *test::SlotsOf(*cache, sequence);
     ASSERT_EQ(slots.size(), 190u);
     for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
       std::vector<std::byte> got(layer_bytes);

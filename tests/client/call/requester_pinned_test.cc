@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/attention/rotate_bf16.h"
+#include "tests/support/cache_slots.h"
 #include "tests/support/deferred_backend.h"
 #include "tests/support/fabric_kinds.h"
 #include "tests/support/named_geometry.h"
@@ -168,8 +169,7 @@ TEST_P(RequesterPinnedTest, RowsAreFetched) {
     const CacheSequenceId sequence = cache->Begin();
     const absl::Status status = requester->FetchInto(call, *cache, sequence);
     ASSERT_TRUE(status.ok()) << MemoryKindName(kind) << status;
-    std::vector<int32_t> slots;
-    ASSERT_TRUE(cache->Slots(sequence, slots).ok());
+    const std::vector<int32_t> slots = *test::SlotsOf(*cache, sequence);
     ASSERT_EQ(slots.size(), 190u);
     for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
       std::vector<std::byte> got(layer_bytes);

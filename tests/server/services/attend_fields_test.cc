@@ -7,6 +7,7 @@
 
 #include "attention/bf16.h"
 #include "attention/rope.h"
+#include "tests/attention/rotate_bf16.h"
 #include "tests/server/services/services_fixture.h"
 
 namespace ckv {
@@ -169,8 +170,8 @@ TEST_F(AttendFieldsTest, LimitsCountTheChunksAsListed) {
     chunk->set_offset(1000);
   }
   std::vector<uint16_t> turned(q_.size()), rows;
-  CopyRotatedBf16(RopeRotation(geometry().rope, geometry().d_rope, -1000), q_.data(), width,
-                  turned.data(), kRows, width);
+  test::CopyRotatedBf16(RopeRotation(geometry().rope, geometry().d_rope, -1000), q_.data(), width,
+                        turned.data(), kRows, width);
   for (const size_t i : order) {
     const std::vector<uint16_t> more = corpus_.Rows(1, i, i + 1);
     rows.insert(rows.end(), more.begin(), more.end());

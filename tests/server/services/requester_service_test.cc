@@ -6,6 +6,7 @@
 #include <set>
 
 #include "attention/rope.h"
+#include "tests/attention/rotate_bf16.h"
 #include "tests/server/services/services_fixture.h"
 
 namespace ckv {
@@ -107,8 +108,8 @@ TEST_F(RequesterServiceTest, AnOffsetTurnsTheQueriesBack) {
   std::mt19937 rng(10);
   const std::vector<uint16_t> q = test::RandomBf16(4 * geometry.d_qk, rng);
   std::vector<uint16_t> turned(q.size());
-  CopyRotatedBf16(RopeRotation(geometry.rope, geometry.d_rope, -1000), q.data(), geometry.d_qk,
-                  turned.data(), 4, geometry.d_qk);
+  test::CopyRotatedBf16(RopeRotation(geometry.rope, geometry.d_rope, -1000), q.data(),
+                        geometry.d_qk, turned.data(), 4, geometry.d_qk);
 
   v1::AttendRequest request = test::AttendOf("c", 1, q, geometry.d_qk);
   v1::ChunkRef* chunk = request.add_chunks();
