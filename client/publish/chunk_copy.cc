@@ -20,21 +20,6 @@ constexpr Duration kPutTimeout = std::chrono::minutes(1);
 // A cold chunk's file is read for it: its description, not its rows.
 constexpr Duration kAskTimeout = std::chrono::seconds(10);
 
-v1::PutChunkRequest HeaderOf(const HolderCalls& calls, const ChunkInfo& info) {
-  v1::PutChunkRequest request;
-  v1::PutChunkRequest::Header& header = *request.mutable_header();
-  *header.mutable_geometry() = ToProto(calls.geometry);
-  header.set_id(std::string(info.id.AsBytes()));
-  header.set_parent(std::string(info.parent.AsBytes()));
-  header.set_seal(std::string(info.seal.AsBytes()));
-  header.set_position(info.position);
-  header.set_tenant(calls.tenant);
-  header.set_token_ids(Int32sToBytes(info.token_ids));
-  header.set_extra_keys(EncodeExtraKeys(info.extra_keys));
-  for (const uint64_t checksum : info.layer_checksums) header.add_layer_checksums(checksum);
-  return request;
-}
-
 // Sends the rows until the holder ends the stream, as it does when it already has them.
 uint64_t WriteRows(grpc::ClientWriterInterface<v1::PutChunkRequest>& writer, uint32_t layers,
                    const SourceChunk& chunk, const std::function<void(uint64_t)>& on_bytes) {
@@ -65,7 +50,7 @@ uint64_t Put(const HolderCalls& calls, const SourceChunk& chunk, bool with_rows,
   v1::PutChunkReply reply;
   const auto writer = calls.stub.PutChunk(&context, &reply);
   uint64_t bytes_sent = 0;
-  if (writer->Write(HeaderOf(calls, chunk.info)) && with_rows) {
+  if (writer->Write(PutHeader(chunk.info, calls.geometry, calls.tenant)) && with_rows) {
     bytes_sent = WriteRows(*writer, calls.geometry.layers, chunk, on_bytes);
   }
   writer->WritesDone();
@@ -74,6 +59,22 @@ uint64_t Put(const HolderCalls& calls, const SourceChunk& chunk, bool with_rows,
 }
 
 }  // namespace
+
+v1::PutChunkRequest PutHeader(const ChunkInfo& info, const Geometry& geometry,
+                              const std::string& tenant) {
+  v1::PutChunkRequest request;
+  v1::PutChunkRequest::Header& header = *request.mutable_header();
+  *header.mutable_geometry() = ToProto(geometry);
+  header.set_id(std::string(info.id.AsBytes()));
+  header.set_parent(std::string(info.parent.AsBytes()));
+  header.set_seal(std::string(info.seal.AsBytes()));
+  header.set_position(info.position);
+  header.set_token_ids(Int32sToBytes(info.token_ids));
+  header.set_extra_keys(EncodeExtraKeys(info.extra_keys));
+  for (const uint64_t checksum : info.layer_checksums) header.add_layer_checksums(checksum);
+  header.set_tenant(tenant);
+  return request;
+}
 
 absl::StatusOr<ChunkInfo> AskForChunk(const HolderCalls& calls, const ChunkId& id) {
   grpc::ClientContext context;

@@ -16,6 +16,10 @@
 
 namespace ckv {
 
+// Returns the first message of a put of a chunk.
+v1::PutChunkRequest PutHeader(const ChunkInfo& info, const Geometry& geometry,
+                              const std::string& tenant);
+
 // Returns a chunk's description from the holder.
 //   NotFound            the holder does not have it or just found its copy damaged, or the tenant
 //                       may not read it.

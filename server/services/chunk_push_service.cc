@@ -12,10 +12,10 @@
 #include "absl/strings/str_format.h"
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/grpc_status.h"
+#include "client/publish/chunk_copy.h"
 #include "proto/base/status.h"
 #include "proto/base/stripe.h"
 #include "proto/convert.h"
-#include "proto/extra_keys.h"
 #include "server/services/chunk_order.h"
 #include "server/services/holder_service.h"
 #include "server/upkeep/chunk_push.h"
@@ -24,22 +24,6 @@ namespace ckv {
 namespace {
 
 constexpr size_t kTargetTextBytesMax = 256;
-
-v1::PutChunkRequest HeaderOf(const ChunkInfo& info, const Geometry& geometry,
-                             const std::string& tenant) {
-  v1::PutChunkRequest request;
-  v1::PutChunkRequest::Header& header = *request.mutable_header();
-  *header.mutable_geometry() = ToProto(geometry);
-  header.set_id(std::string(info.id.AsBytes()));
-  header.set_parent(std::string(info.parent.AsBytes()));
-  header.set_seal(std::string(info.seal.AsBytes()));
-  header.set_position(info.position);
-  header.set_token_ids(Int32sToBytes(info.token_ids));
-  header.set_extra_keys(EncodeExtraKeys(info.extra_keys));
-  for (const uint64_t checksum : info.layer_checksums) header.add_layer_checksums(checksum);
-  header.set_tenant(tenant);
-  return request;
-}
 
 // Another holder's control plane.
 class PushTargetStub final : public PushTarget {
@@ -68,7 +52,7 @@ class PushTargetStub final : public PushTarget {
     Call call(this, deadline);
     const auto writer = stub_->PutChunk(&call.context, &reply);
     absl::Status read;
-    if (writer->Write(HeaderOf(info, geometry, tenant)) && rows != nullptr)
+    if (writer->Write(PutHeader(info, geometry, tenant)) && rows != nullptr)
       read = Write(*writer, *rows, bytes_sent);
     // Rows that could not be read must not look like the end of the rows.
     if (!read.ok()) call.context.TryCancel();
