@@ -350,7 +350,6 @@ Explanation ExplanationOf(const ExplainCall& call, MeasuredInput measured, PeerT
   for (const uint32_t chunk : call.chunks) add(chunks[chunk]);
   explanation.decision = Decide(input);
   explanation.flips = Flips(input);
-  explanation.sensitivities = Sensitivities(input);
   explanation.summary = DescribeDecision(explanation.decision, input);
   std::vector<DoubtedHolder> holders;
   for (const HolderId& id : explanation.holders) {

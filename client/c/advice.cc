@@ -99,11 +99,8 @@ Json InputsOf(const Explanation& explanation) {
     const auto knob = static_cast<Knob>(i);
     const auto value = KnobValue(explanation.input, knob);
     if (!value) continue;
-    Json input = {{"name", KnobName(knob)},
-                  {"unit", KnobUnit(knob)},
-                  {"value", *value},
-                  {"sensitivity", explanation.sensitivities[i]},
-                  {"flip", nullptr}};
+    Json input = {
+        {"name", KnobName(knob)}, {"unit", KnobUnit(knob)}, {"value", *value}, {"flip", nullptr}};
     const auto flip = std::find_if(explanation.flips.begin(), explanation.flips.end(),
                                    [knob](const Flip& one) { return one.knob == knob; });
     if (flip != explanation.flips.end()) {

@@ -57,7 +57,7 @@ ckv_status ckv_estimate(ckv_requester* requester, const ckv_advice_call* call, c
 //    "near_ratio": the same for attends of cached rows only,
 //    "holders": [{"name": ..., "group": n, "token_share": x, "t_probe_us": x or null,
 //                 "bandwidth_bytes_per_s": x or null}],
-//    "inputs": [{"name": ..., "unit": ..., "value": x, "sensitivity": d ln T / d ln x,
+//    "inputs": [{"name": ..., "unit": ..., "value": x,
 //                "flip": null or {"value": x, "choice": ..., "sentence": ...}}],
 //    "doubts": [sentences that explain why the prediction may be wrong]}
 //   UNAVAILABLE          no replica of a chunk answers, or its bandwidth cannot be measured.

@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,10 +14,9 @@ namespace ckv {
 
 struct Explanation {
   DecisionInput input;
-  std::vector<HolderId> holders;  // the holder of each of input.candidates
-  Decision decision;              // if nothing is chosen, each cost says why_not
-  std::vector<Flip> flips;        // the nearest changes that would change it
-  std::array<double, kKnobCount> sensitivities{};
+  std::vector<HolderId> holders;    // the holder of each of input.candidates
+  Decision decision;                // if nothing is chosen, each cost says why_not
+  std::vector<Flip> flips;          // the nearest changes that would change it
   std::string summary;              // DescribeDecision, one line
   std::vector<std::string> doubts;  // Doubts (client/decide/doubts.h)
   // The median of measured / predicted over this requester's recent attends. `route_ratio` covers

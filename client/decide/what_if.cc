@@ -266,32 +266,6 @@ std::optional<uint64_t> BreakEvenSteps(const DecisionInput& input) {
   return BreakEven(input, Knob::kSteps, Primitive::kFetch, Primitive::kRoute);
 }
 
-std::array<double, kKnobCount> Sensitivities(const DecisionInput& input) {
-  std::array<double, kKnobCount> sensitivities{};
-  const Decision decision = Decide(input);
-  if (!decision.choice) return sensitivities;
-  const Primitive choice = *decision.choice;
-  const double cost_us = decision.cost(choice).total_us;
-  if (!(cost_us > 0) || std::isinf(cost_us)) return sensitivities;
-  for (size_t i = 0; i < kKnobCount; ++i) {
-    const auto knob = static_cast<Knob>(i);
-    const auto value = KnobValue(input, knob);
-    if (!value || !(*value > 0)) continue;
-    Turned turned(input, knob);
-    // One more token may not fit, and would then have no cost.
-    if (knob != Knob::kCacheRoom && decision.cost(choice).evict_us == 0) turned.LeaveOutRoom();
-    // A count is moved to the next one, because costs are straight lines of counts. Other values
-    // are moved by a thousandth, both ways.
-    const bool counts = SpecOf(knob).counts;
-    const double above = counts ? *value + 1 : *value * 1.001;
-    const double below = counts ? *value : *value / 1.001;
-    const double rise_us = Decide(turned.At(above)).cost(choice).total_us -
-                           Decide(turned.At(below)).cost(choice).total_us;
-    sensitivities[i] = rise_us / (above - below) * *value / cost_us;
-  }
-  return sensitivities;
-}
-
 std::vector<Flip> Flips(const DecisionInput& input) {
   std::vector<Flip> flips;
   for (size_t i = 0; i < kKnobCount; ++i) {

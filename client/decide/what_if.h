@@ -1,11 +1,10 @@
-// Shows which changes would change a decision: break-evens, sensitivities, and the nearest flips.
+// Shows which changes would change a decision: break-evens, and the nearest flips.
 //
 // Every function here calls Decide with one input changed and all others unchanged. They are for
 // people and tools: each takes up to a millisecond and allocates.
 
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -58,10 +57,6 @@ std::optional<uint64_t> BreakEven(const DecisionInput& input, Knob knob, Primiti
                                   Primitive loser);
 // Returns the steps from which on fetch costs less than route.
 std::optional<uint64_t> BreakEvenSteps(const DecisionInput& input);
-
-// Returns d ln T / d ln x of the chosen cost, for each knob. At 1 the cost grows in proportion; at
-// 0 it does not depend on the knob. All are 0 if nothing is chosen or the choice costs nothing.
-std::array<double, kKnobCount> Sensitivities(const DecisionInput& input);
 
 // The nearest value of one input, by ratio, at which the choice changes.
 struct Flip {

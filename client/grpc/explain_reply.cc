@@ -46,7 +46,6 @@ void AddInputs(const Explanation& explanation, v1::ExplainReply& reply) {
     message->set_name(std::string(KnobName(knob)));
     message->set_unit(std::string(KnobUnit(knob)));
     message->set_value(*value);
-    message->set_sensitivity(explanation.sensitivities[i]);
     const auto flip = std::find_if(explanation.flips.begin(), explanation.flips.end(),
                                    [knob](const Flip& f) { return f.knob == knob; });
     if (flip == explanation.flips.end()) continue;

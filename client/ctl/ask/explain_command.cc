@@ -2,7 +2,6 @@
 // in order: reads the corpus; makes the request; sends it to the requester, or explains in this
 // process with a profile (ExplainHere); prints tables of costs, holders and inputs, or JSON.
 
-#include <cmath>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -76,15 +75,12 @@ std::string InputValue(const v1::ExplainInput& input) {
 
 // Lists what the chosen cost depends on, and what would flip the choice.
 std::string InputText(const v1::ExplainReply& reply) {
-  Table table({{"INPUT"}, {"NOW", true}, {"WEIGHT", true}, {"FLIPS"}});
+  Table table({{"INPUT"}, {"NOW", true}, {"FLIPS"}});
   for (const v1::ExplainInput& input : reply.inputs()) {
     std::string flip = input.flips() ? input.sentence() : "at no value";
     // "steps: fetch from 6 on (now 1)": the row already contains the name.
     if (flip.starts_with(input.name() + ": ")) flip.erase(0, input.name().size() + 2);
-    // Adding 0.0 turns -0.00, the rounded value of a tiny negative weight, into 0.00.
-    const double weight = std::round(100 * input.sensitivity()) / 100 + 0.0;
-    table.AddRow(
-        {input.name(), InputValue(input), absl::StrFormat("%.2f", weight), std::move(flip)});
+    table.AddRow({input.name(), InputValue(input), std::move(flip)});
   }
   return table.Render();
 }
@@ -95,7 +91,6 @@ Json InputJson(const v1::ExplainReply& reply) {
     Json entry = {{"name", input.name()},
                   {"unit", input.unit()},
                   {"value", input.value()},
-                  {"sensitivity", input.sensitivity()},
                   {"flip", nullptr}};
     if (input.flips()) {
       entry["flip"] = {{"value", input.flip_value()},
@@ -294,8 +289,7 @@ void AddExplainCommand(CLI::App& app, Ctl& ctl) {
       "ROUND is one layer there and back. OFF is the recent error of predicted rounds; - if there\n"
       "were fewer than 16. TIER is the path's tier in the network oracle; - if it has "
       "none.\n\n"
-      "WEIGHT is how the chosen cost follows an input: at 1 it doubles with it. FLIPS is the\n"
-      "nearest value of that input alone that changes the choice.\n\n"
+      "FLIPS is the nearest value of that input alone that changes the choice.\n\n"
       "It predicts attends alone: an engine also computes between them, and waits for wake-ups.\n"
       "ckvctl agents compare shows the prediction next to the measured time. The table of ckvctl\n"
       "agents run compares bytes, so it may favour another choice.");

@@ -78,25 +78,6 @@ TEST(WhatIf, TheBreakEvenIsTheLastWhereCostsCrossAgain) {
   for (double more = 227; more < 1e6; more *= 1.1) EXPECT_TRUE(fetch_wins(more)) << more;
 }
 
-TEST(WhatIf, SensitivitiesAreTheSharesOfTheTerms) {
-  DecisionInput input = PaperInput("deepseek-v2-lite", 256);
-  input.candidates[0].queue_us = 7;
-  const CostBreakdown route = Decide(input).cost(Primitive::kRoute);
-  ASSERT_EQ(Decide(input).choice, Primitive::kRoute);
-  const auto weights = Sensitivities(input);
-  EXPECT_NEAR(weights[size_t(Knob::kSteps)], 1, 1e-9);
-  EXPECT_NEAR(weights[size_t(Knob::kAgents)], 1, 1e-9);
-  EXPECT_NEAR(weights[size_t(Knob::kProbe)], route.probe_us / route.total_us, 1e-6);
-  EXPECT_NEAR(weights[size_t(Knob::kQueue)], route.queue_us / route.total_us, 1e-6);
-  EXPECT_NEAR(weights[size_t(Knob::kBandwidth)], -route.transfer_us / route.total_us, 1e-5);
-  EXPECT_EQ(weights[size_t(Knob::kCacheRoom)], 0);
-  // Of a fetch that fits just so: its tokens are pulled, spliced and attended.
-  input.steps = 1000;
-  input.cache_room_tokens = input.tokens;
-  ASSERT_EQ(Decide(input).choice, Primitive::kFetch);
-  EXPECT_NEAR(Sensitivities(input)[size_t(Knob::kTokens)], 1, 1e-9);
-}
-
 const Flip* FlipOf(const std::vector<Flip>& flips, Knob knob) {
   for (const Flip& flip : flips)
     if (flip.knob == knob) return &flip;
@@ -162,7 +143,6 @@ TEST(WhatIf, AnyInputIsAnswered) {
       EXPECT_FALSE(std::isnan(flip.to));
       EXPECT_FALSE(DescribeFlip(flip).empty());
     }
-    for (const double weight : Sensitivities(input)) EXPECT_FALSE(std::isnan(weight));
     (void)BreakEvenSteps(input);
     EXPECT_EQ(DescribeDecision(Decide(input), input).find('\n'), std::string::npos);
   }
