@@ -58,7 +58,6 @@ ProbeOptions OptionsOf(const HolderLink& link, Instant deadline) {
   options.deadline = deadline;
   options.session = link.session().value;
   options.epoch = link.epoch().value;
-  options.wire_version = link.wire_version();
   return options;
 }
 

@@ -12,12 +12,9 @@
 namespace ckv {
 namespace {
 
+constexpr uint32_t kRequestHeaderBytes = sizeof(RequestHeader);
 constexpr uint32_t kReplyHeaderBytes = sizeof(ReplyHeader);
 constexpr uint32_t kRoundCountMax = 1u << 20;  // a probe keeps one duration a round
-
-uint32_t HeaderBytes(const ProbeOptions& options) {
-  return static_cast<uint32_t>(RequestHeaderBytes(options.wire_version));
-}
 
 class Prober {
  public:
@@ -33,7 +30,6 @@ class Prober {
     if (!slot) return absl::FailedPreconditionError("probe: the lane has no free slot");
     ++request_id_;
     RequestHeader header;
-    header.version = options_.wire_version;
     header.kind = WireKind::kProbe;
     header.request_id = request_id_;
     header.epoch = options_.epoch;
@@ -41,7 +37,7 @@ class Prober {
     header.body_bytes = body_bytes;
     header.deadline_us = RemainingUs(options_.deadline, start);
     EncodeHeader(header, lane_.request(*slot));
-    CKV_RETURN_IF_ERROR(lane_.Post(*slot, HeaderBytes(options_) + body_bytes));
+    CKV_RETURN_IF_ERROR(lane_.Post(*slot, kRequestHeaderBytes + body_bytes));
     absl::Status status = Await(*slot);
     elapsed = clock_.Now() - start;
     return status;
@@ -75,7 +71,6 @@ class Prober {
     if (!mine || !header.ok()) return header.status();
     ExpectedReply expected;
     expected.request_id = request_id_;
-    expected.version = options_.wire_version;
     expected.kind = WireKind::kProbe;
     return CheckReply(*header, bytes.subspan(sizeof(ReplyHeader)), expected);
   }
@@ -105,7 +100,7 @@ absl::Status Repeat(Prober& prober, uint32_t count, uint32_t body_bytes,
 
 absl::StatusOr<ProbeResult> Probe(RequestLane& lane, Clock& clock, const ProbeOptions& options) {
   const LaneShape& shape = lane.shape();
-  if (shape.request_bytes_max < HeaderBytes(options) || shape.reply_bytes_max < kReplyHeaderBytes) {
+  if (shape.request_bytes_max < kRequestHeaderBytes || shape.reply_bytes_max < kReplyHeaderBytes) {
     return absl::FailedPreconditionError("probe: the lane's slots hold no header");
   }
   if (options.round_count == 0 || options.round_count > kRoundCountMax ||
@@ -121,7 +116,7 @@ absl::StatusOr<ProbeResult> Probe(RequestLane& lane, Clock& clock, const ProbeOp
   result.t_probe_us_p50 = QuantileUs(elapsed, 0.5);
   if (options.bandwidth_round_count == 0) return result;
 
-  const uint32_t body_bytes = shape.request_bytes_max - HeaderBytes(options);
+  const uint32_t body_bytes = shape.request_bytes_max - kRequestHeaderBytes;
   // The first one touches the slot's pages and grows the kernel's buffers.
   CKV_RETURN_IF_ERROR(Repeat(prober, 1, body_bytes, elapsed));
   CKV_RETURN_IF_ERROR(Repeat(prober, options.bandwidth_round_count, body_bytes, elapsed));

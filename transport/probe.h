@@ -18,7 +18,6 @@ struct ProbeOptions {
   Instant deadline = kInstantMax;
   uint64_t session = 0;  // the lane's session; a holder refuses unknown ones
   uint64_t epoch = 0;
-  uint16_t wire_version = kWireVersion;  // the version of the session
 };
 
 struct ProbeResult {

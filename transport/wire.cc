@@ -22,9 +22,8 @@ namespace ckv {
 namespace {
 
 constexpr size_t kReplyHeaderBytes = sizeof(ReplyHeader);
-// The fields of a version 4 request header: the first of ours. Its checksum follows them.
-constexpr size_t kVersion4Bytes = 60;
-static_assert(offsetof(RequestHeader, reserved_word) == kVersion4Bytes);
+constexpr size_t kRequestHeaderBytes = sizeof(RequestHeader);
+constexpr uint8_t kKnownFlags = kFlagPartialF32 | kFlagBulk | kFlagApproximate;
 
 uint32_t Checksum(const void* data, size_t bytes) {
   return static_cast<uint32_t>(XXH3_64bits(data, bytes));
@@ -35,21 +34,21 @@ bool KnownKind(WireKind kind) {
          kind == WireKind::kMap;
 }
 
-uint8_t KnownFlags(uint16_t version) {
-  const uint8_t flags = kFlagPartialF32 | kFlagBulk | kFlagApproximate;
-  return version == 4 ? flags | kFlagPerPiece : flags;
-}
-
 // The start of both headers.
 struct HeaderStart {
   uint32_t magic;
   uint16_t version;
 };
 
+// "1" or "1 to 2".
+std::string Versions(uint32_t oldest, uint32_t newest) {
+  return oldest == newest ? absl::StrFormat("%d", oldest)
+                          : absl::StrFormat("%d to %d", oldest, newest);
+}
+
 // Checks what must be checked before the rest of a header is read: another version may keep its
 // checksum elsewhere.
-absl::StatusOr<uint16_t> DecodeStart(const char* what, uint32_t magic,
-                                     std::span<const std::byte> slot) {
+absl::Status CheckStart(const char* what, uint32_t magic, std::span<const std::byte> slot) {
   HeaderStart start;
   if (slot.size() < sizeof(start)) {
     return absl::InvalidArgumentError(
@@ -58,11 +57,10 @@ absl::StatusOr<uint16_t> DecodeStart(const char* what, uint32_t magic,
   std::memcpy(&start, slot.data(), sizeof(start));
   if (start.magic != magic)
     return absl::InvalidArgumentError(absl::StrFormat("%s: magic 0x%08x", what, start.magic));
-  if (start.version < kWireVersionMin || start.version > kWireVersion) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "%s: wire version %d, speak %d to %d", what, start.version, kWireVersionMin, kWireVersion));
-  }
-  return start.version;
+  if (start.version >= kWireVersionMin && start.version <= kWireVersion) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat("%s: wire version %d, this ckv supports %s",
+                                                       what, start.version,
+                                                       Versions(kWireVersionMin, kWireVersion)));
 }
 
 absl::Status CheckLength(const char* what, size_t bytes, size_t needed) {
@@ -83,7 +81,7 @@ absl::Status CheckCommon(const char* what, const Header& header, size_t body_byt
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: kind %d", what, static_cast<int>(header.kind)));
   }
-  if ((header.flags & ~KnownFlags(header.version)) != 0)
+  if ((header.flags & ~kKnownFlags) != 0)
     return absl::InvalidArgumentError(absl::StrFormat("%s: flags 0x%02x", what, header.flags));
   if (header.body_bytes == body_bytes) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -91,33 +89,35 @@ absl::Status CheckCommon(const char* what, const Header& header, size_t body_byt
 }
 
 absl::Status CheckReserved(const RequestHeader& header) {
-  const auto zero = [](const auto& values) {
-    return std::all_of(std::begin(values), std::end(values), [](auto v) { return v == 0; });
-  };
-  if (!zero(header.reserved) || header.reserved_word != 0 || !zero(header.reserved_end))
+  if ((header.reserved[0] | header.reserved[1]) != 0)
     return absl::InvalidArgumentError("request: a reserved field is not zero");
-  if (header.version < 6 && (!zero(header.span_id) || header.sampled != 0))
-    return absl::InvalidArgumentError("request: a span, which versions before 6 do not have");
   if (header.sampled > 1) {
     return absl::InvalidArgumentError(absl::StrFormat("request: sampled %d", header.sampled));
   }
-  const bool has_grade = header.kind == WireKind::kAttend && header.version != 4;
+  const bool has_grade = header.kind == WireKind::kAttend;
   if (header.grade <= (has_grade ? WireGrade::kFast : WireGrade::kExact)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrFormat("request: grade %d", static_cast<int>(header.grade)));
 }
 
-absl::StatusOr<RequestHeader> ReadRequestHeader(uint16_t version, std::span<const std::byte> slot) {
-  const size_t header_bytes = RequestHeaderBytes(version);
-  CKV_RETURN_IF_ERROR(CheckLength("request", slot.size(), header_bytes));
-  RequestHeader header;
-  const size_t checked_bytes = header_bytes - sizeof(header.checksum);
-  std::memcpy(&header, slot.data(), checked_bytes);
-  std::memcpy(&header.checksum, slot.data() + checked_bytes, sizeof(header.checksum));
-  // The copy is checked, because on shm the peer can still write.
-  CKV_RETURN_IF_ERROR(CheckChecksum("request", header.checksum, Checksum(&header, checked_bytes)));
-  header.version = version;
+// Copies a header and checks its start, length and checksum. Checks the copy, because on shm the
+// peer can still write.
+template <typename Header>
+absl::StatusOr<Header> ReadHeader(const char* what, std::span<const std::byte> slot) {
+  Header header;
+  CKV_RETURN_IF_ERROR(CheckStart(what, header.magic, slot));
+  CKV_RETURN_IF_ERROR(CheckLength(what, slot.size(), sizeof(header)));
+  std::memcpy(&header, slot.data(), sizeof(header));
+  CKV_RETURN_IF_ERROR(CheckChecksum(what, header.checksum,
+                                    Checksum(&header, sizeof(header) - sizeof(header.checksum))));
   return header;
+}
+
+template <typename Header>
+void WriteHeader(Header header, std::span<std::byte> slot) {
+  CKV_CHECK(slot.size() >= sizeof(header));
+  header.checksum = Checksum(&header, sizeof(header) - sizeof(header.checksum));
+  std::memcpy(slot.data(), &header, sizeof(header));
 }
 
 absl::Status CheckAttendCounts(const RequestHeader& header) {
@@ -125,16 +125,13 @@ absl::Status CheckAttendCounts(const RequestHeader& header) {
     return absl::InvalidArgumentError(absl::StrFormat("request: %d query rows, must be 1 to %d",
                                                       header.row_count, kQueryRowCountMax));
   }
-  const uint32_t segment_count_max = header.version == 4 ? kCopyCountMax : kSegmentCountMax;
-  if (header.segment_count == 0 || header.segment_count > segment_count_max) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "request: %d %s, must be 1 to %d", header.segment_count,
-        header.version == 4 ? "copies of the rows" : "segments", segment_count_max));
+  if (header.segment_count == 0 || header.segment_count > kSegmentCountMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("request: %d segments, must be 1 to %d",
+                                                      header.segment_count, kSegmentCountMax));
   }
-  const uint32_t piece_count_max = header.version == 4 ? Version4::kPieceCountMax : kPieceCountMax;
-  if (header.piece_count == 0 || header.piece_count > piece_count_max) {
-    return absl::InvalidArgumentError(absl::StrFormat("request: %d pieces, must be 1 to %d",
-                                                      header.piece_count, piece_count_max));
+  if (header.piece_count == 0 || header.piece_count > kPieceCountMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("request: %d pieces, must be 1 to %d", header.piece_count, kPieceCountMax));
   }
   if (header.index_count > kIndexCountMax) {
     return absl::InvalidArgumentError(
@@ -183,26 +180,21 @@ std::string SafeText(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-void EncodeHeader(RequestHeader header, std::span<std::byte> slot) {
-  const size_t header_bytes = RequestHeaderBytes(header.version);
-  const size_t checked_bytes = header_bytes - sizeof(header.checksum);
-  CKV_CHECK(slot.size() >= header_bytes);
-  header.checksum = Checksum(&header, checked_bytes);
-  std::memcpy(slot.data(), &header, checked_bytes);
-  std::memcpy(slot.data() + checked_bytes, &header.checksum, sizeof(header.checksum));
+absl::StatusOr<uint16_t> CommonWireVersion(uint32_t oldest, uint32_t newest) {
+  if (oldest <= newest && oldest <= kWireVersion && newest >= kWireVersionMin)
+    return static_cast<uint16_t>(std::min<uint32_t>(newest, kWireVersion));
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "the requester supports wire version %s, the holder %s: upgrade the older one",
+      Versions(oldest, newest), Versions(kWireVersionMin, kWireVersion)));
 }
 
-void EncodeHeader(ReplyHeader header, std::span<std::byte> slot) {
-  CKV_CHECK(slot.size() >= kReplyHeaderBytes);
-  if (header.version == 4) header.kernel_target = KernelTargetId::kUnknown;
-  header.checksum = Checksum(&header, kReplyHeaderBytes - sizeof(header.checksum));
-  std::memcpy(slot.data(), &header, kReplyHeaderBytes);
-}
+void EncodeHeader(RequestHeader header, std::span<std::byte> slot) { WriteHeader(header, slot); }
+
+void EncodeHeader(ReplyHeader header, std::span<std::byte> slot) { WriteHeader(header, slot); }
 
 absl::StatusOr<RequestHeader> DecodeRequestHeader(std::span<const std::byte> slot) {
-  CKV_ASSIGN_OR_RETURN(const uint16_t version, DecodeStart("request", kRequestMagic, slot));
-  CKV_ASSIGN_OR_RETURN(const RequestHeader header, ReadRequestHeader(version, slot));
-  CKV_RETURN_IF_ERROR(CheckCommon("request", header, slot.size() - RequestHeaderBytes(version)));
+  CKV_ASSIGN_OR_RETURN(const auto header, ReadHeader<RequestHeader>("request", slot));
+  CKV_RETURN_IF_ERROR(CheckCommon("request", header, slot.size() - kRequestHeaderBytes));
   CKV_RETURN_IF_ERROR(CheckReserved(header));
   if (header.kind == WireKind::kAttend) {
     CKV_RETURN_IF_ERROR(CheckAttendCounts(header));
@@ -227,12 +219,7 @@ absl::StatusOr<RequestHeader> DecodeRequestHeader(std::span<const std::byte> slo
 }
 
 absl::StatusOr<ReplyHeader> DecodeReplyHeader(std::span<const std::byte> slot) {
-  CKV_RETURN_IF_ERROR(DecodeStart("reply", kReplyMagic, slot).status());
-  CKV_RETURN_IF_ERROR(CheckLength("reply", slot.size(), kReplyHeaderBytes));
-  ReplyHeader header;
-  std::memcpy(&header, slot.data(), kReplyHeaderBytes);
-  CKV_RETURN_IF_ERROR(CheckChecksum(
-      "reply", header.checksum, Checksum(&header, kReplyHeaderBytes - sizeof(header.checksum))));
+  CKV_ASSIGN_OR_RETURN(const auto header, ReadHeader<ReplyHeader>("reply", slot));
   CKV_RETURN_IF_ERROR(CheckCommon("reply", header, slot.size() - kReplyHeaderBytes));
   if (header.code > static_cast<uint32_t>(absl::StatusCode::kUnauthenticated)) {
     return absl::InvalidArgumentError(absl::StrFormat("reply: status code %d", header.code));
@@ -246,24 +233,21 @@ absl::StatusOr<ReplyHeader> DecodeReplyHeader(std::span<const std::byte> slot) {
                                                       header.partial_count, header.row_count,
                                                       kPieceCountMax, kQueryRowCountMax));
   }
-  const bool has_target = header.kernel_target != KernelTargetId::kUnknown;
-  const bool has_share = header.batch_share != 0;
-  if ((has_share && header.kind != WireKind::kAttend) || (has_target && header.version == 4))
+  if (header.batch_share != 0 && header.kind != WireKind::kAttend)
     return absl::InvalidArgumentError("reply: a reserved field is not zero");
   return header;
 }
 
 absl::StatusOr<FetchRequest> DecodeFetchRequest(const RequestHeader& header,
                                                 std::span<const std::byte> slot) {
-  const size_t entry_begin = RequestHeaderBytes(header.version);
-  const size_t indices_begin = entry_begin + sizeof(FetchEntry);
+  const size_t indices_begin = kRequestHeaderBytes + sizeof(FetchEntry);
   if (header.kind != WireKind::kFetch || slot.size() < indices_begin) {
     return absl::InvalidArgumentError(
         absl::StrFormat("request of %d bytes: not a fetch", slot.size()));
   }
   FetchRequest request;
   FetchEntry& entry = request.entry;
-  std::memcpy(&entry, slot.data() + entry_begin, sizeof(entry));
+  std::memcpy(&entry, slot.data() + kRequestHeaderBytes, sizeof(entry));
   CKV_RETURN_IF_ERROR(CheckFetchEntry(entry));
   const size_t index_bytes = size_t{entry.index_count} * sizeof(int32_t);
   if (slot.size() - indices_begin != index_bytes) {
@@ -278,13 +262,12 @@ absl::StatusOr<FetchRequest> DecodeFetchRequest(const RequestHeader& header,
 
 absl::StatusOr<MapEntry> DecodeMapRequest(const RequestHeader& header,
                                           std::span<const std::byte> slot) {
-  const size_t entry_begin = RequestHeaderBytes(header.version);
-  if (header.kind != WireKind::kMap || slot.size() != entry_begin + sizeof(MapEntry)) {
+  if (header.kind != WireKind::kMap || slot.size() != kRequestHeaderBytes + sizeof(MapEntry)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("request of %d bytes: not a map", slot.size()));
   }
   MapEntry entry;
-  std::memcpy(&entry, slot.data() + entry_begin, sizeof(entry));
+  std::memcpy(&entry, slot.data() + kRequestHeaderBytes, sizeof(entry));
   for (const uint32_t word : entry.reserved) {
     if (word != 0) return absl::InvalidArgumentError("map: reserved fields are not zero");
   }
@@ -323,12 +306,11 @@ absl::Status CheckReplyOf(const ReplyHeader& header, size_t bytes, std::span<con
   // not allowed is not.
   const bool flags_differ = ((header.flags ^ expected.flags) & ~kFlagApproximate) != 0 ||
                             (header.flags & ~expected.flags) != 0;
-  if (header.request_id != expected.request_id || header.kind != expected.kind || flags_differ ||
-      header.version != expected.version) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "reply to request %d, kind %d, flags 0x%02x, version %d; asked %d, %d, 0x%02x, %d",
-        header.request_id, static_cast<int>(header.kind), header.flags, header.version,
-        expected.request_id, static_cast<int>(expected.kind), expected.flags, expected.version));
+  if (header.request_id != expected.request_id || header.kind != expected.kind || flags_differ) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("reply to request %d, kind %d, flags 0x%02x; asked %d, %d, 0x%02x",
+                        header.request_id, static_cast<int>(header.kind), header.flags,
+                        expected.request_id, static_cast<int>(expected.kind), expected.flags));
   }
   if (header.code != 0) {
     const std::string text =
@@ -397,7 +379,6 @@ uint32_t EncodeErrorReply(const RequestHeader& request, const absl::Status& stat
     while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80) --bytes;
   }
   ReplyHeader header;
-  header.version = request.version;
   header.kind = request.kind;
   header.flags = request.flags;
   header.request_id = request.request_id;
@@ -412,18 +393,17 @@ uint32_t EncodeErrorReply(const RequestHeader& request, const absl::Status& stat
 
 uint32_t EncodeProbeReply(const RequestHeader& request, std::span<const std::byte> request_slot,
                           std::span<std::byte> slot) {
-  const size_t body_begin = RequestHeaderBytes(request.version);
-  CKV_CHECK(request.kind == WireKind::kProbe && request_slot.size() >= body_begin &&
+  CKV_CHECK(request.kind == WireKind::kProbe && request_slot.size() >= kRequestHeaderBytes &&
             slot.size() >= kReplyHeaderBytes);
-  const size_t bytes = std::min(request_slot.size() - body_begin, slot.size() - kReplyHeaderBytes);
+  const size_t bytes =
+      std::min(request_slot.size() - kRequestHeaderBytes, slot.size() - kReplyHeaderBytes);
   ReplyHeader header;
-  header.version = request.version;
   header.kind = WireKind::kProbe;
   header.request_id = request.request_id;
   header.epoch = request.epoch;
   header.body_bytes = static_cast<uint32_t>(bytes);
   EncodeHeader(header, slot);
-  std::memcpy(slot.data() + kReplyHeaderBytes, request_slot.data() + body_begin, bytes);
+  std::memcpy(slot.data() + kReplyHeaderBytes, request_slot.data() + kRequestHeaderBytes, bytes);
   return static_cast<uint32_t>(kReplyHeaderBytes + bytes);
 }
 

@@ -17,8 +17,9 @@
 //     map       MappedLayout; a descriptor arrives with the reply
 //     error     UTF-8 text, at most kErrorTextBytesMax
 //
-// A session uses one version: the highest that both peers support. This build supports three, so
-// that a fleet can be upgraded one process at a time (I7).
+// A session uses one version: the highest that both peers support. From version 2 on, a build
+// supports its own version and the one before it (I7). So a fleet can be upgraded one process at a
+// time. deploy/handbook/formats.md has the rules for a new version.
 
 #pragma once
 
@@ -45,18 +46,13 @@ static_assert(std::endian::native == std::endian::little);
 
 inline constexpr uint32_t kRequestMagic = 0x51564b43;  // "CKVQ"
 inline constexpr uint32_t kReplyMagic = 0x52564b43;    // "CKVR"
-inline constexpr uint16_t kWireVersion = 6;
-// The oldest version that this build supports. Version 4 has one segment per frame and no merge
-// tree. Version 5 has a trace id but no span.
-inline constexpr uint16_t kWireVersionMin = 4;
+inline constexpr uint16_t kWireVersion = 1;
+inline constexpr uint16_t kWireVersionMin = 1;  // the oldest version that this build supports
 
-// Returns the newest version that both this build and a peer of versions `oldest` to `newest`
-// support; 0 if there is none. If `newest` is 0, the peer supports `oldest` only.
-constexpr uint16_t CommonWireVersion(uint32_t oldest, uint32_t newest) {
-  const uint32_t last = std::max(oldest, newest);
-  if (oldest > kWireVersion || last < kWireVersionMin) return 0;
-  return static_cast<uint16_t>(std::min<uint32_t>(last, kWireVersion));
-}
+// Returns the version of a session: the newest that both this holder and a requester of versions
+// `oldest` to `newest` support.
+//   FailedPrecondition  there is none; the message names the versions of both.
+absl::StatusOr<uint16_t> CommonWireVersion(uint32_t oldest, uint32_t newest);
 
 inline constexpr uint32_t kQueryRowCountMax = 4096;   // rows of one frame
 inline constexpr uint32_t kPieceCountMax = 4096;      // PieceEntry items of one frame: 128 KiB
@@ -67,15 +63,12 @@ enum class WireKind : uint8_t { kProbe = 1, kAttend = 2, kFetch = 3, kMap = 4 };
 
 // Flags of RequestHeader::flags.
 inline constexpr uint8_t kFlagPartialF32 = 1;  // o is returned in f32
-// Version 4 only. Requests one partial per PieceEntry, in order, instead of one merged by the
-// holder.
-inline constexpr uint8_t kFlagPerPiece = 2;
 // Marks a frame of a call with many query rows. The requester waits for the last frame of the call,
 // so a holder may queue this frame behind frames without the flag.
-inline constexpr uint8_t kFlagBulk = 4;
+inline constexpr uint8_t kFlagBulk = 2;
 // Allows the holder to use packed rows in memory instead of the exact rows that it has on disk. In
 // a reply: some rows were packed.
-inline constexpr uint8_t kFlagApproximate = 8;
+inline constexpr uint8_t kFlagApproximate = 4;
 
 // The least precision that an answer must have (attention/grade.h). A holder may always answer with
 // a better precision, and a holder without a matrix unit does.
@@ -93,37 +86,27 @@ struct RequestHeader {
   uint32_t body_bytes = 0;
   uint32_t row_count = 0;  // query rows of all segments: tokens x heads
   uint16_t layer = 0;
-  uint16_t segment_count = 0;  // in version 4: copies of the query rows, one per position offset
+  uint16_t segment_count = 0;
   uint32_t piece_count = 0;
   uint32_t index_count = 0;
-  WireGrade grade = WireGrade::kExact;
-  uint8_t reserved[3] = {};    // zero
-  uint32_t reserved_word = 0;  // zero; in version 4 the checksum is here and ends the header
   // The trace of the call (proto/base/trace_context.h), for logs and spans. All fields are zero if
   // the call has no trace.
   TraceId trace_id = {};
-  SpanId span_id = {};           // zero in version 5
-  uint8_t sampled = 0;           // 0 or 1; 0 in version 5
-  uint8_t reserved_end[3] = {};  // zero
-  uint32_t checksum = 0;         // low half of XXH3-64 of the bytes before it
+  SpanId span_id = {};
+  uint8_t sampled = 0;  // 0 or 1
+  WireGrade grade = WireGrade::kExact;
+  uint8_t reserved[2] = {};  // zero
+  uint32_t checksum = 0;     // low half of XXH3-64 of the bytes before it
 };
-static_assert(sizeof(RequestHeader) == 96 && std::is_trivially_copyable_v<RequestHeader>);
+static_assert(sizeof(RequestHeader) == 88 && std::is_trivially_copyable_v<RequestHeader>);
 
 inline TraceContext TraceOf(const RequestHeader& header) {
   return {header.trace_id, header.span_id, header.sampled != 0};
 }
-// Writes the parts of the trace that the header's version carries.
 inline void SetTrace(const TraceContext& trace, RequestHeader& header) {
-  if (header.version == 4) return;
   header.trace_id = trace.trace_id;
-  if (header.version == 5) return;
   header.span_id = trace.span_id;
   header.sampled = trace.sampled ? 1 : 0;
-}
-
-// Returns the size of a request's header in bytes; the body follows it.
-constexpr size_t RequestHeaderBytes(uint16_t version) {
-  return version == 4 ? 64 : sizeof(RequestHeader);
 }
 
 // The rows to return: layers x tokens of one chunk, or chosen rows of one of its layers. Each row
@@ -189,9 +172,8 @@ struct ReplyHeader {
   uint32_t code = 0;  // absl::StatusCode; unless it is 0, the body is text
   uint32_t body_bytes = 0;
   uint32_t row_count = 0;
-  uint16_t partial_count = 0;  // partials of all segments
-  KernelTargetId kernel_target =
-      KernelTargetId::kUnknown;  // unknown in version 4, and if not an attend
+  uint16_t partial_count = 0;                               // partials of all segments
+  KernelTargetId kernel_target = KernelTargetId::kUnknown;  // unknown if not an attend
   // This request's share of its batch's multiply-adds, in 255ths, rounded up: 255 if nothing else
   // was computed with it. 0 for errors and for kinds other than attend.
   uint8_t batch_share = 0;
@@ -248,7 +230,6 @@ struct ExpectedReply {
   uint64_t request_id = 0;
   WireKind kind = WireKind::kAttend;
   uint8_t flags = 0;
-  uint16_t version = kWireVersion;
   uint32_t row_count = 0;
   uint32_t partial_count = 0;
   uint64_t attend_bytes = 0;  // the body of an attend reply (LayOutPartial)

@@ -18,17 +18,6 @@ uint64_t GroupCount(uint32_t row_count, uint32_t group_rows) {
   return (uint64_t{row_count} + group_rows - 1) / group_rows;
 }
 
-// Fills in what follows the entries, which end at `entries_end`.
-AttendLayout LayOutBehind(AttendLayout layout, size_t entries_end, uint64_t stored_row_count,
-                          uint32_t index_count, uint32_t d_qk) {
-  layout.rows = SaturatingRoundUp(entries_end, 64);
-  const size_t row_bytes =
-      SaturatingMultiply(SaturatingMultiply(stored_row_count, d_qk), sizeof(uint16_t));
-  layout.indices = SaturatingRoundUp(SaturatingAdd(layout.rows, row_bytes), 64);
-  layout.total_bytes = SaturatingAdd(layout.indices, size_t{index_count} * sizeof(int32_t));
-  return layout;
-}
-
 absl::Status CheckLayout(const AttendLayout& layout, const RequestHeader& header,
                          std::span<const std::byte> slot, const Geometry& geometry) {
   if (layout.total_bytes == slot.size()) return absl::OkStatus();
@@ -171,43 +160,6 @@ absl::Status DecodeSegments(std::span<const std::byte> slot, const Geometry& geo
   return absl::OkStatus();
 }
 
-absl::Status DecodeVersion4(std::span<const std::byte> slot, const Geometry& geometry,
-                            AttendRequest& out) {
-  const RequestHeader& header = out.header;
-  const uint32_t copy_count = header.segment_count;
-  const AttendLayout layout =
-      Version4::LayOut(header.piece_count, uint64_t{copy_count} * header.row_count,
-                       header.index_count, geometry.d_qk);
-  CKV_RETURN_IF_ERROR(CheckLayout(layout, header, slot, geometry));
-  const bool per_piece = (header.flags & kFlagPerPiece) != 0;
-  out.merge = PieceMerge::kInTurn;
-  out.partial_count = per_piece ? header.piece_count : 1;
-  out.segments.push_back({.row_count = header.row_count,
-                          .copy_count = copy_count,
-                          .piece_begin = 0,
-                          .piece_end = header.piece_count,
-                          .partial_count = out.partial_count,
-                          .stored_row_begin = 0});
-  for (uint32_t i = 0; i < header.piece_count; ++i) {
-    const auto old = ReadEntry<Version4::PieceEntry>(slot, layout.pieces, i);
-    if ((old.reserved[0] | old.reserved[1] | old.reserved[2]) != 0) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("piece %d: reserved fields are not zero", i));
-    }
-    const PieceEntry piece = {.handle = old.handle,
-                              .ordinal = i,
-                              .partial = per_piece ? i : 0,
-                              .copy = old.copy,
-                              .index_begin = old.index_begin,
-                              .k = old.k,
-                              .group_rows = old.group_rows};
-    CKV_RETURN_IF_ERROR(CheckPiece(i, piece, out.segments[0], header.index_count));
-    out.pieces.push_back(piece);
-  }
-  PointInto(slot, layout, out);
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 AttendLayout LayOutAttend(uint32_t segment_count, uint32_t piece_count, uint64_t stored_row_count,
@@ -215,16 +167,12 @@ AttendLayout LayOutAttend(uint32_t segment_count, uint32_t piece_count, uint64_t
   AttendLayout layout;
   layout.segments = sizeof(RequestHeader);
   layout.pieces = layout.segments + size_t{segment_count} * sizeof(SegmentEntry);
-  return LayOutBehind(layout, layout.pieces + size_t{piece_count} * sizeof(PieceEntry),
-                      stored_row_count, index_count, d_qk);
-}
-
-AttendLayout Version4::LayOut(uint32_t piece_count, uint64_t stored_row_count, uint32_t index_count,
-                              uint32_t d_qk) {
-  AttendLayout layout;
-  layout.segments = layout.pieces = RequestHeaderBytes(4);
-  return LayOutBehind(layout, layout.pieces + size_t{piece_count} * sizeof(PieceEntry),
-                      stored_row_count, index_count, d_qk);
+  layout.rows = SaturatingRoundUp(layout.pieces + size_t{piece_count} * sizeof(PieceEntry), 64);
+  const size_t row_bytes =
+      SaturatingMultiply(SaturatingMultiply(stored_row_count, d_qk), sizeof(uint16_t));
+  layout.indices = SaturatingRoundUp(SaturatingAdd(layout.rows, row_bytes), 64);
+  layout.total_bytes = SaturatingAdd(layout.indices, size_t{index_count} * sizeof(int32_t));
+  return layout;
 }
 
 PartialLayout LayOutPartial(uint32_t row_count, uint32_t d_v, bool f32) {
@@ -244,12 +192,10 @@ absl::Status DecodeAttendRequest(const RequestHeader& header, std::span<const st
         absl::StrFormat("attend: layer %d of %d", header.layer, geometry.layers));
   }
   out.header = header;
-  out.merge = PieceMerge::kTree;
   out.segments.clear();
   out.pieces.clear();
   out.partial_count = 0;
-  return header.version == 4 ? DecodeVersion4(slot, geometry, out)
-                             : DecodeSegments(slot, geometry, out);
+  return DecodeSegments(slot, geometry, out);
 }
 
 uint64_t AttendReplyBytes(const AttendRequest& request, const Geometry& geometry) {

@@ -16,9 +16,6 @@
 //
 // A partial is an aligned subtree of the fixed tree over chunk ordinals (attention/merge.h). The
 // holder merges the entries of a partial by their ordinals, in f32, and rounds the result once.
-//
-// Version 4 has one segment, whose entries and reply have the layout of Version4. Its entries are
-// merged one after another, or each is a partial of its own.
 
 #pragma once
 
@@ -93,12 +90,6 @@ struct PartialLayout {
 };
 PartialLayout LayOutPartial(uint32_t row_count, uint32_t d_v, bool f32);
 
-// How the entries of one partial are merged.
-enum class PieceMerge : uint8_t {
-  kTree,   // in the fixed tree over their ordinals
-  kInTurn  // one after another: version 4
-};
-
 // A segment of a decoded request. Its fields are consistent with each other and the frame.
 struct AttendSegment {
   uint32_t row_count = 0;
@@ -112,14 +103,13 @@ struct AttendSegment {
 // are copies. Rows and indices point into the slot; the kernel checks each index as it uses it.
 struct AttendRequest {
   RequestHeader header;
-  PieceMerge merge = PieceMerge::kTree;
   std::vector<AttendSegment> segments;
   std::vector<PieceEntry> pieces;
   uint32_t partial_count = 0;      // partials of all segments
   const uint16_t* rows = nullptr;  // bf16 [stored rows][d_qk]
   std::span<const int32_t> indices;
 };
-// Decodes an attend request of any version. `out` keeps its capacity, so a reused AttendRequest
+// Decodes an attend request. `out` keeps its capacity, so a reused AttendRequest
 // allocates nothing.
 //   InvalidArgument     malformed; the peer has a bug, so the lane is closed.
 //   Unimplemented       the request uses a reserved field, which a later build supports. Answer
@@ -129,25 +119,5 @@ absl::Status DecodeAttendRequest(const RequestHeader& header, std::span<const st
 
 // Returns the size of the reply's body in bytes.
 uint64_t AttendReplyBytes(const AttendRequest& request, const Geometry& geometry);
-
-// The entry and layout of version 4, which has no segments.
-struct Version4 {
-  static constexpr uint32_t kPieceCountMax = 1024;
-
-  struct PieceEntry {
-    uint32_t handle = 0;
-    uint32_t copy = 0;
-    uint32_t index_begin = kDense;
-    uint32_t k = 0;
-    uint32_t group_rows = 1;
-    uint32_t reserved[3] = {};  // zero
-  };
-  static_assert(sizeof(PieceEntry) == 32);
-
-  // PieceEntry [piece_count] | pad to 64 | q bf16 [copy_count][row_count][d_qk] | pad to 64 |
-  // indices. There are no segments.
-  static AttendLayout LayOut(uint32_t piece_count, uint64_t stored_row_count, uint32_t index_count,
-                             uint32_t d_qk);
-};
 
 }  // namespace ckv

@@ -53,14 +53,12 @@ absl::Status Exchange::Post(uint32_t line, uint32_t slot, const RequestHeader& h
   Line& to = lines_[line];
   RequestLane& lane = to.link->lane();
   RequestHeader stamped = header;
-  CKV_CHECK(stamped.version == to.link->wire_version());
   stamped.request_id = to.link->NextRequestId();
   stamped.epoch = to.link->epoch().value;
   stamped.session = to.link->session().value;
   stamped.deadline_us = RemainingUs(deadline_, now);
   EncodeHeader(stamped, lane.request(slot));
-  const auto bytes =
-      static_cast<uint32_t>(RequestHeaderBytes(stamped.version) + stamped.body_bytes);
+  const auto bytes = static_cast<uint32_t>(sizeof(stamped) + stamped.body_bytes);
   const absl::Status status =
       send == Send::kNow ? lane.Post(slot, bytes) : lane.PostLater(slot, bytes);
   if (!status.ok()) return links_->Fail(*to.link, status);

@@ -190,11 +190,10 @@ absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
     return status;
   }
   RequestHeader header;
-  header.version = exchange_->link(segment.line).wire_version();
   header.kind = WireKind::kFetch;
   SetTrace(call.trace, header);
   header.body_bytes = static_cast<uint32_t>(sizeof(FetchEntry) + part.indices.size_bytes());
-  std::byte* const body = lane.request(*slot).data() + RequestHeaderBytes(header.version);
+  std::byte* const body = lane.request(*slot).data() + sizeof(header);
   std::memcpy(body, &segment.entry, sizeof(FetchEntry));
   if (!part.indices.empty())
     std::memcpy(body + sizeof(FetchEntry), part.indices.data(), part.indices.size_bytes());
@@ -243,7 +242,6 @@ absl::Status Fetcher::Accept(const FetchCall& call, const Exchange::Reply& reply
   if (!segment.landed) segment.body = reply.bytes.subspan(sizeof(ReplyHeader));
   ExpectedReply expected;
   expected.request_id = reply.header.request_id;
-  expected.version = exchange_->link(reply.line).wire_version();
   expected.kind = WireKind::kFetch;
   expected.checksummed = !SharesMemory(lane.kind());
   expected.fetch = segment.entry;

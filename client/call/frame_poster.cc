@@ -72,8 +72,8 @@ absl::StatusOr<bool> FramePoster::WriteNext(uint32_t line, uint32_t first_open) 
   RequestLane& lane = exchange_.link(line).lane();
   const std::optional<uint32_t> slot = lane.Acquire();
   if (!slot) return false;
-  absl::StatusOr<RequestHeader> header = WriteFrame(call, planned_.plan, planned, to.wire_version,
-                                                    lane.request(*slot), SlotMemory(lane), stream_);
+  absl::StatusOr<RequestHeader> header =
+      WriteFrame(call, planned_.plan, planned, lane.request(*slot), SlotMemory(lane), stream_);
   if (!header.ok()) {
     stream_.Wait().IgnoreError();
     lane.Release(*slot);

@@ -53,7 +53,6 @@ absl::Status Post(HolderLink& link, uint32_t handle, Clock& clock, Exchange& exc
   MapEntry entry;
   entry.handle = handle;
   RequestHeader header;
-  header.version = link.wire_version();
   header.kind = WireKind::kMap;
   header.body_bytes = sizeof(entry);
   if (lane.shape().request_bytes_max < sizeof(header) + sizeof(entry) ||
@@ -62,8 +61,7 @@ absl::Status Post(HolderLink& link, uint32_t handle, Clock& clock, Exchange& exc
   }
   const std::optional<uint32_t> slot = lane.Acquire();
   CKV_CHECK(slot.has_value());  // EnsureUp leaves one free, and nothing else uses this lane
-  std::memcpy(lane.request(*slot).data() + RequestHeaderBytes(header.version), &entry,
-              sizeof(entry));
+  std::memcpy(lane.request(*slot).data() + sizeof(header), &entry, sizeof(entry));
   return exchange.Post(exchange.Add(link), *slot, header, /*tag=*/0, clock.Now());
 }
 
@@ -71,7 +69,6 @@ absl::StatusOr<MappedChunk> Accept(const MapCall& call, const Exchange::Reply& r
                                    const HolderLink& link) {
   RequestLane& lane = link.lane();
   ExpectedReply expected;
-  expected.version = link.wire_version();
   expected.request_id = reply.header.request_id;
   expected.kind = WireKind::kMap;
   CKV_RETURN_IF_ERROR(

@@ -176,7 +176,7 @@ absl::Status Router::AddLine(HolderLink& link, uint32_t line) {
   if (line < planned_.lines.size()) return absl::OkStatus();
   if (absl::Status status = links_.EnsureUp(link, planned_.call.deadline); !status.ok())
     return Annotate(status, link.peer().Describe());
-  planned_.lines.push_back({.shape = shape_, .wire_version = link.wire_version()});
+  planned_.lines.push_back({.shape = shape_});
   return absl::OkStatus();
 }
 
@@ -289,7 +289,6 @@ absl::Status Router::Accept(const Exchange::Reply& reply) {
   ExpectedReply expected;
   expected.request_id = reply.header.request_id;
   expected.flags = frames_.flags(reply.tag);
-  expected.version = planned_.lines[reply.line].wire_version;
   expected.row_count = planned.row_count;
   expected.partial_count = planned.partial_count;
   expected.attend_bytes = planned.reply_bytes;

@@ -145,7 +145,7 @@ void AttendFrames::AddToFrame(const Cutting& of, uint32_t line, uint32_t share_o
   }
   const auto part_ordinal = static_cast<uint32_t>(parts_.size());
   PlannedFrame frame = {.line = line, .part_begin = part_ordinal, .part_end = part_ordinal};
-  if (has_frame && to.wire_version != 4) frame = frames_.back();
+  if (has_frame) frame = frames_.back();
   const auto add = [&](PlannedFrame& into) {
     ++into.part_end;
     into.row_count += block.row_count;

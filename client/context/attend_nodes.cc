@@ -19,11 +19,6 @@ static_assert(kPartLevel + kContextPartCountMax < kTreeLevelMax);
 // Rows of a piece that a frame should hold at least.
 uint32_t UsefulRows(const PlannedUnit& unit) { return std::min(unit.row_count, kUsefulRowCount); }
 
-uint32_t PieceCountMax(const PlannedLine& line) {
-  // A holder of wire version 4 merges nothing in the tree, so it returns each piece by itself.
-  return line.wire_version == 4 ? 1 : kPieceCountMax;
-}
-
 std::span<const ContextChunk> ChunksOf(const RouteCall& call, const PlannedUnit& unit) {
   return call.segments[unit.segment].context->chunks();
 }
@@ -34,8 +29,7 @@ bool JoinShare(const RouteCall& call, const PlannedUnit& unit, const PlannedLine
                std::span<const PlannedPiece> pieces, PlannedShare& share) {
   PlannedShare joined = share;
   if (!AddToShare(call, unit, pieces, joined) ||
-      !ShareFits(call, joined, line.shape, UsefulRows(unit)) ||
-      (line.wire_version == 4 && joined.piece_count > Version4::kPieceCountMax)) {
+      !ShareFits(call, joined, line.shape, UsefulRows(unit))) {
     return false;
   }
   share = joined;
@@ -107,7 +101,7 @@ bool AttendNodes::IsNode(const Cutting& of, const PlannedUnit& unit, uint32_t be
   if (of.pieces[begin].line == kNearLine) return false;
   if (unit.piece_begin + run_end_[begin - unit.piece_begin] < end) return false;
   const PlannedLine& line = of.lines[of.pieces[begin].line];
-  if (end - begin > PieceCountMax(line)) return false;
+  if (end - begin > kPieceCountMax) return false;
   PlannedShare alone;
   // Without a look at each piece, if there is one rotation only.
   if (of.call.segments[unit.segment].context->rotations().size() == 1) alone.copy_count = 1;

@@ -45,7 +45,6 @@ struct PlannedShare {
 // The facts about a holder that the plan needs.
 struct PlannedLine {
   LaneShape shape;
-  uint16_t wire_version = kWireVersion;
   // Set by AttendFrames.
   uint32_t frame_begin = 0, frame_end = 0;  // in frames(), by ascending blocks
   uint32_t frames_per_block = 0;            // the most frames that carry rows of one block

@@ -67,59 +67,39 @@ WireGrade WireGradeOf(Grade grade) {
   }
 }
 
-Version4::PieceEntry Version4Of(const PieceEntry& piece) {
-  return {.handle = piece.handle,
-          .copy = piece.copy,
-          .index_begin = piece.index_begin,
-          .k = piece.k,
-          .group_rows = piece.group_rows};
-}
-
 }  // namespace
 
 absl::StatusOr<RequestHeader> WriteFrame(const RouteCall& call, const AttendPlan& plan,
-                                         const PlannedFrame& frame, uint16_t wire_version,
-                                         std::span<std::byte> slot, MemoryKind slot_memory,
-                                         ComputeStream& stream) {
+                                         const PlannedFrame& frame, std::span<std::byte> slot,
+                                         MemoryKind slot_memory, ComputeStream& stream) {
   const uint32_t d_qk = call.geometry().d_qk;
-  const bool old = wire_version == 4;
   const uint32_t part_count = frame.part_end - frame.part_begin;
   const AttendLayout layout =
-      old ? Version4::LayOut(frame.piece_count, frame.stored_row_count, frame.index_count, d_qk)
-          : LayOutAttend(part_count, frame.piece_count, frame.stored_row_count, frame.index_count,
-                         d_qk);
+      LayOutAttend(part_count, frame.piece_count, frame.stored_row_count, frame.index_count, d_qk);
   RequestHeader header;
-  header.version = wire_version;
   header.kind = WireKind::kAttend;
   header.flags = static_cast<uint8_t>((call.wire == PartialDtype::kF32 ? kFlagPartialF32 : 0) |
-                                      (old ? kFlagPerPiece : 0) |
                                       (call.allow_approximate ? kFlagApproximate : 0));
   header.row_count = frame.row_count;
   header.layer = static_cast<uint16_t>(call.layer);
   header.segment_count = static_cast<uint16_t>(part_count);
   header.piece_count = frame.piece_count;
   header.index_count = frame.index_count;
-  header.body_bytes = static_cast<uint32_t>(layout.total_bytes - RequestHeaderBytes(wire_version));
-  if (!old) {
-    SetTrace(call.trace, header);
-    header.grade = WireGradeOf(GradeOf(call.grade, call.wire));
-  }
+  header.body_bytes = static_cast<uint32_t>(layout.total_bytes - sizeof(header));
+  SetTrace(call.trace, header);
+  header.grade = WireGradeOf(GradeOf(call.grade, call.wire));
   PartWriter writer(call, slot.data() + layout.pieces, {slot.data() + layout.rows, slot_memory},
                     reinterpret_cast<int32_t*>(slot.data() + layout.indices));
   std::byte* segments = slot.data() + layout.segments;
   for (const PlannedPart& part : plan.PartsOf(frame)) {
     const PlannedShare& share = plan.shares()[part.share];
     const ContextState& context = *call.segments[plan.units()[share.unit].segment].context;
-    if (old) {
-      header.segment_count = static_cast<uint16_t>(share.copy_count);
-    } else {
-      const SegmentEntry segment = {.row_count = part.row_count,
-                                    .piece_count = share.piece_count,
-                                    .partial_count = share.node_count,
-                                    .copy_count = static_cast<uint16_t>(share.copy_count)};
-      std::memcpy(segments, &segment, sizeof(segment));
-      segments += sizeof(segment);
-    }
+    const SegmentEntry segment = {.row_count = part.row_count,
+                                  .piece_count = share.piece_count,
+                                  .partial_count = share.node_count,
+                                  .copy_count = static_cast<uint16_t>(share.copy_count)};
+    std::memcpy(segments, &segment, sizeof(segment));
+    segments += sizeof(segment);
     CKV_RETURN_IF_ERROR(writer.WriteRows(context, share, part, stream));
     for (uint32_t left = share.node_count, n = share.first_node; left > 0;
          --left, n = plan.nodes()[n].next) {
@@ -137,11 +117,7 @@ absl::StatusOr<RequestHeader> WriteFrame(const RouteCall& call, const AttendPlan
           entry.k = piece.k;
           entry.group_rows = part.row_count;
         }
-        if (old) {
-          writer.Append(Version4Of(entry));
-        } else {
-          writer.Append(entry);
-        }
+        writer.Append(entry);
       }
     }
   }

@@ -19,8 +19,7 @@ namespace ckv {
 // the ids before encoding it.
 //   Errors of Backend::Rotate.
 absl::StatusOr<RequestHeader> WriteFrame(const RouteCall& call, const AttendPlan& plan,
-                                         const PlannedFrame& frame, uint16_t wire_version,
-                                         std::span<std::byte> slot, MemoryKind slot_memory,
-                                         ComputeStream& stream);
+                                         const PlannedFrame& frame, std::span<std::byte> slot,
+                                         MemoryKind slot_memory, ComputeStream& stream);
 
 }  // namespace ckv

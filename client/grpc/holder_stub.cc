@@ -16,7 +16,7 @@ constexpr size_t kHostIdentityBytesMax = 256;
 
 v1::OpenSessionRequest RequestOf(const SessionOffer& offer) {
   v1::OpenSessionRequest request;
-  request.set_wire_version(offer.wire_version);
+  request.set_wire_version_min(offer.wire_version_min);
   request.set_wire_version_max(offer.wire_version_max);
   *request.mutable_geometry() = ToProto(offer.geometry);
   request.set_tenant(offer.tenant);
@@ -57,13 +57,12 @@ absl::StatusOr<SessionAnswer> HolderStub::OpenSession(const SessionOffer& offer,
   SessionAnswer answer;
   answer.session.value = reply.session();
   answer.epoch.value = reply.epoch();
-  const uint32_t version = reply.wire_version() == 0 ? offer.wire_version : reply.wire_version();
-  if (version < offer.wire_version ||
-      version > std::max(offer.wire_version, offer.wire_version_max)) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("%s: wire version %d, which was not offered", context_text, version));
+  if (reply.wire_version() < offer.wire_version_min ||
+      reply.wire_version() > offer.wire_version_max) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%s: wire version %d, which was not offered", context_text, reply.wire_version()));
   }
-  answer.wire_version = static_cast<uint16_t>(version);
+  answer.wire_version = static_cast<uint16_t>(reply.wire_version());
   auto fabric = ParseFabricName(reply.fabric());
   if (!fabric.ok()) return Annotate(fabric.status(), context_text);
   answer.fabric = *fabric;

@@ -34,7 +34,7 @@ absl::StatusOr<PromptChunks> DirectoryControl::FindPrompt(std::span<const uint64
                                                           const std::optional<ChunkId>& /*model*/,
                                                           std::string_view /*tenant*/,
                                                           Instant /*deadline*/) {
-  return absl::UnimplementedError("this directory does not search prompts: upgrade it");
+  return absl::UnimplementedError("this directory does not search prompts");
 }
 
 absl::StatusOr<std::vector<ChunkPlacement>> DirectoryControl::LocateChunks(

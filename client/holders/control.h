@@ -32,10 +32,9 @@ struct FabricOffer {
 };
 
 struct SessionOffer {
-  // The oldest and the newest frame version that the requester supports. If wire_version_max is 0,
-  // the newest is the oldest.
-  uint32_t wire_version = 0;
-  uint32_t wire_version_max = 0;
+  // The oldest and the newest frame version that the requester supports.
+  uint32_t wire_version_min = kWireVersionMin;
+  uint32_t wire_version_max = kWireVersion;
   Geometry geometry;
   std::string tenant;
   std::string requester;      // a name for logs
@@ -116,8 +115,7 @@ class DirectoryControl {
   // Returns the chunks that begin with one of these token hashes (store/memory/token_print.h), in
   // corpora that the tenant may read. Takes one RPC per kHeadsPerCallMax hashes. If `model` is
   // unset, chunks of all models count.
-  //   Unimplemented       the directory is of an earlier build; also from the default
-  //                       implementation.
+  //   Unimplemented       from the default implementation.
   virtual absl::StatusOr<PromptChunks> FindPrompt(std::span<const uint64_t> heads,
                                                   const std::optional<ChunkId>& model,
                                                   std::string_view tenant, Instant deadline);

@@ -246,7 +246,6 @@ absl::Status FabricChooser::Measure(const OpenedLane& opened, Instant probe_by,
   options.deadline = begin + share;
   options.session = opened.session.value;
   options.epoch = opened.epoch.value;
-  options.wire_version = opened.wire_version;
   CKV_ASSIGN_OR_RETURN(const std::vector<double> rounds_us,
                        MeasureRounds(opened, options, begin + share / kRoundsPart));
   const bool many = rounds_us.size() >= kMedianCountMin;

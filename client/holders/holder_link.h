@@ -66,11 +66,10 @@ class HolderLink {
   const ResolvedHandle* Find(const ChunkId& id) const;
 
   HolderPeer& peer() const { return *peer_; }
-  // Call the next four between EnsureUp and Close.
+  // Call the next three between EnsureUp and Close.
   RequestLane& lane() const { return *up_.lane; }
   SessionId session() const { return up_.session; }
   Epoch epoch() const { return up_.epoch; }
-  uint16_t wire_version() const { return up_.wire_version; }
   // Returns a number that is different for every session of every link, and 0 before the first
   // session. Handles of another generation are not valid.
   uint64_t generation() const { return generation_; }

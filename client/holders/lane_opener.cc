@@ -16,8 +16,7 @@ constexpr Duration kCloseTimeout = std::chrono::milliseconds(100);
 
 SessionOffer OfferOf(const LaneRequest& request) {
   SessionOffer offer;
-  // A holder of the previous wire version reads the first field and ignores the second.
-  offer.wire_version = kWireVersionMin;
+  offer.wire_version_min = kWireVersionMin;
   offer.wire_version_max = kWireVersion;
   offer.geometry = *request.geometry;
   offer.tenant = request.tenant;
@@ -65,7 +64,7 @@ LaneAttempt OpenLane(const LaneRequest& request, std::span<Fabric* const> fabric
   }
   attempt.taken = taken;
   attempt.holder_fabrics = std::move(answer->fabrics);
-  attempt.opened = {answer->session, answer->epoch, answer->wire_version, nullptr, answer->host};
+  attempt.opened = {answer->session, answer->epoch, nullptr, answer->host};
   auto lane = dialers[taken]->Connect(answer->answers[0], std::min(connect_by, request.deadline));
   if (lane.ok() && request.options->slot_pinner != nullptr) {
     attempt.status = PinLane(**lane, request.options->slot_pinner);

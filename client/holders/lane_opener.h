@@ -59,7 +59,6 @@ struct LinkOptions {
 struct OpenedLane {
   SessionId session;
   Epoch epoch;
-  uint16_t wire_version = 0;
   std::unique_ptr<RequestLane> lane;
   HostFacts host = {};  // the holder's
 };

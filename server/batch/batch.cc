@@ -74,8 +74,7 @@ Batch::Verdict Batch::Add(const ReadyRequest& ready) {
   const RequestHeader& header = ready.header;
   Item& item = items_[item_count_];
   item.ready = ready;
-  item.reply = {.version = header.version,
-                .kind = header.kind,
+  item.reply = {.kind = header.kind,
                 .flags = static_cast<uint8_t>(header.flags & ~kFlagApproximate),
                 .request_id = header.request_id,
                 .epoch = lease_->epoch().value};
@@ -137,8 +136,6 @@ absl::Status Batch::CheckLimits(const Item& item) const {
 
 // The rows of a segment see each chunk once. Different segments may see the same one.
 absl::Status Batch::CheckNoHandleTwice() {
-  // Version 4 may ask for two partials of one chunk.
-  if (attend_.merge == PieceMerge::kInTurn && attend_.partial_count > 1) return absl::OkStatus();
   for (const AttendSegment& segment : attend_.segments) {
     handles_.clear();
     for (uint32_t i = segment.piece_begin; i < segment.piece_end; ++i)

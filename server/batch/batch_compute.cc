@@ -184,7 +184,7 @@ void Computation::ComputeRound(BatchPlan::Group& group, BatchPlan::Rounds& round
   Attend(group, group.pieces);
   if (!status_.ok()) return;
   const MergeJob merge = {
-      .order = rounds.order,
+      .order = MergeOrder::kTree,
       .parts = rounds.parts,
       .levels = std::span(rounds.levels)
                     .subspan(partial.piece_begin, partial.piece_end - partial.piece_begin),

@@ -67,10 +67,6 @@ uint8_t LevelOf(const AttendRequest& request, size_t piece, size_t piece_begin) 
   return TreeLevel(request.pieces[piece - 1].ordinal, request.pieces[piece].ordinal);
 }
 
-MergeOrder OrderOf(const AttendRequest& request) {
-  return request.merge == PieceMerge::kTree ? MergeOrder::kTree : MergeOrder::kInTurn;
-}
-
 }  // namespace
 
 BatchPlan::BatchPlan(BackendMemory scratch) : scratch_(std::move(scratch)) {
@@ -114,7 +110,6 @@ BatchPlan::Groups BatchPlan::Add(const ReadyRequest& ready, const AttendRequest&
   PartialsInReply reply(ready, geometry);
   if (InRounds(request, geometry)) {
     rounds_.group = groups.exact;
-    rounds_.order = OrderOf(request);
     ForEachPartial(request, [&](const AttendSegment& segment, uint32_t begin, uint32_t end) {
       AddRound(request, pieces, begin, end, reply.Next(segment.row_count));
     });
@@ -147,7 +142,7 @@ void BatchPlan::AddPartial(const AttendRequest& request, std::span<const Piece> 
   }
   if (!merged) return;
   merge_groups_.push_back(groups);
-  merges_.push_back({.order = OrderOf(request),
+  merges_.push_back({.order = MergeOrder::kTree,
                      .parts = std::span(parts_).subspan(part_begin),
                      .levels = std::span(levels_).subspan(part_begin),
                      .row_count = pieces[piece_begin].piece.q.count,

@@ -98,7 +98,6 @@ class BatchPlan {
       size_t piece_begin = 0, piece_end = 0;  // in `pieces` and `levels`
       PartialView out;
     };
-    MergeOrder order = MergeOrder::kTree;
     std::vector<Partial> partials;
     std::vector<AttentionPiece> pieces;
     std::vector<uint8_t> levels;

@@ -194,12 +194,6 @@ void Dispatcher::Arrive(HolderLane& lane, const Arrival& arrival) {
     return;
   }
   ready.header = *header;
-  if (header->version != ready.session->wire_version) {
-    keeper_.BreakFor(ready, absl::InvalidArgumentError(
-                                absl::StrFormat("a frame of version %d in a session of version %d",
-                                                header->version, ready.session->wire_version)));
-    return;
-  }
   Bump(counters_.request_count);
   Bump(counters_.bytes_in, arrival.bytes);
   queues_.Enqueue(ready);

@@ -125,8 +125,7 @@ absl::Status PushServer::Push(const ReadyRequest& ready, const FetchRequest& req
         absl::StrFormat("%d bytes of rows, a reply of this lane carries %d: ask for fewer",
                         body_bytes, body_bytes_max));
   }
-  ReplyHeader reply = {.version = ready.header.version,
-                       .kind = WireKind::kFetch,
+  ReplyHeader reply = {.kind = WireKind::kFetch,
                        .request_id = ready.header.request_id,
                        .epoch = ready.header.epoch,
                        .body_bytes = static_cast<uint32_t>(body_bytes),

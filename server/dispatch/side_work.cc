@@ -160,8 +160,7 @@ void SideWork::PostMap(const ReadyRequest& ready, const Chunk& chunk, int fd) {
     return;
   }
   std::memcpy(slot.data() + sizeof(ReplyHeader), &layout, sizeof(layout));
-  const ReplyHeader reply = {.version = ready.header.version,
-                             .kind = WireKind::kMap,
+  const ReplyHeader reply = {.kind = WireKind::kMap,
                              .request_id = ready.header.request_id,
                              .epoch = ready.header.epoch,
                              .body_bytes = sizeof(layout),

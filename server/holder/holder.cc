@@ -59,11 +59,6 @@ absl::Status ValidateOptions(const HolderOptions& options) {
 }
 
 absl::Status ValidateOffer(const SessionOffer& offer) {
-  if (CommonWireVersion(offer.wire_version, offer.wire_version_max) == 0) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "wire version %d to %d there, %d to %d here: upgrade the older", offer.wire_version,
-        std::max(offer.wire_version, offer.wire_version_max), kWireVersionMin, kWireVersion));
-  }
   CKV_RETURN_IF_ERROR(ValidateGeometry(offer.geometry));
   CKV_RETURN_IF_ERROR(ValidateLaneShape(offer.shape));
   // Smaller slots could not even carry an error.
@@ -256,12 +251,15 @@ absl::StatusOr<SessionAnswer> Holder::TryOpenSession(const SessionOffer& offer, 
   const Instant now = state.options.clock->Now();
   if (now >= deadline) return absl::DeadlineExceededError("the deadline had passed on arrival");
   if (state.dispatcher->draining()) return absl::UnavailableError("the holder is draining");
+  CKV_ASSIGN_OR_RETURN(const uint16_t wire_version,
+                       CommonWireVersion(offer.wire_version_min, offer.wire_version_max));
   CKV_RETURN_IF_ERROR(ValidateOffer(offer));
   if (!state.lease.LiveAt(now)) return absl::UnavailableError("no live lease");
   CKV_RETURN_IF_ERROR(state.CheckGeometry(offer.geometry));
   std::string refusals;
   for (const FabricOffer& fabric : offer.fabrics) {
     absl::StatusOr<SessionAnswer> answer = state.TryOffer(offer, fabric);
+    if (answer.ok()) answer->wire_version = wire_version;
     if (answer.ok() || absl::IsResourceExhausted(answer.status())) return answer;
     refusals += absl::StrFormat("%s%s: %s", refusals.empty() ? "" : "; ", FabricName(fabric.fabric),
                                 std::string(answer.status().message()));
@@ -296,16 +294,14 @@ absl::StatusOr<SessionAnswer> Holder::State::TryOffer(const SessionOffer& offer,
   dispatcher->Wake();
   std::vector<FabricKind> kinds;
   for (const std::unique_ptr<Listener>& l : listeners) kinds.push_back(l->kind());
-  return SessionAnswer{
-      .session = session.id,
-      .epoch = epoch,
-      .fabric = fabric.fabric,
-      .answers = *std::move(answers),
-      .fabrics = kinds,
-      .wire_version = CommonWireVersion(offer.wire_version, offer.wire_version_max),
-      .host = {.identity = host_identity,
-               .processors = ProcessorCount(),
-               .compute_threads = options.compute_threads}};
+  return SessionAnswer{.session = session.id,
+                       .epoch = epoch,
+                       .fabric = fabric.fabric,
+                       .answers = *std::move(answers),
+                       .fabrics = kinds,
+                       .host = {.identity = host_identity,
+                                .processors = ProcessorCount(),
+                                .compute_threads = options.compute_threads}};
 }
 
 absl::StatusOr<std::vector<std::string>> Holder::State::Invite(const SessionOffer& offer,

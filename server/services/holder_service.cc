@@ -33,7 +33,7 @@ constexpr uint64_t kIdleMsMax = uint64_t{1} << 40;  // 35 years, which fit into 
 
 absl::StatusOr<SessionOffer> OfferFrom(const v1::OpenSessionRequest& request) {
   SessionOffer offer;
-  offer.wire_version = request.wire_version();
+  offer.wire_version_min = request.wire_version_min();
   offer.wire_version_max = request.wire_version_max();
   CKV_ASSIGN_OR_RETURN(offer.geometry, FromProto(request.geometry()));
   if (request.tenant().size() > kCorpusNameBytesMax ||
@@ -98,9 +98,6 @@ absl::StatusOr<ChunkInfo> InfoFrom(const v1::PutChunkRequest::Header& header,
 grpc::Status HolderServiceImpl::OpenSession(grpc::ServerContext* context,
                                             const v1::OpenSessionRequest* request,
                                             v1::OpenSessionReply* reply) {
-  if (request->wire_version() == 0) {
-    return ToGrpc(absl::InvalidArgumentError("session: no wire version"));
-  }
   const auto offer = OfferFrom(*request);
   if (!offer.ok()) return ToGrpc(offer.status());
   const auto answer = holder_.OpenSession(*offer, DeadlineOf(*context, clock_, kControlTimeoutMax));

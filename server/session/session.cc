@@ -78,7 +78,6 @@ Session::Session(SessionId id_in, uint64_t ordinal_in, const SessionOffer& offer
       tenant(offer.tenant),
       requester(offer.requester),
       shape(offer.shape),
-      wire_version(CommonWireVersion(offer.wire_version, offer.wire_version_max)),
       lane_count(lane_count_in),
       epoch(epoch_in) {}
 

@@ -78,7 +78,6 @@ class Session {
   const std::string tenant;
   const std::string requester;
   const LaneShape shape;
-  const uint16_t wire_version;  // the version of every frame
   const uint32_t lane_count;
   const Epoch epoch;  // the epoch of the lease under which the session was opened
 

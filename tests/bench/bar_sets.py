@@ -182,8 +182,6 @@ SETS = {
               counter(selection(chunks, touched, 4), "own_us"), "us",
               base=counter(selection(chunks, touched, 4), "merge_us"), base_unit="us of it merging")
           for chunks, touched in ((16, 16), (100, 16), (10000, 16), (10000, 10000))),
-        Bar("fixed tree of 16 chunks, shm", "contexts_bench", counter("BM_Tree/fabric:2", "ratio"),
-            "x one partial merged in turn", at_most=1.05, base=counter("BM_Tree/fabric:2", "in_turn_us"), base_unit="us"),
         Bar("gRPC stream, 8 in flight, 16 rows x 2048", "contexts_bench", counter("BM_Stream", "ratio"),
             "x tickets of the library", at_most=1.25, base=counter("BM_Stream", "library_us"), base_unit="us an answer"),
     ],

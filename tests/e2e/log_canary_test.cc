@@ -214,7 +214,8 @@ class LogCanaryTest : public testing::TestWithParam<std::string> {
   void OpenLane() {
     SecretCall call;
     v1::OpenSessionRequest request;
-    request.set_wire_version(kWireVersion);
+    request.set_wire_version_min(kWireVersionMin);
+    request.set_wire_version_max(kWireVersion);
     *request.mutable_geometry() = ToProto(test::TestGeometry());
     request.set_tenant(std::string(kTenant));
     request.set_requester("stranger");

@@ -66,7 +66,7 @@ void Request(std::span<const std::byte> slot) {
   static const Geometry geometry = SmallGeometry();
   const absl::StatusOr<RequestHeader> header = DecodeRequestHeader(slot);
   if (!header.ok()) return;
-  CKV_CHECK(header->body_bytes == slot.size() - RequestHeaderBytes(header->version));
+  CKV_CHECK(header->body_bytes == slot.size() - sizeof(RequestHeader));
   if (DecodeAttendRequest(*header, slot, geometry, attend).ok()) {
     CKV_CHECK(attend.pieces.size() == header->piece_count);
     for (const AttendSegment& segment : attend.segments) CheckSegment(attend, segment, geometry);
@@ -95,7 +95,6 @@ void Reply(std::span<const std::byte> slot) {
   expected.flags = header->flags;
   expected.row_count = 3;
   expected.partial_count = 2;
-  expected.version = header->version;
   expected.attend_bytes = 2 * 60;
   expected.fetch.layer_count = 2;
   expected.fetch.token_count = 5;
@@ -115,9 +114,7 @@ void OneInput(const uint8_t* data, size_t size) {
   const uint8_t mode = data[0];
   const auto slot = MakeSlot(data + 1, size - 1);
   const std::span<std::byte> bytes(slot.get(), size - 1);
-  uint16_t version = 0;
-  if (bytes.size() > 6) std::memcpy(&version, bytes.data() + 4, sizeof(version));
-  const size_t header_bytes = (mode & 1) == 0 ? RequestHeaderBytes(version) : kHeaderBytes;
+  const size_t header_bytes = (mode & 1) == 0 ? sizeof(RequestHeader) : kHeaderBytes;
   if ((mode & 2) != 0 && bytes.size() >= header_bytes) {
     const auto checksum = static_cast<uint32_t>(XXH3_64bits(bytes.data(), header_bytes - 4));
     std::memcpy(bytes.data() + header_bytes - 4, &checksum, sizeof(checksum));

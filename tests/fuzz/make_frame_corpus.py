@@ -17,9 +17,9 @@ VERSION = int(re.search(r"kWireVersion = (\d+);", (HERE / "../../transport/wire.
 
 def request(kind, body, flags=0, rows=0, layer=0, segments=0, pieces=0, indices=0, version=VERSION):
     header = struct.pack(
-        "<IHBBQQQIIIHHII4x", 0x51564B43, version, kind, flags, 7, 1, 2, 1000, len(body), rows, layer, segments,
+        "<IHBBQQQIIIHHII32x", 0x51564B43, version, kind, flags, 7, 1, 2, 1000, len(body), rows, layer, segments,
         pieces, indices)
-    return b"\x02" + header + bytes(4 if version == 4 else 36) + body
+    return b"\x02" + header + body
 
 
 def reply(kind, body, flags=0, code=0, rows=0, partials=0, body_checksum=0, version=VERSION):
@@ -41,21 +41,10 @@ def pad(body, head=0):
 
 
 def attend(segments, pieces, rows, stored_rows, indices, flags=0):
-    body = pad(b"".join(segments) + b"".join(pieces), head=96)
-    body = pad(body + bytes(range(16)) * stored_rows, head=96) + bytes(4 * indices)
+    body = pad(b"".join(segments) + b"".join(pieces), head=88)
+    body = pad(body + bytes(range(16)) * stored_rows, head=88) + bytes(4 * indices)
     return request(2, body, flags=flags, rows=rows, layer=3, segments=len(segments), pieces=len(pieces),
                    indices=indices)
-
-
-def old_piece(handle, copy, begin, k, group_rows):
-    return struct.pack("<8I", handle, copy, begin, k, group_rows, 0, 0, 0)
-
-
-def old_attend(pieces, rows, copies, indices, flags=0):
-    """As version 4 had it: no segments, a header of 64 bytes."""
-    body = pad(b"".join(pieces)) + pad(bytes(range(16)) * rows * copies) + bytes(4 * indices)
-    return request(2, body, flags=flags, rows=rows, layer=3, segments=copies, pieces=len(pieces), indices=indices,
-                   version=4)
 
 
 DENSE = 0xFFFFFFFF
@@ -69,16 +58,15 @@ SEEDS = {
         [segment(3, 2, 2, 1), segment(2, 3, 1, 2)],
         [piece(1, 5, 0, 0, DENSE, 0, 1), piece(2, 6, 1, 0, DENSE, 0, 1), piece(1, 0, 0, 1, DENSE, 0, 1),
          piece(2, 1, 0, 0, DENSE, 0, 1), piece(3, 7, 0, 0, 0, 4, 2)], 5, 7, 4),
-    "attend_approximate": attend([segment(3, 1, 1, 1)], [piece(1, 0, 0, 0, DENSE, 0, 1)], 3, 3, 0, flags=8),
+    "attend_approximate": attend([segment(3, 1, 1, 1)], [piece(1, 0, 0, 0, DENSE, 0, 1)], 3, 3, 0, flags=4),
     "attend_index_out_of_range": attend([segment(5, 1, 1, 1)], [piece(1, 0, 0, 0, 9, 2, 2)], 5, 5, 11),
     "attend_k_wraps": attend([segment(5, 1, 1, 1)], [piece(1, 0, 0, 0, 0, 0x55555556, 2)], 5, 5, 11),
     "attend_out_of_order": attend(
         [segment(3, 2, 1, 1)], [piece(1, 6, 0, 0, DENSE, 0, 1), piece(2, 5, 0, 0, DENSE, 0, 1)], 3, 3, 0),
     "attend_blocks": attend([segment(3, 1, 1, 1, index_rows=64)], [piece(1, 0, 0, 0, 0, 1, 3)], 3, 3, 1),
-    "attend_version_4": old_attend([old_piece(1, 0, 0, 2, 2), old_piece(2, 1, 6, 1, 1)], 5, 2, 11),
-    "attend_version_4_per_piece": old_attend([old_piece(1, 0, DENSE, 0, 1)], 3, 1, 0, flags=2),
-    "fetch_version_4": request(3, struct.pack("<8I", 1, 0, 4, 2, 100, 0, 0, 0), version=4),
-    "reply_version_4": reply(2, bytes(36 + 24), rows=3, partials=1, version=4),
+    "fetch_version_0": request(3, struct.pack("<8I", 1, 0, 4, 2, 100, 0, 0, 0), version=0),
+    "fetch_version_2": request(3, struct.pack("<8I", 1, 0, 4, 2, 100, 0, 0, 0), version=2),
+    "reply_version_2": reply(2, bytes(2 * (36 + 24)), rows=3, partials=2, version=2),
     "fetch": request(3, struct.pack("<8I", 1, 0, 4, 2, 100, 0, 0, 0)),
     "fetch_wraps": request(3, struct.pack("<8I", 1, 0, 4, 0xFFFFFFFF, 2, 0, 0, 0)),
     "map": request(4, struct.pack("<8I", 1, 0, 0, 0, 0, 0, 0, 0)),

@@ -43,7 +43,7 @@ class FakeHolder : public DirectoryControl, public HolderControlFactory {
   // took `compute_ns`.
   void AnswerZeros(const RequestHeader& header, ServeLane& lane, uint32_t slot,
                    uint32_t compute_ns = 0) const {
-    const size_t request_bytes = RequestHeaderBytes(header.version) + header.body_bytes;
+    const size_t request_bytes = sizeof(header) + header.body_bytes;
     AttendRequest request;
     CKV_CHECK(DecodeAttendRequest(header, lane.request(slot).first(request_bytes), corpus_.geometry,
                                   request)

@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <random>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -135,11 +134,6 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
   void set_directory_down(bool down) { directory_down_ = down; }
   // Whether a session's answer names the fabrics of the holder; one of an earlier build does not.
   void set_tells_fabrics(bool tells) { tells_fabrics_ = tells; }
-  // The holder is of the version before: it takes the oldest version that is offered.
-  void MakeOld(size_t i) {
-    absl::MutexLock lock(&mu_);
-    old_.insert(Name(i).name);
-  }
   int directory_calls() const { return directory_calls_; }
   int resolve_calls() const { return resolve_calls_; }
   int session_calls() const { return session_calls_; }
@@ -191,9 +185,7 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
       absl::MutexLock lock(&fleet_->mu_);
       Holder* holder = Find();
       if (holder == nullptr) return absl::UnavailableError("connection refused");
-      SessionOffer understood = offer;
-      if (fleet_->old_.contains(name_)) understood.wire_version_max = 0;
-      auto answer = holder->OpenSession(understood, deadline);
+      auto answer = holder->OpenSession(offer, deadline);
       if (answer.ok()) answer->fabrics = fleet_->Kinds();
       return answer;
     }
@@ -245,7 +237,6 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
   std::map<std::string, std::unique_ptr<Holder>> holders_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, Member> members_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::string> moved_ ABSL_GUARDED_BY(mu_);  // addresses, by name
-  std::set<std::string> old_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, Corpus> corpora_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -1,6 +1,5 @@
-// Goal: attend frames are what transport/wire_attend.h says, of this version and the one before,
-// and nothing malformed gets through. Method: one refusal a rule; layouts held against sums made in
-// wider arithmetic.
+// Goal: attend frames are what transport/wire_attend.h says, and nothing malformed gets through.
+// Method: one refusal a rule; layouts held against sums made in wider arithmetic.
 
 #include "transport/wire_attend.h"
 
@@ -33,7 +32,6 @@ TEST(WireAttend, RoundTrips) {
   }
   AttendRequest out;
   ASSERT_TRUE(attend.Decode(out).ok()) << attend.Decode(out);
-  EXPECT_EQ(out.merge, PieceMerge::kTree);
   ASSERT_EQ(out.segments.size(), 1u);
   EXPECT_EQ(out.segments[0].row_count, 5u);
   EXPECT_EQ(out.segments[0].copy_count, 2u);
@@ -112,7 +110,7 @@ TEST(WireAttend, Refusals) {
   EXPECT_FALSE(refused([](A& a) { a.pieces[1].k = 9, a.pieces[1].group_rows = 5; }));
   AttendRequest out;
   RequestHeader probe;
-  Slot slot(96);
+  Slot slot(88);
   EXPECT_EQ(DecodeAttendRequest(probe, slot.bytes(), WireGeometry(), out).code(),
             StatusCode::kInvalidArgument);
 }
@@ -157,54 +155,6 @@ TEST(WireAttend, SegmentsFollowEachOther) {
   EXPECT_EQ(AttendReplyBytes(out, WireGeometry()), 2u * 40 + 2 * 3 * 40);
 }
 
-// A frame as the version before wrote it, byte by byte.
-TEST(WireAttend, Version4) {
-  RequestHeader header = test::AttendHeader();
-  header.version = 4;
-  header.segment_count = 2;  // copies
-  header.index_count = 3;
-  Version4::PieceEntry pieces[2];
-  pieces[0].handle = 7;
-  pieces[1] = {.handle = 8, .copy = 1, .index_begin = 0, .k = 1, .group_rows = 2};
-  const AttendLayout layout = Version4::LayOut(2, 10, 3, 24);
-  EXPECT_EQ(layout.pieces, 64u);
-  EXPECT_EQ(layout.rows, 128u);
-  EXPECT_EQ(layout.indices, 128u + 512);  // 10 x 24 x 2 B, padded to 64
-  EXPECT_EQ(layout.total_bytes, 128u + 512 + 12);
-  header.body_bytes = static_cast<uint32_t>(layout.total_bytes - 64);
-  Slot slot(layout.total_bytes);
-  const auto decode = [&](AttendRequest& out) {
-    EncodeHeader(header, slot.bytes());
-    std::memcpy(slot.bytes().data() + 64, pieces, sizeof(pieces));
-    const auto decoded = DecodeRequestHeader(slot.bytes());
-    return decoded.ok() ? DecodeAttendRequest(*decoded, slot.bytes(), WireGeometry(), out)
-                        : decoded.status();
-  };
-  AttendRequest out;
-  ASSERT_TRUE(decode(out).ok()) << decode(out);
-  EXPECT_EQ(out.merge, PieceMerge::kInTurn);
-  EXPECT_EQ(out.partial_count, 1u);
-  ASSERT_EQ(out.segments.size(), 1u);
-  EXPECT_EQ(out.segments[0].copy_count, 2u);
-  EXPECT_EQ(out.pieces[1].handle, 8u);
-  EXPECT_EQ(out.pieces[1].copy, 1u);
-  EXPECT_EQ(out.pieces[1].k, 1u);
-  EXPECT_EQ(out.pieces[1].group_rows, 2u);
-  header.flags = kFlagPerPiece;
-  ASSERT_TRUE(decode(out).ok()) << decode(out);
-  EXPECT_EQ(out.partial_count, 2u);
-  EXPECT_EQ(out.pieces[1].partial, 1u);
-  // It had no more of these, and no grade.
-  header.segment_count = kCopyCountMax + 1;
-  EXPECT_FALSE(decode(out).ok());
-  header.segment_count = 2;
-  header.grade = WireGrade::kFast;
-  EXPECT_FALSE(decode(out).ok());
-  header.grade = WireGrade::kExact;
-  pieces[0].reserved[2] = 1;
-  EXPECT_FALSE(decode(out).ok());
-}
-
 // Layouts never wrap, and agree with the sum made in 128 bits wherever that fits.
 TEST(WireAttend, LayoutsSaturate) {
   std::mt19937_64 rng(3);
@@ -214,7 +164,7 @@ TEST(WireAttend, LayoutsSaturate) {
     const uint64_t stored = uint64_t{rows} * (1 + rng() % 16);
     using Wide = unsigned __int128;
     const auto up = [](Wide v) { return (v + 63) / 64 * 64; };
-    const Wide rows_at = up(96 + Wide{segments} * 32 + Wide{pieces} * 32);
+    const Wide rows_at = up(88 + Wide{segments} * 32 + Wide{pieces} * 32);
     const Wide total = up(rows_at + Wide{stored} * d * 2) + Wide{indices} * 4;
     const AttendLayout layout = LayOutAttend(segments, pieces, stored, indices, d);
     if (total < std::numeric_limits<size_t>::max() / 2) {
@@ -233,7 +183,6 @@ TEST(WireAttend, LayoutsSaturate) {
   EXPECT_EQ(LayOutPartial(1, 3, false).m, 8u);  // 6 bytes of bf16, padded to 4
   EXPECT_EQ(LayOutAttend(1, 1, 16, 0, 576).rows, 192u);
   EXPECT_EQ(LayOutAttend(1, 1, 16, 0, 576).total_bytes, 192u + 16 * 1152);
-  EXPECT_EQ(Version4::LayOut(1, 16, 0, 576).rows, 128u);
 }
 
 }  // namespace

@@ -8,8 +8,10 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "gtest/gtest.h"
 #include "tests/transport/wire_frame.h"
 
@@ -26,7 +28,7 @@ std::vector<uint8_t> Copy(std::span<const std::byte> bytes) {
   return copy;
 }
 
-// The fields that all versions carry, each byte another value.
+// Each byte another value.
 RequestHeader GoldenRequest(uint8_t flags) {
   RequestHeader header;
   header.kind = WireKind::kAttend;
@@ -50,38 +52,20 @@ TEST(Wire, GoldenRequestHeader) {
   for (size_t i = 0; i < 16; ++i) header.trace_id[i] = static_cast<uint8_t>(0xe0 + i);
   for (size_t i = 0; i < 8; ++i) header.span_id[i] = static_cast<uint8_t>(0xf0 + i);
   header.sampled = 1;
-  Slot slot(96);
+  Slot slot(88);
   EncodeHeader(header, slot.bytes());
   const std::vector<uint8_t> golden = {
-      0x43, 0x4b, 0x56, 0x51, 0x06, 0x00, 0x02, 0x05,  // "CKVQ" 6 kind flags
+      0x43, 0x4b, 0x56, 0x51, 0x01, 0x00, 0x02, 0x03,  // "CKVQ" 1 kind flags
       0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01,  // request id
       0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,  // epoch
       0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21,  // session
       0x34, 0x33, 0x32, 0x31, 0x44, 0x43, 0x42, 0x41,  // deadline, body
       0x54, 0x53, 0x52, 0x51, 0x62, 0x61, 0x72, 0x71,  // rows, layer, segments
       0x84, 0x83, 0x82, 0x81, 0x94, 0x93, 0x92, 0x91,  // pieces, indices
-      0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,  // grade
       0xe0, 0xe1, 0xe2, 0xe3, 0xe4, 0xe5, 0xe6, 0xe7,  // trace id
       0xe8, 0xe9, 0xea, 0xeb, 0xec, 0xed, 0xee, 0xef,
       0xf0, 0xf1, 0xf2, 0xf3, 0xf4, 0xf5, 0xf6, 0xf7,   // span id
-      0x01, 0x00, 0x00, 0x00, 0x38, 0xe9, 0x96, 0x90};  // sampled, checksum
-  EXPECT_EQ(Copy(slot.bytes()), golden);
-}
-
-TEST(Wire, GoldenRequestHeaderOfVersion4) {
-  RequestHeader header = GoldenRequest(kFlagPartialF32 | kFlagPerPiece);
-  header.version = 4;
-  Slot slot(64);
-  EncodeHeader(header, slot.bytes());
-  const std::vector<uint8_t> golden = {
-      0x43, 0x4b, 0x56, 0x51, 0x04, 0x00, 0x02, 0x03,  // "CKVQ" 4 kind flags
-      0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01,  // request id
-      0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,  // epoch
-      0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21,  // session
-      0x34, 0x33, 0x32, 0x31, 0x44, 0x43, 0x42, 0x41,  // deadline, body
-      0x54, 0x53, 0x52, 0x51, 0x62, 0x61, 0x72, 0x71,  // rows, layer, copies
-      0x84, 0x83, 0x82, 0x81, 0x94, 0x93, 0x92, 0x91, 0x00, 0x00, 0x00, 0x00,  // pieces, indices
-      0x15, 0xf3, 0x43, 0x7d};
+      0x01, 0x02, 0x00, 0x00, 0x3b, 0x77, 0xb5, 0x3a};  // sampled, grade, checksum
   EXPECT_EQ(Copy(slot.bytes()), golden);
 }
 
@@ -105,14 +89,14 @@ TEST(Wire, GoldenReplyHeader) {
   Slot slot(64);
   EncodeHeader(header, slot.bytes());
   const std::vector<uint8_t> golden = {
-      0x43, 0x4b, 0x56, 0x52, 0x06, 0x00, 0x03, 0x01,  // "CKVR" 6 kind flags
+      0x43, 0x4b, 0x56, 0x52, 0x01, 0x00, 0x03, 0x01,  // "CKVR" 1 kind flags
       0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01,  // request id
       0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,  // epoch
       0x22, 0x21, 0x00, 0x00, 0x34, 0x33, 0x32, 0x31,  // code, body
       0x44, 0x43, 0x42, 0x41, 0x54, 0x53, 0x06, 0x57,  // rows, partials, kernel target, share
       0x64, 0x63, 0x62, 0x61, 0x74, 0x73, 0x72, 0x71,  // compute, queue
       0x84, 0x83, 0x82, 0x81, 0x94, 0x93, 0x92, 0x91, 0xa4, 0xa3, 0xa2, 0xa1,  // depth, retry, body
-      0x8d, 0xfd, 0x02, 0xaa};
+      0xab, 0xe8, 0x5b, 0x52};
   EXPECT_EQ(Copy(slot.bytes()), golden);
 }
 
@@ -145,7 +129,7 @@ TEST(Wire, EveryBitFlipIsRefused) {
   Slot reply_slot(64);
   EncodeHeader(reply, reply_slot.bytes());
   (void)attend.Bytes();
-  for (int bit = 0; bit < 96 * 8; ++bit) {
+  for (int bit = 0; bit < 88 * 8; ++bit) {
     const std::byte mask{static_cast<uint8_t>(1 << (bit % 8))};
     attend.slot.bytes()[bit / 8] ^= mask;
     EXPECT_FALSE(DecodeRequestHeader(attend.slot.bytes()).ok()) << "bit " << bit;
@@ -161,13 +145,37 @@ TEST(Wire, EveryBitFlipIsRefused) {
 
 TEST(Wire, DistinguishesOtherVersions) {
   AttendFrame attend;
-  attend.header.version = kWireVersion + 1;
-  EXPECT_EQ(DecodeRequestHeader(attend.Bytes()).status().code(), StatusCode::kFailedPrecondition);
-  ReplyHeader reply;
-  reply.version = 0;
-  Slot slot(64);
-  EncodeHeader(reply, slot.bytes());
-  EXPECT_EQ(DecodeReplyHeader(slot.bytes()).status().code(), StatusCode::kFailedPrecondition);
+  for (const uint16_t version : {0, kWireVersion + 1}) {
+    attend.header.version = version;
+    const absl::Status request = DecodeRequestHeader(attend.Bytes()).status();
+    EXPECT_EQ(request.code(), StatusCode::kFailedPrecondition);
+    EXPECT_EQ(request.message(),
+              absl::StrFormat("request: wire version %d, this ckv supports 1", version));
+    ReplyHeader reply;
+    reply.version = version;
+    Slot slot(64);
+    EncodeHeader(reply, slot.bytes());
+    EXPECT_EQ(DecodeReplyHeader(slot.bytes()).status().code(), StatusCode::kFailedPrecondition);
+  }
+}
+
+// A peer of version n supports n - 1 and n; the first version has none before it.
+TEST(Wire, PeersAgreeOnTheNewestVersionOfBoth) {
+  EXPECT_EQ(CommonWireVersion(1, 1).value_or(0), 1);
+  EXPECT_EQ(CommonWireVersion(1, 2).value_or(0), 1);
+  EXPECT_EQ(CommonWireVersion(0, 1).value_or(0), 1);
+  const auto refusal = [](uint32_t oldest, uint32_t newest) {
+    const absl::Status status = CommonWireVersion(oldest, newest).status();
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(refusal(0, 0),
+            "the requester supports wire version 0, the holder 1: upgrade the older one");
+  EXPECT_EQ(refusal(2, 2),
+            "the requester supports wire version 2, the holder 1: upgrade the older one");
+  EXPECT_EQ(refusal(2, 3),
+            "the requester supports wire version 2 to 3, the holder 1: upgrade the older one");
+  EXPECT_FALSE(refusal(1, 0).empty());
 }
 
 TEST(Wire, RequestHeaderRefusals) {
@@ -180,7 +188,7 @@ TEST(Wire, RequestHeaderRefusals) {
   EXPECT_TRUE(refused([](H& h) { h.magic = kReplyMagic; }));
   EXPECT_TRUE(refused([](H& h) { h.kind = static_cast<WireKind>(0); }));
   EXPECT_TRUE(refused([](H& h) { h.kind = static_cast<WireKind>(5); }));
-  EXPECT_TRUE(refused([](H& h) { h.flags = 16; }));
+  EXPECT_TRUE(refused([](H& h) { h.flags = 8; }));
   EXPECT_TRUE(refused([](H& h) { h.flags = 0x80; }));
   EXPECT_TRUE(refused([](H& h) { h.body_bytes += 1; }));
   EXPECT_TRUE(refused([](H& h) { h.body_bytes -= 1; }));
@@ -192,30 +200,26 @@ TEST(Wire, RequestHeaderRefusals) {
   EXPECT_TRUE(refused([](H& h) { h.piece_count = 0; }));
   EXPECT_TRUE(refused([](H& h) { h.piece_count = kPieceCountMax + 1; }));
   EXPECT_TRUE(refused([](H& h) { h.index_count = kIndexCountMax + 1; }));
-  EXPECT_TRUE(refused([](H& h) { h.flags = kFlagPerPiece; }));  // of version 4
-  EXPECT_TRUE(refused([](H& h) { h.reserved[2] = 1; }));
-  EXPECT_TRUE(refused([](H& h) { h.reserved_word = 1; }));
-  EXPECT_TRUE(refused([](H& h) { h.reserved_end[2] = 1; }));
+  EXPECT_TRUE(refused([](H& h) { h.reserved[0] = 1; }));
+  EXPECT_TRUE(refused([](H& h) { h.reserved[1] = 1; }));
   EXPECT_TRUE(refused([](H& h) { h.grade = static_cast<WireGrade>(3); }));
   EXPECT_FALSE(refused([](H& h) { h.grade = WireGrade::kFast; }));
   EXPECT_FALSE(refused([](H& h) { h.trace_id[15] = 1; }));
   EXPECT_FALSE(refused([](H& h) { h.span_id[7] = 1; }));
   EXPECT_FALSE(refused([](H& h) { h.sampled = 1; }));
   EXPECT_TRUE(refused([](H& h) { h.sampled = 2; }));
-  // Version 5 has no spans, so a requester sends none to a holder of version 5.
-  EXPECT_TRUE(refused([](H& h) { h.version = 5, h.span_id[7] = 1; }));
-  EXPECT_TRUE(refused([](H& h) { h.version = 5, h.sampled = 1; }));
   EXPECT_FALSE(refused([](H& h) {
-    h.version = 5;
     SetTrace({{1}, {2}, /*sampled=*/true}, h);
-    EXPECT_EQ(h.trace_id, TraceId{1});
+    EXPECT_EQ(TraceOf(h).trace_id, TraceId{1});
+    EXPECT_EQ(TraceOf(h).span_id, SpanId{2});
+    EXPECT_TRUE(TraceOf(h).sampled);
   }));
   // Probe, fetch and map have no counts.
   EXPECT_TRUE(refused([](H& h) { h.kind = WireKind::kProbe; }));
   EXPECT_TRUE(refused([](H& h) { h.kind = WireKind::kFetch; }));
   EXPECT_TRUE(refused([](H& h) { h.kind = WireKind::kMap; }));
   EXPECT_FALSE(refused([](H&) {}));
-  for (size_t bytes = 0; bytes < 96; ++bytes) {
+  for (size_t bytes = 0; bytes < 88; ++bytes) {
     AttendFrame attend;
     EXPECT_EQ(DecodeRequestHeader(attend.Bytes().first(bytes)).status().code(),
               StatusCode::kInvalidArgument);
@@ -226,10 +230,10 @@ TEST(Wire, FetchRoundTripsAndRefuses) {
   RequestHeader header;
   header.kind = WireKind::kFetch;
   header.body_bytes = 32;
-  Slot slot(128);
+  Slot slot(120);
   const auto decode = [&](const FetchEntry& entry) {
     EncodeHeader(header, slot.bytes());
-    std::memcpy(slot.bytes().data() + 96, &entry, sizeof(entry));
+    std::memcpy(slot.bytes().data() + 88, &entry, sizeof(entry));
     const absl::StatusOr<RequestHeader> decoded = DecodeRequestHeader(slot.bytes());
     return decoded.ok() ? DecodeFetchRequest(*decoded, slot.bytes())
                         : absl::StatusOr<FetchRequest>(decoded.status());
@@ -252,7 +256,7 @@ TEST(Wire, FetchRoundTripsAndRefuses) {
   EXPECT_FALSE(decode({5, 1, 2, 3, 4, 0, 4, 0}).ok());
   EXPECT_FALSE(decode({5, 1, 1, 0, 4, 4}).ok());  // the indices are missing
   for (const size_t body_bytes : {0, 28, 33, 34}) {
-    Slot other(96 + body_bytes);
+    Slot other(88 + body_bytes);
     header.body_bytes = static_cast<uint32_t>(body_bytes);
     EncodeHeader(header, other.bytes());
     EXPECT_FALSE(DecodeRequestHeader(other.bytes()).ok()) << body_bytes;
@@ -264,9 +268,9 @@ TEST(Wire, ChosenRowsRoundTripAndRefuse) {
     RequestHeader header;
     header.kind = WireKind::kFetch;
     header.body_bytes = 32 + 4 * sent;
-    Slot slot(96 + header.body_bytes);
+    Slot slot(88 + header.body_bytes);
     EncodeHeader(header, slot.bytes());
-    std::memcpy(slot.bytes().data() + 96, &entry, sizeof(entry));
+    std::memcpy(slot.bytes().data() + 88, &entry, sizeof(entry));
     const absl::StatusOr<RequestHeader> decoded = DecodeRequestHeader(slot.bytes());
     EXPECT_TRUE(decoded.ok()) << decoded.status();
     const auto request = DecodeFetchRequest(*decoded, slot.bytes());

@@ -192,49 +192,6 @@ BENCHMARK(BM_OwnRows)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 
-// 64 chunks on four holders as `corpus load` places them: a frame of 16 KV splits, merged in the
-// tree, compared with the same frame of version 4, whose splits are merged in turn.
-void BM_Tree(benchmark::State& state) {
-  constexpr uint32_t kChunks = 16, kTokens = 256;
-  const OnCpu cpu(kDriverCpu);
-  FourHolders fleet(KindOf(state), std::vector<uint32_t>(4 * kChunks, kTokens), kChunks);
-  test::RawAttend attend = {.row_count = kHeads, .flags = kFlagPartialF32};
-  std::mt19937 rng(4);
-  attend.rows = test::RandomBf16(size_t{kHeads} * fleet.geometry().d_qk, rng, 0.1f);
-  const auto open = [&](uint16_t version) {
-    auto client = test::RawClient::Open(fleet.holder(0), fleet.fabric(), fleet.geometry(),
-                                        {.shape = LaneShape{}, .wire_version = version});
-    CKV_CHECK(client.ok());
-    return *std::move(client);
-  };
-  const auto tree = open(kWireVersion), in_turn = open(4);
-  const auto trip = [&](test::RawClient& client) {
-    const Instant begin = Clock::Real()->Now();
-    const auto reply = client.Call(attend);
-    CKV_CHECK(reply.ok() && reply->status().ok());
-    return Us(Clock::Real()->Now() - begin);
-  };
-  const auto side = [&](test::RawClient& client, Samples& samples) {
-    Side timed = samples.Timed([&] { return trip(client); });
-    timed.enter = [&] {
-      attend.pieces.clear();
-      const std::vector<uint32_t> handles = client.Resolve(fleet.chunks());
-      for (uint32_t i = 0; i < kChunks; ++i) attend.pieces.push_back({.handle = handles[i]});
-    };
-    return timed;
-  };
-  for (auto _ : state) {
-    Samples of_tree, of_turn;
-    TakeTurns({.rounds = 15, .samples = 40}, {side(*tree, of_tree), side(*in_turn, of_turn)});
-    state.SetIterationTime(of_tree.median() / 1e6);
-    state.counters["tree_us"] = of_tree.median();
-    state.counters["in_turn_us"] = of_turn.median();
-    state.counters["ratio"] = of_tree.median() / of_turn.median();
-  }
-}
-BENCHMARK(BM_Tree)->ArgName("fabric")->Arg(2)->Iterations(1)->UseManualTime()->Unit(
-    benchmark::kMicrosecond);
-
 }  // namespace
 }  // namespace ckv::bench
 

@@ -57,7 +57,6 @@ struct RandomCall {
       line.shape = {.slot_count = 4,
                     .request_bytes_max = 2048 + uint32_t(rng() % 60000),
                     .reply_bytes_max = 1024 + uint32_t(rng() % 60000)};
-      line.wire_version = rng() % 4 == 0 ? 4 : kWireVersion;
       lines.push_back(line);
     }
   }
@@ -156,12 +155,12 @@ class PlanChecker {
     std::vector<std::byte> memory(line.shape.request_bytes_max + 64);
     const auto slot = std::span<std::byte>(memory).subspan(
         (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64, line.shape.request_bytes_max);
-    const auto written = WriteFrame(random_.call, plan_, frame, line.wire_version, slot,
-                                    MemoryKind::kHost, test::CpuStream());
+    const auto written =
+        WriteFrame(random_.call, plan_, frame, slot, MemoryKind::kHost, test::CpuStream());
     ASSERT_TRUE(written.ok()) << written.status();
     const RequestHeader& header = *written;
     EncodeHeader(header, slot);
-    const size_t bytes = RequestHeaderBytes(header.version) + header.body_bytes;
+    const size_t bytes = sizeof(header) + header.body_bytes;
     ASSERT_LE(bytes, line.shape.request_bytes_max);
     const auto decoded = DecodeRequestHeader(slot.first(bytes));
     ASSERT_TRUE(decoded.ok()) << decoded.status();
@@ -189,7 +188,7 @@ class PlanChecker {
       const PieceEntry& entry = request.pieces[i];
       const uint32_t chunk = entry.handle - 1;  // as Place set it
       const ContextChunk& known = segment.context->chunks()[chunk];
-      ASSERT_TRUE(request.merge != PieceMerge::kTree || entry.ordinal == known.ordinal);
+      ASSERT_EQ(entry.ordinal, known.ordinal);
       if (segment.context->rotations()[known.rotation].is_identity()) {
         const uint64_t row = asked.stored_row_begin + uint64_t{entry.copy} * asked.row_count;
         ASSERT_EQ(std::memcmp(request.rows + row * kPlanValues,

@@ -203,8 +203,6 @@ TEST_F(ContextBatchTest, EverySplitEqualsSingleCalls) {
   for (const size_t holder_count : {1, 2, 4}) {
     for (const LaneShape& shape : {SmallShape(), SmallShape(2), LaneShape{.slot_count = 4}}) {
       Cluster cluster(fabric.get(), holder_count, shape);
-      // One holder is of the previous version.
-      if (shape.slot_count == 2 || holder_count == 4) cluster.fleet.MakeOld(holder_count - 1);
       for (uint32_t seed = 0; seed < 8; ++seed) {
         SCOPED_TRACE(
             absl::StrFormat("%d holders, %d slots, seed %d", holder_count, shape.slot_count, seed));
@@ -232,7 +230,6 @@ TEST_F(ContextBatchTest, NearRowsGiveTheBitsOfHolders) {
         SCOPED_TRACE(
             absl::StrFormat("%d holders, %d slots, seed %d", holder_count, shape.slot_count, seed));
         Cluster cluster(fabric.get(), holder_count, shape, nullptr, 16, uint64_t{64} << 20);
-        if (seed % 3 == 0) cluster.fleet.MakeOld(holder_count - 1);
         const auto corpus = Load(cluster, holder_count, "c");
         Batch batch;
         Make(cluster, corpus, batch);

@@ -41,7 +41,7 @@ struct LoadedHolders : testing::Test {
   }
   void Serve(const RequestHeader& header, ServeLane& lane, const Arrival& arrival) {
     AttendRequest request;
-    const size_t bytes = RequestHeaderBytes(header.version) + header.body_bytes;
+    const size_t bytes = sizeof(header) + header.body_bytes;
     CKV_CHECK(DecodeAttendRequest(header, lane.request(arrival.slot).first(bytes), corpus.geometry,
                                   request)
                   .ok());

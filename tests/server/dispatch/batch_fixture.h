@@ -30,8 +30,8 @@ inline std::vector<RawAttend> Mixture(const Geometry& geometry,
     RawAttend attend;
     attend.layer = i % geometry.layers;
     attend.row_count = 1 + rng() % 20;
-    attend.flags =
-        static_cast<uint8_t>((i % 2 == 0 ? kFlagPartialF32 : 0) | (i % 3 == 0 ? kFlagPerPiece : 0));
+    attend.flags = i % 2 == 0 ? kFlagPartialF32 : 0;
+    attend.per_piece = i % 3 == 0;
     const uint32_t copies = 1 + i % 2;
     attend.rows = RandomBf16(size_t{copies} * attend.row_count * geometry.d_qk, rng, 2);
     const size_t piece_count = 1 + rng() % handles.size();

@@ -119,13 +119,12 @@ TEST_P(LoadTest, LongAnswersHaveTheBitsOfShortOnes) {
 // calls, though its lane was silent while it was computed.
 // Method: 24 MB from the side thread, to a requester that looks only when the holder sleeps.
 TEST_P(LoadTest, LargeRepliesReachSilentLanes) {
+  corpus_ = test::MakeTestCorpus(test::TestGeometry(), std::vector<uint32_t>(24, 130), 1);
   Put();
-  const auto client =
-      Open({.shape = {.slot_count = 2, .request_bytes_max = 1u << 20, .reply_bytes_max = 32u << 20},
-            .wire_version = 4});  // it may request many partials of one chunk
-  const uint32_t handle = client->Resolve(corpus_)[3];
-  RawAttend attend = Dense({handle}, kQueryRowCountMax, 0, kFlagPartialF32 | kFlagPerPiece);
-  attend.pieces.resize(24, attend.pieces[0]);
+  const auto client = Open(
+      {.shape = {.slot_count = 2, .request_bytes_max = 1u << 20, .reply_bytes_max = 32u << 20}});
+  RawAttend attend = Dense(client->Resolve(corpus_), kQueryRowCountMax);
+  attend.per_piece = true;
   client->Post(attend, client->Header());
   ASSERT_TRUE(Eventually([](const HolderStats& stats) { return stats.bytes_out > 0; }));
   const uint64_t sleeps = holder_->stats().sleep_count;

@@ -43,6 +43,7 @@ struct RawAttend {
   uint8_t flags = 0;
   std::vector<uint16_t> rows = {};  // bf16 [copies][row_count][d_qk]
   std::vector<RawPiece> pieces = {};
+  bool per_piece = false;  // each piece is a partial of its own
 };
 
 struct RawPartial {
@@ -54,18 +55,15 @@ struct RawPartial {
 };
 
 // Writes the request at the start of `slot` with `header`'s version, ids and deadline; returns its
-// bytes. It has one segment. With kFlagPerPiece each piece is a partial of its own, since version 5
-// too.
+// bytes. It has one segment.
 inline uint32_t EncodeAttend(const RawAttend& attend, uint32_t d_qk, RequestHeader header,
                              std::span<std::byte> slot) {
-  const bool old = header.version == 4;
-  const bool per_piece = (attend.flags & kFlagPerPiece) != 0;
   std::vector<PieceEntry> entries;
   std::vector<int32_t> indices;
   for (const RawPiece& piece : attend.pieces) {
     PieceEntry entry = {.handle = piece.handle,
                         .ordinal = static_cast<uint32_t>(entries.size()),
-                        .partial = per_piece ? static_cast<uint32_t>(entries.size()) : 0,
+                        .partial = attend.per_piece ? static_cast<uint32_t>(entries.size()) : 0,
                         .copy = piece.copy};
     entry.group_rows = piece.group_rows;
     if (piece.indices.has_value()) {
@@ -78,39 +76,24 @@ inline uint32_t EncodeAttend(const RawAttend& attend, uint32_t d_qk, RequestHead
   const auto copy_count = static_cast<uint16_t>(attend.rows.size() / attend.row_count / d_qk);
   const uint64_t stored_rows = uint64_t{copy_count} * attend.row_count;
   header.kind = WireKind::kAttend;
-  header.flags = old ? attend.flags : attend.flags & static_cast<uint8_t>(~kFlagPerPiece);
+  header.flags = attend.flags;
   header.layer = static_cast<uint16_t>(attend.layer);
   header.row_count = attend.row_count;
-  header.segment_count = old ? copy_count : 1;
+  header.segment_count = 1;
   header.piece_count = static_cast<uint32_t>(entries.size());
   header.index_count = static_cast<uint32_t>(indices.size());
   const AttendLayout layout =
-      old ? Version4::LayOut(header.piece_count, stored_rows, header.index_count, d_qk)
-          : LayOutAttend(1, header.piece_count, stored_rows, header.index_count, d_qk);
+      LayOutAttend(1, header.piece_count, stored_rows, header.index_count, d_qk);
   CKV_CHECK(layout.total_bytes <= slot.size());
-  const size_t header_bytes = RequestHeaderBytes(header.version);
-  header.body_bytes = static_cast<uint32_t>(layout.total_bytes - header_bytes);
+  header.body_bytes = static_cast<uint32_t>(layout.total_bytes - sizeof(header));
   EncodeHeader(header, slot);
-  std::memset(slot.data() + header_bytes, 0, header.body_bytes);
+  std::memset(slot.data() + sizeof(header), 0, header.body_bytes);
   const SegmentEntry segment = {.row_count = attend.row_count,
                                 .piece_count = header.piece_count,
-                                .partial_count = per_piece ? header.piece_count : 1,
+                                .partial_count = attend.per_piece ? header.piece_count : 1,
                                 .copy_count = copy_count};
-  if (!old) std::memcpy(slot.data() + layout.segments, &segment, sizeof(segment));
-  for (size_t i = 0; i < entries.size(); ++i) {
-    std::byte* const to = slot.data() + layout.pieces + i * sizeof(PieceEntry);
-    const PieceEntry& entry = entries[i];
-    const Version4::PieceEntry old_entry = {.handle = entry.handle,
-                                            .copy = entry.copy,
-                                            .index_begin = entry.index_begin,
-                                            .k = entry.k,
-                                            .group_rows = entry.group_rows};
-    if (old) {
-      std::memcpy(to, &old_entry, sizeof(old_entry));
-    } else {
-      std::memcpy(to, &entry, sizeof(entry));
-    }
-  }
+  std::memcpy(slot.data() + layout.segments, &segment, sizeof(segment));
+  std::memcpy(slot.data() + layout.pieces, entries.data(), entries.size() * sizeof(PieceEntry));
   std::memcpy(slot.data() + layout.rows, attend.rows.data(), attend.rows.size() * 2);
   if (!indices.empty())
     std::memcpy(slot.data() + layout.indices, indices.data(), indices.size() * 4);
@@ -167,7 +150,6 @@ class RawClient {
   struct Options {
     LaneShape shape = {.slot_count = 8, .request_bytes_max = 1u << 20, .reply_bytes_max = 1u << 20};
     uint32_t lane_count = 1;
-    uint16_t wire_version = kWireVersion;
     std::string tenant = {};
     std::string host_identity = HostIdentity();
   };
@@ -177,8 +159,7 @@ class RawClient {
                                                          const Options& options) {
     std::unique_ptr<RawClient> client(new RawClient(holder, geometry));
     std::vector<std::unique_ptr<Dialer>> dialers;
-    SessionOffer offer = {.wire_version = options.wire_version,
-                          .geometry = geometry,
+    SessionOffer offer = {.geometry = geometry,
                           .tenant = options.tenant,
                           .requester = "raw",
                           .host_identity = options.host_identity,
@@ -217,7 +198,6 @@ class RawClient {
   // A header with this session's ids and a deadline far away.
   RequestHeader Header() {
     RequestHeader header;
-    header.version = answer_.wire_version;
     header.request_id = ++last_request_id_;
     header.epoch = epoch().value;
     header.session = session().value;

@@ -106,7 +106,7 @@ class HolderTest : public ::testing::TestWithParam<FabricKind> {
                                      corpus_.chunks[i].layers[attend.layer]));
     }
     const auto partials = reply->Partials(corpus_.geometry.d_v);
-    if ((attend.flags & kFlagPerPiece) != 0) {
+    if (attend.per_piece) {
       ASSERT_EQ(partials.size(), parts.size());
       for (size_t i = 0; i < parts.size(); ++i) ExpectPartial(partials[i], parts[i], f32);
       return;

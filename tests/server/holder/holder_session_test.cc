@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/holder/holder.h"
@@ -24,33 +25,44 @@ using test::RawReply;
 // Goal: a session speaks the newest version that both peers do (I7), and no other.
 TEST_P(HolderTest, UsesTheNewestCommonVersion) {
   Put();
-  const auto agreed = [&](uint32_t oldest, uint32_t newest) {
+  const auto open = [&](uint32_t oldest, uint32_t newest) {
     SessionOffer offer;
-    offer.wire_version = oldest;
+    offer.wire_version_min = oldest;
     offer.wire_version_max = newest;
     offer.geometry = corpus_.geometry;
     offer.host_identity = HostIdentity();
     const auto dialer = fabric_->Dial(offer.shape);
     offer.fabrics = {{fabric_->kind(), {(*dialer)->offer()}}};
-    const auto answer = holder_->OpenSession(offer, kInstantMax);
+    return holder_->OpenSession(offer, kInstantMax);
+  };
+  const auto agreed = [&](uint32_t oldest, uint32_t newest) {
+    const auto answer = open(oldest, newest);
     return answer.ok() ? answer->wire_version : 0;
   };
   EXPECT_EQ(agreed(kWireVersionMin, kWireVersion), kWireVersion);
-  EXPECT_EQ(agreed(kWireVersionMin, 0), kWireVersionMin);  // a peer that supports no other
+  EXPECT_EQ(agreed(kWireVersionMin, kWireVersionMin), kWireVersionMin);
   EXPECT_EQ(agreed(kWireVersionMin - 1, kWireVersionMin), kWireVersionMin);
   EXPECT_EQ(agreed(kWireVersion, kWireVersion + 1), kWireVersion);
   EXPECT_EQ(agreed(kWireVersion + 1, kWireVersion + 2), 0);
-  EXPECT_EQ(agreed(1, kWireVersionMin - 1), 0);
 
-  // Each version is answered in its own; a frame of another ends the lane.
-  for (uint16_t version = kWireVersionMin; version <= kWireVersion; ++version) {
-    const auto client = Open({.wire_version = version});
+  // The refusal of a peer without a common version names the versions of both.
+  for (const uint32_t version : {0, 2}) {
+    const absl::Status refused = open(version, version).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused));
+    EXPECT_EQ(refused.message(), absl::StrFormat("the requester supports wire version %d, the "
+                                                 "holder 1: upgrade the older one",
+                                                 version));
+  }
+
+  // A frame of another version ends the lane.
+  for (const uint16_t version : {0, 2}) {
+    const auto client = Open();
     const uint32_t handle = client->Resolve(corpus_)[0];
     ExpectRight(*client, Dense({handle}, 4));
     if (HasFatalFailure()) return;
     RequestHeader header = client->Header();
-    EXPECT_EQ(header.version, version);
-    header.version = version == kWireVersion ? kWireVersionMin : kWireVersion;
+    EXPECT_EQ(header.version, kWireVersion);
+    header.version = version;
     client->Post(Dense({handle}, 4), header);
     EXPECT_FALSE(client->Await().ok());
   }
@@ -58,7 +70,6 @@ TEST_P(HolderTest, UsesTheNewestCommonVersion) {
 
 TEST_P(HolderTest, SessionsAreRefusedWithAReason) {
   SessionOffer offer;
-  offer.wire_version = kWireVersion;
   offer.geometry = corpus_.geometry;
   offer.host_identity = HostIdentity();
   const auto dialer = fabric_->Dial(offer.shape);
@@ -68,12 +79,6 @@ TEST_P(HolderTest, SessionsAreRefusedWithAReason) {
   };
 
   SessionOffer other = offer;
-  other.wire_version = kWireVersion + 1;
-  EXPECT_TRUE(absl::IsFailedPrecondition(refusal(other)));
-  other.wire_version = 1;
-  other.wire_version_max = kWireVersionMin - 1;
-  EXPECT_TRUE(absl::IsFailedPrecondition(refusal(other)));
-  other = offer;
   other.geometry.d_v = 0;
   EXPECT_TRUE(absl::IsInvalidArgument(refusal(other)));
   other = offer;
@@ -313,7 +318,6 @@ TEST_P(HolderTest, LanesAreChargedToTheSessionsTenant) {
   ASSERT_TRUE(holder.ok()) << holder.status();
   (*holder)->lease().Grant(kEpoch, kInstantMax);
   SessionOffer offer;
-  offer.wire_version = kWireVersion;
   offer.geometry = corpus_.geometry;
   offer.host_identity = HostIdentity();
   const auto dialer = fabric.Dial(offer.shape);
@@ -339,7 +343,6 @@ TEST(Holder, TheFirstOfferThatReachesThePeerWins) {
   ASSERT_TRUE(holder.ok()) << holder.status();
   (*holder)->lease().Grant(kEpoch, kInstantMax);
   SessionOffer offer;
-  offer.wire_version = kWireVersion;
   offer.geometry = test::TestGeometry();
   const auto shm_dialer = shm->Dial(offer.shape);
   const auto tcp_dialer = tcp->Dial(offer.shape);

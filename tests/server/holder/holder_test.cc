@@ -103,7 +103,7 @@ TEST_P(HolderTest, EveryErrorHasItsType) {
   attend.pieces[1].handle = attend.pieces[0].handle;
   status = ErrorOf(*client, attend, client->Header());
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << "counted twice (I1)";
-  attend.flags |= kFlagPerPiece;
+  attend.per_piece = true;
   status = ErrorOf(*client, attend, client->Header());
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << "of two partials of one segment, too";
 

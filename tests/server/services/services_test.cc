@@ -4,6 +4,7 @@
 #include <set>
 #include <thread>
 
+#include "absl/strings/str_format.h"
 #include "client/grpc/directory_stub.h"
 #include "client/grpc/holder_stub.h"
 #include "client/grpc/watch_stub.h"
@@ -250,10 +251,16 @@ TEST_F(HolderServiceTest, SessionsAreRefusedForTheirGeometryVersionAndShape) {
   StartHolders(1);
   HolderStub stub({{"h0"}, MemberRole::kHolder, holders_[0]->address(), {}}, Clock::Real());
   SessionOffer offer;
-  offer.wire_version = 99;
   offer.geometry = test::TestGeometry();
-  EXPECT_EQ(stub.OpenSession(offer, Soon()).status().code(), absl::StatusCode::kFailedPrecondition);
-  offer.wire_version = 1;
+  for (const uint32_t version : {0, 2}) {
+    offer.wire_version_min = offer.wire_version_max = version;
+    const absl::Status refused = stub.OpenSession(offer, Soon()).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(
+        std::string(refused.message()),
+        testing::HasSubstr(absl::StrFormat("wire version %d, the holder 1: upgrade", version)));
+  }
+  offer.wire_version_min = offer.wire_version_max = 1;
   offer.shape.slot_count = 0;
   EXPECT_EQ(stub.OpenSession(offer, Soon()).status().code(), absl::StatusCode::kInvalidArgument);
   offer.shape = {};
