@@ -27,8 +27,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kDepthMax = 6;
-// Version 1 has neither the field nor floors.
-constexpr int kProfileVersion = 2;
+constexpr int kProfileVersion = 1;
 constexpr size_t kFileBytesMax = size_t{16} << 20;
 constexpr size_t kHostCharacters =
     12;  // characters shown of an identity, which begins with a boot id
@@ -85,9 +84,7 @@ absl::Status ReadText(const nlohmann::json& object, const char* name, std::strin
   return absl::OkStatus();
 }
 
-// A file may leave it out.
 absl::Status ReadTarget(const nlohmann::json& object, KernelTargetId* target) {
-  if (!object.is_object() || !object.contains("kernel_target")) return absl::OkStatus();
   std::string name;
   CKV_RETURN_IF_ERROR(ReadText(object, "kernel_target", &name));
   *target = KernelTargetIdOf(name);
@@ -100,8 +97,7 @@ absl::Status ReadFloor(const nlohmann::json& object, MemoryFloor* floor) {
   return floor->shown_share > 1 ? Malformed("floor_shown_share", "above 1") : absl::OkStatus();
 }
 
-absl::Status ReadCurve(const nlohmann::json& parent, const char* name, bool has_floor,
-                       ComputeCurve* curve) {
+absl::Status ReadCurve(const nlohmann::json& parent, const char* name, ComputeCurve* curve) {
   CKV_ASSIGN_OR_RETURN(const nlohmann::json* object,
                        Field(parent, name, nlohmann::json::value_t::object));
   CKV_RETURN_IF_ERROR(ReadNumber(*object, "base_us", &curve->base_us));
@@ -117,10 +113,10 @@ absl::Status ReadCurve(const nlohmann::json& parent, const char* name, bool has_
     if (to.rows <= before) return Malformed("query_rows", "not ascending");
     before = to.rows;
   }
-  return has_floor ? ReadFloor(*object, &curve->floor) : absl::OkStatus();
+  return ReadFloor(*object, &curve->floor);
 }
 
-absl::StatusOr<LaneProfile> ReadLane(const nlohmann::json& object, bool has_floor) {
+absl::StatusOr<LaneProfile> ReadLane(const nlohmann::json& object) {
   LaneProfile lane;
   CKV_RETURN_IF_ERROR(ReadText(object, "holder", &lane.holder));
   CKV_RETURN_IF_ERROR(ReadText(object, "fabric", &lane.fabric));
@@ -130,22 +126,18 @@ absl::StatusOr<LaneProfile> ReadLane(const nlohmann::json& object, bool has_floo
       ReadNumber(object, "bandwidth_bytes_per_s", &lane.constants.bandwidth_bytes_per_s));
   CKV_RETURN_IF_ERROR(
       ReadNumber(object, "pull_bandwidth_bytes_per_s", &lane.constants.pull_bandwidth_bytes_per_s));
-  if (object.contains("wire_share"))
-    CKV_RETURN_IF_ERROR(ReadNumber(object, "wire_share", &lane.wire_share));
-  if (object.contains("splice_share"))
-    CKV_RETURN_IF_ERROR(ReadNumber(object, "splice_share", &lane.splice_share));
-  CKV_RETURN_IF_ERROR(ReadCurve(object, "compute", has_floor, &lane.compute));
+  CKV_RETURN_IF_ERROR(ReadNumber(object, "wire_share", &lane.wire_share));
+  CKV_RETURN_IF_ERROR(ReadNumber(object, "splice_share", &lane.splice_share));
+  CKV_RETURN_IF_ERROR(ReadCurve(object, "compute", &lane.compute));
   return lane;
 }
 
-// Reads the version: whether curves have a floor.
-absl::StatusOr<bool> HasFloors(const nlohmann::json& json) {
-  if (!json.is_object() || !json.contains("version")) return false;
+absl::Status CheckVersion(const nlohmann::json& json) {
   double version = 0;
   CKV_RETURN_IF_ERROR(ReadNumber(json, "version", &version));
-  if (version == 1 || version == kProfileVersion) return version == kProfileVersion;
+  if (version == kProfileVersion) return absl::OkStatus();
   return Malformed("version",
-                   absl::StrFormat("%g, but 1 and %d can be read here: run ckvctl calibrate again",
+                   absl::StrFormat("%g, but only %d can be read here: run ckvctl calibrate again",
                                    version, kProfileVersion));
 }
 
@@ -217,7 +209,7 @@ std::string FormatProfile(const Profile& profile) {
 
 absl::StatusOr<Profile> ParseProfile(std::string_view text) {
   CKV_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text, kDepthMax));
-  CKV_ASSIGN_OR_RETURN(const bool has_floor, HasFloors(json));
+  CKV_RETURN_IF_ERROR(CheckVersion(json));
   Profile profile;
   CKV_RETURN_IF_ERROR(ReadText(json, "subject", &profile.subject));
   CKV_ASSIGN_OR_RETURN(const nlohmann::json* here,
@@ -226,21 +218,18 @@ absl::StatusOr<Profile> ParseProfile(std::string_view text) {
   CKV_RETURN_IF_ERROR(ReadNumber(*here, "merge_per_row_us", &profile.here.merge_per_row_us));
   CKV_RETURN_IF_ERROR(
       ReadNumber(*here, "splice_per_token_layer_us", &profile.here.splice_per_token_layer_us));
-  if (here->contains("splice_per_layer_us")) {
-    CKV_RETURN_IF_ERROR(
-        ReadNumber(*here, "splice_per_layer_us", &profile.here.splice_per_layer_us));
-  }
+  CKV_RETURN_IF_ERROR(ReadNumber(*here, "splice_per_layer_us", &profile.here.splice_per_layer_us));
   if (here->contains("prefill_per_token_layer_us")) {
     profile.here.prefill_per_token_layer_us = 0;
     CKV_RETURN_IF_ERROR(
         ReadNumber(*here, "prefill_per_token_layer_us", &*profile.here.prefill_per_token_layer_us));
   }
-  CKV_RETURN_IF_ERROR(ReadCurve(*here, "compute", has_floor, &profile.here.attend));
+  CKV_RETURN_IF_ERROR(ReadCurve(*here, "compute", &profile.here.attend));
   CKV_ASSIGN_OR_RETURN(const nlohmann::json* lanes,
                        Field(json, "lanes", nlohmann::json::value_t::array));
   if (lanes->size() > kProfileLaneCountMax) return Malformed("lanes", "too many");
   for (const nlohmann::json& object : *lanes) {
-    CKV_ASSIGN_OR_RETURN(LaneProfile lane, ReadLane(object, has_floor));
+    CKV_ASSIGN_OR_RETURN(LaneProfile lane, ReadLane(object));
     profile.lanes.push_back(std::move(lane));
   }
   if (json.contains("kernel")) {

@@ -30,7 +30,7 @@ struct LaneProfile {
   ComputeCurve compute = {};
   double wire_share = 0;    // Candidate::wire_share
   double splice_share = 1;  // Candidate::splice_share
-  // The holder's kernel target. kUnknown, as in files without this field, matches any target.
+  // The holder's kernel target. kUnknown matches any target.
   KernelTargetId kernel_target = KernelTargetId::kUnknown;
 
   friend bool operator==(const LaneProfile&, const LaneProfile&) = default;
@@ -76,11 +76,10 @@ std::string WhyNotFrom(const Profile& profile, std::string_view host_identity);
 
 // Writes JSON indented by two spaces. The name of every constant ends in its unit.
 std::string FormatProfile(const Profile& profile);
-// Parses the output of FormatProfile and of its earlier versions. A file without a version is of
-// version 1, whose curves have no floor: they get a floor of 0. If here.splice_per_layer_us is
-// missing, it is 0. If here.prefill_per_token_layer_us is missing, it stays unset.
+// Parses the output of FormatProfile. If here.prefill_per_token_layer_us is missing, it stays
+// unset.
 //   InvalidArgument     the text is not JSON, or a field is missing, has the wrong type, or is
-//                       negative or not finite. Also refused: a shown share above 1, a later
+//                       negative or not finite. Also refused: a shown share above 1, another
 //                       version, more than kProfileLaneCountMax lanes, or more than
 //                       ComputeCurve::kAnchorCountMax anchors. The message names the field.
 absl::StatusOr<Profile> ParseProfile(std::string_view text);

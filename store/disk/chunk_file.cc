@@ -56,12 +56,12 @@ struct HeaderLayout {
   uint64_t stripe_checksums = 0, header_bytes = 0;
 
   // `keys_bytes` is the size of the extra keys, 0 if there are none.
-  HeaderLayout(uint64_t geometry_bytes, uint64_t tenant_bytes, bool is_sealed, uint64_t keys_bytes,
+  HeaderLayout(uint64_t geometry_bytes, uint64_t tenant_bytes, uint64_t keys_bytes,
                uint32_t token_count, uint32_t layers) {
     tenant = kChunkFilePrefixBytes + RoundUp(geometry_bytes, 8);
     seal = tenant + RoundUp(tenant_bytes, 8);
-    keys = seal + (is_sealed ? sizeof(ChunkSeal) : 0);
-    token_ids = keys + (keys_bytes > 0 ? RoundUp(sizeof(uint32_t) + keys_bytes, 8) : 0);
+    keys = seal + sizeof(ChunkSeal);
+    token_ids = keys + RoundUp(sizeof(uint32_t) + keys_bytes, 8);
     layer_checksums = token_ids + RoundUp(uint64_t{token_count} * 4, 8);
     stripe_checksums = layer_checksums + uint64_t{layers} * 8;
     const uint64_t end = stripe_checksums + uint64_t{layers} * StripeCount(token_count) * 8;
@@ -97,12 +97,11 @@ absl::Status CheckPrefix(const ChunkFilePrefix& p) {
   }
   // The size of the extra keys is in the header. Here it is only bounded; TakeKeys checks it.
   const auto header_bytes = [&p](uint64_t keys_bytes) {
-    return HeaderLayout(p.geometry_bytes, p.tenant_bytes, p.is_sealed, keys_bytes, p.token_count,
-                        p.layers)
+    return HeaderLayout(p.geometry_bytes, p.tenant_bytes, keys_bytes, p.token_count, p.layers)
         .header_bytes;
   };
-  const uint64_t least = header_bytes(p.has_keys ? 1 : 0);
-  const uint64_t most = header_bytes(p.has_keys ? kExtraKeysBytesMax : 0);
+  const uint64_t least = header_bytes(0);
+  const uint64_t most = header_bytes(kExtraKeysBytesMax);
   if (p.header_bytes < least || p.header_bytes > most ||
       p.header_bytes % kChunkFileAlignment != 0) {
     return Damaged(
@@ -118,26 +117,24 @@ absl::Status CheckPrefix(const ChunkFilePrefix& p) {
 
 HeaderLayout LayoutOf(const ChunkInfo& info, size_t geometry_bytes, std::string_view tenant,
                       uint32_t layers) {
-  return HeaderLayout(geometry_bytes, tenant.size(),
-                      !info.seal.IsZero() || !info.extra_keys.empty(),
-                      EncodeExtraKeys(info.extra_keys).size(), info.token_count(), layers);
+  return HeaderLayout(geometry_bytes, tenant.size(), EncodeExtraKeys(info.extra_keys).size(),
+                      info.token_count(), layers);
 }
 
 // Decodes the extra keys, and returns their size in bytes. `bytes` must have the length that the
 // prefix gives.
 absl::StatusOr<uint32_t> TakeKeys(const ChunkFilePrefix& prefix, std::span<const std::byte> bytes,
                                   ExtraKeys& keys) {
-  if (!prefix.has_keys) return 0;
-  const HeaderLayout least(prefix.geometry_bytes, prefix.tenant_bytes, prefix.is_sealed, 1,
-                           prefix.token_count, prefix.layers);
+  const HeaderLayout least(prefix.geometry_bytes, prefix.tenant_bytes, 0, prefix.token_count,
+                           prefix.layers);
   uint32_t keys_bytes;
   std::memcpy(&keys_bytes, bytes.data() + least.keys, sizeof(keys_bytes));
-  const HeaderLayout layout(prefix.geometry_bytes, prefix.tenant_bytes, prefix.is_sealed,
-                            keys_bytes, prefix.token_count, prefix.layers);
-  if (keys_bytes == 0 || keys_bytes > kExtraKeysBytesMax ||
-      layout.header_bytes != prefix.header_bytes)
+  const HeaderLayout layout(prefix.geometry_bytes, prefix.tenant_bytes, keys_bytes,
+                            prefix.token_count, prefix.layers);
+  if (keys_bytes > kExtraKeysBytesMax || layout.header_bytes != prefix.header_bytes)
     return Damaged(absl::StrFormat("extra keys of %d bytes in a header of %d", keys_bytes,
                                    prefix.header_bytes));
+  if (keys_bytes == 0) return 0;
   auto decoded = DecodeExtraKeys(
       {reinterpret_cast<const char*>(bytes.data()) + layout.keys + sizeof(keys_bytes), keys_bytes},
       prefix.token_count);
@@ -172,12 +169,10 @@ std::vector<std::byte> EncodeChunkFileHeader(const ChunkInfo& info, const Geomet
   const ChunkLayout rows = LayOutChunk(geometry, info.token_count());
   const std::string keys = EncodeExtraKeys(info.extra_keys);
   const auto keys_bytes = static_cast<uint32_t>(keys.size());
-  const bool is_sealed = !info.seal.IsZero() || !keys.empty();
   const HeaderLayout layout = LayoutOf(info, json.size(), tenant, geometry.layers);
   RawPrefix raw = {};
   std::memcpy(raw.magic, kChunkFileMagic.data(), sizeof(raw.magic));
   raw.version = kChunkFileVersion;
-  if (is_sealed) raw.version = keys.empty() ? kSealedChunkFileVersion : kKeyedChunkFileVersion;
   raw.header_bytes = static_cast<uint32_t>(layout.header_bytes);
   std::memcpy(raw.id, &info.id, sizeof(raw.id));
   std::memcpy(raw.parent, &info.parent, sizeof(raw.parent));
@@ -195,9 +190,9 @@ std::vector<std::byte> EncodeChunkFileHeader(const ChunkInfo& info, const Geomet
   };
   put(kChunkFilePrefixBytes, json.data(), json.size());
   put(layout.tenant, tenant.data(), tenant.size());
-  if (is_sealed) put(layout.seal, info.seal.bytes.data(), info.seal.bytes.size());
-  if (!keys.empty()) put(layout.keys, &keys_bytes, sizeof(keys_bytes));
-  if (!keys.empty()) put(layout.keys + sizeof(keys_bytes), keys.data(), keys.size());
+  put(layout.seal, info.seal.bytes.data(), info.seal.bytes.size());
+  put(layout.keys, &keys_bytes, sizeof(keys_bytes));
+  put(layout.keys + sizeof(keys_bytes), keys.data(), keys.size());
   put(layout.token_ids, info.token_ids.data(), info.token_ids.size() * 4);
   put(layout.layer_checksums, info.layer_checksums.data(), info.layer_checksums.size() * 8);
   put(layout.stripe_checksums, stripe_checksums.data(), stripe_checksums.size() * 8);
@@ -214,16 +209,14 @@ absl::StatusOr<ChunkFilePrefix> DecodeChunkFilePrefix(std::span<const std::byte>
   std::memcpy(&raw, bytes.data(), sizeof(raw));
   if (std::string_view(raw.magic, sizeof(raw.magic)) != kChunkFileMagic)
     return Damaged("not a chunk file: it does not begin with \"ckvchunk\"");
-  if (raw.version > kKeyedChunkFileVersion && raw.version < 1u << 16) {
+  if (raw.version > kChunkFileVersion && raw.version < 1u << 16) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "chunk file: version %d, this ckv reads up to %d: upgrade it, or load the corpus again",
-        raw.version, kKeyedChunkFileVersion));
+        raw.version, kChunkFileVersion));
   }
-  if (raw.version < kChunkFileVersion || raw.version > kKeyedChunkFileVersion)
+  if (raw.version != kChunkFileVersion)
     return Damaged(absl::StrFormat("version %d is none", raw.version));
   ChunkFilePrefix prefix;
-  prefix.is_sealed = raw.version >= kSealedChunkFileVersion;
-  prefix.has_keys = raw.version == kKeyedChunkFileVersion;
   prefix.header_bytes = raw.header_bytes;
   std::memcpy(&prefix.id, raw.id, sizeof(raw.id));
   std::memcpy(&prefix.parent, raw.parent, sizeof(raw.parent));
@@ -252,8 +245,8 @@ absl::StatusOr<ChunkFileHeader> DecodeChunkFileHeader(const ChunkFilePrefix& pre
   }
   ChunkFileHeader header;
   CKV_ASSIGN_OR_RETURN(const uint32_t keys_bytes, TakeKeys(prefix, bytes, header.info.extra_keys));
-  const HeaderLayout layout(prefix.geometry_bytes, prefix.tenant_bytes, prefix.is_sealed,
-                            keys_bytes, prefix.token_count, prefix.layers);
+  const HeaderLayout layout(prefix.geometry_bytes, prefix.tenant_bytes, keys_bytes,
+                            prefix.token_count, prefix.layers);
   header.prefix = prefix;
   const std::string_view json(reinterpret_cast<const char*>(bytes.data()) + kChunkFilePrefixBytes,
                               prefix.geometry_bytes);
@@ -273,10 +266,7 @@ absl::StatusOr<ChunkFileHeader> DecodeChunkFileHeader(const ChunkFilePrefix& pre
   header.info.id = prefix.id;
   header.info.parent = prefix.parent;
   header.info.position = prefix.position;
-  if (prefix.is_sealed) {
-    std::memcpy(header.info.seal.bytes.data(), bytes.data() + layout.seal, sizeof(ChunkSeal));
-    if (header.info.seal.IsZero() && !prefix.has_keys) return Damaged("a seal of zeros");
-  }
+  std::memcpy(header.info.seal.bytes.data(), bytes.data() + layout.seal, sizeof(ChunkSeal));
   take(layout.token_ids, header.info.token_ids, prefix.token_count);
   take(layout.layer_checksums, header.info.layer_checksums, prefix.layers);
   take(layout.stripe_checksums, header.stripe_checksums,

@@ -1,11 +1,11 @@
 // The file format of a chunk: its layout, encoding and checks.
 //
-// The layout of versions 1, 2 and 3. Integers are little-endian, and checksums are XXH3-64. Tokens
+// The layout of version 1. Integers are little-endian, and checksums are XXH3-64. Tokens
 // count from the chunk's first.
 //
 //   offset  bytes  what
 //        0      8  magic "ckvchunk"
-//        8      4  version: 1, 2 with a verification tag, or 3 with extra keys
+//        8      4  version: 1
 //       12      4  header_bytes: where the rows begin; a multiple of 4096
 //       16     32  id
 //       48     32  parent; zero means the chunk starts a chain
@@ -21,9 +21,8 @@
 //      128         geometry, as JSON (store/formats/geometry_json.h), padded with zeros to 8
 //                  tenant for which the chunk was put, padded with zeros to 8; no bytes mean
 //                  everyone
-//                  verification tag, 32 bytes, from version 2 on (store/memory/chunk_id.h); in
-//                  version 3 zeros mean none
-//                  extra keys, in version 3 only: their size as u32, then EncodeExtraKeys
+//                  verification tag, 32 bytes (store/memory/chunk_id.h); zeros mean none
+//                  extra keys: their size as u32, which may be 0, then EncodeExtraKeys
 //                  (proto/extra_keys.h), padded with zeros to 8
 //                  token ids, i32 [token_count], padded with zeros to 8
 //                  layer checksums, u64 [layers]: of token_count x row_bytes each
@@ -55,8 +54,6 @@
 namespace ckv {
 
 inline constexpr uint32_t kChunkFileVersion = 1;
-inline constexpr uint32_t kSealedChunkFileVersion = 2;  // with a verification tag
-inline constexpr uint32_t kKeyedChunkFileVersion = 3;   // with extra keys
 inline constexpr std::string_view kChunkFileMagic = "ckvchunk";
 // Rows begin at a multiple of this, because direct reads begin at a device block, and no block is
 // larger.
@@ -68,8 +65,6 @@ inline constexpr uint32_t kChunkFileGeometryBytesMax = 4096;
 // The first 128 bytes. They are checked separately: values are within limits and consistent with
 // each other.
 struct ChunkFilePrefix {
-  bool is_sealed = false;  // whether the version has a verification tag
-  bool has_keys = false;   // whether the version has extra keys
   uint32_t header_bytes = 0;
   ChunkId id;
   ChunkId parent;
@@ -109,7 +104,7 @@ uint32_t ChunkFileHeaderBytes(const ChunkInfo& info, const Geometry& geometry,
 // Decodes a prefix. `bytes` are the first kChunkFilePrefixBytes of a file, or the whole file if it
 // is shorter.
 //   DataLoss            the file is not a chunk file, is truncated, or has contradictory numbers.
-//   FailedPrecondition  a later version of ckv wrote the file; the message names the version.
+//   FailedPrecondition  a later version of ckv wrote the file; the message names the versions.
 absl::StatusOr<ChunkFilePrefix> DecodeChunkFilePrefix(std::span<const std::byte> bytes);
 
 // Decodes a header. `bytes` are the first prefix.header_bytes of the file. Checks the header's

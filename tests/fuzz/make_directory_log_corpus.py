@@ -31,7 +31,8 @@ def publish(chunks, count=None, names=(b"h1", b"h2"), version=7, name=b"gpl", te
     body = struct.pack("<Q", version) + text(tenant) + text(name) + text(geometry, "H")
     body += struct.pack("<I", len(names)) + b"".join(text(n) for n in names)
     body += struct.pack("<I", len(chunks) if count is None else count) + b"".join(chunks)
-    return record(1, body)
+    prints = b"".join(b"\x01" + struct.pack("<QQ", i, 7) if i % 2 else b"\xff" for i in range(len(chunks)))
+    return record(1, body + prints)
 
 
 ON_BOTH = struct.pack("<BII", 2, 0, 1)
@@ -51,7 +52,7 @@ RECORDS = {
     "continues": record(5, struct.pack("<QQ", 3, 4711)),
     "snapshot": record(6, struct.pack("<QQQI", 5, 6, 7, 1)) + publish(CHAIN) + record(7, struct.pack("<I", 1)),
     "later_version": record(3, struct.pack("<Q", 1), version=2),
-    "later_kind": record(10, b""),
+    "later_kind": record(11, b""),
     "too_many_chunks": publish(CHAIN, count=0xFFFFFFFF),
     "no_such_holder": publish([chunk(NO_PARENT | POSITION_ZERO, 1, holders=struct.pack("<BI", 1, 2))]),
     "no_holder": publish([chunk(NO_PARENT | POSITION_ZERO | HOLDERS_BEFORE, 1)]),

@@ -16,15 +16,7 @@ namespace ckv {
 namespace {
 
 constexpr uint8_t kBodyVersion = 1;
-// That of a corpus with prints.
-constexpr uint8_t kPrintsVersion = 2;
 constexpr uint8_t kHasPrint = 1, kNoPrint = 255;
-
-bool HasPrints(const DirectoryChange& change) {
-  return change.kind == ChangeKind::kPublish &&
-         std::any_of(change.corpus->chunks.begin(), change.corpus->chunks.end(),
-                     [](const ChunkPlacement& chunk) { return chunk.print.head != 0; });
-}
 
 void PutPrints(const Corpus& corpus, std::string& to) {
   for (const ChunkPlacement& chunk : corpus.chunks) {
@@ -49,11 +41,11 @@ absl::Status TakePrints(ByteReader& body, Corpus& corpus) {
   return absl::OkStatus();
 }
 
-absl::Status TakeBody(ByteReader& body, uint8_t version, DirectoryChange& change) {
+absl::Status TakeBody(ByteReader& body, DirectoryChange& change) {
   switch (change.kind) {
     case ChangeKind::kPublish: {
       CKV_ASSIGN_OR_RETURN(Corpus corpus, TakeCorpus(body));
-      if (version == kPrintsVersion) CKV_RETURN_IF_ERROR(TakePrints(body, corpus));
+      CKV_RETURN_IF_ERROR(TakePrints(body, corpus));
       change.corpus = std::make_shared<const Corpus>(std::move(corpus));
       break;
     }
@@ -109,15 +101,14 @@ absl::Status TakeBody(ByteReader& body, uint8_t version, DirectoryChange& change
 
 void AppendRecord(const DirectoryChange& change, std::string& payload) {
   PutBytes(static_cast<uint8_t>(change.kind), payload);
-  const bool has_prints = HasPrints(change);
-  PutBytes(has_prints ? kPrintsVersion : kBodyVersion, payload);
+  PutBytes(kBodyVersion, payload);
   PutBytes(uint16_t{0}, payload);
   const size_t length_at = payload.size();
   PutBytes(uint32_t{0}, payload);
   switch (change.kind) {
     case ChangeKind::kPublish:
       PutCorpus(*change.corpus, payload);
-      if (has_prints) PutPrints(*change.corpus, payload);
+      PutPrints(*change.corpus, payload);
       break;
     case ChangeKind::kDrop:
       PutBytes(change.number, payload);
@@ -175,9 +166,7 @@ absl::Status ReadRecords(std::string_view payload,
     const auto zero = records.Take<uint16_t>();
     ByteReader body(records.TakeText<uint32_t>());
     if (records.IsShort()) return Bad("a record that is longer than its frame");
-    const uint8_t version_max =
-        kind == static_cast<uint8_t>(ChangeKind::kPublish) ? kPrintsVersion : kBodyVersion;
-    if (version > version_max || kind > static_cast<uint8_t>(ChangeKind::kTenantKey)) {
+    if (version > kBodyVersion || kind > static_cast<uint8_t>(ChangeKind::kTenantKey)) {
       return absl::FailedPreconditionError(
           absl::StrFormat("a record of kind %d, version %d: it was written by a later version of "
                           "ckv: upgrade this one",
@@ -186,7 +175,7 @@ absl::Status ReadRecords(std::string_view payload,
     if (version == 0 || kind == 0 || zero != 0)
       return Bad(absl::StrFormat("a record of kind %d, version %d", kind, version));
     change.kind = static_cast<ChangeKind>(kind);
-    CKV_RETURN_IF_ERROR(TakeBody(body, version, change));
+    CKV_RETURN_IF_ERROR(TakeBody(body, change));
     CKV_RETURN_IF_ERROR(take(std::move(change)));
   }
   return absl::OkStatus();

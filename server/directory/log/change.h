@@ -4,14 +4,12 @@
 //
 //   bytes  a record
 //       1  kind: ChangeKind
-//       1  version of the kind's body: 1, or 2 for a kPublish with token hashes
+//       1  version of the kind's body: 1
 //       2  zero
 //       4  body_bytes
 //          body
 //
-//   bytes  body of kPublish: a corpus (store/corpus/corpus_bytes.h)
-//
-//   In version 2, an entry for each chunk follows the corpus:
+//   bytes  body of kPublish: a corpus (store/corpus/corpus_bytes.h), then for each of its chunks
 //       1  1 if it has token hashes, otherwise 255
 //      16  its token hashes, if it has them: head, whole
 //
@@ -34,8 +32,7 @@
 // No payload has 512 zeros in a row, because no corpus has.
 //
 // A build refuses bodies of later versions than its own, and later kinds. So an older build does
-// not misread what a later one wrote. A folder without token hashes and tenant keys has only
-// version 1 and kinds up to kForget.
+// not misread what a later one wrote.
 
 #pragma once
 

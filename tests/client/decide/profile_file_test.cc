@@ -4,6 +4,7 @@
 #include "client/decide/profile_file.h"
 
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/named_geometry.h"
+#include "tests/support/temp_folder.h"
 
 namespace ckv {
 namespace {
@@ -99,9 +101,14 @@ TEST(Profile, RefusesImplausibleFieldsByName) {
       {"\"floor_shown_share\": 0.5", "\"floor_shown_share\": 1.5"},
       {"\"floor_shown_share\": 0.5", "\"floor_shown_share\": -0.5"},
       {"\"floor_shown_share\": 0.5", "\"floor_shown_share\": \"half\""},
-      {"\"version\": 2", "\"version\": 3"},
-      {"\"version\": 2", "\"version\": 0"},
-      {"\"version\": 2", "\"version\": \"2\""},
+      {"\"version\": 1", "\"version\": 2"},
+      {"\"version\": 1", "\"version\": 0"},
+      {"\"version\": 1", "\"version\": \"1\""},
+      {"\"version\"", "\"edition\""},
+      {"\"kernel_target\"", "\"target\""},
+      {"\"wire_share\"", "\"wire\""},
+      {"\"splice_share\"", "\"splice\""},
+      {"\"splice_per_layer_us\"", "\"splice_us\""},
   };
   for (const auto& [from, to] : lies) {
     std::string text = good;
@@ -114,47 +121,20 @@ TEST(Profile, RefusesImplausibleFieldsByName) {
     EXPECT_EQ(ParseProfile(text).status().code(), StatusCode::kInvalidArgument) << text;
 }
 
-// Goal: files from before this term are still read.
-TEST(Profile, ASpliceOfNoFixedCostMayBeLeftOut) {
+// The error for a file of another version names a remedy, and the file stays as it is.
+TEST(Profile, AFileOfAnotherVersionIsRefusedAndKept) {
   std::string text = FormatProfile(Sample());
-  const std::string term = ",\n    \"splice_per_layer_us\": 0.75";
-  const size_t at = text.find(term);
+  const size_t at = text.find("\"version\": 1");
   ASSERT_NE(at, std::string::npos) << text;
-  text.erase(at, term.size());
-  const auto read = ParseProfile(text);
-  ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(read->here.splice_per_layer_us, 0);
-}
-
-// A file from before floors has none, whether it states its version or not.
-TEST(Profile, AProfileOfVersionOneHasNoFloors) {
-  for (const std::string version : {"", "\n  \"version\": 1,"}) {
-    std::string text = FormatProfile(Sample());
-    const std::string now = "\n  \"version\": 2,";
-    ASSERT_EQ(text.find(now), 1u) << text;
-    text.replace(1, now.size(), version);
-    for (size_t at = text.find("\"floor_"); at != std::string::npos; at = text.find("\"floor_")) {
-      const size_t comma = text.rfind(',', at);
-      text.erase(comma, text.find_first_of(",\n}", at) - comma);
-    }
-    ASSERT_EQ(text.find("floor"), std::string::npos) << text;
-    const auto read = ParseProfile(text);
-    ASSERT_TRUE(read.ok()) << read.status() << text;
-    Profile expected = Sample();
-    expected.here.attend.floor = {};
-    EXPECT_EQ(read->here.attend, expected.here.attend);
-    EXPECT_EQ(read->here.attend.Us(16, 1000), 1 + 2 * 16 + 0.25 * 1000);
-    for (LaneProfile& lane : expected.lanes) lane.compute.floor = {};
-    EXPECT_EQ(read->lanes, expected.lanes);
-  }
-}
-
-// The error for a file of a later ckv names a remedy.
-TEST(Profile, RefusesAProfileOfALaterVersion) {
-  std::string text = FormatProfile(Sample());
-  text.replace(text.find("\"version\": 2"), 12, "\"version\": 3");
-  EXPECT_THAT(std::string(ParseProfile(text).status().message()),
-              AllOf(HasSubstr("version: 3"), HasSubstr("calibrate again")));
+  text.replace(at, 12, "\"version\": 2");
+  const std::string path = test::TempPath("profile_of_version_2.json");
+  std::ofstream(path, std::ios::binary) << text;
+  const absl::Status refused = ReadProfile(path).status();
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("version: 2, but only 1"), HasSubstr("calibrate again")));
+  std::ifstream in(path, std::ios::binary);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(in), {}), text);
 }
 
 TEST(Profile, AppliesToOneHostAndItsWidths) {

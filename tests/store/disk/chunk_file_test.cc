@@ -96,8 +96,7 @@ TEST(ChunkFile, ReadsBackAsItWasWritten) {
   }
 }
 
-// A chunk with a keyed id has its verification tag in its file, in a version that earlier builds
-// leave alone.
+// A chunk with a keyed id has its verification tag in its file.
 TEST(ChunkFile, KeepsASeal) {
   const Geometry geometry = SmallGeometry();
   SmallChunk chunk = MakeSmallChunk(geometry, 33, 1);
@@ -108,7 +107,7 @@ TEST(ChunkFile, KeepsASeal) {
   const std::vector<uint64_t> stripes(geometry.layers * StripeCount(33));
   std::vector<std::byte> bytes = EncodeChunkFileHeader(chunk.info, geometry, "t", stripes);
   EXPECT_EQ(bytes.size(), ChunkFileHeaderBytes(chunk.info, geometry, "t"));
-  EXPECT_EQ(At<uint32_t>(bytes, 8), 2u);
+  EXPECT_EQ(At<uint32_t>(bytes, 8), 1u);
   const auto prefix = DecodeChunkFilePrefix(std::span(bytes).first(kChunkFilePrefixBytes));
   ASSERT_TRUE(prefix.ok()) << prefix.status();
   const auto header = DecodeChunkFileHeader(*prefix, bytes);
@@ -146,7 +145,7 @@ TEST(ChunkFile, KeepsExtraKeys) {
       chunk.info.id = SealedChunkId(plain, chunk.info.seal);
       const auto bytes = EncodeChunkFileHeader(chunk.info, geometry, "t", stripes);
       EXPECT_EQ(bytes.size(), ChunkFileHeaderBytes(chunk.info, geometry, "t"));
-      EXPECT_EQ(At<uint32_t>(bytes, 8), 3u);
+      EXPECT_EQ(At<uint32_t>(bytes, 8), 1u);
       const auto prefix = DecodeChunkFilePrefix(std::span(bytes).first(kChunkFilePrefixBytes));
       ASSERT_TRUE(prefix.ok()) << prefix.status();
       const auto header = DecodeChunkFileHeader(*prefix, bytes);
@@ -193,7 +192,7 @@ TEST(ChunkFile, DamagedExtraKeysAreRefused) {
   }
 }
 
-// The offsets that the header comment documents, and the bytes there in the first version.
+// The offsets that the header comment documents, and the bytes there in version 1.
 TEST(ChunkFile, MatchesTheDocumentedLayout) {
   const Image image(SmallGeometry(/*layers=*/2), 33, "t");
   const std::span<const std::byte> bytes = image.bytes;
@@ -214,6 +213,10 @@ TEST(ChunkFile, MatchesTheDocumentedLayout) {
   EXPECT_EQ(bytes[128], std::byte{'{'});
   size_t at = 128 + (geometry_bytes + 7u) / 8 * 8;
   EXPECT_EQ(bytes[at], std::byte{'t'});
+  at += 8;
+  EXPECT_EQ(std::memcmp(bytes.data() + at, ChunkSeal().bytes.data(), 32), 0);
+  at += 32;
+  EXPECT_EQ(At<uint64_t>(bytes, at), 0u);  // no extra keys: their size and the padding to 8
   at += 8;
   EXPECT_EQ(At<int32_t>(bytes, at), image.chunk.info.token_ids[0]);
   at += (33 * 4 + 7) / 8 * 8;

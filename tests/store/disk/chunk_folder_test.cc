@@ -10,8 +10,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <random>
+#include <span>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -204,12 +207,22 @@ TEST_F(ChunkFolderTest, ALaterVersionsFileIsLeftAlone) {
   }
   std::fstream file(FileOf(a), std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(8);
-  file.put(kKeyedChunkFileVersion + 1);
+  file.put(kChunkFileVersion + 1);
   file.close();
+  const auto content = [this] {
+    std::ifstream in(FileOf(a), std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  const std::string before = content();
   ScanReport report;
   EXPECT_TRUE(Scan(&report).empty());
   EXPECT_EQ(report.refused_count, 1u);
-  EXPECT_TRUE(fs::exists(FileOf(a)));
+  EXPECT_EQ(content(), before);
+  const auto first = std::as_bytes(std::span(before)).first(kChunkFilePrefixBytes);
+  const absl::Status refused = DecodeChunkFilePrefix(first).status();
+  EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(refused.message(),
+            "chunk file: version 2, this ckv reads up to 1: upgrade it, or load the corpus again");
 }
 
 // Of a file cut at every 4 KiB, and at every 100 bytes between.
