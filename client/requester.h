@@ -168,7 +168,6 @@ class Requester {
   //   InvalidArgument     there are too many tokens, a token or an extra key is not valid, or the
   //                       chunks found are of several models.
   //   Unavailable         the directory does not answer.
-  //   Unimplemented       the directory is of an earlier build.
   absl::StatusOr<PromptCover> CoverPrompt(const PromptCall& call);
   // Drops the snapshots of this name. Call it when the directory has changed; the next Resolve then
   // queries the directory. If `name` is empty, drops everything. Snapshots in use stay valid.

@@ -69,13 +69,12 @@ class Fleet {
   absl::StatusOr<Corpus> GetCorpus(const std::string& name);
   absl::StatusOr<v1::ListCorporaReply> ListCorpora();
   // Returns where the directory keeps its state and what it found there.
-  //   Unimplemented       the directory is of an earlier build.
   absl::StatusOr<v1::DescribeDirectoryReply> DescribeDirectory();
   // Returns the places of a chunk; empty if no corpus has it.
   absl::StatusOr<v1::LocateChunkReply> Locate(const ChunkId& id);
   // Returns the key for the ids of the tenant's chunks. The zero key means that they are plain:
-  // those of the shared tenant, of a directory without a folder, or of an earlier build. With
-  // `make`, a tenant without a key gets one.
+  // those of the shared tenant, or of a directory without a folder. With `make`, a tenant without a
+  // key gets one.
   absl::StatusOr<TenantKey> KeyOfTenant(bool make);
   // Returns for each of `ids`, at most kIdsPerCallMax, how many corpora of any tenant place it on
   // the holder, published or leased. Corpora that holders report to a restarted directory count

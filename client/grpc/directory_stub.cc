@@ -96,7 +96,6 @@ absl::StatusOr<std::vector<ChunkPlacement>> DirectoryStub::LocateChunks(
     std::span<const ChunkId> ids, const Geometry& geometry, std::string_view tenant,
     Instant deadline) {
   HurryChannel(*channel_);
-  const std::span<const ChunkId> all = ids;
   std::vector<ChunkPlacement> placements;
   placements.reserve(ids.size());
   v1::LocateChunksRequest request;
@@ -112,9 +111,6 @@ absl::StatusOr<std::vector<ChunkPlacement>> DirectoryStub::LocateChunks(
     SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
     v1::LocateChunksReply reply;
     const grpc::Status status = stub_->LocateChunks(&context, request, &reply);
-    // A directory of an earlier build.
-    if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED && placements.empty())
-      return DirectoryControl::LocateChunks(all, geometry, tenant, deadline);
     CKV_RETURN_IF_ERROR(FromPeer(status, Context("LocateChunks")));
     if (reply.chunks_size() != static_cast<int>(some.size())) {
       return absl::InvalidArgumentError(absl::StrFormat("%s: %d chunks, asked for %d",
@@ -139,7 +135,6 @@ absl::StatusOr<TenantKey> AskForTenantKey(v1::DirectoryService::StubInterface& s
   request.set_make(make);
   v1::GetTenantKeyReply reply;
   const grpc::Status status = stub.GetTenantKey(&context, request, &reply);
-  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) return TenantKey();
   CKV_RETURN_IF_ERROR(to_status(status));
   if (reply.key().empty()) return TenantKey();
   return TenantKey::FromBytes(reply.key());

@@ -20,8 +20,7 @@ namespace ckv {
 // Converts a call's status to an error that names the peer.
 using ToStatus = std::function<absl::Status(const grpc::Status&)>;
 // Queries a directory for the key of a tenant's chunk ids. If there is none and `make` is set, the
-// directory creates one. Returns the zero key if there is none, for the shared tenant, and for all
-// tenants of a directory of an earlier build.
+// directory creates one. Returns the zero key if there is none, and for the shared tenant.
 absl::StatusOr<TenantKey> AskForTenantKey(v1::DirectoryService::StubInterface& stub,
                                           grpc::ClientContext& context, std::string_view tenant,
                                           bool make, const ToStatus& to_status);

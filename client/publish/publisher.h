@@ -76,8 +76,7 @@ class Publisher {
   //   DeadlineExceeded    `deadline` passed first.
 
   // Returns the key by which the ids of a tenant's chunks are made. The directory makes one if
-  // there is none. The key is zero for the shared tenant, and at a directory without a folder or of
-  // an earlier build.
+  // there is none. The key is zero for the shared tenant, and at a directory without a folder.
   absl::StatusOr<TenantKey> KeyOf(std::string_view tenant, Instant deadline);
   // Returns the end of a corpus, or of its chunk `chunk` if that is not zero.
   //   NotFound            the tenant itself has no such corpus. A shared one of that name does not

@@ -158,7 +158,7 @@ void PlacementKeeper::Run() {
 void PlacementKeeper::NoteRound(const absl::Status& status) {
   const size_t part_count = parts_.List().size();
   absl::MutexLock lock(&mu_);
-  // The directory is of an earlier build, or unreachable. Logged once.
+  // Logged once.
   if (!status.ok() && stats_.last_error.ok()) {
     Log().info("{}: the directory's entries on its corpora are not kept yet: {}",
                options_.self.name, std::string(status.message()));
@@ -204,7 +204,6 @@ absl::Status PlacementKeeper::ReportDrops(const LeaseGrant& lease, const Listed&
                                           Instant deadline) {
   const SeenDirectory seen = Seen();
   const auto wanted = source_.ReportDropped(lease.lease_id, seen, {}, deadline);
-  if (absl::IsUnimplemented(wanted.status())) return absl::OkStatus();
   CKV_RETURN_IF_ERROR(wanted.status());
   if (!*wanted) return absl::OkStatus();
   std::vector<DroppedCorpus> drops = parts_.dropped();

@@ -49,7 +49,6 @@ class PlacementSource {
                                           Instant deadline) = 0;
   // Reports how much of a directory the holder has seen, and tombstones that it keeps, at most
   // kDroppedCountMax. Returns true if the directory wants the tombstones.
-  //   Unimplemented       the directory is an earlier build.
   virtual absl::StatusOr<bool> ReportDropped(uint64_t lease_id, const SeenDirectory& seen,
                                              std::span<const DroppedCorpus> dropped,
                                              Instant deadline) = 0;

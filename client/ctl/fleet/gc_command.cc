@@ -132,7 +132,6 @@ std::string MissingText(const std::vector<std::string>& missing, bool is_here) {
 absl::Status CheckHoldersReported(const GcOptions& options, Fleet& fleet) {
   if (options.without_corpora) return absl::OkStatus();
   const auto directory = fleet.DescribeDirectory();
-  if (absl::IsUnimplemented(directory.status())) return absl::OkStatus();
   CKV_RETURN_IF_ERROR(directory.status());
   std::set<std::string> missing(directory->missing_holders().begin(),
                                 directory->missing_holders().end());

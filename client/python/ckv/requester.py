@@ -179,7 +179,6 @@ class Requester:
         NotFound         no chunk was found, or one of them no longer has a holder: find again
         InvalidArgument  also: too many tokens, an extra key that does not fit, or matching chunks of
                          several models
-        Unimplemented    the directory is of an earlier build
         Unavailable, DeadlineExceeded  as resolve
         """
         prompt = _inputs.token_ids(tokens, "tokens")
