@@ -1,7 +1,7 @@
 // Lays out and checks attend frames. LayOutAttend computes the offset of each part from its count,
 // for both ends. DecodeSegments, in order: checks that the entries fit; reads segments and pieces,
 // and checks each; computes the whole layout, which must be the frame's length; points into the
-// rows and indices, which are not copied. Version 4 has another layout (DecodeVersion4).
+// rows and indices, which are not copied.
 
 #include "transport/wire_attend.h"
 
