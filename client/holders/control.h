@@ -55,7 +55,7 @@ struct SessionAnswer {
   Epoch epoch;
   FabricKind fabric = FabricKind::kTcp;
   std::vector<std::string> answers;  // one per lane: Listener::Invite
-  // All fabrics that the holder has. Empty if the holder did not report them.
+  // All fabrics that the holder has, the chosen one among them.
   std::vector<FabricKind> fabrics = {};
   // The frame version that the session uses, one of those offered.
   uint16_t wire_version = kWireVersion;

@@ -52,7 +52,6 @@ class FabricChooser {
         clock_(*request.options->clock),
         peer_(peer) {
     for (const Fabric* fabric : fabrics_) trials_.push_back({fabric->kind(), {}, 0, 0, ""});
-    refused_.resize(fabrics_.size());
     full_.resize(fabrics_.size());
   }
   ~FabricChooser() {
@@ -77,7 +76,6 @@ class FabricChooser {
   bool Known(FabricKind kind) const {
     return std::find(holder_fabrics_.begin(), holder_fabrics_.end(), kind) != holder_fabrics_.end();
   }
-  bool HolderHas(size_t fabric) const;
   absl::StatusOr<std::string> JudgeFallback() const;
   void Log(const FabricChoice& choice) const;
   absl::Status NoneError() const;
@@ -89,8 +87,7 @@ class FabricChooser {
   Clock& clock_;
   HolderPeer& peer_;
   std::vector<FabricTrial> trials_;         // one per fabric
-  std::vector<FabricKind> holder_fabrics_;  // empty if not known
-  std::vector<bool> refused_;               // offered, and the holder did not take it
+  std::vector<FabricKind> holder_fabrics_;  // empty until the holder has answered
   std::vector<bool> full_;                  // offered, and the holder had no session left
   size_t first_ = 0;
   std::optional<KeptLane> best_;
@@ -114,11 +111,6 @@ absl::StatusOr<OpenedLane> FabricChooser::Run(std::optional<FabricChoice>* made)
   return opened;
 }
 
-// Returns false if the holder is known not to have the fabric.
-bool FabricChooser::HolderHas(size_t fabric) const {
-  return holder_fabrics_.empty() ? !refused_[fabric] : Known(trials_[fabric].fabric);
-}
-
 // Returns why the choice is tcp instead of verbs, or an empty string if it is no fallback.
 //   Unavailable         it is a fallback, which rdma_fallback refuses.
 //   ResourceExhausted   the same, because the holder has no session left.
@@ -126,7 +118,8 @@ absl::StatusOr<std::string> FabricChooser::JudgeFallback() const {
   if (trials_[best_->fabric].fabric != FabricKind::kTcp) return std::string();
   for (size_t i = 0; i < trials_.size(); ++i) {
     const FabricTrial& trial = trials_[i];
-    if (trial.fabric != FabricKind::kVerbs || trial.why_not.empty() || !HolderHas(i)) continue;
+    if (trial.fabric != FabricKind::kVerbs || trial.why_not.empty() || !Known(trial.fabric))
+      continue;
     if (request_.options->rdma_fallback == RdmaFallback::kTcp) return trial.why_not;
     // Verbs may well work: a caller that waits or gives back a session may get it.
     if (full_[i]) return absl::ResourceExhaustedError(trial.why_not);
@@ -187,7 +180,6 @@ void FabricChooser::Refuse(size_t begin, size_t end, const LaneAttempt& attempt)
       trials_[i].why_not = std::string(dialed.message());
       continue;
     }
-    refused_[i] = true;
     full_[i] = absl::IsResourceExhausted(attempt.status);
     trials_[i].why_not = attempt.taken == attempt.dialed.size()
                              ? std::string(attempt.status.message())
@@ -327,7 +319,7 @@ absl::StatusOr<OpenedLane> OpenOnly(const LaneRequest& request, Fabric* fabric) 
 }
 
 // Returns the fabrics that the holder has, for example "shm, tcp". The holder lists them when a
-// requester opens a lane on another fabric. Returns an empty string if it does not.
+// requester opens a lane on another fabric. Returns an empty string if it takes none.
 std::string AskForFabrics(const LaneRequest& request, const Fabric* but) {
   std::vector<Fabric*> others;
   for (Fabric* fabric : request.options->fabrics) {
@@ -335,8 +327,6 @@ std::string AskForFabrics(const LaneRequest& request, const Fabric* but) {
   }
   LaneAttempt attempt = OpenLane(request, others, request.deadline);
   if (attempt.status.ok()) CloseLane(*request.control, *request.options->clock, attempt.opened);
-  if (attempt.holder_fabrics.empty() && attempt.taken < others.size())
-    attempt.holder_fabrics.push_back(others[attempt.taken]->kind());
   std::string names;
   for (const FabricKind kind : attempt.holder_fabrics)
     absl::StrAppendFormat(&names, "%s%s", names.empty() ? "" : ", ", FabricName(kind));

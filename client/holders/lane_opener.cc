@@ -62,6 +62,13 @@ LaneAttempt OpenLane(const LaneRequest& request, std::span<Fabric* const> fabric
                         answer->answers.size(), FabricName(answer->fabric)));
     return attempt;
   }
+  if (std::count(answer->fabrics.begin(), answer->fabrics.end(), answer->fabric) == 0) {
+    attempt.status = absl::InvalidArgumentError(
+        absl::StrFormat("opening a session: answered with a lane of %s, which is not among the "
+                        "holder's fabrics",
+                        FabricName(answer->fabric)));
+    return attempt;
+  }
   attempt.taken = taken;
   attempt.holder_fabrics = std::move(answer->fabrics);
   attempt.opened = {answer->session, answer->epoch, nullptr, answer->host};

@@ -44,7 +44,7 @@ std::shared_ptr<const Corpus> AsCorpus(const UnprovenCorpus& unproven) {
   return std::make_shared<const Corpus>(std::move(corpus));
 }
 
-// Publishers of earlier builds send no token hashes. Keeps those that are known of their chunks.
+// A corpus may have no token hashes. Keeps those that are known of its chunks.
 void KeepPrints(const Corpus& before, Corpus& corpus) {
   absl::flat_hash_map<ChunkId, TokenPrint> known;  // made once chunks have other ordinals
   for (size_t i = 0; i < corpus.chunks.size(); ++i) {

@@ -103,6 +103,7 @@ class FakeHolder : public DirectoryControl, public HolderControlFactory {
       answer.session = {1};
       answer.epoch = {1};
       answer.fabric = offer.fabrics.at(0).fabric;
+      answer.fabrics = {answer.fabric};
       CKV_ASSIGN_OR_RETURN(
           std::string invited,
           holder_->listener_->Invite(offer.fabrics[0].offers.at(0), offer.shape, "", 0, deadline));

@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -132,8 +133,11 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     edit(corpora_[name]);
   }
   void set_directory_down(bool down) { directory_down_ = down; }
-  // Whether a session's answer names the fabrics of the holder; one of an earlier build does not.
-  void set_tells_fabrics(bool tells) { tells_fabrics_ = tells; }
+  // From now on a session's answer does not list this fabric.
+  void Unlist(FabricKind kind) {
+    absl::MutexLock lock(&mu_);
+    unlisted_ = kind;
+  }
   int directory_calls() const { return directory_calls_; }
   int resolve_calls() const { return resolve_calls_; }
   int session_calls() const { return session_calls_; }
@@ -215,10 +219,10 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     const std::string name_, address_;
   };
 
-  std::vector<FabricKind> Kinds() const {
+  std::vector<FabricKind> Kinds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     std::vector<FabricKind> kinds;
     for (const Fabric* fabric : fabrics_) {
-      if (tells_fabrics_) kinds.push_back(fabric->kind());
+      if (fabric->kind() != unlisted_) kinds.push_back(fabric->kind());
     }
     return kinds;
   }
@@ -230,7 +234,7 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
   const std::vector<Fabric*> fabrics_;
   Clock* const clock_;
   Backend* backend_ = Backend::Cpu();
-  std::atomic<bool> directory_down_{false}, tells_fabrics_{true};
+  std::atomic<bool> directory_down_{false};
   std::atomic<int> directory_calls_{0}, resolve_calls_{0}, session_calls_{0};
   std::atomic<uint64_t> last_epoch_{0};
   absl::Mutex mu_;
@@ -238,6 +242,7 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
   std::map<std::string, Member> members_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::string> moved_ ABSL_GUARDED_BY(mu_);  // addresses, by name
   std::map<std::string, Corpus> corpora_ ABSL_GUARDED_BY(mu_);
+  std::optional<FabricKind> unlisted_ ABSL_GUARDED_BY(mu_);
 };
 
 // Holders over one fabric, and a requester over it or another. All compute with `backend`.

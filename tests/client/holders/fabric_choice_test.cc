@@ -139,7 +139,7 @@ TEST_F(FabricChoiceTest, ChoosesAgainForAnIncarnationWithOtherFabrics) {
   tables.clear();
   fleet.StopHolder(0);
   fleet.StartHolder(0);
-  fleet.set_tells_fabrics(false);
+  fleet.Unlist(FabricKind::kTcp);
   EXPECT_EQ(Opened(), FabricKind::kShm);
   EXPECT_EQ(View().fabric, FabricKind::kShm);
 }
@@ -165,27 +165,31 @@ TEST_F(FabricChoiceTest, DoesNotProbeASingleFabric) {
 }
 
 TEST_F(FabricChoiceTest, SkipsFabricsThatEitherSideLacks) {
-  for (const bool tells : {false, true}) {
-    SCOPED_TRACE(tells);
-    TestFleet others({&tcp, &shm});
-    others.set_tells_fabrics(tells);
-    others.StartHolder(0);
-    DirectoryView directory(&others);
-    PeerTable table_peers(&directory, &others);
-    LinkTable table(&options, &table_peers);
-    tcp.set_cost(seconds(100), 1e3);
-    const auto published =
-        std::make_shared<const Corpus>(corpus.Publish("c", "", {{TestFleet::Name(0)}}));
-    HolderLink& link = *(*table.LinksFor(published))->links[0];
-    ASSERT_TRUE(table.EnsureUp(link, clock.Now() + kLong).ok());
-    EXPECT_EQ(link.lane().kind(), FabricKind::kShm);
-    // A holder that reports its fabrics is not queried for others.
-    EXPECT_EQ(others.session_calls(), tells ? 2 : 3);
-    const HolderView seen = table_peers.Views().at(0);
-    EXPECT_GT(seen.trials[1].exchange_us, 0);
-    EXPECT_THAT(seen.trials[2].why_not,
-                HasSubstr(tells ? "the holder has none" : "not enabled on this holder"));
-  }
+  TestFleet others({&tcp, &shm});
+  others.StartHolder(0);
+  DirectoryView directory(&others);
+  PeerTable table_peers(&directory, &others);
+  LinkTable table(&options, &table_peers);
+  tcp.set_cost(seconds(100), 1e3);
+  const auto published =
+      std::make_shared<const Corpus>(corpus.Publish("c", "", {{TestFleet::Name(0)}}));
+  HolderLink& link = *(*table.LinksFor(published))->links[0];
+  ASSERT_TRUE(table.EnsureUp(link, clock.Now() + kLong).ok());
+  EXPECT_EQ(link.lane().kind(), FabricKind::kShm);
+  // The holder is not queried for fabrics that it did not report.
+  EXPECT_EQ(others.session_calls(), 2);
+  const HolderView seen = table_peers.Views().at(0);
+  EXPECT_GT(seen.trials[1].exchange_us, 0);
+  EXPECT_THAT(seen.trials[2].why_not, HasSubstr("the holder has none"));
+}
+
+// An answer whose list lacks the fabric that it takes is malformed.
+TEST_F(FabricChoiceTest, RefusesAnAnswerThatContradictsItself) {
+  options.fabrics = {&tcp};
+  fleet.Unlist(FabricKind::kTcp);
+  const absl::Status status = Open();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.ToString(), HasSubstr("not among the holder's fabrics"));
 }
 
 TEST_F(FabricChoiceTest, AFabricThatHangsLeavesTimeForTheOthers) {
@@ -300,9 +304,6 @@ TEST_F(FabricChoiceTest, AForcedFabricThatFailsNamesTheOthers) {
   EXPECT_THAT(status.ToString(), HasSubstr("fabric verbs is forced: verbs lane: no path"));
   EXPECT_THAT(status.ToString(), HasSubstr("the holder has shm, tcp, verbs"));
   EXPECT_EQ(fleet.holder(0).stats().session_count, 0u);
-  // A holder of an earlier build reports only the fabric that it takes.
-  fleet.set_tells_fabrics(false);
-  EXPECT_THAT(Open().ToString(), HasSubstr("the holder has shm: force another"));
   fleet.StopHolder(0);
   EXPECT_THAT(Open().ToString(), HasSubstr("fabric verbs is forced: opening a session"));
 }
@@ -365,15 +366,11 @@ TEST_F(RdmaFallbackTest, NoFallbackWhereTheHolderHasNoVerbs) {
   others.StartHolder(0);
   DirectoryView directory(&others);
   PeerTable table_peers(&directory, &others);
-  for (const bool tells : {true, false}) {
-    SCOPED_TRACE(tells);
-    others.set_tells_fabrics(tells);
-    LinkTable table(&options, &table_peers);
-    const auto published =
-        std::make_shared<const Corpus>(corpus.Publish("c", "", {{TestFleet::Name(0)}}));
-    HolderLink& link = *(*table.LinksFor(published))->links[0];
-    EXPECT_TRUE(table.EnsureUp(link, clock.Now() + kLong).ok());
-  }
+  LinkTable table(&options, &table_peers);
+  const auto published =
+      std::make_shared<const Corpus>(corpus.Publish("c", "", {{TestFleet::Name(0)}}));
+  HolderLink& link = *(*table.LinksFor(published))->links[0];
+  EXPECT_TRUE(table.EnsureUp(link, clock.Now() + kLong).ok());
   EXPECT_EQ(table_peers.Views().at(0).fallback, "");
   EXPECT_EQ(counters.rdma_fallbacks, 0u);
 }
