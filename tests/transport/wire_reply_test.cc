@@ -236,9 +236,9 @@ TEST(Wire, ProbesAreEchoed) {
   RequestHeader request;
   request.request_id = 3;
   request.body_bytes = 36;
-  Slot asked(132);
+  Slot asked(124);
   EncodeHeader(request, asked.bytes());
-  asked.bytes()[131] = std::byte{42};
+  asked.bytes()[123] = std::byte{42};
   Slot answer(200);
   const uint32_t bytes = EncodeProbeReply(request, asked.bytes(), answer.bytes());
   EXPECT_EQ(bytes, 100u);
