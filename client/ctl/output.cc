@@ -23,7 +23,6 @@ std::atomic<size_t> table_columns{kTerminalColumns};
 }  // namespace
 
 void SetTableColumns(size_t columns) { table_columns = columns; }
-size_t TableColumns() { return table_columns; }
 
 Table::Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 

@@ -21,10 +21,9 @@ inline constexpr size_t kTerminalColumns = 80;
 
 // Sets the width available to this process's tables; kTerminalColumns until then.
 void SetTableColumns(size_t columns);
-size_t TableColumns();
 
 // A table whose columns are as wide as their widest cell, with two spaces between them; the last is
-// not padded. A table wider than TableColumns() is split into several, one below the other. Each
+// not padded. A table wider than that is split into several, one below the other. Each
 // begins with the columns that name a row: the first, and those marked as keys.
 class Table {
  public:

@@ -53,6 +53,20 @@ RequesterFacts RequesterFactsOf(const FleetSight& sight) {
   return facts;
 }
 
+// Queries the named requester if any, then the directory for its state.
+void LookBehindMembers(Fleet& fleet, FleetSight& sight) {
+  if (!fleet.options().requester.empty()) {
+    sight.requester_address = fleet.requester_address();
+    sight.requester = fleet.Describe();
+    if (sight.directory.ok() && sight.requester->ok()) {
+      std::vector<Member> members;
+      for (const MemberReport& report : sight.members) members.push_back(report.member);
+      sight.is_of_fleet = IsOfFleet(fleet, **sight.requester, members);
+    }
+  }
+  if (sight.directory.ok()) sight.home = fleet.DescribeDirectory();
+}
+
 }  // namespace
 
 FleetSight LookAtFleet(Fleet& fleet) {
@@ -65,19 +79,6 @@ FleetSight LookAtFleet(Fleet& fleet) {
   if (members.ok()) sight.members = AskMembers(fleet, *members);
   LookBehindMembers(fleet, sight);
   return sight;
-}
-
-void LookBehindMembers(Fleet& fleet, FleetSight& sight) {
-  if (!fleet.options().requester.empty()) {
-    sight.requester_address = fleet.requester_address();
-    sight.requester = fleet.Describe();
-    if (sight.directory.ok() && sight.requester->ok()) {
-      std::vector<Member> members;
-      for (const MemberReport& report : sight.members) members.push_back(report.member);
-      sight.is_of_fleet = IsOfFleet(fleet, **sight.requester, members);
-    }
-  }
-  if (sight.directory.ok()) sight.home = fleet.DescribeDirectory();
 }
 
 FleetFacts FactsOf(const FleetSight& sight) {

@@ -32,10 +32,6 @@ struct FleetSight {
 // Queries the directory, every member, and the named requester if any. Never fails: a process that
 // does not answer is a fact.
 FleetSight LookAtFleet(Fleet& fleet);
-// The second part of LookAtFleet, for a caller that has already queried the members. Queries the
-// named requester if any, then the directory for its state. `sight.directory` and `sight.members`
-// must be set.
-void LookBehindMembers(Fleet& fleet, FleetSight& sight);
 FleetFacts FactsOf(const FleetSight& sight);
 
 // Writes a line or two for each finding: the problem, and after -> the remedy.
