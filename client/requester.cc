@@ -119,6 +119,30 @@ struct Requester::State {
   // The prefetcher's fetches may wait for holders, and its threads end with it.
   ~State() { prefetch_attempts.Stop(); }
 
+  // Attends a call. If `part` is not null, its chunks are the context of the only segment.
+  absl::Status Attend(const LayerCall& call, const AttendCall* part, AttendRoom room,
+                      MemoryKind room_memory, AttendReport* report) {
+    const auto checked_room = [&] { return Checked(room(), call.q.count); };
+    CallCorpora corpora;
+    bool again = false;
+    const auto attend = [&](CallContext& context) -> AttemptResult {
+      const ContextState* whole = nullptr;
+      if (part != nullptr) {
+        const auto state = context.contexts.For(part->corpus, part->chunks);
+        if (!state.ok()) return {state.status()};
+        whole = *state;
+      }
+      auto route = context.segments.Take(call, room_memory, std::exchange(again, true), whole);
+      if (!route.ok()) return {route.status()};
+      route->tries = context.tries;
+      absl::Status status = context.router.Attend(*route, checked_room, report);
+      if (!status.ok()) corpora = CorporaOf(*route);
+      context.segments.Clear();
+      return {.status = std::move(status), .corpora = corpora};
+    };
+    return attempts.Run(/*corpus=*/nullptr, call.deadline, attend, call.trace);
+  }
+
   // Runs a call, and counts how long it took if it succeeded.
   absl::Status Timed(LatencyHistogram& histogram, absl::FunctionRef<absl::Status()> call) {
     const Instant begin = clock->Now();
@@ -308,36 +332,19 @@ absl::StatusOr<PromptCover> Requester::CoverPrompt(const PromptCall& call) {
 }
 void Requester::Forget(std::string_view name) { state_->view.Forget(name); }
 void Requester::Learn(const Member& member) { state_->peers.Learn(member); }
+
 absl::Status Requester::Attend(const AttendCall& call, const PartialView& out,
                                AttendReport* report) {
-  const auto room = [&out] { return out; };
-  return Attend(call, room, report, out.memory);
+  return Attend(
+      call, [&out] { return out; }, report, out.memory);
 }
 
 absl::Status Requester::Attend(const AttendCall& call, AttendRoom room, AttendReport* report,
                                MemoryKind room_memory) {
   if (call.corpus == nullptr) return absl::InvalidArgumentError("attend: no corpus");
-  const auto checked_room = [&] { return Checked(room(), call.q.count); };
-  const auto attend = [&](CallContext& context) -> AttemptResult {
-    const auto state = context.contexts.For(call.corpus, call.chunks);
-    if (!state.ok()) return {state.status()};
-    const RouteSegment segment = {.row_count = call.q.count,
-                                  .context = *state,
-                                  .selection = call.selection,
-                                  .row_limits = call.row_limits};
-    const RouteCall route = {.layer = call.layer,
-                             .q = call.q,
-                             .segments = {&segment, 1},
-                             .wire = call.wire,
-                             .grade = call.grade,
-                             .allow_approximate = call.allow_approximate,
-                             .trace = call.trace,
-                             .deadline = call.deadline,
-                             .out_memory = room_memory,
-                             .tries = context.tries};
-    return {context.router.Attend(route, checked_room, report)};
-  };
-  return state_->attempts.Run(call.corpus.get(), call.deadline, attend, call.trace);
+  Segment segment;
+  const LayerCall whole = LayerCallOf(call, segment);
+  return state_->Attend(whole, &call, room, room_memory, report);
 }
 
 absl::StatusOr<Context> Requester::Open(const ContextSpec& spec, Instant deadline) {
@@ -346,12 +353,12 @@ absl::StatusOr<Context> Requester::Open(const ContextSpec& spec, Instant deadlin
   // contexts.
   const RouteSegment segment = {.row_count = 1, .context = state.get()};
   const RouteCall call = {.segments = {&segment, 1}, .deadline = deadline};
-  const auto corpora = [&](absl::FunctionRef<void(const Corpus&)> visit) {
-    ForEachCorpus(call, visit);
+  const CallCorpora corpora = CorporaOf(call);
+  const auto warm_up = [&](CallContext& context) {
+    return AttemptResult{
+        .status = context.router.Warm(call), .may_wait = spec.await_holders, .corpora = corpora};
   };
-  absl::Status warm = state_->attempts.Run(corpora, deadline, [&](CallContext& context) {
-    return AttemptResult{context.router.Warm(call), /*repeatable=*/true, spec.await_holders};
-  });
+  absl::Status warm = state_->attempts.Run(/*corpus=*/nullptr, deadline, warm_up);
   // Unless the caller awaits holders, unreachable ones are no error: calls wait for them.
   const bool away = absl::IsUnavailable(warm) || absl::IsDeadlineExceeded(warm);
   if (spec.await_holders || !away) CKV_RETURN_IF_ERROR(warm);
@@ -362,20 +369,8 @@ absl::StatusOr<Context> Requester::Open(const ContextSpec& spec, Instant deadlin
 
 absl::Status Requester::Attend(const LayerCall& call, const PartialView& out,
                                AttendReport* report) {
-  const auto room = [&] { return Checked(out, call.q.count); };
-  const auto corpora = [&](absl::FunctionRef<void(const Corpus&)> visit) {
-    LayerCallSegments::ForEachCorpus(call, visit);
-  };
-  bool again = false;
-  const auto attend = [&](CallContext& context) -> AttemptResult {
-    auto route = context.segments.Take(call, out.memory, std::exchange(again, true));
-    if (!route.ok()) return {route.status()};
-    route->tries = context.tries;
-    absl::Status status = context.router.Attend(*route, room, report);
-    context.segments.Clear();
-    return {std::move(status)};
-  };
-  return state_->attempts.Run(corpora, call.deadline, attend, call.trace);
+  return state_->Attend(
+      call, /*part=*/nullptr, [&out] { return out; }, out.memory, report);
 }
 
 absl::Status Requester::Attend(const Context& context, uint32_t layer, const QueryView& q,

@@ -54,7 +54,7 @@ void Attempts::Enter(CallContext& context, CallTries& tries) {
   context.tries = &tries;
 }
 
-absl::Status Attempts::Run(Corpora corpora, Instant deadline, Attempt attempt,
+absl::Status Attempts::Run(const Corpus* corpus, Instant deadline, Attempt attempt,
                            const TraceContext& trace) {
   Begin();
   CallTries tries;
@@ -70,10 +70,11 @@ absl::Status Attempts::Run(Corpora corpora, Instant deadline, Attempt attempt,
         do {
           result = attempt(**context);
           if (result.status.ok()) return absl::OkStatus();
-        } while (Cure(**context, corpora, deadline, result, trace));
+          if (corpus != nullptr) result.corpora = {&corpus, 1};
+        } while (Cure(**context, deadline, result, trace));
       }
     }
-    const std::optional<Instant> again = AgainAt(tries, corpora, deadline, result, trace);
+    const std::optional<Instant> again = AgainAt(tries, deadline, result, trace);
     if (!again) {
       tries.EndSpan(/*failed=*/true, clock_->Now());
       return WithTrace(tries.Final(result.status, clock_->Now()), trace);
@@ -82,8 +83,8 @@ absl::Status Attempts::Run(Corpora corpora, Instant deadline, Attempt attempt,
   }
 }
 
-bool Attempts::Cure(CallContext& context, Corpora corpora, Instant deadline,
-                    const AttemptResult& result, const TraceContext& trace) {
+bool Attempts::Cure(CallContext& context, Instant deadline, const AttemptResult& result,
+                    const TraceContext& trace) {
   const ScopedTrace scope(trace);
   const bool holder_failed = context.links.holder_failed();
   const NextAct act = ActFor(result.status, holder_failed);
@@ -103,9 +104,11 @@ bool Attempts::Cure(CallContext& context, Corpora corpora, Instant deadline,
     Log().debug("{}; opening a new session", result.status.ToString());
     return true;
   }
-  if (act == NextAct::kResolveAgain) corpora([&](const Corpus& c) { view_->Forget(c); });
-  // Its chunks may have been placed elsewhere meanwhile.
-  if (act == NextAct::kReopen) corpora([&](const Corpus& c) { view_->Doubt(c); });
+  for (const Corpus* corpus : result.corpora) {
+    if (act == NextAct::kResolveAgain) view_->Forget(*corpus);
+    // Its chunks may have been placed elsewhere meanwhile.
+    if (act == NextAct::kReopen) view_->Doubt(*corpus);
+  }
   if (!may_repeat || act == NextAct::kGiveUp || !context.links.FailOver(result.status) ||
       (act == NextAct::kRetryLater && !budget_.Spend())) {
     return false;
@@ -115,13 +118,13 @@ bool Attempts::Cure(CallContext& context, Corpora corpora, Instant deadline,
   return true;
 }
 
-std::optional<Instant> Attempts::AgainAt(CallTries& tries, Corpora corpora, Instant deadline,
+std::optional<Instant> Attempts::AgainAt(CallTries& tries, Instant deadline,
                                          const AttemptResult& result, const TraceContext& trace) {
   const ScopedTrace scope(trace);
   tries.waits = false;
   if (!result.repeatable) return std::nullopt;
   if (RetryAfterOf(result.status)) return RetryAt(tries, deadline, result.status);
-  return result.may_wait ? ReturnAt(tries, corpora, deadline, result.status) : std::nullopt;
+  return result.may_wait ? ReturnAt(tries, deadline, result) : std::nullopt;
 }
 
 // Returns when to retry, as an overloaded holder requested.
@@ -142,8 +145,8 @@ std::optional<Instant> Attempts::RetryAt(CallTries& tries, Instant deadline,
   return now + after;
 }
 
-std::optional<Instant> Attempts::ReturnAt(CallTries& tries, Corpora corpora, Instant deadline,
-                                          const absl::Status& status) {
+std::optional<Instant> Attempts::ReturnAt(CallTries& tries, Instant deadline,
+                                          const AttemptResult& result) {
   if (!tries.may_mend || stopping_.load()) return std::nullopt;
   const Instant now = clock_->Now();
   if (tries.wait_count == 0) {
@@ -151,20 +154,23 @@ std::optional<Instant> Attempts::ReturnAt(CallTries& tries, Corpora corpora, Ins
     tries.wait_end = ReturnWaitEnd(now, deadline);
     tries.seen_changes = view_->changes();
     tries.was_kept = true;
-    corpora([&](const Corpus& c) { tries.was_kept = tries.was_kept && view_->Keeps(c); });
+    for (const Corpus* corpus : result.corpora)
+      tries.was_kept = tries.was_kept && view_->Keeps(*corpus);
   }
   if (now >= tries.wait_end) return std::nullopt;
   // Does not wait for chunks that have moved: resolving the corpus again finds them.
   bool moved = false;
   const Instant look_end = std::min(tries.wait_end, now + kMovedLookMax);
-  if (tries.was_kept && tries.may_ask)
-    corpora([&](const Corpus& c) { moved = moved || HasMoved(*view_, c, look_end); });
+  if (tries.was_kept && tries.may_ask) {
+    for (const Corpus* corpus : result.corpora)
+      moved = moved || HasMoved(*view_, *corpus, look_end);
+  }
   if (moved) return std::nullopt;
   ++tries.wait_count;
   tries.waits = true;
   tries.pause = std::clamp(2 * tries.pause, kReturnPauseMin, kReturnPauseMax);
   counters_->returns.fetch_add(1, std::memory_order_relaxed);
-  Log().debug("{}; waiting for a holder to return", status.ToString());
+  Log().debug("{}; waiting for a holder to return", result.status.ToString());
   return std::min(now + tries.pause, tries.wait_end);
 }
 

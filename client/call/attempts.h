@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <optional>
+#include <span>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -27,6 +28,8 @@ struct AttemptResult {
   bool may_wait = true;
   // True if rows arrived that need not be sent again. The pauses between attempts then start over.
   bool progressed = false;
+  // The corpora of the call. Read only after an error. May be empty if no holder was asked.
+  std::span<const Corpus* const> corpora = {};
 };
 
 // Thread-safe. NextActFor (proto/base/status.h) determines what may cure an error. This class
@@ -56,8 +59,6 @@ struct AttemptResult {
 class Attempts {
  public:
   using Attempt = absl::FunctionRef<AttemptResult(CallContext&)>;
-  // Calls its argument for every corpus of the call.
-  using Corpora = absl::FunctionRef<void(absl::FunctionRef<void(const Corpus&)>)>;
 
   // All must outlive this object.
   Attempts(Clock* clock, CallContextPool* pool, DirectoryView* view, CallCounters* counters)
@@ -66,27 +67,22 @@ class Attempts {
   // Takes a call context and runs `attempt` until it succeeds or the policy ends the call. Returns
   // the last status, which also names the causes of earlier failures. If the error casts doubt on a
   // corpus, the directory is queried about it before its next use. During the call, the context's
-  // `tries` belong to it. Errors, and log lines about them, name `trace` if it is set.
+  // `tries` belong to it. Errors, and log lines about them, name `trace` if it is set. If `corpus`
+  // is null, the results of attempts name the call's corpora.
   //   DeadlineExceeded, ResourceExhausted  also as CallContextPool::Take.
-  absl::Status Run(Corpora corpora, Instant deadline, Attempt attempt,
-                   const TraceContext& trace = {});
-  // As above, for a call over one corpus.
   absl::Status Run(const Corpus* corpus, Instant deadline, Attempt attempt,
-                   const TraceContext& trace = {}) {
-    return Run([corpus](absl::FunctionRef<void(const Corpus&)> visit) { visit(*corpus); }, deadline,
-               attempt, trace);
-  }
+                   const TraceContext& trace = {});
 
   // As Run, step by step, for calls that do not wait here. Begin once, and Enter each context that
   // the call takes. After a failed attempt, Cure returns whether to try again immediately. If not,
   // AgainAt returns whether to try again later, in any context.
   void Begin() { budget_.Earn(); }
   static void Enter(CallContext& context, CallTries& tries);
-  bool Cure(CallContext& context, Corpora corpora, Instant deadline, const AttemptResult& result,
+  bool Cure(CallContext& context, Instant deadline, const AttemptResult& result,
             const TraceContext& trace = {});
   // Returns when to try again; unset if the call has failed.
-  std::optional<Instant> AgainAt(CallTries& tries, Corpora corpora, Instant deadline,
-                                 const AttemptResult& result, const TraceContext& trace = {});
+  std::optional<Instant> AgainAt(CallTries& tries, Instant deadline, const AttemptResult& result,
+                                 const TraceContext& trace = {});
   // Waits until `again`, or until a holder that the call waits for may be available.
   void Rest(CallTries& tries, Instant again);
   // Call it instead of Rest if the caller has done the waiting.
@@ -99,8 +95,7 @@ class Attempts {
 
  private:
   std::optional<Instant> RetryAt(CallTries& tries, Instant deadline, const absl::Status& status);
-  std::optional<Instant> ReturnAt(CallTries& tries, Corpora corpora, Instant deadline,
-                                  const absl::Status& status);
+  std::optional<Instant> ReturnAt(CallTries& tries, Instant deadline, const AttemptResult& result);
 
   Clock* const clock_;
   CallContextPool* const pool_;

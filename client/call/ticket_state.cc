@@ -77,15 +77,13 @@ void TicketState::EndAttempt(absl::Status status) {
   running_ = false;
   CallContext& context = **lease_;
   context.router.GiveUp();
-  const AttemptResult result = {std::move(status)};
-  const auto corpora = [&](absl::FunctionRef<void(const Corpus&)> visit) {
-    ForEachCorpus(call_, visit);
-  };
-  if (attempts_->Cure(context, corpora, call_.deadline, result, call_.trace)) {
+  const CallCorpora corpora = CorporaOf(call_);
+  const AttemptResult result = {.status = std::move(status), .corpora = corpora};
+  if (attempts_->Cure(context, call_.deadline, result, call_.trace)) {
     again_at_ = clock_->Now();
     return;
   }
-  again_at_ = attempts_->AgainAt(tries_, corpora, call_.deadline, result, call_.trace);
+  again_at_ = attempts_->AgainAt(tries_, call_.deadline, result, call_.trace);
   if (!again_at_) return End(tries_.Final(result.status, clock_->Now()));
   if (tries_.waits) return lease_.reset();
   context.links.BeginCall();

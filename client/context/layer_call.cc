@@ -7,33 +7,21 @@
 namespace ckv {
 
 absl::StatusOr<RouteCall> LayerCallSegments::Take(const LayerCall& call, MemoryKind out_memory,
-                                                  bool again) {
+                                                  bool again, const ContextState* whole) {
   Clear();
   for (const Segment& segment : call.segments) {
-    const size_t ordinal = segments.size();
-    if (segment.context == nullptr) {
+    RouteSegment& taken = segments.emplace_back();
+    taken.row_begin = segment.row_begin;
+    taken.row_count = segment.row_count;
+    taken.context = whole;
+    taken.selection = segment.selection;
+    taken.row_limits = segment.row_limits;
+    taken.own = segment.own;
+    if (whole != nullptr) continue;
+    if (absl::Status status = TakeContext(segment, call.wire, again); !status.ok()) {
       Clear();
-      return absl::InvalidArgumentError(
-          absl::StrFormat("attend: segment %d has no context", ordinal));
+      return status;
     }
-    const std::shared_ptr<ContextState>& state = segment.context->state_;
-    if (state == nullptr || (!again && state->closed())) {
-      Clear();
-      return absl::FailedPreconditionError(
-          absl::StrFormat("attend: the context of segment %d is closed", ordinal));
-    }
-    // A call of f32 partials wants the bits of its holders.
-    std::shared_ptr<const NearTable> near_rows;
-    if (call.wire != PartialDtype::kF32 || state->near_same_bits()) near_rows = state->near();
-    segments.push_back({.row_begin = segment.row_begin,
-                        .row_count = segment.row_count,
-                        .context = state.get(),
-                        .selection = segment.selection,
-                        .row_limits = segment.row_limits,
-                        .own = segment.own,
-                        .near = near_rows.get()});
-    if (near_rows != nullptr) near.push_back(std::move(near_rows));
-    if (contexts.empty() || contexts.back() != state) contexts.push_back(state);
   }
   return RouteCall{.layer = call.layer,
                    .q = call.q,
@@ -46,20 +34,53 @@ absl::StatusOr<RouteCall> LayerCallSegments::Take(const LayerCall& call, MemoryK
                    .out_memory = out_memory};
 }
 
-void LayerCallSegments::ForEachCorpus(const LayerCall& call,
-                                      absl::FunctionRef<void(const Corpus&)> visit) {
-  for (const Segment& segment : call.segments) {
-    if (segment.context == nullptr || segment.context->state_ == nullptr) continue;
-    for (const std::shared_ptr<const Corpus>& corpus : segment.context->state_->corpora())
-      visit(*corpus);
+// Takes the context of the last segment, and its locally cached rows.
+absl::Status LayerCallSegments::TakeContext(const Segment& segment, PartialDtype wire, bool again) {
+  const size_t ordinal = segments.size() - 1;
+  if (segment.context == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("attend: segment %d has no context", ordinal));
   }
+  const std::shared_ptr<ContextState>& state = segment.context->state_;
+  if (state == nullptr || (!again && state->closed())) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("attend: the context of segment %d is closed", ordinal));
+  }
+  segments.back().context = state.get();
+  // A call of f32 partials wants the bits of its holders.
+  if (wire != PartialDtype::kF32 || state->near_same_bits()) {
+    if (std::shared_ptr<const NearTable> rows = state->near(); rows != nullptr) {
+      segments.back().near = rows.get();
+      near.push_back(std::move(rows));
+    }
+  }
+  if (contexts.empty() || contexts.back() != state) contexts.push_back(state);
+  return absl::OkStatus();
 }
 
-void ForEachCorpus(const RouteCall& call, absl::FunctionRef<void(const Corpus&)> visit) {
+LayerCall LayerCallOf(const AttendCall& call, Segment& segment) {
+  segment = {.row_count = call.q.count,
+             .context = nullptr,
+             .selection = call.selection,
+             .row_limits = call.row_limits};
+  return {.layer = call.layer,
+          .q = call.q,
+          .segments = {&segment, 1},
+          .wire = call.wire,
+          .grade = call.grade,
+          .allow_approximate = call.allow_approximate,
+          .trace = call.trace,
+          .deadline = call.deadline};
+}
+
+CallCorpora CorporaOf(const RouteCall& call) {
+  CallCorpora corpora;
   for (const RouteSegment& segment : call.segments) {
     if (segment.context == nullptr) continue;
-    for (const std::shared_ptr<const Corpus>& corpus : segment.context->corpora()) visit(*corpus);
+    for (const std::shared_ptr<const Corpus>& corpus : segment.context->corpora())
+      corpora.push_back(corpus.get());
   }
+  return corpora;
 }
 
 void Context::Close() {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "client/calls.h"
 #include "client/context/context.h"
@@ -23,20 +23,28 @@ struct LayerCallSegments {
 
   // Fills the vectors and returns the router's call, whose answer goes to memory of kind
   // `out_memory`. `again` marks a later attempt of a call, which continues even if a context was
-  // closed meanwhile.
+  // closed meanwhile. If `whole` is not null, it is the context of all segments, and theirs are not
+  // read. It must outlive the call.
   //   InvalidArgument     a segment has no context.
   //   FailedPrecondition  a context is closed.
-  absl::StatusOr<RouteCall> Take(const LayerCall& call, MemoryKind out_memory, bool again = false);
-  // Calls `visit` with every corpus of a call; may visit one corpus several times.
-  static void ForEachCorpus(const LayerCall& call, absl::FunctionRef<void(const Corpus&)> visit);
+  absl::StatusOr<RouteCall> Take(const LayerCall& call, MemoryKind out_memory, bool again = false,
+                                 const ContextState* whole = nullptr);
   void Clear() {
     segments.clear();
     contexts.clear();
     near.clear();
   }
+
+ private:
+  absl::Status TakeContext(const Segment& segment, PartialDtype wire, bool again);
 };
 
-// Does the same for the router's call.
-void ForEachCorpus(const RouteCall& call, absl::FunctionRef<void(const Corpus&)> visit);
+// Returns a call over one part as a call of one segment, which has no context. `segment` must
+// outlive the result.
+LayerCall LayerCallOf(const AttendCall& call, Segment& segment);
+
+// The corpora of a call. One may occur several times.
+using CallCorpora = absl::InlinedVector<const Corpus*, 8>;
+CallCorpora CorporaOf(const RouteCall& call);
 
 }  // namespace ckv
