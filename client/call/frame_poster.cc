@@ -109,7 +109,7 @@ absl::Status FramePoster::Post(Written& frame, Instant now) {
   RequestHeader& header = frame.header;
   posting.slot = frame.slot;
   posting.flags = header.flags;
-  posting.bytes = static_cast<uint32_t>(RequestHeaderBytes(header.version) + header.body_bytes);
+  posting.bytes = static_cast<uint32_t>(sizeof(RequestHeader) + header.body_bytes);
   if (spans_.on()) {
     const HolderLink& link = exchange_.link(frame.line);
     spans_.BeginFrame(frame.ordinal, link.peer().id().name, FabricName(link.lane().kind()),
