@@ -96,7 +96,9 @@ class CharacterizeTest(unittest.TestCase):
         self.assertIn(printed["kernel"]["target"], printed["kernel"]["machine"])
 
     def test_reports_where_the_report_is_or_which_package_draws_it(self):
-        self.assertEqual(self.first["report"], str(self.costs / "report.html") if MATPLOTLIB else None)
+        drawn = self.first["report"] is not None  # by Debian's Python, or by the first on PATH
+        self.assertIn(drawn, (True, MATPLOTLIB))
+        self.assertEqual(drawn, (self.costs / "report.html").exists())
         report = json.loads((self.costs / "report.json").read_text(encoding="utf-8"))
         self.assertEqual([one["fabric"] for one in report["findings"]],
                          [one["fabric"] for one in self.first["findings"]])

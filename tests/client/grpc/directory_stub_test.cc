@@ -1,5 +1,5 @@
-// Goal: a requester works with a directory of the build before, which knows no look-up of many ids.
-// Method: a gRPC service that has the older call only.
+// Goal: a look-up of many chunks at a directory that does not serve it is an error, which names the
+// call. Method: a gRPC service that has the look-up of one chunk only.
 
 #include "client/grpc/directory_stub.h"
 
@@ -7,8 +7,10 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/convert.h"
 #include "tests/support/soon.h"
@@ -18,9 +20,9 @@ namespace ckv {
 namespace {
 
 // Answers for the chunks of one corpus, one by one.
-class OlderDirectory final : public v1::DirectoryService::Service {
+class SmallDirectory final : public v1::DirectoryService::Service {
  public:
-  explicit OlderDirectory(Corpus corpus) : corpus_(std::move(corpus)) {}
+  explicit SmallDirectory(Corpus corpus) : corpus_(std::move(corpus)) {}
   grpc::Status LocateChunk(grpc::ServerContext*, const v1::LocateChunkRequest* request,
                            v1::LocateChunkReply* reply) override {
     ++located;
@@ -45,10 +47,10 @@ class OlderDirectory final : public v1::DirectoryService::Service {
   const Corpus corpus_;
 };
 
-TEST(DirectoryStub, QueriesAnOlderDirectoryChunkByChunk) {
+TEST(DirectoryStub, ReportsACallThatIsNotServed) {
   const auto chunks = test::MakeTestCorpus(test::TestGeometry(), {5, 6, 7}, /*seed=*/1);
   const Corpus corpus = chunks.Publish("c", "", {{{"h0"}}, {{"h1"}}});
-  OlderDirectory directory(corpus);
+  SmallDirectory directory(corpus);
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
@@ -56,16 +58,17 @@ TEST(DirectoryStub, QueriesAnOlderDirectoryChunkByChunk) {
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   ASSERT_NE(server, nullptr);
   DirectoryStub stub("127.0.0.1:" + std::to_string(port), Clock::Real());
+  const auto located = stub.LocateChunk(corpus.chunks[2].id, "", test::Soon());
+  ASSERT_TRUE(located.ok()) << located.status();
+  EXPECT_EQ(located->at(0).chunks.at(0), corpus.chunks[2]);
+  EXPECT_EQ(directory.located, 1);
   const std::vector<ChunkId> ids = {corpus.chunks[2].id, corpus.chunks[0].id};
-  const auto placements = stub.LocateChunks(ids, corpus.geometry, "", test::Soon());
-  ASSERT_TRUE(placements.ok()) << placements.status();
-  EXPECT_EQ(directory.located, 2);
-  ASSERT_EQ(placements->size(), 2u);
-  EXPECT_EQ((*placements)[0], corpus.chunks[2]);
-  EXPECT_EQ((*placements)[1], corpus.chunks[0]);
-  const std::vector<ChunkId> unknown = {corpus.chunks[1].id, ChunkId()};
-  const auto refused = stub.LocateChunks(unknown, corpus.geometry, "", test::Soon());
-  EXPECT_TRUE(absl::IsNotFound(refused.status())) << refused.status();
+  const absl::Status refused = stub.LocateChunks(ids, corpus.geometry, "", test::Soon()).status();
+  EXPECT_TRUE(absl::IsUnimplemented(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("LocateChunks"));
+  EXPECT_EQ(directory.located, 1);
+  const auto unknown = stub.LocateChunk(ChunkId(), "", test::Soon());
+  EXPECT_TRUE(absl::IsNotFound(unknown.status())) << unknown.status();
   server->Shutdown();
 }
 
