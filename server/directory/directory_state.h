@@ -78,24 +78,26 @@ class DirectoryState {
   // For Register, `member.epoch` is the member's previous epoch, or 0; the new epoch is above it. A
   // holder that `reports_parts` is listed by MissingHolders until HolderReports::FinishReport.
   absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
-                                      Instant deadline = kInstantMax, bool reports_parts = false);
+                                      Instant deadline = kInstantMax, bool reports_parts = false)
+      ABSL_LOCKS_EXCLUDED(tables_.mu);
   // `health` is the member's own report; null leaves its previous report in place.
-  absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id, const MemberHealth* health = nullptr);
-  absl::Status Deregister(uint64_t lease_id);
-  std::vector<Member> Members();
+  absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id, const MemberHealth* health = nullptr)
+      ABSL_LOCKS_EXCLUDED(tables_.mu);
+  absl::Status Deregister(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(tables_.mu);
+  std::vector<Member> Members() ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Returns the ended leases of members that have not registered again, the latest first. None is
   // older than LeaseTable::kEndedAgeMax.
-  std::vector<EndedLease> Ended();
+  std::vector<EndedLease> Ended() ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Ends expired leases and notifies the watchers.
-  void Expire();
+  void Expire() ABSL_LOCKS_EXCLUDED(tables_.mu);
 
   // Returns, by name, the holders in replayed corpora that have not registered since, and members
   // that have not reported all their parts. Their chunks are not known yet.
-  std::vector<HolderId> MissingHolders();
+  std::vector<HolderId> MissingHolders() ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Returns whether the list of members is reliable.
   //   Unavailable         the process started less than one default lease ago, and a holder that
   //                       replayed corpora name has not registered yet.
-  absl::Status CheckReturned();
+  absl::Status CheckReturned() ABSL_LOCKS_EXCLUDED(tables_.mu);
 
   // The chunks that a replaced or dropped corpus leaves on holders where no corpus of any tenant
   // places them any more. Each entry lists only those holders. If no corpus has the chunk at all,
@@ -103,47 +105,54 @@ class DirectoryState {
   using Orphans = std::vector<ChunkPlacement>;
   // Returns the new version. Unless null, `orphans` receives the orphans of the replaced version.
   absl::StatusOr<uint64_t> Publish(Corpus corpus, bool replace, uint64_t expected_version,
-                                   Orphans* orphans = nullptr, Instant deadline = kInstantMax);
+                                   Orphans* orphans = nullptr, Instant deadline = kInstantMax)
+      ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Returns the corpus with its current leased members: a copy of the corpus if there are any. With
   // `for_calls`, omits holders that lack a chunk if another live member has it.
   absl::StatusOr<std::shared_ptr<const Corpus>> Get(std::string_view name, std::string_view tenant,
-                                                    bool for_calls = false);
+                                                    bool for_calls = false)
+      ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Returns the corpora that `tenant` may see, as published, without leased members.
-  std::vector<std::shared_ptr<const Corpus>> List(std::string_view tenant);
+  std::vector<std::shared_ptr<const Corpus>> List(std::string_view tenant)
+      ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Drops a corpus and returns its last version.
   absl::StatusOr<std::shared_ptr<const Corpus>> Drop(std::string_view name, std::string_view tenant,
                                                      Orphans* orphans = nullptr,
-                                                     Instant deadline = kInstantMax);
+                                                     Instant deadline = kInstantMax)
+      ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Returns the chunk's places in corpora that `tenant` may see. `for_calls` as for Get.
   std::vector<LocatedChunk> Locate(const ChunkId& id, std::string_view tenant,
-                                   bool for_calls = false);
+                                   bool for_calls = false) ABSL_LOCKS_EXCLUDED(tables_.mu);
 
   // Returns the key of a tenant. The first call with `make` creates it and returns once it is
   // durable. Returns the zero key for the shared tenant, for a tenant without a key, and for all
   // tenants if there is no journal. Errors as GetTenantKey in proto/ckv/v1/directory.proto.
   absl::StatusOr<TenantKey> TenantKeyOf(std::string_view tenant, bool make,
-                                        Instant deadline = kInstantMax);
+                                        Instant deadline = kInstantMax)
+      ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Returns the chunks whose head hash is in `heads`, in corpora that `tenant` may read. Other
   // calls wait for at most kHeadSliceCount look-ups. If `model` is unset, searches all models.
   PromptChunks FindPrompt(std::span<const uint64_t> heads, const std::optional<ChunkId>& model,
-                          std::string_view tenant);
+                          std::string_view tenant) ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Hashes looked up in one hold of the lock: 0.1 ms.
   static constexpr size_t kHeadSliceCount = 4096;
 
   // Returns, for each of `ids` in order, how many corpora of all tenants place it on `holder`, as
   // published or leased. If `holder` is empty, counts corpora that place it anywhere. Reported,
   // unproven corpora always count. The result reveals other tenants' chunks: for the operator only.
-  std::vector<uint32_t> CountReferences(std::span<const ChunkId> ids, std::string_view holder);
+  std::vector<uint32_t> CountReferences(std::span<const ChunkId> ids, std::string_view holder)
+      ABSL_LOCKS_EXCLUDED(tables_.mu);
 
   // Returns for each of `ids`, in order, whether it was accepted. Only corpora of `tenant`, which
   // may read the chunks there, list the member; if `tenant` is empty, every tenant's corpora do. An
   // accepted id reveals that a corpus has the chunk. A holder is trusted with that fact, as it is
   // with the rows.
   absl::StatusOr<std::vector<bool>> AnnounceReplicas(uint64_t lease_id, std::string_view tenant,
-                                                     std::span<const ChunkId> ids);
+                                                     std::span<const ChunkId> ids)
+      ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Withdraws the announcements for `tenant`, or for all tenants if unset.
   absl::Status WithdrawReplicas(uint64_t lease_id, std::optional<std::string_view> tenant,
-                                std::span<const ChunkId> ids);
+                                std::span<const ChunkId> ids) ABSL_LOCKS_EXCLUDED(tables_.mu);
   static constexpr size_t kReplicaIdCountMax = kIdsPerCallMax;
 
   // Counts over all tenants, for people and metrics.
@@ -154,12 +163,13 @@ class DirectoryState {
     uint64_t watcher_count = 0;
     uint64_t replica_count = 0;  // announced by members
   };
-  Counts counts();
+  Counts counts() ABSL_LOCKS_EXCLUDED(tables_.mu);
 
   // Watches the state. Arguments and errors as for DirectoryWatcher::Open. The state must outlive
   // the watcher.
   absl::StatusOr<std::unique_ptr<DirectoryWatcher>> Watch(std::string_view tenant,
-                                                          bool all_tenants = false) {
+                                                          bool all_tenants = false)
+      ABSL_LOCKS_EXCLUDED(tables_.mu) {
     return DirectoryWatcher::Open(&tables_, tenant, all_tenants);
   }
 

@@ -28,14 +28,14 @@ CorpusKey KeyOf(const DirectoryChange& change) {
   return {change.tenant, change.name};
 }
 
-DirectoryTables::DirectoryTables(const DirectoryOptions& options)
-    : options(options),
+DirectoryTables::DirectoryTables(const DirectoryOptions& with)
+    : options(with),
       incarnation(RandomDirectoryId()),
-      epochs(options.first_epoch),
-      corpora(options.replica_count_max),
-      lacks(options.lack_count_max),
-      numbers(options.first_epoch),
-      reports(options.placement_count_max, options.corpus_count_max) {}
+      epochs(with.first_epoch),
+      corpora(with.replica_count_max),
+      lacks(with.lack_count_max),
+      numbers(with.first_epoch),
+      reports(with.placement_count_max, with.corpus_count_max) {}
 
 void DirectoryTables::Expire() {
   const Instant now = options.clock->Now();

@@ -37,7 +37,7 @@ uint64_t RandomDirectoryId();
 CorpusKey KeyOf(const DirectoryChange& change);
 
 struct DirectoryTables {
-  explicit DirectoryTables(const DirectoryOptions& options);
+  explicit DirectoryTables(const DirectoryOptions& with);
 
   // Tombstones kept for later reports: 3 MB with the longest names.
   static constexpr size_t kDropsCountMax = 10'000;
