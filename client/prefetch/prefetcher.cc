@@ -169,4 +169,17 @@ absl::Status Prefetcher::Recompute(PrefetchJob& job) {
   return made.status;
 }
 
+PrefetcherStats Prefetcher::stats() const {
+  absl::MutexLock lock(&mu_);
+  return plan_.stats();
+}
+
+void Prefetcher::AwaitIdle() {
+  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return plan_.idle() && waker_->idle();
+  };
+  absl::MutexLock lock(&mu_);
+  mu_.Await(absl::Condition(&idle));
+}
+
 }  // namespace ckv
