@@ -46,8 +46,11 @@ class PrefetchPlanTest : public testing::Test {
     watched->policy = policy;
     watched->context = *ContextState::Make({&part, 1});
     watched->same_bits = true;
-    for (const ContextRun& run : RunsOf(*watched->context))
-      watched->uses.push_back({.run = run, .share = 0.5});
+    for (const ContextRun& run : RunsOf(*watched->context)) {
+      WatchedContext::Use& use = watched->uses.emplace_back();
+      use.run = run;
+      use.share = 0.5;
+    }
     plan_->Add(watched, std::make_shared<NoWatcher>());
     return watched;
   }
