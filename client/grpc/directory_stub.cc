@@ -1,7 +1,6 @@
 // One method for each call that a requester makes to the directory. Each sets the deadline, makes
 // the call on the caller's thread, turns its status into ours with call and address, and validates
-// the reply. A directory of an earlier build has no LocateChunks: then chunks are located one by
-// one.
+// the reply.
 
 #include "client/grpc/directory_stub.h"
 

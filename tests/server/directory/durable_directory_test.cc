@@ -122,7 +122,7 @@ TEST_F(DurableDirectoryTest, PrintsSurviveARestart) {
   EXPECT_EQ(state->reports().PartOf({"a"}, "", "gpl", 0, 9)->corpus.chunks[1].print, TokenPrint());
 }
 
-// A publisher of an earlier build, for example ckvctl corpus partition, provides none.
+// A publisher may provide none, for example ckvctl corpus partition.
 TEST_F(DurableDirectoryTest, PrintsOutliveAPublisherWithoutAny) {
   DirectoryState* state = &Start();
   Corpus corpus = CorpusOf("gpl", 3, 1);
