@@ -32,8 +32,7 @@ constexpr size_t kPromptTokenCountMax = 1u << 22;
 // The longest wait for a tenant's key if part of a prompt is matched without it.
 constexpr Duration kKeyWaitMax = std::chrono::seconds(1);
 
-// The most corpora that Describe reports.
-constexpr size_t kHottestCountMax = 64;
+constexpr size_t kHottestCountMax = 64;  // the most corpora that Describe reports
 
 void AddNear(const RequesterNearStats& stats, v1::DescribeReply::Near& near) {
   near.set_bytes(stats.bytes);
