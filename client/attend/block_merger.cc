@@ -1,3 +1,11 @@
+// Merges the partials of one attend, block by block, on the thread that advances the call:
+//   Begin        counts the parts that each block misses, one of each share
+//   Take         subtracts the parts of a reply. A block that misses none is ready
+//   Merge        puts the ready blocks on the stream. Partials are in tree order, own rows last. If
+//                the output is the caller's memory (`late`), waits until every block is ready
+//   CloseMerged  once the stream is done, lists the frames that no open block needs
+//   End          checks that every partial counted once (I1), and unless `late` copies the result
+
 #include "client/attend/block_merger.h"
 
 #include "absl/strings/str_format.h"

@@ -1,3 +1,11 @@
+// Attends the local rows of one call, on the caller's thread. Attend, in order:
+//   AddOwnPieces    lists the caller's own rows
+//   AddNearPieces   lists the chunks of the local row cache, and rotates queries for them
+//   PlacePartials   gives each piece memory for its partial
+//   PlaceAnswers    only if nothing is routed: gives units of one piece the output buffer instead
+//   Run             puts the pieces on the stream. If the time taken is the kernel's alone, reports
+//                   it to the host's model
+
 #include "client/attend/local_attend.h"
 
 #include <algorithm>
