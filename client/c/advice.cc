@@ -1,4 +1,8 @@
 // Estimates and explanations, as JSON.
+//
+// ckv_estimate and ckv_explain work on the caller's thread, in the same order: Take checks and
+// copies the arguments; Requester::Quote or Requester::Explain computes; the result becomes JSON,
+// in memory that ckv_text_free frees. After an error, the caller's pointer is null.
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,3 +1,12 @@
+// Checks the structs of an attend and translates them, on the caller's thread, before anything is
+// sent. Take, in order:
+//   report    its size, because a report that cannot be written must not cost an answer
+//   call      its size, pointers, alignment, segment count and precision
+//   segments  each with its selection, and its own rows or its part. The spans of own rows are set
+//             once all are in the vector
+//   device    the kinds of memory, and the stream `after`
+// GiveReport writes the report after the call.
+
 #include "client/c/attend_arguments.h"
 
 #include <algorithm>

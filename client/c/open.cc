@@ -1,4 +1,9 @@
 // Opens and closes requesters.
+//
+// Opening works on the caller's thread, in order: Opening::Begin settles the kernel target and
+// counts the requester, both under target_mutex. Open makes the fabrics, the backend, the stub of
+// the host cache, the requester, and last the watch, whose thread uses the requester. An error
+// undoes all of it. Closing is refused while tickets, fetches or puts are open.
 
 #include <unistd.h>
 

@@ -1,4 +1,8 @@
 // Arithmetic on partials: what the ABI has without a requester.
+//
+// Each function checks all its arguments before it writes the first value. They work on the
+// caller's thread, and keep no state. FormOf has the units of a log-sum-exp, and its mark of an
+// empty row, for each form.
 
 #include "attention/partial.h"
 

@@ -1,4 +1,12 @@
 // Fetches that return with the rows, and fetches under way.
+//
+// ckv_fetch works on the caller's thread. A ticket has its own thread; mu_ guards its progress:
+//   settling  PullFirstLayer fetches the first layer. After the time for an early return, it only
+//             completes the chunk that has begun, which fixes chunk_end_
+//   fetching  PullLayer fetches each further layer of these chunks
+//   ended     status_ is set, by the last layer or the first error
+// Cancel closes the fence, so that blocks are no longer written, and the thread ends at its next
+// check. Freeing a ticket cancels it and waits for the thread.
 
 #include <atomic>
 #include <thread>

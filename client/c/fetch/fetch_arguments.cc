@@ -1,3 +1,10 @@
+// The arguments of a fetch, and its writes to the caller's memory. In order:
+//   Take         checks ranges, columns, and strides or blocks; opens a stream if needed
+//   AwaitStream  waits for the caller's work on the stream `after`
+//   KeepHere     may have the host cache copy the chunks, within half of the time
+//   Pull         fetches from the host cache, and if that fails, from the holders. Writes each
+//                arrived range to blocks behind the fence, to the device, or to host memory
+
 #include "client/c/fetch/fetch_arguments.h"
 
 #include <cstring>
