@@ -1,3 +1,11 @@
+// Repeats a call on the thread of the call. After a failed attempt, in order:
+//   Cure      while it has the call context: a new session, else another replica, at once
+//   AgainAt   sets a later time. If a holder gave a hint, RetryAt takes it, within the budget. Else
+//             ReturnAt waits for a holder to return, with growing pauses, but not for chunks that
+//             have moved
+//   Rest      waits until then. A wait for a holder ends early if the directory view changes
+// If neither Cure nor AgainAt repeats the call, it fails.
+
 #include "client/call/attempts.h"
 
 #include <algorithm>

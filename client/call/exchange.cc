@@ -1,3 +1,11 @@
+// The slots of one call, on the thread of the call. A slot's states:
+//   kFree     Post sends a request                         -> kPosted
+//   kPosted   Take finds the reply with the request's id   -> kArrived, and passes it on
+//   kArrived  Release, once the reply has been read        -> kFree
+// A round posts, collects, and ends. Without progress, EndRound checks lanes and deadline (Check),
+// and waits for an event of a lane (Pause). GiveUp frees every slot: it abandons posted requests,
+// and closes a lane that carried an unexpected reply.
+
 #include "client/call/exchange.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// Divides a fetch into parts that fit a slot, without a lock and without I/O. There are two kinds:
+//   Begin, Next           a cursor over chunk, layer and token. A part has as many whole layers as
+//                         fit, else tokens of one layer
+//   BeginSelection, Next  SortLayer sorts the indices of each layer by chunk, into groups. A part
+//                         has indices of one group
+
 #include "client/call/fetch_plan.h"
 
 #include <algorithm>

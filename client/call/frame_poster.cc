@@ -1,3 +1,10 @@
+// The frames of one attempt, on the thread of the call. A frame's states, in order:
+//   unwritten  WriteNext acquires a slot and writes the frame, perhaps by work on the stream
+//   written    PostWritten posts it once the stream is done, unless the deadline has passed
+//   posted     Keep takes its reply. If a block has more frames than the lane has free slots, it
+//              copies the reply and frees the slot
+//   kept       Release frees the copy or the slot once the reply is merged
+
 #include "client/call/frame_poster.h"
 
 #include <algorithm>

@@ -1,3 +1,12 @@
+// The state machine of one submitted call. Each Step runs on the thread that drives the call:
+//   running   an attempt is under way. If Advance completes it: done. If it fails, EndAttempt
+//             chooses one of the other states
+//   retrying  at again_at_ the next attempt begins, with the same call context: running. If it
+//             would wait, only a Step that may wait begins it
+//   waiting   for a holder to return, without a call context. At again_at_, TakeContext takes one:
+//             running. While none is free, it tries each millisecond until wait_end, then: done
+//   done      with the result. Cancel leads here from every state
+
 #include "client/call/ticket_state.h"
 
 #include <algorithm>
