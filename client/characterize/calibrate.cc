@@ -1,3 +1,10 @@
+// Measures the constants of the cost model, on the caller's thread. Each Time function repeats one
+// kind of call and returns a trimmed mean. LaneCalibrator, in order:
+//   constructor  lists the points: query rows, caching of rows, and chunk of few or many tokens
+//   Part(i)      times one point, or as the last part the fetches. Round times all
+//   Fit          fits T_probe, bandwidth and wire share to the calls over few tokens (FitCalls),
+//                the compute curve to all points, and the splice share to the fetches
+
 #include "client/characterize/calibrate.h"
 
 #include <algorithm>

@@ -1,3 +1,10 @@
+// Judges the cost model by the samples of a run; pure arithmetic. FindingsOf, in order:
+//   each route sample      adds the model's error to its fabric
+//   each number of steps   PointOf gets the times of route, fetch and local at that point, and the
+//                          best of them. `chooser` adds the model's choice
+//   each fabric            Average and Judge: the mean error, the time lost by wrong choices, and
+//                          the share of right ones where the times differ clearly
+
 #include "client/characterize/findings.h"
 
 #include <algorithm>

@@ -1,3 +1,10 @@
+// Characterize measures what the file of samples does not have yet, in order:
+//   grid    rounds of route, fetch, local and here, together with the calibration if the profile
+//           is not known. `watch` gets the profile before the file gets a sample, so that a run
+//           that is cut off continues with the same constants
+//   sweeps  fan-in, congestion, scatter and gather. Each sample is in the file once measured
+// It runs on one thread. Only Parallel starts others, which begin together.
+
 #include "client/characterize/run.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// The file of samples: a line of columns, a line with the subject, then one line for each sample.
+// Open reads all whole lines, refuses another version or subject, and cuts off a line that is not
+// whole. Add appends a line and flushes it, so that a run that is cut off can resume.
+// Used by one thread.
+
 #include "client/characterize/sample.h"
 
 #include <unistd.h>

@@ -1,3 +1,9 @@
+// Calibrates this host and all lanes of a target, on one thread. In order:
+//   constructor  measures merge and splice here, then lists the parts. Each attention here is next
+//                to the same part of each lane. Then follow the fetches and the prefill
+//   Part(i)      measures one part once more. Round measures all; Disagrees compares the rounds
+//   Finish       fits the curve of this host and the constants of each lane
+
 #include "client/characterize/target_calibrator.h"
 
 #include <algorithm>
