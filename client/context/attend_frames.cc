@@ -1,3 +1,11 @@
+// Cuts the shares of a call into frames that fit lane slots. Not thread-safe. Cut, in order:
+//   AddBlocks         cuts each unit into blocks of rows, so that each of its shares fits a slot
+//                     for one block. Rounds blocks down to whole kernel tiles, if one fits
+//   SortSharesByLine  sorts the shares by peer index
+//   FillFrames        for each peer, block by block: AddToFrame extends the last part, else adds a
+//                     part to the last frame, else begins a frame. A frame for wire version 4 has
+//                     one part
+
 #include "client/context/attend_frames.h"
 
 #include <algorithm>

@@ -1,3 +1,11 @@
+// Cuts the pieces of each unit into nodes of the merge tree, and nodes into shares, one or more
+// for each holder. Not thread-safe. CutUnit, in order:
+//   FindRuns   finds ranges of pieces that one holder has, in one corpus
+//   AddNodes   for each corpus, splits the tree until one holder has a whole subtree, and a frame
+//              has space for it
+//   AddNode    adds it to the holder's open share, or to a new one if a frame would hold too few
+//              rows. A locally cached piece is a node by itself
+
 #include "client/context/attend_nodes.h"
 
 #include <algorithm>

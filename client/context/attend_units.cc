@@ -1,3 +1,11 @@
+// Lists what each segment of a call attends, as units of rows with equal pieces. A piece is a
+// chunk, or selected rows of it. Not thread-safe. Begin adds for each segment:
+//   with row limits   AddLimited: a unit for consecutive groups with one limit. The chunk with the
+//                     limit becomes a selection of its first rows
+//   with a selection  AddGroups: a unit for each list of indices, once these are checked.
+//                     ListTouched makes a piece of each chunk with a selected row
+//   otherwise         AddDenseUnit: one unit of all chunks
+
 #include "client/context/attend_units.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// Writes one frame of an attend into its slot. WriteFrame, in order: lays out the slot; fills the
+// header, which it returns; then for each part writes the segment entry, the query rows, rotated on
+// the stream for each copy, and the indices and entries of its pieces, node by node. The query rows
+// are complete once the stream is done. Wire version 4 has no segment entries.
+
 #include "client/context/frame_writer.h"
 
 #include <algorithm>
