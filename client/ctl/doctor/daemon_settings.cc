@@ -1,3 +1,9 @@
+// Reads the settings of a ckvd from the same sources as ckvd, without its code. In order:
+//   ReadSettingsFile, AddVariables, AddFlags   fill a map by flag; a later source wins
+//   SettingsOf                                 takes the values that doctor judges. If a value
+//                                              cannot be parsed, the default stays
+// It runs on the command's thread.
+
 #include "client/ctl/doctor/daemon_settings.h"
 
 #include <yaml-cpp/yaml.h>

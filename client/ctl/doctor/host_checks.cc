@@ -1,3 +1,8 @@
+// LookAtHost finds the daemons of this machine, and adds the named configuration if none of them
+// uses it yet. JudgeHost then checks memory, polling threads and durability, in this order. Each
+// check lists its problems, or reports once that all is well or why it was skipped. They read files
+// and change none, on the command's thread.
+
 #include "client/ctl/doctor/host_checks.h"
 
 #include <algorithm>
