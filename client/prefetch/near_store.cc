@@ -1,3 +1,9 @@
+// The memory of the local row cache. A chunk's states:
+//   filling    Begin reserves its bytes and maps memory. Adopt reserves bytes only
+//   published  Commit or Adopt adds it to chunks_, with a hold. Hold and Release count holds
+//   released   the last Release removes it. Its bytes are free once no call has its rows
+// mu_ guards chunks_. Bytes are counted by atomics in NearRoom, which rows share and so keep alive.
+
 #include "client/prefetch/near_store.h"
 
 #include <sys/mman.h>

@@ -1,3 +1,12 @@
+// The states of a chunk range. The prefetcher's lock guards them:
+//   kFar      Decide or Add queues it                      -> kQueued
+//             Add finds all its chunks here                -> kNear
+//   kQueued   BeginNext gives it to a copying thread       -> kPulling, or kNear if it is here
+//   kPulling  End, after TakeRoom, Adopt and the copy      -> kNear, or kFar after an error. If a
+//             context came to need it meanwhile            -> kQueued
+//   kNear     EvictFor makes room, or a borrowed range loses its last user   -> kFar
+// Update leads to Decide: TakeCost, Count and Price report the calls to the rule, which decides.
+
 #include "client/prefetch/prefetch_plan.h"
 
 #include <algorithm>

@@ -1,3 +1,11 @@
+// The threads of the prefetcher. mu_ guards the plan, and is free while costs are computed
+// and rows are copied.
+//   caller    Watch adds a context. With policy `near`, it waits until the plan is settled
+//   deciding  DecideAll takes the contexts that are due. Update computes costs, then changes the
+//             plan
+//   copying   CopyAll takes a job from the plan. Copy makes room, then recomputes, maps or fetches
+// The destructor sets stopping_, wakes all threads, and joins them.
+
 #include "client/prefetch/prefetcher.h"
 
 #include <algorithm>
