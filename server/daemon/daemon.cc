@@ -1,3 +1,11 @@
+// Starts and stops the parts of ckvd, on the thread that runs the daemon:
+//   Start  clears the ready file; settles name, profile, kernel target and backends; listens for
+//          pages; starts directory, holder and requester; server; registrations; serves pages
+//   Tick   notes registrations and health, and writes the ready file once all roles are registered
+//   Drain  ends ready file, health and new calls; scrub and watch; calls in progress, in half of
+//          the time; the holder's lanes; pages; registrations; server
+// The destructor drains without a wait, and destroys the parts in reverse order.
+
 #include "server/daemon/daemon.h"
 
 #include <algorithm>
