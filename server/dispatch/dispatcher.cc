@@ -1,3 +1,11 @@
+// The dispatcher's thread repeats RunOnce. Without work it spins, then sleeps. RunOnce, in order:
+//   1  breaks the lanes of closed sessions, if woken for that; accepts lanes
+//   2  polls the lanes. Arrive checks each frame and adds it to a queue
+//   3  finishes a cold read, whose request is queued again; finishes and starts side work
+//   4  answers attends as one batch, then one fetch or map; unpins rows that were sent
+//   5  starts cold reads, destroys broken lanes, and notes the end of a drain
+// Requests move between queues: a long one to kLong, one with rows on disk to kCold.
+
 #include "server/dispatch/dispatcher.h"
 
 #include <pthread.h>

@@ -1,3 +1,11 @@
+// The lanes of the dispatcher, on its thread. A lane's states:
+//   accepted  Accept takes it from a listener. Add gives it to its session, or destroys it: the
+//             session is closed, or kernels do not reach the lane's slots
+//   in use    LaneSet polls it
+//   broken    Break, for a fault or a closed session: cancels its side work, drops its requests
+//   gone      DropBroken destroys it once nothing uses it, and its session's record after the
+//             last lane
+
 #include "server/dispatch/lane_keeper.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// The lanes that the dispatcher's thread polls. A lane's states:
+//   hot     in hot_, and polled by each Poll. Quiet for kQuietMax, or armed by Arm: cold
+//   cold    armed, with its event in the epoll set. Its event makes it hot, in Wait or, on a busy
+//           thread, in the look that Poll takes each kColdLookInterval
+//   broken  Break, from both: neither polled nor watched, until Destroy
+
 #include "server/dispatch/lane_set.h"
 
 #include <sys/epoll.h>

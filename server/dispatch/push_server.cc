@@ -1,3 +1,11 @@
+// Serves one fetch at a time, on the dispatcher's thread. Answer checks the request and pins the
+// chunk. Push then checks the range and the size, and sends the rows:
+//   whole rows         the fabric gathers them from the store. The pin is in sending_ until Reap
+//                      finds that the fabric is done
+//   many tiny layers   copied into the reply slot, because a fabric does not gather so many ranges
+//   selected, slices   PushGathered copies them into the reply slot
+// Rows have a checksum unless the fabric shares memory.
+
 #include "server/dispatch/push_server.h"
 
 #include <array>

@@ -1,3 +1,10 @@
+// One long job at a time: a long attend, or a copy of a chunk to map. All but the job itself runs
+// on the dispatcher's thread:
+//   idle      Start checks the request. If it needs long work, starts the job -> running
+//   running   the side thread computes or copies, and rings the dispatcher's bell -> finished
+//   finished  Finish replies, or drops the result if Cancel was called -> idle
+// TryMap answers a map at once if the copy exists.
+
 #include "server/dispatch/side_work.h"
 
 #include <cstring>
