@@ -1,3 +1,11 @@
+// Keeps table and folder consistent. A chunk's turn (ChunkTurn) orders all changes of its file:
+//   put     Begin makes room in memory, and begins a file; Write writes to both; Finish commits
+//           the file, then inserts into the table, so that a found chunk survives a restart
+//   load    pins. If the chunk is cold: makes room, reads the file, warms the table, pins
+//   drop    removes the chunk from the table, then its file
+//   room    MakeRoom evicts one chunk, and packs it as a shadow; else removes the oldest shadow
+// Open adds the chunks of the folder as cold ones. Functions run on the caller's thread.
+
 #include "store/chunk_store.h"
 
 #include <algorithm>

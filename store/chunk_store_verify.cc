@@ -1,4 +1,12 @@
 // Checks a chunk in its place, and repairs one of its two copies from the other.
+//
+// Run checks memory, then the file, at the caller's pace and without the chunk's turn. If one is
+// damaged, Settle checks both again within the turn, and acts:
+//   memory            file                  act
+//   damaged           whole or unreadable   LetGo: the chunk becomes cold
+//   whole             damaged               WriteAgain: writes the file from memory
+//   damaged           damaged or absent     TakeOut: drops the chunk, quarantines the file
+//   absent            damaged               TakeOut
 
 #include <algorithm>
 #include <string>

@@ -1,3 +1,11 @@
+// The states of a slot. Its atomic word has the generation, kResident, kHot and the pins:
+//   free      in free_slots_      Insert: hot. InsertCold: cold
+//   hot       rows in the arena   EvictOne, without pins: cold. Drop, Chill: dropped
+//   cold      rows in the file    Warm: hot. Drop: dropped
+//   dropped   no longer found     without pins, or after the last Unpin, Free: free
+// A drop raises the generation, so no old locator is valid. Chill drops damaged rows and adds the
+// chunk again as cold. mu_ guards all changes but pins. Find and Pin do not take mu_.
+
 #include "store/memory/chunk_table.h"
 
 #include <algorithm>
