@@ -1,3 +1,10 @@
+// The states of a queue pair, on the thread of its connection:
+//   Create      takes its share of the device's budget; makes timer, events and completion queues;
+//               makes the pair: INIT. It can post receives
+//   Establish   connects it to the peer's: RTR, then RTS. It can send
+//   StopPair    ERR. Every send completes, as flushed
+// The destructor destroys the pair before it drains the last events.
+
 #include "transport/verbs/verbs_queues.h"
 
 #include <fcntl.h>
