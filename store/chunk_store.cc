@@ -1,5 +1,5 @@
 // Keeps table and folder consistent. A chunk's turn (ChunkTurn) orders all changes of its file:
-//   put     Begin makes room in memory, and begins a file; Write writes to both; Finish commits
+//   put     Begin makes room in memory, and begins a file. Write writes to both. Finish commits
 //           the file, then inserts into the table, so that a found chunk survives a restart
 //   load    pins. If the chunk is cold: makes room, reads the file, warms the table, pins
 //   drop    removes the chunk from the table, then its file

@@ -1,9 +1,10 @@
 // Puts. Separate from the calls, because a put uses gRPC to the directory and the holders.
 //
-// A put, used by one thread at a time: ckv_put_begin checks the target and counts the put as in
-// flight; ckv_put_add_chunk and ckv_put_add_rows pass chunks and rows to the CorpusWriter, within
-// bytes_max; ckv_put_finish publishes them and drops the corpus from the requester's view;
-// ckv_put_free ends the count.
+// A put is used by one thread at a time, in this order:
+//   ckv_put_begin                        checks the target, counts the put as in flight
+//   ckv_put_add_chunk, ckv_put_add_rows  pass chunks and rows to the CorpusWriter, up to bytes_max
+//   ckv_put_finish                       publishes, and drops the corpus from the requester's view
+//   ckv_put_free                         ends the count
 
 #include <algorithm>
 #include <cstring>

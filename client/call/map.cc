@@ -1,7 +1,7 @@
 // Requests the descriptor of a chunk's memory from a holder over shm, checks it, and maps it.
 //
-// MapChunk works on the thread of the call, in order: chooses a holder, brings up its link, which
-// must be shm, and finds the handle; posts one request; waits for the reply, which carries the
+// MapChunk works on the thread of the call. It chooses a holder, brings up its link, which must be
+// shm, and finds the handle. It then posts one request, and waits for the reply, which carries the
 // descriptor. MapDescriptor checks the layout, the size and the seals before it maps. The mapping
 // ends with the MappedChunk.
 

@@ -2,8 +2,8 @@
 // kind of call and returns a trimmed mean. LaneCalibrator, in order:
 //   constructor  lists the points: query rows, caching of rows, and chunk of few or many tokens
 //   Part(i)      times one point, or as the last part the fetches. Round times all
-//   Fit          fits T_probe, bandwidth and wire share to the calls over few tokens (FitCalls),
-//                the compute curve to all points, and the splice share to the fetches
+//   Fit          fits T_probe, bandwidth and wire share to the calls over few tokens (FitCalls).
+//                Then fits the compute curve to all points, and the splice share to the fetches
 
 #include "client/characterize/calibrate.h"
 

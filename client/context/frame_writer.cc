@@ -1,7 +1,8 @@
-// Writes one frame of an attend into its slot. WriteFrame, in order: lays out the slot; fills the
-// header, which it returns; then for each part writes the segment entry, the query rows, rotated on
-// the stream for each copy, and the indices and entries of its pieces, node by node. The query rows
-// are complete once the stream is done. Wire version 4 has no segment entries.
+// Writes one frame of an attend into its slot. WriteFrame lays out the slot, and fills the header,
+// which it returns. Then it writes for each part, in order:
+//   the segment entry, which wire version 4 does not have
+//   the query rows, rotated on the stream for each copy. They are complete once the stream is done
+//   the indices and entries of its pieces, node by node
 
 #include "client/context/frame_writer.h"
 

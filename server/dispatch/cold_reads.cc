@@ -3,7 +3,8 @@
 //   Start   lists the chunks of the request, and starts Read
 //   Read    for each chunk: ReadChunk loads it whole; if there is no room, ReadLayer reads the
 //           layer of an attend. If only selected rows are needed, ReadSelected takes them from
-//           the cache or reads their stripes, until as many bytes were read as the chunk has
+//           the cache or reads their stripes. Once that read as many bytes as the chunk has, the
+//           chunk is loaded
 //   Finish  gives the request its rows. No other Start until these were used
 
 #include "server/dispatch/cold_reads.h"
