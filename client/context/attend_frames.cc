@@ -3,8 +3,7 @@
 //                     for one block. Rounds blocks down to whole kernel tiles, if one fits
 //   SortSharesByLine  sorts the shares by peer index
 //   FillFrames        for each peer, block by block: AddToFrame extends the last part, else adds a
-//                     part to the last frame, else begins a frame. A frame for wire version 4 has
-//                     one part
+//                     part to the last frame, else begins a frame
 
 #include "client/context/attend_frames.h"
 

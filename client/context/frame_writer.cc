@@ -1,6 +1,6 @@
 // Writes one frame of an attend into its slot. WriteFrame lays out the slot, and fills the header,
 // which it returns. Then it writes for each part, in order:
-//   the segment entry, which wire version 4 does not have
+//   the segment entry
 //   the query rows, rotated on the stream for each copy. They are complete once the stream is done
 //   the indices and entries of its pieces, node by node
 
