@@ -95,9 +95,9 @@ struct AttendParts {
   Grade grade = Grade::kDefault;
 };
 // Returns the parts. Fills `memory` with the data that they cannot borrow from the request.
-//   InvalidArgument     as CheckAttendShape, DtypeOf and GradeOf. Also if a selection or row limits
-//                       do not fit groups and k, if a range of rows is malformed, or if all ranges
-//                       together have more than kSelectionIndexCountMax rows.
+//   InvalidArgument     as CheckAttendShape, DtypeOf and GradeOf. A selection or row limits do not
+//                       fit groups and k. A range of rows is malformed. All ranges together have
+//                       more than kSelectionIndexCountMax rows.
 absl::StatusOr<AttendParts> PartsOf(const v1::AttendRequest& request, const Geometry& geometry,
                                     AttendMemory& memory);
 
