@@ -183,11 +183,12 @@ struct Requester::State {
     PrefetcherTools tools;
     tools.cost = [this](const PrefetcherTools::Work& work) { return Cost(work); };
     tools.measure = [this](const PrefetcherTools::Work& work, Instant deadline) {
-      const ExplainCall call = {.corpus = work.corpus,
-                                .chunks = work.chunks,
-                                .query_rows = work.query_rows,
-                                .select = work.selected,
-                                .deadline = deadline};
+      ExplainCall call;
+      call.corpus = work.corpus;
+      call.chunks = work.chunks;
+      call.query_rows = work.query_rows;
+      call.select = work.selected;
+      call.deadline = deadline;
       return Measure(call, prefetch_attempts).status();
     };
     tools.same_target = [this](const std::shared_ptr<const Corpus>& corpus) {
