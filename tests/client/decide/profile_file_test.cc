@@ -138,7 +138,7 @@ TEST(Profile, AFileOfAnotherVersionIsRefusedAndKept) {
 }
 
 TEST(Profile, AppliesToOneHostAndItsWidths) {
-  constexpr KernelTargetId kTarget = KernelTargetId::kAvx3;
+  constexpr KernelTargetId kHostTarget = KernelTargetId::kAvx3;
   Geometry geometry = *NamedGeometry("deepseek-v2-lite");
   geometry.revision = "r1";
   const std::string host = "0123456789abcdef-boot";
@@ -147,7 +147,7 @@ TEST(Profile, AppliesToOneHostAndItsWidths) {
   profile.subject = SubjectOf(geometry, host, holders, /*quick=*/false);
   profile.here.prefill_per_token_layer_us = 3;
   EXPECT_EQ(profile.subject, geometry.ToString() + " from 0123456789ab to h0 h1, full");
-  EXPECT_EQ(WhyNotOf(profile, geometry, host, kTarget), "");
+  EXPECT_EQ(WhyNotOf(profile, geometry, host, kHostTarget), "");
   EXPECT_EQ(WhyNotFrom(profile, host), "");
   EXPECT_TRUE(HereFor(profile, geometry).prefill_per_token_layer_us);
   // Other models of the same widths; but prefill is of one model.
@@ -157,7 +157,7 @@ TEST(Profile, AppliesToOneHostAndItsWidths) {
            [](Geometry& g) { g.softmax_scale *= 2; }}) {
     Geometry other = geometry;
     change(other);
-    EXPECT_EQ(WhyNotOf(profile, other, host, kTarget), "");
+    EXPECT_EQ(WhyNotOf(profile, other, host, kHostTarget), "");
     const bool same_model = other.model == geometry.model && other.revision == geometry.revision;
     EXPECT_EQ(HereFor(profile, other).prefill_per_token_layer_us.has_value(), same_model);
   }
@@ -166,19 +166,19 @@ TEST(Profile, AppliesToOneHostAndItsWidths) {
            [](Geometry& g) { g.d_rope = 6; }, [](Geometry& g) { g.dtype = RowDtype::kFp8DsMla; }}) {
     Geometry other = geometry;
     change(other);
-    EXPECT_THAT(WhyNotOf(profile, other, host, kTarget),
+    EXPECT_THAT(WhyNotOf(profile, other, host, kHostTarget),
                 AllOf(HasSubstr(profile.subject), HasSubstr(other.widths().ToString()),
                       HasSubstr("other widths")));
   }
-  profile.kernel_target = kTarget;
-  EXPECT_EQ(WhyNotOf(profile, geometry, host, kTarget), "");
+  profile.kernel_target = kHostTarget;
+  EXPECT_EQ(WhyNotOf(profile, geometry, host, kHostTarget), "");
   EXPECT_THAT(WhyNotOf(profile, geometry, host, KernelTargetId::kAvx2),
               AllOf(HasSubstr("AVX3"), HasSubstr("AVX2")));
-  EXPECT_THAT(WhyNotOf(profile, geometry, "another host", kTarget), HasSubstr("booted again"));
+  EXPECT_THAT(WhyNotOf(profile, geometry, "another host", kHostTarget), HasSubstr("booted again"));
   EXPECT_THAT(WhyNotFrom(profile, "another host"),
               AllOf(HasSubstr(profile.subject), HasSubstr("booted again")));
   EXPECT_NE(WhyNotFrom({}, host), "");
-  EXPECT_NE(WhyNotOf({}, geometry, host, kTarget), "");
+  EXPECT_NE(WhyNotOf({}, geometry, host, kHostTarget), "");
 }
 
 TEST(Profile, FilesAreReplacedWhole) {
