@@ -1,9 +1,9 @@
 // HolderPeer has the constants and the reachability of one holder, PeerTable all of them. A peer's
 // connection: Connect asks the view for the member and calls Settle, which replaces the connection
-// if the epoch or address is new. Learn does the same for a member that a watch reported. Calls in
-// progress keep the previous connection. A peer's fabric: BeginChoice lets one call choose while
-// others wait, and EndChoice publishes the choice. Avoid and Suspect mark a holder that failed; an
-// answer or a new epoch ends that.
+// if the epoch or address is new. OnMemberUp does the same for a member that a watch reported.
+// Calls in progress keep the previous connection. A peer's fabric: Begin lets one call choose while
+// others wait, and End publishes the choice. Avoid and Suspect mark a holder that failed; an answer
+// or a new epoch ends that.
 
 #include "client/holders/holder_peer.h"
 
