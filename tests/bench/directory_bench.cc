@@ -1,6 +1,6 @@
 // Question: what does a directory of 1,000 members, 10,000 corpora and 1,000,000 chunks need, in
 // memory, on disk, to start, and to report a change? Bounds: two holders' names, two ids and their
-// positions are some 300 bytes of memory per chunk. An id and its numbers are 37 bytes of a log,
+// positions are some 300 bytes of memory per chunk. An id and its numbers are 38 bytes of a log,
 // which is stored once in a snapshot and at most four times in logs. A start reads, checks and
 // indexes each once, some microseconds per chunk.
 //

@@ -102,7 +102,7 @@ TEST(CheckRecord, GivesTheReasonWhyARecordIsInvalid) {
   const absl::Status other_rule = why_not([](KernelRecord& r) { r.rates.dot = 400; });
   EXPECT_EQ(other_rule.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(other_rule.message()),
-              AllOf(HasSubstr("says AVX512_BF16"), HasSubstr("takes AVX3")));
+              AllOf(HasSubstr("names AVX512_BF16"), HasSubstr("chooses AVX3")));
   for (const absl::Status& missing : {why_not([](KernelRecord& r) { r.rates.f32 = 0; }),
                                       why_not([](KernelRecord& r) { r.rates.dot = 0; })}) {
     EXPECT_EQ(missing.code(), absl::StatusCode::kFailedPrecondition);

@@ -223,7 +223,7 @@ TEST_F(FabricChoiceTest, AFabricWithoutBandwidthIsNotRefused) {
   EXPECT_EQ(Opened(), FabricKind::kShm) << View().trials[1].why_not;
   const FabricTrial trial = View().trials[0];
   EXPECT_EQ(trial.why_not, "");
-  EXPECT_NEAR(trial.constants.t_probe_us, 81e6, 2e6);  // two headers, 160 B
+  EXPECT_NEAR(trial.constants.t_probe_us, 77e6, 2e6);  // two headers, 152 B
   // Less than the rate of all that was requested, 8 slots in 2000 s.
   EXPECT_GT(trial.constants.bandwidth_bytes_per_s, 0);
   EXPECT_LE(trial.constants.bandwidth_bytes_per_s, 8 * 4096 / 2000.0);

@@ -206,7 +206,7 @@ TEST_F(DaemonTest, AProfileThatCannotBeReadEndsTheStart) {
   EXPECT_THAT(std::string(none.status().message()),
               AllOf(HasSubstr("requester.profile"), HasSubstr(config.requester_profile)));
   std::ofstream(config.requester_profile)
-      << R"({"subject": "s", "here": {"merge_per_row_us": -1}, "lanes": []})";
+      << R"({"version": 1, "subject": "s", "here": {"merge_per_row_us": -1}, "lanes": []})";
   const auto bad = Daemon::Start(config);
   EXPECT_EQ(bad.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(bad.status().message()),
