@@ -35,7 +35,7 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]+")
 KEY = re.compile(r"`((?:lane|log|metrics|oracle|replicas|requester|store|tcp|verbs)\.[a-z_]+)`")
 # Flags of programs that are not ours: cmake, pkg-config, protoc, llama-server, vLLM, SGLang, LMCache.
 FOREIGN_FLAGS = {"--preset", "--gtest_filter", "--gtest_repeat", "--gtest_break_on_failure", "--benchmark_filter",
-                  "--workflow", "--install", "--prefix", "--component", "--libs",
+                 "--workflow", "--install", "--prefix", "--component", "--libs",
                  "--cflags", "--python_out", "--grpc_out", "--plugin", "--rope-freq-base",
                  "--slot-save-path", "--cache-reuse", "--context-shift", "--system-site-packages",
                  "--kv-transfer-config", "--kv-events-config", "--otlp-traces-endpoint", "--shm-name", "--model-path",

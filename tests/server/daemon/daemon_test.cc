@@ -205,8 +205,12 @@ TEST_F(DaemonTest, AProfileThatCannotBeReadEndsTheStart) {
   EXPECT_EQ(none.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(none.status().message()),
               AllOf(HasSubstr("requester.profile"), HasSubstr(config.requester_profile)));
-  std::ofstream(config.requester_profile)
-      << R"({"version": 1, "subject": "s", "here": {"merge_per_row_us": -1}, "lanes": []})";
+  std::string text = FormatProfile({});
+  const std::string_view field = "\"merge_per_row_us\": ";
+  const size_t at = text.find(field);
+  ASSERT_NE(at, std::string::npos) << text;
+  text.insert(at + field.size(), "-1");
+  std::ofstream(config.requester_profile) << text;
   const auto bad = Daemon::Start(config);
   EXPECT_EQ(bad.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(bad.status().message()),

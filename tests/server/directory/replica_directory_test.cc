@@ -218,7 +218,8 @@ TEST_F(ReplicaDirectoryTest, ReadReplicasAreNotPublished) {
   const Corpus read = **state_.Get("c", "");
   const auto refused = state_.Publish(read, /*replace=*/true, 0);
   EXPECT_TRUE(absl::IsInvalidArgument(refused.status()));
-  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("chunk 1: the directory sets leased"));
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("chunk 1: the directory sets leased"));
 }
 
 TEST_F(ReplicaDirectoryTest, ANewVersionKeepsTheCopiesOfChunksItHas) {
