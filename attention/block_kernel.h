@@ -12,8 +12,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "attention/fp8.h"
-#include "attention/grade.h"
 #include "attention/partial.h"
+#include "attention/precision.h"
 #include "attention/worker_pool.h"
 
 namespace ckv {
@@ -48,7 +48,7 @@ struct BlockRow {
 struct RowBlock {
   BlockRow rows[kBlockRowsMax];
   uint32_t count = 0;
-  Grade grade = Grade::kExact;
+  Precision precision = Precision::kExact;
   RowView keys;
   const int32_t* indices = nullptr;  // null if dense
   uint32_t index_count = 0;

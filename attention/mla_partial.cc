@@ -18,8 +18,8 @@ namespace ckv {
 namespace {
 
 // Blocks are cut from runs. A run is one selected piece, or the longest sequence of dense pieces of
-// one grade over the same rows, whose query rows then share blocks. That is the gain of batching: 8
-// requests of 16 rows read and convert each cKV row once instead of 8 times.
+// one precision over the same rows, whose query rows then share blocks. That is the gain of
+// batching: 8 requests of 16 rows read and convert each cKV row once instead of 8 times.
 struct Run {
   uint32_t first_piece = 0;
   uint32_t piece_count = 0;
@@ -35,12 +35,14 @@ struct Run {
   }
 };
 
-Grade GradeOf(const AttentionPiece& piece) { return GradeOf(piece.grade, piece.out.dtype); }
+Precision PrecisionOf(const AttentionPiece& piece) {
+  return PrecisionOf(piece.precision, piece.out.dtype);
+}
 
 bool ShareBlocks(const AttentionPiece& a, const AttentionPiece& b) {
   return a.rows.data == b.rows.data && a.rows.count == b.rows.count &&
          a.rows.stride_bytes == b.rows.stride_bytes && a.rows.blocks == b.rows.blocks &&
-         GradeOf(a) == GradeOf(b);
+         PrecisionOf(a) == PrecisionOf(b);
 }
 
 Run RunFrom(std::span<const AttentionPiece> pieces, uint32_t first, uint32_t block_rows) {
@@ -75,7 +77,7 @@ BlockRow RowOf(const AttentionShape& shape, const AttentionPiece& piece, uint32_
 void FillDense(const AttentionShape& shape, std::span<const AttentionPiece> pieces, const Run& run,
                uint32_t begin, RowBlock* block) {
   block->keys = pieces[run.first_piece].rows;
-  block->grade = GradeOf(pieces[run.first_piece]);
+  block->precision = PrecisionOf(pieces[run.first_piece]);
   block->indices = nullptr;
   block->count = 0;
   uint32_t piece_begin = 0;
@@ -96,7 +98,7 @@ void FillSelected(const AttentionShape& shape, const AttentionPiece& piece, uint
                   uint32_t end, RowBlock* block) {
   const uint32_t group = begin / piece.selection.group_rows;
   block->keys = piece.rows;
-  block->grade = GradeOf(piece);
+  block->precision = PrecisionOf(piece);
   block->indices = piece.selection.indices + size_t{group} * piece.selection.k;
   block->index_count = piece.selection.k;
   block->count = 0;

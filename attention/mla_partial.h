@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "attention/grade.h"
 #include "attention/partial.h"
+#include "attention/precision.h"
 #include "attention/worker_pool.h"
 
 namespace ckv {
@@ -26,7 +26,7 @@ struct AttentionPiece {
   // valid lengths. The limit also applies to selected indices. If null, there is no limit.
   const uint32_t* row_limits = nullptr;
   PartialView out;
-  Grade grade = Grade::kDefault;  // vector targets always compute kExact (grade.h)
+  Precision precision = Precision::kDefault;  // vector targets always compute kExact (precision.h)
 };
 
 // Computes the partial of every piece. One query token of 16 heads over a chunk:
@@ -44,23 +44,24 @@ struct AttentionPiece {
 //   logit_ij = softmax_scale * (q_i . row_j)     m_i = max_j logit_ij
 //   l_i = sum_j exp(logit_ij - m_i)              o_i = sum_j exp(logit_ij - m_i) v_j / l_i
 //
-// In Grade::kExact, products are exact and sums are f32; other grades round the weights first
-// (grade.h). A query row that attends no row gets the empty partial (partial.h). Rows that a query
-// row does not attend never affect its result, even if they are NaN. A NaN that it attends makes
-// its o and l NaN and leaves m finite, so that no merge mistakes it for empty. Infinite values that
-// leave no finite logit have the same effect.
+// In Precision::kExact, products are exact and sums are f32; other precisions round the weights
+// first (precision.h). A query row that attends no row gets the empty partial (partial.h). Rows
+// that a query row does not attend never affect its result, even if they are NaN. A NaN that it
+// attends makes its o and l NaN and leaves m finite, so that no merge mistakes it for empty.
+// Infinite values that leave no finite logit have the same effect.
 //
-// Error in Grade::kExact against exact arithmetic on the same rows, for |logit| up to about 4: |o|
-// errs by at most 5e-7 x max(1, max|o|). bf16 output adds up to 2^-8 of the value. A logit errs by
-// about 2^-22 of its size; beyond 4 that adds 2^-21 x |logit| x max|o|. Constant inputs can make
+// Error in Precision::kExact against exact arithmetic on the same rows, for |logit| up to about 4:
+// |o| errs by at most 5e-7 x max(1, max|o|). bf16 output adds up to 2^-8 of the value. A logit errs
+// by about 2^-22 of its size; beyond 4 that adds 2^-21 x |logit| x max|o|. Constant inputs can make
 // all rounding errors have the same sign. The error then stays within 70 x 2^-24 of the sum of
 // absolute products. exp is a polynomial with a relative error below 2^-22.6; it is 0 below
 // exp(-87). Logits of any finite size are safe.
 //
-// Batch invariant: a query row's result depends only on that row, the rows it attends, the grade
-// and the kernel target, bit for bit. Other rows in the call, the number of threads, alignment and
-// strides do not matter. The index of the cKV row fixes the order of every sum. So an answer can be
-// compared with a run without faults (I2). A selection sums in the order of its index list.
+// Batch invariant: a query row's result depends only on that row, the rows it attends, the
+// precision and the kernel target, bit for bit. Other rows in the call, the number of threads,
+// alignment and strides do not matter. The index of the cKV row fixes the order of every sum. So an
+// answer can be compared with a run without faults (I2). A selection sums in the order of its index
+// list.
 //
 // The caller has checked counts against its limits; a wrong count here is our bug (CKV_CHECK). A
 // pool serves one call at a time. Calls with different pools run concurrently.

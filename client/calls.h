@@ -11,8 +11,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "attention/grade.h"
 #include "attention/partial.h"
+#include "attention/precision.h"
 #include "proto/base/clock.h"
 #include "proto/base/trace_context.h"
 #include "proto/corpus.h"
@@ -117,9 +117,9 @@ struct LayerCall {
   std::span<const Segment> segments;
   // The type of the partials on the wire. Answers are promised to be exactly equal only with kF32.
   PartialDtype wire = PartialDtype::kBf16;
-  // The precision of the partials, here and at holders (attention/grade.h). By default, that of
+  // The precision of the partials, here and at holders (attention/precision.h). By default, that of
   // `wire`.
-  Grade grade = Grade::kDefault;
+  Precision precision = Precision::kDefault;
   // As in AttendCall.
   bool allow_approximate = false;
   // Identifies the call. Sent with every frame, and included in error texts.
@@ -142,9 +142,9 @@ struct AttendCall {
   RowLimits row_limits;  // they count the rows of `chunks`, as the selection does
   // The type of the partials on the wire. Answers are promised to be exactly equal only with kF32.
   PartialDtype wire = PartialDtype::kBf16;
-  // The precision of the partials, here and at holders (attention/grade.h). By default, that of
+  // The precision of the partials, here and at holders (attention/precision.h). By default, that of
   // `wire`.
-  Grade grade = Grade::kDefault;
+  Precision precision = Precision::kDefault;
   // Allows a holder whose exact rows are on disk to answer from fp8 copies in memory, if it has
   // them. AttendReport::approximate reports whether one did. If false, an answer is exact or an
   // error.
@@ -155,7 +155,7 @@ struct AttendCall {
 
 // Returns the output buffer for the answer of a call: f32 o [q.count, d_v], m, l. May be called
 // more than once and must return the same buffer.
-using AttendRoom = absl::FunctionRef<PartialView()>;
+using AttendBuffers = absl::FunctionRef<PartialView()>;
 
 inline constexpr uint32_t kAttendRowCountMax = 1u << 16;
 
@@ -166,8 +166,8 @@ struct AttendReport {
   uint64_t compute_ns_max = 0;  // kernel time of the slowest holder
   bool approximate = false;     // some rows were fp8 copies; only if the call allowed them
   // The requested precision; never kDefault. Vector targets compute exactly at every precision
-  // (attention/grade.h).
-  Grade grade = Grade::kExact;
+  // (attention/precision.h).
+  Precision precision = Precision::kExact;
   // Different kernel targets computed the partials, including those of own rows, or a holder did
   // not report its target. A device that merges counts as one of the targets.
   bool targets_differ = false;

@@ -200,7 +200,7 @@ absl::Status MeasureOne(const ExplainCall& call, HolderLink& link, uint32_t chun
                         const ExplainTools& tools) {
   const LinkTable::Forced forced(&tools.links, &link.peer());
   CKV_ASSIGN_OR_RETURN(LinkTable::ChunkLinks * chunk_links, tools.links.LinksFor(call.corpus));
-  (void)tools.links.Ask(*chunk_links, chunk);
+  (void)tools.links.Choose(*chunk_links, chunk);
   return MeasureHolder(call, link, chunk, tools);
 }
 
@@ -367,7 +367,7 @@ Explanation ExplanationOf(const ExplainCall& call, MeasuredInput measured, PeerT
 
 absl::Status MeasureDoubted(
     HolderPeer& peer,
-    absl::FunctionRef<absl::Status(const Corpus& corpus, const MeasureAnew& measure)> run) {
+    absl::FunctionRef<absl::Status(const Corpus& corpus, const Remeasure& measure)> run) {
   absl::Status status;
   for (const MeasuredOver& over : peer.Doubted()) {
     ExplainCall call;

@@ -61,13 +61,13 @@ Explanation ExplanationOf(const ExplainCall& call, MeasuredInput measured, PeerT
                           absl::FunctionRef<bool(const ChunkPlacement&)> is_near);
 
 // Measures a holder's doubted constants within one call context.
-using MeasureAnew = absl::FunctionRef<absl::Status(const ExplainTools& tools, Instant deadline)>;
+using Remeasure = absl::FunctionRef<absl::Status(const ExplainTools& tools, Instant deadline)>;
 // Measures the doubted constants of one holder again, with the same chunks as before. `run` calls
 // `measure` with a call context of `corpus`.
 //   NotFound            the corpus of these chunks is no longer in use.
 //   else                errors of `run`.
 absl::Status MeasureDoubted(
     HolderPeer& peer,
-    absl::FunctionRef<absl::Status(const Corpus& corpus, const MeasureAnew& measure)> run);
+    absl::FunctionRef<absl::Status(const Corpus& corpus, const Remeasure& measure)> run);
 
 }  // namespace ckv

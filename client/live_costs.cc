@@ -1,6 +1,6 @@
 // Combines what is known about costs into inputs of the predicate. Three sources: Here measures
 // this host once for each row widths, and keeps the lesser values of later measurements; GroupsOf
-// groups chunks by holders; AddCandidates takes each holder's learned constants. Quote and
+// groups chunks by holders; AddCandidates takes each holder's learned constants. Estimate and
 // KnownInput use only what is known, and query no holder. ObservePull and ObserveMap learn from
 // finished fetches. Any thread.
 
@@ -67,7 +67,7 @@ RequesterConstants LeastOf(const RequesterConstants& before, const RequesterCons
 
 // Calls `visit` with each chunk of a call that has tokens.
 template <typename Visit>
-void ForEachChunk(const QuoteCall& call, Visit visit) {
+void ForEachChunk(const EstimateCall& call, Visit visit) {
   const std::vector<ChunkPlacement>& all = call.corpus->chunks;
   const auto count = static_cast<uint32_t>(call.chunks.empty() ? all.size() : call.chunks.size());
   for (uint32_t i = 0; i < count; ++i) {
@@ -140,7 +140,7 @@ absl::StatusOr<std::shared_ptr<const ChunkGroups>> LiveCosts::GroupsOf(
   return groups;
 }
 
-absl::Status LiveCosts::CheckCall(const QuoteCall& call) const {
+absl::Status LiveCosts::CheckCall(const EstimateCall& call) const {
   if (call.corpus == nullptr) return absl::InvalidArgumentError("quote: no corpus");
   if (call.query_rows == 0 || call.query_rows > kAttendRowCountMax) {
     return absl::InvalidArgumentError(absl::StrFormat("quote: %d query rows, 1 to %d can be",
@@ -154,7 +154,7 @@ absl::Status LiveCosts::CheckCall(const QuoteCall& call) const {
   return absl::OkStatus();
 }
 
-DecisionInput LiveCosts::InputOf(const QuoteCall& call, const RequesterConstants& here) const {
+DecisionInput LiveCosts::InputOf(const EstimateCall& call, const RequesterConstants& here) const {
   DecisionInput input;
   input.geometry = call.corpus->geometry;
   input.query_rows = call.query_rows;
@@ -207,11 +207,11 @@ bool LiveCosts::AddCandidates(const ChunkGroups& groups, uint32_t group, uint32_
   return any;
 }
 
-absl::StatusOr<std::vector<GroupQuote>> LiveCosts::Quote(
-    const QuoteCall& call, const std::function<bool(uint32_t)>& is_near) {
+absl::StatusOr<std::vector<GroupEstimate>> LiveCosts::Estimate(
+    const EstimateCall& call, const std::function<bool(uint32_t)>& is_near) {
   CKV_RETURN_IF_ERROR(CheckCall(call));
   CKV_ASSIGN_OR_RETURN(const std::shared_ptr<const ChunkGroups> groups, GroupsOf(call.corpus));
-  std::vector<GroupQuote> quotes;
+  std::vector<GroupEstimate> estimates;
   std::vector<uint32_t> seen;  // the group of each quote
   ForEachChunk(call, [&](uint32_t chunk) {
     const uint32_t group = groups->Of(chunk);
@@ -219,32 +219,32 @@ absl::StatusOr<std::vector<GroupQuote>> LiveCosts::Quote(
     while (i < seen.size() && seen[i] != group) ++i;
     if (i == seen.size()) {
       seen.push_back(group);
-      quotes.emplace_back().first_chunk = chunk;
+      estimates.emplace_back().first_chunk = chunk;
     }
     const uint32_t tokens = call.corpus->chunks[chunk].token_count;
-    ++quotes[i].chunk_count;
-    quotes[i].tokens += tokens;
-    if (is_near(chunk)) quotes[i].near_tokens += tokens;
+    ++estimates[i].chunk_count;
+    estimates[i].tokens += tokens;
+    if (is_near(chunk)) estimates[i].near_tokens += tokens;
   });
   const std::optional<RequesterConstants> here = KnownHere(call.corpus->geometry);
   DecisionInput input = InputOf(call, here.value_or(RequesterConstants{}));
-  for (size_t i = 0; i < quotes.size(); ++i) {
-    GroupQuote& quote = quotes[i];
-    input.tokens = input.cache_room_tokens = quote.tokens;
-    input.near_tokens = quote.near_tokens;
+  for (size_t i = 0; i < estimates.size(); ++i) {
+    GroupEstimate& estimate = estimates[i];
+    input.tokens = input.cache_room_tokens = estimate.tokens;
+    input.near_tokens = estimate.near_tokens;
     input.candidates.clear();
     const bool known = AddCandidates(*groups, seen[i], /*ordinal=*/0, input);
     if (known && here) {
-      quote.decision = Decide(input);
+      estimate.decision = Decide(input);
       continue;
     }
-    for (CostBreakdown& cost : quote.decision.costs)
+    for (CostBreakdown& cost : estimate.decision.costs)
       cost.why_not = known ? kUnknownHere : kUnknownThere;
   }
-  return quotes;
+  return estimates;
 }
 
-absl::StatusOr<DecisionInput> LiveCosts::KnownInput(const QuoteCall& call) {
+absl::StatusOr<DecisionInput> LiveCosts::KnownInput(const EstimateCall& call) {
   CKV_RETURN_IF_ERROR(CheckCall(call));
   const std::optional<RequesterConstants> here = KnownHere(call.corpus->geometry);
   if (!here) return absl::UnavailableError(kUnknownHere);

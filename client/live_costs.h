@@ -18,10 +18,10 @@
 #include "absl/synchronization/mutex.h"
 #include "attention/backend.h"
 #include "client/calls.h"
+#include "client/decide/estimate.h"
 #include "client/decide/network_oracle.h"
 #include "client/decide/predicate.h"
 #include "client/decide/profile.h"
-#include "client/decide/quote.h"
 #include "client/holders/chunk_groups.h"
 #include "client/holders/holder_peer.h"
 #include "client/learn/live_calls.h"
@@ -67,15 +67,15 @@ class LiveCosts {
   // nothing. `is_near` returns whether a chunk's rows are cached locally.
   //   InvalidArgument     there is no corpus, an ordinal is beyond its last chunk, or there are no
   //                       query rows or more than kAttendRowCountMax.
-  absl::StatusOr<std::vector<GroupQuote>> Quote(const QuoteCall& call,
-                                                const std::function<bool(uint32_t)>& is_near)
+  absl::StatusOr<std::vector<GroupEstimate>> Estimate(const EstimateCall& call,
+                                                      const std::function<bool(uint32_t)>& is_near)
       ABSL_LOCKS_EXCLUDED(mu_);
 
   // Returns the input of one decision over all chunks of the call: a group of candidates for each
   // group of chunks.
   //   Unavailable         a constant is not known yet; names it.
-  //   otherwise           as for Quote.
-  absl::StatusOr<DecisionInput> KnownInput(const QuoteCall& call) ABSL_LOCKS_EXCLUDED(mu_);
+  //   otherwise           as for Estimate.
+  absl::StatusOr<DecisionInput> KnownInput(const EstimateCall& call) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Receives the times of attends over local rows.
   LiveHere& live_here() { return live_here_; }
@@ -98,8 +98,8 @@ class LiveCosts {
     std::shared_ptr<const ChunkGroups> groups;
   };
 
-  absl::Status CheckCall(const QuoteCall& call) const;
-  DecisionInput InputOf(const QuoteCall& call, const RequesterConstants& here) const;
+  absl::Status CheckCall(const EstimateCall& call) const;
+  DecisionInput InputOf(const EstimateCall& call, const RequesterConstants& here) const;
   // Lowers input.here to the costs of the fastest candidate from `begin` on, all of one group, that
   // has this host's kernel target. Does nothing if local rows have been attended (LiveHere), or if
   // a profile has the costs.

@@ -86,9 +86,9 @@ struct Requester::State {
                         return CallContext::Make(&link_options, &peers, spin, &counters);
                       }),
         prefetch_attempts(options.clock, &prefetch_pool, &view, &counters),
-        prefetcher({clock, options.near_bytes, ReachesNearRows(*options.backend)}, Tools(options)),
+        prefetcher({clock, options.near_bytes, ReachesLocalRows(*options.backend)}, Tools(options)),
         remeasurer(options.clock, &peers, [this](HolderPeer& peer, Instant by) {
-          return MeasureDoubted(peer, [&](const Corpus& corpus, const MeasureAnew& measure) {
+          return MeasureDoubted(peer, [&](const Corpus& corpus, const Remeasure& measure) {
             return prefetch_attempts.Run(&corpus, by, [&](CallContext& context) -> AttemptResult {
               return {measure({peers, context.links, context.router, *clock, oracle}, by),
                       /*repeatable=*/true, /*may_wait=*/false};
@@ -120,7 +120,7 @@ struct Requester::State {
   ~State() { prefetch_attempts.Stop(); }
 
   // Attends a call. If `part` is not null, its chunks are the context of the only segment.
-  absl::Status Attend(const LayerCall& call, const AttendCall* part, AttendRoom room,
+  absl::Status Attend(const LayerCall& call, const AttendCall* part, AttendBuffers room,
                       MemoryKind room_memory, AttendReport* report) {
     const auto checked_room = [&] { return Checked(room(), call.q.count); };
     CallCorpora corpora;
@@ -200,9 +200,9 @@ struct Requester::State {
       if (!groups.ok() || (*groups)->Of(chunk) == ChunkGroups::kNoGroup) return nullptr;
       return (*groups)->PeersOf((*groups)->Of(chunk)).front();
     };
-    tools.here = of.near_source;
+    tools.here = of.local_row_source;
     if (of.host_cache != nullptr) tools.keep = std::bind_front(&HostCache::Keep, of.host_cache);
-    tools.map = [this](const MapCall& call) -> absl::StatusOr<std::shared_ptr<const NearRows>> {
+    tools.map = [this](const MapCall& call) -> absl::StatusOr<std::shared_ptr<const LocalRows>> {
       const Instant begin = clock->Now();
       CKV_ASSIGN_OR_RETURN(MappedChunk chunk, Map(call, prefetch_attempts));
       costs.ObserveMap(call, clock->Now() - begin);
@@ -328,11 +328,11 @@ std::shared_ptr<const Corpus> Requester::Kept(std::string_view name,
 absl::StatusOr<TenantKey> Requester::TenantKeyOf(std::string_view tenant, Instant deadline) {
   return state_->view.TenantKeyOf(tenant, deadline);
 }
-absl::StatusOr<PromptCover> Requester::CoverPrompt(const PromptCall& call) {
-  return state_->view.CoverPrompt(call);
+absl::StatusOr<PromptMatch> Requester::MatchPrompt(const PromptCall& call) {
+  return state_->view.MatchPrompt(call);
 }
-void Requester::Forget(std::string_view name) { state_->view.Forget(name); }
-void Requester::Learn(const Member& member) { state_->peers.Learn(member); }
+void Requester::Invalidate(std::string_view name) { state_->view.Invalidate(name); }
+void Requester::OnMemberUp(const Member& member) { state_->peers.OnMemberUp(member); }
 
 absl::Status Requester::Attend(const AttendCall& call, const PartialView& out,
                                AttendReport* report) {
@@ -340,7 +340,7 @@ absl::Status Requester::Attend(const AttendCall& call, const PartialView& out,
       call, [&out] { return out; }, report, out.memory);
 }
 
-absl::Status Requester::Attend(const AttendCall& call, AttendRoom room, AttendReport* report,
+absl::Status Requester::Attend(const AttendCall& call, AttendBuffers room, AttendReport* report,
                                MemoryKind room_memory) {
   if (call.corpus == nullptr) return absl::InvalidArgumentError("attend: no corpus");
   Segment segment;
@@ -470,15 +470,15 @@ absl::StatusOr<Requester::Explanation> Requester::Explain(const ExplainCall& cal
   if (call.corpus == nullptr) return absl::InvalidArgumentError("explain: no corpus");
   CKV_ASSIGN_OR_RETURN(MeasuredInput measured, state_->Measure(call, state_->attempts));
   const auto is_near = [&](const ChunkPlacement& chunk) {
-    return state_->prefetcher.IsNear(chunk.id, call.corpus->geometry);
+    return state_->prefetcher.IsLocal(chunk.id, call.corpus->geometry);
   };
   return ExplanationOf(call, std::move(measured), state_->peers, state_->costs.live_calls(),
                        is_near);
 }
 
-absl::StatusOr<std::vector<GroupQuote>> Requester::Quote(const QuoteCall& call) const {
-  return state_->costs.Quote(call, [&](uint32_t chunk) {
-    return state_->prefetcher.IsNear(call.corpus->chunks[chunk].id, call.corpus->geometry);
+absl::StatusOr<std::vector<GroupEstimate>> Requester::Estimate(const EstimateCall& call) const {
+  return state_->costs.Estimate(call, [&](uint32_t chunk) {
+    return state_->prefetcher.IsLocal(call.corpus->chunks[chunk].id, call.corpus->geometry);
   });
 }
 

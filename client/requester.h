@@ -67,12 +67,12 @@
 #include "client/call/ticket.h"
 #include "client/calls.h"
 #include "client/context/context.h"
+#include "client/decide/estimate.h"
 #include "client/decide/explanation.h"
-#include "client/decide/quote.h"
 #include "client/holders/control.h"
 #include "client/holders/holder_view.h"
 #include "client/holders/host_cache.h"
-#include "client/prompt/prompt_cover.h"
+#include "client/prompt/prompt_match.h"
 #include "client/requester_stats.h"
 #include "proto/base/clock.h"
 #include "proto/base/span.h"
@@ -84,7 +84,7 @@ namespace ckv {
 
 struct RequesterOptions;  // below, after the class
 struct CacheSequenceId;   // client/cache/paged_cache.h
-class NearSource;         // client/context/near_rows.h
+class LocalRowSource;     // client/context/local_rows.h
 class PagedCache;
 class NetworkOracle;  // client/decide/network_oracle.h
 struct Profile;       // client/decide/profile_file.h
@@ -108,9 +108,9 @@ struct Profile;       // client/decide/profile_file.h
 // from failures where it can. It reopens a failed session, tries another replica, and waits as
 // overloaded holders request. If no holder of a chunk answers, the call waits until one does or the
 // deadline is near. Without a deadline it waits for kReturnWaitMax (10 s), so give calls a
-// deadline. Explain and Quote do not wait: they describe the current state of holders. The limits
-// are in client/call/attempts.h. An error means that these attempts failed, and names the causes.
-// NextActFor (proto/base/status.h) maps every error to what the caller should do next.
+// deadline. Explain and Estimate do not wait: they describe the current state of holders. The
+// limits are in client/call/attempts.h. An error means that these attempts failed, and names the
+// causes. NextActFor (proto/base/status.h) maps every error to what the caller should do next.
 //
 // These errors mean the same in every call that queries holders:
 //   InvalidArgument     the call is not valid: a range, count, width or index. Nothing was sent.
@@ -163,22 +163,22 @@ class Requester {
   //   Unavailable         the directory does not answer.
   absl::StatusOr<TenantKey> TenantKeyOf(std::string_view tenant, Instant deadline);
   // Returns the prefix match of a prompt: its chunks, from all corpora that the tenant may read,
-  // and the gaps between them (client/prompt/prompt_cover.h). Pass the ids to ResolveChunks and the
+  // and the gaps between them (client/prompt/prompt_match.h). Pass the ids to ResolveChunks and the
   // offsets to calls. Nothing is kept.
   //   InvalidArgument     there are too many tokens, a token or an extra key is not valid, or the
   //                       chunks found are of several models.
   //   Unavailable         the directory does not answer.
-  absl::StatusOr<PromptCover> CoverPrompt(const PromptCall& call);
+  absl::StatusOr<PromptMatch> MatchPrompt(const PromptCall& call);
   // Drops the snapshots of this name. Call it when the directory has changed; the next Resolve then
   // queries the directory. If `name` is empty, drops everything. Snapshots in use stay valid.
   //
   // A WatchStub (client/grpc/watch_stub.h) follows the directory and reports changes to an engine.
   // Its OnChange passes a name for Forget, and its OnMember passes a member for Learn.
-  void Forget(std::string_view name);
+  void Invalidate(std::string_view name);
   // Call it when the directory reports that this member is up. If the member is a holder in a later
   // epoch than its sessions, drops the sessions before their next use. Without this call, the next
   // calls detect the change themselves, at the cost of one attempt each.
-  void Learn(const Member& member);
+  void OnMemberUp(const Member& member);
 
   // Attends query rows over chunks by routing them: queries one holder of each chunk and merges the
   // partials in a fixed order. Writes `out` only once every chunk has been answered exactly once
@@ -193,7 +193,7 @@ class Requester {
   // The same, for callers that need time to allocate memory for the answer. `room` returns that
   // memory, of kind `room_memory`. It is called once the queries are sent, while the holders
   // compute. It may be called again and must return the same memory.
-  absl::Status Attend(const AttendCall& call, AttendRoom room, AttendReport* report,
+  absl::Status Attend(const AttendCall& call, AttendBuffers room, AttendReport* report,
                       MemoryKind room_memory = MemoryKind::kHost);
 
   // Opens a context: resolves its chunks once, for all calls over it. Opens the sessions that its
@@ -305,7 +305,7 @@ class Requester {
   // nothing and waits for nothing. So a router that places requests can query many requesters.
   // Takes about 1 us per group.
   //   InvalidArgument     as for Explain.
-  absl::StatusOr<std::vector<GroupQuote>> Quote(const QuoteCall& call) const;
+  absl::StatusOr<std::vector<GroupEstimate>> Estimate(const EstimateCall& call) const;
 
   using Explanation = ckv::Explanation;
   // Reports which primitive would be cheapest for these chunks, and why. Executes none of them.
@@ -390,7 +390,7 @@ struct RequesterOptions {
   uint64_t near_bytes = uint64_t{1} << 30;
   // The rows of a holder in the same process; borrowed. If set, prefetched rows are copied to that
   // holder, and its chunks count as cached locally from the start. It must outlive the requester.
-  NearSource* near_source = nullptr;
+  LocalRowSource* local_row_source = nullptr;
   // The cache of this host; borrowed. If set, prefetched rows are first copied there, for all
   // requesters of the host, and then mapped. It must outlive the requester.
   HostCache* host_cache = nullptr;

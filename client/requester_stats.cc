@@ -8,7 +8,7 @@
 namespace ckv {
 namespace {
 
-RequesterNearStats NearStatsOf(const PrefetcherStats& stats) {
+LocalRowStats LocalRowStatsOf(const PrefetcherStats& stats) {
   return {.bytes = stats.near_bytes,
           .bytes_max = stats.near_bytes_max,
           .chunk_count = stats.near_chunks,
@@ -48,7 +48,7 @@ RequesterStats StatsOf(const CallCounters& counters, const PrefetcherStats& pref
           .fetch_count = read(counters.fetches),
           .explain_count = read(counters.explains),
           .reused_token_count = read(counters.reused_tokens),
-          .near = NearStatsOf(prefetcher),
+          .near = LocalRowStatsOf(prefetcher),
           .latency = LatencyOf(counters),
           .hottest = counters.corpora.Hottest(corpus_count_max)};
 }

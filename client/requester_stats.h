@@ -20,7 +20,7 @@ struct PrefetcherStats;  // client/prefetch/prefetch_plan.h
 struct CallCounters;     // client/holders/counters.h
 
 // The local row cache, and the gain of prefetching by the cost model. Times are in microseconds.
-struct RequesterNearStats {
+struct LocalRowStats {
   uint64_t bytes = 0;  // in use, of bytes_max
   uint64_t bytes_max = 0;
   uint32_t chunk_count = 0;
@@ -65,7 +65,7 @@ struct RequesterStats {
   uint64_t explain_count = 0;  // calls of Explain
   // Tokens of all opened contexts: without ckv, each would have been prefilled again.
   uint64_t reused_token_count = 0;
-  RequesterNearStats near;
+  LocalRowStats near;
   RequesterLatency latency;
   std::vector<CorpusCalls> hottest;  // see CorpusMeter::Hottest
 

@@ -101,8 +101,8 @@ v1::ChunkPlacement ToProto(const ChunkPlacement& chunk) {
   message.set_position(chunk.position);
   for (const HolderId& holder : chunk.holders) message.add_holders(holder.name);
   for (const HolderId& holder : chunk.leased) message.add_leased(holder.name);
-  message.set_print_head(chunk.print.head);
-  message.set_print_whole(chunk.print.whole);
+  message.set_token_hash_head(chunk.token_hash.head);
+  message.set_token_hash_whole(chunk.token_hash.whole);
   return message;
 }
 
@@ -121,7 +121,7 @@ absl::StatusOr<ChunkPlacement> FromProto(const v1::ChunkPlacement& message) {
   chunk.position = message.position();
   for (const std::string& holder : message.holders()) chunk.holders.push_back({holder});
   for (const std::string& holder : message.leased()) chunk.leased.push_back({holder});
-  chunk.print = {message.print_head(), message.print_whole()};
+  chunk.token_hash = {message.token_hash_head(), message.token_hash_whole()};
   return chunk;
 }
 
@@ -132,7 +132,7 @@ v1::ChunkPlacement ToProto(const PromptChunk& chunk) {
                                 .position = chunk.position,
                                 .holders = {},
                                 .leased = {},
-                                .print = chunk.print});
+                                .token_hash = chunk.token_hash});
 }
 
 v1::Corpus ToProto(const Corpus& corpus) {

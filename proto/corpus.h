@@ -36,7 +36,7 @@ struct ChunkPlacement {
   // Members that fetched the chunk and also serve it while their leases are valid. The directory
   // adds them to its replies (ReplicaTable); they are not part of the published corpus.
   std::vector<HolderId> leased = {};
-  TokenPrint print = {};  // token hashes for prompt searches; zero if not published
+  TokenHash token_hash = {};  // token hashes for prompt searches; zero if not published
 
   friend bool operator==(const ChunkPlacement&, const ChunkPlacement&) = default;
 };
@@ -47,7 +47,7 @@ struct PromptChunk {
   ChunkId parent;
   uint32_t token_count = 0;
   uint64_t position = 0;
-  TokenPrint print;
+  TokenHash token_hash;
 
   friend bool operator==(const PromptChunk&, const PromptChunk&) = default;
 };

@@ -67,15 +67,15 @@ absl::StatusOr<TenantKey> TenantKey::FromBytes(std::string_view bytes) {
   return key;
 }
 
-absl::StatusOr<ChunkSeal> ChunkSeal::FromBytes(std::string_view bytes) {
-  ChunkSeal seal;
-  if (bytes.empty()) return seal;
-  if (bytes.size() != seal.bytes.size()) {
+absl::StatusOr<VerificationTag> VerificationTag::FromBytes(std::string_view bytes) {
+  VerificationTag verification_tag;
+  if (bytes.empty()) return verification_tag;
+  if (bytes.size() != verification_tag.bytes.size()) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("seal: %d bytes, need %d", bytes.size(), seal.bytes.size()));
+        absl::StrFormat("seal: %d bytes, need %d", bytes.size(), verification_tag.bytes.size()));
   }
-  std::memcpy(seal.bytes.data(), bytes.data(), seal.bytes.size());
-  return seal;
+  std::memcpy(verification_tag.bytes.data(), bytes.data(), verification_tag.bytes.size());
+  return verification_tag;
 }
 
 bool ChunkId::IsZero() const {

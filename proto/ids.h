@@ -64,27 +64,27 @@ struct TenantKey {
 
 // The verification tag of a keyed chunk id: it verifies the id without the key. Store and send it
 // only together with the chunk's tokens. Zero means that the id has no key.
-struct ChunkSeal {
+struct VerificationTag {
   std::array<uint8_t, 32> bytes{};
 
-  bool IsZero() const { return *this == ChunkSeal(); }
+  bool IsZero() const { return *this == VerificationTag(); }
   // Returns the zero tag if `bytes` is empty.
   //   InvalidArgument     neither 0 nor 32 bytes.
-  static absl::StatusOr<ChunkSeal> FromBytes(std::string_view bytes);
+  static absl::StatusOr<VerificationTag> FromBytes(std::string_view bytes);
   // Returns an empty string for the zero tag.
   std::string_view AsBytes() const {
     return {reinterpret_cast<const char*>(bytes.data()), IsZero() ? 0 : bytes.size()};
   }
-  friend bool operator==(const ChunkSeal&, const ChunkSeal&) = default;
+  friend bool operator==(const VerificationTag&, const VerificationTag&) = default;
 };
 
-// Two token hashes of a chunk, with which prompts are searched (store/memory/token_print.h). `head`
+// Two token hashes of a chunk, with which prompts are searched (store/memory/token_hash.h). `head`
 // is 0 if the hashes are unknown, or if the chunk has too few tokens.
-struct TokenPrint {
+struct TokenHash {
   uint64_t head = 0;   // covers the first kHeadTokens tokens
   uint64_t whole = 0;  // covers all tokens
 
-  friend bool operator==(const TokenPrint&, const TokenPrint&) = default;
+  friend bool operator==(const TokenHash&, const TokenHash&) = default;
 };
 
 // A holder's name, unique in a directory: `ckvd --name`.

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "proto/base/log.h"
-#include "store/disk/disk_room.h"
+#include "store/disk/disk_space.h"
 
 namespace ckv {
 namespace {
@@ -29,7 +29,7 @@ void StoreFaults::NotePut(const ChunkId& id, const absl::Status& status, uint64_
                           uint64_t used_bytes) {
   const StoreFault fault = FaultOf(status);
   if (!status.ok() && fault == StoreFault::kNone) return;
-  const bool disk_is_full = !status.ok() && !HasRoomForFile(path_, bytes).value_or(true);
+  const bool disk_is_full = !status.ok() && !HasSpaceForFile(path_, bytes).value_or(true);
   absl::MutexLock lock(&mu_);
   errors_.fault = fault;
   errors_.fault_text = std::string(status.message());
@@ -76,7 +76,7 @@ void StoreFaults::NoteReadable(const ChunkId& id, bool is_readable) {
 // A device that failed is trusted again after a put that succeeded, and not before.
 bool StoreFaults::IsOver(uint64_t used_bytes) const {
   if (errors_.fault != StoreFault::kFull) return false;
-  if (disk_was_full_) return HasRoomForFile(path_, bytes_).value_or(false);
+  if (disk_was_full_) return HasSpaceForFile(path_, bytes_).value_or(false);
   if (!path_.empty()) return clock_.Now() - faulted_ > kBusyFor;
   return used_bytes + bytes_ <= used_bytes_;
 }

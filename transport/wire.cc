@@ -94,10 +94,11 @@ absl::Status CheckReserved(const RequestHeader& header) {
   if (header.sampled > 1) {
     return absl::InvalidArgumentError(absl::StrFormat("request: sampled %d", header.sampled));
   }
-  const bool has_grade = header.kind == WireKind::kAttend;
-  if (header.grade <= (has_grade ? WireGrade::kFast : WireGrade::kExact)) return absl::OkStatus();
+  const bool has_precision = header.kind == WireKind::kAttend;
+  if (header.precision <= (has_precision ? WirePrecision::kFast : WirePrecision::kExact))
+    return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("request: grade %d", static_cast<int>(header.grade)));
+      absl::StrFormat("request: precision %d", static_cast<int>(header.precision)));
 }
 
 // Copies a header and checks its start, length and checksum. Checks the copy, because on shm the

@@ -70,9 +70,9 @@ inline constexpr uint8_t kFlagBulk = 2;
 // a reply: some rows were packed.
 inline constexpr uint8_t kFlagApproximate = 4;
 
-// The least precision that an answer must have (attention/grade.h). A holder may always answer with
-// a better precision, and a holder without a matrix unit does.
-enum class WireGrade : uint8_t { kExact = 0, kWire = 1, kFast = 2 };
+// The least precision that an answer must have (attention/precision.h). A holder may always answer
+// with a better precision, and a holder without a matrix unit does.
+enum class WirePrecision : uint8_t { kExact = 0, kWire = 1, kFast = 2 };
 
 struct RequestHeader {
   uint32_t magic = kRequestMagic;
@@ -94,7 +94,7 @@ struct RequestHeader {
   TraceId trace_id = {};
   SpanId span_id = {};
   uint8_t sampled = 0;  // 0 or 1
-  WireGrade grade = WireGrade::kExact;
+  WirePrecision precision = WirePrecision::kExact;
   uint8_t reserved[2] = {};  // zero
   uint32_t checksum = 0;     // low half of XXH3-64 of the bytes before it
 };

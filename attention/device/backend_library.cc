@@ -85,7 +85,7 @@ absl::StatusOr<Backend*> OpenOnce(const std::string& path) {
 }
 
 BackendStart ThisProcessor(std::string_view why) {
-  return {.backend = Backend::Cpu(), .told = absl::StrFormat("backend cpu: %s", why)};
+  return {.backend = Backend::Cpu(), .reason = absl::StrFormat("backend cpu: %s", why)};
 }
 
 }  // namespace
@@ -144,8 +144,8 @@ absl::StatusOr<BackendStart> StartBackend(std::string_view name, const std::stri
     const absl::StatusOr<Backend*> opened = OpenOnce(path);
     if (opened.ok()) {
       return BackendStart{.backend = *opened,
-                          .told = absl::StrFormat("backend cuda: %s, kernels %s", path,
-                                                  (*opened)->kernel_target())};
+                          .reason = absl::StrFormat("backend cuda: %s, kernels %s", path,
+                                                    (*opened)->kernel_target())};
     }
     if (must) return Annotate(opened.status(), "backend cuda");
     BackendStart start = ThisProcessor(

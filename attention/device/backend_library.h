@@ -59,7 +59,7 @@ inline constexpr std::string_view kFromLibrary = "ckv";
 
 struct BackendStart {
   Backend* backend = nullptr;  // never null; valid until the process ends
-  std::string told;            // one line for people: the backend chosen, and why
+  std::string reason;          // one line for people: the backend chosen, and why
   bool is_warning = false;     // a library exists but could not be used
 };
 

@@ -15,7 +15,7 @@ class DotBlock final : public MatrixBlock<L> {
               std::span<std::byte> scratch, absl::FunctionRef<float*(uint32_t)> slot,
               float* total) const override {
     const Workspace work = Workspace::Cut(shape, scratch);
-    if (block.grade == Grade::kFast)
+    if (block.precision == Precision::kFast)
       Base::template AttendRun<DotKernel<L, true>>(shape, block, run, work, slot, total);
     else
       Base::template AttendRun<DotKernel<L, false>>(shape, block, run, work, slot, total);

@@ -58,7 +58,7 @@ bool HasAvx512() {
          (SavedStates() & kStates) == kStates;
 }
 
-UnitState AskForAmx() {
+UnitState RequestAmx() {
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long kTileData = 18;
   const uint32_t edx = Cpuid(7, 0).edx;
@@ -119,7 +119,7 @@ struct Operands {
 }  // namespace
 
 const UnitState& AmxUnit() {
-  static const UnitState* const state = new UnitState(AskForAmx());
+  static const UnitState* const state = new UnitState(RequestAmx());
   return *state;
 }
 

@@ -16,11 +16,11 @@ class TileBlock final : public MatrixBlock<typename Products::Lanes> {
               std::span<std::byte> scratch, absl::FunctionRef<float*(uint32_t)> slot,
               float* total) const override {
     const bool wide = Base::Tiles(block) > 1;
-    switch (block.grade) {
-      case Grade::kFast:
+    switch (block.precision) {
+      case Precision::kFast:
         return wide ? AttendAs<2, 1>(shape, block, run, scratch, slot, total)
                     : AttendAs<1, 1>(shape, block, run, scratch, slot, total);
-      case Grade::kWire:
+      case Precision::kWire:
         return wide ? AttendAs<2, 2>(shape, block, run, scratch, slot, total)
                     : AttendAs<1, 2>(shape, block, run, scratch, slot, total);
       default:

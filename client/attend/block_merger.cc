@@ -72,7 +72,7 @@ absl::Status BlockMerger::SetTarget(const PartialView& out, StreamOrder& order) 
 }
 
 // Locally cached pieces count once, too (I1).
-absl::Status BlockMerger::CoverNear() {
+absl::Status BlockMerger::CoverLocal() {
   const AttendPlan& plan = planned_.plan;
   if (plan.near_count() == 0) return absl::OkStatus();
   for (uint32_t block = 0; block < plan.blocks().size(); ++block) {
@@ -213,7 +213,7 @@ void BlockMerger::CloseBlock(uint32_t block_ordinal) {
   while (first_open_ < merged_block_.size() && merged_block_[first_open_]) ++first_open_;
 }
 
-absl::Status BlockMerger::End(AttendRoom room) {
+absl::Status BlockMerger::End(AttendBuffers room) {
   CKV_RETURN_IF_ERROR(coverage_.CheckComplete());
   if (late_) return absl::OkStatus();
   // A merge of one part is a copy of its bits, whatever memory they are in.

@@ -25,7 +25,7 @@ namespace ckv {
 // them (I2). Belongs to one call context, and keeps its memory between calls.
 //
 //   Begin        after AttendPlan::Cut
-//   SetTarget    before the first Merge; then CoverNear once the local rows are attended
+//   SetTarget    before the first Merge; then CoverLocal once the local rows are attended
 //   Take         for each frame's reply; Merge merges the blocks that are then complete
 //   End          once complete()
 class BlockMerger {
@@ -46,7 +46,7 @@ class BlockMerger {
   // The memory that blocks are merged into.
   const PartialView& target() const { return target_; }
   // Counts the partials of the local row cache.
-  absl::Status CoverNear();
+  absl::Status CoverLocal();
 
   // Records the partials in the body of the reply to a frame. The body must be valid until
   // done_frames() has the frame.
@@ -66,7 +66,7 @@ class BlockMerger {
 
   // Checks that nothing is missing, and puts the answer in the output buffer, which is complete
   // once the stream is.
-  absl::Status End(AttendRoom room);
+  absl::Status End(AttendBuffers room);
   // Frees memory that few calls need. The stream must be done.
   void Trim();
 

@@ -1,6 +1,6 @@
 // Attends the local rows of one call, on the caller's thread. Attend, in order:
 //   AddOwnPieces    lists the caller's own rows
-//   AddNearPieces   lists the chunks of the local row cache, and rotates queries for them
+//   AddLocalPieces   lists the chunks of the local row cache, and rotates queries for them
 //   PlacePartials   gives each piece memory for its partial
 //   PlaceAnswers    only if nothing is routed: gives units of one piece the output buffer instead
 //   Run             puts the pieces on the stream. If the time taken is the kernel's alone, reports
@@ -10,7 +10,7 @@
 
 #include <algorithm>
 
-#include "attention/grade.h"
+#include "attention/precision.h"
 #include "proto/base/status.h"
 
 namespace ckv {
@@ -75,7 +75,7 @@ absl::Status LocalAttend::Attend(const StreamOrder& order, const PartialView* in
   pieces_.clear();
   in_place_ = in_place != nullptr;
   AddOwnPieces(order);
-  CKV_RETURN_IF_ERROR(AddNearPieces());
+  CKV_RETURN_IF_ERROR(AddLocalPieces());
   if (pieces_.empty()) return absl::OkStatus();
   CKV_RETURN_IF_ERROR(PlacePartials());
   if (in_place != nullptr) PlaceAnswers(*in_place);
@@ -153,14 +153,14 @@ void LocalAttend::AddOwnPieces(const StreamOrder& order) {
       piece.rows = own.rows;
       if (order.HasWaitedFor(own.rows.after)) piece.rows.after = nullptr;
       piece.row_limits = own.visible;
-      piece.grade = GradeOf(call.grade, call.wire);
+      piece.precision = PrecisionOf(call.precision, call.wire);
       pieces_.push_back(piece);
     }
   }
   own_begin_.push_back(static_cast<uint32_t>(pieces_.size()));
 }
 
-absl::Status LocalAttend::AddNearPieces() {
+absl::Status LocalAttend::AddLocalPieces() {
   const RouteCall& call = planned_.call;
   const AttendPlan& plan = planned_.plan;
   copies_.clear();
@@ -179,7 +179,7 @@ absl::Status LocalAttend::AddNearPieces() {
       CKV_ASSIGN_OR_RETURN(piece.q, QueriesOf(u, chunk.rotation));
       piece.rows = {(*segment.near)[planned.chunk]->layer(call.layer).data(), chunk.token_count,
                     row_bytes};
-      piece.grade = GradeOf(call.grade, call.wire);
+      piece.precision = PrecisionOf(call.precision, call.wire);
       if (planned.index_begin != kDense)
         piece.selection = {plan.IndicesOf(planned).data(), planned.k, unit.row_count};
       pieces_.push_back(piece);

@@ -75,7 +75,7 @@ class LocalAttend {
   };
 
   void AddOwnPieces(const StreamOrder& order);
-  absl::Status AddNearPieces();
+  absl::Status AddLocalPieces();
   absl::Status ReserveCopies();
   absl::StatusOr<QueryView> QueriesOf(uint32_t unit, uint32_t rotation);
   absl::Status PlacePartials();

@@ -1,8 +1,8 @@
 // Estimates and explanations, as JSON.
 //
 // ckv_estimate and ckv_explain work on the caller's thread, in the same order: Take checks and
-// copies the arguments; Requester::Quote or Requester::Explain computes; the result becomes JSON,
-// in memory that ckv_text_free frees. After an error, the caller's pointer is null.
+// copies the arguments; Requester::Estimate or Requester::Explain computes; the result becomes
+// JSON, in memory that ckv_text_free frees. After an error, the caller's pointer is null.
 
 #include <algorithm>
 #include <cstdlib>
@@ -16,9 +16,9 @@
 #include "client/c/handles.h"
 #include "client/c/last_error.h"
 #include "client/c/struct_size.h"
+#include "client/decide/estimate.h"
 #include "client/decide/explanation.h"
 #include "client/decide/predicate.h"
-#include "client/decide/quote.h"
 #include "client/decide/what_if.h"
 #include "proto/base/status.h"
 
@@ -84,16 +84,16 @@ void AddDecision(const Decision& decision, Json& to) {
   }
 }
 
-Json GroupOf(const GroupQuote& quote, const Corpus& corpus) {
-  Json group = {{"first_chunk", quote.first_chunk},
-                {"chunk_count", quote.chunk_count},
-                {"tokens", quote.tokens},
-                {"near_tokens", quote.near_tokens}};
+Json GroupOf(const GroupEstimate& estimate, const Corpus& corpus) {
+  Json group = {{"first_chunk", estimate.first_chunk},
+                {"chunk_count", estimate.chunk_count},
+                {"tokens", estimate.tokens},
+                {"near_tokens", estimate.near_tokens}};
   Json& holders = group["holders"] = Json::array();
-  const ChunkPlacement& first = corpus.chunks[quote.first_chunk];
+  const ChunkPlacement& first = corpus.chunks[estimate.first_chunk];
   for (const HolderId& holder : first.holders) holders.push_back(holder.name);
   for (const HolderId& holder : first.leased) holders.push_back(holder.name);
-  AddDecision(quote.decision, group);
+  AddDecision(estimate.decision, group);
   return group;
 }
 
@@ -136,16 +136,17 @@ Json HoldersOf(const Explanation& explanation) {
 
 absl::StatusOr<Json> EstimateOf(const Requester& requester, const AdviceArguments& arguments) {
   const ckv_advice_call& call = arguments.call;
-  CKV_ASSIGN_OR_RETURN(const std::vector<GroupQuote> quotes,
-                       requester.Quote({.corpus = arguments.corpus,
-                                        .chunks = arguments.chunks,
-                                        .query_rows = call.query_rows,
-                                        .steps = call.steps,
-                                        .agents = call.agents,
-                                        .select = call.select,
-                                        .wire = arguments.wire}));
+  CKV_ASSIGN_OR_RETURN(const std::vector<GroupEstimate> estimates,
+                       requester.Estimate({.corpus = arguments.corpus,
+                                           .chunks = arguments.chunks,
+                                           .query_rows = call.query_rows,
+                                           .steps = call.steps,
+                                           .agents = call.agents,
+                                           .select = call.select,
+                                           .wire = arguments.wire}));
   Json groups = Json::array();
-  for (const GroupQuote& quote : quotes) groups.push_back(GroupOf(quote, *arguments.corpus));
+  for (const GroupEstimate& estimate : estimates)
+    groups.push_back(GroupOf(estimate, *arguments.corpus));
   return Json({{"groups", std::move(groups)}});
 }
 

@@ -29,8 +29,8 @@ static_assert(std::has_unique_object_representations_v<ckv_own_rows>);
 static_assert(std::has_unique_object_representations_v<ckv_segment>);
 static_assert(std::has_unique_object_representations_v<ckv_attend_call>);
 static_assert(std::has_unique_object_representations_v<ckv_attend_report>);
-static_assert(CKV_PRECISION_FAST == kGradeMax &&
-              CKV_PRECISION_WIRE == static_cast<int>(Grade::kWire));
+static_assert(CKV_PRECISION_FAST == kPrecisionMax &&
+              CKV_PRECISION_WIRE == static_cast<int>(Precision::kWire));
 
 // Far above what a call can have: rows of q are 65536 at most, and each segment has one.
 constexpr uint32_t kSegmentCountMax = kAttendRowCountMax;
@@ -158,7 +158,7 @@ absl::Status AttendArguments::Take(const ckv_attend_call* from, const ckv_attend
     return absl::InvalidArgumentError(
         absl::StrFormat("ckv_attend_call: %d segments", call.segment_count));
   }
-  if (call.precision > kGradeMax)
+  if (call.precision > kPrecisionMax)
     return absl::InvalidArgumentError("ckv_attend_call: no such precision");
   CKV_RETURN_IF_ERROR(TakeWire(call.wire, call_.wire));
   CKV_RETURN_IF_ERROR(TakeTrace(call.traceparent, call_.trace));
@@ -179,7 +179,7 @@ absl::Status AttendArguments::Take(const ckv_attend_call* from, const ckv_attend
   call_.q.count = call.row_count;
   call_.q.stride = call.q_stride == 0 ? geometry.d_qk : call.q_stride;
   call_.segments = segments_;
-  call_.grade = static_cast<Grade>(call.precision);
+  call_.precision = static_cast<Precision>(call.precision);
   call_.allow_approximate = call.allow_approximate != 0;
   call_.deadline = AfterField(call.timeout_ns);
   out_ = {call.o, call.m, call.l, PartialDtype::kF32};
@@ -194,7 +194,7 @@ AttendCall AttendArguments::part_call() const {
   call.q = call_.q;
   call.selection = segments_.front().selection;
   call.wire = call_.wire;
-  call.grade = call_.grade;
+  call.precision = call_.precision;
   call.allow_approximate = call_.allow_approximate;
   call.trace = call_.trace;
   call.deadline = call_.deadline;
@@ -215,7 +215,7 @@ absl::Status GiveReport(const AttendReport& report, ckv_attend_report* to) {
   made.own_pairs = report.own_pairs;
   made.prefetched_bytes = report.pulled_bytes;
   made.holder_count = report.holder_count;
-  made.precision = static_cast<uint32_t>(report.grade);
+  made.precision = static_cast<uint32_t>(report.precision);
   made.approximate = report.approximate ? 1 : 0;
   made.targets_differ = report.targets_differ ? 1 : 0;
   made.same_bits_anywhere = report.same_bits_anywhere ? 1 : 0;

@@ -10,7 +10,7 @@
 #include "client/c/handles.h"
 #include "client/c/last_error.h"
 #include "client/c/struct_size.h"
-#include "client/prompt/prompt_cover.h"
+#include "client/prompt/prompt_match.h"
 #include "proto/base/status.h"
 
 namespace ckv::c {
@@ -18,12 +18,12 @@ namespace {
 
 absl::Status CheckCall(const ckv_find_call& call) {
   if (call.token_count > 0 && call.tokens == nullptr) return Missing("tokens");
-  if (call.token_count <= kCoveredTokenCountMax) return absl::OkStatus();
+  if (call.token_count <= kMatchedTokenCountMax) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("token_count: %d, limit %d", call.token_count, kCoveredTokenCountMax));
+      absl::StrFormat("token_count: %d, limit %d", call.token_count, kMatchedTokenCountMax));
 }
 
-absl::StatusOr<PromptCover> Match(ckv_requester& requester, const ckv_find_call& call,
+absl::StatusOr<PromptMatch> Match(ckv_requester& requester, const ckv_find_call& call,
                                   Instant deadline) {
   PromptCall prompt{.tokens = std::span(call.tokens, call.token_count),
                     .tenant = requester.tenant,
@@ -32,7 +32,7 @@ absl::StatusOr<PromptCover> Match(ckv_requester& requester, const ckv_find_call&
   CKV_ASSIGN_OR_RETURN(const ExtraKeys keys, ExtraKeysFrom(call.extra_keys, call.extra_key_count));
   prompt.extra_keys = keys;
   if (call.model_of != nullptr) prompt.model = ModelFingerprint(call.model_of->corpus->geometry);
-  CKV_ASSIGN_OR_RETURN(PromptCover match, requester.requester->CoverPrompt(prompt));
+  CKV_ASSIGN_OR_RETURN(PromptMatch match, requester.requester->MatchPrompt(prompt));
   if (match.spans.empty()) {
     return absl::NotFoundError(match.truncated
                                    ? "no chunk of these tokens was found, and the search was cut "
@@ -46,7 +46,7 @@ absl::Status Find(ckv_requester& requester, const ckv_find_call& call, ckv_corpu
                   ckv_find_report* report) {
   CKV_RETURN_IF_ERROR(CheckCall(call));
   const Instant deadline = AfterField(call.timeout_ns);
-  CKV_ASSIGN_OR_RETURN(PromptCover match, Match(requester, call, deadline));
+  CKV_ASSIGN_OR_RETURN(PromptMatch match, Match(requester, call, deadline));
   std::vector<ChunkId> ids;
   for (const PromptSpan& span : match.spans) ids.push_back(span.chunk);
   CKV_ASSIGN_OR_RETURN(auto found, requester.requester->ResolveChunks(ids, *match.geometry,

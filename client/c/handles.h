@@ -15,7 +15,7 @@
 #include "client/c/last_error.h"
 #include "client/context/context.h"
 #include "client/holders/host_cache.h"
-#include "client/prompt/prompt_cover.h"
+#include "client/prompt/prompt_match.h"
 #include "client/requester.h"
 #include "proto/base/clock.h"
 #include "proto/base/trace_context.h"

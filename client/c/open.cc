@@ -155,7 +155,7 @@ absl::StatusOr<BackendStart> ChooseBackend(const ckv_open_options& options) {
     if (name != "auto") return absl::FailedPreconditionError("backend cuda: " + why);
     start = {Backend::Cpu(), "backend cpu: a GPU is not used, " + why, /*is_warning=*/true};
   }
-  if (start.is_warning) Log().warn("{}", start.told);
+  if (start.is_warning) Log().warn("{}", start.reason);
   return start;
 }
 
@@ -229,13 +229,13 @@ absl::Status Open(const ckv_open_options& options, std::unique_ptr<ckv_requester
                        Requester::Create(made_of, &connection->directory, &connection->holders));
   Requester* const requester = connection->requester.get();
   connection->watch = std::make_unique<WatchStub>(
-      watch, [requester](std::string_view corpus) { requester->Forget(corpus); },
+      watch, [requester](std::string_view corpus) { requester->Invalidate(corpus); },
       [address = std::string(options.directory)](const absl::Status& status) {
         Log().debug("directory {}: {}", address, std::string(status.message()));
       },
-      [requester](const Member& member) { requester->Learn(member); });
+      [requester](const Member& member) { requester->OnMemberUp(member); });
   made = std::make_unique<ckv_requester>(connection, requester, tenant, options.directory,
-                                         start.backend, std::move(start.told),
+                                         start.backend, std::move(start.reason),
                                          connection->cache.get());
   return absl::OkStatus();
 }

@@ -156,7 +156,7 @@ extern "C" ckv_status ckv_put_finish(ckv_put* put, uint64_t timeout_ns, ckv_put_
                          put->writer->Finish(ckv::c::After(timeout_ns)));
     // So that the next ckv_resolve sees the chunks, even before the directory's notification
     // arrives.
-    put->requester.requester->Forget(put->writer->target().corpus);
+    put->requester.requester->Invalidate(put->writer->target().corpus);
     if (report == nullptr) return absl::OkStatus();
     return ckv::c::GiveStruct("ckv_put_report", ckv::c::ReportOf(done), report);
   });

@@ -16,7 +16,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "attention/bf16.h"
-#include "attention/grade.h"
+#include "attention/precision.h"
 #include "client/cache/cold_rows.h"
 #include "client/cache/paged_cache.h"
 #include "client/cache/splice.h"
@@ -136,7 +136,7 @@ absl::StatusOr<double> HereCalibrator::AttendUs(const RowView& rows, uint32_t qu
   piece.rows = rows;
   piece.out = ViewOf(partial, query_rows);
   // The precision for locally cached rows, unless a call sets another.
-  piece.grade = GradeOf(Grade::kDefault, PartialDtype::kBf16);
+  piece.precision = PrecisionOf(Precision::kDefault, PartialDtype::kBf16);
   const AttentionShape shape = AttentionShape::Of(geometry_);
   Duration fastest = Duration::max(), all{0};
   for (int i = 0; i < kRunCount && (i < kRunCountMin || all < kAttendMax); ++i) {

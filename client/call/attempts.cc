@@ -25,7 +25,7 @@ NextAct ActFor(const absl::Status& status, bool holder_failed) {
     case absl::StatusCode::kCancelled:
     case absl::StatusCode::kUnknown:
     case absl::StatusCode::kInternal:
-      return holder_failed ? NextAct::kAskAnother : NextAct::kGiveUp;
+      return holder_failed ? NextAct::kTryAnother : NextAct::kGiveUp;
     default:
       return NextActFor(status);
   }
@@ -113,7 +113,7 @@ bool Attempts::Cure(CallContext& context, Instant deadline, const AttemptResult&
     return true;
   }
   for (const Corpus* corpus : result.corpora) {
-    if (act == NextAct::kResolveAgain) view_->Forget(*corpus);
+    if (act == NextAct::kResolveAgain) view_->Invalidate(*corpus);
     // Its chunks may have been placed elsewhere meanwhile.
     if (act == NextAct::kReopen) view_->Doubt(*corpus);
   }
@@ -169,7 +169,7 @@ std::optional<Instant> Attempts::ReturnAt(CallTries& tries, Instant deadline,
   // Does not wait for chunks that have moved: resolving the corpus again finds them.
   bool moved = false;
   const Instant look_end = std::min(tries.wait_end, now + kMovedLookMax);
-  if (tries.was_kept && tries.may_ask) {
+  if (tries.was_kept && tries.may_query) {
     for (const Corpus* corpus : result.corpora)
       moved = moved || HasMoved(*view_, *corpus, look_end);
   }

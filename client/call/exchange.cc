@@ -148,11 +148,11 @@ absl::Status Exchange::Check() {
   const Instant now = clock_->Now();
   if (std::exchange(heard_, false)) quiet_since_ = now;
   if (now >= deadline_) return Silence(LaneWait::PassedError());
-  if (!OthersShouldBeAsked(now)) return absl::OkStatus();
+  if (!OthersShouldBeTried(now)) return absl::OkStatus();
   return Silence(absl::DeadlineExceededError("no answer within half of the time"));
 }
 
-bool Exchange::OthersShouldBeAsked(Instant now) {
+bool Exchange::OthersShouldBeTried(Instant now) {
   const Duration left = deadline_ == kInstantMax ? kQuietMax : deadline_ - now;
   if (now - quiet_since_ < left || may_be_refused_ || !AwaitsAny()) return false;
   return std::all_of(lines().begin(), lines().end(), [this](const Line& line) {

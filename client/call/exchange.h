@@ -123,7 +123,7 @@ class Exchange {
   absl::Status Take(uint32_t line, const Completion& done, Accept accept);
   absl::Status Silence(const absl::Status& status);
   // Whether all awaited holders have been silent for half of the time, and replicas may answer.
-  bool OthersShouldBeAsked(Instant now);
+  bool OthersShouldBeTried(Instant now);
 
   Clock* const clock_;
   LinkTable* const links_;

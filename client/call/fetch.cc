@@ -130,7 +130,7 @@ absl::Status Fetcher::Prepare(const FetchCall& call) {
     if (call.position) delta_of_chunk_[i] = int64_t(position) - int64_t(chunks[chunk].position);
     position += chunks[chunk].token_count;
     if (!plan_.Asks(chunk) || chunk_links->group_of_chunk[chunk] == LinkTable::kNoLink) continue;
-    HolderLink& link = table_->Ask(*chunk_links, chunk);
+    HolderLink& link = table_->Choose(*chunk_links, chunk);
     const size_t lines_before = exchange_->line_count();
     line_of_chunk_[i] = exchange_->Add(link);
     if (exchange_->line_count() > lines_before) {

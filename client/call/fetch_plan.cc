@@ -118,7 +118,7 @@ absl::Status FetchPlan::BeginSelection(const FetchCall& call, const LaneShape& s
   row_of_chunk_.assign(1, 0);
   for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk)
     row_of_chunk_.push_back(row_of_chunk_.back() + call.corpus->chunks[chunk].token_count);
-  asked_.assign(row_of_chunk_.size() - 1, false);
+  requested_.assign(row_of_chunk_.size() - 1, false);
   groups_.clear();
   indices_.clear();
   ordinals_.clear();
@@ -131,7 +131,7 @@ absl::Status FetchPlan::BeginSelection(const FetchCall& call, const LaneShape& s
 
 // Sorts by chunk and keeps the order within a chunk (a counting sort).
 absl::Status FetchPlan::SortLayer(uint32_t layer, std::span<const int32_t> indices) {
-  const size_t chunk_count = asked_.size(), base = indices_.size();
+  const size_t chunk_count = requested_.size(), base = indices_.size();
   chunk_of_index_.resize(indices.size());
   count_of_chunk_.assign(chunk_count, 0);
   for (size_t i = 0; i < indices.size(); ++i) {
@@ -149,7 +149,7 @@ absl::Status FetchPlan::SortLayer(uint32_t layer, std::span<const int32_t> indic
     const size_t end = begin + count_of_chunk_[c];
     if (end > begin) {
       groups_.push_back({layer, call_->chunk_begin + c, begin, end});
-      asked_[c] = true;
+      requested_[c] = true;
     }
     count_of_chunk_[c] = static_cast<uint32_t>(begin);  // the place of its next index
     begin = end;
@@ -188,7 +188,7 @@ void FetchPlan::Skip(uint64_t count) {
 }
 
 bool FetchPlan::Asks(uint32_t chunk) const {
-  if (selected_) return asked_[chunk - call_->chunk_begin];
+  if (selected_) return requested_[chunk - call_->chunk_begin];
   return chunk >= at_.chunk && call_->corpus->chunks[chunk].token_count != 0;
 }
 

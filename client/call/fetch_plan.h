@@ -86,7 +86,7 @@ class FetchPlan {
   // The index of each chunk's first row, as selections count the call's rows, and the end.
   std::vector<uint64_t> row_of_chunk_;
   std::vector<uint32_t> chunk_of_index_, count_of_chunk_;  // for the current layer
-  std::vector<bool> asked_;                                // [chunks of the call]
+  std::vector<bool> requested_;                            // [chunks of the call]
   std::vector<Group> groups_;
   std::vector<int32_t> indices_;
   std::vector<uint32_t> ordinals_;

@@ -123,7 +123,7 @@ absl::Status FramePoster::Post(Written& frame, Instant now) {
                       posting.bytes, now, header);
   }
   CKV_RETURN_IF_ERROR(exchange_.Post(frame.line, frame.slot, header, frame.ordinal, now));
-  flows_[frame.line].asked = true;
+  flows_[frame.line].requested = true;
   bytes_sent_ += posting.bytes;
   return absl::OkStatus();
 }
@@ -167,7 +167,7 @@ void FramePoster::GiveUp() {
 
 uint32_t FramePoster::asked_count() const {
   return static_cast<uint32_t>(
-      std::count_if(flows_.begin(), flows_.end(), [](const Flow& flow) { return flow.asked; }));
+      std::count_if(flows_.begin(), flows_.end(), [](const Flow& flow) { return flow.requested; }));
 }
 
 }  // namespace ckv

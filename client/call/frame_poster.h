@@ -61,7 +61,7 @@ class FramePoster {
   uint32_t bytes(uint32_t frame) const { return frames_[frame].bytes; }
   uint8_t flags(uint32_t frame) const { return frames_[frame].flags; }
   // Whether a frame was posted to the holder.
-  bool asked(uint32_t line) const { return flows_[line].asked; }
+  bool requested(uint32_t line) const { return flows_[line].requested; }
   // The holders to which frames were posted.
   uint32_t asked_count() const;
   uint64_t bytes_sent() const { return bytes_sent_; }
@@ -77,7 +77,7 @@ class FramePoster {
   // The part of the call that is sent to one holder.
   struct Flow {
     uint32_t next = 0;  // the next frame to post
-    bool asked = false;
+    bool requested = false;
     // A block has more frames than the lane has slots. Replies are then copied out on arrival, one
     // block at a time.
     bool copy_out = false;

@@ -160,7 +160,7 @@ absl::StatusOr<MappedChunk> MapChunk(const MapCall& call, LinkTable& links, Exch
   CKV_RETURN_IF_ERROR(CheckCall(call, clock));
   CKV_ASSIGN_OR_RETURN(LinkTable::ChunkLinks * chunk_links,
                        links.LinksFor(call.corpus, {.primitive = Primitive::kFetch}));
-  HolderLink& link = links.Ask(*chunk_links, call.chunk);
+  HolderLink& link = links.Choose(*chunk_links, call.chunk);
   if (absl::Status status = links.EnsureUp(link, call.deadline); !status.ok())
     return Annotate(status, link.peer().Describe());
   if (link.lane().kind() != FabricKind::kShm) {

@@ -37,9 +37,9 @@ void CountPairs(const PlannedCall& planned, AttendReport& report) {
   report.own_pairs += OwnPairs(planned.call);
 }
 
-void CountCall(const RouteCall& call, bool asked, Duration took, Duration lost,
+void CountCall(const RouteCall& call, bool requested, Duration took, Duration lost,
                CallCounters& counters) {
-  (asked ? counters.route : counters.near).Add(took + lost);
+  (requested ? counters.route : counters.near).Add(took + lost);
   if (lost > Duration(0))
     counters.lost_ns.fetch_add(static_cast<uint64_t>(lost.count()), std::memory_order_relaxed);
   for (const RouteSegment& segment : call.segments) {
@@ -66,7 +66,7 @@ Router::Router(const LinkOptions* options, LinkTable* links, Exchange* exchange,
       learner_(&planned_, &frames_, &local_, exchange, options->clock, options->calls,
                options->counters) {}
 
-absl::Status Router::Attend(const RouteCall& call, AttendRoom room, AttendReport* report) {
+absl::Status Router::Attend(const RouteCall& call, AttendBuffers room, AttendReport* report) {
   const auto run = [&]() -> absl::Status {
     CKV_RETURN_IF_ERROR(Begin(call));
     while (true) {
@@ -138,11 +138,11 @@ absl::Status Router::FindHandles(const PlannedUnit& unit) {
   uint32_t part = kContextPartCountMax, group = LinkTable::kNoLink, line = 0;
   LinkTable::ChunkLinks* chunk_links = nullptr;
   HolderLink* link = nullptr;
-  const NearTable* const near =
-      ReachesNearRows(stream_.backend()) ? call.segments[unit.segment].near : nullptr;
+  const LocalRowTable* const near =
+      ReachesLocalRows(stream_.backend()) ? call.segments[unit.segment].near : nullptr;
   for (uint32_t i = unit.piece_begin; i < unit.piece_end; ++i) {
     const ContextChunk& chunk = context.chunks()[pieces[i].chunk];
-    const NearRows* const rows = near == nullptr ? nullptr : (*near)[pieces[i].chunk].get();
+    const LocalRows* const rows = near == nullptr ? nullptr : (*near)[pieces[i].chunk].get();
     if (rows != nullptr && rows->current() && local_.Reserve(unit, pieces[i])) {
       pieces[i].line = kNearLine;
       continue;
@@ -155,7 +155,7 @@ absl::Status Router::FindHandles(const PlannedUnit& unit) {
     // Neighbours mostly have the same holders.
     if (chunk_links->group_of_chunk[chunk.ordinal] != group) {
       group = chunk_links->group_of_chunk[chunk.ordinal];
-      link = &links_.Ask(*chunk_links, chunk.ordinal);
+      link = &links_.Choose(*chunk_links, chunk.ordinal);
       line = exchange_.Add(*link);
       CKV_RETURN_IF_ERROR(AddLine(*link, line));
     }
@@ -193,7 +193,7 @@ void Router::StartFrames() {
   merger_.Begin(/*late=*/frames_.fits_slots());
 }
 
-absl::StatusOr<bool> Router::Advance(AttendRoom room) {
+absl::StatusOr<bool> Router::Advance(AttendBuffers room) {
   progress_ = false;
   if (phase_ < Phase::kReplies) {
     CKV_ASSIGN_OR_RETURN(const bool started, StartHere(room));
@@ -256,7 +256,7 @@ absl::StatusOr<bool> Router::TakeQueries() {
 
 // Sends the first frames before any other work is put on the stream. Then attends local rows.
 // Returns false if a stream must be waited for first.
-absl::StatusOr<bool> Router::StartHere(AttendRoom room) {
+absl::StatusOr<bool> Router::StartHere(AttendBuffers room) {
   if (phase_ == Phase::kQueries) {
     CKV_ASSIGN_OR_RETURN(const bool taken, TakeQueries());
     if (!taken) return false;
@@ -281,7 +281,7 @@ absl::Status Router::AttendHere() {
   CKV_RETURN_IF_ERROR(local_.Attend(order_, in_place ? &merger_.target() : nullptr));
   if (!local_.attends_any()) return absl::OkStatus();
   targets_.Note(KernelTargetIdOf(stream_.backend().kernel_target()));
-  return merger_.CoverNear();
+  return merger_.CoverLocal();
 }
 
 absl::Status Router::Accept(const Exchange::Reply& reply) {
@@ -303,7 +303,7 @@ absl::Status Router::Accept(const Exchange::Reply& reply) {
   answers.last_compute_ns = reply.header.compute_ns;
   targets_.Note(reply.header.kernel_target);
   if (spans_.on()) spans_.EndFrame(reply.tag, reply.bytes.size(), clock_->Now());
-  learner_.Learn(reply);
+  learner_.Observe(reply);
   CKV_ASSIGN_OR_RETURN(const FramePoster::Body body, frames_.Keep(reply));
   return merger_.Take(reply.tag, body.bytes, body.memory);
 }
@@ -368,7 +368,7 @@ void Router::Report(Duration took, Duration lost, AttendReport& report) const {
   report.bytes_received = bytes_received_;
   report.targets_differ = targets_.differ;
   if (!targets_.differ && targets_.last) report.kernel_target = *targets_.last;
-  report.grade = GradeOf(call.grade, call.wire);
+  report.precision = PrecisionOf(call.precision, call.wire);
   report.same_bits_anywhere =
       call.wire == PartialDtype::kF32 && !targets_.differ && !report.approximate;
   if (call.tries != nullptr) report.failed_attempt_count = call.tries->attempt_count - 1;

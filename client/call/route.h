@@ -42,7 +42,7 @@ class Router {
   Router(const LinkOptions* options, LinkTable* links, Exchange* exchange, ComputeStream* stream);
 
   // One attempt of an attend. After an error, nothing is written to the output buffer.
-  absl::Status Attend(const RouteCall& call, AttendRoom room, AttendReport* report);
+  absl::Status Attend(const RouteCall& call, AttendBuffers room, AttendReport* report);
 
   // Opens the links that a call would use and resolves the handles of its chunks. The call needs
   // only its segments and deadline.
@@ -58,7 +58,7 @@ class Router {
   // queries are posted, also attends the caller's own rows and the locally cached ones. If the call
   // is polled at once, the attend of cached rows is timed: Advance waits for it.
   //   Also as Exchange::EndRound, if there is nothing to do.
-  absl::StatusOr<bool> Advance(AttendRoom room);
+  absl::StatusOr<bool> Advance(AttendBuffers room);
   // Waits, if the last Advance found nothing to do.
   absl::Status Rest();
   // Ends a complete attempt. `report` may be null.
@@ -104,7 +104,7 @@ class Router {
   absl::Status AddLine(HolderLink& link, uint32_t line);
   void StartFrames();
   absl::StatusOr<bool> TakeQueries();
-  absl::StatusOr<bool> StartHere(AttendRoom room);
+  absl::StatusOr<bool> StartHere(AttendBuffers room);
   absl::Status AttendHere();
   absl::Status Accept(const Exchange::Reply& reply);
   absl::Status Merge();

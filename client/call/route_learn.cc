@@ -28,7 +28,7 @@ bool RouteLearner::Timed() const {
   return (planned_.call.polled_at_once || planned_.call.prompt) && !local_.attends_any();
 }
 
-void RouteLearner::Learn(const Exchange::Reply& reply) {
+void RouteLearner::Observe(const Exchange::Reply& reply) {
   HolderPeer& peer = exchange_.link(reply.line).peer();
   const FabricKind fabric = exchange_.link(reply.line).lane().kind();
   const uint64_t bytes = frames_.bytes(reply.tag) + reply.bytes.size();
@@ -113,15 +113,15 @@ void RouteLearner::JudgeCall(Duration took) {
   const double here_us = local_.expected_us();
   if (local_.attends_any() && !(here_us > 0)) return;
   CallTime time(here_us);
-  bool asked = false;
+  bool requested = false;
   for (uint32_t line = 0; line < rounds_.size(); ++line) {
     const Round& round = rounds_[line];
-    if (!frames_.asked(line)) continue;
+    if (!frames_.requested(line)) continue;
     if (!(round.expected_us > 0)) return;
     time.Add(exchange_.link(line).peer().seat(), round.expected_us, round.busy_us);
-    asked = true;
+    requested = true;
   }
-  (asked ? calls_->routed : calls_->near).Observe(time.Us(), double(took.count()) / 1e3);
+  (requested ? calls_->routed : calls_->near).Observe(time.Us(), double(took.count()) / 1e3);
 }
 
 }  // namespace ckv

@@ -27,7 +27,7 @@ class RouteLearner {
   // Starts an attempt, after AttendPlan::Cut.
   void Begin();
   // Takes the cost of an answer.
-  void Learn(const Exchange::Reply& reply);
+  void Observe(const Exchange::Reply& reply);
   // Compares the rounds of a whole call with the prediction.
   void JudgeRounds();
   // Compares a whole call with the prediction for its holders and this host. `took` has no failed

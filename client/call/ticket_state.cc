@@ -41,7 +41,7 @@ TicketState::TicketState(Attempts* attempts, Clock* clock, CallContextPool::Leas
   call_.polled_at_once = false;
   call_.prompt = !may_wait;  // a thread that drives many calls does nothing else
   call_.tries = &tries_;
-  tries_.may_ask = may_wait;
+  tries_.may_query = may_wait;
   attempts_->Begin();
   Attempts::Enter(**lease_, tries_);
   BeginAttempt(may_wait);
@@ -109,7 +109,7 @@ void TicketState::End(const absl::Status& status) {
 
 bool TicketState::Step(bool may_wait) {
   if (done()) return true;
-  tries_.may_ask = may_wait;
+  tries_.may_query = may_wait;
   if (lease_) (*lease_)->links.Claim();
   if (!running_) {
     if (clock_->Now() < *again_at_) return false;

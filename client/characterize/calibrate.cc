@@ -15,8 +15,8 @@
 
 #include "absl/strings/str_format.h"
 #include "attention/bf16.h"
-#include "attention/grade.h"
 #include "attention/mla_partial.h"
+#include "attention/precision.h"
 #include "attention/worker_pool.h"
 #include "client/cache/cold_rows.h"
 #include "proto/base/status.h"
@@ -232,7 +232,7 @@ double TimeAttendHere(const PagedCache& cache, uint64_t tokens, uint32_t query_r
   AttentionPiece piece;
   piece.q = {q.data(), query_rows, geometry.d_qk};
   piece.out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
-  piece.grade = GradeOf(Grade::kDefault, PartialDtype::kBf16);
+  piece.precision = PrecisionOf(Precision::kDefault, PartialDtype::kBf16);
   WorkerPool pool(1);
   std::vector<double> all;
   const auto rows_of = [&](uint32_t layer) {

@@ -132,7 +132,7 @@ absl::Status AttendNodes::AddNode(const Cutting& of, uint32_t unit_ordinal, uint
                                          : static_cast<uint8_t>(kPartLevel + first.part);
   }
   if (line == kNearLine) {
-    AddNearNode(unit, node);
+    AddLocalNode(unit, node);
     return absl::OkStatus();
   }
   const LaneShape& shape = of.lines[line].shape;
@@ -166,7 +166,7 @@ absl::Status AttendNodes::AddNode(const Cutting& of, uint32_t unit_ordinal, uint
   return absl::OkStatus();
 }
 
-void AttendNodes::AddNearNode(PlannedUnit& unit, PlannedNode node) {
+void AttendNodes::AddLocalNode(PlannedUnit& unit, PlannedNode node) {
   node.share = PlannedNode::kNear;
   node.place = near_count_++;
   ++unit.near_count;

@@ -73,7 +73,7 @@ class AttendNodes {
   absl::Status CutUnit(const Cutting& of, uint32_t unit);
   void FindRuns(const Cutting& of, const PlannedUnit& unit);
   absl::Status AddNodes(const Cutting& of, uint32_t unit, uint32_t begin, uint32_t end);
-  void AddNearNode(PlannedUnit& unit, PlannedNode node);
+  void AddLocalNode(PlannedUnit& unit, PlannedNode node);
   bool IsNode(const Cutting& of, const PlannedUnit& unit, uint32_t begin, uint32_t end) const;
   absl::Status AddNode(const Cutting& of, uint32_t unit, uint32_t begin, uint32_t end);
 

@@ -8,7 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "client/context/near_rows.h"
+#include "client/context/local_rows.h"
 
 namespace ckv {
 
@@ -16,7 +16,7 @@ namespace ckv {
 class ContextLocalRows {
  public:
   // The locally cached rows, or null if there are none. A call keeps using the table that it got.
-  std::shared_ptr<const NearTable> table() const ABSL_LOCKS_EXCLUDED(mu_) {
+  std::shared_ptr<const LocalRowTable> table() const ABSL_LOCKS_EXCLUDED(mu_) {
     if (!has_table_.load(std::memory_order_acquire)) return nullptr;
     absl::MutexLock lock(&mu_);
     return table_;
@@ -24,7 +24,7 @@ class ContextLocalRows {
   // Whether local answers have the same bits as those of the chunks' holders (one kernel target).
   bool same_bits() const { return same_bits_.load(std::memory_order_relaxed); }
   // Calls that begin from now on use `table`: one with an entry per chunk, or null.
-  void Set(std::shared_ptr<const NearTable> table, bool same_bits) ABSL_LOCKS_EXCLUDED(mu_) {
+  void Set(std::shared_ptr<const LocalRowTable> table, bool same_bits) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     same_bits_.store(same_bits, std::memory_order_relaxed);
     has_table_.store(table != nullptr, std::memory_order_release);
@@ -41,7 +41,7 @@ class ContextLocalRows {
 
  private:
   mutable absl::Mutex mu_;
-  std::shared_ptr<const NearTable> table_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const LocalRowTable> table_ ABSL_GUARDED_BY(mu_);
   std::atomic<bool> same_bits_{false};
   std::atomic<bool> has_table_{false};  // contexts without local rows need no lock
   std::atomic<uint64_t> pulled_bytes_{0};

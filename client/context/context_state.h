@@ -45,7 +45,7 @@ class ContextState {
   bool closed() const { return usage_.closed(); }
   void Close() { usage_.Close(); }
   // The part of ContextLocalRows that calls use.
-  std::shared_ptr<const NearTable> near() const { return local_rows_.table(); }
+  std::shared_ptr<const LocalRowTable> near() const { return local_rows_.table(); }
   bool near_same_bits() const { return local_rows_.same_bits(); }
   uint64_t TakePulled() const { return local_rows_.TakePulled(); }
 

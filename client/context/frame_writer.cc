@@ -62,14 +62,14 @@ class PartWriter {
   uint32_t index_count_ = 0;
 };
 
-WireGrade WireGradeOf(Grade grade) {
-  switch (grade) {
-    case Grade::kFast:
-      return WireGrade::kFast;
-    case Grade::kWire:
-      return WireGrade::kWire;
+WirePrecision WirePrecisionOf(Precision precision) {
+  switch (precision) {
+    case Precision::kFast:
+      return WirePrecision::kFast;
+    case Precision::kWire:
+      return WirePrecision::kWire;
     default:
-      return WireGrade::kExact;
+      return WirePrecision::kExact;
   }
 }
 
@@ -93,7 +93,7 @@ absl::StatusOr<RequestHeader> WriteFrame(const RouteCall& call, const AttendPlan
   header.index_count = frame.index_count;
   header.body_bytes = static_cast<uint32_t>(layout.total_bytes - sizeof(header));
   SetTrace(call.trace, header);
-  header.grade = WireGradeOf(GradeOf(call.grade, call.wire));
+  header.precision = WirePrecisionOf(PrecisionOf(call.precision, call.wire));
   PartWriter writer(call, slot.data() + layout.pieces, {slot.data() + layout.rows, slot_memory},
                     reinterpret_cast<int32_t*>(slot.data() + layout.indices));
   std::byte* segments = slot.data() + layout.segments;

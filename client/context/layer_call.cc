@@ -27,7 +27,7 @@ absl::StatusOr<RouteCall> LayerCallSegments::Take(const LayerCall& call, MemoryK
                    .q = call.q,
                    .segments = segments,
                    .wire = call.wire,
-                   .grade = call.grade,
+                   .precision = call.precision,
                    .allow_approximate = call.allow_approximate,
                    .trace = call.trace,
                    .deadline = call.deadline,
@@ -49,7 +49,7 @@ absl::Status LayerCallSegments::TakeContext(const Segment& segment, PartialDtype
   segments.back().context = state.get();
   // A call of f32 partials wants the bits of its holders.
   if (wire != PartialDtype::kF32 || state->near_same_bits()) {
-    if (std::shared_ptr<const NearTable> rows = state->near(); rows != nullptr) {
+    if (std::shared_ptr<const LocalRowTable> rows = state->near(); rows != nullptr) {
       segments.back().near = rows.get();
       near.push_back(std::move(rows));
     }
@@ -67,7 +67,7 @@ LayerCall LayerCallOf(const AttendCall& call, Segment& segment) {
           .q = call.q,
           .segments = {&segment, 1},
           .wire = call.wire,
-          .grade = call.grade,
+          .precision = call.precision,
           .allow_approximate = call.allow_approximate,
           .trace = call.trace,
           .deadline = call.deadline};

@@ -101,8 +101,8 @@ absl::Status CheckQueries(const RouteCall& call, const Backend& backend) {
     return Unreached("the answer's place", call.out_memory, backend);
   if (call.wire != PartialDtype::kBf16 && call.wire != PartialDtype::kF32)
     return absl::InvalidArgumentError("attend: no such dtype of partials");
-  if (static_cast<uint8_t>(call.grade) > kGradeMax)
-    return absl::InvalidArgumentError("attend: no such grade");
+  if (static_cast<uint8_t>(call.precision) > kPrecisionMax)
+    return absl::InvalidArgumentError("attend: no such precision");
   return absl::OkStatus();
 }
 

@@ -8,11 +8,11 @@
 
 #include "absl/functional/function_ref.h"
 #include "attention/backend.h"
-#include "attention/grade.h"
 #include "attention/partial.h"
+#include "attention/precision.h"
 #include "client/calls.h"
 #include "client/context/context_state.h"
-#include "client/context/near_rows.h"
+#include "client/context/local_rows.h"
 #include "proto/base/clock.h"
 #include "proto/base/trace_context.h"
 #include "proto/selection.h"
@@ -29,7 +29,7 @@ struct RouteSegment {
   RowLimits row_limits = {};
   std::span<const OwnRows> own = {};
   // The context's locally cached rows, attended locally; null if all rows are routed.
-  const NearTable* near = nullptr;
+  const LocalRowTable* near = nullptr;
 };
 
 // All pointers must outlive the call.
@@ -38,7 +38,7 @@ struct RouteCall {
   QueryView q = {};
   std::span<const RouteSegment> segments = {};  // at least one
   PartialDtype wire = PartialDtype::kBf16;
-  Grade grade = Grade::kDefault;
+  Precision precision = Precision::kDefault;
   bool allow_approximate = false;
   TraceContext trace = {};
   Instant deadline = kInstantMax;
@@ -65,7 +65,7 @@ struct RouteCall {
 absl::Status CheckRouteCall(const RouteCall& call, const Backend& backend);
 
 // Whether `backend` can attend locally cached rows, which are in host memory.
-inline bool ReachesNearRows(const Backend& backend) {
+inline bool ReachesLocalRows(const Backend& backend) {
   return backend.reach().rows.Has(MemoryKind::kHost);
 }
 

@@ -31,7 +31,7 @@ bool SaysServing(const grpc::ByteBuffer& response) {
 }
 
 // Between two tries at a server that itself answers UNAVAILABLE, as a proxy without a backend does.
-constexpr Duration kAskAgain = std::chrono::milliseconds(100);
+constexpr Duration kRetrySame = std::chrono::milliseconds(100);
 
 // One stream of health. OK: it serves; else why the stream ended.
 grpc::Status WatchOnce(grpc::GenericStub& stub, const std::string& service, const Clock& clock,
@@ -75,7 +75,7 @@ void AwaitServing(const std::shared_ptr<grpc::Channel>& channel, const std::stri
   // end of the stream is an answer: the call that follows says what is wrong.
   while (clock.Now() < deadline &&
          WatchOnce(stub, service, clock, deadline).error_code() == grpc::StatusCode::UNAVAILABLE) {
-    clock.WaitUntil(std::min(deadline, clock.Now() + kAskAgain));
+    clock.WaitUntil(std::min(deadline, clock.Now() + kRetrySame));
   }
 }
 

@@ -158,7 +158,7 @@ void NameValues(CLI::App& app) {
 }
 
 // Whether errors of this command line are to be JSON, for when it does not parse.
-bool AsksForJson(const std::vector<std::string>& arguments) {
+bool WantsJson(const std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
     if (word == "-ojson" || word == "--output=json") return true;
@@ -185,7 +185,7 @@ bool IsUnknownCommand(const CLI::App& app, const std::vector<std::string>& argum
 }
 
 // Lines after the first are hints.
-void TellError(const Ctl& ctl, absl::StatusCode code, const std::string& message, int exit_code) {
+void ReportError(const Ctl& ctl, absl::StatusCode code, const std::string& message, int exit_code) {
   const std::string name = absl::StatusCodeToString(code);
   if (ctl.format != OutputFormat::kJson) {
     *ctl.err << absl::StrFormat("ckvctl: %s (%s)\n", PrintableLines(message), name);
@@ -218,23 +218,23 @@ void WarnOfVariables(const Ctl& ctl) {
 // Only --help and --version are a "parse error" with exit code 0; CLI11's other codes are its own
 // and not ours.
 int TellUsage(const Ctl& ctl, const CLI::App& app, const CLI::ParseError& error) {
-  std::ostringstream told;
+  std::ostringstream reported;
   const bool extras = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   const bool misses = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
-  if (extras || misses) TellUnknown(app, told);
+  if (extras || misses) TellUnknown(app, reported);
   const bool misses_verb =
       misses && std::string_view(error.what()).starts_with("A subcommand is required");
-  if (misses_verb && told.str().empty()) TellVerbs(app, told);
+  if (misses_verb && reported.str().empty()) TellVerbs(app, reported);
   // CLI11 would name unknown words again, from the last to the first.
   if (extras || misses_verb) {
-    told << "Run with --help for more information.\n";
-  } else if (app.exit(error, *ctl.out, told) == 0) {
+    reported << "Run with --help for more information.\n";
+  } else if (app.exit(error, *ctl.out, reported) == 0) {
     return 0;
   }
   if (ctl.format == OutputFormat::kJson) {
-    TellError(ctl, absl::StatusCode::kInvalidArgument, told.str(), 2);
+    ReportError(ctl, absl::StatusCode::kInvalidArgument, reported.str(), 2);
   } else {
-    *ctl.err << told.str();
+    *ctl.err << reported.str();
   }
   return 2;
 }
@@ -298,7 +298,7 @@ int RunCtl(Ctl& ctl, std::vector<std::string> arguments) {
     std::erase_if(arguments,
                   [](const std::string& word) { return word == "--help" || word == "-h"; });
   }
-  if (AsksForJson(arguments)) ctl.format = OutputFormat::kJson;
+  if (WantsJson(arguments)) ctl.format = OutputFormat::kJson;
   if (arguments == std::vector<std::string>{"help"}) arguments = {"--help"};
   std::reverse(arguments.begin(), arguments.end());  // CLI11 pops them from the back
   try {
@@ -311,15 +311,15 @@ int RunCtl(Ctl& ctl, std::vector<std::string> arguments) {
   ctl.format = values.output == "json" ? OutputFormat::kJson : OutputFormat::kTable;
   CKV_CHECK(ctl.run != nullptr);
   WarnOfVariables(ctl);
-  const auto tell = [&ctl](const absl::Status& status) {
+  const auto report = [&ctl](const absl::Status& status) {
     if (status.ok()) return;
-    TellError(ctl, status.code(), std::string(status.message()), ExitCodeFor(status));
+    ReportError(ctl, status.code(), std::string(status.message()), ExitCodeFor(status));
   };
   const TraceContext trace = values.trace ? NewTrace(/*sampled=*/true) : TraceContext();
   const ScopedTrace traced(trace);
-  const absl::Status status = ctl.watch > Duration(0) ? RunWatched(ctl, tell) : ctl.run();
+  const absl::Status status = ctl.watch > Duration(0) ? RunWatched(ctl, report) : ctl.run();
   const int code = WithResultOut(ctl, ExitCodeFor(status));
-  tell(status);
+  report(status);
   if (trace.set()) ctl.Note("ckvctl: trace " + ToHex(trace.trace_id));
   return code;
 }

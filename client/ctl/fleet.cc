@@ -197,7 +197,7 @@ absl::StatusOr<TenantKey> Fleet::KeyOfTenant(bool make) {
   CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, directory());
   grpc::ClientContext context;
   Prepare(context);
-  return AskForTenantKey(*stub, context, options_.tenant, make, [this](const grpc::Status& status) {
+  return ReadTenantKey(*stub, context, options_.tenant, make, [this](const grpc::Status& status) {
     return DirectoryError(status, "GetTenantKey");
   });
 }
@@ -238,14 +238,14 @@ uint32_t Fleet::RemainingMs(Instant deadline) const {
 
 absl::Status Fleet::RequesterError(const grpc::Status& status, std::string_view call) const {
   const bool drains = status.error_message().find("draining") != std::string::npos;
-  const bool ask =
+  const bool query =
       status.error_code() == grpc::StatusCode::UNAVAILABLE && call != "Describe" && !drains;
   const std::string_view option = options_.requester_option;
   return WithAdvice(
       status,
       absl::StrFormat("%s %s: %s", option.empty() ? "requester at" : option, requester_address_,
                       call),
-      ask && RequesterAnswers()
+      query && RequesterAnswers()
           ? "the requester is there, but not what it needs: ckvctl status shows who is alive, and "
             "ckvctl corpus show NAME who holds the chunks\n  if a holder is alive: check its "
             "data_listen and the firewall between\n  if it is gone: ckvctl corpus load NAME ... "

@@ -26,14 +26,14 @@ void AddWatch(CLI::App& verb, Ctl& ctl) {
       ->type_name("TIME");
 }
 
-absl::Status RunWatched(const Ctl& ctl, const std::function<void(const absl::Status&)>& tell) {
+absl::Status RunWatched(const Ctl& ctl, const std::function<void(const absl::Status&)>& report) {
   for (uint64_t count = 1;; ++count) {
     const Instant begin = ctl.clock->Now();
     if (ctl.out_is_terminal) *ctl.out << kClearScreen;
     const absl::Status status = ctl.run();
     ctl.out->flush();
     if (count == ctl.watch_count_max || !ctl.out->good()) return status;
-    if (!status.ok()) tell(status);
+    if (!status.ok()) report(status);
     ctl.clock->WaitUntil(begin + ctl.watch);
   }
 }

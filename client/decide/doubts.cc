@@ -88,10 +88,10 @@ std::vector<std::string> Doubts(const DecisionInput& input,
   holders = holders.first(std::min(holders.size(), input.candidates.size()));
   AddUnlike(input, holders, doubts);
   AddShared(input, holders, doubts);
-  std::set<std::string> told;
+  std::set<std::string> reported;
   for (const DoubtedHolder& holder : holders) {
     if (!holder.model_error || !(*holder.model_error > kModelErrorMax)) continue;
-    if (!told.insert(holder.name).second) continue;
+    if (!reported.insert(holder.name).second) continue;
     doubts.push_back(absl::StrFormat(
         "%s: the model is off by %.0f %% lately: run ckvctl calibrate --profile FILE, name the "
         "file as requester.profile, and restart the requester",

@@ -193,7 +193,7 @@ void PullRule::Evicted(Key key) {
 void PullRule::Close(UseId id) {
   Use& use = uses_[id];
   Item& item = *items_[use.item];
-  Learn(use);
+  Observe(use);
   item.hints_us = std::max(0.0, item.hints_us - use.hint_us);
   if (!item.near) item.ended_lost_us = std::min(item.lost_us, item.ended_lost_us + use.routed_us);
   if (--item.open_count == 0) {
@@ -204,7 +204,7 @@ void PullRule::Close(UseId id) {
   free_uses_.push_back(id);
 }
 
-void PullRule::Learn(const Use& use) {
+void PullRule::Observe(const Use& use) {
   if (use.total_us <= 0) return;  // it attended nothing
   ++stats_.uses;
   std::array<double, kExpertCount> charges;

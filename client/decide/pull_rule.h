@@ -119,7 +119,7 @@ class PullRule {
 
   // Reports that the item of a use is cached locally, which the rule did not know. It was
   // prefetched for another item, or the rule had dropped it.
-  void CameNear(UseId use) { items_[uses_[use].item]->near = true; }
+  void CameLocal(UseId use) { items_[uses_[use].item]->near = true; }
   // Report that the item of a use is being prefetched, or that its prefetch failed. A prefetch that
   // succeeds needs no call.
   void Pulling(UseId use, Instant now);
@@ -184,7 +184,7 @@ class PullRule {
   size_t LeaderOf(const Class& of) const;
   // Returns the lost time at which an expert prefetches an item for a use.
   static double ThresholdUs(size_t expert, const Item& item, const Use& use, double ended_lost_us);
-  void Learn(const Use& use);
+  void Observe(const Use& use);
   // Returns an expert's cost of a use, by its own simulated row cache.
   double Charge(size_t expert, uint32_t item, const Use& use);
   void GhostTouch(size_t expert, uint32_t item);

@@ -128,7 +128,7 @@ absl::StatusOr<std::shared_ptr<const Corpus>> CorpusContexts::ResolveTo(Requeste
   CKV_ASSIGN_OR_RETURN(std::shared_ptr<const Corpus> corpus,
                        requester.Resolve(attached.corpus, attached.tenant, deadline));
   if (HasItsChunks(*corpus, attached)) return corpus;
-  requester.Forget(attached.corpus);  // it may have been published again since
+  requester.Invalidate(attached.corpus);  // it may have been published again since
   CKV_ASSIGN_OR_RETURN(corpus, requester.Resolve(attached.corpus, attached.tenant, deadline));
   if (HasItsChunks(*corpus, attached)) return corpus;
   return absl::FailedPreconditionError(absl::StrFormat(

@@ -125,9 +125,9 @@ absl::StatusOr<std::vector<ChunkPlacement>> DirectoryStub::LocateChunks(
   return placements;
 }
 
-absl::StatusOr<TenantKey> AskForTenantKey(v1::DirectoryService::StubInterface& stub,
-                                          grpc::ClientContext& context, std::string_view tenant,
-                                          bool make, const ToStatus& to_status) {
+absl::StatusOr<TenantKey> ReadTenantKey(v1::DirectoryService::StubInterface& stub,
+                                        grpc::ClientContext& context, std::string_view tenant,
+                                        bool make, const ToStatus& to_status) {
   if (tenant.empty()) return TenantKey();
   v1::GetTenantKeyRequest request;
   request.set_tenant(std::string(tenant));
@@ -143,9 +143,9 @@ absl::StatusOr<TenantKey> DirectoryStub::TenantKeyOf(std::string_view tenant, In
   HurryChannel(*channel_);
   grpc::ClientContext context;
   SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
-  return AskForTenantKey(
-      *stub_, context, tenant, /*make=*/false,
-      [this](const grpc::Status& status) { return FromPeer(status, Context("GetTenantKey")); });
+  return ReadTenantKey(*stub_, context, tenant, /*make=*/false, [this](const grpc::Status& status) {
+    return FromPeer(status, Context("GetTenantKey"));
+  });
 }
 
 absl::StatusOr<PromptChunks> DirectoryStub::FindPrompt(std::span<const uint64_t> heads,
@@ -177,7 +177,7 @@ absl::StatusOr<PromptChunks> DirectoryStub::FindPrompt(std::span<const uint64_t>
     for (const v1::ChunkPlacement& message : reply.chunks()) {
       CKV_ASSIGN_OR_RETURN(const ChunkPlacement chunk, FromProto(message));
       found.chunks.push_back(
-          {chunk.id, chunk.parent, chunk.token_count, chunk.position, chunk.print});
+          {chunk.id, chunk.parent, chunk.token_count, chunk.position, chunk.token_hash});
     }
     found.truncated |= reply.truncated();
   }

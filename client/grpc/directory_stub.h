@@ -21,9 +21,9 @@ namespace ckv {
 using ToStatus = std::function<absl::Status(const grpc::Status&)>;
 // Queries a directory for the key of a tenant's chunk ids. If there is none and `make` is set, the
 // directory creates one. Returns the zero key if there is none, and for the shared tenant.
-absl::StatusOr<TenantKey> AskForTenantKey(v1::DirectoryService::StubInterface& stub,
-                                          grpc::ClientContext& context, std::string_view tenant,
-                                          bool make, const ToStatus& to_status);
+absl::StatusOr<TenantKey> ReadTenantKey(v1::DirectoryService::StubInterface& stub,
+                                        grpc::ClientContext& context, std::string_view tenant,
+                                        bool make, const ToStatus& to_status);
 
 // Thread-safe. Errors as in control.h; every message names the call and the directory's address.
 class DirectoryStub final : public DirectoryControl {

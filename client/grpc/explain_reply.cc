@@ -63,18 +63,18 @@ void AddHolders(const Explanation& explanation, std::span<const HolderView> hold
   RankCandidates(explanation.input, Primitive::kRoute, ranked);
   // The query is sent to the first holder of each group, and only once to one that is first in
   // several.
-  absl::flat_hash_set<std::string> asked;
+  absl::flat_hash_set<std::string> requested;
   std::optional<uint32_t> group;
   double least_us = 0;
   for (const RankedCandidate& place : ranked) {
     const Candidate& candidate = candidates[place.index];
     const bool first = group != candidate.group;
     if (first) least_us = place.cost.total_us;
-    if (first) asked.insert(explanation.holders[place.index].name);
+    if (first) requested.insert(explanation.holders[place.index].name);
     group = candidate.group;
     v1::ExplainHolder* message = reply.add_holders();
     message->set_group(candidate.group);
-    message->set_asked(first && place.cost.why_not == nullptr);
+    message->set_requested(first && place.cost.why_not == nullptr);
     message->set_takes_turns(!first && place.cost.why_not == nullptr &&
                              place.cost.total_us <= least_us * (1 + ReplicaChooser::kEqualMax));
     message->set_name(explanation.holders[place.index].name);
@@ -97,9 +97,9 @@ void AddHolders(const Explanation& explanation, std::span<const HolderView> hold
     message->set_congestion(candidate.path->congestion);
   }
   // Each gets all query rows, and answers for each.
-  reply.set_route_holder_count(static_cast<uint32_t>(asked.size()));
+  reply.set_route_holder_count(static_cast<uint32_t>(requested.size()));
   reply.set_route_bytes_per_holder(explanation.decision.route_bytes);
-  reply.set_route_bytes(explanation.decision.route_bytes * asked.size());
+  reply.set_route_bytes(explanation.decision.route_bytes * requested.size());
 }
 
 }  // namespace
@@ -119,18 +119,18 @@ void FillExplainReply(const Explanation& explanation, std::span<const HolderView
   AddHolders(explanation, holders, reply);
 }
 
-void FillQuoteReply(std::span<const GroupQuote> quotes, const Corpus& corpus,
-                    v1::QuoteReply& reply) {
-  for (const GroupQuote& quote : quotes) {
-    v1::GroupQuote& group = *reply.add_groups();
-    const ChunkPlacement& first = corpus.chunks[quote.first_chunk];
+void FillEstimateReply(std::span<const GroupEstimate> estimates, const Corpus& corpus,
+                       v1::EstimateReply& reply) {
+  for (const GroupEstimate& estimate : estimates) {
+    v1::GroupEstimate& group = *reply.add_groups();
+    const ChunkPlacement& first = corpus.chunks[estimate.first_chunk];
     for (const HolderId& holder : first.holders) group.add_holders(holder.name);
     for (const HolderId& holder : first.leased) group.add_holders(holder.name);
-    group.set_first_chunk(quote.first_chunk);
-    group.set_chunk_count(quote.chunk_count);
-    group.set_tokens(quote.tokens);
-    group.set_near_tokens(quote.near_tokens);
-    SetDecision(quote.decision, group);
+    group.set_first_chunk(estimate.first_chunk);
+    group.set_chunk_count(estimate.chunk_count);
+    group.set_tokens(estimate.tokens);
+    group.set_near_tokens(estimate.near_tokens);
+    SetDecision(estimate.decision, group);
   }
 }
 

@@ -1,12 +1,12 @@
-// Converts decisions to the replies of RequesterService::Explain and Quote.
+// Converts decisions to the replies of RequesterService::Explain and Estimate.
 
 #pragma once
 
 #include <span>
 
 #include "ckv/v1/requester.pb.h"
+#include "client/decide/estimate.h"
 #include "client/decide/explanation.h"
-#include "client/decide/quote.h"
 #include "client/holders/holder_view.h"
 #include "proto/corpus.h"
 
@@ -17,8 +17,8 @@ namespace ckv {
 void FillExplainReply(const Explanation& explanation, std::span<const HolderView> holders,
                       v1::ExplainReply& reply);
 
-// Fills in the groups' costs and holders. `quotes` must be for chunks of `corpus`.
-void FillQuoteReply(std::span<const GroupQuote> quotes, const Corpus& corpus,
-                    v1::QuoteReply& reply);
+// Fills in the groups' costs and holders. `estimates` must be for chunks of `corpus`.
+void FillEstimateReply(std::span<const GroupEstimate> estimates, const Corpus& corpus,
+                       v1::EstimateReply& reply);
 
 }  // namespace ckv

@@ -25,7 +25,7 @@ inline constexpr char kRetryAfterKey[] = "retry-after-us";
 inline constexpr char kLeaseEndKey[] = "lease-ends-ms";
 // Trailing metadata of a renewal refused because the lease is unknown: the incarnation of the
 // refusing directory, in decimal.
-inline constexpr char kDirectoryLifeKey[] = "ckv-directory-life";
+inline constexpr char kDirectoryIncarnationKey[] = "ckv-directory-life";
 
 grpc::Status ToGrpc(const absl::Status& status);
 // As FromGrpc, for a call that this process does not cancel. CANCELLED, UNKNOWN and a reset stream,

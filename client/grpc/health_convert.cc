@@ -37,15 +37,15 @@ Duration FromMilliseconds(uint64_t ms) {
 
 int64_t CountMilliseconds(Duration span) { return span / std::chrono::milliseconds(1); }
 
-v1::DiskRoom DiskToProto(const DiskRoom& disk) {
-  v1::DiskRoom message;
+v1::DiskSpace DiskToProto(const DiskSpace& disk) {
+  v1::DiskSpace message;
   message.set_free_bytes(disk.free_bytes);
   message.set_total_bytes(disk.total_bytes);
   message.set_read_only(disk.read_only);
   return message;
 }
 
-DiskRoom DiskFromProto(const v1::DiskRoom& message) {
+DiskSpace DiskFromProto(const v1::DiskSpace& message) {
   return {message.free_bytes(), message.total_bytes(), message.read_only()};
 }
 

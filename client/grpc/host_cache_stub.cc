@@ -24,8 +24,8 @@ HostCacheStub::HostCacheStub(std::string address, Clock* clock)
       stub_(v1::RequesterService::NewStub(MakeChannel(address_))),
       silent_since_ns_(kNever) {}
 
-absl::StatusOr<std::string> HostCacheStub::Ask(const v1::ReplicateRequest& request,
-                                               Instant deadline) {
+absl::StatusOr<std::string> HostCacheStub::Request(const v1::ReplicateRequest& request,
+                                                   Instant deadline) {
   grpc::ClientContext context;
   SetDeadline(context, *clock_, deadline, kCopyMax);
   v1::ReplicateReply reply;
@@ -62,7 +62,7 @@ absl::StatusOr<std::shared_ptr<const Corpus>> HostCacheStub::Keep(
     *request.mutable_geometry() = ToProto(corpus->geometry);
     for (size_t i = begin; i < end; ++i)
       request.add_ids(std::string(corpus->chunks[chunks[i]].id.AsBytes()));
-    const absl::StatusOr<std::string> holder = Ask(request, deadline);
+    const absl::StatusOr<std::string> holder = Request(request, deadline);
     // One that hangs is unavailable, too: its connection is found silent. One that is late copies.
     if (absl::IsUnavailable(holder.status())) {
       silent_since_ns_.store(clock_->Now().ns, std::memory_order_relaxed);

@@ -32,7 +32,7 @@ class HostCacheStub final : public HostCache {
 
  private:
   // Returns the name of the daemon's holder.
-  absl::StatusOr<std::string> Ask(const v1::ReplicateRequest& request, Instant deadline);
+  absl::StatusOr<std::string> Request(const v1::ReplicateRequest& request, Instant deadline);
 
   const std::string address_;
   Clock* const clock_;

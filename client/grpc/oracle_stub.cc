@@ -49,11 +49,11 @@ absl::StatusOr<NetworkSnapshot> OracleStub::Read(const std::string& requester_ho
   v1::GetCostsRequest request;
   request.set_requester_host(requester_host);
   for (const std::string& host : holder_hosts) request.add_holder_hosts(host);
-  const Instant asked = clock.Now();
+  const Instant requested = clock.Now();
   v1::GetCostsReply reply;
   CKV_RETURN_IF_ERROR(FromGrpc(stub_->GetCosts(&context, request, &reply), "GetCosts"));
   CKV_ASSIGN_OR_RETURN(NetworkSnapshot snapshot, SnapshotOf(reply));
-  snapshot.taken = asked - std::chrono::milliseconds(std::min(reply.age_ms(), kAgeMsMax));
+  snapshot.taken = requested - std::chrono::milliseconds(std::min(reply.age_ms(), kAgeMsMax));
   return snapshot;
 }
 

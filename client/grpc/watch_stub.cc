@@ -31,20 +31,20 @@ WatchStub::~WatchStub() {
 
 void WatchStub::Run() {
   Duration pause = options_.pause_min;
-  bool told = false;
+  bool reported = false;
   while (true) {
     const absl::Status status = WatchOnce();
     const bool was_connected = connected_.exchange(false, std::memory_order_relaxed);
     if (was_connected) {
       pause = options_.pause_min;
-      told = false;
+      reported = false;
     }
     {
       absl::MutexLock lock(&mu_);
       if (stopping_) return;
     }
-    if (!told) on_break_(status);
-    told = true;
+    if (!reported) on_break_(status);
+    reported = true;
     absl::MutexLock lock(&mu_);
     if (options_.clock->Await(mu_, absl::Condition(&stopping_), options_.clock->Now() + pause)) {
       return;

@@ -112,7 +112,7 @@ class DirectoryControl {
   // Returns the key that the ids of the tenant's chunks are made with. Returns the zero key if the
   // tenant has none; its ids are then plain. The default implementation returns the zero key.
   virtual absl::StatusOr<TenantKey> TenantKeyOf(std::string_view tenant, Instant deadline);
-  // Returns the chunks that begin with one of these token hashes (store/memory/token_print.h), in
+  // Returns the chunks that begin with one of these token hashes (store/memory/token_hash.h), in
   // corpora that the tenant may read. Takes one RPC per kHeadsPerCallMax hashes. If `model` is
   // unset, chunks of all models count.
   //   Unimplemented       from the default implementation.

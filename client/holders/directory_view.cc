@@ -63,11 +63,11 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::Resolve(std::string
   if (kept.corpus != nullptr && !kept.doubtful) return kept.corpus;
   const uint64_t before = generation();
   absl::StatusOr<Corpus> answer;
-  const auto ask = [&] {
+  const auto query = [&] {
     answer = directory_->GetCorpus(name, tenant, deadline);
     return answer.status();
   };
-  (kept.corpus == nullptr ? AskPatiently(deadline, ask) : ask()).IgnoreError();
+  (kept.corpus == nullptr ? QueryPatiently(deadline, query) : query()).IgnoreError();
   if (!answer.ok()) {
     answer = Annotate(answer.status(), absl::StrFormat("corpus '%s'", name));
   } else if (absl::Status status = ValidateCorpus(*answer); !status.ok()) {
@@ -97,11 +97,11 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::ResolveChunks(
   if (kept.corpus != nullptr && !kept.doubtful) return kept.corpus;
   const uint64_t before = generation();
   absl::StatusOr<Corpus> answer;
-  const auto ask = [&] {
-    answer = AskForChunks(ids, geometry, tenant, deadline);
+  const auto query = [&] {
+    answer = ReadChunks(ids, geometry, tenant, deadline);
     return answer.status();
   };
-  (kept.corpus == nullptr ? AskPatiently(deadline, ask) : ask()).IgnoreError();
+  (kept.corpus == nullptr ? QueryPatiently(deadline, query) : query()).IgnoreError();
   if (answer.ok()) HearOfHolders(*answer, deadline);
   return Take(key, kept, std::move(answer), before);
 }
@@ -128,9 +128,9 @@ bool DirectoryView::KnowsHolders(const Corpus& corpus) const {
   return true;
 }
 
-absl::StatusOr<Corpus> DirectoryView::AskForChunks(std::span<const ChunkId> ids,
-                                                   const Geometry& geometry,
-                                                   std::string_view tenant, Instant deadline) {
+absl::StatusOr<Corpus> DirectoryView::ReadChunks(std::span<const ChunkId> ids,
+                                                 const Geometry& geometry, std::string_view tenant,
+                                                 Instant deadline) {
   Corpus corpus;
   corpus.tenant = std::string(tenant);
   corpus.geometry = geometry;
@@ -180,9 +180,9 @@ absl::StatusOr<TenantKey> DirectoryView::TenantKeyOf(std::string_view tenant, In
   return *key;
 }
 
-absl::StatusOr<PromptCover> DirectoryView::CoverPrompt(const PromptCall& call) {
-  absl::StatusOr<PromptCover> cover;
-  const auto ask = [&]() -> absl::Status {
+absl::StatusOr<PromptMatch> DirectoryView::MatchPrompt(const PromptCall& call) {
+  absl::StatusOr<PromptMatch> cover;
+  const auto query = [&]() -> absl::Status {
     std::vector<TenantKey> keys;
     CKV_ASSIGN_OR_RETURN(const TenantKey key, TenantKeyOf(call.tenant, call.deadline));
     if (!key.IsZero()) keys.push_back(key);
@@ -190,25 +190,25 @@ absl::StatusOr<PromptCover> DirectoryView::CoverPrompt(const PromptCall& call) {
     const auto find = [&](std::span<const uint64_t> heads) {
       return directory_->FindPrompt(heads, call.model, call.tenant, call.deadline);
     };
-    cover = ckv::CoverPrompt(call.tokens, keys, find, call.extra_keys);
+    cover = ckv::MatchPrompt(call.tokens, keys, find, call.extra_keys);
     return cover.status();
   };
-  CKV_RETURN_IF_ERROR(AskPatiently(call.deadline, ask));
+  CKV_RETURN_IF_ERROR(QueryPatiently(call.deadline, query));
   return cover;
 }
 
-absl::Status DirectoryView::AskPatiently(Instant deadline,
-                                         absl::FunctionRef<absl::Status()> ask) const {
+absl::Status DirectoryView::QueryPatiently(Instant deadline,
+                                           absl::FunctionRef<absl::Status()> query) const {
   const Instant end = ReturnWaitEnd(clock_->Now(), deadline);
   for (Duration pause = kReturnPauseMin;; pause = std::min(2 * pause, kReturnPauseMax)) {
-    absl::Status status = ask();
+    absl::Status status = query();
     const Instant now = clock_->Now();
     if (!IsAway(status) || now >= end) return status;
     clock_->WaitUntil(std::min(now + pause, end));
   }
 }
 
-void DirectoryView::Forget(std::string_view name) {
+void DirectoryView::Invalidate(std::string_view name) {
   absl::MutexLock lock(&mu_);
   ++generation_;
   ++changes_;
@@ -227,7 +227,7 @@ void DirectoryView::Forget(std::string_view name) {
   }
 }
 
-void DirectoryView::Forget(const Corpus& corpus) {
+void DirectoryView::Invalidate(const Corpus& corpus) {
   absl::MutexLock lock(&mu_);
   ++generation_;
   for (auto it = kept_.begin(); it != kept_.end();) {

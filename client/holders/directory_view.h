@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "client/holders/control.h"
-#include "client/prompt/prompt_cover.h"
+#include "client/prompt/prompt_match.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
@@ -73,16 +73,16 @@ class DirectoryView {
   absl::StatusOr<TenantKey> TenantKeyOf(std::string_view tenant, Instant deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the prefix match of a prompt, by one call to the directory. Errors as
-  // Requester::CoverPrompt.
-  absl::StatusOr<PromptCover> CoverPrompt(const PromptCall& call) ABSL_LOCKS_EXCLUDED(mu_);
+  // Requester::MatchPrompt.
+  absl::StatusOr<PromptMatch> MatchPrompt(const PromptCall& call) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Drops every tenant's corpus of this name, and all nameless ones, which may share its chunks. If
   // `name` is empty, changes were missed, so everything becomes doubtful, including members and
   // keys. Doubtful entries are queried again before use, and used as they are if the directory is
   // unreachable.
-  void Forget(std::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
+  void Invalidate(std::string_view name) ABSL_LOCKS_EXCLUDED(mu_);
   // Drops this snapshot, under any name.
-  void Forget(const Corpus& corpus) ABSL_LOCKS_EXCLUDED(mu_);
+  void Invalidate(const Corpus& corpus) ABSL_LOCKS_EXCLUDED(mu_);
   // Call when a holder of this snapshot does not answer. The directory is then queried before the
   // snapshot is used again. If the directory is unreachable too, the snapshot is used as it is.
   void Doubt(const Corpus& corpus) ABSL_LOCKS_EXCLUDED(mu_);
@@ -129,9 +129,9 @@ class DirectoryView {
   bool KnowsHolders(const Corpus& corpus) const ABSL_LOCKS_EXCLUDED(mu_);
   // Calls `ask` until it returns anything but that the directory is unreachable, or the wait is
   // over.
-  absl::Status AskPatiently(Instant deadline, absl::FunctionRef<absl::Status()> ask) const;
-  absl::StatusOr<Corpus> AskForChunks(std::span<const ChunkId> ids, const Geometry& geometry,
-                                      std::string_view tenant, Instant deadline);
+  absl::Status QueryPatiently(Instant deadline, absl::FunctionRef<absl::Status()> query) const;
+  absl::StatusOr<Corpus> ReadChunks(std::span<const ChunkId> ids, const Geometry& geometry,
+                                    std::string_view tenant, Instant deadline);
   Snapshot Find(const std::string& key) ABSL_LOCKS_EXCLUDED(mu_);
   // Keeps the directory's answer and returns the snapshot to use: the answer, or the kept one if
   // the directory is unreachable.

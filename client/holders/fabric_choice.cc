@@ -320,7 +320,7 @@ absl::StatusOr<OpenedLane> OpenOnly(const LaneRequest& request, Fabric* fabric) 
 
 // Returns the fabrics that the holder has, for example "shm, tcp". The holder lists them when a
 // requester opens a lane on another fabric. Returns an empty string if it takes none.
-std::string AskForFabrics(const LaneRequest& request, const Fabric* but) {
+std::string ReadFabrics(const LaneRequest& request, const Fabric* but) {
   std::vector<Fabric*> others;
   for (Fabric* fabric : request.options->fabrics) {
     if (fabric != but) others.push_back(fabric);
@@ -337,15 +337,15 @@ absl::StatusOr<OpenedLane> OpenForced(const LaneRequest& request, FabricKind kin
   Fabric* const fabric = FabricOf(*request.options, kind);
   auto opened = OpenOnly(request, fabric);
   if (opened.ok() || !absl::IsUnavailable(opened.status())) return opened;
-  const std::string has = AskForFabrics(request, fabric);
+  const std::string has = ReadFabrics(request, fabric);
   const std::string text = absl::StrFormat("fabric %s is forced: %s", FabricName(kind),
                                            std::string(opened.status().message()));
   if (has.empty()) return absl::UnavailableError(text);
   // Waiting for the holder would not give it the fabric.
-  const std::string told =
+  const std::string reported =
       absl::StrFormat("%s; the holder has %s: force another, or none", text, has);
-  return has.find(FabricName(kind)) == std::string::npos ? absl::FailedPreconditionError(told)
-                                                         : absl::UnavailableError(told);
+  return has.find(FabricName(kind)) == std::string::npos ? absl::FailedPreconditionError(reported)
+                                                         : absl::UnavailableError(reported);
 }
 
 // Opens a lane on the chosen fabric. Returns nothing if the choice no longer holds.

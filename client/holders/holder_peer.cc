@@ -125,7 +125,7 @@ absl::Status HolderConnection::Settle(const Member& member, HolderControlFactory
   return absl::OkStatus();
 }
 
-bool HolderConnection::Learn(const Member& member, HolderControlFactory& factory) {
+bool HolderConnection::OnMemberUp(const Member& member, HolderControlFactory& factory) {
   absl::MutexLock lock(&mu_);
   // News of an earlier epoch is stale. A first connection is made when it is needed.
   if (member.epoch.value < member_.epoch.value) return false;
@@ -282,11 +282,11 @@ absl::StatusOr<HolderPeer*> PeerTable::Find(const HolderId& id) {
   // After the insertion, so that Hear finds the peer. News in between would otherwise be missed.
   const auto known = view_->KnownHolders();
   const auto member = known.find(id);
-  if (member != known.end()) Tell(*peer, member->second);
+  if (member != known.end()) Update(*peer, member->second);
   return peer;
 }
 
-void PeerTable::Tell(HolderPeer& peer, const Member& member) {
+void PeerTable::Update(HolderPeer& peer, const Member& member) {
   if (peer.connection.Hear(member)) target_count_.fetch_add(1, std::memory_order_release);
 }
 
@@ -295,7 +295,7 @@ void PeerTable::Meet(HolderPeer& peer, Epoch epoch, Instant deadline) {
   view_->ListHolders(deadline).IgnoreError();
   Hear();
   if (epoch.value <= peer.connection.heard_epoch().value) return;
-  Tell(peer, {.id = peer.id(), .control_address = {}, .epoch = epoch});
+  Update(peer, {.id = peer.id(), .control_address = {}, .epoch = epoch});
 }
 
 void PeerTable::NoteHost(HolderPeer& peer, const HostFacts& host) {
@@ -320,7 +320,7 @@ void PeerTable::Hear() {
   const auto known = view_->KnownHolders();
   for (HolderPeer* peer : Peers()) {
     const auto member = known.find(peer->id());
-    if (member != known.end()) Tell(*peer, member->second);
+    if (member != known.end()) Update(*peer, member->second);
   }
   // Stored last: a thread that sees it set sees the targets set too. News that arrived meanwhile is
   // processed next time.
@@ -336,7 +336,7 @@ absl::StatusOr<std::shared_ptr<HolderControl>> PeerTable::Connect(HolderPeer& pe
   return peer.connection.Connect(member, *factory_);
 }
 
-void PeerTable::Learn(const Member& member) {
+void PeerTable::OnMemberUp(const Member& member) {
   view_->Note(member);
   Hear();
   HolderPeer* peer = nullptr;
@@ -346,7 +346,7 @@ void PeerTable::Learn(const Member& member) {
     if (it == peers_.end() || member.role != MemberRole::kHolder) return;
     peer = it->second.get();
   }
-  if (!peer->connection.Learn(member, *factory_)) return;
+  if (!peer->connection.OnMemberUp(member, *factory_)) return;
   if (peer->epoch.load(std::memory_order_relaxed) < member.epoch.value)
     peer->epoch.store(member.epoch.value, std::memory_order_relaxed);
 }

@@ -140,7 +140,7 @@ class HolderConnection {
       ABSL_LOCKS_EXCLUDED(mu_);
   // Takes the news that this member is up. Replaces the connection, if there is one. Returns true
   // if sessions of earlier epochs are no longer used.
-  bool Learn(const Member& member, HolderControlFactory& factory) ABSL_LOCKS_EXCLUDED(mu_);
+  bool OnMemberUp(const Member& member, HolderControlFactory& factory) ABSL_LOCKS_EXCLUDED(mu_);
   // Makes the next Connect need an answer of the directory.
   void Suspect() ABSL_LOCKS_EXCLUDED(mu_);
   // Takes whether the directory lists the holder. If it does not, or if `reborn`, suspects it.
@@ -221,7 +221,7 @@ class HolderPeer {
     if (fabric.Observe(bytes, us)) Doubt();
   }
   // Doubts its constants although no reply disagrees with them, because no call queries the holder.
-  void DoubtUnasked(const RowWidths& widths) {
+  void DoubtUnqueried(const RowWidths& widths) {
     if (model.Doubt(widths)) Doubt();
   }
   // Reports that its constants must be measured again. Takes a lock: call it at most once for each
@@ -311,7 +311,7 @@ class PeerTable {
   // Call when the directory reports that this member is up. Its kernel target is known from then
   // on. If it was used before, in an earlier epoch, its control connection is replaced. Its earlier
   // sessions are no longer used.
-  void Learn(const Member& member) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnMemberUp(const Member& member) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Call when a session with the holder opened. An epoch that the directory has not reported yet is
   // another incarnation, whose kernel target may differ. Then queries the directory, up to
@@ -350,7 +350,7 @@ class PeerTable {
 
  private:
   std::vector<HolderPeer*> Peers() const ABSL_LOCKS_EXCLUDED(mu_);
-  void Tell(HolderPeer& peer, const Member& member);
+  void Update(HolderPeer& peer, const Member& member);
 
   DirectoryView* const view_;
   HolderControlFactory* const factory_;

@@ -185,22 +185,22 @@ bool LinkTable::TargetsChanged() const {
   });
 }
 
-HolderLink& LinkTable::Ask(ChunkLinks& chunk_links, uint32_t chunk) {
-  chunk_links.groups[chunk_links.group_of_chunk[chunk]].asked = chunk_links.last_use;
+HolderLink& LinkTable::Choose(ChunkLinks& chunk_links, uint32_t chunk) {
+  chunk_links.groups[chunk_links.group_of_chunk[chunk]].requested = chunk_links.last_use;
   return *chunk_links.links[chunk_links.LinkOf(chunk)];
 }
 
-bool LinkTable::OthersCanBeAsked(const HolderPeer& peer,
-                                 absl::FunctionRef<bool(const HolderPeer&)> may_ask) const {
+bool LinkTable::OthersCanBeTried(const HolderPeer& peer,
+                                 absl::FunctionRef<bool(const HolderPeer&)> may_query) const {
   for (const ChunkLinks* corpus : current_) {
     for (const ReplicaGroup& group : corpus->groups) {
-      if (group.asked != corpus->last_use ||
+      if (group.requested != corpus->last_use ||
           &corpus->links[group.Chosen(corpus->primitive)]->peer() != &peer) {
         continue;
       }
       const bool another = std::any_of(group.links.begin(), group.links.end(), [&](uint32_t link) {
         const HolderPeer& other = corpus->links[link]->peer();
-        return &other != &peer && may_ask(other);
+        return &other != &peer && may_query(other);
       });
       if (!another) return false;
     }
@@ -223,12 +223,12 @@ bool LinkTable::FailOver(const absl::Status& status) {
   // An overloaded holder reports how long to avoid it. Other failures may last longer.
   if (!silent_) peers_->Avoid(*failed_, options_->clock->Now(), RetryAfterOf(status));
   // A holder that the directory does not list may be back already, so it is tried too, as the last.
-  const auto may_ask = [&](const HolderPeer& other) {
+  const auto may_query = [&](const HolderPeer& other) {
     return std::find(tried_.begin(), tried_.end(), &other) == tried_.end();
   };
-  if (!may_ask(*failed_)) return false;
+  if (!may_query(*failed_)) return false;
   tried_.push_back(failed_);
-  return OthersCanBeAsked(*failed_, may_ask);
+  return OthersCanBeTried(*failed_, may_query);
 }
 
 void LinkTable::NoteSilent(HolderLink& link) {
@@ -242,7 +242,7 @@ void LinkTable::NoteSilent(HolderLink& link) {
 bool LinkTable::OthersMayAnswer(const HolderPeer& peer) const {
   if (!AnyReplicated()) return false;
   const Instant now = options_->clock->Now();
-  return OthersCanBeAsked(peer, [&](const HolderPeer& other) {
+  return OthersCanBeTried(peer, [&](const HolderPeer& other) {
     return std::find(tried_.begin(), tried_.end(), &other) == tried_.end() && !other.gone() &&
            other.avoidance.until() <= now;
   });
@@ -293,10 +293,10 @@ absl::Status LinkTable::EnsureUp(HolderLink& link, Instant deadline) {
   if (!may_wait_) return link.IsUsable() ? absl::OkStatus() : RefuseToWait();
   // A machine that is gone does not even refuse a connection, so time is left for the other
   // holders.
-  const auto may_ask = [&](const HolderPeer& other) {
+  const auto may_query = [&](const HolderPeer& other) {
     return !other.gone() && other.avoidance.until() <= now_;
   };
-  if (!link.is_up() && AnyReplicated() && OthersCanBeAsked(link.peer(), may_ask)) {
+  if (!link.is_up() && AnyReplicated() && OthersCanBeTried(link.peer(), may_query)) {
     deadline = std::min(deadline, now_ + (deadline - now_) / 2);
   }
   absl::Status status = MakeUp(link, deadline);

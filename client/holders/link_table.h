@@ -105,7 +105,7 @@ class LinkTable {
   Instant CloseOneIdle(Instant now);
 
   // Returns the link of `chunk` and records that this call uses it. The chunk must have tokens.
-  HolderLink& Ask(ChunkLinks& chunk_links, uint32_t chunk);
+  HolderLink& Choose(ChunkLinks& chunk_links, uint32_t chunk);
 
   // Calls HolderLink::EnsureUp for a link of this attempt. If every group that needs the link has
   // another available holder, the link gets half the time that is left. If the holder has no
@@ -170,10 +170,10 @@ class LinkTable {
   absl::Status MakeUp(HolderLink& link, Instant deadline);
   absl::Status RefuseToWait();
   void Choose(ChunkLinks& chunk_links, const ReplicaWork& work);
-  // Returns true if every group that was requested from `peer` has another holder that `may_ask`
+  // Returns true if every group that was requested from `peer` has another holder that `may_query`
   // accepts.
-  bool OthersCanBeAsked(const HolderPeer& peer,
-                        absl::FunctionRef<bool(const HolderPeer&)> may_ask) const;
+  bool OthersCanBeTried(const HolderPeer& peer,
+                        absl::FunctionRef<bool(const HolderPeer&)> may_query) const;
   // Closes one link that the attempt does not use. Returns the same as CloseOneIdle.
   Instant CloseIdleLink(Instant now);
   // Returns true if the attempt may use this link.

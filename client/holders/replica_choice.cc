@@ -115,22 +115,22 @@ void ReplicaChooser::Choose(ReplicaGroup& group) {
   const size_t count = RankCandidates(input_, primitive_, all);
   // The replicas that may be queried, the cheapest first.
   std::array<RankedCandidate, kReplicaCountMax> ranked;
-  size_t may_be_asked = 0;
+  size_t may_be_tried = 0;
   uint32_t soonest = 0;  // whose failure is the longest ago, about
   const bool wanted_only = wanted_ != KernelTargetId::kUnknown && CountOf(group, wanted_) > 0;
   for (const RankedCandidate& next : std::span(all).first(count)) {
     const Instant until = avoided_until_[group.links[next.index]];
     if (until < avoided_until_[group.links[soonest]]) soonest = next.index;
     if (until > now_ || (wanted_only && targets_[group.links[next.index]] != wanted_)) continue;
-    ranked[may_be_asked++] = next;
+    ranked[may_be_tried++] = next;
   }
   ReplicaTurns& turns = group.turns[size_t(primitive_)];
-  if (may_be_asked == 0) {
+  if (may_be_tried == 0) {
     turns.equal = 0;
     group.chosen[size_t(primitive_)] = soonest;
     return;
   }
-  NoteEquals(group, std::span(ranked).first(may_be_asked));
+  NoteEquals(group, std::span(ranked).first(may_be_tried));
   NextTurn(group, primitive_);
 }
 
@@ -151,7 +151,7 @@ void ReplicaChooser::NoteEquals(ReplicaGroup& group, std::span<const RankedCandi
     if (cost_us > least_us * (1 + kEqualMax)) {
       HolderPeer& peer = *peers_[group.links[one.index]];
       if (cost_us > least_us * DoubtCount::kFactor && peer.queue.SilentFor(now_) > kSilentMax)
-        peer.DoubtUnasked(input_.geometry.widths());
+        peer.DoubtUnqueried(input_.geometry.widths());
       continue;
     }
     const auto bit = static_cast<uint8_t>(1u << one.index);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "client/prefetch/near_store.h"
+#include "client/prefetch/local_row_cache.h"
 
 namespace ckv {
 namespace {
@@ -42,7 +42,7 @@ std::vector<ContextRun> RunsOf(const ContextState& context) {
     ContextRun& run = runs.back();
     run.chunk_end = i + 1;
     run.tokens += chunks[i].token_count;
-    run.bytes += NearStore::BytesOf(context.geometry(), chunks[i].token_count);
+    run.bytes += LocalRowCache::BytesOf(context.geometry(), chunks[i].token_count);
   }
   for (ContextRun& run : runs) run.key = KeyOf(context, run);
   return runs;

@@ -27,7 +27,7 @@ bool LocalRuns::HoldAll(PrefetchRun& run, const WatchedContext& watched,
   }
   if (all) {
     run.ids = std::move(held);
-    run.BecomeNear(now, /*by_others=*/true);
+    run.BecomeLocal(now, /*by_others=*/true);
     return true;
   }
   for (const ChunkId& key : held) store_->Release(key);
@@ -42,7 +42,7 @@ ChunkId LocalRuns::HoldOne(const WatchedContext& watched, uint32_t chunk) {
     const ContextChunk& at = watched.context->chunks()[chunk];
     auto rows = here_->Find(*watched.context->corpora()[at.part], at.ordinal);
     // They use cache space nevertheless: the holder cannot evict rows that are held here.
-    const uint64_t bytes = NearStore::BytesOf(geometry, at.token_count);
+    const uint64_t bytes = LocalRowCache::BytesOf(geometry, at.token_count);
     if (rows != nullptr && store_->Adopt(id, geometry, std::move(rows), bytes).ok()) return id;
   }
   if (watched.can_recompute() && store_->Hold(RecomputedId(id), geometry)) return RecomputedId(id);
@@ -58,7 +58,8 @@ uint64_t LocalRuns::HoldSome(PrefetchJob& job) {
       continue;
     }
     job.missing.push_back(i);
-    bytes += NearStore::BytesOf(job.context().geometry(), job.context().chunks()[i].token_count);
+    bytes +=
+        LocalRowCache::BytesOf(job.context().geometry(), job.context().chunks()[i].token_count);
   }
   return bytes;
 }
@@ -68,18 +69,19 @@ absl::Status LocalRuns::Reserve(PrefetchJob& job) {
   job.fills.clear();
   for (const uint32_t chunk : job.missing) {
     const ChunkId& id = ChunkIdOf(job.context(), chunk);
-    CKV_ASSIGN_OR_RETURN(NearFill fill, store_->Begin(job.recomputes ? RecomputedId(id) : id,
-                                                      job.context().geometry(),
-                                                      job.context().chunks()[chunk].token_count));
+    CKV_ASSIGN_OR_RETURN(
+        LocalRowFill fill,
+        store_->Begin(job.recomputes ? RecomputedId(id) : id, job.context().geometry(),
+                      job.context().chunks()[chunk].token_count));
     job.fills.push_back(std::move(fill));
   }
   return absl::OkStatus();
 }
 
 absl::Status LocalRuns::Adopt(PrefetchJob& job,
-                              std::vector<std::shared_ptr<const NearRows>> mapped) {
+                              std::vector<std::shared_ptr<const LocalRows>> mapped) {
   std::vector<uint32_t> missing;
-  std::vector<NearFill> fills;
+  std::vector<LocalRowFill> fills;
   for (size_t i = 0; i < mapped.size(); ++i) {
     if (mapped[i] == nullptr) {
       missing.push_back(job.missing[i]);
@@ -104,11 +106,11 @@ void LocalRuns::Keep(PrefetchJob& job, Instant now) {
   const bool by_others = here_ != nullptr ? job.held.size() > job.mapped_count
                                           : job.fills.empty() && job.mapped_count == 0;
   job.run->ids = std::move(job.held);
-  for (NearFill& fill : job.fills) {
+  for (LocalRowFill& fill : job.fills) {
     job.run->ids.push_back(fill.id());
     store_->Commit(std::move(fill));
   }
-  job.run->BecomeNear(now, by_others);
+  job.run->BecomeLocal(now, by_others);
 }
 
 void LocalRuns::Drop(PrefetchJob& job) {
@@ -123,7 +125,7 @@ void LocalRuns::Release(PrefetchRun& run) {
   run.ids.clear();
 }
 
-bool LocalRuns::AddTo(NearTable& table, const WatchedContext& watched,
+bool LocalRuns::AddTo(LocalRowTable& table, const WatchedContext& watched,
                       const ContextRun& context_run) const {
   const ContextState& context = *watched.context;
   bool by_holders = true;

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/context/near_rows.h"
-#include "client/prefetch/near_store.h"
+#include "client/context/local_rows.h"
+#include "client/prefetch/local_row_cache.h"
 #include "client/prefetch/prefetch_records.h"
 
 namespace ckv {
@@ -19,9 +19,9 @@ namespace ckv {
 class LocalRuns {
  public:
   // Both must outlive it. `here`, the rows of this process' holder, may be null.
-  LocalRuns(NearStore* store, NearSource* here) : store_(store), here_(here) {}
+  LocalRuns(LocalRowCache* store, LocalRowSource* here) : store_(store), here_(here) {}
 
-  const NearStore& store() const { return *store_; }
+  const LocalRowCache& store() const { return *store_; }
 
   // Whether all chunks of a range are here: prefetched for other ranges, or stored by this process'
   // holder. If so, holds them for the range.
@@ -34,7 +34,7 @@ class LocalRuns {
   //   ResourceExhausted   there is not enough.
   absl::Status Reserve(PrefetchJob& job);
   // Replaces reserved space by mapped rows, which have one entry for each missing chunk, or null.
-  absl::Status Adopt(PrefetchJob& job, std::vector<std::shared_ptr<const NearRows>> mapped);
+  absl::Status Adopt(PrefetchJob& job, std::vector<std::shared_ptr<const LocalRows>> mapped);
   // The range has the rows of its job from now on, whose reserved space is filled.
   void Keep(PrefetchJob& job, Instant now);
   // Releases what a failed job holds and has reserved.
@@ -43,14 +43,15 @@ class LocalRuns {
   void Release(PrefetchRun& run);
   // Puts the rows of a cached range into the table of a context. Returns true if the holders made
   // all of them, and this process recomputed none.
-  bool AddTo(NearTable& table, const WatchedContext& watched, const ContextRun& context_run) const;
+  bool AddTo(LocalRowTable& table, const WatchedContext& watched,
+             const ContextRun& context_run) const;
 
  private:
   // Holds a chunk of a context if it is here. Returns its key in the local row cache, or zero.
   ChunkId HoldOne(const WatchedContext& watched, uint32_t chunk);
 
-  NearStore* const store_;
-  NearSource* const here_;
+  LocalRowCache* const store_;
+  LocalRowSource* const here_;
 };
 
 }  // namespace ckv

@@ -8,13 +8,13 @@
 #include <utility>
 
 #include "client/calls.h"
-#include "client/context/near_rows.h"
+#include "client/context/local_rows.h"
 
 namespace ckv {
 
 // The holder compared the copy with the chunk's checksums and sealed it. So the rows are verified,
 // and remain unchanged when the holder exits.
-class MappedRows final : public NearRows {
+class MappedRows final : public LocalRows {
  public:
   // Touches every page, so that no call waits for page faults: 64 MiB take some milliseconds.
   MappedRows(MappedChunk chunk, uint32_t layers) : chunk_(std::move(chunk)) {

@@ -30,7 +30,7 @@ using State = PrefetchRun::State;
 }  // namespace
 
 PrefetchPlan::PrefetchPlan(const PrefetcherOptions* options, const PrefetcherTools* tools,
-                           NearStore* store)
+                           LocalRowCache* store)
     : clock_(options->clock),
       tools_(tools),
       local_(store, tools->here),
@@ -89,7 +89,7 @@ void PrefetchPlan::Update(WatchedContext& watched, const SeenCalls& calls,
   // Without new costs, the previous ones apply.
   if (watched.known) Count(watched, calls.count);
   if (calls.closed) {
-    Forget(watched);
+    Unwatch(watched);
   } else if (!watched.known) {
     for (size_t i = 0; i < watched.uses.size(); ++i)
       Record(watched, i, Primitive::kRoute, PrefetchReason::kUnknown);
@@ -164,7 +164,7 @@ void PrefetchPlan::Count(WatchedContext& watched, uint64_t calls) {
     const WatchedContext::Use& use = watched.uses[i];
     PrefetchRun& run = *runs_[use.run.key];
     if (run.state == State::kNear) {
-      rule_.CameNear(use.use);
+      rule_.CameLocal(use.use);
       run.saved_us += all_us * use.share;
     }
     Decide(watched, i, rule_.Lose(use.use, all_us * use.share, now));
@@ -221,7 +221,7 @@ void PrefetchPlan::Record(WatchedContext& watched, size_t i, Primitive primitive
   ++stats_.decisions[size_t(primitive)][size_t(reason)];
 }
 
-void PrefetchPlan::Forget(WatchedContext& watched) {
+void PrefetchPlan::Unwatch(WatchedContext& watched) {
   if (!contexts_.contains(watched.id)) return;
   for (const WatchedContext::Use& use : watched.uses) {
     if (watched.opened) rule_.Close(use.use);
@@ -300,7 +300,7 @@ absl::Status PrefetchPlan::TakeRoomToFetch(PrefetchJob& job) {
 }
 
 absl::Status PrefetchPlan::Adopt(PrefetchJob& job,
-                                 std::vector<std::shared_ptr<const NearRows>> mapped) {
+                                 std::vector<std::shared_ptr<const LocalRows>> mapped) {
   return local_.Adopt(job, std::move(mapped));
 }
 
@@ -335,7 +335,7 @@ void PrefetchPlan::End(PrefetchJob& job, const absl::Status& status, bool may_re
     return;
   }
   uint64_t filled_bytes = 0;
-  for (const NearFill& fill : job.fills) filled_bytes += fill.bytes();
+  for (const LocalRowFill& fill : job.fills) filled_bytes += fill.bytes();
   stats_.mapped_bytes += job.mapped_bytes;
   if (!job.recomputes) stats_.pulled_bytes += filled_bytes;
   job.watched->context->local_rows().AddPulled(job.mapped_bytes + filled_bytes);
@@ -352,9 +352,9 @@ void PrefetchPlan::End(PrefetchJob& job, const absl::Status& status, bool may_re
 // Evicts ranges that saved less per byte and time than `wanted` promises, the least useful first,
 // if that frees enough space. Rows that calls still attend keep their space until those calls end.
 void PrefetchPlan::EvictFor(const PrefetchRun& wanted, uint64_t bytes) {
-  ForgetClosed();
+  UnwatchClosed();
   const Instant now = clock_->Now();
-  const NearStore& store = local_.store();
+  const LocalRowCache& store = local_.store();
   const double promised = wanted.held > 0 ? 1e300 : 1 / static_cast<double>(wanted.bytes + 1);
   std::vector<std::pair<double, PrefetchRun*>> victims;
   uint64_t room = store.room_bytes() - std::min(store.used_bytes(), store.room_bytes());
@@ -379,13 +379,13 @@ void PrefetchPlan::EvictFor(const PrefetchRun& wanted, uint64_t bytes) {
 
 // Releases the ranges of closed contexts with policy `near` that the deciding thread has not
 // handled yet.
-void PrefetchPlan::ForgetClosed() {
+void PrefetchPlan::UnwatchClosed() {
   std::vector<std::shared_ptr<WatchedContext>> closed;
   for (const auto& [id, watched] : contexts_) {
     if (watched->policy == ContextPolicy::kNear && watched->context->closed())
       closed.push_back(watched);
   }
-  for (const auto& watched : closed) Forget(*watched);
+  for (const auto& watched : closed) Unwatch(*watched);
 }
 
 void PrefetchPlan::Evict(PrefetchRun& run) {
@@ -401,7 +401,7 @@ void PrefetchPlan::Publish(PrefetchRun& run) {
 }
 
 void PrefetchPlan::PublishTo(WatchedContext& watched) {
-  auto table = std::make_shared<NearTable>(watched.context->chunks().size());
+  auto table = std::make_shared<LocalRowTable>(watched.context->chunks().size());
   bool any = false, same_bits = watched.same_bits;
   for (const WatchedContext::Use& use : watched.uses) {
     const PrefetchRun& run = *runs_[use.run.key];

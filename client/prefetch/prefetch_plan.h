@@ -51,7 +51,8 @@ struct SeenCalls {
 class PrefetchPlan {
  public:
   // All must outlive it.
-  PrefetchPlan(const PrefetcherOptions* options, const PrefetcherTools* tools, NearStore* store);
+  PrefetchPlan(const PrefetcherOptions* options, const PrefetcherTools* tools,
+               LocalRowCache* store);
 
   // Watches a context: gives it an id, and sets `watcher` as its watcher. Its chunks that are
   // cached already are used from the first call. With policy `near`, queues all of its ranges that
@@ -69,7 +70,7 @@ class PrefetchPlan {
   void Update(WatchedContext& watched, const SeenCalls& calls,
               const absl::StatusOr<ContextCost>& cost);
   // Ends the watch of a context, if it is watched.
-  void Forget(WatchedContext& watched);
+  void Unwatch(WatchedContext& watched);
 
   // Returns whether a queued range may be prefetched now.
   bool HasNext() const;
@@ -82,7 +83,7 @@ class PrefetchPlan {
   // Reserves space again for rows that were not recomputed and are fetched instead.
   absl::Status TakeRoomToFetch(PrefetchJob& job);
   // Replaces reserved space by mapped rows, as LocalRuns::Adopt.
-  absl::Status Adopt(PrefetchJob& job, std::vector<std::shared_ptr<const NearRows>> mapped);
+  absl::Status Adopt(PrefetchJob& job, std::vector<std::shared_ptr<const LocalRows>> mapped);
   // Takes the outcome of recomputing the missing rows of a job. After a failure, the context
   // recomputes no more.
   void EndRecompute(PrefetchJob& job, const absl::Status& status, uint64_t tokens, Duration took);
@@ -107,7 +108,7 @@ class PrefetchPlan {
   // As LocalRuns::HoldAll. Also updates where the range would be prefetched from.
   bool HoldAll(PrefetchRun& run, const WatchedContext& watched, const ContextRun& context_run);
 
-  void ForgetClosed();
+  void UnwatchClosed();
   void EvictFor(const PrefetchRun& wanted, uint64_t bytes);
   void Evict(PrefetchRun& run);
   // Gives every context of a range its new table.

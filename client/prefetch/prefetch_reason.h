@@ -31,7 +31,7 @@ inline std::string_view PrefetchReasonName(PrefetchReason reason) {
   constexpr std::array<std::string_view, kPrefetchReasonCount> kNames = {
       "constants_unknown", "near_is_slower", "other_kernel_target", "below_threshold",
       "not_worth_a_pull",  "no_room",        "pulled_too_lately",   "queue_full",
-      "lost_enough",       "steps_told",     "policy_near",         "already_near"};
+      "lost_enough",       "steps_reported", "policy_near",         "already_near"};
   return kNames[static_cast<size_t>(reason)];
 }
 

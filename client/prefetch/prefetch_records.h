@@ -14,7 +14,7 @@
 #include "client/context/context_state.h"
 #include "client/decide/pull_rule.h"
 #include "client/prefetch/context_runs.h"
-#include "client/prefetch/near_store.h"
+#include "client/prefetch/local_row_cache.h"
 #include "client/prefetch/prefetch_reason.h"
 #include "client/prefetch/prefetcher_tools.h"
 
@@ -38,7 +38,7 @@ struct PrefetchRun {
   double price_us = 0;
   double saved_us = 0;  // since it was cached
   Instant near_since{};
-  void BecomeNear(Instant now, bool by_others) {
+  void BecomeLocal(Instant now, bool by_others) {
     state = State::kNear;
     borrowed = by_others;
     near_since = now;
@@ -92,11 +92,11 @@ struct PrefetchJob {
   PrefetchRun* run = nullptr;
   Primitive primitive = Primitive::kFetch;
   const void* source = nullptr;
-  std::vector<ChunkId> held;      // keys of chunks that are here already, or were copied here
-  std::vector<uint32_t> missing;  // chunks that are not
-  std::vector<NearFill> fills;    // their memory, in the same order
-  bool recomputes = false;        // rows are recomputed: the fills have keys of RecomputedId
-  size_t mapped_count = 0;        // how many of `held` were mapped for this job
+  std::vector<ChunkId> held;        // keys of chunks that are here already, or were copied here
+  std::vector<uint32_t> missing;    // chunks that are not
+  std::vector<LocalRowFill> fills;  // their memory, in the same order
+  bool recomputes = false;          // rows are recomputed: the fills have keys of RecomputedId
+  size_t mapped_count = 0;          // how many of `held` were mapped for this job
   uint64_t mapped_bytes = 0;
   uint32_t run_held = 0;               // PrefetchRun::held when it began
   std::shared_ptr<const Corpus> kept;  // with `missing` at the cache of this host; or null

@@ -63,7 +63,7 @@ absl::Status Prefetcher::Watch(const std::shared_ptr<ContextState>& context,
   };
   if (!options_.clock->Await(mu_, absl::Condition(&settled), deadline))
     status = absl::DeadlineExceededError("near: not all rows had arrived by the deadline");
-  if (!status.ok()) plan_.Forget(*watched);
+  if (!status.ok()) plan_.Unwatch(*watched);
   return status;
 }
 
@@ -120,7 +120,7 @@ void Prefetcher::Update(WatchedContext& watched) {
   const SeenCalls calls = {usage.call_count(), usage.last_call(), usage.closed()};
   if (watched.policy == ContextPolicy::kNear) {
     absl::MutexLock lock(&mu_);
-    if (calls.closed) plan_.Forget(watched);
+    if (calls.closed) plan_.Unwatch(watched);
     return;
   }
   absl::StatusOr<ContextCost> cost = absl::UnavailableError("no call has been made yet");

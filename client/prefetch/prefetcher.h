@@ -35,7 +35,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/context/context.h"
 #include "client/context/context_state.h"
-#include "client/prefetch/near_store.h"
+#include "client/prefetch/local_row_cache.h"
 #include "client/prefetch/prefetch_plan.h"
 #include "client/prefetch/prefetch_waker.h"
 #include "client/prefetch/prefetcher_tools.h"
@@ -63,7 +63,7 @@ class Prefetcher {
   absl::Status Watch(const std::shared_ptr<ContextState>& context, const ContextSpec& spec,
                      Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
   // Whether the rows of a chunk are in the local row cache.
-  bool IsNear(const ChunkId& id, const Geometry& geometry) const {
+  bool IsLocal(const ChunkId& id, const Geometry& geometry) const {
     return store_.Find(id, geometry) != nullptr;
   }
 
@@ -93,7 +93,7 @@ class Prefetcher {
 
   const PrefetcherOptions options_;
   const PrefetcherTools tools_;
-  NearStore store_;
+  LocalRowCache store_;
   const std::shared_ptr<PrefetchWaker> waker_;
   std::atomic<bool> stopping_{false};  // copying threads also read it without the lock
   const RowCopier copier_;

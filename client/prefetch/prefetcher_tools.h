@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/calls.h"
-#include "client/context/near_rows.h"
+#include "client/context/local_rows.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
 
@@ -55,7 +55,7 @@ struct PrefetcherTools {
       pull;
   // Maps the copy of a chunk that a holder on this host made for all requesters of the host.
   //   Any error           no holder on this host has it, or none has room; the rows are fetched.
-  std::function<absl::StatusOr<std::shared_ptr<const NearRows>>(const MapCall& call)> map;
+  std::function<absl::StatusOr<std::shared_ptr<const LocalRows>>(const MapCall& call)> map;
   // Makes the cache of this host store chunks of a corpus, by ordinal. Returns the corpus with
   // these chunks placed only there. Empty if the host has no cache.
   //   Any error           rows are fetched from their holders instead.
@@ -64,7 +64,7 @@ struct PrefetcherTools {
       Instant deadline)>
       keep;
   // Rows of this process' holder; null if there is none.
-  NearSource* here = nullptr;
+  LocalRowSource* here = nullptr;
 };
 
 struct PrefetcherOptions {

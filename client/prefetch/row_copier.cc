@@ -25,7 +25,7 @@ void RowCopier::CopyHere(const PrefetchJob& job) const {
     if (store_->Find(corpus->chunks[chunk.ordinal].id, context.geometry()) != nullptr) continue;
     if (tools_->here->Find(*corpus, chunk.ordinal) != nullptr) continue;
     missing.push_back(chunk.ordinal);
-    bytes += NearStore::BytesOf(context.geometry(), chunk.token_count);
+    bytes += LocalRowCache::BytesOf(context.geometry(), chunk.token_count);
   }
   if (missing.empty()) return;
   const absl::Status status = tools_->here->Copy(corpus, missing, CopiedBy(bytes));
@@ -50,10 +50,10 @@ void RowCopier::KeepAtCache(PrefetchJob& job) const {
   }
 }
 
-absl::StatusOr<std::vector<std::shared_ptr<const NearRows>>> RowCopier::Map(
+absl::StatusOr<std::vector<std::shared_ptr<const LocalRows>>> RowCopier::Map(
     const PrefetchJob& job) const {
   const ContextState& context = job.context();
-  std::vector<std::shared_ptr<const NearRows>> mapped(job.missing.size());
+  std::vector<std::shared_ptr<const LocalRows>> mapped(job.missing.size());
   if (tools_->map == nullptr) return mapped;
   const Instant deadline = options_->clock->Now() + kMapTimeout;
   for (size_t i = 0; i < job.missing.size(); ++i) {

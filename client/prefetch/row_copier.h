@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/context/near_rows.h"
-#include "client/prefetch/near_store.h"
+#include "client/context/local_rows.h"
+#include "client/prefetch/local_row_cache.h"
 #include "client/prefetch/prefetch_records.h"
 #include "client/prefetch/prefetcher_tools.h"
 #include "proto/base/clock.h"
@@ -29,8 +29,8 @@ class RowCopier {
   static constexpr Duration kMapTimeout = std::chrono::seconds(1);
 
   // All must outlive it. Copies stop early once `stopping` is set.
-  RowCopier(const PrefetcherOptions* options, const PrefetcherTools* tools, const NearStore* store,
-            const std::atomic<bool>* stopping)
+  RowCopier(const PrefetcherOptions* options, const PrefetcherTools* tools,
+            const LocalRowCache* store, const std::atomic<bool>* stopping)
       : options_(options), tools_(tools), store_(store), stopping_(stopping) {}
 
   // Copies chunks that are not here to this process' holder, if there is one. Copies that succeed
@@ -43,7 +43,7 @@ class RowCopier {
   // share these copies, but they use cache space like other rows: a cached chunk keeps its copy
   // alive. Returns an entry for each missing chunk; null if it is not mapped.
   //   Cancelled           the prefetcher stops.
-  absl::StatusOr<std::vector<std::shared_ptr<const NearRows>>> Map(const PrefetchJob& job) const;
+  absl::StatusOr<std::vector<std::shared_ptr<const LocalRows>>> Map(const PrefetchJob& job) const;
   struct Recomputed {
     absl::Status status;
     uint64_t tokens = 0;
@@ -65,7 +65,7 @@ class RowCopier {
 
   const PrefetcherOptions* const options_;
   const PrefetcherTools* const tools_;
-  const NearStore* const store_;
+  const LocalRowCache* const store_;
   const std::atomic<bool>* const stopping_;
 };
 

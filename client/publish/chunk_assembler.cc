@@ -8,7 +8,7 @@
 #include "proto/corpus.h"
 #include "proto/token_id.h"
 #include "store/memory/chunk_id.h"
-#include "store/memory/token_print.h"
+#include "store/memory/token_hash.h"
 
 namespace ckv {
 
@@ -68,7 +68,7 @@ absl::StatusOr<AssembledChunk> ChunkAssembler::Finish() {
                         filled_[layer], layer_bytes_, layer));
   }
   AssembledChunk assembled;
-  assembled.print = PrintOf(inputs_.token_ids, inputs_.key, inputs_.extra_keys);
+  assembled.token_hash = TokenHashOf(inputs_.token_ids, inputs_.key, inputs_.extra_keys);
   SourceChunk& chunk = assembled.chunk;
   chunk.info.parent = inputs_.parent;
   chunk.info.position = inputs_.position;
@@ -77,8 +77,8 @@ absl::StatusOr<AssembledChunk> ChunkAssembler::Finish() {
   const ChunkId plain =
       ComputeChunkId(ModelFingerprint(geometry_), chunk.info.parent, chunk.info.position,
                      chunk.info.token_ids, chunk.info.extra_keys);
-  chunk.info.seal = SealOf(plain, inputs_.key);
-  chunk.info.id = SealedChunkId(plain, chunk.info.seal);
+  chunk.info.verification_tag = VerificationTagOf(plain, inputs_.key);
+  chunk.info.id = TaggedChunkId(plain, chunk.info.verification_tag);
   chunk.rows = [rows = rows_.get(), bytes = layer_bytes_](uint32_t layer) {
     return std::span<const std::byte>(rows + layer * bytes, bytes);
   };

@@ -29,7 +29,7 @@ struct ChunkInputs {
 // A complete chunk, and the token hashes by which prompts find it.
 struct AssembledChunk {
   SourceChunk chunk;
-  TokenPrint print;
+  TokenHash token_hash;
 };
 
 // Stores one chunk's rows, layers x tokens x row_bytes bytes, until they are put. Use it by one

@@ -18,7 +18,7 @@ namespace {
 // A chunk of 2048 V3 tokens is 144 MB: 2.5 MB/s would still make it.
 constexpr Duration kPutTimeout = std::chrono::minutes(1);
 // A cold chunk's file is read for it: its description, not its rows.
-constexpr Duration kAskTimeout = std::chrono::seconds(10);
+constexpr Duration kQueryTimeout = std::chrono::seconds(10);
 
 // Sends the rows until the holder ends the stream, as it does when it already has them.
 uint64_t WriteRows(grpc::ClientWriterInterface<v1::PutChunkRequest>& writer, uint32_t layers,
@@ -67,7 +67,7 @@ v1::PutChunkRequest PutHeader(const ChunkInfo& info, const Geometry& geometry,
   *header.mutable_geometry() = ToProto(geometry);
   header.set_id(std::string(info.id.AsBytes()));
   header.set_parent(std::string(info.parent.AsBytes()));
-  header.set_seal(std::string(info.seal.AsBytes()));
+  header.set_verification_tag(std::string(info.verification_tag.AsBytes()));
   header.set_position(info.position);
   header.set_token_ids(Int32sToBytes(info.token_ids));
   header.set_extra_keys(EncodeExtraKeys(info.extra_keys));
@@ -76,9 +76,9 @@ v1::PutChunkRequest PutHeader(const ChunkInfo& info, const Geometry& geometry,
   return request;
 }
 
-absl::StatusOr<ChunkInfo> AskForChunk(const HolderCalls& calls, const ChunkId& id) {
+absl::StatusOr<ChunkInfo> ReadChunkInfo(const HolderCalls& calls, const ChunkId& id) {
   grpc::ClientContext context;
-  SetDeadline(context, calls.clock, calls.deadline, kAskTimeout);
+  SetDeadline(context, calls.clock, calls.deadline, kQueryTimeout);
   v1::GetChunkInfoRequest request;
   request.set_id(std::string(id.AsBytes()));
   *request.mutable_geometry() = ToProto(calls.geometry);
@@ -94,7 +94,7 @@ absl::StatusOr<ChunkInfo> AskForChunk(const HolderCalls& calls, const ChunkId& i
   if (!reply.parent().empty()) {
     CKV_ASSIGN_OR_RETURN(info.parent, ChunkId::FromBytes(reply.parent()));
   }
-  CKV_ASSIGN_OR_RETURN(info.seal, ChunkSeal::FromBytes(reply.seal()));
+  CKV_ASSIGN_OR_RETURN(info.verification_tag, VerificationTag::FromBytes(reply.verification_tag()));
   info.position = reply.position();
   CKV_ASSIGN_OR_RETURN(info.token_ids,
                        TokenIdsFromBytes("token_ids", reply.token_ids(), kChunkTokenCountMax));
@@ -104,7 +104,7 @@ absl::StatusOr<ChunkInfo> AskForChunk(const HolderCalls& calls, const ChunkId& i
 }
 
 absl::StatusOr<bool> HasChunk(const HolderCalls& calls, const ChunkId& id, uint64_t rows_digest) {
-  const absl::StatusOr<ChunkInfo> there = AskForChunk(calls, id);
+  const absl::StatusOr<ChunkInfo> there = ReadChunkInfo(calls, id);
   if (absl::IsNotFound(there.status())) return false;
   if (!there.ok()) {
     return Annotate(there.status(), absl::StrFormat("chunk %s", id.ShortHex()));

@@ -24,7 +24,7 @@ v1::PutChunkRequest PutHeader(const ChunkInfo& info, const Geometry& geometry,
 //   NotFound            the holder does not have it or just found its copy damaged, or the tenant
 //                       may not read it.
 //   otherwise           the holder's error.
-absl::StatusOr<ChunkInfo> AskForChunk(const HolderCalls& calls, const ChunkId& id);
+absl::StatusOr<ChunkInfo> ReadChunkInfo(const HolderCalls& calls, const ChunkId& id);
 
 // Whether the holder has the chunk with these rows (DigestOf their layers' checksums).
 //   DataLoss            it has other rows under this id.

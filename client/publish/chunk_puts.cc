@@ -129,7 +129,7 @@ std::thread StartThread(PutRun& run, Work work) {
   }
 }
 
-void Tell(const std::function<void(uint64_t)>& observer, uint64_t bytes) {
+void Report(const std::function<void(uint64_t)>& observer, uint64_t bytes) {
   if (observer && bytes > 0) observer(bytes);
 }
 
@@ -143,10 +143,10 @@ absl::Status Take(const HolderCalls& calls, const Item& item, bool plan_only,
     CKV_ASSIGN_OR_RETURN(outcome.found,
                          HasChunk(calls, chunk.info.id, DigestOf(chunk.info.layer_checksums)));
     outcome.bytes_sent = outcome.found ? 0 : row_bytes;
-    Tell(observer.on_sent, outcome.bytes_sent);
+    Report(observer.on_sent, outcome.bytes_sent);
   } else {
     CKV_ASSIGN_OR_RETURN(
-        outcome, CopyChunk(calls, chunk, [&](uint64_t bytes) { Tell(observer.on_sent, bytes); }));
+        outcome, CopyChunk(calls, chunk, [&](uint64_t bytes) { Report(observer.on_sent, bytes); }));
   }
   lane.tally.bytes_sent += outcome.bytes_sent;
   if (!outcome.found) {
@@ -156,7 +156,7 @@ absl::Status Take(const HolderCalls& calls, const Item& item, bool plan_only,
   ++lane.tally.copies_found;
   lane.tally.bytes_sent_found += outcome.bytes_sent;
   lane.found.push_back(item.ordinal);
-  Tell(observer.on_found, row_bytes - outcome.bytes_sent);
+  Report(observer.on_found, row_bytes - outcome.bytes_sent);
   return absl::OkStatus();
 }
 

@@ -14,17 +14,17 @@ uint64_t ChunkSource::row_bytes() const { return token_count() * geometry_.token
 
 void ChunkSource::NameAsPlanned(uint32_t ordinal, ChunkInfo& info) const {
   info.id = chunks_[ordinal].id;
-  info.seal = chunks_[ordinal].seal;
+  info.verification_tag = chunks_[ordinal].verification_tag;
 }
 
-void MemorySource::Add(SourceChunk chunk, const TokenPrint& print) {
+void MemorySource::Add(SourceChunk chunk, const TokenHash& token_hash) {
   const ChunkInfo& info = chunk.info;
   chunks_.push_back({.id = info.id,
                      .parent = info.parent,
                      .position = info.position,
                      .token_count = info.token_count(),
-                     .seal = info.seal,
-                     .print = print,
+                     .verification_tag = info.verification_tag,
+                     .token_hash = token_hash,
                      .extra_keys = info.extra_keys});
   held_.push_back(std::move(chunk));
 }

@@ -30,9 +30,9 @@ struct PlannedChunk {
   ChunkId parent;
   uint64_t position = 0;
   uint32_t token_count = 0;
-  ChunkSeal seal = {};        // zero if its id is plain
-  TokenPrint print = {};      // for prompt matching; unset if there are too few tokens
-  ExtraKeys extra_keys = {};  // as ChunkInfo::extra_keys
+  VerificationTag verification_tag = {};  // zero if its id is plain
+  TokenHash token_hash = {};              // for prompt matching; unset if there are too few tokens
+  ExtraKeys extra_keys = {};              // as ChunkInfo::extra_keys
 };
 
 // One thread at a time. It holds the token ids of all chunks, 4 bytes per token, and rows as
@@ -69,8 +69,8 @@ class ChunkSource {
 class MemorySource final : public ChunkSource {
  public:
   explicit MemorySource(const Geometry& geometry) { geometry_ = geometry; }
-  // Prompts find the chunk by `print` (store/memory/token_print.h), or never if it is unset.
-  void Add(SourceChunk chunk, const TokenPrint& print = {});
+  // Prompts find the chunk by `print` (store/memory/token_hash.h), or never if it is unset.
+  void Add(SourceChunk chunk, const TokenHash& token_hash = {});
   std::span<const int32_t> TokensOf(uint32_t ordinal) const override {
     return held_.at(ordinal).info.token_ids;
   }

@@ -96,7 +96,7 @@ absl::Status CorpusWriter::EndChunk() {
   CKV_ASSIGN_OR_RETURN(AssembledChunk whole, chunk_->Finish());
   chunk_ = nullptr;
   if (!is_standalone_) parent_ = whole.chunk.info.id;
-  chunks_.Add(std::move(whole.chunk), whole.print);
+  chunks_.Add(std::move(whole.chunk), whole.token_hash);
   return absl::OkStatus();
 }
 

@@ -65,7 +65,7 @@ void AppendChunks(const ChunkSource& chunks, std::span<const uint32_t> fresh,
                              .token_count = chunk.token_count,
                              .position = chunk.position,
                              .holders = placement[i],
-                             .print = chunk.print});
+                             .token_hash = chunk.token_hash});
   }
 }
 

@@ -13,7 +13,7 @@
 namespace ckv {
 namespace {
 
-absl::Status AskToKeep(const Member& holder, Clock& clock, Instant deadline) {
+absl::Status RequestKeep(const Member& holder, Clock& clock, Instant deadline) {
   const auto stub = v1::StoreService::NewStub(MakeChannel(holder.control_address));
   grpc::ClientContext context;
   SetDeadline(context, clock, deadline, kKeepTimeout);
@@ -47,7 +47,7 @@ absl::Status AwaitKept(std::span<const HolderId> holders, std::span<const Member
       ++unasked_count;
       continue;
     }
-    const absl::Status status = AskToKeep(member, clock, deadline);
+    const absl::Status status = RequestKeep(member, clock, deadline);
     if (status.ok()) continue;
     if (late.empty()) first = status;
     late.push_back(member.id.name);

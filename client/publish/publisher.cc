@@ -110,7 +110,7 @@ absl::StatusOr<std::vector<Member>> Publisher::Holders(Instant deadline) {
 absl::StatusOr<TenantKey> Publisher::KeyOf(std::string_view tenant, Instant deadline) {
   grpc::ClientContext context;
   SetDeadline(context, clock_, deadline, kCallTimeoutMax);
-  return AskForTenantKey(
+  return ReadTenantKey(
       *directory_, context, tenant, /*make=*/true,
       [this](const grpc::Status& status) { return Error(status, "GetTenantKey"); });
 }
@@ -168,13 +168,15 @@ absl::Status Publisher::PutNew(const ExtendTarget& target, const Corpus& corpus,
                [&](uint32_t i) { return putting.placement[i].empty(); });
   if (!unplaced.empty()) {
     CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, Holders(deadline));
-    CKV_ASSIGN_OR_RETURN(const SourcePlacement placement,
-                         PlaceByRoom(chunks, unplaced, corpus.chunks.size(), holders,
-                                     ReplicasOf(target, corpus, holders.size()), clock_, deadline));
+    CKV_ASSIGN_OR_RETURN(
+        const SourcePlacement placement,
+        PlaceByCapacity(chunks, unplaced, corpus.chunks.size(), holders,
+                        ReplicasOf(target, corpus, holders.size()), clock_, deadline));
     // Each holder that is queried takes a thread, and a fleet may have thousands.
-    const std::vector<Member> asked = PlacedOn(holders, placement);
-    CKV_ASSIGN_OR_RETURN(const PutReport puts, PutChunks(chunks, placement, asked, target.tenant,
-                                                         clock_, observer, deadline));
+    const std::vector<Member> requested = PlacedOn(holders, placement);
+    CKV_ASSIGN_OR_RETURN(
+        const PutReport puts,
+        PutChunks(chunks, placement, requested, target.tenant, clock_, observer, deadline));
     AddTo(putting.puts, puts);
     for (const uint32_t i : unplaced) putting.placement[i] = placement[i];
     putting.holders = PlacedOn(holders, putting.placement);
@@ -192,16 +194,16 @@ absl::Status Publisher::CheckTexts(const ExtendTarget& target, const Corpus& cor
       fresh.begin(), fresh.end(), [&](uint32_t i) { return chunks.chunks()[i].parent.IsZero(); });
   if (!begins_a_text || corpus.chunks.empty()) return absl::OkStatus();
   CKV_ASSIGN_OR_RETURN(const TenantKey key, KeyOf(target.tenant, deadline));
-  AskForTokens ask_holders;  // made once, and only if one must be queried
-  const AskForTokens ask = [&](const ChunkPlacement& chunk) -> absl::StatusOr<ChunkText> {
-    if (!ask_holders) {
+  ReadTokens query_holders;  // made once, and only if one must be queried
+  const ReadTokens query = [&](const ChunkPlacement& chunk) -> absl::StatusOr<ChunkText> {
+    if (!query_holders) {
       CKV_ASSIGN_OR_RETURN(std::vector<Member> holders, Holders(deadline));
-      ask_holders =
-          AskHolders(std::move(holders), corpus.geometry, target.tenant, &clock_, deadline);
+      query_holders =
+          QueryHolders(std::move(holders), corpus.geometry, target.tenant, &clock_, deadline);
     }
-    return ask_holders(chunk);
+    return query_holders(chunk);
   };
-  return CheckNoTextTwice(corpus, chunks, fresh, key, ask);
+  return CheckNoTextTwice(corpus, chunks, fresh, key, query);
 }
 
 // Waits until all holders of the corpus keep a part of the new version. If the directory has a

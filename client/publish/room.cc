@@ -1,9 +1,9 @@
-// Places chunks where they fit. PlaceByRoom, in order: places by hash as if there were room;
-// queries the room of the holders concerned (RoomAsker); returns that placement if it fits. Else it
-// queries all holders, and which chunks they have already, and PlaceInRooms deals ranges of chunks
-// to the holders with the most room, in ever shorter ranges. Holders that did not report their room
-// are last. If even single chunks do not fit, it is an error, unless a holder may have them
-// already.
+// Places chunks where they fit. PlaceByCapacity, in order: places by hash as if there were room;
+// queries the room of the holders concerned (CapacityReader); returns that placement if it fits.
+// Else it queries all holders, and which chunks they have already, and PlaceInCapacity deals ranges
+// of chunks to the holders with the most room, in ever shorter ranges. Holders that did not report
+// their room are last. If even single chunks do not fit, it is an error, unless a holder may have
+// them already.
 
 #include "client/publish/room.h"
 
@@ -107,7 +107,7 @@ uint64_t StoreBytesOf(const Geometry& geometry, uint32_t token_count) {
   return LayOutChunk(geometry, token_count).total_bytes;
 }
 
-void RoomAsker::Ask(std::span<const HolderId> ids, Rooms& rooms) const {
+void CapacityReader::Read(std::span<const HolderId> ids, Rooms& rooms) const {
   const Instant end = std::min(deadline_, clock_.Now() + kRoomTimeout);
   for (const Member& holder : holders_) {
     if (std::find(ids.begin(), ids.end(), holder.id) == ids.end()) continue;
@@ -116,14 +116,14 @@ void RoomAsker::Ask(std::span<const HolderId> ids, Rooms& rooms) const {
     const auto stub = v1::StoreService::NewStub(MakeChannel(holder.control_address));
     grpc::ClientContext context;
     SetDeadline(context, clock_, end, kRoomTimeout);
-    v1::GetRoomReply told;
-    if (!stub->GetRoom(&context, {}, &told).ok() || !told.has_room_bytes()) continue;
-    room->second.room_bytes = told.room_bytes();
-    room->second.capacity_bytes = told.capacity_bytes();
+    v1::GetCapacityReply reported;
+    if (!stub->GetCapacity(&context, {}, &reported).ok() || !reported.has_room_bytes()) continue;
+    room->second.room_bytes = reported.room_bytes();
+    room->second.capacity_bytes = reported.capacity_bytes();
   }
 }
 
-void RoomAsker::AskPresent(Rooms& rooms) const {
+void CapacityReader::QueryPresent(Rooms& rooms) const {
   const Instant end = std::min(deadline_, clock_.Now() + kRoomTimeout);
   for (const Member& holder : holders_) {
     const auto room = rooms.find(holder.id.name);
@@ -137,7 +137,7 @@ void RoomAsker::AskPresent(Rooms& rooms) const {
       SetDeadline(context, clock_, end, kRoomTimeout);
       page.Clear();
       if (clock_.Now() >= end || !stub->ListChunks(&context, request, &page).ok()) {
-        room->second.tells_present = false;
+        room->second.reports_present = false;
         break;
       }
       for (const v1::ListChunksReply::Chunk& chunk : page.chunks()) {
@@ -149,9 +149,9 @@ void RoomAsker::AskPresent(Rooms& rooms) const {
   }
 }
 
-bool AllTellPresent(const Rooms& rooms) {
+bool AllReportPresent(const Rooms& rooms) {
   return std::all_of(rooms.begin(), rooms.end(),
-                     [](const auto& room) { return room.second.tells_present; });
+                     [](const auto& room) { return room.second.reports_present; });
 }
 
 bool FitsIn(const ChunkSource& chunks, const SourcePlacement& placement, const Rooms& rooms) {
@@ -169,28 +169,28 @@ bool FitsIn(const ChunkSource& chunks, const SourcePlacement& placement, const R
   return true;
 }
 
-absl::Status NoRoomError(uint64_t need_bytes, uint32_t replicas, const Rooms& rooms) {
-  std::string told;
+absl::Status CapacityError(uint64_t need_bytes, uint32_t replicas, const Rooms& rooms) {
+  std::string reported;
   size_t count = 0;
   for (const auto& [name, room] : rooms) {
     if (room.room_bytes == UINT64_MAX) continue;
     if (++count > kNamedMax) break;
-    told += absl::StrFormat("%s%s has room for %s of %s", told.empty() ? "" : ", ", name,
-                            Mebibytes(room.room_bytes), Mebibytes(room.capacity_bytes));
+    reported += absl::StrFormat("%s%s has room for %s of %s", reported.empty() ? "" : ", ", name,
+                                Mebibytes(room.room_bytes), Mebibytes(room.capacity_bytes));
   }
-  if (count > kNamedMax) told += ", ...";
+  if (count > kNamedMax) reported += ", ...";
   return absl::ResourceExhaustedError(absl::StrFormat(
       "no room for %s of rows%s: %s\n  free some: ckvctl gc, or ckvctl corpus partition "
       "NAME --weights HOLDER=0.5 to move other corpora; or start another holder, or raise "
       "store.capacity",
       Mebibytes(need_bytes), replicas == 1 ? "" : absl::StrFormat(" in %d copies", replicas),
-      told));
+      reported));
 }
 
-absl::StatusOr<SourcePlacement> PlaceInRooms(const ChunkSource& chunks,
-                                             std::span<const uint32_t> fresh, size_t corpus_size,
-                                             std::span<const HolderId> holders, uint32_t replicas,
-                                             const Rooms& rooms) {
+absl::StatusOr<SourcePlacement> PlaceInCapacity(const ChunkSource& chunks,
+                                                std::span<const uint32_t> fresh, size_t corpus_size,
+                                                std::span<const HolderId> holders,
+                                                uint32_t replicas, const Rooms& rooms) {
   CKV_ASSIGN_OR_RETURN(SourcePlacement placement,
                        PlaceNewChunks(chunks, fresh, corpus_size, holders, replicas));
   if (FitsIn(chunks, placement, rooms)) return placement;
@@ -203,30 +203,30 @@ absl::StatusOr<SourcePlacement> PlaceInRooms(const ChunkSource& chunks,
         return *std::move(dealt);
     }
   }
-  if (!AllTellPresent(rooms)) return placement;  // perhaps they are there: the puts find out
+  if (!AllReportPresent(rooms)) return placement;  // perhaps they are there: the puts find out
   uint64_t need = 0;
   for (const uint32_t i : fresh)
     need += StoreBytesOf(chunks.geometry(), chunks.chunks()[i].token_count);
-  return NoRoomError(need, replicas, rooms);
+  return CapacityError(need, replicas, rooms);
 }
 
-absl::StatusOr<SourcePlacement> PlaceByRoom(const ChunkSource& chunks,
-                                            std::span<const uint32_t> fresh, size_t corpus_size,
-                                            std::span<const Member> holders, uint32_t replicas,
-                                            Clock& clock, Instant deadline) {
+absl::StatusOr<SourcePlacement> PlaceByCapacity(const ChunkSource& chunks,
+                                                std::span<const uint32_t> fresh, size_t corpus_size,
+                                                std::span<const Member> holders, uint32_t replicas,
+                                                Clock& clock, Instant deadline) {
   std::vector<HolderId> ids;
   for (const Member& holder : holders) ids.push_back(holder.id);
   CKV_ASSIGN_OR_RETURN(SourcePlacement placement,
                        PlaceNewChunks(chunks, fresh, corpus_size, ids, replicas));
-  const RoomAsker asker(holders, &clock, deadline);
+  const CapacityReader asker(holders, &clock, deadline);
   Rooms rooms;
   std::vector<HolderId> due;
   for (const Member& holder : PlacedOn(holders, placement)) due.push_back(holder.id);
-  asker.Ask(due, rooms);
+  asker.Read(due, rooms);
   if (FitsIn(chunks, placement, rooms)) return placement;
-  asker.Ask(ids, rooms);
-  asker.AskPresent(rooms);
-  return PlaceInRooms(chunks, fresh, corpus_size, ids, replicas, rooms);
+  asker.Read(ids, rooms);
+  asker.QueryPresent(rooms);
+  return PlaceInCapacity(chunks, fresh, corpus_size, ids, replicas, rooms);
 }
 
 }  // namespace ckv

@@ -19,26 +19,26 @@
 namespace ckv {
 
 // The free space of one holder. If the holder does not report it, there is no limit.
-struct HolderRoom {
+struct HolderCapacity {
   uint64_t room_bytes = UINT64_MAX;
   uint64_t capacity_bytes = 0;
   // Chunks that it already has, which take no space. Queried only if space is short.
   absl::flat_hash_set<ChunkId> present = {};
-  bool tells_present = true;  // whether it listed all its chunks in time
+  bool reports_present = true;  // whether it listed all its chunks in time
 };
-using Rooms = std::map<std::string, HolderRoom>;  // by name
+using Rooms = std::map<std::string, HolderCapacity>;  // by name
 
 // Queries holders for their free space, one after another, for kRoomTimeout in total. A holder that
 // does not answer is no error here: the puts then fail.
 inline constexpr Duration kRoomTimeout = std::chrono::seconds(2);
-class RoomAsker {
+class CapacityReader {
  public:
-  RoomAsker(std::span<const Member> holders, Clock* clock, Instant deadline)
+  CapacityReader(std::span<const Member> holders, Clock* clock, Instant deadline)
       : holders_(holders), clock_(*clock), deadline_(deadline) {}
   // Adds the free space of holders that are not in `rooms` yet.
-  void Ask(std::span<const HolderId> ids, Rooms& rooms) const;
+  void Read(std::span<const HolderId> ids, Rooms& rooms) const;
   // Adds which chunks each of `rooms` has.
-  void AskPresent(Rooms& rooms) const;
+  void QueryPresent(Rooms& rooms) const;
 
  private:
   const std::span<const Member> holders_;
@@ -56,24 +56,24 @@ uint64_t StoreBytesOf(const Geometry& geometry, uint32_t token_count);
 // may be there.
 //   ResourceExhausted   there is not enough space; names that of up to 8 holders, and a remedy.
 //   InvalidArgument     as for PlaceNewChunks.
-absl::StatusOr<SourcePlacement> PlaceByRoom(const ChunkSource& chunks,
-                                            std::span<const uint32_t> fresh, size_t corpus_size,
-                                            std::span<const Member> holders, uint32_t replicas,
-                                            Clock& clock, Instant deadline);
+absl::StatusOr<SourcePlacement> PlaceByCapacity(const ChunkSource& chunks,
+                                                std::span<const uint32_t> fresh, size_t corpus_size,
+                                                std::span<const Member> holders, uint32_t replicas,
+                                                Clock& clock, Instant deadline);
 // The same, with the free space given.
-absl::StatusOr<SourcePlacement> PlaceInRooms(const ChunkSource& chunks,
-                                             std::span<const uint32_t> fresh, size_t corpus_size,
-                                             std::span<const HolderId> holders, uint32_t replicas,
-                                             const Rooms& rooms);
+absl::StatusOr<SourcePlacement> PlaceInCapacity(const ChunkSource& chunks,
+                                                std::span<const uint32_t> fresh, size_t corpus_size,
+                                                std::span<const HolderId> holders,
+                                                uint32_t replicas, const Rooms& rooms);
 
 // Whether every holder that was queried for its chunks has listed them all.
-bool AllTellPresent(const Rooms& rooms);
+bool AllReportPresent(const Rooms& rooms);
 
 // Whether each holder has space for the chunks that `placement` sends it.
 bool FitsIn(const ChunkSource& chunks, const SourcePlacement& placement, const Rooms& rooms);
 
 // Returns the error that `need_bytes` do not fit: the space of up to 8 holders, and how to free
 // some.
-absl::Status NoRoomError(uint64_t need_bytes, uint32_t replicas, const Rooms& rooms);
+absl::Status CapacityError(uint64_t need_bytes, uint32_t replicas, const Rooms& rooms);
 
 }  // namespace ckv

@@ -1,7 +1,7 @@
 // Refuses a text whose tokens a corpus has in other chunks. CheckNoTextTwice goes over each new
 // text. Overlap finds the chunks that could begin it, by token hash; chunks cut elsewhere are
-// compared by their tokens, which AskHolders reads from a holder. Only texts from position 0 on are
-// checked.
+// compared by their tokens, which QueryHolders reads from a holder. Only texts from position 0 on
+// are checked.
 
 #include "client/publish/text_overlap.h"
 
@@ -15,7 +15,7 @@
 #include "client/publish/holder_calls.h"
 #include "proto/base/status.h"
 #include "store/memory/chunk_id.h"
-#include "store/memory/token_print.h"
+#include "store/memory/token_hash.h"
 
 namespace ckv {
 namespace {
@@ -55,17 +55,17 @@ class Overlap {
  public:
   // `followed` are the chunks of the corpus that others follow.
   Overlap(const Corpus& corpus, const absl::flat_hash_set<ChunkId>& followed,
-          const ChunkSource& source, uint32_t first, const TenantKey& key, const AskForTokens& ask)
+          const ChunkSource& source, uint32_t first, const TenantKey& key, const ReadTokens& query)
       : fingerprint_(ModelFingerprint(corpus.geometry)),
         position_(source.chunks()[first].position),
         text_(TextFrom(source, first)),
         keys_(KeysFrom(source, first)),
-        head_(PrintOf(std::span(text_).first(std::min(text_.size(), kHeadTokens)), key,
-                      ExtraKeysOf(keys_, 0, std::min(text_.size(), kHeadTokens)))
+        head_(TokenHashOf(std::span(text_).first(std::min(text_.size(), kHeadTokens)), key,
+                          ExtraKeysOf(keys_, 0, std::min(text_.size(), kHeadTokens)))
                   .head),
         followed_(followed),
         key_(key),
-        ask_(ask) {}
+        query_(query) {}
 
   uint64_t position() const { return position_; }
   size_t text_size() const { return text_.size(); }
@@ -79,28 +79,30 @@ class Overlap {
       return (chunk.token_count >= kHeadTokens || followed_.contains(chunk.id)) &&
              BeginsWith(chunk);
     }
-    if (head_ == 0 || (chunk.print.head != 0 && chunk.print.head != head_)) return false;
+    if (head_ == 0 || (chunk.token_hash.head != 0 && chunk.token_hash.head != head_)) return false;
     return IsWithin(chunk);
   }
 
  private:
   bool BeginsWith(const ChunkPlacement& chunk) const {
     const auto tokens = std::span(text_).first(chunk.token_count);
-    if (chunk.print.head != 0 && chunk.print.head != head_) return false;  // spares the hash
+    if (chunk.token_hash.head != 0 && chunk.token_hash.head != head_)
+      return false;  // spares the hash
     const ChunkId plain = ComputeChunkId(fingerprint_, chunk.parent, position_, tokens,
                                          ExtraKeysOf(keys_, 0, tokens.size()));
-    return SealedChunkId(plain, SealOf(plain, key_)) == chunk.id;
+    return TaggedChunkId(plain, VerificationTagOf(plain, key_)) == chunk.id;
   }
 
   absl::StatusOr<bool> IsWithin(const ChunkPlacement& chunk) const {
-    CKV_ASSIGN_OR_RETURN(const ChunkText told, ask_(chunk));
-    const std::vector<int32_t>& tokens = told.token_ids;
+    CKV_ASSIGN_OR_RETURN(const ChunkText reported, query_(chunk));
+    const std::vector<int32_t>& tokens = reported.token_ids;
     const size_t skipped = position_ - chunk.position;
     if (tokens.size() <= skipped) return false;
     const size_t count = std::min(tokens.size() - skipped, text_.size());
     return std::equal(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(count),
                       tokens.begin() + static_cast<std::ptrdiff_t>(skipped)) &&
-           ExtraKeysOf(keys_, 0, count) == ExtraKeysOf(told.extra_keys, skipped, skipped + count);
+           ExtraKeysOf(keys_, 0, count) ==
+               ExtraKeysOf(reported.extra_keys, skipped, skipped + count);
   }
 
   const ChunkId fingerprint_;
@@ -110,12 +112,12 @@ class Overlap {
   const uint64_t head_;  // 0 if the text has too few tokens
   const absl::flat_hash_set<ChunkId>& followed_;
   const TenantKey& key_;
-  const AskForTokens& ask_;
+  const ReadTokens& query_;
 };
 
 }  // namespace
 
-AskForTokens AskHolders(std::vector<Member> holders, const Geometry& geometry, std::string tenant,
+ReadTokens QueryHolders(std::vector<Member> holders, const Geometry& geometry, std::string tenant,
                         Clock* clock, Instant deadline) {
   return [holders = std::move(holders), geometry, tenant = std::move(tenant), clock,
           deadline](const ChunkPlacement& chunk) -> absl::StatusOr<ChunkText> {
@@ -125,7 +127,7 @@ AskForTokens AskHolders(std::vector<Member> holders, const Geometry& geometry, s
       if (std::find(on.begin(), on.end(), holder.id) == on.end()) continue;
       const auto stub = ConnectHolder(holder);
       absl::StatusOr<ChunkInfo> info =
-          AskForChunk({*stub, holder, geometry, tenant, *clock, deadline}, chunk.id);
+          ReadChunkInfo({*stub, holder, geometry, tenant, *clock, deadline}, chunk.id);
       if (info.ok()) return ChunkText{std::move(info->token_ids), std::move(info->extra_keys)};
       error = info.status();
     }
@@ -137,12 +139,12 @@ AskForTokens AskHolders(std::vector<Member> holders, const Geometry& geometry, s
 
 absl::Status CheckNoTextTwice(const Corpus& corpus, const ChunkSource& source,
                               std::span<const uint32_t> fresh, const TenantKey& key,
-                              const AskForTokens& ask) {
+                              const ReadTokens& query) {
   absl::flat_hash_set<ChunkId> followed;
   for (const ChunkPlacement& chunk : corpus.chunks) followed.insert(chunk.parent);
   for (const uint32_t first : fresh) {
     if (!source.chunks()[first].parent.IsZero()) continue;
-    const Overlap overlap(corpus, followed, source, first, key, ask);
+    const Overlap overlap(corpus, followed, source, first, key, query);
     for (size_t i = 0; i < corpus.chunks.size(); ++i) {
       const ChunkPlacement& chunk = corpus.chunks[i];
       CKV_ASSIGN_OR_RETURN(const bool doubled, overlap.IsWith(chunk));

@@ -24,11 +24,11 @@ struct ChunkText {
 };
 
 // Returns the text of a chunk of the corpus. Called for few chunks.
-using AskForTokens = std::function<absl::StatusOr<ChunkText>(const ChunkPlacement&)>;
+using ReadTokens = std::function<absl::StatusOr<ChunkText>(const ChunkPlacement&)>;
 
 // Queries the chunk's holders that are among `holders`, one after another.
 //   Unavailable         no live one has it.
-AskForTokens AskHolders(std::vector<Member> holders, const Geometry& geometry, std::string tenant,
+ReadTokens QueryHolders(std::vector<Member> holders, const Geometry& geometry, std::string tenant,
                         Clock* clock, Instant deadline);
 
 // Refuses chunks that duplicate a text, because queries would see its rows twice. A text of
@@ -43,6 +43,6 @@ AskForTokens AskHolders(std::vector<Member> holders, const Geometry& geometry, s
 //   Errors of `ask`.
 absl::Status CheckNoTextTwice(const Corpus& corpus, const ChunkSource& source,
                               std::span<const uint32_t> fresh, const TenantKey& key,
-                              const AskForTokens& ask);
+                              const ReadTokens& query);
 
 }  // namespace ckv

@@ -30,11 +30,11 @@ absl::Status CallTries::Final(const absl::Status& status, Instant now) const {
   }
   if (text == status.message()) return status;
   const bool waited = wait_count > 0 && absl::IsDeadlineExceeded(status);
-  absl::Status told(waited ? absl::StatusCode::kUnavailable : status.code(), text);
-  status.ForEachPayload([&told](absl::string_view name, const absl::Cord& payload) {
-    told.SetPayload(name, payload);
+  absl::Status reported(waited ? absl::StatusCode::kUnavailable : status.code(), text);
+  status.ForEachPayload([&reported](absl::string_view name, const absl::Cord& payload) {
+    reported.SetPayload(name, payload);
   });
-  return told;
+  return reported;
 }
 
 void CallTries::EndSpan(bool failed, Instant now) {

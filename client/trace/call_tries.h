@@ -33,7 +33,7 @@ struct CallTries {
   bool may_mend = false;            // whether a failure since the last wait may pass by itself
   bool was_kept = false;            // whether the view kept the call's corpora at wait_begun
   bool waits = false;               // whether the call is waiting for a holder
-  bool may_ask = true;              // whether its thread may wait for the directory
+  bool may_query = true;            // whether its thread may wait for the directory
   bool stale = false;               // whether `causes` are from before the last wait
   std::vector<std::string> causes;  // distinct texts, the latest last
 

@@ -20,7 +20,7 @@ NextAct NextActFor(const absl::Status& status) {
     case absl::StatusCode::kDataLoss:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kDeadlineExceeded:
-      return NextAct::kAskAnother;
+      return NextAct::kTryAnother;
     default:
       return NextAct::kGiveUp;
   }

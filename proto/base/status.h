@@ -19,7 +19,7 @@ enum class NextAct {
   kRetryLater,    // ResourceExhausted: overloaded; wait as hinted, then retry the same peer
   kReopen,        // Unavailable, Aborted: this lane or session is gone; open another
   kResolveAgain,  // NotFound: this directory entry or handle is stale
-  kAskAnother,    // DataLoss, FailedPrecondition, DeadlineExceeded: this peer failed; try a replica
+  kTryAnother,    // DataLoss, FailedPrecondition, DeadlineExceeded: this peer failed; try a replica
   kGiveUp,        // InvalidArgument, PermissionDenied, ...: no retry or replica can help
 };
 NextAct NextActFor(const absl::Status& status);

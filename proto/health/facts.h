@@ -18,7 +18,7 @@
 namespace ckv {
 
 // The file system that a folder is on.
-struct DiskRoom {
+struct DiskSpace {
   uint64_t free_bytes = 0;
   uint64_t total_bytes = 0;  // 0 if the process has no folder, or the check failed
   bool read_only = false;
@@ -38,7 +38,7 @@ struct MemberHealth {
   uint64_t used_bytes = 0;   // memory of their rows
   uint64_t capacity_bytes = 0;
   bool is_durable = false;  // whether it keeps chunks in a folder
-  DiskRoom disk;            // the file system of that folder
+  DiskSpace disk;           // the file system of that folder
   StoreFault fault = StoreFault::kNone;
   std::string fault_text;             // the error behind `fault`
   uint64_t unreadable_count = 0;      // chunks whose last read from disk failed
@@ -119,7 +119,7 @@ struct DirectoryFacts {
   std::string path;         // its folder; empty if its state is in memory only
   std::string refusal;      // why the last change was refused; empty after a success
   std::string old_copy;     // which change its folder lacks, if that is an old copy; else empty
-  DiskRoom disk;            // the file system of that folder
+  DiskSpace disk;           // the file system of that folder
   Duration learns_for{0};   // how much longer it learns its corpora from holders; else 0
   uint32_t missing_holder_count = 0;  // holders of its corpora, not registered since its start
   std::vector<std::string> missing_holders;  // the first of them

@@ -63,7 +63,7 @@ bool TellsWire(const MemberFacts& member) {
   return member.has_lease && member.health && member.health->wire_version_max > 0;
 }
 
-bool IsFull(const DiskRoom& disk, uint64_t least) {
+bool IsFull(const DiskSpace& disk, uint64_t least) {
   return disk.total_bytes > 0 && !disk.read_only && disk.free_bytes < least;
 }
 
@@ -73,12 +73,12 @@ bool UsesMoreThan(double share, const MemberHealth& health) {
              share * static_cast<double>(health.capacity_bytes);
 }
 
-bool HasNoRoom(const MemberHealth& health) {
+bool IsDiskFull(const MemberHealth& health) {
   return health.fault == StoreFault::kFull || IsFull(health.disk, kStoreFullBytes) ||
-         UsesMoreThan(kNoRoomShare, health);
+         UsesMoreThan(kFullShare, health);
 }
 
-bool IsLow(const DiskRoom& disk) {
+bool IsLow(const DiskSpace& disk) {
   return disk.total_bytes > 0 && disk.free_bytes < kDiskLowBytes &&
          static_cast<double>(disk.free_bytes) <
              kDiskLowShare * static_cast<double>(disk.total_bytes);
@@ -231,7 +231,8 @@ void Judge::JudgeRequester(const RequesterFacts& requester) {
 void Judge::JudgeAnswer(const MemberFacts& member) {
   const std::string subject = NameOf(member);
   if (!member.has_lease) {
-    if (member.placed_count == 0 && (!member.ran_out || member.ended_ago > kLostToldFor)) return;
+    if (member.placed_count == 0 && (!member.ran_out || member.ended_ago > kLostReportedFor))
+      return;
     std::string what =
         absl::StrFormat("at %s is gone: its lease %s %s ago", member.address,
                         member.ran_out ? "expired" : "was released", Seconds(member.ended_ago));
@@ -370,7 +371,7 @@ void Judge::JudgeWhole() {
   for (const MemberFacts& member : facts_.members) {
     if (!IsLiveHolder(member)) continue;
     ++holder_count;
-    if (member.health && HasNoRoom(*member.health)) ++full_count;
+    if (member.health && IsDiskFull(*member.health)) ++full_count;
   }
   const std::string subject = NameOf(*facts_.directory);
   if (holder_count == 0) {

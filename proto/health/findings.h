@@ -100,7 +100,7 @@ std::vector<FindingCount> CountByCode(const std::vector<Finding>& findings);
 // A clock that differs by more is a finding. A renewal may be a second late on a loaded host.
 inline constexpr Duration kClockOffMax = std::chrono::seconds(5);
 // How long an expired lease is a finding if no corpus names the member.
-inline constexpr Duration kLostToldFor = std::chrono::minutes(10);
+inline constexpr Duration kLostReportedFor = std::chrono::minutes(10);
 // A disk is low if its free space is below both limits.
 inline constexpr uint64_t kDiskLowBytes = uint64_t{1} << 30;
 inline constexpr double kDiskLowShare = 0.05;
@@ -108,7 +108,7 @@ inline constexpr double kDiskLowShare = 0.05;
 inline constexpr uint64_t kDirectoryFullBytes = uint64_t{4} << 10;
 inline constexpr uint64_t kStoreFullBytes = uint64_t{64} << 10;
 inline constexpr double kMemoryFullShare = 0.95;
-inline constexpr double kNoRoomShare = 0.99;  // on every holder; the finding is kNoRoom
+inline constexpr double kFullShare = 0.99;  // on every holder; the finding is kNoRoom
 // Below 7/8, at which the control port refuses connections (server/listen/listener.h).
 inline constexpr double kDescriptorsLowShare = 0.8;
 

@@ -59,7 +59,7 @@ struct Wait {
   // The alarm's; under its mutex.
   int64_t look_at_ns;
   int64_t pause_ns = kTryAgainNs;
-  bool is_told_now = false;  // the alarm uses `mu`
+  bool is_reported_now = false;  // the alarm uses `mu`
   size_t place = 0;
 };
 
@@ -87,7 +87,7 @@ class Alarm {
   // The caller holds the wait's mutex.
   void Remove(Wait& wait) {
     std::unique_lock lock(mu_);
-    told_.wait(lock, [&wait] { return !wait.is_told_now; });
+    reported_.wait(lock, [&wait] { return !wait.is_reported_now; });
     waits_[wait.place] = waits_.back();
     waits_[wait.place]->place = wait.place;
     waits_.pop_back();
@@ -139,18 +139,18 @@ class Alarm {
   }
 
   // Unlocking the wait's mutex evaluates its condition. Conditions run in this thread then, so the
-  // alarm's own mutex is released meanwhile. The wait exists until Remove has seen `is_told_now`
-  // end.
+  // alarm's own mutex is released meanwhile. The wait exists until Remove has seen
+  // `is_reported_now` end.
   void Tell(Wait& wait, std::unique_lock<std::mutex>& lock) {
-    wait.is_told_now = true;
+    wait.is_reported_now = true;
     wait.is_over.store(true, std::memory_order_release);
     lock.unlock();
-    const bool told = TryLockOnce(*wait.mu);
+    const bool reported = TryLockOnce(*wait.mu);
     lock.lock();
-    wait.is_told_now = false;
-    wait.look_at_ns = told ? INT64_MAX : MonotonicNs() + wait.pause_ns;
+    wait.is_reported_now = false;
+    wait.look_at_ns = reported ? INT64_MAX : MonotonicNs() + wait.pause_ns;
     wait.pause_ns = std::min(2 * wait.pause_ns, kTryAgainNsMax);
-    told_.notify_all();
+    reported_.notify_all();
   }
 
   static bool TryLockOnce(absl::Mutex& mu) {
@@ -161,7 +161,7 @@ class Alarm {
 
   const pid_t process_ = getpid();
   std::mutex mu_;
-  std::condition_variable wake_, told_;
+  std::condition_variable wake_, reported_;
   std::vector<Wait*> waits_;
   bool has_thread_ = false;
   int64_t sleeps_until_ns_ = INT64_MIN;

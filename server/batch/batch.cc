@@ -290,7 +290,7 @@ AttentionPiece Batch::MakePiece(const Item& item, const AttendSegment& segment,
              .stride = d_qk,
              .memory = item.ready.slot_memory()};
   piece.rows = rows;
-  piece.grade = GradeOf(item.ready.header);
+  piece.precision = PrecisionOf(item.ready.header);
   if (entry.index_begin != kDense) {
     piece.selection = {
         .indices = entry.k == 0 ? kNoIndices : attend_.indices.data() + entry.index_begin,

@@ -70,8 +70,8 @@ BatchComputed Computation::Run() {
     // Sorts requests of one precision for the same (chunk, layer) together: the kernel takes their
     // query rows together, and reads the chunk's rows once for all of them (selections apart).
     std::sort(pieces.begin(), pieces.end(), [](const AttentionPiece& a, const AttentionPiece& b) {
-      return std::tuple(a.rows.data, a.rows.count, a.selection.indices != nullptr, a.grade) <
-             std::tuple(b.rows.data, b.rows.count, b.selection.indices != nullptr, b.grade);
+      return std::tuple(a.rows.data, a.rows.count, a.selection.indices != nullptr, a.precision) <
+             std::tuple(b.rows.data, b.rows.count, b.selection.indices != nullptr, b.precision);
     });
     Attend(group, pieces);
     NoteLate(group);

@@ -32,9 +32,9 @@ inline constexpr size_t kMergeScratchBytes = size_t{128} << 20;
 
 inline bool WantsF32(const RequestHeader& header) { return (header.flags & kFlagPartialF32) != 0; }
 // The precision of a decoded request, which is one of the three.
-inline Grade GradeOf(const RequestHeader& header) {
-  if (header.grade == WireGrade::kFast) return Grade::kFast;
-  return header.grade == WireGrade::kWire ? Grade::kWire : Grade::kExact;
+inline Precision PrecisionOf(const RequestHeader& header) {
+  if (header.precision == WirePrecision::kFast) return Precision::kFast;
+  return header.precision == WirePrecision::kWire ? Precision::kWire : Precision::kExact;
 }
 
 // Batch fills the plan with Add. ComputePlan computes it and marks groups as expired. Batch reads

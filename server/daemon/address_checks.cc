@@ -58,25 +58,25 @@ Reach ReachOf(const HostPort& address, const HostResolver& resolve) {
 }
 
 // `told` is the address that this process gives to its peers.
-void WarnOfDirectory(const Config& config, const Reach& told, const HostResolver& resolve,
+void WarnOfDirectory(const Config& config, const Reach& reported, const HostResolver& resolve,
                      std::vector<std::string>& warnings) {
   const HostPort directory = ParseFilled(config.directory);
-  const Reach asked = ReachOf(directory, resolve);
-  if (!asked.unknown.ok()) {
-    warnings.push_back(absl::StrFormat("directory: this host cannot resolve %s: %s", asked.text,
-                                       std::string(asked.unknown.message())));
+  const Reach requested = ReachOf(directory, resolve);
+  if (!requested.unknown.ok()) {
+    warnings.push_back(absl::StrFormat("directory: this host cannot resolve %s: %s", requested.text,
+                                       std::string(requested.unknown.message())));
   } else if (directory.IsWildcard()) {
     warnings.push_back(absl::StrFormat(
         "directory: %s is this host, whichever that is: name the address where it listens",
-        asked.text));
-  } else if (config.HasRole("holder") && told.loopback && !asked.loopback) {
+        requested.text));
+  } else if (config.HasRole("holder") && reported.loopback && !requested.loopback) {
     warnings.push_back(absl::StrFormat(
         "listen: the directory is at %s, and no other host reaches this holder at %s: set --listen",
-        asked.text, told.text));
-  } else if (config.HasRole("requester") && asked.loopback && !told.loopback) {
+        requested.text, reported.text));
+  } else if (config.HasRole("requester") && requested.loopback && !reported.loopback) {
     warnings.push_back(absl::StrFormat(
         "directory: ckvctl on other hosts is sent to %s: name the address that they use",
-        asked.text));
+        requested.text));
   }
 }
 
@@ -156,23 +156,23 @@ std::vector<std::string> AddressWarnings(const Config& config, const HostResolve
   std::vector<std::string> warnings;
   if (config.role.empty()) return warnings;
   const Reach listen = ReachOf(ParseFilled(config.listen), resolve);
-  Reach told = listen;
+  Reach reported = listen;
   if (!config.advertise.empty()) {
-    told = ReachOf(AdvertisedOf(config), resolve);
+    reported = ReachOf(AdvertisedOf(config), resolve);
     // Others may know the name by another address than this host, whose own name is 127.0.1.1.
-    told.loopback = AdvertisedOf(config).IsLoopback();
+    reported.loopback = AdvertisedOf(config).IsLoopback();
   }
-  if (!told.unknown.ok()) {
+  if (!reported.unknown.ok()) {
     warnings.push_back(absl::StrFormat(
         "%s: this host cannot resolve %s: %s. Check that the others can, or give a number",
-        config.advertise.empty() ? "listen" : "advertise", told.text,
-        std::string(told.unknown.message())));
+        config.advertise.empty() ? "listen" : "advertise", reported.text,
+        std::string(reported.unknown.message())));
   }
-  if (listen.loopback && !told.loopback) {  // right if a forwarder here brings peers
+  if (listen.loopback && !reported.loopback) {  // right if a forwarder here brings peers
     warnings.push_back(absl::StrFormat("listen: peers are sent to %s, and no other host reaches %s",
                                        config.advertise, listen.text));
   }
-  if (config.HasRole("holder") && HasTcp(config) && !told.loopback) {
+  if (config.HasRole("holder") && HasTcp(config) && !reported.loopback) {
     const Reach data = ReachOf(ParseFilled(config.data_listen), resolve);
     if (data.loopback) {
       warnings.push_back(
@@ -180,7 +180,7 @@ std::vector<std::string> AddressWarnings(const Config& config, const HostResolve
                           AdvertisedOf(config).ToString(), data.text));
     }
   }
-  if (!config.directory.empty()) WarnOfDirectory(config, told, resolve, warnings);
+  if (!config.directory.empty()) WarnOfDirectory(config, reported, resolve, warnings);
   return warnings;
 }
 

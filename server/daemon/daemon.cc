@@ -85,11 +85,11 @@ absl::Status Daemon::State::StartRoles(FileSystem* files, ReplayProgress* replay
   CKV_RETURN_IF_ERROR(shared.Start());
   if (config.HasRole("directory")) {
     CKV_ASSIGN_OR_RETURN(directory, DirectoryRole::Start(&shared, files, replay));
-    directory->service().TellFacts([this] { return health->Facts(); });
+    directory->service().ReportFacts([this] { return health->Facts(); });
   }
   if (config.HasRole("holder")) {
     CKV_ASSIGN_OR_RETURN(holder, HolderRole::Start(&shared, files, LocalDirectory()));
-    holder->holder_service().TellHealth([this] { return health->OfRole(MemberRole::kHolder); });
+    holder->holder_service().ReportHealth([this] { return health->OfRole(MemberRole::kHolder); });
   }
   if (config.HasRole("requester")) {
     CKV_ASSIGN_OR_RETURN(requester, RequesterRole::Start(&shared, LocalDirectory(), holder.get(),

@@ -1,7 +1,7 @@
 // Makes the parts that daemon.cc connects, in its order: sockets and fabrics, the span writer, the
 // directory, the options of holder, requester and registration, the web server, the oracle, the
 // profile. Then the classes that tie a holder to a requester of the same process: DaemonReplicas,
-// DaemonNear, DaemonPlacement, DaemonScrub.
+// DaemonLocalRows, DaemonPlacement, DaemonScrub.
 
 #include "server/daemon/daemon_parts.h"
 
@@ -207,7 +207,7 @@ absl::StatusOr<RequesterOptions> RequesterOptionsOf(const Config& config) {
       config.rdma_fallback == "tcp" ? RdmaFallback::kTcp : RdmaFallback::kRefuse;
   options.lane_shape = LaneShapeOf(config);
   options.call_count_max = config.call_count_max;
-  options.near_bytes = NearBytesOf(config);
+  options.near_bytes = LocalRowBytesOf(config);
   options.spin_max = std::chrono::microseconds(config.spin_us);
   return options;
 }
@@ -230,7 +230,7 @@ class ServerMemberProbe final : public MemberProbe {
  public:
   explicit ServerMemberProbe(const std::string& address)
       : probe_(address, ServerProbe::Connection::kNew) {}
-  void Ask() override { probe_.Ask(); }
+  void Send() override { probe_.Send(); }
   uint64_t answer_count() const override { return probe_.answer_count(); }
 
  private:
@@ -259,7 +259,7 @@ absl::StatusOr<std::unique_ptr<WebServer>> StartWeb(const std::string& address, 
                       std::string(started.status().message())));
 }
 
-uint64_t NearBytesOf(const Config& config) {
+uint64_t LocalRowBytesOf(const Config& config) {
   if (!config.HasRole("holder")) return config.requester_near_bytes;
   return std::min(config.requester_near_bytes, config.store_capacity_bytes / 4);
 }
@@ -325,7 +325,7 @@ std::optional<LeaseGrant> DaemonReplicas::Lease() {
 namespace {
 
 // Rows of a holder's store, as long as they are pinned.
-class PinnedRows final : public NearRows {
+class PinnedRows final : public LocalRows {
  public:
   PinnedRows(const ChunkTable* table, ChunkLocator locator, ChunkPin pin)
       : table_(table), locator_(locator), pin_(std::move(pin)) {}
@@ -340,14 +340,14 @@ class PinnedRows final : public NearRows {
 
 }  // namespace
 
-void DaemonNear::SetKeeper(ReplicaKeeper* keeper) {
+void DaemonLocalRows::SetKeeper(ReplicaKeeper* keeper) {
   absl::MutexLock lock(&mu_);
   keeper_ = keeper;
   const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return copying_ == 0; };
   mu_.Await(absl::Condition(&idle));
 }
 
-std::shared_ptr<const NearRows> DaemonNear::Find(const Corpus& corpus, uint32_t chunk) {
+std::shared_ptr<const LocalRows> DaemonLocalRows::Find(const Corpus& corpus, uint32_t chunk) {
   const ChunkTable& table = holder_->table();
   const auto locator = table.Find(corpus.chunks[chunk].id, corpus.geometry, corpus.tenant);
   if (!locator.ok()) return nullptr;
@@ -356,8 +356,8 @@ std::shared_ptr<const NearRows> DaemonNear::Find(const Corpus& corpus, uint32_t 
   return std::make_shared<const PinnedRows>(&table, *locator, *std::move(pin));
 }
 
-absl::Status DaemonNear::Copy(const std::shared_ptr<const Corpus>& corpus,
-                              const std::vector<uint32_t>& chunks, Instant deadline) {
+absl::Status DaemonLocalRows::Copy(const std::shared_ptr<const Corpus>& corpus,
+                                   const std::vector<uint32_t>& chunks, Instant deadline) {
   ReplicaKeeper* keeper = nullptr;
   {
     absl::MutexLock lock(&mu_);

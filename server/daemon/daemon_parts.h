@@ -9,7 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "client/context/near_rows.h"
+#include "client/context/local_rows.h"
 #include "client/decide/network_oracle.h"
 #include "client/decide/profile_file.h"
 #include "client/grpc/watch_stub.h"
@@ -87,7 +87,7 @@ WatchOptions WatchOptionsOf(const Config& config, Clock* clock, const std::strin
 // Returns the capacity of the requester's local row cache, in bytes. If the process is also a
 // holder, it is at most a quarter of store.capacity, as for copies. The holder's chunks that the
 // cache uses cannot be evicted there.
-uint64_t NearBytesOf(const Config& config);
+uint64_t LocalRowBytesOf(const Config& config);
 
 // Listens at host:port for metrics scrapes, probes and browsers.
 //   Unavailable         the message has the reason, and names --metrics-address.
@@ -127,16 +127,16 @@ class DaemonReplicas {
 
 // Gives the requester of this process the chunks of its holder as local rows, without a copy. A
 // prefetch becomes a copy at the holder, which announces it.
-class DaemonNear final : public NearSource {
+class DaemonLocalRows final : public LocalRowSource {
  public:
   // `holder` must outlive this object and all rows that it returned.
-  explicit DaemonNear(Holder* holder) : holder_(holder) {}
+  explicit DaemonLocalRows(Holder* holder) : holder_(holder) {}
 
   // Sets the keeper that makes copies. Set null before it is destroyed. Waits for copies in
   // progress.
   void SetKeeper(ReplicaKeeper* keeper) ABSL_LOCKS_EXCLUDED(mu_);
 
-  std::shared_ptr<const NearRows> Find(const Corpus& corpus, uint32_t chunk) override;
+  std::shared_ptr<const LocalRows> Find(const Corpus& corpus, uint32_t chunk) override;
   absl::Status Copy(const std::shared_ptr<const Corpus>& corpus,
                     const std::vector<uint32_t>& chunks, Instant deadline) override;
 

@@ -1,8 +1,8 @@
 // Runs a daemon until a signal. RunUntilDrained, in order: blocks the signals; Daemon::Start, while
-// LoadingTeller requests more time from the service manager on its own thread; RunUntilAsked;
-// drain. RunUntilAsked repeats, on the main thread: wait for a signal, at most one tick; on SIGHUP,
-// Reload; Daemon::Tick; report state and watchdog beats (Teller). SIGTERM and SIGINT end it. After
-// that, a second signal or a drain that hangs ends the process at once (ArmLastExit).
+// LoadingReporter requests more time from the service manager on its own thread; RunUntilStopped;
+// drain. RunUntilStopped repeats, on the main thread: wait for a signal, at most one tick; on
+// SIGHUP, Reload; Daemon::Tick; report state and watchdog beats (Reporter). SIGTERM and SIGINT end
+// it. After that, a second signal or a drain that hangs ends the process at once (ArmLastExit).
 
 #include <poll.h>
 #include <sys/signalfd.h>
@@ -74,30 +74,30 @@ void ArmLastExit(sigset_t signals, Duration drain_timeout) {
 
 // Requests more time while Daemon::Start reads a store or a directory's folder, as long as the
 // reading makes progress.
-class LoadingTeller {
+class LoadingReporter {
  public:
-  LoadingTeller(const ServiceManager& manager, const CountedFiles& files,
-                const ReplayProgress& replay)
+  LoadingReporter(const ServiceManager& manager, const CountedFiles& files,
+                  const ReplayProgress& replay)
       : manager_(manager), files_(files), replay_(replay), thread_([this] { Run(); }) {}
-  ~LoadingTeller() {
+  ~LoadingReporter() {
     {
       absl::MutexLock lock(&mu_);
       done_ = true;
     }
     thread_.join();
   }
-  LoadingTeller(const LoadingTeller&) = delete;
-  LoadingTeller& operator=(const LoadingTeller&) = delete;
+  LoadingReporter(const LoadingReporter&) = delete;
+  LoadingReporter& operator=(const LoadingReporter&) = delete;
 
  private:
   void Run() {
     Clock& clock = *Clock::Real();
-    std::optional<std::string> told;
+    std::optional<std::string> reported;
     absl::MutexLock lock(&mu_);
     while (!done_) {
       const std::string status = Status();
-      if (told != status) manager_.Loading(status, kExtendBy);
-      told = status;
+      if (reported != status) manager_.Loading(status, kExtendBy);
+      reported = status;
       clock.Await(mu_, absl::Condition(&done_), clock.Now() + kExtendPeriod);
     }
   }
@@ -123,53 +123,54 @@ class LoadingTeller {
 };
 
 // Reports the state of a running daemon to the service manager.
-class Teller {
+class Reporter {
  public:
-  Teller(const ServiceManager& manager, const Daemon& daemon) : manager_(manager), daemon_(daemon) {
+  Reporter(const ServiceManager& manager, const Daemon& daemon)
+      : manager_(manager), daemon_(daemon) {
     if (const auto period = manager.watchdog_period()) {
-      heart_.emplace(daemon.live_parts(), *period, Clock::Real()->Now());
+      watchdog_.emplace(daemon.live_parts(), *period, Clock::Real()->Now());
     }
   }
 
   // Call it after each Tick.
   void Tick() {
     const Instant now = Clock::Real()->Now();
-    if (now >= next_tell_) TellState(now);
-    if (!heart_) return;
-    if (heart_->Due(now)) manager_.Beat();
-    const std::string still = heart_->Standstill(now);
+    if (now >= next_report_) TellState(now);
+    if (!watchdog_) return;
+    if (watchdog_->Due(now)) manager_.Ping();
+    const std::string still = watchdog_->StalledPart(now);
     if (!still.empty())
       Log().error("{} makes no progress: the watchdog gets no more reports", still);
   }
 
-  void TellReady() {
-    told_ = daemon_.status();
-    manager_.Ready(told_);
+  void ReportReady() {
+    reported_ = daemon_.status();
+    manager_.Ready(reported_);
     ready_ = true;
   }
 
  private:
   void TellState(Instant now) {
     // Ready is reported at once, the rest once a second.
-    if (!ready_ && daemon_.ready()) return TellReady();
-    next_tell_ = now + (ready_ ? kExtendPeriod : Daemon::kTickPeriod);
+    if (!ready_ && daemon_.ready()) return ReportReady();
+    next_report_ = now + (ready_ ? kExtendPeriod : Daemon::kTickPeriod);
     const std::string status = daemon_.status();
     // Waits for a directory that is unreachable. A start that fails would read the store again.
     if (!ready_ && now >= next_extend_) {
       manager_.Loading(status, kExtendBy);
       next_extend_ = now + kExtendPeriod;
-    } else if (ready_ && status != told_) {
+    } else if (ready_ && status != reported_) {
       manager_.Status(status);
     }
-    told_ = status;
+    reported_ = status;
   }
 
   const ServiceManager& manager_;
   const Daemon& daemon_;
-  std::optional<Heart> heart_;
-  Instant next_tell_{}, next_extend_{};
+  std::optional<Watchdog> watchdog_;
+  Instant next_report_{}, next_extend_{};
   bool ready_ = false;
-  std::string told_;
+  std::string reported_;
 };
 
 // The log of this process, as the configuration wants it.
@@ -237,14 +238,14 @@ void Reload(const ConfigReader& reread, DaemonLog& log, Config& config) {
 }
 
 // Returns the signal that ends the daemon, or 0 if an error has ended it.
-int RunUntilAsked(Daemon& daemon, Teller& teller, const ServiceManager& manager,
-                  const ConfigReader& reread, DaemonLog& log, Config& config, int signal_fd) {
+int RunUntilStopped(Daemon& daemon, Reporter& reporter, const ServiceManager& manager,
+                    const ConfigReader& reread, DaemonLog& log, Config& config, int signal_fd) {
   for (;;) {
     const int received = AwaitSignal(signal_fd);
     if (received == SIGHUP) {
       manager.Reloading(Clock::Real()->Now());
       Reload(reread, log, config);
-      if (daemon.ready()) teller.TellReady();
+      if (daemon.ready()) reporter.ReportReady();
     } else if (received != 0) {
       return received;
     }
@@ -252,7 +253,7 @@ int RunUntilAsked(Daemon& daemon, Teller& teller, const ServiceManager& manager,
       Log().error("{}", std::string(status.message()));
       return 0;
     }
-    teller.Tick();
+    reporter.Tick();
     log.Tick();
   }
 }
@@ -270,7 +271,7 @@ int RunUntilDrained(const ConfigReader& reread, DaemonLog& log, Config& config) 
   const ServiceManager manager;
   CountedFiles files;
   ReplayProgress replay;
-  std::optional<LoadingTeller> loading(std::in_place, manager, files, replay);
+  std::optional<LoadingReporter> loading(std::in_place, manager, files, replay);
   auto daemon = Daemon::Start(config, &files, &replay);
   loading.reset();
   if (!daemon.ok()) {
@@ -279,13 +280,13 @@ int RunUntilDrained(const ConfigReader& reread, DaemonLog& log, Config& config) 
     return 1;
   }
   log.SetName((*daemon)->name(), config);
-  std::optional<Teller> teller(std::in_place, manager, **daemon);
-  const int received = RunUntilAsked(**daemon, *teller, manager, reread, log, config, fd);
+  std::optional<Reporter> reporter(std::in_place, manager, **daemon);
+  const int received = RunUntilStopped(**daemon, *reporter, manager, reread, log, config, fd);
   if (received == 0) return 1;
   Log().info("{}: draining, at most {} ms", strsignal(received),
              std::chrono::duration_cast<std::chrono::milliseconds>(config.drain_timeout).count());
   manager.Stopping("drains", config.drain_timeout + kDrainGrace);
-  teller.reset();
+  reporter.reset();
   ArmLastExit(signals, config.drain_timeout);
   (*daemon)->Drain(Clock::Real()->Now() + config.drain_timeout);
   daemon->reset();

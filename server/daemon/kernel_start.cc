@@ -54,7 +54,7 @@ absl::StatusOr<KernelStart> Force(const std::string& target) {
     return Annotate(status, "kernel_target");
   (void)ChosenKernel();  // measures now, not during calls: an operator may query rates
   KernelStart start;
-  start.told = absl::StrFormat("kernel target %s: kernel_target names it", target);
+  start.reason = absl::StrFormat("kernel target %s: kernel_target names it", target);
   return start;
 }
 
@@ -78,7 +78,7 @@ KernelStart Choose(const Config& config, const Profile* profile, FileSystem& fil
       start.warning = NotUsed(config.requester_profile, kept);
   }
   const KernelChoice choice = ChosenKernel();
-  start.told = absl::StrFormat(
+  start.reason = absl::StrFormat(
       "kernel target %s, %s: %s", choice.target,
       kept_in.empty() ? "measured" : absl::StrFormat("kept in %s", kept_in), choice.reason);
   return start;
@@ -93,7 +93,7 @@ absl::StatusOr<KernelStart> SettleKernelTarget(const Config& config, const Profi
                                           : Force(config.kernel_target);
   if (!start.ok()) return start;
   if (!start->warning.empty()) Log().warn("{}", start->warning);
-  Log().info("{}", start->told);
+  Log().info("{}", start->reason);
   return start;
 }
 
@@ -118,9 +118,9 @@ absl::StatusOr<DaemonBackends> SettleBackends(const Config& config, const std::s
   }
   CKV_ASSIGN_OR_RETURN(const BackendStart start, StartBackend(config.backend, folder));
   if (start.is_warning) {
-    Log().warn("{}", start.told);
+    Log().warn("{}", start.reason);
   } else {
-    Log().info("{}", start.told);
+    Log().info("{}", start.reason);
   }
   DaemonBackends backends = {.holder = start.backend};
   const BackendReach& reach = start.backend->reach();

@@ -29,7 +29,7 @@ namespace ckv {
 inline constexpr std::string_view kKernelFile = "KERNEL";
 
 struct KernelStart {
-  std::string told;      // the target in use, and why
+  std::string reason;    // the target in use, and why
   std::string warning;   // why a stored choice is not used; empty if it is, or there is none
   bool to_keep = false;  // store.path has no usable choice: call KeepKernelTarget
 };

@@ -18,7 +18,7 @@ std::vector<LivePart> LivePartsOf(const Holder* holder, RequesterServiceImpl* re
   }
   auto probe = std::make_shared<ServerProbe>(server, ServerProbe::Connection::kKept);
   parts.push_back(
-      {"the gRPC server", [probe] { probe->Ask(); }, [probe] { return probe->answer_count(); }});
+      {"the gRPC server", [probe] { probe->Send(); }, [probe] { return probe->answer_count(); }});
   return parts;
 }
 

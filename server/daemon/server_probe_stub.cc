@@ -24,7 +24,7 @@ ServerProbe::~ServerProbe() {
       +[](std::unique_ptr<grpc::ClientContext>* call) { return *call == nullptr; }, &call_));
 }
 
-void ServerProbe::Ask() {
+void ServerProbe::Send() {
   grpc::ClientContext* call = nullptr;
   {
     absl::MutexLock lock(&mu_);

@@ -30,7 +30,7 @@ class ServerProbe {
   ServerProbe& operator=(const ServerProbe&) = delete;
 
   // Starts a call, unless one is in progress. Does not wait.
-  void Ask() ABSL_LOCKS_EXCLUDED(mu_);
+  void Send() ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t answer_count() const { return answer_count_.load(std::memory_order_relaxed); }
 
  private:

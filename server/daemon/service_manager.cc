@@ -53,9 +53,9 @@ void ServiceManager::Stopping(std::string_view status, Duration more) const {
                        Microseconds(more)));
 }
 
-void ServiceManager::Beat() const { Send("WATCHDOG=1"); }
+void ServiceManager::Ping() const { Send("WATCHDOG=1"); }
 
-Heart::Heart(std::vector<LivePart> parts, Duration watchdog_period, Instant now)
+Watchdog::Watchdog(std::vector<LivePart> parts, Duration watchdog_period, Instant now)
     : period_(watchdog_period) {
   for (LivePart& part : parts) {
     Watched watched;
@@ -66,32 +66,32 @@ Heart::Heart(std::vector<LivePart> parts, Duration watchdog_period, Instant now)
   Begin(now);
 }
 
-void Heart::Begin(Instant now) {
-  last_beat_ = now;
-  told_ = false;
+void Watchdog::Begin(Instant now) {
+  last_ping_ = now;
+  reported_ = false;
   for (Watched& watched : parts_) {
     watched.moved = false;
     if (watched.part.poke) watched.part.poke();
   }
 }
 
-bool Heart::Due(Instant now) {
+bool Watchdog::Due(Instant now) {
   bool all = true;
   for (Watched& watched : parts_) {
     const uint64_t count = watched.part.count();
     watched.moved |= std::exchange(watched.count, count) != count;
     all &= watched.moved;
   }
-  if (!all || now < last_beat_ + period_ / 4) return false;
+  if (!all || now < last_ping_ + period_ / 4) return false;
   Begin(now);
   return true;
 }
 
-std::string Heart::Standstill(Instant now) {
-  if (told_ || now < last_beat_ + period_ / 2) return "";
+std::string Watchdog::StalledPart(Instant now) {
+  if (reported_ || now < last_ping_ + period_ / 2) return "";
   for (const Watched& watched : parts_) {
     if (watched.moved) continue;
-    told_ = true;
+    reported_ = true;
     return watched.part.name;
   }
   return "";

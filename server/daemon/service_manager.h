@@ -30,7 +30,7 @@ class ServiceManager {
   void Stopping(std::string_view status, Duration more) const;
   // Pings the watchdog. Without a ping for watchdog_period() the manager kills and restarts the
   // daemon.
-  void Beat() const;
+  void Ping() const;
 
   // Unset if the manager does not watch this process.
   std::optional<Duration> watchdog_period() const { return watchdog_period_; }
@@ -50,15 +50,15 @@ struct LivePart {
 // Decides when to ping the watchdog: when all parts have progressed since the last ping, at most
 // four times per watchdog period. So a stalled part stops the pings, and the manager ends the
 // daemon one period after the last ping. Used by one thread.
-class Heart {
+class Watchdog {
  public:
-  Heart(std::vector<LivePart> parts, Duration watchdog_period, Instant now);
+  Watchdog(std::vector<LivePart> parts, Duration watchdog_period, Instant now);
 
   // Returns true if a ping is due. Call it about every Daemon::kTickPeriod.
   bool Due(Instant now);
   // Returns the name of a stalled part: one without progress half a watchdog period after the last
   // ping. Returns "" if there is none, or if one was already reported since that ping.
-  std::string Standstill(Instant now);
+  std::string StalledPart(Instant now);
 
  private:
   struct Watched {
@@ -70,8 +70,8 @@ class Heart {
 
   const Duration period_;
   std::vector<Watched> parts_;
-  Instant last_beat_;
-  bool told_ = false;
+  Instant last_ping_;
+  bool reported_ = false;
 };
 
 }  // namespace ckv

@@ -18,10 +18,10 @@ namespace {
 template <typename Number>
 std::optional<Number> ToldBeside(const grpc::ClientContext& context, const char* key) {
   const auto& metadata = context.GetServerTrailingMetadata();
-  const auto told = metadata.find(key);
+  const auto reported = metadata.find(key);
   Number number = 0;
-  if (told == metadata.end() ||
-      !absl::SimpleAtoi(std::string(told->second.data(), told->second.size()), &number)) {
+  if (reported == metadata.end() ||
+      !absl::SimpleAtoi(std::string(reported->second.data(), reported->second.size()), &number)) {
     return std::nullopt;
   }
   return number;
@@ -59,7 +59,7 @@ absl::StatusOr<LeaseGrant> DirectoryRegistrarStub::Register(const Member& member
   return LeaseGrant{reply.lease_id(),
                     {reply.epoch()},
                     std::chrono::milliseconds(reply.lease_ttl_ms()),
-                    reply.directory_life(),
+                    reply.directory_incarnation(),
                     reply.folder_id()};
 }
 
@@ -75,8 +75,8 @@ absl::StatusOr<LeaseRenewal> DirectoryRegistrarStub::KeepAlive(uint64_t lease_id
   const absl::Status status =
       FromGrpc(stub_->KeepAlive(&context, request, &reply), Context("KeepAlive"));
   if (!status.ok()) {
-    const auto life = ToldBeside<uint64_t>(context, kDirectoryLifeKey);
-    return life ? WithDirectoryLife(status, *life) : status;
+    const auto incarnation = ToldBeside<uint64_t>(context, kDirectoryIncarnationKey);
+    return incarnation ? WithDirectoryIncarnation(status, *incarnation) : status;
   }
   return LeaseRenewal{std::chrono::milliseconds(reply.lease_ttl_ms()), reply.placed_change_count()};
 }

@@ -45,19 +45,20 @@ std::shared_ptr<const Corpus> AsCorpus(const UnprovenCorpus& unproven) {
 }
 
 // A corpus may have no token hashes. Keeps those that are known of its chunks.
-void KeepPrints(const Corpus& before, Corpus& corpus) {
-  absl::flat_hash_map<ChunkId, TokenPrint> known;  // made once chunks have other ordinals
+void KeepTokenHashes(const Corpus& before, Corpus& corpus) {
+  absl::flat_hash_map<ChunkId, TokenHash> known;  // made once chunks have other ordinals
   for (size_t i = 0; i < corpus.chunks.size(); ++i) {
     ChunkPlacement& chunk = corpus.chunks[i];
-    if (chunk.print != TokenPrint()) continue;
+    if (chunk.token_hash != TokenHash()) continue;
     if (i < before.chunks.size() && before.chunks[i].id == chunk.id) {
-      chunk.print = before.chunks[i].print;
+      chunk.token_hash = before.chunks[i].token_hash;
       continue;
     }
     if (known.empty()) {
-      for (const ChunkPlacement& old : before.chunks) known.emplace(old.id, old.print);
+      for (const ChunkPlacement& old : before.chunks) known.emplace(old.id, old.token_hash);
     }
-    if (const auto print = known.find(chunk.id); print != known.end()) chunk.print = print->second;
+    if (const auto token_hash = known.find(chunk.id); token_hash != known.end())
+      chunk.token_hash = token_hash->second;
   }
 }
 
@@ -128,9 +129,9 @@ absl::StatusOr<LeaseGrant> DirectoryState::Register(const Member& member, Durati
   const LeaseGrant grant = {.lease_id = lease.id,
                             .epoch = lease.member.epoch,
                             .ttl = lease.ttl,
-                            .directory_life = tables_.incarnation,
+                            .directory_incarnation = tables_.incarnation,
                             .folder_id = tables_.numbers.folder_id()};
-  tables_.watches.Tell(
+  tables_.watches.Notify(
       {.kind = DirectoryEvent::Kind::kMemberUp, .member = lease.member, .corpus = nullptr});
   tables_.leases.Add(std::move(lease));
   if (member.role != MemberRole::kHolder) return grant;
@@ -163,8 +164,8 @@ absl::StatusOr<LeaseRenewal> DirectoryState::KeepAlive(uint64_t lease_id,
   tables_.Expire();
   Lease* lease = tables_.leases.Find(lease_id);
   if (lease == nullptr) {
-    return WithDirectoryLife(absl::NotFoundError("no such lease: register again"),
-                             tables_.incarnation);
+    return WithDirectoryIncarnation(absl::NotFoundError("no such lease: register again"),
+                                    tables_.incarnation);
   }
   LeaseTable::Renew(tables_.options.clock->Now(), health, *lease);
   return LeaseRenewal{lease->ttl, lease->placed_change_count};
@@ -229,7 +230,7 @@ absl::StatusOr<uint64_t> DirectoryState::Publish(Corpus corpus, bool replace,
     const std::shared_ptr<const Corpus> current = tables_.corpora.Find(key);
     const size_t freed = current == nullptr ? 0 : current->chunks.size();
     pending->is_new = current == nullptr;
-    if (current != nullptr) KeepPrints(*current, corpus);
+    if (current != nullptr) KeepTokenHashes(*current, corpus);
     pending->added_count = corpus.chunks.size() - std::min(freed, corpus.chunks.size());
     corpus.version = tables_.numbers.Next();
     pending->number = corpus.version;
@@ -328,13 +329,13 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Get(std::string_vi
   }
   if (leased.empty() && holders.lacking.empty()) return corpus;
   // Copied without the lock: a corpus may have a million chunks, and leases are renewed meanwhile.
-  auto told = std::make_shared<Corpus>(*corpus);
+  auto reported = std::make_shared<Corpus>(*corpus);
   for (ReplicaTable::Leased& one : leased) {
-    told->chunks[one.ordinal].leased = std::move(one.members);
+    reported->chunks[one.ordinal].leased = std::move(one.members);
   }
-  if (holders.lacking.empty()) return told;
-  for (ChunkPlacement& chunk : told->chunks) LeaveOutLacking(holders, chunk);
-  return told;
+  if (holders.lacking.empty()) return reported;
+  for (ChunkPlacement& chunk : reported->chunks) LeaveOutLacking(holders, chunk);
+  return reported;
 }
 
 std::vector<std::shared_ptr<const Corpus>> DirectoryState::List(std::string_view tenant) {
@@ -403,7 +404,7 @@ absl::StatusOr<std::vector<bool>> DirectoryState::AnnounceReplicas(uint64_t leas
     const auto outcome = tables_.corpora.Announce(lease_id, lease->member.id, tenant, id, changed);
     accepted.push_back(outcome != ReplicaTable::Outcome::kRefused);
   }
-  tables_.watches.TellReplicasChanged(changed);
+  tables_.watches.ReportReplicasChanged(changed);
   return accepted;
 }
 
@@ -413,7 +414,7 @@ absl::Status DirectoryState::WithdrawReplicas(uint64_t lease_id,
   absl::MutexLock lock(&tables_.mu);
   tables_.Expire();
   CKV_RETURN_IF_ERROR(tables_.leases.FindHolder(lease_id, ids.size()).status());
-  tables_.watches.TellReplicasChanged(tables_.corpora.Withdraw(lease_id, tenant, ids));
+  tables_.watches.ReportReplicasChanged(tables_.corpora.Withdraw(lease_id, tenant, ids));
   return absl::OkStatus();
 }
 

@@ -33,7 +33,7 @@ struct LeaseGrant {
   Duration ttl{0};
   // The incarnation of the directory that granted the lease; 0 if unreported. Other incarnations do
   // not recognise the lease.
-  uint64_t directory_life = 0;
+  uint64_t directory_incarnation = 0;
   // The id of the directory's folder, or random if it has none; 0 if it accepts no parts.
   uint64_t folder_id = 0;
 };

@@ -47,11 +47,11 @@ void DirectoryTables::Expire() {
 
 void DirectoryTables::EndLease(uint64_t lease_id) {
   const Member member = leases.Find(lease_id)->member;
-  watches.Tell({.kind = DirectoryEvent::Kind::kMemberGone, .member = member, .corpus = nullptr});
-  watches.TellReplicasChanged(
+  watches.Notify({.kind = DirectoryEvent::Kind::kMemberGone, .member = member, .corpus = nullptr});
+  watches.ReportReplicasChanged(
       corpora.Withdraw(lease_id, std::nullopt, corpora.replicas().ChunksOf(lease_id)));
   returning.EndReporting(member.id);
-  lacks.Forget(member.id);
+  lacks.Remove(member.id);
   leases.Remove(lease_id);
 }
 
@@ -125,15 +125,15 @@ void DirectoryTables::Apply(const DirectoryChange& change, std::vector<ChunkPlac
   if (!is_rebuilt) numbers.NoteApplied(publishes ? change.corpus->version : change.number);
   if (publishes) {
     // Reports of it are no longer needed.
-    reports.Forget(key, change.corpus->version, /*folder_id=*/0);
-    watches.Tell(
+    reports.Remove(key, change.corpus->version, /*folder_id=*/0);
+    watches.Notify(
         {.kind = DirectoryEvent::Kind::kCorpusPublished, .member = {}, .corpus = change.corpus});
     return;
   }
   ApplyDrop(change);
-  TellOfDrop(gone.get());
+  ReportDrop(gone.get());
   if (gone == nullptr) return;
-  watches.Tell({.kind = DirectoryEvent::Kind::kCorpusDropped, .member = {}, .corpus = gone});
+  watches.Notify({.kind = DirectoryEvent::Kind::kCorpusDropped, .member = {}, .corpus = gone});
 }
 
 void DirectoryTables::ApplyDrop(const DirectoryChange& change) {
@@ -145,10 +145,10 @@ void DirectoryTables::ApplyDrop(const DirectoryChange& change) {
   if (!unproven) return;
   // The reporters query again, report the corpus once more, and are answered that it is superseded.
   for (const HolderId& reporter : unproven->reporters) leases.NotePlacedChange(reporter);
-  reports.Forget(key, change.version, change.kind == ChangeKind::kDrop ? 0 : folder_id);
+  reports.Remove(key, change.version, change.kind == ChangeKind::kDrop ? 0 : folder_id);
 }
 
-void DirectoryTables::TellOfDrop(const Corpus* gone) {
+void DirectoryTables::ReportDrop(const Corpus* gone) {
   if (gone != nullptr) {
     const absl::btree_set<HolderId> holders = HoldersOf(*gone);
     const bool all_live =

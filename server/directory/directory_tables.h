@@ -92,7 +92,7 @@ struct DirectoryTables {
  private:
   void ApplyDrop(const DirectoryChange& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // If a holder of the corpus is offline, makes all holders fetch and keep the tombstone.
-  void TellOfDrop(const Corpus* gone) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void ReportDrop(const Corpus* gone) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 };
 
 }  // namespace ckv

@@ -22,13 +22,13 @@ absl::StatusOr<std::unique_ptr<DurableDirectory>> DurableDirectory::Open(
     return directory;
   }
   ReplayProgress unseen;
-  ChangeLogOptions told = log;
-  if (told.progress == nullptr) told.progress = &unseen;
+  ChangeLogOptions reported = log;
+  if (reported.progress == nullptr) reported.progress = &unseen;
   Instant next = found.started + kProgressPeriod;
-  auto opened = ChangeLog::Open(told, [&](const DirectoryChange& change) {
+  auto opened = ChangeLog::Open(reported, [&](const DirectoryChange& change) {
     if (const Instant now = options.clock->Now(); now >= next) {
       next = now + kProgressPeriod;
-      Log().info("reading {}: {} %, {} corpora so far", log.path, told.progress->percent(),
+      Log().info("reading {}: {} %, {} corpora so far", log.path, reported.progress->percent(),
                  directory->state_.counts().corpus_count);
     }
     return directory->state_.changes().Replay(change);

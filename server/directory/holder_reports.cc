@@ -57,7 +57,7 @@ absl::StatusOr<CorpusPart> HolderReports::PartOf(const HolderId& holder, std::st
     }
     part.ordinals.push_back(i);
     part.corpus.chunks.push_back(corpus->chunks[i]);
-    part.corpus.chunks.back().print = {};  // holders keep none
+    part.corpus.chunks.back().token_hash = {};  // holders keep none
   }
   return part;
 }
@@ -215,7 +215,7 @@ absl::Status HolderReports::ReportLacking(uint64_t lease_id, std::span<const Chu
   }
   tables_.watches.NoteChange();
   // Requesters that cache the corpus query again, and are sent to other holders.
-  tables_.watches.TellReplicasChanged(changed);
+  tables_.watches.ReportReplicasChanged(changed);
   return absl::OkStatus();
 }
 
@@ -225,7 +225,7 @@ absl::Status HolderReports::CheckRebuilt(const Corpus& corpus) const {
   const std::shared_ptr<const Corpus> here = tables_.corpora.Find(key);
   // The corpus that is here was meant, unless this folder then gave a later version.
   const bool replaces = here == nullptr || tables_.numbers.IsInGap(here->version) ||
-                        tables_.reports.IsTold(key, tables_.numbers.folder_id());
+                        tables_.reports.IsReported(key, tables_.numbers.folder_id());
   if (!replaces) {
     return absl::AlreadyExistsError(absl::StrFormat(
         "another directory gave version %d, and version %d was published here: it is served",

@@ -11,7 +11,7 @@ namespace {
 
 // In decimal.
 constexpr char kPayloadName[] = "ckv/lease-ends-ms";
-constexpr char kLifePayloadName[] = "ckv/directory-life";
+constexpr char kIncarnationPayloadName[] = "ckv/directory-life";
 
 }  // namespace
 
@@ -28,16 +28,16 @@ std::optional<Duration> LeaseEndOf(const absl::Status& status) {
   return std::min<Duration>(std::chrono::milliseconds(ms), kLeaseTtlMax);
 }
 
-absl::Status WithDirectoryLife(absl::Status status, uint64_t life) {
-  status.SetPayload(kLifePayloadName, absl::Cord(std::to_string(life)));
+absl::Status WithDirectoryIncarnation(absl::Status status, uint64_t incarnation) {
+  status.SetPayload(kIncarnationPayloadName, absl::Cord(std::to_string(incarnation)));
   return status;
 }
 
-std::optional<uint64_t> DirectoryLifeOf(const absl::Status& status) {
-  const auto payload = status.GetPayload(kLifePayloadName);
-  uint64_t life = 0;
-  if (!payload || !absl::SimpleAtoi(std::string(*payload), &life)) return std::nullopt;
-  return life;
+std::optional<uint64_t> DirectoryIncarnationOf(const absl::Status& status) {
+  const auto payload = status.GetPayload(kIncarnationPayloadName);
+  uint64_t incarnation = 0;
+  if (!payload || !absl::SimpleAtoi(std::string(*payload), &incarnation)) return std::nullopt;
+  return incarnation;
 }
 
 }  // namespace ckv

@@ -21,8 +21,8 @@ absl::Status WithLeaseEnd(absl::Status status, Duration left);
 std::optional<Duration> LeaseEndOf(const absl::Status& status);
 
 // Puts the life of the directory into the error that it knows no such lease.
-absl::Status WithDirectoryLife(absl::Status status, uint64_t life);
+absl::Status WithDirectoryIncarnation(absl::Status status, uint64_t incarnation);
 // Returns that life, or nothing if `status` carries none.
-std::optional<uint64_t> DirectoryLifeOf(const absl::Status& status);
+std::optional<uint64_t> DirectoryIncarnationOf(const absl::Status& status);
 
 }  // namespace ckv

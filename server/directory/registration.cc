@@ -158,8 +158,9 @@ void Registration::NoteLost(const LeaseGrant& lease, const absl::Status& status)
   report_.lease.reset();
   report_.last_error = status;
   ++report_.failure_count;
-  const auto life = DirectoryLifeOf(status);
-  if (life && lease.directory_life != 0 && *life != lease.directory_life) {
+  const auto incarnation = DirectoryIncarnationOf(status);
+  if (incarnation && lease.directory_incarnation != 0 &&
+      *incarnation != lease.directory_incarnation) {
     Log().warn("{}: the directory has restarted and does not have its lease of epoch {}",
                options_.member.id.name, lease.epoch.value);
     return;

@@ -29,11 +29,11 @@ constexpr size_t kShareCountMax = 4096;
 }  // namespace
 
 ColdReads::ColdReads(ChunkStore* store, StripeCache* stripes, std::span<std::byte> room,
-                     absl::AnyInvocable<void()> tell)
+                     absl::AnyInvocable<void()> notify)
     : store_(store),
       cache_(stripes),
       room_(room),
-      thread_(std::make_unique<SideThread>(std::move(tell))) {
+      thread_(std::make_unique<SideThread>(std::move(notify))) {
   attend_.segments.reserve(kSegmentCountMax);
   attend_.pieces.reserve(kPieceCountMax);
   wanted_.reserve(kPieceCountMax);

@@ -39,7 +39,7 @@ class ColdReads {
   // If `room` is empty, the rows are in host memory, up to ColdRowBytesMax. `tell` is called on the
   // reading thread when a read is done, and should wake the dispatcher.
   ColdReads(ChunkStore* store, StripeCache* stripes, std::span<std::byte> room,
-            absl::AnyInvocable<void()> tell);
+            absl::AnyInvocable<void()> notify);
 
   // Returns true if Start may be called: nothing is being read, and no copy of the last request is
   // left.

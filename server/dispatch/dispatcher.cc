@@ -156,14 +156,14 @@ bool Dispatcher::RunOnce() {
   StartColdReads();
   keeper_.DropBroken(now);
   if (IsDrained()) {
-    drain_told_ = true;
+    drain_reported_ = true;
     drain_.End();
   }
   return worked;
 }
 
 bool Dispatcher::IsDrained() const {
-  return drain_seen_ && !drain_told_ && queues_.total_count() == 0 && side_work_.idle() &&
+  return drain_seen_ && !drain_reported_ && queues_.total_count() == 0 && side_work_.idle() &&
          !cold_reads_.reading() && !push_server_.sending();
 }
 

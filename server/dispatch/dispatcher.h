@@ -142,9 +142,9 @@ class Dispatcher {
   SideWork side_work_ ABSL_GUARDED_BY(role_);
   LaneKeeper keeper_ ABSL_GUARDED_BY(role_);
   ColdReads cold_reads_ ABSL_GUARDED_BY(role_);
-  Instant cold_started_ ABSL_GUARDED_BY(role_){};   // when the read in progress began
-  bool drain_seen_ ABSL_GUARDED_BY(role_) = false;  // requests polled from now on are refused
-  bool drain_told_ ABSL_GUARDED_BY(role_) = false;  // Drain was notified that all is done
+  Instant cold_started_ ABSL_GUARDED_BY(role_){};       // when the read in progress began
+  bool drain_seen_ ABSL_GUARDED_BY(role_) = false;      // requests polled from now on are refused
+  bool drain_reported_ ABSL_GUARDED_BY(role_) = false;  // Drain was notified that all is done
   WaitPolicy wait_ ABSL_GUARDED_BY(role_);
   Instant polled_ ABSL_GUARDED_BY(role_);  // the time of the last poll of the lanes
 

@@ -6,8 +6,8 @@
 
 namespace ckv {
 
-SideThread::SideThread(absl::AnyInvocable<void()> tell)
-    : tell_(std::move(tell)), thread_([this] { Run(); }) {}
+SideThread::SideThread(absl::AnyInvocable<void()> notify)
+    : notify_(std::move(notify)), thread_([this] { Run(); }) {}
 
 SideThread::~SideThread() {
   {
@@ -42,7 +42,7 @@ void SideThread::Run() {
     }
     job();
     state_.store(State::kFinished, std::memory_order_release);
-    tell_();
+    notify_();
   }
 }
 

@@ -19,7 +19,7 @@ namespace ckv {
 class SideThread {
  public:
   // `tell` is called on the side thread after each job, to wake the owner.
-  explicit SideThread(absl::AnyInvocable<void()> tell);
+  explicit SideThread(absl::AnyInvocable<void()> notify);
   // Waits for the job in progress.
   ~SideThread();
   SideThread(const SideThread&) = delete;
@@ -38,7 +38,7 @@ class SideThread {
   enum class State : uint8_t { kIdle, kRunning, kFinished };
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
 
-  absl::AnyInvocable<void()> tell_;
+  absl::AnyInvocable<void()> notify_;
   std::atomic<State> state_{State::kIdle};
   absl::Mutex mu_;
   bool due_ ABSL_GUARDED_BY(mu_) = false;  // a job was given, or the thread must end

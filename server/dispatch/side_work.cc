@@ -25,7 +25,7 @@ constexpr uint64_t kMapCostPerByte = 64;
 
 SideWork::SideWork(const SideWorkOptions& options, BatchTools tools, Clock* clock,
                    const ChunkTable* table, const LeaseGate* lease, ServeCounters* counters,
-                   absl::AnyInvocable<void()> tell)
+                   absl::AnyInvocable<void()> notify)
     : clock_(clock),
       table_(table),
       lease_(lease),
@@ -38,7 +38,7 @@ SideWork::SideWork(const SideWorkOptions& options, BatchTools tools, Clock* cloc
               .chunk_memory = options.chunk_memory,
               .spans = options.spans},
              std::move(tools), clock, table, lease, counters),
-      thread_(std::make_unique<SideThread>(std::move(tell))) {}
+      thread_(std::make_unique<SideThread>(std::move(notify))) {}
 
 absl::StatusOr<SideWork::Outcome> SideWork::TryMap(const ReadyRequest& ready) {
   role_.ClaimOrAssertHeld();

@@ -40,7 +40,7 @@ class SideWork {
   // Everything borrowed must outlive this object. `tell` is called on the side thread when a job is
   // done, and should wake the dispatcher.
   SideWork(const SideWorkOptions& options, BatchTools tools, Clock* clock, const ChunkTable* table,
-           const LeaseGate* lease, ServeCounters* counters, absl::AnyInvocable<void()> tell);
+           const LeaseGate* lease, ServeCounters* counters, absl::AnyInvocable<void()> notify);
 
   bool idle() const { return thread_->idle(); }
   bool finished() const { return thread_->finished(); }

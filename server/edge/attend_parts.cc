@@ -157,7 +157,7 @@ absl::StatusOr<AttendParts> PartsOf(const v1::AttendRequest& request, const Geom
   if (!DtypeOf(request.answer()).ok()) return absl::InvalidArgumentError("answer: unknown");
   CKV_RETURN_IF_ERROR(CheckAttendShape(request, geometry));
   CKV_ASSIGN_OR_RETURN(parts.wire, DtypeOf(request.wire()));
-  CKV_ASSIGN_OR_RETURN(parts.grade, GradeOf(request.grade()));
+  CKV_ASSIGN_OR_RETURN(parts.precision, PrecisionOf(request.precision()));
   if (request.has_selection()) {
     CKV_ASSIGN_OR_RETURN(parts.selection, SelectionOf(request, memory.indices));
   }

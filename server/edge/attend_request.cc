@@ -1,7 +1,7 @@
 // Checks messages and converts them into calls. UsesOf finds the chunks that a request names,
 // CheckAttendShape compares its sizes, IndicesOf its lists; all of it before memory is allocated.
-// AnswerRoom gives the answer memory in the reply itself, or converts to bf16 at the end (Finish).
-// The last functions are deadlines and retry hints.
+// AnswerBuffers gives the answer memory in the reply itself, or converts to bf16 at the end
+// (Finish). The last functions are deadlines and retry hints.
 
 #include "server/edge/attend_request.h"
 
@@ -29,7 +29,9 @@ constexpr Duration kRequestTimeoutMax = std::chrono::minutes(10);
 bool AnswersBf16(const v1::AttendRequest& request) {
   return request.answer() == v1::PARTIAL_DTYPE_BF16;
 }
-bool AsksF32(const v1::AttendRequest& request) { return request.q_dtype() == v1::QUERY_DTYPE_F32; }
+bool RequestsF32(const v1::AttendRequest& request) {
+  return request.q_dtype() == v1::QUERY_DTYPE_F32;
+}
 
 }  // namespace
 
@@ -76,7 +78,7 @@ absl::Status CheckAttendShape(const v1::AttendRequest& request, const Geometry& 
   }
   if (request.q_dtype() > v1::QUERY_DTYPE_F32 || request.q_dtype() < 0)
     return absl::InvalidArgumentError("q_dtype: unknown");
-  const bool f32 = AsksF32(request);
+  const bool f32 = RequestsF32(request);
   const uint64_t q_bytes = rows * geometry.d_qk * (f32 ? sizeof(float) : sizeof(uint16_t));
   if (request.q().size() != q_bytes) {
     return absl::InvalidArgumentError(
@@ -126,23 +128,23 @@ absl::StatusOr<PartialDtype> DtypeOf(v1::PartialDtype dtype) {
   }
 }
 
-absl::StatusOr<Grade> GradeOf(v1::Grade grade) {
-  switch (grade) {
-    case v1::GRADE_UNSPECIFIED:
-      return Grade::kDefault;
-    case v1::GRADE_EXACT:
-      return Grade::kExact;
-    case v1::GRADE_WIRE:
-      return Grade::kWire;
-    case v1::GRADE_FAST:
-      return Grade::kFast;
+absl::StatusOr<Precision> PrecisionOf(v1::Precision precision) {
+  switch (precision) {
+    case v1::PRECISION_UNSPECIFIED:
+      return Precision::kDefault;
+    case v1::PRECISION_EXACT:
+      return Precision::kExact;
+    case v1::PRECISION_WIRE:
+      return Precision::kWire;
+    case v1::PRECISION_FAST:
+      return Precision::kFast;
     default:
-      return absl::InvalidArgumentError("grade: unknown");
+      return absl::InvalidArgumentError("precision: unknown");
   }
 }
 
-PartialView AnswerRoom::Make(const v1::AttendRequest& request, const Geometry& geometry,
-                             v1::AttendReply& reply) {
+PartialView AnswerBuffers::Make(const v1::AttendRequest& request, const Geometry& geometry,
+                                v1::AttendReply& reply) {
   const size_t rows = request.row_count();
   const size_t values = rows * geometry.d_v;
   float* o = nullptr;
@@ -159,15 +161,15 @@ PartialView AnswerRoom::Make(const v1::AttendRequest& request, const Geometry& g
           reinterpret_cast<float*>(reply.mutable_l()->data()), PartialDtype::kF32};
 }
 
-void AnswerRoom::Finish(const v1::AttendRequest& request, const AttendReport& report,
-                        v1::AttendReply& reply) {
+void AnswerBuffers::Finish(const v1::AttendRequest& request, const AttendReport& report,
+                           v1::AttendReply& reply) {
   if (AnswersBf16(request)) {
     reply.mutable_o()->resize(o_.size() * sizeof(uint16_t));
     Bf16FromFloats(o_.data(), reinterpret_cast<uint16_t*>(reply.mutable_o()->data()), o_.size());
   }
   reply.set_tag(request.tag());
   reply.set_row_count(request.row_count());
-  reply.set_grade(static_cast<v1::Grade>(report.grade));  // the numbers are the same
+  reply.set_precision(static_cast<v1::Precision>(report.precision));  // the numbers are the same
   reply.set_holder_count(report.holder_count);
   reply.set_bytes_sent(report.bytes_sent);
   reply.set_bytes_received(report.bytes_received);

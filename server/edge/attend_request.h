@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "attention/grade.h"
+#include "attention/precision.h"
 #include "ckv/v1/requester.pb.h"
 #include "client/requester.h"
 #include "proto/base/clock.h"
@@ -72,7 +72,7 @@ absl::StatusOr<PartialDtype> DtypeOf(v1::PartialDtype dtype);
 
 // Returns the precision of a request.
 //   InvalidArgument     unknown.
-absl::StatusOr<Grade> GradeOf(v1::Grade grade);
+absl::StatusOr<Precision> PrecisionOf(v1::Precision precision);
 
 // Memory that a request's parts need in addition to the request. It can be reused for another
 // request.
@@ -92,10 +92,11 @@ struct AttendParts {
   Selection selection;
   RowLimits row_limits;
   PartialDtype wire = PartialDtype::kBf16;
-  Grade grade = Grade::kDefault;
+  Precision precision = Precision::kDefault;
 };
 // Returns the parts. Fills `memory` with the data that they cannot borrow from the request.
-//   InvalidArgument     as CheckAttendShape, DtypeOf and GradeOf. A selection or row limits do not
+//   InvalidArgument     as CheckAttendShape, DtypeOf and PrecisionOf. A selection or row limits do
+//   not
 //                       fit groups and k. A range of rows is malformed. All ranges together have
 //                       more than kSelectionIndexCountMax rows.
 absl::StatusOr<AttendParts> PartsOf(const v1::AttendRequest& request, const Geometry& geometry,
@@ -103,7 +104,7 @@ absl::StatusOr<AttendParts> PartsOf(const v1::AttendRequest& request, const Geom
 
 // The output buffer for one request's f32 answer. The buffer is in the reply, or separate if the
 // request wants a bf16 answer.
-class AnswerRoom {
+class AnswerBuffers {
  public:
   // Returns the buffer. May be called again, and then returns the same one. The request's `answer`
   // must be valid.

@@ -86,7 +86,7 @@ class AttendStream final : public AttendStreams::Reactor,
     AttendJob job;
     Segment segment;
     AttendMemory memory;
-    AnswerRoom room;
+    AnswerBuffers room;
     ContextPtr context;
     TraceContext trace;
     Instant deadline;
@@ -217,7 +217,7 @@ void AttendStream::FreeItem(Item* item) {
   if (item->bytes > kRequestBytesKept) {
     item->request = v1::AttendRequest();
     item->reply = v1::AttendStreamReply();
-    item->room = AnswerRoom();
+    item->room = AnswerBuffers();
     item->memory = {};
   }
   bytes_ -= std::exchange(item->bytes, 0);
@@ -338,7 +338,7 @@ absl::Status AttendStream::MakeCall(Item* item) {
   LayerCall& call = item->job.call;
   call = {.layer = request.layer(), .q = parts.q, .segments = {&item->segment, 1}};
   call.wire = parts.wire;
-  call.grade = parts.grade;
+  call.precision = parts.precision;
   call.allow_approximate = request.allow_approximate();
   call.trace = item->trace;
   call.deadline = item->deadline;

@@ -18,7 +18,7 @@ absl::StatusOr<std::shared_ptr<const Corpus>> RequestCorpora::Resolve(const std:
   if (version == 0 || corpus->version == version) return corpus;
   // The corpus kept here may be older or newer than what the caller resolved. Queries the
   // directory.
-  requester_.Forget(name);
+  requester_.Invalidate(name);
   CKV_ASSIGN_OR_RETURN(corpus, requester_.Resolve(name, tenant, deadline));
   if (corpus->version == version) return corpus;
   return absl::FailedPreconditionError(absl::StrFormat(
@@ -60,7 +60,7 @@ absl::StatusOr<RequestChunks> RequestCorpora::ChunksOf(const v1::AttendRequest& 
     if (again || request.corpus().empty() || !absl::IsNotFound(uses.status())) return uses.status();
     // The chunk may be of a version published since. Queries the directory before denying the
     // chunk.
-    requester_.Forget(request.corpus());
+    requester_.Invalidate(request.corpus());
   }
 }
 

@@ -4,7 +4,7 @@
 
 #include "proto/base/version.h"
 #include "server/health/member_health.h"
-#include "store/disk/disk_room.h"
+#include "store/disk/disk_space.h"
 
 namespace ckv {
 
@@ -24,8 +24,8 @@ MemberHealth DaemonHealth::OfRole(MemberRole role) const {
 MemberHealth DaemonHealth::LastOfRole(MemberRole role) const {
   {
     absl::MutexLock lock(&mu_);
-    if (const auto told = told_.find(role); told != told_.end()) {
-      MemberHealth health = told->second;
+    if (const auto reported = reported_.find(role); reported != reported_.end()) {
+      MemberHealth health = reported->second;
       health.wall_clock_ms = WallClockMilliseconds();
       return health;
     }
@@ -41,7 +41,7 @@ FleetFacts DaemonHealth::Facts() const {
     DirectoryFacts& directory = *facts.directory;
     directory.address = address;
     directory.path = parts_.directory->found().path;
-    directory.disk = DiskRoomOf(directory.path);
+    directory.disk = DiskSpaceOf(directory.path);
     directory.build = BuildText(std::string(Version()), std::string(Commit()));
     if (ChangeLog* log = parts_.directory->log(); log != nullptr) {
       log->Look();
@@ -83,12 +83,13 @@ void DaemonHealth::Tick() {
   next_ = now + kPeriod;
   if (probes_ != nullptr) probes_->Tick();
   auto findings = std::make_shared<const std::vector<Finding>>(JudgeFleet(WithoutTenants(Facts())));
-  std::map<MemberRole, MemberHealth> told;
-  if (parts_.holder != nullptr) told[MemberRole::kHolder] = OfRole(MemberRole::kHolder);
-  if (parts_.requester != nullptr) told[MemberRole::kRequester] = OfRole(MemberRole::kRequester);
+  std::map<MemberRole, MemberHealth> reported;
+  if (parts_.holder != nullptr) reported[MemberRole::kHolder] = OfRole(MemberRole::kHolder);
+  if (parts_.requester != nullptr)
+    reported[MemberRole::kRequester] = OfRole(MemberRole::kRequester);
   absl::MutexLock lock(&mu_);
   findings_ = std::move(findings);
-  told_ = std::move(told);
+  reported_ = std::move(reported);
 }
 
 }  // namespace ckv

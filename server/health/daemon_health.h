@@ -66,7 +66,7 @@ class DaemonHealth {
   Instant next_{};                        // used by Tick
   mutable absl::Mutex mu_;
   std::shared_ptr<const std::vector<Finding>> findings_ ABSL_GUARDED_BY(mu_);
-  std::map<MemberRole, MemberHealth> told_ ABSL_GUARDED_BY(mu_);
+  std::map<MemberRole, MemberHealth> reported_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace ckv

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "proto/base/version.h"
-#include "store/disk/disk_room.h"
+#include "store/disk/disk_space.h"
 #include "transport/wire.h"
 
 namespace ckv {
@@ -52,7 +52,7 @@ MemberHealth HealthOf(const Holder& holder, const std::string& store_path) {
   health.used_bytes = stats.table.used_bytes;
   health.capacity_bytes = stats.table.capacity_bytes;
   health.is_durable = !store_path.empty();
-  health.disk = DiskRoomOf(store_path);
+  health.disk = DiskSpaceOf(store_path);
   health.fault = stats.store_errors.fault;
   health.fault_text = stats.store_errors.fault_text;
   health.unreadable_count = stats.store_errors.unreadable_count;

@@ -20,7 +20,7 @@ class MemberProbe {
  public:
   virtual ~MemberProbe() = default;
   // Begins a call, unless one is in progress.
-  virtual void Ask() = 0;
+  virtual void Send() = 0;
   virtual uint64_t answer_count() const = 0;
 };
 using MakeMemberProbe = std::function<std::unique_ptr<MemberProbe>(const std::string& address)>;
@@ -55,17 +55,17 @@ class MemberProbes {
     Member member;
     std::unique_ptr<MemberProbe> probe;
     uint64_t answer_count = 0;
-    Instant asked{};
+    Instant requested{};
     Instant answered{};  // or first asked
     bool has_answered = false;
     bool is_silent = false;
   };
-  void Look(Asked& asked, Instant now, Duration period);
+  void Look(Asked& requested, Instant now, Duration period);
 
   DirectoryState& state_;
   Clock& clock_;
   const MakeMemberProbe make_;
-  std::map<HolderId, Asked> asked_;
+  std::map<HolderId, Asked> requested_;
 };
 
 }  // namespace ckv

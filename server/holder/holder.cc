@@ -279,7 +279,7 @@ absl::StatusOr<SessionAnswer> Holder::State::TryOffer(const SessionOffer& offer,
                    [&](const std::unique_ptr<Listener>& l) { return l->kind() == fabric.fabric; });
   if (listener == listeners.end()) return absl::UnavailableError("not enabled on this holder");
   const Epoch epoch = lease.epoch();
-  const Instant until = options.clock->Now() + kInvitationLife;
+  const Instant until = options.clock->Now() + kInvitationLifetime;
   CKV_ASSIGN_OR_RETURN(
       const SessionTable::Opened session,
       sessions.Open(offer, static_cast<uint32_t>(fabric.offers.size()), epoch, until));

@@ -119,7 +119,7 @@ inline constexpr uint32_t kQueueRequestCountMax = 1u << 16;
 
 // The time within which the lanes of an opened session must come up: three times a requester's
 // connect_timeout of 3 s.
-inline constexpr Duration kInvitationLife = std::chrono::seconds(9);
+inline constexpr Duration kInvitationLifetime = std::chrono::seconds(9);
 
 // Counters count from Start on; the other fields are current values. Each field is read separately,
 // so two fields may differ by what happened between the reads.

@@ -33,8 +33,9 @@ class PushTargetStub final : public PushTarget {
         clock_(*clock),
         stub_(v1::HolderService::NewStub(MakeChannel(address, kHolderMessageBytesMax))) {}
 
-  absl::StatusOr<std::vector<uint64_t>> Ask(const ChunkId& id, const Geometry& geometry,
-                                            const std::string& tenant, Instant deadline) override {
+  absl::StatusOr<std::vector<uint64_t>> Query(const ChunkId& id, const Geometry& geometry,
+                                              const std::string& tenant,
+                                              Instant deadline) override {
     v1::GetChunkInfoRequest request;
     request.set_id(std::string(id.AsBytes()));
     *request.mutable_geometry() = ToProto(geometry);
@@ -148,7 +149,7 @@ absl::Status ChunkPushService::Serve(grpc::ServerContext& context, ServiceGate::
   const Instant deadline = order.deadline;
   PushTargetStub target(request.to_id(), request.to_address(), &clock_);
   ChunkPush push(&holder_.store(), &target, &clock_, std::move(order));
-  const auto tell = [&](const PushedChunk& chunk) {
+  const auto report = [&](const PushedChunk& chunk) {
     v1::PushChunksReply reply;
     reply.set_id(std::string(chunk.id.AsBytes()));
     reply.set_reused(chunk.reused);
@@ -159,7 +160,7 @@ absl::Status ChunkPushService::Serve(grpc::ServerContext& context, ServiceGate::
     stream.EndWait();
     return written;
   };
-  absl::Status status = push.Run(tell, [&] { return context.IsCancelled() || gate_.closed(); });
+  absl::Status status = push.Run(report, [&] { return context.IsCancelled() || gate_.closed(); });
   if (absl::IsCancelled(status) && gate_.closed()) return ServiceGate::ClosedError();
   return status;
 }

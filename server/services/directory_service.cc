@@ -135,7 +135,7 @@ grpc::Status DirectoryServiceImpl::Register(grpc::ServerContext* context,
   reply->set_lease_id(grant->lease_id);
   reply->set_epoch(grant->epoch.value);
   reply->set_lease_ttl_ms(ToMilliseconds(grant->ttl));
-  reply->set_directory_life(grant->directory_life);
+  reply->set_directory_incarnation(grant->directory_incarnation);
   reply->set_folder_id(grant->folder_id);
   return grpc::Status::OK;
 }
@@ -146,8 +146,8 @@ grpc::Status DirectoryServiceImpl::KeepAlive(grpc::ServerContext* context,
   std::optional<MemberHealth> health;
   if (request->has_health()) health = FromProto(request->health());
   const auto renewal = state_.KeepAlive(request->lease_id(), health ? &*health : nullptr);
-  if (const auto life = DirectoryLifeOf(renewal.status()))
-    context->AddTrailingMetadata(kDirectoryLifeKey, std::to_string(*life));
+  if (const auto incarnation = DirectoryIncarnationOf(renewal.status()))
+    context->AddTrailingMetadata(kDirectoryIncarnationKey, std::to_string(*incarnation));
   if (!renewal.ok()) return ToGrpc(renewal.status());
   reply->set_lease_ttl_ms(ToMilliseconds(renewal->ttl));
   reply->set_placed_change_count(renewal->placed_change_count);

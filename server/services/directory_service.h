@@ -27,10 +27,10 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
 
   // Sets the source of the process facts in Describe. Call before the service serves. Without it,
   // Describe reports no process facts.
-  void TellProcess(std::function<ProcessFacts()> process) { process_ = std::move(process); }
+  void ReportProcess(std::function<ProcessFacts()> process) { process_ = std::move(process); }
   // Sets the source of the fleet's health in Describe. Call before the service serves. Without it,
   // Describe reports the facts of `state`.
-  void TellFacts(std::function<FleetFacts()> facts) { facts_ = std::move(facts); }
+  void ReportFacts(std::function<FleetFacts()> facts) { facts_ = std::move(facts); }
 
   grpc::Status Register(grpc::ServerContext* context, const v1::RegisterRequest* request,
                         v1::RegisterReply* reply) override;

@@ -79,7 +79,8 @@ absl::StatusOr<ChunkInfo> InfoFrom(const v1::PutChunkRequest::Header& header,
   if (!header.parent().empty()) {
     CKV_ASSIGN_OR_RETURN(info.parent, ChunkId::FromBytes(header.parent()));
   }
-  CKV_ASSIGN_OR_RETURN(info.seal, ChunkSeal::FromBytes(header.seal()));
+  CKV_ASSIGN_OR_RETURN(info.verification_tag,
+                       VerificationTag::FromBytes(header.verification_tag()));
   info.position = header.position();
   CKV_ASSIGN_OR_RETURN(
       info.token_ids, TokenIdsFromBytes("put: token_ids", header.token_ids(), kChunkTokenCountMax));
@@ -244,7 +245,7 @@ grpc::Status HolderServiceImpl::GetChunkInfo(grpc::ServerContext* /*context*/,
   if (!holder_.store().Touch(*id)) return ToGrpc(absl::NotFoundError("dropped just now"));
   reply->set_durable(holder_.table().IsDurable(*id));
   reply->set_parent(std::string(info->parent.AsBytes()));
-  reply->set_seal(std::string(info->seal.AsBytes()));
+  reply->set_verification_tag(std::string(info->verification_tag.AsBytes()));
   reply->set_position(info->position);
   reply->set_token_ids(Int32sToBytes(info->token_ids));
   reply->set_extra_keys(EncodeExtraKeys(info->extra_keys));
@@ -332,12 +333,12 @@ grpc::Status HolderServiceImpl::Stats(grpc::ServerContext* /*context*/,
   for (const std::string_view target : KernelTargets())
     reply->add_kernel_targets(std::string(target));
   const KernelChoice choice = ChosenKernel();
-  v1::KernelChoice* told = reply->mutable_kernel_choice();
-  told->set_origin(std::string(ChoiceOriginName(choice.origin)));
-  told->set_reason(choice.reason);
-  told->set_f32_gflop_per_s(choice.rates.f32);
-  told->set_amx_gflop_per_s(choice.rates.amx);
-  told->set_avx512_bf16_gflop_per_s(choice.rates.dot);
+  v1::KernelChoice* reported = reply->mutable_kernel_choice();
+  reported->set_origin(std::string(ChoiceOriginName(choice.origin)));
+  reported->set_reason(choice.reason);
+  reported->set_f32_gflop_per_s(choice.rates.f32);
+  reported->set_amx_gflop_per_s(choice.rates.amx);
+  reported->set_avx512_bf16_gflop_per_s(choice.rates.dot);
   reply->set_chunk_count(stats.table.chunk_count);
   reply->set_token_count(stats.table.token_count);
   reply->set_used_bytes(stats.table.used_bytes);

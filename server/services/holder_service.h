@@ -46,10 +46,10 @@ class HolderServiceImpl final : public v1::HolderService::Service {
 
   // Sets the source of the holder's health in Stats. Call before the service serves. Without it,
   // Stats reports no health.
-  void TellHealth(std::function<MemberHealth()> health) { health_ = std::move(health); }
+  void ReportHealth(std::function<MemberHealth()> health) { health_ = std::move(health); }
   // Sets the source of the process facts in Stats. Call before the service serves. Without it,
   // Stats reports no process facts.
-  void TellProcess(std::function<ProcessFacts()> process) { process_ = std::move(process); }
+  void ReportProcess(std::function<ProcessFacts()> process) { process_ = std::move(process); }
 
   grpc::Status OpenSession(grpc::ServerContext* context, const v1::OpenSessionRequest* request,
                            v1::OpenSessionReply* reply) override;

@@ -23,7 +23,7 @@ grpc::Status RequesterServiceImpl::Put(grpc::ServerContext* context,
   auto stream = gate_.Enter(EndCall(context), &puts_);
   if (!stream.ok()) return ToGrpc(stream.status());
   Publisher publisher(options_.directory_address(), options_.clock);
-  PutStream put(&publisher, &put_room_, options_.clock);
+  PutStream put(&publisher, &put_budget_, options_.clock);
   v1::PutRequest message;
   const Instant end = options_.clock->Now() + kPutStreamMax;
   while (true) {

@@ -21,7 +21,7 @@
 #include "proto/convert.h"
 #include "proto/token_id.h"
 #include "server/edge/attend_request.h"
-#include "server/services/prompt_match.h"
+#include "server/services/corpus_match.h"
 #include "server/services/replica_ids.h"
 
 namespace ckv {
@@ -34,7 +34,7 @@ constexpr Duration kKeyWaitMax = std::chrono::seconds(1);
 
 constexpr size_t kHottestCountMax = 64;  // the most corpora that Describe reports
 
-void AddNear(const RequesterNearStats& stats, v1::DescribeReply::Near& near) {
+void AddNear(const LocalRowStats& stats, v1::DescribeReply::Near& near) {
   near.set_bytes(stats.bytes);
   near.set_bytes_max(stats.bytes_max);
   near.set_chunk_count(stats.chunk_count);
@@ -134,19 +134,19 @@ absl::Status Write(const Reply& reply, ServiceGate::Stream& entry, const Service
 
 }  // namespace
 
-absl::StatusOr<v1::ResolveReply> RequesterServiceImpl::CoverTokens(
+absl::StatusOr<v1::ResolveReply> RequesterServiceImpl::MatchTokens(
     const v1::ResolveRequest& request, Instant deadline) {
   CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
-                       TokenIdsFromBytes("token_ids", request.token_ids(), kCoveredTokenCountMax));
+                       TokenIdsFromBytes("token_ids", request.token_ids(), kMatchedTokenCountMax));
   CKV_ASSIGN_OR_RETURN(const ExtraKeys extra_keys, FromProto(request.extra_keys(), tokens.size()));
-  const uint64_t bytes = tokens.size() * kCoverTokenBytes;
-  if (!cover_room_.Take(bytes)) {
+  const uint64_t bytes = tokens.size() * kMatchTokenBytes;
+  if (!match_budget_.Take(bytes)) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "resolve: searches for other prompts take most of the %d bytes that there are for them "
         "here: try again when they are done",
-        cover_room_.bytes_max()));
+        match_budget_.bytes_max()));
   }
-  const absl::Cleanup give = [&] { cover_room_.Give(bytes); };
+  const absl::Cleanup give = [&] { match_budget_.Give(bytes); };
   PromptCall call{.tokens = tokens,
                   .tenant = request.tenant(),
                   .model = {},
@@ -157,7 +157,7 @@ absl::StatusOr<v1::ResolveReply> RequesterServiceImpl::CoverTokens(
                          requester_.Resolve(request.geometry_of(), request.tenant(), deadline));
     call.model = ModelFingerprint(corpus->geometry);
   }
-  CKV_ASSIGN_OR_RETURN(const PromptCover cover, requester_.CoverPrompt(call));
+  CKV_ASSIGN_OR_RETURN(const PromptMatch cover, requester_.MatchPrompt(call));
   if (cover.spans.empty()) return absl::NotFoundError("no holder has a chunk of these tokens");
   v1::ResolveReply reply;
   reply.set_token_count(cover.token_count());
@@ -170,30 +170,30 @@ absl::StatusOr<v1::ResolveReply> RequesterServiceImpl::CoverTokens(
     message.mutable_chunk()->set_id(std::string(span.chunk.AsBytes()));
     message.mutable_chunk()->set_offset(span.offset);
   }
-  for (const PromptHole& hole : cover.holes) {
-    v1::PromptHole& message = *reply.add_holes();
-    message.set_token_begin(hole.token_begin);
-    message.set_token_count(hole.token_count);
+  for (const PromptGap& gap : cover.gaps) {
+    v1::PromptGap& message = *reply.add_gaps();
+    message.set_token_begin(gap.token_begin);
+    message.set_token_count(gap.token_count);
   }
   return reply;
 }
 
 absl::StatusOr<v1::ResolveReply> RequesterServiceImpl::ResolveTokens(
     const v1::ResolveRequest& request, Instant deadline) {
-  if (request.corpus_hint().empty()) return CoverTokens(request, deadline);
+  if (request.corpus_hint().empty()) return MatchTokens(request, deadline);
   CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
                        TokenIdsFromBytes("token_ids", request.token_ids(), kPromptTokenCountMax));
   CKV_ASSIGN_OR_RETURN(const ExtraKeys extra_keys, FromProto(request.extra_keys(), tokens.size()));
   CKV_ASSIGN_OR_RETURN(const auto corpus,
                        requester_.Resolve(request.corpus_hint(), request.tenant(), deadline));
   // Most corpora are matched without a key, even while the directory is unreachable.
-  PromptMatch match = MatchPrompt(*corpus, tokens, {}, extra_keys);
+  CorpusMatch match = MatchCorpus(*corpus, tokens, {}, extra_keys);
   if (!corpus->tenant.empty() && match.chunk_count < corpus->chunks.size()) {
     // A directory that does not answer must not withhold what is matched already.
     const Instant soon = options_.clock->Now() + kKeyWaitMax;
     const auto key = requester_.TenantKeyOf(
         corpus->tenant, match.token_count > 0 ? std::min(deadline, soon) : deadline);
-    if (key.ok()) match = MatchPrompt(*corpus, tokens, *key, extra_keys);
+    if (key.ok()) match = MatchCorpus(*corpus, tokens, *key, extra_keys);
     if (!key.ok() && match.token_count == 0) return key.status();
   }
   if (match.token_count == 0) {
@@ -248,13 +248,13 @@ absl::Status RequesterServiceImpl::AttendOnce(const v1::AttendRequest& request, 
   call.selection = parts.selection;
   call.row_limits = parts.row_limits;
   call.wire = parts.wire;
-  call.grade = parts.grade;
+  call.precision = parts.precision;
   call.allow_approximate = request.allow_approximate();
   call.trace = ThreadsTrace();
   call.deadline = deadline;
 
   AttendReport report;
-  AnswerRoom answer;
+  AnswerBuffers answer;
   // Half a megabyte of fresh pages for 256 rows: allocated while the holders compute.
   const auto room = [&] { return answer.Make(request, geometry, reply); };
   const absl::Status attended = requester_.Attend(call, room, &report);
@@ -382,8 +382,9 @@ grpc::Status RequesterServiceImpl::FetchSelection(
   return Answered(*context, WithTimeGiven(requester_.FetchSelection(call, send), given));
 }
 
-grpc::Status RequesterServiceImpl::Quote(grpc::ServerContext* context,
-                                         const v1::QuoteRequest* request, v1::QuoteReply* reply) {
+grpc::Status RequesterServiceImpl::Estimate(grpc::ServerContext* context,
+                                            const v1::EstimateRequest* request,
+                                            v1::EstimateReply* reply) {
   const auto entry = gate_.EnterCall();
   if (!entry.ok()) return ToGrpc(entry.status());
   const auto corpus =
@@ -393,15 +394,15 @@ grpc::Status RequesterServiceImpl::Quote(grpc::ServerContext* context,
   if (!chunks.ok()) return ToGrpc(chunks.status());
   const auto wire = DtypeOf(request->wire());
   if (!wire.ok()) return ToGrpc(wire.status());
-  const auto quotes = requester_.Quote({.corpus = *corpus,
-                                        .chunks = *chunks,
-                                        .query_rows = request->query_rows(),
-                                        .steps = request->steps(),
-                                        .agents = request->agents(),
-                                        .select = request->select(),
-                                        .wire = *wire});
-  if (!quotes.ok()) return ToGrpc(quotes.status());
-  FillQuoteReply(*quotes, **corpus, *reply);
+  const auto estimates = requester_.Estimate({.corpus = *corpus,
+                                              .chunks = *chunks,
+                                              .query_rows = request->query_rows(),
+                                              .steps = request->steps(),
+                                              .agents = request->agents(),
+                                              .select = request->select(),
+                                              .wire = *wire});
+  if (!estimates.ok()) return ToGrpc(estimates.status());
+  FillEstimateReply(*estimates, **corpus, *reply);
   return grpc::Status::OK;
 }
 

@@ -25,7 +25,7 @@ namespace ckv {
 // Memory per token for a search for a prompt's chunks. The sums, token hashes and tables of two
 // keys take 79 bytes: 78.7 MiB were measured for 2^20 tokens. The message and its tokens take 8
 // bytes; the rest is for the positions of chunks.
-inline constexpr uint64_t kCoverTokenBytes = 100;
+inline constexpr uint64_t kMatchTokenBytes = 100;
 
 // The maximum number of puts at a time. Each holds a thread.
 inline constexpr uint32_t kRequesterPutCountMax = 8;
@@ -41,7 +41,7 @@ struct RequesterServiceOptions {
   std::function<ProcessFacts()> process;  // facts that Describe reports; may be empty
   std::function<bool()> sample_trace;     // as AttendStreams::Options::sample
   // Memory for all prompt searches that run at the same time; the longest prompt takes 100 MiB.
-  uint64_t cover_bytes_max = uint64_t{1} << 30;
+  uint64_t match_bytes_max = uint64_t{1} << 30;
   // The replicas at the holder in this process. Null if there are none.
   ReplicaKeeper* replicas = nullptr;
 };
@@ -68,8 +68,8 @@ class RequesterServiceImpl final
   AttendStreams::Reactor* AttendStream(grpc::CallbackServerContext* context) override {
     return streams_.Accept(context);
   }
-  grpc::Status Quote(grpc::ServerContext* context, const v1::QuoteRequest* request,
-                     v1::QuoteReply* reply) override;
+  grpc::Status Estimate(grpc::ServerContext* context, const v1::EstimateRequest* request,
+                        v1::EstimateReply* reply) override;
   grpc::Status Explain(grpc::ServerContext* context, const v1::ExplainRequest* request,
                        v1::ExplainReply* reply) override;
   grpc::Status Fetch(grpc::ServerContext* context, const v1::FetchRequest* request,
@@ -116,7 +116,7 @@ class RequesterServiceImpl final
   absl::StatusOr<ReplicaCall> ReplicaCallOf(const Request& request, uint64_t version,
                                             Instant deadline);
   // Returns the prompt match over the chunks of all corpora.
-  absl::StatusOr<v1::ResolveReply> CoverTokens(const v1::ResolveRequest& request, Instant deadline);
+  absl::StatusOr<v1::ResolveReply> MatchTokens(const v1::ResolveRequest& request, Instant deadline);
   absl::StatusOr<v1::ResolveReply> ResolveTokens(const v1::ResolveRequest& request,
                                                  Instant deadline);
   Instant DeadlineFor(const grpc::ServerContext& context, uint32_t timeout_ms) const {
@@ -129,8 +129,8 @@ class RequesterServiceImpl final
   RequestCorpora corpora_;
   AttendCounters counters_;
   AttendStreams streams_;
-  MemoryQuota put_room_{kPutBytesMax};
-  MemoryQuota cover_room_{options_.cover_bytes_max};
+  MemoryQuota put_budget_{kPutBytesMax};
+  MemoryQuota match_budget_{options_.match_bytes_max};
   ServiceGate::Kind puts_{"puts", kRequesterPutCountMax};
 };
 

@@ -8,9 +8,9 @@
 
 namespace ckv {
 
-grpc::Status StoreServiceImpl::GetRoom(grpc::ServerContext* /*context*/,
-                                       const v1::GetRoomRequest* /*request*/,
-                                       v1::GetRoomReply* reply) {
+grpc::Status StoreServiceImpl::GetCapacity(grpc::ServerContext* /*context*/,
+                                           const v1::GetCapacityRequest* /*request*/,
+                                           v1::GetCapacityReply* reply) {
   const auto entry = gate_.EnterCall();
   if (!entry.ok()) return ToGrpc(entry.status());
   if (store_path_.empty()) {

@@ -30,8 +30,8 @@ class StoreServiceImpl final : public v1::StoreService::Service {
         clock_(*clock),
         keep_(std::move(keep)) {}
 
-  grpc::Status GetRoom(grpc::ServerContext* context, const v1::GetRoomRequest* request,
-                       v1::GetRoomReply* reply) override;
+  grpc::Status GetCapacity(grpc::ServerContext* context, const v1::GetCapacityRequest* request,
+                           v1::GetCapacityReply* reply) override;
   grpc::Status KeepPlaced(grpc::ServerContext* context, const v1::KeepPlacedRequest* request,
                           v1::KeepPlacedReply* reply) override;
 

@@ -41,7 +41,7 @@ void LogOutput::SetStyle(LogStyle style) {
 void LogOutput::Tick() {
   const Instant now = clock_->Now();
   absl::MutexLock lock(&mu_);
-  TellLeftOut(now);
+  ReportLeftOut(now);
 }
 
 uint64_t LogOutput::left_out_count() const {
@@ -57,7 +57,7 @@ void LogOutput::log(const spdlog::details::log_msg& message) {
   const TraceContext* const trace = CurrentTrace();
   const std::string trace_id = trace == nullptr ? "" : ToHex(trace->trace_id);
   absl::MutexLock lock(&mu_);
-  TellLeftOut(now);
+  ReportLeftOut(now);
   if (!limiter_.Admit(place, View(message.payload), now)) return;
   Write({.unix_ms = message.time.time_since_epoch() / std::chrono::milliseconds(1),
          .level = message.level,
@@ -70,10 +70,10 @@ void LogOutput::log(const spdlog::details::log_msg& message) {
 
 void LogOutput::flush() {
   absl::MutexLock lock(&mu_);
-  TellLeftOut(kInstantMax);
+  ReportLeftOut(kInstantMax);
 }
 
-void LogOutput::TellLeftOut(Instant now) {
+void LogOutput::ReportLeftOut(Instant now) {
   for (const LeftOutLines& left_out : limiter_.TakeLeftOut(now)) {
     const std::string text =
         absl::StrFormat("%d more lines like this were left out: %s", left_out.count, left_out.last);

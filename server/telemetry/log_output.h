@@ -41,7 +41,7 @@ class LogOutput final : public spdlog::sinks::sink {
   void set_formatter(std::unique_ptr<spdlog::formatter> /*formatter*/) override {}
 
  private:
-  void TellLeftOut(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ReportLeftOut(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Write(const LogLine& line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Clock* const clock_;

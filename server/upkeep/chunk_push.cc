@@ -14,7 +14,7 @@ absl::Status ChunkPush::Run(absl::FunctionRef<bool(const PushedChunk&)> on_chunk
   std::vector<std::thread> threads;
   const size_t count = std::min<size_t>(kPushDepth, order_.ids.size());
   for (size_t i = 0; i < count; ++i) threads.emplace_back([this] { Work(); });
-  absl::Status status = Tell(on_chunk, stopped);
+  absl::Status status = Notify(on_chunk, stopped);
   {
     absl::MutexLock lock(&mu_);
     stop_ = true;
@@ -25,8 +25,8 @@ absl::Status ChunkPush::Run(absl::FunctionRef<bool(const PushedChunk&)> on_chunk
   return status;
 }
 
-absl::Status ChunkPush::Tell(absl::FunctionRef<bool(const PushedChunk&)> on_chunk,
-                             absl::FunctionRef<bool()> stopped) {
+absl::Status ChunkPush::Notify(absl::FunctionRef<bool(const PushedChunk&)> on_chunk,
+                               absl::FunctionRef<bool()> stopped) {
   for (size_t i = 0; i < order_.ids.size();) {
     Outcome outcome;
     {
@@ -84,7 +84,7 @@ absl::StatusOr<PushedChunk> ChunkPush::PushOne(const ChunkId& id) {
 }
 
 absl::StatusOr<bool> ChunkPush::IsThere(const ChunkInfo& info, Instant deadline) {
-  const auto present = target_.Ask(info.id, order_.geometry, order_.tenant, deadline);
+  const auto present = target_.Query(info.id, order_.geometry, order_.tenant, deadline);
   if (absl::IsNotFound(present.status())) return false;
   if (!present.ok()) return present.status();
   if (*present != info.layer_checksums) {

@@ -40,9 +40,9 @@ class PushTarget {
 
   // Returns the layer checksums of the chunk at the target. Errors as HolderService.GetChunkInfo in
   // proto/ckv/v1/holder.proto.
-  virtual absl::StatusOr<std::vector<uint64_t>> Ask(const ChunkId& id, const Geometry& geometry,
-                                                    const std::string& tenant,
-                                                    Instant deadline) = 0;
+  virtual absl::StatusOr<std::vector<uint64_t>> Query(const ChunkId& id, const Geometry& geometry,
+                                                      const std::string& tenant,
+                                                      Instant deadline) = 0;
   // Puts the chunk permanently. Without `rows`, sends only the header, to which a holder that has
   // the chunk returns AlreadyExists. That holder makes the chunk durable if it can, and removes the
   // chunk's time limit. Adds to `bytes_sent` while it sends. Errors as HolderService.PutChunk, and
@@ -92,8 +92,8 @@ class ChunkPush {
   using Outcome = std::optional<absl::StatusOr<PushedChunk>>;  // empty while in progress
 
   void Work() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status Tell(absl::FunctionRef<bool(const PushedChunk&)> on_chunk,
-                    absl::FunctionRef<bool()> stopped) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Notify(absl::FunctionRef<bool(const PushedChunk&)> on_chunk,
+                      absl::FunctionRef<bool()> stopped) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<PushedChunk> PushOne(const ChunkId& id);
   // Returns true if the target has the chunk and keeps it permanently.
   absl::StatusOr<bool> IsThere(const ChunkInfo& info, Instant deadline);

@@ -139,7 +139,7 @@ void PlacementKeeper::Run() {
       is_look_due_ = false;
       looked_at_ = ChangeCount();  // before the look
     }
-    if (!is_moved && IsLackingAsTold()) continue;
+    if (!is_moved && IsLackingAsReported()) continue;
     const absl::Status status = Round(news.lease, first);
     next = options_.clock->Now();  // the pause begins before the error can be seen
     NoteRound(status);
@@ -194,7 +194,7 @@ absl::Status PlacementKeeper::Round(const LeaseGrant& lease, bool first) {
   }
   // Lacking chunks are reported even if the disk accepts no part.
   IndexParts(listed);
-  CKV_RETURN_IF_ERROR(TellLacking(lease, deadline));
+  CKV_RETURN_IF_ERROR(ReportLackingChunks(lease, deadline));
   CKV_RETURN_IF_ERROR(kept);
   CKV_RETURN_IF_ERROR(NoteSeen(placed));
   return first ? source_.FinishReport(lease.lease_id, deadline) : absl::OkStatus();
@@ -342,9 +342,9 @@ std::vector<ChunkId> PlacementKeeper::Lacking() const {
   return lacking;
 }
 
-bool PlacementKeeper::IsLackingAsTold() { return Lacking() == told_lacking_; }
+bool PlacementKeeper::IsLackingAsReported() { return Lacking() == reported_lacking_; }
 
-absl::Status PlacementKeeper::TellLacking(const LeaseGrant& lease, Instant deadline) {
+absl::Status PlacementKeeper::ReportLackingChunks(const LeaseGrant& lease, Instant deadline) {
   std::vector<ChunkId> lacking = Lacking();
   size_t placed_count = 0;
   for (const auto& [key, placed] : placed_) placed_count += placed.ids.size();
@@ -354,24 +354,25 @@ absl::Status PlacementKeeper::TellLacking(const LeaseGrant& lease, Instant deadl
     stats_.lacking_count = lacking.size();
   }
   LogLacking(lacking, placed_count);
-  const bool is_new_lease = std::exchange(told_lease_, lease.lease_id) != lease.lease_id;
-  const bool is_news = is_untold_ || lacking != told_lacking_ || (is_new_lease && !lacking.empty());
-  told_lacking_ = std::move(lacking);
+  const bool is_new_lease = std::exchange(lacking_lease_, lease.lease_id) != lease.lease_id;
+  const bool is_news =
+      is_unreported_ || lacking != reported_lacking_ || (is_new_lease && !lacking.empty());
+  reported_lacking_ = std::move(lacking);
   if (!is_news) return absl::OkStatus();
-  absl::Status told = source_.ReportLacking(lease.lease_id, told_lacking_, deadline);
-  is_untold_ = !told.ok();  // if so, reported again, even if nothing is lacking then
-  return told;
+  absl::Status reported = source_.ReportLacking(lease.lease_id, reported_lacking_, deadline);
+  is_unreported_ = !reported.ok();  // if so, reported again, even if nothing is lacking then
+  return reported;
 }
 
 void PlacementKeeper::LogLacking(const std::vector<ChunkId>& lacking, size_t placed_count) {
-  if (lacking == told_lacking_) return;
+  if (lacking == reported_lacking_) return;
   if (lacking.empty()) {
     Log().info("{}: all {} chunks that corpora place here are here again", options_.self.name,
                placed_count);
     return;
   }
-  const bool is_less =
-      std::includes(told_lacking_.begin(), told_lacking_.end(), lacking.begin(), lacking.end());
+  const bool is_less = std::includes(reported_lacking_.begin(), reported_lacking_.end(),
+                                     lacking.begin(), lacking.end());
   if (is_less) return;  // chunks are returning
   Log().warn(
       "{}: {} of the {} chunks that corpora place here are not here, {} the first: callers are "

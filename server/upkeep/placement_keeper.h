@@ -168,10 +168,11 @@ class PlacementKeeper {
   // Returns the placed chunks that this holder lacks, ordered by id.
   std::vector<ChunkId> Lacking() const;
   // Reports the lacking chunks to the directory and the log, if they have changed.
-  absl::Status TellLacking(const LeaseGrant& lease, Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status ReportLackingChunks(const LeaseGrant& lease, Instant deadline)
+      ABSL_LOCKS_EXCLUDED(mu_);
   void LogLacking(const std::vector<ChunkId>& lacking, size_t placed_count);
   // Returns true if the lacking chunks are those last reported: no round is necessary.
-  bool IsLackingAsTold();
+  bool IsLackingAsReported();
   absl::Status Report(const LeaseGrant& lease, const CorpusParts::Key& key, Instant deadline);
   absl::Status Ask(const CorpusParts::Key& key, Instant deadline);
   void NoteRound(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
@@ -192,9 +193,9 @@ class PlacementKeeper {
     std::vector<ChunkId> ids;
   };
   std::map<CorpusParts::Key, PlacedPart> placed_;
-  uint64_t told_lease_ = 0;  // the lease under which `told_lacking_` was reported
-  std::vector<ChunkId> told_lacking_;
-  bool is_untold_ = false;  // the last attempt to report it failed
+  uint64_t lacking_lease_ = 0;  // the lease under which `reported_lacking_` was reported
+  std::vector<ChunkId> reported_lacking_;
+  bool is_unreported_ = false;  // the last attempt to report it failed
 
   mutable absl::Mutex mu_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

@@ -102,7 +102,7 @@ absl::Status RepairStub::RestoreFor(const Corpus& place, const std::vector<Membe
 
 absl::Status RepairStub::Push(const Member& from, const ChunkId& id, const Corpus& place,
                               Instant deadline) {
-  const std::string asked =
+  const std::string requested =
       absl::StrFormat("holder %s at %s: PushChunks", from.id.name, from.control_address);
   const auto stub =
       v1::HolderService::NewStub(MakeChannel(from.control_address, kHolderMessageBytesMax));
@@ -115,10 +115,10 @@ absl::Status RepairStub::Push(const Member& from, const ChunkId& id, const Corpu
   Call call(this, deadline);
   const auto reader = stub->PushChunks(&call.context, request);
   v1::PushChunksReply reply;
-  const bool told = reader->Read(&reply);
-  CKV_RETURN_IF_ERROR(FromGrpc(reader->Finish(), asked));
+  const bool reported = reader->Read(&reply);
+  CKV_RETURN_IF_ERROR(FromGrpc(reader->Finish(), requested));
   // The status alone is not enough: the peer sends a reply for each chunk that it pushed.
-  return told ? absl::OkStatus() : absl::InternalError(asked + ": no answer");
+  return reported ? absl::OkStatus() : absl::InternalError(requested + ": no answer");
 }
 
 absl::StatusOr<std::vector<std::string>> RepairStub::AllTenants(Instant deadline) {

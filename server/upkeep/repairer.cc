@@ -9,11 +9,11 @@
 namespace ckv {
 
 Repairer::Repairer(const RepairerOptions& options, ChunkStore* store, RepairSource* source,
-                   std::function<bool()> may_ask, ScrubCounters* counters)
+                   std::function<bool()> may_query, ScrubCounters* counters)
     : options_(options),
       store_(*store),
       source_(*source),
-      may_ask_(std::move(may_ask)),
+      may_query_(std::move(may_query)),
       counters_(*counters),
       thread_([this] { Run(); }) {}
 
@@ -33,7 +33,7 @@ void Repairer::Run() {
   };
   while (!stopped(options_.clock->Now() + options_.look_period)) {
     TakeLost();
-    if (pending_.empty() || !may_ask_()) continue;
+    if (pending_.empty() || !may_query_()) continue;
     // Tries each at most once per round.
     for (size_t left = pending_.size(); left > 0 && !stopped(options_.clock->Now()); --left) {
       Pending pending = std::move(pending_.front());
@@ -84,8 +84,8 @@ absl::Status Repairer::Complete(const LostChunk& lost, const RepairSource::Resto
     if (reader == restored.tenant || restored.tenant.empty()) continue;
     CKV_ASSIGN_OR_RETURN(ChunkInfo info,
                          store_.InfoOf(lost.id, restored.geometry, restored.tenant));
-    const absl::Status told = store_.Begin(std::move(info), restored.geometry, reader).status();
-    if (!absl::IsAlreadyExists(told)) return told;
+    const absl::Status reported = store_.Begin(std::move(info), restored.geometry, reader).status();
+    if (!absl::IsAlreadyExists(reported)) return reported;
   }
   return lost.kept ? store_.Keep(lost.id, true) : absl::OkStatus();
 }

@@ -60,10 +60,10 @@ struct RepairerOptions {
 // the chunk in the folder's quarantine and tries again.
 class Repairer {
  public:
-  // All arguments must outlive this object. `may_ask` returns true if this holder is registered at
-  // the directory; the repairer's thread calls it.
+  // All arguments must outlive this object. `may_query` returns true if this holder is registered
+  // at the directory; the repairer's thread calls it.
   Repairer(const RepairerOptions& options, ChunkStore* store, RepairSource* source,
-           std::function<bool()> may_ask, ScrubCounters* counters);
+           std::function<bool()> may_query, ScrubCounters* counters);
   // Interrupts an attempt in progress.
   ~Repairer();
   Repairer(const Repairer&) = delete;
@@ -87,7 +87,7 @@ class Repairer {
   const RepairerOptions options_;
   ChunkStore& store_;
   RepairSource& source_;
-  const std::function<bool()> may_ask_;
+  const std::function<bool()> may_query_;
   ScrubCounters& counters_;
   std::deque<Pending> pending_;  // used by the thread; at most ChunkStore::kLostCountMax
   absl::Mutex mu_;

@@ -144,7 +144,7 @@ absl::Status ReplicaKeeper::CopyOne(Job& job, const ChunkPlacement& chunk, uint3
     ++job.report.refused_count;
     return absl::OkStatus();
   }
-  CKV_ASSIGN_OR_RETURN(const ChunkInfo info, AskInfo(job, chunk));
+  CKV_ASSIGN_OR_RETURN(const ChunkInfo info, QueryInfo(job, chunk));
   auto writer = BeginCopy(job, info, bytes);
   absl::Status status = writer.status();
   if (status.ok()) status = FetchInto(job, ordinal, *writer);
@@ -173,7 +173,7 @@ absl::Status ReplicaKeeper::CopyOne(Job& job, const ChunkPlacement& chunk, uint3
 
 // Queries the holders in turn and returns the first answer that fits the id. The answer is checked
 // here, so that a holder with other rows, or none, does not hide the next.
-absl::StatusOr<ChunkInfo> ReplicaKeeper::AskInfo(const Job& job, const ChunkPlacement& chunk) {
+absl::StatusOr<ChunkInfo> ReplicaKeeper::QueryInfo(const Job& job, const ChunkPlacement& chunk) {
   const Corpus& corpus = *job.call.corpus;
   absl::Status last =
       absl::UnavailableError("none of its holders is registered with the directory");
@@ -237,7 +237,7 @@ void ReplicaKeeper::NoteLocked(Job& job, const ChunkId& id, bool own, uint64_t b
   const std::string& tenant = job.call.corpus->tenant;
   const auto [place, added] = copies_.try_emplace(id);
   Copy& copy = place->second;
-  copy.last_asked = job.ask;
+  copy.last_requested = job.ask;
   // It was dropped meanwhile and is copied again, for this tenant alone.
   if (!added && own) copy.lease_of_tenant.clear();
   if (copy.lease_of_tenant.size() < ChunkLedger::kReaderCountMax ||
@@ -268,7 +268,8 @@ absl::Status ReplicaKeeper::MakeRoom(Job& job, uint64_t bytes) {
     absl::MutexLock lock(&mu_);
     used = stats_.bytes;
     for (const auto& [id, copy] : copies_) {
-      if (copy.own && copy.last_asked < job.ask) candidates.emplace_back(copy.last_asked, id);
+      if (copy.own && copy.last_requested < job.ask)
+        candidates.emplace_back(copy.last_requested, id);
     }
     std::sort(candidates.begin(), candidates.end());
     size_t count = 0;
@@ -283,7 +284,7 @@ absl::Status ReplicaKeeper::MakeRoom(Job& job, uint64_t bytes) {
         "no room: the chunks here were requested by later calls, or put by others");
   }
   std::vector<ChunkId> victims;
-  for (const auto& [asked, id] : candidates) victims.push_back(id);
+  for (const auto& [requested, id] : candidates) victims.push_back(id);
   CKV_RETURN_IF_ERROR(Withdraw(std::nullopt, victims, job.call.deadline));
   job.report.evicted_count += static_cast<uint32_t>(victims.size());
   absl::MutexLock lock(&mu_);

@@ -151,8 +151,8 @@ class ReplicaKeeper {
  private:
   struct Copy {
     uint64_t bytes = 0;
-    uint64_t last_asked = 0;  // value of ask_count_ at the last request
-    bool own = true;          // made here, so the keeper may drop it; else put by others
+    uint64_t last_requested = 0;  // value of ask_count_ at the last request
+    bool own = true;              // made here, so the keeper may drop it; else put by others
     // The tenants that requested the copy, at most ChunkLedger::kReaderCountMax. Each has the lease
     // under which the copy is announced, or 0 if it is not announced.
     absl::btree_map<std::string, uint64_t> lease_of_tenant;
@@ -171,7 +171,7 @@ class ReplicaKeeper {
   absl::Status CopyAll(Job& job) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status CopyOne(Job& job, const ChunkPlacement& chunk, uint32_t ordinal)
       ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<ChunkInfo> AskInfo(const Job& job, const ChunkPlacement& chunk);
+  absl::StatusOr<ChunkInfo> QueryInfo(const Job& job, const ChunkPlacement& chunk);
   absl::StatusOr<ChunkWriter> BeginCopy(Job& job, const ChunkInfo& info, uint64_t bytes)
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status FetchInto(const Job& job, uint32_t ordinal, ChunkWriter& writer);

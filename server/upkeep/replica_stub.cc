@@ -74,7 +74,7 @@ absl::StatusOr<ChunkInfo> ChunkInfoStub::GetChunkInfo(const Member& holder, cons
   ChunkInfo info;
   info.id = id;
   CKV_ASSIGN_OR_RETURN(info.parent, ChunkId::FromBytes(reply.parent()));
-  CKV_ASSIGN_OR_RETURN(info.seal, ChunkSeal::FromBytes(reply.seal()));
+  CKV_ASSIGN_OR_RETURN(info.verification_tag, VerificationTag::FromBytes(reply.verification_tag()));
   info.position = reply.position();
   CKV_ASSIGN_OR_RETURN(info.token_ids,
                        TokenIdsFromBytes("token_ids", reply.token_ids(), kChunkTokenCountMax));

@@ -67,15 +67,15 @@ std::string BytesOfReply(const HttpReply& reply, bool with_body) {
 
 // The bytes that answer a whole head.
 std::string AnswerHead(std::string_view head, const HttpServer::Handler& handler) {
-  const absl::StatusOr<HttpHead> asked = ParseHttpHead(head);
-  if (!asked.ok()) {
-    const std::string why(asked.status().message());
+  const absl::StatusOr<HttpHead> requested = ParseHttpHead(head);
+  if (!requested.ok()) {
+    const std::string why(requested.status().message());
     return BytesOfReply({.status = 400, .body = why + "\n"}, /*with_body=*/true);
   }
-  if (asked->method != "GET" && asked->method != "HEAD")
+  if (requested->method != "GET" && requested->method != "HEAD")
     return BytesOfReply({.status = 405, .body = "only GET and HEAD\n"}, /*with_body=*/true);
-  return BytesOfReply(handler({.path = asked->path, .query = asked->query}),
-                      asked->method == "GET");
+  return BytesOfReply(handler({.path = requested->path, .query = requested->query}),
+                      requested->method == "GET");
 }
 
 size_t ConnectionsAtOnce() {

@@ -39,10 +39,11 @@ HttpReply JsonReply(const absl::StatusOr<std::string>& json) {
 absl::StatusOr<std::unique_ptr<WebServer>> WebServer::Start(const std::string& address,
                                                             Clock* clock) {
   std::unique_ptr<WebServer> server(new WebServer(clock));
-  CKV_ASSIGN_OR_RETURN(server->http_,
-                       HttpServer::Start(address, [made = server.get()](const HttpRequest& asked) {
-                         return made->Answer(asked);
-                       }));
+  CKV_ASSIGN_OR_RETURN(
+      server->http_,
+      HttpServer::Start(address, [made = server.get()](const HttpRequest& requested) {
+        return made->Answer(requested);
+      }));
   return server;
 }
 

@@ -52,15 +52,15 @@ constexpr uint64_t RoundUp(uint64_t bytes, uint64_t to) { return (bytes + to - 1
 
 // The offsets of the header's parts. Counts within their limits cannot wrap.
 struct HeaderLayout {
-  uint64_t tenant = 0, seal = 0, keys = 0, token_ids = 0, layer_checksums = 0;
+  uint64_t tenant = 0, verification_tag = 0, keys = 0, token_ids = 0, layer_checksums = 0;
   uint64_t stripe_checksums = 0, header_bytes = 0;
 
   // `keys_bytes` is the size of the extra keys, 0 if there are none.
   HeaderLayout(uint64_t geometry_bytes, uint64_t tenant_bytes, uint64_t keys_bytes,
                uint32_t token_count, uint32_t layers) {
     tenant = kChunkFilePrefixBytes + RoundUp(geometry_bytes, 8);
-    seal = tenant + RoundUp(tenant_bytes, 8);
-    keys = seal + sizeof(ChunkSeal);
+    verification_tag = tenant + RoundUp(tenant_bytes, 8);
+    keys = verification_tag + sizeof(VerificationTag);
     token_ids = keys + RoundUp(sizeof(uint32_t) + keys_bytes, 8);
     layer_checksums = token_ids + RoundUp(uint64_t{token_count} * 4, 8);
     stripe_checksums = layer_checksums + uint64_t{layers} * 8;
@@ -190,7 +190,8 @@ std::vector<std::byte> EncodeChunkFileHeader(const ChunkInfo& info, const Geomet
   };
   put(kChunkFilePrefixBytes, json.data(), json.size());
   put(layout.tenant, tenant.data(), tenant.size());
-  put(layout.seal, info.seal.bytes.data(), info.seal.bytes.size());
+  put(layout.verification_tag, info.verification_tag.bytes.data(),
+      info.verification_tag.bytes.size());
   put(layout.keys, &keys_bytes, sizeof(keys_bytes));
   put(layout.keys + sizeof(keys_bytes), keys.data(), keys.size());
   put(layout.token_ids, info.token_ids.data(), info.token_ids.size() * 4);
@@ -266,7 +267,8 @@ absl::StatusOr<ChunkFileHeader> DecodeChunkFileHeader(const ChunkFilePrefix& pre
   header.info.id = prefix.id;
   header.info.parent = prefix.parent;
   header.info.position = prefix.position;
-  std::memcpy(header.info.seal.bytes.data(), bytes.data() + layout.seal, sizeof(ChunkSeal));
+  std::memcpy(header.info.verification_tag.bytes.data(), bytes.data() + layout.verification_tag,
+              sizeof(VerificationTag));
   take(layout.token_ids, header.info.token_ids, prefix.token_count);
   take(layout.layer_checksums, header.info.layer_checksums, prefix.layers);
   take(layout.stripe_checksums, header.stripe_checksums,

@@ -40,9 +40,9 @@ class DictReader {
 
   // A string without escapes, in either kind of quotes.
   std::optional<std::string_view> String() {
-    const char quote = Take('\'') ? '\'' : Take('"') ? '"' : '\0';
-    if (quote == '\0') return std::nullopt;
-    const size_t end = rest_.find(quote);
+    const char estimate = Take('\'') ? '\'' : Take('"') ? '"' : '\0';
+    if (estimate == '\0') return std::nullopt;
+    const size_t end = rest_.find(estimate);
     if (end == std::string_view::npos) return std::nullopt;
     const std::string_view text = rest_.substr(0, end);
     if (text.find_first_of("\\\n") != std::string_view::npos) return std::nullopt;

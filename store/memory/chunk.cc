@@ -45,9 +45,9 @@ absl::Status ValidateChunkInfo(const ChunkInfo& info, const Geometry& geometry) 
   if (const auto keys = ValidateExtraKeys(info.extra_keys, info.token_count()); !keys.ok())
     return Refuse(info, std::string(keys.message()));
   const ChunkId expected =
-      SealedChunkId(ComputeChunkId(ModelFingerprint(geometry), info.parent, info.position,
+      TaggedChunkId(ComputeChunkId(ModelFingerprint(geometry), info.parent, info.position,
                                    info.token_ids, info.extra_keys),
-                    info.seal);
+                    info.verification_tag);
   if (info.id != expected) {
     return Refuse(info, absl::StrFormat("its model, parent, position, tokens and extra keys give "
                                         "the id %s",

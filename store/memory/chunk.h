@@ -27,7 +27,7 @@ struct ChunkInfo {
   std::vector<uint64_t> layer_checksums;
   // The verification tag: binds a keyed id to its inputs (store/memory/chunk_id.h). Zero if the id
   // has no key.
-  ChunkSeal seal = {};
+  VerificationTag verification_tag = {};
   // Pictures and other keys that affect the rows, sorted, counted from the chunk's first token.
   ExtraKeys extra_keys = {};
 
@@ -35,7 +35,7 @@ struct ChunkInfo {
 };
 
 // Checks the limits, the token ids and the extra keys. Also checks that the id is the result of
-// ComputeChunkId or SealedChunkId for the inputs and the tag.
+// ComputeChunkId or TaggedChunkId for the inputs and the tag.
 //   InvalidArgument     a check failed; the message names it.
 absl::Status ValidateChunkInfo(const ChunkInfo& info, const Geometry& geometry);
 

@@ -20,17 +20,17 @@ ChunkId ComputeChunkId(const ChunkId& fingerprint, const ChunkId& parent, uint64
   return ChunkId{sha.Finish()};
 }
 
-ChunkSeal SealOf(const ChunkId& plain, const TenantKey& key) {
+VerificationTag VerificationTagOf(const ChunkId& plain, const TenantKey& key) {
   if (key.IsZero()) return {};
-  return ChunkSeal{HmacSha256(key.bytes, std::as_bytes(std::span(plain.bytes)))};
+  return VerificationTag{HmacSha256(key.bytes, std::as_bytes(std::span(plain.bytes)))};
 }
 
-ChunkId SealedChunkId(const ChunkId& plain, const ChunkSeal& seal) {
-  if (seal.IsZero()) return plain;
+ChunkId TaggedChunkId(const ChunkId& plain, const VerificationTag& verification_tag) {
+  if (verification_tag.IsZero()) return plain;
   Sha256 sha;
   sha.AppendString("ckv.chunk.2");
   sha.Append(std::as_bytes(std::span(plain.bytes)));
-  sha.Append(std::as_bytes(std::span(seal.bytes)));
+  sha.Append(std::as_bytes(std::span(verification_tag.bytes)));
   return ChunkId{sha.Finish()};
 }
 

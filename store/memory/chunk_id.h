@@ -29,12 +29,12 @@ ChunkId ComputeChunkId(const ChunkId& fingerprint, const ChunkId& parent, uint64
 // Returns the verification tag of a chunk under a tenant's key. `plain` is the chunk's
 // ComputeChunkId, computed with the keyed id of its parent. The zero key gives the zero tag.
 //   HMAC-SHA-256(key, plain)
-ChunkSeal SealOf(const ChunkId& plain, const TenantKey& key);
+VerificationTag VerificationTagOf(const ChunkId& plain, const TenantKey& key);
 
 // Returns the id of a chunk with this verification tag. The zero tag gives `plain` itself. Without
 // the key, the id cannot be derived from the tokens. With any key or tag, it is infeasible to
 // produce an id chosen in advance.
 //   SHA-256(11 as u64 | "ckv.chunk.2" | plain | seal)
-ChunkId SealedChunkId(const ChunkId& plain, const ChunkSeal& seal);
+ChunkId TaggedChunkId(const ChunkId& plain, const VerificationTag& verification_tag);
 
 }  // namespace ckv

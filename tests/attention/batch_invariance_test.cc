@@ -50,7 +50,7 @@ Bits Alone(const AttentionShape& shape, const AttentionPiece& piece, uint32_t i,
   AttentionPiece one;
   one.q = {piece.q.data + size_t{i} * piece.q.stride, 1, piece.q.stride};
   one.rows = piece.rows;
-  one.grade = piece.grade;
+  one.precision = piece.precision;
   if (piece.row_limits != nullptr) {
     one.rows.count = std::min(one.rows.count, piece.row_limits[i]);
   }
@@ -97,10 +97,10 @@ PieceOptions SmallOptions(std::mt19937* rng) {
 }
 
 // The vector targets have one kernel for all precisions.
-std::vector<Grade> GradesOfTarget() {
+std::vector<Precision> PrecisionsOfTarget() {
   const std::string_view target = KernelTarget();
-  if (!target.starts_with("AMX") && target != "AVX512_BF16") return {Grade::kExact};
-  return {Grade::kExact, Grade::kFast};
+  if (!target.starts_with("AMX") && target != "AVX512_BF16") return {Precision::kExact};
+  return {Precision::kExact, Precision::kFast};
 }
 
 TEST(BatchInvariance, BitsDoNotDependOnCompanyThreadsAndLimits) {
@@ -121,8 +121,8 @@ TEST(BatchInvariance, BitsDoNotDependOnCompanyThreadsAndLimits) {
       piece.SetSelection(RandomIndices(k * groups, options.row_count, &rng), k, group_rows);
     }
     ForEachTarget([&] {
-      for (const Grade grade : GradesOfTarget()) {
-        piece.piece().grade = grade;
+      for (const Precision precision : PrecisionsOfTarget()) {
+        piece.piece().precision = precision;
         const std::vector<Bits> want = EachAlone(piece);
         for (WorkerPool* pool : {&pool1, &pool2, &pool5}) {
           piece.ResetOutput();
@@ -292,8 +292,8 @@ TEST(BatchInvariance, EveryRowCount) {
         }
         piece.SetLimits(limits);
         ForEachTarget([&] {
-          for (const Grade grade : GradesOfTarget()) {
-            piece.piece().grade = grade;
+          for (const Precision precision : PrecisionsOfTarget()) {
+            piece.piece().precision = precision;
             const std::vector<Bits> want = EachAlone(piece);
             piece.ResetOutput();
             AttendPartials(piece.shape(), {&piece.piece(), 1}, pool);

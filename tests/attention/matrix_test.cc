@@ -1,6 +1,6 @@
-// Goal: each precision has an error within grade.h's bounds; the tile unit, its model and the model
-// in plain C++ give equal bits; and neither a neighbour's NaN nor its odd scale changes a bit of a
-// row. Method: random, peaked, cancelling and single rows against the f64 reference; kernels
+// Goal: each precision has an error within precision.h's bounds; the tile unit, its model and the
+// model in plain C++ give equal bits; and neither a neighbour's NaN nor its odd scale changes a bit
+// of a row. Method: random, peaked, cancelling and single rows against the f64 reference; kernels
 // compared bit for bit.
 
 #include "attention/matrix/matrix_kernel.h"
@@ -30,7 +30,7 @@ using test::PieceOptions;
 using test::RandomIndices;
 using test::TestPiece;
 
-constexpr Grade kGrades[] = {Grade::kExact, Grade::kWire, Grade::kFast};
+constexpr Precision kPrecisions[] = {Precision::kExact, Precision::kWire, Precision::kFast};
 
 // The kernels of this machine that give the tile unit's bits; the model in plain C++ is first.
 std::vector<const BlockKernel*> TileKernels() {
@@ -90,7 +90,7 @@ TEST(MatrixKernel, TheModelsAndTheUnitHaveEqualBits) {
     } else if (seed % 3 == 1) {
       piece.SetSelection(RandomIndices(300, options.row_count, &rng), 300, options.q_count);
     }
-    piece.piece().grade = kGrades[seed % 3];
+    piece.piece().precision = kPrecisions[seed % 3];
     std::vector<float> want;
     for (const BlockKernel* kernel : kernels) {
       piece.ResetOutput();
@@ -131,9 +131,9 @@ TEST(MatrixKernel, DenormalsAreZeroInTheUnitAndItsModels) {
 
 // How far a precision's terms may move |o|, over the tolerance of the exact precision; P is max
 // |v|.
-double TermsTolerance(Grade grade, double value_max) {
-  if (grade == Grade::kWire) return 0x1p-17 * value_max;
-  if (grade == Grade::kFast) return 0x1p-8 * value_max;
+double TermsTolerance(Precision precision, double value_max) {
+  if (precision == Precision::kWire) return 0x1p-17 * value_max;
+  if (precision == Precision::kFast) return 0x1p-8 * value_max;
   return 0;
 }
 
@@ -145,7 +145,7 @@ struct Data {
 };
 
 // Returns the largest error, over max(1, P), of the target in use at a precision.
-double WorstError(const Data& data, Grade grade, WorkerPool& pool) {
+double WorstError(const Data& data, Precision precision, WorkerPool& pool) {
   std::mt19937 rng(17);
   PieceOptions options;
   options.shape = {576, 512, 64, RowDtype::kBf16, 0.0417f};
@@ -165,7 +165,7 @@ double WorstError(const Data& data, Grade grade, WorkerPool& pool) {
       }
     }
   }
-  piece.piece().grade = grade;
+  piece.piece().precision = precision;
   AttendPartials(piece.shape(), {&piece.piece(), 1}, pool);
   const std::vector<reference::Partial> want = reference::Attend(piece.shape(), piece.piece());
   double worst = 0, o_max = 0;
@@ -173,10 +173,10 @@ double WorstError(const Data& data, Grade grade, WorkerPool& pool) {
   for (uint32_t i = 0; i < want.size(); ++i) {
     const double excess = std::max(0.0, want[i].logit_abs_max - 4);
     const double exact = (5e-7 + 2 * 0x1p-22 * excess) * std::max(1.0, o_max);
-    const double bound = exact + TermsTolerance(grade, want[i].value_abs_max);
+    const double bound = exact + TermsTolerance(precision, want[i].value_abs_max);
     for (uint32_t d = 0; d < 512; ++d) {
       const double error = std::fabs(double{piece.o(i, d)} - want[i].o[d]);
-      EXPECT_LE(error, bound) << data.name << ", " << GradeName(grade) << ", row " << i;
+      EXPECT_LE(error, bound) << data.name << ", " << PrecisionName(precision) << ", row " << i;
       worst = std::max(worst, error / std::max(1.0, want[i].value_abs_max));
       if (error > bound) return worst;
     }
@@ -184,7 +184,7 @@ double WorstError(const Data& data, Grade grade, WorkerPool& pool) {
   return worst;
 }
 
-TEST(Grades, ErrWithinTheirBounds) {
+TEST(Precisions, ErrWithinTheirBounds) {
   const Data kinds[] = {{"random", 400, 1, 0},
                         {"peaked", 400, 12, 0},
                         {"one visible row", 1, 1, 0},
@@ -196,7 +196,7 @@ TEST(Grades, ErrWithinTheirBounds) {
     const Data& data = kinds[kind];
     ForEachTarget([&] {
       double worst[3];
-      for (int g = 0; g < 3; ++g) worst[g] = WorstError(data, kGrades[g], pool);
+      for (int g = 0; g < 3; ++g) worst[g] = WorstError(data, kPrecisions[g], pool);
       const bool is_tiles = KernelTarget().starts_with("AMX");
       if ((!is_tiles && KernelTarget() != "AVX512_BF16") || data.rows == 1) {
         EXPECT_EQ(worst[0], worst[2]);
@@ -214,14 +214,14 @@ TEST(Grades, ErrWithinTheirBounds) {
   }
 }
 
-TEST(Grades, TheDefaultIsThePartialsOwn) {
-  EXPECT_EQ(GradeOf(Grade::kDefault, PartialDtype::kF32), Grade::kExact);
-  EXPECT_EQ(GradeOf(Grade::kDefault, PartialDtype::kBf16), Grade::kWire);
-  EXPECT_EQ(GradeOf(Grade::kFast, PartialDtype::kF32), Grade::kFast);
+TEST(Precisions, TheDefaultIsThePartialsOwn) {
+  EXPECT_EQ(PrecisionOf(Precision::kDefault, PartialDtype::kF32), Precision::kExact);
+  EXPECT_EQ(PrecisionOf(Precision::kDefault, PartialDtype::kBf16), Precision::kWire);
+  EXPECT_EQ(PrecisionOf(Precision::kFast, PartialDtype::kF32), Precision::kFast);
 }
 
 // Two requests of different precisions over the same rows, in one call: each gets its own bits.
-TEST(Grades, KeepsThePrecisionOfEachPieceOfACall) {
+TEST(Precisions, KeepsThePrecisionOfEachPieceOfACall) {
   WorkerPool pool(1);
   PieceOptions options;
   options.q_count = 16;
@@ -230,8 +230,8 @@ TEST(Grades, KeepsThePrecisionOfEachPieceOfACall) {
   TestPiece piece(options, &rng);
   ForEachTarget([&] {
     std::vector<std::vector<float>> alone, together;
-    for (const Grade grade : kGrades) {
-      piece.piece().grade = grade;
+    for (const Precision precision : kPrecisions) {
+      piece.piece().precision = precision;
       AttendPartials(piece.shape(), {&piece.piece(), 1}, pool);
       alone.push_back(OutputOf(piece));
     }
@@ -240,7 +240,7 @@ TEST(Grades, KeepsThePrecisionOfEachPieceOfACall) {
     for (int g = 0; g < 3; ++g) {
       m[g].resize(16);
       l[g].resize(16);
-      pieces[g].grade = kGrades[g];
+      pieces[g].precision = kPrecisions[g];
       pieces[g].out = {o[g].data(), m[g].data(), l[g].data(), PartialDtype::kF32};
     }
     AttendPartials(piece.shape(), pieces, pool);
@@ -336,8 +336,8 @@ TEST(MatrixKernel, KeysOfNeighboursMoveNoSignOfAZero) {
   for (uint32_t i = 0; i < 2; ++i)
     const_cast<uint16_t*>(piece.piece().q.data)[i * piece.piece().q.stride + 63] = 0x3f80;
   for (const BlockKernel* kernel : MatrixKernels()) {
-    for (const Grade grade : {Grade::kExact, Grade::kFast}) {
-      piece.piece().grade = grade;
+    for (const Precision precision : {Precision::kExact, Precision::kFast}) {
+      piece.piece().precision = precision;
       piece.SetLimits({16, 16});
       AttendPartialsOn(*kernel, piece.shape(), {&piece.piece(), 1}, pool);
       const float alone = piece.o(0, 3);

@@ -364,7 +364,7 @@ TEST(AttendPartials, NoFiniteLogitIsNotTheEmptyPartial) {
 
 // exp's bound, seen through the kernel: keys (0, 0) and (-1, 0) and the query (1, 0) give weights 1
 // and p = exp(-scale), and o_0 l = -p after two more roundings of 2^-24 each. The matrix targets
-// lose terms and products below 2^-126 (grade.h).
+// lose terms and products below 2^-126 (precision.h).
 TEST(AttendPartials, ExpErrsByTheStatedBound) {
   WorkerPool pool(1);
   std::mt19937 rng(10);

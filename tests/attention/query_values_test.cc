@@ -76,14 +76,14 @@ TEST(CheckQueryValues, NothingOverflowsAtTheLimit) {
         rows[j * kWidth + d] = Bf16FromFloat(negative ? -size : size);
       }
     }
-    for (const Grade grade : {Grade::kExact, Grade::kWire, Grade::kFast}) {
+    for (const Precision precision : {Precision::kExact, Precision::kWire, Precision::kFast}) {
       test::ForEachTarget([&] {
         std::vector<float> o(q_count * kValues), m(q_count), l(q_count);
         AttentionPiece piece;
         piece.q = {q.data(), q_count, kWidth};
         piece.rows = {reinterpret_cast<const std::byte*>(rows.data()), kKeys, kWidth * 2};
         piece.out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
-        piece.grade = grade;
+        piece.precision = precision;
         AttendPartials(shape, {&piece, 1}, pool);
         const std::vector<reference::Partial> due = reference::Attend(shape, piece);
         for (uint32_t i = 0; i < q_count; ++i) {

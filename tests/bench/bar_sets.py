@@ -21,19 +21,19 @@ def ratio(measure, benchmark, at_least, unit):
     return Bar(measure, "attention_bench", counter(benchmark, "ratio"), unit, at_least=at_least)
 
 
-EXACT, WIRE, FAST = 1, 2, 3  # attention/grade.h
-GRADES = {EXACT: "exact", WIRE: "wire", FAST: "fast"}
+EXACT, WIRE, FAST = 1, 2, 3  # attention/precision.h
+PRECISIONS = {EXACT: "exact", WIRE: "wire", FAST: "fast"}
 
 
-def on_amx(measure, benchmark, grade, at_least, unit, binary="matrix_bench"):
+def on_amx(measure, benchmark, precision, at_least, unit, binary="matrix_bench"):
     """A bar over a ratio of the kernel on the AMX tile unit, at one precision."""
-    measure, benchmark = f"{measure}, {GRADES[grade]}", f"{benchmark}/grade:{grade}"
+    measure, benchmark = f"{measure}, {PRECISIONS[precision]}", f"{benchmark}/precision:{precision}"
     return Bar(measure, binary, counter(benchmark, "ratio"), unit, at_least=at_least)
 
 
-def on_dot(measure, benchmark, grade, at_least, unit):
+def on_dot(measure, benchmark, precision, at_least, unit):
     """The same on VDPBF16PS."""
-    return on_amx(f"VDPBF16PS, {measure}", benchmark, grade, at_least, unit, "dot_bench")
+    return on_amx(f"VDPBF16PS, {measure}", benchmark, precision, at_least, unit, "dot_bench")
 
 
 def data_path(measure, benchmark, value, unit, base=None, base_unit=None, **limit):
@@ -273,7 +273,7 @@ SETS = {
             base=counter("BM_Million", "memory_per_chunk"), base_unit="B of memory"),
         Bar("restart with 1,000,000 chunks, 1,000 members registered", "directory_bench",
             counter("BM_Million", "restart_s"), "s", at_most=10),
-        Bar("a change of one corpus, told to a watcher", "directory_bench", counter("BM_ToldChange", "bytes"), "B",
+        Bar("a change of one corpus, told to a watcher", "directory_bench", counter("BM_ReportedChange", "bytes"), "B",
             at_most=4096),
         Bar("changes of 32 callers", "directory_bench", counter("BM_Million", "changes_per_s"), "/s",
             base=counter("BM_Million", "changes_per_sync"), base_unit="changes a sync"),
@@ -381,17 +381,17 @@ SETS = {
             base=counter("BM_SeamRotate/rows:1", "function_ns")),
         # The rows above use only the vector kernel. Those below are the AMX tile unit's; its peak is a loop of its
         # products on operands in the first cache.
-        *(on_amx(f"AMX, {q} query rows over 2048", f"BM_Matrix/q:{q}/rows:2048", grade, bar, "of the tile unit's peak")
-          for q, grade, bar in ((128, EXACT, 0.25), (128, WIRE, 0.33), (128, FAST, 0.42), (1024, EXACT, 0.27),
+        *(on_amx(f"AMX, {q} query rows over 2048", f"BM_Matrix/q:{q}/rows:2048", precision, bar, "of the tile unit's peak")
+          for q, precision, bar in ((128, EXACT, 0.25), (128, WIRE, 0.33), (128, FAST, 0.42), (1024, EXACT, 0.27),
                                 (1024, FAST, 0.45))),
         *(on_amx(f"AMX, {q} query rows over 2048", f"BM_AgainstVectors/q:{q}/rows:2048", EXACT, bar,
                  "x the vector kernel") for q, bar in ((128, 4.5), (64, 4.2), (16, 2.8))),
-        *(on_amx(f"AMX against oneDNN's bf16, {q} query rows over 2048", f"BM_MatrixAgainstOneDnn/q:{q}", grade, bar,
+        *(on_amx(f"AMX against oneDNN's bf16, {q} query rows over 2048", f"BM_MatrixAgainstOneDnn/q:{q}", precision, bar,
                  "x oneDNN's products and softmax")
-          for q, grade, bar in ((64, FAST, 1.5), (128, FAST, 1.5), (1024, FAST, 1.5), (128, EXACT, 1.0))),
-        *(on_amx(f"AMX, 16 query rows over {rows} flushed", f"BM_Flushed/q:16/rows:{rows}", grade, bar,
+          for q, precision, bar in ((64, FAST, 1.5), (128, FAST, 1.5), (1024, FAST, 1.5), (128, EXACT, 1.0))),
+        *(on_amx(f"AMX, 16 query rows over {rows} flushed", f"BM_Flushed/q:16/rows:{rows}", precision, bar,
                  "of reading the rows")
-          for rows, grade, bar in ((2048, FAST, 0.43), (32768, FAST, 0.50), (2048, EXACT, 0.37), (32768, EXACT, 0.45))),
+          for rows, precision, bar in ((2048, FAST, 0.43), (32768, FAST, 0.50), (2048, EXACT, 0.37), (32768, EXACT, 0.45))),
         on_amx("AMX, 1 query row over 32768 flushed", "BM_Flushed/q:1/rows:32768", EXACT, 0.90, "of reading the rows"),
         on_amx("AMX, 1 query row over 32768 flushed", "BM_FlushedAgainstVectors/q:1/rows:32768", EXACT, 1.0,
                "x the vector kernel"),
@@ -402,15 +402,15 @@ SETS = {
         *(on_amx(f"AMX on two threads, {q} query rows over 2048", f"BM_MatrixTwoThreads/q:{q}/rows:2048", EXACT, 0.90,
                  "of what two peak loops gain") for q in (16, 128)),
         # VDPBF16PS of Zen 4 and 5; its bound is the units' instructions.
-        *(on_dot(f"{q} query rows over 2048", f"BM_Dot/q:{q}/rows:2048", grade, bar, "of its instructions' bound")
-          for q, grade, bar in ((128, EXACT, 0.85), (128, FAST, 0.80), (1024, EXACT, 0.85), (1024, FAST, 0.75))),
-        *(on_dot(f"{rows_of(q)} over 2048".replace("row", "query row"), f"BM_DotAgainstVectors/q:{q}/rows:2048", grade,
+        *(on_dot(f"{q} query rows over 2048", f"BM_Dot/q:{q}/rows:2048", precision, bar, "of its instructions' bound")
+          for q, precision, bar in ((128, EXACT, 0.85), (128, FAST, 0.80), (1024, EXACT, 0.85), (1024, FAST, 0.75))),
+        *(on_dot(f"{rows_of(q)} over 2048".replace("row", "query row"), f"BM_DotAgainstVectors/q:{q}/rows:2048", precision,
                  bar, "x the vector kernel")
-          for q, grade, bar in ((128, EXACT, 1.3), (128, FAST, 1.8), (64, EXACT, 1.3), (16, EXACT, 1.35), (16, FAST, 1.75),
+          for q, precision, bar in ((128, EXACT, 1.3), (128, FAST, 1.8), (64, EXACT, 1.3), (16, EXACT, 1.35), (16, FAST, 1.75),
                                 (1, EXACT, 1.0))),
         *(on_dot(f"{rows_of(q)} over 32768 flushed".replace("row", "query row"),
-                 f"BM_DotFlushedAgainstVectors/q:{q}/rows:32768", grade, bar, "x the vector kernel")
-          for q, grade, bar in ((16, EXACT, 1.3), (16, FAST, 1.6), (1, EXACT, 1.0))),
+                 f"BM_DotFlushedAgainstVectors/q:{q}/rows:32768", precision, bar, "x the vector kernel")
+          for q, precision, bar in ((16, EXACT, 1.3), (16, FAST, 1.6), (1, EXACT, 1.0))),
         on_dot("1 query row over 32768 flushed", "BM_DotFlushed/q:1/rows:32768", EXACT, 0.70, "of reading the rows"),
         *(on_dot(f"fp8 rows, {rows_of(q)} over {rows}".replace(" row", " query row", 2).replace("fp8 query", "fp8"),
                  f"BM_DotFp8/q:{q}/rows:{rows}", EXACT, bar, "x bf16 rows")

@@ -19,8 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "attention/grade.h"
 #include "attention/mla_partial.h"
+#include "attention/precision.h"
 #include "client/cache/calibrate_here.h"
 #include "client/decide/compute_curve.h"
 #include "client/decide/profile.h"
@@ -44,7 +44,7 @@ struct Measured {
 
 ComputeSample Measure(uint32_t rows, uint32_t tokens, bool cold, std::vector<double>& read_us) {
   Case c(rows, tokens);
-  c.piece.grade = GradeOf(Grade::kDefault, PartialDtype::kBf16);
+  c.piece.precision = PrecisionOf(Precision::kDefault, PartialDtype::kBf16);
   WorkerPool pool(1);
   const auto memory = c.rows->bytes().first(c.row_bytes());
   std::vector<double> us;

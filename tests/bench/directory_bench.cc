@@ -188,7 +188,7 @@ void BM_OneCaller(benchmark::State& state) {
 BENCHMARK(BM_OneCaller)->Unit(benchmark::kMicrosecond)->UseRealTime();
 
 // A watch's message about a corpus with the longest names, however many chunks it has.
-void BM_ToldChange(benchmark::State& state) {
+void BM_ReportedChange(benchmark::State& state) {
   DirectoryState directory(DirectoryOptions{});
   ServiceGate gate(8);
   DirectoryServiceImpl service(&directory, &gate, Clock::Real());
@@ -218,7 +218,7 @@ void BM_ToldChange(benchmark::State& state) {
   gate.Close();
   server->Shutdown();
 }
-BENCHMARK(BM_ToldChange)->Iterations(1);
+BENCHMARK(BM_ReportedChange)->Iterations(1);
 
 }  // namespace
 }  // namespace ckv

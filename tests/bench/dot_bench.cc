@@ -13,34 +13,34 @@
 #include <algorithm>
 #include <string>
 
-#include "attention/grade.h"
 #include "attention/matrix/matrix_kernel.h"
 #include "attention/mla_partial.h"
+#include "attention/precision.h"
 #include "tests/bench/kernel_case.h"
 
 namespace ckv::bench {
 namespace {
 
 constexpr std::string_view kTarget = "AVX512_BF16";
-constexpr int kExact = static_cast<int>(Grade::kExact);
-constexpr int kFast = static_cast<int>(Grade::kFast);
+constexpr int kExact = static_cast<int>(Precision::kExact);
+constexpr int kFast = static_cast<int>(Precision::kFast);
 
 // Flop per second of a call at the units' rates.
-double PeakRate(const Case& c, Grade grade) {
+double PeakRate(const Case& c, Precision precision) {
   const double dot = 1e6 * matrix::DotRate(20), f32 = 1e6 * matrix::VectorRate(20);
   const double d_qk = c.shape.d_qk, d_v = c.shape.d_v;
-  return (d_qk + d_v) / (d_qk / dot + d_v / (grade == Grade::kFast ? dot : f32));
+  return (d_qk + d_v) / (d_qk / dot + d_v / (precision == Precision::kFast ? dot : f32));
 }
 
 void BM_Dot(benchmark::State& state) {
   Case c = GradedCase(state);
   WorkerPool pool(1);
   ReportRatio(
-      state, [&] { return PeakRate(c, c.piece.grade); },
+      state, [&] { return PeakRate(c, c.piece.precision); },
       [&] { return c.Flop(c.piece.rows.count) / c.Seconds(pool); });
 }
 BENCHMARK(BM_Dot)
-    ->ArgNames({"q", "rows", "grade"})
+    ->ArgNames({"q", "rows", "precision"})
     ->ArgsProduct({{16, 64, 128, 1024}, {2048}, {kExact, kFast}})
     ->Iterations(40)
     ->Unit(benchmark::kMicrosecond);
@@ -50,7 +50,7 @@ void BM_DotAgainstVectors(benchmark::State& state) {
   ReportAgainstVectors(state, kTarget, c, [](std::string_view) {});
 }
 BENCHMARK(BM_DotAgainstVectors)
-    ->ArgNames({"q", "rows", "grade"})
+    ->ArgNames({"q", "rows", "precision"})
     ->ArgsProduct({{1, 4, 16, 64, 128}, {2048}, {kExact, kFast}})
     ->Iterations(40)
     ->Unit(benchmark::kMicrosecond);
@@ -62,7 +62,7 @@ void BM_DotFlushedAgainstVectors(benchmark::State& state) {
                        [&](std::string_view) { Flush(c.rows->bytes().first(c.row_bytes())); });
 }
 BENCHMARK(BM_DotFlushedAgainstVectors)
-    ->ArgNames({"q", "rows", "grade"})
+    ->ArgNames({"q", "rows", "precision"})
     ->ArgsProduct({{1, 4, 16}, {32768}, {kExact, kFast}})
     ->Iterations(15)
     ->Unit(benchmark::kMicrosecond);
@@ -74,7 +74,7 @@ void BM_DotFlushed(benchmark::State& state) {
   ReportAgainstRead(state, c, [&] { return c.Seconds(pool); });
 }
 BENCHMARK(BM_DotFlushed)
-    ->ArgNames({"q", "rows", "grade"})
+    ->ArgNames({"q", "rows", "precision"})
     ->ArgsProduct({{1, 16}, {32768}, {kExact, kFast}})
     ->Iterations(15)
     ->Unit(benchmark::kMicrosecond);
@@ -91,7 +91,7 @@ void BM_DotFp8(benchmark::State& state) {
       state, [&] { return calls_per_second(bf16); }, [&] { return calls_per_second(fp8); });
 }
 BENCHMARK(BM_DotFp8)
-    ->ArgNames({"q", "rows", "grade"})
+    ->ArgNames({"q", "rows", "precision"})
     ->Args({128, 2048, kExact})
     ->Args({1, 32768, kExact})
     ->Args({16, 32768, kExact})

@@ -15,8 +15,8 @@
 #include <string_view>
 #include <vector>
 
-#include "attention/grade.h"
 #include "attention/mla_partial.h"
+#include "attention/precision.h"
 #include "attention/worker_pool.h"
 #include "tests/bench/floor.h"
 #include "tests/bench/kernel_data.h"
@@ -112,7 +112,7 @@ inline void UseTarget(std::string_view target) {
 // A case from the benchmark's arguments: query rows, rows, and the precision.
 inline Case GradedCase(benchmark::State& state, RowDtype dtype = RowDtype::kBf16) {
   Case c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)), dtype);
-  c.piece.grade = static_cast<Grade>(state.range(2));
+  c.piece.precision = static_cast<Precision>(state.range(2));
   return c;
 }
 

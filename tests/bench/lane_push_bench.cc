@@ -155,13 +155,13 @@ double PushOverLane(LanePair& pair, const Chunk& chunk, bool copied) {
         std::vector<uint32_t> body_of(pair.request->shape().slot_count);
         Waiter waiter(*pair.request);
         Completion completion;
-        size_t asked = 0;
+        size_t requested = 0;
         for (size_t done = 0; done < kBodyCount;) {
-          while (asked < kBodyCount) {
+          while (requested < kBodyCount) {
             const std::optional<uint32_t> slot = pair.request->Acquire();
             if (!slot) break;
-            body_of[*slot] = static_cast<uint32_t>(asked);
-            CKV_CHECK(pair.request->Post(*slot, static_cast<uint32_t>(asked++)).ok());
+            body_of[*slot] = static_cast<uint32_t>(requested);
+            CKV_CHECK(pair.request->Post(*slot, static_cast<uint32_t>(requested++)).ok());
           }
           const size_t count = pair.request->Poll({&completion, 1});
           waiter.Polled(count > 0);

@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "attention/grade.h"
 #include "attention/mla_partial.h"
+#include "attention/precision.h"
 #include "attention/worker_pool.h"
 #include "tests/bench/floor.h"
 #include "tests/bench/kernel_case.h"
@@ -28,9 +28,9 @@
 namespace ckv::bench {
 namespace {
 
-constexpr int kExact = static_cast<int>(Grade::kExact);
-constexpr int kWire = static_cast<int>(Grade::kWire);
-constexpr int kFast = static_cast<int>(Grade::kFast);
+constexpr int kExact = static_cast<int>(Precision::kExact);
+constexpr int kWire = static_cast<int>(Precision::kWire);
+constexpr int kFast = static_cast<int>(Precision::kFast);
 
 // Flop per second. 30 rounds of 10 us: the unit takes some 200 us to reach its full rate.
 double PeakRate() { return 1e6 * matrix::AmxRate(30); }
@@ -41,7 +41,7 @@ void BM_Matrix(benchmark::State& state) {
   ReportRatio(state, PeakRate, [&] { return c.Flop(c.piece.rows.count) / c.Seconds(pool); });
 }
 BENCHMARK(BM_Matrix)
-    ->ArgNames({"q", "rows", "grade"})
+    ->ArgNames({"q", "rows", "precision"})
     ->ArgsProduct({{16, 64, 128, 1024}, {2048}, {kExact, kWire, kFast}})
     ->Iterations(60)
     ->Unit(benchmark::kMicrosecond);
@@ -54,7 +54,7 @@ void BM_AgainstVectors(benchmark::State& state) {
   });
 }
 BENCHMARK(BM_AgainstVectors)
-    ->ArgNames({"q", "rows", "grade"})
+    ->ArgNames({"q", "rows", "precision"})
     ->ArgsProduct({{1, 4, 16, 64, 128}, {2048}, {kExact}})
     ->Iterations(40)
     ->Unit(benchmark::kMicrosecond);
@@ -69,12 +69,12 @@ void BM_Flushed(benchmark::State& state) {
   });
 }
 BENCHMARK(BM_Flushed)
-    ->ArgNames({"q", "rows", "grade"})
+    ->ArgNames({"q", "rows", "precision"})
     ->ArgsProduct({{1, 16}, {2048}, {kExact, kFast}})
     ->Iterations(40)
     ->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_Flushed)
-    ->ArgNames({"q", "rows", "grade"})
+    ->ArgNames({"q", "rows", "precision"})
     ->ArgsProduct({{1, 16}, {32768}, {kExact, kFast}})
     ->Iterations(15)
     ->Unit(benchmark::kMicrosecond);
@@ -88,7 +88,7 @@ void BM_FlushedAgainstVectors(benchmark::State& state) {
   });
 }
 BENCHMARK(BM_FlushedAgainstVectors)
-    ->ArgNames({"q", "rows", "grade"})
+    ->ArgNames({"q", "rows", "precision"})
     ->ArgsProduct({{1, 2, 4}, {32768}, {kExact}})
     ->Iterations(15)
     ->Unit(benchmark::kMicrosecond);
@@ -98,7 +98,7 @@ void BM_SelectedFlushed(benchmark::State& state) {
   constexpr uint32_t kLists = 16, kBudget = 2048, kRows = 131072;
   const auto q_count = static_cast<uint32_t>(state.range(0));
   Case c(q_count, kRows);
-  c.piece.grade = static_cast<Grade>(state.range(1));
+  c.piece.precision = static_cast<Precision>(state.range(1));
   const auto lists = RandomLists(kLists, kBudget, kRows);
   AttentionPiece dense = c.piece;
   dense.rows.count = kBudget;
@@ -122,7 +122,7 @@ void BM_SelectedFlushed(benchmark::State& state) {
       });
 }
 BENCHMARK(BM_SelectedFlushed)
-    ->ArgNames({"q", "grade"})
+    ->ArgNames({"q", "precision"})
     ->ArgsProduct({{16, 128}, {kFast}})
     ->Iterations(40)
     ->Unit(benchmark::kMicrosecond);
@@ -140,7 +140,7 @@ void BM_MatrixFp8(benchmark::State& state) {
       state, [&] { return calls_per_second(bf16); }, [&] { return calls_per_second(fp8); });
 }
 BENCHMARK(BM_MatrixFp8)
-    ->ArgNames({"q", "rows", "grade"})
+    ->ArgNames({"q", "rows", "precision"})
     ->Args({128, 2048, kExact})
     ->Args({1, 32768, kExact})
     ->Args({16, 32768, kExact})
@@ -171,7 +171,7 @@ void BM_MatrixTwoThreads(benchmark::State& state) {
       });
 }
 BENCHMARK(BM_MatrixTwoThreads)
-    ->ArgNames({"q", "rows", "grade"})
+    ->ArgNames({"q", "rows", "precision"})
     ->ArgsProduct({{16, 128}, {2048}, {kExact}})
     ->Iterations(40)
     ->Unit(benchmark::kMicrosecond)

@@ -1,7 +1,7 @@
 // Question: is the matrix kernel worth having over the best library's parts on the same unit?
 // Bound: the same attention by oneDNN on one thread: its bf16 product for Q K^T, its softmax from
 // f32 to bf16, its bf16 product for P V. m and l, which a partial needs besides, are left out in
-// the library's favour. One bf16 term a weight, so it computes the grade "fast".
+// the library's favour. One bf16 term a weight, so it computes the precision "fast".
 //
 // Only with -DCKV_ONEDNN=ON (preset bench).
 
@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "attention/grade.h"
+#include "attention/precision.h"
 #include "attention/worker_pool.h"
 #include "tests/bench/floor.h"
 #include "tests/bench/kernel_case.h"
@@ -85,7 +85,7 @@ class LibraryAttention {
 void BM_MatrixAgainstOneDnn(benchmark::State& state) {
   omp_set_num_threads(1);
   Case c(static_cast<uint32_t>(state.range(0)), 2048);
-  c.piece.grade = static_cast<Grade>(state.range(1));
+  c.piece.precision = static_cast<Precision>(state.range(1));
   LibraryAttention library(c);
   WorkerPool pool(1);
   library.Run();
@@ -94,9 +94,9 @@ void BM_MatrixAgainstOneDnn(benchmark::State& state) {
       [&] { return 1 / c.Seconds(pool); });
 }
 BENCHMARK(BM_MatrixAgainstOneDnn)
-    ->ArgNames({"q", "grade"})
+    ->ArgNames({"q", "precision"})
     ->ArgsProduct({{16, 64, 128, 1024},
-                   {static_cast<int>(Grade::kExact), static_cast<int>(Grade::kFast)}})
+                   {static_cast<int>(Precision::kExact), static_cast<int>(Precision::kFast)}})
     ->Iterations(40)
     ->Unit(benchmark::kMicrosecond);
 

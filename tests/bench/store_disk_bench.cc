@@ -110,7 +110,7 @@ void BM_Load(benchmark::State& state) {
 BENCHMARK(BM_Load)->Iterations(1)->Unit(benchmark::kMillisecond);
 
 // Afterwards nothing of the file is in the system's memory.
-void Forget(int fd) { CKV_CHECK(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0); }
+void Invalidate(int fd) { CKV_CHECK(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0); }
 
 // Cold chunks made hot, and a pread of their files, in turns; both from the device, or both from
 // the page cache.
@@ -133,7 +133,7 @@ void BM_ColdRead(benchmark::State& state) {
   std::vector<double> cold, plain;
   for (auto _ : state) {
     for (int i = 0; i < 15; ++i) {
-      if (from_device) Forget(fd);
+      if (from_device) Invalidate(fd);
       Instant begin = Clock::Real()->Now();
       size_t done = 0;
       while (done < chunk.bytes()) {
@@ -144,7 +144,7 @@ void BM_ColdRead(benchmark::State& state) {
       }
       plain.push_back(SecondsSince(begin));
       CKV_CHECK(store->Begin(other.chunk.info, other.geometry).ok());  // room for it, not its rows
-      if (from_device) Forget(fd);
+      if (from_device) Invalidate(fd);
       begin = Clock::Real()->Now();
       CKV_CHECK(store->Load(locator).ok());
       cold.push_back(SecondsSince(begin));

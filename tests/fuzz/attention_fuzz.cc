@@ -1,11 +1,11 @@
-// Goal: no shape, cut, selection, limit, grade or bit pattern of a row makes a kernel differ from
-// the obvious computation, read outside its rows, write outside its output, or let a row's company
-// move a bit of it. Method: the input's first bytes choose a target, a grade, a shape and counts;
-// the rest are the bits of queries, rows, scales, indices and limits, repeated to fill them. A
-// third of the inputs go to the model of the tile unit. The rows of a dense piece go to up to four
-// requests over the same cKV rows. Differential: every finite row of the f64 reference must be met
-// within the bound of the grade, and NaN there must be NaN here. Some rows are computed again
-// alone, bit for bit. Where the machine has the tile unit, it and its models have equal bits.
+// Goal: no shape, cut, selection, limit, precision or bit pattern of a row makes a kernel differ
+// from the obvious computation, read outside its rows, write outside its output, or let a row's
+// company move a bit of it. Method: the input's first bytes choose a target, a precision, a shape
+// and counts; the rest are the bits of queries, rows, scales, indices and limits, repeated to fill
+// them. A third of the inputs go to the model of the tile unit. The rows of a dense piece go to up
+// to four requests over the same cKV rows. Differential: every finite row of the f64 reference must
+// be met within the bound of the precision, and NaN there must be NaN here. Some rows are computed
+// again alone, bit for bit. Where the machine has the tile unit, it and its models have equal bits.
 
 #include <algorithm>
 #include <cmath>
@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "attention/block_kernel.h"
-#include "attention/grade.h"
 #include "attention/matrix/matrix_kernel.h"
 #include "attention/mla_partial.h"
+#include "attention/precision.h"
 #include "proto/base/status.h"
 #include "tests/attention/reference.h"
 
@@ -53,7 +53,7 @@ struct Plan {
 
   std::string_view target;
   bool models = false;  // the unit and its models must have the bits of the target
-  Grade grade = Grade::kDefault;
+  Precision precision = Precision::kDefault;
   bool bf16 = false;  // the output's type
   bool fp8 = false, selected = false, limited = false;
   // Large: several panels, both columns of a block, several spans and waves; small: more tries.
@@ -83,7 +83,7 @@ Plan::Plan(Bytes& bytes) {
   const uint8_t how = bytes.Next(), what = bytes.Next();
   target = TargetOf(how & 7);
   models = (how & 7) == 0;
-  grade = static_cast<Grade>(how >> 3 & 3);
+  precision = static_cast<Precision>(how >> 3 & 3);
   bf16 = (how & 32) != 0;
   odd_scales = (how & 64) != 0;
   wild = (how & 128) != 0;
@@ -179,7 +179,7 @@ Input::Input(const Plan& plan, Bytes& bytes) {
   m.assign(q_count, 0);
   l.assign(q_count, 0);
   piece.out = {o.data(), m.data(), l.data(), dtype};
-  piece.grade = plan.grade;
+  piece.precision = plan.precision;
   if (plan.selected) {
     const uint32_t k = bytes.Below(large ? 400 : 120),
                    group_rows = 1 + bytes.Below(large ? 140 : 24);
@@ -201,14 +201,16 @@ bool IsFinite(const reference::Partial& row) {
   return finite;
 }
 
-// What the terms of a grade may move a weight by, of itself (grade.h). Vector targets err less.
-double GradeError(Grade grade) {
-  return grade == Grade::kFast ? 0x1p-8 : grade == Grade::kWire ? 0x1p-17 : 0;
+// What the terms of a precision may move a weight by, of itself (precision.h). Vector targets err
+// less.
+double PrecisionError(Precision precision) {
+  return precision == Precision::kFast ? 0x1p-8 : precision == Precision::kWire ? 0x1p-17 : 0;
 }
 
 void Compare(const Input& input, const std::vector<reference::Partial>& want) {
   const bool bf16 = input.piece.out.dtype == PartialDtype::kBf16;
-  const double grade = GradeError(GradeOf(input.piece.grade, input.piece.out.dtype));
+  const double precision =
+      PrecisionError(PrecisionOf(input.piece.precision, input.piece.out.dtype));
   for (size_t i = 0; i < want.size(); ++i) {
     // NaN that a row sees makes it NaN, and no merge takes it for empty.
     if (std::isnan(want[i].l)) CKV_CHECK(std::isnan(input.l[i]) && std::isfinite(input.m[i]));
@@ -221,7 +223,7 @@ void Compare(const Input& input, const std::vector<reference::Partial>& want) {
     // 2^-24 of the absolute products each, 72 in a tile and a few folds the sums over rows, and a
     // logit's error moves every weight by as much.
     const double logit_error = 70 * 0x1p-24 * want[i].logit_abs_sum;
-    const double error = 80 * 0x1p-24 + 0x1p-22 + 2 * logit_error + grade;
+    const double error = 80 * 0x1p-24 + 0x1p-22 + 2 * logit_error + precision;
     const double tolerance = error * std::max(1e-30, want[i].value_abs_max) + 1e-30;
     for (uint32_t d = 0; d < input.shape.d_v; ++d) {
       const double rounded = bf16 ? 0x1p-8 * (std::fabs(want[i].o[d]) + tolerance) : 0;

@@ -10,7 +10,7 @@
 #include "proto/extra_keys.h"
 #include "store/formats/extra_keys_json.h"
 #include "store/memory/chunk_id.h"
-#include "store/memory/token_print.h"
+#include "store/memory/token_hash.h"
 
 namespace {
 
@@ -20,12 +20,12 @@ void Use(const ckv::ExtraKeys& keys) {
   CKV_CHECK(keys.size() <= ckv::kExtraKeysMax && ckv::ValidateExtraKeys(keys, kTokens).ok());
   const std::vector<int32_t> tokens(kTokens, 7);
   ckv::ComputeChunkId({}, {}, 0, tokens, keys);
-  const ckv::TokenPrints prints(tokens, {}, keys);
-  CKV_CHECK(prints.Of(0, kTokens) == ckv::PrintOf(tokens, {}, keys).whole);
+  const ckv::TokenHashes prints(tokens, {}, keys);
+  CKV_CHECK(prints.Of(0, kTokens) == ckv::TokenHashOf(tokens, {}, keys).whole);
   const ckv::ExtraKeys behind = ckv::ExtraKeysOf(keys, 20, kTokens);
   CKV_CHECK(ckv::ValidateExtraKeys(behind, 20).ok());
   CKV_CHECK(prints.Of(20, kTokens) ==
-            ckv::PrintOf(std::span(tokens).subspan(20), {}, behind).whole);
+            ckv::TokenHashOf(std::span(tokens).subspan(20), {}, behind).whole);
 }
 
 }  // namespace

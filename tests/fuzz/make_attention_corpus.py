@@ -7,7 +7,7 @@ import pathlib
 ROOT = pathlib.Path(__file__).parent / "corpus" / "attention"
 
 TARGETS = {"amx": 0, "dot": 1, "model": 2, "vector": 4}
-GRADES = {"exact": 1, "wire": 2, "fast": 3}
+PRECISIONS = {"exact": 1, "wire": 2, "fast": 3}
 BF16, ODD, WILD = 32, 64, 128
 FP8, SELECTED, LIMITED, POISONED, LARGE = 1, 2, 4, 16, 8 | 32
 # Bits of the first byte besides target and precision, and bits of the second.
@@ -32,11 +32,11 @@ def rest(name, length):
 
 def main():
     for target, how in TARGETS.items():
-        for grade, number in GRADES.items():
+        for precision, number in PRECISIONS.items():
             for kind, (more, what) in KINDS.items():
-                if what & LARGE and grade != "exact":
+                if what & LARGE and precision != "exact":
                     continue  # they take longest, and differ from small ones only by their spans
-                name = f"{target}_{grade}_{kind}"
+                name = f"{target}_{precision}_{kind}"
                 seed = bytes([how | number << 3 | more, what]) + rest(name, 211)
                 (ROOT / name).write_bytes(seed)
 

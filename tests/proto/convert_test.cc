@@ -23,7 +23,7 @@ Corpus MakeCorpus() {
     chunk.position = uint64_t{i} << 33;
     chunk.holders = {{"a"}, {"b"}};
     chunk.leased = {{"c"}};
-    chunk.print = {uint64_t{i} << 60, i};
+    chunk.token_hash = {uint64_t{i} << 60, i};
     corpus.chunks.push_back(chunk);
   }
   return corpus;

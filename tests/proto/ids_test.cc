@@ -47,12 +47,12 @@ TEST(TenantKey, TakesBytesOfItsLength) {
   EXPECT_FALSE(TenantKey::FromBytes(id.AsBytes().substr(1)).ok());
 }
 
-TEST(ChunkSeal, NoBytesAreTheZeroSeal) {
+TEST(VerificationTag, NoBytesAreTheZeroSeal) {
   const ChunkId id = Counting();
-  EXPECT_EQ(ChunkSeal::FromBytes(id.AsBytes())->AsBytes(), id.AsBytes());
-  EXPECT_TRUE(ChunkSeal::FromBytes("")->IsZero());
-  EXPECT_EQ(ChunkSeal().AsBytes(), "");
-  EXPECT_FALSE(ChunkSeal::FromBytes(id.AsBytes().substr(1)).ok());
+  EXPECT_EQ(VerificationTag::FromBytes(id.AsBytes())->AsBytes(), id.AsBytes());
+  EXPECT_TRUE(VerificationTag::FromBytes("")->IsZero());
+  EXPECT_EQ(VerificationTag().AsBytes(), "");
+  EXPECT_FALSE(VerificationTag::FromBytes(id.AsBytes().substr(1)).ok());
 }
 
 TEST(ChunkId, BytesBothWays) {

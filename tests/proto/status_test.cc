@@ -17,9 +17,9 @@ TEST(NextActFor, FollowsFromTheCodeAlone) {
                                         {Code::kUnavailable, NextAct::kReopen},
                                         {Code::kAborted, NextAct::kReopen},
                                         {Code::kNotFound, NextAct::kResolveAgain},
-                                        {Code::kDataLoss, NextAct::kAskAnother},
-                                        {Code::kFailedPrecondition, NextAct::kAskAnother},
-                                        {Code::kDeadlineExceeded, NextAct::kAskAnother}};
+                                        {Code::kDataLoss, NextAct::kTryAnother},
+                                        {Code::kFailedPrecondition, NextAct::kTryAnother},
+                                        {Code::kDeadlineExceeded, NextAct::kTryAnother}};
   for (int code = 0; code < kCodeCount; ++code) {
     const auto act = acts.find(static_cast<Code>(code));
     EXPECT_EQ(NextActFor(absl::Status(static_cast<Code>(code), "x")),

@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "gtest/gtest.h"
-#include "store/disk/disk_room.h"
+#include "store/disk/disk_space.h"
 #include "tests/store/store_fixture.h"
 
 namespace ckv {
@@ -83,17 +83,17 @@ TEST(StoreFaults, AChunkIsUnreadableUntilItIsRead) {
   EXPECT_EQ(faults.Errors(0).check_count, 1u);
 }
 
-TEST(DiskRoom, IsThatOfTheFolder) {
-  EXPECT_EQ(DiskRoomOf("").total_bytes, 0u);
-  EXPECT_EQ(DiskRoomOf("/no/such/folder").total_bytes, 0u);
-  const DiskRoom room = DiskRoomOf(testing::TempDir());
+TEST(DiskSpace, IsThatOfTheFolder) {
+  EXPECT_EQ(DiskSpaceOf("").total_bytes, 0u);
+  EXPECT_EQ(DiskSpaceOf("/no/such/folder").total_bytes, 0u);
+  const DiskSpace room = DiskSpaceOf(testing::TempDir());
   EXPECT_GT(room.total_bytes, 0u);
   EXPECT_LE(room.free_bytes, room.total_bytes);
   EXPECT_FALSE(room.read_only);
-  EXPECT_FALSE(HasRoomForFile("", 1).has_value());
-  EXPECT_FALSE(HasRoomForFile("/no/such/folder", 1).has_value());
-  EXPECT_EQ(HasRoomForFile(testing::TempDir(), 1), true);
-  EXPECT_EQ(HasRoomForFile(testing::TempDir(), room.total_bytes + 1), false);
+  EXPECT_FALSE(HasSpaceForFile("", 1).has_value());
+  EXPECT_FALSE(HasSpaceForFile("/no/such/folder", 1).has_value());
+  EXPECT_EQ(HasSpaceForFile(testing::TempDir(), 1), true);
+  EXPECT_EQ(HasSpaceForFile(testing::TempDir(), room.total_bytes + 1), false);
 }
 
 struct FailingStoreTest : StoreFixture {

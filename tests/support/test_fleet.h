@@ -248,8 +248,8 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
 // Holders over one fabric, and a requester over it or another. All compute with `backend`.
 struct Cluster {
   Cluster(Fabric* fabric, size_t holder_count, const LaneShape& shape, Fabric* requesters = nullptr,
-          uint32_t call_count_max = 16, uint64_t near_bytes = 0, NearSource* near_source = nullptr,
-          Backend* backend = Backend::Cpu())
+          uint32_t call_count_max = 16, uint64_t near_bytes = 0,
+          LocalRowSource* local_row_source = nullptr, Backend* backend = Backend::Cpu())
       : fleet({fabric}) {
     fleet.set_backend(backend);
     for (size_t i = 0; i < holder_count; ++i) fleet.StartHolder(i);
@@ -258,7 +258,7 @@ struct Cluster {
     options.lane_shape = shape;
     options.call_count_max = call_count_max;
     options.near_bytes = near_bytes;
-    options.near_source = near_source;
+    options.local_row_source = local_row_source;
     options.backend = backend;
     auto made = Requester::Create(options, &fleet, &fleet);
     EXPECT_TRUE(made.ok()) << made.status();

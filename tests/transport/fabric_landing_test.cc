@@ -91,11 +91,11 @@ TEST_P(FabricLanding, IsForOneRequest) {
   LanePair pair = Make({1, 64, 4096});
   ASSERT_TRUE(pair.request && pair.serve);
   std::vector<std::byte> place(1000);
-  for (const bool asked : {true, false}) {
+  for (const bool requested : {true, false}) {
     std::fill(place.begin(), place.end(), std::byte{0xee});
     const std::optional<uint32_t> slot = pair.request->Acquire();
     ASSERT_TRUE(slot.has_value());
-    const bool can = asked && pair.request->Land(*slot, 24, ScatterList(std::span(place)));
+    const bool can = requested && pair.request->Land(*slot, 24, ScatterList(std::span(place)));
     ASSERT_TRUE(pair.request->Post(*slot, 1).ok());
     ASSERT_TRUE(AwaitRequest(*pair.serve).has_value());
     ASSERT_TRUE(pair.serve->Post(*slot, 1024).ok());

@@ -111,23 +111,23 @@ TEST_P(FabricPins, SlotsArePinnedAsLongAsTheLaneLives) {
 // A fault lane has slots of its own.
 TEST_P(FabricPins, ARequesterPinsItsOwnEnd) {
   if (GetParam().fault) return;
-  const auto asked = std::make_shared<BookPinner>();
+  const auto requested = std::make_shared<BookPinner>();
   LanePair pair = Make();
   ASSERT_TRUE(pair.request && pair.serve);
   EXPECT_EQ(pair.request->slot_type(), RegionType::kHost);
-  asked->refuses = true;
-  const absl::Status refused = pair.request->PinSlots(asked);
+  requested->refuses = true;
+  const absl::Status refused = pair.request->PinSlots(requested);
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
   EXPECT_EQ(pair.request->slot_type(), RegionType::kHost);
-  asked->refuses = false;
-  const absl::Status pinned = pair.request->PinSlots(asked);
+  requested->refuses = false;
+  const absl::Status pinned = pair.request->PinSlots(requested);
   ASSERT_TRUE(pinned.ok()) << pinned;
   EXPECT_EQ(pair.request->slot_type(), RegionType::kPinned);
-  EXPECT_EQ(asked->ranges.count(), 1u);
+  EXPECT_EQ(requested->ranges.count(), 1u);
   const std::optional<uint32_t> slot = pair.request->Acquire();
   ASSERT_TRUE(slot.has_value());
   const auto request = pair.request->request(*slot);
-  asked->ranges.Check(request.data(), request.size());
+  requested->ranges.Check(request.data(), request.size());
   FillPattern(7, request);
   ASSERT_TRUE(pair.request->Post(*slot, kSmallShape.request_bytes_max).ok());
   const std::optional<Arrival> arrival = AwaitRequest(*pair.serve);
@@ -138,12 +138,12 @@ TEST_P(FabricPins, ARequesterPinsItsOwnEnd) {
   const std::optional<Completion> done = AwaitReply(*pair.request);
   ASSERT_TRUE(done.has_value());
   const auto reply = pair.request->reply(done->slot);
-  asked->ranges.Check(reply.data(), reply.size());
+  requested->ranges.Check(reply.data(), reply.size());
   EXPECT_TRUE(HasPattern(8, reply));
   pair.request->Release(done->slot);
   pair.serve.reset();  // also has the memory on loopback
   pair.request.reset();
-  AwaitNoPins(*asked);
+  AwaitNoPins(*requested);
 }
 
 // On loopback the ends share their memory, which is pinned once.

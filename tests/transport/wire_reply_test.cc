@@ -236,11 +236,11 @@ TEST(Wire, ProbesAreEchoed) {
   RequestHeader request;
   request.request_id = 3;
   request.body_bytes = 36;
-  Slot asked(124);
-  EncodeHeader(request, asked.bytes());
-  asked.bytes()[123] = std::byte{42};
+  Slot requested(124);
+  EncodeHeader(request, requested.bytes());
+  requested.bytes()[123] = std::byte{42};
   Slot answer(200);
-  const uint32_t bytes = EncodeProbeReply(request, asked.bytes(), answer.bytes());
+  const uint32_t bytes = EncodeProbeReply(request, requested.bytes(), answer.bytes());
   EXPECT_EQ(bytes, 100u);
   EXPECT_EQ(answer.bytes()[99], std::byte{42});
   ExpectedReply expected;
@@ -250,7 +250,7 @@ TEST(Wire, ProbesAreEchoed) {
   ASSERT_TRUE(header.ok()) << header.status();
   EXPECT_TRUE(CheckReply(*header, answer.bytes().first(bytes).subspan(64), expected).ok());
   Slot small(80);  // as far as the slot holds them
-  EXPECT_EQ(EncodeProbeReply(request, asked.bytes(), small.bytes()), 80u);
+  EXPECT_EQ(EncodeProbeReply(request, requested.bytes(), small.bytes()), 80u);
   EXPECT_TRUE(DecodeReplyHeader(small.bytes()).ok());
 }
 

@@ -48,7 +48,7 @@ RequestHeader GoldenRequest(uint8_t flags) {
 
 TEST(Wire, GoldenRequestHeader) {
   RequestHeader header = GoldenRequest(kFlagPartialF32 | kFlagBulk);
-  header.grade = WireGrade::kFast;
+  header.precision = WirePrecision::kFast;
   for (size_t i = 0; i < 16; ++i) header.trace_id[i] = static_cast<uint8_t>(0xe0 + i);
   for (size_t i = 0; i < 8; ++i) header.span_id[i] = static_cast<uint8_t>(0xf0 + i);
   header.sampled = 1;
@@ -65,7 +65,7 @@ TEST(Wire, GoldenRequestHeader) {
       0xe0, 0xe1, 0xe2, 0xe3, 0xe4, 0xe5, 0xe6, 0xe7,  // trace id
       0xe8, 0xe9, 0xea, 0xeb, 0xec, 0xed, 0xee, 0xef,
       0xf0, 0xf1, 0xf2, 0xf3, 0xf4, 0xf5, 0xf6, 0xf7,   // span id
-      0x01, 0x02, 0x00, 0x00, 0x3b, 0x77, 0xb5, 0x3a};  // sampled, grade, checksum
+      0x01, 0x02, 0x00, 0x00, 0x3b, 0x77, 0xb5, 0x3a};  // sampled, precision, checksum
   EXPECT_EQ(Copy(slot.bytes()), golden);
 }
 
@@ -202,8 +202,8 @@ TEST(Wire, RequestHeaderRefusals) {
   EXPECT_TRUE(refused([](H& h) { h.index_count = kIndexCountMax + 1; }));
   EXPECT_TRUE(refused([](H& h) { h.reserved[0] = 1; }));
   EXPECT_TRUE(refused([](H& h) { h.reserved[1] = 1; }));
-  EXPECT_TRUE(refused([](H& h) { h.grade = static_cast<WireGrade>(3); }));
-  EXPECT_FALSE(refused([](H& h) { h.grade = WireGrade::kFast; }));
+  EXPECT_TRUE(refused([](H& h) { h.precision = static_cast<WirePrecision>(3); }));
+  EXPECT_FALSE(refused([](H& h) { h.precision = WirePrecision::kFast; }));
   EXPECT_FALSE(refused([](H& h) { h.trace_id[15] = 1; }));
   EXPECT_FALSE(refused([](H& h) { h.span_id[7] = 1; }));
   EXPECT_FALSE(refused([](H& h) { h.sampled = 1; }));

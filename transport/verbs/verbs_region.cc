@@ -112,16 +112,16 @@ bool VerbsGather::Append(std::span<const std::byte> run, std::vector<ibv_sge>& l
 
 // Pairs with `Tell`: a reader of the state also sees what the other thread did to the segment
 // before.
-VerbsGather::State VerbsGather::Told(const Segment& segment) noexcept {
+VerbsGather::State VerbsGather::StateOf(const Segment& segment) noexcept {
   return segment.state.load(std::memory_order_acquire);
 }
-void VerbsGather::Tell(Segment& segment, State state) noexcept {
+void VerbsGather::SetState(Segment& segment, State state) noexcept {
   segment.state.store(state, std::memory_order_release);
 }
 
 bool VerbsGather::Has(Segment& segment) noexcept {
-  const State state = Told(segment);
-  if (state == State::kUnused) Tell(segment, State::kWanted);
+  const State state = StateOf(segment);
+  if (state == State::kUnused) SetState(segment, State::kWanted);
   wants_ |= state == State::kUnused || state == State::kWanted;
   return state == State::kRegistered;
 }
@@ -141,16 +141,16 @@ void VerbsGather::RegisterWanted() noexcept {
   for (Segmented& one : regions_) {
     for (size_t index = 0; index < one.segments.size(); ++index) {
       Segment& segment = one.segments[index];
-      if (Told(segment) != State::kWanted) continue;
+      if (StateOf(segment) != State::kWanted) continue;
       absl::StatusOr<VerbsRegion> region = Register(one.region, index);
       if (!region.ok()) {
         Log().warn("verbs: replies from part of the store ({} memory) are copied: {}",
                    RegionTypeName(one.region.type), std::string(region.status().message()));
-        Tell(segment, State::kRefused);
+        SetState(segment, State::kRefused);
         continue;
       }
       segment.region.emplace(*std::move(region));
-      Tell(segment, State::kRegistered);
+      SetState(segment, State::kRegistered);
     }
   }
 }

@@ -128,8 +128,8 @@ class VerbsGather {
     }
   };
 
-  static State Told(const Segment& segment) noexcept;
-  static void Tell(Segment& segment, State state) noexcept;
+  static State StateOf(const Segment& segment) noexcept;
+  static void SetState(Segment& segment, State state) noexcept;
   bool Has(Segment& segment) noexcept;
   absl::StatusOr<VerbsRegion> Register(const MemoryRegion& region, size_t index) const;
 

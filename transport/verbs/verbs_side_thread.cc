@@ -54,8 +54,8 @@ void VerbsSideThread::Retire(VerbsSourceId source, std::unique_ptr<VerbsJob> job
     Source* const known = Find(source.value);
     // A job that runs or waits to run cannot be destroyed here, whatever the limit. Its source is
     // open or being closed, and waits for this too.
-    const bool asked = running_ == job.get() || Waits(job.get());
-    if (asked || (known != nullptr && !known->closed && count_ < kJobCountMax)) {
+    const bool requested = running_ == job.get() || Waits(job.get());
+    if (requested || (known != nullptr && !known->closed && count_ < kJobCountMax)) {
       VerbsJob* const target = job.get();
       Push(*known, {source.value, target, std::move(job), false});
       return;

@@ -286,7 +286,7 @@ absl::Status CheckText(const Corpus& corpus, std::span<const int32_t> tokens,
     const ChunkPlacement& chunk = corpus.chunks[i];
     const ChunkId plain =
         ComputeChunkId(fingerprint, parent, begin, tokens.subspan(begin, chunk.token_count));
-    if (plain != chunk.id && SealedChunkId(plain, SealOf(plain, key)) != chunk.id) {
+    if (plain != chunk.id && TaggedChunkId(plain, VerificationTagOf(plain, key)) != chunk.id) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "corpus %s was loaded from another text: chunk %d differs\n  give the file it was "
           "loaded from with --text",

@@ -66,7 +66,7 @@ absl::Status RunAttach(const Ctl& ctl, const AttachOptions& options) {
   }
   const CellReference reference = ReferenceTo(corpus, run->begin, run->end, options.position);
   CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> token_ids,
-                       AskForTokenIds(fleet, corpus, ordinals, deadline));
+                       FetchTokenIds(fleet, corpus, ordinals, deadline));
   CKV_RETURN_IF_ERROR(WriteReference(options, geometry, token_ids, reference));
   PrintBeside(
       ctl, options.out,

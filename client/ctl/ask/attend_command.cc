@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "attention/grade.h"
+#include "attention/precision.h"
 #include "client/calls.h"
 #include "client/ctl/checks.h"
 #include "client/ctl/chunk_range.h"
@@ -35,7 +35,7 @@ struct AttendOptions {
   std::string out;
   int64_t offset = 0;
   std::string wire = "bf16";
-  std::string grade;
+  std::string precision;
   bool approximate = false;
   uint32_t timeout_ms = 10'000;
 };
@@ -49,7 +49,7 @@ struct Totals {
   uint64_t lost_ns = 0;
   uint64_t failed_attempts = 0;
   bool approximate = false;
-  v1::Grade grade = v1::GRADE_UNSPECIFIED;
+  v1::Precision precision = v1::PRECISION_UNSPECIFIED;
 };
 
 // Returns ", 3.02 s of it in 1 failed attempt", or nothing if none failed.
@@ -60,10 +60,10 @@ std::string LostNote(const Totals& totals) {
                          FormatCount(totals.failed_attempts, "failed attempt"));
 }
 
-v1::Grade GradeOf(std::string_view name) {
-  if (name == "exact") return v1::GRADE_EXACT;
-  if (name == "wire") return v1::GRADE_WIRE;
-  return name == "fast" ? v1::GRADE_FAST : v1::GRADE_UNSPECIFIED;
+v1::Precision PrecisionOf(std::string_view name) {
+  if (name == "exact") return v1::PRECISION_EXACT;
+  if (name == "wire") return v1::PRECISION_WIRE;
+  return name == "fast" ? v1::PRECISION_FAST : v1::PRECISION_UNSPECIFIED;
 }
 
 // Everything of the request but its rows.
@@ -75,7 +75,7 @@ v1::AttendRequest Template(const Ctl& ctl, const AttendOptions& options, const C
   request.set_corpus_version(corpus.version);
   request.set_layer(options.layer);
   request.set_wire(options.wire == "f32" ? v1::PARTIAL_DTYPE_F32 : v1::PARTIAL_DTYPE_BF16);
-  request.set_grade(GradeOf(options.grade));
+  request.set_precision(PrecisionOf(options.precision));
   request.set_allow_approximate(options.approximate);
   request.set_timeout_ms(options.timeout_ms);
   if (const auto run = AsRun(ordinals); run && options.offset == 0) {
@@ -146,7 +146,7 @@ absl::StatusOr<Totals> SendAll(const Ctl& ctl, Fleet& fleet, v1::AttendRequest r
     totals.lost_ns += reply.lost_ns();
     totals.failed_attempts += reply.failed_attempt_count();
     totals.approximate = totals.approximate || reply.approximate();
-    totals.grade = reply.grade();
+    totals.precision = reply.precision();
     progress->Advance(rows);
   }
   return totals;
@@ -219,40 +219,41 @@ absl::Status RunAttend(const Ctl& ctl, const AttendOptions& options) {
   CKV_ASSIGN_OR_RETURN(const Answered answered, AttendCurrent(ctl, fleet, options));
   const Totals& totals = answered.totals;
   const Geometry& geometry = answered.corpus.geometry;
-  CKV_RETURN_IF_ERROR(
-      WritePartial(options.out, answered.partial,
-                   {{"corpus", answered.corpus.name},
-                    {"layer", std::to_string(options.layer)},
-                    {"rows", totals.approximate ? "approximate" : "exact"},
-                    {"grade", std::string(GradeName(static_cast<Grade>(totals.grade)))},
-                    {"model", geometry.model},
-                    {"revision", geometry.revision}}));
+  CKV_RETURN_IF_ERROR(WritePartial(
+      options.out, answered.partial,
+      {{"corpus", answered.corpus.name},
+       {"layer", std::to_string(options.layer)},
+       {"rows", totals.approximate ? "approximate" : "exact"},
+       {"precision", std::string(PrecisionName(static_cast<Precision>(totals.precision)))},
+       {"model", geometry.model},
+       {"revision", geometry.revision}}));
   const Duration elapsed(static_cast<int64_t>(totals.elapsed_ns));
-  PrintBeside(ctl, options.out,
-              RenderFields({{"wrote", options.out},
-                            {"rows", absl::StrFormat("%d over %s of %s", answered.query_count,
-                                                     FormatCount(answered.chunk_count, "chunk"),
-                                                     FormatCount(answered.row_count, "token"))},
-                            {"holders", std::to_string(totals.holder_count)},
-                            {"sent", FormatBytes(totals.bytes_sent)},
-                            {"received", FormatBytes(totals.bytes_received)},
-                            {"answer", totals.approximate ? "approximate: some rows were fp8 copies"
-                                                          : "exact rows"},
-                            {"grade", std::string(GradeName(static_cast<Grade>(totals.grade)))},
-                            {"took", FormatDuration(elapsed) + LostNote(totals)}}),
-              {{"out", options.out},
-               {"row_count", answered.query_count},
-               {"chunk_count", answered.chunk_count},
-               {"token_count", answered.row_count},
-               {"message_count", totals.messages},
-               {"holder_count", totals.holder_count},
-               {"bytes_sent", totals.bytes_sent},
-               {"bytes_received", totals.bytes_received},
-               {"approximate", totals.approximate},
-               {"grade", std::string(GradeName(static_cast<Grade>(totals.grade)))},
-               {"seconds", static_cast<double>(totals.elapsed_ns) / 1e9},
-               {"failed_attempt_count", totals.failed_attempts},
-               {"lost_seconds", static_cast<double>(totals.lost_ns) / 1e9}});
+  PrintBeside(
+      ctl, options.out,
+      RenderFields(
+          {{"wrote", options.out},
+           {"rows", absl::StrFormat("%d over %s of %s", answered.query_count,
+                                    FormatCount(answered.chunk_count, "chunk"),
+                                    FormatCount(answered.row_count, "token"))},
+           {"holders", std::to_string(totals.holder_count)},
+           {"sent", FormatBytes(totals.bytes_sent)},
+           {"received", FormatBytes(totals.bytes_received)},
+           {"answer", totals.approximate ? "approximate: some rows were fp8 copies" : "exact rows"},
+           {"precision", std::string(PrecisionName(static_cast<Precision>(totals.precision)))},
+           {"took", FormatDuration(elapsed) + LostNote(totals)}}),
+      {{"out", options.out},
+       {"row_count", answered.query_count},
+       {"chunk_count", answered.chunk_count},
+       {"token_count", answered.row_count},
+       {"message_count", totals.messages},
+       {"holder_count", totals.holder_count},
+       {"bytes_sent", totals.bytes_sent},
+       {"bytes_received", totals.bytes_received},
+       {"approximate", totals.approximate},
+       {"precision", std::string(PrecisionName(static_cast<Precision>(totals.precision)))},
+       {"seconds", static_cast<double>(totals.elapsed_ns) / 1e9},
+       {"failed_attempt_count", totals.failed_attempts},
+       {"lost_seconds", static_cast<double>(totals.lost_ns) / 1e9}});
   return absl::OkStatus();
 }
 
@@ -289,12 +290,12 @@ void AddAttendCommand(CLI::App& app, Ctl& ctl) {
                    "for any placement")
       ->check(OneOf(dtypes))
       ->type_name(JoinNames(dtypes));
-  const std::vector<std::string> grades = {"exact", "wire", "fast"};
-  verb->add_option("--grade", options->grade,
+  const std::vector<std::string> precisions = {"exact", "wire", "fast"};
+  verb->add_option("--precision", options->precision,
                    "How exactly to compute: exact (default for f32), wire (default for bf16) or "
                    "fast, on processors that multiply bf16; others always compute exactly")
-      ->check(OneOf(grades))
-      ->type_name(JoinNames(grades));
+      ->check(OneOf(precisions))
+      ->type_name(JoinNames(precisions));
   verb->add_flag("--approximate", options->approximate,
                  "Holders may answer from fp8 copies in memory of chunks that are on disk");
   AddTimeout(*verb, "--timeout", options->timeout_ms, "Limit of each message");

@@ -308,7 +308,7 @@ std::string FindingsText(std::span<const FabricFindings> findings) {
 class Stages {
  public:
   explicit Stages(const Ctl& ctl) : ctl_(ctl) {}
-  void Tell(const char* stage, size_t done, size_t total) {
+  void Report(const char* stage, size_t done, size_t total) {
     if (progress_ == nullptr || stage != stage_) {
       progress_.reset();
       progress_ = ctl_.StartProgress(std::string("measure ") + stage, "runs", total);
@@ -343,7 +343,7 @@ absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command)
   Stages stages(ctl);
   const CharacterizeWatch watch = {
       .progress = [&](const char* stage, size_t done,
-                      size_t total) { stages.Tell(stage, done, total); },
+                      size_t total) { stages.Report(stage, done, total); },
       .calibrated = [&](const Profile& profile) { return WriteProfile(profile_path, profile); }};
   CKV_ASSIGN_OR_RETURN(const Profile profile,
                        Characterize(setup->target, setup->options, setup->subject,

@@ -113,9 +113,11 @@ std::string HolderText(const v1::ExplainReply& reply) {
                {"OFF", true},
                {"TIER"}});
   for (const v1::ExplainHolder& holder : reply.holders()) {
-    const char* const asked = holder.asked() ? "yes" : holder.takes_turns() ? "in turn" : "no";
+    const char* const requested = holder.requested()     ? "yes"
+                                  : holder.takes_turns() ? "in turn"
+                                                         : "no";
     table.AddRow(
-        {holder.name(), std::to_string(holder.group()), asked,
+        {holder.name(), std::to_string(holder.group()), requested,
          absl::StrFormat("%.0f %%", 100 * holder.token_share()),
          FormatMicroseconds(holder.t_probe_us()), FormatRate(holder.bandwidth_bytes_per_s()),
          FormatMicroseconds(holder.route_us()),
@@ -133,7 +135,7 @@ Json HolderJson(const v1::ExplainReply& reply) {
   for (const v1::ExplainHolder& holder : reply.holders()) {
     Json entry = {{"name", holder.name()},
                   {"group", holder.group()},
-                  {"asked", holder.asked()},
+                  {"asked", holder.requested()},
                   {"takes_turns", holder.takes_turns()},
                   {"token_share", holder.token_share()},
                   {"t_probe_us", holder.t_probe_us()},

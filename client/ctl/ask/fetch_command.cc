@@ -104,7 +104,7 @@ absl::StatusOr<Gathered> OpenSink(Fleet& fleet, const FetchOptions& options, con
     return gathered;
   }
   CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> token_ids,
-                       AskForTokenIds(fleet, corpus, ordinals, deadline));
+                       FetchTokenIds(fleet, corpus, ordinals, deadline));
   CKV_ASSIGN_OR_RETURN(gathered.sink, OpenLlamaSink(gathered.file, corpus.geometry, token_ids,
                                                     options.streams == 0 ? 1 : options.streams));
   return gathered;

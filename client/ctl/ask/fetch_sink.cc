@@ -63,7 +63,7 @@ class LlamaSink final : public FetchSink {
 };
 
 // The token ids as one of these holders has them.
-absl::StatusOr<std::vector<int32_t>> AskHolders(
+absl::StatusOr<std::vector<int32_t>> QueryHolders(
     Fleet& fleet, const Corpus& corpus, const ChunkPlacement& chunk,
     const std::map<std::string, Member>& live, Instant deadline,
     std::map<std::string, std::unique_ptr<v1::HolderService::StubInterface>>& stubs) {
@@ -78,7 +78,7 @@ absl::StatusOr<std::vector<int32_t>> AskHolders(
     }
     auto& stub = stubs[id.name];
     if (stub == nullptr) stub = ConnectHolder(holder->second);
-    const auto info = AskForChunk(
+    const auto info = ReadChunkInfo(
         {*stub, holder->second, corpus.geometry, corpus.tenant, fleet.clock(), deadline}, chunk.id);
     // The id of a chunk names its token ids, so a holder cannot give others.
     error = info.ok() ? Annotate(ValidateChunkInfo(*info, corpus.geometry),
@@ -125,9 +125,9 @@ absl::StatusOr<std::unique_ptr<FetchSink>> OpenLlamaSink(const FetchFile& file,
   return std::make_unique<LlamaSink>(std::move(writer));
 }
 
-absl::StatusOr<std::vector<int32_t>> AskForTokenIds(Fleet& fleet, const Corpus& corpus,
-                                                    std::span<const uint32_t> ordinals,
-                                                    Instant deadline) {
+absl::StatusOr<std::vector<int32_t>> FetchTokenIds(Fleet& fleet, const Corpus& corpus,
+                                                   std::span<const uint32_t> ordinals,
+                                                   Instant deadline) {
   CKV_ASSIGN_OR_RETURN(const std::vector<Member> members, fleet.Members());
   std::map<std::string, Member> live;
   for (const Member& member : members) {
@@ -136,7 +136,8 @@ absl::StatusOr<std::vector<int32_t>> AskForTokenIds(Fleet& fleet, const Corpus& 
   std::map<std::string, std::unique_ptr<v1::HolderService::StubInterface>> stubs;
   std::vector<int32_t> ids;
   for (const uint32_t ordinal : ordinals) {
-    const auto of_chunk = AskHolders(fleet, corpus, corpus.chunks[ordinal], live, deadline, stubs);
+    const auto of_chunk =
+        QueryHolders(fleet, corpus, corpus.chunks[ordinal], live, deadline, stubs);
     if (!of_chunk.ok()) {
       return Annotate(of_chunk.status(),
                       absl::StrFormat("token ids of chunk %d of corpus %s", ordinal, corpus.name));

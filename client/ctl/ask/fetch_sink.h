@@ -54,8 +54,8 @@ absl::StatusOr<std::unique_ptr<FetchSink>> OpenLlamaSink(const FetchFile& file,
 //   DeadlineExceeded    some had not arrived by `deadline`.
 //   NotFound            no live holder has a chunk; names the chunk.
 //   else the holder's error.
-absl::StatusOr<std::vector<int32_t>> AskForTokenIds(Fleet& fleet, const Corpus& corpus,
-                                                    std::span<const uint32_t> ordinals,
-                                                    Instant deadline);
+absl::StatusOr<std::vector<int32_t>> FetchTokenIds(Fleet& fleet, const Corpus& corpus,
+                                                   std::span<const uint32_t> ordinals,
+                                                   Instant deadline);
 
 }  // namespace ckv::ctl

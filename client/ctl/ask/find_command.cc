@@ -85,8 +85,8 @@ v1::ResolveReply FromCorpus(const v1::ResolveReply& reply, size_t token_count) {
   found.set_token_count(end);
   *found.mutable_geometry() = reply.corpus().geometry();
   if (end < token_count) {
-    found.add_holes()->set_token_begin(end);
-    found.mutable_holes(0)->set_token_count(token_count - end);
+    found.add_gaps()->set_token_begin(end);
+    found.mutable_gaps(0)->set_token_count(token_count - end);
   }
   return found;
 }
@@ -99,10 +99,10 @@ absl::Status Print(const Ctl& ctl, const v1::ResolveReply& reply, size_t token_c
                {"spans", Json::array()},
                {"holes", Json::array()}};
   Table table({{"BEGIN", true}, {"TOKENS", true}, {"OFFSET", true}, {"CHUNK"}});
-  int hole = 0;
-  const auto add_holes = [&](uint64_t until) {
-    for (; hole < reply.holes_size() && reply.holes(hole).token_begin() < until; ++hole) {
-      const v1::PromptHole& one = reply.holes(hole);
+  int gap = 0;
+  const auto add_gaps = [&](uint64_t until) {
+    for (; gap < reply.gaps_size() && reply.gaps(gap).token_begin() < until; ++gap) {
+      const v1::PromptGap& one = reply.gaps(gap);
       table.AddRow(
           {std::to_string(one.token_begin()), std::to_string(one.token_count()), "-", "none"});
       json["holes"].push_back(
@@ -111,7 +111,7 @@ absl::Status Print(const Ctl& ctl, const v1::ResolveReply& reply, size_t token_c
   };
   for (const v1::PromptSpan& span : reply.spans()) {
     CKV_ASSIGN_OR_RETURN(const ChunkId id, ChunkId::FromBytes(span.chunk().id()));
-    add_holes(span.token_begin());
+    add_gaps(span.token_begin());
     table.AddRow({std::to_string(span.token_begin()), std::to_string(span.token_count()),
                   std::to_string(span.chunk().offset()), id.ShortHex()});
     json["spans"].push_back({{"token_begin", span.token_begin()},
@@ -119,7 +119,7 @@ absl::Status Print(const Ctl& ctl, const v1::ResolveReply& reply, size_t token_c
                              {"chunk", id.ToHex()},
                              {"offset", span.chunk().offset()}});
   }
-  add_holes(UINT64_MAX);
+  add_gaps(UINT64_MAX);
   std::string text = absl::StrFormat("%d of %d tokens are in %s\n\n", reply.token_count(),
                                      token_count, FormatCount(reply.spans_size(), "chunk")) +
                      table.Render();

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_format.h"
 #include "attention/worker_pool.h"
-#include "client/prefetch/near_store.h"
+#include "client/prefetch/local_row_cache.h"
 #include "client/requester.h"
 #include "proto/base/status.h"
 
@@ -202,7 +202,7 @@ uint64_t NearBytesNeeded(const Corpus& corpus, std::span<const PolicyAgent> agen
   for (const PolicyAgent& agent : agents) {
     uint64_t bytes = 0;
     for (const uint32_t chunk : agent.chunks)
-      bytes += NearStore::BytesOf(corpus.geometry, corpus.chunks[chunk].token_count);
+      bytes += LocalRowCache::BytesOf(corpus.geometry, corpus.chunks[chunk].token_count);
     most = std::max(most, bytes);
   }
   return most;
@@ -227,7 +227,7 @@ absl::StatusOr<PolicyResult> RunPolicy(const PolicyRun& run, ContextPolicy polic
     result.answers.push_back(*std::move(answer));
   }
   result.elapsed = run.clock->Now() - start;
-  const RequesterNearStats near = requester->Stats().near;
+  const LocalRowStats near = requester->Stats().near;
   result.pulled_bytes = near.pulled_bytes;
   result.mapped_bytes = near.mapped_bytes;
   result.near_bytes = near.bytes;

@@ -21,7 +21,7 @@ struct Age {
 };
 
 Age AgeOf(Fleet& fleet, const Corpus& corpus) {
-  const auto told = [](uint64_t ms) {
+  const auto reported = [](uint64_t ms) {
     return FormatAge(std::chrono::milliseconds(std::min(ms, uint64_t{1} << 40)));
   };
   const absl::StatusOr<v1::ListCorporaReply> listed = fleet.ListCorpora();
@@ -29,17 +29,17 @@ Age AgeOf(Fleet& fleet, const Corpus& corpus) {
   for (const v1::CorpusSummary& summary : listed->corpora()) {
     if (summary.name() != corpus.name || summary.tenant() != corpus.tenant) continue;
     if (!summary.has_published_ago_ms()) break;
-    return {told(summary.published_ago_ms()), {{"age_ms", summary.published_ago_ms()}}};
+    return {reported(summary.published_ago_ms()), {{"age_ms", summary.published_ago_ms()}}};
   }
   const absl::StatusOr<v1::DescribeDirectoryReply> home = fleet.DescribeDirectory();
   if (!home.ok()) return {};
-  return {"> " + told(home->started_ago_ms()), {{"age_ms_min", home->started_ago_ms()}}};
+  return {"> " + reported(home->started_ago_ms()), {{"age_ms_min", home->started_ago_ms()}}};
 }
 
 absl::Status RunShow(const Ctl& ctl, const std::string& name) {
   Fleet fleet(ctl.fleet, ctl.clock);
   CKV_ASSIGN_OR_RETURN(const Corpus corpus, fleet.GetCorpus(name));
-  const LiveNames live = AskLiveNames(fleet);
+  const LiveNames live = QueryLiveNames(fleet);
   const Age age = AgeOf(fleet, corpus);
   const uint64_t token_count = corpus.token_count();
   Json json = {{"name", corpus.name},

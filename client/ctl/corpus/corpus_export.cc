@@ -144,12 +144,12 @@ absl::StatusOr<ExtraKeys> Exporter::KeysOf(const ExportFile& file) {
   for (const uint32_t ordinal : file.ordinals) {
     const ChunkPlacement& chunk = corpus_.chunks[ordinal];
     ExtraKeys& of_chunk = of_chunks.emplace_back();
-    const auto ask = [&](const Member& holder) -> absl::Status {
+    const auto query = [&](const Member& holder) -> absl::Status {
       CKV_ASSIGN_OR_RETURN(ChunkInfo info, InfoFrom(CallsOf(holder), chunk));
       of_chunk = std::move(info.extra_keys);
       return absl::OkStatus();
     };
-    CKV_RETURN_IF_ERROR(TryHolders(ordinal, ask, absl::OkStatus()));
+    CKV_RETURN_IF_ERROR(TryHolders(ordinal, query, absl::OkStatus()));
     for (ExtraKey key : of_chunk) {
       if (key.token_count != 0) key.begin += static_cast<int64_t>(first_token);
       keys.insert(std::move(key));
@@ -232,7 +232,7 @@ HolderCalls Exporter::CallsOf(const Member& holder) {
 
 absl::StatusOr<ChunkInfo> Exporter::InfoFrom(const HolderCalls& calls,
                                              const ChunkPlacement& chunk) const {
-  CKV_ASSIGN_OR_RETURN(ChunkInfo info, AskForChunk(calls, chunk.id));
+  CKV_ASSIGN_OR_RETURN(ChunkInfo info, ReadChunkInfo(calls, chunk.id));
   const std::string& name = calls.holder.id.name;
   CKV_RETURN_IF_ERROR(
       Annotate(ValidateChunkInfo(info, corpus_.geometry), absl::StrFormat("holder %s", name)));

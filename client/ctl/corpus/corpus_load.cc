@@ -304,8 +304,8 @@ absl::Status CheckRoom(const Ctl& ctl, const LoadOptions& options, const ChunkSo
                        const std::vector<Member>& holders) {
   if (!options.extend) return PlaceAll(chunks, holders, options.replicas, *ctl.clock).status();
   CKV_ASSIGN_OR_RETURN(const std::vector<uint32_t> fresh, NewToCorpus(options.cut, chunks));
-  return PlaceByRoom(chunks, fresh, options.cut.extended->chunks.size(), holders, options.replicas,
-                     *ctl.clock, kInstantMax)
+  return PlaceByCapacity(chunks, fresh, options.cut.extended->chunks.size(), holders,
+                         options.replicas, *ctl.clock, kInstantMax)
       .status();
 }
 
@@ -328,8 +328,8 @@ absl::Status RunLoad(const Ctl& ctl, LoadOptions options) {
     CKV_RETURN_IF_ERROR(CheckTenant(ctl, *previous));
     TakeCutOf(*previous, kind, options.cut);
     options.cut.extended = &*previous;
-    options.cut.ask_for_tokens =
-        AskHolders(holders, previous->geometry, ctl.fleet.tenant, ctl.clock, kInstantMax);
+    options.cut.read_tokens =
+        QueryHolders(holders, previous->geometry, ctl.fleet.tenant, ctl.clock, kInstantMax);
   }
   if (options.replicas == 0) options.replicas = ReplicasOf(ctl, options, previous, holders.size());
   CKV_RETURN_IF_ERROR(

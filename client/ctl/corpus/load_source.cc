@@ -22,7 +22,7 @@
 #include "proto/base/status.h"
 #include "store/formats/safetensors_header.h"
 #include "store/memory/chunk_id.h"
-#include "store/memory/token_print.h"
+#include "store/memory/token_hash.h"
 
 namespace ckv::ctl {
 namespace {
@@ -91,7 +91,7 @@ absl::StatusOr<std::vector<uint32_t>> NewToCorpus(const CutOptions& cut,
   CKV_RETURN_IF_ERROR(CheckSameGeometry(corpus, source.geometry()));
   absl::StatusOr<std::vector<uint32_t>> fresh = NewChunks(corpus, source);
   if (fresh.ok()) {
-    const absl::Status once = CheckNoTextTwice(corpus, source, *fresh, cut.key, cut.ask_for_tokens);
+    const absl::Status once = CheckNoTextTwice(corpus, source, *fresh, cut.key, cut.read_tokens);
     if (once.ok()) return fresh;
     fresh = once;
   }
@@ -110,15 +110,15 @@ ChunkPlanner::Name ChunkPlanner::NameOf(const ChunkId& parent, uint64_t position
                                         std::span<const int32_t> tokens,
                                         std::span<const ExtraKey> extra_keys) const {
   const ChunkId plain = ComputeChunkId(fingerprint_, parent, position, tokens, extra_keys);
-  const ChunkSeal seal = SealOf(plain, key_);
-  return {SealedChunkId(plain, seal), seal};
+  const VerificationTag verification_tag = VerificationTagOf(plain, key_);
+  return {TaggedChunkId(plain, verification_tag), verification_tag};
 }
 
 absl::Status ChunkPlanner::Add(const ChunkId& parent, uint64_t position,
                                std::span<const int32_t> tokens,
                                std::span<const ExtraKey> extra_keys, const std::string& origin) {
   CKV_RETURN_IF_ERROR(Annotate(ValidateExtraKeys(extra_keys, tokens.size()), origin));
-  const auto [id, seal] = NameOf(parent, position, tokens, extra_keys);
+  const auto [id, verification_tag] = NameOf(parent, position, tokens, extra_keys);
   const auto [there, added] = origins_.emplace(id, origin);
   if (!added) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -126,8 +126,8 @@ absl::Status ChunkPlanner::Add(const ChunkId& parent, uint64_t position,
         "them out",
         origin, there->second));
   }
-  chunks_.push_back({id, parent, position, static_cast<uint32_t>(tokens.size()), seal,
-                     PrintOf(tokens, key_, extra_keys),
+  chunks_.push_back({id, parent, position, static_cast<uint32_t>(tokens.size()), verification_tag,
+                     TokenHashOf(tokens, key_, extra_keys),
                      ExtraKeys(extra_keys.begin(), extra_keys.end())});
   return absl::OkStatus();
 }
@@ -167,10 +167,11 @@ absl::StatusOr<ChunkId> FilePlanner::ParentAt(const std::string& path, uint64_t 
                                               std::span<const ExtraKey> extra_keys) const {
   if (cut_.extended == nullptr || cut_.standalone) return ChunkId();
   // Put before, for example by a load whose answer was lost: the chunk keeps its place.
-  const TokenPrint print = PrintOf(first_tokens, cut_.key, extra_keys);
+  const TokenHash token_hash = TokenHashOf(first_tokens, cut_.key, extra_keys);
   for (const ChunkPlacement& chunk : cut_.extended->chunks) {
     if (chunk.position != position || chunk.token_count != first_tokens.size()) continue;
-    if (chunk.print != TokenPrint() && chunk.print != print) continue;  // spares the hash
+    if (chunk.token_hash != TokenHash() && chunk.token_hash != token_hash)
+      continue;  // spares the hash
     if (planner_.NameOf(chunk.parent, position, first_tokens, extra_keys).id == chunk.id)
       return chunk.parent;
   }

@@ -44,7 +44,7 @@ struct CutOptions {
   // The corpus to extend, or null (FilePlanner), and the function that returns the tokens of its
   // chunks.
   const Corpus* extended = nullptr;
-  AskForTokens ask_for_tokens = {};
+  ReadTokens read_tokens = {};
   // Called with the planned chunks before any is prefilled. An error ends the load.
   std::function<absl::Status(const ChunkSource&)> before_prefill = {};
 };
@@ -77,7 +77,7 @@ class ChunkPlanner {
 
   struct Name {
     ChunkId id;
-    ChunkSeal seal;
+    VerificationTag verification_tag;
   };
   Name NameOf(const ChunkId& parent, uint64_t position, std::span<const int32_t> tokens,
               std::span<const ExtraKey> extra_keys) const;

@@ -116,11 +116,11 @@ absl::StatusOr<std::shared_ptr<const PrefillSource::Prefilled>> PrefillSource::P
     uint32_t run) {
   if (last_ != nullptr && last_run_ == run) return last_;
   last_ = nullptr;  // before the next one takes as much
-  uint32_t told = 0;
+  uint32_t reported = 0;
   CKV_ASSIGN_OR_RETURN(std::unique_ptr<const Sequence> sequence,
                        engine_->Prefill(runs_[run], 0, pool_, [&](uint32_t done) {
-                         if (on_prefilled_) on_prefilled_(done - told);
-                         told = done;
+                         if (on_prefilled_) on_prefilled_(done - reported);
+                         reported = done;
                          return absl::OkStatus();
                        }));
   last_ = std::make_shared<const Prefilled>(Prefilled{engine_, std::move(sequence)});

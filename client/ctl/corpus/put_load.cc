@@ -55,7 +55,7 @@ absl::StatusOr<SourcePlacement> PlaceAll(const ChunkSource& source,
                                          Clock& clock) {
   std::vector<uint32_t> all(source.chunks().size());
   std::iota(all.begin(), all.end(), 0u);
-  return PlaceByRoom(source, all, 0, holders, replicas, clock, kInstantMax);
+  return PlaceByCapacity(source, all, 0, holders, replicas, clock, kInstantMax);
 }
 
 absl::StatusOr<Loaded> PutAndPublish(const Ctl& ctl, const LoadTarget& target, Fleet& fleet,
@@ -98,7 +98,7 @@ absl::StatusOr<Loaded> PutAndExtend(const Ctl& ctl, const LoadTarget& target, Fl
   const auto size = static_cast<uint32_t>(corpus.chunks.size());
   CKV_ASSIGN_OR_RETURN(
       const SourcePlacement placement,
-      PlaceByRoom(source, fresh, size, holders, target.replicas, *ctl.clock, kInstantMax));
+      PlaceByCapacity(source, fresh, size, holders, target.replicas, *ctl.clock, kInstantMax));
   AppendChunks(source, fresh, placement, corpus);
   CKV_RETURN_IF_ERROR(ValidateCorpus(corpus));
   uint64_t bytes = 0;

@@ -105,7 +105,7 @@ absl::Status RunLocate(const Ctl& ctl, const LocateOptions& options) {
     return absl::NotFoundError(absl::StrFormat(
         "no corpus has chunk %s\n  ckvctl corpus show NAME lists a corpus's chunks", id.ToHex()));
   }
-  const LiveNames live = AskLiveNames(fleet);
+  const LiveNames live = QueryLiveNames(fleet);
   Json json = {{"id", id.ToHex()}, {"places", Json::array()}};
   Table table({{"CORPUS"}, {"ORDINAL", true}, {"POSITION", true}, {"TOKENS", true}, {"HOLDERS"}});
   for (const v1::LocateChunkReply::Place& place : reply.places()) {

@@ -76,7 +76,7 @@ FleetSight LookAtFleet(Fleet& fleet) {
   sight.directory = members.status();
   // Empty if a requester should provide the directory's address and does not answer.
   sight.directory_address = fleet.directory_address();
-  if (members.ok()) sight.members = AskMembers(fleet, *members);
+  if (members.ok()) sight.members = QueryMembers(fleet, *members);
   LookBehindMembers(fleet, sight);
   return sight;
 }
@@ -85,8 +85,8 @@ FleetFacts FactsOf(const FleetSight& sight) {
   FleetFacts facts;
   bool home_is_known = false;
   if (sight.home.ok()) {
-    if (absl::StatusOr<FleetFacts> told = FactsFrom(*sight.home); told.ok()) {
-      facts = *std::move(told);
+    if (absl::StatusOr<FleetFacts> reported = FactsFrom(*sight.home); reported.ok()) {
+      facts = *std::move(reported);
       home_is_known = true;
     }
   }

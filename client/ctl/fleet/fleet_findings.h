@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/ctl/fleet.h"
-#include "client/ctl/fleet/ask_members.h"
+#include "client/ctl/fleet/query_members.h"
 #include "client/ctl/output.h"
 #include "proto/health/findings.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "client/ctl/fleet.h"
-#include "client/ctl/fleet/ask_members.h"
+#include "client/ctl/fleet/query_members.h"
 #include "client/ctl/output.h"
 
 namespace ckv::ctl {

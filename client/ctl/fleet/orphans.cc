@@ -44,7 +44,7 @@ class Dropper {
     for (size_t i = 0; i < ids.size(); ++i) {
       // Queried again, just before the drop: another load may have published the chunk since.
       if (i % kPlacedPageIds == 0 && status.ok() && holder_status_.ok())
-        status = AskPlaced(std::span(ids).subspan(i), placed);
+        status = QueryPlaced(std::span(ids).subspan(i), placed);
       if (!status.ok() || !holder_status_.ok() ||
           (placed[i % kPlacedPageIds] == 0 && !Drop(ids[i])))
         left.push_back(std::move(ids[i]));
@@ -57,7 +57,7 @@ class Dropper {
 
  private:
   // Sets `placed` to how many corpora place each of the first page of `ids` here.
-  absl::Status AskPlaced(std::span<const std::string> ids, std::vector<uint32_t>& placed) {
+  absl::Status QueryPlaced(std::span<const std::string> ids, std::vector<uint32_t>& placed) {
     CKV_ASSIGN_OR_RETURN(placed, fleet_.CountReferences(
                                      ids.first(std::min(ids.size(), kPlacedPageIds)), holder_.id));
     return absl::OkStatus();

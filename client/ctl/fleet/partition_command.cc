@@ -212,13 +212,13 @@ bool IsDone(const Planned& planned) {
 
 // Checks for space before anything is copied. Old copies are dropped only after the switch.
 absl::Status CheckRoom(Fleet& fleet, const Planned& planned, const HolderPlans& plans) {
-  const RoomAsker asker(planned.holders, &fleet.clock(), kInstantMax);
+  const CapacityReader asker(planned.holders, &fleet.clock(), kInstantMax);
   std::vector<HolderId> due;
   for (const auto& [name, plan] : plans) {
     if (plan.chunks_in > 0) due.push_back({name});
   }
   Rooms rooms;
-  asker.Ask(due, rooms);
+  asker.Read(due, rooms);
   const auto fits = [&] {
     std::map<std::string, uint64_t> need;
     for (const ChunkMove& copy : planned.plan.copies) {
@@ -232,9 +232,9 @@ absl::Status CheckRoom(Fleet& fleet, const Planned& planned, const HolderPlans& 
     return true;
   };
   if (fits()) return absl::OkStatus();
-  asker.AskPresent(rooms);
-  if (fits() || !AllTellPresent(rooms)) return absl::OkStatus();
-  return NoRoomError(planned.plan.copy_bytes, 1, rooms);
+  asker.QueryPresent(rooms);
+  if (fits() || !AllReportPresent(rooms)) return absl::OkStatus();
+  return CapacityError(planned.plan.copy_bytes, 1, rooms);
 }
 
 // Waits until the old and the new holders have recorded the change, before old copies are dropped.

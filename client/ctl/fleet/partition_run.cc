@@ -303,13 +303,13 @@ absl::StatusOr<std::vector<PartitionRun::Check>> PartitionRun::FindMissing(
 }
 
 absl::StatusOr<bool> PartitionRun::IsThere(const Check& check) {
-  const auto there = AskInfo(check.to, check.chunk);
+  const auto there = QueryInfo(check.to, check.chunk);
   if (absl::IsNotFound(there.status())) return false;
   CKV_RETURN_IF_ERROR(there.status());
-  absl::Status asked;
+  absl::Status requested;
   for (const uint32_t source : SourcesOf(check.chunk, check.to, nullptr)) {
-    const auto info = AskInfo(source, check.chunk);
-    asked.Update(info.status());
+    const auto info = QueryInfo(source, check.chunk);
+    requested.Update(info.status());
     if (!info.ok()) continue;
     if (std::equal(info->layer_checksums().begin(), info->layer_checksums().end(),
                    there->layer_checksums().begin(), there->layer_checksums().end()))
@@ -320,11 +320,11 @@ absl::StatusOr<bool> PartitionRun::IsThere(const Check& check) {
         check.chunk, members_[source].id.name, members_[check.to].id.name));
   }
   // If the chunk was copied, its source could not be queried. If not, only this holder has it.
-  if (check.copied) return asked;
+  if (check.copied) return requested;
   return true;
 }
 
-absl::StatusOr<v1::GetChunkInfoReply> PartitionRun::AskInfo(uint32_t member, uint32_t chunk) {
+absl::StatusOr<v1::GetChunkInfoReply> PartitionRun::QueryInfo(uint32_t member, uint32_t chunk) {
   v1::GetChunkInfoRequest request;
   request.set_id(std::string(corpus_.chunks[chunk].id.AsBytes()));
   *request.mutable_geometry() = ToProto(corpus_.geometry);

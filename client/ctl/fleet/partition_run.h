@@ -125,7 +125,7 @@ class PartitionRun {
   absl::StatusOr<std::vector<Check>> FindMissing(std::span<const Check> checks)
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<bool> IsThere(const Check& check);
-  absl::StatusOr<v1::GetChunkInfoReply> AskInfo(uint32_t member, uint32_t chunk);
+  absl::StatusOr<v1::GetChunkInfoReply> QueryInfo(uint32_t member, uint32_t chunk);
 
   Fleet& fleet_;
   const Corpus& corpus_;

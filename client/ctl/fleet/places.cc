@@ -11,7 +11,7 @@ bool IsGone(const HolderId& id, const LiveNames& live) {
 
 }  // namespace
 
-LiveNames AskLiveNames(Fleet& fleet) {
+LiveNames QueryLiveNames(Fleet& fleet) {
   const absl::StatusOr<std::vector<Member>> members = fleet.Members();
   if (!members.ok()) return std::nullopt;
   std::set<std::string> names;

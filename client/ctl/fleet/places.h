@@ -13,7 +13,7 @@ namespace ckv::ctl {
 
 // The registered members. Unset if unknown, for example just after the directory's start.
 using LiveNames = std::optional<std::set<std::string>>;
-LiveNames AskLiveNames(Fleet& fleet);
+LiveNames QueryLiveNames(Fleet& fleet);
 
 // Returns, for example, "h0,h1 (gone),+r0". '+' marks a member that copied the chunk and serves it
 // under its lease. If `live` is unset, no member is marked as gone.

@@ -1,7 +1,7 @@
 // ckvctl status: the members, their counters, and what the requester would do. RunStatus, in order:
-// Look queries the directory and the requester; AskMembers queries all members at once; FactsOf and
-// JudgeFleet make findings of the answers; Print shows tables or JSON. The findings decide the exit
-// code. If the directory does not answer, the members are those that the requester has.
+// Look queries the directory and the requester; QueryMembers queries all members at once; FactsOf
+// and JudgeFleet make findings of the answers; Print shows tables or JSON. The findings decide the
+// exit code. If the directory does not answer, the members are those that the requester has.
 
 #include <algorithm>
 #include <map>
@@ -452,7 +452,7 @@ FleetSight SightOf(const Ctl& ctl, Fleet& fleet, const View& view,
 absl::Status RunStatus(const Ctl& ctl) {
   Fleet fleet(ctl.fleet, ctl.clock);
   CKV_ASSIGN_OR_RETURN(const View view, Look(fleet));
-  const std::vector<MemberReport> members = AskMembers(fleet, view.members);
+  const std::vector<MemberReport> members = QueryMembers(fleet, view.members);
   const FleetFacts facts = FactsOf(SightOf(ctl, fleet, view, members));
   const std::vector<Finding> findings = JudgeFleet(facts);
   Print(ctl, fleet, view, members, facts, findings);

@@ -11,7 +11,7 @@ ChunkChains::ChunkChains(const Corpus& corpus, const TenantKey& key)
     after_.emplace(chunk.parent, Link{chunk.id, chunk.position, chunk.token_count});
 }
 
-uint64_t ChunkChains::CoveredTokens(std::span<const int32_t> tokens) const {
+uint64_t ChunkChains::MatchedTokens(std::span<const int32_t> tokens) const {
   ChunkId parent;
   uint64_t covered = 0;
   while (covered < tokens.size()) {
@@ -23,7 +23,7 @@ uint64_t ChunkChains::CoveredTokens(std::span<const int32_t> tokens) const {
       if (next != nullptr && link.token_count <= next->token_count) continue;
       const ChunkId plain =
           ComputeChunkId(fingerprint_, parent, covered, tokens.subspan(covered, link.token_count));
-      if (SealedChunkId(plain, SealOf(plain, key_)) == link.id) next = &link;
+      if (TaggedChunkId(plain, VerificationTagOf(plain, key_)) == link.id) next = &link;
     }
     if (next == nullptr) break;
     covered += next->token_count;

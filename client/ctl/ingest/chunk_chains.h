@@ -23,7 +23,7 @@ class ChunkChains {
   // Returns how many of `tokens`, from the first on, are covered by a chain of chunks that begins
   // at position 0. Recomputes the ids from the tokens, so only these tokens match. If several
   // chunks fit at a position, follows the longest one.
-  uint64_t CoveredTokens(std::span<const int32_t> tokens) const;
+  uint64_t MatchedTokens(std::span<const int32_t> tokens) const;
 
  private:
   struct Link {

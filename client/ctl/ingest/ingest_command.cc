@@ -132,7 +132,7 @@ class Ingest {
         progress->Advance(piece.tokens.size());
       }
     }
-    Tell(pieces, model, ctl_.clock->Now() - begun);
+    Report(pieces, model, ctl_.clock->Now() - begun);
     return absl::OkStatus();
   }
 
@@ -149,7 +149,7 @@ class Ingest {
   }
 
   static bool Has(const ChunkChains& chains, const Piece& piece) {
-    return chains.CoveredTokens(piece.tokens) == piece.tokens.size();
+    return chains.MatchedTokens(piece.tokens) == piece.tokens.size();
   }
 
   absl::Status AwaitPublished(const Piece& piece) {
@@ -167,7 +167,7 @@ class Ingest {
         piece.origin, options_.name, options_.timeout_s));
   }
 
-  void Tell(const std::vector<Piece>& pieces, const EngineModel& model, Duration took) const {
+  void Report(const std::vector<Piece>& pieces, const EngineModel& model, Duration took) const {
     const uint64_t done = options_.dry_run ? 0 : total_ - there_;
     const double seconds = std::chrono::duration<double>(took).count();
     const std::string what = FormatCount(pieces.size(), "document or part of one");

@@ -110,11 +110,11 @@ absl::StatusOr<Requester*> Process::requester() {
   Requester* const requester = connection->requester.get();
   connection->watch = std::make_unique<WatchStub>(
       WatchOptions{.address = settings_->directory, .tenant = settings_->tenant},
-      [requester](std::string_view corpus) { requester->Forget(corpus); },
+      [requester](std::string_view corpus) { requester->Invalidate(corpus); },
       [address = settings_->directory](const absl::Status& status) {
         Log().debug("directory {}: {}", address, std::string(status.message()));
       },
-      [requester](const Member& member) { requester->Learn(member); });
+      [requester](const Member& member) { requester->OnMemberUp(member); });
   connection_ = std::move(connection);
   return requester;
 }
@@ -187,7 +187,7 @@ std::string Process::Check(bool& good) {
   if (!made.ok()) return "settings: " + std::string(made.status().message()) + "\n";
   std::string text = absl::StrFormat("settings: ok, directory %s\n", settings_->directory);
   good = true;
-  const auto tell = [&](const absl::Status& status, const std::string& what) {
+  const auto report = [&](const absl::Status& status, const std::string& what) {
     good = good && status.ok();
     text += status.ok() ? what + "\n" : std::string(status.message()) + "\n";
   };
@@ -199,12 +199,13 @@ std::string Process::Check(bool& good) {
   }
   // Not under the lock: every routed attention takes it.
   const absl::StatusOr<std::vector<Member>> members = connection->directory.ListMembers(deadline);
-  tell(members.status(), absl::StrFormat("fleet: %d members", members.ok() ? members->size() : 0));
+  report(members.status(),
+         absl::StrFormat("fleet: %d members", members.ok() ? members->size() : 0));
   if (!settings_->corpus.empty()) {
     // A corpus of the shared tenant is seen by every tenant.
     const auto corpus = (*made)->Resolve(settings_->corpus, settings_->tenant, deadline);
-    tell(corpus.status(), absl::StrFormat("corpus %s: %d tokens", settings_->corpus,
-                                          corpus.ok() ? (*corpus)->token_count() : 0));
+    report(corpus.status(), absl::StrFormat("corpus %s: %d tokens", settings_->corpus,
+                                            corpus.ok() ? (*corpus)->token_count() : 0));
   }
   absl::MutexLock lock(&mu_);
   for (const std::string& reason : refused_) {

@@ -37,12 +37,12 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
   shared->held_port.Reset();
   control->acceptor_->Start();
   local.port = control->acceptor_->port();
-  HostPort told = local;
+  HostPort reported = local;
   if (!config.advertise.empty()) {
-    CKV_ASSIGN_OR_RETURN(told, HostPort::Parse(config.advertise));
-    if (told.port == 0) told.port = local.port;
+    CKV_ASSIGN_OR_RETURN(reported, HostPort::Parse(config.advertise));
+    if (reported.port == 0) reported.port = local.port;
   }
-  control->address_ = told.ToString();
+  control->address_ = reported.ToString();
   shared->Publish(control->address_);
   if (local.IsWildcard()) local.host = local.host == "::" ? "::1" : "127.0.0.1";
   control->local_address_ = local.ToString();

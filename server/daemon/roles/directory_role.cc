@@ -17,7 +17,7 @@ absl::StatusOr<std::unique_ptr<DirectoryRole>> DirectoryRole::Start(DaemonShared
 
 DirectoryRole::DirectoryRole(DaemonShared* shared, std::unique_ptr<DurableDirectory> home)
     : home_(std::move(home)), service_(&home_->state(), &shared->gate, shared->clock, home_.get()) {
-  service_.TellProcess([shared] { return shared->Process(); });
+  service_.ReportProcess([shared] { return shared->Process(); });
 }
 
 void DirectoryRole::Tick() {

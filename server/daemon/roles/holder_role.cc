@@ -22,7 +22,7 @@ absl::StatusOr<std::unique_ptr<HolderRole>> HolderRole::Start(DaemonShared* shar
   CKV_ASSIGN_OR_RETURN(role->placement_, DaemonPlacement::Start(config, clock, local, holder));
   role->holder_service_ =
       std::make_unique<HolderServiceImpl>(holder, config.name, &shared->gate, clock);
-  role->holder_service_->TellProcess([shared] { return shared->Process(); });
+  role->holder_service_->ReportProcess([shared] { return shared->Process(); });
   role->store_service_ = std::make_unique<StoreServiceImpl>(
       holder, config.store_path, &shared->gate, clock,
       [self = role.get()](Instant deadline) { return self->placement().KeepNow(deadline); });

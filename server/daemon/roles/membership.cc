@@ -37,13 +37,13 @@ void Membership::StartWatch(Requester* requester, const std::string& local_addre
       WatchOptionsOf(shared_->config, shared_->clock, local_address),
       [shared = shared_, requester](std::string_view corpus) {
         if (corpus.empty()) shared->directory_connected.store(true, std::memory_order_relaxed);
-        requester->Forget(corpus);
+        requester->Invalidate(corpus);
       },
       [shared = shared_](const absl::Status& status) {
         shared->directory_connected.store(false, std::memory_order_relaxed);
         Log().warn("changes of corpora arrive late: {}", std::string(status.message()));
       },
-      [requester](const Member& member) { requester->Learn(member); });
+      [requester](const Member& member) { requester->OnMemberUp(member); });
 }
 
 void Membership::WatchChannel() {

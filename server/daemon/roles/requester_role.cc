@@ -37,8 +37,8 @@ absl::StatusOr<std::unique_ptr<RequesterRole>> RequesterRole::Start(
   options.clock = clock;
   options.backend = shared->backends.requester;
   options.fabrics = shared->fabric_order;
-  if (holder != nullptr) role->near_ = std::make_unique<DaemonNear>(&holder->holder());
-  options.near_source = role->near_.get();
+  if (holder != nullptr) role->near_ = std::make_unique<DaemonLocalRows>(&holder->holder());
+  options.local_row_source = role->near_.get();
   if (config.directory.empty()) {
     role->directory_ = std::make_unique<LocalDirectory>(local);
   } else {

@@ -37,7 +37,7 @@ std::vector<ChunkId> LackTable::Take(const HolderId& holder, std::span<const Chu
   return changed;
 }
 
-void LackTable::Forget(const HolderId& holder) {
+void LackTable::Remove(const HolderId& holder) {
   begun_.erase(holder);
   const auto found = lacking_.find(holder);
   if (found == lacking_.end()) return;

@@ -28,7 +28,7 @@ class LackTable {
   std::vector<ChunkId> Take(const HolderId& holder, std::span<const ChunkId> ids, bool first,
                             bool last);
   // Call when the holder's lease ends: its next incarnation reports again.
-  void Forget(const HolderId& holder);
+  void Remove(const HolderId& holder);
 
   bool Lacks(const HolderId& holder, const ChunkId& id) const;
   const std::map<HolderId, std::shared_ptr<const Chunks>>& all() const { return lacking_; }

@@ -16,27 +16,27 @@ namespace ckv {
 namespace {
 
 constexpr uint8_t kBodyVersion = 1;
-constexpr uint8_t kHasPrint = 1, kNoPrint = 255;
+constexpr uint8_t kHasTokenHash = 1, kNoTokenHash = 255;
 
-void PutPrints(const Corpus& corpus, std::string& to) {
+void PutTokenHashes(const Corpus& corpus, std::string& to) {
   for (const ChunkPlacement& chunk : corpus.chunks) {
-    PutBytes(chunk.print.head != 0 ? kHasPrint : kNoPrint, to);
-    if (chunk.print.head == 0) continue;
-    PutBytes(chunk.print.head, to);
-    PutBytes(chunk.print.whole, to);
+    PutBytes(chunk.token_hash.head != 0 ? kHasTokenHash : kNoTokenHash, to);
+    if (chunk.token_hash.head == 0) continue;
+    PutBytes(chunk.token_hash.head, to);
+    PutBytes(chunk.token_hash.whole, to);
   }
 }
 
 absl::Status Bad(std::string what) { return absl::DataLossError(what); }
 
-absl::Status TakePrints(ByteReader& body, Corpus& corpus) {
+absl::Status TakeTokenHashes(ByteReader& body, Corpus& corpus) {
   for (ChunkPlacement& chunk : corpus.chunks) {
     const auto has = body.Take<uint8_t>();
-    if (has == kNoPrint) continue;
-    if (has != kHasPrint) return Bad("a chunk with an unknown print");
-    chunk.print.head = body.Take<uint64_t>();
-    chunk.print.whole = body.Take<uint64_t>();
-    if (chunk.print.head == 0) return Bad("a print of nothing");
+    if (has == kNoTokenHash) continue;
+    if (has != kHasTokenHash) return Bad("a chunk with an unknown print");
+    chunk.token_hash.head = body.Take<uint64_t>();
+    chunk.token_hash.whole = body.Take<uint64_t>();
+    if (chunk.token_hash.head == 0) return Bad("a print of nothing");
   }
   return absl::OkStatus();
 }
@@ -45,7 +45,7 @@ absl::Status TakeBody(ByteReader& body, DirectoryChange& change) {
   switch (change.kind) {
     case ChangeKind::kPublish: {
       CKV_ASSIGN_OR_RETURN(Corpus corpus, TakeCorpus(body));
-      CKV_RETURN_IF_ERROR(TakePrints(body, corpus));
+      CKV_RETURN_IF_ERROR(TakeTokenHashes(body, corpus));
       change.corpus = std::make_shared<const Corpus>(std::move(corpus));
       break;
     }
@@ -108,7 +108,7 @@ void AppendRecord(const DirectoryChange& change, std::string& payload) {
   switch (change.kind) {
     case ChangeKind::kPublish:
       PutCorpus(*change.corpus, payload);
-      PutPrints(*change.corpus, payload);
+      PutTokenHashes(*change.corpus, payload);
       break;
     case ChangeKind::kDrop:
       PutBytes(change.number, payload);

@@ -1,5 +1,5 @@
 // Finds the chunks that begin with a given head, the token hash of a chunk's first tokens
-// (store/memory/token_print.h), for prompts.
+// (store/memory/token_hash.h), for prompts.
 
 #pragma once
 

@@ -122,7 +122,7 @@ void CorpusRebuild::Drop(const Version& version) {
   for (const auto& [ordinal, chunk] : version.others) Count(chunk, /*in=*/false);
 }
 
-void CorpusRebuild::Forget(const Key& key, uint64_t version, uint64_t folder_id) {
+void CorpusRebuild::Remove(const Key& key, uint64_t version, uint64_t folder_id) {
   const auto found = corpora_.find(key);
   if (found == corpora_.end()) return;
   Versions& versions = found->second;
@@ -140,7 +140,7 @@ void CorpusRebuild::NoteRefusal(const Key& key, std::string why) {
   if (found != corpora_.end()) found->second.rbegin()->second.why = std::move(why);
 }
 
-bool CorpusRebuild::IsTold(const Key& key, uint64_t folder_id) const {
+bool CorpusRebuild::IsReported(const Key& key, uint64_t folder_id) const {
   const auto found = corpora_.find(key);
   return found != corpora_.end() && found->second.rbegin()->second.folder_ids.contains(folder_id);
 }

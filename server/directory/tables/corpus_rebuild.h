@@ -67,11 +67,11 @@ class CorpusRebuild {
   std::optional<Corpus> TakeWhole();
   // Removes the versions of the corpus up to `version`. If `folder_id` is not 0, removes only
   // `version` itself and those that a directory with this folder placed.
-  void Forget(const Key& key, uint64_t version, uint64_t folder_id);
+  void Remove(const Key& key, uint64_t version, uint64_t folder_id);
   // Stores the reason why the corpus, which is whole, is not served.
   void NoteRefusal(const Key& key, std::string why);
   // Returns true if a directory with this folder placed the highest reported version.
-  bool IsTold(const Key& key, uint64_t folder_id) const;
+  bool IsReported(const Key& key, uint64_t folder_id) const;
   // Returns the highest version that a directory with this folder placed, or 0 if there is none. If
   // `folder_id` is 0, any folder counts.
   uint64_t HighestOf(const Key& key, uint64_t folder_id) const;

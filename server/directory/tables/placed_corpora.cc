@@ -154,7 +154,7 @@ ReplicaTable::Outcome PlacedCorpora::Announce(uint64_t lease_id, const HolderId&
   const auto outcome = replicas_.Announce(lease_id, member, tenant, id, places);
   if (outcome != ReplicaTable::Outcome::kAdded) return outcome;
   for (const ChunkPlace& place : places) {
-    if (ReplicaTable::IsTold(*place.corpus, tenant))
+    if (ReplicaTable::IsReported(*place.corpus, tenant))
       changed.try_emplace(KeyOf(*place.corpus), place.corpus);
   }
   return outcome;
@@ -165,9 +165,9 @@ CorporaByKey PlacedCorpora::Withdraw(uint64_t lease_id, std::optional<std::strin
   CorporaByKey changed;
   for (const ChunkId& id : ids) {
     const ReplicaTable::Places places = PlacesOf(id);
-    for (const std::string& told : replicas_.Withdraw(lease_id, tenant, id, places)) {
+    for (const std::string& reported : replicas_.Withdraw(lease_id, tenant, id, places)) {
       for (const ChunkPlace& place : places) {
-        if (ReplicaTable::IsTold(*place.corpus, told))
+        if (ReplicaTable::IsReported(*place.corpus, reported))
           changed.try_emplace(KeyOf(*place.corpus), place.corpus);
       }
     }

@@ -21,7 +21,7 @@ const ChunkPlacement& PlacementAt(const ChunkPlace& place) {
 bool ReplicaTable::HasRoom(const HolderId& member, std::string_view tenant, Places places) const {
   return std::any_of(places.begin(), places.end(), [&](const ChunkPlace& place) {
     const ChunkPlacement& chunk = PlacementAt(place);
-    return IsTold(*place.corpus, tenant) && !IsHolder(member, chunk) &&
+    return IsReported(*place.corpus, tenant) && !IsHolder(member, chunk) &&
            chunk.holders.size() + LeasedOf(*place.corpus, chunk).size() < kReplicaCountMax;
   });
 }
@@ -30,7 +30,7 @@ ReplicaTable::Outcome ReplicaTable::Announce(uint64_t lease_id, const HolderId& 
                                              std::string_view tenant, const ChunkId& id,
                                              Places places) {
   if (std::none_of(places.begin(), places.end(),
-                   [&](const ChunkPlace& place) { return IsTold(*place.corpus, tenant); })) {
+                   [&](const ChunkPlace& place) { return IsReported(*place.corpus, tenant); })) {
     return Outcome::kRefused;
   }
   if (const auto found = replicas_.find(id); found != replicas_.end()) {
@@ -39,7 +39,7 @@ ReplicaTable::Outcome ReplicaTable::Announce(uint64_t lease_id, const HolderId& 
     }
   }
   if (std::all_of(places.begin(), places.end(), [&](const ChunkPlace& place) {
-        return !IsTold(*place.corpus, tenant) || IsHolder(member, PlacementAt(place));
+        return !IsReported(*place.corpus, tenant) || IsHolder(member, PlacementAt(place));
       })) {
     return Outcome::kKept;
   }
@@ -102,7 +102,7 @@ std::vector<HolderId> ReplicaTable::LeasedOf(const Corpus& corpus,
   for (const Replica& replica : found->second) {
     // A corpus published since may have more holders than there were at the announcement.
     if (chunk.holders.size() + members.size() >= kReplicaCountMax) break;
-    if (!IsTold(corpus, replica.tenant) || IsHolder(replica.member, chunk)) continue;
+    if (!IsReported(corpus, replica.tenant) || IsHolder(replica.member, chunk)) continue;
     // The member may have announced it for the tenant and for everyone.
     if (std::find(members.begin(), members.end(), replica.member) == members.end())
       members.push_back(replica.member);

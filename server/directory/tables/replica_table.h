@@ -52,7 +52,7 @@ class ReplicaTable {
   std::vector<std::string> Withdraw(uint64_t lease_id, std::optional<std::string_view> tenant,
                                     const ChunkId& id, Places places);
   // Returns true if `corpus` lists the members of announcements for `tenant`.
-  static bool IsTold(const Corpus& corpus, std::string_view tenant) {
+  static bool IsReported(const Corpus& corpus, std::string_view tenant) {
     return tenant.empty() || corpus.tenant == tenant;
   }
   // Returns the chunks that the lease has announced, in the order of ids.

@@ -56,14 +56,14 @@ void WatchPosition::Add(const DirectoryEvent& event) {
 
 Watches::~Watches() { CKV_CHECK(positions_.empty()); }
 
-void Watches::Tell(const DirectoryEvent& event) {
+void Watches::Notify(const DirectoryEvent& event) {
   ++change_count_;
   for (WatchPosition* position : positions_) position->Add(event);
 }
 
-void Watches::TellReplicasChanged(const CorporaByKey& corpora) {
+void Watches::ReportReplicasChanged(const CorporaByKey& corpora) {
   for (const auto& [key, corpus] : corpora)
-    Tell({.kind = DirectoryEvent::Kind::kReplicasChanged, .member = {}, .corpus = corpus});
+    Notify({.kind = DirectoryEvent::Kind::kReplicasChanged, .member = {}, .corpus = corpus});
 }
 
 }  // namespace ckv

@@ -84,9 +84,9 @@ class Watches {
   size_t count() const { return positions_.size(); }
 
   // Queues the event for the watchers that must see it, and counts a change.
-  void Tell(const DirectoryEvent& event);
+  void Notify(const DirectoryEvent& event);
   // Queues kReplicasChanged for each of the corpora.
-  void TellReplicasChanged(const CorporaByKey& corpora);
+  void ReportReplicasChanged(const CorporaByKey& corpora);
   // Counts a change that watchers do not see.
   void NoteChange() { ++change_count_; }
   // Changes in members, corpora and lacking chunks.

@@ -47,7 +47,7 @@ class BackendLibraryTest : public testing::Test {
     ASSERT_TRUE(start.ok()) << start.status();
     EXPECT_EQ(start->backend, Backend::Cpu());
     EXPECT_TRUE(start->is_warning);
-    EXPECT_THAT(start->told, AllOf(HasSubstr("backend cpu: a GPU is not used"), HasSubstr(why)));
+    EXPECT_THAT(start->reason, AllOf(HasSubstr("backend cpu: a GPU is not used"), HasSubstr(why)));
     const absl::Status refused = StartBackend("cuda", bin()).status();
     EXPECT_EQ(refused.code(), code) << refused;
     EXPECT_THAT(refused.ToString(), AllOf(HasSubstr(bin()), HasSubstr(why)));
@@ -97,7 +97,7 @@ TEST_F(BackendLibraryTest, WithoutOneTheProcessorComputes) {
   ASSERT_TRUE(start.ok()) << start.status();
   EXPECT_EQ(start->backend, Backend::Cpu());
   EXPECT_FALSE(start->is_warning);
-  EXPECT_EQ(start->told, "backend cpu: there is no " + bin() + "/libckv_cuda.so");
+  EXPECT_EQ(start->reason, "backend cpu: there is no " + bin() + "/libckv_cuda.so");
   const absl::Status refused = StartBackend("cuda", bin()).status();
   EXPECT_EQ(refused.code(), StatusCode::kNotFound);
   EXPECT_THAT(refused.ToString(),
@@ -112,7 +112,7 @@ TEST_F(BackendLibraryTest, LoadsTheLibraryInTheProgramsFolder) {
     ASSERT_TRUE(start.ok()) << start.status();
     EXPECT_EQ(start->backend->kernel_target(), "CUDA_SM90");
     EXPECT_FALSE(start->is_warning);
-    EXPECT_EQ(start->told, "backend cuda: " + bin() + "/libckv_cuda.so, kernels CUDA_SM90");
+    EXPECT_EQ(start->reason, "backend cuda: " + bin() + "/libckv_cuda.so, kernels CUDA_SM90");
     ExpectComputes(*start->backend);
   }
   EXPECT_EQ(StartBackend("auto", bin())->backend, StartBackend("cuda", bin())->backend);

@@ -252,7 +252,7 @@ absl::StatusOr<nlohmann::json> Play(const std::string& address, ContextPolicy po
     CKV_ASSIGN_OR_RETURN(nlohmann::json played, player.Play(agent, policy));
     agents.push_back(std::move(played));
   }
-  const RequesterNearStats near = requester->Stats().near;
+  const LocalRowStats near = requester->Stats().near;
   return nlohmann::json{{"sum_s", player.sum_ms() / 1e3},
                         {"steps", player.StepsSoFar()},
                         {"near",

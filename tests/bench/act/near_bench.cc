@@ -157,12 +157,12 @@ void BM_Quote(benchmark::State& state) {
   explain.query_rows = kRows;
   explain.deadline = Clock::Real()->Now() + std::chrono::seconds(30);
   CKV_CHECK(fleet.requester().Explain(explain).ok());
-  QuoteCall call;
+  EstimateCall call;
   call.corpus = corpus;
   call.query_rows = kRows;
   for (auto _ : state) {
-    const auto quotes = fleet.requester().Quote(call);
-    CKV_CHECK(quotes.ok() && quotes->front().decision.choice.has_value());
+    const auto estimates = fleet.requester().Estimate(call);
+    CKV_CHECK(estimates.ok() && estimates->front().decision.choice.has_value());
   }
 }
 BENCHMARK(BM_Quote)->Unit(benchmark::kNanosecond);

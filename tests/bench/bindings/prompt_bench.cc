@@ -15,14 +15,14 @@
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/directory_stub.h"
 #include "client/holders/directory_view.h"
-#include "client/prompt/prompt_cover.h"
+#include "client/prompt/prompt_match.h"
 #include "proto/base/clock.h"
 #include "proto/base/status.h"
 #include "server/directory/directory_state.h"
 #include "server/services/directory_service.h"
 #include "store/corpus/cutter.h"
 #include "store/memory/chunk_id.h"
-#include "store/memory/token_print.h"
+#include "store/memory/token_hash.h"
 #include "tests/support/named_geometry.h"
 
 namespace ckv {
@@ -95,13 +95,13 @@ struct World {
       for (const TokenRange range : ranges) {
         const auto part = std::span(tokens).subspan(range.begin, range.end - range.begin);
         const ChunkId plain = ComputeChunkId(fingerprint, {}, 0, part);
-        corpus.chunks.push_back({.id = SealedChunkId(plain, SealOf(plain, key)),
+        corpus.chunks.push_back({.id = TaggedChunkId(plain, VerificationTagOf(plain, key)),
                                  .parent = {},
                                  .token_count = static_cast<uint32_t>(part.size()),
                                  .position = 0,
                                  .holders = {{"h"}},
                                  .leased = {},
-                                 .print = PrintOf(part, key)});
+                                 .token_hash = TokenHashOf(part, key)});
       }
       if (prompt.size() < kPromptTokens) AddRun(tokens, ranges, random);
       CKV_CHECK(state.Publish(std::move(corpus), false, 0).ok());
@@ -146,7 +146,7 @@ void BM_ResolvePrompt(benchmark::State& state) {
       .tokens = world.prompt, .tenant = kTenant, .model = {}, .deadline = kInstantMax};
   const Instant begin = Clock::Real()->Now();
   for (auto _ : state) {
-    const auto cover = view.CoverPrompt(call);
+    const auto cover = view.MatchPrompt(call);
     CKV_CHECK(cover.ok() && !cover->truncated);
     state.counters["spans"] = double(cover->spans.size());
     state.counters["covered_tokens"] = double(cover->token_count());
@@ -160,28 +160,28 @@ void BM_ResolvePrompt(benchmark::State& state) {
 BENCHMARK(BM_ResolvePrompt)->Unit(benchmark::kMillisecond)->UseRealTime();
 
 // The requester's part: hashes, positions, prefix match, ids.
-void BM_CoverPrompt(benchmark::State& state) {
+void BM_MatchPrompt(benchmark::State& state) {
   World& world = TheWorld();
   const std::vector<TenantKey> keys = {KeyOf(kTenant), TenantKey()};
   std::vector<uint64_t> heads;
-  CKV_CHECK(CoverPrompt(world.prompt, keys, [&](std::span<const uint64_t> all) {
+  CKV_CHECK(MatchPrompt(world.prompt, keys, [&](std::span<const uint64_t> all) {
               heads.assign(all.begin(), all.end());
               return absl::StatusOr<PromptChunks>(PromptChunks());
             }).ok());
   const PromptChunks found = world.state.FindPrompt(heads, {}, kTenant);
   for (auto _ : state) {
-    const auto cover = CoverPrompt(world.prompt, keys, [&](std::span<const uint64_t>) {
+    const auto cover = MatchPrompt(world.prompt, keys, [&](std::span<const uint64_t>) {
       return absl::StatusOr<PromptChunks>(found);
     });
     benchmark::DoNotOptimize(cover.ok());
   }
 }
-BENCHMARK(BM_CoverPrompt)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(BM_MatchPrompt)->Unit(benchmark::kMillisecond)->UseRealTime();
 
 // The directory's look-up, without the message.
 void BM_FindPrompt(benchmark::State& state) {
   World& world = TheWorld();
-  const TokenPrints own(world.prompt, KeyOf(kTenant)), shared(world.prompt, TenantKey());
+  const TokenHashes own(world.prompt, KeyOf(kTenant)), shared(world.prompt, TenantKey());
   std::vector<uint64_t> heads = own.Heads();
   const std::vector<uint64_t> more = shared.Heads();
   heads.insert(heads.end(), more.begin(), more.end());

@@ -152,8 +152,8 @@ TcpBulk::TcpBulk(BulkKind kind, size_t source_bytes)
 }
 
 void TcpBulk::Step() {
-  const uint64_t asked = asked_.load(std::memory_order_acquire);
-  if (asked == sent_.load(std::memory_order_relaxed)) return;
+  const uint64_t requested = requested_.load(std::memory_order_acquire);
+  if (requested == sent_.load(std::memory_order_relaxed)) return;
   bool more = false;
   for (size_t i = 0; i < connections(); ++i) {
     Progress& todo = todo_[i];
@@ -167,7 +167,7 @@ void TcpBulk::Step() {
     }
     more = more || todo.offset != todo.end;
   }
-  if (!more) sent_.store(asked, std::memory_order_release);
+  if (!more) sent_.store(requested, std::memory_order_release);
 }
 
 void TcpBulk::Take(size_t offset, std::span<std::byte> to) {
@@ -179,15 +179,15 @@ void TcpBulk::Take(size_t offset, std::span<std::byte> to) {
     rest[i] = to.subspan(begin, end - begin);
     todo_[i] = {offset + begin, offset + end};
   }
-  const uint64_t asked = asked_.load(std::memory_order_relaxed) + 1;
-  asked_.store(asked, std::memory_order_release);
+  const uint64_t requested = requested_.load(std::memory_order_relaxed) + 1;
+  requested_.store(requested, std::memory_order_release);
   while (!rest[0].empty() || !rest[1].empty()) {
     for (size_t i = 0; i < connections(); ++i) {
       if (!rest[i].empty()) rest[i] = rest[i].subspan(ReceiveSome(driver_[i].get(), rest[i]));
     }
   }
   // The last bytes may be here before the send that moved them has returned.
-  while (sent_.load(std::memory_order_acquire) != asked) {
+  while (sent_.load(std::memory_order_acquire) != requested) {
   }
 }
 

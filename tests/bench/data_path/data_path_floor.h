@@ -116,7 +116,7 @@ class TcpBulk {
   std::array<UniqueFd, kLaneMax> driver_, peer_end_;
   std::array<Progress, kLaneMax>
       todo_;  // the peer's while sent_ is behind asked_, else the driver's
-  std::atomic<uint64_t> asked_{0}, sent_{0};
+  std::atomic<uint64_t> requested_{0}, sent_{0};
   PeerThread peer_;
 };
 

@@ -98,22 +98,22 @@ class CDeviceTest : public testing::Test {
     ckv_attend_call call = {};
   };
   std::unique_ptr<Asked> Ask(ckv_context* context) {
-    auto asked = std::make_unique<Asked>();
-    asked->own.struct_size = sizeof(asked->own);
-    asked->own.rows = own_.data();
-    asked->own.row_count = kOwn;
-    asked->segment.struct_size = sizeof(asked->segment);
-    asked->segment.context = context;
-    asked->segment.own = &asked->own;
-    asked->segment.own_count = 1;
-    asked->call.struct_size = sizeof(asked->call);
-    asked->call.layer = 1;
-    asked->call.row_count = kRows;
-    asked->call.q = q_.data();
-    asked->call.wire = CKV_DTYPE_F32;
-    asked->call.segments = &asked->segment;
-    asked->call.segment_count = 1;
-    return asked;
+    auto requested = std::make_unique<Asked>();
+    requested->own.struct_size = sizeof(requested->own);
+    requested->own.rows = own_.data();
+    requested->own.row_count = kOwn;
+    requested->segment.struct_size = sizeof(requested->segment);
+    requested->segment.context = context;
+    requested->segment.own = &requested->own;
+    requested->segment.own_count = 1;
+    requested->call.struct_size = sizeof(requested->call);
+    requested->call.layer = 1;
+    requested->call.row_count = kRows;
+    requested->call.q = q_.data();
+    requested->call.wire = CKV_DTYPE_F32;
+    requested->call.segments = &requested->segment;
+    requested->call.segment_count = 1;
+    return requested;
   }
   static void AnswerInto(float* o, ckv_attend_call& call) {
     call.o = o;
@@ -125,11 +125,12 @@ class CDeviceTest : public testing::Test {
   // By the processor, in host memory, with nothing to wait for.
   std::vector<std::byte> Want(bool with_own = true) {
     ckv_context* const context = OpenContext(here_.get());
-    const auto asked = Ask(context);
-    if (!with_own) asked->segment.own_count = 0;
+    const auto requested = Ask(context);
+    if (!with_own) requested->segment.own_count = 0;
     std::vector<float> answer(kAnswerFloats);
-    AnswerInto(answer.data(), asked->call);
-    EXPECT_EQ(ckv_attend(here_.get(), &asked->call, nullptr), CKV_OK) << ckv_last_error(nullptr);
+    AnswerInto(answer.data(), requested->call);
+    EXPECT_EQ(ckv_attend(here_.get(), &requested->call, nullptr), CKV_OK)
+        << ckv_last_error(nullptr);
     ckv_context_close(context);
     const auto bytes = std::as_bytes(std::span(answer));
     return {bytes.begin(), bytes.end()};
@@ -170,12 +171,12 @@ TEST_F(CDeviceTest, AnAnswerAfterABusyStreamHasTheBitsOfOneInHostMemory) {
       const auto q = std::as_bytes(std::span(q_)), own = std::as_bytes(std::span(own_));
       const BackendMemory q_here = Room(kind, q.size()), own_here = Room(kind, own.size());
       const BackendMemory answer = Room(kind, kAnswerFloats * sizeof(float));
-      const auto asked = Ask(context);
-      asked->call.q = reinterpret_cast<const uint16_t*>(q_here.data());
-      asked->own.rows = own_here.data();
-      AnswerInto(reinterpret_cast<float*>(answer.data()), asked->call);
-      asked->call.q_memory = asked->call.out_memory = asked->own.memory = kind;
-      asked->call.after = stream_;
+      const auto requested = Ask(context);
+      requested->call.q = reinterpret_cast<const uint16_t*>(q_here.data());
+      requested->own.rows = own_here.data();
+      AnswerInto(reinterpret_cast<float*>(answer.data()), requested->call);
+      requested->call.q_memory = requested->call.out_memory = requested->own.memory = kind;
+      requested->call.after = stream_;
       // All memory that the call reads is still to be written, and so is something in its answer.
       const std::vector<std::byte> old(answer.size(), std::byte{9});
       CopyOnNative(q, q_here);
@@ -183,7 +184,7 @@ TEST_F(CDeviceTest, AnAnswerAfterABusyStreamHasTheBitsOfOneInHostMemory) {
       CopyOnNative(old, answer);
       if (by_ticket) {
         ckv_ticket* ticket = nullptr;
-        ASSERT_EQ(ckv_submit(there_.get(), &asked->call, nullptr, &ticket), CKV_OK)
+        ASSERT_EQ(ckv_submit(there_.get(), &requested->call, nullptr, &ticket), CKV_OK)
             << ckv_last_error(nullptr);
         int done = 0;
         EXPECT_EQ(ckv_poll(ticket, &done), CKV_OK);
@@ -192,7 +193,7 @@ TEST_F(CDeviceTest, AnAnswerAfterABusyStreamHasTheBitsOfOneInHostMemory) {
         EXPECT_EQ(done, 1);
         ckv_ticket_free(ticket);
       } else {
-        ASSERT_EQ(ckv_attend(there_.get(), &asked->call, nullptr), CKV_OK)
+        ASSERT_EQ(ckv_attend(there_.get(), &requested->call, nullptr), CKV_OK)
             << ckv_last_error(nullptr);
       }
       EXPECT_EQ(Read(answer), want);
@@ -212,15 +213,16 @@ TEST_F(CDeviceTest, OwnRowsAndTheAnswerWaitForWorkQueuedBeforeTheFirstWait) {
     const BackendMemory own_here = Room(CKV_MEMORY_DEVICE, own.size());
     const BackendMemory answer = Room(CKV_MEMORY_DEVICE, kAnswerFloats * sizeof(float));
     const std::vector<std::byte> old(answer.size(), std::byte{9});
-    const auto asked = Ask(context);
-    asked->call.q = reinterpret_cast<const uint16_t*>(q_here.data());
-    asked->own.rows = own_here.data();
-    if (!own_late) asked->segment.own_count = 0;
-    AnswerInto(reinterpret_cast<float*>(answer.data()), asked->call);
-    asked->call.q_memory = asked->call.out_memory = asked->own.memory = CKV_MEMORY_DEVICE;
-    asked->call.after = stream_;
+    const auto requested = Ask(context);
+    requested->call.q = reinterpret_cast<const uint16_t*>(q_here.data());
+    requested->own.rows = own_here.data();
+    if (!own_late) requested->segment.own_count = 0;
+    AnswerInto(reinterpret_cast<float*>(answer.data()), requested->call);
+    requested->call.q_memory = requested->call.out_memory = requested->own.memory =
+        CKV_MEMORY_DEVICE;
+    requested->call.after = stream_;
     ckv_ticket* ticket = nullptr;
-    ASSERT_EQ(ckv_submit(there_.get(), &asked->call, nullptr, &ticket), CKV_OK)
+    ASSERT_EQ(ckv_submit(there_.get(), &requested->call, nullptr, &ticket), CKV_OK)
         << ckv_last_error(nullptr);
     if (own_late) {
       CopyOnNative(own, own_here);
@@ -243,12 +245,12 @@ TEST_F(CDeviceTest, WithoutTheStreamACallDoesNotWaitForIt) {
   const auto q = std::as_bytes(std::span(q_));
   const BackendMemory q_here = Room(CKV_MEMORY_DEVICE, q.size());
   std::vector<float> answer(kAnswerFloats);
-  const auto asked = Ask(context);
-  asked->call.q = reinterpret_cast<const uint16_t*>(q_here.data());
-  asked->call.q_memory = CKV_MEMORY_DEVICE;
-  AnswerInto(answer.data(), asked->call);
+  const auto requested = Ask(context);
+  requested->call.q = reinterpret_cast<const uint16_t*>(q_here.data());
+  requested->call.q_memory = CKV_MEMORY_DEVICE;
+  AnswerInto(answer.data(), requested->call);
   CopyOnNative(q, q_here);
-  EXPECT_EQ(ckv_attend(there_.get(), &asked->call, nullptr), CKV_OK) << ckv_last_error(nullptr);
+  EXPECT_EQ(ckv_attend(there_.get(), &requested->call, nullptr), CKV_OK) << ckv_last_error(nullptr);
   EXPECT_FALSE(native_->Ready());
   EXPECT_NE(std::memcmp(answer.data(), Want().data(), sizeof(float) * answer.size()), 0);
   device_.DoAll();  // while its memory is valid
@@ -371,13 +373,13 @@ TEST_F(CDeviceTest, RefusesMemoryThatTheBackendDoesNotReach) {
   ckv_context* const context = OpenContext(here_.get());
   std::vector<float> answer(kAnswerFloats, 7);
   const auto refused = [&](const std::function<void(Asked&)>& change, const char* what) {
-    const auto asked = Ask(context);
-    AnswerInto(answer.data(), asked->call);
-    change(*asked);
-    EXPECT_EQ(ckv_attend(here_.get(), &asked->call, nullptr), CKV_INVALID_ARGUMENT) << what;
+    const auto requested = Ask(context);
+    AnswerInto(answer.data(), requested->call);
+    change(*requested);
+    EXPECT_EQ(ckv_attend(here_.get(), &requested->call, nullptr), CKV_INVALID_ARGUMENT) << what;
     EXPECT_THAT(ckv_last_error(here_.get()), HasSubstr(what));
     ckv_ticket* ticket = nullptr;
-    EXPECT_EQ(ckv_submit(here_.get(), &asked->call, nullptr, &ticket), CKV_INVALID_ARGUMENT);
+    EXPECT_EQ(ckv_submit(here_.get(), &requested->call, nullptr, &ticket), CKV_INVALID_ARGUMENT);
     EXPECT_EQ(ticket, nullptr);
     EXPECT_THAT(answer, testing::Each(7));
   };
@@ -423,10 +425,10 @@ TEST_F(CDeviceTest, RefusesMemoryThatTheBackendDoesNotReach) {
 // By default, memory is the host's and no stream is waited for, also with a device's backend.
 TEST_F(CDeviceTest, ByDefaultMemoryIsTheHostsWithoutAStream) {
   ckv_context* const context = OpenContext(there_.get());
-  const auto asked = Ask(context);
+  const auto requested = Ask(context);
   std::vector<float> answer(kAnswerFloats);
-  AnswerInto(answer.data(), asked->call);
-  ASSERT_EQ(ckv_attend(there_.get(), &asked->call, nullptr), CKV_OK) << ckv_last_error(nullptr);
+  AnswerInto(answer.data(), requested->call);
+  ASSERT_EQ(ckv_attend(there_.get(), &requested->call, nullptr), CKV_OK) << ckv_last_error(nullptr);
   EXPECT_EQ(std::memcmp(answer.data(), Want().data(), sizeof(float) * answer.size()), 0);
   ckv_context_close(context);
 

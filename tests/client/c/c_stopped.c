@@ -53,10 +53,10 @@ static void MakeQuestion(ckv_requester* requester, const ckv_corpus* corpus,
 
 // The call waits for the stopped holder. A wait that times out leaves it in progress, and
 // cancelling ends it.
-static void GiveUp(ckv_requester* requester, question* asked) {
+static void GiveUp(ckv_requester* requester, question* requested) {
   ckv_ticket* ticket;
   int done = 1;
-  Require(ckv_submit(requester, &asked->call, NULL, &ticket) == CKV_OK, "submit");
+  Require(ckv_submit(requester, &requested->call, NULL, &ticket) == CKV_OK, "submit");
   Require(ckv_wait(ticket, 3000000, &done) == CKV_OK && done == 0, "wait for 3 ms");
   Require(ckv_wait(ticket, 20000000, &done) == CKV_OK && done == 0, "wait for 20 ms");
   Require(ckv_poll(ticket, &done) == CKV_OK && done == 0, "poll");
@@ -65,16 +65,16 @@ static void GiveUp(ckv_requester* requester, question* asked) {
   Require(strcmp(ckv_status_name(CKV_CANCELLED), "CANCELLED") == 0, "its name");
   ckv_ticket_free(ticket);
   // A ticket that is freed without another poll.
-  Require(ckv_submit(requester, &asked->call, NULL, &ticket) == CKV_OK, "submit");
+  Require(ckv_submit(requester, &requested->call, NULL, &ticket) == CKV_OK, "submit");
   ckv_ticket_free(ticket);
   // A ticket whose own deadline passes.
-  asked->call.timeout_ns = 50000000;
-  Require(ckv_submit(requester, &asked->call, NULL, &ticket) == CKV_OK, "submit");
+  requested->call.timeout_ns = 50000000;
+  Require(ckv_submit(requester, &requested->call, NULL, &ticket) == CKV_OK, "submit");
   Require(ckv_wait(ticket, TIMEOUT, &done) == CKV_DEADLINE_EXCEEDED && done == 1, "its deadline");
   ckv_ticket_free(ticket);
-  ckv_context_close(asked->context);
-  free(asked->q);
-  free(asked->o);
+  ckv_context_close(requested->context);
+  free(requested->q);
+  free(requested->o);
 }
 
 int main(int argc, char** argv) {
@@ -95,9 +95,9 @@ int main(int argc, char** argv) {
                          .rows_bytes = bytes,
                          .timeout_ns = TIMEOUT};
   Require(ckv_fetch(requester, &call, NULL) == CKV_OK, "fetch");
-  question asked;
-  MakeQuestion(requester, corpus, &facts, &asked);
-  Require(ckv_attend(requester, &asked.call, NULL) == CKV_OK, "attend");
+  question requested;
+  MakeQuestion(requester, corpus, &facts, &requested);
+  Require(ckv_attend(requester, &requested.call, NULL) == CKV_OK, "attend");
   puts("ready");
   fflush(stdout);
   Require(getchar() != EOF, "a line");
@@ -126,7 +126,7 @@ int main(int argc, char** argv) {
   }
   printf("%u %u\n", report.chunk_count, facts.chunk_count);
   ckv_fetch_ticket_free(ticket);
-  GiveUp(requester, &asked);
+  GiveUp(requester, &requested);
   ckv_corpus_free(corpus);
   Require(ckv_close(requester) == CKV_OK, "close");
   free(want);

@@ -82,9 +82,9 @@ class ThreeWays : public testing::Test {
   }
 
   bool HasMeasured() const {
-    const auto quote = requester_->Quote({.corpus = corpus_});
-    EXPECT_TRUE(quote.ok()) << quote.status();
-    return quote.ok() && quote->at(0).decision.cost(Primitive::kRoute).offered;
+    const auto estimate = requester_->Estimate({.corpus = corpus_});
+    EXPECT_TRUE(estimate.ok()) << estimate.status();
+    return estimate.ok() && estimate->at(0).decision.cost(Primitive::kRoute).offered;
   }
 
   // The chunk in a cache at `position`, as one dense view per layer.
@@ -189,7 +189,7 @@ TEST_F(ThreeWays, RecomputedNearRowsGiveTheSameAnswer) {
     call.layer = layer;
     call.q = q;
     call.segments = {&segment, 1};
-    call.grade = Grade::kExact;  // like the local call
+    call.precision = Precision::kExact;  // like the local call
     call.deadline = test::Soon();
     return requester_->Attend(call, out, &report);
   };
@@ -223,7 +223,7 @@ TEST_F(ThreeWays, RecomputedNearRowsGiveTheSameAnswer) {
   local.AddCuts(*prefilled_, kTokens);
   ExpectSame(Decode(attend), DecodeOver(local));
   EXPECT_EQ(report.routed_pairs, 0u);
-  const RequesterNearStats near = requester_->Stats().near;
+  const LocalRowStats near = requester_->Stats().near;
   EXPECT_EQ(near.recomputed_token_count, kTokens);
   EXPECT_EQ(near.pulled_bytes, 0u);
 }

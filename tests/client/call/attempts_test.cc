@@ -35,9 +35,9 @@ struct AttemptsTest : testing::Test {
   }
   // Whether the directory is queried before the corpus is used again.
   bool InDoubt() {
-    const int asked = fleet.directory_calls();
+    const int requested = fleet.directory_calls();
     corpus = *view.Resolve("c", "", Soon());
-    return fleet.directory_calls() > asked;
+    return fleet.directory_calls() > requested;
   }
 
   TestFleet fleet{{}};

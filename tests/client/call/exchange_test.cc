@@ -45,7 +45,7 @@ struct ExchangeTest : testing::TestWithParam<Kind> {
     if (garbled) std::memset(reply.data(), 0x5a, bytes);
     lane.Post(arrival.slot, bytes).IgnoreError();
   }
-  absl::Status Ask(Duration time) {
+  absl::Status Choose(Duration time) {
     const Instant deadline = Soon(time);
     if (GetParam() == Kind::kMap) return requester->Map({published, 0, deadline}).status();
     if (GetParam() == Kind::kFetch) {
@@ -86,24 +86,24 @@ INSTANTIATE_TEST_SUITE_P(, ExchangeTest, testing::Values(Kind::kAttend, Kind::kF
 
 TEST_P(ExchangeTest, AMalformedReplyIsCounted) {
   garbled = true;
-  const absl::Status status = Ask(std::chrono::seconds(20));
+  const absl::Status status = Choose(std::chrono::seconds(20));
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_GE(requester->Stats().discarded_reply_count, 1u);
   EXPECT_EQ(LanesTo(0), 0u);  // that lane to it is not used again
   garbled = false;
-  EXPECT_EQ(Ask(std::chrono::seconds(20)).code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(Choose(std::chrono::seconds(20)).code(), absl::StatusCode::kUnimplemented);
   for (const HolderView& view : requester->Holders()) EXPECT_EQ(view.in_flight, 0u);
 }
 
 TEST_P(ExchangeTest, ASilentHolderIsAvoided) {
   silent = true;
   // Long enough to open a lane under a sanitizer, which takes 50 ms.
-  const absl::Status status = Ask(std::chrono::seconds(1));
+  const absl::Status status = Choose(std::chrono::seconds(1));
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   EXPECT_NE(status.ToString().find("holder h0"), std::string::npos) << status;
   EXPECT_EQ(LanesTo(1), 1u);  // the other was tried after half of the time
   silent = false;
-  EXPECT_EQ(Ask(std::chrono::seconds(20)).code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(Choose(std::chrono::seconds(20)).code(), absl::StatusCode::kUnimplemented);
   for (const HolderView& view : requester->Holders()) EXPECT_EQ(view.in_flight, 0u);
 }
 

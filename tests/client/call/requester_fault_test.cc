@@ -126,11 +126,11 @@ TEST(RequesterErrors, UnknownChunksAndGeometries) {
   // The chunk is dropped while its handle is cached. The handle is resolved once more, then the
   // call is refused and the corpus is invalidated.
   ASSERT_TRUE(cluster.fleet.holder(0).store().Drop(cluster.corpus.chunks[3].info.id).ok());
-  const int sessions = cluster.fleet.session_calls(), asked = cluster.fleet.directory_calls();
+  const int sessions = cluster.fleet.session_calls(), requested = cluster.fleet.directory_calls();
   EXPECT_EQ(cluster.Code(cluster.call, "holder h0 (inproc:0)"), absl::StatusCode::kNotFound);
   EXPECT_LE(cluster.fleet.session_calls(), sessions + 2);
   ASSERT_TRUE(cluster.requester->Resolve("c", "", Soon()).ok());
-  EXPECT_GT(cluster.fleet.directory_calls(), asked);
+  EXPECT_GT(cluster.fleet.directory_calls(), requested);
   // Put again: the same session serves it.
   ASSERT_TRUE(test::PutChunk(cluster.fleet.holder(0).store(), cluster.corpus.geometry,
                              cluster.corpus.chunks[3])

@@ -266,12 +266,12 @@ TEST(RequesterPinsTest, APinThatFailsIsOfThisProcess) {
   const auto requester = *Requester::Create(options, &fleet, &fleet);
   const ContextPart part = {*requester->Resolve("c", "", Soon()), {}};
   device.FailPins(true);
-  const int asked = fleet.session_calls();
+  const int requested = fleet.session_calls();
   const absl::Status status =
       requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kRoute}, Soon()).status();
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("of the process that pins them"));
-  EXPECT_EQ(fleet.session_calls(), asked + 1) << "one holder over one fabric";
+  EXPECT_EQ(fleet.session_calls(), requested + 1) << "one holder over one fabric";
   EXPECT_EQ(requester->Stats().failover_count, 0u);
   device.FailPins(false);
   const auto opened =

@@ -208,20 +208,20 @@ TEST_F(RequesterStreamTest, AnAnswersMemoryIsCheckedFirst) {
   call.q = {q_.data(), kRows, kQueryValues};
   call.deadline = Soon();
   refused(requester->Attend(call, out, nullptr));
-  bool asked = false;
+  bool requested = false;
   const auto room = [&] {
-    asked = true;
+    requested = true;
     return out;
   };
   refused(requester->Attend(call, room, nullptr, MemoryKind::kDevice));
-  EXPECT_FALSE(asked);
+  EXPECT_FALSE(requested);
   // An output buffer of another memory kind than announced is refused when it is made.
   const absl::Status status = requester->Attend(call, room, nullptr);
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
-  EXPECT_TRUE(asked && answer.Untouched());
+  EXPECT_TRUE(requested && answer.Untouched());
 }
 
-struct RowsHere final : NearRows {
+struct RowsHere final : LocalRows {
   std::vector<std::vector<uint16_t>> layers;
   std::span<const std::byte> layer(uint32_t l) const override {
     return std::as_bytes(std::span(layers[l]));
@@ -245,7 +245,7 @@ TEST_F(RequesterStreamTest, TheProducersTimeIsNotLearned) {
       std::make_shared<const Corpus>(corpus_.Publish("c", "", {{test::TestFleet::Name(0)}}));
   const ContextPart part = {published, {}};
   const auto context = *ContextState::Make({&part, 1});
-  NearTable near;
+  LocalRowTable near;
   for (const auto& chunk : corpus_.chunks) {
     auto rows = std::make_shared<RowsHere>();
     rows->layers = chunk.layers;

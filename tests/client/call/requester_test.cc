@@ -379,12 +379,12 @@ TEST(Requester, TheHotPathMakesNoControlCalls) {
   EXPECT_EQ(setup.fleet.session_calls(), 2);
   EXPECT_EQ(setup.fleet.resolve_calls(), 2);  // the whole corpus, once for each holder
   setup.fleet.set_directory_down(true);
-  const int asked = setup.fleet.directory_calls();
+  const int requested = setup.fleet.directory_calls();
   call.chunks = {};
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(setup.requester->Attend(call, got.View(), nullptr).ok());
   EXPECT_EQ(setup.fleet.session_calls(), 2);
   EXPECT_EQ(setup.fleet.resolve_calls(), 2);
-  EXPECT_EQ(setup.fleet.directory_calls(), asked);
+  EXPECT_EQ(setup.fleet.directory_calls(), requested);
   const auto views = setup.requester->Holders();
   ASSERT_EQ(views.size(), 2u);
   EXPECT_EQ(views[0].member.id, TestFleet::Name(0));

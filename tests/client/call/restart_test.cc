@@ -347,7 +347,7 @@ TEST_P(RestartTest, UsesTheDirectorysUpdateInsteadOfAFailedAttempt) {
   fleet.holder(1).lease().Grant({1000}, kInstantMax);
   Member member = fleet.member(1);
   member.epoch = {1000};
-  requester->Learn(member);
+  requester->OnMemberUp(member);
   absl::Status status = AttendTwice();
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(fleet.session_calls(), sessions + 2);
@@ -359,18 +359,18 @@ TEST_P(RestartTest, UsesTheDirectorysUpdateInsteadOfAFailedAttempt) {
   member.epoch = {1001};
   member.control_address = "inproc:new";
   fleet.holder(1).lease().Grant(member.epoch, kInstantMax);
-  requester->Learn(member);
-  const int asked = fleet.directory_calls();
+  requester->OnMemberUp(member);
+  const int requested = fleet.directory_calls();
   status = AttendTwice();
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(fleet.session_calls(), sessions + 4);
-  EXPECT_EQ(fleet.directory_calls(), asked);
+  EXPECT_EQ(fleet.directory_calls(), requested);
 
   // Late news, and news about another member, change nothing.
   member.epoch = {7};
-  requester->Learn(member);
+  requester->OnMemberUp(member);
   member.id = {"stranger"};
-  requester->Learn(member);
+  requester->OnMemberUp(member);
   EXPECT_TRUE(AttendTwice().ok());
   EXPECT_EQ(fleet.session_calls(), sessions + 4);
 }

@@ -74,7 +74,7 @@ class TicketTest : public testing::Test {
   // answer.
   Answer StopReplica() {
     cluster_.fleet.Lease("c", corpus_, 2, {1, 3, 4});
-    cluster_.requester->Forget("c");
+    cluster_.requester->Invalidate("c");
     Open();
     Answer answer = Blocking();
     EXPECT_EQ(cluster_.fleet.holder(2).stats().query_row_count, 0u);

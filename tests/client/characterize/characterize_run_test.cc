@@ -64,12 +64,12 @@ TEST_F(CharacterizeRun, MeasuresEveryPointOnce) {
   EXPECT_NEAR(*profile->here.prefill_per_token_layer_us, 100, 1e-9);  // 3 layers
   auto file = SampleFile::Open(path_, "s");
   ASSERT_TRUE(file.ok()) << file.status();
-  std::map<std::string, std::pair<size_t, size_t>> told;  // done, of how many
+  std::map<std::string, std::pair<size_t, size_t>> reported;  // done, of how many
   std::vector<Profile> kept;
   CharacterizeWatch watch;
   watch.progress = [&](const char* stage, size_t done, size_t total) {
-    EXPECT_EQ(done, told[stage].first + 1);
-    told[stage] = {done, total};
+    EXPECT_EQ(done, reported[stage].first + 1);
+    reported[stage] = {done, total};
   };
   watch.calibrated = [&](const Profile& constants) {
     EXPECT_TRUE(file->samples().empty());
@@ -88,9 +88,9 @@ TEST_F(CharacterizeRun, MeasuresEveryPointOnce) {
   // routes and fetch.
   constexpr size_t kGrid = 2 * 3 + 2 * 2 * 3, kRest = 2 * (4 + 4), kPoints = kGrid + kRest;
   constexpr size_t kParts = 2 * 2 + 1 + 2 * (2 * 2 + 1);
-  EXPECT_EQ(told["grid"], std::pair(2 * (kGrid + kParts), 2 * (kGrid + kParts)));
-  EXPECT_EQ(told["sweeps"], std::pair(kRest, kRest));
-  EXPECT_EQ(told.size(), 2u);  // two rounds are too few to disagree
+  EXPECT_EQ(reported["grid"], std::pair(2 * (kGrid + kParts), 2 * (kGrid + kParts)));
+  EXPECT_EQ(reported["sweeps"], std::pair(kRest, kRest));
+  EXPECT_EQ(reported.size(), 2u);  // two rounds are too few to disagree
   ASSERT_EQ(file->samples().size(), kPoints);
   std::set<SampleKey> keys;
   for (const Sample& sample : file->samples()) {
@@ -102,10 +102,10 @@ TEST_F(CharacterizeRun, MeasuresEveryPointOnce) {
   }
   EXPECT_EQ(keys.size(), kPoints);
   // Again: nothing is left to measure.
-  told.clear();
+  reported.clear();
   const auto again = Characterize(target_, options_, "s", *profile, *file, *Clock::Real(), watch);
   ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_TRUE(told.empty());
+  EXPECT_TRUE(reported.empty());
   EXPECT_EQ(file->samples().size(), kPoints);
   EXPECT_EQ(again->lanes, profile->lanes);
 }
@@ -114,9 +114,9 @@ TEST_F(CharacterizeRun, MeasuresEveryPointOnce) {
 // the same after reading it from a file.
 TEST_F(CharacterizeRun, RowsThatPushOthersOutMakeFloors) {
   target_.push_out = {2};
-  std::map<std::string, size_t> told;
+  std::map<std::string, size_t> reported;
   CharacterizeWatch watch;
-  watch.progress = [&](const char* stage, size_t, size_t total) { told[stage] = total; };
+  watch.progress = [&](const char* stage, size_t, size_t total) { reported[stage] = total; };
   auto file = SampleFile::Open(path_, "s");
   ASSERT_TRUE(file.ok()) << file.status();
   const auto profile =
@@ -124,7 +124,7 @@ TEST_F(CharacterizeRun, RowsThatPushOthersOutMakeFloors) {
   ASSERT_TRUE(profile.ok()) << profile.status();
   constexpr size_t kGrid = 2 * 3 + 2 * 2 * 3;
   constexpr size_t kParts = 2 * 2 * 2 + 1 + 2 * (2 * 2 * 2 + 1);
-  EXPECT_EQ(told["grid"], kGrid + kParts);
+  EXPECT_EQ(reported["grid"], kGrid + kParts);
   EXPECT_EQ(profile->here.attend.anchor_count, 2u);
   const auto read = ParseProfile(FormatProfile(*profile));
   ASSERT_TRUE(read.ok()) << read.status();

@@ -178,19 +178,20 @@ class PlanChecker {
     }
   }
 
-  void CheckPart(const AttendRequest& request, const AttendSegment& asked,
+  void CheckPart(const AttendRequest& request, const AttendSegment& requested,
                  const PlannedPart& part) {
     const PlannedShare& share = plan_.shares()[part.share];
     const uint32_t segment_ordinal = plan_.units()[share.unit].segment;
     const RouteSegment& segment = random_.segments[segment_ordinal];
-    ASSERT_EQ(asked.row_count, part.row_count);
-    for (uint32_t i = asked.piece_begin; i < asked.piece_end; ++i) {
+    ASSERT_EQ(requested.row_count, part.row_count);
+    for (uint32_t i = requested.piece_begin; i < requested.piece_end; ++i) {
       const PieceEntry& entry = request.pieces[i];
       const uint32_t chunk = entry.handle - 1;  // as Place set it
       const ContextChunk& known = segment.context->chunks()[chunk];
       ASSERT_EQ(entry.ordinal, known.ordinal);
       if (segment.context->rotations()[known.rotation].is_identity()) {
-        const uint64_t row = asked.stored_row_begin + uint64_t{entry.copy} * asked.row_count;
+        const uint64_t row =
+            requested.stored_row_begin + uint64_t{entry.copy} * requested.row_count;
         ASSERT_EQ(std::memcmp(request.rows + row * kPlanValues,
                               random_.q.data() + size_t{part.row_begin} * kPlanValues,
                               size_t{part.row_count} * kPlanValues * 2),

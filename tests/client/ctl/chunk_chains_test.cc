@@ -27,7 +27,7 @@ void Append(Corpus& corpus, const std::vector<std::vector<int32_t>>& chunks, uin
     const ChunkId plain =
         ComputeChunkId(ModelFingerprint(corpus.geometry), parent, position, tokens);
     ChunkPlacement chunk;
-    chunk.id = SealedChunkId(plain, SealOf(plain, key));
+    chunk.id = TaggedChunkId(plain, VerificationTagOf(plain, key));
     chunk.parent = parent;
     chunk.token_count = static_cast<uint32_t>(tokens.size());
     chunk.position = position;
@@ -47,42 +47,42 @@ TEST(ChunkChains, FollowsAChainAsFarAsTheTokensAreTheSame) {
   Corpus corpus = Empty();
   Append(corpus, {Tokens(500, 8)});
   Append(corpus, {Tokens(0, 10), Tokens(10, 10), Tokens(20, 5)});
-  EXPECT_EQ(ChunkChains(corpus, {}).CoveredTokens(Tokens(0, 25)), 25u);
-  EXPECT_EQ(ChunkChains(corpus, {}).CoveredTokens(Tokens(0, 40)), 25u);
-  EXPECT_EQ(ChunkChains(corpus, {}).CoveredTokens(Tokens(0, 19)), 10u) << "a chunk counts whole";
+  EXPECT_EQ(ChunkChains(corpus, {}).MatchedTokens(Tokens(0, 25)), 25u);
+  EXPECT_EQ(ChunkChains(corpus, {}).MatchedTokens(Tokens(0, 40)), 25u);
+  EXPECT_EQ(ChunkChains(corpus, {}).MatchedTokens(Tokens(0, 19)), 10u) << "a chunk counts whole";
   std::vector<int32_t> other = Tokens(0, 25);
   other[12] = 7;
-  EXPECT_EQ(ChunkChains(corpus, {}).CoveredTokens(other), 10u);
-  EXPECT_EQ(ChunkChains(corpus, {}).CoveredTokens(Tokens(10, 10)), 0u)
+  EXPECT_EQ(ChunkChains(corpus, {}).MatchedTokens(other), 10u);
+  EXPECT_EQ(ChunkChains(corpus, {}).MatchedTokens(Tokens(10, 10)), 0u)
       << "no beginning of a document";
-  EXPECT_EQ(ChunkChains(corpus, {}).CoveredTokens({}), 0u);
-  EXPECT_EQ(ChunkChains(Empty(), {}).CoveredTokens(Tokens(0, 5)), 0u);
-  EXPECT_EQ(ChunkChains().CoveredTokens(Tokens(0, 5)), 0u);
+  EXPECT_EQ(ChunkChains(corpus, {}).MatchedTokens({}), 0u);
+  EXPECT_EQ(ChunkChains(Empty(), {}).MatchedTokens(Tokens(0, 5)), 0u);
+  EXPECT_EQ(ChunkChains().MatchedTokens(Tokens(0, 5)), 0u);
 }
 
 TEST(ChunkChains, TakesTheLongerOfTwoCutsOfOneText) {
   Corpus corpus = Empty();
   Append(corpus, {Tokens(0, 10)});
   Append(corpus, {Tokens(0, 20), Tokens(20, 10)});
-  EXPECT_EQ(ChunkChains(corpus, {}).CoveredTokens(Tokens(0, 30)), 30u);
+  EXPECT_EQ(ChunkChains(corpus, {}).MatchedTokens(Tokens(0, 30)), 30u);
 }
 
 TEST(ChunkChains, ChunksElsewhereOrOfAnotherModelOrKeyDoNotCount) {
   Corpus elsewhere = Empty();
   Append(elsewhere, {Tokens(0, 10)}, /*position=*/64);
-  EXPECT_EQ(ChunkChains(elsewhere, {}).CoveredTokens(Tokens(0, 10)), 0u);
+  EXPECT_EQ(ChunkChains(elsewhere, {}).MatchedTokens(Tokens(0, 10)), 0u);
 
   Corpus other = Empty();
   Append(other, {Tokens(0, 10)});
   other.geometry.revision = "other";
-  EXPECT_EQ(ChunkChains(other, {}).CoveredTokens(Tokens(0, 10)), 0u);
+  EXPECT_EQ(ChunkChains(other, {}).MatchedTokens(Tokens(0, 10)), 0u);
 
   TenantKey key;
   key.bytes.fill(7);
   Corpus sealed = Empty();
   Append(sealed, {Tokens(0, 10)}, 0, key);
-  EXPECT_EQ(ChunkChains(sealed, key).CoveredTokens(Tokens(0, 10)), 10u);
-  EXPECT_EQ(ChunkChains(sealed, {}).CoveredTokens(Tokens(0, 10)), 0u);
+  EXPECT_EQ(ChunkChains(sealed, key).MatchedTokens(Tokens(0, 10)), 10u);
+  EXPECT_EQ(ChunkChains(sealed, {}).MatchedTokens(Tokens(0, 10)), 0u);
 }
 
 }  // namespace

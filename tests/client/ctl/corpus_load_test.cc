@@ -256,9 +256,9 @@ TEST_F(CorpusLoadTest, ExtendsACorpusAndLeavesItsChunks) {
   EXPECT_EQ(extended["bytes_sent"], 2 * 40 * 160);  // as many copies as the others have
   EXPECT_EQ(extended["bytes_sent"], plan["bytes_sent"]);
   EXPECT_EQ(extended["holders"], plan["holders"]);
-  for (const Json& told : {plan, extended}) {
-    EXPECT_EQ(told["chunk_begin"], 4);
-    EXPECT_EQ(told["chunks_appended"], 3);
+  for (const Json& reported : {plan, extended}) {
+    EXPECT_EQ(reported["chunk_begin"], 4);
+    EXPECT_EQ(reported["chunks_appended"], 3);
   }
   const Json after = chunks("a");
   ASSERT_EQ(after.size(), 7u);

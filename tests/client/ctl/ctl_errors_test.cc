@@ -91,10 +91,10 @@ TEST(CtlErrors, ExplainConnectionFailuresInPlainWords) {
 }
 
 TEST(CtlErrors, ACommandLineThatDoesNotParseIsJsonToo) {
-  for (const std::vector<std::string>& asked :
+  for (const std::vector<std::string>& requested :
        std::vector<std::vector<std::string>>{{"-o", "json"}, {"-ojson"}, {"--output=json"}}) {
     std::vector<std::string> arguments = {"helth"};
-    arguments.insert(arguments.end(), asked.begin(), asked.end());
+    arguments.insert(arguments.end(), requested.begin(), requested.end());
     const CtlOutcome outcome = Told(arguments);
     EXPECT_EQ(outcome.code, 2);
     const Json error = Json::parse(outcome.err).at("error");
@@ -105,7 +105,7 @@ TEST(CtlErrors, ACommandLineThatDoesNotParseIsJsonToo) {
 }
 
 TEST(CtlVariables, NamesAMistypedVariable) {
-  const auto told = [](const std::string& name) {
+  const auto reported = [](const std::string& name) {
     std::ostringstream out, err;
     Ctl ctl;
     ctl.out = &out;
@@ -114,12 +114,12 @@ TEST(CtlVariables, NamesAMistypedVariable) {
     EXPECT_EQ(RunCtl(ctl, {"version"}), 0);
     return err.str();
   };
-  EXPECT_THAT(told("CKV_REQESTER"), HasSubstr("did you mean CKV_REQUESTER?"));
-  EXPECT_THAT(told("CKV_DIRECTRY"), HasSubstr("did you mean CKV_DIRECTORY?"));
+  EXPECT_THAT(reported("CKV_REQESTER"), HasSubstr("did you mean CKV_REQUESTER?"));
+  EXPECT_THAT(reported("CKV_DIRECTRY"), HasSubstr("did you mean CKV_DIRECTORY?"));
   // ckvd's own, and right ones.
   for (const char* name : {"CKV_DIRECTORY", "CKV_DIRECTORY_PATH", "CKV_REQUESTER_PROFILE",
                            "CKV_STORE_CAPACITY", "CKV_CONFIG", "CKV_LISTEN"}) {
-    EXPECT_EQ(told(name), "") << name;
+    EXPECT_EQ(reported(name), "") << name;
   }
 }
 

@@ -206,11 +206,11 @@ TEST_F(DoctorHostTest, TheCommandShowsRemediesAndExitsWith7) {
   EXPECT_EQ(json_code, 7);
   const Json json = Json::parse(text);
   EXPECT_EQ(json["fail_count"], 1);
-  bool told = false;
+  bool reported = false;
   for (const Json& check : json["checks"]) {
-    if (check["name"] == "memory") told = check["verdict"] == "fail" && check["remedy"] != "";
+    if (check["name"] == "memory") reported = check["verdict"] == "fail" && check["remedy"] != "";
   }
-  EXPECT_TRUE(told);
+  EXPECT_TRUE(reported);
 }
 
 }  // namespace

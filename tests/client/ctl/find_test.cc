@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/memory/chunk_id.h"
-#include "store/memory/token_print.h"
+#include "store/memory/token_hash.h"
 #include "tests/client/ctl/load_fleet.h"
 
 namespace ckv {
@@ -155,7 +155,7 @@ TEST_F(FindTest, SharedIdsArePlain) {
   const Corpus corpus = *FromProto(reply.corpus());
   EXPECT_EQ(corpus.chunks[0].id,
             ComputeChunkId(ModelFingerprint(corpus.geometry), ChunkId(), 0, text));
-  EXPECT_EQ(corpus.chunks[0].print, PrintOf(text, TenantKey()));
+  EXPECT_EQ(corpus.chunks[0].token_hash, TokenHashOf(text, TenantKey()));
 }
 
 TEST_F(FindTest, ReportsMistakesBeforeItQueriesAMember) {

@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "client/ctl/at_once.h"
 #include "client/ctl/ctl.h"
-#include "client/ctl/fleet/ask_members.h"
+#include "client/ctl/fleet/query_members.h"
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/grpc_status.h"
 #include "gmock/gmock.h"
@@ -164,8 +164,7 @@ class SilentMembersTest : public testing::Test {
 
 TEST_F(SilentMembersTest, QueriesAllMembersAtOnce) {
   AddHolders(3);
-  for (const auto& command :
-       std::vector<std::vector<std::string>>{{"status"}, {"health"}}) {
+  for (const auto& command : std::vector<std::vector<std::string>>{{"status"}, {"health"}}) {
     holder_.gathering.Expect(3);
     EXPECT_THAT(Run(command).text, Not(testing::ContainsRegex("h[012] [^\n]*does not answer")))
         << command[0];
@@ -180,7 +179,7 @@ TEST_F(SilentMembersTest, QueriesEndBeforeAllHadATurn) {
   FleetOptions options;
   options.directory = address_;
   Fleet fleet(options, &clock);
-  const std::vector<MemberReport> reports = AskMembers(fleet, directory_.members);
+  const std::vector<MemberReport> reports = QueryMembers(fleet, directory_.members);
   ASSERT_EQ(reports.size(), 3 * kAtOnceMax);
   size_t answer_count = 0;
   for (size_t i = 0; i < reports.size(); ++i) {

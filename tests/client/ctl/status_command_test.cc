@@ -54,11 +54,11 @@ TEST_F(StatusCommandTest, AHealthyFleetExitsWith0) {
   // A requester reports the holders that it has contacted.
   ASSERT_EQ(Run({"explain", "--corpus", "docs", "--requester", requester_->address()}).code, 0);
   // The chunks of both holders are in one group, and one holder of the group is queried.
-  const ctl::Json told =
+  const ctl::Json reported =
       Run({"explain", "--corpus", "docs", "--requester", requester_->address()}).json["holders"];
-  ASSERT_EQ(told.size(), 2u);
-  EXPECT_EQ(told[0]["group"], told[1]["group"]);
-  EXPECT_NE(told[0]["asked"], told[1]["asked"]);
+  ASSERT_EQ(reported.size(), 2u);
+  EXPECT_EQ(reported[0]["group"], reported[1]["group"]);
+  EXPECT_NE(reported[0]["asked"], reported[1]["asked"]);
   const Ran ran = Status({"--requester", requester_->address()});
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.text, AllOf(HasSubstr("answers"), HasSubstr("LAST PROBE"),

@@ -2,7 +2,7 @@
 // holders, from cached constants. It queries no holder, and reports a constant that is unknown.
 // Method: real holders in this process.
 
-#include "client/decide/quote.h"
+#include "client/decide/estimate.h"
 
 #include <memory>
 #include <vector>
@@ -30,9 +30,9 @@ class QuoteTest : public testing::Test {
     cluster_->fleet.Load("c", MakeTestCorpus(TestGeometry(), {100, 60, 70, 20}, 3), {0, 0, 1, 0});
     corpus_ = cluster_->Resolve();
   }
-  absl::StatusOr<std::vector<GroupQuote>> Quote(uint32_t steps = 1,
-                                                std::vector<uint32_t> chunks = {}) {
-    return cluster_->requester->Quote(
+  absl::StatusOr<std::vector<GroupEstimate>> Estimate(uint32_t steps = 1,
+                                                      std::vector<uint32_t> chunks = {}) {
+    return cluster_->requester->Estimate(
         {.corpus = corpus_, .chunks = chunks, .query_rows = 16, .steps = steps});
   }
   absl::StatusOr<Explanation> Explain(uint32_t steps, std::vector<uint32_t> chunks = {}) {
@@ -53,17 +53,17 @@ class QuoteTest : public testing::Test {
 TEST_F(QuoteTest, ReportsUnknownConstantsAndMakesNoCalls) {
   cluster_->fleet.StopHolder(0);
   cluster_->fleet.StopHolder(1);
-  const auto quotes = Quote();
-  ASSERT_TRUE(quotes.ok()) << quotes.status();
-  ASSERT_EQ(quotes->size(), 2u);
-  EXPECT_EQ((*quotes)[0].first_chunk, 0u);
-  EXPECT_EQ((*quotes)[0].chunk_count, 3u);
-  EXPECT_EQ((*quotes)[0].tokens, 180u);
-  EXPECT_EQ((*quotes)[1].first_chunk, 2u);
-  EXPECT_EQ((*quotes)[1].tokens, 70u);
-  for (const GroupQuote& quote : *quotes) {
-    EXPECT_FALSE(quote.decision.choice.has_value());
-    for (const CostBreakdown& cost : quote.decision.costs)
+  const auto estimates = Estimate();
+  ASSERT_TRUE(estimates.ok()) << estimates.status();
+  ASSERT_EQ(estimates->size(), 2u);
+  EXPECT_EQ((*estimates)[0].first_chunk, 0u);
+  EXPECT_EQ((*estimates)[0].chunk_count, 3u);
+  EXPECT_EQ((*estimates)[0].tokens, 180u);
+  EXPECT_EQ((*estimates)[1].first_chunk, 2u);
+  EXPECT_EQ((*estimates)[1].tokens, 70u);
+  for (const GroupEstimate& estimate : *estimates) {
+    EXPECT_FALSE(estimate.decision.choice.has_value());
+    for (const CostBreakdown& cost : estimate.decision.costs)
       EXPECT_NE(std::string(cost.why_not).find("measured yet"), std::string::npos);
   }
 }
@@ -71,11 +71,11 @@ TEST_F(QuoteTest, ReportsUnknownConstantsAndMakesNoCalls) {
 TEST_F(QuoteTest, IsTheDecisionThatExplainMakes) {
   ASSERT_TRUE(Explain(1).ok());
   for (const uint32_t steps : {1u, 100000u}) {
-    const auto quotes = Quote(steps, {2});
+    const auto estimates = Estimate(steps, {2});
     const auto explained = Explain(steps, {2});
-    ASSERT_TRUE(quotes.ok() && explained.ok());
-    ASSERT_EQ(quotes->size(), 1u);
-    const Decision& quoted = (*quotes)[0].decision;
+    ASSERT_TRUE(estimates.ok() && explained.ok());
+    ASSERT_EQ(estimates->size(), 1u);
+    const Decision& quoted = (*estimates)[0].decision;
     ASSERT_TRUE(quoted.choice.has_value());
     // Live calls move the constants a little.
     const Decision& decided = explained->decision;
@@ -95,22 +95,22 @@ TEST_F(QuoteTest, ReportsNearRowsAndChargesNoPullForThem) {
   const auto near =
       cluster_->requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kNear}, Soon());
   ASSERT_TRUE(near.ok()) << near.status();
-  const auto quotes = Quote();
-  ASSERT_TRUE(quotes.ok());
-  EXPECT_EQ((*quotes)[0].near_tokens, 180u);
-  EXPECT_EQ((*quotes)[0].decision.cost(Primitive::kFetch).transfer_us, 0);
-  EXPECT_EQ((*quotes)[1].near_tokens, 0u);
-  EXPECT_GT((*quotes)[1].decision.cost(Primitive::kFetch).transfer_us, 0);
+  const auto estimates = Estimate();
+  ASSERT_TRUE(estimates.ok());
+  EXPECT_EQ((*estimates)[0].near_tokens, 180u);
+  EXPECT_EQ((*estimates)[0].decision.cost(Primitive::kFetch).transfer_us, 0);
+  EXPECT_EQ((*estimates)[1].near_tokens, 0u);
+  EXPECT_GT((*estimates)[1].decision.cost(Primitive::kFetch).transfer_us, 0);
   const auto explained = Explain(1);
   ASSERT_TRUE(explained.ok());
   EXPECT_EQ(explained->input.near_tokens, 180u);
 }
 
 TEST_F(QuoteTest, RefusesWhatCannotBe) {
-  EXPECT_EQ(Quote(1, {4}).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(cluster_->requester->Quote({.corpus = corpus_, .query_rows = 0}).status().code(),
+  EXPECT_EQ(Estimate(1, {4}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(cluster_->requester->Estimate({.corpus = corpus_, .query_rows = 0}).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(cluster_->requester->Quote({}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(cluster_->requester->Estimate({}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

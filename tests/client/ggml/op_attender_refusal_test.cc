@@ -86,7 +86,7 @@ TEST_F(OpAttenderRefusals, ACorpusThatWasPublishedAgain) {
   Start();
   ASSERT_TRUE(Attend().ok());  // the requester keeps the corpus, and its holders the chunks
   EXPECT_EQ(cache_.out, before);
-  cluster_.requester->Forget("a");
+  cluster_.requester->Invalidate("a");
   Start();
   const absl::Status status = Attend();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
@@ -98,7 +98,7 @@ TEST_F(OpAttenderRefusals, ACorpusThatWasPublishedAgain) {
   ASSERT_TRUE(Attend().ok());
   EXPECT_EQ(cache_.out, before);
   cluster_.fleet.Edit("a", [](Corpus& corpus) { corpus.chunks.resize(2); });
-  cluster_.requester->Forget("a");
+  cluster_.requester->Invalidate("a");
   Start();
   EXPECT_TRUE(absl::IsFailedPrecondition(Attend()));
 }
@@ -116,7 +116,7 @@ TEST_F(OpAttenderRefusals, ACorpusForAllThatWasPublishedAgain) {
   ASSERT_TRUE(attend().ok());
   const std::vector<float> before = cache.out;
   cluster_.fleet.Load("a", MakeTestCorpus(EngineGeometry(), {40, 9, 131}, 99), {0, 1, 2});
-  cluster_.requester->Forget("a");
+  cluster_.requester->Invalidate("a");
   Start(options);
   for (int round = 0; round < 2; ++round) {
     const absl::Status status = attend();
@@ -124,7 +124,7 @@ TEST_F(OpAttenderRefusals, ACorpusForAllThatWasPublishedAgain) {
     EXPECT_THAT(status.message(), HasSubstr("start the engine again"));
   }
   cluster_.fleet.Load("a", a_, {0, 1, 2});
-  cluster_.requester->Forget("a");
+  cluster_.requester->Invalidate("a");
   ASSERT_TRUE(attend().ok());
   EXPECT_EQ(cache.out, before);
 }
@@ -157,7 +157,7 @@ TEST_F(OpAttenderRefusals, AHolderThatIsGoneAndReturns) {
   EXPECT_EQ(cache_.out, before);
   // With a second holder of the chunks: no error, the same bits.
   cluster_.fleet.Lease("a", a_, 2, {1});
-  cluster_.requester->Forget("a");
+  cluster_.requester->Invalidate("a");
   Start({.counters = &counters});
   ASSERT_TRUE(Attend().ok());
   cluster_.fleet.StopHolder(1);

@@ -15,9 +15,9 @@ TEST(FromPeer, AServerThatEndsIsUnavailable) {
         {StatusCode::UNKNOWN, "Stream removed"},
         {StatusCode::INTERNAL, "Received RST_STREAM with error code 2"},
         {StatusCode::UNAVAILABLE, "Socket closed"}}) {
-    const absl::Status told = FromPeer(status, "holder h0");
-    EXPECT_EQ(told.code(), absl::StatusCode::kUnavailable) << told;
-    EXPECT_EQ(told.message(), "holder h0: " + status.error_message());
+    const absl::Status reported = FromPeer(status, "holder h0");
+    EXPECT_EQ(reported.code(), absl::StatusCode::kUnavailable) << reported;
+    EXPECT_EQ(reported.message(), "holder h0: " + status.error_message());
   }
   EXPECT_TRUE(FromPeer(grpc::Status::OK, "holder h0").ok());
   for (int code = 1; code <= 16; ++code) {

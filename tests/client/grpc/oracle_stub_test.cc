@@ -30,7 +30,7 @@ class FakeOracle final : public v1::OracleService::Service {
   grpc::Status GetCosts(grpc::ServerContext*, const v1::GetCostsRequest* request,
                         v1::GetCostsReply* reply) override {
     absl::MutexLock lock(&mu_);
-    asked_ = *request;
+    requested_ = *request;
     *reply = answer_;
     return status_;
   }
@@ -39,14 +39,14 @@ class FakeOracle final : public v1::OracleService::Service {
     answer_ = reply;
     status_ = std::move(status);
   }
-  v1::GetCostsRequest asked() {
+  v1::GetCostsRequest requested() {
     absl::MutexLock lock(&mu_);
-    return asked_;
+    return requested_;
   }
 
  private:
   absl::Mutex mu_;
-  v1::GetCostsRequest asked_ ABSL_GUARDED_BY(mu_);
+  v1::GetCostsRequest requested_ ABSL_GUARDED_BY(mu_);
   v1::GetCostsReply answer_ ABSL_GUARDED_BY(mu_);
   grpc::Status status_ ABSL_GUARDED_BY(mu_);
   int port_ = 0;
@@ -85,8 +85,8 @@ TEST_F(OracleStubTest, ReturnsPathsToTheRequestedHosts) {
   EXPECT_FALSE(oracle.PathTo("h1").has_value());
   EXPECT_FALSE(oracle.PathTo("h1").has_value());
   ASSERT_TRUE(oracle.Refresh().ok());
-  EXPECT_EQ(service.asked().requester_host(), "r");
-  EXPECT_THAT(service.asked().holder_hosts(), ElementsAre("h1"));
+  EXPECT_EQ(service.requested().requester_host(), "r");
+  EXPECT_THAT(service.requested().holder_hosts(), ElementsAre("h1"));
   const auto path = oracle.PathTo("h1");
   ASSERT_TRUE(path.has_value());
   EXPECT_EQ(path->tier, 1u);

@@ -48,10 +48,10 @@ TEST_F(View, MembersArriveWithTheCorpusThatNamesThem) {
   EXPECT_EQ(fleet.directory_calls(), calls + 1);
   fleet.StartHolder(1);
   fleet.Lease("d", corpus, 1, {0});
-  view.Forget("d");
+  view.Invalidate("d");
   ASSERT_TRUE(view.Resolve("d", "", kInstantMax).ok());
   EXPECT_EQ(view.KnownHolders().count(TestFleet::Name(1)), 1u);
-  view.Forget("");
+  view.Invalidate("");
   ASSERT_TRUE(view.ResolveChunks(ids, corpus.geometry, "", kInstantMax).ok());
   EXPECT_EQ(view.KnownHolders().count(TestFleet::Name(1)), 1u);
 }
@@ -90,7 +90,7 @@ TEST(TenantKeys, AreKeptWhileTheDirectoryIsAway) {
   EXPECT_EQ(directory.calls, 1);
   EXPECT_TRUE(view.TenantKeyOf("", kInstantMax)->IsZero());
   EXPECT_EQ(directory.calls, 1) << "the shared tenant has none to ask for";
-  view.Forget("");
+  view.Invalidate("");
   directory.is_away = true;
   const auto kept = view.TenantKeyOf("acme", kInstantMax);
   ASSERT_TRUE(kept.ok()) << kept.status();
@@ -122,13 +122,13 @@ TEST_F(View, IgnoresNewsOfAnEarlierIncarnation) {
 
 TEST_F(View, QueriesAgainAfterForget) {
   const auto first = view.Resolve("c", "", kInstantMax);
-  view.Forget("other");
+  view.Invalidate("other");
   EXPECT_EQ(view.Resolve("c", "", kInstantMax)->get(), first->get());
   fleet.Edit("c", [](Corpus& c) { c.version = 9; });
-  view.Forget("c");
+  view.Invalidate("c");
   EXPECT_EQ((*view.Resolve("c", "", kInstantMax))->version, 9u);
   EXPECT_EQ((*first)->version, 0u);  // a snapshot stays what it was
-  view.Forget("c");
+  view.Invalidate("c");
   fleet.set_directory_down(true);
   EXPECT_EQ(view.Resolve("c", "", test::Shortly()).status().code(), absl::StatusCode::kUnavailable);
 }
@@ -164,7 +164,7 @@ TEST_F(View, ANewIncarnationOfTheDirectoryWakesWaiters) {
   view.Doubt(*kept);
   EXPECT_TRUE(view.Keeps(*kept));
   const uint64_t before = view.changes();
-  view.Forget("c");
+  view.Invalidate("c");
   EXPECT_FALSE(view.Keeps(*kept));
   EXPECT_NE(view.changes(), before);
 }
@@ -175,7 +175,7 @@ TEST_F(View, QueriesAgainAfterMissedChangesIfTheDirectoryAnswers) {
   const auto member = view.FindMember(TestFleet::Name(0), false, kInstantMax);
   ASSERT_TRUE(first.ok() && member.ok()) << member.status();
   fleet.Edit("c", [](Corpus& c) { c.version = 9; });
-  view.Forget("");
+  view.Invalidate("");
   fleet.set_directory_down(true);
   EXPECT_EQ(view.Resolve("c", "", kInstantMax)->get(), first->get());
   EXPECT_EQ(*view.FindMember(TestFleet::Name(0), false, kInstantMax), *member);
@@ -212,7 +212,7 @@ TEST_F(View, ChunksByIdAreOneSnapshot) {
   // Another order is another corpus.
   std::swap(ids[0], ids[1]);
   EXPECT_EQ((*view.ResolveChunks(ids, corpus.geometry, "", kInstantMax))->chunks[1].id, ids[1]);
-  view.Forget(**first);
+  view.Invalidate(**first);
   std::swap(ids[0], ids[1]);
   EXPECT_NE(view.ResolveChunks(ids, corpus.geometry, "", kInstantMax)->get(), first->get());
 }
@@ -221,7 +221,7 @@ TEST_F(View, AnyNameForgetsTheNamelessOnes) {
   const auto first = view.ResolveChunks(ids, corpus.geometry, "", kInstantMax);
   ASSERT_TRUE(first.ok()) << first.status();
   fleet.Edit("c", [](Corpus& c) { c.chunks[1].holders = {TestFleet::Name(1)}; });
-  view.Forget("other");
+  view.Invalidate("other");
   const auto second = view.ResolveChunks(ids, corpus.geometry, "", kInstantMax);
   EXPECT_EQ((*second)->chunks[1].holders[0], TestFleet::Name(1));
 }
@@ -284,7 +284,7 @@ TEST_F(View, AnAnswerThatAForgetOvertookIsNotKept) {
     absl::StatusOr<Corpus> GetCorpus(std::string_view name, std::string_view tenant,
                                      Instant deadline) override {
       auto corpus = fleet->GetCorpus(name, tenant, deadline);
-      view->Forget("c");
+      view->Invalidate("c");
       return corpus;
     }
     absl::StatusOr<std::vector<Member>> ListMembers(Instant deadline) override {

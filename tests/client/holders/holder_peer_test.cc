@@ -32,31 +32,32 @@ struct HolderPeerTest : testing::Test {
 
 TEST_F(HolderPeerTest, AMemberFromAWatchIsUsedBeforeAnythingIsConnected) {
   EXPECT_EQ(TargetOf(0), KernelTargetId::kUnknown);
-  for (const size_t i : {0, 1}) peers.Learn(MemberOf(i, 5, kOne));  // h0 was looked up, h1 was not
-  view.Forget("");  // as a restarted watch does after it reported the members
+  for (const size_t i : {0, 1})
+    peers.OnMemberUp(MemberOf(i, 5, kOne));  // h0 was looked up, h1 was not
+  view.Invalidate("");  // as a restarted watch does after it reported the members
   EXPECT_EQ(TargetOf(0), kOne);
   EXPECT_EQ(TargetOf(1), kOne);
   EXPECT_EQ(fleet.directory_calls(), 0);
 }
 
 TEST_F(HolderPeerTest, KeepsTheTargetOfTheLatestIncarnation) {
-  peers.Learn(MemberOf(0, 5, kOne));
+  peers.OnMemberUp(MemberOf(0, 5, kOne));
   EXPECT_EQ(TargetOf(0), kOne);
   const uint64_t count = peers.target_count();
-  peers.Learn(MemberOf(0, 6, kOne));
+  peers.OnMemberUp(MemberOf(0, 6, kOne));
   EXPECT_EQ(peers.target_count(), count) << "nothing to choose anew for";
-  peers.Learn(MemberOf(0, 7, kAnother));
+  peers.OnMemberUp(MemberOf(0, 7, kAnother));
   EXPECT_EQ(TargetOf(0), kAnother);
   EXPECT_GT(peers.target_count(), count);
-  peers.Learn(MemberOf(0, 6, kOne));
+  peers.OnMemberUp(MemberOf(0, 6, kOne));
   EXPECT_EQ(TargetOf(0), kAnother);
-  peers.Learn(MemberOf(0, 8, KernelTargetId::kUnknown));
+  peers.OnMemberUp(MemberOf(0, 8, KernelTargetId::kUnknown));
   EXPECT_EQ(TargetOf(0), KernelTargetId::kUnknown);
 }
 
 // A session reports the holder's epoch, and not its target.
 TEST_F(HolderPeerTest, AnIncarnationWithoutAReportedTargetHasNone) {
-  peers.Learn(MemberOf(0, 5, kOne));
+  peers.OnMemberUp(MemberOf(0, 5, kOne));
   HolderPeer& peer = **peers.Find(TestFleet::Name(0));
   peers.Meet(peer, {5}, kInstantMax);
   EXPECT_EQ(fleet.directory_calls(), 0);
@@ -64,12 +65,12 @@ TEST_F(HolderPeerTest, AnIncarnationWithoutAReportedTargetHasNone) {
   fleet.set_directory_down(true);
   peers.Meet(peer, {6}, kInstantMax);
   EXPECT_EQ(TargetOf(0), KernelTargetId::kUnknown);
-  peers.Learn(MemberOf(0, 6, kAnother));
+  peers.OnMemberUp(MemberOf(0, 6, kAnother));
   EXPECT_EQ(TargetOf(0), kAnother);
 }
 
 TEST_F(HolderPeerTest, AHolderIsUnreachedUntilASessionOpensOrItRestarts) {
-  peers.Learn(MemberOf(0, 5, kOne));
+  peers.OnMemberUp(MemberOf(0, 5, kOne));
   HolderPeer& peer = **peers.Find(TestFleet::Name(0));
   EXPECT_EQ(peer.View().unreached_at, std::nullopt);
   peer.connection.NoteReach(Instant{10});
@@ -80,7 +81,7 @@ TEST_F(HolderPeerTest, AHolderIsUnreachedUntilASessionOpensOrItRestarts) {
   EXPECT_EQ(peer.View().unreached_at, std::nullopt);
   peer.connection.NoteReach(Instant{30});
   EXPECT_EQ(peer.View().unreached_since, Instant{30});
-  peers.Learn(MemberOf(0, 6, kOne));
+  peers.OnMemberUp(MemberOf(0, 6, kOne));
   peers.Hear();
   EXPECT_EQ(peer.View().unreached_at, std::nullopt);
   peer.connection.NoteReach(Instant{40});
@@ -95,12 +96,12 @@ TEST_F(HolderPeerTest, HoldersHaveATargetIfAllOfThemReportIt) {
       chunks.Publish("c", "", {{TestFleet::Name(0)}, {TestFleet::Name(1)}}));
   EXPECT_FALSE(costs.HaveTarget(corpus, kOne));
   EXPECT_FALSE(costs.HaveTarget(corpus, KernelTargetId::kUnknown)) << "unknown equals nothing";
-  peers.Learn(MemberOf(0, 1, kOne));
+  peers.OnMemberUp(MemberOf(0, 1, kOne));
   EXPECT_FALSE(costs.HaveTarget(corpus, kOne));
-  peers.Learn(MemberOf(1, 1, kOne));
+  peers.OnMemberUp(MemberOf(1, 1, kOne));
   EXPECT_TRUE(costs.HaveTarget(corpus, kOne));
   EXPECT_FALSE(costs.HaveTarget(corpus, kAnother));
-  peers.Learn(MemberOf(1, 2, kAnother));
+  peers.OnMemberUp(MemberOf(1, 2, kAnother));
   EXPECT_FALSE(costs.HaveTarget(corpus, kOne));
   EXPECT_FALSE(costs.HaveTarget(corpus, kAnother));
 }

@@ -154,25 +154,25 @@ TEST_F(LinkTableTest, ACallTriesNoReplicaTwice) {
       WithRetryAfter(absl::ResourceExhaustedError("full"), /*retry_after_us=*/1)};
   for (const absl::Status& error : errors) {
     table.BeginCall();
-    std::vector<const HolderPeer*> asked;
+    std::vector<const HolderPeer*> requested;
     bool more = true;
-    while (more && asked.size() <= 3) {
-      HolderLink& link = table.Ask(**table.LinksFor(published), 0);
-      asked.push_back(&link.peer());
+    while (more && requested.size() <= 3) {
+      HolderLink& link = table.Choose(**table.LinksFor(published), 0);
+      requested.push_back(&link.peer());
       (void)table.Fail(link, error);
       more = table.FailOver(error);
       link.peer().avoidance.End();
       clock.Advance(std::chrono::milliseconds(1));
     }
     EXPECT_FALSE(more) << error;
-    std::sort(asked.begin(), asked.end());
-    EXPECT_EQ(std::unique(asked.begin(), asked.end()) - asked.begin(), 3) << error;
-    EXPECT_EQ(asked.size(), 3u) << error;
+    std::sort(requested.begin(), requested.end());
+    EXPECT_EQ(std::unique(requested.begin(), requested.end()) - requested.begin(), 3) << error;
+    EXPECT_EQ(requested.size(), 3u) << error;
   }
   // The next call may query any of them.
   table.BeginCall();
-  const HolderPeer* first = &table.Ask(**table.LinksFor(published), 0).peer();
-  EXPECT_EQ(first, &table.Ask(**table.LinksFor(published), 0).peer());
+  const HolderPeer* first = &table.Choose(**table.LinksFor(published), 0).peer();
+  EXPECT_EQ(first, &table.Choose(**table.LinksFor(published), 0).peer());
   EXPECT_FALSE(table.FailOver(errors[0])) << "nobody failed this call";
 }
 

@@ -76,10 +76,11 @@ struct LoadedHolders : testing::Test {
   // Returns the kernel time of each holder by the cost model, in microseconds. Queries no holder.
   std::array<double, 3> KernelTimes() {
     std::array<double, 3> times{};
-    const auto quotes = requester->Quote({.corpus = published, .query_rows = 16});
-    EXPECT_TRUE(quotes.ok()) << quotes.status();
+    const auto estimates = requester->Estimate({.corpus = published, .query_rows = 16});
+    EXPECT_TRUE(estimates.ok()) << estimates.status();
     for (size_t i = 0; i < 3; ++i) {
-      times[i] = (*quotes)[i].decision.cost(Primitive::kRoute).compute_us / corpus.geometry.layers;
+      times[i] =
+          (*estimates)[i].decision.cost(Primitive::kRoute).compute_us / corpus.geometry.layers;
     }
     return times;
   }
@@ -205,14 +206,15 @@ TEST_F(RemeasurerTest, RemeasuresOnlyDoubtedHoldersAndEverMoreRarely) {
   (void)*peers.Find(TestFleet::Name(1));
   std::vector<Instant> times;
   bool answers = false;
-  Remeasurer remeasurer(&clock, &peers, [&](HolderPeer& asked, Instant deadline) -> absl::Status {
-    EXPECT_EQ(&asked, &peer);
-    EXPECT_EQ(deadline, clock.Now() + Remeasurer::kTimeout);
-    times.push_back(clock.Now());
-    if (!answers) return absl::UnavailableError("does not answer");
-    asked.set_compute(TestGeometry().widths(), {.base_us = 1}, {});
-    return absl::OkStatus();
-  });
+  Remeasurer remeasurer(&clock, &peers,
+                        [&](HolderPeer& requested, Instant deadline) -> absl::Status {
+                          EXPECT_EQ(&requested, &peer);
+                          EXPECT_EQ(deadline, clock.Now() + Remeasurer::kTimeout);
+                          times.push_back(clock.Now());
+                          if (!answers) return absl::UnavailableError("does not answer");
+                          requested.set_compute(TestGeometry().widths(), {.base_us = 1}, {});
+                          return absl::OkStatus();
+                        });
   clock.Advance(Remeasurer::kPauseMax);
   EXPECT_EQ(remeasurer.Step(clock.Now()), kInstantMax) << "nothing is doubted";
   MakeDoubted(peer);
@@ -245,8 +247,8 @@ TEST_F(RemeasurerTest, RemeasuresOnlyDoubtedHoldersAndEverMoreRarely) {
 TEST_F(RemeasurerTest, ItsThreadWakesForADoubt) {
   HolderPeer& peer = **peers.Find(TestFleet::Name(0));
   std::atomic<int> measured{0};
-  Remeasurer remeasurer(Clock::Real(), &peers, [&](HolderPeer& asked, Instant) {
-    asked.set_compute(TestGeometry().widths(), {.base_us = 1}, {});
+  Remeasurer remeasurer(Clock::Real(), &peers, [&](HolderPeer& requested, Instant) {
+    requested.set_compute(TestGeometry().widths(), {.base_us = 1}, {});
     ++measured;
     return absl::OkStatus();
   });

@@ -46,13 +46,13 @@ struct ReplicaTest : testing::Test {
     call.q = {q.data(), 40, 96};
     call.wire = PartialDtype::kF32;
   }
-  absl::Status Ask(Answer* answer) {
+  absl::Status Choose(Answer* answer) {
     call.deadline = clock.Now() + kTimeout;
     return requester->Attend(call, answer->View(), nullptr);
   }
   Answer Asked() {
     Answer answer(40, 64);
-    const absl::Status status = Ask(&answer);
+    const absl::Status status = Choose(&answer);
     EXPECT_TRUE(status.ok()) << status;
     return answer;
   }
@@ -92,9 +92,9 @@ struct ReplicaTest : testing::Test {
 
 TEST_F(ReplicaTest, AnotherAnswersWithTheSameBits) {
   const Answer before = Asked();
-  const size_t asked = RequestsOf(1) > 0 ? 1 : 2, other = 3 - asked;
+  const size_t requested = RequestsOf(1) > 0 ? 1 : 2, other = 3 - requested;
   const uint64_t of_other = RequestsOf(other);
-  fleet.StopHolder(asked);
+  fleet.StopHolder(requested);
   EXPECT_TRUE(Asked().SameBits(before));
   EXPECT_GT(RequestsOf(other), of_other);
   EXPECT_EQ(requester->Stats().failover_count, 1u);
@@ -163,13 +163,13 @@ TEST_F(ReplicaTest, LeavesAHolderThatReturnsWithAnotherTargetForOneThatKeptIt) {
     PutAgain();
     SetTargets(2, KernelTargetId::kAvx3, 1, KernelTargetId::kAvx2);
     if (watched) {
-      requester->Learn(fleet.member(1));
-      requester->Learn(fleet.member(2));
+      requester->OnMemberUp(fleet.member(1));
+      requester->OnMemberUp(fleet.member(2));
       // News of an earlier incarnation arrive late.
       Member before = fleet.member(1);
       before.epoch = {1};
       before.kernel_target = KernelTargetId::kAvx3;
-      requester->Learn(before);
+      requester->OnMemberUp(before);
     }
     EXPECT_EQ(AskedOf(2, 1), 2u) << "by the first call, though its lane to h1 was up";
   }

@@ -63,7 +63,7 @@ struct Overload : testing::Test {
     published = *requester->Resolve("c", "", Soon());
   }
   void Serve(const RequestHeader& header, ServeLane& lane, const Arrival& arrival) {
-    ++asked;
+    ++requested;
     if (refusals <= 0 || --refusals < 0) return holder.AnswerZeros(header, lane, arrival.slot);
     lane.Post(arrival.slot, EncodeErrorReply(header, absl::Status(code, "too much to do"),
                                              retry_after_us, lane.reply(arrival.slot)))
@@ -75,7 +75,7 @@ struct Overload : testing::Test {
     call.q = {q.data(), 4, 96};
     call.deadline = deadline;
     Answer out(4, 64);
-    asked = 0;
+    requested = 0;
     absl::Status status = requester->Attend(call, out.View(), nullptr);
     EXPECT_TRUE(status.ok() || out.Untouched());
     return status;
@@ -85,11 +85,11 @@ struct Overload : testing::Test {
     call.corpus = published;
     call.chunk_end = call.layer_end = 1;
     call.deadline = Soon();
-    asked = 0;
+    requested = 0;
     return requester->Fetch(call, [](const FetchedRows&) { return absl::OkStatus(); });
   }
 
-  std::atomic<int> refusals{0}, asked{0};
+  std::atomic<int> refusals{0}, requested{0};
   std::atomic<uint32_t> retry_after_us{2000};
   std::atomic<absl::StatusCode> code{absl::StatusCode::kResourceExhausted};
   std::mt19937 rng{1};
@@ -109,7 +109,7 @@ TEST_F(Overload, RetriesTwiceAfterTheHint) {
   const Instant begin = Clock::Real()->Now();
   const absl::Status status = Attend();
   EXPECT_TRUE(status.ok()) << status;
-  EXPECT_EQ(asked, 3);
+  EXPECT_EQ(requested, 3);
   EXPECT_GE(Clock::Real()->Now() - begin, milliseconds(4));
   EXPECT_EQ(requester->Stats().retry_count, 2u);
 }
@@ -118,12 +118,12 @@ TEST_F(Overload, RetriesAtMostTwiceAndThenReturnsTheHint) {
   refusals = 100;
   const absl::Status status = Attend();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(asked, 1 + kRetryCountMax);
+  EXPECT_EQ(requested, 1 + kRetryCountMax);
   EXPECT_EQ(RetryAfterOf(status), milliseconds(2));
   EXPECT_THAT(std::string(status.message()), HasSubstr("holder h0"));
   EXPECT_THAT(std::string(status.message()), EndsWith("too much to do; retry in 2000 us"));
   const absl::Status fetched = Fetch();
-  EXPECT_EQ(asked, 1 + kRetryCountMax);
+  EXPECT_EQ(requested, 1 + kRetryCountMax);
   EXPECT_EQ(RetryAfterOf(fetched), milliseconds(2));
   EXPECT_EQ(requester->Holders()[0].in_flight, 0u);
 }
@@ -132,10 +132,10 @@ TEST_F(Overload, DoesNotRetryPastTheDeadlineNorForLong) {
   refusals = 100;
   retry_after_us = 900'000;
   EXPECT_TRUE(RetryAfterOf(Attend(Soon(milliseconds(800)))).has_value());
-  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(requested, 1);
   retry_after_us = 1'000'001;
   EXPECT_TRUE(RetryAfterOf(Attend()).has_value());
-  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(requested, 1);
   EXPECT_EQ(requester->Stats().retry_count, 0u);
 }
 
@@ -143,12 +143,12 @@ TEST_F(Overload, DoesNotRetryWithoutAHintNorForAnotherError) {
   refusals = 1;
   retry_after_us = 0;
   EXPECT_EQ(Attend().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(requested, 1);
   refusals = 1;
   retry_after_us = 1000;
   code = absl::StatusCode::kInternal;
   EXPECT_EQ(Attend().code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(requested, 1);
 }
 
 // A holder that refuses everything gets a tenth more requests, not three times as many.
@@ -159,7 +159,7 @@ TEST_F(Overload, TheBudgetBoundsTheWhole) {
   constexpr int kCalls = 100;
   for (int i = 0; i < kCalls; ++i) {
     EXPECT_FALSE(Attend().ok());
-    all += asked;
+    all += requested;
   }
   const RequesterStats stats = requester->Stats();
   EXPECT_EQ(all, kCalls + int(stats.retry_count));

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "client/prefetch/near_store.h"
+#include "client/prefetch/local_row_cache.h"
 #include "gtest/gtest.h"
 #include "tests/support/test_corpus.h"
 
@@ -39,7 +39,7 @@ TEST(ContextRuns, GroupsSmallChunksAndKeepsLargeOnesAlone) {
   ASSERT_EQ(runs.size(), 3u);
   EXPECT_EQ(runs[0].chunk_end, 4u);
   EXPECT_EQ(runs[0].tokens, 2048u);
-  EXPECT_EQ(runs[0].bytes, 4 * NearStore::BytesOf(test::TestGeometry(), 512));
+  EXPECT_EQ(runs[0].bytes, 4 * LocalRowCache::BytesOf(test::TestGeometry(), 512));
   EXPECT_EQ(runs[2].chunk_begin, 8u);
   EXPECT_EQ(runs[2].chunk_end, 10u);
   EXPECT_EQ(RunsOver(MakeCorpus(std::vector<uint32_t>(40, 1))).size(), 3u) << "16 at most";

@@ -11,7 +11,7 @@
 
 #include "attention/mla_partial.h"
 #include "client/context/context.h"
-#include "client/context/near_rows.h"
+#include "client/context/local_rows.h"
 #include "client/learn/live_error.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
@@ -36,8 +36,8 @@ class NearTest : public testing::Test {
  protected:
   void Start(uint64_t near_bytes, Fabric* fabric = nullptr) {
     if (fabric == nullptr) fabric = fabric_.get();
-    cluster_ =
-        std::make_unique<Cluster>(fabric, 2, SmallShape(), nullptr, 16, near_bytes, near_source_);
+    cluster_ = std::make_unique<Cluster>(fabric, 2, SmallShape(), nullptr, 16, near_bytes,
+                                         local_row_source_);
     cluster_->fleet.Load("c", corpus_, {0, 1, 0, 1});
     resolved_ = cluster_->Resolve();
   }
@@ -57,7 +57,7 @@ class NearTest : public testing::Test {
     return cluster_->requester->Attend(call, answer.View(), report);
   }
 
-  NearSource* near_source_ = nullptr;
+  LocalRowSource* local_row_source_ = nullptr;
   std::mt19937 rng_{7};
   const std::unique_ptr<Fabric> fabric_ = NewLoopbackFabric(Clock::Real());
   const test::TestCorpus corpus_ = MakeTestCorpus(TestGeometry(), {1030, 1050, 1, 40}, 3);
@@ -164,7 +164,7 @@ TEST_F(NearTest, MapsRowsOfHoldersOnThisHost) {
   ASSERT_TRUE(routed.ok() && near.ok()) << near.status();
   Answer want(kRows, kLatentValues), got(kRows, kLatentValues);
   ASSERT_TRUE(Attend(*routed, want).ok());
-  const RequesterNearStats stats = cluster_->requester->Stats().near;
+  const LocalRowStats stats = cluster_->requester->Stats().near;
   EXPECT_EQ(stats.pulled_bytes, 0u);
   EXPECT_GE(stats.mapped_bytes, 2121 * kRowValues * 2 * TestGeometry().layers);
   EXPECT_EQ(stats.mapped_bytes, stats.bytes);
@@ -295,9 +295,9 @@ TEST_F(NearTest, EvictionInTheMiddleOfADecodeChangesNoBit) {
 }
 
 // Rows of chunk 0, as this process' holder has them until they are found damaged.
-class RowsHere final : public NearSource {
+class RowsHere final : public LocalRowSource {
  public:
-  struct Rows final : NearRows {
+  struct Rows final : LocalRows {
     std::span<const std::byte> layer(uint32_t l) const override {
       return std::as_bytes(std::span(chunk->layers[l]));
     }
@@ -305,7 +305,7 @@ class RowsHere final : public NearSource {
     const test::TestChunk* chunk = nullptr;
     std::atomic<bool> sound{true};
   };
-  std::shared_ptr<const NearRows> Find(const Corpus&, uint32_t chunk) override {
+  std::shared_ptr<const LocalRows> Find(const Corpus&, uint32_t chunk) override {
     return chunk == 0 && rows->sound ? rows : nullptr;
   }
   absl::Status Copy(const std::shared_ptr<const Corpus>&, const std::vector<uint32_t>&,
@@ -318,7 +318,7 @@ class RowsHere final : public NearSource {
 TEST_F(NearTest, RowsFoundDamagedAreRoutedFromTheNextCallOn) {
   RowsHere here;
   here.rows->chunk = &corpus_.chunks[0];
-  near_source_ = &here;
+  local_row_source_ = &here;
   Start(kWide);
   const auto context = Open(ContextPolicy::kAuto, {{0, 0}});
   const auto routed = Open(ContextPolicy::kRoute, {{0, 0}});
@@ -340,7 +340,7 @@ TEST_F(NearTest, RowsFoundDamagedAreRoutedFromTheNextCallOn) {
 TEST_F(NearTest, RoutesRowsOfHoldersThatReturnWithAnotherKernelTarget) {
   RowsHere here;
   here.rows->chunk = &corpus_.chunks[0];
-  near_source_ = &here;
+  local_row_source_ = &here;
   Start(kWide);
   const auto context = Open(ContextPolicy::kAuto, {{0, 0}, {1, 0}});
   ASSERT_TRUE(context.ok()) << context.status();

@@ -32,12 +32,12 @@ class PrefetchPlanTest : public testing::Test {
       chunk.token_count = kChunkTokens;
       corpus_->chunks.push_back(chunk);
     }
-    chunk_bytes_ = NearStore::BytesOf(corpus_->geometry, kChunkTokens);
+    chunk_bytes_ = LocalRowCache::BytesOf(corpus_->geometry, kChunkTokens);
     tools_.source = [this](const auto&, uint32_t) -> const void* { return corpus_.get(); };
   }
   void Start(uint64_t near_bytes) {
     options_ = {.clock = &clock_, .near_bytes = near_bytes};
-    store_ = std::make_unique<NearStore>(near_bytes);
+    store_ = std::make_unique<LocalRowCache>(near_bytes);
     plan_ = std::make_unique<PrefetchPlan>(&options_, &tools_, store_.get());
   }
   std::shared_ptr<WatchedContext> Open(ContextPolicy policy) {
@@ -68,7 +68,7 @@ class PrefetchPlanTest : public testing::Test {
   uint64_t chunk_bytes_ = 0;
   PrefetcherOptions options_;
   PrefetcherTools tools_;
-  std::unique_ptr<NearStore> store_;
+  std::unique_ptr<LocalRowCache> store_;
   std::unique_ptr<PrefetchPlan> plan_;
 };
 
@@ -110,7 +110,7 @@ TEST_F(PrefetchPlanTest, AFailedJobReleasesItsRoomAndSettlesItsCaller) {
   EXPECT_EQ(plan_->stats().near_bytes, 0u);
   EXPECT_TRUE(plan_->Settled(*watched, status));
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-  plan_->Forget(*watched);
+  plan_->Unwatch(*watched);
   EXPECT_EQ(plan_->Find(watched->id), nullptr);
 }
 

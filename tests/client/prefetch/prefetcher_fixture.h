@@ -30,7 +30,7 @@ class PrefetcherTest : public testing::Test {
       corpus_->chunks.push_back(chunk);
     }
     layers_ = corpus_->geometry.layers;
-    chunk_bytes_ = NearStore::BytesOf(corpus_->geometry, kPrefetcherTokens);
+    chunk_bytes_ = LocalRowCache::BytesOf(corpus_->geometry, kPrefetcherTokens);
   }
   void Start(uint64_t near_bytes) {
     PrefetcherTools tools;
@@ -127,8 +127,8 @@ class PrefetcherTest : public testing::Test {
   absl::Status measure_status_;
   Duration measure_time_{0};
   uint32_t holder_count_ = 1;  // holders that the chunks are assigned to in turn
-  NearSource* here_ = nullptr;
-  std::function<absl::StatusOr<std::shared_ptr<const NearRows>>(const MapCall&)> map_;
+  LocalRowSource* here_ = nullptr;
+  std::function<absl::StatusOr<std::shared_ptr<const LocalRows>>(const MapCall&)> map_;
   std::function<void(const FetchCall&)> on_pull_;
   std::unique_ptr<Prefetcher> prefetcher_;
 };

@@ -113,14 +113,14 @@ TEST_F(PrefetcherWaysTest, PullsRowsThatCannotBeRecomputed) {
 }
 
 // Rows of a holder in this process, some of them present and some to be copied.
-class HolderHere final : public NearSource {
+class HolderHere final : public LocalRowSource {
  public:
-  struct Rows final : NearRows {
+  struct Rows final : LocalRows {
     explicit Rows(uint8_t first) : bytes(size_t{1} << 20, std::byte{first}) {}
     std::span<const std::byte> layer(uint32_t) const override { return bytes; }
     std::vector<std::byte> bytes;
   };
-  std::shared_ptr<const NearRows> Find(const Corpus& corpus, uint32_t chunk) override {
+  std::shared_ptr<const LocalRows> Find(const Corpus& corpus, uint32_t chunk) override {
     const auto known = rows.find(corpus.chunks[chunk].id.bytes[0]);
     return known == rows.end() ? nullptr : known->second;
   }
@@ -134,7 +134,7 @@ class HolderHere final : public NearSource {
   }
   void Put(uint8_t id) { rows[id] = std::make_shared<Rows>(static_cast<uint8_t>(200 + id)); }
 
-  std::map<uint8_t, std::shared_ptr<const NearRows>> rows;
+  std::map<uint8_t, std::shared_ptr<const LocalRows>> rows;
   std::atomic<int> copies{0};
   std::function<void()> on_copy;
   absl::Status status;
@@ -180,7 +180,7 @@ TEST_F(PrefetcherWaysTest, PullsRowsThatTheHolderDoesNotMap) {
 // Chunk 0's holder is on this host; chunk 1's is not.
 TEST_F(PrefetcherWaysTest, MapsInsteadOfPullingFromAHolderOfThisHost) {
   std::atomic<int> maps{0};
-  map_ = [&](const MapCall& call) -> absl::StatusOr<std::shared_ptr<const NearRows>> {
+  map_ = [&](const MapCall& call) -> absl::StatusOr<std::shared_ptr<const LocalRows>> {
     ++maps;
     if (call.chunk == 1) return absl::UnimplementedError("not over shm");
     return std::make_shared<HolderHere::Rows>(uint8_t{77});
@@ -215,8 +215,8 @@ class PrefetcherMixedRangeTest : public PrefetcherWaysTest {
  protected:
   PrefetcherMixedRangeTest() {
     for (ChunkPlacement& chunk : corpus_->chunks) chunk.token_count = 512;
-    bytes_ = NearStore::BytesOf(corpus_->geometry, 512);
-    map_ = [](const MapCall& call) -> absl::StatusOr<std::shared_ptr<const NearRows>> {
+    bytes_ = LocalRowCache::BytesOf(corpus_->geometry, 512);
+    map_ = [](const MapCall& call) -> absl::StatusOr<std::shared_ptr<const LocalRows>> {
       if (call.chunk % 2 == 0) return absl::UnimplementedError("not over shm");
       return std::make_shared<HolderHere::Rows>(static_cast<uint8_t>(70 + call.chunk));
     };

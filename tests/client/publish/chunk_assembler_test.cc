@@ -11,7 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/memory/token_print.h"
+#include "store/memory/token_hash.h"
 #include "tests/support/test_corpus.h"
 
 namespace ckv {
@@ -52,7 +52,7 @@ TEST_F(ChunkAssemblerTest, LayersInAnyOrderAndInPieces) {
     const ChunkInfo& due = corpus_.chunks[chunk].info;
     EXPECT_EQ(whole->chunk.info.id, due.id);
     EXPECT_EQ(whole->chunk.info.layer_checksums, due.layer_checksums);
-    EXPECT_EQ(whole->print, PrintOf(due.token_ids, {}));
+    EXPECT_EQ(whole->token_hash, TokenHashOf(due.token_ids, {}));
     for (uint32_t layer = 0; layer < corpus_.geometry.layers; ++layer) {
       const auto rows = whole->chunk.rows(layer), due_rows = Layer(chunk, layer);
       EXPECT_TRUE(std::equal(rows.begin(), rows.end(), due_rows.begin(), due_rows.end()));

@@ -31,7 +31,7 @@ class PublisherTest : public test::ServicesTest {
   static void Add(MemorySource& chunks, ChunkAssembler& rows) {
     auto whole = rows.Finish();
     ASSERT_TRUE(whole.ok()) << whole.status();
-    chunks.Add(std::move(whole->chunk), whole->print);
+    chunks.Add(std::move(whole->chunk), whole->token_hash);
   }
   // Chunks of `corpus_`, as an engine hands them out.
   MemorySource Chunks(std::initializer_list<size_t> ordinals) {

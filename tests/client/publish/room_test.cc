@@ -42,17 +42,17 @@ std::vector<uint32_t> All(const ChunkSource& source) {
   return all;
 }
 
-TEST(PlaceInRooms, KeepsThePlacementIfThereIsRoom) {
+TEST(PlaceInCapacity, KeepsThePlacementIfThereIsRoom) {
   const PlannedSource source(16);
   const std::vector<HolderId> holders = {{"h0"}, {"h1"}, {"h2"}};
   Rooms rooms;
   for (const HolderId& holder : holders) rooms[holder.name] = {16 * source.chunk_bytes(), 0, {}};
-  const auto placed = PlaceInRooms(source, All(source), 0, holders, 2, rooms);
+  const auto placed = PlaceInCapacity(source, All(source), 0, holders, 2, rooms);
   ASSERT_TRUE(placed.ok()) << placed.status();
   EXPECT_EQ(*placed, *PlaceNewChunks(source, All(source), 0, holders, 2));
 }
 
-TEST(PlaceInRooms, GivesNoHolderMoreThanItsRoom) {
+TEST(PlaceInCapacity, GivesNoHolderMoreThanItsRoom) {
   std::mt19937 rng(7);
   int fitted = 0;
   for (int round = 0; round < 300; ++round) {
@@ -63,13 +63,13 @@ TEST(PlaceInRooms, GivesNoHolderMoreThanItsRoom) {
     Rooms rooms;
     for (size_t h = 0; h < holder_count; ++h) {
       holders.push_back({"h" + std::to_string(h)});
-      HolderRoom& room = rooms[holders.back().name];
+      HolderCapacity& room = rooms[holders.back().name];
       room.room_bytes = rng() % 30 * source.chunk_bytes() + rng() % 100;
       for (const PlannedChunk& chunk : source.chunks())
         if (rng() % 4 == 0) room.present.insert(chunk.id);
     }
     const size_t corpus_size = rng() % 9;
-    const auto placed = PlaceInRooms(source, All(source), corpus_size, holders, replicas, rooms);
+    const auto placed = PlaceInCapacity(source, All(source), corpus_size, holders, replicas, rooms);
     if (!placed.ok()) {
       EXPECT_TRUE(absl::IsResourceExhausted(placed.status())) << placed.status();
       continue;
@@ -85,42 +85,42 @@ TEST(PlaceInRooms, GivesNoHolderMoreThanItsRoom) {
 }
 
 // A holder that hangs reports no room, and would stall a load.
-TEST(PlaceInRooms, PutsHoldersOfUnknownRoomLast) {
+TEST(PlaceInCapacity, PutsHoldersOfUnknownRoomLast) {
   const PlannedSource source(8);
   const std::vector<HolderId> holders = {{"h0"}, {"h1"}, {"h2"}};
   Rooms rooms;
   rooms["h0"] = {2 * source.chunk_bytes(), 24u << 20, {}};
   rooms["h1"] = {6 * source.chunk_bytes(), 24u << 20, {}};
   rooms["h2"];
-  const auto placed = PlaceInRooms(source, All(source), 0, holders, 1, rooms);
+  const auto placed = PlaceInCapacity(source, All(source), 0, holders, 1, rooms);
   ASSERT_TRUE(placed.ok()) << placed.status();
   for (const std::vector<HolderId>& on : *placed) EXPECT_NE(on[0], holders[2]);
   rooms["h1"].room_bytes = 5 * source.chunk_bytes();
-  EXPECT_TRUE(PlaceInRooms(source, All(source), 0, holders, 1, rooms).ok());
+  EXPECT_TRUE(PlaceInCapacity(source, All(source), 0, holders, 1, rooms).ok());
 }
 
-TEST(PlaceInRooms, AnErrorNamesTheRoomOfEach) {
+TEST(PlaceInCapacity, AnErrorNamesTheRoomOfEach) {
   const PlannedSource source(8);
   const std::vector<HolderId> holders = {{"h0"}, {"h1"}};
   Rooms rooms;
   rooms["h0"] = {1u << 20, 24u << 20, {}};
   rooms["h1"] = {0, 24u << 20, {}};
-  const absl::Status status = PlaceInRooms(source, All(source), 0, holders, 2, rooms).status();
+  const absl::Status status = PlaceInCapacity(source, All(source), 0, holders, 2, rooms).status();
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("h0 has room for 1.0 MiB of 24.0 MiB"),
                     HasSubstr("h1 has room for 0.0 MiB"), HasSubstr("--weights")));
 }
 
 // An interrupted load is not refused because of chunks that may be stored already.
-TEST(PlaceInRooms, ChunksThatMayBeThereAreNoError) {
+TEST(PlaceInCapacity, ChunksThatMayBeThereAreNoError) {
   const PlannedSource source(8);
   const std::vector<HolderId> holders = {{"h0"}, {"h1"}};
   Rooms rooms;
   rooms["h0"] = {0, 24u << 20, {}};
   rooms["h1"] = {0, 24u << 20, {}};
-  EXPECT_FALSE(PlaceInRooms(source, All(source), 0, holders, 1, rooms).ok());
-  rooms["h1"].tells_present = false;
-  const auto placed = PlaceInRooms(source, All(source), 0, holders, 1, rooms);
+  EXPECT_FALSE(PlaceInCapacity(source, All(source), 0, holders, 1, rooms).ok());
+  rooms["h1"].reports_present = false;
+  const auto placed = PlaceInCapacity(source, All(source), 0, holders, 1, rooms);
   ASSERT_TRUE(placed.ok()) << placed.status();
   EXPECT_EQ(*placed, *PlaceNewChunks(source, All(source), 0, holders, 1));
 }
@@ -139,13 +139,13 @@ TEST_F(RoomFleet, HoldersReportTheirRoomAndKeepWhatIsPlaced) {
     members.push_back(member);
   }
   const test::TestCorpus corpus = test::MakeTestCorpus(test::TestGeometry(), {64, 64}, 3);
-  const RoomAsker asker(members, Clock::Real(), test::Soon());
+  const CapacityReader asker(members, Clock::Real(), test::Soon());
   Rooms before, after;
-  asker.Ask(ids, before);
+  asker.Read(ids, before);
   ASSERT_EQ(before.size(), 2u);
   Load("docs", corpus);
-  asker.Ask(ids, after);
-  asker.AskPresent(after);
+  asker.Read(ids, after);
+  asker.QueryPresent(after);
   for (size_t i = 0; i < 2; ++i) {
     const std::string name = ids[i].name;
     EXPECT_EQ(before[name].room_bytes - after[name].room_bytes, StoreBytesOf(corpus.geometry, 64));

@@ -14,7 +14,7 @@
 #include "client/publish/chunk_source.h"
 #include "client/publish/extension.h"
 #include "store/memory/chunk_id.h"
-#include "store/memory/token_print.h"
+#include "store/memory/token_hash.h"
 
 namespace ckv {
 namespace {
@@ -59,9 +59,9 @@ class TextOverlapTest : public testing::Test {
       info.extra_keys = ExtraKeysOf(keys, at, end);
       const ChunkId plain = ComputeChunkId(ModelFingerprint(corpus_.geometry), parent,
                                            info.position, info.token_ids, info.extra_keys);
-      info.seal = SealOf(plain, key_);
-      info.id = parent = SealedChunkId(plain, info.seal);
-      source.Add(chunk, PrintOf(info.token_ids, key_, info.extra_keys));
+      info.verification_tag = VerificationTagOf(plain, key_);
+      info.id = parent = TaggedChunkId(plain, info.verification_tag);
+      source.Add(chunk, TokenHashOf(info.token_ids, key_, info.extra_keys));
     }
   }
   // Appends a text to the corpus, unchecked.
@@ -83,7 +83,7 @@ class TextOverlapTest : public testing::Test {
     if (!fresh.ok()) return fresh.status();
     return CheckNoTextTwice(corpus_, source, *fresh, key_,
                             [this](const ChunkPlacement& chunk) -> absl::StatusOr<ChunkText> {
-                              ++asked_;
+                              ++requested_;
                               if (!answers_) return absl::UnavailableError("is away");
                               return texts_.at(chunk.id);
                             });
@@ -99,7 +99,7 @@ class TextOverlapTest : public testing::Test {
   TenantKey key_;
   std::map<ChunkId, ChunkText> texts_;
   bool answers_ = true;
-  int asked_ = 0;
+  int requested_ = 0;
 };
 
 TEST_F(TextOverlapTest, EveryPairOfCutsIsRefused) {
@@ -150,12 +150,12 @@ TEST_F(TextOverlapTest, OtherTextsAreTaken) {
   Have(Text(300), 64);
   Have(Text(300, 1), 300);
   EXPECT_TRUE(Put(Text(300, 2), 128).ok());
-  EXPECT_EQ(asked_, 0) << "prints tell";
+  EXPECT_EQ(requested_, 0) << "prints tell";
   // The same beginning: a head of a chat, which a longer document has too.
   std::vector<int32_t> alike = Text(200, 1);
   alike[150] = -1;
   EXPECT_TRUE(Put(alike, 200).ok());
-  EXPECT_EQ(asked_, 1);
+  EXPECT_EQ(requested_, 1);
   // The same tokens elsewhere: rows depend on what is before them.
   EXPECT_TRUE(Put(Text(300), 300, /*position=*/1000).ok());
   EXPECT_TRUE(Put(Text(10), 300).ok()) << "a short text of its own";

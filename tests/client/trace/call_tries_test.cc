@@ -43,12 +43,12 @@ TEST(CallTries, NamesEveryHolderAndTheWait) {
   tries.Fail(last);
   tries.wait_count = 3;
   tries.wait_begun = {1'000'000'000};
-  const absl::Status told = tries.Final(last, {3'500'000'000});
-  EXPECT_EQ(told.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(Text(told),
+  const absl::Status reported = tries.Final(last, {3'500'000'000});
+  EXPECT_EQ(reported.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Text(reported),
             "holder h1: refused; before that: holder h0: gone; waited 2.5 s for a holder to "
             "return");
-  EXPECT_TRUE(told.GetPayload("hint").has_value());
+  EXPECT_TRUE(reported.GetPayload("hint").has_value());
 }
 
 // The causes of an earlier round are dropped once the next round reports another cause, but not

@@ -65,17 +65,17 @@ FleetFacts Healthy() {
 
 // "broken corpus-chunks-missing corpus gpl"
 std::vector<std::string> Told(const FleetFacts& facts) {
-  std::vector<std::string> told;
+  std::vector<std::string> reported;
   for (const Finding& finding : JudgeFleet(facts)) {
     if (finding.severity == Severity::kBroken) {
       EXPECT_NE(StatusOf(finding.code), absl::StatusCode::kOk) << CodeName(finding.code);
     }
-    told.push_back(std::string(SeverityName(finding.severity)) + " " +
-                   std::string(CodeName(finding.code)) + " " + finding.subject);
+    reported.push_back(std::string(SeverityName(finding.severity)) + " " +
+                       std::string(CodeName(finding.code)) + " " + finding.subject);
     EXPECT_FALSE(finding.what.empty());
     EXPECT_FALSE(finding.remedy.empty());
   }
-  return told;
+  return reported;
 }
 
 TEST(Findings, AHealthyFleetHasNone) {
@@ -145,24 +145,24 @@ TEST(Findings, AHealthyFleetHasNone) {
 }
 
 struct Fault {
-  std::vector<std::string> told;
+  std::vector<std::string> reported;
   std::function<void(FleetFacts&)> make;
 };
 
-void ExpectTold(const std::vector<Fault>& faults) {
+void ExpectReported(const std::vector<Fault>& faults) {
   for (const Fault& fault : faults) {
-    SCOPED_TRACE(fault.told.front());
+    SCOPED_TRACE(fault.reported.front());
     FleetFacts facts = Healthy();
     fault.make(facts);
-    EXPECT_EQ(Told(facts), fault.told);
-    const bool broken = fault.told.front().starts_with("broken");
+    EXPECT_EQ(Told(facts), fault.reported);
+    const bool broken = fault.reported.front().starts_with("broken");
     EXPECT_EQ(AnyBroken(JudgeFleet(facts)), broken);
     EXPECT_EQ(StatusOf(JudgeFleet(facts)).ok(), !broken);
   }
 }
 
 TEST(Findings, CoverTheDirectory) {
-  ExpectTold({
+  ExpectReported({
       {{"broken directory-unreachable directory 10.0.0.1:7400"},
        [](FleetFacts& f) {
          f.directory->silence_why = "connection refused";
@@ -210,7 +210,7 @@ TEST(Findings, CoverTheDirectory) {
 }
 
 TEST(Findings, CoverTheNamedRequester) {
-  ExpectTold({
+  ExpectReported({
       {{"broken requester-unreachable requester 10.0.0.1:7402"},
        [](FleetFacts& f) { f.requester->silence_why = "connection refused"; }},
       {{"broken requester-other-fleet requester 10.0.0.1:7402"},
@@ -221,7 +221,7 @@ TEST(Findings, CoverTheNamedRequester) {
 }
 
 TEST(Findings, CoverMembers) {
-  ExpectTold({
+  ExpectReported({
       {{"broken member-unreachable holder h1"},
        [](FleetFacts& f) { f.members[0].silence = Silence::kToCaller; }},
       {{"broken member-unreachable holder h1"},
@@ -261,7 +261,7 @@ TEST(Findings, CoverMembers) {
 }
 
 TEST(Findings, CoverStores) {
-  ExpectTold({
+  ExpectReported({
       {{"broken holder-store-full holder h1"},
        [](FleetFacts& f) {
          f.members[0].health->fault = StoreFault::kFull;
@@ -303,7 +303,7 @@ TEST(Findings, CoverStores) {
 }
 
 TEST(Findings, CoverChunks) {
-  ExpectTold({
+  ExpectReported({
       {{"broken holder-lacks-chunks holder h1"},
        [](FleetFacts& f) { f.members[0].lacking_count = f.members[0].sole_count = 4; }},
       {{"warning holder-lacks-chunks holder h1"},

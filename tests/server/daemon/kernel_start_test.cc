@@ -59,8 +59,8 @@ class KernelStartTest : public testing::Test {
 TEST_F(KernelStartTest, TheFirstStartMeasuresAndTheNextKeeps) {
   const KernelStart first = Start();
   EXPECT_THAT(first.warning, IsEmpty());
-  EXPECT_THAT(first.told, AllOf(HasSubstr("kernel target " + std::string(KernelTarget())),
-                                HasSubstr(", measured: "), HasSubstr(ChosenKernel().reason)));
+  EXPECT_THAT(first.reason, AllOf(HasSubstr("kernel target " + std::string(KernelTarget())),
+                                  HasSubstr(", measured: "), HasSubstr(ChosenKernel().reason)));
   const std::string text = Text();
   const auto record = ParseKernelRecord(text);
   ASSERT_TRUE(record.ok()) << record.status();
@@ -68,7 +68,7 @@ TEST_F(KernelStartTest, TheFirstStartMeasuresAndTheNextKeeps) {
   const KernelStart second = Start();
   EXPECT_FALSE(second.to_keep);
   EXPECT_THAT(second.warning, IsEmpty());
-  EXPECT_THAT(second.told, HasSubstr(", kept in " + path() + ": "));
+  EXPECT_THAT(second.reason, HasSubstr(", kept in " + path() + ": "));
   EXPECT_EQ(Text(), text);
 }
 
@@ -97,7 +97,7 @@ TEST_F(KernelStartTest, AnUnusableFileIsNamedAndWrittenAgain) {
     EXPECT_TRUE(start.to_keep);
     EXPECT_THAT(start.warning, AllOf(HasSubstr(path()), HasSubstr(why), HasSubstr("chosen again")));
     EXPECT_EQ(std::count(start.warning.begin(), start.warning.end(), '\n'), 0);
-    EXPECT_THAT(start.told, HasSubstr("measured"));
+    EXPECT_THAT(start.reason, HasSubstr("measured"));
     EXPECT_EQ(Text(), good);
     EXPECT_THAT(Start().warning, IsEmpty());
   }
@@ -109,13 +109,13 @@ TEST_F(KernelStartTest, AProfileKeepsTheChoiceOfARequester) {
   config_.requester_profile = "/etc/ckv/profile.json";
   Profile profile;
   const auto start = [&] { return *SettleKernelTarget(config_, &profile); };
-  EXPECT_THAT(start().told, HasSubstr("measured"));
+  EXPECT_THAT(start().reason, HasSubstr("measured"));
   EXPECT_THAT(start().warning, IsEmpty());
   profile.kernel = ChosenKernelRecord();
-  EXPECT_THAT(start().told, HasSubstr("kept in /etc/ckv/profile.json"));
+  EXPECT_THAT(start().reason, HasSubstr("kept in /etc/ckv/profile.json"));
   EXPECT_FALSE(start().to_keep) << "a profile is its owner's to write";
   profile.kernel->signature = "another";
-  EXPECT_THAT(start().told, HasSubstr("measured"));
+  EXPECT_THAT(start().reason, HasSubstr("measured"));
   EXPECT_THAT(start().warning, AllOf(HasSubstr("profile.json"), HasSubstr("another machine")));
 }
 
@@ -125,7 +125,7 @@ TEST_F(KernelStartTest, AHolderWithoutAFileTakesTheChoiceOfItsProfile) {
   Profile profile;
   profile.kernel = ChosenKernelRecord();
   const KernelStart start = Start(&profile);
-  EXPECT_THAT(start.told, HasSubstr("kept in p"));
+  EXPECT_THAT(start.reason, HasSubstr("kept in p"));
   EXPECT_EQ(*ParseKernelRecord(Text()), *profile.kernel);
 }
 
@@ -133,7 +133,7 @@ TEST_F(KernelStartTest, AForcedTargetIsNotKept) {
   config_.kernel_target = "AMX_MODEL";
   const KernelStart start = Start();
   EXPECT_EQ(KernelTarget(), "AMX_MODEL");
-  EXPECT_EQ(start.told, "kernel target AMX_MODEL: kernel_target names it");
+  EXPECT_EQ(start.reason, "kernel target AMX_MODEL: kernel_target names it");
   EXPECT_FALSE(std::filesystem::exists(path()));
   config_.kernel_target = "PDP11";
   EXPECT_EQ(SettleKernelTarget(config_, nullptr).status().code(), absl::StatusCode::kNotFound);

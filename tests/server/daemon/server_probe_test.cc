@@ -50,7 +50,7 @@ size_t ConnectionsOf(ServerProbe::Connection connection, uint64_t call_count) {
     ServerProbe probe("127.0.0.1:" + std::to_string(port), connection);
     const Instant end = Clock::Real()->Now() + std::chrono::seconds(30);
     while (probe.answer_count() < call_count && Clock::Real()->Now() < end) {
-      probe.Ask();
+      probe.Send();
       std::this_thread::yield();
     }
     EXPECT_GE(probe.answer_count(), call_count);

@@ -63,7 +63,7 @@ TEST(ServiceManager, SendsWhatSystemdReads) {
             "RELOADING=1\nMONOTONIC_USEC=12000\nSTATUS=reads its configuration again");
   manager.Status("does not serve");
   EXPECT_EQ(socket.Next(), "STATUS=does not serve");
-  manager.Beat();
+  manager.Ping();
   EXPECT_EQ(socket.Next(), "WATCHDOG=1");
   manager.Stopping("drains", seconds(15));
   EXPECT_EQ(socket.Next(), "STOPPING=1\nSTATUS=drains\nEXTEND_TIMEOUT_USEC=15000000");
@@ -74,21 +74,21 @@ TEST(ServiceManager, SendsNothingWithoutAManager) {
   const ServiceManager manager;
   EXPECT_EQ(manager.watchdog_period(), std::nullopt);
   manager.Ready("serves");
-  manager.Beat();
+  manager.Ping();
 }
 
 class HeartTest : public testing::Test {
  protected:
   HeartTest()
-      : heart_({{"lively", nullptr, [this] { return lively_; }},
-                {"poked", [this] { ++poke_count_; }, [this] { return poked_; }}},
-               seconds(40), now_) {}
-  bool DueAfter(Duration time) { return heart_.Due(now_ = now_ + time); }
+      : watchdog_({{"lively", nullptr, [this] { return lively_; }},
+                   {"poked", [this] { ++poke_count_; }, [this] { return poked_; }}},
+                  seconds(40), now_) {}
+  bool DueAfter(Duration time) { return watchdog_.Due(now_ = now_ + time); }
   void MoveAll() { ++lively_, ++poked_; }
 
   Instant now_{1'000'000'000};
   uint64_t lively_ = 5, poked_ = 0, poke_count_ = 0;
-  Heart heart_;
+  Watchdog watchdog_;
 };
 
 TEST_F(HeartTest, BeatsFourTimesAPeriodWhileAllMove) {
@@ -108,11 +108,11 @@ TEST_F(HeartTest, OneStalledPartEndsTheBeats) {
   for (int i = 0; i < 19; ++i) {
     ++lively_;
     EXPECT_FALSE(DueAfter(seconds(1)));
-    EXPECT_EQ(heart_.Standstill(now_), "");
+    EXPECT_EQ(watchdog_.StalledPart(now_), "");
   }
   EXPECT_FALSE(DueAfter(seconds(1)));
-  EXPECT_EQ(heart_.Standstill(now_), "poked");
-  EXPECT_EQ(heart_.Standstill(now_ + seconds(1)), "") << "told once";
+  EXPECT_EQ(watchdog_.StalledPart(now_), "poked");
+  EXPECT_EQ(watchdog_.StalledPart(now_ + seconds(1)), "") << "told once";
   ++poked_;
   EXPECT_TRUE(DueAfter(seconds(1))) << "it goes on if the part does";
 }

@@ -120,9 +120,10 @@ TEST_F(DirectoryDropsTest, ALateHoldersReportCountsInLaterIncarnations) {
   const Corpus later = **state->Get("old", ""), fresh = **state->Get("new", "");
   for (const char* holder : {"h0", "h1", "h2"}) Keep(holder);
   log.path = copy;
-  for (int life = 0; life < 3; ++life) {
+  for (int incarnation = 0; incarnation < 3; ++incarnation) {
     state = &Start();
-    ASSERT_TRUE(state->Publish(SpreadOver(absl::StrCat("after", life), 3, 4), false, 0).ok());
+    ASSERT_TRUE(
+        state->Publish(SpreadOver(absl::StrCat("after", incarnation), 3, 4), false, 0).ok());
     EXPECT_THAT(state->reports().rebuilt(10).old_copy, IsEmpty());
     EXPECT_EQ((*state->Get("old", ""))->chunks.size(), 6u) << "nobody has told yet";
   }
@@ -172,22 +173,22 @@ TEST_F(DirectoryDropsTest, AnOldCopyDoesNotRemoveWhatLeftAHolder) {
 // No restart of a whole folder looks like an old copy, and no report undoes its contents.
 TEST_F(DirectoryDropsTest, TrustsAWholeFolder) {
   DirectoryState* state = &Start();
-  for (int life = 0; life < 5; ++life) {
-    ASSERT_TRUE(state->Publish(SpreadOver("a", 3 + life, 1 + life), true, 0).ok());
+  for (int incarnation = 0; incarnation < 5; ++incarnation) {
+    ASSERT_TRUE(state->Publish(SpreadOver("a", 3 + incarnation, 1 + incarnation), true, 0).ok());
     ASSERT_TRUE(state->Publish(SpreadOver("b", 3, 9), true, 0).ok());
-    if (life % 2 == 1) {
+    if (incarnation % 2 == 1) {
       ASSERT_TRUE(state->Drop("b", "").ok());
     }
     for (const char* holder : {"h0", "h1", "h2"}) Keep(holder);
     const uint64_t version = (*state->Get("a", ""))->version;
     state = &Start();
     for (const char* holder : {"h0", "h1", "h2"}) {
-      EXPECT_FALSE(ReportDrops(holder, Join(holder))) << life;
+      EXPECT_FALSE(ReportDrops(holder, Join(holder))) << incarnation;
       Report(holder);
     }
     PassGrace();
     EXPECT_EQ((*state->Get("a", ""))->version, version);
-    EXPECT_EQ(Code("b"), life % 2 == 1 ? StatusCode::kNotFound : StatusCode::kOk);
+    EXPECT_EQ(Code("b"), incarnation % 2 == 1 ? StatusCode::kNotFound : StatusCode::kOk);
     EXPECT_THAT(state->reports().rebuilt(10).old_copy, IsEmpty());
     EXPECT_EQ(state->reports().rebuilt(10).redropped_count, 0u);
   }

@@ -110,33 +110,34 @@ TEST_F(DurableDirectoryTest, InMemoryThereAreNoKeys) {
 TEST_F(DurableDirectoryTest, PrintsSurviveARestart) {
   DirectoryState* state = &Start();
   Corpus corpus = CorpusOf("gpl", 3, 1);
-  corpus.chunks[1].print = {.head = 5, .whole = 6};
+  corpus.chunks[1].token_hash = {.head = 5, .whole = 6};
   ASSERT_TRUE(state->Publish(corpus, false, 0).ok());
   state = &Start();
   const std::vector<uint64_t> heads = {4, 5};
   const PromptChunks found = state->FindPrompt(heads, {}, "");
   ASSERT_EQ(found.chunks.size(), 1u);
   EXPECT_EQ(found.chunks[0].id, corpus.chunks[1].id);
-  EXPECT_EQ(found.chunks[0].print, corpus.chunks[1].print);
+  EXPECT_EQ(found.chunks[0].token_hash, corpus.chunks[1].token_hash);
   // Holders keep none, so a part has none.
-  EXPECT_EQ(state->reports().PartOf({"a"}, "", "gpl", 0, 9)->corpus.chunks[1].print, TokenPrint());
+  EXPECT_EQ(state->reports().PartOf({"a"}, "", "gpl", 0, 9)->corpus.chunks[1].token_hash,
+            TokenHash());
 }
 
 // A publisher may provide none, for example ckvctl corpus partition.
 TEST_F(DurableDirectoryTest, PrintsOutliveAPublisherWithoutAny) {
   DirectoryState* state = &Start();
   Corpus corpus = CorpusOf("gpl", 3, 1);
-  for (uint64_t i = 0; i < 3; ++i) corpus.chunks[i].print = {.head = 5 + i, .whole = 6};
+  for (uint64_t i = 0; i < 3; ++i) corpus.chunks[i].token_hash = {.head = 5 + i, .whole = 6};
   ASSERT_TRUE(state->Publish(corpus, false, 0).ok());
-  const TokenPrint last = corpus.chunks[2].print, own = {.head = 77, .whole = 78};
-  for (ChunkPlacement& chunk : corpus.chunks) chunk.print = {};
-  corpus.chunks[1].print = own;  // a publisher's own value counts
+  const TokenHash last = corpus.chunks[2].token_hash, own = {.head = 77, .whole = 78};
+  for (ChunkPlacement& chunk : corpus.chunks) chunk.token_hash = {};
+  corpus.chunks[1].token_hash = own;  // a publisher's own value counts
   corpus.chunks.erase(corpus.chunks.begin());
   ASSERT_TRUE(state->Publish(corpus, /*replace=*/true, 0).ok());
   const auto now = state->Get("gpl", "");
   ASSERT_TRUE(now.ok()) << now.status();
-  EXPECT_EQ((*now)->chunks[0].print, own);
-  EXPECT_EQ((*now)->chunks[1].print, last);
+  EXPECT_EQ((*now)->chunks[0].token_hash, own);
+  EXPECT_EQ((*now)->chunks[1].token_hash, last);
 }
 
 TEST_F(DurableDirectoryTest, ARestartForgetsNoCorpusAndNoDrop) {
@@ -167,11 +168,11 @@ TEST_F(DurableDirectoryTest, ARestartForgetsNoCorpusAndNoDrop) {
 
 TEST_F(DurableDirectoryTest, NoEpochAndNoVersionIsGivenTwice) {
   uint64_t epoch = 0, version = 0;
-  for (int life = 0; life < 5; ++life) {
+  for (int incarnation = 0; incarnation < 5; ++incarnation) {
     DirectoryState& state = Start();
     // The wall clock jumped back: the folder has a higher value.
-    options.first_epoch = 1'000'000 / static_cast<uint64_t>(life + 1);
-    for (int i = 0; i < (life == 2 ? 10'000 : 3); ++i) {
+    options.first_epoch = 1'000'000 / static_cast<uint64_t>(incarnation + 1);
+    for (int i = 0; i < (incarnation == 2 ? 10'000 : 3); ++i) {
       const auto grant = state.Register(HolderOf("a"), seconds(3));
       ASSERT_TRUE(grant.ok()) << grant.status();
       ASSERT_GT(grant->epoch.value, epoch);
@@ -182,7 +183,7 @@ TEST_F(DurableDirectoryTest, NoEpochAndNoVersionIsGivenTwice) {
     ASSERT_GT(*published, version);
     version = *published;
     // The version of a dropped corpus is not given again either.
-    if (life % 2 == 0) {
+    if (incarnation % 2 == 0) {
       ASSERT_TRUE(state.Drop("gpl", "").ok());
     }
   }
@@ -258,7 +259,7 @@ TEST_F(DurableDirectoryTest, AFullDiskKeepsNoMemberOut) {
   files.set_hook([](Call call, const std::string&) {
     return call == Call::kWrite ? absl::ResourceExhaustedError("no space") : absl::OkStatus();
   });
-  for (int life = 0; life < 3; ++life) {
+  for (int incarnation = 0; incarnation < 3; ++incarnation) {
     options.first_epoch += 1'000'000;  // the wall clock advances
     DirectoryState& state = Start();
     for (int i = 0; i < 3; ++i) {

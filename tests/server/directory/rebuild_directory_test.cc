@@ -136,14 +136,14 @@ TEST_F(RebuildDirectoryTest, ADirectoryWithItsDiskIgnoresReports) {
   for (ChunkPlacement& chunk : moved.chunks) chunk.holders = {{"h0"}};
   ASSERT_TRUE(state->Publish(moved, true, 0).ok());
   ASSERT_TRUE(state->Publish(SpreadOver("replaced", 3, 7), true, 0).ok());
-  for (int life = 0; life < 2; ++life) {
-    if (life == 1) state = &Start();
+  for (int incarnation = 0; incarnation < 2; ++incarnation) {
+    if (incarnation == 1) state = &Start();
     for (const char* holder : {"h0", "h1", "h2"}) EXPECT_EQ(Report(holder), 3) << holder;
     PassGrace();
     EXPECT_EQ(state->reports().rebuilt(10).unproven_count, 0u);
     EXPECT_THAT(state->List(""), testing::SizeIs(2));
     // Also in the second incarnation.
-    if (life == 1) {
+    if (incarnation == 1) {
       Keep("h0");
       ASSERT_TRUE(state->Drop("moved", "").ok());
       EXPECT_EQ(Report("h0"), 2);

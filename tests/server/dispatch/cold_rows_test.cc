@@ -64,8 +64,8 @@ TEST_F(ColdRowsTest, StripesAreAtTheirPlacesInTheLayer) {
   const std::span<const std::byte> want = chunk.layers[2];
   for (size_t token = 0; token < 100; ++token) {
     const std::span<const std::byte> read(layer->rows + token * row, row);
-    const bool asked = token / kStripeTokens != 1;
-    EXPECT_EQ(std::equal(read.begin(), read.end(), want.begin() + token * row), asked) << token;
+    const bool requested = token / kStripeTokens != 1;
+    EXPECT_EQ(std::equal(read.begin(), read.end(), want.begin() + token * row), requested) << token;
   }
   EXPECT_EQ(rows.Find({locator.slot, locator.generation + 1}), nullptr);
 }
@@ -111,8 +111,8 @@ TEST_F(ColdRowsTest, LayersAreInTheRoom) {
   EXPECT_EQ(read, room.data());
   const size_t row = geometry.row_bytes();
   for (size_t i = 0; i < 100 * row; ++i) {
-    const bool asked = i / row / kStripeTokens != 1;
-    ASSERT_EQ(read[i], asked ? chunk.layers[2][i] : std::byte{0}) << i;
+    const bool requested = i / row / kStripeTokens != 1;
+    ASSERT_EQ(read[i], requested ? chunk.layers[2][i] : std::byte{0}) << i;
   }
   // The next layer would need a byte more.
   const ChunkLocator other = {locator.slot + 1, locator.generation};

@@ -29,15 +29,15 @@ class EveryMethod final : public grpc::CallbackGenericService {
       Reactor() { Finish(grpc::Status::OK); }
       void OnDone() override { delete this; }
     };
-    asked_.fetch_add(1);
+    requested_.fetch_add(1);
     found_.fetch_add(CurrentTrace() == nullptr ? 0 : 1);
     return new Reactor();
   }
-  int asked() const { return asked_.load(); }
+  int requested() const { return requested_.load(); }
   int found() const { return found_.load(); }
 
  private:
-  std::atomic<int> asked_{0}, found_{0};
+  std::atomic<int> requested_{0}, found_{0};
 };
 
 // The health service watches on one thread and ends on another.
@@ -82,7 +82,7 @@ TEST(TraceInterceptor, AWatchOfHealthLeavesNoTraceOnAThread) {
     call(*watch.get(), "/grpc.health.v1.Health/Watch");
     call(*other.get(), "/test.Service/Method");
   }
-  EXPECT_EQ(service.asked(), kRoundCount);
+  EXPECT_EQ(service.requested(), kRoundCount);
   EXPECT_EQ(service.found(), 0);
   server->Shutdown();
 }

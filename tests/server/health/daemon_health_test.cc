@@ -26,15 +26,15 @@ using std::chrono::seconds;
 // Whether each address answers, and how often it was probed.
 struct Network {
   std::map<std::string, bool> answers;
-  std::map<std::string, int> asked;
+  std::map<std::string, int> requested;
 };
 
 class FakeProbe final : public MemberProbe {
  public:
   FakeProbe(Network* network, std::string address)
       : network_(*network), address_(std::move(address)) {}
-  void Ask() override {
-    ++network_.asked[address_];
+  void Send() override {
+    ++network_.requested[address_];
     if (network_.answers[address_]) ++count_;
   }
   uint64_t answer_count() const override { return count_; }
@@ -84,8 +84,8 @@ TEST_F(MemberProbesTest, AMemberThatAnswersIsNotSilent) {
   Join("h0");
   Pass(60);
   EXPECT_FALSE(IsSilent());
-  EXPECT_GE(network_.asked["h0:1"], 20);
-  EXPECT_LE(network_.asked["h0:1"], 40);
+  EXPECT_GE(network_.requested["h0:1"], 20);
+  EXPECT_LE(network_.requested["h0:1"], 40);
 }
 
 TEST_F(MemberProbesTest, ADeafMemberIsFoundAndForgivenWhenItAnswers) {
@@ -145,12 +145,12 @@ TEST(DaemonHealth, ADirectoryReportsOnTheFleetWithoutTheNamesOfTenants) {
   DaemonHealth health(std::move(parts));
   EXPECT_TRUE(health.Findings()->empty()) << "nothing was looked at";
   health.Tick();
-  bool is_told = false;
+  bool is_reported = false;
   for (const Finding& finding : *health.Findings()) {
     EXPECT_EQ((finding.subject + finding.what + finding.remedy).find("secret"), std::string::npos);
-    is_told |= finding.code == FindingCode::kCorpusChunksMissing;
+    is_reported |= finding.code == FindingCode::kCorpusChunksMissing;
   }
-  EXPECT_TRUE(is_told);
+  EXPECT_TRUE(is_reported);
   ASSERT_EQ(health.Facts().corpora.size(), 1u);
   EXPECT_EQ(health.Facts().corpora[0].name, "secret") << "for the operator";
 }
@@ -171,9 +171,9 @@ TEST(DaemonHealth, ALeaseIsRenewedWithWhatTheLastTickSaw) {
   health.Tick();
   std::filesystem::remove_all(options.store_path);
   EXPECT_EQ(health.OfRole(MemberRole::kHolder).fault, StoreFault::kFailing);
-  const MemberHealth told = health.LastOfRole(MemberRole::kHolder);
-  EXPECT_EQ(told.fault, StoreFault::kNone) << "it does not look at the disk";
-  EXPECT_TRUE(told.is_durable);
+  const MemberHealth reported = health.LastOfRole(MemberRole::kHolder);
+  EXPECT_EQ(reported.fault, StoreFault::kNone) << "it does not look at the disk";
+  EXPECT_TRUE(reported.is_durable);
 }
 
 TEST(DaemonHealth, ADirectoryWhoseFolderIsRemovedIsBroken) {

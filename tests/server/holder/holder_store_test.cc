@@ -169,10 +169,10 @@ TEST_P(HolderStoreTest, SelectedRowsOfAColdChunkLeaveItCold) {
   Start();  // all cold
   // Three stripes of 32 rows each time.
   const uint64_t whole_after = corpus.geometry.layers * 100 / 96;
-  for (uint64_t asked = 1; asked <= whole_after; ++asked) {
+  for (uint64_t requested = 1; requested <= whole_after; ++requested) {
     ASSERT_TRUE(Ask(6, &cold, selected).ok());
     EXPECT_TRUE(cold.SameBits(hot));
-    EXPECT_EQ(fleet->holder().store().stats().load_count, 0u) << asked;
+    EXPECT_EQ(fleet->holder().store().stats().load_count, 0u) << requested;
   }
   EXPECT_EQ(fleet->holder().stats().table.cold_count, 12u);
   for (int more = 0; more < 2; ++more) ASSERT_TRUE(Ask(6, &cold, selected).ok());

@@ -58,13 +58,13 @@ class DirectoryRestartTest : public test::MovingChunksTest {
   void AwaitReported(uint32_t missing = 0) {
     const Instant give_up = Soon();
     v1::DescribeDirectoryReply reply;
-    grpc::Status asked;
+    grpc::Status requested;
     do {
       reply.Clear();
-      asked = directory_stub_->Describe(Call().get(), {}, &reply);
-    } while ((!asked.ok() || reply.missing_holder_count() != missing) &&
+      requested = directory_stub_->Describe(Call().get(), {}, &reply);
+    } while ((!requested.ok() || reply.missing_holder_count() != missing) &&
              Clock::Real()->Now() < give_up);
-    ASSERT_TRUE(asked.ok()) << asked.error_message();
+    ASSERT_TRUE(requested.ok()) << requested.error_message();
     ASSERT_EQ(reply.missing_holder_count(), missing);
   }
   // Waits until `count` holders keep a part of a corpus.
@@ -114,13 +114,13 @@ TEST_F(DirectoryRestartTest, TheFleetContinues) {
   ASSERT_TRUE(Attend(&before).ok());
   ASSERT_TRUE(Attend(&before).ok());
   const std::string address = EndDirectory();
-  grpc::Status asked = Attend(&meanwhile);
-  ASSERT_TRUE(asked.ok()) << "the directory is away: " << asked.error_message();
+  grpc::Status requested = Attend(&meanwhile);
+  ASSERT_TRUE(requested.ok()) << "the directory is away: " << requested.error_message();
   StartDirectoryAt(address);
   EXPECT_EQ(Get("c"), corpus) << "the same version, too";
   AwaitMembers(3);
-  asked = Attend(&after);
-  ASSERT_TRUE(asked.ok()) << asked.error_message();
+  requested = Attend(&after);
+  ASSERT_TRUE(requested.ok()) << requested.error_message();
   EXPECT_TRUE(after.o() == before.o());
   EXPECT_TRUE(meanwhile.o() == before.o());
   // Recorded versions continue, and later changes get higher ones.
@@ -197,8 +197,8 @@ TEST_F(DirectoryRestartTest, HoldersRestoreALostFolder) {
   }
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(*again, corpus) << "the version and all holders, too";
-  const grpc::Status asked = Attend(&after);
-  EXPECT_TRUE(asked.ok()) << asked.error_message();
+  const grpc::Status requested = Attend(&after);
+  EXPECT_TRUE(requested.ok()) << requested.error_message();
   EXPECT_EQ(after.o(), before.o());
   const Ran ran = Run({"status"});
   EXPECT_EQ(ran.json["directory_state"]["rebuilt_corpus_count"], 1) << ran.err;

@@ -10,7 +10,7 @@
 #include "client/grpc/watch_stub.h"
 #include "server/directory/local_directory.h"
 #include "server/edge/service_gate.h"
-#include "server/services/prompt_match.h"
+#include "server/services/corpus_match.h"
 #include "tests/support/test_corpus.h"
 
 namespace ckv {
@@ -136,7 +136,7 @@ TEST(ServiceGateTest, IdleOnceEverythingHasEnded) {
   EXPECT_TRUE(gate.AwaitIdle(clock, clock.Now()));
 }
 
-TEST(PromptMatchTest, WholeChunksOnly) {
+TEST(CorpusMatchTest, WholeChunksOnly) {
   const auto test_corpus = test::MakeTestCorpus(test::TestGeometry(), {3, 0, 4, 5}, /*seed=*/1);
   const Corpus corpus = test_corpus.Publish("c", "", {{{"a"}}});
   std::vector<int32_t> tokens;
@@ -144,24 +144,24 @@ TEST(PromptMatchTest, WholeChunksOnly) {
     tokens.insert(tokens.end(), chunk.info.token_ids.begin(), chunk.info.token_ids.end());
   }
   // One row a length of the prompt: chunks and tokens that it covers.
-  const std::vector<std::pair<size_t, PromptMatch>> cases = {
+  const std::vector<std::pair<size_t, CorpusMatch>> cases = {
       {0, {0, 0}}, {2, {0, 0}}, {3, {2, 3}}, {6, {2, 3}}, {7, {3, 7}}, {11, {3, 7}}, {12, {4, 12}}};
   for (const auto& [length, expected] : cases) {
-    const PromptMatch match = MatchPrompt(corpus, std::span(tokens).first(length));
+    const CorpusMatch match = MatchCorpus(corpus, std::span(tokens).first(length));
     EXPECT_EQ(match.chunk_count, expected.chunk_count) << length;
     EXPECT_EQ(match.token_count, expected.token_count) << length;
   }
   tokens.push_back(1);  // a prompt may run past the corpus
-  EXPECT_EQ(MatchPrompt(corpus, tokens).token_count, 12u);
+  EXPECT_EQ(MatchCorpus(corpus, tokens).token_count, 12u);
   tokens[5] ^= 1;
-  EXPECT_EQ(MatchPrompt(corpus, tokens).token_count, 3u);
+  EXPECT_EQ(MatchCorpus(corpus, tokens).token_count, 3u);
   Corpus other = corpus;
   other.geometry.revision = "r2";
-  EXPECT_EQ(MatchPrompt(other, tokens).chunk_count, 0u);
+  EXPECT_EQ(MatchCorpus(other, tokens).chunk_count, 0u);
 }
 
 // Each chunk's id is right for its own parent and position, but the list is no chain.
-TEST(PromptMatchTest, OnlyAlongTheChain) {
+TEST(CorpusMatchTest, OnlyAlongTheChain) {
   const auto whole = test::MakeTestCorpus(test::TestGeometry(), {3, 4, 5}, /*seed=*/1);
   const Corpus chain = whole.Publish("c", "", {{{"a"}}});
   std::vector<int32_t> tokens = whole.chunks[0].info.token_ids;
@@ -169,17 +169,17 @@ TEST(PromptMatchTest, OnlyAlongTheChain) {
   tokens.insert(tokens.end(), last.begin(), last.end());
   Corpus gap = chain;
   gap.chunks.erase(gap.chunks.begin() + 1);
-  EXPECT_EQ(MatchPrompt(gap, tokens).chunk_count, 1u);
+  EXPECT_EQ(MatchCorpus(gap, tokens).chunk_count, 1u);
   Corpus headless = chain;
   headless.chunks = {chain.chunks[2]};
-  EXPECT_EQ(MatchPrompt(headless, last).chunk_count, 0u);
+  EXPECT_EQ(MatchCorpus(headless, last).chunk_count, 0u);
   // The right parent at another position.
   Corpus moved = chain;
   moved.chunks = {chain.chunks[0], chain.chunks[2]};
   moved.chunks[1].parent = chain.chunks[0].id;
   moved.chunks[1].id = ComputeChunkId(ModelFingerprint(moved.geometry), moved.chunks[1].parent,
                                       moved.chunks[1].position, last);
-  EXPECT_EQ(MatchPrompt(moved, tokens).chunk_count, 1u);
+  EXPECT_EQ(MatchCorpus(moved, tokens).chunk_count, 1u);
 }
 
 TEST(LocalDirectoryTest, AnswersAsTheStubWould) {
@@ -217,8 +217,8 @@ TEST(WatchStubTest, ADirectoryThatIsAway) {
           ++broken;
         });
     absl::MutexLock lock(&mu);
-    const auto told = [&] { return broken > 0; };
-    EXPECT_TRUE(Clock::Real()->Await(mu, absl::Condition(&told),
+    const auto reported = [&] { return broken > 0; };
+    EXPECT_TRUE(Clock::Real()->Await(mu, absl::Condition(&reported),
                                      Clock::Real()->Now() + std::chrono::seconds(20)));
     EXPECT_FALSE(watch.connected());
   }

@@ -108,7 +108,7 @@ TEST_F(HostCacheTest, KeepsNearRowsOfTwoRanksOnce) {
     const auto context =
         rank->requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kNear}, Soon());
     ASSERT_TRUE(context.ok()) << context.status();
-    const RequesterNearStats near = rank->requester->Stats().near;
+    const LocalRowStats near = rank->requester->Stats().near;
     EXPECT_EQ(near.chunk_count, 2u) << "the one without tokens is near anywhere";
     EXPECT_GT(near.mapped_bytes, 0u);
     EXPECT_EQ(near.pulled_bytes, 0u);

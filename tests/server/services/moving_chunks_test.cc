@@ -161,15 +161,15 @@ TEST_F(MovingChunksTest, AnInterruptedRunContinues) {
   ctl::Fleet fleet = MakeFleet();
   const std::vector<Member> members = *fleet.Members();
   constexpr uint32_t kBefore = 7;
-  uint32_t told = 0;
+  uint32_t reported = 0;
   const auto first = PartitionRun::Create(&fleet, &corpus, &plan, members, [&](const CopiedChunk&) {
-    return ++told == kBefore ? absl::CancelledError("interrupted") : absl::OkStatus();
+    return ++reported == kBefore ? absl::CancelledError("interrupted") : absl::OkStatus();
   });
   ASSERT_TRUE(first.ok()) << first.status();
   const absl::Status interrupted = (*first)->Copy();
   EXPECT_TRUE(absl::IsCancelled(interrupted)) << interrupted;
   EXPECT_THAT(std::string(interrupted.message()), HasSubstr("nothing was switched"));
-  EXPECT_EQ(told, kBefore);
+  EXPECT_EQ(reported, kBefore);
   EXPECT_EQ(Get("c").version, corpus.version);
   // A put that was in flight may still be completed.
   const size_t there = Listed(1).size() + Listed(2).size();

@@ -16,7 +16,7 @@
 #include "gtest/gtest.h"
 #include "server/services/requester_service.h"
 #include "store/memory/chunk_id.h"
-#include "store/memory/token_print.h"
+#include "store/memory/token_hash.h"
 #include "tests/server/services/services_fixture.h"
 #include "tests/support/named_geometry.h"
 
@@ -38,7 +38,7 @@ class PromptServiceTest : public test::ServicesTest {
       chunk.id = ComputeChunkId(ModelFingerprint(corpus.geometry), {}, 0, text);
       chunk.token_count = static_cast<uint32_t>(text.size());
       chunk.holders = {{"h0"}};
-      chunk.print = PrintOf(text, {});
+      chunk.token_hash = TokenHashOf(text, {});
       corpus.chunks.push_back(chunk);
     }
     const grpc::Status published = test::Publish(*directory_stub_, corpus);
@@ -98,8 +98,8 @@ TEST_F(PromptServiceTest, ResolvesALongPromptInParts) {
   ASSERT_TRUE(status.ok()) << status.error_message();
   ASSERT_EQ(reply.spans_size(), 2);
   EXPECT_EQ(reply.spans(1).token_begin(), prompt.size() - 30);
-  ASSERT_EQ(reply.holes_size(), 1);
-  EXPECT_EQ(reply.holes(0).token_count(), prompt.size() - 50);
+  ASSERT_EQ(reply.gaps_size(), 1);
+  EXPECT_EQ(reply.gaps(0).token_count(), prompt.size() - 50);
   EXPECT_EQ(reply.token_count(), 50u);
 }
 
@@ -112,7 +112,7 @@ TEST_F(PromptServiceTest, SearchesHaveAQuotaOfMemory) {
   ASSERT_TRUE(requester.ok()) << requester.status();
   ServiceGate gate(1);
   RequesterServiceOptions options;
-  options.cover_bytes_max = text.size() * kCoverTokenBytes;
+  options.match_bytes_max = text.size() * kMatchTokenBytes;
   RequesterServiceImpl service(std::move(options), requester->get(), &gate);
   const auto resolve = [&](std::vector<int32_t> tokens, const std::string& hint = {}) {
     grpc::ServerContext context;
@@ -133,7 +133,7 @@ TEST_F(PromptServiceTest, SearchesHaveAQuotaOfMemory) {
     EXPECT_THAT(refused.error_message(), testing::HasSubstr("try again"));
   }
   // No quota lets it in later.
-  EXPECT_EQ(resolve(std::vector<int32_t>(kCoveredTokenCountMax + 1)).error_code(),
+  EXPECT_EQ(resolve(std::vector<int32_t>(kMatchedTokenCountMax + 1)).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
   // One corpus is matched without such tables.
   EXPECT_TRUE(resolve(longer, "lite").ok());
@@ -158,7 +158,7 @@ class HeldDirectory final : public DirectoryControl {
   absl::StatusOr<PromptChunks> FindPrompt(std::span<const uint64_t> heads,
                                           const std::optional<ChunkId>& model,
                                           std::string_view tenant, Instant deadline) override {
-    if (asked_.fetch_add(1) < 2) {
+    if (requested_.fetch_add(1) < 2) {
       both_.DecrementCount();
       let_go.WaitForNotification();
     }
@@ -170,7 +170,7 @@ class HeldDirectory final : public DirectoryControl {
 
  private:
   DirectoryControl& real_;
-  std::atomic<int> asked_ = 0;
+  std::atomic<int> requested_ = 0;
   absl::BlockingCounter both_{2};
 };
 
@@ -184,7 +184,7 @@ TEST_F(PromptServiceTest, SearchesAtOnceShareTheQuota) {
   ASSERT_TRUE(requester.ok()) << requester.status();
   ServiceGate gate(1);
   RequesterServiceOptions options;
-  options.cover_bytes_max = 2 * text.size() * kCoverTokenBytes;
+  options.match_bytes_max = 2 * text.size() * kMatchTokenBytes;
   RequesterServiceImpl service(std::move(options), requester->get(), &gate);
   v1::ResolveReply reply;
   const auto resolve = [&](const std::vector<int32_t>& tokens, v1::ResolveReply& answer) {

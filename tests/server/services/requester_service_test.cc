@@ -175,7 +175,7 @@ TEST_F(RequesterServiceTest, AnInvalidRequestGetsATypedErrorAndChangesNothingEls
   EXPECT_EQ(code([](auto& r) { r.set_chunk_begin(2); }), kInvalid);
   EXPECT_EQ(code([](auto& r) { r.set_chunk_end(3); }), kInvalid);
   EXPECT_EQ(code([](auto& r) { r.set_wire(static_cast<v1::PartialDtype>(9)); }), kInvalid);
-  EXPECT_EQ(code([](auto& r) { r.set_grade(static_cast<v1::Grade>(9)); }), kInvalid);
+  EXPECT_EQ(code([](auto& r) { r.set_precision(static_cast<v1::Precision>(9)); }), kInvalid);
   EXPECT_EQ(code([](auto& r) { r.add_chunks()->set_id(std::string(32, 'x')); }), kNotFound);
   EXPECT_EQ(code([](auto& r) { r.add_chunks()->set_id("short"); }), kInvalid);
   EXPECT_EQ(code([&](auto& r) {

@@ -464,8 +464,8 @@ TEST_F(DirectoryServiceTest, AWatchReportsEachIncarnationOfAMember) {
       });
   const auto await = [&](size_t count) {
     absl::MutexLock lock(&mu);
-    const auto told = [&] { return seen.size() >= count; };
-    return Clock::Real()->Await(mu, absl::Condition(&told), Soon());
+    const auto reported = [&] { return seen.size() >= count; };
+    return Clock::Real()->Await(mu, absl::Condition(&reported), Soon());
   };
   ASSERT_TRUE(await(1));
   holders_[0]->Drain(Soon());

@@ -40,8 +40,8 @@ class StoreTarget final : public PushTarget {
  public:
   explicit StoreTarget(ChunkStore* store) : store_(*store) {}
 
-  absl::StatusOr<std::vector<uint64_t>> Ask(const ChunkId& id, const Geometry& geometry,
-                                            const std::string& tenant, Instant) override {
+  absl::StatusOr<std::vector<uint64_t>> Query(const ChunkId& id, const Geometry& geometry,
+                                              const std::string& tenant, Instant) override {
     CKV_ASSIGN_OR_RETURN(const ChunkInfo info, store_.InfoOf(id, geometry, tenant));
     return info.layer_checksums;
   }
@@ -83,7 +83,7 @@ class ChunkPushTest : public testing::Test {
   }
   struct Outcome {
     absl::Status status;
-    std::vector<PushedChunk> told;
+    std::vector<PushedChunk> reported;
     uint64_t bytes_sent = 0;
   };
   Outcome Push(StoreTarget& target, const std::vector<ChunkId>& ids, const std::string& tenant = "",
@@ -93,9 +93,9 @@ class ChunkPushTest : public testing::Test {
                    {.ids = ids, .geometry = corpus_.geometry, .tenant = tenant});
     outcome.status = push.Run(
         [&](const PushedChunk& chunk) {
-          outcome.told.push_back(chunk);
+          outcome.reported.push_back(chunk);
           outcome.bytes_sent += chunk.bytes_sent;
-          return outcome.told.size() < told_max;
+          return outcome.reported.size() < told_max;
         },
         [] { return false; });
     return outcome;
@@ -110,7 +110,7 @@ class ChunkPushTest : public testing::Test {
   }
   static std::vector<bool> Reused(const Outcome& outcome) {
     std::vector<bool> reused;
-    for (const PushedChunk& chunk : outcome.told) reused.push_back(chunk.reused);
+    for (const PushedChunk& chunk : outcome.reported) reused.push_back(chunk.reused);
     return reused;
   }
   uint64_t RowBytes() const {
@@ -130,7 +130,7 @@ TEST_F(ChunkPushTest, SendsWhatIsNotThere) {
   const Outcome first = Push(target, ids_);
   ASSERT_TRUE(first.status.ok()) << first.status;
   EXPECT_THAT(Reused(first), ElementsAre(false, false, false, true, false));
-  for (size_t i = 0; i < ids_.size(); ++i) EXPECT_EQ(first.told[i].id, ids_[i]);
+  for (size_t i = 0; i < ids_.size(); ++i) EXPECT_EQ(first.reported[i].id, ids_[i]);
   EXPECT_EQ(first.bytes_sent, RowBytes() - 100 * corpus_.geometry.token_bytes());
   for (const test::TestChunk& chunk : corpus_.chunks)
     EXPECT_EQ(to->InfoOf(chunk.info.id, corpus_.geometry, "")->layer_checksums,
@@ -221,7 +221,7 @@ TEST_F(ChunkPushTest, TheFirstChunkThatFailsEndsItAndIsNamed) {
   const Outcome missing = Push(target, {ids_[0], unknown, ids_[2], ids_[3], ids_[4]});
   EXPECT_TRUE(absl::IsNotFound(missing.status)) << missing.status;
   EXPECT_THAT(std::string(missing.status.message()), HasSubstr(unknown.ShortHex()));
-  EXPECT_EQ(missing.told.size(), 1u);
+  EXPECT_EQ(missing.reported.size(), 1u);
   EXPECT_TRUE(to->table().Contains(ids_[0]));
   EXPECT_TRUE(target.cancelled);
 }
@@ -270,7 +270,7 @@ TEST_F(ChunkPushTest, Stops) {
   StoreTarget unheard(to.get());
   const Outcome one = Push(unheard, ids_, "", /*told_max=*/1);
   EXPECT_TRUE(absl::IsCancelled(one.status));
-  EXPECT_EQ(one.told.size(), 1u);
+  EXPECT_EQ(one.reported.size(), 1u);
 
   const auto other = OpenStore();
   StoreTarget hangs(other.get());

@@ -17,11 +17,11 @@ namespace {
 class FakeSource final : public RepairSource {
  public:
   using Answer = std::function<absl::StatusOr<Restored>(const LostChunk&)>;
-  std::atomic<uint32_t> asked{0};
+  std::atomic<uint32_t> requested{0};
   std::atomic<bool> cancelled{false};
 
   absl::StatusOr<Restored> Restore(const LostChunk& lost, Instant /*deadline*/) override {
-    ++asked;
+    ++requested;
     absl::MutexLock lock(&mu_);
     return answer_(lost);
   }
@@ -69,7 +69,7 @@ struct RepairerTest : testing::Test {
   std::unique_ptr<Repairer> Start() {
     const auto may = [this] {
       ++looks;
-      return may_ask.load();
+      return may_query.load();
     };
     return std::make_unique<Repairer>(repairs, store.get(), &source, may, &counters);
   }
@@ -93,7 +93,7 @@ struct RepairerTest : testing::Test {
   const SmallChunk chunk = MakeSmallChunk(geometry, 100, 1);
   std::unique_ptr<ChunkStore> store;
   FakeSource source;
-  std::atomic<bool> may_ask{true};
+  std::atomic<bool> may_query{true};
   std::atomic<uint32_t> looks{0};  // with something to ask for
   RepairerOptions repairs;
   ScrubCounters counters;
@@ -111,7 +111,7 @@ TEST_F(RepairerTest, ALostChunkIsBackForEveryReaderAndKept) {
   EXPECT_FALSE(Readable("d"));
   EXPECT_TRUE(store->table().List(std::nullopt, 1)[0].kept);
   EXPECT_TRUE(Eventually([&] { return counters.repair_pending_count == 0; }));
-  EXPECT_EQ(source.asked, 1u);
+  EXPECT_EQ(source.requested, 1u);
   // Lost again, it is fetched again.
   Lose();
   ASSERT_TRUE(Eventually([&] { return counters.repaired_count == 2; }));
@@ -122,13 +122,13 @@ TEST_F(RepairerTest, QueriesASilentHolderABoundedNumberOfTimes) {
   Lose();
   const auto repairer = Start();
   ASSERT_TRUE(Eventually([&] { return counters.repair_failure_count == 1; }));
-  EXPECT_EQ(source.asked, repairs.attempt_count_max);
+  EXPECT_EQ(source.requested, repairs.attempt_count_max);
   // The first loss is given up for good. A later loss has attempts of its own.
   ASSERT_TRUE(Put("a").ok());
   source.set_answer([this](const LostChunk& lost) { return PutAgain(lost); });
   Lose();
   ASSERT_TRUE(Eventually([&] { return counters.repaired_count == 1; }));
-  EXPECT_EQ(source.asked, repairs.attempt_count_max + 1);
+  EXPECT_EQ(source.requested, repairs.attempt_count_max + 1);
   EXPECT_EQ(counters.repair_failure_count, 1u);
 }
 
@@ -144,7 +144,7 @@ TEST_F(RepairerTest, AttemptsHaveGrowingPauses) {
   Lose();
   {
     const auto repairer = Start();
-    ASSERT_TRUE(Eventually([&] { return source.asked >= 4; }));
+    ASSERT_TRUE(Eventually([&] { return source.requested >= 4; }));
   }
   EXPECT_TRUE(source.cancelled);
   absl::MutexLock lock(&mu);
@@ -158,17 +158,17 @@ TEST_F(RepairerTest, ReportsAMissingReplicaAtOnce) {
   Lose();
   const auto repairer = Start();
   ASSERT_TRUE(Eventually([&] { return counters.repair_failure_count == 1; }));
-  EXPECT_EQ(source.asked, 1u);
+  EXPECT_EQ(source.requested, 1u);
 }
 
 TEST_F(RepairerTest, QueriesNoHolderBeforeThisOneIsRegistered) {
-  may_ask = false;
+  may_query = false;
   Lose();
   const auto repairer = Start();
   ASSERT_TRUE(Eventually([&] { return looks >= 5; }));
-  EXPECT_EQ(source.asked, 0u);
+  EXPECT_EQ(source.requested, 0u);
   EXPECT_EQ(counters.repair_pending_count, 1u);
-  may_ask = true;
+  may_query = true;
   EXPECT_TRUE(Eventually([&] { return counters.repaired_count == 1; }));
 }
 
@@ -177,7 +177,7 @@ TEST_F(RepairerTest, DoesNotRequestChunksThatWerePutMeanwhile) {
   ASSERT_TRUE(Put("b").ok());
   const auto repairer = Start();
   ASSERT_TRUE(Eventually([&] { return looks > 0 && counters.repair_pending_count == 0; }));
-  EXPECT_EQ(source.asked, 0u);
+  EXPECT_EQ(source.requested, 0u);
   EXPECT_EQ(counters.repaired_count + counters.repair_failure_count, 0u);
 }
 

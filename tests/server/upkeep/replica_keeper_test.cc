@@ -140,7 +140,7 @@ class ReplicaKeeperTest : public testing::Test {
   }
   // Lets the keeper's thread run until the directory lists `ordinals`. Real time bounds the wait,
   // so that a bug fails the test.
-  void ExpectToldSoon(const std::string& ordinals) {
+  void ExpectReportedSoon(const std::string& ordinals) {
     absl::Mutex mu;
     absl::MutexLock lock(&mu);
     const Instant deadline = test::Soon();
@@ -280,14 +280,14 @@ TEST_F(ReplicaKeeperTest, ReportsCopiesAgainUnderANewLease) {
   ASSERT_TRUE(Replicate(0, 2).ok());
   Register();  // the earlier lease is dead, with what it announced
   EXPECT_EQ(Told(), "");
-  ExpectToldSoon("0,1");
+  ExpectReportedSoon("0,1");
   EXPECT_EQ(keeper_->stats().fetched_count, 2u) << "nothing was copied anew";
 }
 
 TEST_F(ReplicaKeeperTest, WithdrawsWhatOthersDrop) {
   ASSERT_TRUE(Replicate(0, 2).ok());
   ASSERT_TRUE(store().Drop(corpus_.chunks[0].info.id).ok());
-  ExpectToldSoon("1");
+  ExpectReportedSoon("1");
   EXPECT_EQ(keeper_->stats().bytes, BytesOf(1));
 }
 
@@ -300,7 +300,7 @@ TEST_F(ReplicaKeeperTest, ADirectoryThatIsAway) {
             absl::StatusCode::kUnavailable);
   EXPECT_TRUE(Has(0)) << "the directory still sends requests for it";
   registry_.cut = false;
-  ExpectToldSoon("0,1");
+  ExpectReportedSoon("0,1");
 
   LoseLease();
   EXPECT_EQ(Replicate(3, 4).status().code(), absl::StatusCode::kUnavailable);

@@ -79,7 +79,7 @@ struct RequesterMetricsTest : testing::Test {
     LayerCall call;
     call.q = {q.data(), 1, corpus.geometry.d_qk};
     call.segments = {&segment, 1};
-    call.grade = Grade::kExact;
+    call.precision = Precision::kExact;
     call.deadline = clock.Now() + std::chrono::hours(10'000);
     AttendReport report;
     const PartialView out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
@@ -140,7 +140,7 @@ TEST_F(RequesterMetricsTest, ShowsPulledRows) {
       requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kNear}, deadline);
   ASSERT_TRUE(context.ok()) << context.status();
   const Scrape scrape(server->address());
-  const RequesterNearStats stats = requester->Stats().near;
+  const LocalRowStats stats = requester->Stats().near;
   EXPECT_GT(stats.bytes, 0u);
   EXPECT_EQ(scrape["ckv_requester_near_bytes"], double(stats.bytes));
   EXPECT_EQ(scrape["ckv_requester_near_chunks"], 1);
@@ -182,8 +182,8 @@ TEST_F(RequesterMetricsTest, AFallbackShows) {
       requester->Attend(call, {o.data(), m.data(), l.data(), PartialDtype::kF32}, nullptr);
   ASSERT_TRUE(attended.ok()) << attended;
 
-  const int asked = fleet.directory_calls();
-  EXPECT_GT(asked, directory_calls);
+  const int requested = fleet.directory_calls();
+  EXPECT_GT(requested, directory_calls);
   const Scrape scrape(server->address());
   EXPECT_EQ(scrape["ckv_requester_rdma_fallbacks_total"], 1);
   EXPECT_EQ(scrape["ckv_requester_call_seconds_count{primitive=\"route\"}"], 1);
@@ -195,7 +195,7 @@ TEST_F(RequesterMetricsTest, AFallbackShows) {
   EXPECT_EQ(scrape["ckv_requester_holder_in_flight{holder=\"h0\"}"], 0);
   EXPECT_GT(scrape["ckv_requester_holder_probe_seconds{holder=\"h0\"}"], 0);
   EXPECT_EQ(scrape["ckv_requester_retries_total"], 0);
-  EXPECT_EQ(fleet.directory_calls(), asked) << "a scrape asks nobody";
+  EXPECT_EQ(fleet.directory_calls(), requested) << "a scrape asks nobody";
 }
 
 // Goal: a model that has become wrong is seen. Method: a profile whose kernel takes 10 s, and calls

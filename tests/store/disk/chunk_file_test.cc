@@ -100,10 +100,10 @@ TEST(ChunkFile, ReadsBackAsItWasWritten) {
 TEST(ChunkFile, KeepsASeal) {
   const Geometry geometry = SmallGeometry();
   SmallChunk chunk = MakeSmallChunk(geometry, 33, 1);
-  ChunkSeal seal;
-  seal.bytes[7] = 1;
-  chunk.info.id = SealedChunkId(chunk.info.id, seal);
-  chunk.info.seal = seal;
+  VerificationTag verification_tag;
+  verification_tag.bytes[7] = 1;
+  chunk.info.id = TaggedChunkId(chunk.info.id, verification_tag);
+  chunk.info.verification_tag = verification_tag;
   const std::vector<uint64_t> stripes(geometry.layers * StripeCount(33));
   std::vector<std::byte> bytes = EncodeChunkFileHeader(chunk.info, geometry, "t", stripes);
   EXPECT_EQ(bytes.size(), ChunkFileHeaderBytes(chunk.info, geometry, "t"));
@@ -112,11 +112,11 @@ TEST(ChunkFile, KeepsASeal) {
   ASSERT_TRUE(prefix.ok()) << prefix.status();
   const auto header = DecodeChunkFileHeader(*prefix, bytes);
   ASSERT_TRUE(header.ok()) << header.status();
-  EXPECT_EQ(header->info.seal, seal);
+  EXPECT_EQ(header->info.verification_tag, verification_tag);
   EXPECT_EQ(header->info.id, chunk.info.id);
   EXPECT_EQ(header->info.token_ids, chunk.info.token_ids);
   // Another verification tag does not give this id.
-  chunk.info.seal.bytes[7] = 2;
+  chunk.info.verification_tag.bytes[7] = 2;
   bytes = EncodeChunkFileHeader(chunk.info, geometry, "t", stripes);
   const auto other = DecodeChunkFilePrefix(std::span(bytes).first(kChunkFilePrefixBytes));
   ASSERT_TRUE(other.ok());
@@ -141,8 +141,8 @@ TEST(ChunkFile, KeepsExtraKeys) {
       const ChunkId plain =
           ComputeChunkId(ModelFingerprint(geometry), chunk.info.parent, chunk.info.position,
                          chunk.info.token_ids, chunk.info.extra_keys);
-      if (is_sealed) chunk.info.seal.bytes[7] = 1;
-      chunk.info.id = SealedChunkId(plain, chunk.info.seal);
+      if (is_sealed) chunk.info.verification_tag.bytes[7] = 1;
+      chunk.info.id = TaggedChunkId(plain, chunk.info.verification_tag);
       const auto bytes = EncodeChunkFileHeader(chunk.info, geometry, "t", stripes);
       EXPECT_EQ(bytes.size(), ChunkFileHeaderBytes(chunk.info, geometry, "t"));
       EXPECT_EQ(At<uint32_t>(bytes, 8), 1u);
@@ -151,7 +151,7 @@ TEST(ChunkFile, KeepsExtraKeys) {
       const auto header = DecodeChunkFileHeader(*prefix, bytes);
       ASSERT_TRUE(header.ok()) << header.status();
       EXPECT_EQ(header->info.extra_keys, chunk.info.extra_keys);
-      EXPECT_EQ(header->info.seal, chunk.info.seal);
+      EXPECT_EQ(header->info.verification_tag, chunk.info.verification_tag);
       EXPECT_EQ(header->info.token_ids, chunk.info.token_ids);
       EXPECT_EQ(header->info.layer_checksums, chunk.info.layer_checksums);
       // Other keys do not give this id.
@@ -214,7 +214,7 @@ TEST(ChunkFile, MatchesTheDocumentedLayout) {
   size_t at = 128 + (geometry_bytes + 7u) / 8 * 8;
   EXPECT_EQ(bytes[at], std::byte{'t'});
   at += 8;
-  EXPECT_EQ(std::memcmp(bytes.data() + at, ChunkSeal().bytes.data(), 32), 0);
+  EXPECT_EQ(std::memcmp(bytes.data() + at, VerificationTag().bytes.data(), 32), 0);
   at += 32;
   EXPECT_EQ(At<uint64_t>(bytes, at), 0u);  // no extra keys: their size and the padding to 8
   at += 8;

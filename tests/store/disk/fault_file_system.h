@@ -75,10 +75,10 @@ class FaultFileSystem final : public FileSystem {
     FaultFile(FaultFileSystem* files, std::unique_ptr<File> real, std::string path)
         : files_(files), real_(std::move(real)), path_(std::move(path)) {}
     absl::Status WriteAt(uint64_t offset, std::span<const std::byte> bytes) override {
-      const absl::Status asked = files_->Ask(Call::kWrite, path_);
+      const absl::Status requested = files_->Ask(Call::kWrite, path_);
       const absl::Status written =
-          real_->WriteAt(offset, asked.ok() ? bytes : bytes.first(bytes.size() / 2));
-      return asked.ok() ? written : asked;
+          real_->WriteAt(offset, requested.ok() ? bytes : bytes.first(bytes.size() / 2));
+      return requested.ok() ? written : requested;
     }
     absl::Status Resize(uint64_t bytes) override {
       CKV_RETURN_IF_ERROR(files_->Ask(Call::kResize, path_));

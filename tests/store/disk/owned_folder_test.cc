@@ -36,19 +36,19 @@ struct OwnedFolderTest : testing::Test {
 };
 
 TEST_F(OwnedFolderTest, TheOwnerIsNamedUntilItEnds) {
-  int told[2], end[2];
-  ASSERT_EQ(pipe(told) | pipe(end), 0);
+  int reported[2], end[2];
+  ASSERT_EQ(pipe(reported) | pipe(end), 0);
   const pid_t owner = fork();
   if (owner == 0) {
     const auto folder = Open();
     char byte = folder.ok() ? 'y' : 'n';
     close(end[1]);
-    if (write(told[1], &byte, 1) != 1 || read(end[0], &byte, 1) != 0) _exit(1);
+    if (write(reported[1], &byte, 1) != 1 || read(end[0], &byte, 1) != 0) _exit(1);
     _exit(0);
   }
   close(end[0]);
   char byte = 'n';
-  ASSERT_EQ(read(told[0], &byte, 1), 1);
+  ASSERT_EQ(read(reported[0], &byte, 1), 1);
   EXPECT_EQ(byte, 'y');
   EXPECT_THAT(Why(), AllOf(HasSubstr("FAILED_PRECONDITION"),
                            HasSubstr(absl::StrCat("process ", owner, " uses it")),

@@ -75,16 +75,16 @@ TenantKey CountingKey(uint8_t from) {
 //   def keyed(plain, seal):
 //       return hashlib.sha256(struct.pack('<Q', 11) + b'ckv.chunk.2' + plain + seal).hexdigest()
 //   plain, key = chunk_id(fingerprint, zero, 0, [1, 2, 3, -1]), bytes(range(100, 132))
-TEST(SealedChunkId, GoldenVectors) {
+TEST(TaggedChunkId, GoldenVectors) {
   const std::vector<int32_t> tokens = {1, 2, 3, -1};
   const ChunkId plain = ComputeChunkId(CountingFingerprint(), {}, 0, tokens);
-  const ChunkSeal seal = SealOf(plain, CountingKey(100));
-  EXPECT_EQ(ChunkId{seal.bytes}.ToHex(),
+  const VerificationTag verification_tag = VerificationTagOf(plain, CountingKey(100));
+  EXPECT_EQ(ChunkId{verification_tag.bytes}.ToHex(),
             "7a64ce454484fed8ef9745b52c924eeb7e029b04889926a97d06a084fa9db1d8");
-  EXPECT_EQ(SealedChunkId(plain, seal).ToHex(),
+  EXPECT_EQ(TaggedChunkId(plain, verification_tag).ToHex(),
             "d5a9fb1806b3dcbc5b5642f83ba8e98470de9e5fb7be932d2e08bdd0f5631ae1");
-  EXPECT_TRUE(SealOf(plain, TenantKey()).IsZero());
-  EXPECT_EQ(SealedChunkId(plain, ChunkSeal()), plain);
+  EXPECT_TRUE(VerificationTagOf(plain, TenantKey()).IsZero());
+  EXPECT_EQ(TaggedChunkId(plain, VerificationTag()), plain);
 }
 
 // Goal: ids with extra keys never change either. Method: as above, with
@@ -109,7 +109,7 @@ TEST(ComputeChunkId, GoldenVectorsWithExtraKeys) {
   EXPECT_EQ(ComputeChunkId(fingerprint, first, 4, child).ToHex(),
             "63ee68993833f2febc3bc6dd3f5176d86b684673625014efbb0c80eec7fbb4d3");
   // keyed(first, seal(bytes(range(100, 132)), first))
-  EXPECT_EQ(SealedChunkId(first, SealOf(first, CountingKey(100))).ToHex(),
+  EXPECT_EQ(TaggedChunkId(first, VerificationTagOf(first, CountingKey(100))).ToHex(),
             "a40598008575a07f6b21ee935b80f9a389fb1f814809bf184420addf2c33c4dd");
 }
 
@@ -164,12 +164,12 @@ TEST(ComputeChunkId, EqualInputsHaveOneId) {
   EXPECT_GT(ids.size(), 500u);
 }
 
-TEST(SealedChunkId, TenantsShareNoId) {
+TEST(TaggedChunkId, TenantsShareNoId) {
   const std::vector<int32_t> tokens = {1, 2, 3};
   const ChunkId plain = ComputeChunkId(CountingFingerprint(), {}, 0, tokens);
   std::set<ChunkId> ids = {plain};
   for (const uint8_t from : {1, 2, 3})
-    ids.insert(SealedChunkId(plain, SealOf(plain, CountingKey(from))));
+    ids.insert(TaggedChunkId(plain, VerificationTagOf(plain, CountingKey(from))));
   EXPECT_EQ(ids.size(), 4u);
 }
 

@@ -70,7 +70,7 @@ TEST(ValidateChunkInfo, RefusesEachThingThatDoesNotFit) {
       {"give the id", [](ChunkInfo& i, Geometry&) { i.position += 1; }},
       {"give the id", [](ChunkInfo& i, Geometry&) { i.token_ids[0] ^= 1; }},
       {"give the id", [](ChunkInfo&, Geometry& g) { g.revision = "2"; }},
-      {"give the id", [](ChunkInfo& i, Geometry&) { i.seal.bytes[0] = 1; }},
+      {"give the id", [](ChunkInfo& i, Geometry&) { i.verification_tag.bytes[0] = 1; }},
   };
   for (const Case& c : cases) {
     ChunkInfo info = good;

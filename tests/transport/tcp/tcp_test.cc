@@ -470,14 +470,14 @@ TEST(TcpFabric, BusyPollIsAnOptionOfBothEnds) {
   const UniqueFd probe(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const bool may = setsockopt(probe.get(), SOL_SOCKET, SO_BUSY_POLL, &us, sizeof(us)) == 0;
   const int before = BusyPollers(us);
-  for (const uint32_t asked : {0u, 57u, kBusyPollUsMax + 1}) {
-    auto fabric = NewTcpFabric(Clock::Real(), TcpOptions{asked});
+  for (const uint32_t requested : {0u, 57u, kBusyPollUsMax + 1}) {
+    auto fabric = NewTcpFabric(Clock::Real(), TcpOptions{requested});
     auto listener = fabric->Listen({});
     ASSERT_TRUE(listener.ok()) << listener.status();
     const test::LanePair pair = test::MakeLane(*fabric, **listener, kShape, Soon());
     ASSERT_TRUE(pair.request && pair.serve);  // refused or not
-    EXPECT_EQ(BusyPollers(us) - before, asked == 57 && may ? 2 : 0);
-    EXPECT_EQ(BusyPollers(kBusyPollUsMax), asked > kBusyPollUsMax && may ? 2 : 0);
+    EXPECT_EQ(BusyPollers(us) - before, requested == 57 && may ? 2 : 0);
+    EXPECT_EQ(BusyPollers(kBusyPollUsMax), requested > kBusyPollUsMax && may ? 2 : 0);
   }
 }
 

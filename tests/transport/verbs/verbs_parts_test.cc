@@ -279,10 +279,10 @@ TEST(VerbsCheck, DevicesThatAreNotThere) {
   options.device = "none-such0";
   const absl::Status status = CheckVerbs(options);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-  const bool told = status.message().find("rdma link add") != absl::string_view::npos ||
-                    status.message().find("modprobe") != absl::string_view::npos ||
-                    status.message().find("there are") != absl::string_view::npos;
-  EXPECT_TRUE(told) << status;
+  const bool reported = status.message().find("rdma link add") != absl::string_view::npos ||
+                        status.message().find("modprobe") != absl::string_view::npos ||
+                        status.message().find("there are") != absl::string_view::npos;
+  EXPECT_TRUE(reported) << status;
   EXPECT_EQ(NewVerbsFabric(options, Clock::Real()).status().code(), absl::StatusCode::kUnavailable);
 }
 

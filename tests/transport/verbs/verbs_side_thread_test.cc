@@ -83,8 +83,8 @@ TEST(VerbsSideThread, IsBounded) {
   const VerbsSourceId source = side.Open();
   HeldJob held;
   HoldUp(side, source, held);
-  auto asked = std::make_unique<LoggedJob>(&log, "asked");
-  ASSERT_TRUE(side.Ask(source, asked.get()));
+  auto requested = std::make_unique<LoggedJob>(&log, "asked");
+  ASSERT_TRUE(side.Ask(source, requested.get()));
   for (size_t i = 1; i < VerbsSideThread::kJobCountMax; ++i) {
     side.Retire(source, std::make_unique<LoggedJob>(&log, "one"));
   }
@@ -95,7 +95,7 @@ TEST(VerbsSideThread, IsBounded) {
   LoggedJob refused(&log, "refused");
   EXPECT_FALSE(side.Ask(source, &refused));
   // But a job that waits to run is not destroyed before.
-  side.Retire(source, std::move(asked));
+  side.Retire(source, std::move(requested));
   EXPECT_EQ(log.lines().size(), 1u);
   held.LetGo();
   side.Close(source);
@@ -151,7 +151,7 @@ TEST(VerbsSideThread, ManySourcesAtOnce) {
     std::atomic<int>* const runs_;
     std::atomic<int>* const ends_;
   };
-  std::atomic<int> runs{0}, ends{0}, asked{0};
+  std::atomic<int> runs{0}, ends{0}, requested{0};
   VerbsSideThread side;
   std::vector<std::thread> owners;
   for (int owner = 0; owner < 4; ++owner) {
@@ -160,7 +160,7 @@ TEST(VerbsSideThread, ManySourcesAtOnce) {
         const VerbsSourceId source = side.Open();
         for (int i = 0; i < 50; ++i) {
           auto job = std::make_unique<Counted>(&runs, &ends);
-          if (side.Ask(source, job.get())) ++asked;
+          if (side.Ask(source, job.get())) ++requested;
           side.Retire(source, std::move(job));
         }
         side.Close(source);
@@ -169,7 +169,7 @@ TEST(VerbsSideThread, ManySourcesAtOnce) {
   }
   for (std::thread& owner : owners) owner.join();
   EXPECT_EQ(ends, 4 * 20 * 50);
-  EXPECT_EQ(runs, asked);
+  EXPECT_EQ(runs, requested);
 }
 
 }  // namespace

@@ -126,7 +126,7 @@ TEST(LackTable, TheLastPageReplacesEarlierReports) {
   EXPECT_EQ(table.Take({"h"}, {}, true, true), two);
   EXPECT_TRUE(table.empty());
   table.Take({"h"}, one, true, true);
-  table.Forget({"h"});
+  table.Remove({"h"});
   EXPECT_FALSE(table.Lacks({"h"}, IdOf(1)));
   EXPECT_EQ(table.count(), 0u);
 }
@@ -137,7 +137,7 @@ TEST(LackTable, IsBoundedOverAllHolders) {
   table.Take({"a"}, ids, true, true);
   table.Take({"b"}, ids, true, true);
   EXPECT_EQ(table.count(), 3u);
-  table.Forget({"a"});
+  table.Remove({"a"});
   EXPECT_EQ(table.count(), 1u);
 }
 

@@ -60,7 +60,8 @@ std::vector<DirectoryChange> EveryKind() {
   for (uint8_t i = 0; i < 32; ++i) change.key.bytes[i] = i;
   changes.push_back(change);
   Corpus printed = *changes[3].corpus;
-  for (size_t i = 1; i < printed.chunks.size(); i += 2) printed.chunks[i].print = {i + 1, i * i};
+  for (size_t i = 1; i < printed.chunks.size(); i += 2)
+    printed.chunks[i].token_hash = {i + 1, i * i};
   changes.push_back(test::PublishOf(std::make_shared<const Corpus>(std::move(printed))));
   return changes;
 }
@@ -170,10 +171,10 @@ TEST(Change, AnUnknownPrintIsRefused) {
     EXPECT_EQ(record[0], static_cast<char>(change.kind));
     EXPECT_EQ(record[1], 1);
   }
-  std::string no_print = test::RecordOf(EveryKind().back());
-  ASSERT_EQ(no_print.back(), '\xff');  // the last chunk of 51 has none
-  no_print.back() = 2;
-  EXPECT_EQ(Read(no_print).status().code(), StatusCode::kDataLoss);
+  std::string no_token_hash = test::RecordOf(EveryKind().back());
+  ASSERT_EQ(no_token_hash.back(), '\xff');  // the last chunk of 51 has none
+  no_token_hash.back() = 2;
+  EXPECT_EQ(Read(no_token_hash).status().code(), StatusCode::kDataLoss);
 }
 
 TEST(Change, CountsAreCheckedBeforeTheyAreBelieved) {

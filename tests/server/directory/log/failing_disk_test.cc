@@ -90,7 +90,7 @@ TEST_F(FailingDiskTest, AFailingDiskLosesNothingThatWasTaken) {
   std::mt19937 random(5);
   const std::vector<std::string> all = test::SomeRecords(12);
   std::vector<std::string> taken;
-  for (int life = 0; life < 60; ++life) {
+  for (int incarnation = 0; incarnation < 60; ++incarnation) {
     files.set_hook([&](Call call, const std::string&) {
       if (call == Call::kRead || call == Call::kList || random() % 5 != 0) return absl::OkStatus();
       return random() % 2 == 0 ? absl::ResourceExhaustedError("ENOSPC")
@@ -98,11 +98,11 @@ TEST_F(FailingDiskTest, AFailingDiskLosesNothingThatWasTaken) {
     });
     auto folder = Open();
     if (!folder.ok()) {
-      ASSERT_FALSE(absl::IsDataLoss(folder.status())) << life << ": " << folder.status();
+      ASSERT_FALSE(absl::IsDataLoss(folder.status())) << incarnation << ": " << folder.status();
       continue;
     }
     // The last refused change may be there: its caller has to check.
-    ASSERT_GE(records.size(), taken.size()) << life;
+    ASSERT_GE(records.size(), taken.size()) << incarnation;
     ASSERT_LE(records.size(), taken.size() + 1);
     ASSERT_EQ(std::vector(records.begin(), records.begin() + static_cast<long>(taken.size())),
               taken);

@@ -148,20 +148,20 @@ TEST_F(LogFolderTest, ReportsHowFarItHasRead) {
   }
   ReplayProgress progress;
   EXPECT_EQ(progress.percent(), 0);
-  std::vector<int> told;
+  std::vector<int> reported;
   const auto folder = LogFolder::Open(
       &files, path,
       [&](const DirectoryChange&) {
-        told.push_back(progress.percent());
+        reported.push_back(progress.percent());
         return absl::OkStatus();
       },
       &progress);
   ASSERT_TRUE(folder.ok()) << folder.status();
-  EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
-  EXPECT_EQ(told.front(), 0);
-  EXPECT_GE(told[20], 30);
-  EXPECT_LE(told[20], 60);
-  EXPECT_GE(told.back(), 95);
+  EXPECT_TRUE(std::is_sorted(reported.begin(), reported.end()));
+  EXPECT_EQ(reported.front(), 0);
+  EXPECT_GE(reported[20], 30);
+  EXPECT_LE(reported[20], 60);
+  EXPECT_GE(reported.back(), 95);
   EXPECT_LE(progress.percent(), 100);
   EXPECT_GE(progress.percent(), 98) << "headers and first frames are not counted";
   EXPECT_EQ(progress.record_count.load(), (*folder)->replay().record_count);
@@ -225,8 +225,8 @@ TEST_F(LogFolderTest, EveryFlippedByteOfEveryFileIsFound) {
       if (name == "FORMAT") continue;
       // The file, and a byte that is at most the flipped one: that of its frame.
       ASSERT_THAT(why, AllOf(HasSubstr(File(name)), HasSubstr("restore the folder")));
-      const size_t told = std::stoul(why.substr(why.find("at byte ") + 8));
-      ASSERT_LE(told, at) << why;
+      const size_t reported = std::stoul(why.substr(why.find("at byte ") + 8));
+      ASSERT_LE(reported, at) << why;
       ASSERT_EQ(Contents(), contents) << "a refusal changes nothing";
     }
   }
@@ -253,12 +253,12 @@ TEST_F(LogFolderTest, NamesMissingFiles) {
   }
   const std::map<std::string, std::string> whole = Contents();
   EXPECT_THAT(Names(), testing::ElementsAre("FORMAT", "log.3", "log.4", "snapshot.3"));
-  for (const auto& [missing, told] :
+  for (const auto& [missing, reported] :
        {std::pair{"log.3", "log.3 is missing"}, std::pair{"snapshot.3", "log.1 is missing"}}) {
     auto contents = whole;
     contents.erase(missing);
     Copy(contents);
-    EXPECT_THAT(Why(), AllOf(HasSubstr("DATA_LOSS"), HasSubstr(told), HasSubstr("backup")));
+    EXPECT_THAT(Why(), AllOf(HasSubstr("DATA_LOSS"), HasSubstr(reported), HasSubstr("backup")));
   }
   auto contents = whole;
   contents["snapshot.3"].resize(contents["snapshot.3"].size() / 2);

@@ -169,11 +169,11 @@ TEST_F(PowerLossTest, AFrameWhoseSyncFailedStaysOnceItIsShown) {
 TEST_F(PowerLossTest, AcceptedChangesSurviveAnyPowerLoss) {
   std::mt19937 random(6);
   std::vector<std::string> taken;
-  for (uint32_t life = 0; life < 40; ++life) {
+  for (uint32_t incarnation = 0; incarnation < 40; ++incarnation) {
     files.set_sync_fails({});
     auto folder = Open();
-    ASSERT_TRUE(folder.ok()) << life << ": " << folder.status();
-    ASSERT_GE(records.size(), taken.size()) << life;
+    ASSERT_TRUE(folder.ok()) << incarnation << ": " << folder.status();
+    ASSERT_GE(records.size(), taken.size()) << incarnation;
     ASSERT_LE(records.size(), taken.size() + 1);
     ASSERT_TRUE(std::equal(taken.begin(), taken.end(), records.begin()));
     taken = records;

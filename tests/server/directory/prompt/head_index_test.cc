@@ -32,7 +32,7 @@ Corpus CorpusOf(const std::string& tenant, const std::vector<uint64_t>& heads, u
     std::memcpy(chunk.id.bytes.data() + 8, &heads[i], sizeof(heads[i]));
     chunk.id.bytes[31] = static_cast<uint8_t>(i);
     chunk.token_count = 16;
-    chunk.print.head = heads[i];
+    chunk.token_hash.head = heads[i];
     corpus.chunks.push_back(chunk);
   }
   return corpus;
@@ -48,7 +48,7 @@ PromptChunks Find(const HeadIndex& index, const std::string& tenant, std::vector
 
 std::vector<uint64_t> HeadsOf(const PromptChunks& found) {
   std::vector<uint64_t> heads;
-  for (const PromptChunk& chunk : found.chunks) heads.push_back(chunk.print.head);
+  for (const PromptChunk& chunk : found.chunks) heads.push_back(chunk.token_hash.head);
   return heads;
 }
 
@@ -80,7 +80,7 @@ TEST(HeadIndex, DoesNotFindRemovedChunks) {
 TEST(HeadIndex, AFalseRecordHidesNoTrueOne) {
   const Corpus truth = CorpusOf("", {1});
   Corpus lie = truth;
-  lie.chunks[0].print.whole ^= 1;
+  lie.chunks[0].token_hash.whole ^= 1;
   HeadIndex index;
   index.Add(lie);
   index.Add(truth);

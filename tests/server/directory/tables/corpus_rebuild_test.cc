@@ -57,7 +57,7 @@ TEST_F(CorpusRebuildTest, RestoresAWholeCorpus) {
   ASSERT_TRUE(Report(corpus, "h2").ok());
   EXPECT_EQ(rebuild.TakeWhole(), corpus) << "with the holders that did not report, too";
   EXPECT_FALSE(rebuild.TakeWhole()) << "once";
-  rebuild.Forget({"", "c"}, 7, 0);
+  rebuild.Remove({"", "c"}, 7, 0);
   EXPECT_EQ(rebuild.count(), 0u);
   EXPECT_EQ(rebuild.CountOf(corpus.chunks[0].id), 0u);
 }
@@ -88,7 +88,7 @@ TEST_F(CorpusRebuildTest, OnlyTheHighestVersionCounts) {
   EXPECT_GT(unproven.missing_count, 0u);
   ASSERT_TRUE(Report(present, "h1").ok());
   EXPECT_EQ(rebuild.TakeWhole(), present);
-  rebuild.Forget({"", "c"}, 9, 0);
+  rebuild.Remove({"", "c"}, 9, 0);
   EXPECT_EQ(rebuild.count(), 0u);
 }
 
@@ -116,7 +116,7 @@ TEST_F(CorpusRebuildTest, AContradictionIsReportedAndNeverServed) {
     ASSERT_TRUE(Report(second, "h2").ok());
     EXPECT_FALSE(rebuild.TakeWhole());
     EXPECT_TRUE(rebuild.Find({"", "d"})->conflict);
-    rebuild.Forget({"", "d"}, 7, 0);
+    rebuild.Remove({"", "d"}, 7, 0);
   }
   // One chunk at two places.
   Corpus twice = Spread("e", 7, 6);
@@ -144,7 +144,7 @@ TEST_F(CorpusRebuildTest, KeepsBothSidesOfAContradiction) {
   for (int again = 0; again < 2; ++again) ASSERT_TRUE(Report(other, "h1").ok());
   EXPECT_EQ(rebuild.CountOf(corpus.chunks[1].id), 1u);
   EXPECT_EQ(rebuild.CountOf(other.chunks[1].id), 1u);
-  rebuild.Forget({"", "c"}, 7, 0);
+  rebuild.Remove({"", "c"}, 7, 0);
   EXPECT_EQ(rebuild.CountOf(corpus.chunks[1].id) + rebuild.CountOf(other.chunks[1].id), 0u);
 }
 
@@ -154,19 +154,19 @@ TEST_F(CorpusRebuildTest, ADropRemovesWhatItsFolderReported) {
     part.folder_id = version == 5 ? 1 : 2;
     ASSERT_TRUE(rebuild.Add({"h0"}, part).ok());
   }
-  EXPECT_TRUE(rebuild.IsTold({"", "c"}, 2));
-  EXPECT_FALSE(rebuild.IsTold({"", "c"}, 1));
+  EXPECT_TRUE(rebuild.IsReported({"", "c"}, 2));
+  EXPECT_FALSE(rebuild.IsReported({"", "c"}, 1));
   EXPECT_EQ(rebuild.HighestOf({"", "c"}, 1), 5u);
   EXPECT_EQ(rebuild.HighestOf({"", "c"}, 2), 9u);
   EXPECT_EQ(rebuild.HighestOf({"", "c"}, 3), 0u);
   EXPECT_EQ(rebuild.HighestOf({"", "c"}, 0), 9u);
-  rebuild.Forget({"", "c"}, 8, 2);
+  rebuild.Remove({"", "c"}, 8, 2);
   EXPECT_EQ(rebuild.Find({"", "c"})->version_count, 2u) << "5 is another one's";
-  rebuild.Forget({"", "c"}, 5, 3);
+  rebuild.Remove({"", "c"}, 5, 3);
   EXPECT_EQ(rebuild.Find({"", "c"})->version_count, 1u) << "the very version";
   rebuild.NoteRefusal({"", "c"}, "because");
   EXPECT_EQ(rebuild.Find({"", "c"})->why, "because");
-  rebuild.Forget({"", "c"}, 9, 0);
+  rebuild.Remove({"", "c"}, 9, 0);
   EXPECT_EQ(rebuild.count(), 0u);
 }
 
@@ -200,7 +200,7 @@ TEST_F(CorpusRebuildTest, RefusesReportsOnOtherHolders) {
 TEST_F(CorpusRebuildTest, HasALimit) {
   ASSERT_TRUE(Report(Spread("c", 7, 90), "h0").ok());  // 60 of them
   EXPECT_EQ(Report(Spread("d", 7, 90, 2), "h0").code(), StatusCode::kResourceExhausted);
-  rebuild.Forget({"", "c"}, 7, 0);
+  rebuild.Remove({"", "c"}, 7, 0);
   EXPECT_TRUE(Report(Spread("d", 7, 90, 2), "h0").ok());
 }
 

@@ -147,13 +147,13 @@ TEST(Watches, AChangeIsQueuedOnlyIfWhatItChangesIsRead) {
   Watches watches;
   WatchPosition position("blue", /*all_tenants=*/false);
   watches.Add(&position);
-  watches.Tell({.kind = Kind::kMemberGone, .member = leases.Find(1)->member, .corpus = nullptr});
+  watches.Notify({.kind = Kind::kMemberGone, .member = leases.Find(1)->member, .corpus = nullptr});
   const auto next = [&] { return position.Next(leases, corpora); };
   EXPECT_EQ(next()->kind, Kind::kMemberUp) << "what is not read yet is read as it is";
-  watches.Tell({.kind = Kind::kMemberGone, .member = leases.Find(1)->member, .corpus = nullptr});
-  watches.TellReplicasChanged(corpora);
+  watches.Notify({.kind = Kind::kMemberGone, .member = leases.Find(1)->member, .corpus = nullptr});
+  watches.ReportReplicasChanged(corpora);
   EXPECT_EQ(next()->corpus, corpus);
-  watches.TellReplicasChanged(corpora);
+  watches.ReportReplicasChanged(corpora);
   EXPECT_EQ(next()->kind, Kind::kSynced);
   EXPECT_TRUE(position.IsReady());
   EXPECT_EQ(next()->kind, Kind::kMemberGone);
@@ -163,7 +163,7 @@ TEST(Watches, AChangeIsQueuedOnlyIfWhatItChangesIsRead) {
   EXPECT_EQ(watches.change_count(), 6u);
   for (size_t i = 0; i <= WatchPosition::kBacklogMax; ++i) {
     EXPECT_FALSE(position.IsBehind());
-    watches.Tell({.kind = Kind::kCorpusDropped, .member = {}, .corpus = corpus});
+    watches.Notify({.kind = Kind::kCorpusDropped, .member = {}, .corpus = corpus});
   }
   EXPECT_TRUE(position.IsBehind());
   EXPECT_TRUE(position.IsReady());

@@ -11,10 +11,10 @@
 namespace ckv {
 
 // Returns the space that this process may use. All zero if the path is empty or statvfs fails.
-DiskRoom DiskRoomOf(const std::string& path);
+DiskSpace DiskSpaceOf(const std::string& path);
 
 // Returns whether the file system has space for another file of this many bytes. Inodes may run out
 // before bytes do. Unset if the path is empty or statvfs fails.
-std::optional<bool> HasRoomForFile(const std::string& path, uint64_t bytes);
+std::optional<bool> HasSpaceForFile(const std::string& path, uint64_t bytes);
 
 }  // namespace ckv

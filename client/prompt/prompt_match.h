@@ -31,17 +31,17 @@ struct PromptSpan {
 };
 
 // A gap: tokens that are in no span.
-struct PromptHole {
+struct PromptGap {
   uint32_t token_begin = 0;
   uint32_t token_count = 0;
 
-  friend bool operator==(const PromptHole&, const PromptHole&) = default;
+  friend bool operator==(const PromptGap&, const PromptGap&) = default;
 };
 
 // Spans and gaps together cover every token of the prompt once, each in increasing order.
-struct PromptCover {
+struct PromptMatch {
   std::vector<PromptSpan> spans;
-  std::vector<PromptHole> holes;
+  std::vector<PromptGap> gaps;
   std::optional<Geometry> geometry;  // shared by all chunks; unset if there is no span
   // The search reached a limit, so another match may cover more tokens. The directory has more
   // chunks with these beginnings than it returns, or there are more possible places than
@@ -51,7 +51,7 @@ struct PromptCover {
   uint64_t token_count() const;  // tokens in spans
 };
 
-// A prompt, as passed to Requester::CoverPrompt.
+// A prompt, as passed to Requester::MatchPrompt.
 struct PromptCall {
   std::span<const int32_t> tokens;
   std::string_view tenant;  // on whose behalf chunks are read
@@ -62,7 +62,7 @@ struct PromptCall {
   std::span<const ExtraKey> extra_keys = {};
 };
 
-inline constexpr size_t kCoveredTokenCountMax = size_t{1} << 20;
+inline constexpr size_t kMatchedTokenCountMax = size_t{1} << 20;
 // The most places of chunks in one prompt, 16 bytes each. Texts of one repeated token may have
 // more.
 inline constexpr size_t kPromptPlaceCountMax = size_t{1} << 20;
@@ -91,7 +91,7 @@ using FindHeads = absl::FunctionRef<absl::StatusOr<PromptChunks>(std::span<const
 //                       chunks found are of several models.
 //   Errors of `find`.
 // Cost: about 40 ns per token and key, and SHA-256 over the covered tokens.
-absl::StatusOr<PromptCover> CoverPrompt(std::span<const int32_t> tokens,
+absl::StatusOr<PromptMatch> MatchPrompt(std::span<const int32_t> tokens,
                                         std::span<const TenantKey> keys, FindHeads find,
                                         std::span<const ExtraKey> extra_keys = {});
 

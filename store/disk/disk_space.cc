@@ -1,4 +1,4 @@
-#include "store/disk/disk_room.h"
+#include "store/disk/disk_space.h"
 
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ uint64_t FreeBytesOf(const struct statvfs& found) {
 
 }  // namespace
 
-DiskRoom DiskRoomOf(const std::string& path) {
+DiskSpace DiskSpaceOf(const std::string& path) {
   struct statvfs found = {};
   if (!LookAt(path, found)) return {};
   return {.free_bytes = FreeBytesOf(found),
@@ -25,7 +25,7 @@ DiskRoom DiskRoomOf(const std::string& path) {
           .read_only = (found.f_flag & ST_RDONLY) != 0};
 }
 
-std::optional<bool> HasRoomForFile(const std::string& path, uint64_t bytes) {
+std::optional<bool> HasSpaceForFile(const std::string& path, uint64_t bytes) {
   struct statvfs found = {};
   if (!LookAt(path, found)) return std::nullopt;
   if (found.f_blocks > 0 && FreeBytesOf(found) < bytes) return false;

@@ -1,7 +1,7 @@
 // Goal: the near store keeps within its room, counts what is still attended, and publishes whole
 // chunks only. Method: chunks of a small geometry, filled by hand.
 
-#include "client/prefetch/near_store.h"
+#include "client/prefetch/local_row_cache.h"
 
 #include <cstring>
 #include <thread>
@@ -19,12 +19,12 @@ ChunkId Id(uint8_t n) {
   return id;
 }
 
-class NearStoreTest : public testing::Test {
+class LocalRowCacheTest : public testing::Test {
  protected:
   static constexpr uint32_t kTokens = 10;
   const Geometry geometry_ = test::TestGeometry();
-  const uint64_t bytes_ = NearStore::BytesOf(geometry_, kTokens);
-  NearStore store_{2 * bytes_};
+  const uint64_t bytes_ = LocalRowCache::BytesOf(geometry_, kTokens);
+  LocalRowCache store_{2 * bytes_};
 
   bool Put(uint8_t n) {
     auto fill = store_.Begin(Id(n), geometry_, kTokens);
@@ -36,7 +36,7 @@ class NearStoreTest : public testing::Test {
   }
 };
 
-TEST_F(NearStoreTest, FindsWhatWasPut) {
+TEST_F(LocalRowCacheTest, FindsWhatWasPut) {
   EXPECT_EQ(store_.Find(Id(1), geometry_), nullptr);
   ASSERT_TRUE(Put(1));
   const auto rows = store_.Find(Id(1), geometry_);
@@ -51,7 +51,7 @@ TEST_F(NearStoreTest, FindsWhatWasPut) {
   EXPECT_EQ(store_.Find(Id(1), other), nullptr) << "rows of another model";
 }
 
-TEST_F(NearStoreTest, KeepsWithinItsRoom) {
+TEST_F(LocalRowCacheTest, KeepsWithinItsRoom) {
   EXPECT_TRUE(Put(1) && Put(2));
   EXPECT_EQ(store_.used_bytes(), 2 * bytes_);
   const auto third = store_.Begin(Id(3), geometry_, kTokens);
@@ -61,7 +61,7 @@ TEST_F(NearStoreTest, KeepsWithinItsRoom) {
   EXPECT_EQ(store_.chunk_count(), 2u);
 }
 
-TEST_F(NearStoreTest, CountsRowsInUseUntilTheyAreReleased) {
+TEST_F(LocalRowCacheTest, CountsRowsInUseUntilTheyAreReleased) {
   ASSERT_TRUE(Put(1) && Put(2));
   auto rows = store_.Find(Id(1), geometry_);
   store_.Release(Id(1));
@@ -72,13 +72,13 @@ TEST_F(NearStoreTest, CountsRowsInUseUntilTheyAreReleased) {
   EXPECT_TRUE(Put(3));
 }
 
-TEST_F(NearStoreTest, AnAbandonedRunReturnsItsRoom) {
+TEST_F(LocalRowCacheTest, AnAbandonedRunReturnsItsRoom) {
   { const auto fill = store_.Begin(Id(1), geometry_, kTokens); }
   EXPECT_EQ(store_.used_bytes(), 0u);
   EXPECT_EQ(store_.Find(Id(1), geometry_), nullptr) << "half a chunk was never there";
 }
 
-TEST_F(NearStoreTest, AChunkOfTwoRunsStaysForTheOther) {
+TEST_F(LocalRowCacheTest, AChunkOfTwoRunsStaysForTheOther) {
   ASSERT_TRUE(Put(1));
   EXPECT_TRUE(store_.Hold(Id(1), geometry_));
   EXPECT_FALSE(store_.Hold(Id(2), geometry_));
@@ -89,10 +89,10 @@ TEST_F(NearStoreTest, AChunkOfTwoRunsStaysForTheOther) {
   store_.Release(Id(1));  // nothing is there any more
 }
 
-TEST_F(NearStoreTest, RowsMayOutliveTheStore) {
-  std::shared_ptr<const NearRows> rows;
+TEST_F(LocalRowCacheTest, RowsMayOutliveTheStore) {
+  std::shared_ptr<const LocalRows> rows;
   {
-    NearStore store(bytes_);
+    LocalRowCache store(bytes_);
     auto fill = store.Begin(Id(1), geometry_, kTokens);
     ASSERT_TRUE(fill.ok());
     store.Commit(*std::move(fill));
@@ -101,7 +101,7 @@ TEST_F(NearStoreTest, RowsMayOutliveTheStore) {
   EXPECT_EQ(uint8_t(rows->layer(0)[0]), 0);
 }
 
-TEST_F(NearStoreTest, ThreadsTakeNoMoreThanThereIs) {
+TEST_F(LocalRowCacheTest, ThreadsTakeNoMoreThanThereIs) {
   std::vector<std::thread> threads;
   for (uint8_t t = 0; t < 4; ++t) {
     threads.emplace_back([this, t] {
@@ -115,13 +115,13 @@ TEST_F(NearStoreTest, ThreadsTakeNoMoreThanThereIs) {
   EXPECT_EQ(store_.used_bytes(), 0u);
 }
 
-class Elsewhere final : public NearRows {
+class Elsewhere final : public LocalRows {
  public:
   std::span<const std::byte> layer(uint32_t) const override { return bytes; }
   std::vector<std::byte> bytes = std::vector<std::byte>(7);
 };
 
-TEST_F(NearStoreTest, AdoptsRowsInOtherMemory) {
+TEST_F(LocalRowCacheTest, AdoptsRowsInOtherMemory) {
   const auto rows = std::make_shared<Elsewhere>();
   ASSERT_TRUE(store_.Adopt(Id(1), geometry_, rows, /*bytes=*/bytes_).ok());
   EXPECT_EQ(store_.used_bytes(), bytes_);
@@ -142,7 +142,7 @@ TEST_F(NearStoreTest, AdoptsRowsInOtherMemory) {
   EXPECT_EQ(rows.use_count(), 1);
 }
 
-TEST_F(NearStoreTest, ReportsWhatAReleaseWouldFree) {
+TEST_F(LocalRowCacheTest, ReportsWhatAReleaseWouldFree) {
   ASSERT_TRUE(Put(1) && Put(2) && store_.Hold(Id(2), geometry_));
   const std::vector<ChunkId> ids = {Id(1), Id(2), Id(3)};
   EXPECT_EQ(store_.BytesHeldOnce(ids), bytes_) << "the second is held twice";

@@ -31,9 +31,9 @@ inline constexpr size_t kHeadTokens = 16;
 //
 // Immutable; any thread may read it. `tokens` and `extra_keys` need not outlive construction. The
 // keys must be valid (ValidateExtraKeys). Cost: 3 multiplications and 16 bytes per token.
-class TokenPrints {
+class TokenHashes {
  public:
-  TokenPrints(std::span<const int32_t> tokens, const TenantKey& key,
+  TokenHashes(std::span<const int32_t> tokens, const TenantKey& key,
               std::span<const ExtraKey> extra_keys = {});
 
   size_t token_count() const { return sums_.size() - 1; }
@@ -50,7 +50,7 @@ class TokenPrints {
 
 // Returns the token hashes with which a chunk of these tokens is published, or zeros if it has
 // fewer than kHeadTokens. The extra keys are counted from the chunk's first token.
-TokenPrint PrintOf(std::span<const int32_t> tokens, const TenantKey& key,
-                   std::span<const ExtraKey> extra_keys = {});
+TokenHash TokenHashOf(std::span<const int32_t> tokens, const TenantKey& key,
+                      std::span<const ExtraKey> extra_keys = {});
 
 }  // namespace ckv

@@ -11,7 +11,7 @@
 
 namespace ckv {
 
-struct PromptMatch {
+struct CorpusMatch {
   // How many of the corpus' first chunks match the prompt's first tokens.
   size_t chunk_count = 0;
   // The number of tokens in these chunks.
@@ -23,7 +23,7 @@ struct PromptMatch {
 // end of the prompt does not match. Cost: one SHA-256 over the tokens. `extra_keys` are the
 // prompt's, sorted; their positions count from its first token. `key` is the key of the corpus'
 // tenant; chunks with plain ids match with any key.
-PromptMatch MatchPrompt(const Corpus& corpus, std::span<const int32_t> tokens,
+CorpusMatch MatchCorpus(const Corpus& corpus, std::span<const int32_t> tokens,
                         const TenantKey& key = {}, std::span<const ExtraKey> extra_keys = {});
 
 }  // namespace ckv

@@ -1,6 +1,6 @@
 // The local row cache: memory for rows that a requester fetched, up to a limit.
 //
-//   NearFill fill;                 space for a chunk, reserved before the first byte arrives
+//   LocalRowFill fill;                 space for a chunk, reserved before the first byte arrives
 //   ... rows arrive in fill.layer(l) ...
 //   store.Commit(std::move(fill))  from now on Find returns the chunk
 //
@@ -22,30 +22,30 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "client/context/near_rows.h"
+#include "client/context/local_rows.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
 
 namespace ckv {
 
-class NearMemory;  // near_store.cc
-struct NearRoom;   // near_store.cc
+class NearMemory;  // local_row_cache.cc
+struct NearRoom;   // local_row_cache.cc
 
 // Memory of one chunk that is being filled. One thread. Frees its space unless it is committed.
-class NearFill {
+class LocalRowFill {
  public:
-  NearFill() = default;
-  // For NearStore.
-  NearFill(const ChunkId& id, std::shared_ptr<NearMemory> memory)
+  LocalRowFill() = default;
+  // For LocalRowCache.
+  LocalRowFill(const ChunkId& id, std::shared_ptr<NearMemory> memory)
       : id_(id), memory_(std::move(memory)) {}
-  NearFill(NearFill&&) noexcept = default;
-  NearFill& operator=(NearFill&&) noexcept = default;
+  LocalRowFill(LocalRowFill&&) noexcept = default;
+  LocalRowFill& operator=(LocalRowFill&&) noexcept = default;
 
   // Rows of layer l: [token_count][row_bytes], 64-byte aligned.
   std::span<std::byte> layer(uint32_t l) const;
   const ChunkId& id() const { return id_; }
   uint64_t bytes() const;
-  // Returns the filled memory, for NearStore.
+  // Returns the filled memory, for LocalRowCache.
   std::shared_ptr<NearMemory> TakeMemory() && { return std::move(memory_); }
 
  private:
@@ -54,33 +54,35 @@ class NearFill {
 };
 
 // Thread-safe. Rows and fills may outlive it.
-class NearStore {
+class LocalRowCache {
  public:
   // The most chunks at once. Each takes two memory mappings, of which Linux allows a process
   // 65,530.
   static constexpr uint32_t kChunkCountMax = 8192;
 
-  explicit NearStore(uint64_t room_bytes);
-  ~NearStore();
+  explicit LocalRowCache(uint64_t room_bytes);
+  ~LocalRowCache();
 
   // Bytes that a chunk takes.
   static uint64_t BytesOf(const Geometry& geometry, uint32_t token_count);
 
   // Returns the rows of a chunk with this geometry, or null.
-  std::shared_ptr<const NearRows> Find(const ChunkId& id, const Geometry& geometry) const
+  std::shared_ptr<const LocalRows> Find(const ChunkId& id, const Geometry& geometry) const
       ABSL_LOCKS_EXCLUDED(mu_);
   // Reserves space for a chunk.
   //   ResourceExhausted   there is not enough until something is evicted and no longer in use; or
   //                       the system has no memory.
-  absl::StatusOr<NearFill> Begin(const ChunkId& id, const Geometry& geometry, uint32_t token_count);
+  absl::StatusOr<LocalRowFill> Begin(const ChunkId& id, const Geometry& geometry,
+                                     uint32_t token_count);
   // Publishes a chunk whose rows have all arrived, and holds it. If the chunk is already published,
   // its existing rows stay.
-  void Commit(NearFill fill) ABSL_LOCKS_EXCLUDED(mu_);
+  void Commit(LocalRowFill fill) ABSL_LOCKS_EXCLUDED(mu_);
   // Publishes rows that are elsewhere on this host, and holds the chunk. They count as `bytes`
   // until the last Release and the end of their last use.
   //   ResourceExhausted   as for Begin.
   absl::Status Adopt(const ChunkId& id, const Geometry& geometry,
-                     std::shared_ptr<const NearRows> rows, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+                     std::shared_ptr<const LocalRows> rows, uint64_t bytes)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Holds a chunk once more. Returns false if it is not published with this geometry.
   bool Hold(const ChunkId& id, const Geometry& geometry) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends one Hold, Commit or Adopt. The last one removes the chunk. Calls that have its rows
@@ -97,7 +99,7 @@ class NearStore {
 
  private:
   struct Chunk {
-    std::shared_ptr<const NearRows> rows;
+    std::shared_ptr<const LocalRows> rows;
     Geometry geometry;
     uint64_t bytes = 0;
     uint32_t holds = 0;

@@ -4,7 +4,7 @@
 //   released   the last Release removes it. Its bytes are free once no call has its rows
 // mu_ guards chunks_. Bytes are counted by atomics in NearRoom, which rows share and so keep alive.
 
-#include "client/prefetch/near_store.h"
+#include "client/prefetch/local_row_cache.h"
 
 #include <sys/mman.h>
 
@@ -34,14 +34,14 @@ struct NearRoom {
 };
 
 // One mapping per chunk, so that its memory returns to the system at once.
-class NearMemory final : public NearRows {
+class NearMemory final : public LocalRows {
  public:
   // Takes ownership of the space that was reserved for it.
   NearMemory(const Geometry& geometry, uint32_t token_count, std::shared_ptr<NearRoom> room)
       : geometry_(geometry),
         layer_bytes_(uint64_t{token_count} * geometry.row_bytes()),
         layer_stride_(LayerStride(geometry, token_count)),
-        bytes_(NearStore::BytesOf(geometry, token_count)),
+        bytes_(LocalRowCache::BytesOf(geometry, token_count)),
         room_(std::move(room)) {}
   ~NearMemory() override {
     if (mapped_ != nullptr) munmap(mapped_, bytes_ + kAlignBytes);
@@ -82,9 +82,9 @@ class NearMemory final : public NearRows {
 namespace {
 
 // Rows that another object owns, and their share of the space.
-class AdoptedRows final : public NearRows {
+class AdoptedRows final : public LocalRows {
  public:
-  AdoptedRows(std::shared_ptr<const NearRows> rows, uint64_t bytes, std::shared_ptr<NearRoom> room)
+  AdoptedRows(std::shared_ptr<const LocalRows> rows, uint64_t bytes, std::shared_ptr<NearRoom> room)
       : rows_(std::move(rows)), bytes_(bytes), room_(std::move(room)) {}
   ~AdoptedRows() override {
     room_->used.fetch_sub(bytes_, std::memory_order_relaxed);
@@ -94,32 +94,33 @@ class AdoptedRows final : public NearRows {
   bool current() const override { return rows_->current(); }
 
  private:
-  const std::shared_ptr<const NearRows> rows_;
+  const std::shared_ptr<const LocalRows> rows_;
   const uint64_t bytes_;
   const std::shared_ptr<NearRoom> room_;
 };
 
 }  // namespace
 
-std::span<std::byte> NearFill::layer(uint32_t l) const { return memory_->writable(l); }
+std::span<std::byte> LocalRowFill::layer(uint32_t l) const { return memory_->writable(l); }
 
-uint64_t NearFill::bytes() const { return memory_->bytes(); }
+uint64_t LocalRowFill::bytes() const { return memory_->bytes(); }
 
-NearStore::NearStore(uint64_t room_bytes) : room_(std::make_shared<NearRoom>()) {
+LocalRowCache::LocalRowCache(uint64_t room_bytes) : room_(std::make_shared<NearRoom>()) {
   room_->bytes_max = room_bytes;
 }
 
-NearStore::~NearStore() = default;
+LocalRowCache::~LocalRowCache() = default;
 
-uint64_t NearStore::room_bytes() const { return room_->bytes_max; }
+uint64_t LocalRowCache::room_bytes() const { return room_->bytes_max; }
 
-uint64_t NearStore::used_bytes() const { return room_->used.load(std::memory_order_relaxed); }
+uint64_t LocalRowCache::used_bytes() const { return room_->used.load(std::memory_order_relaxed); }
 
-uint64_t NearStore::BytesOf(const Geometry& geometry, uint32_t token_count) {
+uint64_t LocalRowCache::BytesOf(const Geometry& geometry, uint32_t token_count) {
   return LayerStride(geometry, token_count) * geometry.layers;
 }
 
-std::shared_ptr<const NearRows> NearStore::Find(const ChunkId& id, const Geometry& geometry) const {
+std::shared_ptr<const LocalRows> LocalRowCache::Find(const ChunkId& id,
+                                                     const Geometry& geometry) const {
   absl::MutexLock lock(&mu_);
   const auto known = chunks_.find(id);
   if (known == chunks_.end() || known->second.geometry != geometry) return nullptr;
@@ -127,7 +128,7 @@ std::shared_ptr<const NearRows> NearStore::Find(const ChunkId& id, const Geometr
 }
 
 // Reserves space for a chunk. The object that has the chunk's rows releases it.
-absl::Status NearStore::Take(uint64_t bytes) {
+absl::Status LocalRowCache::Take(uint64_t bytes) {
   uint64_t used = room_->used.load(std::memory_order_relaxed);
   do {
     if (bytes > room_->bytes_max || used > room_->bytes_max - bytes) {
@@ -144,8 +145,8 @@ absl::Status NearStore::Take(uint64_t bytes) {
       absl::StrFormat("near store: %d chunks, the limit: use larger chunks", kChunkCountMax));
 }
 
-absl::StatusOr<NearFill> NearStore::Begin(const ChunkId& id, const Geometry& geometry,
-                                          uint32_t token_count) {
+absl::StatusOr<LocalRowFill> LocalRowCache::Begin(const ChunkId& id, const Geometry& geometry,
+                                                  uint32_t token_count) {
   const uint64_t bytes = BytesOf(geometry, token_count);
   CKV_RETURN_IF_ERROR(Take(bytes));
   auto memory = std::make_shared<NearMemory>(geometry, token_count, room_);
@@ -153,10 +154,10 @@ absl::StatusOr<NearFill> NearStore::Begin(const ChunkId& id, const Geometry& geo
     return absl::ResourceExhaustedError(
         absl::StrFormat("near store: the system has no memory for a chunk of %d bytes", bytes));
   }
-  return NearFill(id, std::move(memory));
+  return LocalRowFill(id, std::move(memory));
 }
 
-void NearStore::Commit(NearFill fill) {
+void LocalRowCache::Commit(LocalRowFill fill) {
   absl::MutexLock lock(&mu_);
   Chunk& chunk = chunks_[fill.id()];
   ++chunk.holds;
@@ -167,8 +168,8 @@ void NearStore::Commit(NearFill fill) {
   chunk.rows = std::move(memory);
 }
 
-absl::Status NearStore::Adopt(const ChunkId& id, const Geometry& geometry,
-                              std::shared_ptr<const NearRows> rows, uint64_t bytes) {
+absl::Status LocalRowCache::Adopt(const ChunkId& id, const Geometry& geometry,
+                                  std::shared_ptr<const LocalRows> rows, uint64_t bytes) {
   CKV_RETURN_IF_ERROR(Take(bytes));
   auto adopted = std::make_shared<AdoptedRows>(std::move(rows), bytes, room_);
   absl::MutexLock lock(&mu_);
@@ -178,7 +179,7 @@ absl::Status NearStore::Adopt(const ChunkId& id, const Geometry& geometry,
   return absl::OkStatus();
 }
 
-uint64_t NearStore::BytesHeldOnce(std::span<const ChunkId> ids) const {
+uint64_t LocalRowCache::BytesHeldOnce(std::span<const ChunkId> ids) const {
   uint64_t bytes = 0;
   absl::MutexLock lock(&mu_);
   for (const ChunkId& id : ids) {
@@ -188,7 +189,7 @@ uint64_t NearStore::BytesHeldOnce(std::span<const ChunkId> ids) const {
   return bytes;
 }
 
-bool NearStore::Hold(const ChunkId& id, const Geometry& geometry) {
+bool LocalRowCache::Hold(const ChunkId& id, const Geometry& geometry) {
   absl::MutexLock lock(&mu_);
   const auto known = chunks_.find(id);
   if (known == chunks_.end() || known->second.geometry != geometry) return false;
@@ -196,8 +197,8 @@ bool NearStore::Hold(const ChunkId& id, const Geometry& geometry) {
   return true;
 }
 
-void NearStore::Release(const ChunkId& id) {
-  std::shared_ptr<const NearRows> gone;  // freed after the lock
+void LocalRowCache::Release(const ChunkId& id) {
+  std::shared_ptr<const LocalRows> gone;  // freed after the lock
   absl::MutexLock lock(&mu_);
   const auto known = chunks_.find(id);
   if (known == chunks_.end() || --known->second.holds > 0) return;
@@ -205,7 +206,7 @@ void NearStore::Release(const ChunkId& id) {
   chunks_.erase(known);
 }
 
-uint32_t NearStore::chunk_count() const {
+uint32_t LocalRowCache::chunk_count() const {
   absl::MutexLock lock(&mu_);
   return static_cast<uint32_t>(chunks_.size());
 }

@@ -1,4 +1,4 @@
-#include "client/ctl/fleet/ask_members.h"
+#include "client/ctl/fleet/query_members.h"
 
 #include <memory>
 
@@ -11,7 +11,7 @@
 namespace ckv::ctl {
 namespace {
 
-void AskMember(const Fleet& fleet, Instant deadline, MemberReport& report) {
+void QueryMember(const Fleet& fleet, Instant deadline, MemberReport& report) {
   const Member& member = report.member;
   const Duration limit = fleet.options().timeout;
   std::unique_ptr<v1::HolderService::StubInterface> holder;
@@ -20,7 +20,7 @@ void AskMember(const Fleet& fleet, Instant deadline, MemberReport& report) {
   if (fleet.clock().Now() >= deadline) {
     report.status = absl::DeadlineExceededError(
         absl::StrFormat("it was not queried: the queries of others took %s",
-                        FormatDuration(limit * kAskLimitCountMax)));
+                        FormatDuration(limit * kQueryLimitCountMax)));
     return;
   }
   grpc::ClientContext context;
@@ -35,11 +35,11 @@ void AskMember(const Fleet& fleet, Instant deadline, MemberReport& report) {
 
 }  // namespace
 
-std::vector<MemberReport> AskMembers(const Fleet& fleet, const std::vector<Member>& members) {
+std::vector<MemberReport> QueryMembers(const Fleet& fleet, const std::vector<Member>& members) {
   std::vector<MemberReport> reports;
   for (const Member& member : members) reports.push_back({member, absl::OkStatus(), {}});
-  const Instant deadline = fleet.clock().Now() + fleet.options().timeout * kAskLimitCountMax;
-  AtOnce(reports.size(), [&](size_t i) { AskMember(fleet, deadline, reports[i]); });
+  const Instant deadline = fleet.clock().Now() + fleet.options().timeout * kQueryLimitCountMax;
+  AtOnce(reports.size(), [&](size_t i) { QueryMember(fleet, deadline, reports[i]); });
   return reports;
 }
 

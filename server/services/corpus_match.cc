@@ -1,14 +1,14 @@
-#include "server/services/prompt_match.h"
+#include "server/services/corpus_match.h"
 
 #include "proto/geometry.h"
 #include "store/memory/chunk_id.h"
 
 namespace ckv {
 
-PromptMatch MatchPrompt(const Corpus& corpus, std::span<const int32_t> tokens, const TenantKey& key,
+CorpusMatch MatchCorpus(const Corpus& corpus, std::span<const int32_t> tokens, const TenantKey& key,
                         std::span<const ExtraKey> extra_keys) {
   const ChunkId fingerprint = ModelFingerprint(corpus.geometry);
-  PromptMatch match;
+  CorpusMatch match;
   ChunkId parent;  // zero: of the first
   for (const ChunkPlacement& chunk : corpus.chunks) {
     // A corpus may list chunks of several chains: tokens that match one by one are no prefix then.
@@ -19,7 +19,7 @@ PromptMatch MatchPrompt(const Corpus& corpus, std::span<const int32_t> tokens, c
     const ChunkId plain =
         ComputeChunkId(fingerprint, chunk.parent, chunk.position, here,
                        ExtraKeysOf(extra_keys, match.token_count, match.token_count + here.size()));
-    if (plain != chunk.id && SealedChunkId(plain, SealOf(plain, key)) != chunk.id) break;
+    if (plain != chunk.id && TaggedChunkId(plain, VerificationTagOf(plain, key)) != chunk.id) break;
     ++match.chunk_count;
     match.token_count += chunk.token_count;
     parent = chunk.id;

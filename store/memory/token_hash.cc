@@ -1,4 +1,4 @@
-#include "store/memory/token_print.h"
+#include "store/memory/token_hash.h"
 
 #include <algorithm>
 #include <cassert>
@@ -93,11 +93,11 @@ uint64_t Horner(std::span<const int32_t> tokens, uint64_t base, ExtraTerms terms
 }
 
 // 0 says that there is no head.
-uint64_t AsHead(uint64_t print) { return print == 0 ? 1 : print; }
+uint64_t AsHead(uint64_t token_hash) { return token_hash == 0 ? 1 : token_hash; }
 
 }  // namespace
 
-TokenPrints::TokenPrints(std::span<const int32_t> tokens, const TenantKey& key,
+TokenHashes::TokenHashes(std::span<const int32_t> tokens, const TenantKey& key,
                          std::span<const ExtraKey> extra_keys)
     : sums_(tokens.size() + 1), powers_(tokens.size() + 1) {
   const uint64_t base = BaseOf(key);
@@ -109,12 +109,12 @@ TokenPrints::TokenPrints(std::span<const int32_t> tokens, const TenantKey& key,
   }
 }
 
-uint64_t TokenPrints::Of(size_t begin, size_t end) const {
+uint64_t TokenHashes::Of(size_t begin, size_t end) const {
   assert(begin <= end && end < sums_.size());
   return Reduce(sums_[end] + kPrime - Multiply(sums_[begin], powers_[end - begin]));
 }
 
-std::vector<uint64_t> TokenPrints::Heads() const {
+std::vector<uint64_t> TokenHashes::Heads() const {
   std::vector<uint64_t> heads;
   if (token_count() < kHeadTokens) return heads;
   heads.resize(token_count() - kHeadTokens + 1);
@@ -122,8 +122,8 @@ std::vector<uint64_t> TokenPrints::Heads() const {
   return heads;
 }
 
-TokenPrint PrintOf(std::span<const int32_t> tokens, const TenantKey& key,
-                   std::span<const ExtraKey> extra_keys) {
+TokenHash TokenHashOf(std::span<const int32_t> tokens, const TenantKey& key,
+                      std::span<const ExtraKey> extra_keys) {
   if (tokens.size() < kHeadTokens) return {};
   const uint64_t base = BaseOf(key);
   const ExtraTerms terms(extra_keys, tokens.size(), key);

@@ -16,9 +16,9 @@ namespace ckv {
 
 // A chunk's verified rows of all layers, at their canonical positions. They are immutable, and live
 // as long as any reference to them.
-class NearRows {
+class LocalRows {
  public:
-  virtual ~NearRows() = default;
+  virtual ~LocalRows() = default;
   // Rows of layer l < geometry.layers: [token_count][row_bytes], 64-byte aligned.
   virtual std::span<const std::byte> layer(uint32_t l) const = 0;
   // Whether the rows may still be attended. A holder's rows may not once the holder found them
@@ -28,12 +28,12 @@ class NearRows {
 
 // Rows that are already in this process or on this host, so that they need not be fetched.
 // Implemented by their owner: the holder in the same process. Thread-safe.
-class NearSource {
+class LocalRowSource {
  public:
-  virtual ~NearSource() = default;
+  virtual ~LocalRowSource() = default;
   // Returns the rows of a chunk if they are here and the corpus's tenant may read them, else null.
   // Does not wait.
-  virtual std::shared_ptr<const NearRows> Find(const Corpus& corpus, uint32_t chunk) = 0;
+  virtual std::shared_ptr<const LocalRows> Find(const Corpus& corpus, uint32_t chunk) = 0;
   // Copies chunks of a corpus to where Find finds them, and announces the copies to the directory.
   // `chunks` are ordinals.
   //   Any error           some were not copied; fetch those instead.
@@ -43,6 +43,6 @@ class NearSource {
 
 // The local rows of one context: an entry for each of its chunks, in the order of the merge tree.
 // An entry is null if the chunk is not cached locally. Immutable; a change makes another table.
-using NearTable = std::vector<std::shared_ptr<const NearRows>>;
+using LocalRowTable = std::vector<std::shared_ptr<const LocalRows>>;
 
 }  // namespace ckv

@@ -1,4 +1,5 @@
-// The precision of a call. Each KV split of a call has a `Grade`, which requests carry to holders.
+// The precision of a call. Each KV split of a call has a `Precision`, which requests carry to
+// holders.
 
 #pragma once
 
@@ -27,28 +28,28 @@ namespace ckv {
 //            GPU attention kernels do the same. Used only on a caller's request.
 // Errors of different rows have different signs: over 2048 rows of equal weight, the sum errs by a
 // fortieth of these bounds.
-enum class Grade : uint8_t {
+enum class Precision : uint8_t {
   kDefault = 0,  // by the partial's dtype: f32 is kExact, bf16 is kWire
   kExact = 1,
   kWire = 2,
   kFast = 3,
 };
-inline constexpr uint8_t kGradeMax = 3;
+inline constexpr uint8_t kPrecisionMax = 3;
 
 // Resolves kDefault by the partial's dtype; returns other values unchanged.
-constexpr Grade GradeOf(Grade asked, PartialDtype dtype) {
-  if (asked != Grade::kDefault) return asked;
-  return dtype == PartialDtype::kF32 ? Grade::kExact : Grade::kWire;
+constexpr Precision PrecisionOf(Precision requested, PartialDtype dtype) {
+  if (requested != Precision::kDefault) return requested;
+  return dtype == PartialDtype::kF32 ? Precision::kExact : Precision::kWire;
 }
 
 // Returns "default", "exact", "wire" or "fast".
-constexpr std::string_view GradeName(Grade grade) {
-  switch (grade) {
-    case Grade::kExact:
+constexpr std::string_view PrecisionName(Precision precision) {
+  switch (precision) {
+    case Precision::kExact:
       return "exact";
-    case Grade::kWire:
+    case Precision::kWire:
       return "wire";
-    case Grade::kFast:
+    case Precision::kFast:
       return "fast";
     default:
       return "default";

@@ -2,7 +2,7 @@
 // prompts made of them, of parts of them and of other tokens. A brute-force match, which compares
 // tokens at every offset, must have the same spans and gaps.
 
-#include "client/prompt/prompt_cover.h"
+#include "client/prompt/prompt_match.h"
 
 #include <algorithm>
 #include <map>
@@ -16,7 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/memory/chunk_id.h"
-#include "store/memory/token_print.h"
+#include "store/memory/token_hash.h"
 #include "tests/support/named_geometry.h"
 
 namespace ckv {
@@ -55,8 +55,8 @@ class Library {
     known.chunk.token_count = static_cast<uint32_t>(tokens.size());
     const ChunkId plain = ComputeChunkId(ModelFingerprint(geometry_), known.chunk.parent,
                                          known.chunk.position, tokens, extra_keys);
-    known.chunk.id = SealedChunkId(plain, SealOf(plain, key));
-    known.chunk.print = PrintOf(tokens, key, extra_keys);
+    known.chunk.id = TaggedChunkId(plain, VerificationTagOf(plain, key));
+    known.chunk.token_hash = TokenHashOf(tokens, key, extra_keys);
     for (size_t i = 0; i < known_.size(); ++i) {
       if (known_[i].chunk.id == known.chunk.id) return static_cast<int>(i);
     }
@@ -64,22 +64,22 @@ class Library {
     return static_cast<int>(known_.size() - 1);
   }
 
-  absl::StatusOr<PromptCover> Cover(const Tokens& tokens, const std::vector<TenantKey>& keys = {{}},
+  absl::StatusOr<PromptMatch> Cover(const Tokens& tokens, const std::vector<TenantKey>& keys = {{}},
                                     const ExtraKeys& extra_keys = {}) {
     const auto find = [&](std::span<const uint64_t> heads) {
       const std::set<uint64_t> wanted(heads.begin(), heads.end());
       PromptChunks found;
       found.models = {geometry_};
       for (const Known& known : known_) {
-        if (wanted.contains(known.chunk.print.head)) found.chunks.push_back(known.chunk);
+        if (wanted.contains(known.chunk.token_hash.head)) found.chunks.push_back(known.chunk);
       }
-      told_ = found.chunks.size();
+      reported_ = found.chunks.size();
       return absl::StatusOr<PromptChunks>(std::move(found));
     };
-    return CoverPrompt(tokens, keys, find, extra_keys);
+    return MatchPrompt(tokens, keys, find, extra_keys);
   }
   // The number of chunks that the last look-up returned.
-  size_t told() const { return told_; }
+  size_t reported() const { return reported_; }
 
   std::vector<Known>& known() { return known_; }
   const Geometry& geometry() const { return geometry_; }
@@ -87,7 +87,7 @@ class Library {
  private:
   const Geometry geometry_ = *NamedGeometry("deepseek-v2-lite");
   std::vector<Known> known_;
-  size_t told_ = 0;
+  size_t reported_ = 0;
 };
 
 // The match by brute force.
@@ -96,11 +96,11 @@ class BruteForce {
   BruteForce(const std::vector<Known>& known, const Tokens& tokens)
       : known_(known), tokens_(tokens) {}
 
-  PromptCover Run() {
-    PromptCover cover;
+  PromptMatch Run() {
+    PromptMatch cover;
     uint32_t end = 0;
-    const auto hole = [&](uint32_t until) {
-      if (until > end) cover.holes.push_back({end, until - end});
+    const auto gap = [&](uint32_t until) {
+      if (until > end) cover.gaps.push_back({end, until - end});
     };
     size_t begin = 0;
     int before = -1;
@@ -115,7 +115,7 @@ class BruteForce {
       const bool is_first = std::find(taken_.begin(), taken_.end(), chunk) == taken_.end();
       if (is_first) {
         taken_.push_back(chunk);
-        hole(static_cast<uint32_t>(begin));
+        gap(static_cast<uint32_t>(begin));
         cover.spans.push_back({static_cast<uint32_t>(begin), found.token_count, found.id,
                                static_cast<int64_t>(begin) - static_cast<int64_t>(found.position)});
       }
@@ -123,7 +123,7 @@ class BruteForce {
       if (is_first) end = static_cast<uint32_t>(begin);
       before = chunk;
     }
-    hole(static_cast<uint32_t>(tokens_.size()));
+    gap(static_cast<uint32_t>(tokens_.size()));
     return cover;
   }
 
@@ -230,8 +230,8 @@ class Texts {
   std::mt19937 random_;
 };
 
-TEST(CoverPrompt, IsThatOfBruteForceForAThousandPrompts) {
-  uint64_t span_count = 0, hole_count = 0, chained_count = 0;
+TEST(MatchPrompt, IsThatOfBruteForceForAThousandPrompts) {
+  uint64_t span_count = 0, gap_count = 0, chained_count = 0;
   for (uint32_t seed = 0; seed < 1000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Texts texts(seed);
@@ -251,21 +251,21 @@ TEST(CoverPrompt, IsThatOfBruteForceForAThousandPrompts) {
     const Tokens prompt = texts.Prompt(library.known());
     const auto cover = library.Cover(prompt, {KeyOf(7), TenantKey()});
     ASSERT_TRUE(cover.ok()) << cover.status();
-    const PromptCover want = BruteForce(library.known(), prompt).Run();
+    const PromptMatch want = BruteForce(library.known(), prompt).Run();
     ASSERT_EQ(cover->spans, want.spans);
-    ASSERT_EQ(cover->holes, want.holes);
+    ASSERT_EQ(cover->gaps, want.gaps);
     EXPECT_FALSE(cover->truncated);
     span_count += want.spans.size();
-    hole_count += want.holes.size();
+    gap_count += want.gaps.size();
     for (const PromptSpan& span : want.spans) chained_count += span.offset != span.token_begin;
   }
   // The prompts are worth their time.
   EXPECT_GT(span_count, 2500u);
-  EXPECT_GT(hole_count, 1500u);
+  EXPECT_GT(gap_count, 1500u);
   EXPECT_GT(chained_count, 300u);
 }
 
-TEST(CoverPrompt, FindsAChunkAtAnyOffsetAndAChainBehindItsParent) {
+TEST(MatchPrompt, FindsAChunkAtAnyOffsetAndAChainBehindItsParent) {
   Texts texts(1);
   Library library;
   const Tokens a = texts.Random(20, 1000), b = texts.Random(30, 1000);
@@ -280,13 +280,13 @@ TEST(CoverPrompt, FindsAChunkAtAnyOffsetAndAChainBehindItsParent) {
   ASSERT_TRUE(cover.ok()) << cover.status();
   EXPECT_THAT(cover->spans, ElementsAre(PromptSpan{3, 20, library.known()[first].chunk.id, 3},
                                         PromptSpan{23, 30, library.known()[second].chunk.id, 3}));
-  EXPECT_THAT(cover->holes, ElementsAre(PromptHole{0, 3}, PromptHole{53, 31}));
+  EXPECT_THAT(cover->gaps, ElementsAre(PromptGap{0, 3}, PromptGap{53, 31}));
   EXPECT_EQ(cover->token_count(), 50u);
   EXPECT_EQ(cover->geometry, library.geometry());
 }
 
 // A chunk is matched once: its text at another place is a gap.
-TEST(CoverPrompt, ARepeatedChunkIsAGap) {
+TEST(MatchPrompt, ARepeatedChunkIsAGap) {
   Texts texts(1);
   Library library;
   const Tokens a = texts.Random(20, 1000), b = texts.Random(30, 1000), c = texts.Random(40, 1000);
@@ -301,25 +301,26 @@ TEST(CoverPrompt, ARepeatedChunkIsAGap) {
   EXPECT_THAT(cover->spans, ElementsAre(PromptSpan{0, 20, library.known()[first].chunk.id, 0},
                                         PromptSpan{20, 30, library.known()[second].chunk.id, 0},
                                         PromptSpan{70, 40, library.known()[other].chunk.id, 50}));
-  EXPECT_THAT(cover->holes, ElementsAre(PromptHole{50, 20}, PromptHole{110, 20}));
+  EXPECT_THAT(cover->gaps, ElementsAre(PromptGap{50, 20}, PromptGap{110, 20}));
 }
 
 // A chunk of a key that the caller does not have is not found, even if the answer contains it.
-TEST(CoverPrompt, WithoutItsKeyAChunkIsNotFound) {
+TEST(MatchPrompt, WithoutItsKeyAChunkIsNotFound) {
   Texts texts(2);
   Library library;
   const Tokens tokens = texts.Random(40, 1000);
   library.Add(tokens, -1, KeyOf(1));
   EXPECT_THAT(library.Cover(tokens, {KeyOf(2), TenantKey()})->spans, IsEmpty());
-  library.known()[0].chunk.print = PrintOf(tokens, {});  // its publisher gives a false hash
+  library.known()[0].chunk.token_hash =
+      TokenHashOf(tokens, {});  // its publisher gives a false hash
   EXPECT_THAT(library.Cover(tokens, {KeyOf(2), TenantKey()})->spans, IsEmpty());
   EXPECT_EQ(library.Cover(tokens, {KeyOf(1)})->spans.size(), 0u);
-  library.known()[0].chunk.print = PrintOf(tokens, KeyOf(1));
+  library.known()[0].chunk.token_hash = TokenHashOf(tokens, KeyOf(1));
   EXPECT_EQ(library.Cover(tokens, {KeyOf(1)})->spans.size(), 1u);
 }
 
 // A false token hash hides no other chunk.
-TEST(CoverPrompt, SkipsAFalseTokenHash) {
+TEST(MatchPrompt, SkipsAFalseTokenHash) {
   Texts texts(3);
   Library library;
   const Tokens tokens = texts.Random(40, 1000);
@@ -327,34 +328,34 @@ TEST(CoverPrompt, SkipsAFalseTokenHash) {
   other.back() += 1;
   library.Add(Tokens(tokens.begin(), tokens.begin() + 30));
   const int liar = library.Add(other);
-  library.known()[liar].chunk.print = PrintOf(tokens, {});
+  library.known()[liar].chunk.token_hash = TokenHashOf(tokens, {});
   const auto cover = library.Cover(tokens);
   ASSERT_TRUE(cover.ok()) << cover.status();
   EXPECT_THAT(cover->spans, ElementsAre(PromptSpan{0, 30, library.known()[0].chunk.id, 0}));
-  EXPECT_THAT(cover->holes, ElementsAre(PromptHole{30, 10}));
+  EXPECT_THAT(cover->gaps, ElementsAre(PromptGap{30, 10}));
 }
 
-TEST(CoverPrompt, ShortAndLongPrompts) {
+TEST(MatchPrompt, ShortAndLongPrompts) {
   Library library;
-  EXPECT_THAT(library.Cover({})->holes, IsEmpty());
-  EXPECT_THAT(library.Cover({1, 2})->holes, ElementsAre(PromptHole{0, 2}));
-  EXPECT_THAT(library.Cover(Tokens(100, 1))->holes, ElementsAre(PromptHole{0, 100}));
-  EXPECT_EQ(library.Cover(Tokens(kCoveredTokenCountMax + 1)).status().code(),
+  EXPECT_THAT(library.Cover({})->gaps, IsEmpty());
+  EXPECT_THAT(library.Cover({1, 2})->gaps, ElementsAre(PromptGap{0, 2}));
+  EXPECT_THAT(library.Cover(Tokens(100, 1))->gaps, ElementsAre(PromptGap{0, 100}));
+  EXPECT_EQ(library.Cover(Tokens(kMatchedTokenCountMax + 1)).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST(CoverPrompt, ChunksOfTwoModelsAreRefused) {
+TEST(MatchPrompt, ChunksOfTwoModelsAreRefused) {
   PromptChunks found;
   found.models = {*NamedGeometry("deepseek-v2-lite"), *NamedGeometry("deepseek-v3")};
   const std::vector<TenantKey> keys(1);
-  const auto cover = CoverPrompt(Tokens(40), keys, [&](std::span<const uint64_t>) {
+  const auto cover = MatchPrompt(Tokens(40), keys, [&](std::span<const uint64_t>) {
     return absl::StatusOr<PromptChunks>(found);
   });
   EXPECT_EQ(cover.status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 // Lengths and positions of a directory are not trusted: these are beyond all limits.
-TEST(CoverPrompt, AnswersBeyondTheLimitsAreNoSpans) {
+TEST(MatchPrompt, AnswersBeyondTheLimitsAreNoSpans) {
   const Tokens tokens(64, 3);
   PromptChunks found;
   found.models = {*NamedGeometry("deepseek-v2-lite")};
@@ -363,18 +364,18 @@ TEST(CoverPrompt, AnswersBeyondTheLimitsAreNoSpans) {
                       .parent = {},
                       .token_count = count,
                       .position = UINT64_MAX,
-                      .print = PrintOf(tokens, {})};
+                      .token_hash = TokenHashOf(tokens, {})};
     chunk.id.bytes[0] = static_cast<uint8_t>(count + 1);
     found.chunks.push_back(chunk);
   }
   const std::vector<TenantKey> keys(1);
-  const auto cover = CoverPrompt(
+  const auto cover = MatchPrompt(
       tokens, keys, [&](std::span<const uint64_t>) { return absl::StatusOr<PromptChunks>(found); });
   ASSERT_TRUE(cover.ok()) << cover.status();
   EXPECT_THAT(cover->spans, IsEmpty());
 }
 
-std::vector<int> ChunksOf(Library& library, const absl::StatusOr<PromptCover>& cover) {
+std::vector<int> ChunksOf(Library& library, const absl::StatusOr<PromptMatch>& cover) {
   EXPECT_TRUE(cover.ok()) << cover.status();
   std::vector<int> chunks;
   if (!cover.ok()) return chunks;
@@ -388,7 +389,7 @@ std::vector<int> ChunksOf(Library& library, const absl::StatusOr<PromptCover>& c
 // Goal: a prompt finds the rows of its own pictures and of no others, though all have the same
 // token ids. Method: chunks of 40 placeholder ids with different keys, and a prompt of these ids
 // with one of them, with none and with both at each other's place.
-TEST(CoverPrompt, FindsItsOwnPictureOnly) {
+TEST(MatchPrompt, FindsItsOwnPictureOnly) {
   Library library;
   const Tokens pictures(40, 7);
   const ExtraKeys a = {{4, 30, "a"}}, b = {{4, 30, "b"}}, later = {{5, 30, "a"}},
@@ -400,7 +401,7 @@ TEST(CoverPrompt, FindsItsOwnPictureOnly) {
     EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {{}}, all[i])),
                 ElementsAre(static_cast<int>(i)));
     // Others are no candidates: the look-up of a thousand pictures is no longer than that of one.
-    EXPECT_LE(library.told(), 3u);
+    EXPECT_LE(library.reported(), 3u);
   }
   EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {{}}, {{4, 30, "c"}})), IsEmpty());
   EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {{}}, {{4, 30, "a"}, {0, 0, "a"}})),
@@ -416,7 +417,7 @@ TEST(CoverPrompt, FindsItsOwnPictureOnly) {
 }
 
 // A tenant's key and extra keys: neither undoes the other.
-TEST(CoverPrompt, FindsPicturesOfATenant) {
+TEST(MatchPrompt, FindsPicturesOfATenant) {
   Library library;
   const Tokens pictures(40, 7);
   library.Add(pictures, -1, KeyOf(1), {{4, 30, "a"}});
@@ -429,16 +430,16 @@ TEST(CoverPrompt, FindsPicturesOfATenant) {
 }
 
 // A false token hash of another picture's chunk only costs time: its id is compared.
-TEST(CoverPrompt, SkipsAFalseTokenHashOfAPicture) {
+TEST(MatchPrompt, SkipsAFalseTokenHashOfAPicture) {
   Library library;
   const Tokens pictures(40, 7);
   const ExtraKeys a = {{4, 30, "a"}};
   library.Add(pictures, -1, {}, a);
-  library.known()[0].chunk.print = PrintOf(pictures, {}, {{ExtraKey{4, 30, "b"}}});
+  library.known()[0].chunk.token_hash = TokenHashOf(pictures, {}, {{ExtraKey{4, 30, "b"}}});
   EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {{}}, {{4, 30, "b"}})), IsEmpty());
 }
 
-TEST(CoverPrompt, RefusesWhatIsNoTokenAndKeysThatDoNotFit) {
+TEST(MatchPrompt, RefusesWhatIsNoTokenAndKeysThatDoNotFit) {
   Library library;
   Tokens tokens(40, 7);
   EXPECT_TRUE(absl::IsInvalidArgument(library.Cover(tokens, {{}}, {{40, 1, "a"}}).status()));

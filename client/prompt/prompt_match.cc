@@ -1,11 +1,11 @@
-// Finds the chunks of a prompt. CoverPrompt, in order:
+// Finds the chunks of a prompt. MatchPrompt, in order:
 //   1. Hashes the tokens at every position, for every key, and lets the caller look the hashes up.
 //   2. FindPlaces makes a place of each chunk whose token hash the prompt has there.
 //   3. Best chooses the chains of places that cover most, from the end of the prompt to its begin.
 //   4. MarkFalse checks the chosen places by chunk id. If any is false, Best runs again without it.
 //   5. Answer lists the spans and the gaps.
 
-#include "client/prompt/prompt_cover.h"
+#include "client/prompt/prompt_match.h"
 
 #include <algorithm>
 #include <tuple>
@@ -17,7 +17,7 @@
 #include "proto/base/status.h"
 #include "proto/token_id.h"
 #include "store/memory/chunk_id.h"
-#include "store/memory/token_print.h"
+#include "store/memory/token_hash.h"
 
 namespace ckv {
 namespace {
@@ -41,12 +41,12 @@ static_assert(kPromptPlaceCountMax < (1u << 29));
 class Cover {
  public:
   Cover(std::span<const int32_t> tokens, std::span<const TenantKey> keys,
-        std::span<const ExtraKey> extra_keys, const std::vector<TokenPrints>& prints,
+        std::span<const ExtraKey> extra_keys, const std::vector<TokenHashes>& token_hashes,
         std::vector<PromptChunk> chunks, const Geometry& geometry)
       : tokens_(tokens),
         keys_(keys),
         extra_keys_(extra_keys),
-        prints_(prints),
+        token_hashes_(token_hashes),
         chunks_(std::move(chunks)),
         fingerprint_(ModelFingerprint(geometry)) {}
 
@@ -57,7 +57,7 @@ class Cover {
   // Marks the places whose chunk ids differ as false. Returns true if there are any.
   bool MarkFalse(std::span<const Place* const> places);
 
-  PromptCover Answer(std::span<const Place* const> places) const;
+  PromptMatch Answer(std::span<const Place* const> places) const;
 
  private:
   const PromptChunk& ChunkOf(const Place& place) const { return chunks_[place.chunk]; }
@@ -74,7 +74,7 @@ class Cover {
   const std::span<const int32_t> tokens_;
   const std::span<const TenantKey> keys_;
   const std::span<const ExtraKey> extra_keys_;  // sorted
-  const std::vector<TokenPrints>& prints_;
+  const std::vector<TokenHashes>& token_hashes_;
   const std::vector<PromptChunk> chunks_;
   const ChunkId fingerprint_;
   std::vector<Place> places_;      // by begin
@@ -87,7 +87,7 @@ bool Cover::FindPlaces(std::span<const std::vector<uint64_t>> heads) {
   absl::flat_hash_map<uint64_t, std::vector<uint32_t>> by_head;
   for (uint32_t c = 0; c < chunks_.size(); ++c) {
     if (chunks_[c].token_count >= kHeadTokens && chunks_[c].position <= kPositionMax)
-      by_head[chunks_[c].print.head].push_back(c);
+      by_head[chunks_[c].token_hash.head].push_back(c);
   }
   first_.resize(tokens_.size() + 2);
   for (uint32_t begin = 0; begin <= tokens_.size(); ++begin) {
@@ -107,7 +107,7 @@ void Cover::AddPlaces(uint32_t begin, uint32_t key, std::span<const uint32_t> ch
     const PromptChunk& chunk = chunks_[c];
     if (chunk.token_count > tokens_.size() - begin || places_.size() >= kPromptPlaceCountMax)
       continue;
-    if (prints_[key].Of(begin, begin + chunk.token_count) != chunk.print.whole) continue;
+    if (token_hashes_[key].Of(begin, begin + chunk.token_count) != chunk.token_hash.whole) continue;
     places_.push_back(
         {.begin = begin, .chunk = c, .covered = 0, .next = kNone, .key = key, .is_false = 0});
   }
@@ -166,20 +166,20 @@ bool Cover::MarkFalse(std::span<const Place* const> places) {
     const ChunkId plain = ComputeChunkId(fingerprint_, chunk.parent, chunk.position,
                                          tokens_.subspan(place->begin, chunk.token_count),
                                          ExtraKeysOf(extra_keys_, place->begin, EndOf(*place)));
-    if (SealedChunkId(plain, SealOf(plain, keys_[place->key])) == chunk.id) continue;
+    if (TaggedChunkId(plain, VerificationTagOf(plain, keys_[place->key])) == chunk.id) continue;
     places_[place - places_.data()].is_false = 1;
     has_false = true;
   }
   return has_false;
 }
 
-PromptCover Cover::Answer(std::span<const Place* const> places) const {
-  PromptCover answer;
+PromptMatch Cover::Answer(std::span<const Place* const> places) const {
+  PromptMatch answer;
   absl::flat_hash_set<ChunkId> taken;
   const Place* before = nullptr;
   uint32_t end = 0;
-  const auto add_hole = [&](uint32_t until) {
-    if (until > end) answer.holes.push_back({.token_begin = end, .token_count = until - end});
+  const auto add_gap = [&](uint32_t until) {
+    if (until > end) answer.gaps.push_back({.token_begin = end, .token_count = until - end});
   };
   for (const Place* const place : places) {
     const PromptChunk& chunk = ChunkOf(*place);
@@ -189,7 +189,7 @@ PromptCover Cover::Answer(std::span<const Place* const> places) const {
     if (place->is_false || (!chunk.parent.IsZero() && !has_parent)) continue;
     before = place;
     if (!taken.insert(chunk.id).second) continue;
-    add_hole(place->begin);
+    add_gap(place->begin);
     answer.spans.push_back(
         {.token_begin = place->begin,
          .token_count = chunk.token_count,
@@ -197,43 +197,43 @@ PromptCover Cover::Answer(std::span<const Place* const> places) const {
          .offset = int64_t{place->begin} - static_cast<int64_t>(chunk.position)});
     end = EndOf(*place);
   }
-  add_hole(static_cast<uint32_t>(tokens_.size()));
+  add_gap(static_cast<uint32_t>(tokens_.size()));
   return answer;
 }
 
-PromptCover NothingOf(std::span<const int32_t> tokens) {
-  PromptCover cover;
+PromptMatch NothingOf(std::span<const int32_t> tokens) {
+  PromptMatch cover;
   if (!tokens.empty())
-    cover.holes = {{.token_begin = 0, .token_count = static_cast<uint32_t>(tokens.size())}};
+    cover.gaps = {{.token_begin = 0, .token_count = static_cast<uint32_t>(tokens.size())}};
   return cover;
 }
 
 }  // namespace
 
-uint64_t PromptCover::token_count() const {
+uint64_t PromptMatch::token_count() const {
   uint64_t count = 0;
   for (const PromptSpan& span : spans) count += span.token_count;
   return count;
 }
 
-absl::StatusOr<PromptCover> CoverPrompt(std::span<const int32_t> tokens,
+absl::StatusOr<PromptMatch> MatchPrompt(std::span<const int32_t> tokens,
                                         std::span<const TenantKey> keys, FindHeads find,
                                         std::span<const ExtraKey> extra_keys) {
   CKV_CHECK(!keys.empty() && keys.size() <= 2);
-  if (tokens.size() > kCoveredTokenCountMax) {
+  if (tokens.size() > kMatchedTokenCountMax) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("a prompt of %d tokens, limit %d", tokens.size(), kCoveredTokenCountMax));
+        absl::StrFormat("a prompt of %d tokens, limit %d", tokens.size(), kMatchedTokenCountMax));
   }
   CKV_RETURN_IF_ERROR(CheckTokenIds("tokens", tokens));
   CKV_ASSIGN_OR_RETURN(
       const ExtraKeys sorted,
       SortExtraKeys(ExtraKeys(extra_keys.begin(), extra_keys.end()), tokens.size()));
   if (tokens.size() < kHeadTokens) return NothingOf(tokens);
-  std::vector<TokenPrints> prints;
+  std::vector<TokenHashes> token_hashes;
   std::vector<std::vector<uint64_t>> heads;
   std::vector<uint64_t> all;
   for (const TenantKey& key : keys) {
-    heads.push_back(prints.emplace_back(tokens, key, sorted).Heads());
+    heads.push_back(token_hashes.emplace_back(tokens, key, sorted).Heads());
     all.insert(all.end(), heads.back().begin(), heads.back().end());
   }
   CKV_ASSIGN_OR_RETURN(PromptChunks found, find(all));
@@ -248,7 +248,7 @@ absl::StatusOr<PromptCover> CoverPrompt(std::span<const int32_t> tokens,
   std::sort(found.chunks.begin(), found.chunks.end(),
             [](const PromptChunk& a, const PromptChunk& b) { return a.id < b.id; });
   found.chunks.erase(std::unique(found.chunks.begin(), found.chunks.end()), found.chunks.end());
-  Cover cover(tokens, keys, sorted, prints, std::move(found.chunks), found.models[0]);
+  Cover cover(tokens, keys, sorted, token_hashes, std::move(found.chunks), found.models[0]);
   const bool has_all = cover.FindPlaces(heads);
   std::vector<const Place*> best = cover.Best();
   bool has_false = cover.MarkFalse(best);
@@ -256,7 +256,7 @@ absl::StatusOr<PromptCover> CoverPrompt(std::span<const int32_t> tokens,
     best = cover.Best();
     has_false = cover.MarkFalse(best);
   }
-  PromptCover answer = cover.Answer(best);
+  PromptMatch answer = cover.Answer(best);
   answer.truncated = found.truncated || !has_all || has_false;
   if (!answer.spans.empty()) answer.geometry = found.models[0];
   return answer;

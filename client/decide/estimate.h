@@ -1,4 +1,4 @@
-// The decision on live constants alone: Requester::Quote's question and its answers.
+// The decision on live constants alone: Requester::Estimate's question and its answers.
 
 #pragma once
 
@@ -13,8 +13,8 @@
 
 namespace ckv {
 
-// Borrowed until Quote returns.
-struct QuoteCall {
+// Borrowed until Estimate returns.
+struct EstimateCall {
   std::shared_ptr<const Corpus> corpus;
   // Ordinals in the corpus, each at most once. If there are none, all chunks of the corpus.
   std::span<const uint32_t> chunks = {};
@@ -26,7 +26,7 @@ struct QuoteCall {
 };
 
 // The costs at this requester of those chunks of a call that have the same holders.
-struct GroupQuote {
+struct GroupEstimate {
   // Members that hold all of these chunks: the ones of this chunk of the corpus, first its
   // `holders`, then its `leased`. `decision`'s candidates count them.
   uint32_t first_chunk = 0;
