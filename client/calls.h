@@ -84,7 +84,7 @@ struct RowLimits {
   bool present() const { return limits != nullptr; }
 };
 
-class Context;  // client/context/context.h
+class Context;  // client/context.h
 
 // Consecutive query rows of one context.
 struct Segment {

@@ -16,8 +16,8 @@
 
 #include "absl/strings/str_format.h"
 #include "attention/bf16.h"
-#include "client/decide/doubts.h"
-#include "client/decide/what_if.h"
+#include "client/cost/doubts.h"
+#include "client/cost/what_if.h"
 #include "client/holders/replica_choice.h"
 #include "proto/base/status.h"
 #include "transport/probe.h"

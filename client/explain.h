@@ -9,10 +9,10 @@
 #include "absl/status/statusor.h"
 #include "client/call/route.h"
 #include "client/calls.h"
-#include "client/decide/explanation.h"
-#include "client/decide/network_oracle.h"
+#include "client/cost/live_calls.h"
+#include "client/cost/network_oracle.h"
+#include "client/explanation.h"
 #include "client/holders/holder_peer.h"
-#include "client/learn/live_calls.h"
 
 namespace ckv {
 
@@ -43,7 +43,7 @@ struct MeasuredInput {
 // once per holder, by routing 1 and 64 query rows over its first chunk, and 1 over one row of it.
 // Each attend uses another layer, so that its rows are where calls find them and not in a processor
 // cache. Under selection, 16 query rows are also routed over rows selected from that chunk. Doubted
-// constants are measured again (DoubtCount, client/decide/live_window.h).
+// constants are measured again (DoubtCount, client/cost/live_window.h).
 //
 // A holder with known constants still gets one echo, so that a dead one is not recommended. A
 // replica that cannot be measured is omitted if another of its group can be measured. If no holder

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/cache/calibrate_here.h"
 #include "client/calls.h"
 #include "client/holders/replica_choice.h"
+#include "client/paged/calibrate_here.h"
 #include "proto/base/status.h"
 
 namespace ckv {

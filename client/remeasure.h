@@ -15,7 +15,7 @@
 namespace ckv {
 
 // A background thread, off the path of calls. It sleeps until constants are doubted (DoubtCount,
-// client/decide/live_window.h), so an idle requester costs nothing. It measures one holder at a
+// client/cost/live_window.h), so an idle requester costs nothing. It measures one holder at a
 // time. Each holder has a pause between measurements: the constants of a machine that stays loaded
 // are doubted again and again.
 class Remeasurer {

@@ -32,12 +32,12 @@
 // RowLimits (client/calls.h).
 //
 // The answer is one partial over all chunks (attention/partial.h). An engine that decodes opens a
-// Context for each sequence (client/context/context.h) and makes one LayerCall per layer for all of
+// Context for each sequence (client/context.h) and makes one LayerCall per layer for all of
 // them. It passes the sequences' own rows in the call; they are attended in this process and merged
 // into the answer.
 //
 // The two stubs use gRPC (CMake target ckv::client_grpc). The requester itself (ckv::client) uses
-// only the interfaces of client/holders/control.h. An engine with its own directory implements
+// only the interfaces of transport/control.h. An engine with its own directory implements
 // those. The structs of calls and reports are in client/calls.h, which this file includes. A
 // WatchStub (client/grpc/watch_stub.h) reports when to call Forget and Learn.
 //
@@ -64,30 +64,30 @@
 #include "absl/status/statusor.h"
 #include "attention/backend.h"
 #include "attention/partial.h"
-#include "client/call/ticket.h"
 #include "client/calls.h"
-#include "client/context/context.h"
-#include "client/decide/estimate.h"
-#include "client/decide/explanation.h"
-#include "client/holders/control.h"
-#include "client/holders/holder_view.h"
+#include "client/context.h"
+#include "client/estimate.h"
+#include "client/explanation.h"
+#include "client/holder_view.h"
 #include "client/holders/host_cache.h"
-#include "client/prompt/prompt_match.h"
+#include "client/prompt_match.h"
 #include "client/requester_stats.h"
+#include "client/ticket.h"
 #include "proto/base/clock.h"
 #include "proto/base/span.h"
 #include "proto/corpus.h"
 #include "proto/ids.h"
+#include "transport/control.h"
 #include "transport/fabric.h"
 
 namespace ckv {
 
 struct RequesterOptions;  // below, after the class
-struct CacheSequenceId;   // client/cache/paged_cache.h
+struct CacheSequenceId;   // client/paged/paged_cache.h
 class LocalRowSource;     // client/context/local_rows.h
 class PagedCache;
-class NetworkOracle;  // client/decide/network_oracle.h
-struct Profile;       // client/decide/profile_file.h
+class NetworkOracle;  // client/cost/network_oracle.h
+struct Profile;       // client/cost/profile_file.h
 
 // A client of the holders that one directory lists. One per process is enough: it keeps sessions,
 // snapshots of corpora and constants, and shares them between calls.
@@ -163,7 +163,7 @@ class Requester {
   //   Unavailable         the directory does not answer.
   absl::StatusOr<TenantKey> TenantKeyOf(std::string_view tenant, Instant deadline);
   // Returns the prefix match of a prompt: its chunks, from all corpora that the tenant may read,
-  // and the gaps between them (client/prompt/prompt_match.h). Pass the ids to ResolveChunks and the
+  // and the gaps between them (client/prompt_match.h). Pass the ids to ResolveChunks and the
   // offsets to calls. Nothing is kept.
   //   InvalidArgument     there are too many tokens, a token or an extra key is not valid, or the
   //                       chunks found are of several models.
@@ -218,7 +218,7 @@ class Requester {
   // Attends one layer for one decode step of one sequence.
   absl::Status Attend(const Context& context, uint32_t layer, const QueryView& q,
                       const PartialView& out, Instant deadline);
-  // Posts the queries of a call and returns before the answer arrives. See client/call/ticket.h.
+  // Posts the queries of a call and returns before the answer arrives. See client/ticket.h.
   // The call's own memory (q, selections, limits, own rows, `out`, `report`) stays borrowed until
   // the ticket is done. The call and its segments are borrowed only until Submit returns. If a
   // session must be opened, Submit waits for the holder.
@@ -401,7 +401,7 @@ struct RequesterOptions {
   // The costs of the network's paths, for Explain and the choice of replicas; borrowed. If null,
   // only measured constants are used.
   NetworkOracle* oracle = nullptr;
-  // A profile written by `ckvctl calibrate` (ReadProfile, client/decide/profile_file.h). Explain
+  // A profile written by `ckvctl calibrate` (ReadProfile, client/cost/profile_file.h). Explain
   // then uses its constants instead of measuring: merge, splice and prefill here, and per holder
   // the fetch bandwidth and kernel time. It applies only to the host, the row widths and the kernel
   // target it was measured with. Otherwise it is ignored, with one warning in the log. If null,

@@ -26,4 +26,4 @@ deploy/build.sh release ckvd ckvctl ggml_ckv
 work=$(mktemp -d "${TMPDIR:-/tmp}/ckv-llama.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 deploy/python.sh tests/engines/quickstart_llama.py --ckvd build/release/bin/ckvd --ckvctl build/release/bin/ckvctl \
-  --backend build/release/client/ggml/module/libggml-ckv.so --text "$text" --work "$work/run"
+  --backend build/release/client/bindings/ggml/module/libggml-ckv.so --text "$text" --work "$work/run"

@@ -21,4 +21,4 @@ echo "== build"
 deploy/install-packages.sh build engines
 deploy/build.sh release ckvd ckvctl ckv_c
 deploy/python.sh tests/engines/vllm/quickstart.py --ckvd build/release/bin/ckvd --ckvctl build/release/bin/ckvctl \
-  --library build/release/client/c/libckv.so.1 --tokens "${1:-8192}"
+  --library build/release/client/bindings/c/libckv.so.1 --tokens "${1:-8192}"

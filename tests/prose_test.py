@@ -115,16 +115,16 @@ class Prose(unittest.TestCase):
             with self.subTest(text=text):
                 self.finds("store/a.cc", f'auto x = "{text}";\n', "1: word: ")
                 self.finds("store/a.h", f'auto x =\n    "fails: "\n    "{text}";\n', "2: word: ")
-                self.finds("client/python/ckv/a.py", f'x = 1\nraise ValueError("fails: "\n   f"{text}: {{x}}")\n', "2: word: ")
+                self.finds("client/bindings/python/ckv/a.py", f'x = 1\nraise ValueError("fails: "\n   f"{text}: {{x}}")\n', "2: word: ")
                 self.finds("tests/a.py", f'x = "{text}"\n')
         for text in ("told", "nobody", "what `come` is", "a stand-in reads it"):  # one word is a name
             with self.subTest(text=text):
                 self.finds("store/a.cc", f'auto x = "{text}";\n')
-                self.finds("client/python/ckv/a.py", f'x = "{text}"\n')
+                self.finds("client/bindings/python/ckv/a.py", f'x = "{text}"\n')
         # A comment is for those who read the code.
         self.finds("store/a.cc", "// Rows beside the header.\n")
         # Of Python, this rule alone is checked.
-        self.finds("client/python/ckv/a.py", 'x = "What such a file is"  # nobody\n')
+        self.finds("client/bindings/python/ckv/a.py", 'x = "What such a file is"  # nobody\n')
 
     def test_names_of_tests(self):
         for name in ("TheLogSaysWhy", "NobodyReads", "RowsAreMadeAnew", "ACallAsksTwice", "OfNothingIsDone",

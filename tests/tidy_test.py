@@ -66,7 +66,7 @@ class Tidy(unittest.TestCase):
                      client__call__b_h='// B.\n\n#pragma once\n#include "client/requester.h"\n')
         self.refuses("a room that tests/tidy.py does not know", store__attic__b_cc="int B();\n")
         self.refuses("no README.md", store__disk__b_cc="int B();\n")
-        self.refuses("files side by side", **{f"store__b{i}_h": "// B.\n" for i in range(28)})
+        self.refuses("files side by side", **{f"store__b{i}_h": "// B.\n" for i in range(41)})
         self.refuses("more than 18 lines", **{"store__README.md": "line\n" * 19})
         self.refuses("does not begin with a title", **{"store__README.md": "#store\n"})
 
@@ -90,8 +90,8 @@ class Tidy(unittest.TestCase):
                                                "store/b.h": "// B.\n\n#pragma once\n\n" + two}).stdout)
 
     def test_the_daemon_does_not_include_the_program(self):
-        self.refuses("server/daemon may not include client/ctl",
-                     server__daemon__b_cc='#include "client/ctl/ctl.h"\n')
+        self.refuses("server/daemon may not include client/tools/ctl",
+                     server__daemon__b_cc='#include "client/tools/ctl/ctl.h"\n')
 
     def test_commits(self):
         with tempfile.TemporaryDirectory() as root:

@@ -13,7 +13,7 @@
 #include "attention/partial.h"
 #include "client/attend/planned_call.h"
 #include "client/attend/stream_order.h"
-#include "client/learn/live_here.h"
+#include "client/cost/live_here.h"
 #include "client/trace/call_spans.h"
 #include "proto/base/clock.h"
 

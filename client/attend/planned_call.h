@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "client/context/attend_plan.h"
-#include "client/context/route_call.h"
+#include "client/plan/attend_plan.h"
+#include "client/plan/route_call.h"
 
 namespace ckv {
 

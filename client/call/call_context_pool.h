@@ -19,8 +19,8 @@
 #include "client/call/fetch.h"
 #include "client/call/route.h"
 #include "client/context/context_cache.h"
-#include "client/context/layer_call.h"
 #include "client/holders/link_table.h"
+#include "client/plan/layer_call.h"
 #include "client/trace/call_tries.h"
 
 namespace ckv {

@@ -11,8 +11,8 @@
 #include <cstring>
 #include <optional>
 
-#include "client/context/frame_writer.h"
 #include "client/holders/lane_pinning.h"
+#include "client/plan/frame_writer.h"
 #include "proto/base/status.h"
 #include "transport/fabric.h"
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <span>
 
-#include "client/decide/cost_model.h"
+#include "client/cost/cost_model.h"
 
 namespace ckv {
 

@@ -9,15 +9,15 @@
 #include "client/attend/planned_call.h"
 #include "client/call/exchange.h"
 #include "client/call/frame_poster.h"
+#include "client/cost/live_calls.h"
 #include "client/holders/counters.h"
 #include "client/holders/holder_peer.h"
-#include "client/learn/live_calls.h"
 #include "proto/base/clock.h"
 
 namespace ckv {
 
 // Reports what answers cost to the cost models of their holders, and compares calls with their
-// predictions (client/learn/live_model.h). Part of a router; belongs to one call context.
+// predictions (client/cost/live_model.h). Part of a router; belongs to one call context.
 class RouteLearner {
  public:
   // All must outlive this object. `calls` and `counters` may be null.

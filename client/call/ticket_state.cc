@@ -13,7 +13,7 @@
 #include <chrono>
 #include <utility>
 
-#include "client/call/ticket.h"
+#include "client/ticket.h"
 #include "proto/base/status.h"
 
 namespace ckv {

@@ -11,7 +11,7 @@
 #include "client/call/attempts.h"
 #include "client/call/call_context_pool.h"
 #include "client/calls.h"
-#include "client/context/layer_call.h"
+#include "client/plan/layer_call.h"
 #include "client/trace/call_tries.h"
 #include "proto/base/clock.h"
 

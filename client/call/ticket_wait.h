@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "client/call/lane_wait.h"
-#include "client/call/ticket.h"
+#include "client/ticket.h"
 #include "proto/base/clock.h"
 #include "transport/fabric.h"
 #include "transport/wait_policy.h"

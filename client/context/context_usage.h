@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "client/decide/live_window.h"
+#include "client/cost/live_window.h"
 
 namespace ckv {
 

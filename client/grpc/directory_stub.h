@@ -12,8 +12,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "ckv/v1/directory.grpc.pb.h"
-#include "client/holders/control.h"
 #include "proto/base/clock.h"
+#include "transport/control.h"
 
 namespace ckv {
 

@@ -5,9 +5,9 @@
 #include <span>
 
 #include "ckv/v1/requester.pb.h"
-#include "client/decide/estimate.h"
-#include "client/decide/explanation.h"
-#include "client/holders/holder_view.h"
+#include "client/estimate.h"
+#include "client/explanation.h"
+#include "client/holder_view.h"
 #include "proto/corpus.h"
 
 namespace ckv {

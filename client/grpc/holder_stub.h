@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "ckv/v1/holder.grpc.pb.h"
-#include "client/holders/control.h"
 #include "proto/base/clock.h"
+#include "transport/control.h"
 
 namespace ckv {
 
@@ -19,7 +19,7 @@ namespace ckv {
 // sent in several messages.
 inline constexpr size_t kResolveIdCountMax = 65536;
 
-// Thread-safe. Errors as in client/holders/control.h; every message names the call, the holder and
+// Thread-safe. Errors as in transport/control.h; every message names the call, the holder and
 // its address.
 class HolderStub final : public HolderControl {
  public:

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ckv/v1/oracle.grpc.pb.h"
-#include "client/decide/network_oracle.h"
+#include "client/cost/network_oracle.h"
 #include "proto/base/clock.h"
 
 namespace ckv {

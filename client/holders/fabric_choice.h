@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/decide/profile.h"
+#include "client/cost/profile.h"
 #include "client/holders/holder_peer.h"
 #include "client/holders/lane_opener.h"
 

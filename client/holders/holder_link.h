@@ -10,13 +10,13 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "client/holders/control.h"
 #include "client/holders/holder_peer.h"
 #include "client/holders/lane_opener.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
+#include "transport/control.h"
 #include "transport/fabric.h"
 
 namespace ckv {

@@ -17,15 +17,15 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "attention/backend.h"
-#include "client/decide/cost_model.h"
-#include "client/decide/profile.h"
-#include "client/decide/profile_seed.h"
-#include "client/holders/control.h"
+#include "client/cost/cost_model.h"
+#include "client/cost/live_model.h"
+#include "client/cost/live_queue.h"
+#include "client/cost/profile.h"
+#include "client/cost/profile_seed.h"
+#include "client/holder_view.h"
 #include "client/holders/directory_view.h"
-#include "client/holders/holder_view.h"
-#include "client/learn/live_model.h"
-#include "client/learn/live_queue.h"
 #include "proto/ids.h"
+#include "transport/control.h"
 
 namespace ckv {
 

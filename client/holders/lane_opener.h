@@ -13,22 +13,22 @@
 
 #include "absl/status/status.h"
 #include "attention/backend.h"
-#include "client/holders/control.h"
+#include "client/holder_view.h"
 #include "client/holders/counters.h"
-#include "client/holders/holder_view.h"
 #include "proto/base/clock.h"
 #include "proto/base/span.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
+#include "transport/control.h"
 #include "transport/fabric.h"
 #include "transport/memory_region.h"
 
 namespace ckv {
 
-class LiveHere;       // client/learn/live_here.h
-struct LiveCalls;     // client/learn/live_calls.h
-class NetworkOracle;  // client/decide/network_oracle.h
+class LiveHere;       // client/cost/live_here.h
+struct LiveCalls;     // client/cost/live_calls.h
+class NetworkOracle;  // client/cost/network_oracle.h
 
 // The most handles of one session, which is the holder's limit.
 inline constexpr size_t kLinkHandleCountMax = kCorpusChunkCountMax;

@@ -11,7 +11,7 @@
 #include <limits>
 #include <optional>
 
-#include "client/decide/live_window.h"
+#include "client/cost/live_window.h"
 
 namespace ckv {
 

@@ -2,7 +2,7 @@
 //
 // Members that hold the same chunks are replicas of each other. A call queries one of them for all
 // of those chunks. It chooses one that costs about as much as the cheapest, by the cost model
-// (client/decide/cost_model.h). The model uses the constants and loads known at that time. The
+// (client/cost/cost_model.h). The model uses the constants and loads known at that time. The
 // order in which holders are listed has no effect:
 //   * A holder without known constants cannot be compared. It counts as an equal of the cheapest,
 //     and its turns show what it costs. Requester::Explain measures all.
@@ -31,8 +31,8 @@
 #include <vector>
 
 #include "attention/partial.h"
-#include "client/decide/network_oracle.h"
-#include "client/decide/predicate.h"
+#include "client/cost/network_oracle.h"
+#include "client/cost/predicate.h"
 #include "client/holders/holder_link.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"

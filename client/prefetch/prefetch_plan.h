@@ -11,7 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "client/context/context_usage.h"
-#include "client/decide/pull_rule.h"
+#include "client/cost/pull_rule.h"
 #include "client/prefetch/local_runs.h"
 #include "client/prefetch/prefetch_prices.h"
 #include "client/prefetch/prefetch_queue.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "client/decide/predicate.h"
+#include "client/cost/predicate.h"
 #include "client/prefetch/prefetch_records.h"
 #include "proto/geometry.h"
 

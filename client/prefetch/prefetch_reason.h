@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "client/decide/predicate.h"
+#include "client/cost/predicate.h"
 
 namespace ckv {
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/context/context.h"
+#include "client/context.h"
 #include "client/context/context_state.h"
-#include "client/decide/pull_rule.h"
+#include "client/cost/pull_rule.h"
 #include "client/prefetch/context_runs.h"
 #include "client/prefetch/local_row_cache.h"
 #include "client/prefetch/prefetch_reason.h"

@@ -6,7 +6,7 @@
 //   1  queries the cost model: what a step costs if the context is routed, what it costs if cached
 //      locally, and what a prefetch costs (step_costs.h). While a constant is not measured yet, the
 //      context is routed
-//   2  reports to the rule (client/decide/pull_rule.h) how much time each range has lost, and gets
+//   2  reports to the rule (client/cost/pull_rule.h) how much time each range has lost, and gets
 //      its verdict
 //   3  queues the ranges that the rule wants in the cache (prefetch_plan.h)
 //
@@ -33,7 +33,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "client/context/context.h"
+#include "client/context.h"
 #include "client/context/context_state.h"
 #include "client/prefetch/local_row_cache.h"
 #include "client/prefetch/prefetch_plan.h"

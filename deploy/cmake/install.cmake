@@ -41,7 +41,7 @@ install(TARGETS ${ckv_archives} ckv_headers ckv_shared EXPORT ckvTargets
 if(TARGET ckv_c)
   # Programs need the file of the ABI's version alone, which has a package of its own (libckv1).
   install(TARGETS ckv_c EXPORT ckvTargets LIBRARY COMPONENT library NAMELINK_COMPONENT development)
-  file(GLOB c_headers ${PROJECT_SOURCE_DIR}/client/c/ckv*.h)
+  file(GLOB c_headers ${PROJECT_SOURCE_DIR}/client/bindings/c/ckv*.h)
   install(FILES ${c_headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ckv COMPONENT development)
 endif()
 install(EXPORT ckvTargets NAMESPACE ckv:: DESTINATION ${cmake_files} COMPONENT development)
@@ -52,15 +52,15 @@ endif()
 foreach(folder proto attention store transport client)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ckv
           COMPONENT development FILES_MATCHING PATTERN "*.h" PATTERN "*.inl.h" EXCLUDE
-          PATTERN "client/ctl" EXCLUDE PATTERN "client/characterize" EXCLUDE
-          PATTERN "client/c" EXCLUDE PATTERN "client/engine" EXCLUDE PATTERN "client/ggml" EXCLUDE PATTERN "proto/ckv" EXCLUDE
+          PATTERN "client/tools/ctl" EXCLUDE PATTERN "client/tools/characterize" EXCLUDE
+          PATTERN "client/bindings/c" EXCLUDE PATTERN "client/tools/reference_engine" EXCLUDE PATTERN "client/bindings/ggml" EXCLUDE PATTERN "proto/ckv" EXCLUDE
           ${ckv_grpc_headers})
 endforeach()
 # llama.cpp's backend, and its functions for programs.
 if(TARGET ggml_ckv)
   install(TARGETS ggml_ckv LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ggml)
-  install(FILES ${PROJECT_SOURCE_DIR}/client/ggml/ckv_ggml.h ${PROJECT_SOURCE_DIR}/client/ggml/ckv_eval.h
-          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ckv/client/ggml COMPONENT ggml)
+  install(FILES ${PROJECT_SOURCE_DIR}/client/bindings/ggml/ckv_ggml.h ${PROJECT_SOURCE_DIR}/client/bindings/ggml/ckv_eval.h
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ckv/client/bindings/ggml COMPONENT ggml)
 endif()
 if(CKV_GRPC)
   install(DIRECTORY ${CMAKE_BINARY_DIR}/generated/ckv DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}

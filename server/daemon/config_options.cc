@@ -157,7 +157,7 @@ const OptionSpec kOptions[] = {
      "store.capacity. If "
      "0, auto routes every query and near is refused"},
     {"oracle.file", OptionKind::kText, &Config::oracle_file, 0, 0, "", "path",
-     "JSON with the network's costs for a requester (client/decide/oracle_file.h); read every "
+     "JSON with the network's costs for a requester (client/cost/oracle_file.h); read every "
      "second"},
     {"oracle.address", OptionKind::kPeerAddress, &Config::oracle_address, 0, 0, "", "host:port",
      "service that returns them instead (proto/ckv/v1/oracle.proto); queried every second"},

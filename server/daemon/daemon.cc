@@ -30,9 +30,9 @@
 #include "server/daemon/roles/membership.h"
 #include "server/daemon/roles/requester_role.h"
 #include "server/daemon/roles/shared.h"
-#include "server/edge/server_limits.h"
-#include "server/edge/service_gate.h"
 #include "server/health/daemon_health.h"
+#include "server/rpc/server_limits.h"
+#include "server/rpc/service_gate.h"
 #include "server/web/web_server.h"
 #include "store/formats/output_file.h"
 

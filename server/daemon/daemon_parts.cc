@@ -19,7 +19,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "client/decide/oracle_file.h"
+#include "client/cost/oracle_file.h"
 #include "client/grpc/oracle_stub.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"

@@ -11,7 +11,7 @@
 #include "attention/device/backend_library.h"
 #include "attention/mla_partial.h"
 #include "attention/target/kernel_choice.h"
-#include "client/decide/kernel_record.h"
+#include "client/cost/kernel_record.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
 #include "server/holder/backend_memory.h"

@@ -18,14 +18,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "attention/backend.h"
-#include "client/decide/profile_file.h"
+#include "client/cost/profile_file.h"
 #include "server/daemon/config.h"
 #include "server/holder/holder.h"
 #include "store/disk/file_system.h"
 
 namespace ckv {
 
-// The name of the file in store.path (client/decide/kernel_record.h).
+// The name of the file in store.path (client/cost/kernel_record.h).
 inline constexpr std::string_view kKernelFile = "KERNEL";
 
 struct KernelStart {

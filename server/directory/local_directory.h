@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "client/holders/control.h"
 #include "server/directory/directory_state.h"
+#include "transport/control.h"
 
 namespace ckv {
 

@@ -51,7 +51,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "attention/backend.h"
-#include "client/holders/control.h"
 #include "proto/base/clock.h"
 #include "proto/base/span.h"
 #include "proto/ids.h"
@@ -59,6 +58,7 @@
 #include "server/session/scrub_counters.h"
 #include "server/session/serve_counters.h"
 #include "store/chunk_store.h"
+#include "transport/control.h"
 #include "transport/fabric.h"
 
 namespace ckv {

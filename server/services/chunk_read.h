@@ -13,8 +13,8 @@
 #include "proto/base/clock.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
-#include "server/edge/service_gate.h"
 #include "server/holder/holder.h"
+#include "server/rpc/service_gate.h"
 
 namespace ckv {
 

@@ -7,8 +7,8 @@
 
 #include "ckv/v1/holder.grpc.pb.h"
 #include "proto/base/clock.h"
-#include "server/edge/service_gate.h"
 #include "server/holder/holder.h"
+#include "server/rpc/service_gate.h"
 
 namespace ckv {
 

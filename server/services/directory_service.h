@@ -11,7 +11,7 @@
 #include "proto/process_facts.h"
 #include "server/directory/directory_state.h"
 #include "server/directory/durable_directory.h"
-#include "server/edge/service_gate.h"
+#include "server/rpc/service_gate.h"
 #include "server/services/engine_list.h"
 #include "server/services/publish_times.h"
 

@@ -1,10 +1,10 @@
-// RequesterService.Put: reads the stream; server/edge/put_stream.h does the rest.
+// RequesterService.Put: reads the stream; server/rpc/put_stream.h does the rest.
 
 #include <algorithm>
 
 #include "client/grpc/grpc_status.h"
-#include "server/edge/put_stream.h"
-#include "server/edge/server_limits.h"
+#include "server/rpc/put_stream.h"
+#include "server/rpc/server_limits.h"
 #include "server/services/requester_service.h"
 
 namespace ckv {

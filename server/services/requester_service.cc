@@ -20,7 +20,7 @@
 #include "proto/base/trace_context.h"
 #include "proto/convert.h"
 #include "proto/token_id.h"
-#include "server/edge/attend_request.h"
+#include "server/rpc/attend_request.h"
 #include "server/services/corpus_match.h"
 #include "server/services/replica_ids.h"
 
@@ -76,7 +76,7 @@ grpc::Status Answered(grpc::ServerContext& context, const absl::Status& status) 
   return ToGrpc(status);
 }
 
-// The trace of the call whose handler runs on this thread (server/edge/trace_interceptor.h).
+// The trace of the call whose handler runs on this thread (server/rpc/trace_interceptor.h).
 TraceContext ThreadsTrace() {
   const TraceContext* const trace = CurrentTrace();
   return trace == nullptr ? TraceContext{} : *trace;

@@ -12,12 +12,12 @@
 #include "client/requester.h"
 #include "proto/base/clock.h"
 #include "proto/process_facts.h"
-#include "server/edge/attend_request.h"
-#include "server/edge/attend_stream.h"
-#include "server/edge/memory_quota.h"
-#include "server/edge/put_stream.h"
-#include "server/edge/request_corpora.h"
-#include "server/edge/service_gate.h"
+#include "server/rpc/attend_request.h"
+#include "server/rpc/attend_stream.h"
+#include "server/rpc/memory_quota.h"
+#include "server/rpc/put_stream.h"
+#include "server/rpc/request_corpora.h"
+#include "server/rpc/service_gate.h"
 #include "server/upkeep/replica_keeper.h"
 
 namespace ckv {

@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "ckv/v1/store.grpc.pb.h"
 #include "proto/base/clock.h"
-#include "server/edge/service_gate.h"
 #include "server/holder/holder.h"
+#include "server/rpc/service_gate.h"
 
 namespace ckv {
 

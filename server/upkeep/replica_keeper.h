@@ -27,12 +27,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "client/holders/control.h"
 #include "client/requester.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "server/directory/directory_state.h"
 #include "store/chunk_store.h"
+#include "transport/control.h"
 
 namespace ckv {
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/learn/ratio_histogram.h"
+#include "client/cost/ratio_histogram.h"
 #include "proto/base/latency_histogram.h"
 #include "server/session/serve_counters.h"
 #include "transport/fabric.h"

@@ -1,4 +1,4 @@
-"""What the Python and C bindings add to a call: real daemons on this host, libckv.so, and the package of client/python.
+"""What the Python and C bindings add to a call: real daemons on this host, libckv.so, and the package of client/bindings/python.
 
     python3 tests/bench/bindings_figures.py BUILD_DIR
 
@@ -61,7 +61,7 @@ class Asked:
 
 def python(build, work, directory, corpus):
     return Asked(PYTHON, HERE / "bindings" / "python_calls.py", work, directory, corpus,
-                 PYTHONPATH=str(SOURCE / "client" / "python"), CKV_LIBRARY=str(build / "client/c/libckv.so"))
+                 PYTHONPATH=str(SOURCE / "client" / "bindings" / "python"), CKV_LIBRARY=str(build / "client/bindings/c/libckv.so"))
 
 
 def submits(build, directory, corpus):

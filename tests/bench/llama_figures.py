@@ -68,7 +68,7 @@ def cases(build, work):
 
 
 def library(build):
-    return build / "client/ggml/module/libggml-ckv.so"
+    return build / "client/bindings/ggml/module/libggml-ckv.so"
 
 
 class Bench:

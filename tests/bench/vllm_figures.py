@@ -49,7 +49,7 @@ def walk(one):
 def exit_of(build, script, *more):
     """The exit code of a test of tests/engines."""
     command = [sys.executable, HERE.parent / "engines" / script, "--ckvd", build / "bin/ckvd", "--ckvctl", build / "bin/ckvctl",
-               "--library", (build / "client/c/libckv.so.1").resolve(), *more]
+               "--library", (build / "client/bindings/c/libckv.so.1").resolve(), *more]
     return {"exit": subprocess.run(command, timeout=TIMEOUT_S, stdout=sys.stderr, check=False).returncode}
 
 
@@ -112,7 +112,7 @@ def figures(build):
         return {NOT_HERE: stock.NO_HEADERS}
     with tempfile.TemporaryDirectory(prefix="ckv-vllm-") as name:
         try:
-            one = stock.Stock(pathlib.Path(name), (build / "client/c/libckv.so.1").resolve())
+            one = stock.Stock(pathlib.Path(name), (build / "client/bindings/c/libckv.so.1").resolve())
         except venv.Unavailable as error:
             return {NOT_HERE: f"no stock vLLM: {error}"}
         found = {}
@@ -136,6 +136,6 @@ if __name__ == "__main__":  # vllm_figures.py BUILD_DIR CASE LAYERS
     ctl_fleet.PROGRAMS.ckvd, ctl_fleet.PROGRAMS.ckvctl = build / "bin/ckvd", build / "bin/ckvctl"
     with tempfile.TemporaryDirectory(prefix="ckv-vllm-") as folder:
         if sys.argv[2] == "kills":
-            print(json.dumps(kill_50(stock.Stock(pathlib.Path(folder), build / "client/c/libckv.so.1"))))
+            print(json.dumps(kill_50(stock.Stock(pathlib.Path(folder), build / "client/bindings/c/libckv.so.1"))))
             sys.exit(0)
-        print(json.dumps(run_case(stock.Stock(pathlib.Path(folder), build / "client/c/libckv.so.1"), int(sys.argv[3]), sys.argv[2])))
+        print(json.dumps(run_case(stock.Stock(pathlib.Path(folder), build / "client/bindings/c/libckv.so.1"), int(sys.argv[3]), sys.argv[2])))

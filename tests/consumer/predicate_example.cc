@@ -1,10 +1,10 @@
 // Decides with numbers typed in here: one holder, one chunk of 2048 tokens, 1 and 20 decode steps.
-// Exits with 0 if the predicate chooses and costs what client/decide/predicate.h says.
+// Exits with 0 if the predicate chooses and costs what client/cost/predicate.h says.
 
 #include <cmath>
 #include <cstdio>
 
-#include "client/decide/predicate.h"
+#include "client/cost/predicate.h"
 
 int main() {
   ckv::DecisionInput input;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/c/ckv.h"
+#include "client/bindings/c/ckv.h"
 #include "tests/bench/field/call_times.h"
 
 enum { kRows = 2, kWidthMax = 4096 };

@@ -29,7 +29,7 @@ from ctl_fleet import PROGRAMS, Fleet
 
 CHROMIUM = shutil.which("chromium")
 MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
-SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "client" / "ctl" / "ask" / "figures.py"
+SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "client" / "tools" / "ctl" / "query" / "figures.py"
 HEADINGS = ("Route: measured against the model", "Which is cheapest", "The cost of a chunk", "Fan-in", "Scatter",
             "Congestion", "Bytes moved a layer")
 

@@ -7,7 +7,7 @@ id of them, and refuses the others by index and value. Then rows of the same tok
 by its own keys only, also by tenants, and after the holders were killed, a move, and an export that is loaded again.
 
     /usr/bin/python3 tests/e2e/ids_e2e.py --ckvd build/dev/bin/ckvd --ckvctl build/dev/bin/ckvctl --stubs build/dev/stubs \\
-        [--library build/dev/client/c/libckv.so.1]
+        [--library build/dev/client/bindings/c/libckv.so.1]
 """
 
 import argparse
@@ -81,7 +81,7 @@ def key(begin, tokens, digest):
 
 
 def make_stubs(folder):
-    """Makes the stubs of the .proto files, next to the modules of client/python: both have the package ckv."""
+    """Makes the stubs of the .proto files, next to the modules of client/bindings/python: both have the package ckv."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     subprocess.run(["protoc", "-I", ROOT / "proto", f"--python_out={folder}", f"--grpc_out={folder}",
@@ -89,7 +89,7 @@ def make_stubs(folder):
                    check=True, timeout=CALL_S)
     if PROGRAMS.library:
         os.environ["CKV_LIBRARY"] = PROGRAMS.library
-        sys.path.insert(0, str(ROOT / "client/python"))
+        sys.path.insert(0, str(ROOT / "client/bindings/python"))
         importlib.import_module("ckv").__path__.append(str(folder / "ckv"))
     else:
         sys.path.insert(0, str(folder))

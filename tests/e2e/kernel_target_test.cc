@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "attention/mla_partial.h"
 #include "attention/target/kernel_choice.h"
-#include "client/decide/kernel_record.h"
+#include "client/cost/kernel_record.h"
 #include "client/grpc/directory_stub.h"
 #include "client/grpc/holder_stub.h"
 #include "client/requester.h"

@@ -27,8 +27,8 @@
 #include <string>
 #include <vector>
 
-#include "client/ggml/ckv_eval.h"
-#include "client/ggml/ckv_ggml.h"
+#include "client/bindings/ggml/ckv_eval.h"
+#include "client/bindings/ggml/ckv_ggml.h"
 #include "ggml-backend.h"
 #include "ggml.h"
 #include "llama.h"

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "client/characterize/run.h"
+#include "client/tools/characterize/run.h"
 #include "gtest/gtest.h"
 #include "tests/support/test_fleet.h"
 #include "tests/transport/verbs/verbs_case.h"

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/holders/control.h"
+#include "transport/control.h"
 
 namespace ckv::test {
 

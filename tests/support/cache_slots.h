@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/cache/paged_cache.h"
+#include "client/paged/paged_cache.h"
 #include "proto/base/status.h"
 
 namespace ckv::test {

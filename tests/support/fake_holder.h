@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "client/holders/control.h"
 #include "proto/base/status.h"
+#include "transport/control.h"
 #include "transport/fabric.h"
 #include "transport/wire_attend.h"
 

@@ -1,5 +1,5 @@
 // Recomputes the rows of a text's chunks, for contexts that may do so instead of copying them from
-// a holder (Recompute, client/context/context.h):
+// a holder (Recompute, client/context.h):
 //
 //   recompute.make = [&](const RecomputeCall& call) {
 //     return test::RecomputeRows(*engine, pool, tokens, token_counts, call.chunk_begin,
@@ -19,7 +19,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "attention/worker_pool.h"
-#include "client/engine/engine.h"
+#include "client/tools/reference_engine/engine.h"
 #include "proto/base/status.h"
 
 namespace ckv::test {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "attention/bf16.h"
-#include "client/engine/reference_weights.h"
+#include "client/tools/reference_engine/reference_weights.h"
 
 namespace ckv::testing_reference {
 

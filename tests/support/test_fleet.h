@@ -20,7 +20,6 @@
 #include "absl/synchronization/mutex.h"
 #include "attention/backend.h"
 #include "attention/mla_partial.h"
-#include "client/holders/control.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
 #include "proto/base/log.h"
@@ -28,6 +27,7 @@
 #include "tests/attention/reference.h"
 #include "tests/support/soon.h"
 #include "tests/support/test_corpus.h"
+#include "transport/control.h"
 
 namespace ckv::test {
 

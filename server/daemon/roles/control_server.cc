@@ -9,8 +9,8 @@
 #include "proto/base/host_port.h"
 #include "proto/base/status.h"
 #include "server/daemon/daemon_parts.h"
-#include "server/edge/server_limits.h"
-#include "server/edge/trace_interceptor.h"
+#include "server/rpc/server_limits.h"
+#include "server/rpc/trace_interceptor.h"
 
 namespace ckv {
 

@@ -6,10 +6,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "client/decide/network_oracle.h"
-#include "client/decide/profile_file.h"
+#include "client/cost/network_oracle.h"
+#include "client/cost/profile_file.h"
 #include "client/grpc/holder_stub.h"
-#include "client/holders/control.h"
 #include "client/requester.h"
 #include "server/daemon/daemon_parts.h"
 #include "server/daemon/roles/holder_role.h"
@@ -17,6 +16,7 @@
 #include "server/directory/directory_state.h"
 #include "server/directory/registration.h"
 #include "server/services/requester_service.h"
+#include "transport/control.h"
 
 namespace ckv {
 

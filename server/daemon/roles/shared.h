@@ -16,7 +16,7 @@
 #include "proto/process_facts.h"
 #include "server/daemon/config.h"
 #include "server/daemon/kernel_start.h"
-#include "server/edge/service_gate.h"
+#include "server/rpc/service_gate.h"
 #include "server/telemetry/span_writer.h"
 #include "server/telemetry/trace_sampler.h"
 #include "transport/fabric.h"

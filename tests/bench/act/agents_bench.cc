@@ -33,13 +33,13 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "client/ctl/corpus/load_source.h"
-#include "client/ctl/corpus/publish_corpus.h"
-#include "client/ctl/fleet.h"
 #include "client/grpc/directory_stub.h"
 #include "client/grpc/holder_stub.h"
 #include "client/publish/chunk_puts.h"
 #include "client/requester.h"
+#include "client/tools/ctl/corpus/load_source.h"
+#include "client/tools/ctl/corpus/publish_corpus.h"
+#include "client/tools/ctl/fleet.h"
 #include "proto/base/status.h"
 #include "store/formats/import.h"
 #include "tests/bench/act/agents_mix.h"

@@ -12,7 +12,7 @@
 
 #include "attention/mla_partial.h"
 #include "benchmark/benchmark.h"
-#include "client/context/context.h"
+#include "client/context.h"
 #include "client/requester.h"
 #include "proto/base/status.h"
 #include "tests/bench/data_path/data_path.h"

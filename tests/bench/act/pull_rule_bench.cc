@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "client/decide/pull_rule.h"
+#include "client/cost/pull_rule.h"
 #include "proto/base/status.h"
 #include "tests/bench/act/trace.h"
 

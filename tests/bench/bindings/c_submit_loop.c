@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "client/c/ckv.h"
+#include "client/bindings/c/ckv.h"
 
 enum { kRows = 16, kCallsMax = 1 << 20 };
 

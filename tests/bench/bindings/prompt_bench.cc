@@ -15,7 +15,7 @@
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/directory_stub.h"
 #include "client/holders/directory_view.h"
-#include "client/prompt/prompt_match.h"
+#include "client/prompt_match.h"
 #include "proto/base/clock.h"
 #include "proto/base/status.h"
 #include "server/directory/directory_state.h"

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Python's side of tests/bench/bindings_figures.py, over client/python and libckv.so (CKV_LIBRARY).
+"""Python's side of tests/bench/bindings_figures.py, over client/bindings/python and libckv.so (CKV_LIBRARY).
 
     /usr/bin/python3 tests/bench/bindings/python_calls.py submit|put|extend|layers DIRECTORY CORPUS
 

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "client/c/attend_arguments.h"
-#include "client/c/ckv.h"
-#include "client/c/handles.h"
+#include "client/bindings/c/attend_arguments.h"
+#include "client/bindings/c/ckv.h"
+#include "client/bindings/c/handles.h"
 #include "proto/base/status.h"
 #include "tests/bench/contexts/four_holders.h"
 

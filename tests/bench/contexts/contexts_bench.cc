@@ -17,7 +17,7 @@
 
 #include "absl/strings/str_format.h"
 #include "benchmark/benchmark.h"
-#include "client/context/context.h"
+#include "client/context.h"
 #include "client/requester.h"
 #include "proto/base/status.h"
 #include "tests/bench/contexts/four_holders.h"

@@ -16,7 +16,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/status.h"
 #include "tests/bench/data_path/data_path.h"
-#include "tests/bench/lane_ends.h"
+#include "tests/bench/lanes/lane_ends.h"
 #include "transport/fabric.h"
 
 namespace ckv::bench {

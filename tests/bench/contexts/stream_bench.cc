@@ -18,9 +18,9 @@
 
 #include "benchmark/benchmark.h"
 #include "ckv/v1/requester.grpc.pb.h"
-#include "client/context/context.h"
+#include "client/context.h"
 #include "proto/base/status.h"
-#include "server/edge/service_gate.h"
+#include "server/rpc/service_gate.h"
 #include "server/services/requester_service.h"
 #include "tests/bench/data_path/data_path.h"
 #include "tests/bench/data_path/grpc_server.h"

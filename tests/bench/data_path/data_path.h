@@ -18,11 +18,11 @@
 
 #include "absl/status/status.h"
 #include "benchmark/benchmark.h"
-#include "client/holders/control.h"
 #include "client/requester.h"
 #include "proto/base/clock.h"
 #include "server/holder/holder.h"
 #include "tests/server/dispatch/raw_client.h"
+#include "transport/control.h"
 #include "transport/fabric.h"
 
 namespace ckv::bench {

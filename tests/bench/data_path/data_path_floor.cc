@@ -13,7 +13,7 @@
 
 #include "proto/base/status.h"
 #include "tests/bench/data_path/data_path.h"
-#include "tests/bench/tcp_floor.h"
+#include "tests/bench/lanes/tcp_floor.h"
 
 namespace ckv::bench {
 namespace {

@@ -16,7 +16,7 @@
 #include "ckv/v1/requester.grpc.pb.h"
 #include "proto/base/clock.h"
 #include "server/daemon/heap.h"
-#include "server/edge/service_gate.h"
+#include "server/rpc/service_gate.h"
 #include "server/services/requester_service.h"
 #include "tests/bench/data_path/data_path.h"
 #include "tests/bench/data_path/grpc_server.h"

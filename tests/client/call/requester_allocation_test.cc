@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "client/decide/profile_file.h"
+#include "client/cost/profile_file.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
 #include "tests/support/allocation_count.h"

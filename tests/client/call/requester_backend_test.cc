@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "client/cache/calibrate_here.h"
-#include "client/cache/paged_cache.h"
+#include "client/paged/calibrate_here.h"
+#include "client/paged/paged_cache.h"
 #include "client/requester.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

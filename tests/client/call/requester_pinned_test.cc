@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "client/cache/calibrate_here.h"
-#include "client/cache/paged_cache.h"
 #include "client/holders/lane_pinning.h"
+#include "client/paged/calibrate_here.h"
+#include "client/paged/paged_cache.h"
 #include "client/requester.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -2,7 +2,7 @@
 // any time. Late replies are dropped.
 // Method: real holders in this process, over a fabric that can lose replies.
 
-#include "client/call/ticket.h"
+#include "client/ticket.h"
 
 #include <memory>
 #include <random>

@@ -3,7 +3,7 @@
 // Method: real holders in this process; random segments over random contexts; own rows attended by
 // the kernel and merged by hand.
 
-#include "client/context/context.h"
+#include "client/context.h"
 
 #include <array>
 #include <cstring>

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "client/context/context.h"
+#include "client/context.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
 #include "tests/support/test_fleet.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "client/call/route.h"
-#include "client/decide/doubts.h"
+#include "client/cost/doubts.h"
 #include "client/explain.h"
 #include "client/requester.h"
 #include "gmock/gmock.h"

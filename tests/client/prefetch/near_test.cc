@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "attention/mla_partial.h"
-#include "client/context/context.h"
+#include "client/context.h"
 #include "client/context/local_rows.h"
-#include "client/learn/live_error.h"
+#include "client/cost/live_error.h"
 #include "client/requester.h"
 #include "gtest/gtest.h"
 #include "tests/support/test_fleet.h"

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/context/context.h"
-#include "client/engine/decode.h"
-#include "client/engine/reference_engine.h"
+#include "client/context.h"
 #include "client/requester.h"
+#include "client/tools/reference_engine/decode.h"
+#include "client/tools/reference_engine/reference_engine.h"
 #include "gtest/gtest.h"
 #include "store/formats/import.h"
 #include "tests/support/test_fleet.h"

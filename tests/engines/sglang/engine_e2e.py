@@ -45,7 +45,7 @@ def model(python, folder):
 
 def serve(python, arguments, where, directory):
     """The two answers of an engine. The engine has ended with all of its processes."""
-    paths = [HERE / "cpu_fix", ROOT / "client/python"]
+    paths = [HERE / "cpu_fix", ROOT / "client/bindings/python"]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), **venvs.kept_bytecode(python),
                  "PYTHONWARNINGS": "ignore", "CKV_LIBRARY": arguments.library, "HF_HUB_OFFLINE": "1"}
     process = subprocess.Popen([python, HERE / "engine.py", "--model", where, "--directory", directory], env=variables,

@@ -16,7 +16,7 @@ import wheels  # noqa: E402
 
 CACHE = "sglang/srt/mem_cache/"
 BASE = CACHE + "hicache_storage.py"
-OURS = ROOT / "client/python/ckv_sglang/hicache.py"
+OURS = ROOT / "client/bindings/python/ckv_sglang/hicache.py"
 # Methods that SGLang calls if a backend has them, without a place in the base class.
 EXTRA = {"close"}
 # Public methods of the base that the plug-in leaves as they are, each read in 0.5.23.

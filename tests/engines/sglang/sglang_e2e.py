@@ -28,7 +28,7 @@ TIMEOUT_S = 240
 
 def run(arguments, python, folder):
     fleet = ctl_fleet.Fleet(folder, holders=2)
-    variables = {**os.environ, "PYTHONPATH": str(ROOT / "client/python"), **venvs.kept_bytecode(python),
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / "client/bindings/python"), **venvs.kept_bytecode(python),
                  "PYTHONWARNINGS": "ignore", "CKV_LIBRARY": arguments.library, "HF_HUB_OFFLINE": "1"}
     pids = ",".join(str(process.pid) for process in fleet.processes[:3])
     try:

@@ -11,12 +11,12 @@ import sys
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / "client/python"), str(ROOT / "tests/support"), str(ROOT / "tests/engines")]
+sys.path[:0] = [str(ROOT / "client/bindings/python"), str(ROOT / "tests/support"), str(ROOT / "tests/engines")]
 import wheels  # noqa: E402
 from ckv_vllm import hooks  # noqa: E402
 
 BASE = "vllm/distributed/kv_transfer/kv_connector/v1/base.py", "KVConnectorBase_V1"
-CONNECTOR = ROOT / "client/python/ckv_vllm/connector.py"
+CONNECTOR = ROOT / "client/bindings/python/ckv_vllm/connector.py"
 # What the connector and the wrappers read of vLLM's own state.
 WORDS = {"vllm/v1/core/sched/scheduler.py": ("failed_recving_kv_req_ids", "self.kv_cache_manager", "on_new_request"),
          "vllm/v1/worker/kv_connector_model_runner_mixin.py": ("build_connector_worker_meta", "wait_for_save"),

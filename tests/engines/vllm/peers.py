@@ -249,7 +249,7 @@ def figures(build):
     """The figures that bars.py reads. Raises venv.Unavailable if vLLM is unavailable."""
     ctl_fleet.PROGRAMS.ckvd, ctl_fleet.PROGRAMS.ckvctl = build / "bin/ckvd", build / "bin/ckvctl"
     with tempfile.TemporaryDirectory(prefix="ckv-peers-") as name:
-        one, failed = stock.Stock(pathlib.Path(name), (build / "client/c/libckv.so.1").resolve()), {}
+        one, failed = stock.Stock(pathlib.Path(name), (build / "client/bindings/c/libckv.so.1").resolve()), {}
         try:
             python = venvs.python("vllm-peers", REQUIREMENTS, FREE_BYTES_MIN, base=one.python)
         except venv.Unavailable as error:

@@ -61,7 +61,7 @@ class Stock:
 
     def __init__(self, folder, library, version=None):
         self.python, self.folder = venv.python(version=version), folder
-        paths = [HERE / "rope_fix", plugin(folder / "site"), ROOT / "client/python"]
+        paths = [HERE / "rope_fix", plugin(folder / "site"), ROOT / "client/bindings/python"]
         self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), **venvs.kept_bytecode(self.python),
                             "CKV_LIBRARY": str(library), "VLLM_PLUGINS": "ckv"}
 

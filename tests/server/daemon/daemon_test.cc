@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "attention/mla_partial.h"
-#include "client/decide/profile_file.h"
+#include "client/cost/profile_file.h"
 #include "tests/server/services/services_fixture.h"
 #include "tests/server/web/scrape.h"
 #include "tests/support/temp_folder.h"

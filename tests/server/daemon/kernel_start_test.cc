@@ -14,7 +14,7 @@
 
 #include "attention/mla_partial.h"
 #include "attention/target/kernel_choice.h"
-#include "client/decide/kernel_record.h"
+#include "client/cost/kernel_record.h"
 #include "store/disk/chunk_folder.h"
 #include "tests/support/deferred_backend.h"
 #include "tests/support/temp_folder.h"

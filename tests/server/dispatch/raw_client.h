@@ -16,12 +16,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "attention/bf16.h"
-#include "client/holders/control.h"
 #include "proto/base/clock.h"
 #include "proto/base/status.h"
 #include "tests/attention/reference.h"
 #include "tests/support/soon.h"
 #include "tests/support/test_corpus.h"
+#include "transport/control.h"
 #include "transport/fabric.h"
 #include "transport/wire_attend.h"
 

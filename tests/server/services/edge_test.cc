@@ -9,7 +9,7 @@
 #include "client/grpc/grpc_status.h"
 #include "client/grpc/watch_stub.h"
 #include "server/directory/local_directory.h"
-#include "server/edge/service_gate.h"
+#include "server/rpc/service_gate.h"
 #include "server/services/corpus_match.h"
 #include "tests/support/test_corpus.h"
 

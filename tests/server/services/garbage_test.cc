@@ -1,12 +1,12 @@
 // Goal: what no corpus names is removed, but never what a load under way has put.
 // Method: whole daemons in this process; ckvctl gc, and its single steps.
 
-#include "client/ctl/fleet/garbage.h"
+#include "client/tools/ctl/fleet/garbage.h"
 
 #include <string>
 #include <vector>
 
-#include "client/ctl/time_span.h"
+#include "client/tools/ctl/time_span.h"
 #include "tests/server/services/moving_chunks_fixture.h"
 
 namespace ckv {

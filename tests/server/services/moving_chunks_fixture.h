@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/ctl/ctl.h"
+#include "client/tools/ctl/ctl.h"
 #include "store/corpus/partition.h"
 #include "tests/server/services/services_fixture.h"
 

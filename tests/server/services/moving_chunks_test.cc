@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/ctl/fleet/partition_run.h"
+#include "client/tools/ctl/fleet/partition_run.h"
 #include "server/services/chunk_order.h"
 #include "tests/server/services/moving_chunks_fixture.h"
 

@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "server/edge/attend_request.h"
+#include "server/rpc/attend_request.h"
 #include "tests/server/services/services_fixture.h"
 
 namespace ckv {

@@ -7,8 +7,8 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
-#include "client/decide/profile_file.h"
-#include "client/learn/live_error.h"
+#include "client/cost/live_error.h"
+#include "client/cost/profile_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/web/web_server.h"

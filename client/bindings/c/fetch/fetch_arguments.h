@@ -1,0 +1,80 @@
+// The arguments of an ABI fetch: the destination of its rows, and fetches of parts of it.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "attention/backend.h"
+#include "client/bindings/c/ckv_fetch.h"
+#include "client/bindings/c/fetch/block_place.h"
+#include "client/calls.h"
+#include "client/holders/host_cache.h"
+#include "client/requester.h"
+#include "proto/base/clock.h"
+
+namespace ckv::c {
+
+class FetchArguments {
+ public:
+  // Reads a call. The caller's memory stays borrowed. `backend` is the requester's. Rows are
+  // written after the work that is on the call's stream now.
+  //   InvalidArgument     as in ckv_fetch.h.
+  //   ResourceExhausted, Internal  the device has no more streams, or failed.
+  absl::Status Take(const ckv_fetch_call* call, Backend& backend);
+  // Waits for that work, if this process writes the rows. Call it before the first Pull.
+  //   Internal            the device failed.
+  //   DeadlineExceeded    the work took longer than the call's timeout; it has been waited for.
+  absl::Status AwaitStream() const;
+
+  // Makes the cache of this host store the call's chunks, for at most half of the call's time. Rows
+  // are then fetched from there as far as possible. Errors are logged.
+  void KeepHere(HostCache& cache);
+
+  // Fetches some chunks and layers of the call, until `deadline`. Calls `on_run` for each run once
+  // it is in its place; an error of `on_run` ends the fetch and is returned. Runs are repeated if
+  // the cache of this host fails. Blocks are written under `fence`. One thread at a time.
+  absl::Status Pull(Requester& requester, uint32_t chunk_begin, uint32_t chunk_end,
+                    uint32_t layer_begin, uint32_t layer_end, Instant deadline, WriteFence& fence,
+                    absl::FunctionRef<absl::Status(const RowRun&)> on_run) const;
+
+  uint64_t row_count() const { return first_token_.back() * (call_.layer_end - call_.layer_begin); }
+  // The whole call: ranges, trace and deadline.
+  const FetchCall& call() const { return call_; }
+  // kInstantMax if chunks never return early.
+  Instant early_return() const { return early_return_; }
+  // Bytes fetched of each row.
+  uint32_t width() const { return width_; }
+
+ private:
+  absl::Status CheckLayout(const ckv_fetch_call& call);
+  absl::Status TakeBlocks(const ckv_fetch_call& call);
+  absl::Status TakeDevice(const ckv_fetch_call& call, Backend& backend);
+  absl::Status PullFrom(Requester& requester, const FetchCall& call, WriteFence& fence,
+                        absl::FunctionRef<absl::Status(const RowRun&)> on_run) const;
+  absl::Status CopyToDevice(const FetchedRows& run, Instant deadline) const;
+  uint64_t TokenOf(const RowRun& run) const {
+    return first_token_[run.chunk - call_.chunk_begin] + run.token_begin;
+  }
+  std::byte* PlaceOf(const RowRun& run) const;
+
+  FetchCall call_;
+  std::shared_ptr<const Corpus> kept_;  // the corpus with the call's chunks at the cache of this
+                                        // host; or null
+  Instant early_return_ = kInstantMax;
+  std::byte* rows_ = nullptr;
+  uint64_t layer_stride_ = 0, token_stride_ = 0;
+  uint32_t width_ = 0;
+  std::vector<uint64_t> first_token_;      // one per chunk of the call, and the end
+  std::unique_ptr<ComputeStream> stream_;  // ordered after the call's stream; null if not needed
+  bool to_device_ = false;                 // stream_ copies to device memory
+  std::optional<BlockPlace> blocks_;       // used instead of rows_
+};
+
+}  // namespace ckv::c

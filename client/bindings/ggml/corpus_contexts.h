@@ -1,0 +1,80 @@
+// Finds the contexts of the chunks that an engine's tokens attend elsewhere, or opens them at first
+// use.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/bindings/ggml/attached.h"
+#include "client/bindings/ggml/corpus_pins.h"
+#include "client/bindings/ggml/mla_op.h"
+#include "client/context.h"
+#include "client/requester.h"
+#include "proto/base/clock.h"
+
+namespace ckv::ggml {
+
+// Returns the process' requester. Any thread may call it.
+using RequesterSource = std::function<absl::StatusOr<Requester*>()>;
+
+// Used by one thread at a time. The requester must outlive it.
+class CorpusContexts {
+ public:
+  // The most contexts to keep: an engine's sequences at the same time. Beyond that, the least
+  // recently used one is closed.
+  static constexpr size_t kContextCountMax = 256;
+  // How long a context of policy near may take to open: 64 GiB at 1 Gbit/s.
+  static constexpr Duration kNearOpenTimeout = std::chrono::minutes(10);
+
+  struct Options {
+    std::string tenant = "";  // its corpora and the shared ones may be attended
+    ContextPolicy policy = ContextPolicy::kAuto;
+    Clock* clock = Clock::Real();
+    // Checks that corpora without a digest still have the chunks that they had at first.
+    std::shared_ptr<CorpusPins> pins = std::make_shared<CorpusPins>();
+  };
+  CorpusContexts(RequesterSource requester, Options options)
+      : requester_(std::move(requester)), options_(std::move(options)) {}
+
+  // Returns the context of these chunks, in the order of the list.
+  //   NotFound            there is no such corpus for its tenant.
+  //   PermissionDenied    a chunk belongs to another tenant.
+  //   FailedPrecondition  the corpus no longer has the chunks of the reference, or those that a
+  //                       corpus without a reference had at first. Also: its rows differ from the
+  //                       engine's in shape or scale, or it lacks the op's layer.
+  //   else                as Requester::Resolve and Open.
+  absl::StatusOr<std::shared_ptr<const Context>> Find(const AttachedList& list, const MlaOp& op,
+                                                      Instant deadline);
+  // Returns the requester that makes the calls.
+  absl::StatusOr<Requester*> requester() const { return requester_(); }
+  // Drops the context of a call that failed with `status`, if opening it again may help, because
+  // its chunks may be elsewhere by now. A busy or late holder does not invalidate the context.
+  void DropAfter(const absl::Status& status, const AttachedList& list);
+
+ private:
+  struct Entry {
+    AttachedList list;
+    std::shared_ptr<const Context> context;
+    uint64_t used = 0;
+  };
+
+  absl::StatusOr<std::shared_ptr<const Context>> Open(const AttachedList& list, const MlaOp& op,
+                                                      Instant deadline);
+  absl::StatusOr<std::shared_ptr<const Corpus>> ResolveTo(Requester& requester,
+                                                          const Attached& attached,
+                                                          Instant deadline) const;
+
+  const RequesterSource requester_;
+  const Options options_;
+  std::vector<Entry> entries_;
+  uint64_t use_count_ = 0;
+};
+
+}  // namespace ckv::ggml

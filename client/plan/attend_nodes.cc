@@ -1,0 +1,176 @@
+// Cuts the pieces of each unit into nodes of the merge tree, and nodes into shares, one or more
+// for each holder. Not thread-safe. CutUnit, in order:
+//   FindRuns   finds ranges of pieces that one holder has, in one corpus
+//   AddNodes   for each corpus, splits the tree until one holder has a whole subtree, and a frame
+//              has space for it
+//   AddNode    adds it to the holder's open share, or to a new one if a frame would hold too few
+//              rows. A locally cached piece is a node by itself
+
+#include "client/plan/attend_nodes.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "absl/strings/str_format.h"
+#include "attention/merge.h"
+#include "client/plan/frame_buffers.h"
+#include "proto/base/status.h"
+
+namespace ckv {
+namespace {
+
+constexpr uint32_t kNoShare = 0xffffffff;
+// Joins the trees of two corpora, above every level of either.
+constexpr uint8_t kPartLevel = 32;
+static_assert(kPartLevel + kContextPartCountMax < kTreeLevelMax);
+
+// Rows of a piece that a frame should hold at least.
+uint32_t UsefulRows(const PlannedUnit& unit) { return std::min(unit.row_count, kUsefulRowCount); }
+
+std::span<const ContextChunk> ChunksOf(const RouteCall& call, const PlannedUnit& unit) {
+  return call.segments[unit.segment].context->chunks();
+}
+
+// Adds a node of these pieces to a share that has one. Returns false, and changes nothing, if a
+// frame would no longer hold enough rows of it.
+bool JoinShare(const RouteCall& call, const PlannedUnit& unit, const PlannedLine& line,
+               std::span<const PlannedPiece> pieces, PlannedShare& share) {
+  PlannedShare joined = share;
+  if (!AddToShare(call, unit, pieces, joined) ||
+      !ShareFits(call, joined, line.shape, UsefulRows(unit))) {
+    return false;
+  }
+  share = joined;
+  return true;
+}
+
+}  // namespace
+
+absl::Status AttendNodes::Cut(const RouteCall& call, std::span<const PlannedLine> lines,
+                              AttendUnits& units) {
+  nodes_.clear();
+  shares_.clear();
+  near_count_ = 0;
+  const Cutting of = {call, lines, units.units(), units.pieces()};
+  for (uint32_t unit = 0; unit < of.units.size(); ++unit) CKV_RETURN_IF_ERROR(CutUnit(of, unit));
+  return absl::OkStatus();
+}
+
+absl::Status AttendNodes::CutUnit(const Cutting& of, uint32_t unit_ordinal) {
+  PlannedUnit& unit = of.units[unit_ordinal];
+  const std::span<const ContextChunk> chunks = ChunksOf(of.call, unit);
+  unit.node_begin = static_cast<uint32_t>(nodes_.size());
+  unit.share_begin = static_cast<uint32_t>(shares_.size());
+  open_share_.assign(of.lines.size(), kNoShare);
+  FindRuns(of, unit);
+  for (uint32_t begin = unit.piece_begin, end = begin; begin < unit.piece_end; begin = end) {
+    const uint32_t part = chunks[of.pieces[begin].chunk].part;
+    while (end < unit.piece_end && chunks[of.pieces[end].chunk].part == part)
+      end = unit.piece_begin + run_end_[end - unit.piece_begin];
+    CKV_RETURN_IF_ERROR(AddNodes(of, unit_ordinal, begin, end));
+  }
+  unit.node_end = static_cast<uint32_t>(nodes_.size());
+  unit.share_end = static_cast<uint32_t>(shares_.size());
+  return absl::OkStatus();
+}
+
+// Finds the end of the run of pieces on one line, in one corpus, that each piece is in.
+void AttendNodes::FindRuns(const Cutting& of, const PlannedUnit& unit) {
+  const std::span<const ContextChunk> chunks = ChunksOf(of.call, unit);
+  const std::span<const PlannedPiece> pieces =
+      of.pieces.subspan(unit.piece_begin, unit.piece_end - unit.piece_begin);
+  run_end_.resize(pieces.size());
+  for (size_t i = pieces.size(); i-- > 0;) {
+    const bool goes_on = i + 1 < pieces.size() && pieces[i].line == pieces[i + 1].line &&
+                         chunks[pieces[i].chunk].part == chunks[pieces[i + 1].chunk].part;
+    run_end_[i] = goes_on ? run_end_[i + 1] : static_cast<uint32_t>(i + 1);
+  }
+}
+
+// Adds the largest subtrees of [begin, end), pieces of one corpus, that one holder has whole.
+absl::Status AttendNodes::AddNodes(const Cutting& of, uint32_t unit, uint32_t begin, uint32_t end) {
+  if (end - begin == 1 || IsNode(of, of.units[unit], begin, end))
+    return AddNode(of, unit, begin, end);
+  const std::span<const ContextChunk> chunks = ChunksOf(of.call, of.units[unit]);
+  const auto ordinal = [&](const PlannedPiece& piece) { return chunks[piece.chunk].ordinal; };
+  const uint32_t first = ordinal(of.pieces[begin]), last = ordinal(of.pieces[end - 1]);
+  // The right half begins at the first ordinal with the highest bit that differs.
+  const uint32_t right = last & ~(std::bit_floor(first ^ last) - 1);
+  const auto middle =
+      std::partition_point(of.pieces.begin() + begin, of.pieces.begin() + end,
+                           [&](const PlannedPiece& piece) { return ordinal(piece) < right; });
+  const auto split = static_cast<uint32_t>(middle - of.pieces.begin());
+  CKV_RETURN_IF_ERROR(AddNodes(of, unit, begin, split));
+  return AddNodes(of, unit, split, end);
+}
+
+bool AttendNodes::IsNode(const Cutting& of, const PlannedUnit& unit, uint32_t begin,
+                         uint32_t end) const {
+  if (of.pieces[begin].line == kNearLine) return false;
+  if (unit.piece_begin + run_end_[begin - unit.piece_begin] < end) return false;
+  const PlannedLine& line = of.lines[of.pieces[begin].line];
+  if (end - begin > kPieceCountMax) return false;
+  PlannedShare alone;
+  // Without a look at each piece, if there is one rotation only.
+  if (of.call.segments[unit.segment].context->rotations().size() == 1) alone.copy_count = 1;
+  return AddToShare(of.call, unit, of.pieces.subspan(begin, end - begin), alone) &&
+         ShareFits(of.call, alone, line.shape, UsefulRows(unit));
+}
+
+absl::Status AttendNodes::AddNode(const Cutting& of, uint32_t unit_ordinal, uint32_t begin,
+                                  uint32_t end) {
+  PlannedUnit& unit = of.units[unit_ordinal];
+  const std::span<PlannedPiece> pieces = of.pieces.subspan(begin, end - begin);
+  const uint32_t line = pieces.front().line;
+  const std::span<const ContextChunk> chunks = ChunksOf(of.call, unit);
+  const auto node_ordinal = static_cast<uint32_t>(nodes_.size());
+  PlannedNode node = {.piece_begin = begin, .piece_end = end};
+  if (node_ordinal > unit.node_begin) {
+    const ContextChunk& last = chunks[of.pieces[nodes_.back().piece_end - 1].chunk];
+    const ContextChunk& first = chunks[pieces.front().chunk];
+    node.level = last.part == first.part ? TreeLevel(last.ordinal, first.ordinal)
+                                         : static_cast<uint8_t>(kPartLevel + first.part);
+  }
+  if (line == kNearLine) {
+    AddLocalNode(unit, node);
+    return absl::OkStatus();
+  }
+  const LaneShape& shape = of.lines[line].shape;
+  uint32_t& open = open_share_[line];
+  if (open == kNoShare || !JoinShare(of.call, unit, of.lines[line], pieces, shares_[open])) {
+    open = static_cast<uint32_t>(shares_.size());
+    PlannedShare& share = shares_.emplace_back(
+        PlannedShare{.line = line, .unit = unit_ordinal, .first_node = node_ordinal});
+    AddToShare(of.call, unit, pieces, share);
+    if (!ShareFits(of.call, share, shape, 1)) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("attend: one query row and its %d selected indices do not fit a slot: "
+                          "request_bytes_max %d, reply_bytes_max %d",
+                          share.index_count, shape.request_bytes_max, shape.reply_bytes_max));
+    }
+  } else {
+    nodes_[shares_[open].last_node].next = node_ordinal;
+  }
+  PlannedShare& share = shares_[open];
+  node.share = open;
+  node.place = share.node_count - 1;
+  share.last_node = node_ordinal;
+  // The first copy is the default.
+  for (PlannedPiece& piece : pieces) {
+    if (share.copy_count == 1) break;
+    const uint32_t rotation = chunks[piece.chunk].rotation;
+    const auto copy = std::find(share.copies.begin(), share.copies.end(), rotation);
+    piece.copy = static_cast<uint32_t>(copy - share.copies.begin());
+  }
+  nodes_.push_back(node);
+  return absl::OkStatus();
+}
+
+void AttendNodes::AddLocalNode(PlannedUnit& unit, PlannedNode node) {
+  node.share = PlannedNode::kNear;
+  node.place = near_count_++;
+  ++unit.near_count;
+  nodes_.push_back(node);
+}
+
+}  // namespace ckv

@@ -1,0 +1,88 @@
+// Divides the pieces of a call among their holders, as subtrees of the fixed tree.
+//
+//   node     the largest aligned subtree of the tree whose pieces are all requested from one
+//            holder, which returns one partial for it
+//   share    nodes of one unit that one frame requests from one holder
+//
+// A "line" is the peer index: the ordinal of a holder in the call (Exchange::Add). A near piece (in
+// the local row cache) is a node by itself, without a share.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/plan/attend_units.h"
+#include "client/plan/route_call.h"
+#include "transport/fabric.h"
+#include "transport/wire_attend.h"
+
+namespace ckv {
+
+struct PlannedNode {
+  static constexpr uint32_t kNear = 0xffffffff;
+  uint32_t piece_begin = 0, piece_end = 0;
+  uint32_t share = 0;  // kNear if it is near
+  uint32_t place = 0;  // index among the partials of the share, or of the near nodes
+  uint32_t next = 0;   // the share's next node
+  uint8_t level = 0;   // level of the join with the unit's previous node (MergeTree)
+};
+
+struct PlannedShare {
+  uint32_t line = 0;
+  uint32_t unit = 0;
+  uint32_t first_node = 0, last_node = 0;
+  uint32_t node_count = 0;
+  uint32_t piece_count = 0;
+  uint32_t index_count = 0;
+  uint32_t copy_count = 0;
+  std::array<uint32_t, kCopyCountMax> copies = {};  // rotations of the context
+};
+
+// The facts about a holder that the plan needs.
+struct PlannedLine {
+  LaneShape shape;
+  // Set by AttendFrames.
+  uint32_t frame_begin = 0, frame_end = 0;  // in frames(), by ascending blocks
+  uint32_t frames_per_block = 0;            // the most frames that carry rows of one block
+  uint64_t row_count = 0;                   // rows of all frames
+};
+
+// Part of an AttendPlan. Keeps its memory between calls.
+class AttendNodes {
+ public:
+  // Makes the nodes and shares of all units, whose pieces have their lines. Sets the nodes and
+  // shares of each unit, and the copies of each piece.
+  //   As AttendPlan::Cut.
+  absl::Status Cut(const RouteCall& call, std::span<const PlannedLine> lines, AttendUnits& units);
+  std::span<const PlannedNode> nodes() const { return nodes_; }
+  std::span<const PlannedShare> shares() const { return shares_; }
+  uint32_t near_count() const { return near_count_; }  // near nodes of the call
+
+ private:
+  // The arguments of Cut.
+  struct Cutting {
+    const RouteCall& call;
+    std::span<const PlannedLine> lines;
+    std::span<PlannedUnit> units;
+    std::span<PlannedPiece> pieces;
+  };
+  absl::Status CutUnit(const Cutting& of, uint32_t unit);
+  void FindRuns(const Cutting& of, const PlannedUnit& unit);
+  absl::Status AddNodes(const Cutting& of, uint32_t unit, uint32_t begin, uint32_t end);
+  void AddLocalNode(PlannedUnit& unit, PlannedNode node);
+  bool IsNode(const Cutting& of, const PlannedUnit& unit, uint32_t begin, uint32_t end) const;
+  absl::Status AddNode(const Cutting& of, uint32_t unit, uint32_t begin, uint32_t end);
+
+  std::vector<PlannedNode> nodes_;
+  std::vector<PlannedShare> shares_;
+  uint32_t near_count_ = 0;
+  // Scratch.
+  std::vector<uint32_t> run_end_;     // [pieces of a unit] end of the piece's range on one line
+  std::vector<uint32_t> open_share_;  // [lines] for the unit being cut
+};
+
+}  // namespace ckv

@@ -1,0 +1,71 @@
+// The plan of one call: how it is cut into frames that fit lane slots.
+//
+// Three steps make it: AttendUnits lists what the rows attend, AttendNodes divides that among the
+// holders, and AttendFrames packs it. WriteFrame (client/plan/frame_writer.h) writes a frame.
+
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "client/plan/attend_frames.h"
+#include "client/plan/attend_nodes.h"
+#include "client/plan/attend_units.h"
+#include "client/plan/route_call.h"
+#include "proto/base/status.h"
+
+namespace ckv {
+
+// Plans one call at a time. Call Begin; set the line and handle of each piece (the router does);
+// call Cut. Reuses its memory between calls. Not thread-safe.
+//
+// The cost of a call depends on what it touches: pieces, selected indices and rows, never all
+// chunks of the corpus.
+class AttendPlan {
+ public:
+  // Lists the units and their pieces. The call must have passed CheckRouteCall.
+  //   InvalidArgument     an index or a row limit is outside the context, or there are too many
+  //                       indices or pieces.
+  absl::Status Begin(const RouteCall& call) { return units_.Begin(call); }
+  std::span<PlannedPiece> pieces() { return units_.pieces(); }
+  std::span<const PlannedPiece> pieces() const { return units_.pieces(); }
+  std::span<const PlannedUnit> units() const { return units_.units(); }
+  std::span<const PlannedPiece> PiecesOf(const PlannedUnit& unit) const {
+    return pieces().subspan(unit.piece_begin, unit.piece_end - unit.piece_begin);
+  }
+
+  // Cuts the call into blocks and frames.
+  //   InvalidArgument     a frame of a single row does not fit; names the limit.
+  absl::Status Cut(const RouteCall& call, std::span<PlannedLine> lines) {
+    CKV_RETURN_IF_ERROR(nodes_.Cut(call, lines, units_));
+    frames_.Cut(call, units_, nodes_, lines);
+    return absl::OkStatus();
+  }
+  std::span<const PlannedNode> nodes() const { return nodes_.nodes(); }
+  uint32_t near_count() const { return nodes_.near_count(); }  // near nodes of the call
+  // The selected rows of all pieces (PlannedPiece::index_begin).
+  std::span<const int32_t> selected_rows() const { return units_.selected_rows(); }
+  // The selected rows of a piece of a selection, as indices in its chunk.
+  std::span<const int32_t> IndicesOf(const PlannedPiece& piece) const {
+    return selected_rows().subspan(piece.index_begin, piece.k);
+  }
+  std::span<const PlannedShare> shares() const { return nodes_.shares(); }
+  std::span<const PlannedBlock> blocks() const { return frames_.blocks(); }
+  std::span<const PlannedPart> parts() const { return frames_.parts(); }
+  std::span<const PlannedFrame> frames() const { return frames_.frames(); }
+  // The part that returns the partials of a share for a block.
+  uint32_t PartFor(const PlannedBlock& block, uint32_t share) const {
+    return frames_.PartFor(block, share - units()[block.unit].share_begin);
+  }
+  std::span<const PlannedPart> PartsOf(const PlannedFrame& frame) const {
+    return parts().subspan(frame.part_begin, frame.part_end - frame.part_begin);
+  }
+
+ private:
+  AttendUnits units_;
+  AttendNodes nodes_;
+  AttendFrames frames_;
+};
+
+}  // namespace ckv

@@ -1,0 +1,37 @@
+// The arithmetic of what fits a slot.
+
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "client/plan/attend_frames.h"
+#include "client/plan/attend_nodes.h"
+#include "client/plan/attend_units.h"
+#include "client/plan/route_call.h"
+#include "transport/fabric.h"
+
+namespace ckv {
+
+// The fewest rows that keep the holder's kernel off its slow path for single rows: one token's
+// heads. A share gets fewer pieces rather than fewer rows than this.
+inline constexpr uint32_t kUsefulRowCount = 16;
+
+// Adds a node of these pieces to the share's counts. Returns false if it would need more than
+// kCopyCountMax copies of the query rows; the share is then spoiled.
+bool AddToShare(const RouteCall& call, const PlannedUnit& unit,
+                std::span<const PlannedPiece> pieces, PlannedShare& share);
+
+// Returns true if a frame of nothing else holds this many rows of the share.
+bool ShareFits(const RouteCall& call, const PlannedShare& share, const LaneShape& shape,
+               uint32_t row_count);
+
+// Returns the bytes of the partials of this many rows of a share.
+uint64_t PartialBytes(const RouteCall& call, const PlannedShare& share, uint32_t row_count);
+
+// Returns true if the frame, with one segment a part, fits slots of this shape and the limits of a
+// frame.
+bool FrameFits(const RouteCall& call, const PlannedFrame& frame, uint32_t part_count,
+               const LaneShape& shape);
+
+}  // namespace ckv

@@ -1,0 +1,133 @@
+// Writes one frame of an attend into its slot. WriteFrame lays out the slot, and fills the header,
+// which it returns. Then it writes for each part, in order:
+//   the segment entry
+//   the query rows, rotated on the stream for each copy. They are complete once the stream is done
+//   the indices and entries of its pieces, node by node
+
+#include "client/plan/frame_writer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "proto/base/status.h"
+#include "transport/wire_attend.h"
+
+namespace ckv {
+namespace {
+
+// Writes the parts of one frame, one after another.
+class PartWriter {
+ public:
+  PartWriter(const RouteCall& call, std::byte* pieces, const RowPlace& rows, int32_t* indices)
+      : call_(call), pieces_(pieces), rows_(rows), indices_(indices) {}
+
+  absl::Status WriteRows(const ContextState& context, const PlannedShare& share,
+                         const PlannedPart& part, ComputeStream& stream) {
+    const uint32_t row_bytes = call_.geometry().query_row_bytes();
+    const RowView q = call_.q.Rows(part.row_begin, part.row_count).Bytes();
+    for (uint32_t copy = 0; copy < share.copy_count; ++copy) {
+      CKV_RETURN_IF_ERROR(stream.backend().Rotate(context.rotations()[share.copies[copy]], q,
+                                                  row_bytes, rows_, stream));
+      rows_.data += size_t{part.row_count} * row_bytes;
+    }
+    return absl::OkStatus();
+  }
+
+  // Writes the selected rows of a node's pieces, which are stored one after another. If the node
+  // also has dense pieces, only one piece has selected rows. Returns how far they move: add this to
+  // the index of a piece in the plan to get its index in the frame.
+  uint32_t WriteIndices(std::span<const PlannedPiece> pieces, std::span<const int32_t> selected) {
+    const auto chosen = [](const PlannedPiece& piece) { return piece.index_begin != kDense; };
+    const auto first = std::find_if(pieces.begin(), pieces.end(), chosen);
+    if (first == pieces.end()) return 0;
+    const PlannedPiece& last = *std::find_if(pieces.rbegin(), pieces.rend(), chosen);
+    const uint32_t begin = first->index_begin;
+    const uint32_t count = last.index_begin + last.k - begin;
+    std::memcpy(indices_ + index_count_, selected.data() + begin, count * sizeof(int32_t));
+    index_count_ += count;
+    return index_count_ - count - begin;  // modulo 2^32
+  }
+
+  template <typename Entry>
+  void Append(const Entry& entry) {
+    std::memcpy(pieces_, &entry, sizeof(entry));
+    pieces_ += sizeof(entry);
+  }
+
+ private:
+  const RouteCall& call_;
+  std::byte* pieces_;
+  RowPlace rows_;
+  int32_t* const indices_;
+  uint32_t index_count_ = 0;
+};
+
+WirePrecision WirePrecisionOf(Precision precision) {
+  switch (precision) {
+    case Precision::kFast:
+      return WirePrecision::kFast;
+    case Precision::kWire:
+      return WirePrecision::kWire;
+    default:
+      return WirePrecision::kExact;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<RequestHeader> WriteFrame(const RouteCall& call, const AttendPlan& plan,
+                                         const PlannedFrame& frame, std::span<std::byte> slot,
+                                         MemoryKind slot_memory, ComputeStream& stream) {
+  const uint32_t d_qk = call.geometry().d_qk;
+  const uint32_t part_count = frame.part_end - frame.part_begin;
+  const AttendLayout layout =
+      LayOutAttend(part_count, frame.piece_count, frame.stored_row_count, frame.index_count, d_qk);
+  RequestHeader header;
+  header.kind = WireKind::kAttend;
+  header.flags = static_cast<uint8_t>((call.wire == PartialDtype::kF32 ? kFlagPartialF32 : 0) |
+                                      (call.allow_approximate ? kFlagApproximate : 0));
+  header.row_count = frame.row_count;
+  header.layer = static_cast<uint16_t>(call.layer);
+  header.segment_count = static_cast<uint16_t>(part_count);
+  header.piece_count = frame.piece_count;
+  header.index_count = frame.index_count;
+  header.body_bytes = static_cast<uint32_t>(layout.total_bytes - sizeof(header));
+  SetTrace(call.trace, header);
+  header.precision = WirePrecisionOf(PrecisionOf(call.precision, call.wire));
+  PartWriter writer(call, slot.data() + layout.pieces, {slot.data() + layout.rows, slot_memory},
+                    reinterpret_cast<int32_t*>(slot.data() + layout.indices));
+  std::byte* segments = slot.data() + layout.segments;
+  for (const PlannedPart& part : plan.PartsOf(frame)) {
+    const PlannedShare& share = plan.shares()[part.share];
+    const ContextState& context = *call.segments[plan.units()[share.unit].segment].context;
+    const SegmentEntry segment = {.row_count = part.row_count,
+                                  .piece_count = share.piece_count,
+                                  .partial_count = share.node_count,
+                                  .copy_count = static_cast<uint16_t>(share.copy_count)};
+    std::memcpy(segments, &segment, sizeof(segment));
+    segments += sizeof(segment);
+    CKV_RETURN_IF_ERROR(writer.WriteRows(context, share, part, stream));
+    for (uint32_t left = share.node_count, n = share.first_node; left > 0;
+         --left, n = plan.nodes()[n].next) {
+      const PlannedNode& node = plan.nodes()[n];
+      const std::span<const PlannedPiece> pieces =
+          plan.pieces().subspan(node.piece_begin, node.piece_end - node.piece_begin);
+      const uint32_t moved = writer.WriteIndices(pieces, plan.selected_rows());
+      for (const PlannedPiece& piece : pieces) {
+        PieceEntry entry = {.handle = piece.handle,
+                            .ordinal = context.chunks()[piece.chunk].ordinal,
+                            .partial = node.place,
+                            .copy = piece.copy};
+        if (piece.index_begin != kDense) {
+          entry.index_begin = piece.index_begin + moved;
+          entry.k = piece.k;
+          entry.group_rows = part.row_count;
+        }
+        writer.Append(entry);
+      }
+    }
+  }
+  return header;
+}
+
+}  // namespace ckv

@@ -1,0 +1,470 @@
+// Measures the constants of the cost model, on the caller's thread. Each Time function repeats one
+// kind of call and returns a trimmed mean. LaneCalibrator, in order:
+//   constructor  lists the points: query rows, caching of rows, and chunk of few or many tokens
+//   Part(i)      times one point, or as the last part the fetches. Round times all
+//   Fit          fits T_probe, bandwidth and wire share to the calls over few tokens (FitCalls).
+//                Then fits the compute curve to all points, and the splice share to the fetches
+
+#include "client/tools/characterize/calibrate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "attention/bf16.h"
+#include "attention/mla_partial.h"
+#include "attention/precision.h"
+#include "attention/worker_pool.h"
+#include "client/paged/cold_rows.h"
+#include "proto/base/status.h"
+
+namespace ckv {
+namespace {
+
+// How far from its own position a chunk is fetched to, so that every band is rotated.
+constexpr uint64_t kFetchOffset = 1000;
+
+absl::Status CheckCall(const TimingCall& call) {
+  if (call.corpus == nullptr || call.chunk >= call.corpus->chunks.size() ||
+      call.pace.run_count == 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "calibrate: chunk %d of %d, %d runs", call.chunk,
+        call.corpus == nullptr ? 0 : call.corpus->chunks.size(), call.pace.run_count));
+  }
+  return absl::OkStatus();
+}
+
+// Returns how many of `count` values are left out at each end: an eighth.
+size_t CutOf(size_t count) { return count < 3 ? 0 : std::max<size_t>(1, count / 8); }
+
+}  // namespace
+
+double TrimmedMean(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto cut = std::ptrdiff_t(CutOf(values.size()));
+  std::sort(values.begin(), values.end());
+  const auto begin = values.begin() + cut, end = values.end() - cut;
+  return std::accumulate(begin, end, 0.0) / double(end - begin);
+}
+
+double TrimmedMeanError(std::vector<double> values) {
+  if (values.size() < 4) return 0;
+  const size_t cut = CutOf(values.size());
+  std::sort(values.begin(), values.end());
+  const double low = values[cut], high = values[values.size() - 1 - cut];
+  for (double& value : values) value = std::clamp(value, low, high);
+  const double count = double(values.size());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / count;
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  return std::sqrt(squares / (count - 1)) / ((1 - 2 * double(cut) / count) * std::sqrt(count));
+}
+
+absl::Status CallAtPace(const TimingPace& pace, uint32_t layers, Clock& clock,
+                        absl::FunctionRef<absl::Status(uint32_t layer, bool counts)> call) {
+  Instant begin = clock.Now();
+  uint32_t layer = 0;
+  do {
+    CKV_RETURN_IF_ERROR(call(layer++, /*counts=*/false));
+  } while (layer < layers && clock.Now() - begin < pace.time_min);
+  begin = clock.Now();
+  for (uint32_t run = 0;
+       run < pace.run_count || (run < kTimingRunCountMax && clock.Now() - begin < pace.time_min);
+       ++run)
+    CKV_RETURN_IF_ERROR(call(run % layers, /*counts=*/true));
+  return absl::OkStatus();
+}
+
+absl::Status CallCold(const TimingPace& pace, uint32_t layers, Clock& clock,
+                      absl::FunctionRef<absl::Status()> push_out,
+                      absl::FunctionRef<absl::Status(uint32_t layer)> call) {
+  Duration took{0};
+  for (uint32_t run = 0; run < std::max(1u, pace.run_count);) {
+    CKV_RETURN_IF_ERROR(push_out());
+    for (uint32_t layer = 0; layer < layers; ++layer, ++run) {
+      if (run >= pace.run_count && run > 0 && took >= pace.time_min) break;
+      const Instant begin = clock.Now();
+      CKV_RETURN_IF_ERROR(call(layer));
+      took += clock.Now() - begin;
+    }
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+// Returns how many layers one turn covers, if rows are not pushed out of caches.
+uint32_t LayersOf(RowCaching caching, const Geometry& geometry) {
+  return caching == RowCaching::kCached ? 1 : geometry.layers;
+}
+
+// Routes one query row over all rows of `call.push_out`, so that the holder's caches contain only
+// those.
+absl::Status PushOut(Requester& requester, const TimingCall& call) {
+  const Geometry& geometry = call.corpus->geometry;
+  const std::vector<uint16_t> q(geometry.d_qk, Bf16FromFloat(0.125f));
+  std::vector<float> o(geometry.d_v);
+  float m = 0, l = 0;
+  std::vector<ChunkUse> uses;
+  for (const uint32_t chunk : call.push_out) uses.push_back({chunk, 0});
+  AttendCall attend;
+  attend.corpus = call.corpus;
+  attend.chunks = uses;
+  attend.q = {q.data(), 1, geometry.d_qk};
+  attend.wire = call.wire;
+  attend.deadline = call.deadline;
+  const PartialView out = {o.data(), &m, &l, PartialDtype::kF32};
+  for (attend.layer = 0; attend.layer < geometry.layers; ++attend.layer)
+    CKV_RETURN_IF_ERROR(requester.Attend(attend, out, nullptr));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<RouteTiming> TimeRoute(Requester& requester, const TimingCall& call, Clock& clock) {
+  CKV_RETURN_IF_ERROR(CheckCall(call));
+  const Geometry& geometry = call.corpus->geometry;
+  const std::vector<uint16_t> q(size_t{call.query_rows} * geometry.d_qk, Bf16FromFloat(0.125f));
+  std::vector<float> o(size_t{call.query_rows} * geometry.d_v), m(call.query_rows),
+      l(call.query_rows);
+  const PartialView out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
+  const ChunkUse use = {call.chunk, 0};
+  AttendCall attend;
+  attend.corpus = call.corpus;
+  attend.chunks = {&use, 1};
+  attend.q = {q.data(), call.query_rows, geometry.d_qk};
+  attend.wire = call.wire;
+  attend.deadline = call.deadline;
+  RouteTiming timing = {.query_rows = call.query_rows,
+                        .tokens = call.corpus->chunks[call.chunk].token_count};
+  std::vector<double> all, compute;
+  const auto attend_one = [&](uint32_t layer, bool counts) -> absl::Status {
+    attend.layer = layer;
+    AttendReport report;
+    const Instant begin = clock.Now();
+    CKV_RETURN_IF_ERROR(requester.Attend(attend, out, &report));
+    if (!counts) return absl::OkStatus();
+    all.push_back(UsSince(begin, clock));
+    compute.push_back(double(report.compute_ns_max) / 1e3);
+    timing.bytes_out = report.bytes_sent;
+    timing.bytes_in = report.bytes_received;
+    return absl::OkStatus();
+  };
+  if (call.caching == RowCaching::kCold) {
+    CKV_RETURN_IF_ERROR(CallCold(
+        call.pace, geometry.layers, clock, [&] { return PushOut(requester, call); },
+        [&](uint32_t layer) { return attend_one(layer, /*counts=*/true); }));
+  } else {
+    CKV_RETURN_IF_ERROR(CallAtPace(call.pace, LayersOf(call.caching, geometry), clock, attend_one));
+  }
+  timing.us = TrimmedMean(std::move(all));
+  timing.compute_us = TrimmedMean(std::move(compute));
+  return timing;
+}
+
+absl::StatusOr<double> TimeFetch(Requester& requester, const TimingCall& call, Clock& clock) {
+  CKV_RETURN_IF_ERROR(CheckCall(call));
+  const Geometry& geometry = call.corpus->geometry;
+  const uint32_t row_bytes = geometry.row_bytes();
+  const size_t layer_bytes = size_t{call.corpus->chunks[call.chunk].token_count} * row_bytes;
+  std::vector<std::byte> rows(layer_bytes * geometry.layers);
+  FetchCall fetch;
+  fetch.corpus = call.corpus;
+  fetch.chunk_begin = call.chunk;
+  fetch.chunk_end = call.chunk + 1;
+  fetch.layer_end = geometry.layers;
+  fetch.deadline = call.deadline;
+  const auto place = [&](const RowRun& run) {
+    return std::span(rows).subspan(run.layer * layer_bytes + size_t{run.token_begin} * row_bytes,
+                                   size_t{run.token_count} * row_bytes);
+  };
+  std::vector<double> all;
+  for (uint32_t run = 0; run <= call.pace.run_count; ++run) {
+    const Instant begin = clock.Now();
+    CKV_RETURN_IF_ERROR(
+        requester.Fetch(fetch, place, [](const FetchedRows&) { return absl::OkStatus(); }));
+    if (run > 0) all.push_back(UsSince(begin, clock));
+  }
+  return TrimmedMean(std::move(all));
+}
+
+absl::StatusOr<double> TimeFetchInto(Requester& requester, const TimingCall& call,
+                                     PagedCache& cache, Clock& clock) {
+  CKV_RETURN_IF_ERROR(CheckCall(call));
+  FetchCall fetch;
+  fetch.corpus = call.corpus;
+  fetch.chunk_begin = call.chunk;
+  fetch.chunk_end = call.chunk + 1;
+  fetch.layer_end = call.corpus->geometry.layers;
+  fetch.position = call.corpus->chunks[call.chunk].position + kFetchOffset;
+  fetch.deadline = call.deadline;
+  std::vector<double> all;
+  for (uint32_t run = 0; run <= call.pace.run_count; ++run) {
+    const CacheSequenceId sequence = cache.Begin();
+    const Instant begin = clock.Now();
+    CKV_RETURN_IF_ERROR(requester.FetchInto(fetch, cache, sequence));
+    if (run > 0) all.push_back(UsSince(begin, clock));
+    CKV_RETURN_IF_ERROR(cache.Free(sequence));
+  }
+  return TrimmedMean(std::move(all));
+}
+
+absl::StatusOr<std::unique_ptr<PagedCache>> CacheForTiming(const Geometry& geometry,
+                                                           uint64_t tokens) {
+  CKV_ASSIGN_OR_RETURN(
+      std::unique_ptr<PagedCache> cache,
+      PagedCache::Create(geometry,
+                         {.block_count = static_cast<uint32_t>(tokens / kCacheBlockTokens + 2)}));
+  CKV_ASSIGN_OR_RETURN(CacheReservation all, cache->Reserve(cache->Begin(), tokens));
+  for (uint32_t layer = 0; layer < geometry.layers; ++layer)
+    std::memset(all.layer(layer).data(), 0, all.layer(layer).size());
+  return cache;
+}
+
+double TimeAttendHere(const PagedCache& cache, uint64_t tokens, uint32_t query_rows,
+                      RowCaching caching, const TimingPace& pace, Clock& clock) {
+  const Geometry& geometry = cache.geometry();
+  const std::vector<uint16_t> q(size_t{query_rows} * geometry.d_qk, Bf16FromFloat(0.125f));
+  std::vector<float> o(size_t{query_rows} * geometry.d_v), m(query_rows), l(query_rows);
+  AttentionPiece piece;
+  piece.q = {q.data(), query_rows, geometry.d_qk};
+  piece.out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
+  piece.precision = PrecisionOf(Precision::kDefault, PartialDtype::kBf16);
+  WorkerPool pool(1);
+  std::vector<double> all;
+  const auto rows_of = [&](uint32_t layer) {
+    RowView rows = cache.layer_rows(layer);
+    rows.count = static_cast<uint32_t>(tokens);
+    return rows;
+  };
+  const auto push_out = [&] {
+    for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
+      const RowView rows = rows_of(layer);
+      TakeOutOfCaches({rows.data, size_t{rows.count} * rows.stride_bytes});
+    }
+    return absl::OkStatus();
+  };
+  const auto attend_one = [&](uint32_t layer, bool counts) {
+    piece.rows = rows_of(layer);
+    const Instant begin = clock.Now();
+    AttendPartials(AttentionShape::Of(geometry), {&piece, 1}, pool);
+    if (counts) all.push_back(UsSince(begin, clock));
+    return absl::OkStatus();
+  };
+  const absl::Status timed =
+      caching == RowCaching::kCold
+          ? CallCold(pace, geometry.layers, clock, push_out,
+                     [&](uint32_t layer) { return attend_one(layer, /*counts=*/true); })
+          : CallAtPace(pace, LayersOf(caching, geometry), clock, attend_one);
+  CKV_CHECK(timed.ok());
+  return TrimmedMean(std::move(all));
+}
+
+FabricConstants FitFabric(std::span<const ExchangeSample> samples) {
+  // Minimises the sum of ((a + b x - y) / y)^2.
+  double w = 0, wx = 0, wxx = 0, wy = 0, wxy = 0, least = 0;
+  bool any = false;
+  for (const ExchangeSample& sample : samples) {
+    // With `of_us` set, `us` is a difference without the kernel's time, so it may be below 0.
+    if (!(sample.us > 0 || sample.of_us > 0) || !(sample.bytes >= 0)) continue;
+    if (!std::isfinite(sample.us) || !std::isfinite(sample.bytes)) continue;
+    if (!std::isfinite(sample.of_us)) continue;
+    const double of_us = sample.of_us > 0 ? sample.of_us : sample.us;
+    const double weight = 1 / (of_us * of_us);
+    w += weight;
+    wx += weight * sample.bytes;
+    wxx += weight * sample.bytes * sample.bytes;
+    wy += weight * sample.us;
+    wxy += weight * sample.bytes * sample.us;
+    least = any ? std::min(least, sample.us) : std::max(0.0, sample.us);
+    any = true;
+  }
+  FabricConstants constants = {.t_probe_us = least,
+                               .bandwidth_bytes_per_s = LiveFabric::kBandwidthMax};
+  const double determinant = w * wxx - wx * wx;
+  if (!(determinant > 1e-12 * w * wxx)) return constants;
+  const double us_per_byte = (w * wxy - wx * wy) / determinant;
+  if (!(us_per_byte > 0)) return constants;
+  constants.t_probe_us = std::max(0.0, (wy - us_per_byte * wx) / w);
+  constants.bandwidth_bytes_per_s =
+      std::clamp(1e6 / us_per_byte, LiveFabric::kBandwidthMin, LiveFabric::kBandwidthMax);
+  return constants;
+}
+
+std::span<const RowCaching> CachingsOf(bool can_push_out) {
+  static constexpr RowCaching kPlaces[] = {RowCaching::kAsLeft, RowCaching::kCached,
+                                           RowCaching::kCold};
+  return can_push_out ? std::span(kPlaces).last(2) : std::span(kPlaces).first(1);
+}
+
+LaneCalibrator::LaneCalibrator(Requester* requester, CalibrationCall call, Clock* clock)
+    : requester_(requester), call_(std::move(call)), clock_(clock) {
+  for (const uint32_t rows : call_.query_rows) {
+    for (const RowCaching caching : CachingsOf(!call_.push_out.empty())) {
+      for (const uint32_t chunk : {call_.few, call_.many})
+        points_.push_back({.query_rows = rows, .chunk = chunk, .caching = caching});
+    }
+  }
+}
+
+namespace {
+
+// How often the longest stage is searched for. The search settles in three turns, and may swing
+// between two stages that are equally long.
+constexpr uint32_t kStageTurns = 8;
+
+// A sample as T_probe + bytes / BW, at the stage of the pipeline that is the longest with
+// `us_per_byte`.
+ExchangeSample AtLongestStage(const CallSample& call, const FrameRows& frame, double wire_share,
+                              double us_per_byte) {
+  const double bytes = call.bytes_out + call.bytes_in;
+  const double of_us = call.beside_us + call.compute_us;
+  const ExchangeSample whole = {bytes, call.beside_us, of_us};
+  if (frame.whole == 0 || call.rows <= frame.whole || wire_share == 0) return whole;
+  const double one = frame.block / call.rows;
+  const double out = wire_share * call.bytes_out, back = wire_share * call.bytes_in;
+  const double copied = (1 - wire_share) * bytes;
+  const double holder_us = copied * us_per_byte + call.compute_us;
+  if (holder_us >= std::max(out, back) * us_per_byte)
+    return {copied + one * (out + back), call.beside_us, of_us};
+  const double longest = std::max(out, back), other = std::min(out, back);
+  return {longest + one * (other + copied), of_us - one * call.compute_us, of_us};
+}
+
+double SquaredError(std::span<const ExchangeSample> samples, const FabricConstants& constants) {
+  double sum = 0;
+  for (const ExchangeSample& sample : samples) {
+    if (!(sample.of_us > 0)) continue;
+    const double model_us =
+        constants.t_probe_us + sample.bytes / constants.bandwidth_bytes_per_s * 1e6;
+    const double error = (model_us - sample.us) / sample.of_us;
+    sum += error * error;
+  }
+  return sum;
+}
+
+}  // namespace
+
+FittedFabric FitCalls(std::span<const CallSample> samples, const FrameRows& frame) {
+  FittedFabric best;
+  double least = 0;
+  const bool cut = std::any_of(samples.begin(), samples.end(), [&](const CallSample& call) {
+    return frame.whole > 0 && call.rows > frame.whole;
+  });
+  std::vector<ExchangeSample> exchanges(samples.size());
+  for (uint32_t step = 0; step <= (cut ? kWireShareSteps : 0); ++step) {
+    FittedFabric fitted = {.constants = best.constants,
+                           .wire_share = double(step) / kWireShareSteps};
+    for (uint32_t turn = 0; turn < (step == 0 ? 1 : kStageTurns); ++turn) {
+      const double us_per_byte = step == 0 ? 0 : 1e6 / fitted.constants.bandwidth_bytes_per_s;
+      for (size_t i = 0; i < samples.size(); ++i)
+        exchanges[i] = AtLongestStage(samples[i], frame, fitted.wire_share, us_per_byte);
+      fitted.constants = FitFabric(exchanges);
+    }
+    const double error = SquaredError(exchanges, fitted.constants);
+    if (step > 0 && !(error < least)) continue;
+    least = error;
+    best = fitted;
+  }
+  return best;
+}
+
+absl::Status LaneCalibrator::Round() {
+  for (size_t i = 0; i < part_count(); ++i) CKV_RETURN_IF_ERROR(Part(i));
+  return absl::OkStatus();
+}
+
+absl::Status LaneCalibrator::Part(size_t i) {
+  if (points_.empty()) return absl::InvalidArgumentError("calibrate: no query rows");
+  TimingCall timing = {.corpus = call_.corpus,
+                       .chunk = call_.many,
+                       .wire = call_.wire,
+                       .pace = call_.pace,
+                       .deadline = call_.deadline};
+  if (i == points_.size()) {
+    if (cache_ == nullptr) {
+      CKV_ASSIGN_OR_RETURN(cache_, CacheForTiming(call_.corpus->geometry,
+                                                  call_.corpus->chunks[call_.many].token_count));
+    }
+    CKV_ASSIGN_OR_RETURN(const double fetch_us, TimeFetch(*requester_, timing, *clock_));
+    CKV_ASSIGN_OR_RETURN(const double spliced_us,
+                         TimeFetchInto(*requester_, timing, *cache_, *clock_));
+    fetch_us_.push_back(fetch_us);
+    spliced_us_.push_back(spliced_us);
+    return absl::OkStatus();
+  }
+  Point& point = points_[i];
+  timing.chunk = point.chunk;
+  timing.query_rows = point.query_rows;
+  timing.caching = point.caching;
+  timing.push_out = call_.push_out;
+  CKV_ASSIGN_OR_RETURN(point.timing, TimeRoute(*requester_, timing, *clock_));
+  point.us.push_back(point.timing.us);
+  point.compute_us.push_back(point.timing.compute_us);
+  // Both times are of the same call, so a slow kernel cancels out.
+  point.beside_us.push_back(point.timing.us - point.timing.compute_us);
+  return absl::OkStatus();
+}
+
+double LaneCalibrator::LastUs(size_t i) const {
+  if (i < points_.size()) return points_[i].us.empty() ? 0 : points_[i].us.back();
+  return fetch_us_.empty() ? 0 : fetch_us_.back() + spliced_us_.back();
+}
+
+// Returns the share of a splice's time by which it lengthens a fetch. The share is 1 if nothing is
+// rotated.
+double LaneCalibrator::SpliceShare() const {
+  const Geometry& geometry = call_.corpus->geometry;
+  const double tokens = double(call_.corpus->chunks[call_.many].token_count);
+  const double splice_us =
+      geometry.layers * (call_.splice_per_layer_us + tokens * call_.splice_per_token_layer_us);
+  if (!(splice_us > 0)) return 1;
+  std::vector<double> longer_us;
+  for (size_t i = 0; i < fetch_us_.size(); ++i) longer_us.push_back(spliced_us_[i] - fetch_us_[i]);
+  return std::clamp(TrimmedMean(std::move(longer_us)) / splice_us, 0.0, 1.0);
+}
+
+LaneCalibration LaneCalibrator::Fit() const {
+  CKV_CHECK(!fetch_us_.empty());
+  LaneCalibration lane;
+  std::vector<ComputeSample> compute;
+  std::vector<CallSample> calls;
+  for (const Point& point : points_) {
+    const bool cold = point.caching == RowCaching::kCold;
+    RouteTiming timing = point.timing;
+    timing.us = TrimmedMean(point.us);
+    timing.compute_us = TrimmedMean(point.compute_us);
+    compute.push_back({double(timing.query_rows), double(timing.tokens), timing.compute_us, cold});
+    // With a short kernel, the time to move bytes is not lost in the kernel's jitter.
+    if (point.chunk == call_.few && !cold) {
+      calls.push_back(
+          {.rows = double(timing.query_rows),
+           .bytes_out = double(timing.bytes_out),
+           .bytes_in = double(timing.bytes_in),
+           .compute_us = timing.compute_us,
+           .beside_us = TrimmedMean(point.beside_us) - timing.query_rows * call_.merge_per_row_us});
+    }
+    lane.timings.push_back(timing);
+  }
+  const FittedFabric fitted = FitCalls(
+      calls,
+      FrameRowsOf(call_.corpus->geometry, call_.wire == PartialDtype::kF32, call_.lane_shape));
+  lane.fabric = fitted.constants;
+  lane.wire_share = fitted.wire_share;
+  lane.splice_share = SpliceShare();
+  lane.holder = FitComputeCurve(compute);
+  // A fetch that also splices writes into larger pages. If that is faster, a fetch without a splice
+  // counts as equally fast.
+  const double fetch_us = std::min(TrimmedMean(fetch_us_), TrimmedMean(spliced_us_));
+  const double bytes = double(call_.corpus->chunks[call_.many].token_count) *
+                       call_.corpus->geometry.layers * call_.corpus->geometry.row_bytes();
+  lane.fabric.pull_bandwidth_bytes_per_s =
+      std::clamp(bytes / std::max(fetch_us - lane.fabric.t_probe_us, fetch_us / 10) * 1e6,
+                 LiveFabric::kBandwidthMin, LiveFabric::kBandwidthMax);
+  return lane;
+}
+
+}  // namespace ckv

@@ -1,0 +1,55 @@
+// Predicts with the constants of a profile what the cost model and the predicate say.
+
+#include <algorithm>
+
+#include "client/tools/characterize/run.h"
+
+namespace ckv {
+namespace {
+
+const LaneProfile* LaneOf(const Profile& profile, const std::string& fabric) {
+  const auto found =
+      std::find_if(profile.lanes.begin(), profile.lanes.end(),
+                   [&fabric](const LaneProfile& lane) { return lane.fabric == fabric; });
+  return found == profile.lanes.end() ? nullptr : &*found;
+}
+
+DecisionInput InputOf(const Profile& profile, const LaneProfile& lane, const Geometry& geometry,
+                      uint32_t query_rows, uint64_t tokens, uint32_t steps) {
+  DecisionInput input;
+  input.geometry = geometry;
+  input.tokens = tokens;
+  input.query_rows = query_rows;
+  input.steps = steps;
+  input.cache_room_tokens = tokens;
+  input.here = profile.here;
+  Candidate candidate;
+  candidate.fabric = lane.constants;
+  candidate.wire_share = lane.wire_share;
+  candidate.splice_share = lane.splice_share;
+  candidate.compute.curve = lane.compute;
+  input.candidates.push_back(candidate);
+  return input;
+}
+
+}  // namespace
+
+double PredictRouteUs(const Profile& profile, const Geometry& geometry, const std::string& fabric,
+                      uint32_t query_rows, uint64_t tokens) {
+  const LaneProfile* lane = LaneOf(profile, fabric);
+  if (lane == nullptr) return 0;
+  const Decision decision =
+      Decide(InputOf(profile, *lane, geometry, query_rows, tokens, /*steps=*/1));
+  const CostBreakdown& route = decision.cost(Primitive::kRoute);
+  return route.offered ? route.total_us / geometry.layers : 0;
+}
+
+std::optional<Primitive> PredictChoice(const Profile& profile, const Geometry& geometry,
+                                       const std::string& fabric, uint32_t query_rows,
+                                       uint64_t tokens, uint32_t steps) {
+  const LaneProfile* lane = LaneOf(profile, fabric);
+  if (lane == nullptr) return std::nullopt;
+  return Decide(InputOf(profile, *lane, geometry, query_rows, tokens, steps)).choice;
+}
+
+}  // namespace ckv

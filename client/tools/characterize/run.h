@@ -1,0 +1,109 @@
+// Runs the sweeps of a characterization: real requester calls to the holders of a fleet.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/cost/predicate.h"
+#include "client/cost/profile_file.h"
+#include "client/requester.h"
+#include "client/tools/characterize/sample.h"
+#include "proto/base/clock.h"
+#include "proto/corpus.h"
+
+namespace ckv {
+
+// A requester that uses only one fabric. Borrowed.
+struct CharacterizedLane {
+  std::string fabric;
+  Requester* requester = nullptr;
+};
+
+// The corpus and lanes to measure against. Borrowed.
+struct CharacterizeTarget {
+  std::shared_ptr<const Corpus> corpus;
+  // Ordinals of at least two chunks of one holder, by ascending token count.
+  std::vector<uint32_t> sizes;
+  // Ordinals of more chunks of that holder, whose rows of all layers are more than its caches hold
+  // (TimingCall::push_out). Rows are then attended cold, in no cache, as in real use; this includes
+  // local attention. If empty, rows are found in a cache, and curves have no floor.
+  std::vector<uint32_t> push_out = {};
+  // Ordinals of equally long, adjacent chunks of the corpus, each on a different holder.
+  std::vector<uint32_t> spread;
+  std::vector<CharacterizedLane> lanes;
+  // Prefills this many tokens locally, all layers, and returns microseconds. If null, there is no
+  // engine.
+  std::function<absl::StatusOr<double>(uint64_t tokens)> prefill;
+};
+
+struct CharacterizeOptions {
+  std::vector<uint32_t> query_rows;  // query rows of routes, ascending
+  // Query rows of the calibration: fewer values, different from `query_rows`.
+  std::vector<uint32_t> calibrate_query_rows;
+  std::vector<uint32_t> parallel;  // counts of parallel requesters, and of parallel flows
+  uint32_t run_count = 9;          // runs per measurement, and calibration rounds
+  Duration call_timeout = std::chrono::seconds(60);
+};
+CharacterizeOptions QuickCharacterization();  // under 2 minutes with the chunks of `ckvctl`
+CharacterizeOptions FullCharacterization();
+
+// Returns the step counts at which the predicate's choices are compared with the measured best.
+std::span<const uint32_t> CharacterizedSteps();
+
+struct CharacterizeWatch {
+  // Called after every measurement with the number done and the total of a stage. Stages are
+  // "grid", "grid, again" (tasks whose rounds disagreed) and "sweeps". A stage with no work is
+  // skipped.
+  std::function<void(const char* stage, size_t done, size_t total)> progress =
+      [](const char*, size_t, size_t) {};
+  // Called with the constants once they are known, before any sample that depends on them is
+  // stored. Store them, and pass them as `known` to resume an interrupted run. An error ends the
+  // run.
+  std::function<absl::Status(const Profile&)> calibrated = [](const Profile&) {
+    return absl::OkStatus();
+  };
+};
+
+// Chooses rows of the first `holders` chunks of `spread` together, as an indexer would, for the
+// sweeps over holders. Returns kSelectedRows rows, or all if there are fewer. They are distinct,
+// unordered, and the same for every call.
+inline constexpr uint32_t kSelectedRows = 256;
+std::vector<int32_t> ChooseRows(const CharacterizeTarget& target, uint32_t holders);
+
+// Measures the constants of every lane, using the lane's first holder. Errors as
+// LaneCalibrator::Round.
+absl::StatusOr<Profile> CalibrateTarget(const CharacterizeTarget& target,
+                                        const CharacterizeOptions& options,
+                                        const std::string& subject, Clock& clock);
+
+// Measures everything that is not in `file` yet, and returns the constants: `known`, or calibrated
+// together with the grid. The grid consists of routes, fetches, prefills and local attention.
+//
+// The grid is measured in rounds, each in the reverse order of the previous one. Calibration calls
+// are interleaved with the calls they are compared with, so a slow moment of the machine affects
+// all alike. Tasks whose rounds disagree are measured for as many rounds again. The complete grid
+// is added to the file at once, everything else point by point. An error of one fabric or holder
+// ends the run.
+absl::StatusOr<Profile> Characterize(const CharacterizeTarget& target,
+                                     const CharacterizeOptions& options, const std::string& subject,
+                                     const std::optional<Profile>& known, SampleFile& file,
+                                     Clock& clock, const CharacterizeWatch& watch);
+
+// Returns the microseconds that the model predicts for a route of one layer, or 0 if the profile
+// has no lane over `fabric`.
+double PredictRouteUs(const Profile& profile, const Geometry& geometry, const std::string& fabric,
+                      uint32_t query_rows, uint64_t tokens);
+
+// Returns the predicate's choice with the constants of the profile.
+std::optional<Primitive> PredictChoice(const Profile& profile, const Geometry& geometry,
+                                       const std::string& fabric, uint32_t query_rows,
+                                       uint64_t tokens, uint32_t steps);
+
+}  // namespace ckv

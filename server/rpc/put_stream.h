@@ -1,0 +1,51 @@
+// Gathers the chunks of a RequesterService.Put, and publishes them at its end.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ckv/v1/requester.pb.h"
+#include "client/publish/corpus_writer.h"
+#include "client/publish/publisher.h"
+#include "proto/base/clock.h"
+#include "server/rpc/memory_quota.h"
+
+namespace ckv {
+
+// Bytes of rows that wait in this process, of all streams and of one.
+inline constexpr uint64_t kPutBytesMax = uint64_t{2} << 30;
+inline constexpr uint64_t kPutStreamBytesMax = uint64_t{1} << 30;
+
+// One stream. One thread at a time. The publisher and the room must outlive it. Errors are those of
+// RequesterService.Put.
+class PutStream {
+ public:
+  PutStream(Publisher* publisher, MemoryQuota* room, Clock* clock)
+      : publisher_(*publisher), room_(*room), clock_(*clock) {}
+  ~PutStream() { room_.Give(bytes_); }
+  PutStream(const PutStream&) = delete;
+  PutStream& operator=(const PutStream&) = delete;
+
+  // Takes the next message. After an error the stream has failed.
+  absl::Status Take(const v1::PutRequest& message);
+  // Puts and publishes the chunks.
+  absl::StatusOr<v1::PutReply> Finish();
+
+ private:
+  absl::Status TakeTarget(const v1::PutTarget& target);
+  absl::Status TakeChunk(const v1::PutChunk& chunk);
+  absl::Status TakeRoom(uint64_t bytes);
+
+  Publisher& publisher_;
+  MemoryQuota& room_;
+  Clock& clock_;
+  Duration timeout_{0};
+  std::unique_ptr<CorpusWriter> writer_;  // null before the target
+  bool has_chunk_ = false;
+  uint64_t bytes_ = 0;  // taken from room_
+};
+
+}  // namespace ckv

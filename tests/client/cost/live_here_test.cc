@@ -1,0 +1,86 @@
+// Goal: the cost of rows in the local row cache follows what calls take, for each row width
+// separately, whatever the calibration measured. Method: made-up samples.
+
+#include "client/cost/live_here.h"
+
+#include "gtest/gtest.h"
+#include "tests/support/test_corpus.h"
+
+namespace ckv {
+namespace {
+
+TEST(LiveHere, FollowsTheTimesOfCalls) {
+  const RowWidths widths = test::TestGeometry().widths();
+  RowWidths other = widths;
+  other.d_qk *= 2;
+  RequesterConstants points, curve;
+  points.attend_per_row_token_us = 0.02;
+  curve.attend = {4, 0, 1, {{{16, 0.5}}}};
+  EXPECT_DOUBLE_EQ(AttendHereTime(points, 16, 100).Us(), 32);
+  EXPECT_DOUBLE_EQ(AttendHereTime(curve, 16, 100).Us(), 54);
+  LiveHere live;
+  EXPECT_EQ(live.ExpectedUs(widths, 16, 100), 0) << "not known yet";
+  live.Observe(widths, 16, 100, 64);  // nothing to compare with yet
+  EXPECT_EQ(live.Factors(widths), LiveFactors());
+  live.SetKnown(widths, points);
+  live.SetKnown(other, curve);
+  live.SetKnown(widths, points);  // the same again
+  EXPECT_FALSE(live.Learned(widths));
+  for (int i = 0; i < 100; ++i) {
+    live.Observe(widths, 16, 100, 48);
+    live.Observe(other, 16, 100, 27);
+  }
+  EXPECT_TRUE(live.Learned(widths));
+  EXPECT_NEAR(live.Factors(widths).compute, 1.5, 1e-9);
+  EXPECT_NEAR(live.Factors(other).compute, 0.5, 1e-9);
+  EXPECT_NEAR(live.ExpectedUs(widths, 16, 100), 48, 1e-9);
+  EXPECT_NEAR(live.ExpectedUs(other, 16, 100), 27, 1e-9);
+  live.SetKnown(widths, points);
+  EXPECT_NEAR(live.Factors(widths).compute, 1.5, 1e-9);
+  RequesterConstants anew = points;
+  anew.attend_per_row_token_us = 0.03;
+  live.SetKnown(widths, anew);
+  EXPECT_EQ(live.Factors(widths), LiveFactors()) << "of another measurement";
+  for (int i = 0; i < 100; ++i) live.Observe(widths, 16, 100, 48);
+  EXPECT_EQ(live.Factors(widths), LiveFactors());
+  EXPECT_DOUBLE_EQ(AttendHereTime(WithAttendFactors(points, {1.5, 3}), 16, 100).Us(), 48);
+  EXPECT_DOUBLE_EQ(AttendHereTime(WithAttendFactors(curve, {0.5, 3}), 16, 100).Us(), 27);
+}
+
+// One query row waits for memory, many compute: each changes its own factor.
+TEST(LiveHere, SeparatesMemoryFromComputing) {
+  const RowWidths widths = test::TestGeometry().widths();
+  RequesterConstants points;
+  points.attend_per_row_token_us = 0.01;
+  points.attend_floor.us_per_token = 0.08;
+  LiveHere live;
+  live.SetKnown(widths, points);
+  for (int i = 0; i < 100; ++i) {
+    live.Observe(widths, 1, 1000, 120);
+    live.Observe(widths, 128, 1000, 1280);
+  }
+  const LiveFactors factors = live.Factors(widths);
+  EXPECT_NEAR(factors.compute, 1, 1e-9);
+  EXPECT_NEAR(factors.memory, 1.5, 1e-9);
+  const RequesterConstants now = WithAttendFactors(points, factors);
+  EXPECT_NEAR(AttendHereTime(now, 1, 1000).Us(), 120, 1e-6);
+  EXPECT_NEAR(AttendHereTime(now, 128, 1000).Us(), 1280, 1e-6);
+  points.attend = {4, 0, 1, {{{16, 0.5}}}, {0.2, 1}};
+  EXPECT_NEAR(AttendHereTime(WithAttendFactors(points, {2, 3}), 16, 100).Us(), 8 + 100 + 60, 1e-9);
+}
+
+TEST(LiveHere, KeepsALimitedNumberOfWidths) {
+  LiveHere live;
+  RequesterConstants here;
+  here.attend_per_row_token_us = 1;
+  RowWidths widths = test::TestGeometry().widths();
+  for (size_t i = 0; i < LiveHere::kWidthsMax + 1; ++i) {
+    ++widths.d_qk;
+    live.SetKnown(widths, here);
+    for (int n = 0; n < 100; ++n) live.Observe(widths, 1, 1, 2);
+    EXPECT_NEAR(live.Factors(widths).compute, i < LiveHere::kWidthsMax ? 2 : 1, 1e-9);
+  }
+}
+
+}  // namespace
+}  // namespace ckv
