@@ -234,41 +234,40 @@ absl::Status HolderReports::CheckRebuilt(const Corpus& corpus) const {
   return tables_.CheckPublish(corpus, /*replace=*/true, /*expected_version=*/0);
 }
 
-std::shared_ptr<const DirectoryChange> HolderReports::BeginRebuilt() {
-  if (tables_.numbers.folder_id() == 0) return nullptr;
-  if (tables_.options.clock->Now() < tables_.rebuild.from) return nullptr;
-  while (std::optional<Corpus> corpus = tables_.reports.TakeWhole()) {
-    const CorpusKey key = KeyOf(*corpus);
-    if (const absl::Status status = CheckRebuilt(*corpus); !status.ok()) {
-      tables_.reports.NoteRefusal(key, std::string(status.message()));
-      Log().warn("corpus \"{}\" is whole again, and is not published: {}", key.second,
-                 std::string(status.message()));
-      continue;
-    }
-    Log().info("corpus \"{}\" is whole again from what holders reported: {} chunks, version {}",
-               key.second, corpus->chunks.size(), corpus->version);
-    const auto pending = std::make_shared<PendingChange>();
-    pending->number = corpus->version;
-    pending->is_rebuilt = true;
-    pending->is_new = tables_.corpora.Find(key) == nullptr;
-    pending->added_count = corpus->chunks.size();
-    tables_.pending.Add(key, pending);
-    const auto change = std::make_shared<DirectoryChange>();
-    change->corpus = std::make_shared<const Corpus>(*std::move(corpus));
-    return change;
+bool HolderReports::BeginRebuilt(std::shared_ptr<const DirectoryChange>& change) {
+  if (tables_.numbers.folder_id() == 0) return false;
+  if (tables_.options.clock->Now() < tables_.rebuild.from) return false;
+  std::optional<Corpus> corpus = tables_.reports.TakeWhole();
+  if (!corpus) return false;
+  const CorpusKey key = KeyOf(*corpus);
+  if (const absl::Status status = CheckRebuilt(*corpus); !status.ok()) {
+    tables_.reports.NoteRefusal(key, std::string(status.message()));
+    Log().warn("corpus \"{}\" is whole again, and is not published: {}", key.second,
+               std::string(status.message()));
+    return true;
   }
-  return nullptr;
+  Log().info("corpus \"{}\" is whole again from what holders reported: {} chunks, version {}",
+             key.second, corpus->chunks.size(), corpus->version);
+  const auto pending = std::make_shared<PendingChange>();
+  pending->number = corpus->version;
+  pending->is_rebuilt = true;
+  pending->is_new = tables_.corpora.Find(key) == nullptr;
+  pending->added_count = corpus->chunks.size();
+  tables_.pending.Add(key, pending);
+  auto begun = std::make_shared<DirectoryChange>();
+  begun->corpus = std::make_shared<const Corpus>(*std::move(corpus));
+  change = std::move(begun);
+  return true;
 }
 
 void HolderReports::PublishRebuilt() {
-  while (true) {
+  for (bool more = true; more;) {
     std::shared_ptr<const DirectoryChange> change;
     {
       absl::MutexLock lock(&tables_.mu);
-      change = BeginRebuilt();
+      more = BeginRebuilt(change);
     }
-    if (change == nullptr) return;
-    changes_.Submit(change);
+    if (change != nullptr) changes_.Submit(change);
   }
 }
 

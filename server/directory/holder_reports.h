@@ -97,8 +97,11 @@ class HolderReports {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tables_.mu);
   // Checks whether a rebuilt corpus may be published.
   absl::Status CheckRebuilt(const Corpus& corpus) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(tables_.mu);
-  // Begins the change for the next rebuilt corpus. Returns null if there is none.
-  std::shared_ptr<const DirectoryChange> BeginRebuilt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(tables_.mu);
+  // Takes the next rebuilt corpus, and begins its change in `change`, which stays null if the
+  // corpus is refused. Takes one corpus only: it copies a corpus, and calls wait for the lock
+  // meanwhile. Returns false if there is none.
+  bool BeginRebuilt(std::shared_ptr<const DirectoryChange>& change)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(tables_.mu);
 
   DirectoryTables& tables_;
   DirectoryChanges& changes_;

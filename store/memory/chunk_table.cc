@@ -14,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
@@ -341,6 +342,9 @@ absl::Status ChunkTable::Chill(ChunkLocator locator) {
       return Dropped();
     const ChunkSummary what = slot->what;
     const bool for_everyone = slot->for_everyone.load(std::memory_order_relaxed);
+    // Kept through the exchange of slots: a session that opens meanwhile must find the geometry.
+    geometries_.AddUse(what.geometry);
+    const absl::Cleanup end_use = [&] { geometries_.RemoveUse(what.geometry); };
     free = TakeOut(locator.slot);
     // In addition to chunk_count_max, while the old slot is being read.
     if (used_slot_count_ < chunk_count_max_ + kChilledCountMax) {

@@ -65,6 +65,33 @@ TEST_F(ChunkTableTest, RefusalsNameTheNextStep) {
   EXPECT_EQ(table_.Begin(small.info, geometry_).status().code(), absl::StatusCode::kAlreadyExists);
 }
 
+// Goal: a session that opens while the only chunk of its geometry is exchanged for its file finds
+// the geometry. Method: one thread exchanges chunk after chunk, and puts the next one before it
+// drops the last; another lists the geometries in use, which must never be none.
+TEST_F(ChunkTableTest, AGeometryStaysInUseWhileItsOnlyChunkIsChilled) {
+  const auto put = [&](uint32_t seed) {
+    const ChunkId id = Put(1, seed);
+    table_.MarkDurable(id);
+    return id;
+  };
+  ChunkId last = put(0);
+  std::atomic<bool> done{false};
+  std::thread chills([&] {
+    for (uint32_t seed = 1; seed <= 2000; ++seed) {
+      const auto locator = table_.Locate(last);
+      EXPECT_TRUE(locator.ok() && table_.Chill(*locator).ok());
+      const ChunkId next = put(seed);
+      EXPECT_TRUE(table_.Drop(last).ok());
+      last = next;
+    }
+    done.store(true, std::memory_order_release);
+  });
+  uint64_t without = 0;
+  while (!done.load(std::memory_order_acquire)) without += table_.geometries().InUse().empty();
+  chills.join();
+  EXPECT_EQ(without, 0u);
+}
+
 // Goal: garbage collection takes nothing that was put, put again or queried since it listed chunks.
 TEST(ChunkTableIdle, KeepsTouchedChunks) {
   constexpr Duration kIdleMin = std::chrono::hours(1);
