@@ -39,7 +39,7 @@
 // The two stubs use gRPC (CMake target ckv::client_grpc). The requester itself (ckv::client) uses
 // only the interfaces of transport/control.h. An engine with its own directory implements
 // those. The structs of calls and reports are in client/calls.h, which this file includes. A
-// WatchStub (client/grpc/watch_stub.h) reports when to call Forget and Learn.
+// WatchStub (client/grpc/watch_stub.h) reports when to call Invalidate and OnMemberUp.
 //
 // ckv installs no signal handlers and no alternate signal stacks. On a processor with AMX it
 // requests the tile registers from Linux, once, in Create at the latest. A signal's frame then
@@ -138,7 +138,7 @@ class Requester {
   Requester& operator=(const Requester&) = delete;
 
   // Returns the corpus of this name from the directory, as an immutable snapshot. The requester
-  // keeps it until Forget, or until a holder's answer shows that it is stale. Calls over this
+  // keeps it until Invalidate, or until a holder's answer shows that it is stale. Calls over this
   // corpus read on behalf of `tenant`; "" is the shared tenant.
   //   NotFound            there is no such corpus for this tenant.
   //   Unavailable         the directory does not answer and no snapshot is kept.
@@ -158,8 +158,9 @@ class Requester {
                                                               std::string_view tenant,
                                                               Instant deadline);
   // Returns the key that the ids of the tenant's chunks are made with (store/memory/chunk_id.h).
-  // The zero key means that they are plain. The requester keeps a key. After Forget with an empty
-  // name, it queries the directory again, and uses the kept key if the directory does not answer.
+  // The zero key means that they are plain. The requester keeps a key. After Invalidate with an
+  // empty name, it queries the directory again, and uses the kept key if the directory does not
+  // answer.
   //   Unavailable         the directory does not answer.
   absl::StatusOr<TenantKey> TenantKeyOf(std::string_view tenant, Instant deadline);
   // Returns the prefix match of a prompt: its chunks, from all corpora that the tenant may read,
@@ -173,7 +174,7 @@ class Requester {
   // queries the directory. If `name` is empty, drops everything. Snapshots in use stay valid.
   //
   // A WatchStub (client/grpc/watch_stub.h) follows the directory and reports changes to an engine.
-  // Its OnChange passes a name for Forget, and its OnMember passes a member for Learn.
+  // Its OnChange passes a name for Invalidate, and its OnMember passes a member for OnMemberUp.
   void Invalidate(std::string_view name);
   // Call it when the directory reports that this member is up. If the member is a holder in a later
   // epoch than its sessions, drops the sessions before their next use. Without this call, the next

@@ -48,7 +48,7 @@ bool HasMoved(DirectoryView& view, const Corpus& corpus, Instant deadline) {
     const auto known = view.Resolve(corpus.name, corpus.tenant, deadline);
     return known.ok() ? (*known)->version != corpus.version : absl::IsNotFound(known.status());
   }
-  // A Forget of any name drops nameless corpora too, so its chunks may not have moved.
+  // An Invalidate of any name drops nameless corpora too, so its chunks may not have moved.
   std::vector<ChunkId> ids;
   for (const ChunkPlacement& chunk : corpus.chunks) ids.push_back(chunk.id);
   const auto known = view.ResolveChunks(ids, corpus.geometry, corpus.tenant, deadline);

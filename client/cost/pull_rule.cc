@@ -2,7 +2,7 @@
 //   Open     finds or adds the item, and lets the leading expert of the use's class decide
 //   Lose     adds the time that a routed step lost; the verdict is to pull above the threshold
 //   Pulling  the pull has begun; Close ends the use
-//   Learn    at Close: charges every expert what its threshold would have cost, with a cache of its
+//   Observe  at Close: charges every expert what its threshold would have cost, with a cache of its
 //            own (the Ghost functions), so that experts can be compared
 // The number of items is limited: ForgetOne drops the oldest.
 

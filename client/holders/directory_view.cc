@@ -1,8 +1,8 @@
 // The cache of the directory's answers. A lookup, in order: Find returns the snapshot if it is not
 // doubted; else the directory is queried without a lock; Take keeps the answer, and the previous
-// snapshot if both are equal or the directory is unreachable. An answer that began before a Forget
-// is not kept (generation). Members are kept the same way. AwaitChange lets a call wait for news of
-// a member: Note and Wake end the wait. Any thread.
+// snapshot if both are equal or the directory is unreachable. An answer that began before an
+// Invalidate is not kept (generation). Members are kept the same way. AwaitChange lets a call wait
+// for news of a member: Note and Wake end the wait. Any thread.
 
 #include "client/holders/directory_view.h"
 

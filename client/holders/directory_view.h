@@ -25,8 +25,8 @@
 
 namespace ckv {
 
-// Thread-safe; holds no lock during a query of the directory. If a Forget overtakes an answer, the
-// answer is returned to its caller but not kept.
+// Thread-safe; holds no lock during a query of the directory. If an Invalidate overtakes an answer,
+// the answer is returned to its caller but not kept.
 class DirectoryView {
  public:
   // The limits of the kept corpora: their chunks together, and their number. Beyond either, all
@@ -127,7 +127,7 @@ class DirectoryView {
   // Queries the members if the corpus names an unknown one, or if all must be queried again.
   void HearOfHolders(const Corpus& corpus, Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
   bool KnowsHolders(const Corpus& corpus) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls `ask` until it returns anything but that the directory is unreachable, or the wait is
+  // Calls `query` until it returns anything but that the directory is unreachable, or the wait is
   // over.
   absl::Status QueryPatiently(Instant deadline, absl::FunctionRef<absl::Status()> query) const;
   absl::StatusOr<Corpus> ReadChunks(std::span<const ChunkId> ids, const Geometry& geometry,
@@ -145,7 +145,7 @@ class DirectoryView {
   DirectoryControl* const directory_;
   Clock* const clock_;
   mutable absl::Mutex mu_;
-  uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;  // counts calls of Forget
+  uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;  // counts calls of Invalidate
   Snapshots kept_ ABSL_GUARDED_BY(mu_);
   size_t kept_chunk_count_ ABSL_GUARDED_BY(mu_) = 0;
   struct KeptKey {

@@ -102,7 +102,7 @@ absl::StatusOr<std::shared_ptr<HolderControl>> HolderConnection::Connect(
     if (control_ != nullptr) return control_;
     return member.status();
   }
-  // Learn may have settled a later epoch while the directory was queried.
+  // OnMemberUp may have settled a later epoch while the directory was queried.
   if (control_ != nullptr && !suspect_ && member->epoch.value < member_.epoch.value)
     return control_;
   CKV_RETURN_IF_ERROR(Settle(*member, factory));
@@ -347,8 +347,11 @@ void PeerTable::OnMemberUp(const Member& member) {
     peer = it->second.get();
   }
   if (!peer->connection.OnMemberUp(member, *factory_)) return;
-  if (peer->epoch.load(std::memory_order_relaxed) < member.epoch.value)
-    peer->epoch.store(member.epoch.value, std::memory_order_relaxed);
+  // The highest epoch of all calls: one that was overtaken must not set an earlier one.
+  uint64_t seen = peer->epoch.load(std::memory_order_relaxed);
+  while (seen < member.epoch.value &&
+         !peer->epoch.compare_exchange_weak(seen, member.epoch.value, std::memory_order_relaxed)) {
+  }
 }
 
 void PeerTable::Suspect(HolderPeer& peer) { peer.connection.Suspect(); }

@@ -184,7 +184,7 @@ class HolderPeer {
   std::string Describe() const;
   HolderView View() const;
   // Returns true if the directory did not list the holder at the last PeerTable::Refresh.
-  // PeerTable's Learn and Connect reset it.
+  // PeerTable's OnMemberUp and Connect reset it.
   bool gone() const { return connection.gone(); }
 
   // The measured constants of its kernel over rows of these widths. Unset until Explain sets them.

@@ -69,7 +69,7 @@ class ChunkSource {
 class MemorySource final : public ChunkSource {
  public:
   explicit MemorySource(const Geometry& geometry) { geometry_ = geometry; }
-  // Prompts find the chunk by `print` (store/memory/token_hash.h), or never if it is unset.
+  // Prompts find the chunk by `token_hash` (store/memory/token_hash.h), or never if it is unset.
   void Add(SourceChunk chunk, const TokenHash& token_hash = {});
   std::span<const int32_t> TokensOf(uint32_t ordinal) const override {
     return held_.at(ordinal).info.token_ids;

@@ -38,9 +38,9 @@ ReadTokens QueryHolders(std::vector<Member> holders, const Geometry& geometry, s
 // A whole text of fewer than kHeadTokens tokens may be the beginning of a longer one.
 //
 // The corpus's token hashes select candidates. A chunk that is not longer than the text is compared
-// by its id, which `key` makes. The tokens of a longer one come from `ask`.
+// by its id, which `key` makes. The tokens of a longer one come from `query`.
 //   FailedPrecondition  names the chunks and the position.
-//   Errors of `ask`.
+//   Errors of `query`.
 absl::Status CheckNoTextTwice(const Corpus& corpus, const ChunkSource& source,
                               std::span<const uint32_t> fresh, const TenantKey& key,
                               const ReadTokens& query);

@@ -57,7 +57,7 @@ Reach ReachOf(const HostPort& address, const HostResolver& resolve) {
   return reach;
 }
 
-// `told` is the address that this process gives to its peers.
+// `reported` is the address that this process gives to its peers.
 void WarnOfDirectory(const Config& config, const Reach& reported, const HostResolver& resolve,
                      std::vector<std::string>& warnings) {
   const HostPort directory = ParseFilled(config.directory);

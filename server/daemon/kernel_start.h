@@ -34,7 +34,7 @@ struct KernelStart {
   bool to_keep = false;  // store.path has no usable choice: call KeepKernelTarget
 };
 
-// Selects the target, and logs `told` and `warning`, one line each. Writes nothing. `profile` may
+// Selects the target, and logs `reason` and `warning`, one line each. Writes nothing. `profile` may
 // be null. If the process has selected a target before, auto keeps that one.
 //   NotFound            this machine lacks the target that kernel_target names; the message lists
 //                       the available ones.

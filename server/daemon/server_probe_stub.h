@@ -15,7 +15,7 @@
 
 namespace ckv {
 
-// One thread calls Ask; one call is in progress at a time. Any thread may read the count. Every
+// One thread calls Send; one call is in progress at a time. Any thread may read the count. Every
 // answer counts, even an error.
 class ServerProbe {
  public:
@@ -36,7 +36,7 @@ class ServerProbe {
  private:
   const std::string address_;
   const Connection connection_;
-  // The stub of the last call. Only the thread that calls Ask uses it.
+  // The stub of the last call. Only the thread that calls Send uses it.
   std::unique_ptr<grpc::GenericStub> stub_;
   std::atomic<uint64_t> answer_count_{0};
   absl::Mutex mu_;

@@ -15,10 +15,10 @@ namespace ckv {
 // All functions belong to the owner's thread. A job's effects are visible to it once finished() has
 // returned true:
 //
-//   idle -- Start --> running -- the job returns, `tell` is called --> finished -- Collect --> idle
+//   idle -- Start --> running -- the job returns, `notify` is called --> finished -- Collect --> idle
 class SideThread {
  public:
-  // `tell` is called on the side thread after each job, to wake the owner.
+  // `notify` is called on the side thread after each job, to wake the owner.
   explicit SideThread(absl::AnyInvocable<void()> notify);
   // Waits for the job in progress.
   ~SideThread();
