@@ -36,8 +36,8 @@ class ColdReads {
  public:
   // `store`, `stripes` and `room` must outlive this object. `room` receives the rows that are read
   // for one request alone. If a device reads the rows, give `room`, and `stripes` that keep none.
-  // If `room` is empty, the rows are in host memory, up to ColdRowBytesMax. `notify` is called on the
-  // reading thread when a read is done, and should wake the dispatcher.
+  // If `room` is empty, the rows are in host memory, up to ColdRowBytesMax. `notify` is called on
+  // the reading thread when a read is done, and should wake the dispatcher.
   ColdReads(ChunkStore* store, StripeCache* stripes, std::span<std::byte> room,
             absl::AnyInvocable<void()> notify);
 

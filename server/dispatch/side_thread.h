@@ -15,7 +15,7 @@ namespace ckv {
 // All functions belong to the owner's thread. A job's effects are visible to it once finished() has
 // returned true:
 //
-//   idle -- Start --> running -- the job returns, `notify` is called --> finished -- Collect --> idle
+//   idle -- Start --> running -- the job returns, calls `notify` --> finished -- Collect --> idle
 class SideThread {
  public:
   // `notify` is called on the side thread after each job, to wake the owner.

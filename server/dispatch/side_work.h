@@ -37,8 +37,8 @@ struct SideWorkOptions {
 // is marked busy until Finish or End, so it is not destroyed.
 class SideWork {
  public:
-  // Everything borrowed must outlive this object. `notify` is called on the side thread when a job is
-  // done, and should wake the dispatcher.
+  // Everything borrowed must outlive this object. `notify` is called on the side thread when a job
+  // is done, and should wake the dispatcher.
   SideWork(const SideWorkOptions& options, BatchTools tools, Clock* clock, const ChunkTable* table,
            const LeaseGate* lease, ServeCounters* counters, absl::AnyInvocable<void()> notify);
 
