@@ -141,15 +141,15 @@ absl::StatusOr<std::shared_ptr<const ChunkGroups>> LiveCosts::GroupsOf(
 }
 
 absl::Status LiveCosts::CheckCall(const EstimateCall& call) const {
-  if (call.corpus == nullptr) return absl::InvalidArgumentError("quote: no corpus");
+  if (call.corpus == nullptr) return absl::InvalidArgumentError("estimate: no corpus");
   if (call.query_rows == 0 || call.query_rows > kAttendRowCountMax) {
-    return absl::InvalidArgumentError(absl::StrFormat("quote: %d query rows, 1 to %d can be",
+    return absl::InvalidArgumentError(absl::StrFormat("estimate: %d query rows, 1 to %d can be",
                                                       call.query_rows, kAttendRowCountMax));
   }
   for (const uint32_t chunk : call.chunks) {
     if (chunk < call.corpus->chunks.size()) continue;
     return absl::InvalidArgumentError(
-        absl::StrFormat("quote: chunk %d of a corpus of %d", chunk, call.corpus->chunks.size()));
+        absl::StrFormat("estimate: chunk %d of a corpus of %d", chunk, call.corpus->chunks.size()));
   }
   return absl::OkStatus();
 }

@@ -71,8 +71,8 @@ absl::StatusOr<VerificationTag> VerificationTag::FromBytes(std::string_view byte
   VerificationTag verification_tag;
   if (bytes.empty()) return verification_tag;
   if (bytes.size() != verification_tag.bytes.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("seal: %d bytes, need %d", bytes.size(), verification_tag.bytes.size()));
+    return absl::InvalidArgumentError(absl::StrFormat("verification tag: %d bytes, need %d",
+                                                      bytes.size(), verification_tag.bytes.size()));
   }
   std::memcpy(verification_tag.bytes.data(), bytes.data(), verification_tag.bytes.size());
   return verification_tag;

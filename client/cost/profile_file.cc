@@ -1,5 +1,5 @@
-// Writes a Profile as JSON, and reads it back. ParseProfile, in order: the version, which decides
-// whether curves have floors; the subject; the constants of this machine; the lanes; the kernel
+// Writes a Profile as JSON, and reads it back. ParseProfile, in order: the version;
+// the subject; the constants of this machine; the lanes; the kernel
 // record. It refuses numbers that are missing, negative or not finite, by the name of the field.
 // WhyNotOf compares a profile with a geometry, host and kernel target before it is used.
 
