@@ -41,10 +41,10 @@ struct ExtraKey {
 };
 using ExtraKeys = std::vector<ExtraKey>;
 
-// Returns the keys of a sequence in their canonical order, which does not depend on the order
-// given.
+// Returns the keys of a sequence in their canonical order: by begin, token_count and digest.
 //   InvalidArgument     there are more than kExtraKeysMax keys, or a key occurs twice. A digest is
-//                       empty or too long. Or a key affects no token of the sequence. The message
+//                       empty or too long. Or a key affects no token of the sequence, or more than
+//                       kExtraKeyTokensMax. The message
 //                       names the key.
 absl::StatusOr<ExtraKeys> SortExtraKeys(ExtraKeys keys, uint64_t token_count);
 
@@ -53,11 +53,12 @@ absl::StatusOr<ExtraKeys> SortExtraKeys(ExtraKeys keys, uint64_t token_count);
 absl::Status ValidateExtraKeys(std::span<const ExtraKey> keys, uint64_t token_count);
 
 // Returns the keys among a sequence's sorted keys that affect tokens [begin, end), with `begin` as
-// their token 0. A key that affects tokens of several chunks is a key of each.
+// their token 0. A key that affects tokens of several chunks is a key of each. The
+// result is in canonical order.
 ExtraKeys ExtraKeysOf(std::span<const ExtraKey> keys, uint64_t begin, uint64_t end);
 
-// Returns the canonical encoding of valid keys, which is hashed into ids and stored with chunks.
-// Returns no bytes if there are no keys. Integers are little-endian:
+// Returns the canonical encoding of valid keys (ValidateExtraKeys), which is hashed into ids and
+// stored with chunks. Returns no bytes if there are no keys. Integers are little-endian:
 //   count u32, then for each key: begin i64, token_count u32, digest bytes u8, digest
 std::string EncodeExtraKeys(std::span<const ExtraKey> keys);
 // Decodes a chunk's keys from an untrusted source.

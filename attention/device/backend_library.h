@@ -2,7 +2,7 @@
 // runs on hosts with and without a GPU, and does not link to CUDA.
 //
 //   CKV_ASSIGN_OR_RETURN(const BackendStart start, StartBackend("auto", FolderOfProgram()));
-//   Log().info("{}", start.told);
+//   Log().info("{}", start.reason);
 //   options.backend = start.backend;
 //
 // The library is libckv_cuda.so. A program searches its own folder, then ../lib/ckv relative to it:

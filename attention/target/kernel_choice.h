@@ -41,8 +41,8 @@ struct KernelChoice {
   std::string reason;
 };
 
-// Returns the choice in use. The first call of this function, KernelTarget, KernelTargets or a
-// kernel measures the units, unless a record was kept. Thread-safe.
+// Returns the choice in use. The first call of this function, ChosenKernelRecord, KernelTarget,
+// KernelTargets or a kernel measures the units, unless a record was kept. Thread-safe.
 KernelChoice ChosenKernel();
 // Returns the record to pass to KeepKernelChoice at the next start. If a target is forced, the
 // record has the choice that would have been made otherwise. Thread-safe.
@@ -50,10 +50,13 @@ KernelRecord ChosenKernelRecord();
 
 // Adopts the choice in `record`, without measuring. Thread-safe.
 //   FailedPrecondition, NotFound  as CheckRecord. Nothing changes: the first use will measure.
-//   AlreadyExists       this process has already made a different choice.
+//   AlreadyExists       this process has already chosen another target. If it chose the same one,
+//   it
+//                       keeps its own rates, and this returns OK.
 absl::Status KeepKernelChoice(const KernelRecord& record);
 
-// Returns OK if ForceKernelTarget would take `target`. Measures nothing. Thread-safe.
+// Returns OK if this machine has the kernel target `target`. Measures nothing. Thread-safe. An
+// empty name is NotFound here, although ForceKernelTarget accepts it.
 //   NotFound            as ForceKernelTarget.
 absl::Status CheckKernelTarget(std::string_view target);
 

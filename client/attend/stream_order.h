@@ -10,7 +10,11 @@
 namespace ckv {
 
 // A device orders a stream of its own after another one, without a wait of this thread. For a
-// stream of another backend this thread must wait, once in an attempt. Belongs to one call context.
+// stream of another backend this thread must wait, once in an attempt. Belongs to one call context,
+// and to one thread at a time. An attempt calls Begin; then, for each stream `s` that it must
+// follow:
+//   while MustWaitFor(s): Wait, or return to the caller and go on here later
+//   Follow(s)
 class StreamOrder {
  public:
   // `stream` has the work of the calls. It must outlive this object.
@@ -19,11 +23,13 @@ class StreamOrder {
   // Begins an attempt, which has waited for no stream yet.
   void Begin();
 
-  // Returns true if this thread must wait for `after` before it orders work after it. Wait does.
+  // Returns true if this thread must wait for `after` first. Returns false if `after` is null, is a
+  // stream of this backend, is ready, or has been waited for.
   bool MustWaitFor(ComputeStream* after);
   // Whether the last MustWaitFor of this attempt returned true.
   bool must_wait() const { return held_by_ != nullptr; }
-  // Waits for the stream of the last MustWaitFor.
+  // Waits for the stream of the last MustWaitFor, which must have returned true.
+  //   Internal            the device failed.
   absl::Status Wait();
   // Whether this attempt has waited for the stream. Work that its owner added since is not waited
   // for.
@@ -31,10 +37,11 @@ class StreamOrder {
 
   // Orders later work of this attempt after the work that is on `after` now, and clears `after`.
   // Work that its owner adds later does not concern this call. MustWaitFor must have returned
-  // false.
+  // false. Does nothing for null. Returns errors of Backend::Order; `after` is null even then.
   absl::Status Follow(ComputeStream*& after);
 
-  // Whether the streams that were followed had done their work when last checked.
+  // Whether the streams that were followed had done their work when Follow was called, or have done
+  // it since NoteWaited.
   bool producers_ready() const { return producers_ready_; }
   // Call after a wait for the stream of the calls: it ends after all that it follows.
   void NoteWaited() { producers_ready_ = true; }

@@ -12,7 +12,7 @@ namespace ckv {
 
 // Times the merge, the kernel and the splice of a backend on a few rows of the geometry. Takes some
 // 10 ms, once per geometry. The fastest of several runs counts, because it was disturbed least.
-// Rows, partials and blocks are in the backend's home memory.
+// Memory is the backend's home memory. Runs on the calling thread.
 //
 // The kernel attends rows in the state in which calls find a chunk's: in memory, in huge pages, and
 // in no cache. It uses the default precision for bf16 partials. One query row gives the floor, and

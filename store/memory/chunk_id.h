@@ -34,7 +34,7 @@ VerificationTag VerificationTagOf(const ChunkId& plain, const TenantKey& key);
 // Returns the id of a chunk with this verification tag. The zero tag gives `plain` itself. Without
 // the key, the id cannot be derived from the tokens. With any key or tag, it is infeasible to
 // produce an id chosen in advance.
-//   SHA-256(11 as u64 | "ckv.chunk.2" | plain | seal)
+//   SHA-256(11 as u64 | "ckv.chunk.2" | plain | verification_tag)
 ChunkId TaggedChunkId(const ChunkId& plain, const VerificationTag& verification_tag);
 
 }  // namespace ckv

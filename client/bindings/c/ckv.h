@@ -161,7 +161,8 @@ typedef struct ckv_open_options {
   // kernel_target names no target, and the processor otherwise.
   const char* backend;
   // The kernel target, for example "AVX3", if the fleet is configured with one. Applies to the
-  // whole process. By default the fastest on this processor.
+  // whole process, and stays after ckv_close. By default the process keeps its target: at first
+  // the fastest on this processor.
   const char* kernel_target;
   // Capacity of the local row cache, for rows that contexts prefetch. By default 1 GiB;
   // CKV_NEAR_NONE disables it.

@@ -21,14 +21,14 @@
 
 namespace ckv::ggml {
 
-// Returns the process' requester. Any thread may call it.
+// Returns the process' requester, or the error why there is none. Any thread may call it.
 using RequesterSource = std::function<absl::StatusOr<Requester*>()>;
 
 // Used by one thread at a time. The requester must outlive it.
 class CorpusContexts {
  public:
   // The most contexts to keep: an engine's sequences at the same time. Beyond that, the least
-  // recently used one is closed.
+  // recently used one is dropped; it closes when its last owner releases it.
   static constexpr size_t kContextCountMax = 256;
   // How long a context of policy near may take to open: 64 GiB at 1 Gbit/s.
   static constexpr Duration kNearOpenTimeout = std::chrono::minutes(10);
@@ -43,9 +43,11 @@ class CorpusContexts {
   CorpusContexts(RequesterSource requester, Options options)
       : requester_(std::move(requester)), options_(std::move(options)) {}
 
-  // Returns the context of these chunks, in the order of the list.
+  // Returns the context of these chunks, in the order of the list, which must not be empty.
+  //   InvalidArgument     the list has more than 16 entries, or a chunk occurs twice.
   //   NotFound            there is no such corpus for its tenant.
-  //   PermissionDenied    a chunk belongs to another tenant.
+  //   PermissionDenied    the list names a tenant that is neither the shared one nor
+  //                       Options::tenant.
   //   FailedPrecondition  the corpus no longer has the chunks of the reference, or those that a
   //                       corpus without a reference had at first. Also: its rows differ from the
   //                       engine's in shape or scale, or it lacks the op's layer.
@@ -54,8 +56,8 @@ class CorpusContexts {
                                                       Instant deadline);
   // Returns the requester that makes the calls.
   absl::StatusOr<Requester*> requester() const { return requester_(); }
-  // Drops the context of a call that failed with `status`, if opening it again may help, because
-  // its chunks may be elsewhere by now. A busy or late holder does not invalidate the context.
+  // Drops the context of a call that failed with NotFound, Unavailable or FailedPrecondition: its
+  // chunks may be elsewhere by now. A busy or late holder does not invalidate the context.
   void DropAfter(const absl::Status& status, const AttachedList& list);
 
  private:

@@ -11,13 +11,14 @@
 
 namespace ckv::ggml {
 
-// Memory of the engine's, borrowed. A batch has streams: parts of the cache with tokens of their
-// own. Query rows, cells and answers are those of one layer.
+// Memory of the engine's, borrowed until OpAttender::Attend returns. A batch has streams (not
+// compute streams): parts of the cache with tokens of their own. Query rows, cells and answers are
+// those of one layer.
 struct MlaOp {
   uint32_t layer = 0;
   float softmax_scale = 0;
-  uint32_t d_qk = 0;  // values of a query row and of a cell
-  uint32_t d_v = 0;   // the first d_v values of a cell are its value
+  uint32_t d_qk = 0;  // values of a query row and of a cell: even, 4 to 1024
+  uint32_t d_v = 0;   // the first d_v values of a cell are its value, the others the RoPE part
   uint32_t head_count = 0;
   uint32_t token_count = 0;  // in each stream
   uint32_t stream_count = 0;
@@ -29,7 +30,9 @@ struct MlaOp {
   // bf16 [d_qk], one after another.
   const std::byte* cells = nullptr;
   size_t cell_stream_bytes = 0, cell_bytes = 0;
-  // f16 [cell_count] for each token: 0 if it sees the cell, -inf if not. If null, all see all.
+  // f16 [cell_count] for each token: 0 if it sees the cell, -inf if not; other values are refused.
+  // All heads have one mask. If null, each token sees all cells. A mask_stream_bytes of 0 gives all
+  // streams the same mask.
   const std::byte* mask = nullptr;
   size_t mask_stream_bytes = 0, mask_token_bytes = 0;
   float* out = nullptr;  // f32 [stream_count][token_count][head_count][d_v]

@@ -23,8 +23,8 @@ namespace ckv::c {
 
 class FetchArguments {
  public:
-  // Reads a call. The caller's memory stays borrowed. `backend` is the requester's. Rows are
-  // written after the work that is on the call's stream now.
+  // Reads a call. Call it once, before all else. The caller's memory stays borrowed. `backend` is
+  // the requester's. Rows are written after the work that is on the call's stream now.
   //   InvalidArgument     as in ckv_fetch.h.
   //   ResourceExhausted, Internal  the device has no more streams, or failed.
   absl::Status Take(const ckv_fetch_call* call, Backend& backend);
@@ -37,13 +37,17 @@ class FetchArguments {
   // are then fetched from there as far as possible. Errors are logged.
   void KeepHere(HostCache& cache);
 
-  // Fetches some chunks and layers of the call, until `deadline`. Calls `on_run` for each run once
-  // it is in its place; an error of `on_run` ends the fetch and is returned. Runs are repeated if
-  // the cache of this host fails. Blocks are written under `fence`. One thread at a time.
+  // Fetches some chunks and layers of the call, until `deadline`. Calls `on_run` for each range of
+  // rows once it is in its place; an error of `on_run` ends the fetch and is returned. A range may
+  // be reported twice if the cache of this host fails. Blocks are written under `fence`. Chunks and
+  // layers must be those of the call. One thread at a time.
+  //   Cancelled           the fence is closed.
+  //   else                as Requester::Fetch.
   absl::Status Pull(Requester& requester, uint32_t chunk_begin, uint32_t chunk_end,
                     uint32_t layer_begin, uint32_t layer_end, Instant deadline, WriteFence& fence,
                     absl::FunctionRef<absl::Status(const RowRun&)> on_run) const;
 
+  // Rows of the whole call, over all its layers.
   uint64_t row_count() const { return first_token_.back() * (call_.layer_end - call_.layer_begin); }
   // The whole call: ranges, trace and deadline.
   const FetchCall& call() const { return call_; }
