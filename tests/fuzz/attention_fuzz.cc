@@ -201,8 +201,8 @@ bool IsFinite(const reference::Partial& row) {
   return finite;
 }
 
-// What the terms of a precision may move a weight by, of itself (precision.h). Vector targets err
-// less.
+// Returns the largest relative error of a weight by the terms of a precision (precision.h). Vector
+// targets err less.
 double PrecisionError(Precision precision) {
   return precision == Precision::kFast ? 0x1p-8 : precision == Precision::kWire ? 0x1p-17 : 0;
 }
