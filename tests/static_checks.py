@@ -207,11 +207,15 @@ class Checks:
     def headers(self, changed, alone, limit_s):
         """Parses each header alone. A file of `alone`, which thread safety parses so, shows it of its first include."""
         shown = {self.first_include(name) for name in alone}
-        users = {}
-        for path in (path for folder in FOLDERS for path in sorted((self.root / folder).rglob("*.cc"))):
+        users, included = {}, set()
+        for path in (path for folder in FOLDERS for path in sorted((self.root / folder).rglob("*.*"))
+                     if path.suffix in (".cc", ".h")):
             for header in INCLUDE.findall(path.read_text(encoding="utf-8")):
-                users.setdefault(header, []).append(str(path.relative_to(self.root)))
-        flags = {name: self.flags_for(name, users.get(name, [])) for name in self.product_headers()}
+                included.add(header)
+                if path.suffix == ".cc":
+                    users.setdefault(header, []).append(str(path.relative_to(self.root)))
+        # One that the product does not include is for programs of others, whose headers this build may lack.
+        flags = {name: self.flags_for(name, users.get(name, [])) for name in self.product_headers() if name in included}
         every = [name for name in flags if name not in shown and flags[name]]
         first = [name for name in changed if name in every]
         say(f"headers alone: clang, {len(every)} files")

@@ -125,7 +125,8 @@ class StaticChecks(unittest.TestCase):
 
     def test_a_header_of_which_only_a_header_changed_fails(self):
         self.tree.write({"server/text.h": "// A text.\n#pragma once\n#include <string>\n",
-                         "server/name.h": '// A name.\n#pragma once\n#include "server/text.h"\nusing Name = std::string;\n'})
+                         "server/name.h": '// A name.\n#pragma once\n#include "server/text.h"\nusing Name = std::string;\n',
+                         "server/names.h": '// Its user.\n#pragma once\n#include "server/name.h"\n'})
         for _ in range(2):
             self.tree.commit()
         code, said = self.tree.check("--changed", "1", "--only", "headers")
@@ -135,6 +136,11 @@ class StaticChecks(unittest.TestCase):
 
     def test_a_fragment_need_not_compile_alone(self):
         self.tree.write({"server/part.inl.h": "// Half of a class.\n int half_ = Other();\n"})
+        code, said = self.tree.check("--all", "--only", "headers")
+        self.assertEqual(code, 0, said)
+
+    def test_a_header_for_programs_of_others_need_not_compile_here(self):
+        self.tree.write({"server/plugin.h": '// For an engine.\n#pragma once\n#include "engine/api.h"\n'})
         code, said = self.tree.check("--all", "--only", "headers")
         self.assertEqual(code, 0, said)
 

@@ -87,6 +87,7 @@ absl::Status RequestLane::PinSlots(std::shared_ptr<MemoryPinner> pinner) {
   return absl::OkStatus();
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): lanes that can, keep it
 absl::Status RequestLane::DoPinSlots(std::shared_ptr<MemoryPinner> /*pinner*/) {
   return absl::UnimplementedError("a lane whose slots cannot be pinned");
 }

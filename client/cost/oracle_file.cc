@@ -69,11 +69,11 @@ absl::Status ReadTiers(const OracleJson& document, NetworkSnapshot* snapshot) {
       if (!name->is_string()) return RefuseOracle(where + "name", "is not a string");
       tier.name = name->get<std::string>();
     }
-    double bandwidth_GBps = 0;
-    CKV_RETURN_IF_ERROR(ReadNumber(json, where, "bandwidth_GBps", true, &bandwidth_GBps));
+    double gb_per_s = 0;
+    CKV_RETURN_IF_ERROR(ReadNumber(json, where, "bandwidth_GBps", true, &gb_per_s));
     CKV_RETURN_IF_ERROR(ReadNumber(json, where, "latency_us", true, &tier.latency_us));
     CKV_RETURN_IF_ERROR(ReadNumber(json, where, "congestion", false, &tier.congestion));
-    tier.bandwidth_bytes_per_s = bandwidth_GBps * kBytesPerGB;
+    tier.bandwidth_bytes_per_s = gb_per_s * kBytesPerGB;
     snapshot->tiers.push_back(std::move(tier));
   }
   return absl::OkStatus();

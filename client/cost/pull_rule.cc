@@ -231,7 +231,7 @@ double PullRule::Charge(size_t expert, uint32_t item_id, const Use& use) {
   const double left_us = std::max(0.0, threshold_us - entry.lost_us);
   const bool fits = item.price.bytes <= options_.room_bytes;
   if (!fits || (left_us > 0 && use.total_us <= left_us)) {
-    entry.lost_us += use.total_us;
+    entry.lost_us = static_cast<float>(entry.lost_us + use.total_us);
     return use.total_us;
   }
   entry.lost_us = 0;

@@ -55,7 +55,7 @@ void HolderLink::Close() {
 
 absl::Status HolderLink::Open(Instant deadline) {
   CKV_ASSIGN_OR_RETURN(control_, peers_->Connect(*peer_, deadline));
-  const absl::Status status = OpenSession(deadline);
+  absl::Status status = OpenSession(deadline);
   if (!absl::IsUnavailable(status)) return status;
   // Another incarnation of the holder may have another address.
   auto elsewhere = peers_->Connect(*peer_, deadline);

@@ -123,12 +123,13 @@ absl::Status ColdReads::ReadChunk(Group group, ColdRows& rows) {
   if (std::all_of(group.begin(), group.end(), [](const Wanted& w) { return w.selected; }))
     return ReadSelected(group, rows);
   absl::StatusOr<ChunkPin> pin = store_->Load(chunk);
-  if (pin.ok()) {
-    rows.Keep(*std::move(pin));
-  } else if (absl::IsResourceExhausted(pin.status()) && group.front().layer_is_enough) {
-    return ReadLayer(chunk, rows);
+  if (!pin.ok()) {
+    const bool layer_is_read =
+        absl::IsResourceExhausted(pin.status()) && group.front().layer_is_enough;
+    return layer_is_read ? ReadLayer(chunk, rows) : pin.status();
   }
-  return pin.status();
+  rows.Keep(*std::move(pin));
+  return absl::OkStatus();
 }
 
 absl::Status ColdReads::ReadLayer(ChunkLocator chunk, ColdRows& rows) {

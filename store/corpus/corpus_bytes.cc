@@ -6,6 +6,7 @@
 #include "store/corpus/corpus_bytes.h"
 
 #include <bit>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -64,7 +65,7 @@ void PutChunk(const ChunkPlacement& chunk, const std::vector<uint32_t>& holders,
   before.Set(chunk);
 }
 
-absl::Status NoCorpus(std::string why) { return absl::DataLossError(std::move(why)); }
+absl::Status NoCorpus(std::string_view why) { return absl::DataLossError(why); }
 
 ChunkId TakeId(ByteReader& from) {
   ChunkId id;
@@ -109,7 +110,7 @@ absl::Status TakeGeometry(ByteReader& from, Geometry& geometry) {
   const auto json = ParseJson(from.TakeText<uint16_t>(), kGeometryDepthMax);
   if (!json.ok()) return NoCorpus("a corpus whose geometry is not JSON");
   auto decoded = DecodeGeometry(*json, "geometry.");
-  if (!decoded.ok()) return NoCorpus(std::string(decoded.status().message()));
+  if (!decoded.ok()) return NoCorpus(decoded.status().message());
   geometry = *std::move(decoded);
   return absl::OkStatus();
 }
@@ -160,7 +161,7 @@ absl::StatusOr<Corpus> TakeCorpus(ByteReader& from) {
   for (ChunkPlacement& chunk : corpus.chunks)
     CKV_RETURN_IF_ERROR(TakeChunk(from, names, before, chunk));
   const absl::Status valid = ValidateCorpus(corpus);
-  if (!valid.ok()) return NoCorpus(std::string(valid.message()));
+  if (!valid.ok()) return NoCorpus(valid.message());
   return corpus;
 }
 

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include "absl/strings/str_format.h"
@@ -60,7 +61,7 @@ absl::Status NoDevice() {
 }  // namespace
 
 absl::Status CheckVerbsOptions(const VerbsOptions& options) {
-  const auto refuse = [](std::string what) {
+  const auto refuse = [](std::string_view what) {
     return absl::InvalidArgumentError(absl::StrFormat("verbs options: %s", what));
   };
   if (options.port == 0) return refuse("ports count from 1");

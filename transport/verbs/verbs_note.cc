@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
+#include <string_view>
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
@@ -17,7 +19,7 @@ std::string TextOf(const VerbsEndFrame& end) {
 }
 
 absl::Status CheckEnd(const char* what, const VerbsEndFrame& end) {
-  const auto refuse = [what](std::string why) {
+  const auto refuse = [what](std::string_view why) {
     return absl::InvalidArgumentError(absl::StrFormat("verbs %s: %s", what, why));
   };
   // 0 and 1 are the subnet's own queue pairs.

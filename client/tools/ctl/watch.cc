@@ -30,7 +30,7 @@ absl::Status RunWatched(const Ctl& ctl, const std::function<void(const absl::Sta
   for (uint64_t count = 1;; ++count) {
     const Instant begin = ctl.clock->Now();
     if (ctl.out_is_terminal) *ctl.out << kClearScreen;
-    const absl::Status status = ctl.run();
+    absl::Status status = ctl.run();
     ctl.out->flush();
     if (count == ctl.watch_count_max || !ctl.out->good()) return status;
     if (!status.ok()) report(status);

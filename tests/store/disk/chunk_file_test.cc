@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
-#include <string>
+#include <string_view>
 
 #include "absl/strings/escaping.h"
 #include "gmock/gmock.h"
@@ -25,7 +25,7 @@ using testing::HasSubstr;
 
 // The bytes of a chunk's whole file.
 struct Image {
-  Image(const Geometry& of, uint32_t token_count, std::string tenant = "")
+  Image(const Geometry& of, uint32_t token_count, std::string_view tenant = "")
       : geometry(of), chunk(MakeSmallChunk(geometry, token_count, /*seed=*/7)) {
     const ChunkLayout layout = LayOutChunk(geometry, token_count);
     std::vector<std::byte> rows(layout.total_bytes);

@@ -118,7 +118,7 @@ void PrintBeside(const Ctl& ctl, const std::string& path, const std::string& tex
 }
 
 absl::Status CheckOutput(const std::string& path, std::string_view option) {
-  const absl::Status status = OutputFile::Check(path);
+  absl::Status status = OutputFile::Check(path);
   if (status.ok() || absl::IsResourceExhausted(status)) return status;
   return absl::FailedPreconditionError(
       absl::StrFormat("%s\n  name another file with %s", std::string(status.message()), option));

@@ -75,7 +75,7 @@ absl::Status DropGarbage(Fleet& fleet, Garbage& garbage, Duration grace,
     grpc::ClientContext context;
     fleet.Prepare(context);
     v1::DropChunkReply reply;
-    const absl::Status status =
+    absl::Status status =
         HolderError(stub->DropChunk(&context, request, &reply), garbage.holder, "DropChunk");
     on_chunks(1);
     if (status.ok()) {

@@ -34,7 +34,7 @@ struct Key {
 Partial Attend(const std::vector<Key>& keys, size_t begin, size_t end, bool hide_last) {
   Partial made;
   for (uint32_t row = 0; row < kRowCount; ++row) {
-    double top = -kInf, total = 0, o[kDv] = {};
+    double top = -std::numeric_limits<double>::infinity(), total = 0, o[kDv] = {};
     const bool hidden = hide_last && row + 1 == kRowCount;
     for (size_t k = begin; k < end && !hidden; ++k) top = std::max(top, keys[k].logit[row]);
     for (size_t k = begin; k < end && !hidden; ++k) {
