@@ -94,7 +94,7 @@ class ChunkVerifier {
 
   absl::StatusOr<Finding> CheckFile(VerifyPace pace) {
     if (files_.folder() == nullptr || !table_.IsDurable(what_.id)) return Finding{};
-    const absl::Status status = ReadFile(pace);
+    absl::Status status = ReadFile(pace);
     switch (status.code()) {
       case absl::StatusCode::kOk:
         return Finding{Part::kWhole};

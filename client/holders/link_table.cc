@@ -369,7 +369,7 @@ absl::StatusOr<uint32_t> LinkTable::HandleOf(ChunkLinks& chunk_links, uint32_t c
       if (chunk_links.LinkOf(i) != ordinal) continue;
       if (link.Find(chunks[i].id) == nullptr) ids.push_back(chunks[i].id);
     }
-    const absl::Status status = link.Resolve(ids, deadline);
+    absl::Status status = link.Resolve(ids, deadline);
     // NotFound may be about another chunk, which this call does not request.
     if (!status.ok() && (!absl::IsNotFound(status) || link.Find(wanted.id) == nullptr))
       return status;

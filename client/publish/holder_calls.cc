@@ -27,7 +27,7 @@ std::unique_ptr<v1::HolderService::StubInterface> ConnectHolder(const Member& me
 absl::Status HolderError(const grpc::Status& status, const Member& member, std::string_view call) {
   const std::string context =
       absl::StrFormat("holder %s at %s: %s", member.id.name, member.control_address, call);
-  const absl::Status plain = FromGrpc(status, context);
+  absl::Status plain = FromGrpc(status, context);
   const std::string text(plain.message());
   switch (plain.code()) {
     case absl::StatusCode::kUnimplemented:  // without a text where no such service is served

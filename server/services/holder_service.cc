@@ -211,7 +211,7 @@ absl::Status HolderServiceImpl::Receive(grpc::ServerContext& context, ServiceGat
 absl::Status HolderServiceImpl::Settle(const absl::Status& status, const ChunkId& id,
                                        const Geometry& geometry, const std::string& tenant,
                                        Duration ttl) {
-  const absl::Status gone =
+  absl::Status gone =
       absl::AbortedError("put: the chunk was dropped again just now: put it once more");
   if (absl::IsAlreadyExists(status)) {
     const absl::Status again = holder_.store().PutAgain(id, ttl);

@@ -84,7 +84,7 @@ absl::Status SpanFile::Append(std::string_view text) {
     const ssize_t count = write(fd_, left.data(), left.size());
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
-      const absl::Status failed =
+      absl::Status failed =
           absl::UnavailableError(absl::StrFormat("%s: %s", path_, std::strerror(errno)));
       // Half a line would swallow the next one.
       if (left.size() < text.size() && ftruncate(fd_, static_cast<off_t>(bytes_)) != 0)

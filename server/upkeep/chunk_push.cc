@@ -93,7 +93,7 @@ absl::StatusOr<bool> ChunkPush::IsThere(const ChunkInfo& info, Instant deadline)
         "right");
   }
   uint64_t bytes_sent = 0;
-  const absl::Status put =
+  absl::Status put =
       target_.Put(info, order_.geometry, order_.tenant, /*rows=*/nullptr, deadline, bytes_sent);
   if (absl::IsAlreadyExists(put)) return true;
   // Dropped since it was queried: the put began and ended without rows, or was aborted.

@@ -84,7 +84,7 @@ absl::Status Repairer::Complete(const LostChunk& lost, const RepairSource::Resto
     if (reader == restored.tenant || restored.tenant.empty()) continue;
     CKV_ASSIGN_OR_RETURN(ChunkInfo info,
                          store_.InfoOf(lost.id, restored.geometry, restored.tenant));
-    const absl::Status reported = store_.Begin(std::move(info), restored.geometry, reader).status();
+    absl::Status reported = store_.Begin(std::move(info), restored.geometry, reader).status();
     if (!absl::IsAlreadyExists(reported)) return reported;
   }
   return lost.kept ? store_.Keep(lost.id, true) : absl::OkStatus();

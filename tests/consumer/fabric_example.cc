@@ -57,7 +57,7 @@ absl::StatusOr<std::string> Ask(Fabric& fabric, const std::string& text) {
   CKV_RETURN_IF_ERROR(lane->Post(slot, static_cast<uint32_t>(text.size())));
   Completion done = {};
   if (!Await(*lane, done)) return absl::UnavailableError("no reply came");
-  const std::string reply(reinterpret_cast<const char*>(lane->reply(slot).data()), done.bytes);
+  std::string reply(reinterpret_cast<const char*>(lane->reply(slot).data()), done.bytes);
   lane->Release(slot);
   return reply;
 }

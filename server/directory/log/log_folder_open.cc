@@ -255,7 +255,7 @@ class LogFolder::Reader {
     const uint64_t before = frames.offset();
     CKV_ASSIGN_OR_RETURN(const std::optional<std::string_view> payload, frames.Next());
     if (!payload) return absl::OkStatus();
-    const absl::Status status = ReadRecords(*payload, take);
+    absl::Status status = ReadRecords(*payload, take);
     if (progress_ != nullptr) {
       progress_->bytes.fetch_add(frames.offset() - before, std::memory_order_relaxed);
       progress_->record_count.store(folder_.replay_.record_count, std::memory_order_relaxed);

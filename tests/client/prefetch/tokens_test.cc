@@ -92,7 +92,7 @@ class TokensTest : public testing::Test {
       call.wire = PartialDtype::kF32;
       call.deadline = test::Soon();
       AttendReport report;
-      const absl::Status status = requester.Attend(call, out, &report);
+      absl::Status status = requester.Attend(call, out, &report);
       near_pairs += report.near_pairs;
       return status;
     });

@@ -65,7 +65,7 @@ struct RebuildFixture : testing::Test {
   // A copy of the folder as it is now, which is not open.
   std::string Copy() {
     directory.reset();
-    const std::string copy = log.path + ".copy";
+    std::string copy = log.path + ".copy";
     std::filesystem::remove_all(copy);
     std::filesystem::copy(log.path, copy);
     return copy;

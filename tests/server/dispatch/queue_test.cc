@@ -131,7 +131,7 @@ class AdmissionTest : public FairQueueTest {
   absl::Status Offer(FairQueue::Flow* flow, uint64_t work, uint32_t deadline_us = 1'000'000) {
     ReadyRequest ready = Request(0, work);
     ready.header.deadline_us = deadline_us;
-    const absl::Status full = admission_.Check(queue_, *flow, ready, &why_);
+    absl::Status full = admission_.Check(queue_, *flow, ready, &why_);
     if (full.ok()) queue_.Push(*flow, ready);
     return full;
   }

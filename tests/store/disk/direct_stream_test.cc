@@ -32,7 +32,7 @@ struct DirectStreamTest : testing::Test {
   // OK with what was read, or the error.
   absl::StatusOr<std::vector<std::byte>> Read(uint64_t offset, uint64_t count) {
     std::vector<std::byte> read;
-    const absl::Status status = StreamDirectly(fd, offset, count, [&](auto block) {
+    absl::Status status = StreamDirectly(fd, offset, count, [&](auto block) {
       read.insert(read.end(), block.begin(), block.end());
       return absl::OkStatus();
     });

@@ -266,7 +266,7 @@ absl::StatusOr<RowFile> OpenRowFile(const std::string& path) {
                        : RowFile::Open(path, FileReading::kParts);
   if (opened.ok()) return opened;
   const std::string message(opened.status().message());
-  const absl::Status named =
+  absl::Status named =
       message.find(path) != std::string::npos ? opened.status() : Annotate(opened.status(), path);
   if (opened.status().code() != absl::StatusCode::kInvalidArgument) return named;
   return absl::InvalidArgumentError(absl::StrFormat(

@@ -227,7 +227,7 @@ absl::Status RunVerify(const Ctl& ctl, const VerifyOptions& options) {
         absl::StrFormat("chunk %d (%s): its replicas have other rows than each other\n", ordinal,
                         corpus.chunks[ordinal].id.ShortHex());
   }
-  const absl::Status verdict = Verdict(findings, disagreeing.size(), options.repair);
+  absl::Status verdict = Verdict(findings, disagreeing.size(), options.repair);
   const std::string checked = absl::StrFormat(
       "%s of %d checked\n", FormatCount(ordinals.size(), "chunk"), corpus.chunks.size());
   ctl.Print(checked + HoldersText(checks) + findings.text, {{"corpus", corpus.name},

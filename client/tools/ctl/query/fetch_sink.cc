@@ -52,7 +52,7 @@ class LlamaSink final : public FetchSink {
   explicit LlamaSink(LlamaStateWriter writer) : writer_(std::move(writer)) {}
 
   absl::Status Take(uint32_t layer, uint64_t token, std::span<const std::byte> rows) override {
-    const absl::Status written = writer_.Write(layer, static_cast<uint32_t>(token), rows);
+    absl::Status written = writer_.Write(layer, static_cast<uint32_t>(token), rows);
     if (!absl::IsInvalidArgument(written)) return written;
     return absl::InternalError("the requester sent rows twice: " + std::string(written.message()));
   }

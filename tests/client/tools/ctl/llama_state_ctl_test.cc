@@ -25,7 +25,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 std::string WriteState(const RowsOfFile& rows, const std::string& name, uint32_t streams = 1) {
-  const std::string path = TempPath(name);
+  std::string path = TempPath(name);
   auto writer = LlamaStateWriter::Create(path, {.token_ids = rows.token_ids,
                                                 .base_position = rows.position,
                                                 .layer_count = rows.geometry.layers,

@@ -68,7 +68,7 @@ std::vector<DirectoryChange> EveryKind() {
 
 absl::StatusOr<std::vector<DirectoryChange>> Read(std::string_view payload) {
   std::vector<DirectoryChange> changes;
-  const absl::Status status = ReadRecords(payload, [&](DirectoryChange change) {
+  absl::Status status = ReadRecords(payload, [&](DirectoryChange change) {
     changes.push_back(std::move(change));
     return absl::OkStatus();
   });
