@@ -1,6 +1,5 @@
 #include "server/rpc/service_gate.h"
 
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -12,7 +11,7 @@ namespace {
 // Streams last; a second is soon enough to look again.
 constexpr uint32_t kRetryAfterUs = 1'000'000;
 
-absl::Status FullError(std::string_view text) {
+absl::Status FullError(absl::string_view text) {
   return WithRetryAfter(absl::ResourceExhaustedError(text), kRetryAfterUs);
 }
 

@@ -39,7 +39,7 @@ struct RepairStub::Call {
   grpc::ClientContext context;
 };
 
-RepairStub::RepairStub(Member self, std::string directory, Clock* clock)
+RepairStub::RepairStub(Member self, const std::string& directory, Clock* clock)
     : self_(std::move(self)),
       clock_(clock),
       directory_(directory, clock),

@@ -20,7 +20,7 @@ class RepairStub final : public RepairSource {
  public:
   // `self` is this holder as registered. The constructor makes no network call. `clock` must
   // outlive this object.
-  RepairStub(Member self, std::string directory, Clock* clock);
+  RepairStub(Member self, const std::string& directory, Clock* clock);
 
   absl::StatusOr<Restored> Restore(const LostChunk& lost, Instant deadline) override
       ABSL_LOCKS_EXCLUDED(mu_);

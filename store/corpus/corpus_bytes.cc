@@ -6,11 +6,11 @@
 #include "store/corpus/corpus_bytes.h"
 
 #include <bit>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
 #include "proto/base/status.h"
 #include "store/formats/geometry_json.h"
 #include "store/formats/json.h"
@@ -65,7 +65,7 @@ void PutChunk(const ChunkPlacement& chunk, const std::vector<uint32_t>& holders,
   before.Set(chunk);
 }
 
-absl::Status NoCorpus(std::string_view why) { return absl::DataLossError(why); }
+absl::Status NoCorpus(absl::string_view why) { return absl::DataLossError(why); }
 
 ChunkId TakeId(ByteReader& from) {
   ChunkId id;

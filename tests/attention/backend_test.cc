@@ -11,6 +11,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "attention/worker_pool.h"
@@ -322,8 +323,10 @@ class BackendMerge : public BackendTest {
       MergePartials(parts, kRows, kValues, made.sum.view());
     }
     EXPECT_EQ(got.o, made.sum.o);
-    EXPECT_EQ(std::memcmp(got.m.data(), made.sum.m.data(), 4 * kRows), 0);
-    EXPECT_EQ(std::memcmp(got.l.data(), made.sum.l.data(), 4 * kRows), 0);
+    EXPECT_TRUE(
+        std::ranges::equal(std::as_bytes(std::span(got.m)), std::as_bytes(std::span(made.sum.m))));
+    EXPECT_TRUE(
+        std::ranges::equal(std::as_bytes(std::span(got.l)), std::as_bytes(std::span(made.sum.l))));
   }
 };
 

@@ -91,7 +91,7 @@ TEST(Dense, ProductsAreExactAndAllKernelsAgree) {
           size += std::fabs(product);
         }
         // A sum of `input` products, two at a time for each of three terms, in f32.
-        EXPECT_NEAR(want[i * (output + 3) + n], sum, 0x1p-24 * size * (input / 16 + 8));
+        EXPECT_NEAR(want[i * (output + 3) + n], sum, 0x1p-24 * size * (input / 16.0 + 8));
       }
       for (uint32_t n = output; n < output + 3; ++n)
         EXPECT_EQ(want[i * (output + 3) + n], kUntouched);

@@ -44,6 +44,12 @@ class BookPinner final : public MemoryPinner {
 };
 
 class FabricPins : public test::FabricTest {
+ public:
+  ~FabricPins() override {
+    pinning_.reset();
+    EXPECT_EQ(pinner_->ranges.count(), 0u);
+  }
+
  protected:
   FabricPins() {
     ListenOptions options;
@@ -51,10 +57,6 @@ class FabricPins : public test::FabricTest {
     auto listener = fabric().Listen(options);
     EXPECT_TRUE(listener.ok()) << listener.status();
     pinning_ = *std::move(listener);
-  }
-  ~FabricPins() override {
-    pinning_.reset();
-    EXPECT_EQ(pinner_->ranges.count(), 0u);
   }
   // On verbs another thread takes lanes down.
   void AwaitNoPins(const BookPinner& pinner) {

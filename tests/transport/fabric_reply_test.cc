@@ -89,7 +89,8 @@ TEST_P(FabricReplies, GatherHeadAndRuns) {
       size_t at = head;
       for (const size_t size : Cut(total - head, run_count, rng)) {
         if (run_count == 0) break;
-        memory.emplace_back(expected.begin() + at, expected.begin() + at + size);
+        const std::byte* from = expected.data() + at;
+        memory.emplace_back(from, from + size);
         at += size;
       }
       for (const std::vector<std::byte>& run : memory) runs.emplace_back(run);
@@ -157,7 +158,8 @@ TEST_P(FabricReplies, MemoryOfADeviceIsRefused) {
   ASSERT_TRUE(pair.request && pair.serve);
   const std::optional<uint32_t> slot = Ask(pair);
   ASSERT_TRUE(slot.has_value());
-  const Bytes run(reinterpret_cast<const std::byte*>(uintptr_t{4096}), 1000);  // not mapped
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): not mapped
+  const Bytes run(reinterpret_cast<const std::byte*>(uintptr_t{4096}), 1000);
   const absl::Status refused = pair.serve->PostGather(*slot, 64, {&run, 1}, RegionType::kDmabuf);
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << refused;
   EXPECT_FALSE(pair.serve->gathering(*slot));

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -28,7 +27,7 @@ void PutTokenHashes(const Corpus& corpus, std::string& to) {
   }
 }
 
-absl::Status Bad(std::string_view what) { return absl::DataLossError(what); }
+absl::Status Bad(absl::string_view what) { return absl::DataLossError(what); }
 
 absl::Status TakeTokenHashes(ByteReader& body, Corpus& corpus) {
   for (ChunkPlacement& chunk : corpus.chunks) {

@@ -23,6 +23,9 @@ using test::TestGeometry;
 constexpr uint32_t kPrecisionRows = 20;
 
 class PrecisionTest : public testing::Test {
+ public:
+  ~PrecisionTest() override { CKV_CHECK(ForceKernelTarget("").ok()); }
+
  protected:
   PrecisionTest() {
     CKV_CHECK(ForceKernelTarget("AMX_MODEL").ok());
@@ -32,7 +35,6 @@ class PrecisionTest : public testing::Test {
     std::mt19937 rng(5);
     q_ = RandomBf16(size_t{kPrecisionRows} * 96, rng);
   }
-  ~PrecisionTest() override { CKV_CHECK(ForceKernelTarget("").ok()); }
 
   AttendCall Call(PartialDtype wire, Precision precision) {
     AttendCall call;

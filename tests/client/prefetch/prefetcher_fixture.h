@@ -66,17 +66,18 @@ class PrefetcherTest : public testing::Test {
     prefetcher_ = std::make_unique<Prefetcher>(
         PrefetcherOptions{.clock = &clock_, .near_bytes = near_bytes}, std::move(tools));
   }
-  std::shared_ptr<ContextState> Open(std::vector<uint32_t> chunks, ContextExpectation expect = {},
-                                     Recompute recompute = {}) {
+  std::shared_ptr<ContextState> Open(const std::vector<uint32_t>& chunks,
+                                     ContextExpectation expect = {}, Recompute recompute = {}) {
     std::vector<ChunkUse> uses;
     for (const uint32_t chunk : chunks) uses.push_back({chunk, 0});
     const ContextPart part = {corpus_, uses};
     auto context = *ContextState::Make({&part, 1});
-    EXPECT_TRUE(prefetcher_
-                    ->Watch(context,
-                            {.parts = {&part, 1}, .expect = expect, .recompute = recompute},
-                            kInstantMax)
-                    .ok());
+    EXPECT_TRUE(
+        prefetcher_
+            ->Watch(context,
+                    {.parts = {&part, 1}, .expect = expect, .recompute = std::move(recompute)},
+                    kInstantMax)
+            .ok());
     return context;
   }
   static StepCost Cost(double route_us, double near_us, double pull_us) {

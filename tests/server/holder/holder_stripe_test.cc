@@ -30,6 +30,9 @@ constexpr uint32_t kTokens = 400;  // 13 stripes
 constexpr uint32_t kLayer = 1;
 
 class HolderStripeTest : public testing::TestWithParam<FabricKind> {
+ public:
+  ~HolderStripeTest() override { requester_.reset(); }
+
  protected:
   HolderStripeTest() {
     static int count = 0;
@@ -46,7 +49,6 @@ class HolderStripeTest : public testing::TestWithParam<FabricKind> {
       EXPECT_TRUE(test::PutChunk(store(), corpus_.geometry, chunk).ok());
     fleet_->corpus = corpus_.Publish("c", "", {{HolderId{"h"}}});
   }
-  ~HolderStripeTest() override { requester_.reset(); }
 
   // All chunks are cold then. There is room for two of three.
   void Start() {

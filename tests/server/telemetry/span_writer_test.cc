@@ -23,9 +23,11 @@ namespace {
 using nlohmann::json;
 
 class SpanWriterTest : public testing::Test {
+ public:
+  ~SpanWriterTest() override { Remove(); }
+
  protected:
   SpanWriterTest() : path_(test::TempPath("spans")) { Remove(); }
-  ~SpanWriterTest() override { Remove(); }
   void Remove() const {
     std::remove(path_.c_str());
     std::remove((path_ + ".1").c_str());

@@ -68,6 +68,9 @@ class CuttableRegistry final : public ReplicaRegistry {
 };
 
 class ReplicaKeeperTest : public testing::Test {
+ public:
+  ~ReplicaKeeperTest() override { keeper_.reset(); }
+
  protected:
   ReplicaKeeperTest() {
     fleet_.StartHolder(0);
@@ -89,7 +92,6 @@ class ReplicaKeeperTest : public testing::Test {
     Register();
     Start();
   }
-  ~ReplicaKeeperTest() override { keeper_.reset(); }
 
   void Start() {
     keeper_.reset();

@@ -179,7 +179,7 @@ TEST_F(CorpusPartsTest, AScanOfChunksLeavesThemAlone) {
   const auto scan = [&] {
     const auto folder = ChunkFolder::Open(options);
     ASSERT_TRUE(folder.ok()) << folder.status();
-    const auto report = (*folder)->Scan([](StoredChunk) {});
+    const auto report = (*folder)->Scan([](const StoredChunk&) {});
     ASSERT_TRUE(report.ok());
     EXPECT_EQ(report->quarantined_count, 0u);
   };

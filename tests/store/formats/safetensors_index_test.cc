@@ -8,6 +8,7 @@
 
 #include <functional>
 
+#include "absl/strings/str_cat.h"
 #include "store/formats/import.h"
 #include "tests/store/formats/test_files.h"
 
@@ -91,7 +92,7 @@ struct Folder {
   absl::StatusOr<RowFile> Open() {
     std::string index;
     for (const auto& [tensor, file] : places) {
-      index += (index.empty() ? "" : ",") + ("\"" + tensor + "\":\"") + file + "\"";
+      absl::StrAppend(&index, index.empty() ? "" : ",", "\"", tensor, "\":\"", file, "\"");
     }
     index = "{\"weight_map\":{" + index + "}" + more + "}";
     WriteWholeFile(directory / kSafetensorsIndexName, std::as_bytes(std::span(index)));

@@ -34,6 +34,16 @@ using testing::HasSubstr;
 constexpr LaneShape kRingShape = {4, 256, 256};
 
 class ShmDescriptors : public testing::Test {
+ public:
+  ~ShmDescriptors() override {
+    request_.reset();
+    serve_.reset();
+    end_.Reset();
+    peer_.Reset();
+    memory_.reset();
+    EXPECT_EQ(OpenFdCount(), open_before_);
+  }
+
  protected:
   ShmDescriptors() : open_before_(OpenFdCount()) {
     auto made = LaneMemory::Create(kRingShape);
@@ -46,14 +56,6 @@ class ShmDescriptors : public testing::Test {
     end_ = UniqueFd(ends[0]);
     peer_ = UniqueFd(ends[1]);
     memory_ = std::make_shared<LaneMemory>(*std::move(made));
-  }
-  ~ShmDescriptors() override {
-    request_.reset();
-    serve_.reset();
-    end_.Reset();
-    peer_.Reset();
-    memory_.reset();
-    EXPECT_EQ(OpenFdCount(), open_before_);
   }
 
   void Request() {

@@ -145,7 +145,8 @@ TEST(VerbsNote, DamagedNotesDoNotCrash) {
   for (int i = 0; i < 10'000; ++i) {
     for (std::string bytes : {good, answer}) {
       for (int flips = 1 + static_cast<int>(rng() % 4); flips > 0; --flips) {
-        bytes[rng() % bytes.size()] ^= static_cast<char>(1 << rng() % 8);
+        char& byte = bytes[rng() % bytes.size()];
+        byte = static_cast<char>(byte ^ (1 << rng() % 8));
       }
       if (rng() % 4 == 0) bytes.resize(rng() % (bytes.size() + 1));
       const auto offer = DecodeVerbsOffer(bytes);

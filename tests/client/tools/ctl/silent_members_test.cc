@@ -116,6 +116,9 @@ class FakeHolder final : public v1::HolderService::Service {
 };
 
 class SilentMembersTest : public testing::Test {
+ public:
+  ~SilentMembersTest() override { server_->Shutdown(); }
+
  protected:
   SilentMembersTest() {
     KeepGrpcUp();
@@ -127,7 +130,6 @@ class SilentMembersTest : public testing::Test {
     server_ = builder.BuildAndStart();
     address_ = absl::StrCat("127.0.0.1:", port);
   }
-  ~SilentMembersTest() override { server_->Shutdown(); }
 
   // All holders are one process, which is unaware of it.
   void AddHolders(int count) {
