@@ -38,7 +38,8 @@ class Model {
     double sum = 0;
     for (const double v : x) sum += v * v;
     Vector out;
-    for (const double v : x) out.push_back(v / std::sqrt(sum / x.size() + 1e-6));
+    for (const double v : x)
+      out.push_back(v / std::sqrt(sum / static_cast<double>(x.size()) + 1e-6));
     return out;
   }
   // y = x W with W [x.size()][width] at `offset` of `w`.
@@ -51,7 +52,7 @@ class Model {
     return y;
   }
   static Vector Slice(const Vector& x, size_t begin, size_t count) {
-    return {x.begin() + begin, x.begin() + begin + count};
+    return {x.data() + begin, x.data() + begin + count};
   }
   static double Dot(const Vector& a, const Vector& b) {
     double sum = 0;
@@ -62,7 +63,8 @@ class Model {
     if (!with_rope_) return x;
     Vector out(x.size());
     for (size_t i = 0; i < x.size() / 2; ++i) {
-      const double frequency = std::pow(c_.rope_theta, -2.0 * i / x.size());
+      const double part = static_cast<double>(2 * i) / static_cast<double>(x.size());
+      const double frequency = std::pow(c_.rope_theta, -part);
       const double angle = static_cast<double>(position) * frequency;
       out[2 * i] = x[2 * i] * std::cos(angle) - x[2 * i + 1] * std::sin(angle);
       out[2 * i + 1] = x[2 * i] * std::sin(angle) + x[2 * i + 1] * std::cos(angle);

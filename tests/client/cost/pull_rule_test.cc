@@ -76,7 +76,8 @@ TEST(PullRule, PullsAtOnceWhereUsesAreLong) {
 TEST(PullRule, RoutesIfAPullWouldEndTooLate) {
   PullRule rule(kWide);
   std::mt19937 rng(1);
-  for (uint64_t item = 0; item < 400; ++item) UseOnce(rule, item, 5 + rng() % 146, 100);
+  for (uint64_t item = 0; item < 400; ++item)
+    UseOnce(rule, item, static_cast<double>(5 + rng() % 146), 100);
   EXPECT_GE(PullRule::kFactors[rule.Leader("c", false)], 2);
   EXPECT_EQ(UseOnce(rule, 1000, 150, 100), 150);
 }

@@ -116,7 +116,7 @@ TEST(PagedCache, NoBlockIsLostOrSharedWhateverHappens) {
     std::map<uint64_t, uint64_t> tokens;  // visible, by sequence
     for (int step = 0; step < 300; ++step) {
       if (tokens.empty() || rng() % 8 == 0) tokens[cache->Begin().value] = 0;
-      auto it = std::next(tokens.begin(), rng() % tokens.size());
+      auto it = std::next(tokens.begin(), static_cast<ptrdiff_t>(rng() % tokens.size()));
       if (rng() % 6 == 0) {
         ASSERT_TRUE(cache->Free({it->first}).ok());
         tokens.erase(it);

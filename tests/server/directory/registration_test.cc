@@ -32,7 +32,7 @@ class CuttableRegistrar final : public DirectoryRegistrar {
   absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id, const MemberHealth* health,
                                          Instant deadline) override {
     if (!Connected()) return absl::UnavailableError("cut off");
-    const auto answer = local_->KeepAlive(lease_id, health, deadline);
+    auto answer = local_->KeepAlive(lease_id, health, deadline);
     absl::MutexLock lock(&mu_);
     // The directory may die right after it denied a lease.
     if (absl::IsNotFound(answer.status()) && cut_after_denial_) connected_ = false;

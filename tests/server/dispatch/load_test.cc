@@ -99,7 +99,7 @@ TEST_P(LoadTest, LongAnswersHaveTheBitsOfShortOnes) {
     part.row_count = 1024;
     const auto row = [&](uint32_t r) { return attend.rows.begin() + r * geometry.d_qk; };
     part.rows.assign(row(begin), row(begin + 1024));
-    const auto list = attend.pieces[0].indices->begin() + size_t{begin / 64} * k;
+    const auto list = attend.pieces[0].indices->data() + size_t{begin / 64} * k;
     part.pieces[0].indices->assign(list, list + 16 * k);
     const auto reply = client->Call(part);
     ASSERT_TRUE(reply.ok()) << reply.status();
@@ -107,7 +107,7 @@ TEST_P(LoadTest, LongAnswersHaveTheBitsOfShortOnes) {
     const RawPartial partial = reply->Partials(geometry.d_v)[0];
     const auto same = [&](const std::vector<float>& whole_of, const std::vector<float>& part_of) {
       const size_t width = part_of.size() / 1024;
-      return std::equal(part_of.begin(), part_of.end(), whole_of.begin() + begin * width);
+      return std::equal(part_of.begin(), part_of.end(), whole_of.data() + begin * width);
     };
     EXPECT_TRUE(same(expected.o, partial.o)) << "rows from " << begin;
     EXPECT_TRUE(same(expected.m, partial.m));

@@ -21,6 +21,7 @@ ReadyRequest Request(uint64_t id, uint64_t work = 0, ServeLane* lane = nullptr) 
   return ready;
 }
 // Lanes only need to differ here.
+// NOLINTNEXTLINE(performance-no-int-to-ptr): never used as memory
 ServeLane* LaneNumber(uintptr_t n) { return reinterpret_cast<ServeLane*>(n * 64); }
 
 class FairQueueTest : public testing::Test {

@@ -91,7 +91,7 @@ class StripeCacheTest : public testing::Test {
     for (const uint32_t stripe : stripes) {
       const uint64_t begin = stripe * kStripeTokens * row;
       const uint64_t end = std::min<uint64_t>(begin + kStripeTokens * row, want.size());
-      if (!std::equal(want.begin() + begin, want.begin() + end, hold.rows() + begin))
+      if (!std::equal(want.data() + begin, want.data() + end, hold.rows() + begin))
         return testing::AssertionFailure() << "stripe " << stripe;
     }
     return testing::AssertionSuccess();

@@ -47,7 +47,7 @@ struct HolderShadowTest : testing::Test {
   }
   ~HolderShadowTest() override { requester.reset(); }
 
-  absl::Status Ask(std::vector<uint32_t> chunks, bool approximate, Answer* answer,
+  absl::Status Ask(const std::vector<uint32_t>& chunks, bool approximate, Answer* answer,
                    AttendReport* report) {
     std::vector<ChunkUse> uses;
     for (const uint32_t chunk : chunks) uses.push_back({chunk, 0});

@@ -61,8 +61,8 @@ class HolderStripeTest : public testing::TestWithParam<FabricKind> {
   ChunkStore& store() { return fleet_->holder().store(); }
   HolderStats stats() { return fleet_->holder().stats(); }
 
-  absl::Status Ask(std::vector<uint32_t> chunks, Answer* answer, const Indices& selected = {},
-                   uint32_t layer = kLayer) {
+  absl::Status Ask(const std::vector<uint32_t>& chunks, Answer* answer,
+                   const Indices& selected = {}, uint32_t layer = kLayer) {
     std::vector<ChunkUse> uses;
     for (const uint32_t chunk : chunks) uses.push_back({chunk, 0});
     AttendCall call;
@@ -77,7 +77,7 @@ class HolderStripeTest : public testing::TestWithParam<FabricKind> {
     return requester_->Attend(call, answer->View(), nullptr);
   }
   // The answer of a chunk in memory. The other chunks are cold afterwards, as is this one.
-  Answer HotAnswer(std::vector<uint32_t> chunks, const Indices& selected) {
+  Answer HotAnswer(const std::vector<uint32_t>& chunks, const Indices& selected) {
     Answer answer(16, 64);
     EXPECT_TRUE(Ask(chunks, &answer).ok());
     EXPECT_TRUE(Ask(chunks, &answer, selected).ok());
@@ -85,7 +85,8 @@ class HolderStripeTest : public testing::TestWithParam<FabricKind> {
     Start();
     return answer;
   }
-  void ExpectBits(std::vector<uint32_t> chunks, const Indices& selected, const Answer& want) {
+  void ExpectBits(const std::vector<uint32_t>& chunks, const Indices& selected,
+                  const Answer& want) {
     Answer answer(16, 64);
     const absl::Status status = Ask(chunks, &answer, selected);
     ASSERT_TRUE(status.ok()) << status;

@@ -35,7 +35,7 @@ TEST_P(HolderTest, DenseAnswersAreRight) {
   for (const uint8_t flags : {0, 1, 2, 3}) {
     for (size_t chunks = 1; chunks <= handles.size(); ++chunks) {
       SCOPED_TRACE(testing::Message() << "flags " << int{flags} << ", " << chunks << " chunks");
-      const std::vector<uint32_t> some(handles.begin(), handles.begin() + chunks);
+      const std::vector<uint32_t> some(handles.data(), handles.data() + chunks);
       ExpectRight(*client, Dense(some, 1 + chunks * 4, chunks % 3, flags));
     }
   }

@@ -34,11 +34,9 @@ const std::vector<std::string>& HostileTexts() {
       "equal=sign a=b",
       "tab\tcarriage\rnull" + std::string(1, '\0') + "bell\a",
       "\x1b[31mred\x1b[0m \x7f",
-      "C1 \xc2\x9b"
-      "31m and NEL \xc2\x85",
+      std::string("C1 \xc2\x9b") + "31m and NEL \xc2\x85",
       "separators \xe2\x80\xa8 \xe2\x80\xa9",
-      "turned \xe2\x80\xae"
-      "gnp.exe \xe2\x81\xa6",
+      std::string("turned \xe2\x80\xae") + "gnp.exe \xe2\x81\xa6",
       "not UTF-8 \xff\xfe \xc3( \xed\xa0\x80 \xf4\x90\x80\x80 \xc0\xaf cut \xe2\x82",
       "<0>priority",
       "\xc3\xa9t\xc3\xa9 \xe2\x82\xac \xf0\x9f\x99\x82",

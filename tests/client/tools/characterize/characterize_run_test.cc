@@ -196,7 +196,7 @@ TEST(RoundsDisagree, IfTheMiddleHalfIsWiderThanATie) {
 // Points whose rounds disagree are measured once more, in as many rounds. Other points are not.
 TEST(Grid, MeasuresAgainWhatDisagrees) {
   uint32_t steady = 0, restless = 0, seldom = 0;
-  const auto task = [](uint32_t rows, std::function<double()> us, uint32_t every) {
+  const auto task = [](uint32_t rows, const std::function<double()>& us, uint32_t every) {
     const SampleKey key = {Sweep::kHere, "", rows, 64, 1};
     return Task{
         key,

@@ -5,8 +5,8 @@
 
 #include "client/tools/ctl/ctl.h"
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -227,7 +227,7 @@ TEST(TensorFiles, APartialIsWrittenWhole) {
   const auto o = file->Tensor("o");
   ASSERT_TRUE(o.ok());
   EXPECT_EQ(o->shape, (std::vector<uint64_t>{2, 3}));
-  EXPECT_EQ(std::memcmp(o->data.data(), partial.o.data(), 24), 0);
+  EXPECT_TRUE(std::ranges::equal(o->data, std::as_bytes(std::span(partial.o)).first(24)));
   EXPECT_EQ(file->metadata().at("corpus"), "c");
 }
 

@@ -41,7 +41,7 @@ CoverageView View(std::vector<std::string> live) {
   return view;
 }
 
-void Lack(CoverageView& view, const std::string& holder, std::vector<uint8_t> chunks) {
+void Lack(CoverageView& view, const std::string& holder, const std::vector<uint8_t>& chunks) {
   LackTable::Chunks ids;
   for (const uint8_t n : chunks) ids.insert(IdOf(n));
   view.holders.lacking[{holder}] = std::make_shared<const LackTable::Chunks>(std::move(ids));

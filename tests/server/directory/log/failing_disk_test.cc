@@ -69,7 +69,7 @@ TEST_F(FailingDiskTest, AnyCallThatFailsOnceLosesNothing) {
       folder.reset();
       uint64_t in_snapshot = 0;
       records.clear();
-      const auto again = LogFolder::Open(&files, path, [&](DirectoryChange change) {
+      const auto again = LogFolder::Open(&files, path, [&](const DirectoryChange& change) {
         if (change.kind == ChangeKind::kGap) in_snapshot = change.gap.until;
         if (change.kind == ChangeKind::kPublish || change.kind == ChangeKind::kDrop ||
             change.kind == ChangeKind::kEpochs) {
