@@ -37,7 +37,7 @@ absl::StatusOr<std::vector<std::string>> ResolveInTest(const std::string& host) 
   return found->second;
 }
 
-std::vector<std::string> WarningsOf(std::vector<std::string> arguments) {
+std::vector<std::string> WarningsOf(const std::vector<std::string>& arguments) {
   const auto parsed = ReadFlagsOnly(arguments);
   EXPECT_TRUE(parsed.ok()) << parsed.status();
   if (!parsed.ok()) return {};
@@ -46,7 +46,7 @@ std::vector<std::string> WarningsOf(std::vector<std::string> arguments) {
 
 std::vector<std::string> WarningsOfHolder(std::vector<std::string> arguments) {
   arguments.insert(arguments.end(), {"--role=holder", "--directory=10.77.0.1:7400"});
-  return WarningsOf(std::move(arguments));
+  return WarningsOf(arguments);
 }
 
 TEST(AddressChecks, LanesAreReachedWhereTheControlPlaneIs) {

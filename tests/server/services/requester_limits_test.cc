@@ -35,7 +35,7 @@ class RequesterLimitsTest : public test::ServicesTest {
   // One message of a client that takes 4 MiB, by the call and by the stream.
   grpc::Status Send(const v1::AttendRequest& request) {
     v1::AttendReply reply;
-    const grpc::Status one = plain_stub_->Attend(Call().get(), request, &reply);
+    grpc::Status one = plain_stub_->Attend(Call().get(), request, &reply);
     Call call;
     const auto stream = plain_stub_->AttendStream(call.get());
     EXPECT_TRUE(stream->Write(request));

@@ -71,7 +71,7 @@ class RequesterPutTest : public ServicesTest {
     }
     return writer->Finish();
   }
-  void ExpectRefused(std::vector<v1::PutRequest> messages, grpc::StatusCode code,
+  void ExpectRefused(const std::vector<v1::PutRequest>& messages, grpc::StatusCode code,
                      const std::string& text) {
     const grpc::Status status = Put(messages);
     EXPECT_EQ(status.error_code(), code) << status.error_message();
