@@ -44,8 +44,9 @@ std::string NewFolder() {
 double SecondsSince(Instant begin) { return double((Clock::Real()->Now() - begin).count()) / 1e9; }
 
 double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 // A chunk of DeepSeek-V2-Lite: 2048 tokens x 27 layers of 1152 bytes, 63.7 MB.

@@ -36,8 +36,9 @@ constexpr uint32_t kSelected = 2048;  // DeepSeek V3.2's
 constexpr int kRounds = 21;
 
 double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 double MicrosSince(Instant begin) { return double((Clock::Real()->Now() - begin).count()) / 1e3; }
