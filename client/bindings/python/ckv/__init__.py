@@ -24,8 +24,8 @@ HANDLES. A Requester, Corpus, Context, Ticket, FetchTicket or Put is closed by `
 and at the latest when it is dropped. Close tickets, fetch tickets and puts before their requester.
 
 THREADS. Other Python threads run while one waits in a call. Any threads may use a Requester,
-Corpus, Context, Part, Segment or FetchTicket at once. Only one thread at a time may use a Ticket or
-a Put. A child after fork cannot use ckv if its parent loaded the library: start it by spawn.
+Corpus, Context, Part, Segment or FetchTicket at once. Only one thread at a time may use a Ticket, a
+PreparedCall or a Put. A child after fork cannot use ckv if its parent loaded the library: start it by spawn.
 
 ERRORS are subclasses of ckv.Error, one for each of gRPC's codes (errors.py). An argument of a wrong
 Python type may also raise TypeError, ValueError or AttributeError.
@@ -41,6 +41,7 @@ from .errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineExceed
                      Unimplemented, Unknown)
 from .fetch import BlockPlace, FetchReport, FetchTicket
 from .partial import Answer, AttendReport, lse_from_partial, merge, partial_from_lse
+from .prepared import PreparedCall
 from .put import Put, PutReport
 from .requester import Requester, open  # noqa: A004
 
@@ -50,7 +51,7 @@ __all__ = [
     "Aborted", "AlreadyExists", "Answer", "AttendReport", "BlockPlace", "Cancelled", "Context",
     "Corpus", "DataLoss", "DeadlineExceeded", "Error", "FailedPrecondition", "FetchReport", "FetchTicket",
     "Found", "Internal", "InvalidArgument", "LibraryError", "Model", "NotFound", "OutOfRange",
-    "OwnRows", "Part", "PermissionDenied", "Put", "PutReport", "Requester", "ResourceExhausted",
-    "Segment", "Ticket", "Unauthenticated", "Unavailable", "Unimplemented", "Unknown",
+    "OwnRows", "Part", "PermissionDenied", "PreparedCall", "Put", "PutReport", "Requester",
+    "ResourceExhausted", "Segment", "Ticket", "Unauthenticated", "Unavailable", "Unimplemented", "Unknown",
     "lse_from_partial", "merge", "open", "partial_from_lse",
 ]

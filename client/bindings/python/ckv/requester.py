@@ -13,6 +13,7 @@ import numpy as np
 from . import _inputs, _library, _structs
 from . import attend as _attend
 from . import fetch as _fetch
+from . import prepared as _prepared
 from ._handles import Owner
 from ._memory import (UINT64_MAX, address, choice, count, field_nanoseconds, ints, nanoseconds, text)
 from .attend import Context, Ticket, Where
@@ -20,6 +21,7 @@ from .corpus import Corpus, Found, Model, Part
 from .errors import Error, FailedPrecondition, InvalidArgument, NotFound
 from .fetch import FetchReport, FetchTicket
 from .partial import Answer
+from .prepared import PreparedCall
 from .put import Put
 
 
@@ -275,6 +277,22 @@ class Requester:
         if status:
             library.fail(status)
         return call.answer
+
+    def prepare(self, q: Any, where: Where, *, out: Any = None, wire: str = "bf16",
+                precision: Optional[str] = None, timeout: Optional[float] = 10.0,
+                allow_approximate: bool = False, traceparent: Optional[str] = None,
+                stream: Any = None) -> PreparedCall:
+        """Returns a call that can be repeated for each layer and step, for less than attend costs.
+
+        Arguments are as in attend, and are checked now. `where` has no Part or Corpus. q must not need a
+        copy. q, own rows, selections and `out` are read and written by every repetition: change their
+        values in place. The timeout is that of each repetition.
+        InvalidArgument    as attend; also, `where` has a Part or Corpus, or q's rows do not have one stride
+        Unimplemented      as attend
+        """
+        call = _attend.Call(self._owner, 0, q, where, out, wire, precision, timeout, allow_approximate,
+                            traceparent, stream)
+        return _prepared.prepare(self._owner, call, q, where)
 
     def submit(self, layer: int, q: Any, where: Where, *, out: Any = None, wire: str = "bf16",
                precision: Optional[str] = None, timeout: Optional[float] = 10.0,

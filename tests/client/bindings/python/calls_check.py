@@ -45,6 +45,34 @@ def check_paged(requester, corpus, q):
                 "other blocks are other rows")
 
 
+def check_prepared(requester, corpus, q):
+    """A prepared call answers as attend does, for each layer and with other queries, and refuses what may not be repeated."""
+    with requester.context(corpus, policy="route") as context:
+        rows = q.copy()
+        own = ckv.OwnRows(bf16(3 * corpus.d_qk, 6).reshape(3, -1))
+        for where in (context, ckv.Segment(context), [ckv.Segment(context, own=[own])]):
+            call = requester.prepare(rows, where, wire="f32")
+            for step in range(2):
+                rows[:] = q if step == 0 else q[::-1]
+                for layer in range(corpus.layers):
+                    want = requester.attend(layer, rows.copy(), where, wire="f32")
+                    require(answers_equal(call.attend(layer), want), "a prepared call")
+                    ticket = call.submit(layer)
+                    refused(ckv.FailedPrecondition, call.attend, layer)
+                    require(ticket.wait(TIMEOUT) is call.answer and answers_equal(call.answer, want), "its ticket")
+                    require(call.answer.report.routed_pairs == want.report.routed_pairs, "its report")
+        out = requester.attend(0, rows, context)
+        require(requester.prepare(rows, context, out=out).attend(0).o is out.o, "the memory of the answer")
+        for layer in (-1, 2**32, corpus.layers, 1.5, None):
+            refused(ckv.InvalidArgument, call.attend, layer)
+        require(answers_equal(call.attend(0), requester.attend(0, rows, where, wire="f32")), "after a refused layer")
+        refused(ckv.InvalidArgument, requester.prepare, rows, corpus)
+        refused(ckv.InvalidArgument, requester.prepare, rows, ckv.Segment(ckv.Part(corpus)))
+        wide = np.zeros((2, len(q) + 1, corpus.d_qk), np.uint16)
+        require("copied" in str(refused(ckv.InvalidArgument, requester.prepare, wide[:, 1:], context)), "q with gaps")
+    refused(ckv.FailedPrecondition, call.attend, 0)
+
+
 def check_blocks(requester, corpus):
     """Fetches rows into the blocks of an engine's cache, also by a ticket. Refuses places that do not fit."""
     tokens, table = corpus.token_count, np.arange(64, dtype=np.int32)[::-3]
@@ -402,7 +430,8 @@ def main():
         corpus = requester.resolve(name)
         q = bf16(ROWS * corpus.d_qk, 17).reshape(ROWS, corpus.d_qk)
         for check, arguments in ((check_threads, (requester, corpus, q, [int(pid) for pid in pids])),
-                                 (check_paged, (requester, corpus, q)), (check_blocks, (requester, corpus)),
+                                 (check_prepared, (requester, corpus, q)), (check_paged, (requester, corpus, q)),
+                                 (check_blocks, (requester, corpus)),
                                  (check_put, (requester, corpus)), (check_torch, (requester, corpus, q)),
                                  (check_other_arrays, (requester, corpus, q)),
                                  (check_refusals, (requester, corpus, q)),
