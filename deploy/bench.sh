@@ -24,13 +24,15 @@
 #     vllm          stock vLLM from PyPI with the plug-in: exactness, a random walk over its scheduler, time to the first
 #                   token, also beside LMCache's and NIXL's, decode steps, blocks, publishing, what it costs where it is not used;
 #                   half an hour
+#     peers         beside NIXL and Mooncake from PyPI, in turns: fetches on one host and over tcp, also into scattered blocks;
+#                   ckv's kernel beside vLLM's for MLA on a CPU
 #     store         restart, load and cold read beside the disk's own time, kept stripes, look-ups, plans, cuts
 #     field         what users of such systems reported: both commands on a bare machine, health against real faults,
 #                   restarts of every holder under load, clock steps, costs measured under load, probes beside idle
 #                   connections, a directory whose name moves (root, for namespaces and a clean root)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n '2,30p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,32p' "$0" | sed 's/^# \{0,1\}//'; }
 realtime=()
 if [ "${1:-}" = --realtime ]; then
   realtime=(chrt --fifo 1)
@@ -76,8 +78,12 @@ case $1 in
     preset=release targets=(ckvd ckvctl ckv_c)
     deploy/install-packages.sh build engines
     ;;
+  peers)
+    preset=release targets=(ckvd ckv_c c_loop cc_loop attend_kernel)
+    deploy/install-packages.sh build check engines
+    ;;
   store) preset=release targets=(store_bench store_disk_bench store_stripe_bench store_plan_bench) ;;
-  *) echo "bench: no set is named '$1'; there are: act, bindings, contexts, data-path, decision, field, kernels, llama, operate, store, vllm" >&2; exit 2 ;;
+  *) echo "bench: no set is named '$1'; there are: act, bindings, contexts, data-path, decision, field, kernels, llama, operate, peers, store, vllm" >&2; exit 2 ;;
 esac
 deploy/build.sh "$preset" "${targets[@]}"
 exec "${realtime[@]}" deploy/python.sh tests/bench/bars.py "$1" "build/$preset"
