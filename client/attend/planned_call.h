@@ -14,7 +14,7 @@ struct PlannedCall {
   // Its queries name no stream once the call's stream is ordered after theirs.
   RouteCall call;
   AttendPlan plan;
-  std::vector<PlannedLine> lines;  // by peer index
+  std::vector<PlannedPeer> peers;  // by peer index
 };
 
 }  // namespace ckv

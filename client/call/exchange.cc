@@ -29,17 +29,17 @@ Exchange::Exchange(Clock* clock, Duration spin_max, LinkTable* links, CallCounte
       completions_(kCompletionCountMax) {}
 
 uint32_t Exchange::Add(HolderLink& link) {
-  for (uint32_t i = 0; i < line_count_; ++i) {
-    if (lines_[i].link == &link) return i;
+  for (uint32_t i = 0; i < peer_count_; ++i) {
+    if (peers_[i].link == &link) return i;
   }
-  if (lines_.size() == line_count_) lines_.emplace_back();
-  Line& line = lines_[line_count_];
-  line.link = &link;
+  if (peers_.size() == peer_count_) peers_.emplace_back();
+  Peer& peer = peers_[peer_count_];
+  peer.link = &link;
   // Until Start there is nothing to give up.
-  line.slots.clear();
-  line.outstanding = 0;
-  line.strange = line.held = false;
-  return static_cast<uint32_t>(line_count_++);
+  peer.slots.clear();
+  peer.outstanding = 0;
+  peer.strange = peer.held = false;
+  return static_cast<uint32_t>(peer_count_++);
 }
 
 void Exchange::Start(Instant deadline, bool may_be_refused) {
@@ -47,18 +47,18 @@ void Exchange::Start(Instant deadline, bool may_be_refused) {
   deadline_ = deadline;
   may_be_refused_ = may_be_refused;
   heard_ = false;
-  for (Line& line : lines()) {
-    line.slots.assign(line.link->lane().shape().slot_count, Slot{});
-    line.outstanding = 0;
-    line.strange = line.held = false;
+  for (Peer& peer : peers()) {
+    peer.slots.assign(peer.link->lane().shape().slot_count, Slot{});
+    peer.outstanding = 0;
+    peer.strange = peer.held = false;
   }
-  wait_.Begin(line_count_);
-  waiting_.reserve(line_count_);  // a warm context may wait on more lanes than before
+  wait_.Begin(peer_count_);
+  waiting_.reserve(peer_count_);  // a warm context may wait on more lanes than before
 }
 
-absl::Status Exchange::Post(uint32_t line, uint32_t slot, const RequestHeader& header, uint32_t tag,
-                            Instant now, Send send) {
-  Line& to = lines_[line];
+absl::Status Exchange::Post(uint32_t peer_index, uint32_t slot, const RequestHeader& header,
+                            uint32_t tag, Instant now, Send send) {
+  Peer& to = peers_[peer_index];
   RequestLane& lane = to.link->lane();
   RequestHeader stamped = header;
   stamped.request_id = to.link->NextRequestId();
@@ -79,8 +79,8 @@ absl::Status Exchange::Post(uint32_t line, uint32_t slot, const RequestHeader& h
 
 absl::StatusOr<bool> Exchange::Collect(Accept accept) {
   bool any = false;
-  for (uint32_t i = 0; i < line_count_; ++i) {
-    if (!Awaited(lines_[i])) continue;
+  for (uint32_t i = 0; i < peer_count_; ++i) {
+    if (!Awaited(peers_[i])) continue;
     CKV_ASSIGN_OR_RETURN(const bool came, CollectFrom(i, accept));
     any |= came;
   }
@@ -90,8 +90,8 @@ absl::StatusOr<bool> Exchange::Collect(Accept accept) {
 }
 
 bool Exchange::AwaitsAny() {
-  return std::any_of(lines().begin(), lines().end(),
-                     [](const Line& line) { return line.outstanding > 0; });
+  return std::any_of(peers().begin(), peers().end(),
+                     [](const Peer& peer) { return peer.outstanding > 0; });
 }
 
 absl::Status Exchange::ReadLate() {
@@ -101,17 +101,17 @@ absl::Status Exchange::ReadLate() {
   return AwaitsAny() ? absl::OkStatus() : LaneWait::PassedError();
 }
 
-absl::StatusOr<bool> Exchange::CollectFrom(uint32_t line, Accept accept) {
-  const size_t count = lines_[line].link->lane().Poll(completions_);
+absl::StatusOr<bool> Exchange::CollectFrom(uint32_t peer_index, Accept accept) {
+  const size_t count = peers_[peer_index].link->lane().Poll(completions_);
   absl::Status first_error;
   // All of them are taken, errors or not: a slot that completed can no longer be abandoned.
-  for (size_t i = 0; i < count; ++i) first_error.Update(Take(line, completions_[i], accept));
-  if (!first_error.ok()) return links_->Fail(*lines_[line].link, first_error);
+  for (size_t i = 0; i < count; ++i) first_error.Update(Take(peer_index, completions_[i], accept));
+  if (!first_error.ok()) return links_->Fail(*peers_[peer_index].link, first_error);
   return count > 0;
 }
 
-absl::Status Exchange::Take(uint32_t line, const Completion& done, Accept accept) {
-  Line& from = lines_[line];
+absl::Status Exchange::Take(uint32_t peer_index, const Completion& done, Accept accept) {
+  Peer& from = peers_[peer_index];
   const RequestLane& lane = from.link->lane();
   if (done.slot >= from.slots.size() || from.slots[done.slot].state != State::kPosted) {
     counters_->discarded.fetch_add(1, std::memory_order_relaxed);
@@ -132,18 +132,18 @@ absl::Status Exchange::Take(uint32_t line, const Completion& done, Accept accept
   slot.state = State::kArrived;
   --from.outstanding;
   from.link->peer().in_flight.End(1);
-  CKV_RETURN_IF_ERROR(accept({line, done.slot, slot.tag, slot.posted, *header, bytes}));
+  CKV_RETURN_IF_ERROR(accept({peer_index, done.slot, slot.tag, slot.posted, *header, bytes}));
   from.link->peer().avoidance.End();
   return absl::OkStatus();
 }
 
 absl::Status Exchange::Check() {
   waiting_.clear();
-  for (Line& line : lines()) {
-    if (!Awaited(line)) continue;
-    if (absl::Status status = line.link->lane().status(); !status.ok())
-      return links_->Fail(*line.link, status);
-    waiting_.push_back(&line.link->lane());
+  for (Peer& peer : peers()) {
+    if (!Awaited(peer)) continue;
+    if (absl::Status status = peer.link->lane().status(); !status.ok())
+      return links_->Fail(*peer.link, status);
+    waiting_.push_back(&peer.link->lane());
   }
   const Instant now = clock_->Now();
   if (std::exchange(heard_, false)) quiet_since_ = now;
@@ -155,8 +155,8 @@ absl::Status Exchange::Check() {
 bool Exchange::OthersShouldBeTried(Instant now) {
   const Duration left = deadline_ == kInstantMax ? kQuietMax : deadline_ - now;
   if (now - quiet_since_ < left || may_be_refused_ || !AwaitsAny()) return false;
-  return std::all_of(lines().begin(), lines().end(), [this](const Line& line) {
-    return line.outstanding == 0 || links_->OthersMayAnswer(line.link->peer());
+  return std::all_of(peers().begin(), peers().end(), [this](const Peer& peer) {
+    return peer.outstanding == 0 || links_->OthersMayAnswer(peer.link->peer());
   });
 }
 
@@ -179,33 +179,33 @@ absl::Status Exchange::Pause() {
 absl::Status Exchange::Silence(const absl::Status& status) {
   const bool awaits = AwaitsAny();
   std::vector<const HolderPeer*> silent;
-  for (Line& line : lines()) {
-    if (awaits ? line.outstanding == 0 : line.link->lane().in_flight() == 0) continue;
-    silent.push_back(&line.link->peer());
-    if (!may_be_refused_) links_->NoteSilent(*line.link);
+  for (Peer& peer : peers()) {
+    if (awaits ? peer.outstanding == 0 : peer.link->lane().in_flight() == 0) continue;
+    silent.push_back(&peer.link->peer());
+    if (!may_be_refused_) links_->NoteSilent(*peer.link);
   }
   return silent.empty() ? status : Annotate(status, DescribePeers(silent));
 }
 
-void Exchange::Release(uint32_t line, uint32_t slot) {
-  lines_[line].slots[slot].state = State::kFree;
-  lines_[line].link->lane().Release(slot);
+void Exchange::Release(uint32_t peer_index, uint32_t slot) {
+  peers_[peer_index].slots[slot].state = State::kFree;
+  peers_[peer_index].link->lane().Release(slot);
 }
 
 void Exchange::GiveUp() {
-  for (Line& line : lines()) {
-    if (line.outstanding > 0) line.link->peer().in_flight.End(line.outstanding);
-    line.outstanding = 0;
-    if (line.strange) line.link->Close();
-    if (!line.link->is_up()) continue;
-    RequestLane& lane = line.link->lane();
-    for (uint32_t slot = 0; slot < line.slots.size(); ++slot) {
-      if (line.slots[slot].state == State::kPosted) lane.Abandon(slot);
-      if (line.slots[slot].state == State::kArrived) lane.Release(slot);
-      line.slots[slot].state = State::kFree;
+  for (Peer& peer : peers()) {
+    if (peer.outstanding > 0) peer.link->peer().in_flight.End(peer.outstanding);
+    peer.outstanding = 0;
+    if (peer.strange) peer.link->Close();
+    if (!peer.link->is_up()) continue;
+    RequestLane& lane = peer.link->lane();
+    for (uint32_t slot = 0; slot < peer.slots.size(); ++slot) {
+      if (peer.slots[slot].state == State::kPosted) lane.Abandon(slot);
+      if (peer.slots[slot].state == State::kArrived) lane.Release(slot);
+      peer.slots[slot].state = State::kFree;
     }
     // Sends the requests held back, before the deadlines in them are wrong.
-    if (line.held) (void)lane.Poll(completions_);
+    if (peer.held) (void)lane.Poll(completions_);
   }
 }
 

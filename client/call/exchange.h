@@ -33,12 +33,12 @@ class Exchange {
   Exchange(Clock* clock, Duration spin_max, LinkTable* links, CallCounters* counters);
 
   // Drops the links of the last call.
-  void Clear() { line_count_ = 0; }
-  // Adds a link of this call, or finds it. Returns its ordinal from 0, the peer index ("line"). The
+  void Clear() { peer_count_ = 0; }
+  // Adds a link of this call, or finds it. Returns its ordinal from 0, the peer index. The
   // link must be up before Start.
   uint32_t Add(HolderLink& link);
-  size_t line_count() const { return line_count_; }
-  HolderLink& link(uint32_t line) const { return *lines_[line].link; }
+  size_t peer_count() const { return peer_count_; }
+  HolderLink& link(uint32_t peer_index) const { return *peers_[peer_index].link; }
   // Starts the call. All links must have been added and be up. Every wait ends at `deadline`. Links
   // silent at that time are avoided for a while, unless the call `may_be_refused`: it waits for
   // less time than a holder may need.
@@ -49,11 +49,11 @@ class Exchange {
   // header. Writes the header into the slot and sets its id, session, epoch and remaining time. The
   // reply has the same `tag`.
   //   As LinkTable::Fail if the lane broke.
-  absl::Status Post(uint32_t line, uint32_t slot, const RequestHeader& header, uint32_t tag,
+  absl::Status Post(uint32_t peer_index, uint32_t slot, const RequestHeader& header, uint32_t tag,
                     Instant now, Send send = Send::kNow);
 
   struct Reply {
-    uint32_t line = 0;
+    uint32_t peer_index = 0;
     uint32_t slot = 0;
     uint32_t tag = 0;
     Instant posted;
@@ -84,14 +84,14 @@ class Exchange {
   absl::Status EndRound(bool progress);
 
   // Frees the slot. Its reply must have been read.
-  void Release(uint32_t line, uint32_t slot);
+  void Release(uint32_t peer_index, uint32_t slot);
   // Ends the call. Releases received replies and abandons outstanding ones. Closes every lane that
   // carried an unexpected reply, because it is no longer certain which of its slots are done.
   void GiveUp();
 
   static constexpr Duration kQuietMax = std::chrono::seconds(10);
 
-  uint32_t outstanding(uint32_t line) const { return lines_[line].outstanding; }
+  uint32_t outstanding(uint32_t peer_index) const { return peers_[peer_index].outstanding; }
   // The lanes on which the last Check found outstanding replies.
   std::span<RequestLane* const> waiting() const { return waiting_; }
 
@@ -104,7 +104,7 @@ class Exchange {
     Instant posted;
   };
   // One link of the call.
-  struct Line {
+  struct Peer {
     HolderLink* link = nullptr;
     std::vector<Slot> slots;
     uint32_t outstanding = 0;
@@ -112,15 +112,15 @@ class Exchange {
     bool held = false;     // a request may wait for the next post or poll
   };
 
-  std::span<Line> lines() { return {lines_.data(), line_count_}; }
+  std::span<Peer> peers() { return {peers_.data(), peer_count_}; }
   // Whether replies to this call are outstanding.
   bool AwaitsAny();
   // Returns true if a reply may still arrive, even to a request that an earlier call abandoned.
-  static bool Awaited(const Line& line) {
-    return line.outstanding > 0 || line.link->lane().in_flight() > 0;
+  static bool Awaited(const Peer& peer) {
+    return peer.outstanding > 0 || peer.link->lane().in_flight() > 0;
   }
-  absl::StatusOr<bool> CollectFrom(uint32_t line, Accept accept);
-  absl::Status Take(uint32_t line, const Completion& done, Accept accept);
+  absl::StatusOr<bool> CollectFrom(uint32_t peer_index, Accept accept);
+  absl::Status Take(uint32_t peer_index, const Completion& done, Accept accept);
   absl::Status Silence(const absl::Status& status);
   // Whether all awaited holders have been silent for half of the time, and replicas may answer.
   bool OthersShouldBeTried(Instant now);
@@ -134,8 +134,8 @@ class Exchange {
   Instant quiet_since_;      // when a Check last found `heard_` set
   bool heard_ = false;       // whether a reply arrived or an idle holder was sent a request since
                              // then
-  std::vector<Line> lines_;  // the first line_count_ are in use; the rest keep their memory
-  size_t line_count_ = 0;
+  std::vector<Peer> peers_;  // the first peer_count_ are in use; the rest keep their memory
+  size_t peer_count_ = 0;
   std::vector<Completion> completions_;
   std::vector<RequestLane*> waiting_;
 };

@@ -119,7 +119,7 @@ absl::Status Fetcher::Check(const FetchCall& call) const {
 absl::Status Fetcher::Prepare(const FetchCall& call) {
   const std::vector<ChunkPlacement>& chunks = call.corpus->chunks;
   const size_t count = call.chunk_end - call.chunk_begin;
-  line_of_chunk_.assign(count, 0);
+  peer_of_chunk_.assign(count, 0);
   handle_of_chunk_.assign(count, 0);
   delta_of_chunk_.assign(count, 0);
   CKV_ASSIGN_OR_RETURN(LinkTable::ChunkLinks * chunk_links,
@@ -131,9 +131,9 @@ absl::Status Fetcher::Prepare(const FetchCall& call) {
     position += chunks[chunk].token_count;
     if (!plan_.Asks(chunk) || chunk_links->group_of_chunk[chunk] == LinkTable::kNoLink) continue;
     HolderLink& link = table_->Choose(*chunk_links, chunk);
-    const size_t lines_before = exchange_->line_count();
-    line_of_chunk_[i] = exchange_->Add(link);
-    if (exchange_->line_count() > lines_before) {
+    const size_t peers_before = exchange_->peer_count();
+    peer_of_chunk_[i] = exchange_->Add(link);
+    if (exchange_->peer_count() > peers_before) {
       if (absl::Status status = table_->EnsureUp(link, call.deadline); !status.ok())
         return Annotate(status, link.peer().Describe());
     }
@@ -148,8 +148,8 @@ absl::Status Fetcher::GoRound(const FetchCall& call, Sink sink) {
   const auto accept = [&](const Exchange::Reply& reply) { return Accept(call, reply); };
   exchange_->Start(call.deadline);
   bool over_memory = true;
-  for (uint32_t line = 0; line < exchange_->line_count(); ++line)
-    over_memory &= SharesMemory(exchange_->link(line).lane().kind());
+  for (uint32_t peer_index = 0; peer_index < exchange_->peer_count(); ++peer_index)
+    over_memory &= SharesMemory(exchange_->link(peer_index).lane().kind());
   while (true) {
     bool posted = false;
     // Refills half a window at once: one system call sends several requests, while the holder still
@@ -176,9 +176,9 @@ absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
   segment.chunk = part.chunk;
   segment.entry = part.entry;
   segment.ordinals = part.ordinals;
-  segment.line = line_of_chunk_[part.chunk - call.chunk_begin];
+  segment.peer_index = peer_of_chunk_[part.chunk - call.chunk_begin];
   segment.entry.handle = handle_of_chunk_[part.chunk - call.chunk_begin];
-  RequestLane& lane = exchange_->link(segment.line).lane();
+  RequestLane& lane = exchange_->link(segment.peer_index).lane();
   const std::optional<uint32_t> slot = lane.Acquire();
   if (!slot) {
     plan_.Back();
@@ -199,8 +199,9 @@ absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
     std::memcpy(body + sizeof(FetchEntry), part.indices.data(), part.indices.size_bytes());
   // The frame is sent with the next one, or at the next poll.
   const size_t place = (head_ + in_window_) % window_.size();
-  CKV_RETURN_IF_ERROR(exchange_->Post(segment.line, *slot, header, static_cast<uint32_t>(place),
-                                      clock_->Now(), Exchange::Send::kWithNext));
+  CKV_RETURN_IF_ERROR(exchange_->Post(segment.peer_index, *slot, header,
+                                      static_cast<uint32_t>(place), clock_->Now(),
+                                      Exchange::Send::kWithNext));
   window_[place] = segment;
   ++in_window_;
   return true;
@@ -235,7 +236,7 @@ absl::StatusOr<std::span<std::byte>> Fetcher::PlaceOf(const RowRun& run, size_t 
 }
 
 absl::Status Fetcher::Accept(const FetchCall& call, const Exchange::Reply& reply) {
-  const RequestLane& lane = exchange_->link(reply.line).lane();
+  const RequestLane& lane = exchange_->link(reply.peer_index).lane();
   Segment& segment = window_[reply.tag];
   segment.came = true;
   segment.landed = lane.landed(segment.slot);
@@ -254,7 +255,7 @@ absl::Status Fetcher::Deliver(const FetchCall& call, Sink sink) {
   while (in_window_ > 0 && at(0).came) {
     CKV_RETURN_IF_ERROR(Show(call, at(0), sink));
     ++shown_;
-    exchange_->Release(at(0).line, at(0).slot);
+    exchange_->Release(at(0).peer_index, at(0).slot);
     head_ = (head_ + 1) % window_.size();
     --in_window_;
   }
@@ -293,7 +294,7 @@ absl::Status Fetcher::Show(const FetchCall& call, const Segment& segment, Sink s
     const RowRun run = {segment.chunk, entry.layer_begin + i, entry.token_begin, entry.token_count};
     std::span<const std::byte> rows;  // empty if landed; then there is one layer
     if (!segment.landed) rows = segment.body.subspan(i * layer_bytes, layer_bytes);
-    MemoryKind memory = SlotMemory(exchange_->link(segment.line).lane());
+    MemoryKind memory = SlotMemory(exchange_->link(segment.peer_index).lane());
     std::span<std::byte> place;
     if (place_ != nullptr) {
       memory = MemoryKind::kHost;

@@ -47,7 +47,7 @@ class Fetcher {
  private:
   // The rows of one reply: whole layers of a chunk, or some tokens of one layer.
   struct Segment {
-    uint32_t line = 0;  // the exchange's line
+    uint32_t peer_index = 0;  // in the exchange
     uint32_t chunk = 0;
     FetchEntry entry;
     std::span<const uint32_t> ordinals;  // for rows chosen by index: as FetchPart::ordinals
@@ -85,7 +85,7 @@ class Fetcher {
   const Place* place_ = nullptr;  // at most one of place_ and spans_ is set
   const SpansOf* spans_ = nullptr;
   const SelectionSink* selection_sink_ = nullptr;
-  std::vector<uint32_t> line_of_chunk_;  // from chunk_begin on; set for requested chunks
+  std::vector<uint32_t> peer_of_chunk_;  // from chunk_begin on; set for requested chunks
   std::vector<uint32_t> handle_of_chunk_;
   std::vector<int64_t> delta_of_chunk_;
   std::vector<Segment> window_;  // a ring, half as long as a lane has slots

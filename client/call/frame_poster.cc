@@ -36,16 +36,17 @@ FramePoster::FramePoster(const PlannedCall* planned, Exchange* exchange, Compute
       spans_(*spans) {}
 
 void FramePoster::Begin() {
-  const std::vector<PlannedLine>& lines = planned_.lines;
+  const std::vector<PlannedPeer>& peers = planned_.peers;
   frames_.assign(planned_.plan.frames().size(), Frame{});
   fits_slots_ = true;
   bytes_sent_ = 0;
-  flows_.resize(lines.size());
-  for (uint32_t line = 0; line < lines.size(); ++line) {
-    const PlannedLine& planned = lines[line];
-    const RequestLane& lane = exchange_.link(line).lane();
+  flows_.resize(peers.size());
+  for (uint32_t peer_index = 0; peer_index < peers.size(); ++peer_index) {
+    const PlannedPeer& planned = peers[peer_index];
+    const RequestLane& lane = exchange_.link(peer_index).lane();
     const uint64_t slots = lane.shape().slot_count - lane.in_flight();
-    flows_[line] = {.next = planned.frame_begin, .copy_out = planned.frames_per_block > slots};
+    flows_[peer_index] = {.next = planned.frame_begin,
+                          .copy_out = planned.frames_per_block > slots};
     if (planned.frame_end - planned.frame_begin > slots) fits_slots_ = false;
   }
   free_copies_.clear();
@@ -56,8 +57,8 @@ absl::StatusOr<bool> FramePoster::PostAll(uint32_t first_open) {
   CKV_ASSIGN_OR_RETURN(bool any, PostWritten());
   for (bool written = true; written;) {
     written = false;
-    for (uint32_t line = 0; line < flows_.size(); ++line) {
-      CKV_ASSIGN_OR_RETURN(const bool one, WriteNext(line, first_open));
+    for (uint32_t peer_index = 0; peer_index < flows_.size(); ++peer_index) {
+      CKV_ASSIGN_OR_RETURN(const bool one, WriteNext(peer_index, first_open));
       written |= one;
     }
     any |= written;
@@ -65,10 +66,10 @@ absl::StatusOr<bool> FramePoster::PostAll(uint32_t first_open) {
   return any;
 }
 
-absl::StatusOr<bool> FramePoster::WriteNext(uint32_t line, uint32_t first_open) {
+absl::StatusOr<bool> FramePoster::WriteNext(uint32_t peer_index, uint32_t first_open) {
   const RouteCall& call = planned_.call;
-  const PlannedLine& to = planned_.lines[line];
-  Flow& flow = flows_[line];
+  const PlannedPeer& to = planned_.peers[peer_index];
+  Flow& flow = flows_[peer_index];
   if (flow.next == to.frame_end) return false;
   // Frames that are written but not posted are too late, and so is this one.
   if (!written_.empty() && clock_->Now() >= call.deadline) return false;
@@ -76,7 +77,7 @@ absl::StatusOr<bool> FramePoster::WriteNext(uint32_t line, uint32_t first_open) 
   const PlannedFrame& planned = planned_.plan.frames()[ordinal];
   if (flow.copy_out && planned_.plan.PartsOf(planned).front().block_begin > first_open)
     return false;
-  RequestLane& lane = exchange_.link(line).lane();
+  RequestLane& lane = exchange_.link(peer_index).lane();
   const std::optional<uint32_t> slot = lane.Acquire();
   if (!slot) return false;
   absl::StatusOr<RequestHeader> header =
@@ -87,7 +88,7 @@ absl::StatusOr<bool> FramePoster::WriteNext(uint32_t line, uint32_t first_open) 
     return header.status();
   }
   if (to.row_count > kShortRowCountMax) header->flags |= kFlagBulk;
-  written_.push_back({line, *slot, ordinal, *header});
+  written_.push_back({peer_index, *slot, ordinal, *header});
   ++flow.next;
   CKV_RETURN_IF_ERROR(PostWritten().status());
   return true;
@@ -118,20 +119,20 @@ absl::Status FramePoster::Post(Written& frame, Instant now) {
   posting.flags = header.flags;
   posting.bytes = static_cast<uint32_t>(sizeof(RequestHeader) + header.body_bytes);
   if (spans_.on()) {
-    const HolderLink& link = exchange_.link(frame.line);
+    const HolderLink& link = exchange_.link(frame.peer_index);
     spans_.BeginFrame(frame.ordinal, link.peer().id().name, FabricName(link.lane().kind()),
                       posting.bytes, now, header);
   }
-  CKV_RETURN_IF_ERROR(exchange_.Post(frame.line, frame.slot, header, frame.ordinal, now));
-  flows_[frame.line].requested = true;
+  CKV_RETURN_IF_ERROR(exchange_.Post(frame.peer_index, frame.slot, header, frame.ordinal, now));
+  flows_[frame.peer_index].requested = true;
   bytes_sent_ += posting.bytes;
   return absl::OkStatus();
 }
 
 absl::StatusOr<FramePoster::Body> FramePoster::Keep(const Exchange::Reply& reply) {
   Body body = {reply.bytes.subspan(sizeof(ReplyHeader)),
-               SlotMemory(exchange_.link(reply.line).lane())};
-  if (!flows_[reply.line].copy_out) return body;
+               SlotMemory(exchange_.link(reply.peer_index).lane())};
+  if (!flows_[reply.peer_index].copy_out) return body;
   if (free_copies_.empty()) {
     free_copies_.push_back(static_cast<uint32_t>(copies_.size()));
     copies_.emplace_back();
@@ -144,7 +145,7 @@ absl::StatusOr<FramePoster::Body> FramePoster::Keep(const Exchange::Reply& reply
   std::memcpy(copy.data(), body.bytes.data(), body.bytes.size());
   body.bytes = {copy.data(), body.bytes.size()};
   frame.copied = true;
-  exchange_.Release(reply.line, reply.slot);
+  exchange_.Release(reply.peer_index, reply.slot);
   return body;
 }
 
@@ -153,13 +154,13 @@ void FramePoster::Release(uint32_t ordinal) {
   if (frame.copied) {
     free_copies_.push_back(frame.copy);
   } else {
-    exchange_.Release(planned_.plan.frames()[ordinal].line, frame.slot);
+    exchange_.Release(planned_.plan.frames()[ordinal].peer_index, frame.slot);
   }
 }
 
 void FramePoster::GiveUp() {
   for (const Written& frame : written_) {
-    HolderLink& link = exchange_.link(frame.line);
+    HolderLink& link = exchange_.link(frame.peer_index);
     if (link.is_up()) link.lane().Release(frame.slot);
   }
   written_.clear();

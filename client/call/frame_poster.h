@@ -61,7 +61,7 @@ class FramePoster {
   uint32_t bytes(uint32_t frame) const { return frames_[frame].bytes; }
   uint8_t flags(uint32_t frame) const { return frames_[frame].flags; }
   // Whether a frame was posted to the holder.
-  bool requested(uint32_t line) const { return flows_[line].requested; }
+  bool requested(uint32_t peer_index) const { return flows_[peer_index].requested; }
   // The holders to which frames were posted.
   uint32_t asked_count() const;
   uint64_t bytes_sent() const { return bytes_sent_; }
@@ -84,13 +84,13 @@ class FramePoster {
   };
   // A frame in its slot. It is posted once the stream has written it.
   struct Written {
-    uint32_t line = 0;
+    uint32_t peer_index = 0;
     uint32_t slot = 0;
     uint32_t ordinal = 0;
     RequestHeader header;
   };
 
-  absl::StatusOr<bool> WriteNext(uint32_t line, uint32_t first_open);
+  absl::StatusOr<bool> WriteNext(uint32_t peer_index, uint32_t first_open);
   absl::Status Post(Written& frame, Instant now);
 
   const PlannedCall& planned_;
@@ -101,7 +101,7 @@ class FramePoster {
   CallSpans& spans_;
 
   bool fits_slots_ = true;
-  std::vector<Flow> flows_;  // [lines]
+  std::vector<Flow> flows_;  // [peers]
   std::vector<Frame> frames_;
   std::vector<Written> written_;       // not posted yet, in order
   std::vector<BackendMemory> copies_;  // replies, if a flow copies out

@@ -30,7 +30,7 @@ void CountPairs(const PlannedCall& planned, AttendReport& report) {
       const uint32_t rows = piece.index_begin == kDense
                                 ? segment.context->chunks()[piece.chunk].token_count
                                 : piece.k;
-      (piece.line == kNearLine ? report.near_pairs : report.routed_pairs) +=
+      (piece.peer_index == kNearPeerIndex ? report.near_pairs : report.routed_pairs) +=
           uint64_t{unit.row_count} * rows;
     }
   }
@@ -101,7 +101,7 @@ absl::Status Router::Begin(const RouteCall& call) {
   CKV_RETURN_IF_ERROR(CheckRouteCall(call, stream_.backend()));
   CKV_RETURN_IF_ERROR(planned_.plan.Begin(call));
   CKV_RETURN_IF_ERROR(Prepare());
-  CKV_RETURN_IF_ERROR(planned_.plan.Cut(call, planned_.lines));
+  CKV_RETURN_IF_ERROR(planned_.plan.Cut(call, planned_.peers));
   StartFrames();
   exchange_.Start(call.deadline);
   return TakeQueries().status();
@@ -118,7 +118,7 @@ absl::Status Router::Prepare() {
 // Brings up the links of the chosen holders, and finds the handles.
 absl::Status Router::ChooseAndConnect() {
   const RouteCall& call = planned_.call;
-  planned_.lines.clear();
+  planned_.peers.clear();
   local_.Begin();
   links_.BeginAttempt();
   for (const RouteSegment& segment : call.segments) {
@@ -135,7 +135,7 @@ absl::Status Router::FindHandles(const PlannedUnit& unit) {
   const RouteCall& call = planned_.call;
   const ContextState& context = *call.segments[unit.segment].context;
   const std::span<PlannedPiece> pieces = planned_.plan.pieces();
-  uint32_t part = kContextPartCountMax, group = LinkTable::kNoLink, line = 0;
+  uint32_t part = kContextPartCountMax, group = LinkTable::kNoLink, peer_index = 0;
   LinkTable::ChunkLinks* chunk_links = nullptr;
   HolderLink* link = nullptr;
   const LocalRowTable* const near =
@@ -144,7 +144,7 @@ absl::Status Router::FindHandles(const PlannedUnit& unit) {
     const ContextChunk& chunk = context.chunks()[pieces[i].chunk];
     const LocalRows* const rows = near == nullptr ? nullptr : (*near)[pieces[i].chunk].get();
     if (rows != nullptr && rows->current() && local_.Reserve(unit, pieces[i])) {
-      pieces[i].line = kNearLine;
+      pieces[i].peer_index = kNearPeerIndex;
       continue;
     }
     if (chunk.part != part) {
@@ -156,10 +156,10 @@ absl::Status Router::FindHandles(const PlannedUnit& unit) {
     if (chunk_links->group_of_chunk[chunk.ordinal] != group) {
       group = chunk_links->group_of_chunk[chunk.ordinal];
       link = &links_.Choose(*chunk_links, chunk.ordinal);
-      line = exchange_.Add(*link);
-      CKV_RETURN_IF_ERROR(AddLine(*link, line));
+      peer_index = exchange_.Add(*link);
+      CKV_RETURN_IF_ERROR(AddPeer(*link, peer_index));
     }
-    pieces[i].line = line;
+    pieces[i].peer_index = peer_index;
     if (chunk_links->generations[chunk.ordinal] == link->generation()) {
       pieces[i].handle = chunk_links->handles[chunk.ordinal];
       continue;
@@ -172,16 +172,16 @@ absl::Status Router::FindHandles(const PlannedUnit& unit) {
 }
 
 // Brings the link up if it is new to this call.
-absl::Status Router::AddLine(HolderLink& link, uint32_t line) {
-  if (line < planned_.lines.size()) return absl::OkStatus();
+absl::Status Router::AddPeer(HolderLink& link, uint32_t peer_index) {
+  if (peer_index < planned_.peers.size()) return absl::OkStatus();
   if (absl::Status status = links_.EnsureUp(link, planned_.call.deadline); !status.ok())
     return Annotate(status, link.peer().Describe());
-  planned_.lines.push_back({.shape = shape_});
+  planned_.peers.push_back({.shape = shape_});
   return absl::OkStatus();
 }
 
 void Router::StartFrames() {
-  answers_.assign(planned_.lines.size(), Answers{});
+  answers_.assign(planned_.peers.size(), Answers{});
   bytes_received_ = 0;
   targets_ = {};
   // A device's merge has bits of its own. The processor's merge has the same bits for every target.
@@ -277,7 +277,7 @@ absl::StatusOr<bool> Router::StartHere(AttendBuffers room) {
 
 absl::Status Router::AttendHere() {
   // If nothing is routed, nothing can fail any more.
-  const bool in_place = merger_.late() && planned_.lines.empty();
+  const bool in_place = merger_.late() && planned_.peers.empty();
   CKV_RETURN_IF_ERROR(local_.Attend(order_, in_place ? &merger_.target() : nullptr));
   if (!local_.attends_any()) return absl::OkStatus();
   targets_.Note(KernelTargetIdOf(stream_.backend().kernel_target()));
@@ -295,7 +295,7 @@ absl::Status Router::Accept(const Exchange::Reply& reply) {
   CKV_RETURN_IF_ERROR(
       CheckReplyForHint(reply.header, reply.bytes.subspan(sizeof(ReplyHeader)), expected));
   bytes_received_ += reply.bytes.size();
-  Answers& answers = answers_[reply.line];
+  Answers& answers = answers_[reply.peer_index];
   answers.approximate = answers.approximate || (reply.header.flags & kFlagApproximate) != 0;
   // Frames that shared a kernel call each carry its time, so equal neighbours are counted once.
   if (reply.header.compute_ns != answers.last_compute_ns)

@@ -101,7 +101,7 @@ class Router {
   absl::Status Prepare();
   absl::Status ChooseAndConnect();
   absl::Status FindHandles(const PlannedUnit& unit);
-  absl::Status AddLine(HolderLink& link, uint32_t line);
+  absl::Status AddPeer(HolderLink& link, uint32_t peer_index);
   void StartFrames();
   absl::StatusOr<bool> TakeQueries();
   absl::StatusOr<bool> StartHere(AttendBuffers room);
@@ -129,7 +129,7 @@ class Router {
   Instant begin_;
   Phase phase_ = Phase::kQueries;
   bool progress_ = false;         // the last Advance did something
-  std::vector<Answers> answers_;  // [lines]
+  std::vector<Answers> answers_;  // [peers]
   uint64_t bytes_received_ = 0;
   Targets targets_;
 };

@@ -20,7 +20,7 @@ RouteLearner::RouteLearner(const PlannedCall* planned, const FramePoster* frames
       calls_(calls),
       counters_(counters) {}
 
-void RouteLearner::Begin() { rounds_.assign(planned_.lines.size(), Round{}); }
+void RouteLearner::Begin() { rounds_.assign(planned_.peers.size(), Round{}); }
 
 // Whether the time from a post to its reply is the holder's. It is not if this thread did something
 // else meanwhile.
@@ -29,8 +29,8 @@ bool RouteLearner::Timed() const {
 }
 
 void RouteLearner::Observe(const Exchange::Reply& reply) {
-  HolderPeer& peer = exchange_.link(reply.line).peer();
-  const FabricKind fabric = exchange_.link(reply.line).lane().kind();
+  HolderPeer& peer = exchange_.link(reply.peer_index).peer();
+  const FabricKind fabric = exchange_.link(reply.peer_index).lane().kind();
   const uint64_t bytes = frames_.bytes(reply.tag) + reply.bytes.size();
   const Instant now = clock_->Now();
   const PlannedFrame& planned = planned_.plan.frames()[reply.tag];
@@ -40,14 +40,14 @@ void RouteLearner::Observe(const Exchange::Reply& reply) {
   // A lane over a fabric that is no longer the chosen one reveals nothing about the chosen one.
   const bool chosen = fabric == peer.fabric_kind.load(std::memory_order_relaxed);
   const Duration took = now - reply.posted;
-  const PlannedLine& line = planned_.lines[reply.line];
+  const PlannedPeer& planned_peer = planned_.peers[reply.peer_index];
   const std::optional<FabricConstants> known = peer.fabric.Get();
-  if (kernel_us > 0 && chosen && known && line.frame_end - line.frame_begin == 1 &&
+  if (kernel_us > 0 && chosen && known && planned_peer.frame_end - planned_peer.frame_begin == 1 &&
       peer.in_flight.LastWasAlone()) {
     // RouteRound of one frame.
     const double exchange_us =
         known->t_probe_us + double(bytes) / known->bandwidth_bytes_per_s * 1e6;
-    Round& round = rounds_[reply.line];
+    Round& round = rounds_[reply.peer_index];
     round.expected_us = exchange_us + kernel_us + queue_us;
     round.busy_us = BusyUs(peer.seat(), kernel_us, exchange_us);
     if (Timed()) round.took_us = double(took.count()) / 1e3;
@@ -80,7 +80,7 @@ double RouteLearner::ObserveKernel(HolderPeer& peer, const Exchange::Reply& repl
     row_tokens += tokens * part.row_count;
   }
   return peer.ObserveAttend({.geometry = call.geometry(),
-                             .fabric = exchange_.link(reply.line).lane().kind(),
+                             .fabric = exchange_.link(reply.peer_index).lane().kind(),
                              .rows = planned.row_count,
                              .tokens = row_tokens / planned.row_count,
                              .compute_ns = reply.header.compute_ns,
@@ -91,16 +91,16 @@ double RouteLearner::ObserveKernel(HolderPeer& peer, const Exchange::Reply& repl
 void RouteLearner::JudgeRounds() {
   HostLoads loads;
   bool any = false;
-  for (uint32_t line = 0; line < rounds_.size(); ++line) {
-    if (!(rounds_[line].took_us > 0)) continue;
-    loads.Add(exchange_.link(line).peer().seat(), rounds_[line].busy_us);
+  for (uint32_t peer_index = 0; peer_index < rounds_.size(); ++peer_index) {
+    if (!(rounds_[peer_index].took_us > 0)) continue;
+    loads.Add(exchange_.link(peer_index).peer().seat(), rounds_[peer_index].busy_us);
     any = true;
   }
   if (!any) return;
-  for (uint32_t line = 0; line < rounds_.size(); ++line) {
-    const Round& round = rounds_[line];
+  for (uint32_t peer_index = 0; peer_index < rounds_.size(); ++peer_index) {
+    const Round& round = rounds_[peer_index];
     if (!(round.took_us > 0)) continue;
-    HolderPeer& peer = exchange_.link(line).peer();
+    HolderPeer& peer = exchange_.link(peer_index).peer();
     peer.model.JudgeRound(std::max(round.expected_us, loads.Us(peer.seat())), round.took_us);
   }
 }
@@ -114,11 +114,11 @@ void RouteLearner::JudgeCall(Duration took) {
   if (local_.attends_any() && !(here_us > 0)) return;
   CallTime time(here_us);
   bool requested = false;
-  for (uint32_t line = 0; line < rounds_.size(); ++line) {
-    const Round& round = rounds_[line];
-    if (!frames_.requested(line)) continue;
+  for (uint32_t peer_index = 0; peer_index < rounds_.size(); ++peer_index) {
+    const Round& round = rounds_[peer_index];
+    if (!frames_.requested(peer_index)) continue;
     if (!(round.expected_us > 0)) return;
-    time.Add(exchange_.link(line).peer().seat(), round.expected_us, round.busy_us);
+    time.Add(exchange_.link(peer_index).peer().seat(), round.expected_us, round.busy_us);
     requested = true;
   }
   (requested ? calls_->routed : calls_->near).Observe(time.Us(), double(took.count()) / 1e3);

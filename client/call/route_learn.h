@@ -51,7 +51,7 @@ class RouteLearner {
   Clock* const clock_;
   LiveCalls* const calls_;        // may be null
   CallCounters* const counters_;  // may be null
-  std::vector<Round> rounds_;     // [lines]
+  std::vector<Round> rounds_;     // [peers]
 };
 
 }  // namespace ckv

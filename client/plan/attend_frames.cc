@@ -1,7 +1,7 @@
 // Cuts the shares of a call into frames that fit lane slots. Not thread-safe. Cut, in order:
 //   AddBlocks         cuts each unit into blocks of rows, so that each of its shares fits a slot
 //                     for one block. Rounds blocks down to whole kernel tiles, if one fits
-//   SortSharesByLine  sorts the shares by peer index
+//   SortSharesByPeer  sorts the shares by peer index
 //   FillFrames        for each peer, block by block: AddToFrame extends the last part, else adds a
 //                     part to the last frame, else begins a frame
 
@@ -48,12 +48,12 @@ uint32_t RowsThatFit(const RouteCall& call, const PlannedShare& share, const Lan
 }  // namespace
 
 void AttendFrames::Cut(const RouteCall& call, const AttendUnits& units, const AttendNodes& nodes,
-                       std::span<PlannedLine> lines) {
+                       std::span<PlannedPeer> peers) {
   blocks_.clear();
   blocks_of_unit_.clear();
   parts_.clear();
   frames_.clear();
-  const Cutting of = {call, units.units(), nodes.shares(), lines};
+  const Cutting of = {call, units.units(), nodes.shares(), peers};
   for (uint32_t unit = 0; unit < of.units.size(); ++unit) AddBlocks(of, unit);
   blocks_of_unit_.push_back(static_cast<uint32_t>(blocks_.size()));
   uint32_t arrival_count = 0;
@@ -62,8 +62,8 @@ void AttendFrames::Cut(const RouteCall& call, const AttendUnits& units, const At
     arrival_count += of.units[block.unit].share_end - of.units[block.unit].share_begin;
   }
   arrivals_.resize(arrival_count);
-  SortSharesByLine(of);
-  for (uint32_t line = 0; line < lines.size(); ++line) FillFrames(of, line);
+  SortSharesByPeer(of);
+  for (uint32_t peer_index = 0; peer_index < peers.size(); ++peer_index) FillFrames(of, peer_index);
 }
 
 void AttendFrames::AddBlocks(const Cutting& of, uint32_t unit_ordinal) {
@@ -72,7 +72,7 @@ void AttendFrames::AddBlocks(const Cutting& of, uint32_t unit_ordinal) {
   uint32_t rows_max = BlockRowsOf(unit.row_count);
   for (uint32_t i = unit.share_begin; i < unit.share_end; ++i) {
     const PlannedShare& share = of.shares[i];
-    const LaneShape& shape = of.lines[share.line].shape;
+    const LaneShape& shape = of.peers[share.peer_index].shape;
     if (!ShareFits(of.call, share, shape, rows_max))
       rows_max = std::min(rows_max, RowsThatFit(of.call, share, shape));
   }
@@ -84,36 +84,36 @@ void AttendFrames::AddBlocks(const Cutting& of, uint32_t unit_ordinal) {
   }
 }
 
-void AttendFrames::SortSharesByLine(const Cutting& of) {
-  const size_t line_count = of.lines.size();
-  line_shares_begin_.assign(line_count + 1, 0);
-  for (const PlannedShare& share : of.shares) ++line_shares_begin_[share.line + 1];
-  for (size_t i = 0; i < line_count; ++i) line_shares_begin_[i + 1] += line_shares_begin_[i];
-  shares_by_line_.resize(of.shares.size());
-  // From the back, so that each line's end moves to its begin.
+void AttendFrames::SortSharesByPeer(const Cutting& of) {
+  const size_t peer_count = of.peers.size();
+  peer_shares_begin_.assign(peer_count + 1, 0);
+  for (const PlannedShare& share : of.shares) ++peer_shares_begin_[share.peer_index + 1];
+  for (size_t i = 0; i < peer_count; ++i) peer_shares_begin_[i + 1] += peer_shares_begin_[i];
+  shares_by_peer_.resize(of.shares.size());
+  // From the back, so that each peer's end moves to its begin.
   for (size_t i = of.shares.size(); i-- > 0;)
-    shares_by_line_[--line_shares_begin_[of.shares[i].line + 1]] = static_cast<uint32_t>(i);
+    shares_by_peer_[--peer_shares_begin_[of.shares[i].peer_index + 1]] = static_cast<uint32_t>(i);
   // Each entry is one place too far to the right now.
-  for (size_t i = 0; i < line_count; ++i) line_shares_begin_[i] = line_shares_begin_[i + 1];
-  line_shares_begin_[line_count] = static_cast<uint32_t>(of.shares.size());
+  for (size_t i = 0; i < peer_count; ++i) peer_shares_begin_[i] = peer_shares_begin_[i + 1];
+  peer_shares_begin_[peer_count] = static_cast<uint32_t>(of.shares.size());
 }
 
 // Block by block, so that the blocks that can be merged first are requested first.
-void AttendFrames::FillFrames(const Cutting& of, uint32_t line) {
-  PlannedLine& to = of.lines[line];
+void AttendFrames::FillFrames(const Cutting& of, uint32_t peer_index) {
+  PlannedPeer& to = of.peers[peer_index];
   to.frame_begin = static_cast<uint32_t>(frames_.size());
   to.frames_per_block = 0;
   to.row_count = 0;
   const std::span<const uint32_t> shares =
-      std::span(shares_by_line_)
-          .subspan(line_shares_begin_[line],
-                   line_shares_begin_[line + 1] - line_shares_begin_[line]);
+      std::span(shares_by_peer_)
+          .subspan(peer_shares_begin_[peer_index],
+                   peer_shares_begin_[peer_index + 1] - peer_shares_begin_[peer_index]);
   for (size_t begin = 0, end = 0; begin < shares.size(); begin = end) {
     const uint32_t unit = of.shares[shares[begin]].unit;
     while (end < shares.size() && of.shares[shares[end]].unit == unit) ++end;
     for (uint32_t block = blocks_of_unit_[unit]; block < blocks_of_unit_[unit + 1]; ++block) {
       const size_t frame_count = frames_.size();
-      for (size_t i = begin; i < end; ++i) AddToFrame(of, line, shares[i], block);
+      for (size_t i = begin; i < end; ++i) AddToFrame(of, peer_index, shares[i], block);
       const bool first_is_old = frame_count > to.frame_begin &&
                                 parts_[frames_[frame_count - 1].part_end - 1].block_end > block;
       const auto new_count = static_cast<uint32_t>(frames_.size() - frame_count);
@@ -124,10 +124,10 @@ void AttendFrames::FillFrames(const Cutting& of, uint32_t line) {
   to.frame_end = static_cast<uint32_t>(frames_.size());
 }
 
-void AttendFrames::AddToFrame(const Cutting& of, uint32_t line, uint32_t share_ordinal,
+void AttendFrames::AddToFrame(const Cutting& of, uint32_t peer_index, uint32_t share_ordinal,
                               uint32_t block_ordinal) {
   const RouteCall& call = of.call;
-  const PlannedLine& to = of.lines[line];
+  const PlannedPeer& to = of.peers[peer_index];
   const PlannedShare& share = of.shares[share_ordinal];
   const PlannedBlock& block = blocks_[block_ordinal];
   uint32_t& arrival =
@@ -151,7 +151,8 @@ void AttendFrames::AddToFrame(const Cutting& of, uint32_t line, uint32_t share_o
     }
   }
   const auto part_ordinal = static_cast<uint32_t>(parts_.size());
-  PlannedFrame frame = {.line = line, .part_begin = part_ordinal, .part_end = part_ordinal};
+  PlannedFrame frame = {
+      .peer_index = peer_index, .part_begin = part_ordinal, .part_end = part_ordinal};
   if (has_frame) frame = frames_.back();
   const auto add = [&](PlannedFrame& into) {
     ++into.part_end;
@@ -169,7 +170,7 @@ void AttendFrames::AddToFrame(const Cutting& of, uint32_t line, uint32_t share_o
   } else if (FrameFits(call, frame, frame.part_end - frame.part_begin, to.shape)) {
     frames_.back() = frame;
   } else {
-    frame = {.line = line, .part_begin = part_ordinal, .part_end = part_ordinal};
+    frame = {.peer_index = peer_index, .part_begin = part_ordinal, .part_end = part_ordinal};
     add(frame);
     frames_.push_back(frame);
   }

@@ -31,7 +31,7 @@ struct PlannedPart {
 };
 
 struct PlannedFrame {
-  uint32_t line = 0;
+  uint32_t peer_index = 0;
   uint32_t part_begin = 0, part_end = 0;
   uint32_t row_count = 0;         // rows of all parts
   uint64_t stored_row_count = 0;  // including their rotated copies
@@ -44,9 +44,9 @@ struct PlannedFrame {
 // Part of an AttendPlan. Keeps its memory between calls.
 class AttendFrames {
  public:
-  // Makes the blocks of all units, and the frames of all lines. Sets the frames of each line.
+  // Makes the blocks of all units, and the frames of all peers. Sets the frames of each peer.
   void Cut(const RouteCall& call, const AttendUnits& units, const AttendNodes& nodes,
-           std::span<PlannedLine> lines);
+           std::span<PlannedPeer> peers);
   std::span<const PlannedBlock> blocks() const { return blocks_; }
   std::span<const PlannedPart> parts() const { return parts_; }
   std::span<const PlannedFrame> frames() const { return frames_; }
@@ -61,12 +61,12 @@ class AttendFrames {
     const RouteCall& call;
     std::span<const PlannedUnit> units;
     std::span<const PlannedShare> shares;
-    std::span<PlannedLine> lines;
+    std::span<PlannedPeer> peers;
   };
   void AddBlocks(const Cutting& of, uint32_t unit);
-  void SortSharesByLine(const Cutting& of);
-  void FillFrames(const Cutting& of, uint32_t line);
-  void AddToFrame(const Cutting& of, uint32_t line, uint32_t share, uint32_t block);
+  void SortSharesByPeer(const Cutting& of);
+  void FillFrames(const Cutting& of, uint32_t peer_index);
+  void AddToFrame(const Cutting& of, uint32_t peer_index, uint32_t share, uint32_t block);
 
   std::vector<PlannedBlock> blocks_;
   std::vector<uint32_t> blocks_of_unit_;  // the first block of each unit, plus one entry
@@ -74,8 +74,8 @@ class AttendFrames {
   std::vector<PlannedFrame> frames_;
   std::vector<uint32_t> arrivals_;
   // Scratch.
-  std::vector<uint32_t> shares_by_line_;
-  std::vector<uint32_t> line_shares_begin_;  // [lines + 1] start in shares_by_line_
+  std::vector<uint32_t> shares_by_peer_;
+  std::vector<uint32_t> peer_shares_begin_;  // [peers + 1] start in shares_by_peer_
 };
 
 }  // namespace ckv

@@ -33,11 +33,11 @@ std::span<const ContextChunk> ChunksOf(const RouteCall& call, const PlannedUnit&
 
 // Adds a node of these pieces to a share that has one. Returns false, and changes nothing, if a
 // frame would no longer hold enough rows of it.
-bool JoinShare(const RouteCall& call, const PlannedUnit& unit, const PlannedLine& line,
+bool JoinShare(const RouteCall& call, const PlannedUnit& unit, const PlannedPeer& peer,
                std::span<const PlannedPiece> pieces, PlannedShare& share) {
   PlannedShare joined = share;
   if (!AddToShare(call, unit, pieces, joined) ||
-      !ShareFits(call, joined, line.shape, UsefulRows(unit))) {
+      !ShareFits(call, joined, peer.shape, UsefulRows(unit))) {
     return false;
   }
   share = joined;
@@ -46,12 +46,12 @@ bool JoinShare(const RouteCall& call, const PlannedUnit& unit, const PlannedLine
 
 }  // namespace
 
-absl::Status AttendNodes::Cut(const RouteCall& call, std::span<const PlannedLine> lines,
+absl::Status AttendNodes::Cut(const RouteCall& call, std::span<const PlannedPeer> peers,
                               AttendUnits& units) {
   nodes_.clear();
   shares_.clear();
   near_count_ = 0;
-  const Cutting of = {call, lines, units.units(), units.pieces()};
+  const Cutting of = {call, peers, units.units(), units.pieces()};
   for (uint32_t unit = 0; unit < of.units.size(); ++unit) CKV_RETURN_IF_ERROR(CutUnit(of, unit));
   return absl::OkStatus();
 }
@@ -61,7 +61,7 @@ absl::Status AttendNodes::CutUnit(const Cutting& of, uint32_t unit_ordinal) {
   const std::span<const ContextChunk> chunks = ChunksOf(of.call, unit);
   unit.node_begin = static_cast<uint32_t>(nodes_.size());
   unit.share_begin = static_cast<uint32_t>(shares_.size());
-  open_share_.assign(of.lines.size(), kNoShare);
+  open_share_.assign(of.peers.size(), kNoShare);
   FindRuns(of, unit);
   for (uint32_t begin = unit.piece_begin, end = begin; begin < unit.piece_end; begin = end) {
     const uint32_t part = chunks[of.pieces[begin].chunk].part;
@@ -74,14 +74,15 @@ absl::Status AttendNodes::CutUnit(const Cutting& of, uint32_t unit_ordinal) {
   return absl::OkStatus();
 }
 
-// Finds the end of the run of pieces on one line, in one corpus, that each piece is in.
+// Finds the end of the run of pieces on one peer, in one corpus, that each piece is in.
 void AttendNodes::FindRuns(const Cutting& of, const PlannedUnit& unit) {
   const std::span<const ContextChunk> chunks = ChunksOf(of.call, unit);
   const std::span<const PlannedPiece> pieces =
       of.pieces.subspan(unit.piece_begin, unit.piece_end - unit.piece_begin);
   run_end_.resize(pieces.size());
   for (size_t i = pieces.size(); i-- > 0;) {
-    const bool goes_on = i + 1 < pieces.size() && pieces[i].line == pieces[i + 1].line &&
+    const bool goes_on = i + 1 < pieces.size() &&
+                         pieces[i].peer_index == pieces[i + 1].peer_index &&
                          chunks[pieces[i].chunk].part == chunks[pieces[i + 1].chunk].part;
     run_end_[i] = goes_on ? run_end_[i + 1] : static_cast<uint32_t>(i + 1);
   }
@@ -106,22 +107,22 @@ absl::Status AttendNodes::AddNodes(const Cutting& of, uint32_t unit, uint32_t be
 
 bool AttendNodes::IsNode(const Cutting& of, const PlannedUnit& unit, uint32_t begin,
                          uint32_t end) const {
-  if (of.pieces[begin].line == kNearLine) return false;
+  if (of.pieces[begin].peer_index == kNearPeerIndex) return false;
   if (unit.piece_begin + run_end_[begin - unit.piece_begin] < end) return false;
-  const PlannedLine& line = of.lines[of.pieces[begin].line];
+  const PlannedPeer& peer = of.peers[of.pieces[begin].peer_index];
   if (end - begin > kPieceCountMax) return false;
   PlannedShare alone;
   // Without a look at each piece, if there is one rotation only.
   if (of.call.segments[unit.segment].context->rotations().size() == 1) alone.copy_count = 1;
   return AddToShare(of.call, unit, of.pieces.subspan(begin, end - begin), alone) &&
-         ShareFits(of.call, alone, line.shape, UsefulRows(unit));
+         ShareFits(of.call, alone, peer.shape, UsefulRows(unit));
 }
 
 absl::Status AttendNodes::AddNode(const Cutting& of, uint32_t unit_ordinal, uint32_t begin,
                                   uint32_t end) {
   PlannedUnit& unit = of.units[unit_ordinal];
   const std::span<PlannedPiece> pieces = of.pieces.subspan(begin, end - begin);
-  const uint32_t line = pieces.front().line;
+  const uint32_t peer_index = pieces.front().peer_index;
   const std::span<const ContextChunk> chunks = ChunksOf(of.call, unit);
   const auto node_ordinal = static_cast<uint32_t>(nodes_.size());
   PlannedNode node = {.piece_begin = begin, .piece_end = end};
@@ -131,16 +132,16 @@ absl::Status AttendNodes::AddNode(const Cutting& of, uint32_t unit_ordinal, uint
     node.level = last.part == first.part ? TreeLevel(last.ordinal, first.ordinal)
                                          : static_cast<uint8_t>(kPartLevel + first.part);
   }
-  if (line == kNearLine) {
+  if (peer_index == kNearPeerIndex) {
     AddLocalNode(unit, node);
     return absl::OkStatus();
   }
-  const LaneShape& shape = of.lines[line].shape;
-  uint32_t& open = open_share_[line];
-  if (open == kNoShare || !JoinShare(of.call, unit, of.lines[line], pieces, shares_[open])) {
+  const LaneShape& shape = of.peers[peer_index].shape;
+  uint32_t& open = open_share_[peer_index];
+  if (open == kNoShare || !JoinShare(of.call, unit, of.peers[peer_index], pieces, shares_[open])) {
     open = static_cast<uint32_t>(shares_.size());
     PlannedShare& share = shares_.emplace_back(
-        PlannedShare{.line = line, .unit = unit_ordinal, .first_node = node_ordinal});
+        PlannedShare{.peer_index = peer_index, .unit = unit_ordinal, .first_node = node_ordinal});
     AddToShare(of.call, unit, pieces, share);
     if (!ShareFits(of.call, share, shape, 1)) {
       return absl::InvalidArgumentError(

@@ -4,8 +4,8 @@
 //            holder, which returns one partial for it
 //   share    nodes of one unit that one frame requests from one holder
 //
-// A "line" is the peer index: the ordinal of a holder in the call (Exchange::Add). A near piece (in
-// the local row cache) is a node by itself, without a share.
+// A peer is a holder of the call. Its peer index is its ordinal there (Exchange::Add). A near piece
+// (in the local row cache) is a node by itself, without a share.
 
 #pragma once
 
@@ -32,7 +32,7 @@ struct PlannedNode {
 };
 
 struct PlannedShare {
-  uint32_t line = 0;
+  uint32_t peer_index = 0;
   uint32_t unit = 0;
   uint32_t first_node = 0, last_node = 0;
   uint32_t node_count = 0;
@@ -43,7 +43,7 @@ struct PlannedShare {
 };
 
 // The facts about a holder that the plan needs.
-struct PlannedLine {
+struct PlannedPeer {
   LaneShape shape;
   // Set by AttendFrames.
   uint32_t frame_begin = 0, frame_end = 0;  // in frames(), by ascending blocks
@@ -54,10 +54,10 @@ struct PlannedLine {
 // Part of an AttendPlan. Keeps its memory between calls.
 class AttendNodes {
  public:
-  // Makes the nodes and shares of all units, whose pieces have their lines. Sets the nodes and
-  // shares of each unit, and the copies of each piece.
+  // Makes the nodes and shares of all units, whose pieces have their peer indices. Sets the nodes
+  // and shares of each unit, and the copies of each piece.
   //   As AttendPlan::Cut.
-  absl::Status Cut(const RouteCall& call, std::span<const PlannedLine> lines, AttendUnits& units);
+  absl::Status Cut(const RouteCall& call, std::span<const PlannedPeer> peers, AttendUnits& units);
   std::span<const PlannedNode> nodes() const { return nodes_; }
   std::span<const PlannedShare> shares() const { return shares_; }
   uint32_t near_count() const { return near_count_; }  // near nodes of the call
@@ -66,7 +66,7 @@ class AttendNodes {
   // The arguments of Cut.
   struct Cutting {
     const RouteCall& call;
-    std::span<const PlannedLine> lines;
+    std::span<const PlannedPeer> peers;
     std::span<PlannedUnit> units;
     std::span<PlannedPiece> pieces;
   };
@@ -81,8 +81,8 @@ class AttendNodes {
   std::vector<PlannedShare> shares_;
   uint32_t near_count_ = 0;
   // Scratch.
-  std::vector<uint32_t> run_end_;     // [pieces of a unit] end of the piece's range on one line
-  std::vector<uint32_t> open_share_;  // [lines] for the unit being cut
+  std::vector<uint32_t> run_end_;     // [pieces of a unit] end of the piece's range on one peer
+  std::vector<uint32_t> open_share_;  // [peers] for the unit being cut
 };
 
 }  // namespace ckv

@@ -17,8 +17,8 @@
 
 namespace ckv {
 
-// Plans one call at a time. Call Begin; set the line and handle of each piece (the router does);
-// call Cut. Reuses its memory between calls. Not thread-safe.
+// Plans one call at a time. Call Begin; set the peer index and handle of each piece (the router
+// does); call Cut. Reuses its memory between calls. Not thread-safe.
 //
 // The cost of a call depends on what it touches: pieces, selected indices and rows, never all
 // chunks of the corpus.
@@ -37,9 +37,9 @@ class AttendPlan {
 
   // Cuts the call into blocks and frames.
   //   InvalidArgument     a frame of a single row does not fit; names the limit.
-  absl::Status Cut(const RouteCall& call, std::span<PlannedLine> lines) {
-    CKV_RETURN_IF_ERROR(nodes_.Cut(call, lines, units_));
-    frames_.Cut(call, units_, nodes_, lines);
+  absl::Status Cut(const RouteCall& call, std::span<PlannedPeer> peers) {
+    CKV_RETURN_IF_ERROR(nodes_.Cut(call, peers, units_));
+    frames_.Cut(call, units_, nodes_, peers);
     return absl::OkStatus();
   }
   std::span<const PlannedNode> nodes() const { return nodes_.nodes(); }

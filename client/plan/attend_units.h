@@ -19,8 +19,8 @@ namespace ckv {
 // The most pieces of one call: 100 MB of plan. 64 sequences of 65,536 chunks have that many.
 inline constexpr uint64_t kPlannedPieceCountMax = uint64_t{1} << 22;
 
-// The `line` of near pieces: they are attended locally, and no frame requests them.
-inline constexpr uint32_t kNearLine = 0xffffffff;
+// The `peer_index` of near pieces: they are attended locally, and no frame requests them.
+inline constexpr uint32_t kNearPeerIndex = 0xffffffff;
 
 struct PlannedPiece {
   uint32_t chunk = 0;             // index in the context's chunks
@@ -28,7 +28,7 @@ struct PlannedPiece {
   uint32_t k = 0;
   uint32_t copy = 0;  // the rotated copy of the query rows, in the share
   // Set by the router before AttendPlan::Cut.
-  uint32_t line = 0;
+  uint32_t peer_index = 0;
   uint32_t handle = 0;
 };
 

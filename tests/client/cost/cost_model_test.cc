@@ -172,11 +172,11 @@ TEST(FrameRowsOf, MatchesHowACallIsCut) {
       const RouteCall call = {.q = {q.data(), rows, corpus->geometry.d_qk},
                               .segments = {&segment, 1},
                               .wire = f32 ? PartialDtype::kF32 : PartialDtype::kBf16};
-      PlannedLine line;
-      line.shape = shape;
+      PlannedPeer peer;
+      peer.shape = shape;
       AttendPlan plan;
       EXPECT_TRUE(plan.Begin(call).ok());
-      EXPECT_TRUE(plan.Cut(call, {&line, 1}).ok());
+      EXPECT_TRUE(plan.Cut(call, {&peer, 1}).ok());
       return std::vector<PlannedFrame>(plan.frames().begin(), plan.frames().end());
     };
     EXPECT_EQ(frames_of(frame.whole).size(), 1u);

@@ -51,13 +51,13 @@ struct RandomCall {
     call.q = {q.data(), rows, kPlanValues};
     call.segments = segments;
     call.wire = rng() % 2 ? PartialDtype::kF32 : PartialDtype::kBf16;
-    const uint32_t line_count = 1 + rng() % 4;
-    for (uint32_t i = 0; i < line_count; ++i) {
-      PlannedLine line;
-      line.shape = {.slot_count = 4,
+    const uint32_t peer_count = 1 + rng() % 4;
+    for (uint32_t i = 0; i < peer_count; ++i) {
+      PlannedPeer peer;
+      peer.shape = {.slot_count = 4,
                     .request_bytes_max = 2048 + uint32_t(rng() % 60000),
                     .reply_bytes_max = 1024 + uint32_t(rng() % 60000)};
-      lines.push_back(line);
+      peers.push_back(peer);
     }
   }
 
@@ -109,7 +109,7 @@ struct RandomCall {
   std::vector<RouteSegment> segments;
   std::vector<uint16_t> q;
   RouteCall call;
-  std::vector<PlannedLine> lines;
+  std::vector<PlannedPeer> peers;
 };
 
 using RowsOfChunk = std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>>;
@@ -151,17 +151,17 @@ class PlanChecker {
 
  private:
   void CheckFrame(const PlannedFrame& frame) {
-    const PlannedLine& line = random_.lines[frame.line];
-    std::vector<std::byte> memory(line.shape.request_bytes_max + 64);
+    const PlannedPeer& peer = random_.peers[frame.peer_index];
+    std::vector<std::byte> memory(peer.shape.request_bytes_max + 64);
     const auto slot = std::span<std::byte>(memory).subspan(
-        (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64, line.shape.request_bytes_max);
+        (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64, peer.shape.request_bytes_max);
     const auto written =
         WriteFrame(random_.call, plan_, frame, slot, MemoryKind::kHost, test::CpuStream());
     ASSERT_TRUE(written.ok()) << written.status();
     const RequestHeader& header = *written;
     EncodeHeader(header, slot);
     const size_t bytes = sizeof(header) + header.body_bytes;
-    ASSERT_LE(bytes, line.shape.request_bytes_max);
+    ASSERT_LE(bytes, peer.shape.request_bytes_max);
     const auto decoded = DecodeRequestHeader(slot.first(bytes));
     ASSERT_TRUE(decoded.ok()) << decoded.status();
     AttendRequest request;
@@ -169,7 +169,7 @@ class PlanChecker {
         DecodeAttendRequest(*decoded, slot.first(bytes), random_.call.geometry(), request);
     ASSERT_TRUE(status.ok()) << status;
     ASSERT_EQ(AttendReplyBytes(request, random_.call.geometry()), frame.reply_bytes);
-    ASSERT_LE(sizeof(ReplyHeader) + frame.reply_bytes, line.shape.reply_bytes_max);
+    ASSERT_LE(sizeof(ReplyHeader) + frame.reply_bytes, peer.shape.reply_bytes_max);
     ASSERT_EQ(request.partial_count, frame.partial_count);
     ASSERT_EQ(request.segments.size(), plan_.PartsOf(frame).size());
     for (size_t i = 0; i < request.segments.size(); ++i) {
@@ -235,16 +235,16 @@ class PlanChecker {
   RowsOfChunk rows_of_chunk_;
 };
 
-// Puts each chunk on a random line: the same one for every unit of a context.
+// Puts each chunk on a random peer: the same one for every unit of a context.
 void Place(RandomCall& random, AttendPlan& plan) {
-  std::map<std::pair<const ContextState*, uint32_t>, uint32_t> line_of;
+  std::map<std::pair<const ContextState*, uint32_t>, uint32_t> peer_of;
   for (const PlannedUnit& unit : plan.units()) {
     const ContextState* context = random.segments[unit.segment].context;
     for (uint32_t i = unit.piece_begin; i < unit.piece_end; ++i) {
       PlannedPiece& piece = plan.pieces()[i];
-      const auto [line, is_new] = line_of.try_emplace({context, piece.chunk}, 0);
-      if (is_new) line->second = uint32_t(random.rng() % random.lines.size());
-      piece.line = line->second;
+      const auto [peer, is_new] = peer_of.try_emplace({context, piece.chunk}, 0);
+      if (is_new) peer->second = uint32_t(random.rng() % random.peers.size());
+      piece.peer_index = peer->second;
       piece.handle = piece.chunk + 1;
     }
   }
@@ -260,7 +260,7 @@ TEST(AttendPlan, FramesFitDecodeAndCover) {
       const absl::Status begun = plan.Begin(random.call);
       ASSERT_TRUE(begun.ok()) << begun;
       Place(random, plan);
-      const absl::Status cut = plan.Cut(random.call, random.lines);
+      const absl::Status cut = plan.Cut(random.call, random.peers);
       ASSERT_TRUE(cut.ok()) << cut;
       PlanChecker(random, plan).Check();
       if (HasFatalFailure()) return;
@@ -268,16 +268,16 @@ TEST(AttendPlan, FramesFitDecodeAndCover) {
   }
 }
 
-// Goal: nodes are the largest aligned subtrees that one line has whole, in the order of the tree.
+// Goal: nodes are the largest aligned subtrees that one peer has whole, in the order of the tree.
 TEST(AttendPlan, NodesAreTheLargestSubtrees) {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RandomCall random(seed);
-    for (PlannedLine& line : random.lines) line = PlannedLine{};
+    for (PlannedPeer& peer : random.peers) peer = PlannedPeer{};
     AttendPlan plan;
     ASSERT_TRUE(plan.Begin(random.call).ok());
     Place(random, plan);
-    ASSERT_TRUE(plan.Cut(random.call, random.lines).ok());
+    ASSERT_TRUE(plan.Cut(random.call, random.peers).ok());
     for (const PlannedUnit& unit : plan.units()) {
       const std::span<const ContextChunk> chunks = random.segments[unit.segment].context->chunks();
       const auto ordinal = [&](uint32_t piece) {
@@ -288,20 +288,20 @@ TEST(AttendPlan, NodesAreTheLargestSubtrees) {
         const PlannedNode& node = plan.nodes()[n];
         ASSERT_EQ(node.piece_begin, next);
         next = node.piece_end;
-        const uint32_t line = plan.pieces()[node.piece_begin].line;
+        const uint32_t peer_index = plan.pieces()[node.piece_begin].peer_index;
         const uint32_t inside =
             node.piece_end - node.piece_begin == 1
                 ? 0
                 : TreeLevel(ordinal(node.piece_begin), ordinal(node.piece_end - 1));
         for (uint32_t i = node.piece_begin; i < node.piece_end; ++i)
-          ASSERT_EQ(plan.pieces()[i].line, line);
-        // The next larger subtree has a piece of another line, or is the whole tree.
+          ASSERT_EQ(plan.pieces()[i].peer_index, peer_index);
+        // The next larger subtree has a piece of another peer, or is the whole tree.
         bool larger_is_whole = true, larger_has_more = false;
         for (uint32_t level = inside + 1; level <= 8 && !larger_has_more; ++level) {
           for (uint32_t i = unit.piece_begin; i < unit.piece_end; ++i) {
             if (ordinal(i) >> level != ordinal(node.piece_begin) >> level) continue;
             larger_has_more |= i < node.piece_begin || i >= node.piece_end;
-            larger_is_whole &= plan.pieces()[i].line == line;
+            larger_is_whole &= plan.pieces()[i].peer_index == peer_index;
           }
         }
         const uint32_t copies = plan.shares()[node.share].copy_count;
@@ -387,14 +387,14 @@ AttendPlan PlanBatch(uint32_t sequences, uint32_t heads) {
   call.q = {q.data(), sequences * heads, 576};
   call.segments = segments;
   call.wire = PartialDtype::kF32;
-  std::vector<PlannedLine> lines(4);
+  std::vector<PlannedPeer> peers(4);
   AttendPlan plan;
   EXPECT_TRUE(plan.Begin(call).ok());
   for (PlannedPiece& piece : plan.pieces()) {
     const auto ordinal = static_cast<uint32_t>(&piece - plan.pieces().data());
-    piece.line = ordinal % 4;
+    piece.peer_index = ordinal % 4;
   }
-  EXPECT_TRUE(plan.Cut(call, lines).ok());
+  EXPECT_TRUE(plan.Cut(call, peers).ok());
   return plan;
 }
 
@@ -422,10 +422,10 @@ TEST(AttendPlan, OffsetsShareCopies) {
   const RouteSegment segment = {.row_count = 16, .context = context.get()};
   const std::vector<uint16_t> q(16 * kPlanValues);
   const RouteCall call = {.q = {q.data(), 16, kPlanValues}, .segments = {&segment, 1}};
-  std::vector<PlannedLine> lines(1);
+  std::vector<PlannedPeer> peers(1);
   AttendPlan plan;
   ASSERT_TRUE(plan.Begin(call).ok());
-  ASSERT_TRUE(plan.Cut(call, lines).ok());
+  ASSERT_TRUE(plan.Cut(call, peers).ok());
   ASSERT_EQ(plan.shares().size(), 1u);
   EXPECT_EQ(plan.shares()[0].copy_count, 2u);
   EXPECT_EQ(plan.shares()[0].node_count, 1u);
