@@ -1,5 +1,5 @@
 // Merges the partials of one attend, block by block, on the thread that advances the call:
-//   Begin        counts the parts that each block misses, one of each share
+//   Begin        counts the parts that each block misses, one of each KV split
 //   Take         subtracts the parts of a reply. A block that misses none is ready
 //   Merge        puts the ready blocks on the stream. Partials are in tree order, own rows last. If
 //                the output is the caller's memory (`late`), waits until every block is ready
@@ -47,8 +47,8 @@ void BlockMerger::Begin(bool late) {
   coverage_.Begin();
   for (uint32_t i = 0; i < blocks.size(); ++i) {
     const PlannedUnit& unit = plan.units()[blocks[i].unit];
-    missing_[i] = unit.share_end - unit.share_begin;
-    // The locally cached pieces count as one more share.
+    missing_[i] = unit.split_end - unit.split_begin;
+    // The locally cached pieces count as one more split.
     coverage_.AddBlock(missing_[i] + (unit.near_count > 0 ? 1 : 0),
                        unit.piece_end - unit.piece_begin);
     if (missing_[i] == 0) ready_.push_back(i);
@@ -78,7 +78,7 @@ absl::Status BlockMerger::CoverLocal() {
   for (uint32_t block = 0; block < plan.blocks().size(); ++block) {
     const PlannedUnit& unit = plan.units()[plan.blocks()[block].unit];
     if (unit.near_count == 0) continue;
-    CKV_RETURN_IF_ERROR(coverage_.Cover(block, unit.share_end - unit.share_begin, unit.near_count));
+    CKV_RETURN_IF_ERROR(coverage_.Cover(block, unit.split_end - unit.split_begin, unit.near_count));
   }
   return absl::OkStatus();
 }
@@ -88,10 +88,10 @@ absl::Status BlockMerger::Take(uint32_t frame, std::span<const std::byte> body, 
   Reply& reply = replies_[frame];
   reply = {body, memory, /*open_block_count=*/0};
   for (const PlannedPart& part : plan.PartsOf(plan.frames()[frame])) {
-    const PlannedShare& share = plan.shares()[part.share];
+    const PlannedSplit& split = plan.splits()[part.split];
     for (uint32_t block = part.block_begin; block < part.block_end; ++block) {
-      const uint32_t place = part.share - plan.units()[share.unit].share_begin;
-      CKV_RETURN_IF_ERROR(coverage_.Cover(block, place, share.piece_count));
+      const uint32_t place = part.split - plan.units()[split.unit].split_begin;
+      CKV_RETURN_IF_ERROR(coverage_.Cover(block, place, split.piece_count));
       if (--missing_[block] == 0) ready_.push_back(block);
       ++reply.open_block_count;
     }
@@ -167,11 +167,11 @@ void BlockMerger::CollectParts(const PlannedBlock& block) {
   for (uint32_t n = unit.node_begin; n < unit.node_end; ++n) {
     const PlannedNode& node = plan.nodes()[n];
     levels_.push_back(node.level);
-    if (node.share == PlannedNode::kNear) {
+    if (node.split == PlannedNode::kNear) {
       AddLocalPart(local_.NearPartial(node), block.row_begin - unit.row_begin);
       continue;
     }
-    const PlannedPart& part = plan.parts()[plan.PartFor(block, node.share)];
+    const PlannedPart& part = plan.parts()[plan.PartFor(block, node.split)];
     const Reply& reply = replies_[part.frame];
     const PartialLayout layout = LayOutPartial(part.row_count, d_v, f32);
     const std::byte* const partial =
@@ -204,8 +204,8 @@ void BlockMerger::CloseBlock(uint32_t block_ordinal) {
   const AttendPlan& plan = planned_.plan;
   const PlannedBlock& block = plan.blocks()[block_ordinal];
   const PlannedUnit& unit = plan.units()[block.unit];
-  for (uint32_t share = unit.share_begin; share < unit.share_end; ++share) {
-    const uint32_t frame = plan.parts()[plan.PartFor(block, share)].frame;
+  for (uint32_t split = unit.split_begin; split < unit.split_end; ++split) {
+    const uint32_t frame = plan.parts()[plan.PartFor(block, split)].frame;
     if (--replies_[frame].open_block_count == 0) done_frames_.push_back(frame);
   }
   merged_block_[block_ordinal] = true;

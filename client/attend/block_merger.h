@@ -12,7 +12,7 @@
 #include "attention/partial.h"
 #include "client/attend/local_attend.h"
 #include "client/attend/planned_call.h"
-#include "client/attend/share_coverage.h"
+#include "client/attend/split_coverage.h"
 #include "client/attend/stream_order.h"
 #include "client/calls.h"
 #include "client/trace/call_spans.h"
@@ -98,7 +98,7 @@ class BlockMerger {
   BackendMemory merged_;        // f32 o, m, l of a call that is merged block by block
   std::vector<Reply> replies_;  // [frames]
   std::vector<uint32_t> done_frames_;
-  ShareCoverage coverage_;
+  SplitCoverage coverage_;
   std::vector<uint32_t> missing_;  // [blocks] parts that have not arrived
   std::vector<uint32_t> ready_;    // blocks whose parts have all arrived and that are not closed
   uint32_t merging_count_ = 0;     // the first of ready_, whose merges are on the stream

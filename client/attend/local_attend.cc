@@ -172,7 +172,7 @@ absl::Status LocalAttend::AddLocalPieces() {
     if (unit.near_count == 0) continue;
     const RouteSegment& segment = call.segments[unit.segment];
     for (uint32_t n = unit.node_begin; n < unit.node_end; ++n) {
-      if (plan.nodes()[n].share != PlannedNode::kNear) continue;
+      if (plan.nodes()[n].split != PlannedNode::kNear) continue;
       const PlannedPiece& planned = plan.pieces()[plan.nodes()[n].piece_begin];
       const ContextChunk& chunk = segment.context->chunks()[planned.chunk];
       AttentionPiece piece;

@@ -67,11 +67,11 @@ double RouteLearner::ObserveKernel(HolderPeer& peer, const Exchange::Reply& repl
   const PlannedFrame& planned = plan.frames()[reply.tag];
   uint64_t row_tokens = 0;
   for (const PlannedPart& part : plan.PartsOf(planned)) {
-    const PlannedShare& share = plan.shares()[part.share];
-    const PlannedUnit& unit = plan.units()[share.unit];
+    const PlannedSplit& split = plan.splits()[part.split];
+    const PlannedUnit& unit = plan.units()[split.unit];
     const std::span<const ContextChunk> chunks = call.segments[unit.segment].context->chunks();
     uint64_t tokens = 0;
-    for (uint32_t left = share.node_count, n = share.first_node; left > 0;
+    for (uint32_t left = split.node_count, n = split.first_node; left > 0;
          --left, n = plan.nodes()[n].next) {
       const PlannedNode& node = plan.nodes()[n];
       for (uint32_t i = node.piece_begin; i < node.piece_end; ++i)

@@ -1,7 +1,7 @@
-// Cuts the shares of a call into blocks of rows, and packs them into frames.
+// Cuts the KV splits of a call into blocks of rows, and packs them into frames.
 //
 //   block    consecutive rows of one unit, merged at a time
-//   part     consecutive blocks of one share in one frame: a segment of the wire
+//   part     consecutive blocks of one split in one frame: a segment of the wire
 //   frame    parts for one holder, as many as fit a slot
 
 #pragma once
@@ -19,11 +19,11 @@ namespace ckv {
 struct PlannedBlock {
   uint32_t unit = 0;
   uint32_t row_begin = 0, row_count = 0;  // in the call's rows
-  uint32_t arrival_begin = 0;             // its first arrival; one per share of the unit
+  uint32_t arrival_begin = 0;             // its first arrival; one per split of the unit
 };
 
 struct PlannedPart {
-  uint32_t share = 0;
+  uint32_t split = 0;
   uint32_t frame = 0;
   uint32_t row_begin = 0, row_count = 0;
   uint32_t block_begin = 0, block_end = 0;
@@ -50,7 +50,7 @@ class AttendFrames {
   std::span<const PlannedBlock> blocks() const { return blocks_; }
   std::span<const PlannedPart> parts() const { return parts_; }
   std::span<const PlannedFrame> frames() const { return frames_; }
-  // The part that returns the partials of the unit's share number `place` for a block.
+  // The part that returns the partials of the unit's split number `place` for a block.
   uint32_t PartFor(const PlannedBlock& block, uint32_t place) const {
     return arrivals_[block.arrival_begin + place];
   }
@@ -60,13 +60,13 @@ class AttendFrames {
   struct Cutting {
     const RouteCall& call;
     std::span<const PlannedUnit> units;
-    std::span<const PlannedShare> shares;
+    std::span<const PlannedSplit> splits;
     std::span<PlannedPeer> peers;
   };
   void AddBlocks(const Cutting& of, uint32_t unit);
-  void SortSharesByPeer(const Cutting& of);
+  void SortSplitsByPeer(const Cutting& of);
   void FillFrames(const Cutting& of, uint32_t peer_index);
-  void AddToFrame(const Cutting& of, uint32_t peer_index, uint32_t share, uint32_t block);
+  void AddToFrame(const Cutting& of, uint32_t peer_index, uint32_t split, uint32_t block);
 
   std::vector<PlannedBlock> blocks_;
   std::vector<uint32_t> blocks_of_unit_;  // the first block of each unit, plus one entry
@@ -74,8 +74,8 @@ class AttendFrames {
   std::vector<PlannedFrame> frames_;
   std::vector<uint32_t> arrivals_;
   // Scratch.
-  std::vector<uint32_t> shares_by_peer_;
-  std::vector<uint32_t> peer_shares_begin_;  // [peers + 1] start in shares_by_peer_
+  std::vector<uint32_t> splits_by_peer_;
+  std::vector<uint32_t> peer_splits_begin_;  // [peers + 1] start in splits_by_peer_
 };
 
 }  // namespace ckv

@@ -1,9 +1,9 @@
-// Cuts the pieces of each unit into nodes of the merge tree, and nodes into shares, one or more
+// Cuts the pieces of each unit into nodes of the merge tree, and nodes into KV splits, one or more
 // for each holder. Not thread-safe. CutUnit, in order:
 //   FindRuns   finds ranges of pieces that one holder has, in one corpus
-//   AddNodes   for each corpus, splits the tree until one holder has a whole subtree, and a frame
+//   AddNodes   for each corpus, divides the tree until one holder has a whole subtree, and a frame
 //              has space for it
-//   AddNode    adds it to the holder's open share, or to a new one if a frame would hold too few
+//   AddNode    adds it to the holder's open split, or to a new one if a frame would hold too few
 //              rows. A locally cached piece is a node by itself
 
 #include "client/plan/attend_nodes.h"
@@ -19,7 +19,7 @@
 namespace ckv {
 namespace {
 
-constexpr uint32_t kNoShare = 0xffffffff;
+constexpr uint32_t kNoSplit = 0xffffffff;
 // Joins the trees of two corpora, above every level of either.
 constexpr uint8_t kPartLevel = 32;
 static_assert(kPartLevel + kContextPartCountMax < kTreeLevelMax);
@@ -31,16 +31,16 @@ std::span<const ContextChunk> ChunksOf(const RouteCall& call, const PlannedUnit&
   return call.segments[unit.segment].context->chunks();
 }
 
-// Adds a node of these pieces to a share that has one. Returns false, and changes nothing, if a
+// Adds a node of these pieces to a split that has one. Returns false, and changes nothing, if a
 // frame would no longer hold enough rows of it.
-bool JoinShare(const RouteCall& call, const PlannedUnit& unit, const PlannedPeer& peer,
-               std::span<const PlannedPiece> pieces, PlannedShare& share) {
-  PlannedShare joined = share;
-  if (!AddToShare(call, unit, pieces, joined) ||
-      !ShareFits(call, joined, peer.shape, UsefulRows(unit))) {
+bool JoinSplit(const RouteCall& call, const PlannedUnit& unit, const PlannedPeer& peer,
+               std::span<const PlannedPiece> pieces, PlannedSplit& split) {
+  PlannedSplit joined = split;
+  if (!AddToSplit(call, unit, pieces, joined) ||
+      !SplitFits(call, joined, peer.shape, UsefulRows(unit))) {
     return false;
   }
-  share = joined;
+  split = joined;
   return true;
 }
 
@@ -49,7 +49,7 @@ bool JoinShare(const RouteCall& call, const PlannedUnit& unit, const PlannedPeer
 absl::Status AttendNodes::Cut(const RouteCall& call, std::span<const PlannedPeer> peers,
                               AttendUnits& units) {
   nodes_.clear();
-  shares_.clear();
+  splits_.clear();
   near_count_ = 0;
   const Cutting of = {call, peers, units.units(), units.pieces()};
   for (uint32_t unit = 0; unit < of.units.size(); ++unit) CKV_RETURN_IF_ERROR(CutUnit(of, unit));
@@ -60,8 +60,8 @@ absl::Status AttendNodes::CutUnit(const Cutting& of, uint32_t unit_ordinal) {
   PlannedUnit& unit = of.units[unit_ordinal];
   const std::span<const ContextChunk> chunks = ChunksOf(of.call, unit);
   unit.node_begin = static_cast<uint32_t>(nodes_.size());
-  unit.share_begin = static_cast<uint32_t>(shares_.size());
-  open_share_.assign(of.peers.size(), kNoShare);
+  unit.split_begin = static_cast<uint32_t>(splits_.size());
+  open_split_.assign(of.peers.size(), kNoSplit);
   FindRuns(of, unit);
   for (uint32_t begin = unit.piece_begin, end = begin; begin < unit.piece_end; begin = end) {
     const uint32_t part = chunks[of.pieces[begin].chunk].part;
@@ -70,7 +70,7 @@ absl::Status AttendNodes::CutUnit(const Cutting& of, uint32_t unit_ordinal) {
     CKV_RETURN_IF_ERROR(AddNodes(of, unit_ordinal, begin, end));
   }
   unit.node_end = static_cast<uint32_t>(nodes_.size());
-  unit.share_end = static_cast<uint32_t>(shares_.size());
+  unit.split_end = static_cast<uint32_t>(splits_.size());
   return absl::OkStatus();
 }
 
@@ -100,9 +100,9 @@ absl::Status AttendNodes::AddNodes(const Cutting& of, uint32_t unit, uint32_t be
   const auto middle =
       std::partition_point(of.pieces.begin() + begin, of.pieces.begin() + end,
                            [&](const PlannedPiece& piece) { return ordinal(piece) < right; });
-  const auto split = static_cast<uint32_t>(middle - of.pieces.begin());
-  CKV_RETURN_IF_ERROR(AddNodes(of, unit, begin, split));
-  return AddNodes(of, unit, split, end);
+  const auto right_begin = static_cast<uint32_t>(middle - of.pieces.begin());
+  CKV_RETURN_IF_ERROR(AddNodes(of, unit, begin, right_begin));
+  return AddNodes(of, unit, right_begin, end);
 }
 
 bool AttendNodes::IsNode(const Cutting& of, const PlannedUnit& unit, uint32_t begin,
@@ -111,11 +111,11 @@ bool AttendNodes::IsNode(const Cutting& of, const PlannedUnit& unit, uint32_t be
   if (unit.piece_begin + run_end_[begin - unit.piece_begin] < end) return false;
   const PlannedPeer& peer = of.peers[of.pieces[begin].peer_index];
   if (end - begin > kPieceCountMax) return false;
-  PlannedShare alone;
+  PlannedSplit alone;
   // Without a look at each piece, if there is one rotation only.
   if (of.call.segments[unit.segment].context->rotations().size() == 1) alone.copy_count = 1;
-  return AddToShare(of.call, unit, of.pieces.subspan(begin, end - begin), alone) &&
-         ShareFits(of.call, alone, peer.shape, UsefulRows(unit));
+  return AddToSplit(of.call, unit, of.pieces.subspan(begin, end - begin), alone) &&
+         SplitFits(of.call, alone, peer.shape, UsefulRows(unit));
 }
 
 absl::Status AttendNodes::AddNode(const Cutting& of, uint32_t unit_ordinal, uint32_t begin,
@@ -137,38 +137,38 @@ absl::Status AttendNodes::AddNode(const Cutting& of, uint32_t unit_ordinal, uint
     return absl::OkStatus();
   }
   const LaneShape& shape = of.peers[peer_index].shape;
-  uint32_t& open = open_share_[peer_index];
-  if (open == kNoShare || !JoinShare(of.call, unit, of.peers[peer_index], pieces, shares_[open])) {
-    open = static_cast<uint32_t>(shares_.size());
-    PlannedShare& share = shares_.emplace_back(
-        PlannedShare{.peer_index = peer_index, .unit = unit_ordinal, .first_node = node_ordinal});
-    AddToShare(of.call, unit, pieces, share);
-    if (!ShareFits(of.call, share, shape, 1)) {
+  uint32_t& open = open_split_[peer_index];
+  if (open == kNoSplit || !JoinSplit(of.call, unit, of.peers[peer_index], pieces, splits_[open])) {
+    open = static_cast<uint32_t>(splits_.size());
+    PlannedSplit& split = splits_.emplace_back(
+        PlannedSplit{.peer_index = peer_index, .unit = unit_ordinal, .first_node = node_ordinal});
+    AddToSplit(of.call, unit, pieces, split);
+    if (!SplitFits(of.call, split, shape, 1)) {
       return absl::InvalidArgumentError(
           absl::StrFormat("attend: one query row and its %d selected indices do not fit a slot: "
                           "request_bytes_max %d, reply_bytes_max %d",
-                          share.index_count, shape.request_bytes_max, shape.reply_bytes_max));
+                          split.index_count, shape.request_bytes_max, shape.reply_bytes_max));
     }
   } else {
-    nodes_[shares_[open].last_node].next = node_ordinal;
+    nodes_[splits_[open].last_node].next = node_ordinal;
   }
-  PlannedShare& share = shares_[open];
-  node.share = open;
-  node.place = share.node_count - 1;
-  share.last_node = node_ordinal;
+  PlannedSplit& split = splits_[open];
+  node.split = open;
+  node.place = split.node_count - 1;
+  split.last_node = node_ordinal;
   // The first copy is the default.
   for (PlannedPiece& piece : pieces) {
-    if (share.copy_count == 1) break;
+    if (split.copy_count == 1) break;
     const uint32_t rotation = chunks[piece.chunk].rotation;
-    const auto copy = std::find(share.copies.begin(), share.copies.end(), rotation);
-    piece.copy = static_cast<uint32_t>(copy - share.copies.begin());
+    const auto copy = std::find(split.copies.begin(), split.copies.end(), rotation);
+    piece.copy = static_cast<uint32_t>(copy - split.copies.begin());
   }
   nodes_.push_back(node);
   return absl::OkStatus();
 }
 
 void AttendNodes::AddLocalNode(PlannedUnit& unit, PlannedNode node) {
-  node.share = PlannedNode::kNear;
+  node.split = PlannedNode::kNear;
   node.place = near_count_++;
   ++unit.near_count;
   nodes_.push_back(node);

@@ -2,10 +2,10 @@
 //
 //   node     the largest aligned subtree of the tree whose pieces are all requested from one
 //            holder, which returns one partial for it
-//   share    nodes of one unit that one frame requests from one holder
+//   split    a KV split: nodes of one unit that one frame requests from one holder
 //
 // A peer is a holder of the call. Its peer index is its ordinal there (Exchange::Add). A near piece
-// (in the local row cache) is a node by itself, without a share.
+// (in the local row cache) is a node by itself, without a split.
 
 #pragma once
 
@@ -25,13 +25,13 @@ namespace ckv {
 struct PlannedNode {
   static constexpr uint32_t kNear = 0xffffffff;
   uint32_t piece_begin = 0, piece_end = 0;
-  uint32_t share = 0;  // kNear if it is near
-  uint32_t place = 0;  // index among the partials of the share, or of the near nodes
-  uint32_t next = 0;   // the share's next node
+  uint32_t split = 0;  // kNear if it is near
+  uint32_t place = 0;  // index among the partials of the split, or of the near nodes
+  uint32_t next = 0;   // the split's next node
   uint8_t level = 0;   // level of the join with the unit's previous node (MergeTree)
 };
 
-struct PlannedShare {
+struct PlannedSplit {
   uint32_t peer_index = 0;
   uint32_t unit = 0;
   uint32_t first_node = 0, last_node = 0;
@@ -54,12 +54,12 @@ struct PlannedPeer {
 // Part of an AttendPlan. Keeps its memory between calls.
 class AttendNodes {
  public:
-  // Makes the nodes and shares of all units, whose pieces have their peer indices. Sets the nodes
-  // and shares of each unit, and the copies of each piece.
+  // Makes the nodes and splits of all units, whose pieces have their peer indices. Sets the nodes
+  // and splits of each unit, and the copies of each piece.
   //   As AttendPlan::Cut.
   absl::Status Cut(const RouteCall& call, std::span<const PlannedPeer> peers, AttendUnits& units);
   std::span<const PlannedNode> nodes() const { return nodes_; }
-  std::span<const PlannedShare> shares() const { return shares_; }
+  std::span<const PlannedSplit> splits() const { return splits_; }
   uint32_t near_count() const { return near_count_; }  // near nodes of the call
 
  private:
@@ -78,11 +78,11 @@ class AttendNodes {
   absl::Status AddNode(const Cutting& of, uint32_t unit, uint32_t begin, uint32_t end);
 
   std::vector<PlannedNode> nodes_;
-  std::vector<PlannedShare> shares_;
+  std::vector<PlannedSplit> splits_;
   uint32_t near_count_ = 0;
   // Scratch.
   std::vector<uint32_t> run_end_;     // [pieces of a unit] end of the piece's range on one peer
-  std::vector<uint32_t> open_share_;  // [peers] for the unit being cut
+  std::vector<uint32_t> open_split_;  // [peers] for the unit being cut
 };
 
 }  // namespace ckv

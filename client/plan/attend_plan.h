@@ -50,13 +50,13 @@ class AttendPlan {
   std::span<const int32_t> IndicesOf(const PlannedPiece& piece) const {
     return selected_rows().subspan(piece.index_begin, piece.k);
   }
-  std::span<const PlannedShare> shares() const { return nodes_.shares(); }
+  std::span<const PlannedSplit> splits() const { return nodes_.splits(); }
   std::span<const PlannedBlock> blocks() const { return frames_.blocks(); }
   std::span<const PlannedPart> parts() const { return frames_.parts(); }
   std::span<const PlannedFrame> frames() const { return frames_.frames(); }
-  // The part that returns the partials of a share for a block.
-  uint32_t PartFor(const PlannedBlock& block, uint32_t share) const {
-    return frames_.PartFor(block, share - units()[block.unit].share_begin);
+  // The part that returns the partials of a split for a block.
+  uint32_t PartFor(const PlannedBlock& block, uint32_t split) const {
+    return frames_.PartFor(block, split - units()[block.unit].split_begin);
   }
   std::span<const PlannedPart> PartsOf(const PlannedFrame& frame) const {
     return parts().subspan(frame.part_begin, frame.part_end - frame.part_begin);

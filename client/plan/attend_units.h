@@ -26,7 +26,7 @@ struct PlannedPiece {
   uint32_t chunk = 0;             // index in the context's chunks
   uint32_t index_begin = kDense;  // the piece's selected rows, in the plan's own list
   uint32_t k = 0;
-  uint32_t copy = 0;  // the rotated copy of the query rows, in the share
+  uint32_t copy = 0;  // the rotated copy of the query rows, in the KV split
   // Set by the router before AttendPlan::Cut.
   uint32_t peer_index = 0;
   uint32_t handle = 0;
@@ -39,7 +39,7 @@ struct PlannedUnit {
   bool limited = false;  // has row limits: may mix dense and selected pieces
   // Set by AttendNodes.
   uint32_t node_begin = 0, node_end = 0;  // in the order of the tree
-  uint32_t share_begin = 0, share_end = 0;
+  uint32_t split_begin = 0, split_end = 0;
   uint32_t near_count = 0;  // near pieces
 };
 

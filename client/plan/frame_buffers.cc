@@ -6,44 +6,44 @@
 
 namespace ckv {
 
-bool AddToShare(const RouteCall& call, const PlannedUnit& unit,
-                std::span<const PlannedPiece> pieces, PlannedShare& share) {
+bool AddToSplit(const RouteCall& call, const PlannedUnit& unit,
+                std::span<const PlannedPiece> pieces, PlannedSplit& split) {
   const std::span<const ContextChunk> chunks = call.segments[unit.segment].context->chunks();
-  share.piece_count += static_cast<uint32_t>(pieces.size());
-  ++share.node_count;
+  split.piece_count += static_cast<uint32_t>(pieces.size());
+  ++split.node_count;
   if (unit.limited) {
-    for (const PlannedPiece& piece : pieces) share.index_count += piece.k;
+    for (const PlannedPiece& piece : pieces) split.index_count += piece.k;
   } else if (pieces.front().index_begin != kDense) {
     // The selected rows of a unit's pieces are stored one after another.
-    share.index_count += pieces.back().index_begin + pieces.back().k - pieces.front().index_begin;
+    split.index_count += pieces.back().index_begin + pieces.back().k - pieces.front().index_begin;
   }
-  if (share.copy_count == 1 && call.segments[unit.segment].context->rotations().size() == 1)
+  if (split.copy_count == 1 && call.segments[unit.segment].context->rotations().size() == 1)
     return true;
   for (const PlannedPiece& piece : pieces) {
     const uint32_t rotation = chunks[piece.chunk].rotation;
-    const auto end = share.copies.begin() + share.copy_count;
-    if (std::find(share.copies.begin(), end, rotation) != end) continue;
-    if (share.copy_count == kCopyCountMax) return false;
-    share.copies[share.copy_count++] = rotation;
+    const auto end = split.copies.begin() + split.copy_count;
+    if (std::find(split.copies.begin(), end, rotation) != end) continue;
+    if (split.copy_count == kCopyCountMax) return false;
+    split.copies[split.copy_count++] = rotation;
   }
   return true;
 }
 
-bool ShareFits(const RouteCall& call, const PlannedShare& share, const LaneShape& shape,
+bool SplitFits(const RouteCall& call, const PlannedSplit& split, const LaneShape& shape,
                uint32_t row_count) {
   PlannedFrame frame;
   frame.row_count = row_count;
-  frame.stored_row_count = uint64_t{share.copy_count} * row_count;
-  frame.piece_count = share.piece_count;
-  frame.index_count = share.index_count;
-  const uint64_t reply_bytes = PartialBytes(call, share, row_count);
+  frame.stored_row_count = uint64_t{split.copy_count} * row_count;
+  frame.piece_count = split.piece_count;
+  frame.index_count = split.index_count;
+  const uint64_t reply_bytes = PartialBytes(call, split, row_count);
   if (reply_bytes > shape.reply_bytes_max) return false;
   frame.reply_bytes = static_cast<uint32_t>(reply_bytes);
   return FrameFits(call, frame, /*part_count=*/1, shape);
 }
 
-uint64_t PartialBytes(const RouteCall& call, const PlannedShare& share, uint32_t row_count) {
-  return uint64_t{share.node_count} *
+uint64_t PartialBytes(const RouteCall& call, const PlannedSplit& split, uint32_t row_count) {
+  return uint64_t{split.node_count} *
          LayOutPartial(row_count, call.geometry().d_v, call.wire == PartialDtype::kF32).total_bytes;
 }
 

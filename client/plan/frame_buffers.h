@@ -14,20 +14,20 @@
 namespace ckv {
 
 // The fewest rows that keep the holder's kernel off its slow path for single rows: one token's
-// heads. A share gets fewer pieces rather than fewer rows than this.
+// heads. A KV split gets fewer pieces rather than fewer rows than this.
 inline constexpr uint32_t kUsefulRowCount = 16;
 
-// Adds a node of these pieces to the share's counts. Returns false if it would need more than
-// kCopyCountMax copies of the query rows; the share is then spoiled.
-bool AddToShare(const RouteCall& call, const PlannedUnit& unit,
-                std::span<const PlannedPiece> pieces, PlannedShare& share);
+// Adds a node of these pieces to the split's counts. Returns false if it would need more than
+// kCopyCountMax copies of the query rows; the split is then spoiled.
+bool AddToSplit(const RouteCall& call, const PlannedUnit& unit,
+                std::span<const PlannedPiece> pieces, PlannedSplit& split);
 
-// Returns true if a frame of nothing else holds this many rows of the share.
-bool ShareFits(const RouteCall& call, const PlannedShare& share, const LaneShape& shape,
+// Returns true if a frame of nothing else holds this many rows of the split.
+bool SplitFits(const RouteCall& call, const PlannedSplit& split, const LaneShape& shape,
                uint32_t row_count);
 
-// Returns the bytes of the partials of this many rows of a share.
-uint64_t PartialBytes(const RouteCall& call, const PlannedShare& share, uint32_t row_count);
+// Returns the bytes of the partials of this many rows of a split.
+uint64_t PartialBytes(const RouteCall& call, const PlannedSplit& split, uint32_t row_count);
 
 // Returns true if the frame, with one segment a part, fits slots of this shape and the limits of a
 // frame.

@@ -21,12 +21,12 @@ class PartWriter {
   PartWriter(const RouteCall& call, std::byte* pieces, const RowPlace& rows, int32_t* indices)
       : call_(call), pieces_(pieces), rows_(rows), indices_(indices) {}
 
-  absl::Status WriteRows(const ContextState& context, const PlannedShare& share,
+  absl::Status WriteRows(const ContextState& context, const PlannedSplit& split,
                          const PlannedPart& part, ComputeStream& stream) {
     const uint32_t row_bytes = call_.geometry().query_row_bytes();
     const RowView q = call_.q.Rows(part.row_begin, part.row_count).Bytes();
-    for (uint32_t copy = 0; copy < share.copy_count; ++copy) {
-      CKV_RETURN_IF_ERROR(stream.backend().Rotate(context.rotations()[share.copies[copy]], q,
+    for (uint32_t copy = 0; copy < split.copy_count; ++copy) {
+      CKV_RETURN_IF_ERROR(stream.backend().Rotate(context.rotations()[split.copies[copy]], q,
                                                   row_bytes, rows_, stream));
       rows_.data += size_t{part.row_count} * row_bytes;
     }
@@ -98,16 +98,16 @@ absl::StatusOr<RequestHeader> WriteFrame(const RouteCall& call, const AttendPlan
                     reinterpret_cast<int32_t*>(slot.data() + layout.indices));
   std::byte* segments = slot.data() + layout.segments;
   for (const PlannedPart& part : plan.PartsOf(frame)) {
-    const PlannedShare& share = plan.shares()[part.share];
-    const ContextState& context = *call.segments[plan.units()[share.unit].segment].context;
+    const PlannedSplit& split = plan.splits()[part.split];
+    const ContextState& context = *call.segments[plan.units()[split.unit].segment].context;
     const SegmentEntry segment = {.row_count = part.row_count,
-                                  .piece_count = share.piece_count,
-                                  .partial_count = share.node_count,
-                                  .copy_count = static_cast<uint16_t>(share.copy_count)};
+                                  .piece_count = split.piece_count,
+                                  .partial_count = split.node_count,
+                                  .copy_count = static_cast<uint16_t>(split.copy_count)};
     std::memcpy(segments, &segment, sizeof(segment));
     segments += sizeof(segment);
-    CKV_RETURN_IF_ERROR(writer.WriteRows(context, share, part, stream));
-    for (uint32_t left = share.node_count, n = share.first_node; left > 0;
+    CKV_RETURN_IF_ERROR(writer.WriteRows(context, split, part, stream));
+    for (uint32_t left = split.node_count, n = split.first_node; left > 0;
          --left, n = plan.nodes()[n].next) {
       const PlannedNode& node = plan.nodes()[n];
       const std::span<const PlannedPiece> pieces =

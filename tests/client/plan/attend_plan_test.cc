@@ -180,8 +180,8 @@ class PlanChecker {
 
   void CheckPart(const AttendRequest& request, const AttendSegment& requested,
                  const PlannedPart& part) {
-    const PlannedShare& share = plan_.shares()[part.share];
-    const uint32_t segment_ordinal = plan_.units()[share.unit].segment;
+    const PlannedSplit& split = plan_.splits()[part.split];
+    const uint32_t segment_ordinal = plan_.units()[split.unit].segment;
     const RouteSegment& segment = random_.segments[segment_ordinal];
     ASSERT_EQ(requested.row_count, part.row_count);
     for (uint32_t i = requested.piece_begin; i < requested.piece_end; ++i) {
@@ -304,7 +304,7 @@ TEST(AttendPlan, NodesAreTheLargestSubtrees) {
             larger_is_whole &= plan.pieces()[i].peer_index == peer_index;
           }
         }
-        const uint32_t copies = plan.shares()[node.share].copy_count;
+        const uint32_t copies = plan.splits()[node.split].copy_count;
         ASSERT_FALSE(larger_has_more && copies < kCopyCountMax && larger_is_whole);
         if (n == unit.node_begin) continue;
         ASSERT_EQ(node.level,
@@ -426,9 +426,9 @@ TEST(AttendPlan, OffsetsShareCopies) {
   AttendPlan plan;
   ASSERT_TRUE(plan.Begin(call).ok());
   ASSERT_TRUE(plan.Cut(call, peers).ok());
-  ASSERT_EQ(plan.shares().size(), 1u);
-  EXPECT_EQ(plan.shares()[0].copy_count, 2u);
-  EXPECT_EQ(plan.shares()[0].node_count, 1u);
+  ASSERT_EQ(plan.splits().size(), 1u);
+  EXPECT_EQ(plan.splits()[0].copy_count, 2u);
+  EXPECT_EQ(plan.splits()[0].node_count, 1u);
 }
 
 }  // namespace

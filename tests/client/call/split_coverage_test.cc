@@ -1,7 +1,7 @@
-// Goal: a call's ledger accepts each share of a block exactly once (I1), and detects what is
+// Goal: a call's ledger accepts each split of a block exactly once (I1), and detects what is
 // missing.
 
-#include "client/attend/share_coverage.h"
+#include "client/attend/split_coverage.h"
 
 #include <algorithm>
 #include <random>
@@ -13,8 +13,8 @@
 namespace ckv {
 namespace {
 
-TEST(ShareCoverage, EachShareCountsOnce) {
-  ShareCoverage coverage;
+TEST(SplitCoverage, EachSplitCountsOnce) {
+  SplitCoverage coverage;
   coverage.Begin();
   coverage.AddBlock(2, 5);
   coverage.AddBlock(1, 3);
@@ -29,8 +29,8 @@ TEST(ShareCoverage, EachShareCountsOnce) {
   EXPECT_TRUE(coverage.CheckComplete().ok());
 }
 
-TEST(ShareCoverage, RefusesSharesOfAnotherCall) {
-  ShareCoverage coverage;
+TEST(SplitCoverage, RefusesSplitsOfAnotherCall) {
+  SplitCoverage coverage;
   coverage.Begin();
   coverage.AddBlock(2, 5);
   EXPECT_EQ(coverage.Cover(1, 0, 1).code(), absl::StatusCode::kInternal);
@@ -38,9 +38,9 @@ TEST(ShareCoverage, RefusesSharesOfAnotherCall) {
   EXPECT_EQ(coverage.Cover(0xffffffff, 0, 1).code(), absl::StatusCode::kInternal);
 }
 
-TEST(ShareCoverage, PiecesMustAddUp) {
+TEST(SplitCoverage, PiecesMustAddUp) {
   for (const uint32_t pieces : {1u, 3u, 100u}) {
-    ShareCoverage coverage;
+    SplitCoverage coverage;
     coverage.Begin();
     coverage.AddBlock(1, 2);
     EXPECT_TRUE(coverage.Cover(0, 0, pieces).ok());
@@ -48,32 +48,32 @@ TEST(ShareCoverage, PiecesMustAddUp) {
   }
 }
 
-TEST(ShareCoverage, ABlockWithoutSharesIsComplete) {
-  ShareCoverage coverage;
+TEST(SplitCoverage, ABlockWithoutSplitsIsComplete) {
+  SplitCoverage coverage;
   coverage.Begin();
   EXPECT_TRUE(coverage.CheckComplete().ok());
   coverage.AddBlock(0, 0);
   EXPECT_TRUE(coverage.CheckComplete().ok());
 }
 
-// Shares arrive in any order, a missing one is found wherever it is, and the next call starts
+// Splits arrive in any order, a missing one is found wherever it is, and the next call starts
 // empty.
-TEST(ShareCoverage, AcceptsSharesInAnyOrder) {
+TEST(SplitCoverage, AcceptsSplitsInAnyOrder) {
   std::mt19937 rng(1);
-  ShareCoverage coverage;
+  SplitCoverage coverage;
   for (int call = 0; call < 200; ++call) {
     coverage.Begin();
-    std::vector<std::pair<uint32_t, uint32_t>> shares;
+    std::vector<std::pair<uint32_t, uint32_t>> splits;
     const uint32_t blocks = 1 + rng() % 8;
     for (uint32_t block = 0; block < blocks; ++block) {
       const uint32_t count = 1 + rng() % 4;
       coverage.AddBlock(count, count * 7);
-      for (uint32_t share = 0; share < count; ++share) shares.push_back({block, share});
+      for (uint32_t split = 0; split < count; ++split) splits.push_back({block, split});
     }
-    std::shuffle(shares.begin(), shares.end(), rng);
-    for (const auto& [block, share] : shares) {
+    std::shuffle(splits.begin(), splits.end(), rng);
+    for (const auto& [block, split] : splits) {
       ASSERT_FALSE(coverage.CheckComplete().ok());
-      ASSERT_TRUE(coverage.Cover(block, share, 7).ok());
+      ASSERT_TRUE(coverage.Cover(block, split, 7).ok());
     }
     ASSERT_TRUE(coverage.CheckComplete().ok());
   }

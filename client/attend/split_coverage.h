@@ -9,19 +9,19 @@
 
 namespace ckv {
 
-// The record of one call. Rows are merged in blocks. Each block awaits shares, which together
+// The record of one call. Rows are merged in blocks. Each block awaits KV splits, which together
 // contain all of its pieces (one chunk each). Not thread-safe. Keeps its memory between calls.
-class ShareCoverage {
+class SplitCoverage {
  public:
   // Starts a call. It has no blocks.
   void Begin();
-  // Adds the next block. It awaits `share_count` shares with `piece_count` pieces in total.
-  void AddBlock(uint32_t share_count, uint32_t piece_count);
+  // Adds the next block. It awaits `split_count` splits with `piece_count` pieces in total.
+  void AddBlock(uint32_t split_count, uint32_t piece_count);
 
-  // Call when a share of a block arrives, with `piece_count` pieces. After an error the call must
+  // Call when a split of a block arrives, with `piece_count` pieces. After an error the call must
   // fail.
-  //   Internal            the share arrived before, or it is not part of this call.
-  absl::Status Cover(uint32_t block, uint32_t share, uint32_t piece_count);
+  //   Internal            the split arrived before, or it is not part of this call.
+  absl::Status Cover(uint32_t block, uint32_t split, uint32_t piece_count);
 
   // Checks that every piece of the block was covered once.
   //   Internal            some piece was not.
@@ -32,7 +32,7 @@ class ShareCoverage {
 
  private:
   struct Block {
-    uint32_t share_begin = 0, share_end = 0;  // in came_
+    uint32_t split_begin = 0, split_end = 0;  // in came_
     uint32_t piece_count = 0;
     uint64_t covered = 0;
   };
