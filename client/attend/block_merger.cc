@@ -48,9 +48,9 @@ void BlockMerger::Begin(bool late) {
   for (uint32_t i = 0; i < blocks.size(); ++i) {
     const PlannedUnit& unit = plan.units()[blocks[i].unit];
     missing_[i] = unit.split_end - unit.split_begin;
-    // The locally cached pieces count as one more split.
+    // The locally cached chunks count as one more split.
     coverage_.AddBlock(missing_[i] + (unit.near_count > 0 ? 1 : 0),
-                       unit.piece_end - unit.piece_begin);
+                       unit.attended_end - unit.attended_begin);
     if (missing_[i] == 0) ready_.push_back(i);
   }
 }
@@ -71,7 +71,7 @@ absl::Status BlockMerger::SetTarget(const PartialView& out, StreamOrder& order) 
   return absl::OkStatus();
 }
 
-// Locally cached pieces count once, too (I1).
+// Locally cached chunks count once, too (I1).
 absl::Status BlockMerger::CoverLocal() {
   const AttendPlan& plan = planned_.plan;
   if (plan.near_count() == 0) return absl::OkStatus();
@@ -91,7 +91,7 @@ absl::Status BlockMerger::Take(uint32_t frame, std::span<const std::byte> body, 
     const PlannedSplit& split = plan.splits()[part.split];
     for (uint32_t block = part.block_begin; block < part.block_end; ++block) {
       const uint32_t place = part.split - plan.units()[split.unit].split_begin;
-      CKV_RETURN_IF_ERROR(coverage_.Cover(block, place, split.piece_count));
+      CKV_RETURN_IF_ERROR(coverage_.Cover(block, place, split.chunk_count));
       if (--missing_[block] == 0) ready_.push_back(block);
       ++reply.open_block_count;
     }

@@ -52,9 +52,9 @@ void LocalAttend::Begin() {
   pieces_.clear();
 }
 
-bool LocalAttend::Reserve(const PlannedUnit& unit, const PlannedPiece& piece) {
+bool LocalAttend::Reserve(const PlannedUnit& unit, const AttendedChunk& attended) {
   const ContextState& context = *planned_.call.segments[unit.segment].context;
-  const ContextChunk& chunk = context.chunks()[piece.chunk];
+  const ContextChunk& chunk = context.chunks()[attended.context_index];
   const Geometry& geometry = context.geometry();
   uint64_t row_bytes = (geometry.d_v + 2) * sizeof(float);
   if (!context.rotations()[chunk.rotation].is_identity()) row_bytes += geometry.query_row_bytes();
@@ -62,7 +62,7 @@ bool LocalAttend::Reserve(const PlannedUnit& unit, const PlannedPiece& piece) {
   if (bytes > kNearBytesMax) return false;
   reserved_bytes_ = bytes;
   near_pairs_ +=
-      uint64_t{unit.row_count} * (piece.index_begin == kDense ? chunk.token_count : piece.k);
+      uint64_t{unit.row_count} * (attended.index_begin == kDense ? chunk.token_count : attended.k);
   return true;
 }
 
@@ -173,12 +173,12 @@ absl::Status LocalAttend::AddLocalPieces() {
     const RouteSegment& segment = call.segments[unit.segment];
     for (uint32_t n = unit.node_begin; n < unit.node_end; ++n) {
       if (plan.nodes()[n].split != PlannedNode::kNear) continue;
-      const PlannedPiece& planned = plan.pieces()[plan.nodes()[n].piece_begin];
-      const ContextChunk& chunk = segment.context->chunks()[planned.chunk];
+      const AttendedChunk& planned = plan.attended()[plan.nodes()[n].attended_begin];
+      const ContextChunk& chunk = segment.context->chunks()[planned.context_index];
       AttentionPiece piece;
       CKV_ASSIGN_OR_RETURN(piece.q, QueriesOf(u, chunk.rotation));
-      piece.rows = {(*segment.near)[planned.chunk]->layer(call.layer).data(), chunk.token_count,
-                    row_bytes};
+      piece.rows = {(*segment.near)[planned.context_index]->layer(call.layer).data(),
+                    chunk.token_count, row_bytes};
       piece.precision = PrecisionOf(call.precision, call.wire);
       if (planned.index_begin != kDense)
         piece.selection = {plan.IndicesOf(planned).data(), planned.k, unit.row_count};

@@ -27,7 +27,7 @@ uint64_t OwnPairs(const RouteCall& call);
 // bits of a holder's. Belongs to one call context, and keeps its memory between calls.
 //
 //   Begin                  starts an attempt
-//   Reserve(unit, piece)   for each piece that is in the local row cache
+//   Reserve(unit, chunk)   for each attended chunk that is in the local row cache
 //   Attend                 after AttendPlan::Cut. The partials are complete once the stream is
 class LocalAttend {
  public:
@@ -36,10 +36,10 @@ class LocalAttend {
               CallSpans* spans);
 
   void Begin();
-  // Reserves memory for one more locally cached piece. Returns false if there is not enough: the
-  // piece must then be routed.
-  bool Reserve(const PlannedUnit& unit, const PlannedPiece& piece);
-  // The pairs of a query row and a locally cached row, of the pieces reserved.
+  // Reserves memory for one more locally cached chunk. Returns false if there is not enough: the
+  // chunk must then be routed.
+  bool Reserve(const PlannedUnit& unit, const AttendedChunk& attended);
+  // The pairs of a query row and a locally cached row, of the chunks reserved.
   uint64_t near_pairs() const { return near_pairs_; }
 
   // Attends all local rows. If `in_place` is not null, nothing is routed, and nothing can fail any
@@ -90,7 +90,7 @@ class LocalAttend {
   LiveHere* const live_;  // may be null
   CallSpans& spans_;
 
-  uint64_t reserved_bytes_ = 0;  // for the cached chunks' pieces so far
+  uint64_t reserved_bytes_ = 0;  // for the cached chunks so far
   uint64_t near_pairs_ = 0;
   double expected_us_ = 0;
   std::vector<AttentionPiece> pieces_;  // own rows, then cached chunks in the plan's order

@@ -10,14 +10,14 @@ void SplitCoverage::Begin() {
   came_.clear();
 }
 
-void SplitCoverage::AddBlock(uint32_t split_count, uint32_t piece_count) {
+void SplitCoverage::AddBlock(uint32_t split_count, uint32_t chunk_count) {
   const auto begin = static_cast<uint32_t>(came_.size());
   blocks_.push_back(
-      {.split_begin = begin, .split_end = begin + split_count, .piece_count = piece_count});
+      {.split_begin = begin, .split_end = begin + split_count, .chunk_count = chunk_count});
   came_.resize(came_.size() + split_count);
 }
 
-absl::Status SplitCoverage::Cover(uint32_t block, uint32_t split, uint32_t piece_count) {
+absl::Status SplitCoverage::Cover(uint32_t block, uint32_t split, uint32_t chunk_count) {
   if (block >= blocks_.size() || split >= blocks_[block].split_end - blocks_[block].split_begin) {
     return absl::InternalError(
         absl::StrFormat("coverage: split %d of block %d is not of this call (%d blocks)", split,
@@ -29,7 +29,7 @@ absl::Status SplitCoverage::Cover(uint32_t block, uint32_t split, uint32_t piece
         absl::StrFormat("coverage: split %d of block %d arrived twice", split, block));
   }
   came_[covered.split_begin + split] = true;
-  covered.covered += piece_count;
+  covered.covered += chunk_count;
   return absl::OkStatus();
 }
 
@@ -40,9 +40,9 @@ absl::Status SplitCoverage::CheckBlock(uint32_t block) const {
     return absl::InternalError(absl::StrFormat("coverage: block %d has no split %d yet", block,
                                                split - checked.split_begin));
   }
-  if (checked.covered == checked.piece_count) return absl::OkStatus();
-  return absl::InternalError(absl::StrFormat("coverage: block %d has %d of %d pieces", block,
-                                             checked.covered, checked.piece_count));
+  if (checked.covered == checked.chunk_count) return absl::OkStatus();
+  return absl::InternalError(absl::StrFormat("coverage: block %d has %d of %d chunks", block,
+                                             checked.covered, checked.chunk_count));
 }
 
 absl::Status SplitCoverage::CheckComplete() const {

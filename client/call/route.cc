@@ -26,11 +26,11 @@ namespace {
 void CountPairs(const PlannedCall& planned, AttendReport& report) {
   for (const PlannedUnit& unit : planned.plan.units()) {
     const RouteSegment& segment = planned.call.segments[unit.segment];
-    for (const PlannedPiece& piece : planned.plan.PiecesOf(unit)) {
-      const uint32_t rows = piece.index_begin == kDense
-                                ? segment.context->chunks()[piece.chunk].token_count
-                                : piece.k;
-      (piece.peer_index == kNearPeerIndex ? report.near_pairs : report.routed_pairs) +=
+    for (const AttendedChunk& chunk : planned.plan.AttendedBy(unit)) {
+      const uint32_t rows = chunk.index_begin == kDense
+                                ? segment.context->chunks()[chunk.context_index].token_count
+                                : chunk.k;
+      (chunk.peer_index == kNearPeerIndex ? report.near_pairs : report.routed_pairs) +=
           uint64_t{unit.row_count} * rows;
     }
   }
@@ -134,17 +134,18 @@ absl::Status Router::ChooseAndConnect() {
 absl::Status Router::FindHandles(const PlannedUnit& unit) {
   const RouteCall& call = planned_.call;
   const ContextState& context = *call.segments[unit.segment].context;
-  const std::span<PlannedPiece> pieces = planned_.plan.pieces();
+  const std::span<AttendedChunk> attended = planned_.plan.attended();
   uint32_t part = kContextPartCountMax, group = LinkTable::kNoLink, peer_index = 0;
   LinkTable::ChunkLinks* chunk_links = nullptr;
   HolderLink* link = nullptr;
   const LocalRowTable* const near =
       ReachesLocalRows(stream_.backend()) ? call.segments[unit.segment].near : nullptr;
-  for (uint32_t i = unit.piece_begin; i < unit.piece_end; ++i) {
-    const ContextChunk& chunk = context.chunks()[pieces[i].chunk];
-    const LocalRows* const rows = near == nullptr ? nullptr : (*near)[pieces[i].chunk].get();
-    if (rows != nullptr && rows->current() && local_.Reserve(unit, pieces[i])) {
-      pieces[i].peer_index = kNearPeerIndex;
+  for (uint32_t i = unit.attended_begin; i < unit.attended_end; ++i) {
+    const ContextChunk& chunk = context.chunks()[attended[i].context_index];
+    const LocalRows* const rows =
+        near == nullptr ? nullptr : (*near)[attended[i].context_index].get();
+    if (rows != nullptr && rows->current() && local_.Reserve(unit, attended[i])) {
+      attended[i].peer_index = kNearPeerIndex;
       continue;
     }
     if (chunk.part != part) {
@@ -159,14 +160,14 @@ absl::Status Router::FindHandles(const PlannedUnit& unit) {
       peer_index = exchange_.Add(*link);
       CKV_RETURN_IF_ERROR(AddPeer(*link, peer_index));
     }
-    pieces[i].peer_index = peer_index;
+    attended[i].peer_index = peer_index;
     if (chunk_links->generations[chunk.ordinal] == link->generation()) {
-      pieces[i].handle = chunk_links->handles[chunk.ordinal];
+      attended[i].handle = chunk_links->handles[chunk.ordinal];
       continue;
     }
     auto handle = links_.HandleOf(*chunk_links, chunk.ordinal, call.deadline);
     if (!handle.ok()) return links_.Fail(*link, handle.status());
-    pieces[i].handle = *handle;
+    attended[i].handle = *handle;
   }
   return absl::OkStatus();
 }

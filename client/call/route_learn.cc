@@ -74,8 +74,8 @@ double RouteLearner::ObserveKernel(HolderPeer& peer, const Exchange::Reply& repl
     for (uint32_t left = split.node_count, n = split.first_node; left > 0;
          --left, n = plan.nodes()[n].next) {
       const PlannedNode& node = plan.nodes()[n];
-      for (uint32_t i = node.piece_begin; i < node.piece_end; ++i)
-        tokens += chunks[plan.pieces()[i].chunk].token_count;
+      for (uint32_t i = node.attended_begin; i < node.attended_end; ++i)
+        tokens += chunks[plan.attended()[i].context_index].token_count;
     }
     row_tokens += tokens * part.row_count;
   }

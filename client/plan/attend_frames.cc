@@ -133,7 +133,7 @@ void AttendFrames::AddToFrame(const Cutting& of, uint32_t peer_index, uint32_t s
   uint32_t& arrival =
       arrivals_[block.arrival_begin + split_ordinal - of.units[block.unit].split_begin];
   const bool has_frame = frames_.size() > to.frame_begin;
-  // More rows of the same split: the part grows, and its pieces are already in the frame.
+  // More rows of the same split: the part grows, and its chunks are already in the frame.
   if (has_frame && parts_.back().split == split_ordinal &&
       parts_.back().block_end == block_ordinal) {
     PlannedPart& part = parts_.back();
@@ -158,7 +158,7 @@ void AttendFrames::AddToFrame(const Cutting& of, uint32_t peer_index, uint32_t s
     ++into.part_end;
     into.row_count += block.row_count;
     into.stored_row_count += uint64_t{split.copy_count} * block.row_count;
-    into.piece_count += split.piece_count;
+    into.chunk_count += split.chunk_count;
     into.index_count += split.index_count;
     into.partial_count += split.node_count;
     into.reply_bytes += static_cast<uint32_t>(PartialBytes(call, split, block.row_count));

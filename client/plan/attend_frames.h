@@ -35,7 +35,7 @@ struct PlannedFrame {
   uint32_t part_begin = 0, part_end = 0;
   uint32_t row_count = 0;         // rows of all parts
   uint64_t stored_row_count = 0;  // including their rotated copies
-  uint32_t piece_count = 0;
+  uint32_t chunk_count = 0;
   uint32_t index_count = 0;
   uint32_t partial_count = 0;
   uint32_t reply_bytes = 0;  // bytes of the body

@@ -1,10 +1,10 @@
-// Divides the pieces of a call among their holders, as subtrees of the fixed tree.
+// Divides the chunks of a call among their holders, as subtrees of the fixed tree.
 //
-//   node     the largest aligned subtree of the tree whose pieces are all requested from one
+//   node     the largest aligned subtree of the tree whose chunks are all requested from one
 //            holder, which returns one partial for it
 //   split    a KV split: nodes of one unit that one frame requests from one holder
 //
-// A peer is a holder of the call. Its peer index is its ordinal there (Exchange::Add). A near piece
+// A peer is a holder of the call. Its peer index is its ordinal there (Exchange::Add). A near chunk
 // (in the local row cache) is a node by itself, without a split.
 
 #pragma once
@@ -24,7 +24,7 @@ namespace ckv {
 
 struct PlannedNode {
   static constexpr uint32_t kNear = 0xffffffff;
-  uint32_t piece_begin = 0, piece_end = 0;
+  uint32_t attended_begin = 0, attended_end = 0;
   uint32_t split = 0;  // kNear if it is near
   uint32_t place = 0;  // index among the partials of the split, or of the near nodes
   uint32_t next = 0;   // the split's next node
@@ -36,7 +36,7 @@ struct PlannedSplit {
   uint32_t unit = 0;
   uint32_t first_node = 0, last_node = 0;
   uint32_t node_count = 0;
-  uint32_t piece_count = 0;
+  uint32_t chunk_count = 0;
   uint32_t index_count = 0;
   uint32_t copy_count = 0;
   std::array<uint32_t, kCopyCountMax> copies = {};  // rotations of the context
@@ -54,8 +54,8 @@ struct PlannedPeer {
 // Part of an AttendPlan. Keeps its memory between calls.
 class AttendNodes {
  public:
-  // Makes the nodes and splits of all units, whose pieces have their peer indices. Sets the nodes
-  // and splits of each unit, and the copies of each piece.
+  // Makes the nodes and splits of all units, whose chunks have their peer indices. Sets the nodes
+  // and splits of each unit, and the copies of each chunk.
   //   As AttendPlan::Cut.
   absl::Status Cut(const RouteCall& call, std::span<const PlannedPeer> peers, AttendUnits& units);
   std::span<const PlannedNode> nodes() const { return nodes_; }
@@ -68,10 +68,10 @@ class AttendNodes {
     const RouteCall& call;
     std::span<const PlannedPeer> peers;
     std::span<PlannedUnit> units;
-    std::span<PlannedPiece> pieces;
+    std::span<AttendedChunk> attended;
   };
   absl::Status CutUnit(const Cutting& of, uint32_t unit);
-  void FindRuns(const Cutting& of, const PlannedUnit& unit);
+  void FindRanges(const Cutting& of, const PlannedUnit& unit);
   absl::Status AddNodes(const Cutting& of, uint32_t unit, uint32_t begin, uint32_t end);
   void AddLocalNode(PlannedUnit& unit, PlannedNode node);
   bool IsNode(const Cutting& of, const PlannedUnit& unit, uint32_t begin, uint32_t end) const;
@@ -81,7 +81,7 @@ class AttendNodes {
   std::vector<PlannedSplit> splits_;
   uint32_t near_count_ = 0;
   // Scratch.
-  std::vector<uint32_t> run_end_;     // [pieces of a unit] end of the piece's range on one peer
+  std::vector<uint32_t> range_end_;   // [chunks of a unit] end of the chunk's range on one peer
   std::vector<uint32_t> open_split_;  // [peers] for the unit being cut
 };
 

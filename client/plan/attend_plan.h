@@ -17,22 +17,22 @@
 
 namespace ckv {
 
-// Plans one call at a time. Call Begin; set the peer index and handle of each piece (the router
+// Plans one call at a time. Call Begin; set the peer index and handle of each chunk (the router
 // does); call Cut. Reuses its memory between calls. Not thread-safe.
 //
-// The cost of a call depends on what it touches: pieces, selected indices and rows, never all
-// chunks of the corpus.
+// The cost of a call depends on what it touches: attended chunks, selected indices and rows, never
+// all chunks of the corpus.
 class AttendPlan {
  public:
-  // Lists the units and their pieces. The call must have passed CheckRouteCall.
+  // Lists the units and the chunks that they attend. The call must have passed CheckRouteCall.
   //   InvalidArgument     an index or a row limit is outside the context, or there are too many
-  //                       indices or pieces.
+  //                       indices or attended chunks.
   absl::Status Begin(const RouteCall& call) { return units_.Begin(call); }
-  std::span<PlannedPiece> pieces() { return units_.pieces(); }
-  std::span<const PlannedPiece> pieces() const { return units_.pieces(); }
+  std::span<AttendedChunk> attended() { return units_.attended(); }
+  std::span<const AttendedChunk> attended() const { return units_.attended(); }
   std::span<const PlannedUnit> units() const { return units_.units(); }
-  std::span<const PlannedPiece> PiecesOf(const PlannedUnit& unit) const {
-    return pieces().subspan(unit.piece_begin, unit.piece_end - unit.piece_begin);
+  std::span<const AttendedChunk> AttendedBy(const PlannedUnit& unit) const {
+    return attended().subspan(unit.attended_begin, unit.attended_end - unit.attended_begin);
   }
 
   // Cuts the call into blocks and frames.
@@ -44,11 +44,11 @@ class AttendPlan {
   }
   std::span<const PlannedNode> nodes() const { return nodes_.nodes(); }
   uint32_t near_count() const { return nodes_.near_count(); }  // near nodes of the call
-  // The selected rows of all pieces (PlannedPiece::index_begin).
+  // The selected rows of all attended chunks (AttendedChunk::index_begin).
   std::span<const int32_t> selected_rows() const { return units_.selected_rows(); }
-  // The selected rows of a piece of a selection, as indices in its chunk.
-  std::span<const int32_t> IndicesOf(const PlannedPiece& piece) const {
-    return selected_rows().subspan(piece.index_begin, piece.k);
+  // The selected rows of one attended chunk, as indices in the chunk.
+  std::span<const int32_t> IndicesOf(const AttendedChunk& chunk) const {
+    return selected_rows().subspan(chunk.index_begin, chunk.k);
   }
   std::span<const PlannedSplit> splits() const { return nodes_.splits(); }
   std::span<const PlannedBlock> blocks() const { return frames_.blocks(); }

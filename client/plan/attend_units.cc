@@ -1,9 +1,9 @@
-// Lists what each segment of a call attends, as units of rows with equal pieces. A piece is a
-// chunk, or selected rows of it. Not thread-safe. Begin adds for each segment:
+// Lists what each segment of a call attends, as units of rows that attend the same chunks,
+// or the same selected rows of them. Not thread-safe. Begin adds for each segment:
 //   with row limits   AddLimited: a unit for consecutive groups with one limit. The chunk with the
 //                     limit becomes a selection of its first rows
 //   with a selection  AddGroups: a unit for each list of indices, once these are checked.
-//                     ListTouched makes a piece of each chunk with a selected row
+//                     ListTouched adds each chunk with a selected row
 //   otherwise         AddDenseUnit: one unit of all chunks
 
 #include "client/plan/attend_units.h"
@@ -35,17 +35,17 @@ absl::Status CheckIndexCount(uint64_t index_count) {
                                                     index_count, kSelectionIndexCountMax));
 }
 
-absl::Status CheckPieceCount(uint32_t segment, uint64_t piece_count) {
-  if (piece_count <= kPlannedPieceCountMax) return absl::OkStatus();
+absl::Status CheckChunkCount(uint32_t segment, uint64_t chunk_count) {
+  if (chunk_count <= kAttendedChunkCountMax) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
       "attend: the segments up to %d attend %d chunks together, limit %d: make several calls",
-      segment, piece_count, kPlannedPieceCountMax));
+      segment, chunk_count, kAttendedChunkCountMax));
 }
 
 }  // namespace
 
 absl::Status AttendUnits::Begin(const RouteCall& call) {
-  pieces_.clear();
+  attended_.clear();
   units_.clear();
   selected_rows_.clear();
   first_rows_begin_ = first_rows_count_ = 0;
@@ -57,7 +57,7 @@ absl::Status AttendUnits::Begin(const RouteCall& call) {
       continue;
     }
     if (!segment.selection.present()) {
-      CKV_RETURN_IF_ERROR(CheckPieceCount(i, pieces_.size() + segment.context->chunks().size()));
+      CKV_RETURN_IF_ERROR(CheckChunkCount(i, attended_.size() + segment.context->chunks().size()));
       AddDenseUnit(call, i);
       continue;
     }
@@ -71,14 +71,14 @@ absl::Status AttendUnits::Begin(const RouteCall& call) {
 
 void AttendUnits::AddDenseUnit(const RouteCall& call, uint32_t segment) {
   const RouteSegment& from = call.segments[segment];
-  const auto begin = static_cast<uint32_t>(pieces_.size());
+  const auto begin = static_cast<uint32_t>(attended_.size());
   const auto count = static_cast<uint32_t>(from.context->chunks().size());
-  for (uint32_t chunk = 0; chunk < count; ++chunk) pieces_.push_back({.chunk = chunk});
+  for (uint32_t chunk = 0; chunk < count; ++chunk) attended_.push_back({.context_index = chunk});
   units_.push_back({.segment = segment,
                     .row_begin = from.row_begin,
                     .row_count = from.row_count,
-                    .piece_begin = begin,
-                    .piece_end = begin + count});
+                    .attended_begin = begin,
+                    .attended_end = begin + count});
 }
 
 // Each group of rows with a list of its own is a unit, so that no list is padded.
@@ -118,12 +118,12 @@ absl::Status AttendUnits::AddGroup(const RouteCall& call, uint32_t segment, uint
     touched_[place.chunk / 64] |= uint64_t{1} << place.chunk % 64;
     places_.push_back(place);
   }
-  const auto begin = static_cast<uint32_t>(pieces_.size());
+  const auto begin = static_cast<uint32_t>(attended_.size());
   PlannedUnit& unit = units_.emplace_back(PlannedUnit{.segment = segment,
                                                       .row_begin = row_begin,
                                                       .row_count = row_count,
-                                                      .piece_begin = begin,
-                                                      .piece_end = begin});
+                                                      .attended_begin = begin,
+                                                      .attended_end = begin});
   ListTouched(unit, places_);
   return absl::OkStatus();
 }
@@ -133,7 +133,7 @@ absl::Status AttendUnits::AddLimited(const RouteCall& call, uint32_t segment) {
   const RouteSegment& from = call.segments[segment];
   const RowLimits& limits = from.row_limits;
   const uint64_t token_count = from.context->token_count();
-  look_count_ = std::max<uint64_t>(look_count_, pieces_.size());
+  look_count_ = std::max<uint64_t>(look_count_, attended_.size());
   for (uint32_t row = 0, group = 0; row < from.row_count;) {
     const uint32_t limit = limits.limits[group];
     if (limit > token_count) {
@@ -152,29 +152,29 @@ absl::Status AttendUnits::AddLimited(const RouteCall& call, uint32_t segment) {
   return absl::OkStatus();
 }
 
-// Chunks before the limit are pieces: dense if it leaves them whole, else of their first rows.
+// Chunks before the limit are attended: whole if it does not cut them, else by their first rows.
 absl::Status AttendUnits::AddLimitedUnit(const RouteCall& call, PlannedUnit unit, uint32_t limit) {
   const ContextState& context = *call.segments[unit.segment].context;
   const std::span<const ContextChunk> chunks = context.chunks();
-  unit.piece_begin = static_cast<uint32_t>(pieces_.size());
+  unit.attended_begin = static_cast<uint32_t>(attended_.size());
   // A context may list chunks in another order than the tree's. Then chunks beyond the limit may be
   // between visible ones.
   for (uint32_t chunk = 0, left = limit; left > 0; ++chunk) {
-    CKV_RETURN_IF_ERROR(CheckPieceCount(unit.segment, ++look_count_));
+    CKV_RETURN_IF_ERROR(CheckChunkCount(unit.segment, ++look_count_));
     const uint64_t first = context.first_row(chunk);
     if (first >= limit) continue;
     const auto seen =
         static_cast<uint32_t>(std::min<uint64_t>(limit - first, chunks[chunk].token_count));
     left -= seen;
     if (seen == chunks[chunk].token_count) {
-      pieces_.push_back({.chunk = chunk});
+      attended_.push_back({.context_index = chunk});
       continue;
     }
     index_count_ += seen;
     CKV_RETURN_IF_ERROR(CheckIndexCount(index_count_));
-    pieces_.push_back({.chunk = chunk, .index_begin = FirstRows(seen), .k = seen});
+    attended_.push_back({.context_index = chunk, .index_begin = FirstRows(seen), .k = seen});
   }
-  unit.piece_end = static_cast<uint32_t>(pieces_.size());
+  unit.attended_end = static_cast<uint32_t>(attended_.size());
   units_.push_back(unit);
   return absl::OkStatus();
 }
@@ -190,7 +190,7 @@ uint32_t AttendUnits::FirstRows(uint32_t count) {
   return first_rows_begin_;
 }
 
-// Makes a piece of each chunk with a bit in touched_, in their order, and puts the chosen rows of
+// Adds each chunk with a bit in touched_, in their order, and puts the chosen rows of
 // each one after another. Leaves count_ and touched_ zero.
 void AttendUnits::ListTouched(PlannedUnit& unit, std::span<const ContextState::RowPlace> places) {
   if (places.empty()) return;
@@ -200,7 +200,7 @@ void AttendUnits::ListTouched(PlannedUnit& unit, std::span<const ContextState::R
   for (uint32_t word = 0; left > 0; ++word) {
     for (uint64_t bits = touched_[word]; bits != 0; bits &= bits - 1) {
       const uint32_t chunk = word * 64 + static_cast<uint32_t>(std::countr_zero(bits));
-      pieces_.push_back({.chunk = chunk, .index_begin = index_begin, .k = count_[chunk]});
+      attended_.push_back({.context_index = chunk, .index_begin = index_begin, .k = count_[chunk]});
       cursor_[chunk] = index_begin;
       index_begin += count_[chunk];
       left -= count_[chunk];
@@ -210,7 +210,7 @@ void AttendUnits::ListTouched(PlannedUnit& unit, std::span<const ContextState::R
   }
   for (const ContextState::RowPlace& place : places)
     selected_rows_[cursor_[place.chunk]++] = static_cast<int32_t>(place.row);
-  unit.piece_end = static_cast<uint32_t>(pieces_.size());
+  unit.attended_end = static_cast<uint32_t>(attended_.size());
 }
 
 }  // namespace ckv

@@ -1,8 +1,10 @@
 // Lists what the query rows of a call attend.
 //
-//   unit     query rows that attend the same rows: a segment, one group of its selection, or its
-//            consecutive rows with one row limit
-//   piece    one chunk that a unit attends; pieces are in the order of the fixed tree
+//   unit             query rows that attend the same rows: a segment, one group of its selection,
+//   or
+//                    its consecutive rows with one row limit
+//   attended chunk   a chunk that a unit attends, or selected rows of it. Those of one unit are in
+//                    the order of the fixed tree
 
 #pragma once
 
@@ -16,15 +18,16 @@
 
 namespace ckv {
 
-// The most pieces of one call: 100 MB of plan. 64 sequences of 65,536 chunks have that many.
-inline constexpr uint64_t kPlannedPieceCountMax = uint64_t{1} << 22;
+// The most attended chunks of one call: 100 MB of plan. 64 sequences of 65,536 chunks have that
+// many.
+inline constexpr uint64_t kAttendedChunkCountMax = uint64_t{1} << 22;
 
-// The `peer_index` of near pieces: they are attended locally, and no frame requests them.
+// The `peer_index` of near chunks: they are attended locally, and no frame requests them.
 inline constexpr uint32_t kNearPeerIndex = 0xffffffff;
 
-struct PlannedPiece {
-  uint32_t chunk = 0;             // index in the context's chunks
-  uint32_t index_begin = kDense;  // the piece's selected rows, in the plan's own list
+struct AttendedChunk {
+  uint32_t context_index = 0;     // in the context's chunks
+  uint32_t index_begin = kDense;  // the chunk's selected rows, in the plan's own list
   uint32_t k = 0;
   uint32_t copy = 0;  // the rotated copy of the query rows, in the KV split
   // Set by the router before AttendPlan::Cut.
@@ -35,25 +38,25 @@ struct PlannedPiece {
 struct PlannedUnit {
   uint32_t segment = 0;
   uint32_t row_begin = 0, row_count = 0;  // in the call's rows
-  uint32_t piece_begin = 0, piece_end = 0;
-  bool limited = false;  // has row limits: may mix dense and selected pieces
+  uint32_t attended_begin = 0, attended_end = 0;
+  bool limited = false;  // has row limits: may mix dense and selected chunks
   // Set by AttendNodes.
   uint32_t node_begin = 0, node_end = 0;  // in the order of the tree
   uint32_t split_begin = 0, split_end = 0;
-  uint32_t near_count = 0;  // near pieces
+  uint32_t near_count = 0;  // near chunks
 };
 
-// Part of an AttendPlan. Keeps its memory between calls. Its cost depends on the pieces, selected
+// Part of an AttendPlan. Keeps its memory between calls. Its cost depends on the chunks, selected
 // indices and rows of a call, never on all chunks of the corpus.
 class AttendUnits {
  public:
   // As AttendPlan::Begin.
   absl::Status Begin(const RouteCall& call);
-  std::span<PlannedPiece> pieces() { return pieces_; }
-  std::span<const PlannedPiece> pieces() const { return pieces_; }
+  std::span<AttendedChunk> attended() { return attended_; }
+  std::span<const AttendedChunk> attended() const { return attended_; }
   std::span<PlannedUnit> units() { return units_; }
   std::span<const PlannedUnit> units() const { return units_; }
-  // The lists of all pieces of selections, as indices in their chunks (PlannedPiece::index_begin).
+  // The selected rows of all attended chunks (AttendedChunk::index_begin), as indices in the chunk.
   std::span<const int32_t> selected_rows() const { return selected_rows_; }
 
  private:
@@ -67,10 +70,11 @@ class AttendUnits {
   void ListTouched(PlannedUnit& unit, std::span<const ContextState::RowPlace> places);
 
   uint64_t index_count_ = 0;  // indices of the call
-  uint64_t look_count_ = 0;   // pieces, plus chunks hidden by limits
-  std::vector<PlannedPiece> pieces_;
+  uint64_t look_count_ = 0;   // attended chunks, plus those hidden by limits
+  std::vector<AttendedChunk> attended_;
   std::vector<PlannedUnit> units_;
-  // Row indices in the chunk, piece by piece. Pieces that a limit cuts share one list 0, 1, 2, ...
+  // Row indices in the chunk, chunk after chunk. Chunks that a limit cuts share one list 0, 1, 2,
+  // ...
   std::vector<int32_t> selected_rows_;
   uint32_t first_rows_begin_ = 0, first_rows_count_ = 0;  // that list, in selected_rows_
 
@@ -78,7 +82,7 @@ class AttendUnits {
   std::vector<ContextState::RowPlace> places_;  // places of the indices of one group
   std::vector<uint32_t> count_;                 // [chunks] number of the group's indices
   std::vector<uint64_t> touched_;               // one bit per chunk
-  std::vector<uint32_t> cursor_;                // [chunks] position in the pieces of the group
+  std::vector<uint32_t> cursor_;                // [chunks] position in the selected rows
 };
 
 }  // namespace ckv

@@ -14,13 +14,13 @@
 namespace ckv {
 
 // The fewest rows that keep the holder's kernel off its slow path for single rows: one token's
-// heads. A KV split gets fewer pieces rather than fewer rows than this.
+// heads. A KV split gets fewer chunks rather than fewer rows than this.
 inline constexpr uint32_t kUsefulRowCount = 16;
 
-// Adds a node of these pieces to the split's counts. Returns false if it would need more than
+// Adds a node of these chunks to the split's counts. Returns false if it would need more than
 // kCopyCountMax copies of the query rows; the split is then spoiled.
 bool AddToSplit(const RouteCall& call, const PlannedUnit& unit,
-                std::span<const PlannedPiece> pieces, PlannedSplit& split);
+                std::span<const AttendedChunk> attended, PlannedSplit& split);
 
 // Returns true if a frame of nothing else holds this many rows of the split.
 bool SplitFits(const RouteCall& call, const PlannedSplit& split, const LaneShape& shape,

@@ -2,7 +2,7 @@
 // which it returns. Then it writes for each part, in order:
 //   the segment entry
 //   the query rows, rotated on the stream for each copy. They are complete once the stream is done
-//   the indices and entries of its pieces, node by node
+//   the indices and entries of its chunks, node by node
 
 #include "client/plan/frame_writer.h"
 
@@ -18,8 +18,8 @@ namespace {
 // Writes the parts of one frame, one after another.
 class PartWriter {
  public:
-  PartWriter(const RouteCall& call, std::byte* pieces, const RowPlace& rows, int32_t* indices)
-      : call_(call), pieces_(pieces), rows_(rows), indices_(indices) {}
+  PartWriter(const RouteCall& call, std::byte* entries, const RowPlace& rows, int32_t* indices)
+      : call_(call), entries_(entries), rows_(rows), indices_(indices) {}
 
   absl::Status WriteRows(const ContextState& context, const PlannedSplit& split,
                          const PlannedPart& part, ComputeStream& stream) {
@@ -33,14 +33,15 @@ class PartWriter {
     return absl::OkStatus();
   }
 
-  // Writes the selected rows of a node's pieces, which are stored one after another. If the node
-  // also has dense pieces, only one piece has selected rows. Returns how far they move: add this to
-  // the index of a piece in the plan to get its index in the frame.
-  uint32_t WriteIndices(std::span<const PlannedPiece> pieces, std::span<const int32_t> selected) {
-    const auto chosen = [](const PlannedPiece& piece) { return piece.index_begin != kDense; };
-    const auto first = std::find_if(pieces.begin(), pieces.end(), chosen);
-    if (first == pieces.end()) return 0;
-    const PlannedPiece& last = *std::find_if(pieces.rbegin(), pieces.rend(), chosen);
+  // Writes the selected rows of a node's chunks, which are stored one after another. If the node
+  // also has dense chunks, only one chunk has selected rows. Returns how far they move: add this to
+  // the index of a chunk in the plan to get its index in the frame.
+  uint32_t WriteIndices(std::span<const AttendedChunk> attended,
+                        std::span<const int32_t> selected) {
+    const auto chosen = [](const AttendedChunk& chunk) { return chunk.index_begin != kDense; };
+    const auto first = std::find_if(attended.begin(), attended.end(), chosen);
+    if (first == attended.end()) return 0;
+    const AttendedChunk& last = *std::find_if(attended.rbegin(), attended.rend(), chosen);
     const uint32_t begin = first->index_begin;
     const uint32_t count = last.index_begin + last.k - begin;
     std::memcpy(indices_ + index_count_, selected.data() + begin, count * sizeof(int32_t));
@@ -50,13 +51,13 @@ class PartWriter {
 
   template <typename Entry>
   void Append(const Entry& entry) {
-    std::memcpy(pieces_, &entry, sizeof(entry));
-    pieces_ += sizeof(entry);
+    std::memcpy(entries_, &entry, sizeof(entry));
+    entries_ += sizeof(entry);
   }
 
  private:
   const RouteCall& call_;
-  std::byte* pieces_;
+  std::byte* entries_;
   RowPlace rows_;
   int32_t* const indices_;
   uint32_t index_count_ = 0;
@@ -81,7 +82,7 @@ absl::StatusOr<RequestHeader> WriteFrame(const RouteCall& call, const AttendPlan
   const uint32_t d_qk = call.geometry().d_qk;
   const uint32_t part_count = frame.part_end - frame.part_begin;
   const AttendLayout layout =
-      LayOutAttend(part_count, frame.piece_count, frame.stored_row_count, frame.index_count, d_qk);
+      LayOutAttend(part_count, frame.chunk_count, frame.stored_row_count, frame.index_count, d_qk);
   RequestHeader header;
   header.kind = WireKind::kAttend;
   header.flags = static_cast<uint8_t>((call.wire == PartialDtype::kF32 ? kFlagPartialF32 : 0) |
@@ -89,7 +90,7 @@ absl::StatusOr<RequestHeader> WriteFrame(const RouteCall& call, const AttendPlan
   header.row_count = frame.row_count;
   header.layer = static_cast<uint16_t>(call.layer);
   header.segment_count = static_cast<uint16_t>(part_count);
-  header.piece_count = frame.piece_count;
+  header.piece_count = frame.chunk_count;
   header.index_count = frame.index_count;
   header.body_bytes = static_cast<uint32_t>(layout.total_bytes - sizeof(header));
   SetTrace(call.trace, header);
@@ -101,7 +102,7 @@ absl::StatusOr<RequestHeader> WriteFrame(const RouteCall& call, const AttendPlan
     const PlannedSplit& split = plan.splits()[part.split];
     const ContextState& context = *call.segments[plan.units()[split.unit].segment].context;
     const SegmentEntry segment = {.row_count = part.row_count,
-                                  .piece_count = split.piece_count,
+                                  .piece_count = split.chunk_count,
                                   .partial_count = split.node_count,
                                   .copy_count = static_cast<uint16_t>(split.copy_count)};
     std::memcpy(segments, &segment, sizeof(segment));
@@ -110,17 +111,17 @@ absl::StatusOr<RequestHeader> WriteFrame(const RouteCall& call, const AttendPlan
     for (uint32_t left = split.node_count, n = split.first_node; left > 0;
          --left, n = plan.nodes()[n].next) {
       const PlannedNode& node = plan.nodes()[n];
-      const std::span<const PlannedPiece> pieces =
-          plan.pieces().subspan(node.piece_begin, node.piece_end - node.piece_begin);
-      const uint32_t moved = writer.WriteIndices(pieces, plan.selected_rows());
-      for (const PlannedPiece& piece : pieces) {
-        PieceEntry entry = {.handle = piece.handle,
-                            .ordinal = context.chunks()[piece.chunk].ordinal,
+      const std::span<const AttendedChunk> attended =
+          plan.attended().subspan(node.attended_begin, node.attended_end - node.attended_begin);
+      const uint32_t moved = writer.WriteIndices(attended, plan.selected_rows());
+      for (const AttendedChunk& chunk : attended) {
+        PieceEntry entry = {.handle = chunk.handle,
+                            .ordinal = context.chunks()[chunk.context_index].ordinal,
                             .partial = node.place,
-                            .copy = piece.copy};
-        if (piece.index_begin != kDense) {
-          entry.index_begin = piece.index_begin + moved;
-          entry.k = piece.k;
+                            .copy = chunk.copy};
+        if (chunk.index_begin != kDense) {
+          entry.index_begin = chunk.index_begin + moved;
+          entry.k = chunk.k;
           entry.group_rows = part.row_count;
         }
         writer.Append(entry);

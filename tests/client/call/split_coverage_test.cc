@@ -38,12 +38,12 @@ TEST(SplitCoverage, RefusesSplitsOfAnotherCall) {
   EXPECT_EQ(coverage.Cover(0xffffffff, 0, 1).code(), absl::StatusCode::kInternal);
 }
 
-TEST(SplitCoverage, PiecesMustAddUp) {
-  for (const uint32_t pieces : {1u, 3u, 100u}) {
+TEST(SplitCoverage, ChunksMustAddUp) {
+  for (const uint32_t chunks : {1u, 3u, 100u}) {
     SplitCoverage coverage;
     coverage.Begin();
     coverage.AddBlock(1, 2);
-    EXPECT_TRUE(coverage.Cover(0, 0, pieces).ok());
+    EXPECT_TRUE(coverage.Cover(0, 0, chunks).ok());
     EXPECT_EQ(coverage.CheckBlock(0).code(), absl::StatusCode::kInternal);
   }
 }

@@ -240,12 +240,12 @@ void Place(RandomCall& random, AttendPlan& plan) {
   std::map<std::pair<const ContextState*, uint32_t>, uint32_t> peer_of;
   for (const PlannedUnit& unit : plan.units()) {
     const ContextState* context = random.segments[unit.segment].context;
-    for (uint32_t i = unit.piece_begin; i < unit.piece_end; ++i) {
-      PlannedPiece& piece = plan.pieces()[i];
-      const auto [peer, is_new] = peer_of.try_emplace({context, piece.chunk}, 0);
+    for (uint32_t i = unit.attended_begin; i < unit.attended_end; ++i) {
+      AttendedChunk& chunk = plan.attended()[i];
+      const auto [peer, is_new] = peer_of.try_emplace({context, chunk.context_index}, 0);
       if (is_new) peer->second = uint32_t(random.rng() % random.peers.size());
-      piece.peer_index = peer->second;
-      piece.handle = piece.chunk + 1;
+      chunk.peer_index = peer->second;
+      chunk.handle = chunk.context_index + 1;
     }
   }
 }
@@ -280,37 +280,37 @@ TEST(AttendPlan, NodesAreTheLargestSubtrees) {
     ASSERT_TRUE(plan.Cut(random.call, random.peers).ok());
     for (const PlannedUnit& unit : plan.units()) {
       const std::span<const ContextChunk> chunks = random.segments[unit.segment].context->chunks();
-      const auto ordinal = [&](uint32_t piece) {
-        return chunks[plan.pieces()[piece].chunk].ordinal;
+      const auto ordinal = [&](uint32_t chunk) {
+        return chunks[plan.attended()[chunk].context_index].ordinal;
       };
-      uint32_t next = unit.piece_begin;
+      uint32_t next = unit.attended_begin;
       for (uint32_t n = unit.node_begin; n < unit.node_end; ++n) {
         const PlannedNode& node = plan.nodes()[n];
-        ASSERT_EQ(node.piece_begin, next);
-        next = node.piece_end;
-        const uint32_t peer_index = plan.pieces()[node.piece_begin].peer_index;
+        ASSERT_EQ(node.attended_begin, next);
+        next = node.attended_end;
+        const uint32_t peer_index = plan.attended()[node.attended_begin].peer_index;
         const uint32_t inside =
-            node.piece_end - node.piece_begin == 1
+            node.attended_end - node.attended_begin == 1
                 ? 0
-                : TreeLevel(ordinal(node.piece_begin), ordinal(node.piece_end - 1));
-        for (uint32_t i = node.piece_begin; i < node.piece_end; ++i)
-          ASSERT_EQ(plan.pieces()[i].peer_index, peer_index);
-        // The next larger subtree has a piece of another peer, or is the whole tree.
+                : TreeLevel(ordinal(node.attended_begin), ordinal(node.attended_end - 1));
+        for (uint32_t i = node.attended_begin; i < node.attended_end; ++i)
+          ASSERT_EQ(plan.attended()[i].peer_index, peer_index);
+        // The next larger subtree has a chunk of another peer, or is the whole tree.
         bool larger_is_whole = true, larger_has_more = false;
         for (uint32_t level = inside + 1; level <= 8 && !larger_has_more; ++level) {
-          for (uint32_t i = unit.piece_begin; i < unit.piece_end; ++i) {
-            if (ordinal(i) >> level != ordinal(node.piece_begin) >> level) continue;
-            larger_has_more |= i < node.piece_begin || i >= node.piece_end;
-            larger_is_whole &= plan.pieces()[i].peer_index == peer_index;
+          for (uint32_t i = unit.attended_begin; i < unit.attended_end; ++i) {
+            if (ordinal(i) >> level != ordinal(node.attended_begin) >> level) continue;
+            larger_has_more |= i < node.attended_begin || i >= node.attended_end;
+            larger_is_whole &= plan.attended()[i].peer_index == peer_index;
           }
         }
         const uint32_t copies = plan.splits()[node.split].copy_count;
         ASSERT_FALSE(larger_has_more && copies < kCopyCountMax && larger_is_whole);
         if (n == unit.node_begin) continue;
-        ASSERT_EQ(node.level,
-                  TreeLevel(ordinal(plan.nodes()[n - 1].piece_begin), ordinal(node.piece_begin)));
+        ASSERT_EQ(node.level, TreeLevel(ordinal(plan.nodes()[n - 1].attended_begin),
+                                        ordinal(node.attended_begin)));
       }
-      ASSERT_EQ(next, unit.piece_end);
+      ASSERT_EQ(next, unit.attended_end);
     }
   }
 }
@@ -390,9 +390,9 @@ AttendPlan PlanBatch(uint32_t sequences, uint32_t heads) {
   std::vector<PlannedPeer> peers(4);
   AttendPlan plan;
   EXPECT_TRUE(plan.Begin(call).ok());
-  for (PlannedPiece& piece : plan.pieces()) {
-    const auto ordinal = static_cast<uint32_t>(&piece - plan.pieces().data());
-    piece.peer_index = ordinal % 4;
+  for (AttendedChunk& chunk : plan.attended()) {
+    const auto ordinal = static_cast<uint32_t>(&chunk - plan.attended().data());
+    chunk.peer_index = ordinal % 4;
   }
   EXPECT_TRUE(plan.Cut(call, peers).ok());
   return plan;
