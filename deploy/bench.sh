@@ -9,7 +9,7 @@
 #     decision      the model against real holders at full speed, 10 and 1 Gbit/s (root, to limit
 #                   the network), the curve of a kernel, the predicate, splices
 #     act           near rows and policy auto; agents on real processes over shm, tcp and 1 Gbit/s
-#                   (root, to limit the network); the rule that pulls, on a trace of requests.
+#                   (root, to limit the network); the rule that prefetches, on a trace of requests.
 #                   CKV_TRACE names its file: conversation_trace.jsonl of kvcache-ai/Mooncake,
 #                   FAST25-release/traces
 #     contexts      many sequences in one call, own rows, selections, the fixed tree, streams
@@ -52,7 +52,7 @@ case $1 in
     ;;
   act)
     [ -r "${CKV_TRACE:-}" ] || { echo "bench: set CKV_TRACE to the trace's file (--help says which)" >&2; exit 2; }
-    preset=release targets=(pull_rule_bench near_bench agents_bench ckvd)
+    preset=release targets=(prefetch_rule_bench near_bench agents_bench ckvd)
     deploy/install-packages.sh check
     ;;
   contexts) preset=release targets=(contexts_bench) ;;

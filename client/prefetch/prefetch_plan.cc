@@ -34,7 +34,7 @@ PrefetchPlan::PrefetchPlan(const PrefetcherOptions* options, const PrefetcherToo
     : clock_(options->clock),
       tools_(tools),
       local_(store, tools->here),
-      rule_({.room_bytes = options->near_bytes}) {}
+      rule_({.capacity_bytes = options->near_bytes}) {}
 
 void PrefetchPlan::Add(const std::shared_ptr<WatchedContext>& watched,
                        std::shared_ptr<ContextWatcher> watcher) {
@@ -116,7 +116,7 @@ void PrefetchPlan::Price(WatchedContext& watched, Instant now) {
   const double price_us = prices_.Of(watched).first;
   const double layers = watched.context->geometry().layers;
   for (WatchedContext::Use& use : watched.uses) {
-    const PullPrice price = {price_us * use.share, use.run.bytes};
+    const PrefetchPrice price = {price_us * use.share, use.run.bytes};
     if (watched.opened) {
       rule_.SetPrice(use.use, price);
       continue;
@@ -178,7 +178,7 @@ void PrefetchPlan::Count(WatchedContext& watched, uint64_t calls) {
   if (!watched.context->closed()) watched.context->usage().SetDueAt(calls + more);
 }
 
-void PrefetchPlan::Decide(WatchedContext& watched, size_t i, PullVerdict verdict) {
+void PrefetchPlan::Decide(WatchedContext& watched, size_t i, PrefetchVerdict verdict) {
   const WatchedContext::Use& use = watched.uses[i];
   PrefetchRun& run = *runs_[use.run.key];
   if (!(watched.call_us > 0)) {
@@ -193,16 +193,16 @@ void PrefetchPlan::Decide(WatchedContext& watched, size_t i, PullVerdict verdict
   }
   if (run.state != State::kFar) return;
   switch (verdict) {
-    case PullVerdict::kPull:
+    case PrefetchVerdict::kPrefetch:
       break;
-    case PullVerdict::kNever:
+    case PrefetchVerdict::kNever:
       return Record(watched, i, Primitive::kRoute, PrefetchReason::kNever);
-    case PullVerdict::kNoRoom:
+    case PrefetchVerdict::kTooLarge:
       return Record(watched, i, Primitive::kRoute, PrefetchReason::kNoRoom);
-    case PullVerdict::kTooSoon:
+    case PrefetchVerdict::kTooSoon:
       return Record(watched, i, Primitive::kRoute, PrefetchReason::kTooSoon);
-    case PullVerdict::kBelowThreshold:
-    case PullVerdict::kNear:
+    case PrefetchVerdict::kBelowThreshold:
+    case PrefetchVerdict::kNear:
       return Record(watched, i, Primitive::kRoute, PrefetchReason::kBelowThreshold);
   }
   if (queue_.full()) return Record(watched, i, Primitive::kRoute, PrefetchReason::kQueueFull);
@@ -272,7 +272,7 @@ bool PrefetchPlan::BeginNext(PrefetchJob& job) {
     Publish(run);
     return false;
   }
-  if (job.watched->opened) rule_.Pulling(use->use, clock_->Now());
+  if (job.watched->opened) rule_.PrefetchBegan(use->use, clock_->Now());
   run.state = State::kPulling;
   job.run_held = run.held;
   job.source = SourceOf(run);
@@ -324,7 +324,7 @@ void PrefetchPlan::End(PrefetchJob& job, const absl::Status& status, bool may_re
     Log().debug("near: a pull of {} bytes failed: {}", run.bytes, status.ToString());
     ++stats_.pulls_failed;
     local_.Drop(job);  // so that a waiter sees the space free
-    rule_.PullFailed(run.key);
+    rule_.PrefetchFailed(run.key);
     if (run.held > job.run_held && may_repeat) {  // now needed in the cache, and may evict more
       run.state = State::kQueued;
       queue_.AddFirst(run.key);
@@ -419,7 +419,7 @@ PrefetcherStats PrefetchPlan::stats() const {
   stats.near_chunks = local_.store().chunk_count();
   stats.routed_us = rule_.stats().routed_us;
   stats.saved_us = rule_.stats().saved_us;
-  stats.pulled_us = rule_.stats().pulled_us;
+  stats.pulled_us = rule_.stats().paid_us;
   return stats;
 }
 

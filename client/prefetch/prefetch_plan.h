@@ -11,7 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "client/context/context_usage.h"
-#include "client/cost/pull_rule.h"
+#include "client/cost/prefetch_rule.h"
 #include "client/prefetch/local_runs.h"
 #include "client/prefetch/prefetch_prices.h"
 #include "client/prefetch/prefetch_queue.h"
@@ -101,7 +101,7 @@ class PrefetchPlan {
   void Price(WatchedContext& watched, Instant now);
   void Count(WatchedContext& watched, uint64_t calls);
   // Queues the range of a use if the rule wants it, and records the decision.
-  void Decide(WatchedContext& watched, size_t use, PullVerdict verdict);
+  void Decide(WatchedContext& watched, size_t use, PrefetchVerdict verdict);
   void Record(WatchedContext& watched, size_t use, Primitive primitive, PrefetchReason reason);
   // Returns the source of a range's rows: a holder, or the context that recomputes them.
   const void* SourceOf(const PrefetchRun& run) const;
@@ -118,7 +118,7 @@ class PrefetchPlan {
   Clock* const clock_;
   const PrefetcherTools* const tools_;
   LocalRuns local_;
-  PullRule rule_;
+  PrefetchRule rule_;
   PrefetchPrices prices_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<WatchedContext>> contexts_;
   uint64_t last_id_ = 0;

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "client/context.h"
 #include "client/context/context_state.h"
-#include "client/cost/pull_rule.h"
+#include "client/cost/prefetch_rule.h"
 #include "client/prefetch/context_runs.h"
 #include "client/prefetch/local_row_cache.h"
 #include "client/prefetch/prefetch_reason.h"
@@ -56,7 +56,7 @@ struct PrefetchRun {
 struct WatchedContext {
   struct Use {
     ContextRun run;
-    PullRule::UseId use = 0;
+    PrefetchRule::UseId use = 0;
     double share = 0;  // the range's part of the context's tokens
     std::optional<std::pair<Primitive, PrefetchReason>> decided;
   };

@@ -6,8 +6,8 @@
 //   1  queries the cost model: what a step costs if the context is routed, what it costs if cached
 //      locally, and what a prefetch costs (step_costs.h). While a constant is not measured yet, the
 //      context is routed
-//   2  reports to the rule (client/cost/pull_rule.h) how much time each range has lost, and gets
-//      its verdict
+//   2  reports to the rule (client/cost/prefetch_rule.h) how much time each range has lost, and
+//      gets its verdict
 //   3  queues the ranges that the rule wants in the cache (prefetch_plan.h)
 //
 // Copying threads take the queued ranges, at most kFlowsMax at once and one from one holder. Each

@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "client/cost/pull_rule.h"
+#include "client/cost/prefetch_rule.h"
 #include "proto/base/status.h"
 #include "tests/bench/act/trace.h"
 
@@ -67,7 +67,7 @@ std::vector<TraceRequest> Changed(Change change) {
 // Locally cached rows: evicts the range unused for longest.
 class NearRuns {
  public:
-  explicit NearRuns(uint64_t room) : room_(room) {}
+  explicit NearRuns(uint64_t capacity) : capacity_(capacity) {}
   bool Touch(uint64_t run) {
     const auto known = places_.find(run);
     if (known == places_.end()) return false;
@@ -77,7 +77,7 @@ class NearRuns {
   // Returns the evicted range.
   std::optional<uint64_t> Add(uint64_t run) {
     std::optional<uint64_t> gone;
-    if (runs_.size() >= room_) {
+    if (runs_.size() >= capacity_) {
       gone = runs_.back();
       places_.erase(*gone);
       runs_.pop_back();
@@ -88,28 +88,29 @@ class NearRuns {
   }
 
  private:
-  const uint64_t room_;
+  const uint64_t capacity_;
   std::list<uint64_t> runs_;
   std::unordered_map<uint64_t, std::list<uint64_t>::iterator> places_;
 };
 
 // The cache size of each requester: a tenth of the ranges that it touches, or no limit.
-std::array<uint64_t, kRequesters> RoomOf(const std::vector<TraceRequest>& trace, bool tenth) {
-  std::array<uint64_t, kRequesters> rooms;
-  rooms.fill(kUnlimited);
-  if (!tenth) return rooms;
+std::array<uint64_t, kRequesters> CapacitiesOf(const std::vector<TraceRequest>& trace, bool tenth) {
+  std::array<uint64_t, kRequesters> capacities;
+  capacities.fill(kUnlimited);
+  if (!tenth) return capacities;
   std::array<std::unordered_set<uint64_t>, kRequesters> touched;
   for (size_t i = 0; i < trace.size(); ++i)
     touched[i % kRequesters].insert(trace[i].runs.begin(), trace[i].runs.end());
-  for (uint32_t r = 0; r < kRequesters; ++r) rooms[r] = std::max<size_t>(1, touched[r].size() / 10);
-  return rooms;
+  for (uint32_t r = 0; r < kRequesters; ++r)
+    capacities[r] = std::max<size_t>(1, touched[r].size() / 10);
+  return capacities;
 }
 
 // One requester under a fixed threshold.
 class Fixed {
  public:
-  Fixed(double threshold, double price, uint64_t room)
-      : threshold_(std::ceil(threshold)), price_(price), near_(room) {}
+  Fixed(double threshold, double price, uint64_t capacity)
+      : threshold_(std::ceil(threshold)), price_(price), near_(capacity) {}
   double Attend(uint64_t run, double steps) {
     if (near_.Touch(run)) return 0;
     double& lost = lost_[run];
@@ -130,9 +131,9 @@ class Fixed {
 };
 
 double FixedCost(const std::vector<TraceRequest>& trace, size_t begin, size_t end, double threshold,
-                 double price, const std::array<uint64_t, kRequesters>& rooms) {
+                 double price, const std::array<uint64_t, kRequesters>& capacities) {
   std::vector<Fixed> requesters;
-  for (const uint64_t room : rooms) requesters.emplace_back(threshold, price, room);
+  for (const uint64_t capacity : capacities) requesters.emplace_back(threshold, price, capacity);
   double cost = 0;
   for (size_t i = begin; i < end; ++i) {
     for (const uint32_t run : trace[i].runs)
@@ -143,9 +144,9 @@ double FixedCost(const std::vector<TraceRequest>& trace, size_t begin, size_t en
 
 double BestFixed(const std::vector<TraceRequest>& trace, size_t begin, size_t end, double price) {
   double best = std::numeric_limits<double>::infinity();
-  for (const double factor : PullRule::kFactors) {
-    best =
-        std::min(best, FixedCost(trace, begin, end, factor * price, price, RoomOf(trace, false)));
+  for (const double factor : PrefetchRule::kFactors) {
+    best = std::min(
+        best, FixedCost(trace, begin, end, factor * price, price, CapacitiesOf(trace, false)));
   }
   return best;
 }
@@ -166,8 +167,10 @@ double Optimum(const std::vector<TraceRequest>& trace, double price) {
 // One requester with the product's rule.
 class Learning {
  public:
-  Learning(double price, uint64_t room)
-      : price_(price), rule_({.room_bytes = room, .item_count_max = 1u << 20}), near_(room) {}
+  Learning(double price, uint64_t capacity)
+      : price_(price),
+        rule_({.capacity_bytes = capacity, .item_count_max = 1u << 20}),
+        near_(capacity) {}
 
   double Attend(const TraceRequest& request, std::optional<double> hint) {
     const Instant now = {request.ms * 1'000'000 + 1'000'000'000};
@@ -179,35 +182,36 @@ class Learning {
       near_.Touch(request.runs[i]);
       cost += Decode(uses_[i], request.runs[i], request.steps, now);
     }
-    for (const PullRule::UseId use : uses_) rule_.Close(use);
+    for (const PrefetchRule::UseId use : uses_) rule_.Close(use);
     return cost;
   }
 
  private:
-  double Decode(PullRule::UseId use, uint64_t run, double steps, Instant now) {
-    if (rule_.Verdict(use, now) == PullVerdict::kNear) {
+  double Decode(PrefetchRule::UseId use, uint64_t run, double steps, Instant now) {
+    if (rule_.Verdict(use, now) == PrefetchVerdict::kNear) {
       rule_.Lose(use, steps, now);
       return 0;
     }
     const double left = std::ceil(rule_.LeftUs(use, now));
     if (left > 0) rule_.Lose(use, std::min(left, steps), now);
     if (steps <= left) return steps;
-    rule_.Pulling(use, now);
+    rule_.PrefetchBegan(use, now);
     if (const auto gone = near_.Add(run)) rule_.Evicted(*gone);
     rule_.Lose(use, steps - left, now);
     return left + price_;
   }
 
   const double price_;
-  PullRule rule_;
+  PrefetchRule rule_;
   NearRuns near_;
-  std::vector<PullRule::UseId> uses_;
+  std::vector<PrefetchRule::UseId> uses_;
 };
 
 double LearnedCost(const std::vector<TraceRequest>& trace, double price, bool tenth,
                    Hints hints = Hints::kNone) {
   std::deque<Learning> requesters;
-  for (const uint64_t room : RoomOf(trace, tenth)) requesters.emplace_back(price, room);
+  for (const uint64_t capacity : CapacitiesOf(trace, tenth))
+    requesters.emplace_back(price, capacity);
   std::mt19937 rng(1);
   double cost = 0;
   for (size_t i = 0; i < trace.size(); ++i) {
@@ -238,11 +242,11 @@ BENCHMARK(BM_Trace)->Apply(ForPrices);
 
 void BM_TraceTenth(benchmark::State& state) {
   const auto price = static_cast<double>(state.range(0));
-  const auto rooms = RoomOf(Trace(), true);
+  const auto capacities = CapacitiesOf(Trace(), true);
   for (auto _ : state) {
-    const double route = FixedCost(Trace(), 0, Trace().size(), 1e30, price, rooms);
-    const double pull = FixedCost(Trace(), 0, Trace().size(), 0, price, rooms);
-    state.counters["of_static"] = LearnedCost(Trace(), price, true) / std::min(route, pull);
+    const double route = FixedCost(Trace(), 0, Trace().size(), 1e30, price, capacities);
+    const double at_once = FixedCost(Trace(), 0, Trace().size(), 0, price, capacities);
+    state.counters["of_static"] = LearnedCost(Trace(), price, true) / std::min(route, at_once);
   }
 }
 BENCHMARK(BM_TraceTenth)->Apply(ForPrices);
@@ -321,16 +325,17 @@ void BM_Seeds(benchmark::State& state) {
       const double price = kPrices[seed % std::size(kPrices)];
       const std::vector<double> uses = SeededUses(seed, price, kSeedUses);
       Learning requester(price, kUnlimited);
-      std::array<std::array<double, PullRule::kFactors.size()>, 2> fixed{};
+      std::array<std::array<double, PrefetchRule::kFactors.size()>, 2> fixed{};
       double cost = 0, clairvoyant = 0;
       for (size_t i = 0; i < uses.size(); ++i) {
         cost += requester.Attend(OneRun(static_cast<uint32_t>(i), uses[i]), {});
-        for (size_t e = 0; e < PullRule::kFactors.size(); ++e) {
+        for (size_t e = 0; e < PrefetchRule::kFactors.size(); ++e) {
           fixed[i >= kSeedUses / 2][e] +=
-              FixedCostOf(uses[i], PullRule::kFactors[e] * price, price);
+              FixedCostOf(uses[i], PrefetchRule::kFactors[e] * price, price);
         }
         clairvoyant += std::min(uses[i], price);
-        if (i < PullRule::kLearnUseCount) worst_early = std::max(worst_early, cost / clairvoyant);
+        if (i < PrefetchRule::kLearnUseCount)
+          worst_early = std::max(worst_early, cost / clairvoyant);
       }
       double best = 0;
       for (const auto& half : fixed) best += *std::min_element(half.begin(), half.end());
@@ -350,23 +355,23 @@ void BM_Adversaries(benchmark::State& state) {
       std::mt19937_64 rng(seed);
       const double price = kPrices[seed % std::size(kPrices)];
       const double chance = static_cast<double>(rng() % 101) / 100;
-      PullRule rule({.room_bytes = kUnlimited});
+      PrefetchRule rule({.capacity_bytes = kUnlimited});
       double cost = 0, clairvoyant = 0;
       for (uint64_t item = 0; item < 1000; ++item) {
-        const PullRule::UseId use = rule.Open(item, "corpus", {price, 1}, {}, {});
+        const PrefetchRule::UseId use = rule.Open(item, "corpus", {price, 1}, {}, {});
         const double left = std::ceil(std::min(rule.LeftUs(use, {}), 20 * price));
         const bool hurts = static_cast<double>(rng() % 100) < chance * 100;
         const double steps = hurts ? left + 1 : double(1 + rng() % uint64_t(3 * price));
         rule.Lose(use, std::min(left, steps), {});
         cost += std::min(left, steps);
-        if (steps > left && rule.Verdict(use, {}) == PullVerdict::kPull) {
-          rule.Pulling(use, {});
+        if (steps > left && rule.Verdict(use, {}) == PrefetchVerdict::kPrefetch) {
+          rule.PrefetchBegan(use, {});
           cost += price;
         }
         if (steps > left) rule.Lose(use, steps - left, {});
         rule.Close(use);
         clairvoyant += std::min(steps, price);
-        if (item < PullRule::kLearnUseCount)
+        if (item < PrefetchRule::kLearnUseCount)
           worst_early = std::max(worst_early, cost / clairvoyant);
       }
       worst = std::max(worst, cost / clairvoyant);
@@ -379,12 +384,12 @@ BENCHMARK(BM_Adversaries)->Iterations(1)->Unit(benchmark::kMillisecond);
 
 // The rule's own time for a use: opened, 400 steps of 27 layers counted in 16 parts, closed.
 void BM_Use(benchmark::State& state) {
-  PullRule rule({.room_bytes = 1000});
+  PrefetchRule rule({.capacity_bytes = 1000});
   uint64_t item = 0;
   for (auto _ : state) {
-    const PullRule::UseId use = rule.Open(item++ % 5000, "corpus", {350, 1}, {}, {});
+    const PrefetchRule::UseId use = rule.Open(item++ % 5000, "corpus", {350, 1}, {}, {});
     for (int i = 0; i < 16; ++i) {
-      if (rule.Lose(use, 25, {}) == PullVerdict::kPull) rule.Pulling(use, {});
+      if (rule.Lose(use, 25, {}) == PrefetchVerdict::kPrefetch) rule.PrefetchBegan(use, {});
     }
     rule.Close(use);
   }

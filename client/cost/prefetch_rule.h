@@ -54,30 +54,30 @@
 namespace ckv {
 
 // The cost of prefetching an item: time, and space in the local row cache.
-struct PullPrice {
+struct PrefetchPrice {
   double us = 0;
   uint64_t bytes = 0;
 };
 
-struct PullRuleOptions {
+struct PrefetchRuleOptions {
   // The size of the local row cache. Larger items are never prefetched.
-  uint64_t room_bytes = 0;
+  uint64_t capacity_bytes = 0;
   // The most items to track. Beyond that, the item unused for longest is dropped.
   uint32_t item_count_max = 1u << 16;
 };
 
 // Whether to prefetch for a use, and if not, why.
-enum class PullVerdict : uint8_t {
-  kPull = 0,
+enum class PrefetchVerdict : uint8_t {
+  kPrefetch = 0,
   kBelowThreshold,  // the item has not lost enough yet
   kNever,           // uses like this have not been worth a prefetch
-  kNoRoom,          // larger than the local row cache
+  kTooLarge,        // larger than the local row cache
   kTooSoon,         // evicted, and its last prefetch has not paid for itself yet
   kNear,            // cached locally, or being prefetched
 };
 
 // Not thread-safe. Not on the path of queries: a use takes about 1 us to close.
-class PullRule {
+class PrefetchRule {
  public:
   // Identifies an item: equal keys are one item.
   using Key = uint64_t;
@@ -95,26 +95,26 @@ class PullRule {
   // The most classes that learn separately; the others share one.
   static constexpr uint32_t kClassCountMax = 256;
 
-  explicit PullRule(const PullRuleOptions& options);
-  ~PullRule();
+  explicit PrefetchRule(const PrefetchRuleOptions& options);
+  ~PrefetchRule();
 
   // Opens a use of an item. Uses of one class learn together: those of a corpus, for example. A
   // class of fewer than 50 uses relies on the losses of all uses. `hint_us` is the time that the
   // use will lose if it is routed throughout, if its owner knows. An item keeps the size it first
   // had.
-  UseId Open(Key item, std::string_view use_class, const PullPrice& price,
+  UseId Open(Key item, std::string_view use_class, const PrefetchPrice& price,
              std::optional<double> hint_us, Instant now);
   // Adds time that the use lost, or would have lost if its item were not cached locally. Returns
   // whether to prefetch the item now.
-  PullVerdict Lose(UseId use, double us, Instant now);
+  PrefetchVerdict Lose(UseId use, double us, Instant now);
   // Returns the time that the use may still lose before the verdict is to prefetch. Returns 0 if
   // that is the verdict, and infinity if no loss will make it so.
   double LeftUs(UseId use, Instant now) const;
-  PullVerdict Verdict(UseId use, Instant now) const;
+  PrefetchVerdict Verdict(UseId use, Instant now) const;
   // Returns true if the hint's expert decides for the use.
   bool ByHint(UseId use) const { return uses_[use].expert == kHint; }
   // Sets the price of the item of a use, once its constants are known better.
-  void SetPrice(UseId use, const PullPrice& price);
+  void SetPrice(UseId use, const PrefetchPrice& price);
   void Close(UseId use);
 
   // Reports that the item of a use is cached locally, which the rule did not know. It was
@@ -122,8 +122,8 @@ class PullRule {
   void CameLocal(UseId use) { items_[uses_[use].item]->near = true; }
   // Report that the item of a use is being prefetched, or that its prefetch failed. A prefetch that
   // succeeds needs no call.
-  void Pulling(UseId use, Instant now);
-  void PullFailed(Key item);
+  void PrefetchBegan(UseId use, Instant now);
+  void PrefetchFailed(Key item);
   // Reports that the item is no longer cached locally.
   void Evicted(Key item);
 
@@ -131,7 +131,7 @@ class PullRule {
     uint64_t uses = 0;     // closed
     double routed_us = 0;  // lost by routing
     double saved_us = 0;   // not lost, because the rows were cached locally
-    double pulled_us = 0;  // prices paid
+    double paid_us = 0;    // prices paid
   };
   const Stats& stats() const { return stats_; }
   // Returns the expert that decides for uses of a class that open now.
@@ -140,7 +140,7 @@ class PullRule {
  private:
   // The simulated row cache of one expert, and what it has lost on items that it routes.
   struct Ghost {
-    uint64_t room_left = 0;
+    uint64_t free_bytes = 0;
     uint32_t newest = kNone, oldest = kNone;
   };
   struct GhostEntry {
@@ -150,7 +150,7 @@ class PullRule {
   };
   struct Item {
     Key key = 0;
-    PullPrice price;
+    PrefetchPrice price;
     double lost_us = 0;        // since it was last cached locally
     double ended_lost_us = 0;  // the part of it lost by ended uses
     double hints_us = 0;       // hints of the open uses
@@ -179,7 +179,7 @@ class PullRule {
   static constexpr uint32_t kNone = 0xffffffff;
 
   uint32_t FindItem(Key key, uint64_t bytes);
-  void ForgetOne();
+  void DropOne();
   uint32_t FindClass(std::string_view name, bool hinted);
   size_t LeaderOf(const Class& of) const;
   // Returns the lost time at which an expert prefetches an item for a use.
@@ -191,7 +191,7 @@ class PullRule {
   void GhostInsert(size_t expert, uint32_t item);
   void GhostRemove(size_t expert, uint32_t item);
 
-  const PullRuleOptions options_;
+  const PrefetchRuleOptions options_;
   std::vector<std::unique_ptr<Item>> items_;
   std::vector<uint32_t> free_items_;
   absl::flat_hash_map<Key, uint32_t> item_of_key_;

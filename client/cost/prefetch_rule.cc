@@ -1,12 +1,14 @@
-// The online algorithm behind pull_rule.h. A use has these steps, on the thread that owns the rule:
-//   Open     finds or adds the item, and lets the leading expert of the use's class decide
-//   Lose     adds the time that a routed step lost; the verdict is to pull above the threshold
-//   Pulling  the pull has begun; Close ends the use
-//   Observe  at Close: charges every expert what its threshold would have cost, with a cache of its
-//            own (the Ghost functions), so that experts can be compared
-// The number of items is limited: ForgetOne drops the oldest.
+// The online algorithm behind prefetch_rule.h. A use has these steps, on the thread that owns the
+// rule:
+//   Open           finds or adds the item, and lets the leading expert of the use's class decide
+//   Lose           adds the time that a routed step lost; the verdict above the threshold is to
+//                  prefetch
+//   PrefetchBegan  the prefetch has begun; Close ends the use
+//   Observe        at Close: charges every expert what its threshold would have cost, with a cache
+//                  of its own (the Ghost functions), so that experts can be compared
+// The number of items is limited: DropOne drops the oldest.
 
-#include "client/cost/pull_rule.h"
+#include "client/cost/prefetch_rule.h"
 
 #include <algorithm>
 #include <limits>
@@ -17,22 +19,23 @@ namespace ckv {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kFade = 1 - 1 / PullRule::kFadeUses;
+constexpr double kFade = 1 - 1 / PrefetchRule::kFadeUses;
 // Nearest to factor 1 first: ties favor the first.
-constexpr std::array<size_t, PullRule::kExpertCount> kByCaution = {5, 6, 4, 7, 3, 9, 8, 2, 1, 0};
+constexpr std::array<size_t, PrefetchRule::kExpertCount> kByCaution = {5, 6, 4, 7, 3,
+                                                                       9, 8, 2, 1, 0};
 
 Duration Us(double us) { return Duration(static_cast<int64_t>(std::min(us, 1e15) * 1e3)); }
 
 }  // namespace
 
-PullRule::PullRule(const PullRuleOptions& options) : options_(options) {
-  for (Ghost& ghost : ghosts_) ghost.room_left = options_.room_bytes;
+PrefetchRule::PrefetchRule(const PrefetchRuleOptions& options) : options_(options) {
+  for (Ghost& ghost : ghosts_) ghost.free_bytes = options_.capacity_bytes;
   classes_.resize(2);  // for uses without a class of their own
 }
 
-PullRule::~PullRule() = default;
+PrefetchRule::~PrefetchRule() = default;
 
-uint32_t PullRule::FindItem(Key key, uint64_t bytes) {
+uint32_t PrefetchRule::FindItem(Key key, uint64_t bytes) {
   const auto [entry, is_new] = item_of_key_.try_emplace(key, kNone);
   if (!is_new) return entry->second;
   if (free_items_.empty()) {
@@ -48,7 +51,7 @@ uint32_t PullRule::FindItem(Key key, uint64_t bytes) {
   return entry->second;
 }
 
-void PullRule::ForgetOne() {
+void PrefetchRule::DropOne() {
   if (idle_.empty()) return;
   const uint32_t oldest = idle_.front();
   idle_.pop_front();
@@ -59,7 +62,7 @@ void PullRule::ForgetOne() {
   free_items_.push_back(oldest);
 }
 
-uint32_t PullRule::FindClass(std::string_view name, bool hinted) {
+uint32_t PrefetchRule::FindClass(std::string_view name, bool hinted) {
   const auto known = class_of_name_.find(std::string(name));
   if (known != class_of_name_.end()) return known->second + (hinted ? 1 : 0);
   if (class_of_name_.size() >= kClassCountMax) return hinted ? 1 : 0;
@@ -69,7 +72,7 @@ uint32_t PullRule::FindClass(std::string_view name, bool hinted) {
   return first + (hinted ? 1 : 0);
 }
 
-size_t PullRule::LeaderOf(const Class& of) const {
+size_t PrefetchRule::LeaderOf(const Class& of) const {
   if (of.own > kGuard * of.losses[kRentOrBuy]) return kRentOrBuy;
   size_t leader = kRentOrBuy;
   for (const size_t expert : kByCaution) {
@@ -79,7 +82,7 @@ size_t PullRule::LeaderOf(const Class& of) const {
   return leader;
 }
 
-size_t PullRule::Leader(std::string_view use_class, bool hinted) const {
+size_t PrefetchRule::Leader(std::string_view use_class, bool hinted) const {
   const auto known = class_of_name_.find(std::string(use_class));
   const uint32_t kind = hinted ? 1 : 0;
   const Class* of = &classes_[(known == class_of_name_.end() ? 0 : known->second) + kind];
@@ -88,9 +91,10 @@ size_t PullRule::Leader(std::string_view use_class, bool hinted) const {
   return hinted ? kHint : kRentOrBuy;  // a hint is believed until it is known to be wrong
 }
 
-PullRule::UseId PullRule::Open(Key key, std::string_view use_class, const PullPrice& price,
-                               std::optional<double> hint_us, Instant now) {
-  if (item_of_key_.size() >= options_.item_count_max && !item_of_key_.contains(key)) ForgetOne();
+PrefetchRule::UseId PrefetchRule::Open(Key key, std::string_view use_class,
+                                       const PrefetchPrice& price, std::optional<double> hint_us,
+                                       Instant now) {
+  if (item_of_key_.size() >= options_.item_count_max && !item_of_key_.contains(key)) DropOne();
   const bool is_known = item_of_key_.contains(key);
   const uint32_t item_id = FindItem(key, price.bytes);
   Item& item = *items_[item_id];
@@ -115,8 +119,8 @@ PullRule::UseId PullRule::Open(Key key, std::string_view use_class, const PullPr
   return id;
 }
 
-double PullRule::ThresholdUs(size_t expert, const Item& item, const Use& use,
-                             double ended_lost_us) {
+double PrefetchRule::ThresholdUs(size_t expert, const Item& item, const Use& use,
+                                 double ended_lost_us) {
   if (expert == kHint) {
     const bool pays = use.hints_us + ended_lost_us / 2 > item.price.us;
     return pays ? 0 : ended_lost_us + use.hints_us + item.price.us;
@@ -124,40 +128,40 @@ double PullRule::ThresholdUs(size_t expert, const Item& item, const Use& use,
   return kFactors[expert] * item.price.us;
 }
 
-PullVerdict PullRule::Verdict(UseId id, Instant now) const {
+PrefetchVerdict PrefetchRule::Verdict(UseId id, Instant now) const {
   const Use& use = uses_[id];
   const Item& item = *items_[use.item];
-  if (item.near) return PullVerdict::kNear;
-  if (item.price.bytes > options_.room_bytes) return PullVerdict::kNoRoom;
+  if (item.near) return PrefetchVerdict::kNear;
+  if (item.price.bytes > options_.capacity_bytes) return PrefetchVerdict::kTooLarge;
   const double threshold_us = ThresholdUs(use.expert, item, use, item.ended_lost_us);
-  if (threshold_us > 1e20) return PullVerdict::kNever;
-  if (item.lost_us < threshold_us) return PullVerdict::kBelowThreshold;
-  return now < item.pay_back ? PullVerdict::kTooSoon : PullVerdict::kPull;
+  if (threshold_us > 1e20) return PrefetchVerdict::kNever;
+  if (item.lost_us < threshold_us) return PrefetchVerdict::kBelowThreshold;
+  return now < item.pay_back ? PrefetchVerdict::kTooSoon : PrefetchVerdict::kPrefetch;
 }
 
-double PullRule::LeftUs(UseId id, Instant now) const {
+double PrefetchRule::LeftUs(UseId id, Instant now) const {
   const Use& use = uses_[id];
   const Item& item = *items_[use.item];
   switch (Verdict(id, now)) {
-    case PullVerdict::kPull:
+    case PrefetchVerdict::kPrefetch:
       return 0;
-    case PullVerdict::kBelowThreshold:
+    case PrefetchVerdict::kBelowThreshold:
       return ThresholdUs(use.expert, item, use, item.ended_lost_us) - item.lost_us;
-    case PullVerdict::kTooSoon:  // no more can be lost than time passes
+    case PrefetchVerdict::kTooSoon:  // no more can be lost than time passes
       return static_cast<double>((item.pay_back - now).count()) / 1e3;
     default:
       return kInfinity;
   }
 }
 
-PullVerdict PullRule::Lose(UseId id, double us, Instant now) {
+PrefetchVerdict PrefetchRule::Lose(UseId id, double us, Instant now) {
   Use& use = uses_[id];
   Item& item = *items_[use.item];
   us = CleanCost(us);
   use.total_us += us;
   if (item.near) {
     stats_.saved_us += us;
-    return PullVerdict::kNear;
+    return PrefetchVerdict::kNear;
   }
   stats_.routed_us += us;
   use.routed_us += us;
@@ -165,16 +169,16 @@ PullVerdict PullRule::Lose(UseId id, double us, Instant now) {
   return Verdict(id, now);
 }
 
-void PullRule::SetPrice(UseId id, const PullPrice& price) {
+void PrefetchRule::SetPrice(UseId id, const PrefetchPrice& price) {
   items_[uses_[id].item]->price.us = CleanCost(price.us);
 }
 
-void PullRule::Pulling(UseId id, Instant now) {
+void PrefetchRule::PrefetchBegan(UseId id, Instant now) {
   Use& use = uses_[id];
   Item& item = *items_[use.item];
   const double price_us = item.price.us;
   use.paid_us += price_us;
-  stats_.pulled_us += price_us;
+  stats_.paid_us += price_us;
   // At the rate of loss seen so far; at the most it is 1.
   const double passed_us = static_cast<double>((now - use.opened).count()) / 1e3;
   const double rate = use.routed_us > 0 ? std::max(1.0, passed_us / use.routed_us) : 1.0;
@@ -183,14 +187,14 @@ void PullRule::Pulling(UseId id, Instant now) {
   item.lost_us = item.ended_lost_us = 0;
 }
 
-void PullRule::PullFailed(Key key) { Evicted(key); }
+void PrefetchRule::PrefetchFailed(Key key) { Evicted(key); }
 
-void PullRule::Evicted(Key key) {
+void PrefetchRule::Evicted(Key key) {
   const auto known = item_of_key_.find(key);
   if (known != item_of_key_.end()) items_[known->second]->near = false;
 }
 
-void PullRule::Close(UseId id) {
+void PrefetchRule::Close(UseId id) {
   Use& use = uses_[id];
   Item& item = *items_[use.item];
   Observe(use);
@@ -204,7 +208,7 @@ void PullRule::Close(UseId id) {
   free_uses_.push_back(id);
 }
 
-void PullRule::Observe(const Use& use) {
+void PrefetchRule::Observe(const Use& use) {
   if (use.total_us <= 0) return;  // it attended nothing
   ++stats_.uses;
   std::array<double, kExpertCount> charges;
@@ -220,7 +224,7 @@ void PullRule::Observe(const Use& use) {
   if (use.use_class > 1) teach(classes_[use.use_class % 2]);
 }
 
-double PullRule::Charge(size_t expert, uint32_t item_id, const Use& use) {
+double PrefetchRule::Charge(size_t expert, uint32_t item_id, const Use& use) {
   Item& item = *items_[item_id];
   GhostEntry& entry = item.ghosts[expert];
   if (entry.near) {
@@ -229,7 +233,7 @@ double PullRule::Charge(size_t expert, uint32_t item_id, const Use& use) {
   }
   const double threshold_us = ThresholdUs(expert, item, use, entry.lost_us);
   const double left_us = std::max(0.0, threshold_us - entry.lost_us);
-  const bool fits = item.price.bytes <= options_.room_bytes;
+  const bool fits = item.price.bytes <= options_.capacity_bytes;
   if (!fits || (left_us > 0 && use.total_us <= left_us)) {
     entry.lost_us = static_cast<float>(entry.lost_us + use.total_us);
     return use.total_us;
@@ -239,18 +243,18 @@ double PullRule::Charge(size_t expert, uint32_t item_id, const Use& use) {
   return left_us + item.price.us;
 }
 
-void PullRule::GhostTouch(size_t expert, uint32_t item) {
+void PrefetchRule::GhostTouch(size_t expert, uint32_t item) {
   if (ghosts_[expert].newest == item) return;
   GhostRemove(expert, item);
   GhostInsert(expert, item);
 }
 
-void PullRule::GhostInsert(size_t expert, uint32_t item_id) {
+void PrefetchRule::GhostInsert(size_t expert, uint32_t item_id) {
   Ghost& ghost = ghosts_[expert];
   Item& item = *items_[item_id];
-  while (ghost.room_left < item.price.bytes && ghost.oldest != kNone)
+  while (ghost.free_bytes < item.price.bytes && ghost.oldest != kNone)
     GhostRemove(expert, ghost.oldest);
-  ghost.room_left -= std::min(ghost.room_left, item.price.bytes);
+  ghost.free_bytes -= std::min(ghost.free_bytes, item.price.bytes);
   GhostEntry& entry = item.ghosts[expert];
   entry.near = true;
   entry.newer = kNone;
@@ -260,12 +264,12 @@ void PullRule::GhostInsert(size_t expert, uint32_t item_id) {
   if (ghost.oldest == kNone) ghost.oldest = item_id;
 }
 
-void PullRule::GhostRemove(size_t expert, uint32_t item_id) {
+void PrefetchRule::GhostRemove(size_t expert, uint32_t item_id) {
   Ghost& ghost = ghosts_[expert];
   GhostEntry& entry = items_[item_id]->ghosts[expert];
   (entry.newer == kNone ? ghost.newest : items_[entry.newer]->ghosts[expert].older) = entry.older;
   (entry.older == kNone ? ghost.oldest : items_[entry.older]->ghosts[expert].newer) = entry.newer;
-  ghost.room_left += items_[item_id]->price.bytes;
+  ghost.free_bytes += items_[item_id]->price.bytes;
   entry = GhostEntry();
 }
 
