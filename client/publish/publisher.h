@@ -102,7 +102,8 @@ class Publisher {
   //   InvalidArgument     there are no chunks, or more copies than holders.
   //   Aborted             other clients changed the corpus again and again, or drop what is put.
   //   DataLoss            a holder has other rows under an id.
-  //   ResourceExhausted   the chunks do not fit; names the free space of holders (room.h).
+  //   ResourceExhausted   the chunks do not fit; names the free space of holders
+  //                       (capacity_placement.h).
   // Rows are read and sent once, even if the corpus is changed meanwhile.
   absl::StatusOr<ExtendReport> Extend(const ExtendTarget& target, ChunkSource& chunks,
                                       Instant deadline, const PutObserver& observer = {});

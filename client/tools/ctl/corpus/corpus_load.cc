@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/publish/room.h"
+#include "client/publish/capacity_placement.h"
 #include "client/tools/ctl/checks.h"
 #include "client/tools/ctl/commands.h"
 #include "client/tools/ctl/corpus/finite_rows.h"
@@ -300,8 +300,8 @@ void TakeCutOf(const Corpus& corpus, InputKind kind, CutOptions& cut) {
 }
 
 // Checks for space before the prefill, which may take minutes.
-absl::Status CheckRoom(const Ctl& ctl, const LoadOptions& options, const ChunkSource& chunks,
-                       const std::vector<Member>& holders) {
+absl::Status CheckCapacity(const Ctl& ctl, const LoadOptions& options, const ChunkSource& chunks,
+                           const std::vector<Member>& holders) {
   if (!options.extend) return PlaceAll(chunks, holders, options.replicas, *ctl.clock).status();
   CKV_ASSIGN_OR_RETURN(const std::vector<uint32_t> fresh, NewToCorpus(options.cut, chunks));
   return PlaceByCapacity(chunks, fresh, options.cut.extended->chunks.size(), holders,
@@ -337,7 +337,7 @@ absl::Status RunLoad(const Ctl& ctl, LoadOptions options) {
 
   CKV_ASSIGN_OR_RETURN(options.cut.key, fleet.KeyOfTenant(/*make=*/!options.dry_run));
   options.cut.before_prefill = [&](const ChunkSource& chunks) {
-    return CheckRoom(ctl, options, chunks, holders);
+    return CheckCapacity(ctl, options, chunks, holders);
   };
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<ChunkSource> source, OpenSource(ctl, options, kind));
   FiniteCheck checked(*source, options.reject_non_finite);

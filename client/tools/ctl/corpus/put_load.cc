@@ -4,10 +4,10 @@
 #include <numeric>
 #include <utility>
 
+#include "client/publish/capacity_placement.h"
 #include "client/publish/extension.h"
 #include "client/publish/kept_parts.h"
 #include "client/publish/publisher.h"
-#include "client/publish/room.h"
 #include "client/tools/ctl/corpus/publish_corpus.h"
 #include "client/tools/ctl/fleet/kept_change.h"
 #include "client/tools/ctl/fleet/orphans.h"

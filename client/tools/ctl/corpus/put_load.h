@@ -34,7 +34,7 @@ struct Loaded {
 
 std::vector<HolderId> HolderIdsOf(const std::vector<Member>& holders);
 
-// Places all chunks of the source by free capacity (client/publish/room.h).
+// Places all chunks of the source by free capacity (client/publish/capacity_placement.h).
 absl::StatusOr<SourcePlacement> PlaceAll(const ChunkSource& source,
                                          const std::vector<Member>& holders, uint32_t replicas,
                                          Clock& clock);

@@ -1,6 +1,6 @@
 // ckvctl corpus partition: redistributes a corpus over the holders, while it is served.
-// RunPartition, in order: MakePlan reads the corpus and plans; CheckRoom compares the copies with
-// the free space; PartitionRun copies and verifies; it switches the corpus in one step;
+// RunPartition, in order: MakePlan reads the corpus and plans; CheckCapacity compares the copies
+// with the free space; PartitionRun copies and verifies; it switches the corpus in one step;
 // AwaitSwitchKept waits until the holders have recorded that; DropOrphans drops the old copies. An
 // interruption at any point is harmless.
 
@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/publish/room.h"
+#include "client/publish/capacity_placement.h"
 #include "client/tools/ctl/checks.h"
 #include "client/tools/ctl/commands.h"
 #include "client/tools/ctl/fleet/kept_change.h"
@@ -211,30 +211,30 @@ bool IsDone(const Planned& planned) {
 }
 
 // Checks for space before anything is copied. Old copies are dropped only after the switch.
-absl::Status CheckRoom(Fleet& fleet, const Planned& planned, const HolderPlans& plans) {
-  const CapacityReader asker(planned.holders, &fleet.clock(), kInstantMax);
+absl::Status CheckCapacity(Fleet& fleet, const Planned& planned, const HolderPlans& plans) {
+  const CapacityReader reader(planned.holders, &fleet.clock(), kInstantMax);
   std::vector<HolderId> due;
   for (const auto& [name, plan] : plans) {
     if (plan.chunks_in > 0) due.push_back({name});
   }
-  Rooms rooms;
-  asker.Read(due, rooms);
+  HolderCapacities capacities;
+  reader.Read(due, capacities);
   const auto fits = [&] {
     std::map<std::string, uint64_t> need;
     for (const ChunkMove& copy : planned.plan.copies) {
       const ChunkPlacement& chunk = planned.corpus.chunks[copy.chunk];
-      const auto room = rooms.find(copy.to.name);
-      if (room == rooms.end() || room->second.present.contains(chunk.id)) continue;
+      const auto capacity = capacities.find(copy.to.name);
+      if (capacity == capacities.end() || capacity->second.present.contains(chunk.id)) continue;
       uint64_t& sum = need[copy.to.name];
       sum += StoreBytesOf(planned.corpus.geometry, chunk.token_count);
-      if (sum > room->second.room_bytes) return false;
+      if (sum > capacity->second.free_bytes) return false;
     }
     return true;
   };
   if (fits()) return absl::OkStatus();
-  asker.QueryPresent(rooms);
-  if (fits() || !AllReportPresent(rooms)) return absl::OkStatus();
-  return CapacityError(planned.plan.copy_bytes, 1, rooms);
+  reader.QueryPresent(capacities);
+  if (fits() || !AllReportPresent(capacities)) return absl::OkStatus();
+  return CapacityError(planned.plan.copy_bytes, 1, capacities);
 }
 
 // Waits until the old and the new holders have recorded the change, before old copies are dropped.
@@ -266,7 +266,7 @@ absl::Status RunPartition(const Ctl& ctl, const PartitionOptions& options) {
     return absl::OkStatus();
   }
   ctl.Note(plan_text);
-  CKV_RETURN_IF_ERROR(CheckRoom(fleet, planned, plans));
+  CKV_RETURN_IF_ERROR(CheckCapacity(fleet, planned, plans));
   std::unique_ptr<PartitionRun> run;
   CKV_ASSIGN_OR_RETURN(const std::vector<Member> members, fleet.Members());
   {

@@ -20,25 +20,25 @@ namespace ckv {
 
 // The free space of one holder. If the holder does not report it, there is no limit.
 struct HolderCapacity {
-  uint64_t room_bytes = UINT64_MAX;
+  uint64_t free_bytes = UINT64_MAX;
   uint64_t capacity_bytes = 0;
   // Chunks that it already has, which take no space. Queried only if space is short.
   absl::flat_hash_set<ChunkId> present = {};
   bool reports_present = true;  // whether it listed all its chunks in time
 };
-using Rooms = std::map<std::string, HolderCapacity>;  // by name
+using HolderCapacities = std::map<std::string, HolderCapacity>;  // by name
 
-// Queries holders for their free space, one after another, for kRoomTimeout in total. A holder that
-// does not answer is no error here: the puts then fail.
-inline constexpr Duration kRoomTimeout = std::chrono::seconds(2);
+// Queries holders for their free space, one after another, for kCapacityTimeout in total. A
+// holder that does not answer is no error here: the puts then fail.
+inline constexpr Duration kCapacityTimeout = std::chrono::seconds(2);
 class CapacityReader {
  public:
   CapacityReader(std::span<const Member> holders, Clock* clock, Instant deadline)
       : holders_(holders), clock_(*clock), deadline_(deadline) {}
-  // Adds the free space of holders that are not in `rooms` yet.
-  void Read(std::span<const HolderId> ids, Rooms& rooms) const;
-  // Adds which chunks each of `rooms` has.
-  void QueryPresent(Rooms& rooms) const;
+  // Adds the free space of holders that are not in `capacities` yet.
+  void Read(std::span<const HolderId> ids, HolderCapacities& capacities) const;
+  // Adds which chunks each holder of `capacities` has.
+  void QueryPresent(HolderCapacities& capacities) const;
 
  private:
   const std::span<const Member> holders_;
@@ -64,16 +64,19 @@ absl::StatusOr<SourcePlacement> PlaceByCapacity(const ChunkSource& chunks,
 absl::StatusOr<SourcePlacement> PlaceInCapacity(const ChunkSource& chunks,
                                                 std::span<const uint32_t> fresh, size_t corpus_size,
                                                 std::span<const HolderId> holders,
-                                                uint32_t replicas, const Rooms& rooms);
+                                                uint32_t replicas,
+                                                const HolderCapacities& capacities);
 
 // Whether every holder that was queried for its chunks has listed them all.
-bool AllReportPresent(const Rooms& rooms);
+bool AllReportPresent(const HolderCapacities& capacities);
 
 // Whether each holder has space for the chunks that `placement` sends it.
-bool FitsIn(const ChunkSource& chunks, const SourcePlacement& placement, const Rooms& rooms);
+bool FitsIn(const ChunkSource& chunks, const SourcePlacement& placement,
+            const HolderCapacities& capacities);
 
 // Returns the error that `need_bytes` do not fit: the space of up to 8 holders, and how to free
 // some.
-absl::Status CapacityError(uint64_t need_bytes, uint32_t replicas, const Rooms& rooms);
+absl::Status CapacityError(uint64_t need_bytes, uint32_t replicas,
+                           const HolderCapacities& capacities);
 
 }  // namespace ckv

@@ -1,7 +1,7 @@
-// Goal: chunks are placed where there is room, as before if there is enough, and nowhere if not.
+// Goal: chunks are placed where there is space, as before if there is enough, and nowhere if not.
 // Method: placements over made-up free capacities; then what a real holder reports.
 
-#include "client/publish/room.h"
+#include "client/publish/capacity_placement.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -42,17 +42,18 @@ std::vector<uint32_t> All(const ChunkSource& source) {
   return all;
 }
 
-TEST(PlaceInCapacity, KeepsThePlacementIfThereIsRoom) {
+TEST(PlaceInCapacity, KeepsThePlacementIfItFits) {
   const PlannedSource source(16);
   const std::vector<HolderId> holders = {{"h0"}, {"h1"}, {"h2"}};
-  Rooms rooms;
-  for (const HolderId& holder : holders) rooms[holder.name] = {16 * source.chunk_bytes(), 0, {}};
-  const auto placed = PlaceInCapacity(source, All(source), 0, holders, 2, rooms);
+  HolderCapacities capacities;
+  for (const HolderId& holder : holders)
+    capacities[holder.name] = {16 * source.chunk_bytes(), 0, {}};
+  const auto placed = PlaceInCapacity(source, All(source), 0, holders, 2, capacities);
   ASSERT_TRUE(placed.ok()) << placed.status();
   EXPECT_EQ(*placed, *PlaceNewChunks(source, All(source), 0, holders, 2));
 }
 
-TEST(PlaceInCapacity, GivesNoHolderMoreThanItsRoom) {
+TEST(PlaceInCapacity, GivesNoHolderMoreThanItsFreeSpace) {
   std::mt19937 rng(7);
   int fitted = 0;
   for (int round = 0; round < 300; ++round) {
@@ -60,22 +61,23 @@ TEST(PlaceInCapacity, GivesNoHolderMoreThanItsRoom) {
     const size_t holder_count = 1 + rng() % 5;
     const auto replicas = static_cast<uint32_t>(1 + rng() % std::min<size_t>(holder_count, 3));
     std::vector<HolderId> holders;
-    Rooms rooms;
+    HolderCapacities capacities;
     for (size_t h = 0; h < holder_count; ++h) {
       holders.push_back({"h" + std::to_string(h)});
-      HolderCapacity& room = rooms[holders.back().name];
-      room.room_bytes = rng() % 30 * source.chunk_bytes() + rng() % 100;
+      HolderCapacity& capacity = capacities[holders.back().name];
+      capacity.free_bytes = rng() % 30 * source.chunk_bytes() + rng() % 100;
       for (const PlannedChunk& chunk : source.chunks())
-        if (rng() % 4 == 0) room.present.insert(chunk.id);
+        if (rng() % 4 == 0) capacity.present.insert(chunk.id);
     }
     const size_t corpus_size = rng() % 9;
-    const auto placed = PlaceInCapacity(source, All(source), corpus_size, holders, replicas, rooms);
+    const auto placed =
+        PlaceInCapacity(source, All(source), corpus_size, holders, replicas, capacities);
     if (!placed.ok()) {
       EXPECT_TRUE(absl::IsResourceExhausted(placed.status())) << placed.status();
       continue;
     }
     ++fitted;
-    EXPECT_TRUE(FitsIn(source, *placed, rooms));
+    EXPECT_TRUE(FitsIn(source, *placed, capacities));
     for (const std::vector<HolderId>& on : *placed) {
       ASSERT_EQ(on.size(), replicas);
       for (size_t i = 1; i < on.size(); ++i) EXPECT_NE(on[i], on[0]);
@@ -84,28 +86,29 @@ TEST(PlaceInCapacity, GivesNoHolderMoreThanItsRoom) {
   EXPECT_GT(fitted, 50);
 }
 
-// A holder that hangs reports no room, and would stall a load.
-TEST(PlaceInCapacity, PutsHoldersOfUnknownRoomLast) {
+// A holder that hangs reports no free space, and would stall a load.
+TEST(PlaceInCapacity, PutsHoldersOfUnknownSpaceLast) {
   const PlannedSource source(8);
   const std::vector<HolderId> holders = {{"h0"}, {"h1"}, {"h2"}};
-  Rooms rooms;
-  rooms["h0"] = {2 * source.chunk_bytes(), 24u << 20, {}};
-  rooms["h1"] = {6 * source.chunk_bytes(), 24u << 20, {}};
-  rooms["h2"];
-  const auto placed = PlaceInCapacity(source, All(source), 0, holders, 1, rooms);
+  HolderCapacities capacities;
+  capacities["h0"] = {2 * source.chunk_bytes(), 24u << 20, {}};
+  capacities["h1"] = {6 * source.chunk_bytes(), 24u << 20, {}};
+  capacities["h2"];
+  const auto placed = PlaceInCapacity(source, All(source), 0, holders, 1, capacities);
   ASSERT_TRUE(placed.ok()) << placed.status();
   for (const std::vector<HolderId>& on : *placed) EXPECT_NE(on[0], holders[2]);
-  rooms["h1"].room_bytes = 5 * source.chunk_bytes();
-  EXPECT_TRUE(PlaceInCapacity(source, All(source), 0, holders, 1, rooms).ok());
+  capacities["h1"].free_bytes = 5 * source.chunk_bytes();
+  EXPECT_TRUE(PlaceInCapacity(source, All(source), 0, holders, 1, capacities).ok());
 }
 
-TEST(PlaceInCapacity, AnErrorNamesTheRoomOfEach) {
+TEST(PlaceInCapacity, AnErrorNamesTheFreeSpaceOfEach) {
   const PlannedSource source(8);
   const std::vector<HolderId> holders = {{"h0"}, {"h1"}};
-  Rooms rooms;
-  rooms["h0"] = {1u << 20, 24u << 20, {}};
-  rooms["h1"] = {0, 24u << 20, {}};
-  const absl::Status status = PlaceInCapacity(source, All(source), 0, holders, 2, rooms).status();
+  HolderCapacities capacities;
+  capacities["h0"] = {1u << 20, 24u << 20, {}};
+  capacities["h1"] = {0, 24u << 20, {}};
+  const absl::Status status =
+      PlaceInCapacity(source, All(source), 0, holders, 2, capacities).status();
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("h0 has room for 1.0 MiB of 24.0 MiB"),
                     HasSubstr("h1 has room for 0.0 MiB"), HasSubstr("--weights")));
@@ -115,19 +118,19 @@ TEST(PlaceInCapacity, AnErrorNamesTheRoomOfEach) {
 TEST(PlaceInCapacity, ChunksThatMayBeThereAreNoError) {
   const PlannedSource source(8);
   const std::vector<HolderId> holders = {{"h0"}, {"h1"}};
-  Rooms rooms;
-  rooms["h0"] = {0, 24u << 20, {}};
-  rooms["h1"] = {0, 24u << 20, {}};
-  EXPECT_FALSE(PlaceInCapacity(source, All(source), 0, holders, 1, rooms).ok());
-  rooms["h1"].reports_present = false;
-  const auto placed = PlaceInCapacity(source, All(source), 0, holders, 1, rooms);
+  HolderCapacities capacities;
+  capacities["h0"] = {0, 24u << 20, {}};
+  capacities["h1"] = {0, 24u << 20, {}};
+  EXPECT_FALSE(PlaceInCapacity(source, All(source), 0, holders, 1, capacities).ok());
+  capacities["h1"].reports_present = false;
+  const auto placed = PlaceInCapacity(source, All(source), 0, holders, 1, capacities);
   ASSERT_TRUE(placed.ok()) << placed.status();
   EXPECT_EQ(*placed, *PlaceNewChunks(source, All(source), 0, holders, 1));
 }
 
-class RoomFleet : public test::ServicesTest {};
+class CapacityFleet : public test::ServicesTest {};
 
-TEST_F(RoomFleet, HoldersReportTheirRoomAndKeepWhatIsPlaced) {
+TEST_F(CapacityFleet, HoldersReportTheirFreeSpaceAndKeepWhatIsPlaced) {
   StartHolders(2);
   std::vector<Member> members;
   std::vector<HolderId> ids;
@@ -139,16 +142,16 @@ TEST_F(RoomFleet, HoldersReportTheirRoomAndKeepWhatIsPlaced) {
     members.push_back(member);
   }
   const test::TestCorpus corpus = test::MakeTestCorpus(test::TestGeometry(), {64, 64}, 3);
-  const CapacityReader asker(members, Clock::Real(), test::Soon());
-  Rooms before, after;
-  asker.Read(ids, before);
+  const CapacityReader reader(members, Clock::Real(), test::Soon());
+  HolderCapacities before, after;
+  reader.Read(ids, before);
   ASSERT_EQ(before.size(), 2u);
   Load("docs", corpus);
-  asker.Read(ids, after);
-  asker.QueryPresent(after);
+  reader.Read(ids, after);
+  reader.QueryPresent(after);
   for (size_t i = 0; i < 2; ++i) {
     const std::string name = ids[i].name;
-    EXPECT_EQ(before[name].room_bytes - after[name].room_bytes, StoreBytesOf(corpus.geometry, 64));
+    EXPECT_EQ(before[name].free_bytes - after[name].free_bytes, StoreBytesOf(corpus.geometry, 64));
     EXPECT_EQ(after[name].present.size(), 1u);
   }
   EXPECT_TRUE(AwaitKept(ids, members, *Clock::Real(), test::Soon()).ok());

@@ -1,11 +1,11 @@
-// Places chunks where they fit. PlaceByCapacity, in order: places by hash as if there were room;
-// queries the room of the holders concerned (CapacityReader); returns that placement if it fits.
-// Else it queries all holders, and which chunks they have already, and PlaceInCapacity deals ranges
-// of chunks to the holders with the most room, in ever shorter ranges. Holders that did not report
-// their room are last. If even single chunks do not fit, it is an error, unless a holder may have
+// Places chunks where they fit. PlaceByCapacity, in order: places by hash as if there were space;
+// queries the free space of the holders concerned (CapacityReader); returns that placement if it
+// fits. Else it queries all holders, and which chunks they have already, and PlaceInCapacity deals
+// ranges of chunks to the holders with the most space, in ever shorter ranges. Holders that did not
+// report it are last. If even single chunks do not fit, it is an error, unless a holder may have
 // them already.
 
-#include "client/publish/room.h"
+#include "client/publish/capacity_placement.h"
 
 #include <algorithm>
 #include <bit>
@@ -37,17 +37,17 @@ std::string Mebibytes(uint64_t bytes) {
 class Dealer {
  public:
   Dealer(const ChunkSource& chunks, std::span<const uint32_t> fresh,
-         std::span<const HolderId> holders, const Rooms& rooms)
-      : chunks_(chunks), fresh_(fresh), holders_(holders), rooms_(rooms) {}
+         std::span<const HolderId> holders, const HolderCapacities& capacities)
+      : chunks_(chunks), fresh_(fresh), holders_(holders), capacities_(capacities) {}
 
   // Deals ranges of `run` chunks, aligned in the corpus. Returns nothing if one does not fit.
-  // Holders that did not report their space get `untold_bytes` at most.
+  // Holders that did not report their space get `unreported_bytes` at most.
   std::optional<SourcePlacement> Deal(size_t corpus_size, size_t run, uint32_t replicas,
-                                      uint64_t untold_bytes) const {
+                                      uint64_t unreported_bytes) const {
     std::vector<uint64_t> left;
     for (const HolderId& holder : holders_) {
-      const uint64_t room = RoomOf(holder);
-      left.push_back(room == UINT64_MAX ? untold_bytes : room);
+      const uint64_t free_bytes = FreeBytesOf(holder);
+      left.push_back(free_bytes == UINT64_MAX ? unreported_bytes : free_bytes);
     }
     SourcePlacement placement(chunks_.chunks().size());
     for (size_t i = 0; i < fresh_.size();) {
@@ -62,16 +62,16 @@ class Dealer {
   }
 
  private:
-  uint64_t RoomOf(const HolderId& holder) const {
-    const auto found = rooms_.find(holder.name);
-    return found == rooms_.end() ? UINT64_MAX : found->second.room_bytes;
+  uint64_t FreeBytesOf(const HolderId& holder) const {
+    const auto found = capacities_.find(holder.name);
+    return found == capacities_.end() ? UINT64_MAX : found->second.free_bytes;
   }
   uint64_t NeedOf(const HolderId& holder, std::span<const uint32_t> run) const {
-    const auto found = rooms_.find(holder.name);
+    const auto found = capacities_.find(holder.name);
     uint64_t need = 0;
     for (const uint32_t i : run) {
       const PlannedChunk& chunk = chunks_.chunks()[i];
-      if (found != rooms_.end() && found->second.present.contains(chunk.id)) continue;
+      if (found != capacities_.end() && found->second.present.contains(chunk.id)) continue;
       need += StoreBytesOf(chunks_.geometry(), chunk.token_count);
     }
     return need;
@@ -98,7 +98,7 @@ class Dealer {
   const ChunkSource& chunks_;
   const std::span<const uint32_t> fresh_;
   const std::span<const HolderId> holders_;
-  const Rooms& rooms_;
+  const HolderCapacities& capacities_;
 };
 
 }  // namespace
@@ -107,76 +107,78 @@ uint64_t StoreBytesOf(const Geometry& geometry, uint32_t token_count) {
   return LayOutChunk(geometry, token_count).total_bytes;
 }
 
-void CapacityReader::Read(std::span<const HolderId> ids, Rooms& rooms) const {
-  const Instant end = std::min(deadline_, clock_.Now() + kRoomTimeout);
+void CapacityReader::Read(std::span<const HolderId> ids, HolderCapacities& capacities) const {
+  const Instant end = std::min(deadline_, clock_.Now() + kCapacityTimeout);
   for (const Member& holder : holders_) {
     if (std::find(ids.begin(), ids.end(), holder.id) == ids.end()) continue;
-    const auto [room, is_new] = rooms.try_emplace(holder.id.name);
+    const auto [capacity, is_new] = capacities.try_emplace(holder.id.name);
     if (!is_new || clock_.Now() >= end) continue;
     const auto stub = v1::StoreService::NewStub(MakeChannel(holder.control_address));
     grpc::ClientContext context;
-    SetDeadline(context, clock_, end, kRoomTimeout);
+    SetDeadline(context, clock_, end, kCapacityTimeout);
     v1::GetCapacityReply reported;
     if (!stub->GetCapacity(&context, {}, &reported).ok() || !reported.has_room_bytes()) continue;
-    room->second.room_bytes = reported.room_bytes();
-    room->second.capacity_bytes = reported.capacity_bytes();
+    capacity->second.free_bytes = reported.room_bytes();
+    capacity->second.capacity_bytes = reported.capacity_bytes();
   }
 }
 
-void CapacityReader::QueryPresent(Rooms& rooms) const {
-  const Instant end = std::min(deadline_, clock_.Now() + kRoomTimeout);
+void CapacityReader::QueryPresent(HolderCapacities& capacities) const {
+  const Instant end = std::min(deadline_, clock_.Now() + kCapacityTimeout);
   for (const Member& holder : holders_) {
-    const auto room = rooms.find(holder.id.name);
-    if (room == rooms.end()) continue;
+    const auto capacity = capacities.find(holder.id.name);
+    if (capacity == capacities.end()) continue;
     const auto stub = ConnectHolder(holder);
     v1::ListChunksRequest request;
     request.set_count_max(kPageChunks);
     v1::ListChunksReply page;
     do {
       grpc::ClientContext context;
-      SetDeadline(context, clock_, end, kRoomTimeout);
+      SetDeadline(context, clock_, end, kCapacityTimeout);
       page.Clear();
       if (clock_.Now() >= end || !stub->ListChunks(&context, request, &page).ok()) {
-        room->second.reports_present = false;
+        capacity->second.reports_present = false;
         break;
       }
       for (const v1::ListChunksReply::Chunk& chunk : page.chunks()) {
         const auto id = ChunkId::FromBytes(chunk.id());
-        if (id.ok()) room->second.present.insert(*id);
+        if (id.ok()) capacity->second.present.insert(*id);
         request.set_after(chunk.id());
       }
     } while (page.more());
   }
 }
 
-bool AllReportPresent(const Rooms& rooms) {
-  return std::all_of(rooms.begin(), rooms.end(),
-                     [](const auto& room) { return room.second.reports_present; });
+bool AllReportPresent(const HolderCapacities& capacities) {
+  return std::all_of(capacities.begin(), capacities.end(),
+                     [](const auto& capacity) { return capacity.second.reports_present; });
 }
 
-bool FitsIn(const ChunkSource& chunks, const SourcePlacement& placement, const Rooms& rooms) {
+bool FitsIn(const ChunkSource& chunks, const SourcePlacement& placement,
+            const HolderCapacities& capacities) {
   std::map<std::string_view, uint64_t> need;
   for (size_t i = 0; i < placement.size(); ++i) {
     const PlannedChunk& chunk = chunks.chunks()[i];
     for (const HolderId& holder : placement[i]) {
-      const auto room = rooms.find(holder.name);
-      if (room == rooms.end() || room->second.present.contains(chunk.id)) continue;
-      uint64_t& sum = need[room->first];
+      const auto capacity = capacities.find(holder.name);
+      if (capacity == capacities.end() || capacity->second.present.contains(chunk.id)) continue;
+      uint64_t& sum = need[capacity->first];
       sum += StoreBytesOf(chunks.geometry(), chunk.token_count);
-      if (sum > room->second.room_bytes) return false;
+      if (sum > capacity->second.free_bytes) return false;
     }
   }
   return true;
 }
 
-absl::Status CapacityError(uint64_t need_bytes, uint32_t replicas, const Rooms& rooms) {
+absl::Status CapacityError(uint64_t need_bytes, uint32_t replicas,
+                           const HolderCapacities& capacities) {
   std::string reported;
   size_t count = 0;
-  for (const auto& [name, room] : rooms) {
-    if (room.room_bytes == UINT64_MAX) continue;
+  for (const auto& [name, capacity] : capacities) {
+    if (capacity.free_bytes == UINT64_MAX) continue;
     if (++count > kNamedMax) break;
     reported += absl::StrFormat("%s%s has room for %s of %s", reported.empty() ? "" : ", ", name,
-                                Mebibytes(room.room_bytes), Mebibytes(room.capacity_bytes));
+                                Mebibytes(capacity.free_bytes), Mebibytes(capacity.capacity_bytes));
   }
   if (count > kNamedMax) reported += ", ...";
   return absl::ResourceExhaustedError(absl::StrFormat(
@@ -190,24 +192,25 @@ absl::Status CapacityError(uint64_t need_bytes, uint32_t replicas, const Rooms& 
 absl::StatusOr<SourcePlacement> PlaceInCapacity(const ChunkSource& chunks,
                                                 std::span<const uint32_t> fresh, size_t corpus_size,
                                                 std::span<const HolderId> holders,
-                                                uint32_t replicas, const Rooms& rooms) {
+                                                uint32_t replicas,
+                                                const HolderCapacities& capacities) {
   CKV_ASSIGN_OR_RETURN(SourcePlacement placement,
                        PlaceNewChunks(chunks, fresh, corpus_size, holders, replicas));
-  if (FitsIn(chunks, placement, rooms)) return placement;
-  const Dealer dealer(chunks, fresh, holders, rooms);
+  if (FitsIn(chunks, placement, capacities)) return placement;
+  const Dealer dealer(chunks, fresh, holders, capacities);
   // A holder that hangs reports nothing, so it gets chunks only if there is no space elsewhere.
-  for (const uint64_t untold_bytes : {uint64_t{0}, UINT64_MAX}) {
+  for (const uint64_t unreported_bytes : {uint64_t{0}, UINT64_MAX}) {
     for (size_t run = std::bit_ceil((fresh.size() + holders.size() - 1) / holders.size()); run >= 1;
          run /= 2) {
-      if (auto dealt = dealer.Deal(corpus_size, run, replicas, untold_bytes))
+      if (auto dealt = dealer.Deal(corpus_size, run, replicas, unreported_bytes))
         return *std::move(dealt);
     }
   }
-  if (!AllReportPresent(rooms)) return placement;  // perhaps they are there: the puts find out
+  if (!AllReportPresent(capacities)) return placement;  // perhaps they are there: the puts find out
   uint64_t need = 0;
   for (const uint32_t i : fresh)
     need += StoreBytesOf(chunks.geometry(), chunks.chunks()[i].token_count);
-  return CapacityError(need, replicas, rooms);
+  return CapacityError(need, replicas, capacities);
 }
 
 absl::StatusOr<SourcePlacement> PlaceByCapacity(const ChunkSource& chunks,
@@ -218,15 +221,15 @@ absl::StatusOr<SourcePlacement> PlaceByCapacity(const ChunkSource& chunks,
   for (const Member& holder : holders) ids.push_back(holder.id);
   CKV_ASSIGN_OR_RETURN(SourcePlacement placement,
                        PlaceNewChunks(chunks, fresh, corpus_size, ids, replicas));
-  const CapacityReader asker(holders, &clock, deadline);
-  Rooms rooms;
+  const CapacityReader reader(holders, &clock, deadline);
+  HolderCapacities capacities;
   std::vector<HolderId> due;
   for (const Member& holder : PlacedOn(holders, placement)) due.push_back(holder.id);
-  asker.Read(due, rooms);
-  if (FitsIn(chunks, placement, rooms)) return placement;
-  asker.Read(ids, rooms);
-  asker.QueryPresent(rooms);
-  return PlaceInCapacity(chunks, fresh, corpus_size, ids, replicas, rooms);
+  reader.Read(due, capacities);
+  if (FitsIn(chunks, placement, capacities)) return placement;
+  reader.Read(ids, capacities);
+  reader.QueryPresent(capacities);
+  return PlaceInCapacity(chunks, fresh, corpus_size, ids, replicas, capacities);
 }
 
 }  // namespace ckv
