@@ -38,11 +38,11 @@ struct Place {
 static_assert(kPromptPlaceCountMax < (1u << 29));
 
 // One prompt's search. One thread.
-class Cover {
+class PromptMatcher {
  public:
-  Cover(std::span<const int32_t> tokens, std::span<const TenantKey> keys,
-        std::span<const ExtraKey> extra_keys, const std::vector<TokenHashes>& token_hashes,
-        std::vector<PromptChunk> chunks, const Geometry& geometry)
+  PromptMatcher(std::span<const int32_t> tokens, std::span<const TenantKey> keys,
+                std::span<const ExtraKey> extra_keys, const std::vector<TokenHashes>& token_hashes,
+                std::vector<PromptChunk> chunks, const Geometry& geometry)
       : tokens_(tokens),
         keys_(keys),
         extra_keys_(extra_keys),
@@ -52,7 +52,7 @@ class Cover {
 
   // Finds all places. Returns false if there are too many.
   bool FindPlaces(std::span<const std::vector<uint64_t>> heads);
-  // Returns the best cover of the places that are not known to be false.
+  // Returns the best match by places that are not known to be false.
   std::vector<const Place*> Best();
   // Marks the places whose chunk ids differ as false. Returns true if there are any.
   bool MarkFalse(std::span<const Place* const> places);
@@ -83,7 +83,7 @@ class Cover {
   std::vector<int32_t> taken_;     // [tokens + 1]: the place that begins it, or kNone
 };
 
-bool Cover::FindPlaces(std::span<const std::vector<uint64_t>> heads) {
+bool PromptMatcher::FindPlaces(std::span<const std::vector<uint64_t>> heads) {
   absl::flat_hash_map<uint64_t, std::vector<uint32_t>> by_head;
   for (uint32_t c = 0; c < chunks_.size(); ++c) {
     if (chunks_[c].token_count >= kHeadTokens && chunks_[c].position <= kPositionMax)
@@ -102,7 +102,7 @@ bool Cover::FindPlaces(std::span<const std::vector<uint64_t>> heads) {
   return places_.size() < kPromptPlaceCountMax;
 }
 
-void Cover::AddPlaces(uint32_t begin, uint32_t key, std::span<const uint32_t> chunks) {
+void PromptMatcher::AddPlaces(uint32_t begin, uint32_t key, std::span<const uint32_t> chunks) {
   for (const uint32_t c : chunks) {
     const PromptChunk& chunk = chunks_[c];
     if (chunk.token_count > tokens_.size() - begin || places_.size() >= kPromptPlaceCountMax)
@@ -113,7 +113,7 @@ void Cover::AddPlaces(uint32_t begin, uint32_t key, std::span<const uint32_t> ch
   }
 }
 
-void Cover::Extend(Place& place) const {
+void PromptMatcher::Extend(Place& place) const {
   const PromptChunk& chunk = ChunkOf(place);
   const uint32_t end = EndOf(place);
   const Place* best = nullptr;
@@ -130,7 +130,7 @@ void Cover::Extend(Place& place) const {
   place.covered = chunk.token_count + (goes_on ? best->covered : covered_[end]);
 }
 
-std::vector<const Place*> Cover::Best() {
+std::vector<const Place*> PromptMatcher::Best() {
   const auto count = static_cast<uint32_t>(tokens_.size());
   covered_.assign(count + 1, 0);
   taken_.assign(count + 1, kNone);
@@ -147,19 +147,19 @@ std::vector<const Place*> Cover::Best() {
     taken_[begin] = takes ? static_cast<int32_t>(best - places_.data()) : kNone;
     covered_[begin] = takes ? best->covered : covered_[begin + 1];
   }
-  std::vector<const Place*> cover;
+  std::vector<const Place*> match;
   for (uint32_t begin = 0; begin < count;) {
     int32_t at = taken_[begin];
     if (at == kNone) ++begin;
     for (; at != kNone; at = places_[at].next) {
-      cover.push_back(&places_[at]);
+      match.push_back(&places_[at]);
       begin = EndOf(places_[at]);
     }
   }
-  return cover;
+  return match;
 }
 
-bool Cover::MarkFalse(std::span<const Place* const> places) {
+bool PromptMatcher::MarkFalse(std::span<const Place* const> places) {
   bool has_false = false;
   for (const Place* const place : places) {
     const PromptChunk& chunk = ChunkOf(*place);
@@ -173,7 +173,7 @@ bool Cover::MarkFalse(std::span<const Place* const> places) {
   return has_false;
 }
 
-PromptMatch Cover::Answer(std::span<const Place* const> places) const {
+PromptMatch PromptMatcher::Answer(std::span<const Place* const> places) const {
   PromptMatch answer;
   absl::flat_hash_set<ChunkId> taken;
   const Place* before = nullptr;
@@ -202,10 +202,10 @@ PromptMatch Cover::Answer(std::span<const Place* const> places) const {
 }
 
 PromptMatch NothingOf(std::span<const int32_t> tokens) {
-  PromptMatch cover;
+  PromptMatch match;
   if (!tokens.empty())
-    cover.gaps = {{.token_begin = 0, .token_count = static_cast<uint32_t>(tokens.size())}};
-  return cover;
+    match.gaps = {{.token_begin = 0, .token_count = static_cast<uint32_t>(tokens.size())}};
+  return match;
 }
 
 }  // namespace
@@ -248,15 +248,16 @@ absl::StatusOr<PromptMatch> MatchPrompt(std::span<const int32_t> tokens,
   std::sort(found.chunks.begin(), found.chunks.end(),
             [](const PromptChunk& a, const PromptChunk& b) { return a.id < b.id; });
   found.chunks.erase(std::unique(found.chunks.begin(), found.chunks.end()), found.chunks.end());
-  Cover cover(tokens, keys, sorted, token_hashes, std::move(found.chunks), found.models[0]);
-  const bool has_all = cover.FindPlaces(heads);
-  std::vector<const Place*> best = cover.Best();
-  bool has_false = cover.MarkFalse(best);
+  PromptMatcher matcher(tokens, keys, sorted, token_hashes, std::move(found.chunks),
+                        found.models[0]);
+  const bool has_all = matcher.FindPlaces(heads);
+  std::vector<const Place*> best = matcher.Best();
+  bool has_false = matcher.MarkFalse(best);
   for (int round = 1; has_false && round < kRoundCountMax; ++round) {
-    best = cover.Best();
-    has_false = cover.MarkFalse(best);
+    best = matcher.Best();
+    has_false = matcher.MarkFalse(best);
   }
-  PromptMatch answer = cover.Answer(best);
+  PromptMatch answer = matcher.Answer(best);
   answer.truncated = found.truncated || !has_all || has_false;
   if (!answer.spans.empty()) answer.geometry = found.models[0];
   return answer;

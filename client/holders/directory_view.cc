@@ -181,7 +181,7 @@ absl::StatusOr<TenantKey> DirectoryView::TenantKeyOf(std::string_view tenant, In
 }
 
 absl::StatusOr<PromptMatch> DirectoryView::MatchPrompt(const PromptCall& call) {
-  absl::StatusOr<PromptMatch> cover;
+  absl::StatusOr<PromptMatch> match;
   const auto query = [&]() -> absl::Status {
     std::vector<TenantKey> keys;
     CKV_ASSIGN_OR_RETURN(const TenantKey key, TenantKeyOf(call.tenant, call.deadline));
@@ -190,11 +190,11 @@ absl::StatusOr<PromptMatch> DirectoryView::MatchPrompt(const PromptCall& call) {
     const auto find = [&](std::span<const uint64_t> heads) {
       return directory_->FindPrompt(heads, call.model, call.tenant, call.deadline);
     };
-    cover = ckv::MatchPrompt(call.tokens, keys, find, call.extra_keys);
-    return cover.status();
+    match = ckv::MatchPrompt(call.tokens, keys, find, call.extra_keys);
+    return match.status();
   };
   CKV_RETURN_IF_ERROR(QueryPatiently(call.deadline, query));
-  return cover;
+  return match;
 }
 
 absl::Status DirectoryView::QueryPatiently(Instant deadline,

@@ -157,20 +157,20 @@ absl::StatusOr<v1::ResolveReply> RequesterServiceImpl::MatchTokens(
                          requester_.Resolve(request.geometry_of(), request.tenant(), deadline));
     call.model = ModelFingerprint(corpus->geometry);
   }
-  CKV_ASSIGN_OR_RETURN(const PromptMatch cover, requester_.MatchPrompt(call));
-  if (cover.spans.empty()) return absl::NotFoundError("no holder has a chunk of these tokens");
+  CKV_ASSIGN_OR_RETURN(const PromptMatch match, requester_.MatchPrompt(call));
+  if (match.spans.empty()) return absl::NotFoundError("no holder has a chunk of these tokens");
   v1::ResolveReply reply;
-  reply.set_token_count(cover.token_count());
-  reply.set_truncated(cover.truncated);
-  *reply.mutable_geometry() = ToProto(*cover.geometry);
-  for (const PromptSpan& span : cover.spans) {
+  reply.set_token_count(match.token_count());
+  reply.set_truncated(match.truncated);
+  *reply.mutable_geometry() = ToProto(*match.geometry);
+  for (const PromptSpan& span : match.spans) {
     v1::PromptSpan& message = *reply.add_spans();
     message.set_token_begin(span.token_begin);
     message.set_token_count(span.token_count);
     message.mutable_chunk()->set_id(std::string(span.chunk.AsBytes()));
     message.mutable_chunk()->set_offset(span.offset);
   }
-  for (const PromptGap& gap : cover.gaps) {
+  for (const PromptGap& gap : match.gaps) {
     v1::PromptGap& message = *reply.add_gaps();
     message.set_token_begin(gap.token_begin);
     message.set_token_count(gap.token_count);

@@ -146,11 +146,11 @@ void BM_ResolvePrompt(benchmark::State& state) {
       .tokens = world.prompt, .tenant = kTenant, .model = {}, .deadline = kInstantMax};
   const Instant begin = Clock::Real()->Now();
   for (auto _ : state) {
-    const auto cover = view.MatchPrompt(call);
-    CKV_CHECK(cover.ok() && !cover->truncated);
-    state.counters["spans"] = double(cover->spans.size());
-    state.counters["covered_tokens"] = double(cover->token_count());
-    CKV_CHECK(cover->token_count() > kPromptTokens * 3 / 4);
+    const auto match = view.MatchPrompt(call);
+    CKV_CHECK(match.ok() && !match->truncated);
+    state.counters["spans"] = double(match->spans.size());
+    state.counters["covered_tokens"] = double(match->token_count());
+    CKV_CHECK(match->token_count() > kPromptTokens * 3 / 4);
   }
   const Duration took = Clock::Real()->Now() - begin;
   state.counters["resolve_ms"] = double(took.count()) * 1e-6 / double(state.iterations());
@@ -170,10 +170,10 @@ void BM_MatchPrompt(benchmark::State& state) {
             }).ok());
   const PromptChunks found = world.state.FindPrompt(heads, {}, kTenant);
   for (auto _ : state) {
-    const auto cover = MatchPrompt(world.prompt, keys, [&](std::span<const uint64_t>) {
+    const auto match = MatchPrompt(world.prompt, keys, [&](std::span<const uint64_t>) {
       return absl::StatusOr<PromptChunks>(found);
     });
-    benchmark::DoNotOptimize(cover.ok());
+    benchmark::DoNotOptimize(match.ok());
   }
 }
 BENCHMARK(BM_MatchPrompt)->Unit(benchmark::kMillisecond)->UseRealTime();

@@ -64,7 +64,7 @@ class Library {
     return static_cast<int>(known_.size() - 1);
   }
 
-  absl::StatusOr<PromptMatch> Cover(const Tokens& tokens, const std::vector<TenantKey>& keys = {{}},
+  absl::StatusOr<PromptMatch> Match(const Tokens& tokens, const std::vector<TenantKey>& keys = {{}},
                                     const ExtraKeys& extra_keys = {}) {
     const auto find = [&](std::span<const uint64_t> heads) {
       const std::set<uint64_t> wanted(heads.begin(), heads.end());
@@ -97,10 +97,10 @@ class BruteForce {
       : known_(known), tokens_(tokens) {}
 
   PromptMatch Run() {
-    PromptMatch cover;
+    PromptMatch match;
     uint32_t end = 0;
     const auto gap = [&](uint32_t until) {
-      if (until > end) cover.gaps.push_back({end, until - end});
+      if (until > end) match.gaps.push_back({end, until - end});
     };
     size_t begin = 0;
     int before = -1;
@@ -116,7 +116,7 @@ class BruteForce {
       if (is_first) {
         taken_.push_back(chunk);
         gap(static_cast<uint32_t>(begin));
-        cover.spans.push_back({static_cast<uint32_t>(begin), found.token_count, found.id,
+        match.spans.push_back({static_cast<uint32_t>(begin), found.token_count, found.id,
                                static_cast<int64_t>(begin) - static_cast<int64_t>(found.position)});
       }
       begin += found.token_count;
@@ -124,7 +124,7 @@ class BruteForce {
       before = chunk;
     }
     gap(static_cast<uint32_t>(tokens_.size()));
-    return cover;
+    return match;
   }
 
  private:
@@ -249,12 +249,12 @@ TEST(MatchPrompt, IsThatOfBruteForceForAThousandPrompts) {
       library.Add(texts.ChunkTokens(library.known()), parent, keyed ? KeyOf(7) : TenantKey());
     }
     const Tokens prompt = texts.Prompt(library.known());
-    const auto cover = library.Cover(prompt, {KeyOf(7), TenantKey()});
-    ASSERT_TRUE(cover.ok()) << cover.status();
+    const auto match = library.Match(prompt, {KeyOf(7), TenantKey()});
+    ASSERT_TRUE(match.ok()) << match.status();
     const PromptMatch want = BruteForce(library.known(), prompt).Run();
-    ASSERT_EQ(cover->spans, want.spans);
-    ASSERT_EQ(cover->gaps, want.gaps);
-    EXPECT_FALSE(cover->truncated);
+    ASSERT_EQ(match->spans, want.spans);
+    ASSERT_EQ(match->gaps, want.gaps);
+    EXPECT_FALSE(match->truncated);
     span_count += want.spans.size();
     gap_count += want.gaps.size();
     for (const PromptSpan& span : want.spans) chained_count += span.offset != span.token_begin;
@@ -276,13 +276,13 @@ TEST(MatchPrompt, FindsAChunkAtAnyOffsetAndAChainBehindItsParent) {
   prompt.insert(prompt.end(), b.begin(), b.end());
   prompt.push_back(8);
   prompt.insert(prompt.end(), b.begin(), b.end());  // without its parent
-  const auto cover = library.Cover(prompt);
-  ASSERT_TRUE(cover.ok()) << cover.status();
-  EXPECT_THAT(cover->spans, ElementsAre(PromptSpan{3, 20, library.known()[first].chunk.id, 3},
+  const auto match = library.Match(prompt);
+  ASSERT_TRUE(match.ok()) << match.status();
+  EXPECT_THAT(match->spans, ElementsAre(PromptSpan{3, 20, library.known()[first].chunk.id, 3},
                                         PromptSpan{23, 30, library.known()[second].chunk.id, 3}));
-  EXPECT_THAT(cover->gaps, ElementsAre(PromptGap{0, 3}, PromptGap{53, 31}));
-  EXPECT_EQ(cover->token_count(), 50u);
-  EXPECT_EQ(cover->geometry, library.geometry());
+  EXPECT_THAT(match->gaps, ElementsAre(PromptGap{0, 3}, PromptGap{53, 31}));
+  EXPECT_EQ(match->token_count(), 50u);
+  EXPECT_EQ(match->geometry, library.geometry());
 }
 
 // A chunk is matched once: its text at another place is a gap.
@@ -295,13 +295,13 @@ TEST(MatchPrompt, ARepeatedChunkIsAGap) {
   Tokens prompt;
   for (const Tokens* part : {&a, &b, &a, &c, &a})
     prompt.insert(prompt.end(), part->begin(), part->end());
-  const auto cover = library.Cover(prompt);
-  ASSERT_TRUE(cover.ok()) << cover.status();
+  const auto match = library.Match(prompt);
+  ASSERT_TRUE(match.ok()) << match.status();
   // The text of its parent is before `c`, whether or not a span contains that text.
-  EXPECT_THAT(cover->spans, ElementsAre(PromptSpan{0, 20, library.known()[first].chunk.id, 0},
+  EXPECT_THAT(match->spans, ElementsAre(PromptSpan{0, 20, library.known()[first].chunk.id, 0},
                                         PromptSpan{20, 30, library.known()[second].chunk.id, 0},
                                         PromptSpan{70, 40, library.known()[other].chunk.id, 50}));
-  EXPECT_THAT(cover->gaps, ElementsAre(PromptGap{50, 20}, PromptGap{110, 20}));
+  EXPECT_THAT(match->gaps, ElementsAre(PromptGap{50, 20}, PromptGap{110, 20}));
 }
 
 // A chunk of a key that the caller does not have is not found, even if the answer contains it.
@@ -310,13 +310,13 @@ TEST(MatchPrompt, WithoutItsKeyAChunkIsNotFound) {
   Library library;
   const Tokens tokens = texts.Random(40, 1000);
   library.Add(tokens, -1, KeyOf(1));
-  EXPECT_THAT(library.Cover(tokens, {KeyOf(2), TenantKey()})->spans, IsEmpty());
+  EXPECT_THAT(library.Match(tokens, {KeyOf(2), TenantKey()})->spans, IsEmpty());
   library.known()[0].chunk.token_hash =
       TokenHashOf(tokens, {});  // its publisher gives a false hash
-  EXPECT_THAT(library.Cover(tokens, {KeyOf(2), TenantKey()})->spans, IsEmpty());
-  EXPECT_EQ(library.Cover(tokens, {KeyOf(1)})->spans.size(), 0u);
+  EXPECT_THAT(library.Match(tokens, {KeyOf(2), TenantKey()})->spans, IsEmpty());
+  EXPECT_EQ(library.Match(tokens, {KeyOf(1)})->spans.size(), 0u);
   library.known()[0].chunk.token_hash = TokenHashOf(tokens, KeyOf(1));
-  EXPECT_EQ(library.Cover(tokens, {KeyOf(1)})->spans.size(), 1u);
+  EXPECT_EQ(library.Match(tokens, {KeyOf(1)})->spans.size(), 1u);
 }
 
 // A false token hash hides no other chunk.
@@ -329,18 +329,18 @@ TEST(MatchPrompt, SkipsAFalseTokenHash) {
   library.Add(Tokens(tokens.begin(), tokens.begin() + 30));
   const int liar = library.Add(other);
   library.known()[liar].chunk.token_hash = TokenHashOf(tokens, {});
-  const auto cover = library.Cover(tokens);
-  ASSERT_TRUE(cover.ok()) << cover.status();
-  EXPECT_THAT(cover->spans, ElementsAre(PromptSpan{0, 30, library.known()[0].chunk.id, 0}));
-  EXPECT_THAT(cover->gaps, ElementsAre(PromptGap{30, 10}));
+  const auto match = library.Match(tokens);
+  ASSERT_TRUE(match.ok()) << match.status();
+  EXPECT_THAT(match->spans, ElementsAre(PromptSpan{0, 30, library.known()[0].chunk.id, 0}));
+  EXPECT_THAT(match->gaps, ElementsAre(PromptGap{30, 10}));
 }
 
 TEST(MatchPrompt, ShortAndLongPrompts) {
   Library library;
-  EXPECT_THAT(library.Cover({})->gaps, IsEmpty());
-  EXPECT_THAT(library.Cover({1, 2})->gaps, ElementsAre(PromptGap{0, 2}));
-  EXPECT_THAT(library.Cover(Tokens(100, 1))->gaps, ElementsAre(PromptGap{0, 100}));
-  EXPECT_EQ(library.Cover(Tokens(kMatchedTokenCountMax + 1)).status().code(),
+  EXPECT_THAT(library.Match({})->gaps, IsEmpty());
+  EXPECT_THAT(library.Match({1, 2})->gaps, ElementsAre(PromptGap{0, 2}));
+  EXPECT_THAT(library.Match(Tokens(100, 1))->gaps, ElementsAre(PromptGap{0, 100}));
+  EXPECT_EQ(library.Match(Tokens(kMatchedTokenCountMax + 1)).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -348,10 +348,10 @@ TEST(MatchPrompt, ChunksOfTwoModelsAreRefused) {
   PromptChunks found;
   found.models = {*NamedGeometry("deepseek-v2-lite"), *NamedGeometry("deepseek-v3")};
   const std::vector<TenantKey> keys(1);
-  const auto cover = MatchPrompt(Tokens(40), keys, [&](std::span<const uint64_t>) {
+  const auto match = MatchPrompt(Tokens(40), keys, [&](std::span<const uint64_t>) {
     return absl::StatusOr<PromptChunks>(found);
   });
-  EXPECT_EQ(cover.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(match.status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 // Lengths and positions of a directory are not trusted: these are beyond all limits.
@@ -369,17 +369,17 @@ TEST(MatchPrompt, AnswersBeyondTheLimitsAreNoSpans) {
     found.chunks.push_back(chunk);
   }
   const std::vector<TenantKey> keys(1);
-  const auto cover = MatchPrompt(
+  const auto match = MatchPrompt(
       tokens, keys, [&](std::span<const uint64_t>) { return absl::StatusOr<PromptChunks>(found); });
-  ASSERT_TRUE(cover.ok()) << cover.status();
-  EXPECT_THAT(cover->spans, IsEmpty());
+  ASSERT_TRUE(match.ok()) << match.status();
+  EXPECT_THAT(match->spans, IsEmpty());
 }
 
-std::vector<int> ChunksOf(Library& library, const absl::StatusOr<PromptMatch>& cover) {
-  EXPECT_TRUE(cover.ok()) << cover.status();
+std::vector<int> ChunksOf(Library& library, const absl::StatusOr<PromptMatch>& match) {
+  EXPECT_TRUE(match.ok()) << match.status();
   std::vector<int> chunks;
-  if (!cover.ok()) return chunks;
-  for (const PromptSpan& span : cover->spans) {
+  if (!match.ok()) return chunks;
+  for (const PromptSpan& span : match->spans) {
     for (size_t i = 0; i < library.known().size(); ++i)
       if (library.known()[i].chunk.id == span.chunk) chunks.push_back(static_cast<int>(i));
   }
@@ -398,22 +398,22 @@ TEST(MatchPrompt, FindsItsOwnPictureOnly) {
   for (const ExtraKeys& keys : all) library.Add(pictures, -1, {}, keys);
   const int child = library.Add(pictures, 1);  // text after a's
   for (size_t i = 0; i < all.size(); ++i) {
-    EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {{}}, all[i])),
+    EXPECT_THAT(ChunksOf(library, library.Match(pictures, {{}}, all[i])),
                 ElementsAre(static_cast<int>(i)));
     // Others are no candidates: the look-up of a thousand pictures is no longer than that of one.
     EXPECT_LE(library.reported(), 3u);
   }
-  EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {{}}, {{4, 30, "c"}})), IsEmpty());
-  EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {{}}, {{4, 30, "a"}, {0, 0, "a"}})),
+  EXPECT_THAT(ChunksOf(library, library.Match(pictures, {{}}, {{4, 30, "c"}})), IsEmpty());
+  EXPECT_THAT(ChunksOf(library, library.Match(pictures, {{}}, {{4, 30, "a"}, {0, 0, "a"}})),
               IsEmpty());
   // Two pictures, and both swapped; a chunk of a chain is found after its own parent only.
   Tokens two(80, 7);
-  EXPECT_THAT(ChunksOf(library, library.Cover(two, {{}}, {{4, 30, "a"}, {44, 30, "b"}})),
+  EXPECT_THAT(ChunksOf(library, library.Match(two, {{}}, {{4, 30, "a"}, {44, 30, "b"}})),
               ElementsAre(1, 2));
-  EXPECT_THAT(ChunksOf(library, library.Cover(two, {{}}, {{4, 30, "b"}, {44, 30, "a"}})),
+  EXPECT_THAT(ChunksOf(library, library.Match(two, {{}}, {{4, 30, "b"}, {44, 30, "a"}})),
               ElementsAre(2, 1));
-  EXPECT_THAT(ChunksOf(library, library.Cover(two, {{}}, a)), ElementsAre(1, child));
-  EXPECT_THAT(ChunksOf(library, library.Cover(two, {{}}, b)), ElementsAre(2, 0));
+  EXPECT_THAT(ChunksOf(library, library.Match(two, {{}}, a)), ElementsAre(1, child));
+  EXPECT_THAT(ChunksOf(library, library.Match(two, {{}}, b)), ElementsAre(2, 0));
 }
 
 // A tenant's key and extra keys: neither undoes the other.
@@ -423,10 +423,10 @@ TEST(MatchPrompt, FindsPicturesOfATenant) {
   library.Add(pictures, -1, KeyOf(1), {{4, 30, "a"}});
   library.Add(pictures, -1, KeyOf(2), {{4, 30, "a"}});
   const ExtraKeys a = {{4, 30, "a"}};
-  EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {KeyOf(1), {}}, a)), ElementsAre(0));
-  EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {KeyOf(2), {}}, a)), ElementsAre(1));
-  EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {{}}, a)), IsEmpty());
-  EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {KeyOf(1), {}})), IsEmpty());
+  EXPECT_THAT(ChunksOf(library, library.Match(pictures, {KeyOf(1), {}}, a)), ElementsAre(0));
+  EXPECT_THAT(ChunksOf(library, library.Match(pictures, {KeyOf(2), {}}, a)), ElementsAre(1));
+  EXPECT_THAT(ChunksOf(library, library.Match(pictures, {{}}, a)), IsEmpty());
+  EXPECT_THAT(ChunksOf(library, library.Match(pictures, {KeyOf(1), {}})), IsEmpty());
 }
 
 // A false token hash of another picture's chunk only costs time: its id is compared.
@@ -436,16 +436,16 @@ TEST(MatchPrompt, SkipsAFalseTokenHashOfAPicture) {
   const ExtraKeys a = {{4, 30, "a"}};
   library.Add(pictures, -1, {}, a);
   library.known()[0].chunk.token_hash = TokenHashOf(pictures, {}, {{ExtraKey{4, 30, "b"}}});
-  EXPECT_THAT(ChunksOf(library, library.Cover(pictures, {{}}, {{4, 30, "b"}})), IsEmpty());
+  EXPECT_THAT(ChunksOf(library, library.Match(pictures, {{}}, {{4, 30, "b"}})), IsEmpty());
 }
 
 TEST(MatchPrompt, RefusesWhatIsNoTokenAndKeysThatDoNotFit) {
   Library library;
   Tokens tokens(40, 7);
-  EXPECT_TRUE(absl::IsInvalidArgument(library.Cover(tokens, {{}}, {{40, 1, "a"}}).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(library.Cover({1}, {{}}, {{1, 1, "a"}}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(library.Match(tokens, {{}}, {{40, 1, "a"}}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(library.Match({1}, {{}}, {{1, 1, "a"}}).status()));
   tokens[9] = -1;
-  EXPECT_EQ(library.Cover(tokens).status().message(),
+  EXPECT_EQ(library.Match(tokens).status().message(),
             "tokens[9] is -1, no token id: those are whole numbers from 0 to 2^31 - 1");
 }
 
