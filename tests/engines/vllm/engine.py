@@ -279,7 +279,7 @@ class Loads(Case):
     def test_routers_are_notified_of_publications_of_others(self):
         """They get the events once it was loaded here."""
         law, side = self.CORPORA["law"], self.engine.core.scheduler.connector._scheduler
-        side._told.removed()
+        side._announced.removed()
         self.engine.run([text(33, 20)], steps=1)
         self.assertTrue([one for one in self.engine.events if type(one).__name__ == "BlockRemoved"
                          and one.ownership == "ckv"])

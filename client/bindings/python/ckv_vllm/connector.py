@@ -123,8 +123,8 @@ class CkvConnector(KVConnectorBase_V1):
         return None, self._worker.take_loaded() or None
 
     def build_connector_worker_meta(self) -> Optional[CkvWorkerMetadata]:
-        told = self._worker.take_failed(), self._worker.take_loads_failed(), self._worker.take_stored()
-        return CkvWorkerMetadata(*told) if any(told) else None
+        report = self._worker.take_failed(), self._worker.take_loads_failed(), self._worker.take_stored()
+        return CkvWorkerMetadata(*report) if any(report) else None
 
     def reset_cache(self) -> Optional[bool]:
         """vLLM drops its rows because the weights may have been replaced. Nothing identifies the new weights, so

@@ -65,7 +65,7 @@ def ended(scheduler: Any, failed: set[str]) -> set[str]:
             and scheduler.requests[one].status != RequestStatus.WAITING_FOR_REMOTE_KVS}
 
 
-def tell(failed: dict[str, str], outputs: Any) -> Any:
+def report(failed: dict[str, str], outputs: Any) -> Any:
     """Adds the reasons to the answers, and logs them."""
     for client in outputs.values():
         for one in client.outputs:
@@ -79,8 +79,8 @@ def tell(failed: dict[str, str], outputs: Any) -> Any:
 
 def for_client(output: Any) -> Any:
     """Returns what a server's client receives: the output, or the error of a request that ckv ended."""
-    told = (getattr(output, "kv_transfer_params", None) or {}).get("ckv")
-    reason = told.get("error") if isinstance(told, dict) else None
+    params = (getattr(output, "kv_transfer_params", None) or {}).get("ckv")
+    reason = params.get("error") if isinstance(params, dict) else None
     if reason is None:
         return output
     from http import HTTPStatus

@@ -98,9 +98,9 @@ def _update(original: Callable[..., Any]) -> Callable[..., Any]:
                            **kwargs: Any) -> Any:
         from . import failures
 
-        told = failures.take(self, model_runner_output)
+        failed = failures.take(self, model_runner_output)
         outputs = original(self, scheduler_output, model_runner_output, *args, **kwargs)
-        return failures.tell(told, outputs) if told else outputs
+        return failures.report(failed, outputs) if failed else outputs
 
     return update_from_output
 

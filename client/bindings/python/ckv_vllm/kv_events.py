@@ -11,7 +11,7 @@ from typing import Any, Iterable
 from vllm.distributed.kv_events import MEDIUM_STORAGE, BlockRemoved, BlockStored
 from vllm.v1.core.kv_cache_utils import BlockHash, maybe_convert_block_hash
 
-from . import notes, told
+from . import announced_chunks, notes
 
 # Fields that earlier versions of vLLM do not have.
 WHERE = {key: value for key, value in {"locality": "REMOTE", "ownership": "ckv"}.items()
@@ -36,7 +36,7 @@ def made(events: Iterable[notes.Event]) -> list[Any]:
 
 
 def _stored(chunks: notes.Chunks) -> Iterable[Any]:
-    ids = told.ids_of(chunks.ids)
+    ids = announced_chunks.ids_of(chunks.ids)
     parent, begin, at = chunks.parent, 0, 0
     while at < len(ids):
         size, end = chunks.sizes[at], at

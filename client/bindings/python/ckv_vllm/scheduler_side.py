@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from typing import Any, Iterable, Optional
 
-from . import counts, frontend, identity, lookups, notes, prefix, rule, shared, told, wants
+from . import announced_chunks, counts, frontend, identity, lookups, notes, prefix, rule, shared, wants
 from .settings import Settings
 from .shared import Resolved
 
@@ -62,7 +62,8 @@ class SchedulerSide:
         # With vLLM's own prefix caching, all requests can use what one request loads.
         self._shares = bool(vllm_config.cache_config.enable_prefix_caching)
         self._stopped = ""
-        self._told = told.Told() if told.wanted(vllm_config) else None
+        self._announced = (announced_chunks.AnnouncedChunks() if announced_chunks.events_enabled(vllm_config)
+                           else None)
         self._rule = (rule.Rule(settings.rule_tokens, settings.rule_times, settings.chunk_tokens)
                       if settings.publish == "rule" else None)
 
@@ -113,8 +114,8 @@ class SchedulerSide:
             if known.asked.routes:
                 known.refused = f"ckv is off: {why}"
             known.prompt = []  # its rows may be of other weights than the fingerprint names
-        if self._told is not None:
-            self._told.removed()
+        if self._announced is not None:
+            self._announced.removed()
 
     def close(self) -> None:
         self._lookups.close()
@@ -151,7 +152,7 @@ class SchedulerSide:
             end = known.computed + external_tokens
             known.tokens = end
             self._loading[request.request_id] = known.offered.ids
-            chunks = known.offered.chunks_of(request.prompt_token_ids) if self._told is not None else None
+            chunks = known.offered.chunks_of(request.prompt_token_ids) if self._announced is not None else None
             if chunks is not None:
                 self._loaded[request.request_id] = chunks
             self._loads.append(notes.Load(request.request_id, list(request.prompt_token_ids), known.computed,
@@ -198,11 +199,11 @@ class SchedulerSide:
 
     def stored(self, all_chunks: Iterable[notes.Chunks]) -> None:
         """Announces published or loaded chunks to routers."""
-        for chunks in all_chunks if self._told is not None and not self._stopped else ():
-            self._told.stored(chunks)
+        for chunks in all_chunks if self._announced is not None and not self._stopped else ():
+            self._announced.stored(chunks)
 
     def take_events(self) -> Iterable[notes.Event]:
-        return self._told.take() if self._told is not None else ()
+        return self._announced.take() if self._announced is not None else ()
 
     def loads_failed(self, failed: dict[str, str]) -> None:
         """Records failed loads: vLLM computes these prompts, and their chunks are not offered for a while."""
@@ -212,8 +213,8 @@ class SchedulerSide:
                 known.load_failed, known.tokens = True, 0
                 self._lookups.failed(known.offered.ids)
             failed_chunks = self._loaded.pop(request_id, None)
-            if failed_chunks is not None and self._told is not None:
-                self._told.removed(failed_chunks.ids)
+            if failed_chunks is not None and self._announced is not None:
+                self._announced.removed(failed_chunks.ids)
 
     @staticmethod
     def _add_publish(step: notes.Step, request_id: str, known: Known, token_end: int) -> None:
@@ -229,8 +230,8 @@ class SchedulerSide:
         known = self._known.pop(request.request_id, None)
         if known is None or not (known.asked.corpus or known.asked.publish):
             return None
-        told: dict[str, Any] = {"tokens": known.tokens}
+        reply: dict[str, Any] = {"tokens": known.tokens}
         if known.asked.corpus:
             names = list(known.asked.corpus)
-            told.update(corpus=names[0] if len(names) == 1 else names, policy=known.asked.policy)
-        return {wants.KEY: told}
+            reply.update(corpus=names[0] if len(names) == 1 else names, policy=known.asked.policy)
+        return {wants.KEY: reply}

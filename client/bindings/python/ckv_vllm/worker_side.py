@@ -11,7 +11,7 @@ import torch
 
 import ckv
 
-from . import contexts, counts, identity, loading, notes, places, publish, rope, route, shared, told
+from . import announced_chunks, contexts, counts, identity, loading, notes, places, publish, rope, route, shared
 from .settings import Settings
 
 log = logging.getLogger("ckv_vllm")
@@ -59,7 +59,7 @@ class WorkerSide:
         self.contexts = contexts.Contexts(settings, self.requester, self.fingerprint)
         self.counts = counts.Counts()
         self.publisher = publish.Publisher(settings, self.requester, self.model, self.counts, self.place,
-                                           told.wanted(vllm_config))
+                                           announced_chunks.events_enabled(vllm_config))
         self.loader = loading.Loader(settings, self.requester, self.fingerprint, self.counts, self.place)
         # Latent rows are alike on all ranks, and so is what ranks do: one publishes and counts.
         self.first = vllm_config.parallel_config.rank == 0

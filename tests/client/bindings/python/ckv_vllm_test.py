@@ -24,8 +24,8 @@ skip.needs("numpy", "torch")
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from ckv_vllm import (contexts, counts, hooks, identity, limits, notes, prefix, rope, route, rule, scheduler_side,  # noqa: E402
-                      settings, told, wants, worker_side)
+from ckv_vllm import (announced_chunks, contexts, counts, hooks, identity, limits, notes, prefix, rope, route,  # noqa: E402
+                      rule, scheduler_side, settings, wants, worker_side)
 
 SETTINGS = settings.read({"directory": "d:1"})
 LITE = dict(kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, num_hidden_layers=27, rope_theta=10000,
@@ -272,8 +272,8 @@ class Stopped(unittest.TestCase):
     def test_known_requests_route_and_publish_nothing_more(self):
         side = object.__new__(scheduler_side.SchedulerSide)
         side._block_size, side._loads, side._stopped, side.counts = 16, [], "", counts.Counts()
-        side._told = told.Told()
-        side._told.stored(notes.Chunks(bytes(32), [16], list(range(16))))
+        side._announced = announced_chunks.AnnouncedChunks()
+        side._announced.stored(notes.Chunks(bytes(32), [16], list(range(16))))
         known = {"routed": scheduler_side.Known(wants.Wants(("a",), "route"), [], block_ids=[3]),
                  "published": scheduler_side.Known(wants.Wants(publish="b"), [], prompt=[1, 2], block_ids=[4]),
                  "plain": scheduler_side.Known(wants.Wants(), [], looks_up=True)}
@@ -305,7 +305,7 @@ class Events(unittest.TestCase):
         return notes.Chunks(b"".join(self.IDS[parent:count]), sizes, list(range(sum(sizes))))
 
     def test_each_chunk_is_reported_once_behind_its_parent(self):
-        known = told.Told()
+        known = announced_chunks.AnnouncedChunks()
         known.stored(self.chunks(2))
         (event,) = known.take()
         self.assertEqual((event.stored, event.removed), (self.chunks(2), []))
@@ -316,12 +316,12 @@ class Events(unittest.TestCase):
         self.assertEqual(event.stored, notes.Chunks(self.IDS[2], [7], list(range(32, 39)), self.IDS[1]))
 
     def test_a_removed_chunk_is_reported_again_when_it_is_back(self):
-        known = told.Told()
+        known = announced_chunks.AnnouncedChunks()
         known.stored(self.chunks(3))
         known.removed(self.IDS[2] + self.IDS[4])
         known.removed(self.IDS[2])
         events = list(known.take())
-        self.assertEqual([[], [self.IDS[2]]], [event.removed for event in events], "4 was never told, 2 is gone already")
+        self.assertEqual([[], [self.IDS[2]]], [event.removed for event in events], "4 was never announced, 2 is gone already")
         known.stored(self.chunks(3))
         (event,) = known.take()
         self.assertEqual((self.IDS[2], self.IDS[1]), (event.stored.ids, event.stored.parent))
@@ -330,14 +330,14 @@ class Events(unittest.TestCase):
         self.assertEqual({*self.IDS[:3]}, {*event.removed})
 
     def test_old_chunks_are_forgotten(self):
-        known = told.Told()
-        with unittest.mock.patch.object(told, "CHUNKS_MAX", 2):
+        known = announced_chunks.AnnouncedChunks()
+        with unittest.mock.patch.object(announced_chunks, "CHUNKS_MAX", 2):
             known.stored(self.chunks(3))
-        self.assertEqual(self.IDS[1:3], list(known._told))
+        self.assertEqual(self.IDS[1:3], list(known._announced))
 
     def test_a_load_is_reported_when_it_has_ended(self):
         side = object.__new__(scheduler_side.SchedulerSide)
-        side._stopped, side._told, side._loading, side._known = "", told.Told(), {}, {}
+        side._stopped, side._announced, side._loading, side._known = "", announced_chunks.AnnouncedChunks(), {}, {}
         side._lookups = types.SimpleNamespace(failed=lambda ids: None)
         side._loaded = {"whole": self.chunks(2), "failed": self.chunks(3)}
         side.loads_failed({"failed": "too late"})
@@ -351,10 +351,10 @@ class Events(unittest.TestCase):
     def test_reports_nothing_unless_vllm_has_events_on(self):
         for config, want in ((None, False), (types.SimpleNamespace(enable_kv_cache_events=False), False),
                              (types.SimpleNamespace(enable_kv_cache_events=True), True)):
-            self.assertEqual(want, told.wanted(types.SimpleNamespace(kv_events_config=config)))
-        self.assertFalse(told.wanted(types.SimpleNamespace()), "a vLLM without events")
+            self.assertEqual(want, announced_chunks.events_enabled(types.SimpleNamespace(kv_events_config=config)))
+        self.assertFalse(announced_chunks.events_enabled(types.SimpleNamespace()), "a vLLM without events")
         side = object.__new__(scheduler_side.SchedulerSide)
-        side._stopped, side._told = "", None
+        side._stopped, side._announced = "", None
         side.stored([self.chunks(2)])
         self.assertEqual([], list(side.take_events()))
 
@@ -376,8 +376,8 @@ class Traces(unittest.TestCase):
 
 class Hooks(unittest.TestCase):
     def test_without_vllm_nothing_is_wrapped_and_the_reason_is_logged(self):
-        told = hooks.differences()
-        self.assertEqual(len(told), len(hooks.EXPECTED))
+        differences = hooks.differences()
+        self.assertEqual(len(differences), len(hooks.EXPECTED))
         with self.assertRaisesRegex(hooks.OtherVersion, "process_inputs"):
             hooks.check_installed()
 
