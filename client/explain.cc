@@ -117,12 +117,14 @@ absl::StatusOr<double> ComputeUs(const ExplainCall& call, uint32_t chunk, uint32
                       .segments = {&segment, 1},
                       .deadline = call.deadline,
                       .is_trial = true};
-  const auto room = [&] { return PartialView{o.data(), m.data(), l.data(), PartialDtype::kF32}; };
+  const auto buffers = [&] {
+    return PartialView{o.data(), m.data(), l.data(), PartialDtype::kF32};
+  };
   double fastest_us = 0;
   for (int i = 0; i < kComputeRunCount; ++i) {
     AttendReport report;
     attend.layer = layer++ % geometry.layers;
-    CKV_RETURN_IF_ERROR(router.Attend(attend, room, &report));
+    CKV_RETURN_IF_ERROR(router.Attend(attend, buffers, &report));
     const double us = double(report.compute_ns_max) / 1e3;
     fastest_us = i == 0 ? us : std::min(fastest_us, us);
   }

@@ -120,9 +120,9 @@ struct Requester::State {
   ~State() { prefetch_attempts.Stop(); }
 
   // Attends a call. If `part` is not null, its chunks are the context of the only segment.
-  absl::Status Attend(const LayerCall& call, const AttendCall* part, AttendBuffers room,
-                      MemoryKind room_memory, AttendReport* report) {
-    const auto checked_room = [&] { return Checked(room(), call.q.count); };
+  absl::Status Attend(const LayerCall& call, const AttendCall* part, AttendBuffers buffers,
+                      MemoryKind buffer_memory, AttendReport* report) {
+    const auto checked_buffers = [&] { return Checked(buffers(), call.q.count); };
     CallCorpora corpora;
     bool again = false;
     const auto attend = [&](CallContext& context) -> AttemptResult {
@@ -132,10 +132,10 @@ struct Requester::State {
         if (!state.ok()) return {state.status()};
         whole = *state;
       }
-      auto route = context.segments.Take(call, room_memory, std::exchange(again, true), whole);
+      auto route = context.segments.Take(call, buffer_memory, std::exchange(again, true), whole);
       if (!route.ok()) return {route.status()};
       route->tries = context.tries;
-      absl::Status status = context.router.Attend(*route, checked_room, report);
+      absl::Status status = context.router.Attend(*route, checked_buffers, report);
       if (!status.ok()) corpora = CorporaOf(*route);
       context.segments.Clear();
       return {.status = std::move(status), .corpora = corpora};
@@ -340,12 +340,12 @@ absl::Status Requester::Attend(const AttendCall& call, const PartialView& out,
       call, [&out] { return out; }, report, out.memory);
 }
 
-absl::Status Requester::Attend(const AttendCall& call, AttendBuffers room, AttendReport* report,
-                               MemoryKind room_memory) {
+absl::Status Requester::Attend(const AttendCall& call, AttendBuffers buffers, AttendReport* report,
+                               MemoryKind buffer_memory) {
   if (call.corpus == nullptr) return absl::InvalidArgumentError("attend: no corpus");
   Segment segment;
   const LayerCall whole = LayerCallOf(call, segment);
-  return state_->Attend(whole, &call, room, room_memory, report);
+  return state_->Attend(whole, &call, buffers, buffer_memory, report);
 }
 
 absl::StatusOr<Context> Requester::Open(const ContextSpec& spec, Instant deadline) {

@@ -96,9 +96,10 @@ struct Profile;       // client/cost/profile_file.h
 // which costs less.
 //
 // Threads: every method may be called from any thread at any time. Calls block. A call runs on its
-// caller's thread, and so do its callbacks (sinks, places and rooms). From beginning to end it uses
-// one of call_count_max call contexts. Each call context has its own lanes to each holder. Calls on
-// different threads share no lane. They share no lock except a short one to take a context.
+// caller's thread, and so do its callbacks (sinks, places and buffers). From beginning to end it
+// uses one of call_count_max call contexts. Each call context has its own lanes to each holder.
+// Calls on different threads share no lane. They share no lock except a short one to take a
+// context.
 //
 // Lifetime: the directory, the factory of holder stubs, and everything that RequesterOptions
 // borrows must outlive the requester. A call borrows its arguments until it returns. Corpora and
@@ -191,11 +192,11 @@ class Requester {
   //
   // `report` may be null. It is written only if the call succeeds. Errors are those of the class.
   absl::Status Attend(const AttendCall& call, const PartialView& out, AttendReport* report);
-  // The same, for callers that need time to allocate memory for the answer. `room` returns that
-  // memory, of kind `room_memory`. It is called once the queries are sent, while the holders
+  // The same, for callers that need time to allocate memory for the answer. `buffers` returns that
+  // memory, of kind `buffer_memory`. It is called once the queries are sent, while the holders
   // compute. It may be called again and must return the same memory.
-  absl::Status Attend(const AttendCall& call, AttendBuffers room, AttendReport* report,
-                      MemoryKind room_memory = MemoryKind::kHost);
+  absl::Status Attend(const AttendCall& call, AttendBuffers buffers, AttendReport* report,
+                      MemoryKind buffer_memory = MemoryKind::kHost);
 
   // Opens a context: resolves its chunks once, for all calls over it. Opens the sessions that its
   // first call needs, so it may wait for its holders.

@@ -213,7 +213,7 @@ void BlockMerger::CloseBlock(uint32_t block_ordinal) {
   while (first_open_ < merged_block_.size() && merged_block_[first_open_]) ++first_open_;
 }
 
-absl::Status BlockMerger::End(AttendBuffers room) {
+absl::Status BlockMerger::End(AttendBuffers buffers) {
   CKV_RETURN_IF_ERROR(coverage_.CheckComplete());
   if (late_) return absl::OkStatus();
   // A merge of one part is a copy of its bits, whatever memory they are in.
@@ -223,7 +223,7 @@ absl::Status BlockMerger::End(AttendBuffers room) {
   job.parts = {&whole, 1};
   job.row_count = planned_.call.q.count;
   job.d_v = planned_.call.geometry().d_v;
-  job.out = room();
+  job.out = buffers();
   job.out.after = nullptr;  // as in SetTarget
   return backend_.Merge({&job, 1}, stream_);
 }

@@ -66,7 +66,7 @@ class BlockMerger {
 
   // Checks that nothing is missing, and puts the answer in the output buffer, which is complete
   // once the stream is.
-  absl::Status End(AttendBuffers room);
+  absl::Status End(AttendBuffers buffers);
   // Frees memory that few calls need. The stream must be done.
   void Trim();
 

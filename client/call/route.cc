@@ -66,11 +66,11 @@ Router::Router(const LinkOptions* options, LinkTable* links, Exchange* exchange,
       learner_(&planned_, &frames_, &local_, exchange, options->clock, options->calls,
                options->counters) {}
 
-absl::Status Router::Attend(const RouteCall& call, AttendBuffers room, AttendReport* report) {
+absl::Status Router::Attend(const RouteCall& call, AttendBuffers buffers, AttendReport* report) {
   const auto run = [&]() -> absl::Status {
     CKV_RETURN_IF_ERROR(Begin(call));
     while (true) {
-      CKV_ASSIGN_OR_RETURN(const bool done, Advance(room));
+      CKV_ASSIGN_OR_RETURN(const bool done, Advance(buffers));
       if (done) return absl::OkStatus();
       CKV_RETURN_IF_ERROR(Rest());
     }
@@ -194,10 +194,10 @@ void Router::StartFrames() {
   merger_.Begin(/*late=*/frames_.fits_slots());
 }
 
-absl::StatusOr<bool> Router::Advance(AttendBuffers room) {
+absl::StatusOr<bool> Router::Advance(AttendBuffers buffers) {
   progress_ = false;
   if (phase_ < Phase::kReplies) {
-    CKV_ASSIGN_OR_RETURN(const bool started, StartHere(room));
+    CKV_ASSIGN_OR_RETURN(const bool started, StartHere(buffers));
     if (!started) {
       // If a stream is late, a holder whose reply has arrived is not at fault.
       if (clock_->Now() >= planned_.call.deadline) CKV_RETURN_IF_ERROR(exchange_.ReadLate());
@@ -219,7 +219,7 @@ absl::StatusOr<bool> Router::Advance(AttendBuffers room) {
     return false;
   }
   if (phase_ != Phase::kEnd) {
-    CKV_RETURN_IF_ERROR(merger_.End(room));
+    CKV_RETURN_IF_ERROR(merger_.End(buffers));
     phase_ = Phase::kEnd;
   }
   if (!stream_.Ready()) return false;
@@ -257,14 +257,14 @@ absl::StatusOr<bool> Router::TakeQueries() {
 
 // Sends the first frames before any other work is put on the stream. Then attends local rows.
 // Returns false if a stream must be waited for first.
-absl::StatusOr<bool> Router::StartHere(AttendBuffers room) {
+absl::StatusOr<bool> Router::StartHere(AttendBuffers buffers) {
   if (phase_ == Phase::kQueries) {
     CKV_ASSIGN_OR_RETURN(const bool taken, TakeQueries());
     if (!taken) return false;
   }
   CKV_RETURN_IF_ERROR(frames_.PostWritten().status());
   if (frames_.holds_any()) return false;
-  const PartialView out = room();
+  const PartialView out = buffers();
   if (order_.MustWaitFor(out.after)) return false;
   for (const RouteSegment& segment : planned_.call.segments) {
     for (const OwnRows& own : segment.own) {

@@ -31,7 +31,7 @@ namespace ckv {
 // frames, LocalAttend makes the partials of local rows, and BlockMerger merges all of them.
 //
 //   Begin(call)                        plans the call and posts as much as the slots take
-//   until Advance(room) returns true:  takes replies, posts the rest, merges
+//   until Advance(buffers) returns true:  takes replies, posts the rest, merges
 //     Rest()                           waits until a lane may have something
 //   Finish(report)
 //
@@ -42,7 +42,7 @@ class Router {
   Router(const LinkOptions* options, LinkTable* links, Exchange* exchange, ComputeStream* stream);
 
   // One attempt of an attend. After an error, nothing is written to the output buffer.
-  absl::Status Attend(const RouteCall& call, AttendBuffers room, AttendReport* report);
+  absl::Status Attend(const RouteCall& call, AttendBuffers buffers, AttendReport* report);
 
   // Opens the links that a call would use and resolves the handles of its chunks. The call needs
   // only its segments and deadline.
@@ -58,7 +58,7 @@ class Router {
   // queries are posted, also attends the caller's own rows and the locally cached ones. If the call
   // is polled at once, the attend of cached rows is timed: Advance waits for it.
   //   Also as Exchange::EndRound, if there is nothing to do.
-  absl::StatusOr<bool> Advance(AttendBuffers room);
+  absl::StatusOr<bool> Advance(AttendBuffers buffers);
   // Waits, if the last Advance found nothing to do.
   absl::Status Rest();
   // Ends a complete attempt. `report` may be null.
@@ -104,7 +104,7 @@ class Router {
   absl::Status AddPeer(HolderLink& link, uint32_t peer_index);
   void StartFrames();
   absl::StatusOr<bool> TakeQueries();
-  absl::StatusOr<bool> StartHere(AttendBuffers room);
+  absl::StatusOr<bool> StartHere(AttendBuffers buffers);
   absl::Status AttendHere();
   absl::Status Accept(const Exchange::Reply& reply);
   absl::Status Merge();

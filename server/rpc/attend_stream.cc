@@ -86,7 +86,7 @@ class AttendStream final : public AttendStreams::Reactor,
     AttendJob job;
     Segment segment;
     AttendMemory memory;
-    AnswerBuffers room;
+    AnswerBuffers buffers;
     ContextPtr context;
     TraceContext trace;
     Instant deadline;
@@ -217,7 +217,7 @@ void AttendStream::FreeItem(Item* item) {
   if (item->bytes > kRequestBytesKept) {
     item->request = v1::AttendRequest();
     item->reply = v1::AttendStreamReply();
-    item->room = AnswerBuffers();
+    item->buffers = AnswerBuffers();
     item->memory = {};
   }
   bytes_ -= std::exchange(item->bytes, 0);
@@ -343,7 +343,7 @@ absl::Status AttendStream::MakeCall(Item* item) {
   call.trace = item->trace;
   call.deadline = item->deadline;
   item->job.report = {};
-  item->job.out = item->room.Make(request, geometry, *item->reply.mutable_reply());
+  item->job.out = item->buffers.Make(request, geometry, *item->reply.mutable_reply());
   return absl::OkStatus();
 }
 
@@ -385,7 +385,7 @@ void AttendStream::Reply(Item* item, const absl::Status& status) {
   reply.set_message(answer.error_message());
   reply.set_retry_after_us(RetryAfterUs(status));
   if (status.ok()) {
-    item->room.Finish(item->request, item->job.report, *reply.mutable_reply());
+    item->buffers.Finish(item->request, item->job.report, *reply.mutable_reply());
   } else {
     reply.clear_reply();
   }
@@ -396,8 +396,8 @@ void AttendStream::Settle() {
   if (finished_) return;
   if (cancelled_ && !writing_) DropWrites();
   if (!writing_ && !writes_.empty()) StartNextWrite();
-  const bool room = in_flight_ < kInFlightCountMax && bytes_ < kInFlightBytesMax;
-  if (reading_ == nullptr && !reads_done_ && !cancelled_ && room && !streams_.gate_.closed()) {
+  const bool has_space = in_flight_ < kInFlightCountMax && bytes_ < kInFlightBytesMax;
+  if (reading_ == nullptr && !reads_done_ && !cancelled_ && has_space && !streams_.gate_.closed()) {
     reading_ = TakeItem();
     StartRead(&reading_->request);
   }

@@ -256,8 +256,8 @@ absl::Status RequesterServiceImpl::AttendOnce(const v1::AttendRequest& request, 
   AttendReport report;
   AnswerBuffers answer;
   // Half a megabyte of fresh pages for 256 rows: allocated while the holders compute.
-  const auto room = [&] { return answer.Make(request, geometry, reply); };
-  const absl::Status attended = requester_.Attend(call, room, &report);
+  const auto buffers = [&] { return answer.Make(request, geometry, reply); };
+  const absl::Status attended = requester_.Attend(call, buffers, &report);
   // If time is left, the call has not waited for its holders: the chunks are elsewhere by now.
   *moved = absl::IsNotFound(attended) ||
            (absl::IsUnavailable(attended) && options_.clock->Now() + kAnswerMargin < deadline);

@@ -209,14 +209,14 @@ TEST_F(RequesterStreamTest, AnAnswersMemoryIsCheckedFirst) {
   call.deadline = Soon();
   refused(requester->Attend(call, out, nullptr));
   bool requested = false;
-  const auto room = [&] {
+  const auto buffers = [&] {
     requested = true;
     return out;
   };
-  refused(requester->Attend(call, room, nullptr, MemoryKind::kDevice));
+  refused(requester->Attend(call, buffers, nullptr, MemoryKind::kDevice));
   EXPECT_FALSE(requested);
   // An output buffer of another memory kind than announced is refused when it is made.
-  const absl::Status status = requester->Attend(call, room, nullptr);
+  const absl::Status status = requester->Attend(call, buffers, nullptr);
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
   EXPECT_TRUE(requested && answer.Untouched());
 }

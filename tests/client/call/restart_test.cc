@@ -69,11 +69,11 @@ struct RestartTest : testing::TestWithParam<FabricKind> {
     Answer outer(40, 64), inner(40, 64);
     absl::Status second;
     bool called = false;
-    const auto room = [&] {
+    const auto buffers = [&] {
       if (!std::exchange(called, true)) second = Attend(&inner);
       return outer.View();
     };
-    absl::Status first = requester->Attend(CallNow(), room, /*report=*/nullptr);
+    absl::Status first = requester->Attend(CallNow(), buffers, /*report=*/nullptr);
     first.Update(second);
     return first;
   }

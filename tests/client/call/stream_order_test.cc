@@ -118,9 +118,9 @@ TEST_F(StreamOrderTest, ABlockingCallWaitsOnceForEachBusyStream) {
   own_rows.rows.after = &rows;
   LayerCall call = Call(segment);
   call.q.after = &queries;
-  PartialView room = answer.View();
-  room.after = &answers;
-  const absl::Status status = requester->Attend(call, room);
+  PartialView out = answer.View();
+  out.after = &answers;
+  const absl::Status status = requester->Attend(call, out);
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(queries.waits, 1);
   EXPECT_EQ(rows.waits, 1);
@@ -142,10 +142,10 @@ TEST_F(StreamOrderTest, AnAnswerIsBehindTheWorkThatWasOnItsStream) {
     const auto engine = *device_.NewStream(1);
     Answer want(kRows, kAnswerValues), answer(kRows, kAnswerValues);
     ASSERT_TRUE(requester->Attend(Call(segment), want.View()).ok());
-    PartialView room = answer.View();
-    room.after = engine.get();
+    PartialView out = answer.View();
+    out.after = engine.get();
     const uint64_t requests = RequestCount(), merges = device_.merge_count();
-    auto ticket = requester->Submit(Call(segment), room);
+    auto ticket = requester->Submit(Call(segment), out);
     ASSERT_TRUE(ticket.ok()) << ticket.status();
     device_.DoAll();
     MakeOn(*engine, q_, earlier);
