@@ -68,14 +68,14 @@ absl::Status ServeLane::PostGather(uint32_t slot, uint32_t head_bytes,
                                    RegionType type) noexcept {
   if (type == RegionType::kDmabuf) return NoDmabuf();
   CKV_CHECK(runs.size() <= kGatherRunCountMax);
-  std::span<std::byte> room = reply(slot);
-  CKV_CHECK(head_bytes <= room.size());
-  room = room.subspan(head_bytes);
+  std::span<std::byte> rest = reply(slot);
+  CKV_CHECK(head_bytes <= rest.size());
+  rest = rest.subspan(head_bytes);
   size_t bytes = head_bytes;
   for (const std::span<const std::byte> run : runs) {
-    CKV_CHECK(run.size() <= room.size());
-    if (!run.empty()) std::memcpy(room.data(), run.data(), run.size());
-    room = room.subspan(run.size());
+    CKV_CHECK(run.size() <= rest.size());
+    if (!run.empty()) std::memcpy(rest.data(), run.data(), run.size());
+    rest = rest.subspan(run.size());
     bytes += run.size();
   }
   return Post(slot, static_cast<uint32_t>(bytes));

@@ -101,10 +101,10 @@ absl::Status FetchPlan::BeginSelection(const FetchCall& call, const LaneShape& s
   selected_ = true;
   at_ = before_ = {};
   const uint32_t width = SentRowBytes(call.corpus->geometry, call.columns);
-  const size_t room = shape.request_bytes_max - sizeof(RequestHeader) - sizeof(FetchEntry);
+  const size_t free_bytes = shape.request_bytes_max - sizeof(RequestHeader) - sizeof(FetchEntry);
   tokens_max_ =
       static_cast<uint32_t>(std::min<size_t>({FetchBodyBytesMax(shape.reply_bytes_max) / width,
-                                              room / sizeof(int32_t), kFetchIndexCountMax}));
+                                              free_bytes / sizeof(int32_t), kFetchIndexCountMax}));
   if (tokens_max_ == 0) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "fetch: an index does not fit a slot: request_bytes_max %d", shape.request_bytes_max));

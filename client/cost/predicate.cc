@@ -14,7 +14,7 @@ namespace ckv {
 namespace {
 
 constexpr const char* kNoHolder = "no holder reachable";
-constexpr const char* kNoRoom = "does not fit the local cache";
+constexpr const char* kDoesNotFit = "does not fit the local cache";
 
 using CostOf = RoundCost (*)(const Workload&, const Candidate&) noexcept;
 
@@ -120,14 +120,14 @@ double AttendHereUs(const DecisionInput& input, const Workload& work) {
 // Charges what must be evicted so that the rows can be kept here. Returns null, or why they cannot
 // be kept.
 const char* MakeRoom(const DecisionInput& input, const Workload& work, CostBreakdown& cost) {
-  const auto room = double(input.cache_room_tokens);
+  const auto free_tokens = double(input.cache_room_tokens);
   const double needed = work.attended * work.far_share;
-  if (needed == 0 || (room > 0 && room >= needed)) return nullptr;
+  if (needed == 0 || (free_tokens > 0 && free_tokens >= needed)) return nullptr;
   if (!input.eviction || double(input.eviction->capacity_tokens) < needed ||
       input.eviction->capacity_tokens == 0) {
-    return kNoRoom;
+    return kDoesNotFit;
   }
-  cost.evict_us = TimesCost(needed - room, CleanCost(input.eviction->per_token_us));
+  cost.evict_us = TimesCost(needed - free_tokens, CleanCost(input.eviction->per_token_us));
   return nullptr;
 }
 

@@ -2,7 +2,8 @@
 //   filling    Begin reserves its bytes and maps memory. Adopt reserves bytes only
 //   published  Commit or Adopt adds it to chunks_, with a hold. Hold and Release count holds
 //   released   the last Release removes it. Its bytes are free once no call has its rows
-// mu_ guards chunks_. Bytes are counted by atomics in NearRoom, which rows share and so keep alive.
+// mu_ guards chunks_. Bytes are counted by atomics in LocalUsage, which rows share and so keep
+// alive.
 
 #include "client/prefetch/local_row_cache.h"
 
@@ -26,8 +27,8 @@ uint64_t LayerStride(const Geometry& geometry, uint32_t token_count) {
 
 }  // namespace
 
-// The space of a store. Outlives it, because rows may.
-struct NearRoom {
+// The limit and use of a cache's memory. Outlives the cache, because rows may.
+struct LocalUsage {
   uint64_t bytes_max = 0;
   std::atomic<uint64_t> used{0};
   std::atomic<uint32_t> chunk_count{0};  // includes chunks being filled, and evicted ones in use
@@ -37,16 +38,16 @@ struct NearRoom {
 class NearMemory final : public LocalRows {
  public:
   // Takes ownership of the space that was reserved for it.
-  NearMemory(const Geometry& geometry, uint32_t token_count, std::shared_ptr<NearRoom> room)
+  NearMemory(const Geometry& geometry, uint32_t token_count, std::shared_ptr<LocalUsage> usage)
       : geometry_(geometry),
         layer_bytes_(uint64_t{token_count} * geometry.row_bytes()),
         layer_stride_(LayerStride(geometry, token_count)),
         bytes_(LocalRowCache::BytesOf(geometry, token_count)),
-        room_(std::move(room)) {}
+        usage_(std::move(usage)) {}
   ~NearMemory() override {
     if (mapped_ != nullptr) munmap(mapped_, bytes_ + kAlignBytes);
-    room_->used.fetch_sub(bytes_, std::memory_order_relaxed);
-    room_->chunk_count.fetch_sub(1, std::memory_order_relaxed);
+    usage_->used.fetch_sub(bytes_, std::memory_order_relaxed);
+    usage_->chunk_count.fetch_sub(1, std::memory_order_relaxed);
   }
   NearMemory(const NearMemory&) = delete;
   NearMemory& operator=(const NearMemory&) = delete;
@@ -74,7 +75,7 @@ class NearMemory final : public LocalRows {
  private:
   const Geometry geometry_;
   const uint64_t layer_bytes_, layer_stride_, bytes_;
-  const std::shared_ptr<NearRoom> room_;
+  const std::shared_ptr<LocalUsage> usage_;
   void* mapped_ = nullptr;
   std::byte* data_ = nullptr;
 };
@@ -84,11 +85,12 @@ namespace {
 // Rows that another object owns, and their share of the space.
 class AdoptedRows final : public LocalRows {
  public:
-  AdoptedRows(std::shared_ptr<const LocalRows> rows, uint64_t bytes, std::shared_ptr<NearRoom> room)
-      : rows_(std::move(rows)), bytes_(bytes), room_(std::move(room)) {}
+  AdoptedRows(std::shared_ptr<const LocalRows> rows, uint64_t bytes,
+              std::shared_ptr<LocalUsage> usage)
+      : rows_(std::move(rows)), bytes_(bytes), usage_(std::move(usage)) {}
   ~AdoptedRows() override {
-    room_->used.fetch_sub(bytes_, std::memory_order_relaxed);
-    room_->chunk_count.fetch_sub(1, std::memory_order_relaxed);
+    usage_->used.fetch_sub(bytes_, std::memory_order_relaxed);
+    usage_->chunk_count.fetch_sub(1, std::memory_order_relaxed);
   }
   std::span<const std::byte> layer(uint32_t l) const override { return rows_->layer(l); }
   bool current() const override { return rows_->current(); }
@@ -96,7 +98,7 @@ class AdoptedRows final : public LocalRows {
  private:
   const std::shared_ptr<const LocalRows> rows_;
   const uint64_t bytes_;
-  const std::shared_ptr<NearRoom> room_;
+  const std::shared_ptr<LocalUsage> usage_;
 };
 
 }  // namespace
@@ -105,15 +107,15 @@ std::span<std::byte> LocalRowFill::layer(uint32_t l) const { return memory_->wri
 
 uint64_t LocalRowFill::bytes() const { return memory_->bytes(); }
 
-LocalRowCache::LocalRowCache(uint64_t room_bytes) : room_(std::make_shared<NearRoom>()) {
-  room_->bytes_max = room_bytes;
+LocalRowCache::LocalRowCache(uint64_t capacity_bytes) : usage_(std::make_shared<LocalUsage>()) {
+  usage_->bytes_max = capacity_bytes;
 }
 
 LocalRowCache::~LocalRowCache() = default;
 
-uint64_t LocalRowCache::room_bytes() const { return room_->bytes_max; }
+uint64_t LocalRowCache::capacity_bytes() const { return usage_->bytes_max; }
 
-uint64_t LocalRowCache::used_bytes() const { return room_->used.load(std::memory_order_relaxed); }
+uint64_t LocalRowCache::used_bytes() const { return usage_->used.load(std::memory_order_relaxed); }
 
 uint64_t LocalRowCache::BytesOf(const Geometry& geometry, uint32_t token_count) {
   return LayerStride(geometry, token_count) * geometry.layers;
@@ -129,18 +131,18 @@ std::shared_ptr<const LocalRows> LocalRowCache::Find(const ChunkId& id,
 
 // Reserves space for a chunk. The object that has the chunk's rows releases it.
 absl::Status LocalRowCache::Take(uint64_t bytes) {
-  uint64_t used = room_->used.load(std::memory_order_relaxed);
+  uint64_t used = usage_->used.load(std::memory_order_relaxed);
   do {
-    if (bytes > room_->bytes_max || used > room_->bytes_max - bytes) {
+    if (bytes > usage_->bytes_max || used > usage_->bytes_max - bytes) {
       return absl::ResourceExhaustedError(
           absl::StrFormat("near store: a chunk of %d bytes does not fit: %d of %d bytes are in use",
-                          bytes, used, room_->bytes_max));
+                          bytes, used, usage_->bytes_max));
     }
-  } while (!room_->used.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
-  if (room_->chunk_count.fetch_add(1, std::memory_order_relaxed) < kChunkCountMax)
+  } while (!usage_->used.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+  if (usage_->chunk_count.fetch_add(1, std::memory_order_relaxed) < kChunkCountMax)
     return absl::OkStatus();
-  room_->used.fetch_sub(bytes, std::memory_order_relaxed);
-  room_->chunk_count.fetch_sub(1, std::memory_order_relaxed);
+  usage_->used.fetch_sub(bytes, std::memory_order_relaxed);
+  usage_->chunk_count.fetch_sub(1, std::memory_order_relaxed);
   return absl::ResourceExhaustedError(
       absl::StrFormat("near store: %d chunks, the limit: use larger chunks", kChunkCountMax));
 }
@@ -149,7 +151,7 @@ absl::StatusOr<LocalRowFill> LocalRowCache::Begin(const ChunkId& id, const Geome
                                                   uint32_t token_count) {
   const uint64_t bytes = BytesOf(geometry, token_count);
   CKV_RETURN_IF_ERROR(Take(bytes));
-  auto memory = std::make_shared<NearMemory>(geometry, token_count, room_);
+  auto memory = std::make_shared<NearMemory>(geometry, token_count, usage_);
   if (bytes > 0 && !memory->Map()) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("near store: the system has no memory for a chunk of %d bytes", bytes));
@@ -171,7 +173,7 @@ void LocalRowCache::Commit(LocalRowFill fill) {
 absl::Status LocalRowCache::Adopt(const ChunkId& id, const Geometry& geometry,
                                   std::shared_ptr<const LocalRows> rows, uint64_t bytes) {
   CKV_RETURN_IF_ERROR(Take(bytes));
-  auto adopted = std::make_shared<AdoptedRows>(std::move(rows), bytes, room_);
+  auto adopted = std::make_shared<AdoptedRows>(std::move(rows), bytes, usage_);
   absl::MutexLock lock(&mu_);
   Chunk& chunk = chunks_[id];
   ++chunk.holds;

@@ -28,8 +28,8 @@
 
 namespace ckv {
 
-class NearMemory;  // local_row_cache.cc
-struct NearRoom;   // local_row_cache.cc
+class NearMemory;   // local_row_cache.cc
+struct LocalUsage;  // local_row_cache.cc
 
 // Memory of one chunk that is being filled. One thread. Frees its space unless it is committed.
 class LocalRowFill {
@@ -60,7 +60,7 @@ class LocalRowCache {
   // 65,530.
   static constexpr uint32_t kChunkCountMax = 8192;
 
-  explicit LocalRowCache(uint64_t room_bytes);
+  explicit LocalRowCache(uint64_t capacity_bytes);
   ~LocalRowCache();
 
   // Bytes that a chunk takes.
@@ -92,7 +92,7 @@ class LocalRowCache {
   // Bytes that one Release of each chunk would free, once no call attends them.
   uint64_t BytesHeldOnce(std::span<const ChunkId> ids) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  uint64_t room_bytes() const;
+  uint64_t capacity_bytes() const;
   // Bytes in use: published, evicted but still attended, and being filled.
   uint64_t used_bytes() const;
   uint32_t chunk_count() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -106,7 +106,7 @@ class LocalRowCache {
   };
   absl::Status Take(uint64_t bytes);
 
-  const std::shared_ptr<NearRoom> room_;
+  const std::shared_ptr<LocalUsage> usage_;
   mutable absl::Mutex mu_;
   absl::flat_hash_map<ChunkId, Chunk> chunks_ ABSL_GUARDED_BY(mu_);
 };

@@ -2,7 +2,7 @@
 //   kFar      Decide or Add queues it                      -> kQueued
 //             Add finds all its chunks here                -> kNear
 //   kQueued   BeginNext gives it to a copying thread       -> kPulling, or kNear if it is here
-//   kPulling  End, after TakeRoom, Adopt and the copy      -> kNear, or kFar after an error. If a
+//   kPulling  End, after ReserveSpace, Adopt and the copy  -> kNear, or kFar after an error. If a
 //             context came to need it meanwhile            -> kQueued
 //   kNear     EvictFor makes room, or a borrowed range loses its last user   -> kFar
 // Update leads to Decide: TakeCost, Count and Price report the calls to the rule, which decides.
@@ -57,7 +57,7 @@ void PrefetchPlan::Add(const std::shared_ptr<WatchedContext>& watched,
     if (run->state == State::kNear) Record(*watched, i, Primitive::kFetch, PrefetchReason::kHere);
     if (!whole) continue;
     ++run->held;
-    run->asker = watched->id;
+    run->requested_by = watched->id;
     if (run->state != State::kFar) continue;
     Record(*watched, i, Primitive::kFetch, PrefetchReason::kPolicy);
     run->state = State::kQueued;
@@ -208,7 +208,7 @@ void PrefetchPlan::Decide(WatchedContext& watched, size_t i, PrefetchVerdict ver
   if (queue_.full()) return Record(watched, i, Primitive::kRoute, PrefetchReason::kQueueFull);
   Record(watched, i, prices_.Of(watched).second,
          rule_.ByHint(use.use) ? PrefetchReason::kHint : PrefetchReason::kLostEnough);
-  run.asker = watched.id;
+  run.requested_by = watched.id;
   run.state = State::kQueued;
   queue_.Add(run.key);
 }
@@ -245,10 +245,10 @@ bool PrefetchPlan::HasNext() const {
 }
 
 const void* PrefetchPlan::SourceOf(const PrefetchRun& run) const {
-  const auto asker = contexts_.find(run.asker);
-  const bool recomputes = asker != contexts_.end() && asker->second->can_recompute() &&
-                          !asker->second->recompute_failed;
-  return recomputes ? asker->second.get() : run.source;
+  const auto requesting = contexts_.find(run.requested_by);
+  const bool recomputes = requesting != contexts_.end() && requesting->second->can_recompute() &&
+                          !requesting->second->recompute_failed;
+  return recomputes ? requesting->second.get() : run.source;
 }
 
 bool PrefetchPlan::BeginNext(PrefetchJob& job) {
@@ -260,8 +260,8 @@ bool PrefetchPlan::BeginNext(PrefetchJob& job) {
     runs_.erase(run.key);
     return false;
   }
-  const auto asker = contexts_.find(run.asker);
-  job.watched = asker != contexts_.end() ? asker->second : contexts_[run.users.back()];
+  const auto requesting = contexts_.find(run.requested_by);
+  job.watched = requesting != contexts_.end() ? requesting->second : contexts_[run.users.back()];
   const auto use = std::find_if(job.watched->uses.begin(), job.watched->uses.end(),
                                 [&](const auto& each) { return each.run.key == run.key; });
   job.context_run = use->run;
@@ -288,13 +288,13 @@ bool PrefetchPlan::HoldAll(PrefetchRun& run, const WatchedContext& watched,
   return local_.HoldAll(run, watched, context_run, clock_->Now());
 }
 
-absl::Status PrefetchPlan::TakeRoom(PrefetchJob& job) {
+absl::Status PrefetchPlan::ReserveSpace(PrefetchJob& job) {
   const uint64_t bytes = local_.HoldSome(job);
   if (bytes > 0) EvictFor(*job.run, bytes);
   return local_.Reserve(job);
 }
 
-absl::Status PrefetchPlan::TakeRoomToFetch(PrefetchJob& job) {
+absl::Status PrefetchPlan::ReserveSpaceToFetch(PrefetchJob& job) {
   job.primitive = Primitive::kFetch;
   return local_.Reserve(job);
 }
@@ -357,7 +357,8 @@ void PrefetchPlan::EvictFor(const PrefetchRun& wanted, uint64_t bytes) {
   const LocalRowCache& store = local_.store();
   const double promised = wanted.held > 0 ? 1e300 : 1 / static_cast<double>(wanted.bytes + 1);
   std::vector<std::pair<double, PrefetchRun*>> victims;
-  uint64_t room = store.room_bytes() - std::min(store.used_bytes(), store.room_bytes());
+  uint64_t free_bytes =
+      store.capacity_bytes() - std::min(store.used_bytes(), store.capacity_bytes());
   uint64_t evictable = 0;
   for (const auto& [key, run] : runs_) {
     if (run->state != State::kNear || run->held > 0) continue;
@@ -368,11 +369,11 @@ void PrefetchPlan::EvictFor(const PrefetchRun& wanted, uint64_t bytes) {
     victims.emplace_back(worth, run.get());
     evictable += freed;
   }
-  if (room + evictable < bytes) return;
+  if (free_bytes + evictable < bytes) return;
   std::sort(victims.begin(), victims.end());
   for (const auto& [worth, victim] : victims) {
-    if (room >= bytes) return;
-    room += store.BytesHeldOnce(victim->ids);
+    if (free_bytes >= bytes) return;
+    free_bytes += store.BytesHeldOnce(victim->ids);
     Evict(*victim);
   }
 }
@@ -415,7 +416,7 @@ void PrefetchPlan::PublishTo(WatchedContext& watched) {
 PrefetcherStats PrefetchPlan::stats() const {
   PrefetcherStats stats = stats_;
   stats.near_bytes = local_.store().used_bytes();
-  stats.near_bytes_max = local_.store().room_bytes();
+  stats.near_bytes_max = local_.store().capacity_bytes();
   stats.near_chunks = local_.store().chunk_count();
   stats.routed_us = rule_.stats().routed_us;
   stats.saved_us = rule_.stats().saved_us;

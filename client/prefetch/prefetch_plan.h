@@ -79,9 +79,9 @@ class PrefetchPlan {
   bool BeginNext(PrefetchJob& job);
   // Holds the chunks that are here, and reserves space for the others. May evict other ranges.
   //   ResourceExhausted   there is no room.
-  absl::Status TakeRoom(PrefetchJob& job);
+  absl::Status ReserveSpace(PrefetchJob& job);
   // Reserves space again for rows that were not recomputed and are fetched instead.
-  absl::Status TakeRoomToFetch(PrefetchJob& job);
+  absl::Status ReserveSpaceToFetch(PrefetchJob& job);
   // Replaces reserved space by mapped rows, as LocalRuns::Adopt.
   absl::Status Adopt(PrefetchJob& job, std::vector<std::shared_ptr<const LocalRows>> mapped);
   // Takes the outcome of recomputing the missing rows of a job. After a failure, the context

@@ -28,7 +28,7 @@ struct PrefetchRun {
   uint64_t bytes = 0;
   State state = State::kFar;
   uint32_t held = 0;             // contexts that need it to stay cached
-  uint64_t asker = 0;            // the context that requested the prefetch
+  uint64_t requested_by = 0;     // the context that requested the prefetch
   const void* source = nullptr;  // the holder to prefetch from
   bool borrowed = false;         // cached only through chunks of other ranges, or of this process'
                                  // holder

@@ -151,14 +151,14 @@ absl::Status Prefetcher::Copy(PrefetchJob& job) {
   if (job.primitive == Primitive::kFetch) copier_.CopyHere(job);
   {
     absl::MutexLock lock(&mu_);
-    CKV_RETURN_IF_ERROR(plan_.TakeRoom(job));
+    CKV_RETURN_IF_ERROR(plan_.ReserveSpace(job));
   }
   if (job.recomputes) {
     absl::Status status = Recompute(job);
     if (status.ok() || !copier_.wanted()) return status;
     Log().warn("auto: rows could not be recomputed: {}; fetching them instead", status.ToString());
     absl::MutexLock lock(&mu_);
-    CKV_RETURN_IF_ERROR(plan_.TakeRoomToFetch(job));
+    CKV_RETURN_IF_ERROR(plan_.ReserveSpaceToFetch(job));
   }
   copier_.KeepAtCache(job);
   CKV_ASSIGN_OR_RETURN(auto mapped, copier_.Map(job));

@@ -36,7 +36,7 @@ absl::Status CheckNames(const ExtendTarget& target) {
 
 absl::StatusOr<std::unique_ptr<CorpusWriter>> CorpusWriter::Begin(Publisher* publisher,
                                                                   const WriteTarget& target,
-                                                                  TakeRoom take_room,
+                                                                  TakeQuota take_quota,
                                                                   Instant deadline) {
   CKV_RETURN_IF_ERROR(CheckNames(target.extend));
   const auto end =
@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<CorpusWriter>> CorpusWriter::Begin(Publisher* pub
   }
   CKV_ASSIGN_OR_RETURN(const Geometry geometry, GeometryOf(target, is_made ? nullptr : &*end));
   auto writer = std::unique_ptr<CorpusWriter>(
-      new CorpusWriter(publisher, target.extend, geometry, std::move(take_room)));
+      new CorpusWriter(publisher, target.extend, geometry, std::move(take_quota)));
   if (!target.parent.IsZero()) {
     writer->parent_ = target.parent;
     writer->position_ = end->position;
@@ -77,7 +77,7 @@ absl::Status CorpusWriter::AddChunk(WriteChunk chunk) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "put: a chunk of %d tokens; it must have 1 to %d", count, kChunkTokenCountMax));
   }
-  CKV_RETURN_IF_ERROR(take_room_(count * geometry().token_bytes()));
+  CKV_RETURN_IF_ERROR(take_quota_(count * geometry().token_bytes()));
   CKV_ASSIGN_OR_RETURN(chunk_, ChunkAssembler::Begin(geometry(), std::move(inputs), UINT64_MAX));
   if (!chunk.standalone) position_ = position + count;
   is_standalone_ = chunk.standalone;

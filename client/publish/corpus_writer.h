@@ -44,7 +44,7 @@ struct WriteChunk {
 class CorpusWriter {
  public:
   // Called before the memory of a chunk's rows is allocated. An error ends AddChunk.
-  using TakeRoom = std::function<absl::Status(uint64_t bytes)>;
+  using TakeQuota = std::function<absl::Status(uint64_t bytes)>;
 
   // Reads the corpus's current state from the directory. `publisher` must outlive the writer.
   //   NotFound            the tenant itself has no such corpus, and extend.create is not set.
@@ -55,14 +55,15 @@ class CorpusWriter {
   //   DeadlineExceeded    the directory does not answer in time.
   static absl::StatusOr<std::unique_ptr<CorpusWriter>> Begin(Publisher* publisher,
                                                              const WriteTarget& target,
-                                                             TakeRoom take_room, Instant deadline);
+                                                             TakeQuota take_quota,
+                                                             Instant deadline);
 
   // Ends the previous chunk, and begins the next.
   //   FailedPrecondition  rows of the previous chunk are missing.
   //   InvalidArgument     there are no tokens or too many, a token id or extra key is not valid, or
   //                       the position does not follow.
   //   ResourceExhausted   there is no memory.
-  //   Errors of `take_room`.
+  //   Errors of `take_quota`.
   absl::Status AddChunk(WriteChunk chunk);
   // Adds rows of the last chunk, as ChunkAssembler::Add.
   //   FailedPrecondition  there is no chunk that lacks rows.
@@ -79,16 +80,16 @@ class CorpusWriter {
 
  private:
   CorpusWriter(Publisher* publisher, ExtendTarget target, const Geometry& geometry,
-               TakeRoom take_room)
+               TakeQuota take_quota)
       : publisher_(*publisher),
         target_(std::move(target)),
-        take_room_(std::move(take_room)),
+        take_quota_(std::move(take_quota)),
         chunks_(geometry) {}
   absl::Status EndChunk();
 
   Publisher& publisher_;
   const ExtendTarget target_;
-  const TakeRoom take_room_;
+  const TakeQuota take_quota_;
   TenantKey key_;  // makes the ids
   // The parent and the position of the next chunk of the chain.
   ChunkId parent_;

@@ -18,15 +18,16 @@ absl::Status ColdRows::Add(ChunkLocator chunk, const ChunkRows& rows, uint32_t l
   const LayerShape shape = {rows.info().token_count(), rows.geometry().row_bytes()};
   const bool is_new = Find(chunk) == nullptr;
   uint64_t bytes = std::min(stripes.size() * kStripeTokens * shape.row_bytes, shape.bytes());
-  if (!room_.empty()) bytes = is_new ? SparseLayer::WholePages(shape.bytes()) : 0;
+  if (!buffer_.empty()) bytes = is_new ? SparseLayer::WholePages(shape.bytes()) : 0;
   if (bytes > bytes_max_ - bytes_) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "%d bytes for rows that are on disk, a request may take %d", bytes_ + bytes, bytes_max_));
   }
   const uint64_t place = std::exchange(bytes_, bytes_ + bytes);
   if (is_new) {
-    absl::StatusOr<SparseLayer> made =
-        room_.empty() ? SparseLayer::Map(shape) : SparseLayer::Over(shape, room_.data() + place);
+    absl::StatusOr<SparseLayer> made = buffer_.empty()
+                                           ? SparseLayer::Map(shape)
+                                           : SparseLayer::Over(shape, buffer_.data() + place);
     CKV_RETURN_IF_ERROR(made.status());
     layers_[chunk.slot] = {{chunk, made->rows(), shape.token_count}, own_.size()};
     own_.push_back(*std::move(made));

@@ -34,9 +34,9 @@ class ColdRows {
   // Keeps layers in this object's own memory, and only the rows that Add reads, up to `bytes_max`
   // bytes.
   explicit ColdRows(uint64_t bytes_max) : bytes_max_(bytes_max) {}
-  // Keeps layers in `room`, memory that a device can access, which must outlive this object. Each
+  // Keeps layers in `buffer`, memory that a device can access, which must outlive this object. Each
   // layer takes all its bytes there, in whole pages, however few of its rows are read.
-  explicit ColdRows(std::span<std::byte> room) : bytes_max_(room.size()), room_(room) {}
+  explicit ColdRows(std::span<std::byte> buffer) : bytes_max_(buffer.size()), buffer_(buffer) {}
   ColdRows(const ColdRows&) = delete;
   ColdRows& operator=(const ColdRows&) = delete;
 
@@ -48,7 +48,7 @@ class ColdRows {
   // Reads `stripes` (ascending) of one layer of the chunk. The layer's other rows are zero and must
   // not be used. A second call for the chunk must name the same layer, and adds stripes. Do not
   // call it for a chunk of which a hold is kept.
-  //   ResourceExhausted   all calls together exceed bytes_max or the room, or no memory.
+  //   ResourceExhausted   all calls together exceed bytes_max or the buffer, or no memory.
   //   and ChunkRows::Read's errors.
   absl::Status Add(ChunkLocator chunk, const ChunkRows& rows, uint32_t layer,
                    std::span<const uint32_t> stripes);
@@ -60,7 +60,7 @@ class ColdRows {
   };
   // Returns the layer kept or added for the chunk, or null if there is none.
   const Layer* Find(ChunkLocator chunk) const;
-  // Bytes of bytes_max or of the room that Add has used.
+  // Bytes of bytes_max or of the buffer that Add has used.
   uint64_t bytes() const { return bytes_; }
 
  private:
@@ -70,7 +70,7 @@ class ColdRows {
   };
 
   const uint64_t bytes_max_;
-  const std::span<std::byte> room_;  // empty if layers are in this object's own memory
+  const std::span<std::byte> buffer_;  // empty if layers are in this object's own memory
   uint64_t bytes_ = 0;
   std::vector<ChunkPin> pins_;
   absl::flat_hash_map<uint32_t, Found> layers_;  // by the chunk's slot

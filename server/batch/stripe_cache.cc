@@ -103,7 +103,7 @@ absl::StatusOr<StripeCache::Hold> StripeCache::Fill(ChunkLocator chunk, const Ch
   const LayerShape shape = {rows.info().token_count(), rows.geometry().row_bytes()};
   Plan plan = MakePlan(key, shape, stripes);
   plan.garbage.Free();  // before anything is read: a page of it may be read into next
-  if (!plan.has_room) {
+  if (!plan.fits) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("%d bytes of stripes and those in use do not fit together, %d at most",
                         plan.bytes, bytes_max_));
@@ -140,8 +140,8 @@ StripeCache::Plan StripeCache::MakePlan(const Key& key, const LayerShape& shape,
       plan.bytes += BytesOf(shape, stripe);
     }
   }
-  plan.has_room = MakeRoom(plan.bytes, /*new_layer=*/layer == nullptr, plan.garbage);
-  if (!plan.has_room) return plan;
+  plan.fits = MakeRoom(plan.bytes, /*new_layer=*/layer == nullptr, plan.garbage);
+  if (!plan.fits) return plan;
   bytes_ += plan.bytes;
   plan.layer = LayerOf(key);  // its last stripes may have been evicted just now
   return plan;

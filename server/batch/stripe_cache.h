@@ -140,7 +140,7 @@ class StripeCache {
     Layer* layer = nullptr;  // null if no stripe of the layer is here
     std::vector<uint32_t> missing;
     uint64_t bytes = 0;
-    bool has_room = false;
+    bool fits = false;
     Garbage garbage;
   };
 

@@ -96,12 +96,12 @@ absl::Status DirectoryTables::CheckPublish(const Corpus& corpus, bool replace,
     return absl::ResourceExhaustedError(absl::StrFormat("%d corpora, limit reached", corpus_count));
   const uint64_t chunk_count = corpora.chunk_count() + pending.AddedChunkCount();
   const uint64_t freed = current != nullptr ? current->chunks.size() : 0;
-  const uint64_t room =
+  const uint64_t free_count =
       options.placement_count_max - std::min(chunk_count - freed, options.placement_count_max);
-  if (corpus.chunks.size() > room) {
+  if (corpus.chunks.size() > free_count) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("corpus \"%s\": %d chunks, %d of %d are free", corpus.name,
-                        corpus.chunks.size(), room, options.placement_count_max));
+                        corpus.chunks.size(), free_count, options.placement_count_max));
   }
   return absl::OkStatus();
 }

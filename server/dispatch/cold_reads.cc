@@ -28,11 +28,11 @@ constexpr size_t kShareCountMax = 4096;
 
 }  // namespace
 
-ColdReads::ColdReads(ChunkStore* store, StripeCache* stripes, std::span<std::byte> room,
+ColdReads::ColdReads(ChunkStore* store, StripeCache* stripes, std::span<std::byte> buffer,
                      absl::AnyInvocable<void()> notify)
     : store_(store),
       cache_(stripes),
-      room_(room),
+      buffer_(buffer),
       thread_(std::make_unique<SideThread>(std::move(notify))) {
   attend_.segments.reserve(kSegmentCountMax);
   attend_.pieces.reserve(kPieceCountMax);
@@ -94,9 +94,9 @@ absl::Status ColdReads::Start(const ReadyRequest& ready, HolderLane& lane) {
 }
 
 void ColdReads::Read() {
-  // The rows of the last request are gone (idle), so the room is free.
-  auto rows = room_.empty() ? std::make_shared<ColdRows>(ColdRowBytesMax(store_->memory().size()))
-                            : std::make_shared<ColdRows>(room_);
+  // The rows of the last request are gone (idle), so the buffer is free.
+  auto rows = buffer_.empty() ? std::make_shared<ColdRows>(ColdRowBytesMax(store_->memory().size()))
+                              : std::make_shared<ColdRows>(buffer_);
   status_ = absl::OkStatus();
   hit_count_ = read_count_ = 0;
   for (size_t begin = 0, end = 0; begin < wanted_.size() && status_.ok(); begin = end) {

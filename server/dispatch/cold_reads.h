@@ -34,11 +34,11 @@ namespace ckv {
 // addition to the cache, memory holds one request's rows.
 class ColdReads {
  public:
-  // `store`, `stripes` and `room` must outlive this object. `room` receives the rows that are read
-  // for one request alone. If a device reads the rows, give `room`, and `stripes` that keep none.
-  // If `room` is empty, the rows are in host memory, up to ColdRowBytesMax. `notify` is called on
-  // the reading thread when a read is done, and should wake the dispatcher.
-  ColdReads(ChunkStore* store, StripeCache* stripes, std::span<std::byte> room,
+  // `store`, `stripes` and `buffer` must outlive this object. `buffer` receives the rows that are
+  // read for one request alone. If a device reads the rows, give `buffer`, and `stripes` that keep
+  // none. If `buffer` is empty, the rows are in host memory, up to ColdRowBytesMax. `notify` is
+  // called on the reading thread when a read is done, and should wake the dispatcher.
+  ColdReads(ChunkStore* store, StripeCache* stripes, std::span<std::byte> buffer,
             absl::AnyInvocable<void()> notify);
 
   // Returns true if Start may be called: nothing is being read, and no copy of the last request is
@@ -94,7 +94,7 @@ class ColdReads {
   ThreadRole role_;
   ChunkStore* const store_;
   StripeCache* const cache_;
-  const std::span<std::byte> room_;
+  const std::span<std::byte> buffer_;
   AttendRequest attend_;
   std::vector<Wanted> wanted_;     // chunks that the request in progress needs
   std::vector<uint32_t> stripes_;  // stripes that the request needs of one chunk

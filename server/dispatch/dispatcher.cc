@@ -74,7 +74,7 @@ Dispatcher::Dispatcher(const DispatcherOptions& options, Tools tools, ChunkStore
                .side_work = &side_work_,
                .chunk_memory = options.chunk_memory,
                .backend = options.backend}),
-      cold_reads_(store, &stripes_, options.cold_room, [this] { bell_.Ring(); }),
+      cold_reads_(store, &stripes_, options.cold_buffer, [this] { bell_.Ring(); }),
       wait_(options.spin_max) {}
 
 absl::Status Dispatcher::OpenEvents() {

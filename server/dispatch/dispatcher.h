@@ -45,7 +45,7 @@ struct DispatcherOptions {
   Duration spin_max;
   MemoryKind chunk_memory;  // as in BatchOptions
   // As in ColdReads; borrowed. Its memory is of the kind chunk_memory; empty for kHost.
-  std::span<std::byte> cold_room;
+  std::span<std::byte> cold_buffer;
   SpanSink* spans;
 };
 

@@ -68,14 +68,14 @@ uint32_t Checksum(const Chunk& chunk, const FetchEntry& entry) {
 }
 
 // Puts the rows behind the header, as one run.
-Run CopyRuns(const Chunk& chunk, const FetchEntry& entry, std::span<std::byte> room) {
+Run CopyRuns(const Chunk& chunk, const FetchEntry& entry, std::span<std::byte> out) {
   size_t bytes = 0;
   for (uint32_t i = 0; i < entry.layer_count; ++i) {
     const Run run = RunOf(chunk, entry, i);
-    std::memcpy(room.data() + bytes, run.data(), run.size());
+    std::memcpy(out.data() + bytes, run.data(), run.size());
     bytes += run.size();
   }
-  return room.first(bytes);
+  return out.first(bytes);
 }
 
 // Rows to be gathered are scattered in memory. Each is prefetched while the 8 before it are copied,

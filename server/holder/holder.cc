@@ -148,7 +148,8 @@ struct Holder::State {
   std::unique_ptr<ChunkStore> store;
   PinnedMemory chunks_pinned;
   std::optional<PagedMemory> cold_memory;
-  std::span<std::byte> cold_room;  // all of it, for rows from disk; empty unless chunks are pinned
+  std::span<std::byte>
+      cold_buffer;  // all of it, for rows from disk; empty unless chunks are pinned
   PinnedMemory cold_pinned;
   SessionTable sessions;
   std::vector<std::unique_ptr<Listener>> listeners;
@@ -178,10 +179,10 @@ absl::Status Holder::State::PinFor(MemoryKind kind, ListenOptions& listen) {
   CKV_RETURN_IF_ERROR(
       pin("store.capacity", const_cast<std::byte*>(memory.data()), memory.size(), chunks_pinned));
   if (options.store_path.empty()) return absl::OkStatus();
-  const size_t room_bytes = SparseLayer::WholePages(ColdRowBytesMax(memory.size()));
-  CKV_ASSIGN_OR_RETURN(cold_memory, PagedMemory::Map(room_bytes, PagePolicy::kSmall));
-  cold_room = {cold_memory->base(), room_bytes};
-  return pin("the room for rows from disk", cold_memory->base(), room_bytes, cold_pinned);
+  const size_t buffer_bytes = SparseLayer::WholePages(ColdRowBytesMax(memory.size()));
+  CKV_ASSIGN_OR_RETURN(cold_memory, PagedMemory::Map(buffer_bytes, PagePolicy::kSmall));
+  cold_buffer = {cold_memory->base(), buffer_bytes};
+  return pin("the room for rows from disk", cold_memory->base(), buffer_bytes, cold_pinned);
 }
 
 // Returns the limit for stripes kept for selections. Their memory is added and freed by pages, so
@@ -226,7 +227,7 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Start(const HolderOptions& optio
       .stripe_bytes_max = state->StripeBytes(chunk_memory),
       .spin_max = options.spin_max,
       .chunk_memory = chunk_memory,
-      .cold_room = state->cold_room,
+      .cold_buffer = state->cold_buffer,
       .spans = options.spans};
   CKV_ASSIGN_OR_RETURN(state->dispatcher,
                        Dispatcher::Start(dispatcher, state->store.get(), &state->sessions,

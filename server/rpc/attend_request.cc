@@ -89,13 +89,13 @@ absl::Status CheckAttendShape(const v1::AttendRequest& request, const Geometry& 
       std::min(request.has_reply_bytes_max() ? request.reply_bytes_max() : kReplyBytesMaxDefault,
                uint64_t{kMessageBytesMax});
   const uint64_t row_bytes = geometry.partial_row_bytes(!AnswersBf16(request));
-  const uint64_t room = reply_bytes_max - std::min(reply_bytes_max, kReplySlackBytes);
-  if (rows * row_bytes <= room) return absl::OkStatus();
+  const uint64_t usable_bytes = reply_bytes_max - std::min(reply_bytes_max, kReplySlackBytes);
+  if (rows * row_bytes <= usable_bytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
       "row_count: the answer to %d rows has %d bytes, and reply_bytes_max is %d: %d rows fit; send "
       "fewer rows a message, or raise the client's max_receive_message_length and name it in "
       "reply_bytes_max (at most %d)",
-      rows, rows * row_bytes, reply_bytes_max, room / row_bytes, kMessageBytesMax));
+      rows, rows * row_bytes, reply_bytes_max, usable_bytes / row_bytes, kMessageBytesMax));
 }
 
 absl::StatusOr<std::vector<std::vector<int32_t>>> IndicesOf(

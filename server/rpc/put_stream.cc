@@ -68,7 +68,7 @@ absl::Status PutStream::TakeTarget(const v1::PutTarget& target) {
   }
   CKV_ASSIGN_OR_RETURN(writer_,
                        CorpusWriter::Begin(
-                           &publisher_, made, [this](uint64_t bytes) { return TakeRoom(bytes); },
+                           &publisher_, made, [this](uint64_t bytes) { return TakeQuota(bytes); },
                            clock_.Now() + kLookTimeout));
   return absl::OkStatus();
 }
@@ -85,17 +85,17 @@ absl::Status PutStream::TakeChunk(const v1::PutChunk& chunk) {
   return absl::OkStatus();
 }
 
-absl::Status PutStream::TakeRoom(uint64_t bytes) {
+absl::Status PutStream::TakeQuota(uint64_t bytes) {
   if (bytes > kPutStreamBytesMax - bytes_) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("put: %d bytes of rows in one stream, limit %d: put fewer chunks at once",
                         bytes_ + bytes, kPutStreamBytesMax));
   }
-  if (!room_.Take(bytes)) {
+  if (!quota_.Take(bytes)) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "put: rows of other puts take most of the %d bytes that there is room for here: try again "
         "when they are done",
-        room_.bytes_max()));
+        quota_.bytes_max()));
   }
   bytes_ += bytes;
   return absl::OkStatus();

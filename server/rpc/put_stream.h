@@ -19,13 +19,13 @@ namespace ckv {
 inline constexpr uint64_t kPutBytesMax = uint64_t{2} << 30;
 inline constexpr uint64_t kPutStreamBytesMax = uint64_t{1} << 30;
 
-// One stream. One thread at a time. The publisher and the room must outlive it. Errors are those of
-// RequesterService.Put.
+// One stream. One thread at a time. The publisher and the quota must outlive it. Errors are those
+// of RequesterService.Put.
 class PutStream {
  public:
-  PutStream(Publisher* publisher, MemoryQuota* room, Clock* clock)
-      : publisher_(*publisher), room_(*room), clock_(*clock) {}
-  ~PutStream() { room_.Give(bytes_); }
+  PutStream(Publisher* publisher, MemoryQuota* quota, Clock* clock)
+      : publisher_(*publisher), quota_(*quota), clock_(*clock) {}
+  ~PutStream() { quota_.Give(bytes_); }
   PutStream(const PutStream&) = delete;
   PutStream& operator=(const PutStream&) = delete;
 
@@ -37,15 +37,15 @@ class PutStream {
  private:
   absl::Status TakeTarget(const v1::PutTarget& target);
   absl::Status TakeChunk(const v1::PutChunk& chunk);
-  absl::Status TakeRoom(uint64_t bytes);
+  absl::Status TakeQuota(uint64_t bytes);
 
   Publisher& publisher_;
-  MemoryQuota& room_;
+  MemoryQuota& quota_;
   Clock& clock_;
   Duration timeout_{0};
   std::unique_ptr<CorpusWriter> writer_;  // null before the target
   bool has_chunk_ = false;
-  uint64_t bytes_ = 0;  // taken from room_
+  uint64_t bytes_ = 0;  // taken from quota_
 };
 
 }  // namespace ckv

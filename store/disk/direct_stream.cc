@@ -147,8 +147,8 @@ bool IsCached(int fd, uint64_t offset, uint64_t bytes) {
   // whole.
   for (const uint64_t at : {offset, offset + bytes - 1}) {
     std::byte byte;
-    iovec room = {&byte, 1};
-    if (preadv2(fd, &room, 1, static_cast<off_t>(at), RWF_NOWAIT) != 1) return false;
+    iovec one_byte = {&byte, 1};
+    if (preadv2(fd, &one_byte, 1, static_cast<off_t>(at), RWF_NOWAIT) != 1) return false;
   }
   return true;
 }

@@ -42,7 +42,7 @@ static_assert(sizeof(ReferenceFields) == 72);
 constexpr size_t kNamesBegin = sizeof(ReferenceFields) + 2;
 
 // Returns how many whole bytes the free bits of a row make.
-size_t RoomOf(size_t row_bytes) { return row_bytes / sizeof(uint16_t) * kValueBits / 8; }
+size_t CapacityOf(size_t row_bytes) { return row_bytes / sizeof(uint16_t) * kValueBits / 8; }
 
 uint16_t ValueAt(std::span<const std::byte> row, size_t index) {
   uint16_t value = 0;
@@ -131,10 +131,10 @@ absl::Status EncodeReference(const CellReference& reference, std::span<std::byte
   }
   const size_t needed =
       kNamesBegin + reference.corpus.size() + reference.tenant.size() + kChecksumBytes;
-  if (row.size() % sizeof(uint16_t) != 0 || RoomOf(row.size()) < needed) {
+  if (row.size() % sizeof(uint16_t) != 0 || CapacityOf(row.size()) < needed) {
     return absl::InvalidArgumentError(
         absl::StrFormat("reference: %d bytes, and a row of %d has room for %d", needed, row.size(),
-                        RoomOf(row.size())));
+                        CapacityOf(row.size())));
   }
   ReferenceFields fields{};
   std::copy(kReferenceMagic.begin(), kReferenceMagic.end(), fields.magic);
@@ -145,7 +145,7 @@ absl::Status EncodeReference(const CellReference& reference, std::span<std::byte
   fields.chunk_end = reference.chunk_end;
   fields.position = reference.position;
   fields.token_count = reference.token_count;
-  std::vector<uint8_t> bytes(RoomOf(row.size()));
+  std::vector<uint8_t> bytes(CapacityOf(row.size()));
   std::memcpy(bytes.data(), &fields, sizeof(fields));
   bytes[kNamesBegin - 2] = static_cast<uint8_t>(reference.corpus.size());
   bytes[kNamesBegin - 1] = static_cast<uint8_t>(reference.tenant.size());
@@ -159,7 +159,7 @@ absl::Status EncodeReference(const CellReference& reference, std::span<std::byte
 
 bool IsReference(std::span<const std::byte> row) {
   if (row.size() % sizeof(uint16_t) != 0 ||
-      RoomOf(row.size()) < kReferenceMagic.size() + sizeof(uint32_t)) {
+      CapacityOf(row.size()) < kReferenceMagic.size() + sizeof(uint32_t)) {
     return false;
   }
   for (size_t i = 0; i < row.size() / sizeof(uint16_t); ++i) {
@@ -171,10 +171,10 @@ bool IsReference(std::span<const std::byte> row) {
 
 absl::StatusOr<CellReference> DecodeReference(std::span<const std::byte> row) {
   if (!IsReference(row)) return absl::InvalidArgumentError("reference: an ordinary row");
-  const size_t room = RoomOf(row.size());
-  const std::vector<uint8_t> bytes = Unpack(row, room);
+  const size_t capacity = CapacityOf(row.size());
+  const std::vector<uint8_t> bytes = Unpack(row, capacity);
   ReferenceFields fields{};
-  std::memcpy(&fields, bytes.data(), std::min(room, sizeof(fields)));
+  std::memcpy(&fields, bytes.data(), std::min(capacity, sizeof(fields)));
   if (fields.version != kReferenceVersion) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "reference: version %d, this ckv reads version %d", fields.version, kReferenceVersion));
@@ -185,15 +185,15 @@ absl::StatusOr<CellReference> DecodeReference(std::span<const std::byte> row) {
                         "positions",
                         what));
   };
-  if (room < kNamesBegin + kChecksumBytes) return damaged("the row is too short");
+  if (capacity < kNamesBegin + kChecksumBytes) return damaged("the row is too short");
   uint64_t checksum = 0;
-  std::memcpy(&checksum, bytes.data() + room - kChecksumBytes, kChecksumBytes);
+  std::memcpy(&checksum, bytes.data() + capacity - kChecksumBytes, kChecksumBytes);
   if (checksum != ChecksumBefore(bytes)) return damaged("its checksum is wrong");
   std::vector<std::byte> same(row.size());
   Pack(bytes, same);  // the checksum does not see up to 7 bits at the end
   if (!std::equal(row.begin(), row.end(), same.begin())) return damaged("bits behind its end");
   const size_t corpus_bytes = bytes[kNamesBegin - 2], tenant_bytes = bytes[kNamesBegin - 1];
-  if (kNamesBegin + corpus_bytes + tenant_bytes + kChecksumBytes > room) {
+  if (kNamesBegin + corpus_bytes + tenant_bytes + kChecksumBytes > capacity) {
     return damaged("its names go past the row");
   }
   CellReference reference;

@@ -47,7 +47,7 @@ void IdIndex::Erase(uint64_t hash, uint32_t slot) {
 }
 
 // A reader that is still in an array that was left earlier sees the version change and starts over.
-IdIndex::Array& IdIndex::TakeRoom() {
+IdIndex::Array& IdIndex::TakeArray() {
   const Array* const old = array_.load(std::memory_order_relaxed);
   const uint32_t size = old->mask + 1;
   const bool sweep = live_count_ < size / 4;
@@ -60,9 +60,9 @@ IdIndex::Array& IdIndex::TakeRoom() {
   return *arrays_.back();
 }
 
-void IdIndex::Use(Array& room) {
+void IdIndex::Use(Array& array) {
   used_count_ = live_count_;
-  array_.store(&room, std::memory_order_release);
+  array_.store(&array, std::memory_order_release);
   version_.fetch_add(1, std::memory_order_acq_rel);
 }
 

@@ -48,12 +48,12 @@ class IdIndex {
   void Insert(uint64_t hash, uint32_t slot, HashOf hash_of) {
     if (used_count_ >= (array_.load(std::memory_order_relaxed)->mask + 1) / 2) {
       Array& from = *array_.load(std::memory_order_relaxed);
-      Array& room = TakeRoom();
+      Array& array = TakeArray();
       for (uint32_t i = 0; i <= from.mask; ++i) {
         const uint32_t entry = from.entries[i].load(std::memory_order_relaxed);
-        if (entry != kEmpty && !Erased(entry)) Put(room, hash_of(SlotOf(entry)), SlotOf(entry));
+        if (entry != kEmpty && !Erased(entry)) Put(array, hash_of(SlotOf(entry)), SlotOf(entry));
       }
-      Use(room);
+      Use(array);
     }
     Put(*array_.load(std::memory_order_relaxed), hash, slot);
     ++live_count_;
@@ -82,8 +82,8 @@ class IdIndex {
 
   // Returns an empty array of twice the size, or of the same size if erased entries fill the
   // current one.
-  Array& TakeRoom();
-  void Use(Array& room);
+  Array& TakeArray();
+  void Use(Array& array);
 
   std::atomic<uint64_t> version_{0};
   std::atomic<Array*> array_;

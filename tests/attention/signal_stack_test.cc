@@ -39,9 +39,9 @@ std::atomic<bool> computing, elsewhere;
 std::atomic<uintptr_t> stack_begin, stack_end;
 
 void Handle(int /*signal*/) {
-  volatile char room[kHandlerBytes / 2];
-  for (size_t i = 0; i < sizeof(room); i += 64) room[i] = 1;
-  const auto here = reinterpret_cast<uintptr_t>(room);
+  volatile char stack[kHandlerBytes / 2];
+  for (size_t i = 0; i < sizeof(stack); i += 64) stack[i] = 1;
+  const auto here = reinterpret_cast<uintptr_t>(stack);
   if (here < stack_begin || here >= stack_end) elsewhere = true;
   if (computing) ++in_kernel;
   ++handled;

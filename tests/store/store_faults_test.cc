@@ -16,14 +16,14 @@ namespace ckv {
 namespace {
 
 const ChunkId kChunk{};
-const absl::Status kNoRoom = absl::ResourceExhaustedError("arena: no room for 100 bytes");
+const absl::Status kFull = absl::ResourceExhaustedError("arena: no room for 100 bytes");
 
 TEST(StoreFaults, APutThatFoundNoMemoryIsAFaultUntilThereIsRoom) {
   ManualClock clock;
   StoreFaults faults("", &clock);
   faults.NotePut(kChunk, absl::OkStatus(), 100, 900);
   EXPECT_EQ(faults.Errors(1000).fault, StoreFault::kNone);
-  faults.NotePut(kChunk, kNoRoom, 100, 1000);
+  faults.NotePut(kChunk, kFull, 100, 1000);
   EXPECT_EQ(faults.Errors(1000).fault, StoreFault::kFull);
   EXPECT_EQ(faults.Errors(950).fault_text, "arena: no room for 100 bytes");
   EXPECT_EQ(faults.Errors(900).fault, StoreFault::kNone) << "something was dropped";
@@ -53,7 +53,7 @@ TEST(StoreFaults, FaultsOfThePutterAreNoFaultOfTheStore) {
   }
   EXPECT_EQ(faults.Errors(0).total(), 0u);
   // Nor does it end a fault.
-  faults.NotePut(kChunk, kNoRoom, 100, 1000);
+  faults.NotePut(kChunk, kFull, 100, 1000);
   faults.NotePut(kChunk, absl::InvalidArgumentError(""), 100, 1000);
   EXPECT_EQ(faults.Errors(1000).fault, StoreFault::kFull);
 }
@@ -61,7 +61,7 @@ TEST(StoreFaults, FaultsOfThePutterAreNoFaultOfTheStore) {
 TEST(StoreFaults, MemoryOfAStoreWithADiskIsOnlyBusy) {
   ManualClock clock;
   StoreFaults faults(test::TempPath("busy"), &clock);
-  faults.NotePut(kChunk, kNoRoom, 100, 1000);
+  faults.NotePut(kChunk, kFull, 100, 1000);
   EXPECT_EQ(faults.Errors(1000).fault, StoreFault::kFull);
   clock.Advance(StoreFaults::kBusyFor + std::chrono::seconds(1));
   EXPECT_EQ(faults.Errors(1000).fault, StoreFault::kNone);
@@ -86,14 +86,14 @@ TEST(StoreFaults, AChunkIsUnreadableUntilItIsRead) {
 TEST(DiskSpace, IsThatOfTheFolder) {
   EXPECT_EQ(DiskSpaceOf("").total_bytes, 0u);
   EXPECT_EQ(DiskSpaceOf("/no/such/folder").total_bytes, 0u);
-  const DiskSpace room = DiskSpaceOf(testing::TempDir());
-  EXPECT_GT(room.total_bytes, 0u);
-  EXPECT_LE(room.free_bytes, room.total_bytes);
-  EXPECT_FALSE(room.read_only);
+  const DiskSpace space = DiskSpaceOf(testing::TempDir());
+  EXPECT_GT(space.total_bytes, 0u);
+  EXPECT_LE(space.free_bytes, space.total_bytes);
+  EXPECT_FALSE(space.read_only);
   EXPECT_FALSE(HasSpaceForFile("", 1).has_value());
   EXPECT_FALSE(HasSpaceForFile("/no/such/folder", 1).has_value());
   EXPECT_EQ(HasSpaceForFile(testing::TempDir(), 1), true);
-  EXPECT_EQ(HasSpaceForFile(testing::TempDir(), room.total_bytes + 1), false);
+  EXPECT_EQ(HasSpaceForFile(testing::TempDir(), space.total_bytes + 1), false);
 }
 
 struct FailingStoreTest : StoreFixture {

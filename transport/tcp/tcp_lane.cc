@@ -205,10 +205,10 @@ class TcpServeLane final : public ServeLane {
     AssertOwned();
     if (type == RegionType::kDmabuf) return NoDmabuf();
     CKV_CHECK(runs.size() <= kGatherRunCountMax && head_bytes <= shape().reply_bytes_max);
-    size_t room = shape().reply_bytes_max - head_bytes;
+    size_t left = shape().reply_bytes_max - head_bytes;
     for (const std::span<const std::byte> run : runs) {
-      CKV_CHECK(run.size() <= room);
-      room -= run.size();
+      CKV_CHECK(run.size() <= left);
+      left -= run.size();
     }
     slots_.Post(slot);
     gathered_[slot] = true;

@@ -324,14 +324,14 @@ class VerbsServeLane final : public ServeLane {
       request.next = i + 1 < count ? &chain_[i + 1] : nullptr;
       request.imm_data = htonl(EncodeImmediate(slot, count - 1));
       request.wr.rdma = {landing + uint64_t{i} * segment_bytes_, peer_.landing_key};
-      uint32_t room = std::min(segment_bytes_, bytes - i * segment_bytes_);
-      while (room > 0) {
+      uint32_t left = std::min(segment_bytes_, bytes - i * segment_bytes_);
+      while (left > 0) {
         if (request.num_sge == static_cast<int>(scatter_max_)) return 0;
         const ibv_sge& from = spans_[span];
-        const uint32_t part = std::min(room, from.length - taken);
+        const uint32_t part = std::min(left, from.length - taken);
         scatter_.push_back({from.addr + taken, part, from.lkey});
         ++request.num_sge;
-        room -= part;
+        left -= part;
         taken += part;
         if (taken == from.length) ++span, taken = 0;
       }

@@ -14,7 +14,7 @@ CKV_OPEN_STANDARD_DESCRIPTORS_FIRST();
 namespace {
 
 // The columns of the terminal, or what COLUMNS says of that which a pipe ends at.
-size_t RoomOfStdout() {
+size_t ColumnsOfStdout() {
   if (const uint32_t columns = ckv::ctl::TerminalColumns(STDOUT_FILENO); columns > 0)
     return columns;
   const char* const text = std::getenv("COLUMNS");
@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
     const std::string_view text = *variable;
     ctl.variables.emplace_back(text.substr(0, text.find('=')));
   }
-  ckv::ctl::SetTableColumns(RoomOfStdout());
+  ckv::ctl::SetTableColumns(ColumnsOfStdout());
   if (isatty(STDERR_FILENO) == 1) ctl.err_terminal_fd = STDERR_FILENO;
   return ckv::ctl::RunCtl(ctl, {argv + 1, argv + argc});
 }

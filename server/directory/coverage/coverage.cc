@@ -73,13 +73,13 @@ class Walk {
 Coverage Cover(const CoverageView& view) {
   Coverage coverage;
   Walk walk(view, coverage);
-  uint64_t room = kCoverageChunkCountMax;
+  uint64_t left = kCoverageChunkCountMax;
   for (const CoverageView::Entry& entry : view.corpora) {
-    if (entry.corpus->chunks.size() > room) {
+    if (entry.corpus->chunks.size() > left) {
       ++coverage.skipped_corpus_count;
       continue;
     }
-    room -= entry.corpus->chunks.size();
+    left -= entry.corpus->chunks.size();
     walk.Over(entry);
   }
   // Corpora with missing chunks, which cannot be served, are first.

@@ -130,7 +130,7 @@ void BM_ColdRead(benchmark::State& state) {
   const int fd = open(file.c_str(), O_RDONLY);
   CKV_CHECK(fd >= 0);
   // In pages like the store's.
-  const PagedMemory room = *PagedMemory::Map(chunk.bytes(), PagePolicy::kAuto);
+  const PagedMemory buffer = *PagedMemory::Map(chunk.bytes(), PagePolicy::kAuto);
   std::vector<double> cold, plain;
   for (auto _ : state) {
     for (int i = 0; i < 15; ++i) {
@@ -139,7 +139,7 @@ void BM_ColdRead(benchmark::State& state) {
       size_t done = 0;
       while (done < chunk.bytes()) {
         const ssize_t count =
-            pread(fd, room.base() + done, chunk.bytes() - done, static_cast<off_t>(done));
+            pread(fd, buffer.base() + done, chunk.bytes() - done, static_cast<off_t>(done));
         CKV_CHECK(count > 0);
         done += static_cast<size_t>(count);
       }

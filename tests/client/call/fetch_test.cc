@@ -192,9 +192,9 @@ TEST(Fetch, RefusesMissingChunks) {
   call.deadline = Clock::Real()->Now();
   EXPECT_EQ(code(call), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(calls, 0);
-  std::vector<std::byte> room(7);
+  std::vector<std::byte> buffer(7);
   const absl::Status small = cluster.requester->Fetch(
-      good, [&](const RowRun&) { return std::span(room); },
+      good, [&](const RowRun&) { return std::span(buffer); },
       [&](const FetchedRows&) {
         ++calls;
         return absl::OkStatus();

@@ -120,10 +120,10 @@ TEST(PagedCache, NoBlockIsLostOrSharedWhateverHappens) {
       if (rng() % 6 == 0) {
         ASSERT_TRUE(cache->Free({it->first}).ok());
         tokens.erase(it);
-      } else if (auto room = cache->Reserve({it->first}, 1 + rng() % 300); room.ok()) {
-        const uint64_t count = room->token_count();
+      } else if (auto reserved = cache->Reserve({it->first}, 1 + rng() % 300); reserved.ok()) {
+        const uint64_t count = reserved->token_count();
         if (rng() % 3 != 0) {
-          std::move(*room).Commit();
+          std::move(*reserved).Commit();
           it->second += count;
         }
       }

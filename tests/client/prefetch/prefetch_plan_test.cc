@@ -84,7 +84,7 @@ TEST_F(PrefetchPlanTest, QueuesWhatHasLostItsPriceAndPublishesItsRows) {
   PrefetchJob job;
   ASSERT_TRUE(plan_->BeginNext(job));
   EXPECT_FALSE(plan_->HasNext()) << "the other range has the same source";
-  ASSERT_TRUE(plan_->TakeRoom(job).ok());
+  ASSERT_TRUE(plan_->ReserveSpace(job).ok());
   ASSERT_EQ(job.fills.size(), 1u);
   EXPECT_EQ(job.missing, std::vector<uint32_t>{0});
   EXPECT_EQ(watched->context->near(), nullptr);
@@ -104,7 +104,7 @@ TEST_F(PrefetchPlanTest, AFailedJobReleasesItsRoomAndSettlesItsCaller) {
   EXPECT_FALSE(plan_->Settled(*watched, status));
   PrefetchJob job;
   ASSERT_TRUE(plan_->BeginNext(job));
-  ASSERT_TRUE(plan_->TakeRoom(job).ok());
+  ASSERT_TRUE(plan_->ReserveSpace(job).ok());
   EXPECT_EQ(plan_->stats().near_bytes, chunk_bytes_);
   plan_->End(job, absl::UnavailableError("the holder is gone"), /*may_repeat=*/true);
   EXPECT_EQ(plan_->stats().near_bytes, 0u);
@@ -120,7 +120,7 @@ TEST_F(PrefetchPlanTest, AFailedJobThatIsNeededMeanwhileIsQueuedAgain) {
   Update(*first, 11 * corpus_->geometry.layers);
   PrefetchJob job;
   ASSERT_TRUE(plan_->BeginNext(job));
-  ASSERT_TRUE(plan_->TakeRoom(job).ok());
+  ASSERT_TRUE(plan_->ReserveSpace(job).ok());
   const auto second = Open(ContextPolicy::kNear);
   plan_->End(job, absl::UnavailableError("the holder is gone"), /*may_repeat=*/true);
   absl::Status status;
@@ -128,7 +128,7 @@ TEST_F(PrefetchPlanTest, AFailedJobThatIsNeededMeanwhileIsQueuedAgain) {
   for (int i = 0; i < 2; ++i) {
     PrefetchJob again;
     ASSERT_TRUE(plan_->BeginNext(again));
-    ASSERT_TRUE(plan_->TakeRoom(again).ok());
+    ASSERT_TRUE(plan_->ReserveSpace(again).ok());
     plan_->End(again, absl::OkStatus(), /*may_repeat=*/true);
   }
   EXPECT_TRUE(plan_->Settled(*second, status));

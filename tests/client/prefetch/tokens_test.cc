@@ -20,7 +20,7 @@ namespace ckv {
 namespace {
 
 constexpr uint32_t kChunkTokens = 100, kChunks = 4, kDecoded = 4;
-constexpr uint64_t kRoom = uint64_t{64} << 20;
+constexpr uint64_t kNearBytes = uint64_t{64} << 20;
 
 class TokensTest : public testing::Test {
  protected:
@@ -113,7 +113,7 @@ class TokensTest : public testing::Test {
     for (const bool some_near : {false, true}) {
       RequesterOptions options;
       options.fabrics = {fabric};
-      options.near_bytes = kRoom;
+      options.near_bytes = kNearBytes;
       auto requester = *Requester::Create(options, &fleet, &fleet);
       const auto corpus = *requester->Resolve("c", "", test::Soon());
       const std::vector<ChunkUse> uses = {{1, 0}, {2, 0}};

@@ -19,14 +19,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint64_t kRoom = uint64_t{1} << 30;
+constexpr uint64_t kBytesMax = uint64_t{1} << 30;
 
 class ChunkAssemblerTest : public ::testing::Test {
  protected:
   std::unique_ptr<ChunkAssembler> Begin(size_t chunk) {
     const ChunkInfo& info = corpus_.chunks[chunk].info;
     auto begun = ChunkAssembler::Begin(corpus_.geometry,
-                                       {info.parent, info.position, info.token_ids, {}}, kRoom);
+                                       {info.parent, info.position, info.token_ids, {}}, kBytesMax);
     EXPECT_TRUE(begun.ok()) << begun.status();
     return *std::move(begun);
   }
@@ -79,10 +79,10 @@ TEST_F(ChunkAssemblerTest, RefusesWhatDoesNotFit) {
 
 TEST_F(ChunkAssemblerTest, LimitsHoldBeforeMemoryIsTaken) {
   const Geometry& geometry = corpus_.geometry;
-  EXPECT_TRUE(absl::IsInvalidArgument(ChunkAssembler::Begin(geometry, {}, kRoom).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(ChunkAssembler::Begin(geometry, {}, kBytesMax).status()));
   ChunkInputs inputs;
   inputs.token_ids.resize(kChunkTokenCountMax + 1);
-  EXPECT_TRUE(absl::IsInvalidArgument(ChunkAssembler::Begin(geometry, inputs, kRoom).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(ChunkAssembler::Begin(geometry, inputs, kBytesMax).status()));
   inputs.token_ids.resize(3);
   const uint64_t bytes = 3 * geometry.token_bytes();
   EXPECT_TRUE(ChunkAssembler::Begin(geometry, inputs, bytes).ok());
@@ -90,7 +90,7 @@ TEST_F(ChunkAssemblerTest, LimitsHoldBeforeMemoryIsTaken) {
       absl::IsResourceExhausted(ChunkAssembler::Begin(geometry, inputs, bytes - 1).status()));
   Geometry none = geometry;
   none.layers = 0;
-  EXPECT_TRUE(absl::IsInvalidArgument(ChunkAssembler::Begin(none, inputs, kRoom).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(ChunkAssembler::Begin(none, inputs, kBytesMax).status()));
 }
 
 }  // namespace

@@ -29,11 +29,11 @@ class CorpusWriterTest : public test::ServicesTest {
     WriteTarget target{.extend = {.corpus = "docs", .create = create}, .parent = parent};
     if (create) target.geometry = corpus_.geometry;
     return CorpusWriter::Begin(
-        publisher_.get(), target, [this](uint64_t bytes) { return TakeRoom(bytes); }, Soon());
+        publisher_.get(), target, [this](uint64_t bytes) { return TakeQuota(bytes); }, Soon());
   }
-  absl::Status TakeRoom(uint64_t bytes) {
-    if (bytes > room_) return absl::ResourceExhaustedError("no room");
-    room_ -= bytes;
+  absl::Status TakeQuota(uint64_t bytes) {
+    if (bytes > quota_) return absl::ResourceExhaustedError("no room");
+    quota_ -= bytes;
     return absl::OkStatus();
   }
   absl::Status AddChunk(CorpusWriter& writer, size_t chunk) {
@@ -49,7 +49,7 @@ class CorpusWriterTest : public test::ServicesTest {
 
   TestCorpus corpus_ = MakeTestCorpus(test::TestGeometry(), {40, 70, 9}, 3);
   std::unique_ptr<Publisher> publisher_;
-  uint64_t room_ = uint64_t{1} << 30;
+  uint64_t quota_ = uint64_t{1} << 30;
 };
 
 TEST_F(CorpusWriterTest, ChunksOfAChainHaveTheIdsOfALoad) {
@@ -86,10 +86,10 @@ TEST_F(CorpusWriterTest, ContinuesAfterARefusal) {
       (*writer)->AddChunk({.token_ids = corpus_.chunks[1].info.token_ids, .position = 41});
   EXPECT_TRUE(absl::IsInvalidArgument(gap));
   EXPECT_THAT(std::string(gap.message()), HasSubstr("position 41"));
-  room_ = 10;
+  quota_ = 10;
   EXPECT_TRUE(absl::IsResourceExhausted(AddChunk(**writer, 1)));
   EXPECT_TRUE(absl::IsInvalidArgument((*writer)->AddChunk({}))) << "no tokens";
-  room_ = 1 << 20;
+  quota_ = 1 << 20;
   ASSERT_TRUE(AddChunk(**writer, 1).ok());
   AddRows(**writer, 1);
   const auto made = (*writer)->Finish(Soon());

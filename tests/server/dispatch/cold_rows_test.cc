@@ -100,15 +100,15 @@ TEST_F(ColdRowsTest, ReadsNoMoreThanTheLimit) {
 // Memory that a device reaches: each layer has all its bytes there, and none of an earlier request.
 TEST_F(ColdRowsTest, LayersAreInTheRoom) {
   const uint64_t layer_bytes = SparseLayer::WholePages(uint64_t{100} * geometry.row_bytes());
-  std::vector<std::byte> room(layer_bytes + SparseLayer::kPageBytes - 1, std::byte{0xee});
-  ColdRows rows(room);
+  std::vector<std::byte> buffer(layer_bytes + SparseLayer::kPageBytes - 1, std::byte{0xee});
+  ColdRows rows(buffer);
   const ChunkRows file = *store->OpenRows(locator);
   ASSERT_TRUE(rows.Add(locator, file, 2, std::vector<uint32_t>{0, 3}).ok());
   EXPECT_EQ(rows.bytes(), layer_bytes);
   ASSERT_TRUE(rows.Add(locator, file, 2, std::vector<uint32_t>{2}).ok());
   EXPECT_EQ(rows.bytes(), layer_bytes) << "it has room for all its stripes";
   const std::byte* const read = rows.Find(locator)->rows;
-  EXPECT_EQ(read, room.data());
+  EXPECT_EQ(read, buffer.data());
   const size_t row = geometry.row_bytes();
   for (size_t i = 0; i < 100 * row; ++i) {
     const bool requested = i / row / kStripeTokens != 1;
@@ -119,7 +119,7 @@ TEST_F(ColdRowsTest, LayersAreInTheRoom) {
   EXPECT_EQ(rows.Add(other, file, 2, std::vector<uint32_t>{0}).code(),
             StatusCode::kResourceExhausted);
   EXPECT_EQ(rows.Find(other), nullptr);
-  EXPECT_EQ(room[layer_bytes], std::byte{0xee});
+  EXPECT_EQ(buffer[layer_bytes], std::byte{0xee});
 }
 
 TEST(ColdRowBytesMaxTest, TheLimitIsAShareOfMemoryWithinBounds) {

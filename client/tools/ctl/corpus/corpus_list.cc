@@ -110,11 +110,11 @@ absl::StatusOr<Looks> LookAtAll(Fleet& own, Fleet& shared, const v1::ListCorpora
   for (Fleet* fleet : {&own, &shared}) CKV_RETURN_IF_ERROR(fleet->directory().status());
   Looks looks(static_cast<size_t>(list.corpora_size()), std::optional<ListedCorpus>());
   std::vector<int> chosen;
-  uint64_t room = kListedChunkCountMax;
+  uint64_t left = kListedChunkCountMax;
   for (int i = 0; i < list.corpora_size(); ++i) {
     const uint64_t chunk_count = list.corpora(i).chunk_count();
-    if (chunk_count > room) continue;
-    room -= chunk_count;
+    if (chunk_count > left) continue;
+    left -= chunk_count;
     chosen.push_back(i);
   }
   const Instant deadline = own.clock().Now() + own.options().timeout * kLookLimitCountMax;

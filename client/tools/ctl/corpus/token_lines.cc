@@ -126,8 +126,8 @@ absl::StatusOr<int32_t> ParseId(const nlohmann::json& id, size_t index, uint32_t
       "token_ids[%d] is %d, and the model's ids are 0 to %d", index, value, vocabulary - 1));
 }
 
-// Appends the ids of one line, but no more than `room`.
-absl::Status ParseLine(const std::string& line, uint32_t vocabulary, uint64_t room,
+// Appends the ids of one line, but no more than `count_max`.
+absl::Status ParseLine(const std::string& line, uint32_t vocabulary, uint64_t count_max,
                        std::vector<int32_t>& tokens, ExtraKeys& extra_keys) {
   CKV_ASSIGN_OR_RETURN(const nlohmann::json parsed, ParseJson(line, kLineDepthMax));
   const nlohmann::json* ids = &parsed;
@@ -143,7 +143,7 @@ absl::Status ParseLine(const std::string& line, uint32_t vocabulary, uint64_t ro
   if (ids->empty()) return absl::InvalidArgumentError("a document without a token");
   for (size_t i = 0; i < ids->size(); ++i) {
     CKV_ASSIGN_OR_RETURN(const int32_t id, ParseId((*ids)[i], i, vocabulary));
-    if (i < room) tokens.push_back(id);
+    if (i < count_max) tokens.push_back(id);
   }
   if (!parsed.is_object() || !parsed.contains("extra_keys")) return absl::OkStatus();
   CKV_ASSIGN_OR_RETURN(extra_keys,

@@ -65,10 +65,10 @@ Json FinishedJson(const Compared& one, double factor) {
 }
 
 // Why a policy did not finish, in words.
-std::string WhyNot(const Compared& one, uint64_t room_bytes) {
+std::string WhyNot(const Compared& one, uint64_t capacity_bytes) {
   if (!one.need_bytes.has_value()) return "failed: " + std::string(one.failure.message());
   return absl::StrFormat("does not fit: an agent's rows take %s, and --near-mib gives them %s",
-                         FormatBytes(*one.need_bytes), FormatBytes(room_bytes));
+                         FormatBytes(*one.need_bytes), FormatBytes(capacity_bytes));
 }
 
 }  // namespace
@@ -186,7 +186,7 @@ const Compared& FastestOf(std::span<const Compared> compared) {
   return *fastest;
 }
 
-CompareReport RenderPolicies(std::span<const Compared> compared, uint64_t room_bytes) {
+CompareReport RenderPolicies(std::span<const Compared> compared, uint64_t capacity_bytes) {
   const Compared& fastest = FastestOf(compared);
   Table table({{"POLICY"},
                {"TIME", true},
@@ -213,12 +213,12 @@ CompareReport RenderPolicies(std::span<const Compared> compared, uint64_t room_b
     row[0] = one.policy;
     row[1] = one.need_bytes.has_value() ? "does not fit" : "failed";
     table.AddRow(std::move(row));
-    const std::string why = WhyNot(one, room_bytes);
+    const std::string why = WhyNot(one, capacity_bytes);
     others += one.policy + ": " + why + "\n";
     Json json = {{"policy", one.policy}, {"error", why}};
     if (one.need_bytes.has_value()) {
       json["need_bytes"] = *one.need_bytes;
-      json["room_bytes"] = room_bytes;
+      json["room_bytes"] = capacity_bytes;
     }
     report.policies.push_back(std::move(json));
   }

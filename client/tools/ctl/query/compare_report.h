@@ -89,9 +89,9 @@ struct CompareReport {
   Json policies;  // an element for each policy, in the order of `compared`
 };
 
-// The table of policies, and a line for each one that did not finish. `room_bytes` is the near
+// The table of policies, and a line for each one that did not finish. `capacity_bytes` is the near
 // store's. At least one policy finished.
-CompareReport RenderPolicies(std::span<const Compared> compared, uint64_t room_bytes);
+CompareReport RenderPolicies(std::span<const Compared> compared, uint64_t capacity_bytes);
 
 // The finished policy that took the least time. At least one finished.
 const Compared& FastestOf(std::span<const Compared> compared);

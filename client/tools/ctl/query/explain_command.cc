@@ -35,7 +35,7 @@ struct ExplainOptions {
   uint32_t steps = 1;
   uint32_t agents = 1;
   uint32_t select = 0;
-  std::optional<uint64_t> room_tokens;
+  std::optional<uint64_t> free_tokens;
 };
 
 std::string CostText(const v1::ExplainReply& reply) {
@@ -178,7 +178,7 @@ absl::StatusOr<v1::ExplainRequest> RequestOf(const Ctl& ctl, const ExplainOption
   request.set_steps(options.steps);
   request.set_agents(options.agents);
   request.set_select(options.select);
-  if (options.room_tokens) request.set_cache_room_tokens(*options.room_tokens);
+  if (options.free_tokens) request.set_cache_room_tokens(*options.free_tokens);
   SetChunks(ordinals, request);
   return request;
 }
@@ -245,7 +245,7 @@ absl::Status ExplainHere(const Ctl& ctl, const ExplainOptions& options,
   call.steps = request.steps();
   call.agents = request.agents();
   call.select = request.select();
-  call.cache_room_tokens = options.room_tokens;
+  call.cache_room_tokens = options.free_tokens;
   call.deadline = ctl.clock->Now() + ctl.fleet.timeout;
   CKV_ASSIGN_OR_RETURN(const Requester::Explanation explanation, requester->Explain(call));
   FillExplainReply(explanation, requester->KnownHolders(), reply);
@@ -308,7 +308,7 @@ void AddExplainCommand(CLI::App& app, Ctl& ctl) {
   verb->add_option("--agents", options->agents, "Agents that share the chunks on that requester")
       ->capture_default_str()
       ->check(InRange(1u, 1u << 16));
-  verb->add_option("--room", options->room_tokens,
+  verb->add_option("--room", options->free_tokens,
                    "Tokens free in the engine's cache (default: the chunks fit)")
       ->check(WholeNumber());
   verb->add_option("--select", options->select, "Rows a query selects (default: dense)")

@@ -55,11 +55,11 @@ class CDeviceTest : public testing::Test {
     EXPECT_TRUE(made.ok()) << made.status();
     return *std::move(made);
   }
-  BackendMemory Room(uint32_t kind, size_t bytes) {
+  BackendMemory Allocate(uint32_t kind, size_t bytes) {
     return *device_.Allocate(static_cast<MemoryKind>(kind), bytes);
   }
   BackendMemory Put(uint32_t kind, std::span<const std::byte> bytes) {
-    BackendMemory memory = Room(kind, bytes.size());
+    BackendMemory memory = Allocate(kind, bytes.size());
     device_.Copy(memory.data(), bytes);
     return memory;
   }
@@ -169,8 +169,8 @@ TEST_F(CDeviceTest, AnAnswerAfterABusyStreamHasTheBitsOfOneInHostMemory) {
     for (const bool by_ticket : {false, true}) {
       SCOPED_TRACE(testing::Message() << "kind " << kind << (by_ticket ? ", by ticket" : ""));
       const auto q = std::as_bytes(std::span(q_)), own = std::as_bytes(std::span(own_));
-      const BackendMemory q_here = Room(kind, q.size()), own_here = Room(kind, own.size());
-      const BackendMemory answer = Room(kind, kAnswerFloats * sizeof(float));
+      const BackendMemory q_here = Allocate(kind, q.size()), own_here = Allocate(kind, own.size());
+      const BackendMemory answer = Allocate(kind, kAnswerFloats * sizeof(float));
       const auto requested = Ask(context);
       requested->call.q = reinterpret_cast<const uint16_t*>(q_here.data());
       requested->own.rows = own_here.data();
@@ -210,8 +210,8 @@ TEST_F(CDeviceTest, OwnRowsAndTheAnswerWaitForWorkQueuedBeforeTheFirstWait) {
     SCOPED_TRACE(own_late ? "own rows" : "the answer");
     const std::vector<std::byte> want = Want(own_late);
     const BackendMemory q_here = Put(CKV_MEMORY_DEVICE, std::as_bytes(std::span(q_)));
-    const BackendMemory own_here = Room(CKV_MEMORY_DEVICE, own.size());
-    const BackendMemory answer = Room(CKV_MEMORY_DEVICE, kAnswerFloats * sizeof(float));
+    const BackendMemory own_here = Allocate(CKV_MEMORY_DEVICE, own.size());
+    const BackendMemory answer = Allocate(CKV_MEMORY_DEVICE, kAnswerFloats * sizeof(float));
     const std::vector<std::byte> old(answer.size(), std::byte{9});
     const auto requested = Ask(context);
     requested->call.q = reinterpret_cast<const uint16_t*>(q_here.data());
@@ -243,7 +243,7 @@ TEST_F(CDeviceTest, OwnRowsAndTheAnswerWaitForWorkQueuedBeforeTheFirstWait) {
 TEST_F(CDeviceTest, WithoutTheStreamACallDoesNotWaitForIt) {
   ckv_context* const context = OpenContext(there_.get());
   const auto q = std::as_bytes(std::span(q_));
-  const BackendMemory q_here = Room(CKV_MEMORY_DEVICE, q.size());
+  const BackendMemory q_here = Allocate(CKV_MEMORY_DEVICE, q.size());
   std::vector<float> answer(kAnswerFloats);
   const auto requested = Ask(context);
   requested->call.q = reinterpret_cast<const uint16_t*>(q_here.data());
@@ -269,8 +269,8 @@ TEST_F(CDeviceTest, RowsAreFetchedIntoMemoryOfADevice) {
       call.token_stride = stride;
       ASSERT_EQ(ckv_fetch(here_.get(), &call, nullptr), CKV_OK) << ckv_last_error(nullptr);
 
-      const BackendMemory rows = Room(CKV_MEMORY_DEVICE, want.size());
-      const BackendMemory other = Room(CKV_MEMORY_DEVICE, 64);
+      const BackendMemory rows = Allocate(CKV_MEMORY_DEVICE, want.size());
+      const BackendMemory other = Allocate(CKV_MEMORY_DEVICE, 64);
       const std::vector<std::byte> old(want.size(), std::byte{9});
       CopyOnNative(old, rows);
       call.rows = rows.data();
@@ -321,7 +321,7 @@ TEST_F(CDeviceTest, RowsAreFetchedIntoBlocksOfADevice) {
   const std::vector<std::byte> zeros(bytes);  // valid until the stream has copied them
   std::vector<BackendMemory> caches;
   for (void*& layer : layers) {
-    caches.push_back(Room(CKV_MEMORY_DEVICE, bytes));
+    caches.push_back(Allocate(CKV_MEMORY_DEVICE, bytes));
     CopyOnNative(zeros, caches.back());
     layer = caches.back().data();
   }
@@ -341,7 +341,7 @@ TEST_F(CDeviceTest, RowsInHostMemoryWaitForTheStream) {
                               geometry.row_bytes());
   ckv_fetch_call call = FetchInto(want.data(), want.size());
   ASSERT_EQ(ckv_fetch(here_.get(), &call, nullptr), CKV_OK) << ckv_last_error(nullptr);
-  const BackendMemory rows = Room(CKV_MEMORY_PINNED, want.size());
+  const BackendMemory rows = Allocate(CKV_MEMORY_PINNED, want.size());
   const std::vector<std::byte> old(want.size(), std::byte{9});
   call.rows = rows.data();
   call.rows_memory = CKV_MEMORY_PINNED;
@@ -353,7 +353,7 @@ TEST_F(CDeviceTest, RowsInHostMemoryWaitForTheStream) {
   CopyOnNative(old, rows);
   ckv_fetch_ticket* ticket = nullptr;
   ASSERT_EQ(ckv_fetch_begin(there_.get(), &call, &ticket), CKV_OK) << ckv_last_error(nullptr);
-  const BackendMemory later = Room(CKV_MEMORY_PINNED, want.size());
+  const BackendMemory later = Allocate(CKV_MEMORY_PINNED, want.size());
   CopyOnNative(old, later);
   int done = 0;
   EXPECT_EQ(ckv_fetch_wait(ticket, CKV_TIMEOUT_DEFAULT, &done, nullptr), CKV_OK);
@@ -441,7 +441,7 @@ TEST_F(CDeviceTest, ByDefaultMemoryIsTheHostsWithoutAStream) {
 
 // A failed device ends the fetch, and leaves nothing in progress.
 TEST_F(CDeviceTest, ADeviceThatFailsEndsTheFetch) {
-  const BackendMemory rows = Room(CKV_MEMORY_DEVICE, size_t{1} << 20);
+  const BackendMemory rows = Allocate(CKV_MEMORY_DEVICE, size_t{1} << 20);
   ckv_fetch_call call = FetchInto(rows.data(), rows.size());
   call.rotate = 0;
   call.rows_memory = CKV_MEMORY_DEVICE;
