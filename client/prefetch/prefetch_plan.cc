@@ -1,8 +1,8 @@
 // The states of a chunk range. The prefetcher's lock guards them:
 //   kFar      Decide or Add queues it                      -> kQueued
 //             Add finds all its chunks here                -> kNear
-//   kQueued   BeginNext gives it to a copying thread       -> kPulling, or kNear if it is here
-//   kPulling  End, after ReserveSpace, Adopt and the copy  -> kNear, or kFar after an error. If a
+//   kQueued   BeginNext gives it to a copying thread       -> kCopying, or kNear if it is here
+//   kCopying  End, after ReserveSpace, Adopt and the copy  -> kNear, or kFar after an error. If a
 //             context came to need it meanwhile            -> kQueued
 //   kNear     EvictFor makes room, or a borrowed range loses its last user   -> kFar
 // Update leads to Decide: TakeCost, Count and Price report the calls to the rule, which decides.
@@ -25,7 +25,7 @@ constexpr uint64_t kCallsMax = uint64_t{1} << 40;
 // The cost model's error over all query counts (deploy/bench.sh decision).
 constexpr double kModelError = 0.12;
 
-using State = PrefetchRun::State;
+using State = PrefetchRange::State;
 
 }  // namespace
 
@@ -42,29 +42,29 @@ void PrefetchPlan::Add(const std::shared_ptr<WatchedContext>& watched,
   watched->context->usage().Watch(std::move(watcher), watched->id);
   contexts_.emplace(watched->id, watched);
   const bool whole = watched->policy == ContextPolicy::kNear;
-  std::vector<PrefetchRun*> came_near;
+  std::vector<PrefetchRange*> came_near;
   for (size_t i = 0; i < watched->uses.size(); ++i) {
-    const ContextRun& context_run = watched->uses[i].run;
-    std::unique_ptr<PrefetchRun>& run = runs_[context_run.key];
-    if (run == nullptr) {
-      run = std::make_unique<PrefetchRun>();
-      run->key = context_run.key;
-      run->bytes = context_run.bytes;
+    const ContextRange& context_range = watched->uses[i].range;
+    std::unique_ptr<PrefetchRange>& range = ranges_[context_range.key];
+    if (range == nullptr) {
+      range = std::make_unique<PrefetchRange>();
+      range->key = context_range.key;
+      range->bytes = context_range.bytes;
     }
-    run->users.push_back(watched->id);
-    if (run->state == State::kFar && HoldAll(*run, *watched, context_run))
-      came_near.push_back(run.get());
-    if (run->state == State::kNear) Record(*watched, i, Primitive::kFetch, PrefetchReason::kHere);
+    range->users.push_back(watched->id);
+    if (range->state == State::kFar && HoldAll(*range, *watched, context_range))
+      came_near.push_back(range.get());
+    if (range->state == State::kNear) Record(*watched, i, Primitive::kFetch, PrefetchReason::kHere);
     if (!whole) continue;
-    ++run->held;
-    run->requested_by = watched->id;
-    if (run->state != State::kFar) continue;
+    ++range->held;
+    range->requested_by = watched->id;
+    if (range->state != State::kFar) continue;
     Record(*watched, i, Primitive::kFetch, PrefetchReason::kPolicy);
-    run->state = State::kQueued;
-    queue_.AddFirst(run->key);
+    range->state = State::kQueued;
+    queue_.AddFirst(range->key);
   }
   PublishTo(*watched);
-  for (PrefetchRun* const run : came_near) Publish(*run);  // to other contexts that have it
+  for (PrefetchRange* const range : came_near) Publish(*range);  // to other contexts that have it
 }
 
 std::shared_ptr<WatchedContext> PrefetchPlan::Find(uint64_t id) const {
@@ -75,10 +75,10 @@ std::shared_ptr<WatchedContext> PrefetchPlan::Find(uint64_t id) const {
 bool PrefetchPlan::Settled(const WatchedContext& watched, absl::Status& status) const {
   bool all_near = true;
   for (const WatchedContext::Use& use : watched.uses) {
-    const PrefetchRun& run = *runs_.at(use.run.key);
-    status = run.state == State::kFar ? run.last_error : absl::OkStatus();
+    const PrefetchRange& range = *ranges_.at(use.range.key);
+    status = range.state == State::kFar ? range.last_error : absl::OkStatus();
     if (!status.ok()) return true;
-    all_near &= run.state == State::kNear;
+    all_near &= range.state == State::kNear;
   }
   return all_near;
 }
@@ -116,7 +116,7 @@ void PrefetchPlan::Price(WatchedContext& watched, Instant now) {
   const double price_us = prices_.Of(watched).first;
   const double layers = watched.context->geometry().layers;
   for (WatchedContext::Use& use : watched.uses) {
-    const PrefetchPrice price = {price_us * use.share, use.run.bytes};
+    const PrefetchPrice price = {price_us * use.share, use.range.bytes};
     if (watched.opened) {
       rule_.SetPrice(use.use, price);
       continue;
@@ -126,8 +126,8 @@ void PrefetchPlan::Price(WatchedContext& watched, Instant now) {
       hint = double(*watched.expect.steps) * watched.expect.agents.value_or(1) * layers *
              watched.call_us * use.share;
     }
-    const uint32_t corpus = watched.context->chunks()[use.run.chunk_begin].part;
-    use.use = rule_.Open(use.run.key, watched.context->corpora()[corpus]->name, price, hint, now);
+    const uint32_t corpus = watched.context->chunks()[use.range.chunk_begin].part;
+    use.use = rule_.Open(use.range.key, watched.context->corpora()[corpus]->name, price, hint, now);
   }
   watched.opened = true;
 }
@@ -162,14 +162,14 @@ void PrefetchPlan::Count(WatchedContext& watched, uint64_t calls) {
   watched.counted = calls;
   for (size_t i = 0; i < watched.uses.size(); ++i) {
     const WatchedContext::Use& use = watched.uses[i];
-    PrefetchRun& run = *runs_[use.run.key];
-    if (run.state == State::kNear) {
+    PrefetchRange& range = *ranges_[use.range.key];
+    if (range.state == State::kNear) {
       rule_.CameLocal(use.use);
-      run.saved_us += all_us * use.share;
+      range.saved_us += all_us * use.share;
     }
     Decide(watched, i, rule_.Lose(use.use, all_us * use.share, now));
     const double each_us = watched.call_us * use.share;
-    const bool waits = run.state == State::kFar && !queue_.full();
+    const bool waits = range.state == State::kFar && !queue_.full();
     if (waits && each_us > 0)
       left_calls = std::min(left_calls, rule_.LeftUs(use.use, now) / each_us);
   }
@@ -180,18 +180,18 @@ void PrefetchPlan::Count(WatchedContext& watched, uint64_t calls) {
 
 void PrefetchPlan::Decide(WatchedContext& watched, size_t i, PrefetchVerdict verdict) {
   const WatchedContext::Use& use = watched.uses[i];
-  PrefetchRun& run = *runs_[use.run.key];
+  PrefetchRange& range = *ranges_[use.range.key];
   if (!(watched.call_us > 0)) {
     const bool usable = watched.same_bits || !watched.shape.f32;
     return Record(watched, i, Primitive::kRoute,
                   usable ? PrefetchReason::kSlower : PrefetchReason::kOtherTarget);
   }
-  if (run.state == State::kNear) {
+  if (range.state == State::kNear) {
     const bool mine = use.decided && use.decided->first != Primitive::kRoute;
     if (!mine) Record(watched, i, Primitive::kFetch, PrefetchReason::kHere);
     return;
   }
-  if (run.state != State::kFar) return;
+  if (range.state != State::kFar) return;
   switch (verdict) {
     case PrefetchVerdict::kPrefetch:
       break;
@@ -208,9 +208,9 @@ void PrefetchPlan::Decide(WatchedContext& watched, size_t i, PrefetchVerdict ver
   if (queue_.full()) return Record(watched, i, Primitive::kRoute, PrefetchReason::kQueueFull);
   Record(watched, i, prices_.Of(watched).second,
          rule_.ByHint(use.use) ? PrefetchReason::kHint : PrefetchReason::kLostEnough);
-  run.requested_by = watched.id;
-  run.state = State::kQueued;
-  queue_.Add(run.key);
+  range.requested_by = watched.id;
+  range.state = State::kQueued;
+  queue_.Add(range.key);
 }
 
 void PrefetchPlan::Record(WatchedContext& watched, size_t i, Primitive primitive,
@@ -225,72 +225,72 @@ void PrefetchPlan::Unwatch(WatchedContext& watched) {
   if (!contexts_.contains(watched.id)) return;
   for (const WatchedContext::Use& use : watched.uses) {
     if (watched.opened) rule_.Close(use.use);
-    PrefetchRun& run = *runs_[use.run.key];
-    std::erase(run.users, watched.id);
-    if (watched.policy == ContextPolicy::kNear) --run.held;
-    if (!run.users.empty()) continue;
+    PrefetchRange& range = *ranges_[use.range.key];
+    std::erase(range.users, watched.id);
+    if (watched.policy == ContextPolicy::kNear) --range.held;
+    if (!range.users.empty()) continue;
     // Borrowed chunks stay cached only as long as the ranges that fetched them.
-    if (run.state == State::kNear && run.borrowed) {
-      rule_.Evicted(run.key);
-      local_.Release(run);
+    if (range.state == State::kNear && range.borrowed) {
+      rule_.Evicted(range.key);
+      local_.Release(range);
     }
-    if (run.state == State::kFar) runs_.erase(use.run.key);
+    if (range.state == State::kFar) ranges_.erase(use.range.key);
   }
   watched.context->local_rows().Set(nullptr, false);
   contexts_.erase(watched.id);
 }
 
 bool PrefetchPlan::HasNext() const {
-  return queue_.HasNext([this](uint64_t key) { return SourceOf(*runs_.at(key)); });
+  return queue_.HasNext([this](uint64_t key) { return SourceOf(*ranges_.at(key)); });
 }
 
-const void* PrefetchPlan::SourceOf(const PrefetchRun& run) const {
-  const auto requesting = contexts_.find(run.requested_by);
+const void* PrefetchPlan::SourceOf(const PrefetchRange& range) const {
+  const auto requesting = contexts_.find(range.requested_by);
   const bool recomputes = requesting != contexts_.end() && requesting->second->can_recompute() &&
                           !requesting->second->recompute_failed;
-  return recomputes ? requesting->second.get() : run.source;
+  return recomputes ? requesting->second.get() : range.source;
 }
 
 bool PrefetchPlan::BeginNext(PrefetchJob& job) {
-  const auto key = queue_.Take([this](uint64_t each) { return SourceOf(*runs_.at(each)); });
+  const auto key = queue_.Take([this](uint64_t each) { return SourceOf(*ranges_.at(each)); });
   if (!key) return false;
-  job.run = runs_[*key].get();
-  PrefetchRun& run = *job.run;
-  if (run.users.empty()) {  // closed meanwhile
-    runs_.erase(run.key);
+  job.range = ranges_[*key].get();
+  PrefetchRange& range = *job.range;
+  if (range.users.empty()) {  // closed meanwhile
+    ranges_.erase(range.key);
     return false;
   }
-  const auto requesting = contexts_.find(run.requested_by);
-  job.watched = requesting != contexts_.end() ? requesting->second : contexts_[run.users.back()];
+  const auto requesting = contexts_.find(range.requested_by);
+  job.watched = requesting != contexts_.end() ? requesting->second : contexts_[range.users.back()];
   const auto use = std::find_if(job.watched->uses.begin(), job.watched->uses.end(),
-                                [&](const auto& each) { return each.run.key == run.key; });
-  job.context_run = use->run;
+                                [&](const auto& each) { return each.range.key == range.key; });
+  job.context_range = use->range;
   const auto [price_us, primitive] = prices_.Of(*job.watched);
-  run.price_us = price_us * use->share;
+  range.price_us = price_us * use->share;
   job.primitive = primitive;
-  if (HoldAll(run, *job.watched, job.context_run)) {  // prefetched for others meanwhile
-    Publish(run);
+  if (HoldAll(range, *job.watched, job.context_range)) {  // prefetched for others meanwhile
+    Publish(range);
     return false;
   }
   if (job.watched->opened) rule_.PrefetchBegan(use->use, clock_->Now());
-  run.state = State::kPulling;
-  job.run_held = run.held;
-  job.source = SourceOf(run);
+  range.state = State::kCopying;
+  job.range_held = range.held;
+  job.source = SourceOf(range);
   queue_.Begin(job.source);
   ++stats_.pulls;
   return true;
 }
 
-bool PrefetchPlan::HoldAll(PrefetchRun& run, const WatchedContext& watched,
-                           const ContextRun& context_run) {
-  const ContextChunk& first = watched.context->chunks()[context_run.chunk_begin];
-  run.source = tools_->source(watched.context->corpora()[first.part], first.ordinal);
-  return local_.HoldAll(run, watched, context_run, clock_->Now());
+bool PrefetchPlan::HoldAll(PrefetchRange& range, const WatchedContext& watched,
+                           const ContextRange& context_range) {
+  const ContextChunk& first = watched.context->chunks()[context_range.chunk_begin];
+  range.source = tools_->source(watched.context->corpora()[first.part], first.ordinal);
+  return local_.HoldAll(range, watched, context_range, clock_->Now());
 }
 
 absl::Status PrefetchPlan::ReserveSpace(PrefetchJob& job) {
   const uint64_t bytes = local_.HoldSome(job);
-  if (bytes > 0) EvictFor(*job.run, bytes);
+  if (bytes > 0) EvictFor(*job.range, bytes);
   return local_.Reserve(job);
 }
 
@@ -317,21 +317,21 @@ void PrefetchPlan::EndRecompute(PrefetchJob& job, const absl::Status& status, ui
 }
 
 void PrefetchPlan::End(PrefetchJob& job, const absl::Status& status, bool may_repeat) {
-  PrefetchRun& run = *job.run;
+  PrefetchRange& range = *job.range;
   queue_.End(job.source);
-  run.last_error = status;
+  range.last_error = status;
   if (!status.ok()) {
-    Log().debug("near: a pull of {} bytes failed: {}", run.bytes, status.ToString());
+    Log().debug("near: a pull of {} bytes failed: {}", range.bytes, status.ToString());
     ++stats_.pulls_failed;
     local_.Drop(job);  // so that a waiter sees the space free
-    rule_.PrefetchFailed(run.key);
-    if (run.held > job.run_held && may_repeat) {  // now needed in the cache, and may evict more
-      run.state = State::kQueued;
-      queue_.AddFirst(run.key);
+    rule_.PrefetchFailed(range.key);
+    if (range.held > job.range_held && may_repeat) {  // now needed in the cache, and may evict more
+      range.state = State::kQueued;
+      queue_.AddFirst(range.key);
       return;
     }
-    run.state = State::kFar;
-    if (run.users.empty()) runs_.erase(run.key);
+    range.state = State::kFar;
+    if (range.users.empty()) ranges_.erase(range.key);
     return;
   }
   uint64_t filled_bytes = 0;
@@ -340,33 +340,33 @@ void PrefetchPlan::End(PrefetchJob& job, const absl::Status& status, bool may_re
   if (!job.recomputes) stats_.pulled_bytes += filled_bytes;
   job.watched->context->local_rows().AddPulled(job.mapped_bytes + filled_bytes);
   local_.Keep(job, clock_->Now());
-  if (run.borrowed && run.users.empty()) {
-    rule_.Evicted(run.key);
-    local_.Release(run);
-    runs_.erase(run.key);
+  if (range.borrowed && range.users.empty()) {
+    rule_.Evicted(range.key);
+    local_.Release(range);
+    ranges_.erase(range.key);
     return;
   }
-  Publish(run);
+  Publish(range);
 }
 
 // Evicts ranges that saved less per byte and time than `wanted` promises, the least useful first,
 // if that frees enough space. Rows that calls still attend keep their space until those calls end.
-void PrefetchPlan::EvictFor(const PrefetchRun& wanted, uint64_t bytes) {
+void PrefetchPlan::EvictFor(const PrefetchRange& wanted, uint64_t bytes) {
   UnwatchClosed();
   const Instant now = clock_->Now();
   const LocalRowCache& store = local_.store();
   const double promised = wanted.held > 0 ? 1e300 : 1 / static_cast<double>(wanted.bytes + 1);
-  std::vector<std::pair<double, PrefetchRun*>> victims;
+  std::vector<std::pair<double, PrefetchRange*>> victims;
   uint64_t free_bytes =
       store.capacity_bytes() - std::min(store.used_bytes(), store.capacity_bytes());
   uint64_t evictable = 0;
-  for (const auto& [key, run] : runs_) {
-    if (run->state != State::kNear || run->held > 0) continue;
-    const double worth = run->Worth(now);
+  for (const auto& [key, range] : ranges_) {
+    if (range->state != State::kNear || range->held > 0) continue;
+    const double worth = range->Worth(now);
     // Chunks that another range also holds stay.
-    const uint64_t freed = worth < promised ? store.BytesHeldOnce(run->ids) : 0;
+    const uint64_t freed = worth < promised ? store.BytesHeldOnce(range->ids) : 0;
     if (freed == 0) continue;
-    victims.emplace_back(worth, run.get());
+    victims.emplace_back(worth, range.get());
     evictable += freed;
   }
   if (free_bytes + evictable < bytes) return;
@@ -389,26 +389,26 @@ void PrefetchPlan::UnwatchClosed() {
   for (const auto& watched : closed) Unwatch(*watched);
 }
 
-void PrefetchPlan::Evict(PrefetchRun& run) {
+void PrefetchPlan::Evict(PrefetchRange& range) {
   ++stats_.evictions;
-  rule_.Evicted(run.key);
-  local_.Release(run);
-  Publish(run);
-  if (run.users.empty()) runs_.erase(run.key);
+  rule_.Evicted(range.key);
+  local_.Release(range);
+  Publish(range);
+  if (range.users.empty()) ranges_.erase(range.key);
 }
 
-void PrefetchPlan::Publish(PrefetchRun& run) {
-  for (const uint64_t id : run.users) PublishTo(*contexts_[id]);
+void PrefetchPlan::Publish(PrefetchRange& range) {
+  for (const uint64_t id : range.users) PublishTo(*contexts_[id]);
 }
 
 void PrefetchPlan::PublishTo(WatchedContext& watched) {
   auto table = std::make_shared<LocalRowTable>(watched.context->chunks().size());
   bool any = false, same_bits = watched.same_bits;
   for (const WatchedContext::Use& use : watched.uses) {
-    const PrefetchRun& run = *runs_[use.run.key];
-    if (!watched.near_pays || run.state != State::kNear) continue;
+    const PrefetchRange& range = *ranges_[use.range.key];
+    if (!watched.near_pays || range.state != State::kNear) continue;
     any = true;
-    same_bits &= local_.AddTo(*table, watched, use.run);
+    same_bits &= local_.AddTo(*table, watched, use.range);
   }
   watched.context->local_rows().Set(any ? std::move(table) : nullptr, same_bits);
 }

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "client/context/context_usage.h"
 #include "client/cost/prefetch_rule.h"
-#include "client/prefetch/local_runs.h"
+#include "client/prefetch/local_ranges.h"
 #include "client/prefetch/prefetch_prices.h"
 #include "client/prefetch/prefetch_queue.h"
 #include "client/prefetch/prefetch_reason.h"
@@ -82,7 +82,7 @@ class PrefetchPlan {
   absl::Status ReserveSpace(PrefetchJob& job);
   // Reserves space again for rows that were not recomputed and are fetched instead.
   absl::Status ReserveSpaceToFetch(PrefetchJob& job);
-  // Replaces reserved space by mapped rows, as LocalRuns::Adopt.
+  // Replaces reserved space by mapped rows, as LocalRanges::Adopt.
   absl::Status Adopt(PrefetchJob& job, std::vector<std::shared_ptr<const LocalRows>> mapped);
   // Takes the outcome of recomputing the missing rows of a job. After a failure, the context
   // recomputes no more.
@@ -104,25 +104,26 @@ class PrefetchPlan {
   void Decide(WatchedContext& watched, size_t use, PrefetchVerdict verdict);
   void Record(WatchedContext& watched, size_t use, Primitive primitive, PrefetchReason reason);
   // Returns the source of a range's rows: a holder, or the context that recomputes them.
-  const void* SourceOf(const PrefetchRun& run) const;
-  // As LocalRuns::HoldAll. Also updates where the range would be prefetched from.
-  bool HoldAll(PrefetchRun& run, const WatchedContext& watched, const ContextRun& context_run);
+  const void* SourceOf(const PrefetchRange& range) const;
+  // As LocalRanges::HoldAll. Also updates where the range would be prefetched from.
+  bool HoldAll(PrefetchRange& range, const WatchedContext& watched,
+               const ContextRange& context_range);
 
   void UnwatchClosed();
-  void EvictFor(const PrefetchRun& wanted, uint64_t bytes);
-  void Evict(PrefetchRun& run);
+  void EvictFor(const PrefetchRange& wanted, uint64_t bytes);
+  void Evict(PrefetchRange& range);
   // Gives every context of a range its new table.
-  void Publish(PrefetchRun& run);
+  void Publish(PrefetchRange& range);
   void PublishTo(WatchedContext& watched);
 
   Clock* const clock_;
   const PrefetcherTools* const tools_;
-  LocalRuns local_;
+  LocalRanges local_;
   PrefetchRule rule_;
   PrefetchPrices prices_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<WatchedContext>> contexts_;
   uint64_t last_id_ = 0;
-  absl::flat_hash_map<uint64_t, std::unique_ptr<PrefetchRun>> runs_;
+  absl::flat_hash_map<uint64_t, std::unique_ptr<PrefetchRange>> ranges_;
   PrefetchQueue queue_;
   PrefetcherStats stats_;
 };

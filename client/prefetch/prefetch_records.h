@@ -13,7 +13,7 @@
 #include "client/context.h"
 #include "client/context/context_state.h"
 #include "client/cost/prefetch_rule.h"
-#include "client/prefetch/context_runs.h"
+#include "client/prefetch/context_ranges.h"
 #include "client/prefetch/local_row_cache.h"
 #include "client/prefetch/prefetch_reason.h"
 #include "client/prefetch/prefetcher_tools.h"
@@ -22,8 +22,8 @@ namespace ckv {
 
 // A chunk range that some watched context attends, or that is cached locally. The prefetcher's lock
 // guards it.
-struct PrefetchRun {
-  enum class State : uint8_t { kFar, kQueued, kPulling, kNear };
+struct PrefetchRange {
+  enum class State : uint8_t { kFar, kQueued, kCopying, kNear };
   uint64_t key = 0;
   uint64_t bytes = 0;
   State state = State::kFar;
@@ -55,7 +55,7 @@ struct PrefetchRun {
 // A context that the prefetcher watches.
 struct WatchedContext {
   struct Use {
-    ContextRun run;
+    ContextRange range;
     PrefetchRule::UseId use = 0;
     double share = 0;  // the range's part of the context's tokens
     std::optional<std::pair<Primitive, PrefetchReason>> decided;
@@ -88,8 +88,8 @@ struct WatchedContext {
 // A range that is being prefetched. Belongs to one copying thread.
 struct PrefetchJob {
   std::shared_ptr<WatchedContext> watched;
-  ContextRun context_run;
-  PrefetchRun* run = nullptr;
+  ContextRange context_range;
+  PrefetchRange* range = nullptr;
   Primitive primitive = Primitive::kFetch;
   const void* source = nullptr;
   std::vector<ChunkId> held;        // keys of chunks that are here already, or were copied here
@@ -98,7 +98,7 @@ struct PrefetchJob {
   bool recomputes = false;          // rows are recomputed: the fills have keys of RecomputedId
   size_t mapped_count = 0;          // how many of `held` were mapped for this job
   uint64_t mapped_bytes = 0;
-  uint32_t run_held = 0;               // PrefetchRun::held when it began
+  uint32_t range_held = 0;             // PrefetchRange::held when it began
   std::shared_ptr<const Corpus> kept;  // with `missing` at the cache of this host; or null
 
   const ContextState& context() const { return *watched->context; }

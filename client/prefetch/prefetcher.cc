@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/prefetch/context_runs.h"
+#include "client/prefetch/context_ranges.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
 
@@ -76,13 +76,13 @@ absl::StatusOr<std::shared_ptr<WatchedContext>> Prefetcher::MakeWatched(
   watched->context = context;
   watched->measured_at = options_.clock->Now();
   uint64_t bytes = 0;
-  for (ContextRun& run : RunsOf(*context)) {
-    bytes += run.bytes;
+  for (ContextRange& range : RangesOf(*context)) {
+    bytes += range.bytes;
     // Recomputed rows are only for contexts that can recompute, so these have ranges of their own.
-    if (watched->can_recompute()) run.key = ~run.key;
+    if (watched->can_recompute()) range.key = ~range.key;
     WatchedContext::Use& use = watched->uses.emplace_back();
-    use.run = run;
-    use.share = static_cast<double>(run.tokens) / static_cast<double>(context->token_count());
+    use.range = range;
+    use.share = static_cast<double>(range.tokens) / static_cast<double>(context->token_count());
   }
   if (spec.policy == ContextPolicy::kNear && bytes > options_.near_bytes) {
     return absl::ResourceExhaustedError(

@@ -16,11 +16,11 @@ Instant RowCopier::CopiedBy(uint64_t bytes) const {
 void RowCopier::CopyHere(const PrefetchJob& job) const {
   if (tools_->here == nullptr) return;
   const ContextState& context = job.context();
-  const ContextChunk& first = context.chunks()[job.context_run.chunk_begin];
+  const ContextChunk& first = context.chunks()[job.context_range.chunk_begin];
   const std::shared_ptr<const Corpus>& corpus = context.corpora()[first.part];
   std::vector<uint32_t> missing;
   uint64_t bytes = 0;
-  for (uint32_t i = job.context_run.chunk_begin; i < job.context_run.chunk_end; ++i) {
+  for (uint32_t i = job.context_range.chunk_begin; i < job.context_range.chunk_end; ++i) {
     const ContextChunk& chunk = context.chunks()[i];
     if (store_->Find(corpus->chunks[chunk.ordinal].id, context.geometry()) != nullptr) continue;
     if (tools_->here->Find(*corpus, chunk.ordinal) != nullptr) continue;

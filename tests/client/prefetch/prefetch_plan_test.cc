@@ -46,9 +46,9 @@ class PrefetchPlanTest : public testing::Test {
     watched->policy = policy;
     watched->context = *ContextState::Make({&part, 1});
     watched->same_bits = true;
-    for (const ContextRun& run : RunsOf(*watched->context)) {
+    for (const ContextRange& range : RangesOf(*watched->context)) {
       WatchedContext::Use& use = watched->uses.emplace_back();
-      use.run = run;
+      use.range = range;
       use.share = 0.5;
     }
     plan_->Add(watched, std::make_shared<NoWatcher>());

@@ -16,17 +16,17 @@ namespace ckv {
 
 // The prefetcher's lock guards it, because two jobs run at once: what one finds here or reserves,
 // the other must not evict or take meanwhile.
-class LocalRuns {
+class LocalRanges {
  public:
   // Both must outlive it. `here`, the rows of this process' holder, may be null.
-  LocalRuns(LocalRowCache* store, LocalRowSource* here) : store_(store), here_(here) {}
+  LocalRanges(LocalRowCache* store, LocalRowSource* here) : store_(store), here_(here) {}
 
   const LocalRowCache& store() const { return *store_; }
 
   // Whether all chunks of a range are here: prefetched for other ranges, or stored by this process'
   // holder. If so, holds them for the range.
-  bool HoldAll(PrefetchRun& run, const WatchedContext& watched, const ContextRun& context_run,
-               Instant now);
+  bool HoldAll(PrefetchRange& range, const WatchedContext& watched,
+               const ContextRange& context_range, Instant now);
   // Holds the chunks of a job that are here, and lists the others as missing. Returns the bytes
   // that those need.
   uint64_t HoldSome(PrefetchJob& job);
@@ -40,11 +40,11 @@ class LocalRuns {
   // Releases what a failed job holds and has reserved.
   void Drop(PrefetchJob& job);
   // Releases the chunks of a range. It is no longer cached.
-  void Release(PrefetchRun& run);
+  void Release(PrefetchRange& range);
   // Puts the rows of a cached range into the table of a context. Returns true if the holders made
   // all of them, and this process recomputed none.
   bool AddTo(LocalRowTable& table, const WatchedContext& watched,
-             const ContextRun& context_run) const;
+             const ContextRange& context_range) const;
 
  private:
   // Holds a chunk of a context if it is here. Returns its key in the local row cache, or zero.

@@ -1,4 +1,4 @@
-#include "client/prefetch/local_runs.h"
+#include "client/prefetch/local_ranges.h"
 
 #include <utility>
 
@@ -16,25 +16,25 @@ ChunkId RecomputedId(ChunkId id) {
 
 }  // namespace
 
-bool LocalRuns::HoldAll(PrefetchRun& run, const WatchedContext& watched,
-                        const ContextRun& context_run, Instant now) {
+bool LocalRanges::HoldAll(PrefetchRange& range, const WatchedContext& watched,
+                          const ContextRange& context_range, Instant now) {
   std::vector<ChunkId> held;
   bool all = true;
-  for (uint32_t i = context_run.chunk_begin; i < context_run.chunk_end && all; ++i) {
+  for (uint32_t i = context_range.chunk_begin; i < context_range.chunk_end && all; ++i) {
     const ChunkId key = HoldOne(watched, i);
     all = key != ChunkId{};
     if (all) held.push_back(key);
   }
   if (all) {
-    run.ids = std::move(held);
-    run.BecomeLocal(now, /*by_others=*/true);
+    range.ids = std::move(held);
+    range.BecomeLocal(now, /*by_others=*/true);
     return true;
   }
   for (const ChunkId& key : held) store_->Release(key);
   return false;
 }
 
-ChunkId LocalRuns::HoldOne(const WatchedContext& watched, uint32_t chunk) {
+ChunkId LocalRanges::HoldOne(const WatchedContext& watched, uint32_t chunk) {
   const ChunkId& id = ChunkIdOf(*watched.context, chunk);
   const Geometry& geometry = watched.context->geometry();
   if (store_->Hold(id, geometry)) return id;
@@ -49,9 +49,9 @@ ChunkId LocalRuns::HoldOne(const WatchedContext& watched, uint32_t chunk) {
   return {};
 }
 
-uint64_t LocalRuns::HoldSome(PrefetchJob& job) {
+uint64_t LocalRanges::HoldSome(PrefetchJob& job) {
   uint64_t bytes = 0;
-  for (uint32_t i = job.context_run.chunk_begin; i < job.context_run.chunk_end; ++i) {
+  for (uint32_t i = job.context_range.chunk_begin; i < job.context_range.chunk_end; ++i) {
     const ChunkId key = HoldOne(*job.watched, i);
     if (key != ChunkId{}) {
       job.held.push_back(key);
@@ -64,7 +64,7 @@ uint64_t LocalRuns::HoldSome(PrefetchJob& job) {
   return bytes;
 }
 
-absl::Status LocalRuns::Reserve(PrefetchJob& job) {
+absl::Status LocalRanges::Reserve(PrefetchJob& job) {
   job.recomputes = job.primitive == Primitive::kLocal;
   job.fills.clear();
   for (const uint32_t chunk : job.missing) {
@@ -78,8 +78,8 @@ absl::Status LocalRuns::Reserve(PrefetchJob& job) {
   return absl::OkStatus();
 }
 
-absl::Status LocalRuns::Adopt(PrefetchJob& job,
-                              std::vector<std::shared_ptr<const LocalRows>> mapped) {
+absl::Status LocalRanges::Adopt(PrefetchJob& job,
+                                std::vector<std::shared_ptr<const LocalRows>> mapped) {
   std::vector<uint32_t> missing;
   std::vector<LocalRowFill> fills;
   for (size_t i = 0; i < mapped.size(); ++i) {
@@ -101,35 +101,35 @@ absl::Status LocalRuns::Adopt(PrefetchJob& job,
   return absl::OkStatus();
 }
 
-void LocalRuns::Keep(PrefetchJob& job, Instant now) {
+void LocalRanges::Keep(PrefetchJob& job, Instant now) {
   // Rows of this process' holder belong to it: they are released once no context needs them.
   const bool by_others = here_ != nullptr ? job.held.size() > job.mapped_count
                                           : job.fills.empty() && job.mapped_count == 0;
-  job.run->ids = std::move(job.held);
+  job.range->ids = std::move(job.held);
   for (LocalRowFill& fill : job.fills) {
-    job.run->ids.push_back(fill.id());
+    job.range->ids.push_back(fill.id());
     store_->Commit(std::move(fill));
   }
-  job.run->BecomeLocal(now, by_others);
+  job.range->BecomeLocal(now, by_others);
 }
 
-void LocalRuns::Drop(PrefetchJob& job) {
+void LocalRanges::Drop(PrefetchJob& job) {
   for (const ChunkId& key : job.held) store_->Release(key);
   job.fills.clear();
 }
 
-void LocalRuns::Release(PrefetchRun& run) {
-  run.state = PrefetchRun::State::kFar;
-  run.borrowed = false;
-  for (const ChunkId& key : run.ids) store_->Release(key);
-  run.ids.clear();
+void LocalRanges::Release(PrefetchRange& range) {
+  range.state = PrefetchRange::State::kFar;
+  range.borrowed = false;
+  for (const ChunkId& key : range.ids) store_->Release(key);
+  range.ids.clear();
 }
 
-bool LocalRuns::AddTo(LocalRowTable& table, const WatchedContext& watched,
-                      const ContextRun& context_run) const {
+bool LocalRanges::AddTo(LocalRowTable& table, const WatchedContext& watched,
+                        const ContextRange& context_range) const {
   const ContextState& context = *watched.context;
   bool by_holders = true;
-  for (uint32_t i = context_run.chunk_begin; i < context_run.chunk_end; ++i) {
+  for (uint32_t i = context_range.chunk_begin; i < context_range.chunk_end; ++i) {
     const ChunkId& id = ChunkIdOf(context, i);
     table[i] = store_->Find(id, context.geometry());
     if (table[i] != nullptr || !watched.can_recompute()) continue;

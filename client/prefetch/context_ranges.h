@@ -9,15 +9,15 @@
 
 namespace ckv {
 
-// A range has about this many tokens: 2^k aligned chunks, at most kRunChunkCountMax. A decision on
-// fewer tokens costs more time than it saves. With more, a context of many small chunks could not
-// be cached part by part.
-inline constexpr uint32_t kRunTokens = 2048;
-inline constexpr uint32_t kRunChunkCountMax = 16;
+// A range has about this many tokens: 2^k aligned chunks, at most kRangeChunkCountMax. A decision
+// on fewer tokens costs more time than it saves. With more, a context of many small chunks could
+// not be cached part by part.
+inline constexpr uint32_t kRangeTokens = 2048;
+inline constexpr uint32_t kRangeChunkCountMax = 16;
 
 // Chunks [chunk_begin, chunk_end) of a context, in the order of the tree. They are from one corpus,
 // with consecutive ordinals.
-struct ContextRun {
+struct ContextRange {
   uint64_t key = 0;  // equal for ranges of the same chunk ids
   uint32_t chunk_begin = 0, chunk_end = 0;
   uint64_t tokens = 0;
@@ -28,6 +28,6 @@ struct ContextRun {
 const ChunkId& ChunkIdOf(const ContextState& context, uint32_t chunk);
 
 // Divides all chunks of a context into ranges, in order.
-std::vector<ContextRun> RunsOf(const ContextState& context);
+std::vector<ContextRange> RangesOf(const ContextState& context);
 
 }  // namespace ckv
