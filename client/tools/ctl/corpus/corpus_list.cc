@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_format.h"
 #include "client/grpc/health_convert.h"
-#include "client/tools/ctl/at_once.h"
 #include "client/tools/ctl/commands.h"
+#include "client/tools/ctl/parallel_jobs.h"
 #include "proto/base/status.h"
 
 namespace ckv::ctl {
@@ -118,7 +118,7 @@ absl::StatusOr<Looks> LookAtAll(Fleet& own, Fleet& shared, const v1::ListCorpora
     chosen.push_back(i);
   }
   const Instant deadline = own.clock().Now() + own.options().timeout * kLookLimitCountMax;
-  AtOnce(chosen.size(), [&](size_t i) {
+  RunParallel(chosen.size(), [&](size_t i) {
     if (own.clock().Now() >= deadline) return;
     const v1::CorpusSummary& summary = list.corpora(chosen[i]);
     looks[static_cast<size_t>(chosen[i])] =

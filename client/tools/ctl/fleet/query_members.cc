@@ -5,8 +5,8 @@
 #include "absl/strings/str_format.h"
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/grpc_status.h"
-#include "client/tools/ctl/at_once.h"
 #include "client/tools/ctl/output.h"
+#include "client/tools/ctl/parallel_jobs.h"
 
 namespace ckv::ctl {
 namespace {
@@ -39,7 +39,7 @@ std::vector<MemberReport> QueryMembers(const Fleet& fleet, const std::vector<Mem
   std::vector<MemberReport> reports;
   for (const Member& member : members) reports.push_back({member, absl::OkStatus(), {}});
   const Instant deadline = fleet.clock().Now() + fleet.options().timeout * kQueryLimitCountMax;
-  AtOnce(reports.size(), [&](size_t i) { QueryMember(fleet, deadline, reports[i]); });
+  RunParallel(reports.size(), [&](size_t i) { QueryMember(fleet, deadline, reports[i]); });
   return reports;
 }
 

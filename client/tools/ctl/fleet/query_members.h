@@ -23,13 +23,14 @@ struct MemberReport {
   }
 };
 
-// QueryMembers ends after this many call timeouts. With kAtOnceMax calls in parallel, 96 silent
-// members get their whole timeout each.
+// QueryMembers ends after this many call timeouts. With kParallelJobsMax calls in parallel, 96
+// silent members get their whole timeout each.
 inline constexpr int kQueryLimitCountMax = 6;
 
-// Queries the members, kAtOnceMax in parallel: holders for their counters, requesters for their
-// description. The reports are in the order of `members`. Each call may take options().timeout. A
-// member whose query cannot start within kQueryLimitCountMax timeouts gets DeadlineExceeded.
+// Queries the members, kParallelJobsMax in parallel: holders for their counters, requesters for
+// their description. The reports are in the order of `members`. Each call may take
+// options().timeout. A member whose query cannot start within kQueryLimitCountMax timeouts gets
+// DeadlineExceeded.
 std::vector<MemberReport> QueryMembers(const Fleet& fleet, const std::vector<Member>& members);
 
 }  // namespace ckv::ctl

@@ -18,9 +18,9 @@
 #include "absl/time/time.h"
 #include "client/grpc/channel_stub.h"
 #include "client/grpc/grpc_status.h"
-#include "client/tools/ctl/at_once.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/ctl/fleet/query_members.h"
+#include "client/tools/ctl/parallel_jobs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/convert.h"
@@ -175,14 +175,14 @@ TEST_F(SilentMembersTest, QueriesAllMembersAtOnce) {
 
 // The first call takes an hour of the clock, and more members wait than are queried at once.
 TEST_F(SilentMembersTest, QueriesEndBeforeAllHadATurn) {
-  AddHolders(static_cast<int>(3 * kAtOnceMax));
+  AddHolders(static_cast<int>(3 * kParallelJobsMax));
   ManualClock clock;
   holder_.on_stats = [&clock] { clock.Advance(std::chrono::hours(1)); };
   FleetOptions options;
   options.directory = address_;
   Fleet fleet(options, &clock);
   const std::vector<MemberReport> reports = QueryMembers(fleet, directory_.members);
-  ASSERT_EQ(reports.size(), 3 * kAtOnceMax);
+  ASSERT_EQ(reports.size(), 3 * kParallelJobsMax);
   size_t answer_count = 0;
   for (size_t i = 0; i < reports.size(); ++i) {
     EXPECT_EQ(reports[i].member.id.name, absl::StrCat("h", i));
@@ -192,7 +192,7 @@ TEST_F(SilentMembersTest, QueriesEndBeforeAllHadATurn) {
     EXPECT_THAT(std::string(reports[i].status.message()), HasSubstr("took 1 min 00 s"));
   }
   EXPECT_GE(answer_count, 1u);
-  EXPECT_LE(answer_count, kAtOnceMax);
+  EXPECT_LE(answer_count, kParallelJobsMax);
 }
 
 TEST_F(SilentMembersTest, TheListQueriesCorporaAtOnce) {
