@@ -25,7 +25,7 @@ absl::StatusOr<ChunkFileReader> ChunkFiles::Open(ChunkLocator locator) {
 
 absl::Status ChunkFiles::Damaged(ChunkLocator locator, const ChunkId& id,
                                  const absl::Status& status) {
-  const ChunkTurn turn(&turns_, id);
+  const ChunkFileLock file_lock(&locks_, id);
   // Otherwise another thread found it first, and the chunk may have been put again since.
   if (const auto what = table_->Describe(locator); what.ok())
     TakeOut(*what, std::string(status.message()));
@@ -50,7 +50,7 @@ void ChunkFiles::Lose(const ChunkId& id, const ChunkFacts& facts) {
 
 absl::Status ChunkFiles::SaveFactsNow(const ChunkId& id) {
   if (folder_ == nullptr) return absl::OkStatus();
-  const ChunkTurn turn(&turns_, id);
+  const ChunkFileLock file_lock(&locks_, id);
   return SaveFacts(id);
 }
 

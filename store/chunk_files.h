@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "store/chunk_turns.h"
+#include "store/chunk_file_locks.h"
 #include "store/damage_log.h"
 #include "store/disk/chunk_folder.h"
 #include "store/memory/chunk_table.h"
@@ -25,7 +25,7 @@ class ChunkFiles {
 
   // Null if the store has no files.
   ChunkFolder* folder() const { return folder_; }
-  ChunkTurns* turns() { return &turns_; }
+  ChunkFileLocks* locks() { return &locks_; }
   DamageLog& damage() { return damage_; }
   const DamageLog& damage() const { return damage_; }
 
@@ -44,10 +44,10 @@ class ChunkFiles {
   // Notes a chunk that was removed because it was damaged.
   void Lose(const ChunkId& id, const ChunkFacts& facts);
 
-  // Saves a chunk's facts if they changed. Takes the chunk's turn.
+  // Saves a chunk's facts if they changed. Takes the lock of the chunk's file.
   absl::Status SaveFactsNow(const ChunkId& id);
 
-  // --- Within the chunk's turn. ---
+  // --- With the chunk's file locked. ---
 
   // Saves a chunk's facts if they changed.
   absl::Status SaveFacts(const ChunkId& id);
@@ -63,7 +63,7 @@ class ChunkFiles {
   ChunkTable* const table_;
   ShadowTable* const shadows_;
   StoreFaults* const faults_;
-  ChunkTurns turns_;
+  ChunkFileLocks locks_;
   DamageLog damage_;
 };
 

@@ -1,4 +1,4 @@
-// Keeps table and folder consistent. A chunk's turn (ChunkTurn) orders all changes of its file:
+// Keeps table and folder consistent. A ChunkFileLock orders all changes of a chunk's file:
 //   put     Begin makes room in memory, and begins a file. Write writes to both. Finish commits
 //           the file, then inserts into the table, so that a found chunk survives a restart
 //   load    pins. If the chunk is cold: makes room, reads the file, warms the table, pins
@@ -54,7 +54,7 @@ absl::Status ChunkPut::Commit() && {
   if (!file_) return table.Insert(std::move(chunk), tenant_, /*durable=*/false, ttl_);
   const ChunkId id = chunk.info().id;
   ChunkFolder& folder = *home_.files->folder();
-  const ChunkTurn turn(home_.files->turns(), id);
+  const ChunkFileLock file_lock(home_.files->locks(), id);
   // Another put of the chunk was first. Its file stays, because it records whose the chunk was at
   // first.
   const bool committed = !table.IsDurable(id);
@@ -182,7 +182,7 @@ absl::StatusOr<ChunkPut> ChunkStore::TryBegin(ChunkInfo info, const Geometry& ge
   // A chunk that is there needs no room, whatever else it is refused for.
   auto memory = table_.Contains(id) ? begin() : WithRoom(bytes, begin);
   if (absl::IsAlreadyExists(memory.status()) && folder_ != nullptr) {
-    const ChunkTurn turn(files_.turns(), id);
+    const ChunkFileLock file_lock(files_.locks(), id);
     CKV_RETURN_IF_ERROR(files_.CheckThere());  // its file is gone with the folder
     CKV_RETURN_IF_ERROR(files_.MakeDurable(id, geometry, tenant));
     CKV_RETURN_IF_ERROR(files_.SaveFacts(id));
@@ -221,7 +221,7 @@ absl::StatusOr<ChunkPin> ChunkStore::Load(ChunkLocator locator) {
     if (!absl::IsUnavailable(pin.status())) return pin;
     CKV_ASSIGN_OR_RETURN(const ChunkSummary what, table_.Describe(locator));
     {
-      const ChunkTurn turn(files_.turns(), what.id);
+      const ChunkFileLock file_lock(files_.locks(), what.id);
       pin = LoadFile(locator, what);
     }
     if (absl::IsDataLoss(pin.status())) return files_.Damaged(locator, what.id, pin.status());
@@ -232,9 +232,9 @@ absl::StatusOr<ChunkPin> ChunkStore::Load(ChunkLocator locator) {
   return absl::ResourceExhaustedError("the chunk is evicted as fast as it is read");
 }
 
-// Call within the chunk's turn. Returns Aborted if the chunk was evicted again at once.
+// Call with the chunk's file locked. Returns Aborted if the chunk was evicted again at once.
 absl::StatusOr<ChunkPin> ChunkStore::LoadFile(ChunkLocator locator, const ChunkSummary& what) {
-  // While this waited for its turn, another thread may have read it.
+  // While this waited for the lock, another thread may have read it.
   if (auto pin = table_.Pin(locator); !absl::IsUnavailable(pin.status())) return pin;
   const Instant begin = clock_->Now();
   auto reader = folder_->Read(what.id);
@@ -288,7 +288,7 @@ bool ChunkStore::Touch(const ChunkId& id) { return table_.ledger().Touch(id); }
 
 absl::Status ChunkStore::Drop(const ChunkId& id, const DropIf& only) {
   if (folder_ == nullptr) return table_.Drop(id, only);
-  const ChunkTurn turn(files_.turns(), id);
+  const ChunkFileLock file_lock(files_.locks(), id);
   const auto chunk = table_.Locate(id);
   CKV_RETURN_IF_ERROR(table_.Drop(id, only));
   if (chunk.ok()) shadows_.Remove(*chunk);

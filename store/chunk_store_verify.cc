@@ -1,7 +1,7 @@
 // Checks a chunk in its place, and repairs one of its two copies from the other.
 //
-// Run checks memory, then the file, at the caller's pace and without the chunk's turn. If one is
-// damaged, Settle checks both again within the turn, and acts:
+// Run checks memory, then the file, at the caller's pace and without the lock of the chunk's
+// file. If one is damaged, Settle checks both again with the lock, and acts:
 //   memory            file                  act
 //   damaged           whole or unreadable   LetGo: the chunk becomes cold
 //   whole             damaged               WriteAgain: writes the file from memory
@@ -137,10 +137,10 @@ class ChunkVerifier {
     return absl::OkStatus();
   }
 
-  // Something is damaged, or was. Checks the chunk again within its turn, so that neither a put nor
-  // another check intervenes.
+  // Something is damaged, or was. Checks the chunk again with its file locked, so that neither a
+  // put nor another check intervenes.
   absl::StatusOr<ChunkCheck> Settle() {
-    const ChunkTurn turn(files_.turns(), what_.id);
+    const ChunkFileLock file_lock(files_.locks(), what_.id);
     CKV_ASSIGN_OR_RETURN(what_, table_.Describe(locator_));
     // From here on the rows stay in memory.
     auto pin = table_.Pin(locator_);
@@ -164,7 +164,7 @@ class ChunkVerifier {
     return check_;
   }
 
-  // Call within the chunk's turn. A reader of the damaged rows keeps them until it unpins. New
+  // Call with the chunk's file locked. A reader of the damaged rows keeps them until it unpins. New
   // readers do not find them.
   void LetGo() {
     const ChunkFacts facts = table_.ledger().FactsOf(what_.id).value_or(ChunkFacts{});

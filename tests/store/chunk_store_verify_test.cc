@@ -192,7 +192,7 @@ TEST_F(ChunkStoreVerifyTest, AMarkSetMeanwhileStays) {
   FlipMemory(chunks[0]);
   std::thread keeper;
   int reads = 0;
-  // After damage was found, the file is read again within the chunk's turn.
+  // After damage was found, the file is read again with its lock.
   files.set_hook([&](Call call, const std::string&) {
     if (call == Call::kRead && ++reads == 4) {
       keeper = std::thread([&] { EXPECT_TRUE(store->Keep(chunks[0].info.id, true).ok()); });
