@@ -18,7 +18,7 @@
 #include "attention/bf16.h"
 #include "attention/precision.h"
 #include "client/holders/lane_pinning.h"
-#include "client/paged/cold_rows.h"
+#include "client/paged/cache_flush.h"
 #include "client/paged/paged_cache.h"
 #include "client/paged/splice.h"
 #include "proto/base/status.h"
@@ -141,7 +141,7 @@ absl::StatusOr<double> HereCalibrator::AttendUs(const RowView& rows, uint32_t qu
   Duration fastest = Duration::max(), all{0};
   for (int i = 0; i < kRunCount && (i < kRunCountMin || all < kAttendMax); ++i) {
     if (rows.memory == MemoryKind::kHost)
-      TakeOutOfCaches({rows.data, size_t{rows.count} * rows.stride_bytes});
+      FlushFromCaches({rows.data, size_t{rows.count} * rows.stride_bytes});
     const Instant begin = clock_.Now();
     CKV_RETURN_IF_ERROR(backend_.AttendPartials(shape, {&piece, 1}, stream_));
     CKV_RETURN_IF_ERROR(stream_.Wait());

@@ -17,7 +17,7 @@ namespace ckv {
 // The kernel attends rows in the state in which calls find a chunk's: in memory, in huge pages, and
 // in no cache. It uses the default precision for bf16 partials. One query row gives the floor, and
 // 64 give the cost per query row and token. On a processor that cannot flush rows from its caches
-// (client/paged/cold_rows.h), the floor is that of cached rows.
+// (client/paged/cache_flush.h), the floor is that of cached rows.
 //
 // The splice is Splice (client/paged/splice.h) from warm rows, as a transfer leaves them. Its
 // target is scattered blocks of a paged cache that were not just written. Two lengths separate the

@@ -18,7 +18,7 @@
 #include "attention/mla_partial.h"
 #include "attention/precision.h"
 #include "attention/worker_pool.h"
-#include "client/paged/cold_rows.h"
+#include "client/paged/cache_flush.h"
 #include "proto/base/status.h"
 
 namespace ckv {
@@ -243,7 +243,7 @@ double TimeAttendHere(const PagedCache& cache, uint64_t tokens, uint32_t query_r
   const auto push_out = [&] {
     for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
       const RowView rows = rows_of(layer);
-      TakeOutOfCaches({rows.data, size_t{rows.count} * rows.stride_bytes});
+      FlushFromCaches({rows.data, size_t{rows.count} * rows.stride_bytes});
     }
     return absl::OkStatus();
   };

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "client/paged/cold_rows.h"
+#include "client/paged/cache_flush.h"
 #include "gtest/gtest.h"
 #include "tests/support/named_geometry.h"
 
@@ -36,13 +36,13 @@ TEST(CalibrateHere, CountsOneRowOfTheFloorAndManyOfTheSlope) {
   }
 }
 
-TEST(TakeOutOfCaches, ChangesNoBytes) {
+TEST(FlushFromCaches, ChangesNoBytes) {
   std::vector<std::byte> rows(1000);
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = std::byte(i * 7);
   const std::vector<std::byte> before = rows;
   for (const size_t begin : {0u, 1u, 63u, 64u, 999u, 1000u})
-    TakeOutOfCaches(std::span(rows).subspan(begin));
-  TakeOutOfCaches({});
+    FlushFromCaches(std::span(rows).subspan(begin));
+  FlushFromCaches({});
   EXPECT_EQ(rows, before);
 }
 

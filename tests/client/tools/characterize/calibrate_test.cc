@@ -12,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-#include "client/paged/cold_rows.h"
+#include "client/paged/cache_flush.h"
 #include "gtest/gtest.h"
 #include "tests/support/named_geometry.h"
 #include "tests/support/test_fleet.h"

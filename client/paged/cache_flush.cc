@@ -1,4 +1,4 @@
-#include "client/paged/cold_rows.h"
+#include "client/paged/cache_flush.h"
 
 #if defined(__x86_64__)
 #include <emmintrin.h>
@@ -6,7 +6,7 @@
 
 namespace ckv {
 
-void TakeOutOfCaches([[maybe_unused]] std::span<const std::byte> rows) {
+void FlushFromCaches([[maybe_unused]] std::span<const std::byte> rows) {
 #if defined(__x86_64__)
   constexpr size_t kLineBytes = 64;
   if (rows.empty()) return;

@@ -1,4 +1,5 @@
-// Flushes rows from the caches, so that they are in memory only, as calls find a chunk's rows.
+// Flushes rows from the processor caches, so that they are in memory only, as calls find a chunk's
+// rows.
 
 #pragma once
 
@@ -10,6 +11,6 @@ namespace ckv {
 // Removes `rows` from every cache of this machine; modified lines are written back. Takes some 10
 // ns per 64 bytes. Does nothing on processors without an instruction for it. Rows timed next may
 // then be in a cache.
-void TakeOutOfCaches(std::span<const std::byte> rows);
+void FlushFromCaches(std::span<const std::byte> rows);
 
 }  // namespace ckv
