@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "server/directory/coverage/coverage.h"
-#include "server/directory/coverage/lack_table.h"
+#include "server/directory/coverage/lacking_chunks.h"
 #include "server/directory/directory_options.h"
 #include "server/directory/log/change.h"
 #include "server/directory/prompt/tenant_keys.h"
@@ -72,7 +72,7 @@ struct DirectoryTables {
   ReturningHolders returning ABSL_GUARDED_BY(mu);
   PlacedCorpora corpora ABSL_GUARDED_BY(mu);
   TenantKeys keys ABSL_GUARDED_BY(mu);
-  LackTable lacks ABSL_GUARDED_BY(mu);
+  LackingChunks lacks ABSL_GUARDED_BY(mu);
   ChangeNumbers numbers ABSL_GUARDED_BY(mu);
   PendingChanges pending ABSL_GUARDED_BY(mu);
   // Holders' reports of corpora that are not here, and the tombstones.

@@ -10,13 +10,13 @@
 #include "absl/container/flat_hash_set.h"
 #include "proto/corpus.h"
 #include "proto/health/facts.h"
-#include "server/directory/coverage/lack_table.h"
+#include "server/directory/coverage/lacking_chunks.h"
 
 namespace ckv {
 
 // A snapshot of the directory. It is read without the directory's lock.
 struct CoverageView {
-  using Lacking = std::map<HolderId, std::shared_ptr<const LackTable::Chunks>>;
+  using Lacking = std::map<HolderId, std::shared_ptr<const LackingChunks::Chunks>>;
   // The live holders, and the chunks that holders lack.
   struct Holders {
     absl::flat_hash_set<HolderId> live;

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "server/directory/coverage/lack_table.h"
+#include "server/directory/coverage/lacking_chunks.h"
 
 namespace ckv {
 namespace {
@@ -42,9 +42,9 @@ CoverageView View(std::vector<std::string> live) {
 }
 
 void Lack(CoverageView& view, const std::string& holder, const std::vector<uint8_t>& chunks) {
-  LackTable::Chunks ids;
+  LackingChunks::Chunks ids;
   for (const uint8_t n : chunks) ids.insert(IdOf(n));
-  view.holders.lacking[{holder}] = std::make_shared<const LackTable::Chunks>(std::move(ids));
+  view.holders.lacking[{holder}] = std::make_shared<const LackingChunks::Chunks>(std::move(ids));
 }
 
 TEST(Coverage, AWholeCorpusLacksNothing) {
@@ -113,8 +113,8 @@ TEST(Coverage, LeavesOutWhoLacksAChunkIfAnotherHasIt) {
   EXPECT_FALSE(LeaveOutLacking(view.holders, alone)) << "h2 is not there";
 }
 
-TEST(LackTable, TheLastPageReplacesEarlierReports) {
-  LackTable table(100);
+TEST(LackingChunks, TheLastPageReplacesEarlierReports) {
+  LackingChunks table(100);
   const std::vector<ChunkId> one = {IdOf(1)}, two = {IdOf(2)};
   EXPECT_TRUE(table.Take({"h"}, one, /*first=*/true, /*last=*/false).empty());
   EXPECT_FALSE(table.Lacks({"h"}, IdOf(1))) << "the report has not ended";
@@ -131,8 +131,8 @@ TEST(LackTable, TheLastPageReplacesEarlierReports) {
   EXPECT_EQ(table.count(), 0u);
 }
 
-TEST(LackTable, IsBoundedOverAllHolders) {
-  LackTable table(3);
+TEST(LackingChunks, IsBoundedOverAllHolders) {
+  LackingChunks table(3);
   const std::vector<ChunkId> ids = {IdOf(1), IdOf(2)};
   table.Take({"a"}, ids, true, true);
   table.Take({"b"}, ids, true, true);

@@ -1,11 +1,11 @@
-#include "server/directory/coverage/lack_table.h"
+#include "server/directory/coverage/lacking_chunks.h"
 
 #include <utility>
 
 namespace ckv {
 
-std::vector<ChunkId> LackTable::Take(const HolderId& holder, std::span<const ChunkId> ids,
-                                     bool first, bool last) {
+std::vector<ChunkId> LackingChunks::Take(const HolderId& holder, std::span<const ChunkId> ids,
+                                         bool first, bool last) {
   Chunks& begun = begun_[holder];
   if (first) begun.clear();
   for (const ChunkId& id : ids) {
@@ -37,7 +37,7 @@ std::vector<ChunkId> LackTable::Take(const HolderId& holder, std::span<const Chu
   return changed;
 }
 
-void LackTable::Remove(const HolderId& holder) {
+void LackingChunks::Remove(const HolderId& holder) {
   begun_.erase(holder);
   const auto found = lacking_.find(holder);
   if (found == lacking_.end()) return;
@@ -45,7 +45,7 @@ void LackTable::Remove(const HolderId& holder) {
   lacking_.erase(found);
 }
 
-bool LackTable::Lacks(const HolderId& holder, const ChunkId& id) const {
+bool LackingChunks::Lacks(const HolderId& holder, const ChunkId& id) const {
   const auto found = lacking_.find(holder);
   return found != lacking_.end() && found->second->contains(id);
 }

@@ -14,13 +14,13 @@
 namespace ckv {
 
 // Not thread-safe. A set never changes, because threads that walk over corpora share it.
-class LackTable {
+class LackingChunks {
  public:
   using Chunks = absl::flat_hash_set<ChunkId>;
 
   // The limit of ids of all holders together, at some 40 bytes each. Ids beyond it are left out, so
   // their chunks count as present.
-  explicit LackTable(uint64_t count_max) : count_max_(count_max) {}
+  explicit LackingChunks(uint64_t count_max) : count_max_(count_max) {}
 
   // Takes a page of a holder's report. The first page begins the report, and the last one makes it
   // replace the previous report. Returns the ids whose state changed: the holder lacks them now and
