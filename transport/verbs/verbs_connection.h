@@ -21,9 +21,9 @@
 #include "absl/status/statusor.h"
 #include "proto/base/clock.h"
 #include "transport/verbs/verbs_inbox.h"
-#include "transport/verbs/verbs_note.h"
 #include "transport/verbs/verbs_queues.h"
 #include "transport/verbs/verbs_region.h"
+#include "transport/verbs/verbs_wire.h"
 
 namespace ckv {
 

@@ -19,7 +19,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
 #include "transport/verbs/verbs_check.h"
-#include "transport/verbs/verbs_note.h"
+#include "transport/verbs/verbs_wire.h"
 
 namespace ckv {
 namespace {

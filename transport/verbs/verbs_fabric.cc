@@ -24,8 +24,8 @@
 #include "transport/socket.h"
 #include "transport/verbs/verbs_device.h"
 #include "transport/verbs/verbs_lane.h"
-#include "transport/verbs/verbs_note.h"
 #include "transport/verbs/verbs_side_thread.h"
+#include "transport/verbs/verbs_wire.h"
 
 namespace ckv {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "transport/verbs/verbs_note.h"
+#include "transport/verbs/verbs_wire.h"
 
 namespace ckv {
 

@@ -14,8 +14,8 @@
 #include "transport/socket.h"
 #include "transport/verbs/verbs_budget.h"
 #include "transport/verbs/verbs_device.h"
-#include "transport/verbs/verbs_note.h"
 #include "transport/verbs/verbs_region.h"
+#include "transport/verbs/verbs_wire.h"
 
 namespace ckv {
 

@@ -20,7 +20,7 @@
 #include "tests/transport/verbs/verbs_case.h"
 #include "tests/transport/verbs/verbs_raw_peer.h"
 #include "transport/verbs/verbs_fabric.h"
-#include "transport/verbs/verbs_note.h"
+#include "transport/verbs/verbs_wire.h"
 
 namespace ckv {
 namespace {

@@ -13,7 +13,7 @@
 #include "transport/verbs/verbs_budget.h"
 #include "transport/verbs/verbs_check.h"
 #include "transport/verbs/verbs_fabric.h"
-#include "transport/verbs/verbs_note.h"
+#include "transport/verbs/verbs_wire.h"
 
 namespace ckv {
 namespace {
@@ -74,7 +74,7 @@ const std::vector<Change> kBadEnds = {
     {"replies too long", [](VerbsEndFrame& e) { e.reply_bytes_max = kSlotBytesMax + 1; }},
 };
 
-TEST(VerbsNote, GoodNotesArrive) {
+TEST(VerbsWire, GoodMessagesArrive) {
   const auto offer = DecodeVerbsOffer(EncodeVerbsOffer(GoodOffer()));
   ASSERT_TRUE(offer.ok()) << offer.status();
   EXPECT_EQ(offer->landing_key, 0x1234u);
@@ -87,7 +87,7 @@ TEST(VerbsNote, GoodNotesArrive) {
   EXPECT_LE(EncodeVerbsOffer(GoodOffer()).size(), kOfferBytesMax);
 }
 
-TEST(VerbsNote, FieldsOutOfRangeAreRefused) {
+TEST(VerbsWire, FieldsOutOfRangeAreRefused) {
   for (const Change& change : kBadEnds) {
     SCOPED_TRACE(change.what);
     VerbsEndFrame offer = GoodOffer();
@@ -101,7 +101,7 @@ TEST(VerbsNote, FieldsOutOfRangeAreRefused) {
   }
 }
 
-TEST(VerbsNote, LandingRegionsAreChecked) {
+TEST(VerbsWire, LandingRegionsAreChecked) {
   const std::vector<Change> bad = {
       {"nowhere", [](VerbsEndFrame& e) { e.landing = 0; }},
       {"unaligned", [](VerbsEndFrame& e) { e.landing += 4; }},
@@ -119,7 +119,7 @@ TEST(VerbsNote, LandingRegionsAreChecked) {
   }
 }
 
-TEST(VerbsNote, AnswersMustFitTheirOffer) {
+TEST(VerbsWire, AnswersMustFitTheirOffer) {
   const auto decode = [](const std::function<void(VerbsEndFrame&)>& apply) {
     VerbsEndFrame answer = GoodAnswer();
     apply(answer);
@@ -138,7 +138,7 @@ TEST(VerbsNote, AnswersMustFitTheirOffer) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST(VerbsNote, DamagedNotesDoNotCrash) {
+TEST(VerbsWire, DamagedMessagesDoNotCrash) {
   std::mt19937 rng(3);
   const std::string good = EncodeVerbsOffer(GoodOffer());
   const std::string answer = EncodeVerbsAnswer({RandomInvitationKey(), GoodAnswer()});
@@ -159,7 +159,7 @@ TEST(VerbsNote, DamagedNotesDoNotCrash) {
   }
 }
 
-TEST(VerbsNote, Immediates) {
+TEST(VerbsWire, Immediates) {
   for (uint32_t slot : {0u, 1u, 255u}) {
     for (uint32_t segments : {0u, 7u, 1023u}) {
       const VerbsImmediate decoded = DecodeImmediate(EncodeImmediate(slot, segments));

@@ -18,7 +18,7 @@
 #include "gtest/gtest.h"
 #include "proto/base/clock.h"
 #include "tests/transport/lane_pair.h"
-#include "transport/verbs/verbs_note.h"
+#include "transport/verbs/verbs_wire.h"
 
 namespace ckv::test {
 

@@ -1,4 +1,4 @@
-#include "transport/verbs/verbs_note.h"
+#include "transport/verbs/verbs_wire.h"
 
 #include <algorithm>
 #include <cstring>
@@ -77,8 +77,8 @@ std::string EncodeVerbsAnswer(const VerbsAnswer& answer) {
 }
 
 absl::StatusOr<VerbsAnswer> DecodeVerbsAnswer(std::string_view answer, const VerbsEndFrame& offer) {
-  CKV_ASSIGN_OR_RETURN(const Answer note, DecodeAnswer(FabricKind::kVerbs, answer));
-  CKV_ASSIGN_OR_RETURN(const VerbsEndFrame end, DecodeEnd("answer", note.address));
+  CKV_ASSIGN_OR_RETURN(const Answer decoded, DecodeAnswer(FabricKind::kVerbs, answer));
+  CKV_ASSIGN_OR_RETURN(const VerbsEndFrame end, DecodeEnd("answer", decoded.address));
   if (end.generation != offer.generation) {
     return absl::UnavailableError("the verbs answer is to another offer: dial again");
   }
@@ -96,7 +96,7 @@ absl::StatusOr<VerbsAnswer> DecodeVerbsAnswer(std::string_view answer, const Ver
   if (end.ethernet != offer.ethernet) {
     return absl::InvalidArgumentError("verbs answer: RoCE at one end, InfiniBand at the other");
   }
-  return VerbsAnswer{note.key, end};
+  return VerbsAnswer{decoded.key, end};
 }
 
 uint32_t EncodeImmediate(VerbsControl control) noexcept {
