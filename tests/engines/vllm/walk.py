@@ -34,7 +34,7 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput  # noqa: E402
 from vllm.v1.request import Request, RequestStatus  # noqa: E402
 from vllm.v1.structured_output import StructuredOutputManager  # noqa: E402
 
-from ckv_vllm import connector, frontend, hooks, lookups, prefix, shared, wants  # noqa: E402
+from ckv_vllm import connector, frontend, hooks, lookups, prefix, request_params, shared  # noqa: E402
 from walk_worker import BAD, BLOCK, CHUNK, RULE_CORPUS, Store, Worker, require  # noqa: E402
 
 BLOCKS, BATCHED_TOKENS, REQUESTS_MAX, MODEL_LEN = 40, 128, 8, 320
@@ -146,7 +146,7 @@ class Walk:
             asked = Asked(corpora=corpora, fails=rng.choice((0, 0, 0.3)), bad=kind == "bad",
                           salted=kind == "routed")
             extra = {"kv_transfer_params": {"ckv": {"corpus": list(corpora), "policy": "route"}},
-                     wants.RESOLVED: [one.to_list() for one in resolved]}
+                     request_params.RESOLVED: [one.to_list() for one in resolved]}
             salt = frontend.salt_of(resolved, None) if asked.salted else None
         elif kind == "publish":
             asked, extra = Asked(publish=True), {"kv_transfer_params": {"ckv": {"publish": "law"}}}
@@ -166,7 +166,7 @@ class Walk:
         output = self.scheduler.schedule()
         step = output.kv_connector_metadata.step
         if self.stopped:
-            require(not step.loads and not step.publishes and not step.routes, "notes of a connector that is off")
+            require(not step.loads and not step.publishes and not step.routes, "messages of a connector that is off")
         sampled, failed, ended, spoiled = self.worker.step(output, step)
         ids = list(output.num_scheduled_tokens)
         loads = {one: why for one, why in ended.items() if why}

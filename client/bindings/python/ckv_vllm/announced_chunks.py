@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Iterable, Optional
 
-from . import notes
+from . import messages
 
 # Chunks that are remembered, 32 bytes each. Older ones may be announced again.
 CHUNKS_MAX = 1 << 16
@@ -21,9 +21,9 @@ class AnnouncedChunks:
 
     def __init__(self) -> None:
         self._announced: dict[bytes, None] = {}  # oldest first
-        self._events: list[notes.Event] = []
+        self._events: list[messages.Event] = []
 
-    def stored(self, chunks: notes.Chunks) -> None:
+    def stored(self, chunks: messages.Chunks) -> None:
         """Adds an event for those of these chunks that are not announced yet. They can be found now."""
         ids = ids_of(chunks.ids)
         known = next((at for at, one in enumerate(ids) if one not in self._announced), len(ids))
@@ -35,7 +35,7 @@ class AnnouncedChunks:
             self._announced[one] = None
         while len(self._announced) > CHUNKS_MAX:
             del self._announced[next(iter(self._announced))]
-        self._events.append(notes.Event(stored=new))
+        self._events.append(messages.Event(stored=new))
 
     def removed(self, ids: Optional[bytes] = None) -> None:
         """Adds an event that these chunks, by default all, are no longer offered."""
@@ -44,9 +44,9 @@ class AnnouncedChunks:
         for one in removed:
             del self._announced[one]
         if removed:
-            self._events.append(notes.Event(removed=removed))
+            self._events.append(messages.Event(removed=removed))
 
-    def take(self) -> Iterable[notes.Event]:
+    def take(self) -> Iterable[messages.Event]:
         events, self._events = self._events, []
         return events
 

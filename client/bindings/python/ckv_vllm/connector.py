@@ -16,7 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
-from . import hooks, kv_events, limits, metrics, notes, settings, shared
+from . import hooks, kv_events, limits, messages, metrics, settings, shared
 from .scheduler_side import SchedulerSide
 from .worker_side import WorkerSide
 
@@ -25,7 +25,7 @@ log = logging.getLogger("ckv_vllm")
 
 @dataclasses.dataclass
 class CkvMetadata(KVConnectorMetadata):
-    step: notes.Step
+    step: messages.Step
 
 
 @dataclasses.dataclass
@@ -34,7 +34,7 @@ class CkvWorkerMetadata(KVConnectorWorkerMetadata):
 
     ckv_failed: dict[str, tuple[str, list[int]]]
     ckv_loads_failed: dict[str, str]
-    ckv_stored: list[notes.Chunks] = dataclasses.field(default_factory=list)
+    ckv_stored: list[messages.Chunks] = dataclasses.field(default_factory=list)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
         return CkvWorkerMetadata({**getattr(other, "ckv_failed", {}), **self.ckv_failed},

@@ -14,7 +14,7 @@ import numpy as np
 
 import ckv
 
-from . import notes, shared
+from . import messages, shared
 from .settings import Settings
 
 log = logging.getLogger("ckv_vllm")
@@ -32,10 +32,10 @@ class Contexts:
         self._failed: dict[Key, float] = {}
 
     @staticmethod
-    def key_of(route: notes.Route) -> Key:
+    def key_of(route: messages.Route) -> Key:
         return (route.policy, *map(tuple, route.corpora))
 
-    def get(self, route: notes.Route, timeout: float) -> ckv.Context:
+    def get(self, route: messages.Route, timeout: float) -> ckv.Context:
         """Returns a context of a route's corpora, as they were when it was admitted. Raises errors of ckv."""
         key = self.key_of(route)
         if key in self._open:
@@ -48,7 +48,7 @@ class Contexts:
             self._open.popitem(last=False)
         return context
 
-    def _make(self, route: notes.Route, timeout: float) -> ckv.Context:
+    def _make(self, route: messages.Route, timeout: float) -> ckv.Context:
         corpora = []
         for one in route.corpora:
             meant = shared.Resolved(*one)
@@ -92,7 +92,7 @@ class Contexts:
             log.warning("ckv: routed, because rows do not fit into near_bytes: %s", error)
         return self.requester.context(parts, policy="route", timeout=max(until - time.monotonic(), timeout / 8))
 
-    def failed(self, route: notes.Route) -> None:
+    def failed(self, route: messages.Route) -> None:
         """Records that a route's corpora failed. They have calls of their own for a while, and are resolved again."""
         key = self.key_of(route)
         self._failed[key] = time.monotonic()

@@ -12,7 +12,7 @@ from typing import Any, Optional, Union
 
 import ckv
 
-from . import identity, wants
+from . import identity, request_params
 from .settings import Settings, read
 from .shared import REQUESTERS, Resolved
 
@@ -57,7 +57,7 @@ class Plain:
 class Admission:
     """A request for ckv that was checked."""
 
-    def __init__(self, asked: wants.Wants, resolved: list[Resolved]) -> None:
+    def __init__(self, asked: request_params.RequestParams, resolved: list[Resolved]) -> None:
         self.asked, self.resolved = asked, resolved
 
     def finish(self, request: Any) -> Any:
@@ -71,7 +71,7 @@ class Admission:
             raise refused("ckv: a session whose prompt is sent in parts cannot name a corpus")
         params = request.sampling_params
         extra = dict(params.extra_args or {})
-        extra[wants.RESOLVED] = [one.to_list() for one in self.resolved]
+        extra[request_params.RESOLVED] = [one.to_list() for one in self.resolved]
         params.extra_args = extra
         if self.asked.routes:
             request.cache_salt = salt_of(self.resolved, request.cache_salt)
@@ -99,20 +99,20 @@ def refused(reason: str) -> Exception:
 def admit(vllm_config: Any, params: Any) -> Union[Admission, Plain, None]:
     """Checks a request. Returns None if the server has no connector of ckv. Raises `refused`."""
     extra = getattr(params, "extra_args", None)
-    if extra and wants.RESOLVED in extra:
-        raise refused(f"ckv: a request has {wants.RESOLVED!r}, which is not for clients")
+    if extra and request_params.RESOLVED in extra:
+        raise refused(f"ckv: a request has {request_params.RESOLVED!r}, which is not for clients")
     server = server_of(vllm_config)
     if server.settings is None:
         # Without its corpus the answer would differ, and nothing would show it.
-        if extra and (wants.KEY in extra or wants.KEY in (extra.get("kv_transfer_params") or {})):
+        if extra and (request_params.KEY in extra or request_params.KEY in (extra.get("kv_transfer_params") or {})):
             raise refused("ckv: this server has no CkvConnector (--kv-transfer-config)")
         return None
     try:
-        asked = wants.read(extra, server.settings)
+        asked = request_params.read(extra, server.settings)
         if not asked.corpus and not asked.publish:
             return Plain()
         return Admission(asked, [_resolve(server, name) for name in asked.corpus])
-    except wants.Refused as error:
+    except request_params.Refused as error:
         raise refused(str(error)) from error
 
 
@@ -121,10 +121,10 @@ def _resolve(server: Server, name: str) -> Resolved:
     try:
         corpus, resolved = REQUESTERS.resolve(server.settings, name, min(server.settings.deadline, LOOKUP_MAX))
     except ckv.NotFound as error:
-        raise wants.Refused(f"ckv: there is no corpus {name!r}, or it is another tenant's") from error
+        raise request_params.Refused(f"ckv: there is no corpus {name!r}, or it is another tenant's") from error
     except ckv.Error as error:
-        raise wants.Refused(f"ckv: corpus {name!r} cannot be looked up: {error}") from error
+        raise request_params.Refused(f"ckv: corpus {name!r} cannot be looked up: {error}") from error
     if corpus.revision != server.fingerprint:
-        raise wants.Refused(f"ckv: corpus {name!r} is of another model: its rows are of {corpus.model} "
-                            f"{corpus.revision}, this server is {server.fingerprint}")
+        raise request_params.Refused(f"ckv: corpus {name!r} is of another model: its rows are of {corpus.model} "
+                                     f"{corpus.revision}, this server is {server.fingerprint}")
     return resolved

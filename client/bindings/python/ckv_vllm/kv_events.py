@@ -11,7 +11,7 @@ from typing import Any, Iterable
 from vllm.distributed.kv_events import MEDIUM_STORAGE, BlockRemoved, BlockStored
 from vllm.v1.core.kv_cache_utils import BlockHash, maybe_convert_block_hash
 
-from . import announced_chunks, notes
+from . import announced_chunks, messages
 
 # Fields that earlier versions of vLLM do not have.
 WHERE = {key: value for key, value in {"locality": "REMOTE", "ownership": "ckv"}.items()
@@ -23,7 +23,7 @@ def hash_of(chunk_id: bytes) -> Any:
     return maybe_convert_block_hash(BlockHash(chunk_id))
 
 
-def made(events: Iterable[notes.Event]) -> list[Any]:
+def made(events: Iterable[messages.Event]) -> list[Any]:
     """vLLM's events. One has blocks of one size, so a prompt's shorter last chunk has its own."""
     out: list[Any] = []
     for event in events:
@@ -35,7 +35,7 @@ def made(events: Iterable[notes.Event]) -> list[Any]:
     return out
 
 
-def _stored(chunks: notes.Chunks) -> Iterable[Any]:
+def _stored(chunks: messages.Chunks) -> Iterable[Any]:
     ids = announced_chunks.ids_of(chunks.ids)
     parent, begin, at = chunks.parent, 0, 0
     while at < len(ids):

@@ -16,7 +16,7 @@ import numpy as np
 
 import ckv
 
-from . import notes, places, prefix
+from . import messages, places, prefix
 from .counts import Counts
 from .settings import Settings
 
@@ -37,7 +37,7 @@ class Loader:
         self._done: dict[str, str] = {}  # request to the reason of its failure, or ""
         self._closed = threading.Event()
 
-    def begin(self, load: notes.Load, caches: list[Any]) -> None:
+    def begin(self, load: messages.Load, caches: list[Any]) -> None:
         deadline = time.monotonic() + self.settings.deadline
         self._pool.submit(self._run, load, caches, self._place.stream(), deadline)
 
@@ -50,7 +50,7 @@ class Loader:
             done, self._done = self._done, {}
         return done
 
-    def _run(self, load: notes.Load, caches: list[Any], stream: Any, deadline: float) -> None:
+    def _run(self, load: messages.Load, caches: list[Any], stream: Any, deadline: float) -> None:
         why, begun = "", time.monotonic()
         try:
             self._load(load, caches, stream, deadline)
@@ -65,7 +65,7 @@ class Loader:
         with self._lock:
             self._done[load.request_id] = why
 
-    def _load(self, load: notes.Load, caches: list[Any], stream: Any, deadline: float) -> None:
+    def _load(self, load: messages.Load, caches: list[Any], stream: Any, deadline: float) -> None:
         def left() -> float:
             seconds = deadline - time.monotonic()
             if seconds <= 0 or self._closed.is_set():

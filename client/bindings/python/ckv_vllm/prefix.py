@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional, Sequence
 
-from . import notes
+from . import messages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Prefix:
     def last_id(self) -> Optional[bytes]:
         return self.ids[-32:] or None
 
-    def chunks_of(self, prompt: Sequence[int]) -> Optional[notes.Chunks]:
+    def chunks_of(self, prompt: Sequence[int]) -> Optional[messages.Chunks]:
         """These chunks, of a prompt that begins with them; None if there are none."""
         if not self.sizes:
             return None
-        return notes.Chunks(self.ids, list(self.sizes), [int(one) for one in prompt[:self.token_count]])
+        return messages.Chunks(self.ids, list(self.sizes), [int(one) for one in prompt[:self.token_count]])
 
 
 def prefix_of(found: Any, only: Optional[set[bytes]] = None) -> Prefix:

@@ -18,7 +18,7 @@ import torch
 
 import ckv
 
-from . import notes, places, prefix
+from . import messages, places, prefix
 from .counts import Counts
 from .settings import Settings
 
@@ -57,29 +57,29 @@ class Publisher:
         """`reports`: whether take_stored returns what was published."""
         self._place = place
         self.settings, self.requester, self.model, self.counts = settings, requester, model, counts
-        self._reports, self._stored = reports, list[notes.Chunks]()
+        self._reports, self._stored = reports, list[messages.Chunks]()
         self._queue: queue.Queue[Any] = queue.Queue()
         self._lock = threading.Lock()
         self._bytes = 0
         self._thread: Any = None
 
-    def add(self, note: notes.Publish, caches: dict[int, torch.Tensor]) -> None:
+    def add(self, message: messages.Publish, caches: dict[int, torch.Tensor]) -> None:
         """Copies the rows of a prompt that has just been computed, and queues them."""
         first = next(iter(caches.values()))
-        size = len(note.tokens) * len(caches) * first.shape[2] * 2
+        size = len(message.tokens) * len(caches) * first.shape[2] * 2
         with self._lock:
             if self._bytes + size > BYTES_MAX:
                 log.warning("ckv: rows of request %s are not published: %d MiB wait to be put already",
-                            note.request_id, self._bytes >> 20)
-                self.counts.add("publish_failed_tokens", len(note.tokens))
+                            message.request_id, self._bytes >> 20)
+                self.counts.add("publish_failed_tokens", len(message.tokens))
                 return
             self._bytes += size
         try:
-            copied = Copied(note.request_id, note.corpus, np.asarray(note.tokens, np.int32),
-                            self._place.rows(caches, note.block_ids, len(note.tokens)))
+            copied = Copied(message.request_id, message.corpus, np.asarray(message.tokens, np.int32),
+                            self._place.rows(caches, message.block_ids, len(message.tokens)))
         except Exception as error:  # out of memory: the step continues
-            log.warning("ckv: rows of request %s are not published: %s", note.request_id, error)
-            self.counts.add("publish_failed_tokens", len(note.tokens))
+            log.warning("ckv: rows of request %s are not published: %s", message.request_id, error)
+            self.counts.add("publish_failed_tokens", len(message.tokens))
             with self._lock:
                 self._bytes -= size
             return
@@ -88,7 +88,7 @@ class Publisher:
             self._thread.start()
         self._queue.put(copied)
 
-    def take_stored(self) -> list[notes.Chunks]:
+    def take_stored(self) -> list[messages.Chunks]:
         """Returns the chunks of prompts that were published since the last call."""
         with self._lock:
             stored, self._stored = self._stored, []

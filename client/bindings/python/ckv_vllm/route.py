@@ -20,7 +20,7 @@ import torch
 
 import ckv
 
-from . import notes, places
+from . import messages, places
 
 log = logging.getLogger("ckv_vllm")
 
@@ -34,7 +34,7 @@ WORKER: Any = None
 def step_of(attn_metadata: Any) -> Optional["Step"]:
     """Returns the routed rows of a step; None if it has none. Resolves them once per step, at its first layer.
 
-    `attn_metadata` is one object for all layers of a step. vLLM creates it before the connector has its notes.
+    `attn_metadata` is one object for all layers of a step. vLLM creates it before the connector has its messages.
     """
     if WORKER is None or attn_metadata is None:
         return None
@@ -45,7 +45,7 @@ def step_of(attn_metadata: Any) -> Optional["Step"]:
     return step
 
 
-def rows_of(attn_metadata: Any, routes: dict[int, notes.Route], block_size: int) -> list["Row"]:
+def rows_of(attn_metadata: Any, routes: dict[int, messages.Route], block_size: int) -> list["Row"]:
     """Returns which tokens of the batch belong to which routed request, in the batch's order.
 
     vLLM passes no requests to an attention layer. The slot of its last token identifies a request: requests
@@ -70,7 +70,7 @@ class Row:
 
     __slots__ = ("route", "begin", "end", "context", "blocks", "visible", "error")
 
-    def __init__(self, route: notes.Route, begin: int, end: int) -> None:
+    def __init__(self, route: messages.Route, begin: int, end: int) -> None:
         self.route, self.begin, self.end = route, begin, end
         self.context: Any = None
         self.blocks = np.asarray(route.block_ids, np.uint32)

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from typing import Any, Iterable, Optional
 
-from . import announced_chunks, counts, frontend, identity, lookups, notes, prefix, rule, shared, wants
+from . import announced_chunks, counts, frontend, identity, lookups, messages, prefix, request_params, rule, shared
 from .settings import Settings
 from .shared import Resolved
 
@@ -20,7 +20,7 @@ LOADS_MAX = 16
 class Known:
     """The connector's state of a request."""
 
-    asked: wants.Wants
+    asked: request_params.RequestParams
     resolved: list[Resolved]
     refused: str = ""
     looks_up: bool = False
@@ -56,9 +56,9 @@ class SchedulerSide:
         self._lookups = lookups.Lookups(settings, self.fingerprint)
         shared.REQUESTERS.use(settings)
         self._block_size = int(vllm_config.cache_config.block_size)
-        self._loads: list[notes.Load] = []
+        self._loads: list[messages.Load] = []
         self._loading: dict[str, bytes] = {}  # request to the ids of the chunks that it loads
-        self._loaded: dict[str, notes.Chunks] = {}  # the same chunks, for an event once they are loaded
+        self._loaded: dict[str, messages.Chunks] = {}  # the same chunks, for an event once they are loaded
         # With vLLM's own prefix caching, all requests can use what one request loads.
         self._shares = bool(vllm_config.cache_config.enable_prefix_caching)
         self._stopped = ""
@@ -74,18 +74,18 @@ class SchedulerSide:
             self._take(request)
         except Exception as error:
             log.error("ckv: request %s is refused: %s", request.request_id, error)
-            self._known[request.request_id] = Known(wants.Wants(), [], refused=f"{error}")
+            self._known[request.request_id] = Known(request_params.RequestParams(), [], refused=f"{error}")
             self.counts.add("refused_requests")
 
     def _take(self, request: Any) -> None:
         extra = getattr(request.sampling_params, "extra_args", None) or {}
-        asked = wants.read(extra, self.settings)
+        asked = request_params.read(extra, self.settings)
         if self._stopped:
             if asked.corpus or asked.publish:
-                raise wants.Refused(f"ckv is off: {self._stopped}")
+                raise request_params.Refused(f"ckv is off: {self._stopped}")
             return
-        known = Known(asked, [Resolved(*one) for one in extra.get(wants.RESOLVED, [])],
-                      trace=wants.trace_of(request))
+        known = Known(asked, [Resolved(*one) for one in extra.get(request_params.RESOLVED, [])],
+                      trace=request_params.trace_of(request))
         if asked.routes:
             salt = frontend.salt_of(known.resolved, None)
             if not (request.cache_salt or "").startswith(salt):
@@ -155,12 +155,12 @@ class SchedulerSide:
             chunks = known.offered.chunks_of(request.prompt_token_ids) if self._announced is not None else None
             if chunks is not None:
                 self._loaded[request.request_id] = chunks
-            self._loads.append(notes.Load(request.request_id, list(request.prompt_token_ids), known.computed,
-                                          end, list(block_ids), known.offered.ids,
-                                          known.asked.corpus[0] if known.asked.corpus else "", known.trace))
+            self._loads.append(messages.Load(request.request_id, list(request.prompt_token_ids), known.computed,
+                                             end, list(block_ids), known.offered.ids,
+                                             known.asked.corpus[0] if known.asked.corpus else "", known.trace))
 
-    def step(self, output: Any) -> notes.Step:
-        """Returns the notes of a step that was scheduled."""
+    def step(self, output: Any) -> messages.Step:
+        """Returns the messages of a step that was scheduled."""
         cached = output.scheduled_cached_reqs
         resumed = set(cached.resumed_req_ids or ())
         for request_id, new in zip(cached.req_ids, cached.new_block_ids):
@@ -171,7 +171,7 @@ class SchedulerSide:
         computed.update({one.req_id: one.num_computed_tokens for one in output.scheduled_new_reqs})
         refused = {one: known.refused for one, known in self._known.items()
                    if known.refused and one in output.num_scheduled_tokens}
-        step = notes.Step(loads=self._loads, refused=refused)
+        step = messages.Step(loads=self._loads, refused=refused)
         self._loads = []
         for request_id, count in output.num_scheduled_tokens.items():
             known = self._known.get(request_id)
@@ -181,8 +181,8 @@ class SchedulerSide:
             self._add_publish(step, request_id, known, end)
             if not known.asked.routes or known.refused:
                 continue
-            made = notes.Route(request_id, [one.to_list() for one in known.resolved], known.asked.policy,
-                               list(known.block_ids), end, known.trace)
+            made = messages.Route(request_id, [one.to_list() for one in known.resolved], known.asked.policy,
+                                  list(known.block_ids), end, known.trace)
             self.counts.add("routed_tokens", count)
             step.routes[known.block_ids[(end - 1) // self._block_size]] = made
         return step
@@ -197,12 +197,12 @@ class SchedulerSide:
             if chunks is not None:
                 self.stored([chunks])
 
-    def stored(self, all_chunks: Iterable[notes.Chunks]) -> None:
+    def stored(self, all_chunks: Iterable[messages.Chunks]) -> None:
         """Announces published or loaded chunks to routers."""
         for chunks in all_chunks if self._announced is not None and not self._stopped else ():
             self._announced.stored(chunks)
 
-    def take_events(self) -> Iterable[notes.Event]:
+    def take_events(self) -> Iterable[messages.Event]:
         return self._announced.take() if self._announced is not None else ()
 
     def loads_failed(self, failed: dict[str, str]) -> None:
@@ -217,11 +217,11 @@ class SchedulerSide:
                 self._announced.removed(failed_chunks.ids)
 
     @staticmethod
-    def _add_publish(step: notes.Step, request_id: str, known: Known, token_end: int) -> None:
+    def _add_publish(step: messages.Step, request_id: str, known: Known, token_end: int) -> None:
         """Adds a publish to the step that computes the prompt's last row. The prompt may take several steps."""
         if known.prompt and token_end >= len(known.prompt):
-            step.publishes.append(notes.Publish(request_id, known.publish, known.prompt,
-                                                list(known.block_ids)))
+            step.publishes.append(messages.Publish(request_id, known.publish, known.prompt,
+                                                   list(known.block_ids)))
             known.prompt = []
 
     def finished(self, request: Any) -> Optional[dict[str, Any]]:
@@ -234,4 +234,4 @@ class SchedulerSide:
         if known.asked.corpus:
             names = list(known.asked.corpus)
             reply.update(corpus=names[0] if len(names) == 1 else names, policy=known.asked.policy)
-        return {wants.KEY: reply}
+        return {request_params.KEY: reply}

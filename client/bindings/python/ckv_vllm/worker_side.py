@@ -11,7 +11,7 @@ import torch
 
 import ckv
 
-from . import announced_chunks, contexts, counts, identity, loading, notes, places, publish, rope, route, shared
+from . import announced_chunks, contexts, counts, identity, loading, messages, places, publish, rope, route, shared
 from .settings import Settings
 
 log = logging.getLogger("ckv_vllm")
@@ -64,7 +64,7 @@ class WorkerSide:
         # Latent rows are alike on all ranks, and so is what ranks do: one publishes and counts.
         self.first = vllm_config.parallel_config.rank == 0
         self.caches: dict[int, torch.Tensor] = {}
-        self.step: Optional[notes.Step] = None
+        self.step: Optional[messages.Step] = None
         self._layers: dict[str, Any] = vllm_config.compilation_config.static_forward_context
         self._failed: dict[str, tuple[str, list[int]]] = {}
         self._loads_failed: dict[str, str] = {}
@@ -103,7 +103,7 @@ class WorkerSide:
             return None
         return route.Step(rows, self, self.heads)
 
-    def failed(self, one: notes.Route, count: int, reason: str) -> None:
+    def failed(self, one: messages.Route, count: int, reason: str) -> None:
         """`count`: of its last tokens, whose rows are wrong in the layers above."""
         first = (one.token_end - count) // next(iter(self.caches.values())).shape[1]
         if one.request_id not in self._failed:
@@ -141,10 +141,10 @@ class WorkerSide:
         # vLLM calls this also for a forward that raised, which has left rows of later layers as they were.
         if self.step is None or not self.first or sys.exc_info()[0] is not None:
             return
-        for note in self.step.publishes:
-            self.publisher.add(note, self.caches)
+        for message in self.step.publishes:
+            self.publisher.add(message, self.caches)
 
-    def take_stored(self) -> list[notes.Chunks]:
+    def take_stored(self) -> list[messages.Chunks]:
         return self.publisher.take_stored()
 
     def take_counts(self) -> dict[str, float]:

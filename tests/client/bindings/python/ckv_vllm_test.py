@@ -24,9 +24,10 @@ skip.needs("numpy", "torch")
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from ckv_vllm import (announced_chunks, contexts, counts, hooks, identity, limits, notes, prefix, rope, route,  # noqa: E402
-                      rule, scheduler_side, settings, wants, worker_side)
+from ckv_vllm import (announced_chunks, contexts, counts, hooks, identity, limits, messages, prefix,  # noqa: E402
+                      request_params, rope, route, rule, scheduler_side, settings, worker_side)
 
+RequestParams = request_params.RequestParams
 SETTINGS = settings.read({"directory": "d:1"})
 LITE = dict(kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, num_hidden_layers=27, rope_theta=10000,
             index_topk=None, rope_parameters=None, rope_scaling={
@@ -87,53 +88,53 @@ class Counted(unittest.TestCase):
             one.add("nosuch")
 
 
-class Wishes(unittest.TestCase):
+class Parameters(unittest.TestCase):
     def read(self, asked, **changes):
-        return wants.read({"kv_transfer_params": {"ckv": asked}},
-                          settings.read({"directory": "d:1", **changes}))
+        return request_params.read({"kv_transfer_params": {"ckv": asked}},
+                                   settings.read({"directory": "d:1", **changes}))
 
     def test_a_request_without_parameters_needs_nothing(self):
         for extra in (None, {}, {"kv_transfer_params": None}, {"kv_transfer_params": {"other": 1}}):
-            self.assertEqual(wants.read(extra, SETTINGS), wants.Wants())
+            self.assertEqual(request_params.read(extra, SETTINGS), RequestParams())
 
     def test_a_corpus_has_the_servers_policy_unless_it_names_one(self):
-        self.assertEqual(self.read({"corpus": "a"}), wants.Wants(("a",), "auto"))
-        self.assertEqual(self.read({"corpus": ["a", "b"], "policy": "near"}), wants.Wants(("a", "b"), "near"))
+        self.assertEqual(self.read({"corpus": "a"}), RequestParams(("a",), "auto"))
+        self.assertEqual(self.read({"corpus": ["a", "b"], "policy": "near"}), RequestParams(("a", "b"), "near"))
         self.assertFalse(self.read({"corpus": "a", "policy": "fetch"}).routes)
 
     def test_vllm_xargs_have_text(self):
-        for value, wanted in (("a", wants.Wants(("a",), "auto")), (["a", "b"], wants.Wants(("a", "b"), "auto")),
-                              ('{"corpus": "a", "policy": "fetch"}', wants.Wants(("a",), "fetch")),
-                              ('{"publish": "a"}', wants.Wants((), "", "a"))):
-            self.assertEqual(wants.read({"ckv": value}, SETTINGS), wanted, value)
+        for value, wanted in (("a", RequestParams(("a",), "auto")), (["a", "b"], RequestParams(("a", "b"), "auto")),
+                              ('{"corpus": "a", "policy": "fetch"}', RequestParams(("a",), "fetch")),
+                              ('{"publish": "a"}', RequestParams((), "", "a"))):
+            self.assertEqual(request_params.read({"ckv": value}, SETTINGS), wanted, value)
         asked = {"kv_transfer_params": {"ckv": {"corpus": "b"}}, "ckv": "a"}
-        self.assertEqual(wants.read(asked, SETTINGS).corpus, ("b",))
-        self.assertEqual(wants.read({"ckv": ' ["a", "b"]'}, SETTINGS).corpus, ("a", "b"))
-        self.assertEqual(wants.read({"kv_transfer_params": {"ckv": None}, "ckv": "a"}, SETTINGS).corpus, ("a",))
+        self.assertEqual(request_params.read(asked, SETTINGS).corpus, ("b",))
+        self.assertEqual(request_params.read({"ckv": ' ["a", "b"]'}, SETTINGS).corpus, ("a", "b"))
+        self.assertEqual(request_params.read({"kv_transfer_params": {"ckv": None}, "ckv": "a"}, SETTINGS).corpus, ("a",))
         deep = '{"corpus":' + "[" * 100_000
         for value in ("", '{"corpus": ', "{}x", 3, [], ["a", 3], '{"corpse": "a"}', deep, '{"corpus": "\\ud800"}', "a\nb"):
-            with self.assertRaises(wants.Refused) as refused:
-                wants.read({"ckv": value}, SETTINGS)
+            with self.assertRaises(request_params.Refused) as refused:
+                request_params.read({"ckv": value}, SETTINGS)
             self.assertLess(len(str(refused.exception)), 600)
 
     def test_a_policy_is_one_of_the_policies(self):
         for policy in ([], {}, None, "", 0, False, "best", ["route"]):
             for asked in ({"corpus": "a", "policy": policy}, {"policy": policy}):
-                with self.assertRaises(wants.Refused, msg=asked):
+                with self.assertRaises(request_params.Refused, msg=asked):
                     self.read(asked)
 
     def test_refuses_contradictions(self):
         for asked in ("a", {"corpus": ""}, {"corpus": 3}, {"corpus": ["a", "a"]}, {"corpus": "a", "policy": "best"},
                       {"policy": "route"}, {"corpus": "a", "publish": "b"}, {"corpus": "a\0"}, {"corpse": "a"},
                       {"corpus": ["a", "b"], "policy": "fetch"}):
-            with self.assertRaises(wants.Refused, msg=asked):
+            with self.assertRaises(request_params.Refused, msg=asked):
                 self.read(asked)
-        with self.assertRaises(wants.Refused):
+        with self.assertRaises(request_params.Refused):
             self.read({"publish": "b"}, publish="off")
-        with self.assertRaises(wants.Refused):
+        with self.assertRaises(request_params.Refused):
             self.read({}, required=True)
-        with self.assertRaises(wants.Refused):
-            wants.read({"kv_transfer_params": {"ckv_corpus": "a"}}, SETTINGS)
+        with self.assertRaises(request_params.Refused):
+            request_params.read({"kv_transfer_params": {"ckv_corpus": "a"}}, SETTINGS)
 
 
 class Identity(unittest.TestCase):
@@ -237,26 +238,26 @@ class Caches(unittest.TestCase):
 
 class Batches(unittest.TestCase):
     def test_rows_are_found_by_the_blocks_that_they_write(self):
-        note = lambda name, blocks: notes.Route(name, [], "route", blocks, 40)  # noqa: E731
-        # "a" and "b" share their first block. Their order in the batch differs from that of the notes.
-        routes = {7: note("a", [3, 7]), 9: note("b", [3, 9])}
+        message = lambda name, blocks: messages.Route(name, [], "route", blocks, 40)  # noqa: E731
+        # "a" and "b" share their first block. Their order in the batch differs from that of the messages.
+        routes = {7: message("a", [3, 7]), 9: message("b", [3, 9])}
         metadata = types.SimpleNamespace(query_start_loc=torch.tensor([0, 1, 2, 2, 9]),
                                          slot_mapping=torch.tensor([9 * 16 + 4, 5 * 16, *range(7 * 16, 7 * 16 + 7), -1]))
         rows = route.rows_of(metadata, routes, 16)
         self.assertEqual([(row.route.request_id, row.begin, row.end) for row in rows], [("b", 0, 1), ("a", 2, 9)])
         with self.assertRaises(RuntimeError):
-            route.rows_of(metadata, {4: note("c", [4])}, 16)
+            route.rows_of(metadata, {4: message("c", [4])}, 16)
 
     def test_long_prompts_are_several_calls(self):
-        note = notes.Route("a", [], "route", [1], 100)
-        rows = [route.Row(note, 0, 3), route.Row(note, 3, 103)]
+        message = messages.Route("a", [], "route", [1], 100)
+        rows = [route.Row(message, 0, 3), route.Row(message, 3, 103)]
         calls = route.pieces_of(rows, 40)
         self.assertEqual([[(b, e) for _, b, e in call] for call in calls],
                          [[(0, 3), (3, 40)], [(40, 80)], [(80, 103)]])
 
     def test_only_rows_of_a_failed_corpus_are_computed_apart(self):
         kept = contexts.Contexts(SETTINGS, None, "r")
-        rows = [route.Row(notes.Route(name, [[name, 1, 1, "x"]], "route", [1], 1), 0, 1) for name in "abc"]
+        rows = [route.Row(messages.Route(name, [[name, 1, 1, "x"]], "route", [1], 1), 0, 1) for name in "abc"]
         self.assertEqual((kept.apart([]), kept.apart(rows)), ([], [rows]))
         kept.failed(rows[1].route)
         self.assertEqual(kept.apart(rows), [[rows[0], rows[2]], [rows[1]]])
@@ -273,10 +274,10 @@ class Stopped(unittest.TestCase):
         side = object.__new__(scheduler_side.SchedulerSide)
         side._block_size, side._loads, side._stopped, side.counts = 16, [], "", counts.Counts()
         side._announced = announced_chunks.AnnouncedChunks()
-        side._announced.stored(notes.Chunks(bytes(32), [16], list(range(16))))
-        known = {"routed": scheduler_side.Known(wants.Wants(("a",), "route"), [], block_ids=[3]),
-                 "published": scheduler_side.Known(wants.Wants(publish="b"), [], prompt=[1, 2], block_ids=[4]),
-                 "plain": scheduler_side.Known(wants.Wants(), [], looks_up=True)}
+        side._announced.stored(messages.Chunks(bytes(32), [16], list(range(16))))
+        known = {"routed": scheduler_side.Known(RequestParams(("a",), "route"), [], block_ids=[3]),
+                 "published": scheduler_side.Known(RequestParams(publish="b"), [], prompt=[1, 2], block_ids=[4]),
+                 "plain": scheduler_side.Known(RequestParams(), [], looks_up=True)}
         output = types.SimpleNamespace(
             scheduled_cached_reqs=types.SimpleNamespace(req_ids=[], new_block_ids=[], num_computed_tokens=[],
                                                         resumed_req_ids=None),
@@ -302,7 +303,7 @@ class Events(unittest.TestCase):
 
     def chunks(self, count, parent=0):
         sizes = [16, 16, 7, 16, 16][parent:count]
-        return notes.Chunks(b"".join(self.IDS[parent:count]), sizes, list(range(sum(sizes))))
+        return messages.Chunks(b"".join(self.IDS[parent:count]), sizes, list(range(sum(sizes))))
 
     def test_each_chunk_is_reported_once_behind_its_parent(self):
         known = announced_chunks.AnnouncedChunks()
@@ -313,7 +314,7 @@ class Events(unittest.TestCase):
         self.assertEqual([], list(known.take()))
         known.stored(self.chunks(3))
         (event,) = known.take()
-        self.assertEqual(event.stored, notes.Chunks(self.IDS[2], [7], list(range(32, 39)), self.IDS[1]))
+        self.assertEqual(event.stored, messages.Chunks(self.IDS[2], [7], list(range(32, 39)), self.IDS[1]))
 
     def test_a_removed_chunk_is_reported_again_when_it_is_back(self):
         known = announced_chunks.AnnouncedChunks()
@@ -366,9 +367,9 @@ class Traces(unittest.TestCase):
                               ({"traceparent": "00-" + "0" * 32 + "-" + "b" * 16 + "-01"}, ""),
                               ({"traceparent": "00-" + "a" * 32 + "-" + "0" * 16 + "-01"}, ""),
                               ({"traceparent": good.upper()}, ""), ({"traceparent": b"x"}, "")):
-            self.assertEqual(want, wants.trace_of(types.SimpleNamespace(trace_headers=headers)), headers)
-        self.assertEqual("", wants.trace_of(types.SimpleNamespace()))
-        rows = [types.SimpleNamespace(route=notes.Route("r", [], "route", [], 1, trace)) for trace in (good, "", good)]
+            self.assertEqual(want, request_params.trace_of(types.SimpleNamespace(trace_headers=headers)), headers)
+        self.assertEqual("", request_params.trace_of(types.SimpleNamespace()))
+        rows = [types.SimpleNamespace(route=messages.Route("r", [], "route", [], 1, trace)) for trace in (good, "", good)]
         for pieces, want in (([(rows[0], 0, 1)], good), ([(rows[1], 0, 1)], None),
                              ([(rows[0], 0, 1), (rows[0], 1, 2)], good), ([(rows[0], 0, 1), (rows[2], 1, 2)], None)):
             self.assertEqual(want, route.trace_of(pieces))

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 import ckv
-from ckv_vllm import contexts, counts, loading, notes, places, route, settings, shared
+from ckv_vllm import contexts, counts, loading, messages, places, route, settings, shared
 
 HEADS, NOPE, ROPE, LATENT, BLOCK, BLOCKS = 2, 16, 8, 32, 16, 12
 LAYERS, TIMEOUT = 2, 30.0
@@ -108,8 +108,8 @@ class Worker:
     def step(self, policy, on_gpu):
         """The output of a step: five tokens of a prompt, one that decodes, and two of no routed request."""
         layer, caches, q, output = tensors(on_gpu)
-        rows = [route.Row(notes.Route("a", [self.meant], policy, [3, 1], 21), 0, 5),
-                route.Row(notes.Route("b", [self.meant], policy, [7], 9), 5, 6)]
+        rows = [route.Row(messages.Route("a", [self.meant], policy, [3, 1], 21), 0, 5),
+                route.Row(messages.Route("b", [self.meant], policy, [7], 9), 5, 6)]
         step = route.Step(rows, self, HEADS)
         metadata = types.SimpleNamespace(num_actual_tokens=8)
 
@@ -125,7 +125,7 @@ class Worker:
         loader = loading.Loader(self.settings, self.requester, self.corpus.revision, self.counts, self.place)
         ids, sizes, _ = self.corpus.chunks()
         tokens = int(sizes.sum()) // BLOCK * BLOCK
-        loader._load(notes.Load("c", TOKENS, BLOCK, tokens, list(range(BLOCKS))[::-1], ids.tobytes(), trace=TRACE),
+        loader._load(messages.Load("c", TOKENS, BLOCK, tokens, list(range(BLOCKS))[::-1], ids.tobytes(), trace=TRACE),
                      list(caches.values()),
                      self.place.stream(), time.monotonic() + TIMEOUT)
         loader.close()

@@ -1,4 +1,4 @@
-"""The part of a request for ckv: {"ckv": {...}} in its kv_transfer_params. Does not import vLLM."""
+"""The parameters of a request for ckv: {"ckv": {...}} in its kv_transfer_params. Does not import vLLM."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Refused(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Wants:
-    """The wishes of a request. Without a corpus, its prompt is looked up.
+class RequestParams:
+    """What a request asks of ckv. Without a corpus, its prompt is looked up.
 
     corpus   the corpora before the request's position 0, in order. Under the policy fetch, one corpus: the
              prompt's prefix
@@ -69,7 +69,7 @@ def _from_xargs(value: Any) -> Any:
     return {"corpus": read} if isinstance(read, list) else read
 
 
-def read(extra_args: Optional[Mapping[str, Any]], settings: Settings) -> Wants:
+def read(extra_args: Optional[Mapping[str, Any]], settings: Settings) -> RequestParams:
     """Reads SamplingParams.extra_args: "ckv" in kv_transfer_params, or else the body's vllm_xargs.
 
     Refused  an unknown name, a contradiction, or no corpus although the settings require one
@@ -96,7 +96,7 @@ def read(extra_args: Optional[Mapping[str, Any]], settings: Settings) -> Wants:
     return _consistent(asked, settings)
 
 
-def _consistent(asked: Mapping[str, Any], settings: Settings) -> Wants:
+def _consistent(asked: Mapping[str, Any], settings: Settings) -> RequestParams:
     named = asked.get("corpus", ())
     corpus = tuple(_text("corpus", one) for one in (named if isinstance(named, (list, tuple)) else [named]))
     if "corpus" in asked and not corpus:
@@ -111,15 +111,15 @@ def _consistent(asked: Mapping[str, Any], settings: Settings) -> Wants:
     publish = _text("publish", asked["publish"]) if "publish" in asked else ""
     if publish and settings.publish == "off":
         raise Refused("ckv: this server publishes nothing (publish is off)")
-    wants = Wants(corpus, policy if corpus else "", publish)
-    if wants.routes and publish:
+    params = RequestParams(corpus, policy if corpus else "", publish)
+    if params.routes and publish:
         raise Refused("ckv: rows over a corpus that begins before position 0 are not published: they "
                       "are valid only behind it")
-    if len(corpus) > 1 and not wants.routes:
+    if len(corpus) > 1 and not params.routes:
         raise Refused("ckv: policy fetch takes one corpus, the prompt's prefix")
     if settings.required and not corpus:
         raise Refused('ckv: this server requires a corpus: kv_transfer_params: {"ckv": {"corpus": NAME}}')
-    return wants
+    return params
 
 
 def trace_of(request: Any) -> str:

@@ -92,7 +92,7 @@ class Publish:
 
 @dataclasses.dataclass
 class Step:
-    """All notes of a step.
+    """All messages of a step.
 
     routes  by the block that contains the request's last token of the step. The step writes this block, so no
             other request has it.
