@@ -52,7 +52,7 @@ case $1 in
     ;;
   act)
     [ -r "${CKV_TRACE:-}" ] || { echo "bench: set CKV_TRACE to the trace's file (--help says which)" >&2; exit 2; }
-    preset=release targets=(prefetch_rule_bench near_bench agents_bench ckvd)
+    preset=release targets=(prefetch_rule_bench local_rows_bench agents_bench ckvd)
     deploy/install-packages.sh check
     ;;
   contexts) preset=release targets=(contexts_bench) ;;

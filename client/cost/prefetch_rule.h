@@ -26,10 +26,10 @@
 // evicts the item unused for longest. So the value of a threshold includes the items that it
 // evicts.
 //
-// tests/bench/act/ has a public trace, with prices from 2 to 6,000 steps. This rule pays 1.00 to
-// 1.02 of the best fixed threshold there. It pays 1.06 of the best of each half if the uses change
-// tenfold half-way. Losses that fade over 4,000 uses pay .5 % less at first, but 1.16 after the
-// change. An adversary who sees every threshold makes a leader alone pay 3.5 x the clairvoyant.
+// tests/bench/prefetch/ has a public trace, with prices from 2 to 6,000 steps. This rule pays 1.00
+// to 1.02 of the best fixed threshold there. It pays 1.06 of the best of each half if the uses
+// change tenfold half-way. Losses that fade over 4,000 uses pay .5 % less at first, but 1.16 after
+// the change. An adversary who sees every threshold makes a leader alone pay 3.5 x the clairvoyant.
 // With factor 1 as its guard it pays 2.11 x. The hint's expert counts half of the ended losses:
 // with all of them it pays 2 % more on the trace.
 //

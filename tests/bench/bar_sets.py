@@ -3,13 +3,13 @@
 Add a new row to its set in SETS. Its figures are produced by a binary of tests/bench or by a script in this folder.
 """
 
-import act_links
 import bindings_figures
 import decision_links
 import directory_kills
 import field_bars
 import llama_figures
 import peers_bars
+import policy_links
 import unit_figures
 import vllm_bars
 import wait_fleets
@@ -61,9 +61,9 @@ def over_prices(benchmark, name, worst=max):
 PRICES = (2, 6, 20, 60, 200, 350, 700, 2000, 6000)
 ROWS = (1, 16, 256)
 # Not binaries: the functions in SCRIPTS return these figures.
-LINKS, AGENTS, WAITS, KILLS = "decision_links", "act_links", "wait_fleets", "directory_kills"
+LINKS, AGENTS, WAITS, KILLS = "decision_links", "policy_links", "wait_fleets", "directory_kills"
 UNITS, WEB, LLAMA, BINDINGS = "unit_figures", "web_figures", "llama_figures", "bindings_figures"
-SCRIPTS = {LINKS: decision_links.figures, AGENTS: act_links.figures, WAITS: wait_fleets.figures,
+SCRIPTS = {LINKS: decision_links.figures, AGENTS: policy_links.figures, WAITS: wait_fleets.figures,
            KILLS: directory_kills.figures, UNITS: unit_figures.figures, WEB: web_figures.figures, LLAMA: llama_figures.figures, BINDINGS: bindings_figures.figures, **field_bars.SCRIPTS,
            **vllm_bars.SCRIPTS, **peers_bars.SCRIPTS}
 SPLICES = (("bf16, in its place", "BM_Splice/fp8:0/delta:0"), ("bf16, rotated", "BM_Splice/fp8:0/delta:4096"),
@@ -211,20 +211,20 @@ SETS = {
             at_most=1.05),
         Bar("hints wrong by 10 x", "prefetch_rule_bench", over_prices("BM_TraceHints", "of_plain"), "x no hints",
             at_most=1.10),
-        Bar("near chunk, 16 x 64", "near_bench", counter("BM_NearChunk/tokens:64", "over_us"), "us over its kernel",
+        Bar("near chunk, 16 x 64", "local_rows_bench", counter("BM_NearChunk/tokens:64", "over_us"), "us over its kernel",
             at_most=1, base=counter("BM_NearChunk/tokens:64", "kernel_us"), base_unit="us"),
-        Bar("near chunk, 16 x 2048", "near_bench", counter("BM_NearChunk/tokens:2048", "over_us"), "us over its kernel",
+        Bar("near chunk, 16 x 2048", "local_rows_bench", counter("BM_NearChunk/tokens:2048", "over_us"), "us over its kernel",
             at_most=1, base=counter("BM_NearChunk/tokens:2048", "kernel_us"), base_unit="us"),
-        Bar("a step of policy auto that routes", "near_bench", counter("BM_AutoStep", "over_us"), "us over policy route",
+        Bar("a step of policy auto that routes", "local_rows_bench", counter("BM_AutoStep", "over_us"), "us over policy route",
             at_most=1, base=counter("BM_AutoStep", "route_us"), base_unit="us"),
-        *(bar for link in act_links.LINKS for bar in (
+        *(bar for link in policy_links.LINKS for bar in (
             Bar(f"24 agents of 1 to 400 steps, auto, {link}", AGENTS, counter(link, "of_better"),
                 "x the better of route and pull at once", at_most=1.05, base=counter(link, "auto_s"), base_unit="s"),
             Bar(f"the same, always routed, {link}", AGENTS, counter(link, "route_s"), "s",
                 base=counter(link, "near_s"), base_unit="s pulled at once"))),
         Bar("of route and pull at once, those that win on a link", AGENTS, counter("mix", "winners"), "policies",
             at_least=2),
-        Bar("a quote of a group of chunks", "near_bench", counter("BM_Quote", "real_time"), "ns", at_most=2000),
+        Bar("a quote of a group of chunks", "local_rows_bench", counter("BM_Quote", "real_time"), "ns", at_most=2000),
         Bar("a use opened, counted in 16 parts and closed", "prefetch_rule_bench", counter("BM_Use", "real_time"), "ns"),
     ],
     # Chunks on disk and in memory. Reads are served by the page cache, the fastest disk there is. Writes use the disk

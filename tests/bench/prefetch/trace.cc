@@ -1,4 +1,4 @@
-#include "tests/bench/act/trace.h"
+#include "tests/bench/prefetch/trace.h"
 
 #include <cstdio>
 #include <memory>

@@ -28,7 +28,7 @@
 #include "benchmark/benchmark.h"
 #include "client/cost/prefetch_rule.h"
 #include "proto/base/status.h"
-#include "tests/bench/act/trace.h"
+#include "tests/bench/prefetch/trace.h"
 
 namespace ckv::bench {
 namespace {

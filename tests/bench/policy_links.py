@@ -1,6 +1,6 @@
 """Plays agents of unknown length over three links, with each policy: agents_bench.cc against real daemons.
 
-    python3 tests/bench/act_links.py BUILD_DIR
+    python3 tests/bench/policy_links.py BUILD_DIR
 
 A directory and three holders are processes, agents_bench is the requester. Links: shm, tcp on loopback, and 1 Gbit/s
 (fleet.py), where all three holders are behind the one link. That link needs root. The requester has one processor and

@@ -8,7 +8,7 @@
 //                                                    the median in microseconds
 //
 // The fleet is real: a directory and holders are ckvd processes, and this program is the requester.
-// tests/bench/act_links.py starts them, and chooses the link to them.
+// tests/bench/policy_links.py starts them, and chooses the link to them.
 //
 // A document is two chunks of 2,048 tokens on one holder, since `ckvctl corpus load` places aligned
 // chunk ranges together. An agent opens a context over its document, makes its steps of 27 layer
@@ -42,7 +42,7 @@
 #include "client/tools/ctl/fleet.h"
 #include "proto/base/status.h"
 #include "store/formats/import.h"
-#include "tests/bench/act/agents_mix.h"
+#include "tests/bench/prefetch/agents_mix.h"
 #include "tests/support/named_geometry.h"
 #include "tests/support/test_corpus.h"
 

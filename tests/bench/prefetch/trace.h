@@ -1,4 +1,4 @@
-// A trace of requests, as the rule that pulls sees it.
+// A trace of requests, as the prefetch rule sees it.
 
 #pragma once
 
