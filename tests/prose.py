@@ -52,7 +52,7 @@ LEXEME = re.compile(
     r'|"(?P<string>(?:\\.|[^"\\\n])*)"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])*\'', re.S)
 # Matches a line of code, a formula or a drawing, but no prose.
 CODE = re.compile(r"[;{}]$|::|->|==| [=*+] |\(\)|[─►◄│|]|-->|^[A-Za-z_]+\(|^#|^\$|\[.*,.*\]|  //")
-GENERATED = re.compile(r"\* (?:Uses|Used by): ")  # by tests/room_uses.py
+GENERATED = re.compile(r"\* (?:Uses|Used by): ")  # by tests/module_uses.py
 LIST_ITEM = re.compile(r"(?:[*-]|\d+[.)])\s+")
 TABLE_ROW = re.compile(r"(\S+(?: \S+)*?)(\s{2,})(?=\S)")
 

@@ -13,15 +13,15 @@ import sys
 
 import class_limits
 import commits
-import room_uses
+import module_uses
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 LINE_CHARACTERS_MAX = 100
 
-# Which modules may include which (a module is a "room" in the names here). A module is a folder. A file
-# in ROOF belongs to the module FOLDER/roof, which is above the others of its folder. A module may use
-# those that its line names, and itself; tests may use everything.
+# Which modules may include which. A module is a folder. A file in ROOF belongs to the module
+# FOLDER/roof, which is above the others of its folder. A module may use those that its line names, and
+# itself; tests may use everything.
 MAY_INCLUDE = {
     "proto/host": "",
     "proto/base": "proto/host",
@@ -115,11 +115,11 @@ ROOF = {"attention/kernel_target", "client/requester", "client/requester_stats",
         "server/daemon/daemon", "server/daemon/daemon_run"}
 # Public headers that modules below the roof include, too.
 PUBLIC = {"client/estimate", "client/explanation", "client/holder_view"}
-FOLDERS = {room.split("/")[0] for room in MAY_INCLUDE} | {"tests"}
+FOLDERS = {module.split("/")[0] for module in MAY_INCLUDE} | {"tests"}
 # ckvctl is a program: code that the library and the daemon share with it is not in its folder.
 PROGRAM = "client/tools/ctl"
 # A folder with more files than this has a part that should be its own module.
-ROOM_FILES_MAX = 40
+MODULE_FILES_MAX = 40
 README_LINES_MAX = 18
 
 # A .cc of the product with more lines than the first opens with a comment on its order of work: at least two
@@ -279,7 +279,7 @@ def check_opening(name, lines, report):
                             f"{OPENING_LINES_MIN} lines or more")
 
 
-def room_of(name):
+def module_of(name):
     """The module of a file: its folder, or the roof above the modules of that folder."""
     folder, _, base = name.rpartition("/")
     stem = re.sub(r"\.(inl\.)?(h|cc)$", "", base)
@@ -288,11 +288,11 @@ def room_of(name):
     return f"{folder}/roof" if f"{folder}/{stem}" in ROOF else folder
 
 
-def may_include(room, other):
-    """Whether a file of `room` may include one of `other`. A name with * includes all modules below it."""
-    if room == other:
+def may_include(module, other):
+    """Whether a file of `module` may include one of `other`. A name with * includes all modules below it."""
+    if module == other:
         return True
-    for allowed in MAY_INCLUDE[room].split():
+    for allowed in MAY_INCLUDE[module].split():
         if allowed.endswith("*"):
             below = allowed[:-1]
             if other == below or other.startswith(below + "/"):
@@ -323,37 +323,37 @@ def check_python(name, text, report):
                    {".py": "sys.executable", ".sh": PYTHON_CHOICE, ".cmake": "${CKV_PYTHON}"}[kind])
 
 
-def check_rooms(sources, others, report):
+def check_modules(sources, others, report):
     """Each module is in MAY_INCLUDE, has a limited number of files, and has a README.md."""
-    rooms = {}
+    modules = {}
     for name in sources:
-        rooms.setdefault(name.rpartition("/")[0], []).append(name)
-    for room, names in sorted(rooms.items()):
-        top = room.split("/")[0]
-        if top in FOLDERS and len(names) > ROOM_FILES_MAX:
-            report(room, 1, f"{len(names)} files side by side, limit {ROOM_FILES_MAX}: name a room")
+        modules.setdefault(name.rpartition("/")[0], []).append(name)
+    for module, names in sorted(modules.items()):
+        top = module.split("/")[0]
+        if top in FOLDERS and len(names) > MODULE_FILES_MAX:
+            report(module, 1, f"{len(names)} files side by side, limit {MODULE_FILES_MAX}: name a module")
         if top == "tests" or top not in FOLDERS:
             continue
-        if room not in MAY_INCLUDE:
-            report(room, 1, "a room that tests/tidy.py does not know: say there what it may include")
-        text = others.get(f"{room}/README.md")
+        if module not in MAY_INCLUDE:
+            report(module, 1, "a module that tests/tidy.py does not know: say there what it may include")
+        text = others.get(f"{module}/README.md")
         if text is None:
-            report(room, 1, "no README.md: what lives here, who may use it, what to open first")
+            report(module, 1, "no README.md: what lives here, who may use it, what to open first")
         elif text.count("\n") > README_LINES_MAX:
-            report(f"{room}/README.md", 1, f"more than {README_LINES_MAX} lines")
+            report(f"{module}/README.md", 1, f"more than {README_LINES_MAX} lines")
         elif not text.startswith("# "):
-            report(f"{room}/README.md", 1, "does not begin with a title: clang-format takes no .md")
+            report(f"{module}/README.md", 1, "does not begin with a title: clang-format takes no .md")
 
 
 def check_arrows(report):
     """The allowed includes have no cycle: no module may use one that may use it."""
-    rooms = list(MAY_INCLUDE)
-    reach = {room: {o for o in rooms if o != room and may_include(room, o)} for room in rooms}
+    modules = list(MAY_INCLUDE)
+    reach = {module: {o for o in modules if o != module and may_include(module, o)} for module in modules}
     done = set()
-    while len(done) < len(rooms):
-        free = {room for room in rooms if room not in done and reach[room] <= done}
+    while len(done) < len(modules):
+        free = {module for module in modules if module not in done and reach[module] <= done}
         if not free:
-            report("tests/tidy.py", 1, f"arrows in a circle among {sorted(set(rooms) - done)}")
+            report("tests/tidy.py", 1, f"arrows in a circle among {sorted(set(modules) - done)}")
             return
         done |= free
 
@@ -361,9 +361,9 @@ def check_arrows(report):
 def check_include(name, folder, number, line, report):
     match = re.match(r'\s*#\s*include\s*[<"]([^">]+/[^">]+)[">]', line)
     if match and folder in FOLDERS - {"tests"} and match.group(1).split("/")[0] in FOLDERS:
-        room, other = room_of(name), room_of(match.group(1))
-        if room in MAY_INCLUDE and not may_include(room, other):
-            report(name, number, f"{room} may not include {other}")
+        module, other = module_of(name), module_of(match.group(1))
+        if module in MAY_INCLUDE and not may_include(module, other):
+            report(name, number, f"{module} may not include {other}")
     if GRPC_INCLUDE.search(line) and not GRPC_FILES.match(name):
         report(name, number, "gRPC and protobuf stay at the edge (services, stubs, ctl)")
     if VERBS_INCLUDE.search(line) and not name.startswith(("transport/verbs/", "tests/")):
@@ -446,11 +446,11 @@ def main():
         check_file(name, text, report)
     check_tree(sources, report)
     check_types(sources, report)
-    check_rooms(sources, others, report)
+    check_modules(sources, others, report)
     check_arrows(report)
     for short, what in commits.breaches(root):
         report(f"commit {short}", 1, what)
-    for name, what in room_uses.breaches(sources, others):
+    for name, what in module_uses.breaches(sources, others):
         report(name, 1, what)
     for breach in breaches:
         print(breach)

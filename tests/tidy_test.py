@@ -59,21 +59,21 @@ class Tidy(unittest.TestCase):
         run = tidy({**CLEAN, "store/a.h": f"{head}struct Record {{\n{members}}};\nint A();\n"})
         self.assertEqual(run.returncode, 0, run.stdout)
 
-    def test_rooms(self):
+    def test_modules(self):
         self.refuses("store/memory may not include store",
                      store__memory__b_h='// B.\n\n#pragma once\n#include "store/a.h"\n')
         self.refuses("client/call may not include client/roof",
                      client__call__b_h='// B.\n\n#pragma once\n#include "client/requester.h"\n')
-        self.refuses("a room that tests/tidy.py does not know", store__attic__b_cc="int B();\n")
+        self.refuses("a module that tests/tidy.py does not know", store__attic__b_cc="int B();\n")
         self.refuses("no README.md", store__disk__b_cc="int B();\n")
         self.refuses("files side by side", **{f"store__b{i}_h": "// B.\n" for i in range(41)})
         self.refuses("more than 18 lines", **{"store__README.md": "line\n" * 19})
         self.refuses("does not begin with a title", **{"store__README.md": "#store\n"})
 
-    def test_a_rooms_readme_names_who_uses_it(self):
+    def test_a_modules_readme_names_who_uses_it(self):
         files = {"store/a.h": '// A.\n\n#pragma once\n#include "proto/b.h"\n', "proto/b.h": "// B.\n\n#pragma once\n",
                  "proto/README.md": "# proto\n\n* Uses: nothing.\n* Used by: `store`.\n"}
-        self.refuses("store/README.md:1: does not say what the room uses", **files)
+        self.refuses("store/README.md:1: does not say what the module uses", **files)
         run = tidy({**CLEAN, **files, "store/README.md": "# store\n\n* Uses: `proto`.\n* Used by: nothing.\n"})
         self.assertEqual(run.returncode, 0, run.stdout)
 
@@ -121,7 +121,7 @@ class Tidy(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             changed = pathlib.Path(folder) / "tidy.py"
             changed.write_text(circle)
-            for beside in ("class_limits.py", "commits.py", "room_uses.py"):
+            for beside in ("class_limits.py", "commits.py", "module_uses.py"):
                 shutil.copy(TIDY.with_name(beside), folder)
             run = subprocess.run([sys.executable, changed, folder], capture_output=True, text=True)
         self.assertIn("arrows in a circle among", run.stdout)

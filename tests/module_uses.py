@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""What each room of the product uses and who uses it, from the includes of its files.
+"""What each module of the product uses and who uses it, from the includes of its files.
 
-    tests/room_uses.py           writes these two lines into each room's README.md
+    tests/module_uses.py         writes these two lines into each module's README.md
     tests/tidy.py                refuses a README.md that has others
 
-A room is a folder with .h, .cc or .c files. `client` as a user means files of that folder itself.
+A module is a folder with .h, .cc or .c files. `client` as a user means files of that folder itself.
 """
 
 import pathlib
@@ -17,27 +17,27 @@ ANY = re.compile(r"^\W*(?:Uses|Used by):", re.M)
 NONE = "nothing"
 
 
-def room(name):
+def module(name):
     return name.rpartition("/")[0]
 
 
 def uses(sources):
-    """{room: rooms that its files include}, of {name: text}."""
+    """{module: modules that its files include}, of {name: text}."""
     found = {}
     for name, text in sources.items():
         if name.split("/")[0] not in FOLDERS:
             continue
-        others = found.setdefault(room(name), set())
+        others = found.setdefault(module(name), set())
         for included in re.findall(r'^\s*#\s*include\s*[<"]([^">]+/[^">]+)[">]', text, re.M):
-            if included.split("/")[0] in FOLDERS and included in sources and room(included) != room(name):
-                others.add(room(included))
+            if included.split("/")[0] in FOLDERS and included in sources and module(included) != module(name):
+                others.add(module(included))
     return found
 
 
 def lines(found, one):
-    """The two lines of a room's README.md."""
-    def named(rooms):
-        return ", ".join(f"`{other}`" for other in sorted(rooms)) or NONE
+    """The two lines of a module's README.md."""
+    def named(modules):
+        return ", ".join(f"`{other}`" for other in sorted(modules)) or NONE
 
     users = {other for other, others in found.items() if one in others}
     return f"* Uses: {named(found[one])}.\n* Used by: {named(users)}.\n"
@@ -49,7 +49,7 @@ def breaches(sources, readmes):
     for one in sorted(found):
         text = readmes.get(f"{one}/README.md")
         if text is not None and (LINES.findall(text) != [lines(found, one)] or len(ANY.findall(text)) != 2):
-            yield f"{one}/README.md", "does not say what the room uses and who uses it; run tests/room_uses.py"
+            yield f"{one}/README.md", "does not say what the module uses and who uses it; run tests/module_uses.py"
 
 
 def write(root, sources, readmes):
