@@ -1,5 +1,5 @@
 // Facts that go with the errors of leases. A refused registration learns how long the lease in its
-// way lasts. A refused renewal learns which life of the directory does not know its lease.
+// way lasts. A refused renewal learns which incarnation of the directory does not know its lease.
 
 #pragma once
 
@@ -20,9 +20,9 @@ absl::Status WithLeaseEnd(absl::Status status, Duration left);
 // Returns that time, at most kLeaseTtlMax, or nothing if `status` carries none.
 std::optional<Duration> LeaseEndOf(const absl::Status& status);
 
-// Puts the life of the directory into the error that it knows no such lease.
+// Puts the incarnation of the directory into the error that it knows no such lease.
 absl::Status WithDirectoryIncarnation(absl::Status status, uint64_t incarnation);
-// Returns that life, or nothing if `status` carries none.
+// Returns that incarnation, or nothing if `status` carries none.
 std::optional<uint64_t> DirectoryIncarnationOf(const absl::Status& status);
 
 }  // namespace ckv

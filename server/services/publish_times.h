@@ -1,4 +1,4 @@
-// When corpora were published, as far as this life of the directory has seen it. For people:
+// When corpora were published, as far as this incarnation of the directory has seen it. For people:
 // nothing is decided by it, and a restart forgets it.
 
 #pragma once
