@@ -109,7 +109,7 @@ class AttendStream final : public AttendStreams::Reactor,
   absl::Status MakeCall(Item* item);
   void Post(Item* item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ends an attend. If its chunks were moved, tries once more at their new places.
-  void Complete(Item* item, absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
+  void Complete(Item* item, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   void Reply(Item* item, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Starts what can be started: a write, a read, or the end.
   void Settle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -203,9 +203,9 @@ AttendStream::Item* AttendStream::TakeItem() {
     items_.push_back(std::make_unique<Item>());
     free_.push_back(items_.back().get());
     Item* const item = items_.back().get();
-    item->job.done = [this, item](absl::Status status) {
+    item->job.done = [this, item](const absl::Status& status) {
       const auto self = shared_from_this();
-      Complete(item, std::move(status));
+      Complete(item, status);
     };
   }
   Item* const item = free_.back();
@@ -355,7 +355,7 @@ void AttendStream::Post(Item* item) {
   streams_.loop_.Post(&item->job);
 }
 
-void AttendStream::Complete(Item* item, absl::Status status) {
+void AttendStream::Complete(Item* item, const absl::Status& status) {
   absl::MutexLock lock(&mu_);
   // If a holder is gone, its chunks may also be elsewhere. The next request checks.
   if (absl::IsNotFound(status) || absl::IsUnavailable(status))

@@ -280,7 +280,8 @@ absl::StatusOr<double> Calls(const std::string& address, FabricKind fabric, uint
   const auto holder_count = static_cast<uint32_t>(names.size());
   CKV_RETURN_IF_ERROR(player.TimeCalls(holder_count, count / 10 + 1).status());
   CKV_ASSIGN_OR_RETURN(std::vector<double> us, player.TimeCalls(holder_count, count));
-  std::nth_element(us.begin(), us.begin() + us.size() / 2, us.end());
+  const auto middle = us.begin() + static_cast<ptrdiff_t>(us.size() / 2);
+  std::nth_element(us.begin(), middle, us.end());
   return us[us.size() / 2];
 }
 
