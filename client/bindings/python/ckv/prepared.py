@@ -5,7 +5,6 @@ from __future__ import annotations
 from ctypes import addressof
 from typing import Any, Optional
 
-from . import _library
 from ._handles import Owner
 from ._memory import BF16, count, memory_of, plain
 from .attend import Call, Context, Segment, Ticket, Where, submit
@@ -47,7 +46,7 @@ class PreparedCall:
         """
         self._ready(layer)
         library = self._owner.library
-        status = library.attend(self._owner._requester[0], self._struct_at, self._report_at)
+        status = library.attend(self._owner.live(), self._struct_at, self._report_at)
         if status:
             library.fail(status)
         return self.answer
@@ -69,9 +68,7 @@ class PreparedCall:
             if self._ticket._handle:
                 raise FailedPrecondition("a ticket of this call is in flight: wait for it, or close it")
             self._ticket = None
-        if not self._owner._requester[0] or _library.forked:
-            self._owner.live()  # raises
-        self._call.struct.layer = layer if type(layer) is int and 0 <= layer < 2**32 else count(layer, "layer")
+        self._call.struct.layer = count(layer, "layer")
 
 
 def prepare(owner: Owner, call: Call, q: Any, where: Where) -> PreparedCall:
