@@ -41,7 +41,7 @@ def figures(build):
                         rounds[door].append(statistics.median(times) / 1e3)
             added = {f"{door}_added_us": statistics.median(its - floor for its, floor in zip(rounds[door], rounds["cc"]))
                      for door in ("c", "python")}
-            made[f"{rows} rows"] = {"cc_us": statistics.median(rounds["cc"]), **added}
+            made["1 row" if rows == 1 else f"{rows} rows"] = {"cc_us": statistics.median(rounds["cc"]), **added}
     return made
 
 

@@ -23,8 +23,9 @@ import threading
 
 HERE = pathlib.Path(__file__).resolve().parent
 SOURCE = HERE.parent.parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "engines")]
+sys.path[:0] = [str(HERE), str(HERE / "peers"), str(HERE.parent / "engines")]
 import fleet  # noqa: E402
+import transfer_peer  # noqa: E402
 import venvs  # noqa: E402
 from bar import NOT_HERE  # noqa: E402
 
@@ -32,7 +33,6 @@ REQUIREMENTS = HERE / "peers" / "requirements.txt"
 FREE_BYTES_MIN = 2 << 30
 ROUNDS, WARM_UP = 21, 2  # transfers of each turn that do not count
 ANSWER_S = 120
-MARK = "= "  # peers/transfer_peer.py
 ROW, BLOCK_ROWS, CACHE_FACTOR = 1152, 16, 4
 TOKENS = {"short": 16, "long": 2048}
 # The name of a case: its corpus, how many layers of it, whether into blocks, transfers a turn.
@@ -105,9 +105,9 @@ class Peer:
     def __init__(self, stack, folder, python, engine, name, settings, **environment):
         command = [python, HERE / "peers" / "transfer_peer.py", engine]
         words = [memory_bytes(), json.dumps(settings)]
-        server = Asked(stack, folder / f"{name}-server.log", [*command, "server", *words], MARK, **environment)
+        server = Asked(stack, folder / f"{name}-server.log", [*command, "server", *words], transfer_peer.MARK, **environment)
         where = server.answer()
-        self.client = Asked(stack, folder / f"{name}-client.log", [*command, "client", *words, where], MARK, **environment)
+        self.client = Asked(stack, folder / f"{name}-client.log", [*command, "client", *words, where], transfer_peer.MARK, **environment)
         self.client.answer()
         self.client.others, self.client.stopped = [server.process], True
         self.client.run(False)
@@ -192,8 +192,7 @@ def contestants(stack, folder, build, python):
 
 def sent_by_peers():
     """case -> the SHA-256 of what a peer's server holds of it."""
-    import numpy
-    held = numpy.random.default_rng(41).integers(0, 256, memory_bytes(), dtype=numpy.uint8)
+    held = transfer_peer.held(memory_bytes())
     return lambda case: hashlib.sha256(held[:bytes_of(case)]).hexdigest()
 
 

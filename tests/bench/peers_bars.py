@@ -29,7 +29,7 @@ BARS = [
     *(transfer(f"fetch over tcp, {case}, from C", f"tcp {case}", "x the best peer", limit)
       for case, limit in (("18 KB", 0.9), ("9.4 MB", 0.7), ("64 MB", 0.7))),
     *(Bar(f"route of {rows} over 16 tokens, {door}", DOORS, counter(rows, f"{door.lower()}_added_us"), "us over C++", at_most=3,
-          base=counter(rows, "cc_us"), base_unit="us") for rows in ("1 rows", "16 rows") for door in ("C", "Python")),
+          base=counter(rows, "cc_us"), base_unit="us") for rows in ("1 row", "16 rows") for door in ("C", "Python")),
     *settings("ckv", ("shm", "tcp")),
     *settings("NIXL on this host", peer_transfers.NIXL),
     *settings("NIXL over tcp", peer_transfers.NIXL),

@@ -10,23 +10,11 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "client/bindings/c/ckv.h"
+#include "tests/bench/bindings/c_timing.h"
 
 enum { kRows = 16, kCallsMax = 1 << 20 };
-
-static void Require(int holds, const char* what) {
-  if (holds) return;
-  fprintf(stderr, "c_submit_loop: %s: %s\n", what, ckv_last_error(NULL));
-  exit(1);
-}
-
-static int64_t Now(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
 
 static int Compare(const void* a, const void* b) {
   const int64_t x = *(const int64_t*)a, y = *(const int64_t*)b;

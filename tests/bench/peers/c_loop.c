@@ -19,9 +19,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "client/bindings/c/ckv.h"
+#include "tests/bench/bindings/c_timing.h"
 
 enum { kBlockRows = 16, kCacheFactor = 4, kLayersMax = 64, kRowsMax = 1024, kCountMax = 100000 };
 
@@ -33,18 +33,6 @@ typedef struct Memory {
   uint32_t block_count, layers;
   size_t block_bytes, layer_bytes;
 } Memory;
-
-static void Require(bool holds, const char* what) {
-  if (holds) return;
-  fprintf(stderr, "c_loop: %s: %s\n", what, ckv_last_error(NULL));
-  exit(1);
-}
-
-static int64_t Now(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
 
 // Pages are touched here, so that no fetch meets a new one.
 static char* Touched(size_t bytes, int value) {

@@ -19,14 +19,13 @@ import mmap
 import sys
 import time
 
-import numpy
-
 SEED = 41
 MARK = "= "  # of an answer: the engines write to stdout, too
 
 
 def memory(size):
     """Pages that are there: no read meets a new one."""
+    import numpy
     made = numpy.frombuffer(mmap.mmap(-1, size), numpy.uint8)
     made[:] = 0
     return made
@@ -92,8 +91,14 @@ def answer(value):
     print(f"{MARK}{json.dumps(value)}", flush=True)
 
 
+def held(size):
+    """The bytes that a server has."""
+    import numpy  # here, so that a coordinator without it can read MARK
+    return numpy.random.default_rng(SEED).integers(0, 256, size, dtype=numpy.uint8)
+
+
 def serve(engine, own):
-    own[:] = numpy.random.default_rng(SEED).integers(0, 256, own.nbytes, dtype=numpy.uint8)
+    own[:] = held(own.nbytes)
     answer(engine.address())
     sys.stdin.read()
 
