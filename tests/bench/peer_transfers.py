@@ -4,8 +4,9 @@
 
 Each transfer engine has a server and a client process (peers/transfer_peer.py), ckv a directory, a holder and a client in C
 (peers/c_loop.c). In each round every one of them makes each transfer several times, and only one of them runs at a
-time: NIXL's processes poll without end, so they are stopped when it is not their turn. A peer's row is that of its best
-settings. The bytes that arrived are compared with those that were sent.
+time: NIXL's processes poll without end, so they are stopped when it is not their turn. Servers have one processor and
+clients another. Otherwise the scheduler may have both ends of a short turn take turns on one, and then it is measured. A
+peer's row is that of its best settings. The bytes that arrived are compared with those that were sent.
 """
 
 import contextlib
@@ -28,6 +29,7 @@ import fleet  # noqa: E402
 import transfer_peer  # noqa: E402
 import venvs  # noqa: E402
 from bar import NOT_HERE  # noqa: E402
+from policy_links import DAEMON_CPU, REQUESTER_CPU  # noqa: E402
 
 REQUIREMENTS = HERE / "peers" / "requirements.txt"
 FREE_BYTES_MIN = 2 << 30
@@ -62,13 +64,18 @@ def memory_bytes():
     return max(max(at + size for _, at, size in runs_of(case)) for case in CASES)
 
 
+def on(processor):
+    """The prefix of a command that runs on one processor."""
+    return ["taskset", "-c", processor]
+
+
 class Asked:
     """A program that answers lines with lines that begin with `mark`. `stopped`: it does not run when it is not asked."""
 
-    def __init__(self, stack, log, command, mark="", **environment):
+    def __init__(self, stack, log, command, mark="", processor=REQUESTER_CPU, **environment):
         self.log, self.mark, self.others, self.stopped = log, mark, [], False
         with log.open("wb") as errors:
-            self.process = subprocess.Popen([str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            self.process = subprocess.Popen([str(part) for part in [*on(processor), *command]], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                             stderr=errors, text=True, env={**os.environ, **environment})
         stack.callback(self.end)
 
@@ -105,7 +112,8 @@ class Peer:
     def __init__(self, stack, folder, python, engine, name, settings, **environment):
         command = [python, HERE / "peers" / "transfer_peer.py", engine]
         words = [memory_bytes(), json.dumps(settings)]
-        server = Asked(stack, folder / f"{name}-server.log", [*command, "server", *words], transfer_peer.MARK, **environment)
+        server = Asked(stack, folder / f"{name}-server.log", [*command, "server", *words], transfer_peer.MARK, DAEMON_CPU,
+                       **environment)
         where = server.answer()
         self.client = Asked(stack, folder / f"{name}-client.log", [*command, "client", *words, where], transfer_peer.MARK, **environment)
         self.client.answer()
@@ -170,7 +178,7 @@ def binding(build):
 
 def fleet_with(stack, folder, build, tokens):
     """A directory and a holder, with corpora of {name: tokens}: the directory's address, and the sums of put_rows.py."""
-    start = lambda *options: stack.enter_context(fleet.daemon(build, folder, (), *options))  # noqa: E731
+    start = lambda *options: stack.enter_context(fleet.daemon(build, folder, on(DAEMON_CPU), *options))  # noqa: E731
     directory = start("--role=directory", "--listen=127.0.0.1:0")
     start("--role=holder", "--listen=127.0.0.1:0", f"--directory={directory}", "--store-capacity=1GiB")
     put = subprocess.run([sys.executable, HERE / "peers/put_rows.py", directory, json.dumps(tokens)], check=True,
