@@ -112,9 +112,9 @@ SETS = {
         *(data_path(f"the same against a server that neither waits nor has streams, {rows_of(rows)}",
                     f"BM_GrpcAttend/rows:{rows}", "of_plain", "x an empty call", base="plain_us", base_unit="us")
           for rows in ROWS),
-        data_path("idle holder, no session", "BM_Idle/shm/sessions:0", "cpu_percent", "% of a core", at_most=1),
+        data_path("idle holder, no session", "BM_Idle/shm/sessions:0", "cpu_percent", "% of a core", at_most=0.5),
         *(data_path(f"idle holder, 2 sessions on {fabric}", f"BM_Idle/{fabric}/sessions:2", "cpu_percent",
-                    "% of a core", at_most=1) for fabric in ("shm", "tcp")),
+                    "% of a core", at_most=0.5) for fabric in ("shm", "tcp")),
     ],
     # Estimating the costs of route, fetch and local, and choosing between them. These bars use processor time, because
     # the work is arithmetic alone. With other work on the machine, wall time was ten times as high.

@@ -2,11 +2,13 @@
 
 import peer_doors
 import peer_kernels
+import peer_rest
 import peer_transfers
 from bar import Bar, counter
 
-TRANSFERS, KERNELS, DOORS = "peer_transfers", "peer_kernels", "peer_doors"
-SCRIPTS = {TRANSFERS: peer_transfers.figures, KERNELS: peer_kernels.figures, DOORS: peer_doors.figures}
+TRANSFERS, KERNELS, DOORS, REST = "peer_transfers", "peer_kernels", "peer_doors", "peer_rest"
+SCRIPTS = {TRANSFERS: peer_transfers.figures, KERNELS: peer_kernels.figures, DOORS: peer_doors.figures,
+           REST: peer_rest.figures}
 
 
 def transfer(measure, case, unit, limit):
@@ -30,6 +32,10 @@ BARS = [
       for case, limit in (("18 KB", 0.9), ("9.4 MB", 0.7), ("64 MB", 0.7))),
     *(Bar(f"route of {rows} over 16 tokens, {door}", DOORS, counter(rows, f"{door.lower()}_added_us"), "us over C++", at_most=3,
           base=counter(rows, "cc_us"), base_unit="us") for rows in ("1 row", "16 rows") for door in ("C", "Python")),
+    *(Bar(f"first {call} after {peer_rest.REST_S:.0f} s at rest, {fabric}", REST, counter(f"{fabric} {call}", "ratio"),
+          "x after 1 s", at_most=2, base=counter(f"{fabric} {call}", "short_us"), base_unit="us")
+      for fabric in peer_rest.FABRICS for call in peer_rest.CALLS),
+    Bar("processor time of a daemon at rest, the worst of six", REST, counter("idle", "percent"), "% of a core", at_most=0.5),
     *settings("ckv", ("shm", "tcp")),
     *settings("NIXL on this host", peer_transfers.NIXL),
     *settings("NIXL over tcp", peer_transfers.NIXL),
