@@ -24,9 +24,9 @@ namespace ckv {
 // Query rows side by side in registers: four AVX-512 vectors. With six keys, they take 24
 // accumulators out of 32 registers.
 inline constexpr uint32_t kColumnRows = 64;
-// Query rows that share a tile: two columns. So a tile is converted once for 128 rows, 3 % of a
-// call. Their accumulators and queries take 0.56 MB, which leaves room for the tile in 1 MB of
-// L2.
+// Query rows that share a tile: two columns. So a tile is converted once for 128 rows, and the
+// conversion takes 3 % of a call. Their accumulators and queries take 0.56 MB, which leaves room
+// for the tile in 1 MB of L2.
 inline constexpr uint32_t kBlockRows = 2 * kColumnRows;
 static_assert(kBlockRows <= kBlockRowsMax);
 // Rows of a tile: a multiple of 6, 8, 12 and 24. A register block holds that many keys for 4, 3, 2
@@ -72,7 +72,8 @@ class TileSource {
   uint32_t remaining_;  // rows that the span may still take
 };
 
-// The state (m, l, o) of a block's rows, in scratch memory. o is not yet divided by l.
+// The state (m, l, o) of a block's rows, in scratch memory. o is not yet divided by l. packed_rows
+// is RowBlock::packed_rows(), the block's rows rounded up.
 struct BlockState {
   float* m = nullptr;  // [packed_rows]
   float* l = nullptr;  // [packed_rows]; 0 if the row saw no key, and its o is then uninitialised
@@ -102,6 +103,7 @@ struct BlockScratch {
   float* total = nullptr;    // one BlockState
   float* results = nullptr;  // BlockStates of kBlockRows rows in total
 
+  // Divides `memory`, which a WorkerPool gives each worker; ends the process if it is too small.
   static BlockScratch Cut(const AttentionShape& shape, std::span<std::byte> memory);
 };
 

@@ -9,7 +9,7 @@
 
 namespace ckv::matrix {
 
-// Thread-safe: kernels have no state.
+// Thread-safe: kernels have no state. Each call needs its own scratch memory.
 class DenseKernel {
  public:
   virtual ~DenseKernel() = default;
@@ -17,8 +17,11 @@ class DenseKernel {
   virtual void Multiply(const DenseCall& call, std::span<std::byte> scratch) const = 0;
 };
 
-const DenseKernel& AmxDenseKernel();    // needs AmxUnit
-const DenseKernel& ModelDenseKernel();  // needs AVX-512
+// AMX needs the tile unit (AmxUnit, attention/matrix/matrix_kernel.h); without it a call is an
+// illegal instruction. The models compute its bits in software, for tests: one with AVX-512, one on
+// every processor.
+const DenseKernel& AmxDenseKernel();
+const DenseKernel& ModelDenseKernel();
 const DenseKernel& PortableModelDenseKernel();
 
 }  // namespace ckv::matrix

@@ -33,15 +33,17 @@ inline constexpr uint32_t kSpanKeys = 128;
 inline constexpr uint32_t kGroupKeys = 32;
 inline constexpr uint32_t kSpanGroups = kSpanKeys / kGroupKeys;
 inline constexpr uint32_t kStepColumns = 32;
-inline constexpr uint32_t kTermsMax = 3;
-// The most bf16 terms whose sum is a row. Rows have one term, except fp8 rows with a scale that is
-// not a power of two.
+inline constexpr uint32_t kTermsMax = 3;  // the most bf16 terms of a weight
+// The largest number of bf16 terms that add up to one row. Rows have one term, except fp8 rows with
+// a scale that is not a power of two.
 inline constexpr uint32_t kRowTermsMax = 3;
 
 // The state of a block: m is raw (not yet times the scale), and o is not yet divided by l.
 struct SpanState {
+  // packed_rows is RowBlock::packed_rows(), the block's rows rounded up. If m = -inf and l = 0, the
+  // row saw no key, and its o is not initialised.
   float* m = nullptr;  // [packed_rows]
-  float* l = nullptr;  // [packed_rows]; if m = -inf and l = 0, saw no key; o is not initialised
+  float* l = nullptr;  // [packed_rows]
   float* o = nullptr;
 
   // Column tiles of one query tile: a multiple of 4, because one-tile items compute 4 at once.
@@ -65,8 +67,9 @@ struct KeyGroup {
 struct Workspace {
   uint32_t* queries = nullptr;
   uint32_t* weights = nullptr;
-  uint32_t* values = nullptr;  // [2][row term][chunks of an item][group]...
-  uint32_t* pairs = nullptr;   // [2 groups][2][term][16 pairs][16 rows]: weights to transpose
+  // [2][row term][column steps of an item][group][2 halves][16 pairs of keys][16 columns]
+  uint32_t* values = nullptr;
+  uint32_t* pairs = nullptr;  // [2 groups][2][term][16 pairs][16 rows]: weights to transpose
   float* logits[2] = {};
   float* sums = nullptr;          // [2][4 tiles]
   uint16_t* staged[2] = {};       // [kSpanKeys][width]: rows that cannot be read in place
@@ -77,6 +80,7 @@ struct Workspace {
   // Returns the width of a row in products: d_qk rounded up to whole steps.
   static uint32_t Width(const AttentionShape& shape) { return RoundUp(shape.d_qk, kStepColumns); }
 
+  // Divides `memory`, which a WorkerPool gives each worker; ends the process if it is too small.
   static Workspace Cut(const AttentionShape& shape, std::span<std::byte> memory) {
     const size_t width = Width(shape), rows = kBlockRowsMax;
     const size_t state = SpanState::FloatCount(shape, kBlockRowsMax);

@@ -15,12 +15,14 @@
 
 namespace ckv {
 
-// Bytes of rows that wait in this process, of all streams and of one.
+// The most bytes of rows that may wait in this process: of all streams, which `quota` must have as
+// its limit, and of one.
 inline constexpr uint64_t kPutBytesMax = uint64_t{2} << 30;
 inline constexpr uint64_t kPutStreamBytesMax = uint64_t{1} << 30;
 
-// One stream. One thread at a time. The publisher and the quota must outlive it. Errors are those
-// of RequesterService.Put.
+// One gRPC stream of RequesterService.Put, used by one thread at a time. The publisher, the quota
+// and the clock must outlive it. Its bytes go back to the quota when it is destroyed. Nothing is
+// published unless Finish succeeds. Errors are those of RequesterService.Put.
 class PutStream {
  public:
   PutStream(Publisher* publisher, MemoryQuota* quota, Clock* clock)
@@ -29,9 +31,10 @@ class PutStream {
   PutStream(const PutStream&) = delete;
   PutStream& operator=(const PutStream&) = delete;
 
-  // Takes the next message. After an error the stream has failed.
+  // Takes the next message: the target first and once, then each chunk and its rows. Copies what it
+  // needs. After an error the stream has failed: destroy it.
   absl::Status Take(const v1::PutRequest& message);
-  // Puts and publishes the chunks.
+  // Sends the chunks to holders and publishes them, within the target's timeout. Call it once.
   absl::StatusOr<v1::PutReply> Finish();
 
  private:

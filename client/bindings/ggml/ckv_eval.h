@@ -13,7 +13,7 @@
 // Each layer's queries and cells are copied to the host, and the answer back. So keep the
 // sequences' own tokens few, and put the shared ones in corpora.
 //
-// Needs only C++11, llama.h and ggml-backend.h.
+// Needs only C++11, ckv_ggml.h, llama.h and ggml-backend.h.
 
 #pragma once
 
@@ -35,9 +35,10 @@ class Eval {
     if (session_ != nullptr) close_(session_);
   }
 
-  // Returns false if the library is not loaded, or if a context without a session exists, which is
-  // logged to stderr. Every context of the process needs its own session, opened before the
-  // context. `threads` is the number of threads that attend the context's own cells.
+  // Call it once. Returns false if the library is not loaded or lacks one of the functions. Also
+  // returns false if a context without a session exists, which is logged to stderr. Every context
+  // of the process needs its own session, opened before the context. `threads` is the number of
+  // threads that attend the context's own cells.
   bool Open(uint32_t threads) {
     ggml_backend_reg_t reg = ggml_backend_reg_by_name("CKV");
     if (reg == nullptr) return false;
@@ -50,6 +51,8 @@ class Eval {
     return session_ != nullptr;
   }
 
+  // Sets the callback, flash attention and bf16 cells; the other parameters stay. Call it after
+  // Open, and change none of these afterwards.
   void SetUp(llama_context_params& params) const {
     params.cb_eval = eval_;
     params.cb_eval_user_data = session_;
@@ -58,7 +61,8 @@ class Eval {
   }
 
   // As llama_decode, but returns -3 if an attention failed. The batch's cells are then removed, and
-  // the same batch may be decoded again. The batch must have positions and sequences.
+  // the same batch may be decoded again. `pos`, `n_seq_id` and `seq_id` of the batch must
+  // not be null.
   int32_t Decode(llama_context* context, const llama_batch& batch) const {
     const int32_t code = llama_decode(context, batch);
     if (take_failure_(session_) == 0) return code;

@@ -10,8 +10,8 @@
 //   llama_state_seq_set_data(context, state, bytes, sequence);
 //   ... decode from position `next` on ...
 //
-// All functions are thread-safe. Errors are logged to stderr. Settings are environment variables:
-// client/bindings/ggml/settings.h.
+// All functions are thread-safe, but one session of ckv_eval_open belongs to one thread at a time.
+// Errors are logged to stderr. Settings are environment variables: client/bindings/ggml/settings.h.
 
 #pragma once
 
@@ -38,7 +38,7 @@ typedef int64_t (*ckv_attach_t)(const char* corpus, const char* tenant, int64_t 
 // "ckv_check". Reports whether attention uses ckv: the settings, the directory, and the attentions
 // of the contexts created so far. Writes lines for people, cut to `size` and terminated by a zero.
 // Each line about a problem includes what to do. Queries the directory, for 3 seconds at most.
-// Returns 0 if nothing has to be done, and 1 if something has. That attention was taken does not
+// Returns 0 if nothing has to be done, and 1 otherwise. That ckv computed an attention does not
 // mean that a corpus was attended: the counters ops_routed and ops_failed show that.
 typedef int (*ckv_check_t)(char* text, size_t size);
 
@@ -50,13 +50,14 @@ typedef int (*ckv_check_t)(char* text, size_t size);
 //   pulled_bytes                                 rows added to the local row cache
 typedef uint64_t (*ckv_counter_t)(const char* name);
 
-// For layers on a GPU, for which llama.cpp queries no other backend.
-// client/bindings/ggml/ckv_eval.h uses these functions.
+// The functions below are for layers on a GPU, for which llama.cpp queries no other backend.
+// client/bindings/ggml/ckv_eval.h uses them, and shows what else a context needs: flash attention
+// enabled, cells of bf16, and the removal of a failed batch's cells.
 struct ggml_tensor;
 // "ckv_eval_open". Returns a session for one context that is created after it. While a process has
-// sessions, the device takes no attention, and each of its contexts needs a session. A context
-// without one cannot be created. Returns null if a context without a session already exists.
-// `thread_count` is the number of threads for the context's own cells.
+// sessions, the device computes no attention, and each context of the process needs a session. A
+// context without one cannot be created. Returns null if a context without a session already
+// exists. `thread_count` is the number of threads for the context's own cells.
 typedef void* (*ckv_eval_open_t)(uint32_t thread_count);
 // "ckv_eval". The callback for llama_context_params.cb_eval; its user data is the session. After
 // the engine's own attention, it attends the chunks that the cache only references.

@@ -37,10 +37,11 @@ class FetchArguments {
   // are then fetched from there as far as possible. Errors are logged.
   void KeepHere(HostCache& cache);
 
-  // Fetches some chunks and layers of the call, until `deadline`. Calls `on_run` for each range of
-  // rows once it is in its place; an error of `on_run` ends the fetch and is returned. A range may
-  // be reported twice if the cache of this host fails. Blocks are written under `fence`. Chunks and
-  // layers must be those of the call. One thread at a time.
+  // Fetches some chunks and layers of the call, until `deadline`. Ordinals and layers are those of
+  // the corpus, not relative to the call, and the ends are exclusive. Calls `on_run` for each range
+  // of rows once it is in its place; an error of `on_run` ends the fetch and is returned. A range
+  // may be reported twice if the cache of this host fails. Blocks are written under `fence`. Chunks
+  // and layers must be those of the call. One thread at a time.
   //   Cancelled           the fence is closed.
   //   else                as Requester::Fetch.
   absl::Status Pull(Requester& requester, uint32_t chunk_begin, uint32_t chunk_end,
@@ -51,7 +52,8 @@ class FetchArguments {
   uint64_t row_count() const { return first_token_.back() * (call_.layer_end - call_.layer_begin); }
   // The whole call: ranges, trace and deadline.
   const FetchCall& call() const { return call_; }
-  // kInstantMax if chunks never return early.
+  // When a ticket stops waiting for chunks without a row; the caller does that, not Pull.
+  // kInstantMax if the fetch has no early return.
   Instant early_return() const { return early_return_; }
   // Bytes fetched of each row.
   uint32_t width() const { return width_; }

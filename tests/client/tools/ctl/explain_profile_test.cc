@@ -51,7 +51,7 @@ TEST_F(ExplainProfileTest, ComparesWithoutARequester) {
   EXPECT_EQ(ran.json["holders"].size(), 2u);
 }
 
-TEST_F(ExplainProfileTest, SaysWhatWouldMakeAProfile) {
+TEST_F(ExplainProfileTest, RefusesAMissingOrForeignProfile) {
   std::filesystem::remove(path_);  // of another test
   const Ran missing = Explain();
   EXPECT_NE(missing.code, 0);
