@@ -25,7 +25,7 @@
 #                   token, also beside LMCache's and NIXL's, decode steps, blocks, publishing, what it costs where it is not used;
 #                   half an hour
 #     peers         beside NIXL and Mooncake from PyPI, in turns: fetches on one host and over tcp, also into scattered blocks;
-#                   ckv's kernel beside vLLM's for MLA on a CPU; a fleet at rest, and its first call after a minute
+#                   ckv's kernel beside vLLM's for MLA on a CPU; a fleet at rest, and its first call after 90 s
 #     store         restart, load and cold read beside the disk's own time, kept stripes, look-ups, plans, cuts
 #     field         what users of such systems reported: both commands on a bare machine, health against real faults,
 #                   restarts of every holder under load, clock steps, costs measured under load, probes beside idle
