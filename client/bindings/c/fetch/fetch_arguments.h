@@ -1,4 +1,4 @@
-// The arguments of an ABI fetch: the destination of its rows, and fetches of parts of it.
+// The arguments of an ABI fetch, the destination of its rows, and the fetching of its parts.
 
 #pragma once
 
@@ -23,8 +23,9 @@ namespace ckv::c {
 
 class FetchArguments {
  public:
-  // Reads a call. Call it once, before all else. The caller's memory stays borrowed. `backend` is
-  // the requester's. Rows are written after the work that is on the call's stream now.
+  // Reads a call. Call it once, before all else; after an error only destroy the object. The
+  // caller's memory stays borrowed while the object lives. `backend` is the requester's, and
+  // outlives the object. Rows are written after the work that is on the call's stream now.
   //   InvalidArgument     as in ckv_fetch.h.
   //   ResourceExhausted, Internal  the device has no more streams, or failed.
   absl::Status Take(const ckv_fetch_call* call, Backend& backend);
@@ -33,15 +34,17 @@ class FetchArguments {
   //   DeadlineExceeded    the work took longer than the call's timeout; it has been waited for.
   absl::Status AwaitStream() const;
 
-  // Makes the cache of this host store the call's chunks, for at most half of the call's time. Rows
-  // are then fetched from there as far as possible. Errors are logged.
+  // Optional, before the first Pull. Makes the cache of this host store the call's chunks, for at
+  // most half of the call's time. Rows are then fetched from there as far as possible. Errors are
+  // logged.
   void KeepHere(HostCache& cache);
 
   // Fetches some chunks and layers of the call, until `deadline`. Ordinals and layers are those of
-  // the corpus, not relative to the call, and the ends are exclusive. Calls `on_run` for each range
-  // of rows once it is in its place; an error of `on_run` ends the fetch and is returned. A range
-  // may be reported twice if the cache of this host fails. Blocks are written under `fence`. Chunks
-  // and layers must be those of the call. One thread at a time.
+  // the corpus, not relative to the call, and the ends are exclusive. Calls `on_run` on this thread
+  // for each range of rows, once it is in its place, on a device, too. An error of `on_run` ends
+  // the fetch and is returned. A range may be reported twice if the cache of this host fails.
+  // Blocks are written under `fence`. Chunks and layers must be those of the call. One thread at a
+  // time.
   //   Cancelled           the fence is closed.
   //   else                as Requester::Fetch.
   absl::Status Pull(Requester& requester, uint32_t chunk_begin, uint32_t chunk_end,
