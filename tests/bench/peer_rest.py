@@ -42,7 +42,7 @@ class Client:
     """Makes one kind of call over one fabric. A second passes before each, so that the holder is asleep, too."""
 
     def __init__(self, stack, folder, build, directory, fabric, call):
-        self.key, self.line, self.short = f"{fabric} {call}", CALLS[call], []
+        self.key, self.line = f"{fabric} {call}", CALLS[call]
         self.program = Asked(stack, folder / f"{fabric}-{call}.log", [build / "bin/c_loop", directory, fabric])
         self.program.ask(self.line)  # connects
 
