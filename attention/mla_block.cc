@@ -42,24 +42,24 @@ void CountVisible(const RowBlock& block, uint32_t begin, uint32_t count, uint32_
 }
 
 // Writes one tile's sums over the block's query rows into `result`: lanes over query rows, one
-// column of 64 after the other.
+// half of the block after the other.
 void AttendTile(const AttentionShape& shape, const RowBlock& block, const std::byte* const* rows,
                 uint32_t count, const uint32_t* visible, bool first, const BlockScratch& scratch,
                 const BlockState& result, NextTilePrefetch& prefetch) {
   const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(DF()));
-  alignas(64) float alpha[kColumnRows];
+  alignas(64) float alpha[kHalfRows];
   ConvertTile(shape, rows, count, scratch.tile, scratch.scales);
-  for (uint32_t begin = 0; begin < block.count; begin += kColumnRows) {
-    const uint32_t query_rows = std::min(kColumnRows, block.count - begin);
+  for (uint32_t begin = 0; begin < block.count; begin += kHalfRows) {
+    const uint32_t query_rows = std::min(kHalfRows, block.count - begin);
     const uint32_t packed_rows = RoundUp(query_rows, 16);
-    const BlockState column = result.From(shape, begin);
+    const BlockState half = result.From(shape, begin);
     Logits(shape, scratch.q + size_t{begin} * shape.d_qk, packed_rows, scratch.tile, scratch.scales,
            count, scratch.logits, prefetch);
     for (uint32_t i = 0; i < packed_rows; i += lanes) {
-      SoftmaxColumn(shape.softmax_scale, visible + begin + i, count, scratch.logits + i,
-                    column.m + i, column.l + i, alpha + i);
+      SoftmaxVector(shape.softmax_scale, visible + begin + i, count, scratch.logits + i, half.m + i,
+                    half.l + i, alpha + i);
     }
-    Values(shape, query_rows, count, visible + begin, scratch, alpha, first, column, prefetch);
+    Values(shape, query_rows, count, visible + begin, scratch, alpha, first, half, prefetch);
   }
 }
 
@@ -133,12 +133,12 @@ void PackQueriesImpl(const AttentionShape& shape, const RowBlock& block, float* 
 #if HWY_TARGET != HWY_SCALAR
   if (quads) {
     const uint32_t groups = RoundUp(block.count, kQuad) / kQuad;
-    return PackQuads(rows, groups, shape.d_qk, q + size_t{shape.d_qk} * kColumnRows, q);
+    return PackQuads(rows, groups, shape.d_qk, q + size_t{shape.d_qk} * kHalfRows, q);
   }
 #endif
-  for (uint32_t begin = 0; begin < block.count; begin += kColumnRows) {
-    PackColumn(rows + begin, std::min(kColumnRows, block.packed_rows() - begin), shape.d_qk,
-               q + size_t{begin} * shape.d_qk);
+  for (uint32_t begin = 0; begin < block.count; begin += kHalfRows) {
+    PackRows(rows + begin, std::min(kHalfRows, block.packed_rows() - begin), shape.d_qk,
+             q + size_t{begin} * shape.d_qk);
   }
 }
 
@@ -173,7 +173,7 @@ void FoldSpanImpl(const AttentionShape& shape, uint32_t count, const BlockState&
       continue;
     }
     const float max = std::max(total.m[i], span.m[i]);
-    // NaN logits leave -inf on both sides: measure from 0, as in SoftmaxColumn.
+    // NaN logits leave -inf on both sides: measure from 0, as in SoftmaxVector.
     const float base = max == kEmptyM ? 0 : max;
     const float total_factor = ExpOf(total.m[i] - base), span_factor = ExpOf(span.m[i] - base);
     FoldRow(from, span_factor, to, total_factor, shape.d_v);

@@ -1,15 +1,18 @@
 // How the vector targets compute one block of query rows over one span of cKV rows. Internal to
 // this folder; block_kernel.h defines blocks.
 //
+// Words: a block is up to kBlockRows query rows, computed a half of kHalfRows at a time. A key is
+// an attended cKV row. A column is one of the d_qk values of a row, and a panel is kPanelWidth
+// columns of a tile of keys.
+//
 // Batch invariance depends on the order of every sum:
-//   logit   over d in blocks of kPanelWidth, each from zero and ascending. The blocks are then
-//           added in order. For fp8_ds_mla, a fused multiply-add applies the key's scale of
-//           the block's columns.
-//   tile    kTileRows attended rows; its sums over rows start from zero, ascending, and are then
-//           added to the span's sums (times exp(old maximum - new maximum))
-//   span    kSpanRows attended rows, from an empty state; spans are folded in ascending order
-// Attended rows are counted from the first row of the piece, or along the index list without its
-// skipped entries. The order does not depend on the block's other rows, on threads or on addresses.
+//   logit   over the columns of a panel, from zero and ascending. The panels' sums are then added
+//           in order. For fp8_ds_mla, a fused multiply-add applies the key's scale of the panel.
+//   tile    kTileRows keys; its sums over keys start from zero, ascending, and are then added to
+//           the span's sums (times exp(old maximum - new maximum))
+//   span    kSpanRows keys, from an empty state; spans are folded in ascending order
+// Keys are counted from the first row of the piece, or along the index list without its skipped
+// entries. The order does not depend on the block's other rows, on threads or on addresses.
 
 #pragma once
 
@@ -23,27 +26,27 @@ namespace ckv {
 
 // Query rows side by side in registers: four AVX-512 vectors. With six keys, they take 24
 // accumulators out of 32 registers.
-inline constexpr uint32_t kColumnRows = 64;
-// Query rows that share a tile: two columns. So a tile is converted once for 128 rows, and the
-// conversion takes 3 % of a call. Their accumulators and queries take 0.56 MB, which leaves room
+inline constexpr uint32_t kHalfRows = 64;
+// Query rows that share a tile. So a tile is converted once for 128 rows, and the conversion takes
+// 3 % of a call. Their accumulators and queries take 0.56 MB, which leaves room
 // for the tile in 1 MB of L2.
-inline constexpr uint32_t kBlockRows = 2 * kColumnRows;
+inline constexpr uint32_t kBlockRows = 2 * kHalfRows;
 static_assert(kBlockRows <= kBlockRowsMax);
-// Rows of a tile: a multiple of 6, 8, 12 and 24. A register block holds that many keys for 4, 3, 2
-// and 1 vectors of query rows.
+// Keys of a tile: a multiple of 6, 8, 12 and 24. That many keys are in registers at a time, with 4,
+// 3, 2 and 1 vectors of query rows.
 inline constexpr uint32_t kTileRows = 72;
-// Columns of one f32 panel of a tile: [72][64] is 18 KB, so a panel and its operands stay in L1.
+// Columns of a panel: f32 [72][64] is 18 KB, so a panel and its operands stay in L1.
 inline constexpr uint32_t kPanelWidth = 64;
 inline constexpr uint32_t kPanelFloats = kTileRows * kPanelWidth;
-// Rows of a span: two tiles. Spans are short, so that 2048 rows split evenly over threads. With
+// Keys of a span: two tiles. Spans are short, so that 2048 rows split evenly over threads. With
 // eight tiles, two threads would get 1152 and 896 rows. Folding costs 1 %: three passes over an
 // accumulator per 144 x (d_qk + d_v) / d_v multiply-adds on it.
 inline constexpr uint32_t kSpanRows = 2 * kTileRows;
-// One cache line more than a column. A stride of 5 lines uses all sets of L1; 4 lines would use a
-// quarter.
-inline constexpr uint32_t kLogitStride = kColumnRows + 16;
+// One cache line more than the rows of a half. A stride of 5 lines uses all sets of L1; 4 lines
+// would use a quarter.
+inline constexpr uint32_t kLogitStride = kHalfRows + 16;
 
-// Keys of a transposed panel (mla_narrow.inl.h): a tile, rounded up to whole vectors.
+// Keys of a panel that mla_narrow.inl.h has transposed: a tile, rounded up to whole vectors.
 inline constexpr uint32_t kKeyStride = 80;
 // mla_narrow.inl.h computes blocks of at most this many query rows. Only speed depends on the
 // choice.
@@ -72,8 +75,10 @@ class TileSource {
   uint32_t remaining_;  // rows that the span may still take
 };
 
-// The state (m, l, o) of a block's rows, in scratch memory. o is not yet divided by l. packed_rows
-// is RowBlock::packed_rows(), the block's rows rounded up.
+// The state (m, l, o) of a block's query rows, in scratch memory: the maximum of the logits, the
+// sum of exp(logit - m), and the values times those weights, not yet divided by l
+// (attention/partial.h). packed_rows is RowBlock::packed_rows(), the block's rows rounded up to
+// whole vectors.
 struct BlockState {
   float* m = nullptr;  // [packed_rows]
   float* l = nullptr;  // [packed_rows]; 0 if the row saw no key, and its o is then uninitialised
@@ -94,16 +99,17 @@ struct BlockState {
 
 // The scratch memory of one worker, divided into buffers.
 struct BlockScratch {
-  float* q = nullptr;        // a column: [d_qk][packed rows]; narrow block: see its .inl.h
+  float* q = nullptr;        // each half: [d_qk][packed rows]; narrow block: see its .inl.h
   float* tile = nullptr;     // [panels][kTileRows][kPanelWidth]
-  float* scales = nullptr;   // [panels][kKeyStride]: per 64 columns of a key; 1 unless fp8_ds_mla
+  float* scales = nullptr;   // [panels][kKeyStride]: of a key's panel; 1 unless fp8_ds_mla
   float* keys = nullptr;     // [kPanelWidth][kKeyStride], narrow blocks only
   float* logits = nullptr;   // [kTileRows][kLogitStride]
   float* scaled = nullptr;   // as logits: weights times scales, fp8_ds_mla only
   float* total = nullptr;    // one BlockState
   float* results = nullptr;  // BlockStates of kBlockRows rows in total
 
-  // Divides `memory`, which a WorkerPool gives each worker; ends the process if it is too small.
+  // Divides `memory`, which is the scratch memory that a WorkerPool (worker_pool.h) gives each
+  // worker. Ends the process if it is too small.
   static BlockScratch Cut(const AttentionShape& shape, std::span<std::byte> memory);
 };
 

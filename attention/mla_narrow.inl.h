@@ -115,8 +115,8 @@ HWY_INLINE void TransposeTailBf16(const std::byte* const* rows, size_t offset, u
 }
 
 // Computes out[d * packed_rows + i] = value d of query row i, for whole vectors of rows.
-HWY_INLINE void PackColumn(const std::byte* const* rows, uint32_t packed_rows, uint32_t d_qk,
-                           float* out) {
+HWY_INLINE void PackRows(const std::byte* const* rows, uint32_t packed_rows, uint32_t d_qk,
+                         float* out) {
   const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(DF()));
   for (uint32_t i = 0; i < packed_rows; i += lanes) {
     uint32_t t = 0;
@@ -230,7 +230,7 @@ HWY_INLINE void NarrowLogits(const AttentionShape& shape, uint32_t query_rows,
   }
 }
 
-// Same as SoftmaxColumn of mla_tile.inl.h, for one query row. Returns alpha.
+// Same as SoftmaxVector of mla_tile.inl.h, for one query row. Returns alpha.
 HWY_INLINE float NarrowSoftmax(float scale_value, uint32_t visible, float* logits, float* m,
                                float* l) {
   const DF d;

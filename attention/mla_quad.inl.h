@@ -58,7 +58,7 @@ HWY_INLINE VF SpreadBlock(const float* from) {
 HWY_INLINE void PackQuads(const std::byte* const* rows, uint32_t groups, uint32_t d_qk,
                           float* columns, float* q) {
   const DF d;
-  PackColumn(rows, kVectorFloats, d_qk, columns);
+  PackRows(rows, kVectorFloats, d_qk, columns);
   for (uint32_t t = 0; t < d_qk; ++t, columns += kVectorFloats) {
     for (uint32_t g = 0; g < groups; ++g, q += kVectorFloats) {
       hn::Store(SpreadBlock(columns + g * kQuad), d, q);
@@ -210,7 +210,7 @@ HWY_INLINE void StoreQuad(VF weights, float* to) {
   hn::Store(hn::UpperHalf(d4, high), d4, to + 3 * kKeyStride);
 }
 
-// Same as SoftmaxColumn of mla_tile.inl.h, for the 4 query rows of one group. Works in place,
+// Same as SoftmaxVector of mla_tile.inl.h, for the 4 query rows of one group. Works in place,
 // except that weights are written to `weights`.
 HWY_INLINE void QuadSoftmax(float scale_value, const uint32_t* visible, uint32_t count,
                             uint32_t groups, float* logits, float* weights, float* m, float* l,
@@ -235,7 +235,7 @@ HWY_INLINE void QuadSoftmax(float scale_value, const uint32_t* visible, uint32_t
   lane_max = hn::Max(lane_max, hn::Shuffle1032(lane_max));
   const auto old_max = SpreadBlock(m);
   const auto new_max = hn::Max(old_max, lane_max);
-  // As in SoftmaxColumn: if no key was seen, subtract 0.
+  // As in SoftmaxVector: if no key was seen, subtract 0.
   const auto base = hn::IfThenElse(hn::Eq(new_max, none), hn::Zero(d), new_max);
   const auto factor = ExpNonPositive(d, hn::Sub(old_max, base));
   auto sum = hn::Zero(d);

@@ -97,7 +97,7 @@ HWY_INLINE void LogitBlock(const float* HWY_RESTRICT q, uint32_t packed_rows,
 // Processes all keys of the tile for kVectors vectors of query rows, panel by panel. Keys beyond
 // `count` are stale rows of scratch: their logits are computed and never read.
 template <uint32_t kVectors, uint32_t kKeys>
-HWY_INLINE void LogitColumns(const AttentionShape& shape, const float* q, uint32_t packed_rows,
+HWY_INLINE void LogitsOfRows(const AttentionShape& shape, const float* q, uint32_t packed_rows,
                              const float* tile, const float* scales, uint32_t count, float* logits,
                              NextTilePrefetch& prefetch) {
   static_assert(kTileRows % kKeys == 0);
@@ -121,18 +121,18 @@ HWY_INLINE void Logits(const AttentionShape& shape, const float* q, uint32_t pac
   if constexpr (kWide) {
     switch (packed_rows / 16) {
       case 1:
-        return LogitColumns<1, 24>(shape, q, packed_rows, tile, scales, count, logits, prefetch);
+        return LogitsOfRows<1, 24>(shape, q, packed_rows, tile, scales, count, logits, prefetch);
       case 2:
-        return LogitColumns<2, 12>(shape, q, packed_rows, tile, scales, count, logits, prefetch);
+        return LogitsOfRows<2, 12>(shape, q, packed_rows, tile, scales, count, logits, prefetch);
       case 3:
-        return LogitColumns<3, 8>(shape, q, packed_rows, tile, scales, count, logits, prefetch);
+        return LogitsOfRows<3, 8>(shape, q, packed_rows, tile, scales, count, logits, prefetch);
       default:
-        return LogitColumns<4, 6>(shape, q, packed_rows, tile, scales, count, logits, prefetch);
+        return LogitsOfRows<4, 6>(shape, q, packed_rows, tile, scales, count, logits, prefetch);
     }
   } else {
     const uint32_t step = 2 * static_cast<uint32_t>(hn::Lanes(DF()));
     for (uint32_t i = 0; i < packed_rows; i += step) {
-      LogitColumns<2, 6>(shape, q + i, packed_rows, tile, scales, count, logits + i, prefetch);
+      LogitsOfRows<2, 6>(shape, q + i, packed_rows, tile, scales, count, logits + i, prefetch);
     }
   }
 }
@@ -140,7 +140,7 @@ HWY_INLINE void Logits(const AttentionShape& shape, const float* q, uint32_t pac
 // Works on one vector of query rows: scales the tile's logits, updates the running maximum, turns
 // logits into weights, and adds the weights to l. Row i sees the first `visible[i]` keys of the
 // tile; the others get weight 0. A row that has seen no key keeps m = -inf.
-HWY_INLINE void SoftmaxColumn(float scale_value, const uint32_t* visible, uint32_t count,
+HWY_INLINE void SoftmaxVector(float scale_value, const uint32_t* visible, uint32_t count,
                               float* logits, float* m, float* l, float* alpha) {
   const DF d;
   const hn::RebindToSigned<DF> di;

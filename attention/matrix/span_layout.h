@@ -2,8 +2,17 @@
 // share.
 //
 // A span is up to kSpanKeys attended rows ("keys"), in groups of 32. Query rows are in tiles of 16.
-// An item is one tile, or two if the block has more than one. All operands are pairs of bf16: a
-// word holds two values that a dot product multiplies and adds together.
+// An item is one tile, or two if the block has more than one. A column is one of the d_qk values of
+// a row. All operands are pairs of bf16: a word holds two values that a dot product multiplies and
+// adds together.
+//
+// A bf16 has 8 significant bits. So a weight, and a value with a scale, is a sum of up to three
+// bf16, its terms. A product is computed with each term.
+//
+// Sizes are rounded up, and the kernel computes what is added: query rows repeat the last row, keys
+// are rows of zeros with weight 0, and columns are zeros or, in o, are never written out.
+//
+// Two of a buffer ([2]) alternate: one is written while the products read the other.
 //
 //   queries   [tile][step][16 pairs of columns][16 rows]    words; a step is 32 columns
 //   logits    [tile of the item][kSpanKeys][16 rows]        f32, raw: not yet scaled
@@ -69,10 +78,14 @@ struct Workspace {
   uint32_t* weights = nullptr;
   // [2][row term][column steps of an item][group][2 halves][16 pairs of keys][16 columns]
   uint32_t* values = nullptr;
-  uint32_t* pairs = nullptr;  // [2 groups][2][term][16 pairs][16 rows]: weights to transpose
-  float* logits[2] = {};
-  float* sums = nullptr;          // [2][4 tiles]
-  uint16_t* staged[2] = {};       // [kSpanKeys][width]: rows that cannot be read in place
+  // [2][2 parts of a step][term][16 pairs of keys][16 rows]: weights that are not yet transposed. A
+  // step computes the weights of a group for two tiles, or of two groups for one.
+  uint32_t* pairs = nullptr;
+  float* logits[2] = {};          // of an item; the softmax reads the other's
+  float* sums = nullptr;          // [2][4 tiles of 16 x 16]: values of 32 columns, before they are
+                                  // folded into o
+  uint16_t* staged[2] = {};       // [kSpanKeys][width]: rows that cannot be read in place, of this
+                                  // span and of the next
   uint16_t* low_terms = nullptr;  // [kRowTermsMax - 1][kSpanKeys][width], fp8 rows only
   float* total = nullptr;         // one SpanState
   float* results = nullptr;       // SpanStates of kBlockRowsMax rows in total
@@ -80,7 +93,8 @@ struct Workspace {
   // Returns the width of a row in products: d_qk rounded up to whole steps.
   static uint32_t Width(const AttentionShape& shape) { return RoundUp(shape.d_qk, kStepColumns); }
 
-  // Divides `memory`, which a WorkerPool gives each worker; ends the process if it is too small.
+  // Divides `memory`, which is the scratch memory that a WorkerPool (attention/worker_pool.h) gives
+  // each worker. Ends the process if it is too small.
   static Workspace Cut(const AttentionShape& shape, std::span<std::byte> memory) {
     const size_t width = Width(shape), rows = kBlockRowsMax;
     const size_t state = SpanState::FloatCount(shape, kBlockRowsMax);
