@@ -75,10 +75,10 @@ class TileSource {
   uint32_t remaining_;  // rows that the span may still take
 };
 
-// The state (m, l, o) of a block's query rows, in scratch memory: the maximum of the logits, the
-// sum of exp(logit - m), and the values times those weights, not yet divided by l
-// (attention/partial.h). packed_rows is RowBlock::packed_rows(), the block's rows rounded up to
-// whole vectors.
+// The state of a block's query rows, in scratch memory. m is the maximum of the logits, l the sum
+// of the weights exp(logit - m), and o that of the values times their weights. o is not yet divided
+// by l (attention/partial.h). packed_rows is RowBlock::packed_rows(), the block's rows rounded up
+// to whole vectors.
 struct BlockState {
   float* m = nullptr;  // [packed_rows]
   float* l = nullptr;  // [packed_rows]; 0 if the row saw no key, and its o is then uninitialised

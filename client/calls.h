@@ -178,10 +178,10 @@ struct AttendReport {
   bool same_bits_anywhere = false;
   // Pairs of a query row and an attended row: in chunks that holders attended, in locally cached
   // chunks, and in the caller's own rows.
-  uint64_t routed_pairs = 0, near_pairs = 0, own_pairs = 0;
+  uint64_t routed_pairs = 0, cached_pairs = 0, own_pairs = 0;
   // Bytes of rows that were prefetched, mapped or recomputed for the call's contexts since their
   // last report.
-  uint64_t pulled_bytes = 0;
+  uint64_t prefetched_bytes = 0;
   // From the first attempt to the answer. `lost` is the part before the last attempt, spent in
   // failed attempts and in waits for holders.
   Duration elapsed{0};

@@ -43,7 +43,7 @@ struct ContextExpectation {
 // memory, every policy acts as kRoute.
 enum class ContextPolicy : uint8_t {
   kRoute = 0,  // every query is routed to the holders
-  kNear = 1,   // Open fetches all rows to the local row cache; they are attended there
+  kCache = 1,  // Open fetches all rows to the local row cache; they are attended there
   // The requester decides for each chunk range, and prefetches those for which that pays
   // (client/prefetch/prefetcher.h).
   kAuto = 2,

@@ -32,7 +32,7 @@ struct GroupEstimate {
   uint32_t first_chunk = 0;
   uint32_t chunk_count = 0;
   uint64_t tokens = 0;
-  uint64_t near_tokens = 0;  // the part of `tokens` that is near here
+  uint64_t cached_tokens = 0;  // the part of `tokens` that is cached here
   // If a constant is not known yet, nothing is chosen, and each cost says why_not.
   // Requester::Explain measures all constants, and so does a context of policy auto.
   Decision decision;

@@ -338,13 +338,13 @@ absl::StatusOr<MeasuredInput> MeasureDecisionInput(ExplainCall call, const Reque
 
 Explanation ExplanationOf(const ExplainCall& call, MeasuredInput measured, PeerTable& peers,
                           const LiveCalls& calls,
-                          absl::FunctionRef<bool(const ChunkPlacement&)> is_near) {
+                          absl::FunctionRef<bool(const ChunkPlacement&)> is_cached) {
   Explanation explanation;
   DecisionInput& input = explanation.input = std::move(measured.input);
   explanation.holders = std::move(measured.holders);
   input.canonical = true;  // local rows keep their positions, and queries are rotated
   const auto add = [&](const ChunkPlacement& chunk) {
-    if (is_near(chunk)) input.near_tokens += chunk.token_count;
+    if (is_cached(chunk)) input.cached_tokens += chunk.token_count;
   };
   const std::vector<ChunkPlacement>& chunks = call.corpus->chunks;
   if (call.chunks.empty()) std::for_each(chunks.begin(), chunks.end(), add);
@@ -363,7 +363,7 @@ Explanation ExplanationOf(const ExplainCall& call, MeasuredInput measured, PeerT
   }
   explanation.doubts = Doubts(input, holders);
   explanation.route_ratio = calls.routed.Ratio();
-  explanation.near_ratio = calls.near.Ratio();
+  explanation.cached_ratio = calls.cached.Ratio();
   return explanation;
 }
 

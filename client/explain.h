@@ -54,11 +54,11 @@ struct MeasuredInput {
 absl::StatusOr<MeasuredInput> MeasureDecisionInput(ExplainCall call, const RequesterConstants& here,
                                                    const ExplainTools& tools);
 
-// Completes the result. Rows for which `is_near` returns true are cached locally, so they are
+// Completes the result. Rows for which `is_cached` returns true are cached locally, so they are
 // neither fetched nor recomputed.
 Explanation ExplanationOf(const ExplainCall& call, MeasuredInput measured, PeerTable& peers,
                           const LiveCalls& calls,
-                          absl::FunctionRef<bool(const ChunkPlacement&)> is_near);
+                          absl::FunctionRef<bool(const ChunkPlacement&)> is_cached);
 
 // Measures a holder's doubted constants within one call context.
 using Remeasure = absl::FunctionRef<absl::Status(const ExplainTools& tools, Instant deadline)>;

@@ -20,9 +20,9 @@ struct Explanation {
   std::string summary;              // DescribeDecision, one line
   std::vector<std::string> doubts;  // Doubts (client/cost/doubts.h)
   // The median of measured / predicted over this requester's recent attends. `route_ratio` covers
-  // attends that queried a holder, `near_ratio` those of locally cached rows alone. Each is unset
+  // attends that queried a holder, `cached_ratio` those of locally cached rows alone. Each is unset
   // before 16 attends. `decision` does not use them.
-  std::optional<double> route_ratio, near_ratio;
+  std::optional<double> route_ratio, cached_ratio;
 };
 
 }  // namespace ckv

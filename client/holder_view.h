@@ -65,7 +65,7 @@ struct HolderView {
   std::optional<double> model_error;
   // Measured / predicted since the start: of the same calls, and of prefetched slices.
   RatioCounts route_ratios;
-  RatioCounts pull_ratios;
+  RatioCounts prefetch_ratios;
 };
 
 }  // namespace ckv

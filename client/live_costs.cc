@@ -1,7 +1,7 @@
 // Combines what is known about costs into inputs of the predicate. Three sources: Here measures
 // this host once for each row widths, and keeps the lesser values of later measurements; GroupsOf
 // groups chunks by holders; AddCandidates takes each holder's learned constants. Estimate and
-// KnownInput use only what is known, and query no holder. ObservePull and ObserveMap learn from
+// KnownInput use only what is known, and query no holder. ObservePrefetch and ObserveMap learn from
 // finished fetches. Any thread.
 
 #include "client/live_costs.h"
@@ -30,14 +30,14 @@ bool IsKnown(const Candidate& candidate) {
 
 // Records the time of a slice that was fetched from a holder, and its ratio to the expected time.
 void ObserveSlice(HolderPeer& peer, const Geometry& geometry, uint64_t bytes, double took_us) {
-  if (const auto known = peer.FabricFor(geometry); known && bytes >= LivePull::kBytesMin) {
-    const double bandwidth = known->pull_bandwidth_bytes_per_s > 0
-                                 ? known->pull_bandwidth_bytes_per_s
+  if (const auto known = peer.FabricFor(geometry); known && bytes >= LiveBandwidth::kBytesMin) {
+    const double bandwidth = known->fetch_bandwidth_bytes_per_s > 0
+                                 ? known->fetch_bandwidth_bytes_per_s
                                  : known->bandwidth_bytes_per_s;
     if (bandwidth > 0)
-      peer.pull_ratios.Observe(known->t_probe_us + double(bytes) / bandwidth * 1e6, took_us);
+      peer.prefetch_ratios.Observe(known->t_probe_us + double(bytes) / bandwidth * 1e6, took_us);
   }
-  peer.pull.Observe(bytes, took_us);
+  peer.bandwidth.Observe(bytes, took_us);
 }
 
 // A later measurement counts if it is faster by this factor. Each replaces what LiveHere compares
@@ -208,7 +208,7 @@ bool LiveCosts::AddCandidates(const ChunkGroups& groups, uint32_t group, uint32_
 }
 
 absl::StatusOr<std::vector<GroupEstimate>> LiveCosts::Estimate(
-    const EstimateCall& call, const std::function<bool(uint32_t)>& is_near) {
+    const EstimateCall& call, const std::function<bool(uint32_t)>& is_cached) {
   CKV_RETURN_IF_ERROR(CheckCall(call));
   CKV_ASSIGN_OR_RETURN(const std::shared_ptr<const ChunkGroups> groups, GroupsOf(call.corpus));
   std::vector<GroupEstimate> estimates;
@@ -224,14 +224,14 @@ absl::StatusOr<std::vector<GroupEstimate>> LiveCosts::Estimate(
     const uint32_t tokens = call.corpus->chunks[chunk].token_count;
     ++estimates[i].chunk_count;
     estimates[i].tokens += tokens;
-    if (is_near(chunk)) estimates[i].near_tokens += tokens;
+    if (is_cached(chunk)) estimates[i].cached_tokens += tokens;
   });
   const std::optional<RequesterConstants> here = KnownHere(call.corpus->geometry);
   DecisionInput input = InputOf(call, here.value_or(RequesterConstants{}));
   for (size_t i = 0; i < estimates.size(); ++i) {
     GroupEstimate& estimate = estimates[i];
     input.tokens = input.cache_room_tokens = estimate.tokens;
-    input.near_tokens = estimate.near_tokens;
+    input.cached_tokens = estimate.cached_tokens;
     input.candidates.clear();
     const bool known = AddCandidates(*groups, seen[i], /*ordinal=*/0, input);
     if (known && here) {
@@ -269,7 +269,7 @@ absl::StatusOr<DecisionInput> LiveCosts::KnownInput(const EstimateCall& call) {
   return input;
 }
 
-void LiveCosts::ObservePull(const FetchCall& call, Duration took) {
+void LiveCosts::ObservePrefetch(const FetchCall& call, Duration took) {
   const auto groups = GroupsOf(call.corpus);
   if (!groups.ok()) return;
   uint64_t tokens = 0;
@@ -293,7 +293,7 @@ void LiveCosts::ObserveMap(const MapCall& call, Duration took) {
                          geometry.row_bytes();
   // Replicas elsewhere cannot have been mapped.
   for (HolderPeer* const peer : (*groups)->PeersOf(group)) {
-    if (peer->seat().host == kThisHost) peer->pull.Observe(bytes, double(took.count()) / 1e3);
+    if (peer->seat().host == kThisHost) peer->bandwidth.Observe(bytes, double(took.count()) / 1e3);
   }
 }
 

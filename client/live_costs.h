@@ -64,11 +64,11 @@ class LiveCosts {
       const std::shared_ptr<const Corpus>& corpus) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Returns an estimate for each group of chunks, in the order of their first chunks. Sends
-  // nothing. `is_near` returns whether a chunk's rows are cached locally.
+  // nothing. `is_cached` returns whether a chunk's rows are cached locally.
   //   InvalidArgument     there is no corpus, an ordinal is beyond its last chunk, or there are no
   //                       query rows or more than kAttendRowCountMax.
-  absl::StatusOr<std::vector<GroupEstimate>> Estimate(const EstimateCall& call,
-                                                      const std::function<bool(uint32_t)>& is_near)
+  absl::StatusOr<std::vector<GroupEstimate>> Estimate(
+      const EstimateCall& call, const std::function<bool(uint32_t)>& is_cached)
       ABSL_LOCKS_EXCLUDED(mu_);
 
   // Returns the input of one decision over all chunks of the call: a group of candidates for each
@@ -82,7 +82,7 @@ class LiveCosts {
   // Receives the times of whole attends.
   LiveCalls& live_calls() { return live_calls_; }
   // Records the time of a fetch for each holder that the rows may have come from.
-  void ObservePull(const FetchCall& call, Duration took) ABSL_LOCKS_EXCLUDED(mu_);
+  void ObservePrefetch(const FetchCall& call, Duration took) ABSL_LOCKS_EXCLUDED(mu_);
   // The same for a chunk that was mapped instead, for its holders on this host. The time includes
   // the holder's copy, unless the holder already made one for another requester.
   void ObserveMap(const MapCall& call, Duration took) ABSL_LOCKS_EXCLUDED(mu_);

@@ -86,7 +86,8 @@ struct Requester::State {
                         return CallContext::Make(&link_options, &peers, spin, &counters);
                       }),
         prefetch_attempts(options.clock, &prefetch_pool, &view, &counters),
-        prefetcher({clock, options.near_bytes, ReachesLocalRows(*options.backend)}, Tools(options)),
+        prefetcher({clock, options.local_cache_bytes, ReachesLocalRows(*options.backend)},
+                   Tools(options)),
         remeasurer(options.clock, &peers, [this](HolderPeer& peer, Instant by) {
           return MeasureDoubted(peer, [&](const Corpus& corpus, const Remeasure& measure) {
             return prefetch_attempts.Run(&corpus, by, [&](CallContext& context) -> AttemptResult {
@@ -208,8 +209,8 @@ struct Requester::State {
       costs.ObserveMap(call, clock->Now() - begin);
       return std::make_shared<MappedRows>(std::move(chunk), call.corpus->geometry.layers);
     };
-    tools.pull = [this](const FetchCall& call, const PrefetcherTools::Place& place,
-                        const std::function<bool()>& wanted) {
+    tools.fetch = [this](const FetchCall& call, const PrefetcherTools::Place& place,
+                         const std::function<bool()>& wanted) {
       const Fetcher::Place to = place;
       const Instant begin = clock->Now();
       absl::Status status = Fetch(
@@ -219,8 +220,8 @@ struct Requester::State {
           },
           prefetch_attempts);
       const Duration took = clock->Now() - begin;
-      if (status.ok()) costs.ObservePull(call, took);
-      if (status.ok()) counters.pull.Add(took);
+      if (status.ok()) costs.ObservePrefetch(call, took);
+      if (status.ok()) counters.prefetch.Add(took);
       return status;
     };
     return tools;
@@ -253,10 +254,10 @@ struct Requester::State {
       return absl::UnavailableError("no holder of a chunk can be asked");
     input.selected = 0;  // a prefetch takes whole chunks
     const Decision whole = Decide(input);
-    const CostBreakdown& pull = whole.cost(Primitive::kFetch);
+    const CostBreakdown& fetch = whole.cost(Primitive::kFetch);
     StepCost cost = {.route_us = step.cost(Primitive::kRoute).total_us,
-                     .near_us = step.cost(Primitive::kFetch).compute_us,
-                     .pull_us = pull.probe_us + pull.transfer_us,
+                     .cached_us = step.cost(Primitive::kFetch).compute_us,
+                     .prefetch_us = fetch.probe_us + fetch.transfer_us,
                      .prefill_token_us = std::nullopt};
     if (const CostBreakdown& local = whole.cost(Primitive::kLocal); local.offered)
       cost.prefill_token_us = local.prefill_us / double(input.tokens);
@@ -469,11 +470,11 @@ absl::StatusOr<Requester::Explanation> Requester::Explain(const ExplainCall& cal
   state_->counters.explains.fetch_add(1, std::memory_order_relaxed);
   if (call.corpus == nullptr) return absl::InvalidArgumentError("explain: no corpus");
   CKV_ASSIGN_OR_RETURN(MeasuredInput measured, state_->Measure(call, state_->attempts));
-  const auto is_near = [&](const ChunkPlacement& chunk) {
+  const auto is_cached = [&](const ChunkPlacement& chunk) {
     return state_->prefetcher.IsLocal(chunk.id, call.corpus->geometry);
   };
   return ExplanationOf(call, std::move(measured), state_->peers, state_->costs.live_calls(),
-                       is_near);
+                       is_cached);
 }
 
 absl::StatusOr<std::vector<GroupEstimate>> Requester::Estimate(const EstimateCall& call) const {

@@ -386,10 +386,11 @@ struct RequesterOptions {
   Duration spin_max = std::chrono::microseconds(50);
   // The time limit for opening a session and its lane. A call's deadline may end it sooner.
   Duration connect_timeout = std::chrono::seconds(3);
-  // The capacity of the local row cache, for rows that contexts of policy near or auto have fetched
-  // (client/prefetch/prefetcher.h). Memory is allocated as it is used. If 0, every query is routed.
-  // So it is if the backend does not reach rows in host memory: policies then change nothing.
-  uint64_t near_bytes = uint64_t{1} << 30;
+  // The capacity of the local row cache, for rows that contexts of policy cache or auto have
+  // fetched (client/prefetch/prefetcher.h). Memory is allocated as it is used. If 0, every query is
+  // routed. So it is if the backend does not reach rows in host memory: policies then change
+  // nothing.
+  uint64_t local_cache_bytes = uint64_t{1} << 30;
   // The rows of a holder in the same process; borrowed. If set, prefetched rows are copied to that
   // holder, and its chunks count as cached locally from the start. It must outlive the requester.
   LocalRowSource* local_row_source = nullptr;

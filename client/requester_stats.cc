@@ -9,25 +9,28 @@ namespace ckv {
 namespace {
 
 LocalRowStats LocalRowStatsOf(const PrefetcherStats& stats) {
-  return {.bytes = stats.near_bytes,
-          .bytes_max = stats.near_bytes_max,
-          .chunk_count = stats.near_chunks,
-          .pull_count = stats.pulls,
-          .pull_failed_count = stats.pulls_failed,
+  return {.bytes = stats.local_cache_bytes,
+          .bytes_max = stats.local_cache_bytes_max,
+          .chunk_count = stats.local_cache_chunks,
+          .prefetch_count = stats.prefetches,
+          .prefetch_failed_count = stats.prefetches_failed,
           .eviction_count = stats.evictions,
-          .pulled_bytes = stats.pulled_bytes,
+          .prefetched_bytes = stats.prefetched_bytes,
           .mapped_bytes = stats.mapped_bytes,
           .routed_us = stats.routed_us,
           .saved_us = stats.saved_us,
-          .pulled_us = stats.pulled_us,
+          .prefetched_us = stats.prefetched_us,
           .recomputed_token_count = stats.recomputed_tokens,
           .recompute = stats.recompute,
           .decisions = stats.decisions};
 }
 
 RequesterLatency LatencyOf(const CallCounters& counters) {
-  RequesterLatency latency = {
-      counters.route.Read(), counters.near.Read(), counters.fetch.Read(), counters.pull.Read(), {}};
+  RequesterLatency latency = {counters.route.Read(),
+                              counters.cached.Read(),
+                              counters.fetch.Read(),
+                              counters.prefetch.Read(),
+                              {}};
   for (size_t i = 0; i < latency.lanes.size(); ++i) latency.lanes[i] = counters.lanes[i].Read();
   return latency;
 }
@@ -48,7 +51,7 @@ RequesterStats StatsOf(const CallCounters& counters, const PrefetcherStats& pref
           .fetch_count = read(counters.fetches),
           .explain_count = read(counters.explains),
           .reused_token_count = read(counters.reused_tokens),
-          .near = LocalRowStatsOf(prefetcher),
+          .local_cache = LocalRowStatsOf(prefetcher),
           .latency = LatencyOf(counters),
           .hottest = counters.corpora.Hottest(corpus_count_max)};
 }

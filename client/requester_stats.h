@@ -24,14 +24,14 @@ struct LocalRowStats {
   uint64_t bytes = 0;  // in use, of bytes_max
   uint64_t bytes_max = 0;
   uint32_t chunk_count = 0;
-  uint64_t pull_count = 0;  // chunk ranges
-  uint64_t pull_failed_count = 0;
+  uint64_t prefetch_count = 0;  // chunk ranges
+  uint64_t prefetch_failed_count = 0;
   uint64_t eviction_count = 0;
-  uint64_t pulled_bytes = 0;
+  uint64_t prefetched_bytes = 0;
   uint64_t mapped_bytes = 0;            // rows of holders on this host, used in place
   double routed_us = 0;                 // lost by routing what could have been cached locally
   double saved_us = 0;                  // saved by rows that were cached locally
-  double pulled_us = 0;                 // the time of all prefetches
+  double prefetched_us = 0;             // the time of all prefetches
   uint64_t recomputed_token_count = 0;  // by contexts' own functions
   LatencyCounts recompute;              // the time of each recomputation of a chunk range
   // How often each decision was made for a use of a chunk range, [primitive][reason].
@@ -40,10 +40,10 @@ struct LocalRowStats {
 
 // How long successful calls took, from their first attempt.
 struct RequesterLatency {
-  LatencyCounts route;  // attends that queried a holder
-  LatencyCounts near;   // attends over local rows only
-  LatencyCounts fetch;  // fetches of rows, of selected rows and into caches
-  LatencyCounts pull;   // slices of rows that the requester prefetched
+  LatencyCounts route;     // attends that queried a holder
+  LatencyCounts cached;    // attends over local rows only
+  LatencyCounts fetch;     // fetches of rows, of selected rows and into caches
+  LatencyCounts prefetch;  // slices of rows that the requester prefetched
   // By FabricKind: the time from posting a frame to its reply, minus the time that the holder
   // reports for waiting and computing.
   std::array<LatencyCounts, kFabricKindEnd> lanes;
@@ -65,7 +65,7 @@ struct RequesterStats {
   uint64_t explain_count = 0;  // calls of Explain
   // Tokens of all opened contexts: without ckv, each would have been prefilled again.
   uint64_t reused_token_count = 0;
-  LocalRowStats near;
+  LocalRowStats local_cache;
   RequesterLatency latency;
   std::vector<CorpusCalls> hottest;  // see CorpusMeter::Hottest
 
@@ -74,10 +74,10 @@ struct RequesterStats {
   template <typename Visit>
   void ForEachLatency(Visit visit) const {
     visit("route", latency.route);
-    visit("near", latency.near);
+    visit("cached", latency.cached);
     visit("fetch", latency.fetch);
-    visit("pull", latency.pull);
-    visit("local", near.recompute);
+    visit("prefetch", latency.prefetch);
+    visit("local", local_cache.recompute);
     for (size_t i = 0; i < latency.lanes.size(); ++i) {
       if (latency.lanes[i].total() > 0)
         visit("lane " + std::string(FabricName(FabricKind(i))), latency.lanes[i]);

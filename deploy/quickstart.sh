@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The main job, end to end, on this machine: three holders share a real text, eight agents decode
 # against it by routing their queries, and every token is checked against single-instance decoding.
-# Then eight agents run under each policy: route, near (all rows are fetched first) and auto. A
+# Then eight agents run under each policy: route, cache (all rows are fetched first) and auto. A
 # table compares time, bytes and memory, and another says what auto saved. Fails if a token differs,
 # and not because of a time. Installs packages, builds, runs, tells how long each phase took, and
 # leaves nothing running.

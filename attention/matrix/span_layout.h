@@ -9,8 +9,9 @@
 // A bf16 has 8 significant bits. So a weight, and a value with a scale, is a sum of up to three
 // bf16, its terms. A product is computed with each term.
 //
-// Sizes are rounded up, and the kernel computes what is added: query rows repeat the last row, keys
-// are rows of zeros with weight 0, and columns are zeros or, in o, are never written out.
+// Sizes are rounded up, and the kernel computes what is added. Added query rows repeat the last
+// row. Added keys are rows of zeros with weight 0. Added columns are zeros, and those of o are
+// never written out.
 //
 // Two of a buffer ([2]) alternate: one is written while the products read the other.
 //
@@ -81,7 +82,7 @@ struct Workspace {
   // [2][2 parts of a step][term][16 pairs of keys][16 rows]: weights that are not yet transposed. A
   // step computes the weights of a group for two tiles, or of two groups for one.
   uint32_t* pairs = nullptr;
-  float* logits[2] = {};          // of an item; the softmax reads the other's
+  float* logits[2] = {};          // [tiles of an item][kSpanKeys][16 rows]
   float* sums = nullptr;          // [2][4 tiles of 16 x 16]: values of 32 columns, before they are
                                   // folded into o
   uint16_t* staged[2] = {};       // [kSpanKeys][width]: rows that cannot be read in place, of this

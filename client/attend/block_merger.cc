@@ -49,7 +49,7 @@ void BlockMerger::Begin(bool late) {
     const PlannedUnit& unit = plan.units()[blocks[i].unit];
     missing_[i] = unit.split_end - unit.split_begin;
     // The locally cached chunks count as one more split.
-    coverage_.AddBlock(missing_[i] + (unit.near_count > 0 ? 1 : 0),
+    coverage_.AddBlock(missing_[i] + (unit.cached_count > 0 ? 1 : 0),
                        unit.attended_end - unit.attended_begin);
     if (missing_[i] == 0) ready_.push_back(i);
   }
@@ -74,11 +74,12 @@ absl::Status BlockMerger::SetTarget(const PartialView& out, StreamOrder& order) 
 // Locally cached chunks count once, too (I1).
 absl::Status BlockMerger::CoverLocal() {
   const AttendPlan& plan = planned_.plan;
-  if (plan.near_count() == 0) return absl::OkStatus();
+  if (plan.cached_count() == 0) return absl::OkStatus();
   for (uint32_t block = 0; block < plan.blocks().size(); ++block) {
     const PlannedUnit& unit = plan.units()[plan.blocks()[block].unit];
-    if (unit.near_count == 0) continue;
-    CKV_RETURN_IF_ERROR(coverage_.Cover(block, unit.split_end - unit.split_begin, unit.near_count));
+    if (unit.cached_count == 0) continue;
+    CKV_RETURN_IF_ERROR(
+        coverage_.Cover(block, unit.split_end - unit.split_begin, unit.cached_count));
   }
   return absl::OkStatus();
 }
@@ -167,8 +168,8 @@ void BlockMerger::CollectParts(const PlannedBlock& block) {
   for (uint32_t n = unit.node_begin; n < unit.node_end; ++n) {
     const PlannedNode& node = plan.nodes()[n];
     levels_.push_back(node.level);
-    if (node.split == PlannedNode::kNear) {
-      AddLocalPart(local_.NearPartial(node), block.row_begin - unit.row_begin);
+    if (node.split == PlannedNode::kCached) {
+      AddLocalPart(local_.CachedPartial(node), block.row_begin - unit.row_begin);
       continue;
     }
     const PlannedPart& part = plan.parts()[plan.PartFor(block, node.split)];

@@ -18,7 +18,7 @@ namespace {
 
 // Memory for the partials of locally cached chunks, and for the queries rotated for them: 128 heads
 // over 256 chunks. Cached chunks beyond it are routed.
-constexpr uint64_t kNearBytesMax = uint64_t{72} << 20;
+constexpr uint64_t kCachedBytesMax = uint64_t{72} << 20;
 
 }  // namespace
 
@@ -47,7 +47,7 @@ LocalAttend::LocalAttend(const PlannedCall* planned, ComputeStream* stream, Cloc
       spans_(*spans) {}
 
 void LocalAttend::Begin() {
-  reserved_bytes_ = near_pairs_ = 0;
+  reserved_bytes_ = cached_pairs_ = 0;
   expected_us_ = 0;
   pieces_.clear();
 }
@@ -59,16 +59,16 @@ bool LocalAttend::Reserve(const PlannedUnit& unit, const AttendedChunk& attended
   uint64_t row_bytes = (geometry.d_v + 2) * sizeof(float);
   if (!context.rotations()[chunk.rotation].is_identity()) row_bytes += geometry.query_row_bytes();
   const uint64_t bytes = reserved_bytes_ + unit.row_count * row_bytes;
-  if (bytes > kNearBytesMax) return false;
+  if (bytes > kCachedBytesMax) return false;
   reserved_bytes_ = bytes;
-  near_pairs_ +=
+  cached_pairs_ +=
       uint64_t{unit.row_count} * (attended.index_begin == kDense ? chunk.token_count : attended.k);
   return true;
 }
 
 void LocalAttend::Trim() {
-  if (partials_.size() > kNearBytesMax) partials_ = BackendMemory();
-  if (copied_q_.size() > kNearBytesMax) copied_q_ = BackendMemory();
+  if (partials_.size() > kCachedBytesMax) partials_ = BackendMemory();
+  if (copied_q_.size() > kCachedBytesMax) copied_q_ = BackendMemory();
 }
 
 absl::Status LocalAttend::Attend(const StreamOrder& order, const PartialView* in_place) {
@@ -81,7 +81,7 @@ absl::Status LocalAttend::Attend(const StreamOrder& order, const PartialView* in
   if (in_place != nullptr) PlaceAnswers(*in_place);
   const RouteCall& call = planned_.call;
   const double rows = call.q.count;
-  const double tokens = double(near_pairs_ + OwnPairs(call)) / rows;
+  const double tokens = double(cached_pairs_ + OwnPairs(call)) / rows;
   if (live_ != nullptr) expected_us_ = live_->ExpectedUs(call.geometry().widths(), rows, tokens);
   return Run(Learns(order), rows, tokens);
 }
@@ -107,7 +107,7 @@ absl::Status LocalAttend::Run(bool learns, double rows, double tokens) {
 // Whether the time of the attend is the kernel's. It is not if a stream is still producing what the
 // kernel reads or writes.
 bool LocalAttend::Learns(const StreamOrder& order) const {
-  if (live_ == nullptr || near_pairs_ == 0 || !order.producers_ready()) return false;
+  if (live_ == nullptr || cached_pairs_ == 0 || !order.producers_ready()) return false;
   return std::all_of(pieces_.begin(), pieces_.end(), [](const AttentionPiece& piece) {
     return piece.rows.after == nullptr || piece.rows.after->Ready();
   });
@@ -164,20 +164,20 @@ absl::Status LocalAttend::AddLocalPieces() {
   const RouteCall& call = planned_.call;
   const AttendPlan& plan = planned_.plan;
   copies_.clear();
-  if (plan.near_count() == 0) return absl::OkStatus();
+  if (plan.cached_count() == 0) return absl::OkStatus();
   CKV_RETURN_IF_ERROR(ReserveCopies());
   const auto row_bytes = static_cast<uint32_t>(call.geometry().row_bytes());
   for (uint32_t u = 0; u < plan.units().size(); ++u) {
     const PlannedUnit& unit = plan.units()[u];
-    if (unit.near_count == 0) continue;
+    if (unit.cached_count == 0) continue;
     const RouteSegment& segment = call.segments[unit.segment];
     for (uint32_t n = unit.node_begin; n < unit.node_end; ++n) {
-      if (plan.nodes()[n].split != PlannedNode::kNear) continue;
+      if (plan.nodes()[n].split != PlannedNode::kCached) continue;
       const AttendedChunk& planned = plan.attended()[plan.nodes()[n].attended_begin];
       const ContextChunk& chunk = segment.context->chunks()[planned.context_index];
       AttentionPiece piece;
       CKV_ASSIGN_OR_RETURN(piece.q, QueriesOf(u, chunk.rotation));
-      piece.rows = {(*segment.near)[planned.context_index]->layer(call.layer).data(),
+      piece.rows = {(*segment.cached)[planned.context_index]->layer(call.layer).data(),
                     chunk.token_count, row_bytes};
       piece.precision = PrecisionOf(call.precision, call.wire);
       if (planned.index_begin != kDense)
@@ -193,9 +193,9 @@ absl::Status LocalAttend::ReserveCopies() {
   const RouteCall& call = planned_.call;
   size_t bytes = 0;
   for (const PlannedUnit& unit : planned_.plan.units()) {
-    if (unit.near_count == 0) continue;
+    if (unit.cached_count == 0) continue;
     const size_t rotations = call.segments[unit.segment].context->rotations().size();
-    bytes += std::min<size_t>(rotations, unit.near_count) * unit.row_count *
+    bytes += std::min<size_t>(rotations, unit.cached_count) * unit.row_count *
              call.geometry().query_row_bytes();
   }
   return backend_.Grow(copied_q_, bytes);

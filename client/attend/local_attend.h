@@ -40,7 +40,7 @@ class LocalAttend {
   // chunk must then be routed.
   bool Reserve(const PlannedUnit& unit, const AttendedChunk& attended);
   // The pairs of a query row and a locally cached row, of the chunks reserved.
-  uint64_t near_pairs() const { return near_pairs_; }
+  uint64_t cached_pairs() const { return cached_pairs_; }
 
   // Attends all local rows. If `in_place` is not null, nothing is routed, and nothing can fail any
   // more. The answer of a unit with one piece is then written to `in_place`, the output buffer.
@@ -53,8 +53,8 @@ class LocalAttend {
   double expected_us() const { return expected_us_; }
   // Whether the answer of the unit is in the output buffer.
   bool IsInPlace(const PlannedUnit& unit) const;
-  // The partial of a near node: the rows of its unit.
-  const PartialView& NearPartial(const PlannedNode& node) const {
+  // The partial of a cached node: the rows of its unit.
+  const PartialView& CachedPartial(const PlannedNode& node) const {
     return pieces_[own_begin_.back() + node.place].out;
   }
   // The partials of a segment's own rows, in their order: the rows of the segment.
@@ -91,7 +91,7 @@ class LocalAttend {
   CallSpans& spans_;
 
   uint64_t reserved_bytes_ = 0;  // for the cached chunks so far
-  uint64_t near_pairs_ = 0;
+  uint64_t cached_pairs_ = 0;
   double expected_us_ = 0;
   std::vector<AttentionPiece> pieces_;  // own rows, then cached chunks in the plan's order
   std::vector<uint32_t> own_begin_;     // [segments + 1] in pieces_

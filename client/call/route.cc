@@ -30,7 +30,7 @@ void CountPairs(const PlannedCall& planned, AttendReport& report) {
       const uint32_t rows = chunk.index_begin == kDense
                                 ? segment.context->chunks()[chunk.context_index].token_count
                                 : chunk.k;
-      (chunk.peer_index == kNearPeerIndex ? report.near_pairs : report.routed_pairs) +=
+      (chunk.peer_index == kCachedPeerIndex ? report.cached_pairs : report.routed_pairs) +=
           uint64_t{unit.row_count} * rows;
     }
   }
@@ -39,7 +39,7 @@ void CountPairs(const PlannedCall& planned, AttendReport& report) {
 
 void CountCall(const RouteCall& call, bool requested, Duration took, Duration lost,
                CallCounters& counters) {
-  (requested ? counters.route : counters.near).Add(took + lost);
+  (requested ? counters.route : counters.cached).Add(took + lost);
   if (lost > Duration(0))
     counters.lost_ns.fetch_add(static_cast<uint64_t>(lost.count()), std::memory_order_relaxed);
   for (const RouteSegment& segment : call.segments) {
@@ -138,14 +138,14 @@ absl::Status Router::FindHandles(const PlannedUnit& unit) {
   uint32_t part = kContextPartCountMax, group = LinkTable::kNoLink, peer_index = 0;
   LinkTable::ChunkLinks* chunk_links = nullptr;
   HolderLink* link = nullptr;
-  const LocalRowTable* const near =
-      ReachesLocalRows(stream_.backend()) ? call.segments[unit.segment].near : nullptr;
+  const LocalRowTable* const cached =
+      ReachesLocalRows(stream_.backend()) ? call.segments[unit.segment].cached : nullptr;
   for (uint32_t i = unit.attended_begin; i < unit.attended_end; ++i) {
     const ContextChunk& chunk = context.chunks()[attended[i].context_index];
     const LocalRows* const rows =
-        near == nullptr ? nullptr : (*near)[attended[i].context_index].get();
+        cached == nullptr ? nullptr : (*cached)[attended[i].context_index].get();
     if (rows != nullptr && rows->current() && local_.Reserve(unit, attended[i])) {
-      attended[i].peer_index = kNearPeerIndex;
+      attended[i].peer_index = kCachedPeerIndex;
       continue;
     }
     if (chunk.part != part) {
@@ -343,14 +343,14 @@ void Router::CountUses(Duration took) {
   double routed_us = 0;  // 0 unless all of it was routed for watched contexts
   for (const RouteSegment& segment : call.segments) {
     if (!segment.context->watched()) continue;
-    if (routed_us == 0 && local_.near_pairs() == 0 && call.prompt)
+    if (routed_us == 0 && local_.cached_pairs() == 0 && call.prompt)
       routed_us = double(took.count()) / 1e3;
     uint32_t own_count = 0;
     for (const OwnRows& own : segment.own) own_count += own.rows.count;
     segment.context->CountCall(
         {segment.row_count, call.q.count, segment.selection.k, own_count, f32, routed_us});
     // A holder returned with another kernel target than the one that attends its cached rows here.
-    if (f32 && targets_.differ && local_.near_pairs() > 0) segment.context->LookNow();
+    if (f32 && targets_.differ && local_.cached_pairs() > 0) segment.context->LookNow();
   }
 }
 
@@ -364,7 +364,7 @@ void Router::Report(Duration took, Duration lost, AttendReport& report) const {
   }
   CountPairs(planned_, report);
   for (const RouteSegment& segment : call.segments)
-    report.pulled_bytes += segment.context->TakePulled();
+    report.prefetched_bytes += segment.context->TakePrefetched();
   report.bytes_sent = frames_.bytes_sent();
   report.bytes_received = bytes_received_;
   report.targets_differ = targets_.differ;

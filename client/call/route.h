@@ -53,7 +53,9 @@ class Router {
   absl::Status Begin(const RouteCall& call);
   // Pairs of a query row and a locally cached row that the first Advance will attend, on its
   // thread.
-  uint64_t near_pairs_left() const { return phase_ < Phase::kReplies ? local_.near_pairs() : 0; }
+  uint64_t cached_pairs_left() const {
+    return phase_ < Phase::kReplies ? local_.cached_pairs() : 0;
+  }
   // Returns true once the answer is complete. Does not wait for holders or streams. Once the first
   // queries are posted, also attends the caller's own rows and the locally cached ones. If the call
   // is polled at once, the attend of cached rows is timed: Advance waits for it.

@@ -121,7 +121,7 @@ void RouteLearner::JudgeCall(Duration took) {
     time.Add(exchange_.link(peer_index).peer().seat(), round.expected_us, round.busy_us);
     requested = true;
   }
-  (requested ? calls_->routed : calls_->near).Observe(time.Us(), double(took.count()) / 1e3);
+  (requested ? calls_->routed : calls_->cached).Observe(time.Us(), double(took.count()) / 1e3);
 }
 
 }  // namespace ckv

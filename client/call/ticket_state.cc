@@ -119,7 +119,7 @@ bool TicketState::Step(bool may_wait) {
     if (!running_) return done();
   }
   Router& router = (*lease_)->router;
-  must_wait_ = !may_wait && router.near_pairs_left() > kShortPairsMax;
+  must_wait_ = !may_wait && router.cached_pairs_left() > kShortPairsMax;
   if (must_wait_) return false;
   const absl::StatusOr<bool> complete = router.Advance([this] { return out_; });
   if (!complete.ok()) {

@@ -33,10 +33,12 @@ class ContextLocalRows {
 
   // Records bytes of rows that were copied to the local row cache for this context, until a call
   // reports them.
-  void AddPulled(uint64_t bytes) { pulled_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
-  uint64_t TakePulled() {
-    if (pulled_bytes_.load(std::memory_order_relaxed) == 0) return 0;
-    return pulled_bytes_.exchange(0, std::memory_order_relaxed);
+  void AddPrefetched(uint64_t bytes) {
+    prefetched_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  uint64_t TakePrefetched() {
+    if (prefetched_bytes_.load(std::memory_order_relaxed) == 0) return 0;
+    return prefetched_bytes_.exchange(0, std::memory_order_relaxed);
   }
 
  private:
@@ -44,7 +46,7 @@ class ContextLocalRows {
   std::shared_ptr<const LocalRowTable> table_ ABSL_GUARDED_BY(mu_);
   std::atomic<bool> same_bits_{false};
   std::atomic<bool> has_table_{false};  // contexts without local rows need no lock
-  std::atomic<uint64_t> pulled_bytes_{0};
+  std::atomic<uint64_t> prefetched_bytes_{0};
 };
 
 }  // namespace ckv

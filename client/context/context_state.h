@@ -45,9 +45,9 @@ class ContextState {
   bool closed() const { return usage_.closed(); }
   void Close() { usage_.Close(); }
   // The part of ContextLocalRows that calls use.
-  std::shared_ptr<const LocalRowTable> near() const { return local_rows_.table(); }
-  bool near_same_bits() const { return local_rows_.same_bits(); }
-  uint64_t TakePulled() const { return local_rows_.TakePulled(); }
+  std::shared_ptr<const LocalRowTable> cached() const { return local_rows_.table(); }
+  bool cached_same_bits() const { return local_rows_.same_bits(); }
+  uint64_t TakePrefetched() const { return local_rows_.TakePrefetched(); }
 
   // For the owner of the context and for the prefetcher.
   ContextUsage& usage() { return usage_; }

@@ -1,7 +1,7 @@
 // The formulas of cost_model.h. Both entry points take one candidate:
 //   RouteRound  the time of one round: probe, transfer, kernel and queue. CandidateRound computes
 //               it for one message and for a pipeline of frames, and takes the shorter
-//   PullFrom    the time to copy rows: transfer, and the part of the splice that shows
+//   FetchRound    the time to copy rows: transfer, and the part of the splice that shows
 // CallTime and HostLoads add up candidates of one host, whose processors are shared. Inputs may be
 // NaN or infinite: CleanCost turns them into 0, so that no result is NaN.
 
@@ -25,12 +25,12 @@ double ResidualBandwidth(const PathCost& path) {
 }
 
 // Returns 0 if the bandwidth is not known.
-double BytesPerUs(const Candidate& candidate, bool pull) {
+double BytesPerUs(const Candidate& candidate, bool fetch) {
   double bandwidth = 0, in_flight = CleanCost(candidate.in_flight);
   if (candidate.fabric) {
     bandwidth = CleanCost(candidate.fabric->bandwidth_bytes_per_s);
-    if (pull && candidate.fabric->pull_bandwidth_bytes_per_s > 0)
-      bandwidth = candidate.fabric->pull_bandwidth_bytes_per_s;
+    if (fetch && candidate.fabric->fetch_bandwidth_bytes_per_s > 0)
+      bandwidth = candidate.fabric->fetch_bandwidth_bytes_per_s;
   }
   if (candidate.path && candidate.path->bandwidth_bytes_per_s > 0) {
     const double residual = ResidualBandwidth(*candidate.path);
@@ -220,7 +220,7 @@ double BusyUs(const HostSeat& seat, double compute_us, double exchange_us) noexc
 
 RoundCost RouteRound(const Workload& work, const Candidate& candidate) noexcept {
   RoundCost cost;
-  const double bytes_per_us = BytesPerUs(candidate, /*pull=*/false);
+  const double bytes_per_us = BytesPerUs(candidate, /*fetch=*/false);
   cost.why_not = WhyNot(candidate, bytes_per_us);
   if (cost.why_not != nullptr) return cost;
   const CandidateRound exchanged(work, candidate, bytes_per_us);
@@ -235,9 +235,9 @@ RoundCost RouteRound(const Workload& work, const Candidate& candidate) noexcept 
   return cost;
 }
 
-RoundCost PullFrom(const Workload& work, const Candidate& candidate) noexcept {
+RoundCost FetchRound(const Workload& work, const Candidate& candidate) noexcept {
   RoundCost cost;
-  const double bytes_per_us = BytesPerUs(candidate, /*pull=*/true);
+  const double bytes_per_us = BytesPerUs(candidate, /*fetch=*/true);
   cost.why_not = WhyNot(candidate, bytes_per_us);
   if (cost.why_not != nullptr) return cost;
   const double share = CleanCost(candidate.token_share);

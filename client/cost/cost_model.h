@@ -1,8 +1,8 @@
 // The cost model: the time that one holder takes for a request, term by term.
 //
 //   route, a round   T_probe + M_q (q + p) / BW + T_compute(M_q x rows x requesters) + T_queue
-//   pull, a chunk    tokens x L x b_kv / BW + splice_share x T_splice
-//   pull, a round    T_probe + k x b_kv / BW          for a selection, which changes every step
+//   fetch, a chunk   tokens x L x b_kv / BW + splice_share x T_splice
+//   fetch, a round   T_probe + k x b_kv / BW          for a selection, which changes every step
 //   BW               min(measured, B (1 - c)) / (1 + n)
 //
 // T_compute grows with the query rows of all requesters. It never falls below the floor, the time
@@ -28,10 +28,10 @@
 // Holders of one host share its processors (HostLoads). A call to n holders of a host with P
 // processors takes as long as ceil(n / P) of them one after another.
 //
-// Sources: arXiv:2606.01502 sections 4.2 (route, pull), 5.4 (selection) and 6.3 (requesters that
-// share a holder). B, c and n of the network are from arXiv:2606.03910 equation 4. Frames are ours
-// (client/plan/attend_plan.h): the paper sends one message. A round is one layer of one step of
-// one agent, because a layer's query needs the previous layer's merge.
+// Sources: arXiv:2606.01502 sections 4.2 (route, and fetch, which it calls pull), 5.4 (selection)
+// and 6.3 (requesters that share a holder). B, c and n of the network are from arXiv:2606.03910
+// equation 4. Frames are ours (client/plan/attend_plan.h): the paper sends one message. A round is
+// one layer of one step of one agent, because a layer's query needs the previous layer's merge.
 //
 // All functions are pure and total. Constants are measured or received from peers, so a negative or
 // NaN one counts as 0. Every cost is a number or infinity. Nothing allocates. Units are
@@ -132,7 +132,7 @@ struct Candidate {
   // never assumes any overlap.
   double wire_share = 0;
   // The share of the splice that the transfer from this holder does not hide, [0, 1].
-  // LaneCalibrator measures it. Without a measurement it is 1: T_fetch = T_pull + T_splice.
+  // LaneCalibrator measures it. Without a measurement it is 1: T_fetch = T_transfer + T_splice.
   double splice_share = 1;
   ComputeConstants compute;
   // This requester's other requests to the holder, which share the bandwidth.
@@ -162,7 +162,7 @@ struct Workload {
   double rounds = 0;     // S x A x L
   double rows = 0;       // M_q
   double tokens = 0;     // tokens of all chunks
-  double far_share = 1;  // the share of them that a pull moves; the rest is cached locally
+  double far_share = 1;  // the share of them that a fetch moves; the rest is cached locally
   double attended = 0;   // tokens attended; fewer under selection
   double layers = 0;
   double row_bytes = 0;       // b_kv, one layer
@@ -195,7 +195,7 @@ double BusyUs(const HostSeat& seat, double compute_us, double exchange_us) noexc
 RoundCost RouteRound(const Workload& work, const Candidate& candidate) noexcept;
 // Returns the cost of a fetch from the candidate: its probe, its transfer, and the rest of the
 // splice that the transfer does not hide. Covers all layers once, or one round if `work.selected`.
-RoundCost PullFrom(const Workload& work, const Candidate& candidate) noexcept;
+RoundCost FetchRound(const Workload& work, const Candidate& candidate) noexcept;
 
 // Returns value > 0 ? value : 0, so NaN also becomes 0.
 inline double CleanCost(double value) noexcept { return value > 0 ? value : 0; }

@@ -15,7 +15,7 @@ namespace ckv {
 // how much.
 struct LiveCalls {
   LiveError routed;  // calls that queried a holder; they may also have attended rows themselves
-  LiveError near;    // calls that attended all rows themselves
+  LiveError cached;  // calls that attended all rows themselves
 };
 
 }  // namespace ckv

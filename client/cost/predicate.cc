@@ -34,7 +34,7 @@ Workload WorkloadOf(const DecisionInput& input) {
   work.rows = input.query_rows;
   work.tokens = double(input.tokens);
   if (input.tokens > 0)
-    work.far_share = 1 - double(std::min(input.near_tokens, input.tokens)) / work.tokens;
+    work.far_share = 1 - double(std::min(input.cached_tokens, input.tokens)) / work.tokens;
   work.selected = input.selected > 0;
   work.attended = double(work.selected ? std::min(input.selected, input.tokens) : input.tokens);
   work.row_bytes = input.geometry.row_bytes();
@@ -135,12 +135,12 @@ CostBreakdown FetchCost(const DecisionInput& input, const Workload& work) {
   CostBreakdown cost;
   double dearest_us = -1;
   const double times = work.selected ? work.rounds : 1;
-  const char* why = ForEachBest(input, work, PullFrom, [&](size_t i, const RoundCost& pull) {
-    cost.probe_us += TimesCost(times, pull.probe_us);
-    cost.transfer_us += TimesCost(times, pull.transfer_us);
-    cost.splice_us += pull.splice_us;
-    if (pull.total_us > dearest_us) cost.candidate = static_cast<uint32_t>(i);
-    dearest_us = std::max(dearest_us, pull.total_us);
+  const char* why = ForEachBest(input, work, FetchRound, [&](size_t i, const RoundCost& fetch) {
+    cost.probe_us += TimesCost(times, fetch.probe_us);
+    cost.transfer_us += TimesCost(times, fetch.transfer_us);
+    cost.splice_us += fetch.splice_us;
+    if (fetch.total_us > dearest_us) cost.candidate = static_cast<uint32_t>(i);
+    dearest_us = std::max(dearest_us, fetch.total_us);
   });
   const bool gone = !input.gone_holder.empty();
   if (why != nullptr || gone) {
@@ -219,7 +219,7 @@ Decision Decide(const DecisionInput& input) noexcept {
 size_t RankCandidates(const DecisionInput& input, Primitive primitive,
                       std::span<RankedCandidate> ranked) noexcept {
   const Workload work = WorkloadOf(input);
-  const CostOf cost_of = primitive == Primitive::kFetch ? PullFrom : RouteRound;
+  const CostOf cost_of = primitive == Primitive::kFetch ? FetchRound : RouteRound;
   const size_t count = std::min(ranked.size(), input.candidates.size());
   size_t group_begin = 0;
   for (size_t i = 0; i < count; ++i) {

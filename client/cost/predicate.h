@@ -3,7 +3,7 @@
 //
 //   per layer:   T_route = max over holders (T_probe + M_q (q + p) / BW + T_compute + T_queue)
 //                          + T_shared + T_merge(holders)
-//   per chunk:   T_fetch = sum over holders T_pull + T_splice(L, tokens) + T_evict
+//   per chunk:   T_fetch = sum over holders T_transfer + T_splice(L, tokens) + T_evict
 //   per chunk:   T_local = tokens x L x c + T_evict
 //   over S steps of A agents that share the chunk here:
 //                route  S x A x L x T_route
@@ -24,7 +24,7 @@
 //                   tokens x max(M_q x here.attend_per_row_token_us, here.attend_floor)
 //   c               here.prefill_per_token_layer_us
 //   tokens          under selection, T_attend_here and T_evict count at most `selected` of them.
-//                   T_pull, T_local and T_evict exclude rows that are already cached locally
+//                   T_transfer, T_local and T_evict exclude rows that are already cached locally
 //   T_evict         (tokens - cache_room_tokens) x eviction->per_token_us, if they do not fit
 //
 // Sources: arXiv:2606.01502 sections 4 and 5. client/cost/cost_model.h has the terms of one
@@ -82,7 +82,7 @@ struct DecisionInput {
   uint64_t tokens = 0;  // tokens of all chunks together
   // The part of `tokens` whose rows are cached locally: neither a fetch nor local moves or
   // recomputes them.
-  uint64_t near_tokens = 0;
+  uint64_t cached_tokens = 0;
   uint64_t selected = 0;    // rows a query attends under selection; 0 if dense
   uint32_t query_rows = 0;  // M_q of one layer
   uint32_t steps = 1;       // decode steps expected against the chunks

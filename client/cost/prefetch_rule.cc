@@ -56,7 +56,7 @@ void PrefetchRule::DropOne() {
   const uint32_t oldest = idle_.front();
   idle_.pop_front();
   for (size_t expert = 0; expert < kExpertCount; ++expert) {
-    if (items_[oldest]->ghosts[expert].near) GhostRemove(expert, oldest);
+    if (items_[oldest]->ghosts[expert].cached) GhostRemove(expert, oldest);
   }
   item_of_key_.erase(items_[oldest]->key);
   free_items_.push_back(oldest);
@@ -131,7 +131,7 @@ double PrefetchRule::ThresholdUs(size_t expert, const Item& item, const Use& use
 PrefetchVerdict PrefetchRule::Verdict(UseId id, Instant now) const {
   const Use& use = uses_[id];
   const Item& item = *items_[use.item];
-  if (item.near) return PrefetchVerdict::kNear;
+  if (item.cached) return PrefetchVerdict::kCached;
   if (item.price.bytes > options_.capacity_bytes) return PrefetchVerdict::kTooLarge;
   const double threshold_us = ThresholdUs(use.expert, item, use, item.ended_lost_us);
   if (threshold_us > 1e20) return PrefetchVerdict::kNever;
@@ -159,9 +159,9 @@ PrefetchVerdict PrefetchRule::Lose(UseId id, double us, Instant now) {
   Item& item = *items_[use.item];
   us = CleanCost(us);
   use.total_us += us;
-  if (item.near) {
+  if (item.cached) {
     stats_.saved_us += us;
-    return PrefetchVerdict::kNear;
+    return PrefetchVerdict::kCached;
   }
   stats_.routed_us += us;
   use.routed_us += us;
@@ -183,7 +183,7 @@ void PrefetchRule::PrefetchBegan(UseId id, Instant now) {
   const double passed_us = static_cast<double>((now - use.opened).count()) / 1e3;
   const double rate = use.routed_us > 0 ? std::max(1.0, passed_us / use.routed_us) : 1.0;
   item.pay_back = now + Us(price_us * rate);
-  item.near = true;
+  item.cached = true;
   item.lost_us = item.ended_lost_us = 0;
 }
 
@@ -191,7 +191,7 @@ void PrefetchRule::PrefetchFailed(Key key) { Evicted(key); }
 
 void PrefetchRule::Evicted(Key key) {
   const auto known = item_of_key_.find(key);
-  if (known != item_of_key_.end()) items_[known->second]->near = false;
+  if (known != item_of_key_.end()) items_[known->second]->cached = false;
 }
 
 void PrefetchRule::Close(UseId id) {
@@ -199,7 +199,7 @@ void PrefetchRule::Close(UseId id) {
   Item& item = *items_[use.item];
   Observe(use);
   item.hints_us = std::max(0.0, item.hints_us - use.hint_us);
-  if (!item.near) item.ended_lost_us = std::min(item.lost_us, item.ended_lost_us + use.routed_us);
+  if (!item.cached) item.ended_lost_us = std::min(item.lost_us, item.ended_lost_us + use.routed_us);
   if (--item.open_count == 0) {
     item.hints_us = 0;
     item.idle = idle_.insert(idle_.end(), use.item);
@@ -227,7 +227,7 @@ void PrefetchRule::Observe(const Use& use) {
 double PrefetchRule::Charge(size_t expert, uint32_t item_id, const Use& use) {
   Item& item = *items_[item_id];
   GhostEntry& entry = item.ghosts[expert];
-  if (entry.near) {
+  if (entry.cached) {
     GhostTouch(expert, item_id);
     return 0;
   }
@@ -256,7 +256,7 @@ void PrefetchRule::GhostInsert(size_t expert, uint32_t item_id) {
     GhostRemove(expert, ghost.oldest);
   ghost.free_bytes -= std::min(ghost.free_bytes, item.price.bytes);
   GhostEntry& entry = item.ghosts[expert];
-  entry.near = true;
+  entry.cached = true;
   entry.newer = kNone;
   entry.older = ghost.newest;
   if (ghost.newest != kNone) items_[ghost.newest]->ghosts[expert].newer = item_id;

@@ -73,7 +73,7 @@ enum class PrefetchVerdict : uint8_t {
   kNever,           // uses like this have not been worth a prefetch
   kTooLarge,        // larger than the local row cache
   kTooSoon,         // evicted, and its last prefetch has not paid for itself yet
-  kNear,            // cached locally, or being prefetched
+  kCached,          // cached locally, or being prefetched
 };
 
 // Not thread-safe. Not on the path of queries: a use takes about 1 us to close.
@@ -119,7 +119,7 @@ class PrefetchRule {
 
   // Reports that the item of a use is cached locally, which the rule did not know. It was
   // prefetched for another item, or the rule had dropped it.
-  void CameLocal(UseId use) { items_[uses_[use].item]->near = true; }
+  void CameLocal(UseId use) { items_[uses_[use].item]->cached = true; }
   // Report that the item of a use is being prefetched, or that its prefetch failed. A prefetch that
   // succeeds needs no call.
   void PrefetchBegan(UseId use, Instant now);
@@ -145,7 +145,7 @@ class PrefetchRule {
   };
   struct GhostEntry {
     float lost_us = 0;
-    bool near = false;
+    bool cached = false;
     uint32_t newer = 0, older = 0;
   };
   struct Item {
@@ -154,7 +154,7 @@ class PrefetchRule {
     double lost_us = 0;        // since it was last cached locally
     double ended_lost_us = 0;  // the part of it lost by ended uses
     double hints_us = 0;       // hints of the open uses
-    bool near = false;
+    bool cached = false;
     uint32_t open_count = 0;
     Instant pay_back{};                  // when the last prefetch has paid for itself
     std::list<uint32_t>::iterator idle;  // in idle_, while no use is open

@@ -22,7 +22,7 @@ struct FabricConstants {
   double bandwidth_bytes_per_s = 0;
   // The bandwidth of fetches. Unlike queries and partials, their rows are not written and merged.
   // If 0, bandwidth_bytes_per_s applies.
-  double pull_bandwidth_bytes_per_s = 0;
+  double fetch_bandwidth_bytes_per_s = 0;
 
   friend bool operator==(const FabricConstants&, const FabricConstants&) = default;
 };
@@ -156,7 +156,7 @@ class LiveFabric {
 // The bandwidth at which rows of one holder arrived here, fetched or mapped. It includes the effect
 // of all other traffic, and of memory that is touched for the first time. Thread-safe; a lost race
 // loses one sample.
-class LivePull {
+class LiveBandwidth {
  public:
   // Smaller transfers are ignored: they end before the transfer reaches its full speed.
   static constexpr uint64_t kBytesMin = 256u << 10;

@@ -124,8 +124,8 @@ absl::StatusOr<LaneProfile> ReadLane(const nlohmann::json& object) {
   CKV_RETURN_IF_ERROR(ReadTarget(object, &lane.kernel_target));
   CKV_RETURN_IF_ERROR(
       ReadNumber(object, "bandwidth_bytes_per_s", &lane.constants.bandwidth_bytes_per_s));
-  CKV_RETURN_IF_ERROR(
-      ReadNumber(object, "pull_bandwidth_bytes_per_s", &lane.constants.pull_bandwidth_bytes_per_s));
+  CKV_RETURN_IF_ERROR(ReadNumber(object, "fetch_bandwidth_bytes_per_s",
+                                 &lane.constants.fetch_bandwidth_bytes_per_s));
   CKV_RETURN_IF_ERROR(ReadNumber(object, "wire_share", &lane.wire_share));
   CKV_RETURN_IF_ERROR(ReadNumber(object, "splice_share", &lane.splice_share));
   CKV_RETURN_IF_ERROR(ReadCurve(object, "compute", &lane.compute));
@@ -189,7 +189,7 @@ std::string FormatProfile(const Profile& profile) {
                      {"kernel_target", KernelTargetName(lane.kernel_target)},
                      {"t_probe_us", lane.constants.t_probe_us},
                      {"bandwidth_bytes_per_s", lane.constants.bandwidth_bytes_per_s},
-                     {"pull_bandwidth_bytes_per_s", lane.constants.pull_bandwidth_bytes_per_s},
+                     {"fetch_bandwidth_bytes_per_s", lane.constants.fetch_bandwidth_bytes_per_s},
                      {"wire_share", lane.wire_share},
                      {"splice_share", lane.splice_share},
                      {"compute", CurveJson(lane.compute)}});

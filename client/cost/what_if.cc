@@ -73,7 +73,7 @@ void TurnCandidates(DecisionInput& input, Knob knob, double from, double to) {
     } else if (knob == Knob::kBandwidth) {
       if (candidate.fabric) {
         turn(candidate.fabric->bandwidth_bytes_per_s, to);
-        turn(candidate.fabric->pull_bandwidth_bytes_per_s, to);
+        turn(candidate.fabric->fetch_bandwidth_bytes_per_s, to);
       }
       if (candidate.path) turn(candidate.path->bandwidth_bytes_per_s, to);
     } else {

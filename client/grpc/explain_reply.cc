@@ -109,10 +109,10 @@ void FillExplainReply(const Explanation& explanation, std::span<const HolderView
   const Decision& decision = explanation.decision;
   SetDecision(decision, reply);
   reply.set_tokens(explanation.input.tokens);
-  reply.set_near_tokens(explanation.input.near_tokens);
+  reply.set_cached_tokens(explanation.input.cached_tokens);
   reply.set_flips(explanation.summary);
   if (explanation.route_ratio) reply.set_route_ratio(*explanation.route_ratio);
-  if (explanation.near_ratio) reply.set_near_ratio(*explanation.near_ratio);
+  if (explanation.cached_ratio) reply.set_cached_ratio(*explanation.cached_ratio);
   for (const std::string& doubt : explanation.doubts) reply.add_doubts(doubt);
   reply.set_fetch_bytes(decision.fetch_bytes);
   AddInputs(explanation, reply);
@@ -129,7 +129,7 @@ void FillEstimateReply(std::span<const GroupEstimate> estimates, const Corpus& c
     group.set_first_chunk(estimate.first_chunk);
     group.set_chunk_count(estimate.chunk_count);
     group.set_tokens(estimate.tokens);
-    group.set_near_tokens(estimate.near_tokens);
+    group.set_cached_tokens(estimate.cached_tokens);
     SetDecision(estimate.decision, group);
   }
 }

@@ -28,7 +28,7 @@ struct CallCounters {
   std::atomic<uint64_t> reused_tokens{0};  // tokens of contexts that were opened
 
   // How long calls and lanes took (RequesterLatency, client/requester_stats.h).
-  LatencyHistogram route, near, fetch, pull;
+  LatencyHistogram route, cached, fetch, prefetch;
   std::array<LatencyHistogram, kFabricKindEnd> lanes;
   CorpusMeter corpora;
 };

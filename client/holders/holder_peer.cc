@@ -190,7 +190,7 @@ HolderView HolderPeer::View() const {
   view.constants = fabric.Get().value_or(FabricConstants{});
   view.model_error = model.error();
   view.route_ratios = model.ratios();
-  view.pull_ratios = pull_ratios.Read();
+  view.prefetch_ratios = prefetch_ratios.Read();
   view.in_flight = in_flight.Get();
   return view;
 }
@@ -238,10 +238,10 @@ std::optional<FabricConstants> HolderPeer::FabricFor(const Geometry& geometry) c
   const LaneProfile* const seed = SeedOf(geometry);
   if (seed != nullptr) {
     if (!constants) constants = seed->constants;
-    constants->pull_bandwidth_bytes_per_s = seed->constants.pull_bandwidth_bytes_per_s;
+    constants->fetch_bandwidth_bytes_per_s = seed->constants.fetch_bandwidth_bytes_per_s;
   }
-  const double pulled = pull.Get();
-  if (constants && pulled > 0) constants->pull_bandwidth_bytes_per_s = pulled;
+  const double measured = bandwidth.Get();
+  if (constants && measured > 0) constants->fetch_bandwidth_bytes_per_s = measured;
   return constants;
 }
 

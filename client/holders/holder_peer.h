@@ -234,8 +234,8 @@ class HolderPeer {
   // it has its own cache line.
   alignas(64) BusyPeriod in_flight;
   alignas(64) LiveFabric fabric;
-  LivePull pull;
-  RatioHistogram pull_ratios;  // prefetched slices, by the constants known before each
+  LiveBandwidth bandwidth;
+  RatioHistogram prefetch_ratios;  // prefetched slices, by the constants known before each
   LiveModel model;
   std::atomic<int64_t> probed_ns{0};  // when a probe last set `fabric`
   // Lanes that call contexts have open. A context detects a broken lane only at its next use.

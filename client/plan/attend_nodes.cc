@@ -50,7 +50,7 @@ absl::Status AttendNodes::Cut(const RouteCall& call, std::span<const PlannedPeer
                               AttendUnits& units) {
   nodes_.clear();
   splits_.clear();
-  near_count_ = 0;
+  cached_count_ = 0;
   const Cutting of = {call, peers, units.units(), units.attended()};
   for (uint32_t unit = 0; unit < of.units.size(); ++unit) CKV_RETURN_IF_ERROR(CutUnit(of, unit));
   return absl::OkStatus();
@@ -109,7 +109,7 @@ absl::Status AttendNodes::AddNodes(const Cutting& of, uint32_t unit, uint32_t be
 
 bool AttendNodes::IsNode(const Cutting& of, const PlannedUnit& unit, uint32_t begin,
                          uint32_t end) const {
-  if (of.attended[begin].peer_index == kNearPeerIndex) return false;
+  if (of.attended[begin].peer_index == kCachedPeerIndex) return false;
   if (unit.attended_begin + range_end_[begin - unit.attended_begin] < end) return false;
   const PlannedPeer& peer = of.peers[of.attended[begin].peer_index];
   if (end - begin > kPieceCountMax) return false;
@@ -134,7 +134,7 @@ absl::Status AttendNodes::AddNode(const Cutting& of, uint32_t unit_ordinal, uint
     node.level = last.part == first.part ? TreeLevel(last.ordinal, first.ordinal)
                                          : static_cast<uint8_t>(kPartLevel + first.part);
   }
-  if (peer_index == kNearPeerIndex) {
+  if (peer_index == kCachedPeerIndex) {
     AddLocalNode(unit, node);
     return absl::OkStatus();
   }
@@ -171,9 +171,9 @@ absl::Status AttendNodes::AddNode(const Cutting& of, uint32_t unit_ordinal, uint
 }
 
 void AttendNodes::AddLocalNode(PlannedUnit& unit, PlannedNode node) {
-  node.split = PlannedNode::kNear;
-  node.place = near_count_++;
-  ++unit.near_count;
+  node.split = PlannedNode::kCached;
+  node.place = cached_count_++;
+  ++unit.cached_count;
   nodes_.push_back(node);
 }
 

@@ -4,8 +4,8 @@
 //            holder, which returns one partial for it
 //   split    a KV split: nodes of one unit that one frame requests from one holder
 //
-// A peer is a holder of the call. Its peer index is its ordinal there (Exchange::Add). A near chunk
-// (in the local row cache) is a node by itself, without a split.
+// A peer is a holder of the call. Its peer index is its ordinal there (Exchange::Add). A cached
+// chunk (in the local row cache) is a node by itself, without a split.
 
 #pragma once
 
@@ -23,10 +23,10 @@
 namespace ckv {
 
 struct PlannedNode {
-  static constexpr uint32_t kNear = 0xffffffff;
+  static constexpr uint32_t kCached = 0xffffffff;
   uint32_t attended_begin = 0, attended_end = 0;
-  uint32_t split = 0;  // kNear if it is near
-  uint32_t place = 0;  // index among the partials of the split, or of the near nodes
+  uint32_t split = 0;  // kCached if it is cached
+  uint32_t place = 0;  // index among the partials of the split, or of the cached nodes
   uint32_t next = 0;   // the split's next node
   uint8_t level = 0;   // level of the join with the unit's previous node (MergeTree)
 };
@@ -60,7 +60,7 @@ class AttendNodes {
   absl::Status Cut(const RouteCall& call, std::span<const PlannedPeer> peers, AttendUnits& units);
   std::span<const PlannedNode> nodes() const { return nodes_; }
   std::span<const PlannedSplit> splits() const { return splits_; }
-  uint32_t near_count() const { return near_count_; }  // near nodes of the call
+  uint32_t cached_count() const { return cached_count_; }  // cached nodes of the call
 
  private:
   // The arguments of Cut.
@@ -79,7 +79,7 @@ class AttendNodes {
 
   std::vector<PlannedNode> nodes_;
   std::vector<PlannedSplit> splits_;
-  uint32_t near_count_ = 0;
+  uint32_t cached_count_ = 0;
   // Scratch.
   std::vector<uint32_t> range_end_;   // [chunks of a unit] end of the chunk's range on one peer
   std::vector<uint32_t> open_split_;  // [peers] for the unit being cut

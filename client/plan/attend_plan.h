@@ -43,7 +43,7 @@ class AttendPlan {
     return absl::OkStatus();
   }
   std::span<const PlannedNode> nodes() const { return nodes_.nodes(); }
-  uint32_t near_count() const { return nodes_.near_count(); }  // near nodes of the call
+  uint32_t cached_count() const { return nodes_.cached_count(); }  // cached nodes of the call
   // The selected rows of all attended chunks (AttendedChunk::index_begin).
   std::span<const int32_t> selected_rows() const { return units_.selected_rows(); }
   // The selected rows of one attended chunk, as indices in the chunk.

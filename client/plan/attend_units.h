@@ -22,8 +22,8 @@ namespace ckv {
 // many.
 inline constexpr uint64_t kAttendedChunkCountMax = uint64_t{1} << 22;
 
-// The `peer_index` of near chunks: they are attended locally, and no frame requests them.
-inline constexpr uint32_t kNearPeerIndex = 0xffffffff;
+// The `peer_index` of cached chunks: they are attended locally, and no frame requests them.
+inline constexpr uint32_t kCachedPeerIndex = 0xffffffff;
 
 struct AttendedChunk {
   uint32_t context_index = 0;     // in the context's chunks
@@ -43,7 +43,7 @@ struct PlannedUnit {
   // Set by AttendNodes.
   uint32_t node_begin = 0, node_end = 0;  // in the order of the tree
   uint32_t split_begin = 0, split_end = 0;
-  uint32_t near_count = 0;  // near chunks
+  uint32_t cached_count = 0;  // cached chunks
 };
 
 // Part of an AttendPlan. Keeps its memory between calls. Its cost depends on the chunks, selected

@@ -48,10 +48,10 @@ absl::Status LayerCallSegments::TakeContext(const Segment& segment, PartialDtype
   }
   segments.back().context = state.get();
   // A call of f32 partials wants the bits of its holders.
-  if (wire != PartialDtype::kF32 || state->near_same_bits()) {
-    if (std::shared_ptr<const LocalRowTable> rows = state->near(); rows != nullptr) {
-      segments.back().near = rows.get();
-      near.push_back(std::move(rows));
+  if (wire != PartialDtype::kF32 || state->cached_same_bits()) {
+    if (std::shared_ptr<const LocalRowTable> rows = state->cached(); rows != nullptr) {
+      segments.back().cached = rows.get();
+      cached.push_back(std::move(rows));
     }
   }
   if (contexts.empty() || contexts.back() != state) contexts.push_back(state);

@@ -19,7 +19,7 @@ namespace ckv {
 struct LayerCallSegments {
   std::vector<RouteSegment> segments;
   std::vector<std::shared_ptr<const ContextState>> contexts;
-  std::vector<std::shared_ptr<const LocalRowTable>> near;  // keeps locally cached rows alive
+  std::vector<std::shared_ptr<const LocalRowTable>> cached;  // keeps locally cached rows alive
 
   // Fills the vectors and returns the router's call, whose answer goes to memory of kind
   // `out_memory`. `again` marks a later attempt of a call, which continues even if a context was
@@ -32,7 +32,7 @@ struct LayerCallSegments {
   void Clear() {
     segments.clear();
     contexts.clear();
-    near.clear();
+    cached.clear();
   }
 
  private:

@@ -29,7 +29,7 @@ struct RouteSegment {
   RowLimits row_limits = {};
   std::span<const OwnRows> own = {};
   // The context's locally cached rows, attended locally; null if all rows are routed.
-  const LocalRowTable* near = nullptr;
+  const LocalRowTable* cached = nullptr;
 };
 
 // All pointers must outlive the call.

@@ -119,7 +119,7 @@ void LocalRanges::Drop(PrefetchJob& job) {
 }
 
 void LocalRanges::Release(PrefetchRange& range) {
-  range.state = PrefetchRange::State::kFar;
+  range.state = PrefetchRange::State::kNotCached;
   range.borrowed = false;
   for (const ChunkId& key : range.ids) store_->Release(key);
   range.ids.clear();

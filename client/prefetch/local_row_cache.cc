@@ -35,22 +35,22 @@ struct LocalUsage {
 };
 
 // One mapping per chunk, so that its memory returns to the system at once.
-class NearMemory final : public LocalRows {
+class CachedRows final : public LocalRows {
  public:
   // Takes ownership of the space that was reserved for it.
-  NearMemory(const Geometry& geometry, uint32_t token_count, std::shared_ptr<LocalUsage> usage)
+  CachedRows(const Geometry& geometry, uint32_t token_count, std::shared_ptr<LocalUsage> usage)
       : geometry_(geometry),
         layer_bytes_(uint64_t{token_count} * geometry.row_bytes()),
         layer_stride_(LayerStride(geometry, token_count)),
         bytes_(LocalRowCache::BytesOf(geometry, token_count)),
         usage_(std::move(usage)) {}
-  ~NearMemory() override {
+  ~CachedRows() override {
     if (mapped_ != nullptr) munmap(mapped_, bytes_ + kAlignBytes);
     usage_->used.fetch_sub(bytes_, std::memory_order_relaxed);
     usage_->chunk_count.fetch_sub(1, std::memory_order_relaxed);
   }
-  NearMemory(const NearMemory&) = delete;
-  NearMemory& operator=(const NearMemory&) = delete;
+  CachedRows(const CachedRows&) = delete;
+  CachedRows& operator=(const CachedRows&) = delete;
 
   bool Map() {
     // Memory is used from a huge page on. The rest of the mapping is never touched.
@@ -134,9 +134,9 @@ absl::Status LocalRowCache::Take(uint64_t bytes) {
   uint64_t used = usage_->used.load(std::memory_order_relaxed);
   do {
     if (bytes > usage_->bytes_max || used > usage_->bytes_max - bytes) {
-      return absl::ResourceExhaustedError(
-          absl::StrFormat("near store: a chunk of %d bytes does not fit: %d of %d bytes are in use",
-                          bytes, used, usage_->bytes_max));
+      return absl::ResourceExhaustedError(absl::StrFormat(
+          "local row cache: a chunk of %d bytes does not fit: %d of %d bytes are in use", bytes,
+          used, usage_->bytes_max));
     }
   } while (!usage_->used.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
   if (usage_->chunk_count.fetch_add(1, std::memory_order_relaxed) < kChunkCountMax)
@@ -144,17 +144,17 @@ absl::Status LocalRowCache::Take(uint64_t bytes) {
   usage_->used.fetch_sub(bytes, std::memory_order_relaxed);
   usage_->chunk_count.fetch_sub(1, std::memory_order_relaxed);
   return absl::ResourceExhaustedError(
-      absl::StrFormat("near store: %d chunks, the limit: use larger chunks", kChunkCountMax));
+      absl::StrFormat("local row cache: %d chunks, the limit: use larger chunks", kChunkCountMax));
 }
 
 absl::StatusOr<LocalRowFill> LocalRowCache::Begin(const ChunkId& id, const Geometry& geometry,
                                                   uint32_t token_count) {
   const uint64_t bytes = BytesOf(geometry, token_count);
   CKV_RETURN_IF_ERROR(Take(bytes));
-  auto memory = std::make_shared<NearMemory>(geometry, token_count, usage_);
+  auto memory = std::make_shared<CachedRows>(geometry, token_count, usage_);
   if (bytes > 0 && !memory->Map()) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("near store: the system has no memory for a chunk of %d bytes", bytes));
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "local row cache: the system has no memory for a chunk of %d bytes", bytes));
   }
   return LocalRowFill(id, std::move(memory));
 }
@@ -164,7 +164,7 @@ void LocalRowCache::Commit(LocalRowFill fill) {
   Chunk& chunk = chunks_[fill.id()];
   ++chunk.holds;
   if (chunk.rows != nullptr) return;
-  std::shared_ptr<NearMemory> memory = std::move(fill).TakeMemory();
+  std::shared_ptr<CachedRows> memory = std::move(fill).TakeMemory();
   chunk.geometry = memory->geometry();
   chunk.bytes = memory->bytes();
   chunk.rows = std::move(memory);

@@ -28,7 +28,7 @@
 
 namespace ckv {
 
-class NearMemory;   // local_row_cache.cc
+class CachedRows;   // local_row_cache.cc
 struct LocalUsage;  // local_row_cache.cc
 
 // Memory of one chunk that is being filled. One thread. Frees its space unless it is committed.
@@ -36,7 +36,7 @@ class LocalRowFill {
  public:
   LocalRowFill() = default;
   // For LocalRowCache.
-  LocalRowFill(const ChunkId& id, std::shared_ptr<NearMemory> memory)
+  LocalRowFill(const ChunkId& id, std::shared_ptr<CachedRows> memory)
       : id_(id), memory_(std::move(memory)) {}
   LocalRowFill(LocalRowFill&&) noexcept = default;
   LocalRowFill& operator=(LocalRowFill&&) noexcept = default;
@@ -46,11 +46,11 @@ class LocalRowFill {
   const ChunkId& id() const { return id_; }
   uint64_t bytes() const;
   // Returns the filled memory, for LocalRowCache.
-  std::shared_ptr<NearMemory> TakeMemory() && { return std::move(memory_); }
+  std::shared_ptr<CachedRows> TakeMemory() && { return std::move(memory_); }
 
  private:
   ChunkId id_;
-  std::shared_ptr<NearMemory> memory_;
+  std::shared_ptr<CachedRows> memory_;
 };
 
 // Thread-safe. Rows and fills may outlive it.

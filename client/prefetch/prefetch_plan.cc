@@ -1,10 +1,11 @@
 // The states of a chunk range. The prefetcher's lock guards them:
-//   kFar      Decide or Add queues it                      -> kQueued
-//             Add finds all its chunks here                -> kNear
-//   kQueued   BeginNext gives it to a copying thread       -> kCopying, or kNear if it is here
-//   kCopying  End, after ReserveSpace, Adopt and the copy  -> kNear, or kFar after an error. If a
+//   kNotCached      Decide or Add queues it                      -> kQueued
+//             Add finds all its chunks here                -> kCached
+//   kQueued   BeginNext gives it to a copying thread       -> kCopying, or kCached if it is here
+//   kCopying  End, after ReserveSpace, Adopt and the copy  -> kCached, or kNotCached after an
+//   error. If a
 //             context came to need it meanwhile            -> kQueued
-//   kNear     EvictFor makes room, or a borrowed range loses its last user   -> kFar
+//   kCached     EvictFor makes room, or a borrowed range loses its last user   -> kNotCached
 // Update leads to Decide: TakeCost, Count and Price report the calls to the rule, which decides.
 
 #include "client/prefetch/prefetch_plan.h"
@@ -34,15 +35,15 @@ PrefetchPlan::PrefetchPlan(const PrefetcherOptions* options, const PrefetcherToo
     : clock_(options->clock),
       tools_(tools),
       local_(store, tools->here),
-      rule_({.capacity_bytes = options->near_bytes}) {}
+      rule_({.capacity_bytes = options->local_cache_bytes}) {}
 
 void PrefetchPlan::Add(const std::shared_ptr<WatchedContext>& watched,
                        std::shared_ptr<ContextWatcher> watcher) {
   watched->id = ++last_id_;
   watched->context->usage().Watch(std::move(watcher), watched->id);
   contexts_.emplace(watched->id, watched);
-  const bool whole = watched->policy == ContextPolicy::kNear;
-  std::vector<PrefetchRange*> came_near;
+  const bool whole = watched->policy == ContextPolicy::kCache;
+  std::vector<PrefetchRange*> became_cached;
   for (size_t i = 0; i < watched->uses.size(); ++i) {
     const ContextRange& context_range = watched->uses[i].range;
     std::unique_ptr<PrefetchRange>& range = ranges_[context_range.key];
@@ -52,19 +53,21 @@ void PrefetchPlan::Add(const std::shared_ptr<WatchedContext>& watched,
       range->bytes = context_range.bytes;
     }
     range->users.push_back(watched->id);
-    if (range->state == State::kFar && HoldAll(*range, *watched, context_range))
-      came_near.push_back(range.get());
-    if (range->state == State::kNear) Record(*watched, i, Primitive::kFetch, PrefetchReason::kHere);
+    if (range->state == State::kNotCached && HoldAll(*range, *watched, context_range))
+      became_cached.push_back(range.get());
+    if (range->state == State::kCached)
+      Record(*watched, i, Primitive::kFetch, PrefetchReason::kHere);
     if (!whole) continue;
     ++range->held;
     range->requested_by = watched->id;
-    if (range->state != State::kFar) continue;
+    if (range->state != State::kNotCached) continue;
     Record(*watched, i, Primitive::kFetch, PrefetchReason::kPolicy);
     range->state = State::kQueued;
     queue_.AddFirst(range->key);
   }
   PublishTo(*watched);
-  for (PrefetchRange* const range : came_near) Publish(*range);  // to other contexts that have it
+  for (PrefetchRange* const range : became_cached)
+    Publish(*range);  // to other contexts that have it
 }
 
 std::shared_ptr<WatchedContext> PrefetchPlan::Find(uint64_t id) const {
@@ -73,14 +76,14 @@ std::shared_ptr<WatchedContext> PrefetchPlan::Find(uint64_t id) const {
 }
 
 bool PrefetchPlan::Settled(const WatchedContext& watched, absl::Status& status) const {
-  bool all_near = true;
+  bool all_cached = true;
   for (const WatchedContext::Use& use : watched.uses) {
     const PrefetchRange& range = *ranges_.at(use.range.key);
-    status = range.state == State::kFar ? range.last_error : absl::OkStatus();
+    status = range.state == State::kNotCached ? range.last_error : absl::OkStatus();
     if (!status.ok()) return true;
-    all_near &= range.state == State::kNear;
+    all_cached &= range.state == State::kCached;
   }
-  return all_near;
+  return all_cached;
 }
 
 void PrefetchPlan::Update(WatchedContext& watched, const SeenCalls& calls,
@@ -150,9 +153,10 @@ void PrefetchPlan::Count(WatchedContext& watched, uint64_t calls) {
   const double lost_us = watched.same_bits || !watched.shape.f32 ? LostUs(watched) : 0;
   watched.call_us = std::max(0.0, lost_us) * part / layers;
   // Cached rows stay in use, unless they are slower by more than the model's error.
-  const bool near_pays = lost_us >= (watched.near_pays ? -kModelError * watched.cost.route_us : 0);
-  if (watched.near_pays != near_pays) {
-    watched.near_pays = near_pays;
+  const bool cached_pays =
+      lost_us >= (watched.cached_pays ? -kModelError * watched.cost.route_us : 0);
+  if (watched.cached_pays != cached_pays) {
+    watched.cached_pays = cached_pays;
     PublishTo(watched);
   }
   Price(watched, now);
@@ -163,13 +167,13 @@ void PrefetchPlan::Count(WatchedContext& watched, uint64_t calls) {
   for (size_t i = 0; i < watched.uses.size(); ++i) {
     const WatchedContext::Use& use = watched.uses[i];
     PrefetchRange& range = *ranges_[use.range.key];
-    if (range.state == State::kNear) {
+    if (range.state == State::kCached) {
       rule_.CameLocal(use.use);
       range.saved_us += all_us * use.share;
     }
     Decide(watched, i, rule_.Lose(use.use, all_us * use.share, now));
     const double each_us = watched.call_us * use.share;
-    const bool waits = range.state == State::kFar && !queue_.full();
+    const bool waits = range.state == State::kNotCached && !queue_.full();
     if (waits && each_us > 0)
       left_calls = std::min(left_calls, rule_.LeftUs(use.use, now) / each_us);
   }
@@ -186,12 +190,12 @@ void PrefetchPlan::Decide(WatchedContext& watched, size_t i, PrefetchVerdict ver
     return Record(watched, i, Primitive::kRoute,
                   usable ? PrefetchReason::kSlower : PrefetchReason::kOtherTarget);
   }
-  if (range.state == State::kNear) {
+  if (range.state == State::kCached) {
     const bool mine = use.decided && use.decided->first != Primitive::kRoute;
     if (!mine) Record(watched, i, Primitive::kFetch, PrefetchReason::kHere);
     return;
   }
-  if (range.state != State::kFar) return;
+  if (range.state != State::kNotCached) return;
   switch (verdict) {
     case PrefetchVerdict::kPrefetch:
       break;
@@ -202,7 +206,7 @@ void PrefetchPlan::Decide(WatchedContext& watched, size_t i, PrefetchVerdict ver
     case PrefetchVerdict::kTooSoon:
       return Record(watched, i, Primitive::kRoute, PrefetchReason::kTooSoon);
     case PrefetchVerdict::kBelowThreshold:
-    case PrefetchVerdict::kNear:
+    case PrefetchVerdict::kCached:
       return Record(watched, i, Primitive::kRoute, PrefetchReason::kBelowThreshold);
   }
   if (queue_.full()) return Record(watched, i, Primitive::kRoute, PrefetchReason::kQueueFull);
@@ -227,14 +231,14 @@ void PrefetchPlan::Unwatch(WatchedContext& watched) {
     if (watched.opened) rule_.Close(use.use);
     PrefetchRange& range = *ranges_[use.range.key];
     std::erase(range.users, watched.id);
-    if (watched.policy == ContextPolicy::kNear) --range.held;
+    if (watched.policy == ContextPolicy::kCache) --range.held;
     if (!range.users.empty()) continue;
     // Borrowed chunks stay cached only as long as the ranges that fetched them.
-    if (range.state == State::kNear && range.borrowed) {
+    if (range.state == State::kCached && range.borrowed) {
       rule_.Evicted(range.key);
       local_.Release(range);
     }
-    if (range.state == State::kFar) ranges_.erase(use.range.key);
+    if (range.state == State::kNotCached) ranges_.erase(use.range.key);
   }
   watched.context->local_rows().Set(nullptr, false);
   contexts_.erase(watched.id);
@@ -277,7 +281,7 @@ bool PrefetchPlan::BeginNext(PrefetchJob& job) {
   job.range_held = range.held;
   job.source = SourceOf(range);
   queue_.Begin(job.source);
-  ++stats_.pulls;
+  ++stats_.prefetches;
   return true;
 }
 
@@ -321,8 +325,9 @@ void PrefetchPlan::End(PrefetchJob& job, const absl::Status& status, bool may_re
   queue_.End(job.source);
   range.last_error = status;
   if (!status.ok()) {
-    Log().debug("near: a pull of {} bytes failed: {}", range.bytes, status.ToString());
-    ++stats_.pulls_failed;
+    Log().debug("local row cache: a prefetch of {} bytes failed: {}", range.bytes,
+                status.ToString());
+    ++stats_.prefetches_failed;
     local_.Drop(job);  // so that a waiter sees the space free
     rule_.PrefetchFailed(range.key);
     if (range.held > job.range_held && may_repeat) {  // now needed in the cache, and may evict more
@@ -330,15 +335,15 @@ void PrefetchPlan::End(PrefetchJob& job, const absl::Status& status, bool may_re
       queue_.AddFirst(range.key);
       return;
     }
-    range.state = State::kFar;
+    range.state = State::kNotCached;
     if (range.users.empty()) ranges_.erase(range.key);
     return;
   }
   uint64_t filled_bytes = 0;
   for (const LocalRowFill& fill : job.fills) filled_bytes += fill.bytes();
   stats_.mapped_bytes += job.mapped_bytes;
-  if (!job.recomputes) stats_.pulled_bytes += filled_bytes;
-  job.watched->context->local_rows().AddPulled(job.mapped_bytes + filled_bytes);
+  if (!job.recomputes) stats_.prefetched_bytes += filled_bytes;
+  job.watched->context->local_rows().AddPrefetched(job.mapped_bytes + filled_bytes);
   local_.Keep(job, clock_->Now());
   if (range.borrowed && range.users.empty()) {
     rule_.Evicted(range.key);
@@ -361,7 +366,7 @@ void PrefetchPlan::EvictFor(const PrefetchRange& wanted, uint64_t bytes) {
       store.capacity_bytes() - std::min(store.used_bytes(), store.capacity_bytes());
   uint64_t evictable = 0;
   for (const auto& [key, range] : ranges_) {
-    if (range->state != State::kNear || range->held > 0) continue;
+    if (range->state != State::kCached || range->held > 0) continue;
     const double worth = range->Worth(now);
     // Chunks that another range also holds stay.
     const uint64_t freed = worth < promised ? store.BytesHeldOnce(range->ids) : 0;
@@ -378,12 +383,12 @@ void PrefetchPlan::EvictFor(const PrefetchRange& wanted, uint64_t bytes) {
   }
 }
 
-// Releases the ranges of closed contexts with policy `near` that the deciding thread has not
+// Releases the ranges of closed contexts with policy `cache` that the deciding thread has not
 // handled yet.
 void PrefetchPlan::UnwatchClosed() {
   std::vector<std::shared_ptr<WatchedContext>> closed;
   for (const auto& [id, watched] : contexts_) {
-    if (watched->policy == ContextPolicy::kNear && watched->context->closed())
+    if (watched->policy == ContextPolicy::kCache && watched->context->closed())
       closed.push_back(watched);
   }
   for (const auto& watched : closed) Unwatch(*watched);
@@ -406,7 +411,7 @@ void PrefetchPlan::PublishTo(WatchedContext& watched) {
   bool any = false, same_bits = watched.same_bits;
   for (const WatchedContext::Use& use : watched.uses) {
     const PrefetchRange& range = *ranges_[use.range.key];
-    if (!watched.near_pays || range.state != State::kNear) continue;
+    if (!watched.cached_pays || range.state != State::kCached) continue;
     any = true;
     same_bits &= local_.AddTo(*table, watched, use.range);
   }
@@ -415,12 +420,12 @@ void PrefetchPlan::PublishTo(WatchedContext& watched) {
 
 PrefetcherStats PrefetchPlan::stats() const {
   PrefetcherStats stats = stats_;
-  stats.near_bytes = local_.store().used_bytes();
-  stats.near_bytes_max = local_.store().capacity_bytes();
-  stats.near_chunks = local_.store().chunk_count();
+  stats.local_cache_bytes = local_.store().used_bytes();
+  stats.local_cache_bytes_max = local_.store().capacity_bytes();
+  stats.local_cache_chunks = local_.store().chunk_count();
   stats.routed_us = rule_.stats().routed_us;
   stats.saved_us = rule_.stats().saved_us;
-  stats.pulled_us = rule_.stats().paid_us;
+  stats.prefetched_us = rule_.stats().paid_us;
   return stats;
 }
 

@@ -26,17 +26,17 @@ namespace ckv {
 
 // Counters since the prefetcher was created.
 struct PrefetcherStats {
-  uint64_t near_bytes = 0, near_bytes_max = 0;
-  uint32_t near_chunks = 0;
-  uint64_t pulls = 0, pulls_failed = 0, evictions = 0;
-  uint64_t pulled_bytes = 0;
+  uint64_t local_cache_bytes = 0, local_cache_bytes_max = 0;
+  uint32_t local_cache_chunks = 0;
+  uint64_t prefetches = 0, prefetches_failed = 0, evictions = 0;
+  uint64_t prefetched_bytes = 0;
   uint64_t mapped_bytes = 0;  // in copies made by holders on this host
   uint64_t recomputed_tokens = 0;
   LatencyCounts recompute;  // one sample for each recompute
   DecisionCounts decisions{};
-  double routed_us = 0;  // estimated time lost by routing
-  double saved_us = 0;   // estimated time saved by cached rows
-  double pulled_us = 0;  // estimated costs of all prefetches
+  double routed_us = 0;      // estimated time lost by routing
+  double saved_us = 0;       // estimated time saved by cached rows
+  double prefetched_us = 0;  // estimated costs of all prefetches
 };
 
 // The usage of a context when the deciding thread read it.
@@ -55,7 +55,7 @@ class PrefetchPlan {
                LocalRowCache* store);
 
   // Watches a context: gives it an id, and sets `watcher` as its watcher. Its chunks that are
-  // cached already are used from the first call. With policy `near`, queues all of its ranges that
+  // cached already are used from the first call. With policy `cache`, queues all of its ranges that
   // are not cached.
   void Add(const std::shared_ptr<WatchedContext>& watched, std::shared_ptr<ContextWatcher> watcher);
   size_t context_count() const { return contexts_.size(); }

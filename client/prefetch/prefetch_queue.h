@@ -17,13 +17,13 @@ namespace ckv {
 class PrefetchQueue {
  public:
   // The most ranges that may be queued. Others wait for their context's next calls.
-  static constexpr size_t kQueuedPullsMax = 1024;
+  static constexpr size_t kQueuedRangesMax = 1024;
   // A holder also serves other requesters, and each of them may prefetch from it.
   static constexpr uint32_t kHolderFlowsMax = 1;
   // Returns the source of a range's rows: a holder, or the context that recomputes them.
   using SourceOf = absl::FunctionRef<const void*(uint64_t key)>;
 
-  bool full() const { return keys_.size() >= kQueuedPullsMax; }
+  bool full() const { return keys_.size() >= kQueuedRangesMax; }
   // No range waits, and no prefetch is in progress.
   bool idle() const { return keys_.empty() && sources_.empty(); }
 

@@ -22,16 +22,16 @@ enum class PrefetchReason : uint8_t {
   kQueueFull,       // routed: too many ranges wait to be prefetched
   kLostEnough,      // prefetched or recomputed: routing has lost the threshold
   kHint,            // prefetched or recomputed: the caller expects enough steps
-  kPolicy,          // prefetched: the context's policy is `near`
+  kPolicy,          // prefetched: the context's policy is `cache`
   kHere,            // cached locally: its rows were here already
 };
 inline constexpr size_t kPrefetchReasonCount = 12;
 
 inline std::string_view PrefetchReasonName(PrefetchReason reason) {
   constexpr std::array<std::string_view, kPrefetchReasonCount> kNames = {
-      "constants_unknown", "near_is_slower", "other_kernel_target", "below_threshold",
-      "not_worth_a_pull",  "no_room",        "pulled_too_lately",   "queue_full",
-      "lost_enough",       "steps_reported", "policy_near",         "already_near"};
+      "constants_unknown",    "cached_is_slower", "other_kernel_target",   "below_threshold",
+      "not_worth_a_prefetch", "no_room",          "prefetched_too_lately", "queue_full",
+      "lost_enough",          "steps_reported",   "policy_cache",          "already_cached"};
   return kNames[static_cast<size_t>(reason)];
 }
 

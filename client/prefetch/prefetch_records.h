@@ -23,10 +23,10 @@ namespace ckv {
 // A chunk range that some watched context attends, or that is cached locally. The prefetcher's lock
 // guards it.
 struct PrefetchRange {
-  enum class State : uint8_t { kFar, kQueued, kCopying, kNear };
+  enum class State : uint8_t { kNotCached, kQueued, kCopying, kCached };
   uint64_t key = 0;
   uint64_t bytes = 0;
-  State state = State::kFar;
+  State state = State::kNotCached;
   uint32_t held = 0;             // contexts that need it to stay cached
   uint64_t requested_by = 0;     // the context that requested the prefetch
   const void* source = nullptr;  // the holder to prefetch from
@@ -37,17 +37,17 @@ struct PrefetchRange {
   absl::Status last_error;       // the last prefetch's
   double price_us = 0;
   double saved_us = 0;  // since it was cached
-  Instant near_since{};
+  Instant cached_since{};
   void BecomeLocal(Instant now, bool by_others) {
-    state = State::kNear;
+    state = State::kCached;
     borrowed = by_others;
-    near_since = now;
+    cached_since = now;
     saved_us = 0;
   }
   // Time saved per byte and microsecond since it was cached. Both times start at the price: a
   // prefetch promises to save that much in that time.
   double Worth(Instant now) const {
-    const double us = static_cast<double>((now - near_since).count()) / 1e3;
+    const double us = static_cast<double>((now - cached_since).count()) / 1e3;
     return (price_us + saved_us) / (us + price_us + 1) / static_cast<double>(bytes + 1);
   }
 };
@@ -68,7 +68,7 @@ struct WatchedContext {
   std::shared_ptr<ContextState> context;
   // The prefetcher's lock guards the rest, except for the last one.
   std::vector<Use> uses;
-  bool same_bits = false;  // rows give the holders' bits here, or the policy is `near`
+  bool same_bits = false;  // rows give the holders' bits here, or the policy is `cache`
   bool opened = false;     // the rule has its uses; only after `known`
   bool known = false;      // costs are known
   uint64_t counted = 0;
@@ -76,8 +76,8 @@ struct WatchedContext {
   double own_count = 0;  // own rows per call, on average since the last update
   uint64_t own_sum = 0;
   StepCost cost;
-  bool near_pays = true;  // according to the cost model; if false, its cached rows are not used
-  double call_us = 0;     // time lost by a call that is routed
+  bool cached_pays = true;  // according to the cost model; if false, its cached rows are not used
+  double call_us = 0;       // time lost by a call that is routed
   bool recompute_failed = false;  // rows are not recomputed again
   // When measuring its constants last began. Only the deciding thread uses it.
   Instant measured_at{};

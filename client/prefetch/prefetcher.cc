@@ -1,6 +1,6 @@
 // The threads of the prefetcher. mu_ guards the plan, and is free while costs are computed
 // and rows are copied.
-//   caller    Watch adds a context. With policy `near`, it waits until the plan is settled
+//   caller    Watch adds a context. With policy `cache`, it waits until the plan is settled
 //   deciding  DecideAll takes the contexts that are due. Update computes costs, then changes the
 //             plan
 //   copying   CopyAll takes a job from the plan. Copy makes room, then recomputes, maps or fetches
@@ -21,7 +21,7 @@ namespace ckv {
 Prefetcher::Prefetcher(const PrefetcherOptions& options, PrefetcherTools tools)
     : options_(options),
       tools_(std::move(tools)),
-      store_(options.near_bytes),
+      store_(options.local_cache_bytes),
       waker_(std::make_shared<PrefetchWaker>()),
       copier_(&options_, &tools_, &store_, &stopping_),
       costs_(&options_, &tools_),
@@ -48,21 +48,22 @@ absl::Status Prefetcher::Watch(const std::shared_ptr<ContextState>& context,
                                const ContextSpec& spec, Instant deadline) {
   const ContextPolicy policy = spec.policy;
   if (policy == ContextPolicy::kRoute || !options_.reached ||
-      (options_.near_bytes == 0 && policy != ContextPolicy::kNear))
+      (options_.local_cache_bytes == 0 && policy != ContextPolicy::kCache))
     return absl::OkStatus();
   CKV_ASSIGN_OR_RETURN(const std::shared_ptr<WatchedContext> watched, MakeWatched(context, spec));
   absl::MutexLock lock(&mu_);
   plan_.Add(watched, waker_);
   waker_->Expect(plan_.context_count());
   StartThreads();
-  if (policy != ContextPolicy::kNear) return absl::OkStatus();
+  if (policy != ContextPolicy::kCache) return absl::OkStatus();
 
   absl::Status status;
   const auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return plan_.Settled(*watched, status);
   };
   if (!options_.clock->Await(mu_, absl::Condition(&settled), deadline))
-    status = absl::DeadlineExceededError("near: not all rows had arrived by the deadline");
+    status =
+        absl::DeadlineExceededError("local row cache: not all rows had arrived by the deadline");
   if (!status.ok()) plan_.Unwatch(*watched);
   return status;
 }
@@ -84,13 +85,13 @@ absl::StatusOr<std::shared_ptr<WatchedContext>> Prefetcher::MakeWatched(
     use.range = range;
     use.share = static_cast<double>(range.tokens) / static_cast<double>(context->token_count());
   }
-  if (spec.policy == ContextPolicy::kNear && bytes > options_.near_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("near: the context's rows are %d bytes, and the near store has %d: raise "
-                        "near_bytes, or use policy auto or route",
-                        bytes, options_.near_bytes));
+  if (spec.policy == ContextPolicy::kCache && bytes > options_.local_cache_bytes) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "local row cache: the context's rows are %d bytes, and the local row cache has %d: raise "
+        "local_cache_bytes, or use policy auto or route",
+        bytes, options_.local_cache_bytes));
   }
-  watched->same_bits = spec.policy == ContextPolicy::kNear ||
+  watched->same_bits = spec.policy == ContextPolicy::kCache ||
                        std::all_of(context->corpora().begin(), context->corpora().end(),
                                    [&](const auto& corpus) { return tools_.same_target(corpus); });
   return watched;
@@ -118,7 +119,7 @@ void Prefetcher::DecideAll() {
 void Prefetcher::Update(WatchedContext& watched) {
   const ContextUsage& usage = watched.context->usage();
   const SeenCalls calls = {usage.call_count(), usage.last_call(), usage.closed()};
-  if (watched.policy == ContextPolicy::kNear) {
+  if (watched.policy == ContextPolicy::kCache) {
     absl::MutexLock lock(&mu_);
     if (calls.closed) plan_.Unwatch(watched);
     return;
@@ -166,7 +167,7 @@ absl::Status Prefetcher::Copy(PrefetchJob& job) {
     absl::MutexLock lock(&mu_);
     CKV_RETURN_IF_ERROR(plan_.Adopt(job, std::move(mapped)));
   }
-  return copier_.Pull(job);
+  return copier_.Copy(job);
 }
 
 absl::Status Prefetcher::Recompute(PrefetchJob& job) {

@@ -20,7 +20,7 @@
 //      most RowCopier::kMapTimeout. The rest is fetched (row_copier.h)
 //   3  gives contexts a new table of cached rows. Calls in progress continue with the old table
 //
-// Policy `near` prefetches the whole context while it is opened. Policy `route` does nothing here.
+// Policy `cache` prefetches the whole context while it is opened. Policy `route` does nothing here.
 
 #pragma once
 
@@ -55,11 +55,11 @@ class Prefetcher {
   ~Prefetcher();
 
   // Watches a context until it is closed. Its chunks that are cached already are used from the
-  // first call. With policy `near`, returns once the whole context is cached. Does nothing with
+  // first call. With policy `cache`, returns once the whole context is cached. Does nothing with
   // policy `route`, or if cached rows cannot be attended here.
-  //   ResourceExhausted   policy `near`: no room, given other ranges that must stay cached.
-  //   DeadlineExceeded    policy `near`: the prefetches took longer.
-  //   else                policy `near`: a prefetch failed.
+  //   ResourceExhausted   policy `cache`: no room, given other ranges that must stay cached.
+  //   DeadlineExceeded    policy `cache`: the prefetches took longer.
+  //   else                policy `cache`: a prefetch failed.
   absl::Status Watch(const std::shared_ptr<ContextState>& context, const ContextSpec& spec,
                      Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
   // Whether the rows of a chunk are in the local row cache.

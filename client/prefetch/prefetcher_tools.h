@@ -21,8 +21,8 @@ namespace ckv {
 // Microseconds of one step of a context: one call for each layer.
 struct StepCost {
   double route_us = 0;
-  double near_us = 0;
-  double pull_us = 0;  // once, for all its chunks
+  double cached_us = 0;
+  double prefetch_us = 0;  // once, for all its chunks
   // To recompute one token, all layers, according to a profile. Unset if no profile has it.
   std::optional<double> prefill_token_us;
 };
@@ -52,7 +52,7 @@ struct PrefetcherTools {
   // Fetches rows to where `place` puts them. Stops early once `wanted` returns false.
   std::function<absl::Status(const FetchCall& call, const Place& place,
                              const std::function<bool()>& wanted)>
-      pull;
+      fetch;
   // Maps the copy of a chunk that a holder on this host made for all requesters of the host.
   //   Any error           no holder on this host has it, or none has room; the rows are fetched.
   std::function<absl::StatusOr<std::shared_ptr<const LocalRows>>(const MapCall& call)> map;
@@ -69,7 +69,7 @@ struct PrefetcherTools {
 
 struct PrefetcherOptions {
   Clock* clock = Clock::Real();
-  uint64_t near_bytes = 0;  // capacity of the local row cache; 0 turns the prefetcher off
+  uint64_t local_cache_bytes = 0;  // capacity of the local row cache; 0 turns the prefetcher off
   // Whether cached rows can be attended here. If not, no policy prefetches any.
   bool reached = true;
   // Limits of one measurement and of one slice of a prefetch. The destructor waits for either.

@@ -101,22 +101,22 @@ RowCopier::Recomputed RowCopier::Recompute(PrefetchJob& job) const {
   return made;
 }
 
-absl::Status RowCopier::Pull(PrefetchJob& job) const {
+absl::Status RowCopier::Copy(PrefetchJob& job) const {
   // Neighbours are fetched together.
   for (size_t begin = 0, end = 0; begin < job.missing.size(); begin = end) {
     end = begin + 1;
     while (end < job.missing.size() && job.missing[end] == job.missing[end - 1] + 1) ++end;
-    absl::Status status = PullRows(job, begin, end);
+    absl::Status status = CopyRows(job, begin, end);
     if (!status.ok() && job.kept != nullptr && wanted()) {
       job.kept = nullptr;  // fall back to the holders
-      status = PullRows(job, begin, end);
+      status = CopyRows(job, begin, end);
     }
     CKV_RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
 }
 
-absl::Status RowCopier::PullRows(PrefetchJob& job, size_t begin, size_t end) const {
+absl::Status RowCopier::CopyRows(PrefetchJob& job, size_t begin, size_t end) const {
   const ContextState& context = job.context();
   const ContextChunk& first = context.chunks()[job.missing[begin]];
   const uint64_t row_bytes = context.geometry().row_bytes();
@@ -139,7 +139,7 @@ absl::Status RowCopier::PullRows(PrefetchJob& job, size_t begin, size_t end) con
     call.layer_begin = layer;
     call.layer_end = std::min(layers, layer + layers_each);
     call.deadline = options_->clock->Now() + options_->slice_timeout;
-    CKV_RETURN_IF_ERROR(tools_->pull(call, place, [this] { return wanted(); }));
+    CKV_RETURN_IF_ERROR(tools_->fetch(call, place, [this] { return wanted(); }));
   }
   return absl::OkStatus();
 }

@@ -53,7 +53,7 @@ class RowCopier {
   Recomputed Recompute(PrefetchJob& job) const;
   // Fetches the missing rows.
   //   Cancelled           the prefetcher stops.
-  absl::Status Pull(PrefetchJob& job) const;
+  absl::Status Copy(PrefetchJob& job) const;
 
   bool wanted() const { return !stopping_->load(std::memory_order_relaxed); }
 
@@ -61,7 +61,7 @@ class RowCopier {
   // Returns when to give up a copy of this many bytes.
   Instant CopiedBy(uint64_t bytes) const;
   // Fetches the missing chunks [begin, end), which are neighbours.
-  absl::Status PullRows(PrefetchJob& job, size_t begin, size_t end) const;
+  absl::Status CopyRows(PrefetchJob& job, size_t begin, size_t end) const;
 
   const PrefetcherOptions* const options_;
   const PrefetcherTools* const tools_;

@@ -26,8 +26,8 @@ absl::StatusOr<ContextCost> StepCosts::Of(WatchedContext& watched, const CallSha
     if (!of_part.ok()) return of_part.status();
     cost.same_bits &= tools_->same_target(work.corpus);
     cost.step.route_us = std::max(cost.step.route_us, of_part->route_us);
-    cost.step.near_us += of_part->near_us;
-    cost.step.pull_us += of_part->pull_us;
+    cost.step.cached_us += of_part->cached_us;
+    cost.step.prefetch_us += of_part->prefetch_us;
     cost.step.prefill_token_us = of_part->prefill_token_us;
   }
   return cost;

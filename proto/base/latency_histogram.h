@@ -16,7 +16,7 @@ namespace ckv {
 // The counts of a histogram. Bucket i counts durations of at most kFirst * 2^i that no bucket
 // before it counts; the last one counts all that are longer.
 struct LatencyCounts {
-  // 1 us to 33.6 s: from a lane's round trip to a pull over a slow network.
+  // 1 us to 33.6 s: from a lane's round trip to a fetch over a slow network.
   static constexpr Duration kFirst = std::chrono::microseconds(1);
   static constexpr size_t kBucketCount = 27;
 

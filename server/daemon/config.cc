@@ -351,7 +351,7 @@ void WarnOfMemory(const Config& config, std::vector<std::string>& warnings) {
   if (config.HasRole("holder")) {
     warn("store.capacity", config.store_capacity_bytes);
   } else if (config.HasRole("requester")) {
-    warn("requester.near_bytes", config.requester_near_bytes);
+    warn("requester.local_cache_bytes", config.requester_local_cache_bytes);
   }
 }
 

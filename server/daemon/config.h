@@ -77,7 +77,7 @@ struct Config {
   Duration drain_timeout = std::chrono::seconds(10);
   Duration default_timeout = std::chrono::seconds(5);
   std::string requester_profile;
-  uint64_t requester_near_bytes = uint64_t{1} << 30;
+  uint64_t requester_local_cache_bytes = uint64_t{1} << 30;
   std::string oracle_file;
   std::string oracle_address;
   std::string oracle_host;

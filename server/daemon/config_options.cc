@@ -150,12 +150,13 @@ const OptionSpec kOptions[] = {
     {"requester.profile", OptionKind::kText, &Config::requester_profile, 0, 0, "", "path",
      "constants that ckvctl calibrate --profile wrote on this host, for decisions about corpora of "
      "the same row widths; read once, at the start"},
-    {"requester.near_bytes", OptionKind::kBytes, &Config::requester_near_bytes, 0, 64 * kTiB, "",
-     "bytes",
-     "memory for chunks that a requester pulls for streams of policy auto, where that is faster, "
-     "and near; taken as it is used. In a process with a holder it is at most a quarter of "
+    {"requester.local_cache_bytes", OptionKind::kBytes, &Config::requester_local_cache_bytes, 0,
+     64 * kTiB, "", "bytes",
+     "memory for chunks that a requester prefetches for streams of policy auto, where that is "
+     "faster, "
+     "and cache; taken as it is used. In a process with a holder it is at most a quarter of "
      "store.capacity. If "
-     "0, auto routes every query and near is refused"},
+     "0, auto routes every query and cache is refused"},
     {"oracle.file", OptionKind::kText, &Config::oracle_file, 0, 0, "", "path",
      "JSON with the network's costs for a requester (client/cost/oracle_file.h); read every "
      "second"},

@@ -207,7 +207,7 @@ absl::StatusOr<RequesterOptions> RequesterOptionsOf(const Config& config) {
       config.rdma_fallback == "tcp" ? RdmaFallback::kTcp : RdmaFallback::kRefuse;
   options.lane_shape = LaneShapeOf(config);
   options.call_count_max = config.call_count_max;
-  options.near_bytes = LocalRowBytesOf(config);
+  options.local_cache_bytes = LocalRowBytesOf(config);
   options.spin_max = std::chrono::microseconds(config.spin_us);
   return options;
 }
@@ -260,8 +260,8 @@ absl::StatusOr<std::unique_ptr<WebServer>> StartWeb(const std::string& address, 
 }
 
 uint64_t LocalRowBytesOf(const Config& config) {
-  if (!config.HasRole("holder")) return config.requester_near_bytes;
-  return std::min(config.requester_near_bytes, config.store_capacity_bytes / 4);
+  if (!config.HasRole("holder")) return config.requester_local_cache_bytes;
+  return std::min(config.requester_local_cache_bytes, config.store_capacity_bytes / 4);
 }
 
 absl::StatusOr<std::unique_ptr<NetworkOracle>> StartOracle(const Config& config, Clock* clock) {

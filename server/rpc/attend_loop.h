@@ -44,7 +44,7 @@ class AttendLoop {
  public:
   // Threads for work that waits for peers and holds no call context.
   static constexpr uint32_t kHelperCountMax = 16;
-  // Threads that open contexts of policy `near`. Only two prefetches run at a time
+  // Threads that open contexts of policy `cache`. Only two prefetches run at a time
   // (client/prefetch/prefetcher.h), so more threads would only wait.
   static constexpr uint32_t kLongHelperCountMax = 16;
 

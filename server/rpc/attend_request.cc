@@ -179,8 +179,8 @@ void AnswerBuffers::Finish(const v1::AttendRequest& request, const AttendReport&
   reply.set_compute_ns_max(report.compute_ns_max);
   reply.set_approximate(report.approximate);
   reply.set_routed_pairs(report.routed_pairs);
-  reply.set_near_pairs(report.near_pairs);
-  reply.set_pulled_bytes(report.pulled_bytes);
+  reply.set_cached_pairs(report.cached_pairs);
+  reply.set_prefetched_bytes(report.prefetched_bytes);
 }
 
 uint32_t RetryAfterUs(const absl::Status& status) {

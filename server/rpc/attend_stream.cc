@@ -281,7 +281,7 @@ void AttendStream::Begin(Item* item) {
   opening_ = true;
   const v1::AttendRequest& naming = names ? request : context_->naming;
   const auto open = [this, item, known = names ? nullptr : context_] { Open(item, known); };
-  if (naming.policy() == v1::CONTEXT_POLICY_NEAR) {
+  if (naming.policy() == v1::CONTEXT_POLICY_CACHE) {
     streams_.loop_.RunLong(open);
   } else {
     streams_.loop_.Run(open);

@@ -64,8 +64,8 @@ absl::StatusOr<ContextPolicy> PolicyOf(const v1::AttendRequest& request) {
       return ContextPolicy::kAuto;
     case v1::CONTEXT_POLICY_ROUTE:
       return ContextPolicy::kRoute;
-    case v1::CONTEXT_POLICY_NEAR:
-      return ContextPolicy::kNear;
+    case v1::CONTEXT_POLICY_CACHE:
+      return ContextPolicy::kCache;
     default:
       return absl::InvalidArgumentError("policy: unknown");
   }

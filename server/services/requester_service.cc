@@ -34,24 +34,24 @@ constexpr Duration kKeyWaitMax = std::chrono::seconds(1);
 
 constexpr size_t kHottestCountMax = 64;  // the most corpora that Describe reports
 
-void AddNear(const LocalRowStats& stats, v1::DescribeReply::Near& near) {
-  near.set_bytes(stats.bytes);
-  near.set_bytes_max(stats.bytes_max);
-  near.set_chunk_count(stats.chunk_count);
-  near.set_pull_count(stats.pull_count);
-  near.set_pull_failed_count(stats.pull_failed_count);
-  near.set_eviction_count(stats.eviction_count);
-  near.set_pulled_bytes(stats.pulled_bytes);
-  near.set_mapped_bytes(stats.mapped_bytes);
-  near.set_routed_us(stats.routed_us);
-  near.set_saved_us(stats.saved_us);
-  near.set_pulled_us(stats.pulled_us);
-  near.set_recomputed_token_count(stats.recomputed_token_count);
+void AddLocalCache(const LocalRowStats& stats, v1::DescribeReply::LocalCache& cache) {
+  cache.set_bytes(stats.bytes);
+  cache.set_bytes_max(stats.bytes_max);
+  cache.set_chunk_count(stats.chunk_count);
+  cache.set_prefetch_count(stats.prefetch_count);
+  cache.set_prefetch_failed_count(stats.prefetch_failed_count);
+  cache.set_eviction_count(stats.eviction_count);
+  cache.set_prefetched_bytes(stats.prefetched_bytes);
+  cache.set_mapped_bytes(stats.mapped_bytes);
+  cache.set_routed_us(stats.routed_us);
+  cache.set_saved_us(stats.saved_us);
+  cache.set_prefetched_us(stats.prefetched_us);
+  cache.set_recomputed_token_count(stats.recomputed_token_count);
   for (size_t primitive = 0; primitive < kPrimitiveCount; ++primitive) {
     for (size_t reason = 0; reason < kPrefetchReasonCount; ++reason) {
       const uint64_t count = stats.decisions[primitive][reason];
       if (count == 0) continue;
-      v1::DescribeReply::Near::Decisions& decisions = *near.add_decisions();
+      v1::DescribeReply::LocalCache::Decisions& decisions = *cache.add_decisions();
       decisions.set_primitive(std::string(PrimitiveName(static_cast<Primitive>(primitive))));
       decisions.set_reason(std::string(PrefetchReasonName(static_cast<PrefetchReason>(reason))));
       decisions.set_count(count);
@@ -483,7 +483,7 @@ grpc::Status RequesterServiceImpl::Describe(grpc::ServerContext* /*context*/,
   reply->set_rdma_fallback_count(stats.rdma_fallback_count);
   reply->set_retry_count(stats.retry_count);
   reply->set_retry_refused_count(stats.retry_refused_count);
-  AddNear(stats.near, *reply->mutable_near());
+  AddLocalCache(stats.local_cache, *reply->mutable_local_cache());
   stats.ForEachLatency([reply](std::string_view of, const LatencyCounts& counts) {
     *reply->add_latency() = ToProto(of, counts);
   });

@@ -53,49 +53,54 @@ void AddPeers(const std::vector<HolderView>& holders, Page& page) {
   }
 }
 
-void AddNear(const RequesterStats& stats, Page& page) {
-  page.Gauge("ckv_requester_near_bytes",
-             "Room that near chunks take, mapped ones included, of requester.near_bytes.",
-             stats.near.bytes);
-  page.Gauge("ckv_requester_near_chunks", "Chunks that are near.", stats.near.chunk_count);
-  page.Counter("ckv_requester_pulls_total", "Pulls of runs of chunks, failed ones included.",
-               stats.near.pull_count);
-  page.Counter("ckv_requester_pulls_failed_total",
-               "Pulls that failed. The contexts route instead; the log has the reason at level "
-               "debug.",
-               stats.near.pull_failed_count);
-  page.Counter("ckv_requester_near_evictions_total",
-               "Runs of chunks evicted for others. A rate near that of pulls: raise "
-               "requester.near_bytes.",
-               stats.near.eviction_count);
-  page.Counter("ckv_requester_pulled_bytes_total", "Bytes of pulled rows.",
-               stats.near.pulled_bytes);
+void AddLocalCache(const RequesterStats& stats, Page& page) {
+  page.Gauge("ckv_requester_local_cache_bytes",
+             "Memory of cached chunks, mapped ones included, of requester.local_cache_bytes.",
+             stats.local_cache.bytes);
+  page.Gauge("ckv_requester_local_cache_chunks", "Chunks in the local row cache.",
+             stats.local_cache.chunk_count);
+  page.Counter("ckv_requester_prefetches_total",
+               "Prefetches of chunk ranges, failed ones included.",
+               stats.local_cache.prefetch_count);
+  page.Counter(
+      "ckv_requester_prefetches_failed_total",
+      "Prefetches that failed. The contexts route instead; the log has the reason at level "
+      "debug.",
+      stats.local_cache.prefetch_failed_count);
+  page.Counter("ckv_requester_local_cache_evictions_total",
+               "Chunk ranges evicted for others. A rate close to that of prefetches: raise "
+               "requester.local_cache_bytes.",
+               stats.local_cache.eviction_count);
+  page.Counter("ckv_requester_prefetched_bytes_total", "Bytes of prefetched rows.",
+               stats.local_cache.prefetched_bytes);
   page.Counter("ckv_requester_mapped_bytes_total",
                "Bytes of rows of holders on this host, mapped instead of copied.",
-               stats.near.mapped_bytes);
+               stats.local_cache.mapped_bytes);
   page.Counter("ckv_requester_routed_seconds_total",
-               "Time lost by routing what could have been near, by the cost model.",
-               stats.near.routed_us / 1e6);
-  page.Counter("ckv_requester_near_saved_seconds_total",
-               "Time saved by rows that were near, by the cost model.", stats.near.saved_us / 1e6);
-  page.Counter("ckv_requester_pull_seconds_total", "Time of all pulls, by the cost model.",
-               stats.near.pulled_us / 1e6);
+               "Time lost by routing what could have been cached, by the cost model.",
+               stats.local_cache.routed_us / 1e6);
+  page.Counter("ckv_requester_local_cache_saved_seconds_total",
+               "Time saved by rows in the local row cache, by the cost model.",
+               stats.local_cache.saved_us / 1e6);
+  page.Counter("ckv_requester_prefetch_seconds_total", "Time of all prefetches, by the cost model.",
+               stats.local_cache.prefetched_us / 1e6);
   page.Counter("ckv_requester_reused_tokens_total",
                "Tokens of contexts that were opened. Without their rows each would have been "
                "prefilled again.",
                stats.reused_token_count);
   page.Counter("ckv_requester_recomputed_tokens_total",
-               "Tokens recomputed by contexts' own functions.", stats.near.recomputed_token_count);
+               "Tokens recomputed by contexts' own functions.",
+               stats.local_cache.recomputed_token_count);
   page.Family(
       MetricType::Counter, "ckv_requester_decisions_total",
-      "Decisions on runs of chunks of contexts of policy auto and near, by what is done and "
+      "Decisions on chunk ranges of contexts of policy auto and cache, by what is done and "
       "why. Many of constants_unknown: a holder cannot be measured; the log has the reason at "
       "level debug.");
   for (size_t primitive = 0; primitive < kPrimitiveCount; ++primitive) {
     for (size_t reason = 0; reason < kPrefetchReasonCount; ++reason) {
       page.Add({{"primitive", std::string(PrimitiveName(static_cast<Primitive>(primitive)))},
                 {"reason", std::string(PrefetchReasonName(static_cast<PrefetchReason>(reason)))}},
-               static_cast<double>(stats.near.decisions[primitive][reason]));
+               static_cast<double>(stats.local_cache.decisions[primitive][reason]));
     }
   }
 }
@@ -103,31 +108,33 @@ void AddNear(const RequesterStats& stats, Page& page) {
 void AddRequesterLatency(const RequesterStats& stats, const std::vector<HolderView>& holders,
                          Page& page) {
   const RequesterLatency& latency = stats.latency;
-  page.Histogram("ckv_requester_call_seconds",
-                 "Time of calls that succeeded, by what they did: route, attends that queried a "
-                 "holder; near, attends of rows in the local row cache; fetch, rows for a caller; "
-                 "pull, slices of rows prefetched in the background; local, rows recomputed.");
+  page.Histogram(
+      "ckv_requester_call_seconds",
+      "Time of calls that succeeded, by what they did: route, attends that queried a "
+      "holder; cached, attends of rows in the local row cache; fetch, rows for a caller; "
+      "prefetch, slices of rows prefetched in the background; local, rows recomputed.");
   page.Add({{"primitive", "route"}}, latency.route);
-  page.Add({{"primitive", "near"}}, latency.near);
+  page.Add({{"primitive", "cached"}}, latency.cached);
   page.Add({{"primitive", "fetch"}}, latency.fetch);
-  page.Add({{"primitive", "pull"}}, latency.pull);
-  page.Add({{"primitive", "local"}}, stats.near.recompute);
+  page.Add({{"primitive", "prefetch"}}, latency.prefetch);
+  page.Add({{"primitive", "local"}}, stats.local_cache.recompute);
   page.Histogram("ckv_requester_lane_seconds",
                  "Time that frames and their replies were on a lane: the round trip less the times "
                  "that the holder reports for waiting and computing.");
   for (const FabricKind kind : kFabrics)
     page.Add({{"fabric", std::string(FabricName(kind))}}, latency.lanes[static_cast<size_t>(kind)]);
-  RatioCounts route, pull;
+  RatioCounts route, prefetch;
   for (const HolderView& holder : holders) {
     route.Add(holder.route_ratios);
-    pull.Add(holder.pull_ratios);
+    prefetch.Add(holder.prefetch_ratios);
   }
-  page.Histogram("ckv_requester_measured_over_predicted_ratio",
-                 "Measured time over the time that the cost model had predicted: of attends that "
-                 "were one frame, and of slices that were pulled. Far from 1 for long: run ckvctl "
-                 "calibrate.");
+  page.Histogram(
+      "ckv_requester_measured_over_predicted_ratio",
+      "Measured time over the time that the cost model had predicted: of attends that "
+      "were one frame, and of slices that were prefetched. Far from 1 for long: run ckvctl "
+      "calibrate.");
   page.Add({{"primitive", "route"}}, route);
-  page.Add({{"primitive", "pull"}}, pull);
+  page.Add({{"primitive", "prefetch"}}, prefetch);
 }
 
 }  // namespace
@@ -154,7 +161,7 @@ void AddRequester(const WebSources& sources, MetricsPage& page) {
                stats.fetch_count);
   page.Counter("ckv_requester_explains_total", "Explains, failed ones included.",
                stats.explain_count);
-  AddNear(stats, page);
+  AddLocalCache(stats, page);
   page.Counter("ckv_requester_failovers_total",
                "Calls that continued with a replica after a holder had failed them. An increase "
                "without a restart or an overload: ckvctl status shows which holder has trouble.",

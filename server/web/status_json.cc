@@ -123,10 +123,13 @@ Json HottestJson(const std::vector<CorpusCalls>& hottest) {
 
 Json RequesterJson(const WebSources& sources, const RequesterStats& stats) {
   const std::vector<HolderView> holders = sources.requester->KnownHolders();
-  Json json = {{"route", stats.latency.route.total()},  {"near", stats.latency.near.total()},
-               {"fetch", stats.latency.fetch.total()},  {"local", stats.near.recompute.total()},
-               {"pull", stats.latency.pull.total()},    {"near_bytes", stats.near.bytes},
-               {"near_bytes_max", stats.near.bytes_max}};
+  Json json = {{"route", stats.latency.route.total()},
+               {"cached", stats.latency.cached.total()},
+               {"fetch", stats.latency.fetch.total()},
+               {"local", stats.local_cache.recompute.total()},
+               {"prefetch", stats.latency.prefetch.total()},
+               {"local_cache_bytes", stats.local_cache.bytes},
+               {"local_cache_bytes_max", stats.local_cache.bytes_max}};
   if (sources.attend_count) {
     json["attends"] = sources.attend_count();
     json["errors"] = sources.attend_error_count();

@@ -12,8 +12,9 @@
 //              count before has; the last one: all that are longer
 //   holder     {chunks, cold_chunks, tokens, used_bytes, capacity_bytes, sessions, lanes, queues,
 //              requests, query_rows, kernel_calls, compute_us, refused, errors}
-//   requester  {attends, errors, route, near, fetch, local, pull, near_bytes, holders, hottest}
-//   directory  {members, member_count, ended, missing, corpora, corpus_count, tenant_corpus_count,
+//   requester  {attends, errors, route, cached, fetch, local, prefetch, local_cache_bytes, holders,
+//   hottest} directory  {members, member_count, ended, missing, corpora, corpus_count,
+//   tenant_corpus_count,
 //              unproven_count, replica_count, missing_chunk_count, missing_copy_count, log}
 //              corpora: those that lack chunks or copies first, with both numbers
 

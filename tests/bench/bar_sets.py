@@ -54,7 +54,7 @@ def selection(chunks, touched, holders=1):
 
 
 def over_prices(benchmark, name, worst=max):
-    """The worst (or the best) of a counter over the prices of a prefetch (pull)."""
+    """The worst (or the best) of a counter over the prices of a prefetch."""
     return lambda run: worst(run[f"{benchmark}/k:{price}"][name] for price in PRICES)
 
 
@@ -187,16 +187,16 @@ SETS = {
             "x tickets of the library", at_most=1.25, base=counter("BM_Stream", "library_us"), base_unit="us an answer"),
     ],
     # The requester decides. First the prefetch rule alone: on a trace of requests (CKV_TRACE), on seeds and against
-    # adversaries. This is arithmetic alone, so the figures are the same on every machine. Prices of a prefetch (pull)
+    # adversaries. This is arithmetic alone, so the figures are the same on every machine. Prices of a prefetch
     # are in routed steps. Then agents on real processes, where no policy except auto is the best one everywhere.
     "act": [
-        Bar("trace, at every price of a pull", "prefetch_rule_bench", over_prices("BM_Trace", "of_best"),
+        Bar("trace, at every price of a prefetch", "prefetch_rule_bench", over_prices("BM_Trace", "of_best"),
             "x the best fixed threshold", at_most=1.02),
         Bar("the same", "prefetch_rule_bench", over_prices("BM_Trace", "of_optimum"), "x the offline optimum", at_most=1.35),
         Bar("room for a tenth of the rows, at every price", "prefetch_rule_bench", over_prices("BM_TraceTenth", "of_static"),
-            "x the better of route and pull at once", at_most=1.02),
+            "x the better of route and prefetch at once", at_most=1.02),
         Bar("the same at the best price", "prefetch_rule_bench", over_prices("BM_TraceTenth", "of_static", min),
-            "x the better of route and pull at once", at_most=0.97),
+            "x the better of route and prefetch at once", at_most=0.97),
         Bar("trace whose uses change tenfold half-way", "prefetch_rule_bench", over_prices("BM_TraceChanges", "of_halves"),
             "x the best threshold of each half", at_most=1.15),
         Bar("10,000 seeds whose uses change tenfold half-way", "prefetch_rule_bench", counter("BM_Seeds", "of_halves"),
@@ -211,18 +211,18 @@ SETS = {
             at_most=1.05),
         Bar("hints wrong by 10 x", "prefetch_rule_bench", over_prices("BM_TraceHints", "of_plain"), "x no hints",
             at_most=1.10),
-        Bar("near chunk, 16 x 64", "local_rows_bench", counter("BM_NearChunk/tokens:64", "over_us"), "us over its kernel",
-            at_most=1, base=counter("BM_NearChunk/tokens:64", "kernel_us"), base_unit="us"),
-        Bar("near chunk, 16 x 2048", "local_rows_bench", counter("BM_NearChunk/tokens:2048", "over_us"), "us over its kernel",
-            at_most=1, base=counter("BM_NearChunk/tokens:2048", "kernel_us"), base_unit="us"),
+        Bar("cached chunk, 16 x 64", "local_rows_bench", counter("BM_CachedChunk/tokens:64", "over_us"), "us over its kernel",
+            at_most=1, base=counter("BM_CachedChunk/tokens:64", "kernel_us"), base_unit="us"),
+        Bar("cached chunk, 16 x 2048", "local_rows_bench", counter("BM_CachedChunk/tokens:2048", "over_us"), "us over its kernel",
+            at_most=1, base=counter("BM_CachedChunk/tokens:2048", "kernel_us"), base_unit="us"),
         Bar("a step of policy auto that routes", "local_rows_bench", counter("BM_AutoStep", "over_us"), "us over policy route",
             at_most=1, base=counter("BM_AutoStep", "route_us"), base_unit="us"),
         *(bar for link in policy_links.LINKS for bar in (
             Bar(f"24 agents of 1 to 400 steps, auto, {link}", AGENTS, counter(link, "of_better"),
-                "x the better of route and pull at once", at_most=1.05, base=counter(link, "auto_s"), base_unit="s"),
+                "x the better of route and prefetch at once", at_most=1.05, base=counter(link, "auto_s"), base_unit="s"),
             Bar(f"the same, always routed, {link}", AGENTS, counter(link, "route_s"), "s",
-                base=counter(link, "near_s"), base_unit="s pulled at once"))),
-        Bar("of route and pull at once, those that win on a link", AGENTS, counter("mix", "winners"), "policies",
+                base=counter(link, "cache_s"), base_unit="s prefetched at once"))),
+        Bar("of route and prefetch at once, those that win on a link", AGENTS, counter("mix", "winners"), "policies",
             at_least=2),
         Bar("a quote of a group of chunks", "local_rows_bench", counter("BM_Quote", "real_time"), "ns", at_most=2000),
         Bar("a use opened, counted in 16 parts and closed", "prefetch_rule_bench", counter("BM_Use", "real_time"), "ns"),

@@ -71,5 +71,5 @@ BARS = [
     Bar("150 attends of chunks with two replicas: the holder with the fewest rows", "loaded_costs",
         counter("share", "least_of_mean"), "of the mean", at_least=0.5),
     *(Bar(f"agents compare, policy {policy}: calls against their prediction", "loaded_costs", counter("predict", policy),
-          "% off", at_most=25) for policy in ("route", "near")),
+          "% off", at_most=25) for policy in ("route", "cache")),
 ]

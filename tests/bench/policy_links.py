@@ -22,7 +22,7 @@ import tempfile
 
 from fleet import INSIDE, daemon, shaped_link
 
-POLICIES = ("route", "near", "auto")
+POLICIES = ("route", "cache", "auto")
 LINKS = {"shm": "shm", "tcp": "tcp", "1gbit": "tcp"}  # and the fabric of each
 HOLDERS = 3
 ROUNDS = 2
@@ -71,7 +71,7 @@ def runs(build, links, rounds, seed, note):
                 for policy in POLICIES[turn % 3:] + POLICIES[:turn % 3]:
                     one = play(build, directories[link], policy, LINKS[link], seed)
                     said[link][policy].append(one)
-                    facts = {fact: one[fact] for fact in ("near", "steps", "believed")}
+                    facts = {fact: one[fact] for fact in ("cached", "steps", "believed")}
                     note(f"round {turn}, {link}, {policy}: {one['sum_s']:.2f} s, {facts}")
     return said
 
@@ -80,10 +80,10 @@ def figures_of(said):
     figures = {}
     for link, by_policy in said.items():
         sums = {policy: [one["sum_s"] for one in ones] for policy, ones in by_policy.items()}
-        of_better = [auto / min(route, near) for route, near, auto in zip(*(sums[policy] for policy in POLICIES))]
+        of_better = [auto / min(route, cache) for route, cache, auto in zip(*(sums[policy] for policy in POLICIES))]
         figures[link] = {**{f"{policy}_s": statistics.median(each) for policy, each in sums.items()},
                          "of_better": statistics.median(of_better)}
-    wins = {min(("route", "near"), key=lambda policy, row=row: row[f"{policy}_s"]) for row in figures.values()}
+    wins = {min(("route", "cache"), key=lambda policy, row=row: row[f"{policy}_s"]) for row in figures.values()}
     figures["mix"] = {"winners": len(wins)}
     return figures
 

@@ -96,7 +96,7 @@ int Sessions(const std::string& address, const std::string& name, size_t count) 
     options.id = absl::StrFormat("r%d", i);
     options.fabric = FabricKind::kTcp;
     options.call_count_max = 1;
-    options.near_bytes = 0;
+    options.local_cache_bytes = 0;
     auto requester = Requester::Create(options, &directory, &holders);
     const auto corpus =
         requester.ok() ? (*requester)->Resolve(name, "", Soon()) : requester.status();

@@ -85,7 +85,7 @@ def attend(fleet, folder, *more, check=True):
 
 
 # Enough for the rows of one of the texts, so that agents over both prefetch again and again.
-NEAR_BYTES = "--requester-near-bytes=4MiB"
+LOCAL_CACHE_BYTES = "--requester-local-cache-bytes=4MiB"
 TEXTS = {f"text-{i}": "How a fleet keeps rows, and who attends them. " * (11 + i) for i in range(2)}
 
 
@@ -102,14 +102,14 @@ def load_corpora(fleet, folder, copies):
 
 
 class Load:
-    """Callers of every kind, until `stop`: routes, routes of one frame, fetches, and agents with policy near."""
+    """Callers of every kind, until `stop`: routes, routes of one frame, fetches, and agents with policy cache."""
 
     def __init__(self, fleet, folder, caller):
         self.fleet, self.ending = fleet, threading.Event()
         self.caller = subprocess.Popen([caller, fleet.requester, "docs", str(ctl_fleet.D_QK)], stdin=subprocess.PIPE,
                                        stdout=subprocess.DEVNULL)
         docs = ("--corpus", "docs", "--chunks", 0, "--out", folder / "load.safetensors")
-        agents = [("agents", "run", "--corpus", name, "--no-check", "--policy", "near", "--count", 2, "--tokens", 40)
+        agents = [("agents", "run", "--corpus", name, "--no-check", "--policy", "cache", "--count", 2, "--tokens", 40)
                   for name in TEXTS]
         self.threads = [threading.Thread(target=self._again, args=turns) for turns in (
             [("fetch", *docs), ("attend", "--layer", 0, "--queries", folder / "q.safetensors", *docs)], agents)]

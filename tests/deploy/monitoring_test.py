@@ -27,7 +27,7 @@ sys.dont_write_bytecode = True  # the source tree stays as it is
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import skip  # noqa: E402
 
-from monitored_fleet import NEAR_BYTES, TEXTS, Load, Monitored, attend, ctl_fleet, free_port, load_corpora, wait_until  # noqa: E402
+from monitored_fleet import LOCAL_CACHE_BYTES, TEXTS, Load, Monitored, attend, ctl_fleet, free_port, load_corpora, wait_until  # noqa: E402
 
 RULES = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "monitoring"
 SCRAPE_S = 1
@@ -35,8 +35,8 @@ WINDOW = f"{8 * SCRAPE_S}s"  # of rates and increases
 HOLDERS = 2
 # (metric, label, the values of the label that every query of the metric must return). "local" is missing, because no
 # ckvd recomputes rows: that value is for engines that link the library.
-SERIES = (("ckv_requester_call_seconds", "primitive", {"route", "near", "fetch", "pull"}),
-          ("ckv_requester_measured_over_predicted", "primitive", {"route", "pull"}),
+SERIES = (("ckv_requester_call_seconds", "primitive", {"route", "cached", "fetch", "prefetch"}),
+          ("ckv_requester_measured_over_predicted", "primitive", {"route", "prefetch"}),
           ("ckv_requester_lane_seconds", "fabric", {"tcp"}), ("ckv_holder_queue_wait_seconds", "kind", {"attend", "push"}))
 
 
@@ -239,7 +239,7 @@ def check_queries(fleet, folder, prometheus, caller):
 
 
 def test(folder, caller):
-    fleet, prometheus = Monitored(folder, HOLDERS, "--fabric=tcp", NEAR_BYTES), None
+    fleet, prometheus = Monitored(folder, HOLDERS, "--fabric=tcp", LOCAL_CACHE_BYTES), None
     try:
         load_corpora(fleet, folder, copies=1)
         fleet.ctl("explain", "--corpus", "docs", "--mq", 1)  # measures holders, so that calls are predicted

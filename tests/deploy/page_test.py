@@ -22,7 +22,7 @@ sys.dont_write_bytecode = True  # the source tree stays as it is
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import skip  # noqa: E402
 
-from monitored_fleet import NEAR_BYTES, Load, Monitored, ctl_fleet, load_corpora  # noqa: E402
+from monitored_fleet import LOCAL_CACHE_BYTES, Load, Monitored, ctl_fleet, load_corpora  # noqa: E402
 import browser  # noqa: E402
 
 HOLDERS = 3
@@ -146,7 +146,7 @@ def check_requester(pages):
     live = f'[...{SECTION}("Calls").querySelectorAll(".tile")].map(one => one.innerText.split("\\n"))'
     ways = [way for way, _ in pages.shown.wait(
         f'(all => all.length && all.slice(0, 3).every(([_, rate]) => parseFloat(rate) > 0) ? all : null)({live})')]
-    assert ways[:4] == ["route", "near", "fetch", "local"], ways
+    assert ways[:4] == ["route", "cached", "fetch", "local"], ways
     pages.shown.wait(f'{SECTION}("Calls").querySelector("polyline").points.length > 1')
     peers = {row[0]: row for row in pages.rows("Holders as this requester sees them")}
     assert peers["h0"][1:3] == ["connected", "tcp"] and number(peers["h0"][4]) > 0, peers
@@ -154,7 +154,7 @@ def check_requester(pages):
     assert number(hottest["docs"][1]) > 0 and number(hottest["docs"][2]) > 0, hottest
     assert number(hottest["text-0"][3]) > 0, hottest
     latency = {row[0]: row for row in pages.rows("Latency")}
-    assert {"route", "near", "fetch", "pull", "lane tcp"} <= set(latency), latency
+    assert {"route", "cached", "fetch", "prefetch", "lane tcp"} <= set(latency), latency
     bars = pages.shown.ask(f"""[...{SECTION}("Latency").querySelectorAll("svg")].map(
         svg => [...svg.querySelectorAll("rect")].filter(bar => bar.getAttribute("height") >= 2).length)""")
     assert len(bars) == len(latency) and min(bars) > 0, bars
@@ -190,7 +190,7 @@ def check_quiet(shown, origins):
 
 def test(folder, caller, pictures):
     with contextlib.ExitStack() as stack:
-        fleet = Monitored(folder, HOLDERS, "--fabric=tcp", NEAR_BYTES)
+        fleet = Monitored(folder, HOLDERS, "--fabric=tcp", LOCAL_CACHE_BYTES)
         stack.callback(fleet.stop)
         shown = browser.Browser(folder)
         stack.callback(shown.stop)

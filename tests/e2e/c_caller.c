@@ -48,8 +48,9 @@ int main(int argc, char** argv) {
   if (argc < 3 || argc > 4) return 2;
   const uint64_t timeout_ns =
       argc == 4 ? UINT64_C(1000000) * strtoull(argv[3], NULL, 10) : CKV_TIMEOUT_DEFAULT;
+  const uint64_t none = CKV_LOCAL_CACHE_NONE;
   const ckv_open_options options = {
-      .struct_size = sizeof options, .directory = argv[1], .near_bytes = CKV_NEAR_NONE};
+      .struct_size = sizeof options, .directory = argv[1], .local_cache_bytes = none};
   ckv_requester* requester;
   ckv_corpus* corpus;
   Require(ckv_open(&options, &requester) == CKV_OK, "open");

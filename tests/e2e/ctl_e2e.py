@@ -364,7 +364,7 @@ class CtlTest(unittest.TestCase):
         # Both holders get the rows, and each alternative has its sentence.
         self.assertEqual(report["holder_count"], 2)
         self.assertEqual(report["route_bytes"], 2 * report["route_bytes_per_holder"])
-        for name in ("route_ratio", "near_ratio"):  # null until the requester has attended so often
+        for name in ("route_ratio", "cached_ratio"):  # null until the requester has attended so often
             self.assertTrue(report[name] is None or report[name] > 0, report)
         self.assertEqual(len(report["alternatives"]), 2)
         for sentence in report["alternatives"]:
@@ -382,7 +382,7 @@ class CtlTest(unittest.TestCase):
         table = self.run_ctl("explain", "--corpus", "docs", "--steps", 1).stdout
         self.assertIn("over 1 step;", table)
         self.assertIn("to and from 2 holders", table)
-        self.assertRegex(table, r"calls took: +(too few calls|[0-9.]+ x as long if (routed|near))")
+        self.assertRegex(table, r"calls took: +(too few calls|[0-9.]+ x as long if (routed|cached))")
 
     def test_exit_codes(self):
         missing, text = self.folder / "absent.safetensors", self.folder / "text.txt"
@@ -442,13 +442,13 @@ class CtlTest(unittest.TestCase):
         arguments = ["agents", "run", "--corpus", "words", "--text", text, "--count", 3,
                      "--tokens", 5]
         hashes = set()
-        for wire in ([], ["--policy", "auto"], ["--policy", "near"], ["--wire", "bf16"]):
+        for wire in ([], ["--policy", "auto"], ["--policy", "cache"], ["--wire", "bf16"]):
             report = self.ctl(*arguments, *wire)
             self.assertEqual(len(report["agents"]), 3)
-            if "near" in wire:
-                self.assertEqual([(a["holder_count"], a["near_share"]) for a in report["agents"]], [(0, 1)] * 3)
+            if "cache" in wire:
+                self.assertEqual([(a["holder_count"], a["cached_share"]) for a in report["agents"]], [(0, 1)] * 3)
             elif "auto" not in wire:
-                self.assertEqual((report["agents"][0]["holder_count"], report["agents"][0]["near_share"]), (2, 0))
+                self.assertEqual((report["agents"][0]["holder_count"], report["agents"][0]["cached_share"]), (2, 0))
             if "--wire" not in wire:
                 hashes.add(tuple(a["tokens_hash"] for a in report["agents"]))
                 self.assertEqual(len(hashes), 1, "tokens are equal under every policy")
@@ -458,14 +458,14 @@ class CtlTest(unittest.TestCase):
         compared = self.ctl("agents", "compare", "--corpus", "words", "--text", text, "--tokens", 4,
                             "--rounds", 1)
         self.assertEqual([(p["policy"], p["equal"]) for p in compared["policies"]],
-                         [("route", True), ("near", True), ("auto", True)])
-        routed, near, _ = compared["policies"]
-        self.assertEqual((routed["bytes_pulled"], routed["near_share"]), (0, 0))
-        self.assertEqual((near["bytes_routed"], near["near_share"]), (0, 1))
+                         [("route", True), ("cache", True), ("auto", True)])
+        routed, cached, _ = compared["policies"]
+        self.assertEqual((routed["bytes_prefetched"], routed["cached_share"]), (0, 0))
+        self.assertEqual((cached["bytes_routed"], cached["cached_share"]), (0, 1))
         table = self.run_ctl("agents", "compare", "--corpus", "words", "--text", text, "--tokens", 4,
-                             "--rounds", 1, "--policy", "near,auto").stdout
+                             "--rounds", 1, "--policy", "cache,auto").stdout
         self.assertIn("check: every agent's tokens equal", table)
-        self.assertRegex(table, r"\nauto: (the fastest, \S+ x the time of near|took \d+\.\d+ x the time of the fastest, near)")
+        self.assertRegex(table, r"\nauto: (the fastest, \S+ x the time of cache|took \d+\.\d+ x the time of the fastest, cache)")
         self.assertRegex(table, r"\nWHAT AUTO SAVED .*\ntime .*\nbytes moved .*\nmemory .*\n\Z")
         other = self.folder / "other.md"
         other.write_text("Another text, not the one that the corpus was loaded from. " * 6)

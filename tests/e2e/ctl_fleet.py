@@ -118,7 +118,7 @@ class Fleet:
         for i in range(holders):
             self.start_holder(i)
         self.requester = self.start("requester", "--role=requester",
-                                    f"--directory={self.directory}", "--requester-near-bytes=64MiB")
+                                    f"--directory={self.directory}", "--requester-local-cache-bytes=64MiB")
 
     def start_holder(self, index):
         store = [f"--store-path={self.store(index)}"] if self.durable else []

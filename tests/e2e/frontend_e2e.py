@@ -283,7 +283,7 @@ class FrontendTest(unittest.TestCase):
                 self.near(self.attend(row_limits=limits), chosen)
                 replies = self.streamed(
                     *(self.request(tag=policy, policy=policy, row_limits=limits)
-                      for policy in (self.pb.CONTEXT_POLICY_ROUTE, self.pb.CONTEXT_POLICY_NEAR)))
+                      for policy in (self.pb.CONTEXT_POLICY_ROUTE, self.pb.CONTEXT_POLICY_CACHE)))
                 for reply in replies.values():
                     self.assertEqual(reply.code, 0, reply.message)
                     self.near(reply.reply, chosen)

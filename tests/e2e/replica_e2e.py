@@ -94,13 +94,13 @@ class ReplicaTest(unittest.TestCase):
     def test_a_chunk_pulled_by_its_requester_answers_others(self):
         """The requester of this process has its holder's chunks locally, and prefetches others into that holder."""
         agents = ("agents", "run", "--corpus", "text", "--text", self.text, "--count", 1, "--tokens", 2)
-        hashes = {agent["tokens_hash"] for policy in ("route", "near")
+        hashes = {agent["tokens_hash"] for policy in ("route", "cache")
                   for agent in self.ctl(*agents, "--policy", policy, "--requester", self.both)["agents"]}
         self.assertEqual(len(hashes), 1, "the same tokens")
-        near = self.ctl("status", "--requester", self.both)["requester"]["near"]
-        self.assertEqual((near["pulled_bytes"], near["pull_failed_count"]), (0, 0), "copies, which take no room twice")
-        self.assertGreater(near["pull_count"], 0)
-        self.assertIn(("fetch", "policy_near"), {(d["primitive"], d["reason"]) for d in near["decisions"]})
+        cached = self.ctl("status", "--requester", self.both)["requester"]["local_cache"]
+        self.assertEqual((cached["prefetched_bytes"], cached["prefetch_failed_count"]), (0, 0), "copies, which take no room twice")
+        self.assertGreater(cached["prefetch_count"], 0)
+        self.assertIn(("fetch", "policy_cache"), {(d["primitive"], d["reason"]) for d in cached["decisions"]})
         chunks = self.ctl("corpus", "show", "text")["chunks"]
         self.assertEqual({tuple(c["leased"]) for c in chunks}, {("both",)})
 

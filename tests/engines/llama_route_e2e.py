@@ -154,16 +154,16 @@ class LlamaRoute(unittest.TestCase):
         print(f"elsewhere {distance(moved, due):.2g}, the engine's own {own:.2g}")
         self.assertLessEqual(distance(moved, due), 2 * own)  # as test_another_place of llama_e2e
 
-    def test_shm_and_tcp_and_near_give_the_same_bits(self):
+    def test_shm_and_tcp_and_cache_give_the_same_bits(self):
         routed = self.routed(self.fleet)
         tcp = self.start_fleet("tcp")
         self.assertEqual(self.routed(tcp), routed)
         self.assertEqual(self.routed(self.fleet, {"CKV_GGML_POLICY": "route",
                                                   "CKV_GGML_FABRICS": "tcp"}), routed)
-        with Engine(self, tcp, settings={"CKV_GGML_POLICY": "near"}) as engine:
+        with Engine(self, tcp, settings={"CKV_GGML_POLICY": "cache"}) as engine:
             engine.done("restore", 0, tcp.attach("docs"))
             self.assertEqual(engine.suffix(0, PREFIX), routed)
-            self.assertGreater(engine.counter("pulled_bytes"), 0)
+            self.assertGreater(engine.counter("prefetched_bytes"), 0)
             before = engine.counter("sent_bytes")
             for index in range(3):
                 tcp.kill_holder(index)
@@ -181,15 +181,15 @@ class LlamaRoute(unittest.TestCase):
                 sent = engine.counter("sent_bytes")
                 tokens.append(self.other[len(tokens) % OTHER])
                 logits.append(engine.one(0, PREFIX + len(tokens) - 1, tokens[-1]))
-            near = engine.counter("pulled_bytes")
-            print(f"{near} bytes came near in {len(tokens)} tokens")
+            cached = engine.counter("prefetched_bytes")
+            print(f"{cached} bytes were prefetched in {len(tokens)} tokens")
         with Engine(self, self.fleet, settings={"CKV_GGML_POLICY": "route"}) as engine:
             engine.done("restore", 0, self.fleet.attach("docs"))
             for i, (token, due) in enumerate(zip(tokens, logits)):
                 self.assertEqual(engine.one(0, PREFIX + i, token), due)
-            self.assertEqual(engine.counter("pulled_bytes"), 0)
-        if near == 0:
-            self.skipTest(skip.say("nothing came near: by the times of this run it did not pay",
+            self.assertEqual(engine.counter("prefetched_bytes"), 0)
+        if cached == 0:
+            self.skipTest(skip.say("nothing were prefetched: by the times of this run it did not pay",
                                    "the same test on an idle machine"))
 
     def alone(self, corpus, count, tokens):
@@ -433,7 +433,7 @@ class LlamaRoute(unittest.TestCase):
         self.assertIn("settings: CKV_GGML_FABRICS: verbs: ", text)
         code, text = self.check(settings={"CKV_GGML_POLICY": "x"})
         self.assertEqual((code, text), ("1", "settings: CKV_GGML_POLICY is 'x', must be auto, "
-                                             "route or near|"))
+                                             "route or cache|"))
 
     def test_nothing_is_left_out_in_silence(self):
         """A corpus for all sequences has no reference cell, so no NaN would show that it is missing."""
@@ -455,7 +455,7 @@ class LlamaRoute(unittest.TestCase):
             self.assertIn("a context without a session", engine.log.read_text())
 
     def test_a_wrong_setting_fails_every_attention(self):
-        with Engine(self, self.fleet, settings={"CKV_GGML_POLICI": "near"}) as engine:
+        with Engine(self, self.fleet, settings={"CKV_GGML_POLICI": "cache"}) as engine:
             self.assertEqual(engine.try_decode([(0, 0, 5)])[0], -3)
         self.assertIn("did you mean CKV_GGML_POLICY?", (self.folder / "engine.log").read_text())
 

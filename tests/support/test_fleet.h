@@ -248,7 +248,7 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
 // Holders over one fabric, and a requester over it or another. All compute with `backend`.
 struct Cluster {
   Cluster(Fabric* fabric, size_t holder_count, const LaneShape& shape, Fabric* requesters = nullptr,
-          uint32_t call_count_max = 16, uint64_t near_bytes = 0,
+          uint32_t call_count_max = 16, uint64_t local_cache_bytes = 0,
           LocalRowSource* local_row_source = nullptr, Backend* backend = Backend::Cpu())
       : fleet({fabric}) {
     fleet.set_backend(backend);
@@ -257,7 +257,7 @@ struct Cluster {
     options.fabrics = {requesters == nullptr ? fabric : requesters};
     options.lane_shape = shape;
     options.call_count_max = call_count_max;
-    options.near_bytes = near_bytes;
+    options.local_cache_bytes = local_cache_bytes;
     options.local_row_source = local_row_source;
     options.backend = backend;
     auto made = Requester::Create(options, &fleet, &fleet);

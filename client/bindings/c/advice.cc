@@ -88,7 +88,7 @@ Json GroupOf(const GroupEstimate& estimate, const Corpus& corpus) {
   Json group = {{"first_chunk", estimate.first_chunk},
                 {"chunk_count", estimate.chunk_count},
                 {"tokens", estimate.tokens},
-                {"near_tokens", estimate.near_tokens}};
+                {"cached_tokens", estimate.cached_tokens}};
   Json& holders = group["holders"] = Json::array();
   const ChunkPlacement& first = corpus.chunks[estimate.first_chunk];
   for (const HolderId& holder : first.holders) holders.push_back(holder.name);
@@ -165,14 +165,14 @@ absl::StatusOr<Json> ExplanationOf(Requester& requester, const AdviceArguments& 
   CKV_ASSIGN_OR_RETURN(const Explanation explanation, requester.Explain(call));
   Json json = {{"summary", explanation.summary},
                {"tokens", explanation.input.tokens},
-               {"near_tokens", explanation.input.near_tokens},
+               {"cached_tokens", explanation.input.cached_tokens},
                {"route_ratio", nullptr},
-               {"near_ratio", nullptr},
+               {"cached_ratio", nullptr},
                {"inputs", InputsOf(explanation)},
                {"holders", HoldersOf(explanation)},
                {"doubts", explanation.doubts}};
   if (explanation.route_ratio) json["route_ratio"] = *explanation.route_ratio;
-  if (explanation.near_ratio) json["near_ratio"] = *explanation.near_ratio;
+  if (explanation.cached_ratio) json["cached_ratio"] = *explanation.cached_ratio;
   AddDecision(explanation.decision, json);
   return json;
 }

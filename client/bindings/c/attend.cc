@@ -45,8 +45,8 @@ absl::StatusOr<Context> OpenContext(Requester& requester, const ckv_context_spec
     case CKV_POLICY_ROUTE:
       spec.policy = ContextPolicy::kRoute;
       break;
-    case CKV_POLICY_NEAR:
-      spec.policy = ContextPolicy::kNear;
+    case CKV_POLICY_CACHE:
+      spec.policy = ContextPolicy::kCache;
       break;
     default:
       return absl::InvalidArgumentError(

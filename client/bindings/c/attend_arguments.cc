@@ -211,9 +211,9 @@ absl::Status GiveReport(const AttendReport& report, ckv_attend_report* to) {
   made.lost_ns = static_cast<uint64_t>(report.lost.count());
   made.failed_attempt_count = report.failed_attempt_count;
   made.routed_pairs = report.routed_pairs;
-  made.near_pairs = report.near_pairs;
+  made.cached_pairs = report.cached_pairs;
   made.own_pairs = report.own_pairs;
-  made.prefetched_bytes = report.pulled_bytes;
+  made.prefetched_bytes = report.prefetched_bytes;
   made.holder_count = report.holder_count;
   made.precision = static_cast<uint32_t>(report.precision);
   made.approximate = report.approximate ? 1 : 0;

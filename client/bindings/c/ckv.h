@@ -138,7 +138,7 @@ const char* ckv_last_error(const ckv_requester* requester);
 uint64_t ckv_last_retry_after_ns(const ckv_requester* requester);
 
 // Disables the local row cache: every query is routed.
-#define CKV_NEAR_NONE UINT64_MAX
+#define CKV_LOCAL_CACHE_NONE UINT64_MAX
 
 typedef struct ckv_open_options {
   size_t struct_size;
@@ -148,7 +148,7 @@ typedef struct ckv_open_options {
   const char* tenant;
   const char* name;  // this requester's name in the logs of holders; by default "ckv-PID"
   // host:port of a ckvd with the roles holder and requester on this host, used as the host's shared
-  // cache. Rows that are fetched, or prefetched under the policies near and auto, are copied there
+  // cache. Rows that are fetched, or prefetched under the policies cache and auto, are copied there
   // once for all requesters that name it. They are read from its memory. While it fails, rows are
   // read from their holders. If NULL, each requester fetches for itself.
   const char* requester;
@@ -165,8 +165,8 @@ typedef struct ckv_open_options {
   // the fastest on this processor.
   const char* kernel_target;
   // Capacity of the local row cache, for rows that contexts prefetch. By default 1 GiB;
-  // CKV_NEAR_NONE disables it.
-  uint64_t near_bytes;
+  // CKV_LOCAL_CACHE_NONE disables it.
+  uint64_t local_cache_bytes;
   uint32_t call_count_max;      // concurrent calls, at most 4096; by default 16
   uint32_t call_threads;        // threads that attend cached and own rows of a call; by default 1
   uint64_t connect_timeout_ns;  // how long a new session may take; by default 3 s

@@ -41,7 +41,7 @@ typedef struct ckv_advice_call {
 // Returns the cost of each way for each group of chunks with the same holders, from known
 // constants. Sends nothing and does not wait, so routers may call it often. A group has the members
 // of DECISION and {"holders": [names], "first_chunk": n, "chunk_count": n, "tokens": n,
-// "near_tokens": n}.
+// "cached_tokens": n}.
 //   {"groups": [GROUP]}
 // If a constant is not known yet, nothing is chosen. ckv_explain measures all constants.
 //   INVALID_ARGUMENT     also: a chunk that does not exist or is listed twice; query_rows beyond
@@ -51,10 +51,10 @@ ckv_status ckv_estimate(ckv_requester* requester, const ckv_advice_call* call, c
 // Returns which way costs least for the chunks together, and why. Queries the directory and the
 // holders, and measures unknown constants. Takes milliseconds, and longer the first time. Only
 // reports. The text has the members of DECISION, and
-//   {"summary": one line for people, "tokens": n, "near_tokens": n,
+//   {"summary": one line for people, "tokens": n, "cached_tokens": n,
 //    "route_ratio": measured over predicted time of recent attends that used a holder: a median, or
 //                   null before 16 of them; not applied to the costs,
-//    "near_ratio": the same for attends of cached rows only,
+//    "cached_ratio": the same for attends of cached rows only,
 //    "holders": [{"name": ..., "group": n, "token_share": x, "t_probe_us": x or null,
 //                 "bandwidth_bytes_per_s": x or null}],
 //    "inputs": [{"name": ..., "unit": ..., "value": x,

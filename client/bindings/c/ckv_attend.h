@@ -30,7 +30,7 @@ enum {
   // ckv decides for each chunk range, and prefetches in the background what saves time.
   CKV_POLICY_AUTO = 0,
   CKV_POLICY_ROUTE = 1,  // every query is routed to the holders
-  CKV_POLICY_NEAR = 2,   // all rows are prefetched while the context is opened, and attended here
+  CKV_POLICY_CACHE = 2,  // all rows are prefetched while the context is opened, and attended here
 };
 
 typedef struct ckv_context_spec {
@@ -50,7 +50,7 @@ typedef struct ckv_context_spec {
 // that its first call needs, so it may wait for holders.
 //   INVALID_ARGUMENT     also: corpora of different geometries, a duplicate chunk, or an ordinal or
 //                        offset beyond its limit.
-//   RESOURCE_EXHAUSTED   with policy near, the rows do not fit; or a holder is overloaded.
+//   RESOURCE_EXHAUSTED   with policy cache, the rows do not fit; or a holder is overloaded.
 //   NOT_FOUND, UNAVAILABLE, DEADLINE_EXCEEDED, FAILED_PRECONDITION  as ckv_attend.
 ckv_status ckv_context_open(ckv_requester* requester, const ckv_context_spec* spec,
                             ckv_context** context);
@@ -159,7 +159,7 @@ typedef struct ckv_attend_report {
   // The part of elapsed_ns before the last attempt: failed attempts, and waits for holders.
   uint64_t lost_ns;
   // Pairs of a query row and an attended row: at holders, locally cached, and the caller's own.
-  uint64_t routed_pairs, near_pairs, own_pairs;
+  uint64_t routed_pairs, cached_pairs, own_pairs;
   // Bytes cached locally for the call's contexts since their last report.
   uint64_t prefetched_bytes;
   uint32_t failed_attempt_count;

@@ -163,10 +163,10 @@ RequesterOptions OptionsOf(const ckv_open_options& options, const Connection& co
   RequesterOptions made;
   made.id = TextOr(options.name, absl::StrFormat("ckv-%d", getpid()));
   for (const auto& fabric : connection.fabrics) made.fabrics.push_back(fabric.get());
-  if (options.near_bytes == CKV_NEAR_NONE) {
-    made.near_bytes = 0;
-  } else if (options.near_bytes != 0) {
-    made.near_bytes = options.near_bytes;
+  if (options.local_cache_bytes == CKV_LOCAL_CACHE_NONE) {
+    made.local_cache_bytes = 0;
+  } else if (options.local_cache_bytes != 0) {
+    made.local_cache_bytes = options.local_cache_bytes;
   }
   if (options.call_count_max != 0) made.call_count_max = options.call_count_max;
   if (options.call_threads != 0) made.call_threads = options.call_threads;

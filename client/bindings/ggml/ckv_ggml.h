@@ -47,7 +47,7 @@ typedef int (*ckv_check_t)(char* text, size_t size);
 //   ops, ops_routed, ops_failed                  attentions of one layer
 //   rows, rows_routed                            their query rows
 //   sent_bytes, received_bytes                   to holders and from them
-//   pulled_bytes                                 rows added to the local row cache
+//   prefetched_bytes                                 rows added to the local row cache
 typedef uint64_t (*ckv_counter_t)(const char* name);
 
 // The functions below are for layers on a GPU, for which llama.cpp queries no other backend.

@@ -154,7 +154,8 @@ absl::StatusOr<std::shared_ptr<const Context>> CorpusContexts::Open(const Attach
     parts.push_back({.corpus = *std::move(corpus), .chunks = {}});
   }
   for (size_t i = 0; i < parts.size(); ++i) parts[i].chunks = uses[i];
-  if (options_.policy == ContextPolicy::kNear) deadline = options_.clock->Now() + kNearOpenTimeout;
+  if (options_.policy == ContextPolicy::kCache)
+    deadline = options_.clock->Now() + kCacheOpenTimeout;
   auto context = requester->Open({.parts = parts, .policy = options_.policy}, deadline);
   if (!context.ok()) return Of(list.front()->corpus, context.status());
   return std::make_shared<const Context>(*std::move(context));

@@ -30,8 +30,8 @@ class CorpusContexts {
   // The most contexts to keep: an engine's sequences at the same time. Beyond that, the least
   // recently used one is dropped; it closes when its last owner releases it.
   static constexpr size_t kContextCountMax = 256;
-  // How long a context of policy near may take to open: 64 GiB at 1 Gbit/s.
-  static constexpr Duration kNearOpenTimeout = std::chrono::minutes(10);
+  // How long a context of policy cache may take to open: 64 GiB at 1 Gbit/s.
+  static constexpr Duration kCacheOpenTimeout = std::chrono::minutes(10);
 
   struct Options {
     std::string tenant = "";  // its corpora and the shared ones may be attended

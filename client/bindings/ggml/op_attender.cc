@@ -175,7 +175,7 @@ absl::Status OpAttender::Route(const MlaOp& op, std::span<const TokenPlan> token
   if (options_.counters != nullptr) {
     Add(options_.counters->sent_bytes, report.bytes_sent);
     Add(options_.counters->received_bytes, report.bytes_received);
-    Add(options_.counters->pulled_bytes, report.pulled_bytes);
+    Add(options_.counters->prefetched_bytes, report.prefetched_bytes);
   }
   return CheckNumbers(merged_l_, row_count);
 }

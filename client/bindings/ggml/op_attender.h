@@ -26,7 +26,7 @@ namespace ckv::ggml {
 struct OpCounters {
   std::atomic<uint64_t> ops{0}, ops_routed{0}, ops_failed{0};
   std::atomic<uint64_t> rows{0}, rows_routed{0};  // query rows
-  std::atomic<uint64_t> sent_bytes{0}, received_bytes{0}, pulled_bytes{0};
+  std::atomic<uint64_t> sent_bytes{0}, received_bytes{0}, prefetched_bytes{0};
 };
 
 // One thread at a time. It keeps its memory and its threads from op to op.

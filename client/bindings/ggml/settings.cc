@@ -26,10 +26,11 @@ namespace ckv::ggml {
 namespace {
 
 constexpr std::string_view kPrefix = "CKV_GGML_";
-const char* const kNames[] = {"CKV_GGML_FABRICS", "CKV_GGML_VERBS_DEVICE", "CKV_GGML_KERNEL_TARGET",
-                              "CKV_GGML_CORPUS",  "CKV_GGML_POSITION",     "CKV_GGML_TENANT",
-                              "CKV_GGML_POLICY",  "CKV_GGML_NEAR_BYTES",   "CKV_GGML_TIMEOUT",
-                              "CKV_GGML_WIRE"};
+const char* const kNames[] = {"CKV_GGML_FABRICS",       "CKV_GGML_VERBS_DEVICE",
+                              "CKV_GGML_KERNEL_TARGET", "CKV_GGML_CORPUS",
+                              "CKV_GGML_POSITION",      "CKV_GGML_TENANT",
+                              "CKV_GGML_POLICY",        "CKV_GGML_LOCAL_CACHE_BYTES",
+                              "CKV_GGML_TIMEOUT",       "CKV_GGML_WIRE"};
 
 absl::Status Wrong(std::string_view name, std::string_view value, std::string_view due) {
   return absl::InvalidArgumentError(absl::StrFormat("%s is '%s', must be %s", name, value, due));
@@ -99,10 +100,10 @@ std::string TakePolicy(const std::string& value, ContextPolicy& to) {
     to = ContextPolicy::kAuto;
   } else if (value == "route") {
     to = ContextPolicy::kRoute;
-  } else if (value == "near") {
-    to = ContextPolicy::kNear;
+  } else if (value == "cache") {
+    to = ContextPolicy::kCache;
   } else {
-    return "auto, route or near";
+    return "auto, route or cache";
   }
   return "";
 }
@@ -129,10 +130,10 @@ absl::StatusOr<Settings> ReadSettings(
               [&](const std::string& value) { return TakeName(value, settings.tenant); });
   reader.Read("CKV_GGML_POLICY",
               [&](const std::string& value) { return TakePolicy(value, settings.policy); });
-  reader.Read("CKV_GGML_NEAR_BYTES", [&](const std::string& value) -> std::string {
+  reader.Read("CKV_GGML_LOCAL_CACHE_BYTES", [&](const std::string& value) -> std::string {
     const auto bytes = ParseByteSize(value);
     if (!bytes.ok()) return "a size, like 4GiB";
-    settings.near_bytes = *bytes;
+    settings.local_cache_bytes = *bytes;
     return "";
   });
   reader.Read("CKV_GGML_TIMEOUT", [&](const std::string& value) -> std::string {

@@ -30,10 +30,10 @@ struct Settings {
   // CKV_GGML_TENANT: the tenant whose corpora are read, in addition to the shared ones. A name, not
   // a credential.
   std::string tenant;
-  // CKV_GGML_POLICY: auto, route or near.
+  // CKV_GGML_POLICY: auto, route or cache.
   ContextPolicy policy = ContextPolicy::kAuto;
-  // CKV_GGML_NEAR_BYTES, like 4GiB: the size of the local row cache.
-  uint64_t near_bytes = uint64_t{1} << 30;
+  // CKV_GGML_LOCAL_CACHE_BYTES, like 4GiB: the size of the local row cache.
+  uint64_t local_cache_bytes = uint64_t{1} << 30;
   // CKV_GGML_TIMEOUT, like 10s: how long the attention of one layer may take.
   Duration timeout = std::chrono::seconds(10);
   // CKV_GGML_WIRE: f32 or bf16, the type of the partials on the wire.

@@ -461,7 +461,7 @@ LaneCalibration LaneCalibrator::Fit() const {
   const double fetch_us = std::min(TrimmedMean(fetch_us_), TrimmedMean(spliced_us_));
   const double bytes = double(call_.corpus->chunks[call_.many].token_count) *
                        call_.corpus->geometry.layers * call_.corpus->geometry.row_bytes();
-  lane.fabric.pull_bandwidth_bytes_per_s =
+  lane.fabric.fetch_bandwidth_bytes_per_s =
       std::clamp(bytes / std::max(fetch_us - lane.fabric.t_probe_us, fetch_us / 10) * 1e6,
                  LiveFabric::kBandwidthMin, LiveFabric::kBandwidthMax);
   return lane;

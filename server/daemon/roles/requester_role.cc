@@ -37,8 +37,8 @@ absl::StatusOr<std::unique_ptr<RequesterRole>> RequesterRole::Start(
   options.clock = clock;
   options.backend = shared->backends.requester;
   options.fabrics = shared->fabric_order;
-  if (holder != nullptr) role->near_ = std::make_unique<DaemonLocalRows>(&holder->holder());
-  options.local_row_source = role->near_.get();
+  if (holder != nullptr) role->local_rows_ = std::make_unique<DaemonLocalRows>(&holder->holder());
+  options.local_row_source = role->local_rows_.get();
   if (config.directory.empty()) {
     role->directory_ = std::make_unique<LocalDirectory>(local);
   } else {
@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<RequesterRole>> RequesterRole::Start(
     ReplicaKeeper* const keeper = &role->replicas_->keeper();
     holder->holder_service().OnPut([keeper](const ChunkId& id) { keeper->Adopt(id); });
     service.replicas = keeper;
-    role->near_->SetKeeper(keeper);
+    role->local_rows_->SetKeeper(keeper);
   }
   role->service_ = std::make_unique<RequesterServiceImpl>(std::move(service),
                                                           role->requester_.get(), &shared->gate);
@@ -72,7 +72,7 @@ void RequesterRole::SetRegistration(const Registration* holder) {
 
 void RequesterRole::EndCopies() {
   if (replicas_ == nullptr) return;
-  near_->SetKeeper(nullptr);
+  local_rows_->SetKeeper(nullptr);
   replicas_->SetRegistration(nullptr);
 }
 

@@ -51,9 +51,9 @@ class RequesterRole {
   // In order of construction; destroyed in reverse.
   std::unique_ptr<DirectoryControl> directory_;
   std::unique_ptr<HolderStubFactory> holder_stubs_;
-  std::unique_ptr<NetworkOracle> oracle_;   // null if there is none
-  std::shared_ptr<const Profile> profile_;  // null if there is none
-  std::unique_ptr<DaemonLocalRows> near_;   // set if the process is a holder, too
+  std::unique_ptr<NetworkOracle> oracle_;        // null if there is none
+  std::shared_ptr<const Profile> profile_;       // null if there is none
+  std::unique_ptr<DaemonLocalRows> local_rows_;  // set if the process is a holder, too
   std::unique_ptr<Requester> requester_;
   std::unique_ptr<DaemonReplicas> replicas_;  // set if the process is a holder, too
   std::unique_ptr<RequesterServiceImpl> service_;

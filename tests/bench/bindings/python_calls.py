@@ -112,7 +112,7 @@ def layers(requester, name):
 
 def main():
     work, directory, name = sys.argv[1:]
-    with ckv.open(directory, fabrics="shm", near_bytes=0) as requester:
+    with ckv.open(directory, fabrics="shm", local_cache_bytes=0) as requester:
         steps = {"submit": submit, "put": put, "extend": extend, "layers": layers}[work](requester, name)
         next(steps)
         for line in sys.stdin:

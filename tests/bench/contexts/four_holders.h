@@ -49,7 +49,7 @@ class FourHolders final : public DirectoryControl, public HolderControlFactory {
       CKV_CHECK(test::PutChunk(holders_[holder]->store(), geometry, chunks_.chunks[i]).ok());
     }
     RequesterOptions options;
-    options.near_bytes = 0;  // the benchmark measures routed calls
+    options.local_cache_bytes = 0;  // the benchmark measures routed calls
     options.fabrics = {fabric_.get()};
     requester_ = *Requester::Create(options, this, this);
   }

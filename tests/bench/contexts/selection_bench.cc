@@ -148,7 +148,7 @@ void BM_Selection(benchmark::State& state) {
   zeros = &holder;
   cpu.emplace(kDriverCpu);
   RequesterOptions options;
-  options.near_bytes = 0;  // the benchmark measures routed calls
+  options.local_cache_bytes = 0;  // the benchmark measures routed calls
   options.fabrics = {fabric.get()};
   const auto requester = *Requester::Create(options, &holder, &holder);
   SelectionCalls calls(*requester, answered, *requester->Resolve("big", "", kInstantMax),

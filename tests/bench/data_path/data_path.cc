@@ -94,7 +94,7 @@ Fleet::Fleet(const FleetOptions& options)
   RequesterOptions requester;
   requester.fabrics = {fabric_.get()};
   requester.spin_max = options.spin_max;
-  requester.near_bytes = options.near_bytes;
+  requester.local_cache_bytes = options.local_cache_bytes;
   requester_ = *Requester::Create(requester, this, this);
 }
 

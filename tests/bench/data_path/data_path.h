@@ -80,7 +80,7 @@ struct FleetOptions {
   Duration spin_max = RequesterOptions{}.spin_max;  // the requester's
   bool pinned = true;                               // the holder's threads to kHolderCpu
   std::optional<uint64_t> map_bytes_max = {};       // the holder's
-  uint64_t near_bytes = 0;                          // the requester's
+  uint64_t local_cache_bytes = 0;                   // the requester's
 };
 
 // One holder with one chunk of DeepSeek-V2-Lite's geometry but for the layers, and a requester,

@@ -46,7 +46,7 @@ class LoadedFleet:
     def requester(self, name):
         """Starts a requester that has measured nothing."""
         return self.fleet.start(name, "--role=requester", f"--directory={self.directory}", "--fabrics=tcp",
-                                "--requester-near-bytes=64MiB")
+                                "--requester-local-cache-bytes=64MiB")
 
     def ctl(self, requester, *arguments):
         done = subprocess.run([self.programs.ckvctl, "--directory", self.directory, "--requester", requester, *arguments],
@@ -145,7 +145,7 @@ def predict(fleet):
     """How far predictions are from the time that the same attends took, in percent."""
     asker = fleet.requester("comparer")
     said = json.loads(fleet.ctl(asker, "agents", "compare", "--corpus", "text", "--text", TEXT, "--tokens", "128",
-                                "--policy", "route,near", "-o", "json"))
+                                "--policy", "route,cache", "-o", "json"))
     off = {}
     for policy in said["policies"]:
         ratio = policy["call_seconds"] / policy["predicted_seconds"]

@@ -184,7 +184,7 @@ int main(int argc, char** argv) {
   const ckv_open_options options = {.struct_size = sizeof options,
                                     .directory = argv[1],
                                     .fabrics = argv[2],
-                                    .near_bytes = CKV_NEAR_NONE};
+                                    .local_cache_bytes = CKV_LOCAL_CACHE_NONE};
   ckv_requester* requester = NULL;
   Require(ckv_open(&options, &requester) == CKV_OK, "open");
   Memory memory = {0};

@@ -31,7 +31,7 @@ void Run(const char* address, const char* name) {
   RequesterOptions options;
   options.id = "cc_loop";
   options.fabric = FabricKind::kShm;
-  options.near_bytes = 0;
+  options.local_cache_bytes = 0;
   const auto requester = *Requester::Create(options, &directory, &holders);
   const auto corpus = *requester->Resolve(name, "", Soon());
   ContextPart part;

@@ -37,7 +37,7 @@ def put(requester, name, tokens):
 
 
 def main():
-    with ckv.open(sys.argv[1], near_bytes=0) as requester:
+    with ckv.open(sys.argv[1], local_cache_bytes=0) as requester:
         print(json.dumps({name: put(requester, name, tokens) for name, tokens in json.loads(sys.argv[2]).items()}))
 
 

@@ -16,7 +16,7 @@ import ckv  # noqa: E402
 
 
 def main():
-    with ckv.open(sys.argv[1], fabrics="shm", near_bytes=0) as requester:
+    with ckv.open(sys.argv[1], fabrics="shm", local_cache_bytes=0) as requester:
         corpus = requester.resolve(sys.argv[2])
         with requester.context([ckv.Part(corpus)], policy="route") as context:
             for line in sys.stdin:

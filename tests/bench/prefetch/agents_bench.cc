@@ -13,7 +13,7 @@
 // A document is two chunks of 2,048 tokens on one holder, since `ckvctl corpus load` places aligned
 // chunk ranges together. An agent opens a context over its document, makes its steps of 27 layer
 // calls with 16 query rows each, and closes it. It gives no hint of its steps. Its time is from
-// Open to Close, so with policy near it includes the prefetch.
+// Open to Close, so with policy cache it includes the prefetch.
 //
 // Agents run one after another. Then the sum of their times is the time of the run, and no agent
 // waits for another. Two at once would share the requester's processor: on two cores the sum of
@@ -53,7 +53,7 @@ constexpr uint32_t kChunkTokens = 2048, kChunksOfDocument = 2;
 constexpr uint32_t kRows = 16;  // one token of 16 heads
 constexpr char kCorpus[] = "documents";
 // All documents fit, so that nothing is evicted.
-constexpr uint64_t kNearBytes = uint64_t{2} << 30;
+constexpr uint64_t kLocalCacheBytes = uint64_t{2} << 30;
 
 Geometry TheGeometry() { return *NamedGeometry("deepseek-v2-lite"); }
 Instant Soon() { return Clock::Real()->Now() + std::chrono::seconds(60); }
@@ -155,7 +155,7 @@ class Player {
 
   double sum_ms() const { return sum_ms_; }
   nlohmann::json StepsSoFar() const {
-    return {{"routed", routed_.ToJson()}, {"near", near_.ToJson()}, {"mixed", mixed_.ToJson()}};
+    return {{"routed", routed_.ToJson()}, {"cached", cached_.ToJson()}, {"mixed", mixed_.ToJson()}};
   }
 
   // The requester's costs of a step of one document, and of its prefetch.
@@ -176,8 +176,8 @@ class Player {
             {"route_compute_ms", route.compute_us / 1e3},
             {"route_queue_ms", route.queue_us / 1e3},
             {"route_merge_ms", route.merge_us / 1e3},
-            {"near_step_ms", fetch.compute_us / 1e3},
-            {"pull_ms", (fetch.probe_us + fetch.transfer_us) / 1e3}};
+            {"cached_step_ms", fetch.compute_us / 1e3},
+            {"prefetch_ms", (fetch.probe_us + fetch.transfer_us) / 1e3}};
   }
 
  private:
@@ -205,14 +205,14 @@ class Player {
 
   absl::Status Step(const Context& context) {
     const Instant begin = Clock::Real()->Now();
-    uint64_t routed = 0, near = 0;
+    uint64_t routed = 0, cached = 0;
     for (uint32_t layer = 0; layer < corpus_->geometry.layers; ++layer) {
       AttendReport report;
       CKV_RETURN_IF_ERROR(Call(context, layer, &report));
       routed += report.routed_pairs;
-      near += report.near_pairs;
+      cached += report.cached_pairs;
     }
-    Steps& of = near == 0 ? routed_ : routed == 0 ? near_ : mixed_;
+    Steps& of = cached == 0 ? routed_ : routed == 0 ? cached_ : mixed_;
     ++of.count;
     of.ms += MsSince(begin);
     return absl::OkStatus();
@@ -224,14 +224,14 @@ class Player {
   const std::vector<uint16_t> q_;
   std::vector<float> answer_;
   double sum_ms_ = 0;
-  Steps routed_, near_, mixed_;
+  Steps routed_, cached_, mixed_;
 };
 
 RequesterOptions OptionsFor(FabricKind fabric) {
   RequesterOptions options;
   options.id = "agents";
   options.fabric = fabric;
-  options.near_bytes = kNearBytes;
+  options.local_cache_bytes = kLocalCacheBytes;
   return options;
 }
 
@@ -252,16 +252,16 @@ absl::StatusOr<nlohmann::json> Play(const std::string& address, ContextPolicy po
     CKV_ASSIGN_OR_RETURN(nlohmann::json played, player.Play(agent, policy));
     agents.push_back(std::move(played));
   }
-  const LocalRowStats near = requester->Stats().near;
+  const LocalRowStats cache = requester->Stats().local_cache;
   return nlohmann::json{{"sum_s", player.sum_ms() / 1e3},
                         {"steps", player.StepsSoFar()},
-                        {"near",
-                         {{"pulls", near.pull_count},
-                          {"pulls_failed", near.pull_failed_count},
-                          {"pulled_bytes", near.pulled_bytes},
-                          {"routed_s", near.routed_us / 1e6},
-                          {"saved_s", near.saved_us / 1e6},
-                          {"pulled_s", near.pulled_us / 1e6}}},
+                        {"cached",
+                         {{"prefetches", cache.prefetch_count},
+                          {"prefetches_failed", cache.prefetch_failed_count},
+                          {"prefetched_bytes", cache.prefetched_bytes},
+                          {"routed_s", cache.routed_us / 1e6},
+                          {"saved_s", cache.saved_us / 1e6},
+                          {"prefetched_s", cache.prefetched_us / 1e6}}},
                         {"believed", player.Believed(0)},
                         {"agents", std::move(agents)}};
 }
@@ -287,13 +287,13 @@ absl::StatusOr<double> Calls(const std::string& address, FabricKind fabric, uint
 
 int Main(const std::vector<std::string>& arguments) {
   const std::map<std::string, ContextPolicy> policies = {{"route", ContextPolicy::kRoute},
-                                                         {"near", ContextPolicy::kNear},
+                                                         {"cache", ContextPolicy::kCache},
                                                          {"auto", ContextPolicy::kAuto}};
   const std::map<std::string, FabricKind> fabrics = {{"shm", FabricKind::kShm},
                                                      {"tcp", FabricKind::kTcp}};
   uint32_t seed = 0, spin_us = 0, count = 0;
   absl::Status status = absl::InvalidArgumentError(
-      "usage: agents_bench load DIRECTORY | play DIRECTORY route|near|auto shm|tcp SEED | "
+      "usage: agents_bench load DIRECTORY | play DIRECTORY route|cache|auto shm|tcp SEED | "
       "calls DIRECTORY shm|tcp SPIN_US N");
   if (arguments.size() == 2 && arguments[0] == "load") {
     status = Load(arguments[1]);

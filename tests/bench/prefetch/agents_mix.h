@@ -24,8 +24,8 @@ struct Agent {
 // The document of rank r is drawn with weight 1 / r.
 //
 // A document is attended for 100 steps on average. A pull over shm or tcp has paid for itself after
-// 20 to 40 steps here, one over 1 Gbit/s after some 120. So pulling at once wins on the former, and
-// routing on the latter.
+// 20 to 40 steps here, one over 1 Gbit/s after some 120. So prefetching at once wins on the former,
+// and routing on the latter.
 inline std::vector<Agent> MakeAgents(uint32_t seed) {
   std::mt19937 rng(seed);
   std::vector<Agent> agents(kAgentCount);

@@ -83,18 +83,18 @@ Context OpenOn(Fleet& fleet, ContextPolicy policy) {
 }
 
 // An attend over locally cached rows and its kernel, in newly allocated memory.
-Compared CompareNear(uint32_t tokens) {
+Compared CompareCached(uint32_t tokens) {
   Fleet fleet({.token_count = tokens,
                .layers = 27,
                .map_bytes_max = uint64_t{128} << 20,
-               .near_bytes = uint64_t{128} << 20});
+               .local_cache_bytes = uint64_t{128} << 20});
   Step step(fleet.geometry());
-  const Context near = OpenOn(fleet, ContextPolicy::kNear);
+  const Context cached = OpenOn(fleet, ContextPolicy::kCache);
   const absl::StatusOr<MappedChunk> mapped =
       fleet.requester().Map({.corpus = *fleet.requester().Resolve("bench", "", kInstantMax),
                              .chunk = 0,
                              .deadline = Clock::Real()->Now() + std::chrono::seconds(30)});
-  CKV_CHECK(mapped.ok() && fleet.requester().Stats().near.mapped_bytes > 0);
+  CKV_CHECK(mapped.ok() && fleet.requester().Stats().local_cache.mapped_bytes > 0);
   AttentionPiece piece;
   piece.q = {step.q.data(), kRows, step.d_qk};
   piece.rows = {mapped->layer(0).data(), tokens,
@@ -104,15 +104,15 @@ Compared CompareNear(uint32_t tokens) {
   const auto kernel = [&] {
     AttendPartials(AttentionShape::Of(fleet.geometry()), {&piece, 1}, pool);
   };
-  return Compare([&] { step.Attend(fleet, near); }, kernel);
+  return Compare([&] { step.Attend(fleet, cached); }, kernel);
 }
 
-void BM_NearChunk(benchmark::State& state) {
+void BM_CachedChunk(benchmark::State& state) {
   const OnCpu cpu(kDriverCpu);
   for (auto _ : state) {
     std::vector<double> firsts, seconds, overs;
     for (int i = 0; i < kPlacements; ++i) {
-      const Compared both = CompareNear(static_cast<uint32_t>(state.range(0)));
+      const Compared both = CompareCached(static_cast<uint32_t>(state.range(0)));
       firsts.push_back(both.first_us);
       seconds.push_back(both.second_us);
       overs.push_back(both.over_us);
@@ -122,7 +122,7 @@ void BM_NearChunk(benchmark::State& state) {
     state.counters["kernel_us"] = Quantile(seconds, 0.5);
   }
 }
-BENCHMARK(BM_NearChunk)
+BENCHMARK(BM_CachedChunk)
     ->ArgName("tokens")
     ->Arg(64)
     ->Arg(2048)
@@ -133,7 +133,7 @@ BENCHMARK(BM_NearChunk)
 // The chunk does not fit the local row cache, so auto counts, decides, and routes.
 void BM_AutoStep(benchmark::State& state) {
   const OnCpu cpu(kDriverCpu);
-  Fleet fleet({.token_count = kTokens, .near_bytes = 4096});
+  Fleet fleet({.token_count = kTokens, .local_cache_bytes = 4096});
   Step step(fleet.geometry());
   const Context routed = OpenOn(fleet, ContextPolicy::kRoute);
   const Context decides = OpenOn(fleet, ContextPolicy::kAuto);
@@ -150,7 +150,7 @@ BENCHMARK(BM_AutoStep)->Iterations(1)->UseManualTime()->Unit(benchmark::kMicrose
 // The time of an estimate for one group of chunks, from constants that Explain has measured.
 void BM_Quote(benchmark::State& state) {
   const OnCpu cpu(kDriverCpu);
-  Fleet fleet({.token_count = kTokens, .near_bytes = uint64_t{128} << 20});
+  Fleet fleet({.token_count = kTokens, .local_cache_bytes = uint64_t{128} << 20});
   const std::shared_ptr<const Corpus> corpus = *fleet.requester().Resolve("bench", "", kInstantMax);
   ExplainCall explain;
   explain.corpus = corpus;

@@ -65,9 +65,9 @@ std::vector<TraceRequest> Changed(Change change) {
 }
 
 // Locally cached rows: evicts the range unused for longest.
-class NearRuns {
+class CachedRuns {
  public:
-  explicit NearRuns(uint64_t capacity) : capacity_(capacity) {}
+  explicit CachedRuns(uint64_t capacity) : capacity_(capacity) {}
   bool Touch(uint64_t run) {
     const auto known = places_.find(run);
     if (known == places_.end()) return false;
@@ -110,9 +110,9 @@ std::array<uint64_t, kRequesters> CapacitiesOf(const std::vector<TraceRequest>& 
 class Fixed {
  public:
   Fixed(double threshold, double price, uint64_t capacity)
-      : threshold_(std::ceil(threshold)), price_(price), near_(capacity) {}
+      : threshold_(std::ceil(threshold)), price_(price), cached_(capacity) {}
   double Attend(uint64_t run, double steps) {
-    if (near_.Touch(run)) return 0;
+    if (cached_.Touch(run)) return 0;
     double& lost = lost_[run];
     const double left = std::max(0.0, threshold_ - lost);
     if (steps <= left) {
@@ -120,13 +120,13 @@ class Fixed {
       return steps;
     }
     lost = 0;
-    near_.Add(run);
+    cached_.Add(run);
     return left + price_;
   }
 
  private:
   const double threshold_, price_;
-  NearRuns near_;
+  CachedRuns cached_;
   std::unordered_map<uint64_t, double> lost_;
 };
 
@@ -170,7 +170,7 @@ class Learning {
   Learning(double price, uint64_t capacity)
       : price_(price),
         rule_({.capacity_bytes = capacity, .item_count_max = 1u << 20}),
-        near_(capacity) {}
+        cached_(capacity) {}
 
   double Attend(const TraceRequest& request, std::optional<double> hint) {
     const Instant now = {request.ms * 1'000'000 + 1'000'000'000};
@@ -179,7 +179,7 @@ class Learning {
       uses_.push_back(rule_.Open(run, "corpus", {price_, 1}, hint, now));
     double cost = 0;
     for (size_t i = 0; i < uses_.size(); ++i) {
-      near_.Touch(request.runs[i]);
+      cached_.Touch(request.runs[i]);
       cost += Decode(uses_[i], request.runs[i], request.steps, now);
     }
     for (const PrefetchRule::UseId use : uses_) rule_.Close(use);
@@ -188,7 +188,7 @@ class Learning {
 
  private:
   double Decode(PrefetchRule::UseId use, uint64_t run, double steps, Instant now) {
-    if (rule_.Verdict(use, now) == PrefetchVerdict::kNear) {
+    if (rule_.Verdict(use, now) == PrefetchVerdict::kCached) {
       rule_.Lose(use, steps, now);
       return 0;
     }
@@ -196,14 +196,14 @@ class Learning {
     if (left > 0) rule_.Lose(use, std::min(left, steps), now);
     if (steps <= left) return steps;
     rule_.PrefetchBegan(use, now);
-    if (const auto gone = near_.Add(run)) rule_.Evicted(*gone);
+    if (const auto gone = cached_.Add(run)) rule_.Evicted(*gone);
     rule_.Lose(use, steps - left, now);
     return left + price_;
   }
 
   const double price_;
   PrefetchRule rule_;
-  NearRuns near_;
+  CachedRuns cached_;
   std::vector<PrefetchRule::UseId> uses_;
 };
 

@@ -88,7 +88,7 @@ TEST_F(RequesterAllocation, NoneOnceWarm) {
   }
 }
 
-// The same for contexts of policy auto, which counts and decides meanwhile, and of policy near.
+// The same for contexts of policy auto, which counts and decides meanwhile, and of policy cache.
 TEST_F(RequesterAllocation, NoneOfContextsOnceWarm) {
   const auto published = requester_->Resolve("c", "", Soon());
   ASSERT_TRUE(published.ok());
@@ -97,7 +97,7 @@ TEST_F(RequesterAllocation, NoneOfContextsOnceWarm) {
   const auto q = RandomBf16(size_t{kRows} * corpus_.geometry.d_qk, rng);
   Answer answer(kRows, corpus_.geometry.d_v);
   const ContextPart part = {*published, {}};
-  for (const ContextPolicy policy : {ContextPolicy::kAuto, ContextPolicy::kNear}) {
+  for (const ContextPolicy policy : {ContextPolicy::kAuto, ContextPolicy::kCache}) {
     SCOPED_TRACE(testing::Message() << "policy " << int(policy));
     const auto context =
         requester_->Open({.parts = {&part, 1}, .expect = {}, .policy = policy}, Soon());
@@ -106,7 +106,7 @@ TEST_F(RequesterAllocation, NoneOfContextsOnceWarm) {
     LayerCall call;
     call.q = {q.data(), kRows, corpus_.geometry.d_qk};
     call.segments = {&segment, 1};
-    uint64_t near_pairs = 0;
+    uint64_t cached_pairs = 0;
     int alike = 0;  // calls since rows were cached
     for (int round = 0; round < 60; ++round) {
       call.layer = static_cast<uint32_t>(round) % corpus_.geometry.layers;
@@ -115,8 +115,8 @@ TEST_F(RequesterAllocation, NoneOfContextsOnceWarm) {
       const uint64_t before = allocation_count;
       ASSERT_TRUE(requester_->Attend(call, answer.View(), &report).ok());
       const uint64_t count = allocation_count - before;
-      alike = report.near_pairs == near_pairs ? alike + 1 : 0;
-      near_pairs = report.near_pairs;
+      alike = report.cached_pairs == cached_pairs ? alike + 1 : 0;
+      cached_pairs = report.cached_pairs;
       if (alike >= 4) {
         EXPECT_EQ(count, 0u) << "round " << round;
       }

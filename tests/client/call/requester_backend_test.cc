@@ -63,9 +63,9 @@ class RequesterBackendTest : public testing::Test {
     const ContextPart part = {corpus, uses};
     const auto routed =
         cluster.requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kRoute}, Soon());
-    const auto near =
-        cluster.requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kNear}, Soon());
-    EXPECT_TRUE(routed.ok() && near.ok()) << routed.status() << near.status();
+    const auto cached =
+        cluster.requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kCache}, Soon());
+    EXPECT_TRUE(routed.ok() && cached.ok()) << routed.status() << cached.status();
     const BackendMemory q = Put(kind, std::as_bytes(std::span(q_)));
     const BackendMemory own = Put(kind, std::as_bytes(std::span(own_)));
     Answer answer(kRows, kLatentValues);
@@ -76,7 +76,7 @@ class RequesterBackendTest : public testing::Test {
     own_rows.rows = {own.data(), kOwnRows, kRowValues * 2, kind};
     Segment segments[2];
     segments[0] = {.row_count = 24, .context = &*routed, .own = {&own_rows, 1}};
-    segments[1] = {.row_begin = 24, .row_count = kRows - 24, .context = &*near};
+    segments[1] = {.row_begin = 24, .row_count = kRows - 24, .context = &*cached};
     std::vector<int32_t> indices;
     for (int32_t i = 0; i < 2 * 50; ++i) indices.push_back(i * 37 % 220 - 1);
     segments[1].selection = {.indices = indices.data(), .k = 50, .group_rows = (kRows - 24) / 2};
@@ -125,7 +125,7 @@ TEST_F(RequesterBackendTest, AnAnswerOnADeviceHasTheBitsOfOneHere) {
       ASSERT_TRUE(status.ok()) << status;
       EXPECT_TRUE(got.SameBits(want));
       EXPECT_TRUE(report.same_bits_anywhere);
-      EXPECT_GT(report.near_pairs, 0u);
+      EXPECT_GT(report.cached_pairs, 0u);
       EXPECT_GT(report.routed_pairs, 0u);
       EXPECT_GT(report.own_pairs, 0u);
       EXPECT_GE(device_.attend_count(), attends + 2) << "here, and at a holder";
@@ -258,7 +258,7 @@ TEST_F(RequesterBackendTest, MemoryThatIsNotReachedIsRefusedBeforeAnythingIsSent
 }
 
 // Chunks are queried at holders, and not prefetched, if the backend does not reach rows here.
-TEST_F(RequesterBackendTest, RowsThatWouldNotBeReachedAreNotPulled) {
+TEST_F(RequesterBackendTest, RowsThatWouldNotBeReachedAreNotPrefetched) {
   BackendReach reach = DeferredBackend::ReachAll();
   reach.rows = {MemoryKind::kDevice};
   DeferredBackend device(reach);
@@ -270,11 +270,12 @@ TEST_F(RequesterBackendTest, RowsThatWouldNotBeReachedAreNotPulled) {
   options.backend = &device;
   const auto requester = *Requester::Create(options, &fleet, &fleet);
   const ContextPart part = {*requester->Resolve("c", "", Soon()), {}};
-  const auto near = requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kNear}, Soon());
-  ASSERT_TRUE(near.ok()) << near.status();
-  EXPECT_EQ(requester->Stats().near.chunk_count, 0u);
-  EXPECT_EQ(requester->Stats().near.pull_count, 0u);
-  const Segment segment = {.row_count = kRows, .context = &*near};
+  const auto cached =
+      requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kCache}, Soon());
+  ASSERT_TRUE(cached.ok()) << cached.status();
+  EXPECT_EQ(requester->Stats().local_cache.chunk_count, 0u);
+  EXPECT_EQ(requester->Stats().local_cache.prefetch_count, 0u);
+  const Segment segment = {.row_count = kRows, .context = &*cached};
   LayerCall call;
   call.q = {q_.data(), kRows, kRowValues};
   call.segments = {&segment, 1};
@@ -283,14 +284,14 @@ TEST_F(RequesterBackendTest, RowsThatWouldNotBeReachedAreNotPulled) {
   AttendReport report;
   const absl::Status status = requester->Attend(call, answer.View(), &report);
   ASSERT_TRUE(status.ok()) << status;
-  EXPECT_EQ(report.near_pairs, 0u);
+  EXPECT_EQ(report.cached_pairs, 0u);
   EXPECT_GT(report.routed_pairs, 0u);
   EXPECT_EQ(device.attend_count(), 0u);
   // The size of the local row cache does not matter: there is nothing to store in it.
-  options.near_bytes = 0;
+  options.local_cache_bytes = 0;
   options.id = "another";
   const auto without = *Requester::Create(options, &fleet, &fleet);
-  EXPECT_TRUE(without->Open({.parts = {&part, 1}, .policy = ContextPolicy::kNear}, Soon()).ok());
+  EXPECT_TRUE(without->Open({.parts = {&part, 1}, .policy = ContextPolicy::kCache}, Soon()).ok());
 }
 
 TEST_F(RequesterBackendTest, ABackendMustReachLanes) {

@@ -245,11 +245,11 @@ TEST_F(RequesterStreamTest, TheProducersTimeIsNotLearned) {
       std::make_shared<const Corpus>(corpus_.Publish("c", "", {{test::TestFleet::Name(0)}}));
   const ContextPart part = {published, {}};
   const auto context = *ContextState::Make({&part, 1});
-  LocalRowTable near;
+  LocalRowTable cached;
   for (const auto& chunk : corpus_.chunks) {
     auto rows = std::make_shared<RowsHere>();
     rows->layers = chunk.layers;
-    near.push_back(std::move(rows));
+    cached.push_back(std::move(rows));
   }
   DeferredBackend other;
   std::vector<uint16_t> made(q_.size());
@@ -271,7 +271,8 @@ TEST_F(RequesterStreamTest, TheProducersTimeIsNotLearned) {
         q.data = made.data();
         q.after = producer;
       }
-      const RouteSegment segment = {.row_count = kRows, .context = context.get(), .near = &near};
+      const RouteSegment segment = {
+          .row_count = kRows, .context = context.get(), .cached = &cached};
       const RouteCall call = {.q = q, .segments = {&segment, 1}, .deadline = kInstantMax};
       Answer answer(kRows, kAnswerValues);
       calls->links.BeginCall();

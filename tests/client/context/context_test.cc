@@ -146,17 +146,17 @@ class ContextTest : public testing::Test {
            std::memcmp(all.l.data() + row_begin, one.l.data(), rows * sizeof(float)) == 0;
   }
 
-  // Contexts of policy near cache rows locally, and those of policy auto then use these rows, too.
+  // Contexts of policy cache cache rows locally, and those of policy auto then use these rows, too.
   // So some chunks are local and others are routed.
   ContextPolicy RandomPolicy() {
-    if (!near_too_) return ContextPolicy::kRoute;
-    return std::array{ContextPolicy::kRoute, ContextPolicy::kNear,
+    if (!cached_too_) return ContextPolicy::kRoute;
+    return std::array{ContextPolicy::kRoute, ContextPolicy::kCache,
                       ContextPolicy::kAuto}[rng_() % 3];
   }
 
   std::mt19937 rng_{11};
   test::TestCorpus corpus_;
-  bool near_too_ = false;
+  bool cached_too_ = false;
 };
 
 // A batch of random sequences, ready to be called.
@@ -222,8 +222,8 @@ TEST_F(ContextBatchTest, EverySplitEqualsSingleCalls) {
 
 TEST_F(ContextBatchTest, NearRowsGiveTheBitsOfHolders) {
   const auto fabric = NewLoopbackFabric(Clock::Real());
-  near_too_ = true;
-  uint64_t near = 0, routed = 0, mixed = 0;
+  cached_too_ = true;
+  uint64_t cached = 0, routed = 0, mixed = 0;
   for (const size_t holder_count : {1, 4}) {
     for (const LaneShape& shape : {SmallShape(2), LaneShape{.slot_count = 4}}) {
       for (uint32_t seed = 0; seed < 12; ++seed) {
@@ -246,13 +246,13 @@ TEST_F(ContextBatchTest, NearRowsGiveTheBitsOfHolders) {
         ASSERT_TRUE(status.ok()) << status;
         ExpectEachAsAlone(cluster, corpus, batch, got);
         if (HasFatalFailure()) return;
-        near += report.near_pairs;
+        cached += report.cached_pairs;
         routed += report.routed_pairs;
-        mixed += report.near_pairs > 0 && report.routed_pairs > 0 ? 1 : 0;
+        mixed += report.cached_pairs > 0 && report.routed_pairs > 0 ? 1 : 0;
       }
     }
   }
-  EXPECT_GT(near, 0u);
+  EXPECT_GT(cached, 0u);
   EXPECT_GT(routed, 0u);
   EXPECT_GT(mixed, 10u);
 }

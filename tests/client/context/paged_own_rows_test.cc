@@ -85,7 +85,7 @@ TEST_F(PagedOwnRows, HaveTheBitsOfRowsOneAfterAnother) {
   OwnRows dense;
   dense.rows = {reinterpret_cast<const std::byte*>(own_.data()), kOwnRows, kRowBytes};
   dense.visible = visible_.data();
-  for (const ContextPolicy policy : {ContextPolicy::kRoute, ContextPolicy::kNear}) {
+  for (const ContextPolicy policy : {ContextPolicy::kRoute, ContextPolicy::kCache}) {
     Answer want(kRows, kLatentValues), got(kRows, kLatentValues);
     ASSERT_TRUE(Attend(policy, dense, want).ok());
     const absl::Status status = Attend(policy, paged_, got);

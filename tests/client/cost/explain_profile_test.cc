@@ -77,13 +77,13 @@ TEST_F(ExplainProfile, UsesItsConstantsForItsCorpus) {
   ASSERT_EQ(input.candidates.size(), 2u);
   const Candidate& known = input.candidates[0];
   EXPECT_EQ(known.compute.curve, options.profile->lanes[0].compute);
-  EXPECT_EQ(known.fabric->pull_bandwidth_bytes_per_s, 123e6);
+  EXPECT_EQ(known.fabric->fetch_bandwidth_bytes_per_s, 123e6);
   // From a live probe, not the profile's second and byte a second.
   EXPECT_LT(known.fabric->t_probe_us, 1e6);
   EXPECT_GT(known.fabric->bandwidth_bytes_per_s, 1);
   // A holder that the profile does not name is measured.
   EXPECT_TRUE(input.candidates[1].compute.curve.empty());
-  EXPECT_EQ(input.candidates[1].fabric->pull_bandwidth_bytes_per_s, 0);
+  EXPECT_EQ(input.candidates[1].fabric->fetch_bandwidth_bytes_per_s, 0);
   const CostBreakdown& local = explained->decision.cost(Primitive::kLocal);
   EXPECT_TRUE(local.offered);
   EXPECT_DOUBLE_EQ(local.prefill_us, 500 * published->geometry.layers * 3.5);
@@ -103,7 +103,7 @@ TEST_F(ExplainProfile, IgnoresProfilesOfAnotherGeometryOrHost) {
     EXPECT_TRUE(explained->input.here.attend.empty());
     EXPECT_GT(explained->input.here.attend_per_row_token_us, 0);
     EXPECT_TRUE(explained->input.candidates[0].compute.curve.empty());
-    EXPECT_EQ(explained->input.candidates[0].fabric->pull_bandwidth_bytes_per_s, 0);
+    EXPECT_EQ(explained->input.candidates[0].fabric->fetch_bandwidth_bytes_per_s, 0);
     EXPECT_FALSE(explained->decision.cost(Primitive::kLocal).offered);
   }
 }

@@ -103,18 +103,18 @@ TEST(LiveError, ReportsTheSide) {
   EXPECT_FLOAT_EQ(*slower.Median(), *faster.Median());
 }
 
-// Two pulls of one size take what both took, not what the mean of their bandwidths gives.
-TEST(LivePull, TimesAddUp) {
+// Two fetches of one size take what both took, not what the mean of their bandwidths gives.
+TEST(LiveBandwidth, TimesAddUp) {
   constexpr uint64_t kBytes = 1u << 20;
-  LivePull pull;
-  EXPECT_EQ(pull.Get(), 0);
-  pull.Observe(kBytes, 1000);
-  EXPECT_NEAR(kBytes / pull.Get() * 1e6, 1000, 1e-6);
-  pull.Observe(kBytes, 9000);
-  EXPECT_NEAR(kBytes / pull.Get() * 1e6, 3000, 1e-6) << "a quarter of the way";
-  pull.Observe(LivePull::kBytesMin - 1, 1e9);
-  pull.Observe(kBytes, 0);
-  EXPECT_NEAR(kBytes / pull.Get() * 1e6, 3000, 1e-6);
+  LiveBandwidth bandwidth;
+  EXPECT_EQ(bandwidth.Get(), 0);
+  bandwidth.Observe(kBytes, 1000);
+  EXPECT_NEAR(kBytes / bandwidth.Get() * 1e6, 1000, 1e-6);
+  bandwidth.Observe(kBytes, 9000);
+  EXPECT_NEAR(kBytes / bandwidth.Get() * 1e6, 3000, 1e-6) << "a quarter of the way";
+  bandwidth.Observe(LiveBandwidth::kBytesMin - 1, 1e9);
+  bandwidth.Observe(kBytes, 0);
+  EXPECT_NEAR(kBytes / bandwidth.Get() * 1e6, 3000, 1e-6);
 }
 
 constexpr KernelTargetId kTarget = KernelTargetId::kAvx2;

@@ -90,7 +90,7 @@ TEST(PaperFigures, NvLinkLeadsToAboutAThousandRows) {
 }
 
 // 4.2, 5.1
-TEST(PaperFigures, AFetchIsPullAndSplice) {
+TEST(PaperFigures, AFetchIsTransferAndSplice) {
   const DecisionInput input = PaperInput("deepseek-v2-lite", 16);
   const CostBreakdown fetch = Decide(input).costs[kPaperFetch];
   ExpectWithinOnePercent(fetch.transfer_us, 63.7e6 / 25e9 * 1e6);
@@ -126,8 +126,9 @@ TEST(PaperFigures, FetchOvertakesLocalAbove75To220Tokens) {
     EXPECT_EQ(double(*above), std::ceil(tokens));
     // With the pull, too, at the 70 GB/s of figure 1, it stays near.
     input.candidates[0].fabric->bandwidth_bytes_per_s = 70e9;
-    const auto with_pull = BreakEven(input, Knob::kTokens, Primitive::kFetch, Primitive::kLocal);
-    EXPECT_NEAR(double(*with_pull), tokens, tokens * 0.04);
+    const auto with_prefetch =
+        BreakEven(input, Knob::kTokens, Primitive::kFetch, Primitive::kLocal);
+    EXPECT_NEAR(double(*with_prefetch), tokens, tokens * 0.04);
   }
 }
 
@@ -135,9 +136,10 @@ TEST(PaperFigures, FetchOvertakesLocalAbove75To220Tokens) {
 // against splice and pull.
 TEST(PaperFigures, ReproduceWhereTheRankingInverts) {
   DecisionInput input = OneLayerAgainstTheChunk(256, 25e9);
-  const auto with_pull = BreakEven(input, Knob::kQueryRows, Primitive::kFetch, Primitive::kRoute);
-  ASSERT_TRUE(with_pull.has_value());
-  ExpectWithinOnePercent(double(*with_pull), 6.3e4);
+  const auto with_prefetch =
+      BreakEven(input, Knob::kQueryRows, Primitive::kFetch, Primitive::kRoute);
+  ASSERT_TRUE(with_prefetch.has_value());
+  ExpectWithinOnePercent(double(*with_prefetch), 6.3e4);
   input.tokens = 1;
   const auto splice = BreakEven(input, Knob::kQueryRows, Primitive::kFetch, Primitive::kRoute);
   ExpectWithinOnePercent(double(*splice), 3.4e4);

@@ -195,7 +195,7 @@ TEST(Predicate, TakesTheCheapestReplica) {
   EXPECT_EQ(Decide(input).costs[kRoute].probe_us, 5);
   input.candidates[1].queue_us = 1000;
   EXPECT_EQ(Decide(input).costs[kRoute].candidate, 2u);
-  // The queue of a kernel does not hold up a pull.
+  // The queue of a kernel does not hold up a fetch.
   EXPECT_EQ(Decide(input).costs[kFetch].candidate, 0u);
   std::vector<RankedCandidate> ranked(4);
   ASSERT_EQ(RankCandidates(input, Primitive::kRoute, ranked), 4u);

@@ -26,7 +26,7 @@ double UseOnce(PrefetchRule& rule, uint64_t item, double steps, double price,
   const PrefetchRule::UseId use = rule.Open(item, "c", {price, 1}, hint, kNow);
   double cost = 0;
   const double left = std::ceil(rule.LeftUs(use, kNow));
-  if (rule.Verdict(use, kNow) == PrefetchVerdict::kNear || steps <= 0) {
+  if (rule.Verdict(use, kNow) == PrefetchVerdict::kCached || steps <= 0) {
     rule.Lose(use, steps, kNow);
   } else if (steps <= left && left > 0) {
     rule.Lose(use, steps, kNow);
@@ -160,7 +160,7 @@ TEST(PrefetchRule, AnEvictedItemIsPrefetchedAgainOnlyOnceItHasPaidForItself) {
   // Loses 100 us in 400, so a prefetch of 100 us pays for itself in 400.
   EXPECT_EQ(rule.Lose(use, 100, at(400)), PrefetchVerdict::kPrefetch);
   rule.PrefetchBegan(use, at(400));
-  EXPECT_EQ(rule.Lose(use, 10, at(410)), PrefetchVerdict::kNear);
+  EXPECT_EQ(rule.Lose(use, 10, at(410)), PrefetchVerdict::kCached);
   rule.Evicted(1);
   EXPECT_EQ(rule.Lose(use, 150, at(700)), PrefetchVerdict::kTooSoon);
   EXPECT_NEAR(rule.LeftUs(use, at(700)), 100, 1);
@@ -178,7 +178,7 @@ TEST(PrefetchRule, AThresholdCountsWhatItEvicts) {
   std::mt19937 rng(5);
   double cost = 0;
   for (int i = 0; i < 4000; ++i) cost += UseOnce(rule, i % 2, i % 2 == 0 ? 30 : 3, 20);
-  // Best: keep item 0 near, and route item 1 for 3 steps a use.
+  // Best: keep item 0 cached, and route item 1 for 3 steps a use.
   EXPECT_LE(cost, 2000 * 3 * 1.3 + 2000);
 }
 

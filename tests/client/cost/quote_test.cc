@@ -25,7 +25,7 @@ class QuoteTest : public testing::Test {
  protected:
   QuoteTest() {
     cluster_ = std::make_unique<Cluster>(fabric_.get(), 2, SmallShape(), nullptr, 16,
-                                         /*near_bytes=*/uint64_t{64} << 20);
+                                         /*local_cache_bytes=*/uint64_t{64} << 20);
     // Chunks 0, 1 and 3 are on one holder.
     cluster_->fleet.Load("c", MakeTestCorpus(TestGeometry(), {100, 60, 70, 20}, 3), {0, 0, 1, 0});
     corpus_ = cluster_->Resolve();
@@ -88,22 +88,22 @@ TEST_F(QuoteTest, IsTheDecisionThatExplainMakes) {
   }
 }
 
-TEST_F(QuoteTest, ReportsNearRowsAndChargesNoPullForThem) {
+TEST_F(QuoteTest, ReportsCachedRowsAndChargesNoFetchForThem) {
   ASSERT_TRUE(Explain(1).ok());
   const std::vector<ChunkUse> uses = {{0, 0}, {1, 0}, {3, 0}};
   const ContextPart part = {corpus_, uses};
-  const auto near =
-      cluster_->requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kNear}, Soon());
-  ASSERT_TRUE(near.ok()) << near.status();
+  const auto cached =
+      cluster_->requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kCache}, Soon());
+  ASSERT_TRUE(cached.ok()) << cached.status();
   const auto estimates = Estimate();
   ASSERT_TRUE(estimates.ok());
-  EXPECT_EQ((*estimates)[0].near_tokens, 180u);
+  EXPECT_EQ((*estimates)[0].cached_tokens, 180u);
   EXPECT_EQ((*estimates)[0].decision.cost(Primitive::kFetch).transfer_us, 0);
-  EXPECT_EQ((*estimates)[1].near_tokens, 0u);
+  EXPECT_EQ((*estimates)[1].cached_tokens, 0u);
   EXPECT_GT((*estimates)[1].decision.cost(Primitive::kFetch).transfer_us, 0);
   const auto explained = Explain(1);
   ASSERT_TRUE(explained.ok());
-  EXPECT_EQ(explained->input.near_tokens, 180u);
+  EXPECT_EQ(explained->input.cached_tokens, 180u);
 }
 
 TEST_F(QuoteTest, RefusesWhatCannotBe) {

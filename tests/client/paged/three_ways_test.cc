@@ -167,7 +167,7 @@ TEST_F(ThreeWays, RoutedFetchedAndPrefilledRowsGiveTheSameAnswer) {
 }
 
 // A context that can recompute its rows does so by itself if that costs less than a prefetch.
-TEST_F(ThreeWays, RecomputedNearRowsGiveTheSameAnswer) {
+TEST_F(ThreeWays, RecomputedCachedRowsGiveTheSameAnswer) {
   WorkerPool other(1);  // used by the requester's thread
   const std::vector<uint32_t> counts = {kTokens};
   Recompute recompute;
@@ -197,16 +197,16 @@ TEST_F(ThreeWays, RecomputedNearRowsGiveTheSameAnswer) {
   const std::vector<uint16_t> q(d_qk);
   std::vector<float> answer(d_v + 2);
   const Instant give_up = test::Soon();
-  for (int count = 1; report.near_pairs == 0; ++count) {
+  for (int count = 1; report.cached_pairs == 0; ++count) {
     if (Clock::Real()->Now() >= give_up) {
       // Must be destroyed before the objects that `make` refers to.
-      context = absl::CancelledError("never near");
+      context = absl::CancelledError("never cached");
       requester_.reset();
 #if defined(CKV_TEST_ADDRESS_SANITIZER) || defined(CKV_TEST_THREAD_SANITIZER)
-      GTEST_SKIP() << "by the times of this build and this busy machine, near rows never pay"
+      GTEST_SKIP() << "by the times of this build and this busy machine, cached rows never pay"
                    << "; to run it: tests/run.sh";
 #endif
-      FAIL() << "rows did not come near";
+      FAIL() << "rows did not come cached";
     }
     // A requester measures its costs once, next to the first attends. On a busy machine the
     // measurement may be that cached rows never pay.
@@ -223,9 +223,9 @@ TEST_F(ThreeWays, RecomputedNearRowsGiveTheSameAnswer) {
   local.AddCuts(*prefilled_, kTokens);
   ExpectSame(Decode(attend), DecodeOver(local));
   EXPECT_EQ(report.routed_pairs, 0u);
-  const LocalRowStats near = requester_->Stats().near;
-  EXPECT_EQ(near.recomputed_token_count, kTokens);
-  EXPECT_EQ(near.pulled_bytes, 0u);
+  const LocalRowStats cache = requester_->Stats().local_cache;
+  EXPECT_EQ(cache.recomputed_token_count, kTokens);
+  EXPECT_EQ(cache.prefetched_bytes, 0u);
 }
 
 // Rows at 1000 seen by queries at 1000 + x are rows at 0 seen by queries at x: attention depends on

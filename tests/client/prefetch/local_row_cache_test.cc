@@ -1,5 +1,5 @@
-// Goal: the near store keeps within its room, counts what is still attended, and publishes whole
-// chunks only. Method: chunks of a small geometry, filled by hand.
+// Goal: the local row cache keeps within its room, counts what is still attended, and publishes
+// whole chunks only. Method: chunks of a small geometry, filled by hand.
 
 #include "client/prefetch/local_row_cache.h"
 

@@ -35,9 +35,9 @@ class PrefetchPlanTest : public testing::Test {
     chunk_bytes_ = LocalRowCache::BytesOf(corpus_->geometry, kChunkTokens);
     tools_.source = [this](const auto&, uint32_t) -> const void* { return corpus_.get(); };
   }
-  void Start(uint64_t near_bytes) {
-    options_ = {.clock = &clock_, .near_bytes = near_bytes};
-    store_ = std::make_unique<LocalRowCache>(near_bytes);
+  void Start(uint64_t local_cache_bytes) {
+    options_ = {.clock = &clock_, .local_cache_bytes = local_cache_bytes};
+    store_ = std::make_unique<LocalRowCache>(local_cache_bytes);
     plan_ = std::make_unique<PrefetchPlan>(&options_, &tools_, store_.get());
   }
   std::shared_ptr<WatchedContext> Open(ContextPolicy policy) {
@@ -58,8 +58,8 @@ class PrefetchPlanTest : public testing::Test {
   void Update(WatchedContext& watched, uint64_t calls) {
     StepCost step;
     step.route_us = 110;
-    step.near_us = 10;
-    step.pull_us = 1000;
+    step.cached_us = 10;
+    step.prefetch_us = 1000;
     plan_->Update(watched, {calls, {16, 16, 0, 0, false, 0}, false}, ContextCost{step, true});
   }
 
@@ -87,27 +87,27 @@ TEST_F(PrefetchPlanTest, QueuesWhatHasLostItsPriceAndPublishesItsRows) {
   ASSERT_TRUE(plan_->ReserveSpace(job).ok());
   ASSERT_EQ(job.fills.size(), 1u);
   EXPECT_EQ(job.missing, std::vector<uint32_t>{0});
-  EXPECT_EQ(watched->context->near(), nullptr);
+  EXPECT_EQ(watched->context->cached(), nullptr);
   plan_->End(job, absl::OkStatus(), /*may_repeat=*/true);
-  ASSERT_NE(watched->context->near(), nullptr);
-  EXPECT_NE((*watched->context->near())[0], nullptr);
-  EXPECT_EQ((*watched->context->near())[1], nullptr);
+  ASSERT_NE(watched->context->cached(), nullptr);
+  EXPECT_NE((*watched->context->cached())[0], nullptr);
+  EXPECT_EQ((*watched->context->cached())[1], nullptr);
   EXPECT_TRUE(plan_->HasNext());
-  EXPECT_EQ(plan_->stats().pulled_bytes, chunk_bytes_);
-  EXPECT_EQ(watched->context->TakePulled(), chunk_bytes_);
+  EXPECT_EQ(plan_->stats().prefetched_bytes, chunk_bytes_);
+  EXPECT_EQ(watched->context->TakePrefetched(), chunk_bytes_);
 }
 
 TEST_F(PrefetchPlanTest, AFailedJobReleasesItsRoomAndSettlesItsCaller) {
   Start(2 * chunk_bytes_);
-  const auto watched = Open(ContextPolicy::kNear);
+  const auto watched = Open(ContextPolicy::kCache);
   absl::Status status;
   EXPECT_FALSE(plan_->Settled(*watched, status));
   PrefetchJob job;
   ASSERT_TRUE(plan_->BeginNext(job));
   ASSERT_TRUE(plan_->ReserveSpace(job).ok());
-  EXPECT_EQ(plan_->stats().near_bytes, chunk_bytes_);
+  EXPECT_EQ(plan_->stats().local_cache_bytes, chunk_bytes_);
   plan_->End(job, absl::UnavailableError("the holder is gone"), /*may_repeat=*/true);
-  EXPECT_EQ(plan_->stats().near_bytes, 0u);
+  EXPECT_EQ(plan_->stats().local_cache_bytes, 0u);
   EXPECT_TRUE(plan_->Settled(*watched, status));
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   plan_->Unwatch(*watched);
@@ -121,7 +121,7 @@ TEST_F(PrefetchPlanTest, AFailedJobThatIsNeededMeanwhileIsQueuedAgain) {
   PrefetchJob job;
   ASSERT_TRUE(plan_->BeginNext(job));
   ASSERT_TRUE(plan_->ReserveSpace(job).ok());
-  const auto second = Open(ContextPolicy::kNear);
+  const auto second = Open(ContextPolicy::kCache);
   plan_->End(job, absl::UnavailableError("the holder is gone"), /*may_repeat=*/true);
   absl::Status status;
   EXPECT_FALSE(plan_->Settled(*second, status)) << status;

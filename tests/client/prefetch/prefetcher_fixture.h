@@ -32,12 +32,12 @@ class PrefetcherTest : public testing::Test {
     layers_ = corpus_->geometry.layers;
     chunk_bytes_ = LocalRowCache::BytesOf(corpus_->geometry, kPrefetcherTokens);
   }
-  void Start(uint64_t near_bytes) {
+  void Start(uint64_t local_cache_bytes) {
     PrefetcherTools tools;
     tools.cost = [this](const PrefetcherTools::Work& work) -> absl::StatusOr<StepCost> {
       if (!cost_known_) return absl::UnavailableError("nothing is measured yet");
       StepCost cost = cost_;
-      cost.pull_us *= static_cast<double>(work.chunks.size());
+      cost.prefetch_us *= static_cast<double>(work.chunks.size());
       return cost;
     };
     tools.measure = [this](const PrefetcherTools::Work&, Instant) {
@@ -52,19 +52,20 @@ class PrefetcherTest : public testing::Test {
     };
     tools.here = here_;
     tools.map = map_;
-    tools.pull = [this](const FetchCall& call, const PrefetcherTools::Place& place,
-                        const std::function<bool()>&) {
-      if (call.layer_begin == 0) ++pulls_;
-      if (on_pull_) on_pull_(call);
+    tools.fetch = [this](const FetchCall& call, const PrefetcherTools::Place& place,
+                         const std::function<bool()>&) {
+      if (call.layer_begin == 0) ++prefetches_;
+      if (on_prefetch_) on_prefetch_(call);
       for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
         for (uint32_t layer = call.layer_begin; layer < call.layer_end; ++layer)
           place(RowRun{chunk, layer, 0, corpus_->chunks[chunk].token_count})[0] =
               static_cast<std::byte>(chunk + 1);
       }
-      return pull_status_;
+      return fetch_status_;
     };
     prefetcher_ = std::make_unique<Prefetcher>(
-        PrefetcherOptions{.clock = &clock_, .near_bytes = near_bytes}, std::move(tools));
+        PrefetcherOptions{.clock = &clock_, .local_cache_bytes = local_cache_bytes},
+        std::move(tools));
   }
   std::shared_ptr<ContextState> Open(const std::vector<uint32_t>& chunks,
                                      ContextExpectation expect = {}, Recompute recompute = {}) {
@@ -80,11 +81,11 @@ class PrefetcherTest : public testing::Test {
             .ok());
     return context;
   }
-  static StepCost Cost(double route_us, double near_us, double pull_us) {
+  static StepCost Cost(double route_us, double cached_us, double prefetch_us) {
     StepCost cost;
     cost.route_us = route_us;
-    cost.near_us = near_us;
-    cost.pull_us = pull_us;
+    cost.cached_us = cached_us;
+    cost.prefetch_us = prefetch_us;
     return cost;
   }
   // Makes calls for this many steps. The prefetcher sees each, and each takes a microsecond of the
@@ -96,11 +97,11 @@ class PrefetcherTest : public testing::Test {
       prefetcher_->AwaitIdle();
     }
   }
-  static size_t NearCount(const ContextState& context) {
-    const auto near = context.near();
-    if (near == nullptr) return 0;
+  static size_t CachedCount(const ContextState& context) {
+    const auto cached = context.cached();
+    if (cached == nullptr) return 0;
     return size_t(
-        std::count_if(near->begin(), near->end(), [](auto& rows) { return rows != nullptr; }));
+        std::count_if(cached->begin(), cached->end(), [](auto& rows) { return rows != nullptr; }));
   }
   uint64_t Decisions(Primitive primitive, PrefetchReason reason) const {
     return prefetcher_->stats().decisions[size_t(primitive)][size_t(reason)];
@@ -119,18 +120,18 @@ class PrefetcherTest : public testing::Test {
   uint64_t chunk_bytes_ = 0;
   std::atomic<bool> cost_known_{true};
   StepCost cost_ = Cost(110, 10, 1000);  // routing costs 100 us more per step
-  absl::Status pull_status_;
+  absl::Status fetch_status_;
   bool same_target_ = true;
   uint32_t own_count_ = 0;
   bool f32_ = false;
   double routed_us_ = 0;
-  std::atomic<int> measured_{0}, pulls_{0};
+  std::atomic<int> measured_{0}, prefetches_{0};
   absl::Status measure_status_;
   Duration measure_time_{0};
   uint32_t holder_count_ = 1;  // holders that the chunks are assigned to in turn
   LocalRowSource* here_ = nullptr;
   std::function<absl::StatusOr<std::shared_ptr<const LocalRows>>(const MapCall&)> map_;
-  std::function<void(const FetchCall&)> on_pull_;
+  std::function<void(const FetchCall&)> on_prefetch_;
   std::unique_ptr<Prefetcher> prefetcher_;
 };
 

@@ -34,7 +34,7 @@ class PrefetcherWaysTest : public PrefetcherTest {
     return recompute;
   }
   static int FirstByte(const ContextState& context, uint32_t chunk) {
-    return int((*context.near())[chunk]->layer(0)[0]);
+    return int((*context.cached())[chunk]->layer(0)[0]);
   }
 
   std::atomic<int> made_{0};
@@ -49,19 +49,19 @@ TEST_F(PrefetcherWaysTest, RecomputesRowsIfThatCostsLess) {
   EXPECT_EQ(made_, 0);
   Step(*context, 1);
   EXPECT_EQ(made_, 1);
-  EXPECT_EQ(pulls_, 0);
-  ASSERT_EQ(NearCount(*context), 1u);
+  EXPECT_EQ(prefetches_, 0);
+  ASSERT_EQ(CachedCount(*context), 1u);
   EXPECT_EQ(FirstByte(*context, 0), 100);
-  EXPECT_FALSE(context->near_same_bits()) << "they were not made by the holder";
+  EXPECT_FALSE(context->cached_same_bits()) << "they were not made by the holder";
   EXPECT_EQ(prefetcher_->stats().recomputed_tokens, kPrefetcherTokens);
-  EXPECT_EQ(prefetcher_->stats().pulled_bytes, 0u);
+  EXPECT_EQ(prefetcher_->stats().prefetched_bytes, 0u);
   EXPECT_EQ(Decisions(Primitive::kLocal, PrefetchReason::kLostEnough), 1u);
   // Recomputing took 0.5 us a token: 1,500 us, and so the next range is prefetched.
   const auto next = Open({1}, {}, Maker(0.17));
   Step(*next, 11);
   EXPECT_EQ(made_, 1);
-  EXPECT_EQ(pulls_, 1);
-  EXPECT_TRUE(next->near_same_bits());
+  EXPECT_EQ(prefetches_, 1);
+  EXPECT_TRUE(next->cached_same_bits());
 }
 
 TEST_F(PrefetcherWaysTest, UsesTheProfilesPrefillCostIfTheContextGivesNone) {
@@ -81,35 +81,35 @@ TEST_F(PrefetcherWaysTest, RecomputesNothingWithoutAPrefillCost) {
   const auto context = Open({0}, {}, Maker(0));
   Step(*context, 11);
   EXPECT_EQ(made_, 0);
-  EXPECT_EQ(pulls_, 1);
+  EXPECT_EQ(prefetches_, 1);
 }
 
 TEST_F(PrefetcherWaysTest, RecomputedRowsServeOnlyContextsThatRecompute) {
   Start(10 * chunk_bytes_);
   const auto context = Open({0}, {}, Maker(0.17));
   Step(*context, 6);
-  ASSERT_EQ(NearCount(*context), 1u);
+  ASSERT_EQ(CachedCount(*context), 1u);
   const auto other = Open({0});
-  EXPECT_EQ(NearCount(*other), 0u);
+  EXPECT_EQ(CachedCount(*other), 0u);
   const auto same = Open({0}, {}, Maker(0.17));
-  EXPECT_EQ(NearCount(*same), 1u);
+  EXPECT_EQ(CachedCount(*same), 1u);
   // Once the holder's rows are cached, they serve both.
   Step(*other, 11);
-  ASSERT_EQ(NearCount(*other), 1u);
+  ASSERT_EQ(CachedCount(*other), 1u);
   EXPECT_EQ(FirstByte(*other, 0), 1);
-  EXPECT_TRUE(other->near_same_bits());
+  EXPECT_TRUE(other->cached_same_bits());
   EXPECT_EQ(made_, 1);
 }
 
-TEST_F(PrefetcherWaysTest, PullsRowsThatCannotBeRecomputed) {
+TEST_F(PrefetcherWaysTest, PrefetchesRowsThatCannotBeRecomputed) {
   make_status_ = absl::InternalError("the engine is gone");
   Start(10 * chunk_bytes_);
   const auto context = Open({0, 1}, {}, Maker(0.17));
   Step(*context, 12);
   EXPECT_EQ(made_, 1) << "nor tried again";
-  ASSERT_EQ(NearCount(*context), 2u);
+  ASSERT_EQ(CachedCount(*context), 2u);
   EXPECT_EQ(FirstByte(*context, 0), 1);
-  EXPECT_TRUE(context->near_same_bits());
+  EXPECT_TRUE(context->cached_same_bits());
 }
 
 // Rows of a holder in this process, some of them present and some to be copied.
@@ -140,23 +140,23 @@ class HolderHere final : public LocalRowSource {
   absl::Status status;
 };
 
-TEST_F(PrefetcherWaysTest, ChunksOfThisProcessHolderAreNearFromTheStart) {
+TEST_F(PrefetcherWaysTest, ChunksOfThisProcessHolderAreCachedFromTheStart) {
   HolderHere holder;
   holder.Put(1);
   here_ = &holder;
   Start(10 * chunk_bytes_);
   const auto context = Open({0, 1});
-  ASSERT_EQ(NearCount(*context), 1u);
+  ASSERT_EQ(CachedCount(*context), 1u);
   EXPECT_EQ(FirstByte(*context, 0), 201);
-  EXPECT_EQ(prefetcher_->stats().near_bytes, chunk_bytes_) << "the holder cannot evict it";
+  EXPECT_EQ(prefetcher_->stats().local_cache_bytes, chunk_bytes_) << "the holder cannot evict it";
   EXPECT_EQ(Decisions(Primitive::kFetch, PrefetchReason::kHere), 1u);
   // The other chunk is copied to the holder, which answers for it from then on.
   Step(*context, 21);
   EXPECT_EQ(holder.copies, 1);
-  EXPECT_EQ(pulls_, 0);
-  ASSERT_EQ(NearCount(*context), 2u);
+  EXPECT_EQ(prefetches_, 0);
+  ASSERT_EQ(CachedCount(*context), 2u);
   EXPECT_EQ(FirstByte(*context, 1), 202);
-  EXPECT_EQ(prefetcher_->stats().near_bytes, 2 * chunk_bytes_);
+  EXPECT_EQ(prefetcher_->stats().local_cache_bytes, 2 * chunk_bytes_);
   // The holder's rows are released when no context is open.
   context->Close();
   prefetcher_->AwaitIdle();
@@ -164,7 +164,7 @@ TEST_F(PrefetcherWaysTest, ChunksOfThisProcessHolderAreNearFromTheStart) {
   prefetcher_.reset();
 }
 
-TEST_F(PrefetcherWaysTest, PullsRowsThatTheHolderDoesNotMap) {
+TEST_F(PrefetcherWaysTest, PrefetchesRowsThatTheHolderDoesNotMap) {
   HolderHere holder;
   holder.status = absl::ResourceExhaustedError("no room for copies");
   here_ = &holder;
@@ -172,13 +172,13 @@ TEST_F(PrefetcherWaysTest, PullsRowsThatTheHolderDoesNotMap) {
   const auto context = Open({0});
   Step(*context, 11);
   EXPECT_EQ(holder.copies, 1);
-  EXPECT_EQ(pulls_, 1);
+  EXPECT_EQ(prefetches_, 1);
   EXPECT_EQ(FirstByte(*context, 0), 1);
   prefetcher_.reset();
 }
 
 // Chunk 0's holder is on this host; chunk 1's is not.
-TEST_F(PrefetcherWaysTest, MapsInsteadOfPullingFromAHolderOfThisHost) {
+TEST_F(PrefetcherWaysTest, MapsInsteadOfCopyingFromAHolderOfThisHost) {
   std::atomic<int> maps{0};
   map_ = [&](const MapCall& call) -> absl::StatusOr<std::shared_ptr<const LocalRows>> {
     ++maps;
@@ -188,24 +188,24 @@ TEST_F(PrefetcherWaysTest, MapsInsteadOfPullingFromAHolderOfThisHost) {
   Start(chunk_bytes_);
   const auto context = Open({0});
   Step(*context, 11);
-  ASSERT_EQ(NearCount(*context), 1u);
+  ASSERT_EQ(CachedCount(*context), 1u);
   EXPECT_EQ(FirstByte(*context, 0), 77);
   EXPECT_EQ(maps, 1);
-  EXPECT_EQ(pulls_, 0);
+  EXPECT_EQ(prefetches_, 0);
   EXPECT_EQ(prefetcher_->stats().mapped_bytes, chunk_bytes_);
-  EXPECT_EQ(prefetcher_->stats().near_bytes, chunk_bytes_) << "the copy takes room";
+  EXPECT_EQ(prefetcher_->stats().local_cache_bytes, chunk_bytes_) << "the copy takes room";
   // The mapped copy stays when no context attends it, like prefetched rows, until another range
   // needs its room.
   context->Close();
   prefetcher_->AwaitIdle();
-  EXPECT_EQ(prefetcher_->stats().near_chunks, 1u);
+  EXPECT_EQ(prefetcher_->stats().local_cache_chunks, 1u);
   const auto other = Open({1});
   clock_.Advance(std::chrono::seconds(100));
   Step(*other, 11);
-  ASSERT_EQ(NearCount(*other), 1u);
+  ASSERT_EQ(CachedCount(*other), 1u);
   EXPECT_EQ(FirstByte(*other, 0), 2);
-  EXPECT_EQ(pulls_, 1);
-  EXPECT_EQ(prefetcher_->stats().near_bytes, chunk_bytes_);
+  EXPECT_EQ(prefetches_, 1);
+  EXPECT_EQ(prefetcher_->stats().local_cache_bytes, chunk_bytes_);
   prefetcher_.reset();
 }
 
@@ -228,28 +228,28 @@ TEST_F(PrefetcherMixedRangeTest, IsMappedAsFarAsItIsOnThisHost) {
   Start(4 * bytes_);
   const auto context = Open({0, 1, 2, 3});
   Step(*context, 60);
-  ASSERT_EQ(NearCount(*context), 4u);
+  ASSERT_EQ(CachedCount(*context), 4u);
   EXPECT_EQ(FirstByte(*context, 0), 1);
   EXPECT_EQ(FirstByte(*context, 1), 71);
   EXPECT_EQ(FirstByte(*context, 2), 3);
   EXPECT_EQ(FirstByte(*context, 3), 73);
-  EXPECT_EQ(pulls_, 2);
+  EXPECT_EQ(prefetches_, 2);
   EXPECT_EQ(prefetcher_->stats().mapped_bytes, 2 * bytes_);
-  EXPECT_EQ(prefetcher_->stats().pulled_bytes, 2 * bytes_);
-  EXPECT_EQ(prefetcher_->stats().near_bytes, 4 * bytes_);
-  EXPECT_EQ(context->TakePulled(), 4 * bytes_);
+  EXPECT_EQ(prefetcher_->stats().prefetched_bytes, 2 * bytes_);
+  EXPECT_EQ(prefetcher_->stats().local_cache_bytes, 4 * bytes_);
+  EXPECT_EQ(context->TakePrefetched(), 4 * bytes_);
   prefetcher_.reset();
 }
 
-TEST_F(PrefetcherMixedRangeTest, KeepsNothingIfTheRestCannotBePulled) {
-  pull_status_ = absl::UnavailableError("the holder is gone");
+TEST_F(PrefetcherMixedRangeTest, KeepsNothingIfTheRestCannotBePrefetched) {
+  fetch_status_ = absl::UnavailableError("the holder is gone");
   Start(4 * bytes_);
   const auto context = Open({0, 1, 2, 3});
   Step(*context, 60);
-  EXPECT_EQ(NearCount(*context), 0u);
-  EXPECT_GT(prefetcher_->stats().pulls_failed, 0u);
-  EXPECT_EQ(prefetcher_->stats().near_bytes, 0u);
-  EXPECT_EQ(prefetcher_->stats().near_chunks, 0u);
+  EXPECT_EQ(CachedCount(*context), 0u);
+  EXPECT_GT(prefetcher_->stats().prefetches_failed, 0u);
+  EXPECT_EQ(prefetcher_->stats().local_cache_bytes, 0u);
+  EXPECT_EQ(prefetcher_->stats().local_cache_chunks, 0u);
   prefetcher_.reset();
 }
 
@@ -262,23 +262,23 @@ TEST_F(PrefetcherMixedRangeTest, DropsTheHoldersOwnRowsWhenNoContextUsesThem) {
   Start(4 * bytes_);
   const auto context = Open({0, 1, 2, 3});
   Step(*context, 60);
-  ASSERT_EQ(NearCount(*context), 4u);
+  ASSERT_EQ(CachedCount(*context), 4u);
   EXPECT_EQ(FirstByte(*context, 1), 202);
   EXPECT_EQ(FirstByte(*context, 3), 73);
   context->Close();
   prefetcher_->AwaitIdle();
   EXPECT_EQ(holder.rows[2].use_count(), 1);
-  EXPECT_EQ(prefetcher_->stats().near_bytes, 0u);
+  EXPECT_EQ(prefetcher_->stats().local_cache_bytes, 0u);
   prefetcher_.reset();
 }
 
-TEST_F(PrefetcherWaysTest, ChunksOfTheHolderAreNearAsFarAsThereIsRoom) {
+TEST_F(PrefetcherWaysTest, ChunksOfTheHolderAreCachedAsFarAsThereIsRoom) {
   HolderHere holder;
   for (uint8_t id = 1; id <= 4; ++id) holder.Put(id);
   here_ = &holder;
   Start(2 * chunk_bytes_);
   const auto context = Open({0, 1, 2, 3});
-  EXPECT_EQ(NearCount(*context), 2u);
+  EXPECT_EQ(CachedCount(*context), 2u);
   prefetcher_.reset();
 }
 
@@ -293,7 +293,7 @@ TEST_F(PrefetcherWaysTest, DropsACopyThatArrivesTooLate) {
   Step(*context, 11);
   EXPECT_EQ(holder.copies, 1);
   prefetcher_->AwaitIdle();
-  EXPECT_EQ(prefetcher_->stats().near_bytes, 0u);
+  EXPECT_EQ(prefetcher_->stats().local_cache_bytes, 0u);
   EXPECT_EQ(holder.rows[1].use_count(), 1);
   prefetcher_.reset();
 }
@@ -320,10 +320,10 @@ TEST_F(PrefetcherWaysTest, RecomputesOneRangeOfAContextAtATime) {
 }
 
 // Four chunks are one range. Another context has cached two of them.
-TEST_F(PrefetcherWaysTest, OnlyWhatIsMissingIsPulled) {
+TEST_F(PrefetcherWaysTest, OnlyWhatIsMissingIsPrefetched) {
   for (ChunkPlacement& chunk : corpus_->chunks) chunk.token_count = 512;
   std::atomic<uint32_t> chunks{0};
-  on_pull_ = [&](const FetchCall& call) {
+  on_prefetch_ = [&](const FetchCall& call) {
     if (call.layer_begin == 0) chunks += call.chunk_end - call.chunk_begin;
   };
   Start(10 * chunk_bytes_);
@@ -332,21 +332,21 @@ TEST_F(PrefetcherWaysTest, OnlyWhatIsMissingIsPulled) {
   EXPECT_EQ(chunks, 2u);
   const auto all = Open({0, 1, 2, 3});
   Step(*all, 60);
-  EXPECT_EQ(NearCount(*all), 4u);
+  EXPECT_EQ(CachedCount(*all), 4u);
   EXPECT_EQ(chunks, 4u);
 }
 
-TEST_F(PrefetcherWaysTest, TwoPullsAtOnceAndOneOfEachHolder) {
+TEST_F(PrefetcherWaysTest, TwoPrefetchesAtOnceAndOneOfEachHolder) {
   absl::Mutex mu;
   std::set<uint32_t> under_way;
   size_t most = 0;
   bool go_on = false;
   holder_count_ = 3;
-  on_pull_ = [&](const FetchCall& call) {
+  on_prefetch_ = [&](const FetchCall& call) {
     absl::MutexLock lock(&mu);
     const uint32_t holder = call.chunk_begin % holder_count_;
     if (call.layer_begin > 0) return;
-    EXPECT_TRUE(under_way.insert(holder).second) << "two pulls of one holder";
+    EXPECT_TRUE(under_way.insert(holder).second) << "two prefetches of one holder";
     most = std::max(most, under_way.size());
     mu.Await(absl::Condition(&go_on));
     under_way.erase(holder);
@@ -366,7 +366,7 @@ TEST_F(PrefetcherWaysTest, TwoPullsAtOnceAndOneOfEachHolder) {
     go_on = true;
   }
   prefetcher_->AwaitIdle();
-  EXPECT_EQ(pulls_, 4);
+  EXPECT_EQ(prefetches_, 4);
   EXPECT_EQ(most, Prefetcher::kFlowsMax);
 }
 
@@ -377,12 +377,12 @@ TEST_F(PrefetcherWaysTest, AHintCountsForAllAgentsThatShareTheChunks) {
   const auto alone = Open({0}, few);
   alone->CountCall({16, 16, 0, 0, false, 0});
   prefetcher_->AwaitIdle();
-  EXPECT_EQ(NearCount(*alone), 0u);
+  EXPECT_EQ(CachedCount(*alone), 0u);
   few.agents = 3;
   const auto many = Open({1}, few);
   many->CountCall({16, 16, 0, 0, false, 0});
   prefetcher_->AwaitIdle();
-  EXPECT_EQ(NearCount(*many), 1u);
+  EXPECT_EQ(CachedCount(*many), 1u);
   EXPECT_EQ(Decisions(Primitive::kFetch, PrefetchReason::kHint), 1u);
 }
 

@@ -1,6 +1,6 @@
-// Goal: an agent says the same tokens under every policy, hint and placement, and whatever was near
-// before it began. Method: the reference engine's rows on real holders; f32 partials, so that
-// margins are equal in every bit.
+// Goal: an agent says the same tokens under every policy, hint and placement, and whatever was
+// cached before it began. Method: the reference engine's rows on real holders; f32 partials, so
+// that margins are equal in every bit.
 
 #include <cstring>
 #include <memory>
@@ -20,7 +20,7 @@ namespace ckv {
 namespace {
 
 constexpr uint32_t kChunkTokens = 100, kChunks = 4, kDecoded = 4;
-constexpr uint64_t kNearBytes = uint64_t{64} << 20;
+constexpr uint64_t kLocalCacheBytes = uint64_t{64} << 20;
 
 class TokensTest : public testing::Test {
  protected:
@@ -73,7 +73,7 @@ class TokensTest : public testing::Test {
     return choices.ok() ? *choices : std::vector<GreedyChoice>();
   }
 
-  // Decodes over a context of all chunks. Returns pairs that were near.
+  // Decodes over a context of all chunks. Returns pairs that were cached.
   uint64_t DecodeAndCompare(Requester& requester, const std::shared_ptr<const Corpus>& corpus,
                             ContextPolicy policy, uint32_t steps) {
     const ContextPart part = {corpus, {}};
@@ -82,7 +82,7 @@ class TokensTest : public testing::Test {
     const auto context = requester.Open(spec, test::Soon());
     EXPECT_TRUE(context.ok()) << context.status();
     if (!context.ok()) return 0;
-    uint64_t near_pairs = 0;
+    uint64_t cached_pairs = 0;
     const auto choices = Decode([&](uint32_t layer, const QueryView& q, const PartialView& out) {
       const Segment segment = {.row_count = q.count, .context = &*context};
       LayerCall call;
@@ -93,7 +93,7 @@ class TokensTest : public testing::Test {
       call.deadline = test::Soon();
       AttendReport report;
       absl::Status status = requester.Attend(call, out, &report);
-      near_pairs += report.near_pairs;
+      cached_pairs += report.cached_pairs;
       return status;
     });
     EXPECT_EQ(choices.size(), alone_.size());
@@ -101,36 +101,37 @@ class TokensTest : public testing::Test {
       EXPECT_EQ(choices[i].token, alone_[i].token) << i;
       EXPECT_EQ(choices[i].margin, alone_[i].margin) << i;
     }
-    return near_pairs;
+    return cached_pairs;
   }
 
-  // Every policy and hint: with nothing near, and with two chunks that another context keeps near.
+  // Every policy and hint: with nothing cached, and with two chunks that another context keeps
+  // cached.
   void CompareAll(Fabric* fabric, const std::vector<size_t>& placement, bool leased) {
     test::TestFleet fleet({fabric});
     for (size_t i = 0; i < 3; ++i) fleet.StartHolder(i, /*capacity_bytes=*/size_t{16} << 20);
     fleet.Load("c", corpus_, placement);
     if (leased) fleet.Lease("c", corpus_, 2, {0, 2});  // no placement names holder 2
-    for (const bool some_near : {false, true}) {
+    for (const bool some_cached : {false, true}) {
       RequesterOptions options;
       options.fabrics = {fabric};
-      options.near_bytes = kNearBytes;
+      options.local_cache_bytes = kLocalCacheBytes;
       auto requester = *Requester::Create(options, &fleet, &fleet);
       const auto corpus = *requester->Resolve("c", "", test::Soon());
       const std::vector<ChunkUse> uses = {{1, 0}, {2, 0}};
       const ContextPart part = {corpus, uses};
       absl::StatusOr<Context> other = absl::UnknownError("none");
-      if (some_near)
+      if (some_cached)
         other =
-            requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kNear}, test::Soon());
-      EXPECT_EQ(other.ok(), some_near) << other.status();
+            requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kCache}, test::Soon());
+      EXPECT_EQ(other.ok(), some_cached) << other.status();
       for (const uint32_t steps : {1u, 1'000'000u}) {
-        SCOPED_TRACE(absl::StrCat(steps, " steps told; some near: ", some_near ? "yes" : "no"));
+        SCOPED_TRACE(absl::StrCat(steps, " steps told; some cached: ", some_cached ? "yes" : "no"));
         EXPECT_EQ(DecodeAndCompare(*requester, corpus, ContextPolicy::kRoute, steps), 0u);
         DecodeAndCompare(*requester, corpus, ContextPolicy::kAuto, steps);
       }
-      EXPECT_GT(DecodeAndCompare(*requester, corpus, ContextPolicy::kNear, 0), 0u);
+      EXPECT_GT(DecodeAndCompare(*requester, corpus, ContextPolicy::kCache, 0), 0u);
       EXPECT_GT(DecodeAndCompare(*requester, corpus, ContextPolicy::kAuto, 0), 0u)
-          << "all of it is near by now";
+          << "all of it is cached by now";
     }
   }
 

@@ -189,7 +189,7 @@ class Case(unittest.TestCase):
 class Routes(Case):
     def test_every_policy_is_as_exact_as_vllm_itself(self):
         law, code = self.CORPORA["law"], self.CORPORA["code"]
-        for policy in ("route", "near", "auto"):
+        for policy in ("route", "cache", "auto"):
             (answer,) = self.engine.run([self.own], ckv_of(corpus="law", policy=policy))
             self.right(answer, law, self.own)
             self.assertEqual(self.told_by(answer), {"corpus": "law", "policy": policy, "tokens": len(law)})
@@ -394,7 +394,7 @@ class FewBlocks(Case):
     """Has so few blocks that vLLM preempts requests, and resumes them on others. Uses the reference backend."""
 
     ENGINE = {"num_gpu_blocks_override": 48, "max_model_len": 512, "attention_backend": "CPU_MLA"}
-    EXTRA = {"publish": "rule", "rule_tokens": 128, "chunk_tokens": 64, "near_bytes": 1_600_000}
+    EXTRA = {"publish": "rule", "rule_tokens": 128, "chunk_tokens": 64, "local_cache_bytes": 1_600_000}
     CORPORA = {"law": text(5, 300), "code": text(6, 200), "long": text(7, 400)}  # of 4,608 bytes a token
 
     def test_preempted_requests_continue_over_their_corpora(self):
@@ -410,12 +410,12 @@ class FewBlocks(Case):
             self.right(answer, self.CORPORA[name] if name else [], own)
         self.assertEqual(self.engine.free_blocks(), before)
 
-    def test_rows_that_do_not_fit_near_are_routed(self):
+    def test_rows_that_do_not_fit_the_cache_are_routed(self):
         """One corpus fits, two do not, and the third never does. All are attended, also in one batch."""
         names = ["law", "code", "law", "long"]
         for name in names:
-            self.right(self.engine.run([self.own], ckv_of(corpus=name, policy="near"))[0], self.CORPORA[name], self.own)
-        for policy in ("near", "auto"):
+            self.right(self.engine.run([self.own], ckv_of(corpus=name, policy="cache"))[0], self.CORPORA[name], self.own)
+        for policy in ("cache", "auto"):
             answers = self.engine.run([self.own] * 4, [ckv_of(corpus=name, policy=policy) for name in names])
             for name, answer in zip(names, answers):
                 self.right(answer, self.CORPORA[name], self.own)
@@ -465,7 +465,7 @@ class Ranks(Case):
         (loaded,) = self.engine.run([law + self.own])
         self.right(loaded, law + self.own)
         self.assertGreater(loaded.num_cached_tokens, 0)
-        self.right(self.engine.run([self.own], ckv_of(corpus="law", policy="near"))[0], law, self.own)
+        self.right(self.engine.run([self.own], ckv_of(corpus="law", policy="cache"))[0], law, self.own)
         copied, once = of_cache("ckv_replicas_fetched_bytes_total"), len(law) * self.TOKEN_BYTES
         self.assertEqual(sent() - before, copied)
         self.assertLess(0, copied)
@@ -477,7 +477,7 @@ class Ranks(Case):
         os.kill(ARGUMENTS.holders[-1], signal.SIGKILL)
         self.engine.reset()
         answers = self.engine.run([law + self.own] + [self.own] * 2,
-                                  [None, ckv_of(corpus="law", policy="route"), ckv_of(corpus="law", policy="near")])
+                                  [None, ckv_of(corpus="law", policy="route"), ckv_of(corpus="law", policy="cache")])
         for answer in answers:
             self.right(answer, law, self.own)
         self.assertGreater(answers[0].num_cached_tokens, 0)
@@ -493,7 +493,7 @@ class Ranks(Case):
         self.assertEqual([(one["name"], one["rank"], one["rank_count"]) for one in engines],
                          [("vllm", 0, 2), ("vllm", 1, 2)])
         self.assertIn(engines[0]["model"], self.engine.wait_for("law"), "the corpus' fingerprint")
-        for policy in ("route", "near"):
+        for policy in ("route", "cache"):
             routed, plain = self.engine.run([self.own, other], [ckv_of(corpus="law", policy=policy), None])
             self.right(routed, law, self.own)
             self.right(plain, other)

@@ -253,7 +253,7 @@ def mixes():
         for _ in range(rng.randrange(1, 17)):
             names = rng.sample(sorted(corpora), rng.choice((0, 1, 1, 2, 4)))
             prompts.append(text(rng.randrange(10 ** 6), rng.randrange(1, 60)))
-            asked.append(ckv_of(corpus=names, policy=rng.choice(("route", "auto", "near"))) if names else None)
+            asked.append(ckv_of(corpus=names, policy=rng.choice(("route", "auto", "cache"))) if names else None)
             all_before.append([corpora[name] for name in names])
         answers = one.run(prompts, asked, [rng.randrange(1, 6) for _ in prompts])
         for prompt, more, answer in zip(prompts, all_before, answers):

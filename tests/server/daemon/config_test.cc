@@ -401,7 +401,7 @@ std::vector<std::string> EveryOption() {
           "--drain-timeout=1min",
           "--default-timeout=9ms",
           "--requester-profile=/etc/profile.json",
-          "--requester-near-bytes=3GiB",
+          "--requester-local-cache-bytes=3GiB",
           "--oracle-address=o:5",
           "--oracle-host=rack7",
           "--metrics-address=127.0.0.1:9464",

@@ -139,7 +139,7 @@ TEST_F(AttendFieldsTest, RowLimitsHideTheRowsBehindThem) {
       if (round == 3) limits[0] = 0;
       if (round == 4) limits[0] = 50;  // where a chunk ends
       SetLimits(request, limits, group_rows);
-      const auto policy = round % 2 ? v1::CONTEXT_POLICY_NEAR : v1::CONTEXT_POLICY_ROUTE;
+      const auto policy = round % 2 ? v1::CONTEXT_POLICY_CACHE : v1::CONTEXT_POLICY_ROUTE;
       ExpectLimited(Answer(request, policy), q_, rows, limits, group_rows);
     }
   }

@@ -28,7 +28,7 @@ struct Rank {
     RequesterOptions options;
     options.id = "rank";
     options.fabrics = {shm.get()};
-    options.near_bytes = uint64_t{64} << 20;
+    options.local_cache_bytes = uint64_t{64} << 20;
     options.host_cache = &cache;
     requester = *Requester::Create(options, &directory, &holders);
   }
@@ -100,18 +100,18 @@ TEST_F(HostCacheTest, ChunksWithoutANameAreKeptToo) {
   EXPECT_EQ(Copied(), 1);
 }
 
-TEST_F(HostCacheTest, KeepsNearRowsOfTwoRanksOnce) {
+TEST_F(HostCacheTest, KeepsCachedRowsOfTwoRanksOnce) {
   Rank first(directory_->address(), both_->address());
   Rank second(directory_->address(), both_->address());
   for (Rank* rank : {&first, &second}) {
     const ContextPart part = {*rank->requester->Resolve("c", "", Soon()), {}};
     const auto context =
-        rank->requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kNear}, Soon());
+        rank->requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kCache}, Soon());
     ASSERT_TRUE(context.ok()) << context.status();
-    const LocalRowStats near = rank->requester->Stats().near;
-    EXPECT_EQ(near.chunk_count, 2u) << "the one without tokens is near anywhere";
-    EXPECT_GT(near.mapped_bytes, 0u);
-    EXPECT_EQ(near.pulled_bytes, 0u);
+    const LocalRowStats cache = rank->requester->Stats().local_cache;
+    EXPECT_EQ(cache.chunk_count, 2u) << "the one without tokens is cached anywhere";
+    EXPECT_GT(cache.mapped_bytes, 0u);
+    EXPECT_EQ(cache.prefetched_bytes, 0u);
     EXPECT_EQ(Copied(), 2);
   }
 }
@@ -127,9 +127,9 @@ TEST_F(HostCacheTest, WithoutTheCacheRowsAreReadFromTheirHolders) {
               HasSubstr("did not answer a moment ago"));
   const ContextPart part = {corpus, {}};
   const auto context =
-      rank.requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kNear}, Soon());
+      rank.requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kCache}, Soon());
   ASSERT_TRUE(context.ok()) << context.status();
-  EXPECT_EQ(rank.requester->Stats().near.chunk_count, 2u);
+  EXPECT_EQ(rank.requester->Stats().local_cache.chunk_count, 2u);
 }
 
 TEST_F(HostCacheTest, AnotherDaemonThanACacheIsRefused) {

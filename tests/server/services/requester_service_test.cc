@@ -247,11 +247,11 @@ TEST_F(RequesterServiceTest, AStreamOutlivesErrors) {
   EXPECT_EQ(described.attend_count(), 9u);
   EXPECT_EQ(described.error_count(), 2u);
   EXPECT_EQ(described.holders_size(), 2);
-  // Calls may have used locally cached rows by now ("near"). Neither primitive counts the trials of
-  // the holders' kernels.
+  // Calls may have used locally cached rows by now ("cached"). Neither primitive counts the trials
+  // of the holders' kernels.
   uint64_t attended = 0;
   for (const v1::Latency& latency : described.latency()) {
-    if (latency.of() == "route" || latency.of() == "near") attended += FromProto(latency).total();
+    if (latency.of() == "route" || latency.of() == "cached") attended += FromProto(latency).total();
   }
   EXPECT_EQ(attended, 7u);
   ASSERT_EQ(described.hottest_size(), 1);

@@ -85,7 +85,7 @@ struct RequesterMetricsTest : testing::Test {
     const PartialView out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
     const absl::Status attended = requester.Attend(call, out, &report);
     EXPECT_TRUE(attended.ok()) << attended;
-    return report.near_pairs;
+    return report.cached_pairs;
   }
 
   test::ShiftedClock clock;
@@ -126,10 +126,10 @@ TEST_F(RequesterMetricsTest, AFailoverShows) {
 }
 
 // Goal: rows that were cached locally, and the reason, show by name. The holder is reached over
-// tcp, so they are copied (pulled), not mapped.
-TEST_F(RequesterMetricsTest, ShowsPulledRows) {
+// tcp, so they are copied (prefetched), not mapped.
+TEST_F(RequesterMetricsTest, ShowsPrefetchedRows) {
   options.fabrics = {&tcp};
-  options.near_bytes = uint64_t{64} << 20;
+  options.local_cache_bytes = uint64_t{64} << 20;
   auto requester = *Requester::Create(options, &fleet, &fleet);
   WebSources sources;
   sources.requester = requester.get();
@@ -137,23 +137,25 @@ TEST_F(RequesterMetricsTest, ShowsPulledRows) {
   const Instant deadline = clock.Now() + std::chrono::hours(10'000);
   const ContextPart part = {*requester->Resolve("c", "", deadline), {}};
   const auto context =
-      requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kNear}, deadline);
+      requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kCache}, deadline);
   ASSERT_TRUE(context.ok()) << context.status();
   const Scrape scrape(server->address());
-  const LocalRowStats stats = requester->Stats().near;
+  const LocalRowStats stats = requester->Stats().local_cache;
   EXPECT_GT(stats.bytes, 0u);
-  EXPECT_EQ(scrape["ckv_requester_near_bytes"], double(stats.bytes));
-  EXPECT_EQ(scrape["ckv_requester_near_chunks"], 1);
-  EXPECT_EQ(scrape["ckv_requester_pulls_total"], 1);
-  EXPECT_EQ(scrape["ckv_requester_pulls_failed_total"], 0);
-  EXPECT_EQ(scrape["ckv_requester_near_evictions_total"], 0);
-  EXPECT_EQ(scrape["ckv_requester_pulled_bytes_total"], double(stats.pulled_bytes));
+  EXPECT_EQ(scrape["ckv_requester_local_cache_bytes"], double(stats.bytes));
+  EXPECT_EQ(scrape["ckv_requester_local_cache_chunks"], 1);
+  EXPECT_EQ(scrape["ckv_requester_prefetches_total"], 1);
+  EXPECT_EQ(scrape["ckv_requester_prefetches_failed_total"], 0);
+  EXPECT_EQ(scrape["ckv_requester_local_cache_evictions_total"], 0);
+  EXPECT_EQ(scrape["ckv_requester_prefetched_bytes_total"], double(stats.prefetched_bytes));
   EXPECT_EQ(scrape["ckv_requester_mapped_bytes_total"], 0);
   EXPECT_EQ(scrape["ckv_requester_reused_tokens_total"], 3);
   EXPECT_EQ(scrape["ckv_requester_recomputed_tokens_total"], 0);
-  EXPECT_EQ(scrape["ckv_requester_decisions_total{primitive=\"fetch\",reason=\"policy_near\"}"], 1);
-  for (const char* name : {"ckv_requester_routed_seconds_total", "ckv_requester_pull_seconds_total",
-                           "ckv_requester_near_saved_seconds_total"})
+  EXPECT_EQ(scrape["ckv_requester_decisions_total{primitive=\"fetch\",reason=\"policy_cache\"}"],
+            1);
+  for (const char* name :
+       {"ckv_requester_routed_seconds_total", "ckv_requester_prefetch_seconds_total",
+        "ckv_requester_local_cache_saved_seconds_total"})
     EXPECT_GE(scrape[name], 0) << name;
 }
 
@@ -214,30 +216,30 @@ TEST_F(RequesterMetricsTest, ShowsTheErrorOfTheModel) {
 }
 
 // Goal: each way to an answer has its times, and those that were predicted their ratios. Method:
-// "c" is routed, "big" is pulled, and "d" is recomputed by a function that costs nothing.
+// "c" is routed, "big" is prefetched, and "d" is recomputed by a function that costs nothing.
 TEST_F(RequesterMetricsTest, EachWayHasItsTimes) {
   const std::unique_ptr<Fabric> wire = NewTcpFabric(Clock::Real());
   test::TestFleet ways({wire.get()});
   ways.StartHolder(0);
   ways.Load("c", corpus, {0});
-  // 345,600 bytes: slices of less than LivePull::kBytesMin have no predicted time.
+  // 345,600 bytes: slices of less than LiveBandwidth::kBytesMin have no predicted time.
   ways.Load("big", test::MakeTestCorpus(test::TestGeometry(), {600}, 3), {0});
   ways.Load("d", test::MakeTestCorpus(test::TestGeometry(), {3}, 2), {0});
   UseSlowProfile();
   options.clock = Clock::Real();
   options.fabrics = {wire.get()};
-  options.near_bytes = uint64_t{64} << 20;
+  options.local_cache_bytes = uint64_t{64} << 20;
   auto requester = *Requester::Create(options, &ways, &ways);
   WebSources sources;
   sources.requester = requester.get();
   const auto server = ServeRequester(std::move(sources));
   AttendPredicted(*requester, 5);
   const Instant deadline = clock.Now() + std::chrono::hours(10'000);
-  const ContextPart pulled_part = {*requester->Resolve("big", "", deadline), {}};
-  const auto pulled =
-      requester->Open({.parts = {&pulled_part, 1}, .policy = ContextPolicy::kNear}, deadline);
-  ASSERT_TRUE(pulled.ok()) << pulled.status();
-  EXPECT_GT(AttendOnce(*requester, *pulled), 0u);
+  const ContextPart prefetched_part = {*requester->Resolve("big", "", deadline), {}};
+  const auto prefetched =
+      requester->Open({.parts = {&prefetched_part, 1}, .policy = ContextPolicy::kCache}, deadline);
+  ASSERT_TRUE(prefetched.ok()) << prefetched.status();
+  EXPECT_GT(AttendOnce(*requester, *prefetched), 0u);
   Recompute recompute;
   recompute.us_per_token = 1e-6;
   recompute.make = [](const RecomputeCall& call) {
@@ -254,7 +256,7 @@ TEST_F(RequesterMetricsTest, EachWayHasItsTimes) {
       {.parts = {&anew_part, 1}, .expect = expect, .recompute = recompute}, deadline);
   ASSERT_TRUE(anew.ok()) << anew.status();
   const Instant give_up = test::Soon();
-  while (requester->Stats().near.recomputed_token_count == 0) {
+  while (requester->Stats().local_cache.recomputed_token_count == 0) {
     AttendOnce(*requester, *anew);
     ASSERT_LT(Clock::Real()->Now(), give_up) << "rows were not recomputed";
   }
@@ -262,14 +264,14 @@ TEST_F(RequesterMetricsTest, EachWayHasItsTimes) {
   const auto count = [&](const char* name, const char* primitive) {
     return scrape[absl::StrCat(name, "_count{primitive=\"", primitive, "\"}")];
   };
-  for (const char* primitive : {"route", "near", "pull", "local"})
+  for (const char* primitive : {"route", "cached", "prefetch", "local"})
     EXPECT_GE(count("ckv_requester_call_seconds", primitive), 1) << primitive;
   EXPECT_EQ(count("ckv_requester_call_seconds", "fetch"), 0);
   EXPECT_EQ(count("ckv_requester_call_seconds", "local"), 1);
   EXPECT_EQ(scrape["ckv_requester_recomputed_tokens_total"], 3);
   EXPECT_GE(count("ckv_requester_measured_over_predicted_ratio", "route"), 1);
-  EXPECT_GE(count("ckv_requester_measured_over_predicted_ratio", "pull"), 1);
-  EXPECT_GT(scrape["ckv_requester_call_seconds_sum{primitive=\"pull\"}"], 0);
+  EXPECT_GE(count("ckv_requester_measured_over_predicted_ratio", "prefetch"), 1);
+  EXPECT_GT(scrape["ckv_requester_call_seconds_sum{primitive=\"prefetch\"}"], 0);
 }
 
 // Everything that a process can serve, through promtool: every family has a help text, counters are

@@ -1,9 +1,9 @@
 // Fetches that return with the rows, and fetches under way.
 //
 // ckv_fetch works on the caller's thread. A ticket has its own thread; mu_ guards its progress:
-//   settling  PullFirstLayer fetches the first layer. After the time for an early return, it only
+//   settling  FetchFirstLayer fetches the first layer. After the time for an early return, it only
 //             completes the chunk that has begun, which fixes chunk_end_
-//   fetching  PullLayer fetches each further layer of these chunks
+//   fetching  FetchLayer fetches each further layer of these chunks
 //   ended     status_ is set, by the last layer or the first error
 // Cancel closes the fence, so that blocks are no longer written, and the thread ends at its next
 // check. Freeing a ticket cancels it and waits for the thread.
@@ -54,9 +54,9 @@ absl::Status FetchNow(ckv_requester& requester, const ckv_fetch_call* from,
   CKV_RETURN_IF_ERROR(arguments.AwaitStream());
   if (requester.host_cache != nullptr) arguments.KeepHere(*requester.host_cache);
   WriteFence fence;
-  CKV_RETURN_IF_ERROR(arguments.Pull(*requester.requester, call.chunk_begin, call.chunk_end,
-                                     call.layer_begin, call.layer_end, call.deadline, fence,
-                                     [](const RowRun&) { return absl::OkStatus(); }));
+  CKV_RETURN_IF_ERROR(arguments.Fetch(*requester.requester, call.chunk_begin, call.chunk_end,
+                                      call.layer_begin, call.layer_end, call.deadline, fence,
+                                      [](const RowRun&) { return absl::OkStatus(); }));
   return GiveFetchReport(arguments, call.chunk_end, arguments.row_count(),
                          Clock::Real()->Now() - begin, report);
 }
@@ -124,17 +124,17 @@ struct ckv_fetch_ticket {
   }
 
   absl::Status Run() noexcept;
-  absl::Status PullLayer(uint32_t layer);
-  absl::Status PullFirstLayer();
-  // The fetch of the first layer. A pull of it ends when it is complete, at the deadline, or at the
-  // time for an early return.
+  absl::Status FetchLayer(uint32_t layer);
+  absl::Status FetchFirstLayer();
+  // The fetch of the first layer. An attempt at it ends when it is complete, at the deadline, or at
+  // the time for an early return.
   struct FirstLayer {
     uint32_t next;   // the first chunk that is not whole
     uint32_t begun;  // one past the last chunk with an arrived row
     bool may_return_early;
     bool cut = false;
   };
-  absl::Status PullChunks(FirstLayer& at, uint32_t chunk_end);
+  absl::Status FetchChunks(FirstLayer& at, uint32_t chunk_end);
   void LayerIsThere(uint64_t row_count) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     ++layers_there_;
@@ -161,37 +161,37 @@ struct ckv_fetch_ticket {
   std::thread thread_;
 };
 
-absl::Status ckv_fetch_ticket::PullChunks(FirstLayer& at, uint32_t chunk_end) {
+absl::Status ckv_fetch_ticket::FetchChunks(FirstLayer& at, uint32_t chunk_end) {
   const ckv::FetchCall& call = arguments.call();
   const ckv::Instant early_return = arguments.early_return();
   const ckv::Instant deadline =
       at.may_return_early ? std::min(call.deadline, early_return) : call.deadline;
-  return arguments.Pull(*requester->requester, at.next, chunk_end, call.layer_begin,
-                        call.layer_begin + 1, deadline, fence_,
-                        [&](const ckv::RowRun& run) -> absl::Status {
-                          CKV_RETURN_IF_ERROR(CheckCancelled());
-                          if (at.may_return_early && run.chunk >= at.begun &&
-                              ckv::Clock::Real()->Now() >= early_return) {
-                            at.cut = true;
-                            return absl::CancelledError("the rest is not fetched: early return");
-                          }
-                          at.begun = std::max(at.begun, run.chunk + 1);
-                          const uint32_t tokens = call.corpus->chunks[run.chunk].token_count;
-                          if (run.token_begin + run.token_count == tokens) at.next = run.chunk + 1;
-                          return absl::OkStatus();
-                        });
+  return arguments.Fetch(*requester->requester, at.next, chunk_end, call.layer_begin,
+                         call.layer_begin + 1, deadline, fence_,
+                         [&](const ckv::RowRun& run) -> absl::Status {
+                           CKV_RETURN_IF_ERROR(CheckCancelled());
+                           if (at.may_return_early && run.chunk >= at.begun &&
+                               ckv::Clock::Real()->Now() >= early_return) {
+                             at.cut = true;
+                             return absl::CancelledError("the rest is not fetched: early return");
+                           }
+                           at.begun = std::max(at.begun, run.chunk + 1);
+                           const uint32_t tokens = call.corpus->chunks[run.chunk].token_count;
+                           if (run.token_begin + run.token_count == tokens) at.next = run.chunk + 1;
+                           return absl::OkStatus();
+                         });
 }
 
-absl::Status ckv_fetch_ticket::PullFirstLayer() {
+absl::Status ckv_fetch_ticket::FetchFirstLayer() {
   const ckv::FetchCall& call = arguments.call();
   const ckv::Instant early_return = arguments.early_return();
   uint32_t chunk_end = call.chunk_end;
   FirstLayer at = {call.chunk_begin, call.chunk_begin, early_return < call.deadline};
   while (at.next < chunk_end) {
     CKV_RETURN_IF_ERROR(CheckCancelled());
-    absl::Status status = PullChunks(at, chunk_end);
+    absl::Status status = FetchChunks(at, chunk_end);
     if (status.ok()) break;
-    // The pull's deadline was the time for an early return. A holder that requests a retry after
+    // The deadline was the time for an early return. A holder that requests a retry after
     // that time counts as late, too. RESOURCE_EXHAUSTED without a holder's hint is this process'
     // own error.
     const auto hint = ckv::RetryAfterOf(status);
@@ -209,7 +209,7 @@ absl::Status ckv_fetch_ticket::PullFirstLayer() {
   return absl::OkStatus();
 }
 
-absl::Status ckv_fetch_ticket::PullLayer(uint32_t layer) {
+absl::Status ckv_fetch_ticket::FetchLayer(uint32_t layer) {
   uint32_t chunk_end = 0;
   {
     absl::MutexLock lock(&mu_);
@@ -218,9 +218,9 @@ absl::Status ckv_fetch_ticket::PullLayer(uint32_t layer) {
   const ckv::FetchCall& call = arguments.call();
   CKV_RETURN_IF_ERROR(CheckCancelled());
   if (tokens_ == 0) return absl::OkStatus();
-  return arguments.Pull(*requester->requester, call.chunk_begin, chunk_end, layer, layer + 1,
-                        call.deadline, fence_,
-                        [&](const ckv::RowRun&) { return CheckCancelled(); });
+  return arguments.Fetch(*requester->requester, call.chunk_begin, chunk_end, layer, layer + 1,
+                         call.deadline, fence_,
+                         [&](const ckv::RowRun&) { return CheckCancelled(); });
 }
 
 absl::Status ckv_fetch_ticket::Run() noexcept {
@@ -229,7 +229,7 @@ absl::Status ckv_fetch_ticket::Run() noexcept {
     CKV_RETURN_IF_ERROR(arguments.AwaitStream());
     if (requester->host_cache != nullptr) arguments.KeepHere(*requester->host_cache);
     for (uint32_t layer = call.layer_begin; layer < call.layer_end; ++layer) {
-      CKV_RETURN_IF_ERROR(layer == call.layer_begin ? PullFirstLayer() : PullLayer(layer));
+      CKV_RETURN_IF_ERROR(layer == call.layer_begin ? FetchFirstLayer() : FetchLayer(layer));
       LayerIsThere(tokens_);
     }
     return absl::OkStatus();

@@ -2,7 +2,7 @@
 //   Take         checks ranges, columns, and strides or blocks; opens a stream if needed
 //   AwaitStream  waits for the caller's work on the stream `after`
 //   KeepHere     may have the host cache copy the chunks, within half of the time
-//   Pull         fetches from the host cache, and if that fails, from the holders. Writes each
+//   Fetch        fetches from the host cache, and if that fails, from the holders. Writes each
 //                arrived range to blocks behind the fence, to the device, or to host memory
 
 #include "client/bindings/c/fetch/fetch_arguments.h"
@@ -164,10 +164,10 @@ absl::Status FetchArguments::AwaitStream() const {
   return CheckInTime(call_.deadline);
 }
 
-absl::Status FetchArguments::Pull(Requester& requester, uint32_t chunk_begin, uint32_t chunk_end,
-                                  uint32_t layer_begin, uint32_t layer_end, Instant deadline,
-                                  WriteFence& fence,
-                                  absl::FunctionRef<absl::Status(const RowRun&)> on_run) const {
+absl::Status FetchArguments::Fetch(Requester& requester, uint32_t chunk_begin, uint32_t chunk_end,
+                                   uint32_t layer_begin, uint32_t layer_end, Instant deadline,
+                                   WriteFence& fence,
+                                   absl::FunctionRef<absl::Status(const RowRun&)> on_run) const {
   FetchCall call = call_;
   call.chunk_begin = chunk_begin;
   call.chunk_end = chunk_end;
@@ -178,7 +178,7 @@ absl::Status FetchArguments::Pull(Requester& requester, uint32_t chunk_begin, ui
   if (kept_ != nullptr) {
     call.corpus = kept_;
     bool ended = false;
-    absl::Status status = PullFrom(requester, call, fence, [&](const RowRun& run) {
+    absl::Status status = FetchInto(requester, call, fence, [&](const RowRun& run) {
       absl::Status taken = on_run(run);
       ended = !taken.ok();
       return taken;
@@ -189,7 +189,7 @@ absl::Status FetchArguments::Pull(Requester& requester, uint32_t chunk_begin, ui
                status.ToString());
     call.corpus = call_.corpus;
   }
-  return PullFrom(requester, call, fence, on_run);
+  return FetchInto(requester, call, fence, on_run);
 }
 
 void FetchArguments::KeepHere(HostCache& cache) {
@@ -206,9 +206,9 @@ void FetchArguments::KeepHere(HostCache& cache) {
   Log().debug("fetch: {}", kept.status().ToString());
 }
 
-absl::Status FetchArguments::PullFrom(Requester& requester, const FetchCall& call,
-                                      WriteFence& fence,
-                                      absl::FunctionRef<absl::Status(const RowRun&)> on_run) const {
+absl::Status FetchArguments::FetchInto(
+    Requester& requester, const FetchCall& call, WriteFence& fence,
+    absl::FunctionRef<absl::Status(const RowRun&)> on_run) const {
   // Copies from the lane's slot, because a cancel cannot stop a holder that writes to the blocks
   // itself.
   if (blocks_) {

@@ -29,12 +29,12 @@ class FetchArguments {
   //   InvalidArgument     as in ckv_fetch.h.
   //   ResourceExhausted, Internal  the device has no more streams, or failed.
   absl::Status Take(const ckv_fetch_call* call, Backend& backend);
-  // Waits for that work, if this process writes the rows. Call it before the first Pull.
+  // Waits for that work, if this process writes the rows. Call it before the first Fetch.
   //   Internal            the device failed.
   //   DeadlineExceeded    the work took longer than the call's timeout; it has been waited for.
   absl::Status AwaitStream() const;
 
-  // Optional, before the first Pull. Makes the cache of this host store the call's chunks, for at
+  // Optional, before the first Fetch. Makes the cache of this host store the call's chunks, for at
   // most half of the call's time. Rows are then fetched from there as far as possible. Errors are
   // logged.
   void KeepHere(HostCache& cache);
@@ -47,15 +47,15 @@ class FetchArguments {
   // time.
   //   Cancelled           the fence is closed.
   //   else                as Requester::Fetch.
-  absl::Status Pull(Requester& requester, uint32_t chunk_begin, uint32_t chunk_end,
-                    uint32_t layer_begin, uint32_t layer_end, Instant deadline, WriteFence& fence,
-                    absl::FunctionRef<absl::Status(const RowRun&)> on_run) const;
+  absl::Status Fetch(Requester& requester, uint32_t chunk_begin, uint32_t chunk_end,
+                     uint32_t layer_begin, uint32_t layer_end, Instant deadline, WriteFence& fence,
+                     absl::FunctionRef<absl::Status(const RowRun&)> on_run) const;
 
   // Rows of the whole call, over all its layers.
   uint64_t row_count() const { return first_token_.back() * (call_.layer_end - call_.layer_begin); }
   // The whole call: ranges, trace and deadline.
   const FetchCall& call() const { return call_; }
-  // When a ticket stops waiting for chunks without a row; the caller does that, not Pull.
+  // When a ticket stops waiting for chunks without a row; the caller does that, not Fetch.
   // kInstantMax if the fetch has no early return.
   Instant early_return() const { return early_return_; }
   // Bytes fetched of each row.
@@ -65,8 +65,8 @@ class FetchArguments {
   absl::Status CheckLayout(const ckv_fetch_call& call);
   absl::Status TakeBlocks(const ckv_fetch_call& call);
   absl::Status TakeDevice(const ckv_fetch_call& call, Backend& backend);
-  absl::Status PullFrom(Requester& requester, const FetchCall& call, WriteFence& fence,
-                        absl::FunctionRef<absl::Status(const RowRun&)> on_run) const;
+  absl::Status FetchInto(Requester& requester, const FetchCall& call, WriteFence& fence,
+                         absl::FunctionRef<absl::Status(const RowRun&)> on_run) const;
   absl::Status CopyToDevice(const FetchedRows& run, Instant deadline) const;
   uint64_t TokenOf(const RowRun& run) const {
     return first_token_[run.chunk - call_.chunk_begin] + run.token_begin;

@@ -224,7 +224,7 @@ uint64_t CounterOf(const char* name) {
       {"rows_routed", &counters.rows_routed},
       {"sent_bytes", &counters.sent_bytes},
       {"received_bytes", &counters.received_bytes},
-      {"pulled_bytes", &counters.pulled_bytes}};
+      {"prefetched_bytes", &counters.prefetched_bytes}};
   for (const auto& [known, counter] : all) {
     if (name != nullptr && known == name) return counter->load(std::memory_order_relaxed);
   }

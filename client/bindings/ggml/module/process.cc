@@ -104,7 +104,7 @@ absl::StatusOr<Requester*> Process::requester() {
   options.id = absl::StrFormat("llama-%d", getpid());
   options.call_count_max = kCallCountMax;
   options.call_threads = threads_.load(std::memory_order_relaxed);
-  options.near_bytes = settings_->near_bytes;
+  options.local_cache_bytes = settings_->local_cache_bytes;
   CKV_ASSIGN_OR_RETURN(connection->requester,
                        Requester::Create(options, &connection->directory, &connection->holders));
   Requester* const requester = connection->requester.get();

@@ -14,7 +14,7 @@ API_MINOR = 0
 
 UINT64_MAX = 2**64 - 1
 TIMEOUT_NONE = UINT64_MAX
-NEAR_NONE = UINT64_MAX
+LOCAL_CACHE_NONE = UINT64_MAX
 CACHE_FULL = UINT64_MAX
 CHUNK_ID_BYTES = 32
 
@@ -23,7 +23,7 @@ WIRES = {"bf16": 1, "f32": 2}
 DTYPE_NAMES = {number: name for name, number in DTYPES.items()}
 ROPE_STYLES = {"none": 0, "interleaved": 1, "half_split": 2}
 ROPE_STYLE_NAMES = {number: name for name, number in ROPE_STYLES.items()}
-POLICIES = {"auto": 0, "route": 1, "near": 2}
+POLICIES = {"auto": 0, "route": 1, "cache": 2}
 PRECISIONS = {None: 0, "exact": 1, "wire": 2, "fast": 3}
 PRECISION_NAMES = {number: name for name, number in PRECISIONS.items() if name}
 MEMORIES = {"host": 0, "pinned": 1, "device": 2}
@@ -49,7 +49,7 @@ class OpenOptions(Struct):
         ("verbs_device", c_char_p),
         ("backend", c_char_p),
         ("kernel_target", c_char_p),
-        ("near_bytes", c_uint64),
+        ("local_cache_bytes", c_uint64),
         ("call_count_max", c_uint32),
         ("call_threads", c_uint32),
         ("connect_timeout_ns", c_uint64),
@@ -175,7 +175,7 @@ class AttendReport(Struct):
         ("elapsed_ns", c_uint64),
         ("lost_ns", c_uint64),
         ("routed_pairs", c_uint64),
-        ("near_pairs", c_uint64),
+        ("cached_pairs", c_uint64),
         ("own_pairs", c_uint64),
         ("prefetched_bytes", c_uint64),
         ("failed_attempt_count", c_uint32),

@@ -31,7 +31,7 @@ class AttendReport(NamedTuple):
     compute_ns_max: int  # kernel time of the slowest holder
     elapsed_ns: int
     routed_pairs: int  # at holders
-    near_pairs: int  # with locally cached rows
+    cached_pairs: int  # with locally cached rows
     own_pairs: int  # with the caller's own rows
     prefetched_bytes: int  # bytes cached locally for the call's contexts since their last report
     holder_count: int

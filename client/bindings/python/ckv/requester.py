@@ -26,7 +26,7 @@ from .put import Put
 
 
 def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
-         verbs_device: str = "", kernel_target: str = "", near_bytes: Optional[int] = None,
+         verbs_device: str = "", kernel_target: str = "", local_cache_bytes: Optional[int] = None,
          call_count_max: int = 0, call_threads: int = 0, connect_timeout: float = 0.0,
          backend: str = "", library: Union[str, os.PathLike[str], None] = None,
          check: Optional[float] = None, announce: Optional[str] = None, announce_rank: int = 0,
@@ -42,7 +42,7 @@ def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
     verbs_device     the RDMA device for verbs; by default the only one
     kernel_target    the kernel target, for example "AVX3", if the fleet is configured with one.
                      Applies to the whole process. By default the fastest on this processor
-    near_bytes       capacity of the local row cache, for rows that contexts prefetch; by default
+    local_cache_bytes       capacity of the local row cache, for rows that contexts prefetch; by default
                      1 GiB. 0 disables it
     call_count_max   concurrent calls, at most 4096; by default 16
     call_threads     threads that attend the cached and own rows of a call; by default 1
@@ -79,15 +79,15 @@ def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
     Unavailable, DeadlineExceeded  with `check`: the directory does not answer, or not in time
     """
     functions = _library.load(library)
-    if near_bytes is None:
-        near = 0
+    if local_cache_bytes is None:
+        capacity = 0
     else:
-        near = count(near_bytes, "near_bytes", UINT64_MAX) or _structs.NEAR_NONE
+        capacity = count(local_cache_bytes, "local_cache_bytes", UINT64_MAX) or _structs.LOCAL_CACHE_NONE
     options = _structs.OpenOptions.made(
         directory=text(directory, "directory"), tenant=text(tenant, "tenant"),
         name=text(name, "name"), fabrics=text(fabrics, "fabrics"),
         verbs_device=text(verbs_device, "verbs_device"),
-        kernel_target=text(kernel_target, "kernel_target"), near_bytes=near,
+        kernel_target=text(kernel_target, "kernel_target"), local_cache_bytes=capacity,
         call_count_max=count(call_count_max, "call_count_max"),
         call_threads=count(call_threads, "call_threads"),
         connect_timeout_ns=nanoseconds(connect_timeout, "connect_timeout"),
@@ -211,7 +211,7 @@ class Requester:
 
         parts          a Part or Corpus, or a list of 1 to 16 of them, of one geometry. Each has its own
                        merge tree; answers merge them in this order
-        policy         "route": every query is routed to the holders. "near": all rows are prefetched
+        policy         "route": every query is routed to the holders. "cache": all rows are prefetched
                        while the context is opened, and attended here. "auto": ckv decides for each
                        chunk range, and prefetches in the background what saves time. The choice does
                        not change what an answer means
@@ -219,7 +219,7 @@ class Requester:
         expect_agents  sequences of this requester that will attend the same chunks; 0 if unknown
         InvalidArgument    also: different geometries, a duplicate chunk, or an ordinal or offset
                            beyond its limit
-        ResourceExhausted  with policy "near", the rows do not fit; or a holder is overloaded
+        ResourceExhausted  with policy "cache", the rows do not fit; or a holder is overloaded
         NotFound, Unavailable, DeadlineExceeded, FailedPrecondition  as attend
         """
         return _attend.open_context(self._owner, parts, policy, expect_steps, expect_agents, timeout)

@@ -39,7 +39,7 @@ class Store:
         self.pages: Optional[pages.Pages] = None
         self.keyed: Optional[keyed.KeyedPages] = None
         self._lost: dict[str, float] = {}  # key to when it is offered again; the dict is replaced, never changed
-        self.requester = ckv.open(given.directory, tenant=given.tenant, name="sglang", near_bytes=0,
+        self.requester = ckv.open(given.directory, tenant=given.tenant, name="sglang", local_cache_bytes=0,
                                   check=given.timeout)
 
     def open_pages(self, shape: identity.Shape, hash_of: pages.Hash) -> None:

@@ -74,22 +74,22 @@ class Contexts:
         return self._open_context(parts, route.policy, timeout)
 
     def _open_context(self, parts: list[ckv.Part], policy: str, timeout: float) -> ckv.Context:
-        """Opens a context. If its rows do not fit under the policy near, drops the other contexts of that policy.
+        """Opens a context. If its rows do not fit under the policy cache, drops the other contexts of that policy.
         That closes those that no row of this step uses. If it is not enough, the queries are routed: the answer
         is the same."""
         until = time.monotonic() + timeout
         try:
             return self.requester.context(parts, policy=policy, timeout=timeout)
         except ckv.ResourceExhausted:
-            if policy != "near":
+            if policy != "cache":
                 raise
-        for key in [key for key in self._open if key[0] == "near"]:
+        for key in [key for key in self._open if key[0] == "cache"]:
             del self._open[key]
         left = max(until - time.monotonic(), timeout / 8)
         try:
             return self.requester.context(parts, policy=policy, timeout=left)
         except ckv.ResourceExhausted as error:
-            log.warning("ckv: routed, because rows do not fit into near_bytes: %s", error)
+            log.warning("ckv: routed, because rows do not fit into local_cache_bytes: %s", error)
         return self.requester.context(parts, policy="route", timeout=max(until - time.monotonic(), timeout / 8))
 
     def failed(self, route: messages.Route) -> None:

@@ -15,7 +15,7 @@ class Route:
 
     request_id
     corpora     Resolved.to_list of each
-    policy      of the context: "route", "near" or "auto"
+    policy      of the context: "route", "cache" or "auto"
     block_ids   its own blocks, in order
     token_end   the number of its own tokens at the end of the step
     trace       the request's traceparent, "" if it has none

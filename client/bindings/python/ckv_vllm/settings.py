@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Mapping
 
-POLICIES = ("route", "near", "auto", "fetch")
+POLICIES = ("route", "cache", "auto", "fetch")
 PRECISIONS = ("exact", "wire", "fast")
 PUBLISH = ("off", "request", "rule")
 FABRICS = "shm,tcp"
@@ -32,7 +32,7 @@ class Settings:
     revision    the name of these weights, if the digest of their files is not to be used
     deadline    seconds by which ckv may delay a request: in a look-up, a load or a layer's attention
     min_tokens  vLLM computes rows of fewer tokens, because loading them costs more
-    near_bytes  capacity of the local row cache, for the policies near and auto
+    local_cache_bytes  capacity of the local row cache, for the policies cache and auto
     precision   how exactly routed attention is computed, one of PRECISIONS (ckv_attend.h)
     fabrics     the fabrics to holders, separated by commas
     required    whether a request without a corpus is refused
@@ -53,7 +53,7 @@ class Settings:
     revision: str = ""
     deadline: float = 10.0
     min_tokens: int = 512
-    near_bytes: int = 1 << 30
+    local_cache_bytes: int = 1 << 30
     precision: str = "fast"
     fabrics: str = FABRICS
     required: bool = False
@@ -81,7 +81,7 @@ def read(extra: Mapping[str, Any]) -> Settings:
     for name in ("lookup", "required", "try_gpu"):
         if name in given:
             given[name] = _flag(name, given[name])
-    for name, least in (("deadline", 0.0), ("min_tokens", 0), ("near_bytes", 0), ("rule_tokens", 1), ("rule_times", 1),
+    for name, least in (("deadline", 0.0), ("min_tokens", 0), ("local_cache_bytes", 0), ("rule_tokens", 1), ("rule_times", 1),
                         ("chunk_tokens", CHUNK_TOKENS_MIN), ("replicas", 0)):
         if name not in given:
             continue

@@ -70,7 +70,7 @@ class Requesters:
             if key not in self._open:
                 model, rank, rank_count = self._announced.get(settings, (None, 0, 0))
                 self._open[key] = ckv.open(settings.directory, tenant=settings.tenant, name="vllm",
-                                           fabrics=settings.fabrics, near_bytes=settings.near_bytes,
+                                           fabrics=settings.fabrics, local_cache_bytes=settings.local_cache_bytes,
                                            call_count_max=CALLS_MAX, announce=model, announce_rank=rank,
                                            announce_rank_count=rank_count, requester=settings.requester,
                                            backend=backend)

@@ -161,7 +161,7 @@ uint64_t DaemonSettings::MemoryBytes() const {
     const uint64_t map = store_map_bytes_max == 0 ? store_capacity_bytes / 16 : store_map_bytes_max;
     return store_capacity_bytes + store_capacity_bytes / 100 * store_stripe_percent + map;
   }
-  return MayHave("requester") ? requester_near_bytes : 0;
+  return MayHave("requester") ? requester_local_cache_bytes : 0;
 }
 
 uint32_t DaemonSettings::SpinningThreads() const {
@@ -185,7 +185,7 @@ DaemonSettings SettingsOf(const SettingValues& values, std::string origin) {
   reader.Take("spin-us", s.spin_us);
   reader.TakeBytes("store-capacity", s.store_capacity_bytes);
   reader.TakeBytes("store-map-bytes-max", s.store_map_bytes_max);
-  reader.TakeBytes("requester-near-bytes", s.requester_near_bytes);
+  reader.TakeBytes("requester-local-cache-bytes", s.requester_local_cache_bytes);
   Fill(s);
   return s;
 }

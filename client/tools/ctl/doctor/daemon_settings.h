@@ -35,7 +35,7 @@ struct DaemonSettings {
   std::string name, listen, directory_path, store_path;
   uint64_t store_capacity_bytes = uint64_t{1} << 30;
   uint64_t store_map_bytes_max = 0;
-  uint64_t requester_near_bytes = uint64_t{1} << 30;
+  uint64_t requester_local_cache_bytes = uint64_t{1} << 30;
   uint32_t store_stripe_percent = 3;
   uint32_t compute_threads = 1;
   uint32_t spin_us = 50;

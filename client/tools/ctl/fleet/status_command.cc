@@ -197,50 +197,51 @@ std::string RequesterText(const v1::DescribeReply& d) {
 }
 
 // Describes the requester's local row cache and the time that it saves, one line for each.
-std::string NearText(const v1::DescribeReply& d) {
-  const v1::DescribeReply::Near& near = d.near();
+std::string LocalCacheText(const v1::DescribeReply& d) {
+  const v1::DescribeReply::LocalCache& cache = d.local_cache();
   const auto seconds = [](double us) { return absl::StrFormat("%.1f s", us / 1e6); };
   return RenderFields(
-      {{"near rows",
-        absl::StrFormat("%s of %s, %s", FormatBytes(near.bytes()), FormatBytes(near.bytes_max()),
-                        FormatCount(near.chunk_count(), "chunk"))},
-       {"pulls", absl::StrFormat("%d, %s and %s mapped; %d failed, %d evicted", near.pull_count(),
-                                 FormatBytes(near.pulled_bytes()), FormatBytes(near.mapped_bytes()),
-                                 near.pull_failed_count(), near.eviction_count())},
-       {"time", absl::StrFormat("%s saved by near rows, %s lost by routing, %s of pulls",
-                                seconds(near.saved_us()), seconds(near.routed_us()),
-                                seconds(near.pulled_us()))},
+      {{"cached rows",
+        absl::StrFormat("%s of %s, %s", FormatBytes(cache.bytes()), FormatBytes(cache.bytes_max()),
+                        FormatCount(cache.chunk_count(), "chunk"))},
+       {"prefetches",
+        absl::StrFormat("%d, %s and %s mapped; %d failed, %d evicted", cache.prefetch_count(),
+                        FormatBytes(cache.prefetched_bytes()), FormatBytes(cache.mapped_bytes()),
+                        cache.prefetch_failed_count(), cache.eviction_count())},
+       {"time", absl::StrFormat("%s saved by cached rows, %s lost by routing, %s of prefetches",
+                                seconds(cache.saved_us()), seconds(cache.routed_us()),
+                                seconds(cache.prefetched_us()))},
        {"not prefilled", absl::StrFormat("%d tokens; %d recomputed", d.reused_token_count(),
-                                         near.recomputed_token_count())}});
+                                         cache.recomputed_token_count())}});
 }
 
 // How often chunk ranges were routed, prefetched or recomputed, and why.
 std::string DecisionsText(const v1::DescribeReply& d) {
-  if (d.near().decisions().empty()) return "";
+  if (d.local_cache().decisions().empty()) return "";
   Table table({{"DECIDED"}, {"BECAUSE"}, {"TIMES", true}});
-  for (const v1::DescribeReply::Near::Decisions& decisions : d.near().decisions()) {
+  for (const v1::DescribeReply::LocalCache::Decisions& decisions : d.local_cache().decisions()) {
     table.AddRow({decisions.primitive(), decisions.reason(), std::to_string(decisions.count())});
   }
   return table.Render();
 }
 
-Json NearJson(const v1::DescribeReply& d) {
-  const v1::DescribeReply::Near& near = d.near();
-  Json json = {{"bytes", near.bytes()},
-               {"bytes_max", near.bytes_max()},
-               {"chunk_count", near.chunk_count()},
-               {"pull_count", near.pull_count()},
-               {"pull_failed_count", near.pull_failed_count()},
-               {"eviction_count", near.eviction_count()},
-               {"pulled_bytes", near.pulled_bytes()},
-               {"mapped_bytes", near.mapped_bytes()},
-               {"routed_us", near.routed_us()},
-               {"saved_us", near.saved_us()},
-               {"pulled_us", near.pulled_us()},
-               {"recomputed_token_count", near.recomputed_token_count()},
+Json LocalCacheJson(const v1::DescribeReply& d) {
+  const v1::DescribeReply::LocalCache& cache = d.local_cache();
+  Json json = {{"bytes", cache.bytes()},
+               {"bytes_max", cache.bytes_max()},
+               {"chunk_count", cache.chunk_count()},
+               {"prefetch_count", cache.prefetch_count()},
+               {"prefetch_failed_count", cache.prefetch_failed_count()},
+               {"eviction_count", cache.eviction_count()},
+               {"prefetched_bytes", cache.prefetched_bytes()},
+               {"mapped_bytes", cache.mapped_bytes()},
+               {"routed_us", cache.routed_us()},
+               {"saved_us", cache.saved_us()},
+               {"prefetched_us", cache.prefetched_us()},
+               {"recomputed_token_count", cache.recomputed_token_count()},
                {"reused_token_count", d.reused_token_count()},
                {"decisions", Json::array()}};
-  for (const v1::DescribeReply::Near::Decisions& decisions : near.decisions()) {
+  for (const v1::DescribeReply::LocalCache::Decisions& decisions : cache.decisions()) {
     json["decisions"].push_back({{"primitive", decisions.primitive()},
                                  {"reason", decisions.reason()},
                                  {"count", decisions.count()}});
@@ -321,7 +322,7 @@ Json RequesterJson(const v1::DescribeReply& d) {
                {"rdma_fallback_count", d.rdma_fallback_count()},
                {"retry_count", d.retry_count()},
                {"retry_refused_count", d.retry_refused_count()},
-               {"near", NearJson(d)},
+               {"local_cache", LocalCacheJson(d)},
                {"holders", Json::array()}};
   for (const v1::DescribeReply::Holder& h : d.holders()) {
     json["holders"].push_back({{"id", h.member().id()},
@@ -426,7 +427,7 @@ void Print(const Ctl& ctl, const Fleet& fleet, const View& view,
                                     DamageText(members),    EnginesText(view.engines)};
   if (view.requester.ok() && view.of_fleet) {
     const v1::DescribeReply& d = *view.requester;
-    parts.insert(parts.end(), {RequesterText(d), NearText(d), DecisionsText(d)});
+    parts.insert(parts.end(), {RequesterText(d), LocalCacheText(d), DecisionsText(d)});
   }
   for (const std::string& part : parts) {
     if (!part.empty()) text += "\n" + part;

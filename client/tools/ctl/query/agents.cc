@@ -80,7 +80,7 @@ class RoutedContext {
   uint64_t bytes_routed() const { return bytes_routed_; }
   uint32_t holder_count() const { return holder_count_; }
   uint64_t routed_pairs() const { return routed_pairs_; }
-  uint64_t near_pairs() const { return near_pairs_; }
+  uint64_t cached_pairs() const { return cached_pairs_; }
 
  private:
   absl::Status TakeReply(uint32_t rows, const PartialView& out) {
@@ -106,7 +106,7 @@ class RoutedContext {
     bytes_routed_ += reply.bytes_sent() + reply.bytes_received();
     holder_count_ = std::max(holder_count_, reply.holder_count());
     routed_pairs_ += reply.routed_pairs();
-    near_pairs_ += reply.near_pairs();
+    cached_pairs_ += reply.cached_pairs();
     return absl::OkStatus();
   }
 
@@ -119,7 +119,7 @@ class RoutedContext {
   v1::AttendStreamReply reply_;
   bool finished_ = false;
   uint64_t bytes_routed_ = 0;
-  uint64_t routed_pairs_ = 0, near_pairs_ = 0;
+  uint64_t routed_pairs_ = 0, cached_pairs_ = 0;
   uint32_t holder_count_ = 0;
 };
 
@@ -208,7 +208,7 @@ std::vector<AgentResult> DecodeRouted(const AgentRun& run, std::span<const Promp
       results[agent].bytes_routed = context.bytes_routed();
       results[agent].holder_count = context.holder_count();
       results[agent].routed_pairs = context.routed_pairs();
-      results[agent].near_pairs = context.near_pairs();
+      results[agent].cached_pairs = context.cached_pairs();
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -48,7 +48,7 @@ struct AgentResult {
   uint64_t bytes_routed = 0;
   uint32_t holder_count = 0;
   // Pairs of a query row and a row of the corpus that it attended, at holders and at the requester.
-  uint64_t routed_pairs = 0, near_pairs = 0;
+  uint64_t routed_pairs = 0, cached_pairs = 0;
 
   // The time of one token after the first, or 0 with fewer than two.
   double decode_ms_per_token() const;

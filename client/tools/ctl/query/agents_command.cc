@@ -127,9 +127,9 @@ size_t DistinctAnswers(std::span<const AgentResult> routed) {
 }
 
 // The part of what an agent attended that the requester attended itself.
-double NearShare(const AgentResult& result) {
-  const uint64_t all = result.routed_pairs + result.near_pairs;
-  return all == 0 ? 0 : static_cast<double>(result.near_pairs) / static_cast<double>(all);
+double CachedShare(const AgentResult& result) {
+  const uint64_t all = result.routed_pairs + result.cached_pairs;
+  return all == 0 ? 0 : static_cast<double>(result.cached_pairs) / static_cast<double>(all);
 }
 
 void Report(const Ctl& ctl, const AgentsOptions& options, const AgentRun& run,
@@ -144,7 +144,7 @@ void Report(const Ctl& ctl, const AgentsOptions& options, const AgentRun& run,
                {"ROUTED", true},
                {"FETCH", true},
                {"HOLDERS", true},
-               {"NEAR", true},
+               {"CACHED", true},
                {"TOKENS HASH"},
                {"CHECK"}});
   Json agents = Json::array();
@@ -155,7 +155,7 @@ void Report(const Ctl& ctl, const AgentsOptions& options, const AgentRun& run,
                   std::to_string(r.choices.size()), FormatDuration(r.first_token),
                   absl::StrFormat("%.1f", r.decode_ms_per_token()), FormatBytes(r.bytes_routed),
                   FormatBytes(fetch_bytes), std::to_string(r.holder_count),
-                  absl::StrFormat("%.0f %%", 100 * NearShare(r)), TokensHash(r.choices), check});
+                  absl::StrFormat("%.0f %%", 100 * CachedShare(r)), TokensHash(r.choices), check});
     Json tokens = Json::array();
     for (const GreedyChoice& choice : r.choices) tokens.push_back(choice.token);
     agents.push_back({{"agent", agent},
@@ -167,7 +167,7 @@ void Report(const Ctl& ctl, const AgentsOptions& options, const AgentRun& run,
                       {"bytes_routed", r.bytes_routed},
                       {"bytes_fetch", fetch_bytes},
                       {"holder_count", r.holder_count},
-                      {"near_share", NearShare(r)},
+                      {"cached_share", CachedShare(r)},
                       {"check", check}});
   }
   std::string text = RenderFields(
@@ -202,7 +202,7 @@ absl::StatusOr<AgentRun> Prepare(const AgentsOptions& options, const ReferenceEn
   run.token_count = options.tokens;
   run.f32 = options.wire == "f32";
   run.timeout_ms = options.timeout_ms;
-  run.policy = options.policy == "near"   ? v1::CONTEXT_POLICY_NEAR
+  run.policy = options.policy == "cache"  ? v1::CONTEXT_POLICY_CACHE
                : options.policy == "auto" ? v1::CONTEXT_POLICY_AUTO
                                           : v1::CONTEXT_POLICY_ROUTE;
   CKV_RETURN_IF_ERROR(CheckEngine(run.corpus, engine));
@@ -291,7 +291,7 @@ void AddAgentsCommands(CLI::App& app, Ctl& ctl) {
       ->type_name(JoinNames(dtypes));
   verb->add_option(
           "--policy", options->policy,
-          "How the requester attends the corpus: routes every query; pulls all rows first; "
+          "How the requester attends the corpus: routes every query; fetches all rows first; "
           "or decides by itself")
       ->capture_default_str()
       ->check(OneOf(PolicyNames()))

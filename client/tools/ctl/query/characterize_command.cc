@@ -217,7 +217,7 @@ std::string ProfileText(const Profile& profile) {
   for (const LaneProfile& lane : profile.lanes) {
     table.AddRow({lane.holder, lane.fabric, FormatMicroseconds(lane.constants.t_probe_us),
                   FormatRate(lane.constants.bandwidth_bytes_per_s),
-                  FormatRate(lane.constants.pull_bandwidth_bytes_per_s),
+                  FormatRate(lane.constants.fetch_bandwidth_bytes_per_s),
                   FloorText(lane.compute.floor), FormatMicroseconds(lane.compute.Us(1, 1024)),
                   FormatMicroseconds(lane.compute.Us(16, 1024)),
                   FormatMicroseconds(lane.compute.Us(256, 1024))});
@@ -367,7 +367,7 @@ absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command)
         absl::StrFormat("T_probe %s, BW %s, fetch BW %s",
                         FormatMicroseconds(lane.constants.t_probe_us),
                         FormatRate(lane.constants.bandwidth_bytes_per_s),
-                        FormatRate(lane.constants.pull_bandwidth_bytes_per_s)));
+                        FormatRate(lane.constants.fetch_bandwidth_bytes_per_s)));
   }
   CKV_ASSIGN_OR_RETURN(const bool drawn, DrawFigures(command.folder, input));
   const std::string report = command.folder + "/report.html";

@@ -1,4 +1,4 @@
-// ckvctl agents compare: the same agents under route, near and auto, one policy after another.
+// ckvctl agents compare: the same agents under route, cache and auto, one policy after another.
 // RunCompare, in order: reads the corpus and checks the text; Expect decodes once in this process,
 // to compare the tokens; RunRounds runs every policy once a round, each round beginning with
 // another one; Predict computes what the cost model expects for the same calls; then it reports,
@@ -35,7 +35,7 @@ struct CompareOptions {
   uint32_t count = 8;
   uint32_t tokens = 256;
   uint32_t rounds = 3;
-  uint32_t near_mib = 1024;
+  uint32_t local_cache_mib = 1024;
   uint32_t threads = UsableProcessors();
   uint32_t timeout_ms = 10'000;
 };
@@ -48,7 +48,7 @@ std::vector<Compared> RunRounds(const Ctl& ctl, const CompareOptions& options, c
   for (const std::string& policy : options.policies) compared.push_back({.policy = policy});
   uint64_t tokens = 0;
   for (const PolicyAgent& agent : run.agents) tokens += agent.token_count;
-  const uint64_t need = NearBytesNeeded(corpus, run.agents);
+  const uint64_t need = LocalCacheBytesNeeded(corpus, run.agents);
   const auto progress = ctl.StartProgress(absl::StrFormat("%d agents: decode", run.agents.size()),
                                           "tokens", tokens * compared.size() * options.rounds);
   for (uint32_t round = 0; round < options.rounds; ++round) {
@@ -69,7 +69,7 @@ std::vector<Compared> RunRounds(const Ctl& ctl, const CompareOptions& options, c
             one.fastest = *std::move(result);
         } else {
           one.failure = Annotate(result.status(), "policy " + one.policy);
-          if (one.policy == "near" && need > run.near_bytes) one.need_bytes = need;
+          if (one.policy == "cache" && need > run.local_cache_bytes) one.need_bytes = need;
         }
       }
       progress->Skip(tokens - decoded);
@@ -100,7 +100,7 @@ absl::StatusOr<PolicyAnswers> Expect(const Ctl& ctl, const CompareOptions& optio
 
 void Report(const Ctl& ctl, const CompareOptions& options, const PolicyRun& run,
             const Corpus& corpus, std::span<const Compared> compared, const std::string& check) {
-  const CompareReport report = RenderPolicies(compared, run.near_bytes);
+  const CompareReport report = RenderPolicies(compared, run.local_cache_bytes);
   const std::optional<AutoVerdict> verdict = AutoVerdict::Of(compared);
   std::string text =
       RenderFields({{"corpus", absl::StrFormat("%s: %s in %s", corpus.name,
@@ -164,7 +164,7 @@ absl::Status RunCompare(const Ctl& ctl, const CompareOptions& options) {
   run.clock = ctl.clock;
   run.corpus = options.corpus;
   run.tenant = ctl.fleet.tenant;
-  run.near_bytes = uint64_t{options.near_mib} << 20;
+  run.local_cache_bytes = uint64_t{options.local_cache_mib} << 20;
   run.attend_timeout = std::chrono::milliseconds(options.timeout_ms);
   run.agents = agents;
   CKV_ASSIGN_OR_RETURN(const PolicyAnswers expected, Expect(ctl, options, run, corpus, tokens));
@@ -192,12 +192,12 @@ void AddCompareCommand(CLI::App& agents, Ctl& ctl) {
   CLI::App* verb = AddVerb(
       agents, "compare", "Run the same agents under each policy, and compare",
       "  ckvctl agents compare --corpus gpl --text /usr/share/common-licenses/GPL-3\n"
-      "  ckvctl agents compare --corpus gpl --text GPL-3 --policy near,auto --rounds 5\n\n"
+      "  ckvctl agents compare --corpus gpl --text GPL-3 --policy cache,auto --rounds 5\n\n"
       "Every fourth agent stays with a chunk and decodes --tokens tokens. Every second one "
       "looks at a\nchunk and decodes one token. The others read the whole corpus and decode "
       "a few. They run one\nafter another in this process. Each policy and round has a "
-      "requester of its own, so no rows\nare near at its start. MEMORY is the size of its near "
-      "store at the end, mapped rows\nincluded. Times are "
+      "requester of its own, so no rows\nare cached at its start. MEMORY is the size of its local "
+      "row cache at the end, mapped\nrows included. Times are "
       "within noise if they differ by no more than the median round differs from\nthe fastest one. "
       "If a policy's rows do not fit, its line reports that.\n\n"
       "IN CALLS is the part of TIME spent in opens and attends; the engine\n"
@@ -210,9 +210,10 @@ void AddCompareCommand(CLI::App& agents, Ctl& ctl) {
   verb->add_option("--text", options->text, "The text it was loaded from, to check the tokens")
       ->required()
       ->type_name("FILE");
-  verb->add_option("--policy", options->policies,
-                   "Policies, with commas: route sends every query to holders; near pulls all rows "
-                   "first; auto decides by itself (default: all)")
+  verb->add_option(
+          "--policy", options->policies,
+          "Policies, with commas: route sends every query to holders; cache fetches all rows "
+          "first; auto decides by itself (default: all)")
       ->delimiter(',')
       ->check(OneOf(PolicyNames()))
       ->type_name(JoinNames(PolicyNames()));
@@ -225,7 +226,8 @@ void AddCompareCommand(CLI::App& agents, Ctl& ctl) {
   verb->add_option("--rounds", options->rounds, "Runs of each policy; the fastest is shown")
       ->capture_default_str()
       ->check(InRange(1u, kRoundsMax));
-  verb->add_option("--near-mib", options->near_mib, "Room for pulled rows, in MiB")
+  verb->add_option("--local-cache-mib", options->local_cache_mib,
+                   "Room of the local row cache, in MiB")
       ->capture_default_str()
       ->check(InRange(1u, 1u << 20));
   verb->add_option("--threads", options->threads, "Threads of the single instance")

@@ -39,10 +39,10 @@ std::vector<std::string> FinishedRow(const Compared& one, double factor) {
           absl::StrFormat("%.2f s", one.call_seconds()),
           one.predicted_s ? absl::StrFormat("%.2f s", *one.predicted_s) : "-",
           FormatBytes(result.routed_bytes),
-          FormatBytes(result.pulled_bytes),
+          FormatBytes(result.prefetched_bytes),
           FormatBytes(result.mapped_bytes),
-          FormatBytes(result.near_bytes),
-          Percent(result.near_share()),
+          FormatBytes(result.local_cache_bytes),
+          Percent(result.cached_share()),
           one.different == 0 ? "equal" : "DIFFERS"};
 }
 
@@ -57,18 +57,19 @@ Json FinishedJson(const Compared& one, double factor) {
           {"call_seconds", one.call_seconds()},
           {"predicted_seconds", one.predicted_s ? Json(*one.predicted_s) : Json()},
           {"bytes_routed", result.routed_bytes},
-          {"bytes_pulled", result.pulled_bytes},
+          {"bytes_prefetched", result.prefetched_bytes},
           {"bytes_mapped", result.mapped_bytes},
-          {"bytes_memory", result.near_bytes},
-          {"near_share", result.near_share()},
+          {"bytes_memory", result.local_cache_bytes},
+          {"cached_share", result.cached_share()},
           {"equal", one.different == 0}};
 }
 
 // Why a policy did not finish, in words.
 std::string WhyNot(const Compared& one, uint64_t capacity_bytes) {
   if (!one.need_bytes.has_value()) return "failed: " + std::string(one.failure.message());
-  return absl::StrFormat("does not fit: an agent's rows take %s, and --near-mib gives them %s",
-                         FormatBytes(*one.need_bytes), FormatBytes(capacity_bytes));
+  return absl::StrFormat(
+      "does not fit: an agent's rows take %s, and --local-cache-mib gives them %s",
+      FormatBytes(*one.need_bytes), FormatBytes(capacity_bytes));
 }
 
 }  // namespace
@@ -147,12 +148,13 @@ Saving AutoVerdict::time() const {
 
 Saving AutoVerdict::bytes_moved() const {
   return SavingOf([](const Compared& one) {
-    return static_cast<double>(one.fastest->routed_bytes + one.fastest->pulled_bytes);
+    return static_cast<double>(one.fastest->routed_bytes + one.fastest->prefetched_bytes);
   });
 }
 
 Saving AutoVerdict::bytes_memory() const {
-  return SavingOf([](const Compared& one) { return static_cast<double>(one.fastest->near_bytes); });
+  return SavingOf(
+      [](const Compared& one) { return static_cast<double>(one.fastest->local_cache_bytes); });
 }
 
 std::string AutoVerdict::RenderSavings() const {
@@ -194,10 +196,10 @@ CompareReport RenderPolicies(std::span<const Compared> compared, uint64_t capaci
                {"IN CALLS", true},
                {"PREDICTED", true},
                {"ROUTED", true},
-               {"PULLED", true},
+               {"PREFETCHED", true},
                {"MAPPED", true},
                {"MEMORY", true},
-               {"NEAR", true},
+               {"CACHED", true},
                {"CHECK"}});
   CompareReport report;
   report.policies = Json::array();

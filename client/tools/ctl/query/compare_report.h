@@ -29,7 +29,7 @@ struct Compared {
   std::optional<double> predicted_s = {};
   // The error of a failed round, after which the policy was stopped.
   absl::Status failure = absl::OkStatus();
-  // The bytes of rows that must be near at once. Set if a round failed because they do not fit.
+  // The bytes of rows that must be cached at once. Set if a round failed because they do not fit.
   std::optional<uint64_t> need_bytes = {};
 
   bool finished() const { return fastest.has_value() && failure.ok(); }
@@ -53,7 +53,7 @@ struct Saving {
   double share() const { return worst > 0 ? 1 - by_auto / worst : 0; }
 };
 
-// Compares auto with route and near. Its functions require that auto and one of these finished.
+// Compares auto with route and cache. Its functions require that auto and one of these finished.
 class AutoVerdict {
  public:
   // Unset unless auto and a fixed policy finished. `compared` must outlive it.
@@ -67,8 +67,8 @@ class AutoVerdict {
   std::string Describe() const;
 
   Saving time() const;
-  Saving bytes_moved() const;   // routed and pulled; mapped rows do not move
-  Saving bytes_memory() const;  // the near store's
+  Saving bytes_moved() const;   // routed and prefetched; mapped rows do not move
+  Saving bytes_memory() const;  // the local row cache's
   // A table of the three.
   std::string RenderSavings() const;
   // The three, {"seconds": {"auto", "worst", "policy", "share"}, ...}.
@@ -89,8 +89,8 @@ struct CompareReport {
   Json policies;  // an element for each policy, in the order of `compared`
 };
 
-// The table of policies, and a line for each one that did not finish. `capacity_bytes` is the near
-// store's. At least one policy finished.
+// The table of policies, and a line for each one that did not finish. `capacity_bytes` is the
+// local row cache's. At least one policy finished.
 CompareReport RenderPolicies(std::span<const Compared> compared, uint64_t capacity_bytes);
 
 // The finished policy that took the least time. At least one finished.

@@ -161,8 +161,8 @@ std::string TookText(const v1::ExplainReply& reply) {
   std::vector<std::string> took;
   if (reply.has_route_ratio())
     took.push_back(absl::StrFormat("%.2f x as long if routed", reply.route_ratio()));
-  if (reply.has_near_ratio())
-    took.push_back(absl::StrFormat("%.2f x as long if near", reply.near_ratio()));
+  if (reply.has_cached_ratio())
+    took.push_back(absl::StrFormat("%.2f x as long if cached", reply.cached_ratio()));
   return took.empty() ? "too few calls" : absl::StrJoin(took, ", ");
 }
 
@@ -196,7 +196,8 @@ void Print(const Ctl& ctl, const ExplainOptions& options, const v1::ExplainReply
                         FormatCount(reply.route_holder_count(), "holder"))},
        {"fetch moves", FormatBytes(reply.fetch_bytes()) +
                            (options.select > 0 ? " a layer and step" : " a layer, once")},
-       {"near already", absl::StrFormat("%d of %d tokens", reply.near_tokens(), reply.tokens())},
+       {"cached already",
+        absl::StrFormat("%d of %d tokens", reply.cached_tokens(), reply.tokens())},
        {"calls took", TookText(reply)}});
   if (!options.profile.empty()) text += kProfileNote;
   text += "\n" + CostText(reply);
@@ -216,9 +217,9 @@ void Print(const Ctl& ctl, const ExplainOptions& options, const v1::ExplainReply
              {"route_bytes_per_holder", reply.route_bytes_per_holder()},
              {"fetch_bytes", reply.fetch_bytes()},
              {"tokens", reply.tokens()},
-             {"near_tokens", reply.near_tokens()},
+             {"cached_tokens", reply.cached_tokens()},
              {"route_ratio", reply.has_route_ratio() ? Json(reply.route_ratio()) : Json()},
-             {"near_ratio", reply.has_near_ratio() ? Json(reply.near_ratio()) : Json()},
+             {"cached_ratio", reply.has_cached_ratio() ? Json(reply.cached_ratio()) : Json()},
              {"costs", CostJson(reply)},
              {"doubts", std::vector<std::string>(reply.doubts().begin(), reply.doubts().end())},
              {"holders", HolderJson(reply)},

@@ -176,7 +176,7 @@ absl::Status RunFetch(const Ctl& ctl, const FetchOptions& options) {
 void AddFetchCommand(CLI::App& app, Ctl& ctl) {
   const auto options = std::make_shared<FetchOptions>();
   CLI::App* verb = AddVerb(
-      app, "fetch", "Pull the rows of chunks into a file",
+      app, "fetch", "Fetch the rows of chunks into a file",
       "  ckvctl fetch --corpus docs --chunks 0-1 --out rows.safetensors\n"
       "  ckvctl fetch --corpus docs --chunks 0-2,5 --position 4096 --out moved.safetensors\n"
       "  ckvctl fetch --corpus docs --position 0 --out docs.ggsq --streams 4\n\n"

@@ -58,7 +58,7 @@ class PolicyContext {
     Count(q.count, sequence.rows.count);
     result_.routed_bytes += report.bytes_sent + report.bytes_received;
     result_.routed_pairs += report.routed_pairs;
-    result_.near_pairs += report.near_pairs;
+    result_.cached_pairs += report.cached_pairs;
     return absl::OkStatus();
   }
 
@@ -115,7 +115,7 @@ absl::StatusOr<std::unique_ptr<Requester>> NewRequester(const PolicyRun& run) {
   RequesterOptions options;
   options.id = "ckvctl";
   options.clock = run.clock;
-  options.near_bytes = run.near_bytes;
+  options.local_cache_bytes = run.local_cache_bytes;
   return Requester::Create(options, run.directory, run.holders);
 }
 
@@ -163,18 +163,18 @@ absl::Status Measure(const PolicyRun& run, Requester& requester,
 }  // namespace
 
 const std::vector<std::string>& PolicyNames() {
-  static const std::vector<std::string> names = {"route", "near", "auto"};
+  static const std::vector<std::string> names = {"route", "cache", "auto"};
   return names;
 }
 
 ContextPolicy PolicyOf(std::string_view name) {
   if (name == "route") return ContextPolicy::kRoute;
-  return name == "near" ? ContextPolicy::kNear : ContextPolicy::kAuto;
+  return name == "cache" ? ContextPolicy::kCache : ContextPolicy::kAuto;
 }
 
-double PolicyResult::near_share() const {
-  const uint64_t all = routed_pairs + near_pairs;
-  return all == 0 ? 0 : static_cast<double>(near_pairs) / static_cast<double>(all);
+double PolicyResult::cached_share() const {
+  const uint64_t all = routed_pairs + cached_pairs;
+  return all == 0 ? 0 : static_cast<double>(cached_pairs) / static_cast<double>(all);
 }
 
 std::vector<PolicyAgent> MakePolicyAgents(const Corpus& corpus, uint32_t count,
@@ -197,7 +197,7 @@ std::vector<PolicyAgent> MakePolicyAgents(const Corpus& corpus, uint32_t count,
   return agents;
 }
 
-uint64_t NearBytesNeeded(const Corpus& corpus, std::span<const PolicyAgent> agents) {
+uint64_t LocalCacheBytesNeeded(const Corpus& corpus, std::span<const PolicyAgent> agents) {
   uint64_t most = 0;
   for (const PolicyAgent& agent : agents) {
     uint64_t bytes = 0;
@@ -227,10 +227,10 @@ absl::StatusOr<PolicyResult> RunPolicy(const PolicyRun& run, ContextPolicy polic
     result.answers.push_back(*std::move(answer));
   }
   result.elapsed = run.clock->Now() - start;
-  const LocalRowStats near = requester->Stats().near;
-  result.pulled_bytes = near.pulled_bytes;
-  result.mapped_bytes = near.mapped_bytes;
-  result.near_bytes = near.bytes;
+  const LocalRowStats cache = requester->Stats().local_cache;
+  result.prefetched_bytes = cache.prefetched_bytes;
+  result.mapped_bytes = cache.mapped_bytes;
+  result.local_cache_bytes = cache.bytes;
   result.requester = requester;
   return result;
 }
@@ -263,16 +263,16 @@ absl::StatusOr<double> PredictPolicy(const PolicyRun& run, ContextPolicy policy,
     us += count *
           (policy == ContextPolicy::kRoute
                ? said.route_ratio.value_or(1) * RoutedUs(said.input, here_us(own_tokens))
-               : said.near_ratio.value_or(1) * here_us(double(said.input.tokens) + own_tokens));
+               : said.cached_ratio.value_or(1) * here_us(double(said.input.tokens) + own_tokens));
   }
   if (policy == ContextPolicy::kRoute) return us;
   // The query rows do not affect a prefetch. Rows that are cached by now were not at first.
   CKV_ASSIGN_OR_RETURN(Explanation whole, explain({}, 1));
-  whole.input.near_tokens = 0;
+  whole.input.cached_tokens = 0;
   const Decision decision = Decide(whole.input);
-  const CostBreakdown& pull = decision.cost(Primitive::kFetch);
-  if (!pull.offered) return absl::UnavailableError(pull.why_not);
-  return us + pull.probe_us + pull.transfer_us;
+  const CostBreakdown& fetch = decision.cost(Primitive::kFetch);
+  if (!fetch.offered) return absl::UnavailableError(fetch.why_not);
+  return us + fetch.probe_us + fetch.transfer_us;
 }
 
 absl::StatusOr<PolicyAnswers> RunPolicyAlone(const PolicyRun& run, const Corpus& corpus,

@@ -22,7 +22,7 @@
 
 namespace ckv::ctl {
 
-// The names of the policies as --policy takes them: route, near, auto.
+// The names of the policies as --policy takes them: route, cache, auto.
 const std::vector<std::string>& PolicyNames();
 // `name` must be one of PolicyNames().
 ContextPolicy PolicyOf(std::string_view name);
@@ -42,9 +42,9 @@ struct PolicyAgent {
 std::vector<PolicyAgent> MakePolicyAgents(const Corpus& corpus, uint32_t count,
                                           uint32_t token_count);
 
-// Returns the capacity that policy near needs: the rows of the agent that reads the most. Agents
+// Returns the capacity that policy cache needs: the rows of the agent that reads the most. Agents
 // run one after another, and each releases its rows.
-uint64_t NearBytesNeeded(const Corpus& corpus, std::span<const PolicyAgent> agents);
+uint64_t LocalCacheBytesNeeded(const Corpus& corpus, std::span<const PolicyAgent> agents);
 
 // The inputs that all runs share. All pointers are borrowed.
 struct PolicyRun {
@@ -54,8 +54,8 @@ struct PolicyRun {
   Clock* clock = nullptr;
   std::string corpus;
   std::string tenant;
-  uint64_t near_bytes = 0;    // capacity of each requester's local row cache
-  Duration attend_timeout{};  // limit of each open and attend
+  uint64_t local_cache_bytes = 0;  // capacity of each requester's local row cache
+  Duration attend_timeout{};       // limit of each open and attend
   std::span<const PolicyAgent> agents;
 };
 
@@ -74,17 +74,17 @@ struct PolicyResult {
   Duration elapsed{0};   // all agents, one after another
   Duration in_calls{0};  // the part spent in opens and attends; the rest is the engine's
   std::vector<PolicyCalls> calls;
-  uint64_t routed_bytes = 0;  // queries and partials, with the headers of their frames
-  uint64_t pulled_bytes = 0;  // rows copied to the local row cache
-  uint64_t mapped_bytes = 0;  // rows of holders on this host, mapped without a copy
-  uint64_t near_bytes = 0;    // memory that the local row cache uses at the end
+  uint64_t routed_bytes = 0;       // queries and partials, with the headers of their frames
+  uint64_t prefetched_bytes = 0;   // rows copied to the local row cache
+  uint64_t mapped_bytes = 0;       // rows of holders on this host, mapped without a copy
+  uint64_t local_cache_bytes = 0;  // memory that the local row cache uses at the end
   // Pairs of a query row and a corpus row that it attended, at holders and in this process.
-  uint64_t routed_pairs = 0, near_pairs = 0;
+  uint64_t routed_pairs = 0, cached_pairs = 0;
   PolicyAnswers answers;
   std::shared_ptr<Requester> requester;  // the one that made the calls
 
   // The share of the pairs that were attended in this process.
-  double near_share() const;
+  double cached_share() const;
 };
 
 // Runs the agents once, one after another, with a requester that has no locally cached rows yet.
@@ -95,7 +95,7 @@ absl::StatusOr<PolicyResult> RunPolicy(const PolicyRun& run, ContextPolicy polic
 
 // Returns the microseconds that the opens and attends of `calls` take under a fixed policy,
 // according to `requester`'s explain of each. `requester` must have made calls like them. Under
-// kRoute everything is routed. Under kNear the corpus is copied here once, and everything is
+// kRoute everything is routed. Under kCached the corpus is copied here once, and everything is
 // attended in this process.
 //   Errors of Requester::Resolve and Explain.
 absl::StatusOr<double> PredictPolicy(const PolicyRun& run, ContextPolicy policy,

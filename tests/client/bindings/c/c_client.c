@@ -368,7 +368,7 @@ int main(int argc, char** argv) {
                                     .directory = argv[1],
                                     .name = "c_client",
                                     .fabrics = "tcp,shm",
-                                    .near_bytes = UINT64_C(64) << 20,
+                                    .local_cache_bytes = UINT64_C(64) << 20,
                                     .call_threads = 2};
   Require(ckv_open(&options, &p.requester) == CKV_OK, "open", NULL);
   DescribeCorpus(&p, argv[2]);
@@ -378,7 +378,7 @@ int main(int argc, char** argv) {
   p.l = malloc(sizeof *p.l * kRows);
   AttendParts(&p);
   AttendContexts(&p, CKV_POLICY_ROUTE);
-  AttendContexts(&p, CKV_POLICY_NEAR);
+  AttendContexts(&p, CKV_POLICY_CACHE);
   Fetch(&p);
   FetchByTicket(&p);
   Refused(&p);

@@ -204,7 +204,7 @@ void Run(const char* address, const char* corpus, const char* file) {
   DescribeCorpus(p);
   AttendParts(p);
   AttendContexts(p, ContextPolicy::kRoute);
-  AttendContexts(p, ContextPolicy::kNear);
+  AttendContexts(p, ContextPolicy::kCache);
   Fetch(p);
   std::fclose(p.out);
 }

@@ -45,8 +45,8 @@ TEST(GgmlSettings, All) {
                               {"CKV_GGML_CORPUS", "docs"},
                               {"CKV_GGML_POSITION", "4096"},
                               {"CKV_GGML_TENANT", "acme"},
-                              {"CKV_GGML_POLICY", "near"},
-                              {"CKV_GGML_NEAR_BYTES", "4GiB"},
+                              {"CKV_GGML_POLICY", "cache"},
+                              {"CKV_GGML_LOCAL_CACHE_BYTES", "4GiB"},
                               {"CKV_GGML_TIMEOUT", "500ms"},
                               {"CKV_GGML_WIRE", "bf16"},
                               {"CKV_GGML_FABRICS", "tcp,verbs"},
@@ -57,8 +57,8 @@ TEST(GgmlSettings, All) {
   EXPECT_EQ(settings->corpus, "docs");
   EXPECT_EQ(settings->position, 4096);
   EXPECT_EQ(settings->tenant, "acme");
-  EXPECT_EQ(settings->policy, ContextPolicy::kNear);
-  EXPECT_EQ(settings->near_bytes, uint64_t{4} << 30);
+  EXPECT_EQ(settings->policy, ContextPolicy::kCache);
+  EXPECT_EQ(settings->local_cache_bytes, uint64_t{4} << 30);
   EXPECT_EQ(settings->timeout, std::chrono::milliseconds(500));
   EXPECT_EQ(settings->wire, PartialDtype::kBf16);
   EXPECT_EQ(settings->fabrics, (std::vector{FabricKind::kTcp, FabricKind::kVerbs}));
@@ -72,8 +72,8 @@ TEST(GgmlSettings, NamesInvalidSettings) {
       {"CKV_GGML_CORPUS", {"a b", "letters"}},
       {"CKV_GGML_POSITION", {"-1", "0 to"}},
       {"CKV_GGML_TENANT", {"a/b", "letters"}},
-      {"CKV_GGML_POLICY", {"far", "auto, route or near"}},
-      {"CKV_GGML_NEAR_BYTES", {"much", "4GiB"}},
+      {"CKV_GGML_POLICY", {"far", "auto, route or cache"}},
+      {"CKV_GGML_LOCAL_CACHE_BYTES", {"much", "4GiB"}},
       {"CKV_GGML_TIMEOUT", {"0", "10s"}},
       {"CKV_GGML_WIRE", {"f16", "f32 or bf16"}},
       {"CKV_GGML_FABRICS", {"shm,udp", "shm, tcp and verbs"}},

@@ -37,14 +37,14 @@ LITE = dict(kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, num_hid
 
 class Settings(unittest.TestCase):
     def test_names_are_the_daemons(self):
-        read = settings.read({"directory": "d:1", "near-bytes": 7, "deadline": "2.5", "policy": "route"})
-        self.assertEqual((read.near_bytes, read.deadline, read.policy), (7, 2.5, "route"))
+        read = settings.read({"directory": "d:1", "local-cache-bytes": 7, "deadline": "2.5", "policy": "route"})
+        self.assertEqual((read.local_cache_bytes, read.deadline, read.policy), (7, 2.5, "route"))
 
     def test_names_invalid_settings(self):
         for extra, reason in (({}, "directory"), ({"directory": "d:1", "foo": 1}, "'foo'"),
                               ({"directory": "d:1", "deadline": 0}, "deadline"),
                               ({"directory": "d:1", "deadline": "soon"}, "deadline"),
-                              ({"directory": "d:1", "near_bytes": -1}, "near_bytes"),
+                              ({"directory": "d:1", "local_cache_bytes": -1}, "local_cache_bytes"),
                               ({"directory": "d:1", "lookup": "yes"}, "lookup"),
                               ({"directory": "d:1", "policy": "best"}, "policy"),
                               ({"directory": "d:1", "publish": "all"}, "publish"),
@@ -99,7 +99,7 @@ class Parameters(unittest.TestCase):
 
     def test_a_corpus_has_the_servers_policy_unless_it_names_one(self):
         self.assertEqual(self.read({"corpus": "a"}), RequestParams(("a",), "auto"))
-        self.assertEqual(self.read({"corpus": ["a", "b"], "policy": "near"}), RequestParams(("a", "b"), "near"))
+        self.assertEqual(self.read({"corpus": ["a", "b"], "policy": "cache"}), RequestParams(("a", "b"), "cache"))
         self.assertFalse(self.read({"corpus": "a", "policy": "fetch"}).routes)
 
     def test_vllm_xargs_have_text(self):

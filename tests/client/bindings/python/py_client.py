@@ -217,12 +217,12 @@ def refuse(p):
 def main():
     directory, name, file = sys.argv[1:]
     with open(file, "wb") as out, ckv.open(directory, name="py_client", fabrics="tcp,shm",
-                                           near_bytes=64 << 20, call_threads=2) as requester:
+                                           local_cache_bytes=64 << 20, call_threads=2) as requester:
         p = Program(requester, requester.resolve(name, timeout=TIMEOUT), out)
         describe(p, name)
         attend_parts(p)
         attend_contexts(p, "route")
-        attend_contexts(p, "near")
+        attend_contexts(p, "cache")
         fetch(p)
         fetch_by_ticket(p)
         refuse(p)

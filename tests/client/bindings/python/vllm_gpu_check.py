@@ -140,7 +140,7 @@ def plain(tensor):
 
 
 def compare(host, gpu, stand_in):
-    for policy in ("route", "near"):
+    for policy in ("route", "cache"):
         before = stand_in.dll.stand_in_attend_count()
         expected, found = host.step(policy, False), gpu.step(policy, True)
         require(np.array_equal(expected, found), f"policy {policy}: a step over tensors of a GPU has other bits")

@@ -229,7 +229,7 @@ TEST(LaneCalibrator, ReportsWhatWasMeasured) {
     EXPECT_GT(timing.bytes_out, timing.query_rows * 96u * 2);
     EXPECT_GT(timing.bytes_in, timing.query_rows * (64u * 2 + 8));
   }
-  EXPECT_GT(lane->fabric.pull_bandwidth_bytes_per_s, LiveFabric::kBandwidthMin);
+  EXPECT_GT(lane->fabric.fetch_bandwidth_bytes_per_s, LiveFabric::kBandwidthMin);
   EXPECT_EQ(lane->splice_share, 1);  // no time of a splice was given
   call.splice_per_token_layer_us = 1e6;
   const auto hidden = Calibrated(*requester, call);

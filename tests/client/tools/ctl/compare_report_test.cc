@@ -23,23 +23,23 @@ using testing::StartsWith;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 Compared Policy(std::string name, const std::vector<int>& rounds_ms, uint64_t routed_mib,
-                uint64_t pulled_mib) {
+                uint64_t prefetched_mib) {
   Compared one;
   one.policy = std::move(name);
   for (const int ms : rounds_ms) one.rounds.push_back(std::chrono::milliseconds(ms));
   ctl::PolicyResult result;
   result.elapsed = *std::min_element(one.rounds.begin(), one.rounds.end());
   result.routed_bytes = routed_mib * kMiB;
-  result.pulled_bytes = pulled_mib * kMiB;
-  result.near_bytes = pulled_mib * kMiB;
+  result.prefetched_bytes = prefetched_mib * kMiB;
+  result.local_cache_bytes = prefetched_mib * kMiB;
   one.fastest = result;
   return one;
 }
 
 Compared DoesNotFit() {
   Compared one;
-  one.policy = "near";
-  one.failure = absl::ResourceExhaustedError("policy near: agent 2: near: too large");
+  one.policy = "cache";
+  one.failure = absl::ResourceExhaustedError("policy cache: agent 2: local row cache: too large");
   one.need_bytes = 18 * kMiB;
   return one;
 }
@@ -76,9 +76,9 @@ TEST(AutoVerdict, ComparesTimesWithTheNoiseOfTheirRounds) {
   for (const Case& one : cases) {
     SCOPED_TRACE(one.said);
     const Compared by_auto = Policy("auto", one.by_auto, 1, 1);
-    const Compared route = Policy("route", one.route, 2, 0), near = Policy("near", {900}, 0, 9);
-    EXPECT_THAT(Describe({by_auto, route, near}), StartsWith(one.said));
-    EXPECT_THAT(Describe({near, route, by_auto}), StartsWith(one.said));
+    const Compared route = Policy("route", one.route, 2, 0), cached = Policy("cache", {900}, 0, 9);
+    EXPECT_THAT(Describe({by_auto, route, cached}), StartsWith(one.said));
+    EXPECT_THAT(Describe({cached, route, by_auto}), StartsWith(one.said));
   }
 }
 
@@ -95,15 +95,15 @@ TEST(AutoVerdict, NeedsAutoAndAFixedPolicyThatFinished) {
 
 TEST(AutoVerdict, ComparesSavingsWithThePolicyThatNeedsTheMostOfEach) {
   const std::vector<Compared> compared = {Policy("route", {100, 101}, 120, 0),
-                                          Policy("near", {200, 201}, 0, 18),
+                                          Policy("cache", {200, 201}, 0, 18),
                                           Policy("auto", {110, 111}, 20, 10)};
   const AutoVerdict verdict = *AutoVerdict::Of(compared);
-  EXPECT_EQ(verdict.time().policy, "near");
+  EXPECT_EQ(verdict.time().policy, "cache");
   EXPECT_NEAR(verdict.time().share(), 0.45, 1e-9);
   EXPECT_FALSE(verdict.time().within_noise);
   EXPECT_EQ(verdict.bytes_moved().policy, "route");
   EXPECT_NEAR(verdict.bytes_moved().share(), 0.75, 1e-9);
-  EXPECT_EQ(verdict.bytes_memory().policy, "near");
+  EXPECT_EQ(verdict.bytes_memory().policy, "cache");
   EXPECT_NEAR(verdict.bytes_memory().share(), 8.0 / 18, 1e-9);
   const std::string table = verdict.RenderSavings();
   EXPECT_THAT(table, StartsWith("WHAT AUTO SAVED"));
@@ -114,9 +114,9 @@ TEST(AutoVerdict, ComparesSavingsWithThePolicyThatNeedsTheMostOfEach) {
 }
 
 TEST(AutoVerdict, ClaimsNoSavingsWithoutMeasurement) {
-  // Slower than both beyond noise, and as much memory as near.
+  // Slower than both beyond noise, and as much memory as cached.
   const std::vector<Compared> worse = {Policy("route", {100, 101}, 10, 0),
-                                       Policy("near", {120, 121}, 0, 18),
+                                       Policy("cache", {120, 121}, 0, 18),
                                        Policy("auto", {150, 151}, 5, 18)};
   const AutoVerdict verdict = *AutoVerdict::Of(worse);
   EXPECT_LT(verdict.time().share(), 0);
@@ -145,9 +145,9 @@ TEST(PolicyRows, APolicyThatDidNotFinishLeavesTheOthersTheirRows) {
   const std::vector<Compared> compared = {DoesNotFit(), failed, Policy("route", {100}, 3, 0)};
   const ctl::CompareReport report = ctl::RenderPolicies(compared, 2 * kMiB);
   EXPECT_THAT(report.text, HasSubstr("does not fit"));
-  EXPECT_THAT(report.text,
-              HasSubstr("near: does not fit: an agent's rows take 18.0 MiB, and --near-mib gives "
-                        "them 2.0 MiB\n"));
+  EXPECT_THAT(report.text, HasSubstr("cache: does not fit: an agent's rows take 18.0 "
+                                     "MiB, and --local-cache-mib gives "
+                                     "them 2.0 MiB\n"));
   EXPECT_THAT(report.text, HasSubstr("auto: failed: policy auto: agent 0: h1 is gone\n"));
   // A round of auto was faster, but auto did not finish.
   EXPECT_EQ(ctl::FastestOf(compared).policy, "route");

@@ -72,9 +72,9 @@ class CompareTest : public LoadFleet {
 };
 
 TEST_F(CompareTest, EachPolicyIsRunWithNothingNear) {
-  // Policy near is first: if the next policy shared its requester, nothing would be left to
+  // Policy cache is first: if the next policy shared its requester, nothing would be left to
   // prefetch.
-  const Json json = MustRun(Compare({"--policy", "near,auto,route"}));
+  const Json json = MustRun(Compare({"--policy", "cache,auto,route"}));
   EXPECT_TRUE(json["equal"]) << json;
   ASSERT_EQ(json["policies"].size(), 3u);
   for (const Json& one : json["policies"]) {
@@ -82,26 +82,26 @@ TEST_F(CompareTest, EachPolicyIsRunWithNothingNear) {
     EXPECT_EQ(one["rounds_s"].size(), 2u);
     EXPECT_GE(one["of_fastest"], 1.0);
   }
-  const Json& near = json["policies"][0];
-  EXPECT_EQ(near["policy"], "near");
+  const Json& cached = json["policies"][0];
+  EXPECT_EQ(cached["policy"], "cache");
   // The holders are on this host, so rows are mapped. Rows that take too long to map are fetched.
-  const uint64_t mapped = near["bytes_mapped"], pulled = near["bytes_pulled"];
+  const uint64_t mapped = cached["bytes_mapped"], prefetched = cached["bytes_prefetched"];
   EXPECT_GT(mapped, 0u);
-  EXPECT_GE(mapped + pulled, row_bytes_);
-  EXPECT_GE(near["bytes_memory"], row_bytes_);
-  EXPECT_EQ(near["bytes_routed"], 0u);
-  EXPECT_EQ(near["near_share"], 1.0);
+  EXPECT_GE(mapped + prefetched, row_bytes_);
+  EXPECT_GE(cached["bytes_memory"], row_bytes_);
+  EXPECT_EQ(cached["bytes_routed"], 0u);
+  EXPECT_EQ(cached["cached_share"], 1.0);
   const Json& routed = json["policies"][2];
   EXPECT_EQ(routed["policy"], "route");
-  EXPECT_EQ(routed["bytes_pulled"], 0u);
+  EXPECT_EQ(routed["bytes_prefetched"], 0u);
   EXPECT_EQ(routed["bytes_memory"], 0u);
   EXPECT_GT(routed["bytes_routed"], 0u);
-  EXPECT_EQ(routed["near_share"], 0.0);
+  EXPECT_EQ(routed["cached_share"], 0.0);
 }
 
 TEST_F(CompareTest, ReportsNothingOnAutoWithoutIt) {
-  const Json json = MustRun(Compare({"--policy", "near"}));
-  EXPECT_EQ(json["fastest"], "near");
+  const Json json = MustRun(Compare({"--policy", "cache"}));
+  EXPECT_EQ(json["fastest"], "cache");
   EXPECT_EQ(json["auto"], "");
   EXPECT_TRUE(json["auto_saved"].is_null());
   EXPECT_EQ(json["policies"].size(), 1u);
@@ -110,7 +110,7 @@ TEST_F(CompareTest, ReportsNothingOnAutoWithoutIt) {
 TEST_F(CompareTest, NamesEachMistake) {
   const Outcome unknown = Run(Compare({"--policy", "route,nearest"}));
   EXPECT_EQ(unknown.code, 2);
-  EXPECT_THAT(unknown.err, HasSubstr("'nearest' is not one of route|near|auto"));
+  EXPECT_THAT(unknown.err, HasSubstr("'nearest' is not one of route|cache|auto"));
   const Outcome twice = Run(Compare({"--policy", "route,auto,route"}));
   EXPECT_EQ(twice.code, 2);
   EXPECT_THAT(twice.err, HasSubstr("--policy: route is named twice"));
@@ -126,26 +126,26 @@ TEST_F(CompareTest, NamesEachMistake) {
 TEST_F(CompareTest, RowsWithoutRoomAreARowOfTheTable) {
   std::ofstream(text_) << std::string(150, 'a') + std::string(170, 'b');
   MustRun({"corpus", "load", "large", text_, "--text", "--chunk-tokens", "160"});
-  const std::vector<std::string> command = {"agents",   "compare", "--corpus",   "large",
-                                            "--text",   text_,     "--tokens",   "1",
-                                            "--rounds", "2",       "--near-mib", "1"};
+  const std::vector<std::string> command = {"agents",   "compare", "--corpus",          "large",
+                                            "--text",   text_,     "--tokens",          "1",
+                                            "--rounds", "2",       "--local-cache-mib", "1"};
   const Json json = MustRun(command);
   EXPECT_TRUE(json["equal"]) << json;
   ASSERT_EQ(json["policies"].size(), 3u);
   EXPECT_EQ(json["policies"][0]["rounds_s"].size(), 2u) << json;
-  const Json& near = json["policies"][1];
-  EXPECT_EQ(near["policy"], "near");
-  EXPECT_EQ(near["room_bytes"], 1u << 20);
-  EXPECT_GT(near["need_bytes"], near["room_bytes"]);
+  const Json& cached = json["policies"][1];
+  EXPECT_EQ(cached["policy"], "cache");
+  EXPECT_EQ(cached["room_bytes"], 1u << 20);
+  EXPECT_GT(cached["need_bytes"], cached["room_bytes"]);
   EXPECT_EQ(json["policies"][2]["policy"], "auto");
   EXPECT_EQ(json["policies"][2]["rounds_s"].size(), 2u) << json;
-  EXPECT_THAT(std::string(near["error"]), HasSubstr("does not fit: an agent's rows take 1."));
+  EXPECT_THAT(std::string(cached["error"]), HasSubstr("does not fit: an agent's rows take 1."));
   // There is nothing else to show.
   std::vector<std::string> alone = command;
-  alone.insert(alone.end(), {"--policy", "near"});
+  alone.insert(alone.end(), {"--policy", "cache"});
   const Outcome refused = Run(alone);
   EXPECT_EQ(refused.code, 6);
-  EXPECT_THAT(refused.err, HasSubstr("policy near: agent 2: "));
+  EXPECT_THAT(refused.err, HasSubstr("policy cache: agent 2: "));
 }
 
 TEST_F(CompareTest, ReportsWhatAutoSaved) {

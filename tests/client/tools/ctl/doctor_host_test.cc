@@ -174,7 +174,7 @@ TEST_F(DoctorHostTest, DefaultsAreThoseOfCkvd) {
   const DaemonSettings settings;
   EXPECT_EQ(settings.store_capacity_bytes, config.store_capacity_bytes);
   EXPECT_EQ(settings.store_map_bytes_max, config.store_map_bytes_max);
-  EXPECT_EQ(settings.requester_near_bytes, config.requester_near_bytes);
+  EXPECT_EQ(settings.requester_local_cache_bytes, config.requester_local_cache_bytes);
   EXPECT_EQ(settings.store_stripe_percent, config.store_stripe_percent);
   EXPECT_EQ(settings.compute_threads, config.compute_threads);
   EXPECT_EQ(settings.spin_us, config.spin_us);

@@ -32,11 +32,11 @@ constexpr uint32_t kRowValues = 96, kLatentValues = 64;  // of the test geometry
 constexpr uint32_t kRows = 5;
 constexpr uint64_t kWide = uint64_t{64} << 20;
 
-class NearTest : public testing::Test {
+class LocalCacheTest : public testing::Test {
  protected:
-  void Start(uint64_t near_bytes, Fabric* fabric = nullptr) {
+  void Start(uint64_t local_cache_bytes, Fabric* fabric = nullptr) {
     if (fabric == nullptr) fabric = fabric_.get();
-    cluster_ = std::make_unique<Cluster>(fabric, 2, SmallShape(), nullptr, 16, near_bytes,
+    cluster_ = std::make_unique<Cluster>(fabric, 2, SmallShape(), nullptr, 16, local_cache_bytes,
                                          local_row_source_);
     cluster_->fleet.Load("c", corpus_, {0, 1, 0, 1});
     resolved_ = cluster_->Resolve();
@@ -66,33 +66,33 @@ class NearTest : public testing::Test {
   std::shared_ptr<const Corpus> resolved_;
 };
 
-TEST_F(NearTest, ADecodeContinuesWhenItsHoldersAreGone) {
+TEST_F(LocalCacheTest, ADecodeContinuesWhenItsHoldersAreGone) {
   Start(kWide);
-  const auto routed = Open(ContextPolicy::kRoute), near = Open(ContextPolicy::kNear);
-  ASSERT_TRUE(routed.ok() && near.ok()) << near.status();
+  const auto routed = Open(ContextPolicy::kRoute), cached = Open(ContextPolicy::kCache);
+  ASSERT_TRUE(routed.ok() && cached.ok()) << cached.status();
   Answer want(kRows, kLatentValues), got(kRows, kLatentValues), lost(kRows, kLatentValues);
   ASSERT_TRUE(Attend(*routed, want).ok());
   cluster_->fleet.StopHolder(0);
   cluster_->fleet.StopHolder(1);
   AttendReport report;
-  const absl::Status status = Attend(*near, got, &report);
+  const absl::Status status = Attend(*cached, got, &report);
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_TRUE(got.SameBits(want));
   EXPECT_EQ(report.routed_pairs, 0u);
-  EXPECT_EQ(report.near_pairs, kRows * 2121u);
+  EXPECT_EQ(report.cached_pairs, kRows * 2121u);
   EXPECT_EQ(report.holder_count, 0u);
-  EXPECT_EQ(report.pulled_bytes, cluster_->requester->Stats().near.pulled_bytes);
+  EXPECT_EQ(report.prefetched_bytes, cluster_->requester->Stats().local_cache.prefetched_bytes);
   EXPECT_TRUE(report.same_bits_anywhere);
-  ASSERT_TRUE(Attend(*near, got, &report).ok());
-  EXPECT_EQ(report.pulled_bytes, 0u) << "told once";
+  ASSERT_TRUE(Attend(*cached, got, &report).ok());
+  EXPECT_EQ(report.prefetched_bytes, 0u) << "told once";
   EXPECT_FALSE(Attend(*routed, lost, nullptr, PartialDtype::kF32, test::Shortly()).ok());
 }
 
 // Own rows attended during a routed call are part of the call's time.
-TEST_F(NearTest, ExplainReportsTheRatioOfMeasuredToPredictedTime) {
+TEST_F(LocalCacheTest, ExplainReportsTheRatioOfMeasuredToPredictedTime) {
   Start(kWide);
-  const auto routed = Open(ContextPolicy::kRoute), near = Open(ContextPolicy::kNear);
-  ASSERT_TRUE(routed.ok() && near.ok()) << near.status();
+  const auto routed = Open(ContextPolicy::kRoute), cached = Open(ContextPolicy::kCache);
+  ASSERT_TRUE(routed.ok() && cached.ok()) << cached.status();
   ExplainCall question;
   question.corpus = resolved_;
   question.query_rows = kRows;
@@ -100,16 +100,16 @@ TEST_F(NearTest, ExplainReportsTheRatioOfMeasuredToPredictedTime) {
   const auto first = cluster_->requester->Explain(question);
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_FALSE(first->route_ratio.has_value());
-  EXPECT_FALSE(first->near_ratio.has_value());
+  EXPECT_FALSE(first->cached_ratio.has_value());
   Answer answer(kRows, kLatentValues);
   const std::vector<std::byte> own_rows(kRowValues * 2);
   for (uint32_t i = 0; i < 2 * LiveError::kSampleCountMin; ++i)
-    ASSERT_TRUE(Attend(*near, answer).ok());
-  const auto of_near = cluster_->requester->Explain(question);
-  ASSERT_TRUE(of_near.ok()) << of_near.status();
-  EXPECT_FALSE(of_near->route_ratio.has_value());
-  ASSERT_TRUE(of_near->near_ratio.has_value());
-  EXPECT_GT(*of_near->near_ratio, 0);
+    ASSERT_TRUE(Attend(*cached, answer).ok());
+  const auto of_cached = cluster_->requester->Explain(question);
+  ASSERT_TRUE(of_cached.ok()) << of_cached.status();
+  EXPECT_FALSE(of_cached->route_ratio.has_value());
+  ASSERT_TRUE(of_cached->cached_ratio.has_value());
+  EXPECT_GT(*of_cached->cached_ratio, 0);
   const OwnRows own = {{own_rows.data(), 1, kRowValues * 2}, nullptr};
   const Segment segment = {.row_count = kRows, .context = &*routed, .own = {&own, 1}};
   LayerCall call;
@@ -124,10 +124,10 @@ TEST_F(NearTest, ExplainReportsTheRatioOfMeasuredToPredictedTime) {
   ASSERT_TRUE(of_both.ok()) << of_both.status();
   ASSERT_TRUE(of_both->route_ratio.has_value());
   EXPECT_GT(*of_both->route_ratio, 0);
-  EXPECT_EQ(of_both->near_ratio, of_near->near_ratio);
+  EXPECT_EQ(of_both->cached_ratio, of_cached->cached_ratio);
 }
 
-TEST_F(NearTest, AnyNumberOfThreadsGivesTheSameBits) {
+TEST_F(LocalCacheTest, AnyNumberOfThreadsGivesTheSameBits) {
   Start(kWide);
   const auto routed = Open(ContextPolicy::kRoute);
   Answer want(kRows, kLatentValues);
@@ -135,17 +135,17 @@ TEST_F(NearTest, AnyNumberOfThreadsGivesTheSameBits) {
   for (const uint32_t threads : {1u, 2u, 5u}) {
     RequesterOptions options;
     options.fabrics = {fabric_.get()};
-    options.near_bytes = kWide;
+    options.local_cache_bytes = kWide;
     options.call_threads = threads;
     auto requester = Requester::Create(options, &cluster_->fleet, &cluster_->fleet);
     ASSERT_TRUE(requester.ok()) << requester.status();
     cluster_->requester = *std::move(requester);
     resolved_ = cluster_->Resolve();
-    const auto near = Open(ContextPolicy::kNear);
-    ASSERT_TRUE(near.ok()) << near.status();
+    const auto cached = Open(ContextPolicy::kCache);
+    ASSERT_TRUE(cached.ok()) << cached.status();
     Answer got(kRows, kLatentValues);
     AttendReport report;
-    ASSERT_TRUE(Attend(*near, got, &report).ok());
+    ASSERT_TRUE(Attend(*cached, got, &report).ok());
     EXPECT_EQ(report.routed_pairs, 0u);
     EXPECT_TRUE(got.SameBits(want)) << threads;
   }
@@ -157,28 +157,28 @@ TEST_F(NearTest, AnyNumberOfThreadsGivesTheSameBits) {
   }
 }
 
-TEST_F(NearTest, MapsRowsOfHoldersOnThisHost) {
+TEST_F(LocalCacheTest, MapsRowsOfHoldersOnThisHost) {
   const std::unique_ptr<Fabric> shm = NewShmFabric(Clock::Real());
   Start(kWide, shm.get());
-  const auto routed = Open(ContextPolicy::kRoute), near = Open(ContextPolicy::kNear);
-  ASSERT_TRUE(routed.ok() && near.ok()) << near.status();
+  const auto routed = Open(ContextPolicy::kRoute), cached = Open(ContextPolicy::kCache);
+  ASSERT_TRUE(routed.ok() && cached.ok()) << cached.status();
   Answer want(kRows, kLatentValues), got(kRows, kLatentValues);
   ASSERT_TRUE(Attend(*routed, want).ok());
-  const LocalRowStats stats = cluster_->requester->Stats().near;
-  EXPECT_EQ(stats.pulled_bytes, 0u);
+  const LocalRowStats stats = cluster_->requester->Stats().local_cache;
+  EXPECT_EQ(stats.prefetched_bytes, 0u);
   EXPECT_GE(stats.mapped_bytes, 2121 * kRowValues * 2 * TestGeometry().layers);
   EXPECT_EQ(stats.mapped_bytes, stats.bytes);
   cluster_->fleet.StopHolder(0);
   cluster_->fleet.StopHolder(1);
   AttendReport report;
-  ASSERT_TRUE(Attend(*near, got, &report).ok());
+  ASSERT_TRUE(Attend(*cached, got, &report).ok());
   EXPECT_TRUE(got.SameBits(want));
   EXPECT_EQ(report.routed_pairs, 0u);
   cluster_.reset();  // its lanes must be destroyed before the fabric
 }
 
 // The first holder has no room to copy a chunk. That does not affect how it answers queries.
-TEST_F(NearTest, AHolderThatHandsNothingOverIsNotAvoided) {
+TEST_F(LocalCacheTest, AHolderThatHandsNothingOverIsNotAvoided) {
   const std::unique_ptr<Fabric> shm = NewShmFabric(Clock::Real());
   test::TestFleet fleet({shm.get()});
   fleet.StartHolder(0, /*capacity_bytes=*/size_t{8} << 20);
@@ -188,40 +188,41 @@ TEST_F(NearTest, AHolderThatHandsNothingOverIsNotAvoided) {
   RequesterOptions options;
   options.fabrics = {shm.get()};
   options.lane_shape = SmallShape();
-  options.near_bytes = kWide;
+  options.local_cache_bytes = kWide;
   auto requester = *Requester::Create(options, &fleet, &fleet);
   const std::vector<ChunkUse> uses = {{1, 0}};
   const ContextPart part = {*requester->Resolve("c", "", Soon()), uses};
-  const auto near = requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kNear}, Soon());
-  ASSERT_TRUE(near.ok()) << near.status();
+  const auto cached =
+      requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kCache}, Soon());
+  ASSERT_TRUE(cached.ok()) << cached.status();
   const RequesterStats stats = requester->Stats();
-  EXPECT_EQ(stats.near.mapped_bytes, 0u);
-  EXPECT_GT(stats.near.pulled_bytes, 0u);
+  EXPECT_EQ(stats.local_cache.mapped_bytes, 0u);
+  EXPECT_GT(stats.local_cache.prefetched_bytes, 0u);
   EXPECT_EQ(stats.failover_count, 0u);
   EXPECT_EQ(stats.retry_count, 0u);
 }
 
-TEST_F(NearTest, ContextsShareWhatIsNear) {
+TEST_F(LocalCacheTest, ContextsShareWhatIsNear) {
   Start(kWide);
-  const auto near = Open(ContextPolicy::kNear, {{0, 0}, {2, 0}});
+  const auto cached = Open(ContextPolicy::kCache, {{0, 0}, {2, 0}});
   const auto both = Open(ContextPolicy::kAuto), routed = Open(ContextPolicy::kRoute);
-  ASSERT_TRUE(near.ok() && both.ok() && routed.ok());
+  ASSERT_TRUE(cached.ok() && both.ok() && routed.ok());
   Answer want(kRows, kLatentValues), got(kRows, kLatentValues);
   AttendReport report;
   ASSERT_TRUE(Attend(*routed, want, &report).ok());
-  EXPECT_EQ(report.near_pairs, 0u) << "policy route uses no near rows";
+  EXPECT_EQ(report.cached_pairs, 0u) << "policy route uses no cached rows";
   ASSERT_TRUE(Attend(*both, got, &report).ok());
   EXPECT_TRUE(got.SameBits(want));
-  EXPECT_EQ(report.pulled_bytes, 0u) << "the other context's";
-  EXPECT_EQ(report.near_pairs, kRows * 1031u);
+  EXPECT_EQ(report.prefetched_bytes, 0u) << "the other context's";
+  EXPECT_EQ(report.cached_pairs, kRows * 1031u);
   EXPECT_EQ(report.routed_pairs, kRows * 1090u);
 }
 
 // A thread that drives many calls leaves slow steps to other threads.
-TEST_F(NearTest, ATryDoesNotAttendManyNearRows) {
+TEST_F(LocalCacheTest, ATryDoesNotAttendManyCachedRows) {
   Start(kWide);
   const auto routed = Open(ContextPolicy::kRoute);
-  const auto many = Open(ContextPolicy::kNear), few = Open(ContextPolicy::kNear, {{3, 0}});
+  const auto many = Open(ContextPolicy::kCache), few = Open(ContextPolicy::kCache, {{3, 0}});
   ASSERT_TRUE(routed.ok() && many.ok() && few.ok());
   Answer want(kRows, kLatentValues), got(kRows, kLatentValues), small(kRows, kLatentValues);
   ASSERT_TRUE(Attend(*routed, want).ok());
@@ -246,24 +247,25 @@ TEST_F(NearTest, ATryDoesNotAttendManyNearRows) {
   EXPECT_TRUE(short_one->Wait().ok());
 }
 
-TEST_F(NearTest, AContextThatDoesNotFitIsRefusedWithAdvice) {
-  Start(/*near_bytes=*/10'000);
-  const auto near = Open(ContextPolicy::kNear);
-  EXPECT_EQ(near.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_NE(near.status().message().find("raise near_bytes"), std::string::npos) << near.status();
+TEST_F(LocalCacheTest, AContextThatDoesNotFitIsRefusedWithAdvice) {
+  Start(/*local_cache_bytes=*/10'000);
+  const auto cached = Open(ContextPolicy::kCache);
+  EXPECT_EQ(cached.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(cached.status().message().find("raise local_cache_bytes"), std::string::npos)
+      << cached.status();
   EXPECT_TRUE(Open(ContextPolicy::kAuto).ok()) << "auto routes what does not fit";
 }
 
-TEST_F(NearTest, NeverEvictsRowsOfPolicyNear) {
+TEST_F(LocalCacheTest, NeverEvictsRowsOfPolicyNear) {
   // Room for the largest chunk and little else.
   const uint64_t layer_bytes = 1050 * kRowValues * 2;
   Start(layer_bytes * TestGeometry().layers + 4096);
-  auto first = Open(ContextPolicy::kNear, {{1, 0}});
+  auto first = Open(ContextPolicy::kCache, {{1, 0}});
   ASSERT_TRUE(first.ok()) << first.status();
-  const auto second = Open(ContextPolicy::kNear, {{3, 0}});
+  const auto second = Open(ContextPolicy::kCache, {{3, 0}});
   EXPECT_EQ(second.status().code(), absl::StatusCode::kResourceExhausted) << second.status();
   first->Close();
-  const auto third = Open(ContextPolicy::kNear, {{3, 0}});
+  const auto third = Open(ContextPolicy::kCache, {{3, 0}});
   ASSERT_TRUE(third.ok()) << third.status();
   Answer got(kRows, kLatentValues), want(kRows, kLatentValues);
   const auto routed = Open(ContextPolicy::kRoute, {{3, 0}});
@@ -272,24 +274,24 @@ TEST_F(NearTest, NeverEvictsRowsOfPolicyNear) {
 }
 
 // Chunks evicted between two steps are routed from the next step on.
-TEST_F(NearTest, EvictionInTheMiddleOfADecodeChangesNoBit) {
+TEST_F(LocalCacheTest, EvictionInTheMiddleOfADecodeChangesNoBit) {
   Start(1050 * kRowValues * 2 * TestGeometry().layers + 4096);
-  auto pulled = Open(ContextPolicy::kNear, {{1, 0}});
+  auto prefetched = Open(ContextPolicy::kCache, {{1, 0}});
   const auto routed = Open(ContextPolicy::kRoute, {{1, 0}});
-  ASSERT_TRUE(pulled.ok() && routed.ok()) << pulled.status();
+  ASSERT_TRUE(prefetched.ok() && routed.ok()) << prefetched.status();
   const auto decode = Open(ContextPolicy::kAuto, {{1, 0}});
-  pulled->Close();
+  prefetched->Close();
   Answer want(kRows, kLatentValues), got(kRows, kLatentValues);
   AttendReport report;
   ASSERT_TRUE(Attend(*routed, want).ok());
   ASSERT_TRUE(Attend(*decode, got, &report).ok());
-  EXPECT_EQ(report.near_pairs, kRows * 1050u);
+  EXPECT_EQ(report.cached_pairs, kRows * 1050u);
   EXPECT_TRUE(got.SameBits(want));
-  const auto other = Open(ContextPolicy::kNear, {{3, 0}});
+  const auto other = Open(ContextPolicy::kCache, {{3, 0}});
   ASSERT_TRUE(other.ok()) << other.status();
-  EXPECT_EQ(cluster_->requester->Stats().near.eviction_count, 1u);
+  EXPECT_EQ(cluster_->requester->Stats().local_cache.eviction_count, 1u);
   ASSERT_TRUE(Attend(*decode, got, &report).ok());
-  EXPECT_EQ(report.near_pairs, 0u);
+  EXPECT_EQ(report.cached_pairs, 0u);
   EXPECT_EQ(report.routed_pairs, kRows * 1050u);
   EXPECT_TRUE(got.SameBits(want));
 }
@@ -315,7 +317,7 @@ class RowsHere final : public LocalRowSource {
   const std::shared_ptr<Rows> rows = std::make_shared<Rows>();
 };
 
-TEST_F(NearTest, RowsFoundDamagedAreRoutedFromTheNextCallOn) {
+TEST_F(LocalCacheTest, RowsFoundDamagedAreRoutedFromTheNextCallOn) {
   RowsHere here;
   here.rows->chunk = &corpus_.chunks[0];
   local_row_source_ = &here;
@@ -327,17 +329,17 @@ TEST_F(NearTest, RowsFoundDamagedAreRoutedFromTheNextCallOn) {
   AttendReport report;
   ASSERT_TRUE(Attend(*routed, want).ok());
   ASSERT_TRUE(Attend(*context, got, &report).ok());
-  EXPECT_EQ(report.near_pairs, kRows * 1030u);
+  EXPECT_EQ(report.cached_pairs, kRows * 1030u);
   EXPECT_TRUE(got.SameBits(want));
   here.rows->sound = false;
   ASSERT_TRUE(Attend(*context, got, &report).ok());
-  EXPECT_EQ(report.near_pairs, 0u);
+  EXPECT_EQ(report.cached_pairs, 0u);
   EXPECT_TRUE(got.SameBits(want));
   cluster_.reset();  // it borrows the rows
 }
 
 // Bits that were the same when the context was opened may differ later.
-TEST_F(NearTest, RoutesRowsOfHoldersThatReturnWithAnotherKernelTarget) {
+TEST_F(LocalCacheTest, RoutesRowsOfHoldersThatReturnWithAnotherKernelTarget) {
   RowsHere here;
   here.rows->chunk = &corpus_.chunks[0];
   local_row_source_ = &here;
@@ -347,7 +349,7 @@ TEST_F(NearTest, RoutesRowsOfHoldersThatReturnWithAnotherKernelTarget) {
   Answer answer(kRows, kLatentValues);
   AttendReport report;
   ASSERT_TRUE(Attend(*context, answer, &report).ok());
-  EXPECT_EQ(report.near_pairs, kRows * 1030u);
+  EXPECT_EQ(report.cached_pairs, kRows * 1030u);
   EXPECT_TRUE(report.same_bits_anywhere);
   test::TestFleet& fleet = cluster_->fleet;
   fleet.StopHolder(1);
@@ -362,9 +364,9 @@ TEST_F(NearTest, RoutesRowsOfHoldersThatReturnWithAnotherKernelTarget) {
   ASSERT_TRUE(Attend(*context, answer, &report).ok());
   EXPECT_TRUE(report.targets_differ);
   EXPECT_FALSE(report.same_bits_anywhere);
-  for (const Instant give_up = Soon(); report.near_pairs > 0 && Clock::Real()->Now() < give_up;)
+  for (const Instant give_up = Soon(); report.cached_pairs > 0 && Clock::Real()->Now() < give_up;)
     ASSERT_TRUE(Attend(*context, answer, &report).ok());
-  EXPECT_EQ(report.near_pairs, 0u);
+  EXPECT_EQ(report.cached_pairs, 0u);
   cluster_.reset();  // it borrows the rows
 }
 
