@@ -8,7 +8,7 @@
 #                   gRPC, an idle holder
 #     decision      the model against real holders at full speed, 10 and 1 Gbit/s (root, to limit
 #                   the network), the curve of a kernel, the predicate, splices
-#     act           near rows and policy auto; agents on real processes over shm, tcp and 1 Gbit/s
+#     act           cached rows and policy auto; agents on real processes over shm, tcp and 1 Gbit/s
 #                   (root, to limit the network); the rule that prefetches, on a trace of requests.
 #                   CKV_TRACE names its file: conversation_trace.jsonl of kvcache-ai/Mooncake,
 #                   FAST25-release/traces
@@ -79,7 +79,7 @@ case $1 in
     deploy/install-packages.sh build engines
     ;;
   peers)
-    preset=release targets=(ckvd ckv_c c_loop cc_loop attend_kernel)
+    preset=release targets=(ckvd ckv_c c_loop cc_loop rest_echo attend_kernel)
     deploy/install-packages.sh build check engines
     ;;
   store) preset=release targets=(store_bench store_disk_bench store_stripe_bench store_plan_bench) ;;

@@ -3,8 +3,8 @@
     python3 tests/bench/peer_rest.py BUILD_DIR
 
 Each fleet has a directory, a holder and a client for each fabric and call. A client makes three single calls, at least a
-second apart, and then one after 90 seconds: a requester closes links that are idle for 60. CKV_REST_S sets another rest:
-3600 is the hour of a night's lull.
+second apart, and then one after 90 seconds. CKV_REST_S sets another rest: 3600 is the hour of a night's lull. The floor is
+two processes that exchange a byte and a copy of the same rows (peers/rest_echo.c): what the machine forgets meanwhile.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import peer_transfers  # noqa: E402
-from peer_transfers import Asked  # noqa: E402
+from peer_transfers import DAEMON_CPU, Asked  # noqa: E402
 
 FLEETS, FABRICS, CORPUS = 3, ("shm", "tcp"), "short"
 SHORT_REST_S, SHORT_RESTS = 1, 3
@@ -39,11 +39,11 @@ def processor_s(process):
 
 
 class Client:
-    """Makes one kind of call over one fabric. A second passes before each, so that the holder is asleep, too."""
+    """Makes one kind of call again and again. A second passes before each, so that the holder is asleep, too."""
 
-    def __init__(self, stack, folder, build, directory, fabric, call):
-        self.key, self.line = f"{fabric} {call}", CALLS[call]
-        self.program = Asked(stack, folder / f"{fabric}-{call}.log", [build / "bin/c_loop", directory, fabric])
+    def __init__(self, stack, log, key, line, *command):
+        self.key, self.line = key, line
+        self.program = Asked(stack, log, command)
         self.program.ask(self.line)  # connects
 
     def us(self):
@@ -52,7 +52,8 @@ class Client:
 
 
 def figures(build):
-    """{"shm route": {"ratio": after REST_S over after a second, "short_us"}, ..., "idle": {"percent": of a core, "daemons"}}"""
+    """{"shm route": {"ratio": after REST_S over after a second, "short_us"}, ..., "floor": likewise, "idle": {"percent": of a
+    core, "daemons"}}"""
     build = build.resolve()
     with tempfile.TemporaryDirectory(prefix="ckv-rest-") as name, contextlib.ExitStack() as stack:
         clients = []
@@ -60,7 +61,9 @@ def figures(build):
             folder = pathlib.Path(name) / str(number)
             folder.mkdir()
             directory, _ = peer_transfers.fleet_with(stack, folder, build, {CORPUS: peer_transfers.TOKENS[CORPUS]})
-            clients += [Client(stack, folder, build, directory, fabric, call) for fabric in FABRICS for call in CALLS]
+            clients += [Client(stack, folder / f"{fabric}-{call}.log", f"{fabric} {call}", line, build / "bin/c_loop", directory, fabric)
+                        for fabric in FABRICS for call, line in CALLS.items()]
+            clients.append(Client(stack, folder / "floor.log", "floor", "exchange", build / "bin/rest_echo", DAEMON_CPU))
         short, long = {}, {}
         for _ in range(SHORT_RESTS):
             for client in clients:

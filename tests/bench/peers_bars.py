@@ -35,6 +35,8 @@ BARS = [
     *(Bar(f"first {call} after {peer_rest.REST_S:.0f} s at rest, {fabric}", REST, counter(f"{fabric} {call}", "ratio"),
           "x after 1 s", at_most=2, base=counter(f"{fabric} {call}", "short_us"), base_unit="us")
       for fabric in peer_rest.FABRICS for call in peer_rest.CALLS),
+    Bar("the same of two processes that share a socket", REST, counter("floor", "ratio"), "x after 1 s",
+        base=counter("floor", "short_us"), base_unit="us"),
     Bar("processor time of a daemon at rest, the worst of six", REST, counter("idle", "percent"), "% of a core", at_most=0.5),
     *settings("ckv", ("shm", "tcp")),
     *settings("NIXL on this host", peer_transfers.NIXL),
