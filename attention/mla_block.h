@@ -12,7 +12,10 @@
 //           the span's sums (times exp(old maximum - new maximum))
 //   span    kSpanRows keys, from an empty state; spans are folded in ascending order
 // Keys are counted from the first row of the piece, or along the index list without its skipped
-// entries. The order does not depend on the block's other rows, on threads or on addresses.
+// entries. The order does not depend on the block's other rows, on threads or on addresses. Every
+// tile of a span but the last is full.
+//
+// Columns of the last panel beyond d_qk are zeros, and those of o beyond d_v are never written out.
 
 #pragma once
 
@@ -27,13 +30,12 @@ namespace ckv {
 // Query rows side by side in registers: four AVX-512 vectors. With six keys, they take 24
 // accumulators out of 32 registers.
 inline constexpr uint32_t kHalfRows = 64;
-// Query rows that share a tile. So a tile is converted once for 128 rows, and the conversion takes
-// 3 % of a call. Their accumulators and queries take 0.56 MB, which leaves room
-// for the tile in 1 MB of L2.
+// Query rows that share a tile: it is converted once for 128 rows, which takes 3 % of a call. Their
+// accumulators and queries take 0.56 MB, which leaves room for the tile in 1 MB of L2.
 inline constexpr uint32_t kBlockRows = 2 * kHalfRows;
 static_assert(kBlockRows <= kBlockRowsMax);
-// Keys of a tile: a multiple of 6, 8, 12 and 24. That many keys are in registers at a time, with 4,
-// 3, 2 and 1 vectors of query rows.
+// Keys of a tile: a multiple of 6, 8, 12 and 24. These numbers of keys are in registers at a time
+// with 4, 3, 2 and 1 vectors of query rows.
 inline constexpr uint32_t kTileRows = 72;
 // Columns of a panel: f32 [72][64] is 18 KB, so a panel and its operands stay in L1.
 inline constexpr uint32_t kPanelWidth = 64;
@@ -46,12 +48,14 @@ inline constexpr uint32_t kSpanRows = 2 * kTileRows;
 // would use a quarter.
 inline constexpr uint32_t kLogitStride = kHalfRows + 16;
 
-// Keys of a panel that mla_narrow.inl.h has transposed: a tile, rounded up to whole vectors.
+// The stride of a panel that mla_narrow.inl.h has transposed: the keys of a tile, rounded up to
+// whole vectors.
 inline constexpr uint32_t kKeyStride = 80;
-// mla_narrow.inl.h computes blocks of at most this many query rows. Only speed depends on the
-// choice.
+// mla_narrow.inl.h computes blocks of at most this many query rows, which are called narrow. The
+// choice changes only the speed, not the bits.
 inline constexpr uint32_t kNarrowRowsMax = 12;
-// From this many rows on, mla_quad.inl.h computes the logits if vectors have 16 lanes.
+// The logits of a narrow block with at least this many rows are computed by mla_quad.inl.h if
+// vectors have 16 lanes. The bits are the same.
 inline constexpr uint32_t kQuadRowsMin = 3;
 
 // Whether mla_narrow.inl.h computes the block.
@@ -75,14 +79,18 @@ class TileSource {
   uint32_t remaining_;  // rows that the span may still take
 };
 
-// The state of a block's query rows, in scratch memory. m is the maximum of the logits, l the sum
-// of the weights exp(logit - m), and o that of the values times their weights. o is not yet divided
-// by l (attention/partial.h). packed_rows is RowBlock::packed_rows(), the block's rows rounded up
-// to whole vectors.
+// The state of a block's query rows, in scratch memory (64-byte aligned). m is the maximum of the
+// logits, which include the softmax scale. l is the sum of the weights exp(logit - m), and o that
+// of the values times their weights, not yet divided by l (attention/partial.h). packed_rows is
+// RowBlock::packed_rows(), the block's rows rounded up to whole vectors.
+//
+// Begin a total with m = kEmptyM and l = 0, which is the state of a row that saw no key.
 struct BlockState {
   float* m = nullptr;  // [packed_rows]
   float* l = nullptr;  // [packed_rows]; 0 if the row saw no key, and its o is then uninitialised
-  float* o = nullptr;  // [packed_rows][o_stride]; narrow block: pairs of vectors, see WriteRow
+  // [packed_rows][o_stride]. Only the order of columns within a row differs for narrow blocks
+  // (WriteRow in mla_block.cc), so From and FoldSpan work on rows of any block.
+  float* o = nullptr;
 
   static uint32_t o_stride(const AttentionShape& shape) { return RoundUp(shape.d_v, kPanelWidth); }
   static size_t FloatCount(const AttentionShape& shape, uint32_t packed_rows) {
@@ -121,7 +129,8 @@ void PackQueries(const AttentionShape& shape, const RowBlock& block, float* q) n
 // tile of that span is prefetched.
 void AttendSpan(const AttentionShape& shape, const RowBlock& block, uint32_t begin, uint32_t next,
                 const BlockScratch& scratch, const BlockState& result) noexcept;
-// Computes total = total + span, row by row. If one side is empty, the result has the other's bits.
+// Computes total = total + span for the first `count` query rows. If one side is empty, the result
+// has the other's bits.
 void FoldSpan(const AttentionShape& shape, uint32_t count, const BlockState& span,
               const BlockState& total) noexcept;
 // Divides by l, rounds to each row's dtype, and writes each row's o, m and l to its BlockRow.

@@ -2,24 +2,26 @@
 // share.
 //
 // A span is up to kSpanKeys attended rows ("keys"), in groups of 32. Query rows are in tiles of 16.
-// An item is one tile, or two if the block has more than one. A column is one of the d_qk values of
+// An item is two tiles, or one if the block has only one. If the number of tiles is odd, the second
+// of the last item is computed and ignored. A column is one of the d_qk values of
 // a row. All operands are pairs of bf16: a word holds two values that a dot product multiplies and
 // adds together.
 //
-// A bf16 has 8 significant bits. So a weight, and a value with a scale, is a sum of up to three
-// bf16, its terms. A product is computed with each term.
+// A bf16 has 8 significant bits and a float 24. So a weight, or a value times its scale, is a sum
+// of up to three bf16, its terms, the largest first. Each term is multiplied.
 //
-// Sizes are rounded up, and the kernel computes what is added. Added query rows repeat the last
+// Sizes are rounded up, and the kernel computes the padding, too. Added query rows repeat the last
 // row. Added keys are rows of zeros with weight 0. Added columns are zeros, and those of o are
 // never written out.
 //
-// Two of a buffer ([2]) alternate: one is written while the products read the other.
+// A buffer that begins with [2] is two that alternate: one is written while the other is read.
 //
 //   queries   [tile][step][16 pairs of columns][16 rows]    words; a step is 32 columns
 //   logits    [tile of the item][kSpanKeys][16 rows]        f32, raw: not yet scaled
 //   weights   [item][tile][term][group][16 rows][16 pairs of keys]   words. DotKernel stores its
 //             logits here, f32 [tile][kSpanKeys][16 rows], and then its weights
-//   values    [group][2 halves][16 pairs of keys][16 columns]        words: 32 columns of a span
+//   values    [group][2 halves][16 pairs of keys][16 columns]        words: 32 columns of a span,
+//             whose halves are `lo` and `hi` of Lanes::Interleave (lanes_portable.h)
 //   o         [tile][column tile][16 rows][16 columns]      f32; a chunk of 32 columns is two
 //             column tiles, whose columns are in the order of Lanes::Interleave
 
@@ -38,7 +40,7 @@ namespace ckv::matrix {
 
 // 128 of DeepSeek's keys are 147 KB. Rows from DRAM are evicted from L2 after some 300 KB of
 // others. So the rows of a span, of the next span and the prefetched rows stay in L2. With 256
-// keys, 32768 uncached rows took 1.05 to 1.25 times as long, and warm ones .93 to .97 times.
+// keys, 32768 uncached rows took 1.05 to 1.25 times as long, and warm ones 0.93 to 0.97 times.
 inline constexpr uint32_t kSpanKeys = 128;
 inline constexpr uint32_t kGroupKeys = 32;
 inline constexpr uint32_t kSpanGroups = kSpanKeys / kGroupKeys;
@@ -67,9 +69,11 @@ struct SpanState {
   bool empty(uint32_t row) const { return m[row] == kEmptyM && l[row] == 0; }
 };
 
-// 32 keys: the place where the products read them.
+// 32 keys: the place where the products read them. A row of bf16 is read in place if the 32 are
+// adjacent in memory and d_qk is a multiple of 32. Others are staged.
 struct KeyGroup {
-  std::array<const uint16_t*, kRowTermsMax> rows = {};  // one per term
+  std::array<const uint16_t*, kRowTermsMax> rows =
+      {};  // one per term of the span (Span::row_terms)
   size_t stride_bytes = 0;
 };
 
@@ -77,14 +81,15 @@ struct KeyGroup {
 struct Workspace {
   uint32_t* queries = nullptr;
   uint32_t* weights = nullptr;
-  // [2][row term][column steps of an item][group][2 halves][16 pairs of keys][16 columns]
+  // [2][row term][chunk][group][2 halves][16 pairs of keys][16 columns]: one chunk of 32 columns
+  // for an item of two tiles, two for one of one tile
   uint32_t* values = nullptr;
-  // [2][2 parts of a step][term][16 pairs of keys][16 rows]: weights that are not yet transposed. A
-  // step computes the weights of a group for two tiles, or of two groups for one.
+  // [2][2 sub-blocks][term][16 pairs of keys][16 rows]: weights that are not yet transposed. The
+  // sub-blocks are one group for two tiles, or two groups for one.
   uint32_t* pairs = nullptr;
   float* logits[2] = {};          // [tiles of an item][kSpanKeys][16 rows]
-  float* sums = nullptr;          // [2][4 tiles of 16 x 16]: values of 32 columns, before they are
-                                  // folded into o
+  float* sums = nullptr;          // [2][4][16 x 16]: products of an item's weights and `values`,
+                                  // before they are folded into o
   uint16_t* staged[2] = {};       // [kSpanKeys][width]: rows that cannot be read in place, of this
                                   // span and of the next
   uint16_t* low_terms = nullptr;  // [kRowTermsMax - 1][kSpanKeys][width], fp8 rows only

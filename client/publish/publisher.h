@@ -8,7 +8,7 @@
 //   ... rows->Add(layer, offset, bytes) ...
 //   MemorySource chunks(end.geometry);
 //   CKV_ASSIGN_OR_RETURN(AssembledChunk whole, rows->Finish());
-//   chunks.Add(std::move(whole.chunk), whole.print);
+//   chunks.Add(std::move(whole.chunk), whole.token_hash);
 //   CKV_ASSIGN_OR_RETURN(auto report, publisher.Extend({.corpus = "docs"}, chunks, deadline));
 
 #pragma once

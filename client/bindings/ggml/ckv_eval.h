@@ -9,7 +9,8 @@
 //   llama_free(context);                     // before eval
 //
 // References, failures and settings work as on the CPU (the page llama.md of the handbook). The
-// engine attends its own cells first. For tokens that see a reference, its answer is then replaced.
+// engine attends its own cells first. For tokens that see a reference, the engine's answer is then
+// replaced. Tested with layers on the CPU, not on a GPU.
 // Each layer's queries and cells are copied to the host, and the answer back. So keep the
 // sequences' own tokens few, and put the shared ones in corpora.
 //
@@ -38,7 +39,7 @@ class Eval {
   // Call it once. Returns false if the library is not loaded or lacks one of the functions. Also
   // returns false if a context without a session exists, which is logged to stderr. Every context
   // of the process needs its own session, opened before the context. `threads` is the number of
-  // threads that attend the context's own cells.
+  // threads that attend the context's own cells. After false, use neither SetUp nor Decode.
   bool Open(uint32_t threads) {
     ggml_backend_reg_t reg = ggml_backend_reg_by_name("CKV");
     if (reg == nullptr) return false;
@@ -51,8 +52,8 @@ class Eval {
     return session_ != nullptr;
   }
 
-  // Sets the callback, flash attention and bf16 cells; the other parameters stay. Call it after
-  // Open, and change none of these afterwards.
+  // Sets the callback, flash attention and bf16 cells; the other parameters stay. A program's own
+  // callback is replaced. Call it after Open, and change none of these afterwards.
   void SetUp(llama_context_params& params) const {
     params.cb_eval = eval_;
     params.cb_eval_user_data = session_;
@@ -60,9 +61,9 @@ class Eval {
     params.type_k = params.type_v = GGML_TYPE_BF16;
   }
 
-  // As llama_decode, but returns -3 if an attention failed. The batch's cells are then removed, and
-  // the same batch may be decoded again. `pos`, `n_seq_id` and `seq_id` of the batch must
-  // not be null.
+  // As llama_decode, but returns -3 if an attention failed. The reason is on stderr, and ckv_check
+  // says what to do. The batch's cells are then removed, and the same batch may be decoded again.
+  // `pos`, `n_seq_id` and `seq_id` of the batch must not be null.
   int32_t Decode(llama_context* context, const llama_batch& batch) const {
     const int32_t code = llama_decode(context, batch);
     if (take_failure_(session_) == 0) return code;

@@ -1,4 +1,5 @@
-// The arguments of an ABI fetch, the destination of its rows, and the fetching of its parts.
+// The arguments of a fetch of the C ABI, the destination of its rows, and the fetching of its
+// parts.
 
 #pragma once
 
@@ -23,13 +24,16 @@ namespace ckv::c {
 
 class FetchArguments {
  public:
-  // Reads a call. Call it once, before all else; after an error only destroy the object. The
-  // caller's memory stays borrowed while the object lives. `backend` is the requester's, and
-  // outlives the object. Rows are written after the work that is on the call's stream now.
+  // Reads a call. Call it first, and only once; after an error only destroy the object. Copies the
+  // call and the block table. Only the memory for rows stays borrowed while the object lives.
+  // `backend` is the requester's, and outlives the object. The caller has checked that the corpus
+  // and the stream are of that requester, and refuses early_return_ns if it is not for a ticket.
+  // Rows are written after the work that is on the call's stream now.
   //   InvalidArgument     as in ckv_fetch.h.
   //   ResourceExhausted, Internal  the device has no more streams, or failed.
   absl::Status Take(const ckv_fetch_call* call, Backend& backend);
-  // Waits for that work, if this process writes the rows. Call it before the first Fetch.
+  // Waits for the work on the call's stream, if there is one and this process writes the rows. Call
+  // it before the first Fetch.
   //   Internal            the device failed.
   //   DeadlineExceeded    the work took longer than the call's timeout; it has been waited for.
   absl::Status AwaitStream() const;
@@ -42,16 +46,19 @@ class FetchArguments {
   // Fetches some chunks and layers of the call, until `deadline`. Ordinals and layers are those of
   // the corpus, not relative to the call, and the ends are exclusive. Calls `on_run` on this thread
   // for each range of rows, once it is in its place, on a device, too. An error of `on_run` ends
-  // the fetch and is returned. A range may be reported twice if the cache of this host fails.
-  // Blocks are written under `fence`. Chunks and layers must be those of the call. One thread at a
-  // time.
+  // the fetch and is returned. If the cache of this host fails, all ranges are fetched again from
+  // their holders, so a token may be reported twice, in other ranges. Writes to blocks, and only
+  // those, are made under `fence`; to cancel a fetch to rows, return an error from `on_run`. Chunks
+  // and layers must be within the call; nothing checks that. One thread at a time. After an error,
+  // the same chunks may be fetched again.
   //   Cancelled           the fence is closed.
+  //   Internal            the device failed.
   //   else                as Requester::Fetch.
   absl::Status Fetch(Requester& requester, uint32_t chunk_begin, uint32_t chunk_end,
                      uint32_t layer_begin, uint32_t layer_end, Instant deadline, WriteFence& fence,
                      absl::FunctionRef<absl::Status(const RowRun&)> on_run) const;
 
-  // Rows of the whole call, over all its layers.
+  // Rows of the whole call over all its layers, whether a block's tokens are written or skipped.
   uint64_t row_count() const { return first_token_.back() * (call_.layer_end - call_.layer_begin); }
   // The whole call: ranges, trace and deadline.
   const FetchCall& call() const { return call_; }
