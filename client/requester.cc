@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/call/attempts.h"
 #include "client/call/call_context_pool.h"
+#include "client/call/hedge.h"
 #include "client/call/map.h"
 #include "client/call/ticket_state.h"
 #include "client/explain.h"
@@ -136,7 +137,8 @@ struct Requester::State {
       auto route = context.segments.Take(call, buffer_memory, std::exchange(again, true), whole);
       if (!route.ok()) return {route.status()};
       route->tries = context.tries;
-      absl::Status status = context.router.Attend(*route, checked_buffers, report);
+      HedgedAttend hedged(&attempts, clock);
+      absl::Status status = hedged.Run(context, *route, checked_buffers, report);
       if (!status.ok()) corpora = CorporaOf(*route);
       context.segments.Clear();
       return {.status = std::move(status), .corpora = corpora};

@@ -45,6 +45,8 @@ RequesterStats StatsOf(const CallCounters& counters, const PrefetcherStats& pref
           .retry_count = read(counters.retries),
           .retry_refused_count = read(counters.retries_refused),
           .failover_count = read(counters.failovers),
+          .hedge_count = read(counters.hedges),
+          .hedge_won_count = read(counters.hedges_won),
           .reopen_count = read(counters.reopens),
           .return_count = read(counters.returns),
           .lost = Duration(static_cast<int64_t>(read(counters.lost_ns))),

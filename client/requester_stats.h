@@ -57,8 +57,11 @@ struct RequesterStats {
   // Retries requested but not made, because the budget was spent (client/holders/retry.h).
   uint64_t retry_refused_count = 0;
   uint64_t failover_count = 0;  // attempts repeated with another replica
-  uint64_t reopen_count = 0;    // attempts repeated over a new session
-  uint64_t return_count = 0;    // attempts repeated after waiting for a holder
+  // Attends that were sent to replicas as well, because their holders were late, and those of them
+  // that the replicas answered first.
+  uint64_t hedge_count = 0, hedge_won_count = 0;
+  uint64_t reopen_count = 0;  // attempts repeated over a new session
+  uint64_t return_count = 0;  // attempts repeated after waiting for a holder
   // The time that successful attends lost to failed attempts and the waits between them.
   Duration lost{0};
   uint64_t fetch_count = 0;    // calls of Fetch, FetchSelection and FetchInto

@@ -106,6 +106,8 @@ bool Attempts::Cure(CallContext& context, Instant deadline, const AttemptResult&
     tries.pause = Duration(0);
   }
   if (act == NextAct::kNone) return false;
+  if (act == NextAct::kRetryLater)
+    overloaded_ns_.store(clock_->Now().ns, std::memory_order_relaxed);
   const bool may_repeat = result.repeatable && clock_->Now() < deadline;
   if (may_repeat && context.links.Reopen()) {
     if (act == NextAct::kReopen) counters_->reopens.fetch_add(1, std::memory_order_relaxed);
@@ -192,6 +194,26 @@ void Attempts::EndRest(CallTries& tries) {
   tries.seen_changes = view_->changes();
   tries.stale = true;
   tries.waits = tries.may_mend = false;
+}
+
+std::optional<CallContextPool::Lease> Attempts::TakeHedge(Instant now) {
+  const Instant overloaded{overloaded_ns_.load(std::memory_order_relaxed)};
+  if (overloaded != Instant() && now - overloaded < kOverloadMax) return std::nullopt;
+  if (!hedges_.Spend()) return std::nullopt;
+  if (!budget_.Spend()) {
+    hedges_.Return();
+    return std::nullopt;
+  }
+  counters_->hedges.fetch_add(1, std::memory_order_relaxed);
+  if (auto lease = pool_->TryTake(); lease.ok()) return *std::move(lease);
+  ReturnHedge();
+  return std::nullopt;
+}
+
+void Attempts::ReturnHedge() {
+  hedges_.Return();
+  budget_.Return();
+  counters_->hedges.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Attempts::Stop() {

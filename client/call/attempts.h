@@ -54,6 +54,8 @@ struct AttemptResult {
 // client/holders/retry.h, and immediately if the directory reports a change of a holder. A call
 // that was refused with a hint does not wait.
 //
+// An attend whose holders are late is hedged (client/call/hedge.h). All repetitions share a budget.
+//
 // No attempt begins after the deadline. Calls only read, so sending one twice is safe. Replies to
 // an abandoned attempt match no request of the next (I1).
 class Attempts {
@@ -76,7 +78,10 @@ class Attempts {
   // As Run, step by step, for calls that do not wait here. Begin once, and Enter each context that
   // the call takes. After a failed attempt, Cure returns whether to try again immediately. If not,
   // AgainAt returns whether to try again later, in any context.
-  void Begin() { budget_.Earn(); }
+  void Begin() {
+    budget_.Earn();
+    hedges_.Earn();
+  }
   static void Enter(CallContext& context, CallTries& tries);
   bool Cure(CallContext& context, Instant deadline, const AttemptResult& result,
             const TraceContext& trace = {});
@@ -89,6 +94,14 @@ class Attempts {
   void EndRest(CallTries& tries);
   // Takes a context for a call that returned its own. As CallContextPool::TryTake.
   absl::StatusOr<CallContextPool::Lease> TryTake() { return pool_->TryTake(); }
+
+  // Takes a context for a hedge (client/call/hedge.h), if one is free and the budgets of hedges and
+  // of retries allow it. None is taken for kOverloadMax after a holder was overloaded. ReturnHedge
+  // gives back the budget of a hedge that was not begun.
+  std::optional<CallContextPool::Lease> TakeHedge(Instant now);
+  void ReturnHedge();
+  void CountHedgeWon() { counters_->hedges_won.fetch_add(1, std::memory_order_relaxed); }
+  static constexpr Duration kOverloadMax = std::chrono::seconds(1);
 
   // Ends all waits for holders and prevents new ones. The waiting calls fail.
   void Stop();
@@ -103,6 +116,8 @@ class Attempts {
   CallCounters* const counters_;
   std::atomic<bool> stopping_{false};
   RetryBudget budget_;
+  RetryBudget hedges_{kCallsPerHedge};
+  std::atomic<int64_t> overloaded_ns_{0};  // when a holder was last overloaded
 };
 
 }  // namespace ckv

@@ -45,6 +45,7 @@ uint32_t Exchange::Add(HolderLink& link) {
 void Exchange::Start(Instant deadline, bool may_be_refused) {
   links_->AssertHeld();
   deadline_ = deadline;
+  wake_ = kInstantMax;
   may_be_refused_ = may_be_refused;
   heard_ = false;
   for (Peer& peer : peers()) {
@@ -146,6 +147,7 @@ absl::Status Exchange::Check() {
     waiting_.push_back(&peer.link->lane());
   }
   const Instant now = clock_->Now();
+  checked_at_ = now;
   if (std::exchange(heard_, false)) quiet_since_ = now;
   if (now >= deadline_) return Silence(LaneWait::PassedError());
   if (!OthersShouldBeTried(now)) return absl::OkStatus();
@@ -154,10 +156,19 @@ absl::Status Exchange::Check() {
 
 bool Exchange::OthersShouldBeTried(Instant now) {
   const Duration left = deadline_ == kInstantMax ? kQuietMax : deadline_ - now;
-  if (now - quiet_since_ < left || may_be_refused_ || !AwaitsAny()) return false;
-  return std::all_of(peers().begin(), peers().end(), [this](const Peer& peer) {
-    return peer.outstanding == 0 || links_->OthersMayAnswer(peer.link->peer());
-  });
+  return now - quiet_since_ >= left && !may_be_refused_ && OthersMayAnswer();
+}
+
+bool Exchange::OthersMayAnswer() {
+  return AwaitsAny() && std::all_of(peers().begin(), peers().end(), [this](const Peer& peer) {
+           return peer.outstanding == 0 || links_->OthersMayAnswer(peer.link->peer());
+         });
+}
+
+void Exchange::AvoidAwaited() {
+  for (Peer& peer : peers()) {
+    if (peer.outstanding > 0) links_->AvoidLate(*peer.link);
+  }
 }
 
 absl::Status Exchange::EndRound(bool progress) {
@@ -170,7 +181,7 @@ absl::Status Exchange::EndRound(bool progress) {
 }
 
 absl::Status Exchange::Pause() {
-  const absl::Status status = wait_.Pause(waiting_, deadline_);
+  const absl::Status status = wait_.Pause(waiting_, deadline_, wake_);
   return status.ok() ? status : Silence(status);
 }
 

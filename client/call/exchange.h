@@ -83,6 +83,15 @@ class Exchange {
   //   Otherwise as LinkTable::Fail, if a lane with an outstanding reply broke.
   absl::Status EndRound(bool progress);
 
+  // For a call whose holders may be late. OthersMayAnswer returns whether replies are awaited, and
+  // replicas can give all of them. AvoidAwaited makes later calls avoid the holders of these
+  // replies until they answer. Pause returns at `wake` at the latest, until the next Start.
+  bool OthersMayAnswer();
+  void AvoidAwaited();
+  void set_wake(Instant wake) { wake_ = wake; }
+  // When Check last read the clock.
+  Instant checked_at() const { return checked_at_; }
+
   // Frees the slot. Its reply must have been read.
   void Release(uint32_t peer_index, uint32_t slot);
   // Ends the call. Releases received replies and abandons outstanding ones. Closes every lane that
@@ -129,7 +138,7 @@ class Exchange {
   LinkTable* const links_;
   CallCounters* const counters_;
   LaneWait wait_;
-  Instant deadline_;
+  Instant deadline_, wake_ = kInstantMax, checked_at_;
   bool may_be_refused_ = false;
   Instant quiet_since_;      // when a Check last found `heard_` set
   bool heard_ = false;       // whether a reply arrived or an idle holder was sent a request since

@@ -6,11 +6,11 @@
 #include <ctime>
 
 namespace ckv {
-absl::Status LaneWait::Pause(std::span<RequestLane* const> lanes, Instant deadline) {
+absl::Status LaneWait::Pause(std::span<RequestLane* const> lanes, Instant deadline, Instant wake) {
   const Instant now = clock_->Now();
   if (now >= deadline) return PassedError();
-  if (!policy_.Rest(*clock_, now))
-    sleep_.Sleep(lanes, /*wake_fd=*/-1, std::min(kSleepMax, deadline - now));
+  if (now < wake && !policy_.Rest(*clock_, now))
+    sleep_.Sleep(lanes, /*wake_fd=*/-1, std::min(kSleepMax, std::min(deadline, wake) - now));
   return absl::OkStatus();
 }
 

@@ -51,9 +51,11 @@ class LaneWait {
   static absl::Status PassedError() {
     return absl::DeadlineExceededError("no answer before the deadline");
   }
-  // Call when none of `lanes` had a reply. Returns when they should be polled again.
+  // Call when none of `lanes` had a reply. Returns when they should be polled again, at `wake` at
+  // the latest.
   //   DeadlineExceeded    the deadline has passed.
-  absl::Status Pause(std::span<RequestLane* const> lanes, Instant deadline);
+  absl::Status Pause(std::span<RequestLane* const> lanes, Instant deadline,
+                     Instant wake = kInstantMax);
 
  private:
   Clock* const clock_;

@@ -64,7 +64,8 @@ Router::Router(const LinkOptions* options, LinkTable* links, Exchange* exchange,
       merger_(&planned_, &local_, stream, options->clock, &spans_),
       frames_(&planned_, exchange, stream, &order_, options->clock, &spans_),
       learner_(&planned_, &frames_, &local_, exchange, options->clock, options->calls,
-               options->counters) {}
+               options->counters),
+      late_(&planned_, exchange) {}
 
 absl::Status Router::Attend(const RouteCall& call, AttendBuffers buffers, AttendReport* report) {
   const auto run = [&]() -> absl::Status {
@@ -104,7 +105,9 @@ absl::Status Router::Begin(const RouteCall& call) {
   CKV_RETURN_IF_ERROR(planned_.plan.Cut(call, planned_.peers));
   StartFrames();
   exchange_.Start(call.deadline);
-  return TakeQueries().status();
+  CKV_RETURN_IF_ERROR(TakeQueries().status());
+  late_.Begin(begin_, links_.AnyReplicated());
+  return absl::OkStatus();
 }
 
 absl::Status Router::Prepare() {
@@ -305,6 +308,7 @@ absl::Status Router::Accept(const Exchange::Reply& reply) {
   targets_.Note(reply.header.kernel_target);
   if (spans_.on()) spans_.EndFrame(reply.tag, reply.bytes.size(), clock_->Now());
   learner_.Observe(reply);
+  if (late_.on()) late_.Answered(reply.peer_index, clock_->Now());
   CKV_ASSIGN_OR_RETURN(const FramePoster::Body body, frames_.Keep(reply));
   return merger_.Take(reply.tag, body.bytes, body.memory);
 }
@@ -321,8 +325,14 @@ void Router::Targets::Note(KernelTargetId target) {
   last = target;
 }
 
+void Router::GiveUpLate() {
+  late_.End(clock_->Now());
+  GiveUp();
+}
+
 void Router::Finish(AttendReport* report) {
   const Instant now = clock_->Now();
+  late_.End(now);
   if (spans_.on()) spans_.End(/*failed=*/false, now);
   const RouteCall& call = planned_.call;
   const Duration took = now - begin_;

@@ -16,6 +16,7 @@
 #include "client/attend/stream_order.h"
 #include "client/call/exchange.h"
 #include "client/call/frame_poster.h"
+#include "client/call/late_rounds.h"
 #include "client/call/route_learn.h"
 #include "client/calls.h"
 #include "client/holders/counters.h"
@@ -67,6 +68,13 @@ class Router {
   void Finish(AttendReport* report);
   // Ends an attempt that failed or is no longer wanted. Waits for the stream.
   void GiveUp();
+
+  // When the attempt began, and when it is late: 95 of 100 like it have all replies by then.
+  // kInstantMax if that is not known, or no chunk has another holder.
+  Instant begun() const { return begin_; }
+  Instant late_at() const { return late_.late_at(); }
+  // As GiveUp, for an attempt whose answer came from elsewhere.
+  void GiveUpLate();
 
   // After an Advance that did not complete the call. If progressed(), another Advance may do more
   // work. Else if waits_for_stream(), a stream must first end its work; nothing signals that. Else
@@ -128,6 +136,7 @@ class Router {
   BlockMerger merger_;
   FramePoster frames_;
   RouteLearner learner_;
+  LateRounds late_;
   Instant begin_;
   Phase phase_ = Phase::kQueries;
   bool progress_ = false;         // the last Advance did something

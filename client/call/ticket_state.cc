@@ -34,6 +34,7 @@ TicketState::TicketState(Attempts* attempts, Clock* clock, CallContextPool::Leas
       lease_(std::move(lease)),
       segments_(std::move(segments)),
       call_(call),
+      hedged_(attempts, clock),
       out_(out),
       report_(report) {
   // The call's segments moved with their vector.
@@ -69,10 +70,10 @@ void TicketState::BeginAttempt(bool may_wait) {
   again_at_.reset();
   running_ = true;
   context.links.set_may_wait(may_wait);
-  absl::Status status = context.router.Begin(call_);
+  absl::Status status = hedged_.Begin(context, call_);
   must_wait_ = !status.ok() && context.links.would_wait();
   if (must_wait_) {
-    context.router.GiveUp();
+    hedged_.GiveUp();
     tries_.Leave();
     running_ = false;
     again_at_ = clock_->Now();
@@ -85,7 +86,7 @@ void TicketState::BeginAttempt(bool may_wait) {
 void TicketState::EndAttempt(absl::Status status) {
   running_ = false;
   CallContext& context = **lease_;
-  context.router.GiveUp();
+  hedged_.GiveUp();
   const CallCorpora corpora = CorporaOf(call_);
   const AttemptResult result = {.status = std::move(status), .corpora = corpora};
   if (attempts_->Cure(context, call_.deadline, result, call_.trace)) {
@@ -111,6 +112,7 @@ bool TicketState::Step(bool may_wait) {
   if (done()) return true;
   tries_.may_query = may_wait;
   if (lease_) (*lease_)->links.Claim();
+  if (running_) hedged_.Claim();
   if (!running_) {
     if (clock_->Now() < *again_at_) return false;
     if (tries_.waits) attempts_->EndRest(tries_);
@@ -118,15 +120,16 @@ bool TicketState::Step(bool may_wait) {
     BeginAttempt(may_wait);
     if (!running_) return done();
   }
-  Router& router = (*lease_)->router;
-  must_wait_ = !may_wait && router.cached_pairs_left() > kShortPairsMax;
+  must_wait_ = !may_wait && (*lease_)->router.cached_pairs_left() > kShortPairsMax;
   if (must_wait_) return false;
-  const absl::StatusOr<bool> complete = router.Advance([this] { return out_; });
+  const absl::StatusOr<bool> complete = hedged_.Advance([this] { return out_; }, may_wait);
   if (!complete.ok()) {
     EndAttempt(complete.status());
   } else if (*complete) {
-    router.Finish(report_);
+    hedged_.Finish(report_);
     End(absl::OkStatus());
+  } else {
+    must_wait_ = hedged_.must_wait();
   }
   return done();
 }
@@ -139,8 +142,8 @@ void TicketState::Rest() {
     again_at_ = clock_->Now();
     return;
   }
-  (*lease_)->links.Claim();
-  if (absl::Status status = (*lease_)->router.Rest(); !status.ok()) EndAttempt(std::move(status));
+  hedged_.Claim();
+  if (absl::Status status = hedged_.Rest(); !status.ok()) EndAttempt(std::move(status));
 }
 
 bool TicketState::AddWaits(std::vector<RequestLane*>& lanes, Instant& until) const {
@@ -149,22 +152,21 @@ bool TicketState::AddWaits(std::vector<RequestLane*>& lanes, Instant& until) con
     until = std::min(until, *again_at_);
     return true;
   }
-  const Router& router = (*lease_)->router;
-  if (router.progressed()) return false;
-  if (router.waits_for_stream()) {
+  if (hedged_.progressed()) return false;
+  if (hedged_.waits_for_stream()) {
     // Nothing signals the end of a device's work. Most of it ends within the time of polling.
     until = std::min(until, clock_->Now() + kStreamLook);
     return true;
   }
-  lanes.insert(lanes.end(), router.waiting().begin(), router.waiting().end());
-  until = std::min(until, call_.deadline);
+  hedged_.AddWaiting(lanes);
+  until = std::min({until, call_.deadline, hedged_.hedge_at()});
   return true;
 }
 
 void TicketState::Cancel() {
   if (done()) return;
-  if (lease_) (*lease_)->links.Claim();
-  if (running_) (*lease_)->router.GiveUp();
+  if (running_) hedged_.Claim();
+  hedged_.GiveUp();
   End(absl::CancelledError("attend: the caller gave it up"));
 }
 

@@ -10,6 +10,7 @@
 #include "attention/partial.h"
 #include "client/call/attempts.h"
 #include "client/call/call_context_pool.h"
+#include "client/call/hedge.h"
 #include "client/calls.h"
 #include "client/plan/layer_call.h"
 #include "client/trace/call_tries.h"
@@ -65,6 +66,7 @@ struct TicketState {
   std::optional<CallContextPool::Lease> lease_;  // unset when done, or waiting for a holder
   LayerCallSegments segments_;
   RouteCall call_;
+  HedgedAttend hedged_;
   const PartialView out_;
   AttendReport* const report_;
   bool running_ = false;  // an attempt is under way

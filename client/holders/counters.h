@@ -20,6 +20,8 @@ struct CallCounters {
   // Retries not made in spite of a hint, because the budget was spent.
   std::atomic<uint64_t> retries_refused{0};
   std::atomic<uint64_t> failovers{0};      // attempts repeated with another replica
+  std::atomic<uint64_t> hedges{0};         // attends sent to replicas, because holders were late
+  std::atomic<uint64_t> hedges_won{0};     // those of them that the replicas answered first
   std::atomic<uint64_t> reopens{0};        // attempts repeated over a new session
   std::atomic<uint64_t> returns{0};        // attempts repeated after a wait for a holder
   std::atomic<uint64_t> lost_ns{0};        // time of failed attempts, in calls that succeeded

@@ -28,13 +28,18 @@ HolderLink::HolderLink(const LinkOptions* options, PeerTable* peers, HolderPeer*
 
 HolderLink::~HolderLink() { Close(); }
 
-bool HolderLink::IsUsable() {
-  if (!is_up()) return false;
-  // Requests that were given up on keep their slots until their replies arrive; polling discards
-  // those replies. If no slot is left to post with, the replies are not expected any more.
+void HolderLink::ReadLate() {
   RequestLane& lane = *up_.lane;
   std::array<Completion, 16> late;
   while (lane.in_flight() > 0 && lane.Poll(late) > 0) continue;
+}
+
+bool HolderLink::IsUsable() {
+  if (!is_up()) return false;
+  // Requests that were given up on keep their slots until their replies arrive. If no slot is left
+  // to post with, the replies are not expected any more.
+  ReadLate();
+  RequestLane& lane = *up_.lane;
   return lane.in_flight() < lane.shape().slot_count && lane.status().ok() &&
          up_.epoch.value >= peer_->epoch.load(std::memory_order_relaxed);
 }

@@ -36,6 +36,9 @@ class HolderLink {
   HolderLink& operator=(const HolderLink&) = delete;
 
   bool is_up() const { return up_.lane != nullptr; }
+  // Takes and drops the replies to requests that earlier calls gave up. The link must be up, and no
+  // call may use it.
+  void ReadLate();
   // Returns true if EnsureUp would return at once. The lane is then up and has a free slot, and no
   // later epoch than the session's is known.
   bool IsUsable();

@@ -22,6 +22,7 @@
 #include "client/cost/live_queue.h"
 #include "client/cost/profile.h"
 #include "client/cost/profile_seed.h"
+#include "client/cost/round_times.h"
 #include "client/holder_view.h"
 #include "client/holders/directory_view.h"
 #include "proto/ids.h"
@@ -248,6 +249,7 @@ class HolderPeer {
   std::atomic<uint64_t> epoch{0};
   std::atomic<FabricKind> fabric_kind{FabricKind::kTcp};  // that of the last lane opened
   LiveQueue queue;
+  RoundTimes round_times;  // for calls with replicas; see HedgedAttend
   // If the holder failed a call recently, a replica is queried instead, if there is one
   // (PeerTable::Avoid).
   HolderAvoidance avoidance;

@@ -31,6 +31,8 @@ void LinkTable::BeginCall() {
   reopened_.clear();
   tried_.clear();
   set_may_wait(true);
+  wait_end_ = kInstantMax;
+  if (!late_.empty()) ReadLate();
 }
 
 void LinkTable::BeginAttempt() {
@@ -71,6 +73,7 @@ absl::StatusOr<LinkTable::ChunkLinks*> LinkTable::FindLinks(
   }
   if (links_.size() >= kLinkCountMax && current_.empty()) {
     corpora_.clear();
+    late_.clear();
     links_.clear();
   }
   auto chunk_links = std::make_unique<ChunkLinks>();
@@ -239,6 +242,26 @@ void LinkTable::NoteSilent(HolderLink& link) {
   if (AnyReplicated()) peers_->Avoid(link.peer(), options_->clock->Now(), std::nullopt);
 }
 
+void LinkTable::AvoidLate(HolderLink& link) {
+  AssertHeld();
+  if (std::find(late_.begin(), late_.end(), &link) == late_.end()) late_.push_back(&link);
+  // Another late call does not make the pause longer.
+  const Instant now = options_->clock->Now();
+  if (link.peer().avoidance.until() <= now) peers_->Avoid(link.peer(), now, std::nullopt);
+}
+
+// Once no request of an earlier call is without a reply, the holder is not silent any more. A
+// broken lane shows nothing.
+void LinkTable::ReadLate() {
+  std::erase_if(late_, [](HolderLink* link) {
+    if (!link->is_up() || !link->lane().status().ok()) return true;
+    link->ReadLate();
+    if (link->lane().in_flight() > 0) return false;
+    link->peer().avoidance.End();
+    return true;
+  });
+}
+
 bool LinkTable::OthersMayAnswer(const HolderPeer& peer) const {
   if (!AnyReplicated()) return false;
   const Instant now = options_->clock->Now();
@@ -290,6 +313,7 @@ Instant LinkTable::CloseIdleLink(Instant now) {
 absl::Status LinkTable::EnsureUp(HolderLink& link, Instant deadline) {
   AssertHeld();
   link.set_last_use(now_);
+  deadline = std::min(deadline, wait_end_);
   if (!may_wait_) return link.IsUsable() ? absl::OkStatus() : RefuseToWait();
   // A machine that is gone does not even refuse a connection, so time is left for the other
   // holders.
@@ -369,7 +393,7 @@ absl::StatusOr<uint32_t> LinkTable::HandleOf(ChunkLinks& chunk_links, uint32_t c
       if (chunk_links.LinkOf(i) != ordinal) continue;
       if (link.Find(chunks[i].id) == nullptr) ids.push_back(chunks[i].id);
     }
-    absl::Status status = link.Resolve(ids, deadline);
+    absl::Status status = link.Resolve(ids, std::min(deadline, wait_end_));
     // NotFound may be about another chunk, which this call does not request.
     if (!status.ok() && (!absl::IsNotFound(status) || link.Find(wanted.id) == nullptr))
       return status;

@@ -77,6 +77,9 @@ class LinkTable {
     would_wait_ = false;
   }
   bool would_wait() const { return would_wait_; }
+  // Sets until when EnsureUp and HandleOf may wait for a holder, until the next BeginCall, if that
+  // is before their own deadlines.
+  void set_wait_end(Instant end) { wait_end_ = end; }
 
   // Starts an attempt of a call. Add its corpora, then Tidy.
   void BeginAttempt();
@@ -129,6 +132,11 @@ class LinkTable {
   // Call if the time ran out before the holder answered. FailOver then refers to this holder.
   // Avoids it, if any chunk has another one.
   void NoteSilent(HolderLink& link);
+  // Makes calls avoid a holder that is late. It is avoided until it answers, which a later call of
+  // this context notices too, or until the pause of HolderAvoidance is over.
+  void AvoidLate(HolderLink& link);
+  // Whether any chunk of the attempt's corpora has several holders.
+  bool AnyReplicated() const;
   // Returns true if every chunk requested from the holder has another one that the directory lists.
   // That one must not have failed this call, nor another call recently.
   bool OthersMayAnswer(const HolderPeer& peer) const;
@@ -179,7 +187,7 @@ class LinkTable {
   // Returns true if the attempt may use this link.
   bool Used(const HolderLink& link) const;
   void CloseAfterWork(HolderLink& link);
-  bool AnyReplicated() const;
+  void ReadLate();
 
   const LinkOptions* const options_;
   PeerTable* const peers_;
@@ -193,6 +201,8 @@ class LinkTable {
   Instant next_idle_look_;  // before it, no link has been idle for kLinkIdleMax
   // The state of the call in progress.
   bool may_wait_ = true;
+  Instant wait_end_ = kInstantMax;
+  std::vector<HolderLink*> late_;            // those of AvoidLate that have not answered yet
   bool would_wait_ = false;                  // the attempt failed only because it may not wait
   std::vector<ChunkLinks*> current_;         // the corpora of the attempt
   HolderPeer* failed_ = nullptr;             // the holder that failed the last attempt

@@ -51,8 +51,8 @@ absl::Status CheckReplyForHint(const ReplyHeader& header, const ScatterList& bod
 
 bool RetryBudget::Spend() {
   uint32_t earned = earned_.load(std::memory_order_relaxed);
-  while (earned >= kRequestsPerRetry) {
-    if (earned_.compare_exchange_weak(earned, earned - kRequestsPerRetry,
+  while (earned >= requests_per_retry_) {
+    if (earned_.compare_exchange_weak(earned, earned - requests_per_retry_,
                                       std::memory_order_relaxed)) {
       return true;
     }

@@ -50,11 +50,16 @@ absl::Status CheckReplyForHint(const ReplyHeader& header, std::span<const std::b
 absl::Status CheckReplyForHint(const ReplyHeader& header, const ScatterList& body,
                                const ExpectedReply& expected);
 
-// Limits retries to a tenth of all requests, so that a fleet's retries do not keep its holders
-// overloaded. Thread-safe.
+// At most one request in so many is sent to a replica because its holder is late.
+inline constexpr uint32_t kCallsPerHedge = 20;
+
+// Limits retries to a tenth of all requests, or another share, so that a fleet's retries do not
+// keep its holders overloaded. Thread-safe.
 class RetryBudget {
  public:
   static constexpr uint32_t kRequestsPerRetry = 10;
+  explicit RetryBudget(uint32_t requests_per_retry = kRequestsPerRetry)
+      : requests_per_retry_(requests_per_retry), earned_(kBurstMax * requests_per_retry) {}
   // The number of retries that may follow each other at once after a quiet period. The budget
   // starts with this many.
   static constexpr uint32_t kBurstMax = 10;
@@ -62,15 +67,18 @@ class RetryBudget {
   // Call when a request begins.
   void Earn() {
     // A full budget is not written to.
-    if (earned_.load(std::memory_order_relaxed) < kBurstMax * kRequestsPerRetry)
+    if (earned_.load(std::memory_order_relaxed) < kBurstMax * requests_per_retry_)
       earned_.fetch_add(1, std::memory_order_relaxed);
   }
   // Uses up one retry. Returns false if none is left.
   bool Spend();
+  // Takes back a retry that was not made.
+  void Return() { earned_.fetch_add(requests_per_retry_, std::memory_order_relaxed); }
 
  private:
+  const uint32_t requests_per_retry_;
   // Counts requests. Threads that earn at the same time may exceed the limit by their number.
-  std::atomic<uint32_t> earned_{kBurstMax * kRequestsPerRetry};
+  std::atomic<uint32_t> earned_;
 };
 
 }  // namespace ckv

@@ -1,8 +1,7 @@
 // Lists what the query rows of a call attend.
 //
 //   unit             query rows that attend the same rows: a segment, one group of its selection,
-//   or
-//                    its consecutive rows with one row limit
+//                    or its consecutive rows with one row limit
 //   attended chunk   a chunk that a unit attends, or selected rows of it. Those of one unit are in
 //                    the order of the fixed tree
 

@@ -162,6 +162,13 @@ void AddRequester(const WebSources& sources, MetricsPage& page) {
   page.Counter("ckv_requester_explains_total", "Explains, failed ones included.",
                stats.explain_count);
   AddLocalCache(stats, page);
+  page.Counter(
+      "ckv_requester_hedges_total",
+      "Attends that were sent to replicas, too, because their holders were late. At most 1 "
+      "in 20. A rate near that for long: a holder is slow, or stops now and then.",
+      stats.hedge_count);
+  page.Counter("ckv_requester_hedges_won_total", "Hedged attends that the replicas answered first.",
+               stats.hedge_won_count);
   page.Counter("ckv_requester_failovers_total",
                "Calls that continued with a replica after a holder had failed them. An increase "
                "without a restart or an overload: ckvctl status shows which holder has trouble.",

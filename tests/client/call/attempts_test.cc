@@ -85,5 +85,24 @@ TEST_F(AttemptsTest, RetriesStayWithinTheBudget) {
   EXPECT_GT(counters.retries_refused, 0u);
 }
 
+// At most one call in kCallsPerHedge, after a burst, and none soon after an overload.
+TEST_F(AttemptsTest, HedgesStayWithinTheirBudget) {
+  Clock& clock = *Clock::Real();
+  uint32_t count = 0;
+  while (attempts.TakeHedge(clock.Now())) ++count;
+  EXPECT_EQ(count, RetryBudget::kBurstMax);
+  for (uint32_t i = 1; i < kCallsPerHedge; ++i) attempts.Begin();
+  EXPECT_FALSE(attempts.TakeHedge(clock.Now()));
+  attempts.Begin();
+  EXPECT_TRUE(attempts.TakeHedge(clock.Now()));
+  EXPECT_EQ(counters.hedges, RetryBudget::kBurstMax + 1);
+
+  for (uint32_t i = 0; i < kCallsPerHedge; ++i) attempts.Begin();
+  EXPECT_EQ(Count(WithRetryAfter(absl::ResourceExhaustedError("full"), 1)), 1 + kRetryCountMax);
+  const Instant now = clock.Now();
+  EXPECT_FALSE(attempts.TakeHedge(now));
+  EXPECT_TRUE(attempts.TakeHedge(now + Attempts::kOverloadMax));
+}
+
 }  // namespace
 }  // namespace ckv

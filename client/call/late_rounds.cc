@@ -1,0 +1,46 @@
+#include "client/call/late_rounds.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "client/holders/holder_peer.h"
+
+namespace ckv {
+
+void LateRounds::Begin(Instant begun, bool replicated) {
+  const RouteCall& call = planned_.call;
+  on_ = replicated && !call.is_trial;
+  begun_ = begun;
+  late_at_ = kInstantMax;
+  if (!on_ || planned_.peers.empty()) return;
+  rounds_.assign(planned_.peers.size(), Round{});
+  for (const PlannedUnit& unit : planned_.plan.units()) {
+    const auto chunks = call.segments[unit.segment].context->chunks();
+    for (const AttendedChunk& attended : planned_.plan.AttendedBy(unit)) {
+      if (attended.peer_index == kCachedPeerIndex) continue;
+      const uint32_t rows =
+          attended.index_begin == kDense ? chunks[attended.context_index].token_count : attended.k;
+      rounds_[attended.peer_index].pairs += uint64_t{unit.row_count} * rows;
+    }
+  }
+  Duration longest{0};
+  for (uint32_t i = 0; i < rounds_.size(); ++i) {
+    const auto p95 = exchange_.link(i).peer().round_times.P95(rounds_[i].pairs);
+    if (!p95) return;
+    longest = std::max(longest, *p95);
+  }
+  late_at_ = begun + longest;
+}
+
+void LateRounds::End(Instant now) {
+  if (!on_) return;
+  on_ = false;
+  if (!planned_.call.polled_at_once && !planned_.call.prompt) return;
+  for (uint32_t i = 0; i < planned_.peers.size(); ++i) {
+    const Round& round = rounds_[i];
+    const Instant end = round.answered == Instant() ? now : round.answered;
+    exchange_.link(i).peer().round_times.Observe(round.pairs, end - begun_);
+  }
+}
+
+}  // namespace ckv

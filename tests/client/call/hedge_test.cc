@@ -1,0 +1,163 @@
+// Goal: an attend whose holder is late is answered by a replica, with the same bits, and a late
+// holder is queried again once it answers. Method: two holders of every chunk in this process; the
+// replies of one lane are held back. Every wait is the call's own.
+
+#include "client/call/hedge.h"
+
+#include <atomic>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/support/stall_fabric.h"
+#include "tests/support/test_fleet.h"
+
+namespace ckv {
+namespace {
+
+using test::Answer;
+using test::RandomBf16;
+using test::SmallShape;
+using test::Soon;
+
+constexpr uint32_t kRows = 8;
+
+struct HedgeTest : testing::Test {
+  HedgeTest() {
+    for (size_t i = 0; i < 2; ++i) fleet.StartHolder(i);
+    fleet.Load("c", corpus, {0, 0});
+    fleet.Lease("c", corpus, 1, {0, 1});
+    RequesterOptions options;
+    options.fabrics = {&stalling};
+    options.lane_shape = SmallShape();
+    requester = *Requester::Create(options, &fleet, &fleet);
+    call.corpus = *requester->Resolve("c", "", Soon());
+    call.q = {q.data(), kRows, 96};
+    call.wire = PartialDtype::kF32;
+    right = Attended();
+    EXPECT_EQ(stalling.lane_count(), 1u);
+    first_ = RowsOf(0) > 0 ? 0 : 1;
+    // Both holders have turns, and enough calls to know what is late.
+    for (int i = 0; i < 200; ++i) EXPECT_TRUE(Attended().SameBits(right));
+  }
+  Answer Attended(AttendReport* report = nullptr) {
+    Answer answer(kRows, 64);
+    call.deadline = Soon();
+    const absl::Status status = requester->Attend(call, answer.View(), report);
+    EXPECT_TRUE(status.ok()) << status;
+    return answer;
+  }
+  // Calls until one is hedged. Returns its report.
+  AttendReport AttendedLate() {
+    const uint64_t before = requester->Stats().hedge_count;
+    AttendReport report;
+    for (int i = 0; i < 100 && requester->Stats().hedge_count == before; ++i)
+      EXPECT_TRUE(Attended(&report).SameBits(right));
+    EXPECT_EQ(requester->Stats().hedge_count, before + 1);
+    return report;
+  }
+  uint64_t RowsOf(size_t holder) { return fleet.holder(holder).stats().query_row_count; }
+
+  test::TestCorpus corpus = test::MakeTestCorpus(test::TestGeometry(), {40, 50}, 3);
+  std::mt19937 rng{3};
+  std::vector<uint16_t> q = RandomBf16(kRows * 96, rng);
+  std::unique_ptr<Fabric> fabric = NewLoopbackFabric(Clock::Real());
+  std::function<bool(uint32_t)> stalled = [](uint32_t) { return false; };
+  std::atomic<bool> stalls{false};
+  test::StallFabric stalling{fabric.get(),
+                             [this](uint32_t lane) { return stalls && stalled(lane); }};
+  test::TestFleet fleet{{fabric.get()}};
+  std::unique_ptr<Requester> requester;
+  AttendCall call;
+  Answer right{kRows, 64};
+  size_t first_ = 0;  // the holder that lane 0 leads to
+};
+
+TEST_F(HedgeTest, AReplicaAnswersForALateHolder) {
+  stalled = [](uint32_t lane) { return lane == 0; };
+  stalls = true;
+  const AttendReport report = AttendedLate();
+  EXPECT_EQ(requester->Stats().hedge_won_count, requester->Stats().hedge_count);
+  EXPECT_GE(report.elapsed, HedgedAttend::kAfterMin);
+  EXPECT_GE(report.lost, HedgedAttend::kAfterMin) << "what the late holder cost";
+  // Later calls do not query it.
+  const uint64_t hedges = requester->Stats().hedge_count;
+  for (int i = 0; i < 50; ++i) EXPECT_TRUE(Attended().SameBits(right));
+  EXPECT_EQ(requester->Stats().hedge_count, hedges);
+  EXPECT_EQ(requester->Stats().failover_count, 0u);
+}
+
+TEST_F(HedgeTest, AHolderThatAnswersLateIsQueriedAgain) {
+  stalled = [](uint32_t lane) { return lane == 0; };
+  stalls = true;
+  (void)AttendedLate();
+  // Once the holder has counted the request that was given up.
+  for (int i = 0; i < 50; ++i) EXPECT_TRUE(Attended().SameBits(right));
+  const uint64_t queried = RowsOf(first_);
+  for (int i = 0; i < 50; ++i) EXPECT_TRUE(Attended().SameBits(right));
+  EXPECT_EQ(RowsOf(first_), queried);
+  stalls = false;
+  // Its reply ends the avoidance at once. Without that, it would last HolderAvoidance::kPauseMin.
+  const Instant begin = Clock::Real()->Now();
+  while (RowsOf(first_) == queried && Clock::Real()->Now() - begin < HolderAvoidance::kPauseMin / 2)
+    EXPECT_TRUE(Attended().SameBits(right));
+  EXPECT_GT(RowsOf(first_), queried);
+}
+
+// Both replies arrive at the same time: one of them is the answer, and nothing is merged twice.
+TEST_F(HedgeTest, OneOfTwoAnswersCounts) {
+  for (int round = 0; round < 5; ++round) {
+    const uint64_t hedges = requester->Stats().hedge_count;
+    stalled = [this, hedges](uint32_t) { return requester->Stats().hedge_count == hedges; };
+    stalls = true;
+    (void)AttendedLate();
+    stalls = false;
+    for (int i = 0; i < 20; ++i) EXPECT_TRUE(Attended().SameBits(right));
+  }
+}
+
+TEST_F(HedgeTest, IfTheReplicaIsGoneTheLateHolderAnswers) {
+  fleet.StopHolder(1 - first_);
+  const uint64_t hedges = requester->Stats().hedge_count, won = requester->Stats().hedge_won_count;
+  // Until a hedge was tried, or the call found the replica gone because it had chosen that one.
+  stalled = [this, hedges](uint32_t) {
+    const RequesterStats stats = requester->Stats();
+    return stats.hedge_count == hedges && stats.failover_count + stats.reopen_count == 0;
+  };
+  stalls = true;
+  EXPECT_TRUE(Attended().SameBits(right));
+  EXPECT_EQ(requester->Stats().hedge_won_count, won);
+}
+
+TEST_F(HedgeTest, ATicketIsHedged) {
+  ChunkUse uses[] = {{0, 0}, {1, 0}};
+  const ContextPart part = {.corpus = call.corpus, .chunks = uses};
+  const auto context =
+      requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kRoute}, Soon());
+  ASSERT_TRUE(context.ok()) << context.status();
+  const Segment segment = {.row_count = kRows, .context = &*context};
+  LayerCall layer;
+  layer.q = call.q;
+  layer.segments = {&segment, 1};
+  layer.wire = PartialDtype::kF32;
+  stalled = [](uint32_t lane) { return lane == 0; };
+  stalls = true;
+  const uint64_t before = requester->Stats().hedge_count;
+  for (int i = 0; i < 100 && requester->Stats().hedge_count == before; ++i) {
+    layer.deadline = Soon();
+    Answer answer(kRows, 64);
+    auto ticket = requester->Submit(layer, answer.View(), nullptr);
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    TicketProgress progress = ticket->TryPoll();
+    while (progress == TicketProgress::kInFlight) progress = ticket->TryPoll();
+    if (progress == TicketProgress::kMustWait) progress = ticket->Work();
+    EXPECT_EQ(progress, TicketProgress::kDone);
+    const absl::Status status = ticket->Wait();
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(answer.SameBits(right));
+  }
+  EXPECT_EQ(requester->Stats().hedge_count, before + 1);
+  EXPECT_EQ(requester->Stats().hedge_won_count, before + 1);
+}
+
+}  // namespace
+}  // namespace ckv
