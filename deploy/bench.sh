@@ -24,6 +24,7 @@
 #     vllm          stock vLLM from PyPI with the plug-in: exactness, a random walk over its scheduler, time to the first
 #                   token, also beside LMCache's and NIXL's, decode steps, blocks, publishing, what it costs where it is not used;
 #                   half an hour
+#     fleet         two holders of every chunk, of which one is killed or stopped 500 times, or stops 2 s in 10
 #     peers         beside NIXL and Mooncake from PyPI, in turns: fetches on one host and over tcp, also into scattered blocks;
 #                   ckv's kernel beside vLLM's for MLA on a CPU; a fleet at rest, and its first call after 90 s
 #     store         restart, load and cold read beside the disk's own time, kept stripes, look-ups, plans, cuts
@@ -32,7 +33,7 @@
 #                   connections, a directory whose name moves (root, for namespaces and a clean root)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n '2,32p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,33p' "$0" | sed 's/^# \{0,1\}//'; }
 realtime=()
 if [ "${1:-}" = --realtime ]; then
   realtime=(chrt --fifo 1)
@@ -78,12 +79,16 @@ case $1 in
     preset=release targets=(ckvd ckvctl ckv_c)
     deploy/install-packages.sh build engines
     ;;
+  fleet)
+    preset=release targets=(ckvd ckvctl attend_caller c_caller)
+    deploy/install-packages.sh check
+    ;;
   peers)
     preset=release targets=(ckvd ckv_c c_loop cc_loop rest_echo attend_kernel)
     deploy/install-packages.sh build check engines
     ;;
   store) preset=release targets=(store_bench store_disk_bench store_stripe_bench store_plan_bench) ;;
-  *) echo "bench: no set is named '$1'; there are: act, bindings, contexts, data-path, decision, field, kernels, llama, operate, peers, store, vllm" >&2; exit 2 ;;
+  *) echo "bench: no set is named '$1'; there are: act, bindings, contexts, data-path, decision, field, fleet, kernels, llama, operate, peers, store, vllm" >&2; exit 2 ;;
 esac
 deploy/build.sh "$preset" "${targets[@]}"
 exec "${realtime[@]}" deploy/python.sh tests/bench/bars.py "$1" "build/$preset"

@@ -7,6 +7,7 @@ import bindings_figures
 import decision_links
 import directory_kills
 import field_bars
+import fleet_bars
 import llama_figures
 import peers_bars
 import policy_links
@@ -65,7 +66,7 @@ LINKS, AGENTS, WAITS, KILLS = "decision_links", "policy_links", "wait_fleets", "
 UNITS, WEB, LLAMA, BINDINGS = "unit_figures", "web_figures", "llama_figures", "bindings_figures"
 SCRIPTS = {LINKS: decision_links.figures, AGENTS: policy_links.figures, WAITS: wait_fleets.figures,
            KILLS: directory_kills.figures, UNITS: unit_figures.figures, WEB: web_figures.figures, LLAMA: llama_figures.figures, BINDINGS: bindings_figures.figures, **field_bars.SCRIPTS,
-           **vllm_bars.SCRIPTS, **peers_bars.SCRIPTS}
+           **vllm_bars.SCRIPTS, **peers_bars.SCRIPTS, **fleet_bars.SCRIPTS}
 SPLICES = (("bf16, in its place", "BM_Splice/fp8:0/delta:0"), ("bf16, rotated", "BM_Splice/fp8:0/delta:4096"),
            ("fp8, rotated", "BM_Splice/fp8:1/delta:4096"))
 FABRIC_NUMBERS = (("shm", 2), ("tcp", 3))
@@ -349,7 +350,7 @@ SETS = {
             counter("agents", "memory_ratio"), "x prefixes of their own", at_most=0.2, base=counter("agents", "own_MiB"),
             base_unit="MiB"),
     ],
-    "field": field_bars.BARS, "vllm": vllm_bars.BARS, "peers": peers_bars.BARS,
+    "field": field_bars.BARS, "vllm": vllm_bars.BARS, "peers": peers_bars.BARS, "fleet": fleet_bars.BARS,
     # One thread unless it says two; DeepSeek rows; bf16 unless it says fp8.
     "kernels": [
         *(ratio(f"dense, {q} query rows over {rows}", f"BM_Dense/q:{q}/rows:{rows}", bar, "of FMA peak")

@@ -58,13 +58,14 @@ class Caller:
 class RollingFleet:
     """A directory, holders that keep their addresses over restarts, and a requester."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, holders=HOLDERS, options=()):
+        self.options = options  # of each holder
         self.fleet = Fleet.__new__(Fleet)
         self.fleet.folder, self.fleet.processes, self.fleet.durable = folder, [], True
         self.held, self.holders = [], {}
         try:
             self.fleet.directory = self.fleet.start("directory", "--role=directory")
-            for i in range(HOLDERS):
+            for i in range(holders):
                 # Bound but not listening: reserves the port between two runs of the holder.
                 held = socket.socket()
                 held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -80,7 +81,7 @@ class RollingFleet:
     def start(self, index):
         address = f"127.0.0.1:{self.held[index].getsockname()[1]}"
         self.fleet.start(f"h{index}", "--role=holder", f"--directory={self.fleet.directory}", "--store-capacity=64MiB",
-                         f"--store-path={self.fleet.store(index)}", listen=address)
+                         f"--store-path={self.fleet.store(index)}", *self.options, listen=address)
         self.holders[index] = self.fleet.processes[-1]
 
     def end(self, index, sign):
@@ -132,30 +133,40 @@ def longest(callers_said, events):
     return found
 
 
-def play(folder, rounds, calls=0, calm_s=0.0):
+def load(fleet, folder):
+    """A corpus with two copies of each chunk."""
+    Rows(1, 32, 0).write(folder / "base.safetensors")
+    loaded = run_ctl(fleet.fleet, "corpus", "load", "base", folder / "base.safetensors", "--chunk-tokens", 4,
+                     "--replicas", 2)
+    if loaded.returncode != 0:
+        raise RuntimeError(loaded.stderr)
+
+
+def start_callers(fleet, callers, each=CALLERS_EACH):
+    """Appends `each` callers over gRPC and as many over C. They have answers on return."""
+    for _ in range(each):
+        timeout_ms = round(1000 * TIMEOUT_S)
+        callers.append(Caller(PROGRAMS.attend_caller, fleet.fleet.requester, "base", D_QK, timeout_ms))
+        callers.append(Caller(PROGRAMS.c_caller, fleet.fleet.directory, "base", timeout_ms))
+    for caller in callers:
+        caller.await_answer()
+
+
+def play(folder, rounds, calls=0, calm_s=0.0, holders=HOLDERS):
     """Plays each kind with each holder, for at least `rounds` rounds and `calls` / 1000 seconds. Does not count calls.
     Returns (the report of each caller, events as (kind, begin, end), seconds)."""
-    fleet = RollingFleet(folder)
+    fleet = RollingFleet(folder, holders)
     callers, events = [], []
     try:
-        Rows(1, 32, 0).write(folder / "base.safetensors")
-        loaded = run_ctl(fleet.fleet, "corpus", "load", "base", folder / "base.safetensors", "--chunk-tokens", 4,
-                         "--replicas", 2)
-        if loaded.returncode != 0:
-            raise RuntimeError(loaded.stderr)
-        for _ in range(CALLERS_EACH):
-            timeout_ms = round(1000 * TIMEOUT_S)
-            callers.append(Caller(PROGRAMS.attend_caller, fleet.fleet.requester, "base", D_QK, timeout_ms))
-            callers.append(Caller(PROGRAMS.c_caller, fleet.fleet.directory, "base", timeout_ms))
-        for caller in callers:
-            caller.await_answer()
+        load(fleet, folder)
+        start_callers(fleet, callers)
         begin = time.monotonic()
         let_call(callers, calm_s)
         least = begin + calm_s + calls / 1000  # a machine that makes fewer than 1000 calls a second makes fewer in all
         played = 0
         while played < rounds or time.monotonic() < least:
             for kind in KINDS:
-                for index in range(HOLDERS):
+                for index in range(holders):
                     since = time.monotonic()
                     fleet.play(kind, index, callers)
                     events.append((kind, since, time.monotonic()))
