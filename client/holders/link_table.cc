@@ -320,9 +320,8 @@ absl::Status LinkTable::EnsureUp(HolderLink& link, Instant deadline) {
   const auto may_query = [&](const HolderPeer& other) {
     return !other.gone() && other.avoidance.until() <= now_;
   };
-  if (!link.is_up() && AnyReplicated() && OthersCanBeTried(link.peer(), may_query)) {
-    deadline = std::min(deadline, now_ + (deadline - now_) / 2);
-  }
+  if (AnyReplicated() && !link.IsUsable() && OthersCanBeTried(link.peer(), may_query))
+    deadline = std::min({deadline, now_ + (deadline - now_) / 2, now_ + kOpenMax});
   absl::Status status = MakeUp(link, deadline);
   if (!status.ok()) {
     // No other holder helps if this process cannot pin.

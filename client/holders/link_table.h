@@ -26,6 +26,7 @@ class LinkTable {
   static constexpr size_t kLinkCountMax = 1024;
   // The most corpora whose links are kept, and the most that one call may use.
   static constexpr size_t kCorpusCountMax = 256;
+  static constexpr Duration kOpenMax = std::chrono::milliseconds(500);
   // A link unused for this time is closed, because its lane takes memory of the holder too.
   static constexpr Duration kLinkIdleMax = std::chrono::seconds(60);
 
@@ -111,8 +112,9 @@ class LinkTable {
   HolderLink& Choose(ChunkLinks& chunk_links, uint32_t chunk);
 
   // Calls HolderLink::EnsureUp for a link of this attempt. If every group that needs the link has
-  // another available holder, the link gets half the time that is left. If the holder has no
-  // session left, closes this context's least recently used one there. Then retries for half a
+  // another available holder, the link gets half the time that is left, and at most kOpenMax. A
+  // stopped holder does not refuse a connection; a session takes some 5 ms here. If the holder has
+  // no session left, closes this context's least recently used one there. Then retries for half a
   // second.
   absl::Status EnsureUp(HolderLink& link, Instant deadline);
 
