@@ -35,7 +35,8 @@ class AttendPlan {
     return attended().subspan(unit.attended_begin, unit.attended_end - unit.attended_begin);
   }
 
-  // Cuts the call into blocks and frames.
+  // Cuts the call into blocks and frames. `call` is that of Begin. `peers` are by peer index, with
+  // their shapes; Cut sets the rest. Spans of this class are valid until the next Begin or Cut.
   //   InvalidArgument     a frame of a single row does not fit; names the limit.
   absl::Status Cut(const RouteCall& call, std::span<PlannedPeer> peers) {
     CKV_RETURN_IF_ERROR(nodes_.Cut(call, peers, units_));
@@ -46,7 +47,8 @@ class AttendPlan {
   uint32_t cached_count() const { return nodes_.cached_count(); }  // cached nodes of the call
   // The selected rows of all attended chunks (AttendedChunk::index_begin).
   std::span<const int32_t> selected_rows() const { return units_.selected_rows(); }
-  // The selected rows of one attended chunk, as indices in the chunk.
+  // The selected rows of one attended chunk, as indices in the chunk. The chunk must not be dense
+  // (AttendedChunk::index_begin).
   std::span<const int32_t> IndicesOf(const AttendedChunk& chunk) const {
     return selected_rows().subspan(chunk.index_begin, chunk.k);
   }

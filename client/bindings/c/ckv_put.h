@@ -108,10 +108,13 @@ ckv_status ckv_put_add_rows(ckv_put* put, uint32_t layer, uint64_t offset_bytes,
 // an error it may be called again; after success the put is done. `report` may be NULL. If the
 // directory has no directory.path, it waits for at most 5 s of the timeout until the holders have
 // recorded the change.
-//   FAILED_PRECONDITION  rows are missing. Or another chunk was added after `parent` meanwhile. Or
-//                        there are no holders, or the put is done.
+//   FAILED_PRECONDITION  rows are missing: add them and call again. Or another chunk was added
+//                        after `parent` meanwhile: begin a new put after the last chunk.
+//                        Or there are no holders: call again later. Or the put is done.
 //   INVALID_ARGUMENT     also: there are no chunks, or more copies than holders.
-//   DATA_LOSS            a holder already has different rows under the id of a new chunk.
+//   DATA_LOSS            a holder already has different rows under the id of a new chunk: the same
+//                        tokens were prefilled in another way. Give the geometry another revision,
+//                        or drop the corpora that have the chunk.
 //   ABORTED              others changed the corpus repeatedly: call it again.
 //   RESOURCE_EXHAUSTED   a holder is full.
 //   UNAVAILABLE, DEADLINE_EXCEEDED  the directory or a holder does not answer, or not in time.

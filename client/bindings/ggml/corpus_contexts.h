@@ -24,7 +24,7 @@ namespace ckv::ggml {
 // Returns the process' requester, or the error why there is none. Any thread may call it.
 using RequesterSource = std::function<absl::StatusOr<Requester*>()>;
 
-// Used by one thread at a time. The requester must outlive it.
+// Used by one thread at a time. The requester that the source returns must outlive it.
 class CorpusContexts {
  public:
   // The most contexts to keep: an engine's sequences at the same time. Beyond that, the least
@@ -37,27 +37,31 @@ class CorpusContexts {
     std::string tenant = "";  // its corpora and the shared ones may be attended
     ContextPolicy policy = ContextPolicy::kAuto;
     Clock* clock = Clock::Real();
-    // Checks that corpora without a digest still have the chunks that they had at first.
+    // Checks that corpora without a digest still have the chunks that they had at first. All
+    // contexts of a process share one; the default is for a single one.
     std::shared_ptr<CorpusPins> pins = std::make_shared<CorpusPins>();
   };
   CorpusContexts(RequesterSource requester, Options options)
       : requester_(std::move(requester)), options_(std::move(options)) {}
 
-  // Returns the context of these chunks, in the order of the list, which must not be empty.
+  // Returns the context of these chunks, in the order of the list, which must not be empty. With
+  // policy cache, the first Find of a list may take kCacheOpenTimeout, whatever `deadline` is.
   //   InvalidArgument     the list has more than 16 entries, or a chunk occurs twice.
   //   NotFound            there is no such corpus for its tenant.
   //   PermissionDenied    the list names a tenant that is neither the shared one nor
   //                       Options::tenant.
   //   FailedPrecondition  the corpus no longer has the chunks of the reference, or those that a
   //                       corpus without a reference had at first. Also: its rows differ from the
-  //                       engine's in shape or scale, or it lacks the op's layer.
-  //   else                as Requester::Resolve and Open.
+  //                       engine's in shape or scale, or it lacks the op's layer. A reference to
+  //                       the corpus as it is now helps.
+  //   else                as the source of the requester, Requester::Resolve and Open.
   absl::StatusOr<std::shared_ptr<const Context>> Find(const AttachedList& list, const MlaOp& op,
                                                       Instant deadline);
   // Returns the requester that makes the calls.
   absl::StatusOr<Requester*> requester() const { return requester_(); }
-  // Drops the context of a call that failed with NotFound, Unavailable or FailedPrecondition: its
-  // chunks may be elsewhere by now. A busy or late holder does not invalidate the context.
+  // Call it with the status of every call over the context. Drops the context after NotFound,
+  // Unavailable and FailedPrecondition, because its chunks may be elsewhere by now. A busy or late
+  // holder does not invalidate it.
   void DropAfter(const absl::Status& status, const AttachedList& list);
 
  private:

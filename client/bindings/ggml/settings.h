@@ -19,10 +19,10 @@
 namespace ckv::ggml {
 
 struct Settings {
-  // CKV_DIRECTORY, host:port, as for ckvctl.
+  // CKV_DIRECTORY, host:port. ReadSettings always sets it; by default 127.0.0.1:7400.
   std::string directory;
-  // CKV_GGML_CORPUS: the corpus that every sequence without a reference attends, whole. If empty,
-  // none.
+  // CKV_GGML_CORPUS: the corpus that every sequence without a reference (store/formats/
+  // reference_cell.h) attends as a whole. If empty, none.
   std::string corpus;
   // CKV_GGML_POSITION: the position at which that corpus begins. If unset, the corpus ends before
   // position 0, so an engine counts its own tokens from 0 on.
@@ -48,8 +48,9 @@ struct Settings {
   std::string kernel_target;
 };
 
-// Reads the settings. `value_of` returns the value of a variable that is set; `names` has the names
-// of all variables.
+// Reads the settings, and checks their form only: the caller applies kernel_target, and opens the
+// device. `value_of` returns the value of a variable that is set. `names` has the names of all
+// variables of the environment, to find unknown ones.
 //   InvalidArgument     a value is not valid for its variable, or a variable begins with CKV_GGML_
 //                       and is unknown. The message names it and the right values.
 absl::StatusOr<Settings> ReadSettings(
