@@ -211,10 +211,13 @@ class Routes(Case):
         from ckv_vllm import route
 
         tokens = text(33, 300)
-        self.engine.publish("twice", tokens)
         publisher, ended = route.WORKER.publisher, threading.Event()
         put = publisher._put
         publisher._put = lambda copied: (put(copied), ended.set())
+        self.engine.publish("twice", tokens)
+        # The corpus is there before the publisher has counted it.
+        self.assertTrue(ended.wait(30), "it was not put")
+        ended.clear()
         counted = []
         for prompts in ([text(37, 20)], [tokens, text(34, 90), text(35, 200)]):
             self.engine.run(prompts, [ckv_of(publish="twice") if prompt is tokens else None for prompt in prompts], steps=1,
