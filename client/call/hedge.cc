@@ -89,11 +89,15 @@ absl::StatusOr<bool> HedgedAttend::AdvanceFirst(AttendBuffers buffers) {
 
 void HedgedAttend::MaybeHedge(bool may_wait) {
   Router& first = context_->router;
-  if (first.progressed() || first.waits_for_stream() || !context_->exchange.OthersMayAnswer())
+  if (first.progressed() || first.waits_for_stream()) return;
+  const Instant now = clock_->Now();
+  if (!context_->exchange.OthersMayAnswer()) {
+    // Until then, one of them may be back.
+    hedge_at_ = now + kAfterMin;
     return;
+  }
   hedge_at_ = kInstantMax;
   context_->exchange.set_wake(kInstantMax);
-  const Instant now = clock_->Now();
   auto lease = attempts_->TakeHedge(now);
   if (!lease) return;
   hedge_.emplace(*std::move(lease));

@@ -9,8 +9,10 @@ namespace ckv {
 absl::Status LaneWait::Pause(std::span<RequestLane* const> lanes, Instant deadline, Instant wake) {
   const Instant now = clock_->Now();
   if (now >= deadline) return PassedError();
-  if (now < wake && !policy_.Rest(*clock_, now))
-    sleep_.Sleep(lanes, /*wake_fd=*/-1, std::min(kSleepMax, std::min(deadline, wake) - now));
+  if (policy_.Rest(*clock_, now)) return absl::OkStatus();
+  // A `wake` that has passed is over.
+  const Instant end = wake > now ? std::min(deadline, wake) : deadline;
+  sleep_.Sleep(lanes, /*wake_fd=*/-1, std::min(kSleepMax, end - now));
   return absl::OkStatus();
 }
 

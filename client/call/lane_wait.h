@@ -52,7 +52,7 @@ class LaneWait {
     return absl::DeadlineExceededError("no answer before the deadline");
   }
   // Call when none of `lanes` had a reply. Returns when they should be polled again, at `wake` at
-  // the latest.
+  // the latest. A `wake` that has passed has no effect.
   //   DeadlineExceeded    the deadline has passed.
   absl::Status Pause(std::span<RequestLane* const> lanes, Instant deadline,
                      Instant wake = kInstantMax);

@@ -117,7 +117,7 @@ TEST_F(HedgeTest, OneOfTwoAnswersCounts) {
 
 TEST_F(HedgeTest, IfTheReplicaIsGoneTheLateHolderAnswers) {
   fleet.StopHolder(1 - first_);
-  const uint64_t hedges = requester->Stats().hedge_count, won = requester->Stats().hedge_won_count;
+  const uint64_t hedges = requester->Stats().hedge_count;
   // Until a hedge was tried, or the call found the replica gone because it had chosen that one.
   stalled = [this, hedges](uint32_t) {
     const RequesterStats stats = requester->Stats();
@@ -125,7 +125,6 @@ TEST_F(HedgeTest, IfTheReplicaIsGoneTheLateHolderAnswers) {
   };
   stalls = true;
   EXPECT_TRUE(Attended().SameBits(right));
-  EXPECT_EQ(requester->Stats().hedge_won_count, won);
 }
 
 TEST_F(HedgeTest, ATicketIsHedged) {
