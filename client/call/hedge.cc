@@ -49,7 +49,7 @@ void HedgedAttend::Take(CallContext& context, const RouteCall& call) {
 void HedgedAttend::Watch() {
   hedge_at_ = context_->router.late_at();
   if (hedge_at_ == kInstantMax) return;
-  hedge_at_ = std::max(hedge_at_, context_->router.begun() + kAfterMin);
+  hedge_at_ = std::max(hedge_at_, context_->router.posted() + kAfterMin);
   context_->exchange.set_wake(hedge_at_);
 }
 
@@ -66,7 +66,11 @@ absl::StatusOr<bool> HedgedAttend::Advance(AttendBuffers buffers, bool may_wait)
     if (first_runs_ && !hedge_ && context_->exchange.checked_at() >= hedge_at_)
       MaybeHedge(may_wait);
   }
-  if (hedge_) AdvanceHedge(buffers);
+  if (hedge_ && !may_wait && (*hedge_)->router.cached_pairs_left() > kShortPairsMax) {
+    must_wait_ = true;
+  } else if (hedge_) {
+    AdvanceHedge(buffers);
+  }
   if (!hedge_ && !first_runs_) return first_error_;
   return winner_ == Winner::kHedge;
 }
@@ -118,6 +122,7 @@ void HedgedAttend::MaybeHedge(bool may_wait) {
   context.links.set_may_wait(may_wait);
   context.links.set_wait_end(now + kConnectMax);
   RouteCall call = call_;
+  call.q.after = nullptr;  // the frames of the first are posted, so the queries are there
   call.tries = &hedge_tries_;
   const absl::Status begun = context.router.Begin(call);
   if (begun.ok()) return;

@@ -7,11 +7,10 @@
 
 namespace ckv {
 
-void LateRounds::Begin(Instant begun, bool replicated) {
+void LateRounds::Begin(Instant posted) {
   const RouteCall& call = planned_.call;
-  on_ = replicated && !call.is_trial;
-  begun_ = begun;
-  late_at_ = kInstantMax;
+  on_ = !call.is_trial;
+  begun_ = posted;
   if (!on_ || planned_.peers.empty()) return;
   rounds_.assign(planned_.peers.size(), Round{});
   for (const PlannedUnit& unit : planned_.plan.units()) {
@@ -29,7 +28,7 @@ void LateRounds::Begin(Instant begun, bool replicated) {
     if (!p95) return;
     longest = std::max(longest, *p95);
   }
-  late_at_ = begun + longest;
+  late_at_ = posted + longest;
 }
 
 void LateRounds::End(Instant now) {
@@ -38,7 +37,8 @@ void LateRounds::End(Instant now) {
   if (!planned_.call.polled_at_once && !planned_.call.prompt) return;
   for (uint32_t i = 0; i < planned_.peers.size(); ++i) {
     const Round& round = rounds_[i];
-    const Instant end = round.answered == Instant() ? now : round.answered;
+    const bool answered = round.answered != Instant() && exchange_.outstanding(i) == 0;
+    const Instant end = answered ? round.answered : now;
     exchange_.link(i).peer().round_times.Observe(round.pairs, end - begun_);
   }
 }

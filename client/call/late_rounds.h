@@ -12,8 +12,8 @@
 namespace ckv {
 
 // Compares the rounds of an attempt, one for each holder, with earlier rounds of these holders
-// (RoundTimes, client/cost/round_times.h). A round begins with the attempt and ends with the
-// holder's last reply. Part of a router; belongs to one call context.
+// (RoundTimes, client/cost/round_times.h). A round begins when the first frames are posted and ends
+// with the holder's last reply. Part of a router; belongs to one call context.
 //
 // It is off for attends of which no chunk has several holders, and for measurements of the
 // requester itself. Rounds are observed only if the caller notices replies soon.
@@ -23,8 +23,14 @@ class LateRounds {
   LateRounds(const PlannedCall* planned, Exchange* exchange)
       : planned_(*planned), exchange_(*exchange) {}
 
-  // Starts an attempt that began at `begun`. Call it after AttendPlan::Cut.
-  void Begin(Instant begun, bool replicated);
+  // Call it when an attempt begins: nothing is known of it.
+  void Clear() {
+    on_ = false;
+    late_at_ = kInstantMax;
+  }
+  // Starts the rounds of an attempt whose first frames were posted at `posted`.
+  void Begin(Instant posted);
+  Instant posted() const { return begun_; }
   bool on() const { return on_; }
   // Takes a reply.
   void Answered(uint32_t peer_index, Instant now) { rounds_[peer_index].answered = now; }

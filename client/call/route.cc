@@ -91,6 +91,7 @@ absl::Status Router::Warm(const RouteCall& call) {
 absl::Status Router::Begin(const RouteCall& call) {
   planned_.call = call;
   begin_ = clock_->Now();
+  late_.Clear();
   phase_ = Phase::kQueries;
   progress_ = false;
   order_.Begin();
@@ -105,9 +106,7 @@ absl::Status Router::Begin(const RouteCall& call) {
   CKV_RETURN_IF_ERROR(planned_.plan.Cut(call, planned_.peers));
   StartFrames();
   exchange_.Start(call.deadline);
-  CKV_RETURN_IF_ERROR(TakeQueries().status());
-  late_.Begin(begin_, links_.AnyReplicated());
-  return absl::OkStatus();
+  return TakeQueries().status();
 }
 
 absl::Status Router::Prepare() {
@@ -255,6 +254,8 @@ absl::StatusOr<bool> Router::TakeQueries() {
   CKV_RETURN_IF_ERROR(order_.Follow(call.q.after));
   phase_ = Phase::kHere;
   CKV_RETURN_IF_ERROR(frames_.PostAll(merger_.first_open()).status());
+  // Not before: opening sessions, and waiting for the queries, is not the holders' time.
+  if (links_.AnyReplicated()) late_.Begin(clock_->Now());
   return true;
 }
 

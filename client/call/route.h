@@ -72,6 +72,7 @@ class Router {
   // When the attempt began, and when it is late: 95 of 100 like it have all replies by then.
   // kInstantMax if that is not known, or no chunk has another holder.
   Instant begun() const { return begin_; }
+  Instant posted() const { return late_.posted(); }  // if late_at is known
   Instant late_at() const { return late_.late_at(); }
   // As GiveUp, for an attempt whose answer came from elsewhere.
   void GiveUpLate();

@@ -21,10 +21,7 @@ namespace ckv {
 // Used by one thread at a time: each Step claims the call context for its thread. While a call
 // waits for an unreachable holder to return, it releases its call context for other calls.
 struct TicketState {
-  // The most pairs of a query row and a locally cached row that a step may attend itself if it may
-  // not wait. At 20 ns of one core each, they take 40 us, about the cost of handing a call to
-  // another thread.
-  static constexpr uint64_t kShortPairsMax = 2048;
+  static constexpr uint64_t kShortPairsMax = HedgedAttend::kShortPairsMax;
   // Begins the call. `call` was built from `segments`. All pointers must outlive the state. If
   // `may_wait` is false and beginning would wait, the first Step that may wait begins the call.
   TicketState(Attempts* attempts, Clock* clock, CallContextPool::Lease lease,

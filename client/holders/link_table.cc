@@ -320,8 +320,10 @@ absl::Status LinkTable::EnsureUp(HolderLink& link, Instant deadline) {
   const auto may_query = [&](const HolderPeer& other) {
     return !other.gone() && other.avoidance.until() <= now_;
   };
-  if (AnyReplicated() && !link.IsUsable() && OthersCanBeTried(link.peer(), may_query))
-    deadline = std::min({deadline, now_ + (deadline - now_) / 2, now_ + kOpenMax});
+  if (AnyReplicated() && !link.IsUsable() && OthersCanBeTried(link.peer(), may_query)) {
+    const Instant now = options_->clock->Now();  // earlier links of this attempt took time, too
+    deadline = std::min({deadline, now + (deadline - now) / 2, now + kOpenMax});
+  }
   absl::Status status = MakeUp(link, deadline);
   if (!status.ok()) {
     // No other holder helps if this process cannot pin.
