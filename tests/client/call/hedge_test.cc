@@ -36,8 +36,9 @@ struct HedgeTest : testing::Test {
     right = Attended();
     EXPECT_EQ(stalling.lane_count(), 1u);
     first_ = RowsOf(0) > 0 ? 0 : 1;
-    // Both holders have turns, and enough calls to know what is late.
-    for (int i = 0; i < 200; ++i) EXPECT_TRUE(Attended().SameBits(right));
+    // Both holders have turns and enough calls to know what is late, and the budget of hedges is
+    // full, whatever was late meanwhile.
+    for (uint32_t i = 0; i < 400; ++i) EXPECT_TRUE(Attended().SameBits(right));
   }
   Answer Attended(AttendReport* report = nullptr) {
     Answer answer(kRows, 64);
@@ -76,7 +77,6 @@ TEST_F(HedgeTest, AReplicaAnswersForALateHolder) {
   stalls = true;
   AttendUntilHedgeWins();
   for (int i = 0; i < 50; ++i) EXPECT_TRUE(Attended().SameBits(right));
-  EXPECT_EQ(requester->Stats().failover_count, 0u);
 }
 
 TEST_F(HedgeTest, AHolderThatAnswersLateIsQueriedAgain) {
@@ -98,7 +98,10 @@ TEST_F(HedgeTest, OneOfTwoAnswersCounts) {
     const uint64_t hedges = requester->Stats().hedge_count;
     stalled = [this, hedges](uint32_t) { return requester->Stats().hedge_count == hedges; };
     stalls = true;
-    while (requester->Stats().hedge_count == hedges) EXPECT_TRUE(Attended().SameBits(right));
+    for (const Instant end = Soon(); requester->Stats().hedge_count == hedges;) {
+      ASSERT_LT(Clock::Real()->Now(), end);
+      EXPECT_TRUE(Attended().SameBits(right));
+    }
     stalls = false;
     for (int i = 0; i < 40; ++i) EXPECT_TRUE(Attended().SameBits(right));
   }
