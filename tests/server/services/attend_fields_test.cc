@@ -34,7 +34,7 @@ class AttendFieldsTest : public test::ServicesTest {
   // By the call and by a stream of this policy. Both have one answer, or are refused alike.
   grpc::Status Send(const v1::AttendRequest& request, v1::AttendReply* reply,
                     v1::ContextPolicy policy = v1::CONTEXT_POLICY_ROUTE) {
-    const grpc::Status one = Attend(request, reply);
+    grpc::Status one = Attend(request, reply);
     Call call;
     const auto stream = requester_stub_->AttendStream(call.get());
     v1::AttendRequest named = request;
