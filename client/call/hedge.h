@@ -27,9 +27,8 @@ namespace ckv {
 //   * after the time in which its holders answer 95 of 100 attempts of its size (LateRounds). Not
 //     before kAfterMin: until then, a late reply mostly waits for a processor, as a replica's would
 //   * if replicas that have not failed recently can give all the replies that are missing
-//   * within the budgets of hedges and of retries (Attempts::TakeHedge): at most one call in 20,
-//   and
-//     none soon after a holder was overloaded.
+//   * within the budgets of hedges and of retries (Attempts::TakeHedge): at most one call in 20.
+//     None is hedged soon after a holder was overloaded.
 // From then on, later calls avoid the late holders until they answer.
 //
 // Used by one thread at a time, as the context. Steps are as of Router:

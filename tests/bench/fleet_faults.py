@@ -44,7 +44,7 @@ def kills(rolling):
 
 
 def rows_of(fleet):
-    """Query rows that the holders took, and requests that they sent again to others."""
+    """Query rows that the holders took, all together."""
     rows = 0
     for index in fleet.holders:
         log = (fleet.fleet.folder / f"h{index}.log").read_text()

@@ -40,10 +40,10 @@ struct HedgeTest : testing::Test {
     // full, whatever was late meanwhile.
     for (uint32_t i = 0; i < 400; ++i) EXPECT_TRUE(Attended().SameBits(right));
   }
-  Answer Attended(AttendReport* report = nullptr) {
+  Answer Attended() {
     Answer answer(kRows, 64);
     call.deadline = Soon();
-    const absl::Status status = requester->Attend(call, answer.View(), report);
+    const absl::Status status = requester->Attend(call, answer.View(), nullptr);
     EXPECT_TRUE(status.ok()) << status;
     return answer;
   }
