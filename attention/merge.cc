@@ -28,7 +28,6 @@ struct WeightedRow {
   PartialDtype dtype;
   float weight;
 };
-inline constexpr size_t kCacheLineBytes = 64;
 
 }  // namespace ckv
 #endif
@@ -52,36 +51,21 @@ HWY_INLINE hn::Vec<D> LoadValues(D d, const WeightedRow& part, uint32_t c) {
   return LoadBf16(d, part.o + size_t{c} * 2);
 }
 
-// Sums kVectors vectors of columns of every part, in the order of the parts. Sums stay in
-// registers, so each o is read once and each sum written once. Prefetches the same columns of the
-// next row, `row_values` further: eight parts are more streams than the processor follows by
-// itself.
-template <uint32_t kVectors, class D>
-HWY_INLINE void AddColumns(D d, std::span<const WeightedRow> parts, uint32_t c, uint32_t row_values,
-                           bool first, float* sum) {
-  const size_t lanes = hn::Lanes(d);
-  hn::Vec<D> total[kVectors];
-#pragma GCC unroll 8
-  for (size_t v = 0; v < kVectors; ++v) {
-    total[v] = first ? hn::Zero(d) : hn::LoadU(d, sum + c + v * lanes);
-  }
+// Sums Lanes(d) columns of every part, in the order of the parts, and adds the old sum unless
+// `first`. The sum stays in a register. One vector of each part at a time, because a core loads
+// eight streams faster in turns of a cache line than of several.
+template <class D>
+HWY_INLINE void AddColumns(D d, std::span<const WeightedRow> parts, uint32_t c, bool first,
+                           float* sum) {
+  hn::Vec<D> total = first ? hn::Zero(d) : hn::LoadU(d, sum + c);
   for (const WeightedRow& part : parts) {
     const auto weight = hn::Set(d, part.weight);
+    const auto value = LoadValues(d, part, c);
     // A product for the first part, not 0 + product: that would turn a -0 into a +0.
     const bool starts = first && &part == parts.data();
-    if constexpr (kVectors > 1) {
-      const size_t value_bytes = ValueBytes(part.dtype);
-      for (size_t at = 0; at < kVectors * lanes * value_bytes; at += kCacheLineBytes)
-        __builtin_prefetch(part.o + (c + row_values) * value_bytes + at, /*rw=*/0, /*locality=*/2);
-    }
-#pragma GCC unroll 8
-    for (size_t v = 0; v < kVectors; ++v) {
-      const auto value = LoadValues(d, part, c + static_cast<uint32_t>(v * lanes));
-      total[v] = starts ? hn::Mul(value, weight) : hn::MulAdd(value, weight, total[v]);
-    }
+    total = starts ? hn::Mul(value, weight) : hn::MulAdd(value, weight, total);
   }
-#pragma GCC unroll 8
-  for (size_t v = 0; v < kVectors; ++v) hn::StoreU(total[v], d, sum + c + v * lanes);
+  hn::StoreU(total, d, sum + c);
 }
 
 // Computes sum[0, d_v) = sum over `parts` of weight * o, added to the old sum unless `first`.
@@ -90,9 +74,8 @@ void AddWeighted(std::span<const WeightedRow> parts, uint32_t d_v, bool first, f
   const hn::CappedTag<float, 1> d1;
   const uint32_t lanes = static_cast<uint32_t>(hn::Lanes(d));
   uint32_t c = 0;
-  for (; c + 8 * lanes <= d_v; c += 8 * lanes) AddColumns<8>(d, parts, c, d_v, first, sum);
-  for (; c + lanes <= d_v; c += lanes) AddColumns<1>(d, parts, c, d_v, first, sum);
-  for (; c < d_v; ++c) AddColumns<1>(d1, parts, c, d_v, first, sum);
+  for (; c + lanes <= d_v; c += lanes) AddColumns(d, parts, c, first, sum);
+  for (; c < d_v; ++c) AddColumns(d1, parts, c, first, sum);
 }
 
 }  // namespace HWY_NAMESPACE
