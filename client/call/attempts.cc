@@ -106,8 +106,7 @@ bool Attempts::Cure(CallContext& context, Instant deadline, const AttemptResult&
     tries.pause = Duration(0);
   }
   if (act == NextAct::kNone) return false;
-  if (act == NextAct::kRetryLater)
-    overloaded_ns_.store(clock_->Now().ns, std::memory_order_relaxed);
+  NoteFailure(result.status);
   const bool may_repeat = result.repeatable && clock_->Now() < deadline;
   if (may_repeat && context.links.Reopen()) {
     if (act == NextAct::kReopen) counters_->reopens.fetch_add(1, std::memory_order_relaxed);
@@ -204,8 +203,7 @@ std::optional<CallContextPool::Lease> Attempts::TakeHedge(Instant now) {
     hedges_.Return();
     return std::nullopt;
   }
-  counters_->hedges.fetch_add(1, std::memory_order_relaxed);
-  if (auto lease = pool_->TryTake(); lease.ok()) return *std::move(lease);
+  if (auto lease = pool_->TryTakeHedge(); lease.ok()) return *std::move(lease);
   ReturnHedge();
   return std::nullopt;
 }
@@ -213,7 +211,11 @@ std::optional<CallContextPool::Lease> Attempts::TakeHedge(Instant now) {
 void Attempts::ReturnHedge() {
   hedges_.Return();
   budget_.Return();
-  counters_->hedges.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Attempts::NoteFailure(const absl::Status& status) {
+  if (NextActFor(status) == NextAct::kRetryLater)
+    overloaded_ns_.store(clock_->Now().ns, std::memory_order_relaxed);
 }
 
 void Attempts::Stop() {

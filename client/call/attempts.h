@@ -97,10 +97,13 @@ class Attempts {
 
   // Takes a context for a hedge (client/call/hedge.h), if one is free and the budgets of hedges and
   // of retries allow it. None is taken for kOverloadMax after a holder was overloaded. ReturnHedge
-  // gives back the budget of a hedge that was not begun.
+  // gives back the budget of a hedge that was not begun; CountHedge counts one that was.
   std::optional<CallContextPool::Lease> TakeHedge(Instant now);
   void ReturnHedge();
+  void CountHedge() { counters_->hedges.fetch_add(1, std::memory_order_relaxed); }
   void CountHedgeWon() { counters_->hedges_won.fetch_add(1, std::memory_order_relaxed); }
+  // Takes the error of one of the two attempts of a hedged call, of which Cure does not learn.
+  void NoteFailure(const absl::Status& status);
   static constexpr Duration kOverloadMax = std::chrono::seconds(1);
 
   // Ends all waits for holders and prevents new ones. The waiting calls fail.

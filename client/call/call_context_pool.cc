@@ -21,27 +21,30 @@ absl::StatusOr<std::unique_ptr<CallContext>> CallContext::Make(const LinkOptions
 CallContextPool::CallContextPool(
     Clock* clock, uint32_t call_count_max,
     absl::AnyInvocable<absl::StatusOr<std::unique_ptr<CallContext>>() const> make)
-    : clock_(clock), call_count_max_(call_count_max), make_(std::move(make)) {
-  free_.reserve(call_count_max);
+    : clock_(clock),
+      call_count_max_(call_count_max),
+      hedge_count_max_(std::max(1u, call_count_max / kCallsPerHedge)),
+      make_(std::move(make)) {
+  free_.reserve(call_count_max_ + hedge_count_max_);
 }
 
-bool CallContextPool::TakePlace(std::unique_ptr<CallContext>& context) {
-  if (!free_.empty()) {
-    context = std::move(free_.back());
-    free_.pop_back();
-    return true;
-  }
-  if (context_count_ == call_count_max_) return false;
-  ++context_count_;
+bool CallContextPool::TakePlace(Use use, std::unique_ptr<CallContext>& context) {
+  uint32_t& count = use == Use::kCall ? call_count_ : hedge_count_;
+  if (count == (use == Use::kCall ? call_count_max_ : hedge_count_max_)) return false;
+  ++count;
+  if (free_.empty()) return true;
+  context = std::move(free_.back());
+  free_.pop_back();
   return true;
 }
 
-absl::StatusOr<CallContextPool::Lease> CallContextPool::Fill(std::unique_ptr<CallContext> context) {
-  if (context != nullptr) return Lease(this, std::move(context));
+absl::StatusOr<CallContextPool::Lease> CallContextPool::Fill(Use use,
+                                                             std::unique_ptr<CallContext> context) {
+  if (context != nullptr) return Lease(this, use, std::move(context));
   auto made = make_();
-  if (made.ok()) return Lease(this, *std::move(made));
+  if (made.ok()) return Lease(this, use, *std::move(made));
   absl::MutexLock lock(&mu_);
-  Hand(nullptr, /*warm=*/false);
+  EndPlace(use, nullptr);
   return made.status();
 }
 
@@ -49,25 +52,36 @@ absl::StatusOr<CallContextPool::Lease> CallContextPool::TryTake() {
   std::unique_ptr<CallContext> context;
   {
     absl::MutexLock lock(&mu_);
-    if (!TakePlace(context)) {
+    if (!TakePlace(Use::kCall, context)) {
       return absl::ResourceExhaustedError(absl::StrFormat(
           "%d calls in progress, the limit of this requester: wait for one of them, or raise "
           "call_count_max",
           call_count_max_));
     }
   }
-  return Fill(std::move(context));
+  return Fill(Use::kCall, std::move(context));
+}
+
+absl::StatusOr<CallContextPool::Lease> CallContextPool::TryTakeHedge() {
+  std::unique_ptr<CallContext> context;
+  {
+    absl::MutexLock lock(&mu_);
+    if (!TakePlace(Use::kHedge, context))
+      return absl::ResourceExhaustedError(
+          absl::StrFormat("%d hedges in progress, their limit", hedge_count_max_));
+  }
+  return Fill(Use::kHedge, std::move(context));
 }
 
 absl::StatusOr<CallContextPool::Lease> CallContextPool::Take(Instant deadline) {
   std::unique_ptr<CallContext> context;
   CKV_RETURN_IF_ERROR(AwaitPlace(deadline, context));
-  return Fill(std::move(context));
+  return Fill(Use::kCall, std::move(context));
 }
 
 absl::Status CallContextPool::AwaitPlace(Instant deadline, std::unique_ptr<CallContext>& context) {
   absl::MutexLock lock(&mu_);
-  if (TakePlace(context)) return absl::OkStatus();
+  if (TakePlace(Use::kCall, context)) return absl::OkStatus();
   if (waiters_.size() >= kWaiterCountMax) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("%d calls in progress and %d waiting: the limit of this requester",
@@ -91,13 +105,13 @@ absl::Status CallContextPool::AwaitPlace(Instant deadline, std::unique_ptr<CallC
       absl::StrFormat("this requester was busy with %d other calls, its limit", call_count_max_));
 }
 
-void CallContextPool::GiveBack(std::unique_ptr<CallContext> context) {
+void CallContextPool::GiveBack(Use use, std::unique_ptr<CallContext> context) {
   // All later work on a failed stream fails, too.
   if (const absl::Status failed = context->stream->Wait(); !failed.ok()) {
     Log().warn("requester: {}; the next call has another stream", failed.ToString());
     context.reset();  // before another is made, since a device has few of them
     absl::MutexLock lock(&mu_);
-    Hand(nullptr, /*warm=*/false);
+    EndPlace(use, nullptr);
     return;
   }
   const Instant now = clock_->Now();
@@ -106,30 +120,31 @@ void CallContextPool::GiveBack(std::unique_ptr<CallContext> context) {
     absl::MutexLock lock(&mu_);
     // A link that this call did not use is checked together with the others, kLinkIdleMax later.
     context->next_tidy = now + LinkTable::kLinkIdleMax;
-    Hand(std::move(context), /*warm=*/true);
+    EndPlace(use, std::move(context));
     untidy = TakeUntidy(now);
   }
   if (untidy == nullptr) return;
   untidy->links.Claim();
   untidy->next_tidy = untidy->links.CloseOneIdle(now);
   absl::MutexLock lock(&mu_);
-  Hand(std::move(untidy), /*warm=*/false);
+  AddFree(std::move(untidy), /*warm=*/false);
 }
 
-void CallContextPool::Hand(std::unique_ptr<CallContext> context, bool warm) {
-  if (waiters_.empty() && context == nullptr) {
-    --context_count_;
+void CallContextPool::EndPlace(Use use, std::unique_ptr<CallContext> context) {
+  if (use == Use::kCall && !waiters_.empty()) {
+    Waiter* const next = waiters_.front();
+    waiters_.pop_front();
+    next->context = std::move(context);
+    next->served.store(true, std::memory_order_relaxed);
     return;
   }
-  if (waiters_.empty()) {
-    next_tidy_ = std::min(next_tidy_, context->next_tidy);
-    free_.insert(warm ? free_.end() : free_.begin(), std::move(context));
-    return;
-  }
-  Waiter* const next = waiters_.front();
-  waiters_.pop_front();
-  next->context = std::move(context);
-  next->served.store(true, std::memory_order_relaxed);
+  --(use == Use::kCall ? call_count_ : hedge_count_);
+  if (context != nullptr) AddFree(std::move(context), /*warm=*/true);
+}
+
+void CallContextPool::AddFree(std::unique_ptr<CallContext> context, bool warm) {
+  next_tidy_ = std::min(next_tidy_, context->next_tidy);
+  free_.insert(warm ? free_.end() : free_.begin(), std::move(context));
 }
 
 std::unique_ptr<CallContext> CallContextPool::TakeUntidy(Instant now) {

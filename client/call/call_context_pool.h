@@ -20,6 +20,7 @@
 #include "client/call/route.h"
 #include "client/context/context_cache.h"
 #include "client/holders/link_table.h"
+#include "client/holders/retry.h"
 #include "client/plan/layer_call.h"
 #include "client/trace/call_tries.h"
 
@@ -54,7 +55,8 @@ struct CallContext {
 };
 
 // Thread-safe. Contexts are created on demand, up to a limit, and reused. A context whose stream
-// failed is dropped when it is returned. Waiting calls are served in order of arrival.
+// failed is dropped when it is returned. Waiting calls are served in order of arrival. Hedges have
+// a limit of their own, one for kCallsPerHedge calls, so that they take no place from a call.
 //
 // A context created for a burst may never be used again, but its sessions still use memory of their
 // holders. So a call that returns its context closes at most one link of another context that has
@@ -65,23 +67,27 @@ class CallContextPool {
   // The most calls that may wait for a context. More are refused immediately (I5).
   static constexpr uint32_t kWaiterCountMax = 4096;
 
+  // Whom a context serves.
+  enum class Use : uint8_t { kCall, kHedge };
+
   // The destructor returns the context to its pool.
   class Lease {
    public:
-    Lease(CallContextPool* pool, std::unique_ptr<CallContext> context)
-        : pool_(pool), context_(std::move(context)) {
+    Lease(CallContextPool* pool, Use use, std::unique_ptr<CallContext> context)
+        : pool_(pool), use_(use), context_(std::move(context)) {
       context_->links.Claim();
     }
     Lease(Lease&&) = default;
     Lease& operator=(Lease&&) = delete;
     ~Lease() {
-      if (context_ != nullptr) pool_->GiveBack(std::move(context_));
+      if (context_ != nullptr) pool_->GiveBack(use_, std::move(context_));
     }
     CallContext& operator*() const { return *context_; }
     CallContext* operator->() const { return context_.get(); }
 
    private:
     CallContextPool* pool_;
+    Use use_;
     std::unique_ptr<CallContext> context_;
   };
 
@@ -96,6 +102,9 @@ class CallContextPool {
   // Takes a context if one is free. For a caller that holds others and must not wait for itself.
   //   ResourceExhausted   every context is in use.
   absl::StatusOr<Lease> TryTake() ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes a context for a hedge of a call in progress.
+  //   ResourceExhausted   their limit is reached.
+  absl::StatusOr<Lease> TryTakeHedge() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   // Waiters are kept and reused, so that waiting allocates no memory after the first burst.
@@ -107,26 +116,29 @@ class CallContextPool {
         +[](Waiter* waiter) { return waiter->served.load(std::memory_order_relaxed); }, this};
   };
 
-  // Takes one of the call_count_max places. `context` stays null if the caller must create the
-  // place's context. Returns false if all places are taken.
-  bool TakePlace(std::unique_ptr<CallContext>& context) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes one of the places of that use. `context` stays null if the caller must create the place's
+  // context. Returns false if all places are taken.
+  bool TakePlace(Use use, std::unique_ptr<CallContext>& context) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status AwaitPlace(Instant deadline, std::unique_ptr<CallContext>& context)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Creates the context of a place that was taken without one. That takes milliseconds on a device,
-  // so no other call waits meanwhile. On failure, passes the place to the next waiter.
-  absl::StatusOr<Lease> Fill(std::unique_ptr<CallContext> context) ABSL_LOCKS_EXCLUDED(mu_);
-  void GiveBack(std::unique_ptr<CallContext> context) ABSL_LOCKS_EXCLUDED(mu_);
+  // so no other call waits meanwhile. On failure, ends the place.
+  absl::StatusOr<Lease> Fill(Use use, std::unique_ptr<CallContext> context)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void GiveBack(Use use, std::unique_ptr<CallContext> context) ABSL_LOCKS_EXCLUDED(mu_);
   // Removes and returns a free context that has a link to close now, or null if there is none.
   std::unique_ptr<CallContext> TakeUntidy(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Gives the context to the waiter that arrived first, or adds it to the free ones if no call
-  // waits. Null is a place without a context.
-  void Hand(std::unique_ptr<CallContext> context, bool warm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Ends a place. A call's place and its context go to the waiter that arrived first, if there is
+  // one. `context` may be null.
+  void EndPlace(Use use, std::unique_ptr<CallContext> context) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AddFree(std::unique_ptr<CallContext> context, bool warm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Clock* const clock_;
-  const uint32_t call_count_max_;
+  const uint32_t call_count_max_, hedge_count_max_;
   const absl::AnyInvocable<absl::StatusOr<std::unique_ptr<CallContext>>() const> make_;
   absl::Mutex mu_;
-  uint32_t context_count_ ABSL_GUARDED_BY(mu_) = 0;  // places taken, plus free contexts
+  uint32_t call_count_ ABSL_GUARDED_BY(mu_) = 0;   // places taken by calls
+  uint32_t hedge_count_ ABSL_GUARDED_BY(mu_) = 0;  // and by hedges
   // The context used last is taken first, because its lanes are the warmest.
   std::vector<std::unique_ptr<CallContext>> free_ ABSL_GUARDED_BY(mu_);
   Instant next_tidy_ ABSL_GUARDED_BY(mu_) = kInstantMax;  // no free context has an earlier one

@@ -86,6 +86,7 @@ absl::StatusOr<bool> HedgedAttend::AdvanceFirst(AttendBuffers buffers) {
   if (!hedge_) return done.status();
   // The hedge may still answer. If it does not, this is the attempt's error.
   first_error_ = done.status();
+  attempts_->NoteFailure(first_error_);
   first_runs_ = false;
   context_->router.GiveUp();
   return false;
@@ -125,19 +126,25 @@ void HedgedAttend::MaybeHedge(bool may_wait) {
   call.q.after = nullptr;  // the frames of the first are posted, so the queries are there
   call.tries = &hedge_tries_;
   const absl::Status begun = context.router.Begin(call);
-  if (begun.ok()) return;
+  if (begun.ok()) return attempts_->CountHedge();
   if (context.links.would_wait()) {
     // A thread that may wait begins it.
     must_wait_ = true;
     hedge_at_ = now;
     attempts_->ReturnHedge();
+  } else {
+    attempts_->NoteFailure(begun);
+    attempts_->CountHedge();
   }
   EndHedge();
 }
 
 void HedgedAttend::AdvanceHedge(AttendBuffers buffers) {
   const absl::StatusOr<bool> done = (*hedge_)->router.Advance(buffers);
-  if (!done.ok()) return EndHedge();
+  if (!done.ok()) {
+    attempts_->NoteFailure(done.status());
+    return EndHedge();
+  }
   if (!*done) return;
   winner_ = Winner::kHedge;
   if (first_runs_) context_->router.GiveUpLate();

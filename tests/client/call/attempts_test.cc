@@ -95,13 +95,20 @@ TEST_F(AttemptsTest, HedgesStayWithinTheirBudget) {
   EXPECT_FALSE(attempts.TakeHedge(clock.Now()));
   attempts.Begin();
   EXPECT_TRUE(attempts.TakeHedge(clock.Now()));
-  EXPECT_EQ(counters.hedges, RetryBudget::kBurstMax + 1);
 
   for (uint32_t i = 0; i < kCallsPerHedge; ++i) attempts.Begin();
   EXPECT_EQ(Count(WithRetryAfter(absl::ResourceExhaustedError("full"), 1)), 1 + kRetryCountMax);
   const Instant now = clock.Now();
   EXPECT_FALSE(attempts.TakeHedge(now));
   EXPECT_TRUE(attempts.TakeHedge(now + Attempts::kOverloadMax));
+}
+
+TEST_F(AttemptsTest, AnOverloadThatOnlyOneOfTwoAttemptsSawEndsHedges) {
+  const Instant now = Clock::Real()->Now();
+  attempts.NoteFailure(absl::UnavailableError("gone"));
+  EXPECT_TRUE(attempts.TakeHedge(now));
+  attempts.NoteFailure(WithRetryAfter(absl::ResourceExhaustedError("full"), 1));
+  EXPECT_FALSE(attempts.TakeHedge(now));
 }
 
 }  // namespace

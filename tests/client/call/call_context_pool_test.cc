@@ -145,6 +145,25 @@ TEST_F(Pool, GivesAnUnfilledPlaceToTheNextCaller) {
 }
 
 // A stream that failed fails all later work, so its context is not lent again.
+TEST_F(Pool, AHedgeTakesNoPlaceFromACall) {
+  CallContextPool pool = Make(2);
+  const auto call = pool.TryTake();
+  ASSERT_TRUE(call.ok());
+  CallContext* of_hedge = nullptr;
+  {
+    const auto hedge = pool.TryTakeHedge();
+    ASSERT_TRUE(hedge.ok());
+    of_hedge = &**hedge;
+    EXPECT_EQ(pool.TryTakeHedge().status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_TRUE(pool.TryTake().ok());
+  }
+  // Contexts are shared, so that a hedge that follows finds open lanes.
+  const auto again = pool.TryTakeHedge();
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(&**again, of_hedge);
+  EXPECT_EQ(made, 3);
+}
+
 TEST_F(Pool, ReplacesContextsWhoseStreamFailed) {
   test::DeferredBackend device;
   options.backend = &device;
