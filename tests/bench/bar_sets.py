@@ -100,7 +100,10 @@ SETS = {
                   "p50_ratio", "x one alone", at_most=3, base="one_p50_us", base_unit="us"),
         *(data_path(f"fetch of one {what}, {fabric}", f"BM_Fetch{fabric.capitalize()}/layers:{layers}", "ratio",
                     unit, at_least=bar, base="floor_GBps", base_unit="GB/s")
-          for fabric, unit, bar in (("shm", "of memcpy", 0.85), ("tcp", "of raw TCP", 0.9))
+          for fabric, unit, bar in (("shm", "of memcpy", 0.85), ("tcp", "of raw TCP in such pieces, checked", 0.9))
+          for what, layers in (("layer", 1), ("chunk", 27))),
+        *(data_path(f"the same of one {what}, tcp, beside TCP that only moves bytes", f"BM_FetchTcp/layers:{layers}",
+                    "of_bare", "of it", base="sendfile_GBps", base_unit="GB/s")
           for what, layers in (("layer", 1), ("chunk", 27))),
         data_path("a chunk mapped, and its first row attended", "BM_MapChunk", "mapped_us", "us",
                   base="floor_us", base_unit="us", at_most=100),

@@ -11,9 +11,12 @@
 #include <cstring>
 #include <utility>
 
+#include "benchmark/benchmark.h"
 #include "proto/base/status.h"
+#include "proto/base/stripe.h"
 #include "tests/bench/data_path/data_path.h"
 #include "tests/bench/lanes/tcp_floor.h"
+#include "transport/wire.h"
 
 namespace ckv::bench {
 namespace {
@@ -163,7 +166,9 @@ void TcpBulk::Step() {
       auto offset = static_cast<off_t>(todo.offset);
       todo.offset += Moved(sendfile(peer_end_[i].get(), file_.get(), &offset, left));
     } else {
-      todo.offset += SendSome(peer_end_[i].get(), source_.bytes().subspan(todo.offset, left));
+      const size_t piece = kind_ == BulkKind::kChecked ? kFetchBodyBytesMax : left;
+      todo.offset +=
+          SendSome(peer_end_[i].get(), source_.bytes().subspan(todo.offset, std::min(piece, left)));
     }
     more = more || todo.offset != todo.end;
   }
@@ -171,6 +176,8 @@ void TcpBulk::Step() {
 }
 
 void TcpBulk::Take(size_t offset, std::span<std::byte> to) {
+  constexpr size_t kStripeBytes = size_t{kStripeTokens} * 1152;
+  std::span<const std::byte> unchecked = kind_ == BulkKind::kChecked ? to : to.first(0);
   std::array<std::span<std::byte>, kLaneMax> rest;
   const size_t share = to.size() / connections();
   for (size_t i = 0; i < connections(); ++i) {
@@ -184,6 +191,12 @@ void TcpBulk::Take(size_t offset, std::span<std::byte> to) {
   while (!rest[0].empty() || !rest[1].empty()) {
     for (size_t i = 0; i < connections(); ++i) {
       if (!rest[i].empty()) rest[i] = rest[i].subspan(ReceiveSome(driver_[i].get(), rest[i]));
+    }
+    while (!unchecked.empty() &&
+           (unchecked.size() - rest[0].size() >= kStripeBytes || rest[0].empty())) {
+      const auto stripe = unchecked.first(std::min(kStripeBytes, unchecked.size()));
+      benchmark::DoNotOptimize(StripeChecksum(stripe));
+      unchecked = unchecked.subspan(stripe.size());
     }
   }
   // The last bytes may be here before the send that moved them has returned.

@@ -91,10 +91,13 @@ class TcpPingPong {
   PeerThread peer_;
 };
 
-enum class BulkKind { kSendfile, kTwoConnections };
+// kSendfile        a memfd over one connection; the sender copies nothing
+// kTwoConnections  half each over two connections, by send and receive
+// kChecked         send and receive over one connection, kFetchBodyBytesMax at a time; the driver
+//                  takes the checksum of each stripe (proto/base/stripe.h) of 1152-byte rows
+enum class BulkKind { kSendfile, kTwoConnections, kChecked };
 
-// One way: moves bytes from a source in memory to the driver's memory. By sendfile of a memfd over
-// one connection, or half each over two connections by send and receive.
+// One way: moves bytes from a source in memory to the driver's memory.
 class TcpBulk {
  public:
   TcpBulk(BulkKind kind, size_t source_bytes);
@@ -108,7 +111,7 @@ class TcpBulk {
     size_t offset = 0, end = 0;
   };
   void Step();
-  size_t connections() const { return kind_ == BulkKind::kSendfile ? 1 : 2; }
+  size_t connections() const { return kind_ == BulkKind::kTwoConnections ? 2 : 1; }
 
   const BulkKind kind_;
   Buffer source_;

@@ -231,7 +231,7 @@ TEST(FetchColumns, SlicesOfEveryRowInAsFewTransfersAsTheirBytes) {
         }
       }
       EXPECT_EQ(got, want);
-      // 12 layers of each chunk fit one reply of 128 KiB.
+      // 12 layers of each chunk fit one reply.
       EXPECT_EQ(cluster.pushes() - before, 2u);
     }
   }
