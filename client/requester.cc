@@ -4,12 +4,10 @@
 #include "client/requester.h"
 
 #include <algorithm>
-#include <atomic>
 #include <functional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/mutex.h"
 #include "client/call/attempts.h"
 #include "client/call/call_context_pool.h"
 #include "client/call/hedge.h"
@@ -24,6 +22,7 @@
 #include "client/prefetch/prefetcher.h"
 #include "client/remeasure.h"
 #include "proto/base/status.h"
+#include "proto/host/lock_checks.h"
 
 namespace ckv {
 namespace {
@@ -303,6 +302,7 @@ absl::StatusOr<std::unique_ptr<Requester>> Requester::Create(const RequesterOpti
                                                              DirectoryControl* directory,
                                                              HolderControlFactory* holders) {
   CKV_RETURN_IF_ERROR(CheckOptions(options, directory, holders));
+  EndLockOrderChecks();
   return std::unique_ptr<Requester>(
       new Requester(std::make_unique<State>(options, directory, holders)));
 }

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
 #include "proto/host/descriptors.h"
+#include "proto/host/lock_checks.h"
 #include "server/daemon/address_checks.h"
 #include "server/daemon/config.h"
 #include "server/daemon/daemon.h"
@@ -35,6 +36,7 @@ static std::vector<std::string> EnvironmentNames() {
 
 int main(int argc, char** argv) {
   ckv::EndShortagesWithALine();
+  ckv::EndLockOrderChecks();
   // Blocked until it is handled, so that a reload while the configuration is read does not end the
   // process.
   sigset_t hangup;

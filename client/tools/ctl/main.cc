@@ -8,6 +8,7 @@
 #include "client/tools/ctl/ctl.h"
 #include "proto/base/trace_context.h"
 #include "proto/host/descriptors.h"
+#include "proto/host/lock_checks.h"
 
 CKV_OPEN_STANDARD_DESCRIPTORS_FIRST();
 
@@ -29,6 +30,7 @@ size_t ColumnsOfStdout() {
 int main(int argc, char** argv) {
   // A load keeps every file of rows open until it has published them.
   ckv::RaiseDescriptorLimit();
+  ckv::EndLockOrderChecks();
   // All calls of a command are one trace, and errors of servers name it.
   const ckv::ScopedTrace trace(ckv::NewTrace());
   ckv::ctl::Ctl ctl;

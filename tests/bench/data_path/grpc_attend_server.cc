@@ -15,6 +15,7 @@
 
 #include "ckv/v1/requester.grpc.pb.h"
 #include "proto/base/clock.h"
+#include "proto/host/lock_checks.h"
 #include "server/daemon/heap.h"
 #include "server/rpc/service_gate.h"
 #include "server/services/requester_service.h"
@@ -63,6 +64,7 @@ void ServeUntilInputEnds(grpc::Service& service) {
 
 int Main(std::string_view kind) {
   KeepHeapForAnswers();
+  EndLockOrderChecks();
   if (kind == "plain") {
     EmptyService<Plain> service;
     ServeUntilInputEnds(service);

@@ -1,0 +1,15 @@
+// Debian's abseil checks the order in which a process takes its locks.
+
+#pragma once
+
+namespace ckv {
+
+// Ends these checks in the whole process, for every user of the same abseil. Cheap, and may be
+// called again. Sanitizer builds keep them, and so do tests that call nothing of this.
+//
+// Debian builds abseil without NDEBUG. Each acquisition of a Mutex then takes one lock of the
+// process, to record the order, and the process is aborted if two orders differ. gRPC's locks are
+// such, too (deploy/adr/0057-no-lock-order-checks.md).
+void EndLockOrderChecks();
+
+}  // namespace ckv
