@@ -263,6 +263,7 @@ void Daemon::Drain(Instant deadline) {
   if (state.web != nullptr) state.web->EndNotes();
   state.server->EndHealth();
   gate.Close();
+  if (state.directory) state.directory->state().EndWatches();
   if (state.holder) state.holder->EndScrub();
   state.members->EndWatch();
   // Calls in progress get half of the time; the rest is for the lanes. Leases are returned after

@@ -172,6 +172,11 @@ class DirectoryState {
       ABSL_LOCKS_EXCLUDED(tables_.mu) {
     return DirectoryWatcher::Open(&tables_, tenant, all_tenants);
   }
+  // Watchers wait no longer for events, now and later. Call it when the server drains.
+  void EndWatches() ABSL_LOCKS_EXCLUDED(tables_.mu) {
+    absl::MutexLock lock(&tables_.mu);
+    tables_.watches.End();
+  }
 
  private:
   // Ends the lease that the member of this name has. Its address must be the same.

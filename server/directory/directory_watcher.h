@@ -28,7 +28,7 @@ class DirectoryWatcher {
   DirectoryWatcher(const DirectoryWatcher&) = delete;
   DirectoryWatcher& operator=(const DirectoryWatcher&) = delete;
 
-  // Returns the next event, or nothing at `deadline`.
+  // Returns the next event, or nothing at `deadline` or after DirectoryState::EndWatches.
   //   ResourceExhausted   the watcher fell WatchPosition::kBacklogMax events behind; watch again.
   absl::StatusOr<std::optional<DirectoryEvent>> Next(Instant deadline)
       ABSL_LOCKS_EXCLUDED(tables_.mu);

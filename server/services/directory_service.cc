@@ -1,7 +1,7 @@
 // One handler for each call of DirectoryService, on gRPC's threads. Each validates and converts the
 // request, calls DirectoryState, and converts the result. DirectoryState has the locks, and waits
 // until a change is durable. Watch is the only handler that stays: it returns events until the peer
-// cancels or the gate closes, and looks for both every 200 ms.
+// cancels, for which it looks every second, or the server drains, which ends the wait.
 
 #include "server/services/directory_service.h"
 
@@ -25,8 +25,9 @@
 namespace ckv {
 namespace {
 
-// How long a watch may not notice that its peer has gone or that the server drains.
-constexpr Duration kWatchSlice = std::chrono::milliseconds(200);
+// How long a watch may not notice that its peer has gone. Each look wakes three threads, and a
+// fleet has a watch per member.
+constexpr Duration kWatchSlice = std::chrono::seconds(1);
 // The most missing holders, and unproven corpora, in one answer.
 constexpr size_t kDescribedMax = 64;
 constexpr size_t kReportersMax = 8;

@@ -48,12 +48,14 @@ class WatchPosition {
   WatchPosition(std::string_view tenant, bool all_tenants)
       : tenant_(tenant), all_tenants_(all_tenants) {}
 
-  // Returns whether Next has something to return, or the watcher is behind.
-  bool IsReady() const { return phase_ != Phase::kChanges || !events_.empty(); }
+  // Returns whether Next has something to return, the watcher is behind, or it must not wait.
+  bool IsReady() const { return phase_ != Phase::kChanges || !events_.empty() || is_ended_; }
   bool IsBehind() const { return phase_ == Phase::kBehind; }
   std::optional<DirectoryEvent> Next(const LeaseTable& leases, const CorporaByKey& corpora);
   // Queues a change of the state, if the watcher must see it.
   void Add(const DirectoryEvent& event);
+  // From now on the watcher does not wait.
+  void End() { is_ended_ = true; }
 
  private:
   enum class Phase { kMembers, kCorpora, kChanges, kBehind };
@@ -71,6 +73,7 @@ class WatchPosition {
   std::optional<HolderId> last_member_;
   std::optional<CorpusKey> last_corpus_;
   std::deque<DirectoryEvent> events_;
+  bool is_ended_ = false;
 };
 
 // Not thread-safe: its owner's lock guards it.
@@ -79,9 +82,17 @@ class Watches {
   ~Watches();
 
   // `position` must be removed before it is destroyed.
-  void Add(WatchPosition* position) { positions_.push_back(position); }
+  void Add(WatchPosition* position) {
+    positions_.push_back(position);
+    if (is_ended_) position->End();
+  }
   void Remove(WatchPosition* position) { std::erase(positions_, position); }
   size_t count() const { return positions_.size(); }
+  // Ends the waits of all watchers, also of those that are added later.
+  void End() {
+    is_ended_ = true;
+    for (WatchPosition* const position : positions_) position->End();
+  }
 
   // Queues the event for the watchers that must see it, and counts a change.
   void Notify(const DirectoryEvent& event);
@@ -94,6 +105,7 @@ class Watches {
 
  private:
   std::vector<WatchPosition*> positions_;
+  bool is_ended_ = false;
   uint64_t change_count_ = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "server/directory/directory_state.h"
 
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -358,6 +359,20 @@ TEST_F(DirectoryStateTest, ReadsTheSnapshotAsTheWatcherReachesIt) {
   EXPECT_EQ(next().corpus->version, *p);
   EXPECT_THAT(Drain(**watcher),
               testing::ElementsAre("synced", "up a 3", "dropped k 1", "gone c 4"));
+}
+
+TEST_F(DirectoryStateTest, WatchersDoNotWaitOnceTheyAreEnded) {
+  const auto watcher = state_.Watch("");
+  EXPECT_THAT(Drain(**watcher), testing::ElementsAre("synced"));
+  std::thread waits([&] {
+    const auto event = (*watcher)->Next(kInstantMax);
+    EXPECT_TRUE(event.ok() && !event->has_value());
+  });
+  state_.EndWatches();
+  waits.join();
+  const auto later = state_.Watch("");
+  EXPECT_THAT(Drain(**later), testing::ElementsAre("synced"));
+  EXPECT_FALSE((*later)->Next(kInstantMax)->has_value());
 }
 
 TEST_F(DirectoryStateTest, NotifiesAWatcherThatFallsBehind) {
