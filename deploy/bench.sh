@@ -84,7 +84,7 @@ case $1 in
     deploy/install-packages.sh check
     ;;
   peers)
-    preset=release targets=(ckvd ckv_c c_loop cc_loop rest_echo attend_kernel)
+    preset=release targets=(ckvd ckv_c c_loop cc_loop rest_echo copy_pipe attend_kernel)
     deploy/install-packages.sh build check engines
     ;;
   store) preset=release targets=(store_bench store_disk_bench store_stripe_bench store_plan_bench) ;;

@@ -53,7 +53,7 @@ class Client:
 
 def figures(build):
     """{"shm route": {"ratio": after REST_S over after a second, "short_us"}, ..., "floor": likewise, "idle": {"percent": of a
-    core, "daemons"}}"""
+    core, "daemons"}, "worst": {"of_floor": the largest ratio over the floor's}}"""
     build = build.resolve()
     with tempfile.TemporaryDirectory(prefix="ckv-rest-") as name, contextlib.ExitStack() as stack:
         clients = []
@@ -76,7 +76,8 @@ def figures(build):
             long.setdefault(client.key, []).append(client.us())
         made = {key: {"ratio": statistics.median(long[key]) / statistics.median(short[key]),
                       "short_us": statistics.median(short[key])} for key in short}
-        return {**made, "idle": {"percent": max(shares), "daemons": len(shares)}}
+        worst = max(made[key]["ratio"] for key in made if key != "floor") / made["floor"]["ratio"]
+        return {**made, "worst": {"of_floor": worst}, "idle": {"percent": max(shares), "daemons": len(shares)}}
 
 
 if __name__ == "__main__":

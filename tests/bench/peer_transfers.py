@@ -158,6 +158,16 @@ class Ckv:
             return hashlib.file_digest(file, "sha256").hexdigest() == self.sums[corpus][layers - 1]
 
 
+class TwoCopies:
+    """Two processes that copy as ckv's do over shm, and do nothing else (peers/copy_pipe.c)."""
+
+    def __init__(self, stack, folder, build):
+        self.client = Asked(stack, folder / "copies.log", [build / "bin/copy_pipe", DAEMON_CPU])
+
+    def times(self, case):
+        return [int(one) for one in self.client.ask(f"{bytes_of(case)} {CASES[case][3] + WARM_UP}").split()][WARM_UP:]
+
+
 def summary(rounds):
     """Of one contestant's rounds of one case: the median of the rounds' medians, and the best single transfer, in us."""
     return {"median_us": statistics.median(map(statistics.median, rounds)) / 1e3, "best_us": min(map(min, rounds)) / 1e3}
@@ -204,12 +214,12 @@ def sent_by_peers():
     return lambda case: hashlib.sha256(held[:bytes_of(case)]).hexdigest()
 
 
-def measured(groups, case):
-    """{(group, name): its rounds}, and those of memcpy under ("memcpy", "")."""
+def measured(groups, floor, case):
+    """{(group, name): its rounds}, those of memcpy under ("memcpy", ""), and those of `floor` under ("two copies", "")."""
     rounds = {}
     for number in range(ROUNDS + 1):
         turns = [((group, name), one.times) for group, members in groups.items() for name, one in members.items()]
-        turns.append((("memcpy", ""), groups["ckv"]["shm"].copies))
+        turns += [(("memcpy", ""), groups["ckv"]["shm"].copies), (("two copies", ""), floor.times)]
         for key, times in turns:
             if key[0] == "Mooncake over tcp" and CASES[case][2]:
                 continue  # its queue refuses that many runs at once
@@ -229,7 +239,7 @@ def check(groups, case, sent):
 
 
 def figures(build):
-    """{"shm 18 KB", ...: {"ratio": over the best peer, ...}, "memcpy 9.4 MB": {"ratio"}}."""
+    """{"shm 18 KB", ...: {"ratio": over the best peer, ...}, "memcpy 9.4 MB", "two copies 9.4 MB", ...: likewise}."""
     build = build.resolve()
     try:
         python = venvs.python("transfers", REQUIREMENTS, FREE_BYTES_MIN)
@@ -238,8 +248,9 @@ def figures(build):
     sent, made = sent_by_peers(), {}
     with tempfile.TemporaryDirectory(prefix="ckv-peers-") as name, contextlib.ExitStack() as stack:
         groups = contestants(stack, pathlib.Path(name), build, python)
+        floor = TwoCopies(stack, pathlib.Path(name), build)
         for case in CASES:
-            rounds = measured(groups, case)
+            rounds = measured(groups, floor, case)
             check(groups, case, sent)
 
             def of(*wanted):
@@ -248,6 +259,7 @@ def figures(build):
             made[f"shm {case}"] = compared(shm, of("NIXL on this host"))
             made[f"tcp {case}"] = compared(tcp, of("NIXL over tcp", "Mooncake over tcp"))
             made[f"memcpy {case}"] = compared(shm, of("memcpy"))
+            made[f"two copies {case}"] = compared(shm, of("two copies"))
             for (group, setting), its in rounds.items():
                 made[f"{group}, {setting}, {case}"] = summary(its)
     return made

@@ -26,17 +26,21 @@ def settings(group, names):
 BARS = [
     *(transfer(f"fetch on one host, {case}, from C", f"shm {case}", "x NIXL's best settings", limit)
       for case, limit in (("18 KB", 1.2), ("9.4 MB", 1.0), ("64 MB", 1.0))),
-    transfer("fetch on one host, 9.4 MB, from C", "memcpy 9.4 MB", "x memcpy", 1.15),
+    # The bytes of a private chunk pass through memory that both processes map (ADR 0055), so this is the bound.
+    *(transfer(f"fetch on one host, {case}, from C", f"two copies {case}", "x two copies that are all", 1.15)
+      for case in ("9.4 MB", "64 MB")),
+    transfer("fetch on one host, 9.4 MB, from C", "memcpy 9.4 MB", "x memcpy", None),
     transfer("fetch on one host into 512 scattered blocks of 18 KB", "shm 512 blocks", "x NIXL's best settings", 0.5),
     *(transfer(f"fetch over tcp, {case}, from C", f"tcp {case}", "x the best peer", limit)
       for case, limit in (("18 KB", 0.9), ("9.4 MB", 0.7), ("64 MB", 0.7))),
     *(Bar(f"route of {rows} over 16 tokens, {door}", DOORS, counter(rows, f"{door.lower()}_added_us"), "us over C++", at_most=3,
           base=counter(rows, "cc_us"), base_unit="us") for rows in ("1 row", "16 rows") for door in ("C", "Python")),
     *(Bar(f"first {call} after {peer_rest.REST_S:.0f} s at rest, {fabric}", REST, counter(f"{fabric} {call}", "ratio"),
-          "x after 1 s", at_most=2, base=counter(f"{fabric} {call}", "short_us"), base_unit="us")
+          "x after 1 s", base=counter(f"{fabric} {call}", "short_us"), base_unit="us")
       for fabric in peer_rest.FABRICS for call in peer_rest.CALLS),
     Bar("the same of two processes that share a socket", REST, counter("floor", "ratio"), "x after 1 s",
         base=counter("floor", "short_us"), base_unit="us"),
+    Bar("what the rest costs ckv's call, the worst of four, beside theirs", REST, counter("worst", "of_floor"), "x theirs", at_most=1.25),
     Bar("processor time of a daemon at rest, the worst of six", REST, counter("idle", "percent"), "% of a core", at_most=0.5),
     *settings("ckv", ("shm", "tcp")),
     *settings("NIXL on this host", peer_transfers.NIXL),
