@@ -137,7 +137,7 @@ struct FetchEntry {
 static_assert(sizeof(FetchEntry) == 32 && std::is_trivially_copyable_v<FetchEntry>);
 
 // The limit of row bytes per reply, however large the slot is. The holder serves other requests
-// between two replies, so this limits how long a fetch delays them: 256 KiB take 18 us to copy, and
+// between two replies, so this limits how long a fetch delays them. 256 KiB take 18 us to copy, and
 // 42 us to pass to tcp (deploy/adr/0012-queues.md).
 inline constexpr uint32_t kFetchBodyBytesMax = 256u << 10;
 // The limit of rows per reply; a row has at least 4 bytes.

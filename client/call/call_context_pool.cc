@@ -1,3 +1,7 @@
+// A place is what a call or a hedge takes: TakePlace counts it and finds a free context, and Fill
+// makes one if none is free. GiveBack ends the place, and with EndPlace a call that waits gets it,
+// with its context. AwaitPlace waits. Without a waiter the context is free, the warmest last.
+
 #include "client/call/call_context_pool.h"
 
 #include <algorithm>

@@ -8,8 +8,8 @@ namespace ckv {
 // called again. Sanitizer builds keep them, and so do tests that call nothing of this.
 //
 // Debian builds abseil without NDEBUG. Each acquisition of a Mutex then takes one lock of the
-// process, to record the order, and the process is aborted if two orders differ. gRPC's locks are
-// such, too (deploy/adr/0057-no-lock-order-checks.md).
+// process, to record the order, and the process is aborted if two orders differ. gRPC uses these
+// locks, too (deploy/adr/0057-no-lock-order-checks.md).
 void EndLockOrderChecks();
 
 }  // namespace ckv
