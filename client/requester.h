@@ -97,7 +97,7 @@ struct Profile;       // client/cost/profile_file.h
 //
 // Threads: every method may be called from any thread at any time. Calls block. A call runs on its
 // caller's thread, and so do its callbacks (sinks, places and buffers). From beginning to end it
-// uses one of call_count_max call contexts. Each call context has its own lanes to each holder.
+// uses one of call_count_max call contexts. Each context has its own lanes to each holder.
 // Calls on different threads share no lane. They share no lock except a short one to take a
 // context.
 //
@@ -375,7 +375,7 @@ struct RequesterOptions {
   // memory for them.
   LaneShape lane_shape;
   // Calls in progress at once, 1 to kCallCountMax. Further calls wait for one to end, until their
-  // deadline.
+  // deadline. One more context for 20 calls, at least one, serves hedges (client/call/hedge.h).
   uint32_t call_count_max = 16;
   // Threads that attend locally cached and own rows of one call, including the caller's: 1 to
   // WorkerPool::kThreadCountMax. Each call context has its own, which sleep while it computes

@@ -12,9 +12,10 @@ namespace ckv {
 // Borrowed spans of memory, in the order of the bytes. No span is empty.
 class ScatterList {
  public:
-  // One transfer is 96 rows of 1152 bytes, in at most 3 blocks of a cache, or 192 fp8 rows in 4.
-  // With a head before the spans and a page after them, one system call with 8 parts can read
-  // everything. For a call with more parts the kernel allocates its copy of the list.
+  // One transfer is 224 rows of 1152 bytes, in at most 5 blocks of 64 rows of a cache, or 384 fp8
+  // rows in 7. With a head before the spans and a page after them, one system call with 8 parts can
+  // read 6 spans. For a call with more parts the kernel allocates its copy of the list. Rows in
+  // more spans are copied from the slot: 512 blocks of 16 rows arrived no later for it over tcp.
   static constexpr size_t kSpanCountMax = 6;
 
   ScatterList() = default;

@@ -36,10 +36,15 @@ bool CallContextPool::TakePlace(Use use, std::unique_ptr<CallContext>& context) 
   uint32_t& count = use == Use::kCall ? call_count_ : hedge_count_;
   if (count == (use == Use::kCall ? call_count_max_ : hedge_count_max_)) return false;
   ++count;
-  if (free_.empty()) return true;
-  context = std::move(free_.back());
-  free_.pop_back();
+  context = TakeFree();
   return true;
+}
+
+std::unique_ptr<CallContext> CallContextPool::TakeFree() {
+  if (free_.empty()) return nullptr;
+  std::unique_ptr<CallContext> context = std::move(free_.back());
+  free_.pop_back();
+  return context;
 }
 
 absl::StatusOr<CallContextPool::Lease> CallContextPool::Fill(Use use,
@@ -48,6 +53,9 @@ absl::StatusOr<CallContextPool::Lease> CallContextPool::Fill(Use use,
   auto made = make_();
   if (made.ok()) return Lease(this, use, *std::move(made));
   absl::MutexLock lock(&mu_);
+  // Another call or hedge may have returned one meanwhile.
+  if (std::unique_ptr<CallContext> free = TakeFree(); free != nullptr)
+    return Lease(this, use, std::move(free));
   EndPlace(use, nullptr);
   return made.status();
 }
@@ -131,14 +139,16 @@ void CallContextPool::GiveBack(Use use, std::unique_ptr<CallContext> context) {
   untidy->links.Claim();
   untidy->next_tidy = untidy->links.CloseOneIdle(now);
   absl::MutexLock lock(&mu_);
-  AddFree(std::move(untidy), /*warm=*/false);
+  // A call that found no free context meanwhile has made another.
+  if (free_.size() + call_count_ + hedge_count_ < call_count_max_ + hedge_count_max_)
+    AddFree(std::move(untidy), /*warm=*/false);
 }
 
 void CallContextPool::EndPlace(Use use, std::unique_ptr<CallContext> context) {
   if (use == Use::kCall && !waiters_.empty()) {
     Waiter* const next = waiters_.front();
     waiters_.pop_front();
-    next->context = std::move(context);
+    next->context = context != nullptr ? std::move(context) : TakeFree();
     next->served.store(true, std::memory_order_relaxed);
     return;
   }

@@ -126,6 +126,8 @@ class CallContextPool {
   absl::StatusOr<Lease> Fill(Use use, std::unique_ptr<CallContext> context)
       ABSL_LOCKS_EXCLUDED(mu_);
   void GiveBack(Use use, std::unique_ptr<CallContext> context) ABSL_LOCKS_EXCLUDED(mu_);
+  // Removes and returns the warmest free context, or null if there is none.
+  std::unique_ptr<CallContext> TakeFree() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Removes and returns a free context that has a link to close now, or null if there is none.
   std::unique_ptr<CallContext> TakeUntidy(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ends a place. A call's place and its context go to the waiter that arrived first, if there is

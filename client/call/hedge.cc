@@ -134,7 +134,6 @@ void HedgedAttend::MaybeHedge(bool may_wait) {
     attempts_->ReturnHedge();
   } else {
     attempts_->NoteFailure(begun);
-    attempts_->CountHedge();
   }
   EndHedge();
 }

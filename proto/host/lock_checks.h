@@ -5,7 +5,7 @@
 namespace ckv {
 
 // Ends these checks in the whole process, for every user of the same abseil. Cheap, and may be
-// called again. Sanitizer builds keep them, and so do tests that call nothing of this.
+// called again. Builds with the address or the thread sanitizer keep them.
 //
 // Debian builds abseil without NDEBUG. Each acquisition of a Mutex then takes one lock of the
 // process, to record the order, and the process is aborted if two orders differ. gRPC uses these

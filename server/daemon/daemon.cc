@@ -263,9 +263,10 @@ void Daemon::Drain(Instant deadline) {
   if (state.web != nullptr) state.web->EndNotes();
   state.server->EndHealth();
   gate.Close();
-  if (state.directory) state.directory->state().EndWatches();
   if (state.holder) state.holder->EndScrub();
   state.members->EndWatch();
+  // After this process's own, which would report that it was cut off.
+  if (state.directory) state.directory->state().EndWatches();
   // Calls in progress get half of the time; the rest is for the lanes. Leases are returned after
   // that: without one a holder would refuse requests that have arrived.
   const Instant now = clock.Now();

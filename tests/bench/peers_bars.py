@@ -36,11 +36,11 @@ BARS = [
     *(Bar(f"route of {rows} over 16 tokens, {door}", DOORS, counter(rows, f"{door.lower()}_added_us"), "us over C++", at_most=3,
           base=counter(rows, "cc_us"), base_unit="us") for rows in ("1 row", "16 rows") for door in ("C", "Python")),
     *(Bar(f"first {call} after {peer_rest.REST_S:.0f} s at rest, {fabric}", REST, counter(f"{fabric} {call}", "ratio"),
-          "x after 1 s", base=counter(f"{fabric} {call}", "short_us"), base_unit="us")
+          "x after 1 s", at_most=2, base=counter(f"{fabric} {call}", "short_us"), base_unit="us")
       for fabric in peer_rest.FABRICS for call in peer_rest.CALLS),
     Bar("the same of two processes that share a socket", REST, counter("floor", "ratio"), "x after 1 s",
         base=counter("floor", "short_us"), base_unit="us"),
-    Bar("what the rest costs ckv's call, the worst of four, beside theirs", REST, counter("worst", "of_floor"), "x theirs", at_most=1.5),
+    Bar("what the rest costs ckv's call, the worst of four, beside theirs", REST, counter("worst", "of_floor"), "x theirs"),
     Bar("processor time of a daemon at rest, the worst of six", REST, counter("idle", "percent"), "% of a core", at_most=0.5),
     *settings("ckv", ("shm", "tcp")),
     *settings("NIXL on this host", peer_transfers.NIXL),

@@ -22,14 +22,14 @@
 
 #include "tests/bench/bindings/c_timing.h"
 
-enum { kPieceBytes = 7 * 32 * 1152, kSlots = 16, kSlotBytes = 576 << 10, kWindow = 8 };
+enum { kPieceBytes = 7 * 32 * 1152, kSlotBytes = 576 << 10, kHeadBytes = 64, kWindow = 8 };
 static const size_t kMemoryBytes = (size_t)64 << 20;
 
 struct Shared {
   _Alignas(64) atomic_long wanted;  // bytes of the next transfer; 0 once it is under way
   _Alignas(64) atomic_long filled;  // pieces of the transfer
   _Alignas(64) atomic_long taken;
-  _Alignas(4096) char slots[kSlots][kSlotBytes];
+  _Alignas(4096) char slots[kWindow][kSlotBytes];
 };
 
 static char* Memory(int value) {
@@ -58,7 +58,8 @@ static void Serve(struct Shared* shared, const char* processor) {
     for (long piece = 0; (size_t)piece * kPieceBytes < bytes; ++piece) {
       while (piece - atomic_load_explicit(&shared->taken, memory_order_acquire) >= kWindow)
         continue;
-      memcpy(shared->slots[piece % kSlots], source + piece * kPieceBytes, PieceAt(piece, bytes));
+      memcpy(shared->slots[piece % kWindow] + kHeadBytes, source + piece * kPieceBytes,
+             PieceAt(piece, bytes));
       atomic_store_explicit(&shared->filled, piece + 1, memory_order_release);
     }
   }
@@ -71,7 +72,8 @@ static int64_t Transfer(struct Shared* shared, size_t bytes, char* to) {
   atomic_store(&shared->wanted, (long)bytes);
   for (long piece = 0; (size_t)piece * kPieceBytes < bytes; ++piece) {
     while (atomic_load_explicit(&shared->filled, memory_order_acquire) <= piece) continue;
-    memcpy(to + piece * kPieceBytes, shared->slots[piece % kSlots], PieceAt(piece, bytes));
+    memcpy(to + piece * kPieceBytes, shared->slots[piece % kWindow] + kHeadBytes,
+           PieceAt(piece, bytes));
     atomic_store_explicit(&shared->taken, piece + 1, memory_order_release);
   }
   return Now() - begin;

@@ -1,5 +1,5 @@
 // Question: what do locally cached rows cost over the kernel, and what does policy auto add to a
-// routed step? Bounds: a locally cached chunk is attended in its kernel's time plus 1 us; a step
+// routed step? Bounds: a locally cached chunk is attended in its kernel's time plus 3 us; a step
 // that auto routes takes 1 us more than one of policy route; an estimate takes 2 us.
 //
 // One holder and the requester are in this process, on shm. The kernel alone reads the same memory

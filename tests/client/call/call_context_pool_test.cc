@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -144,7 +145,6 @@ TEST_F(Pool, GivesAnUnfilledPlaceToTheNextCaller) {
   EXPECT_EQ(calls, 2);
 }
 
-// A stream that failed fails all later work, so its context is not lent again.
 TEST_F(Pool, AHedgeTakesNoPlaceFromACall) {
   CallContextPool pool = Make(2);
   const auto call = pool.TryTake();
@@ -164,6 +164,25 @@ TEST_F(Pool, AHedgeTakesNoPlaceFromACall) {
   EXPECT_EQ(made, 3);
 }
 
+// A device has few streams, and a hedge may have had the last one.
+TEST_F(Pool, ACallTakesWhatAHedgeReturnedWhileItMadeItsOwn) {
+  std::optional<CallContextPool::Lease> hedge;
+  int calls = 0;
+  CallContextPool pool(&clock, 1, [&]() -> absl::StatusOr<std::unique_ptr<CallContext>> {
+    if (++calls == 1) return CallContext::Make(&options, &peers, Duration(0), &counters);
+    hedge.reset();
+    return absl::ResourceExhaustedError("no more streams");
+  });
+  auto taken = pool.TryTakeHedge();
+  ASSERT_TRUE(taken.ok());
+  hedge.emplace(*std::move(taken));
+  CallContext* const only = &**hedge;
+  const auto call = pool.Take(kInstantMax);
+  ASSERT_TRUE(call.ok()) << call.status();
+  EXPECT_EQ(&**call, only);
+}
+
+// A stream that failed fails all later work, so its context is not lent again.
 TEST_F(Pool, ReplacesContextsWhoseStreamFailed) {
   test::DeferredBackend device;
   options.backend = &device;
