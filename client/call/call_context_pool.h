@@ -133,6 +133,7 @@ class CallContextPool {
   // Ends a place. A call's place and its context go to the waiter that arrived first, if there is
   // one. `context` may be null.
   void EndPlace(Use use, std::unique_ptr<CallContext> context) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A context that is not `warm` is taken last.
   void AddFree(std::unique_ptr<CallContext> context, bool warm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Clock* const clock_;
