@@ -1,7 +1,9 @@
-// The default addresses of a ckvd, used by ckvd and by ckvctl alike.
+// The default addresses of a ckvd, used by ckvd and by ckvctl alike, and the limit of a list of
+// directories.
 
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 
 namespace ckv {
@@ -12,5 +14,8 @@ inline constexpr std::string_view kDefaultRequesterAddress = "127.0.0.1:7311";
 inline constexpr std::string_view kDefaultDirectoryAddress = "127.0.0.1:7400";
 // A process that is only a holder.
 inline constexpr std::string_view kDefaultHolderAddress = "127.0.0.1:7401";
+
+// The most addresses in a list of directories: one leads, and a fleet has 2 to 5 of them.
+inline constexpr size_t kDirectoryCountMax = 8;
 
 }  // namespace ckv

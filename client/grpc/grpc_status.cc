@@ -22,6 +22,7 @@ size_t CutLength(std::string_view text) {
 }
 
 constexpr char kNoConnection[] = "failed to connect to all addresses";
+constexpr char kNoAddress[] = "DNS resolution failed";
 
 // "...; last error: UNKNOWN: ipv4:10.0.0.1:7400: Failed to connect to remote host: Connection
 // refused" says why at its end.
@@ -39,11 +40,17 @@ std::string PlainText(const std::string& text) {
 bool IsConnectionError(const grpc::Status& status) {
   if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return false;
   const std::string& text = status.error_message();
-  for (const std::string_view words : {kNoConnection, "DNS resolution failed", "Socket closed",
+  for (const std::string_view words : {kNoConnection, kNoAddress, "Socket closed",
                                        "Connection reset", "Broken pipe", "keepalive watchdog"}) {
     if (text.find(words) != std::string::npos) return true;
   }
   return false;
+}
+
+bool NeverConnected(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+         (status.error_message().find(kNoConnection) != std::string::npos ||
+          status.error_message().find(kNoAddress) != std::string::npos);
 }
 
 grpc::Status ToGrpc(const absl::Status& status) {

@@ -26,6 +26,11 @@ inline constexpr char kLeaseEndKey[] = "lease-ends-ms";
 // Trailing metadata of a renewal refused because the lease is unknown: the incarnation of the
 // refusing directory, in decimal.
 inline constexpr char kDirectoryIncarnationKey[] = "ckv-directory-life";
+// Trailing metadata of every reply, good or bad, of a directory that is one of several: "." if the
+// answering process leads, the leader's address if another one does, "" if none leads now. A
+// directory that is alone sends no such key.
+inline constexpr char kLeaderKey[] = "ckv-leader";
+inline constexpr char kLeadsItself[] = ".";
 
 grpc::Status ToGrpc(const absl::Status& status);
 // As FromGrpc, for a call that this process does not cancel. CANCELLED, UNKNOWN and a reset stream,
@@ -37,6 +42,8 @@ absl::Status FromGrpc(const grpc::Status& status, std::string_view context);
 
 // Whether the call never reached a server, or its connection broke: no server answered it.
 bool IsConnectionError(const grpc::Status& status);
+// Whether no connection was made, so that no server has seen the call. False if that is unknown.
+bool NeverConnected(const grpc::Status& status);
 
 // Returns a function that ends the call from outside its handler. The peer sees the status that the
 // function is called with, and a Read or Write in progress returns false. (ServerContext::TryCancel

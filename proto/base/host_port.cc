@@ -47,4 +47,25 @@ bool HostPort::IsLoopback() const {
   return host.starts_with("127.") || host == "::1" || host == "localhost";
 }
 
+absl::StatusOr<std::vector<HostPort>> ParsePeerAddresses(std::string_view text, size_t count_max) {
+  std::vector<HostPort> addresses;
+  size_t begin = 0;
+  while (true) {
+    const size_t comma = std::min(text.find(',', begin), text.size());
+    absl::StatusOr<HostPort> address =
+        HostPort::Parse(text.substr(begin, comma - begin), /*port_min=*/1);
+    if (!address.ok()) return address.status();
+    if (std::find(addresses.begin(), addresses.end(), *address) != addresses.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s is in the list twice", address->ToString()));
+    }
+    if (addresses.size() == count_max) {
+      return absl::InvalidArgumentError(absl::StrFormat("more than %d addresses", count_max));
+    }
+    addresses.push_back(*std::move(address));
+    if (comma == text.size()) return addresses;
+    begin = comma + 1;
+  }
+}
+
 }  // namespace ckv

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -29,6 +30,13 @@ struct HostPort {
   bool IsWildcard() const;
   // Returns whether only this machine can reach the host: 127.*, ::1 or localhost.
   bool IsLoopback() const;
+
+  friend bool operator==(const HostPort&, const HostPort&) = default;
 };
+
+// Parses "host:port" or a list "host:port,host:port,...", without spaces: addresses of peers.
+//   InvalidArgument     an entry is empty or malformed, occurs twice, or there are more than
+//                       `count_max`; the message names it.
+absl::StatusOr<std::vector<HostPort>> ParsePeerAddresses(std::string_view text, size_t count_max);
 
 }  // namespace ckv

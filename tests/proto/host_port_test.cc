@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 namespace ckv {
 namespace {
@@ -55,6 +56,17 @@ TEST(HostPort, DetectsHostsThatPeersCannotUse) {
     EXPECT_FALSE(HostPort::Parse(text)->IsWildcard()) << text;
   }
   EXPECT_FALSE(HostPort::Parse("10.0.0.1:1")->IsLoopback());
+}
+
+TEST(HostPort, ParsesAListOfPeers) {
+  const auto three = ParsePeerAddresses("a:1,[fd00::2]:7400,10.0.0.1:65535", 3);
+  ASSERT_TRUE(three.ok()) << three.status();
+  EXPECT_EQ(*three, (std::vector<HostPort>{{"a", 1}, {"fd00::2", 7400}, {"10.0.0.1", 65535}}));
+  EXPECT_EQ(ParsePeerAddresses("a:1", 1)->size(), 1u);
+  for (const char* bad : {"", ",", "a:1,", ",a:1", "a:1,,b:1", "a:1, b:1", "a:1,b", "a:0,b:1"})
+    EXPECT_TRUE(absl::IsInvalidArgument(ParsePeerAddresses(bad, 8).status())) << bad;
+  EXPECT_EQ(ParsePeerAddresses("a:1,b:1,a:1", 8).status().message(), "a:1 is in the list twice");
+  EXPECT_EQ(ParsePeerAddresses("a:1,b:1,c:1", 2).status().message(), "more than 2 addresses");
 }
 
 }  // namespace
