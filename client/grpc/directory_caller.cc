@@ -159,7 +159,8 @@ void DirectoryCaller::Search(OneTry one_try, Instant deadline, CallEnd* end) {
     end->was_repeated |= answer.may_have_effect;
     peer = std::move(next);
   }
-  end->status = grpc::Status(end->status.error_code(),
+  const absl::StatusCode code = FromPeer(end->status, "").code();
+  end->status = grpc::Status(static_cast<grpc::StatusCode>(code),
                              absl::StrFormat("%s; %d directories were tried",
                                              end->status.error_message(), tried_ever.size()));
 }

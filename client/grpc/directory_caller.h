@@ -52,7 +52,7 @@ struct DirectoryCallerOptions {
 // How a call ended, beside its status.
 struct CallEnd {
   // The status of the last try, and where that was made. If several directories were tried in vain,
-  // the text says how many.
+  // the text says how many, and a status that FromPeer makes Unavailable is so here.
   grpc::Status status;
   std::string address;
   // An earlier try of the call may have taken effect: it ended without an answer. The caller must
@@ -117,6 +117,8 @@ class DirectoryCaller {
                          const grpc::ClientContext& context) ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::string& addresses() const { return addresses_; }
+  // OK, or the error of every call.
+  const absl::Status& address_status() const { return malformed_; }
   // The number of given addresses.
   size_t count() const { return given_.size(); }
 
@@ -150,7 +152,7 @@ class DirectoryCaller {
   const std::string addresses_;
   Clock& clock_;
   const DirectoryCallerOptions options_;
-  absl::Status malformed_;      // OK, or why the list of addresses cannot be used
+  absl::Status malformed_;      // OK, or why the list of addresses cannot be used; constant
   std::vector<PeerPtr> given_;  // constant after construction
 
   absl::Mutex mu_;

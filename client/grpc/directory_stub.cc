@@ -1,6 +1,5 @@
-// One method for each call that a requester makes to the directory. Each sets the deadline, makes
-// the call on the caller's thread, turns its status into ours with call and address, and validates
-// the reply.
+// One method for each call that a requester makes to the directory. Each makes the call on the
+// caller's thread and validates the reply.
 
 #include "client/grpc/directory_stub.h"
 
@@ -8,45 +7,34 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/grpc/channel_stub.h"
 #include "client/grpc/grpc_status.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
 
 namespace ckv {
 
-DirectoryStub::DirectoryStub(std::string address, Clock* clock, bool for_calls)
-    : address_(std::move(address)),
-      clock_(clock),
-      for_calls_(for_calls),
-      channel_(MakeChannel(address_)),
-      stub_(v1::DirectoryService::NewStub(channel_)) {}
+DirectoryStub::DirectoryStub(std::string_view addresses, Clock* clock, bool for_calls)
+    : for_calls_(for_calls), directory_(addresses, clock, {.convert = FromPeer}) {}
 
 absl::StatusOr<Corpus> DirectoryStub::GetCorpus(std::string_view name, std::string_view tenant,
                                                 Instant deadline) {
-  HurryChannel(*channel_);
-  grpc::ClientContext context;
-  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
   v1::GetCorpusRequest request;
   request.set_name(std::string(name));
   request.set_tenant(std::string(tenant));
   request.set_for_calls(for_calls_);
   v1::GetCorpusReply reply;
-  CKV_RETURN_IF_ERROR(FromPeer(stub_->GetCorpus(&context, request, &reply), Context("GetCorpus")));
+  CKV_RETURN_IF_ERROR(directory_.Call(&Stub::GetCorpus, "GetCorpus", request, &reply, deadline));
   auto corpus = FromProto(reply.corpus());
   if (!corpus.ok()) return Annotate(corpus.status(), Context("GetCorpus"));
   return corpus;
 }
 
 absl::StatusOr<std::vector<Member>> DirectoryStub::ListMembers(Instant deadline) {
-  HurryChannel(*channel_);
-  grpc::ClientContext context;
-  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
   v1::ListMembersRequest request;
   request.set_as_known(true);  // a holder that is not back yet is queried where it was
   v1::ListMembersReply reply;
   CKV_RETURN_IF_ERROR(
-      FromPeer(stub_->ListMembers(&context, request, &reply), Context("ListMembers")));
+      directory_.Call(&Stub::ListMembers, "ListMembers", request, &reply, deadline));
   if (reply.members_size() > static_cast<int>(kMemberCountMax)) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: %d members, limit %d", Context("ListMembers"), reply.members_size(), kMemberCountMax));
@@ -63,15 +51,12 @@ absl::StatusOr<std::vector<Member>> DirectoryStub::ListMembers(Instant deadline)
 absl::StatusOr<std::vector<Corpus>> DirectoryStub::LocateChunk(const ChunkId& id,
                                                                std::string_view tenant,
                                                                Instant deadline) {
-  HurryChannel(*channel_);
-  grpc::ClientContext context;
-  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
   v1::LocateChunkRequest request;
   request.set_id(std::string(id.AsBytes()));
   request.set_tenant(std::string(tenant));
   v1::LocateChunkReply reply;
   CKV_RETURN_IF_ERROR(
-      FromPeer(stub_->LocateChunk(&context, request, &reply), Context("LocateChunk")));
+      directory_.Call(&Stub::LocateChunk, "LocateChunk", request, &reply, deadline));
   std::vector<Corpus> corpora;
   for (const v1::LocateChunkReply::Place& place : reply.places()) {
     auto chunk = FromProto(place.chunk());
@@ -94,7 +79,6 @@ absl::StatusOr<std::vector<Corpus>> DirectoryStub::LocateChunk(const ChunkId& id
 absl::StatusOr<std::vector<ChunkPlacement>> DirectoryStub::LocateChunks(
     std::span<const ChunkId> ids, const Geometry& geometry, std::string_view tenant,
     Instant deadline) {
-  HurryChannel(*channel_);
   std::vector<ChunkPlacement> placements;
   placements.reserve(ids.size());
   v1::LocateChunksRequest request;
@@ -106,11 +90,9 @@ absl::StatusOr<std::vector<ChunkPlacement>> DirectoryStub::LocateChunks(
     ids = ids.subspan(some.size());
     request.clear_ids();
     for (const ChunkId& id : some) request.add_ids(std::string(id.AsBytes()));
-    grpc::ClientContext context;
-    SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
     v1::LocateChunksReply reply;
-    const grpc::Status status = stub_->LocateChunks(&context, request, &reply);
-    CKV_RETURN_IF_ERROR(FromPeer(status, Context("LocateChunks")));
+    CKV_RETURN_IF_ERROR(
+        directory_.Call(&Stub::LocateChunks, "LocateChunks", request, &reply, deadline));
     if (reply.chunks_size() != static_cast<int>(some.size())) {
       return absl::InvalidArgumentError(absl::StrFormat("%s: %d chunks, asked for %d",
                                                         Context("LocateChunks"),
@@ -125,46 +107,37 @@ absl::StatusOr<std::vector<ChunkPlacement>> DirectoryStub::LocateChunks(
   return placements;
 }
 
-absl::StatusOr<TenantKey> ReadTenantKey(v1::DirectoryService::StubInterface& stub,
-                                        grpc::ClientContext& context, std::string_view tenant,
-                                        bool make, const ToStatus& to_status) {
+absl::StatusOr<TenantKey> ReadTenantKey(DirectoryCaller& directory, std::string_view tenant,
+                                        bool make, Instant deadline, CallEnd* end) {
   if (tenant.empty()) return TenantKey();
   v1::GetTenantKeyRequest request;
   request.set_tenant(std::string(tenant));
   request.set_make(make);
   v1::GetTenantKeyReply reply;
-  const grpc::Status status = stub.GetTenantKey(&context, request, &reply);
-  CKV_RETURN_IF_ERROR(to_status(status));
+  CKV_RETURN_IF_ERROR(directory.Call(&DirectoryCaller::Stub::GetTenantKey, "GetTenantKey", request,
+                                     &reply, deadline, end));
   if (reply.key().empty()) return TenantKey();
   return TenantKey::FromBytes(reply.key());
 }
 
 absl::StatusOr<TenantKey> DirectoryStub::TenantKeyOf(std::string_view tenant, Instant deadline) {
-  HurryChannel(*channel_);
-  grpc::ClientContext context;
-  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
-  return ReadTenantKey(*stub_, context, tenant, /*make=*/false, [this](const grpc::Status& status) {
-    return FromPeer(status, Context("GetTenantKey"));
-  });
+  return ReadTenantKey(directory_, tenant, /*make=*/false, deadline);
 }
 
 absl::StatusOr<PromptChunks> DirectoryStub::FindPrompt(std::span<const uint64_t> heads,
                                                        const std::optional<ChunkId>& model,
                                                        std::string_view tenant, Instant deadline) {
-  HurryChannel(*channel_);
   PromptChunks found;
   while (!heads.empty()) {
     const auto some = heads.first(std::min(heads.size(), kHeadsPerCallMax));
     heads = heads.subspan(some.size());
-    grpc::ClientContext context;
-    SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
     v1::FindPromptRequest request;
     request.set_tenant(std::string(tenant));
     request.set_heads(some.data(), some.size_bytes());
     if (model) request.set_model(std::string(model->AsBytes()));
     v1::FindPromptReply reply;
     CKV_RETURN_IF_ERROR(
-        FromPeer(stub_->FindPrompt(&context, request, &reply), Context("FindPrompt")));
+        directory_.Call(&Stub::FindPrompt, "FindPrompt", request, &reply, deadline));
     if (reply.models_size() > static_cast<int>(kPromptModelCountMax) ||
         reply.chunks_size() > static_cast<int>(kPromptChunkCountMax)) {
       return absl::InvalidArgumentError(Context("FindPrompt") + ": more chunks than it may send");
@@ -207,7 +180,7 @@ absl::StatusOr<Geometry> DirectoryStub::GeometryOf(const v1::LocateChunkReply::P
 }
 
 std::string DirectoryStub::Context(std::string_view call) const {
-  return absl::StrFormat("directory %s: %s", address_, call);
+  return absl::StrFormat("directory %s: %s", directory_.addresses(), call);
 }
 
 }  // namespace ckv

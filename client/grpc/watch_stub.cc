@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_format.h"
-#include "client/grpc/channel_stub.h"
-#include "client/grpc/grpc_status.h"
 #include "proto/convert.h"
 
 namespace ckv {
@@ -17,7 +14,7 @@ WatchStub::WatchStub(const WatchOptions& options, OnChange on_change, OnBreak on
       on_change_(std::move(on_change)),
       on_break_(std::move(on_break)),
       on_member_(std::move(on_member)),
-      stub_(v1::DirectoryService::NewStub(MakeChannel(options.address))),
+      directory_(options.addresses, options.clock),
       thread_([this] { Run(); }) {}
 
 WatchStub::~WatchStub() {
@@ -31,11 +28,15 @@ WatchStub::~WatchStub() {
 
 void WatchStub::Run() {
   Duration pause = options_.pause_min;
+  size_t failure_count = 0;  // since the last pause
   bool reported = false;
   while (true) {
+    const Instant begin = options_.clock->Now();
     const absl::Status status = WatchOnce();
     const bool was_connected = connected_.exchange(false, std::memory_order_relaxed);
     if (was_connected) {
+      // One that ends again and again must not be opened again without a pause.
+      if (options_.clock->Now() - begin >= options_.pause_min) failure_count = 0;
       pause = options_.pause_min;
       reported = false;
     }
@@ -43,6 +44,8 @@ void WatchStub::Run() {
       absl::MutexLock lock(&mu_);
       if (stopping_) return;
     }
+    if (++failure_count < directory_.count()) continue;
+    failure_count = 0;
     if (!reported) on_break_(status);
     reported = true;
     absl::MutexLock lock(&mu_);
@@ -69,7 +72,8 @@ absl::Status WatchStub::WatchOnce() {
     request.mutable_engine()->set_started_ago_ms(
         static_cast<uint64_t>((options_.clock->Now() - started_) / std::chrono::milliseconds(1)));
   }
-  const auto reader = stub_->Watch(&context, request);
+  const DirectoryCaller::Place place = directory_.BeginStream();
+  const auto reader = place.stub->Watch(&context, request);
   v1::WatchEvent event;
   while (reader->Read(&event)) Take(event);
   const grpc::Status status = reader->Finish();
@@ -77,8 +81,8 @@ absl::Status WatchStub::WatchOnce() {
     absl::MutexLock lock(&mu_);
     context_ = nullptr;
   }
-  if (status.ok()) return absl::UnavailableError("the directory ended the watch");
-  return FromGrpc(status, absl::StrFormat("directory %s: Watch", options_.address));
+  const absl::Status ended = directory_.EndStream(place, "Watch", status, context);
+  return ended.ok() ? absl::UnavailableError("the directory ended the watch") : ended;
 }
 
 void WatchStub::Take(const v1::WatchEvent& event) {

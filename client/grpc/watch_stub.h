@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "ckv/v1/directory.grpc.pb.h"
+#include "client/grpc/directory_caller.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "proto/process_facts.h"
@@ -21,7 +21,7 @@
 namespace ckv {
 
 struct WatchOptions {
-  std::string address;  // the directory's address
+  std::string addresses;  // the directory's, as for DirectoryCaller
   std::string tenant;
   // Watches the corpora of every tenant, for a process that serves them all.
   bool all_tenants = false;
@@ -29,7 +29,9 @@ struct WatchOptions {
   // `started_ago_ms` counts from the constructor of WatchStub.
   std::optional<EngineFacts> engine = {};
   Clock* clock = Clock::Real();
-  Duration pause_min = std::chrono::milliseconds(100);  // between two tries; doubles
+  // The pause between two tries, which doubles. With several directories, between two rounds: all
+  // are tried at once, first the one that leads.
+  Duration pause_min = std::chrono::milliseconds(100);
   Duration pause_max = std::chrono::seconds(2);
 };
 
@@ -43,7 +45,8 @@ class WatchStub {
   // Called on the watch's thread for each member that is up: for all of them after a
   // (re)connection, then for each that registers. It may be empty.
   using OnMember = std::function<void(const Member& member)>;
-  // Called once when the watch breaks, not at every retry.
+  // Called once when the watch breaks, not at every retry. With several directories, only if none
+  // of them continues it at once.
   using OnBreak = std::function<void(const absl::Status& status)>;
 
   WatchStub(const WatchOptions& options, OnChange on_change, OnBreak on_break,
@@ -66,7 +69,7 @@ class WatchStub {
   const OnChange on_change_;
   const OnBreak on_break_;
   const OnMember on_member_;
-  const std::unique_ptr<v1::DirectoryService::StubInterface> stub_;
+  DirectoryCaller directory_;
   std::atomic<bool> connected_{false};  // a hint for people; orders nothing
 
   absl::Mutex mu_;

@@ -14,8 +14,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
-#include "client/grpc/channel_stub.h"
-#include "client/grpc/grpc_status.h"
+#include "client/grpc/corpus_changes.h"
 #include "client/publish/capacity_placement.h"
 #include "client/publish/extension.h"
 #include "client/publish/kept_parts.h"
@@ -25,6 +24,8 @@
 
 namespace ckv {
 namespace {
+
+using Stub = DirectoryCaller::Stub;
 
 constexpr Duration kCallTimeoutMax = std::chrono::seconds(10);
 // Each retry means that someone else changed the corpus between the look at it and the change here.
@@ -62,14 +63,13 @@ uint64_t ExtendReport::bytes_sent() const {
   return sent;
 }
 
-Publisher::Publisher(std::string directory_address, Clock* clock)
-    : address_(std::move(directory_address)),
-      clock_(*clock),
-      reader_(address_, clock, /*for_calls=*/false),
-      directory_(v1::DirectoryService::NewStub(MakeChannel(address_, kMessageBytesMax))) {}
+Publisher::Publisher(std::string_view directory, Clock* clock)
+    : clock_(*clock),
+      reader_(directory, clock, /*for_calls=*/false),
+      directory_(directory, clock) {}
 
-absl::Status Publisher::Error(const grpc::Status& status, std::string_view call) const {
-  return FromGrpc(status, absl::StrFormat("directory at %s: %s", address_, call));
+Instant Publisher::CallDeadline(Instant deadline) const {
+  return std::min(deadline, clock_.Now() + kCallTimeoutMax);
 }
 
 absl::StatusOr<Corpus> Publisher::GetCorpus(std::string_view name, std::string_view tenant,
@@ -89,10 +89,9 @@ absl::StatusOr<Corpus> Publisher::GetCorpus(std::string_view name, std::string_v
 
 // Live holders only: DirectoryStub also returns holders that are not back yet.
 absl::StatusOr<std::vector<Member>> Publisher::Holders(Instant deadline) {
-  grpc::ClientContext context;
-  SetDeadline(context, clock_, deadline, kCallTimeoutMax);
   v1::ListMembersReply reply;
-  CKV_RETURN_IF_ERROR(Error(directory_->ListMembers(&context, {}, &reply), "ListMembers"));
+  CKV_RETURN_IF_ERROR(
+      directory_.Call(&Stub::ListMembers, "ListMembers", {}, &reply, CallDeadline(deadline)));
   std::vector<Member> holders;
   for (const v1::Member& message : reply.members()) {
     CKV_ASSIGN_OR_RETURN(Member member, FromProto(message));
@@ -100,7 +99,7 @@ absl::StatusOr<std::vector<Member>> Publisher::Holders(Instant deadline) {
   }
   if (holders.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrFormat("the directory at %s has no live holder", address_));
+        absl::StrFormat("the directory at %s has no live holder", directory_.addresses()));
   }
   std::sort(holders.begin(), holders.end(),
             [](const Member& a, const Member& b) { return a.id.name < b.id.name; });
@@ -108,11 +107,7 @@ absl::StatusOr<std::vector<Member>> Publisher::Holders(Instant deadline) {
 }
 
 absl::StatusOr<TenantKey> Publisher::KeyOf(std::string_view tenant, Instant deadline) {
-  grpc::ClientContext context;
-  SetDeadline(context, clock_, deadline, kCallTimeoutMax);
-  return ReadTenantKey(
-      *directory_, context, tenant, /*make=*/true,
-      [this](const grpc::Status& status) { return Error(status, "GetTenantKey"); });
+  return ReadTenantKey(directory_, tenant, /*make=*/true, CallDeadline(deadline));
 }
 
 absl::StatusOr<CorpusEnd> Publisher::EndOf(std::string_view corpus, std::string_view tenant,
@@ -136,16 +131,13 @@ absl::StatusOr<CorpusEnd> Publisher::EndOf(std::string_view corpus, std::string_
 }
 
 absl::StatusOr<std::optional<uint64_t>> Publisher::Publish(const Corpus& corpus, Instant deadline) {
-  grpc::ClientContext context;
-  SetDeadline(context, clock_, deadline, kCallTimeoutMax);
   v1::PublishCorpusRequest request;
   *request.mutable_corpus() = ToProto(corpus);
   // Version 0 means that the corpus did not exist, and must still not exist.
   request.set_replace(corpus.version != 0);
   request.set_expected_version(corpus.version);
   v1::PublishCorpusReply reply;
-  const absl::Status status =
-      Error(directory_->PublishCorpus(&context, request, &reply), "PublishCorpus");
+  const absl::Status status = PublishCorpus(directory_, request, &reply, CallDeadline(deadline));
   if (absl::IsFailedPrecondition(status) || absl::IsAlreadyExists(status)) return std::nullopt;
   CKV_RETURN_IF_ERROR(status);
   return reply.version();
@@ -209,10 +201,9 @@ absl::Status Publisher::CheckTexts(const ExtendTarget& target, const Corpus& cor
 // Waits until all holders of the corpus keep a part of the new version. If the directory has a
 // folder, there is nothing to wait for.
 absl::Status Publisher::AwaitCorpusKept(const Corpus& corpus, Instant deadline) {
-  grpc::ClientContext context;
-  SetDeadline(context, clock_, deadline, kKeepTimeout);
   v1::DescribeDirectoryReply home;
-  CKV_RETURN_IF_ERROR(Error(directory_->Describe(&context, {}, &home), "Describe"));
+  CKV_RETURN_IF_ERROR(directory_.Call(&Stub::Describe, "Describe", {}, &home,
+                                      std::min(deadline, clock_.Now() + kKeepTimeout)));
   if (!home.path().empty()) return absl::OkStatus();
   const absl::StatusOr<std::vector<Member>> members = Holders(deadline);
   if (!members.ok()) return members.status();

@@ -14,7 +14,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,7 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ckv/v1/directory.grpc.pb.h"
+#include "client/grpc/directory_caller.h"
 #include "client/grpc/directory_stub.h"
 #include "client/publish/chunk_puts.h"
 #include "client/publish/chunk_source.h"
@@ -65,11 +64,12 @@ struct ExtendReport {
   uint64_t bytes_sent() const;
 };
 
-// A client of one directory and its holders. Thread-safe; calls are independent of each other.
+// A client of a directory and its holders. Thread-safe; calls are independent of each other.
 class Publisher {
  public:
-  // Does not touch the network. `clock` must outlive it.
-  Publisher(std::string directory_address, Clock* clock);
+  // `directory` is "host:port" or a list, as for DirectoryCaller. Does not touch the network.
+  // `clock` must outlive it.
+  Publisher(std::string_view directory, Clock* clock);
 
   // Errors of all calls, in addition to their own:
   //   Unavailable         the directory or a holder does not answer.
@@ -128,12 +128,12 @@ class Publisher {
                                                          ChunkSource& chunks, Instant deadline,
                                                          const PutObserver& observer,
                                                          Putting& putting);
-  absl::Status Error(const grpc::Status& status, std::string_view call) const;
+  // Returns the deadline of one call.
+  Instant CallDeadline(Instant deadline) const;
 
-  const std::string address_;
   Clock& clock_;
   DirectoryStub reader_;
-  const std::unique_ptr<v1::DirectoryService::StubInterface> directory_;
+  DirectoryCaller directory_;
 };
 
 }  // namespace ckv

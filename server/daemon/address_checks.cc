@@ -1,7 +1,7 @@
 // Finds addresses in a configuration that peers cannot use. CheckAddresses gives the errors, from
 // the text alone. AddressWarnings also resolves names: in order, the listening address, the
-// advertised one, data_listen, and the directory's. ResolveHost gives the system's resolver a
-// thread and a time limit, because its calls cannot be cancelled.
+// advertised one, data_listen, and each of the directory's. ResolveHost gives the system's resolver
+// a thread and a time limit, because its calls cannot be cancelled.
 
 #include "server/daemon/address_checks.h"
 
@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "client/grpc/default_addresses.h"
 #include "proto/base/host_port.h"
 
 namespace ckv {
@@ -58,9 +59,8 @@ Reach ReachOf(const HostPort& address, const HostResolver& resolve) {
 }
 
 // `reported` is the address that this process gives to its peers.
-void WarnOfDirectory(const Config& config, const Reach& reported, const HostResolver& resolve,
-                     std::vector<std::string>& warnings) {
-  const HostPort directory = ParseFilled(config.directory);
+void WarnOfDirectory(const HostPort& directory, const Config& config, const Reach& reported,
+                     const HostResolver& resolve, std::vector<std::string>& warnings) {
   const Reach requested = ReachOf(directory, resolve);
   if (!requested.unknown.ok()) {
     warnings.push_back(absl::StrFormat("directory: this host cannot resolve %s: %s", requested.text,
@@ -180,7 +180,10 @@ std::vector<std::string> AddressWarnings(const Config& config, const HostResolve
                           AdvertisedOf(config).ToString(), data.text));
     }
   }
-  if (!config.directory.empty()) WarnOfDirectory(config, reported, resolve, warnings);
+  if (config.directory.empty()) return warnings;
+  const auto directories = ParsePeerAddresses(config.directory, kDirectoryCountMax);
+  for (const HostPort& directory : *directories)
+    WarnOfDirectory(directory, config, reported, resolve, warnings);
   return warnings;
 }
 

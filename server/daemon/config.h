@@ -37,7 +37,7 @@ struct Config {
   std::string name;    // if empty, set by FillConfig
   std::string listen;  // if empty, set by FillConfig
   std::string advertise;
-  std::string directory;
+  std::string directory;       // host:port, or a list of several
   std::string directory_path;  // if empty, a directory keeps its state in memory
   std::string data_listen;     // if empty, set by FillConfig
   std::vector<std::string> fabrics = {"shm", "tcp"};

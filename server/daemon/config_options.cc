@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_format.h"
 #include "attention/worker_pool.h"
+#include "client/grpc/default_addresses.h"
 #include "client/requester.h"
 #include "proto/base/byte_size.h"
 #include "proto/base/host_port.h"
@@ -51,8 +52,10 @@ const OptionSpec kOptions[] = {
      "else 127.0.0.1:7400 (directory), else 127.0.0.1:7401"},
     {"advertise", OptionKind::kAddress, &Config::advertise, 0, 0, "", "host:port",
      "where peers reach it; if unset, the listen address as bound"},
-    {"directory", OptionKind::kPeerAddress, &Config::directory, 0, 0, "", "host:port",
-     "the directory; may be empty only if this process is the directory"},
+    {"directory", OptionKind::kPeerAddresses, &Config::directory, 0, kDirectoryCountMax, "",
+     "host:port[,host:port...]",
+     "the directory; of several, all of them, and the one that leads is found; may be empty only "
+     "if this process is the directory"},
     {"directory.path", OptionKind::kText, &Config::directory_path, 0, 0, "", "folder",
      "folder that keeps a directory's corpora over a restart; if unset, they end with the process"},
     {"data_listen", OptionKind::kAddress, &Config::data_listen, 0, 0, "", "host:port",
@@ -290,6 +293,9 @@ absl::Status AssignText(const OptionSpec& option, std::string_view text, Config&
       break;
     case OptionKind::kPeerAddress:
       CKV_RETURN_IF_ERROR(CheckAddress(text, /*port_min=*/1));
+      break;
+    case OptionKind::kPeerAddresses:
+      if (!text.empty()) CKV_RETURN_IF_ERROR(ParsePeerAddresses(text, option.max).status());
       break;
     default:
       break;

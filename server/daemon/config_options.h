@@ -17,9 +17,10 @@ namespace ckv {
 enum class OptionKind {
   kText,
   kChoice,
-  kName,         // a valid name of a corpus or member
-  kAddress,      // host:port, port 0 takes a free one
-  kPeerAddress,  // host:port of somebody else, so never port 0
+  kName,           // a valid name of a corpus or member
+  kAddress,        // host:port, port 0 takes a free one
+  kPeerAddress,    // host:port of somebody else, so never port 0
+  kPeerAddresses,  // one of these or several, comma separated, each once
   kCount,
   kBytes,     // "512MiB"; a bare number is bytes
   kDuration,  // "500ms"; a bare number is refused
@@ -33,8 +34,8 @@ struct OptionSpec {
   std::string_view key;
   OptionKind kind;
   Member member;
-  uint64_t min = 0;  // kCount, kBytes, and kDuration in milliseconds
-  uint64_t max = 0;
+  uint64_t min = 0;          // kCount, kBytes, and kDuration in milliseconds
+  uint64_t max = 0;          // the same, and of kPeerAddresses their number
   std::string_view choices;  // choices of kChoice and kList, comma separated
   std::string_view unit;     // unit of a bare number, for --help
   std::string_view help;

@@ -245,7 +245,7 @@ std::unique_ptr<MemberProbe> ProbeServer(const std::string& address) {
 
 WatchOptions WatchOptionsOf(const Config& config, Clock* clock, const std::string& local) {
   WatchOptions options;
-  options.address = config.directory.empty() ? local : config.directory;
+  options.addresses = config.directory.empty() ? local : config.directory;
   options.all_tenants = true;  // the requester keeps corpora of all of them
   options.clock = clock;
   return options;

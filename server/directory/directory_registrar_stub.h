@@ -2,11 +2,9 @@
 
 #pragma once
 
-#include <memory>
-#include <string>
 #include <string_view>
 
-#include "ckv/v1/directory.grpc.pb.h"
+#include "client/grpc/directory_caller.h"
 #include "proto/base/clock.h"
 #include "server/directory/registration.h"
 
@@ -15,8 +13,10 @@ namespace ckv {
 // Errors as in registration.h; every message names the call and the directory's address.
 class DirectoryRegistrarStub final : public DirectoryRegistrar {
  public:
-  // Does not touch the network. `clock` must outlive it. `reports_parts` as for LocalRegistrar.
-  DirectoryRegistrarStub(std::string address, Clock* clock, bool reports_parts = false);
+  // `addresses` as for DirectoryCaller. Does not touch the network. `clock` must outlive it.
+  // `reports_parts` as for LocalRegistrar.
+  DirectoryRegistrarStub(std::string_view addresses, Clock* clock, bool reports_parts = false)
+      : reports_parts_(reports_parts), directory_(addresses, clock) {}
 
   absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
                                       Instant deadline) override;
@@ -25,12 +25,9 @@ class DirectoryRegistrarStub final : public DirectoryRegistrar {
   absl::Status Deregister(uint64_t lease_id, Instant deadline) override;
 
  private:
-  std::string Context(std::string_view call) const;
-
-  const std::string address_;
-  Clock* const clock_;
+  using Stub = DirectoryCaller::Stub;
   const bool reports_parts_;
-  const std::unique_ptr<v1::DirectoryService::StubInterface> stub_;
+  DirectoryCaller directory_;
 };
 
 }  // namespace ckv

@@ -8,8 +8,6 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/grpc/channel_stub.h"
-#include "client/grpc/grpc_status.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
 
@@ -31,11 +29,6 @@ absl::Status TakeNews(const v1::ListPlacedCorporaReply& page, PlacementSource::P
 
 }  // namespace
 
-PlacementStub::PlacementStub(std::string address, Clock* clock)
-    : address_(std::move(address)),
-      clock_(clock),
-      stub_(v1::DirectoryService::NewStub(MakeChannel(address_))) {}
-
 absl::StatusOr<PlacementSource::Placed> PlacementStub::ListPlacedCorpora(const HolderId& holder,
                                                                          const SeenDirectory& seen,
                                                                          Instant deadline) {
@@ -45,11 +38,9 @@ absl::StatusOr<PlacementSource::Placed> PlacementStub::ListPlacedCorpora(const H
   *request.mutable_seen() = ToProto(seen);
   v1::ListPlacedCorporaReply page;
   do {
-    grpc::ClientContext context;
-    SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
     page.Clear();
     CKV_RETURN_IF_ERROR(
-        FromGrpc(stub_->ListPlacedCorpora(&context, request, &page), Context("ListPlacedCorpora")));
+        directory_.Call(&Stub::ListPlacedCorpora, "ListPlacedCorpora", request, &page, deadline));
     CKV_RETURN_IF_ERROR(TakeNews(page, placed));
     if (page.corpora().empty()) break;
     for (const v1::CorpusSummary& corpus : page.corpora())
@@ -76,11 +67,8 @@ absl::StatusOr<CorpusPart> PlacementStub::GetPart(const HolderId& holder,
   request.set_name(key.second);
   v1::ListPlacedReply page;
   do {
-    grpc::ClientContext context;
-    SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
     page.Clear();
-    CKV_RETURN_IF_ERROR(
-        FromGrpc(stub_->ListPlaced(&context, request, &page), Context("ListPlaced")));
+    CKV_RETURN_IF_ERROR(directory_.Call(&Stub::ListPlaced, "ListPlaced", request, &page, deadline));
     auto part = FromProto(page.part());
     if (!part.ok()) return Annotate(part.status(), Context("ListPlaced"));
     const bool first = request.first_ordinal() == 0;
@@ -113,14 +101,12 @@ absl::StatusOr<bool> PlacementStub::ReportPart(uint64_t lease_id, const CorpusPa
                               part.corpus.chunks.begin() + static_cast<ptrdiff_t>(end));
     page.ordinals.assign(part.ordinals.begin() + static_cast<ptrdiff_t>(begin),
                          part.ordinals.begin() + static_cast<ptrdiff_t>(end));
-    grpc::ClientContext context;
-    SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
     v1::ReportPartRequest request;
     request.set_lease_id(lease_id);
     *request.mutable_part() = ToProto(page);
     v1::ReportPartReply reply;
     CKV_RETURN_IF_ERROR(
-        FromGrpc(stub_->ReportPart(&context, request, &reply), Context("ReportPart")));
+        directory_.Call(&Stub::ReportPart, "ReportPart", request, &reply, deadline));
     if (reply.superseded()) return true;
   }
   return false;
@@ -129,44 +115,38 @@ absl::StatusOr<bool> PlacementStub::ReportPart(uint64_t lease_id, const CorpusPa
 absl::StatusOr<bool> PlacementStub::ReportDropped(uint64_t lease_id, const SeenDirectory& seen,
                                                   std::span<const DroppedCorpus> dropped,
                                                   Instant deadline) {
-  grpc::ClientContext context;
-  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
   v1::ReportDroppedRequest request;
   request.set_lease_id(lease_id);
   *request.mutable_seen() = ToProto(seen);
   for (const DroppedCorpus& one : dropped) *request.add_dropped() = ToProto(one);
   v1::ReportDroppedReply reply;
   CKV_RETURN_IF_ERROR(
-      FromGrpc(stub_->ReportDropped(&context, request, &reply), Context("ReportDropped")));
+      directory_.Call(&Stub::ReportDropped, "ReportDropped", request, &reply, deadline));
   return reply.wanted();
 }
 
 absl::Status PlacementStub::ReportLacking(uint64_t lease_id, std::span<const ChunkId> ids,
                                           Instant deadline) {
   return ForEachPage(ids, [&](std::span<const ChunkId> page, bool first, bool last) {
-    grpc::ClientContext context;
-    SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
     v1::ReportLackingRequest request;
     request.set_lease_id(lease_id);
     for (const ChunkId& id : page) request.add_ids(std::string(id.AsBytes()));
     request.set_first(first);
     request.set_last(last);
     v1::ReportLackingReply reply;
-    return FromGrpc(stub_->ReportLacking(&context, request, &reply), Context("ReportLacking"));
+    return directory_.Call(&Stub::ReportLacking, "ReportLacking", request, &reply, deadline);
   });
 }
 
 absl::Status PlacementStub::FinishReport(uint64_t lease_id, Instant deadline) {
-  grpc::ClientContext context;
-  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
   v1::ReportPartRequest request;
   request.set_lease_id(lease_id);
   v1::ReportPartReply reply;
-  return FromGrpc(stub_->ReportPart(&context, request, &reply), Context("ReportPart"));
+  return directory_.Call(&Stub::ReportPart, "ReportPart", request, &reply, deadline);
 }
 
 std::string PlacementStub::Context(std::string_view call) const {
-  return absl::StrFormat("directory %s: %s", address_, call);
+  return absl::StrFormat("directory %s: %s", directory_.addresses(), call);
 }
 
 }  // namespace ckv

@@ -2,18 +2,18 @@
 
 #pragma once
 
-#include <memory>
 #include <string>
+#include <string_view>
 
-#include "ckv/v1/directory.grpc.pb.h"
+#include "client/grpc/directory_caller.h"
 #include "server/upkeep/placement_keeper.h"
 
 namespace ckv {
 
 class PlacementStub final : public PlacementSource {
  public:
-  // `clock` must outlive this object.
-  PlacementStub(std::string address, Clock* clock);
+  // `addresses` as for DirectoryCaller. `clock` must outlive this object.
+  PlacementStub(std::string_view addresses, Clock* clock) : directory_(addresses, clock) {}
 
   absl::StatusOr<Placed> ListPlacedCorpora(const HolderId& holder, const SeenDirectory& seen,
                                            Instant deadline) override;
@@ -29,11 +29,10 @@ class PlacementStub final : public PlacementSource {
   absl::Status FinishReport(uint64_t lease_id, Instant deadline) override;
 
  private:
+  using Stub = DirectoryCaller::Stub;
   std::string Context(std::string_view call) const;
 
-  const std::string address_;
-  Clock* const clock_;
-  const std::unique_ptr<v1::DirectoryService::Stub> stub_;
+  DirectoryCaller directory_;
 };
 
 }  // namespace ckv

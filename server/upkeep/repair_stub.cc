@@ -1,3 +1,6 @@
+// Restore, on the repairer's thread, in order: the tenants whose corpora may have the chunk, its
+// places in them, and then one holder after another, which is to push it here.
+
 #include "server/upkeep/repair_stub.h"
 
 #include <algorithm>
@@ -43,7 +46,7 @@ RepairStub::RepairStub(Member self, const std::string& directory, Clock* clock)
     : self_(std::move(self)),
       clock_(clock),
       directory_(directory, clock),
-      watch_(v1::DirectoryService::NewStub(MakeChannel(directory))) {}
+      watched_(directory, clock) {}
 
 void RepairStub::Cancel() {
   absl::MutexLock lock(&mu_);
@@ -121,12 +124,21 @@ absl::Status RepairStub::Push(const Member& from, const ChunkId& id, const Corpu
   return reported ? absl::OkStatus() : absl::InternalError(requested + ": no answer");
 }
 
+// A follower ends its watch if it knows a leader, and then the next one goes there.
 absl::StatusOr<std::vector<std::string>> RepairStub::AllTenants(Instant deadline) {
+  absl::StatusOr<std::vector<std::string>> tenants = AllTenantsOnce(deadline);
+  for (size_t i = 1; i < watched_.count() && absl::IsUnavailable(tenants.status()); ++i)
+    tenants = AllTenantsOnce(deadline);
+  return tenants;
+}
+
+absl::StatusOr<std::vector<std::string>> RepairStub::AllTenantsOnce(Instant deadline) {
   v1::WatchRequest request;
   request.set_all_tenants(true);
   absl::btree_set<std::string> tenants = {""};
+  const DirectoryCaller::Place place = watched_.BeginStream();
   Call call(this, deadline);
-  const auto reader = watch_->Watch(&call.context, request);
+  const auto reader = place.stub->Watch(&call.context, request);
   v1::WatchEvent event;
   while (reader->Read(&event)) {
     if (event.synced()) {
@@ -140,8 +152,8 @@ absl::StatusOr<std::vector<std::string>> RepairStub::AllTenants(Instant deadline
       tenants.insert(tenant);
     }
   }
-  const absl::Status ended =
-      FromGrpc(reader->Finish(), absl::StrFormat("directory %s: Watch", directory_.address()));
+  const grpc::Status status = reader->Finish();
+  const absl::Status ended = watched_.EndStream(place, "Watch", status, call.context);
   return ended.ok() ? absl::UnavailableError("the directory ended the watch") : ended;
 }
 

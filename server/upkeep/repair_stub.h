@@ -2,13 +2,12 @@
 
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "ckv/v1/directory.grpc.pb.h"
+#include "client/grpc/directory_caller.h"
 #include "client/grpc/directory_stub.h"
 #include "proto/base/clock.h"
 #include "server/upkeep/repairer.h"
@@ -18,8 +17,8 @@ namespace ckv {
 // Every error message names the call and the peer.
 class RepairStub final : public RepairSource {
  public:
-  // `self` is this holder as registered. The constructor makes no network call. `clock` must
-  // outlive this object.
+  // `self` is this holder as registered, and `directory` as for DirectoryCaller. The constructor
+  // makes no network call. `clock` must outlive this object.
   RepairStub(Member self, const std::string& directory, Clock* clock);
 
   absl::StatusOr<Restored> Restore(const LostChunk& lost, Instant deadline) override
@@ -30,6 +29,8 @@ class RepairStub final : public RepairSource {
   struct Call;
   // Returns the tenants of all corpora; at most kTenantCountMax.
   absl::StatusOr<std::vector<std::string>> AllTenants(Instant deadline);
+  // The same, from one directory.
+  absl::StatusOr<std::vector<std::string>> AllTenantsOnce(Instant deadline);
   // Makes one of the chunk's other holders push the chunk to this holder.
   absl::Status RestoreFor(const Corpus& place, const std::vector<Member>& members,
                           Instant deadline);
@@ -38,7 +39,7 @@ class RepairStub final : public RepairSource {
   const Member self_;
   Clock* const clock_;
   DirectoryStub directory_;
-  const std::unique_ptr<v1::DirectoryService::StubInterface> watch_;
+  DirectoryCaller watched_;  // for the Watch of AllTenants
   absl::Mutex mu_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_) = nullptr;  // the call in progress, or null

@@ -13,28 +13,21 @@
 
 namespace ckv {
 
-ReplicaRegistryStub::ReplicaRegistryStub(std::string address, Clock* clock)
-    : address_(std::move(address)),
-      clock_(clock),
-      stub_(v1::DirectoryService::NewStub(MakeChannel(address_))) {}
-
 absl::StatusOr<std::vector<bool>> ReplicaRegistryStub::Announce(uint64_t lease_id,
                                                                 std::string_view tenant,
                                                                 std::span<const ChunkId> ids,
                                                                 Instant deadline) {
-  grpc::ClientContext context;
-  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
   v1::AnnounceReplicasRequest request;
   request.set_lease_id(lease_id);
   request.set_tenant(std::string(tenant));
   for (const ChunkId& id : ids) request.add_ids(std::string(id.AsBytes()));
   v1::AnnounceReplicasReply reply;
   CKV_RETURN_IF_ERROR(
-      FromGrpc(stub_->AnnounceReplicas(&context, request, &reply), Context("AnnounceReplicas")));
+      directory_.Call(&Stub::AnnounceReplicas, "AnnounceReplicas", request, &reply, deadline));
   if (static_cast<size_t>(reply.accepted_size()) != ids.size()) {
-    return absl::InvalidArgumentError(absl::StrFormat("%s: %d answers for %d ids",
-                                                      Context("AnnounceReplicas"),
-                                                      reply.accepted_size(), ids.size()));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("directory %s: AnnounceReplicas: %d answers for %d ids",
+                        directory_.addresses(), reply.accepted_size(), ids.size()));
   }
   return std::vector<bool>(reply.accepted().begin(), reply.accepted().end());
 }
@@ -42,18 +35,12 @@ absl::StatusOr<std::vector<bool>> ReplicaRegistryStub::Announce(uint64_t lease_i
 absl::Status ReplicaRegistryStub::Withdraw(uint64_t lease_id,
                                            std::optional<std::string_view> tenant,
                                            std::span<const ChunkId> ids, Instant deadline) {
-  grpc::ClientContext context;
-  SetDeadline(context, *clock_, deadline, kControlTimeoutMax);
   v1::WithdrawReplicasRequest request;
   request.set_lease_id(lease_id);
   if (tenant) request.set_tenant(std::string(*tenant));
   for (const ChunkId& id : ids) request.add_ids(std::string(id.AsBytes()));
   v1::WithdrawReplicasReply reply;
-  return FromGrpc(stub_->WithdrawReplicas(&context, request, &reply), Context("WithdrawReplicas"));
-}
-
-std::string ReplicaRegistryStub::Context(std::string_view call) const {
-  return absl::StrFormat("directory %s: %s", address_, call);
+  return directory_.Call(&Stub::WithdrawReplicas, "WithdrawReplicas", request, &reply, deadline);
 }
 
 absl::StatusOr<ChunkInfo> ChunkInfoStub::GetChunkInfo(const Member& holder, const ChunkId& id,

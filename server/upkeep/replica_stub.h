@@ -2,13 +2,12 @@
 
 #pragma once
 
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "ckv/v1/directory.grpc.pb.h"
+#include "client/grpc/directory_caller.h"
 #include "proto/base/clock.h"
 #include "server/upkeep/replica_keeper.h"
 
@@ -17,8 +16,8 @@ namespace ckv {
 // Thread-safe. Every error message names the call and the peer.
 class ReplicaRegistryStub final : public ReplicaRegistry {
  public:
-  // Makes no network call. `clock` must outlive this object.
-  ReplicaRegistryStub(std::string address, Clock* clock);
+  // `addresses` as for DirectoryCaller. Makes no network call. `clock` must outlive this object.
+  ReplicaRegistryStub(std::string_view addresses, Clock* clock) : directory_(addresses, clock) {}
 
   absl::StatusOr<std::vector<bool>> Announce(uint64_t lease_id, std::string_view tenant,
                                              std::span<const ChunkId> ids,
@@ -27,11 +26,8 @@ class ReplicaRegistryStub final : public ReplicaRegistry {
                         std::span<const ChunkId> ids, Instant deadline) override;
 
  private:
-  std::string Context(std::string_view call) const;
-
-  const std::string address_;
-  Clock* const clock_;
-  const std::unique_ptr<v1::DirectoryService::StubInterface> stub_;
+  using Stub = DirectoryCaller::Stub;
+  DirectoryCaller directory_;
 };
 
 // Thread-safe. Each call makes its own channel; gRPC shares the connection with other channels to

@@ -142,7 +142,8 @@ uint64_t ckv_last_retry_after_ns(const ckv_requester* requester);
 
 typedef struct ckv_open_options {
   size_t struct_size;
-  const char* directory;  // host:port of the directory; required
+  // host:port of the directory, or of several: "host:port,host:port"; required.
+  const char* directory;
   // The tenant whose corpora are read in addition to the shared ones. NULL reads only shared ones.
   // A name, not a credential.
   const char* tenant;

@@ -213,6 +213,7 @@ absl::Status Open(const ckv_open_options& options, std::unique_ptr<ckv_requester
   const std::string tenant = TextOr(options.tenant, "");
   CKV_RETURN_IF_ERROR(ValidateName("tenant", tenant));
   const auto connection = std::make_shared<Connection>(options.directory);
+  CKV_RETURN_IF_ERROR(Annotate(connection->directory.address_status(), "directory"));
   CKV_RETURN_IF_ERROR(MakeFabrics(options, *connection));
   CKV_ASSIGN_OR_RETURN(BackendStart start, ChooseBackend(options));
   RequesterOptions made_of = OptionsOf(options, *connection);
@@ -223,7 +224,7 @@ absl::Status Open(const ckv_open_options& options, std::unique_ptr<ckv_requester
     connection->cache = std::make_unique<HostCacheStub>(options.requester, Clock::Real());
     made_of.host_cache = connection->cache.get();
   }
-  WatchOptions watch = {.address = options.directory, .tenant = tenant};
+  WatchOptions watch = {.addresses = options.directory, .tenant = tenant};
   CKV_ASSIGN_OR_RETURN(watch.engine, EngineOf(options, made_of.id));
   CKV_ASSIGN_OR_RETURN(connection->requester,
                        Requester::Create(made_of, &connection->directory, &connection->holders));

@@ -118,7 +118,8 @@ absl::StatusOr<Settings> ReadSettings(
   settings.directory = kDefaultDirectoryAddress;
   Reader reader(value_of);
   reader.Read("CKV_DIRECTORY", [&](const std::string& value) -> std::string {
-    if (!HostPort::Parse(value, /*port_min=*/1).ok()) return "the directory's host:port";
+    if (!ParsePeerAddresses(value, kDirectoryCountMax).ok())
+      return "the directory's host:port, or those of several: host:port,host:port";
     settings.directory = value;
     return "";
   });

@@ -19,7 +19,8 @@
 namespace ckv::ggml {
 
 struct Settings {
-  // CKV_DIRECTORY, host:port. ReadSettings always sets it; by default 127.0.0.1:7400.
+  // CKV_DIRECTORY, host:port or host:port,host:port,... ReadSettings always sets it; by default
+  // 127.0.0.1:7400.
   std::string directory;
   // CKV_GGML_CORPUS: the corpus that every sequence without a reference (store/formats/
   // reference_cell.h) attends as a whole. If empty, none.

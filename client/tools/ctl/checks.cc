@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "client/grpc/default_addresses.h"
 #include "proto/base/host_port.h"
 
 namespace ckv::ctl {
@@ -39,6 +40,12 @@ CLI::Validator OneOf(std::vector<std::string> names) {
 CLI::Validator HostPort() {
   return Check([](std::string& text) {
     return std::string(ckv::HostPort::Parse(text, /*port_min=*/1).status().message());
+  });
+}
+
+CLI::Validator HostPorts() {
+  return Check([](std::string& text) {
+    return std::string(ParsePeerAddresses(text, kDirectoryCountMax).status().message());
   });
 }
 

@@ -17,6 +17,8 @@ std::string JoinNames(const std::vector<std::string>& names);  // "bf16|f32"
 
 // Accepts host:port of a peer, with a port from 1 to 65535.
 CLI::Validator HostPort();
+// Accepts one of these or a list host:port,host:port,..., of kDirectoryCountMax at most.
+CLI::Validator HostPorts();
 
 // Accepts digits only. '-1' is reported as not a whole number, not as a failed conversion.
 CLI::Validator WholeNumber();

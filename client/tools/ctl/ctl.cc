@@ -57,11 +57,12 @@ void AddGlobalOptions(CLI::App& app, Ctl& ctl, GlobalValues& values) {
       ->check(HostPort())
       ->type_name("HOST:PORT");
   app.add_option("--directory", ctl.fleet.directory,
-                 absl::StrFormat("Address of the directory (default: the requester's, else %s)",
+                 absl::StrFormat("Address of the directory, or of several: the one that leads is "
+                                 "found (default: the requester's, else %s)",
                                  kDefaultDirectoryAddress))
       ->envname("CKV_DIRECTORY")
-      ->check(HostPort())
-      ->type_name("HOST:PORT");
+      ->check(HostPorts())
+      ->type_name("HOST:PORT[,HOST:PORT]");
   app.add_option("--tenant", ctl.fleet.tenant,
                  "Tenant whose corpora are used, in addition to the shared ones of all tenants "
                  "(default: those alone). A name, not a credential")

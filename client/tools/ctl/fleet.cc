@@ -54,15 +54,17 @@ Fleet::Fleet(FleetOptions options, Clock* clock)
 
 v1::RequesterService::StubInterface& Fleet::requester() {
   if (requester_) return *requester_;
+  const std::shared_ptr<grpc::Channel> channel = MakeChannel(requester_address_);
   // The default requester is only used to find the directory. If a directory is named, this
   // requester may be missing.
   const bool wait = !options_.requester.empty() || options_.directory.empty();
-  requester_ = v1::RequesterService::NewStub(
-      ChannelTo(requester_address_, v1::RequesterService::service_full_name(), wait));
+  if (wait && options_.wait > Duration(0))
+    AwaitServing(channel, v1::RequesterService::service_full_name(), *clock_, wait_until_);
+  requester_ = v1::RequesterService::NewStub(channel);
   return *requester_;
 }
 
-absl::StatusOr<v1::DirectoryService::StubInterface*> Fleet::directory() {
+absl::StatusOr<DirectoryCaller*> Fleet::directory() {
   if (directory_address_.empty()) {
     const absl::StatusOr<v1::DescribeReply> described = Describe();
     if (described.ok() && !described->directory_address().empty()) {
@@ -73,18 +75,27 @@ absl::StatusOr<v1::DirectoryService::StubInterface*> Fleet::directory() {
       directory_address_ = kDefaultDirectoryAddress;
     }
   }
-  if (!directory_) {
-    directory_ = v1::DirectoryService::NewStub(
-        ChannelTo(directory_address_, v1::DirectoryService::service_full_name(), /*wait=*/true));
+  if (directory_ == nullptr || !directory_->address_status().ok()) {
+    directory_ = std::make_unique<DirectoryCaller>(
+        directory_address_, clock_, DirectoryCallerOptions{.timeout_max = options_.timeout});
+    CKV_RETURN_IF_ERROR(directory_->address_status());
+    if (options_.wait > Duration(0)) AwaitDirectory();
   }
   return directory_.get();
 }
 
-std::shared_ptr<grpc::Channel> Fleet::ChannelTo(const std::string& address, const char* service,
-                                                bool wait) {
-  std::shared_ptr<grpc::Channel> channel = MakeChannel(address);
-  if (wait && options_.wait > Duration(0)) AwaitServing(channel, service, *clock_, wait_until_);
-  return channel;
+void Fleet::AwaitDirectory() {
+  if (directory_->count() == 1) {
+    return AwaitServing(MakeChannel(directory_address_), v1::DirectoryService::service_full_name(),
+                        *clock_, wait_until_);
+  }
+  // Any of several may be the one that serves: a call goes round them until its deadline.
+  while (clock_->Now() < wait_until_) {
+    v1::DescribeDirectoryReply reply;
+    const absl::Status status =
+        directory_->Call(&DirectoryCaller::Stub::Describe, "Describe", {}, &reply, wait_until_);
+    if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return;
+  }
 }
 
 absl::StatusOr<v1::DescribeReply> Fleet::Describe() {
@@ -97,13 +108,11 @@ absl::StatusOr<v1::DescribeReply> Fleet::Describe() {
 
 absl::StatusOr<std::vector<Member>> Fleet::Members(std::vector<v1::EndedLease>* ended,
                                                    std::vector<v1::EngineFacts>* engines) {
-  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, directory());
-  grpc::ClientContext context;
-  Prepare(context);
   v1::ListMembersRequest request;
   request.set_as_known(ended != nullptr);
   v1::ListMembersReply reply;
-  CKV_RETURN_IF_ERROR(DirectoryError(stub->ListMembers(&context, request, &reply), "ListMembers"));
+  CKV_RETURN_IF_ERROR(
+      CallDirectory(&DirectoryCaller::Stub::ListMembers, "ListMembers", request, &reply));
   std::vector<Member> members;
   for (const v1::Member& message : reply.members()) {
     CKV_ASSIGN_OR_RETURN(Member member, FromProto(message));
@@ -129,15 +138,12 @@ absl::StatusOr<std::vector<Member>> Fleet::Holders() {
 }
 
 absl::StatusOr<Corpus> Fleet::GetCorpus(const std::string& name) {
-  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, directory());
-  grpc::ClientContext context;
-  Prepare(context);
   v1::GetCorpusRequest request;
   request.set_name(name);
   request.set_tenant(options_.tenant);
   v1::GetCorpusReply reply;
   const absl::Status status =
-      DirectoryError(stub->GetCorpus(&context, request, &reply), "GetCorpus");
+      CallDirectory(&DirectoryCaller::Stub::GetCorpus, "GetCorpus", request, &reply);
   if (status.code() == absl::StatusCode::kNotFound) {
     const std::string nearest = NearestCorpus(name);
     return absl::NotFoundError(absl::StrFormat(
@@ -158,35 +164,27 @@ std::string Fleet::NearestCorpus(const std::string& name) {
 }
 
 absl::StatusOr<v1::ListCorporaReply> Fleet::ListCorpora() {
-  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, directory());
-  grpc::ClientContext context;
-  Prepare(context);
   v1::ListCorporaRequest request;
   request.set_tenant(options_.tenant);
   v1::ListCorporaReply reply;
-  CKV_RETURN_IF_ERROR(DirectoryError(stub->ListCorpora(&context, request, &reply), "ListCorpora"));
+  CKV_RETURN_IF_ERROR(
+      CallDirectory(&DirectoryCaller::Stub::ListCorpora, "ListCorpora", request, &reply));
   return reply;
 }
 
 absl::StatusOr<v1::DescribeDirectoryReply> Fleet::DescribeDirectory() {
-  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, directory());
-  grpc::ClientContext context;
-  Prepare(context);
   v1::DescribeDirectoryReply reply;
-  CKV_RETURN_IF_ERROR(DirectoryError(stub->Describe(&context, {}, &reply), "Describe"));
+  CKV_RETURN_IF_ERROR(CallDirectory(&DirectoryCaller::Stub::Describe, "Describe", {}, &reply));
   return reply;
 }
 
 absl::StatusOr<v1::LocateChunkReply> Fleet::Locate(const ChunkId& id) {
-  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, directory());
-  grpc::ClientContext context;
-  Prepare(context);
   v1::LocateChunkRequest request;
   request.set_id(std::string(id.AsBytes()));
   request.set_tenant(options_.tenant);
   v1::LocateChunkReply reply;
   const absl::Status status =
-      DirectoryError(stub->LocateChunk(&context, request, &reply), "LocateChunk");
+      CallDirectory(&DirectoryCaller::Stub::LocateChunk, "LocateChunk", request, &reply);
   if (status.code() == absl::StatusCode::kNotFound) return v1::LocateChunkReply();
   CKV_RETURN_IF_ERROR(status);
   return reply;
@@ -194,25 +192,22 @@ absl::StatusOr<v1::LocateChunkReply> Fleet::Locate(const ChunkId& id) {
 
 absl::StatusOr<TenantKey> Fleet::KeyOfTenant(bool make) {
   if (options_.tenant.empty()) return TenantKey();
-  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, directory());
-  grpc::ClientContext context;
-  Prepare(context);
-  return ReadTenantKey(*stub, context, options_.tenant, make, [this](const grpc::Status& status) {
-    return DirectoryError(status, "GetTenantKey");
-  });
+  CKV_ASSIGN_OR_RETURN(DirectoryCaller* const caller, directory());
+  CallEnd end;
+  const absl::StatusOr<TenantKey> key =
+      ReadTenantKey(*caller, options_.tenant, make, DirectoryDeadline(), &end);
+  if (key.ok()) return key;
+  return DirectoryError(key.status(), end, "GetTenantKey");
 }
 
 absl::StatusOr<std::vector<uint32_t>> Fleet::CountReferences(std::span<const std::string> ids,
                                                              const HolderId& holder) {
-  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * stub, directory());
-  grpc::ClientContext context;
-  Prepare(context);
   v1::CountReferencesRequest request;
   request.set_holder(holder.name);
   for (const std::string& id : ids) request.add_ids(id);
   v1::CountReferencesReply reply;
   CKV_RETURN_IF_ERROR(
-      DirectoryError(stub->CountReferences(&context, request, &reply), "CountReferences"));
+      CallDirectory(&DirectoryCaller::Stub::CountReferences, "CountReferences", request, &reply));
   // A short answer must not pass for chunks that no corpus references.
   if (static_cast<size_t>(reply.counts_size()) != ids.size()) {
     return absl::InternalError(absl::StrFormat("directory at %s: %d counts for %d chunks",
@@ -263,11 +258,14 @@ bool Fleet::RequesterAnswers() const {
   return requester_->Describe(&context, {}, &reply).ok();
 }
 
-absl::Status Fleet::DirectoryError(const grpc::Status& status, std::string_view call) const {
+absl::Status Fleet::DirectoryError(const absl::Status& status, const CallEnd& end,
+                                   std::string_view call) const {
+  if (status.ok() || end.status.ok()) return status;
   return WithAdvice(
-      status, absl::StrFormat("directory at %s: %s", directory_address_, call),
-      IsConnectionError(status) ? "is it running? name another with --directory or CKV_DIRECTORY"
-                                : "",
+      end.status, absl::StrFormat("directory at %s: %s", end.address, call),
+      IsConnectionError(end.status)
+          ? "is it running? name another with --directory or CKV_DIRECTORY"
+          : "",
       "name the address of a ckvd of --role=directory with --directory or CKV_DIRECTORY");
 }
 

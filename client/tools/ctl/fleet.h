@@ -1,4 +1,4 @@
-// ckvctl's connections to a fleet: one requester and one directory.
+// ckvctl's connections to a fleet: one requester and the directory.
 
 #pragma once
 
@@ -16,8 +16,10 @@
 #include "ckv/v1/holder.grpc.pb.h"
 #include "ckv/v1/requester.grpc.pb.h"
 #include "client/grpc/default_addresses.h"
+#include "client/grpc/directory_caller.h"
 #include "client/publish/holder_calls.h"
 #include "proto/base/clock.h"
+#include "proto/base/status.h"
 #include "proto/corpus.h"
 
 namespace ckv::ctl {
@@ -26,7 +28,8 @@ struct FleetOptions {
   std::string requester;  // if empty, kDefaultRequesterAddress
   // The option that set `requester`, if it was not --requester. For error texts.
   std::string requester_option;
-  std::string directory;  // if empty, as the requester reports, else kDefaultDirectoryAddress
+  // As for DirectoryCaller. If empty, as the requester reports, else kDefaultDirectoryAddress.
+  std::string directory;
   std::string tenant;
   Duration timeout = std::chrono::seconds(10);  // limit of each control call
   // How long to wait until the requester and the directory serve, counted from the constructor. If
@@ -50,8 +53,23 @@ class Fleet {
   const std::string& requester_address() const { return requester_address_; }
   // If no address was given, queries the requester for it once.
   //   Unavailable         a requester was named and does not answer.
-  absl::StatusOr<v1::DirectoryService::StubInterface*> directory();
+  //   InvalidArgument     the address is a malformed list.
+  absl::StatusOr<DirectoryCaller*> directory();
   const std::string& directory_address() const { return directory_address_; }
+  // Makes a call to the directory, with options().timeout. Thread-safe once directory() has
+  // returned. Errors are those of directory() and of DirectoryError.
+  template <class Request, class Reply>
+  absl::Status CallDirectory(grpc::Status (DirectoryCaller::Stub::*method)(grpc::ClientContext*,
+                                                                           const Request&, Reply*),
+                             std::string_view name, const Request& request, Reply* reply) {
+    CKV_ASSIGN_OR_RETURN(DirectoryCaller* const caller, directory());
+    CallEnd end;
+    const absl::Status status =
+        caller->Call(method, name, request, reply, DirectoryDeadline(), &end);
+    return DirectoryError(status, end, name);
+  }
+  // Returns the deadline of a call to the directory that begins now.
+  Instant DirectoryDeadline() const { return clock_->Now() + options_.timeout; }
 
   absl::StatusOr<v1::DescribeReply> Describe();
   // Returns the members, sorted by id. If `ended` is set, it receives the members whose lease ended
@@ -94,16 +112,16 @@ class Fleet {
   // Converts a call's status, with the peer's name and advice. Unavailable from the requester may
   // be about a holder, so RequesterError then queries the requester and advises accordingly.
   absl::Status RequesterError(const grpc::Status& status, std::string_view call) const;
-  absl::Status DirectoryError(const grpc::Status& status, std::string_view call) const;
+  // The same for a call made with DirectoryCaller, which returned `status`.
+  absl::Status DirectoryError(const absl::Status& status, const CallEnd& end,
+                              std::string_view call) const;
 
  private:
   bool RequesterAnswers() const;
   // Returns the name of the corpus that `name` may mean, or "" if there is none.
   std::string NearestCorpus(const std::string& name);
-  // Returns the channel to `address`. With `wait`, first waits until it serves `service` or
-  // options().wait is over.
-  std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address, const char* service,
-                                           bool wait);
+  // Waits until one of the directories serves, or until options().wait is over.
+  void AwaitDirectory();
 
   FleetOptions options_;
   Clock* const clock_;
@@ -111,7 +129,7 @@ class Fleet {
   std::string requester_address_;
   std::string directory_address_;
   std::unique_ptr<v1::RequesterService::StubInterface> requester_;
-  std::unique_ptr<v1::DirectoryService::StubInterface> directory_;
+  std::unique_ptr<DirectoryCaller> directory_;
 };
 
 }  // namespace ckv::ctl

@@ -47,8 +47,11 @@ void Membership::StartWatch(Requester* requester, const std::string& local_addre
 }
 
 void Membership::WatchChannel() {
-  if (shared_->config.directory.empty() || registrations_.empty()) return;
-  channel_ = std::make_unique<ChannelWatch>(shared_->config.directory, [this] {
+  const std::string& directory = shared_->config.directory;
+  // Calls to several directories find the one that leads by themselves.
+  const bool is_one = !directory.empty() && directory.find(',') == std::string::npos;
+  if (!is_one || registrations_.empty()) return;
+  channel_ = std::make_unique<ChannelWatch>(directory, [this] {
     for (const auto& registration : registrations_) registration->Prod();
   });
 }

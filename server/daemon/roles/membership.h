@@ -37,7 +37,8 @@ class Membership {
   // Passes changes of corpora and members to the requester, until EndWatch. `local_address` is
   // where this process reaches its own server.
   void StartWatch(Requester* requester, const std::string& local_address);
-  // Renews the registrations as soon as the directory is reachable again, until EndWatch.
+  // Renews the registrations as soon as the directory is reachable again, until EndWatch. Does
+  // nothing if there are several directories.
   void WatchChannel();
 
   const std::vector<std::unique_ptr<Registration>>& registrations() const { return registrations_; }
@@ -62,7 +63,7 @@ class Membership {
   const std::string address_;
   std::vector<std::unique_ptr<DirectoryRegistrar>> registrars_;
   std::vector<std::unique_ptr<Registration>> registrations_;
-  std::unique_ptr<ChannelWatch> channel_;  // null if the directory is of this process
+  std::unique_ptr<ChannelWatch> channel_;  // null if the directory is of this process, or several
   std::unique_ptr<WatchStub> watch_;
 };
 

@@ -39,7 +39,8 @@ struct DaemonShared {
 
   ProcessFacts Process() const;
   bool HearsDirectory() const { return directory_connected.load(std::memory_order_relaxed); }
-  // The directory's address for peers; its own once it listens. From any thread.
+  // The directory's address for peers, or a list; this process' own once it listens. From any
+  // thread.
   std::string DirectoryAddress() const ABSL_LOCKS_EXCLUDED(published_mu);
   // Sets this process' address for peers.
   void Publish(const std::string& address) ABSL_LOCKS_EXCLUDED(published_mu);

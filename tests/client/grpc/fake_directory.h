@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -20,14 +21,18 @@
 
 namespace ckv::test {
 
-// It serves two calls: GetCorpus is a read, DropCorpus needs the leader. Thread-safe.
+// It has at most one corpus. GetCorpus is a read; PublishCorpus and DropCorpus need the leader; a
+// Watch ends if it knows another leader. Thread-safe.
 class FakeDirectory final : public v1::DirectoryService::Service {
  public:
   // A handler's own answer to its call number `call`, from 1, made without the lock. OK continues
   // as usual.
   using Hook = std::function<grpc::Status(const grpc::ServerContext& context, int call)>;
 
-  FakeDirectory() { Start(); }
+  FakeDirectory() {
+    SetCorpus("docs");
+    Start();
+  }
   ~FakeDirectory() override { Kill(); }
 
   // Sends kLeaderKey with this text from now on.
@@ -41,10 +46,20 @@ class FakeDirectory final : public v1::DirectoryService::Service {
     absl::MutexLock lock(&mu_);
     hook_ = std::move(hook);
   }
-  // The corpus that GetCorpus returns; if empty, it returns NotFound.
+  // Gives it a corpus of this name; none if that is empty.
   void SetCorpus(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_) {
+    v1::Corpus corpus;
+    corpus.set_name(name);
+    SetCorpus(corpus);
+  }
+  void SetCorpus(const v1::Corpus& corpus) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
-    corpus_ = name;
+    corpus_ = corpus;
+  }
+  // Makes the next change and does not say so, as a server that stops.
+  void LoseNextAnswer() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    loses_answer_ = true;
   }
   // Calls are received and not answered, until Answer.
   void BeSilent() ABSL_LOCKS_EXCLUDED(mu_) {
@@ -58,11 +73,19 @@ class FakeDirectory final : public v1::DirectoryService::Service {
   // Ends all calls and connections at once.
   void Kill() {
     Answer();
+    {
+      absl::MutexLock lock(&mu_);
+      killed_ = true;
+    }
     if (server_) server_->Shutdown(gpr_time_0(GPR_CLOCK_REALTIME));
     server_.reset();
   }
   // Starts again, at the same address.
   void Start() {
+    {
+      absl::MutexLock lock(&mu_);
+      killed_ = false;
+    }
     KeepGrpcUp();
     grpc::ServerBuilder builder;
     builder.AddListeningPort(absl::StrCat("127.0.0.1:", port_), grpc::InsecureServerCredentials(),
@@ -88,23 +111,60 @@ class FakeDirectory final : public v1::DirectoryService::Service {
                          v1::GetCorpusReply* reply) override ABSL_LOCKS_EXCLUDED(mu_) {
     if (const grpc::Status status = Begin(context); !status.ok()) return status;
     absl::MutexLock lock(&mu_);
-    if (corpus_ != request->name()) return {grpc::StatusCode::NOT_FOUND, "no such corpus"};
-    reply->mutable_corpus()->set_name(corpus_);
+    if (corpus_.name() != request->name()) return {grpc::StatusCode::NOT_FOUND, "no such corpus"};
+    *reply->mutable_corpus() = corpus_;
     return grpc::Status::OK;
+  }
+  grpc::Status PublishCorpus(grpc::ServerContext* context, const v1::PublishCorpusRequest* request,
+                             v1::PublishCorpusReply* reply) override ABSL_LOCKS_EXCLUDED(mu_) {
+    if (const grpc::Status status = Begin(context); !status.ok()) return status;
+    absl::MutexLock lock(&mu_);
+    if (const grpc::Status status = RefuseUnlessLeader(); !status.ok()) return status;
+    if (corpus_.name() == request->corpus().name() && !request->replace())
+      return {grpc::StatusCode::ALREADY_EXISTS, "the name is taken"};
+    if (request->expected_version() != 0 && request->expected_version() != corpus_.version())
+      return {grpc::StatusCode::FAILED_PRECONDITION, "another version"};
+    const uint64_t version = corpus_.version() + 1;
+    corpus_ = request->corpus();
+    corpus_.set_version(version);
+    reply->set_version(version);
+    return AnswerToChange();
   }
   grpc::Status DropCorpus(grpc::ServerContext* context, const v1::DropCorpusRequest* request,
                           v1::DropCorpusReply* reply) override ABSL_LOCKS_EXCLUDED(mu_) {
     if (const grpc::Status status = Begin(context); !status.ok()) return status;
     absl::MutexLock lock(&mu_);
-    if (leader_ && *leader_ != kLeadsItself)
-      return {grpc::StatusCode::UNAVAILABLE, "this directory does not lead"};
-    if (corpus_ != request->name()) return {grpc::StatusCode::NOT_FOUND, "no such corpus"};
-    corpus_.clear();
+    if (const grpc::Status status = RefuseUnlessLeader(); !status.ok()) return status;
+    if (corpus_.name() != request->name()) return {grpc::StatusCode::NOT_FOUND, "no such corpus"};
+    corpus_.Clear();
     reply->mutable_corpus()->set_name(request->name());
-    return grpc::Status::OK;
+    return AnswerToChange();
+  }
+  grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest*,
+                     grpc::ServerWriter<v1::WatchEvent>* writer) override ABSL_LOCKS_EXCLUDED(mu_) {
+    if (const grpc::Status status = Begin(context); !status.ok()) return status;
+    absl::MutexLock lock(&mu_);
+    if (const grpc::Status status = RefuseUnlessLeader(); !status.ok() && !leader_->empty())
+      return status;
+    v1::WatchEvent event;
+    event.set_synced(true);
+    writer->Write(event);
+    const auto ends = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return killed_ || (leader_ && !leader_->empty() && *leader_ != kLeadsItself);
+    };
+    Clock::Real()->Await(mu_, absl::Condition(&ends), Soon());
+    return {grpc::StatusCode::UNAVAILABLE, "this directory does not lead"};
   }
 
  private:
+  grpc::Status RefuseUnlessLeader() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!leader_ || *leader_ == kLeadsItself) return grpc::Status::OK;
+    return {grpc::StatusCode::UNAVAILABLE, "this directory does not lead"};
+  }
+  grpc::Status AnswerToChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!std::exchange(loses_answer_, false)) return grpc::Status::OK;
+    return {grpc::StatusCode::CANCELLED, "stopping"};
+  }
   grpc::Status Begin(grpc::ServerContext* context) ABSL_LOCKS_EXCLUDED(mu_) {
     Hook hook;
     int call = 0;
@@ -126,7 +186,9 @@ class FakeDirectory final : public v1::DirectoryService::Service {
   mutable absl::Mutex mu_;
   std::optional<std::string> leader_ ABSL_GUARDED_BY(mu_);
   Hook hook_ ABSL_GUARDED_BY(mu_);
-  std::string corpus_ ABSL_GUARDED_BY(mu_) = "docs";
+  v1::Corpus corpus_ ABSL_GUARDED_BY(mu_);
+  bool loses_answer_ ABSL_GUARDED_BY(mu_) = false;
+  bool killed_ ABSL_GUARDED_BY(mu_) = false;
   bool silent_ ABSL_GUARDED_BY(mu_) = false;
   int call_count_ ABSL_GUARDED_BY(mu_) = 0;
 };

@@ -17,6 +17,7 @@ namespace {
 using testing::AnyOf;
 using testing::Contains;
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 
 absl::StatusOr<ParsedConfig> ReadFlagsOnly(const std::vector<std::string>& arguments) {
@@ -148,6 +149,26 @@ TEST(AddressChecks, ADirectoryAddressThatOthersCannotReach) {
   EXPECT_THAT(WarningsOf({"--role=requester", "--directory=0.0.0.0:7400"}),
               ElementsAre("directory: 0.0.0.0:7400 is this host, whichever that is: name the "
                           "address where it listens"));
+}
+
+TEST(AddressChecks, AListOfDirectoriesWithAnError) {
+  const auto refusal_of = [](const std::string& list) {
+    return RefusalOf({"--role=holder", "--directory=" + list});
+  };
+  EXPECT_THAT(refusal_of("h:1,h"), HasSubstr("'h' is not host:port"));
+  EXPECT_THAT(refusal_of("h:1,"), HasSubstr("'' is not host:port"));
+  EXPECT_THAT(refusal_of("h:1,g:1,h:1"), HasSubstr("h:1 is in the list twice"));
+  EXPECT_THAT(refusal_of("h:1,h:2,h:3,h:4,h:5,h:6,h:7,h:8,h:9"),
+              HasSubstr("more than 8 addresses"));
+}
+
+TEST(AddressChecks, EachOfSeveralDirectories) {
+  EXPECT_THAT(WarningsOf({"--role=requester", "--listen=10.77.0.1:7311",
+                          "--directory=10.77.0.1:7400,host-9:7400,127.0.0.1:7400"}),
+              ElementsAre("directory: this host cannot resolve host-9:7400: Name or service not "
+                          "known",
+                          "directory: ckvctl on other hosts is sent to 127.0.0.1:7400: name the "
+                          "address that they use"));
 }
 
 TEST(AddressChecks, ResolvesWithTheMachinesResolver) {

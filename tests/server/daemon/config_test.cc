@@ -144,6 +144,13 @@ TEST(ConfigTest, AValueForASectionNamesItsKeys) {
                     HasSubstr("store.path, store.capacity"), Not(HasSubstr("lane."))));
 }
 
+TEST(ConfigTest, TakesSeveralDirectories) {
+  EXPECT_EQ(Read({"--role=holder", "--directory=h:1,[::1]:2"})->config.directory, "h:1,[::1]:2");
+  const std::string path =
+      WriteFile("several.yaml", "role: holder\ndirectory: [\"h:1\", \"[::1]:2\"]\n");
+  EXPECT_EQ(Read({"--config", path})->config.directory, "h:1,[::1]:2");
+}
+
 // `directory` is the address of the directory, and the section of one that this process is.
 TEST(ConfigTest, DirectoryIsAValueAndASection) {
   const std::string path = WriteFile("directory.yaml",

@@ -207,7 +207,7 @@ TEST(WatchStubTest, ADirectoryThatIsAway) {
   int broken = 0;
   {
     WatchOptions options;
-    options.address = "127.0.0.1:9";
+    options.addresses = "127.0.0.1:9";
     options.clock = &clock;
     WatchStub watch(
         options, [](std::string_view) { ADD_FAILURE() << "nothing changed"; },

@@ -420,7 +420,7 @@ TEST_F(DirectoryServiceTest, AnEngineIsListedWhileItWatches) {
   };
   const auto watch = [&](std::optional<EngineFacts> engine) {
     WatchOptions options;
-    options.address = directory_->address();
+    options.addresses = directory_->address();
     options.engine = std::move(engine);
     auto made = std::make_unique<WatchStub>(
         options, [](std::string_view) {}, [](const absl::Status&) {});
@@ -455,7 +455,7 @@ TEST_F(DirectoryServiceTest, AWatchReportsEachIncarnationOfAMember) {
   absl::Mutex mu;
   std::vector<Member> seen;
   WatchOptions options;
-  options.address = directory_->address();
+  options.addresses = directory_->address();
   WatchStub watch(
       options, [](std::string_view) {}, [](const absl::Status&) {},
       [&](const Member& member) {

@@ -109,7 +109,7 @@ absl::StatusOr<Requester*> Process::requester() {
                        Requester::Create(options, &connection->directory, &connection->holders));
   Requester* const requester = connection->requester.get();
   connection->watch = std::make_unique<WatchStub>(
-      WatchOptions{.address = settings_->directory, .tenant = settings_->tenant},
+      WatchOptions{.addresses = settings_->directory, .tenant = settings_->tenant},
       [requester](std::string_view corpus) { requester->Invalidate(corpus); },
       [address = settings_->directory](const absl::Status& status) {
         Log().debug("directory {}: {}", address, std::string(status.message()));

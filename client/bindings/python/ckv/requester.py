@@ -33,7 +33,7 @@ def open(directory: str, *, tenant: str = "", name: str = "", fabrics: str = "",
          announce_rank_count: int = 0, requester: str = "") -> Requester:
     """Makes a requester; one per process is enough. Does not wait for the network without `check`.
 
-    directory        host:port of the directory
+    directory        host:port of the directory, or of several: host:port,host:port
     tenant           the tenant whose corpora are read in addition to the shared ones; by default only
                      shared ones are. A name, not a credential
     name             this requester's name in the logs of holders; by default "ckv-PID"

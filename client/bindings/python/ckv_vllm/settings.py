@@ -16,7 +16,7 @@ CHUNK_TOKENS_MIN = 16  # the directory finds no shorter chunks by their tokens
 class Settings:
     """The settings. Immutable and hashable.
 
-    directory   host:port of the directory; required
+    directory   host:port of the directory, or of several: host:port,host:port; required
     requester   host:port of a ckvd with the roles holder and requester on this host, which keeps rows for
                 all ranks and engines of the host. If it is "", each of them fetches for itself
     tenant      the tenant whose corpora are published, and read in addition to the shared ones

@@ -1,5 +1,6 @@
 #include "client/tools/ctl/corpus/publish_corpus.h"
 
+#include "client/grpc/corpus_changes.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
 
@@ -7,15 +8,15 @@ namespace ckv::ctl {
 
 absl::StatusOr<v1::PublishCorpusReply> PublishCorpus(Fleet& fleet, const Corpus& corpus,
                                                      bool replace) {
-  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * directory, fleet.directory());
-  grpc::ClientContext context;
-  fleet.Prepare(context);
+  CKV_ASSIGN_OR_RETURN(DirectoryCaller* const directory, fleet.directory());
   v1::PublishCorpusRequest request;
   *request.mutable_corpus() = ToProto(corpus);
   request.set_replace(replace);
   v1::PublishCorpusReply reply;
-  CKV_RETURN_IF_ERROR(
-      fleet.DirectoryError(directory->PublishCorpus(&context, request, &reply), "PublishCorpus"));
+  CallEnd end;
+  const absl::Status status =
+      ckv::PublishCorpus(*directory, request, &reply, fleet.DirectoryDeadline(), &end);
+  CKV_RETURN_IF_ERROR(fleet.DirectoryError(status, end, "PublishCorpus"));
   return reply;
 }
 

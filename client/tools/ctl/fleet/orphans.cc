@@ -5,6 +5,7 @@
 // have recorded that.
 
 #include "client/tools/ctl/fleet/orphans.h"
+#include "client/grpc/corpus_changes.h"
 
 #include <algorithm>
 #include <memory>
@@ -151,16 +152,19 @@ absl::StatusOr<DropCounts> DropOrphans(
 
 absl::StatusOr<DropCounts> DropCorpus(Fleet& fleet, const std::string& name,
                                       std::vector<std::string>& warnings) {
-  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * directory, fleet.directory());
+  CKV_ASSIGN_OR_RETURN(DirectoryCaller* const directory, fleet.directory());
+  v1::DropCorpusRequest request;
+  request.set_name(name);
+  request.set_tenant(fleet.options().tenant);
   v1::DropCorpusReply reply;
-  {
-    grpc::ClientContext context;
-    fleet.Prepare(context);
-    v1::DropCorpusRequest request;
-    request.set_name(name);
-    request.set_tenant(fleet.options().tenant);
-    CKV_RETURN_IF_ERROR(
-        fleet.DirectoryError(directory->DropCorpus(&context, request, &reply), "DropCorpus"));
+  CallEnd end;
+  bool answer_was_lost = false;
+  const absl::Status status = ckv::DropCorpus(*directory, request, &reply,
+                                              fleet.DirectoryDeadline(), &end, &answer_was_lost);
+  CKV_RETURN_IF_ERROR(fleet.DirectoryError(status, end, "DropCorpus"));
+  if (answer_was_lost) {
+    warnings.push_back(
+        "the directory's answer was lost: ckvctl gc drops the copies that no corpus places");
   }
   // For a corpus that it could not prove to be complete, the directory returns only the name. Then
   // the holders that have a part of the corpus are unknown.

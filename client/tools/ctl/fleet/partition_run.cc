@@ -6,6 +6,7 @@
 // without it.
 
 #include "client/tools/ctl/fleet/partition_run.h"
+#include "client/grpc/corpus_changes.h"
 
 #include <algorithm>
 #include <atomic>
@@ -343,16 +344,16 @@ absl::StatusOr<v1::PublishCorpusReply> PartitionRun::Switch() {
     next.chunks[i].holders = plan_.holders[i];
     next.chunks[i].leased.clear();
   }
-  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * directory, fleet_.directory());
-  grpc::ClientContext context;
-  fleet_.Prepare(context);
+  CKV_ASSIGN_OR_RETURN(DirectoryCaller* const directory, fleet_.directory());
   v1::PublishCorpusRequest request;
   *request.mutable_corpus() = ToProto(next);
   request.set_replace(true);
   request.set_expected_version(corpus_.version);
   v1::PublishCorpusReply reply;
-  const absl::Status status =
-      fleet_.DirectoryError(directory->PublishCorpus(&context, request, &reply), "PublishCorpus");
+  CallEnd end;
+  const absl::Status published =
+      PublishCorpus(*directory, request, &reply, fleet_.DirectoryDeadline(), &end);
+  const absl::Status status = fleet_.DirectoryError(published, end, "PublishCorpus");
   if (absl::IsFailedPrecondition(status)) {
     return NothingSwitched(absl::FailedPreconditionError(
         absl::StrFormat("the corpus was changed meanwhile: %s", std::string(status.message()))));

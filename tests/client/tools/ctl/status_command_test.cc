@@ -89,7 +89,7 @@ TEST_F(StatusCommandTest, AnEngineIsShownWhileItRunsAndNotMissedAfterwards) {
   StartHolders(1);
   EXPECT_THAT(Status().text, Not(HasSubstr("ENGINE")));
   WatchOptions options;
-  options.address = directory_->address();
+  options.addresses = directory_->address();
   options.engine = EngineFacts{.name = "vllm",
                                .host = "node7",
                                .pid = 77,
