@@ -92,6 +92,7 @@ MAY_INCLUDE = {
     "server/directory/tables": "server/directory/coverage server/directory/log server/directory/prompt store* proto*",
     "server/directory": "server/directory/coverage server/directory/log server/directory/prompt "
                         "server/directory/tables server/session client* transport store* proto*",
+    "server/directory/etcd": "server/directory server/directory/log client/grpc store* proto*",
     "server/upkeep": "server/directory server/directory/tables server/session client* transport store* proto*",
     "server/rpc": "client* attention transport store* proto*",
     "server/services": "server/rpc server/directory server/holder server/upkeep server/session client* "
@@ -131,7 +132,7 @@ OPENING_WITHIN = 40
 # In proto, only the header convert uses protobuf.
 PROTOBUF_FREE = {"attention", "store", "transport"}
 GRPC_FILES = re.compile(
-    r"^(server/(services|rpc|listen|daemon/roles)/.*|server/[a-z]+/[a-z_]*(service|stub)\.(h|cc)|server/(daemon/daemon|main)\.(h|cc)"
+    r"^(server/(services|rpc|listen|daemon/roles)/.*|server/[a-z]+/[a-z_]*(service|stub)\.(h|cc)|server/(daemon/daemon|directory/etcd/etcd_client|main)\.(h|cc)"
     r"|client/grpc/.*|client/publish/.*|client/tools/ctl/.*|proto/convert\.(h|cc)|tests/.*)$"
 )
 GRPC_INCLUDE = re.compile(r'#include [<"](grpc|google/protobuf|ckv/v1/|proto/convert\.h)')

@@ -143,6 +143,10 @@ void DirectoryCaller::Search(OneTry one_try, Instant deadline, CallEnd* end) {
         Try(peer, one_try, std::min(deadline, begin + std::max(limit, Duration(0))), end);
     if (answer.verdict == Answer::Verdict::kEndsCall) return;
     tried.push_back(peer);
+    if (answer.status.ok()) {
+      const Instant until = std::min(deadline, clock_.Now() + limit);
+      return AskLeader(answer.named, one_try, until, tried, end);
+    }
     if (std::find(tried_ever.begin(), tried_ever.end(), peer) == tried_ever.end())
       tried_ever.push_back(peer);
     reached_limit |= answer.status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
@@ -163,6 +167,15 @@ void DirectoryCaller::Search(OneTry one_try, Instant deadline, CallEnd* end) {
   end->status = grpc::Status(static_cast<grpc::StatusCode>(code),
                              absl::StrFormat("%s; %d directories were tried",
                                              end->status.error_message(), tried_ever.size()));
+}
+
+void DirectoryCaller::AskLeader(const PeerPtr& leader, OneTry one_try, Instant until,
+                                const std::vector<PeerPtr>& tried, CallEnd* end) {
+  if (Next(tried, leader, leader) != leader) return;
+  const CallEnd of_follower = *end;
+  // A try without an answer leaves the follower's reply as it is.
+  const Answer answer = Try(leader, one_try, until, end);
+  if (answer.verdict != Answer::Verdict::kEndsCall) *end = of_follower;
 }
 
 DirectoryCaller::PeerPtr DirectoryCaller::Next(const std::vector<PeerPtr>& tried,
@@ -201,7 +214,7 @@ void DirectoryCaller::Note(const PeerPtr& peer, Answer& answer) {
     const bool refused = answer.leader && !answer.IsFromLeader() && !led_before &&
                          answer.status.error_code() == grpc::StatusCode::UNAVAILABLE;
     answer.may_have_effect = !refused && !NeverConnected(answer.status);
-  } else if (answer.status.ok() || answer.named == nullptr) {
+  } else if (answer.named == nullptr) {
     answer.verdict = Answer::Verdict::kEndsCall;
   }
   if (answer.named != nullptr && answer.named->silent_until <= now) {

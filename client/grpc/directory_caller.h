@@ -67,7 +67,8 @@ struct CallEnd {
 //
 // With one address, a call is one try, with the time left. With several, a call begins at the
 // directory that led last, or answered last, and ends with
-//   OK                  from any directory.
+//   OK                  of the directory that leads. A follower's is taken if none leads, or if the
+//                       leader does not answer: it may be older than the caller's own last change.
 //   an error            of the directory that leads; or of any, while none leads. Unavailable does
 //                       not end it, because a directory that stops returns that. Nor does
 //                       DeadlineExceeded before the call's deadline.
@@ -133,6 +134,10 @@ class DirectoryCaller {
       ABSL_LOCKS_EXCLUDED(mu_);
   // Makes tries at several directories until one decides the call, or until `deadline`.
   void Search(OneTry one_try, Instant deadline, CallEnd* end) ABSL_LOCKS_EXCLUDED(mu_);
+  // Makes the call, which a follower has answered, at the leader that it named. Keeps the
+  // follower's answer if the leader gives none.
+  void AskLeader(const PeerPtr& leader, OneTry one_try, Instant until,
+                 const std::vector<PeerPtr>& tried, CallEnd* end) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns where the next try of a round goes: to `named` if it is set, to the current leader or
   // to an address after `last`. Skips `tried` and silent ones. Returns null at the end of the
   // round; never if nothing was tried.

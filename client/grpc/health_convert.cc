@@ -191,6 +191,8 @@ absl::StatusOr<FleetFacts> FactsFrom(const v1::DescribeDirectoryReply& reply) {
   DirectoryFacts& directory = facts.directory.emplace();
   directory.path = Clean(reply.path());
   directory.refusal = Clean(reply.refusal());
+  directory.is_shared = reply.is_shared();
+  directory.has_no_leader = reply.is_shared() && reply.leader().empty();
   directory.old_copy = Clean(reply.old_copy());
   directory.disk = DiskFromProto(reply.disk());
   directory.learns_for = FromMilliseconds(reply.learns_for_ms());

@@ -115,12 +115,14 @@ struct UnprovenFacts {
 
 struct DirectoryFacts {
   std::string address;
-  std::string silence_why;  // why it does not answer; empty if it does
-  std::string path;         // its folder; empty if its state is in memory only
-  std::string refusal;      // why the last change was refused; empty after a success
-  std::string old_copy;     // which change its folder lacks, if that is an old copy; else empty
-  DiskSpace disk;           // the file system of that folder
-  Duration learns_for{0};   // how much longer it learns its corpora from holders; else 0
+  std::string silence_why;     // why it does not answer; empty if it does
+  std::string path;            // its folder; empty if its state is in memory only
+  bool is_shared = false;      // it is one of several; `path` is where they keep their state
+  bool has_no_leader = false;  // none of several leads
+  std::string refusal;         // why the last change was refused; empty after a success
+  std::string old_copy;        // which change its folder lacks, if that is an old copy; else empty
+  DiskSpace disk;              // the file system of that folder
+  Duration learns_for{0};      // how much longer it learns its corpora from holders; else 0
   uint32_t missing_holder_count = 0;  // holders of its corpora, not registered since its start
   std::vector<std::string> missing_holders;  // the first of them
   std::string build;

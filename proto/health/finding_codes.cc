@@ -17,6 +17,8 @@ using enum absl::StatusCode;
 constexpr std::array<CodeEntry, kFindingCodeCount> kCodes = {{
     {FindingCode::kDirectoryUnreachable, "directory-unreachable", kUnavailable,
      "the directory does not answer"},
+    {FindingCode::kDirectoryNoLeader, "directory-no-leader", kUnavailable,
+     "none of the fleet's directories leads"},
     {FindingCode::kRequesterOtherFleet, "requester-other-fleet", kFailedPrecondition,
      "the requester follows the directory of another fleet"},
     {FindingCode::kRequesterUnreachable, "requester-unreachable", kUnavailable,

@@ -142,7 +142,18 @@ void Judge::JudgeDirectory(const DirectoryFacts& directory) {
         "CKV_DIRECTORY");
     return;
   }
-  if (!directory.refusal.empty()) {
+  if (directory.has_no_leader) {
+    Add(FindingCode::kDirectoryNoLeader, kBroken, subject,
+        absl::StrFormat("has no leader, and neither have the others of %s: no change is made, and "
+                        "holders refuse once half of their lease is over%s%s",
+                        directory.path, directory.refusal.empty() ? "" : ": ", directory.refusal),
+        "start etcd: most of its members must run (etcdctl endpoint status, endpoint health)");
+  } else if (!directory.refusal.empty() && directory.is_shared) {
+    Add(FindingCode::kDirectoryRefusesChanges, kBroken, subject,
+        "refuses changes of corpora: " + directory.refusal,
+        "look at etcd: etcdctl alarm list names one whose space is used up; free it by etcdctl "
+        "compact and defrag, then etcdctl alarm disarm");
+  } else if (!directory.refusal.empty()) {
     Add(FindingCode::kDirectoryRefusesChanges, kBroken, subject,
         "refuses changes of corpora: " + directory.refusal,
         absl::StrFormat("free space on its disk, or repair it: df %s. If the folder is gone, put "

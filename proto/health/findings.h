@@ -21,6 +21,7 @@ namespace ckv {
 // In the order of reports: earlier codes often cause later ones.
 enum class FindingCode : uint8_t {
   kDirectoryUnreachable,
+  kDirectoryNoLeader,
   kRequesterOtherFleet,
   kRequesterUnreachable,
   kDirectoryRefusesChanges,
@@ -50,7 +51,7 @@ enum class FindingCode : uint8_t {
   kClockOff,
   kCorporaSkipped,
 };
-inline constexpr size_t kFindingCodeCount = 29;
+inline constexpr size_t kFindingCodeCount = 30;
 
 enum class Severity : uint8_t {
   kWarning,  // every query and change still works

@@ -22,6 +22,7 @@
 #include "proto/host/control_groups.h"
 #include "server/daemon/address_checks.h"
 #include "server/daemon/config_options.h"
+#include "server/daemon/store_checks.h"
 #include "transport/verbs/verbs_fabric.h"
 
 namespace ckv {
@@ -266,10 +267,7 @@ void CheckWhole(const Config& config, std::vector<std::string>& errors) {
   if (config.directory.empty() && !config.HasRole("directory")) {
     errors.emplace_back("directory: a holder or requester needs --directory host:port");
   }
-  if (!config.directory_path.empty() && !config.HasRole("directory")) {
-    errors.emplace_back(
-        "directory.path: this process is no directory: take it out, or add the role");
-  }
+  CheckDirectoryStore(config, errors);
   if (config.store_shadow_percent > 0 && config.store_path.empty()) {
     errors.emplace_back("store.shadow_percent: shadows are of chunks on disk: name a store.path");
   }

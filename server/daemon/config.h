@@ -38,8 +38,9 @@ struct Config {
   std::string listen;  // if empty, set by FillConfig
   std::string advertise;
   std::string directory;       // host:port, or a list of several
-  std::string directory_path;  // if empty, a directory keeps its state in memory
-  std::string data_listen;     // if empty, set by FillConfig
+  std::string directory_path;  // if this and the next are empty, the state is in memory
+  std::string directory_store;
+  std::string data_listen;  // if empty, set by FillConfig
   std::vector<std::string> fabrics = {"shm", "tcp"};
   std::string fabric = "auto";
   std::string rdma_fallback = "refuse";

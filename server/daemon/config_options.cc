@@ -58,6 +58,10 @@ const OptionSpec kOptions[] = {
      "if this process is the directory"},
     {"directory.path", OptionKind::kText, &Config::directory_path, 0, 0, "", "folder",
      "folder that keeps a directory's corpora over a restart; if unset, they end with the process"},
+    {"directory.store", OptionKind::kText, &Config::directory_store, 0, 0, "",
+     "etcd://host:port,...",
+     "instead of a folder: the etcd in which several directories of one fleet keep their state; "
+     "one of them leads. /NAME behind it names the fleet, if several share that etcd"},
     {"data_listen", OptionKind::kAddress, &Config::data_listen, 0, 0, "", "host:port",
      "address of a holder's tcp lanes; port 0 takes a free one; if unset, port 0 at the host of "
      "listen"},

@@ -112,7 +112,10 @@ absl::Status Daemon::State::StartServer() {
   const bool holder_only = directory == nullptr && requester == nullptr;
   CKV_ASSIGN_OR_RETURN(
       server, ControlServer::Start(&shared, services,
-                                   holder_only ? kHolderMessageBytesMax : kMessageBytesMax));
+                                   holder_only ? kHolderMessageBytesMax : kMessageBytesMax,
+                                   directory && directory->etcd() != nullptr
+                                       ? LeaderSource([this] { return directory->Leader(); })
+                                       : LeaderSource()));
   if (directory) server->AddHealth(v1::DirectoryService::service_full_name());
   if (holder) server->AddHealth(v1::HolderService::service_full_name());
   if (requester) server->AddHealth(v1::RequesterService::service_full_name());
@@ -123,6 +126,7 @@ absl::Status Daemon::State::StartServer() {
 void Daemon::State::StartMembers() {
   members =
       std::make_unique<Membership>(&shared, LocalDirectory(), health.get(), server->address());
+  if (directory) directory->Stand(server->address());
   if (holder) {
     members->AddHolder(holder.get());
     if (requester) requester->SetRegistration(members->registrations().back().get());
@@ -156,6 +160,7 @@ void Daemon::State::ServePages() {
   sources.kernel = std::string(shared.backends.Of(MainRole()).kernel_target());
   sources.directory = LocalDirectory();
   if (directory) sources.directory_log = directory->home().log();
+  if (directory) sources.etcd = directory->etcd();
   sources.holder = HolderOrNull();
   if (holder) sources.placement = &holder->placement();
   sources.requester = RequesterOrNull();
@@ -262,6 +267,7 @@ void Daemon::Drain(Instant deadline) {
   RemoveReadyFile(state.shared.config.ready_file);
   if (state.web != nullptr) state.web->EndNotes();
   state.server->EndHealth();
+  if (state.directory) state.directory->EndLead();
   gate.Close();
   if (state.holder) state.holder->EndScrub();
   state.members->EndWatch();

@@ -26,6 +26,7 @@
 #include "proto/base/version.h"
 #include "server/daemon/server_probe_stub.h"
 #include "server/directory/directory_registrar_stub.h"
+#include "server/directory/etcd/etcd_directory.h"
 #include "server/upkeep/placement_stub.h"
 #include "server/upkeep/replica_stub.h"
 #include "store/formats/output_file.h"
@@ -156,6 +157,11 @@ absl::StatusOr<std::unique_ptr<DurableDirectory>> OpenDirectory(const Config& co
   options.lease_ttl = config.lease_ttl;
   options.first_epoch = WallClockMilliseconds();
   options.rebuild_grace = 3 * config.lease_ttl;
+  if (!config.directory_store.empty()) {
+    options.lease_ttl_min = EtcdDirectory::kLeaseTtlMin;
+    options.lease_ttl = std::max(options.lease_ttl, options.lease_ttl_min);
+    return DurableDirectory::OpenShared(options, config.directory_store);
+  }
   ChangeLogOptions log;
   log.path = config.directory_path;
   log.clock = clock;

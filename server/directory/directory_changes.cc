@@ -16,16 +16,20 @@ namespace ckv {
 
 void DirectoryChanges::SetJournal(ChangeJournal* journal, uint64_t folder_id) {
   CKV_CHECK(journal != nullptr && folder_id != 0);
-  journal_ = journal;
+  absl::MutexLock lock(&tables_.mu);
+  is_durable_ = true;
+  journal_ = std::shared_ptr<ChangeJournal>(journal, [](ChangeJournal*) {});
   Start(folder_id);
 }
 
-void DirectoryChanges::StartInMemory() { Start(tables_.incarnation); }
+void DirectoryChanges::StartInMemory() {
+  absl::MutexLock lock(&tables_.mu);
+  Start(tables_.incarnation);
+}
 
 void DirectoryChanges::Start(uint64_t folder_id) {
-  absl::MutexLock lock(&tables_.mu);
   const DirectoryOptions& options = tables_.options;
-  tables_.numbers.Start(folder_id, HasJournal());
+  tables_.numbers.Start(folder_id, is_durable_);
   tables_.returning.Start(tables_.corpora, options.clock->Now() + options.lease_ttl);
   tables_.rebuild.from = options.clock->Now() + options.rebuild_grace;
 }
@@ -74,21 +78,39 @@ absl::Status DirectoryChanges::CheckReplayed(const DirectoryChange& change,
 }
 
 void DirectoryChanges::Submit(const std::shared_ptr<const DirectoryChange>& change) {
-  if (journal_ == nullptr) return Settle(*change, absl::OkStatus());
-  std::vector<VersionGap> gaps;
+  uint64_t term = 0;
   {
     absl::MutexLock lock(&tables_.mu);
-    gaps = tables_.numbers.TakeUnsaved();
+    term = tables_.pending.Find(KeyOf(*change))->term;
   }
+  SubmitIn(term, change);
+}
+
+void DirectoryChanges::SubmitIn(uint64_t term,
+                                const std::shared_ptr<const DirectoryChange>& change) {
+  std::shared_ptr<ChangeJournal> journal;
+  std::vector<VersionGap> gaps;
   absl::Status submitted;
+  {
+    absl::MutexLock lock(&tables_.mu);
+    journal = journal_;
+    if (term != tables_.lead.term()) {
+      submitted = absl::UnavailableError(
+          "this directory led when the change was checked, and "
+          "does not any more: nothing was changed");
+    } else if (journal != nullptr) {
+      gaps = tables_.numbers.TakeUnsaved();
+    }
+  }
+  if (!submitted.ok() || journal == nullptr) return Settle(*change, submitted);
   for (const VersionGap& gap : gaps) {
     const auto record = std::make_shared<DirectoryChange>();
     record->kind = ChangeKind::kGap;
     record->gap = gap;
-    submitted.Update(journal_->Submit(record));
+    submitted.Update(journal->Submit(record));
     if (!submitted.ok()) Settle(*record, submitted);
   }
-  submitted.Update(submitted.ok() ? journal_->Submit(change) : submitted);
+  submitted.Update(submitted.ok() ? journal->Submit(change) : submitted);
   if (!submitted.ok()) Settle(*change, submitted);
 }
 
@@ -103,18 +125,20 @@ absl::Status DirectoryChanges::Commit(const std::shared_ptr<const DirectoryChang
 }
 
 absl::Status DirectoryChanges::ReserveEpochs(Instant deadline) {
-  if (journal_ == nullptr) return absl::OkStatus();
   const auto change = std::make_shared<DirectoryChange>();
   change->kind = ChangeKind::kEpochs;
   bool is_left = false;
+  uint64_t term = 0;
   {
     absl::MutexLock lock(&tables_.mu);
+    if (journal_ == nullptr) return absl::OkStatus();
+    term = tables_.lead.term();
     if (!tables_.epochs.IsLow()) return absl::OkStatus();
     is_left = tables_.epochs.IsLeft();
     if (is_left && tables_.epochs.is_reserving()) return absl::OkStatus();
     change->epoch_max = tables_.epochs.BeginReservation();
   }
-  if (change->epoch_max != 0) Submit(change);
+  if (change->epoch_max != 0) SubmitIn(term, change);
   if (is_left) return absl::OkStatus();
   absl::MutexLock lock(&tables_.mu);
   const auto is_reserved = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(tables_.mu) {
@@ -134,6 +158,7 @@ void DirectoryChanges::Settle(const DirectoryChange& change, const absl::Status&
     if (!status.ok()) tables_.numbers.NoteUnsaved(change.gap);
     return;
   }
+  if (change.kind == ChangeKind::kMember || change.kind == ChangeKind::kMemberGone) return;
   const std::shared_ptr<PendingChange> pending = tables_.pending.Take(KeyOf(change));
   if (status.ok()) tables_.Apply(change, &pending->orphans);
   if (status.ok() && pending->is_rebuilt) ++tables_.rebuild.rebuilt_count;

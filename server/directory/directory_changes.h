@@ -8,13 +8,21 @@
 //
 // Without a journal, the caller itself settles the change at once. No caller sees a change before
 // it is durable, and reads never wait for the disk.
+//
+// If several directories share a state, one leads (tables/leadership.h). The others follow:
+// their tables are a mirror of what the leader made durable. A change that was checked in one term
+// is refused if that term is over when it is submitted.
 
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/btree_set.h"
 #include "absl/status/status.h"
 #include "proto/base/clock.h"
 #include "server/directory/directory_tables.h"
@@ -34,13 +42,44 @@ class DirectoryChanges final : public ChangeSink {
   // Makes all later changes durable. Call before other threads use the state. `journal` must
   // outlive all calls that change the state. `folder_id` is its folder's id, not 0.
   void SetJournal(ChangeJournal* journal, uint64_t folder_id) ABSL_LOCKS_EXCLUDED(tables_.mu);
+
+  // Makes this directory one of several, which follows. Call before other threads use the state.
+  void StartFollowing() ABSL_LOCKS_EXCLUDED(tables_.mu);
+  // Applies a change that the leading directory made durable, or makes durable now. The same change
+  // again, and one of an earlier version, changes nothing. Epoch 0 in a kMemberGone means any
+  // epoch. Call
+  // it while this one follows.
+  void Mirror(const DirectoryChange& change) ABSL_LOCKS_EXCLUDED(tables_.mu);
+  // Removes the corpora and members that are not among these. Call it after all others were
+  // mirrored.
+  void MirrorOnly(const absl::btree_set<CorpusKey>& corpora,
+                  const absl::btree_set<HolderId>& members) ABSL_LOCKS_EXCLUDED(tables_.mu);
+  // Begins to lead: the tables have all that was made durable. Members keep their epochs, and have
+  // a whole lease from now on, in which they must register again. `is_sure` as for
+  // Leadership::Lead. `folder_id` is not 0.
+  void Lead(std::shared_ptr<ChangeJournal> journal, uint64_t folder_id,
+            std::function<bool()> is_sure) ABSL_LOCKS_EXCLUDED(tables_.mu);
+  // Follows again. Changes that wait are still to be settled by the journal.
+  void Follow() ABSL_LOCKS_EXCLUDED(tables_.mu);
+  // Another directory leads, or none does if `address` is empty.
+  void SetLeader(const std::string& address) ABSL_LOCKS_EXCLUDED(tables_.mu);
+  // Who leads, if this directory is one of several.
+  struct Leader {
+    bool is_this = false;
+    std::string address;  // empty if none is known
+  };
+  std::optional<Leader> leader() const ABSL_LOCKS_EXCLUDED(tables_.mu);
+  // Submits the changes of members that wait. Losing one is no harm: a member that is not saved
+  // registers in another epoch at the next leader. Call it often.
+  void SubmitMembers() ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Begins an incarnation in memory only. Holders keep their parts for it as for a directory with a
   // folder. Call before other threads use the state.
   void StartInMemory() ABSL_LOCKS_EXCLUDED(tables_.mu);
-  bool HasJournal() const { return journal_ != nullptr; }
+  // Whether changes are durable.
+  bool IsDurable() const { return is_durable_; }
 
-  // Submits the change to the journal, after gaps that are not in it yet. Settles it at once if
-  // there is no journal, or if the journal refuses.
+  // Submits a pending change to the journal, after gaps that are not in it yet. Settles it at once
+  // if there is no journal, or if the journal refuses.
   void Submit(const std::shared_ptr<const DirectoryChange>& change) ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Submits a pending change, and waits until it is settled.
   //   ResourceExhausted, Unavailable  the journal refuses it: nothing was changed.
@@ -56,13 +95,19 @@ class DirectoryChanges final : public ChangeSink {
   DirectoryImage Image() override ABSL_LOCKS_EXCLUDED(tables_.mu);
 
  private:
-  void Start(uint64_t folder_id) ABSL_LOCKS_EXCLUDED(tables_.mu);
+  void Start(uint64_t folder_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tables_.mu);
+  // Submits a change that was begun in this term.
+  void SubmitIn(uint64_t term, const std::shared_ptr<const DirectoryChange>& change)
+      ABSL_LOCKS_EXCLUDED(tables_.mu);
+  void MirrorMember(const DirectoryChange& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tables_.mu);
   // Checks that a replayed publication or drop follows the version that is here.
   absl::Status CheckReplayed(const DirectoryChange& change, uint64_t version) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tables_.mu);
 
   DirectoryTables& tables_;
-  ChangeJournal* journal_ = nullptr;  // if null, changes are in memory only
+  bool is_durable_ = false;  // set before other threads use the state
+  // Null if changes are in memory only, or while another directory leads.
+  std::shared_ptr<ChangeJournal> journal_ ABSL_GUARDED_BY(tables_.mu);
 };
 
 }  // namespace ckv

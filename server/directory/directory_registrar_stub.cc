@@ -7,13 +7,14 @@
 namespace ckv {
 
 absl::StatusOr<LeaseGrant> DirectoryRegistrarStub::Register(const Member& member, Duration ttl,
-                                                            Instant deadline) {
+                                                            bool continues, Instant deadline) {
   v1::RegisterRequest request;
   *request.mutable_member() = ToProto(member);
   request.set_lease_ttl_ms(
       static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(ttl).count()));
   request.set_last_epoch(member.epoch.value);
   request.set_reports_parts(reports_parts_);
+  request.set_continues(continues);
   v1::RegisterReply reply;
   CallEnd end;
   const absl::Status status =

@@ -18,7 +18,7 @@ class DirectoryRegistrarStub final : public DirectoryRegistrar {
   DirectoryRegistrarStub(std::string_view addresses, Clock* clock, bool reports_parts = false)
       : reports_parts_(reports_parts), directory_(addresses, clock) {}
 
-  absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
+  absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl, bool continues,
                                       Instant deadline) override;
   absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id, const MemberHealth* health,
                                          Instant deadline) override;

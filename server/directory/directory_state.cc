@@ -103,7 +103,8 @@ absl::Status CheckLatest(const CorpusRebuild& reports, const ChangeNumbers& numb
 }  // namespace
 
 absl::StatusOr<LeaseGrant> DirectoryState::Register(const Member& member, Duration ttl,
-                                                    Instant deadline, bool reports_parts) {
+                                                    Instant deadline, bool reports_parts,
+                                                    bool continues) {
   CKV_RETURN_IF_ERROR(ValidateMember(member));
   const DirectoryOptions& options = tables_.options;
   Lease lease;
@@ -113,34 +114,36 @@ absl::StatusOr<LeaseGrant> DirectoryState::Register(const Member& member, Durati
                                  : std::clamp(ttl, options.lease_ttl_min, options.lease_ttl_max);
   {
     absl::MutexLock lock(&tables_.mu);
+    CKV_RETURN_IF_ERROR(tables_.lead.Check());
     tables_.epochs.NotePrevious(member.epoch);
   }
   // A disk that fails must not keep members out. An epoch beyond the durable block is still not
   // given again: the next incarnation starts at the wall clock, and above what its members had.
   const bool is_durable = changes_.ReserveEpochs(deadline).ok();
   absl::MutexLock lock(&tables_.mu);
+  CKV_RETURN_IF_ERROR(tables_.lead.Check());
   tables_.Expire();
   if (tables_.leases.Find(lease.id) != nullptr) return absl::InternalError("lease ids repeat");
-  CKV_RETURN_IF_ERROR(MakeRoomFor(member));
-  if (changes_.HasJournal() && is_durable && !tables_.epochs.IsLeft())
+  const Lease* earlier = tables_.leases.FindMember(member.id);
+  const bool is_same = continues && earlier != nullptr && earlier->member == member;
+  CKV_RETURN_IF_ERROR(MakeRoomFor(member, is_same));
+  if (changes_.IsDurable() && is_durable && !is_same && !tables_.epochs.IsLeft())
     return absl::UnavailableError("all epochs of a block were taken meanwhile: register again");
-  lease.member.epoch = tables_.epochs.Assign();
+  if (!is_same) lease.member.epoch = tables_.epochs.Assign();
   lease.expires = options.clock->Now() + lease.ttl;
   const LeaseGrant grant = {.lease_id = lease.id,
                             .epoch = lease.member.epoch,
                             .ttl = lease.ttl,
                             .directory_incarnation = tables_.incarnation,
                             .folder_id = tables_.numbers.folder_id()};
-  tables_.watches.Notify(
-      {.kind = DirectoryEvent::Kind::kMemberUp, .member = lease.member, .corpus = nullptr});
-  tables_.leases.Add(std::move(lease));
+  tables_.AddLease(std::move(lease), /*is_replacing=*/is_same);
   if (member.role != MemberRole::kHolder) return grant;
   tables_.returning.NoteRegistered(member.id);
   if (reports_parts && grant.folder_id != 0) tables_.returning.NoteReporting(member.id);
   return grant;
 }
 
-absl::Status DirectoryState::MakeRoomFor(const Member& member) {
+absl::Status DirectoryState::MakeRoomFor(const Member& member, bool is_replaced) {
   const Lease* earlier = tables_.leases.FindMember(member.id);
   const size_t member_count = tables_.leases.all().size();
   if (earlier == nullptr) {
@@ -154,13 +157,14 @@ absl::Status DirectoryState::MakeRoomFor(const Member& member) {
             "name '%s' is held by %s; choose another with --name", member.id.name, held_by)),
         earlier->expires - tables_.options.clock->Now());
   }
-  tables_.EndLease(earlier->id);
+  tables_.EndLease(earlier->id, is_replaced);
   return absl::OkStatus();
 }
 
 absl::StatusOr<LeaseRenewal> DirectoryState::KeepAlive(uint64_t lease_id,
                                                        const MemberHealth* health) {
   absl::MutexLock lock(&tables_.mu);
+  CKV_RETURN_IF_ERROR(tables_.lead.Check());
   tables_.Expire();
   Lease* lease = tables_.leases.Find(lease_id);
   if (lease == nullptr) {
@@ -173,6 +177,7 @@ absl::StatusOr<LeaseRenewal> DirectoryState::KeepAlive(uint64_t lease_id,
 
 absl::Status DirectoryState::Deregister(uint64_t lease_id) {
   absl::MutexLock lock(&tables_.mu);
+  CKV_RETURN_IF_ERROR(tables_.lead.Check());
   tables_.Expire();
   const Lease* lease = tables_.leases.Find(lease_id);
   if (lease == nullptr) return absl::NotFoundError("no such lease");
@@ -225,6 +230,7 @@ absl::StatusOr<uint64_t> DirectoryState::Publish(Corpus corpus, bool replace,
     absl::MutexLock lock(&tables_.mu);
     const CorpusKey key = KeyOf(corpus);
     CKV_RETURN_IF_ERROR(tables_.AwaitTurn(key, deadline));
+    CKV_RETURN_IF_ERROR(tables_.lead.Check());
     tables_.Expire();
     CKV_RETURN_IF_ERROR(tables_.CheckPublish(corpus, replace, expected_version));
     const std::shared_ptr<const Corpus> current = tables_.corpora.Find(key);
@@ -235,7 +241,7 @@ absl::StatusOr<uint64_t> DirectoryState::Publish(Corpus corpus, bool replace,
     corpus.version = tables_.numbers.Next();
     pending->number = corpus.version;
     change->corpus = std::make_shared<const Corpus>(std::move(corpus));
-    tables_.pending.Add(key, pending);
+    tables_.AddPending(key, pending);
   }
   const uint64_t version = change->corpus->version;
   CKV_RETURN_IF_ERROR(changes_.Commit(std::move(change), pending.get(), deadline));
@@ -257,6 +263,7 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Drop(std::string_v
   {
     absl::MutexLock lock(&tables_.mu);
     CKV_RETURN_IF_ERROR(tables_.AwaitTurn(key, deadline));
+    CKV_RETURN_IF_ERROR(tables_.lead.Check());
     tables_.Expire();
     const std::shared_ptr<const Corpus> here = tables_.corpora.Find(key);
     const std::optional<UnprovenCorpus> unproven = tables_.reports.Find(key);
@@ -274,7 +281,7 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Drop(std::string_v
     }
     change->number = tables_.numbers.Next();
     pending->number = change->number;
-    tables_.pending.Add(key, pending);
+    tables_.AddPending(key, pending);
   }
   CKV_RETURN_IF_ERROR(changes_.Commit(std::move(change), pending.get(), deadline));
   if (orphans != nullptr) *orphans = std::move(pending->orphans);
@@ -285,7 +292,7 @@ absl::StatusOr<TenantKey> DirectoryState::TenantKeyOf(std::string_view tenant, b
                                                       Instant deadline) {
   CKV_RETURN_IF_ERROR(ValidateName("tenant", tenant));
   // A key that is lost at a restart would leave chunks that no prompt finds any more.
-  if (tenant.empty() || !changes_.HasJournal()) return TenantKey();
+  if (tenant.empty() || !changes_.IsDurable()) return TenantKey();
   deadline = tables_.LatestOf(deadline);
   const auto pending = std::make_shared<PendingChange>();
   auto change = std::make_shared<DirectoryChange>();
@@ -295,6 +302,7 @@ absl::StatusOr<TenantKey> DirectoryState::TenantKeyOf(std::string_view tenant, b
     if (!make) return TenantKey();
     const CorpusKey key(tenant, "");
     CKV_RETURN_IF_ERROR(tables_.AwaitTurn(key, deadline));
+    CKV_RETURN_IF_ERROR(tables_.lead.Check());
     if (const auto known = tables_.keys.Find(tenant)) return *known;
     if (tables_.keys.size() >= TenantKeys::kTenantKeyCountMax) {
       return absl::ResourceExhaustedError(
@@ -304,7 +312,7 @@ absl::StatusOr<TenantKey> DirectoryState::TenantKeyOf(std::string_view tenant, b
     change->tenant = std::string(tenant);
     change->key = RandomTenantKey();
     pending->number = tables_.numbers.last() + 1;  // it has none
-    tables_.pending.Add(key, pending);
+    tables_.AddPending(key, pending);
   }
   CKV_RETURN_IF_ERROR(changes_.Commit(change, pending.get(), deadline));
   return change->key;
@@ -395,6 +403,7 @@ absl::StatusOr<std::vector<bool>> DirectoryState::AnnounceReplicas(uint64_t leas
                                                                    std::string_view tenant,
                                                                    std::span<const ChunkId> ids) {
   absl::MutexLock lock(&tables_.mu);
+  CKV_RETURN_IF_ERROR(tables_.lead.Check());
   tables_.Expire();
   CKV_ASSIGN_OR_RETURN(const Lease* lease, tables_.leases.FindHolder(lease_id, ids.size()));
   std::vector<bool> accepted;
@@ -412,6 +421,7 @@ absl::Status DirectoryState::WithdrawReplicas(uint64_t lease_id,
                                               std::optional<std::string_view> tenant,
                                               std::span<const ChunkId> ids) {
   absl::MutexLock lock(&tables_.mu);
+  CKV_RETURN_IF_ERROR(tables_.lead.Check());
   tables_.Expire();
   CKV_RETURN_IF_ERROR(tables_.leases.FindHolder(lease_id, ids.size()).status());
   tables_.watches.ReportReplicasChanged(tables_.corpora.Withdraw(lease_id, tenant, ids));

@@ -18,6 +18,7 @@
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "proto/health/facts.h"
+#include "server/directory/directory_backup.h"
 #include "server/directory/directory_changes.h"
 #include "server/directory/directory_health.h"
 #include "server/directory/directory_options.h"
@@ -66,6 +67,8 @@ class DirectoryState {
   DirectoryChanges& changes() { return changes_; }
   // The calls of holders about their chunks, and the rebuild from their reports.
   HolderReports& reports() { return reports_; }
+  // Its durable state as records.
+  DirectoryBackup& backup() { return backup_; }
   // The facts of the fleet's health.
   DirectoryHealth& health() { return health_; }
 
@@ -75,11 +78,16 @@ class DirectoryState {
   //   Unavailable         the disk fails. The change was not made, or is visible after a restart.
   //   DeadlineExceeded    the change is not durable by the deadline, or after change_timeout. It
   //                       may still become durable: check whether it was made.
+  // If the directory is one of several and does not lead, calls that change something return
+  // Unavailable. Reads then return the mirrored state.
+  //
   // For Register, `member.epoch` is the member's previous epoch, or 0; the new epoch is above it. A
   // holder that `reports_parts` is listed by MissingHolders until HolderReports::FinishReport.
+  // `continues` means that this very process had `member.epoch`. It keeps that epoch if the
+  // directory still has the member under it. A directory that begins to lead has it.
   absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
-                                      Instant deadline = kInstantMax, bool reports_parts = false)
-      ABSL_LOCKS_EXCLUDED(tables_.mu);
+                                      Instant deadline = kInstantMax, bool reports_parts = false,
+                                      bool continues = false) ABSL_LOCKS_EXCLUDED(tables_.mu);
   // `health` is the member's own report; null leaves its previous report in place.
   absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id, const MemberHealth* health = nullptr)
       ABSL_LOCKS_EXCLUDED(tables_.mu);
@@ -179,14 +187,17 @@ class DirectoryState {
   }
 
  private:
-  // Ends the lease that the member of this name has. Its address must be the same.
+  // Ends the lease that the member of this name has. Its address must be the same. `is_replaced` as
+  // for DirectoryTables::EndLease.
   //   ResourceExhausted   there are kMemberCountMax members, and it is none of them.
   //   AlreadyExists       another address has the name; has the time that is left (lease_end.h).
-  absl::Status MakeRoomFor(const Member& member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tables_.mu);
+  absl::Status MakeRoomFor(const Member& member, bool is_replaced)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(tables_.mu);
 
   DirectoryTables tables_;
   DirectoryChanges changes_;
   HolderReports reports_;
+  DirectoryBackup backup_{&tables_, &changes_};
   DirectoryHealth health_;
 };
 

@@ -38,6 +38,7 @@ DirectoryTables::DirectoryTables(const DirectoryOptions& with)
       reports(with.placement_count_max, with.corpus_count_max) {}
 
 void DirectoryTables::Expire() {
+  if (!lead.Leads()) return;  // a mirror, or the leases are another directory's by now
   const Instant now = options.clock->Now();
   for (const uint64_t id : leases.Expired(now)) {
     leases.NoteEnded(leases.Find(id)->member, now, /*ran_out=*/true);
@@ -45,14 +46,48 @@ void DirectoryTables::Expire() {
   }
 }
 
-void DirectoryTables::EndLease(uint64_t lease_id) {
+void DirectoryTables::EndLease(uint64_t lease_id, bool is_replaced) {
   const Member member = leases.Find(lease_id)->member;
-  watches.Notify({.kind = DirectoryEvent::Kind::kMemberGone, .member = member, .corpus = nullptr});
+  if (!is_replaced) {
+    watches.Notify(
+        {.kind = DirectoryEvent::Kind::kMemberGone, .member = member, .corpus = nullptr});
+    DirectoryChange gone;
+    gone.kind = ChangeKind::kMemberGone;
+    gone.member = member;
+    NoteMemberChange(std::move(gone));
+  }
   watches.ReportReplicasChanged(
       corpora.Withdraw(lease_id, std::nullopt, corpora.replicas().ChunksOf(lease_id)));
   returning.EndReporting(member.id);
   lacks.Remove(member.id);
   leases.Remove(lease_id);
+}
+
+void DirectoryTables::AddLease(Lease lease, bool is_replacing) {
+  if (!is_replacing) {
+    watches.Notify(
+        {.kind = DirectoryEvent::Kind::kMemberUp, .member = lease.member, .corpus = nullptr});
+    DirectoryChange added;
+    added.kind = ChangeKind::kMember;
+    added.member = lease.member;
+    added.lease_ttl = lease.ttl;
+    NoteMemberChange(std::move(added));
+  }
+  leases.Add(std::move(lease));
+}
+
+void DirectoryTables::NoteMemberChange(DirectoryChange change) {
+  if (!lead.is_shared() || lead.term() == 0) return;
+  std::erase_if(member_changes, [&](const DirectoryChange& earlier) {
+    return earlier.member.id == change.member.id;
+  });
+  member_changes.push_back(std::move(change));
+}
+
+void DirectoryTables::AddPending(const CorpusKey& key,
+                                 const std::shared_ptr<PendingChange>& change) {
+  change->term = lead.term();
+  pending.Add(key, change);
 }
 
 CoverageView::Holders DirectoryTables::LackingHolders(const Corpus& corpus) const {

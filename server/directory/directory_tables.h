@@ -21,6 +21,7 @@
 #include "server/directory/tables/corpus_rebuild.h"
 #include "server/directory/tables/dropped_corpora.h"
 #include "server/directory/tables/epoch_blocks.h"
+#include "server/directory/tables/leadership.h"
 #include "server/directory/tables/lease_table.h"
 #include "server/directory/tables/pending_changes.h"
 #include "server/directory/tables/placed_corpora.h"
@@ -44,8 +45,11 @@ struct DirectoryTables {
 
   // Ends the leases that have expired. Most calls do this first.
   void Expire() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // Ends the lease, and withdraws what its member announced.
-  void EndLease(uint64_t lease_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Ends the lease, and withdraws what its member announced. `is_replaced`: the same member gets
+  // another lease at once, in the same epoch, so watchers see nothing.
+  void EndLease(uint64_t lease_id, bool is_replaced = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Adds a lease. `is_replacing`: the member had one until now, which was ended as replaced.
+  void AddLease(Lease lease, bool is_replacing = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   // Returns the live holders, and those of them that lack a chunk of the corpus. Empty if none
   // lacks one.
@@ -56,6 +60,9 @@ struct DirectoryTables {
   Instant LatestOf(Instant deadline) const;
   // Waits until no change of this key is pending: changes to one corpus are sequential.
   absl::Status AwaitTurn(const CorpusKey& key, Instant deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Adds a pending change of this term. Call only if no change of this corpus is pending.
+  void AddPending(const CorpusKey& key, const std::shared_ptr<PendingChange>& change)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Checks that the corpus may be published, and that there is room for it beside the pending
   // changes. Errors as PublishCorpus in proto/ckv/v1/directory.proto.
   absl::Status CheckPublish(const Corpus& corpus, bool replace, uint64_t expected_version) const
@@ -65,8 +72,9 @@ struct DirectoryTables {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   const DirectoryOptions options;
-  const uint64_t incarnation;  // random
   absl::Mutex mu;
+  uint64_t incarnation ABSL_GUARDED_BY(mu);  // random; another one each time that it leads
+  Leadership lead ABSL_GUARDED_BY(mu);
   LeaseTable leases ABSL_GUARDED_BY(mu);
   EpochBlocks epochs ABSL_GUARDED_BY(mu);
   ReturningHolders returning ABSL_GUARDED_BY(mu);
@@ -88,8 +96,12 @@ struct DirectoryTables {
   };
   Rebuild rebuild ABSL_GUARDED_BY(mu);
   Watches watches ABSL_GUARDED_BY(mu);
+  // The kMember and kMemberGone changes that are not submitted yet. Empty unless the directory is
+  // one of several.
+  std::vector<DirectoryChange> member_changes ABSL_GUARDED_BY(mu);
 
  private:
+  void NoteMemberChange(DirectoryChange change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void ApplyDrop(const DirectoryChange& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // If a holder of the corpus is offline, makes all holders fetch and keep the tombstone.
   void ReportDrop(const Corpus* gone) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);

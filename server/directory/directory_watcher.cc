@@ -1,6 +1,7 @@
 #include "server/directory/directory_watcher.h"
 
 #include "absl/strings/str_format.h"
+#include "proto/base/status.h"
 
 namespace ckv {
 
@@ -11,6 +12,8 @@ absl::StatusOr<std::unique_ptr<DirectoryWatcher>> DirectoryWatcher::Open(Directo
   std::unique_ptr<DirectoryWatcher> watcher(new DirectoryWatcher(tables, tenant, all_tenants));
   DirectoryWatcher& made = *watcher;
   absl::MutexLock lock(&made.tables_.mu);
+  const Leadership& lead = made.tables_.lead;
+  if (!lead.leader().empty()) CKV_RETURN_IF_ERROR(lead.Check());
   Watches& watches = made.tables_.watches;
   if (watches.count() >= made.tables_.options.watcher_count_max) {
     return absl::ResourceExhaustedError(
@@ -31,6 +34,7 @@ absl::StatusOr<std::optional<DirectoryEvent>> DirectoryWatcher::Next(Instant dea
   tables_.options.clock->Await(tables_.mu, absl::Condition(&position_, &WatchPosition::IsReady),
                                deadline);
   if (position_.IsBehind()) {
+    if (tables_.lead.is_shared()) CKV_RETURN_IF_ERROR(tables_.lead.Check());
     return absl::ResourceExhaustedError(absl::StrFormat(
         "fell %d events behind: start the watch again", WatchPosition::kBacklogMax));
   }

@@ -8,6 +8,26 @@
 
 namespace ckv {
 
+std::unique_ptr<DurableDirectory> DurableDirectory::OpenShared(const DirectoryOptions& options,
+                                                               std::string store) {
+  std::unique_ptr<DurableDirectory> directory(new DurableDirectory(options));
+  directory->found_.path = std::move(store);
+  directory->found_.started = options.clock->Now();
+  return directory;
+}
+
+std::string DurableDirectory::Refusal() const {
+  if (refusal_) return refusal_();
+  return log_ == nullptr ? "" : std::string(log_->stats().last_error.message());
+}
+
+void DurableDirectory::NoteRead(std::function<std::string()> refusal) {
+  refusal_ = std::move(refusal);
+  found_.corpus_count = state_.counts().corpus_count;
+  found_.is_new = found_.corpus_count == 0;
+  found_.took = clock_->Now() - found_.started;
+}
+
 absl::StatusOr<std::unique_ptr<DurableDirectory>> DurableDirectory::Open(
     const DirectoryOptions& options, const ChangeLogOptions& log) {
   std::unique_ptr<DurableDirectory> directory(new DurableDirectory(options));

@@ -75,6 +75,7 @@ HolderReports::News HolderReports::NewsSince(const SeenDirectory& seen) {
 
 absl::StatusOr<bool> HolderReports::NoteSeen(uint64_t lease_id, const SeenDirectory& seen) {
   absl::MutexLock lock(&tables_.mu);
+  CKV_RETURN_IF_ERROR(tables_.lead.Check());
   tables_.Expire();
   CKV_ASSIGN_OR_RETURN(const Lease* lease, tables_.leases.FindHolder(lease_id, 0));
   ChangeNumbers& numbers = tables_.numbers;
@@ -125,6 +126,7 @@ absl::Status HolderReports::ReportDropped(uint64_t lease_id, const SeenDirectory
     {
       absl::MutexLock lock(&tables_.mu);
       CKV_RETURN_IF_ERROR(tables_.AwaitTurn(CorpusKey(one.tenant, one.name), deadline));
+      CKV_RETURN_IF_ERROR(tables_.lead.Check());
       change = BeginDrop(one, pending);
     }
     if (change == nullptr) continue;
@@ -157,7 +159,7 @@ std::shared_ptr<const DirectoryChange> HolderReports::BeginDrop(
   change->removed_version = takes ? here->version : 0;
   change->number = tables_.numbers.Next();
   pending->number = change->number;
-  tables_.pending.Add(key, pending);
+  tables_.AddPending(key, pending);
   if (takes) {
     ++tables_.rebuild.redropped_count;
     Log().warn("corpus \"{}\" version {} is dropped: a holder has seen that it was", dropped.name,
@@ -180,6 +182,7 @@ bool HolderReports::IsSuperseded(const CorpusPart& part) const {
 
 absl::StatusOr<bool> HolderReports::ReportPart(uint64_t lease_id, const CorpusPart& part) {
   absl::MutexLock lock(&tables_.mu);
+  CKV_RETURN_IF_ERROR(tables_.lead.Check());
   tables_.Expire();
   CKV_ASSIGN_OR_RETURN(const Lease* lease, tables_.leases.FindHolder(lease_id, 0));
   ChangeNumbers& numbers = tables_.numbers;
@@ -197,6 +200,7 @@ absl::StatusOr<bool> HolderReports::ReportPart(uint64_t lease_id, const CorpusPa
 
 absl::Status HolderReports::FinishReport(uint64_t lease_id) {
   absl::MutexLock lock(&tables_.mu);
+  CKV_RETURN_IF_ERROR(tables_.lead.Check());
   tables_.Expire();
   CKV_ASSIGN_OR_RETURN(const Lease* lease, tables_.leases.FindHolder(lease_id, 0));
   tables_.returning.EndReporting(lease->member.id);
@@ -206,6 +210,7 @@ absl::Status HolderReports::FinishReport(uint64_t lease_id) {
 absl::Status HolderReports::ReportLacking(uint64_t lease_id, std::span<const ChunkId> ids,
                                           bool first, bool last) {
   absl::MutexLock lock(&tables_.mu);
+  CKV_RETURN_IF_ERROR(tables_.lead.Check());
   tables_.Expire();
   CKV_ASSIGN_OR_RETURN(const Lease* lease, tables_.leases.FindHolder(lease_id, ids.size()));
   CorporaByKey changed;
@@ -235,6 +240,7 @@ absl::Status HolderReports::CheckRebuilt(const Corpus& corpus) const {
 }
 
 bool HolderReports::BeginRebuilt(std::shared_ptr<const DirectoryChange>& change) {
+  if (!tables_.lead.Leads()) return false;
   if (tables_.numbers.folder_id() == 0) return false;
   if (tables_.options.clock->Now() < tables_.rebuild.from) return false;
   std::optional<Corpus> corpus = tables_.reports.TakeWhole();
@@ -253,7 +259,7 @@ bool HolderReports::BeginRebuilt(std::shared_ptr<const DirectoryChange>& change)
   pending->is_rebuilt = true;
   pending->is_new = tables_.corpora.Find(key) == nullptr;
   pending->added_count = corpus->chunks.size();
-  tables_.pending.Add(key, pending);
+  tables_.AddPending(key, pending);
   auto begun = std::make_shared<DirectoryChange>();
   begun->corpus = std::make_shared<const Corpus>(*std::move(corpus));
   change = std::move(begun);

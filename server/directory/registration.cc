@@ -27,8 +27,8 @@ absl::Status CheckTtl(Duration ttl) {
 }  // namespace
 
 absl::StatusOr<LeaseGrant> LocalRegistrar::Register(const Member& member, Duration ttl,
-                                                    Instant /*deadline*/) {
-  return state_->Register(member, ttl, kInstantMax, reports_parts_);
+                                                    bool continues, Instant /*deadline*/) {
+  return state_->Register(member, ttl, kInstantMax, reports_parts_, continues);
 }
 absl::StatusOr<LeaseRenewal> LocalRegistrar::KeepAlive(uint64_t lease_id,
                                                        const MemberHealth* health,
@@ -101,12 +101,14 @@ void Registration::EndLease() {
 Instant Registration::Register() {
   const Instant sent = options_.clock->Now();
   Member member = options_.member;
+  bool continues = false;
   {
     absl::MutexLock lock(&mu_);
     member.epoch = last_epoch_;
+    continues = report_.registration_count > 0;
   }
   const absl::StatusOr<LeaseGrant> grant =
-      registrar_->Register(member, options_.ttl, sent + options_.call_timeout);
+      registrar_->Register(member, options_.ttl, continues, sent + options_.call_timeout);
   const Instant next = TakeGrant(grant, sent);
   if (grant.ok() && options_.on_lease) options_.on_lease(*grant, 0);
   return next;
@@ -125,7 +127,7 @@ Instant Registration::TakeGrant(const absl::StatusOr<LeaseGrant>& grant, Instant
   backoff_ = options_.backoff_min;
   OpenGate(*grant, sent);
   Log().info("{} registered in epoch {}", options_.member.id.name, grant->epoch.value);
-  return sent + grant->ttl / 3;
+  return sent + std::min(grant->ttl / 3, kRenewPeriodMax);
 }
 
 Instant Registration::Renew(const LeaseGrant& lease) {
@@ -151,7 +153,7 @@ Instant Registration::Renew(const LeaseGrant& lease) {
   ++report_.renewal_count;
   backoff_ = options_.backoff_min;
   OpenGate(*report_.lease, sent);
-  return sent + *ttl / 3;
+  return sent + std::min(*ttl / 3, kRenewPeriodMax);
 }
 
 void Registration::NoteLost(const LeaseGrant& lease, const absl::Status& status) {

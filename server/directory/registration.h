@@ -26,10 +26,11 @@ class DirectoryRegistrar {
  public:
   virtual ~DirectoryRegistrar() = default;
 
-  // Registers the member. Returns the errors of DirectoryService in proto/ckv/v1/directory.proto,
-  // and:
+  // Registers the member. `continues`: this process had `member.epoch`, and keeps it if the
+  // directory still has the member under it. Returns the errors of DirectoryService in
+  // proto/ckv/v1/directory.proto, and:
   //   Unavailable, DeadlineExceeded    the directory does not reply.
-  virtual absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
+  virtual absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl, bool continues,
                                               Instant deadline) = 0;
   // Renews the lease. `health` is what the member reports about itself; null reports nothing.
   //   NotFound            the lease expired or was replaced: register again.
@@ -45,7 +46,7 @@ class LocalRegistrar final : public DirectoryRegistrar {
   explicit LocalRegistrar(DirectoryState* state, bool reports_parts = false)
       : state_(state), reports_parts_(reports_parts) {}
 
-  absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
+  absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl, bool continues,
                                       Instant deadline) override;
   absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id, const MemberHealth* health,
                                          Instant deadline) override;
@@ -76,8 +77,10 @@ struct RegistrationOptions {
   std::function<MemberHealth()> health;
 };
 
-// Thread-safe. Owns a thread that registers the member and renews after each third of the lease. If
-// the directory no longer has the lease, the thread registers again, with a new epoch.
+// Thread-safe. Owns a thread that registers the member and renews after each third of the lease,
+// and at least each kRenewPeriodMax. If the directory no longer has the lease, the thread registers
+// again. That gives a new epoch, unless another of several directories leads now, and knows the
+// member from the one before.
 //
 // The gate opens for half a lease from the moment a request was sent. So a holder that is cut off
 // stops serving before the directory may give its place to another. After a failed renewal the
@@ -99,6 +102,10 @@ struct RegistrationOptions {
 // registered before keeps trying.
 class Registration {
  public:
+  // So the gate of a long lease has at least half of it, less this, left at any time: enough until
+  // another directory leads.
+  static constexpr Duration kRenewPeriodMax = std::chrono::seconds(1);
+
   // `gate` may be null: a requester has a lease but serves no requests. `registrar` and `gate` must
   // outlive the registration. The constructor does not wait for the directory.
   Registration(const RegistrationOptions& options, DirectoryRegistrar* registrar, LeaseGate* gate);

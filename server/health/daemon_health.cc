@@ -41,12 +41,13 @@ FleetFacts DaemonHealth::Facts() const {
     DirectoryFacts& directory = *facts.directory;
     directory.address = address;
     directory.path = parts_.directory->found().path;
-    directory.disk = DiskSpaceOf(directory.path);
+    const auto leader = parts_.directory->state().changes().leader();
+    directory.is_shared = leader.has_value();
+    directory.has_no_leader = leader && !leader->is_this && leader->address.empty();
+    if (!directory.is_shared) directory.disk = DiskSpaceOf(directory.path);
     directory.build = BuildText(std::string(Version()), std::string(Commit()));
-    if (ChangeLog* log = parts_.directory->log(); log != nullptr) {
-      log->Look();
-      directory.refusal = std::string(log->stats().last_error.message());
-    }
+    if (ChangeLog* log = parts_.directory->log(); log != nullptr) log->Look();
+    directory.refusal = parts_.directory->Refusal();
     return facts;
   }
   if (parts_.holder != nullptr) {

@@ -120,15 +120,19 @@ v1::WatchEvent EventToProto(const DirectoryEvent& event) {
 
 }  // namespace
 
+void DirectoryServiceImpl::CatchUp(const grpc::ServerContext& context) const {
+  if (catch_up_) catch_up_(DeadlineOf(context, clock_, kControlTimeoutMax));
+}
+
 grpc::Status DirectoryServiceImpl::Register(grpc::ServerContext* context,
                                             const v1::RegisterRequest* request,
                                             v1::RegisterReply* reply) {
   auto member = FromProto(request->member());
   if (!member.ok()) return ToGrpc(member.status());
   member->epoch = {request->last_epoch()};
-  const auto grant =
-      state_.Register(*member, std::chrono::milliseconds(request->lease_ttl_ms()),
-                      DeadlineOf(*context, clock_, kControlTimeoutMax), request->reports_parts());
+  const auto grant = state_.Register(*member, std::chrono::milliseconds(request->lease_ttl_ms()),
+                                     DeadlineOf(*context, clock_, kControlTimeoutMax),
+                                     request->reports_parts(), request->continues());
   if (const auto left = LeaseEndOf(grant.status())) {
     context->AddTrailingMetadata(kLeaseEndKey, std::to_string(ToMilliseconds(*left)));
   }
@@ -161,9 +165,10 @@ grpc::Status DirectoryServiceImpl::Deregister(grpc::ServerContext* /*context*/,
   return ToGrpc(state_.Deregister(request->lease_id()));
 }
 
-grpc::Status DirectoryServiceImpl::ListMembers(grpc::ServerContext* /*context*/,
+grpc::Status DirectoryServiceImpl::ListMembers(grpc::ServerContext* context,
                                                const v1::ListMembersRequest* request,
                                                v1::ListMembersReply* reply) {
+  CatchUp(*context);
   if (!request->as_known()) {
     if (const absl::Status status = state_.CheckReturned(); !status.ok()) return ToGrpc(status);
   }
@@ -204,12 +209,16 @@ grpc::Status DirectoryServiceImpl::Describe(grpc::ServerContext* /*context*/,
   reply->set_read_corpus_count(found.corpus_count);
   reply->set_read_record_count(found.record_count);
   reply->set_read_ms(WholeMilliseconds(found.took));
+  reply->set_refusal(Utf8Text(home_->Refusal(), kDescribedTextBytesMax));
+  if (const auto leader = state_.changes().leader()) {
+    reply->set_is_shared(true);
+    reply->set_leads(leader->is_this);
+    reply->set_leader(leader->address);
+  }
   if (home_->log() == nullptr) return grpc::Status::OK;
   const ChangeLog::Stats stats = home_->log()->stats();
   reply->set_log_bytes(stats.log_bytes);
   reply->set_snapshot_bytes(stats.snapshot_bytes);
-  const auto refusal = stats.last_error.message();
-  reply->set_refusal(Utf8Text({refusal.data(), refusal.size()}, kDescribedTextBytesMax));
   return grpc::Status::OK;
 }
 
@@ -230,22 +239,24 @@ grpc::Status DirectoryServiceImpl::PublishCorpus(grpc::ServerContext* context,
   return grpc::Status::OK;
 }
 
-grpc::Status DirectoryServiceImpl::GetCorpus(grpc::ServerContext* /*context*/,
+grpc::Status DirectoryServiceImpl::GetCorpus(grpc::ServerContext* context,
                                              const v1::GetCorpusRequest* request,
                                              v1::GetCorpusReply* reply) {
   if (auto status = CheckKey(request->name(), request->tenant()); !status.ok()) {
     return ToGrpc(status);
   }
+  CatchUp(*context);
   const auto corpus = state_.Get(request->name(), request->tenant(), request->for_calls());
   if (!corpus.ok()) return ToGrpc(corpus.status());
   *reply->mutable_corpus() = ToProto(**corpus);
   return grpc::Status::OK;
 }
 
-grpc::Status DirectoryServiceImpl::ListCorpora(grpc::ServerContext* /*context*/,
+grpc::Status DirectoryServiceImpl::ListCorpora(grpc::ServerContext* context,
                                                const v1::ListCorporaRequest* request,
                                                v1::ListCorporaReply* reply) {
   if (auto status = CheckKey("", request->tenant()); !status.ok()) return ToGrpc(status);
+  CatchUp(*context);
   for (const auto& corpus : state_.List(request->tenant())) {
     v1::CorpusSummary& summary = *reply->add_corpora();
     summary = Summarise(*corpus);
@@ -271,12 +282,13 @@ grpc::Status DirectoryServiceImpl::DropCorpus(grpc::ServerContext* context,
   return grpc::Status::OK;
 }
 
-grpc::Status DirectoryServiceImpl::LocateChunk(grpc::ServerContext* /*context*/,
+grpc::Status DirectoryServiceImpl::LocateChunk(grpc::ServerContext* context,
                                                const v1::LocateChunkRequest* request,
                                                v1::LocateChunkReply* reply) {
   const auto id = ChunkId::FromBytes(request->id());
   if (!id.ok()) return ToGrpc(id.status());
   if (auto status = CheckKey("", request->tenant()); !status.ok()) return ToGrpc(status);
+  CatchUp(*context);
   for (const LocatedChunk& place : state_.Locate(*id, request->tenant())) {
     v1::LocateChunkReply::Place* message = reply->add_places();
     message->set_corpus(place.corpus->name);
@@ -286,7 +298,7 @@ grpc::Status DirectoryServiceImpl::LocateChunk(grpc::ServerContext* /*context*/,
   return grpc::Status::OK;
 }
 
-grpc::Status DirectoryServiceImpl::LocateChunks(grpc::ServerContext* /*context*/,
+grpc::Status DirectoryServiceImpl::LocateChunks(grpc::ServerContext* context,
                                                 const v1::LocateChunksRequest* request,
                                                 v1::LocateChunksReply* reply) {
   const auto ids = IdsFrom(request->ids());
@@ -294,6 +306,7 @@ grpc::Status DirectoryServiceImpl::LocateChunks(grpc::ServerContext* /*context*/
   if (auto status = CheckKey("", request->tenant()); !status.ok()) return ToGrpc(status);
   const auto geometry = FromProto(request->geometry());
   if (!geometry.ok()) return ToGrpc(geometry.status());
+  CatchUp(*context);
   LocalDirectory directory(&state_, request->for_calls());
   const auto placements =
       directory.LocateChunks(*ids, *geometry, request->tenant(), /*deadline=*/kInstantMax);
@@ -305,6 +318,7 @@ grpc::Status DirectoryServiceImpl::LocateChunks(grpc::ServerContext* /*context*/
 grpc::Status DirectoryServiceImpl::GetTenantKey(grpc::ServerContext* context,
                                                 const v1::GetTenantKeyRequest* request,
                                                 v1::GetTenantKeyReply* reply) {
+  CatchUp(*context);
   const auto key = state_.TenantKeyOf(request->tenant(), request->make(),
                                       DeadlineOf(*context, clock_, kControlTimeoutMax));
   if (!key.ok()) return ToGrpc(key.status());
@@ -312,7 +326,7 @@ grpc::Status DirectoryServiceImpl::GetTenantKey(grpc::ServerContext* context,
   return grpc::Status::OK;
 }
 
-grpc::Status DirectoryServiceImpl::FindPrompt(grpc::ServerContext* /*context*/,
+grpc::Status DirectoryServiceImpl::FindPrompt(grpc::ServerContext* context,
                                               const v1::FindPromptRequest* request,
                                               v1::FindPromptReply* reply) {
   if (auto status = CheckKey("", request->tenant()); !status.ok()) return ToGrpc(status);
@@ -327,6 +341,7 @@ grpc::Status DirectoryServiceImpl::FindPrompt(grpc::ServerContext* /*context*/,
     if (!fingerprint.ok()) return ToGrpc(fingerprint.status());
     model = *fingerprint;
   }
+  CatchUp(*context);
   std::vector<uint64_t> heads(bytes.size() / sizeof(uint64_t));
   if (!heads.empty()) std::memcpy(heads.data(), bytes.data(), bytes.size());
   const PromptChunks found = state_.FindPrompt(heads, model, request->tenant());
@@ -336,12 +351,13 @@ grpc::Status DirectoryServiceImpl::FindPrompt(grpc::ServerContext* /*context*/,
   return grpc::Status::OK;
 }
 
-grpc::Status DirectoryServiceImpl::CountReferences(grpc::ServerContext* /*context*/,
+grpc::Status DirectoryServiceImpl::CountReferences(grpc::ServerContext* context,
                                                    const v1::CountReferencesRequest* request,
                                                    v1::CountReferencesReply* reply) {
   const auto ids = IdsFrom(request->ids());
   if (!ids.ok()) return ToGrpc(ids.status());
   if (absl::Status status = CheckKey(request->holder(), ""); !status.ok()) return ToGrpc(status);
+  CatchUp(*context);
   for (const uint32_t count : state_.CountReferences(*ids, request->holder()))
     reply->add_counts(count);
   return grpc::Status::OK;

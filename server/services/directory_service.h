@@ -32,6 +32,12 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
   // Describe reports the facts of `state`.
   void ReportFacts(std::function<FleetFacts()> facts) { facts_ = std::move(facts); }
 
+  // Sets what a read waits for, until its deadline: a follower's tables to have every change that
+  // was acknowledged before. Call before the service serves. Without it, reads do not wait.
+  void CatchUpBy(std::function<void(Instant deadline)> catch_up) {
+    catch_up_ = std::move(catch_up);
+  }
+
   grpc::Status Register(grpc::ServerContext* context, const v1::RegisterRequest* request,
                         v1::RegisterReply* reply) override;
   grpc::Status KeepAlive(grpc::ServerContext* context, const v1::KeepAliveRequest* request,
@@ -80,14 +86,22 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
                              v1::ReportLackingReply* reply) override;
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::WatchEvent>* writer) override;
+  grpc::Status Export(grpc::ServerContext* context, const v1::ExportRequest* request,
+                      grpc::ServerWriter<v1::DirectoryRecords>* writer) override;
+  grpc::Status Import(grpc::ServerContext* context,
+                      grpc::ServerReader<v1::DirectoryRecords>* reader,
+                      v1::ImportReply* reply) override;
 
  private:
+  void CatchUp(const grpc::ServerContext& context) const;
+
   DirectoryState& state_;
   ServiceGate& gate_;
   Clock& clock_;
   DurableDirectory* const home_;
-  std::function<ProcessFacts()> process_;  // may be empty
-  std::function<FleetFacts()> facts_;      // may be empty
+  std::function<ProcessFacts()> process_;           // may be empty
+  std::function<FleetFacts()> facts_;               // may be empty
+  std::function<void(Instant deadline)> catch_up_;  // may be empty
   PublishTimes published_;
   EngineList engines_;
 };

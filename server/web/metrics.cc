@@ -92,6 +92,7 @@ std::string MetricsText(const WebSources& sources) {
   if (sources.directory != nullptr) AddDirectory(*sources.directory, page);
   if (sources.placement != nullptr) AddPlacement(*sources.placement, page);
   if (sources.directory_log != nullptr) AddDirectoryLog(*sources.directory_log, page);
+  if (sources.etcd != nullptr) AddSharedDirectory(*sources.etcd, page);
   if (sources.holder != nullptr) AddHolder(*sources.holder, sources.clock->Now(), page);
   if (sources.requester != nullptr) AddRequester(sources, page);
   if (sources.replicas != nullptr) AddReplicas(sources.replicas->stats(), page);

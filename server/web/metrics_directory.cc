@@ -89,4 +89,27 @@ void AddDirectoryLog(const ChangeLog& log, MetricsPage& page) {
              log.replay().record_count);
 }
 
+void AddSharedDirectory(const EtcdDirectory& directory, MetricsPage& page) {
+  const EtcdDirectory::Report report = directory.report();
+  page.Gauge("ckv_directory_leads",
+             "1 on the directory that leads. If the sum over all is 0 for more than 5 s: look at "
+             "etcd, most of whose members must run.",
+             report.leads ? 1 : 0);
+  page.Counter("ckv_directory_leads_total",
+               "How often it began to lead. Several in an hour: its machine or etcd is slow.",
+               report.lead_count);
+  page.Gauge("ckv_directory_etcd_revision",
+             "The revision of etcd up to which it has everything. Behind the others' for long: the "
+             "log has the reason.",
+             static_cast<double>(report.revision));
+  page.Counter("ckv_directory_etcd_changes_total", "Changes made durable since it leads.",
+               report.journal.change_count);
+  page.Counter("ckv_directory_etcd_refused_total",
+               "Changes that were refused since it leads. Any increase: look at etcd's space.",
+               report.journal.refused_count);
+  page.Counter("ckv_directory_etcd_retries_total",
+               "Writes that etcd did not answer in time, and that were tried again.",
+               report.journal.retry_count);
+}
+
 }  // namespace ckv

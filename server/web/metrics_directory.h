@@ -3,6 +3,7 @@
 #pragma once
 
 #include "server/directory/directory_state.h"
+#include "server/directory/etcd/etcd_directory.h"
 #include "server/directory/log/change_log.h"
 #include "server/upkeep/placement_keeper.h"
 #include "server/web/metrics_page.h"
@@ -13,5 +14,7 @@ void AddDirectory(DirectoryState& directory, MetricsPage& page);
 // The parts that a holder keeps for a directory that loses its disk.
 void AddPlacement(const PlacementKeeper& keeper, MetricsPage& page);
 void AddDirectoryLog(const ChangeLog& log, MetricsPage& page);
+// The facts of a directory that is one of several.
+void AddSharedDirectory(const EtcdDirectory& directory, MetricsPage& page);
 
 }  // namespace ckv

@@ -234,6 +234,12 @@ Json DirectoryJson(const WebSources& sources) {
                    {"snapshot_bytes", log.snapshot_bytes},
                    {"error", std::string(log.last_error.message())}};
   }
+  if (sources.etcd != nullptr) {
+    const EtcdDirectory::Report shared_state = sources.etcd->report();
+    json["shared"] = {{"leads", shared_state.leads},
+                      {"leader", shared_state.leader},
+                      {"error", sources.etcd->Refusal()}};
+  }
   return json;
 }
 

@@ -12,6 +12,7 @@
 #include "proto/base/span.h"
 #include "proto/health/findings.h"
 #include "server/directory/directory_state.h"
+#include "server/directory/etcd/etcd_directory.h"
 #include "server/directory/log/change_log.h"
 #include "server/directory/registration.h"
 #include "server/holder/holder.h"
@@ -31,6 +32,7 @@ struct WebSources {
   std::string kernel;  // the kernel target
   DirectoryState* directory = nullptr;
   const ChangeLog* directory_log = nullptr;  // null if the directory keeps its state in memory
+  const EtcdDirectory* etcd = nullptr;       // null unless the directory is one of several
   Holder* holder = nullptr;
   const PlacementKeeper* placement = nullptr;
   const Requester* requester = nullptr;

@@ -283,6 +283,7 @@ void BuildCommandLine(CLI::App& app, Ctl& ctl, GlobalValues& values) {
   AddAgentsCommands(app, ctl);
   AddCharacterizeCommands(app, ctl);
   AddGcCommand(app, ctl);
+  AddDirectoryCommands(app, ctl);
   AddHealthCommand(app, ctl);
   AddDoctorCommand(app, ctl);
   AddCompletionCommand(app, ctl);

@@ -15,7 +15,8 @@
 namespace ckv {
 
 absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
-    DaemonShared* shared, const std::vector<grpc::Service*>& services, int message_bytes_max) {
+    DaemonShared* shared, const std::vector<grpc::Service*>& services, int message_bytes_max,
+    LeaderSource leader) {
   std::unique_ptr<ControlServer> control(new ControlServer);
   const Config& config = shared->config;
   grpc::EnableDefaultHealthCheckService(true);
@@ -27,8 +28,10 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
   if (!listening.ok()) return CannotListen(config.listen, listening.status());
   control->acceptor_ = *std::move(listening);
   SetServerLimits(message_bytes_max, config.rpc_thread_count_max, builder);
-  builder.experimental().SetInterceptorCreators(TraceInterceptors(
-      [shared] { return shared->sampler.Sample(); }, shared->spans.get(), shared->clock));
+  auto interceptors = TraceInterceptors([shared] { return shared->sampler.Sample(); },
+                                        shared->spans.get(), shared->clock);
+  if (leader) interceptors.push_back(LeaderInterceptor(std::move(leader)));
+  builder.experimental().SetInterceptorCreators(std::move(interceptors));
   for (grpc::Service* service : services) builder.RegisterService(service);
   control->server_ = builder.BuildAndStart();
   if (control->server_ == nullptr) {

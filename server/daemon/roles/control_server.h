@@ -14,6 +14,7 @@
 #include "proto/base/clock.h"
 #include "server/daemon/roles/shared.h"
 #include "server/listen/control_acceptor.h"
+#include "server/rpc/leader_interceptor.h"
 
 namespace ckv {
 
@@ -24,8 +25,10 @@ class ControlServer {
   // borrowed must outlive the server.
   //   Unavailable         the address cannot be bound; the message has the reason.
   //   ResourceExhausted   gRPC's server did not start.
+  // `leader` is of the directory among the services; unset without one.
   static absl::StatusOr<std::unique_ptr<ControlServer>> Start(
-      DaemonShared* shared, const std::vector<grpc::Service*>& services, int message_bytes_max);
+      DaemonShared* shared, const std::vector<grpc::Service*>& services, int message_bytes_max,
+      LeaderSource leader);
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
 

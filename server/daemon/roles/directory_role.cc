@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "client/grpc/grpc_status.h"
 #include "proto/base/status.h"
 #include "server/daemon/daemon_parts.h"
 
@@ -12,17 +13,46 @@ absl::StatusOr<std::unique_ptr<DirectoryRole>> DirectoryRole::Start(DaemonShared
                                                                     ReplayProgress* replay) {
   CKV_ASSIGN_OR_RETURN(std::unique_ptr<DurableDirectory> home,
                        OpenDirectory(shared->config, shared->clock, files, replay));
-  return std::unique_ptr<DirectoryRole>(new DirectoryRole(shared, std::move(home)));
+  std::unique_ptr<EtcdDirectory> etcd;
+  if (!shared->config.directory_store.empty()) {
+    CKV_ASSIGN_OR_RETURN(const EtcdStore store, EtcdStore::Parse(shared->config.directory_store));
+    auto opened = EtcdDirectory::Open(store, shared->clock, &home->state(),
+                                      shared->clock->Now() + EtcdDirectory::kOpenMax);
+    if (!opened.ok()) return Annotate(opened.status(), "directory.store");
+    etcd = *std::move(opened);
+    home->NoteRead([shared_state = etcd.get()] { return shared_state->Refusal(); });
+  }
+  return std::unique_ptr<DirectoryRole>(
+      new DirectoryRole(shared, std::move(home), std::move(etcd)));
 }
 
-DirectoryRole::DirectoryRole(DaemonShared* shared, std::unique_ptr<DurableDirectory> home)
-    : home_(std::move(home)), service_(&home_->state(), &shared->gate, shared->clock, home_.get()) {
+DirectoryRole::DirectoryRole(DaemonShared* shared, std::unique_ptr<DurableDirectory> home,
+                             std::unique_ptr<EtcdDirectory> etcd)
+    : home_(std::move(home)),
+      etcd_(std::move(etcd)),
+      service_(&home_->state(), &shared->gate, shared->clock, home_.get()) {
   service_.ReportProcess([shared] { return shared->Process(); });
+  if (etcd_ != nullptr) service_.CatchUpBy([this](Instant deadline) { etcd_->CatchUp(deadline); });
+}
+
+std::optional<std::string> DirectoryRole::Leader() const {
+  const auto leader = home_->state().changes().leader();
+  if (!leader) return std::nullopt;
+  return leader->is_this ? std::string(kLeadsItself) : leader->address;
+}
+
+void DirectoryRole::Stand(const std::string& address) {
+  if (etcd_ != nullptr) etcd_->Start(address);
+}
+
+void DirectoryRole::EndLead() {
+  if (etcd_ != nullptr) etcd_->End();
 }
 
 void DirectoryRole::Tick() {
   state().Expire();
   state().reports().PublishRebuilt();
+  state().changes().SubmitMembers();
 }
 
 }  // namespace ckv

@@ -1,12 +1,15 @@
-// A daemon's role as directory: its state, the log of its changes, and its service.
+// A daemon's role as directory: its state, what makes it durable, and its service.
 
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "server/daemon/roles/shared.h"
 #include "server/directory/durable_directory.h"
+#include "server/directory/etcd/etcd_directory.h"
 #include "server/directory/log/log_folder.h"
 #include "server/services/directory_service.h"
 #include "store/disk/file_system.h"
@@ -16,8 +19,9 @@ namespace ckv {
 // Used by the daemon's thread.
 class DirectoryRole {
  public:
-  // Reads the directory's folder. Everything borrowed must outlive the role; `replay` may be null.
-  //   Errors of DurableDirectory::Open.
+  // Reads the directory's folder, or its state in etcd. Everything borrowed must outlive the role;
+  // `replay` may be null.
+  //   Errors of DurableDirectory::Open and of EtcdDirectory::Open.
   static absl::StatusOr<std::unique_ptr<DirectoryRole>> Start(DaemonShared* shared,
                                                               FileSystem* files,
                                                               ReplayProgress* replay);
@@ -25,14 +29,25 @@ class DirectoryRole {
   DurableDirectory& home() { return *home_; }
   DirectoryState& state() { return home_->state(); }
   DirectoryServiceImpl& service() { return service_; }
+  // Null, unless the directory is one of several.
+  EtcdDirectory* etcd() { return etcd_.get(); }
+  // Who leads, as a LeaderSource returns it. From any thread.
+  std::optional<std::string> Leader() const;
 
+  // Begins to take part in elections, if there are several directories. Peers reach this one at
+  // `address`.
+  void Stand(const std::string& address);
+  // Gives up the lead, and takes part in no more elections, if there are several directories.
+  void EndLead();
   // Ends expired leases. Call it often.
   void Tick();
 
  private:
-  DirectoryRole(DaemonShared* shared, std::unique_ptr<DurableDirectory> home);
+  DirectoryRole(DaemonShared* shared, std::unique_ptr<DurableDirectory> home,
+                std::unique_ptr<EtcdDirectory> etcd);
 
   const std::unique_ptr<DurableDirectory> home_;
+  const std::unique_ptr<EtcdDirectory> etcd_;
   DirectoryServiceImpl service_;
 };
 

@@ -22,8 +22,8 @@ namespace ckv {
 // changes something makes one.
 struct EtcdPair {
   std::string key, value;
-  int64_t create_revision = 0;  // of the transaction that made the key
-  int64_t mod_revision = 0;     // of the last one that wrote it
+  int64_t create_revision = 0;  // the transaction that made the key
+  int64_t mod_revision = 0;     // the last transaction that wrote it
   int64_t lease = 0;            // the key ends with it; 0 is none
 };
 
@@ -41,7 +41,7 @@ struct EtcdCondition {
   enum class Of : uint8_t { kCreateRevision, kModRevision, kValue };
   Of of = Of::kCreateRevision;
   std::string key;
-  int64_t revision = 0;  // 0: there is no key
+  int64_t revision = 0;  // 0 means that there is no key
   std::string value;     // for kValue
 };
 
@@ -56,7 +56,7 @@ struct EtcdWrite {
 
 struct EtcdTransaction {
   std::vector<EtcdCondition> conditions;   // all must hold
-  std::vector<EtcdWrite> writes;           // of different keys
+  std::vector<EtcdWrite> writes;           // each of another key
   std::vector<EtcdKeys> reads_if_refused;  // read if a condition does not hold
 };
 
@@ -69,7 +69,7 @@ struct EtcdOutcome {
 // A change that a watch sees.
 struct EtcdEvent {
   bool is_delete = false;
-  EtcdPair pair;  // of a deletion, the key and the mod_revision only
+  EtcdPair pair;  // a deletion has only the key and the mod_revision
 };
 
 // Thread-safe. A call goes to one member of the cluster. If that cannot be reached, has no leader,
@@ -124,9 +124,9 @@ class EtcdClient {
   absl::Status RevokeLease(int64_t lease, Instant deadline);
 
   // Watches `keys` from `revision` on. Calls `take` with all events of one or more whole
-  // transactions, and the revision up to which the watch has seen everything; also without events,
-  // as a sign of life. Returns when `take` returns false, or with an error; then watch again from
-  // the next revision. StopWatches ends it, from any thread.
+  // transactions, and the revision up to which the watch has seen everything. Without events, the
+  // call is a sign of life. Returns when `take` returns false, or with an error; then watch again
+  // from the next revision. StopWatches ends it, from any thread.
   //   Cancelled           StopWatches was called.
   absl::Status Watch(const EtcdKeys& keys, int64_t revision,
                      absl::FunctionRef<bool(std::span<const EtcdEvent>, int64_t)> take);

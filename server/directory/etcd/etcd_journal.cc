@@ -28,11 +28,16 @@ EtcdJournal::EtcdJournal(std::unique_ptr<EtcdWriter> writer, std::function<bool(
       thread_([this] { Run(); }) {}
 
 EtcdJournal::~EtcdJournal() {
+  if (thread_.joinable()) End();
+}
+
+EtcdIndex EtcdJournal::End() {
   {
     absl::MutexLock lock(&mu_);
     ending_ = true;
   }
   thread_.join();
+  return writer_->index();
 }
 
 absl::Status EtcdJournal::Submit(std::shared_ptr<const DirectoryChange> change) {
@@ -56,6 +61,7 @@ void EtcdJournal::Run() {
     const absl::Status status = Write();
     NoteEnd(batch.size(), status);
     for (const auto& change : batch) sink_.Settle(*change, status);
+    if (status.ok()) writer_->Compact(clock_.Now() + kTryMax);
   }
 }
 

@@ -20,8 +20,8 @@
 namespace ckv {
 
 // Thread-safe. Owns a thread that takes the changes that wait, as many as one transaction holds,
-// applies them and settles them. While etcd does not answer, it tries the same transaction again:
-// a change is settled with an error only if it was refused, or if this process leads no more. Then
+// applies them and settles them. While etcd does not answer, it tries the same transaction again.
+// A change is settled with an error only if etcd refused it, or if this process leads no more. Then
 // the state of this process is not the fleet's, and is read from etcd again before it is used.
 class EtcdJournal final : public ChangeJournal {
  public:
@@ -33,8 +33,12 @@ class EtcdJournal final : public ChangeJournal {
   // `leads` returns whether this process leads now. `clock` and `sink` must outlive the journal.
   EtcdJournal(std::unique_ptr<EtcdWriter> writer, std::function<bool()> leads, Clock* clock,
               ChangeSink* sink);
-  // Settles what waits: it is refused, unless its transaction is under way.
+  // Ends it, unless that was done.
   ~EtcdJournal() override;
+
+  // Settles what waits: it is refused, unless its transaction is under way. Returns what is surely
+  // in etcd. Later changes are refused. One thread calls it, once.
+  EtcdIndex End() ABSL_LOCKS_EXCLUDED(mu_);
 
   //   ResourceExhausted   too many changes wait.
   //   Unavailable         this process leads no more, or the journal is ending.
@@ -46,7 +50,7 @@ class EtcdJournal final : public ChangeJournal {
     uint64_t transaction_count = 0;  // that made them durable
     uint64_t refused_count = 0;
     uint64_t retry_count = 0;  // tries without an answer
-    absl::Status last_error;   // of the last transaction; OK after a success
+    absl::Status last_error;   // result of the last transaction
   };
   Stats stats() const ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -1,5 +1,5 @@
-// Where a directory's state lies in etcd. All keys of a fleet begin with its prefix, "/ckv/" unless
-// set.
+// The keys of a directory's state in etcd, and their values. All keys of a fleet begin with its
+// prefix, "/ckv/" unless set.
 //
 //   key                           value
 //   leader                        the leader's address; its lease ends with the leader
@@ -10,6 +10,7 @@
 //   gap/AFTER                     a record kGap
 //   drop/NUMBER                   a record kForget: a tombstone
 //   tenant/NAME                   a record kTenantKey
+//   member/NAME                   a record kMember: a member that has a lease
 //   corpus/TENANT 0 NAME          version, 8 bytes; count of parts, 4 bytes; without parts the
 //   record kPublish part/VERSION/INDEX            a part of a record that is longer than kPartBytes
 //
@@ -49,6 +50,8 @@ class EtcdLayout {
   std::string Tenant(std::string_view name) const {
     return prefix_ + "tenant/" + std::string(name);
   }
+  std::string Members() const { return prefix_ + "member/"; }
+  std::string Member(std::string_view name) const { return Members() + std::string(name); }
   std::string Corpora() const { return prefix_ + "corpus/"; }
   std::string Corpus(std::string_view tenant, std::string_view name) const {
     return Corpora() + std::string(tenant) + '\0' + std::string(name);
@@ -63,7 +66,7 @@ class EtcdLayout {
   //   DataLoss            it is no such key.
   absl::StatusOr<uint64_t> VersionOfPart(std::string_view key) const;
 
-  // What a key is, without its prefix. Unset: no key of this layout.
+  // Returns the kind of a key. Unset: no key of this layout.
   enum class Kind : uint8_t {
     kLeader,
     kSequence,
@@ -73,6 +76,7 @@ class EtcdLayout {
     kGap,
     kDrop,
     kTenant,
+    kMember,
     kCorpus,
     kPart,
   };
@@ -87,7 +91,7 @@ class EtcdLayout {
 // The value of a corpus's key.
 struct EtcdCorpusValue {
   uint64_t version = 0;
-  uint32_t part_count = 0;  // 0: the record is here
+  uint32_t part_count = 0;  // if 0, the record is here
   std::string_view record;  // borrowed
 
   std::string Encode() const;

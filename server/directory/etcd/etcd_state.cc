@@ -46,6 +46,35 @@ size_t BytesOf(const EtcdWrite& write) {
   return write.keys.begin.size() + write.keys.end.size() + write.value.size();
 }
 
+// Replays a corpus whose key was read at the index's revision.
+absl::Status ReplayCorpus(EtcdClient& client, const EtcdLayout& layout, const EtcdPair& pair,
+                          Instant deadline, absl::FunctionRef<absl::Status(DirectoryChange)> replay,
+                          EtcdIndex& index) {
+  const auto corpus = EtcdCorpusValue::Decode(pair.value);
+  if (!corpus.ok()) return Named(corpus.status(), pair.key);
+  std::string record(corpus->record);
+  if (corpus->part_count > 0) {
+    uint32_t count = 0;
+    const auto take = [&](const EtcdPair& part) {
+      record += part.value;
+      ++count;
+      return absl::OkStatus();
+    };
+    CKV_RETURN_IF_ERROR(
+        client
+            .Read(EtcdKeys::Prefix(layout.PartsOf(corpus->version)), index.revision, deadline, take)
+            .status());
+    if (count != corpus->part_count) {
+      return Named(
+          absl::DataLossError(absl::StrFormat("%d parts of %d", count, corpus->part_count)),
+          pair.key);
+    }
+    index.parted[pair.key] = corpus->version;
+  }
+  ++index.corpus_count;
+  return ReplayRecords(record, pair.key, replay);
+}
+
 }  // namespace
 
 absl::StatusOr<EtcdIndex> ReadEtcdState(EtcdClient& client, const EtcdLayout& layout,
@@ -86,31 +115,13 @@ absl::StatusOr<EtcdIndex> ReadEtcdState(EtcdClient& client, const EtcdLayout& la
       return replay(std::move(change));
     });
   };
-  for (const std::string& prefix : {layout.prefix() + "gap/", layout.Drops(), layout.Tenant("")})
+  for (const std::string& prefix :
+       {layout.prefix() + "gap/", layout.Drops(), layout.Tenant(""), layout.Members()})
     CKV_RETURN_IF_ERROR(read(EtcdKeys::Prefix(prefix), replay_pair));
-  CKV_RETURN_IF_ERROR(read(EtcdKeys::Prefix(layout.Corpora()), [&](const EtcdPair& pair) {
-    auto corpus = EtcdCorpusValue::Decode(pair.value);
-    if (!corpus.ok()) return Named(corpus.status(), pair.key);
-    std::string record(corpus->record);
-    if (corpus->part_count > 0) {
-      uint32_t count = 0;
-      const auto take = [&](const EtcdPair& part) {
-        record += part.value;
-        ++count;
-        return absl::OkStatus();
-      };
-      const auto parts = client.Read(EtcdKeys::Prefix(layout.PartsOf(corpus->version)),
-                                     index.revision, deadline, take);
-      CKV_RETURN_IF_ERROR(parts.status());
-      if (count != corpus->part_count)
-        return Named(
-            absl::DataLossError(absl::StrFormat("%d parts of %d", count, corpus->part_count)),
-            pair.key);
-      index.parted[pair.key] = corpus->version;
-    }
-    ++index.corpus_count;
-    return ReplayRecords(record, pair.key, replay);
-  }));
+  const auto replay_corpus = [&](const EtcdPair& pair) {
+    return ReplayCorpus(client, layout, pair, deadline, replay, index);
+  };
+  CKV_RETURN_IF_ERROR(read(EtcdKeys::Prefix(layout.Corpora()), replay_corpus));
   std::set<uint64_t> versions;
   for (const auto& [key, version] : index.parted) versions.insert(version);
   const auto find_stray = [&](const EtcdPair& part) {
@@ -175,6 +186,12 @@ EtcdWriter::Added EtcdWriter::WritesOf(const DirectoryChange& change) const {
       break;
     case ChangeKind::kTenantKey:
       added.writes.push_back(Put(layout_.Tenant(change.tenant), RecordOf(change)));
+      break;
+    case ChangeKind::kMember:
+      added.writes.push_back(Put(layout_.Member(change.member.id.name), RecordOf(change)));
+      break;
+    case ChangeKind::kMemberGone:
+      added.writes.push_back(Delete(EtcdKeys::One(layout_.Member(change.member.id.name))));
       break;
     default:
       CKV_CHECK(false);  // records of the log itself are never submitted
@@ -267,6 +284,13 @@ EtcdWriter::End EtcdWriter::Begin(uint64_t folder_id, Instant deadline, absl::St
   return end;
 }
 
+void EtcdWriter::Compact(Instant deadline) {
+  if (written_bytes_ < kCompactBytes && written_count_ < kCompactWriteCount) return;
+  if (!client_.Compact(index_.revision, deadline).ok()) return;
+  written_bytes_ = 0;
+  written_count_ = 0;
+}
+
 EtcdWriter::End EtcdWriter::Apply(std::vector<EtcdWrite> writes, Instant deadline,
                                   absl::Status& status) {
   const std::string sequence =
@@ -287,6 +311,8 @@ EtcdWriter::End EtcdWriter::Apply(std::vector<EtcdWrite> writes, Instant deadlin
                                       .revision = 0,
                                       .value = index_.sequence});
   }
+  for (const EtcdWrite& write : writes) written_bytes_ += BytesOf(write);
+  written_count_ += writes.size();
   transaction.writes = std::move(writes);
   transaction.writes.push_back(Put(layout_.Sequence(), sequence));
   transaction.reads_if_refused = {EtcdKeys::One(layout_.Sequence())};

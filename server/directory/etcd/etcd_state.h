@@ -20,10 +20,10 @@
 
 namespace ckv {
 
-// What the keys in etcd are, as far as later writes need it. A value type.
+// The facts about the keys in etcd that later writes need. A value type.
 struct EtcdIndex {
-  int64_t revision = 0;    // of which it is
-  uint64_t folder_id = 0;  // 0: the state is new
+  int64_t revision = 0;    // the facts are as of this revision
+  uint64_t folder_id = 0;  // 0 in a new state
   std::string sequence;    // the value of its key; empty if there is none
   uint64_t number = 0;     // the last version or number
   uint32_t corpus_count = 0;
@@ -63,15 +63,22 @@ class EtcdWriter {
   End Flush(Instant deadline, absl::Status& status);
   // Writes the id of a new state, and deletes the parts that an earlier leader left.
   End Begin(uint64_t folder_id, Instant deadline, absl::Status& status);
+  // Drops the history of etcd if much was written since the last time: etcd keeps every earlier
+  // value until then, and refuses writes once its space is used up. Watches that have seen the last
+  // write miss nothing. An error is not reported: the next call tries again.
+  void Compact(Instant deadline);
+  // How much is written between two compactions: an 128th of etcd's default limit of 2 GiB.
+  static constexpr size_t kCompactBytes = size_t{16} << 20;
+  static constexpr uint64_t kCompactWriteCount = 10'000;
 
   const EtcdIndex& index() const { return index_; }
 
  private:
   struct Added {
     std::vector<EtcdWrite> writes;
-    std::vector<std::string> parts;  // of a long corpus, written before
-    std::string corpus_key;          // of kPublish, kDrop and kForget
-    uint64_t version = 0;            // of the parts
+    std::vector<std::string> parts;  // parts of a long corpus, written before
+    std::string corpus_key;          // set for kPublish, kDrop and kForget
+    uint64_t version = 0;            // the version in the keys of the parts
     uint64_t drop = 0;               // number of a new tombstone
     bool removes = false;            // the corpus is dropped
   };
@@ -87,11 +94,13 @@ class EtcdWriter {
   const int64_t fence_;
   EtcdIndex index_;
   uint64_t sequence_number_ = 0;
+  size_t written_bytes_ = 0;  // since the last compaction
+  uint64_t written_count_ = 0;
   std::vector<Added> batch_;
   std::set<std::string> batch_keys_;
   size_t batch_bytes_ = 0, batch_writes_ = 0;
   uint64_t batch_number_ = 0;
-  size_t parts_written_ = 0;  // of the first of the batch, if its transaction was not applied yet
+  size_t parts_written_ = 0;  // parts of the first change of the batch
 };
 
 }  // namespace ckv

@@ -1,6 +1,6 @@
 // The thread's loop: Campaign, and then either Serve until the lease may have ended, or AwaitChange
-// of the leader's key. An error of etcd is a pause and another campaign: nobody is told of a leader
-// that may be gone, and a leader whose renewals fail leads until its lease may end, no longer.
+// of the leader's key. An error of etcd is a pause and another campaign. No leader is
+// reported that may be gone, and a leader whose renewals fail leads only until its lease may end.
 
 #include "server/directory/etcd/leader_election.h"
 
@@ -88,8 +88,16 @@ absl::StatusOr<int64_t> LeaderElection::Campaign() {
 void LeaderElection::Serve(int64_t fence) {
   if (!Leads()) return;  // the claim took as long as the lease: claim again
   Log().info("directory: this one leads (etcd revision {})", fence);
+  const absl::Status ready = sink_.Lead(fence, *this);
+  if (!ready.ok()) {
+    Log().warn("directory: it gives the lead up: {}", ready.ToString());
+    leads_until_ns_.store(0, std::memory_order_release);
+    EndLease();
+    lease_ = 0;
+    (void)Rest(options_.ttl);
+    return;
+  }
   sink_.SeeLeader(options_.address);
-  sink_.Lead(fence);
   bool is_kept = true;
   while (is_kept && Leads() && Rest(options_.ttl / 3)) {
     const Instant asked = clock_.Now();

@@ -15,16 +15,20 @@
 
 namespace ckv {
 
-// Told who leads. Called on the election's thread, one call at a time.
+class LeaderElection;
+
+// Receives who leads. Called on the election's thread, one call at a time.
 class LeaderSink {
  public:
   virtual ~LeaderSink() = default;
   // This process leads now. `fence` is the create revision of the leader's key: each write to etcd
-  // must have the condition that it still is. Returns once the process is ready to serve.
-  virtual void Lead(int64_t fence) = 0;
+  // must have the condition that it still is. Returns OK once the process is ready to serve. After
+  // an error it gives the lead up, so that another may have it. `election` knows for how long it
+  // leads, and lasts until Follow.
+  virtual absl::Status Lead(int64_t fence, const LeaderElection& election) = 0;
   // It leads no more. Called before another Lead, if there was one.
   virtual void Follow() = 0;
-  // Another process leads, at this address. Empty: none does, for now.
+  // Another process leads, at this address. If it is empty, none leads now.
   virtual void SeeLeader(const std::string& address) = 0;
 };
 
@@ -38,7 +42,8 @@ class LeaderSink {
 //
 // A process leads only while its lease surely lasts: from before it asked for a renewal until a
 // tenth before the lease's end. So no two processes lead at a time, however long one of them was
-// stopped, if clocks differ by less than a tenth. What a leader writes has the fence besides.
+// stopped, if clocks differ by less than a tenth. In addition, each write of a leader has the
+// fence.
 class LeaderElection {
  public:
   // etcd's shortest lease with its default election timeout. Then another leads within 3 s: the
@@ -83,7 +88,7 @@ class LeaderElection {
   LeaderSink& sink_;
   std::atomic<int64_t> leads_until_ns_{0};
   int64_t lease_ = 0;     // this process's; used by the thread
-  int64_t revision_ = 0;  // of the last look at the key
+  int64_t revision_ = 0;  // the last look at the key was as of this revision
   mutable absl::Mutex mu_;
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;

@@ -41,6 +41,24 @@ absl::Status TakeTokenHashes(ByteReader& body, Corpus& corpus) {
   return absl::OkStatus();
 }
 
+absl::Status TakeMember(ByteReader& body, DirectoryChange& change) {
+  Member& member = change.member;
+  const auto role = body.Take<uint8_t>();
+  if (role != static_cast<uint8_t>(MemberRole::kHolder) &&
+      role != static_cast<uint8_t>(MemberRole::kRequester)) {
+    return Bad("a member of no role");
+  }
+  member.role = static_cast<MemberRole>(role);
+  // A number that this build does not know equals none of its own.
+  member.kernel_target = static_cast<KernelTargetId>(body.Take<uint8_t>());
+  member.epoch.value = body.Take<uint64_t>();
+  change.lease_ttl = std::chrono::milliseconds(body.Take<uint32_t>());
+  member.id.name = std::string(body.TakeText<uint8_t>());
+  member.control_address = std::string(body.TakeText<uint16_t>());
+  if (member.id.name.empty() || member.control_address.empty()) return Bad("a member of no name");
+  return absl::OkStatus();
+}
+
 absl::Status TakeBody(ByteReader& body, DirectoryChange& change) {
   switch (change.kind) {
     case ChangeKind::kPublish: {
@@ -93,6 +111,14 @@ absl::Status TakeBody(ByteReader& body, DirectoryChange& change) {
       change.key = *key;
       break;
     }
+    case ChangeKind::kMember:
+      CKV_RETURN_IF_ERROR(TakeMember(body, change));
+      break;
+    case ChangeKind::kMemberGone:
+      change.member.epoch.value = body.Take<uint64_t>();
+      change.member.id.name = std::string(body.TakeText<uint8_t>());
+      if (change.member.id.name.empty()) return Bad("a member of no name");
+      break;
   }
   return body.IsDone() ? absl::OkStatus() : Bad("a record of another length than its fields");
 }
@@ -151,6 +177,20 @@ void AppendRecord(const DirectoryChange& change, std::string& payload) {
       PutText<uint8_t>(change.tenant, payload);
       payload.append(change.key.AsBytes());
       break;
+    case ChangeKind::kMember: {
+      const Member& member = change.member;
+      PutBytes(static_cast<uint8_t>(member.role), payload);
+      PutBytes(static_cast<uint8_t>(member.kernel_target), payload);
+      PutBytes(member.epoch.value, payload);
+      PutBytes(static_cast<uint32_t>(change.lease_ttl / std::chrono::milliseconds(1)), payload);
+      PutText<uint8_t>(member.id.name, payload);
+      PutText<uint16_t>(member.control_address, payload);
+      break;
+    }
+    case ChangeKind::kMemberGone:
+      PutBytes(change.member.epoch.value, payload);
+      PutText<uint8_t>(change.member.id.name, payload);
+      break;
   }
   const auto body_bytes = static_cast<uint32_t>(payload.size() - length_at - sizeof(uint32_t));
   std::memcpy(payload.data() + length_at, &body_bytes, sizeof(body_bytes));
@@ -166,7 +206,7 @@ absl::Status ReadRecords(std::string_view payload,
     const auto zero = records.Take<uint16_t>();
     ByteReader body(records.TakeText<uint32_t>());
     if (records.IsShort()) return Bad("a record that is longer than its frame");
-    if (version > kBodyVersion || kind > static_cast<uint8_t>(ChangeKind::kTenantKey)) {
+    if (version > kBodyVersion || kind > static_cast<uint8_t>(ChangeKind::kMemberGone)) {
       return absl::FailedPreconditionError(
           absl::StrFormat("a record of kind %d, version %d: it was written by a later version of "
                           "ckv: upgrade this one",

@@ -25,9 +25,12 @@
 //      32  kForget: number of the drop, folder_id and version (DroppedCorpus), version of the
 //          local corpus that is removed, or 0; then the names as for kDrop
 //      33  kTenantKey: 1 byte of length and the tenant's name, then its key
+//      18  kMember: 1 byte role, 1 byte kernel target (proto/kernel_target.h), 8 bytes epoch, 4
+//          bytes milliseconds of its lease. Its name (1 byte of length) and address (2) follow
+//       9  kMemberGone: its epoch, then its name
 //
 // A snapshot has kGap, kForget and kTenantKey records for all gaps, tombstones and keys, before its
-// corpora.
+// corpora. A folder has no members: only directories that share a state in etcd save them.
 //
 // No payload has 512 zeros in a row, because no corpus has.
 //
@@ -43,6 +46,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "proto/base/clock.h"
 #include "proto/corpus.h"
 
 namespace ckv {
@@ -58,6 +62,8 @@ enum class ChangeKind : uint8_t {
   kGap = 8,
   kForget = 9,
   kTenantKey = 10,
+  kMember = 11,
+  kMemberGone = 12,
 };
 
 // Corpus versions and drop numbers that a folder never gave: those above `after`, up to `until`.
@@ -83,6 +89,8 @@ struct DirectoryChange {
   uint64_t log_number = 0;               // kContinues
   uint64_t log_bytes = 0;                // kContinues
   uint32_t corpus_count = 0;             // kSnapshotBegin, kSnapshotEnd
+  Member member;                         // kMember; kMemberGone has its id and epoch
+  Duration lease_ttl{0};                 // kMember, in whole milliseconds
 };
 
 // Appends the change as a record. A corpus to be published must be valid and list no leased

@@ -14,6 +14,13 @@
 
 namespace ckv {
 
+void CorpusRebuild::Clear() {
+  chunk_count_ = 0;
+  corpora_.clear();
+  counts_.clear();
+  whole_.clear();
+}
+
 absl::Status CorpusRebuild::Add(const HolderId& reporter, const CorpusPart& part) {
   CKV_RETURN_IF_ERROR(ValidateCorpusPart(part));
   const std::vector<ChunkPlacement>& chunks = part.corpus.chunks;

@@ -70,6 +70,8 @@ class CorpusRebuild {
   void Remove(const Key& key, uint64_t version, uint64_t folder_id);
   // Stores the reason why the corpus, which is whole, is not served.
   void NoteRefusal(const Key& key, std::string why);
+  // Removes everything.
+  void Clear();
   // Returns true if a directory with this folder placed the highest reported version.
   bool IsReported(const Key& key, uint64_t folder_id) const;
   // Returns the highest version that a directory with this folder placed, or 0 if there is none. If

@@ -66,6 +66,24 @@ void LeaseTable::Remove(uint64_t lease_id) {
   by_id_.erase(member);
 }
 
+void LeaseTable::Hold() {
+  for (auto& [id, lease] : by_member_) lease.expires = kInstantMax;
+  next_expiry_ = kInstantMax;
+}
+
+void LeaseTable::Restart(Instant now, absl::FunctionRef<uint64_t()> make_id) {
+  by_id_.clear();
+  next_expiry_ = kInstantMax;
+  for (auto& [id, lease] : by_member_) {
+    lease.id = make_id();
+    lease.expires = now + lease.ttl;
+    lease.health.reset();
+    lease.silence.clear();
+    next_expiry_ = std::min(next_expiry_, lease.expires);
+    by_id_.emplace(lease.id, id);
+  }
+}
+
 std::vector<uint64_t> LeaseTable::Expired(Instant now) {
   std::vector<uint64_t> expired;
   if (now < next_expiry_) return expired;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
@@ -52,6 +53,10 @@ class LeaseTable {
   // Renews the lease from `now` on. `health` may be null.
   static void Renew(Instant now, const MemberHealth* health, Lease& lease);
   void Remove(uint64_t lease_id);
+  // From now on no lease expires: they are another directory's.
+  void Hold();
+  // Gives each lease another id, from `make_id`, and its whole time from `now` on.
+  void Restart(Instant now, absl::FunctionRef<uint64_t()> make_id);
   // Returns the leases that have expired, in the order of names, so that a run replays (I8): lease
   // ids are random. The caller must remove them.
   std::vector<uint64_t> Expired(Instant now);

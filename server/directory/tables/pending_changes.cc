@@ -7,6 +7,11 @@
 
 namespace ckv {
 
+const PendingChange* PendingChanges::Find(const CorpusKey& key) const {
+  const auto found = pending_.find(key);
+  return found == pending_.end() ? nullptr : found->second.get();
+}
+
 void PendingChanges::Add(const CorpusKey& key, std::shared_ptr<PendingChange> change) {
   pending_.emplace(key, std::move(change));
 }

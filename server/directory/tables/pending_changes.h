@@ -25,6 +25,7 @@ struct PendingChange {
   uint64_t added_count = 0;  // chunks that it adds, at most
   bool is_new = false;       // no version of the corpus exists yet
   uint64_t number = 0;       // the version or number of the change
+  uint64_t term = 0;         // Leadership::term when it was checked
   bool is_settled = false;
   absl::Status status;
   std::vector<ChunkPlacement> orphans;
@@ -34,6 +35,8 @@ struct PendingChange {
 class PendingChanges {
  public:
   bool Has(const CorpusKey& key) const { return pending_.contains(key); }
+  // Returns the pending change of this corpus, or null.
+  const PendingChange* Find(const CorpusKey& key) const;
   // Call only if no change of this corpus is pending.
   void Add(const CorpusKey& key, std::shared_ptr<PendingChange> change);
   // Removes the pending change of this corpus and returns it. There must be one.

@@ -38,9 +38,9 @@ struct DirectoryEvent {
 //   kChanges    the oldest queued change                      none
 //   kBehind     nothing                                       none
 //
-// Each of the first three becomes kBehind if kBacklogMax changes are queued and one more arrives.
-// A change is queued only if the watcher has already read what it changes. Not thread-safe: its
-// owner's lock guards it.
+// Each of the first three becomes kBehind if kBacklogMax changes are queued and one more arrives,
+// or by Break. A change is queued only if the watcher has already read what it changes. Not
+// thread-safe: its owner's lock guards it.
 class WatchPosition {
  public:
   static constexpr size_t kBacklogMax = 4096;
@@ -56,6 +56,11 @@ class WatchPosition {
   void Add(const DirectoryEvent& event);
   // From now on the watcher does not wait.
   void End() { is_ended_ = true; }
+  // The watcher has missed something.
+  void Break() {
+    phase_ = Phase::kBehind;
+    events_.clear();
+  }
 
  private:
   enum class Phase { kMembers, kCorpora, kChanges, kBehind };
@@ -92,6 +97,11 @@ class Watches {
   void End() {
     is_ended_ = true;
     for (WatchPosition* const position : positions_) position->End();
+  }
+
+  // Makes all watchers begin again.
+  void Break() {
+    for (WatchPosition* const position : positions_) position->Break();
   }
 
   // Queues the event for the watchers that must see it, and counts a change.

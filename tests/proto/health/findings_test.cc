@@ -195,6 +195,16 @@ TEST(Findings, CoverTheDirectory) {
        }},
       {{"warning directory-learning directory 10.0.0.1:7400"},
        [](FleetFacts& f) { f.directory->learns_for = seconds(8); }},
+      {{"broken directory-no-leader directory 10.0.0.1:7400"},
+       [](FleetFacts& f) {
+         f.directory->is_shared = f.directory->has_no_leader = true;
+         f.directory->refusal = "etcd has no leader";  // named by the finding, and no other one
+       }},
+      {{"broken directory-refuses-changes directory 10.0.0.1:7400"},
+       [](FleetFacts& f) {
+         f.directory->is_shared = true;
+         f.directory->refusal = "etcdserver: mvcc: database space exceeded";
+       }},
       {{"warning directory-old-copy directory 10.0.0.1:7400"},
        [](FleetFacts& f) { f.directory->old_copy = "h1 has seen change 7"; }},
       {{"warning holder-returning directory 10.0.0.1:7400"},

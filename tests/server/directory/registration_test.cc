@@ -24,10 +24,10 @@ class CuttableRegistrar final : public DirectoryRegistrar {
   explicit CuttableRegistrar(DirectoryState* state)
       : local_(std::make_unique<LocalRegistrar>(state)) {}
 
-  absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
+  absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl, bool continues,
                                       Instant deadline) override {
     if (!Connected()) return absl::UnavailableError("cut off");
-    return local_->Register(member, ttl, deadline);
+    return local_->Register(member, ttl, continues, deadline);
   }
   absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id, const MemberHealth* health,
                                          Instant deadline) override {

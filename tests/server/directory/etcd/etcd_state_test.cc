@@ -132,7 +132,7 @@ TEST_F(EtcdStateTest, ReadsBackEachKindOfChange) {
   EXPECT_EQ(index.number, 99u);
 }
 
-TEST_F(EtcdStateTest, ALongCorpusIsInPartsThatGoWithIt) {
+TEST_F(EtcdStateTest, ALongCorpusIsInPartsThatAreDeletedWithIt) {
   const int64_t fence = Lead();
   auto writer = NewWriter(fence);
   const DirectoryChange first = PublishOf("long", 5, 40'000);
@@ -188,7 +188,7 @@ TEST_F(EtcdStateTest, ABatchIsOneTransaction) {
   EXPECT_EQ(index.number, 19u);
 }
 
-TEST_F(EtcdStateTest, APartThatIsMissingIsSaid) {
+TEST_F(EtcdStateTest, AMissingPartIsAnError) {
   const auto writer = NewWriter(Lead());
   ASSERT_EQ(Write(*writer, PublishOf("long", 5, 40'000)), End::kApplied);
   EtcdTransaction damage;
@@ -198,6 +198,26 @@ TEST_F(EtcdStateTest, APartThatIsMissingIsSaid) {
   const auto read = ReadEtcdState(*client_, layout_, Soon(),
                                   [](const DirectoryChange&) { return absl::OkStatus(); });
   EXPECT_EQ(read.status().code(), absl::StatusCode::kDataLoss) << read.status();
+}
+
+TEST_F(EtcdStateTest, TheHistoryIsDroppedOnceMuchWasWritten) {
+  const auto writer = NewWriter(Lead());
+  const auto has_history = [&](int64_t revision) {
+    const auto read = client_->ReadKeys(EtcdKeys::One(layout_.Number()), revision, Soon(),
+                                        [](const EtcdPair&) { return absl::OkStatus(); });
+    return !absl::IsOutOfRange(read.status());
+  };
+  ASSERT_EQ(Write(*writer, PublishOf("gpl", 5, 3)), End::kApplied);
+  const int64_t early = writer->index().revision;
+  writer->Compact(Soon());
+  EXPECT_TRUE(has_history(early)) << "little was written";
+  uint64_t version = 5;
+  for (size_t bytes = 0; bytes < EtcdWriter::kCompactBytes; bytes += 40'000 * 37)
+    ASSERT_EQ(Write(*writer, PublishOf("gpl", ++version, 40'000)), End::kApplied);
+  EXPECT_TRUE(has_history(early));
+  writer->Compact(Soon());
+  EXPECT_FALSE(has_history(early));
+  ASSERT_EQ(Write(*writer, DropOf("gpl", version, version + 1)), End::kApplied);
 }
 
 }  // namespace

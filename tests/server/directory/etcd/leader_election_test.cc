@@ -29,9 +29,10 @@ class Candidate final : public LeaderSink {
             LeaderElection::Options{.key = key, .address = address}, &client_, Clock::Real(),
             this)) {}
 
-  void Lead(int64_t fence) override {
+  absl::Status Lead(int64_t fence, const LeaderElection& /*election*/) override {
     absl::MutexLock lock(&mu_);
     fence_ = fence;
+    return absl::OkStatus();
   }
   void Follow() override {
     absl::MutexLock lock(&mu_);
@@ -134,7 +135,7 @@ TEST_F(LeaderElectionTest, AMemberThatIsKilledOrStoppedEndsNothing) {
   }
 }
 
-TEST_F(LeaderElectionTest, WithoutAMajorityNobodyLeadsUntilItIsBack) {
+TEST_F(LeaderElectionTest, WithoutAMajorityNoneLeadsUntilItIsBack) {
   test::EtcdCluster cluster(3);
   Candidate a(cluster, "/x/leader", "a:1");
   ASSERT_TRUE(a.AwaitLead(kSoon));
