@@ -49,8 +49,10 @@ enum class FindingCode : uint8_t {
   kBuildsMixed,
   kClockOff,
   kCorporaSkipped,
+  kChunksUnderReplicated,
+  kCopiesStuck,
 };
-inline constexpr size_t kFindingCodeCount = 29;
+inline constexpr size_t kFindingCodeCount = 31;
 
 enum class Severity : uint8_t {
   kWarning,  // every query and change still works

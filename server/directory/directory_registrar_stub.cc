@@ -78,7 +78,8 @@ absl::StatusOr<LeaseRenewal> DirectoryRegistrarStub::KeepAlive(uint64_t lease_id
     const auto incarnation = ToldBeside<uint64_t>(context, kDirectoryIncarnationKey);
     return incarnation ? WithDirectoryIncarnation(status, *incarnation) : status;
   }
-  return LeaseRenewal{std::chrono::milliseconds(reply.lease_ttl_ms()), reply.placed_change_count()};
+  return LeaseRenewal{std::chrono::milliseconds(reply.lease_ttl_ms()), reply.placed_change_count(),
+                      reply.copy_order_count()};
 }
 
 absl::Status DirectoryRegistrarStub::Deregister(uint64_t lease_id, Instant deadline) {

@@ -24,6 +24,7 @@
 #include "server/directory/directory_tables.h"
 #include "server/directory/directory_watcher.h"
 #include "server/directory/holder_reports.h"
+#include "server/directory/replication.h"
 
 namespace ckv {
 
@@ -43,6 +44,8 @@ struct LeaseRenewal {
   // Increases with each change to a corpus that places chunks on the member, or did before the
   // change. Also increases if the member must fetch new tombstones.
   uint64_t placed_change_count = 0;
+  // The member's copy orders (server/directory/replication.h).
+  uint32_t copy_order_count = 0;
 };
 
 // A chunk as returned to callers. `chunk` includes its leased members; `corpus` does not.
@@ -60,12 +63,18 @@ struct LocatedChunk {
 class DirectoryState {
  public:
   explicit DirectoryState(const DirectoryOptions& options)
-      : tables_(options), changes_(&tables_), reports_(&tables_, &changes_), health_(&tables_) {}
+      : tables_(options),
+        changes_(&tables_),
+        reports_(&tables_, &changes_),
+        health_(&tables_),
+        replication_(&tables_, &changes_) {}
 
   // The start of an incarnation, and the journal's side of changes.
   DirectoryChanges& changes() { return changes_; }
   // The calls of holders about their chunks, and the rebuild from their reports.
   HolderReports& reports() { return reports_; }
+  // The orders to holders to copy chunks.
+  Replication& replication() { return replication_; }
   // The facts of the fleet's health.
   DirectoryHealth& health() { return health_; }
 
@@ -188,6 +197,7 @@ class DirectoryState {
   DirectoryChanges changes_;
   HolderReports reports_;
   DirectoryHealth health_;
+  Replication replication_;
 };
 
 }  // namespace ckv

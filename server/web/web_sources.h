@@ -15,6 +15,7 @@
 #include "server/directory/log/change_log.h"
 #include "server/directory/registration.h"
 #include "server/holder/holder.h"
+#include "server/upkeep/copy_maker.h"
 #include "server/upkeep/placement_keeper.h"
 #include "server/upkeep/replica_keeper.h"
 
@@ -33,6 +34,7 @@ struct WebSources {
   const ChangeLog* directory_log = nullptr;  // null if the directory keeps its state in memory
   Holder* holder = nullptr;
   const PlacementKeeper* placement = nullptr;
+  const CopyMaker* copies = nullptr;
   const Requester* requester = nullptr;
   const ReplicaKeeper* replicas = nullptr;
   const SpanSink* spans = nullptr;  // null if no spans are written

@@ -22,6 +22,7 @@ void AddFetchCommand(CLI::App& app, Ctl& ctl);
 void AddAgentsCommands(CLI::App& app, Ctl& ctl);
 void AddCharacterizeCommands(CLI::App& app, Ctl& ctl);
 void AddGcCommand(CLI::App& app, Ctl& ctl);
+void AddHolderCommands(CLI::App& app, Ctl& ctl);
 void AddDoctorCommand(CLI::App& app, Ctl& ctl);
 void AddHealthCommand(CLI::App& app, Ctl& ctl);
 void AddVersionCommand(CLI::App& app, Ctl& ctl);

@@ -282,6 +282,7 @@ void BuildCommandLine(CLI::App& app, Ctl& ctl, GlobalValues& values) {
   AddAgentsCommands(app, ctl);
   AddCharacterizeCommands(app, ctl);
   AddGcCommand(app, ctl);
+  AddHolderCommands(app, ctl);
   AddHealthCommand(app, ctl);
   AddDoctorCommand(app, ctl);
   AddCompletionCommand(app, ctl);

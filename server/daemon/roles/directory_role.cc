@@ -23,6 +23,7 @@ DirectoryRole::DirectoryRole(DaemonShared* shared, std::unique_ptr<DurableDirect
 void DirectoryRole::Tick() {
   state().Expire();
   state().reports().PublishRebuilt();
+  state().replication().Tick();
 }
 
 }  // namespace ckv

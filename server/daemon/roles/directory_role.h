@@ -26,7 +26,7 @@ class DirectoryRole {
   DirectoryState& state() { return home_->state(); }
   DirectoryServiceImpl& service() { return service_; }
 
-  // Ends expired leases. Call it often.
+  // Ends expired leases, and orders and lists copies. Call it often.
   void Tick();
 
  private:

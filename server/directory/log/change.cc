@@ -93,6 +93,13 @@ absl::Status TakeBody(ByteReader& body, DirectoryChange& change) {
       change.key = *key;
       break;
     }
+    case ChangeKind::kDrain: {
+      const auto drains = body.Take<uint8_t>();
+      change.drains = drains == 1;
+      change.holder = std::string(body.TakeText<uint8_t>());
+      if (drains > 1 || change.holder.empty()) return Bad("a drain of no holder");
+      break;
+    }
   }
   return body.IsDone() ? absl::OkStatus() : Bad("a record of another length than its fields");
 }
@@ -151,6 +158,10 @@ void AppendRecord(const DirectoryChange& change, std::string& payload) {
       PutText<uint8_t>(change.tenant, payload);
       payload.append(change.key.AsBytes());
       break;
+    case ChangeKind::kDrain:
+      PutBytes(static_cast<uint8_t>(change.drains ? 1 : 0), payload);
+      PutText<uint8_t>(change.holder, payload);
+      break;
   }
   const auto body_bytes = static_cast<uint32_t>(payload.size() - length_at - sizeof(uint32_t));
   std::memcpy(payload.data() + length_at, &body_bytes, sizeof(body_bytes));
@@ -166,7 +177,7 @@ absl::Status ReadRecords(std::string_view payload,
     const auto zero = records.Take<uint16_t>();
     ByteReader body(records.TakeText<uint32_t>());
     if (records.IsShort()) return Bad("a record that is longer than its frame");
-    if (version > kBodyVersion || kind > static_cast<uint8_t>(ChangeKind::kTenantKey)) {
+    if (version > kBodyVersion || kind > static_cast<uint8_t>(ChangeKind::kDrain)) {
       return absl::FailedPreconditionError(
           absl::StrFormat("a record of kind %d, version %d: it was written by a later version of "
                           "ckv: upgrade this one",

@@ -25,9 +25,11 @@
 //      32  kForget: number of the drop, folder_id and version (DroppedCorpus), version of the
 //          local corpus that is removed, or 0; then the names as for kDrop
 //      33  kTenantKey: 1 byte of length and the tenant's name, then its key
+//       2  kDrain: 1 if the holder is drained from now on, 0 if no longer; 1 byte of length and its
+//          name
 //
-// A snapshot has kGap, kForget and kTenantKey records for all gaps, tombstones and keys, before its
-// corpora.
+// A snapshot has kGap, kForget, kTenantKey and kDrain records for all gaps, tombstones, keys and
+// drained holders, before its corpora.
 //
 // No payload has 512 zeros in a row, because no corpus has.
 //
@@ -58,6 +60,7 @@ enum class ChangeKind : uint8_t {
   kGap = 8,
   kForget = 9,
   kTenantKey = 10,
+  kDrain = 11,
 };
 
 // Corpus versions and drop numbers that a folder never gave: those above `after`, up to `until`.
@@ -73,6 +76,8 @@ struct DirectoryChange {
   ChangeKind kind = ChangeKind::kPublish;
   std::shared_ptr<const Corpus> corpus;  // kPublish, with its version
   std::string tenant, name;              // kDrop, kForget; kTenantKey has no name
+  std::string holder;                    // kDrain
+  bool drains = false;                   // kDrain
   TenantKey key;                         // kTenantKey
   uint64_t version = 0;                  // kDrop, kForget, kSnapshotBegin
   uint64_t number = 0;                   // kDrop, kForget
