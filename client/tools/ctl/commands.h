@@ -55,6 +55,9 @@ void AddCorpusIngestCommand(CLI::App& corpus, Ctl& ctl);
 void AddCorpusListCommand(CLI::App& corpus, Ctl& ctl);
 void AddCorpusExportCommand(CLI::App& corpus, Ctl& ctl);
 
+// Adds `corpus drop` to the noun `corpus`.
+void AddCorpusDropCommand(CLI::App& corpus, Ctl& ctl);
+
 // Adds `corpus verify` to the noun `corpus`.
 void AddVerifyCommand(CLI::App& corpus, Ctl& ctl);
 
