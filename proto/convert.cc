@@ -142,6 +142,7 @@ v1::Corpus ToProto(const Corpus& corpus) {
   *message.mutable_geometry() = ToProto(corpus.geometry);
   for (const ChunkPlacement& chunk : corpus.chunks) *message.add_chunks() = ToProto(chunk);
   message.set_version(corpus.version);
+  message.set_replica_count(corpus.replica_count);
   return message;
 }
 
@@ -160,6 +161,7 @@ absl::StatusOr<Corpus> FromProto(const v1::Corpus& message) {
     corpus.chunks.push_back(std::move(plain));
   }
   corpus.version = message.version();
+  corpus.replica_count = message.replica_count();
   CKV_RETURN_IF_ERROR(ValidateCorpus(corpus));
   return corpus;
 }
@@ -170,6 +172,7 @@ v1::CorpusPart ToProto(const CorpusPart& part) {
   message.set_tenant(part.corpus.tenant);
   *message.mutable_geometry() = ToProto(part.corpus.geometry);
   message.set_version(part.corpus.version);
+  message.set_replica_count(part.corpus.replica_count);
   message.set_chunk_count(part.chunk_count);
   message.set_folder_id(part.folder_id);
   for (size_t i = 0; i < part.ordinals.size(); ++i) {
@@ -190,6 +193,7 @@ absl::StatusOr<CorpusPart> FromProto(const v1::CorpusPart& message) {
   part.corpus.tenant = message.tenant();
   CKV_ASSIGN_OR_RETURN(part.corpus.geometry, FromProto(message.geometry()));
   part.corpus.version = message.version();
+  part.corpus.replica_count = message.replica_count();
   part.chunk_count = message.chunk_count();
   part.folder_id = message.folder_id();
   for (const v1::CorpusPart::Chunk& chunk : message.chunks()) {
@@ -256,6 +260,11 @@ v1::Member ToProto(const Member& member) {
   message.set_epoch(member.epoch.value);
   if (member.kernel_target != KernelTargetId::kUnknown)
     message.set_kernel_target(std::string(KernelTargetName(member.kernel_target)));
+  v1::FailureDomain& domain = *message.mutable_domain();
+  domain.set_host(member.domain.host);
+  domain.set_rack(member.domain.rack);
+  domain.set_zone(member.domain.zone);
+  message.set_is_draining(member.is_draining);
   return message;
 }
 
@@ -281,6 +290,12 @@ absl::StatusOr<Member> FromProto(const v1::Member& message) {
   member.control_address = message.control_address();
   member.epoch.value = message.epoch();
   member.kernel_target = KernelTargetIdOf(message.kernel_target());
+  const v1::FailureDomain& domain = message.domain();
+  CKV_RETURN_IF_ERROR(ValidateName("member: domain.host", domain.host()));
+  CKV_RETURN_IF_ERROR(ValidateName("member: domain.rack", domain.rack()));
+  CKV_RETURN_IF_ERROR(ValidateName("member: domain.zone", domain.zone()));
+  member.domain = {domain.host(), domain.rack(), domain.zone()};
+  member.is_draining = message.is_draining();
   return member;
 }
 

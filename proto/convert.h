@@ -52,8 +52,8 @@ v1::Latency ToProto(std::string_view of, const LatencyCounts& counts);
 LatencyCounts FromProto(const v1::Latency& message);
 
 v1::Member ToProto(const Member& member);
-//   InvalidArgument     the id is missing or ValidateName refuses it, the role is missing, or an
-//                       address is not host:port.
+//   InvalidArgument     the id is missing, ValidateName refuses it or a label, the role is missing,
+//                       or an address is not host:port.
 absl::StatusOr<Member> FromProto(const v1::Member& message);
 
 v1::ProcessFacts ToProto(const ProcessFacts& facts);

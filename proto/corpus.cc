@@ -67,6 +67,10 @@ absl::Status ValidateCorpus(const Corpus& corpus) {
     return absl::InvalidArgumentError(
         absl::StrFormat("corpus: %d chunks, limit %d", corpus.chunks.size(), kCorpusChunkCountMax));
   }
+  if (corpus.replica_count > kReplicaCountMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("corpus: %d copies of a chunk, limit %d",
+                                                      corpus.replica_count, kReplicaCountMax));
+  }
   absl::flat_hash_set<ChunkId> seen;
   seen.reserve(corpus.chunks.size());
   for (size_t i = 0; i < corpus.chunks.size(); ++i) {
@@ -77,6 +81,12 @@ absl::Status ValidateCorpus(const Corpus& corpus) {
     }
   }
   return absl::OkStatus();
+}
+
+uint32_t SeparationOf(const FailureDomain& a, const FailureDomain& b) {
+  if (a.zone != b.zone) return 3;
+  if (a.rack != b.rack) return 2;
+  return a.host != b.host ? 1 : 0;
 }
 
 absl::StatusOr<std::vector<uint32_t>> ChunksOrAll(const Corpus& corpus,

@@ -75,6 +75,9 @@ struct Corpus {
   Geometry geometry;
   std::vector<ChunkPlacement> chunks;
   uint64_t version = 0;  // assigned by the directory at publication; increases
+  // The wanted copies of each chunk, at most kReplicaCountMax. If 0, a publication sets the largest
+  // number of holders that a chunk lists.
+  uint32_t replica_count = 0;
 
   uint64_t token_count() const;
   friend bool operator==(const Corpus&, const Corpus&) = default;
@@ -98,6 +101,20 @@ absl::StatusOr<std::vector<uint32_t>> ChunksOrAll(const Corpus& corpus,
 
 enum class MemberRole : uint8_t { kHolder = 1, kRequester = 2 };
 
+// The host, rack and zone that fail together with a member. Holders of one chunk should differ in
+// the zone, else in the rack, else in the host. Members without a label share the unnamed one.
+struct FailureDomain {
+  std::string host = {};
+  std::string rack = {};
+  std::string zone = {};
+
+  friend bool operator==(const FailureDomain&, const FailureDomain&) = default;
+};
+
+// Returns how far apart two members fail. It is 3 in different zones, 2 on different racks of a
+// zone, 1 on different hosts of a rack, and 0 on one host.
+uint32_t SeparationOf(const FailureDomain& a, const FailureDomain& b);
+
 // A process registered under a lease.
 struct Member {
   HolderId id;
@@ -107,6 +124,9 @@ struct Member {
   // The instruction set of the member's kernels (proto/kernel_target.h). Results are bit-identical
   // only within one target. kUnknown if the member reports none, or one that this build lacks.
   KernelTargetId kernel_target = KernelTargetId::kUnknown;
+  FailureDomain domain = {};
+  // Set by the directory: the holder is drained, so no new chunks may be placed on it.
+  bool is_draining = false;
 
   friend bool operator==(const Member&, const Member&) = default;
 };

@@ -90,8 +90,9 @@ MAY_INCLUDE = {
     "server/directory/prompt": "store/memory proto*",
     "server/directory/coverage": "proto*",
     "server/directory/tables": "server/directory/coverage server/directory/log server/directory/prompt store* proto*",
+    "server/directory/replication": "server/directory/coverage server/directory/tables store/memory proto*",
     "server/directory": "server/directory/coverage server/directory/log server/directory/prompt "
-                        "server/directory/tables server/session client* transport store* proto*",
+                        "server/directory/replication server/directory/tables server/session client* transport store* proto*",
     "server/directory/etcd": "server/directory server/directory/log client/grpc store* proto*",
     "server/upkeep": "server/directory server/directory/tables server/session client* transport store* proto*",
     "server/rpc": "client* attention transport store* proto*",

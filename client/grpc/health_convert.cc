@@ -79,6 +79,7 @@ v1::MemberHealth ToProto(const MemberHealth& health) {
   message.set_build(health.build);
   message.set_wire_version_min(health.wire_version_min);
   message.set_wire_version_max(health.wire_version_max);
+  message.set_copy_bytes_per_second(health.copy_bytes_per_second);
   return message;
 }
 
@@ -102,6 +103,7 @@ MemberHealth FromProto(const v1::MemberHealth& message) {
   health.build = Clean(message.build());
   health.wire_version_min = message.wire_version_min();
   health.wire_version_max = message.wire_version_max();
+  health.copy_bytes_per_second = message.copy_bytes_per_second();
   return health;
 }
 
@@ -175,6 +177,28 @@ CorpusFacts FromProto(const v1::CorpusFacts& message) {
   return corpus;
 }
 
+v1::ReplicationFacts ToProto(const ReplicationFacts& facts) {
+  v1::ReplicationFacts message;
+  message.set_under_replicated_count(facts.under_replicated_count);
+  message.set_bytes_left(facts.bytes_left);
+  message.set_ms_left(static_cast<uint64_t>(std::max<int64_t>(0, CountMilliseconds(facts.left))));
+  message.set_stuck_count(facts.stuck_count);
+  message.set_stuck_why(Utf8Text(facts.stuck_why, kTextBytesMax));
+  for (const std::string& name : facts.draining) message.add_draining(name);
+  return message;
+}
+
+ReplicationFacts FromProto(const v1::ReplicationFacts& message) {
+  ReplicationFacts facts;
+  facts.under_replicated_count = message.under_replicated_count();
+  facts.bytes_left = message.bytes_left();
+  facts.left = FromMilliseconds(message.ms_left());
+  facts.stuck_count = message.stuck_count();
+  facts.stuck_why = Clean(message.stuck_why());
+  facts.draining = NamesFrom(message.draining(), kMemberCountMax);
+  return facts;
+}
+
 void AddFacts(const FleetFacts& facts, v1::DescribeDirectoryReply& reply) {
   if (facts.directory) {
     *reply.mutable_disk() = DiskToProto(facts.directory->disk);
@@ -184,10 +208,12 @@ void AddFacts(const FleetFacts& facts, v1::DescribeDirectoryReply& reply) {
   for (const MemberFacts& member : facts.members) *reply.add_members() = ToProto(member);
   for (const CorpusFacts& corpus : facts.corpora) *reply.add_corpora() = ToProto(corpus);
   reply.set_skipped_corpus_count(facts.skipped_corpus_count);
+  *reply.mutable_replication() = ToProto(facts.replication);
 }
 
 absl::StatusOr<FleetFacts> FactsFrom(const v1::DescribeDirectoryReply& reply) {
   FleetFacts facts;
+  facts.replication = FromProto(reply.replication());
   DirectoryFacts& directory = facts.directory.emplace();
   directory.path = Clean(reply.path());
   directory.refusal = Clean(reply.refusal());

@@ -21,6 +21,9 @@ absl::StatusOr<MemberFacts> FromProto(const v1::MemberFacts& message);
 v1::CorpusFacts ToProto(const CorpusFacts& corpus);
 CorpusFacts FromProto(const v1::CorpusFacts& message);
 
+v1::ReplicationFacts ToProto(const ReplicationFacts& facts);
+ReplicationFacts FromProto(const v1::ReplicationFacts& message);
+
 // Sets the health facts in the reply, in addition to those that the service sets for people.
 void AddFacts(const FleetFacts& facts, v1::DescribeDirectoryReply& reply);
 // Returns the facts that a directory reports, without a requester's facts and without the

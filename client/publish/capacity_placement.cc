@@ -19,6 +19,7 @@
 #include "client/grpc/grpc_status.h"
 #include "client/publish/holder_calls.h"
 #include "proto/base/status.h"
+#include "store/corpus/placement.h"
 #include "store/memory/chunk.h"
 
 namespace ckv {
@@ -37,8 +38,13 @@ std::string Mebibytes(uint64_t bytes) {
 class Dealer {
  public:
   Dealer(const ChunkSource& chunks, std::span<const uint32_t> fresh,
-         std::span<const HolderId> holders, const HolderCapacities& capacities)
-      : chunks_(chunks), fresh_(fresh), holders_(holders), capacities_(capacities) {}
+         std::span<const HolderId> holders, const HolderCapacities& capacities,
+         std::span<const FailureDomain> domains)
+      : chunks_(chunks),
+        fresh_(fresh),
+        holders_(holders),
+        capacities_(capacities),
+        domains_(domains) {}
 
   // Deals ranges of `run` chunks, aligned in the corpus. Returns nothing if one does not fit.
   // Holders that did not report their space get `unreported_bytes` at most.
@@ -77,7 +83,8 @@ class Dealer {
     return need;
   }
   // The holders for a range: those that need the least space for it, then those with the most left.
-  // Returns fewer than `replicas` if there are too few.
+  // Those after the first are as far apart as possible, before anything else. Returns fewer than
+  // `replicas` if there are too few.
   std::vector<size_t> Choose(std::span<const uint32_t> run, std::vector<uint64_t>& left,
                              uint32_t replicas) const {
     std::vector<uint64_t> need;
@@ -89,16 +96,22 @@ class Dealer {
     std::stable_sort(fit.begin(), fit.end(), [&](size_t a, size_t b) {
       return need[a] != need[b] ? need[a] < need[b] : left[a] > left[b];
     });
-    if (fit.size() > replicas) fit.resize(replicas);
     if (fit.size() < replicas) return fit;
-    for (const size_t h : fit) left[h] -= need[h];
-    return fit;
+    std::vector<size_t> taken;
+    while (taken.size() < replicas) {
+      const bool is_free = taken.empty() || domains_.empty();
+      taken.push_back(is_free ? fit.front() : FarthestOf(fit, taken, domains_));
+      std::erase(fit, taken.back());
+      left[taken.back()] -= need[taken.back()];
+    }
+    return taken;
   }
 
   const ChunkSource& chunks_;
   const std::span<const uint32_t> fresh_;
   const std::span<const HolderId> holders_;
   const HolderCapacities& capacities_;
+  const std::span<const FailureDomain> domains_;
 };
 
 }  // namespace
@@ -193,11 +206,12 @@ absl::StatusOr<SourcePlacement> PlaceInCapacity(const ChunkSource& chunks,
                                                 std::span<const uint32_t> fresh, size_t corpus_size,
                                                 std::span<const HolderId> holders,
                                                 uint32_t replicas,
-                                                const HolderCapacities& capacities) {
+                                                const HolderCapacities& capacities,
+                                                std::span<const FailureDomain> domains) {
   CKV_ASSIGN_OR_RETURN(SourcePlacement placement,
-                       PlaceNewChunks(chunks, fresh, corpus_size, holders, replicas));
+                       PlaceNewChunks(chunks, fresh, corpus_size, holders, replicas, domains));
   if (FitsIn(chunks, placement, capacities)) return placement;
-  const Dealer dealer(chunks, fresh, holders, capacities);
+  const Dealer dealer(chunks, fresh, holders, capacities, domains);
   // A holder that hangs reports nothing, so it gets chunks only if there is no space elsewhere.
   for (const uint64_t unreported_bytes : {uint64_t{0}, UINT64_MAX}) {
     for (size_t run = std::bit_ceil((fresh.size() + holders.size() - 1) / holders.size()); run >= 1;
@@ -218,9 +232,14 @@ absl::StatusOr<SourcePlacement> PlaceByCapacity(const ChunkSource& chunks,
                                                 std::span<const Member> holders, uint32_t replicas,
                                                 Clock& clock, Instant deadline) {
   std::vector<HolderId> ids;
-  for (const Member& holder : holders) ids.push_back(holder.id);
+  std::vector<FailureDomain> domains;
+  for (const Member& holder : holders) {
+    if (holder.is_draining) continue;
+    ids.push_back(holder.id);
+    domains.push_back(holder.domain);
+  }
   CKV_ASSIGN_OR_RETURN(SourcePlacement placement,
-                       PlaceNewChunks(chunks, fresh, corpus_size, ids, replicas));
+                       PlaceNewChunks(chunks, fresh, corpus_size, ids, replicas, domains));
   const CapacityReader reader(holders, &clock, deadline);
   HolderCapacities capacities;
   std::vector<HolderId> due;
@@ -229,7 +248,7 @@ absl::StatusOr<SourcePlacement> PlaceByCapacity(const ChunkSource& chunks,
   if (FitsIn(chunks, placement, capacities)) return placement;
   reader.Read(ids, capacities);
   reader.QueryPresent(capacities);
-  return PlaceInCapacity(chunks, fresh, corpus_size, ids, replicas, capacities);
+  return PlaceInCapacity(chunks, fresh, corpus_size, ids, replicas, capacities, domains);
 }
 
 }  // namespace ckv

@@ -55,17 +55,18 @@ uint64_t StoreBytesOf(const Geometry& geometry, uint32_t token_count);
 // nothing fits but a holder did not list its chunks, returns PlaceNewChunks' placement: the chunks
 // may be there.
 //   ResourceExhausted   there is not enough space; names that of up to 8 holders, and a remedy.
-//   InvalidArgument     as for PlaceNewChunks.
+//   InvalidArgument     as for PlaceNewChunks. Holders that are drained do not count.
 absl::StatusOr<SourcePlacement> PlaceByCapacity(const ChunkSource& chunks,
                                                 std::span<const uint32_t> fresh, size_t corpus_size,
                                                 std::span<const Member> holders, uint32_t replicas,
                                                 Clock& clock, Instant deadline);
-// The same, with the free space given.
+// The same, with the free space given. `domains` as for PlaceChunks.
 absl::StatusOr<SourcePlacement> PlaceInCapacity(const ChunkSource& chunks,
                                                 std::span<const uint32_t> fresh, size_t corpus_size,
                                                 std::span<const HolderId> holders,
                                                 uint32_t replicas,
-                                                const HolderCapacities& capacities);
+                                                const HolderCapacities& capacities,
+                                                std::span<const FailureDomain> domains = {});
 
 // Whether every holder that was queried for its chunks has listed them all.
 bool AllReportPresent(const HolderCapacities& capacities);

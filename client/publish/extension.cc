@@ -48,9 +48,10 @@ absl::StatusOr<std::vector<uint32_t>> NewChunks(const Corpus& corpus, const Chun
 
 absl::StatusOr<SourcePlacement> PlaceNewChunks(const ChunkSource& chunks,
                                                std::span<const uint32_t> fresh, size_t corpus_size,
-                                               std::span<const HolderId> holders,
-                                               uint32_t replicas) {
-  CKV_ASSIGN_OR_RETURN(const auto all, PlaceChunks(corpus_size + fresh.size(), holders, replicas));
+                                               std::span<const HolderId> holders, uint32_t replicas,
+                                               std::span<const FailureDomain> domains) {
+  CKV_ASSIGN_OR_RETURN(const auto all,
+                       PlaceChunks(corpus_size + fresh.size(), holders, replicas, domains));
   SourcePlacement placement(chunks.chunks().size());
   for (size_t i = 0; i < fresh.size(); ++i) placement[fresh[i]] = all[corpus_size + i];
   return placement;

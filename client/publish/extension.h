@@ -26,12 +26,12 @@ absl::StatusOr<std::vector<uint32_t>> NewChunks(const Corpus& corpus, const Chun
 
 // Places the chunks `fresh` of the source on `replicas` of `holders` each. The corpus already
 // has `corpus_size` chunks. The result is the end of PlaceChunks' placement of them all, so the
-// first new chunks share a holder with the corpus's last ones.
+// first new chunks share a holder with the corpus's last ones. `domains` as for PlaceChunks.
 //   InvalidArgument     there are more replicas than holders.
 absl::StatusOr<SourcePlacement> PlaceNewChunks(const ChunkSource& chunks,
                                                std::span<const uint32_t> fresh, size_t corpus_size,
-                                               std::span<const HolderId> holders,
-                                               uint32_t replicas);
+                                               std::span<const HolderId> holders, uint32_t replicas,
+                                               std::span<const FailureDomain> domains = {});
 
 // Appends the chunks `fresh` of the source to the corpus.
 void AppendChunks(const ChunkSource& chunks, std::span<const uint32_t> fresh,

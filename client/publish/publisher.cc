@@ -51,8 +51,7 @@ void AddTo(PutReport& sum, const PutReport& more) {
 
 uint32_t ReplicasOf(const ExtendTarget& target, const Corpus& corpus, size_t holder_count) {
   if (target.replicas > 0) return target.replicas;
-  const size_t last = corpus.chunks.empty() ? 1 : corpus.chunks.back().holders.size();
-  return static_cast<uint32_t>(std::clamp<size_t>(last, 1, holder_count));
+  return static_cast<uint32_t>(std::clamp<size_t>(corpus.replica_count, 1, holder_count));
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ struct CorpusEnd {
 struct ExtendTarget {
   std::string corpus = {};  // its name
   std::string tenant = {};  // "" is the shared tenant
-  // Copies of each new chunk. If 0, as many as the corpus's last chunk has, or 1.
+  // Copies of each new chunk. If 0, as many as the corpus wants, or 1.
   uint32_t replicas = 0;
   // Whether to make the corpus if it does not exist. Otherwise that is NotFound.
   bool create = false;

@@ -48,9 +48,10 @@ struct MemberHealth {
   uint64_t wall_clock_ms = 0;         // since 1970, when the report was made
   // Holders that a requester could not reach at its last try, at most kUnreachedCountMax.
   std::vector<std::string> unreached;
-  std::string build;              // "0.1.0 (3bb4fde)"; empty if unknown
-  uint32_t wire_version_min = 0;  // the oldest wire version that it speaks
-  uint32_t wire_version_max = 0;  // 0 if unknown
+  std::string build;                   // "0.1.0 (3bb4fde)"; empty if unknown
+  uint32_t wire_version_min = 0;       // the oldest wire version that it speaks
+  uint32_t wire_version_max = 0;       // 0 if unknown
+  uint64_t copy_bytes_per_second = 0;  // how fast it makes copies that the directory orders
 
   static constexpr size_t kUnreachedCountMax = 16;
 };
@@ -130,6 +131,16 @@ struct DirectoryFacts {
   std::vector<UnprovenFacts> unproven;  // the first of them
 };
 
+// How far the copies of all corpora are behind what is wanted.
+struct ReplicationFacts {
+  uint64_t under_replicated_count = 0;  // chunks with fewer live copies than wanted
+  uint64_t bytes_left = 0;              // bytes of the copies that are to be made
+  Duration left{0};            // until they are made, at the rate of their holders; 0 if unknown
+  uint64_t stuck_count = 0;    // copies that no holder can take, or whose chunk no live holder has
+  std::string stuck_why = {};  // for one of them
+  std::vector<std::string> draining = {};  // holders that are drained
+};
+
 // The requester that the user named.
 struct RequesterFacts {
   std::string address;
@@ -142,6 +153,7 @@ struct RequesterFacts {
 struct FleetFacts {
   // Unset in the facts of a single process. There are then no findings about the fleet.
   std::optional<DirectoryFacts> directory;
+  ReplicationFacts replication;
   std::vector<MemberFacts> members;
   std::vector<CorpusFacts> corpora;   // corpora that lack chunks or copies
   uint64_t skipped_corpus_count = 0;  // corpora that were too large to check

@@ -69,6 +69,9 @@ constexpr std::array<CodeEntry, kFindingCodeCount> kCodes = {{
     {FindingCode::kClockOff, "clock-off", kOk,
      "a member's wall clock differs from the directory's"},
     {FindingCode::kCorporaSkipped, "corpora-skipped", kOk, "corpora were too large to check"},
+    {FindingCode::kChunksUnderReplicated, "chunks-under-replicated", kOk,
+     "chunks have fewer live copies than their corpora want"},
+    {FindingCode::kCopiesStuck, "copies-stuck", kOk, "copies are wanted that cannot be made"},
 }};
 
 constexpr bool IsInOrder() {

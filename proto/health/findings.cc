@@ -99,7 +99,10 @@ class Judge {
     }
     for (const MemberFacts& member : facts_.members) JudgeChunksOf(member);
     for (const CorpusFacts& corpus : facts_.corpora) JudgeCorpus(corpus);
-    if (facts_.directory && facts_.directory->silence_why.empty()) JudgeWhole();
+    if (facts_.directory && facts_.directory->silence_why.empty()) {
+      JudgeWhole();
+      JudgeReplication(facts_.replication);
+    }
     JudgeReach();
     JudgeBuilds();
     JudgeWire();
@@ -125,6 +128,7 @@ class Judge {
   void JudgeChunksOf(const MemberFacts& holder);
   void JudgeCorpus(const CorpusFacts& corpus);
   void JudgeWhole();
+  void JudgeReplication(const ReplicationFacts& replication);
   void JudgeReach();
   void JudgeBuilds();
   void JudgeWire();
@@ -399,6 +403,33 @@ void Judge::JudgeWhole() {
                             ? std::string("1 corpus")
                             : absl::StrFormat("%d corpora", facts_.skipped_corpus_count)),
         "ckvctl corpus verify NAME checks one");
+  }
+}
+
+void Judge::JudgeReplication(const ReplicationFacts& replication) {
+  const std::string subject = NameOf(*facts_.directory);
+  if (replication.under_replicated_count > 0) {
+    const bool is_copying = replication.bytes_left > 0;
+    std::string what = absl::StrFormat("counts %s with fewer live copies than wanted",
+                                       Counted(replication.under_replicated_count, "chunk"));
+    if (is_copying) {
+      absl::StrAppend(&what, "; ", Mebibytes(replication.bytes_left), " are to be copied");
+      if (replication.left > Duration(0))
+        absl::StrAppend(&what, ", which takes about ", Seconds(replication.left));
+    }
+    Add(FindingCode::kChunksUnderReplicated, kWarning, subject, what,
+        is_copying ? "wait: holders copy them; repair.bytes_per_second sets how fast"
+                   : "start the holders that are gone; after repair.loss_after their chunks are "
+                     "copied elsewhere");
+  }
+  if (replication.stuck_count > 0) {
+    Add(FindingCode::kCopiesStuck, kWarning, subject,
+        absl::StrFormat("cannot have %s made: %s",
+                        replication.stuck_count == 1
+                            ? std::string("1 copy")
+                            : absl::StrFormat("%d copies", replication.stuck_count),
+                        replication.stuck_why),
+        "start the holders that are gone, or another one with room");
   }
 }
 

@@ -50,8 +50,10 @@ enum class FindingCode : uint8_t {
   kBuildsMixed,
   kClockOff,
   kCorporaSkipped,
+  kChunksUnderReplicated,
+  kCopiesStuck,
 };
-inline constexpr size_t kFindingCodeCount = 30;
+inline constexpr size_t kFindingCodeCount = 32;
 
 enum class Severity : uint8_t {
   kWarning,  // every query and change still works

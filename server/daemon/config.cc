@@ -389,6 +389,7 @@ LaneShape LaneShapeOf(const Config& config) {
 }
 
 void FillConfig(Config& config) {
+  if (config.label_host.empty()) config.label_host = HostName();
   if (config.listen.empty()) config.listen = DefaultListen(config);
   const auto listen = HostPort::Parse(config.listen);
   if (!listen.ok()) return;  // refused where it is used

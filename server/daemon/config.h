@@ -37,6 +37,9 @@ struct Config {
   std::string name;    // if empty, set by FillConfig
   std::string listen;  // if empty, set by FillConfig
   std::string advertise;
+  std::string label_host;  // if empty, set by FillConfig
+  std::string label_rack;
+  std::string label_zone;
   std::string directory;       // host:port, or a list of several
   std::string directory_path;  // if this and the next are empty, the state is in memory
   std::string directory_store;
@@ -59,6 +62,10 @@ struct Config {
   uint64_t store_scrub_bytes_per_second = uint64_t{16} << 20;
   // The percentage of store.capacity that copies may use. If 0, no copies are made.
   uint32_t replicas_percent = 25;
+  // Copies that the directory orders.
+  uint64_t repair_bytes_per_second = uint64_t{64} << 20;
+  uint32_t repair_flow_count = 2;
+  Duration repair_loss_after = std::chrono::minutes(5);
   uint32_t compute_threads = 1;
   std::string kernel_target = std::string(kKernelTargetAuto);
   std::string backend = "auto";
@@ -96,9 +103,9 @@ struct Config {
 // Returns the shape of a requester's lanes, from the lane.* options.
 LaneShape LaneShapeOf(const Config& config);
 
-// Fills in empty options that are derived from others: `listen` from the roles, and `data_listen`
-// from `listen`. Derives `name` from the host name, the roles and the port of `listen`. If that
-// port is 0, the port is not known yet and `name` stays empty.
+// Fills in empty options that are derived from others: `listen` from the roles, `data_listen` from
+// `listen`, and `label_host` from the machine. Derives `name` from the host name, the roles and the
+// port of `listen`. If that port is 0, the port is not known yet and `name` stays empty.
 void FillConfig(Config& config);
 
 enum class ConfigAction { kRun, kPrint };

@@ -52,6 +52,14 @@ const OptionSpec kOptions[] = {
      "else 127.0.0.1:7400 (directory), else 127.0.0.1:7401"},
     {"advertise", OptionKind::kAddress, &Config::advertise, 0, 0, "", "host:port",
      "where peers reach it; if unset, the listen address as bound"},
+    {"label.host", OptionKind::kName, &Config::label_host, 0, 0, "", "",
+     "what fails together with this member: its host. Copies of a chunk are on holders of "
+     "different "
+     "zones, else racks, else hosts. If unset, the name of the machine"},
+    {"label.rack", OptionKind::kName, &Config::label_rack, 0, 0, "", "",
+     "its rack; if unset, that of all members without one"},
+    {"label.zone", OptionKind::kName, &Config::label_zone, 0, 0, "", "",
+     "its zone; if unset, that of all members without one"},
     {"directory", OptionKind::kPeerAddresses, &Config::directory, 0, kDirectoryCountMax, "",
      "host:port[,host:port...]",
      "the directory; of several, all of them, and the one that leads is found; may be empty only "
@@ -116,6 +124,16 @@ const OptionSpec kOptions[] = {
      "their bytes divided by this; if 0, never"},
     {"replicas.percent", OptionKind::kCount, &Config::replicas_percent, 0, 100, "", "per cent",
      "most of store.capacity for copies that chunk replicate makes here; if 0, none are made"},
+    {"repair.bytes_per_second", OptionKind::kBytes, &Config::repair_bytes_per_second, 64 * kKiB,
+     64 * kGiB, "", "bytes",
+     "how fast a holder copies chunks that the directory orders, after the loss or the drain of "
+     "another, all its flows together"},
+    {"repair.flow_count", OptionKind::kCount, &Config::repair_flow_count, 1, 16, "", "flows",
+     "how many of these chunks it copies at once"},
+    {"repair.loss_after", OptionKind::kDuration, &Config::repair_loss_after, 1000, 86'400'000, "",
+     "",
+     "how long a holder may be offline before a directory orders its chunks from others; a restart "
+     "of its host must be shorter"},
     {"compute_threads", OptionKind::kCount, &Config::compute_threads, 1,
      WorkerPool::kThreadCountMax, "", "threads",
      "threads of a holder's kernels, its dispatcher included"},

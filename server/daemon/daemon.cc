@@ -96,7 +96,7 @@ absl::Status Daemon::State::StartRoles(FileSystem* files, ReplayProgress* replay
                                                          std::move(profile)));
   }
   health = std::make_unique<DaemonHealth>(HealthParts{
-      config.name, config.listen, config.store_path, shared.clock,
+      config.name, config.listen, config.store_path, shared.clock, config.repair_bytes_per_second,
       directory ? &directory->home() : nullptr, HolderOrNull(),
       holder ? &holder->placement() : nullptr, RequesterOrNull(), ProbeServer,
       [this] { return shared.HearsDirectory(); }, [this] { return shared.DirectoryAddress(); }});
@@ -163,6 +163,7 @@ void Daemon::State::ServePages() {
   if (directory) sources.etcd = directory->etcd();
   sources.holder = HolderOrNull();
   if (holder) sources.placement = &holder->placement();
+  if (holder) sources.copies = &holder->copies();
   sources.requester = RequesterOrNull();
   sources.spans = shared.spans.get();
   sources.findings = [this] { return health->Findings(); };

@@ -1,7 +1,7 @@
 // Makes the parts that daemon.cc connects, in its order: sockets and fabrics, the span writer, the
 // directory, the options of holder, requester and registration, the web server, the oracle, the
 // profile. Then the classes that tie a holder to a requester of the same process: DaemonReplicas,
-// DaemonLocalRows, DaemonPlacement, DaemonScrub.
+// DaemonLocalRows, DaemonPlacement, DaemonCopies, DaemonScrub.
 
 #include "server/daemon/daemon_parts.h"
 
@@ -89,6 +89,15 @@ ScrubberOptions ScrubOf(const Config& config, Clock* clock) {
   return options;
 }
 
+CopyMakerOptions CopiesOf(const Config& config, Clock* clock) {
+  CopyMakerOptions options;
+  options.name = config.name;
+  options.clock = clock;
+  options.bytes_per_second = config.repair_bytes_per_second;
+  options.flow_count = config.repair_flow_count;
+  return options;
+}
+
 PagePolicy PagesOf(const Config& config) {
   if (config.store_pages == "reserved") return PagePolicy::kReserved;
   return config.store_pages == "small" ? PagePolicy::kSmall : PagePolicy::kAuto;
@@ -157,6 +166,7 @@ absl::StatusOr<std::unique_ptr<DurableDirectory>> OpenDirectory(const Config& co
   options.lease_ttl = config.lease_ttl;
   options.first_epoch = WallClockMilliseconds();
   options.rebuild_grace = 3 * config.lease_ttl;
+  options.loss_after = config.repair_loss_after;
   if (!config.directory_store.empty()) {
     options.lease_ttl_min = EtcdDirectory::kLeaseTtlMin;
     options.lease_ttl = std::max(options.lease_ttl, options.lease_ttl_min);
@@ -225,6 +235,7 @@ RegistrationOptions RegistrationOptionsOf(const Config& config, MemberRole role,
   if (role == MemberRole::kRequester && config.HasRole("holder"))
     options.member.id.name += ".requester";
   options.member.role = role;
+  options.member.domain = {config.label_host, config.label_rack, config.label_zone};
   options.ttl = config.lease_ttl;
   options.clock = clock;
   return options;
@@ -400,6 +411,11 @@ absl::StatusOr<std::unique_ptr<DaemonPlacement>> DaemonPlacement::Start(const Co
                    .change_count = [holder] { return holder->table().change_count(); }});
   return placement;
 }
+
+DaemonCopies::DaemonCopies(const Config& config, Clock* clock, DirectoryState* local,
+                           Holder* holder)
+    : source_(config.directory, local, clock),
+      maker_(CopiesOf(config, clock), &holder->store(), &source_) {}
 
 DaemonScrub::DaemonScrub(const Config& config, Clock* clock, Holder* holder,
                          const std::string& address, const std::string& directory)

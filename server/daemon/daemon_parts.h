@@ -22,6 +22,8 @@
 #include "server/health/member_probes.h"
 #include "server/holder/holder.h"
 #include "server/telemetry/span_writer.h"
+#include "server/upkeep/copy_maker.h"
+#include "server/upkeep/copy_stub.h"
 #include "server/upkeep/placement_keeper.h"
 #include "server/upkeep/repair_stub.h"
 #include "server/upkeep/repairer.h"
@@ -171,6 +173,19 @@ class DaemonPlacement {
   std::unique_ptr<CorpusParts> parts_;
   std::unique_ptr<PlacementSource> source_;
   std::unique_ptr<PlacementKeeper> keeper_;  // last, because its thread uses the others
+};
+
+// Makes the copies that the directory orders from a holder.
+class DaemonCopies {
+ public:
+  // `local` is the directory of this process, used if the config names no other. All must outlive
+  // this object.
+  DaemonCopies(const Config& config, Clock* clock, DirectoryState* local, Holder* holder);
+  CopyMaker& maker() { return maker_; }
+
+ private:
+  CopyStub source_;
+  CopyMaker maker_;
 };
 
 // Checks and repairs a holder's store while this object exists.

@@ -50,6 +50,13 @@ void DirectoryBackup::Export(absl::FunctionRef<bool(std::string_view records)> t
     of_tenant.key = key;
     add(of_tenant);
   }
+  for (const HolderId& holder : image.draining) {
+    DirectoryChange drain;
+    drain.kind = ChangeKind::kDrain;
+    drain.holder = holder.name;
+    drain.drains = true;
+    add(drain);
+  }
   for (const std::shared_ptr<const Corpus>& corpus : image.corpora) {
     if (!is_taken) return;
     DirectoryChange published;
@@ -100,6 +107,7 @@ absl::Status DirectoryBackup::Begin(const DirectoryChange& imported, Instant dea
       break;
     case ChangeKind::kForget:
     case ChangeKind::kTenantKey:
+    case ChangeKind::kDrain:
       break;
     default:
       // No epoch of the other directory is given again.
@@ -119,6 +127,9 @@ absl::Status DirectoryBackup::Begin(const DirectoryChange& imported, Instant dea
     }
     pending->number = tables_.numbers.last() + 1;  // it has none
     ++counts.key_count;
+  } else if (imported.kind == ChangeKind::kDrain) {
+    if (tables_.draining.contains({imported.holder})) return absl::OkStatus();
+    pending->number = tables_.numbers.last() + 1;  // it has none
   } else {
     if (tables_.dropped.Covers(imported.tenant, imported.name, imported.folder_id,
                                imported.version)) {

@@ -28,9 +28,9 @@ class DirectoryBackup {
   DirectoryBackup(DirectoryTables* tables, DirectoryChanges* changes)
       : tables_(*tables), changes_(*changes) {}
 
-  // Calls `take` with records (log/change.h): a kSnapshotBegin, tombstones, keys and corpora as of
-  // one moment, and a kSnapshotEnd. Ends early if `take` returns false. Members and what holders
-  // report are not among them.
+  // Calls `take` with records (log/change.h): a kSnapshotBegin, tombstones, keys, drained
+  // holders and corpora as of one moment, and a kSnapshotEnd. Ends early if `take` returns false.
+  // Members and what holders report are not among them.
   void Export(absl::FunctionRef<bool(std::string_view records)> take)
       ABSL_LOCKS_EXCLUDED(tables_.mu);
 

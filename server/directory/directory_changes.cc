@@ -43,6 +43,7 @@ absl::Status DirectoryChanges::Replay(const DirectoryChange& change) {
     case ChangeKind::kForget:
       break;
     case ChangeKind::kTenantKey:
+    case ChangeKind::kDrain:
       tables_.Apply(change, /*orphans=*/nullptr);
       return absl::OkStatus();
     case ChangeKind::kGap:
@@ -174,6 +175,7 @@ DirectoryImage DirectoryChanges::Image() {
   image.gaps = tables_.numbers.gaps();
   image.dropped = tables_.dropped.All();
   image.keys = tables_.keys.All();
+  image.draining.assign(tables_.draining.begin(), tables_.draining.end());
   image.version = tables_.numbers.applied();
   image.epoch_max = tables_.epochs.highest();
   return image;

@@ -50,10 +50,11 @@ class DirectoryChanges final : public ChangeSink {
   // epoch. Call
   // it while this one follows.
   void Mirror(const DirectoryChange& change) ABSL_LOCKS_EXCLUDED(tables_.mu);
-  // Removes the corpora and members that are not among these. Call it after all others were
+  // Removes the corpora, members and drains that are not among these. Call it after all others were
   // mirrored.
   void MirrorOnly(const absl::btree_set<CorpusKey>& corpora,
-                  const absl::btree_set<HolderId>& members) ABSL_LOCKS_EXCLUDED(tables_.mu);
+                  const absl::btree_set<HolderId>& members,
+                  const absl::btree_set<HolderId>& draining) ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Begins to lead: the tables have all that was made durable. Members keep their epochs, and have
   // a whole lease from now on, in which they must register again. `is_sure` as for
   // Leadership::Lead. `folder_id` is not 0.

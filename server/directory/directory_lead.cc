@@ -44,6 +44,9 @@ void DirectoryChanges::Mirror(const DirectoryChange& change) {
     case ChangeKind::kTenantKey:
       if (!tables_.keys.Find(change.tenant)) tables_.Apply(change, /*orphans=*/nullptr);
       break;
+    case ChangeKind::kDrain:
+      tables_.Apply(change, /*orphans=*/nullptr);
+      break;
     case ChangeKind::kGap:
       tables_.numbers.ReplayGap(change.gap);
       break;
@@ -78,7 +81,8 @@ void DirectoryChanges::MirrorMember(const DirectoryChange& change) {
 }
 
 void DirectoryChanges::MirrorOnly(const absl::btree_set<CorpusKey>& corpora,
-                                  const absl::btree_set<HolderId>& members) {
+                                  const absl::btree_set<HolderId>& members,
+                                  const absl::btree_set<HolderId>& draining) {
   absl::MutexLock lock(&tables_.mu);
   CKV_CHECK(tables_.lead.term() == 0);
   std::vector<DirectoryChange> gone;
@@ -91,7 +95,13 @@ void DirectoryChanges::MirrorOnly(const absl::btree_set<CorpusKey>& corpora,
     drop.version = drop.removed_version = corpus->version;
     drop.folder_id = tables_.numbers.folder_id();
   }
-  for (const DirectoryChange& drop : gone) tables_.Apply(drop, /*orphans=*/nullptr);
+  for (const HolderId& holder : tables_.draining) {
+    if (draining.contains(holder)) continue;
+    DirectoryChange& end = gone.emplace_back();
+    end.kind = ChangeKind::kDrain;
+    end.holder = holder.name;
+  }
+  for (const DirectoryChange& change : gone) tables_.Apply(change, /*orphans=*/nullptr);
   std::vector<uint64_t> ended;
   for (const auto& [id, lease] : tables_.leases.all())
     if (!members.contains(id)) ended.push_back(lease.id);

@@ -32,6 +32,9 @@ struct DirectoryOptions {
   // Time from the start until corpora rebuilt from holders' reports are published: a late holder
   // may have a later version. Holders retry at least every two seconds.
   Duration rebuild_grace = std::chrono::seconds(9);
+  // How long a holder may be offline before its copies are made elsewhere. A restart of a holder,
+  // or of its host, must be shorter.
+  Duration loss_after = std::chrono::minutes(5);
 };
 
 }  // namespace ckv

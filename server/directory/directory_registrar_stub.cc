@@ -42,7 +42,8 @@ absl::StatusOr<LeaseRenewal> DirectoryRegistrarStub::KeepAlive(uint64_t lease_id
   if (!status.ok() && end.directory_incarnation)
     return WithDirectoryIncarnation(status, *end.directory_incarnation);
   CKV_RETURN_IF_ERROR(status);
-  return LeaseRenewal{std::chrono::milliseconds(reply.lease_ttl_ms()), reply.placed_change_count()};
+  return LeaseRenewal{std::chrono::milliseconds(reply.lease_ttl_ms()), reply.placed_change_count(),
+                      reply.copy_order_count()};
 }
 
 absl::Status DirectoryRegistrarStub::Deregister(uint64_t lease_id, Instant deadline) {

@@ -62,6 +62,13 @@ void KeepTokenHashes(const Corpus& before, Corpus& corpus) {
   }
 }
 
+// Returns the largest number of holders that a chunk lists.
+uint32_t MostHolders(const Corpus& corpus) {
+  size_t most = 0;
+  for (const ChunkPlacement& chunk : corpus.chunks) most = std::max(most, chunk.holders.size());
+  return static_cast<uint32_t>(most);
+}
+
 // A tenant sees its own corpora and the shared ones (I6).
 bool IsVisible(const Corpus& corpus, std::string_view tenant) {
   return corpus.tenant.empty() || corpus.tenant == tenant;
@@ -110,6 +117,7 @@ absl::StatusOr<LeaseGrant> DirectoryState::Register(const Member& member, Durati
   Lease lease;
   lease.id = RandomDirectoryId();
   lease.member = member;
+  lease.member.is_draining = false;  // Members sets it
   lease.ttl = ttl == Duration(0) ? options.lease_ttl
                                  : std::clamp(ttl, options.lease_ttl_min, options.lease_ttl_max);
   {
@@ -172,7 +180,7 @@ absl::StatusOr<LeaseRenewal> DirectoryState::KeepAlive(uint64_t lease_id,
                                     tables_.incarnation);
   }
   LeaseTable::Renew(tables_.options.clock->Now(), health, *lease);
-  return LeaseRenewal{lease->ttl, lease->placed_change_count};
+  return LeaseRenewal{lease->ttl, lease->placed_change_count, lease->copy_order_count};
 }
 
 absl::Status DirectoryState::Deregister(uint64_t lease_id) {
@@ -189,7 +197,9 @@ absl::Status DirectoryState::Deregister(uint64_t lease_id) {
 std::vector<Member> DirectoryState::Members() {
   absl::MutexLock lock(&tables_.mu);
   tables_.Expire();
-  return tables_.leases.Members();
+  std::vector<Member> members = tables_.leases.Members();
+  for (Member& member : members) member.is_draining = tables_.draining.contains(member.id);
+  return members;
 }
 
 std::vector<EndedLease> DirectoryState::Ended() {
@@ -223,6 +233,7 @@ absl::StatusOr<uint64_t> DirectoryState::Publish(Corpus corpus, bool replace,
         "corpus: chunk %d: the directory sets leased members: clear `leased` before you publish",
         i));
   }
+  if (corpus.replica_count == 0) corpus.replica_count = MostHolders(corpus);
   deadline = tables_.LatestOf(deadline);
   const auto pending = std::make_shared<PendingChange>();
   auto change = std::make_shared<DirectoryChange>();
@@ -406,6 +417,8 @@ absl::StatusOr<std::vector<bool>> DirectoryState::AnnounceReplicas(uint64_t leas
   CKV_RETURN_IF_ERROR(tables_.lead.Check());
   tables_.Expire();
   CKV_ASSIGN_OR_RETURN(const Lease* lease, tables_.leases.FindHolder(lease_id, ids.size()));
+  // A drained holder serves less and less.
+  if (tables_.draining.contains(lease->member.id)) return std::vector<bool>(ids.size(), false);
   std::vector<bool> accepted;
   accepted.reserve(ids.size());
   CorporaByKey changed;

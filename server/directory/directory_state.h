@@ -25,6 +25,7 @@
 #include "server/directory/directory_tables.h"
 #include "server/directory/directory_watcher.h"
 #include "server/directory/holder_reports.h"
+#include "server/directory/replication.h"
 
 namespace ckv {
 
@@ -44,6 +45,8 @@ struct LeaseRenewal {
   // Increases with each change to a corpus that places chunks on the member, or did before the
   // change. Also increases if the member must fetch new tombstones.
   uint64_t placed_change_count = 0;
+  // The member's copy orders (server/directory/replication.h).
+  uint32_t copy_order_count = 0;
 };
 
 // A chunk as returned to callers. `chunk` includes its leased members; `corpus` does not.
@@ -61,7 +64,11 @@ struct LocatedChunk {
 class DirectoryState {
  public:
   explicit DirectoryState(const DirectoryOptions& options)
-      : tables_(options), changes_(&tables_), reports_(&tables_, &changes_), health_(&tables_) {}
+      : tables_(options),
+        changes_(&tables_),
+        reports_(&tables_, &changes_),
+        health_(&tables_),
+        replication_(&tables_, &changes_) {}
 
   // The start of an incarnation, and the journal's side of changes.
   DirectoryChanges& changes() { return changes_; }
@@ -69,6 +76,8 @@ class DirectoryState {
   HolderReports& reports() { return reports_; }
   // Its durable state as records.
   DirectoryBackup& backup() { return backup_; }
+  // The orders to holders to copy chunks.
+  Replication& replication() { return replication_; }
   // The facts of the fleet's health.
   DirectoryHealth& health() { return health_; }
 
@@ -199,6 +208,7 @@ class DirectoryState {
   HolderReports reports_;
   DirectoryBackup backup_{&tables_, &changes_};
   DirectoryHealth health_;
+  Replication replication_;
 };
 
 }  // namespace ckv

@@ -24,7 +24,8 @@ uint64_t RandomDirectoryId() {
 
 CorpusKey KeyOf(const DirectoryChange& change) {
   if (change.kind == ChangeKind::kPublish) return KeyOf(*change.corpus);
-  // No corpus has the empty name, so it can identify the tenant's key.
+  // No corpus has the empty name, so it can identify the tenant's key, and the list of drained
+  // holders: the shared tenant has no key.
   return {change.tenant, change.name};
 }
 
@@ -146,6 +147,7 @@ void DirectoryTables::Apply(const DirectoryChange& change, std::vector<ChunkPlac
     keys.Add(change.tenant, change.key);
     return;
   }
+  if (change.kind == ChangeKind::kDrain) return ApplyDrain(change);
   const bool publishes = change.kind == ChangeKind::kPublish;
   const CorpusKey key = KeyOf(change);
   const bool removes = publishes || change.kind == ChangeKind::kDrop || change.removed_version != 0;
@@ -169,6 +171,21 @@ void DirectoryTables::Apply(const DirectoryChange& change, std::vector<ChunkPlac
   ReportDrop(gone.get());
   if (gone == nullptr) return;
   watches.Notify({.kind = DirectoryEvent::Kind::kCorpusDropped, .member = {}, .corpus = gone});
+}
+
+void DirectoryTables::ApplyDrain(const DirectoryChange& change) {
+  const HolderId holder = {change.holder};
+  watches.NoteChange();
+  if (!change.drains) {
+    draining.erase(holder);
+    return;
+  }
+  draining.insert(holder);
+  // Its leased copies leave at once: each chunk has other holders.
+  const Lease* const lease = leases.FindMember(holder);
+  if (lease == nullptr) return;
+  watches.ReportReplicasChanged(
+      corpora.Withdraw(lease->id, std::nullopt, corpora.replicas().ChunksOf(lease->id)));
 }
 
 void DirectoryTables::ApplyDrop(const DirectoryChange& change) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/btree_set.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "server/directory/coverage/coverage.h"
@@ -81,6 +82,7 @@ struct DirectoryTables {
   PlacedCorpora corpora ABSL_GUARDED_BY(mu);
   TenantKeys keys ABSL_GUARDED_BY(mu);
   LackingChunks lacks ABSL_GUARDED_BY(mu);
+  absl::btree_set<HolderId> draining ABSL_GUARDED_BY(mu);  // drained holders, live or not
   ChangeNumbers numbers ABSL_GUARDED_BY(mu);
   PendingChanges pending ABSL_GUARDED_BY(mu);
   // Holders' reports of corpora that are not here, and the tombstones.
@@ -102,6 +104,7 @@ struct DirectoryTables {
 
  private:
   void NoteMemberChange(DirectoryChange change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void ApplyDrain(const DirectoryChange& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void ApplyDrop(const DirectoryChange& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // If a holder of the corpus is offline, makes all holders fetch and keep the tombstone.
   void ReportDrop(const Corpus* gone) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);

@@ -46,6 +46,7 @@ absl::StatusOr<CorpusPart> HolderReports::PartOf(const HolderId& holder, std::st
   part.corpus.tenant = corpus->tenant;
   part.corpus.geometry = corpus->geometry;
   part.corpus.version = corpus->version;
+  part.corpus.replica_count = corpus->replica_count;
   part.chunk_count = static_cast<uint32_t>(corpus->chunks.size());
   if (next_ordinal != nullptr) *next_ordinal = 0;
   for (uint32_t i = first_ordinal; i < part.chunk_count; ++i) {

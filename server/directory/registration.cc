@@ -110,7 +110,7 @@ Instant Registration::Register() {
   const absl::StatusOr<LeaseGrant> grant =
       registrar_->Register(member, options_.ttl, continues, sent + options_.call_timeout);
   const Instant next = TakeGrant(grant, sent);
-  if (grant.ok() && options_.on_lease) options_.on_lease(*grant, 0);
+  if (grant.ok() && options_.on_lease) options_.on_lease(*grant, {.ttl = grant->ttl});
   return next;
 }
 
@@ -137,7 +137,7 @@ Instant Registration::Renew(const LeaseGrant& lease) {
   const Duration timeout = std::min(options_.call_timeout, lease.ttl / 3);
   const auto renewal =
       registrar_->KeepAlive(lease.lease_id, health ? &*health : nullptr, sent + timeout);
-  if (renewal.ok() && options_.on_lease) options_.on_lease(lease, renewal->placed_change_count);
+  if (renewal.ok() && options_.on_lease) options_.on_lease(lease, *renewal);
   const absl::StatusOr<Duration> ttl =
       renewal.ok() ? absl::StatusOr<Duration>(renewal->ttl) : renewal.status();
   absl::MutexLock lock(&mu_);

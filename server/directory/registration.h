@@ -71,7 +71,7 @@ struct RegistrationOptions {
   // Called on the registration's thread when the lease was granted or renewed.
   // `placed_change_count` is the directory's count (LeaseRenewal), or 0 after a grant. Must not
   // wait. May be empty.
-  std::function<void(const LeaseGrant& lease, uint64_t placed_change_count)> on_lease;
+  std::function<void(const LeaseGrant& lease, const LeaseRenewal& renewal)> on_lease;
   // Returns what the member reports about itself with each renewal. Called on the registration's
   // thread; must not wait. If empty, nothing is reported.
   std::function<MemberHealth()> health;

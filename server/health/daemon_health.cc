@@ -17,8 +17,10 @@ DaemonHealth::DaemonHealth(HealthParts parts)
 }
 
 MemberHealth DaemonHealth::OfRole(MemberRole role) const {
-  return role == MemberRole::kHolder ? HealthOf(*parts_.holder, parts_.store_path)
-                                     : HealthOf(*parts_.requester, parts_.clock->Now());
+  if (role == MemberRole::kRequester) return HealthOf(*parts_.requester, parts_.clock->Now());
+  MemberHealth health = HealthOf(*parts_.holder, parts_.store_path);
+  health.copy_bytes_per_second = parts_.copy_bytes_per_second;
+  return health;
 }
 
 MemberHealth DaemonHealth::LastOfRole(MemberRole role) const {
@@ -38,6 +40,7 @@ FleetFacts DaemonHealth::Facts() const {
   const std::string address = parts_.directory_address ? parts_.directory_address() : "";
   if (parts_.directory != nullptr) {
     facts = parts_.directory->state().health().Facts();
+    facts.replication = parts_.directory->state().replication().Facts();
     DirectoryFacts& directory = *facts.directory;
     directory.address = address;
     directory.path = parts_.directory->found().path;

@@ -28,6 +28,7 @@ struct HealthParts {
   std::string address;     // the address that it listens at
   std::string store_path;  // the folder of its holder
   Clock* clock = Clock::Real();
+  uint64_t copy_bytes_per_second = 0;  // how fast its holder makes copies
   DurableDirectory* directory = nullptr;
   Holder* holder = nullptr;
   const PlacementKeeper* placement = nullptr;

@@ -1,7 +1,8 @@
-// One handler for each call of DirectoryService, on gRPC's threads. Each validates and converts the
-// request, calls DirectoryState, and converts the result. DirectoryState has the locks, and waits
-// until a change is durable. Watch is the only handler that stays: it returns events until the peer
-// cancels, for which it looks every second, or the server drains, which ends the wait.
+// One handler for each call of DirectoryService (directory_copies.cc has those of copies), on
+// gRPC's threads. Each validates and converts the request, calls DirectoryState, and converts the
+// result. DirectoryState has the locks, and waits until a change is durable. Watch is the only
+// handler that stays: it returns events until the peer cancels, for which it looks every second, or
+// the server drains, which ends the wait.
 
 #include "server/services/directory_service.h"
 
@@ -156,6 +157,7 @@ grpc::Status DirectoryServiceImpl::KeepAlive(grpc::ServerContext* context,
   if (!renewal.ok()) return ToGrpc(renewal.status());
   reply->set_lease_ttl_ms(ToMilliseconds(renewal->ttl));
   reply->set_placed_change_count(renewal->placed_change_count);
+  reply->set_copy_order_count(renewal->copy_order_count);
   return grpc::Status::OK;
 }
 

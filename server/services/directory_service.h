@@ -84,6 +84,13 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
                              v1::ReportDroppedReply* reply) override;
   grpc::Status ReportLacking(grpc::ServerContext* context, const v1::ReportLackingRequest* request,
                              v1::ReportLackingReply* reply) override;
+  grpc::Status ListCopyOrders(grpc::ServerContext* context,
+                              const v1::ListCopyOrdersRequest* request,
+                              v1::ListCopyOrdersReply* reply) override;
+  grpc::Status ReportCopies(grpc::ServerContext* context, const v1::ReportCopiesRequest* request,
+                            v1::ReportCopiesReply* reply) override;
+  grpc::Status DrainHolder(grpc::ServerContext* context, const v1::DrainHolderRequest* request,
+                           v1::DrainHolderReply* reply) override;
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::WatchEvent>* writer) override;
   grpc::Status Export(grpc::ServerContext* context, const v1::ExportRequest* request,

@@ -91,6 +91,7 @@ std::string MetricsText(const WebSources& sources) {
   if (!sources.registrations.empty()) AddLeases(sources, page);
   if (sources.directory != nullptr) AddDirectory(*sources.directory, page);
   if (sources.placement != nullptr) AddPlacement(*sources.placement, page);
+  if (sources.copies != nullptr) AddCopies(*sources.copies, page);
   if (sources.directory_log != nullptr) AddDirectoryLog(*sources.directory_log, page);
   if (sources.etcd != nullptr) AddSharedDirectory(*sources.etcd, page);
   if (sources.holder != nullptr) AddHolder(*sources.holder, sources.clock->Now(), page);

@@ -38,6 +38,19 @@ void AddDirectory(DirectoryState& directory, MetricsPage& page) {
              "Copies of chunks that corpora place and no live holder has; those of missing chunks "
              "are among them.",
              covered->missing_copy_count);
+  const ReplicationFacts copies = directory.replication().Facts();
+  page.Gauge("ckv_directory_under_replicated_chunks",
+             "Chunks with fewer live copies than their corpora want.",
+             copies.under_replicated_count);
+  page.Gauge("ckv_directory_copy_bytes_left",
+             "Bytes of the copies that the directory wants holders to make.", copies.bytes_left);
+  page.Gauge("ckv_directory_copy_seconds_left",
+             "Time until they are made, at the rate of the holders that make them.",
+             static_cast<double>(copies.left.count()) / 1e9);
+  page.Gauge("ckv_directory_stuck_copies",
+             "Copies that cannot be made: no holder has room, or no live holder has the chunk. "
+             "ckvctl health names one.",
+             copies.stuck_count);
   page.Gauge("ckv_directory_watchers", "Streams of changes that are open.", counts.watcher_count);
 }
 
@@ -57,6 +70,19 @@ void AddPlacement(const PlacementKeeper& keeper, MetricsPage& page) {
              "If 1, the directory's last changes are not kept yet: it does not answer, is of an "
              "earlier build, or the disk is full. The log has the reason.",
              stats.last_error.ok() ? 0 : 1);
+}
+
+void AddCopies(const CopyMaker& maker, MetricsPage& page) {
+  const CopyMaker::Stats stats = maker.stats();
+  page.Counter("ckv_holder_copies_made_total",
+               "Chunks copied from other holders, as the directory ordered.", stats.made_count);
+  page.Counter("ckv_holder_copy_bytes_total", "Bytes of rows of these chunks.", stats.made_bytes);
+  page.Counter("ckv_holder_copy_failures_total",
+               "Ordered copies that failed. The directory orders them again; the log has the "
+               "reason.",
+               stats.failed_count);
+  page.Gauge("ckv_holder_copy_orders", "Copies ordered from this holder and not made yet.",
+             stats.waiting_count);
 }
 
 void AddDirectoryLog(const ChangeLog& log, MetricsPage& page) {

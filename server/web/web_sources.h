@@ -16,6 +16,7 @@
 #include "server/directory/log/change_log.h"
 #include "server/directory/registration.h"
 #include "server/holder/holder.h"
+#include "server/upkeep/copy_maker.h"
 #include "server/upkeep/placement_keeper.h"
 #include "server/upkeep/replica_keeper.h"
 
@@ -35,6 +36,7 @@ struct WebSources {
   const EtcdDirectory* etcd = nullptr;       // null unless the directory is one of several
   Holder* holder = nullptr;
   const PlacementKeeper* placement = nullptr;
+  const CopyMaker* copies = nullptr;
   const Requester* requester = nullptr;
   const ReplicaKeeper* replicas = nullptr;
   const SpanSink* spans = nullptr;  // null if no spans are written

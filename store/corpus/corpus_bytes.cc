@@ -1,7 +1,7 @@
-// Writes and reads one corpus. PutCorpus: version, geometry, the list of holders' names, then the
-// chunks. A chunk leaves out what follows from the one before it (ChunkBefore): its parent,
-// position, length and holders have flags. TakeCorpus reads in the same order, and refuses anything
-// that PutCorpus would not write.
+// Writes and reads one corpus. PutCorpus: version, wanted copies, geometry, the list of holders'
+// names, then the chunks. A chunk leaves out what follows from the one before it (ChunkBefore): its
+// parent, position, length and holders have flags. TakeCorpus reads in the same order, and refuses
+// anything that PutCorpus would not write.
 
 #include "store/corpus/corpus_bytes.h"
 
@@ -119,6 +119,7 @@ absl::Status TakeGeometry(ByteReader& from, Geometry& geometry) {
 
 void PutCorpus(const Corpus& corpus, std::string& to) {
   PutBytes(corpus.version, to);
+  PutBytes(static_cast<uint8_t>(corpus.replica_count), to);
   PutText<uint8_t>(corpus.tenant, to);
   PutText<uint8_t>(corpus.name, to);
   PutText<uint16_t>(EncodeGeometry(corpus.geometry).dump(), to);
@@ -144,6 +145,7 @@ void PutCorpus(const Corpus& corpus, std::string& to) {
 absl::StatusOr<Corpus> TakeCorpus(ByteReader& from) {
   Corpus corpus;
   corpus.version = from.Take<uint64_t>();
+  corpus.replica_count = from.Take<uint8_t>();
   corpus.tenant = std::string(from.TakeText<uint8_t>());
   corpus.name = std::string(from.TakeText<uint8_t>());
   CKV_RETURN_IF_ERROR(TakeGeometry(from, corpus.geometry));

@@ -4,6 +4,7 @@
 //
 //   bytes  a corpus
 //       8  version
+//       1  wanted copies of each chunk
 //          tenant, a name
 //          name of the corpus
 //          geometry: 2 bytes of length, then JSON (store/formats/geometry_json.h)

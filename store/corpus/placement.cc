@@ -33,11 +33,42 @@ size_t RunChunks(size_t chunk_count, size_t holder_count) {
   return chunks;
 }
 
+// Returns the indices of the holders of a run: the primary, then in the order of the rotation, or
+// those that are farthest apart.
+std::vector<size_t> HoldersOfRun(size_t primary, size_t list, size_t count, uint32_t replicas,
+                                 std::span<const FailureDomain> domains) {
+  std::vector<size_t> taken = {primary};
+  std::vector<size_t> left;
+  for (size_t i = 0; i + 1 < count; ++i)
+    left.push_back((primary + 1 + (list + i) % (count - 1)) % count);
+  while (taken.size() < replicas) {
+    const size_t next = domains.empty() ? left.front() : FarthestOf(left, taken, domains);
+    taken.push_back(next);
+    std::erase(left, next);
+  }
+  return taken;
+}
+
 }  // namespace
 
-absl::StatusOr<std::vector<std::vector<HolderId>>> PlaceChunks(size_t chunk_count,
-                                                               std::span<const HolderId> holders,
-                                                               uint32_t replicas) {
+size_t FarthestOf(std::span<const size_t> candidates, std::span<const size_t> taken,
+                  std::span<const FailureDomain> domains) {
+  size_t best = candidates.front();
+  uint32_t best_separation = 0;
+  for (const size_t candidate : candidates) {
+    uint32_t separation = UINT32_MAX;
+    for (const size_t one : taken)
+      separation = std::min(separation, SeparationOf(domains[candidate], domains[one]));
+    if (separation <= best_separation) continue;
+    best = candidate;
+    best_separation = separation;
+  }
+  return best;
+}
+
+absl::StatusOr<std::vector<std::vector<HolderId>>> PlaceChunks(
+    size_t chunk_count, std::span<const HolderId> holders, uint32_t replicas,
+    std::span<const FailureDomain> domains) {
   if (chunk_count > kCorpusChunkCountMax) {
     return absl::InvalidArgumentError(
         absl::StrFormat("placement: %d chunks, limit %d", chunk_count, kCorpusChunkCountMax));
@@ -55,6 +86,10 @@ absl::StatusOr<std::vector<std::vector<HolderId>>> PlaceChunks(size_t chunk_coun
           absl::StrFormat("placement: the holder '%s' is there twice or has no name", holder.name));
     }
   }
+  if (!domains.empty() && domains.size() != holders.size()) {
+    return absl::InvalidArgumentError(absl::StrFormat("placement: %d failure domains of %d holders",
+                                                      domains.size(), holders.size()));
+  }
   // Runs are dealt in rounds of one per holder. Within a round a rank is a rotation of the
   // primaries, so each holder gets one run of it. The rotations differ between the ranks (distinct
   // holders) and, in turn, between rounds (the lists).
@@ -62,13 +97,14 @@ absl::StatusOr<std::vector<std::vector<HolderId>>> PlaceChunks(size_t chunk_coun
   const size_t run_chunks = RunChunks(chunk_count, count);
   const size_t list_count = std::min<size_t>(kPlacementListsPerHolder, count - replicas + 1);
   std::vector<std::vector<HolderId>> placement(chunk_count);
-  for (size_t chunk = 0; chunk < chunk_count; ++chunk) {
-    const size_t run = chunk / run_chunks;
+  for (size_t begin = 0; begin < chunk_count; begin += run_chunks) {
+    const size_t run = begin / run_chunks;
     const size_t list = run / count % list_count;
-    placement[chunk].reserve(replicas);
-    placement[chunk].push_back(holders[run % count]);
-    for (size_t rank = 1; rank < replicas; ++rank)
-      placement[chunk].push_back(holders[(run + list + rank) % count]);
+    std::vector<HolderId> of_run;
+    for (const size_t h : HoldersOfRun(run % count, list, count, replicas, domains))
+      of_run.push_back(holders[h]);
+    const size_t end = std::min(chunk_count, begin + run_chunks);
+    std::fill(placement.begin() + begin, placement.begin() + end, of_run);
   }
   return placement;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/corpus.h"
 #include "proto/ids.h"
 
 namespace ckv {
@@ -29,12 +30,21 @@ inline constexpr uint32_t kPlacementListsPerHolder = 2;
 //   - there are at most kPlacementListsPerHolder lists of holders with the same primary, so at most
 //     2 N lists for N holders. With few lists, fewer chunks are lost when several holders fail at
 //     once, and two holders share a failed holder's requests.
+// `domains` has the failure domain of each holder, or is empty if all fail independently. The
+// copies of a chunk are then as far apart as possible (SeparationOf), each one from all before it.
+// If the domains differ in size, the last-but-one guarantee is about the primaries only.
+//
 // A requester uses the cheapest of a chunk's holders (client/holders/replica_choice.h).
 //   InvalidArgument     `replicas` is 0 or above the number of holders or kReplicaCountMax. Or a
 //                       holder has no name or occurs twice. Or there are more chunks than
-//                       kCorpusChunkCountMax.
-absl::StatusOr<std::vector<std::vector<HolderId>>> PlaceChunks(size_t chunk_count,
-                                                               std::span<const HolderId> holders,
-                                                               uint32_t replicas);
+//                       kCorpusChunkCountMax, or `domains` has another length than `holders`.
+absl::StatusOr<std::vector<std::vector<HolderId>>> PlaceChunks(
+    size_t chunk_count, std::span<const HolderId> holders, uint32_t replicas,
+    std::span<const FailureDomain> domains = {});
+
+// Returns which of `candidates` is farthest from all of `taken`; of equals, the first. All are
+// indices into `domains`. `candidates` must not be empty.
+size_t FarthestOf(std::span<const size_t> candidates, std::span<const size_t> taken,
+                  std::span<const FailureDomain> domains);
 
 }  // namespace ckv

@@ -110,11 +110,11 @@ def attend(queries, rows, chosen=None):
 class Fleet:
     """A directory, holders and a requester, each a ckvd of its own."""
 
-    def __init__(self, folder, holders, durable=False, keyed=False):
+    def __init__(self, folder, holders, durable=False, keyed=False, directory_options=()):
         """durable: each holder has a folder, `folder`/NAME-store. keyed: the directory has one, so that it keeps keys of tenants."""
         self.folder, self.processes, self.durable = folder, [], durable
         keys = [f"--directory-path={folder}/directory"] if keyed else []
-        self.directory = self.start("directory", "--role=directory", *keys)
+        self.directory = self.start("directory", "--role=directory", *keys, *directory_options)
         for i in range(holders):
             self.start_holder(i)
         self.requester = self.start("requester", "--role=requester",

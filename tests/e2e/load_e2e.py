@@ -127,6 +127,25 @@ class LoadTest(unittest.TestCase):
         self.await_corpora([name for name in names if name != "c1"])
         self.assertEqual(self.run_ctl("corpus", "show", "c1").returncode, 3)
 
+    def test_corpora_of_old_weights_are_dropped_together(self):
+        self.fleet = Fleet(self.folder, holders=1)
+        for name, model, revision in (("a", "m", "1"), ("b", "m", "2"), ("c", "m", "1"), ("d", "n", "1")):
+            path = self.folder / f"{name}.safetensors"
+            Rows(ord(name), 32, 0).write(path, model=model, revision=revision)
+            self.ctl("corpus", "load", name, path, "--chunk-tokens", "16")
+        self.ctl("corpus", "load", "private", self.folder / "a.safetensors", "--tenant", "acme", "--chunk-tokens", "16")
+        would = json.loads(self.run_ctl("corpus", "drop", "--revision", "1", "--dry-run", "-o", "json").stdout)
+        self.assertEqual((would["corpora"], would["chunks_dropped"]), (["a", "c", "d"], 0))
+        done = json.loads(self.run_ctl("corpus", "drop", "--revision", "1", "--model", "m", "-o", "json").stdout)
+        # Those of a are private's, too.
+        self.assertEqual((done["corpora"], done["chunks_dropped"]), (["a", "c"], 2))
+        listed = json.loads(self.run_ctl("corpus", "list", "-o", "json").stdout)["corpora"]
+        self.assertEqual({one["name"] for one in listed}, {"b", "d"})
+        self.assertEqual(self.run_ctl("corpus", "show", "private", "--tenant", "acme").returncode, 0)
+        self.assertEqual(self.run_ctl("corpus", "drop", "--revision", "3").returncode, 3)
+        for arguments in ([], ["b", "--revision", "1"], ["b", "--dry-run"]):
+            self.assertEqual(self.run_ctl("corpus", "drop", *arguments).returncode, INVALID, arguments)
+
     def test_a_load_that_cannot_wait_reports_it(self):
         self.fleet = Fleet(self.folder, holders=2)
         path = self.folder / "rows.safetensors"

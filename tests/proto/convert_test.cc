@@ -13,6 +13,7 @@ Corpus MakeCorpus() {
   corpus.name = "gpl-3";
   corpus.tenant = "t";
   corpus.version = 7;
+  corpus.replica_count = 3;
   corpus.geometry = *NamedGeometry("deepseek-v2-lite");
   corpus.geometry.revision = "604d566";
   for (uint8_t i = 1; i <= 3; ++i) {
@@ -124,7 +125,9 @@ TEST(ConvertCorpus, Refusals) {
 TEST(ConvertMember, RoundTrip) {
   for (const MemberRole role : {MemberRole::kHolder, MemberRole::kRequester}) {
     for (const char* address : {"127.0.0.1:7000", "[::1]:1", "host.example:65535"}) {
-      const Member member = {{"h1"}, role, address, {UINT64_MAX}};
+      Member member = {{"h1"}, role, address, {UINT64_MAX}};
+      member.domain = {"host-1", "rack_2", "zone.3"};
+      member.is_draining = role == MemberRole::kHolder;
       const auto back = FromProto(Sent(ToProto(member)));
       ASSERT_TRUE(back.ok()) << back.status();
       EXPECT_EQ(*back, member);
@@ -141,6 +144,9 @@ TEST(ConvertMember, Refusals) {
   refused([](v1::Member& m) { m.clear_id(); }, "member: the id");
   refused([](v1::Member& m) { m.set_id(std::string(129, 'a')); }, "member: the id");
   refused([](v1::Member& m) { m.set_id("a b"); }, "member: id");
+  refused([](v1::Member& m) { m.mutable_domain()->set_rack("a b"); }, "member: domain.rack");
+  refused([](v1::Member& m) { m.mutable_domain()->set_zone(std::string(129, 'z')); },
+          "member: domain.zone");
   refused([](v1::Member& m) { m.clear_role(); }, "role: unknown");
   refused([](v1::Member& m) { m.set_role(static_cast<v1::MemberRole>(9)); }, "role: unknown");
   for (const char* address :

@@ -23,6 +23,7 @@ void AddAgentsCommands(CLI::App& app, Ctl& ctl);
 void AddCharacterizeCommands(CLI::App& app, Ctl& ctl);
 void AddGcCommand(CLI::App& app, Ctl& ctl);
 void AddDirectoryCommands(CLI::App& app, Ctl& ctl);
+void AddHolderCommands(CLI::App& app, Ctl& ctl);
 void AddDoctorCommand(CLI::App& app, Ctl& ctl);
 void AddHealthCommand(CLI::App& app, Ctl& ctl);
 void AddVersionCommand(CLI::App& app, Ctl& ctl);
@@ -54,6 +55,9 @@ void AddCorpusIngestCommand(CLI::App& corpus, Ctl& ctl);
 // Adds `corpus list` and `corpus export` to the noun `corpus`.
 void AddCorpusListCommand(CLI::App& corpus, Ctl& ctl);
 void AddCorpusExportCommand(CLI::App& corpus, Ctl& ctl);
+
+// Adds `corpus drop` to the noun `corpus`.
+void AddCorpusDropCommand(CLI::App& corpus, Ctl& ctl);
 
 // Adds `corpus verify` to the noun `corpus`.
 void AddVerifyCommand(CLI::App& corpus, Ctl& ctl);

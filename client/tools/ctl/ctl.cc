@@ -284,6 +284,7 @@ void BuildCommandLine(CLI::App& app, Ctl& ctl, GlobalValues& values) {
   AddCharacterizeCommands(app, ctl);
   AddGcCommand(app, ctl);
   AddDirectoryCommands(app, ctl);
+  AddHolderCommands(app, ctl);
   AddHealthCommand(app, ctl);
   AddDoctorCommand(app, ctl);
   AddCompletionCommand(app, ctl);

@@ -53,6 +53,7 @@ void DirectoryRole::Tick() {
   state().Expire();
   state().reports().PublishRebuilt();
   state().changes().SubmitMembers();
+  state().replication().Tick();
 }
 
 }  // namespace ckv

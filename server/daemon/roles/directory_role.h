@@ -39,7 +39,7 @@ class DirectoryRole {
   void Stand(const std::string& address);
   // Gives up the lead, and takes part in no more elections, if there are several directories.
   void EndLead();
-  // Ends expired leases. Call it often.
+  // Ends expired leases, and orders and lists copies. Call it often.
   void Tick();
 
  private:

@@ -20,6 +20,7 @@ absl::StatusOr<std::unique_ptr<HolderRole>> HolderRole::Start(DaemonShared* shar
   Holder* const holder = role->holder_.get();
   role->expirer_ = std::make_unique<ChunkExpirer>(&holder->store());
   CKV_ASSIGN_OR_RETURN(role->placement_, DaemonPlacement::Start(config, clock, local, holder));
+  role->copies_ = std::make_unique<DaemonCopies>(config, clock, local, holder);
   role->holder_service_ =
       std::make_unique<HolderServiceImpl>(holder, config.name, &shared->gate, clock);
   role->holder_service_->ReportProcess([shared] { return shared->Process(); });

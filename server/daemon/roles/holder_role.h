@@ -31,6 +31,9 @@ class HolderRole {
   Holder& holder() { return *holder_; }
   // Not after EndPlacement.
   PlacementKeeper& placement() { return placement_->keeper(); }
+  // Until EndScrub it makes copies. Its other functions may be called until this object is
+  // destroyed.
+  CopyMaker& copies() { return copies_->maker(); }
   HolderServiceImpl& holder_service() { return *holder_service_; }
   StoreServiceImpl& store_service() { return *store_service_; }
 
@@ -41,7 +44,11 @@ class HolderRole {
   void Tick() { expirer_->Tick(); }
   bool HasLease() const { return holder_->lease().LiveAt(shared_->clock->Now()); }
 
-  void EndScrub() { scrub_.reset(); }
+  // Ends copies, too.
+  void EndScrub() {
+    copies_->maker().Stop();
+    scrub_.reset();
+  }
   // Call it when no registration and no call uses the placement any more.
   void EndPlacement() { placement_.reset(); }
 
@@ -53,6 +60,7 @@ class HolderRole {
   std::unique_ptr<Holder> holder_;
   std::unique_ptr<ChunkExpirer> expirer_;
   std::unique_ptr<DaemonPlacement> placement_;
+  std::unique_ptr<DaemonCopies> copies_;
   std::unique_ptr<HolderServiceImpl> holder_service_;
   std::unique_ptr<StoreServiceImpl> store_service_;
   std::unique_ptr<DaemonScrub> scrub_;  // set while it runs

@@ -12,8 +12,9 @@ namespace ckv {
 void Membership::AddHolder(HolderRole* holder) {
   RegistrationOptions options =
       RegistrationOptionsOf(shared_->config, MemberRole::kHolder, shared_->clock);
-  options.on_lease = [holder](const LeaseGrant& grant, uint64_t placed_change_count) {
-    holder->placement().Note(grant, placed_change_count);
+  options.on_lease = [holder](const LeaseGrant& grant, const LeaseRenewal& renewal) {
+    holder->placement().Note(grant, renewal.placed_change_count);
+    holder->copies().Note(grant.lease_id, renewal.copy_order_count);
   };
   Add(std::move(options), MemberRole::kHolder, &holder->holder().lease());
 }

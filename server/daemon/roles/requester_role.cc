@@ -58,6 +58,7 @@ absl::StatusOr<std::unique_ptr<RequesterRole>> RequesterRole::Start(
                                                        role->requester_.get(), &holder->holder());
     ReplicaKeeper* const keeper = &role->replicas_->keeper();
     holder->holder_service().OnPut([keeper](const ChunkId& id) { keeper->Adopt(id); });
+    holder->copies().SetOnPut([keeper](const ChunkId& id) { keeper->Adopt(id); });
     service.replicas = keeper;
     role->local_rows_->SetKeeper(keeper);
   }

@@ -56,6 +56,13 @@ class Transaction {
         mirror_(gone);
         return absl::OkStatus();
       }
+      case Kind::kDrain: {
+        DirectoryChange ended;
+        ended.kind = ChangeKind::kDrain;
+        ended.holder = key.substr(layout_.Drains().size());
+        mirror_(ended);
+        return absl::OkStatus();
+      }
       case Kind::kDrop: {
         uint64_t number = 0;
         const auto digits = absl::string_view(key).substr(layout_.Drops().size());

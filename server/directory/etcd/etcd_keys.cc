@@ -22,8 +22,9 @@ std::optional<EtcdLayout::Kind> EtcdLayout::KindOf(std::string_view key) const {
     if (key == name) return kind;
   }
   static constexpr std::pair<std::string_view, Kind> kBegins[] = {
-      {"gap/", Kind::kGap},       {"drop/", Kind::kDrop},     {"tenant/", Kind::kTenant},
-      {"member/", Kind::kMember}, {"corpus/", Kind::kCorpus}, {"part/", Kind::kPart}};
+      {"gap/", Kind::kGap},       {"drop/", Kind::kDrop},   {"tenant/", Kind::kTenant},
+      {"member/", Kind::kMember}, {"drain/", Kind::kDrain}, {"corpus/", Kind::kCorpus},
+      {"part/", Kind::kPart}};
   for (const auto& [name, kind] : kBegins) {
     if (key.starts_with(name)) return kind;
   }

@@ -11,6 +11,7 @@
 //   drop/NUMBER                   a record kForget: a tombstone
 //   tenant/NAME                   a record kTenantKey
 //   member/NAME                   a record kMember: a member that has a lease
+//   drain/NAME                    a record kDrain: a holder that is drained
 //   corpus/TENANT 0 NAME          version, 8 bytes; count of parts, 4 bytes; without parts the
 //   record kPublish part/VERSION/INDEX            a part of a record that is longer than kPartBytes
 //
@@ -52,6 +53,8 @@ class EtcdLayout {
   }
   std::string Members() const { return prefix_ + "member/"; }
   std::string Member(std::string_view name) const { return Members() + std::string(name); }
+  std::string Drains() const { return prefix_ + "drain/"; }
+  std::string Drain(std::string_view name) const { return Drains() + std::string(name); }
   std::string Corpora() const { return prefix_ + "corpus/"; }
   std::string Corpus(std::string_view tenant, std::string_view name) const {
     return Corpora() + std::string(tenant) + '\0' + std::string(name);
@@ -77,6 +80,7 @@ class EtcdLayout {
     kDrop,
     kTenant,
     kMember,
+    kDrain,
     kCorpus,
     kPart,
   };

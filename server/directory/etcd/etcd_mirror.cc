@@ -43,15 +43,16 @@ absl::Status EtcdMirror::Open(Instant deadline) {
 
 absl::Status EtcdMirror::ReadAll(Instant deadline) {
   absl::btree_set<CorpusKey> corpora;
-  absl::btree_set<HolderId> members;
+  absl::btree_set<HolderId> members, draining;
   auto index = ReadEtcdState(client_, layout_, deadline, [&](const DirectoryChange& change) {
     if (change.kind == ChangeKind::kPublish) corpora.insert(KeyOf(change));
     if (change.kind == ChangeKind::kMember) members.insert(change.member.id);
+    if (change.kind == ChangeKind::kDrain) draining.insert({change.holder});
     changes_.Mirror(change);
     return absl::OkStatus();
   });
   if (!index.ok()) return index.status();
-  changes_.MirrorOnly(corpora, members);
+  changes_.MirrorOnly(corpora, members, draining);
   index_ = *std::move(index);
   broken_ = absl::OkStatus();
   ++round_;

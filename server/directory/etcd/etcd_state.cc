@@ -115,8 +115,8 @@ absl::StatusOr<EtcdIndex> ReadEtcdState(EtcdClient& client, const EtcdLayout& la
       return replay(std::move(change));
     });
   };
-  for (const std::string& prefix :
-       {layout.prefix() + "gap/", layout.Drops(), layout.Tenant(""), layout.Members()})
+  for (const std::string& prefix : {layout.prefix() + "gap/", layout.Drops(), layout.Tenant(""),
+                                    layout.Members(), layout.Drains()})
     CKV_RETURN_IF_ERROR(read(EtcdKeys::Prefix(prefix), replay_pair));
   const auto replay_corpus = [&](const EtcdPair& pair) {
     return ReplayCorpus(client, layout, pair, deadline, replay, index);
@@ -192,6 +192,10 @@ EtcdWriter::Added EtcdWriter::WritesOf(const DirectoryChange& change) const {
       break;
     case ChangeKind::kMemberGone:
       added.writes.push_back(Delete(EtcdKeys::One(layout_.Member(change.member.id.name))));
+      break;
+    case ChangeKind::kDrain:
+      added.writes.push_back(change.drains ? Put(layout_.Drain(change.holder), RecordOf(change))
+                                           : Delete(EtcdKeys::One(layout_.Drain(change.holder))));
       break;
     default:
       CKV_CHECK(false);  // records of the log itself are never submitted

@@ -41,6 +41,19 @@ absl::Status TakeTokenHashes(ByteReader& body, Corpus& corpus) {
   return absl::OkStatus();
 }
 
+void PutMember(const DirectoryChange& change, std::string& to) {
+  const Member& member = change.member;
+  PutBytes(static_cast<uint8_t>(member.role), to);
+  PutBytes(static_cast<uint8_t>(member.kernel_target), to);
+  PutBytes(member.epoch.value, to);
+  PutBytes(static_cast<uint32_t>(change.lease_ttl / std::chrono::milliseconds(1)), to);
+  PutText<uint8_t>(member.id.name, to);
+  PutText<uint16_t>(member.control_address, to);
+  PutText<uint8_t>(member.domain.host, to);
+  PutText<uint8_t>(member.domain.rack, to);
+  PutText<uint8_t>(member.domain.zone, to);
+}
+
 absl::Status TakeMember(ByteReader& body, DirectoryChange& change) {
   Member& member = change.member;
   const auto role = body.Take<uint8_t>();
@@ -55,6 +68,9 @@ absl::Status TakeMember(ByteReader& body, DirectoryChange& change) {
   change.lease_ttl = std::chrono::milliseconds(body.Take<uint32_t>());
   member.id.name = std::string(body.TakeText<uint8_t>());
   member.control_address = std::string(body.TakeText<uint16_t>());
+  member.domain.host = std::string(body.TakeText<uint8_t>());
+  member.domain.rack = std::string(body.TakeText<uint8_t>());
+  member.domain.zone = std::string(body.TakeText<uint8_t>());
   if (member.id.name.empty() || member.control_address.empty()) return Bad("a member of no name");
   return absl::OkStatus();
 }
@@ -119,6 +135,13 @@ absl::Status TakeBody(ByteReader& body, DirectoryChange& change) {
       change.member.id.name = std::string(body.TakeText<uint8_t>());
       if (change.member.id.name.empty()) return Bad("a member of no name");
       break;
+    case ChangeKind::kDrain: {
+      const auto drains = body.Take<uint8_t>();
+      change.drains = drains == 1;
+      change.holder = std::string(body.TakeText<uint8_t>());
+      if (drains > 1 || change.holder.empty()) return Bad("a drain of no holder");
+      break;
+    }
   }
   return body.IsDone() ? absl::OkStatus() : Bad("a record of another length than its fields");
 }
@@ -177,19 +200,16 @@ void AppendRecord(const DirectoryChange& change, std::string& payload) {
       PutText<uint8_t>(change.tenant, payload);
       payload.append(change.key.AsBytes());
       break;
-    case ChangeKind::kMember: {
-      const Member& member = change.member;
-      PutBytes(static_cast<uint8_t>(member.role), payload);
-      PutBytes(static_cast<uint8_t>(member.kernel_target), payload);
-      PutBytes(member.epoch.value, payload);
-      PutBytes(static_cast<uint32_t>(change.lease_ttl / std::chrono::milliseconds(1)), payload);
-      PutText<uint8_t>(member.id.name, payload);
-      PutText<uint16_t>(member.control_address, payload);
+    case ChangeKind::kMember:
+      PutMember(change, payload);
       break;
-    }
     case ChangeKind::kMemberGone:
       PutBytes(change.member.epoch.value, payload);
       PutText<uint8_t>(change.member.id.name, payload);
+      break;
+    case ChangeKind::kDrain:
+      PutBytes(static_cast<uint8_t>(change.drains ? 1 : 0), payload);
+      PutText<uint8_t>(change.holder, payload);
       break;
   }
   const auto body_bytes = static_cast<uint32_t>(payload.size() - length_at - sizeof(uint32_t));
@@ -206,7 +226,7 @@ absl::Status ReadRecords(std::string_view payload,
     const auto zero = records.Take<uint16_t>();
     ByteReader body(records.TakeText<uint32_t>());
     if (records.IsShort()) return Bad("a record that is longer than its frame");
-    if (version > kBodyVersion || kind > static_cast<uint8_t>(ChangeKind::kMemberGone)) {
+    if (version > kBodyVersion || kind > static_cast<uint8_t>(ChangeKind::kDrain)) {
       return absl::FailedPreconditionError(
           absl::StrFormat("a record of kind %d, version %d: it was written by a later version of "
                           "ckv: upgrade this one",

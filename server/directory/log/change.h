@@ -25,12 +25,16 @@
 //      32  kForget: number of the drop, folder_id and version (DroppedCorpus), version of the
 //          local corpus that is removed, or 0; then the names as for kDrop
 //      33  kTenantKey: 1 byte of length and the tenant's name, then its key
-//      18  kMember: 1 byte role, 1 byte kernel target (proto/kernel_target.h), 8 bytes epoch, 4
-//          bytes milliseconds of its lease. Its name (1 byte of length) and address (2) follow
+//      21  kMember: 1 byte role, 1 byte kernel target (proto/kernel_target.h), 8 bytes epoch, 4
+//          bytes milliseconds of its lease. Then its name, its address (2 bytes of length), and its
+//          host, rack and zone
 //       9  kMemberGone: its epoch, then its name
+//       2  kDrain: 1 if the holder is drained from now on, 0 if no longer; 1 byte of length and its
+//          name
 //
-// A snapshot has kGap, kForget and kTenantKey records for all gaps, tombstones and keys, before its
-// corpora. A folder has no members: only directories that share a state in etcd save them.
+// A snapshot has kGap, kForget, kTenantKey and kDrain records for all gaps, tombstones, keys and
+// drained holders, before its corpora. A folder has no members: only directories that share a
+// state in etcd save them.
 //
 // No payload has 512 zeros in a row, because no corpus has.
 //
@@ -64,6 +68,7 @@ enum class ChangeKind : uint8_t {
   kTenantKey = 10,
   kMember = 11,
   kMemberGone = 12,
+  kDrain = 13,
 };
 
 // Corpus versions and drop numbers that a folder never gave: those above `after`, up to `until`.
@@ -79,6 +84,8 @@ struct DirectoryChange {
   ChangeKind kind = ChangeKind::kPublish;
   std::shared_ptr<const Corpus> corpus;  // kPublish, with its version
   std::string tenant, name;              // kDrop, kForget; kTenantKey has no name
+  std::string holder;                    // kDrain
+  bool drains = false;                   // kDrain
   TenantKey key;                         // kTenantKey
   uint64_t version = 0;                  // kDrop, kForget, kSnapshotBegin
   uint64_t number = 0;                   // kDrop, kForget

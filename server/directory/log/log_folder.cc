@@ -152,6 +152,13 @@ absl::Status LogFolder::WriteSnapshotFile(const std::string& path, uint64_t numb
     record.key = key;
     CKV_RETURN_IF_ERROR(writer.Add(record));
   }
+  for (const HolderId& holder : image.draining) {
+    DirectoryChange record;
+    record.kind = ChangeKind::kDrain;
+    record.holder = holder.name;
+    record.drains = true;
+    CKV_RETURN_IF_ERROR(writer.Add(record));
+  }
   for (const std::shared_ptr<const Corpus>& corpus : image.corpora) {
     DirectoryChange publish;
     publish.corpus = corpus;

@@ -44,6 +44,7 @@ struct DirectoryImage {
   std::vector<VersionGap> gaps;                         // ascending
   std::vector<DroppedCorpus> dropped;                   // tombstones
   std::vector<std::pair<std::string, TenantKey>> keys;  // by tenant
+  std::vector<HolderId> draining;                       // drained holders, by name
   uint64_t version = 0;                                 // the highest version or number of a change
   uint64_t epoch_max = 0;                               // no higher epoch was given
 };
@@ -77,9 +78,10 @@ class LogFolder {
   static constexpr size_t kSnapshotFrameBytes = size_t{1} << 20;
 
   // Creates the folder or takes it over, and calls `replay` for every change in order: kPublish,
-  // kDrop, kForget, kGap, kTenantKey, kEpochs and kSnapshotBegin. An error of `replay` ends the
-  // reading. `files` must outlive the folder. If `progress` is not null, it is updated meanwhile.
-  // In addition to the errors below, returns those of FileSystem and of OwnedFolder::Open.
+  // kDrop, kForget, kGap, kTenantKey, kDrain, kEpochs and kSnapshotBegin. An error of `replay` ends
+  // the reading. `files` must outlive the folder. If `progress` is not null, it is updated
+  // meanwhile. In addition to the errors below, returns those of FileSystem and of
+  // OwnedFolder::Open.
   //   DataLoss            a file is damaged or missing; names it, the byte, and a remedy.
   //   FailedPrecondition  a later version of ckv wrote one of the files.
   static absl::StatusOr<std::unique_ptr<LogFolder>> Open(

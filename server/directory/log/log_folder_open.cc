@@ -157,6 +157,7 @@ class LogFolder::Reader {
       case ChangeKind::kGap:
       case ChangeKind::kForget:
       case ChangeKind::kTenantKey:
+      case ChangeKind::kDrain:
         break;
       case ChangeKind::kSnapshotEnd:
         count.is_ended = true;
@@ -242,6 +243,7 @@ class LogFolder::Reader {
       case ChangeKind::kGap:
       case ChangeKind::kForget:
       case ChangeKind::kTenantKey:
+      case ChangeKind::kDrain:
         ++folder_.replay_.record_count;
         return replay_(std::move(change));
       default:

@@ -24,6 +24,7 @@ struct Lease {
   Duration ttl{0};
   Instant expires;
   uint64_t placed_change_count = 0;         // as in LeaseRenewal
+  uint32_t copy_order_count = 0;            // as in LeaseRenewal
   std::optional<MemberHealth> health = {};  // unset until reported
   Duration clock_ahead{0};
   std::string silence = {};  // why the last probe failed; empty if it succeeded

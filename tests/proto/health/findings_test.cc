@@ -216,6 +216,13 @@ TEST(Findings, CoverTheDirectory) {
        [](FleetFacts& f) { f.members.erase(f.members.begin(), f.members.begin() + 2); }},
       {{"warning corpora-skipped directory 10.0.0.1:7400"},
        [](FleetFacts& f) { f.skipped_corpus_count = 2; }},
+      {{"warning chunks-under-replicated directory 10.0.0.1:7400"},
+       [](FleetFacts& f) { f.replication.under_replicated_count = 1; }},
+      {{"warning copies-stuck directory 10.0.0.1:7400"},
+       [](FleetFacts& f) {
+         f.replication.stuck_count = 1;
+         f.replication.stuck_why = "corpus docs, chunk 01: no live holder has it";
+       }},
   });
 }
 

@@ -192,7 +192,7 @@ TEST_F(DirectoryLeadTest, MirrorOnlyRemovesOtherCorporaAndMembers) {
   ASSERT_TRUE(a.state.Publish(Made("kept", 1), false, 0).ok());
   ASSERT_TRUE(a.state.Publish(Made("gone", 2), false, 0).ok());
   Follow();
-  b.state.changes().MirrorOnly({CorpusKey("", "kept")}, {});
+  b.state.changes().MirrorOnly({CorpusKey("", "kept")}, {}, {});
   EXPECT_TRUE(b.state.Get("kept", "").ok());
   EXPECT_TRUE(absl::IsNotFound(b.state.Get("gone", "").status()));
   EXPECT_TRUE(b.state.Members().empty());

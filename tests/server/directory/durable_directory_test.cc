@@ -87,6 +87,44 @@ TEST_F(DurableDirectoryTest, ATenantKeepsItsKey) {
   EXPECT_EQ(*state->TenantKeyOf("other", true), *other);
 }
 
+// A drain lasts until it is ended, with a log and with a snapshot.
+TEST_F(DurableDirectoryTest, ADrainSurvivesARestart) {
+  log.log_bytes_min = 1;
+  const auto draining = [this] {
+    std::vector<std::string> names = directory->state().replication().Facts().draining;
+    return names;
+  };
+  const auto drain = [this](const std::string& name, bool on) {
+    return directory->state().replication().SetDraining({name}, on, kInstantMax);
+  };
+  Start();
+  EXPECT_EQ(drain("a", true).code(), StatusCode::kNotFound);
+  ASSERT_TRUE(directory->state().Register(HolderOf("a"), seconds(3)).ok());
+  ASSERT_TRUE(directory->state().Register(HolderOf("b", "127.0.0.1:7401"), seconds(3)).ok());
+  ASSERT_TRUE(drain("a", true).ok());
+  ASSERT_TRUE(drain("b", true).ok());
+  for (int restart = 0; restart < 3; ++restart) {
+    Start();
+    EXPECT_THAT(draining(), ElementsAre("a", "b"));
+  }
+  ASSERT_TRUE(directory->state().Register(HolderOf("a"), seconds(3)).ok());
+  EXPECT_TRUE(directory->state().Members()[0].is_draining);
+  // It may be ended without the holder.
+  ASSERT_TRUE(drain("b", false).ok());
+  Start();
+  EXPECT_THAT(draining(), ElementsAre("a"));
+  ASSERT_TRUE(drain("a", false).ok());
+  Start();
+  EXPECT_THAT(draining(), IsEmpty());
+  // A change that the disk refuses is not made.
+  ASSERT_TRUE(directory->state().Register(HolderOf("a"), seconds(3)).ok());
+  files.set_hook([](Call call, const std::string&) {
+    return call == Call::kWrite ? absl::ResourceExhaustedError("no space") : absl::OkStatus();
+  });
+  EXPECT_FALSE(drain("a", true).ok());
+  EXPECT_THAT(draining(), IsEmpty());
+}
+
 TEST_F(DurableDirectoryTest, AKeyThatIsNotDurableIsNotGiven) {
   DirectoryState* state = &Start();
   files.set_hook([](Call call, const std::string&) {

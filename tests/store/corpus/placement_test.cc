@@ -98,6 +98,40 @@ TEST(PlaceChunks, ADeadHoldersChunksAreSharedByTwo) {
   EXPECT_EQ(second.size(), 2u);
 }
 
+// Six holders on hosts a, a, a, a, b, c: two copies are never on one host.
+TEST(PlaceChunks, CopiesAreInDifferentDomains) {
+  const std::vector<HolderId> holders = Holders(6);
+  const std::vector<std::string> hosts = {"a", "a", "a", "a", "b", "c"};
+  for (const int level : {0, 1, 2}) {
+    std::vector<FailureDomain> domains;
+    for (size_t i = 0; i < hosts.size(); ++i) {
+      domains.push_back({.host = level == 0 ? hosts[i] : holders[i].name,
+                         .rack = level == 1 ? hosts[i] : "",
+                         .zone = level == 2 ? hosts[i] : ""});
+    }
+    for (const uint32_t replicas : {2u, 3u}) {
+      const auto placement = *PlaceChunks(300, holders, replicas, domains);
+      for (const std::vector<HolderId>& chosen : placement) {
+        std::set<std::string> used;
+        for (const HolderId& holder : chosen) used.insert(hosts[holder.name[1] - '0']);
+        EXPECT_EQ(used.size(), replicas) << "level " << level;
+      }
+    }
+    // A fourth copy has to share a host.
+    EXPECT_EQ((*PlaceChunks(1, holders, 4, domains))[0].size(), 4u);
+  }
+  EXPECT_EQ(PlaceChunks(1, holders, 2, std::vector<FailureDomain>(5)).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+// Domains that all differ change nothing.
+TEST(PlaceChunks, DomainsThatDifferKeepTheRotation) {
+  const std::vector<HolderId> holders = Holders(5);
+  std::vector<FailureDomain> domains;
+  for (const HolderId& holder : holders) domains.push_back({.host = holder.name});
+  EXPECT_EQ(*PlaceChunks(1000, holders, 3, domains), *PlaceChunks(1000, holders, 3));
+}
+
 TEST(PlaceChunks, Refusals) {
   const auto code = [](size_t chunks, const std::vector<HolderId>& holders, uint32_t replicas) {
     return PlaceChunks(chunks, holders, replicas).status().code();

@@ -1,4 +1,4 @@
-// ckvctl corpus show and drop; the others are in files of their own.
+// ckvctl corpus show; the others are in files of their own.
 
 #include <algorithm>
 #include <memory>
@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_format.h"
 #include "client/tools/ctl/commands.h"
-#include "client/tools/ctl/fleet/orphans.h"
 #include "client/tools/ctl/fleet/places.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
@@ -87,28 +86,6 @@ absl::Status RunShow(const Ctl& ctl, const std::string& name) {
   return absl::OkStatus();
 }
 
-absl::Status RunDrop(const Ctl& ctl, const std::string& name) {
-  Fleet fleet(ctl.fleet, ctl.clock);
-  // One that is not proven to be whole is Unavailable, and can be dropped.
-  const absl::StatusOr<Corpus> known = fleet.GetCorpus(name);
-  if (!absl::IsUnavailable(known.status())) CKV_RETURN_IF_ERROR(known.status());
-  const std::string& tenant = fleet.options().tenant;
-  if (known.ok() && known->tenant != tenant) {
-    return absl::NotFoundError(
-        absl::StrFormat("no corpus '%s' of tenant '%s'\n  %s is shared: drop it without --tenant",
-                        name, tenant, name));
-  }
-  std::vector<std::string> warnings;
-  CKV_ASSIGN_OR_RETURN(const DropCounts counts, DropCorpus(fleet, name, warnings));
-  uint32_t dropped = 0;
-  for (const auto& [holder, count] : counts) dropped += count;
-  for (const std::string& warning : warnings) ctl.Note("ckvctl: warning: " + warning);
-  ctl.Print(absl::StrFormat("dropped corpus %s and %d chunk %s that no other corpus uses\n", name,
-                            dropped, dropped == 1 ? "copy" : "copies"),
-            {{"corpus", name}, {"chunks_dropped", dropped}, {"warnings", warnings}});
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 void AddCorpusCommands(CLI::App& app, Ctl& ctl) {
@@ -135,11 +112,7 @@ void AddCorpusCommands(CLI::App& app, Ctl& ctl) {
   show->add_option("NAME", *name, "The corpus")->required();
   show->callback([&ctl, name] { ctl.run = [&ctl, name] { return RunShow(ctl, *name); }; });
 
-  CLI::App* drop =
-      AddVerb(*corpus, "drop", "Drop a corpus, and the chunks that no other corpus uses",
-              "  ckvctl corpus drop docs");
-  drop->add_option("NAME", *name, "The corpus")->required();
-  drop->callback([&ctl, name] { ctl.run = [&ctl, name] { return RunDrop(ctl, *name); }; });
+  AddCorpusDropCommand(*corpus, ctl);
 }
 
 }  // namespace ckv::ctl

@@ -277,11 +277,7 @@ absl::Status CheckTenant(const Ctl& ctl, const Corpus& corpus) {
 // that of the last chunk. There are no more copies than holders.
 uint32_t ReplicasOf(const Ctl& ctl, const LoadOptions& options,
                     const std::optional<Corpus>& previous, size_t holder_count) {
-  size_t copies = 1;
-  if (previous) {
-    for (const ChunkPlacement& chunk : previous->chunks)
-      copies = options.extend ? chunk.holders.size() : std::max(copies, chunk.holders.size());
-  }
+  const size_t copies = previous ? std::max<size_t>(1, previous->replica_count) : 1;
   if (copies > holder_count) {
     ctl.Note(absl::StrFormat(
         "ckvctl: warning: %d copies of each %schunk become %d: there are no more holders", copies,
@@ -333,7 +329,7 @@ absl::Status RunLoad(const Ctl& ctl, LoadOptions options) {
   }
   if (options.replicas == 0) options.replicas = ReplicasOf(ctl, options, previous, holders.size());
   CKV_RETURN_IF_ERROR(
-      Annotate(PlaceChunks(1, HolderIdsOf(holders), options.replicas).status(), "--replicas"));
+      Annotate(PlaceChunks(1, UndrainedIdsOf(holders), options.replicas).status(), "--replicas"));
 
   CKV_ASSIGN_OR_RETURN(options.cut.key, fleet.KeyOfTenant(/*make=*/!options.dry_run));
   options.cut.before_prefill = [&](const ChunkSource& chunks) {

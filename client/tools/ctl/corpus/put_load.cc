@@ -23,6 +23,7 @@ Corpus MakeCorpus(const Ctl& ctl, const LoadTarget& target, const ChunkSource& s
   corpus.name = target.name;
   corpus.tenant = ctl.fleet.tenant;
   corpus.geometry = source.geometry();
+  corpus.replica_count = target.replicas;
   std::vector<uint32_t> all(source.chunks().size());
   std::iota(all.begin(), all.end(), 0u);
   AppendChunks(source, all, placement, corpus);
@@ -44,9 +45,11 @@ struct RowProgress {
 
 }  // namespace
 
-std::vector<HolderId> HolderIdsOf(const std::vector<Member>& holders) {
+std::vector<HolderId> UndrainedIdsOf(const std::vector<Member>& holders) {
   std::vector<HolderId> ids;
-  for (const Member& holder : holders) ids.push_back(holder.id);
+  for (const Member& holder : holders) {
+    if (!holder.is_draining) ids.push_back(holder.id);
+  }
   return ids;
 }
 

@@ -32,7 +32,8 @@ struct Loaded {
   uint32_t appended = 0;
 };
 
-std::vector<HolderId> HolderIdsOf(const std::vector<Member>& holders);
+// Returns the ids of those that are not drained.
+std::vector<HolderId> UndrainedIdsOf(const std::vector<Member>& holders);
 
 // Places all chunks of the source by free capacity (client/publish/capacity_placement.h).
 absl::StatusOr<SourcePlacement> PlaceAll(const ChunkSource& source,

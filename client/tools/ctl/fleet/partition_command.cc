@@ -61,7 +61,7 @@ absl::StatusOr<std::vector<WeightedHolder>> WeighHolders(const std::vector<Membe
   std::vector<WeightedHolder> targets;
   for (const Member& holder : holders) {
     const auto found = weight_of.find(holder.id.name);
-    const double weight = found == weight_of.end() ? 1 : found->second;
+    const double weight = found != weight_of.end() ? found->second : holder.is_draining ? 0 : 1;
     if (found != weight_of.end()) weight_of.erase(found);
     if (weight > 0) targets.push_back({holder.id, weight});
   }
@@ -181,13 +181,9 @@ absl::StatusOr<Planned> MakePlan(Fleet& fleet, const PartitionOptions& options) 
   }
   CKV_ASSIGN_OR_RETURN(const std::vector<WeightedHolder> targets,
                        WeighHolders(planned.holders, options.weights));
-  size_t replicas = options.replicas.value_or(1);
-  if (!options.replicas) {
-    for (const ChunkPlacement& chunk : planned.corpus.chunks)
-      replicas = std::max(replicas, chunk.holders.size());
-  }
-  CKV_ASSIGN_OR_RETURN(planned.plan, PlanPartition(planned.corpus, policy, targets,
-                                                   static_cast<uint32_t>(replicas)));
+  uint32_t& replicas = planned.corpus.replica_count;
+  replicas = options.replicas.value_or(std::max(1u, replicas));
+  CKV_ASSIGN_OR_RETURN(planned.plan, PlanPartition(planned.corpus, policy, targets, replicas));
   return planned;
 }
 

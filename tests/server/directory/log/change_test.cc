@@ -59,6 +59,12 @@ std::vector<DirectoryChange> EveryKind() {
   change.tenant = "acme";
   for (uint8_t i = 0; i < 32; ++i) change.key.bytes[i] = i;
   changes.push_back(change);
+  change = {};
+  change.kind = ChangeKind::kDrain;
+  change.holder = "h1";
+  changes.push_back(change);
+  change.drains = true;
+  changes.push_back(change);
   Corpus printed = *changes[3].corpus;
   for (size_t i = 1; i < printed.chunks.size(); i += 2)
     printed.chunks[i].token_hash = {i + 1, i * i};
@@ -159,7 +165,7 @@ TEST(Change, ALaterBuildsRecordsAreRefused) {
   EXPECT_EQ(Read(record).status().code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(Read(record).status().ToString(), HasSubstr("later version of ckv"));
   record[1] = 1;
-  record[0] = 11;
+  record[0] = static_cast<char>(ChangeKind::kDrain) + 1;
   EXPECT_EQ(Read(record).status().code(), StatusCode::kFailedPrecondition);
   record[0] = 0;
   EXPECT_EQ(Read(record).status().code(), StatusCode::kDataLoss);

@@ -59,6 +59,7 @@ inline std::shared_ptr<const Corpus> RandomCorpus(const std::string& name, uint6
   corpus.tenant = seed % 3 == 0 ? "acme" : "";
   corpus.geometry = *NamedGeometry("deepseek-v2-lite");
   corpus.version = version;
+  corpus.replica_count = seed % (kReplicaCountMax + 1);
   const bool chain = seed % 2 == 0;
   for (size_t i = 0; i < chunk_count; ++i) {
     ChunkPlacement chunk;

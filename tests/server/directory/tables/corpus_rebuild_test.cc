@@ -18,6 +18,7 @@ Corpus Spread(const std::string& name, uint64_t version, size_t chunk_count, uin
       test::MakeTestCorpus(test::TestGeometry(), std::vector<uint32_t>(chunk_count, 2), seed)
           .Publish(name, "", {{{"h0"}, {"h1"}}, {{"h1"}, {"h2"}}, {{"h2"}, {"h0"}}});
   corpus.version = version;
+  corpus.replica_count = 2;
   return corpus;
 }
 
@@ -102,16 +103,14 @@ TEST_F(CorpusRebuildTest, AContradictionIsReportedAndNeverServed) {
   EXPECT_TRUE(rebuild.Find({"", "c"})->conflict);
   EXPECT_EQ(rebuild.Find({"", "c"})->missing_count, 0u);
   EXPECT_EQ(rebuild.Find({"", "c"})->why, "holder h1 contradicts an earlier report about chunk 1");
-  // These parts have another length, or another model.
-  for (const bool longer : {true, false}) {
+  // These parts have another length, another model, or want another number of copies.
+  for (const int difference : {0, 1, 2}) {
     Corpus second = Spread("d", 7, 6);
     ASSERT_TRUE(Report(second, "h0").ok());
     CorpusPart part = PartOn(second, "h1");
-    if (longer) {
-      ++part.chunk_count;
-    } else {
-      part.corpus.geometry.revision = "r2";
-    }
+    if (difference == 0) ++part.chunk_count;
+    if (difference == 1) part.corpus.geometry.revision = "r2";
+    if (difference == 2) ++part.corpus.replica_count;
     ASSERT_TRUE(rebuild.Add({"h1"}, part).ok());
     ASSERT_TRUE(Report(second, "h2").ok());
     EXPECT_FALSE(rebuild.TakeWhole());
