@@ -121,8 +121,9 @@ v1::WatchEvent EventToProto(const DirectoryEvent& event) {
 
 }  // namespace
 
-void DirectoryServiceImpl::CatchUp(const grpc::ServerContext& context) const {
-  if (catch_up_) catch_up_(DeadlineOf(context, clock_, kControlTimeoutMax));
+absl::Status DirectoryServiceImpl::CatchUp(const grpc::ServerContext& context) const {
+  if (!catch_up_) return absl::OkStatus();
+  return catch_up_(DeadlineOf(context, clock_, kControlTimeoutMax));
 }
 
 grpc::Status DirectoryServiceImpl::Register(grpc::ServerContext* context,
@@ -170,7 +171,7 @@ grpc::Status DirectoryServiceImpl::Deregister(grpc::ServerContext* /*context*/,
 grpc::Status DirectoryServiceImpl::ListMembers(grpc::ServerContext* context,
                                                const v1::ListMembersRequest* request,
                                                v1::ListMembersReply* reply) {
-  CatchUp(*context);
+  if (auto status = CatchUp(*context); !status.ok()) return ToGrpc(status);
   if (!request->as_known()) {
     if (const absl::Status status = state_.CheckReturned(); !status.ok()) return ToGrpc(status);
   }
@@ -247,7 +248,7 @@ grpc::Status DirectoryServiceImpl::GetCorpus(grpc::ServerContext* context,
   if (auto status = CheckKey(request->name(), request->tenant()); !status.ok()) {
     return ToGrpc(status);
   }
-  CatchUp(*context);
+  if (auto status = CatchUp(*context); !status.ok()) return ToGrpc(status);
   const auto corpus = state_.Get(request->name(), request->tenant(), request->for_calls());
   if (!corpus.ok()) return ToGrpc(corpus.status());
   *reply->mutable_corpus() = ToProto(**corpus);
@@ -258,7 +259,7 @@ grpc::Status DirectoryServiceImpl::ListCorpora(grpc::ServerContext* context,
                                                const v1::ListCorporaRequest* request,
                                                v1::ListCorporaReply* reply) {
   if (auto status = CheckKey("", request->tenant()); !status.ok()) return ToGrpc(status);
-  CatchUp(*context);
+  if (auto status = CatchUp(*context); !status.ok()) return ToGrpc(status);
   for (const auto& corpus : state_.List(request->tenant())) {
     v1::CorpusSummary& summary = *reply->add_corpora();
     summary = Summarise(*corpus);
@@ -290,7 +291,7 @@ grpc::Status DirectoryServiceImpl::LocateChunk(grpc::ServerContext* context,
   const auto id = ChunkId::FromBytes(request->id());
   if (!id.ok()) return ToGrpc(id.status());
   if (auto status = CheckKey("", request->tenant()); !status.ok()) return ToGrpc(status);
-  CatchUp(*context);
+  if (auto status = CatchUp(*context); !status.ok()) return ToGrpc(status);
   for (const LocatedChunk& place : state_.Locate(*id, request->tenant())) {
     v1::LocateChunkReply::Place* message = reply->add_places();
     message->set_corpus(place.corpus->name);
@@ -308,7 +309,7 @@ grpc::Status DirectoryServiceImpl::LocateChunks(grpc::ServerContext* context,
   if (auto status = CheckKey("", request->tenant()); !status.ok()) return ToGrpc(status);
   const auto geometry = FromProto(request->geometry());
   if (!geometry.ok()) return ToGrpc(geometry.status());
-  CatchUp(*context);
+  if (auto status = CatchUp(*context); !status.ok()) return ToGrpc(status);
   LocalDirectory directory(&state_, request->for_calls());
   const auto placements =
       directory.LocateChunks(*ids, *geometry, request->tenant(), /*deadline=*/kInstantMax);
@@ -320,7 +321,7 @@ grpc::Status DirectoryServiceImpl::LocateChunks(grpc::ServerContext* context,
 grpc::Status DirectoryServiceImpl::GetTenantKey(grpc::ServerContext* context,
                                                 const v1::GetTenantKeyRequest* request,
                                                 v1::GetTenantKeyReply* reply) {
-  CatchUp(*context);
+  if (auto status = CatchUp(*context); !status.ok()) return ToGrpc(status);
   const auto key = state_.TenantKeyOf(request->tenant(), request->make(),
                                       DeadlineOf(*context, clock_, kControlTimeoutMax));
   if (!key.ok()) return ToGrpc(key.status());
@@ -343,7 +344,7 @@ grpc::Status DirectoryServiceImpl::FindPrompt(grpc::ServerContext* context,
     if (!fingerprint.ok()) return ToGrpc(fingerprint.status());
     model = *fingerprint;
   }
-  CatchUp(*context);
+  if (auto status = CatchUp(*context); !status.ok()) return ToGrpc(status);
   std::vector<uint64_t> heads(bytes.size() / sizeof(uint64_t));
   if (!heads.empty()) std::memcpy(heads.data(), bytes.data(), bytes.size());
   const PromptChunks found = state_.FindPrompt(heads, model, request->tenant());
@@ -359,7 +360,7 @@ grpc::Status DirectoryServiceImpl::CountReferences(grpc::ServerContext* context,
   const auto ids = IdsFrom(request->ids());
   if (!ids.ok()) return ToGrpc(ids.status());
   if (absl::Status status = CheckKey(request->holder(), ""); !status.ok()) return ToGrpc(status);
-  CatchUp(*context);
+  if (auto status = CatchUp(*context); !status.ok()) return ToGrpc(status);
   for (const uint32_t count : state_.CountReferences(*ids, request->holder()))
     reply->add_counts(count);
   return grpc::Status::OK;

@@ -32,9 +32,10 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
   // Describe reports the facts of `state`.
   void ReportFacts(std::function<FleetFacts()> facts) { facts_ = std::move(facts); }
 
-  // Sets what a read waits for, until its deadline: a follower's tables to have every change that
-  // was acknowledged before. Call before the service serves. Without it, reads do not wait.
-  void CatchUpBy(std::function<void(Instant deadline)> catch_up) {
+  // Sets what a read does first: it waits until a follower's tables have every change that was
+  // acknowledged before, and returns the error. Call before the service serves. Without it, reads
+  // do not wait.
+  void CatchUpBy(std::function<absl::Status(Instant deadline)> catch_up) {
     catch_up_ = std::move(catch_up);
   }
 
@@ -100,15 +101,15 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
                       v1::ImportReply* reply) override;
 
  private:
-  void CatchUp(const grpc::ServerContext& context) const;
+  absl::Status CatchUp(const grpc::ServerContext& context) const;
 
   DirectoryState& state_;
   ServiceGate& gate_;
   Clock& clock_;
   DurableDirectory* const home_;
-  std::function<ProcessFacts()> process_;           // may be empty
-  std::function<FleetFacts()> facts_;               // may be empty
-  std::function<void(Instant deadline)> catch_up_;  // may be empty
+  std::function<ProcessFacts()> process_;                   // may be empty
+  std::function<FleetFacts()> facts_;                       // may be empty
+  std::function<absl::Status(Instant deadline)> catch_up_;  // may be empty
   PublishTimes published_;
   EngineList engines_;
 };

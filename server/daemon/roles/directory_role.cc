@@ -32,7 +32,8 @@ DirectoryRole::DirectoryRole(DaemonShared* shared, std::unique_ptr<DurableDirect
       etcd_(std::move(etcd)),
       service_(&home_->state(), &shared->gate, shared->clock, home_.get()) {
   service_.ReportProcess([shared] { return shared->Process(); });
-  if (etcd_ != nullptr) service_.CatchUpBy([this](Instant deadline) { etcd_->CatchUp(deadline); });
+  if (etcd_ != nullptr)
+    service_.CatchUpBy([this](Instant deadline) { return etcd_->CatchUp(deadline); });
 }
 
 std::optional<std::string> DirectoryRole::Leader() const {

@@ -88,14 +88,16 @@ void EtcdDirectory::Follow() {
 
 void EtcdDirectory::SeeLeader(const std::string& address) { state_.changes().SetLeader(address); }
 
-void EtcdDirectory::CatchUp(Instant deadline) {
-  if (const auto leader = state_.changes().leader(); leader && leader->is_this) return;
+absl::Status EtcdDirectory::CatchUp(Instant deadline) {
+  if (const auto leader = state_.changes().leader(); leader && leader->is_this)
+    return absl::OkStatus();
   const Instant now = clock_.Now();
   {
     absl::MutexLock lock(&mu_);
-    if (now < stale_until_) return;
+    const bool is_silent = silent_since_ && now >= *silent_since_ + kSilenceMax;
+    if (is_silent && now < silent_at_ + kAskPause) return absl::OkStatus();
   }
-  deadline = std::min(deadline, now + kCatchUpMax);
+  deadline = now + std::min<Duration>(kAskMax, (deadline - now) / 2);
   // Each transaction of a leader writes this key.
   int64_t last = 0;
   const auto read =
@@ -104,10 +106,16 @@ void EtcdDirectory::CatchUp(Instant deadline) {
         return absl::OkStatus();
       });
   const bool has_all = read.ok() && mirror_.Await(last, deadline);
-  // A caller with little time proves nothing about etcd.
-  if (has_all || clock_.Now() < now + kCatchUpMax) return;
   absl::MutexLock lock(&mu_);
-  stale_until_ = clock_.Now() + kStaleMax;
+  if (has_all) {
+    silent_since_.reset();
+    return absl::OkStatus();
+  }
+  // What was seen long ago says nothing about now.
+  if (!silent_since_ || now > silent_at_ + kSilenceMax) silent_since_ = now;
+  silent_at_ = clock_.Now();
+  if (silent_at_ >= *silent_since_ + kSilenceMax) return absl::OkStatus();
+  return absl::UnavailableError("this directory follows, and etcd does not answer: try again");
 }
 
 std::string EtcdDirectory::Refusal() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -41,13 +42,16 @@ class EtcdDirectory final : public LeaderSink {
                                                              Instant deadline);
   // Begins to stand for election. `address` is where clients and other directories find this one.
   void Start(const std::string& address);
-  // Waits until the tables have every change that was acknowledged before the call, if this one
-  // follows. While etcd does not answer, that is unknown: a call waits for kCatchUpMax in vain, and
-  // those of the next kStaleMax return at once.
-  void CatchUp(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns OK once the tables have every change that was acknowledged before the call. On the one
+  // that leads, that is at once. If etcd has not answered for kSilenceMax, also returns OK: nothing
+  // is acknowledged meanwhile, but a last change may be missing.
+  //   Unavailable         etcd does not answer, which may be an election in it: try again.
+  absl::Status CatchUp(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
   // An election in etcd takes 1 to 2 s.
-  static constexpr Duration kCatchUpMax = std::chrono::milliseconds(2500);
-  static constexpr Duration kStaleMax = std::chrono::seconds(5);
+  static constexpr Duration kSilenceMax = std::chrono::milliseconds(2500);
+  // How long one call waits for etcd, and then how long other calls do not ask it.
+  static constexpr Duration kAskMax = std::chrono::milliseconds(400);
+  static constexpr Duration kAskPause = std::chrono::seconds(1);
   // Gives the lead up, if it has it, so that another leads at once. Ends the
   // candidacy.
   void End();
@@ -81,7 +85,9 @@ class EtcdDirectory final : public LeaderSink {
   mutable absl::Mutex mu_;
   std::shared_ptr<EtcdJournal> journal_ ABSL_GUARDED_BY(mu_);  // while it leads
   uint64_t lead_count_ ABSL_GUARDED_BY(mu_) = 0;
-  Instant stale_until_ ABSL_GUARDED_BY(mu_);  // until then CatchUp waits no more
+  // Since when etcd does not answer CatchUp, and when it was last asked in vain.
+  std::optional<Instant> silent_since_ ABSL_GUARDED_BY(mu_);
+  Instant silent_at_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<LeaderElection> election_;  // last: its thread uses the others
 };
 
