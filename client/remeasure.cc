@@ -12,7 +12,7 @@ Remeasurer::Remeasurer(Clock* clock, PeerTable* peers, Measure measure)
     : clock_(*clock), peers_(*peers), measure_(std::move(measure)) {}
 
 Remeasurer::~Remeasurer() {
-  std::thread thread;
+  Thread thread;
   {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
@@ -26,7 +26,7 @@ void Remeasurer::Start() {
   absl::MutexLock lock(&mu_);
   if (stopping_ || thread_.joinable()) return;
   try {
-    thread_ = std::thread([this] { Run(); });
+    thread_ = Thread([this] { Run(); });
   } catch (const std::system_error& error) {
     Log().warn("no thread to measure holders again: {}", error.what());
   }

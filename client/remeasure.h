@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -11,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/holders/holder_peer.h"
 #include "proto/base/clock.h"
+#include "proto/host/thread.h"
 
 namespace ckv {
 
@@ -57,7 +57,7 @@ class Remeasurer {
   absl::flat_hash_map<const HolderPeer*, Pause> pauses_;  // used by one thread only
   mutable absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_ ABSL_GUARDED_BY(mu_);
+  Thread thread_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace ckv

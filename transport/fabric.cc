@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
+#include "proto/host/platform.h"
 #include "transport/handshake.h"
 
 namespace ckv {

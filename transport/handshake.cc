@@ -1,9 +1,8 @@
 #include "transport/handshake.h"
 
-#include <sys/random.h>
-
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
+#include "proto/host/platform.h"
 
 namespace ckv {
 namespace {
@@ -52,17 +51,10 @@ absl::StatusOr<NoteHeader> DecodeNote(const char* what, uint32_t magic, FabricKi
 
 }  // namespace
 
-uint64_t RandomWord() {
-  uint64_t word = 0;
-  CKV_CHECK(getrandom(&word, sizeof(word), 0) == sizeof(word));  // <= 256 bytes: never short
-  return word;
-}
-
 InvitationKey RandomInvitationKey() {
   InvitationKey key;
   key.id = RandomWord();
-  CKV_CHECK(getrandom(key.token.data(), key.token.size(), 0) ==
-            static_cast<ssize_t>(key.token.size()));
+  RandomBytes(std::as_writable_bytes(std::span(key.token)));
   return key;
 }
 

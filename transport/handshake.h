@@ -32,9 +32,6 @@
 
 namespace ckv {
 
-// Returns 64 random bits from the kernel's generator. Ends the process if the kernel has none.
-uint64_t RandomWord();
-
 using Token = std::array<uint8_t, 16>;
 
 // The id of an invitation, and the secret token that proves the right to take it.

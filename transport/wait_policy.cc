@@ -1,15 +1,11 @@
 #include "transport/wait_policy.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "proto/base/pause_cpu.h"
 
 namespace ckv {
-
-void WaitPolicy::YieldProcessor() { sched_yield(); }
 
 void WaitPolicy::Came(Instant now) {
   const Duration wait = now - begun_;

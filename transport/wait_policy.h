@@ -3,6 +3,7 @@
 #pragma once
 
 #include "proto/base/clock.h"
+#include "proto/host/platform.h"
 
 namespace ckv {
 
@@ -57,8 +58,6 @@ class WaitPolicy {
   void Yielded(Instant now, Duration took);
 
  private:
-  static void YieldProcessor();
-
   const Duration spin_max_;
   void (*const yield_)();
   Instant begun_;

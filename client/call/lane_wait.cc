@@ -1,9 +1,9 @@
 #include "client/call/lane_wait.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <ctime>
+
+#include "proto/host/platform.h"
 
 namespace ckv {
 absl::Status LaneWait::Pause(std::span<RequestLane* const> lanes, Instant deadline, Instant wake) {
@@ -23,7 +23,7 @@ void LaneSleep::Sleep(std::span<RequestLane* const> lanes, int wake_fd, Duration
     const int fd = lane->event_fd();
     // A lane that cannot wake a thread is polled. Yielding the processor lets its peer run.
     if (fd < 0) {
-      sched_yield();
+      YieldProcessor();
       return;
     }
     fds_.push_back({fd, POLLIN, 0});
@@ -32,7 +32,7 @@ void LaneSleep::Sleep(std::span<RequestLane* const> lanes, int wake_fd, Duration
   while (armed < lanes.size() && lanes[armed]->Arm()) ++armed;
   if (armed == lanes.size()) {
     const timespec timeout = {0, static_cast<long>(at_most.count())};
-    ppoll(fds_.data(), fds_.size(), &timeout, nullptr);
+    PollFds(fds_, timeout);
   } else {
     ++armed;  // the one that has something
   }

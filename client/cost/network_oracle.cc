@@ -103,7 +103,7 @@ NetworkOracle::~NetworkOracle() {
 }
 
 void NetworkOracle::Start() {
-  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
+  if (!thread_.joinable()) thread_ = Thread([this] { Run(); });
 }
 
 void NetworkOracle::Run() {

@@ -15,7 +15,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -26,6 +25,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/cost/cost_model.h"
 #include "proto/base/clock.h"
+#include "proto/host/thread.h"
 
 namespace ckv {
 
@@ -128,7 +128,7 @@ class NetworkOracle {
   bool wake_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool failing_ = false;  // used by the thread; a failure is logged once
-  std::thread thread_;
+  Thread thread_;
 };
 
 // Returns InvalidArgument for a field of a snapshot: "hosts[a].tier: ...".

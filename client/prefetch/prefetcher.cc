@@ -28,14 +28,14 @@ Prefetcher::Prefetcher(const PrefetcherOptions& options, PrefetcherTools tools)
       plan_(&options_, &tools_, &store_) {}
 
 Prefetcher::~Prefetcher() {
-  std::vector<std::thread> threads;
+  std::vector<Thread> threads;
   {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
     threads.swap(threads_);
   }
   waker_->Poke();
-  for (std::thread& thread : threads) thread.join();
+  for (Thread& thread : threads) thread.join();
 }
 
 void Prefetcher::StartThreads() {

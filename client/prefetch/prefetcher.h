@@ -27,7 +27,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -42,6 +41,7 @@
 #include "client/prefetch/row_copier.h"
 #include "client/prefetch/step_costs.h"
 #include "proto/base/clock.h"
+#include "proto/host/thread.h"
 
 namespace ckv {
 
@@ -100,7 +100,7 @@ class Prefetcher {
   StepCosts costs_;  // the deciding thread's
   mutable absl::Mutex mu_;
   PrefetchPlan plan_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mu_);
+  std::vector<Thread> threads_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace ckv

@@ -6,6 +6,7 @@
 
 #include "absl/time/time.h"
 #include "proto/host/monotonic_wait.h"
+#include "proto/host/platform.h"
 
 namespace ckv {
 namespace {
@@ -19,6 +20,13 @@ class RealClock final : public Clock {
     return AwaitMonotonic(mu, condition, deadline.ns);
   }
 };
+
+int64_t WallClockNs() {
+  if (Platform* const simulated = Platform::Simulated()) return simulated->WallClockNs();
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
 
 // How often a waiter on a ManualClock looks at it. The clock has no list of waiters to wake,
 // because each waits on a mutex of its own.
@@ -44,11 +52,7 @@ uint32_t RemainingUs(Instant deadline, Instant now) {
   return static_cast<uint32_t>(std::clamp<int64_t>(us, 1, std::numeric_limits<uint32_t>::max()));
 }
 
-uint64_t WallClockMilliseconds() {
-  timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1000 + static_cast<uint64_t>(now.tv_nsec) / 1'000'000;
-}
+uint64_t WallClockMilliseconds() { return static_cast<uint64_t>(WallClockNs()) / 1'000'000; }
 
 int64_t WallClockAheadNs(const Clock& clock) {
   // A thread may be put off between two readings. The closest pair of some is taken.
@@ -56,13 +60,12 @@ int64_t WallClockAheadNs(const Clock& clock) {
   int64_t ahead_ns = 0;
   Duration closest = Duration::max();
   for (int i = 0; i < kReadingCount; ++i) {
-    timespec wall;
     const Instant before = clock.Now();
-    clock_gettime(CLOCK_REALTIME, &wall);
+    const int64_t wall_ns = WallClockNs();
     const Duration apart = clock.Now() - before;
     if (apart >= closest) continue;
     closest = apart;
-    ahead_ns = int64_t{wall.tv_sec} * 1'000'000'000 + wall.tv_nsec - before.ns - apart.count() / 2;
+    ahead_ns = wall_ns - before.ns - apart.count() / 2;
   }
   return ahead_ns;
 }

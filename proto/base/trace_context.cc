@@ -1,12 +1,10 @@
 #include "proto/base/trace_context.h"
 
-#include <sys/random.h>
-
 #include <atomic>
 #include <cstring>
 
 #include "absl/strings/str_format.h"
-#include "proto/base/status.h"
+#include "proto/host/platform.h"
 
 namespace ckv {
 namespace {
@@ -42,11 +40,7 @@ std::string HexOf(const Id& id) {
 
 // Random words that differ in all processes: splitmix64 over a random start.
 uint64_t NextWord() {
-  static const uint64_t start = [] {
-    uint64_t word = 0;
-    CKV_CHECK(getrandom(&word, sizeof(word), 0) == sizeof(word));
-    return word;
-  }();
+  static const uint64_t start = RandomWord();
   static std::atomic<uint64_t> count{0};
   uint64_t z = start + count.fetch_add(1, std::memory_order_relaxed) * 0x9e3779b97f4a7c15;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;

@@ -29,6 +29,7 @@
 #include "absl/synchronization/internal/kernel_timeout.h"
 #include "absl/synchronization/internal/per_thread_sem.h"
 #include "absl/synchronization/internal/waiter.h"
+#include "proto/host/platform.h"
 
 namespace ckv {
 namespace {
@@ -236,6 +237,7 @@ static_assert(ABSL_WAITER_MODE == ABSL_WAITER_MODE_FUTEX);
 bool WaitForPost(absl::synchronization_internal::Waiter& waiter,
                  absl::synchronization_internal::KernelTimeout timeout) {
   auto& count = reinterpret_cast<std::atomic<int32_t>&>(waiter);
+  if (Platform* const simulated = Platform::Simulated()) return simulated->WaitForPost(count);
   timespec end = {};
   if (timeout.has_timeout()) {
     const int64_t end_ns = MonotonicEnd(timeout.MakeAbsTimespec());

@@ -8,17 +8,16 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "proto/host/platform.h"
 
 namespace ckv {
 
 uint64_t RandomDirectoryId() {
-  std::random_device random;
   uint64_t id = 0;
-  while (id == 0) id = uint64_t{random()} << 32 | random();
+  while (id == 0) id = RandomWord();
   return id;
 }
 

@@ -46,7 +46,7 @@ Registration::Registration(const RegistrationOptions& options, DirectoryRegistra
       gate_(gate),
       backoff_(options.backoff_min),
       last_epoch_(options.member.epoch) {
-  thread_ = std::thread([this] { Run(); });
+  thread_ = Thread([this] { Run(); });
 }
 
 Registration::~Registration() {

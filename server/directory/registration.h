@@ -6,7 +6,6 @@
 #include <functional>
 #include <optional>
 #include <string_view>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -15,6 +14,7 @@
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "proto/health/facts.h"
+#include "proto/host/thread.h"
 #include "server/directory/directory_state.h"
 #include "server/session/lease_gate.h"
 
@@ -177,7 +177,7 @@ class Registration {
   // cleared by a registration.
   std::optional<Instant> name_taken_until_ ABSL_GUARDED_BY(mu_);
 
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace ckv

@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<Dispatcher>> Dispatcher::Start(const DispatcherOp
   std::unique_ptr<Dispatcher> dispatcher(new Dispatcher(
       options, std::move(tools), store, sessions, lease, std::move(listeners), std::move(lanes)));
   CKV_RETURN_IF_ERROR(dispatcher->OpenEvents());
-  dispatcher->thread_ = std::thread([d = dispatcher.get()] { d->Run(); });
+  dispatcher->thread_ = Thread([d = dispatcher.get()] { d->Run(); });
   return dispatcher;
 }
 

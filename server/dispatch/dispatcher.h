@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/base/clock.h"
+#include "proto/host/thread.h"
 #include "server/batch/batch.h"
 #include "server/batch/stripe_cache.h"
 #include "server/dispatch/cold_reads.h"
@@ -148,7 +148,7 @@ class Dispatcher {
   WaitPolicy wait_ ABSL_GUARDED_BY(role_);
   Instant polled_ ABSL_GUARDED_BY(role_);  // the time of the last poll of the lanes
 
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace ckv

@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
+#include "proto/host/platform.h"
 
 namespace ckv {
 namespace {
@@ -127,7 +128,7 @@ void LaneSet::Wait(int timeout_ms) {
 
 void LaneSet::TakeEvents(int timeout_ms) {
   std::array<epoll_event, kEventCountMax> events;
-  const int count = epoll_wait(epoll_fd_, events.data(), kEventCountMax, timeout_ms);
+  const int count = EpollWait(epoll_fd_, events, timeout_ms);
   for (int i = 0; i < count; ++i) {
     auto* lane = static_cast<HolderLane*>(events[static_cast<size_t>(i)].data.ptr);
     if (lane != nullptr && lane->cold) MakeHot(*lane);

@@ -4,11 +4,11 @@
 #pragma once
 
 #include <atomic>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/synchronization/mutex.h"
+#include "proto/host/thread.h"
 
 namespace ckv {
 
@@ -44,7 +44,7 @@ class SideThread {
   bool due_ ABSL_GUARDED_BY(mu_) = false;  // a job was given, or the thread must end
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
   absl::AnyInvocable<void()> job_ ABSL_GUARDED_BY(mu_);
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace ckv

@@ -6,9 +6,9 @@
 #include "server/session/session.h"
 
 #include <algorithm>
-#include <random>
 
 #include "absl/strings/str_format.h"
+#include "proto/host/platform.h"
 
 namespace ckv {
 namespace {
@@ -21,9 +21,8 @@ ChunkLocator Unpack(uint64_t place) {
 
 // Enough bits that a stale id is never valid for another session, nor predictable from another id.
 SessionId RandomSessionId() {
-  std::random_device random;
   SessionId id;
-  while (id.value == 0) id.value = uint64_t{random()} << 32 | random();
+  while (id.value == 0) id.value = RandomWord();
   return id;
 }
 

@@ -1,17 +1,17 @@
 #include "server/upkeep/chunk_push.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
+#include "proto/host/thread.h"
 
 namespace ckv {
 
 absl::Status ChunkPush::Run(absl::FunctionRef<bool(const PushedChunk&)> on_chunk,
                             absl::FunctionRef<bool()> stopped) {
-  std::vector<std::thread> threads;
+  std::vector<Thread> threads;
   const size_t count = std::min<size_t>(kPushDepth, order_.ids.size());
   for (size_t i = 0; i < count; ++i) threads.emplace_back([this] { Work(); });
   absl::Status status = Notify(on_chunk, stopped);
@@ -21,7 +21,7 @@ absl::Status ChunkPush::Run(absl::FunctionRef<bool(const PushedChunk&)> on_chunk
   }
   // Chunks in flight behind the one that failed would only delay the answer.
   if (!status.ok()) target_.Cancel();
-  for (std::thread& thread : threads) thread.join();
+  for (Thread& thread : threads) thread.join();
   return status;
 }
 

@@ -78,7 +78,7 @@ PlacementKeeper::PlacementKeeper(const PlacementKeeperOptions& options, Placemen
                                  CorpusParts* parts, PlacedChunks chunks)
     : options_(options), source_(*source), parts_(*parts), chunks_(std::move(chunks)) {
   stats_.part_count = parts_.List().size();
-  thread_ = std::thread([this] { Run(); });
+  thread_ = Thread([this] { Run(); });
 }
 
 PlacementKeeper::~PlacementKeeper() {

@@ -9,7 +9,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -19,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "proto/base/clock.h"
 #include "proto/corpus_part.h"
+#include "proto/host/thread.h"
 #include "server/directory/directory_state.h"
 #include "store/disk/corpus_parts.h"
 
@@ -212,7 +212,7 @@ class PlacementKeeper {
   // takes 100 ns per chunk.
   bool is_look_due_ ABSL_GUARDED_BY(mu_) = false;
   Stats stats_ ABSL_GUARDED_BY(mu_);
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace ckv

@@ -7,7 +7,6 @@
 #include <deque>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -16,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "proto/base/clock.h"
 #include "proto/geometry.h"
+#include "proto/host/thread.h"
 #include "proto/ids.h"
 #include "server/session/scrub_counters.h"
 #include "store/chunk_store.h"
@@ -92,7 +92,7 @@ class Repairer {
   std::deque<Pending> pending_;  // used by the thread; at most ChunkStore::kLostCountMax
   absl::Mutex mu_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace ckv

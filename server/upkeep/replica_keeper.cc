@@ -65,7 +65,7 @@ ReplicaKeeper::ReplicaKeeper(const ReplicaKeeperOptions& options, DirectoryContr
       requester_(requester),
       store_(store),
       lease_(std::move(lease)) {
-  thread_ = std::thread([this] { Run(); });
+  thread_ = Thread([this] { Run(); });
 }
 
 ReplicaKeeper::~ReplicaKeeper() {

@@ -18,7 +18,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -30,6 +29,7 @@
 #include "client/requester.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
+#include "proto/host/thread.h"
 #include "server/directory/directory_state.h"
 #include "store/chunk_store.h"
 #include "transport/control.h"
@@ -217,7 +217,7 @@ class ReplicaKeeper {
   uint64_t ask_count_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<ChunkId, Copy> copies_ ABSL_GUARDED_BY(mu_);
   ReplicaStats stats_ ABSL_GUARDED_BY(mu_);
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace ckv

@@ -35,7 +35,7 @@ ChunkId DrawId(uint64_t seed) {
 
 Scrubber::Scrubber(const ScrubberOptions& options, ChunkStore* store, ScrubCounters* counters)
     : options_(options), store_(*store), counters_(*counters), next_(options.clock->Now()) {
-  if (options_.bytes_per_second > 0) thread_ = std::thread([this] { Run(); });
+  if (options_.bytes_per_second > 0) thread_ = Thread([this] { Run(); });
 }
 
 Scrubber::~Scrubber() {

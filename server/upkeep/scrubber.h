@@ -13,12 +13,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/base/clock.h"
+#include "proto/host/thread.h"
 #include "proto/ids.h"
 #include "server/session/scrub_counters.h"
 #include "store/chunk_store.h"
@@ -62,7 +62,7 @@ class Scrubber {
   absl::flat_hash_set<ChunkId> unreadable_;  // reported already
   absl::Mutex mu_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace ckv

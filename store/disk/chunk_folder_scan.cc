@@ -3,7 +3,6 @@
 // file's header and facts, and report the chunk. Damaged files are quarantined, those of a later
 // version are counted and left, and facts without a chunk are removed.
 
-#include <thread>
 #include <utility>
 
 #include "absl/container/btree_set.h"
@@ -11,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/base/status.h"
+#include "proto/host/thread.h"
 #include "store/disk/chunk_folder.h"
 
 namespace ckv {
@@ -34,9 +34,9 @@ class ChunkFolder::Scanner {
   absl::StatusOr<ScanReport> Run() {
     CKV_RETURN_IF_ERROR(RemoveUnfinished());
     CKV_RETURN_IF_ERROR(FindLeaves());
-    std::vector<std::thread> threads;
+    std::vector<Thread> threads;
     for (uint32_t i = 0; i < folder_.scan_threads_; ++i) threads.emplace_back([this] { Work(); });
-    for (std::thread& thread : threads) thread.join();
+    for (Thread& thread : threads) thread.join();
     absl::MutexLock lock(&mu_);
     if (!status_.ok()) return status_;
     return report_;

@@ -7,6 +7,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -111,6 +113,16 @@ class RealFile final : public File {
   const std::string path_;
 };
 
+class RealLock final : public FileLock {
+ public:
+  explicit RealLock(int fd) : fd_(fd) {}
+  ~RealLock() override { close(fd_); }
+  FileIdentity identity() const override { return IdentityOf(fd_); }
+
+ private:
+  const int fd_;
+};
+
 class RealFileSystem final : public FileSystem {
  public:
   absl::StatusOr<std::unique_ptr<File>> Create(const std::string& path) override {
@@ -175,6 +187,21 @@ class RealFileSystem final : public FileSystem {
 };
 
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<FileLock>> FileSystem::Lock(const std::string& path,
+                                                           std::string_view text) {
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640);
+  if (fd < 0) {
+    return absl::PermissionDeniedError(
+        absl::StrFormat("cannot make %s: %s", path, strerror(errno)));
+  }
+  auto lock = std::make_unique<RealLock>(fd);  // closes it
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    return absl::FailedPreconditionError(absl::StrFormat("%s is locked", path));
+  }
+  std::ignore = pwrite(fd, text.data(), text.size(), 0);
+  return lock;
+}
 
 FileSystem* FileSystem::Real() {
   static RealFileSystem* const files = new RealFileSystem;

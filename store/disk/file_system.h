@@ -14,11 +14,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "store/disk/file_identity.h"
 
 namespace ckv {
 
@@ -56,6 +58,15 @@ class File {
   virtual void DropCached() {}
 };
 
+// The exclusive use of a file. It ends when this is destroyed, and when the process ends, however
+// it ends.
+class FileLock {
+ public:
+  virtual ~FileLock() = default;
+  // The file's identity; unknown if the file system has none.
+  virtual FileIdentity identity() const { return {}; }
+};
+
 struct FolderEntry {
   std::string name;
   bool is_folder = false;
@@ -83,6 +94,12 @@ class FileSystem {
   virtual absl::Status SyncFolder(const std::string& path) = 0;
   // Returns the folder's entries in no order, without "." and "..".
   virtual absl::StatusOr<std::vector<FolderEntry>> List(const std::string& path) = 0;
+  // Takes the lock of a file, which is created if it is missing, and writes `text` over its start
+  // if the disk allows it. By default a lock of this machine's file system (flock).
+  //   FailedPrecondition  another process, or another object of this one, has the lock.
+  //   PermissionDenied    the file cannot be created or opened.
+  virtual absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path,
+                                                         std::string_view text);
 };
 
 // Reads a whole small file.

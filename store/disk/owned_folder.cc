@@ -1,12 +1,7 @@
 #include "store/disk/owned_folder.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -73,17 +68,8 @@ std::string OwnerOf(FileSystem& files, const std::string& lock) {
 
 }  // namespace
 
-OwnedFolder::OwnedFolder(OwnedFolder&& other) noexcept
-    : lock_fd_(std::exchange(other.lock_fd_, -1)),
-      path_(std::move(other.path_)),
-      lock_(other.lock_) {}
-
-OwnedFolder::~OwnedFolder() {
-  if (lock_fd_ >= 0) close(lock_fd_);
-}
-
 absl::Status OwnedFolder::CheckThere() const {
-  return Annotate(CheckNamed(absl::StrCat(path_, "/LOCK"), lock_),
+  return Annotate(CheckNamed(absl::StrCat(path_, "/LOCK"), lock_->identity()),
                   absl::StrFormat("the folder %s is not the one that was opened", path_));
 }
 
@@ -91,20 +77,16 @@ absl::StatusOr<OwnedFolder> OwnedFolder::Open(FileSystem& files, const std::stri
                                               const FolderKind& kind) {
   CKV_RETURN_IF_ERROR(files.MakeFolder(path));
   const std::string lock = absl::StrCat(path, "/LOCK");
-  const int lock_fd = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640);
-  if (lock_fd < 0) {
-    return absl::PermissionDeniedError(
-        absl::StrFormat("%s %s: cannot make its LOCK: %s", kind.name, path, strerror(errno)));
-  }
-  OwnedFolder folder(lock_fd, path);  // closes it
-  if (flock(lock_fd, LOCK_EX | LOCK_NB) != 0) {
+  // For the message below only. A full disk may refuse it: then the message names no process.
+  const std::string pid = absl::StrFormat("%-20d\n", getpid());  // over any that was there
+  auto taken = files.Lock(lock, pid);
+  if (absl::IsFailedPrecondition(taken.status())) {
     return absl::FailedPreconditionError(
         absl::StrFormat("%s %s: %s uses it: two %s need two folders", kind.name, path,
                         OwnerOf(files, lock), kind.owners));
   }
-  // For the message above only. A full disk may refuse it: then the message names no process.
-  const std::string pid = absl::StrFormat("%-20d\n", getpid());  // over any that was there
-  std::ignore = pwrite(lock_fd, pid.data(), pid.size(), 0);
+  if (!taken.ok()) return Annotate(taken.status(), absl::StrFormat("%s %s", kind.name, path));
+  OwnedFolder folder(*std::move(taken), path);
   const auto format = ReadSmallFile(files, absl::StrCat(path, "/FORMAT"), kFormatBytesMax);
   if (absl::IsNotFound(format.status())) {
     CKV_RETURN_IF_ERROR(MakeFormat(files, path, kind));

@@ -6,13 +6,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "store/disk/file_identity.h"
 #include "store/disk/file_system.h"
 
 namespace ckv {
@@ -34,9 +34,8 @@ class OwnedFolder {
   //   PermissionDenied    its LOCK cannot be created or opened.
   static absl::StatusOr<OwnedFolder> Open(FileSystem& files, const std::string& path,
                                           const FolderKind& kind);
-  OwnedFolder(OwnedFolder&& other) noexcept;
+  OwnedFolder(OwnedFolder&&) noexcept = default;
   OwnedFolder& operator=(OwnedFolder&&) = delete;
-  ~OwnedFolder();
 
   // Checks that the folder is still at the path with which it was opened. Open files keep working
   // in a removed folder, but a restart would not find them. One system call; any thread may call
@@ -45,11 +44,10 @@ class OwnedFolder {
   absl::Status CheckThere() const;
 
  private:
-  OwnedFolder(int lock_fd, std::string path)
-      : lock_fd_(lock_fd), path_(std::move(path)), lock_(IdentityOf(lock_fd)) {}
-  int lock_fd_;
+  OwnedFolder(std::unique_ptr<FileLock> lock, std::string path)
+      : lock_(std::move(lock)), path_(std::move(path)) {}
+  std::unique_ptr<FileLock> lock_;
   std::string path_;
-  FileIdentity lock_;
 };
 
 }  // namespace ckv

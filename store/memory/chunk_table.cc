@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <random>
 #include <string>
 #include <utility>
 
@@ -18,6 +17,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
+#include "proto/host/platform.h"
 #include "store/memory/chunk_table_slot.h"
 
 namespace ckv {
@@ -55,7 +55,7 @@ ChunkPin::~ChunkPin() {
 ChunkTable::ChunkTable(Arena* arena, uint32_t chunk_count_max, Clock* clock)
     : arena_(arena),
       chunk_count_max_(chunk_count_max),
-      salt_(std::random_device()() | uint64_t{std::random_device()()} << 32),
+      salt_(RandomWord()),
       ledger_(clock),
       slots_(chunk_count_max) {}
 

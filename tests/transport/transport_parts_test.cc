@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "proto/host/platform.h"
 #include "tests/transport/lane_pair.h"
 #include "transport/fabric.h"
 #include "transport/handshake.h"

@@ -20,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
+#include "proto/host/platform.h"
 #include "transport/handshake.h"
 #include "transport/socket.h"
 #include "transport/verbs/verbs_device.h"

@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
+#include "proto/host/platform.h"
 #include "transport/slots.h"
 
 namespace ckv {

@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
+#include "proto/host/platform.h"
 
 namespace ckv {
 namespace {

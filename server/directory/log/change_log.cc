@@ -38,8 +38,8 @@ ChangeLog::ChangeLog(const ChangeLogOptions& options, std::unique_ptr<LogFolder>
 void ChangeLog::Start(ChangeSink* sink) {
   CKV_CHECK(sink_ == nullptr);
   sink_ = sink;
-  appender_ = std::thread([this] { Append(); });
-  snapshotter_ = std::thread([this] { WriteSnapshots(); });
+  appender_ = Thread([this] { Append(); });
+  snapshotter_ = Thread([this] { WriteSnapshots(); });
 }
 
 ChangeLog::~ChangeLog() {

@@ -8,13 +8,13 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/base/clock.h"
+#include "proto/host/thread.h"
 #include "server/directory/log/log_folder.h"
 
 namespace ckv {
@@ -163,7 +163,7 @@ class ChangeLog final : public ChangeJournal {
   Stats stats_ ABSL_GUARDED_BY(mu_);
   absl::Status looked_ ABSL_GUARDED_BY(mu_);  // result of the last check
 
-  std::thread appender_, snapshotter_;
+  Thread appender_, snapshotter_;
 };
 
 }  // namespace ckv

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <random>
 #include <set>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
+#include "proto/host/platform.h"
 #include "server/directory/log/frame.h"
 #include "server/directory/log/log_folder.h"
 
@@ -26,11 +26,6 @@ constexpr FolderKind kDirectoryFolder = {
 constexpr char kRemedy[] =
     "restore the folder from a backup; or move it away and start with an empty one: holders report "
     "the corpora that they have chunks of, and ckvctl status shows which are not whole";
-
-uint64_t RandomId() {
-  std::random_device random;
-  return uint64_t{random()} << 32 | random();
-}
 
 // Returns the same code, with the file's name and a remedy.
 absl::Status Refuse(const absl::Status& status, const std::string& path, uint64_t offset,
@@ -107,7 +102,7 @@ class LogFolder::Reader {
 
   absl::Status Found() {
     folder_.replay_.is_new = true;
-    folder_.replay_.folder_id = RandomId();
+    folder_.replay_.folder_id = RandomWord();
     DirectoryChange founded;
     founded.kind = ChangeKind::kFounded;
     founded.folder_id = folder_.replay_.folder_id;

@@ -1,17 +1,15 @@
 #include "server/directory/prompt/tenant_keys.h"
 
-#include <sys/random.h>
+#include <span>
 
-#include "proto/base/status.h"
+#include "proto/host/platform.h"
 
 namespace ckv {
 
 TenantKey RandomTenantKey() {
   TenantKey key;
-  // Up to 256 bytes are returned at once, and no signal interrupts the call (getrandom(2)).
   do {
-    CKV_CHECK(getrandom(key.bytes.data(), key.bytes.size(), 0) ==
-              static_cast<ssize_t>(key.bytes.size()));
+    RandomBytes(std::as_writable_bytes(std::span(key.bytes)));
   } while (key.IsZero());
   return key;
 }

@@ -1,0 +1,291 @@
+#include "tests/sim/fleet.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "attention/backend.h"
+#include "proto/base/log.h"
+#include "proto/base/status.h"
+#include "tests/sim/stubs.h"
+
+namespace ckv::sim {
+namespace {
+
+constexpr uint32_t kAgentCount = 2;
+// A lane needs room for the rows of one question, and errors.
+constexpr LaneShape kShape = {.slot_count = 4, .request_bytes_max = 8192, .reply_bytes_max = 8192};
+
+}  // namespace
+
+Fleet::Fleet(const Plan& plan, bool verbose)
+    : plan_(plan),
+      verbose_(verbose),
+      network_(plan.seed * 3 + 1),
+      truth_(plan.seed, &network_),
+      random_(plan.seed * 3 + 2) {
+  hub_ = NewFabricHub(&network_, [this](const ReplySent& sent) {
+    truth_.CheckReply(sent, *nodes_[sent.process->node]->life);
+  });
+  for (uint32_t i = 0; i < plan_.shape.node_count(); ++i) {
+    auto node = std::make_unique<Node>();
+    node->number = i;
+    node->name = i == 0                            ? "directory"
+                 : i < plan_.shape.requester(0)    ? absl::StrCat("h", i - 1)
+                 : i < plan_.shape.operator_node() ? absl::StrCat("r", i - plan_.shape.requester(0))
+                                                   : "operator";
+    node->disk = std::make_unique<SimDisk>(plan_.seed * 100 + i, &network_);
+    nodes_.push_back(std::move(node));
+  }
+  successes_.resize(nodes_.size());
+}
+
+void Fleet::Say(std::string text) const {
+  if (verbose_)
+    std::fprintf(stderr, "%9.3f  %s\n", static_cast<double>(Sim().now()) / 1e9, text.c_str());
+}
+
+void Fleet::Start(Node& node) {
+  node.life = new Life(absl::StrCat(node.name, "#", node.life_count++), node.number);
+  Life* const life = node.life;
+  life->process.clock_ahead_ns = static_cast<int64_t>(random_() % uint64_t{1'000'000}) * kSecond;
+  life->fabric = NewSimFabric(hub_, &life->process, &life->clock);
+  Say(absl::StrCat("starts ", life->process.name));
+  Sim().StartIn(&life->process, [this, life, &node] {
+    if (node.number == 0) {
+      RunDirectory(life, node);
+    } else if (node.number < plan_.shape.requester(0)) {
+      RunHolder(life, node);
+    } else {
+      RunRequester(life, node);
+    }
+    life->ended = true;
+  });
+}
+
+void Fleet::End(Node& node, bool loses_power, int64_t down_for) {
+  Life* const life = node.life;
+  if (life == nullptr || life->process.dead) return;
+  Say(absl::StrCat(loses_power ? "no power: " : "killed: ", life->process.name));
+  network_.Count(loses_power ? Fault::kPowerLoss : Fault::kCrash);
+  life->has_power = !loses_power;
+  life->process.dead = true;
+  BreakLanesOf(*hub_, &life->process, loses_power);
+  node.disk->EndProcess(&life->process);
+  if (loses_power) node.disk->LosePower();
+  Sim().At(Sim().now() + down_for, [this, &node] { Start(node); });
+}
+
+void Fleet::StopInOrder(Node& node) {
+  Life* const life = node.life;
+  if (life == nullptr || life->process.dead || life->ending) return;
+  Say(absl::StrCat("is told to end: ", life->process.name));
+  network_.Count(Fault::kRestart);
+  life->ending = true;
+  Sim().StartIn(&operator_life_->process, [this, life, &node] {
+    Sim().Block(kNever, [&] { return life->ended || life->process.dead; });
+    if (life->process.dead) return;
+    life->process.dead = true;  // its threads that serve calls
+    BreakLanesOf(*hub_, &life->process, /*silent=*/false);
+    node.disk->EndProcess(&life->process);
+    Start(node);
+  });
+}
+
+void Fleet::RunDirectory(Life* life, Node& node) {
+  DirectoryOptions options;
+  options.clock = &life->clock;
+  options.first_epoch = WallClockMilliseconds();
+  ChangeLogOptions log;
+  log.path = "/directory";
+  log.files = node.disk.get();
+  log.clock = &life->clock;
+  log.log_bytes_min = 4096;  // so that there are snapshots
+  std::unique_ptr<DurableDirectory> directory;
+  while (directory == nullptr) {
+    auto opened = DurableDirectory::Open(options, log);
+    if (opened.ok()) {
+      directory = *std::move(opened);
+    } else {
+      Say(absl::StrCat("directory does not start: ", std::string(opened.status().message())));
+      if (absl::IsDataLoss(opened.status())) {
+        return truth_.Breach(
+            absl::StrCat("I3: the directory's log: ", std::string(opened.status().message())));
+      }
+      if (life->ending) return;
+      Sim().SleepUntil(Sim().now() + 500 * kMs);
+    }
+  }
+  life->directory = &directory->state();
+  truth_.CheckDirectory(*life);
+  while (!life->ending) {
+    Sim().Block(Sim().now() + 500 * kMs, [&] { return life->ending; });
+    directory->state().Expire();
+  }
+  life->directory = nullptr;
+  Sim().Block(kNever, [&] { return life->call_count == 0; });
+}
+
+void Fleet::RunHolder(Life* life, Node& node) {
+  HolderOptions options;
+  options.id = {node.name};
+  options.clock = &life->clock;
+  options.capacity_bytes = size_t{1} << 20;
+  options.chunk_count_max = 1024;
+  options.store_path = "/store";
+  options.store_files = node.disk.get();
+  options.fabrics = {life->fabric.get()};
+  options.session_count_max = 64;
+  options.spin_max = Duration(0);
+  std::unique_ptr<Holder> holder;
+  while (holder == nullptr) {
+    auto started = Holder::Start(options);
+    if (started.ok()) {
+      holder = *std::move(started);
+    } else {
+      Say(absl::StrCat(node.name, " does not start: ", std::string(started.status().message())));
+      if (life->ending) return;
+      Sim().SleepUntil(Sim().now() + 500 * kMs);
+    }
+  }
+  life->holder = holder.get();
+  truth_.CheckHolder(*life);
+  RegistrarCalls registrar(&network_, life, nodes_[0].get());
+  RegistrationOptions registration_options;
+  registration_options.clock = &life->clock;
+  registration_options.member = {{node.name},
+                                 MemberRole::kHolder,
+                                 absl::StrCat(node.number),
+                                 {},
+                                 KernelTargetIdOf(Backend::Cpu()->kernel_target())};
+  std::optional<Registration> registration;
+  registration.emplace(registration_options, &registrar, &holder->lease());
+  while (!life->ending) {
+    Sim().Block(Sim().now() + kSecond, [&] { return life->ending; });
+    holder->store().Expire(64);
+  }
+  holder->Drain(life->clock.Now() + std::chrono::seconds(1));
+  registration.reset();
+  life->holder = nullptr;
+  Sim().Block(kNever, [&] { return life->call_count == 0; });
+}
+
+void Fleet::RunRequester(Life* life, Node& node) {
+  DirectoryCalls directory(&network_, life, nodes_[0].get());
+  HolderConnections holders(&network_, life, &nodes_);
+  RequesterOptions options;
+  options.id = node.name;
+  options.clock = &life->clock;
+  options.fabrics = {life->fabric.get()};
+  options.lane_shape = kShape;
+  options.call_count_max = 4;
+  options.spin_max = Duration(0);
+  options.local_cache_bytes = 64 << 10;
+  auto requester = Requester::Create(options, &directory, &holders);
+  CKV_CHECK(requester.ok());
+  life->requester = requester->get();
+  std::vector<Thread> agents;
+  for (uint32_t i = 0; i < kAgentCount; ++i) {
+    const uint64_t seed = random_();
+    agents.emplace_back([=, this] { RunAgent(life, life->requester, seed); });
+  }
+  for (Thread& agent : agents) agent.join();
+  life->requester = nullptr;
+}
+
+void Fleet::Note(Life* life, std::string_view call, const absl::Status& status, int64_t began) {
+  Sim().Note(status.ToString());
+  if (status.ok()) {
+    ++successes_[life->process.node];
+    return;
+  }
+  ++error_count_;
+  last_error_ = absl::StrFormat("%s of %s: %s", call, life->process.name, status.ToString());
+  if (verbose_) Say(last_error_);
+  if (is_calm_ && began > 0) {
+    truth_.Breach(absl::StrCat("liveness: after all faults ended, ", last_error_));
+  }
+}
+
+void Fleet::Heal() {
+  active_.clear();
+  ApplyLinks();
+  for (const auto& one : nodes_) {
+    one->disk->FillUntil(0);
+    one->disk->FailUntil(0);
+    one->disk->NoDescriptorsUntil(0);
+    one->disk->SlowUntil(0);
+    if (one->life != nullptr) one->life->process.stopped_until = 0;
+  }
+  Say("all faults end");
+}
+
+bool Fleet::AllAnswer(int64_t within) {
+  std::fill(successes_.begin(), successes_.end(), 0);
+  const uint32_t end = plan_.shape.operator_node();
+  return Sim().Block(Sim().now() + within, [&] {
+    if (truth_.failed()) return true;
+    for (uint32_t i = plan_.shape.requester(0); i < end; ++i) {
+      if (successes_[i] < 8) return false;
+    }
+    return true;
+  });
+}
+
+Outcome Fleet::Run() {
+  Logger().set_level(spdlog::level::off);
+  const int64_t began = Sim().now();
+  operator_life_ = new Life("operator", plan_.shape.operator_node());
+  node(plan_.shape.operator_node()).life = operator_life_;
+  Sim().StartIn(&operator_life_->process, [this] { RunOperator(); });
+  for (int i = 0; i < 2; ++i) {
+    orders_.push_back([this, i] {
+      KnownCorpus& corpus = truth_.Add(i == 0 ? "" : "t1", 6);
+      Load(corpus, 4);
+    });
+  }
+  for (uint32_t i = 0; i < plan_.shape.operator_node(); ++i) Start(node(i));
+  if (!AllAnswer(20 * kSecond)) {
+    truth_.Breach(absl::StrCat("the fleet does not begin to answer: ", last_error_));
+  }
+  const int64_t start = Sim().now();
+  for (const PlannedFault& fault : plan_.faults) {
+    if (truth_.failed()) break;
+    Sim().SleepUntil(start + fault.at);
+    Apply(fault);
+  }
+  if (!truth_.failed()) {
+    Sim().SleepUntil(start + plan_.fault_time + kSecond);
+    Heal();
+    // Processes that are down start within 4 s.
+    const int64_t healed = Sim().now();
+    Sim().SleepUntil(healed + kRecoverMax / 2);
+    if (!AllAnswer(kRecoverMax / 2)) {
+      truth_.Breach(absl::StrFormat("liveness: not right again %d s after the last fault: %s",
+                                    kRecoverMax / kSecond, last_error_));
+    }
+  }
+  if (!truth_.failed()) {
+    Sim().SleepUntil(Sim().now() + 3 * kSecond);  // calls that began before
+    is_calm_ = true;
+    Sim().SleepUntil(Sim().now() + kCalm);
+  }
+  Outcome outcome;
+  outcome.breach = truth_.breach();
+  outcome.hash = Sim().hash();
+  outcome.answer_count = truth_.answer_count();
+  outcome.error_count = error_count_;
+  outcome.turn_count = Sim().turn_count();
+  outcome.fault_count = network_.fault_count();
+  outcome.fleet_ns = Sim().now() - began;
+  for (size_t i = 0; i < static_cast<size_t>(Fault::kCount); ++i) {
+    const auto kind = static_cast<Fault>(i);
+    outcome.coverage.emplace_back(NameOf(kind), network_.count(kind));
+  }
+  return outcome;
+}
+
+}  // namespace ckv::sim

@@ -1,0 +1,93 @@
+// A whole fleet in one simulation: its processes, what they do, and the faults that they meet.
+
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/sim/network.h"
+#include "tests/sim/node.h"
+#include "tests/sim/plan.h"
+#include "tests/sim/truth.h"
+
+namespace ckv::sim {
+
+struct Outcome {
+  std::string breach;  // empty: nothing was wrong
+  uint64_t hash = 0;
+  uint64_t answer_count = 0, error_count = 0, turn_count = 0, fault_count = 0;
+  int64_t fleet_ns = 0;
+  std::vector<std::pair<std::string, uint64_t>> coverage;  // faults by kind
+};
+
+// Runs a plan from its start to its end, in this process's scheduler: once per process.
+//
+//   0 s            every node starts; the operator loads two corpora
+//   all answer     faults begin, at the times of the plan
+//   the last ends  within kRecoverMax every agent gets right answers again, and in the
+//                  kCalm after that nothing but right answers
+class Fleet {
+ public:
+  // How long the fleet may take to be right again: a lease of 3 s, twice the longest pause between
+  // two tries (2 s), restarts, and the 9 s in which a directory waits for holders' reports.
+  static constexpr int64_t kRecoverMax = 20 * kSecond;
+  static constexpr int64_t kCalm = 2 * kSecond;
+
+  explicit Fleet(const Plan& plan, bool verbose = false);
+  Outcome Run();
+
+ private:
+  void Start(Node& node);
+  void End(Node& node, bool loses_power, int64_t down_for);
+  void StopInOrder(Node& node);
+
+  void RunDirectory(Life* life, Node& node);
+  void RunHolder(Life* life, Node& node);
+  void RunRequester(Life* life, Node& node);
+  void RunAgent(Life* life, Requester* requester, uint64_t seed);
+  void AgentStep(Life* life, Requester* requester, std::mt19937_64& random);
+  // Asks one question. Returns whether it was answered.
+  bool Decode(Life* life, Requester* requester, const Context& context, const Question& question,
+              int64_t began);
+  void Note(Life* life, std::string_view call, const absl::Status& status, int64_t began);
+
+  // The operator: loads, extends and drops, one after another.
+  void RunOperator();
+  bool Load(KnownCorpus& corpus, size_t chunk_count);
+  bool PutChunk(const KnownCorpus& corpus, size_t chunk, Node& holder);
+  void DropCorpus(KnownCorpus& corpus);
+  std::vector<uint32_t> LiveHolders();
+
+  void Apply(const PlannedFault& fault);
+  void ApplyToDisk(const PlannedFault& fault);
+  void GiveOrder(const PlannedFault& fault);
+  void ApplyLinks();
+  void Heal();
+  bool AllAnswer(int64_t within);
+  void Say(std::string text) const;
+
+  Node& node(uint32_t number) { return *nodes_[number]; }
+
+  const Plan plan_;
+  const bool verbose_;
+  Network network_;
+  Truth truth_;
+  std::shared_ptr<FabricHub> hub_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::mt19937_64 random_;
+  // Faults of links that are in effect, and when each ends.
+  std::vector<std::pair<PlannedFault, int64_t>> active_;
+  std::deque<absl::AnyInvocable<void()>> orders_;  // the operator's
+  Life* operator_life_ = nullptr;
+  bool healed_ = false;
+  bool is_calm_ = false;
+  bool ends_ = false;
+  uint64_t error_count_ = 0;
+  std::vector<uint64_t> successes_;  // by node: answers since the last look
+  std::string last_error_;
+};
+
+}  // namespace ckv::sim

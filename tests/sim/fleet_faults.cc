@@ -1,0 +1,155 @@
+// What each planned fault does to a fleet.
+
+#include <algorithm>
+#include <utility>
+
+#include "tests/sim/fleet.h"
+
+namespace ckv::sim {
+
+namespace {
+
+// Adds the fault to a link of its node: `is_there` from the node, or else to it.
+void AddTo(Link& link, const PlannedFault& fault, bool is_there) {
+  switch (fault.kind) {
+    case Fault::kPartition:
+      link.blocked = true;
+      break;
+    case Fault::kPartitionOneWay:
+      if (is_there == (fault.salt % 2 == 0)) link.blocked = true;
+      break;
+    case Fault::kDrop:
+      link.drop = std::max(link.drop, 0.3 * fault.strength);
+      break;
+    case Fault::kDelay:
+      link.slow = 0.5;
+      link.slow_max = kMs + static_cast<int64_t>(fault.strength * 200 * kMs);
+      break;
+    case Fault::kDuplicate:
+      link.duplicate = 0.5 * fault.strength;
+      break;
+    case Fault::kCorrupt:
+      link.corrupt = 0.2 * fault.strength;
+      break;
+    case Fault::kBreak:
+      link.break_lane = 0.1 * fault.strength;
+      break;
+    default:
+      break;
+  }
+}
+
+}  // namespace
+
+void Fleet::ApplyLinks() {
+  std::erase_if(active_, [](const auto& one) { return one.second <= Sim().now(); });
+  const uint32_t count = plan_.shape.node_count();
+  for (uint32_t a = 0; a < count; ++a) {
+    for (uint32_t b = 0; b < count; ++b) network_.link(a, b) = Link();
+  }
+  for (const auto& [fault, until] : active_) {
+    const bool from_all = fault.salt % 3 == 0;  // of all peers, or of one
+    for (uint32_t peer = 0; peer < count; ++peer) {
+      if (peer == fault.a || (!from_all && peer != fault.b)) continue;
+      AddTo(network_.link(fault.a, peer), fault, /*is_there=*/true);
+      AddTo(network_.link(peer, fault.a), fault, /*is_there=*/false);
+    }
+  }
+}
+
+void Fleet::Apply(const PlannedFault& fault) {
+  Say(fault.Text());
+  Node& at = node(fault.a);
+  const int64_t until = Sim().now() + fault.duration;
+  switch (fault.kind) {
+    case Fault::kPartition:
+    case Fault::kPartitionOneWay:
+      network_.Count(fault.kind);
+      [[fallthrough]];
+    case Fault::kDrop:
+    case Fault::kDelay:
+    case Fault::kDuplicate:
+    case Fault::kCorrupt:
+    case Fault::kBreak:
+      active_.emplace_back(fault, until);
+      ApplyLinks();
+      Sim().At(until, [this] { ApplyLinks(); });
+      break;
+    case Fault::kCrash:
+    case Fault::kPowerLoss:
+      End(at, fault.kind == Fault::kPowerLoss, fault.duration);
+      break;
+    case Fault::kRestart:
+      StopInOrder(at);
+      break;
+    case Fault::kStop:
+      if (at.up()) {
+        network_.Count(Fault::kStop);
+        at.life->process.stopped_until = std::max(at.life->process.stopped_until, until);
+      }
+      break;
+    case Fault::kWallJump:
+      if (at.up()) {
+        network_.Count(Fault::kWallJump);
+        at.life->process.wall_ahead_ns =
+            static_cast<int64_t>((fault.strength - 0.5) * 7200 * static_cast<double>(kSecond));
+      }
+      break;
+    case Fault::kSlow:
+    case Fault::kDiskFull:
+    case Fault::kDiskError:
+    case Fault::kNoDescriptors:
+      ApplyToDisk(fault);
+      break;
+    default:
+      GiveOrder(fault);
+  }
+}
+
+void Fleet::ApplyToDisk(const PlannedFault& fault) {
+  SimDisk& disk = *node(fault.a).disk;
+  const int64_t until = Sim().now() + fault.duration;
+  switch (fault.kind) {
+    case Fault::kSlow:
+      network_.Count(Fault::kSlow);
+      return disk.SlowUntil(until);
+    case Fault::kDiskFull:
+      return disk.FillUntil(until);
+    case Fault::kDiskError:
+      return disk.FailUntil(until);
+    default:
+      return disk.NoDescriptorsUntil(until);
+  }
+}
+
+void Fleet::GiveOrder(const PlannedFault& fault) {
+  switch (fault.kind) {
+    case Fault::kLoad:
+      network_.Count(Fault::kLoad);
+      orders_.push_back([this, fault] {
+        KnownCorpus& corpus = truth_.Add(fault.salt % 2 == 0 ? "" : "t1", 2 + fault.salt % 5);
+        Load(corpus, 1 + fault.salt % (corpus.whole.chunks.size()));
+      });
+      break;
+    case Fault::kExtend:
+      network_.Count(Fault::kExtend);
+      orders_.push_back([this, fault] {
+        KnownCorpus& corpus = *truth_.corpora()[fault.salt % truth_.corpora().size()];
+        const size_t now = corpus.acknowledged;
+        if (now == 0 || corpus.drop_began || now == corpus.whole.chunks.size()) return;
+        Load(corpus, now + 1);
+      });
+      break;
+    case Fault::kDropCorpus:
+      network_.Count(Fault::kDropCorpus);
+      orders_.push_back([this, fault] {
+        const size_t count = truth_.corpora().size();
+        if (count > 2) DropCorpus(*truth_.corpora()[2 + fault.salt % (count - 2)]);
+      });
+      break;
+    default:
+      break;
+  }
+}
+
+}  // namespace ckv::sim

@@ -1,0 +1,208 @@
+// ckv_sim: runs simulated fleets from their seeds, and shortens the faults of those that fail.
+//
+//   ckv_sim --seed N [--trace]        one run; says what happened
+//   ckv_sim --seeds A..B              many; exit code 1 and the shortest list if one fails
+//   ckv_sim --seeds A..B --minutes M  ends after M minutes
+//   ckv_sim --calm                    no faults
+//   ckv_sim --failed FILE             adds seeds that fail to FILE, and runs those in it first
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "proto/base/clock.h"
+#include "tests/sim/child.h"
+#include "tests/sim/fleet.h"
+#include "tests/sim/plan.h"
+#include "tests/sim/scheduler.h"
+
+namespace ckv::sim {
+namespace {
+
+struct Options {
+  uint64_t first = 1, last = 1;
+  bool trace = false, calm = false, shrink = true;
+  double minutes = 0;
+  std::string failed_file;
+};
+
+// What a child passes back: lines of "name value", and the breach in the last one.
+std::string Encode(const Outcome& outcome) {
+  std::string text = absl::StrFormat("hash %d\nanswers %d\nerrors %d\nturns %d\nfaults %d\nns %d\n",
+                                     outcome.hash, outcome.answer_count, outcome.error_count,
+                                     outcome.turn_count, outcome.fault_count, outcome.fleet_ns);
+  for (const auto& [name, count] : outcome.coverage) {
+    absl::StrAppend(&text, "=", name, "=", count, "\n");
+  }
+  absl::StrAppend(&text, "breach ", outcome.breach, "\n");
+  return text;
+}
+
+Outcome Decode(const ChildOutcome& child) {
+  Outcome outcome;
+  std::istringstream lines(child.text);
+  for (std::string line; std::getline(lines, line);) {
+    const auto value = [&](const char* name, auto& field) {
+      const size_t size = std::strlen(name);
+      if (line.compare(0, size, name) == 0 && line.size() > size && line[size] == ' ') {
+        field = static_cast<std::decay_t<decltype(field)>>(
+            std::strtoull(line.c_str() + size, nullptr, 10));
+      }
+    };
+    value("hash", outcome.hash);
+    value("answers", outcome.answer_count);
+    value("errors", outcome.error_count);
+    value("turns", outcome.turn_count);
+    value("faults", outcome.fault_count);
+    value("ns", outcome.fleet_ns);
+    if (line[0] == '=') {
+      const size_t at = line.rfind('=');
+      outcome.coverage.emplace_back(line.substr(1, at - 1),
+                                    std::strtoull(line.c_str() + at + 1, nullptr, 10));
+    }
+    if (line.compare(0, 7, "breach ") == 0) outcome.breach = line.substr(7);
+  }
+  if (child.crashed) {
+    outcome.breach =
+        absl::StrFormat("the process ended by signal %d (%s)", child.code, strsignal(child.code));
+  } else if (child.code != 0) {
+    outcome.breach = absl::StrFormat("the process ended with code %d", child.code);
+  }
+  return outcome;
+}
+
+Outcome RunPlan(const Plan& plan, bool trace) {
+  return Decode(RunInChild([&](std::string& text) {
+    new Scheduler(plan.seed);
+    auto* const fleet = new Fleet(plan, trace);
+    text = Encode(fleet->Run());
+    return 0;
+  }));
+}
+
+// Removes faults, first many at once, as long as the run still fails.
+Plan Shrink(Plan plan) {
+  size_t piece = std::max<size_t>(plan.faults.size() / 2, 1);
+  while (!plan.faults.empty()) {
+    bool any = false;
+    for (size_t at = 0; at < plan.faults.size();) {
+      Plan fewer = plan;
+      const auto begin = fewer.faults.begin() + static_cast<ptrdiff_t>(at);
+      fewer.faults.erase(begin,
+                         begin + static_cast<ptrdiff_t>(std::min(piece, fewer.faults.size() - at)));
+      if (RunPlan(fewer, /*trace=*/false).breach.empty()) {
+        at += piece;
+      } else {
+        plan = std::move(fewer);
+        any = true;
+      }
+    }
+    if (piece == 1 && !any) break;
+    piece = std::max<size_t>(piece / 2, 1);
+  }
+  return plan;
+}
+
+void PrintFailure(const Plan& plan, const Outcome& outcome, bool shrink) {
+  std::printf("seed %lu FAILED: %s\n", plan.seed, outcome.breach.c_str());
+  if (!shrink) return;
+  const Plan least = Shrink(plan);
+  std::printf("  with %zu of its %zu faults: %s\n", least.faults.size(), plan.faults.size(),
+              RunPlan(least, false).breach.c_str());
+  for (const PlannedFault& fault : least.faults) std::printf("  %s\n", fault.Text().c_str());
+  std::printf("  repeat: ckv_sim --seed %lu --trace\n", plan.seed);
+  std::fflush(stdout);
+}
+
+int Run(const Options& options) {
+  std::vector<uint64_t> seeds;
+  if (!options.failed_file.empty()) {
+    std::ifstream kept(options.failed_file);
+    for (uint64_t seed = 0; kept >> seed;) seeds.push_back(seed);
+  }
+  for (uint64_t seed = options.first; seed <= options.last; ++seed) seeds.push_back(seed);
+  const Instant begin = Clock::Real()->Now();
+  const auto seconds = [&] { return UsSince(begin, *Clock::Real()) / 1e6; };
+  std::map<std::string, uint64_t> coverage;
+  uint64_t run_count = 0, failed_count = 0, faults = 0, answers = 0, errors = 0, turns = 0;
+  double fleet_seconds = 0;
+  for (const uint64_t seed : seeds) {
+    if (options.minutes > 0 && seconds() > options.minutes * 60) break;
+    const Plan plan = DrawPlan(seed, options.calm);
+    const Outcome outcome = RunPlan(plan, options.trace);
+    ++run_count;
+    faults += outcome.fault_count;
+    answers += outcome.answer_count;
+    errors += outcome.error_count;
+    turns += outcome.turn_count;
+    fleet_seconds += static_cast<double>(outcome.fleet_ns) / 1e9;
+    for (const auto& [name, count] : outcome.coverage) coverage[name] += count;
+    if (options.first == options.last) {
+      std::printf("seed %lu: hash %016lx\n", seed, outcome.hash);
+    }
+    if (outcome.breach.empty()) continue;
+    ++failed_count;
+    PrintFailure(plan, outcome, options.shrink);
+    if (!options.failed_file.empty()) {
+      std::ofstream(options.failed_file, std::ios::app) << seed << "\n";
+    }
+  }
+  std::printf(
+      "%lu seeds, %lu failed; %.0f s of fleets in %.1f s (%.0f times), %lu answers, %lu "
+      "errors, %.0f faults and %.0f turns a seed\n",
+      run_count, failed_count, fleet_seconds, seconds(), fleet_seconds / seconds(), answers, errors,
+      static_cast<double>(faults) / static_cast<double>(run_count),
+      static_cast<double>(turns) / static_cast<double>(run_count));
+  for (const auto& [name, count] : coverage) std::printf("  %-20s %lu\n", name.c_str(), count);
+  return failed_count == 0 ? 0 : 1;
+}
+
+int Usage() {
+  std::fprintf(stderr,
+               "usage: ckv_sim [--seed N | --seeds A..B] [--trace] [--calm] [--no-shrink] "
+               "[--minutes M] [--failed FILE]\n");
+  return 2;
+}
+
+int Main(int argc, char** argv) {
+  FixAddresses(argv);
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    const auto next = [&]() -> const char* { return i + 1 < argc ? argv[++i] : ""; };
+    if (name == "--seed") {
+      options.first = options.last = std::strtoull(next(), nullptr, 10);
+    } else if (name == "--seeds") {
+      char* end = nullptr;
+      options.first = std::strtoull(next(), &end, 10);
+      if (std::strncmp(end, "..", 2) != 0) return Usage();
+      options.last = std::strtoull(end + 2, nullptr, 10);
+    } else if (name == "--trace") {
+      options.trace = true;
+    } else if (name == "--calm") {
+      options.calm = true;
+    } else if (name == "--no-shrink") {
+      options.shrink = false;
+    } else if (name == "--minutes") {
+      options.minutes = std::strtod(next(), nullptr);
+    } else if (name == "--failed") {
+      options.failed_file = next();
+    } else {
+      return Usage();
+    }
+  }
+  return Run(options);
+}
+
+}  // namespace
+}  // namespace ckv::sim
+
+int main(int argc, char** argv) { return ckv::sim::Main(argc, argv); }

@@ -1,0 +1,45 @@
+// The faults of one run: a list that a seed draws, and that can be shortened.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/sim/network.h"
+
+namespace ckv::sim {
+
+// The shape of a fleet: node 0 is the directory, then holders, then requesters, then the operator.
+struct FleetShape {
+  uint32_t holder_count = 3;
+  uint32_t requester_count = 2;
+  uint32_t holder(uint32_t i) const { return 1 + i; }
+  uint32_t requester(uint32_t i) const { return 1 + holder_count + i; }
+  uint32_t operator_node() const { return 1 + holder_count + requester_count; }
+  uint32_t node_count() const { return operator_node() + 1; }
+};
+
+// One fault: from `at`, counted from the start of the faults, for `duration`.
+struct PlannedFault {
+  int64_t at = 0;
+  Fault kind = Fault::kDrop;
+  uint32_t a = 0, b = 0;  // nodes
+  int64_t duration = 0;
+  double strength = 0;
+  uint64_t salt = 0;
+
+  std::string Text() const;
+};
+
+struct Plan {
+  uint64_t seed = 0;
+  FleetShape shape;
+  int64_t fault_time = 0;            // faults begin in this time, and all end soon after
+  std::vector<PlannedFault> faults;  // by `at`
+};
+
+// Draws a plan. With `calm`, it has no faults.
+Plan DrawPlan(uint64_t seed, bool calm);
+
+}  // namespace ckv::sim

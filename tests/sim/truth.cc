@@ -1,0 +1,205 @@
+#include "tests/sim/truth.h"
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "tests/attention/reference.h"
+#include "transport/wire.h"
+
+namespace ckv::sim {
+namespace {
+
+// A reply leaves its holder within this of the look at the lease: the batch is computed in between,
+// which takes no virtual time but the ticks of the clock.
+constexpr int64_t kReplySlack = 5 * kMs;
+// A call may return this late: other threads have the turn.
+constexpr int64_t kReturnSlack = 250 * kMs;
+
+std::span<const std::byte> Bytes(const std::vector<uint16_t>& rows) {
+  return std::as_bytes(std::span(rows));
+}
+
+}  // namespace
+
+Truth::Truth(uint64_t seed, Network* network)
+    : network_(*network), seed_(seed), geometry_(test::TestGeometry(/*layers=*/2)) {
+  std::mt19937 random(static_cast<uint32_t>(seed));
+  for (uint32_t i = 0; i < kQueryCount; ++i) {
+    queries_.push_back(test::RandomBf16(size_t{kQueryRows} * geometry_.d_qk, random));
+  }
+}
+
+KnownCorpus& Truth::Add(std::string tenant, size_t chunk_count) {
+  auto corpus = std::make_unique<KnownCorpus>();
+  corpus->name = absl::StrCat("c", corpora_.size());
+  corpus->tenant = std::move(tenant);
+  std::mt19937 random(static_cast<uint32_t>(seed_ * 1000 + corpora_.size()));
+  std::vector<uint32_t> tokens;
+  for (size_t i = 0; i < chunk_count; ++i) tokens.push_back(1 + random() % 12);
+  corpus->whole = test::MakeTestCorpus(geometry_, tokens, random());
+  corpus->places.resize(chunk_count);
+  corpora_.push_back(std::move(corpus));
+  return *corpora_.back();
+}
+
+const KnownCorpus* Truth::Find(std::string_view name) const {
+  for (const auto& corpus : corpora_) {
+    if (corpus->name == name) return corpus.get();
+  }
+  return nullptr;
+}
+
+void Truth::Breach(std::string text) {
+  if (!failed()) breach_ = absl::StrFormat("at %d ms: %s", Sim().now() / kMs, text);
+}
+
+Truth::Rows Truth::Reference(const Question& question, double& tolerance) const {
+  const std::vector<uint16_t> rows =
+      question.corpus->whole.Rows(question.layer, 0, question.chunk_count);
+  AttentionPiece piece;
+  piece.q = {queries_[question.query].data(), kQueryRows, geometry_.d_qk};
+  piece.rows = {reinterpret_cast<const std::byte*>(rows.data()),
+                static_cast<uint32_t>(rows.size() / geometry_.d_qk), geometry_.row_bytes()};
+  const auto partials = reference::Attend(AttentionShape::Of(geometry_), piece);
+  Rows want;
+  double largest = 0;
+  for (const reference::Partial& partial : partials) {
+    for (const double value : partial.o) {
+      want.o.push_back(static_cast<float>(value));
+      largest = std::max(largest, std::fabs(value));
+    }
+    want.m.push_back(static_cast<float>(partial.m));
+    want.l.push_back(static_cast<float>(partial.l));
+  }
+  // 96 products and sums of f32 in a logit, and 2^-24 for each row and merge.
+  tolerance = 2e-5 * std::max(largest, 1.0);
+  return want;
+}
+
+void Truth::CheckAnswer(const Question& question, const Rows& answer) {
+  ++answer_count_;
+  const Key key = {question.corpus->name, question.chunk_count, question.layer, question.query};
+  const auto same = [](const std::vector<float>& a, const std::vector<float>& b) {
+    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  };
+  const std::string what =
+      absl::StrFormat("%s, %d chunks, layer %d, query %d", question.corpus->name,
+                      question.chunk_count, question.layer, question.query);
+  if (const auto first = answers_.find(key); first != answers_.end()) {
+    if (same(first->second.o, answer.o) && same(first->second.m, answer.m) &&
+        same(first->second.l, answer.l)) {
+      return;
+    }
+    return Breach(absl::StrCat("I2: other bits than the first answer: ", what));
+  }
+  double tolerance = 0;
+  const Rows want = Reference(question, tolerance);
+  for (size_t i = 0; i < want.o.size(); ++i) {
+    if (!(std::fabs(answer.o[i] - want.o[i]) <= tolerance)) {
+      return Breach(
+          absl::StrFormat("I2: o[%d] is %g, should be %g: %s", i, answer.o[i], want.o[i], what));
+    }
+  }
+  for (size_t i = 0; i < want.l.size(); ++i) {
+    const double l = answer.l[i] * std::exp(double{answer.m[i]} - want.m[i]);
+    if (!(std::fabs(l - want.l[i]) <= 1e-4 * want.l[i])) {
+      return Breach(absl::StrFormat("I1: the weight of row %d is %g, should be %g: %s", i, l,
+                                    want.l[i], what));
+    }
+  }
+  answers_[key] = answer;
+}
+
+void Truth::CheckCorpus(const Corpus& corpus, std::string_view tenant) {
+  const KnownCorpus* const known = Find(corpus.name);
+  if (known == nullptr || (!corpus.tenant.empty() && known->tenant != tenant)) {
+    return Breach(absl::StrFormat("tenant %s reads corpus %s", tenant, corpus.name));
+  }
+  if (!known->lengths.contains(corpus.chunks.size())) {
+    return Breach(absl::StrFormat("%s has %d chunks, which nobody published", corpus.name,
+                                  corpus.chunks.size()));
+  }
+  for (size_t i = 0; i < corpus.chunks.size(); ++i) {
+    if (corpus.chunks[i].id != known->whole.chunks[i].info.id) {
+      return Breach(absl::StrFormat("%s: chunk %d is another one", corpus.name, i));
+    }
+  }
+}
+
+void Truth::CheckHolder(Life& life) {
+  for (const auto& corpus : corpora_) {
+    if (corpus->drop_began) continue;
+    for (size_t i = 0; i < corpus->places.size(); ++i) {
+      if (!corpus->places[i].contains(life.process.node)) continue;
+      const test::TestChunk& chunk = corpus->whole.chunks[i];
+      ChunkStore& store = life.holder->store();
+      const auto found = store.table().Find(chunk.info.id, geometry_, corpus->tenant);
+      if (!found.ok()) {
+        return Breach(absl::StrFormat("I3: %s lost chunk %d of %s, which it acknowledged: %s",
+                                      life.process.name, i, corpus->name,
+                                      std::string(found.status().message())));
+      }
+      const auto pin = store.Load(*found);
+      if (absl::IsDataLoss(pin.status())) {
+        return Breach(absl::StrFormat("I3: %s: chunk %d of %s is damaged: %s", life.process.name, i,
+                                      corpus->name, std::string(pin.status().message())));
+      }
+      if (!pin.ok()) continue;  // a fault of the disk
+      for (uint32_t layer = 0; layer < geometry_.layers; ++layer) {
+        const auto want = Bytes(chunk.layers[layer]);
+        const std::span<const std::byte> rows = pin->chunk().layer(layer);
+        if (rows.size() != want.size() || std::memcmp(rows.data(), want.data(), want.size()) != 0) {
+          return Breach(absl::StrFormat("I3: %s: chunk %d of %s has other bytes", life.process.name,
+                                        i, corpus->name));
+        }
+      }
+    }
+  }
+}
+
+void Truth::CheckDirectory(Life& life) {
+  for (const auto& corpus : corpora_) {
+    if (corpus->drop_began || corpus->acknowledged == 0) continue;
+    const auto found = life.directory->Get(corpus->name, corpus->tenant);
+    if (!found.ok() || (*found)->chunks.size() < corpus->acknowledged) {
+      return Breach(absl::StrFormat(
+          "I3: the directory lost %s, of which %d chunks were "
+          "acknowledged; it has %d",
+          corpus->name, corpus->acknowledged, found.ok() ? (*found)->chunks.size() : 0));
+    }
+  }
+}
+
+void Truth::CheckReply(const ReplySent& sent, const Life& life) {
+  RequestHeader request;
+  ReplyHeader reply;
+  if (sent.request.size() < sizeof(request) || sent.reply.size() < sizeof(reply)) return;
+  std::memcpy(&request, sent.request.data(), sizeof(request));
+  std::memcpy(&reply, sent.reply.data(), sizeof(reply));
+  if (reply.kind == WireKind::kProbe || reply.code != 0) return;
+  const int64_t now = Sim().now();
+  // A process that was stopped between its look at the lease and its reply is late by that.
+  const int64_t slack = kReplySlack;
+  if (life.process.stopped_until > now - 2 * kReplySlack) return;
+  if (now > life.may_answer_until + slack) {
+    return Breach(absl::StrFormat("I4: %s answers %d us after half of its lease", life.process.name,
+                                  (now - life.may_answer_until) / kUs));
+  }
+  const bool changed_now = now - life.epoch_changed_at < kReplySlack;
+  if (request.epoch != life.epoch.value &&
+      !(changed_now && request.epoch == life.epoch_before.value)) {
+    return Breach(absl::StrFormat("I4: %s answers a request of epoch %d in epoch %d",
+                                  life.process.name, request.epoch, life.epoch.value));
+  }
+}
+
+void Truth::CheckReturned(std::string_view call, const Life& life, int64_t deadline) {
+  const int64_t late = Sim().now() - std::max(deadline, life.process.stopped_until);
+  if (late <= kReturnSlack) return;
+  Breach(absl::StrFormat("I5: %s returned %d ms after its deadline", call, late / kMs));
+}
+
+}  // namespace ckv::sim
