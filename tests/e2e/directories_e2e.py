@@ -212,6 +212,29 @@ class DirectoriesTest(unittest.TestCase):
         verified = run_ctl(fleet.fleet, "corpus", "verify", "base")
         self.assertEqual(verified.returncode, 0, verified.stderr)
 
+    def test_a_directory_moves_to_a_folder_and_back(self):
+        fleet, file = self.fleet.fleet, self.folder / "fleet.ckvdir"
+        before = json.loads(run_ctl(fleet, "corpus", "show", "base", "-o", "json").stdout)
+        exported = run_ctl(fleet, "directory", "export", file)
+        self.assertEqual(exported.returncode, 0, exported.stderr)
+        alone = Fleet.__new__(Fleet)
+        alone.folder, alone.processes, alone.durable, alone.requester = self.folder, [], False, fleet.requester
+        self.addCleanup(alone.stop)
+        alone.directory = alone.start("alone", "--role=directory", f"--directory-path={self.folder}/alone-state")
+        imported = run_ctl(alone, "directory", "import", file)
+        self.assertEqual(imported.returncode, 0, imported.stderr)
+        moved = json.loads(run_ctl(alone, "corpus", "show", "base", "-o", "json").stdout)
+        self.assertEqual([(chunk["id"], chunk["holders"]) for chunk in moved["chunks"]],
+                         [(chunk["id"], chunk["holders"]) for chunk in before["chunks"]])
+        self.assertEqual(moved["version"], before["version"])
+        exported = run_ctl(alone, "directory", "export", file)
+        self.assertEqual(exported.returncode, 0, exported.stderr)
+        again = run_ctl(fleet, "directory", "import", file)  # nothing is replaced, and nothing is missing
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertIn("0 corpora", again.stdout)
+        file.write_bytes(file.read_bytes()[:-1])
+        self.assertNotEqual(run_ctl(fleet, "directory", "import", file).returncode, 0)
+
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
