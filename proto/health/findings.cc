@@ -397,8 +397,10 @@ void Judge::JudgeWhole() {
 
 void Judge::JudgeReplication(const ReplicationFacts& replication) {
   const std::string subject = NameOf(*facts_.directory);
-  if (replication.under_replicated_count > 0) {
-    const bool is_copying = replication.bytes_left > 0;
+  const bool is_copying = replication.bytes_left > 0;
+  // Just after its start, a directory waits for holders: that is a finding of its own.
+  const bool is_waiting = facts_.directory->missing_holder_count > 0 && !is_copying;
+  if (replication.under_replicated_count > 0 && !is_waiting) {
     std::string what = absl::StrFormat(
         "counts %s with fewer live copies than wanted",
         Counted(replication.under_replicated_count, "chunk"));

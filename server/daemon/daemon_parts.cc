@@ -166,6 +166,7 @@ absl::StatusOr<std::unique_ptr<DurableDirectory>> OpenDirectory(const Config& co
   options.first_epoch = WallClockMilliseconds();
   options.rebuild_grace = 3 * config.lease_ttl;
   options.loss_after = config.repair_loss_after;
+  options.fill_new_holders = config.repair_fill_new_holders == "on";
   ChangeLogOptions log;
   log.path = config.directory_path;
   log.clock = clock;
