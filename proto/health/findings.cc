@@ -152,17 +152,16 @@ void Judge::JudgeDirectory(const DirectoryFacts& directory) {
                         "holders refuse once half of their lease is over%s%s",
                         directory.path, directory.refusal.empty() ? "" : ": ", directory.refusal),
         "start etcd: most of its members must run (etcdctl endpoint status, endpoint health)");
-  } else if (!directory.refusal.empty() && directory.is_shared) {
-    Add(FindingCode::kDirectoryRefusesChanges, kBroken, subject,
-        "refuses changes of corpora: " + directory.refusal,
-        "look at etcd: etcdctl alarm list names one whose space is used up; free it by etcdctl "
-        "compact and defrag, then etcdctl alarm disarm");
   } else if (!directory.refusal.empty()) {
+    const std::string remedy =
+        directory.is_shared
+            ? "look at etcd: etcdctl alarm list. If its space is used up: etcdctl compact, defrag, "
+              "then alarm disarm"
+            : "free space on its disk, or repair it: df " + directory.path +
+                  ". If the folder is gone, put it back, or restart the directory: holders report "
+                  "what they have";
     Add(FindingCode::kDirectoryRefusesChanges, kBroken, subject,
-        "refuses changes of corpora: " + directory.refusal,
-        absl::StrFormat("free space on its disk, or repair it: df %s. If the folder is gone, put "
-                        "it back, or restart the directory: holders report what they have",
-                        directory.path));
+        "refuses changes of corpora: " + directory.refusal, remedy);
   }
   if (directory.disk.total_bytes > 0 && directory.disk.read_only) {
     Add(FindingCode::kDirectoryDiskFull, kBroken, subject,
@@ -408,8 +407,10 @@ void Judge::JudgeWhole() {
 
 void Judge::JudgeReplication(const ReplicationFacts& replication) {
   const std::string subject = NameOf(*facts_.directory);
-  if (replication.under_replicated_count > 0) {
-    const bool is_copying = replication.bytes_left > 0;
+  const bool is_copying = replication.bytes_left > 0;
+  // Just after its start, a directory waits for holders: that is a finding of its own.
+  const bool is_waiting = facts_.directory->missing_holder_count > 0 && !is_copying;
+  if (replication.under_replicated_count > 0 && !is_waiting) {
     std::string what = absl::StrFormat("counts %s with fewer live copies than wanted",
                                        Counted(replication.under_replicated_count, "chunk"));
     if (is_copying) {

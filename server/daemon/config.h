@@ -66,6 +66,7 @@ struct Config {
   uint64_t repair_bytes_per_second = uint64_t{64} << 20;
   uint32_t repair_flow_count = 2;
   Duration repair_loss_after = std::chrono::minutes(5);
+  std::string repair_fill_new_holders = "on";
   uint32_t compute_threads = 1;
   std::string kernel_target = std::string(kKernelTargetAuto);
   std::string backend = "auto";

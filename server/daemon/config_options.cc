@@ -134,6 +134,9 @@ const OptionSpec kOptions[] = {
      "",
      "how long a holder may be offline before a directory orders its chunks from others; a restart "
      "of its host must be shorter"},
+    {"repair.fill_new_holders", OptionKind::kChoice, &Config::repair_fill_new_holders, 0, 0,
+     "on,off", "",
+     "whether a directory gives a new holder its share of the chunks that others have"},
     {"compute_threads", OptionKind::kCount, &Config::compute_threads, 1,
      WorkerPool::kThreadCountMax, "", "threads",
      "threads of a holder's kernels, its dispatcher included"},

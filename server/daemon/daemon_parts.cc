@@ -167,6 +167,7 @@ absl::StatusOr<std::unique_ptr<DurableDirectory>> OpenDirectory(const Config& co
   options.first_epoch = WallClockMilliseconds();
   options.rebuild_grace = 3 * config.lease_ttl;
   options.loss_after = config.repair_loss_after;
+  options.fill_new_holders = config.repair_fill_new_holders == "on";
   if (!config.directory_store.empty()) {
     options.lease_ttl_min = EtcdDirectory::kLeaseTtlMin;
     options.lease_ttl = std::max(options.lease_ttl, options.lease_ttl_min);

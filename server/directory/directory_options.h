@@ -35,6 +35,8 @@ struct DirectoryOptions {
   // How long a holder may be offline before its copies are made elsewhere. A restart of a holder,
   // or of its host, must be shorter.
   Duration loss_after = std::chrono::minutes(5);
+  // Whether a new holder takes its share of the chunks that others have.
+  bool fill_new_holders = true;
 };
 
 }  // namespace ckv

@@ -94,10 +94,23 @@ void Replication::AddHolders(CopyPlanView& view, Instant now) const {
   }
 }
 
+void Replication::NoteNewHolders(Instant now) {
+  if (!started_) started_ = now;
+  const bool may_be_new = tables_.options.fill_new_holders && now >= *started_ + kNewAfter &&
+                          !tables_.corpora.all().empty();
+  for (const auto& [id, lease] : tables_.leases.all()) {
+    if (lease.member.role != MemberRole::kHolder || !lease.health) continue;
+    if (!known_.insert(id).second || !may_be_new) continue;
+    if (tables_.corpora.PlacedOn(id) == nullptr) filling_.insert(id);
+  }
+}
+
 CopyPlanView Replication::View(Instant now) {
   ForgetMade();
+  NoteNewHolders(now);
   CopyPlanView view;
   AddHolders(view, now);
+  view.filling.insert(filling_.begin(), filling_.end());
   view.lacking = tables_.lacks.all();
   view.corpora.reserve(tables_.corpora.all().size());
   for (const auto& [key, corpus] : tables_.corpora.all()) {
@@ -151,6 +164,9 @@ void Replication::ForgetMade() {
 void Replication::Forget() {
   absent_since_.clear();
   emptied_since_.clear();
+  started_.reset();
+  known_.clear();
+  filling_.clear();
   plan_ = {};
   orders_.clear();
   made_.clear();
@@ -178,6 +194,10 @@ void Replication::Tick() {
     view = View(now);
   }
   plan_ = PlanCopies(view);
+  if (plan_.has_shares)
+    absl::erase_if(filling_, [this](const HolderId& holder) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return !plan_.moving.contains(holder);
+    });
   SortOrders();
   NoteFacts(view);
   {
@@ -225,7 +245,7 @@ void Replication::PublishDue(const CopyPlanView& view, Instant now) {
     const Instant from = earlier == changeable_since_.end() ? now : earlier->second;
     since.emplace(key, from);
     if (planned->second.waiting_count > 0 && now < from + kPublishPeriod) continue;
-    std::optional<Corpus> next = PlaceMade(view, *corpus);
+    std::optional<Corpus> next = PlaceMade(view, plan_, *corpus);
     if (!next) continue;
     const auto change = Begin(*corpus, *std::move(next));
     if (change == nullptr) continue;

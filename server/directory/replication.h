@@ -20,6 +20,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -64,6 +65,10 @@ class Replication {
   static constexpr Duration kFailurePause = std::chrono::seconds(30);
   // Failures that are kept. Beyond them the oldest is forgotten.
   static constexpr size_t kFailureCountMax = 4096;
+
+  // A holder that comes later than this after the first plan, and on which no corpus places chunks,
+  // is new: it takes its share. Earlier ones may have been there before a restart.
+  static constexpr Duration kNewAfter = std::chrono::minutes(1);
 
   // Both must outlive this object.
   Replication(DirectoryTables* tables, DirectoryChanges* changes)
@@ -115,6 +120,8 @@ class Replication {
 
   // Forgets everything: it is of an earlier term of the lead.
   void Forget() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Adds the holders that are new to `filling_`.
+  void NoteNewHolders(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_, tables_.mu);
   //   NotFound            the directory does not know the holder.
   absl::Status CheckKnown(const HolderId& holder) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(tables_.mu);
   // Updates how long drained holders have had no chunks.
@@ -145,6 +152,9 @@ class Replication {
   DirectoryChanges& changes_;
   absl::Mutex mu_ ABSL_ACQUIRED_BEFORE(tables_.mu);
   std::map<HolderId, Instant> absent_since_ ABSL_GUARDED_BY(mu_);
+  std::optional<Instant> started_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_set<HolderId> known_ ABSL_GUARDED_BY(mu_);    // holders that reported health once
+  absl::flat_hash_set<HolderId> filling_ ABSL_GUARDED_BY(mu_);  // new ones that take their share
   // Drained holders without chunks, and since when.
   std::map<HolderId, Instant> emptied_since_ ABSL_GUARDED_BY(mu_);
   CopyPlan plan_ ABSL_GUARDED_BY(mu_);

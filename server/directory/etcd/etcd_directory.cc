@@ -111,7 +111,7 @@ absl::Status EtcdDirectory::CatchUp(Instant deadline) {
     silent_since_.reset();
     return absl::OkStatus();
   }
-  // What was seen long ago says nothing about now.
+  // A silence of long ago is not the same silence.
   if (!silent_since_ || now > silent_at_ + kSilenceMax) silent_since_ = now;
   silent_at_ = clock_.Now();
   if (silent_at_ >= *silent_since_ + kSilenceMax) return absl::OkStatus();

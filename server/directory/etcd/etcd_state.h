@@ -63,8 +63,8 @@ class EtcdWriter {
   End Flush(Instant deadline, absl::Status& status);
   // Writes the id of a new state, and deletes the parts that an earlier leader left.
   End Begin(uint64_t folder_id, Instant deadline, absl::Status& status);
-  // Drops the history of etcd if much was written since the last time: etcd keeps every earlier
-  // value until then, and refuses writes once its space is used up. Watches that have seen the last
+  // Drops the history of etcd if much was written since the last time. Until then etcd keeps every
+  // earlier value, and it refuses writes once its space is used up. Watches that have seen the last
   // write miss nothing. An error is not reported: the next call tries again.
   void Compact(Instant deadline);
   // How much is written between two compactions: an 128th of etcd's default limit of 2 GiB.

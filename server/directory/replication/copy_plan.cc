@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "server/directory/replication/share_plan.h"
 #include "server/directory/replication/target_choice.h"
 #include "store/memory/chunk.h"
 
@@ -128,15 +129,18 @@ class Sorter {
   const HoldersByChunk* failed_ = nullptr;
 };
 
-// Returns the chunk's holders once made copies are listed.
+// Returns the chunk's holders once made copies are listed. `replaced` is the holder that a made
+// copy replaces, or null.
 std::vector<HolderId> NextHolders(const CopyPlanView& view, const Sorter& sorter,
-                                  const Corpus& corpus, const ChunkPlacement& chunk) {
+                                  const Corpus& corpus, const ChunkPlacement& chunk,
+                                  const HolderId* replaced = nullptr) {
   const ChunkHolders sorted = sorter.HoldersOf(chunk);
   const size_t wanted = WantedOf(corpus);
   const bool is_enough = sorted.counted() >= wanted || chunk.token_count == 0;
   std::vector<HolderId> next;
   size_t counted = 0;
   for (const HolderId& id : chunk.holders) {
+    if (replaced != nullptr && id == *replaced && !sorted.made.empty()) continue;
     const size_t holder = sorter.IndexOf(id);
     const bool is_away = holder == kNoHolder && view.away.contains(id);
     const bool counts =
@@ -176,6 +180,9 @@ class Planner {
   }
 
   CopyPlan Finish() {
+    const bool is_idle =
+        plan_.stuck.count == 0 && plan_.under_replicated_count == 0 && plan_.bytes_left == 0;
+    if (is_idle && !view_.filling.empty()) AddShares();
     for (std::vector<PlannedCopy>& copies : by_live_count_) {
       const size_t room = CopyPlan::kCopyCountMax - plan_.copies.size();
       if (copies.size() > room) copies.resize(room);
@@ -259,6 +266,35 @@ class Planner {
     return kNoHolder;
   }
 
+  void AddShares() {
+    plan_.has_shares = true;
+    for (const ShareMove& move : PlanShares(view_)) {
+      plan_.moving.insert(move.to);
+      sorter_.Enter(*move.corpus);
+      for (uint32_t i = move.begin; i < move.end; ++i) AddMove(move, i);
+    }
+  }
+
+  void AddMove(const ShareMove& move, uint32_t ordinal) {
+    const ChunkPlacement& chunk = move.corpus->chunks[ordinal];
+    const CorpusKey key = KeyOf(*move.corpus);
+    const size_t to = sorter_.IndexOf(move.to);
+    if (chunk.token_count == 0) return;
+    plan_.replaced[key][chunk.id] = move.from;
+    if (sorter_.HasMade(to, chunk.id)) {
+      plan_.corpora[key].is_changeable = true;
+      return;
+    }
+    const uint64_t bytes = CopyBytesOf(move.corpus->geometry, chunk);
+    uint64_t& received = plan_.holders[move.to].bytes;
+    if (sorter_.Failed(to, chunk.id) || received + bytes > view_.live[to].room_bytes) return;
+    received += bytes;
+    plan_.bytes_left += bytes;
+    ++plan_.corpora[key].waiting_count;
+    if (by_live_count_.back().size() < CopyPlan::kCopyCountMax)
+      by_live_count_.back().push_back({move.to, move.corpus, ordinal, chunk.holders});
+  }
+
   void NoteStuck(const Corpus& corpus, const ChunkPlacement& chunk, const ChunkHolders& sorted,
                  size_t count, std::string_view why) {
     const std::string text =
@@ -290,12 +326,19 @@ CopyPlan PlanCopies(const CopyPlanView& view) {
   return planner.Finish();
 }
 
-std::optional<Corpus> PlaceMade(const CopyPlanView& view, const Corpus& corpus) {
+std::optional<Corpus> PlaceMade(const CopyPlanView& view, const CopyPlan& plan,
+                                const Corpus& corpus) {
   Sorter sorter(view);
   sorter.Enter(corpus);
+  const auto moved = plan.replaced.find(KeyOf(corpus));
   std::optional<Corpus> changed;
   for (size_t i = 0; i < corpus.chunks.size(); ++i) {
-    std::vector<HolderId> next = NextHolders(view, sorter, corpus, corpus.chunks[i]);
+    const HolderId* replaced = nullptr;
+    if (moved != plan.replaced.end()) {
+      const auto from = moved->second.find(corpus.chunks[i].id);
+      if (from != moved->second.end()) replaced = &from->second;
+    }
+    std::vector<HolderId> next = NextHolders(view, sorter, corpus, corpus.chunks[i], replaced);
     if (next == corpus.chunks[i].holders) continue;
     if (!changed) changed = corpus;
     changed->chunks[i].holders = std::move(next);

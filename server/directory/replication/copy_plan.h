@@ -9,6 +9,8 @@
 //   offline for a while     yes                 no             no
 //   lost                    no                  no             once there are enough copies
 //   drained                 no                  yes            once there are enough copies
+//
+// If nothing is missing, new holders take their share (share_plan.h).
 
 #pragma once
 
@@ -48,6 +50,8 @@ struct CopyPlanView {
   absl::flat_hash_set<HolderId> away;
   CoverageView::Lacking lacking;
   std::vector<std::shared_ptr<const Corpus>> corpora;
+  // New holders, which take their share of the chunks (share_plan.h).
+  absl::flat_hash_set<HolderId> filling;
   // Copies that live holders have made, and that no corpus lists yet.
   CopiesByCorpus made;
   // Leased copies, for the corpora that have any. They are sources, and do not count as copies.
@@ -90,13 +94,20 @@ struct CopyPlan {
     uint64_t waiting_count = 0;  // copies that it still waits for
   };
   std::map<CorpusKey, OfCorpus> corpora;  // those to which either applies
+  // Moves are planned only if no other copy is.
+  bool has_shares = false;
+  absl::flat_hash_set<HolderId> moving;  // the holders of `filling` that still take chunks
+  // The holder of a chunk that a made copy replaces, although it has the chunk.
+  std::map<CorpusKey, absl::flat_hash_map<ChunkId, HolderId>> replaced;
 };
 
 CopyPlan PlanCopies(const CopyPlanView& view);
 
-// Returns the corpus with the holders that made copies, and without those that it can do without.
-// Returns nothing if that changes no chunk. Holders that stay keep their order.
-std::optional<Corpus> PlaceMade(const CopyPlanView& view, const Corpus& corpus);
+// `plan` is that of the view. Returns the corpus with the holders that made copies, and without
+// those that it can do without. Returns nothing if that changes no chunk. Holders that stay keep
+// their order.
+std::optional<Corpus> PlaceMade(const CopyPlanView& view, const CopyPlan& plan,
+                                const Corpus& corpus);
 
 // Returns the bytes that a chunk takes in a holder's store.
 uint64_t CopyBytesOf(const Geometry& geometry, const ChunkPlacement& chunk);

@@ -211,6 +211,7 @@ TEST(Findings, CoverTheDirectory) {
        [](FleetFacts& f) {
          f.directory->missing_holder_count = 1;
          f.directory->missing_holders = {"h9"};
+         f.replication.under_replicated_count = 1;
        }},
       {{"broken no-holder directory 10.0.0.1:7400"},
        [](FleetFacts& f) { f.members.erase(f.members.begin(), f.members.begin() + 2); }},

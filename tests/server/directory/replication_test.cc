@@ -278,6 +278,36 @@ TEST_F(ReplicationTest, AHolderIsNotDrainedWithoutAPlaceForItsChunks) {
   for (uint32_t i = 0; i < 3; ++i) EXPECT_TRUE(Names(i, "h0"));
 }
 
+TEST_F(ReplicationTest, ANewHolderTakesItsShare) {
+  const Corpus corpus =
+      test::MakeTestCorpus(test::TestGeometry(), std::vector<uint32_t>(16, 5), /*seed=*/4)
+          .Publish("docs", "", {{{"h0"}, {"h1"}, {"h2"}}});
+  ASSERT_TRUE(state_->Publish(corpus, false, 0).ok());
+  Tick();
+  Tick(Replication::kNewAfter);
+  Join("h3");
+  Tick();
+  // A quarter of 48 copies.
+  const std::vector<CopyOrder> orders = Orders("h3");
+  ASSERT_EQ(orders.size(), 12u);
+  EXPECT_EQ(state_->replication().Facts().under_replicated_count, 0u);
+  for (const CopyOrder& order : orders) ASSERT_TRUE(Report("h3", order).ok());
+  Tick();
+  size_t count = 0;
+  for (uint32_t i = 0; i < 16; ++i) {
+    EXPECT_EQ(Docs().chunks[i].holders.size(), 3u);
+    count += Names(i, "h3") ? 1 : 0;
+  }
+  EXPECT_EQ(count, 12u);
+  Tick();
+  EXPECT_THAT(Orders("h3"), IsEmpty());
+  // A holder that was emptied on purpose is not new.
+  Publish({{{"h0"}}});
+  Tick();
+  Tick(seconds(100));
+  EXPECT_THAT(Orders("h3"), IsEmpty());
+}
+
 TEST_F(ReplicationTest, ReportsWithoutAnOrderAreIgnored) {
   Publish({{{"h0"}}});
   Tick();

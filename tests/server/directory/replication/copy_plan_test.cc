@@ -76,8 +76,10 @@ struct Fleet {
     view.lacking[{name}] = std::make_shared<const LackingChunks::Chunks>(std::move(ids));
   }
   void Publish() {
+    const CopyPlan plan = PlanCopies(view);
     for (std::shared_ptr<const Corpus>& corpus : view.corpora) {
-      if (auto next = PlaceMade(view, *corpus)) corpus = std::make_shared<const Corpus>(*next);
+      if (auto next = PlaceMade(view, plan, *corpus))
+        corpus = std::make_shared<const Corpus>(*next);
     }
     view.made.clear();
   }
@@ -282,6 +284,79 @@ TEST(CopyPlan, EmptyChunksNeverWait) {
   fleet.At("a").is_draining = true;
   EXPECT_EQ(fleet.Settle(), 0u);
   EXPECT_THAT(fleet.HoldersOf(0), ElementsAre("b"));
+}
+
+// A new holder takes a quarter, or by its capacity two fifths, from the others alike.
+TEST(SharePlan, ANewHolderTakesItsShareAndNothingElseMoves) {
+  for (const uint64_t capacity : {kRoom, 2 * kRoom}) {
+    Fleet fleet;
+    for (const char* name : {"a", "b", "c"}) fleet.Add(name);
+    fleet.Load(1200, 2, {{"a", "b"}, {"b", "c"}, {"c", "a"}});
+    const Corpus before = fleet.corpus();
+    fleet.Add("d").capacity_bytes = capacity;
+    EXPECT_THAT(PlanCopies(fleet.view).copies, IsEmpty()) << "it is not known to be new";
+    fleet.view.filling.insert({"d"});
+    const size_t share = 2400 * capacity / (capacity + 3 * kRoom);
+    // Runs have 16 chunks, cut here into single ones.
+    EXPECT_NEAR(static_cast<double>(fleet.Settle()), static_cast<double>(share), 1);
+    std::map<std::string, size_t> count;
+    for (uint32_t i = 0; i < 1200; ++i) {
+      EXPECT_EQ(fleet.HoldersOf(i).size(), 2u);
+      for (const std::string& name : fleet.HoldersOf(i)) ++count[name];
+      if (fleet.HoldersOf(i).contains("d")) continue;
+      EXPECT_EQ(fleet.corpus().chunks[i].holders, before.chunks[i].holders) << i;
+    }
+    EXPECT_NEAR(static_cast<double>(count["d"]), static_cast<double>(share), 1);
+    for (const char* name : {"a", "b", "c"})
+      EXPECT_NEAR(static_cast<double>(count[name]), (2400.0 - share) / 3, 2) << name;
+    const CopyPlan plan = PlanCopies(fleet.view);
+    EXPECT_TRUE(plan.has_shares);
+    EXPECT_THAT(plan.moving, IsEmpty());
+  }
+}
+
+TEST(SharePlan, RunsMoveWhole) {
+  Fleet fleet;
+  for (const char* name : {"a", "b"}) fleet.Add(name);
+  fleet.Load(4096, 2, {{"a", "b"}});
+  fleet.Add("c");
+  fleet.view.filling.insert({"c"});
+  const size_t moved = fleet.Settle();
+  const uint32_t run = CopyRunChunks(4096);
+  // Each of the two that give may keep less than a run above its share.
+  EXPECT_NEAR(static_cast<double>(moved), 8192.0 / 3, 2 * run);
+  for (uint32_t i = 0; i < 4096; ++i)
+    EXPECT_EQ(fleet.HoldersOf(i), fleet.HoldersOf(i / run * run)) << i;
+}
+
+TEST(SharePlan, NothingMovesWhileACopyIsMissing) {
+  Fleet fleet;
+  for (const char* name : {"a", "b", "c"}) fleet.Add(name);
+  fleet.Load(60, 2, {{"a", "b"}});
+  fleet.view.filling.insert({"c"});
+  fleet.Lack("b", {3});
+  const CopyPlan plan = PlanCopies(fleet.view);
+  ASSERT_EQ(plan.copies.size(), 1u);
+  EXPECT_EQ(plan.copies[0].to.name, "b");
+  EXPECT_FALSE(plan.has_shares);
+}
+
+// A move keeps copies apart, and a chunk that is too much for a share stays.
+TEST(SharePlan, AMoveBringsNoCopiesTogether) {
+  Fleet fleet;
+  fleet.Add("a", {.host = "A"});
+  fleet.Add("b", {.host = "B"});
+  fleet.Load(90, 2, {{"a", "b"}});
+  fleet.Add("b2", {.host = "B"});
+  fleet.view.filling.insert({"b2"});
+  EXPECT_GT(fleet.Settle(), 0u);
+  for (uint32_t i = 0; i < 90; ++i) EXPECT_TRUE(fleet.HoldersOf(i).contains("a"));
+  Fleet small;
+  small.Add("a");
+  small.Load(1, 1, {{"a"}});
+  small.Add("b");
+  small.view.filling.insert({"b"});
+  EXPECT_EQ(small.Settle(), 0u);
 }
 
 // Aligned runs keep one holder, so that one partial answers them.
