@@ -73,7 +73,12 @@ bool Replication::IsPlanDue(Instant now) {
   tables_.Expire();
   const bool is_lost = NoteAbsences(now);
   NoteEmptied(now);
-  const bool is_waiting = !plan_.corpora.empty() || plan_.under_replicated_count > 0;
+  // A renewal that reports a holder's capacity for the first time is no change of the state.
+  const size_t filling_count = filling_.size();
+  NoteNewHolders(now);
+  is_due_ |= filling_.size() > filling_count;
+  const bool is_waiting =
+      !plan_.corpora.empty() || plan_.under_replicated_count > 0 || !filling_.empty();
   const uint64_t change_count = tables_.watches.change_count();
   if (!is_due_ && !is_lost && change_count == planned_count_ &&
       !(is_waiting && now >= planned_at_ + kReplanPeriod)) {
@@ -107,7 +112,6 @@ void Replication::NoteNewHolders(Instant now) {
 
 CopyPlanView Replication::View(Instant now) {
   ForgetMade();
-  NoteNewHolders(now);
   CopyPlanView view;
   AddHolders(view, now);
   view.filling.insert(filling_.begin(), filling_.end());

@@ -35,7 +35,7 @@ class ReplicationTest : public testing::Test {
     state_->changes().StartInMemory();
     for (const char* name : {"h0", "h1", "h2"}) Join(name);
   }
-  void Join(const std::string& name) {
+  void Join(const std::string& name, bool reports = true) {
     leases_[name] = state_
                         ->Register({.id = {name},
                                     .role = MemberRole::kHolder,
@@ -44,7 +44,7 @@ class ReplicationTest : public testing::Test {
                                     .domain = {.host = name}},
                                    seconds(1000))
                         ->lease_id;
-    Renew(name);
+    if (reports) Renew(name);
   }
   // Returns the number of the holder's orders.
   uint32_t Renew(const std::string& name) {
@@ -285,7 +285,10 @@ TEST_F(ReplicationTest, ANewHolderTakesItsShare) {
   ASSERT_TRUE(state_->Publish(corpus, false, 0).ok());
   Tick();
   Tick(Replication::kNewAfter);
-  Join("h3");
+  Join("h3", /*reports=*/false);
+  Tick();
+  EXPECT_THAT(Orders("h3"), IsEmpty()) << "its capacity is not known";
+  Renew("h3");
   Tick();
   // A quarter of 48 copies.
   const std::vector<CopyOrder> orders = Orders("h3");
