@@ -44,15 +44,15 @@ class Platform {
   virtual int64_t WallClockNs() = 0;
 
   // Returns the simulation that this process runs in, or null.
-  static Platform* Simulated() noexcept { return simulated_.load(std::memory_order_relaxed); }
+  static Platform* Simulated() noexcept { return installed.load(std::memory_order_relaxed); }
   // Makes this process a simulation until the end of the process. For tests/sim only. Call it
   // before any of the functions below is used. `platform` must outlive the process's last thread.
   static void Simulate(Platform* platform) noexcept {
-    simulated_.store(platform, std::memory_order_relaxed);
+    installed.store(platform, std::memory_order_relaxed);
   }
 
  private:
-  static inline std::atomic<Platform*> simulated_{nullptr};
+  static inline std::atomic<Platform*> installed{nullptr};
 };
 
 // Waits until one of `fds` is ready, at most for `at_most`. Returns as ppoll.

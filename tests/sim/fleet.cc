@@ -25,7 +25,7 @@ Fleet::Fleet(const Plan& plan, bool verbose)
     : plan_(plan),
       verbose_(verbose),
       network_(plan.seed * 3 + 1),
-      truth_(plan.seed, &network_),
+      truth_(plan.seed),
       random_(plan.seed * 3 + 2) {
   hub_ = NewFabricHub(&network_, [this](const ReplySent& sent) {
     truth_.CheckReply(sent, *nodes_[sent.process->node]->life);
@@ -43,7 +43,7 @@ Fleet::Fleet(const Plan& plan, bool verbose)
   successes_.resize(nodes_.size());
 }
 
-void Fleet::Say(std::string text) const {
+void Fleet::Say(const std::string& text) const {
   if (verbose_)
     std::fprintf(stderr, "%9.3f  %s\n", static_cast<double>(Sim().now()) / 1e9, text.c_str());
 }

@@ -68,7 +68,7 @@ class Fleet {
   void ApplyLinks();
   void Heal();
   bool AllAnswer(int64_t within);
-  void Say(std::string text) const;
+  void Say(const std::string& text) const;
 
   Node& node(uint32_t number) { return *nodes_[number]; }
 

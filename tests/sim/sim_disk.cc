@@ -39,7 +39,7 @@ class SimDisk::OpenFile final : public File {
     disk_.Spend(200 * kUs, 2 * kMs);
     auto& pending = inode_->pending;
     const auto end = pending.begin() + static_cast<ptrdiff_t>(std::min(count, pending.size()));
-    if (const absl::Status bad = disk_.CheckDevice(path_); !bad.ok()) {
+    if (absl::Status bad = disk_.CheckDevice(path_); !bad.ok()) {
       std::move(pending.begin(), end, std::back_inserter(inode_->doomed));
       pending.erase(pending.begin(), end);
       return bad;

@@ -105,11 +105,11 @@ absl::StatusOr<TenantKey> DirectoryCalls::TenantKeyOf(std::string_view tenant, I
 }
 
 absl::StatusOr<LeaseGrant> RegistrarCalls::Register(const Member& member, Duration ttl,
-                                                    Instant deadline) {
+                                                    bool continues, Instant deadline) {
   const int64_t sent = Sim().now();
   auto grant = CallDirectory<absl::StatusOr<LeaseGrant>>(
-      network_, life_, directory_, deadline, [member, ttl](DirectoryState& state) {
-        return LocalRegistrar(&state).Register(member, ttl, kInstantMax);
+      network_, life_, directory_, deadline, [member, ttl, continues](DirectoryState& state) {
+        return LocalRegistrar(&state).Register(member, ttl, continues, kInstantMax);
       });
   if (grant.ok()) {
     life_.epoch_before = std::exchange(life_.epoch, grant->epoch);

@@ -35,7 +35,7 @@ class RegistrarCalls final : public DirectoryRegistrar {
  public:
   RegistrarCalls(Network* network, Life* life, Node* directory)
       : network_(*network), life_(*life), directory_(*directory) {}
-  absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl,
+  absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl, bool continues,
                                       Instant deadline) override;
   absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id, const MemberHealth* health,
                                          Instant deadline) override;

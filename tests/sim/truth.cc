@@ -24,8 +24,7 @@ std::span<const std::byte> Bytes(const std::vector<uint16_t>& rows) {
 
 }  // namespace
 
-Truth::Truth(uint64_t seed, Network* network)
-    : network_(*network), seed_(seed), geometry_(test::TestGeometry(/*layers=*/2)) {
+Truth::Truth(uint64_t seed) : seed_(seed), geometry_(test::TestGeometry(/*layers=*/2)) {
   std::mt19937 random(static_cast<uint32_t>(seed));
   for (uint32_t i = 0; i < kQueryCount; ++i) {
     queries_.push_back(test::RandomBf16(size_t{kQueryRows} * geometry_.d_qk, random));
@@ -52,7 +51,7 @@ const KnownCorpus* Truth::Find(std::string_view name) const {
   return nullptr;
 }
 
-void Truth::Breach(std::string text) {
+void Truth::Breach(const std::string& text) {
   if (!failed()) breach_ = absl::StrFormat("at %d ms: %s", Sim().now() / kMs, text);
 }
 

@@ -44,7 +44,7 @@ inline constexpr uint32_t kQueryRows = 2;   // rows of each
 // The first breach ends the run. Used by the thread that has the turn.
 class Truth {
  public:
-  Truth(uint64_t seed, Network* network);
+  explicit Truth(uint64_t seed);
 
   const Geometry& geometry() const { return geometry_; }
   const std::vector<uint16_t>& query(uint32_t query) const { return queries_[query]; }
@@ -72,7 +72,7 @@ class Truth {
   // I5: a call that began with this deadline has returned now.
   void CheckReturned(std::string_view call, const Life& life, int64_t deadline);
 
-  void Breach(std::string text);
+  void Breach(const std::string& text);
   bool failed() const { return !breach_.empty(); }
   const std::string& breach() const { return breach_; }
   uint64_t answer_count() const { return answer_count_; }
@@ -81,7 +81,6 @@ class Truth {
   using Key = std::tuple<std::string, size_t, uint32_t, uint32_t>;
   Rows Reference(const Question& question, double& tolerance) const;
 
-  Network& network_;
   const uint64_t seed_;
   const Geometry geometry_;
   std::vector<std::vector<uint16_t>> queries_;

@@ -109,7 +109,7 @@ class FakeDirectory final : public v1::DirectoryService::Service {
 
   grpc::Status GetCorpus(grpc::ServerContext* context, const v1::GetCorpusRequest* request,
                          v1::GetCorpusReply* reply) override ABSL_LOCKS_EXCLUDED(mu_) {
-    if (const grpc::Status status = Begin(context); !status.ok()) return status;
+    if (grpc::Status status = Begin(context); !status.ok()) return status;
     absl::MutexLock lock(&mu_);
     if (corpus_.name() != request->name()) return {grpc::StatusCode::NOT_FOUND, "no such corpus"};
     *reply->mutable_corpus() = corpus_;
@@ -117,9 +117,9 @@ class FakeDirectory final : public v1::DirectoryService::Service {
   }
   grpc::Status PublishCorpus(grpc::ServerContext* context, const v1::PublishCorpusRequest* request,
                              v1::PublishCorpusReply* reply) override ABSL_LOCKS_EXCLUDED(mu_) {
-    if (const grpc::Status status = Begin(context); !status.ok()) return status;
+    if (grpc::Status status = Begin(context); !status.ok()) return status;
     absl::MutexLock lock(&mu_);
-    if (const grpc::Status status = RefuseUnlessLeader(); !status.ok()) return status;
+    if (grpc::Status status = RefuseUnlessLeader(); !status.ok()) return status;
     if (corpus_.name() == request->corpus().name() && !request->replace())
       return {grpc::StatusCode::ALREADY_EXISTS, "the name is taken"};
     if (request->expected_version() != 0 && request->expected_version() != corpus_.version())
@@ -132,9 +132,9 @@ class FakeDirectory final : public v1::DirectoryService::Service {
   }
   grpc::Status DropCorpus(grpc::ServerContext* context, const v1::DropCorpusRequest* request,
                           v1::DropCorpusReply* reply) override ABSL_LOCKS_EXCLUDED(mu_) {
-    if (const grpc::Status status = Begin(context); !status.ok()) return status;
+    if (grpc::Status status = Begin(context); !status.ok()) return status;
     absl::MutexLock lock(&mu_);
-    if (const grpc::Status status = RefuseUnlessLeader(); !status.ok()) return status;
+    if (grpc::Status status = RefuseUnlessLeader(); !status.ok()) return status;
     if (corpus_.name() != request->name()) return {grpc::StatusCode::NOT_FOUND, "no such corpus"};
     corpus_.Clear();
     reply->mutable_corpus()->set_name(request->name());
@@ -142,9 +142,9 @@ class FakeDirectory final : public v1::DirectoryService::Service {
   }
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest*,
                      grpc::ServerWriter<v1::WatchEvent>* writer) override ABSL_LOCKS_EXCLUDED(mu_) {
-    if (const grpc::Status status = Begin(context); !status.ok()) return status;
+    if (grpc::Status status = Begin(context); !status.ok()) return status;
     absl::MutexLock lock(&mu_);
-    if (const grpc::Status status = RefuseUnlessLeader(); !status.ok() && !leader_->empty())
+    if (grpc::Status status = RefuseUnlessLeader(); !status.ok() && !leader_->empty())
       return status;
     v1::WatchEvent event;
     event.set_synced(true);
@@ -175,7 +175,7 @@ class FakeDirectory final : public v1::DirectoryService::Service {
       const auto may_answer = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !silent_; };
       Clock::Real()->Await(mu_, absl::Condition(&may_answer), Soon());
     }
-    const grpc::Status status = hook ? hook(*context, call) : grpc::Status::OK;
+    grpc::Status status = hook ? hook(*context, call) : grpc::Status::OK;
     absl::MutexLock lock(&mu_);
     if (leader_) context->AddTrailingMetadata(kLeaderKey, *leader_);
     return status;

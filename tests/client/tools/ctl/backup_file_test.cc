@@ -18,7 +18,7 @@ namespace {
 
 std::string WriteBackup(const std::vector<std::string>& messages) {
   std::filesystem::create_directories(test::TempPath("backup"));
-  const std::string path = test::TempPath("backup") + "/a.ckvdir";
+  std::string path = test::TempPath("backup") + "/a.ckvdir";
   auto writer = BackupWriter::Create(path);
   EXPECT_TRUE(writer.ok()) << writer.status();
   for (const std::string& message : messages) EXPECT_TRUE(writer->Add(message).ok());

@@ -20,17 +20,17 @@ using End = EtcdWriter::End;
 class EtcdStateTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    if (test::EtcdCluster::IsInstalled()) cluster_ = new test::EtcdCluster(1);
+    if (test::EtcdCluster::IsInstalled()) cluster = new test::EtcdCluster(1);
   }
-  static void TearDownTestSuite() { delete cluster_; }
+  static void TearDownTestSuite() { delete cluster; }
 
   EtcdStateTest() {
     static int count = 0;
     layout_ = EtcdLayout("/test-" + std::to_string(++count) + "/");
   }
   void SetUp() override {
-    if (cluster_ == nullptr) GTEST_SKIP() << "no etcd; to run it: deploy/install-packages.sh tests";
-    client_ = std::make_unique<EtcdClient>(cluster_->endpoints(), Clock::Real());
+    if (cluster == nullptr) GTEST_SKIP() << "no etcd; to run it: deploy/install-packages.sh tests";
+    client_ = std::make_unique<EtcdClient>(cluster->endpoints(), Clock::Real());
   }
 
   Instant Soon() { return Clock::Real()->Now() + std::chrono::seconds(20); }
@@ -91,12 +91,12 @@ class EtcdStateTest : public testing::Test {
     return change;
   }
 
-  static test::EtcdCluster* cluster_;
+  static test::EtcdCluster* cluster;
   EtcdLayout layout_{"/"};
   std::unique_ptr<EtcdClient> client_;
 };
 
-test::EtcdCluster* EtcdStateTest::cluster_ = nullptr;
+test::EtcdCluster* EtcdStateTest::cluster = nullptr;
 
 TEST_F(EtcdStateTest, ReadsBackEachKindOfChange) {
   const auto writer = NewWriter(Lead());
