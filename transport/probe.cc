@@ -1,6 +1,11 @@
+// Probe, in order: checks the options; warms the lane up with echoes of headers; times more of
+// them; then times echoes of full slots. Each echo waits for its own reply: it spins at first, then
+// sleeps on the lane's event.
+
 #include "transport/probe.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <span>
 #include <vector>
@@ -23,6 +28,13 @@ constexpr Duration kSpinMax = std::chrono::milliseconds(2);
 constexpr std::chrono::nanoseconds kSleepMax = std::chrono::milliseconds(10);
 constexpr uint32_t kRoundCountMax = 1u << 20;  // a probe keeps one duration a round
 
+// Differs from the ids of all other probes of this process, and of calls, which count from 1: a
+// late duplicate of a reply to an earlier probe is not taken for the awaited one.
+uint64_t NextProbeId() {
+  static std::atomic<uint64_t> count{0};
+  return (uint64_t{1} << 63) + count.fetch_add(1, std::memory_order_relaxed);
+}
+
 class Prober {
  public:
   Prober(RequestLane& lane, Clock& clock, const ProbeOptions& options)
@@ -35,7 +47,7 @@ class Prober {
     if (start >= options_.deadline) return absl::DeadlineExceededError("probe: no time is left");
     const std::optional<uint32_t> slot = lane_.Acquire();
     if (!slot) return absl::FailedPreconditionError("probe: the lane has no free slot");
-    ++request_id_;
+    request_id_ = NextProbeId();
     RequestHeader header;
     header.kind = WireKind::kProbe;
     header.request_id = request_id_;
@@ -57,8 +69,8 @@ class Prober {
       if (lane_.Poll({&completion, 1}) == 1) {
         bool mine = false;
         absl::Status status = Judge(slot, completion, mine);
-        if (!mine) continue;
-        lane_.Release(slot);
+        if (!mine && status.ok()) continue;
+        if (mine) lane_.Release(slot);
         return status;
       }
       CKV_RETURN_IF_ERROR(lane_.status());
@@ -82,10 +94,13 @@ class Prober {
 
   absl::Status Judge(uint32_t slot, const Completion& completion, bool& mine) {
     const std::span<const std::byte> bytes = lane_.reply(completion.slot).first(completion.bytes);
+    if (completion.slot != slot) return absl::OkStatus();
     const absl::StatusOr<ReplyHeader> header = DecodeReplyHeader(bytes);
+    // It may be a duplicate, so the slot is not released. The caller closes the lane.
+    if (!header.ok()) return header.status();
     // A duplicate of an earlier reply is not ours, and neither is its slot (I1).
-    mine = completion.slot == slot && (!header.ok() || header->request_id == request_id_);
-    if (!mine || !header.ok()) return header.status();
+    mine = header->request_id == request_id_;
+    if (!mine) return absl::OkStatus();
     ExpectedReply expected;
     expected.request_id = request_id_;
     expected.kind = WireKind::kProbe;

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <utility>
 
+#include "proto/base/planted_bug.h"
 #include "proto/base/status.h"
 
 namespace ckv {
@@ -114,7 +115,10 @@ absl::StatusOr<bool> Exchange::CollectFrom(uint32_t peer_index, Accept accept) {
 absl::Status Exchange::Take(uint32_t peer_index, const Completion& done, Accept accept) {
   Peer& from = peers_[peer_index];
   const RequestLane& lane = from.link->lane();
-  if (done.slot >= from.slots.size() || from.slots[done.slot].state != State::kPosted) {
+  const bool takes_again = CKV_PLANTED_BUG("duplicate") && done.slot < from.slots.size() &&
+                           from.slots[done.slot].state == State::kArrived;
+  if (done.slot >= from.slots.size() ||
+      (from.slots[done.slot].state != State::kPosted && !takes_again)) {
     counters_->discarded.fetch_add(1, std::memory_order_relaxed);
     return absl::OkStatus();
   }
@@ -122,13 +126,15 @@ absl::Status Exchange::Take(uint32_t peer_index, const Completion& done, Accept 
   const std::span<const std::byte> bytes =
       lane.reply(done.slot).first(std::min(done.bytes, lane.shape().reply_bytes_max));
   const auto header = DecodeReplyHeader(bytes);
-  if (!header.ok() || header->request_id != slot.request_id) {
+  const bool is_other = header.ok() && header->request_id != slot.request_id;
+  if (!header.ok() || (is_other && !CKV_PLANTED_BUG("earlier-reply"))) {
     // A late or duplicate reply to an earlier request of this slot: the awaited one is still due
     // (I1).
     from.strange = true;
     counters_->discarded.fetch_add(1, std::memory_order_relaxed);
     return header.status();
   }
+  if (takes_again) return accept({peer_index, done.slot, slot.tag, slot.posted, *header, bytes});
   // From here on the slot is ours again, whatever the reply contains.
   slot.state = State::kArrived;
   --from.outstanding;

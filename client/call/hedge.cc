@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "proto/base/planted_bug.h"
+
 namespace ckv {
 
 absl::Status HedgedAttend::Run(CallContext& context, const RouteCall& call, AttendBuffers buffers,
@@ -79,6 +81,11 @@ absl::StatusOr<bool> HedgedAttend::AdvanceFirst(AttendBuffers buffers) {
   absl::StatusOr<bool> done = context_->router.Advance(buffers);
   if (done.ok()) {
     if (!*done) return false;
+    if (CKV_PLANTED_BUG("hedge-loser") && hedge_) {
+      // As if its replies had been merged, too: each row is there twice.
+      const PartialView out = buffers();
+      for (uint32_t i = 0; i < call_.q.count; ++i) out.l[i] *= 2;
+    }
     EndHedge();
     winner_ = Winner::kFirst;
     return true;

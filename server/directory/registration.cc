@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_format.h"
 #include "proto/base/log.h"
+#include "proto/base/planted_bug.h"
 
 namespace ckv {
 namespace {
@@ -216,6 +217,12 @@ void Registration::OpenGate(const LeaseGrant& lease, Instant sent) {
   lease_until_ = sent + lease.ttl;
   if (gate_ == nullptr) return;
   gate_until_ = sent + lease.ttl / 2;
+  if (CKV_PLANTED_BUG("half-lease")) gate_until_ = lease_until_;
+  if (CKV_PLANTED_BUG("wall-clock")) {
+    // As if the wall clock counted: a jump of it moves the end.
+    static thread_local const int64_t ahead_ns = WallClockAheadNs(*options_.clock);
+    gate_until_ = gate_until_ + Duration(WallClockAheadNs(*options_.clock) - ahead_ns);
+  }
   gate_->Grant(lease.epoch, gate_until_);
   if (std::exchange(closed_, false)) {
     Log().warn("{} answers requests again, in epoch {}", options_.member.id.name,

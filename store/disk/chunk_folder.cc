@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "proto/base/planted_bug.h"
 #include "proto/base/status.h"
 #include "proto/base/stripe.h"
 #include "store/formats/json.h"
@@ -107,13 +108,19 @@ absl::Status ChunkFileWriter::Commit(const Chunk& chunk, std::string_view tenant
   const ChunkId& id = chunk.info().id;
   FileSystem& files = *folder_->files_;
   CKV_RETURN_IF_ERROR(file_->WriteAt(0, header));
-  CKV_RETURN_IF_ERROR(file_->Sync());
+  std::unique_ptr<File> late_file;
+  if (CKV_PLANTED_BUG("rename-before-sync")) {
+    late_file = std::move(file_);
+  } else if (!CKV_PLANTED_BUG("ack-before-sync")) {
+    CKV_RETURN_IF_ERROR(file_->Sync());
+  }
   file_.reset();
   CKV_RETURN_IF_ERROR(folder_->MakeLeaf(id));
   const std::string place = folder_->PathOf(id);
   CKV_RETURN_IF_ERROR(files.Rename(path_, place));
   path_.clear();
   absl::Status synced = files.SyncFolder(folder_->LeafOf(id));
+  if (late_file != nullptr) synced.Update(late_file->Sync());
   // After a power loss its name may or may not be there, so the chunk is not reported as stored. A
   // chunk that was refused must not appear after a restart.
   if (!synced.ok()) (void)files.Remove(place);

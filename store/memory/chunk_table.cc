@@ -16,6 +16,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/str_format.h"
+#include "proto/base/planted_bug.h"
 #include "proto/base/status.h"
 #include "proto/host/platform.h"
 #include "store/memory/chunk_table_slot.h"
@@ -193,7 +194,8 @@ std::optional<ChunkTable::Evicted> ChunkTable::EvictOne() {
   absl::MutexLock lock(&mu_);
   while (true) {
     const auto may_go = [this](uint32_t index) {
-      return (slots_.At(index)->state.load(std::memory_order_relaxed) & kPinsMask) == 0;
+      return (slots_.At(index)->state.load(std::memory_order_relaxed) & kPinsMask) == 0 ||
+             CKV_PLANTED_BUG("evicts-pinned");
     };
     const std::optional<uint32_t> next = evictable_.Next(may_go);
     if (!next) return std::nullopt;
@@ -203,7 +205,8 @@ std::optional<ChunkTable::Evicted> ChunkTable::EvictOne() {
       evictable_.Use(*next);
       continue;
     }
-    uint64_t state = slot.state.load(std::memory_order_relaxed) & ~kPinsMask;
+    uint64_t state = slot.state.load(std::memory_order_relaxed);
+    if (!CKV_PLANTED_BUG("evicts-pinned")) state &= ~kPinsMask;
     if (!slot.state.compare_exchange_strong(state, state & ~kHot, std::memory_order_acq_rel))
       continue;  // pinned just now
     evictable_.Evicted(*next);

@@ -153,6 +153,7 @@ void Fleet::RunHolder(Life* life, Node& node) {
   }
   life->holder = holder.get();
   truth_.CheckHolder(*life);
+  truth_.CheckQuarantine(*life, *node.disk);
   RegistrarCalls registrar(&network_, life, nodes_[0].get());
   RegistrationOptions registration_options;
   registration_options.clock = &life->clock;
@@ -205,6 +206,8 @@ void Fleet::Note(Life* life, std::string_view call, const absl::Status& status, 
   ++error_count_;
   last_error_ = absl::StrFormat("%s of %s: %s", call, life->process.name, status.ToString());
   if (verbose_) Say(last_error_);
+  // Only a bug of ours makes one: a merge that was told of a reply twice, for example (I1).
+  if (absl::IsInternal(status)) truth_.Breach(absl::StrCat("I1: ", last_error_));
   if (is_calm_ && began > 0) {
     truth_.Breach(absl::StrCat("liveness: after all faults ended, ", last_error_));
   }
@@ -214,11 +217,15 @@ void Fleet::Heal() {
   active_.clear();
   ApplyLinks();
   for (const auto& one : nodes_) {
+    one->disk->TripAt(0, nullptr);
     one->disk->FillUntil(0);
     one->disk->FailUntil(0);
     one->disk->NoDescriptorsUntil(0);
     one->disk->SlowUntil(0);
-    if (one->life != nullptr) one->life->process.stopped_until = 0;
+    if (one->life != nullptr) {
+      int64_t& until = one->life->process.stopped_until;
+      until = std::min(until, Sim().now());
+    }
   }
   Say("all faults end");
 }

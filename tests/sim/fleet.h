@@ -62,6 +62,7 @@ class Fleet {
   std::vector<uint32_t> LiveHolders();
 
   void Apply(const PlannedFault& fault);
+  void Kill(const PlannedFault& fault);
   void ApplyToDisk(const PlannedFault& fault);
   void GiveOrder(const PlannedFault& fault);
   void ApplyLinks();

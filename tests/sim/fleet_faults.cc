@@ -26,7 +26,7 @@ void AddTo(Link& link, const PlannedFault& fault, bool is_there) {
       link.slow_max = kMs + static_cast<int64_t>(fault.strength * 200 * kMs);
       break;
     case Fault::kDuplicate:
-      link.duplicate = 0.5 * fault.strength;
+      link.duplicate = fault.strength;
       break;
     case Fault::kCorrupt:
       link.corrupt = 0.2 * fault.strength;
@@ -77,7 +77,7 @@ void Fleet::Apply(const PlannedFault& fault) {
       break;
     case Fault::kCrash:
     case Fault::kPowerLoss:
-      End(at, fault.kind == Fault::kPowerLoss, fault.duration);
+      Kill(fault);
       break;
     case Fault::kRestart:
       StopInOrder(at);
@@ -104,6 +104,17 @@ void Fleet::Apply(const PlannedFault& fault) {
     default:
       GiveOrder(fault);
   }
+}
+
+// At once, or in the middle of one of its next calls of its disk: a put makes about ten.
+void Fleet::Kill(const PlannedFault& fault) {
+  Node& at = node(fault.a);
+  const bool has_disk = fault.a < plan_.shape.requester(0);
+  const auto kill = [this, &at, fault] {
+    End(at, fault.kind == Fault::kPowerLoss, fault.duration);
+  };
+  if (!has_disk || fault.salt % 4 == 0) return kill();
+  at.disk->TripAt(1 + fault.salt / 4 % 12, kill);
 }
 
 void Fleet::ApplyToDisk(const PlannedFault& fault) {

@@ -4,7 +4,9 @@
 //   ckv_sim --seeds A..B              many; exit code 1 and the shortest list if one fails
 //   ckv_sim --seeds A..B --minutes M  ends after M minutes
 //   ckv_sim --calm                    no faults
-//   ckv_sim --failed FILE             adds seeds that fail to FILE, and runs those in it first
+//   ckv_sim --plant BUG               with a bug that was built in (proto/base/planted_bug.h)
+//   ckv_sim --failed FILE             adds seeds that fail to FILE
+//   ckv_sim --kept FILE               runs the seeds in FILE first
 
 #include <chrono>
 #include <cstdio>
@@ -19,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "proto/base/clock.h"
+#include "proto/base/planted_bug.h"
 #include "tests/sim/child.h"
 #include "tests/sim/fleet.h"
 #include "tests/sim/plan.h"
@@ -29,9 +32,9 @@ namespace {
 
 struct Options {
   uint64_t first = 1, last = 1;
-  bool trace = false, calm = false, shrink = true;
+  bool trace = false, calm = false, shrink = true, only_first = false;
   double minutes = 0;
-  std::string failed_file;
+  std::string failed_file, kept_file;
 };
 
 // What a child passes back: lines of "name value", and the breach in the last one.
@@ -124,8 +127,8 @@ void PrintFailure(const Plan& plan, const Outcome& outcome, bool shrink) {
 
 int Run(const Options& options) {
   std::vector<uint64_t> seeds;
-  if (!options.failed_file.empty()) {
-    std::ifstream kept(options.failed_file);
+  if (!options.kept_file.empty()) {
+    std::ifstream kept(options.kept_file);
     for (uint64_t seed = 0; kept >> seed;) seeds.push_back(seed);
   }
   for (uint64_t seed = options.first; seed <= options.last; ++seed) seeds.push_back(seed);
@@ -154,6 +157,7 @@ int Run(const Options& options) {
     if (!options.failed_file.empty()) {
       std::ofstream(options.failed_file, std::ios::app) << seed << "\n";
     }
+    if (options.only_first) break;
   }
   std::printf(
       "%lu seeds, %lu failed; %.0f s of fleets in %.1f s (%.0f times), %lu answers, %lu "
@@ -168,7 +172,7 @@ int Run(const Options& options) {
 int Usage() {
   std::fprintf(stderr,
                "usage: ckv_sim [--seed N | --seeds A..B] [--trace] [--calm] [--no-shrink] "
-               "[--minutes M] [--failed FILE]\n");
+               "[--minutes M] [--failed FILE] [--kept FILE] [--first] [--plant BUG]\n");
   return 2;
 }
 
@@ -189,10 +193,21 @@ int Main(int argc, char** argv) {
       options.trace = true;
     } else if (name == "--calm") {
       options.calm = true;
+    } else if (name == "--first") {
+      options.only_first = true;
     } else if (name == "--no-shrink") {
       options.shrink = false;
+    } else if (name == "--plant") {
+#ifdef CKV_PLANTED
+      PlantedBug() = next();
+#else
+      std::fprintf(stderr, "ckv_sim: built without -DCKV_PLANTED=ON\n");
+      return 2;
+#endif
     } else if (name == "--minutes") {
       options.minutes = std::strtod(next(), nullptr);
+    } else if (name == "--kept") {
+      options.kept_file = next();
     } else if (name == "--failed") {
       options.failed_file = next();
     } else {

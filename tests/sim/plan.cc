@@ -34,7 +34,7 @@ constexpr Weight kWeights[] = {{Fault::kDrop, 10},
                                {Fault::kPartition, 4},
                                {Fault::kPartitionOneWay, 6},
                                {Fault::kCrash, 6},
-                               {Fault::kPowerLoss, 4},
+                               {Fault::kPowerLoss, 8},
                                {Fault::kStop, 6},
                                {Fault::kSlow, 4},
                                {Fault::kWallJump, 3},
@@ -42,8 +42,8 @@ constexpr Weight kWeights[] = {{Fault::kDrop, 10},
                                {Fault::kDiskError, 3},
                                {Fault::kNoDescriptors, 3},
                                {Fault::kRestart, 3},
-                               {Fault::kLoad, 6},
-                               {Fault::kExtend, 6},
+                               {Fault::kLoad, 10},
+                               {Fault::kExtend, 12},
                                {Fault::kDropCorpus, 2}};
 
 Fault DrawKind(Dice& dice) {
@@ -109,7 +109,7 @@ Plan DrawPlan(uint64_t seed, bool calm) {
   plan.shape.requester_count = static_cast<uint32_t>(dice.Between(1, 2));
   plan.fault_time = dice.Between(5 * kSecond, 20 * kSecond);
   if (calm) return plan;
-  const int64_t count = dice.Between(20, 60);
+  const int64_t count = dice.Between(30, 70);
   for (int64_t i = 0; i < count; ++i) {
     plan.faults.push_back(DrawFault(dice, plan.shape, plan.fault_time));
   }

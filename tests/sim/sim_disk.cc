@@ -105,6 +105,7 @@ void SimDisk::Spend(int64_t at_least, int64_t at_most) {
   int64_t time =
       at_least + static_cast<int64_t>(random_() % static_cast<uint64_t>(at_most - at_least));
   if (Sim().now() < slow_until_) time *= 100;
+  if (trip_in_ > 0 && --trip_in_ == 0) Sim().At(Sim().now() + time / 2, std::move(trip_));
   Sim().SleepUntil(Sim().now() + time);
 }
 

@@ -8,8 +8,10 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "store/disk/file_system.h"
 #include "tests/sim/network.h"
 #include "tests/sim/scheduler.h"
@@ -38,6 +40,11 @@ class SimDisk final : public FileSystem {
   void FailUntil(int64_t time) { fails_until_ = time; }
   void NoDescriptorsUntil(int64_t time) { no_descriptors_until_ = time; }
   void SlowUntil(int64_t time) { slow_until_ = time; }
+  // Runs `trip` in the middle of the call of this number, counted from now. 0: of none.
+  void TripAt(uint32_t call, absl::AnyInvocable<void()> trip) {
+    trip_in_ = call;
+    trip_ = std::move(trip);
+  }
 
   absl::StatusOr<std::unique_ptr<File>> Create(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<File>> OpenForReading(const std::string& path) override;
@@ -83,6 +90,8 @@ class SimDisk final : public FileSystem {
 
   std::mt19937_64 random_;
   Network& counts_;
+  uint32_t trip_in_ = 0;
+  absl::AnyInvocable<void()> trip_;
   int64_t full_until_ = 0, fails_until_ = 0, no_descriptors_until_ = 0, slow_until_ = 0;
   Names names_, durable_names_;
   std::set<std::string> folders_{"/"}, durable_folders_{"/"};

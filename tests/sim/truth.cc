@@ -160,6 +160,13 @@ void Truth::CheckHolder(Life& life) {
   }
 }
 
+void Truth::CheckQuarantine(const Life& life, SimDisk& disk) {
+  const auto there = disk.List("/store/quarantine");
+  if (!there.ok() || there->empty()) return;
+  Breach(absl::StrFormat("I3: %s put %d files aside, %s among them", life.process.name,
+                         there->size(), there->front().name));
+}
+
 void Truth::CheckDirectory(Life& life) {
   for (const auto& corpus : corpora_) {
     if (corpus->drop_began || corpus->acknowledged == 0) continue;

@@ -63,6 +63,8 @@ class Truth {
   void CheckCorpus(const Corpus& corpus, std::string_view tenant);
   // I3: a holder that has started has the chunks that it acknowledged, with their bytes.
   void CheckHolder(Life& life);
+  // I3: no file that was not whole got a chunk's name: without bits that flip, none is damaged.
+  void CheckQuarantine(const Life& life, SimDisk& disk);
   // I3: a directory that has started has the corpora that it acknowledged.
   void CheckDirectory(Life& life);
   // I4: a holder answers only under its lease and in its epoch.
