@@ -33,32 +33,32 @@ absl::StatusOr<CopyOrder> OrderFrom(const v1::CopyOrder& message) {
 
 }  // namespace
 
-// A call that Cancel can cancel while this object exists.
-struct CopyStub::Call {
-  Call(CopyStub* stub_in, Instant deadline, Duration timeout_max) : stub(*stub_in) {
-    SetDeadline(context, *stub.clock_, deadline, timeout_max);
-    absl::MutexLock lock(&stub.mu_);
-    stub.contexts_.insert(&context);
-    if (stub.cancelled_) context.TryCancel();
+// While it exists, Cancel cancels the call of `context`.
+class CopyStub::Cancellable {
+ public:
+  Cancellable(CopyStub* stub, grpc::ClientContext* context) : stub_(*stub), context_(context) {
+    absl::MutexLock lock(&stub_.mu_);
+    stub_.contexts_.insert(context_);
+    if (stub_.cancelled_) context_->TryCancel();
   }
-  ~Call() {
-    absl::MutexLock lock(&stub.mu_);
-    stub.contexts_.erase(&context);
+  ~Cancellable() {
+    absl::MutexLock lock(&stub_.mu_);
+    stub_.contexts_.erase(context_);
   }
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
+  Cancellable(const Cancellable&) = delete;
+  Cancellable& operator=(const Cancellable&) = delete;
 
-  CopyStub& stub;
-  grpc::ClientContext context;
+ private:
+  CopyStub& stub_;
+  grpc::ClientContext* const context_;
 };
 
-CopyStub::CopyStub(std::string directory, DirectoryState* local, Clock* clock)
-    : address_(std::move(directory)),
-      local_(local),
+CopyStub::CopyStub(const std::string& directory, DirectoryState* local, Clock* clock)
+    : local_(local),
       clock_(clock),
       infos_(clock),
-      directory_(address_.empty() ? nullptr
-                                  : v1::DirectoryService::NewStub(MakeChannel(address_))) {}
+      directory_(directory.empty() ? nullptr
+                                   : std::make_unique<DirectoryCaller>(directory, clock)) {}
 
 void CopyStub::Cancel() {
   absl::MutexLock lock(&mu_);
@@ -69,13 +69,15 @@ void CopyStub::Cancel() {
 absl::StatusOr<std::vector<CopyOrder>> CopyStub::ListOrders(uint64_t lease_id, uint32_t count_max,
                                                             Instant deadline) {
   if (directory_ == nullptr) return local_->replication().ListOrders(lease_id, count_max);
-  Call call(this, deadline, kControlTimeoutMax);
   v1::ListCopyOrdersRequest request;
   request.set_lease_id(lease_id);
   request.set_count_max(count_max);
   v1::ListCopyOrdersReply reply;
-  CKV_RETURN_IF_ERROR(FromGrpc(directory_->ListCopyOrders(&call.context, request, &reply),
-                               absl::StrFormat("directory %s: ListCopyOrders", address_)));
+  const auto one_try = [&](DirectoryCaller::Stub& stub, grpc::ClientContext* context) {
+    const Cancellable cancellable(this, context);
+    return stub.ListCopyOrders(context, request, &reply);
+  };
+  CKV_RETURN_IF_ERROR(directory_->Run("ListCopyOrders", one_try, deadline));
   std::vector<CopyOrder> orders;
   for (const v1::CopyOrder& message : reply.orders()) {
     CKV_ASSIGN_OR_RETURN(CopyOrder order, OrderFrom(message));
@@ -87,7 +89,6 @@ absl::StatusOr<std::vector<CopyOrder>> CopyStub::ListOrders(uint64_t lease_id, u
 absl::Status CopyStub::Report(uint64_t lease_id, std::span<const CopyReport> reports,
                               Instant deadline) {
   if (directory_ == nullptr) return local_->replication().ReportCopies(lease_id, reports);
-  Call call(this, deadline, kControlTimeoutMax);
   v1::ReportCopiesRequest request;
   request.set_lease_id(lease_id);
   for (const CopyReport& report : reports) {
@@ -98,8 +99,11 @@ absl::Status CopyStub::Report(uint64_t lease_id, std::span<const CopyReport> rep
     copy.set_error(report.error);
   }
   v1::ReportCopiesReply reply;
-  return FromGrpc(directory_->ReportCopies(&call.context, request, &reply),
-                  absl::StrFormat("directory %s: ReportCopies", address_));
+  const auto one_try = [&](DirectoryCaller::Stub& stub, grpc::ClientContext* context) {
+    const Cancellable cancellable(this, context);
+    return stub.ReportCopies(context, request, &reply);
+  };
+  return directory_->Run("ReportCopies", one_try, deadline);
 }
 
 absl::StatusOr<ChunkInfo> CopyStub::GetInfo(const Member& holder, const CopyOrder& order,
@@ -115,15 +119,17 @@ absl::Status CopyStub::ReadRows(const Member& holder, const CopyOrder& order, Ta
   request.set_id(std::string(order.chunk.id.AsBytes()));
   *request.mutable_geometry() = ToProto(order.geometry);
   request.set_tenant(order.corpus.first);
-  Call call(this, deadline, kReadTimeoutMax);
-  const auto reader = stub->ReadChunk(&call.context, request);
+  grpc::ClientContext context;
+  SetDeadline(context, *clock_, deadline, kReadTimeoutMax);
+  const Cancellable cancellable(this, &context);
+  const auto reader = stub->ReadChunk(&context, request);
   v1::ReadChunkReply part;
   absl::Status taken;
   while (taken.ok() && reader->Read(&part)) {
     taken = take(part.layer(), part.offset_bytes(),
                  std::as_bytes(std::span(part.rows().data(), part.rows().size())));
   }
-  if (!taken.ok()) call.context.TryCancel();
+  if (!taken.ok()) context.TryCancel();
   const absl::Status status = FromGrpc(
       reader->Finish(),
       absl::StrFormat("holder %s at %s: ReadChunk", holder.id.name, holder.control_address));

@@ -8,7 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
-#include "ckv/v1/directory.grpc.pb.h"
+#include "client/grpc/directory_caller.h"
 #include "proto/base/clock.h"
 #include "server/directory/directory_state.h"
 #include "server/upkeep/copy_maker.h"
@@ -19,9 +19,10 @@ namespace ckv {
 // Thread-safe. Every error message of a call names the call and the peer.
 class CopyStub final : public CopySource {
  public:
-  // Calls the directory at `directory`, or if that is empty `local`, the directory of this process.
+  // Calls the directory at `directory`, one or several addresses. If that is empty, calls `local`,
+  // the directory of this process.
   // Makes no network call. `local` and `clock` must outlive this object.
-  CopyStub(std::string directory, DirectoryState* local, Clock* clock);
+  CopyStub(const std::string& directory, DirectoryState* local, Clock* clock);
 
   absl::StatusOr<std::vector<CopyOrder>> ListOrders(uint64_t lease_id, uint32_t count_max,
                                                     Instant deadline) override;
@@ -34,13 +35,12 @@ class CopyStub final : public CopySource {
   void Cancel() override ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  struct Call;
+  class Cancellable;
 
-  const std::string address_;
   DirectoryState* const local_;
   Clock* const clock_;
   ChunkInfoStub infos_;
-  const std::unique_ptr<v1::DirectoryService::StubInterface> directory_;  // null if it is local
+  const std::unique_ptr<DirectoryCaller> directory_;  // null if it is local
   absl::Mutex mu_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   absl::flat_hash_set<grpc::ClientContext*> contexts_ ABSL_GUARDED_BY(mu_);  // calls in progress

@@ -26,7 +26,7 @@ void AddTo(Link& link, const PlannedFault& fault, bool is_there) {
       link.slow_max = kMs + static_cast<int64_t>(fault.strength * 200 * kMs);
       break;
     case Fault::kDuplicate:
-      link.duplicate = 0.5 * fault.strength;
+      link.duplicate = fault.strength;
       break;
     case Fault::kCorrupt:
       link.corrupt = 0.2 * fault.strength;

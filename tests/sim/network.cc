@@ -58,8 +58,9 @@ Fate Network::Send(uint32_t from, uint32_t to, bool is_frame) {
   fate.arrives = Sim().now() + delay;
   if (fate.arrives < last_arrival_[from][to] && !fate.lost) Count(Fault::kReorder);
   last_arrival_[from][to] = std::max(last_arrival_[from][to], fate.arrives);
-  // At once, while the call waits for others; or when its slot has the next request.
-  const uint64_t later = fate.salt % 2 == 0 ? uint64_t{100 * kUs} : uint64_t{20 * kMs};
+  // With the first one, while the call waits for others, or when its slot has the next request.
+  constexpr uint64_t kLater[] = {2 * kUs, 100 * kUs, 20 * kMs};
+  const uint64_t later = kLater[fate.salt % 3];
   fate.arrives_again = fate.arrives + static_cast<int64_t>(random_() % later);
   return fate;
 }

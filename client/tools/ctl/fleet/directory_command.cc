@@ -62,7 +62,7 @@ absl::Status RunImport(const Ctl& ctl, const std::string& path) {
   v1::ImportReply reply;
   const auto writer = place.stub->Import(&context, &reply);
   bool is_open = true;
-  const absl::Status read = ReadBackup(path, [&](std::string message) {
+  absl::Status read = ReadBackup(path, [&](std::string message) {
     v1::DirectoryRecords records;
     records.set_records(std::move(message));
     is_open = writer->Write(records);

@@ -25,15 +25,12 @@ struct DrainOptions {
 // Begins or ends the drain, or only returns its state if `drain` is unset.
 absl::StatusOr<v1::DrainHolderReply> Call(Fleet& fleet, const std::string& name,
                                           std::optional<bool> drain) {
-  CKV_ASSIGN_OR_RETURN(v1::DirectoryService::StubInterface * directory, fleet.directory());
-  grpc::ClientContext context;
-  fleet.Prepare(context);
   v1::DrainHolderRequest request;
   request.set_name(name);
   if (drain) request.set_drain(*drain);
   v1::DrainHolderReply reply;
   CKV_RETURN_IF_ERROR(
-      fleet.DirectoryError(directory->DrainHolder(&context, request, &reply), "DrainHolder"));
+      fleet.CallDirectory(&DirectoryCaller::Stub::DrainHolder, "DrainHolder", request, &reply));
   return reply;
 }
 
