@@ -14,7 +14,7 @@
 namespace ckv {
 namespace {
 
-constexpr size_t kNoHolder = SIZE_MAX;
+constexpr size_t kNoTarget = SIZE_MAX;
 
 struct Segment {
   double score = 0;
@@ -50,7 +50,7 @@ class Shares {
   }
   size_t IndexOf(const HolderId& id) const {
     const auto found = index_.find(id);
-    return found == index_.end() ? kNoHolder : found->second;
+    return found == index_.end() ? kNoTarget : found->second;
   }
 
   // Adds the bytes of the corpus to those of its holders, and returns their sum.
@@ -60,7 +60,7 @@ class Shares {
       const auto bytes = static_cast<double>(CopyBytesOf(corpus.geometry, chunk));
       for (const HolderId& id : chunk.holders) {
         const size_t holder = IndexOf(id);
-        if (holder == kNoHolder || WeightOf(holder) == 0) continue;
+        if (holder == kNoTarget || WeightOf(holder) == 0) continue;
         have_[holder] += bytes;
         sum += bytes;
       }
@@ -73,7 +73,7 @@ class Shares {
     std::vector<size_t> holders;
     for (const HolderId& id : chunk.holders) {
       const size_t holder = IndexOf(id);
-      if (holder == kNoHolder || WeightOf(holder) == 0) return {};
+      if (holder == kNoTarget || WeightOf(holder) == 0) return {};
       const auto lacking = view_.lacking.find(id);
       if (lacking != view_.lacking.end() && lacking->second->contains(chunk.id)) return {};
       holders.push_back(holder);
@@ -115,14 +115,14 @@ class Shares {
   void Take(const Segment& segment, size_t to) {
     const auto bytes = static_cast<double>(segment.bytes);
     if (have_[to] + bytes > share_[to]) return;
-    size_t from = kNoHolder;
+    size_t from = kNoTarget;
     for (const size_t holder : segment.holders) {
       const bool gives = have_[holder] - bytes >= share_[holder];
       const bool is_fuller =
-          from == kNoHolder || have_[holder] * share_[from] > have_[from] * share_[holder];
+          from == kNoTarget || have_[holder] * share_[from] > have_[from] * share_[holder];
       if (gives && is_fuller && KeepsApart(segment.holders, holder, to)) from = holder;
     }
-    if (from == kNoHolder) return;
+    if (from == kNoTarget) return;
     have_[to] += bytes;
     have_[from] -= bytes;
     moves_.push_back(
