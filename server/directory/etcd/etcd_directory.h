@@ -30,8 +30,8 @@ class EtcdDirectory final : public LeaderSink {
   // leader's lease in etcd, and what the next leader needs: 1 + 2.5 + 0.5 s. So no holder stops
   // because a leader is lost.
   static constexpr Duration kLeaseTtlMin = std::chrono::seconds(9);
-  // How long the start waits for etcd.
-  static constexpr Duration kOpenMax = std::chrono::seconds(60);
+  // How long the start waits for etcd: less than systemd waits for the start (TimeoutStartSec).
+  static constexpr Duration kOpenMax = std::chrono::seconds(45);
 
   // Reads the state from etcd, and mirrors it into `state`, which follows. Logs what it read.
   // `state` and `clock` must outlive this object.
