@@ -73,16 +73,17 @@ absl::Status RunImport(const Ctl& ctl, const std::string& path) {
   const absl::Status ended = directory->EndStream(place, "Import", writer->Finish(), context);
   if (!read.ok() && is_open) return read;
   CKV_RETURN_IF_ERROR(ended);
-  ctl.Print(absl::StrFormat("%s imported into the directory at %s: %s, %s, %s; %d were there\n",
-                            path, place.address, FormatCount(reply.corpus_count(), "corpus"),
-                            FormatCount(reply.key_count(), "key"),
-                            FormatCount(reply.tombstone_count(), "tombstone"), reply.same_count()),
-            {{"path", path},
-             {"directory", place.address},
-             {"corpus_count", reply.corpus_count()},
-             {"key_count", reply.key_count()},
-             {"tombstone_count", reply.tombstone_count()},
-             {"same_count", reply.same_count()}});
+  ctl.Print(
+      absl::StrFormat("%s imported into the directory at %s: %d corpora, %d keys, %d tombstones; "
+                      "%d were there\n",
+                      path, place.address, reply.corpus_count(), reply.key_count(),
+                      reply.tombstone_count(), reply.same_count()),
+      {{"path", path},
+       {"directory", place.address},
+       {"corpus_count", reply.corpus_count()},
+       {"key_count", reply.key_count()},
+       {"tombstone_count", reply.tombstone_count()},
+       {"same_count", reply.same_count()}});
   return absl::OkStatus();
 }
 
