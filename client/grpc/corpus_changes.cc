@@ -37,8 +37,8 @@ absl::Status PublishCorpus(DirectoryCaller& directory, const v1::PublishCorpusRe
   CallEnd unused;
   if (end == nullptr) end = &unused;
   if (answer_was_lost != nullptr) *answer_was_lost = false;
-  const absl::Status status = directory.Call(&DirectoryCaller::Stub::PublishCorpus, "PublishCorpus",
-                                             request, reply, deadline, end);
+  absl::Status status = directory.Call(&DirectoryCaller::Stub::PublishCorpus, "PublishCorpus",
+                                       request, reply, deadline, end);
   const bool refused = absl::IsAlreadyExists(status) || absl::IsFailedPrecondition(status);
   if (!refused || !end->was_repeated) return status;
   const absl::StatusOr<v1::Corpus> there =
@@ -59,8 +59,8 @@ absl::Status DropCorpus(DirectoryCaller& directory, const v1::DropCorpusRequest&
   CallEnd unused;
   if (end == nullptr) end = &unused;
   if (answer_was_lost != nullptr) *answer_was_lost = false;
-  const absl::Status status = directory.Call(&DirectoryCaller::Stub::DropCorpus, "DropCorpus",
-                                             request, reply, deadline, end);
+  absl::Status status = directory.Call(&DirectoryCaller::Stub::DropCorpus, "DropCorpus", request,
+                                       reply, deadline, end);
   if (!absl::IsNotFound(status) || !end->was_repeated) return status;
   const auto there = ReadOwn(directory, request.name(), request.tenant(), deadline);
   if (!absl::IsNotFound(there.status())) return status;

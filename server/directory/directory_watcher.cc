@@ -12,8 +12,7 @@ absl::StatusOr<std::unique_ptr<DirectoryWatcher>> DirectoryWatcher::Open(Directo
   std::unique_ptr<DirectoryWatcher> watcher(new DirectoryWatcher(tables, tenant, all_tenants));
   DirectoryWatcher& made = *watcher;
   absl::MutexLock lock(&made.tables_.mu);
-  const Leadership& lead = made.tables_.lead;
-  if (!lead.leader().empty()) CKV_RETURN_IF_ERROR(lead.Check());
+  if (!made.tables_.lead.leader().empty()) CKV_RETURN_IF_ERROR(made.tables_.lead.Check());
   Watches& watches = made.tables_.watches;
   if (watches.count() >= made.tables_.options.watcher_count_max) {
     return absl::ResourceExhaustedError(

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
+#include "server/directory/etcd/etcd_events.h"
 
 namespace ckv {
 namespace {
