@@ -156,7 +156,7 @@ absl::StatusOr<uint64_t> CopyMaker::Make(const CopyOrder& order) {
   absl::Status last = absl::UnavailableError("no source");
   for (size_t i = 0; i < order.sources.size(); ++i) {
     const Member& holder = order.sources[(first + i) % order.sources.size()];
-    const absl::StatusOr<uint64_t> made = MakeFrom(holder, order, deadline);
+    absl::StatusOr<uint64_t> made = MakeFrom(holder, order, deadline);
     if (made.ok()) return made;
     last = Annotate(made.status(), absl::StrFormat("from %s", holder.id.name));
     // No source helps against a lack of space here.
