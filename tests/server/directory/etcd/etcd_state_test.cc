@@ -212,8 +212,13 @@ TEST_F(EtcdStateTest, TheHistoryIsDroppedOnceMuchWasWritten) {
   writer->Compact(Soon());
   EXPECT_TRUE(has_history(early)) << "little was written";
   uint64_t version = 5;
-  for (size_t bytes = 0; bytes < EtcdWriter::kCompactBytes; bytes += 40'000 * 37)
-    ASSERT_EQ(Write(*writer, PublishOf("gpl", ++version, 40'000)), End::kApplied);
+  Corpus corpus = *PublishOf("gpl", version, 40'000).corpus;
+  for (size_t bytes = 0; bytes < EtcdWriter::kCompactBytes; bytes += 40'000 * 37) {
+    corpus.version = ++version;
+    DirectoryChange change;
+    change.corpus = std::make_shared<const Corpus>(corpus);
+    ASSERT_EQ(Write(*writer, change), End::kApplied);
+  }
   EXPECT_TRUE(has_history(early));
   writer->Compact(Soon());
   EXPECT_FALSE(has_history(early));
