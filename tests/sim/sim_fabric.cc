@@ -52,7 +52,7 @@ struct Buffer {
 enum class SlotState : uint8_t { kFree, kTaken, kPosted, kAbandoned, kDone };
 
 struct Slot {
-  Slot(const LaneShape& shape)
+  explicit Slot(const LaneShape& shape)
       : sent(shape.request_bytes_max),
         answer(shape.reply_bytes_max),
         asked(shape.request_bytes_max),
@@ -79,7 +79,7 @@ static void Damage(std::vector<std::byte>& bytes, uint64_t salt) {
 }
 
 struct Pair {
-  Pair(const LaneShape& shape_in) : shape(shape_in) {
+  explicit Pair(const LaneShape& shape_in) : shape(shape_in) {
     for (uint32_t i = 0; i < shape.slot_count; ++i) slots.push_back(std::make_unique<Slot>(shape));
   }
   LaneShape shape;

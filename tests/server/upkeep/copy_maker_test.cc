@@ -103,7 +103,7 @@ class CopyMakerTest : public testing::Test {
     options_.clock = &clock_;
     options_.bytes_per_second = uint64_t{1} << 30;
   }
-  ~CopyMakerTest() override { maker_.reset(); }
+  void TearDown() override { maker_.reset(); }
 
   void Order(size_t count) {
     absl::MutexLock lock(&fleet_.mu_);

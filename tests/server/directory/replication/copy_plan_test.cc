@@ -400,10 +400,10 @@ TEST(TargetChoice, SharesFollowTheCapacity) {
     EXPECT_EQ(is, "d");
   }
   // A sixth or a third of the runs each, within 5 standard deviations.
-  EXPECT_NEAR(share["a"], kRuns / 6, 5 * 29);
-  EXPECT_NEAR(share["b"], kRuns / 6, 5 * 29);
-  EXPECT_NEAR(share["c"], kRuns / 3, 5 * 37);
-  EXPECT_NEAR(share["d"], kRuns / 3, 5 * 37);
+  EXPECT_NEAR(share["a"], kRuns / 6.0, 5 * 29);
+  EXPECT_NEAR(share["b"], kRuns / 6.0, 5 * 29);
+  EXPECT_NEAR(share["c"], kRuns / 3.0, 5 * 37);
+  EXPECT_NEAR(share["d"], kRuns / 3.0, 5 * 37);
   EXPECT_EQ(moved, share["d"]);
 }
 
