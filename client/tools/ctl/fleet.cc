@@ -194,7 +194,7 @@ absl::StatusOr<TenantKey> Fleet::KeyOfTenant(bool make) {
   if (options_.tenant.empty()) return TenantKey();
   CKV_ASSIGN_OR_RETURN(DirectoryCaller* const caller, directory());
   CallEnd end;
-  const absl::StatusOr<TenantKey> key =
+  absl::StatusOr<TenantKey> key =
       ReadTenantKey(*caller, options_.tenant, make, DirectoryDeadline(), &end);
   if (key.ok()) return key;
   return DirectoryError(key.status(), end, "GetTenantKey");
