@@ -129,7 +129,7 @@ class CopyMakerTest : public testing::Test {
     const Instant give_up = Clock::Real()->Now() + std::chrono::seconds(20);
     while (!condition()) {
       if (Clock::Real()->Now() >= give_up) return false;
-      clock_.Advance(milliseconds(10));
+      clock_.Advance(milliseconds(2));
       // A copy has a deadline of this clock: it must not pass faster than the copies are made.
       Clock::Real()->WaitUntil(Clock::Real()->Now() + milliseconds(1));
     }
