@@ -1,4 +1,4 @@
-// What each planned fault does to a fleet.
+// The effect of each planned fault on a fleet.
 
 #include <algorithm>
 #include <utility>

@@ -37,7 +37,7 @@ struct Options {
   std::string failed_file, kept_file;
 };
 
-// What a child passes back: lines of "name value", and the breach in the last one.
+// A child writes lines of "name value" back, and the breach in the last one.
 std::string Encode(const Outcome& outcome) {
   std::string text = absl::StrFormat("hash %d\nanswers %d\nerrors %d\nturns %d\nfaults %d\nns %d\n",
                                      outcome.hash, outcome.answer_count, outcome.error_count,

@@ -32,7 +32,7 @@ struct Life {
   NodeClock clock{&process};
   std::unique_ptr<Fabric> fabric;
 
-  // What it serves; null while it starts and once it ends. Owned by its first thread.
+  // The part that it serves. Null while it starts and once it ends. Owned by its first thread.
   DirectoryState* directory = nullptr;
   Holder* holder = nullptr;
   Requester* requester = nullptr;
@@ -41,7 +41,7 @@ struct Life {
   bool ended = false;     // its first thread has returned
   bool has_power = true;  // if not, its peers hear nothing of its death
 
-  // What a holder was granted, for the checks: written by its registrar's stub.
+  // The lease that a holder was granted, for the checks. Written by its registrar's stub.
   Epoch epoch, epoch_before;
   int64_t epoch_changed_at = 0;
   int64_t may_answer_until = 0;  // half a lease after the request for it was sent

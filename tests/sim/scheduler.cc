@@ -13,8 +13,8 @@
 namespace ckv::sim {
 namespace {
 
-// What a look at the clock and a turn cost in virtual time. A thread that polls until a deadline
-// must get there.
+// The cost of a look at the clock, and of a turn, in virtual time. A thread that polls until a
+// deadline must get there.
 constexpr int64_t kTickNs = 50;
 constexpr int64_t kTurnNs = kUs;
 
@@ -108,7 +108,7 @@ void Scheduler::Run(Worker* worker, absl::AnyInvocable<void()> run) {
                                [&](const auto& one) { return one.get() == worker; });
   to_reap_ = std::move(*me);
   workers_.erase(me);
-  // What the system thread does after this is ordered before the next one by its join.
+  // A join orders the rest of the system thread before the next turn.
   next->turn.release();
 }
 

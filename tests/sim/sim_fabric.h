@@ -11,7 +11,7 @@
 
 namespace ckv::sim {
 
-// What a holder is about to send: for checks of who may answer (I4).
+// A reply that a holder is about to send, for checks of who may answer (I4).
 struct ReplySent {
   const Process* process;
   std::span<const std::byte> request, reply;

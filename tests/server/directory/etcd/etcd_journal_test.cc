@@ -110,7 +110,7 @@ TEST_F(EtcdJournalTest, WaitsForAnEtcdThatIsStopped) {
   cluster_->Continue(0);
   EXPECT_TRUE(settled_.Await(1)[0].ok());
   EXPECT_EQ(Stored(), std::vector<std::string>{"late"});
-  // What was given up arrived, too, and changed nothing.
+  // The write that was given up arrived later, and changed nothing.
   ASSERT_TRUE(journal_->Submit(KeyOf("next")).ok());
   EXPECT_TRUE(settled_.Await(2)[1].ok());
 }
