@@ -15,59 +15,21 @@ namespace ckv {
 
 void DirectoryBackup::Export(absl::FunctionRef<bool(std::string_view records)> take) {
   const DirectoryImage image = changes_.Image();
-  std::string records;
-  bool is_taken = true;
-  const auto add = [&](const DirectoryChange& change) {
-    AppendRecord(change, records);
-    if (records.size() < kPieceBytes) return;
-    is_taken = is_taken && take(records);
-    records.clear();
-  };
-  DirectoryChange change;
-  change.kind = ChangeKind::kSnapshotBegin;
+  uint64_t folder_id = 0;
   {
     absl::MutexLock lock(&tables_.mu);
-    change.folder_id = tables_.numbers.folder_id();
+    folder_id = tables_.numbers.folder_id();
   }
-  change.version = image.version;
-  change.epoch_max = image.epoch_max;
-  change.corpus_count = static_cast<uint32_t>(image.corpora.size());
-  add(change);
-  for (const DroppedCorpus& dropped : image.dropped) {
-    DirectoryChange tombstone;
-    tombstone.kind = ChangeKind::kForget;
-    tombstone.tenant = dropped.tenant;
-    tombstone.name = dropped.name;
-    tombstone.folder_id = dropped.folder_id;
-    tombstone.version = dropped.version;
-    tombstone.number = dropped.number;
-    add(tombstone);
-  }
-  for (const auto& [tenant, key] : image.keys) {
-    DirectoryChange of_tenant;
-    of_tenant.kind = ChangeKind::kTenantKey;
-    of_tenant.tenant = tenant;
-    of_tenant.key = key;
-    add(of_tenant);
-  }
-  for (const HolderId& holder : image.draining) {
-    DirectoryChange drain;
-    drain.kind = ChangeKind::kDrain;
-    drain.holder = holder.name;
-    drain.drains = true;
-    add(drain);
-  }
-  for (const std::shared_ptr<const Corpus>& corpus : image.corpora) {
-    if (!is_taken) return;
-    DirectoryChange published;
-    published.corpus = corpus;
-    add(published);
-  }
-  DirectoryChange end;
-  end.kind = ChangeKind::kSnapshotEnd;
-  end.corpus_count = static_cast<uint32_t>(image.corpora.size());
-  add(end);
-  if (is_taken && !records.empty()) take(records);
+  std::string records;
+  const auto add = [&](const DirectoryChange& change) {
+    AppendRecord(change, records);
+    if (records.size() < kPieceBytes) return absl::OkStatus();
+    const bool is_taken = take(records);
+    records.clear();
+    return is_taken ? absl::OkStatus() : absl::CancelledError("the reader has gone");
+  };
+  const bool is_whole = ForEachChange(image, folder_id, add).ok();
+  if (is_whole && !records.empty()) take(records);
 }
 
 absl::Status DirectoryBackup::Import(std::span<const DirectoryChange> changes, Instant deadline,
@@ -87,12 +49,7 @@ absl::Status DirectoryBackup::Import(std::span<const DirectoryChange> changes, I
     all.push_back(pending);
     changes_.Submit(change);
   }
-  absl::MutexLock lock(&tables_.mu);
-  for (const std::shared_ptr<PendingChange>& pending : all) {
-    if (!tables_.options.clock->Await(tables_.mu, absl::Condition(&pending->is_settled), deadline))
-      return absl::DeadlineExceededError("the import is not durable yet: import it again");
-    CKV_RETURN_IF_ERROR(pending->status);
-  }
+  CKV_RETURN_IF_ERROR(changes_.AwaitAll(all, deadline));
   return status;
 }
 

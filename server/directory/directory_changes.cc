@@ -125,6 +125,17 @@ absl::Status DirectoryChanges::Commit(const std::shared_ptr<const DirectoryChang
       "the change is not durable yet and may become so: look whether it was made");
 }
 
+absl::Status DirectoryChanges::AwaitAll(std::span<const std::shared_ptr<PendingChange>> all,
+                                        Instant deadline) {
+  absl::MutexLock lock(&tables_.mu);
+  for (const std::shared_ptr<PendingChange>& pending : all) {
+    if (!tables_.options.clock->Await(tables_.mu, absl::Condition(&pending->is_settled), deadline))
+      return absl::DeadlineExceededError("some changes are not durable yet: make the call again");
+    CKV_RETURN_IF_ERROR(pending->status);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status DirectoryChanges::ReserveEpochs(Instant deadline) {
   const auto change = std::make_shared<DirectoryChange>();
   change->kind = ChangeKind::kEpochs;

@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -87,6 +88,10 @@ class DirectoryChanges final : public ChangeSink {
   //   DeadlineExceeded                it is not durable yet, and may become so.
   absl::Status Commit(const std::shared_ptr<const DirectoryChange>& change,
                       const PendingChange* pending, Instant deadline)
+      ABSL_LOCKS_EXCLUDED(tables_.mu);
+  // Waits until all these submitted changes are settled. Returns the first error.
+  //   DeadlineExceeded                some are not durable yet, and may become so.
+  absl::Status AwaitAll(std::span<const std::shared_ptr<PendingChange>> all, Instant deadline)
       ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Reserves the next block of epochs if few are left.
   absl::Status ReserveEpochs(Instant deadline) ABSL_LOCKS_EXCLUDED(tables_.mu);

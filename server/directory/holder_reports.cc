@@ -134,13 +134,7 @@ absl::Status HolderReports::ReportDropped(uint64_t lease_id, const SeenDirectory
     all.push_back(pending);
     changes_.Submit(change);
   }
-  absl::MutexLock lock(&tables_.mu);
-  for (const std::shared_ptr<PendingChange>& pending : all) {
-    if (!tables_.options.clock->Await(tables_.mu, absl::Condition(&pending->is_settled), deadline))
-      return absl::DeadlineExceededError("the drops are not durable yet");
-    CKV_RETURN_IF_ERROR(pending->status);
-  }
-  return absl::OkStatus();
+  return changes_.AwaitAll(all, deadline);
 }
 
 std::shared_ptr<const DirectoryChange> HolderReports::BeginDrop(

@@ -123,50 +123,8 @@ absl::Status LogFolder::WriteSnapshotFile(const std::string& path, uint64_t numb
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files_.Create(path));
   FrameWriter writer(file.get());
   CKV_RETURN_IF_ERROR(writer.WriteRaw(EncodeLogFileHeader(LogFileKind::kSnapshot, number)));
-  DirectoryChange change;
-  change.kind = ChangeKind::kSnapshotBegin;
-  change.folder_id = replay_.folder_id;
-  change.version = image.version;
-  change.epoch_max = image.epoch_max;
-  change.corpus_count = static_cast<uint32_t>(image.corpora.size());
-  CKV_RETURN_IF_ERROR(writer.Add(change));
-  for (const VersionGap& gap : image.gaps) {
-    DirectoryChange record;
-    record.kind = ChangeKind::kGap;
-    record.gap = gap;
-    CKV_RETURN_IF_ERROR(writer.Add(record));
-  }
-  for (const DroppedCorpus& dropped : image.dropped) {
-    DirectoryChange record;
-    record.kind = ChangeKind::kForget;
-    record.tenant = dropped.tenant;
-    record.name = dropped.name;
-    record.folder_id = dropped.folder_id;
-    record.version = dropped.version;
-    record.number = dropped.number;
-    CKV_RETURN_IF_ERROR(writer.Add(record));
-  }
-  for (const auto& [tenant, key] : image.keys) {
-    DirectoryChange record;
-    record.kind = ChangeKind::kTenantKey;
-    record.tenant = tenant;
-    record.key = key;
-    CKV_RETURN_IF_ERROR(writer.Add(record));
-  }
-  for (const HolderId& holder : image.draining) {
-    DirectoryChange record;
-    record.kind = ChangeKind::kDrain;
-    record.holder = holder.name;
-    record.drains = true;
-    CKV_RETURN_IF_ERROR(writer.Add(record));
-  }
-  for (const std::shared_ptr<const Corpus>& corpus : image.corpora) {
-    DirectoryChange publish;
-    publish.corpus = corpus;
-    CKV_RETURN_IF_ERROR(writer.Add(publish));
-  }
-  change.kind = ChangeKind::kSnapshotEnd;
-  CKV_RETURN_IF_ERROR(writer.Add(change));
+  CKV_RETURN_IF_ERROR(ForEachChange(
+      image, replay_.folder_id, [&](const DirectoryChange& change) { return writer.Add(change); }));
   CKV_RETURN_IF_ERROR(writer.Flush());
   bytes = writer.bytes();
   return file->Sync();

@@ -22,32 +22,19 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "proto/corpus_part.h"
 #include "server/directory/log/change.h"
+#include "server/directory/log/directory_image.h"
 #include "store/disk/file_identity.h"
 #include "store/disk/file_system.h"
 #include "store/disk/owned_folder.h"
 
 namespace ckv {
-
-// The durable part of a directory's state, as it is between two changes.
-struct DirectoryImage {
-  std::vector<std::shared_ptr<const Corpus>> corpora;
-  std::vector<VersionGap> gaps;                         // ascending
-  std::vector<DroppedCorpus> dropped;                   // tombstones
-  std::vector<std::pair<std::string, TenantKey>> keys;  // by tenant
-  std::vector<HolderId> draining;                       // drained holders, by name
-  uint64_t version = 0;                                 // the highest version or number of a change
-  uint64_t epoch_max = 0;                               // no higher epoch was given
-};
 
 // The progress of Open, for people. Any thread may read it; it orders no other memory access.
 struct ReplayProgress {
