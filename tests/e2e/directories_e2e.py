@@ -33,8 +33,10 @@ from etcd import EtcdCluster, is_installed
 DIRECTORIES, HOLDERS, WORKERS, READERS = 3, 3, 2, 2
 ROUNDS = 2
 AWAIT_S = 60
-# A holder renews its lease each second, and learns then that another directory leads.
-RENEW_S = 1.2
+# How long a member of etcd is away: the length of the fault, not a wait for something.
+AWAY_S = 1
+# The line of a directory that begins to lead.
+LEADS = "this one leads (etcd"
 
 
 def poll(holds, seconds=AWAIT_S):
@@ -92,8 +94,8 @@ class SharedFleet:
     def leader(self):
         """The index of the directory that leads; None if none does."""
         for index in self.directories:
-            log = (self.folder / f"directory-{index}.log").read_text()
-            if log.rfind("this one leads (etcd") > log.rfind("this one leads no more"):
+            log = self.log(f"directory-{index}")
+            if log.rfind(LEADS) > log.rfind("this one leads no more"):
                 return index
         return None
 
@@ -104,12 +106,15 @@ class SharedFleet:
 
     def settle(self):
         """Waits until each holder has a lease of the directory that leads: one thing fails at a time."""
-        self.await_leader()
-        time.sleep(RENEW_S)
+        leads_since = self.last(f"directory-{self.await_leader()}", LEADS)
         for name in (f"h{i}" for i in range(HOLDERS)):
-            if not poll(lambda: self.log(name).rfind("registered in epoch") >
-                        self.log(name).rfind("does not have its lease")):
+            if not poll(lambda: self.last(name, "registered in epoch") > leads_since):
                 raise RuntimeError(self.log(name))
+
+    def last(self, name, text):
+        """The time of the last line of a log that has the text, as the log writes it; "" without one."""
+        lines = [line for line in self.log(name).splitlines() if text in line]
+        return lines[-1].split()[0] if lines else ""
 
     def log(self, name):
         return (self.folder / f"{name}.log").read_text()
@@ -141,13 +146,13 @@ def disturb(fleet, rounds, rng):
         fleet.settle()
         member = fleet.etcd.leader() or 0
         fleet.etcd.kill(member)
-        time.sleep(1)
+        time.sleep(AWAY_S)
         fleet.etcd.start(member)
         fleet.etcd.await_leader()
         fleet.settle()
         other = (member + 1) % 3
         fleet.etcd.pause(other)
-        time.sleep(1)
+        time.sleep(AWAY_S)
         fleet.etcd.resume(other)
         fleet.settle()
     return took
