@@ -101,11 +101,10 @@ void LeaderElection::Serve(int64_t fence) {
   bool is_kept = true;
   while (is_kept && Leads() && Rest(options_.ttl / 3)) {
     const Instant asked = clock_.Now();
-    const auto left = client_.RenewLease(lease_, LeadsUntil());
+    const auto left = Renew(fence);
     if (left.ok()) {
       leads_until_ns_.store((asked + *left - *left / 10).ns, std::memory_order_release);
     } else if (absl::IsNotFound(left.status())) {
-      lease_ = 0;
       is_kept = false;
     } else {
       Log().warn("directory: the leader's lease is not renewed: {}", left.status().ToString());
@@ -115,6 +114,22 @@ void LeaderElection::Serve(int64_t fence) {
   if (!is_ending()) Log().warn("directory: this one leads no more");
   sink_.Follow();
   if (!is_ending()) sink_.SeeLeader("");
+}
+
+absl::StatusOr<Duration> LeaderElection::Renew(int64_t fence) {
+  const auto left = client_.RenewLease(lease_, LeadsUntil());
+  if (absl::IsNotFound(left.status())) lease_ = 0;
+  CKV_RETURN_IF_ERROR(left.status());
+  // The lease may outlast the key, if someone deleted that.
+  int64_t made_at = 0;
+  const auto read =
+      client_.ReadKeys(EtcdKeys::One(options_.key), 0, LeadsUntil(), [&](const EtcdPair& pair) {
+        made_at = pair.create_revision;
+        return absl::OkStatus();
+      });
+  CKV_RETURN_IF_ERROR(read.status());
+  if (made_at != fence) return absl::NotFoundError("the leader's key is gone");
+  return left;
 }
 
 void LeaderElection::AwaitChange(int64_t revision) {

@@ -37,8 +37,8 @@ class LeaderSink {
 //   state       what it does                                        next
 //   campaigns   makes the leader's key under a lease of its own,    leads, if there was no key
 //               if there is none. Else watches the key              campaigns, once the key is gone
-//   leads       renews the lease each third of its life             campaigns, if the lease ended,
-//                                                                   or may have
+//   leads       renews the lease each third of its life, and        campaigns, if the lease or the
+//               checks that the key is still its own                key may be gone
 //
 // A process leads only while its lease surely lasts: from before it asked for a renewal until a
 // tenth before the lease's end. So no two processes lead at a time, however long one of them was
@@ -73,6 +73,9 @@ class LeaderElection {
   // One campaign: returns the fence, or 0 if another leads.
   absl::StatusOr<int64_t> Campaign();
   void Serve(int64_t fence);
+  // Renews the lease, and returns how long it lasts.
+  //   NotFound            the lease has ended, or the key is not this leader's any more.
+  absl::StatusOr<Duration> Renew(int64_t fence);
   void AwaitChange(int64_t revision);
   void EndLease();
   // Waits for `pause`. Returns false if the election ends.
