@@ -127,8 +127,8 @@ class SharedFleet:
 
 
 def disturb(fleet, rounds, rng):
-    """Each round: kills the leading directory, a following one, and a member of etcd; stops another member. Returns
-    the seconds from each kill of a leader until another led."""
+    """Each round: kills the leading directory, a following one, and a member of etcd; stops another member, and then
+    replaces it. Returns the seconds from each kill of a leader until another led."""
     took = []
     for _ in range(rounds):
         leader = fleet.await_leader()
@@ -154,6 +154,8 @@ def disturb(fleet, rounds, rng):
         fleet.etcd.pause(other)
         time.sleep(AWAY_S)
         fleet.etcd.resume(other)
+        fleet.settle()
+        fleet.etcd.replace(other)
         fleet.settle()
     return took
 

@@ -1,7 +1,9 @@
 """A cluster of Debian's etcd on loopback, for one test."""
 
+import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import time
@@ -75,6 +77,18 @@ class EtcdCluster:
         process.kill()
         process.wait()
 
+    def replace(self, member):
+        """Takes a member out of the cluster with all that it has, and adds a new one at its addresses."""
+        client = self.clients[(member + 1) % len(self.clients)]
+        listed = _post(client, "cluster/member/list", {})["members"]
+        (gone,) = [one["ID"] for one in listed if one.get("name") == f"m{member}"]
+        self.kill(member)
+        _post(client, "cluster/member/remove", {"ID": gone})
+        shutil.rmtree(self.folder / f"etcd-{member}")
+        _post(client, "cluster/member/add", {"peerURLs": [f"http://{self.peers[member]}"]})
+        self.start(member)
+        self.await_leader()
+
     def pause(self, member):
         self.processes[member].send_signal(signal.SIGSTOP)
 
@@ -85,6 +99,20 @@ class EtcdCluster:
         for member, process in enumerate(self.processes):
             if process is not None:
                 self.kill(member)
+
+
+def _post(client, call, body):
+    """A call of etcd's gRPC gateway. The cluster may be in an election, so it is tried for START_S_MAX."""
+    request = urllib.request.Request(f"http://{client}/v3/{call}", json.dumps(body).encode(), method="POST")
+    deadline = time.monotonic() + START_S_MAX
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                return json.load(answer)
+        except (OSError, urllib.error.URLError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def _read(url):

@@ -53,7 +53,7 @@ std::string ProgramPath() {
 
 bool EtcdCluster::IsInstalled() { return access(ProgramPath().c_str(), X_OK) == 0; }
 
-EtcdCluster::EtcdCluster(size_t member_count) {
+EtcdCluster::EtcdCluster(size_t member_count, size_t space_bytes) : space_bytes_(space_bytes) {
   static int count = 0;
   folder_ = TempPath(absl::StrFormat("etcd-%d", ++count));
   for (size_t i = 0; i < member_count; ++i) {
@@ -104,6 +104,7 @@ void EtcdCluster::Start(size_t index) {
       "--initial-cluster=" + initial_,
       std::string("--initial-cluster-state=") + (member.was_started ? "existing" : "new"),
       "--initial-cluster-token=" + folder_,
+      absl::StrFormat("--quota-backend-bytes=%d", space_bytes_),
       "--logger=zap",
       "--log-outputs=stderr"};
   std::vector<char*> argv;

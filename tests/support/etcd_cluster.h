@@ -15,7 +15,8 @@ namespace ckv::test {
 // last lines.
 class EtcdCluster {
  public:
-  explicit EtcdCluster(size_t member_count);
+  // `space_bytes` is what each may use, as --quota-backend-bytes; 0 is etcd's default.
+  explicit EtcdCluster(size_t member_count, size_t space_bytes = 0);
   ~EtcdCluster();
   EtcdCluster(const EtcdCluster&) = delete;
   EtcdCluster& operator=(const EtcdCluster&) = delete;
@@ -42,6 +43,7 @@ class EtcdCluster {
   void Signal(size_t member, int signal);
 
   std::string folder_, initial_;
+  const size_t space_bytes_;
   std::vector<Member> members_;
 };
 

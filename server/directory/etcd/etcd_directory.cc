@@ -19,9 +19,8 @@ EtcdDirectory::EtcdDirectory(const EtcdStore& store, Clock* clock, DirectoryStat
       state_(*state),
       layout_(store.prefix),
       watching_(store.endpoints, clock),
-      writing_(store.endpoints, clock),
       electing_(store.endpoints, clock),
-      asking_(store.endpoints, clock),
+      calling_(store.endpoints, clock),
       mirror_(&watching_, layout_, clock, &state->changes()) {}
 
 absl::StatusOr<std::unique_ptr<EtcdDirectory>> EtcdDirectory::Open(const EtcdStore& store,
@@ -54,7 +53,7 @@ absl::Status EtcdDirectory::Lead(int64_t fence, const LeaderElection& election) 
   const Instant deadline = election.LeadsUntil();
   CKV_ASSIGN_OR_RETURN(EtcdIndex index, mirror_.Pause(fence, deadline));
   const uint64_t folder_id = index.folder_id != 0 ? index.folder_id : RandomDirectoryId();
-  auto writer = std::make_unique<EtcdWriter>(&writing_, layout_, fence, index);
+  auto writer = std::make_unique<EtcdWriter>(&calling_, layout_, fence, index);
   absl::Status status;
   EtcdWriter::End end = EtcdWriter::End::kUnknown;
   while (end == EtcdWriter::End::kUnknown && clock_.Now() < deadline)
@@ -101,7 +100,7 @@ absl::Status EtcdDirectory::CatchUp(Instant deadline) {
   // Each transaction of a leader writes this key.
   int64_t last = 0;
   const auto read =
-      asking_.ReadKeys(EtcdKeys::One(layout_.Sequence()), 0, deadline, [&](const EtcdPair& pair) {
+      calling_.ReadKeys(EtcdKeys::One(layout_.Sequence()), 0, deadline, [&](const EtcdPair& pair) {
         last = pair.mod_revision;
         return absl::OkStatus();
       });

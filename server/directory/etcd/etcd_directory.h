@@ -80,7 +80,8 @@ class EtcdDirectory final : public LeaderSink {
   Clock& clock_;
   DirectoryState& state_;
   const EtcdLayout layout_;
-  EtcdClient watching_, writing_, electing_, asking_;
+  EtcdClient watching_, electing_;  // each for one watch, which its user ends
+  EtcdClient calling_;
   EtcdMirror mirror_;
   mutable absl::Mutex mu_;
   std::shared_ptr<EtcdJournal> journal_ ABSL_GUARDED_BY(mu_);  // while it leads

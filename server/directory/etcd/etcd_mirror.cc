@@ -57,7 +57,6 @@ absl::Status EtcdMirror::ReadAll(Instant deadline) {
   index_ = *std::move(index);
   broken_ = absl::OkStatus();
   ++round_;
-  ++stats_.read_count;
   return absl::OkStatus();
 }
 

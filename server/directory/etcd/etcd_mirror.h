@@ -52,7 +52,6 @@ class EtcdMirror {
 
   struct Stats {
     int64_t revision = 0;     // the tables have everything up to it
-    uint64_t read_count = 0;  // how often the whole state was read
     absl::Status last_error;  // why the watch ended; OK while it is up
   };
   Stats stats() const ABSL_LOCKS_EXCLUDED(mu_);

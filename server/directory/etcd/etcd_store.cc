@@ -15,11 +15,10 @@ constexpr std::string_view kEtcdScheme = "etcd://";
 
 }  // namespace
 
-bool EtcdStore::IsOne(std::string_view text) { return text.starts_with(kEtcdScheme); }
-
 absl::StatusOr<EtcdStore> EtcdStore::Parse(std::string_view text) {
   constexpr char kForm[] = "etcd://host:port[,host:port...][/name]";
-  if (!IsOne(text)) return absl::InvalidArgumentError(absl::StrFormat("'%s': %s", text, kForm));
+  if (!text.starts_with(kEtcdScheme))
+    return absl::InvalidArgumentError(absl::StrFormat("'%s': %s", text, kForm));
   text.remove_prefix(kEtcdScheme.size());
   const size_t slash = text.find('/');
   const std::string_view name = slash == text.npos ? "ckv" : text.substr(slash + 1);

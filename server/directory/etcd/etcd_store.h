@@ -19,8 +19,6 @@ struct EtcdStore {
   std::vector<std::string> endpoints;  // the members' client addresses
   std::string prefix;                  // all keys begin with it, for example "/ckv/"
 
-  // Returns whether the text has the scheme "etcd://".
-  static bool IsOne(std::string_view text);
   //   InvalidArgument     names what is wrong.
   static absl::StatusOr<EtcdStore> Parse(std::string_view text);
 };

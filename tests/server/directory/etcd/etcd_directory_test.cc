@@ -62,8 +62,8 @@ class EtcdDirectoryTest : public testing::Test {
     if (!test::EtcdCluster::IsInstalled())
       GTEST_SKIP() << "no etcd; to run it: deploy/install-packages.sh tests";
   }
-  void StartWith(size_t etcd_count, size_t directory_count) {
-    cluster_ = std::make_unique<test::EtcdCluster>(etcd_count);
+  void StartWith(size_t etcd_count, size_t directory_count, size_t space_bytes = 0) {
+    cluster_ = std::make_unique<test::EtcdCluster>(etcd_count, space_bytes);
     for (size_t i = 0; i < directory_count; ++i) Add();
   }
   SharedDirectory& Add() {
@@ -218,6 +218,23 @@ TEST_F(EtcdDirectoryTest, WithoutAMajorityNoneLeadsAndThenOneDoes) {
   SharedDirectory& next = Leader();
   EXPECT_TRUE(next.state().Publish(Made("after", 2), false, 0).ok());
   EXPECT_TRUE(Has(next, "before"));
+}
+
+TEST_F(EtcdDirectoryTest, WithoutSpaceChangesAreRefusedAndTheLeadGoesOn) {
+  StartWith(1, 1, /*space_bytes=*/size_t{4} << 20);
+  SharedDirectory& leader = Leader();
+  ASSERT_TRUE(leader.state().Publish(Made("kept"), false, 0).ok());
+  absl::Status refused;
+  for (uint32_t i = 0; i < 100 && refused.ok(); ++i) {
+    refused = leader.state().Publish(Made("c" + std::to_string(i), i, 5'000), false, 0).status();
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_NE(leader.etcd().Refusal(), "") << "health names it";
+  EXPECT_TRUE(absl::IsResourceExhausted(leader.state().Publish(Made("kept", 2), true, 0).status()));
+  EXPECT_EQ((*leader.state().Get("kept", ""))->chunks, Made("kept").chunks);
+  // Longer than a lease in etcd that is not renewed.
+  const Instant end = In(2 * LeaderElection::kLeaseTtl);
+  EXPECT_FALSE(Becomes([&] { return !leader.leads(); }, end - Clock::Real()->Now()));
 }
 
 TEST(EtcdStoreTest, ReadsAddressesAndName) {
