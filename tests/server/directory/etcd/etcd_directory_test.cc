@@ -220,7 +220,7 @@ TEST_F(EtcdDirectoryTest, WithoutAMajorityNoneLeadsAndThenOneDoes) {
   EXPECT_TRUE(Has(next, "before"));
 }
 
-TEST_F(EtcdDirectoryTest, WithoutSpaceChangesAreRefusedAndTheLeadGoesOn) {
+TEST_F(EtcdDirectoryTest, WithoutSpaceChangesAreRefusedAndItStillLeads) {
   StartWith(1, 1, /*space_bytes=*/size_t{4} << 20);
   SharedDirectory& leader = Leader();
   ASSERT_TRUE(leader.state().Publish(Made("kept"), false, 0).ok());
