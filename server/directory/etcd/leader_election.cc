@@ -117,7 +117,7 @@ void LeaderElection::Serve(int64_t fence) {
 }
 
 absl::StatusOr<Duration> LeaderElection::Renew(int64_t fence) {
-  const auto left = client_.RenewLease(lease_, LeadsUntil());
+  auto left = client_.RenewLease(lease_, LeadsUntil());
   if (absl::IsNotFound(left.status())) lease_ = 0;
   CKV_RETURN_IF_ERROR(left.status());
   // The lease may outlast the key, if someone deleted that.

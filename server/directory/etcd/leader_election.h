@@ -37,8 +37,8 @@ class LeaderSink {
 //   state       what it does                                        next
 //   campaigns   makes the leader's key under a lease of its own,    leads, if there was no key
 //               if there is none. Else watches the key              campaigns, once the key is gone
-//   leads       renews the lease each third of its life, and        campaigns, if the lease or the
-//               checks that the key is still its own                key may be gone
+//   leads       renews the lease each third of its life,            campaigns, if the key may be
+//               checks the key                                      gone
 //
 // A process leads only while its lease surely lasts: from before it asked for a renewal until a
 // tenth before the lease's end. So no two processes lead at a time, however long one of them was
