@@ -110,6 +110,8 @@ def attend(queries, rows, chosen=None):
 class Fleet:
     """A directory, holders and a requester, each a ckvd of its own."""
 
+    prefix = ()  # of the commands of those that call it, if they run on another host
+
     def __init__(self, folder, holders, durable=False, keyed=False, directory_options=()):
         """durable: each holder has a folder, `folder`/NAME-store. keyed: the directory has one, so that it keeps keys of tenants."""
         self.folder, self.processes, self.durable = folder, [], durable

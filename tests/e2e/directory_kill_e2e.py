@@ -107,8 +107,8 @@ class Tally:
 def run_ctl(fleet, *arguments):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("CKV_")}
     environment.update(CKV_REQUESTER=fleet.requester, CKV_DIRECTORY=fleet.directory)
-    return subprocess.run([PROGRAMS.ckvctl, *map(str, arguments)], env=environment, timeout=120, capture_output=True,
-                          text=True, check=False)
+    return subprocess.run([*fleet.prefix, PROGRAMS.ckvctl, *map(str, arguments)], env=environment, timeout=120,
+                          capture_output=True, text=True, check=False)
 
 
 class Worker(threading.Thread):
@@ -212,7 +212,7 @@ class Reader:
     """An engine that queries the requester in a loop. Each query must be answered, with the same bits."""
 
     def __init__(self, fleet):
-        self.process = subprocess.Popen([PROGRAMS.attend_caller, fleet.requester, "base", str(D_QK)],
+        self.process = subprocess.Popen([*fleet.prefix, PROGRAMS.attend_caller, fleet.requester, "base", str(D_QK)],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if self.process.stdout.readline() != "answered\n":  # a requester continues with what it has cached
             raise RuntimeError("no answer at all")
