@@ -104,7 +104,7 @@ absl::StatusOr<std::vector<std::vector<HolderId>>> PlaceChunks(
     for (const size_t h : HoldersOfRun(run % count, list, count, replicas, domains))
       of_run.push_back(holders[h]);
     const size_t end = std::min(chunk_count, begin + run_chunks);
-    std::fill(placement.begin() + begin, placement.begin() + end, of_run);
+    std::fill_n(placement.data() + begin, end - begin, of_run);
   }
   return placement;
 }
