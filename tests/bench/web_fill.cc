@@ -1,20 +1,28 @@
-// Fills real daemons for tests/bench/web_figures.py.
+// Fills real daemons for tests/bench/web_figures.py and tests/bench/directory_sizes.py.
 //
-//   web_fill members DIRECTORY MEMBERS CORPORA   registers members and publishes corpora of 10
-//                                                chunks, all with long names
-//   web_fill sessions DIRECTORY CORPUS COUNT     opens a session of a requester of its own, and
-//                                                attends, COUNT times; keeps them until stdin ends
+//   web_fill members DIRECTORY MEMBERS CORPORA [CHUNKS]
+//       registers members and publishes corpora of CHUNKS (10) chunks, all with long names
+//   web_fill sessions DIRECTORY CORPUS COUNT
+//       opens a session of a requester of its own, and attends, COUNT times; keeps them until stdin
+//       ends
+//   web_fill resolve DIRECTORY COUNT
+//       resolves COUNT of the corpora in one requester
 //
-// Prints "ready" once that is done.
+// Prints "ready" once that is done. resolve prints the bytes of memory per chunk.
 
 #include <grpcpp/grpcpp.h>
+#include <malloc.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -31,6 +39,8 @@ namespace {
 
 constexpr size_t kChunks = 10;
 constexpr uint32_t kLeaseMs = 60'000;
+constexpr size_t kCallers = 8;
+constexpr size_t kRunCorpora = 1000;  // between two registrations of the members
 
 Instant Soon() { return Clock::Real()->Now() + std::chrono::seconds(20); }
 
@@ -44,14 +54,18 @@ void Check(const grpc::Status& status) {
   std::exit(1);
 }
 
-Corpus MakeCorpus(size_t number, size_t members) {
+std::string CorpusName(size_t number) {
+  return absl::StrFormat("documents-of-the-year-%05d-by-author-and-title", number);
+}
+
+Corpus MakeCorpus(size_t number, size_t members, size_t chunks) {
   Corpus corpus;
-  corpus.name = absl::StrFormat("documents-of-the-year-%05d-by-author-and-title", number);
+  corpus.name = CorpusName(number);
   corpus.geometry = *NamedGeometry("deepseek-v2-lite");
-  for (size_t i = 0; i < kChunks; ++i) {
+  for (size_t i = 0; i < chunks; ++i) {
     ChunkPlacement chunk;
     for (size_t byte = 0; byte < 8; ++byte)
-      chunk.id.bytes[byte] = static_cast<uint8_t>((number * kChunks + i + 1) >> (8 * byte));
+      chunk.id.bytes[byte] = static_cast<uint8_t>((number * chunks + i + 1) >> (8 * byte));
     if (i > 0) chunk.parent = corpus.chunks.back().id;
     chunk.token_count = 2048;
     chunk.position = 2048 * i;
@@ -62,8 +76,7 @@ Corpus MakeCorpus(size_t number, size_t members) {
   return corpus;
 }
 
-int Members(const std::string& address, size_t members, size_t corpora) {
-  const auto stub = v1::DirectoryService::NewStub(MakeChannel(address));
+void RegisterAll(v1::DirectoryService::Stub& stub, size_t members) {
   for (size_t i = 0; i < members; ++i) {
     Member member;
     member.id = {MemberName(i)};
@@ -74,16 +87,70 @@ int Members(const std::string& address, size_t members, size_t corpora) {
     request.set_lease_ttl_ms(kLeaseMs);
     grpc::ClientContext context;
     v1::RegisterReply reply;
-    Check(stub->Register(&context, request, &reply));
+    Check(stub.Register(&context, request, &reply));
   }
-  for (size_t i = 0; i < corpora; ++i) {
-    v1::PublishCorpusRequest request;
-    *request.mutable_corpus() = ToProto(MakeCorpus(i, members));
-    grpc::ClientContext context;
-    v1::PublishCorpusReply reply;
-    Check(stub->PublishCorpus(&context, request, &reply));
+}
+
+int Members(const std::string& address, size_t members, size_t corpora, size_t chunks) {
+  const auto stub = v1::DirectoryService::NewStub(MakeChannel(address));
+  for (size_t begin = 0; begin == 0 || begin < corpora; begin += kRunCorpora) {
+    RegisterAll(*stub, members);
+    const size_t end = std::min(corpora, begin + kRunCorpora);
+    std::atomic<size_t> next{begin};
+    std::vector<std::thread> callers;
+    for (size_t t = 0; t < kCallers; ++t) {
+      callers.emplace_back([&] {
+        for (size_t i = next++; i < end; i = next++) {
+          v1::PublishCorpusRequest request;
+          *request.mutable_corpus() = ToProto(MakeCorpus(i, members, chunks));
+          grpc::ClientContext context;
+          v1::PublishCorpusReply reply;
+          Check(stub->PublishCorpus(&context, request, &reply));
+        }
+      });
+    }
+    for (std::thread& caller : callers) caller.join();
   }
   std::printf("ready\n");
+  return 0;
+}
+
+// Resident memory, after free memory was returned.
+double ResidentBytes() {
+  malloc_trim(0);
+  std::ifstream status("/proc/self/statm");
+  uint64_t size = 0, resident = 0;
+  status >> size >> resident;
+  return double(resident) * double(sysconf(_SC_PAGESIZE));
+}
+
+int Resolve(const std::string& address, size_t count) {
+  DirectoryStub directory(address, Clock::Real());
+  HolderStubFactory holders(Clock::Real());
+  RequesterOptions options;
+  options.id = "resolver";
+  options.fabric = FabricKind::kTcp;
+  options.local_cache_bytes = 0;
+  auto requester = Requester::Create(options, &directory, &holders);
+  if (!requester.ok()) {
+    std::fprintf(stderr, "web_fill: %s\n", requester.status().ToString().c_str());
+    return 1;
+  }
+  std::vector<std::shared_ptr<const Corpus>> held;
+  double before = 0;
+  size_t chunks = 0;
+  // The first one pays for what is made once.
+  for (size_t i = 0; i <= count; ++i) {
+    const auto corpus = (*requester)->Resolve(CorpusName(i), "", Soon());
+    if (!corpus.ok()) {
+      std::fprintf(stderr, "web_fill: %s\n", corpus.status().ToString().c_str());
+      return 1;
+    }
+    if (i > 0) chunks += (*corpus)->chunks.size();
+    held.push_back(*corpus);
+    if (i == 0) before = ResidentBytes();
+  }
+  std::printf("%.1f\n", (ResidentBytes() - before) / double(chunks));
   return 0;
 }
 
@@ -128,9 +195,11 @@ int Sessions(const std::string& address, const std::string& name, size_t count) 
 
 int Run(const std::vector<std::string>& words) {
   const auto number = [&](size_t i) { return std::strtoull(words[i].c_str(), nullptr, 10); };
-  if (words.size() == 4 && words[0] == "members") return Members(words[1], number(2), number(3));
+  if ((words.size() == 4 || words.size() == 5) && words[0] == "members")
+    return Members(words[1], number(2), number(3), words.size() == 5 ? number(4) : kChunks);
   if (words.size() == 4 && words[0] == "sessions") return Sessions(words[1], words[2], number(3));
-  std::fprintf(stderr, "usage: web_fill members|sessions DIRECTORY ...\n");
+  if (words.size() == 3 && words[0] == "resolve") return Resolve(words[1], number(2));
+  std::fprintf(stderr, "usage: web_fill members|sessions|resolve DIRECTORY ...\n");
   return 2;
 }
 

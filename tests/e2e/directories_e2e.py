@@ -54,7 +54,7 @@ def poll(holds, seconds=AWAIT_S):
 class SharedFleet:
     """Directories that keep their addresses over restarts, on an etcd of their own, and the rest of a fleet."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, holders=HOLDERS):
         self.folder, self.held, self.directories = folder, [], {}
         self.etcd = EtcdCluster(folder)
         self.fleet = Fleet.__new__(Fleet)
@@ -68,7 +68,7 @@ class SharedFleet:
             self.fleet.directory = ",".join(self.address(i) for i in range(DIRECTORIES))
             for i in range(DIRECTORIES):
                 self.start(i)
-            for i in range(HOLDERS):
+            for i in range(holders):
                 self.fleet.start(f"h{i}", "--role=holder", f"--directory={self.fleet.directory}",
                                  "--store-capacity=64MiB")
             self.fleet.requester = self.fleet.start("requester", "--role=requester",

@@ -37,10 +37,12 @@ class Program:
         self.name, self.host, self.command = name, host, command
         self.log = host.folder / f"{name}.log"
         self.outside = None  # the nsenter that waits for it
+        self.life_begin = 0  # where the log of this life begins
         self.ended_by_itself, self.crashes = 0, []
 
     def start(self):
         with self.log.open("ab") as log:
+            self.life_begin = log.tell()
             self.outside = subprocess.Popen(self.host.command(*self.command), stdin=subprocess.DEVNULL, stdout=log,
                                             stderr=log)
 
