@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_format.h"
 #include "proto/base/log.h"
+#include "proto/base/planted_bug.h"
 #include "proto/base/status.h"
 
 namespace ckv {
@@ -59,7 +60,8 @@ bool Replication::NoteAbsences(Instant now) {
 void Replication::NoteEmptied(Instant now) {
   std::map<HolderId, Instant> emptied;
   for (const HolderId& holder : tables_.draining) {
-    if (tables_.corpora.PlacedOn(holder) != nullptr) continue;
+    const bool is_empty = tables_.corpora.PlacedOn(holder) == nullptr;
+    if (!is_empty && !CKV_PLANTED_BUG("drain-before-copy")) continue;
     const auto known = emptied_since_.find(holder);
     emptied.emplace(holder, known == emptied_since_.end() ? now : known->second);
   }
@@ -383,7 +385,8 @@ absl::StatusOr<Replication::DrainState> Replication::DrainOf(const HolderId& hol
   state.is_draining = tables_.draining.contains(holder);
   state.chunk_count = tables_.corpora.CountPlacedOn(holder);
   const auto emptied = emptied_since_.find(holder);
-  state.may_go = state.is_draining && state.chunk_count == 0 && emptied != emptied_since_.end() &&
+  const bool is_empty = state.chunk_count == 0 || CKV_PLANTED_BUG("drain-before-copy");
+  state.may_go = state.is_draining && is_empty && emptied != emptied_since_.end() &&
                  tables_.options.clock->Now() >= emptied->second + kDrainSettle;
   if (!state.is_draining || state.chunk_count == 0) return state;
   const auto planned = plan_.holders.find(holder);

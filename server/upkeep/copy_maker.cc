@@ -33,7 +33,7 @@ void CopyMaker::Stop() {
   }
   pacer_.Stop();
   source_.Cancel();
-  for (std::thread& thread : threads_) thread.join();
+  for (Thread& thread : threads_) thread.join();
   threads_.clear();
 }
 

@@ -12,7 +12,6 @@
 #include <set>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/base/clock.h"
+#include "proto/host/thread.h"
 #include "server/directory/directory_state.h"
 #include "server/directory/replication.h"
 #include "server/upkeep/byte_pacer.h"
@@ -134,7 +134,7 @@ class CopyMaker {
   std::vector<CopyReport> reports_ ABSL_GUARDED_BY(mu_);
   OnPut on_put_ ABSL_GUARDED_BY(mu_);
   Stats stats_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::thread> threads_;
+  std::vector<Thread> threads_;
 };
 
 }  // namespace ckv

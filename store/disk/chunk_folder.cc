@@ -240,6 +240,8 @@ absl::StatusOr<std::unique_ptr<ChunkFolder>> ChunkFolder::Open(const ChunkFolder
   std::unique_ptr<ChunkFolder> folder(new ChunkFolder(options, std::move(owned)));
   for (const char* name : {"/chunks", "/new", "/quarantine"})
     CKV_RETURN_IF_ERROR(files.MakeFolder(absl::StrCat(path, name)));
+  // A chunk is lost with the name of its folder, however well its own is synced.
+  CKV_RETURN_IF_ERROR(files.SyncFolder(path));
   return folder;
 }
 

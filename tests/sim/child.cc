@@ -1,5 +1,6 @@
 #include "tests/sim/child.h"
 
+#include <fcntl.h>
 #include <malloc.h>
 #include <sched.h>
 #include <sys/personality.h>
@@ -9,6 +10,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <utility>
 
 #include "proto/base/status.h"
 
@@ -21,25 +23,33 @@ void FixAddresses(char** argv) {
   execv("/proc/self/exe", argv);
 }
 
-ChildOutcome RunInChild(const std::function<int(std::string& text)>& run, int seconds_max) {
+namespace {
+
+// A turn that passes between threads of one processor wakes no other one.
+void StayOnProcessor(uint32_t number) {
+  cpu_set_t all, one;
+  if (sched_getaffinity(0, sizeof(all), &all) != 0) return;
+  CPU_ZERO(&one);
+  auto before = static_cast<int>(number) % CPU_COUNT(&all);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &all) && before-- == 0) CPU_SET(cpu, &one);
+  }
+  sched_setaffinity(0, sizeof(one), &one);
+}
+
+}  // namespace
+
+Child::Child(const std::function<int(std::string& text)>& run, uint32_t processor,
+             unsigned seconds_max) {
   int ends[2];
-  CKV_CHECK(pipe(ends) == 0);
-  const pid_t child = fork();
-  CKV_CHECK(child >= 0);
-  if (child == 0) {
+  CKV_CHECK(pipe2(ends, O_CLOEXEC) == 0);
+  pid_ = fork();
+  CKV_CHECK(pid_ >= 0);
+  if (pid_ == 0) {
     close(ends[0]);
-    alarm(static_cast<unsigned>(seconds_max));
+    alarm(seconds_max);
     mallopt(M_ARENA_MAX, 1);
-    // A turn that passes between threads of one processor wakes no other one.
-    cpu_set_t all, one;
-    if (sched_getaffinity(0, sizeof(all), &all) == 0) {
-      CPU_ZERO(&one);
-      int chosen = static_cast<int>(getpid()) % CPU_COUNT(&all);
-      for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-        if (CPU_ISSET(cpu, &all) && chosen-- == 0) CPU_SET(cpu, &one);
-      }
-      sched_setaffinity(0, sizeof(one), &one);
-    }
+    StayOnProcessor(processor);
     std::string text;
     const int code = run(text);
     for (size_t at = 0; at < text.size();) {
@@ -50,21 +60,40 @@ ChildOutcome RunInChild(const std::function<int(std::string& text)>& run, int se
     _exit(code);  // killed threads still wait
   }
   close(ends[1]);
-  ChildOutcome outcome;
+  fd_ = ends[0];
+}
+
+Child::Child(Child&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)),
+      fd_(std::exchange(other.fd_, -1)),
+      text_(std::move(other.text_)) {}
+
+bool Child::Read() {
   char buffer[4096];
-  while (true) {
-    const ssize_t count = read(ends[0], buffer, sizeof(buffer));
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) break;
-    outcome.text.append(buffer, static_cast<size_t>(count));
-  }
-  close(ends[0]);
+  const ssize_t count = read(fd_, buffer, sizeof(buffer));
+  if (count < 0 && errno == EINTR) return false;
+  if (count <= 0) return true;
+  text_.append(buffer, static_cast<size_t>(count));
+  return false;
+}
+
+ChildOutcome Child::Finish() {
+  close(fd_);
   int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }
+  ChildOutcome outcome;
+  outcome.text = std::move(text_);
   outcome.crashed = WIFSIGNALED(status);
   outcome.code = outcome.crashed ? WTERMSIG(status) : WEXITSTATUS(status);
   return outcome;
+}
+
+ChildOutcome RunInChild(const std::function<int(std::string& text)>& run) {
+  Child child(run, /*processor=*/0);
+  while (!child.Read()) {
+  }
+  return child.Finish();
 }
 
 }  // namespace ckv::sim

@@ -3,6 +3,9 @@
 
 #pragma once
 
+#include <sys/types.h>
+
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -14,8 +17,31 @@ struct ChildOutcome {
   std::string text;      // what `run` returned, or what was there when it crashed
 };
 
-// Runs `run` in a child. Its return value is the child's exit code; `text` is passed back.
-ChildOutcome RunInChild(const std::function<int(std::string& text)>& run, int seconds_max = 120);
+// One child that runs. Used by one thread.
+class Child {
+ public:
+  // Starts `run` in a child, on the processor of this number modulo their count. Its return value
+  // is the child's exit code; `text` is passed back.
+  Child(const std::function<int(std::string& text)>& run, uint32_t processor,
+        unsigned seconds_max = 120);
+  Child(Child&& other) noexcept;
+  Child& operator=(Child&&) = delete;
+
+  // Readable when Read has something to do.
+  int fd() const { return fd_; }
+  // Takes what the child wrote. Returns true once it wrote all.
+  bool Read();
+  // Waits for its end. Call it once.
+  ChildOutcome Finish();
+
+ private:
+  pid_t pid_ = -1;
+  int fd_ = -1;
+  std::string text_;
+};
+
+// Runs `run` in a child and waits for its end.
+ChildOutcome RunInChild(const std::function<int(std::string& text)>& run);
 
 // Makes this program's addresses the same in each run, by starting it again without randomization.
 // Call it first in main. Tables of abseil order their entries by addresses.

@@ -11,6 +11,7 @@
 #include "proto/base/log.h"
 #include "proto/base/status.h"
 #include "tests/sim/stubs.h"
+#include "tests/sim/upkeep_calls.h"
 
 namespace ckv::sim {
 namespace {
@@ -124,6 +125,7 @@ void Fleet::RunDirectory(Life* life, Node& node) {
   while (!life->ending) {
     Sim().Block(Sim().now() + 500 * kMs, [&] { return life->ending; });
     directory->state().Expire();
+    directory->state().replication().Tick();
   }
   life->directory = nullptr;
   Sim().Block(kNever, [&] { return life->call_count == 0; });
@@ -133,7 +135,7 @@ void Fleet::RunHolder(Life* life, Node& node) {
   HolderOptions options;
   options.id = {node.name};
   options.clock = &life->clock;
-  options.capacity_bytes = size_t{1} << 20;
+  options.capacity_bytes = plan_.store_bytes;
   options.chunk_count_max = 1024;
   options.store_path = "/store";
   options.store_files = node.disk.get();
@@ -154,6 +156,7 @@ void Fleet::RunHolder(Life* life, Node& node) {
   life->holder = holder.get();
   truth_.CheckHolder(*life);
   truth_.CheckQuarantine(*life, *node.disk);
+  HolderUpkeep upkeep(&network_, life, &nodes_, node.disk.get());
   RegistrarCalls registrar(&network_, life, nodes_[0].get());
   RegistrationOptions registration_options;
   registration_options.clock = &life->clock;
@@ -162,6 +165,10 @@ void Fleet::RunHolder(Life* life, Node& node) {
                                  absl::StrCat(node.number),
                                  {},
                                  KernelTargetIdOf(Backend::Cpu()->kernel_target())};
+  registration_options.on_lease = [&](const LeaseGrant& grant, const LeaseRenewal& renewal) {
+    upkeep.Note(grant, renewal);
+  };
+  registration_options.health = [&] { return HealthOf(*holder); };
   std::optional<Registration> registration;
   registration.emplace(registration_options, &registrar, &holder->lease());
   while (!life->ending) {
@@ -170,6 +177,7 @@ void Fleet::RunHolder(Life* life, Node& node) {
   }
   holder->Drain(life->clock.Now() + std::chrono::seconds(1));
   registration.reset();
+  upkeep.End();
   life->holder = nullptr;
   Sim().Block(kNever, [&] { return life->call_count == 0; });
 }
@@ -217,7 +225,7 @@ void Fleet::Heal() {
   active_.clear();
   ApplyLinks();
   for (const auto& one : nodes_) {
-    one->disk->TripAt(0, nullptr);
+    one->disk->TripAt(0, SimDisk::Does::kReads, nullptr);
     one->disk->FillUntil(0);
     one->disk->FailUntil(0);
     one->disk->NoDescriptorsUntil(0);
@@ -269,7 +277,11 @@ Outcome Fleet::Run() {
     Heal();
     // Processes that are down start within 4 s.
     const int64_t healed = Sim().now();
+    rests_ = true;
+    Sim().SleepUntil(healed + kRecoverMax / 2 - kDrainEnds);
+    settles_ = true;
     Sim().SleepUntil(healed + kRecoverMax / 2);
+    rests_ = false;
     if (!AllAnswer(kRecoverMax / 2)) {
       truth_.Breach(absl::StrFormat("liveness: not right again %d s after the last fault: %s",
                                     kRecoverMax / kSecond, last_error_));

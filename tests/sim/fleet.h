@@ -35,6 +35,8 @@ class Fleet {
   // two tries (2 s), restarts, and the 9 s in which a directory waits for holders' reports.
   static constexpr int64_t kRecoverMax = 20 * kSecond;
   static constexpr int64_t kCalm = 2 * kSecond;
+  // How long before the fleet must be right no drained holder is taken away any more.
+  static constexpr int64_t kDrainEnds = 3 * kSecond;
 
   explicit Fleet(const Plan& plan, bool verbose = false);
   Outcome Run();
@@ -59,12 +61,16 @@ class Fleet {
   bool Load(KnownCorpus& corpus, size_t chunk_count);
   bool PutChunk(const KnownCorpus& corpus, size_t chunk, Node& holder);
   void DropCorpus(KnownCorpus& corpus);
+  // Drains a holder; once it may go, it gets another disk.
+  void DrainHolder(Node& holder);
+  absl::Status SetDraining(const Node& holder, bool drains);
   std::vector<uint32_t> LiveHolders();
 
   void Apply(const PlannedFault& fault);
   void Kill(const PlannedFault& fault);
   void ApplyToDisk(const PlannedFault& fault);
   void GiveOrder(const PlannedFault& fault);
+  void FlipBit(const PlannedFault& fault);
   void ApplyLinks();
   void Heal();
   bool AllAnswer(int64_t within);
@@ -83,8 +89,9 @@ class Fleet {
   std::vector<std::pair<PlannedFault, int64_t>> active_;
   std::deque<absl::AnyInvocable<void()>> orders_;  // the operator's
   Life* operator_life_ = nullptr;
-  bool healed_ = false;
+  bool settles_ = false;  // no holder is taken away any more
   bool is_calm_ = false;
+  bool rests_ = false;  // agents ask less: nothing but time passes
   bool ends_ = false;
   uint64_t error_count_ = 0;
   std::vector<uint64_t> successes_;  // by node: answers since the last look

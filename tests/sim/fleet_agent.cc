@@ -20,7 +20,8 @@ void Fleet::RunAgent(Life* life, Requester* requester, uint64_t seed) {
   std::mt19937_64 random(seed);
   while (!life->ending && !ends_) {
     AgentStep(life, requester, random);
-    Sim().SleepUntil(Sim().now() + static_cast<int64_t>(random() % uint64_t{60 * kMs}));
+    const int64_t pause = static_cast<int64_t>(random() % uint64_t{60 * kMs});
+    Sim().SleepUntil(Sim().now() + (rests_ ? 10 * pause : pause));
   }
 }
 

@@ -101,12 +101,16 @@ void Fleet::Apply(const PlannedFault& fault) {
     case Fault::kNoDescriptors:
       ApplyToDisk(fault);
       break;
+    case Fault::kBitFlip:
+      FlipBit(fault);
+      break;
     default:
       GiveOrder(fault);
   }
 }
 
-// At once, or in the middle of one of its next calls of its disk: a put makes about ten.
+// At once, or in the middle of one of its next calls of its disk. A put makes about twelve, of
+// which four sync.
 void Fleet::Kill(const PlannedFault& fault) {
   Node& at = node(fault.a);
   const bool has_disk = fault.a < plan_.shape.requester(0);
@@ -114,7 +118,10 @@ void Fleet::Kill(const PlannedFault& fault) {
     End(at, fault.kind == Fault::kPowerLoss, fault.duration);
   };
   if (!has_disk || fault.salt % 4 == 0) return kill();
-  at.disk->TripAt(1 + fault.salt / 4 % 12, kill);
+  const uint64_t which = fault.salt / 4;
+  using Does = SimDisk::Does;
+  if (which % 2 == 0) return at.disk->TripAt(1 + which / 2 % 4, Does::kSyncs, kill);
+  at.disk->TripAt(1 + which / 2 % 12, Does::kChanges, kill);
 }
 
 void Fleet::ApplyToDisk(const PlannedFault& fault) {
@@ -130,6 +137,20 @@ void Fleet::ApplyToDisk(const PlannedFault& fault) {
       return disk.FailUntil(until);
     default:
       return disk.NoDescriptorsUntil(until);
+  }
+}
+
+// Of a chunk that is whole on another holder, too.
+void Fleet::FlipBit(const PlannedFault& fault) {
+  for (const auto& corpus : truth_.corpora()) {
+    for (size_t i = 0; i < corpus->acknowledged; ++i) {
+      const std::set<uint32_t>& places = corpus->places[i];
+      if (places.size() < 2 || !places.contains(fault.a) || corpus->flipped.contains(i)) continue;
+      const std::string name = corpus->whole.chunks[i].info.id.ToHex();
+      if (!node(fault.a).disk->FlipBit(name, fault.salt * 0x9e3779b97f4a7c15)) continue;
+      corpus->flipped[i] = fault.a;
+      return network_.Count(Fault::kBitFlip);
+    }
   }
 }
 
@@ -150,6 +171,9 @@ void Fleet::GiveOrder(const PlannedFault& fault) {
         if (now == 0 || corpus.drop_began || now == corpus.whole.chunks.size()) return;
         Load(corpus, now + 1);
       });
+      break;
+    case Fault::kDrain:
+      orders_.push_back([this, fault] { DrainHolder(node(fault.a)); });
       break;
     case Fault::kDropCorpus:
       network_.Count(Fault::kDropCorpus);

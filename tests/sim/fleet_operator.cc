@@ -62,6 +62,7 @@ bool Fleet::PutChunk(const KnownCorpus& corpus, size_t chunk, Node& holder) {
 
 bool Fleet::Load(KnownCorpus& corpus, size_t chunk_count) {
   Corpus published = corpus.whole.Publish(corpus.name, corpus.tenant, {{HolderId{"none"}}});
+  published.replica_count = kReplicas;
   published.chunks.resize(chunk_count);
   for (int attempt = 0; attempt < 20 && !ends_; ++attempt) {
     if (attempt != 0) Sim().SleepUntil(Sim().now() + 300 * kMs);
@@ -96,6 +97,55 @@ bool Fleet::Load(KnownCorpus& corpus, size_t chunk_count) {
     Say(absl::StrCat("publish: ", version.status().ToString()));
   }
   return false;
+}
+
+absl::Status Fleet::SetDraining(const Node& holder, bool drains) {
+  return CallNode<absl::Status>(network_, &operator_life_->process, node(0),
+                                Sim().now() + 2 * kSecond,
+                                [id = HolderId{holder.name}, drains](Life& life) -> absl::Status {
+                                  if (life.directory == nullptr)
+                                    return absl::UnavailableError("starting");
+                                  return life.directory->replication().SetDraining(
+                                      id, drains, life.clock.Now() + std::chrono::seconds(2));
+                                });
+}
+
+void Fleet::DrainHolder(Node& holder) {
+  const int64_t until = Sim().now() + 15 * kSecond;
+  using State = absl::StatusOr<Replication::DrainState>;
+  bool may_go = false;
+  while (!may_go && !settles_ && !truth_.failed() && Sim().now() < until) {
+    Sim().SleepUntil(Sim().now() + 200 * kMs);
+    if (!SetDraining(holder, true).ok()) continue;
+    const State state =
+        CallNode<State>(network_, &operator_life_->process, node(0), Sim().now() + 2 * kSecond,
+                        [this, id = HolderId{holder.name}](Life& life) -> State {
+                          if (life.directory == nullptr) return absl::UnavailableError("starting");
+                          CKV_ASSIGN_OR_RETURN(Replication::DrainState now,
+                                               life.directory->replication().DrainOf(id));
+                          if (now.may_go) truth_.CheckDrained(*life.directory, id);
+                          return now;
+                        });
+    may_go = state.ok() && state->may_go;
+  }
+  Life* const life = holder.life;
+  if (may_go && !settles_ && !life->process.dead && !life->ending) {
+    Say(absl::StrCat("is drained, and gets another disk: ", life->process.name));
+    network_.Count(Fault::kDrain);
+    life->ending = true;
+    Sim().Block(kNever, [&] { return life->ended || life->process.dead; });
+    if (!life->process.dead) {
+      life->process.dead = true;
+      BreakLanesOf(*hub_, &life->process, /*silent=*/false);
+      holder.disk->EndProcess(&life->process);
+      holder.disk->Wipe();
+      for (const auto& corpus : truth_.corpora()) {
+        for (auto& places : corpus->places) places.erase(holder.number);
+      }
+      Start(holder);
+    }
+  }
+  while (!ends_ && !SetDraining(holder, false).ok()) Sim().SleepUntil(Sim().now() + 300 * kMs);
 }
 
 void Fleet::DropCorpus(KnownCorpus& corpus) {

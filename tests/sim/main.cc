@@ -3,16 +3,23 @@
 //   ckv_sim --seed N [--trace]        one run; says what happened
 //   ckv_sim --seeds A..B              many; exit code 1 and the shortest list if one fails
 //   ckv_sim --seeds A..B --minutes M  ends after M minutes
+//   ckv_sim --seeds A..B --jobs N     N at once
 //   ckv_sim --calm                    no faults
 //   ckv_sim --plant BUG               with a bug that was built in (proto/base/planted_bug.h)
 //   ckv_sim --failed FILE             adds seeds that fail to FILE
 //   ckv_sim --kept FILE               runs the seeds in FILE first
 
+#include <poll.h>
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <functional>
+#include <list>
 #include <map>
 #include <sstream>
 #include <string>
@@ -34,6 +41,7 @@ struct Options {
   uint64_t first = 1, last = 1;
   bool trace = false, calm = false, shrink = true, only_first = false;
   double minutes = 0;
+  uint32_t job_count = 1;
   std::string failed_file, kept_file;
 };
 
@@ -82,14 +90,16 @@ Outcome Decode(const ChildOutcome& child) {
   return outcome;
 }
 
-Outcome RunPlan(const Plan& plan, bool trace) {
-  return Decode(RunInChild([&](std::string& text) {
+std::function<int(std::string&)> RunOf(const Plan& plan, bool trace) {
+  return [&plan, trace](std::string& text) {
     new Scheduler(plan.seed);
     auto* const fleet = new Fleet(plan, trace);
     text = Encode(fleet->Run());
     return 0;
-  }));
+  };
 }
+
+Outcome RunPlan(const Plan& plan) { return Decode(RunInChild(RunOf(plan, /*trace=*/false))); }
 
 // Removes faults, first many at once, as long as the run still fails.
 Plan Shrink(Plan plan) {
@@ -101,7 +111,7 @@ Plan Shrink(Plan plan) {
       const auto begin = fewer.faults.begin() + static_cast<ptrdiff_t>(at);
       fewer.faults.erase(begin,
                          begin + static_cast<ptrdiff_t>(std::min(piece, fewer.faults.size() - at)));
-      if (RunPlan(fewer, /*trace=*/false).breach.empty()) {
+      if (RunPlan(fewer).breach.empty()) {
         at += piece;
       } else {
         plan = std::move(fewer);
@@ -119,60 +129,115 @@ void PrintFailure(const Plan& plan, const Outcome& outcome, bool shrink) {
   if (!shrink) return;
   const Plan least = Shrink(plan);
   std::printf("  with %zu of its %zu faults: %s\n", least.faults.size(), plan.faults.size(),
-              RunPlan(least, false).breach.c_str());
+              RunPlan(least).breach.c_str());
   for (const PlannedFault& fault : least.faults) std::printf("  %s\n", fault.Text().c_str());
   std::printf("  repeat: ckv_sim --seed %lu --trace\n", plan.seed);
   std::fflush(stdout);
 }
 
-int Run(const Options& options) {
+// The sums of many runs.
+class Totals {
+ public:
+  void Add(const Outcome& outcome) {
+    ++run_count_;
+    faults_ += outcome.fault_count;
+    answers_ += outcome.answer_count;
+    errors_ += outcome.error_count;
+    turns_ += outcome.turn_count;
+    fleet_seconds_ += static_cast<double>(outcome.fleet_ns) / 1e9;
+    for (const auto& [name, count] : outcome.coverage) coverage_[name] += count;
+    if (!outcome.breach.empty()) ++failed_count_;
+  }
+  uint64_t failed_count() const { return failed_count_; }
+
+  void Print(double seconds) const {
+    rusage used{};
+    getrusage(RUSAGE_CHILDREN, &used);
+    const auto of = [](const timeval& time) {
+      return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+    };
+    const double cpu = of(used.ru_utime) + of(used.ru_stime);
+    const auto runs = static_cast<double>(std::max<uint64_t>(run_count_, 1));
+    std::printf(
+        "%lu seeds, %lu failed; %.0f s of fleets in %.1f s, of which a processor worked %.1f s "
+        "(%.0f times); %lu answers, %lu errors; %.0f faults and %.0f turns a seed\n",
+        run_count_, failed_count_, fleet_seconds_, seconds, cpu, fleet_seconds_ / cpu, answers_,
+        errors_, static_cast<double>(faults_) / runs, static_cast<double>(turns_) / runs);
+    for (const auto& [name, count] : coverage_) std::printf("  %-20s %lu\n", name.c_str(), count);
+  }
+
+ private:
+  std::map<std::string, uint64_t> coverage_;
+  uint64_t run_count_ = 0, failed_count_ = 0, faults_ = 0, answers_ = 0, errors_ = 0, turns_ = 0;
+  double fleet_seconds_ = 0;
+};
+
+std::vector<uint64_t> SeedsOf(const Options& options) {
   std::vector<uint64_t> seeds;
   if (!options.kept_file.empty()) {
     std::ifstream kept(options.kept_file);
     for (uint64_t seed = 0; kept >> seed;) seeds.push_back(seed);
   }
   for (uint64_t seed = options.first; seed <= options.last; ++seed) seeds.push_back(seed);
+  return seeds;
+}
+
+int Run(const Options& options) {
+  const std::vector<uint64_t> seeds = SeedsOf(options);
   const Instant begin = Clock::Real()->Now();
   const auto seconds = [&] { return UsSince(begin, *Clock::Real()) / 1e6; };
-  std::map<std::string, uint64_t> coverage;
-  uint64_t run_count = 0, failed_count = 0, faults = 0, answers = 0, errors = 0, turns = 0;
-  double fleet_seconds = 0;
-  for (const uint64_t seed : seeds) {
-    if (options.minutes > 0 && seconds() > options.minutes * 60) break;
-    const Plan plan = DrawPlan(seed, options.calm);
-    const Outcome outcome = RunPlan(plan, options.trace);
-    ++run_count;
-    faults += outcome.fault_count;
-    answers += outcome.answer_count;
-    errors += outcome.error_count;
-    turns += outcome.turn_count;
-    fleet_seconds += static_cast<double>(outcome.fleet_ns) / 1e9;
-    for (const auto& [name, count] : outcome.coverage) coverage[name] += count;
-    if (options.first == options.last) {
-      std::printf("seed %lu: hash %016lx\n", seed, outcome.hash);
+  struct Job {
+    uint32_t number = 0;  // less than options.job_count
+    Plan plan;
+    Child child;
+  };
+  std::list<Job> jobs;
+  std::vector<bool> is_used(options.job_count);
+  Totals totals;
+  size_t next = 0;
+  bool ends = false;
+  while (true) {
+    ends =
+        ends || next == seeds.size() || (options.minutes > 0 && seconds() > options.minutes * 60);
+    if (!ends && jobs.size() < options.job_count) {
+      const auto number =
+          static_cast<uint32_t>(std::find(is_used.begin(), is_used.end(), false) - is_used.begin());
+      is_used[number] = true;
+      const Plan plan = DrawPlan(seeds[next++], options.calm);
+      jobs.push_back({number, plan, Child(RunOf(plan, options.trace), number)});
+      continue;
     }
-    if (outcome.breach.empty()) continue;
-    ++failed_count;
-    PrintFailure(plan, outcome, options.shrink);
-    if (!options.failed_file.empty()) {
-      std::ofstream(options.failed_file, std::ios::app) << seed << "\n";
+    if (jobs.empty()) break;
+    std::vector<pollfd> fds;
+    for (const Job& job : jobs) fds.push_back({job.child.fd(), POLLIN, 0});
+    poll(fds.data(), fds.size(), -1);
+    auto job = jobs.begin();
+    for (const pollfd& fd : fds) {
+      const auto one = job++;
+      if (fd.revents == 0 || !one->child.Read()) continue;
+      const Outcome outcome = Decode(one->child.Finish());
+      totals.Add(outcome);
+      const uint64_t seed = one->plan.seed;
+      if (options.first == options.last) std::printf("seed %lu: hash %016lx\n", seed, outcome.hash);
+      if (!outcome.breach.empty()) {
+        PrintFailure(one->plan, outcome, options.shrink);
+        if (!options.failed_file.empty()) {
+          std::ofstream(options.failed_file, std::ios::app) << seed << "\n";
+        }
+        ends = ends || options.only_first;
+      }
+      is_used[one->number] = false;
+      jobs.erase(one);
     }
-    if (options.only_first) break;
   }
-  std::printf(
-      "%lu seeds, %lu failed; %.0f s of fleets in %.1f s (%.0f times), %lu answers, %lu "
-      "errors, %.0f faults and %.0f turns a seed\n",
-      run_count, failed_count, fleet_seconds, seconds(), fleet_seconds / seconds(), answers, errors,
-      static_cast<double>(faults) / static_cast<double>(run_count),
-      static_cast<double>(turns) / static_cast<double>(run_count));
-  for (const auto& [name, count] : coverage) std::printf("  %-20s %lu\n", name.c_str(), count);
-  return failed_count == 0 ? 0 : 1;
+  totals.Print(seconds());
+  return totals.failed_count() == 0 ? 0 : 1;
 }
 
 int Usage() {
   std::fprintf(stderr,
                "usage: ckv_sim [--seed N | --seeds A..B] [--trace] [--calm] [--no-shrink] "
-               "[--minutes M] [--failed FILE] [--kept FILE] [--first] [--plant BUG]\n");
+               "[--minutes M] [--jobs N] [--failed FILE] [--kept FILE] [--first] [--plant BUG]\n");
   return 2;
 }
 
@@ -206,6 +271,9 @@ int Main(int argc, char** argv) {
 #endif
     } else if (name == "--minutes") {
       options.minutes = std::strtod(next(), nullptr);
+    } else if (name == "--jobs") {
+      options.job_count =
+          static_cast<uint32_t>(std::clamp<uint64_t>(std::strtoull(next(), nullptr, 10), 1, 64));
     } else if (name == "--kept") {
       options.kept_file = next();
     } else if (name == "--failed") {

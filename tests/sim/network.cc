@@ -6,18 +6,13 @@ namespace ckv::sim {
 
 const char* NameOf(Fault fault) {
   static constexpr std::array<const char*, static_cast<size_t>(Fault::kCount)> kNames = {
-      "drop",           "delay",
-      "reorder",        "duplicate",
-      "corrupt frame",  "broken lane",
-      "partition",      "one-way partition",
-      "crash",          "power loss",
-      "stop",           "slow node",
-      "clock offset",   "wall clock jump",
-      "disk full",      "disk error",
-      "torn write",     "lost write",
-      "no descriptors", "restart",
-      "drain",          "load",
-      "extend",         "drop corpus"};
+      "drop",          "delay",           "reorder",        "duplicate",
+      "corrupt frame", "broken lane",     "partition",      "one-way partition",
+      "crash",         "power loss",      "stop",           "slow node",
+      "clock offset",  "wall clock jump", "disk full",      "disk error",
+      "torn write",    "lost write",      "no descriptors", "bit flip",
+      "restart",       "drain",           "load",           "extend",
+      "drop corpus"};
   return kNames[static_cast<size_t>(fault)];
 }
 

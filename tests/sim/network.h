@@ -35,6 +35,7 @@ enum class Fault : uint8_t {
   kTornWrite,
   kLostWrite,
   kNoDescriptors,
+  kBitFlip,
   kRestart,
   kDrain,
   kLoad,

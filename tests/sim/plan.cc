@@ -41,6 +41,8 @@ constexpr Weight kWeights[] = {{Fault::kDrop, 10},
                                {Fault::kDiskFull, 3},
                                {Fault::kDiskError, 3},
                                {Fault::kNoDescriptors, 3},
+                               {Fault::kBitFlip, 4},
+                               {Fault::kDrain, 2},
                                {Fault::kRestart, 3},
                                {Fault::kLoad, 10},
                                {Fault::kExtend, 12},
@@ -84,6 +86,12 @@ PlannedFault DrawFault(Dice& dice, const FleetShape& shape, int64_t time) {
     case Fault::kDiskFull:
     case Fault::kDiskError:
     case Fault::kNoDescriptors:
+    case Fault::kDrain:
+      fault.at /= 4;  // it takes 10 s, because made copies are published at most each 5 s
+      [[fallthrough]];
+    case Fault::kBitFlip:
+      fault.a = shape.holder(static_cast<uint32_t>(dice.Below(shape.holder_count)));
+      break;
     case Fault::kSlow:
       // Those with a disk.
       fault.a = static_cast<uint32_t>(dice.Below(1 + shape.holder_count));
@@ -107,9 +115,11 @@ Plan DrawPlan(uint64_t seed, bool calm) {
   plan.seed = seed;
   plan.shape.holder_count = static_cast<uint32_t>(dice.Between(2, 4));
   plan.shape.requester_count = static_cast<uint32_t>(dice.Between(1, 2));
-  plan.fault_time = dice.Between(5 * kSecond, 20 * kSecond);
+  plan.fault_time = dice.Between(4 * kSecond, 12 * kSecond);
+  // From a few chunks, so that most rows are read from the disk, to all.
+  plan.store_bytes = uint64_t{16} << (10 + 2 * dice.Below(3));
   if (calm) return plan;
-  const int64_t count = dice.Between(30, 70);
+  const int64_t count = dice.Between(55, 95);
   for (int64_t i = 0; i < count; ++i) {
     plan.faults.push_back(DrawFault(dice, plan.shape, plan.fault_time));
   }

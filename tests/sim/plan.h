@@ -35,6 +35,7 @@ struct PlannedFault {
 struct Plan {
   uint64_t seed = 0;
   FleetShape shape;
+  uint64_t store_bytes = 0;          // memory of each holder for rows
   int64_t fault_time = 0;            // faults begin in this time, and all end soon after
   std::vector<PlannedFault> faults;  // by `at`
 };

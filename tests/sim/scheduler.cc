@@ -1,8 +1,12 @@
 #include "tests/sim/scheduler.h"
 
+#include <linux/futex.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -22,6 +26,24 @@ constexpr int64_t kWallStartNs = 1'700'000'000 * kSecond;
 
 Scheduler* g_scheduler = nullptr;
 
+// A std::binary_semaphore would give up the processor a few times before it sleeps, which on one
+// processor costs more than the sleep.
+class Turn {
+ public:
+  void Give() {
+    is_given_.store(1, std::memory_order_release);
+    syscall(SYS_futex, &is_given_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+  }
+  void Await() {
+    while (is_given_.exchange(0, std::memory_order_acquire) == 0) {
+      syscall(SYS_futex, &is_given_, FUTEX_WAIT_PRIVATE, 0, nullptr, nullptr, 0);
+    }
+  }
+
+ private:
+  std::atomic<uint32_t> is_given_{0};
+};
+
 }  // namespace
 
 struct Scheduler::Worker {
@@ -29,11 +51,12 @@ struct Scheduler::Worker {
   uint64_t number = 0;
   Process* process = nullptr;
   std::thread thread;
-  std::binary_semaphore turn{0};
+  Turn turn;
   Wait wait = Wait::kNone;
   int64_t until = kNever;
   std::atomic<int32_t>* posts = nullptr;
   std::vector<pollfd> fds;
+  bool has_fd_ready = false;  // as of the last look
   const absl::FunctionRef<bool()>* ready = nullptr;
   int64_t await_deadline = kNever;
   bool ended = false;
@@ -97,7 +120,7 @@ uint64_t Scheduler::StartIn(Process* process, absl::AnyInvocable<void()> run) {
 
 void Scheduler::Run(Worker* worker, absl::AnyInvocable<void()> run) {
   t_worker = worker;
-  worker->turn.acquire();
+  worker->turn.Await();
   ReapEnded();
   run();
   run = nullptr;  // destroyed while it has the turn
@@ -109,7 +132,7 @@ void Scheduler::Run(Worker* worker, absl::AnyInvocable<void()> run) {
   to_reap_ = std::move(*me);
   workers_.erase(me);
   // A join orders the rest of the system thread before the next turn.
-  next->turn.release();
+  next->turn.Give();
 }
 
 // The thread that ended frees its memory at its very end. Joining it first keeps the heap the same
@@ -127,6 +150,24 @@ void Scheduler::JoinThread(uint64_t thread) {
 
 bool Scheduler::CanRun(const Worker& worker) { return !worker.ended && !worker.process->dead; }
 
+// One system call looks at the descriptors of all threads.
+void Scheduler::LookAtFds() {
+  fds_.clear();
+  for (const auto& worker : workers_) {
+    worker->has_fd_ready = false;
+    if (worker->wait != Worker::Wait::kFds || !CanRun(*worker)) continue;
+    fds_.insert(fds_.end(), worker->fds.begin(), worker->fds.end());
+  }
+  if (fds_.empty() || ::poll(fds_.data(), fds_.size(), 0) <= 0) return;
+  size_t at = 0;
+  for (const auto& worker : workers_) {
+    if (worker->wait != Worker::Wait::kFds || !CanRun(*worker)) continue;
+    for (size_t i = 0; i < worker->fds.size(); ++i) {
+      if (fds_[at++].revents != 0) worker->has_fd_ready = true;
+    }
+  }
+}
+
 bool Scheduler::IsReady(Worker& worker, bool with_fds) const {
   if (worker.wait == Worker::Wait::kNone || worker.until <= now_) return true;
   switch (worker.wait) {
@@ -135,7 +176,7 @@ bool Scheduler::IsReady(Worker& worker, bool with_fds) const {
     case Worker::Wait::kReady:
       return (*worker.ready)();
     case Worker::Wait::kFds:
-      return with_fds && ::poll(worker.fds.data(), worker.fds.size(), 0) > 0;
+      return with_fds && worker.has_fd_ready;
     case Worker::Wait::kNone:
       break;
   }
@@ -181,6 +222,7 @@ Scheduler::Worker* Scheduler::Pick() {
   bool with_fds = Draw(4) == 0;
   while (true) {
     RunEvents();
+    if (with_fds) LookAtFds();
     ready_.clear();
     for (const auto& worker : workers_) {
       if (CanRun(*worker) && worker->process->stopped_until <= now_ && IsReady(*worker, with_fds)) {
@@ -201,8 +243,8 @@ void Scheduler::GiveTurn() {
   auto* const me = static_cast<Worker*>(t_worker);
   Worker* const next = Pick();
   if (next != me) {
-    next->turn.release();
-    me->turn.acquire();
+    next->turn.Give();
+    me->turn.Await();
     ReapEnded();
   }
   me->wait = Worker::Wait::kNone;

@@ -17,7 +17,6 @@
 #include <memory>
 #include <queue>
 #include <random>
-#include <semaphore>
 #include <span>
 #include <string>
 #include <string_view>
@@ -100,6 +99,7 @@ class Scheduler final : public Platform {
   };
 
   static bool CanRun(const Worker& worker);
+  void LookAtFds();
   bool IsReady(Worker& worker, bool with_fds) const;
   // Gives up the turn until the calling thread is picked again.
   void GiveTurn();
@@ -121,6 +121,7 @@ class Scheduler final : public Platform {
   std::map<uint64_t, bool> ended_;                // by number: whether a thread has ended
   std::unique_ptr<Worker> to_reap_;               // ended, but its system thread was not joined
   std::vector<Worker*> ready_;                    // used by Pick
+  std::vector<pollfd> fds_;                       // used by LookAtFds
 };
 
 // The scheduler of this process. Set by its constructor.

@@ -20,14 +20,14 @@ class SimDisk::OpenFile final : public File {
       : disk_(*disk), path_(std::move(path)), inode_(std::move(inode)) {}
 
   absl::Status WriteAt(uint64_t offset, std::span<const std::byte> bytes) override {
-    disk_.Spend(5 * kUs, 40 * kUs);
+    disk_.Spend(5 * kUs, 40 * kUs, Does::kChanges);
     CKV_RETURN_IF_ERROR(disk_.CheckDevice(path_));
     CKV_RETURN_IF_ERROR(disk_.CheckSpace(path_));
     Change({offset, {bytes.begin(), bytes.end()}, false});
     return absl::OkStatus();
   }
   absl::Status Resize(uint64_t bytes) override {
-    disk_.Spend(5 * kUs, 20 * kUs);
+    disk_.Spend(5 * kUs, 20 * kUs, Does::kChanges);
     if (bytes > inode_->now.size()) CKV_RETURN_IF_ERROR(disk_.CheckSpace(path_));
     Change({bytes, {}, true});
     return absl::OkStatus();
@@ -36,7 +36,7 @@ class SimDisk::OpenFile final : public File {
   absl::Status Sync() override {
     // Writes that come during the sync are not part of it.
     const size_t count = inode_->pending.size();
-    disk_.Spend(200 * kUs, 2 * kMs);
+    disk_.Spend(200 * kUs, 2 * kMs, Does::kSyncs);
     auto& pending = inode_->pending;
     const auto end = pending.begin() + static_cast<ptrdiff_t>(std::min(count, pending.size()));
     if (absl::Status bad = disk_.CheckDevice(path_); !bad.ok()) {
@@ -49,7 +49,7 @@ class SimDisk::OpenFile final : public File {
     return absl::OkStatus();
   }
   absl::Status ReadAt(uint64_t offset, std::span<std::byte> bytes) override {
-    disk_.Spend(10 * kUs, 100 * kUs);
+    disk_.Spend(10 * kUs, 100 * kUs, Does::kReads);
     CKV_RETURN_IF_ERROR(disk_.CheckDevice(path_));
     if (offset > inode_->now.size() || bytes.size() > inode_->now.size() - offset) {
       return absl::DataLossError(absl::StrFormat("%s ends before", path_));
@@ -101,11 +101,12 @@ void SimDisk::ApplyName(const NameChange& change, Names& names, std::set<std::st
   if (!change.to.empty()) names[change.to] = change.file;
 }
 
-void SimDisk::Spend(int64_t at_least, int64_t at_most) {
+void SimDisk::Spend(int64_t at_least, int64_t at_most, Does does) {
   int64_t time =
       at_least + static_cast<int64_t>(random_() % static_cast<uint64_t>(at_most - at_least));
   if (Sim().now() < slow_until_) time *= 100;
-  if (trip_in_ > 0 && --trip_in_ == 0) Sim().At(Sim().now() + time / 2, std::move(trip_));
+  if (does >= trip_does_ && trip_in_ > 0 && --trip_in_ == 0)
+    Sim().At(Sim().now() + time / 2, std::move(trip_));
   Sim().SleepUntil(Sim().now() + time);
 }
 
@@ -128,7 +129,7 @@ absl::Status SimDisk::CheckSpace(const std::string& path) {
 }
 
 absl::StatusOr<std::unique_ptr<File>> SimDisk::Create(const std::string& path) {
-  Spend(10 * kUs, 50 * kUs);
+  Spend(10 * kUs, 50 * kUs, Does::kChanges);
   CKV_RETURN_IF_ERROR(CheckDescriptors(path));
   CKV_RETURN_IF_ERROR(CheckSpace(path));
   if (names_.contains(path)) return absl::AlreadyExistsError(path);
@@ -140,7 +141,7 @@ absl::StatusOr<std::unique_ptr<File>> SimDisk::Create(const std::string& path) {
 }
 
 absl::StatusOr<std::unique_ptr<File>> SimDisk::Open(const std::string& path) {
-  Spend(10 * kUs, 50 * kUs);
+  Spend(10 * kUs, 50 * kUs, Does::kReads);
   CKV_RETURN_IF_ERROR(CheckDescriptors(path));
   const auto found = names_.find(path);
   if (found == names_.end()) return absl::NotFoundError(path);
@@ -155,7 +156,7 @@ absl::StatusOr<std::unique_ptr<File>> SimDisk::OpenForWriting(const std::string&
 }
 
 absl::Status SimDisk::Rename(const std::string& from, const std::string& to) {
-  Spend(10 * kUs, 50 * kUs);
+  Spend(10 * kUs, 50 * kUs, Does::kChanges);
   const auto found = names_.find(from);
   if (found == names_.end()) return absl::NotFoundError(from);
   if (!folders_.contains(FolderOf(to))) return absl::NotFoundError(to);
@@ -166,7 +167,7 @@ absl::Status SimDisk::Rename(const std::string& from, const std::string& to) {
 }
 
 absl::Status SimDisk::Remove(const std::string& path) {
-  Spend(10 * kUs, 50 * kUs);
+  Spend(10 * kUs, 50 * kUs, Does::kChanges);
   const auto found = names_.find(path);
   if (found == names_.end()) return absl::NotFoundError(path);
   changes_.push_back({path, "", found->second});
@@ -175,7 +176,7 @@ absl::Status SimDisk::Remove(const std::string& path) {
 }
 
 absl::Status SimDisk::MakeFolder(const std::string& path) {
-  Spend(10 * kUs, 50 * kUs);
+  Spend(10 * kUs, 50 * kUs, Does::kChanges);
   if (folders_.contains(path)) return absl::OkStatus();
   if (!folders_.contains(FolderOf(path))) return absl::NotFoundError(path);
   folders_.insert(path);
@@ -184,7 +185,7 @@ absl::Status SimDisk::MakeFolder(const std::string& path) {
 }
 
 absl::Status SimDisk::SyncFolder(const std::string& path) {
-  Spend(200 * kUs, 2 * kMs);
+  Spend(200 * kUs, 2 * kMs, Does::kSyncs);
   CKV_RETURN_IF_ERROR(CheckDevice(path));
   std::erase_if(changes_, [&](const NameChange& change) {
     if (FolderOf(change.to.empty() ? change.from : change.to) != path) return false;
@@ -195,7 +196,7 @@ absl::Status SimDisk::SyncFolder(const std::string& path) {
 }
 
 absl::StatusOr<std::vector<FolderEntry>> SimDisk::List(const std::string& path) {
-  Spend(10 * kUs, 100 * kUs);
+  Spend(10 * kUs, 100 * kUs, Does::kReads);
   CKV_RETURN_IF_ERROR(CheckDevice(path));
   if (!folders_.contains(path)) return absl::NotFoundError(path);
   std::vector<FolderEntry> entries;
@@ -215,7 +216,7 @@ absl::StatusOr<std::vector<FolderEntry>> SimDisk::List(const std::string& path) 
 
 absl::StatusOr<std::unique_ptr<FileLock>> SimDisk::Lock(const std::string& path,
                                                         std::string_view text) {
-  Spend(10 * kUs, 50 * kUs);
+  Spend(10 * kUs, 50 * kUs, Does::kChanges);
   if (locks_.contains(path)) return absl::FailedPreconditionError(path);
   std::shared_ptr<Inode>& inode = names_[path];
   if (inode == nullptr) {
@@ -228,8 +229,37 @@ absl::StatusOr<std::unique_ptr<FileLock>> SimDisk::Lock(const std::string& path,
   return std::make_unique<HeldLock>(this, path);
 }
 
+bool SimDisk::FlipBit(std::string_view name, uint64_t salt) {
+  for (const auto& [path, inode] : names_) {
+    if (path.size() <= name.size() || !path.ends_with(name)) continue;
+    // A file that is being written now may be replaced by its writer.
+    if (inode->now.empty() || !inode->pending.empty()) continue;
+    const size_t at = salt % inode->now.size();
+    const auto bit = static_cast<std::byte>(1u << (salt >> 32 & 7));
+    inode->now[at] ^= bit;
+    if (at < inode->durable.size()) inode->durable[at] ^= bit;
+    return true;
+  }
+  return false;
+}
+
+void SimDisk::Wipe() {
+  names_.clear();
+  durable_names_.clear();
+  folders_ = durable_folders_ = {"/"};
+  changes_.clear();
+  locks_.clear();
+}
+
 void SimDisk::EndProcess(const Process* process) {
   std::erase_if(locks_, [&](const auto& lock) { return lock.second == process; });
+}
+
+bool SimDisk::IsFolderDurable(const std::string& path) const {
+  for (std::string at = path; at != "/"; at = FolderOf(at)) {
+    if (!durable_folders_.contains(at)) return false;
+  }
+  return true;
 }
 
 void SimDisk::LosePower() {
@@ -238,6 +268,10 @@ void SimDisk::LosePower() {
   if (kept < changes_.size()) counts_.Count(Fault::kLostWrite, changes_.size() - kept);
   for (size_t i = 0; i < kept; ++i) ApplyName(changes_[i], durable_names_, durable_folders_);
   changes_.clear();
+  std::erase_if(durable_names_,
+                [this](const auto& name) { return !IsFolderDurable(FolderOf(name.first)); });
+  std::erase_if(durable_folders_,
+                [this](const std::string& folder) { return !IsFolderDurable(folder); });
   std::set<Inode*> inodes;
   for (const auto& [name, inode] : durable_names_) inodes.insert(inode.get());
   // In the order of names, not of addresses: the generator must give each the same fate again.

@@ -26,7 +26,8 @@ namespace ckv::sim {
 //   Sync            what was written before is on the device. After an error those bytes are gone
 //                   at the next loss of power, whatever a later Sync returns
 //   names           a new, renamed or removed name is on the device after SyncFolder of its folder.
-//                   A loss of power keeps the first few of the others, in their order
+//                   A loss of power keeps the first few of the others, in their order. A file whose
+//                   folder has no name on the device is lost with it
 class SimDisk final : public FileSystem {
  public:
   SimDisk(uint64_t seed, Network* counts) : random_(seed), counts_(*counts) {}
@@ -35,14 +36,23 @@ class SimDisk final : public FileSystem {
   void EndProcess(const Process* process);
   void LosePower();
 
+  // Flips one bit of the file whose name this is, in whatever folder. Returns whether it did.
+  bool FlipBit(std::string_view name, uint64_t salt);
+  // Removes everything: another disk.
+  void Wipe();
+
   // Faults, each until the scheduler's time that is given.
   void FillUntil(int64_t time) { full_until_ = time; }
   void FailUntil(int64_t time) { fails_until_ = time; }
   void NoDescriptorsUntil(int64_t time) { no_descriptors_until_ = time; }
   void SlowUntil(int64_t time) { slow_until_ = time; }
-  // Runs `trip` in the middle of the call of this number, counted from now. 0: of none.
-  void TripAt(uint32_t call, absl::AnyInvocable<void()> trip) {
+  // What a call does, in the order of what a loss of power in it may break.
+  enum class Does : uint8_t { kReads, kChanges, kSyncs };
+  // Runs `trip` in the middle of the call of this number, counted from now, among those that do at
+  // least `does`. 0: of none.
+  void TripAt(uint32_t call, Does does, absl::AnyInvocable<void()> trip) {
     trip_in_ = call;
+    trip_does_ = does;
     trip_ = std::move(trip);
   }
 
@@ -81,8 +91,10 @@ class SimDisk final : public FileSystem {
   static std::string FolderOf(const std::string& path);
   static void Apply(const Write& write, std::vector<std::byte>& bytes);
   void ApplyName(const NameChange& change, Names& names, std::set<std::string>& folders);
+  // Whether the folder of this name, and those around it, are on the device.
+  bool IsFolderDurable(const std::string& path) const;
   // The time that a call takes.
-  void Spend(int64_t at_least, int64_t at_most);
+  void Spend(int64_t at_least, int64_t at_most, Does does);
   absl::Status CheckDevice(const std::string& path);
   absl::Status CheckDescriptors(const std::string& path);
   absl::Status CheckSpace(const std::string& path);
@@ -91,6 +103,7 @@ class SimDisk final : public FileSystem {
   std::mt19937_64 random_;
   Network& counts_;
   uint32_t trip_in_ = 0;
+  Does trip_does_ = Does::kReads;
   absl::AnyInvocable<void()> trip_;
   int64_t full_until_ = 0, fails_until_ = 0, no_descriptors_until_ = 0, slow_until_ = 0;
   Names names_, durable_names_;

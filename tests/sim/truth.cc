@@ -128,42 +128,70 @@ void Truth::CheckCorpus(const Corpus& corpus, std::string_view tenant) {
   }
 }
 
+// A chunk of a version that was not published may be there or not, but not in part.
 void Truth::CheckHolder(Life& life) {
   for (const auto& corpus : corpora_) {
-    if (corpus->drop_began) continue;
-    for (size_t i = 0; i < corpus->places.size(); ++i) {
-      if (!corpus->places[i].contains(life.process.node)) continue;
-      const test::TestChunk& chunk = corpus->whole.chunks[i];
-      ChunkStore& store = life.holder->store();
-      const auto found = store.table().Find(chunk.info.id, geometry_, corpus->tenant);
-      if (!found.ok()) {
-        return Breach(absl::StrFormat("I3: %s lost chunk %d of %s, which it acknowledged: %s",
-                                      life.process.name, i, corpus->name,
-                                      std::string(found.status().message())));
-      }
-      const auto pin = store.Load(*found);
-      if (absl::IsDataLoss(pin.status())) {
-        return Breach(absl::StrFormat("I3: %s: chunk %d of %s is damaged: %s", life.process.name, i,
-                                      corpus->name, std::string(pin.status().message())));
-      }
-      if (!pin.ok()) continue;  // a fault of the disk
-      for (uint32_t layer = 0; layer < geometry_.layers; ++layer) {
-        const auto want = Bytes(chunk.layers[layer]);
-        const std::span<const std::byte> rows = pin->chunk().layer(layer);
-        if (rows.size() != want.size() || std::memcmp(rows.data(), want.data(), want.size()) != 0) {
-          return Breach(absl::StrFormat("I3: %s: chunk %d of %s has other bytes", life.process.name,
-                                        i, corpus->name));
-        }
-      }
+    for (size_t i = 0; i < corpus->places.size(); ++i) CheckChunk(life, *corpus, i);
+  }
+}
+
+void Truth::CheckChunk(Life& life, const KnownCorpus& corpus, size_t i) {
+  const uint32_t node = life.process.node;
+  const auto flip = corpus.flipped.find(i);
+  const bool is_flipped = flip != corpus.flipped.end() && flip->second == node;
+  const bool must_be_there = corpus.places[i].contains(node) && !corpus.drop_began && !is_flipped;
+  const test::TestChunk& chunk = corpus.whole.chunks[i];
+  ChunkStore& store = life.holder->store();
+  const auto found = store.table().Find(chunk.info.id, geometry_, corpus.tenant);
+  if (!found.ok()) {
+    if (!must_be_there) return;
+    return Breach(absl::StrFormat("I3: %s lost chunk %d of %s, which it acknowledged: %s",
+                                  life.process.name, i, corpus.name,
+                                  std::string(found.status().message())));
+  }
+  const auto pin = store.Load(*found);
+  if (absl::IsDataLoss(pin.status()) && !is_flipped) {
+    return Breach(absl::StrFormat("I3: %s: chunk %d of %s is damaged: %s", life.process.name, i,
+                                  corpus.name, std::string(pin.status().message())));
+  }
+  if (!pin.ok()) return;  // a fault of the disk
+  for (uint32_t layer = 0; layer < geometry_.layers; ++layer) {
+    const auto want = Bytes(chunk.layers[layer]);
+    const std::span<const std::byte> rows = pin->chunk().layer(layer);
+    if (rows.size() != want.size() || std::memcmp(rows.data(), want.data(), want.size()) != 0) {
+      return Breach(absl::StrFormat("I3: %s: chunk %d of %s has other bytes", life.process.name, i,
+                                    corpus.name));
     }
   }
 }
 
 void Truth::CheckQuarantine(const Life& life, SimDisk& disk) {
+  std::set<std::string> flipped;
+  for (const auto& corpus : corpora_) {
+    for (const auto& [chunk, node] : corpus->flipped) {
+      if (node == life.process.node) flipped.insert(corpus->whole.chunks[chunk].info.id.ToHex());
+    }
+  }
   const auto there = disk.List("/store/quarantine");
-  if (!there.ok() || there->empty()) return;
-  Breach(absl::StrFormat("I3: %s put %d files aside, %s among them", life.process.name,
-                         there->size(), there->front().name));
+  if (!there.ok()) return;
+  for (const FolderEntry& file : *there) {
+    if (flipped.contains(file.name.substr(0, file.name.find('.')))) continue;
+    Breach(absl::StrFormat("I3: %s put %s aside", life.process.name, file.name));
+  }
+}
+
+void Truth::CheckDrained(DirectoryState& directory, const HolderId& holder) {
+  for (const auto& corpus : corpora_) {
+    const auto found = directory.Get(corpus->name, corpus->tenant);
+    if (!found.ok()) continue;
+    for (size_t i = 0; i < (*found)->chunks.size(); ++i) {
+      for (const HolderId& has : (*found)->chunks[i].holders) {
+        if (has != holder) continue;
+        return Breach(absl::StrFormat("drain: %s may go, but chunk %d of %s is to be read there",
+                                      holder.name, i, corpus->name));
+      }
+    }
+  }
 }
 
 void Truth::CheckDirectory(Life& life) {

@@ -28,6 +28,8 @@ struct KnownCorpus {
   bool drop_acknowledged = false;
   // Places where a holder acknowledged a chunk, by ordinal: numbers of nodes.
   std::vector<std::set<uint32_t>> places;
+  // The place whose file of the chunk has a flipped bit, by ordinal: a number of a node.
+  std::map<size_t, uint32_t> flipped;
 };
 
 // One layer of one answer over the first chunks of a corpus.
@@ -63,8 +65,10 @@ class Truth {
   void CheckCorpus(const Corpus& corpus, std::string_view tenant);
   // I3: a holder that has started has the chunks that it acknowledged, with their bytes.
   void CheckHolder(Life& life);
-  // I3: no file that was not whole got a chunk's name: without bits that flip, none is damaged.
+  // I3: no file that was not whole got a chunk's name: none is damaged but by a flipped bit.
   void CheckQuarantine(const Life& life, SimDisk& disk);
+  // Drained holders: `holder` may go, so the chunks that it had are whole on others.
+  void CheckDrained(DirectoryState& directory, const HolderId& holder);
   // I3: a directory that has started has the corpora that it acknowledged.
   void CheckDirectory(Life& life);
   // I4: a holder answers only under its lease and in its epoch.
@@ -78,6 +82,7 @@ class Truth {
   uint64_t answer_count() const { return answer_count_; }
 
  private:
+  void CheckChunk(Life& life, const KnownCorpus& corpus, size_t chunk);
   using Key = std::tuple<std::string, size_t, uint32_t, uint32_t>;
   Rows Reference(const Question& question, double& tolerance) const;
 

@@ -1,0 +1,191 @@
+#include "tests/sim/upkeep_calls.h"
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "proto/base/status.h"
+
+namespace ckv::sim {
+namespace {
+
+absl::Status Starting() { return absl::UnavailableError("it is starting or ending"); }
+
+// One layer of a chunk.
+using LayerRows = std::vector<std::vector<std::byte>>;
+
+}  // namespace
+
+absl::StatusOr<std::vector<CopyOrder>> CopyCalls::ListOrders(uint64_t lease_id, uint32_t count_max,
+                                                             Instant deadline) {
+  using Orders = absl::StatusOr<std::vector<CopyOrder>>;
+  if (cancelled_) return absl::CancelledError("cancelled");
+  return CallNode<Orders>(network_, &life_.process, *nodes_[0], life_.clock.TimeOf(deadline),
+                          [lease_id, count_max](Life& life) -> Orders {
+                            if (life.directory == nullptr) return Starting();
+                            return life.directory->replication().ListOrders(lease_id, count_max);
+                          });
+}
+
+absl::Status CopyCalls::Report(uint64_t lease_id, std::span<const CopyReport> reports,
+                               Instant deadline) {
+  if (cancelled_) return absl::CancelledError("cancelled");
+  return CallNode<absl::Status>(
+      network_, &life_.process, *nodes_[0], life_.clock.TimeOf(deadline),
+      [lease_id, copy = std::vector<CopyReport>(reports.begin(), reports.end())](Life& life) {
+        if (life.directory == nullptr) return Starting();
+        return life.directory->replication().ReportCopies(lease_id, copy);
+      });
+}
+
+template <typename R>
+R CopyCalls::CallHolder(const Member& holder, Instant deadline, std::function<R(Holder&)> handler) {
+  if (cancelled_) return R(absl::CancelledError("cancelled"));
+  uint32_t number = 0;
+  if (!absl::SimpleAtoi(holder.control_address, &number) || number >= nodes_.size()) {
+    return R(absl::InvalidArgumentError("no such node: " + holder.control_address));
+  }
+  return CallNode<R>(network_, &life_.process, *nodes_[number], life_.clock.TimeOf(deadline),
+                     [handler = std::move(handler)](Life& life) -> R {
+                       if (life.holder == nullptr) return R(Starting());
+                       return handler(*life.holder);
+                     });
+}
+
+absl::StatusOr<ChunkInfo> CopyCalls::GetInfo(const Member& holder, const CopyOrder& order,
+                                             Instant deadline) {
+  using Info = absl::StatusOr<ChunkInfo>;
+  return CallHolder<Info>(holder, deadline, [order](Holder& from) -> Info {
+    return from.store().InfoOf(order.chunk.id, order.geometry, order.corpus.first);
+  });
+}
+
+absl::Status CopyCalls::ReadRows(const Member& holder, const CopyOrder& order, TakeRows take,
+                                 Instant deadline) {
+  using Rows = absl::StatusOr<LayerRows>;
+  CKV_ASSIGN_OR_RETURN(
+      const LayerRows layers, CallHolder<Rows>(holder, deadline, [order](Holder& from) -> Rows {
+        CKV_ASSIGN_OR_RETURN(
+            const ChunkLocator found,
+            from.store().table().Find(order.chunk.id, order.geometry, order.corpus.first));
+        CKV_ASSIGN_OR_RETURN(const ChunkPin pin, from.store().Load(found));
+        LayerRows copy;
+        for (uint32_t layer = 0; layer < order.geometry.layers; ++layer) {
+          const std::span<const std::byte> rows = pin.chunk().layer(layer);
+          copy.emplace_back(rows.begin(), rows.end());
+        }
+        return copy;
+      }));
+  for (uint32_t layer = 0; layer < layers.size(); ++layer) {
+    CKV_RETURN_IF_ERROR(take(layer, 0, layers[layer]));
+  }
+  return absl::OkStatus();
+}
+
+template <typename R>
+R PlacementCalls::Call(Instant deadline, std::function<R(PlacementSource&)> handler) {
+  return CallNode<R>(network_, &life_.process, directory_, life_.clock.TimeOf(deadline),
+                     [handler = std::move(handler)](Life& life) -> R {
+                       if (life.directory == nullptr) return R(Starting());
+                       LocalPlacementSource source(life.directory);
+                       return handler(source);
+                     });
+}
+
+absl::StatusOr<PlacementSource::Placed> PlacementCalls::ListPlacedCorpora(const HolderId& holder,
+                                                                          const SeenDirectory& seen,
+                                                                          Instant deadline) {
+  return Call<absl::StatusOr<Placed>>(deadline, [holder, seen](PlacementSource& source) {
+    return source.ListPlacedCorpora(holder, seen, kInstantMax);
+  });
+}
+
+absl::StatusOr<CorpusPart> PlacementCalls::GetPart(const HolderId& holder,
+                                                   const CorpusParts::Key& key, Instant deadline) {
+  return Call<absl::StatusOr<CorpusPart>>(deadline, [holder, key](PlacementSource& source) {
+    return source.GetPart(holder, key, kInstantMax);
+  });
+}
+
+absl::StatusOr<bool> PlacementCalls::ReportPart(uint64_t lease_id, const CorpusPart& part,
+                                                Instant deadline) {
+  return Call<absl::StatusOr<bool>>(deadline, [lease_id, part](PlacementSource& source) {
+    return source.ReportPart(lease_id, part, kInstantMax);
+  });
+}
+
+absl::StatusOr<bool> PlacementCalls::ReportDropped(uint64_t lease_id, const SeenDirectory& seen,
+                                                   std::span<const DroppedCorpus> dropped,
+                                                   Instant deadline) {
+  return Call<absl::StatusOr<bool>>(
+      deadline, [lease_id, seen, copy = std::vector<DroppedCorpus>(dropped.begin(), dropped.end())](
+                    PlacementSource& source) {
+        return source.ReportDropped(lease_id, seen, copy, kInstantMax);
+      });
+}
+
+absl::Status PlacementCalls::ReportLacking(uint64_t lease_id, std::span<const ChunkId> ids,
+                                           Instant deadline) {
+  return Call<absl::Status>(
+      deadline,
+      [lease_id, copy = std::vector<ChunkId>(ids.begin(), ids.end())](PlacementSource& source) {
+        return source.ReportLacking(lease_id, copy, kInstantMax);
+      });
+}
+
+absl::Status PlacementCalls::FinishReport(uint64_t lease_id, Instant deadline) {
+  return Call<absl::Status>(deadline, [lease_id](PlacementSource& source) {
+    return source.FinishReport(lease_id, kInstantMax);
+  });
+}
+
+HolderUpkeep::HolderUpkeep(Network* network, Life* life, std::vector<std::unique_ptr<Node>>* nodes,
+                           SimDisk* disk)
+    : copy_calls_(network, life, nodes), placement_calls_(network, life, (*nodes)[0].get()) {
+  Holder* const holder = life->holder;
+  const std::string name = (*nodes)[life->process.node]->name;
+  CopyMakerOptions copies;
+  copies.name = name;
+  copies.clock = &life->clock;
+  copies.call_timeout = std::chrono::seconds(1);
+  copies.copy_timeout = std::chrono::seconds(2);
+  copies_ = std::make_unique<CopyMaker>(copies, &holder->store(), &copy_calls_);
+  std::string damaged;
+  auto parts = CorpusParts::Open(disk, "/store", &damaged);
+  while (!parts.ok() && !life->ending) {
+    Sim().SleepUntil(Sim().now() + 500 * kMs);
+    parts = CorpusParts::Open(disk, "/store", &damaged);
+  }
+  if (!parts.ok()) return;
+  parts_ = *std::move(parts);
+  PlacementKeeperOptions placement;
+  placement.self = {name};
+  placement.clock = &life->clock;
+  placement.round_timeout = std::chrono::seconds(5);
+  keeper_ = std::make_unique<PlacementKeeper>(
+      placement, &placement_calls_, parts_.get(),
+      PlacedChunks{.has = [holder](const ChunkId& id) { return holder->table().Contains(id); },
+                   .change_count = [holder] { return holder->table().change_count(); }});
+}
+
+void HolderUpkeep::Note(const LeaseGrant& grant, const LeaseRenewal& renewal) {
+  if (keeper_ != nullptr) keeper_->Note(grant, renewal.placed_change_count);
+  copies_->Note(grant.lease_id, renewal.copy_order_count);
+}
+
+void HolderUpkeep::End() {
+  copies_.reset();
+  keeper_.reset();
+}
+
+MemberHealth HealthOf(const Holder& holder) {
+  MemberHealth health;
+  const HolderStats stats = holder.stats();
+  health.chunk_count = stats.table.chunk_count;
+  health.used_bytes = stats.table.used_bytes;
+  health.capacity_bytes = stats.table.capacity_bytes;
+  health.is_durable = true;
+  health.disk = {.free_bytes = 1 << 29, .total_bytes = 1 << 30, .read_only = false};
+  return health;
+}
+
+}  // namespace ckv::sim

@@ -1,0 +1,87 @@
+// The directory and the other holders, as the upkeep of a simulated holder calls them.
+
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "server/upkeep/copy_maker.h"
+#include "server/upkeep/placement_keeper.h"
+#include "tests/sim/node.h"
+
+namespace ckv::sim {
+
+// For the holder of `life`. Never destroyed before its CopyMaker.
+class CopyCalls final : public CopySource {
+ public:
+  CopyCalls(Network* network, Life* life, std::vector<std::unique_ptr<Node>>* nodes)
+      : network_(*network), life_(*life), nodes_(*nodes) {}
+  absl::StatusOr<std::vector<CopyOrder>> ListOrders(uint64_t lease_id, uint32_t count_max,
+                                                    Instant deadline) override;
+  absl::Status Report(uint64_t lease_id, std::span<const CopyReport> reports,
+                      Instant deadline) override;
+  absl::StatusOr<ChunkInfo> GetInfo(const Member& holder, const CopyOrder& order,
+                                    Instant deadline) override;
+  absl::Status ReadRows(const Member& holder, const CopyOrder& order, TakeRows take,
+                        Instant deadline) override;
+  void Cancel() override { cancelled_ = true; }
+
+ private:
+  // Calls `handler` on the holder, whose control address is its node's number.
+  template <typename R>
+  R CallHolder(const Member& holder, Instant deadline, std::function<R(Holder&)> handler);
+  Network& network_;
+  Life& life_;
+  std::vector<std::unique_ptr<Node>>& nodes_;
+  bool cancelled_ = false;
+};
+
+// For the holder of `life`.
+class PlacementCalls final : public PlacementSource {
+ public:
+  PlacementCalls(Network* network, Life* life, Node* directory)
+      : network_(*network), life_(*life), directory_(*directory) {}
+  absl::StatusOr<Placed> ListPlacedCorpora(const HolderId& holder, const SeenDirectory& seen,
+                                           Instant deadline) override;
+  absl::StatusOr<CorpusPart> GetPart(const HolderId& holder, const CorpusParts::Key& key,
+                                     Instant deadline) override;
+  absl::StatusOr<bool> ReportPart(uint64_t lease_id, const CorpusPart& part,
+                                  Instant deadline) override;
+  absl::StatusOr<bool> ReportDropped(uint64_t lease_id, const SeenDirectory& seen,
+                                     std::span<const DroppedCorpus> dropped,
+                                     Instant deadline) override;
+  absl::Status ReportLacking(uint64_t lease_id, std::span<const ChunkId> ids,
+                             Instant deadline) override;
+  absl::Status FinishReport(uint64_t lease_id, Instant deadline) override;
+
+ private:
+  template <typename R>
+  R Call(Instant deadline, std::function<R(PlacementSource&)> handler);
+  Network& network_;
+  Life& life_;
+  Node& directory_;
+};
+
+// What keeps the chunks of a holder, which has started: of the daemon's upkeep, the copies and the
+// placement. A holder that was told to end may get no keeper of its placement.
+class HolderUpkeep {
+ public:
+  // All must outlive it.
+  HolderUpkeep(Network* network, Life* life, std::vector<std::unique_ptr<Node>>* nodes,
+               SimDisk* disk);
+  void Note(const LeaseGrant& grant, const LeaseRenewal& renewal);
+  // Call it when no more Note comes.
+  void End();
+
+ private:
+  CopyCalls copy_calls_;
+  PlacementCalls placement_calls_;
+  std::unique_ptr<CorpusParts> parts_;
+  std::unique_ptr<CopyMaker> copies_;
+  std::unique_ptr<PlacementKeeper> keeper_;
+};
+
+// What a holder reports of itself, on a device that has room.
+MemberHealth HealthOf(const Holder& holder);
+
+}  // namespace ckv::sim
