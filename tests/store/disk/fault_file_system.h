@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "proto/base/status.h"
 #include "store/disk/file_system.h"
 
@@ -34,7 +36,11 @@ class FaultFileSystem final : public FileSystem {
   // Called before every call. If it returns an error, the call fails with that error and does
   // nothing; only a write that fails has written its first half.
   using Hook = std::function<absl::Status(Call call, const std::string& path)>;
-  void set_hook(Hook hook) { hook_ = std::move(hook); }
+  // Calls that other threads make meanwhile may still call the hook before.
+  void set_hook(Hook hook) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    hook_ = std::move(hook);
+  }
 
   absl::StatusOr<std::unique_ptr<File>> Create(const std::string& path) override {
     CKV_RETURN_IF_ERROR(Ask(Call::kCreate, path));
@@ -103,8 +109,13 @@ class FaultFileSystem final : public FileSystem {
     const std::string path_;
   };
 
-  absl::Status Ask(Call call, const std::string& path) {
-    return hook_ ? hook_(call, path) : absl::OkStatus();
+  absl::Status Ask(Call call, const std::string& path) ABSL_LOCKS_EXCLUDED(mu_) {
+    Hook hook;
+    {
+      absl::MutexLock lock(&mu_);
+      hook = hook_;
+    }
+    return hook ? hook(call, path) : absl::OkStatus();
   }
   absl::StatusOr<std::unique_ptr<File>> Wrap(absl::StatusOr<std::unique_ptr<File>> file,
                                              const std::string& path) {
@@ -113,7 +124,8 @@ class FaultFileSystem final : public FileSystem {
   }
 
   FileSystem* const real_ = FileSystem::Real();
-  Hook hook_;
+  absl::Mutex mu_;
+  Hook hook_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace ckv
