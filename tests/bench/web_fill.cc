@@ -38,6 +38,7 @@ namespace ckv {
 namespace {
 
 constexpr size_t kChunks = 10;
+constexpr size_t kRunChunks = 15;  // as corpus load places aligned runs together
 constexpr uint32_t kLeaseMs = 60'000;
 constexpr size_t kCallers = 8;
 constexpr size_t kRunCorpora = 1000;  // between two registrations of the members
@@ -69,8 +70,8 @@ Corpus MakeCorpus(size_t number, size_t members, size_t chunks) {
     if (i > 0) chunk.parent = corpus.chunks.back().id;
     chunk.token_count = 2048;
     chunk.position = 2048 * i;
-    chunk.holders = {{MemberName((number + i) % members)},
-                     {MemberName((number + i + 1) % members)}};
+    const size_t run = number * 7 + i / kRunChunks * 31;
+    chunk.holders = {{MemberName(run % members)}, {MemberName((run + 13) % members)}};
     corpus.chunks.push_back(std::move(chunk));
   }
   return corpus;
