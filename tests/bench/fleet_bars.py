@@ -16,13 +16,14 @@ def on_lan(measure, scene, figure, unit, base="queries", base_unit="calls", **li
     return Bar(measure, LAN, counter(scene, figure), unit, base=counter(scene, base), base_unit=base_unit, **limit)
 
 
-def without_effect(scene):
-    """Nothing fails, is refused or is lost."""
-    return [on_lan(f"{scene}: {what}", scene, figure, unit, at_most=0, **base) for what, figure, unit, base in (
+def without_effect(scene, refuses=False):
+    """Nothing fails or is lost, and nothing is refused, unless `refuses`: a change may need a holder that restarts."""
+    rows = [on_lan(f"{scene}: {what}", scene, figure, unit, at_most=0, **base) for what, figure, unit, base in (
         ("calls that failed", "failed", "calls", {}),
         ("answers with other bits than the first", "changed", "calls", {}),
         ("changes refused", "refused", "changes", {"base": "acknowledged", "base_unit": "acknowledged"}),
         ("acknowledged changes lost", "lost", "changes", {"base": "acknowledged", "base_unit": "acknowledged"}))]
+    return [row for row in rows if not (refuses and "refused" in row.measure)]
 
 
 def copied(scene, measure):
@@ -54,7 +55,7 @@ BARS = [
     Bar("the same, the longest call beside nothing", FAULTS, counter("kills", "none_ms"), "ms"),
     on_lan("rolling: calls beside restarts of all holders, directories and members of etcd", "rolling", "queries", "calls",
            base="restarts", base_unit="restarts", at_least=lan_faults.CALLS),
-    *without_effect("rolling"),
+    *without_effect("rolling", refuses=True),
     on_lan(f"leader: {lan_faults.LEADER_KILLS} kills, the longest time until another led", "leader", "lead_s", "s", at_most=3),
     *without_effect("leader"),
     *without_effect("member"),

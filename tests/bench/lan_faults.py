@@ -158,7 +158,8 @@ def member(bench):
 
 def majority(bench):
     """Seconds from the loss of most members until a call is refused, its error, and from their return until one is not."""
-    bench.workers.clear()
+    if (answered := attend(bench)).returncode != 0:
+        raise RuntimeError(answered.stderr)
     lost = bench.fleet.role("etcd")[:2]
     for program in lost:
         program.kill()
@@ -185,7 +186,8 @@ def majority(bench):
 
 
 def attend(bench):
-    return bench.campaign.run_ctl(bench.fleet, "attend", "--corpus", "base", "--layer", 0, "--queries", bench.query, "--timeout", "1s")
+    return bench.campaign.run_ctl(bench.fleet, "attend", "--corpus", "base", "--layer", 0, "--queries", bench.query,
+                                  "--out", bench.query.with_name("partial.safetensors"), "--timeout", "1s")
 
 
 def campaign(bench):
