@@ -144,8 +144,9 @@ class ChunkFolder {
   ChunkFolder& operator=(const ChunkFolder&) = delete;
 
   // Removes unfinished files, quarantines damaged and foreign ones, and calls `found` for each
-  // whole chunk, one at a time, in no particular order. Checks headers and lengths only; rows are
-  // checked when they are read or scrubbed.
+  // whole chunk, one at a time, in no particular order. A chunk's name is durable before `found` is
+  // called, however its writer ended. Checks headers and lengths only; rows are checked when they
+  // are read or scrubbed.
   absl::StatusOr<ScanReport> Scan(absl::FunctionRef<void(StoredChunk)> found);
 
   // Creates a file for a chunk, and reserves its length.

@@ -1,7 +1,7 @@
 // Finds the contents of a chunk folder when it is opened. Scanner::Run, in order: removes
-// unfinished files; lists the leaf folders; scan threads take one leaf after another, read each
-// file's header and facts, and report the chunk. Damaged files are quarantined, those of a later
-// version are counted and left, and facts without a chunk are removed.
+// unfinished files; lists the leaf folders; scan threads take one leaf after another, sync its
+// names, read each file's header and facts, and report the chunk. Damaged files are quarantined,
+// those of a later version are counted and left, and facts without a chunk are removed.
 
 #include <utility>
 
@@ -109,6 +109,9 @@ class ChunkFolder::Scanner {
   };
 
   absl::Status ScanLeaf(const Leaf& leaf) {
+    // A put that ended between its rename and its sync left a name that a power loss would take.
+    // From here on the chunk counts as stored: a put of it is answered with no write.
+    CKV_RETURN_IF_ERROR(files_.SyncFolder(leaf.path));
     CKV_ASSIGN_OR_RETURN(const std::vector<FolderEntry> entries, files_.List(leaf.path));
     for (const FolderEntry& entry : entries) {
       const std::string path = absl::StrCat(leaf.path, "/", entry.name);

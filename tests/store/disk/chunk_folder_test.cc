@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -106,6 +107,41 @@ TEST_F(ChunkFolderTest, TheNamesOfItsFoldersAreDurable) {
   });
   ASSERT_TRUE(Open().ok());
   EXPECT_THAT(durable, testing::IsSupersetOf({path + "/chunks", path + "/new"}));
+}
+
+// Found by tests/sim: a put ended between its rename and its sync. The next process found the chunk
+// and acknowledged a second put of it, and a power loss took its name.
+TEST_F(ChunkFolderTest, AFoundChunkIsDurable) {
+  const std::string leaf = fs::path(FileOf(a)).parent_path();
+  ASSERT_TRUE(Put(**Open(), a).ok());
+  std::vector<std::string> synced;
+  files.set_hook([&](Call call, const std::string& folder) {
+    if (call == Call::kSyncFolder) synced.push_back(folder);
+    return absl::OkStatus();
+  });
+  const auto folder = *Open();
+  bool found_durable = false;
+  const auto scanned = folder->Scan([&](const StoredChunk& chunk) {
+    found_durable = chunk.header.info.id == a.info.id &&
+                    std::find(synced.begin(), synced.end(), leaf) != synced.end();
+  });
+  ASSERT_TRUE(scanned.ok()) << scanned.status();
+  EXPECT_TRUE(found_durable);
+}
+
+// A chunk whose name may not be durable is not served.
+TEST_F(ChunkFolderTest, AScanThatCannotSyncFails) {
+  const std::string leaf = fs::path(FileOf(a)).parent_path();
+  ASSERT_TRUE(Put(**Open(), a).ok());
+  const auto folder = *Open();
+  files.set_hook([&](Call call, const std::string& at) {
+    return call == Call::kSyncFolder && at == leaf ? absl::UnavailableError("the disk fails")
+                                                   : absl::OkStatus();
+  });
+  bool found = false;
+  EXPECT_EQ(folder->Scan([&](const StoredChunk&) { found = true; }).status().code(),
+            StatusCode::kUnavailable);
+  EXPECT_FALSE(found);
 }
 
 TEST_F(ChunkFolderTest, PutChunksAreThereAfterARestart) {
