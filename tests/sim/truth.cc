@@ -130,8 +130,10 @@ void Truth::CheckCorpus(const Corpus& corpus, std::string_view tenant) {
 
 // A chunk of a version that was not published may be there or not, but not in part.
 void Truth::CheckHolder(Life& life) {
-  for (const auto& corpus : corpora_) {
-    for (size_t i = 0; i < corpus->places.size(); ++i) CheckChunk(life, *corpus, i);
+  // A check takes virtual time, in which the operator may add a corpus: no iterator of them lasts.
+  for (size_t c = 0; c < corpora_.size(); ++c) {
+    const KnownCorpus& corpus = *corpora_[c];
+    for (size_t i = 0; i < corpus.places.size(); ++i) CheckChunk(life, corpus, i);
   }
 }
 
@@ -181,7 +183,8 @@ void Truth::CheckQuarantine(const Life& life, SimDisk& disk) {
 }
 
 void Truth::CheckDrained(DirectoryState& directory, const HolderId& holder) {
-  for (const auto& corpus : corpora_) {
+  for (size_t c = 0; c < corpora_.size(); ++c) {
+    const KnownCorpus* const corpus = corpora_[c].get();
     const auto found = directory.Get(corpus->name, corpus->tenant);
     if (!found.ok()) continue;
     for (size_t i = 0; i < (*found)->chunks.size(); ++i) {
@@ -195,7 +198,8 @@ void Truth::CheckDrained(DirectoryState& directory, const HolderId& holder) {
 }
 
 void Truth::CheckDirectory(Life& life) {
-  for (const auto& corpus : corpora_) {
+  for (size_t c = 0; c < corpora_.size(); ++c) {
+    const KnownCorpus* const corpus = corpora_[c].get();
     if (corpus->drop_began || corpus->acknowledged == 0) continue;
     const auto found = life.directory->Get(corpus->name, corpus->tenant);
     if (!found.ok() || (*found)->chunks.size() < corpus->acknowledged) {
