@@ -139,9 +139,12 @@ void Truth::CheckHolder(Life& life) {
 
 void Truth::CheckChunk(Life& life, const KnownCorpus& corpus, size_t i) {
   const uint32_t node = life.process.node;
-  const auto flip = corpus.flipped.find(i);
-  const bool is_flipped = flip != corpus.flipped.end() && flip->second == node;
-  const bool must_be_there = corpus.places[i].contains(node) && !corpus.drop_began && !is_flipped;
+  // Asked again after each step that takes virtual time, in which a bit may be flipped.
+  const auto is_flipped = [&] {
+    const auto flip = corpus.flipped.find(i);
+    return flip != corpus.flipped.end() && flip->second == node;
+  };
+  const bool must_be_there = corpus.places[i].contains(node) && !corpus.drop_began && !is_flipped();
   const test::TestChunk& chunk = corpus.whole.chunks[i];
   ChunkStore& store = life.holder->store();
   const auto found = store.table().Find(chunk.info.id, geometry_, corpus.tenant);
@@ -152,7 +155,7 @@ void Truth::CheckChunk(Life& life, const KnownCorpus& corpus, size_t i) {
                                   std::string(found.status().message())));
   }
   const auto pin = store.Load(*found);
-  if (absl::IsDataLoss(pin.status()) && !is_flipped) {
+  if (absl::IsDataLoss(pin.status()) && !is_flipped()) {
     return Breach(absl::StrFormat("I3: %s: chunk %d of %s is damaged: %s", life.process.name, i,
                                   corpus.name, std::string(pin.status().message())));
   }
