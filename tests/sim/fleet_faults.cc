@@ -140,7 +140,7 @@ void Fleet::ApplyToDisk(const PlannedFault& fault) {
   }
 }
 
-// Of a chunk that is whole on another holder, too.
+// Chooses a chunk of which another holder has a whole copy.
 void Fleet::FlipBit(const PlannedFault& fault) {
   for (const auto& corpus : truth_.corpora()) {
     for (size_t i = 0; i < corpus->acknowledged; ++i) {

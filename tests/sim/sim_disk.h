@@ -46,7 +46,7 @@ class SimDisk final : public FileSystem {
   void FailUntil(int64_t time) { fails_until_ = time; }
   void NoDescriptorsUntil(int64_t time) { no_descriptors_until_ = time; }
   void SlowUntil(int64_t time) { slow_until_ = time; }
-  // What a call does, in the order of what a loss of power in it may break.
+  // Kinds of calls. A loss of power during a later one may break more.
   enum class Does : uint8_t { kReads, kChanges, kSyncs };
   // Runs `trip` in the middle of the call of this number, counted from now, among those that do at
   // least `does`. 0: of none.

@@ -62,8 +62,8 @@ class PlacementCalls final : public PlacementSource {
   Node& directory_;
 };
 
-// What keeps the chunks of a holder, which has started: of the daemon's upkeep, the copies and the
-// placement. A holder that was told to end may get no keeper of its placement.
+// Runs two parts of the daemon's upkeep for a holder that has started: copies and placement. A
+// holder that is about to end may get no keeper of its placement.
 class HolderUpkeep {
  public:
   // All must outlive it.
@@ -81,7 +81,7 @@ class HolderUpkeep {
   std::unique_ptr<PlacementKeeper> keeper_;
 };
 
-// What a holder reports of itself, on a device that has room.
+// Returns a holder's report of itself. Its device has room.
 MemberHealth HealthOf(const Holder& holder);
 
 }  // namespace ckv::sim
