@@ -17,6 +17,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / path) for path in ("tests/bench", "tests/e2e", "tests/support")]
 from bar import NOT_HERE  # noqa: E402
+from directories_e2e import LEADS, LED, poll  # noqa: E402
 from priority import usual_priority  # noqa: E402
 
 WORKERS = 2
@@ -24,8 +25,6 @@ CALLS, ROLLING_S = 100_000, 120  # of the rolling restart: at least so many call
 LEADER_KILLS = 20
 AWAY_S = 600  # how long members of etcd are away
 CAMPAIGN_S = 600
-SERVES_S_MAX = 60
-LEADS, LED = "this one leads (etcd", "this one leads no more"
 
 
 class LanBench:
@@ -92,23 +91,13 @@ class LanBench:
         return None
 
     def await_leader(self):
-        if not wait(lambda: self.leader() is not None):
+        if not poll(lambda: self.leader() is not None):
             raise RuntimeError("no directory leads")
         return self.leader()
 
     def await_health(self):
-        if not wait(lambda: self.campaign.run_ctl(self.fleet, "health").returncode == 0):
+        if not poll(lambda: self.campaign.run_ctl(self.fleet, "health").returncode == 0):
             raise RuntimeError(self.campaign.run_ctl(self.fleet, "health").stdout)
-
-
-def wait(holds, seconds=SERVES_S_MAX):
-    """Waits until `holds`, and returns whether it does."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def restart(bench, program, sign):
@@ -172,15 +161,15 @@ def majority(bench):
             refusal.append(called.stderr)
         return called.returncode != 0
 
-    if not wait(is_refused):
+    if not poll(is_refused):
         raise RuntimeError("no call is refused")
     refused_s = time.monotonic() - since
     time.sleep(max(0.0, AWAY_S - refused_s))  # the length of the fault
     for program in lost:
         program.start()
-    wait(lambda: "elected leader" in lost[0].log.read_text()[-20000:])
+    poll(lambda: "elected leader" in lost[0].log.read_text()[-20000:])
     since = time.monotonic()
-    if not wait(lambda: attend(bench).returncode == 0):
+    if not poll(lambda: attend(bench).returncode == 0):
         raise RuntimeError("no call is answered")
     return {"refused_s": refused_s, "right_s": time.monotonic() - since, "names_reason": int("lease" in refusal[0])}
 

@@ -11,7 +11,6 @@
 // Prints "ready" once that is done. resolve prints the bytes of memory per chunk.
 
 #include <grpcpp/grpcpp.h>
-#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,7 +18,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -32,6 +30,7 @@
 #include "client/grpc/holder_stub.h"
 #include "client/requester.h"
 #include "proto/convert.h"
+#include "tests/bench/resident_bytes.h"
 #include "tests/support/named_geometry.h"
 
 namespace ckv {
@@ -114,15 +113,6 @@ int Members(const std::string& address, size_t members, size_t corpora, size_t c
   }
   std::printf("ready\n");
   return 0;
-}
-
-// Resident memory, after free memory was returned.
-double ResidentBytes() {
-  malloc_trim(0);
-  std::ifstream status("/proc/self/statm");
-  uint64_t size = 0, resident = 0;
-  status >> size >> resident;
-  return double(resident) * double(sysconf(_SC_PAGESIZE));
 }
 
 int Resolve(const std::string& address, size_t count) {

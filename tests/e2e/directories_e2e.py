@@ -35,8 +35,8 @@ ROUNDS = 2
 AWAIT_S = 60
 # How long a member of etcd is away: the length of the fault, not a wait for something.
 AWAY_S = 1
-# The line of a directory that begins to lead.
-LEADS = "this one leads (etcd"
+# The lines of a directory that begins to lead, and that ends.
+LEADS, LED = "this one leads (etcd", "this one leads no more"
 
 
 def poll(holds, seconds=AWAIT_S):
@@ -95,7 +95,7 @@ class SharedFleet:
         """The index of the directory that leads; None if none does."""
         for index in self.directories:
             log = self.log(f"directory-{index}")
-            if log.rfind(LEADS) > log.rfind("this one leads no more"):
+            if log.rfind(LEADS) > log.rfind(LED):
                 return index
         return None
 

@@ -10,14 +10,12 @@
 #include <benchmark/benchmark.h>
 #include <fcntl.h>
 #include <grpcpp/grpcpp.h>
-#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
@@ -32,6 +30,7 @@
 #include "proto/base/status.h"
 #include "server/directory/durable_directory.h"
 #include "server/services/directory_service.h"
+#include "tests/bench/resident_bytes.h"
 #include "tests/support/named_geometry.h"
 
 namespace ckv {
@@ -51,15 +50,6 @@ std::string NewFolder() {
 }
 
 double SecondsSince(Instant begin) { return double((Clock::Real()->Now() - begin).count()) / 1e9; }
-
-// Resident memory, after free memory was returned.
-double ResidentBytes() {
-  malloc_trim(0);
-  std::ifstream status("/proc/self/statm");
-  uint64_t size = 0, resident = 0;
-  status >> size >> resident;
-  return double(resident) * double(sysconf(_SC_PAGESIZE));
-}
 
 // Named host-role-port.
 std::string MemberName(size_t i) { return absl::StrFormat("node%04d-holder-7401", i); }
