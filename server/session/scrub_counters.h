@@ -13,7 +13,7 @@ struct ScrubCounters {
   std::atomic<uint64_t> checked_bytes{0};         // bytes checked, in memory and on disk
   std::atomic<uint64_t> pass_count{0};            // completed passes over all chunks
   std::atomic<uint64_t> unreadable_count{0};      // chunks whose file the device could not read
-  std::atomic<uint64_t> repaired_count{0};        // lost chunks restored from a replica
+  std::atomic<uint64_t> repaired_count{0};        // lost chunks that are here again
   std::atomic<uint64_t> repair_failure_count{0};  // lost chunks given up: no replica provided them
   std::atomic<uint64_t> repair_pending_count{0};  // lost chunks waiting for another attempt
 };

@@ -58,9 +58,14 @@ void Repairer::TakeLost() {
 bool Repairer::Try(Pending& pending) {
   const Instant now = options_.clock->Now();
   if (now < pending.due) return false;
-  // It has been put meanwhile.
-  if (store_.table().Contains(pending.lost.id)) return true;
-  const auto restored = source_.Restore(pending.lost, now + options_.attempt_timeout);
+  absl::StatusOr<RepairSource::Restored> restored = absl::NotFoundError("not here");
+  if (store_.table().Contains(pending.lost.id)) {
+    // It has been put meanwhile: by the copy maker, which is at times faster, or by a client.
+    restored = PutMeanwhile(pending.lost);
+    if (!restored.ok()) return true;
+  } else {
+    restored = source_.Restore(pending.lost, now + options_.attempt_timeout);
+  }
   absl::Status status = restored.status();
   if (status.ok()) status = Complete(pending.lost, *restored);
   if (status.ok()) {
@@ -77,6 +82,16 @@ bool Repairer::Try(Pending& pending) {
   }
   pending.due = options_.clock->Now() + options_.pause_min * (1 << (pending.attempt_count - 1));
   return false;
+}
+
+absl::StatusOr<RepairSource::Restored> Repairer::PutMeanwhile(const LostChunk& lost) {
+  CKV_ASSIGN_OR_RETURN(const ChunkLocator locator, store_.table().Locate(lost.id));
+  CKV_ASSIGN_OR_RETURN(const ChunkRows rows, store_.OpenRows(locator));
+  for (const std::string& reader : lost.readers)
+    if (store_.table().Find(lost.id, rows.geometry(), reader).ok())
+      return RepairSource::Restored{.geometry = rows.geometry(), .tenant = reader};
+  // Others put it, perhaps with other rows: previous readers must show that they have the same.
+  return absl::NotFoundError("no previous reader put it");
 }
 
 absl::Status Repairer::Complete(const LostChunk& lost, const RepairSource::Restored& restored) {

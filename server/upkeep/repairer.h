@@ -80,6 +80,10 @@ class Repairer {
   void TakeLost();
   // Returns true if the chunk was restored or given up.
   bool Try(Pending& pending);
+  // Returns for which previous reader a chunk that is here again was put.
+  //   NotFound            for none of them.
+  //   Other errors are those of ChunkStore::OpenRows.
+  absl::StatusOr<RepairSource::Restored> PutMeanwhile(const LostChunk& lost);
   // Makes the chunk readable for all its previous readers, and marks it kept if it was.
   absl::Status Complete(const LostChunk& lost, const RepairSource::Restored& restored);
   void GiveUp(const LostChunk& lost, const absl::Status& status);

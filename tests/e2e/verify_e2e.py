@@ -140,8 +140,12 @@ class VerifyTest(unittest.TestCase):
         deadline = time.monotonic() + REPAIR_TIMEOUT_S
         while self.run_ctl("corpus", "verify", "docs").returncode != 0:
             self.assertLess(time.monotonic(), deadline)
-        status = {h["id"]: h for h in self.ctl("status")["holders"]}
-        self.assertEqual((status["h0"]["damaged_count"], status["h0"]["repaired_count"]), (1, 1))
+        # The rows are here before the repairer has seen that they are.
+        def counts():
+            holder = next(h for h in self.ctl("status")["holders"] if h["id"] == "h0")
+            return holder["damaged_count"], holder["repaired_count"]
+        while counts() != (1, 1):
+            self.assertLess(time.monotonic(), deadline, counts())
         self.assertIn("found 1 chunk damaged", self.run_ctl("status").stdout)
 
     def test_a_chunk_that_is_whole_nowhere_cannot_be_repaired(self):

@@ -181,5 +181,18 @@ TEST_F(RepairerTest, DoesNotRequestChunksThatWerePutMeanwhile) {
   EXPECT_EQ(counters.repaired_count + counters.repair_failure_count, 0u);
 }
 
+// As the copy maker does, which may be faster: for one of the previous readers.
+TEST_F(RepairerTest, CompletesAChunkThatWasPutForAPreviousReaderMeanwhile) {
+  EXPECT_TRUE(absl::IsAlreadyExists(Put("b")));
+  ASSERT_TRUE(store->Keep(chunk.info.id, true).ok());
+  Lose();
+  ASSERT_TRUE(Put("b").ok());
+  const auto repairer = Start();
+  ASSERT_TRUE(Eventually([&] { return counters.repaired_count == 1; }));
+  EXPECT_EQ(source.requested, 0u);
+  for (const char* tenant : {"a", "b"}) EXPECT_TRUE(Readable(tenant)) << tenant;
+  EXPECT_TRUE(store->table().List(std::nullopt, 1)[0].kept);
+}
+
 }  // namespace
 }  // namespace ckv
