@@ -42,7 +42,7 @@ void CopyMaker::Note(uint64_t lease_id, uint32_t order_count) {
   if (lease_id != lease_id_) {
     // Another lease: what was ordered and reported under the last one counts no more.
     queue_.clear();
-    reports_.clear();
+    Release(std::exchange(reports_, {}));
   }
   lease_id_ = lease_id;
   waiting_count_ = order_count;
@@ -76,6 +76,7 @@ void CopyMaker::Run() {
     }
     if (order.sources.empty()) {
       Refill();
+      SendReports();  // those that the directory did not take
       continue;
     }
     Execute(order);
@@ -95,18 +96,31 @@ void CopyMaker::Refill() {
   is_filling_ = false;
   // If it fails or brings nothing new, the next renewal says how many there are.
   waiting_count_ = 0;
-  if (!orders.ok() || lease_id != lease_id_) return;
-  for (CopyOrder& order : *orders) {
-    if (order.sources.empty() || busy_.contains({order.corpus, order.chunk.id})) continue;
-    queue_.push_back(std::move(order));
-    waiting_count_ = 1;  // more may follow
+  if (orders.ok() && lease_id == lease_id_) {
+    for (CopyOrder& order : *orders) {
+      if (order.sources.empty() || busy_.contains({order.corpus, order.chunk.id})) continue;
+      queue_.push_back(std::move(order));
+      waiting_count_ = 1;  // more may follow
+    }
+  }
+  for (const Key& key : std::exchange(released_, {})) busy_.erase(key);
+}
+
+// A list that is under way may still have an order that was reported meanwhile.
+void CopyMaker::Release(const std::vector<CopyReport>& reports) {
+  for (const CopyReport& report : reports) {
+    Key key = {report.corpus, report.id};
+    if (is_filling_) {
+      released_.insert(std::move(key));
+    } else {
+      busy_.erase(key);
+    }
   }
 }
 
 void CopyMaker::Execute(const CopyOrder& order) {
   const absl::StatusOr<uint64_t> made = Make(order);
   absl::MutexLock lock(&mu_);
-  busy_.erase({order.corpus, order.chunk.id});
   if (stop_) return;
   if (!made.ok()) {
     ++stats_.failed_count;
@@ -119,9 +133,12 @@ void CopyMaker::Execute(const CopyOrder& order) {
     ++stats_.made_count;
     stats_.made_bytes += *made;
   }
+  CopyReport report = {order.corpus, order.chunk.id,
+                       made.ok() ? std::string() : std::string(made.status().message())};
   if (reports_.size() < kReportCountMax) {
-    reports_.push_back({order.corpus, order.chunk.id,
-                        made.ok() ? std::string() : std::string(made.status().message())});
+    reports_.push_back(std::move(report));
+  } else {
+    Release({std::move(report)});
   }
 }
 
@@ -136,13 +153,13 @@ void CopyMaker::SendReports() {
   if (reports.empty()) return;
   const absl::Status sent =
       source_.Report(lease_id, reports, options_.clock->Now() + options_.call_timeout);
-  // Without this lease, the directory orders what it still needs again.
-  if (sent.ok() || absl::IsNotFound(sent)) return;
   absl::MutexLock lock(&mu_);
-  if (lease_id != lease_id_) return;
+  // Without this lease, the directory orders what it still needs again.
+  if (sent.ok() || absl::IsNotFound(sent) || lease_id != lease_id_) return Release(reports);
   const size_t room = kReportCountMax - std::min(kReportCountMax, reports_.size());
-  if (reports.size() > room) reports.resize(room);
-  reports_.insert(reports_.end(), reports.begin(), reports.end());
+  const auto kept = reports.begin() + static_cast<ptrdiff_t>(std::min(room, reports.size()));
+  reports_.insert(reports_.end(), reports.begin(), kept);
+  Release({kept, reports.end()});
 }
 
 absl::StatusOr<uint64_t> CopyMaker::Make(const CopyOrder& order) {

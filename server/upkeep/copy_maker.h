@@ -113,6 +113,8 @@ class CopyMaker {
   absl::StatusOr<uint64_t> MakeFrom(const Member& holder, const CopyOrder& order, Instant deadline);
   absl::StatusOr<ChunkInfo> InfoFrom(const Member& holder, const CopyOrder& order,
                                      Instant deadline);
+  // The orders of these reports may be begun again.
+  void Release(const std::vector<CopyReport>& reports) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NotePut(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return stop_ || !queue_.empty() || (waiting_count_ > 0 && !is_filling_);
@@ -131,6 +133,8 @@ class CopyMaker {
   std::deque<CopyOrder> queue_ ABSL_GUARDED_BY(mu_);
   // Copies in progress, and those made that are not reported yet. They are not begun again.
   std::set<Key> busy_ ABSL_GUARDED_BY(mu_);
+  // Those of `busy_` that are reported, while a list of orders is under way.
+  std::set<Key> released_ ABSL_GUARDED_BY(mu_);
   std::vector<CopyReport> reports_ ABSL_GUARDED_BY(mu_);
   OnPut on_put_ ABSL_GUARDED_BY(mu_);
   Stats stats_ ABSL_GUARDED_BY(mu_);
