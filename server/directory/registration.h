@@ -67,7 +67,7 @@ struct RegistrationOptions {
   Duration call_timeout = std::chrono::seconds(1);
   // The wait between tries while the directory is unreachable. It doubles from min to max.
   Duration backoff_min = std::chrono::milliseconds(50);
-  Duration backoff_max = std::chrono::seconds(2);
+  Duration backoff_max = std::chrono::milliseconds(500);
   // Called on the registration's thread when the lease was granted or renewed.
   // `placed_change_count` is the directory's count (LeaseRenewal), or 0 after a grant. Must not
   // wait. May be empty.
