@@ -135,6 +135,24 @@ v1::ChunkPlacement ToProto(const PromptChunk& chunk) {
                                 .token_hash = chunk.token_hash});
 }
 
+v1::CorpusPolicy ToProto(const CorpusPolicy& policy) {
+  v1::CorpusPolicy message;
+  if (policy.ttl_ms) message.set_ttl_ms(*policy.ttl_ms);
+  if (policy.quota_bytes) message.set_quota_bytes(*policy.quota_bytes);
+  if (policy.kept_version_count) message.set_kept_version_count(*policy.kept_version_count);
+  message.set_expires_at_ms(policy.expires_at_ms);
+  return message;
+}
+
+CorpusPolicy FromProto(const v1::CorpusPolicy& message) {
+  CorpusPolicy policy;
+  if (message.has_ttl_ms()) policy.ttl_ms = message.ttl_ms();
+  if (message.has_quota_bytes()) policy.quota_bytes = message.quota_bytes();
+  if (message.has_kept_version_count()) policy.kept_version_count = message.kept_version_count();
+  policy.expires_at_ms = message.expires_at_ms();
+  return policy;
+}
+
 v1::Corpus ToProto(const Corpus& corpus) {
   v1::Corpus message;
   message.set_name(corpus.name);
@@ -143,6 +161,7 @@ v1::Corpus ToProto(const Corpus& corpus) {
   for (const ChunkPlacement& chunk : corpus.chunks) *message.add_chunks() = ToProto(chunk);
   message.set_version(corpus.version);
   message.set_replica_count(corpus.replica_count);
+  if (corpus.policy != CorpusPolicy()) *message.mutable_policy() = ToProto(corpus.policy);
   return message;
 }
 
@@ -162,6 +181,7 @@ absl::StatusOr<Corpus> FromProto(const v1::Corpus& message) {
   }
   corpus.version = message.version();
   corpus.replica_count = message.replica_count();
+  corpus.policy = FromProto(message.policy());
   CKV_RETURN_IF_ERROR(ValidateCorpus(corpus));
   return corpus;
 }
@@ -173,6 +193,7 @@ v1::CorpusPart ToProto(const CorpusPart& part) {
   *message.mutable_geometry() = ToProto(part.corpus.geometry);
   message.set_version(part.corpus.version);
   message.set_replica_count(part.corpus.replica_count);
+  *message.mutable_policy() = ToProto(part.corpus.policy);
   message.set_chunk_count(part.chunk_count);
   message.set_folder_id(part.folder_id);
   for (size_t i = 0; i < part.ordinals.size(); ++i) {
@@ -194,6 +215,7 @@ absl::StatusOr<CorpusPart> FromProto(const v1::CorpusPart& message) {
   CKV_ASSIGN_OR_RETURN(part.corpus.geometry, FromProto(message.geometry()));
   part.corpus.version = message.version();
   part.corpus.replica_count = message.replica_count();
+  part.corpus.policy = FromProto(message.policy());
   part.chunk_count = message.chunk_count();
   part.folder_id = message.folder_id();
   for (const v1::CorpusPart::Chunk& chunk : message.chunks()) {

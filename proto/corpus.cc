@@ -1,5 +1,9 @@
+// In this order: names, with those of kept versions; the checks of policies, chunks and corpora;
+// how far apart members fail; and the chunks of a call.
+
 #include "proto/corpus.h"
 
+#include <charconv>
 #include <numeric>
 #include <string_view>
 
@@ -58,9 +62,53 @@ uint64_t Corpus::token_count() const {
   return count;
 }
 
+uint64_t Corpus::row_bytes() const { return token_count() * geometry.token_bytes(); }
+
+std::string VersionNameOf(std::string_view name, uint64_t version) {
+  return absl::StrFormat("%s@%d", name, version);
+}
+
+std::optional<VersionName> ParseVersionName(std::string_view name) {
+  const size_t at = name.find('@');
+  if (at == 0 || at == std::string_view::npos) return std::nullopt;
+  const std::string_view digits = name.substr(at + 1);
+  VersionName parsed = {.name = name.substr(0, at)};
+  const char* const end = digits.data() + digits.size();
+  const auto [last, error] = std::from_chars(digits.data(), end, parsed.version);
+  // One name a version: no leading zeros.
+  if (error != std::errc() || last != end || digits.front() == '0') return std::nullopt;
+  return parsed;
+}
+
+absl::Status ValidateCorpusName(std::string_view field, std::string_view name) {
+  if (name.find('@') == std::string_view::npos) return ValidateName(field, name);
+  if (name.size() > kCorpusNameBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %d characters, limit %d", field, name.size(), kCorpusNameBytesMax));
+  }
+  const std::optional<VersionName> parsed = ParseVersionName(name);
+  if (parsed) return ValidateName(field, parsed->name);
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: '@' is allowed only before the number of an earlier version", field));
+}
+
+absl::Status ValidatePolicy(const CorpusPolicy& policy) {
+  if (policy.ttl_ms.value_or(0) > kTtlMsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("corpus: policy: ttl of %d ms, limit %d", *policy.ttl_ms, kTtlMsMax));
+  }
+  if (policy.kept_version_count.value_or(0) > kKeptVersionCountMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("corpus: policy: %d kept versions, limit %d",
+                                                      *policy.kept_version_count,
+                                                      kKeptVersionCountMax));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateCorpus(const Corpus& corpus) {
   if (corpus.name.empty()) return absl::InvalidArgumentError("corpus: no name");
-  CKV_RETURN_IF_ERROR(ValidateName("corpus: name", corpus.name));
+  CKV_RETURN_IF_ERROR(ValidateCorpusName("corpus: name", corpus.name));
+  CKV_RETURN_IF_ERROR(ValidatePolicy(corpus.policy));
   CKV_RETURN_IF_ERROR(ValidateName("corpus: tenant", corpus.tenant));
   CKV_RETURN_IF_ERROR(ValidateGeometry(corpus.geometry));
   if (corpus.chunks.size() > kCorpusChunkCountMax) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -68,6 +69,28 @@ inline constexpr size_t kPromptChunkCountMax = 16'384;
 inline constexpr size_t kChunksPerHeadMax = 256;
 inline constexpr size_t kPromptModelCountMax = 16;
 
+// The most earlier versions of a corpus that are kept.
+inline constexpr uint32_t kKeptVersionCountMax = 16;
+// The longest time to live: 100 years.
+inline constexpr uint64_t kTtlMsMax = uint64_t{100} * 365 * 24 * 3600 * 1000;
+
+// The lifetime, size and history of a corpus, as its owner wants them. In a publication, an unset
+// field keeps what the corpus has, and 0 ends it. In a published corpus, an unset field is none.
+struct CorpusPolicy {
+  // The corpus is dropped this long after its chunks last changed.
+  std::optional<uint64_t> ttl_ms = {};
+  // The most bytes of rows, one copy of each chunk.
+  std::optional<uint64_t> quota_bytes = {};
+  // The earlier versions that stay, as corpora NAME@VERSION; at most kKeptVersionCountMax. A
+  // version counts as earlier only if its successor lacks some of its chunks.
+  std::optional<uint32_t> kept_version_count = {};
+  // When the ttl ends: wall-clock milliseconds since 1970; 0 if there is none. The directory sets
+  // it.
+  uint64_t expires_at_ms = 0;
+
+  friend bool operator==(const CorpusPolicy&, const CorpusPolicy&) = default;
+};
+
 // A named, ordered list of chunks. Immutable once published; a change is a new version.
 struct Corpus {
   std::string name;
@@ -78,8 +101,11 @@ struct Corpus {
   // The wanted copies of each chunk, at most kReplicaCountMax. If 0, a publication sets the largest
   // number of holders that a chunk lists.
   uint32_t replica_count = 0;
+  CorpusPolicy policy = {};
 
   uint64_t token_count() const;
+  // The bytes of the rows of all chunks, one copy of each.
+  uint64_t row_bytes() const;
   friend bool operator==(const Corpus&, const Corpus&) = default;
 };
 
@@ -87,6 +113,24 @@ struct Corpus {
 // most kCorpusNameBytesMax. An empty name passes; a caller that does not allow one must check that.
 //   InvalidArgument     the message begins with `field`.
 absl::Status ValidateName(std::string_view field, std::string_view name);
+
+// Returns the name of the corpus that keeps version `version` of the corpus `name`: NAME@VERSION.
+std::string VersionNameOf(std::string_view name, uint64_t version);
+
+// The parts of a name NAME@VERSION.
+struct VersionName {
+  std::string_view name;
+  uint64_t version = 0;
+};
+// Returns nothing if `name` is not that of a version. The result refers to `name`.
+std::optional<VersionName> ParseVersionName(std::string_view name);
+
+// Checks the syntax of the name of a corpus: as ValidateName, or NAME@VERSION.
+absl::Status ValidateCorpusName(std::string_view field, std::string_view name);
+
+// Checks the limits of a policy.
+//   InvalidArgument     the message names the field.
+absl::Status ValidatePolicy(const CorpusPolicy& policy);
 
 // Checks name syntax, counts, geometry and every chunk's holders. No chunk may occur twice, because
 // merging is not idempotent (I1).

@@ -29,7 +29,7 @@ absl::Status ValidateCorpusPart(const CorpusPart& part) {
 
 absl::Status ValidateDropped(const DroppedCorpus& dropped) {
   CKV_RETURN_IF_ERROR(ValidateName("tenant", dropped.tenant));
-  CKV_RETURN_IF_ERROR(ValidateName("name", dropped.name));
+  CKV_RETURN_IF_ERROR(ValidateCorpusName("name", dropped.name));
   if (dropped.name.empty() || dropped.version == 0)
     return absl::InvalidArgumentError("dropped corpus: no name, or no version");
   return absl::OkStatus();

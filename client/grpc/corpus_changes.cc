@@ -11,6 +11,7 @@ namespace {
 // The corpus without what the directory adds to it.
 Corpus AsPublished(Corpus corpus) {
   corpus.version = 0;
+  corpus.policy = {};
   for (ChunkPlacement& chunk : corpus.chunks) chunk.leased.clear();
   return corpus;
 }

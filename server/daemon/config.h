@@ -66,7 +66,9 @@ struct Config {
   uint64_t repair_bytes_per_second = uint64_t{64} << 20;
   uint32_t repair_flow_count = 2;
   Duration repair_loss_after = std::chrono::minutes(5);
+  Duration repair_drop_after = std::chrono::hours(1);
   std::string repair_fill_new_holders = "on";
+  Duration directory_expiry_grace = std::chrono::minutes(1);
   uint32_t compute_threads = 1;
   std::string kernel_target = std::string(kKernelTargetAuto);
   std::string backend = "auto";

@@ -134,9 +134,17 @@ const OptionSpec kOptions[] = {
      "",
      "how long a holder may be offline before a directory orders its chunks from others; a restart "
      "of its host must be shorter"},
+    {"repair.drop_after", OptionKind::kDuration, &Config::repair_drop_after, 0, 604'800'000, "", "",
+     "how long a holder keeps chunks that no corpus places on it any more, after a move, a new "
+     "version or a drop, since the last request for them; if 0, until ckvctl gc. Longer than a "
+     "load takes to publish what it found"},
     {"repair.fill_new_holders", OptionKind::kChoice, &Config::repair_fill_new_holders, 0, 0,
      "on,off", "",
      "whether a directory gives a new holder its share of the chunks that others have"},
+    {"directory.expiry_grace", OptionKind::kDuration, &Config::directory_expiry_grace, 0,
+     86'400'000, "", "",
+     "how long the time to live of a corpus must have ended by the wall clock before a "
+     "directory drops it; a clock that jumps forward must be set right within it"},
     {"compute_threads", OptionKind::kCount, &Config::compute_threads, 1,
      WorkerPool::kThreadCountMax, "", "threads",
      "threads of a holder's kernels, its dispatcher included"},

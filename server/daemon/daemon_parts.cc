@@ -167,6 +167,7 @@ absl::StatusOr<std::unique_ptr<DurableDirectory>> OpenDirectory(const Config& co
   options.first_epoch = WallClockMilliseconds();
   options.rebuild_grace = 3 * config.lease_ttl;
   options.loss_after = config.repair_loss_after;
+  options.expiry_grace = config.directory_expiry_grace;
   options.fill_new_holders = config.repair_fill_new_holders == "on";
   if (!config.directory_store.empty()) {
     options.lease_ttl_min = EtcdDirectory::kLeaseTtlMin;
@@ -406,10 +407,15 @@ absl::StatusOr<std::unique_ptr<DaemonPlacement>> DaemonPlacement::Start(const Co
   PlacementKeeperOptions options;
   options.self = {config.name};
   options.clock = clock;
+  options.drop_after = config.repair_drop_after;
   placement->keeper_ = std::make_unique<PlacementKeeper>(
       options, placement->source_.get(), placement->parts_.get(),
       PlacedChunks{.has = [holder](const ChunkId& id) { return holder->table().Contains(id); },
-                   .change_count = [holder] { return holder->table().change_count(); }});
+                   .change_count = [holder] { return holder->table().change_count(); },
+                   .drop =
+                       [holder](const ChunkId& id, Duration idle_min) {
+                         return holder->store().Drop(id, {.not_kept = true, .idle_min = idle_min});
+                       }});
   return placement;
 }
 

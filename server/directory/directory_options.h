@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "proto/base/clock.h"
 #include "server/directory/lease_end.h"
@@ -32,6 +33,11 @@ struct DirectoryOptions {
   // Time from the start until corpora rebuilt from holders' reports are published: a late holder
   // may have a later version. Holders retry at least every two seconds.
   Duration rebuild_grace = std::chrono::seconds(9);
+  // Milliseconds since 1970, from which the ttl of corpora is counted: it must outlast the process.
+  std::function<uint64_t()> wall_clock_ms = WallClockMilliseconds;
+  // How long a ttl must have ended before its corpus is dropped. A wall clock that jumps forward
+  // and is set right within this time drops nothing.
+  Duration expiry_grace = std::chrono::minutes(1);
   // How long a holder may be offline before its copies are made elsewhere. A restart of a holder,
   // or of its host, must be shorter.
   Duration loss_after = std::chrono::minutes(5);

@@ -35,40 +35,6 @@ absl::Status ValidateMember(const Member& member) {
   return absl::OkStatus();
 }
 
-// A corpus that is known only from reports, as Drop returns it.
-std::shared_ptr<const Corpus> AsCorpus(const UnprovenCorpus& unproven) {
-  Corpus corpus;
-  corpus.name = unproven.name;
-  corpus.tenant = unproven.tenant;
-  corpus.version = unproven.version;
-  return std::make_shared<const Corpus>(std::move(corpus));
-}
-
-// A corpus may have no token hashes. Keeps those that are known of its chunks.
-void KeepTokenHashes(const Corpus& before, Corpus& corpus) {
-  absl::flat_hash_map<ChunkId, TokenHash> known;  // made once chunks have other ordinals
-  for (size_t i = 0; i < corpus.chunks.size(); ++i) {
-    ChunkPlacement& chunk = corpus.chunks[i];
-    if (chunk.token_hash != TokenHash()) continue;
-    if (i < before.chunks.size() && before.chunks[i].id == chunk.id) {
-      chunk.token_hash = before.chunks[i].token_hash;
-      continue;
-    }
-    if (known.empty()) {
-      for (const ChunkPlacement& old : before.chunks) known.emplace(old.id, old.token_hash);
-    }
-    if (const auto token_hash = known.find(chunk.id); token_hash != known.end())
-      chunk.token_hash = token_hash->second;
-  }
-}
-
-// Returns the largest number of holders that a chunk lists.
-uint32_t MostHolders(const Corpus& corpus) {
-  size_t most = 0;
-  for (const ChunkPlacement& chunk : corpus.chunks) most = std::max(most, chunk.holders.size());
-  return static_cast<uint32_t>(most);
-}
-
 // A tenant sees its own corpora and the shared ones (I6).
 bool IsVisible(const Corpus& corpus, std::string_view tenant) {
   return corpus.tenant.empty() || corpus.tenant == tenant;
@@ -221,82 +187,6 @@ std::vector<HolderId> DirectoryState::MissingHolders() {
 absl::Status DirectoryState::CheckReturned() {
   absl::MutexLock lock(&tables_.mu);
   return tables_.returning.Check(tables_.options.clock->Now());
-}
-
-absl::StatusOr<uint64_t> DirectoryState::Publish(Corpus corpus, bool replace,
-                                                 uint64_t expected_version, Orphans* orphans,
-                                                 Instant deadline) {
-  CKV_RETURN_IF_ERROR(ValidateCorpus(corpus));
-  for (size_t i = 0; i < corpus.chunks.size(); ++i) {
-    if (corpus.chunks[i].leased.empty()) continue;
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "corpus: chunk %d: the directory sets leased members: clear `leased` before you publish",
-        i));
-  }
-  if (corpus.replica_count == 0) corpus.replica_count = MostHolders(corpus);
-  deadline = tables_.LatestOf(deadline);
-  const auto pending = std::make_shared<PendingChange>();
-  auto change = std::make_shared<DirectoryChange>();
-  {
-    absl::MutexLock lock(&tables_.mu);
-    const CorpusKey key = KeyOf(corpus);
-    CKV_RETURN_IF_ERROR(tables_.AwaitTurn(key, deadline));
-    CKV_RETURN_IF_ERROR(tables_.lead.Check());
-    tables_.Expire();
-    CKV_RETURN_IF_ERROR(tables_.CheckPublish(corpus, replace, expected_version));
-    const std::shared_ptr<const Corpus> current = tables_.corpora.Find(key);
-    const size_t freed = current == nullptr ? 0 : current->chunks.size();
-    pending->is_new = current == nullptr;
-    if (current != nullptr) KeepTokenHashes(*current, corpus);
-    pending->added_count = corpus.chunks.size() - std::min(freed, corpus.chunks.size());
-    corpus.version = tables_.numbers.Next();
-    pending->number = corpus.version;
-    change->corpus = std::make_shared<const Corpus>(std::move(corpus));
-    tables_.AddPending(key, pending);
-  }
-  const uint64_t version = change->corpus->version;
-  CKV_RETURN_IF_ERROR(changes_.Commit(std::move(change), pending.get(), deadline));
-  if (orphans != nullptr) *orphans = std::move(pending->orphans);
-  return version;
-}
-
-// Drops only the tenant's own corpus: a tenant that may read a shared corpus may not take it from
-// the others. The answer is the one for a corpus that does not exist.
-absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Drop(std::string_view name,
-                                                                   std::string_view tenant,
-                                                                   Orphans* orphans,
-                                                                   Instant deadline) {
-  deadline = tables_.LatestOf(deadline);
-  const CorpusKey key(tenant, name);
-  const auto pending = std::make_shared<PendingChange>();
-  auto change = std::make_shared<DirectoryChange>();
-  std::shared_ptr<const Corpus> corpus;
-  {
-    absl::MutexLock lock(&tables_.mu);
-    CKV_RETURN_IF_ERROR(tables_.AwaitTurn(key, deadline));
-    CKV_RETURN_IF_ERROR(tables_.lead.Check());
-    tables_.Expire();
-    const std::shared_ptr<const Corpus> here = tables_.corpora.Find(key);
-    const std::optional<UnprovenCorpus> unproven = tables_.reports.Find(key);
-    if (here == nullptr && !unproven)
-      return absl::NotFoundError(absl::StrFormat("there is no corpus \"%s\" here", name));
-    corpus = here != nullptr ? here : AsCorpus(*unproven);
-    change->kind = unproven ? ChangeKind::kForget : ChangeKind::kDrop;
-    change->tenant = corpus->tenant;
-    change->name = corpus->name;
-    change->version = corpus->version;
-    if (unproven) {
-      // Drops everything that is reported under the name.
-      change->version = std::max(corpus->version, unproven->version);
-      change->removed_version = here != nullptr ? corpus->version : 0;
-    }
-    change->number = tables_.numbers.Next();
-    pending->number = change->number;
-    tables_.AddPending(key, pending);
-  }
-  CKV_RETURN_IF_ERROR(changes_.Commit(std::move(change), pending.get(), deadline));
-  if (orphans != nullptr) *orphans = std::move(pending->orphans);
-  return corpus;
 }
 
 absl::StatusOr<TenantKey> DirectoryState::TenantKeyOf(std::string_view tenant, bool make,

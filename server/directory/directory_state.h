@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -18,6 +19,7 @@
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "proto/health/facts.h"
+#include "server/directory/corpus_changes.h"
 #include "server/directory/directory_backup.h"
 #include "server/directory/directory_changes.h"
 #include "server/directory/directory_health.h"
@@ -66,12 +68,15 @@ class DirectoryState {
   explicit DirectoryState(const DirectoryOptions& options)
       : tables_(options),
         changes_(&tables_),
+        corpora_(&tables_, &changes_),
         reports_(&tables_, &changes_),
         health_(&tables_),
         replication_(&tables_, &changes_) {}
 
   // The start of an incarnation, and the journal's side of changes.
   DirectoryChanges& changes() { return changes_; }
+  // The calls that change corpora. Publish and Drop below are also its.
+  CorpusChanges& corpora() { return corpora_; }
   // The calls of holders about their chunks, and the rebuild from their reports.
   HolderReports& reports() { return reports_; }
   // Its durable state as records.
@@ -119,11 +124,13 @@ class DirectoryState {
   // The chunks that a replaced or dropped corpus leaves on holders where no corpus of any tenant
   // places them any more. Each entry lists only those holders. If no corpus has the chunk at all,
   // the entry also lists its leased members. Chunks of reported, unproven corpora are omitted.
-  using Orphans = std::vector<ChunkPlacement>;
+  using Orphans = CorpusChanges::Orphans;
   // Returns the new version. Unless null, `orphans` receives the orphans of the replaced version.
   absl::StatusOr<uint64_t> Publish(Corpus corpus, bool replace, uint64_t expected_version,
                                    Orphans* orphans = nullptr, Instant deadline = kInstantMax)
-      ABSL_LOCKS_EXCLUDED(tables_.mu);
+      ABSL_LOCKS_EXCLUDED(tables_.mu) {
+    return corpora_.Publish(std::move(corpus), replace, expected_version, orphans, deadline);
+  }
   // Returns the corpus with its current leased members: a copy of the corpus if there are any. With
   // `for_calls`, omits holders that lack a chunk if another live member has it.
   absl::StatusOr<std::shared_ptr<const Corpus>> Get(std::string_view name, std::string_view tenant,
@@ -132,11 +139,13 @@ class DirectoryState {
   // Returns the corpora that `tenant` may see, as published, without leased members.
   std::vector<std::shared_ptr<const Corpus>> List(std::string_view tenant)
       ABSL_LOCKS_EXCLUDED(tables_.mu);
-  // Drops a corpus and returns its last version.
+  // Drops a corpus, and the earlier versions that were kept. Returns its last version.
   absl::StatusOr<std::shared_ptr<const Corpus>> Drop(std::string_view name, std::string_view tenant,
                                                      Orphans* orphans = nullptr,
                                                      Instant deadline = kInstantMax)
-      ABSL_LOCKS_EXCLUDED(tables_.mu);
+      ABSL_LOCKS_EXCLUDED(tables_.mu) {
+    return corpora_.Drop(name, tenant, orphans, deadline);
+  }
   // Returns the chunk's places in corpora that `tenant` may see. `for_calls` as for Get.
   std::vector<LocatedChunk> Locate(const ChunkId& id, std::string_view tenant,
                                    bool for_calls = false) ABSL_LOCKS_EXCLUDED(tables_.mu);
@@ -205,6 +214,7 @@ class DirectoryState {
 
   DirectoryTables tables_;
   DirectoryChanges changes_;
+  CorpusChanges corpora_;
   HolderReports reports_;
   DirectoryBackup backup_{&tables_, &changes_};
   DirectoryHealth health_;

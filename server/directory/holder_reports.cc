@@ -47,6 +47,7 @@ absl::StatusOr<CorpusPart> HolderReports::PartOf(const HolderId& holder, std::st
   part.corpus.geometry = corpus->geometry;
   part.corpus.version = corpus->version;
   part.corpus.replica_count = corpus->replica_count;
+  part.corpus.policy = corpus->policy;
   part.chunk_count = static_cast<uint32_t>(corpus->chunks.size());
   if (next_ordinal != nullptr) *next_ordinal = 0;
   for (uint32_t i = first_ordinal; i < part.chunk_count; ++i) {

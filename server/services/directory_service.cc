@@ -78,6 +78,7 @@ v1::CorpusSummary Summarise(const Corpus& corpus) {
   summary.set_chunk_count(static_cast<uint32_t>(corpus.chunks.size()));
   summary.set_token_count(corpus.token_count());
   summary.set_model(corpus.geometry.model);
+  summary.set_expires_at_ms(corpus.policy.expires_at_ms);
   return summary;
 }
 

@@ -17,7 +17,7 @@ constexpr Duration kReadTimeoutMax = std::chrono::hours(1);
 
 absl::StatusOr<CopyOrder> OrderFrom(const v1::CopyOrder& message) {
   CopyOrder order;
-  CKV_RETURN_IF_ERROR(ValidateName("corpus", message.corpus()));
+  CKV_RETURN_IF_ERROR(ValidateCorpusName("corpus", message.corpus()));
   CKV_RETURN_IF_ERROR(ValidateName("tenant", message.tenant()));
   order.corpus = {message.tenant(), message.corpus()};
   CKV_ASSIGN_OR_RETURN(order.geometry, FromProto(message.geometry()));

@@ -14,6 +14,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
@@ -70,13 +71,22 @@ absl::Status LocalPlacementSource::ReportLacking(uint64_t lease_id, std::span<co
   });
 }
 
+absl::StatusOr<std::vector<uint32_t>> LocalPlacementSource::CountReferences(
+    const HolderId& holder, std::span<const ChunkId> ids, Instant /*deadline*/) {
+  return state_.CountReferences(ids, holder.name);
+}
+
 absl::Status LocalPlacementSource::FinishReport(uint64_t lease_id, Instant /*deadline*/) {
   return reports_.FinishReport(lease_id);
 }
 
 PlacementKeeper::PlacementKeeper(const PlacementKeeperOptions& options, PlacementSource* source,
                                  CorpusParts* parts, PlacedChunks chunks)
-    : options_(options), source_(*source), parts_(*parts), chunks_(std::move(chunks)) {
+    : options_(options),
+      source_(*source),
+      parts_(*parts),
+      chunks_(std::move(chunks)),
+      left_({.name = options.self.name, .drop_after = options.drop_after}) {
   stats_.part_count = parts_.List().size();
   thread_ = Thread([this] { Run(); });
 }
@@ -130,14 +140,18 @@ void PlacementKeeper::Run() {
       absl::MutexLock lock(&mu_);
       // Pauses after a failure, whatever the news.
       if (options_.clock->Await(mu_, absl::Condition(&stop_), next)) return;
-      options_.clock->Await(mu_, absl::Condition(this, &PlacementKeeper::HasNews), kInstantMax);
+      options_.clock->Await(mu_, absl::Condition(this, &PlacementKeeper::HasNews), left_.due());
       if (stop_) return;
-      news = *news_;
+      news = *news_;  // there is some: nothing was left before the first round
       first = news.lease.lease_id != done_lease_;
       wanted = wanted_;
       is_moved = HasOtherPlaces();
       is_look_due_ = false;
       looked_at_ = ChangeCount();  // before the look
+    }
+    if (options_.clock->Now() >= left_.due()) {
+      const absl::Status dropped = DropLeft(news.lease);
+      if (!dropped.ok()) next = options_.clock->Now() + options_.retry_pause;
     }
     if (!is_moved && IsLackingAsReported()) continue;
     const absl::Status status = Round(news.lease, first);
@@ -165,6 +179,7 @@ void PlacementKeeper::NoteRound(const absl::Status& status) {
   }
   stats_.last_error = status;
   stats_.part_count = part_count;
+  stats_.left_count = left_.size();
   if (status.ok()) ++stats_.round_count;
 }
 
@@ -291,7 +306,10 @@ absl::Status PlacementKeeper::Report(const LeaseGrant& lease, const CorpusParts:
     absl::MutexLock lock(&mu_);
     ++stats_.reported_count;
   }
-  return superseded ? parts_.Remove(key) : absl::OkStatus();
+  if (!superseded) return absl::OkStatus();
+  placed_.erase(key);
+  NoteLeft(ReadStored(key), key);
+  return parts_.Remove(key);
 }
 
 absl::Status PlacementKeeper::Ask(const CorpusParts::Key& key, Instant deadline) {
@@ -302,8 +320,46 @@ absl::Status PlacementKeeper::Ask(const CorpusParts::Key& key, Instant deadline)
     return parts_.Remove(key);
   }
   CKV_RETURN_IF_ERROR(part.status());
+  StoredPart before = ReadStored(key);
   IndexPart(*part);
+  if (before.folder_id == part->folder_id) NoteLeft(std::move(before), key);
   return part->ordinals.empty() ? parts_.Remove(key) : parts_.Write(*part);
+}
+
+PlacementKeeper::StoredPart PlacementKeeper::ReadStored(const CorpusParts::Key& key) {
+  StoredPart stored;
+  if (!chunks_.drop || options_.drop_after == Duration(0)) return stored;
+  const absl::StatusOr<CorpusPart> part = parts_.Read(key);
+  if (!part.ok()) return stored;
+  stored.folder_id = part->folder_id;
+  for (const ChunkPlacement& chunk : part->corpus.chunks) {
+    if (std::find(chunk.holders.begin(), chunk.holders.end(), options_.self) != chunk.holders.end())
+      stored.ids.push_back(chunk.id);
+  }
+  return stored;
+}
+
+void PlacementKeeper::NoteLeft(StoredPart before, const CorpusParts::Key& key) {
+  if (before.folder_id == 0 || before.ids.empty()) return;
+  absl::flat_hash_set<ChunkId> now;
+  if (const auto placed = placed_.find(key); placed != placed_.end())
+    now.insert(placed->second.ids.begin(), placed->second.ids.end());
+  std::erase_if(before.ids, [&](const ChunkId& id) { return now.contains(id); });
+  left_.Add(std::move(before.ids), before.folder_id, options_.clock->Now());
+}
+
+absl::Status PlacementKeeper::DropLeft(const LeaseGrant& lease) {
+  const Instant now = options_.clock->Now();
+  const absl::StatusOr<uint64_t> dropped = left_.DropDue(
+      lease.folder_id, now,
+      [&](std::span<const ChunkId> ids) {
+        return source_.CountReferences(options_.self, ids, now + options_.round_timeout);
+      },
+      chunks_.drop);
+  absl::MutexLock lock(&mu_);
+  if (dropped.ok()) stats_.dropped_count += *dropped;
+  stats_.left_count = left_.size();
+  return dropped.status();
 }
 
 void PlacementKeeper::IndexPart(const CorpusPart& part) {

@@ -20,6 +20,7 @@
 #include "proto/corpus_part.h"
 #include "proto/host/thread.h"
 #include "server/directory/directory_state.h"
+#include "server/upkeep/left_chunks.h"
 #include "store/disk/corpus_parts.h"
 
 namespace ckv {
@@ -55,6 +56,11 @@ class PlacementSource {
   // Reports all placed chunks that the holder lacks. The report replaces the previous one.
   virtual absl::Status ReportLacking(uint64_t lease_id, std::span<const ChunkId> ids,
                                      Instant deadline) = 0;
+  // Returns how many corpora of all tenants place each of `ids`, at most kIdsPerCallMax, on the
+  // holder.
+  virtual absl::StatusOr<std::vector<uint32_t>> CountReferences(const HolderId& holder,
+                                                                std::span<const ChunkId> ids,
+                                                                Instant deadline) = 0;
   // Marks the report of all parts as complete.
   virtual absl::Status FinishReport(uint64_t lease_id, Instant deadline) = 0;
 };
@@ -67,7 +73,8 @@ absl::Status ForEachPage(
 // The directory in the same process. `state` must outlive it.
 class LocalPlacementSource final : public PlacementSource {
  public:
-  explicit LocalPlacementSource(DirectoryState* state) : reports_(state->reports()) {}
+  explicit LocalPlacementSource(DirectoryState* state)
+      : state_(*state), reports_(state->reports()) {}
   absl::StatusOr<Placed> ListPlacedCorpora(const HolderId& holder, const SeenDirectory& seen,
                                            Instant deadline) override;
   absl::StatusOr<CorpusPart> GetPart(const HolderId& holder, const CorpusParts::Key& key,
@@ -79,9 +86,13 @@ class LocalPlacementSource final : public PlacementSource {
                                      Instant deadline) override;
   absl::Status ReportLacking(uint64_t lease_id, std::span<const ChunkId> ids,
                              Instant deadline) override;
+  absl::StatusOr<std::vector<uint32_t>> CountReferences(const HolderId& holder,
+                                                        std::span<const ChunkId> ids,
+                                                        Instant deadline) override;
   absl::Status FinishReport(uint64_t lease_id, Instant deadline) override;
 
  private:
+  DirectoryState& state_;
   HolderReports& reports_;
 };
 
@@ -91,6 +102,9 @@ struct PlacedChunks {
   // Increases whenever a chunk is added or removed. If empty, the keeper checks the chunks only in
   // its rounds.
   std::function<uint64_t()> change_count = {};
+  // Drops a chunk without a request for it during `idle_min`, unless it is kept (ChunkStore::Drop).
+  // If empty, the keeper drops nothing.
+  LeftChunks::Drop drop = {};
 };
 
 struct PlacementKeeperOptions {
@@ -100,6 +114,8 @@ struct PlacementKeeperOptions {
   Duration round_timeout = std::chrono::seconds(30);
   // The wait after a round that failed.
   Duration retry_pause = std::chrono::seconds(1);
+  // How long chunks stay that no corpus places here any more (LeftChunks). If 0, until ckvctl gc.
+  Duration drop_after = std::chrono::hours(1);
 };
 
 // Thread-safe. Owns a thread, which makes a round when the holder has a new lease, and when the
@@ -110,6 +126,9 @@ struct PlacementKeeperOptions {
 //
 // The keeper also stores how much of the directory it has seen, and the tombstones it received. If
 // a directory has lost them, the keeper reports them before it reports parts.
+//
+// A later version of a corpus, or its drop, may leave chunks here that no corpus places here any
+// more. The keeper drops them after a while (LeftChunks).
 //
 // A part is useful only while its chunks exist: missing chunks are not reported in parts.
 //
@@ -143,6 +162,8 @@ class PlacementKeeper {
     uint64_t reported_count = 0;  // parts reported since the start
     uint64_t placed_count = 0;    // chunks placed here, counted once per corpus
     uint64_t lacking_count = 0;   // distinct placed chunks that this holder lacks
+    uint64_t left_count = 0;      // chunks that wait to be dropped
+    uint64_t dropped_count = 0;   // chunks dropped since the start, because none places them here
     absl::Status last_error;      // the last round's; OK after a success
   };
   Stats stats() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -170,6 +191,15 @@ class PlacementKeeper {
   // Reports the lacking chunks to the directory and the log, if they have changed.
   absl::Status ReportLackingChunks(const LeaseGrant& lease, Instant deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the chunks of a stored part that are placed here, and its folder's id.
+  struct StoredPart {
+    uint64_t folder_id = 0;
+    std::vector<ChunkId> ids;
+  };
+  StoredPart ReadStored(const CorpusParts::Key& key);
+  // Those of `before` that no listed part places here now were left.
+  void NoteLeft(StoredPart before, const CorpusParts::Key& key);
+  absl::Status DropLeft(const LeaseGrant& lease) ABSL_LOCKS_EXCLUDED(mu_);
   void LogLacking(const std::vector<ChunkId>& lacking, size_t placed_count);
   // Returns true if the lacking chunks are those last reported: no round is necessary.
   bool IsLackingAsReported();
@@ -196,6 +226,7 @@ class PlacementKeeper {
   uint64_t lacking_lease_ = 0;  // the lease under which `reported_lacking_` was reported
   std::vector<ChunkId> reported_lacking_;
   bool is_unreported_ = false;  // the last attempt to report it failed
+  LeftChunks left_;             // used by the thread
 
   mutable absl::Mutex mu_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

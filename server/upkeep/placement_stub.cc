@@ -138,6 +138,23 @@ absl::Status PlacementStub::ReportLacking(uint64_t lease_id, std::span<const Chu
   });
 }
 
+absl::StatusOr<std::vector<uint32_t>> PlacementStub::CountReferences(const HolderId& holder,
+                                                                     std::span<const ChunkId> ids,
+                                                                     Instant deadline) {
+  v1::CountReferencesRequest request;
+  request.set_holder(holder.name);
+  for (const ChunkId& id : ids) request.add_ids(std::string(id.AsBytes()));
+  v1::CountReferencesReply reply;
+  CKV_RETURN_IF_ERROR(
+      directory_.Call(&Stub::CountReferences, "CountReferences", request, &reply, deadline));
+  if (reply.counts_size() != request.ids_size()) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s: %d counts of %d chunks",
+                                                      Context("CountReferences"),
+                                                      reply.counts_size(), request.ids_size()));
+  }
+  return std::vector<uint32_t>(reply.counts().begin(), reply.counts().end());
+}
+
 absl::Status PlacementStub::FinishReport(uint64_t lease_id, Instant deadline) {
   v1::ReportPartRequest request;
   request.set_lease_id(lease_id);

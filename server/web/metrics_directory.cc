@@ -66,6 +66,12 @@ void AddPlacement(const PlacementKeeper& keeper, MetricsPage& page) {
       "Chunks that corpora place here and that are not here. Above 0: it restarted empty, or "
       "lost damaged chunks; load their corpora again.",
       stats.lacking_count);
+  page.Gauge("ckv_holder_left_chunks",
+             "Chunks that corpora placed here and do not any more; they are dropped after "
+             "repair.drop_after.",
+             stats.left_count);
+  page.Counter("ckv_holder_left_chunks_dropped_total",
+               "Chunks dropped because no corpus places them here any more.", stats.dropped_count);
   page.Gauge("ckv_holder_corpus_parts_behind",
              "If 1, the directory's last changes are not kept yet: it does not answer, is of an "
              "earlier build, or the disk is full. The log has the reason.",

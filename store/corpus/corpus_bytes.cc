@@ -115,11 +115,29 @@ absl::Status TakeGeometry(ByteReader& from, Geometry& geometry) {
   return absl::OkStatus();
 }
 
+// An unset field is 0 in bytes.
+void PutPolicy(const CorpusPolicy& policy, std::string& to) {
+  PutBytes(policy.ttl_ms.value_or(0), to);
+  PutBytes(policy.quota_bytes.value_or(0), to);
+  PutBytes(static_cast<uint8_t>(policy.kept_version_count.value_or(0)), to);
+  PutBytes(policy.expires_at_ms, to);
+}
+
+CorpusPolicy TakePolicy(ByteReader& from) {
+  CorpusPolicy policy;
+  if (const auto ttl_ms = from.Take<uint64_t>(); ttl_ms != 0) policy.ttl_ms = ttl_ms;
+  if (const auto bytes = from.Take<uint64_t>(); bytes != 0) policy.quota_bytes = bytes;
+  if (const auto count = from.Take<uint8_t>(); count != 0) policy.kept_version_count = count;
+  policy.expires_at_ms = from.Take<uint64_t>();
+  return policy;
+}
+
 }  // namespace
 
 void PutCorpus(const Corpus& corpus, std::string& to) {
   PutBytes(corpus.version, to);
   PutBytes(static_cast<uint8_t>(corpus.replica_count), to);
+  PutPolicy(corpus.policy, to);
   PutText<uint8_t>(corpus.tenant, to);
   PutText<uint8_t>(corpus.name, to);
   PutText<uint16_t>(EncodeGeometry(corpus.geometry).dump(), to);
@@ -146,6 +164,7 @@ absl::StatusOr<Corpus> TakeCorpus(ByteReader& from) {
   Corpus corpus;
   corpus.version = from.Take<uint64_t>();
   corpus.replica_count = from.Take<uint8_t>();
+  corpus.policy = TakePolicy(from);
   corpus.tenant = std::string(from.TakeText<uint8_t>());
   corpus.name = std::string(from.TakeText<uint8_t>());
   CKV_RETURN_IF_ERROR(TakeGeometry(from, corpus.geometry));

@@ -5,6 +5,7 @@
 //   bytes  a corpus
 //       8  version
 //       1  wanted copies of each chunk
+//      25  policy: 8 ttl_ms, 8 quota_bytes, 1 kept_version_count, 8 expires_at_ms
 //          tenant, a name
 //          name of the corpus
 //          geometry: 2 bytes of length, then JSON (store/formats/geometry_json.h)

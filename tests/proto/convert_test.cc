@@ -14,6 +14,7 @@ Corpus MakeCorpus() {
   corpus.tenant = "t";
   corpus.version = 7;
   corpus.replica_count = 3;
+  corpus.policy = {.ttl_ms = 5, .quota_bytes = 0, .expires_at_ms = 9};
   corpus.geometry = *NamedGeometry("deepseek-v2-lite");
   corpus.geometry.revision = "604d566";
   for (uint8_t i = 1; i <= 3; ++i) {

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <functional>
+#include <string>
 
 namespace ckv {
 namespace {
@@ -82,6 +84,31 @@ TEST(ValidateCorpus, NamesTheInvalidField) {
     EXPECT_NE(std::string(status.message()).find(c.error), std::string::npos)
         << c.error << ": " << status;
   }
+}
+
+TEST(VersionName, IsTheNameAndTheNumber) {
+  EXPECT_EQ(VersionNameOf("docs", 7), "docs@7");
+  const auto parsed = ParseVersionName("docs@18446744073709551615");
+  ASSERT_TRUE(parsed.has_value());
+  EXPECT_EQ(parsed->name, "docs");
+  EXPECT_EQ(parsed->version, UINT64_MAX);
+  for (const char* other : {"docs", "@7", "docs@", "docs@07", "docs@0", "docs@x", "docs@7@8",
+                            "a@-1", "docs@18446744073709551616"}) {
+    EXPECT_FALSE(ParseVersionName(other).has_value()) << other;
+  }
+  EXPECT_TRUE(ValidateCorpusName("NAME", "docs@7").ok());
+  EXPECT_TRUE(ValidateCorpusName("NAME", "docs").ok());
+  for (const char* bad : {"docs@", "do cs@7", "@7", "docs@7@8"})
+    EXPECT_TRUE(absl::IsInvalidArgument(ValidateCorpusName("NAME", bad))) << bad;
+  EXPECT_FALSE(ValidateCorpusName("NAME", std::string(127, 'n') + "@7").ok());
+}
+
+TEST(ValidatePolicy, RefusesWhatIsBeyondItsLimits) {
+  EXPECT_TRUE(ValidatePolicy({}).ok());
+  EXPECT_TRUE(
+      ValidatePolicy({.ttl_ms = kTtlMsMax, .kept_version_count = kKeptVersionCountMax}).ok());
+  EXPECT_FALSE(ValidatePolicy({.ttl_ms = kTtlMsMax + 1}).ok());
+  EXPECT_FALSE(ValidatePolicy({.kept_version_count = kKeptVersionCountMax + 1}).ok());
 }
 
 TEST(ChunksOrAll, ListsThemAllIfNoneIsNamed) {

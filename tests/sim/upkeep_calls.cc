@@ -132,6 +132,16 @@ absl::Status PlacementCalls::ReportLacking(uint64_t lease_id, std::span<const Ch
       });
 }
 
+absl::StatusOr<std::vector<uint32_t>> PlacementCalls::CountReferences(const HolderId& holder,
+                                                                      std::span<const ChunkId> ids,
+                                                                      Instant deadline) {
+  return Call<absl::StatusOr<std::vector<uint32_t>>>(
+      deadline,
+      [holder, copy = std::vector<ChunkId>(ids.begin(), ids.end())](PlacementSource& source) {
+        return source.CountReferences(holder, copy, kInstantMax);
+      });
+}
+
 absl::Status PlacementCalls::FinishReport(uint64_t lease_id, Instant deadline) {
   return Call<absl::Status>(deadline, [lease_id](PlacementSource& source) {
     return source.FinishReport(lease_id, kInstantMax);
@@ -161,10 +171,15 @@ HolderUpkeep::HolderUpkeep(Network* network, Life* life, std::vector<std::unique
   placement.self = {name};
   placement.clock = &life->clock;
   placement.round_timeout = std::chrono::seconds(5);
+  placement.drop_after = std::chrono::seconds(20);
   keeper_ = std::make_unique<PlacementKeeper>(
       placement, &placement_calls_, parts_.get(),
       PlacedChunks{.has = [holder](const ChunkId& id) { return holder->table().Contains(id); },
-                   .change_count = [holder] { return holder->table().change_count(); }});
+                   .change_count = [holder] { return holder->table().change_count(); },
+                   .drop =
+                       [holder](const ChunkId& id, Duration idle_min) {
+                         return holder->store().Drop(id, {.not_kept = true, .idle_min = idle_min});
+                       }});
 }
 
 void HolderUpkeep::Note(const LeaseGrant& grant, const LeaseRenewal& renewal) {

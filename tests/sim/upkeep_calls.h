@@ -52,6 +52,9 @@ class PlacementCalls final : public PlacementSource {
                                      Instant deadline) override;
   absl::Status ReportLacking(uint64_t lease_id, std::span<const ChunkId> ids,
                              Instant deadline) override;
+  absl::StatusOr<std::vector<uint32_t>> CountReferences(const HolderId& holder,
+                                                        std::span<const ChunkId> ids,
+                                                        Instant deadline) override;
   absl::Status FinishReport(uint64_t lease_id, Instant deadline) override;
 
  private:

@@ -56,6 +56,8 @@ void AddCorpusIngestCommand(CLI::App& corpus, Ctl& ctl);
 void AddCorpusListCommand(CLI::App& corpus, Ctl& ctl);
 void AddCorpusExportCommand(CLI::App& corpus, Ctl& ctl);
 
+// Adds `corpus set` and `corpus rollback` to the noun `corpus`.
+void AddCorpusVersionCommands(CLI::App& corpus, Ctl& ctl);
 // Adds `corpus drop` to the noun `corpus`.
 void AddCorpusDropCommand(CLI::App& corpus, Ctl& ctl);
 

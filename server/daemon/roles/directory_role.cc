@@ -52,6 +52,7 @@ void DirectoryRole::EndLead() {
 
 void DirectoryRole::Tick() {
   state().Expire();
+  state().corpora().DropExpired();
   state().reports().PublishRebuilt();
   state().changes().SubmitMembers();
   state().replication().Tick();

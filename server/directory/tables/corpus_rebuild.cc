@@ -38,12 +38,14 @@ absl::Status CorpusRebuild::Add(const HolderId& reporter, const CorpusPart& part
     version.geometry = part.corpus.geometry;
     version.chunk_count = part.chunk_count;
     version.replica_count = part.corpus.replica_count;
+    version.policy = part.corpus.policy;
   }
   if (version.geometry != part.corpus.geometry) NoteConflict(reporter, "the geometry", version);
   if (version.chunk_count != part.chunk_count)
     NoteConflict(reporter, "the number of chunks", version);
   if (version.replica_count != part.corpus.replica_count)
     NoteConflict(reporter, "the wanted copies", version);
+  if (version.policy != part.corpus.policy) NoteConflict(reporter, "the policy", version);
   version.reporters.insert(reporter);
   version.folder_ids.insert(part.folder_id);
   for (size_t i = 0; i < chunks.size(); ++i)
@@ -118,6 +120,7 @@ std::optional<Corpus> CorpusRebuild::TakeWhole() {
     corpus.geometry = version.geometry;
     corpus.version = number;
     corpus.replica_count = version.replica_count;
+    corpus.policy = version.policy;
     corpus.chunks.reserve(version.chunks.size());
     for (const auto& [ordinal, chunk] : version.chunks) corpus.chunks.push_back(chunk);
     // Two parts that agree chunk by chunk may still name one chunk at two places.

@@ -91,6 +91,7 @@ class CorpusRebuild {
     Geometry geometry;
     uint32_t chunk_count = 0;
     uint32_t replica_count = 0;                      // as in Corpus
+    CorpusPolicy policy;                             // as in Corpus
     std::map<uint32_t, ChunkPlacement> chunks;       // by ordinal
     std::multimap<uint32_t, ChunkPlacement> others;  // those that contradict `chunks`
     std::set<HolderId> reporters;

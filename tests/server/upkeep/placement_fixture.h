@@ -58,6 +58,13 @@ class CuttableSource final : public PlacementSource {
     ++lacking_count_;
     return LocalPlacementSource(state_).ReportLacking(lease_id, ids, deadline);
   }
+  absl::StatusOr<std::vector<uint32_t>> CountReferences(const HolderId& holder,
+                                                        std::span<const ChunkId> ids,
+                                                        Instant deadline) override {
+    absl::MutexLock lock(&mu_);
+    if (state_ == nullptr) return absl::UnavailableError("cut off");
+    return LocalPlacementSource(state_).CountReferences(holder, ids, deadline);
+  }
   absl::Status FinishReport(uint64_t lease_id, Instant deadline) override {
     absl::MutexLock lock(&mu_);
     if (state_ == nullptr) return absl::UnavailableError("cut off");
@@ -147,7 +154,16 @@ struct PlacementKeeperTest : testing::Test {
                            absl::MutexLock lock(&gone_mu);
                            return !gone.contains(id);
                          },
-                     .change_count = [this] { return change_count.load(); }});
+                     .change_count = [this] { return change_count.load(); },
+                     .drop =
+                         [this](const ChunkId& id, Duration idle_min) {
+                           absl::MutexLock lock(&gone_mu);
+                           if (in_use.contains(id) || idle_min != options.drop_after)
+                             return absl::FailedPreconditionError("in use");
+                           if (!gone.insert(id).second) return absl::NotFoundError("gone");
+                           dropped.push_back(id);
+                           return absl::OkStatus();
+                         }});
   }
   void StopHolder() {
     keeper.reset();
@@ -216,7 +232,8 @@ struct PlacementKeeperTest : testing::Test {
   }
 
   absl::Mutex gone_mu;
-  std::set<ChunkId> gone;
+  std::set<ChunkId> gone, in_use;
+  std::vector<ChunkId> dropped;  // by the keeper
   std::atomic<uint64_t> change_count = 0;
   std::unique_ptr<CorpusParts> parts;
   std::unique_ptr<PlacementKeeper> keeper;

@@ -6,7 +6,9 @@
 
 #include "absl/strings/str_format.h"
 #include "client/tools/ctl/commands.h"
+#include "client/tools/ctl/corpus/policy_options.h"
 #include "client/tools/ctl/fleet/places.h"
+#include "proto/base/clock.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
 
@@ -55,6 +57,7 @@ absl::Status RunShow(const Ctl& ctl, const std::string& name) {
                {"total_row_bytes", token_count * corpus.geometry.token_bytes()},
                {"chunks", Json::array()}};
   json.update(age.json);
+  json.update(PolicyJson(corpus.policy));
   Table table({{"ORDINAL", true},
                {"CHUNK"},
                {"POSITION", true},
@@ -79,6 +82,7 @@ absl::Status RunShow(const Ctl& ctl, const std::string& name) {
                     {"tenant", corpus.tenant.empty() ? "-" : corpus.tenant},
                     {"version", std::to_string(corpus.version)},
                     {"age", age.text},
+                    {"policy", PolicyText(corpus.policy, WallClockMilliseconds())},
                     {"geometry", corpus.geometry.ToString()},
                     {"tokens", std::to_string(token_count)},
                     {"rows", FormatBytes(token_count * corpus.geometry.token_bytes())}});
@@ -90,7 +94,7 @@ absl::Status RunShow(const Ctl& ctl, const std::string& name) {
 
 void AddCorpusCommands(CLI::App& app, Ctl& ctl) {
   CLI::App* corpus =
-      AddVerb(app, "corpus", "Load, export, list, show and drop corpora",
+      AddVerb(app, "corpus", "Load, export, list, show, roll back and drop corpora",
               "  ckvctl corpus load docs rows-0.safetensors rows-1.safetensors --replicas 2\n"
               "  ckvctl corpus list\n  ckvctl corpus show docs\n"
               "  ckvctl corpus export docs --out docs.safetensors\n  ckvctl corpus drop docs");
@@ -112,6 +116,7 @@ void AddCorpusCommands(CLI::App& app, Ctl& ctl) {
   show->add_option("NAME", *name, "The corpus")->required();
   show->callback([&ctl, name] { ctl.run = [&ctl, name] { return RunShow(ctl, *name); }; });
 
+  AddCorpusVersionCommands(*corpus, ctl);
   AddCorpusDropCommand(*corpus, ctl);
 }
 

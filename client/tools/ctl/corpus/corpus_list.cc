@@ -134,7 +134,8 @@ Json ListJson(const v1::CorpusSummary& c, const std::optional<ListedCorpus>& lis
                {"version", c.version()},
                {"chunk_count", c.chunk_count()},
                {"token_count", c.token_count()},
-               {"model", c.model()}};
+               {"model", c.model()},
+               {"expires_at_ms", c.expires_at_ms()}};
   if (c.has_published_ago_ms()) {
     json["age_ms"] = c.published_ago_ms();
   } else if (up_ms) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
 #include "client/publish/capacity_placement.h"
 #include "client/tools/ctl/checks.h"
@@ -15,6 +16,7 @@
 #include "client/tools/ctl/corpus/load_report.h"
 #include "client/tools/ctl/corpus/load_source.h"
 #include "client/tools/ctl/corpus/npy_source.h"
+#include "client/tools/ctl/corpus/policy_options.h"
 #include "client/tools/ctl/corpus/prefill_source.h"
 #include "client/tools/ctl/corpus/put_load.h"
 #include "client/tools/ctl/corpus/token_lines.h"
@@ -108,6 +110,7 @@ struct LoadOptions {
   bool extend = false;
   bool dry_run = false;
   bool reject_non_finite = false;
+  PolicyOptions policy;
   uint32_t max_tokens = 0;
   uint32_t threads = UsableProcessors();
 };
@@ -175,6 +178,10 @@ absl::Status CheckOptions(const LoadOptions& options, InputKind kind) {
   if (options.replace && options.extend) {
     return absl::InvalidArgumentError(
         "--replace and --extend: a corpus gets other chunks, or more of them");
+  }
+  if (options.extend && PolicyFrom(options.policy) != CorpusPolicy()) {
+    return absl::InvalidArgumentError(
+        "--extend: --ttl, --quota and --keep-versions are set by ckvctl corpus set");
   }
   CKV_RETURN_IF_ERROR(ValidateCut(options.cut));
   CKV_RETURN_IF_ERROR(CheckStdin(options, kind));
@@ -305,6 +312,28 @@ absl::Status CheckCapacity(const Ctl& ctl, const LoadOptions& options, const Chu
       .status();
 }
 
+// Refuses before the first row is sent what the directory would refuse at the end.
+absl::Status CheckQuota(const LoadOptions& options, const ChunkSource& source,
+                        const Corpus* before) {
+  const CorpusPolicy inherited = before != nullptr ? before->policy : CorpusPolicy();
+  const uint64_t quota =
+      PolicyFrom(options.policy).quota_bytes.value_or(inherited.quota_bytes.value_or(0));
+  uint64_t bytes = source.row_bytes();
+  if (options.extend) {
+    absl::flat_hash_set<ChunkId> there;
+    for (const ChunkPlacement& chunk : before->chunks) there.insert(chunk.id);
+    bytes = before->row_bytes();
+    for (const PlannedChunk& chunk : source.chunks()) {
+      if (!there.contains(chunk.id)) bytes += chunk.token_count * source.geometry().token_bytes();
+    }
+  }
+  if (quota == 0 || bytes <= quota) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("corpus %s: %s of rows, and its quota is %s\n  ckvctl corpus set %s --quota "
+                      "changes it",
+                      options.name, FormatBytes(bytes), FormatBytes(quota), options.name));
+}
+
 absl::Status RunLoad(const Ctl& ctl, LoadOptions options) {
   const Instant start = ctl.clock->Now();
   CKV_ASSIGN_OR_RETURN(const InputKind kind, KindOf(options));
@@ -340,7 +369,9 @@ absl::Status RunLoad(const Ctl& ctl, LoadOptions options) {
   const Corpus* const before = previous ? &*previous : nullptr;
   CKV_ASSIGN_OR_RETURN(const std::vector<bool> shared,
                        FindShared(fleet, options.name, *source, before));
-  const LoadTarget target = {options.name, options.replicas, options.replace, options.dry_run};
+  const LoadTarget target = {options.name, options.replicas, options.replace, options.dry_run,
+                             PolicyFrom(options.policy)};
+  CKV_RETURN_IF_ERROR(CheckQuota(options, *source, before));
   absl::StatusOr<Loaded> loaded =
       options.extend ? PutAndExtend(ctl, target, fleet, checked, holders, options.cut)
                      : PutAndPublish(ctl, target, fleet, checked, holders);
@@ -432,6 +463,7 @@ void AddCorpusLoadCommand(CLI::App& corpus, Ctl& ctl) {
       ->check(InRange(1u, kReplicaCountMax));
   verb->add_flag("--replace", options->replace, "Publish a new version of an existing corpus");
   verb->add_flag("--extend", options->extend, "Append the chunks to an existing corpus");
+  AddPolicyOptions(*verb, options->policy);
   verb->add_flag(
       "--reject-non-finite", options->reject_non_finite,
       "Refuse rows with NaN, infinite or too large values; by default they are a warning");

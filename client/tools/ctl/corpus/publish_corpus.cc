@@ -7,11 +7,12 @@
 namespace ckv::ctl {
 
 absl::StatusOr<v1::PublishCorpusReply> PublishCorpus(Fleet& fleet, const Corpus& corpus,
-                                                     bool replace) {
+                                                     bool replace, uint64_t expected_version) {
   CKV_ASSIGN_OR_RETURN(DirectoryCaller* const directory, fleet.directory());
   v1::PublishCorpusRequest request;
   *request.mutable_corpus() = ToProto(corpus);
   request.set_replace(replace);
+  request.set_expected_version(expected_version);
   v1::PublishCorpusReply reply;
   CallEnd end;
   const absl::Status status =

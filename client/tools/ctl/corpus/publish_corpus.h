@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <cstdint>
+
 #include "absl/status/statusor.h"
 #include "ckv/v1/directory.grpc.pb.h"
 #include "client/tools/ctl/fleet.h"
@@ -9,8 +11,10 @@
 
 namespace ckv::ctl {
 
-//   AlreadyExists       there is one, and not `replace`; else the directory's error.
+// If `expected_version` is not 0, replaces only that version.
+//   AlreadyExists       there is one, and not `replace`
+//   FailedPrecondition  another version is current; else the directory's error.
 absl::StatusOr<v1::PublishCorpusReply> PublishCorpus(Fleet& fleet, const Corpus& corpus,
-                                                     bool replace);
+                                                     bool replace, uint64_t expected_version = 0);
 
 }  // namespace ckv::ctl

@@ -24,6 +24,7 @@ Corpus MakeCorpus(const Ctl& ctl, const LoadTarget& target, const ChunkSource& s
   corpus.tenant = ctl.fleet.tenant;
   corpus.geometry = source.geometry();
   corpus.replica_count = target.replicas;
+  corpus.policy = target.policy;
   std::vector<uint32_t> all(source.chunks().size());
   std::iota(all.begin(), all.end(), 0u);
   AppendChunks(source, all, placement, corpus);

@@ -20,8 +20,9 @@ namespace ckv::ctl {
 struct LoadTarget {
   std::string name;  // the corpus; the tenant is that of the command
   uint32_t replicas = 1;
-  bool replace = false;  // replaces an existing corpus of that name by a new version
-  bool dry_run = false;  // queries holders and changes nothing
+  bool replace = false;      // replaces an existing corpus of that name by a new version
+  bool dry_run = false;      // queries holders and changes nothing
+  CorpusPolicy policy = {};  // unused if it extends a corpus
 };
 
 struct Loaded {

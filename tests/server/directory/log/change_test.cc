@@ -68,6 +68,8 @@ std::vector<DirectoryChange> EveryKind() {
   Corpus printed = *changes[3].corpus;
   for (size_t i = 1; i < printed.chunks.size(); i += 2)
     printed.chunks[i].token_hash = {i + 1, i * i};
+  printed.name = VersionNameOf(printed.name, 7);
+  printed.policy = {.ttl_ms = 15, .quota_bytes = 16, .kept_version_count = 3, .expires_at_ms = 18};
   changes.push_back(test::PublishOf(std::make_shared<const Corpus>(std::move(printed))));
   return changes;
 }
