@@ -79,35 +79,42 @@ absl::StatusOr<uint64_t> CorpusChanges::Publish(Corpus corpus, bool replace,
                                                 uint64_t expected_version, Orphans* orphans,
                                                 Instant deadline) {
   CKV_RETURN_IF_ERROR(CheckPublication(corpus, replace));
-  if (orphans != nullptr) orphans->clear();
   deadline = tables_.LatestOf(deadline);
-  for (uint32_t attempt = 0;; ++attempt) {
-    CKV_ASSIGN_OR_RETURN(const std::shared_ptr<const Corpus> kept,
-                         VersionToKeep(corpus, replace, expected_version));
+  const CorpusKey key = KeyOf(corpus);
+  CKV_ASSIGN_OR_RETURN(std::shared_ptr<const Corpus> kept,
+                       VersionToKeep(corpus, replace, expected_version));
+  Orphans left;
+  absl::StatusOr<uint64_t> version =
+      kept == nullptr
+          ? PublishOne(std::move(corpus), replace, expected_version, &left, deadline)
+          : PublishOver(std::move(kept), corpus, replace, expected_version, &left, deadline);
+  if (!version.ok()) return version;
+  uint32_t count = 0;
+  {
+    absl::MutexLock lock(&tables_.mu);
+    const std::shared_ptr<const Corpus> current = tables_.corpora.Find(key);
+    // If it was dropped or replaced meanwhile, that call sees to the versions.
+    const bool is_current = current != nullptr && current->version == *version;
+    count = is_current ? current->policy.kept_version_count.value_or(0) : kKeptVersionCountMax;
+  }
+  DropOldVersions(key, count, &left, deadline);
+  if (orphans != nullptr) *orphans = std::move(left);
+  return version;
+}
+
+absl::StatusOr<uint64_t> CorpusChanges::PublishOver(std::shared_ptr<const Corpus> kept,
+                                                    const Corpus& next, bool replace,
+                                                    uint64_t expected_version, Orphans* orphans,
+                                                    Instant deadline) {
+  for (uint32_t attempt = 1;; ++attempt) {
     // Only the version that was kept may be replaced.
-    uint64_t expected = expected_version;
-    if (kept != nullptr) {
-      CKV_RETURN_IF_ERROR(Keep(*kept, deadline));
-      expected = kept->version;
-    }
-    Orphans left;
-    absl::StatusOr<uint64_t> version = PublishOne(corpus, replace, expected, &left, deadline);
+    CKV_RETURN_IF_ERROR(Keep(*kept, deadline));
+    absl::StatusOr<uint64_t> version = PublishOne(next, replace, kept->version, orphans, deadline);
     const bool was_slower =
-        absl::IsFailedPrecondition(version.status()) && expected != expected_version;
-    if (was_slower && attempt + 1 < kAttemptCountMax) continue;
-    if (!version.ok()) return version;
-    Append(std::move(left), orphans);
-    const CorpusKey key = KeyOf(corpus);
-    uint32_t count = 0;
-    {
-      absl::MutexLock lock(&tables_.mu);
-      const std::shared_ptr<const Corpus> current = tables_.corpora.Find(key);
-      // It was dropped or replaced meanwhile, and that call sees to the versions.
-      if (current == nullptr || current->version != *version) return version;
-      count = current->policy.kept_version_count.value_or(0);
-    }
-    DropOldVersions(key, count, orphans, deadline);
-    return version;
+        absl::IsFailedPrecondition(version.status()) && kept->version != expected_version;
+    if (!was_slower || attempt == kAttemptCountMax) return version;
+    CKV_ASSIGN_OR_RETURN(kept, VersionToKeep(next, replace, expected_version));
+    if (kept == nullptr) return PublishOne(next, replace, expected_version, orphans, deadline);
   }
 }
 

@@ -70,6 +70,11 @@ class CorpusChanges {
   absl::StatusOr<std::shared_ptr<const Corpus>> DropOne(const CorpusKey& key, uint64_t version,
                                                         Orphans* orphans, Instant deadline)
       ABSL_LOCKS_EXCLUDED(tables_.mu);
+  // Keeps the version `kept`, and publishes `next` in its place. Begins again if another
+  // publication was faster.
+  absl::StatusOr<uint64_t> PublishOver(std::shared_ptr<const Corpus> kept, const Corpus& next,
+                                       bool replace, uint64_t expected_version, Orphans* orphans,
+                                       Instant deadline) ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Returns the version that the publication will replace and that must be kept first, or null.
   absl::StatusOr<std::shared_ptr<const Corpus>> VersionToKeep(const Corpus& next, bool replace,
                                                               uint64_t expected_version)
