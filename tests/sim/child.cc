@@ -9,9 +9,11 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <utility>
 
+#include "absl/base/config.h"
 #include "proto/base/status.h"
 
 namespace ckv::sim {
@@ -24,6 +26,35 @@ void FixAddresses(char** argv) {
 }
 
 namespace {
+
+// Tables of Abseil iterate by the pages that they are on, so the heap must be the same in every run
+// (I8). What ran before main left another one each time: libhwy measures its timer until it is
+// sure. Takes all free blocks for good, and lets the heap go on at a round address. A sanitizer has
+// a heap of its own.
+#if !defined(ABSL_HAVE_ADDRESS_SANITIZER) && !defined(ABSL_HAVE_THREAD_SANITIZER)
+void LeaveOldHeap() {
+  constexpr size_t kStep = size_t{8} << 20, kSmall = 1040, kLarge = size_t{128} << 10;
+  mallopt(M_MMAP_THRESHOLD, static_cast<int>(4 * kStep));
+  mallopt(M_TRIM_THRESHOLD, static_cast<int>(16 * kStep));
+  static void* volatile taken = nullptr;  // so that no call is left out
+  const auto take = [](size_t bytes) {
+    taken = std::malloc(bytes);
+    return reinterpret_cast<uintptr_t>(taken);
+  };
+  const uintptr_t end = take(kStep);  // free blocks are below it
+  const auto take_all = [&](size_t bytes) {
+    while (take(bytes) < end) {
+    }
+  };
+  // A larger block serves a smaller one. Small ones are kept by their sizes.
+  for (size_t bytes = kLarge; bytes > kSmall; bytes /= 2) take_all(bytes);
+  for (size_t bytes = kSmall; bytes >= 16; bytes -= 16) take_all(bytes);
+  const uintptr_t last = take(kLarge) + kLarge;
+  take((last + kStep) / kStep * kStep - last);
+}
+#else
+void LeaveOldHeap() {}
+#endif
 
 // A turn that passes between threads of one processor wakes no other one.
 void StayOnProcessor(uint32_t number) {
@@ -49,6 +80,7 @@ Child::Child(const std::function<int(std::string& text)>& run, uint32_t processo
     close(ends[0]);
     alarm(seconds_max);
     mallopt(M_ARENA_MAX, 1);
+    LeaveOldHeap();
     StayOnProcessor(processor);
     std::string text;
     const int code = run(text);

@@ -56,7 +56,7 @@ bool Fleet::PutChunk(const KnownCorpus& corpus, size_t chunk, Node& holder) {
         const absl::Status finished = std::move(*begun).Finish();
         return absl::IsAlreadyExists(finished) ? absl::OkStatus() : finished;
       });
-  if (!put.ok() && verbose_) Say(absl::StrCat("put at ", holder.name, ": ", put.ToString()));
+  if (!put.ok()) Say(absl::StrCat("put at ", holder.name, ": ", put.ToString()));
   return put.ok();
 }
 
