@@ -90,7 +90,8 @@ class LifecycleTest(unittest.TestCase):
         self.assertEqual(directory.wait(20), 0)
         self.fleet.start("directory", "--role=directory", f"--directory-path={self.folder}/directory",
                          listen=self.fleet.directory)
-        self.ctl("corpus", "rollback", "docs", "--to", second)
+        # The holders register with it again first.
+        self.ctl("--wait", "30s", "corpus", "rollback", "docs", "--to", second)
         self.assert_answers_as("docs", 2)
         unknown = self.run_ctl("corpus", "rollback", "docs", "--to", 7)
         self.assertEqual(unknown.returncode, NOT_FOUND_EXIT, unknown.stderr)
