@@ -130,14 +130,9 @@ absl::StatusOr<std::shared_ptr<const Corpus>> CorpusChanges::VersionToKeep(
     if (count == 0) return nullptr;
     // A publication that will be refused keeps nothing.
     CKV_RETURN_IF_ERROR(tables_.CheckPublish(next, replace, expected_version));
-    Corpus settled;
-    settled.name = next.name;
-    settled.geometry = next.geometry;
-    settled.policy = next.policy;
-    if (!settled.policy.quota_bytes) settled.policy.quota_bytes = current->policy.quota_bytes;
-    settled.chunks = next.chunks;
-    CKV_RETURN_IF_ERROR(CheckQuota(settled));
   }
+  const uint64_t quota = next.policy.quota_bytes.value_or(current->policy.quota_bytes.value_or(0));
+  CKV_RETURN_IF_ERROR(CheckQuota(next, quota));
   return LacksChunks(*current, next) ? current : nullptr;
 }
 
@@ -160,8 +155,9 @@ void CorpusChanges::DropOldVersions(const CorpusKey& key, uint32_t count, Orphan
   }
   for (size_t i = count; i < versions.size(); ++i) {
     Orphans left;
+    // Whatever its number is by now: another place of a chunk is a new one.
     const absl::Status status =
-        DropOne(KeyOf(*versions[i]), versions[i]->version, &left, deadline).status();
+        DropOne(KeyOf(*versions[i]), /*version=*/0, &left, deadline).status();
     if (status.ok()) {
       Append(std::move(left), orphans);
     } else if (!absl::IsNotFound(status)) {
@@ -209,6 +205,8 @@ std::vector<std::pair<CorpusKey, uint64_t>> CorpusChanges::Expired() {
 
 void CorpusChanges::DropExpired() {
   const Instant now = tables_.options.clock->Now();
+  if (now < next_look_) return;
+  next_look_ = now + kExpiryLookPeriod;
   std::map<std::pair<CorpusKey, uint64_t>, Instant> drop_at;
   size_t count = 0;
   for (const auto& corpus : Expired()) {
@@ -250,7 +248,7 @@ absl::StatusOr<uint64_t> CorpusChanges::PublishOne(Corpus corpus, bool replace,
     CKV_RETURN_IF_ERROR(tables_.CheckPublish(corpus, replace, expected_version));
     const std::shared_ptr<const Corpus> current = tables_.corpora.Find(key);
     SettlePolicy(current.get(), tables_.options.wall_clock_ms(), corpus);
-    CKV_RETURN_IF_ERROR(CheckQuota(corpus));
+    CKV_RETURN_IF_ERROR(CheckQuota(corpus, corpus.policy.quota_bytes.value_or(0)));
     const size_t freed = current == nullptr ? 0 : current->chunks.size();
     pending->is_new = current == nullptr;
     if (current != nullptr) KeepTokenHashes(*current, corpus);

@@ -30,6 +30,8 @@ class CorpusChanges {
  public:
   // The chunks that a replaced or dropped corpus leaves on holders (DirectoryState::Orphans).
   using Orphans = std::vector<ChunkPlacement>;
+  // A look visits every corpus, under the lock.
+  static constexpr Duration kExpiryLookPeriod = std::chrono::seconds(1);
   static constexpr Duration kExpiryRetryPause = std::chrono::seconds(30);
   // The most corpora that one DropExpired drops, so that others' changes have their turn.
   static constexpr size_t kExpiredPerCallMax = 64;
@@ -88,6 +90,7 @@ class CorpusChanges {
 
   DirectoryTables& tables_;
   DirectoryChanges& changes_;
+  Instant next_look_{INT64_MIN};  // used by DropExpired
   // When these versions, whose ttl has ended, are to be dropped. Used by DropExpired.
   std::map<std::pair<CorpusKey, uint64_t>, Instant> drop_at_;
 };

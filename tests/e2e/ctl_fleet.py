@@ -6,6 +6,7 @@ Nothing of ckv's code is used but the programs.
 import argparse
 import json
 import math
+import os
 import random
 import signal
 import struct
@@ -153,6 +154,13 @@ class Fleet:
             break
         self.stop()
         raise RuntimeError(f"{name} did not start:\n{log.read_text()}")
+
+    def run_ctl(self, *arguments):
+        """Runs ckvctl by this fleet's requester, whatever CKV_ variables there are."""
+        env = {k: v for k, v in os.environ.items() if not k.startswith("CKV_")}
+        env["CKV_REQUESTER"] = self.requester
+        return subprocess.run([PROGRAMS.ckvctl, *map(str, arguments)], env=env, timeout=120,
+                              capture_output=True, text=True, check=False)
 
     def stop(self):
         for process in reversed(self.processes):

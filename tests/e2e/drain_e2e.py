@@ -9,11 +9,9 @@ over meanwhile. Uses none of ckv's code, only the two programs.
 
 import argparse
 import json
-import os
 import pathlib
 import signal
 import struct
-import subprocess
 import sys
 import tempfile
 import threading
@@ -42,10 +40,7 @@ class DrainTest(unittest.TestCase):
         self.ctl("corpus", "load", "docs", self.rows, "--chunk-tokens", 32, "--replicas", 2)
 
     def run_ctl(self, *arguments):
-        env = {k: v for k, v in os.environ.items() if not k.startswith("CKV_")}
-        env["CKV_REQUESTER"] = self.fleet.requester
-        return subprocess.run([PROGRAMS.ckvctl, *map(str, arguments)], env=env, timeout=120,
-                              capture_output=True, text=True, check=False)
+        return self.fleet.run_ctl(*arguments)
 
     def ctl(self, *arguments):
         result = self.run_ctl(*arguments, "-o", "json")

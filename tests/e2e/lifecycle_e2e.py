@@ -9,11 +9,9 @@ float64 over the rows of each version. Uses none of ckv's code, only the two pro
 
 import argparse
 import json
-import os
 import pathlib
 import signal
 import struct
-import subprocess
 import sys
 import tempfile
 import time
@@ -46,10 +44,7 @@ class LifecycleTest(unittest.TestCase):
         return self.folder / f"rows-{seed}.safetensors"
 
     def run_ctl(self, *arguments):
-        env = {k: v for k, v in os.environ.items() if not k.startswith("CKV_")}
-        env["CKV_REQUESTER"] = self.fleet.requester
-        return subprocess.run([PROGRAMS.ckvctl, *map(str, arguments)], env=env, timeout=120,
-                              capture_output=True, text=True, check=False)
+        return self.fleet.run_ctl(*arguments)
 
     def ctl(self, *arguments):
         result = self.run_ctl(*arguments, "-o", "json")

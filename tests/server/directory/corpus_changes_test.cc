@@ -165,6 +165,17 @@ TEST_F(CorpusChangesTest, ADropTakesTheVersionsToo) {
   EXPECT_TRUE(absl::IsNotFound(state_.Drop("docs", "").status()));
 }
 
+// A repair of a kept version gives it another number.
+TEST_F(CorpusChangesTest, AVersionThatWasMovedIsDroppedToo) {
+  const uint64_t first = Publish(Make("docs", {1}), {.kept_version_count = 1});
+  Publish(Make("docs", {2}));
+  Corpus moved = Make(VersionNameOf("docs", first), {1});
+  moved.chunks[0].holders = {{"b"}};
+  Publish(std::move(moved));
+  ASSERT_TRUE(state_.Drop("docs", "").ok());
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
 TEST_F(CorpusChangesTest, ASmallerCountDropsKeptVersions) {
   Publish(Make("docs", {1}), {.kept_version_count = 2});
   Publish(Make("docs", {2}));
@@ -210,14 +221,15 @@ TEST_F(CorpusChangesTest, AWallClockThatJumpsDropsNothing) {
   Publish(Make("docs", {1}), {.ttl_ms = kHourMs});
   const uint64_t right = wall_ms_;
   wall_ms_ += 1000 * kHourMs;
-  for (int i = 0; i < 59; ++i) {
+  for (int i = 0; i < 58; ++i) {
     clock_.Advance(std::chrono::seconds(1));
     state_.corpora().DropExpired();
   }
   wall_ms_ = right + kHourMs / 60;
+  clock_.Advance(std::chrono::seconds(1));
   state_.corpora().DropExpired();
   wall_ms_ += 1000 * kHourMs;
-  clock_.Advance(std::chrono::seconds(2));
+  clock_.Advance(std::chrono::seconds(3));
   state_.corpora().DropExpired();
   EXPECT_THAT(Names(), ElementsAre("docs")) << "the grace begins again";
 }

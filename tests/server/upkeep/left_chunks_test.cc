@@ -125,7 +125,7 @@ TEST_F(LeftChunksTest, ChunksThatArePlacedHereAgainStay) {
   EXPECT_EQ(Dropped(), std::vector<ChunkId>());
 }
 
-// What a directory does not know any more is no reason to drop anything.
+// A directory that lost its corpora places nothing, and a holder drops nothing for that.
 TEST_F(LeftChunksTest, ADirectoryThatLostItsDiskDropsNothing) {
   Publish("a", 6, 1);
   Begin();
