@@ -167,7 +167,9 @@ def majority(bench):
     time.sleep(max(0.0, AWAY_S - refused_s))  # the length of the fault
     for program in lost:
         program.start()
-    poll(lambda: "elected leader" in lost[0].log.read_text()[-20000:])
+    # From when they have elected a leader, which takes etcd a second or two by itself.
+    if not poll(lambda: b"elected leader" in lost[0].log.read_bytes()[lost[0].life_begin:]):
+        raise RuntimeError("etcd elects no leader")
     since = time.monotonic()
     if not poll(lambda: attend(bench).returncode == 0):
         raise RuntimeError("no call is answered")
