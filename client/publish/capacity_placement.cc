@@ -14,8 +14,6 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "ckv/v1/store.grpc.pb.h"
-#include "client/grpc/channel_stub.h"
 #include "client/grpc/grpc_status.h"
 #include "client/publish/holder_calls.h"
 #include "proto/base/status.h"
@@ -126,7 +124,7 @@ void CapacityReader::Read(std::span<const HolderId> ids, HolderCapacities& capac
     if (std::find(ids.begin(), ids.end(), holder.id) == ids.end()) continue;
     const auto [capacity, is_new] = capacities.try_emplace(holder.id.name);
     if (!is_new || clock_.Now() >= end) continue;
-    const auto stub = v1::StoreService::NewStub(MakeChannel(holder.control_address));
+    const auto stub = ConnectStore(holder);
     grpc::ClientContext context;
     SetDeadline(context, clock_, end, kCapacityTimeout);
     v1::GetCapacityReply reported;

@@ -12,7 +12,6 @@
 #include <memory>
 #include <optional>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -21,6 +20,7 @@
 #include "client/publish/chunk_copy.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
+#include "proto/host/thread.h"
 #include "store/memory/chunk_table.h"
 
 namespace ckv {
@@ -114,14 +114,14 @@ struct HolderPuts {
   ItemQueue queue;
   HolderTally tally;
   std::vector<uint32_t> found;  // ordinals
-  std::thread thread;
+  Thread thread;
 };
 
 // Starts a thread, or fails the run: the system may have no more.
 template <typename Work>
-std::thread StartThread(PutRun& run, Work work) {
+Thread StartThread(PutRun& run, Work work) {
   try {
-    return std::thread(std::move(work));
+    return Thread(std::move(work));
   } catch (const std::system_error& error) {
     run.Fail(absl::ResourceExhaustedError(
         absl::StrFormat("no thread for a holder's puts: %s", error.what())));
@@ -238,7 +238,7 @@ absl::StatusOr<Placement> FindMissing(const ChunkSource& source, const Placement
                                       Instant deadline) {
   PutRun run;
   std::vector<std::vector<uint32_t>> missing(holders.size());
-  std::vector<std::thread> threads;
+  std::vector<Thread> threads;
   for (size_t h = 0; h < holders.size(); ++h) {
     threads.push_back(StartThread(run, [&, h] {
       const auto stub = ConnectHolder(holders[h]);
@@ -254,7 +254,7 @@ absl::StatusOr<Placement> FindMissing(const ChunkSource& source, const Placement
       }
     }));
   }
-  for (std::thread& thread : threads) {
+  for (Thread& thread : threads) {
     if (thread.joinable()) thread.join();
   }
   CKV_RETURN_IF_ERROR(run.status());

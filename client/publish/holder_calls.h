@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "ckv/v1/holder.grpc.pb.h"
+#include "ckv/v1/store.grpc.pb.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
@@ -29,6 +30,9 @@ struct HolderCalls {
 // Returns the holder service of a member. Waits up to 300 ms for the connection: two attempts. If
 // the holder is unreachable, the calls report it.
 std::unique_ptr<v1::HolderService::StubInterface> ConnectHolder(const Member& member);
+
+// Returns the store service of a member. Does not wait for the connection.
+std::unique_ptr<v1::StoreService::StubInterface> ConnectStore(const Member& member);
 
 // Returns the status with the holder's name and address and the call in its text. Lines after the
 // first are hints, one per line.

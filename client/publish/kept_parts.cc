@@ -5,8 +5,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "ckv/v1/store.grpc.pb.h"
-#include "client/grpc/channel_stub.h"
 #include "client/grpc/grpc_status.h"
 #include "client/publish/holder_calls.h"
 
@@ -14,7 +12,7 @@ namespace ckv {
 namespace {
 
 absl::Status RequestKeep(const Member& holder, Clock& clock, Instant deadline) {
-  const auto stub = v1::StoreService::NewStub(MakeChannel(holder.control_address));
+  const auto stub = ConnectStore(holder);
   grpc::ClientContext context;
   SetDeadline(context, clock, deadline, kKeepTimeout);
   v1::KeepPlacedReply reply;

@@ -19,6 +19,7 @@
 #include "client/publish/extension.h"
 #include "client/publish/kept_parts.h"
 #include "client/publish/text_overlap.h"
+#include "proto/base/planted_bug.h"
 #include "proto/base/status.h"
 #include "proto/convert.h"
 
@@ -160,18 +161,20 @@ absl::Status Publisher::PutNew(const ExtendTarget& target, const Corpus& corpus,
   if (!unplaced.empty()) {
     CKV_ASSIGN_OR_RETURN(const std::vector<Member> holders, Holders(deadline));
     CKV_ASSIGN_OR_RETURN(
-        const SourcePlacement placement,
+        SourcePlacement placement,
         PlaceByCapacity(chunks, unplaced, corpus.chunks.size(), holders,
                         ReplicasOf(target, corpus, holders.size()), clock_, deadline));
     // Each holder that is queried takes a thread, and a fleet may have thousands.
     const std::vector<Member> requested = PlacedOn(holders, placement);
+    for (const uint32_t i : unplaced) putting.placement[i] = placement[i];
+    if (CKV_PLANTED_BUG("early-publish")) placement[unplaced.back()].clear();
     CKV_ASSIGN_OR_RETURN(
         const PutReport puts,
         PutChunks(chunks, placement, requested, target.tenant, clock_, observer, deadline));
     AddTo(putting.puts, puts);
-    for (const uint32_t i : unplaced) putting.placement[i] = placement[i];
     putting.holders = PlacedOn(holders, putting.placement);
   }
+  if (CKV_PLANTED_BUG("early-publish")) return absl::OkStatus();
   return CheckPuts(chunks, putting.placement, putting.holders, target.tenant, clock_, putting.puts,
                    deadline);
 }

@@ -23,6 +23,14 @@ constexpr uint32_t kAgentCount = 2;
 // A lane needs room for the rows of one question, and errors.
 constexpr LaneShape kShape = {.slot_count = 4, .request_bytes_max = 8192, .reply_bytes_max = 8192};
 
+std::string NameOfNode(const FleetShape& shape, uint32_t node) {
+  if (node == 0) return "directory";
+  if (node < shape.requester(0)) return absl::StrCat("h", node - 1);
+  if (node < shape.operator_node()) return absl::StrCat("r", node - shape.requester(0));
+  if (node == shape.operator_node()) return "operator";
+  return node == shape.etcd() ? "etcd" : "directory2";
+}
+
 }  // namespace
 
 Fleet::Fleet(const Plan& plan, bool verbose)
@@ -37,14 +45,22 @@ Fleet::Fleet(const Plan& plan, bool verbose)
   for (uint32_t i = 0; i < plan_.shape.node_count(); ++i) {
     auto node = std::make_unique<Node>();
     node->number = i;
-    node->name = i == 0                            ? "directory"
-                 : i < plan_.shape.requester(0)    ? absl::StrCat("h", i - 1)
-                 : i < plan_.shape.operator_node() ? absl::StrCat("r", i - plan_.shape.requester(0))
-                                                   : "operator";
+    node->name = NameOfNode(plan_.shape, i);
     node->disk = std::make_unique<SimDisk>(plan_.seed * 100 + i, &network_);
+    if (plan_.shape.is_directory(i)) directories_.nodes.push_back(node.get());
     nodes_.push_back(std::move(node));
   }
+  directories_.network = &network_;
   successes_.resize(nodes_.size());
+  if (!plan_.shape.is_shared) return;
+  etcd_ = std::make_unique<EtcdCluster>(
+      &network_, &node(plan_.shape.etcd()), [this](const EtcdCluster& etcd, const Process& from) {
+        const std::string leader = etcd.ValueOf("leader");
+        if (leader == AddressOf(node(from.node))) return;
+        truth_.Breach(absl::StrFormat("a directory whose lead is over writes: %s, but %s leads",
+                                      from.name, leader.empty() ? "none" : leader));
+      });
+  TheEtcd() = etcd_.get();
 }
 
 void Fleet::Say(const std::string& text) const {
@@ -64,8 +80,10 @@ void Fleet::Start(Node& node) {
   life->fabric = NewSimFabric(hub_, &life->process, &life->clock);
   Say(absl::StrCat("starts ", life->process.name));
   Sim().StartIn(&life->process, [this, life, &node] {
-    if (node.number == 0) {
+    if (plan_.shape.is_directory(node.number)) {
       RunDirectory(life, node);
+    } else if (node.number > plan_.shape.operator_node()) {
+      RunEtcd(life);
     } else if (node.number < plan_.shape.requester(0)) {
       RunHolder(life, node);
     } else {
@@ -104,41 +122,6 @@ void Fleet::StopInOrder(Node& node) {
   });
 }
 
-void Fleet::RunDirectory(Life* life, Node& node) {
-  DirectoryOptions options;
-  options.clock = &life->clock;
-  options.first_epoch = WallClockMilliseconds();
-  ChangeLogOptions log;
-  log.path = "/directory";
-  log.files = node.disk.get();
-  log.clock = &life->clock;
-  log.log_bytes_min = 4096;  // so that there are snapshots
-  std::unique_ptr<DurableDirectory> directory;
-  while (directory == nullptr) {
-    auto opened = DurableDirectory::Open(options, log);
-    if (opened.ok()) {
-      directory = *std::move(opened);
-    } else {
-      Say(absl::StrCat("directory does not start: ", std::string(opened.status().message())));
-      if (absl::IsDataLoss(opened.status())) {
-        return truth_.Breach(
-            absl::StrCat("I3: the directory's log: ", std::string(opened.status().message())));
-      }
-      if (life->ending) return;
-      Sim().SleepUntil(Sim().now() + 500 * kMs);
-    }
-  }
-  life->directory = &directory->state();
-  truth_.CheckDirectory(*life);
-  while (!life->ending) {
-    Sim().Block(Sim().now() + 500 * kMs, [&] { return life->ending; });
-    directory->state().Expire();
-    directory->state().replication().Tick();
-  }
-  life->directory = nullptr;
-  Sim().Block(kNever, [&] { return life->call_count == 0; });
-}
-
 void Fleet::RunHolder(Life* life, Node& node) {
   HolderOptions options;
   options.id = {node.name};
@@ -164,13 +147,13 @@ void Fleet::RunHolder(Life* life, Node& node) {
   life->holder = holder.get();
   truth_.CheckHolder(*life);
   truth_.CheckQuarantine(*life, *node.disk);
-  HolderUpkeep upkeep(&network_, life, &nodes_, node.disk.get());
-  RegistrarCalls registrar(&network_, life, nodes_[0].get());
+  HolderUpkeep upkeep(&directories_, life, &nodes_, node.disk.get());
+  RegistrarCalls registrar(&directories_, life);
   RegistrationOptions registration_options;
   registration_options.clock = &life->clock;
   registration_options.member = {{node.name},
                                  MemberRole::kHolder,
-                                 absl::StrCat(node.number),
+                                 AddressOf(node),
                                  {},
                                  KernelTargetIdOf(Backend::Cpu()->kernel_target())};
   registration_options.on_lease = [&](const LeaseGrant& grant, const LeaseRenewal& renewal) {
@@ -191,7 +174,7 @@ void Fleet::RunHolder(Life* life, Node& node) {
 }
 
 void Fleet::RunRequester(Life* life, Node& node) {
-  DirectoryCalls directory(&network_, life, nodes_[0].get());
+  DirectoryCalls directory(&directories_, life);
   HolderConnections holders(&network_, life, &nodes_);
   RequesterOptions options;
   options.id = node.name;
@@ -263,6 +246,7 @@ Outcome Fleet::Run() {
   const int64_t began = Sim().now();
   operator_life_ = new Life("operator", plan_.shape.operator_node());
   node(plan_.shape.operator_node()).life = operator_life_;
+  ConnectPublisher();
   Sim().StartIn(&operator_life_->process, [this] { RunOperator(); });
   for (int i = 0; i < 2; ++i) {
     orders_.push_back([this, i] {
@@ -270,7 +254,9 @@ Outcome Fleet::Run() {
       Load(corpus, 4);
     });
   }
-  for (uint32_t i = 0; i < plan_.shape.operator_node(); ++i) Start(node(i));
+  for (const auto& one : nodes_) {
+    if (one->number != plan_.shape.operator_node()) Start(*one);
+  }
   if (!AllAnswer(20 * kSecond)) {
     truth_.Breach(absl::StrCat("the fleet does not begin to answer: ", last_error_));
   }

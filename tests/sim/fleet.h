@@ -8,6 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "client/publish/publisher.h"
+#include "tests/sim/directories.h"
+#include "tests/sim/etcd_cluster.h"
 #include "tests/sim/network.h"
 #include "tests/sim/node.h"
 #include "tests/sim/plan.h"
@@ -47,6 +50,8 @@ class Fleet {
   void StopInOrder(Node& node);
 
   void RunDirectory(Life* life, Node& node);
+  void RunSharedDirectory(Life* life, Node& node, DirectoryOptions options);
+  void RunEtcd(Life* life);
   void RunHolder(Life* life, Node& node);
   void RunRequester(Life* life, Node& node);
   void RunAgent(Life* life, Requester* requester, uint64_t seed);
@@ -58,8 +63,8 @@ class Fleet {
 
   // The operator: loads, extends and drops, one after another.
   void RunOperator();
+  void ConnectPublisher();
   bool Load(KnownCorpus& corpus, size_t chunk_count);
-  bool PutChunk(const KnownCorpus& corpus, size_t chunk, Node& holder);
   void DropCorpus(KnownCorpus& corpus);
   // Drains a holder; once it may go, it gets another disk.
   void DrainHolder(Node& holder);
@@ -84,12 +89,15 @@ class Fleet {
   Truth truth_;
   std::shared_ptr<FabricHub> hub_;
   std::vector<std::unique_ptr<Node>> nodes_;
+  Directories directories_;
+  std::unique_ptr<EtcdCluster> etcd_;  // null for a directory with a folder
   std::mt19937_64 random_;
   // Faults of links that are in effect, and when each ends.
   std::vector<std::pair<PlannedFault, int64_t>> active_;
   std::deque<absl::AnyInvocable<void()>> orders_;  // the operator's
   Life* operator_life_ = nullptr;
-  bool settles_ = false;  // no holder is taken away any more
+  std::unique_ptr<Publisher> publisher_;  // the operator's
+  bool settles_ = false;                  // no holder is taken away any more
   bool is_calm_ = false;
   bool rests_ = false;  // agents ask less: nothing but time passes
   bool ends_ = false;

@@ -113,11 +113,10 @@ void Fleet::Apply(const PlannedFault& fault) {
 // which four sync.
 void Fleet::Kill(const PlannedFault& fault) {
   Node& at = node(fault.a);
-  const bool has_disk = fault.a < plan_.shape.requester(0);
   const auto kill = [this, &at, fault] {
     End(at, fault.kind == Fault::kPowerLoss, fault.duration);
   };
-  if (!has_disk || fault.salt % 4 == 0) return kill();
+  if (!plan_.shape.has_disk(fault.a) || fault.salt % 4 == 0) return kill();
   const uint64_t which = fault.salt / 4;
   using Does = SimDisk::Does;
   if (which % 2 == 0) return at.disk->TripAt(1 + which / 2 % 4, Does::kSyncs, kill);

@@ -7,8 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/publish/chunk_source.h"
 #include "proto/base/status.h"
 #include "tests/sim/fleet.h"
+#include "tests/sim/publish_calls.h"
 #include "tests/sim/stubs.h"
 
 namespace ckv::sim {
@@ -16,7 +18,46 @@ namespace {
 
 constexpr uint32_t kReplicas = 2;
 
+// The first chunks of a corpus.
+class KnownSource final : public ChunkSource {
+ public:
+  KnownSource(const KnownCorpus& corpus, const Geometry& geometry, size_t count) : corpus_(corpus) {
+    geometry_ = geometry;
+    for (size_t i = 0; i < count; ++i) {
+      const ChunkInfo& info = corpus.whole.chunks[i].info;
+      chunks_.push_back({.id = info.id,
+                         .parent = info.parent,
+                         .position = info.position,
+                         .token_count = info.token_count()});
+    }
+  }
+  std::span<const int32_t> TokensOf(uint32_t ordinal) const override {
+    return corpus_.whole.chunks[ordinal].info.token_ids;
+  }
+  absl::StatusOr<SourceChunk> Read(uint32_t ordinal) override {
+    const test::TestChunk* const chunk = &corpus_.whole.chunks[ordinal];
+    return SourceChunk{
+        chunk->info,
+        [chunk](uint32_t layer) { return std::as_bytes(std::span(chunk->layers[layer])); },
+        nullptr};
+  }
+
+ private:
+  const KnownCorpus& corpus_;
+};
+
 }  // namespace
+
+void Fleet::ConnectPublisher() {
+  ThePublishCalls() = {
+      .operator_life = operator_life_,
+      .directories = &directories_,
+      .nodes = &nodes_,
+      .on_put = [this](const Node& holder,
+                       const ChunkId& id) { truth_.NotePut(holder.number, id); },
+      .on_publish = [this](const Corpus& corpus) { truth_.CheckPublished(corpus, nodes_); }};
+  publisher_ = std::make_unique<Publisher>("directories", &operator_life_->clock);
+}
 
 void Fleet::RunOperator() {
   while (!ends_) {
@@ -29,85 +70,47 @@ void Fleet::RunOperator() {
 }
 
 std::vector<uint32_t> Fleet::LiveHolders() {
-  DirectoryCalls directory(&network_, operator_life_, nodes_[0].get());
+  DirectoryCalls directory(&directories_, operator_life_);
   std::vector<uint32_t> live;
   const auto members = directory.ListMembers(operator_life_->clock.Now() + std::chrono::seconds(1));
   if (!members.ok()) return live;
   for (const Member& member : *members) {
     if (member.role == MemberRole::kHolder) {
-      live.push_back(static_cast<uint32_t>(std::stoul(member.control_address)));
+      live.push_back(NodeAt(nodes_, member.control_address)->number);
     }
   }
   return live;
 }
 
-bool Fleet::PutChunk(const KnownCorpus& corpus, size_t chunk, Node& holder) {
-  const absl::Status put = CallNode<absl::Status>(
-      network_, &operator_life_->process, holder, Sim().now() + 2 * kSecond,
-      [this, &corpus, chunk](Life& life) -> absl::Status {
-        if (life.holder == nullptr) return absl::UnavailableError("starting");
-        const test::TestChunk& one = corpus.whole.chunks[chunk];
-        auto begun = life.holder->store().Begin(one.info, truth_.geometry(), corpus.tenant);
-        if (absl::IsAlreadyExists(begun.status())) return absl::OkStatus();
-        if (!begun.ok()) return begun.status();
-        for (uint32_t layer = 0; layer < truth_.geometry().layers; ++layer) {
-          CKV_RETURN_IF_ERROR(begun->Write(layer, 0, std::as_bytes(std::span(one.layers[layer]))));
-        }
-        const absl::Status finished = std::move(*begun).Finish();
-        return absl::IsAlreadyExists(finished) ? absl::OkStatus() : finished;
-      });
-  if (!put.ok()) Say(absl::StrCat("put at ", holder.name, ": ", put.ToString()));
-  return put.ok();
-}
-
 bool Fleet::Load(KnownCorpus& corpus, size_t chunk_count) {
-  Corpus published = corpus.whole.Publish(corpus.name, corpus.tenant, {{HolderId{"none"}}});
-  published.replica_count = kReplicas;
-  published.chunks.resize(chunk_count);
+  KnownSource source(corpus, truth_.geometry(), chunk_count);
+  ExtendTarget target;
+  target.corpus = corpus.name;
+  target.tenant = corpus.tenant;
+  target.create = true;
   for (int attempt = 0; attempt < 20 && !ends_; ++attempt) {
     if (attempt != 0) Sim().SleepUntil(Sim().now() + 300 * kMs);
-    std::vector<uint32_t> live = LiveHolders();
-    std::shuffle(live.begin(), live.end(), random_);
-    bool is_whole = true;
-    for (size_t i = 0; i < chunk_count && is_whole; ++i) {
-      for (const uint32_t number : live) {
-        if (corpus.places[i].size() >= kReplicas) break;
-        if (PutChunk(corpus, i, node(number))) corpus.places[i].insert(number);
-      }
-      published.chunks[i].holders.clear();
-      for (const uint32_t number : corpus.places[i]) {
-        published.chunks[i].holders.push_back({node(number).name});
-      }
-      is_whole = !corpus.places[i].empty();
-    }
-    if (!is_whole) continue;
+    // With fewer holders than copies, the directory makes the others later.
+    target.replicas = static_cast<uint32_t>(std::clamp<size_t>(LiveHolders().size(), 1, kReplicas));
     corpus.lengths.insert(chunk_count);
-    using Version = absl::StatusOr<uint64_t>;
-    const Version version = CallNode<Version>(
-        network_, &operator_life_->process, node(0), Sim().now() + 2 * kSecond,
-        [published](Life& life) -> Version {
-          if (life.directory == nullptr) return absl::UnavailableError("starting");
-          return life.directory->Publish(published, /*replace=*/true, /*expected_version=*/0);
-        });
-    if (version.ok()) {
+    const auto extended =
+        publisher_->Extend(target, source, operator_life_->clock.Now() + std::chrono::seconds(4));
+    if (extended.ok()) {
       corpus.acknowledged = std::max(corpus.acknowledged, chunk_count);
       Say(absl::StrFormat("published %s, %d chunks", corpus.name, chunk_count));
       return true;
     }
-    Say(absl::StrCat("publish: ", version.status().ToString()));
+    Say(absl::StrCat("publish: ", extended.status().ToString()));
   }
   return false;
 }
 
 absl::Status Fleet::SetDraining(const Node& holder, bool drains) {
-  return CallNode<absl::Status>(network_, &operator_life_->process, node(0),
-                                Sim().now() + 2 * kSecond,
-                                [id = HolderId{holder.name}, drains](Life& life) -> absl::Status {
-                                  if (life.directory == nullptr)
-                                    return absl::UnavailableError("starting");
-                                  return life.directory->replication().SetDraining(
-                                      id, drains, life.clock.Now() + std::chrono::seconds(2));
-                                });
+  return CallDirectory<absl::Status>(
+      directories_, *operator_life_, Sim().now() + 2 * kSecond, CallTo::kLeader,
+      [id = HolderId{holder.name}, drains](DirectoryState& state) {
+        return state.replication().SetDraining(id, drains, kInstantMax);
+      });
 }
 
 void Fleet::DrainHolder(Node& holder) {
@@ -117,15 +120,13 @@ void Fleet::DrainHolder(Node& holder) {
   while (!may_go && !settles_ && !truth_.failed() && Sim().now() < until) {
     Sim().SleepUntil(Sim().now() + 200 * kMs);
     if (!SetDraining(holder, true).ok()) continue;
-    const State state =
-        CallNode<State>(network_, &operator_life_->process, node(0), Sim().now() + 2 * kSecond,
-                        [this, id = HolderId{holder.name}](Life& life) -> State {
-                          if (life.directory == nullptr) return absl::UnavailableError("starting");
-                          CKV_ASSIGN_OR_RETURN(Replication::DrainState now,
-                                               life.directory->replication().DrainOf(id));
-                          if (now.may_go) truth_.CheckDrained(*life.directory, id);
-                          return now;
-                        });
+    const State state = CallDirectory<State>(
+        directories_, *operator_life_, Sim().now() + 2 * kSecond, CallTo::kLeader,
+        [this, id = HolderId{holder.name}](DirectoryState& at) -> State {
+          CKV_ASSIGN_OR_RETURN(Replication::DrainState now, at.replication().DrainOf(id));
+          if (now.may_go) truth_.CheckDrained(at, id);
+          return now;
+        });
     may_go = state.ok() && state->may_go;
   }
   Life* const life = holder.life;
@@ -150,13 +151,9 @@ void Fleet::DrainHolder(Node& holder) {
 
 void Fleet::DropCorpus(KnownCorpus& corpus) {
   corpus.drop_began = true;
-  const absl::Status dropped =
-      CallNode<absl::Status>(network_, &operator_life_->process, node(0), Sim().now() + 2 * kSecond,
-                             [&corpus](Life& life) -> absl::Status {
-                               if (life.directory == nullptr)
-                                 return absl::UnavailableError("starting");
-                               return life.directory->Drop(corpus.name, corpus.tenant).status();
-                             });
+  const absl::Status dropped = CallDirectory<absl::Status>(
+      directories_, *operator_life_, Sim().now() + 2 * kSecond, CallTo::kLeader,
+      [&corpus](DirectoryState& state) { return state.Drop(corpus.name, corpus.tenant).status(); });
   if (dropped.ok()) corpus.drop_acknowledged = true;
 }
 

@@ -6,13 +6,31 @@ namespace ckv::sim {
 
 const char* NameOf(Fault fault) {
   static constexpr std::array<const char*, static_cast<size_t>(Fault::kCount)> kNames = {
-      "drop",          "delay",           "reorder",        "duplicate",
-      "corrupt frame", "broken lane",     "partition",      "one-way partition",
-      "crash",         "power loss",      "stop",           "slow node",
-      "clock offset",  "wall clock jump", "disk full",      "disk error",
-      "torn write",    "lost write",      "no descriptors", "bit flip",
-      "restart",       "drain",           "load",           "extend",
-      "drop corpus"};
+      "drop",
+      "delay",
+      "reorder",
+      "duplicate",
+      "corrupt frame",
+      "broken lane",
+      "partition",
+      "one-way partition",
+      "crash",
+      "power loss",
+      "stop",
+      "slow node",
+      "wall clock jump",
+      "disk full",
+      "disk error",
+      "torn write",
+      "lost write",
+      "no descriptors",
+      "bit flip",
+      "restart",
+      "drain",
+      "load",
+      "extend",
+      "drop corpus",
+      "lead change"};
   return kNames[static_cast<size_t>(fault)];
 }
 

@@ -28,7 +28,6 @@ enum class Fault : uint8_t {
   kPowerLoss,
   kStop,
   kSlow,
-  kMonotonicOffset,
   kWallJump,
   kDiskFull,
   kDiskError,
@@ -41,6 +40,7 @@ enum class Fault : uint8_t {
   kLoad,
   kExtend,
   kDropCorpus,
+  kLeadChange,
   kCount
 };
 const char* NameOf(Fault fault);

@@ -1,6 +1,19 @@
 #include "tests/sim/node.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace ckv::sim {
+
+std::string AddressOf(const Node& node) {
+  return absl::StrCat("10.0.0.", node.number + 1, ":7400");
+}
+
+Node* NodeAt(const std::vector<std::unique_ptr<Node>>& nodes, std::string_view address) {
+  for (const auto& node : nodes) {
+    if (AddressOf(*node) == address) return node.get();
+  }
+  return nullptr;
+}
 
 void Serve(Life* life, absl::AnyInvocable<void()> call) {
   life->calls.push_back(std::move(call));

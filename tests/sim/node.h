@@ -7,7 +7,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,6 +21,10 @@
 #include "tests/sim/network.h"
 #include "tests/sim/scheduler.h"
 #include "tests/sim/sim_disk.h"
+
+namespace ckv {
+class EtcdDirectory;
+}  // namespace ckv
 
 namespace ckv::sim {
 
@@ -34,8 +40,11 @@ struct Life {
 
   // The part that it serves. Null while it starts and once it ends. Owned by its first thread.
   DirectoryState* directory = nullptr;
+  EtcdDirectory* etcd = nullptr;  // of a directory that is one of several
   Holder* holder = nullptr;
   Requester* requester = nullptr;
+
+  uint32_t called = 0;  // the directory that answered it last: an index of Directories
 
   bool ending = false;    // it is to end in order
   bool ended = false;     // its first thread has returned
@@ -61,6 +70,10 @@ struct Node {
 
   bool up() const { return life != nullptr && !life->process.dead; }
 };
+
+// A node's control address, and the node of one: null if there is none.
+std::string AddressOf(const Node& node);
+Node* NodeAt(const std::vector<std::unique_ptr<Node>>& nodes, std::string_view address);
 
 // Runs `call` on a thread of the process.
 void Serve(Life* life, absl::AnyInvocable<void()> call);

@@ -65,7 +65,8 @@ PlannedFault DrawFault(Dice& dice, const FleetShape& shape, int64_t time) {
   fault.kind = DrawKind(dice);
   fault.salt = dice.Below(uint64_t{1} << 32);
   // The operator is where nothing fails but its calls.
-  fault.a = static_cast<uint32_t>(dice.Below(shape.operator_node()));
+  fault.a = static_cast<uint32_t>(dice.Below(shape.node_count() - 1));
+  if (fault.a >= shape.operator_node()) ++fault.a;
   fault.b = static_cast<uint32_t>(dice.Below(shape.node_count()));
   if (fault.b == fault.a) fault.b = (fault.a + 1) % shape.node_count();
   fault.duration = dice.Between(100 * kMs, 3 * kSecond);
@@ -115,6 +116,7 @@ Plan DrawPlan(uint64_t seed, bool calm) {
   plan.seed = seed;
   plan.shape.holder_count = static_cast<uint32_t>(dice.Between(2, 4));
   plan.shape.requester_count = static_cast<uint32_t>(dice.Between(1, 2));
+  plan.shape.is_shared = dice.Below(2) == 0;
   plan.fault_time = dice.Between(4 * kSecond, 12 * kSecond);
   // From a few chunks, so that most rows are read from the disk, to all.
   plan.store_bytes = uint64_t{16} << (10 + 2 * dice.Below(3));

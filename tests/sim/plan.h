@@ -11,13 +11,22 @@
 namespace ckv::sim {
 
 // The shape of a fleet: node 0 is the directory, then holders, then requesters, then the operator.
+// If two directories share their state, the second and etcd follow.
 struct FleetShape {
+  bool is_shared = false;
   uint32_t holder_count = 3;
   uint32_t requester_count = 2;
   uint32_t holder(uint32_t i) const { return 1 + i; }
   uint32_t requester(uint32_t i) const { return 1 + holder_count + i; }
   uint32_t operator_node() const { return 1 + holder_count + requester_count; }
-  uint32_t node_count() const { return operator_node() + 1; }
+  uint32_t second_directory() const { return operator_node() + 1; }
+  uint32_t etcd() const { return operator_node() + 2; }
+  uint32_t node_count() const { return operator_node() + (is_shared ? 3 : 1); }
+  bool is_directory(uint32_t node) const {
+    return node == 0 || (is_shared && node == second_directory());
+  }
+  // Has files that outlive its processes.
+  bool has_disk(uint32_t node) const { return node < requester(0) && (node != 0 || !is_shared); }
 };
 
 // One fault: from `at`, counted from the start of the faults, for `duration`.

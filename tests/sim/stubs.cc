@@ -3,7 +3,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "proto/base/status.h"
 #include "server/directory/local_directory.h"
 
@@ -56,23 +55,12 @@ class HolderCalls final : public HolderControl {
   Node& holder_;
 };
 
-// Calls the directory's state.
-template <typename R>
-R CallDirectory(Network& network, Life& from, Node& directory, Instant deadline,
-                std::function<R(DirectoryState&)> handler) {
-  return CallNode<R>(network, &from.process, directory, from.clock.TimeOf(deadline),
-                     [handler = std::move(handler)](Life& life) -> R {
-                       if (life.directory == nullptr) return R(Starting());
-                       return handler(*life.directory);
-                     });
-}
-
 }  // namespace
 
 absl::StatusOr<Corpus> DirectoryCalls::GetCorpus(std::string_view name, std::string_view tenant,
                                                  Instant deadline) {
   return CallDirectory<absl::StatusOr<Corpus>>(
-      network_, life_, directory_, deadline,
+      directories_, life_, life_.clock.TimeOf(deadline), CallTo::kAny,
       [name = std::string(name), tenant = std::string(tenant)](DirectoryState& state) {
         return LocalDirectory(&state).GetCorpus(name, tenant, kInstantMax);
       });
@@ -80,7 +68,7 @@ absl::StatusOr<Corpus> DirectoryCalls::GetCorpus(std::string_view name, std::str
 
 absl::StatusOr<std::vector<Member>> DirectoryCalls::ListMembers(Instant deadline) {
   using Members = absl::StatusOr<std::vector<Member>>;
-  return CallDirectory<Members>(network_, life_, directory_, deadline,
+  return CallDirectory<Members>(directories_, life_, life_.clock.TimeOf(deadline), CallTo::kAny,
                                 [](DirectoryState& state) -> Members {
                                   CKV_RETURN_IF_ERROR(state.CheckReturned());
                                   return state.Members();
@@ -91,7 +79,7 @@ absl::StatusOr<std::vector<Corpus>> DirectoryCalls::LocateChunk(const ChunkId& i
                                                                 std::string_view tenant,
                                                                 Instant deadline) {
   return CallDirectory<absl::StatusOr<std::vector<Corpus>>>(
-      network_, life_, directory_, deadline,
+      directories_, life_, life_.clock.TimeOf(deadline), CallTo::kAny,
       [id, tenant = std::string(tenant)](DirectoryState& state) {
         return LocalDirectory(&state).LocateChunk(id, tenant, kInstantMax);
       });
@@ -99,7 +87,8 @@ absl::StatusOr<std::vector<Corpus>> DirectoryCalls::LocateChunk(const ChunkId& i
 
 absl::StatusOr<TenantKey> DirectoryCalls::TenantKeyOf(std::string_view tenant, Instant deadline) {
   return CallDirectory<absl::StatusOr<TenantKey>>(
-      network_, life_, directory_, deadline, [tenant = std::string(tenant)](DirectoryState& state) {
+      directories_, life_, life_.clock.TimeOf(deadline), CallTo::kAny,
+      [tenant = std::string(tenant)](DirectoryState& state) {
         return LocalDirectory(&state).TenantKeyOf(tenant, kInstantMax);
       });
 }
@@ -108,7 +97,8 @@ absl::StatusOr<LeaseGrant> RegistrarCalls::Register(const Member& member, Durati
                                                     bool continues, Instant deadline) {
   const int64_t sent = Sim().now();
   auto grant = CallDirectory<absl::StatusOr<LeaseGrant>>(
-      network_, life_, directory_, deadline, [member, ttl, continues](DirectoryState& state) {
+      directories_, life_, life_.clock.TimeOf(deadline), CallTo::kLeader,
+      [member, ttl, continues](DirectoryState& state) {
         return LocalRegistrar(&state).Register(member, ttl, continues, kInstantMax);
       });
   if (grant.ok()) {
@@ -126,7 +116,8 @@ absl::StatusOr<LeaseRenewal> RegistrarCalls::KeepAlive(uint64_t lease_id,
   const std::optional<MemberHealth> report =
       health == nullptr ? std::nullopt : std::optional(*health);
   auto renewal = CallDirectory<absl::StatusOr<LeaseRenewal>>(
-      network_, life_, directory_, deadline, [lease_id, report](DirectoryState& state) {
+      directories_, life_, life_.clock.TimeOf(deadline), CallTo::kLeader,
+      [lease_id, report](DirectoryState& state) {
         return LocalRegistrar(&state).KeepAlive(lease_id, report ? &*report : nullptr, kInstantMax);
       });
   if (renewal.ok()) life_.may_answer_until = sent + renewal->ttl.count() / 2;
@@ -135,16 +126,16 @@ absl::StatusOr<LeaseRenewal> RegistrarCalls::KeepAlive(uint64_t lease_id,
 
 absl::Status RegistrarCalls::Deregister(uint64_t lease_id, Instant deadline) {
   return CallDirectory<absl::Status>(
-      network_, life_, directory_, deadline,
+      directories_, life_, life_.clock.TimeOf(deadline), CallTo::kLeader,
       [lease_id](DirectoryState& state) { return state.Deregister(lease_id); });
 }
 
 absl::StatusOr<std::unique_ptr<HolderControl>> HolderConnections::Connect(const Member& member) {
-  uint32_t number = 0;
-  if (!absl::SimpleAtoi(member.control_address, &number) || number >= nodes_.size()) {
+  Node* const node = NodeAt(nodes_, member.control_address);
+  if (node == nullptr) {
     return absl::InvalidArgumentError("no such node: " + member.control_address);
   }
-  return std::make_unique<HolderCalls>(&network_, &life_, nodes_[number].get());
+  return std::make_unique<HolderCalls>(&network_, &life_, node);
 }
 
 }  // namespace ckv::sim

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/directory/registration.h"
+#include "tests/sim/directories.h"
 #include "tests/sim/node.h"
 #include "transport/control.h"
 
@@ -15,8 +16,8 @@ namespace ckv::sim {
 // The directory, as the requester of `life` uses it.
 class DirectoryCalls final : public DirectoryControl {
  public:
-  DirectoryCalls(Network* network, Life* life, Node* directory)
-      : network_(*network), life_(*life), directory_(*directory) {}
+  DirectoryCalls(const Directories* directories, Life* life)
+      : directories_(*directories), life_(*life) {}
   absl::StatusOr<Corpus> GetCorpus(std::string_view name, std::string_view tenant,
                                    Instant deadline) override;
   absl::StatusOr<std::vector<Member>> ListMembers(Instant deadline) override;
@@ -25,16 +26,15 @@ class DirectoryCalls final : public DirectoryControl {
   absl::StatusOr<TenantKey> TenantKeyOf(std::string_view tenant, Instant deadline) override;
 
  private:
-  Network& network_;
+  const Directories& directories_;
   Life& life_;
-  Node& directory_;
 };
 
 // The directory, as a member registers there. Notes in `life` what it was granted.
 class RegistrarCalls final : public DirectoryRegistrar {
  public:
-  RegistrarCalls(Network* network, Life* life, Node* directory)
-      : network_(*network), life_(*life), directory_(*directory) {}
+  RegistrarCalls(const Directories* directories, Life* life)
+      : directories_(*directories), life_(*life) {}
   absl::StatusOr<LeaseGrant> Register(const Member& member, Duration ttl, bool continues,
                                       Instant deadline) override;
   absl::StatusOr<LeaseRenewal> KeepAlive(uint64_t lease_id, const MemberHealth* health,
@@ -42,9 +42,8 @@ class RegistrarCalls final : public DirectoryRegistrar {
   absl::Status Deregister(uint64_t lease_id, Instant deadline) override;
 
  private:
-  Network& network_;
+  const Directories& directories_;
   Life& life_;
-  Node& directory_;
 };
 
 // Holders, as the requester of `life` reaches them: their control address is their node's number.

@@ -200,17 +200,42 @@ void Truth::CheckDrained(DirectoryState& directory, const HolderId& holder) {
   }
 }
 
-void Truth::CheckDirectory(Life& life) {
+void Truth::CheckDirectory(Life& life, absl::FunctionRef<bool()> counts) {
   for (size_t c = 0; c < corpora_.size(); ++c) {
     const KnownCorpus* const corpus = corpora_[c].get();
-    if (corpus->drop_began || corpus->acknowledged == 0) continue;
+    const size_t acknowledged = corpus->acknowledged;
+    if (corpus->drop_began || acknowledged == 0) continue;
     const auto found = life.directory->Get(corpus->name, corpus->tenant);
-    if (!found.ok() || (*found)->chunks.size() < corpus->acknowledged) {
-      return Breach(absl::StrFormat(
-          "I3: the directory lost %s, of which %d chunks were "
-          "acknowledged; it has %d",
-          corpus->name, corpus->acknowledged, found.ok() ? (*found)->chunks.size() : 0));
+    if (found.ok() && (*found)->chunks.size() >= acknowledged) continue;
+    if (corpus->drop_began || !counts()) return;
+    return Breach(absl::StrFormat(
+        "I3: the directory lost %s, of which %d chunks were acknowledged; it has %d", corpus->name,
+        acknowledged, found.ok() ? (*found)->chunks.size() : 0));
+  }
+}
+
+void Truth::NotePut(uint32_t holder, const ChunkId& id) {
+  for (const auto& corpus : corpora_) {
+    for (size_t i = 0; i < corpus->whole.chunks.size(); ++i) {
+      if (corpus->whole.chunks[i].info.id == id) corpus->places[i].insert(holder);
     }
+  }
+}
+
+void Truth::CheckPublished(const Corpus& corpus, const std::vector<std::unique_ptr<Node>>& nodes) {
+  for (const auto& known : corpora_) {
+    if (known->name != corpus.name) continue;
+    // Copies of earlier ones are made by the fleet itself, too.
+    for (size_t i = known->submitted; i < corpus.chunks.size(); ++i) {
+      for (const HolderId& holder : corpus.chunks[i].holders) {
+        const auto node = std::find_if(nodes.begin(), nodes.end(),
+                                       [&](const auto& one) { return one->name == holder.name; });
+        if (node != nodes.end() && known->places[i].contains((*node)->number)) continue;
+        return Breach(absl::StrFormat("I3: %s is to be published, but %s has not chunk %d",
+                                      corpus.name, holder.name, i));
+      }
+    }
+    known->submitted = std::max(known->submitted, corpus.chunks.size());
   }
 }
 

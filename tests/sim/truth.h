@@ -23,6 +23,7 @@ struct KnownCorpus {
   std::string name, tenant;
   test::TestCorpus whole;
   std::set<size_t> lengths;  // in chunks: of the versions that were published, or may have been
+  size_t submitted = 0;      // chunks of the longest version that a directory was to publish
   size_t acknowledged = 0;   // chunks of the last version whose publication was acknowledged
   bool drop_began = false;   // from then on it may be gone
   bool drop_acknowledged = false;
@@ -69,8 +70,13 @@ class Truth {
   void CheckQuarantine(const Life& life, SimDisk& disk);
   // Drained holders: `holder` may go, so the chunks that it had are whole on others.
   void CheckDrained(DirectoryState& directory, const HolderId& holder);
-  // I3: a directory that has started has the corpora that it acknowledged.
-  void CheckDirectory(Life& life);
+  // I3: a directory that has started, or that begins to lead, has the corpora that were
+  // acknowledged. What it has counts only if `counts` is true afterwards.
+  void CheckDirectory(Life& life, absl::FunctionRef<bool()> counts);
+  // A holder acknowledged a put.
+  void NotePut(uint32_t holder, const ChunkId& id);
+  // I3: each chunk that is new in this publication is whole on the holders that it lists.
+  void CheckPublished(const Corpus& corpus, const std::vector<std::unique_ptr<Node>>& nodes);
   // I4: a holder answers only under its lease and in its epoch.
   void CheckReply(const ReplySent& sent, const Life& life);
   // I5: a call that began with this deadline has returned now.

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "proto/base/status.h"
 
 namespace ckv::sim {
@@ -19,32 +18,29 @@ absl::StatusOr<std::vector<CopyOrder>> CopyCalls::ListOrders(uint64_t lease_id, 
                                                              Instant deadline) {
   using Orders = absl::StatusOr<std::vector<CopyOrder>>;
   if (cancelled_) return absl::CancelledError("cancelled");
-  return CallNode<Orders>(network_, &life_.process, *nodes_[0], life_.clock.TimeOf(deadline),
-                          [lease_id, count_max](Life& life) -> Orders {
-                            if (life.directory == nullptr) return Starting();
-                            return life.directory->replication().ListOrders(lease_id, count_max);
-                          });
+  return CallDirectory<Orders>(directories_, life_, life_.clock.TimeOf(deadline), CallTo::kLeader,
+                               [lease_id, count_max](DirectoryState& state) {
+                                 return state.replication().ListOrders(lease_id, count_max);
+                               });
 }
 
 absl::Status CopyCalls::Report(uint64_t lease_id, std::span<const CopyReport> reports,
                                Instant deadline) {
   if (cancelled_) return absl::CancelledError("cancelled");
-  return CallNode<absl::Status>(
-      network_, &life_.process, *nodes_[0], life_.clock.TimeOf(deadline),
-      [lease_id, copy = std::vector<CopyReport>(reports.begin(), reports.end())](Life& life) {
-        if (life.directory == nullptr) return Starting();
-        return life.directory->replication().ReportCopies(lease_id, copy);
-      });
+  return CallDirectory<absl::Status>(
+      directories_, life_, life_.clock.TimeOf(deadline), CallTo::kLeader,
+      [lease_id, copy = std::vector<CopyReport>(reports.begin(), reports.end())](
+          DirectoryState& state) { return state.replication().ReportCopies(lease_id, copy); });
 }
 
 template <typename R>
 R CopyCalls::CallHolder(const Member& holder, Instant deadline, std::function<R(Holder&)> handler) {
   if (cancelled_) return R(absl::CancelledError("cancelled"));
-  uint32_t number = 0;
-  if (!absl::SimpleAtoi(holder.control_address, &number) || number >= nodes_.size()) {
+  Node* const node = NodeAt(nodes_, holder.control_address);
+  if (node == nullptr) {
     return R(absl::InvalidArgumentError("no such node: " + holder.control_address));
   }
-  return CallNode<R>(network_, &life_.process, *nodes_[number], life_.clock.TimeOf(deadline),
+  return CallNode<R>(*directories_.network, &life_.process, *node, life_.clock.TimeOf(deadline),
                      [handler = std::move(handler)](Life& life) -> R {
                        if (life.holder == nullptr) return R(Starting());
                        return handler(*life.holder);
@@ -83,12 +79,11 @@ absl::Status CopyCalls::ReadRows(const Member& holder, const CopyOrder& order, T
 
 template <typename R>
 R PlacementCalls::Call(Instant deadline, std::function<R(PlacementSource&)> handler) {
-  return CallNode<R>(network_, &life_.process, directory_, life_.clock.TimeOf(deadline),
-                     [handler = std::move(handler)](Life& life) -> R {
-                       if (life.directory == nullptr) return R(Starting());
-                       LocalPlacementSource source(life.directory);
-                       return handler(source);
-                     });
+  return CallDirectory<R>(directories_, life_, life_.clock.TimeOf(deadline), CallTo::kLeader,
+                          [handler = std::move(handler)](DirectoryState& state) {
+                            LocalPlacementSource source(&state);
+                            return handler(source);
+                          });
 }
 
 absl::StatusOr<PlacementSource::Placed> PlacementCalls::ListPlacedCorpora(const HolderId& holder,
@@ -148,9 +143,9 @@ absl::Status PlacementCalls::FinishReport(uint64_t lease_id, Instant deadline) {
   });
 }
 
-HolderUpkeep::HolderUpkeep(Network* network, Life* life, std::vector<std::unique_ptr<Node>>* nodes,
-                           SimDisk* disk)
-    : copy_calls_(network, life, nodes), placement_calls_(network, life, (*nodes)[0].get()) {
+HolderUpkeep::HolderUpkeep(const Directories* directories, Life* life,
+                           std::vector<std::unique_ptr<Node>>* nodes, SimDisk* disk)
+    : copy_calls_(directories, life, nodes), placement_calls_(directories, life) {
   Holder* const holder = life->holder;
   const std::string name = (*nodes)[life->process.node]->name;
   CopyMakerOptions copies;

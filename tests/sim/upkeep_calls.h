@@ -7,6 +7,7 @@
 
 #include "server/upkeep/copy_maker.h"
 #include "server/upkeep/placement_keeper.h"
+#include "tests/sim/directories.h"
 #include "tests/sim/node.h"
 
 namespace ckv::sim {
@@ -14,8 +15,8 @@ namespace ckv::sim {
 // For the holder of `life`. Never destroyed before its CopyMaker.
 class CopyCalls final : public CopySource {
  public:
-  CopyCalls(Network* network, Life* life, std::vector<std::unique_ptr<Node>>* nodes)
-      : network_(*network), life_(*life), nodes_(*nodes) {}
+  CopyCalls(const Directories* directories, Life* life, std::vector<std::unique_ptr<Node>>* nodes)
+      : directories_(*directories), life_(*life), nodes_(*nodes) {}
   absl::StatusOr<std::vector<CopyOrder>> ListOrders(uint64_t lease_id, uint32_t count_max,
                                                     Instant deadline) override;
   absl::Status Report(uint64_t lease_id, std::span<const CopyReport> reports,
@@ -30,7 +31,7 @@ class CopyCalls final : public CopySource {
   // Calls `handler` on the holder, whose control address is its node's number.
   template <typename R>
   R CallHolder(const Member& holder, Instant deadline, std::function<R(Holder&)> handler);
-  Network& network_;
+  const Directories& directories_;
   Life& life_;
   std::vector<std::unique_ptr<Node>>& nodes_;
   bool cancelled_ = false;
@@ -39,8 +40,8 @@ class CopyCalls final : public CopySource {
 // For the holder of `life`.
 class PlacementCalls final : public PlacementSource {
  public:
-  PlacementCalls(Network* network, Life* life, Node* directory)
-      : network_(*network), life_(*life), directory_(*directory) {}
+  PlacementCalls(const Directories* directories, Life* life)
+      : directories_(*directories), life_(*life) {}
   absl::StatusOr<Placed> ListPlacedCorpora(const HolderId& holder, const SeenDirectory& seen,
                                            Instant deadline) override;
   absl::StatusOr<CorpusPart> GetPart(const HolderId& holder, const CorpusParts::Key& key,
@@ -60,9 +61,8 @@ class PlacementCalls final : public PlacementSource {
  private:
   template <typename R>
   R Call(Instant deadline, std::function<R(PlacementSource&)> handler);
-  Network& network_;
+  const Directories& directories_;
   Life& life_;
-  Node& directory_;
 };
 
 // Runs two parts of the daemon's upkeep for a holder that has started: copies and placement. A
@@ -70,8 +70,8 @@ class PlacementCalls final : public PlacementSource {
 class HolderUpkeep {
  public:
   // All must outlive it.
-  HolderUpkeep(Network* network, Life* life, std::vector<std::unique_ptr<Node>>* nodes,
-               SimDisk* disk);
+  HolderUpkeep(const Directories* directories, Life* life,
+               std::vector<std::unique_ptr<Node>>* nodes, SimDisk* disk);
   void Note(const LeaseGrant& grant, const LeaseRenewal& renewal);
   // Call it when no more Note comes.
   void End();

@@ -7,13 +7,13 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/base/clock.h"
+#include "proto/host/thread.h"
 #include "server/directory/etcd/etcd_state.h"
 #include "server/directory/log/change_log.h"
 
@@ -73,7 +73,7 @@ class EtcdJournal final : public ChangeJournal {
   absl::Status lost_ ABSL_GUARDED_BY(mu_);  // not OK once another process leads
   std::deque<std::shared_ptr<const DirectoryChange>> queue_ ABSL_GUARDED_BY(mu_);
   Stats stats_ ABSL_GUARDED_BY(mu_);
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace ckv

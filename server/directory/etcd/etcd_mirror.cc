@@ -38,7 +38,7 @@ absl::Status EtcdMirror::Open(Instant deadline) {
     absl::MutexLock lock(&mu_);
     CKV_RETURN_IF_ERROR(ReadAll(deadline));
   }
-  thread_ = std::thread([this] { Run(); });
+  thread_ = Thread([this] { Run(); });
   return absl::OkStatus();
 }
 

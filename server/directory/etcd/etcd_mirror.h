@@ -3,13 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/base/clock.h"
+#include "proto/host/thread.h"
 #include "server/directory/directory_changes.h"
 #include "server/directory/etcd/etcd_client.h"
 #include "server/directory/etcd/etcd_state.h"
@@ -79,7 +79,7 @@ class EtcdMirror {
   EtcdIndex index_ ABSL_GUARDED_BY(mu_);
   absl::Status broken_ ABSL_GUARDED_BY(mu_);  // not OK: the state must be read again
   Stats stats_ ABSL_GUARDED_BY(mu_);
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace ckv

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "proto/base/planted_bug.h"
 #include "proto/base/status.h"
 #include "server/directory/directory_tables.h"
 
@@ -315,6 +316,7 @@ EtcdWriter::End EtcdWriter::Apply(std::vector<EtcdWrite> writes, Instant deadlin
                                       .revision = 0,
                                       .value = index_.sequence});
   }
+  if (CKV_PLANTED_BUG("ended-lead")) transaction.conditions.clear();
   for (const EtcdWrite& write : writes) written_bytes_ += BytesOf(write);
   written_count_ += writes.size();
   transaction.writes = std::move(writes);

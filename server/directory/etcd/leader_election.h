@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/base/clock.h"
+#include "proto/host/thread.h"
 #include "server/directory/etcd/etcd_client.h"
 
 namespace ckv {
@@ -94,7 +94,7 @@ class LeaderElection {
   int64_t revision_ = 0;  // the last look at the key was as of this revision
   mutable absl::Mutex mu_;
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace ckv
