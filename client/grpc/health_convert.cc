@@ -80,6 +80,8 @@ v1::MemberHealth ToProto(const MemberHealth& health) {
   message.set_wire_version_min(health.wire_version_min);
   message.set_wire_version_max(health.wire_version_max);
   message.set_copy_bytes_per_second(health.copy_bytes_per_second);
+  message.set_is_past_elbow(health.is_past_elbow);
+  for (const ChunkId& id : health.hot) message.add_hot(std::string(id.AsBytes()));
   return message;
 }
 
@@ -104,6 +106,11 @@ MemberHealth FromProto(const v1::MemberHealth& message) {
   health.wire_version_min = message.wire_version_min();
   health.wire_version_max = message.wire_version_max();
   health.copy_bytes_per_second = message.copy_bytes_per_second();
+  health.is_past_elbow = message.is_past_elbow();
+  for (const std::string& bytes : message.hot()) {
+    if (health.hot.size() == MemberHealth::kHotCountMax) break;
+    if (const auto id = ChunkId::FromBytes(bytes); id.ok()) health.hot.push_back(*id);
+  }
   return health;
 }
 

@@ -52,8 +52,13 @@ struct MemberHealth {
   uint32_t wire_version_min = 0;       // the oldest wire version that it speaks
   uint32_t wire_version_max = 0;       // 0 if unknown
   uint64_t copy_bytes_per_second = 0;  // how fast it makes copies that the directory orders
+  // Whether the attends of a holder wait for each other (elbow_meter.h), and the chunks that most
+  // of them read, at most kHotCountMax.
+  bool is_past_elbow = false;
+  std::vector<ChunkId> hot;
 
   static constexpr size_t kUnreachedCountMax = 16;
+  static constexpr size_t kHotCountMax = 32;
 };
 
 // Who found that a process does not answer.

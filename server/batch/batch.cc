@@ -168,6 +168,8 @@ absl::StatusOr<Batch::PieceRows> Batch::RowsOf(const Item& item, const AttendSeg
   absl::StatusOr<ChunkPin> pin = PinHandle(*table_, *ready.session, entry.handle);
   if (pin.ok()) {
     const Chunk& chunk = pin->chunk();
+    if (counters_->load.IsPieceDue())
+      counters_->load.NoteChunk(*ready.session->handles.Lookup({entry.handle}));
     const RowView rows = {.data = chunk.layer(ready.header.layer).data(),
                           .count = chunk.info().token_count(),
                           .stride_bytes = row_bytes,

@@ -68,6 +68,7 @@ struct Config {
   Duration repair_loss_after = std::chrono::minutes(5);
   Duration repair_drop_after = std::chrono::hours(1);
   std::string repair_fill_new_holders = "on";
+  std::string repair_copy_hot_chunks = "on";
   Duration directory_expiry_grace = std::chrono::minutes(1);
   uint32_t compute_threads = 1;
   std::string kernel_target = std::string(kKernelTargetAuto);

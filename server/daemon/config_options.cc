@@ -141,6 +141,10 @@ const OptionSpec kOptions[] = {
     {"repair.fill_new_holders", OptionKind::kChoice, &Config::repair_fill_new_holders, 0, 0,
      "on,off", "",
      "whether a directory gives a new holder its share of the chunks that others have"},
+    {"repair.copy_hot_chunks", OptionKind::kChoice, &Config::repair_copy_hot_chunks, 0, 0, "on,off",
+     "",
+     "whether a directory has hot chunks copied to other holders, under their leases, while the "
+     "attends of their own holders wait for each other"},
     {"directory.expiry_grace", OptionKind::kDuration, &Config::directory_expiry_grace, 0,
      86'400'000, "", "",
      "how long the time to live of a corpus must have ended by the wall clock before a "

@@ -168,6 +168,7 @@ absl::StatusOr<std::unique_ptr<DurableDirectory>> OpenDirectory(const Config& co
   options.rebuild_grace = 3 * config.lease_ttl;
   options.loss_after = config.repair_loss_after;
   options.expiry_grace = config.directory_expiry_grace;
+  options.copy_hot_chunks = config.repair_copy_hot_chunks == "on";
   options.fill_new_holders = config.repair_fill_new_holders == "on";
   if (!config.directory_store.empty()) {
     options.lease_ttl_min = EtcdDirectory::kLeaseTtlMin;

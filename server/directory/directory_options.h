@@ -43,6 +43,8 @@ struct DirectoryOptions {
   Duration loss_after = std::chrono::minutes(5);
   // Whether a new holder takes its share of the chunks that others have.
   bool fill_new_holders = true;
+  // Whether holders that are past their elbow get leased copies of their hot chunks elsewhere.
+  bool copy_hot_chunks = true;
 };
 
 }  // namespace ckv

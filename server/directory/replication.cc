@@ -28,6 +28,7 @@ CopyHolder CopyHolderOf(const Lease& lease) {
   if (!lease.health) return holder;  // no space until it has reported it
   const MemberHealth& health = *lease.health;
   holder.bytes_per_second = health.copy_bytes_per_second;
+  holder.is_durable = health.is_durable;
   if (health.is_durable) {
     const uint64_t reserve = health.disk.total_bytes / kDiskReserveParts;
     holder.capacity_bytes = health.disk.total_bytes;
@@ -79,8 +80,8 @@ bool Replication::IsPlanDue(Instant now) {
   const size_t filling_count = filling_.size();
   NoteNewHolders(now);
   is_due_ |= filling_.size() > filling_count;
-  const bool is_waiting =
-      !plan_.corpora.empty() || plan_.under_replicated_count > 0 || !filling_.empty();
+  const bool is_waiting = !plan_.corpora.empty() || plan_.under_replicated_count > 0 ||
+                          !filling_.empty() || hot_.IsWaiting(tables_);
   const uint64_t change_count = tables_.watches.change_count();
   if (!is_due_ && !is_lost && change_count == planned_count_ &&
       !(is_waiting && now >= planned_at_ + kReplanPeriod)) {
@@ -177,6 +178,7 @@ void Replication::Forget() {
   orders_.clear();
   made_.clear();
   failures_.clear();
+  hot_.Forget();
   changeable_since_.clear();
   facts_ = {};
   is_due_ = true;
@@ -204,6 +206,7 @@ void Replication::Tick() {
     absl::erase_if(filling_, [this](const HolderId& holder) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
       return !plan_.moving.contains(holder);
     });
+  PlanHot(view, now);
   SortOrders();
   NoteFacts(view);
   {
@@ -211,6 +214,17 @@ void Replication::Tick() {
     CountOrders();
   }
   PublishDue(view, now);
+}
+
+void Replication::PlanHot(const CopyPlanView& view, Instant now) {
+  HotPlanView hot;
+  {
+    absl::MutexLock lock(&tables_.mu);
+    hot_.WithdrawCool(tables_, now);
+    if (!tables_.options.copy_hot_chunks || !plan_.copies.empty()) return;
+    hot = hot_.View(tables_, view);
+  }
+  plan_.copies = PlanHotCopies(std::move(hot));
 }
 
 void Replication::SortOrders() {
@@ -291,9 +305,12 @@ absl::StatusOr<std::vector<CopyOrder>> Replication::ListOrders(uint64_t lease_id
   for (const uint32_t i : orders->second) {
     if (listed.size() == count_max) break;
     const PlannedCopy& copy = plan_.copies[i];
-    CopyOrder order = {
-        KeyOf(*copy.corpus), copy.corpus->geometry, copy.corpus->chunks[copy.ordinal], {}};
+    CopyOrder order = {.corpus = KeyOf(*copy.corpus),
+                       .geometry = copy.corpus->geometry,
+                       .chunk = copy.corpus->chunks[copy.ordinal],
+                       .sources = {}};
     order.chunk.holders.clear();
+    order.is_leased = copy.is_leased;
     for (const HolderId& source : copy.sources) {
       if (const Lease* from = tables_.leases.FindMember(source); from != nullptr)
         order.sources.push_back(from->member);
@@ -331,6 +348,7 @@ void Replication::Take(const HolderId& holder, uint64_t lease_id, const CopyRepo
                                            KeyOf(*copy.corpus) == report.corpus;
                                   });
   if (order == orders->second.end()) return;
+  const bool is_leased = plan_.copies[*order].is_leased;
   orders->second.erase(order);
   is_due_ = true;
   if (!report.error.empty()) {
@@ -338,6 +356,11 @@ void Replication::Take(const HolderId& holder, uint64_t lease_id, const CopyRepo
                holder.name, report.id.ShortHex(), report.error);
     failures_.push_back({now + kFailurePause, report.corpus, report.id, holder});
     if (failures_.size() > kFailureCountMax) failures_.pop_front();
+    return;
+  }
+  if (is_leased) {
+    absl::MutexLock lock(&tables_.mu);
+    hot_.Announce(tables_, holder, lease_id, report.corpus.first, report.id, now);
     return;
   }
   made_[report.corpus][report.id].push_back({holder, lease_id});

@@ -10,6 +10,9 @@
 // A holder without a lease is lost after DirectoryOptions::loss_after, and its copies are made
 // elsewhere. Earlier it is only away: a restart is not a loss.
 //
+// If nothing is missing, holders past their elbow get leased copies of their hot chunks elsewhere
+// (hot_copies.h).
+//
 // Only the versions of corpora are durable. After a restart the directory plans the same copies
 // again, and holders report those that they have at once. So does another of several directories
 // that begins to lead.
@@ -33,6 +36,7 @@
 #include "proto/health/facts.h"
 #include "server/directory/directory_changes.h"
 #include "server/directory/directory_tables.h"
+#include "server/directory/hot_copies.h"
 #include "server/directory/replication/copy_plan.h"
 
 namespace ckv {
@@ -43,6 +47,8 @@ struct CopyOrder {
   Geometry geometry;
   ChunkPlacement chunk;         // its holders are unset
   std::vector<Member> sources;  // live members that have it
+  // The copy is for a while: corpora list it as leased, and no version has it.
+  bool is_leased = false;
 };
 
 // How a copy ended.
@@ -138,6 +144,9 @@ class Replication {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_, tables_.mu);
   void SortOrders() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CountOrders() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_, tables_.mu);
+  // Adds leased copies of hot chunks to the plan.
+  void PlanHot(const CopyPlanView& view, Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_)
+      ABSL_LOCKS_EXCLUDED(tables_.mu);
   void NoteFacts(const CopyPlanView& view) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PublishDue(const CopyPlanView& view, Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_)
       ABSL_LOCKS_EXCLUDED(tables_.mu);
@@ -146,7 +155,7 @@ class Replication {
   std::shared_ptr<const DirectoryChange> Begin(const Corpus& from, Corpus next)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) ABSL_LOCKS_EXCLUDED(tables_.mu);
   void Take(const HolderId& holder, uint64_t lease_id, const CopyReport& report, Instant now)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) ABSL_LOCKS_EXCLUDED(tables_.mu);
 
   DirectoryTables& tables_;
   DirectoryChanges& changes_;
@@ -165,6 +174,7 @@ class Replication {
   std::map<HolderId, std::deque<uint32_t>> orders_ ABSL_GUARDED_BY(mu_);
   std::map<CorpusKey, MadeByChunk> made_ ABSL_GUARDED_BY(mu_);
   std::deque<Failure> failures_ ABSL_GUARDED_BY(mu_);
+  HotCopies hot_ ABSL_GUARDED_BY(mu_);
   // When the corpora that wait to be published could first be changed.
   std::map<CorpusKey, Instant> changeable_since_ ABSL_GUARDED_BY(mu_);
   ReplicationFacts facts_ ABSL_GUARDED_BY(mu_);

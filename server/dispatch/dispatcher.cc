@@ -217,6 +217,8 @@ void Dispatcher::AnswerAttends() {
   batch_.Compute();
   queues_.admission(QueueKind::kAttend).Observe(batch_.work(), batch_.elapsed());
   queues_.admission(QueueKind::kBulk).Observe(batch_.work(), batch_.elapsed());
+  counters_.load.NoteBatch(batch_.size(),
+                           static_cast<uint64_t>(batch_.elapsed() / std::chrono::microseconds(1)));
   batch_.Reply(queues_.count(QueueKind::kAttend) + queues_.count(QueueKind::kBulk));
 }
 

@@ -93,6 +93,8 @@ class Dispatcher {
   bool draining() const { return drain_.begun(); }
 
   const ServeCounters& counters() const { return counters_; }
+  // As LoadSamples::TakeChunks.
+  std::vector<ChunkLocator> TakeSampledChunks() { return counters_.load.TakeChunks(); }
 
   // The longest sleep. It limits how late a clock other than the system's is noticed, and costs one
   // wake-up per second (20 us of CPU).

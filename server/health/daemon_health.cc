@@ -88,7 +88,13 @@ void DaemonHealth::Tick() {
   if (probes_ != nullptr) probes_->Tick();
   auto findings = std::make_shared<const std::vector<Finding>>(JudgeFleet(WithoutTenants(Facts())));
   std::map<MemberRole, MemberHealth> reported;
-  if (parts_.holder != nullptr) reported[MemberRole::kHolder] = OfRole(MemberRole::kHolder);
+  if (parts_.holder != nullptr) {
+    MemberHealth& health = reported[MemberRole::kHolder] = OfRole(MemberRole::kHolder);
+    HolderLoad load =
+        meter_.Read(parts_.holder->batch_sums(), now, parts_.holder->TakeSampledChunks());
+    health.is_past_elbow = load.is_past_elbow;
+    health.hot = std::move(load.hot);
+  }
   if (parts_.requester != nullptr)
     reported[MemberRole::kRequester] = OfRole(MemberRole::kRequester);
   absl::MutexLock lock(&mu_);

@@ -15,6 +15,7 @@
 #include "proto/base/clock.h"
 #include "proto/health/findings.h"
 #include "server/directory/durable_directory.h"
+#include "server/health/elbow_meter.h"
 #include "server/health/member_probes.h"
 #include "server/holder/holder.h"
 #include "server/upkeep/placement_keeper.h"
@@ -65,6 +66,7 @@ class DaemonHealth {
   const HealthParts parts_;
   std::unique_ptr<MemberProbes> probes_;  // null unless this process is the directory
   Instant next_{};                        // used by Tick
+  ElbowMeter meter_;                      // used by Tick
   mutable absl::Mutex mu_;
   std::shared_ptr<const std::vector<Finding>> findings_ ABSL_GUARDED_BY(mu_);
   std::map<MemberRole, MemberHealth> reported_ ABSL_GUARDED_BY(mu_);

@@ -364,6 +364,17 @@ uint64_t Holder::turn_count() const {
   return state_->dispatcher->counters().turn_count.load(std::memory_order_relaxed);
 }
 
+BatchSums Holder::batch_sums() const { return state_->dispatcher->counters().load.sums(); }
+
+std::vector<ChunkId> Holder::TakeSampledChunks() {
+  std::vector<ChunkId> ids;
+  for (const ChunkLocator chunk : state_->dispatcher->TakeSampledChunks()) {
+    const auto summary = table().Describe(chunk);
+    if (summary.ok()) ids.push_back(summary->id);  // it may be dropped by now
+  }
+  return ids;
+}
+
 HolderStats Holder::stats() const {
   const ServeCounters& counters = state_->dispatcher->counters();
   const auto read = [](const auto& counter) { return counter.load(std::memory_order_relaxed); };

@@ -214,6 +214,12 @@ class Holder final : public HolderControl {
   // lock.
   uint64_t turn_count() const;
 
+  // The sums of its batches since the start.
+  BatchSums batch_sums() const;
+  // Returns the ids of the chunks that were sampled since the last call (LoadSamples). Call from
+  // one thread.
+  std::vector<ChunkId> TakeSampledChunks();
+
   // Takes short locks and delays no request. May be called as often as metrics are read.
   HolderStats stats() const;
 

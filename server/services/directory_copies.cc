@@ -30,6 +30,7 @@ grpc::Status DirectoryServiceImpl::ListCopyOrders(grpc::ServerContext* /*context
     message.set_tenant(order.corpus.first);
     *message.mutable_geometry() = ToProto(order.geometry);
     *message.mutable_chunk() = ToProto(order.chunk);
+    message.set_is_leased(order.is_leased);
     for (const Member& source : order.sources) *message.add_sources() = ToProto(source);
   }
   return grpc::Status::OK;

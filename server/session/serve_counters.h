@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "proto/base/latency_histogram.h"
+#include "server/session/load_samples.h"
 #include "transport/fabric.h"
 
 namespace ckv {
@@ -74,6 +75,7 @@ struct ServeCounters {
   std::array<QueueGauge, kQueueCount> queues{};                // by QueueKind
   std::array<std::atomic<uint32_t>, kFabricKindEnd> lanes{};   // lanes that are up, by fabric
   LatencyHistogram kernel, attend_wait, push_wait, cold_read;  // see HolderLatency
+  LoadSamples load;
 };
 
 // The durations of a holder's work since its start.

@@ -54,6 +54,11 @@ void CopyMaker::SetOnPut(OnPut on_put) {
   on_put_ = std::move(on_put);
 }
 
+void CopyMaker::SetOnLeased(OnLeased on_leased) {
+  absl::MutexLock lock(&mu_);
+  on_leased_ = std::move(on_leased);
+}
+
 CopyMaker::Stats CopyMaker::stats() const {
   absl::MutexLock lock(&mu_);
   return stats_;
@@ -120,6 +125,14 @@ void CopyMaker::Release(const std::vector<CopyReport>& reports) {
 
 void CopyMaker::Execute(const CopyOrder& order) {
   const absl::StatusOr<uint64_t> made = Make(order);
+  if (made.ok() && order.is_leased) {
+    OnLeased on_leased;
+    {
+      absl::MutexLock lock(&mu_);
+      on_leased = on_leased_;
+    }
+    if (on_leased) on_leased(order.chunk.id);
+  }
   absl::MutexLock lock(&mu_);
   if (stop_) return;
   if (!made.ok()) {

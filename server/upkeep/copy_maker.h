@@ -77,6 +77,9 @@ class CopyMaker {
   // (ReplicaKeeper::Adopt). May be empty.
   using OnPut = std::function<void(const ChunkId&)>;
 
+  // Called for each leased copy that is here, before it is reported. May be empty.
+  using OnLeased = std::function<void(const ChunkId&)>;
+
   // `store` and `source` must outlive this object.
   CopyMaker(const CopyMakerOptions& options, ChunkStore* store, CopySource* source);
   // Interrupts the copies in progress.
@@ -87,6 +90,7 @@ class CopyMaker {
   // Call when the lease was granted or renewed, with the number of orders at the directory.
   void Note(uint64_t lease_id, uint32_t order_count) ABSL_LOCKS_EXCLUDED(mu_);
   void SetOnPut(OnPut on_put) ABSL_LOCKS_EXCLUDED(mu_);
+  void SetOnLeased(OnLeased on_leased) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends the copies in progress, and makes no more. Returns once all threads have ended. Call it
   // from one thread.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
@@ -137,6 +141,7 @@ class CopyMaker {
   std::set<Key> released_ ABSL_GUARDED_BY(mu_);
   std::vector<CopyReport> reports_ ABSL_GUARDED_BY(mu_);
   OnPut on_put_ ABSL_GUARDED_BY(mu_);
+  OnLeased on_leased_ ABSL_GUARDED_BY(mu_);
   Stats stats_ ABSL_GUARDED_BY(mu_);
   std::vector<Thread> threads_;
 };

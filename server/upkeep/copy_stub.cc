@@ -24,6 +24,7 @@ absl::StatusOr<CopyOrder> OrderFrom(const v1::CopyOrder& message) {
   CKV_ASSIGN_OR_RETURN(order.chunk, FromProto(message.chunk()));
   if (order.chunk.token_count > kChunkTokenCountMax)
     return absl::InvalidArgumentError("a chunk with too many tokens");
+  order.is_leased = message.is_leased();
   for (const v1::Member& source : message.sources()) {
     CKV_ASSIGN_OR_RETURN(Member member, FromProto(source));
     order.sources.push_back(std::move(member));

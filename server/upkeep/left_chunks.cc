@@ -9,7 +9,8 @@
 
 namespace ckv {
 
-void LeftChunks::Add(std::vector<ChunkId> ids, uint64_t folder_id, Instant now) {
+void LeftChunks::AddBatch(std::vector<ChunkId> ids, uint64_t folder_id, Instant now,
+                          bool is_leased) {
   if (options_.drop_after == Duration(0)) return;
   if (std::exchange(folder_id_, folder_id) != folder_id) {
     waiting_.clear();
@@ -25,9 +26,8 @@ void LeftChunks::Add(std::vector<ChunkId> ids, uint64_t folder_id, Instant now) 
   size_ += ids.size();
   for (size_t begin = 0; begin < ids.size(); begin += kIdsPerCallMax) {
     const size_t end = std::min(ids.size(), begin + kIdsPerCallMax);
-    waiting_.push_back(
-        {now + options_.drop_after,
-         {ids.begin() + static_cast<ptrdiff_t>(begin), ids.begin() + static_cast<ptrdiff_t>(end)}});
+    const auto at = [&](size_t index) { return ids.begin() + static_cast<ptrdiff_t>(index); };
+    waiting_.push_back({now + options_.drop_after, {at(begin), at(end)}, is_leased});
   }
 }
 
@@ -45,18 +45,21 @@ absl::StatusOr<uint64_t> LeftChunks::DropDue(uint64_t folder_id, Instant now, co
   waiting_.pop_front();
   size_ -= batch.ids.size();
   uint64_t dropped_count = 0;
-  std::vector<ChunkId> in_use;
+  std::vector<ChunkId> again;
   for (size_t i = 0; i < batch.ids.size(); ++i) {
-    if (counts[i] > 0) continue;  // placed here again
+    if (counts[i] > 0) {
+      if (batch.is_leased) again.push_back(batch.ids[i]);
+      continue;  // placed here again
+    }
     const absl::Status status = drop(batch.ids[i], options_.drop_after);
     if (status.ok()) ++dropped_count;
-    if (absl::IsFailedPrecondition(status)) in_use.push_back(batch.ids[i]);
+    if (absl::IsFailedPrecondition(status)) again.push_back(batch.ids[i]);
   }
   if (dropped_count > 0) {
     Log().info("{}: dropped {} chunks that no corpus places here any more", options_.name,
                dropped_count);
   }
-  if (!in_use.empty()) Add(std::move(in_use), folder_id, now);
+  if (!again.empty()) AddBatch(std::move(again), folder_id, now, batch.is_leased);
   return dropped_count;
 }
 

@@ -17,6 +17,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,9 +47,16 @@ class LeftChunks {
 
   explicit LeftChunks(const LeftChunksOptions& options) : options_(options) {}
 
+  // As Add, for leased copies, which are left once they are withdrawn. One that is still listed
+  // here when it is due is checked again later.
+  void AddLeased(std::vector<ChunkId> ids, uint64_t folder_id, Instant now) {
+    AddBatch(std::move(ids), folder_id, now, /*is_leased=*/true);
+  }
   // The ids left at `now`, under a directory with this folder. Those of other folders are
   // forgotten.
-  void Add(std::vector<ChunkId> ids, uint64_t folder_id, Instant now);
+  void Add(std::vector<ChunkId> ids, uint64_t folder_id, Instant now) {
+    AddBatch(std::move(ids), folder_id, now, /*is_leased=*/false);
+  }
   // When DropDue has something to do; kInstantMax if nothing waits.
   Instant due() const { return waiting_.empty() ? kInstantMax : waiting_.front().due; }
   // Checks and drops the next chunks that are due, at most kIdsPerCallMax. Returns how many it
@@ -62,7 +70,9 @@ class LeftChunks {
   struct Batch {
     Instant due;
     std::vector<ChunkId> ids;  // at most kIdsPerCallMax
+    bool is_leased = false;
   };
+  void AddBatch(std::vector<ChunkId> ids, uint64_t folder_id, Instant now, bool is_leased);
 
   const LeftChunksOptions options_;
   uint64_t folder_id_ = 0;

@@ -108,6 +108,11 @@ void PlacementKeeper::Note(const LeaseGrant& lease, uint64_t placed_change_count
   is_look_due_ |= ChangeCount() != looked_at_;
 }
 
+void PlacementKeeper::NoteLeased(const ChunkId& id) {
+  absl::MutexLock lock(&mu_);
+  leased_.push_back(id);
+}
+
 bool PlacementKeeper::HasOtherPlaces() const {
   return news_ && (news_->lease.lease_id != done_lease_ ||
                    news_->placed_change_count != done_count_ || wanted_ != done_wanted_);
@@ -128,7 +133,9 @@ absl::Status PlacementKeeper::KeepNow(Instant deadline) {
       std::string(stats_.last_error.message())));
 }
 
-bool PlacementKeeper::HasNews() const { return stop_ || is_look_due_ || HasOtherPlaces(); }
+bool PlacementKeeper::HasNews() const {
+  return stop_ || is_look_due_ || HasOtherPlaces() || (news_ && !leased_.empty());
+}
 
 void PlacementKeeper::Run() {
   Instant next = options_.clock->Now();
@@ -136,6 +143,7 @@ void PlacementKeeper::Run() {
     News news;
     bool first = false, is_moved = false;
     uint64_t wanted = 0;
+    std::vector<ChunkId> leased;
     {
       absl::MutexLock lock(&mu_);
       // Pauses after a failure, whatever the news.
@@ -148,6 +156,12 @@ void PlacementKeeper::Run() {
       is_moved = HasOtherPlaces();
       is_look_due_ = false;
       looked_at_ = ChangeCount();  // before the look
+      leased.swap(leased_);
+    }
+    if (!leased.empty()) {
+      left_.AddLeased(std::move(leased), news.lease.folder_id, options_.clock->Now());
+      absl::MutexLock lock(&mu_);
+      stats_.left_count = left_.size();
     }
     if (options_.clock->Now() >= left_.due()) {
       const absl::Status dropped = DropLeft(news.lease);

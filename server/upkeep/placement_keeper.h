@@ -150,6 +150,10 @@ class PlacementKeeper {
   // Call when the lease was granted or renewed, with the directory's change count.
   void Note(const LeaseGrant& lease, uint64_t placed_change_count) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Call when the directory ordered a leased copy and it is here. Once no corpus lists it any more,
+  // the keeper drops it like a chunk that was left.
+  void NoteLeased(const ChunkId& id) ABSL_LOCKS_EXCLUDED(mu_);
+
   // Makes a round that begins after this call, and returns when it has succeeded.
   //   DeadlineExceeded    no round has succeeded by `deadline`. If the last one failed, the message
   //                       has the reason.
@@ -231,6 +235,8 @@ class PlacementKeeper {
   mutable absl::Mutex mu_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<News> news_ ABSL_GUARDED_BY(mu_);
+  std::vector<ChunkId> leased_
+      ABSL_GUARDED_BY(mu_);  // from NoteLeased, until the thread takes them
   // The lease and the change count of the last round that succeeded.
   uint64_t done_lease_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t done_count_ ABSL_GUARDED_BY(mu_) = 0;

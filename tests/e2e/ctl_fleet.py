@@ -113,7 +113,7 @@ class Fleet:
 
     prefix = ()  # of the commands of those that call it, if they run on another host
 
-    def __init__(self, folder, holders, durable=False, keyed=False, directory_options=()):
+    def __init__(self, folder, holders, durable=False, keyed=False, directory_options=(), local_cache="64MiB"):
         """durable: each holder has a folder, `folder`/NAME-store. keyed: the directory has one, so that it keeps keys of tenants."""
         self.folder, self.processes, self.durable = folder, [], durable
         keys = [f"--directory-path={folder}/directory"] if keyed else []
@@ -121,7 +121,7 @@ class Fleet:
         for i in range(holders):
             self.start_holder(i)
         self.requester = self.start("requester", "--role=requester",
-                                    f"--directory={self.directory}", "--requester-local-cache-bytes=64MiB")
+                                    f"--directory={self.directory}", f"--requester-local-cache-bytes={local_cache}")
 
     def start_holder(self, index):
         store = [f"--store-path={self.store(index)}"] if self.durable else []

@@ -37,6 +37,7 @@ struct CopyHolder {
   uint64_t room_bytes = 0;        // space for more rows
   uint64_t bytes_per_second = 0;  // how fast it makes copies; 0 if unknown
   bool is_draining = false;
+  bool is_durable = false;  // it keeps chunks on a disk
 };
 
 // Holders by corpus and chunk.
@@ -65,6 +66,7 @@ struct PlannedCopy {
   std::shared_ptr<const Corpus> corpus;
   uint32_t ordinal = 0;
   std::vector<HolderId> sources;  // live holders that have the chunk, at least one
+  bool is_leased = false;         // corpora list it as leased, once it is made (hot_plan.h)
 };
 
 // Copies that are wanted and cannot be planned.

@@ -401,6 +401,7 @@ std::vector<std::string> EveryOption() {
           "--repair-loss-after=7s",
           "--repair-drop-after=7min",
           "--repair-fill-new-holders=off",
+          "--repair-copy-hot-chunks=off",
           "--directory-expiry-grace=9s",
           "--compute-threads=2",
           "--kernel-target=AMX_MODEL",

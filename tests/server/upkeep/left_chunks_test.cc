@@ -178,6 +178,23 @@ TEST_F(LeftChunksTest, NothingIsDroppedWithoutATime) {
   EXPECT_EQ(Dropped(), std::vector<ChunkId>());
 }
 
+// A leased copy stays as long as a corpus lists it.
+TEST_F(LeftChunksTest, ALeasedCopyIsDroppedOnceItIsWithdrawn) {
+  Publish("a", 6, 1, "h7");
+  Begin();
+  const ChunkId copy = (*directory->state().Get("a", ""))->chunks[0].id;
+  ASSERT_TRUE(directory->state().AnnounceReplicas(lease.lease_id, "", {{copy}}).ok());
+  keeper->NoteLeased(copy);
+  ASSERT_TRUE(Await([](const auto& s) { return s.left_count == 1; }));
+  clock.Advance(options.drop_after);
+  ASSERT_TRUE(AwaitLeft(1));
+  EXPECT_EQ(Dropped(), std::vector<ChunkId>()) << "it is listed";
+  ASSERT_TRUE(directory->state().WithdrawReplicas(lease.lease_id, "", {{copy}}).ok());
+  clock.Advance(options.drop_after);
+  ASSERT_TRUE(AwaitDropped(1));
+  EXPECT_EQ(Dropped(), std::vector<ChunkId>{copy});
+}
+
 TEST(LeftChunksLimits, MoreThanItHoldsIsLeftToTheOperator) {
   LeftChunks left({.name = "h0"});
   std::vector<ChunkId> ids(LeftChunks::kCountMax + 1);
