@@ -27,7 +27,8 @@
 #     fleet         two holders of every chunk, of which one is killed or stopped 500 times, or stops 2 s in 10;
 #                   directories on etcd: every program restarted, the leader killed 20 times, one or most members of etcd
 #                   away for 10 minutes, 10 minutes of all kinds of faults at once, 1,000,000 chunks; a holder with 4 GiB
-#                   drained and lost (root, for hosts that are namespaces; 20 GiB of disk; an hour and a half)
+#                   drained and lost; 10,000 simulated fleets, and the planted bugs that they find (root, for hosts that
+#                   are namespaces; 20 GiB of disk; two hours and a half)
 #     peers         beside NIXL and Mooncake from PyPI, in turns: fetches on one host and over tcp, also into scattered blocks;
 #                   ckv's kernel beside vLLM's for MLA on a CPU; a fleet at rest, and its first call after 90 s
 #     store         restart, load and cold read beside the disk's own time, kept stripes, look-ups, plans, cuts
@@ -36,7 +37,7 @@
 #                   connections, a directory whose name moves (root, for namespaces and a clean root)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n '2,36p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,37p' "$0" | sed 's/^# \{0,1\}//'; }
 realtime=()
 if [ "${1:-}" = --realtime ]; then
   realtime=(chrt --fifo 1)
@@ -83,7 +84,7 @@ case $1 in
     deploy/install-packages.sh build engines
     ;;
   fleet)
-    preset=release targets=(ckvd ckvctl attend_caller c_caller web_fill directory_bench)
+    preset=release targets=(ckvd ckvctl attend_caller c_caller web_fill directory_bench ckv_sim)
     deploy/install-packages.sh check
     ;;
   peers)

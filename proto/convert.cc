@@ -96,14 +96,20 @@ absl::StatusOr<Geometry> FromProto(const v1::Geometry& message) {
 v1::ChunkPlacement ToProto(const ChunkPlacement& chunk) {
   v1::ChunkPlacement message;
   message.set_id(std::string(chunk.id.AsBytes()));
-  message.set_parent(std::string(chunk.parent.AsBytes()));
+  message.set_parent(std::string(chunk.parent().AsBytes()));
   message.set_token_count(chunk.token_count);
   message.set_position(chunk.position);
-  for (const HolderId& holder : chunk.holders) message.add_holders(holder.name);
-  for (const HolderId& holder : chunk.leased) message.add_leased(holder.name);
-  message.set_token_hash_head(chunk.token_hash.head);
-  message.set_token_hash_whole(chunk.token_hash.whole);
+  for (const HolderId& holder : chunk.holders()) message.add_holders(holder.name);
+  for (const HolderId& holder : chunk.leased()) message.add_leased(holder.name);
+  message.set_token_hash_head(chunk.token_hash().head);
+  message.set_token_hash_whole(chunk.token_hash().whole);
   return message;
+}
+
+void ClearLineage(v1::ChunkPlacement& chunk) {
+  chunk.clear_parent();
+  chunk.clear_token_hash_head();
+  chunk.clear_token_hash_whole();
 }
 
 absl::StatusOr<ChunkPlacement> FromProto(const v1::ChunkPlacement& message) {
@@ -112,27 +118,26 @@ absl::StatusOr<ChunkPlacement> FromProto(const v1::ChunkPlacement& message) {
     return absl::InvalidArgumentError(
         absl::StrFormat("chunk: %d holders, limit %d", holder_count, kReplicaCountMax));
   }
-  ChunkPlacement chunk;
-  CKV_ASSIGN_OR_RETURN(chunk.id, ChunkId::FromBytes(message.id()));
+  PlacementFacts facts;
+  CKV_ASSIGN_OR_RETURN(facts.id, ChunkId::FromBytes(message.id()));
   if (!message.parent().empty()) {
-    CKV_ASSIGN_OR_RETURN(chunk.parent, ChunkId::FromBytes(message.parent()));
+    CKV_ASSIGN_OR_RETURN(facts.parent, ChunkId::FromBytes(message.parent()));
   }
-  chunk.token_count = message.token_count();
-  chunk.position = message.position();
-  for (const std::string& holder : message.holders()) chunk.holders.push_back({holder});
-  for (const std::string& holder : message.leased()) chunk.leased.push_back({holder});
-  chunk.token_hash = {message.token_hash_head(), message.token_hash_whole()};
-  return chunk;
+  facts.token_count = message.token_count();
+  facts.position = message.position();
+  CKV_RETURN_IF_ERROR(ValidateNumbers(facts));
+  for (const std::string& holder : message.holders()) facts.holders.push_back({holder});
+  for (const std::string& holder : message.leased()) facts.leased.push_back({holder});
+  facts.token_hash = {message.token_hash_head(), message.token_hash_whole()};
+  return ChunkPlacement(facts);
 }
 
 v1::ChunkPlacement ToProto(const PromptChunk& chunk) {
-  return ToProto(ChunkPlacement{.id = chunk.id,
-                                .parent = chunk.parent,
-                                .token_count = chunk.token_count,
-                                .position = chunk.position,
-                                .holders = {},
-                                .leased = {},
-                                .token_hash = chunk.token_hash});
+  return ToProto(ChunkPlacement({.id = chunk.id,
+                                 .parent = chunk.parent,
+                                 .token_count = chunk.token_count,
+                                 .position = chunk.position,
+                                 .token_hash = chunk.token_hash}));
 }
 
 v1::CorpusPolicy ToProto(const CorpusPolicy& policy) {
@@ -175,8 +180,10 @@ absl::StatusOr<Corpus> FromProto(const v1::Corpus& message) {
   corpus.tenant = message.tenant();
   CKV_ASSIGN_OR_RETURN(corpus.geometry, FromProto(message.geometry()));
   corpus.chunks.reserve(message.chunks_size());
+  MemberSharing sharing;
   for (const v1::ChunkPlacement& chunk : message.chunks()) {
     CKV_ASSIGN_OR_RETURN(ChunkPlacement plain, FromProto(chunk));
+    sharing.Add(plain);
     corpus.chunks.push_back(std::move(plain));
   }
   corpus.version = message.version();
@@ -218,8 +225,10 @@ absl::StatusOr<CorpusPart> FromProto(const v1::CorpusPart& message) {
   part.corpus.policy = FromProto(message.policy());
   part.chunk_count = message.chunk_count();
   part.folder_id = message.folder_id();
+  MemberSharing sharing;
   for (const v1::CorpusPart::Chunk& chunk : message.chunks()) {
     CKV_ASSIGN_OR_RETURN(ChunkPlacement plain, FromProto(chunk.chunk()));
+    sharing.Add(plain);
     part.corpus.chunks.push_back(std::move(plain));
     part.ordinals.push_back(chunk.ordinal());
   }

@@ -33,6 +33,8 @@ absl::StatusOr<ExtraKeys> FromProto(const google::protobuf::RepeatedPtrField<v1:
 v1::ChunkPlacement ToProto(const PromptChunk& chunk);
 v1::Corpus ToProto(const Corpus& corpus);
 v1::ChunkPlacement ToProto(const ChunkPlacement& chunk);
+// Removes the parent and the token hashes, which a caller of chunks does not need.
+void ClearLineage(v1::ChunkPlacement& chunk);
 //   InvalidArgument     ValidateCorpus refuses it.
 absl::StatusOr<Corpus> FromProto(const v1::Corpus& message);
 absl::StatusOr<ChunkPlacement> FromProto(const v1::ChunkPlacement& message);

@@ -6,6 +6,8 @@
 #include <charconv>
 #include <numeric>
 #include <string_view>
+#include <tuple>
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
@@ -26,11 +28,11 @@ absl::Status ValidateChunk(const ChunkPlacement& chunk, size_t ordinal) {
   if (chunk.id.IsZero()) return error("the zero id names no chunk");
   if (chunk.token_count > kChunkTokenCountMax) return error("too many tokens");
   if (chunk.position > kPositionMax) return error("position beyond 2^40");
-  if (chunk.holders.empty()) return error("no holder");
-  if (chunk.holders.size() + chunk.leased.size() > kReplicaCountMax)
+  if (chunk.holders().empty()) return error("no holder");
+  if (chunk.holders().size() + chunk.leased().size() > kReplicaCountMax)
     return error("too many holders");
   absl::flat_hash_set<HolderId> seen;
-  for (const std::vector<HolderId>* list : {&chunk.holders, &chunk.leased}) {
+  for (const std::vector<HolderId>* list : {&chunk.holders(), &chunk.leased()}) {
     for (const HolderId& holder : *list) {
       if (holder.name.empty()) return error("a holder without a name");
       CKV_RETURN_IF_ERROR(ValidateName("corpus: holder", holder.name));
@@ -41,6 +43,63 @@ absl::Status ValidateChunk(const ChunkPlacement& chunk, size_t ordinal) {
 }
 
 }  // namespace
+
+ChunkPlacement::ChunkPlacement(const PlacementFacts& facts)
+    : id(facts.id), position(facts.position), token_count(facts.token_count) {
+  set_holders(facts.holders);
+  set_leased(facts.leased);
+  set_parent(facts.parent);
+  set_token_hash(facts.token_hash);
+}
+
+void ChunkPlacement::set_holders(std::vector<HolderId> holders) {
+  if (holders != this->holders()) mutable_holders() = std::move(holders);
+}
+
+void ChunkPlacement::set_leased(std::vector<HolderId> leased) {
+  if (leased != this->leased()) mutable_leased() = std::move(leased);
+}
+
+void ChunkPlacement::set_parent(const ChunkId& parent) {
+  if (parent != facts_->parent) facts_.Change().parent = parent;
+}
+
+void ChunkPlacement::set_token_hash(const TokenHash& hash) {
+  if (hash != facts_->token_hash) facts_.Change().token_hash = hash;
+}
+
+void ChunkPlacement::ClearLineage() {
+  set_parent({});
+  set_token_hash({});
+}
+
+bool MemberSharing::Less::operator()(const Members& a, const Members& b) const {
+  return std::tie(a->holders, a->leased) < std::tie(b->holders, b->leased);
+}
+
+void MemberSharing::Add(ChunkPlacement& chunk) {
+  if (last_ == known_.end() || last_->first != chunk.facts_->members) {
+    if (known_.size() >= kListCountMax) known_.clear();
+    bool is_new = false;
+    std::tie(last_, is_new) = known_.try_emplace(chunk.facts_->members);
+    if (is_new) last_->second.Change().members = last_->first;
+  }
+  if (chunk.parent().IsZero() && chunk.token_hash() == TokenHash()) {
+    chunk.facts_ = last_->second;
+  } else {
+    chunk.facts_.Change().members = last_->first;
+  }
+}
+
+absl::Status ValidateNumbers(const PlacementFacts& facts) {
+  if (facts.token_count > kChunkTokenCountMax)
+    return absl::InvalidArgumentError(
+        absl::StrFormat("chunk: %d tokens, limit %d", facts.token_count, kChunkTokenCountMax));
+  if (facts.position > kPositionMax)
+    return absl::InvalidArgumentError(
+        absl::StrFormat("chunk: position %d is beyond 2^40", facts.position));
+  return absl::OkStatus();
+}
 
 absl::Status ValidateName(std::string_view field, std::string_view name) {
   if (name.size() > kCorpusNameBytesMax) {

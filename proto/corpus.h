@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/base/shared_value.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
 #include "proto/kernel_target.h"
@@ -25,21 +27,101 @@ inline constexpr uint32_t kMemberCountMax = 4096;
 // Chunk ids in one control-plane call: 34 bytes each, far below gRPC's limit of 4 MiB per message.
 inline constexpr size_t kIdsPerCallMax = 4096;
 
+// The facts of one chunk of a corpus, to make a ChunkPlacement from.
+struct PlacementFacts {
+  ChunkId id;
+  ChunkId parent;
+  uint32_t token_count = 0;
+  uint64_t position = 0;
+  std::vector<HolderId> holders = {};
+  std::vector<HolderId> leased = {};
+  TokenHash token_hash = {};
+};
+
 // One chunk of a corpus and its holders. Chunks with the same holders and leased members are
 // requested together, from one of these members. So a result's bits do not depend on the member
 // chosen (I2).
-struct ChunkPlacement {
+//
+// Takes 48 bytes: a requester keeps millions. The rest is in memory that copies share.
+class ChunkPlacement {
+ public:
+  ChunkPlacement() = default;
+  // The facts have passed ValidateNumbers.
+  ChunkPlacement(const PlacementFacts& facts);
+
   ChunkId id;
-  ChunkId parent;            // zero for the first chunk of a chain
-  uint32_t token_count = 0;  // may be 0: an empty chunk yields the empty partial
-  uint64_t position = 0;     // canonical position of its first token
-  std::vector<HolderId> holders;
+  uint64_t position : 43 = 0;  // canonical position of its first token, at most kPositionMax
+  // At most kChunkTokenCountMax. May be 0: an empty chunk yields the empty partial.
+  uint32_t token_count : 21 = 0;
+
+  const std::vector<HolderId>& holders() const { return facts_->members->holders; }
   // Members that fetched the chunk and also serve it while their leases are valid. The directory
   // adds them to its replies (ReplicaTable); they are not part of the published corpus.
-  std::vector<HolderId> leased = {};
-  TokenHash token_hash = {};  // token hashes for prompt searches; zero if not published
+  const std::vector<HolderId>& leased() const { return facts_->members->leased; }
+  // Zero for the first chunk of a chain, and in the copy of a requester, which does not need it.
+  const ChunkId& parent() const { return facts_->parent; }
+  // Token hashes for prompt searches; zero if not published, and in the copy of a requester.
+  const TokenHash& token_hash() const { return facts_->token_hash; }
+
+  void set_holders(std::vector<HolderId> holders);
+  void set_leased(std::vector<HolderId> leased);
+  void set_parent(const ChunkId& parent);
+  void set_token_hash(const TokenHash& hash);
+  // Valid until this chunk is copied or changed otherwise.
+  std::vector<HolderId>& mutable_holders() { return facts_.Change().members.Change().holders; }
+  std::vector<HolderId>& mutable_leased() { return facts_.Change().members.Change().leased; }
+  // Forgets the parent and the token hashes.
+  void ClearLineage();
+  // Whether both have the same holders and leased members, in the same order.
+  bool HasMembersOf(const ChunkPlacement& other) const {
+    return facts_->members == other.facts_->members;
+  }
 
   friend bool operator==(const ChunkPlacement&, const ChunkPlacement&) = default;
+
+ private:
+  friend class MemberSharing;
+  struct Members {
+    std::vector<HolderId> holders, leased;
+    friend bool operator==(const Members&, const Members&) = default;
+  };
+  struct Facts {
+    SharedValue<Members> members;
+    ChunkId parent;
+    TokenHash token_hash;
+    friend bool operator==(const Facts&, const Facts&) = default;
+  };
+  SharedValue<Facts> facts_;
+};
+static_assert(sizeof(ChunkPlacement) == 48);
+
+// Checks the position and the token count, which a ChunkPlacement would not have as they are.
+//   InvalidArgument     one is beyond its limit.
+absl::Status ValidateNumbers(const PlacementFacts& facts);
+
+// Makes chunks with the same members share the memory of these. Not thread-safe.
+class MemberSharing {
+ public:
+  // It forgets what it knows when it knows so many lists of members.
+  static constexpr size_t kListCountMax = size_t{1} << 16;
+
+  MemberSharing() = default;
+  MemberSharing(const MemberSharing&) = delete;
+  MemberSharing& operator=(const MemberSharing&) = delete;
+
+  void Add(ChunkPlacement& chunk);
+  void AddAll(std::vector<ChunkPlacement>& chunks) {
+    for (ChunkPlacement& chunk : chunks) Add(chunk);
+  }
+
+ private:
+  using Members = SharedValue<ChunkPlacement::Members>;
+  struct Less {
+    bool operator()(const Members& a, const Members& b) const;
+  };
+  // By members: the facts of a chunk that has nothing else.
+  std::map<Members, SharedValue<ChunkPlacement::Facts>, Less> known_;
+  decltype(known_)::iterator last_ = known_.end();  // neighbours mostly have the same members
 };
 
 // A chunk that the directory finds for a prompt.

@@ -13,7 +13,7 @@ absl::StatusOr<ChunkPlacement> PlacementAmong(const ChunkId& id, const Geometry&
   std::optional<Geometry> other;
   for (const Corpus& corpus : corpora) {
     for (const ChunkPlacement& chunk : corpus.chunks) {
-      if (chunk.id != id || chunk.holders.empty()) continue;
+      if (chunk.id != id || chunk.holders().empty()) continue;
       if (corpus.geometry == geometry) return chunk;
       other = corpus.geometry;
     }

@@ -12,7 +12,7 @@ namespace {
 Corpus AsPublished(Corpus corpus) {
   corpus.version = 0;
   corpus.policy = {};
-  for (ChunkPlacement& chunk : corpus.chunks) chunk.leased.clear();
+  for (ChunkPlacement& chunk : corpus.chunks) chunk.set_leased({});
   return corpus;
 }
 

@@ -150,7 +150,7 @@ absl::StatusOr<PromptChunks> DirectoryStub::FindPrompt(std::span<const uint64_t>
     for (const v1::ChunkPlacement& message : reply.chunks()) {
       CKV_ASSIGN_OR_RETURN(const ChunkPlacement chunk, FromProto(message));
       found.chunks.push_back(
-          {chunk.id, chunk.parent, chunk.token_count, chunk.position, chunk.token_hash});
+          {chunk.id, chunk.parent(), chunk.token_count, chunk.position, chunk.token_hash()});
     }
     found.truncated |= reply.truncated();
   }

@@ -29,7 +29,8 @@ class DirectoryStub final : public DirectoryControl {
  public:
   // `addresses` is "host:port" or a list "host:port,host:port,...". Does not touch the network.
   // `clock` must outlive it. With `for_calls`, GetCorpus and LocateChunks leave out holders that
-  // lack a chunk if another live holder has it. Unset it to read placements, not rows.
+  // lack a chunk if another live holder has it, and chunks' parents and token hashes. Unset it to
+  // read placements, not rows.
   DirectoryStub(std::string_view addresses, Clock* clock, bool for_calls = true);
 
   absl::StatusOr<Corpus> GetCorpus(std::string_view name, std::string_view tenant,

@@ -124,8 +124,8 @@ void FillEstimateReply(std::span<const GroupEstimate> estimates, const Corpus& c
   for (const GroupEstimate& estimate : estimates) {
     v1::GroupEstimate& group = *reply.add_groups();
     const ChunkPlacement& first = corpus.chunks[estimate.first_chunk];
-    for (const HolderId& holder : first.holders) group.add_holders(holder.name);
-    for (const HolderId& holder : first.leased) group.add_holders(holder.name);
+    for (const HolderId& holder : first.holders()) group.add_holders(holder.name);
+    for (const HolderId& holder : first.leased()) group.add_holders(holder.name);
     group.set_first_chunk(estimate.first_chunk);
     group.set_chunk_count(estimate.chunk_count);
     group.set_tokens(estimate.tokens);

@@ -70,8 +70,8 @@ absl::StatusOr<std::shared_ptr<const Corpus>> HostCacheStub::Keep(
     }
     CKV_RETURN_IF_ERROR(holder.status());
     for (size_t i = begin; i < end; ++i) {
-      kept->chunks[chunks[i]].holders = {HolderId{*holder}};
-      kept->chunks[chunks[i]].leased.clear();
+      kept->chunks[chunks[i]].set_holders({HolderId{*holder}});
+      kept->chunks[chunks[i]].set_leased({});
     }
   }
   return kept;

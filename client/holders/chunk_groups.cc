@@ -18,13 +18,13 @@ absl::StatusOr<std::shared_ptr<const ChunkGroups>> ChunkGroups::Make(
       continue;
     }
     // Neighbours mostly have the same holders.
-    if (last != nullptr && last->holders == chunk.holders && last->leased == chunk.leased) {
+    if (last != nullptr && last->HasMembersOf(chunk)) {
       groups->group_of_chunk_.push_back(known[members]);
       continue;
     }
     last = &chunk;
     members.clear();
-    for (const std::vector<HolderId>* const ids : {&chunk.holders, &chunk.leased}) {
+    for (const std::vector<HolderId>* const ids : {&chunk.holders(), &chunk.leased()}) {
       for (const HolderId& id : *ids) {
         CKV_ASSIGN_OR_RETURN(HolderPeer * peer, peers.Find(id));
         members.push_back(peer);

@@ -117,9 +117,9 @@ bool DirectoryView::KnowsHolders(const Corpus& corpus) const {
   const ChunkPlacement* last = nullptr;
   for (const ChunkPlacement& chunk : corpus.chunks) {
     // Neighbours mostly have the same holders.
-    if (last != nullptr && last->holders == chunk.holders && last->leased == chunk.leased) continue;
+    if (last != nullptr && last->HasMembersOf(chunk)) continue;
     last = &chunk;
-    for (const std::vector<HolderId>* const ids : {&chunk.holders, &chunk.leased}) {
+    for (const std::vector<HolderId>* const ids : {&chunk.holders(), &chunk.leased()}) {
       for (const HolderId& id : *ids) {
         if (!members_.contains(id)) return false;
       }
@@ -151,9 +151,14 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryView::Take(const std::str
     return answer.status();
   }
   // An answer that equals the last one keeps its snapshot: links and handles are kept by snapshot.
-  auto snapshot = kept.corpus != nullptr && *kept.corpus == *answer
-                      ? kept.corpus
-                      : std::make_shared<const Corpus>(*std::move(answer));
+  auto snapshot = kept.corpus;
+  if (snapshot == nullptr || *snapshot != *answer) {
+    {
+      absl::MutexLock lock(&sharing_mu_);
+      sharing_.AddAll(answer->chunks);
+    }
+    snapshot = std::make_shared<const Corpus>(*std::move(answer));
+  }
   Keep(key, snapshot, generation);
   return snapshot;
 }

@@ -148,6 +148,8 @@ class DirectoryView {
   uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;  // counts calls of Invalidate
   Snapshots kept_ ABSL_GUARDED_BY(mu_);
   size_t kept_chunk_count_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Mutex sharing_mu_;
+  MemberSharing sharing_ ABSL_GUARDED_BY(sharing_mu_);  // shared by all kept corpora
   struct KeptKey {
     TenantKey key;          // never zero
     bool doubtful = false;  // query again; keep if the directory is unreachable

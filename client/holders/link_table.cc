@@ -106,7 +106,7 @@ absl::Status LinkTable::Fill(ChunkLinks& chunk_links) {
   for (size_t i = 0; i < count; ++i) {
     const ChunkPlacement& chunk = corpus.chunks[i];
     if (chunk.token_count == 0) continue;
-    if (last == nullptr || last->holders != chunk.holders || last->leased != chunk.leased) {
+    if (last == nullptr || !last->HasMembersOf(chunk)) {
       CKV_ASSIGN_OR_RETURN(std::vector<uint32_t> links, OrdinalsOf(chunk_links, chunk));
       const auto [known, is_new] =
           group_of_links.try_emplace(std::move(links), uint32_t(chunk_links.groups.size()));
@@ -128,10 +128,10 @@ absl::Status LinkTable::Fill(ChunkLinks& chunk_links) {
 
 absl::StatusOr<std::vector<uint32_t>> LinkTable::OrdinalsOf(ChunkLinks& chunk_links,
                                                             const ChunkPlacement& chunk) {
-  if (chunk.holders.empty())
+  if (chunk.holders().empty())
     return absl::NotFoundError(absl::StrFormat("chunk %s: no holder has it", chunk.id.ToHex()));
   std::vector<uint32_t> ordinals;
-  for (const std::vector<HolderId>* list : {&chunk.holders, &chunk.leased}) {
+  for (const std::vector<HolderId>* list : {&chunk.holders(), &chunk.leased()}) {
     for (const HolderId& holder : *list) {
       CKV_ASSIGN_OR_RETURN(HolderLink * link, LinkTo(holder, *chunk_links.corpus));
       const auto place = std::find(chunk_links.links.begin(), chunk_links.links.end(), link);

@@ -23,7 +23,7 @@ absl::StatusOr<std::vector<uint32_t>> NewChunks(const Corpus& corpus, const Chun
   absl::flat_hash_set<std::string_view> there, followed;
   for (const ChunkPlacement& chunk : corpus.chunks) {
     there.insert(chunk.id.AsBytes());
-    if (!chunk.parent.IsZero()) followed.insert(chunk.parent.AsBytes());
+    if (!chunk.parent().IsZero()) followed.insert(chunk.parent().AsBytes());
   }
   std::vector<uint32_t> fresh;
   for (uint32_t i = 0; i < chunks.chunks().size(); ++i) {
@@ -61,12 +61,12 @@ void AppendChunks(const ChunkSource& chunks, std::span<const uint32_t> fresh,
                   const SourcePlacement& placement, Corpus& corpus) {
   for (const uint32_t i : fresh) {
     const PlannedChunk& chunk = chunks.chunks()[i];
-    corpus.chunks.push_back({.id = chunk.id,
-                             .parent = chunk.parent,
-                             .token_count = chunk.token_count,
-                             .position = chunk.position,
-                             .holders = placement[i],
-                             .token_hash = chunk.token_hash});
+    corpus.chunks.push_back(PlacementFacts{.id = chunk.id,
+                                           .parent = chunk.parent,
+                                           .token_count = chunk.token_count,
+                                           .position = chunk.position,
+                                           .holders = placement[i],
+                                           .token_hash = chunk.token_hash});
   }
 }
 

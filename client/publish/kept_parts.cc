@@ -25,7 +25,7 @@ std::vector<HolderId> HoldersOf(std::span<const ChunkPlacement> chunks) {
   absl::flat_hash_set<HolderId> seen;
   std::vector<HolderId> holders;
   for (const ChunkPlacement& chunk : chunks) {
-    for (const HolderId& holder : chunk.holders) {
+    for (const HolderId& holder : chunk.holders()) {
       if (seen.insert(holder).second) holders.push_back(holder);
     }
   }

@@ -83,7 +83,7 @@ absl::StatusOr<Corpus> Publisher::GetCorpus(std::string_view name, std::string_v
         "shared tenant",
         tenant, name));
   }
-  for (ChunkPlacement& chunk : corpus.chunks) chunk.leased.clear();  // reported, not published
+  for (ChunkPlacement& chunk : corpus.chunks) chunk.set_leased({});  // reported, not published
   return corpus;
 }
 

@@ -79,16 +79,17 @@ class Overlap {
       return (chunk.token_count >= kHeadTokens || followed_.contains(chunk.id)) &&
              BeginsWith(chunk);
     }
-    if (head_ == 0 || (chunk.token_hash.head != 0 && chunk.token_hash.head != head_)) return false;
+    if (head_ == 0 || (chunk.token_hash().head != 0 && chunk.token_hash().head != head_))
+      return false;
     return IsWithin(chunk);
   }
 
  private:
   bool BeginsWith(const ChunkPlacement& chunk) const {
     const auto tokens = std::span(text_).first(chunk.token_count);
-    if (chunk.token_hash.head != 0 && chunk.token_hash.head != head_)
+    if (chunk.token_hash().head != 0 && chunk.token_hash().head != head_)
       return false;  // spares the hash
-    const ChunkId plain = ComputeChunkId(fingerprint_, chunk.parent, position_, tokens,
+    const ChunkId plain = ComputeChunkId(fingerprint_, chunk.parent(), position_, tokens,
                                          ExtraKeysOf(keys_, 0, tokens.size()));
     return TaggedChunkId(plain, VerificationTagOf(plain, key_)) == chunk.id;
   }
@@ -123,7 +124,7 @@ ReadTokens QueryHolders(std::vector<Member> holders, const Geometry& geometry, s
           deadline](const ChunkPlacement& chunk) -> absl::StatusOr<ChunkText> {
     absl::Status error = absl::UnavailableError("none of its holders is alive");
     for (const Member& holder : holders) {
-      const auto& on = chunk.holders;
+      const auto& on = chunk.holders();
       if (std::find(on.begin(), on.end(), holder.id) == on.end()) continue;
       const auto stub = ConnectHolder(holder);
       absl::StatusOr<ChunkInfo> info =
@@ -141,7 +142,7 @@ absl::Status CheckNoTextTwice(const Corpus& corpus, const ChunkSource& source,
                               std::span<const uint32_t> fresh, const TenantKey& key,
                               const ReadTokens& query) {
   absl::flat_hash_set<ChunkId> followed;
-  for (const ChunkPlacement& chunk : corpus.chunks) followed.insert(chunk.parent);
+  for (const ChunkPlacement& chunk : corpus.chunks) followed.insert(chunk.parent());
   for (const uint32_t first : fresh) {
     if (!source.chunks()[first].parent.IsZero()) continue;
     const Overlap overlap(corpus, followed, source, first, key, query);

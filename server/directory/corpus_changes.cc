@@ -31,30 +31,30 @@ void KeepTokenHashes(const Corpus& before, Corpus& corpus) {
   absl::flat_hash_map<ChunkId, TokenHash> known;  // made once chunks have other ordinals
   for (size_t i = 0; i < corpus.chunks.size(); ++i) {
     ChunkPlacement& chunk = corpus.chunks[i];
-    if (chunk.token_hash != TokenHash()) continue;
+    if (chunk.token_hash() != TokenHash()) continue;
     if (i < before.chunks.size() && before.chunks[i].id == chunk.id) {
-      chunk.token_hash = before.chunks[i].token_hash;
+      chunk.set_token_hash(before.chunks[i].token_hash());
       continue;
     }
     if (known.empty()) {
-      for (const ChunkPlacement& old : before.chunks) known.emplace(old.id, old.token_hash);
+      for (const ChunkPlacement& old : before.chunks) known.emplace(old.id, old.token_hash());
     }
     if (const auto token_hash = known.find(chunk.id); token_hash != known.end())
-      chunk.token_hash = token_hash->second;
+      chunk.set_token_hash(token_hash->second);
   }
 }
 
 // Returns the largest number of holders that a chunk lists.
 uint32_t MostHolders(const Corpus& corpus) {
   size_t most = 0;
-  for (const ChunkPlacement& chunk : corpus.chunks) most = std::max(most, chunk.holders.size());
+  for (const ChunkPlacement& chunk : corpus.chunks) most = std::max(most, chunk.holders().size());
   return static_cast<uint32_t>(most);
 }
 
 absl::Status CheckPublication(const Corpus& corpus, bool replace) {
   CKV_RETURN_IF_ERROR(ValidateCorpus(corpus));
   for (size_t i = 0; i < corpus.chunks.size(); ++i) {
-    if (corpus.chunks[i].leased.empty()) continue;
+    if (corpus.chunks[i].leased().empty()) continue;
     return absl::InvalidArgumentError(absl::StrFormat(
         "corpus: chunk %d: the directory sets leased members: clear `leased` before you publish",
         i));

@@ -240,7 +240,7 @@ absl::StatusOr<std::shared_ptr<const Corpus>> DirectoryState::Get(std::string_vi
   // Copied without the lock: a corpus may have a million chunks, and leases are renewed meanwhile.
   auto reported = std::make_shared<Corpus>(*corpus);
   for (ReplicaTable::Leased& one : leased) {
-    reported->chunks[one.ordinal].leased = std::move(one.members);
+    reported->chunks[one.ordinal].set_leased(std::move(one.members));
   }
   if (holders.lacking.empty()) return reported;
   for (ChunkPlacement& chunk : reported->chunks) LeaveOutLacking(holders, chunk);
@@ -264,7 +264,7 @@ std::vector<LocatedChunk> DirectoryState::Locate(const ChunkId& id, std::string_
   for (const ChunkPlace& place : tables_.corpora.PlacesOf(id)) {
     if (!IsVisible(*place.corpus, tenant)) continue;
     LocatedChunk located{place.corpus, place.ordinal, place.corpus->chunks[place.ordinal]};
-    located.chunk.leased = tables_.corpora.replicas().LeasedOf(*place.corpus, located.chunk);
+    located.chunk.set_leased(tables_.corpora.replicas().LeasedOf(*place.corpus, located.chunk));
     if (for_calls) {
       const CoverageView::Holders holders = tables_.LackingHolders(*place.corpus);
       if (!holders.lacking.empty()) LeaveOutLacking(holders, located.chunk);

@@ -51,7 +51,7 @@ absl::StatusOr<CorpusPart> HolderReports::PartOf(const HolderId& holder, std::st
   part.chunk_count = static_cast<uint32_t>(corpus->chunks.size());
   if (next_ordinal != nullptr) *next_ordinal = 0;
   for (uint32_t i = first_ordinal; i < part.chunk_count; ++i) {
-    const std::vector<HolderId>& holders = corpus->chunks[i].holders;
+    const std::vector<HolderId>& holders = corpus->chunks[i].holders();
     if (std::find(holders.begin(), holders.end(), holder) == holders.end()) continue;
     if (part.ordinals.size() == count_max) {
       if (next_ordinal != nullptr) *next_ordinal = i;
@@ -59,7 +59,7 @@ absl::StatusOr<CorpusPart> HolderReports::PartOf(const HolderId& holder, std::st
     }
     part.ordinals.push_back(i);
     part.corpus.chunks.push_back(corpus->chunks[i]);
-    part.corpus.chunks.back().token_hash = {};  // holders keep none
+    part.corpus.chunks.back().set_token_hash({});  // holders keep none
   }
   return part;
 }

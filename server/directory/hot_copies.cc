@@ -17,7 +17,7 @@ bool IsPastElbow(const Lease& lease) {
 bool HasHotHolder(const DirectoryTables& tables, const ChunkId& id)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(tables.mu) {
   for (const ChunkPlace& place : tables.corpora.PlacesOf(id)) {
-    for (const HolderId& holder : place.corpus->chunks[place.ordinal].holders) {
+    for (const HolderId& holder : place.corpus->chunks[place.ordinal].holders()) {
       const auto lease = tables.leases.all().find(holder);
       if (lease != tables.leases.all().end() && IsPastElbow(lease->second)) return true;
     }

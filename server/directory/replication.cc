@@ -155,7 +155,7 @@ void Replication::ForgetMade() {
     HoldersByChunk listed;
     for (size_t i = 0; !chunks.empty() && i < corpus->chunks.size(); ++i) {
       const ChunkPlacement& chunk = corpus->chunks[i];
-      if (chunks.contains(chunk.id)) listed.emplace(chunk.id, chunk.holders);
+      if (chunks.contains(chunk.id)) listed.emplace(chunk.id, chunk.holders());
     }
     absl::erase_if(chunks, [&](auto& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_, tables_.mu) {
       std::erase_if(chunk.second,
@@ -309,7 +309,7 @@ absl::StatusOr<std::vector<CopyOrder>> Replication::ListOrders(uint64_t lease_id
                        .geometry = copy.corpus->geometry,
                        .chunk = copy.corpus->chunks[copy.ordinal],
                        .sources = {}};
-    order.chunk.holders.clear();
+    order.chunk.set_holders({});
     order.is_leased = copy.is_leased;
     for (const HolderId& source : copy.sources) {
       if (const Lease* from = tables_.leases.FindMember(source); from != nullptr)

@@ -253,6 +253,10 @@ grpc::Status DirectoryServiceImpl::GetCorpus(grpc::ServerContext* context,
   const auto corpus = state_.Get(request->name(), request->tenant(), request->for_calls());
   if (!corpus.ok()) return ToGrpc(corpus.status());
   *reply->mutable_corpus() = ToProto(**corpus);
+  if (request->for_calls()) {
+    for (v1::ChunkPlacement& chunk : *reply->mutable_corpus()->mutable_chunks())
+      ClearLineage(chunk);
+  }
   return grpc::Status::OK;
 }
 
@@ -315,7 +319,10 @@ grpc::Status DirectoryServiceImpl::LocateChunks(grpc::ServerContext* context,
   const auto placements =
       directory.LocateChunks(*ids, *geometry, request->tenant(), /*deadline=*/kInstantMax);
   if (!placements.ok()) return ToGrpc(placements.status());
-  for (const ChunkPlacement& chunk : *placements) *reply->add_chunks() = ToProto(chunk);
+  for (const ChunkPlacement& chunk : *placements) {
+    *reply->add_chunks() = ToProto(chunk);
+    if (request->for_calls()) ClearLineage(*reply->mutable_chunks()->rbegin());
+  }
   return grpc::Status::OK;
 }
 

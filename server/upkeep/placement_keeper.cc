@@ -303,7 +303,7 @@ absl::Status PlacementKeeper::Report(const LeaseGrant& lease, const CorpusParts:
   bool is_ours = false;
   for (size_t i = 0; i < part->ordinals.size(); ++i) {
     const ChunkPlacement& chunk = part->corpus.chunks[i];
-    const auto& holders = chunk.holders;
+    const auto& holders = chunk.holders();
     const bool names_us = std::find(holders.begin(), holders.end(), options_.self) != holders.end();
     is_ours |= names_us;
     if (!names_us || (chunk.token_count > 0 && !chunks_.has(chunk.id))) continue;
@@ -347,7 +347,8 @@ PlacementKeeper::StoredPart PlacementKeeper::ReadStored(const CorpusParts::Key& 
   if (!part.ok()) return stored;
   stored.folder_id = part->folder_id;
   for (const ChunkPlacement& chunk : part->corpus.chunks) {
-    if (std::find(chunk.holders.begin(), chunk.holders.end(), options_.self) != chunk.holders.end())
+    if (std::find(chunk.holders().begin(), chunk.holders().end(), options_.self) !=
+        chunk.holders().end())
       stored.ids.push_back(chunk.id);
   }
   return stored;
@@ -380,7 +381,7 @@ void PlacementKeeper::IndexPart(const CorpusPart& part) {
   PlacedPart& placed = placed_[{part.corpus.tenant, part.corpus.name}];
   placed = {part.corpus.version, {}};
   for (const ChunkPlacement& chunk : part.corpus.chunks) {
-    const auto& holders = chunk.holders;
+    const auto& holders = chunk.holders();
     // No holder is queried for a chunk without tokens.
     if (chunk.token_count > 0 &&
         std::find(holders.begin(), holders.end(), options_.self) != holders.end())

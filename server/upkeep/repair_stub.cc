@@ -69,7 +69,7 @@ absl::StatusOr<RepairSource::Restored> RepairStub::Restore(const LostChunk& lost
     for (const Corpus& place : *places) {
       if (place.chunks.size() != 1 || place.chunks[0].id != lost.id) continue;
       const ChunkPlacement& chunk = place.chunks[0];
-      if (!Names(chunk.holders, self_.id) && !Names(chunk.leased, self_.id)) continue;
+      if (!Names(chunk.holders(), self_.id) && !Names(chunk.leased(), self_.id)) continue;
       const absl::Status restored = RestoreFor(place, members, deadline);
       if (restored.ok()) return Restored{place.geometry, place.tenant};
       // If several fail, keeps the error that is worth another attempt.
@@ -84,8 +84,8 @@ absl::StatusOr<RepairSource::Restored> RepairStub::Restore(const LostChunk& lost
 absl::Status RepairStub::RestoreFor(const Corpus& place, const std::vector<Member>& members,
                                     Instant deadline) {
   const ChunkPlacement& chunk = place.chunks[0];
-  std::vector<HolderId> holders = chunk.holders;
-  holders.insert(holders.end(), chunk.leased.begin(), chunk.leased.end());
+  std::vector<HolderId> holders = chunk.holders();
+  holders.insert(holders.end(), chunk.leased().begin(), chunk.leased().end());
   absl::Status last = absl::FailedPreconditionError(absl::StrFormat(
       "corpus %s places it here alone: load the corpus again, with --replicas 2", place.name));
   for (const HolderId& holder : holders) {

@@ -139,8 +139,9 @@ absl::Status ReplicaKeeper::CopyOne(Job& job, const ChunkPlacement& chunk, uint3
     return absl::OkStatus();
   }
   // The directory would refuse it: not worth the transfer.
-  if (chunk.holders.size() + chunk.leased.size() >= kReplicaCountMax &&
-      std::find(chunk.leased.begin(), chunk.leased.end(), options_.self) == chunk.leased.end()) {
+  if (chunk.holders().size() + chunk.leased().size() >= kReplicaCountMax &&
+      std::find(chunk.leased().begin(), chunk.leased().end(), options_.self) ==
+          chunk.leased().end()) {
     ++job.report.refused_count;
     return absl::OkStatus();
   }
@@ -177,8 +178,8 @@ absl::StatusOr<ChunkInfo> ReplicaKeeper::QueryInfo(const Job& job, const ChunkPl
   const Corpus& corpus = *job.call.corpus;
   absl::Status last =
       absl::UnavailableError("none of its holders is registered with the directory");
-  std::vector<HolderId> holders = chunk.holders;
-  holders.insert(holders.end(), chunk.leased.begin(), chunk.leased.end());
+  std::vector<HolderId> holders = chunk.holders();
+  holders.insert(holders.end(), chunk.leased().begin(), chunk.leased().end());
   for (const HolderId& holder : holders) {
     const auto member = job.members.find(holder);
     if (member == job.members.end() || holder == options_.self) continue;

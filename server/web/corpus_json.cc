@@ -21,7 +21,7 @@ class HolderGroups {
   // Returns the group of the chunk, or -1 if there are too many groups.
   int64_t Of(const ChunkPlacement& chunk) {
     std::vector<size_t> group;
-    for (const auto* ids : {&chunk.holders, &chunk.leased}) {
+    for (const auto* ids : {&chunk.holders(), &chunk.leased()}) {
       for (const HolderId& id : *ids) group.push_back(Holder(id.name));
     }
     std::sort(group.begin(), group.end());  // the order of preference does not matter here
@@ -46,7 +46,9 @@ class HolderGroups {
   Json names_ = Json::array(), listed_ = Json::array();
 };
 
-size_t CopiesOf(const ChunkPlacement& chunk) { return chunk.holders.size() + chunk.leased.size(); }
+size_t CopiesOf(const ChunkPlacement& chunk) {
+  return chunk.holders().size() + chunk.leased().size();
+}
 
 }  // namespace
 

@@ -184,7 +184,7 @@ Json CorporaJson(std::vector<std::shared_ptr<const Corpus>> corpora, const Cover
     const uint64_t tokens = corpus.token_count();
     size_t copies = corpus.chunks.empty() ? 0 : kReplicaCountMax;
     for (const ChunkPlacement& chunk : corpus.chunks)
-      copies = std::min(copies, chunk.holders.size());
+      copies = std::min(copies, chunk.holders().size());
     shown.back().update({{"tokens", tokens},
                          {"bytes", tokens * corpus.geometry.token_bytes()},
                          {"copies", copies},

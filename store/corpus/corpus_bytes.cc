@@ -41,9 +41,9 @@ struct ChunkBefore {
 void PutChunk(const ChunkPlacement& chunk, const std::vector<uint32_t>& holders,
               ChunkBefore& before, std::string& to) {
   uint8_t flags = 0;
-  if (chunk.parent.IsZero()) {
+  if (chunk.parent().IsZero()) {
     flags |= kNoParent;
-  } else if (chunk.parent == before.id) {
+  } else if (chunk.parent() == before.id) {
     flags |= kParentBefore;
   }
   if (chunk.position == 0) {
@@ -54,7 +54,7 @@ void PutChunk(const ChunkPlacement& chunk, const std::vector<uint32_t>& holders,
   if (holders == before.holders) flags |= kHoldersBefore;
   PutBytes(flags, to);
   to.append(chunk.id.AsBytes());
-  if ((flags & (kNoParent | kParentBefore)) == 0) to.append(chunk.parent.AsBytes());
+  if ((flags & (kNoParent | kParentBefore)) == 0) to.append(chunk.parent().AsBytes());
   PutBytes(chunk.token_count, to);
   if ((flags & (kPositionNext | kPositionZero)) == 0) PutBytes(chunk.position, to);
   if ((flags & kHoldersBefore) == 0) {
@@ -78,17 +78,18 @@ absl::Status TakeChunk(ByteReader& from, const std::vector<HolderId>& names, Chu
                        ChunkPlacement& chunk) {
   const auto flags = from.Take<uint8_t>();
   if (flags > kFlagsMax) return NoCorpus("a chunk with unknown flags");
-  chunk.id = TakeId(from);
+  PlacementFacts facts;
+  facts.id = TakeId(from);
   if ((flags & kParentBefore) != 0) {
-    chunk.parent = before.id;
+    facts.parent = before.id;
   } else if ((flags & kNoParent) == 0) {
-    chunk.parent = TakeId(from);
+    facts.parent = TakeId(from);
   }
-  chunk.token_count = from.Take<uint32_t>();
+  facts.token_count = from.Take<uint32_t>();
   if ((flags & kPositionNext) != 0) {
-    chunk.position = before.end;
+    facts.position = before.end;
   } else if ((flags & kPositionZero) == 0) {
-    chunk.position = from.Take<uint64_t>();
+    facts.position = from.Take<uint64_t>();
   }
   if ((flags & kHoldersBefore) == 0) {
     const auto count = from.Take<uint8_t>();
@@ -97,11 +98,14 @@ absl::Status TakeChunk(ByteReader& from, const std::vector<HolderId>& names, Chu
     for (uint8_t i = 0; i < count; ++i) before.holders.push_back(from.Take<uint32_t>());
   }
   if (from.IsShort()) return NoCorpus("a corpus that ends in a chunk");
-  chunk.holders.reserve(before.holders.size());
+  if (const absl::Status numbers = ValidateNumbers(facts); !numbers.ok())
+    return NoCorpus(numbers.message());
+  facts.holders.reserve(before.holders.size());
   for (const uint32_t index : before.holders) {
     if (index >= names.size()) return NoCorpus("a chunk with a holder that is not named");
-    chunk.holders.push_back(names[index]);
+    facts.holders.push_back(names[index]);
   }
+  chunk = facts;
   before.Set(chunk);
   return absl::OkStatus();
 }
@@ -145,7 +149,7 @@ void PutCorpus(const Corpus& corpus, std::string& to) {
   std::string names;
   std::vector<std::vector<uint32_t>> holders(corpus.chunks.size());
   for (size_t i = 0; i < corpus.chunks.size(); ++i) {
-    for (const HolderId& holder : corpus.chunks[i].holders) {
+    for (const HolderId& holder : corpus.chunks[i].holders()) {
       const auto [place, added] =
           index_of.try_emplace(holder.name, static_cast<uint32_t>(index_of.size()));
       if (added) PutText<uint8_t>(holder.name, names);
@@ -179,8 +183,11 @@ absl::StatusOr<Corpus> TakeCorpus(ByteReader& from) {
     return NoCorpus("a corpus with more chunks than bytes");
   corpus.chunks.resize(chunk_count);
   ChunkBefore before;
-  for (ChunkPlacement& chunk : corpus.chunks)
+  MemberSharing sharing;
+  for (ChunkPlacement& chunk : corpus.chunks) {
     CKV_RETURN_IF_ERROR(TakeChunk(from, names, before, chunk));
+    sharing.Add(chunk);
+  }
   const absl::Status valid = ValidateCorpus(corpus);
   if (!valid.ok()) return NoCorpus(valid.message());
   return corpus;

@@ -60,8 +60,8 @@ std::vector<uint32_t> GroupsOf(const Corpus& corpus, PartitionPolicy policy) {
         groups[i] = GroupOfId(chunk.id);
         break;
       case PartitionPolicy::kDocument: {
-        const auto parent = of_parent.find(chunk.parent);
-        const bool begins = chunk.parent.IsZero() || parent == of_parent.end();
+        const auto parent = of_parent.find(chunk.parent());
+        const bool begins = chunk.parent().IsZero() || parent == of_parent.end();
         groups[i] = begins ? GroupOfId(chunk.id) : parent->second;
         of_parent.emplace(chunk.id, groups[i]);
         break;
@@ -132,12 +132,12 @@ absl::StatusOr<PartitionPlan> PlanPartition(const Corpus& corpus, PartitionPolic
     for (const uint32_t target : rendezvous.Of(groups[i])) holders.push_back(targets[target].id);
     for (const HolderId& holder : holders) {
       ++gained[holder];
-      if (Has(chunk.holders, holder)) continue;
+      if (Has(chunk.holders(), holder)) continue;
       // Copies are taken from a chunk's holders in turn, so that no old one sends everything.
-      plan.copies.push_back({i, chunk.holders[i % chunk.holders.size()], holder});
+      plan.copies.push_back({i, chunk.holders()[i % chunk.holders().size()], holder});
       plan.copy_bytes += chunk.token_count * corpus.geometry.token_bytes();
     }
-    for (const HolderId& holder : chunk.holders) {
+    for (const HolderId& holder : chunk.holders()) {
       --gained[holder];
       if (!Has(holders, holder)) plan.drops.push_back({i, holder, {}});
     }

@@ -4,11 +4,12 @@ import copies
 import directory_sizes
 import fleet_faults
 import lan_faults
+import simulated
 from bar import Bar, counter
 
-FAULTS, LAN, SIZES, COPIES = "fleet_faults", "lan_faults", "directory_sizes", "copies"
+FAULTS, LAN, SIZES, COPIES, SIMULATED = "fleet_faults", "lan_faults", "directory_sizes", "copies", "simulated"
 SCRIPTS = {FAULTS: fleet_faults.figures, LAN: lan_faults.figures, SIZES: directory_sizes.figures,
-           COPIES: copies.figures}
+           COPIES: copies.figures, SIMULATED: simulated.figures}
 
 
 def on_lan(measure, scene, figure, unit, base="queries", base_unit="calls", **limit):
@@ -40,6 +41,13 @@ def copied(scene, measure):
 
 
 BARS = [
+    Bar("simulated fleets: seeds that fail", SIMULATED, counter("seeds", "failed"), "seeds", at_most=0,
+        base=counter("seeds", "seeds"), base_unit="seeds"),
+    Bar("the same, faults of a seed", SIMULATED, counter("seeds", "faults"), "faults", at_least=200),
+    Bar("the same, time of fleets over time", SIMULATED, counter("seeds", "speed"), "x", at_least=60,
+        base=counter("seeds", "s"), base_unit="s"),
+    Bar(f"planted bugs that {simulated.PLANT_SEEDS} seeds find", SIMULATED, counter("plants", "found"), "bugs",
+        at_least=len(simulated.PLANTS), base=counter("plants", "planted"), base_unit="planted"),
     Bar("a replica stops 2 s in 10: the 0.99 quantile of calls", FAULTS, counter("slow", "ratio"), "x undisturbed", at_most=3,
         base=counter("slow", "calm_ms"), base_unit="ms"),
     Bar("the same, the longest call", FAULTS, counter("slow", "longest_ms"), "ms"),

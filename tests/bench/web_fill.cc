@@ -66,11 +66,11 @@ Corpus MakeCorpus(size_t number, size_t members, size_t chunks) {
     ChunkPlacement chunk;
     for (size_t byte = 0; byte < 8; ++byte)
       chunk.id.bytes[byte] = static_cast<uint8_t>((number * chunks + i + 1) >> (8 * byte));
-    if (i > 0) chunk.parent = corpus.chunks.back().id;
+    if (i > 0) chunk.set_parent(corpus.chunks.back().id);
     chunk.token_count = 2048;
     chunk.position = 2048 * i;
     const size_t run = number * 7 + i / kRunChunks * 31;
-    chunk.holders = {{MemberName(run % members)}, {MemberName((run + 13) % members)}};
+    chunk.set_holders({{MemberName(run % members)}, {MemberName((run + 13) % members)}});
     corpus.chunks.push_back(std::move(chunk));
   }
   return corpus;

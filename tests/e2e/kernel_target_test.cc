@@ -77,9 +77,9 @@ class KernelTargetTest : public testing::Test {
   void Publish(const std::string& name, const std::vector<std::vector<std::string>>& placement) {
     Corpus published = corpus_.Publish(name, "", {{{"h0"}}});
     for (size_t i = 0; i < placement.size(); ++i) {
-      published.chunks[i].holders.clear();
+      published.chunks[i].set_holders({});
       for (const std::string& holder : placement[i])
-        published.chunks[i].holders.push_back({holder});
+        published.chunks[i].mutable_holders().push_back({holder});
     }
     const grpc::Status status = test::Publish(*directory_, published);
     ASSERT_TRUE(status.ok()) << status.error_message();

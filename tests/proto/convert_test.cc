@@ -20,12 +20,14 @@ Corpus MakeCorpus() {
   for (uint8_t i = 1; i <= 3; ++i) {
     ChunkPlacement chunk;
     chunk.id.bytes[31] = i;
-    chunk.parent.bytes[31] = static_cast<uint8_t>(i - 1);
+    ChunkId parent;
+    parent.bytes[31] = static_cast<uint8_t>(i - 1);
+    chunk.set_parent(parent);
     chunk.token_count = i;
     chunk.position = uint64_t{i} << 33;
-    chunk.holders = {{"a"}, {"b"}};
-    chunk.leased = {{"c"}};
-    chunk.token_hash = {uint64_t{i} << 60, i};
+    chunk.set_holders({{"a"}, {"b"}});
+    chunk.set_leased({{"c"}});
+    chunk.set_token_hash({uint64_t{i} << 60, i});
     corpus.chunks.push_back(chunk);
   }
   return corpus;
@@ -90,6 +92,8 @@ TEST(ConvertCorpus, RoundTrip) {
     ASSERT_TRUE(back.ok()) << back.status();
     EXPECT_EQ(*back, corpus);
   }
+  const Corpus back = *FromProto(ToProto(MakeCorpus()));
+  EXPECT_EQ(&back.chunks[0].holders(), &back.chunks[2].holders()) << "they share their members";
 }
 
 TEST(ConvertCorpus, AnEmptyParentIsTheZeroParent) {
@@ -109,6 +113,10 @@ TEST(ConvertCorpus, Refusals) {
   refused([](v1::Corpus& c) { c.mutable_chunks(0)->set_id("short"); }, "chunk id: 5 bytes");
   refused([](v1::Corpus& c) { c.mutable_chunks(0)->set_parent("short"); }, "chunk id: 5 bytes");
   refused([](v1::Corpus& c) { c.mutable_chunks(0)->set_id(std::string(32, '\0')); }, "zero id");
+  // A placement has fewer bits for these two: they would be other numbers there.
+  refused([](v1::Corpus& c) { c.mutable_chunks(0)->set_token_count((1u << 21) + 1); }, "tokens");
+  refused([](v1::Corpus& c) { c.mutable_chunks(0)->set_position((uint64_t{1} << 43) + 1); },
+          "beyond 2^40");
   refused([](v1::Corpus& c) { c.mutable_chunks(0)->clear_holders(); }, "no holder");
   refused(
       [](v1::Corpus& c) {

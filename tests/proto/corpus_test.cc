@@ -20,7 +20,7 @@ Corpus Good(size_t chunk_count = 3) {
     chunk.id.bytes[1] = static_cast<uint8_t>(i >> 8);
     chunk.token_count = 10;
     chunk.position = 10 * i;
-    chunk.holders = {{"a"}, {"b"}};
+    chunk.set_holders({{"a"}, {"b"}});
     corpus.chunks.push_back(chunk);
   }
   return corpus;
@@ -28,9 +28,62 @@ Corpus Good(size_t chunk_count = 3) {
 
 TEST(Corpus, CountsItsTokens) {
   EXPECT_EQ(Good(0).token_count(), 0u);
-  Corpus corpus = Good(2);
-  corpus.chunks[0].token_count = UINT32_MAX;  // the sum is wider than the parts
-  EXPECT_EQ(corpus.token_count(), uint64_t{UINT32_MAX} + 10);
+  Corpus corpus = Good(4097);
+  for (ChunkPlacement& chunk : corpus.chunks) chunk.token_count = kChunkTokenCountMax;
+  EXPECT_EQ(corpus.token_count(), 4097 * uint64_t{kChunkTokenCountMax}) << "beyond 32 bits";
+}
+
+TEST(ChunkPlacement, HasTheFactsThatItIsMadeFrom) {
+  PlacementFacts facts;
+  facts.id.bytes[0] = 1;
+  facts.parent.bytes[0] = 2;
+  facts.token_count = kChunkTokenCountMax;
+  facts.position = kPositionMax;
+  facts.holders = {{"a"}, {"b"}};
+  facts.leased = {{"c"}};
+  facts.token_hash = {.head = 3, .whole = 4};
+  EXPECT_TRUE(ValidateNumbers(facts).ok());
+  ChunkPlacement chunk = facts;
+  EXPECT_EQ(chunk.id, facts.id);
+  EXPECT_EQ(chunk.parent(), facts.parent);
+  EXPECT_EQ(chunk.token_count, facts.token_count);
+  EXPECT_EQ(uint64_t{chunk.position}, facts.position);
+  EXPECT_EQ(chunk.holders(), facts.holders);
+  EXPECT_EQ(chunk.leased(), facts.leased);
+  EXPECT_EQ(chunk.token_hash(), facts.token_hash);
+  const ChunkPlacement whole = chunk;
+  chunk.ClearLineage();
+  EXPECT_TRUE(chunk.parent().IsZero());
+  EXPECT_EQ(chunk.token_hash(), TokenHash());
+  EXPECT_EQ(whole.parent(), facts.parent) << "a copy is not changed";
+  EXPECT_TRUE(whole.HasMembersOf(chunk));
+  chunk.set_leased({});
+  EXPECT_FALSE(whole.HasMembersOf(chunk));
+  EXPECT_EQ(whole.leased(), facts.leased);
+}
+
+TEST(ChunkPlacement, RefusesNumbersThatItCannotHold) {
+  PlacementFacts facts;
+  facts.token_count = kChunkTokenCountMax + 1;
+  EXPECT_EQ(ValidateNumbers(facts).code(), absl::StatusCode::kInvalidArgument);
+  facts.token_count = 0;
+  facts.position = kPositionMax + 1;
+  EXPECT_EQ(ValidateNumbers(facts).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(MemberSharing, ChunksWithTheSameMembersShareThem) {
+  Corpus corpus = Good(6);
+  for (size_t i = 0; i < 6; ++i) corpus.chunks[i].set_holders({{i % 2 == 0 ? "a" : "b"}});
+  corpus.chunks[4].set_leased({{"c"}});
+  const Corpus before = corpus;
+  MemberSharing sharing;
+  for (ChunkPlacement& chunk : corpus.chunks) sharing.Add(chunk);
+  EXPECT_EQ(corpus, before);
+  EXPECT_EQ(&corpus.chunks[0].holders(), &corpus.chunks[2].holders());
+  EXPECT_EQ(&corpus.chunks[1].holders(), &corpus.chunks[5].holders());
+  EXPECT_NE(&corpus.chunks[0].holders(), &corpus.chunks[4].holders());
+  corpus.chunks[2].mutable_holders().push_back({"z"});
+  EXPECT_EQ(corpus.chunks[0].holders().size(), 1u) << "a change is that of one chunk";
 }
 
 TEST(ValidateCorpus, AcceptsTheLimitsThemselves) {
@@ -41,9 +94,9 @@ TEST(ValidateCorpus, AcceptsTheLimitsThemselves) {
   corpus.chunks[0].token_count = 0;
   corpus.chunks[1].token_count = kChunkTokenCountMax;
   corpus.chunks[1].position = kPositionMax;
-  corpus.chunks[2].holders.clear();
+  corpus.chunks[2].set_holders({});
   for (uint32_t i = 0; i < kReplicaCountMax; ++i) {
-    corpus.chunks[2].holders.push_back({std::to_string(i)});
+    corpus.chunks[2].mutable_holders().push_back({std::to_string(i)});
   }
   EXPECT_TRUE(ValidateCorpus(corpus).ok()) << ValidateCorpus(corpus);
 }
@@ -64,15 +117,16 @@ TEST(ValidateCorpus, NamesTheInvalidField) {
       {"chunk 2: too many tokens",
        [](Corpus& c) { c.chunks[2].token_count = kChunkTokenCountMax + 1; }},
       {"chunk 0: position", [](Corpus& c) { c.chunks[0].position = kPositionMax + 1; }},
-      {"chunk 1: no holder", [](Corpus& c) { c.chunks[1].holders.clear(); }},
+      {"chunk 1: no holder", [](Corpus& c) { c.chunks[1].set_holders({}); }},
       {"chunk 1: too many holders",
-       [](Corpus& c) { c.chunks[1].holders.resize(kReplicaCountMax + 1); }},
-      {"chunk 1: a holder without a name", [](Corpus& c) { c.chunks[1].holders[1].name = ""; }},
-      {"corpus: holder: only", [](Corpus& c) { c.chunks[1].holders[1].name = "a b"; }},
-      {"chunk 1: a holder twice", [](Corpus& c) { c.chunks[1].holders[1].name = "a"; }},
-      {"chunk 1: a holder twice", [](Corpus& c) { c.chunks[1].leased = {{"b"}}; }},
+       [](Corpus& c) { c.chunks[1].mutable_holders().resize(kReplicaCountMax + 1); }},
+      {"chunk 1: a holder without a name",
+       [](Corpus& c) { c.chunks[1].mutable_holders()[1].name = ""; }},
+      {"corpus: holder: only", [](Corpus& c) { c.chunks[1].mutable_holders()[1].name = "a b"; }},
+      {"chunk 1: a holder twice", [](Corpus& c) { c.chunks[1].mutable_holders()[1].name = "a"; }},
+      {"chunk 1: a holder twice", [](Corpus& c) { c.chunks[1].set_leased({{"b"}}); }},
       {"chunk 1: too many holders",
-       [](Corpus& c) { c.chunks[1].leased.resize(kReplicaCountMax - 1); }},
+       [](Corpus& c) { c.chunks[1].mutable_leased().resize(kReplicaCountMax - 1); }},
       {"chunk 2: 010000000000 is in it already",
        [](Corpus& c) { c.chunks[2].id = c.chunks[0].id; }},
   };

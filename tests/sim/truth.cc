@@ -191,7 +191,7 @@ void Truth::CheckDrained(DirectoryState& directory, const HolderId& holder) {
     const auto found = directory.Get(corpus->name, corpus->tenant);
     if (!found.ok()) continue;
     for (size_t i = 0; i < (*found)->chunks.size(); ++i) {
-      for (const HolderId& has : (*found)->chunks[i].holders) {
+      for (const HolderId& has : (*found)->chunks[i].holders()) {
         if (has != holder) continue;
         return Breach(absl::StrFormat("drain: %s may go, but chunk %d of %s is to be read there",
                                       holder.name, i, corpus->name));
@@ -227,7 +227,7 @@ void Truth::CheckPublished(const Corpus& corpus, const std::vector<std::unique_p
     if (known->name != corpus.name) continue;
     // Copies of earlier ones are made by the fleet itself, too.
     for (size_t i = known->submitted; i < corpus.chunks.size(); ++i) {
-      for (const HolderId& holder : corpus.chunks[i].holders) {
+      for (const HolderId& holder : corpus.chunks[i].holders()) {
         const auto node = std::find_if(nodes.begin(), nodes.end(),
                                        [&](const auto& one) { return one->name == holder.name; });
         if (node != nodes.end() && known->places[i].contains((*node)->number)) continue;

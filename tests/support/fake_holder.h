@@ -78,7 +78,7 @@ class FakeHolder : public DirectoryControl, public HolderControlFactory {
   absl::StatusOr<std::vector<Member>> ListMembers(Instant) override {
     std::set<std::string> names;
     for (const ChunkPlacement& chunk : corpus_.chunks) {
-      for (const HolderId& holder : chunk.holders) names.insert(holder.name);
+      for (const HolderId& holder : chunk.holders()) names.insert(holder.name);
     }
     std::vector<Member> members;
     for (const std::string& name : names)

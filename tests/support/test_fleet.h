@@ -110,7 +110,7 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
             const std::vector<size_t>& placement) {
     Corpus published = corpus.Publish(name, "", {{Name(0)}});
     for (size_t i = 0; i < corpus.chunks.size(); ++i) {
-      published.chunks[i].holders = {Name(placement[i])};
+      published.chunks[i].set_holders({Name(placement[i])});
       const absl::Status put =
           PutChunk(holder(placement[i]).store(), corpus.geometry, corpus.chunks[i]);
       ASSERT_TRUE(put.ok() || absl::IsAlreadyExists(put)) << put;
@@ -125,7 +125,8 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     for (const size_t chunk : chunks) {
       const absl::Status put = PutChunk(holder(i).store(), corpus.geometry, corpus.chunks[chunk]);
       ASSERT_TRUE(put.ok() || absl::IsAlreadyExists(put)) << put;
-      Edit(name, [&](Corpus& published) { published.chunks[chunk].leased.push_back(Name(i)); });
+      Edit(name,
+           [&](Corpus& published) { published.chunks[chunk].mutable_leased().push_back(Name(i)); });
     }
   }
   void Edit(const std::string& name, absl::FunctionRef<void(Corpus&)> edit) {

@@ -91,8 +91,8 @@ Json GroupOf(const GroupEstimate& estimate, const Corpus& corpus) {
                 {"cached_tokens", estimate.cached_tokens}};
   Json& holders = group["holders"] = Json::array();
   const ChunkPlacement& first = corpus.chunks[estimate.first_chunk];
-  for (const HolderId& holder : first.holders) holders.push_back(holder.name);
-  for (const HolderId& holder : first.leased) holders.push_back(holder.name);
+  for (const HolderId& holder : first.holders()) holders.push_back(holder.name);
+  for (const HolderId& holder : first.leased()) holders.push_back(holder.name);
   AddDecision(estimate.decision, group);
   return group;
 }

@@ -149,7 +149,7 @@ Profile TargetCalibrator::Finish(const std::string& subject) const {
         TrimmedMean(parts_[*prefill_].us) /
         (double(TokensOf(target_, few)) * target_.corpus->geometry.layers);
   }
-  const HolderId& holder = target_.corpus->chunks[few].holders[0];
+  const HolderId& holder = target_.corpus->chunks[few].holders()[0];
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const LaneCalibration lane = lanes_[i]->Fit();
     profile.lanes.push_back({.holder = holder.name,

@@ -43,7 +43,7 @@ class Walk {
     // Copies under a lease are dropped with it, so a listed member has its copy.
     bool is_there = is_leased;
     lackers_.clear();
-    for (const HolderId& holder : chunk.holders) {
+    for (const HolderId& holder : chunk.holders()) {
       if (!view_.holders.live.contains(holder)) {
         NoteName(holder, facts.away);
         ++facts.missing_copy_count;
@@ -97,11 +97,11 @@ Coverage Cover(const CoverageView& view) {
 
 bool LeaveOutLacking(const CoverageView::Holders& holders, ChunkPlacement& chunk) {
   const bool is_elsewhere =
-      !chunk.leased.empty() ||
-      std::any_of(chunk.holders.begin(), chunk.holders.end(),
+      !chunk.leased().empty() ||
+      std::any_of(chunk.holders().begin(), chunk.holders().end(),
                   [&](const HolderId& holder) { return holders.Has(holder, chunk.id); });
   if (!is_elsewhere) return false;
-  return std::erase_if(chunk.holders,
+  return std::erase_if(chunk.mutable_holders(),
                        [&](const HolderId& holder) { return holders.Lacks(holder, chunk.id); }) > 0;
 }
 

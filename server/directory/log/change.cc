@@ -20,10 +20,10 @@ constexpr uint8_t kHasTokenHash = 1, kNoTokenHash = 255;
 
 void PutTokenHashes(const Corpus& corpus, std::string& to) {
   for (const ChunkPlacement& chunk : corpus.chunks) {
-    PutBytes(chunk.token_hash.head != 0 ? kHasTokenHash : kNoTokenHash, to);
-    if (chunk.token_hash.head == 0) continue;
-    PutBytes(chunk.token_hash.head, to);
-    PutBytes(chunk.token_hash.whole, to);
+    PutBytes(chunk.token_hash().head != 0 ? kHasTokenHash : kNoTokenHash, to);
+    if (chunk.token_hash().head == 0) continue;
+    PutBytes(chunk.token_hash().head, to);
+    PutBytes(chunk.token_hash().whole, to);
   }
 }
 
@@ -34,9 +34,11 @@ absl::Status TakeTokenHashes(ByteReader& body, Corpus& corpus) {
     const auto has = body.Take<uint8_t>();
     if (has == kNoTokenHash) continue;
     if (has != kHasTokenHash) return Bad("a chunk with an unknown print");
-    chunk.token_hash.head = body.Take<uint64_t>();
-    chunk.token_hash.whole = body.Take<uint64_t>();
-    if (chunk.token_hash.head == 0) return Bad("a print of nothing");
+    TokenHash hash;
+    hash.head = body.Take<uint64_t>();
+    hash.whole = body.Take<uint64_t>();
+    chunk.set_token_hash(hash);
+    if (hash.head == 0) return Bad("a print of nothing");
   }
   return absl::OkStatus();
 }

@@ -9,7 +9,7 @@ namespace ckv {
 void HeadIndex::Add(const Corpus& corpus) {
   Heads* heads = nullptr;  // made with the first chunk that has a print
   for (uint32_t i = 0; i < corpus.chunks.size(); ++i) {
-    const uint64_t head = corpus.chunks[i].token_hash.head;
+    const uint64_t head = corpus.chunks[i].token_hash().head;
     if (head == 0) continue;
     if (heads == nullptr) heads = &tables_[corpus.tenant][ModelFingerprint(corpus.geometry)];
     (*heads)[head].push_back({.corpus = &corpus, .ordinal = i});
@@ -24,7 +24,7 @@ void HeadIndex::Remove(const Corpus& corpus) {
   // Texts that begin alike share a head, whose places are gone through once and not once a chunk.
   absl::flat_hash_set<uint64_t> done;
   for (const ChunkPlacement& chunk : corpus.chunks) {
-    const uint64_t head = chunk.token_hash.head;
+    const uint64_t head = chunk.token_hash().head;
     if (head == 0 || !done.insert(head).second) continue;
     const auto places = heads->second.find(head);
     if (places == heads->second.end()) continue;  // a corpus that was never added
@@ -80,8 +80,8 @@ void PromptSearch::TakeHead(const ChunkId& model, const HeadIndex::Places& place
   const size_t before = found_.chunks.size();
   for (const HeadIndex::Place& place : places) {
     const ChunkPlacement& chunk = place.corpus->chunks[place.ordinal];
-    const Record record = {chunk.id,       chunk.parent,          chunk.token_count,
-                           chunk.position, chunk.token_hash.head, chunk.token_hash.whole};
+    const Record record = {chunk.id,       chunk.parent(),          chunk.token_count,
+                           chunk.position, chunk.token_hash().head, chunk.token_hash().whole};
     if (looked == kPlacesPerLookMax) {
       found_.truncated = true;
       return;
@@ -95,7 +95,7 @@ void PromptSearch::TakeHead(const ChunkId& model, const HeadIndex::Places& place
     }
     records_.insert(record);
     found_.chunks.push_back(
-        {chunk.id, chunk.parent, chunk.token_count, chunk.position, chunk.token_hash});
+        {chunk.id, chunk.parent(), chunk.token_count, chunk.position, chunk.token_hash()});
   }
 }
 

@@ -77,7 +77,7 @@ class Sorter {
 
   ChunkHolders HoldersOf(const ChunkPlacement& chunk) const {
     ChunkHolders sorted;
-    for (const HolderId& id : chunk.holders) {
+    for (const HolderId& id : chunk.holders()) {
       const size_t holder = IndexOf(id);
       if (holder == kNoHolder) {
         sorted.away_count += view_.away.contains(id) ? 1 : 0;
@@ -139,7 +139,7 @@ std::vector<HolderId> NextHolders(const CopyPlanView& view, const Sorter& sorter
   const bool is_enough = sorted.counted() >= wanted || chunk.token_count == 0;
   std::vector<HolderId> next;
   size_t counted = 0;
-  for (const HolderId& id : chunk.holders) {
+  for (const HolderId& id : chunk.holders()) {
     if (replaced != nullptr && id == *replaced && !sorted.made.empty()) continue;
     const size_t holder = sorter.IndexOf(id);
     const bool is_away = holder == kNoHolder && view.away.contains(id);
@@ -157,7 +157,7 @@ std::vector<HolderId> NextHolders(const CopyPlanView& view, const Sorter& sorter
     ++counted;
   }
   // An empty chunk has no rows to copy. It must not lose its last holder.
-  return next.empty() ? chunk.holders : next;
+  return next.empty() ? chunk.holders() : next;
 }
 
 class Planner {
@@ -170,9 +170,9 @@ class Planner {
     const std::vector<HolderId>* plain = nullptr;  // the last holders that need nothing
     for (uint32_t i = 0; i < corpus->chunks.size(); ++i) {
       const ChunkPlacement& chunk = corpus->chunks[i];
-      if (plain != nullptr && chunk.holders == *plain) continue;
+      if (plain != nullptr && chunk.holders() == *plain) continue;
       if (NeedsNothing(*corpus, chunk)) {
-        plain = &chunk.holders;
+        plain = &chunk.holders();
         continue;
       }
       Look(corpus, i, i / run_chunks);
@@ -194,8 +194,8 @@ class Planner {
  private:
   // True if the list alone shows that the chunk has its copies.
   bool NeedsNothing(const Corpus& corpus, const ChunkPlacement& chunk) const {
-    return !sorter_.HasCopies() && chunk.holders.size() >= WantedOf(corpus) &&
-           std::all_of(chunk.holders.begin(), chunk.holders.end(),
+    return !sorter_.HasCopies() && chunk.holders().size() >= WantedOf(corpus) &&
+           std::all_of(chunk.holders().begin(), chunk.holders().end(),
                        [&](const HolderId& id) { return sorter_.IsPlain(sorter_.IndexOf(id)); });
   }
 
@@ -210,7 +210,7 @@ class Planner {
       ++leaving.leaving_count;
       if (sorted.counted() < wanted) leaving.leaving_bytes += CopyBytesOf(corpus->geometry, chunk);
     }
-    if (NextHolders(view_, sorter_, *corpus, chunk) != chunk.holders)
+    if (NextHolders(view_, sorter_, *corpus, chunk) != chunk.holders())
       plan_.corpora[KeyOf(*corpus)].is_changeable = true;
     if (chunk.token_count > 0 && sorted.counted() < wanted)
       PlanChunk(corpus, ordinal, run, sorted, wanted - sorted.counted());
@@ -292,7 +292,7 @@ class Planner {
     plan_.bytes_left += bytes;
     ++plan_.corpora[key].waiting_count;
     if (by_live_count_.back().size() < CopyPlan::kCopyCountMax)
-      by_live_count_.back().push_back({move.to, move.corpus, ordinal, chunk.holders});
+      by_live_count_.back().push_back({move.to, move.corpus, ordinal, chunk.holders()});
   }
 
   void NoteStuck(const Corpus& corpus, const ChunkPlacement& chunk, const ChunkHolders& sorted,
@@ -339,9 +339,9 @@ std::optional<Corpus> PlaceMade(const CopyPlanView& view, const CopyPlan& plan,
       if (from != moved->second.end()) replaced = &from->second;
     }
     std::vector<HolderId> next = NextHolders(view, sorter, corpus, corpus.chunks[i], replaced);
-    if (next == corpus.chunks[i].holders) continue;
+    if (next == corpus.chunks[i].holders()) continue;
     if (!changed) changed = corpus;
-    changed->chunks[i].holders = std::move(next);
+    changed->chunks[i].set_holders(std::move(next));
   }
   return changed;
 }

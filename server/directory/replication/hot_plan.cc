@@ -21,12 +21,12 @@ class HotPlanner {
   void Plan(const HotChunk& hot) {
     const ChunkPlacement& chunk = hot.corpus->chunks[hot.ordinal];
     if (hot.leased.size() >= kHotCopyCountMax ||
-        chunk.holders.size() + hot.leased.size() >= kReplicaCountMax)
+        chunk.holders().size() + hot.leased.size() >= kReplicaCountMax)
       return;
     PlannedCopy copy = {.to = {}, .corpus = hot.corpus, .ordinal = hot.ordinal, .sources = {}};
     copy.is_leased = true;
     std::vector<size_t> taken;
-    for (const std::vector<HolderId>* members : {&chunk.holders, &hot.leased}) {
+    for (const std::vector<HolderId>* members : {&chunk.holders(), &hot.leased}) {
       for (const HolderId& member : *members) {
         const auto live = std::find_if(view_.live.begin(), view_.live.end(),
                                        [&](const CopyHolder& one) { return one.id == member; });

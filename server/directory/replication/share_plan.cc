@@ -58,7 +58,7 @@ class Shares {
     double sum = 0;
     for (const ChunkPlacement& chunk : corpus.chunks) {
       const auto bytes = static_cast<double>(CopyBytesOf(corpus.geometry, chunk));
-      for (const HolderId& id : chunk.holders) {
+      for (const HolderId& id : chunk.holders()) {
         const size_t holder = IndexOf(id);
         if (holder == kNoTarget || WeightOf(holder) == 0) continue;
         have_[holder] += bytes;
@@ -71,7 +71,7 @@ class Shares {
   // Returns the holders of a chunk, or none if one of them is offline, drained, or lacks it.
   std::vector<size_t> WholeHolders(const ChunkPlacement& chunk) const {
     std::vector<size_t> holders;
-    for (const HolderId& id : chunk.holders) {
+    for (const HolderId& id : chunk.holders()) {
       const size_t holder = IndexOf(id);
       if (holder == kNoTarget || WeightOf(holder) == 0) return {};
       const auto lacking = view_.lacking.find(id);
@@ -89,7 +89,7 @@ class Shares {
       Segment segment = {.begin = begin, .corpus = corpus, .holders = WholeHolders(chunks[begin])};
       const uint32_t run_end = (begin / run_chunks + 1) * run_chunks;
       for (end = begin; end < std::min<size_t>(run_end, chunks.size()); ++end) {
-        if (chunks[end].holders != chunks[begin].holders || WholeHolders(chunks[end]).empty())
+        if (chunks[end].holders() != chunks[begin].holders() || WholeHolders(chunks[end]).empty())
           break;
         segment.bytes += CopyBytesOf(corpus->geometry, chunks[end]);
       }

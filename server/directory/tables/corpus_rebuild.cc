@@ -25,7 +25,8 @@ absl::Status CorpusRebuild::Add(const HolderId& reporter, const CorpusPart& part
   CKV_RETURN_IF_ERROR(ValidateCorpusPart(part));
   const std::vector<ChunkPlacement>& chunks = part.corpus.chunks;
   for (const ChunkPlacement& chunk : chunks) {
-    if (std::find(chunk.holders.begin(), chunk.holders.end(), reporter) == chunk.holders.end()) {
+    if (std::find(chunk.holders().begin(), chunk.holders().end(), reporter) ==
+        chunk.holders().end()) {
       return absl::InvalidArgumentError(absl::StrFormat("corpus part: chunk %s is not placed on %s",
                                                         chunk.id.ShortHex(), reporter.name));
     }

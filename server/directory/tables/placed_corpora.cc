@@ -14,9 +14,9 @@ namespace {
 template <typename Take>
 void ForEachRun(const Corpus& corpus, Take take) {
   for (size_t begin = 0; begin < corpus.chunks.size();) {
-    const std::vector<HolderId>& holders = corpus.chunks[begin].holders;
+    const std::vector<HolderId>& holders = corpus.chunks[begin].holders();
     size_t end = begin + 1;
-    while (end < corpus.chunks.size() && corpus.chunks[end].holders == holders) ++end;
+    while (end < corpus.chunks.size() && corpus.chunks[end].holders() == holders) ++end;
     take(holders, end - begin);
     begin = end;
   }
@@ -100,15 +100,15 @@ std::vector<ChunkPlacement> PlacedCorpora::OrphansOf(const Corpus& gone,
     ChunkPlacement orphan = chunk;
     if (const auto places = places_.find(chunk.id); places != places_.end()) {
       for (const ChunkPlace& place : places->second) {
-        const std::vector<HolderId>& wanted = place.corpus->chunks[place.ordinal].holders;
-        std::erase_if(orphan.holders, [&](const HolderId& holder) {
+        const std::vector<HolderId>& wanted = place.corpus->chunks[place.ordinal].holders();
+        std::erase_if(orphan.mutable_holders(), [&](const HolderId& holder) {
           return std::find(wanted.begin(), wanted.end(), holder) != wanted.end();
         });
       }
     } else {
-      orphan.leased = replicas_.LeasedOf(gone, chunk);
+      orphan.set_leased(replicas_.LeasedOf(gone, chunk));
     }
-    if (!orphan.holders.empty() || !orphan.leased.empty()) orphans.push_back(std::move(orphan));
+    if (!orphan.holders().empty() || !orphan.leased().empty()) orphans.push_back(std::move(orphan));
   }
   return orphans;
 }
@@ -122,7 +122,7 @@ ReplicaTable::Places PlacedCorpora::PlacesOf(const ChunkId& id) const {
 bool PlacedCorpora::IsPlacedOn(const ChunkPlace& place, std::string_view holder) const {
   const ChunkPlacement& chunk = place.corpus->chunks[place.ordinal];
   const auto is_holder = [holder](const HolderId& id) { return id.name == holder; };
-  if (std::any_of(chunk.holders.begin(), chunk.holders.end(), is_holder)) return true;
+  if (std::any_of(chunk.holders().begin(), chunk.holders().end(), is_holder)) return true;
   const std::vector<HolderId> leased = replicas_.LeasedOf(*place.corpus, chunk);
   return std::any_of(leased.begin(), leased.end(), is_holder);
 }

@@ -7,7 +7,7 @@ namespace ckv {
 namespace {
 
 bool IsHolder(const HolderId& member, const ChunkPlacement& chunk) {
-  return std::find(chunk.holders.begin(), chunk.holders.end(), member) != chunk.holders.end();
+  return std::find(chunk.holders().begin(), chunk.holders().end(), member) != chunk.holders().end();
 }
 
 const ChunkPlacement& PlacementAt(const ChunkPlace& place) {
@@ -22,7 +22,7 @@ bool ReplicaTable::HasRoom(const HolderId& member, std::string_view tenant, Plac
   return std::any_of(places.begin(), places.end(), [&](const ChunkPlace& place) {
     const ChunkPlacement& chunk = PlacementAt(place);
     return IsReported(*place.corpus, tenant) && !IsHolder(member, chunk) &&
-           chunk.holders.size() + LeasedOf(*place.corpus, chunk).size() < kReplicaCountMax;
+           chunk.holders().size() + LeasedOf(*place.corpus, chunk).size() < kReplicaCountMax;
   });
 }
 
@@ -101,7 +101,7 @@ std::vector<HolderId> ReplicaTable::LeasedOf(const Corpus& corpus,
   if (found == replicas_.end()) return members;
   for (const Replica& replica : found->second) {
     // A corpus published since may have more holders than there were at the announcement.
-    if (chunk.holders.size() + members.size() >= kReplicaCountMax) break;
+    if (chunk.holders().size() + members.size() >= kReplicaCountMax) break;
     if (!IsReported(corpus, replica.tenant) || IsHolder(replica.member, chunk)) continue;
     // The member may have announced it for the tenant and for everyone.
     if (std::find(members.begin(), members.end(), replica.member) == members.end())

@@ -95,13 +95,14 @@ struct World {
       for (const TokenRange range : ranges) {
         const auto part = std::span(tokens).subspan(range.begin, range.end - range.begin);
         const ChunkId plain = ComputeChunkId(fingerprint, {}, 0, part);
-        corpus.chunks.push_back({.id = TaggedChunkId(plain, VerificationTagOf(plain, key)),
-                                 .parent = {},
-                                 .token_count = static_cast<uint32_t>(part.size()),
-                                 .position = 0,
-                                 .holders = {{"h"}},
-                                 .leased = {},
-                                 .token_hash = TokenHashOf(part, key)});
+        corpus.chunks.push_back(
+            PlacementFacts{.id = TaggedChunkId(plain, VerificationTagOf(plain, key)),
+                           .parent = {},
+                           .token_count = static_cast<uint32_t>(part.size()),
+                           .position = 0,
+                           .holders = {{"h"}},
+                           .leased = {},
+                           .token_hash = TokenHashOf(part, key)});
       }
       if (prompt.size() < kPromptTokens) AddRun(tokens, ranges, random);
       CKV_CHECK(state.Publish(std::move(corpus), false, 0).ok());

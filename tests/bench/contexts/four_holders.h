@@ -45,7 +45,7 @@ class FourHolders final : public DirectoryControl, public HolderControlFactory {
     pin.reset();
     for (size_t i = 0; i < tokens.size(); ++i) {
       const size_t holder = i / run % kHolderCount;
-      corpus_.chunks[i].holders = {{"h" + std::to_string(holder)}};
+      corpus_.chunks[i].set_holders({{"h" + std::to_string(holder)}});
       CKV_CHECK(test::PutChunk(holders_[holder]->store(), geometry, chunks_.chunks[i]).ok());
     }
     RequesterOptions options;

@@ -44,7 +44,7 @@ Corpus BigCorpus(uint32_t chunk_count, uint32_t holder_count) {
     chunk.id.bytes[31] = 1;
     chunk.token_count = kTokens;
     chunk.position = uint64_t{i} * kTokens;
-    chunk.holders = placement[i];
+    chunk.set_holders(placement[i]);
     corpus.chunks.push_back(std::move(chunk));
   }
   return corpus;

@@ -65,12 +65,12 @@ Corpus MakeCorpus(size_t number, uint64_t seed) {
       const uint64_t bits = random();
       std::memcpy(chunk.id.bytes.data() + 8 * word, &bits, sizeof(bits));
     }
-    if (i > 0) chunk.parent = corpus.chunks.back().id;
+    if (i > 0) chunk.set_parent(corpus.chunks.back().id);
     chunk.token_count = 2048;
     chunk.position = 2048 * i;
     const size_t first = number * 7 + i / kRunChunks * 31;
     for (size_t r = 0; r < kReplicas; ++r)
-      chunk.holders.push_back({MemberName((first + r * 13) % kMembers)});
+      chunk.mutable_holders().push_back({MemberName((first + r * 13) % kMembers)});
     corpus.chunks.push_back(std::move(chunk));
   }
   return corpus;

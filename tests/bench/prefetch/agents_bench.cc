@@ -89,8 +89,8 @@ absl::Status Load(const std::string& directory) {
     source.Add(MakeChunk(source.geometry(), parent, i));
     placement.push_back({holders[i / kChunksOfDocument % holders.size()].id});
     const PlannedChunk& chunk = source.chunks().back();
-    corpus.chunks.push_back(
-        {chunk.id, chunk.parent, chunk.token_count, chunk.position, placement.back()});
+    corpus.chunks.push_back(PlacementFacts{chunk.id, chunk.parent, chunk.token_count,
+                                           chunk.position, placement.back()});
     parent = chunk.id;
   }
   CKV_RETURN_IF_ERROR(
@@ -275,7 +275,7 @@ absl::StatusOr<double> Calls(const std::string& address, FabricKind fabric, uint
   CKV_ASSIGN_OR_RETURN(const auto requester, Requester::Create(options, &directory, &holders));
   CKV_ASSIGN_OR_RETURN(auto corpus, requester->Resolve(kCorpus, "", Soon()));
   std::set<std::string> names;
-  for (const auto& chunk : corpus->chunks) names.insert(chunk.holders.front().name);
+  for (const auto& chunk : corpus->chunks) names.insert(chunk.holders().front().name);
   Player player(requester.get(), std::move(corpus));
   const auto holder_count = static_cast<uint32_t>(names.size());
   CKV_RETURN_IF_ERROR(player.TimeCalls(holder_count, count / 10 + 1).status());

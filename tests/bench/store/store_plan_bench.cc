@@ -32,7 +32,7 @@ Corpus MillionChunks() {
       std::memcpy(chunk.id.bytes.data() + at, &part, 8);
     }
     chunk.token_count = 64;
-    chunk.holders = {{"h0"}};
+    chunk.set_holders({{"h0"}});
   }
   return corpus;
 }
@@ -43,7 +43,7 @@ void BM_PlanMillion(benchmark::State& state) {
   std::vector<WeightedHolder> targets;
   for (int i = 0; i < 16; ++i) targets.push_back({{"h" + std::to_string(i)}, 1});
   const auto first = *PlanPartition(corpus, PartitionPolicy::kHash, targets, 1);
-  for (size_t i = 0; i < corpus.chunks.size(); ++i) corpus.chunks[i].holders = first.holders[i];
+  for (size_t i = 0; i < corpus.chunks.size(); ++i) corpus.chunks[i].set_holders(first.holders[i]);
   targets.push_back({{"h16"}, 1});
   for (auto _ : state) {
     const Instant begin = Clock::Real()->Now();

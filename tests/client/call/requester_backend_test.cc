@@ -346,7 +346,8 @@ TEST_F(RequesterBackendTest, AHolderWhoseBackendFailsIsReplaced) {
   fleet.Load("c", corpus_, std::vector<size_t>(corpus_.chunks.size(), 0));
   ASSERT_TRUE(test::PutCorpus(fleet.holder(1).store(), corpus_).ok());
   fleet.Edit("c", [](Corpus& corpus) {
-    for (ChunkPlacement& chunk : corpus.chunks) chunk.holders.push_back(test::TestFleet::Name(1));
+    for (ChunkPlacement& chunk : corpus.chunks)
+      chunk.mutable_holders().push_back(test::TestFleet::Name(1));
   });
   RequesterOptions options;
   options.fabrics = {fabric_.get()};

@@ -147,7 +147,7 @@ TEST(RequesterErrors, UnknownChunksAndGeometries) {
   call.corpus = std::make_shared<const Corpus>(other);
   EXPECT_EQ(cluster.Code(call, "5 tokens"), absl::StatusCode::kFailedPrecondition);
   other = *cluster.call.corpus;
-  other.chunks[0].holders = {HolderId{"stranger"}};
+  other.chunks[0].set_holders({HolderId{"stranger"}});
   call.corpus = std::make_shared<const Corpus>(other);
   call.deadline = Shortly();
   EXPECT_EQ(cluster.Code(call, "stranger"), absl::StatusCode::kUnavailable);

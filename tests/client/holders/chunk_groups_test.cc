@@ -18,8 +18,8 @@ ChunkPlacement Chunk(uint8_t id, uint32_t tokens, std::vector<HolderId> holders,
   ChunkPlacement chunk;
   chunk.id.bytes[0] = id;
   chunk.token_count = tokens;
-  chunk.holders = std::move(holders);
-  chunk.leased = std::move(leased);
+  chunk.set_holders(std::move(holders));
+  chunk.set_leased(std::move(leased));
   return chunk;
 }
 

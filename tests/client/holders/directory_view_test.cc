@@ -220,10 +220,10 @@ TEST_F(View, ChunksByIdAreOneSnapshot) {
 TEST_F(View, AnyNameForgetsTheNamelessOnes) {
   const auto first = view.ResolveChunks(ids, corpus.geometry, "", kInstantMax);
   ASSERT_TRUE(first.ok()) << first.status();
-  fleet.Edit("c", [](Corpus& c) { c.chunks[1].holders = {TestFleet::Name(1)}; });
+  fleet.Edit("c", [](Corpus& c) { c.chunks[1].set_holders({TestFleet::Name(1)}); });
   view.Invalidate("other");
   const auto second = view.ResolveChunks(ids, corpus.geometry, "", kInstantMax);
-  EXPECT_EQ((*second)->chunks[1].holders[0], TestFleet::Name(1));
+  EXPECT_EQ((*second)->chunks[1].holders()[0], TestFleet::Name(1));
 }
 
 // The directory is queried again. While it is unreachable, or answers the same, the snapshot stays.
@@ -242,9 +242,9 @@ TEST_F(View, QueriesAgainForADoubtedCorpus) {
   EXPECT_EQ(*view.Resolve("c", "", kInstantMax), named);
   EXPECT_EQ(fleet.directory_calls(), calls);
   view.Doubt(*named);
-  fleet.Edit("c", [](Corpus& c) { c.chunks[0].holders = {TestFleet::Name(1)}; });
-  EXPECT_EQ((*view.Resolve("c", "", kInstantMax))->chunks[0].holders[0], TestFleet::Name(1));
-  EXPECT_EQ((*view.ResolveChunks(ids, corpus.geometry, "", kInstantMax))->chunks[0].holders[0],
+  fleet.Edit("c", [](Corpus& c) { c.chunks[0].set_holders({TestFleet::Name(1)}); });
+  EXPECT_EQ((*view.Resolve("c", "", kInstantMax))->chunks[0].holders()[0], TestFleet::Name(1));
+  EXPECT_EQ((*view.ResolveChunks(ids, corpus.geometry, "", kInstantMax))->chunks[0].holders()[0],
             TestFleet::Name(1));
 }
 

@@ -69,7 +69,7 @@ struct RandomCall {
     std::vector<ChunkUse> uses;
     for (uint32_t i = 0; i < corpus->chunks.size(); ++i) {
       corpus->chunks[i].token_count = rng() % 4 == 0 ? 0 : 1 + rng() % 50;
-      corpus->chunks[i].holders = {HolderId{"h"}};
+      corpus->chunks[i].set_holders({HolderId{"h"}});
       if (rng() % 4 != 0) uses.push_back({i, rng() % 2 ? 0 : int64_t(rng() % 20)});
     }
     std::shuffle(uses.begin(), uses.end(), rng);

@@ -79,7 +79,7 @@ TEST_F(CorpusChangesTest, KeepsTheVersionsThatLoseChunks) {
   // An extension and another placement lose nothing.
   const uint64_t extended = Publish(Make("docs", {1, 2, 3}));
   Corpus moved = Make("docs", {1, 2, 3});
-  moved.chunks[0].holders = {{"b"}};
+  moved.chunks[0].set_holders({{"b"}});
   const uint64_t placed = Publish(std::move(moved));
   EXPECT_LT(first, extended);
   EXPECT_THAT(Names(), ElementsAre("docs"));
@@ -137,7 +137,7 @@ TEST_F(CorpusChangesTest, OnlyTheDirectoryMakesVersions) {
   const uint64_t first = Publish(Make("docs", {1}), {.kept_version_count = 1});
   Publish(Make("docs", {2}));
   Corpus moved = Make(VersionNameOf("docs", first), {1});
-  moved.chunks[0].holders = {{"b"}};
+  moved.chunks[0].set_holders({{"b"}});
   Publish(std::move(moved));
   EXPECT_THAT(Names(), ElementsAre("docs", VersionNameOf("docs", first)));
 }
@@ -170,7 +170,7 @@ TEST_F(CorpusChangesTest, AVersionThatWasMovedIsDroppedToo) {
   const uint64_t first = Publish(Make("docs", {1}), {.kept_version_count = 1});
   Publish(Make("docs", {2}));
   Corpus moved = Make(VersionNameOf("docs", first), {1});
-  moved.chunks[0].holders = {{"b"}};
+  moved.chunks[0].set_holders({{"b"}});
   Publish(std::move(moved));
   ASSERT_TRUE(state_.Drop("docs", "").ok());
   EXPECT_THAT(Names(), IsEmpty());
@@ -204,7 +204,7 @@ TEST_F(CorpusChangesTest, OtherChunksProlongACorpusAndPlacesDoNot) {
   const uint64_t first = PolicyOf("docs").expires_at_ms;
   Pass(std::chrono::minutes(30));
   Corpus moved = Make("docs", {1});
-  moved.chunks[0].holders = {{"b"}};
+  moved.chunks[0].set_holders({{"b"}});
   Publish(std::move(moved));
   EXPECT_EQ(PolicyOf("docs").expires_at_ms, first);
   Publish(Make("docs", {1, 2}));

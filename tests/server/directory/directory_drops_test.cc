@@ -155,7 +155,7 @@ TEST_F(DirectoryDropsTest, AnOldCopyDoesNotRemoveWhatLeftAHolder) {
   Keep("h0");
   const std::string copy = Copy();
   state = &Start();
-  for (ChunkPlacement& chunk : corpus.chunks) chunk.holders = {{"h7"}};
+  for (ChunkPlacement& chunk : corpus.chunks) chunk.set_holders({{"h7"}});
   ASSERT_TRUE(state->Publish(corpus, true, 0).ok());
   const uint64_t version = (*state->Get("moved", ""))->version;
   for (const char* holder : {"h0", "h7"}) Keep(holder);
@@ -210,7 +210,7 @@ TEST_F(DirectoryDropsTest, AnotherFleetsHolderChangesNothing) {
   for (const char* holder : {"h2"}) Keep(holder);
   parts["h2"].clear();
   Corpus foreign = **state->Get("gpl", "");
-  for (ChunkPlacement& chunk : foreign.chunks) chunk.holders = {{"h2"}};
+  for (ChunkPlacement& chunk : foreign.chunks) chunk.set_holders({{"h2"}});
   CorpusPart part = {foreign, {}, 9, grants["h2"].folder_id + 1};
   for (uint32_t i = 0; i < 9; ++i) part.ordinals.push_back(i);
   parts["h2"].push_back(part);

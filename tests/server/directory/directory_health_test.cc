@@ -68,16 +68,17 @@ TEST_F(DirectoryHealthTest, CallersAreSentToHoldersThatHaveTheChunk) {
   const std::vector<ChunkId> lost = {docs.chunks[0].id, docs.chunks[2].id};
   ASSERT_TRUE(state_->reports().ReportLacking(h0.lease_id, lost, true, true).ok());
   const Corpus reported = **state_->Get("docs", "", /*for_calls=*/true);
-  EXPECT_EQ(reported.chunks[0].holders, std::vector<HolderId>{{"h1"}});
-  EXPECT_EQ(reported.chunks[1].holders.size(), 2u);
-  EXPECT_EQ(reported.chunks[2].holders, std::vector<HolderId>{{"h0"}}) << "nobody else has it";
-  EXPECT_EQ(state_->Locate(lost[0], "", true)[0].chunk.holders.size(), 1u);
-  EXPECT_EQ((*state_->Get("docs", ""))->chunks[0].holders.size(), 2u) << "its places are the same";
+  EXPECT_EQ(reported.chunks[0].holders(), std::vector<HolderId>{{"h1"}});
+  EXPECT_EQ(reported.chunks[1].holders().size(), 2u);
+  EXPECT_EQ(reported.chunks[2].holders(), std::vector<HolderId>{{"h0"}}) << "nobody else has it";
+  EXPECT_EQ(state_->Locate(lost[0], "", true)[0].chunk.holders().size(), 1u);
+  EXPECT_EQ((*state_->Get("docs", ""))->chunks[0].holders().size(), 2u)
+      << "its places are the same";
   EXPECT_EQ(Codes(), (std::vector<std::string>{"corpus-chunks-missing", "holder-lacks-chunks"}));
   // Put again.
   ASSERT_TRUE(state_->reports().ReportLacking(h0.lease_id, {}, true, true).ok());
   EXPECT_EQ(Codes(), std::vector<std::string>{});
-  EXPECT_EQ((*state_->Get("docs", "", true))->chunks[0].holders.size(), 2u);
+  EXPECT_EQ((*state_->Get("docs", "", true))->chunks[0].holders().size(), 2u);
 }
 
 TEST_F(DirectoryHealthTest, WatchersLearnThatACorpusIsToBeReadAgain) {

@@ -220,7 +220,7 @@ TEST_F(DirectoryStateTest, VersionsRiseAndReplacingMustBeRequested) {
 
 TEST_F(DirectoryStateTest, AMalformedCorpusIsRefused) {
   Corpus corpus = MakeCorpus("gpl", "", 2, 1);
-  corpus.chunks[1].holders.clear();
+  corpus.chunks[1].set_holders({});
   EXPECT_TRUE(absl::IsInvalidArgument(state_.Publish(corpus, false, 0).status()));
   EXPECT_TRUE(absl::IsNotFound(state_.Get("gpl", "").status()));
 }

@@ -148,16 +148,16 @@ TEST_F(DurableDirectoryTest, InMemoryThereAreNoKeys) {
 TEST_F(DurableDirectoryTest, PrintsSurviveARestart) {
   DirectoryState* state = &Start();
   Corpus corpus = CorpusOf("gpl", 3, 1);
-  corpus.chunks[1].token_hash = {.head = 5, .whole = 6};
+  corpus.chunks[1].set_token_hash({.head = 5, .whole = 6});
   ASSERT_TRUE(state->Publish(corpus, false, 0).ok());
   state = &Start();
   const std::vector<uint64_t> heads = {4, 5};
   const PromptChunks found = state->FindPrompt(heads, {}, "");
   ASSERT_EQ(found.chunks.size(), 1u);
   EXPECT_EQ(found.chunks[0].id, corpus.chunks[1].id);
-  EXPECT_EQ(found.chunks[0].token_hash, corpus.chunks[1].token_hash);
+  EXPECT_EQ(found.chunks[0].token_hash, corpus.chunks[1].token_hash());
   // Holders keep none, so a part has none.
-  EXPECT_EQ(state->reports().PartOf({"a"}, "", "gpl", 0, 9)->corpus.chunks[1].token_hash,
+  EXPECT_EQ(state->reports().PartOf({"a"}, "", "gpl", 0, 9)->corpus.chunks[1].token_hash(),
             TokenHash());
 }
 
@@ -165,17 +165,17 @@ TEST_F(DurableDirectoryTest, PrintsSurviveARestart) {
 TEST_F(DurableDirectoryTest, PrintsOutliveAPublisherWithoutAny) {
   DirectoryState* state = &Start();
   Corpus corpus = CorpusOf("gpl", 3, 1);
-  for (uint64_t i = 0; i < 3; ++i) corpus.chunks[i].token_hash = {.head = 5 + i, .whole = 6};
+  for (uint64_t i = 0; i < 3; ++i) corpus.chunks[i].set_token_hash({.head = 5 + i, .whole = 6});
   ASSERT_TRUE(state->Publish(corpus, false, 0).ok());
-  const TokenHash last = corpus.chunks[2].token_hash, own = {.head = 77, .whole = 78};
-  for (ChunkPlacement& chunk : corpus.chunks) chunk.token_hash = {};
-  corpus.chunks[1].token_hash = own;  // a publisher's own value counts
+  const TokenHash last = corpus.chunks[2].token_hash(), own = {.head = 77, .whole = 78};
+  for (ChunkPlacement& chunk : corpus.chunks) chunk.set_token_hash({});
+  corpus.chunks[1].set_token_hash(own);  // a publisher's own value counts
   corpus.chunks.erase(corpus.chunks.begin());
   ASSERT_TRUE(state->Publish(corpus, /*replace=*/true, 0).ok());
   const auto now = state->Get("gpl", "");
   ASSERT_TRUE(now.ok()) << now.status();
-  EXPECT_EQ((*now)->chunks[0].token_hash, own);
-  EXPECT_EQ((*now)->chunks[1].token_hash, last);
+  EXPECT_EQ((*now)->chunks[0].token_hash(), own);
+  EXPECT_EQ((*now)->chunks[1].token_hash(), last);
 }
 
 TEST_F(DurableDirectoryTest, ARestartForgetsNoCorpusAndNoDrop) {

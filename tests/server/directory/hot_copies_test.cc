@@ -100,8 +100,8 @@ TEST_F(HotCopiesTest, AHotChunkIsCopiedUnderALease) {
   EXPECT_EQ(orders[0].sources[0].control_address, "h0:1");
   const uint64_t version = Docs().version;
   Make(target);
-  EXPECT_THAT(Docs().chunks[1].leased, ElementsAre(HolderId{target}));
-  EXPECT_THAT(Docs().chunks[0].leased, IsEmpty());
+  EXPECT_THAT(Docs().chunks[1].leased(), ElementsAre(HolderId{target}));
+  EXPECT_THAT(Docs().chunks[0].leased(), IsEmpty());
   Tick();
   EXPECT_EQ(Docs().version, version) << "it is no change of the corpus";
   EXPECT_EQ(Target(), "") << "requesters may choose the copy now";
@@ -119,7 +119,7 @@ TEST_F(HotCopiesTest, IfTheCopyIsPastItsElbowTooThereIsAnother) {
   EXPECT_NE(second, "");
   EXPECT_NE(second, first);
   Make(second);
-  EXPECT_THAT(Docs().chunks[1].leased, ElementsAre(HolderId{first}, HolderId{second}));
+  EXPECT_THAT(Docs().chunks[1].leased(), ElementsAre(HolderId{first}, HolderId{second}));
 }
 
 TEST_F(HotCopiesTest, ACopyEndsAfterItsSourceWasCoolForAWhile) {
@@ -128,12 +128,12 @@ TEST_F(HotCopiesTest, ACopyEndsAfterItsSourceWasCoolForAWhile) {
   const std::string target = Target();
   Make(target);
   Tick(HotCopies::kHold - seconds(1));
-  EXPECT_THAT(Docs().chunks[1].leased, SizeIs(1)) << "its source was past its elbow until now";
+  EXPECT_THAT(Docs().chunks[1].leased(), SizeIs(1)) << "its source was past its elbow until now";
   Renew("h0");
   Tick(HotCopies::kHold - seconds(1));
-  EXPECT_THAT(Docs().chunks[1].leased, SizeIs(1));
+  EXPECT_THAT(Docs().chunks[1].leased(), SizeIs(1));
   Tick();
-  EXPECT_THAT(Docs().chunks[1].leased, IsEmpty());
+  EXPECT_THAT(Docs().chunks[1].leased(), IsEmpty());
 }
 
 TEST_F(HotCopiesTest, ACopyEndsWithItsLease) {
@@ -142,7 +142,7 @@ TEST_F(HotCopiesTest, ACopyEndsWithItsLease) {
   const std::string target = Target();
   Make(target);
   EXPECT_TRUE(state_->Deregister(leases_[target]).ok());
-  EXPECT_THAT(Docs().chunks[1].leased, IsEmpty());
+  EXPECT_THAT(Docs().chunks[1].leased(), IsEmpty());
   leases_.erase(target);
   Tick();
   EXPECT_NE(Target(), "") << "another holder takes its place";
@@ -168,7 +168,7 @@ TEST_F(HotCopiesTest, DrainedAndBusyHoldersGetNone) {
 TEST_F(HotCopiesTest, RepairsAreFirst) {
   Corpus corpus = Docs();
   corpus.replica_count = 2;
-  for (ChunkPlacement& chunk : corpus.chunks) chunk.leased.clear();
+  for (ChunkPlacement& chunk : corpus.chunks) chunk.set_leased({});
   ASSERT_TRUE(state_->Publish(corpus, true, 0).ok());
   Renew("h0", {IdOf(1)});
   Tick();

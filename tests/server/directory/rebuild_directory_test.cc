@@ -133,7 +133,7 @@ TEST_F(RebuildDirectoryTest, ADirectoryWithItsDiskIgnoresReports) {
   for (const char* holder : {"h0", "h1", "h2"}) Keep(holder);
   ASSERT_TRUE(state->Drop("dropped", "").ok());
   Corpus moved = SpreadOver("moved", 6, 'm');
-  for (ChunkPlacement& chunk : moved.chunks) chunk.holders = {{"h0"}};
+  for (ChunkPlacement& chunk : moved.chunks) chunk.set_holders({{"h0"}});
   ASSERT_TRUE(state->Publish(moved, true, 0).ok());
   ASSERT_TRUE(state->Publish(SpreadOver("replaced", 3, 7), true, 0).ok());
   for (int incarnation = 0; incarnation < 2; ++incarnation) {
@@ -225,11 +225,11 @@ TEST_F(RebuildDirectoryTest, HoldersAreNotifiedOfChangesOfTheirCorpora) {
   };
   EXPECT_EQ(count("h0"), 0u);
   Corpus corpus = SpreadOver("gpl", 3, 1);
-  for (ChunkPlacement& chunk : corpus.chunks) chunk.holders = {{"h0"}};
+  for (ChunkPlacement& chunk : corpus.chunks) chunk.set_holders({{"h0"}});
   ASSERT_TRUE(state.Publish(corpus, false, 0).ok());
   EXPECT_EQ(count("h0"), 1u);
   EXPECT_EQ(count("h2"), 0u);
-  for (ChunkPlacement& chunk : corpus.chunks) chunk.holders = {{"h2"}};
+  for (ChunkPlacement& chunk : corpus.chunks) chunk.set_holders({{"h2"}});
   ASSERT_TRUE(state.Publish(corpus, true, 0).ok());
   EXPECT_GT(count("h0"), 1u) << "it left";
   EXPECT_GT(count("h2"), 0u);

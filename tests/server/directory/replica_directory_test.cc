@@ -59,8 +59,8 @@ class ReplicaDirectoryTest : public testing::Test {
     std::string text;
     for (const ChunkPlacement& chunk : (*corpus)->chunks) {
       if (&chunk != &(*corpus)->chunks[0]) text += "|";
-      for (size_t i = 0; i < chunk.leased.size(); ++i)
-        text += (i == 0 ? "" : ",") + chunk.leased[i].name;
+      for (size_t i = 0; i < chunk.leased().size(); ++i)
+        text += (i == 0 ? "" : ",") + chunk.leased()[i].name;
     }
     return text;
   }
@@ -84,8 +84,8 @@ TEST_F(ReplicaDirectoryTest, ListsReplicasUntilTheyAreWithdrawn) {
   EXPECT_EQ(state_.counts().replica_count, 3u);
   const auto located = state_.Locate(first_, "");
   ASSERT_EQ(located.size(), 1u);
-  EXPECT_THAT(located[0].chunk.leased, ElementsAre(HolderId{"b"}, HolderId{"c"}));
-  EXPECT_THAT(located[0].chunk.holders, ElementsAre(HolderId{"a"}));
+  EXPECT_THAT(located[0].chunk.leased(), ElementsAre(HolderId{"b"}, HolderId{"c"}));
+  EXPECT_THAT(located[0].chunk.holders(), ElementsAre(HolderId{"a"}));
 
   ASSERT_TRUE(state_.WithdrawReplicas(b, std::nullopt, {{first_, unplaced_}}).ok());
   EXPECT_EQ(Leased("c"), "c|b|");
@@ -168,7 +168,7 @@ TEST_F(ReplicaDirectoryTest, NotifiesOnlyTenantsThatMayRead) {
   EXPECT_THAT(Announce(y, {first_, second_}, "green"), ElementsAre(false, false));
   EXPECT_EQ(Leased("r", "red"), "x||");
   EXPECT_EQ(Leased("b", "blue"), "||");
-  EXPECT_THAT(state_.Locate(first_, "blue")[0].chunk.leased, IsEmpty());
+  EXPECT_THAT(state_.Locate(first_, "blue")[0].chunk.leased(), IsEmpty());
   Announce(x, {first_});
   Announce(y, {first_}, "blue");
   EXPECT_EQ(Leased("r", "red"), "x||") << "once, though announced twice";
@@ -232,8 +232,8 @@ TEST_F(ReplicaDirectoryTest, ANewVersionKeepsTheCopiesOfChunksItHas) {
   EXPECT_EQ(Leased("c"), "b|");
   ASSERT_EQ(orphans.size(), 1u);
   EXPECT_EQ(orphans[0].id, first_);
-  EXPECT_THAT(orphans[0].holders, ElementsAre(HolderId{"a"}));
-  EXPECT_THAT(orphans[0].leased, ElementsAre(HolderId{"b"}));
+  EXPECT_THAT(orphans[0].holders(), ElementsAre(HolderId{"a"}));
+  EXPECT_THAT(orphans[0].leased(), ElementsAre(HolderId{"b"}));
   EXPECT_EQ(state_.counts().replica_count, 1u) << "nobody is told of the orphan's copy";
 }
 
@@ -244,10 +244,10 @@ TEST_F(ReplicaDirectoryTest, OrphansNameLeasedMembersOnceNoCorpusHasTheChunk) {
   DirectoryState::Orphans orphans;
   ASSERT_TRUE(state_.Drop("c", "", &orphans).ok());
   ASSERT_EQ(orphans.size(), 3u);
-  EXPECT_THAT(orphans[0].leased, IsEmpty()) << "red's corpus has it";
+  EXPECT_THAT(orphans[0].leased(), IsEmpty()) << "red's corpus has it";
   EXPECT_EQ(Leased("d", "red"), "b||");
   ASSERT_TRUE(state_.Drop("d", "red", &orphans).ok());
-  EXPECT_THAT(orphans[0].leased, ElementsAre(HolderId{"b"}));
+  EXPECT_THAT(orphans[0].leased(), ElementsAre(HolderId{"b"}));
   EXPECT_EQ(state_.counts().replica_count, 0u);
 }
 

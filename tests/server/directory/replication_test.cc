@@ -73,7 +73,7 @@ class ReplicationTest : public testing::Test {
     return state_->replication().ReportCopies(leases_[name], {&report, 1});
   }
   bool Names(uint32_t chunk, const std::string& holder) {
-    const std::vector<HolderId> holders = Docs().chunks[chunk].holders;
+    const std::vector<HolderId> holders = Docs().chunks[chunk].holders();
     return std::find(holders.begin(), holders.end(), HolderId{holder}) != holders.end();
   }
 
@@ -108,7 +108,7 @@ TEST_F(ReplicationTest, AHolderIsLostOnlyAfterAWhile) {
   EXPECT_THAT(Orders("h0"), IsEmpty());
   EXPECT_EQ(orders[0].corpus, CorpusKey("", "docs"));
   EXPECT_EQ(orders[0].chunk.id, Docs().chunks[0].id);
-  EXPECT_THAT(orders[0].chunk.holders, IsEmpty());
+  EXPECT_THAT(orders[0].chunk.holders(), IsEmpty());
   ASSERT_EQ(orders[0].sources.size(), 1u);
   EXPECT_EQ(orders[0].sources[0].control_address, "h0:1");
   const ReplicationFacts facts = state_->replication().Facts();
@@ -255,9 +255,9 @@ TEST_F(ReplicationTest, ADrainedHolderServesNoLeasedCopies) {
   Publish({{{"h0"}}});
   const std::vector<ChunkId> ids = {Docs().chunks[0].id};
   ASSERT_TRUE((*state_->AnnounceReplicas(leases_["h1"], "", ids))[0]);
-  EXPECT_EQ(Docs().chunks[0].leased, std::vector<HolderId>{{"h1"}});
+  EXPECT_EQ(Docs().chunks[0].leased(), std::vector<HolderId>{{"h1"}});
   ASSERT_TRUE(state_->replication().SetDraining({"h1"}, true, kInstantMax).ok());
-  EXPECT_THAT(Docs().chunks[0].leased, IsEmpty());
+  EXPECT_THAT(Docs().chunks[0].leased(), IsEmpty());
   EXPECT_FALSE((*state_->AnnounceReplicas(leases_["h1"], "", ids))[0]);
   ASSERT_TRUE(state_->replication().SetDraining({"h1"}, false, kInstantMax).ok());
   EXPECT_TRUE((*state_->AnnounceReplicas(leases_["h1"], "", ids))[0]);
@@ -298,7 +298,7 @@ TEST_F(ReplicationTest, ANewHolderTakesItsShare) {
   Tick();
   size_t count = 0;
   for (uint32_t i = 0; i < 16; ++i) {
-    EXPECT_EQ(Docs().chunks[i].holders.size(), 3u);
+    EXPECT_EQ(Docs().chunks[i].holders().size(), 3u);
     count += Names(i, "h3") ? 1 : 0;
   }
   EXPECT_EQ(count, 12u);
@@ -319,7 +319,7 @@ TEST_F(ReplicationTest, ReportsWithoutAnOrderAreIgnored) {
   order.chunk = Docs().chunks[0];
   EXPECT_TRUE(Report("h2", order).ok());
   Tick(seconds(10));
-  EXPECT_THAT(Docs().chunks[0].holders, ElementsAre(HolderId{"h0"}));
+  EXPECT_THAT(Docs().chunks[0].holders(), ElementsAre(HolderId{"h0"}));
   EXPECT_EQ(state_->replication().ListOrders(7, 0).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(state_->replication().ReportCopies(7, {}).code(), absl::StatusCode::kNotFound);
 }
@@ -337,7 +337,7 @@ TEST_F(ReplicationTest, AChangeOfTheCorpusIsFirst) {
   const uint64_t version = Docs().version;
   Tick();
   EXPECT_EQ(Docs().version, version);
-  EXPECT_THAT(Docs().chunks[0].holders, ElementsAre(HolderId{"h0"}));
+  EXPECT_THAT(Docs().chunks[0].holders(), ElementsAre(HolderId{"h0"}));
   ASSERT_TRUE(state_->Drop("docs", "").ok());
   Tick();
   EXPECT_THAT(Orders("h2"), IsEmpty());

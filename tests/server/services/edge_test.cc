@@ -176,8 +176,8 @@ TEST(CorpusMatchTest, OnlyAlongTheChain) {
   // The right parent at another position.
   Corpus moved = chain;
   moved.chunks = {chain.chunks[0], chain.chunks[2]};
-  moved.chunks[1].parent = chain.chunks[0].id;
-  moved.chunks[1].id = ComputeChunkId(ModelFingerprint(moved.geometry), moved.chunks[1].parent,
+  moved.chunks[1].set_parent(chain.chunks[0].id);
+  moved.chunks[1].id = ComputeChunkId(ModelFingerprint(moved.geometry), moved.chunks[1].parent(),
                                       moved.chunks[1].position, last);
   EXPECT_EQ(MatchCorpus(moved, tokens).chunk_count, 1u);
 }

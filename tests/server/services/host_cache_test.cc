@@ -83,7 +83,7 @@ TEST_F(HostCacheTest, FetchesRowsForTwoRanksOnce) {
     const auto kept = rank->cache.Keep(corpus, kAll, Soon());
     ASSERT_TRUE(kept.ok()) << kept.status();
     for (const ChunkPlacement& chunk : (*kept)->chunks)
-      EXPECT_THAT(chunk.holders, ElementsAre(HolderId{"both"}));
+      EXPECT_THAT(chunk.holders(), ElementsAre(HolderId{"both"}));
     EXPECT_EQ(rank->Fetch(*kept), rows);
     EXPECT_EQ(Copied(), 3);
   }

@@ -110,7 +110,7 @@ class MovingChunksTest : public ServicesTest {
   void ExpectPlaced(const Corpus& corpus) {
     std::vector<std::set<std::string>> expected(holders_.size());
     for (const ChunkPlacement& chunk : corpus.chunks) {
-      for (const HolderId& holder : chunk.holders)
+      for (const HolderId& holder : chunk.holders())
         expected[std::stoul(holder.name.substr(1))].insert(std::string(chunk.id.AsBytes()));
     }
     for (size_t i = 0; i < holders_.size(); ++i) EXPECT_EQ(Listed(i), expected[i]) << "h" << i;

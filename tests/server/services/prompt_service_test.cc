@@ -37,8 +37,8 @@ class PromptServiceTest : public test::ServicesTest {
       ChunkPlacement chunk;
       chunk.id = ComputeChunkId(ModelFingerprint(corpus.geometry), {}, 0, text);
       chunk.token_count = static_cast<uint32_t>(text.size());
-      chunk.holders = {{"h0"}};
-      chunk.token_hash = TokenHashOf(text, {});
+      chunk.set_holders({{"h0"}});
+      chunk.set_token_hash(TokenHashOf(text, {}));
       corpus.chunks.push_back(chunk);
     }
     const grpc::Status published = test::Publish(*directory_stub_, corpus);

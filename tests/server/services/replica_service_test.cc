@@ -41,7 +41,7 @@ class ReplicaServiceTest : public test::ServicesTest {
     DirectoryStub stub(directory_->address(), Clock::Real());
     const auto corpus = stub.GetCorpus("c", "", Soon());
     EXPECT_TRUE(corpus.ok()) << corpus.status();
-    return corpus.ok() ? corpus->chunks[chunk].leased : std::vector<HolderId>();
+    return corpus.ok() ? corpus->chunks[chunk].leased() : std::vector<HolderId>();
   }
 
   std::unique_ptr<Daemon> both_;

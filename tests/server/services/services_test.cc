@@ -310,7 +310,7 @@ TEST_F(DirectoryServiceTest, CorporaAndWhereTheirChunksAre) {
   EXPECT_EQ(test::Publish(*directory_stub_, published).error_code(),
             grpc::StatusCode::ALREADY_EXISTS);
   Corpus broken = published;
-  broken.chunks[1].holders.clear();
+  broken.chunks[1].set_holders({});
   EXPECT_EQ(test::Publish(*directory_stub_, broken).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
 

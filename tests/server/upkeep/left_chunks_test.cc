@@ -29,7 +29,7 @@ class LeftChunksTest : public test::PlacementKeeperTest {
     std::vector<ChunkId> ids;
     const auto corpus = *directory->state().Get(name, "");
     for (const ChunkPlacement& chunk : corpus->chunks) {
-      if (chunk.holders.front().name == "h0") ids.push_back(chunk.id);
+      if (chunk.holders().front().name == "h0") ids.push_back(chunk.id);
     }
     std::sort(ids.begin(), ids.end());
     return ids;

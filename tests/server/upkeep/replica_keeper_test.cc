@@ -135,7 +135,7 @@ class ReplicaKeeperTest : public testing::Test {
     std::string text;
     const auto corpus = directory_.Get("c", tenant);
     for (size_t i = 0; corpus.ok() && i < (*corpus)->chunks.size(); ++i) {
-      if (!(*corpus)->chunks[i].leased.empty())
+      if (!(*corpus)->chunks[i].leased().empty())
         text += (text.empty() ? "" : ",") + std::to_string(i);
     }
     return text;
@@ -373,8 +373,8 @@ TEST_F(ReplicaKeeperTest, ACopyThatArrivesDuringAPutIsAdopted) {
 
 TEST_F(ReplicaKeeperTest, FetchesNothingThatHasMembersEnough) {
   auto full = std::make_shared<Corpus>(*published_);
-  for (size_t i = 2; full->chunks[0].leased.size() < kReplicaCountMax - 1; ++i) {
-    full->chunks[0].leased.push_back(TestFleet::Name(i));
+  for (size_t i = 2; full->chunks[0].leased().size() < kReplicaCountMax - 1; ++i) {
+    full->chunks[0].mutable_leased().push_back(TestFleet::Name(i));
   }
   const auto report = keeper_->Replicate({full, {0, 1}, kInstantMax});
   ASSERT_TRUE(report.ok()) << report.status();

@@ -127,10 +127,10 @@ TEST(CorpusJson, ACellShowsTheChunkWithTheFewestCopies) {
   for (size_t i = 0; i < chunk_count; ++i) {
     ChunkPlacement chunk;
     chunk.token_count = 1;
-    chunk.holders = {{"a"}, {"b"}};
-    if (i % 4 == 3) chunk.holders = {{"b"}, {"a"}};  // the same set
-    if (i == 5) chunk.holders = {{"c"}};
-    if (i == 8) chunk.leased = {{"d"}};
+    chunk.set_holders({{"a"}, {"b"}});
+    if (i % 4 == 3) chunk.set_holders({{"b"}, {"a"}});  // the same set
+    if (i == 5) chunk.set_holders({{"c"}});
+    if (i == 8) chunk.set_leased({{"d"}});
     corpus.chunks.push_back(std::move(chunk));
   }
   const std::string text = MapOfCorpus(corpus);
@@ -149,7 +149,7 @@ TEST(CorpusJson, TooManyGroups) {
   Corpus corpus;
   for (size_t i = 0; i < kShownGroupCountMax + 50; ++i) {
     ChunkPlacement chunk;
-    chunk.holders = {{absl::StrCat("h", i)}};
+    chunk.set_holders({{absl::StrCat("h", i)}});
     corpus.chunks.push_back(std::move(chunk));
   }
   corpus.chunks.push_back(corpus.chunks.front());

@@ -29,9 +29,9 @@ Corpus CorpusOf(uint32_t count, const std::vector<HolderId>& holders, uint32_t p
       const uint64_t part = random();
       std::memcpy(chunk.id.bytes.data() + at, &part, 8);
     }
-    if (i % per_document != 0) chunk.parent = corpus.chunks.back().id;
+    if (i % per_document != 0) chunk.set_parent(corpus.chunks.back().id);
     chunk.token_count = 64;
-    chunk.holders = {holders[i % holders.size()]};
+    chunk.set_holders({holders[i % holders.size()]});
     corpus.chunks.push_back(chunk);
   }
   return corpus;
@@ -46,7 +46,7 @@ std::vector<WeightedHolder> Targets(const std::vector<double>& weights) {
 
 // The corpus once the manifest was switched to the plan.
 Corpus After(Corpus corpus, const PartitionPlan& plan) {
-  for (size_t i = 0; i < corpus.chunks.size(); ++i) corpus.chunks[i].holders = plan.holders[i];
+  for (size_t i = 0; i < corpus.chunks.size(); ++i) corpus.chunks[i].set_holders(plan.holders[i]);
   return corpus;
 }
 
@@ -127,11 +127,11 @@ TEST(PlanPartition, DocumentsAndNeighboursStayTogether) {
 
 TEST(PlanPartition, CopiesFromHoldersThatHaveThem) {
   Corpus corpus = CorpusOf(1000, {{"h0"}});
-  for (auto& chunk : corpus.chunks) chunk.holders = {{"h0"}, {"h1"}};
+  for (auto& chunk : corpus.chunks) chunk.set_holders({{"h0"}, {"h1"}});
   const auto plan = *PlanPartition(corpus, PartitionPolicy::kHash, Targets({1, 1, 1, 1}), 2);
   std::map<std::string, int> sent;
   for (const ChunkMove& copy : plan.copies) {
-    const auto& had = corpus.chunks[copy.chunk].holders;
+    const auto& had = corpus.chunks[copy.chunk].holders();
     ASSERT_NE(std::find(had.begin(), had.end(), copy.from), had.end());
     ASSERT_EQ(std::find(had.begin(), had.end(), copy.to), had.end());
     ++sent[copy.from.name];

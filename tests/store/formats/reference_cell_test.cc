@@ -159,7 +159,7 @@ TEST(ReferenceCell, ADigestNamesTheChunksTheirOrderAndTheModel) {
   chunks[0].id.bytes[0] = 1;
   chunks[1].id.bytes[0] = 2;
   const auto digest = DigestOfChunks(geometry, chunks);
-  chunks[0].holders = {{"h"}};
+  chunks[0].set_holders({{"h"}});
   EXPECT_EQ(DigestOfChunks(geometry, chunks), digest);
   std::swap(chunks[0], chunks[1]);
   EXPECT_NE(DigestOfChunks(geometry, chunks), digest);

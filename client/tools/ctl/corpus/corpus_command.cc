@@ -71,7 +71,7 @@ absl::Status RunShow(const Ctl& ctl, const std::string& name) {
                   std::to_string(chunk.token_count), FormatBytes(bytes), PlacesText(chunk, live)});
     json["chunks"].push_back({{"ordinal", i},
                               {"id", chunk.id.ToHex()},
-                              {"parent", chunk.parent.IsZero() ? "" : chunk.parent.ToHex()},
+                              {"parent", chunk.parent().IsZero() ? "" : chunk.parent().ToHex()},
                               {"position", chunk.position},
                               {"token_count", chunk.token_count},
                               {"bytes", bytes}});

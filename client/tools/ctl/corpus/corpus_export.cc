@@ -39,7 +39,7 @@ struct ExportFile {
 };
 
 bool Follows(const ChunkPlacement& next, const ChunkPlacement& chunk) {
-  return next.parent == chunk.id && next.position == chunk.position + chunk.token_count;
+  return next.parent() == chunk.id && next.position == chunk.position + chunk.token_count;
 }
 
 // "rows.safetensors" is "rows-00002-of-00003.safetensors" as the second of three.
@@ -206,8 +206,8 @@ absl::Status Exporter::TryHolders(uint32_t ordinal,
 }
 
 std::vector<HolderId> Exporter::CandidatesOf(const ChunkPlacement& chunk) const {
-  std::vector<HolderId> candidates = chunk.holders;
-  candidates.insert(candidates.end(), chunk.leased.begin(), chunk.leased.end());
+  std::vector<HolderId> candidates = chunk.holders();
+  candidates.insert(candidates.end(), chunk.leased().begin(), chunk.leased().end());
   std::stable_partition(candidates.begin(), candidates.end(),
                         [this](const HolderId& id) { return !silent_.contains(id.name); });
   return candidates;

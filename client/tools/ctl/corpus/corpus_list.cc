@@ -51,7 +51,7 @@ ListedCorpus Describe(const Corpus& corpus, const Lacking& lacking) {
   listed.row_bytes = corpus.token_count() * corpus.geometry.token_bytes();
   bool first = true;
   for (const ChunkPlacement& chunk : corpus.chunks) {
-    const size_t copies = chunk.holders.size() + chunk.leased.size();
+    const size_t copies = chunk.holders().size() + chunk.leased().size();
     listed.copies_min = first ? copies : std::min(listed.copies_min, copies);
     listed.copies_max = std::max(listed.copies_max, copies);
     first = false;

@@ -67,7 +67,7 @@ std::vector<TokenRange> Cut(std::span<const int32_t> tokens, const CutOptions& o
 
 uint32_t ChunkTokensOf(const Corpus& corpus, bool standalone, uint32_t otherwise) {
   absl::flat_hash_set<ChunkId> followed;
-  for (const ChunkPlacement& chunk : corpus.chunks) followed.insert(chunk.parent);
+  for (const ChunkPlacement& chunk : corpus.chunks) followed.insert(chunk.parent());
   uint32_t longest = 0, longest_count = 0;
   std::optional<uint32_t> cut;
   for (const ChunkPlacement& chunk : corpus.chunks) {
@@ -170,10 +170,10 @@ absl::StatusOr<ChunkId> FilePlanner::ParentAt(const std::string& path, uint64_t 
   const TokenHash token_hash = TokenHashOf(first_tokens, cut_.key, extra_keys);
   for (const ChunkPlacement& chunk : cut_.extended->chunks) {
     if (chunk.position != position || chunk.token_count != first_tokens.size()) continue;
-    if (chunk.token_hash != TokenHash() && chunk.token_hash != token_hash)
+    if (chunk.token_hash() != TokenHash() && chunk.token_hash() != token_hash)
       continue;  // spares the hash
-    if (planner_.NameOf(chunk.parent, position, first_tokens, extra_keys).id == chunk.id)
-      return chunk.parent;
+    if (planner_.NameOf(chunk.parent(), position, first_tokens, extra_keys).id == chunk.id)
+      return chunk.parent();
   }
   if (position == 0) return ChunkId();
   return EndAt(path, position);
@@ -183,7 +183,7 @@ absl::StatusOr<ChunkId> FilePlanner::ParentAt(const std::string& path, uint64_t 
 absl::StatusOr<ChunkId> FilePlanner::EndAt(const std::string& path, uint64_t position) const {
   const Corpus& corpus = *cut_.extended;
   absl::flat_hash_set<ChunkId> followed;
-  for (const ChunkPlacement& chunk : corpus.chunks) followed.insert(chunk.parent);
+  for (const ChunkPlacement& chunk : corpus.chunks) followed.insert(chunk.parent());
   std::vector<ChunkId> ends;
   std::optional<ChunkId> taken;
   for (const ChunkPlacement& chunk : corpus.chunks) {

@@ -30,7 +30,7 @@ absl::StatusOr<Corpus> OwnCorpus(Fleet& fleet, const std::string& name) {
         absl::StrFormat("no corpus '%s' of tenant '%s'\n  %s is shared: change it without --tenant",
                         name, tenant, name));
   }
-  for (ChunkPlacement& chunk : corpus.chunks) chunk.leased.clear();  // reported, not published
+  for (ChunkPlacement& chunk : corpus.chunks) chunk.set_leased({});  // reported, not published
   return corpus;
 }
 

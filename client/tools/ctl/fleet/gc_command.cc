@@ -172,7 +172,7 @@ absl::StatusOr<std::set<std::string>> KnownNames(Fleet& fleet) {
     const absl::StatusOr<Corpus> corpus = fleet.GetCorpus(summary.name());
     if (!corpus.ok()) continue;  // dropped meanwhile, or not served
     for (const ChunkPlacement& chunk : corpus->chunks) {
-      for (const HolderId& holder : chunk.holders) names.insert(holder.name);
+      for (const HolderId& holder : chunk.holders()) names.insert(holder.name);
     }
   }
   return names;

@@ -131,7 +131,7 @@ absl::StatusOr<DropCounts> DropOrphans(
   std::map<std::string, std::vector<std::string>> drops;  // by holder
   for (const v1::ChunkPlacement& message : orphans) {
     CKV_ASSIGN_OR_RETURN(const ChunkPlacement orphan, FromProto(message));
-    for (const auto* holders : {&orphan.holders, &orphan.leased}) {
+    for (const auto* holders : {&orphan.holders(), &orphan.leased()}) {
       for (const HolderId& holder : *holders) drops[holder.name].emplace_back(orphan.id.AsBytes());
     }
   }

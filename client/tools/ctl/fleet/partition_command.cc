@@ -74,7 +74,7 @@ absl::StatusOr<std::vector<WeightedHolder>> WeighHolders(const std::vector<Membe
 HolderPlans PlansOf(const Corpus& corpus, const PartitionPlan& plan) {
   HolderPlans plans;
   for (size_t i = 0; i < corpus.chunks.size(); ++i) {
-    for (const HolderId& holder : corpus.chunks[i].holders) ++plans[holder.name].chunks_now;
+    for (const HolderId& holder : corpus.chunks[i].holders()) ++plans[holder.name].chunks_now;
     for (const HolderId& holder : plan.holders[i]) ++plans[holder.name].chunks_then;
   }
   for (const ChunkMove& copy : plan.copies) {
@@ -195,13 +195,13 @@ size_t CountUnreachable(const Planned& planned) {
   };
   const auto& chunks = planned.corpus.chunks;
   return static_cast<size_t>(std::count_if(chunks.begin(), chunks.end(), [&](const auto& chunk) {
-    return std::none_of(chunk.holders.begin(), chunk.holders.end(), alive);
+    return std::none_of(chunk.holders().begin(), chunk.holders().end(), alive);
   }));
 }
 
 bool IsDone(const Planned& planned) {
   for (size_t i = 0; i < planned.corpus.chunks.size(); ++i) {
-    if (planned.corpus.chunks[i].holders != planned.plan.holders[i]) return false;
+    if (planned.corpus.chunks[i].holders() != planned.plan.holders[i]) return false;
   }
   return true;
 }
@@ -238,7 +238,7 @@ std::string AwaitSwitchKept(Fleet& fleet, const Planned& planned) {
   std::vector<ChunkPlacement> placed = planned.corpus.chunks;
   for (size_t i = 0; i < placed.size(); ++i) {
     const std::vector<HolderId>& now = planned.plan.holders[i];
-    placed[i].holders.insert(placed[i].holders.end(), now.begin(), now.end());
+    placed[i].mutable_holders().insert(placed[i].holders().end(), now.begin(), now.end());
   }
   return AwaitKeptBy(fleet, planned.corpus.name, placed);
 }

@@ -96,7 +96,7 @@ std::vector<uint32_t> PartitionRun::SourcesOf(uint32_t chunk, uint32_t to,
                                               const HolderId* first) const {
   const ChunkPlacement& placement = corpus_.chunks[chunk];
   std::vector<uint32_t> sources;
-  for (const auto* holders : {&placement.holders, &placement.leased}) {
+  for (const auto* holders : {&placement.holders(), &placement.leased()}) {
     for (const HolderId& holder : *holders) {
       const absl::StatusOr<uint32_t> member = MemberOf(holder);
       if (member.ok() && *member != to) sources.push_back(*member);
@@ -341,8 +341,8 @@ absl::StatusOr<v1::GetChunkInfoReply> PartitionRun::QueryInfo(uint32_t member, u
 absl::StatusOr<v1::PublishCorpusReply> PartitionRun::Switch() {
   Corpus next = corpus_;
   for (size_t i = 0; i < next.chunks.size(); ++i) {
-    next.chunks[i].holders = plan_.holders[i];
-    next.chunks[i].leased.clear();
+    next.chunks[i].set_holders(plan_.holders[i]);
+    next.chunks[i].set_leased({});
   }
   CKV_ASSIGN_OR_RETURN(DirectoryCaller* const directory, fleet_.directory());
   v1::PublishCorpusRequest request;

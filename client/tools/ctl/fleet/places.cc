@@ -24,14 +24,15 @@ std::string PlacesText(const ChunkPlacement& chunk, const LiveNames& live) {
   const auto add = [&](const HolderId& id, const char* sign) {
     text += (text.empty() ? "" : ",") + (sign + id.name) + (IsGone(id, live) ? " (gone)" : "");
   };
-  for (const HolderId& holder : chunk.holders) add(holder, "");
-  for (const HolderId& member : chunk.leased) add(member, "+");
+  for (const HolderId& holder : chunk.holders()) add(holder, "");
+  for (const HolderId& member : chunk.leased()) add(member, "+");
   return text;
 }
 
 void AddPlaces(const ChunkPlacement& chunk, const LiveNames& live, Json& json) {
   Json gone = Json::array();
-  for (const auto& [key, ids] : {std::pair("holders", &chunk.holders), {"leased", &chunk.leased}}) {
+  for (const auto& [key, ids] :
+       {std::pair("holders", &chunk.holders()), {"leased", &chunk.leased()}}) {
     json[key] = Json::array();
     for (const HolderId& id : *ids) {
       json[key].push_back(id.name);

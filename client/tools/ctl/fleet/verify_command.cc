@@ -209,7 +209,7 @@ absl::Status RunVerify(const Ctl& ctl, const VerifyOptions& options) {
   uint64_t total_bytes = 0;
   for (const uint32_t ordinal : ordinals) {
     const ChunkPlacement& chunk = corpus.chunks[ordinal];
-    total_bytes += chunk.token_count * corpus.geometry.token_bytes() * chunk.holders.size();
+    total_bytes += chunk.token_count * corpus.geometry.token_bytes() * chunk.holders().size();
   }
   HolderChecks checks;
   {

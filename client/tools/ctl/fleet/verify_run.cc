@@ -137,7 +137,7 @@ HolderChecks CheckCopies(const Corpus& corpus, const std::vector<uint32_t>& ordi
                          const std::function<void(uint64_t)>& on_bytes) {
   HolderChecks checks;
   for (const uint32_t ordinal : ordinals) {
-    for (const HolderId& holder : corpus.chunks[ordinal].holders)
+    for (const HolderId& holder : corpus.chunks[ordinal].holders())
       checks[holder.name].copies.push_back({.ordinal = ordinal});
   }
   std::vector<std::thread> threads;

@@ -8,7 +8,7 @@ namespace ckv::ctl {
 ChunkChains::ChunkChains(const Corpus& corpus, const TenantKey& key)
     : fingerprint_(ModelFingerprint(corpus.geometry)), key_(key) {
   for (const ChunkPlacement& chunk : corpus.chunks)
-    after_.emplace(chunk.parent, Link{chunk.id, chunk.position, chunk.token_count});
+    after_.emplace(chunk.parent(), Link{chunk.id, chunk.position, chunk.token_count});
 }
 
 uint64_t ChunkChains::MatchedTokens(std::span<const int32_t> tokens) const {

@@ -67,8 +67,8 @@ absl::StatusOr<std::vector<int32_t>> QueryHolders(
     Fleet& fleet, const Corpus& corpus, const ChunkPlacement& chunk,
     const std::map<std::string, Member>& live, Instant deadline,
     std::map<std::string, std::unique_ptr<v1::HolderService::StubInterface>>& stubs) {
-  std::vector<HolderId> ids = chunk.holders;
-  ids.insert(ids.end(), chunk.leased.begin(), chunk.leased.end());
+  std::vector<HolderId> ids = chunk.holders();
+  ids.insert(ids.end(), chunk.leased().begin(), chunk.leased().end());
   absl::Status error = absl::NotFoundError("none of its holders is alive");
   for (const HolderId& id : ids) {
     const auto holder = live.find(id.name);

@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<TrialCorpus>> TrialCorpus::Put(const Ctl& ctl, Fl
   for (size_t i = 0; i < source.chunks().size(); ++i) {
     const PlannedChunk& chunk = source.chunks()[i];
     corpus.chunks.push_back(
-        {chunk.id, chunk.parent, chunk.token_count, chunk.position, placement[i]});
+        PlacementFacts{chunk.id, chunk.parent, chunk.token_count, chunk.position, placement[i]});
   }
   // Held until the corpus is published: an interrupt drops it after the puts, and not during them.
   absl::MutexLock lock(&trial->drop_mu_);

@@ -66,10 +66,14 @@ void DescribeCorpus(Program& p) {
                               static_cast<uint64_t>(1e6 * double{g.softmax_scale})};
   WriteAll(p.out, numbers, sizeof(numbers));
   for (const ChunkPlacement& chunk : p.corpus->chunks) WriteAll(p.out, chunk.id.bytes.data(), 32);
-  for (const ChunkPlacement& chunk : p.corpus->chunks)
-    WriteAll(p.out, &chunk.token_count, sizeof(chunk.token_count));
-  for (const ChunkPlacement& chunk : p.corpus->chunks)
-    WriteAll(p.out, &chunk.position, sizeof(chunk.position));
+  for (const ChunkPlacement& chunk : p.corpus->chunks) {
+    const uint32_t token_count = chunk.token_count;
+    WriteAll(p.out, &token_count, sizeof(token_count));
+  }
+  for (const ChunkPlacement& chunk : p.corpus->chunks) {
+    const uint64_t position = chunk.position;
+    WriteAll(p.out, &position, sizeof(position));
+  }
 }
 
 void AttendParts(Program& p) {

@@ -28,7 +28,7 @@ void Append(Corpus& corpus, const std::vector<std::vector<int32_t>>& chunks, uin
         ComputeChunkId(ModelFingerprint(corpus.geometry), parent, position, tokens);
     ChunkPlacement chunk;
     chunk.id = TaggedChunkId(plain, VerificationTagOf(plain, key));
-    chunk.parent = parent;
+    chunk.set_parent(parent);
     chunk.token_count = static_cast<uint32_t>(tokens.size());
     chunk.position = position;
     corpus.chunks.push_back(chunk);

@@ -107,7 +107,7 @@ TEST(ChunkTokensOf, FollowsTheChunks) {
         id.bytes[0] = ++next;
         ChunkPlacement chunk;
         chunk.id = id;
-        chunk.parent = parent;
+        chunk.set_parent(parent);
         chunk.token_count = count;
         made.chunks.push_back(chunk);
         parent = id;

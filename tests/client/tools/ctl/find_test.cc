@@ -155,7 +155,7 @@ TEST_F(FindTest, SharedIdsArePlain) {
   const Corpus corpus = *FromProto(reply.corpus());
   EXPECT_EQ(corpus.chunks[0].id,
             ComputeChunkId(ModelFingerprint(corpus.geometry), ChunkId(), 0, text));
-  EXPECT_EQ(corpus.chunks[0].token_hash, TokenHashOf(text, TenantKey()));
+  EXPECT_EQ(corpus.chunks[0].token_hash(), TokenHashOf(text, TenantKey()));
 }
 
 TEST_F(FindTest, ReportsMistakesBeforeItQueriesAMember) {

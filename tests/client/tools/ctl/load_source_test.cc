@@ -46,9 +46,9 @@ CutOptions Fixed(uint32_t chunk_tokens, bool standalone = false) {
 void ExpectChain(const Corpus& corpus) {
   std::map<ChunkId, uint64_t> end_of;  // the position after a chunk's last token
   for (const ChunkPlacement& chunk : corpus.chunks) {
-    if (!chunk.parent.IsZero()) {
-      ASSERT_TRUE(end_of.contains(chunk.parent)) << chunk.id.ShortHex();
-      EXPECT_EQ(chunk.position, end_of[chunk.parent]) << chunk.id.ShortHex();
+    if (!chunk.parent().IsZero()) {
+      ASSERT_TRUE(end_of.contains(chunk.parent())) << chunk.id.ShortHex();
+      EXPECT_EQ(chunk.position, end_of[chunk.parent()]) << chunk.id.ShortHex();
     }
     end_of[chunk.id] = chunk.position + chunk.token_count;
   }
@@ -74,7 +74,8 @@ Corpus ReadAll(ChunkSource& source) {
     for (uint32_t layer = 0; layer < source.geometry().layers; ++layer) {
       EXPECT_EQ(ChecksumOf(chunk->rows(layer)), chunk->info.layer_checksums[layer]);
     }
-    corpus.chunks.push_back({plan.id, plan.parent, plan.token_count, plan.position, {{"h"}}});
+    corpus.chunks.push_back(
+        PlacementFacts{plan.id, plan.parent, plan.token_count, plan.position, {{"h"}}});
   }
   EXPECT_TRUE(ValidateCorpus(corpus).ok());
   ExpectChain(corpus);
@@ -100,7 +101,7 @@ TEST(RowFiles, ChunksHaveTheRowsOfTheirTokensWheneverTheyAreRead) {
   EXPECT_EQ((*source)->row_bytes(), 85u * 2 * 80);
   const Corpus corpus = ReadAll(**source);
   ASSERT_EQ(corpus.chunks.size(), 4u);
-  EXPECT_EQ(corpus.chunks[3].parent, corpus.chunks[2].id);  // over the end of a file
+  EXPECT_EQ(corpus.chunks[3].parent(), corpus.chunks[2].id);  // over the end of a file
   // Again, backwards: rows that were given back can be read again.
   for (const uint32_t ordinal : {2u, 1u}) {
     const auto chunk = (*source)->Read(ordinal);
@@ -119,8 +120,8 @@ TEST(RowFiles, AFileAtAnotherPositionStartsAChain) {
       OpenRowFiles({RowsOfFile(8, 0, 1).Write("a"), RowsOfFile(8, 50, 2).Write("b")}, Fixed(4), 0);
   ASSERT_TRUE(source.ok()) << source.status();
   const Corpus corpus = ReadAll(**source);
-  EXPECT_TRUE(corpus.chunks[2].parent.IsZero());
-  EXPECT_EQ(corpus.chunks[3].parent, corpus.chunks[2].id);
+  EXPECT_TRUE(corpus.chunks[2].parent().IsZero());
+  EXPECT_EQ(corpus.chunks[3].parent(), corpus.chunks[2].id);
 }
 
 TEST(RowFiles, StandaloneTakesAFileAChunkFromPositionZero) {
@@ -129,7 +130,7 @@ TEST(RowFiles, StandaloneTakesAFileAChunkFromPositionZero) {
   auto source = OpenRowFiles({path_a, path_b}, Fixed(0, true), 0);
   ASSERT_TRUE(source.ok()) << source.status();
   const Corpus corpus = ReadAll(**source);
-  EXPECT_TRUE(corpus.chunks[0].parent.IsZero() && corpus.chunks[1].parent.IsZero());
+  EXPECT_TRUE(corpus.chunks[0].parent().IsZero() && corpus.chunks[1].parent().IsZero());
   // The id does not depend on what is before it.
   auto other = OpenRowFiles({path_b, path_a}, Fixed(0, true), 0);
   ASSERT_TRUE(other.ok());
@@ -195,8 +196,8 @@ TEST(Prefill, EachDocumentIsAChainByItself) {
   const Corpus corpus = ReadAll(**source);
   EXPECT_EQ(prefilled, 9u);
   ASSERT_EQ(corpus.chunks.size(), 4u);
-  EXPECT_EQ(corpus.chunks[1].parent, corpus.chunks[0].id);
-  EXPECT_TRUE(corpus.chunks[2].parent.IsZero() && corpus.chunks[3].parent.IsZero());
+  EXPECT_EQ(corpus.chunks[1].parent(), corpus.chunks[0].id);
+  EXPECT_TRUE(corpus.chunks[2].parent().IsZero() && corpus.chunks[3].parent().IsZero());
   EXPECT_EQ(corpus.chunks[2].position, 0u);
 }
 

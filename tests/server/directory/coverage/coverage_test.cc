@@ -29,7 +29,7 @@ CoverageView View(std::vector<std::string> live) {
     ChunkPlacement& chunk = corpus->chunks.emplace_back();
     chunk.id = IdOf(n);
     chunk.token_count = tokens;
-    chunk.holders = std::move(holders);
+    chunk.set_holders(std::move(holders));
   };
   add(1, 5, {{"h1"}});
   add(2, 5, {{"h1"}, {"h2"}});
@@ -102,12 +102,12 @@ TEST(Coverage, LeavesOutWhoLacksAChunkIfAnotherHasIt) {
   Lack(view, "h1", {1, 2});
   ChunkPlacement sole = view.corpora[0].corpus->chunks[0], both = view.corpora[0].corpus->chunks[1];
   EXPECT_FALSE(LeaveOutLacking(view.holders, sole));
-  EXPECT_EQ(sole.holders.size(), 1u) << "its caller learns from it that the chunk is gone";
+  EXPECT_EQ(sole.holders().size(), 1u) << "its caller learns from it that the chunk is gone";
   EXPECT_TRUE(LeaveOutLacking(view.holders, both));
-  EXPECT_EQ(both.holders, std::vector<HolderId>{{"h2"}});
-  sole.leased = {{"h9"}};
+  EXPECT_EQ(both.holders(), std::vector<HolderId>{{"h2"}});
+  sole.set_leased({{"h9"}});
   EXPECT_TRUE(LeaveOutLacking(view.holders, sole));
-  EXPECT_TRUE(sole.holders.empty());
+  EXPECT_TRUE(sole.holders().empty());
   ChunkPlacement alone = view.corpora[0].corpus->chunks[1];
   view.holders.live.erase({"h2"});
   EXPECT_FALSE(LeaveOutLacking(view.holders, alone)) << "h2 is not there";

@@ -67,7 +67,7 @@ std::vector<DirectoryChange> EveryKind() {
   changes.push_back(change);
   Corpus printed = *changes[3].corpus;
   for (size_t i = 1; i < printed.chunks.size(); i += 2)
-    printed.chunks[i].token_hash = {i + 1, i * i};
+    printed.chunks[i].set_token_hash({i + 1, i * i});
   printed.name = VersionNameOf(printed.name, 7);
   printed.policy = {.ttl_ms = 15, .quota_bytes = 16, .kept_version_count = 3, .expires_at_ms = 18};
   changes.push_back(test::PublishOf(std::make_shared<const Corpus>(std::move(printed))));
@@ -119,7 +119,7 @@ TEST(Change, AChunkOfAChainTakes38Bytes) {
     return test::RecordOf(test::PublishOf(std::make_shared<const Corpus>(corpus))).size();
   };
   Corpus corpus = *test::RandomCorpus("gpl", 1, 1001, 2);
-  for (ChunkPlacement& chunk : corpus.chunks) chunk.holders = {{"holder-1"}};
+  for (ChunkPlacement& chunk : corpus.chunks) chunk.set_holders({{"holder-1"}});
   Corpus one = corpus;
   one.chunks.resize(1);
   EXPECT_EQ(bytes_of(corpus) - bytes_of(one), 1000u * 38);
@@ -133,13 +133,14 @@ TEST(Change, NoPayloadHas512ZerosInARow) {
     ChunkPlacement& chunk = corpus.chunks[i];
     chunk.id = {};
     chunk.id.bytes[i % 2 == 0 ? 0 : 31] = static_cast<uint8_t>(i + 1);
-    chunk.parent = {};
-    chunk.parent.bytes[31 - i % 2 * 31] = 1;
+    ChunkId parent;
+    parent.bytes[31 - i % 2 * 31] = 1;
+    chunk.set_parent(parent);
     chunk.token_count = 0;
     chunk.position = uint64_t{1} << 32;
-    chunk.holders.assign(8, {});
+    chunk.mutable_holders().assign(8, {});
     for (size_t h = 0; h < 8; ++h)
-      chunk.holders[h].name = std::string(1, static_cast<char>('a' + (h + i) % 16));
+      chunk.mutable_holders()[h].name = std::string(1, static_cast<char>('a' + (h + i) % 16));
   }
   const std::string record =
       test::RecordOf(test::PublishOf(std::make_shared<const Corpus>(corpus)));

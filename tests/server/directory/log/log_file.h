@@ -64,14 +64,14 @@ inline std::shared_ptr<const Corpus> RandomCorpus(const std::string& name, uint6
   for (size_t i = 0; i < chunk_count; ++i) {
     ChunkPlacement chunk;
     for (uint8_t& byte : chunk.id.bytes) byte = static_cast<uint8_t>(random());
-    if (chain && i > 0) chunk.parent = corpus.chunks.back().id;
-    if (!chain && i % 5 == 4) chunk.parent = corpus.chunks.front().id;
+    if (chain && i > 0) chunk.set_parent(corpus.chunks.back().id);
+    if (!chain && i % 5 == 4) chunk.set_parent(corpus.chunks.front().id);
     chunk.token_count = 256 + static_cast<uint32_t>(i % 7);
     if (chain && i > 0)
       chunk.position = corpus.chunks.back().position + corpus.chunks.back().token_count;
     if (!chain && i % 3 == 1) chunk.position = random();
-    chunk.holders = {{absl::StrCat("holder-", i / 15 % 4)},
-                     {absl::StrCat("holder-", 4 + i / 15 % 3)}};
+    chunk.mutable_holders() = {{absl::StrCat("holder-", i / 15 % 4)},
+                               {absl::StrCat("holder-", 4 + i / 15 % 3)}};
     corpus.chunks.push_back(std::move(chunk));
   }
   return std::make_shared<const Corpus>(std::move(corpus));

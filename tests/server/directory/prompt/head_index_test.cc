@@ -32,7 +32,7 @@ Corpus CorpusOf(const std::string& tenant, const std::vector<uint64_t>& heads, u
     std::memcpy(chunk.id.bytes.data() + 8, &heads[i], sizeof(heads[i]));
     chunk.id.bytes[31] = static_cast<uint8_t>(i);
     chunk.token_count = 16;
-    chunk.token_hash.head = heads[i];
+    chunk.set_token_hash({.head = heads[i]});
     corpus.chunks.push_back(chunk);
   }
   return corpus;
@@ -80,7 +80,7 @@ TEST(HeadIndex, DoesNotFindRemovedChunks) {
 TEST(HeadIndex, AFalseRecordHidesNoTrueOne) {
   const Corpus truth = CorpusOf("", {1});
   Corpus lie = truth;
-  lie.chunks[0].token_hash.whole ^= 1;
+  lie.chunks[0].set_token_hash({.head = 1, .whole = 1});
   HeadIndex index;
   index.Add(lie);
   index.Add(truth);

@@ -62,7 +62,8 @@ struct Fleet {
       ChunkPlacement chunk;
       chunk.id = IdOf(i + 1);
       chunk.token_count = 16;
-      for (const std::string& holder : lists[i % lists.size()]) chunk.holders.push_back({holder});
+      for (const std::string& holder : lists[i % lists.size()])
+        chunk.mutable_holders().push_back({holder});
       corpus.chunks.push_back(chunk);
     }
     view.corpora.push_back(std::make_shared<const Corpus>(std::move(corpus)));
@@ -99,7 +100,7 @@ struct Fleet {
   const Corpus& corpus(size_t i = 0) const { return *view.corpora[i]; }
   std::set<std::string> HoldersOf(uint32_t chunk) const {
     std::set<std::string> names;
-    for (const HolderId& holder : corpus().chunks[chunk].holders) names.insert(holder.name);
+    for (const HolderId& holder : corpus().chunks[chunk].holders()) names.insert(holder.name);
     return names;
   }
 };
@@ -304,7 +305,7 @@ TEST(SharePlan, ANewHolderTakesItsShareAndNothingElseMoves) {
       EXPECT_EQ(fleet.HoldersOf(i).size(), 2u);
       for (const std::string& name : fleet.HoldersOf(i)) ++count[name];
       if (fleet.HoldersOf(i).contains("d")) continue;
-      EXPECT_EQ(fleet.corpus().chunks[i].holders, before.chunks[i].holders) << i;
+      EXPECT_EQ(fleet.corpus().chunks[i].holders(), before.chunks[i].holders()) << i;
     }
     EXPECT_NEAR(static_cast<double>(count["d"]), static_cast<double>(share), 1);
     for (const char* name : {"a", "b", "c"})

@@ -28,7 +28,7 @@ CorpusPart PartOn(const Corpus& corpus, const std::string& holder) {
   part.corpus.chunks.clear();
   part.chunk_count = static_cast<uint32_t>(corpus.chunks.size());
   for (uint32_t i = 0; i < part.chunk_count; ++i) {
-    const auto& holders = corpus.chunks[i].holders;
+    const auto& holders = corpus.chunks[i].holders();
     if (std::find(holders.begin(), holders.end(), HolderId{holder}) == holders.end()) continue;
     part.ordinals.push_back(i);
     part.corpus.chunks.push_back(corpus.chunks[i]);

@@ -89,7 +89,7 @@ TEST(PlacedCorpora, AReplacedVersionLeavesItsOrphans) {
   corpora.Replace(key, second, reports, &orphans);
   EXPECT_EQ(orphans.size(), 3u) << "the chunks that are on h0 now";
   for (const ChunkPlacement& orphan : orphans)
-    EXPECT_THAT(orphan.holders, ElementsAre(HolderId{"h1"}));
+    EXPECT_THAT(orphan.holders(), ElementsAre(HolderId{"h1"}));
   EXPECT_EQ(corpora.PlacedOn({"h1"}), nullptr);
   EXPECT_EQ(corpora.chunk_count(), 6u);
   corpora.Replace(key, nullptr, reports, &orphans);
@@ -111,7 +111,7 @@ TEST(PlacedCorpora, AnAnnouncementEndsWithTheLastPlaceOfItsChunk) {
   EXPECT_EQ(corpora.CountReferences(id, "h9"), 1u);
   std::vector<ChunkPlacement> orphans;
   corpora.Replace({"", "gpl"}, nullptr, reports, &orphans);
-  EXPECT_THAT(orphans[2].leased, ElementsAre(HolderId{"h9"}));
+  EXPECT_THAT(orphans[2].leased(), ElementsAre(HolderId{"h9"}));
   EXPECT_EQ(corpora.replicas().replica_count(), 0u);
   EXPECT_THAT(corpora.Withdraw(7, std::nullopt, {&id, 1}), IsEmpty());
 }
