@@ -21,9 +21,8 @@ absl::StatusOr<std::unique_ptr<HolderRole>> HolderRole::Start(DaemonShared* shar
   role->expirer_ = std::make_unique<ChunkExpirer>(&holder->store());
   CKV_ASSIGN_OR_RETURN(role->placement_, DaemonPlacement::Start(config, clock, local, holder));
   role->copies_ = std::make_unique<DaemonCopies>(config, clock, local, holder);
-  role->copies_->maker().SetOnLeased([keeper = &role->placement_->keeper()](const ChunkId& id) {
-    keeper->NoteLeased(id);
-  });
+  role->copies_->maker().SetOnLeased(
+      [keeper = &role->placement_->keeper()](const ChunkId& id) { keeper->NoteLeased(id); });
   role->holder_service_ =
       std::make_unique<HolderServiceImpl>(holder, config.name, &shared->gate, clock);
   role->holder_service_->ReportProcess([shared] { return shared->Process(); });
