@@ -47,7 +47,7 @@ class ChunkPlacement {
  public:
   ChunkPlacement() = default;
   // The facts have passed ValidateNumbers.
-  ChunkPlacement(const PlacementFacts& facts);
+  explicit ChunkPlacement(const PlacementFacts& facts);
 
   ChunkId id;
   uint64_t position : 43 = 0;  // canonical position of its first token, at most kPositionMax

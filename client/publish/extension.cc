@@ -61,12 +61,12 @@ void AppendChunks(const ChunkSource& chunks, std::span<const uint32_t> fresh,
                   const SourcePlacement& placement, Corpus& corpus) {
   for (const uint32_t i : fresh) {
     const PlannedChunk& chunk = chunks.chunks()[i];
-    corpus.chunks.push_back(PlacementFacts{.id = chunk.id,
-                                           .parent = chunk.parent,
-                                           .token_count = chunk.token_count,
-                                           .position = chunk.position,
-                                           .holders = placement[i],
-                                           .token_hash = chunk.token_hash});
+    corpus.chunks.emplace_back(PlacementFacts{.id = chunk.id,
+                                              .parent = chunk.parent,
+                                              .token_count = chunk.token_count,
+                                              .position = chunk.position,
+                                              .holders = placement[i],
+                                              .token_hash = chunk.token_hash});
   }
 }
 

@@ -105,7 +105,7 @@ absl::Status TakeChunk(ByteReader& from, const std::vector<HolderId>& names, Chu
     if (index >= names.size()) return NoCorpus("a chunk with a holder that is not named");
     facts.holders.push_back(names[index]);
   }
-  chunk = facts;
+  chunk = ChunkPlacement(facts);
   before.Set(chunk);
   return absl::OkStatus();
 }

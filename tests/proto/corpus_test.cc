@@ -43,7 +43,7 @@ TEST(ChunkPlacement, HasTheFactsThatItIsMadeFrom) {
   facts.leased = {{"c"}};
   facts.token_hash = {.head = 3, .whole = 4};
   EXPECT_TRUE(ValidateNumbers(facts).ok());
-  ChunkPlacement chunk = facts;
+  ChunkPlacement chunk(facts);
   EXPECT_EQ(chunk.id, facts.id);
   EXPECT_EQ(chunk.parent(), facts.parent);
   EXPECT_EQ(chunk.token_count, facts.token_count);

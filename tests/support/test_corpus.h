@@ -66,11 +66,11 @@ struct TestCorpus {
     corpus.geometry = geometry;
     for (size_t i = 0; i < chunks.size(); ++i) {
       const ChunkInfo& info = chunks[i].info;
-      corpus.chunks.push_back(PlacementFacts{.id = info.id,
-                                             .parent = info.parent,
-                                             .token_count = info.token_count(),
-                                             .position = info.position,
-                                             .holders = holders[i % holders.size()]});
+      corpus.chunks.emplace_back(PlacementFacts{.id = info.id,
+                                                .parent = info.parent,
+                                                .token_count = info.token_count(),
+                                                .position = info.position,
+                                                .holders = holders[i % holders.size()]});
     }
     return corpus;
   }

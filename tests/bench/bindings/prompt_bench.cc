@@ -95,7 +95,7 @@ struct World {
       for (const TokenRange range : ranges) {
         const auto part = std::span(tokens).subspan(range.begin, range.end - range.begin);
         const ChunkId plain = ComputeChunkId(fingerprint, {}, 0, part);
-        corpus.chunks.push_back(
+        corpus.chunks.emplace_back(
             PlacementFacts{.id = TaggedChunkId(plain, VerificationTagOf(plain, key)),
                            .parent = {},
                            .token_count = static_cast<uint32_t>(part.size()),

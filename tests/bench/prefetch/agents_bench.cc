@@ -89,8 +89,8 @@ absl::Status Load(const std::string& directory) {
     source.Add(MakeChunk(source.geometry(), parent, i));
     placement.push_back({holders[i / kChunksOfDocument % holders.size()].id});
     const PlannedChunk& chunk = source.chunks().back();
-    corpus.chunks.push_back(PlacementFacts{chunk.id, chunk.parent, chunk.token_count,
-                                           chunk.position, placement.back()});
+    corpus.chunks.emplace_back(PlacementFacts{chunk.id, chunk.parent, chunk.token_count,
+                                              chunk.position, placement.back()});
     parent = chunk.id;
   }
   CKV_RETURN_IF_ERROR(

@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<TrialCorpus>> TrialCorpus::Put(const Ctl& ctl, Fl
   corpus.geometry = shape.geometry;
   for (size_t i = 0; i < source.chunks().size(); ++i) {
     const PlannedChunk& chunk = source.chunks()[i];
-    corpus.chunks.push_back(
+    corpus.chunks.emplace_back(
         PlacementFacts{chunk.id, chunk.parent, chunk.token_count, chunk.position, placement[i]});
   }
   // Held until the corpus is published: an interrupt drops it after the puts, and not during them.

@@ -74,7 +74,7 @@ Corpus ReadAll(ChunkSource& source) {
     for (uint32_t layer = 0; layer < source.geometry().layers; ++layer) {
       EXPECT_EQ(ChecksumOf(chunk->rows(layer)), chunk->info.layer_checksums[layer]);
     }
-    corpus.chunks.push_back(
+    corpus.chunks.emplace_back(
         PlacementFacts{plan.id, plan.parent, plan.token_count, plan.position, {{"h"}}});
   }
   EXPECT_TRUE(ValidateCorpus(corpus).ok());
