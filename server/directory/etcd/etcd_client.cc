@@ -363,8 +363,13 @@ absl::Status EtcdClient::Watch(const EtcdKeys& keys, int64_t revision,
     }
     for (const pb::Event& event : reply.events())
       events.push_back({event.type() == pb::Event::DELETE, FromProto(event.kv())});
-    if (reply.fragment()) continue;
-    wanted = take(events, reply.header().revision());
+    // A new watch may be behind: this reply has the cluster's revision, and not yet its events.
+    if (reply.fragment() || reply.created()) continue;
+    // The same is true of the first events of a watch that is far behind. Without events, a reply
+    // is a notice of progress, which only a watch that is not behind gets.
+    const int64_t seen =
+        events.empty() ? reply.header().revision() : events.back().pair.mod_revision;
+    wanted = take(events, seen);
     events.clear();
   }
   if (!wanted || !ended.ok()) context.TryCancel();

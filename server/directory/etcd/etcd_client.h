@@ -124,8 +124,8 @@ class EtcdClient {
   absl::Status RevokeLease(int64_t lease, Instant deadline);
 
   // Watches `keys` from `revision` on. Calls `take` with all events of one or more whole
-  // transactions, and the revision up to which the watch has seen everything. Without events, the
-  // call is a sign of life. Returns when `take` returns false, or with an error; then watch again
+  // transactions, and the revision up to which it has shown everything. Without events, the call is
+  // a sign of life. Returns when `take` returns false, or with an error; then watch again
   // from the next revision. StopWatches ends it, from any thread.
   //   Cancelled           StopWatches was called.
   absl::Status Watch(const EtcdKeys& keys, int64_t revision,
