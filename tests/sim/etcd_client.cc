@@ -30,7 +30,7 @@ class EtcdClient::Members {
 
   // Calls the cluster until it answers. As with gRPC, a call that was given up may still arrive.
   template <typename R>
-  R Try(Instant deadline, std::function<R(sim::EtcdCluster&)> handler) {
+  R Try(Instant deadline, const std::function<R(sim::EtcdCluster&)>& handler) {
     sim::EtcdCluster* const cluster = sim::TheEtcd();
     deadline = std::min(deadline, clock_.Now() + kCallMax);
     R result(absl::DeadlineExceededError("the deadline had passed"));

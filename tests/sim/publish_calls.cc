@@ -238,7 +238,7 @@ absl::Status DirectoryCaller::Run(
     sim::DirectoryTry stub(i % count, sim::Sim().now() + limit.count());
     grpc::ClientContext context;
     end->status = one_try(stub, &context);
-    const absl::Status status =
+    absl::Status status =
         options_.convert(end->status, absl::StrCat("directory: ", std::string(name)));
     const bool decides = !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status);
     if (decides || count == 1 || clock_.Now() >= deadline) return status;
