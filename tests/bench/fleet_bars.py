@@ -69,7 +69,7 @@ BARS = [
     *without_effect("member"),
     on_lan("majority: from its loss until a call is refused", "majority", "refused_s", "s", at_least=3.5),
     on_lan("the same, errors that name the lease", "majority", "names_reason", "errors of 1", at_least=1),
-    on_lan("the same, from its return until a call is answered", "majority", "right_s", "s", at_most=1),
+    on_lan("the same, from the last election in etcd until a call is answered", "majority", "right_s", "s", at_most=1),
     on_lan("campaign: answers that are wrong", "campaign", "changed", "calls", at_most=0),
     on_lan("the same, acknowledged changes lost", "campaign", "lost", "changes", base="acknowledged", base_unit="acknowledged", at_most=0),
     on_lan("the same, crashes", "campaign", "crashes", "programs", base="faults", base_unit="faults", at_most=0),
