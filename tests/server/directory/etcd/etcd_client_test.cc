@@ -31,15 +31,15 @@ TEST(EtcdClientTest, AWatchThatIsBehindHasSeenOnlyWhatItHasShown) {
   }
   ASSERT_EQ(last - first + 1, kWriteCount) << "nobody else writes";
   int64_t shown = first - 1;
-  const absl::Status watched = client.Watch(
-      EtcdKeys::Prefix("/test/"), first, [&](std::span<const EtcdEvent> events, int64_t seen) {
-        for (const EtcdEvent& event : events) {
-          EXPECT_EQ(event.pair.mod_revision, shown + 1);
-          shown = event.pair.mod_revision;
-        }
-        EXPECT_LE(seen, shown);
-        return shown < last && !testing::Test::HasFailure();
-      });
+  const absl::Status watched = client.Watch(EtcdKeys::Prefix("/test/"), first,
+                                            [&](std::span<const EtcdEvent> events, int64_t seen) {
+                                              for (const EtcdEvent& event : events) {
+                                                EXPECT_EQ(event.pair.mod_revision, shown + 1);
+                                                shown = event.pair.mod_revision;
+                                              }
+                                              EXPECT_LE(seen, shown);
+                                              return shown < last && !testing::Test::HasFailure();
+                                            });
   EXPECT_TRUE(watched.ok()) << watched;
   EXPECT_EQ(shown, last);
 }
