@@ -86,7 +86,7 @@ void MemberSharing::Add(ChunkPlacement& chunk) {
   }
   if (chunk.parent().IsZero() && chunk.token_hash() == TokenHash()) {
     chunk.facts_ = last_->second;
-  } else {
+  } else if (!chunk.facts_->members.SharesWith(last_->first)) {
     chunk.facts_.Change().members = last_->first;
   }
 }

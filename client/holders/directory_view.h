@@ -149,7 +149,7 @@ class DirectoryView {
   Snapshots kept_ ABSL_GUARDED_BY(mu_);
   size_t kept_chunk_count_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Mutex sharing_mu_;
-  MemberSharing sharing_ ABSL_GUARDED_BY(sharing_mu_);  // shared by all kept corpora
+  MemberSharing sharing_ ABSL_GUARDED_BY(sharing_mu_);  // used for all kept corpora
   struct KeptKey {
     TenantKey key;          // never zero
     bool doubtful = false;  // query again; keep if the directory is unreachable

@@ -39,8 +39,11 @@ class SharedValue {
     return box_->value;
   }
 
+  // Whether both are the same memory, and so equal.
+  bool SharesWith(const SharedValue& other) const { return box_ == other.box_; }
+
   friend bool operator==(const SharedValue& a, const SharedValue& b) {
-    return a.box_ == b.box_ || *a == *b;
+    return a.SharesWith(b) || *a == *b;
   }
 
  private:

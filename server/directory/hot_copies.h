@@ -42,7 +42,6 @@ class HotCopies {
   // Withdraws the copies that are not needed any more.
   void WithdrawCool(DirectoryTables& tables, Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tables.mu);
   void Forget() { copies_.clear(); }
-  size_t size() const { return copies_.size(); }
 
  private:
   using Key = std::tuple<uint64_t, std::string, ChunkId>;  // lease, tenant

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "proto/base/clock.h"
+#include "proto/health/facts.h"
 #include "proto/ids.h"
 #include "server/session/load_samples.h"
 
@@ -40,7 +41,7 @@ class ElbowMeter {
   static constexpr double kDecay = 0.95;
   // A chunk below this part of the samples is not hot.
   static constexpr double kHotPartMin = 0.01;
-  static constexpr size_t kHotCountMax = 32;
+  static constexpr size_t kHotCountMax = MemberHealth::kHotCountMax;
 
   // Ends a window of time. `sums` are those since the holder's start; `sampled` has the ids of the
   // chunks sampled during the window.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "proto/base/status.h"
+#include "tests/sim/directories.h"
 #include "tests/sim/etcd_cluster.h"
 
 namespace ckv {
@@ -42,7 +43,7 @@ class EtcdClient::Members {
                                     return R(absl::UnavailableError("a majority is away"));
                                   return handler(*cluster);
                                 });
-      const absl::Status status = StatusOf(result);
+      const absl::Status status = sim::StatusOf(result);
       if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return result;
       sim::Sim().SleepUntil(sim::Sim().now() + 50 * sim::kMs);
     }
@@ -53,12 +54,6 @@ class EtcdClient::Members {
   bool stopped = false;
 
  private:
-  static absl::Status StatusOf(const absl::Status& status) { return status; }
-  template <typename T>
-  static absl::Status StatusOf(const absl::StatusOr<T>& result) {
-    return result.status();
-  }
-
   Clock& clock_;
   const sim::Process& process_;
 };

@@ -101,8 +101,11 @@ bool LeaveOutLacking(const CoverageView::Holders& holders, ChunkPlacement& chunk
       std::any_of(chunk.holders().begin(), chunk.holders().end(),
                   [&](const HolderId& holder) { return holders.Has(holder, chunk.id); });
   if (!is_elsewhere) return false;
-  return std::erase_if(chunk.mutable_holders(),
-                       [&](const HolderId& holder) { return holders.Lacks(holder, chunk.id); }) > 0;
+  const auto lacks = [&](const HolderId& holder) { return holders.Lacks(holder, chunk.id); };
+  // Most chunks are whole, and keep sharing their lists.
+  if (std::none_of(chunk.holders().begin(), chunk.holders().end(), lacks)) return false;
+  std::erase_if(chunk.mutable_holders(), lacks);
+  return true;
 }
 
 }  // namespace ckv
