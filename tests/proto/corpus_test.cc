@@ -84,6 +84,14 @@ TEST(MemberSharing, ChunksWithTheSameMembersShareThem) {
   EXPECT_NE(&corpus.chunks[0].holders(), &corpus.chunks[4].holders());
   corpus.chunks[2].mutable_holders().push_back({"z"});
   EXPECT_EQ(corpus.chunks[0].holders().size(), 1u) << "a change is that of one chunk";
+
+  // A copy of chunks that share already goes on sharing all that it has, with its lineage.
+  corpus.chunks[1].set_parent(corpus.chunks[0].id);
+  sharing.Add(corpus.chunks[1]);
+  Corpus copy = corpus;
+  sharing.AddAll(copy.chunks);
+  EXPECT_EQ(copy, corpus);
+  EXPECT_EQ(&copy.chunks[1].parent(), &corpus.chunks[1].parent());
 }
 
 TEST(ValidateCorpus, AcceptsTheLimitsThemselves) {
