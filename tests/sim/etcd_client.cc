@@ -78,17 +78,6 @@ absl::StatusOr<int64_t> EtcdClient::ReadPages(const EtcdKeys& keys, bool keys_on
   return page.revision;
 }
 
-absl::StatusOr<int64_t> EtcdClient::Read(const EtcdKeys& keys, int64_t revision, Instant deadline,
-                                         absl::FunctionRef<absl::Status(EtcdPair)> take) {
-  return ReadPages(keys, /*keys_only=*/false, revision, deadline, take);
-}
-
-absl::StatusOr<int64_t> EtcdClient::ReadKeys(const EtcdKeys& keys, int64_t revision,
-                                             Instant deadline,
-                                             absl::FunctionRef<absl::Status(EtcdPair)> take) {
-  return ReadPages(keys, /*keys_only=*/true, revision, deadline, take);
-}
-
 absl::StatusOr<EtcdOutcome> EtcdClient::Commit(const EtcdTransaction& transaction,
                                                Instant deadline) {
   CKV_CHECK(transaction.writes.size() <= kWriteCountMax);

@@ -236,17 +236,6 @@ EtcdClient::EtcdClient(std::vector<std::string> endpoints, Clock* clock)
     : members_(std::make_unique<Members>(std::move(endpoints), clock)) {}
 EtcdClient::~EtcdClient() = default;
 
-absl::StatusOr<int64_t> EtcdClient::Read(const EtcdKeys& keys, int64_t revision, Instant deadline,
-                                         absl::FunctionRef<absl::Status(EtcdPair)> take) {
-  return ReadPages(keys, /*keys_only=*/false, revision, deadline, take);
-}
-
-absl::StatusOr<int64_t> EtcdClient::ReadKeys(const EtcdKeys& keys, int64_t revision,
-                                             Instant deadline,
-                                             absl::FunctionRef<absl::Status(EtcdPair)> take) {
-  return ReadPages(keys, /*keys_only=*/true, revision, deadline, take);
-}
-
 absl::StatusOr<int64_t> EtcdClient::ReadPages(const EtcdKeys& keys, bool keys_only,
                                               int64_t revision, Instant deadline,
                                               absl::FunctionRef<absl::Status(EtcdPair)> take) {

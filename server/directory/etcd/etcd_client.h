@@ -107,10 +107,14 @@ class EtcdClient {
   // revision 0 that is the latest; the cluster confirms that it is. Reads pages, so a prefix may be
   // of any size. An error of `take` ends the reading and is returned.
   absl::StatusOr<int64_t> Read(const EtcdKeys& keys, int64_t revision, Instant deadline,
-                               absl::FunctionRef<absl::Status(EtcdPair)> take);
+                               absl::FunctionRef<absl::Status(EtcdPair)> take) {
+    return ReadPages(keys, /*keys_only=*/false, revision, deadline, take);
+  }
   // The same, without values.
   absl::StatusOr<int64_t> ReadKeys(const EtcdKeys& keys, int64_t revision, Instant deadline,
-                                   absl::FunctionRef<absl::Status(EtcdPair)> take);
+                                   absl::FunctionRef<absl::Status(EtcdPair)> take) {
+    return ReadPages(keys, /*keys_only=*/true, revision, deadline, take);
+  }
   // Applies the writes at once, if all conditions hold.
   absl::StatusOr<EtcdOutcome> Commit(const EtcdTransaction& transaction, Instant deadline);
   // Drops what is older than `revision`.
