@@ -67,7 +67,7 @@ std::vector<uint32_t> GroupsOf(const Corpus& corpus, PartitionPolicy policy) {
         break;
       }
       case PartitionPolicy::kRange:
-        groups[i] = static_cast<uint32_t>(uint64_t{i} * kPlacementGroupCount / count);
+        groups[i] = static_cast<uint32_t>(i * kPlacementGroupCount / count);
         break;
     }
   }
