@@ -103,15 +103,15 @@ void HedgedAttend::MaybeHedge(bool may_wait) {
   Router& first = context_->router;
   if (first.progressed() || first.waits_for_stream()) return;
   const Instant now = clock_->Now();
-  if (!context_->exchange.OthersMayAnswer()) {
-    // Until then, one of them may be back.
+  auto lease = context_->exchange.OthersMayAnswer() ? attempts_->TakeHedge(now) : std::nullopt;
+  if (!lease) {
+    // Until then, a holder may be back, and another call's hedge over.
     hedge_at_ = now + kAfterMin;
+    context_->exchange.set_wake(hedge_at_);
     return;
   }
   hedge_at_ = kInstantMax;
   context_->exchange.set_wake(kInstantMax);
-  auto lease = attempts_->TakeHedge(now);
-  if (!lease) return;
   hedge_.emplace(*std::move(lease));
   // Before the hedge chooses, so that it chooses others.
   context_->exchange.AvoidAwaited();

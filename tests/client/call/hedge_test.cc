@@ -119,17 +119,28 @@ TEST_F(HedgeTest, IfTheReplicaIsGoneTheLateHolderAnswers) {
   EXPECT_TRUE(Attended().SameBits(right));
 }
 
-TEST_F(HedgeTest, ATicketIsHedged) {
-  ChunkUse uses[] = {{0, 0}, {1, 0}};
-  const ContextPart part = {.corpus = call.corpus, .chunks = uses};
-  const auto context =
-      requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kRoute}, Soon());
-  ASSERT_TRUE(context.ok()) << context.status();
-  const Segment segment = {.row_count = kRows, .context = &*context};
+// What tickets submit: the call of HedgeTest.
+struct HedgeTicketTest : HedgeTest {
+  HedgeTicketTest() {
+    EXPECT_TRUE(context.ok()) << context.status();
+    segment.context = &*context;
+    layer.q = call.q;
+    layer.segments = {&segment, 1};
+    layer.wire = PartialDtype::kF32;
+    layer.deadline = Soon();
+  }
+  absl::StatusOr<Context> OpenContext() {
+    ChunkUse uses[] = {{0, 0}, {1, 0}};
+    const ContextPart part = {.corpus = call.corpus, .chunks = uses};
+    return requester->Open({.parts = {&part, 1}, .policy = ContextPolicy::kRoute}, Soon());
+  }
+
+  absl::StatusOr<Context> context = OpenContext();
+  Segment segment = {.row_count = kRows};
   LayerCall layer;
-  layer.q = call.q;
-  layer.segments = {&segment, 1};
-  layer.wire = PartialDtype::kF32;
+};
+
+TEST_F(HedgeTicketTest, ATicketIsHedged) {
   stalled = [](uint32_t lane) { return lane == 0; };
   stalls = true;
   const uint64_t before = requester->Stats().hedge_won_count;
@@ -147,6 +158,46 @@ TEST_F(HedgeTest, ATicketIsHedged) {
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_TRUE(answer.SameBits(right));
   }
+}
+
+// Two calls are late, and one hedge at a time is allowed. The second is hedged after the first.
+TEST_F(HedgeTicketTest, ACallThatWasRefusedAHedgeGetsOneLater) {
+  constexpr uint32_t kEach = ~0u;
+  std::atomic<uint32_t> stalled_lane{kEach};
+  stalled = [&](uint32_t lane) { return stalled_lane == kEach || stalled_lane == lane; };
+  stalls = true;
+  // Two of three calls query the same holder.
+  std::vector<Answer> answers(3, Answer(kRows, 64));
+  std::vector<Ticket> tickets;
+  std::vector<size_t> at[2];  // the tickets at each holder
+  uint32_t lanes[3];          // of the tickets that opened one
+  for (size_t i = 0; i < 3; ++i) {
+    const uint64_t before[2] = {RowsOf(0), RowsOf(1)};
+    lanes[i] = stalling.lane_count();
+    auto ticket = requester->Submit(layer, answers[i].View(), nullptr);
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    ASSERT_TRUE(i == 0 || stalling.lane_count() == lanes[i] + 1);
+    tickets.push_back(*std::move(ticket));
+    const Instant end = Soon();
+    while (RowsOf(0) + RowsOf(1) == before[0] + before[1]) ASSERT_LT(Clock::Real()->Now(), end);
+    at[RowsOf(0) == before[0] ? 1 : 0].push_back(i);
+  }
+  const std::vector<size_t>& both = at[0].size() >= 2 ? at[0] : at[1];
+  Ticket& first = tickets[both[0]];
+  Ticket& second = tickets[both[1]];
+  const uint64_t hedges = requester->Stats().hedge_count;
+  while (requester->Stats().hedge_count == hedges) ASSERT_FALSE(first.Poll());
+  // Far longer than what is late.
+  const Instant refused = Clock::Real()->Now() + 20 * HedgedAttend::kAfterMin;
+  while (Clock::Real()->Now() < refused) ASSERT_FALSE(second.Poll());
+  EXPECT_EQ(requester->Stats().hedge_count, hedges + 1);
+  stalled_lane = lanes[both[1]];
+  for (const Instant end = Soon(); !first.Poll();) ASSERT_LT(Clock::Real()->Now(), end);
+  const uint64_t won = requester->Stats().hedge_won_count;
+  for (const Instant end = Soon(); !second.Poll();) ASSERT_LT(Clock::Real()->Now(), end);
+  EXPECT_EQ(requester->Stats().hedge_won_count, won + 1);
+  for (const size_t i : both) EXPECT_TRUE(answers[i].SameBits(right));
+  tickets.clear();  // one of them is still in flight
 }
 
 }  // namespace
