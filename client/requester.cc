@@ -15,6 +15,7 @@
 #include "client/call/ticket_state.h"
 #include "client/explain.h"
 #include "client/holders/lane_pinning.h"
+#include "client/holders/session_opener.h"
 #include "client/live_costs.h"
 #include "client/paged/fetch_into.h"
 #include "client/plan/layer_call.h"
@@ -39,8 +40,7 @@ constexpr Duration kMembersTimeout = std::chrono::seconds(1);
 // If no fabrics are given, the requester takes shm and tcp.
 bool HasFabric(const RequesterOptions& options, FabricKind kind) {
   if (options.fabrics.empty()) return kind == FabricKind::kShm || kind == FabricKind::kTcp;
-  return std::any_of(options.fabrics.begin(), options.fabrics.end(),
-                     [&](const Fabric* fabric) { return fabric->kind() == kind; });
+  return std::ranges::count(options.fabrics, kind, &Fabric::kind) > 0;
 }
 
 absl::Status CheckOptions(const RequesterOptions& options, const DirectoryControl* directory,
@@ -75,6 +75,7 @@ struct Requester::State {
         view(directory, options.clock),
         peers(&view, holders, options.profile, *options.backend),
         costs(&peers, options.oracle, options.clock, options.backend, options.lane_shape),
+        opener(options.clock),
         pool(options.clock, options.call_count_max,
              [this, spin = options.spin_max, threads = options.call_threads] {
                return CallContext::Make(&link_options, &peers, spin, &counters, threads);
@@ -111,6 +112,7 @@ struct Requester::State {
     link_options.backend = options.backend;
     link_options.slot_pinner = LanePinnerFor(options.backend);
     link_options.spans = options.spans;
+    link_options.opener = &opener;
     if (!options.fabrics.empty()) return;
     own_fabrics.push_back(NewShmFabric(options.clock));
     own_fabrics.push_back(NewTcpFabric(options.clock));
@@ -289,6 +291,7 @@ struct Requester::State {
   DirectoryView view;
   PeerTable peers;
   LiveCosts costs;
+  SessionOpener opener;  // has orders of the links of both pools
   CallContextPool pool;  // its lanes are destroyed before what they use
   Attempts attempts;
   // The prefetcher's own, so that it takes none from calls.
@@ -327,7 +330,6 @@ std::shared_ptr<const Corpus> Requester::Kept(std::string_view name,
                                               std::string_view tenant) const {
   return state_->view.Kept(name, tenant);
 }
-
 absl::StatusOr<TenantKey> Requester::TenantKeyOf(std::string_view tenant, Instant deadline) {
   return state_->view.TenantKeyOf(tenant, deadline);
 }
@@ -493,7 +495,6 @@ std::vector<HolderView> Requester::Holders() const {
   state_->peers.Refresh(state_->clock->Now() + kMembersTimeout);
   return KnownHolders();
 }
-
 std::vector<HolderView> Requester::KnownHolders() const { return state_->peers.Views(); }
 
 }  // namespace ckv

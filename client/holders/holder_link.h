@@ -8,10 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "client/holders/holder_peer.h"
 #include "client/holders/lane_opener.h"
+#include "client/holders/link_session.h"
+#include "client/holders/session_opener.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
@@ -35,12 +37,12 @@ class HolderLink {
   HolderLink(const HolderLink&) = delete;
   HolderLink& operator=(const HolderLink&) = delete;
 
-  bool is_up() const { return up_.lane != nullptr; }
+  bool is_up() const { return up_.is_up(); }
   // Takes and drops the replies to requests that earlier calls gave up. The link must be up, and no
   // call may use it.
   void ReadLate();
   // Returns true if EnsureUp would return at once. The lane is then up and has a free slot, and no
-  // later epoch than the session's is known.
+  // later epoch than the session's is known. Takes the session that OpenLater began, if it is open.
   bool IsUsable();
 
   // Returns true if it is the link to this holder for this geometry and tenant.
@@ -57,6 +59,14 @@ class HolderLink {
   //   DeadlineExceeded, ResourceExhausted
   absl::Status EnsureUp(Instant deadline);
 
+  // Begins to open a session on the opener's thread, if none is being opened, and to resolve there
+  // what `ids` returns. Drops the one that is up. Call it if the link is not usable and replicas
+  // are. If the holder is not reached, calls avoid it.
+  void OpenLater(absl::FunctionRef<std::vector<ChunkId>()> ids);
+  // Returns false if OpenLater cannot help: there is no opener. Or the last session was refused for
+  // a reason that EnsureUp must return, or can remove.
+  bool may_open_later() const { return options_->opener != nullptr && !must_open_here_; }
+
   // Drops the session, its handles and its lane. The next EnsureUp opens a new one.
   void Close();
 
@@ -70,21 +80,30 @@ class HolderLink {
 
   HolderPeer& peer() const { return *peer_; }
   // Call the next three between EnsureUp and Close.
-  RequestLane& lane() const { return *up_.lane; }
-  SessionId session() const { return up_.session; }
-  Epoch epoch() const { return up_.epoch; }
+  RequestLane& lane() const { return *up_.opened.lane; }
+  SessionId session() const { return up_.opened.session; }
+  Epoch epoch() const { return up_.opened.epoch; }
   // Returns a number that is different for every session of every link, and 0 before the first
   // session. Handles of another generation are not valid.
   uint64_t generation() const { return generation_; }
   uint64_t NextRequestId() { return ++last_request_id_; }
 
-  // When a call last needed the link. The link's table sets it.
+  // When a call last needed the link, and the attempt that did, as its table counts them. The table
+  // sets both.
   Instant last_use() const { return last_use_; }
-  void set_last_use(Instant now) { last_use_ = now; }
+  uint64_t last_attempt() const { return last_attempt_; }
+  void set_last_use(Instant now, uint64_t attempt) {
+    last_use_ = now;
+    last_attempt_ = attempt;
+  }
 
  private:
-  absl::Status Open(Instant deadline);
-  absl::Status OpenSession(Instant deadline);
+  // Makes a session the link's.
+  void Adopt(LinkSession session);
+  // Takes what OpenLater began, if it has ended.
+  void TakeOpening();
+  // Makes the link down, and returns the session that was up, to be closed.
+  LinkSession Release();
 
   const LinkOptions* const options_;
   PeerTable* const peers_;
@@ -93,13 +112,14 @@ class HolderLink {
   const std::string tenant_;
   const ThreadRole* const owner_;
 
-  std::shared_ptr<HolderControl> control_;  // the connection the session was opened over
-  OpenedLane up_;                           // has no lane while the link is down
+  LinkSession up_;
+  std::shared_ptr<SessionOpening> opening_;  // begun by OpenLater, until it is taken
+  bool must_open_here_ = false;              // may_open_later
   Instant last_use_;
+  uint64_t last_attempt_ = 0;
   uint64_t generation_ = 0;
   // Never restarts, so that a late reply of an earlier lane matches no request.
   uint64_t last_request_id_ = 0;
-  absl::flat_hash_map<ChunkId, ResolvedHandle> handles_;
 };
 
 }  // namespace ckv

@@ -29,6 +29,7 @@ namespace ckv {
 class LiveHere;       // client/cost/live_here.h
 struct LiveCalls;     // client/cost/live_calls.h
 class NetworkOracle;  // client/cost/network_oracle.h
+class SessionOpener;  // client/holders/session_opener.h
 
 // The most handles of one session, which is the holder's limit.
 inline constexpr size_t kLinkHandleCountMax = kCorpusChunkCountMax;
@@ -53,6 +54,8 @@ struct LinkOptions {
   // Pins the slots of every lane, for a backend that cannot access host memory. Null if it can.
   std::shared_ptr<MemoryPinner> slot_pinner = {};
   SpanSink* spans = nullptr;  // receives the spans of calls; may be null
+  // Opens sessions for calls that replicas can answer meanwhile. If null, each call opens its own.
+  SessionOpener* opener = nullptr;
 };
 
 // A session and its open lane.

@@ -189,8 +189,51 @@ bool LinkTable::TargetsChanged() const {
 }
 
 HolderLink& LinkTable::Choose(ChunkLinks& chunk_links, uint32_t chunk) {
-  chunk_links.groups[chunk_links.group_of_chunk[chunk]].requested = chunk_links.last_use;
-  return *chunk_links.links[chunk_links.LinkOf(chunk)];
+  ReplicaGroup& group = chunk_links.groups[chunk_links.group_of_chunk[chunk]];
+  HolderLink& chosen = *chunk_links.links[group.Chosen(chunk_links.primitive)];
+  // All chunks of a group have the same holder in an attempt, and a link that the attempt already
+  // uses stays as it is: if it breaks meanwhile, the attempt fails there.
+  const bool first = std::exchange(group.requested, chunk_links.last_use) != chunk_links.last_use;
+  if (!first || group.links.size() == 1 || forced_ != nullptr) return chosen;
+  if (chosen.last_attempt() == use_count_ || chosen.IsUsable()) return chosen;
+  return chosen.may_open_later() ? UseOpen(chunk_links, group) : chosen;
+}
+
+HolderLink& LinkTable::UseOpen(ChunkLinks& chunk_links, ReplicaGroup& group) {
+  uint32_t& ordinal = group.chosen[size_t(chunk_links.primitive)];
+  const uint32_t down = group.links[ordinal];
+  HolderLink& chosen = *chunk_links.links[down];
+  const bool one_target = chunk_links.rankings[size_t(chunk_links.primitive)].one_target;
+  const auto may_answer = [&](HolderLink& other) {
+    const HolderPeer& peer = other.peer();
+    return other.IsUsable() && !peer.gone() && peer.avoidance.until() <= now_ &&
+           std::find(tried_.begin(), tried_.end(), &peer) == tried_.end() &&
+           (!one_target || peer.model.target() == chosen.peer().model.target());
+  };
+  for (uint32_t step = 0; step < group.links.size(); ++step) {
+    const uint32_t i = (group.first + step) % static_cast<uint32_t>(group.links.size());
+    HolderLink& other = *chunk_links.links[group.links[i]];
+    if (i == ordinal || !may_answer(other)) continue;
+    chosen.OpenLater([&] { return IdsAt(chunk_links, down); });
+    ordinal = i;
+    return other;
+  }
+  return chosen;
+}
+
+std::vector<ChunkId> LinkTable::IdsAt(const ChunkLinks& chunk_links, uint32_t link) {
+  std::vector<bool> has(chunk_links.groups.size());
+  for (size_t i = 0; i < has.size(); ++i) {
+    const std::vector<uint32_t>& links = chunk_links.groups[i].links;
+    has[i] = std::find(links.begin(), links.end(), link) != links.end();
+  }
+  const std::vector<ChunkPlacement>& chunks = chunk_links.corpus->chunks;
+  std::vector<ChunkId> ids;
+  for (size_t i = 0; i < chunks.size() && ids.size() < HolderLink::kResolveCountMax; ++i) {
+    const uint32_t group = chunk_links.group_of_chunk[i];
+    if (group != kNoLink && has[group]) ids.push_back(chunks[i].id);
+  }
+  return ids;
 }
 
 bool LinkTable::OthersCanBeTried(const HolderPeer& peer,
@@ -298,8 +341,9 @@ Instant LinkTable::CloseIdleLink(Instant now) {
   Instant next_look = kInstantMax;
   HolderLink* idle = nullptr;
   for (const auto& link : links_) {
-    if (!link->is_up()) continue;
     if (Used(*link)) continue;
+    (void)link->IsUsable();  // takes a session that was opened for it
+    if (!link->is_up()) continue;
     if (idle == nullptr && now - link->last_use() >= kLinkIdleMax) {
       idle = link.get();
     } else {
@@ -312,7 +356,7 @@ Instant LinkTable::CloseIdleLink(Instant now) {
 
 absl::Status LinkTable::EnsureUp(HolderLink& link, Instant deadline) {
   AssertHeld();
-  link.set_last_use(now_);
+  link.set_last_use(now_, use_count_);
   deadline = std::min(deadline, wait_end_);
   if (!may_wait_) return link.IsUsable() ? absl::OkStatus() : RefuseToWait();
   // A machine that is gone does not even refuse a connection, so time is left for the other

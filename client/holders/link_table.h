@@ -108,7 +108,9 @@ class LinkTable {
   // then. Returns kInstantMax if no other link is up.
   Instant CloseOneIdle(Instant now);
 
-  // Returns the link of `chunk` and records that this call uses it. The chunk must have tokens.
+  // Returns the link of `chunk` and records that this call uses it. The chunk must have tokens. If
+  // the chosen replica's link is not usable and another's is, returns that one. The chosen one's
+  // session is opened meanwhile (client/holders/session_opener.h).
   HolderLink& Choose(ChunkLinks& chunk_links, uint32_t chunk);
 
   // Calls HolderLink::EnsureUp for a link of this attempt. If every group that needs the link has
@@ -180,6 +182,11 @@ class LinkTable {
   absl::Status MakeUp(HolderLink& link, Instant deadline);
   absl::Status RefuseToWait();
   void Choose(ChunkLinks& chunk_links, const ReplicaWork& work);
+  // Chooses a replica whose link is usable instead of the group's, whose link is not, if there is
+  // one that this attempt may use.
+  HolderLink& UseOpen(ChunkLinks& chunk_links, ReplicaGroup& group);
+  // Returns the chunks that the holder of a link has, kResolveCountMax at most.
+  static std::vector<ChunkId> IdsAt(const ChunkLinks& chunk_links, uint32_t link);
   // Returns true if every group that was requested from `peer` has another holder that `may_query`
   // accepts.
   bool OthersCanBeTried(const HolderPeer& peer,

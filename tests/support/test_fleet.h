@@ -139,6 +139,11 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     absl::MutexLock lock(&mu_);
     unlisted_ = kind;
   }
+  // From now on every request for a session calls this first, with the holder's name.
+  void set_on_session(std::function<void(const std::string& holder)> on_session) {
+    absl::MutexLock lock(&mu_);
+    on_session_ = std::move(on_session);
+  }
   int directory_calls() const { return directory_calls_; }
   int resolve_calls() const { return resolve_calls_; }
   int session_calls() const { return session_calls_; }
@@ -187,6 +192,7 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     absl::StatusOr<SessionAnswer> OpenSession(const SessionOffer& offer,
                                               Instant deadline) override {
       ++fleet_->session_calls_;
+      if (const auto on_session = fleet_->on_session()) on_session(name_);
       absl::MutexLock lock(&fleet_->mu_);
       Holder* holder = Find();
       if (holder == nullptr) return absl::UnavailableError("connection refused");
@@ -227,6 +233,10 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     }
     return kinds;
   }
+  std::function<void(const std::string&)> on_session() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    return on_session_;
+  }
   absl::Status Answer() {
     ++directory_calls_;
     return directory_down_ ? absl::UnavailableError("the directory is down") : absl::OkStatus();
@@ -244,6 +254,7 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
   std::map<std::string, std::string> moved_ ABSL_GUARDED_BY(mu_);  // addresses, by name
   std::map<std::string, Corpus> corpora_ ABSL_GUARDED_BY(mu_);
   std::optional<FabricKind> unlisted_ ABSL_GUARDED_BY(mu_);
+  std::function<void(const std::string&)> on_session_ ABSL_GUARDED_BY(mu_);
 };
 
 // Holders over one fabric, and a requester over it or another. All compute with `backend`.

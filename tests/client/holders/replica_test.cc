@@ -291,8 +291,10 @@ TEST_F(ReplicaTest, AFetchContinuesWithAnother) {
   };
   std::vector<std::byte> before, after;
   ASSERT_TRUE(rows_of(&before).ok());
-  // A fetch takes a turn, so the other holder is next.
-  fleet.StopHolder(RequestsOf(1) > 0 ? 2 : 1);
+  // A new requester takes the same turns, and has no session with either holder yet.
+  Connect();
+  fetch.corpus = call.corpus;
+  fleet.StopHolder(RequestsOf(1) > 0 ? 1 : 2);
   ASSERT_TRUE(rows_of(&after).ok());
   EXPECT_EQ(before, after);
   EXPECT_EQ(requester->Stats().failover_count, 1u);
