@@ -167,6 +167,7 @@ void Daemon::State::ServePages() {
   sources.requester = RequesterOrNull();
   sources.spans = shared.spans.get();
   sources.findings = [this] { return health->Findings(); };
+  if (holder) sources.holder_load = [this] { return health->LastLoad(); };
   if (requester) {
     sources.replicas = requester->replicas();
     sources.attend_count = [this] { return requester->service().attend_count(); };

@@ -336,7 +336,8 @@ DirectoryState::Counts DirectoryState::counts() {
   return {.corpus_count = tables_.corpora.all().size(),
           .placement_count = tables_.corpora.chunk_count(),
           .watcher_count = tables_.watches.count(),
-          .replica_count = tables_.corpora.replicas().replica_count()};
+          .replica_count = tables_.corpora.replicas().replica_count(),
+          .draining_count = tables_.draining.size()};
 }
 
 }  // namespace ckv

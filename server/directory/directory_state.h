@@ -187,7 +187,8 @@ class DirectoryState {
     // Chunks of corpora; a chunk in several corpora counts once for each.
     uint64_t placement_count = 0;
     uint64_t watcher_count = 0;
-    uint64_t replica_count = 0;  // announced by members
+    uint64_t replica_count = 0;   // announced by members
+    uint64_t draining_count = 0;  // drained holders, live or not
   };
   Counts counts() ABSL_LOCKS_EXCLUDED(tables_.mu);
 

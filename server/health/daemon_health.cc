@@ -81,6 +81,11 @@ std::shared_ptr<const std::vector<Finding>> DaemonHealth::Findings() const {
   return findings_;
 }
 
+HolderLoad DaemonHealth::LastLoad() const {
+  absl::MutexLock lock(&mu_);
+  return load_;
+}
+
 void DaemonHealth::Tick() {
   const Instant now = parts_.clock->Now();
   if (now < next_) return;
@@ -88,18 +93,19 @@ void DaemonHealth::Tick() {
   if (probes_ != nullptr) probes_->Tick();
   auto findings = std::make_shared<const std::vector<Finding>>(JudgeFleet(WithoutTenants(Facts())));
   std::map<MemberRole, MemberHealth> reported;
+  HolderLoad load;
   if (parts_.holder != nullptr) {
     MemberHealth& health = reported[MemberRole::kHolder] = OfRole(MemberRole::kHolder);
-    HolderLoad load =
-        meter_.Read(parts_.holder->batch_sums(), now, parts_.holder->TakeSampledChunks());
+    load = meter_.Read(parts_.holder->batch_sums(), now, parts_.holder->TakeSampledChunks());
     health.is_past_elbow = load.is_past_elbow;
-    health.hot = std::move(load.hot);
+    health.hot = load.hot;
   }
   if (parts_.requester != nullptr)
     reported[MemberRole::kRequester] = OfRole(MemberRole::kRequester);
   absl::MutexLock lock(&mu_);
   findings_ = std::move(findings);
   reported_ = std::move(reported);
+  load_ = std::move(load);
 }
 
 }  // namespace ckv

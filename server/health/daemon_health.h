@@ -57,6 +57,9 @@ class DaemonHealth {
   // Returns the findings of the last Tick, for status pages: without the names of tenants' corpora.
   std::shared_ptr<const std::vector<Finding>> Findings() const ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Returns the load of the holder in the window that the last Tick ended.
+  HolderLoad LastLoad() const ABSL_LOCKS_EXCLUDED(mu_);
+
   // Once per kPeriod, updates the findings and, on a directory, probes the members. Call often,
   // from one thread.
   void Tick() ABSL_LOCKS_EXCLUDED(mu_);
@@ -70,6 +73,7 @@ class DaemonHealth {
   mutable absl::Mutex mu_;
   std::shared_ptr<const std::vector<Finding>> findings_ ABSL_GUARDED_BY(mu_);
   std::map<MemberRole, MemberHealth> reported_ ABSL_GUARDED_BY(mu_);
+  HolderLoad load_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace ckv

@@ -95,6 +95,7 @@ std::string MetricsText(const WebSources& sources) {
   if (sources.directory_log != nullptr) AddDirectoryLog(*sources.directory_log, page);
   if (sources.etcd != nullptr) AddSharedDirectory(*sources.etcd, page);
   if (sources.holder != nullptr) AddHolder(*sources.holder, sources.clock->Now(), page);
+  if (sources.holder_load) AddLoad(sources.holder_load(), page);
   if (sources.requester != nullptr) AddRequester(sources, page);
   if (sources.replicas != nullptr) AddReplicas(sources.replicas->stats(), page);
   std::ostringstream text;

@@ -51,6 +51,10 @@ void AddDirectory(DirectoryState& directory, MetricsPage& page) {
              "Copies that cannot be made: no holder has room, or no live holder has the chunk. "
              "ckvctl health names one.",
              copies.stuck_count);
+  page.Gauge(
+      "ckv_directory_draining_holders",
+      "Holders that ckvctl holder drain empties, or has emptied; until ckvctl holder undrain.",
+      counts.draining_count);
   page.Gauge("ckv_directory_watchers", "Streams of changes that are open.", counts.watcher_count);
 }
 

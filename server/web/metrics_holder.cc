@@ -193,6 +193,20 @@ void AddHolder(Holder& holder, Instant now, MetricsPage& page) {
   AddHolderLatency(stats.latency, page);
 }
 
+void AddLoad(const HolderLoad& load, MetricsPage& page) {
+  page.Gauge(
+      "ckv_holder_past_elbow",
+      "If 1, attends wait for each other here: the directory orders leased copies of the hot "
+      "chunks. If it stays 1, add holders or raise the corpus's replicas.",
+      load.is_past_elbow ? 1 : 0);
+  page.Gauge("ckv_holder_elbow_attends",
+             "Attends that a batch takes in about the time of one. 0 as long as it is not known.",
+             load.elbow);
+  page.Gauge("ckv_holder_batch_attends", "Attends in a batch of the last second, on average.",
+             load.attends);
+  page.Gauge("ckv_holder_busy_ratio", "Busy part of the last second, from 0 to 1.", load.busy_part);
+}
+
 void AddReplicas(const ReplicaStats& stats, MetricsPage& page) {
   page.Gauge("ckv_replicas_chunks", "Copies made here that this holder answers for.",
              stats.chunk_count);

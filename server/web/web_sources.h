@@ -15,6 +15,7 @@
 #include "server/directory/etcd/etcd_directory.h"
 #include "server/directory/log/change_log.h"
 #include "server/directory/registration.h"
+#include "server/health/elbow_meter.h"
 #include "server/holder/holder.h"
 #include "server/upkeep/copy_maker.h"
 #include "server/upkeep/placement_keeper.h"
@@ -47,6 +48,8 @@ struct WebSources {
   std::vector<const Registration*> registrations;
   // Findings of this process and, on a directory, of its fleet. Returns immediately. May be empty.
   std::function<std::shared_ptr<const std::vector<Finding>>()> findings;
+  // The load of the holder as of the last window. Returns immediately. May be empty.
+  std::function<HolderLoad()> holder_load;
 };
 
 }  // namespace ckv

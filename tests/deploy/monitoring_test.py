@@ -153,6 +153,28 @@ class Faults:
             self.fleet.holder(1)
         return self.fleet.metrics["h1"], mend
 
+    def CkvTooFewCopies(self):
+        ctl_fleet.Rows(4, 70, 0).write(self.folder / "two.safetensors")
+        self.fleet.ctl("corpus", "load", "two", self.folder / "two.safetensors", "--chunk-tokens", 32, "--replicas", 2)
+        self.fleet.end("h1")
+
+        def mend():
+            self.fleet.holder(1)
+            self.fleet.ctl("corpus", "drop", "two")
+        return self.fleet.metrics["directory"], mend
+
+    def CkvCopiesStuck(self):
+        # All holders are drained, so none may take a copy.
+        drains = [self.fleet.start_ctl("holder", "drain", f"h{number}") for number in range(HOLDERS)]
+
+        def mend():
+            for drain in drains:
+                drain.terminate()
+                drain.wait(30)
+            for number in range(HOLDERS):  # a drain goes on without its command
+                self.fleet.ctl("holder", "undrain", f"h{number}")
+        return self.fleet.metrics["directory"], mend
+
     def CkvMixedBuilds(self):
         self.fleet.end("h1")
         self.fleet.holder(1, "--kernel-target=SCALAR")

@@ -170,8 +170,8 @@ TEST_F(SessionOpenerTest, ALinkInUseIsNotOpenedAgain) {
   fleet.Lease("c", corpus, 2, {1});
   DirectoryView view{&fleet};
   PeerTable peers{&view, &fleet};
+  LinkOptions options;  // it outlives the opener
   SessionOpener opener(Clock::Real());
-  LinkOptions options;
   options.requester = "another";
   options.clock = Clock::Real();
   options.fabrics = {fabric.get()};

@@ -248,6 +248,20 @@ TEST(WebServer, EndsAtOnce) {
 }
 
 // A process without roles, as it is for a moment at its end, has metrics of its own.
+TEST(Metrics, TheLoadOfAHolder) {
+  WebSources sources;
+  sources.holder_load = [] {
+    return HolderLoad{
+        .is_past_elbow = true, .elbow = 2.5, .attends = 7, .busy_part = 0.75, .hot = {}};
+  };
+  const auto server = Serve(std::move(sources));
+  const Scrape seen(server->address());
+  EXPECT_EQ(seen["ckv_holder_past_elbow"], 1);
+  EXPECT_EQ(seen["ckv_holder_elbow_attends"], 2.5);
+  EXPECT_EQ(seen["ckv_holder_batch_attends"], 7);
+  EXPECT_EQ(seen["ckv_holder_busy_ratio"], 0.75);
+}
+
 TEST(Metrics, AProcessWithoutRoles) {
   const std::string text = MetricsText({});
   EXPECT_THAT(text, HasSubstr("process_start_time_seconds"));
