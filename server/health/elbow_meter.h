@@ -19,15 +19,6 @@
 
 namespace ckv {
 
-struct HolderLoad {
-  bool is_past_elbow = false;
-  double elbow = 0;      // attends in a batch; 0 as long as it is not known
-  double attends = 0;    // in a batch of the last window, on average
-  double busy_part = 0;  // busy time in the last window, from 0 to 1
-  // The chunks that most of the sampled attends read, the first the most, if it is past its elbow.
-  std::vector<ChunkId> hot;
-};
-
 // Not thread-safe.
 class ElbowMeter {
  public:

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "proto/ids.h"
 #include "store/memory/chunk_table.h"
 
 namespace ckv {
@@ -22,6 +23,16 @@ struct BatchSums {
   friend BatchSums operator-(const BatchSums& a, const BatchSums& b) {
     return {a.batch_count - b.batch_count, a.n - b.n, a.t - b.t, a.nn - b.nn, a.nt - b.nt};
   }
+};
+
+// The load of a window of time, as server/health/elbow_meter.h finds it.
+struct HolderLoad {
+  bool is_past_elbow = false;
+  double elbow = 0;      // attends in a batch; 0 as long as it is not known
+  double attends = 0;    // in a batch of the window, on average
+  double busy_part = 0;  // busy time in the window, from 0 to 1
+  // The chunks that most of the sampled attends read, the first the most, if it is past its elbow.
+  std::vector<ChunkId> hot;
 };
 
 // Written by the dispatcher's thread, read by any thread.

@@ -1,3 +1,6 @@
+// Adds the metrics of a directory, and of what a holder keeps for it: members, corpora and copies;
+// placed chunks; copies made; then the log, or the state that several directories share.
+
 #include "server/web/metrics_directory.h"
 
 #include <cstddef>

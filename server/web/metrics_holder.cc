@@ -197,7 +197,7 @@ void AddLoad(const HolderLoad& load, MetricsPage& page) {
   page.Gauge(
       "ckv_holder_past_elbow",
       "If 1, attends wait for each other here: the directory orders leased copies of the hot "
-      "chunks. If it stays 1, add holders or raise the corpus's replicas.",
+      "chunks. If it stays 1, add holders, or place more copies.",
       load.is_past_elbow ? 1 : 0);
   page.Gauge("ckv_holder_elbow_attends",
              "Attends that a batch takes in about the time of one. 0 as long as it is not known.",

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "proto/base/clock.h"
-#include "server/health/elbow_meter.h"
 #include "server/holder/holder.h"
+#include "server/session/load_samples.h"
 #include "server/upkeep/replica_keeper.h"
 #include "server/web/metrics_page.h"
 
