@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -16,6 +15,7 @@
 #include "client/grpc/directory_caller.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
+#include "proto/host/thread.h"
 #include "proto/process_facts.h"
 
 namespace ckv {
@@ -75,7 +75,7 @@ class WatchStub {
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_) = nullptr;  // the stream that is up, or null
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace ckv

@@ -278,6 +278,10 @@ extern "C" bool ABSL_INTERNAL_C_SYMBOL(AbslInternalPerThreadSemWait)(
   return posted;
 }
 
+// The same, of a thread that was not posted in time and cannot leave the mutex's queue while the
+// mutex is held. In a simulation its holder waits for the turn.
+extern "C" void ABSL_INTERNAL_C_SYMBOL(AbslInternalMutexYield)() { ckv::YieldProcessor(); }
+
 namespace ckv {
 
 #define CKV_NAME_OF(symbol) CKV_TEXT(symbol)
