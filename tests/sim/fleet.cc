@@ -11,8 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "attention/backend.h"
+#include "client/grpc/watch_stub.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
+#include "tests/sim/repair_calls.h"
 #include "tests/sim/stubs.h"
 #include "tests/sim/upkeep_calls.h"
 
@@ -159,13 +161,16 @@ void Fleet::RunHolder(Life* life, Node& node) {
   registration_options.on_lease = [&](const LeaseGrant& grant, const LeaseRenewal& renewal) {
     upkeep.Note(grant, renewal);
   };
-  registration_options.health = [&] { return HealthOf(*holder); };
+  registration_options.health = [&] { return HealthOf(*holder, *life); };
   std::optional<Registration> registration;
   registration.emplace(registration_options, &registrar, &holder->lease());
+  std::optional<HolderScrub> scrub;
+  scrub.emplace(&directories_, life, &nodes_);
   while (!life->ending) {
     Sim().Block(Sim().now() + kSecond, [&] { return life->ending; });
     holder->store().Expire(64);
   }
+  scrub.reset();
   holder->Drain(life->clock.Now() + std::chrono::seconds(1));
   registration.reset();
   upkeep.End();
@@ -187,12 +192,23 @@ void Fleet::RunRequester(Life* life, Node& node) {
   auto requester = Requester::Create(options, &directory, &holders);
   CKV_CHECK(requester.ok());
   life->requester = requester->get();
+  // As server/daemon/roles/membership.cc.
+  std::optional<WatchStub> watch;
+  WatchOptions watch_options;
+  watch_options.addresses = "directories";
+  watch_options.all_tenants = true;
+  watch_options.clock = &life->clock;
+  watch.emplace(
+      watch_options, [life](std::string_view corpus) { life->requester->Invalidate(corpus); },
+      [](const absl::Status& /*status*/) {},
+      [life](const Member& member) { life->requester->OnMemberUp(member); });
   std::vector<Thread> agents;
   for (uint32_t i = 0; i < kAgentCount; ++i) {
     const uint64_t seed = random_();
     agents.emplace_back([=, this] { RunAgent(life, life->requester, seed); });
   }
   for (Thread& agent : agents) agent.join();
+  watch.reset();
   life->requester = nullptr;
 }
 
@@ -224,6 +240,7 @@ void Fleet::Heal() {
     if (one->life != nullptr) {
       int64_t& until = one->life->process.stopped_until;
       until = std::min(until, Sim().now());
+      one->life->process.no_descriptors_until = 0;
     }
   }
   Say("all faults end");

@@ -66,6 +66,9 @@ class Fleet {
   void ConnectPublisher();
   bool Load(KnownCorpus& corpus, size_t chunk_count);
   void DropCorpus(KnownCorpus& corpus);
+  // Publishes an earlier version that was kept. Without one, a version that lacks the last chunk.
+  void TurnBack(KnownCorpus& corpus);
+  absl::StatusOr<Corpus> OwnCorpus(const std::string& name, const std::string& tenant);
   // Drains a holder; once it may go, it gets another disk.
   void DrainHolder(Node& holder);
   absl::Status SetDraining(const Node& holder, bool drains);
@@ -76,6 +79,7 @@ class Fleet {
   void ApplyToDisk(const PlannedFault& fault);
   void GiveOrder(const PlannedFault& fault);
   void FlipBit(const PlannedFault& fault);
+  void PassElbow(const PlannedFault& fault);
   void ApplyLinks();
   void Heal();
   bool AllAnswer(int64_t within);

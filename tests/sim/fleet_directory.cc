@@ -8,6 +8,7 @@
 #include "server/directory/etcd/etcd_directory.h"
 #include "server/directory/etcd/etcd_store.h"
 #include "tests/sim/fleet.h"
+#include "tests/sim/watch_calls.h"
 
 namespace ckv::sim {
 namespace {
@@ -56,6 +57,7 @@ void Fleet::RunDirectory(Life* life, Node& node) {
   }
   life->directory = nullptr;
   Sim().Block(kNever, [&] { return life->call_count == 0; });
+  EndWatches(*life);
 }
 
 void Fleet::RunSharedDirectory(Life* life, Node& node, DirectoryOptions options) {
@@ -97,6 +99,7 @@ void Fleet::RunSharedDirectory(Life* life, Node& node, DirectoryOptions options)
   }
   etcd->End();
   Sim().Block(kNever, [&] { return life->call_count == 0; });
+  EndWatches(*life);
   life->directory = nullptr;
   life->etcd = nullptr;
 }

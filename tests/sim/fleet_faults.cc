@@ -104,6 +104,9 @@ void Fleet::Apply(const PlannedFault& fault) {
     case Fault::kBitFlip:
       FlipBit(fault);
       break;
+    case Fault::kPastElbow:
+      PassElbow(fault);
+      break;
     default:
       GiveOrder(fault);
   }
@@ -135,6 +138,7 @@ void Fleet::ApplyToDisk(const PlannedFault& fault) {
     case Fault::kDiskError:
       return disk.FailUntil(until);
     default:
+      if (node(fault.a).up()) node(fault.a).life->process.no_descriptors_until = until;
       return disk.NoDescriptorsUntil(until);
   }
 }
@@ -150,6 +154,19 @@ void Fleet::FlipBit(const PlannedFault& fault) {
       corpus->flipped[i] = fault.a;
       return network_.Count(Fault::kBitFlip);
     }
+  }
+}
+
+// All holders but one are past their elbow: a chunk gets a leased copy if all that have it are.
+void Fleet::PassElbow(const PlannedFault& fault) {
+  network_.Count(Fault::kPastElbow);
+  const KnownCorpus& corpus = *truth_.corpora()[fault.salt % truth_.corpora().size()];
+  const ChunkId& hot = corpus.whole.chunks[fault.salt / 64 % corpus.whole.chunks.size()].info.id;
+  for (uint32_t i = 0; i < plan_.shape.holder_count; ++i) {
+    const Node& holder = node(plan_.shape.holder(i));
+    if (holder.number == fault.a || !holder.up()) continue;
+    holder.life->past_elbow_until = Sim().now() + fault.duration;
+    holder.life->hot = {hot};
   }
 }
 
@@ -173,6 +190,10 @@ void Fleet::GiveOrder(const PlannedFault& fault) {
       break;
     case Fault::kDrain:
       orders_.push_back([this, fault] { DrainHolder(node(fault.a)); });
+      break;
+    case Fault::kTurnBack:
+      orders_.push_back(
+          [this, fault] { TurnBack(*truth_.corpora()[fault.salt % truth_.corpora().size()]); });
       break;
     case Fault::kDropCorpus:
       network_.Count(Fault::kDropCorpus);

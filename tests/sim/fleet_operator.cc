@@ -149,6 +149,59 @@ void Fleet::DrainHolder(Node& holder) {
   while (!ends_ && !SetDraining(holder, false).ok()) Sim().SleepUntil(Sim().now() + 300 * kMs);
 }
 
+absl::StatusOr<Corpus> Fleet::OwnCorpus(const std::string& name, const std::string& tenant) {
+  using Read = absl::StatusOr<Corpus>;
+  return CallDirectory<Read>(directories_, *operator_life_, Sim().now() + 2 * kSecond,
+                             CallTo::kLeader, [name, tenant](DirectoryState& state) -> Read {
+                               CKV_ASSIGN_OR_RETURN(const auto found, state.Get(name, tenant));
+                               Corpus corpus = *found;
+                               for (ChunkPlacement& chunk : corpus.chunks) chunk.set_leased({});
+                               return corpus;
+                             });
+}
+
+// As ckvctl corpus set --keep-versions, corpus load --replace and corpus rollback.
+void Fleet::TurnBack(KnownCorpus& corpus) {
+  if (corpus.acknowledged == 0 || corpus.drop_began) return;
+  const absl::StatusOr<Corpus> current = OwnCorpus(corpus.name, corpus.tenant);
+  if (!current.ok() || current->chunks.size() < 2) return;
+  using Names = absl::StatusOr<std::vector<std::string>>;
+  const Names kept = CallDirectory<Names>(
+      directories_, *operator_life_, Sim().now() + 2 * kSecond, CallTo::kLeader,
+      [name = corpus.name, tenant = corpus.tenant](DirectoryState& state) -> Names {
+        std::vector<std::string> names;
+        for (const auto& one : state.List(tenant)) {
+          const auto version = ParseVersionName(one->name);
+          if (version && version->name == name) names.push_back(one->name);
+        }
+        return names;
+      });
+  if (!kept.ok()) return;
+  absl::StatusOr<Corpus> next = current;
+  if (kept->empty()) {
+    next->chunks.pop_back();
+    next->policy = {.kept_version_count = 2};
+  } else {
+    next = OwnCorpus(kept->back(), corpus.tenant);
+    if (!next.ok()) return;
+    next->name = corpus.name;
+    next->policy = {};
+  }
+  // From now on it may have this length, whatever becomes of the answer.
+  const size_t chunk_count = next->chunks.size();
+  corpus.lengths.insert(chunk_count);
+  corpus.acknowledged = std::min(corpus.acknowledged, chunk_count);
+  const auto published = CallDirectory<absl::StatusOr<uint64_t>>(
+      directories_, *operator_life_, Sim().now() + 2 * kSecond, CallTo::kLeader,
+      [next = *next, version = current->version](DirectoryState& state) {
+        return state.Publish(next, /*replace=*/true, version);
+      });
+  if (!published.ok()) return;
+  network_.Count(Fault::kTurnBack);
+  corpus.acknowledged = chunk_count;
+  Say(absl::StrFormat("%s has %d chunks again", corpus.name, chunk_count));
+}
+
 void Fleet::DropCorpus(KnownCorpus& corpus) {
   corpus.drop_began = true;
   const absl::Status dropped = CallDirectory<absl::Status>(

@@ -30,6 +30,10 @@ const char* NameOf(Fault fault) {
       "load",
       "extend",
       "drop corpus",
+      "other version",
+      "past elbow",
+      "leased copy",
+      "repair",
       "lead change"};
   return kNames[static_cast<size_t>(fault)];
 }
@@ -76,6 +80,12 @@ Fate Network::Send(uint32_t from, uint32_t to, bool is_frame) {
   const uint64_t later = kLater[fate.salt % 3];
   fate.arrives_again = fate.arrives + static_cast<int64_t>(random_() % later);
   return fate;
+}
+
+bool Network::LacksDescriptors(const Process& process) {
+  if (process.no_descriptors_until <= Sim().now()) return false;
+  Count(Fault::kNoDescriptors);
+  return true;
 }
 
 uint64_t Network::fault_count() const {

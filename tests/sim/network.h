@@ -40,6 +40,10 @@ enum class Fault : uint8_t {
   kLoad,
   kExtend,
   kDropCorpus,
+  kTurnBack,
+  kPastElbow,
+  kLeasedCopy,
+  kRepair,
   kLeadChange,
   kCount
 };
@@ -73,6 +77,9 @@ class Network {
   // break their lane; calls cannot, because gRPC has checksums and numbers below them.
   Fate Send(uint32_t from, uint32_t to, bool is_frame);
   bool blocked(uint32_t from, uint32_t to) const { return links_[from][to].blocked; }
+
+  // Whether the process may open nothing now; counts that.
+  bool LacksDescriptors(const Process& process);
 
   void Count(Fault fault, uint64_t count = 1) { counts_[static_cast<size_t>(fault)] += count; }
   uint64_t count(Fault fault) const { return counts_[static_cast<size_t>(fault)]; }

@@ -3,6 +3,22 @@
 #include "absl/strings/str_cat.h"
 
 namespace ckv::sim {
+namespace {
+
+std::map<const Process*, Life*>& Lives() {
+  static auto* const lives = new std::map<const Process*, Life*>;
+  return *lives;
+}
+
+}  // namespace
+
+Life::Life(std::string name, uint32_t node) {
+  process.name = std::move(name);
+  process.node = node;
+  Lives()[&process] = this;
+}
+
+Life& CurrentLife() { return *Lives().at(Sim().current_process()); }
 
 std::string AddressOf(const Node& node) {
   return absl::StrCat("10.0.0.", node.number + 1, ":7400");

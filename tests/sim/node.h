@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "client/requester.h"
 #include "proto/ids.h"
+#include "server/directory/directory_watcher.h"
 #include "server/directory/durable_directory.h"
 #include "server/directory/registration.h"
 #include "server/holder/holder.h"
@@ -30,10 +32,7 @@ namespace ckv::sim {
 
 // One process from its start to its end. Never destroyed: threads of a killed one still use it.
 struct Life {
-  Life(std::string name, uint32_t node) {
-    process.name = std::move(name);
-    process.node = node;
-  }
+  Life(std::string name, uint32_t node);
   Process process;
   NodeClock clock{&process};
   std::unique_ptr<Fabric> fabric;
@@ -46,9 +45,20 @@ struct Life {
 
   uint32_t called = 0;  // the directory that answered it last: an index of Directories
 
+  // The watches that a directory serves, by their numbers (watch_calls.h). They end with it.
+  struct Watch {
+    std::unique_ptr<DirectoryWatcher> watcher;
+    int64_t called_at = 0;
+  };
+  std::map<uint64_t, Watch> watches;
+
   bool ending = false;    // it is to end in order
   bool ended = false;     // its first thread has returned
   bool has_power = true;  // if not, its peers hear nothing of its death
+
+  // Until when a holder reports that it is past its elbow, because of these chunks.
+  int64_t past_elbow_until = 0;
+  std::vector<ChunkId> hot;
 
   // The lease that a holder was granted, for the checks. Written by its registrar's stub.
   Epoch epoch, epoch_before;
@@ -60,6 +70,9 @@ struct Life {
   uint32_t idle_count = 0;
   uint32_t call_count = 0;  // calls in progress
 };
+
+// The life of the calling thread's process. The thread must belong to one.
+Life& CurrentLife();
 
 struct Node {
   uint32_t number = 0;

@@ -46,7 +46,9 @@ constexpr Weight kWeights[] = {{Fault::kDrop, 10},
                                {Fault::kRestart, 3},
                                {Fault::kLoad, 10},
                                {Fault::kExtend, 12},
-                               {Fault::kDropCorpus, 2}};
+                               {Fault::kDropCorpus, 2},
+                               {Fault::kTurnBack, 4},
+                               {Fault::kPastElbow, 4}};
 
 Fault DrawKind(Dice& dice) {
   uint32_t sum = 0;
@@ -84,12 +86,20 @@ PlannedFault DrawFault(Dice& dice, const FleetShape& shape, int64_t time) {
     case Fault::kPowerLoss:
       fault.duration = dice.Between(10 * kMs, 4 * kSecond);
       break;
-    case Fault::kDiskFull:
-    case Fault::kDiskError:
     case Fault::kNoDescriptors:
+      // Holders and requesters.
+      fault.a = 1 + static_cast<uint32_t>(dice.Below(shape.holder_count + shape.requester_count));
+      break;
+    case Fault::kPastElbow:
+      // The directory plans again for it at most each 5 s.
+      fault.duration = dice.Between(5 * kSecond, 20 * kSecond);
+      fault.a = shape.holder(static_cast<uint32_t>(dice.Below(shape.holder_count)));
+      break;
     case Fault::kDrain:
       fault.at /= 4;  // it takes 10 s, because made copies are published at most each 5 s
       [[fallthrough]];
+    case Fault::kDiskFull:
+    case Fault::kDiskError:
     case Fault::kBitFlip:
       fault.a = shape.holder(static_cast<uint32_t>(dice.Below(shape.holder_count)));
       break;

@@ -15,6 +15,7 @@
 #include "proto/convert.h"
 #include "proto/token_id.h"
 #include "tests/sim/grpc_stubs.h"
+#include "tests/sim/watch_calls.h"
 
 namespace ckv::sim {
 
@@ -217,11 +218,19 @@ Node& NodeOf(const Member& member) {
 
 namespace ckv {
 
-struct DirectoryCaller::Peer {};
+// One of the fleet's directories.
+struct DirectoryCaller::Peer {
+  size_t index;
+};
 
+// Whatever `addresses` are, it calls the directories of the fleet.
 DirectoryCaller::DirectoryCaller(std::string_view addresses, Clock* clock,
                                  const DirectoryCallerOptions& options)
-    : addresses_(addresses), clock_(*clock), options_(options) {}
+    : addresses_(addresses), clock_(*clock), options_(options) {
+  const size_t count = sim::ThePublishCalls().directories->nodes.size();
+  for (size_t i = 0; i < count; ++i) given_.push_back(std::make_shared<Peer>(i));
+  current_ = given_.front();
+}
 DirectoryCaller::~DirectoryCaller() = default;
 
 absl::Status DirectoryCaller::Run(
@@ -231,7 +240,7 @@ absl::Status DirectoryCaller::Run(
   if (end == nullptr) end = &unused;
   *end = {};
   deadline = std::min(deadline, clock_.Now() + options_.timeout_max);
-  const size_t count = sim::ThePublishCalls().directories->nodes.size();
+  const size_t count = given_.size();
   for (size_t i = 0;; ++i) {
     const Duration left = std::max(deadline - clock_.Now(), Duration(0));
     const Duration limit = count == 1 ? left : std::min<Duration>(left, kTryTimeout);
@@ -245,6 +254,20 @@ absl::Status DirectoryCaller::Run(
     end->was_repeated = true;
     if (i % count == count - 1) clock_.WaitUntil(clock_.Now() + kRoundPause);
   }
+}
+
+DirectoryCaller::Place DirectoryCaller::BeginStream() {
+  absl::MutexLock lock(&mu_);
+  return {addresses_, sim::WatchOf(sim::ThePublishCalls().directories, current_->index)};
+}
+
+// The next stream goes to the next directory.
+absl::Status DirectoryCaller::EndStream(const Place& /*place*/, std::string_view name,
+                                        const grpc::Status& status,
+                                        const grpc::ClientContext& /*context*/) {
+  absl::MutexLock lock(&mu_);
+  current_ = given_[(current_->index + 1) % given_.size()];
+  return options_.convert(status, absl::StrCat("directory: ", std::string(name)));
 }
 
 std::unique_ptr<v1::HolderService::StubInterface> ConnectHolder(const Member& member) {

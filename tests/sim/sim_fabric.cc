@@ -424,6 +424,8 @@ class SimDialer final : public Dialer {
     }
     const std::optional<FabricHub::Invited> invited = hub_->Take(number);
     if (!invited) return absl::UnavailableError("no such invitation");
+    if (hub_->network().LacksDescriptors(*process_))
+      return absl::ResourceExhaustedError("socket: too many open files");
     Process* const holder = invited->inbox->process;
     const Fate there = hub_->network().Send(process_->node, holder->node, /*is_frame=*/false);
     const Fate back = hub_->network().Send(holder->node, process_->node, /*is_frame=*/false);
@@ -433,9 +435,13 @@ class SimDialer final : public Dialer {
     }
     Sim().SleepUntil(
         std::min(clock_->TimeOf(deadline), there.arrives + back.arrives - Sim().now()));
-    if (holder->dead || invited->until < Sim().now()) {
+    // The connection waits to be accepted.
+    if (hub_->network().LacksDescriptors(*holder))
+      Sim().SleepUntil(std::min(clock_->TimeOf(deadline), holder->no_descriptors_until));
+    if (hub_->network().LacksDescriptors(*holder))
+      return absl::DeadlineExceededError("nobody answers");
+    if (holder->dead || invited->until < Sim().now())
       return absl::UnavailableError("connection refused");
-    }
     const auto pair = std::make_shared<Pair>(shape_);
     pair->requester = process_;
     pair->holder = holder;

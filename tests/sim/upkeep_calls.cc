@@ -18,19 +18,30 @@ absl::StatusOr<std::vector<CopyOrder>> CopyCalls::ListOrders(uint64_t lease_id, 
                                                              Instant deadline) {
   using Orders = absl::StatusOr<std::vector<CopyOrder>>;
   if (cancelled_) return absl::CancelledError("cancelled");
-  return CallDirectory<Orders>(directories_, life_, life_.clock.TimeOf(deadline), CallTo::kLeader,
-                               [lease_id, count_max](DirectoryState& state) {
-                                 return state.replication().ListOrders(lease_id, count_max);
-                               });
+  Orders orders =
+      CallDirectory<Orders>(directories_, life_, life_.clock.TimeOf(deadline), CallTo::kLeader,
+                            [lease_id, count_max](DirectoryState& state) {
+                              return state.replication().ListOrders(lease_id, count_max);
+                            });
+  if (!orders.ok()) return orders;
+  for (const CopyOrder& order : *orders) {
+    if (order.is_leased) leased_.insert(order.chunk.id);
+  }
+  return orders;
 }
 
 absl::Status CopyCalls::Report(uint64_t lease_id, std::span<const CopyReport> reports,
                                Instant deadline) {
   if (cancelled_) return absl::CancelledError("cancelled");
-  return CallDirectory<absl::Status>(
+  const absl::Status reported = CallDirectory<absl::Status>(
       directories_, life_, life_.clock.TimeOf(deadline), CallTo::kLeader,
       [lease_id, copy = std::vector<CopyReport>(reports.begin(), reports.end())](
           DirectoryState& state) { return state.replication().ReportCopies(lease_id, copy); });
+  for (const CopyReport& report : reports) {
+    if (reported.ok() && report.error.empty() && leased_.contains(report.id))
+      directories_.network->Count(Fault::kLeasedCopy);
+  }
+  return reported;
 }
 
 template <typename R>
@@ -187,7 +198,7 @@ void HolderUpkeep::End() {
   keeper_.reset();
 }
 
-MemberHealth HealthOf(const Holder& holder) {
+MemberHealth HealthOf(const Holder& holder, const Life& life) {
   MemberHealth health;
   const HolderStats stats = holder.stats();
   health.chunk_count = stats.table.chunk_count;
@@ -195,6 +206,8 @@ MemberHealth HealthOf(const Holder& holder) {
   health.capacity_bytes = stats.table.capacity_bytes;
   health.is_durable = true;
   health.disk = {.free_bytes = 1 << 29, .total_bytes = 1 << 30, .read_only = false};
+  health.is_past_elbow = Sim().now() < life.past_elbow_until;
+  if (health.is_past_elbow) health.hot = life.hot;
   return health;
 }
 

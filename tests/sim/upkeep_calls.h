@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,7 @@ class CopyCalls final : public CopySource {
   Life& life_;
   std::vector<std::unique_ptr<Node>>& nodes_;
   bool cancelled_ = false;
+  std::set<ChunkId> leased_;  // ordered as leased copies
 };
 
 // For the holder of `life`.
@@ -84,7 +86,8 @@ class HolderUpkeep {
   std::unique_ptr<PlacementKeeper> keeper_;
 };
 
-// Returns a holder's report of itself. Its device has room.
-MemberHealth HealthOf(const Holder& holder);
+// Returns a holder's report of itself. Its device has room. A batch takes no virtual time, so it is
+// past its elbow if a fault says so.
+MemberHealth HealthOf(const Holder& holder, const Life& life);
 
 }  // namespace ckv::sim
