@@ -228,7 +228,7 @@ DirectoryCaller::DirectoryCaller(std::string_view addresses, Clock* clock,
                                  const DirectoryCallerOptions& options)
     : addresses_(addresses), clock_(*clock), options_(options) {
   const size_t count = sim::ThePublishCalls().directories->nodes.size();
-  for (size_t i = 0; i < count; ++i) given_.push_back(std::make_shared<Peer>(i));
+  for (size_t i = 0; i < count; ++i) given_.push_back(std::make_shared<Peer>(Peer{i}));
   current_ = given_.front();
 }
 DirectoryCaller::~DirectoryCaller() = default;
