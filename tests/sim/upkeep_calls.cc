@@ -33,7 +33,7 @@ absl::StatusOr<std::vector<CopyOrder>> CopyCalls::ListOrders(uint64_t lease_id, 
 absl::Status CopyCalls::Report(uint64_t lease_id, std::span<const CopyReport> reports,
                                Instant deadline) {
   if (cancelled_) return absl::CancelledError("cancelled");
-  const absl::Status reported = CallDirectory<absl::Status>(
+  absl::Status reported = CallDirectory<absl::Status>(
       directories_, life_, life_.clock.TimeOf(deadline), CallTo::kLeader,
       [lease_id, copy = std::vector<CopyReport>(reports.begin(), reports.end())](
           DirectoryState& state) { return state.replication().ReportCopies(lease_id, copy); });
