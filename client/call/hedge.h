@@ -29,8 +29,8 @@ namespace ckv {
 //   * if replicas that have not failed recently can give all the replies that are missing
 //   * within the budgets of hedges and of retries (Attempts::TakeHedge): at most one call in 20.
 //     None is hedged soon after a holder was overloaded.
-// An attempt that is refused a hedge asks again after kAfterMin, until it is answered.
-// From then on, later calls avoid the late holders until they answer.
+// From then on, later calls avoid the late holders until they answer. An attempt that is refused a
+// hedge asks again after kAfterMin.
 //
 // Used by one thread at a time, as the context. Steps are as of Router:
 //

@@ -69,7 +69,7 @@ void HolderLink::TakeOpening() {
   if (!opened) return;
   opening_.reset();
   if (!opened->ok()) {
-    // The others are about the holder, and it is avoided.
+    // If the holder was not reached, calls avoid it, and the thread tries again after that.
     must_open_here_ =
         !absl::IsUnavailable(opened->status()) && !absl::IsDeadlineExceeded(opened->status());
     return;

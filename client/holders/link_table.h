@@ -26,7 +26,7 @@ class LinkTable {
   static constexpr size_t kLinkCountMax = 1024;
   // The most corpora whose links are kept, and the most that one call may use.
   static constexpr size_t kCorpusCountMax = 256;
-  static constexpr Duration kOpenMax = std::chrono::milliseconds(500);
+  static constexpr Duration kOpenMax = SessionOpening::kTimeout;
   // A link unused for this time is closed, because its lane takes memory of the holder too.
   static constexpr Duration kLinkIdleMax = std::chrono::seconds(60);
 

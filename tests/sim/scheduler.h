@@ -36,12 +36,12 @@ inline constexpr int64_t kNever = INT64_MAX;
 // The threads of one life of a simulated process. They can be killed or stopped together.
 struct Process {
   std::string name;
-  uint32_t node = 0;          // a process that restarts keeps it
-  bool dead = false;          // its threads never run again, wherever they are
-  int64_t stopped_until = 0;  // as SIGSTOP: none runs before
-  int64_t no_descriptors_until = 0;
-  int64_t clock_ahead_ns = 0;  // its monotonic clock minus the scheduler's time
-  int64_t wall_ahead_ns = 0;   // its wall clock minus the true one
+  uint32_t node = 0;                 // a process that restarts keeps it
+  bool dead = false;                 // its threads never run again, wherever they are
+  int64_t stopped_until = 0;         // as SIGSTOP: none runs before
+  int64_t no_descriptors_until = 0;  // it opens no file and no lane before
+  int64_t clock_ahead_ns = 0;        // its monotonic clock minus the scheduler's time
+  int64_t wall_ahead_ns = 0;         // its wall clock minus the true one
 };
 
 // Functions may be called by the thread that has the turn, which includes events. One per process

@@ -119,7 +119,7 @@ TEST_F(HedgeTest, IfTheReplicaIsGoneTheLateHolderAnswers) {
   EXPECT_TRUE(Attended().SameBits(right));
 }
 
-// What tickets submit: the call of HedgeTest.
+// Tickets submit the call of HedgeTest.
 struct HedgeTicketTest : HedgeTest {
   HedgeTicketTest() {
     EXPECT_TRUE(context.ok()) << context.status();

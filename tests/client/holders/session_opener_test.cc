@@ -27,6 +27,16 @@ using test::TestGeometry;
 
 constexpr uint32_t kRows = 8;
 
+LinkOptions OptionsOver(Fabric* fabric) {
+  LinkOptions options;
+  options.requester = "another";
+  options.clock = Clock::Real();
+  options.fabrics = {fabric};
+  options.shape = SmallShape();
+  options.connect_timeout = std::chrono::hours(1);
+  return options;
+}
+
 // Requests for sessions with one holder wait here.
 class Door {
  public:
@@ -148,12 +158,7 @@ TEST_F(SessionOpenerTest, AHolderWithoutASessionLeftIsNoHindrance) {
   Start(1, /*session_count_max=*/1);
   DirectoryView view{&fleet};
   PeerTable peers{&view, &fleet};
-  LinkOptions options;
-  options.requester = "another";
-  options.clock = Clock::Real();
-  options.fabrics = {fabric.get()};
-  options.shape = SmallShape();
-  options.connect_timeout = std::chrono::hours(1);
+  const LinkOptions options = OptionsOver(fabric.get());
   SessionOpening taken(
       {&options, &peers, *peers.Find(TestFleet::Name(1)), corpus.geometry, "", {}, {}});
   taken.Run();
@@ -170,13 +175,8 @@ TEST_F(SessionOpenerTest, ALinkInUseIsNotOpenedAgain) {
   fleet.Lease("c", corpus, 2, {1});
   DirectoryView view{&fleet};
   PeerTable peers{&view, &fleet};
-  LinkOptions options;  // it outlives the opener
+  LinkOptions options = OptionsOver(fabric.get());  // it outlives the opener
   SessionOpener opener(Clock::Real());
-  options.requester = "another";
-  options.clock = Clock::Real();
-  options.fabrics = {fabric.get()};
-  options.shape = SmallShape();
-  options.connect_timeout = std::chrono::hours(1);
   options.opener = &opener;
   LinkTable table(&options, &peers);
   const auto published = *view.Resolve("c", "", Soon());
@@ -202,11 +202,6 @@ struct SessionOpeningTest : testing::Test {
   SessionOpeningTest() {
     fleet.StartHolder(0);
     fleet.Load("c", corpus, {0, 0});
-    options.requester = "r";
-    options.clock = Clock::Real();
-    options.fabrics = {fabric.get()};
-    options.shape = SmallShape();
-    options.connect_timeout = std::chrono::hours(1);
   }
   SessionOrder Order() {
     return {&options, &peers, *peers.Find(TestFleet::Name(0)), corpus.geometry, "", ids, {}};
@@ -227,7 +222,7 @@ struct SessionOpeningTest : testing::Test {
   TestFleet fleet{{fabric.get()}};
   DirectoryView view{&fleet};
   PeerTable peers{&view, &fleet};
-  LinkOptions options;
+  LinkOptions options = OptionsOver(fabric.get());
 };
 
 TEST_F(SessionOpeningTest, TheSessionHasItsHandles) {
