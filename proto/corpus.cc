@@ -164,6 +164,14 @@ absl::Status ValidatePolicy(const CorpusPolicy& policy) {
   return absl::OkStatus();
 }
 
+absl::Status CheckQuota(std::string_view corpus, uint64_t row_bytes, uint64_t quota) {
+  if (quota == 0 || row_bytes <= quota) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "corpus \"%s\": %d bytes of rows, and its quota is %d: publish less, or raise the quota "
+      "(ckvctl corpus set %s --quota)",
+      corpus, row_bytes, quota, corpus));
+}
+
 absl::Status ValidateCorpus(const Corpus& corpus) {
   if (corpus.name.empty()) return absl::InvalidArgumentError("corpus: no name");
   CKV_RETURN_IF_ERROR(ValidateCorpusName("corpus: name", corpus.name));

@@ -214,6 +214,10 @@ absl::Status ValidateCorpusName(std::string_view field, std::string_view name);
 //   InvalidArgument     the message names the field.
 absl::Status ValidatePolicy(const CorpusPolicy& policy);
 
+// Checks the bytes of a corpus's rows, one copy of each chunk, against its quota; 0 means no limit.
+//   ResourceExhausted   they are more.
+absl::Status CheckQuota(std::string_view corpus, uint64_t row_bytes, uint64_t quota);
+
 // Checks name syntax, counts, geometry and every chunk's holders. No chunk may occur twice, because
 // merging is not idempotent (I1).
 //   InvalidArgument     the message names the field and the chunk's ordinal.

@@ -39,6 +39,7 @@ absl::StatusOr<std::unique_ptr<CorpusWriter>> CorpusWriter::Begin(Publisher* pub
                                                                   TakeQuota take_quota,
                                                                   Instant deadline) {
   CKV_RETURN_IF_ERROR(CheckNames(target.extend));
+  CKV_RETURN_IF_ERROR(ValidatePolicy(target.extend.policy));
   const auto end =
       publisher->EndOf(target.extend.corpus, target.extend.tenant, target.parent, deadline);
   const bool is_made = absl::IsNotFound(end.status()) && target.extend.create;

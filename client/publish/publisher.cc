@@ -212,6 +212,26 @@ absl::Status Publisher::AwaitCorpusKept(const Corpus& corpus, Instant deadline) 
   return AwaitKept(HoldersOf(corpus.chunks), *members, clock_, deadline);
 }
 
+namespace {
+// Refuses before the first row is sent what the directory would refuse at the end.
+absl::Status CheckFits(const Corpus& corpus, const CorpusPolicy& wanted,
+                       std::span<const uint32_t> fresh, const ChunkSource& chunks) {
+  uint64_t tokens = 0;
+  for (const uint32_t i : fresh) tokens += chunks.chunks()[i].token_count;
+  return CheckQuota(corpus.name, corpus.row_bytes() + tokens * corpus.geometry.token_bytes(),
+                    wanted.quota_bytes.value_or(corpus.policy.quota_bytes.value_or(0)));
+}
+
+// Whether a change to `wanted` would change what a corpus with `has` has.
+bool Changes(const CorpusPolicy& wanted, const CorpusPolicy& has) {
+  const auto differs = [](const auto& want, const auto& is) {
+    return want.has_value() && *want != is.value_or(0);
+  };
+  return differs(wanted.ttl_ms, has.ttl_ms) || differs(wanted.quota_bytes, has.quota_bytes) ||
+         differs(wanted.kept_version_count, has.kept_version_count);
+}
+}  // namespace
+
 absl::StatusOr<std::optional<ExtendReport>> Publisher::ExtendOnce(const ExtendTarget& target,
                                                                   ChunkSource& chunks,
                                                                   Instant deadline,
@@ -235,9 +255,13 @@ absl::StatusOr<std::optional<ExtendReport>> Publisher::ExtendOnce(const ExtendTa
   report.chunk_begin = static_cast<uint32_t>(corpus.chunks.size());
   report.added_count = static_cast<uint32_t>(fresh.size());
   if (!fresh.empty()) {
+    CKV_RETURN_IF_ERROR(CheckFits(corpus, target.policy, fresh, chunks));
     CKV_RETURN_IF_ERROR(PutNew(target, corpus, fresh, chunks, deadline, observer, putting));
     CKV_RETURN_IF_ERROR(chunks.CheckUnchanged());
     AppendChunks(chunks, fresh, putting.placement, corpus);
+  }
+  if (!fresh.empty() || Changes(target.policy, corpus.policy)) {
+    corpus.policy = target.policy;
     CKV_ASSIGN_OR_RETURN(const std::optional<uint64_t> version, Publish(corpus, deadline));
     if (!version) return std::nullopt;
     report.version = *version;

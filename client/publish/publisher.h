@@ -48,6 +48,9 @@ struct ExtendTarget {
   uint32_t replicas = 0;
   // Whether to make the corpus if it does not exist. Otherwise that is NotFound.
   bool create = false;
+  // Set by the change that adds the chunks, even if the corpus has them all. An unset field keeps
+  // what the corpus has.
+  CorpusPolicy policy = {};
 };
 
 struct ExtendReport {
@@ -99,11 +102,12 @@ class Publisher {
   //                       the corpus nor among the previous chunks, or has another child. Or the
   //                       corpus already has this text in other chunks (text_overlap.h). Or there
   //                       are no holders.
-  //   InvalidArgument     there are no chunks, or more copies than holders.
+  //   InvalidArgument     there are no chunks, or more copies than holders. Or the policy has a
+  //                       value out of range.
   //   Aborted             other clients changed the corpus again and again, or drop what is put.
   //   DataLoss            a holder has other rows under an id.
   //   ResourceExhausted   the chunks do not fit; names the free space of holders
-  //                       (capacity_placement.h).
+  //                       (capacity_placement.h). Or they do not fit into the corpus's quota.
   // Rows are read and sent once, even if the corpus is changed meanwhile.
   absl::StatusOr<ExtendReport> Extend(const ExtendTarget& target, ChunkSource& chunks,
                                       Instant deadline, const PutObserver& observer = {});

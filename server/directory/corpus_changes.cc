@@ -132,7 +132,7 @@ absl::StatusOr<std::shared_ptr<const Corpus>> CorpusChanges::VersionToKeep(
     CKV_RETURN_IF_ERROR(tables_.CheckPublish(next, replace, expected_version));
   }
   const uint64_t quota = next.policy.quota_bytes.value_or(current->policy.quota_bytes.value_or(0));
-  CKV_RETURN_IF_ERROR(CheckQuota(next, quota));
+  CKV_RETURN_IF_ERROR(CheckQuota(next.name, next.row_bytes(), quota));
   return LacksChunks(*current, next) ? current : nullptr;
 }
 
@@ -248,7 +248,8 @@ absl::StatusOr<uint64_t> CorpusChanges::PublishOne(Corpus corpus, bool replace,
     CKV_RETURN_IF_ERROR(tables_.CheckPublish(corpus, replace, expected_version));
     const std::shared_ptr<const Corpus> current = tables_.corpora.Find(key);
     SettlePolicy(current.get(), tables_.options.wall_clock_ms(), corpus);
-    CKV_RETURN_IF_ERROR(CheckQuota(corpus, corpus.policy.quota_bytes.value_or(0)));
+    CKV_RETURN_IF_ERROR(
+        CheckQuota(corpus.name, corpus.row_bytes(), corpus.policy.quota_bytes.value_or(0)));
     const size_t freed = current == nullptr ? 0 : current->chunks.size();
     pending->is_new = current == nullptr;
     if (current != nullptr) KeepTokenHashes(*current, corpus);

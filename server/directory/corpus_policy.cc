@@ -42,14 +42,6 @@ void SettlePolicy(const Corpus* current, uint64_t now_ms, Corpus& next) {
   if (policy.kept_version_count == 0u) policy.kept_version_count.reset();
 }
 
-absl::Status CheckQuota(const Corpus& corpus, uint64_t quota) {
-  if (quota == 0 || corpus.row_bytes() <= quota) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrFormat(
-      "corpus \"%s\": %d bytes of rows, and its quota is %d: publish less, or raise the quota "
-      "(ckvctl corpus set %s --quota)",
-      corpus.name, corpus.row_bytes(), quota, corpus.name));
-}
-
 bool LacksChunks(const Corpus& current, const Corpus& next) {
   // Mostly the chunks stay, and others are appended.
   size_t same = 0;

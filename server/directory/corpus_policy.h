@@ -19,10 +19,6 @@ namespace ckv {
 // milliseconds since 1970.
 void SettlePolicy(const Corpus* current, uint64_t now_ms, Corpus& next);
 
-// Checks a quota in bytes; 0 means no limit.
-//   ResourceExhausted   the rows of the corpus are more.
-absl::Status CheckQuota(const Corpus& corpus, uint64_t quota);
-
 // Returns true if `next` lacks a chunk of `current`.
 bool LacksChunks(const Corpus& current, const Corpus& next);
 

@@ -36,6 +36,12 @@ typedef struct ckv_put_target {
   uint32_t replicas;   // copies of each chunk; by default those of the corpus' last chunk, or 1
   uint32_t reserved;
   uint64_t timeout_ns;  // limit for ckv_put_begin
+  // Limits of the corpus, set by ckv_put_finish. 0 keeps what it has, which is no limit for a new
+  // one; `ckvctl corpus set` ends one.
+  uint64_t ttl_ms;              // from the last change of its chunks to its end; at most 100 years
+  uint64_t quota_bytes;         // limit for the rows, one copy of each chunk
+  uint32_t kept_version_count;  // earlier versions that stay, as corpora NAME@VERSION; at most 16
+  uint32_t reserved2;
 } ckv_put_target;
 
 // One chunk, without its rows.
@@ -77,6 +83,7 @@ typedef struct ckv_put ckv_put;
 //   NOT_FOUND            the tenant itself has no such corpus, and `create` is NULL.
 //   FAILED_PRECONDITION  the corpus has another model than `create`, or does not have the chunk
 //                        `parent`.
+//   INVALID_ARGUMENT     also: ttl_ms or kept_version_count is too large.
 //   UNAVAILABLE, DEADLINE_EXCEEDED  as ckv_resolve.
 ckv_status ckv_put_begin(ckv_requester* requester, const ckv_put_target* target, ckv_put** put);
 
@@ -116,7 +123,7 @@ ckv_status ckv_put_add_rows(ckv_put* put, uint32_t layer, uint64_t offset_bytes,
 //                        tokens were prefilled in another way. Give the geometry another revision,
 //                        or drop the corpora that have the chunk.
 //   ABORTED              others changed the corpus repeatedly: call it again.
-//   RESOURCE_EXHAUSTED   a holder is full.
+//   RESOURCE_EXHAUSTED   a holder is full, or the corpus has a quota that the chunks exceed.
 //   UNAVAILABLE, DEADLINE_EXCEEDED  the directory or a holder does not answer, or not in time.
 ckv_status ckv_put_finish(ckv_put* put, uint64_t timeout_ns, ckv_put_report* report);
 

@@ -53,11 +53,16 @@ absl::Status TakeBytes(ckv_put& put, uint64_t bytes) {
 absl::Status TakeTarget(const ckv_requester& requester, const ckv_put_target& from,
                         WriteTarget& to) {
   if (from.corpus == nullptr) return Missing("corpus");
-  if (from.reserved != 0) return absl::InvalidArgumentError("ckv_put_target: reserved is not 0");
+  if (from.reserved != 0 || from.reserved2 != 0)
+    return absl::InvalidArgumentError("ckv_put_target: reserved is not 0");
   to.extend = {.corpus = from.corpus,
                .tenant = requester.tenant,
                .replicas = from.replicas,
                .create = from.create != nullptr};
+  CorpusPolicy& policy = to.extend.policy;
+  if (from.ttl_ms != 0) policy.ttl_ms = from.ttl_ms;
+  if (from.quota_bytes != 0) policy.quota_bytes = from.quota_bytes;
+  if (from.kept_version_count != 0) policy.kept_version_count = from.kept_version_count;
   if (from.parent != nullptr) {
     std::memcpy(to.parent.bytes.data(), from.parent, to.parent.bytes.size());
   }

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "client/grpc/directory_stub.h"
 #include "client/publish/chunk_assembler.h"
 #include "tests/server/services/services_fixture.h"
 
@@ -102,6 +103,34 @@ TEST_F(PublisherTest, ACorpusIsMadeAndGrows) {
   EXPECT_GT(grown->version, made->version);
   ExpectAnswers(4);
   EXPECT_EQ(PutCount(), 4u);
+}
+
+TEST_F(PublisherTest, SetsThePolicyWithItsChange) {
+  DirectoryStub reader(directory_->address(), Clock::Real());
+  const auto policy = [&] { return reader.GetCorpus("docs", "", Soon())->policy; };
+  const CorpusPolicy first = {.ttl_ms = 3'600'000, .kept_version_count = 2};
+  ASSERT_TRUE(Extend({0, 1}, {.corpus = "docs", .create = true, .policy = first}).ok());
+  EXPECT_EQ(policy().ttl_ms, first.ttl_ms);
+  EXPECT_EQ(policy().kept_version_count, 2u);
+  EXPECT_EQ(policy().quota_bytes, std::nullopt);
+  // What is not set is kept.
+  const uint64_t bytes = 250 * corpus_.geometry.token_bytes();
+  ASSERT_TRUE(Extend({2}, {.corpus = "docs", .policy = {.quota_bytes = bytes}}).ok());
+  EXPECT_EQ(policy().ttl_ms, first.ttl_ms);
+  EXPECT_EQ(policy().quota_bytes, bytes);
+  // The corpus has the chunk, and gets the policy. Without one nothing changes.
+  const auto same = Extend({2}, {.corpus = "docs"});
+  ASSERT_TRUE(same.ok()) << same.status();
+  const auto again = Extend({2}, {.corpus = "docs", .policy = {.quota_bytes = bytes - 1}});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->added_count, 0u);
+  EXPECT_GT(again->version, same->version);
+  EXPECT_EQ(policy().quota_bytes, bytes - 1);
+  const uint64_t before = PutCount();
+  EXPECT_TRUE(absl::IsResourceExhausted(Extend({3}, {.corpus = "docs"}).status()));
+  EXPECT_EQ(PutCount(), before) << "nothing was sent";
+  const CorpusPolicy wrong = {.kept_version_count = kKeptVersionCountMax + 1};
+  EXPECT_TRUE(absl::IsInvalidArgument(Extend({3}, {.corpus = "docs", .policy = wrong}).status()));
 }
 
 // The previous answer may have been lost, and with it its report about a directory in memory.

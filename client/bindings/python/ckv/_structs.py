@@ -309,6 +309,10 @@ class PutTarget(Struct):
         ("replicas", c_uint32),
         ("reserved", c_uint32),
         ("timeout_ns", c_uint64),
+        ("ttl_ms", c_uint64),
+        ("quota_bytes", c_uint64),
+        ("kept_version_count", c_uint32),
+        ("reserved2", c_uint32),
     ]
 
 

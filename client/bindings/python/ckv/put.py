@@ -48,7 +48,8 @@ class Put(Handle):
     __slots__ = ("_row_bytes",)
 
     def __init__(self, owner: Owner, corpus: str, parent: Any, create: Union[Corpus, Model, None],
-                 replicas: int, bytes_max: int, timeout: Optional[float]) -> None:
+                 replicas: int, bytes_max: int, timeout: Optional[float], ttl: Optional[float],
+                 quota_bytes: int, kept_versions: int) -> None:
         """Only for Requester.put."""
         parent = _id(parent)
         facts = None if create is None else facts_of(create)
@@ -56,7 +57,10 @@ class Put(Handle):
             corpus=text(corpus, "corpus"), parent=address(parent),
             create=0 if facts is None else addressof(facts),
             bytes_max=count(bytes_max, "bytes_max", UINT64_MAX),
-            replicas=count(replicas, "replicas"), timeout_ns=field_nanoseconds(timeout))
+            replicas=count(replicas, "replicas"), timeout_ns=field_nanoseconds(timeout),
+            ttl_ms=-(-nanoseconds(ttl, "ttl") // 1_000_000) if ttl else 0,
+            quota_bytes=count(quota_bytes, "quota_bytes", UINT64_MAX),
+            kept_version_count=count(kept_versions, "kept_versions"))
         library = owner.library
         self._own(owner, owner.make(library.put_free, (), library.put_begin, byref(target)))
         self._row_bytes = library.put_row_bytes(self._handle)
@@ -128,7 +132,7 @@ class Put(Handle):
         InvalidArgument     also: there are no chunks, or more copies than holders
         DataLoss            a holder already has different rows under the id of a new chunk
         Aborted             others changed the corpus repeatedly: call it again
-        ResourceExhausted   a holder is full
+        ResourceExhausted   a holder is full, or the corpus has a quota that the chunks exceed
         Unavailable, DeadlineExceeded  the directory or a holder does not answer, or not in time
         """
         report = _structs.PutReport.made()

@@ -363,7 +363,8 @@ class Requester:
         return FetchTicket(self._owner, call, out)
 
     def put(self, corpus: str, *, parent: Any = None, create: Union[Corpus, Model, None] = None,
-            replicas: int = 0, bytes_max: int = 0, timeout: Optional[float] = 10.0) -> Put:
+            replicas: int = 0, bytes_max: int = 0, timeout: Optional[float] = 10.0,
+            ttl: Optional[float] = None, quota_bytes: int = 0, kept_versions: int = 0) -> Put:
         """Begins to add chunks to a corpus. Reads its current state from the directory.
 
         Sends nothing to holders before Put.finish.
@@ -376,11 +377,19 @@ class Requester:
         replicas   copies of each chunk; by default those of the corpus' last chunk, or 1
         bytes_max  the limit for rows that wait in the put; by default 1 GiB
         timeout    the limit for this call; Put.finish has its own
+        ttl        the corpus is dropped so many seconds after its chunks last changed; in steps of
+                   1 ms, at most 100 years
+        quota_bytes    the limit for the corpus' rows, one copy of each chunk
+        kept_versions  the number of earlier versions that stay, as corpora NAME@VERSION; at most 16
+        Put.finish sets the last three. By default, and with 0, the corpus keeps what it has; a new
+        one has none. `ckvctl corpus set` ends one.
         NotFound            the tenant itself has no such corpus, and `create` is None
         FailedPrecondition  the corpus has another model than `create`, or no chunk `parent`
+        InvalidArgument     also: ttl or kept_versions is too large
         Unavailable, DeadlineExceeded  as resolve
         """
-        return Put(self._owner, corpus, parent, create, replicas, bytes_max, timeout)
+        return Put(self._owner, corpus, parent, create, replicas, bytes_max, timeout, ttl,
+                   quota_bytes, kept_versions)
 
     def estimate(self, corpus: Corpus, *, chunks: Optional[Sequence[int]] = None, query_rows: int = 0,
                  steps: int = 0, agents: int = 0, select: int = 0, wire: str = "bf16",

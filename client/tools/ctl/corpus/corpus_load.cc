@@ -313,8 +313,8 @@ absl::Status CheckCapacity(const Ctl& ctl, const LoadOptions& options, const Chu
 }
 
 // Refuses before the first row is sent what the directory would refuse at the end.
-absl::Status CheckQuota(const LoadOptions& options, const ChunkSource& source,
-                        const Corpus* before) {
+absl::Status CheckQuotaOf(const LoadOptions& options, const ChunkSource& source,
+                          const Corpus* before) {
   const CorpusPolicy inherited = before != nullptr ? before->policy : CorpusPolicy();
   const uint64_t quota =
       PolicyFrom(options.policy).quota_bytes.value_or(inherited.quota_bytes.value_or(0));
@@ -327,11 +327,7 @@ absl::Status CheckQuota(const LoadOptions& options, const ChunkSource& source,
       if (!there.contains(chunk.id)) bytes += chunk.token_count * source.geometry().token_bytes();
     }
   }
-  if (quota == 0 || bytes <= quota) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrFormat("corpus %s: %s of rows, and its quota is %s\n  ckvctl corpus set %s --quota "
-                      "changes it",
-                      options.name, FormatBytes(bytes), FormatBytes(quota), options.name));
+  return CheckQuota(options.name, bytes, quota);
 }
 
 absl::Status RunLoad(const Ctl& ctl, LoadOptions options) {
@@ -371,7 +367,7 @@ absl::Status RunLoad(const Ctl& ctl, LoadOptions options) {
                        FindShared(fleet, options.name, *source, before));
   const LoadTarget target = {options.name, options.replicas, options.replace, options.dry_run,
                              PolicyFrom(options.policy)};
-  CKV_RETURN_IF_ERROR(CheckQuota(options, *source, before));
+  CKV_RETURN_IF_ERROR(CheckQuotaOf(options, *source, before));
   absl::StatusOr<Loaded> loaded =
       options.extend ? PutAndExtend(ctl, target, fleet, checked, holders, options.cut)
                      : PutAndPublish(ctl, target, fleet, checked, holders);

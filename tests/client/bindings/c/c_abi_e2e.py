@@ -90,6 +90,15 @@ def beside_a_stopped_holder(program, fleet, holder):
     return [int(word) for word in said.split()]
 
 
+def check_policy(fleet):
+    """The corpus has what the first put of c_put wanted, which later puts kept."""
+    shown = json.loads(subprocess.run([PROGRAMS.ckvctl, "--directory", fleet.directory, "corpus", "show", "put-again", "-o", "json"],
+                                      check=True, capture_output=True, text=True).stdout)
+    wanted = {"ttl_ms": 3600000, "kept_version_count": 2, "quota_bytes": 0}
+    if {name: shown[name] for name in wanted} != wanted or shown["expires_at_ms"] == 0:
+        sys.exit(f"policy: {shown}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ckvd", required=True)
@@ -116,6 +125,7 @@ def main():
                 answers[program] = (folder / "answers").read_bytes()
             check_advice(arguments.advice, fleet)
             run(arguments.put, fleet.directory, CORPUS, "put-again", folder / "tokens")
+            check_policy(fleet)
             # The directory was started first, then the holders.
             came = [beside_a_stopped_holder(arguments.stopped, fleet, holder) for holder in fleet.processes[1:3]]
         finally:

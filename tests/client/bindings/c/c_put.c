@@ -95,6 +95,10 @@ static void AddRows(const program* p, ckv_put* put, uint32_t chunk) {
 static void Put(const program* p, uint32_t begin, uint32_t end, uint32_t added) {
   ckv_put_target target = TargetOf(p, begin == 0 ? NULL : p->ids + (begin - 1) * 32);
   target.create = begin == 0 ? &p->facts : NULL;
+  if (begin == 0) {
+    target.ttl_ms = 3600000;
+    target.kept_version_count = 2;
+  }
   ckv_put* const put = Begin(p, &target);
   Require(ckv_close(p->requester) == CKV_FAILED_PRECONDITION, "close beside a put", p);
   for (uint32_t chunk = begin; chunk < end; ++chunk) {
@@ -128,6 +132,9 @@ static void Refused(const program* p) {
   target.parent = p->ids;
   Require(ckv_put_begin(p->requester, &target, &put) == CKV_FAILED_PRECONDITION, "no parent", p);
   target.parent = NULL;
+  target.kept_version_count = 17;
+  Require(ckv_put_begin(p->requester, &target, &put) == CKV_INVALID_ARGUMENT, "17 versions", p);
+  target.kept_version_count = 0;
   target.bytes_max = p->facts.layers * p->facts.row_bytes * p->token_counts[0];
   put = Begin(p, &target);
   Require(ckv_put_row_bytes(put) == p->facts.row_bytes, "the bytes of a row", p);

@@ -63,7 +63,11 @@ AT(ckv_put_target, bytes_max, 32);
 AT(ckv_put_target, replicas, 40);
 AT(ckv_put_target, reserved, 44);
 AT(ckv_put_target, timeout_ns, 48);
-SIZE(ckv_put_target, 56);
+AT(ckv_put_target, ttl_ms, 56);
+AT(ckv_put_target, quota_bytes, 64);
+AT(ckv_put_target, kept_version_count, 72);
+AT(ckv_put_target, reserved2, 76);
+SIZE(ckv_put_target, 80);
 
 BEGINS(ckv_put_chunk);
 AT(ckv_put_chunk, token_ids, 8);

@@ -178,7 +178,10 @@ def check_put(requester, corpus):
             return report, put.ids()
 
     refused(ckv.NotFound, requester.put, "made")
-    report, ids = put(0, 48, create=corpus)
+    refused(ckv.InvalidArgument, requester.put, "made", create=corpus, kept_versions=17)
+    refused(ckv.InvalidArgument, requester.put, "made", create=corpus, ttl=1e10)
+    refused(ckv.ResourceExhausted, put, 0, 48, create=corpus, quota_bytes=1)
+    report, ids = put(0, 48, create=corpus, ttl=3600.0, quota_bytes=1 << 30, kept_versions=1)
     require((report.chunk_begin, report.added_count) == (0, 1) and
             report.bytes_sent == corpus.layers * 48 * corpus.row_bytes, f"{report}")
     made = requester.resolve("made")
