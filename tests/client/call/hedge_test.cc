@@ -19,7 +19,7 @@ using test::RandomBf16;
 using test::SmallShape;
 using test::Soon;
 
-constexpr uint32_t kRows = 8;
+constexpr uint32_t kHedgedRows = 8;
 
 struct HedgeTest : testing::Test {
   HedgeTest() {
@@ -31,7 +31,7 @@ struct HedgeTest : testing::Test {
     options.lane_shape = SmallShape();
     requester = *Requester::Create(options, &fleet, &fleet);
     call.corpus = *requester->Resolve("c", "", Soon());
-    call.q = {q.data(), kRows, 96};
+    call.q = {q.data(), kHedgedRows, 96};
     call.wire = PartialDtype::kF32;
     right = Attended();
     EXPECT_EQ(stalling.lane_count(), 1u);
@@ -41,7 +41,7 @@ struct HedgeTest : testing::Test {
     for (uint32_t i = 0; i < 400; ++i) EXPECT_TRUE(Attended().SameBits(right));
   }
   Answer Attended() {
-    Answer answer(kRows, 64);
+    Answer answer(kHedgedRows, 64);
     call.deadline = Soon();
     const absl::Status status = requester->Attend(call, answer.View(), nullptr);
     EXPECT_TRUE(status.ok()) << status;
@@ -59,7 +59,7 @@ struct HedgeTest : testing::Test {
 
   test::TestCorpus corpus = test::MakeTestCorpus(test::TestGeometry(), {40, 50}, 3);
   std::mt19937 rng{3};
-  std::vector<uint16_t> q = RandomBf16(kRows * 96, rng);
+  std::vector<uint16_t> q = RandomBf16(kHedgedRows * 96, rng);
   std::unique_ptr<Fabric> fabric = NewLoopbackFabric(Clock::Real());
   std::function<bool(uint32_t)> stalled = [](uint32_t) { return false; };
   std::atomic<bool> stalls{false};
@@ -68,7 +68,7 @@ struct HedgeTest : testing::Test {
   test::TestFleet fleet{{fabric.get()}};
   std::unique_ptr<Requester> requester;
   AttendCall call;
-  Answer right{kRows, 64};
+  Answer right{kHedgedRows, 64};
   size_t first_ = 0;  // the holder that lane 0 leads to
 };
 
@@ -86,7 +86,7 @@ TEST_F(HedgeTest, AHolderThatAnswersLateIsQueriedAgain) {
   stalls = false;
   const uint64_t queried = RowsOf(first_);
   // More than the request that was given up, which its holder may still count.
-  for (const Instant end = Soon(); RowsOf(first_) <= queried + kRows;) {
+  for (const Instant end = Soon(); RowsOf(first_) <= queried + kHedgedRows;) {
     ASSERT_LT(Clock::Real()->Now(), end);
     EXPECT_TRUE(Attended().SameBits(right));
   }
@@ -110,10 +110,12 @@ TEST_F(HedgeTest, OneOfTwoAnswersCounts) {
 TEST_F(HedgeTest, IfTheReplicaIsGoneTheLateHolderAnswers) {
   fleet.StopHolder(1 - first_);
   const uint64_t hedges = requester->Stats().hedge_count;
-  // Until a hedge was tried, or the call found the replica gone because it had chosen that one.
-  stalled = [this, hedges](uint32_t) {
+  // Until a hedge was tried, or the call found the replica gone because it had chosen that one. It
+  // may know before that the replica is gone, and then hedges nothing.
+  stalled = [this, hedges, end = Soon(std::chrono::milliseconds(500))](uint32_t) {
     const RequesterStats stats = requester->Stats();
-    return stats.hedge_count == hedges && stats.failover_count + stats.reopen_count == 0;
+    return stats.hedge_count == hedges && stats.failover_count + stats.reopen_count == 0 &&
+           Clock::Real()->Now() < end;
   };
   stalls = true;
   EXPECT_TRUE(Attended().SameBits(right));
@@ -136,7 +138,7 @@ struct HedgeTicketTest : HedgeTest {
   }
 
   absl::StatusOr<Context> context = OpenContext();
-  Segment segment = {.row_count = kRows};
+  Segment segment = {.row_count = kHedgedRows};
   LayerCall layer;
 };
 
@@ -147,7 +149,7 @@ TEST_F(HedgeTicketTest, ATicketIsHedged) {
   for (const Instant end = Soon(); requester->Stats().hedge_won_count == before;) {
     ASSERT_LT(Clock::Real()->Now(), end);
     layer.deadline = Soon();
-    Answer answer(kRows, 64);
+    Answer answer(kHedgedRows, 64);
     auto ticket = requester->Submit(layer, answer.View(), nullptr);
     ASSERT_TRUE(ticket.ok()) << ticket.status();
     TicketProgress progress = ticket->TryPoll();
@@ -167,7 +169,7 @@ TEST_F(HedgeTicketTest, ACallThatWasRefusedAHedgeGetsOneLater) {
   stalled = [&](uint32_t lane) { return stalled_lane == kEach || stalled_lane == lane; };
   stalls = true;
   // Two of three calls query the same holder.
-  std::vector<Answer> answers(3, Answer(kRows, 64));
+  std::vector<Answer> answers(3, Answer(kHedgedRows, 64));
   std::vector<Ticket> tickets;
   std::vector<size_t> at[2];  // the tickets at each holder
   uint32_t lanes[3];          // of the tickets that opened one
