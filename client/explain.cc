@@ -35,7 +35,7 @@ constexpr Duration kPingTimeout = std::chrono::milliseconds(200);
 // With one query row, every kernel waits for memory. With 64, computing takes longer than reading
 // the rows, even on matrix units: AMX takes 375 us for 2048 warm rows, and reads them in some 160
 // to 320 us.
-constexpr uint32_t kFewRows = 1, kManyRows = 64;
+constexpr uint32_t kFewQueryRows = 1, kManyQueryRows = 64;
 // Selections are for decoding: one token of the narrowest model.
 constexpr uint32_t kGatherRows = 16;
 // A kernel's selected path costs between these and its dense one; beyond is a disturbed
@@ -139,13 +139,15 @@ absl::StatusOr<ComputeConstants> MeasureCompute(const ExplainCall& call, uint32_
                                                 uint32_t& layer, Router& router) {
   const double tokens = call.corpus->chunks[chunk].token_count;
   const int32_t first = 0;
-  CKV_ASSIGN_OR_RETURN(const double few_us, ComputeUs(call, chunk, kFewRows, {}, layer, router));
-  CKV_ASSIGN_OR_RETURN(const double many_us, ComputeUs(call, chunk, kManyRows, {}, layer, router));
+  CKV_ASSIGN_OR_RETURN(const double few_us,
+                       ComputeUs(call, chunk, kFewQueryRows, {}, layer, router));
+  CKV_ASSIGN_OR_RETURN(const double many_us,
+                       ComputeUs(call, chunk, kManyQueryRows, {}, layer, router));
   CKV_ASSIGN_OR_RETURN(const double least_us,
-                       ComputeUs(call, chunk, kFewRows, {&first, 1}, layer, router));
+                       ComputeUs(call, chunk, kFewQueryRows, {&first, 1}, layer, router));
   ComputeConstants compute;
   compute.base_us = std::min(least_us, few_us);
-  compute.per_row_token_us = std::max(0.0, (many_us - compute.base_us) / (kManyRows * tokens));
+  compute.per_row_token_us = std::max(0.0, (many_us - compute.base_us) / (kManyQueryRows * tokens));
   compute.floor.us_per_token = (few_us - compute.base_us) / tokens;
   return compute;
 }

@@ -30,6 +30,9 @@ class EtcdDirectory;
 
 namespace ckv::sim {
 
+// What a call gets from a process whose holder or directory is not there yet, or no more.
+inline absl::Status Starting() { return absl::UnavailableError("it is starting or ending"); }
+
 // One process from its start to its end. Never destroyed: threads of a killed one still use it.
 struct Life {
   Life(std::string name, uint32_t node);

@@ -26,9 +26,11 @@ constexpr int64_t kWallStartNs = 1'700'000'000 * kSecond;
 
 Scheduler* g_scheduler = nullptr;
 
+}  // namespace
+
 // A std::binary_semaphore would give up the processor a few times before it sleeps, which on one
 // processor costs more than the sleep.
-class Turn {
+class Scheduler::Turn {
  public:
   void Give() {
     is_given_.store(1, std::memory_order_release);
@@ -43,8 +45,6 @@ class Turn {
  private:
   std::atomic<uint32_t> is_given_{0};
 };
-
-}  // namespace
 
 struct Scheduler::Worker {
   enum class Wait { kNone, kPost, kFds, kReady };

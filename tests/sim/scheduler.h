@@ -89,6 +89,7 @@ class Scheduler final : public Platform {
   int64_t WallClockNs() override;
 
  private:
+  class Turn;
   struct Worker;
   struct Event {
     int64_t time;

@@ -9,8 +9,6 @@
 namespace ckv::sim {
 namespace {
 
-absl::Status Starting() { return absl::UnavailableError("it is starting or ending"); }
-
 class HolderCalls final : public HolderControl {
  public:
   HolderCalls(Network* network, Life* life, Node* holder)

@@ -7,8 +7,6 @@
 namespace ckv::sim {
 namespace {
 
-absl::Status Starting() { return absl::UnavailableError("it is starting or ending"); }
-
 // One layer of a chunk.
 using LayerRows = std::vector<std::vector<std::byte>>;
 

@@ -23,9 +23,9 @@ v1::PublishCorpusRequest RequestOf(uint32_t seed) {
   return request;
 }
 
-class CorpusChanges : public testing::Test {
+class CorpusChangesTest : public testing::Test {
  protected:
-  CorpusChanges()
+  CorpusChangesTest()
       : directory_(absl::StrCat(leader_.address(), ",", follower_.address()), Clock::Real()) {
     leader_.Lead();
     leader_.SetCorpus("");
@@ -50,7 +50,7 @@ class CorpusChanges : public testing::Test {
   bool answer_was_lost_ = false;
 };
 
-TEST_F(CorpusChanges, APublicationWhoseAnswerWasLostIsDone) {
+TEST_F(CorpusChangesTest, APublicationWhoseAnswerWasLostIsDone) {
   leader_.LoseNextAnswer();
   const absl::Status status = Publish(RequestOf(1));
   EXPECT_TRUE(status.ok()) << status;
@@ -58,7 +58,7 @@ TEST_F(CorpusChanges, APublicationWhoseAnswerWasLostIsDone) {
   EXPECT_EQ(published_.version(), 1u);
 }
 
-TEST_F(CorpusChanges, AReplacementWhoseAnswerWasLostIsDone) {
+TEST_F(CorpusChangesTest, AReplacementWhoseAnswerWasLostIsDone) {
   ASSERT_TRUE(Publish(RequestOf(1)).ok());
   EXPECT_FALSE(answer_was_lost_);
   leader_.LoseNextAnswer();
@@ -71,7 +71,7 @@ TEST_F(CorpusChanges, AReplacementWhoseAnswerWasLostIsDone) {
   EXPECT_EQ(published_.version(), 2u);
 }
 
-TEST_F(CorpusChanges, AnotherPublicationIsNotTakenForIt) {
+TEST_F(CorpusChangesTest, AnotherPublicationIsNotTakenForIt) {
   ASSERT_TRUE(Publish(RequestOf(1)).ok());
   leader_.SetHook([](const grpc::ServerContext&, int call) {
     return call > 2 ? grpc::Status::OK : grpc::Status(grpc::StatusCode::CANCELLED, "stopping");
@@ -81,12 +81,12 @@ TEST_F(CorpusChanges, AnotherPublicationIsNotTakenForIt) {
   EXPECT_FALSE(answer_was_lost_);
 }
 
-TEST_F(CorpusChanges, TheSamePublicationAgainIsRefused) {
+TEST_F(CorpusChangesTest, TheSamePublicationAgainIsRefused) {
   ASSERT_TRUE(Publish(RequestOf(1)).ok());
   EXPECT_TRUE(absl::IsAlreadyExists(Publish(RequestOf(1))));
 }
 
-TEST_F(CorpusChanges, ADropWhoseAnswerWasLostIsDone) {
+TEST_F(CorpusChangesTest, ADropWhoseAnswerWasLostIsDone) {
   leader_.SetCorpus("docs");
   leader_.LoseNextAnswer();
   const absl::Status status = Drop();

@@ -19,7 +19,7 @@
 namespace ckv {
 namespace {
 
-constexpr uint32_t kChunkTokens = 100, kChunks = 4, kDecoded = 4;
+constexpr uint32_t kTokensPerChunk = 100, kChunks = 4, kDecoded = 4;
 constexpr uint64_t kLocalCacheBytes = uint64_t{64} << 20;
 
 class TokensTest : public testing::Test {
@@ -28,16 +28,16 @@ class TokensTest : public testing::Test {
     ReferenceConfig config;
     config.layers = 2;
     engine_ = *ReferenceEngine::Create(config);
-    for (uint32_t i = 0; i < kChunkTokens * kChunks; ++i)
+    for (uint32_t i = 0; i < kTokensPerChunk * kChunks; ++i)
       tokens_.push_back(static_cast<int32_t>((i * 37 + i / 7) % engine_->vocabulary()));
     prefilled_ = *engine_->Prefill(tokens_, 0, pool_, [](uint32_t) { return absl::OkStatus(); });
     corpus_.geometry = engine_->geometry();
     for (uint32_t i = 0; i < kChunks; ++i) {
       const ChunkId parent = i == 0 ? ChunkId() : corpus_.chunks.back().info.id;
-      corpus_.chunks.push_back(Cut(parent, i * kChunkTokens));
+      corpus_.chunks.push_back(Cut(parent, i * kTokensPerChunk));
     }
     LocalContext local(engine_->geometry(), &pool_);
-    local.AddCuts(*prefilled_, kChunkTokens);
+    local.AddCuts(*prefilled_, kTokensPerChunk);
     alone_ = Decode([&](uint32_t layer, const QueryView& q, const PartialView& out) {
       return local.Attend(layer, q, out);
     });
@@ -48,15 +48,15 @@ class TokensTest : public testing::Test {
     const size_t d_qk = engine_->geometry().d_qk;
     for (uint32_t layer = 0; layer < engine_->geometry().layers; ++layer) {
       const RowView rows = prefilled_->rows(layer);
-      std::vector<uint16_t> copy(kChunkTokens * d_qk);
-      for (uint32_t t = 0; t < kChunkTokens; ++t) {
+      std::vector<uint16_t> copy(kTokensPerChunk * d_qk);
+      for (uint32_t t = 0; t < kTokensPerChunk; ++t) {
         std::memcpy(copy.data() + t * d_qk, rows.data + size_t{begin + t} * rows.stride_bytes,
                     engine_->geometry().row_bytes());
       }
       chunk.layers.push_back(std::move(copy));
     }
     chunk.info = DescribeChunk(
-        engine_->geometry(), parent, 0, tokens_, {begin, begin + kChunkTokens},
+        engine_->geometry(), parent, 0, tokens_, {begin, begin + kTokensPerChunk},
         [&](uint32_t layer) { return std::as_bytes(std::span(chunk.layers[layer])); });
     return chunk;
   }
@@ -64,7 +64,7 @@ class TokensTest : public testing::Test {
   std::vector<GreedyChoice> Decode(ContextAttention context) {
     SequenceOptions options;
     options.context = std::move(context);
-    options.position = kChunkTokens * kChunks;
+    options.position = kTokensPerChunk * kChunks;
     options.pool = &pool_;
     const auto sequence = *engine_->Start(std::move(options));
     auto choices = DecodeGreedy(*sequence, engine_->vocabulary(), std::vector<int32_t>{72, 101},
