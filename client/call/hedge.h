@@ -32,7 +32,8 @@ namespace ckv {
 // From then on, later calls avoid the late holders until they answer. An attempt that is refused a
 // hedge asks again after kAfterMin.
 //
-// Used by one thread at a time, as the context. Steps are as of Router:
+// Only one thread at a time may use it, like its CallContext. The steps and errors are those of
+// Router:
 //
 //   Begin(context, call)
 //   until Advance(buffers, may_wait) returns true: Rest()

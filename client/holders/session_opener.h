@@ -30,8 +30,8 @@ struct SessionOrder {
   HolderPeer* peer = nullptr;
   Geometry geometry;
   std::string tenant;
-  std::vector<ChunkId> ids;  // to be resolved in it
-  LinkSession old;           // closed first, if it is up
+  std::vector<ChunkId> ids;  // their handles are resolved in the new session
+  LinkSession old;           // the link's session so far. Run closes it first
 };
 
 // One session under way. Its states, which the link's thread and the opener's change:
@@ -50,11 +50,12 @@ class SessionOpening {
   SessionOpening(const SessionOpening&) = delete;
   SessionOpening& operator=(const SessionOpening&) = delete;
 
-  // Opens the session. If the holder is not reached, calls avoid it for a while. Does nothing if
-  // they do so already: then another link's attempt has failed meanwhile.
+  // Opens the session. If the holder is not reached, calls avoid it for a while. If they do so
+  // already, because another link's attempt has failed meanwhile, the result is Unavailable.
   void Run();
 
-  // Returns the session or why there is none, once Run has ended and until it was taken.
+  // Returns the session or why there is none. Returns nothing before Run has ended, and after Take
+  // or Abandon.
   std::optional<absl::StatusOr<LinkSession>> Take();
   // Call instead of Take if the session is not needed any more.
   void Abandon();

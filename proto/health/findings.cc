@@ -253,8 +253,8 @@ void Judge::JudgeAnswer(const MemberFacts& member) {
     if (member.placed_count > 0)
       absl::StrAppend(&what, ", and ", Counted(member.placed_count, "chunk"), " are placed on it");
     Add(FindingCode::kMemberLost, kWarning, subject, what,
-        member.placed_count > 0 ? "restart it, or move its corpora to other holders: ckvctl corpus "
-                                  "partition"
+        member.placed_count > 0 ? "restart it; its chunks are copied to other holders after "
+                                  "repair.loss_after"
                                 : "restart it, unless it was stopped on purpose");
     return;
   }
@@ -326,16 +326,16 @@ void Judge::JudgeProcess(const MemberFacts& member, const MemberHealth& health) 
 
 void Judge::JudgeChunksOf(const MemberFacts& holder) {
   if (!IsLiveHolder(holder) || holder.lacking_count == 0) return;
-  std::string others;
-  if (holder.sole_is_known) {
-    others = holder.sole_count == 0
-                 ? "; other holders have them"
-                 : absl::StrFormat("; no other holder has %d of them", holder.sole_count);
-  }
+  const bool others_have = holder.sole_is_known && holder.sole_count == 0;
+  std::string others = others_have ? "; other holders have them" : "";
+  if (holder.sole_count > 0)
+    others = absl::StrFormat("; no other holder has %d of them", holder.sole_count);
   Add(FindingCode::kHolderLacksChunks, holder.sole_count > 0 ? kBroken : kWarning, NameOf(holder),
       absl::StrFormat("lacks %d of the %s that corpora place on it%s", holder.lacking_count,
                       Counted(holder.placed_count, "chunk"), others),
-      "load them again: ckvctl corpus load NAME ... --replace; ckvctl corpus verify names them");
+      others_have ? "wait: they are copied from those"
+                  : "load them again: ckvctl corpus load NAME ... --replace; ckvctl corpus verify "
+                    "names them");
 }
 
 void Judge::JudgeCorpus(const CorpusFacts& corpus) {
@@ -373,9 +373,9 @@ void Judge::JudgeCorpus(const CorpusFacts& corpus) {
                             ? std::string("1 copy")
                             : absl::StrFormat("%d copies", corpus.missing_copy_count),
                         cause),
-        corpus.away.empty() ? "restore the copies: " + load
-                            : absl::StrFormat("start %s, or restore the copies: %s",
-                                              absl::StrJoin(corpus.away, ", "), load));
+        corpus.away.empty() ? "wait: they are copied from replicas"
+                            : absl::StrFormat("start %s, or wait: they are copied from replicas",
+                                              absl::StrJoin(corpus.away, ", ")));
   }
 }
 

@@ -126,8 +126,8 @@ const OptionSpec kOptions[] = {
      "most of store.capacity for copies that chunk replicate makes here; if 0, none are made"},
     {"repair.bytes_per_second", OptionKind::kBytes, &Config::repair_bytes_per_second, 64 * kKiB,
      64 * kGiB, "", "bytes",
-     "how fast a holder copies chunks that the directory orders, after the loss or the drain of "
-     "another, all its flows together"},
+     "how fast a holder copies chunks that the directory orders (after a loss or a drain, for a "
+     "new holder, hot ones), all its flows together"},
     {"repair.flow_count", OptionKind::kCount, &Config::repair_flow_count, 1, 16, "", "flows",
      "how many of these chunks it copies at once"},
     {"repair.loss_after", OptionKind::kDuration, &Config::repair_loss_after, 1000, 86'400'000, "",

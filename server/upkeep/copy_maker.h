@@ -1,5 +1,5 @@
-// Makes the copies that the directory orders: after the loss or the drain of another holder, or
-// when this one lacks its chunks.
+// Makes the copies that the directory orders. These are chunks of a lost or drained holder, chunks
+// that this one lacks or gets as a new holder, and hot ones.
 //
 // A copy is put like any chunk: its rows are checked against their checksums, and it is durable
 // before it is reported. Its bytes are those of the source, so its answers have the same bits.

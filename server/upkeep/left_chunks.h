@@ -1,14 +1,14 @@
 // The chunks that corpora do not place on this holder any more: they are dropped after a while.
 //
 //   a chunk   from                                           until
-//   left      a later version of its corpus places it        it was here for LeftChunksOptions::
-//             elsewhere, or the corpus was dropped           drop_after without being asked for
+//   left      a later version of its corpus places it        nobody requested it for
+//             elsewhere, or the corpus was dropped           LeftChunksOptions::drop_after
 //   checked   the directory says that no corpus places it    it is dropped, or stays because it is
 //             here                                           kept, pinned or in use
 //
-// Only what a directory with the same folder changed makes a chunk left. A directory that lost its
-// corpora places nothing, and that is no reason to drop anything. A chunk that was left when the
-// process ended is not remembered: ckvctl gc finds it.
+// A chunk is left only if the same state of a directory (folder_id) placed it here before. A
+// directory that lost its corpora places nothing, and that is no reason to drop anything. A chunk
+// that was left when the process ended is not remembered: ckvctl gc finds it.
 
 #pragma once
 

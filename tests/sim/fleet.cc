@@ -41,9 +41,12 @@ Fleet::Fleet(const Plan& plan, bool verbose)
       network_(plan.seed * 3 + 1),
       truth_(plan.seed),
       random_(plan.seed * 3 + 2) {
-  hub_ = NewFabricHub(&network_, [this](const ReplySent& sent) {
-    truth_.CheckReply(sent, *nodes_[sent.process->node]->life);
-  });
+  hub_ = NewFabricHub(
+      &network_,
+      [this](uint32_t from, uint32_t to) { return plan_.shape.host(from) == plan_.shape.host(to); },
+      [this](const ReplySent& sent) {
+        truth_.CheckReply(sent, *nodes_[sent.process->node]->life);
+      });
   for (uint32_t i = 0; i < plan_.shape.node_count(); ++i) {
     auto node = std::make_unique<Node>();
     node->number = i;
@@ -130,6 +133,7 @@ void Fleet::RunHolder(Life* life, Node& node) {
   options.clock = &life->clock;
   options.capacity_bytes = plan_.store_bytes;
   options.chunk_count_max = 1024;
+  options.map_bytes_max = 256 << 10;
   options.store_path = "/store";
   options.store_files = node.disk.get();
   options.fabrics = {life->fabric.get()};

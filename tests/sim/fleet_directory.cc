@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "server/directory/etcd/etcd_directory.h"
 #include "server/directory/etcd/etcd_store.h"
+#include "tests/sim/client_calls.h"
 #include "tests/sim/fleet.h"
-#include "tests/sim/watch_calls.h"
 
 namespace ckv::sim {
 namespace {

@@ -9,8 +9,8 @@
 #include "absl/strings/str_format.h"
 #include "client/publish/chunk_source.h"
 #include "proto/base/status.h"
+#include "tests/sim/client_calls.h"
 #include "tests/sim/fleet.h"
-#include "tests/sim/publish_calls.h"
 #include "tests/sim/stubs.h"
 
 namespace ckv::sim {

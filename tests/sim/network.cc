@@ -34,6 +34,7 @@ const char* NameOf(Fault fault) {
       "past elbow",
       "leased copy",
       "repair",
+      "mapped copy",
       "lead change"};
   return kNames[static_cast<size_t>(fault)];
 }
@@ -91,6 +92,10 @@ bool Network::LacksDescriptors(const Process& process) {
 uint64_t Network::fault_count() const {
   uint64_t sum = 0;
   for (const uint64_t count : counts_) sum += count;
+  // These are what the fleet did by itself.
+  for (const Fault one : {Fault::kLeasedCopy, Fault::kRepair, Fault::kMappedCopy}) {
+    sum -= count(one);
+  }
   return sum;
 }
 

@@ -44,6 +44,7 @@ enum class Fault : uint8_t {
   kPastElbow,
   kLeasedCopy,
   kRepair,
+  kMappedCopy,
   kLeadChange,
   kCount
 };

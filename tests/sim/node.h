@@ -48,7 +48,7 @@ struct Life {
 
   uint32_t called = 0;  // the directory that answered it last: an index of Directories
 
-  // The watches that a directory serves, by their numbers (watch_calls.h). They end with it.
+  // The watches that a directory serves, by their numbers (watch_calls.cc). They end with it.
   struct Watch {
     std::unique_ptr<DirectoryWatcher> watcher;
     int64_t called_at = 0;

@@ -25,6 +25,10 @@ struct FleetShape {
   bool is_directory(uint32_t node) const {
     return node == 0 || (is_shared && node == second_directory());
   }
+  // A requester and a holder are on one host, if there are enough holders: their lanes are shm's.
+  uint32_t host(uint32_t node) const {
+    return node >= requester(0) && node < operator_node() ? holder(node - requester(0)) : node;
+  }
   // Has files that outlive its processes.
   bool has_disk(uint32_t node) const { return node < requester(0) && (node != 0 || !is_shared); }
 };

@@ -1,7 +1,7 @@
 // DirectoryCaller and the connections to holders, in place of client/grpc/directory_caller.cc and
 // client/publish/holder_connect.cc.
 
-#include "tests/sim/publish_calls.h"
+#include "tests/sim/client_calls.h"
 
 #include <algorithm>
 #include <string>
@@ -15,7 +15,6 @@
 #include "proto/convert.h"
 #include "proto/token_id.h"
 #include "tests/sim/grpc_stubs.h"
-#include "tests/sim/watch_calls.h"
 
 namespace ckv::sim {
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "server/upkeep/repairer.h"
+#include "server/upkeep/copy_search.h"
 #include "server/upkeep/scrubber.h"
 #include "tests/sim/stubs.h"
 #include "tests/sim/upkeep_calls.h"
@@ -14,27 +14,35 @@ namespace ckv::sim {
 
 // For the holder of `life`, in place of server/upkeep/repair_stub.cc. It reads the rows itself and
 // puts them: a peer's push (chunk_push.h) needs gRPC.
-class RepairCalls final : public RepairSource {
+class RepairCalls final : public CopySearch {
  public:
   RepairCalls(const Directories* directories, Life* life, std::vector<std::unique_ptr<Node>>* nodes)
-      : directory_(directories, life),
+      : CopySearch({(*nodes)[life->process.node]->name}, &life->clock),
+        directory_(directories, life),
         copies_(directories, life, nodes),
         network_(*directories->network),
-        life_(*life),
-        self_{(*nodes)[life->process.node]->name} {}
-  absl::StatusOr<Restored> Restore(const LostChunk& lost, Instant deadline) override;
-  void Cancel() override { copies_.Cancel(); }
+        life_(*life) {}
+  void Cancel() override {
+    Stop();
+    copies_.Cancel();
+  }
 
  private:
-  // Restores a chunk from a holder that `place` lists.
-  absl::Status RestoreFor(const Corpus& place, const std::vector<Member>& members,
-                          Instant deadline);
-  absl::Status CopyFrom(const Member& from, const CopyOrder& order, Instant deadline);
+  absl::StatusOr<std::vector<std::string>> AllTenants(Instant /*deadline*/) override {
+    return std::vector<std::string>{"", "t1"};
+  }
+  absl::StatusOr<std::vector<Member>> ListMembers(Instant deadline) override {
+    return directory_.ListMembers(deadline);
+  }
+  absl::StatusOr<std::vector<Corpus>> LocateChunk(const ChunkId& id, const std::string& tenant,
+                                                  Instant deadline) override {
+    return directory_.LocateChunk(id, tenant, deadline);
+  }
+  absl::Status CopyFrom(const Member& from, const Corpus& place, Instant deadline) override;
   DirectoryCalls directory_;
   CopyCalls copies_;
   Network& network_;
   Life& life_;
-  const HolderId self_;
 };
 
 // As DaemonScrub of server/daemon, with shorter times.

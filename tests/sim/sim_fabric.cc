@@ -1,13 +1,8 @@
-// A lane is a Pair: the buffers of both ends, what has arrived at each, and whether each end knows
-// that it is down. Frames travel as copies, in events. Only the thread that has the turn is here,
-// so nothing is locked.
+// How lanes come to be: a holder's listener invites, a requester's dialer connects, and the hub
+// brings both together. sim_lane.cc has the lanes themselves.
 
 #include "tests/sim/sim_fabric.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-#include <cstring>
 #include <deque>
 #include <map>
 #include <utility>
@@ -15,90 +10,15 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "proto/base/status.h"
-#include "transport/wire.h"
+#include "tests/sim/sim_lane.h"
 
 namespace ckv::sim {
-constexpr int64_t kSilence = 3 * kSecond;
-
-class LaneEvent {
- public:
-  LaneEvent() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { CKV_CHECK(fd_ >= 0); }
-  ~LaneEvent() { close(fd_); }
-  LaneEvent(const LaneEvent&) = delete;
-  LaneEvent& operator=(const LaneEvent&) = delete;
-  int fd() const { return fd_; }
-  void Set() const { CKV_CHECK(eventfd_write(fd_, 1) == 0); }
-  void Clear() const {
-    eventfd_t count = 0;
-    [[maybe_unused]] const int none = eventfd_read(fd_, &count);
-  }
-
- private:
-  const int fd_;
-};
-
-struct Buffer {
-  explicit Buffer(size_t bytes) : memory(bytes + 64) {}
-  std::span<std::byte> span(size_t bytes) {
-    void* at = memory.data();
-    size_t room = memory.size();
-    return {static_cast<std::byte*>(std::align(64, bytes, at, room)), bytes};
-  }
-  std::vector<std::byte> memory;
-};
-
-enum class SlotState : uint8_t { kFree, kTaken, kPosted, kAbandoned, kDone };
-
-struct Slot {
-  explicit Slot(const LaneShape& shape)
-      : sent(shape.request_bytes_max),
-        answer(shape.reply_bytes_max),
-        asked(shape.request_bytes_max),
-        reply(shape.reply_bytes_max) {}
-  // The requester's end.
-  SlotState state = SlotState::kFree;
-  uint64_t post = 0;  // the number of its last post
-  bool lost = false;  // the request or its reply
-  Buffer sent, answer;
-  // The holder's end.
-  bool is_holders = false;
-  uint64_t asked_post = 0;
-  uint32_t asked_bytes = 0;
-  Buffer asked, reply;
-  // The last reply that arrived, for a duplicate.
-};
-
-// The bytes that a fault changes are those of the header, whose checksum finds them: below a body,
-// tcp and verbs have checksums of their own.
-static void Damage(std::vector<std::byte>& bytes, uint64_t salt) {
-  if (bytes.empty()) return;
-  const size_t at = salt % std::min<size_t>(bytes.size(), sizeof(ReplyHeader));
-  bytes[at] ^= static_cast<std::byte>(1u << (salt >> 32 & 7));
-}
-
-struct Pair {
-  explicit Pair(const LaneShape& shape_in) : shape(shape_in) {
-    for (uint32_t i = 0; i < shape.slot_count; ++i) slots.push_back(std::make_unique<Slot>(shape));
-  }
-  LaneShape shape;
-  Process* requester = nullptr;
-  Process* holder = nullptr;
-  std::vector<std::unique_ptr<Slot>> slots;
-  uint64_t post_count = 0;
-  uint32_t in_flight = 0;
-  std::deque<Completion> completed;
-  std::deque<Arrival> arrived;
-  LaneEvent requester_event, holder_event;
-  absl::Status requester_status, holder_status;
-  bool requester_gone = false, holder_gone = false;  // that end was destroyed
-};
 
 class FabricHub {
  public:
-  FabricHub(Network* network, OnReply on_reply)
-      : network_(*network), on_reply_(std::move(on_reply)) {}
+  FabricHub(Network* network, SameHost same_host, OnReply on_reply)
+      : world_(new LaneWorld{*network, std::move(on_reply)}), same_host_(std::move(same_host)) {}
 
   struct Inbox {
     std::deque<AcceptedLane> lanes;
@@ -112,8 +32,11 @@ class FabricHub {
     int64_t until = 0;
   };
 
-  Network& network() { return network_; }
-  const OnReply& on_reply() const { return on_reply_; }
+  Network& network() { return world_->network; }
+  const std::shared_ptr<LaneWorld>& world() const { return world_; }
+  FabricKind KindBetween(const Process& one, const Process& other) const {
+    return same_host_(one.node, other.node) ? FabricKind::kShm : FabricKind::kTcp;
+  }
   uint64_t Invite(Invited invited) {
     invited_[++invitation_count_] = std::move(invited);
     return invitation_count_;
@@ -129,257 +52,18 @@ class FabricHub {
   std::vector<std::weak_ptr<Pair>>& pairs() { return pairs_; }
 
  private:
-  Network& network_;
-  const OnReply on_reply_;
+  const std::shared_ptr<LaneWorld> world_;
+  const SameHost same_host_;
   uint64_t invitation_count_ = 0;
   std::map<uint64_t, Invited> invited_;
   std::vector<std::weak_ptr<Pair>> pairs_;
 };
 
-std::shared_ptr<FabricHub> NewFabricHub(Network* network, OnReply on_reply) {
-  return std::make_shared<FabricHub>(network, std::move(on_reply));
+std::shared_ptr<FabricHub> NewFabricHub(Network* network, SameHost same_host, OnReply on_reply) {
+  return std::make_shared<FabricHub>(network, std::move(same_host), std::move(on_reply));
 }
 
 namespace {
-
-void TakeDown(Pair& pair, std::string_view why) {
-  const absl::Status status = absl::UnavailableError(std::string(why));
-  if (pair.requester_status.ok()) {
-    pair.requester_status = status;
-    pair.requester_event.Set();
-  }
-  if (pair.holder_status.ok()) {
-    pair.holder_status = status;
-    pair.holder_event.Set();
-  }
-}
-
-// A frame was lost because its link is blocked.
-void LookAgain(FabricHub* hub, std::shared_ptr<Pair> pair, uint32_t from, uint32_t to) {
-  Sim().At(Sim().now() + kSilence, [hub, pair = std::move(pair), from, to] {
-    if (hub->network().blocked(from, to)) TakeDown(*pair, "nothing was heard for 3 s");
-  });
-}
-
-class SimRequestLane final : public RequestLane {
- public:
-  SimRequestLane(std::shared_ptr<FabricHub> hub, std::shared_ptr<Pair> pair)
-      : hub_(std::move(hub)), pair_(std::move(pair)) {}
-  ~SimRequestLane() override {
-    pair_->requester_gone = true;
-    Sim().At(Sim().now() + 50 * kUs, [pair = pair_] {
-      if (!pair->holder_status.ok()) return;
-      pair->holder_status = absl::UnavailableError("the requester has gone");
-      pair->holder_event.Set();
-    });
-  }
-  FabricKind kind() const noexcept override { return FabricKind::kTcp; }
-  const LaneShape& shape() const noexcept override { return pair_->shape; }
-  absl::Status status() const override { return pair_->requester_status; }
-  int event_fd() const noexcept override { return pair_->requester_event.fd(); }
-  bool Arm() noexcept override {
-    pair_->requester_event.Clear();
-    return pair_->completed.empty() && pair_->requester_status.ok();
-  }
-  void Disarm() noexcept override { pair_->requester_event.Clear(); }
-  std::optional<uint32_t> Acquire() noexcept override {
-    for (uint32_t i = 0; i < pair_->shape.slot_count; ++i) {
-      Slot& slot = *pair_->slots[i];
-      if (slot.state != SlotState::kFree) continue;
-      slot.state = SlotState::kTaken;
-      return i;
-    }
-    return std::nullopt;
-  }
-  std::span<std::byte> request(uint32_t slot) noexcept override {
-    return pair_->slots[slot]->sent.span(pair_->shape.request_bytes_max);
-  }
-  absl::Status Post(uint32_t index, uint32_t bytes) noexcept override;
-  size_t Poll(std::span<Completion> out) noexcept override {
-    size_t count = 0;
-    while (count < out.size() && !pair_->completed.empty()) {
-      out[count++] = pair_->completed.front();
-      pair_->completed.pop_front();
-    }
-    return count;
-  }
-  std::span<const std::byte> reply(uint32_t slot) const noexcept override {
-    return pair_->slots[slot]->answer.span(pair_->shape.reply_bytes_max);
-  }
-  void Release(uint32_t index) noexcept override {
-    Slot& slot = *pair_->slots[index];
-    CKV_CHECK(slot.state == SlotState::kDone || slot.state == SlotState::kTaken);
-    slot.state = SlotState::kFree;
-  }
-  void Abandon(uint32_t index) noexcept override {
-    Slot& slot = *pair_->slots[index];
-    CKV_CHECK(slot.state == SlotState::kPosted || slot.state == SlotState::kDone);
-    if (slot.state == SlotState::kDone || slot.lost) {
-      if (slot.state == SlotState::kPosted) --pair_->in_flight;
-      slot.state = SlotState::kFree;
-    } else {
-      slot.state = SlotState::kAbandoned;
-    }
-  }
-  uint32_t in_flight() const noexcept override { return pair_->in_flight; }
-
- private:
-  const std::shared_ptr<FabricHub> hub_;
-  const std::shared_ptr<Pair> pair_;
-};
-
-void ArriveAtHolder(Pair& pair, uint32_t index, uint64_t post, std::span<const std::byte> bytes) {
-  Slot& slot = *pair.slots[index];
-  if (!pair.holder_status.ok() || pair.holder_gone || slot.is_holders) return;
-  slot.is_holders = true;
-  slot.asked_post = post;
-  slot.asked_bytes = static_cast<uint32_t>(bytes.size());
-  std::memcpy(slot.asked.span(bytes.size()).data(), bytes.data(), bytes.size());
-  pair.arrived.push_back({index, slot.asked_bytes});
-  pair.holder_event.Set();
-}
-
-absl::Status SimRequestLane::Post(uint32_t index, uint32_t bytes) noexcept {
-  Slot& slot = *pair_->slots[index];
-  CKV_CHECK(slot.state == SlotState::kTaken && bytes <= pair_->shape.request_bytes_max);
-  if (!pair_->requester_status.ok()) {
-    slot.state = SlotState::kFree;
-    return pair_->requester_status;
-  }
-  slot.state = SlotState::kPosted;
-  slot.post = ++pair_->post_count;
-  slot.lost = false;
-  ++pair_->in_flight;
-  const uint32_t from = pair_->requester->node, to = pair_->holder->node;
-  const Fate fate = hub_->network().Send(from, to, /*is_frame=*/true);
-  if (fate.breaks) {
-    TakeDown(*pair_, "the connection broke");
-    return absl::OkStatus();
-  }
-  if (fate.lost) {
-    slot.lost = true;
-    if (hub_->network().blocked(from, to)) LookAgain(hub_.get(), pair_, from, to);
-    return absl::OkStatus();
-  }
-  const auto sent = request(index).first(bytes);
-  std::vector<std::byte> copy(sent.begin(), sent.end());
-  if (fate.corrupted) Damage(copy, fate.salt);
-  Sim().At(fate.arrives, [pair = pair_, index, post = slot.post, copy = std::move(copy)] {
-    ArriveAtHolder(*pair, index, post, copy);
-  });
-  return absl::OkStatus();
-}
-
-void ArriveAtRequester(Pair& pair, uint32_t index, uint64_t post, std::span<const std::byte> bytes,
-                       bool is_again) {
-  Slot& slot = *pair.slots[index];
-  if (!pair.requester_status.ok() || pair.requester_gone) return;
-  const Completion done = {index, static_cast<uint32_t>(bytes.size())};
-  if (is_again) {
-    // A slot that was posted again shows the older bytes until its own reply comes.
-    if (slot.state != SlotState::kPosted && slot.state != SlotState::kDone) return;
-    if (slot.state == SlotState::kPosted) {
-      std::memcpy(slot.answer.span(bytes.size()).data(), bytes.data(), bytes.size());
-    }
-    pair.completed.push_back(done);
-    pair.requester_event.Set();
-    return;
-  }
-  if (slot.post != post) return;
-  if (slot.state == SlotState::kAbandoned) {
-    slot.state = SlotState::kFree;
-    --pair.in_flight;
-    return;
-  }
-  if (slot.state != SlotState::kPosted) return;
-  std::memcpy(slot.answer.span(bytes.size()).data(), bytes.data(), bytes.size());
-  slot.state = SlotState::kDone;
-  --pair.in_flight;
-  pair.completed.push_back(done);
-  pair.requester_event.Set();
-}
-
-class SimServeLane final : public ServeLane {
- public:
-  SimServeLane(std::shared_ptr<FabricHub> hub, std::shared_ptr<Pair> pair)
-      : hub_(std::move(hub)), pair_(std::move(pair)) {}
-  ~SimServeLane() override {
-    pair_->holder_gone = true;
-    Sim().At(Sim().now() + 50 * kUs, [pair = pair_] {
-      if (!pair->requester_status.ok()) return;
-      pair->requester_status = absl::UnavailableError("the holder has gone");
-      pair->requester_event.Set();
-    });
-  }
-  FabricKind kind() const noexcept override { return FabricKind::kTcp; }
-  const LaneShape& shape() const noexcept override { return pair_->shape; }
-  absl::Status status() const override { return pair_->holder_status; }
-  int event_fd() const noexcept override { return pair_->holder_event.fd(); }
-  bool Arm() noexcept override {
-    pair_->holder_event.Clear();
-    return pair_->arrived.empty() && pair_->holder_status.ok();
-  }
-  void Disarm() noexcept override { pair_->holder_event.Clear(); }
-  size_t Poll(std::span<Arrival> out) noexcept override {
-    size_t count = 0;
-    while (count < out.size() && !pair_->arrived.empty()) {
-      out[count++] = pair_->arrived.front();
-      pair_->arrived.pop_front();
-    }
-    return count;
-  }
-  std::span<const std::byte> request(uint32_t slot) const noexcept override {
-    return pair_->slots[slot]->asked.span(pair_->shape.request_bytes_max);
-  }
-  std::span<std::byte> reply(uint32_t slot) noexcept override {
-    return pair_->slots[slot]->reply.span(pair_->shape.reply_bytes_max);
-  }
-  absl::Status Post(uint32_t index, uint32_t bytes) noexcept override;
-
- private:
-  const std::shared_ptr<FabricHub> hub_;
-  const std::shared_ptr<Pair> pair_;
-};
-
-absl::Status SimServeLane::Post(uint32_t index, uint32_t bytes) noexcept {
-  Slot& slot = *pair_->slots[index];
-  CKV_CHECK(slot.is_holders && bytes <= pair_->shape.reply_bytes_max);
-  slot.is_holders = false;
-  if (!pair_->holder_status.ok()) return pair_->holder_status;
-  const auto sent = reply(index).first(bytes);
-  if (hub_->on_reply()) {
-    hub_->on_reply()({pair_->holder, request(index).first(slot.asked_bytes), sent});
-  }
-  const uint32_t from = pair_->holder->node, to = pair_->requester->node;
-  const Fate fate = hub_->network().Send(from, to, /*is_frame=*/true);
-  if (fate.breaks) {
-    TakeDown(*pair_, "the connection broke");
-    return absl::OkStatus();
-  }
-  std::vector<std::byte> copy(sent.begin(), sent.end());
-  if (fate.lost) {
-    if (slot.post == slot.asked_post) {
-      slot.lost = true;
-      if (slot.state == SlotState::kAbandoned) {
-        slot.state = SlotState::kFree;
-        --pair_->in_flight;
-      }
-    }
-    if (hub_->network().blocked(from, to)) LookAgain(hub_.get(), pair_, from, to);
-    return absl::OkStatus();
-  }
-  if (fate.corrupted) Damage(copy, fate.salt);
-  const uint64_t post = slot.asked_post;
-  if (fate.duplicated) {
-    Sim().At(fate.arrives_again, [pair = pair_, index, post, copy] {
-      ArriveAtRequester(*pair, index, post, copy, /*is_again=*/true);
-    });
-  }
-  Sim().At(fate.arrives, [pair = pair_, index, post, copy = std::move(copy)] {
-    ArriveAtRequester(*pair, index, post, copy, /*is_again=*/false);
-  });
-  return absl::OkStatus();
-}
 
 class SimListener final : public Listener {
  public:
@@ -445,10 +129,11 @@ class SimDialer final : public Dialer {
     const auto pair = std::make_shared<Pair>(shape_);
     pair->requester = process_;
     pair->holder = holder;
+    pair->kind = hub_->KindBetween(*process_, *holder);
     hub_->Add(pair);
-    invited->inbox->lanes.push_back({invited->tag, std::make_unique<SimServeLane>(hub_, pair)});
+    invited->inbox->lanes.push_back({invited->tag, NewServeLane(hub_->world(), pair)});
     invited->inbox->event.Set();
-    return std::make_unique<SimRequestLane>(hub_, pair);
+    return NewRequestLane(hub_->world(), pair);
   }
 
  private:

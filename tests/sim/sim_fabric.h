@@ -18,14 +18,18 @@ struct ReplySent {
 };
 using OnReply = std::function<void(const ReplySent&)>;
 
+// Whether two nodes are processes of one host.
+using SameHost = std::function<bool(uint32_t from, uint32_t to)>;
+
 // Connects the fabrics of all nodes. Outlives them. All ends use the one network.
 class FabricHub;
-std::shared_ptr<FabricHub> NewFabricHub(Network* network, OnReply on_reply);
+std::shared_ptr<FabricHub> NewFabricHub(Network* network, SameHost same_host, OnReply on_reply);
 
 // The fabric of one process. It calls itself tcp: ends do not share memory, so rows have checksums.
-// A message of a link that is blocked is lost. If the link is still blocked after 3 s, both ends
-// find that the lane is down, as by keep-alive. If a process dies, its peers find so in a moment,
-// or after 3 s if its machine has no power.
+// Lanes of one host call themselves shm, and pass descriptors. A message of a link that is blocked
+// is lost. If the link is still blocked after 3 s, both ends find that the lane is down, as by
+// keep-alive. If a process dies, its peers find so in a moment, or after 3 s if its machine has no
+// power.
 std::unique_ptr<Fabric> NewSimFabric(std::shared_ptr<FabricHub> hub, Process* process,
                                      const NodeClock* clock);
 

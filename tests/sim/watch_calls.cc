@@ -1,4 +1,4 @@
-#include "tests/sim/watch_calls.h"
+#include "tests/sim/client_calls.h"
 
 #include <deque>
 #include <utility>

@@ -24,7 +24,7 @@ extern "C" {
 
 typedef struct ckv_put_target {
   size_t struct_size;
-  const char* corpus;  // its name; required. The tenant's own (ckv_open_options), or shared
+  const char* corpus;  // its name; required. It is the requester's tenant's, or shared
   // uint8_t [32]: the chunk of the corpus that the first chunk of a chain follows. If NULL, that
   // first chunk has no parent, and begins at its own position.
   const uint8_t* parent;
@@ -36,11 +36,11 @@ typedef struct ckv_put_target {
   uint32_t replicas;   // copies of each chunk; by default those of the corpus' last chunk, or 1
   uint32_t reserved;
   uint64_t timeout_ns;  // limit for ckv_put_begin
-  // Limits of the corpus, set by ckv_put_finish. 0 keeps what it has, which is no limit for a new
-  // one; `ckvctl corpus set` ends one.
+  // Limits of the corpus, set by ckv_put_finish. If 0, it keeps its present limit, and a new corpus
+  // has none. `ckvctl corpus set` removes a limit.
   uint64_t ttl_ms;              // from the last change of its chunks to its end; at most 100 years
   uint64_t quota_bytes;         // limit for the rows, one copy of each chunk
-  uint32_t kept_version_count;  // earlier versions that stay, as corpora NAME@VERSION; at most 16
+  uint32_t kept_version_count;  // versions that stay when others replace them; at most 16
   uint32_t reserved2;
 } ckv_put_target;
 

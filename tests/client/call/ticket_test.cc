@@ -29,7 +29,7 @@ using test::SmallShape;
 using test::Soon;
 using test::TestGeometry;
 
-constexpr uint32_t kQueryValues = 96, kAnswerValues = 64, kRows = 30;
+constexpr uint32_t kQueryValues = 96, kAnswerValues = 64, kTicketRows = 30;
 
 class TicketTest : public testing::Test {
  protected:
@@ -47,19 +47,19 @@ class TicketTest : public testing::Test {
     auto context = cluster_.requester->Open({.parts = {&part, 1}}, Soon());
     ASSERT_TRUE(context.ok()) << context.status();
     context_ = *std::move(context);
-    segment_ = {.row_count = kRows, .context = &context_};
+    segment_ = {.row_count = kTicketRows, .context = &context_};
   }
   LayerCall Call(uint32_t layer = 0) {
     LayerCall call;
     call.layer = layer;
-    call.q = {q_.data(), kRows, kQueryValues};
+    call.q = {q_.data(), kTicketRows, kQueryValues};
     call.segments = {&segment_, 1};
     call.wire = PartialDtype::kF32;
     call.deadline = Soon();
     return call;
   }
   Answer Blocking(uint32_t layer = 0) {
-    Answer answer(kRows, kAnswerValues);
+    Answer answer(kTicketRows, kAnswerValues);
     const absl::Status status = cluster_.requester->Attend(Call(layer), answer.View());
     EXPECT_TRUE(status.ok()) << status;
     return answer;
@@ -86,7 +86,7 @@ class TicketTest : public testing::Test {
   template <typename Meanwhile>
   void ExpectReplicaAnswers(Meanwhile meanwhile) {
     const Answer want = StopReplica();
-    Answer got(kRows, kAnswerValues);
+    Answer got(kTicketRows, kAnswerValues);
     Ticket ticket = Submit(Call(), got);
     meanwhile();
     const absl::Status status = ticket.Wait();
@@ -97,7 +97,7 @@ class TicketTest : public testing::Test {
 
   std::mt19937 rng_{5};
   test::TestCorpus corpus_ = MakeTestCorpus(TestGeometry(), {40, 9, 130, 33, 70}, 4);
-  std::vector<uint16_t> q_ = RandomBf16(kRows * kQueryValues, rng_);
+  std::vector<uint16_t> q_ = RandomBf16(kTicketRows * kQueryValues, rng_);
   std::unique_ptr<Fabric> fabric_ = NewLoopbackFabric(Clock::Real());
   Cluster cluster_{fabric_.get(), 3, SmallShape(), nullptr, kCallCountMax};
   Context context_;
@@ -106,7 +106,7 @@ class TicketTest : public testing::Test {
 
 TEST_F(TicketTest, ManyAreInFlightOnOneThread) {
   const Answer want[] = {Blocking(0), Blocking(1), Blocking(2)};
-  std::vector<Answer> got(3, Answer(kRows, kAnswerValues));
+  std::vector<Answer> got(3, Answer(kTicketRows, kAnswerValues));
   std::vector<Ticket> tickets;
   for (uint32_t i = 0; i < 3; ++i) tickets.push_back(Submit(Call(i), got[i]));
   // In any order, and more than once.
@@ -120,7 +120,7 @@ TEST_F(TicketTest, ManyAreInFlightOnOneThread) {
 
 TEST_F(TicketTest, PollAloneCompletesIt) {
   const Answer want = Blocking();
-  Answer got(kRows, kAnswerValues);
+  Answer got(kTicketRows, kAnswerValues);
   AttendReport report;
   auto ticket = cluster_.requester->Submit(Call(), got.View(), &report);
   ASSERT_TRUE(ticket.ok());
@@ -137,7 +137,7 @@ TEST_F(TicketTest, PollAloneCompletesIt) {
 
 TEST_F(TicketTest, MayMoveToAnotherThread) {
   const Answer want = Blocking();
-  Answer got(kRows, kAnswerValues);
+  Answer got(kTicketRows, kAnswerValues);
   Ticket ticket = Submit(Call(), got);
   absl::Status status;
   std::thread([&] { status = ticket.Wait(); }).join();
@@ -148,7 +148,7 @@ TEST_F(TicketTest, MayMoveToAnotherThread) {
 TEST_F(TicketTest, ACancelledCallWritesNothingAndDisturbsNoOther) {
   const Answer want = Blocking();
   for (int i = 0; i < 50; ++i) {
-    Answer got(kRows, kAnswerValues);
+    Answer got(kTicketRows, kAnswerValues);
     {
       Ticket ticket = Submit(Call(), got);
       if (i % 3 == 0) (void)ticket.Poll();
@@ -162,16 +162,16 @@ TEST_F(TicketTest, ACancelledCallWritesNothingAndDisturbsNoOther) {
     ASSERT_TRUE(Blocking().SameBits(want)) << i;
   }
   // A ticket is dropped in flight.
-  Answer got(kRows, kAnswerValues);
+  Answer got(kTicketRows, kAnswerValues);
   (void)Submit(Call(), got);
   EXPECT_TRUE(Blocking().SameBits(want));
 }
 
 TEST_F(TicketTest, RefusesACallAtOnceIfAllContextsAreInUse) {
-  std::vector<Answer> got(kCallCountMax, Answer(kRows, kAnswerValues));
+  std::vector<Answer> got(kCallCountMax, Answer(kTicketRows, kAnswerValues));
   std::vector<Ticket> tickets;
   for (uint32_t i = 0; i < kCallCountMax; ++i) tickets.push_back(Submit(Call(), got[i]));
-  Answer more(kRows, kAnswerValues);
+  Answer more(kTicketRows, kAnswerValues);
   EXPECT_TRUE(absl::IsResourceExhausted(cluster_.requester->Submit(Call(), more.View()).status()));
   EXPECT_TRUE(tickets[1].Wait().ok());
   EXPECT_TRUE(Submit(Call(), more).Wait().ok());
@@ -179,7 +179,7 @@ TEST_F(TicketTest, RefusesACallAtOnceIfAllContextsAreInUse) {
 
 TEST_F(TicketTest, ItsContextMayEndBeforeIt) {
   const Answer want = Blocking();
-  Answer got(kRows, kAnswerValues);
+  Answer got(kTicketRows, kAnswerValues);
   Ticket ticket = Submit(Call(), got);
   context_ = Context();
   EXPECT_TRUE(ticket.Wait().ok());
@@ -197,7 +197,7 @@ TEST_F(TicketTest, AReplicaAnswersForAClosedContext) {
 
 TEST_F(TicketTest, WithoutAReplicaItFailsAsTheBlockingCallDoes) {
   cluster_.fleet.StopHolder(1);
-  Answer got(kRows, kAnswerValues);
+  Answer got(kTicketRows, kAnswerValues);
   LayerCall call = Call();
   call.deadline = Shortly();
   const absl::Status blocking = cluster_.requester->Attend(call, got.View());
@@ -216,7 +216,7 @@ TEST_F(TicketTest, ACallThatWaitsForAHolderKeepsNoContext) {
   std::vector<std::unique_ptr<Answer>> answers;
   std::vector<Ticket> tickets;
   for (uint32_t i = 0; i < 2 * kCallCountMax; ++i) {
-    answers.push_back(std::make_unique<Answer>(kRows, kAnswerValues));
+    answers.push_back(std::make_unique<Answer>(kTicketRows, kAnswerValues));
     tickets.push_back(Submit(Call(), *answers.back()));
     while (tickets.back().Work() != TicketProgress::kInFlight) {
       ASSERT_FALSE(tickets.back().Poll());
@@ -238,7 +238,7 @@ TEST_F(TicketTest, ACallThatWaitsForAHolderKeepsNoContext) {
 // A call that waited for a holder, and finds no call context to continue in, still ends in time.
 TEST_F(TicketTest, WithoutAContextAWaitEndsInTime) {
   cluster_.fleet.StopHolder(1);
-  Answer got(kRows, kAnswerValues);
+  Answer got(kTicketRows, kAnswerValues);
   LayerCall call = Call();
   call.deadline = Shortly();
   Ticket waits = Submit(call, got);
@@ -247,13 +247,13 @@ TEST_F(TicketTest, WithoutAContextAWaitEndsInTime) {
   const ContextPart part = {cluster_.Resolve(), use};
   const auto context = cluster_.requester->Open({.parts = {&part, 1}}, Soon());
   ASSERT_TRUE(context.ok()) << context.status();
-  const Segment segment = {.row_count = kRows, .context = &*context};
+  const Segment segment = {.row_count = kTicketRows, .context = &*context};
   call.segments = {&segment, 1};
   call.deadline = Soon();
   std::vector<std::unique_ptr<Answer>> answers;
   std::vector<Ticket> others;  // neither polled nor waited for
   for (uint32_t i = 0; i < kCallCountMax; ++i) {
-    answers.push_back(std::make_unique<Answer>(kRows, kAnswerValues));
+    answers.push_back(std::make_unique<Answer>(kTicketRows, kAnswerValues));
     others.push_back(Submit(call, *answers.back()));
   }
   const absl::Status status = waits.Wait();
@@ -265,7 +265,7 @@ TEST_F(TicketTest, WithoutAContextAWaitEndsInTime) {
 TEST_F(TicketTest, ATryNeverWaitsForAHolder) {
   const Answer want = Blocking();
   // The one warm context is in use, so that the next call needs lanes of its own.
-  Answer first(kRows, kAnswerValues), got(kRows, kAnswerValues);
+  Answer first(kTicketRows, kAnswerValues), got(kTicketRows, kAnswerValues);
   Ticket holds = Submit(Call(), first);
   auto ticket = cluster_.requester->TrySubmit(Call(), got.View());
   ASSERT_TRUE(ticket.ok()) << ticket.status();
@@ -276,7 +276,7 @@ TEST_F(TicketTest, ATryNeverWaitsForAHolder) {
   EXPECT_TRUE(holds.Wait().ok());
   // Both contexts are warm now.
   for (int i = 0; i < 2; ++i) {
-    Answer warm(kRows, kAnswerValues);
+    Answer warm(kTicketRows, kAnswerValues);
     ticket = cluster_.requester->TrySubmit(Call(), warm.View());
     ASSERT_TRUE(ticket.ok()) << ticket.status();
     TicketWait wait(Clock::Real(), std::chrono::microseconds(10));
@@ -300,7 +300,7 @@ TEST_F(TicketTest, ATryThatMustWaitEndsAtItsDeadline) {
   options.call_count_max = 1;
   options.clock = &clock;
   const auto requester = *Requester::Create(options, &cluster_.fleet, &cluster_.fleet);
-  Answer got(kRows, kAnswerValues);
+  Answer got(kTicketRows, kAnswerValues);
   LayerCall call = Call();
   call.deadline = clock.Now() + std::chrono::hours(1);
   auto ticket = requester->TrySubmit(call, got.View());  // it has no lanes yet
@@ -317,7 +317,7 @@ TEST_F(TicketTest, ATryThatMustWaitEndsAtItsDeadline) {
   ASSERT_EQ(ticket->TryPoll(), TicketProgress::kMustWait);
   ticket->Cancel();
   const int32_t outside = 1 << 20;
-  segment_.selection = {&outside, 1, kRows};
+  segment_.selection = {&outside, 1, kTicketRows};
   ticket = requester->TrySubmit(call, got.View());
   ASSERT_TRUE(ticket.ok()) << ticket.status();
   EXPECT_EQ(ticket->TryPoll(), TicketProgress::kDone);
@@ -328,7 +328,7 @@ TEST_F(TicketTest, ATryThatMustWaitEndsAtItsDeadline) {
 // If a holder stops while a call is in flight, a caller that may wait queries its replica.
 TEST_F(TicketTest, ATryLeavesTheCureToOthers) {
   const Answer want = StopReplica();
-  Answer got(kRows, kAnswerValues);
+  Answer got(kTicketRows, kAnswerValues);
   auto ticket = cluster_.requester->TrySubmit(Call(), got.View());
   ASSERT_TRUE(ticket.ok()) << ticket.status();
   TicketProgress progress;
@@ -349,7 +349,7 @@ TEST_F(TicketTest, OwnRowsAreAttendedOnTheWaitingThread) {
                        nullptr};
   segment_.own = {&own, 1};
   const Answer want = Blocking();
-  Answer got(kRows, kAnswerValues);
+  Answer got(kTicketRows, kAnswerValues);
   Ticket ticket = Submit(Call(), got);
   EXPECT_TRUE(ticket.Wait().ok());
   EXPECT_TRUE(got.SameBits(want));

@@ -380,9 +380,10 @@ class Requester:
         ttl        the corpus is dropped so many seconds after its chunks last changed; in steps of
                    1 ms, at most 100 years
         quota_bytes    the limit for the corpus' rows, one copy of each chunk
-        kept_versions  the number of earlier versions that stay, as corpora NAME@VERSION; at most 16
-        Put.finish sets the last three. By default, and with 0, the corpus keeps what it has; a new
-        one has none. `ckvctl corpus set` ends one.
+        kept_versions  the number of versions that stay when others replace them, as corpora
+                       NAME@VERSION; at most 16. A put replaces nothing
+        Put.finish sets the last three. By default, and with 0, the corpus keeps its present limit; a
+        new one has none. `ckvctl corpus set` removes a limit.
         NotFound            the tenant itself has no such corpus, and `create` is None
         FailedPrecondition  the corpus has another model than `create`, or no chunk `parent`
         InvalidArgument     also: ttl or kept_versions is too large
