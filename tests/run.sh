@@ -53,12 +53,17 @@ fi
 deploy/install-packages.sh build
 deploy/install-packages.sh tests || [ -z "${CI:-}" ] || exit 1
 
-left_out=() folders=() ahead=
+left_out=() folders=() ahead= control_off=0
 leave_out() { left_out+=(--left-out "$1; to run it: $2"); }
 # However the run ends, its last lines say how; a skip that names no remedy makes it fail.
 finish() {
   local rc=$?
-  [ -z "$ahead" ] || kill -- "-$ahead" 2>/dev/null || true
+  if [ -n "$ahead" ]; then
+    kill "$ahead" 2>/dev/null || true
+    wait "$ahead" 2>/dev/null || true
+  fi
+  # What is called without --ci has all tests.
+  [ $control_off -eq 0 ] || deploy/configure.sh release -DCKV_CONTROL_TESTS=ON || true
   echo "== outcome" >&2
   deploy/python.sh tests/outcome.py tell "${left_out[@]}" "${folders[@]}" >&2 || [ $rc -ne 0 ] || rc=1
   exit $rc
@@ -85,13 +90,15 @@ run_tests() {
 }
 
 # build_ahead PRESET: begins to build it on what the tests that run now leave of the processors, a
-# quarter. Its session is the one of least weight. Errors are those of the build that follows.
+# quarter. Its session is the one of least weight. It ends with this script, even if that is killed.
+# Errors are those of the build that follows.
 build_ahead() {
   mkdir -p build
-  setsid bash -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null
+  setsid setpriv --pdeathsig TERM bash -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null
     renice -n 19 $$ >/dev/null
-    deploy/configure.sh "$1" && { deploy/llama-headers.sh "$1" || [ $? -eq 77 ]; } && deploy/build.sh "$1"' \
-    build_ahead "$1" >"build/$1-ahead.log" 2>&1 &
+    trap "trap - TERM; kill 0" TERM
+    { deploy/configure.sh "$1" && { deploy/llama-headers.sh "$1" || [ $? -eq 77 ]; } && deploy/build.sh "$1"; } &
+    wait' build_ahead "$1" >"build/$1-ahead.log" 2>&1 &
   ahead=$!
 }
 
@@ -113,7 +120,7 @@ for index in "${!presets[@]}"; do
   await_ahead
   # The same sources, checked for more, are in asan.
   control=ON
-  if [ $static -eq 1 ] && [ "$preset" = release ]; then control=OFF; fi
+  if [ $static -eq 1 ] && [ "$preset" = release ]; then control=OFF control_off=1; fi
   # A build folder that was configured before a package came must look for it again.
   deploy/configure.sh "$preset" -DCKV_CONTROL_TESTS=$control
   headers=0

@@ -106,7 +106,8 @@ void HedgedAttend::MaybeHedge(bool may_wait) {
   auto lease = context_->exchange.OthersMayAnswer() ? attempts_->TakeHedge(now) : std::nullopt;
   if (!lease) {
     // Until then, a holder may be back, and another call's hedge over.
-    hedge_at_ = now + kAfterMin;
+    hedge_at_ = now + refused_pause_;
+    refused_pause_ = std::min(2 * refused_pause_, kRefusedPauseMax);
     context_->exchange.set_wake(hedge_at_);
     return;
   }

@@ -30,7 +30,7 @@ namespace ckv {
 //   * within the budgets of hedges and of retries (Attempts::TakeHedge): at most one call in 20.
 //     None is hedged soon after a holder was overloaded.
 // From then on, later calls avoid the late holders until they answer. An attempt that is refused a
-// hedge asks again after kAfterMin.
+// hedge asks again after kAfterMin, then after twice that, and so on to kRefusedPauseMax.
 //
 // Only one thread at a time may use it, like its CallContext. The steps and errors are those of
 // Router:
@@ -43,6 +43,8 @@ namespace ckv {
 class HedgedAttend {
  public:
   static constexpr Duration kAfterMin = std::chrono::milliseconds(2);
+  // Between two questions for a hedge. Each looks at all replicas.
+  static constexpr Duration kRefusedPauseMax = std::chrono::milliseconds(32);
   // The most pairs of a query row and a locally cached row that a step may attend itself if it may
   // not wait. At 20 ns of one core each, they take 40 us, about the cost of handing a call to
   // another thread.
@@ -99,6 +101,7 @@ class HedgedAttend {
   bool first_runs_ = false;
   absl::Status first_error_;  // while only the hedge runs
   Instant hedge_at_ = kInstantMax;
+  Duration refused_pause_ = kAfterMin;
   bool must_wait_ = false;
   std::optional<CallContextPool::Lease> hedge_;  // set while a hedge runs
   CallTries hedge_tries_;

@@ -160,7 +160,8 @@ absl::StatusOr<MappedChunk> MapChunk(const MapCall& call, LinkTable& links, Exch
   CKV_RETURN_IF_ERROR(CheckCall(call, clock));
   CKV_ASSIGN_OR_RETURN(LinkTable::ChunkLinks * chunk_links,
                        links.LinksFor(call.corpus, {.primitive = Primitive::kFetch}));
-  HolderLink& link = links.Choose(*chunk_links, call.chunk);
+  // The nearest replica, even if its session must be opened: only shm passes memory.
+  HolderLink& link = links.Choose(*chunk_links, call.chunk, /*must_be_chosen=*/true);
   if (absl::Status status = links.EnsureUp(link, call.deadline); !status.ok())
     return Annotate(status, link.peer().Describe());
   if (link.lane().kind() != FabricKind::kShm) {

@@ -8,7 +8,16 @@
 namespace ckv {
 namespace {
 
-// The corpus without what the directory adds to it.
+// Whether a published corpus has what a publication wanted. An unset field was to be kept.
+bool HasPolicy(const CorpusPolicy& there, const CorpusPolicy& wanted) {
+  const auto has = [](const auto& is, const auto& want) {
+    return !want.has_value() || is.value_or(0) == *want;
+  };
+  return has(there.ttl_ms, wanted.ttl_ms) && has(there.quota_bytes, wanted.quota_bytes) &&
+         has(there.kept_version_count, wanted.kept_version_count);
+}
+
+// The corpus without its policy, and without what the directory adds to it.
 Corpus AsPublished(Corpus corpus) {
   corpus.version = 0;
   corpus.policy = {};
@@ -48,6 +57,7 @@ absl::Status PublishCorpus(DirectoryCaller& directory, const v1::PublishCorpusRe
   const absl::StatusOr<Corpus> found = FromProto(*there);
   const absl::StatusOr<Corpus> wanted = FromProto(request.corpus());
   if (!found.ok() || !wanted.ok() || AsPublished(*found) != AsPublished(*wanted)) return status;
+  if (!HasPolicy(found->policy, wanted->policy)) return status;
   reply->Clear();
   reply->set_version(found->version);
   if (answer_was_lost != nullptr) *answer_was_lost = true;

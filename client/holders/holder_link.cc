@@ -47,21 +47,26 @@ bool HolderLink::IsUsable() {
 
 absl::Status HolderLink::EnsureUp(Instant deadline) {
   if (IsUsable()) return absl::OkStatus();
+  deadline = std::min(deadline, options_->clock->Now() + options_->connect_timeout);
+  if (opening_ != nullptr && opening_->AwaitIfRunning(deadline)) {
+    if (IsUsable()) return absl::OkStatus();
+  }
   if (opening_ != nullptr) std::exchange(opening_, nullptr)->Abandon();
   must_open_here_ = false;
   Close();
-  deadline = std::min(deadline, options_->clock->Now() + options_->connect_timeout);
   CKV_ASSIGN_OR_RETURN(LinkSession session,
                        OpenLinkSession({options_, peers_, peer_, &geometry_, tenant_}, deadline));
   Adopt(std::move(session));
   return absl::OkStatus();
 }
 
-void HolderLink::OpenLater(absl::FunctionRef<std::vector<ChunkId>()> ids) {
-  if (opening_ != nullptr) return;
+bool HolderLink::OpenLater(absl::FunctionRef<std::vector<ChunkId>()> ids) {
+  if (opening_ != nullptr) return true;
+  if (!options_->opener->IsReady()) return false;
   opening_ = options_->opener->Begin(
       {options_, peers_, peer_, geometry_, tenant_, ids(), /*old=*/Release()});
   last_use_ = options_->clock->Now();  // an idle link is closed
+  return opening_ != nullptr;
 }
 
 void HolderLink::TakeOpening() {
@@ -89,7 +94,11 @@ void HolderLink::Adopt(LinkSession session) {
 
 LinkSession HolderLink::Release() {
   if (is_up()) {
-    if (!lane().status().ok()) peer_->lane_broke.store(true, std::memory_order_relaxed);
+    // A lane of an earlier epoch than another link's says nothing of the holder now.
+    if (!lane().status().ok() &&
+        epoch().value >= peer_->lane_epoch.load(std::memory_order_relaxed)) {
+      peer_->lane_broke.store(true, std::memory_order_relaxed);
+    }
     lane().BelongTo(nullptr);
     peer_->lane_count.fetch_sub(1, std::memory_order_relaxed);
   }

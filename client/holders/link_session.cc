@@ -25,6 +25,7 @@ absl::Status OpenOver(const LinkTarget& target, Instant deadline, LinkSession& s
     return opened.status();
   }
   peer.connection.NoteReach(std::nullopt);
+  peer.lane_broke.store(false, std::memory_order_relaxed);
   session.opened = *std::move(opened);
   const OpenedLane& up = session.opened;
   peer.epoch.store(up.epoch.value, std::memory_order_relaxed);

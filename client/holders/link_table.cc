@@ -188,13 +188,13 @@ bool LinkTable::TargetsChanged() const {
   });
 }
 
-HolderLink& LinkTable::Choose(ChunkLinks& chunk_links, uint32_t chunk) {
+HolderLink& LinkTable::Choose(ChunkLinks& chunk_links, uint32_t chunk, bool must_be_chosen) {
   ReplicaGroup& group = chunk_links.groups[chunk_links.group_of_chunk[chunk]];
   HolderLink& chosen = *chunk_links.links[group.Chosen(chunk_links.primitive)];
   // All chunks of a group have the same holder in an attempt, and a link that the attempt already
   // uses stays as it is: if it breaks meanwhile, the attempt fails there.
   const bool first = std::exchange(group.requested, chunk_links.last_use) != chunk_links.last_use;
-  if (!first || group.links.size() == 1 || forced_ != nullptr) return chosen;
+  if (!first || group.links.size() == 1 || forced_ != nullptr || must_be_chosen) return chosen;
   if (chosen.last_attempt() == use_count_ || chosen.IsUsable()) return chosen;
   return chosen.may_open_later() ? UseOpen(chunk_links, group) : chosen;
 }
@@ -214,7 +214,7 @@ HolderLink& LinkTable::UseOpen(ChunkLinks& chunk_links, ReplicaGroup& group) {
     const uint32_t i = (group.first + step) % static_cast<uint32_t>(group.links.size());
     HolderLink& other = *chunk_links.links[group.links[i]];
     if (i == ordinal || !may_answer(other)) continue;
-    chosen.OpenLater([&] { return IdsAt(chunk_links, down); });
+    if (!chosen.OpenLater([&] { return IdsAt(chunk_links, down); })) return chosen;
     ordinal = i;
     return other;
   }
@@ -388,8 +388,9 @@ absl::Status LinkTable::MakeUp(HolderLink& link, Instant deadline) {
   // A call over corpora of several tenants has several links to a holder: those are in use.
   HolderLink* oldest = nullptr;
   for (const auto& other : links_) {
-    if (other.get() == &link || &other->peer() != &link.peer() || !other->is_up()) continue;
-    if (Used(*other)) continue;
+    if (other.get() == &link || &other->peer() != &link.peer() || Used(*other)) continue;
+    (void)other->IsUsable();  // takes a session that was opened for it
+    if (!other->is_up()) continue;
     if (oldest == nullptr || other->last_use() < oldest->last_use()) oldest = other.get();
   }
   if (oldest == nullptr) return status;

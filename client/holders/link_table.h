@@ -110,8 +110,9 @@ class LinkTable {
 
   // Returns the link of `chunk` and records that this call uses it. The chunk must have tokens. If
   // the chosen replica's link is not usable and another's is, returns that one. The chosen one's
-  // session is opened meanwhile (client/holders/session_opener.h).
-  HolderLink& Choose(ChunkLinks& chunk_links, uint32_t chunk);
+  // session is opened meanwhile (client/holders/session_opener.h). Not if it `must_be_chosen`, for
+  // a call that only some of the replicas can answer.
+  HolderLink& Choose(ChunkLinks& chunk_links, uint32_t chunk, bool must_be_chosen = false);
 
   // Calls HolderLink::EnsureUp for a link of this attempt. If every group that needs the link has
   // another available holder, the link gets half the time that is left, and at most kOpenMax. A

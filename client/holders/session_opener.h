@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -35,8 +34,10 @@ struct SessionOrder {
 };
 
 // One session under way. Its states, which the link's thread and the opener's change:
-//   pending    Run ends                 -> done
-//   pending    Abandon                  -> abandoned: Run closes what it opens
+//   waiting    Run                      -> running
+//   running    Run ends                 -> done
+//   waiting    Abandon                  -> abandoned: Run opens nothing
+//   running    Abandon                  -> abandoned: Run closes what it opens
 //   done       Take                     -> taken
 //   done       Abandon closes it        -> abandoned
 class SessionOpening {
@@ -45,29 +46,33 @@ class SessionOpening {
   static constexpr Duration kTimeout = std::chrono::milliseconds(500);
 
   explicit SessionOpening(SessionOrder order) : order_(std::move(order)) {}
-  // Closes the old session, if Run has not.
-  ~SessionOpening() { order_.old.Close(*order_.options->clock); }
+  // Drops the old session's lane, if Run has not closed that. The holder then ends the session.
+  ~SessionOpening() = default;
   SessionOpening(const SessionOpening&) = delete;
   SessionOpening& operator=(const SessionOpening&) = delete;
 
   // Opens the session. If the holder is not reached, calls avoid it for a while. If they do so
   // already, because another link's attempt has failed meanwhile, the result is Unavailable.
-  void Run();
+  void Run() ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Waits until Run has ended, if it has begun. Returns false if it has not begun or ended in time.
+  bool AwaitIfRunning(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the session or why there is none. Returns nothing before Run has ended, and after Take
   // or Abandon.
-  std::optional<absl::StatusOr<LinkSession>> Take();
+  std::optional<absl::StatusOr<LinkSession>> Take() ABSL_LOCKS_EXCLUDED(mu_);
   // Call instead of Take if the session is not needed any more.
-  void Abandon();
+  void Abandon() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  enum class State : uint8_t { kPending, kDone, kTaken, kAbandoned };
+  enum class State : uint8_t { kWaiting, kRunning, kDone, kTaken, kAbandoned };
 
   absl::StatusOr<LinkSession> Open();
+  bool HasRun() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return state_ != State::kRunning; }
 
-  SessionOrder order_;
-  absl::StatusOr<LinkSession> result_ = absl::UnknownError("not opened yet");
-  std::atomic<State> state_{State::kPending};
+  SessionOrder order_;  // used by Run alone, once it has begun
+  absl::Mutex mu_;
+  State state_ ABSL_GUARDED_BY(mu_) = State::kWaiting;
+  absl::StatusOr<LinkSession> result_ ABSL_GUARDED_BY(mu_) = absl::UnknownError("not opened yet");
 };
 
 // Thread-safe. Serves orders one after another: links that open at once to a holder that has just
@@ -78,16 +83,19 @@ class SessionOpener {
   static constexpr size_t kQueueMax = 1024;
 
   explicit SessionOpener(Clock* clock) : clock_(*clock) {}
-  // Drops the orders that wait. Waits for the one under way, at most SessionOpening::kTimeout.
+  // Drops the orders that wait. Waits for the one under way: at most SessionOpening::kTimeout, and
+  // kCloseTimeout (client/holders/lane_opener.h) for each session that it ends.
   ~SessionOpener();
   SessionOpener(const SessionOpener&) = delete;
   SessionOpener& operator=(const SessionOpener&) = delete;
 
-  // Starts the thread at the first order. Returns null if the queue is full, or if the process can
-  // have no more threads.
+  // Returns false if Begin would return null. Starts the thread the first time.
+  bool IsReady() ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns null if the queue is full, or if the process can have no more threads.
   std::shared_ptr<SessionOpening> Begin(SessionOrder order) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  bool IsReadyLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_ || !queue_.empty(); }
 
@@ -95,6 +103,7 @@ class SessionOpener {
   absl::Mutex mu_;
   std::deque<std::shared_ptr<SessionOpening>> queue_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool is_reported_ ABSL_GUARDED_BY(mu_) = false;  // that there is no thread
   Thread thread_ ABSL_GUARDED_BY(mu_);
 };
 

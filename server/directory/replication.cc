@@ -80,8 +80,9 @@ bool Replication::IsPlanDue(Instant now) {
   const size_t filling_count = filling_.size();
   NoteNewHolders(now);
   is_due_ |= filling_.size() > filling_count;
+  // A stuck copy waits for the end of a failure's pause, or for room: neither is a change.
   const bool is_waiting = !plan_.corpora.empty() || plan_.under_replicated_count > 0 ||
-                          !filling_.empty() || hot_.IsWaiting(tables_);
+                          plan_.stuck.count > 0 || !filling_.empty() || hot_.IsWaiting(tables_);
   const uint64_t change_count = tables_.watches.change_count();
   if (!is_due_ && !is_lost && change_count == planned_count_ &&
       !(is_waiting && now >= planned_at_ + kReplanPeriod)) {

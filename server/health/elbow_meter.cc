@@ -47,8 +47,8 @@ double ElbowMeter::Elbow() const {
   if (variance < 0.01 * fit_.n * fit_.n) return 1;
   const double marginal = (fit_.count * fit_.nt - fit_.n * fit_.t) / variance;
   const double fixed = (fit_.t - marginal * fit_.n) / fit_.count;
-  if (marginal <= 0) return 1e9;  // more attends take no longer: it is far away
-  return std::max(1.0, fixed / marginal);
+  if (marginal <= 0) return kElbowMax;  // more attends take no longer: it is far away
+  return std::clamp(fixed / marginal, 1.0, kElbowMax);
 }
 
 std::vector<ChunkId> ElbowMeter::Hottest(const std::map<ChunkId, uint64_t>& counts) {

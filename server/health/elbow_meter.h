@@ -33,6 +33,8 @@ class ElbowMeter {
   // A chunk below this part of the samples is not hot.
   static constexpr double kHotPartMin = 0.01;
   static constexpr size_t kHotCountMax = MemberHealth::kHotCountMax;
+  // Reported for an elbow that is farther away, or nowhere.
+  static constexpr double kElbowMax = 1000;
 
   // Ends a window of time. `sums` are those since the holder's start; `sampled` has the ids of the
   // chunks sampled during the window.

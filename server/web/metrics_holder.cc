@@ -200,7 +200,8 @@ void AddLoad(const HolderLoad& load, MetricsPage& page) {
       "chunks. If it stays 1, add holders, or place more copies.",
       load.is_past_elbow ? 1 : 0);
   page.Gauge("ckv_holder_elbow_attends",
-             "Attends that a batch takes in about the time of one. 0 as long as it is not known.",
+             "Attends that a batch takes in about the time of one. 0 as long as it is not known, "
+             "1000 if it is farther away.",
              load.elbow);
   page.Gauge("ckv_holder_batch_attends", "Attends in a batch of the last second, on average.",
              load.attends);

@@ -112,13 +112,18 @@ TEST_F(HedgeTest, IfTheReplicaIsGoneTheLateHolderAnswers) {
   const uint64_t hedges = requester->Stats().hedge_count;
   // Until a hedge was tried, or the call found the replica gone because it had chosen that one. It
   // may know before that the replica is gone, and then hedges nothing.
-  stalled = [this, hedges, end = Soon(std::chrono::milliseconds(500))](uint32_t) {
+  const Instant end = Soon(std::chrono::milliseconds(500));
+  stalled = [this, hedges, end](uint32_t) {
     const RequesterStats stats = requester->Stats();
     return stats.hedge_count == hedges && stats.failover_count + stats.reopen_count == 0 &&
            Clock::Real()->Now() < end;
   };
   stalls = true;
   EXPECT_TRUE(Attended().SameBits(right));
+  const RequesterStats stats = requester->Stats();
+  EXPECT_TRUE(stats.hedge_count > hedges || stats.failover_count + stats.reopen_count > 0 ||
+              Clock::Real()->Now() < end)
+      << "nobody noticed that it is gone, and the stall ended by its time";
 }
 
 // Tickets submit the call of HedgeTest.

@@ -81,6 +81,19 @@ TEST_F(CorpusChangesTest, AnotherPublicationIsNotTakenForIt) {
   EXPECT_FALSE(answer_was_lost_);
 }
 
+// The chunks are there, and another client's change of the policy came between.
+TEST_F(CorpusChangesTest, APublicationIsNotDoneWithoutItsPolicy) {
+  ASSERT_TRUE(Publish(RequestOf(1)).ok());
+  leader_.SetHook([](const grpc::ServerContext&, int call) {
+    return call > 2 ? grpc::Status::OK : grpc::Status(grpc::StatusCode::CANCELLED, "stopping");
+  });
+  v1::PublishCorpusRequest request = RequestOf(1);
+  request.mutable_corpus()->mutable_policy()->set_ttl_ms(1000);
+  const absl::Status status = Publish(request);
+  EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+  EXPECT_FALSE(answer_was_lost_);
+}
+
 TEST_F(CorpusChangesTest, TheSamePublicationAgainIsRefused) {
   ASSERT_TRUE(Publish(RequestOf(1)).ok());
   EXPECT_TRUE(absl::IsAlreadyExists(Publish(RequestOf(1))));

@@ -5,6 +5,7 @@
 #include "client/holders/session_opener.h"
 
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
@@ -197,6 +198,34 @@ TEST_F(SessionOpenerTest, ALinkInUseIsNotOpenedAgain) {
   EXPECT_FALSE(used.is_up());
 }
 
+// Holders that open sessions, and then answer no more.
+class SilentHolders final : public HolderControlFactory {
+ public:
+  explicit SilentHolders(TestFleet* fleet) : fleet_(*fleet) {}
+  absl::StatusOr<std::unique_ptr<HolderControl>> Connect(const Member& member) override {
+    auto control = fleet_.Connect(member);
+    if (!control.ok()) return control;
+    return std::make_unique<Control>(*std::move(control));
+  }
+
+ private:
+  struct Control final : HolderControl {
+    explicit Control(std::unique_ptr<HolderControl> to) : holder(std::move(to)) {}
+    absl::StatusOr<SessionAnswer> OpenSession(const SessionOffer& offer, Instant end) override {
+      return holder->OpenSession(offer, end);
+    }
+    absl::Status CloseSession(SessionId session, Instant end) override {
+      return holder->CloseSession(session, end);
+    }
+    absl::StatusOr<std::vector<std::optional<ResolvedHandle>>> ResolveChunks(
+        SessionId, std::span<const ChunkId>, Instant) override {
+      return absl::DeadlineExceededError("silent");
+    }
+    const std::unique_ptr<HolderControl> holder;
+  };
+  TestFleet& fleet_;
+};
+
 // Orders without a requester.
 struct SessionOpeningTest : testing::Test {
   SessionOpeningTest() {
@@ -278,6 +307,38 @@ TEST_F(SessionOpeningTest, TheOldSessionIsClosed) {
   order = Order();
   order.old = Opened();
   { SessionOpening never_run(std::move(order)); }
+  // Only its lane is dropped, which the holder notices.
+  for (const Instant end = Soon(); SessionCount() > 0;) ASSERT_LT(Clock::Real()->Now(), end);
+}
+
+TEST_F(SessionOpeningTest, OneThatRunsIsAwaited) {
+  SessionOpening opening(Order());
+  EXPECT_FALSE(opening.AwaitIfRunning(Soon())) << "it waits for nothing that has not begun";
+  absl::Mutex mu;
+  mu.Lock();
+  fleet.set_on_session([&](const std::string&) { absl::MutexLock wait(&mu); });
+  std::thread runs([&] { opening.Run(); });
+  while (fleet.session_calls() == 0) std::this_thread::yield();
+  EXPECT_FALSE(opening.AwaitIfRunning(Soon(std::chrono::milliseconds(10))));
+  EXPECT_FALSE(opening.Take().has_value());
+  mu.Unlock();
+  EXPECT_TRUE(opening.AwaitIfRunning(Soon()));
+  runs.join();
+  auto opened = opening.Take();
+  ASSERT_TRUE(opened.has_value() && opened->ok());
+  (*opened)->Close(*options.clock);
+}
+
+TEST_F(SessionOpeningTest, AHolderThatIsSilentAfterItsSessionIsNotReached) {
+  SilentHolders silent(&fleet);
+  PeerTable table(&view, &silent);
+  HolderPeer* const peer = *table.Find(TestFleet::Name(0));
+  SessionOpening opening({&options, &table, peer, corpus.geometry, "", ids, {}});
+  opening.Run();
+  const auto opened = opening.Take();
+  ASSERT_TRUE(opened);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(opened->status())) << opened->status();
+  EXPECT_GT(peer->avoidance.until(), Clock::Real()->Now());
   EXPECT_EQ(SessionCount(), 0u);
 }
 

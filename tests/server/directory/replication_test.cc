@@ -278,6 +278,22 @@ TEST_F(ReplicationTest, AHolderIsNotDrainedWithoutAPlaceForItsChunks) {
   for (uint32_t i = 0; i < 3; ++i) EXPECT_TRUE(Names(i, "h0"));
 }
 
+// The end of the pause after a failure is no change of the fleet.
+TEST_F(ReplicationTest, ADrainWhoseOnlyCopyFailedContinues) {
+  Leave("h2");
+  Publish({{{"h0"}}});
+  ASSERT_TRUE(state_->replication().SetDraining({"h0"}, true, kInstantMax).ok());
+  Tick();
+  for (const CopyOrder& order : Orders("h1")) ASSERT_TRUE(Report("h1", order, "no route").ok());
+  Tick();
+  EXPECT_THAT(Orders("h1"), IsEmpty());
+  EXPECT_EQ(state_->replication().DrainOf({"h0"})->stuck.count, 3u);
+  Tick(Replication::kFailurePause);
+  Tick();
+  EXPECT_EQ(Orders("h1").size(), 3u);
+  EXPECT_EQ(state_->replication().DrainOf({"h0"})->stuck.count, 0u);
+}
+
 TEST_F(ReplicationTest, ANewHolderTakesItsShare) {
   const Corpus corpus =
       test::MakeTestCorpus(test::TestGeometry(), std::vector<uint32_t>(16, 5), /*seed=*/4)

@@ -77,14 +77,14 @@ class HolderStripeTest : public testing::TestWithParam<FabricKind> {
     call.deadline = deadline;
     return requester_->Attend(call, answer->View(), nullptr);
   }
-  // The answer of a chunk in memory. The other chunks are cold afterwards, as is this one.
-  // It waits until the deadline for a holder that may answer.
+  // The call waits until its deadline for a holder that may answer.
   void ExpectRefused(uint32_t chunk, const Indices& selected) {
     Answer none(16, 64);
     EXPECT_FALSE(Ask({chunk}, &none, selected, kLayer, test::Shortly()).ok());
     EXPECT_TRUE(none.Untouched());
   }
 
+  // The answer of a chunk in memory. The other chunks are cold afterwards, as is this one.
   Answer HotAnswer(const std::vector<uint32_t>& chunks, const Indices& selected) {
     Answer answer(16, 64);
     EXPECT_TRUE(Ask(chunks, &answer).ok());

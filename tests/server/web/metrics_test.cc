@@ -247,7 +247,6 @@ TEST(WebServer, EndsAtOnce) {
   EXPECT_LT(Clock::Real()->Now() - start, std::chrono::seconds(5));
 }
 
-// A process without roles, as it is for a moment at its end, has metrics of its own.
 TEST(Metrics, TheLoadOfAHolder) {
   WebSources sources;
   sources.holder_load = [] {
@@ -262,6 +261,7 @@ TEST(Metrics, TheLoadOfAHolder) {
   EXPECT_EQ(seen["ckv_holder_busy_ratio"], 0.75);
 }
 
+// A process without roles, as it is for a moment at its end, has metrics of its own.
 TEST(Metrics, AProcessWithoutRoles) {
   const std::string text = MetricsText({});
   EXPECT_THAT(text, HasSubstr("process_start_time_seconds"));
