@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,8 @@
 #include "proto/base/status.h"
 #include "proto/convert.h"
 #include "proto/extra_keys.h"
+#include "proto/host/thread.h"
+#include "proto/host/thread_priority.h"
 #include "proto/token_id.h"
 
 namespace ckv {
@@ -270,8 +273,19 @@ grpc::Status HolderServiceImpl::ReadChunk(grpc::ServerContext* context,
     reply.set_rows(rows.data(), rows.size());
     return writer->Write(reply);
   };
-  return ToGrpc(reads_.Run(*id, *geometry, request->tenant(),
-                           {EndCall(context), [context] { return context->IsCancelled(); }, send}));
+  // gRPC's thread has queries after this, so it cannot have a lower priority.
+  absl::Status status;
+  try {
+    Thread reader([&] {
+      LowerThreadPriority();
+      status = reads_.Run(*id, *geometry, request->tenant(),
+                          {EndCall(context), [context] { return context->IsCancelled(); }, send});
+    });
+    reader.join();
+  } catch (const std::system_error&) {
+    status = absl::ResourceExhaustedError("chunk: this process can have no more threads");
+  }
+  return ToGrpc(status);
 }
 
 grpc::Status HolderServiceImpl::ListChunks(grpc::ServerContext* /*context*/,

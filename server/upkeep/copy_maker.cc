@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/base/log.h"
 #include "proto/base/status.h"
+#include "proto/host/thread_priority.h"
 
 namespace ckv {
 
@@ -21,7 +22,10 @@ CopyMaker::CopyMaker(const CopyMakerOptions& options, ChunkStore* store, CopySou
       source_(*source),
       pacer_(options.clock, options.bytes_per_second) {
   for (uint32_t i = 0; i < std::max(1u, options_.flow_count); ++i)
-    threads_.emplace_back([this] { Run(); });
+    threads_.emplace_back([this] {
+      LowerThreadPriority();
+      Run();
+    });
 }
 
 CopyMaker::~CopyMaker() { Stop(); }

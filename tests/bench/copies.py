@@ -4,7 +4,9 @@
 
 Real processes on loopback, rows of DeepSeek-V2-Lite's shape. h0 and h1 have a copy of each chunk. h2 starts empty, and h0 is
 drained into it. Then h3 starts empty, and h1 is killed, so that h3 must copy from h2. Callers over gRPC and C attend a
-small corpus without a pause, and compare bits. Only one holder copies at a time, so the set rate says how long it takes.
+small corpus every few milliseconds, which takes half of two processors, and compare bits. Without a pause they would take
+all, and a copy could only have what it takes from them. Only one holder copies at a time, so the set rate says how long it
+takes.
 """
 
 import json
@@ -31,6 +33,7 @@ FREE_BYTES = 5 * BYTES  # on disk: the file, then three stores
 CALM_S = 20.0
 DONE_S_MAX = 600
 TIMEOUT_S = 4.0
+CALL_EVERY_MS = 3  # of each of two callers
 
 
 def rows(count):
@@ -97,9 +100,11 @@ class CopyBench:
 
     def start_callers(self):
         callers, timeout_ms = [], round(1000 * TIMEOUT_S)
+        os.environ["CKV_CALL_EVERY_MS"] = str(CALL_EVERY_MS)  # they inherit it
         for command in ((self.shared.PROGRAMS.attend_caller, self.fleet.requester, "base", D_QK, timeout_ms),
                         (self.shared.PROGRAMS.c_caller, self.fleet.directory, "base", timeout_ms)):
             callers.append(self.shared.Caller(*command))
+        del os.environ["CKV_CALL_EVERY_MS"]
         for caller in callers:
             caller.await_answer()
         return callers

@@ -28,9 +28,9 @@ constexpr uint32_t kRows = 2;
 constexpr uint32_t kTimeoutMs = 10'000;  // a user's default
 constexpr uint16_t kOne = 0x3f80;        // bf16
 
-bool StdinEnded() {
+bool StdinEnds(int within_ms) {
   pollfd ended = {0, POLLIN, 0};
-  return poll(&ended, 1, 0) != 0;
+  return poll(&ended, 1, within_ms) != 0;
 }
 
 int Run(const char* requester, const char* corpus, uint32_t d_qk, uint32_t timeout_ms) {
@@ -47,7 +47,7 @@ int Run(const char* requester, const char* corpus, uint32_t d_qk, uint32_t timeo
   std::string first_error, first_answer;
   call_times times;
   call_times_begin(&times);
-  for (; !StdinEnded(); ++queries) {
+  for (; !StdinEnds(call_times_rest_ms(&times)); ++queries) {
     grpc::ClientContext context;
     context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                                       gpr_time_from_millis(2 * timeout_ms, GPR_TIMESPAN)));

@@ -152,7 +152,7 @@ static void Run(caller* one) {
   for (uint32_t i = 0; i < kRows * kWidthMax; ++i) q[i] = 0x3f80;  // 1 in bf16
   call_times times;
   call_times_begin(&times);
-  for (; !StdinEnds(0); ++one->queries) {
+  for (; !StdinEnds(call_times_rest_ms(&times)); ++one->queries) {
     if (Call(one, q, &times) != CKV_OK) {
       if (one->context == NULL) StdinEnds(kPauseMs);  // it may be refused at once
       continue;

@@ -3,6 +3,9 @@
 // call_times_print prints two members of a JSON object: "ms", the quantiles 0.5, 0.99, 0.999 and 1
 // of all calls, and "slow", the begin and the length of each call that took kSlowS or more, in
 // seconds of CLOCK_MONOTONIC, which all processes of a host share.
+//
+// If CKV_CALL_EVERY_MS is set, a caller begins a call each so many milliseconds, and waits before
+// for call_times_rest_ms. Otherwise it calls without a pause.
 
 #pragma once
 
@@ -18,6 +21,7 @@ typedef struct call_times {
   float* took_s;  // of the first kCallCountMax calls
   double* slow;   // pairs
   uint32_t count, slow_count;
+  double every_s, next_s;  // between two calls; when the next one begins
 } call_times;
 
 static inline double call_times_now(void) {
@@ -30,6 +34,17 @@ static inline void call_times_begin(call_times* times) {
   times->took_s = (float*)malloc(sizeof(float) * kCallCountMax);
   times->slow = (double*)malloc(sizeof(double) * 2 * kSlowCountMax);
   times->count = times->slow_count = 0;
+  const char* const every_ms = getenv("CKV_CALL_EVERY_MS");
+  times->every_s = every_ms == NULL ? 0 : 1e-3 * atof(every_ms);
+  times->next_s = call_times_now();
+}
+
+// Milliseconds until the next call, rounded up. A call that is late moves those after it.
+static inline int call_times_rest_ms(call_times* times) {
+  if (times->every_s == 0) return 0;
+  const double now = call_times_now(), rest = times->next_s - now;
+  times->next_s = (rest > 0 ? times->next_s : now) + times->every_s;
+  return rest > 0 ? (int)(1e3 * rest) + 1 : 0;
 }
 
 static inline void call_times_add(call_times* times, double begin) {
