@@ -296,7 +296,12 @@ TEST(CalibrateHere, MeasuresADeviceThatReachesPinnedMemory) {
   DeferredBackend device(DeferredBackend::ReachPinned());
   Geometry geometry = *NamedGeometry("deepseek-v2-lite");
   geometry.revision = "r";
-  const auto here = CalibrateHere(geometry, *Clock::Real(), device);
+  auto here = CalibrateHere(geometry, *Clock::Real(), device);
+  // On a busy machine, more tokens may take no longer than few.
+  for (const Instant end = test::Soon(); here.ok() && here->splice_per_token_layer_us == 0;) {
+    ASSERT_LT(Clock::Real()->Now(), end);
+    here = CalibrateHere(geometry, *Clock::Real(), device);
+  }
   ASSERT_TRUE(here.ok()) << here.status();
   EXPECT_GT(here->merge_per_row_us, 0);
   EXPECT_GT(here->splice_per_token_layer_us, 0);
