@@ -275,6 +275,7 @@ absl::StatusOr<std::optional<ExtendReport>> Publisher::ExtendOnce(const ExtendTa
 absl::StatusOr<ExtendReport> Publisher::Extend(const ExtendTarget& target, ChunkSource& chunks,
                                                Instant deadline, const PutObserver& observer) {
   if (chunks.chunks().empty()) return absl::InvalidArgumentError("there are no chunks to put");
+  CKV_RETURN_IF_ERROR(ValidatePolicy(target.policy));
   Putting putting;
   for (int attempt = 0; attempt < kAttemptCountMax; ++attempt) {
     CKV_ASSIGN_OR_RETURN(std::optional<ExtendReport> report,

@@ -139,8 +139,10 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     absl::MutexLock lock(&mu_);
     unlisted_ = kind;
   }
-  // From now on every request for a session calls this first, with the holder's name.
-  void set_on_session(std::function<void(const std::string& holder)> on_session) {
+  // From now on every request for a session calls this first, with the holder's name and the
+  // request's deadline. If it returns an error, that is the answer.
+  using OnSession = std::function<absl::Status(const std::string& holder, Instant deadline)>;
+  void set_on_session(OnSession on_session) {
     absl::MutexLock lock(&mu_);
     on_session_ = std::move(on_session);
   }
@@ -192,7 +194,9 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     absl::StatusOr<SessionAnswer> OpenSession(const SessionOffer& offer,
                                               Instant deadline) override {
       ++fleet_->session_calls_;
-      if (const auto on_session = fleet_->on_session()) on_session(name_);
+      if (const auto on_session = fleet_->on_session()) {
+        if (absl::Status status = on_session(name_, deadline); !status.ok()) return status;
+      }
       absl::MutexLock lock(&fleet_->mu_);
       Holder* holder = Find();
       if (holder == nullptr) return absl::UnavailableError("connection refused");
@@ -233,7 +237,7 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     }
     return kinds;
   }
-  std::function<void(const std::string&)> on_session() ABSL_LOCKS_EXCLUDED(mu_) {
+  OnSession on_session() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     return on_session_;
   }
@@ -254,7 +258,7 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
   std::map<std::string, std::string> moved_ ABSL_GUARDED_BY(mu_);  // addresses, by name
   std::map<std::string, Corpus> corpora_ ABSL_GUARDED_BY(mu_);
   std::optional<FabricKind> unlisted_ ABSL_GUARDED_BY(mu_);
-  std::function<void(const std::string&)> on_session_ ABSL_GUARDED_BY(mu_);
+  OnSession on_session_ ABSL_GUARDED_BY(mu_);
 };
 
 // Holders over one fabric, and a requester over it or another. All compute with `backend`.

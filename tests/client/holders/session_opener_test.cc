@@ -38,7 +38,7 @@ LinkOptions OptionsOver(Fabric* fabric) {
   return options;
 }
 
-// Requests for sessions with one holder wait here.
+// Requests for sessions with one holder wait here, until their deadline.
 class Door {
  public:
   void Shut(std::string holder) {
@@ -50,13 +50,15 @@ class Door {
     absl::MutexLock lock(&mu_);
     return waits_;
   }
-  void Pass(const std::string& holder) {
+  absl::Status Pass(const std::string& holder, Instant deadline) {
     absl::MutexLock lock(&mu_);
-    if (holder != holder_) return;
+    if (holder != holder_) return absl::OkStatus();
     waits_ = true;
     const auto opened = [this, &holder]()
                             ABSL_NO_THREAD_SAFETY_ANALYSIS { return holder != holder_; };
-    mu_.Await(absl::Condition(&opened));
+    // A busy machine makes the other holder late, and then a call needs this one.
+    const bool passes = Clock::Real()->Await(mu_, absl::Condition(&opened), deadline);
+    return passes ? absl::OkStatus() : absl::DeadlineExceededError("the door is shut");
   }
 
  private:
@@ -71,7 +73,9 @@ struct SessionOpenerTest : testing::Test {
     for (size_t i = 0; i < 2; ++i) Start(i);
     fleet.Load("c", corpus, {0, 0});
     fleet.Lease("c", corpus, 1, {0, 1});
-    fleet.set_on_session([this](const std::string& holder) { door.Pass(holder); });
+    fleet.set_on_session([this](const std::string& holder, Instant deadline) {
+      return door.Pass(holder, deadline);
+    });
     RequesterOptions options;
     options.fabrics = {fabric.get()};
     options.lane_shape = SmallShape();
@@ -119,12 +123,14 @@ struct SessionOpenerTest : testing::Test {
 TEST_F(SessionOpenerTest, ACallDoesNotWaitForTheFirstSessionWithAReplica) {
   const size_t other = RowsOf(0) > 0 ? 1 : 0;
   door.Shut(TestFleet::Name(other).name);
+  const Instant begin = Clock::Real()->Now();
   AttendUntil([&] { return door.waits(); });
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(Attended().SameBits(right));
   EXPECT_EQ(RowsOf(other), 0u);
+  const bool in_time = Clock::Real()->Now() - begin < SessionOpening::kTimeout / 2;
   door.Open();
   AttendUntil([&] { return RowsOf(other) > 0; });
-  EXPECT_EQ(requester->Stats().failover_count, 0u);
+  if (in_time) EXPECT_EQ(requester->Stats().failover_count, 0u);
 }
 
 TEST_F(SessionOpenerTest, ACallDoesNotWaitForAHolderThatRestarted) {
@@ -288,7 +294,10 @@ TEST_F(SessionOpeningTest, AnAbandonedSessionIsClosed) {
   after.Abandon();
   EXPECT_EQ(SessionCount(), 0u);
   SessionOpening during(Order());
-  fleet.set_on_session([&](const std::string&) { during.Abandon(); });
+  fleet.set_on_session([&](const std::string&, Instant) {
+    during.Abandon();
+    return absl::OkStatus();
+  });
   during.Run();
   EXPECT_EQ(fleet.session_calls(), 2);
   EXPECT_EQ(SessionCount(), 0u);
@@ -316,7 +325,10 @@ TEST_F(SessionOpeningTest, OneThatRunsIsAwaited) {
   EXPECT_FALSE(opening.AwaitIfRunning(Soon())) << "it waits for nothing that has not begun";
   absl::Mutex mu;
   mu.Lock();
-  fleet.set_on_session([&](const std::string&) { absl::MutexLock wait(&mu); });
+  fleet.set_on_session([&](const std::string&, Instant) {
+    absl::MutexLock wait(&mu);
+    return absl::OkStatus();
+  });
   std::thread runs([&] { opening.Run(); });
   while (fleet.session_calls() == 0) std::this_thread::yield();
   EXPECT_FALSE(opening.AwaitIfRunning(Soon(std::chrono::milliseconds(10))));
@@ -363,7 +375,10 @@ TEST_F(SessionOpeningTest, AHolderThatIsNotReachedIsAvoided) {
 
 TEST_F(SessionOpeningTest, AFullQueueRefuses) {
   absl::Mutex mu;
-  fleet.set_on_session([&](const std::string&) { absl::MutexLock wait(&mu); });
+  fleet.set_on_session([&](const std::string&, Instant) {
+    absl::MutexLock wait(&mu);
+    return absl::OkStatus();
+  });
   SessionOpener opener(Clock::Real());
   std::vector<std::shared_ptr<SessionOpening>> begun;
   mu.Lock();
