@@ -130,7 +130,9 @@ TEST_F(SessionOpenerTest, ACallDoesNotWaitForTheFirstSessionWithAReplica) {
   const bool in_time = Clock::Real()->Now() - begin < SessionOpening::kTimeout / 2;
   door.Open();
   AttendUntil([&] { return RowsOf(other) > 0; });
-  if (in_time) EXPECT_EQ(requester->Stats().failover_count, 0u);
+  if (in_time) {
+    EXPECT_EQ(requester->Stats().failover_count, 0u);
+  }
 }
 
 TEST_F(SessionOpenerTest, ACallDoesNotWaitForAHolderThatRestarted) {
