@@ -8,6 +8,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/test_fleet.h"
@@ -62,8 +63,8 @@ struct CopySearchTest : testing::Test {
     corpus.geometry = made.geometry;
     corpus.chunks.emplace_back();
     corpus.chunks[0].id = lost.id;
-    corpus.chunks[0].set_holders(holders);
-    corpus.chunks[0].set_leased(leased);
+    corpus.chunks[0].set_holders(std::move(holders));
+    corpus.chunks[0].set_leased(std::move(leased));
     return corpus;
   }
   absl::StatusOr<RepairSource::Restored> Restore() { return search.Restore(lost, test::Soon()); }
