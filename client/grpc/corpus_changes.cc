@@ -8,15 +8,6 @@
 namespace ckv {
 namespace {
 
-// Whether a published corpus has what a publication wanted. An unset field was to be kept.
-bool HasPolicy(const CorpusPolicy& there, const CorpusPolicy& wanted) {
-  const auto has = [](const auto& is, const auto& want) {
-    return !want.has_value() || is.value_or(0) == *want;
-  };
-  return has(there.ttl_ms, wanted.ttl_ms) && has(there.quota_bytes, wanted.quota_bytes) &&
-         has(there.kept_version_count, wanted.kept_version_count);
-}
-
 // The corpus without its policy, and without what the directory adds to it.
 Corpus AsPublished(Corpus corpus) {
   corpus.version = 0;
@@ -40,6 +31,14 @@ absl::StatusOr<v1::Corpus> ReadOwn(DirectoryCaller& directory, const std::string
 }
 
 }  // namespace
+
+bool HasPolicy(const CorpusPolicy& there, const CorpusPolicy& wanted) {
+  const auto has = [](const auto& is, const auto& want) {
+    return !want.has_value() || is.value_or(0) == *want;
+  };
+  return has(there.ttl_ms, wanted.ttl_ms) && has(there.quota_bytes, wanted.quota_bytes) &&
+         has(there.kept_version_count, wanted.kept_version_count);
+}
 
 absl::Status PublishCorpus(DirectoryCaller& directory, const v1::PublishCorpusRequest& request,
                            v1::PublishCorpusReply* reply, Instant deadline, CallEnd* end,

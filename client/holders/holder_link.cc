@@ -48,9 +48,8 @@ bool HolderLink::IsUsable() {
 absl::Status HolderLink::EnsureUp(Instant deadline) {
   if (IsUsable()) return absl::OkStatus();
   deadline = std::min(deadline, options_->clock->Now() + options_->connect_timeout);
-  if (opening_ != nullptr && opening_->AwaitIfRunning(deadline)) {
-    if (IsUsable()) return absl::OkStatus();
-  }
+  if (opening_ != nullptr && opening_->AwaitIfRunning(deadline) && IsUsable())
+    return absl::OkStatus();
   if (opening_ != nullptr) std::exchange(opening_, nullptr)->Abandon();
   must_open_here_ = false;
   Close();

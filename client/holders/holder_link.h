@@ -62,7 +62,7 @@ class HolderLink {
   // Begins to open a session on the opener's thread, if none is being opened, and to resolve there
   // what `ids` returns. Drops the one that is up. Call it if the link is not usable and replicas
   // are. If the holder is not reached, calls avoid it. Returns false if the opener can take no
-  // order: then nothing has changed.
+  // order.
   bool OpenLater(absl::FunctionRef<std::vector<ChunkId>()> ids);
   // Returns false if OpenLater cannot help: there is no opener. Or the last session was refused for
   // a reason that EnsureUp must return, or can remove.

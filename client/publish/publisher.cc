@@ -221,15 +221,6 @@ absl::Status CheckFits(const Corpus& corpus, const CorpusPolicy& wanted,
   return CheckQuota(corpus.name, corpus.row_bytes() + tokens * corpus.geometry.token_bytes(),
                     wanted.quota_bytes.value_or(corpus.policy.quota_bytes.value_or(0)));
 }
-
-// Whether a change to `wanted` would change what a corpus with `has` has.
-bool Changes(const CorpusPolicy& wanted, const CorpusPolicy& has) {
-  const auto differs = [](const auto& want, const auto& is) {
-    return want.has_value() && *want != is.value_or(0);
-  };
-  return differs(wanted.ttl_ms, has.ttl_ms) || differs(wanted.quota_bytes, has.quota_bytes) ||
-         differs(wanted.kept_version_count, has.kept_version_count);
-}
 }  // namespace
 
 absl::StatusOr<std::optional<ExtendReport>> Publisher::ExtendOnce(const ExtendTarget& target,
@@ -260,7 +251,7 @@ absl::StatusOr<std::optional<ExtendReport>> Publisher::ExtendOnce(const ExtendTa
     CKV_RETURN_IF_ERROR(chunks.CheckUnchanged());
     AppendChunks(chunks, fresh, putting.placement, corpus);
   }
-  if (!fresh.empty() || Changes(target.policy, corpus.policy)) {
+  if (!fresh.empty() || !HasPolicy(corpus.policy, target.policy)) {
     corpus.policy = target.policy;
     CKV_ASSIGN_OR_RETURN(const std::optional<uint64_t> version, Publish(corpus, deadline));
     if (!version) return std::nullopt;

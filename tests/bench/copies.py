@@ -21,6 +21,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / path) for path in ("tests/bench", "tests/e2e", "tests/support")]
 from bar import NOT_HERE  # noqa: E402
+from directories_e2e import poll  # noqa: E402
 from priority import usual_priority  # noqa: E402
 
 GIB = 1 << 30
@@ -137,12 +138,8 @@ class CopyBench:
 
     def await_whole(self):
         """Until the directory has noticed the loss, and no chunk lacks a copy any more."""
-        deadline = time.monotonic() + DONE_S_MAX
-        for lacks in (True, False):
-            while self.lacks() != lacks:
-                if time.monotonic() > deadline:
-                    raise RuntimeError(self.shared.run_ctl(self.fleet, "health").stdout)
-                time.sleep(0.05)
+        if not (poll(self.lacks, DONE_S_MAX) and poll(lambda: not self.lacks(), DONE_S_MAX)):
+            raise RuntimeError(self.shared.run_ctl(self.fleet, "health").stdout)
 
 
 def p99(said):

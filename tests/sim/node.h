@@ -30,7 +30,7 @@ class EtcdDirectory;
 
 namespace ckv::sim {
 
-// What a call gets from a process whose holder or directory is not there yet, or no more.
+// A process answers so before its holder or directory has started, and after it has ended.
 inline absl::Status Starting() { return absl::UnavailableError("it is starting or ending"); }
 
 // One process from its start to its end. Never destroyed: threads of a killed one still use it.

@@ -28,7 +28,7 @@ namespace ckv::sim {
 // After so long without an answer from its peer, an end takes its lane to be down.
 inline constexpr int64_t kSilence = 3 * kSecond;
 
-// What all lanes use.
+// The network of all lanes, and the observer of their replies.
 struct LaneWorld {
   Network& network;
   const OnReply on_reply;

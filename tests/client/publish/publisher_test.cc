@@ -113,7 +113,7 @@ TEST_F(PublisherTest, SetsThePolicyWithItsChange) {
   EXPECT_EQ(policy().ttl_ms, first.ttl_ms);
   EXPECT_EQ(policy().kept_version_count, 2u);
   EXPECT_EQ(policy().quota_bytes, std::nullopt);
-  // What is not set is kept.
+  // An unset field keeps what the corpus has.
   const uint64_t bytes = 200 * corpus_.geometry.token_bytes();
   ASSERT_TRUE(Extend({2}, {.corpus = "docs", .policy = {.quota_bytes = bytes}}).ok());
   EXPECT_EQ(policy().ttl_ms, first.ttl_ms);

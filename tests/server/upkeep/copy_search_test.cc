@@ -107,7 +107,7 @@ TEST_F(CopySearchTest, NamesWhyThereIsNoCopy) {
   EXPECT_TRUE(absl::IsFailedPrecondition(Restore().status())) << Restore().status();
   search.places[""] = {Place("", {{"here"}, {"unknown"}})};
   EXPECT_TRUE(absl::IsUnavailable(Restore().status())) << Restore().status();
-  // Of two corpora, the error that is worth another attempt.
+  // If two corpora have the chunk, the error is the one that is worth another attempt.
   search.places[""] = {Place("", {{"here"}, {"unknown"}}), Place("", {{"here"}})};
   EXPECT_TRUE(absl::IsUnavailable(Restore().status())) << Restore().status();
 }
