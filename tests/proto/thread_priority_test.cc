@@ -12,9 +12,7 @@
 namespace ckv {
 namespace {
 
-int NiceOfThisThread() {
-  return getpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)));
-}
+int NiceOfThisThread() { return getpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid))); }
 
 TEST(LowerThreadPriority, IsOfTheCallingThreadAlone) {
   const int before = NiceOfThisThread();
