@@ -45,16 +45,16 @@ int Run(const char* requester, const char* corpus, uint32_t d_qk, uint32_t timeo
   request.set_timeout_ms(timeout_ms);
   uint64_t queries = 0, failed = 0, changed = 0;
   std::string first_error, first_answer;
-  call_times times;
-  call_times_begin(&times);
-  for (; !StdinEnds(call_times_rest_ms(&times)); ++queries) {
+  ckv_call_times times;
+  ckv_call_times_begin(&times);
+  for (; !StdinEnds(ckv_call_times_rest_ms(&times)); ++queries) {
     grpc::ClientContext context;
     context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                                       gpr_time_from_millis(2 * timeout_ms, GPR_TIMESPAN)));
     v1::AttendReply reply;
-    const double begin = call_times_now();
+    const double begin = ckv_call_times_now();
     const grpc::Status status = stub->Attend(&context, request, &reply);
-    call_times_add(&times, begin);
+    ckv_call_times_add(&times, begin);
     if (!status.ok()) {
       ++failed;
       if (first_error.empty()) first_error = status.error_message();
@@ -72,7 +72,7 @@ int Run(const char* requester, const char* corpus, uint32_t d_qk, uint32_t timeo
       {"queries", queries}, {"failed", failed}, {"changed", changed}, {"first_error", first_error}};
   const std::string members = said.dump();
   std::printf("%.*s, ", static_cast<int>(members.size()) - 1, members.c_str());
-  call_times_print(&times);
+  ckv_call_times_print(&times);
   std::printf("}\n");
   return 0;
 }

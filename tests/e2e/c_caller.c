@@ -129,12 +129,12 @@ static int IsChanged(const caller* one) {
 }
 
 // Opens what is not open, and makes one call.
-static ckv_status Call(caller* one, const uint16_t* q, call_times* times) {
+static ckv_status Call(caller* one, const uint16_t* q, ckv_call_times* times) {
   ckv_status status = one->context == NULL ? Open(one) : CKV_OK;
   if (status == CKV_OK) {
-    const double begin = call_times_now();
+    const double begin = ckv_call_times_now();
     status = Attend(one, q);
-    call_times_add(times, begin);
+    ckv_call_times_add(times, begin);
   }
   if (status != CKV_OK && one->failed++ == 0)
     snprintf(one->first_error, sizeof one->first_error, "%s: %s", ckv_status_name(status),
@@ -150,9 +150,9 @@ static ckv_status Call(caller* one, const uint16_t* q, call_times* times) {
 static void Run(caller* one) {
   static uint16_t q[kRows * kWidthMax];
   for (uint32_t i = 0; i < kRows * kWidthMax; ++i) q[i] = 0x3f80;  // 1 in bf16
-  call_times times;
-  call_times_begin(&times);
-  for (; !StdinEnds(call_times_rest_ms(&times)); ++one->queries) {
+  ckv_call_times times;
+  ckv_call_times_begin(&times);
+  for (; !StdinEnds(ckv_call_times_rest_ms(&times)); ++one->queries) {
     if (Call(one, q, &times) != CKV_OK) {
       if (one->context == NULL) StdinEnds(kPauseMs);  // it may be refused at once
       continue;
@@ -170,7 +170,7 @@ static void Run(caller* one) {
          one->failed, one->changed);
   PrintText(one->first_error);
   printf(", ");
-  call_times_print(&times);
+  ckv_call_times_print(&times);
   printf("}\n");
   free(one->answer);
   free(one->first_answer);
