@@ -20,6 +20,12 @@ namespace {
 
 constexpr size_t kCompletionCountMax = 16;  // looked at per poll
 
+// A malformed header is a fault of the lane, not of the call: a new lane may do better.
+absl::Status OfLane(const absl::Status& status) {
+  if (!absl::IsInvalidArgument(status)) return status;
+  return Annotate(absl::UnavailableError(status.message()), "a damaged answer");
+}
+
 }  // namespace
 
 Exchange::Exchange(Clock* clock, Duration spin_max, LinkTable* links, CallCounters* counters)
@@ -132,7 +138,7 @@ absl::Status Exchange::Take(uint32_t peer_index, const Completion& done, Accept 
     // (I1).
     from.strange = true;
     counters_->discarded.fetch_add(1, std::memory_order_relaxed);
-    return header.status();
+    return OfLane(header.status());
   }
   if (takes_again) return accept({peer_index, done.slot, slot.tag, slot.posted, *header, bytes});
   // From here on the slot is ours again, whatever the reply contains.

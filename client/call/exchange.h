@@ -63,7 +63,8 @@ class Exchange {
   using Accept = absl::FunctionRef<absl::Status(const Reply&)>;
   // Takes the replies that have arrived and passes each awaited one to `accept` once. Returns true
   // if any arrived. Before it returns an error, it takes all replies that arrived on that lane.
-  //   As LinkTable::Fail if `accept` fails or a header is malformed.
+  //   Unavailable         a reply's header is malformed: the lane is closed.
+  //   As LinkTable::Fail if `accept` fails.
   absl::StatusOr<bool> Collect(Accept accept);
 
   // Takes and drops all replies that have arrived: the deadline has passed, and the call waited for
