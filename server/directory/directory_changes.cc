@@ -170,7 +170,8 @@ void DirectoryChanges::Settle(const DirectoryChange& change, const absl::Status&
     if (!status.ok()) tables_.numbers.NoteUnsaved(change.gap);
     return;
   }
-  if (change.kind == ChangeKind::kMember || change.kind == ChangeKind::kMemberGone) return;
+  if (change.kind == ChangeKind::kMember || change.kind == ChangeKind::kMemberGone)
+    return tables_.unsaved_members.Settle(change, status.ok());
   const std::shared_ptr<PendingChange> pending = tables_.pending.Take(KeyOf(change));
   if (status.ok()) tables_.Apply(change, &pending->orphans);
   if (status.ok() && pending->is_rebuilt) ++tables_.rebuild.rebuilt_count;

@@ -61,8 +61,12 @@ class DirectoryChanges final : public ChangeSink {
   // Leadership::Lead. `folder_id` is not 0.
   void Lead(std::shared_ptr<ChangeJournal> journal, uint64_t folder_id,
             std::function<bool()> is_sure) ABSL_LOCKS_EXCLUDED(tables_.mu);
-  // Follows again. Changes that wait are still to be settled by the journal.
+  // Follows again. Changes that wait are still to be settled by the journal. Once it has, ask
+  // ForgetUnsavedMembers.
   void Follow() ABSL_LOCKS_EXCLUDED(tables_.mu);
+  // Returns whether the tables have changes of members that are not surely durable. Then read the
+  // state of the fleet again, and call MirrorOnly, before the tables are used for more.
+  bool ForgetUnsavedMembers() ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Another directory leads, or none does if `address` is empty.
   void SetLeader(const std::string& address) ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Who leads, if this directory is one of several.
@@ -71,8 +75,8 @@ class DirectoryChanges final : public ChangeSink {
     std::string address;  // empty if none is known
   };
   std::optional<Leader> leader() const ABSL_LOCKS_EXCLUDED(tables_.mu);
-  // Submits the changes of members that wait. Losing one is no harm: a member that is not saved
-  // registers in another epoch at the next leader. Call it often.
+  // Submits the changes of members that wait, and those that were refused before. A member that
+  // is not saved registers in another epoch at the next leader. Call it often.
   void SubmitMembers() ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Begins an incarnation in memory only. Holders keep their parts for it as for a directory with a
   // folder. Call before other threads use the state.

@@ -129,7 +129,6 @@ void DirectoryChanges::Follow() {
   absl::MutexLock lock(&tables_.mu);
   journal_.reset();
   tables_.lead.Follow();
-  tables_.member_changes.clear();
   tables_.leases.Hold();
   for (const auto& [id, lease] : tables_.leases.all()) {
     tables_.corpora.Withdraw(lease.id, std::nullopt, tables_.corpora.replicas().ChunksOf(lease.id));
@@ -155,15 +154,20 @@ std::optional<DirectoryChanges::Leader> DirectoryChanges::leader() const {
 }
 
 void DirectoryChanges::SubmitMembers() {
-  std::vector<DirectoryChange> changes;
+  std::vector<UnsavedMembers::Change> changes;
   uint64_t term = 0;
   {
     absl::MutexLock lock(&tables_.mu);
-    changes.swap(tables_.member_changes);
     term = tables_.lead.term();
+    if (term == 0) return;
+    changes = tables_.unsaved_members.Take();
   }
-  for (DirectoryChange& change : changes)
-    SubmitIn(term, std::make_shared<const DirectoryChange>(std::move(change)));
+  for (const UnsavedMembers::Change& change : changes) SubmitIn(term, change);
+}
+
+bool DirectoryChanges::ForgetUnsavedMembers() {
+  absl::MutexLock lock(&tables_.mu);
+  return tables_.unsaved_members.Clear();
 }
 
 }  // namespace ckv

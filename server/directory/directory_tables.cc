@@ -78,10 +78,7 @@ void DirectoryTables::AddLease(Lease lease, bool is_replacing) {
 
 void DirectoryTables::NoteMemberChange(DirectoryChange change) {
   if (!lead.is_shared() || lead.term() == 0) return;
-  std::erase_if(member_changes, [&](const DirectoryChange& earlier) {
-    return earlier.member.id == change.member.id;
-  });
-  member_changes.push_back(std::move(change));
+  unsaved_members.Note(std::move(change));
 }
 
 void DirectoryTables::AddPending(const CorpusKey& key,

@@ -27,6 +27,7 @@
 #include "server/directory/tables/pending_changes.h"
 #include "server/directory/tables/placed_corpora.h"
 #include "server/directory/tables/returning_holders.h"
+#include "server/directory/tables/unsaved_members.h"
 #include "server/directory/tables/watches.h"
 
 namespace ckv {
@@ -98,9 +99,8 @@ struct DirectoryTables {
   };
   Rebuild rebuild ABSL_GUARDED_BY(mu);
   Watches watches ABSL_GUARDED_BY(mu);
-  // The kMember and kMemberGone changes that are not submitted yet. Empty unless the directory is
-  // one of several.
-  std::vector<DirectoryChange> member_changes ABSL_GUARDED_BY(mu);
+  // Empty unless the directory is one of several.
+  UnsavedMembers unsaved_members ABSL_GUARDED_BY(mu);
 
  private:
   void NoteMemberChange(DirectoryChange change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);

@@ -130,7 +130,12 @@ void EtcdCluster::Kill(size_t index) {
   member.pid = -1;
 }
 
-void EtcdCluster::Stop(size_t index) { Signal(index, SIGSTOP); }
+void EtcdCluster::Stop(size_t index) {
+  Signal(index, SIGSTOP);
+  int status = 0;
+  CKV_CHECK(waitpid(members_[index].pid, &status, WUNTRACED) == members_[index].pid &&
+            WIFSTOPPED(status));
+}
 void EtcdCluster::Continue(size_t index) { Signal(index, SIGCONT); }
 
 void EtcdCluster::Signal(size_t index, int signal) {

@@ -59,7 +59,7 @@ absl::Status EtcdDirectory::Lead(int64_t fence, const LeaderElection& election) 
   while (end == EtcdWriter::End::kUnknown && clock_.Now() < deadline)
     end = writer->Begin(folder_id, deadline, status);
   if (end != EtcdWriter::End::kApplied) {
-    mirror_.Resume(std::move(index));
+    mirror_.Resume(std::move(index), absl::OkStatus());
     return Annotate(status, "the first write as a leader");
   }
   const auto leads = [&election] { return election.Leads(); };
@@ -82,7 +82,11 @@ void EtcdDirectory::Follow() {
   }
   if (journal == nullptr) return;
   state_.changes().Follow();
-  mirror_.Resume(journal->End());
+  EtcdIndex index = journal->End();
+  const bool is_behind = state_.changes().ForgetUnsavedMembers();
+  mirror_.Resume(std::move(index), is_behind ? absl::UnavailableError(
+                                                   "members registered or left while etcd was away")
+                                             : absl::OkStatus());
 }
 
 void EtcdDirectory::SeeLeader(const std::string& address) { state_.changes().SetLeader(address); }

@@ -146,9 +146,10 @@ bool EtcdMirror::Await(int64_t revision, Instant deadline) {
   return clock_.Await(mu_, absl::Condition(&has_it), deadline);
 }
 
-void EtcdMirror::Resume(EtcdIndex index) {
+void EtcdMirror::Resume(EtcdIndex index, const absl::Status& why) {
   absl::MutexLock lock(&mu_);
   index_ = std::move(index);
+  broken_ = why;
   paused_ = false;
   ++round_;
 }

@@ -47,8 +47,9 @@ class EtcdMirror {
   // Waits until the tables have everything up to `revision`, and it mirrors. Returns whether they
   // do.
   bool Await(int64_t revision, Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
-  // Mirrors what follows `index`, which the tables have.
-  void Resume(EtcdIndex index) ABSL_LOCKS_EXCLUDED(mu_);
+  // Mirrors what follows `index`, which the tables have. If `why` is not OK, they have more than
+  // etcd, and the whole state is read again first.
+  void Resume(EtcdIndex index, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
   struct Stats {
     int64_t revision = 0;     // the tables have everything up to it

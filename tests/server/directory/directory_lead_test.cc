@@ -67,6 +67,13 @@ struct DirectoryLeadTest : testing::Test {
     for (; mirrored < a.journal->durable.size(); ++mirrored)
       b.state.changes().Mirror(*a.journal->durable[mirrored]);
   }
+  // The first registration also reserves epochs, so it comes before.
+  void LeadAndHold() {
+    a.Lead();
+    ASSERT_TRUE(a.state.Register(Named("first"), Duration(0)).ok());
+    Follow();
+    a.journal->is_held = true;
+  }
   static Member Named(const std::string& name) {
     return {
         .id = {name}, .role = MemberRole::kHolder, .control_address = "127.0.0.1:1", .epoch = {}};
@@ -98,6 +105,42 @@ TEST_F(DirectoryLeadTest, AFollowerHasTheLeadersCorporaKeysAndMembers) {
   mirrored = 0;
   Follow();
   EXPECT_EQ(b.state.counts().corpus_count, 1u);
+}
+
+TEST_F(DirectoryLeadTest, AMemberThatWasRefusedIsSubmittedAgain) {
+  LeadAndHold();
+  ASSERT_TRUE(a.state.Register(Named("h0"), Duration(0)).ok());
+  const size_t before = a.journal->durable.size();
+  a.state.changes().SubmitMembers();
+  a.state.changes().SubmitMembers();
+  a.journal->Settle(absl::ResourceExhaustedError("no space"));
+  a.state.changes().SubmitMembers();
+  a.journal->Settle(absl::OkStatus());
+  EXPECT_EQ(a.journal->durable.size(), before + 1) << "once";
+  Follow();
+  EXPECT_EQ(b.state.Members(), a.state.Members());
+  a.state.changes().SubmitMembers();
+  a.journal->Settle(absl::OkStatus());
+  EXPECT_EQ(a.journal->durable.size(), before + 1);
+  EXPECT_FALSE(a.state.changes().ForgetUnsavedMembers());
+}
+
+TEST_F(DirectoryLeadTest, AMemberThatWasNotSavedBeforeTheLeadEndsIsReported) {
+  LeadAndHold();
+  ASSERT_TRUE(a.state.Register(Named("h0"), Duration(0)).ok());
+  a.state.changes().SubmitMembers();
+  a.state.changes().Follow();
+  a.journal->Settle(absl::UnavailableError("leads no more"));
+  EXPECT_TRUE(a.state.changes().ForgetUnsavedMembers());
+  a.state.changes().MirrorOnly({}, {HolderId{"first"}}, {});
+  ASSERT_EQ(a.state.Members().size(), 1u);
+  EXPECT_EQ(a.state.Members()[0].id.name, "first");
+  // It leads again, and the member registers: the followers hear of it.
+  a.Lead();
+  mirrored = 0;
+  ASSERT_TRUE(a.state.Register(Named("h0"), Duration(0)).ok());
+  Follow();
+  EXPECT_EQ(b.state.Members(), a.state.Members());
 }
 
 TEST_F(DirectoryLeadTest, AFollowerTakesNoChange) {

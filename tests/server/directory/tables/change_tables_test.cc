@@ -1,11 +1,12 @@
-// Goal: epochs and numbers are never assigned twice, and the table of pending changes reports up to
-// which number all changes are applied.
+// Goal: epochs and numbers are never assigned twice, the table of pending changes reports up to
+// which number all changes are applied, and a member's change is submitted until it is durable.
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/directory/tables/change_numbers.h"
 #include "server/directory/tables/epoch_blocks.h"
 #include "server/directory/tables/pending_changes.h"
+#include "server/directory/tables/unsaved_members.h"
 
 namespace ckv {
 namespace {
@@ -115,6 +116,41 @@ TEST(PendingChanges, AppliedChangesEndBeforeTheFirstPendingNumber) {
   EXPECT_EQ(pending.Take({"", "a"})->number, 101u);
   EXPECT_EQ(pending.AppliedUpTo(numbers), 102u);
   EXPECT_FALSE(pending.Has({"", "a"}));
+}
+
+DirectoryChange MemberAt(const std::string& address) {
+  DirectoryChange change;
+  change.kind = ChangeKind::kMember;
+  change.member.id = {"h0"};
+  change.member.control_address = address;
+  return change;
+}
+
+TEST(UnsavedMembers, AChangeIsSubmittedUntilItIsDurable) {
+  UnsavedMembers members;
+  members.Note(MemberAt("a:1"));
+  const auto first = members.Take();
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_THAT(members.Take(), IsEmpty()) << "it is under way";
+  members.Settle(*first[0], /*is_durable=*/false);
+  const auto again = members.Take();
+  EXPECT_EQ(again, first);
+  members.Settle(*again[0], /*is_durable=*/true);
+  EXPECT_THAT(members.Take(), IsEmpty());
+  EXPECT_FALSE(members.Clear());
+}
+
+TEST(UnsavedMembers, ALaterChangeTakesThePlaceOfOneThatIsUnderWay) {
+  UnsavedMembers members;
+  members.Note(MemberAt("a:1"));
+  const auto first = members.Take();
+  members.Note(MemberAt("b:1"));
+  members.Settle(*first[0], /*is_durable=*/true);
+  const auto later = members.Take();
+  ASSERT_EQ(later.size(), 1u);
+  EXPECT_EQ(later[0]->member.control_address, "b:1");
+  EXPECT_TRUE(members.Clear()) << "it is not durable yet";
+  EXPECT_FALSE(members.Clear());
 }
 
 }  // namespace
