@@ -50,11 +50,16 @@ bool EtcdCluster::Holds(const EtcdCondition& condition) const {
   return false;
 }
 
-EtcdOutcome EtcdCluster::Commit(const EtcdTransaction& transaction, const Process& from) {
+absl::StatusOr<EtcdOutcome> EtcdCluster::Commit(const EtcdTransaction& transaction,
+                                                const Process& from) {
   EtcdOutcome outcome;
   outcome.applied = std::all_of(transaction.conditions.begin(), transaction.conditions.end(),
                                 [this](const EtcdCondition& one) { return Holds(one); });
   if (outcome.applied) {
+    for (const EtcdWrite& write : transaction.writes) {
+      if (write.lease != 0 && !leases_.contains(write.lease))
+        return absl::NotFoundError("requested lease not found");
+    }
     const bool claims = transaction.writes.size() == 1 && transaction.writes[0].lease != 0;
     if (!claims) on_write_(*this, from);
     if (!transaction.writes.empty()) ++revision_;
@@ -85,7 +90,7 @@ void EtcdCluster::Apply(const EtcdWrite& write) {
   if (pair.create_revision == 0) pair.create_revision = revision_;
   pair.mod_revision = revision_;
   pair.lease = write.lease;
-  if (write.lease != 0) leases_[write.lease].keys.insert(pair.key);
+  if (write.lease != 0) leases_.at(write.lease).keys.insert(pair.key);
   events_.push_back({/*is_delete=*/false, pair});
 }
 

@@ -39,7 +39,8 @@ class EtcdCluster {
     std::vector<EtcdPair> pairs;
   };
   absl::StatusOr<Page> Read(const EtcdKeys& keys, int64_t revision) const;
-  EtcdOutcome Commit(const EtcdTransaction& transaction, const Process& from);
+  //   NotFound    the lease of a write has ended.
+  absl::StatusOr<EtcdOutcome> Commit(const EtcdTransaction& transaction, const Process& from);
   absl::Status Compact(int64_t revision);
   int64_t GrantLease(Duration ttl);
   absl::StatusOr<Duration> RenewLease(int64_t lease);

@@ -1,10 +1,13 @@
 #include "tests/sim/fleet.h"
 
+#include <spdlog/sinks/sink.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <set>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -25,6 +28,29 @@ constexpr uint32_t kAgentCount = 2;
 // A lane needs room for the rows of one question, and errors.
 constexpr LaneShape kShape = {.slot_count = 4, .request_bytes_max = 8192, .reply_bytes_max = 8192};
 
+// Writes each line to stderr with the virtual time and the name of the process that wrote it.
+// Allocates nothing, so that a run with its log has the same heap as one without.
+class SimLog final : public spdlog::sinks::sink {
+ public:
+  void log(const spdlog::details::log_msg& message) override {
+    char begin[64];
+    const int size = std::snprintf(begin, sizeof(begin),
+                                   "%9.3f  %.20s: ", static_cast<double>(Sim().now()) / 1e9,
+                                   Sim().current_process()->name.c_str());
+    Write({begin, static_cast<size_t>(size)});
+    Write({message.payload.data(), message.payload.size()});
+    Write("\n");
+  }
+  void flush() override {}
+  void set_pattern(const std::string& /*pattern*/) override {}
+  void set_formatter(std::unique_ptr<spdlog::formatter> /*formatter*/) override {}
+
+ private:
+  static void Write(std::string_view text) {
+    if (::write(STDERR_FILENO, text.data(), text.size()) < 0) return;
+  }
+};
+
 std::string NameOfNode(const FleetShape& shape, uint32_t node) {
   if (node == 0) return "directory";
   if (node < shape.requester(0)) return absl::StrCat("h", node - 1);
@@ -35,9 +61,9 @@ std::string NameOfNode(const FleetShape& shape, uint32_t node) {
 
 }  // namespace
 
-Fleet::Fleet(const Plan& plan, bool verbose)
+Fleet::Fleet(const Plan& plan, Prints prints)
     : plan_(plan),
-      verbose_(verbose),
+      prints_(prints),
       network_(plan.seed * 3 + 1),
       truth_(plan.seed),
       random_(plan.seed * 3 + 2) {
@@ -69,7 +95,7 @@ Fleet::Fleet(const Plan& plan, bool verbose)
 }
 
 void Fleet::Say(const std::string& text) const {
-  if (!verbose_) return;
+  if (!prints_.trace) return;
   // A stream may allocate, and a run with a trace must have the same heap.
   char time[32];
   std::snprintf(time, sizeof(time), "%9.3f  ", static_cast<double>(Sim().now()) / 1e9);
@@ -263,7 +289,8 @@ bool Fleet::AllAnswer(int64_t within) {
 }
 
 Outcome Fleet::Run() {
-  Logger().set_level(spdlog::level::off);
+  Logger().sinks() = {std::make_shared<SimLog>()};
+  Logger().set_level(prints_.log ? spdlog::level::debug : spdlog::level::off);
   const int64_t began = Sim().now();
   operator_life_ = new Life("operator", plan_.shape.operator_node());
   node(plan_.shape.operator_node()).life = operator_life_;

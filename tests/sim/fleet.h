@@ -41,7 +41,13 @@ class Fleet {
   // How long before the fleet must be right no drained holder is taken away any more.
   static constexpr int64_t kDrainEnds = 3 * kSecond;
 
-  explicit Fleet(const Plan& plan, bool verbose = false);
+  // To stderr.
+  struct Prints {
+    bool trace = false;  // the faults, and what goes wrong
+    bool log = false;    // the log of every process
+  };
+
+  explicit Fleet(const Plan& plan, Prints prints);
   Outcome Run();
 
  private:
@@ -88,7 +94,7 @@ class Fleet {
   Node& node(uint32_t number) { return *nodes_[number]; }
 
   const Plan plan_;
-  const bool verbose_;
+  const Prints prints_;
   Network network_;
   Truth truth_;
   std::shared_ptr<FabricHub> hub_;

@@ -1,6 +1,7 @@
 // ckv_sim: runs simulated fleets from their seeds, and shortens the faults of those that fail.
 //
 //   ckv_sim --seed N [--trace]        one run; says what happened
+//   ckv_sim --seed N --trace --log    and what its processes log
 //   ckv_sim --seeds A..B              many; exit code 1 and the shortest list if one fails
 //   ckv_sim --seeds A..B --minutes M  ends after M minutes
 //   ckv_sim --seeds A..B --jobs N     N at once
@@ -39,7 +40,8 @@ namespace {
 
 struct Options {
   uint64_t first = 1, last = 1;
-  bool trace = false, calm = false, shrink = true, only_first = false;
+  Fleet::Prints prints;
+  bool calm = false, shrink = true, only_first = false;
   double minutes = 0;
   uint32_t job_count = 1;
   std::string failed_file, kept_file;
@@ -90,16 +92,16 @@ Outcome Decode(const ChildOutcome& child) {
   return outcome;
 }
 
-std::function<int(std::string&)> RunOf(const Plan& plan, bool trace) {
-  return [&plan, trace](std::string& text) {
+std::function<int(std::string&)> RunOf(const Plan& plan, Fleet::Prints prints) {
+  return [&plan, prints](std::string& text) {
     new Scheduler(plan.seed);
-    auto* const fleet = new Fleet(plan, trace);
+    auto* const fleet = new Fleet(plan, prints);
     text = Encode(fleet->Run());
     return 0;
   };
 }
 
-Outcome RunPlan(const Plan& plan) { return Decode(RunInChild(RunOf(plan, /*trace=*/false))); }
+Outcome RunPlan(const Plan& plan) { return Decode(RunInChild(RunOf(plan, {}))); }
 
 // Removes faults, first many at once, as long as the run still fails.
 Plan Shrink(Plan plan) {
@@ -204,7 +206,7 @@ int Run(const Options& options) {
           static_cast<uint32_t>(std::find(is_used.begin(), is_used.end(), false) - is_used.begin());
       is_used[number] = true;
       const Plan plan = DrawPlan(seeds[next++], options.calm);
-      jobs.push_back({number, plan, Child(RunOf(plan, options.trace), number)});
+      jobs.push_back({number, plan, Child(RunOf(plan, options.prints), number)});
       continue;
     }
     if (jobs.empty()) break;
@@ -236,7 +238,7 @@ int Run(const Options& options) {
 
 int Usage() {
   std::fprintf(stderr,
-               "usage: ckv_sim [--seed N | --seeds A..B] [--trace] [--calm] [--no-shrink] "
+               "usage: ckv_sim [--seed N | --seeds A..B] [--trace] [--log] [--calm] [--no-shrink] "
                "[--minutes M] [--jobs N] [--failed FILE] [--kept FILE] [--first] [--plant BUG]\n");
   return 2;
 }
@@ -255,7 +257,9 @@ int Main(int argc, char** argv) {
       if (std::strncmp(end, "..", 2) != 0) return Usage();
       options.last = std::strtoull(end + 2, nullptr, 10);
     } else if (name == "--trace") {
-      options.trace = true;
+      options.prints.trace = true;
+    } else if (name == "--log") {
+      options.prints.log = true;
     } else if (name == "--calm") {
       options.calm = true;
     } else if (name == "--first") {
