@@ -126,6 +126,8 @@ struct Profile;       // client/cost/profile_file.h
 //   DeadlineExceeded    a holder did not answer in time, or no context became free in time.
 //   FailedPrecondition  the geometry or the wire version differs. The call has already tried the
 //                       replicas. A retry cannot help.
+//   DataLoss            an answer arrived damaged, over a second lane too, and no replica gave a
+//                       whole one.
 class Requester {
  public:
   // Makes a requester. Does not touch the network.

@@ -300,7 +300,7 @@ absl::Status CheckReplyOf(const ReplyHeader& header, size_t bytes, std::span<con
                           const ExpectedReply& expected,
                           absl::FunctionRef<uint32_t()> checksum_of_body) {
   if (header.body_bytes != bytes) {
-    return absl::InvalidArgumentError(
+    return absl::DataLossError(
         absl::StrFormat("reply: body of %d bytes, received %d", header.body_bytes, bytes));
   }
   // An exact reply to a request that allowed an approximation is fine. An approximate one that was
@@ -308,7 +308,7 @@ absl::Status CheckReplyOf(const ReplyHeader& header, size_t bytes, std::span<con
   const bool flags_differ = ((header.flags ^ expected.flags) & ~kFlagApproximate) != 0 ||
                             (header.flags & ~expected.flags) != 0;
   if (header.request_id != expected.request_id || header.kind != expected.kind || flags_differ) {
-    return absl::InvalidArgumentError(
+    return absl::DataLossError(
         absl::StrFormat("reply to request %d, kind %d, flags 0x%02x; asked %d, %d, 0x%02x",
                         header.request_id, static_cast<int>(header.kind), header.flags,
                         expected.request_id, static_cast<int>(expected.kind), expected.flags));
@@ -319,9 +319,9 @@ absl::Status CheckReplyOf(const ReplyHeader& header, size_t bytes, std::span<con
     return absl::Status(static_cast<absl::StatusCode>(header.code), text);
   }
   if (header.row_count != expected.row_count || header.partial_count != expected.partial_count) {
-    return absl::InvalidArgumentError(absl::StrFormat("reply: %d partials of %d rows, asked %d, %d",
-                                                      header.partial_count, header.row_count,
-                                                      expected.partial_count, expected.row_count));
+    return absl::DataLossError(absl::StrFormat("reply: %d partials of %d rows, asked %d, %d",
+                                               header.partial_count, header.row_count,
+                                               expected.partial_count, expected.row_count));
   }
   size_t body_bytes = bytes;  // a probe's may be any
   if (expected.kind == WireKind::kAttend) {
@@ -333,12 +333,12 @@ absl::Status CheckReplyOf(const ReplyHeader& header, size_t bytes, std::span<con
     body_bytes = sizeof(MappedLayout);
   }
   if (bytes != body_bytes) {
-    return absl::InvalidArgumentError(
+    return absl::DataLossError(
         absl::StrFormat("reply: body of %d bytes, asked for %d", bytes, body_bytes));
   }
   if (expected.kind != WireKind::kFetch || !expected.checksummed) {
     if (header.body_checksum == 0) return absl::OkStatus();
-    return absl::InvalidArgumentError("reply: body checksum on what has none");
+    return absl::DataLossError("reply: body checksum on what has none");
   }
   const uint32_t checksum = checksum_of_body();
   if (header.body_checksum != checksum) {

@@ -243,8 +243,8 @@ struct ExpectedReply {
 // Checks a reply; `body` is everything after the header. Returns the error in the reply, if any. OK
 // means that the body has exactly the expected shape, and the right checksum if it is a fetch with
 // one.
-//   InvalidArgument     malformed or of another shape; the lane is closed.
-//   DataLoss            the body's checksum does not match.
+//   DataLoss            malformed or of another shape, or the body's checksum does not match; the
+//                       lane is closed.
 //   any code            the holder's own status with its text; control characters are replaced by
 //                       '?'.
 absl::Status CheckReply(const ReplyHeader& header, std::span<const std::byte> body,

@@ -20,12 +20,6 @@ namespace {
 
 constexpr size_t kCompletionCountMax = 16;  // looked at per poll
 
-// A malformed header is a fault of the lane, not of the call: a new lane may do better.
-absl::Status OfLane(const absl::Status& status) {
-  if (!absl::IsInvalidArgument(status)) return status;
-  return Annotate(absl::UnavailableError(status.message()), "a damaged answer");
-}
-
 }  // namespace
 
 Exchange::Exchange(Clock* clock, Duration spin_max, LinkTable* links, CallCounters* counters)
@@ -45,7 +39,7 @@ uint32_t Exchange::Add(HolderLink& link) {
   // Until Start there is nothing to give up.
   peer.slots.clear();
   peer.outstanding = 0;
-  peer.strange = peer.held = false;
+  peer.strange = peer.damaged = peer.held = false;
   return static_cast<uint32_t>(peer_count_++);
 }
 
@@ -58,7 +52,7 @@ void Exchange::Start(Instant deadline, bool may_be_refused) {
   for (Peer& peer : peers()) {
     peer.slots.assign(peer.link->lane().shape().slot_count, Slot{});
     peer.outstanding = 0;
-    peer.strange = peer.held = false;
+    peer.strange = peer.damaged = peer.held = false;
   }
   wait_.Begin(peer_count_);
   waiting_.reserve(peer_count_);  // a warm context may wait on more lanes than before
@@ -114,8 +108,10 @@ absl::StatusOr<bool> Exchange::CollectFrom(uint32_t peer_index, Accept accept) {
   absl::Status first_error;
   // All of them are taken, errors or not: a slot that completed can no longer be abandoned.
   for (size_t i = 0; i < count; ++i) first_error.Update(Take(peer_index, completions_[i], accept));
-  if (!first_error.ok()) return links_->Fail(*peers_[peer_index].link, first_error);
-  return count > 0;
+  if (first_error.ok()) return count > 0;
+  Peer& from = peers_[peer_index];
+  return from.damaged ? links_->FailLane(*from.link, first_error)
+                      : links_->Fail(*from.link, first_error);
 }
 
 absl::Status Exchange::Take(uint32_t peer_index, const Completion& done, Accept accept) {
@@ -138,14 +134,20 @@ absl::Status Exchange::Take(uint32_t peer_index, const Completion& done, Accept 
     // (I1).
     from.strange = true;
     counters_->discarded.fetch_add(1, std::memory_order_relaxed);
-    return OfLane(header.status());
+    if (!header.ok()) from.damaged = true;
+    return header.status();
   }
   if (takes_again) return accept({peer_index, done.slot, slot.tag, slot.posted, *header, bytes});
   // From here on the slot is ours again, whatever the reply contains.
   slot.state = State::kArrived;
   --from.outstanding;
   from.link->peer().in_flight.End(1);
-  CKV_RETURN_IF_ERROR(accept({peer_index, done.slot, slot.tag, slot.posted, *header, bytes}));
+  absl::Status accepted = accept({peer_index, done.slot, slot.tag, slot.posted, *header, bytes});
+  if (!accepted.ok()) {
+    // The holder reported no error, so its answer was damaged on the way.
+    from.damaged |= header->code == 0 && absl::IsDataLoss(accepted);
+    return accepted;
+  }
   from.link->peer().avoidance.End();
   return absl::OkStatus();
 }
@@ -154,8 +156,11 @@ absl::Status Exchange::Check() {
   waiting_.clear();
   for (Peer& peer : peers()) {
     if (!Awaited(peer)) continue;
-    if (absl::Status status = peer.link->lane().status(); !status.ok())
-      return links_->Fail(*peer.link, status);
+    if (absl::Status status = peer.link->lane().status(); !status.ok()) {
+      // The fabric found a frame that breaks its rules.
+      return absl::IsInvalidArgument(status) ? links_->FailLane(*peer.link, status)
+                                             : links_->Fail(*peer.link, status);
+    }
     waiting_.push_back(&peer.link->lane());
   }
   const Instant now = clock_->Now();

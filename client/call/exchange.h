@@ -63,7 +63,7 @@ class Exchange {
   using Accept = absl::FunctionRef<absl::Status(const Reply&)>;
   // Takes the replies that have arrived and passes each awaited one to `accept` once. Returns true
   // if any arrived. Before it returns an error, it takes all replies that arrived on that lane.
-  //   Unavailable         a reply's header is malformed: the lane is closed.
+  //   DataLoss            a reply's header is malformed: the lane is closed.
   //   As LinkTable::Fail if `accept` fails.
   absl::StatusOr<bool> Collect(Accept accept);
 
@@ -119,6 +119,7 @@ class Exchange {
     std::vector<Slot> slots;
     uint32_t outstanding = 0;
     bool strange = false;  // a reply arrived that its slot did not await
+    bool damaged = false;  // a reply arrived whose bytes are wrong
     bool held = false;     // a request may wait for the next post or poll
   };
 

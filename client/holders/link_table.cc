@@ -484,4 +484,13 @@ absl::Status LinkTable::Fail(HolderLink& link, const absl::Status& status) {
   return annotated;
 }
 
+absl::Status LinkTable::FailLane(HolderLink& link, const absl::Status& status) {
+  absl::Status failed =
+      Fail(link, Annotate(absl::DataLossError(status.message()), "a damaged answer"));
+  if (would_wait_) return failed;
+  CloseAfterWork(link);
+  session_failed_ = true;
+  return failed;
+}
+
 }  // namespace ckv

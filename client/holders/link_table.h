@@ -132,6 +132,9 @@ class LinkTable {
   // broke, and the session if the holder no longer has it. Reopen and FailOver then refer to this
   // holder.
   absl::Status Fail(HolderLink& link, const absl::Status& status);
+  // The same for a lane that brought a damaged answer: drops the lane and the session, and returns
+  // DataLoss. Reopen then allows one more try at this holder.
+  absl::Status FailLane(HolderLink& link, const absl::Status& status);
   // Returns true if a holder, and not this process, failed the last attempt.
   bool holder_failed() const { return failed_ != nullptr; }
   // Call if the time ran out before the holder answered. FailOver then refers to this holder.

@@ -45,7 +45,7 @@ TEST(Wire, AReplyMustMatchItsRequest) {
     change(reply);
     return reply.Check().code();
   };
-  const StatusCode bad = StatusCode::kInvalidArgument;
+  const StatusCode bad = StatusCode::kDataLoss;
   EXPECT_EQ(code([](Reply& r) { r.header.request_id = 5; }), bad);
   EXPECT_EQ(code([](Reply& r) { r.header.kind = WireKind::kProbe; }), bad);
   EXPECT_EQ(code([](Reply& r) { r.header.flags = kFlagPartialF32; }), bad);
@@ -119,15 +119,13 @@ TEST(Wire, FetchedBytesAreChecked) {
   EXPECT_EQ(CheckReply(header, landed, expected).code(), StatusCode::kDataLoss);
   slot.bytes()[163] ^= std::byte{1};
   landed.TakeFront(1);
-  EXPECT_EQ(CheckReply(header, landed, expected).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CheckReply(header, landed, expected).code(), StatusCode::kDataLoss);
   expected.fetch.token_count = 11;
-  EXPECT_EQ(CheckReply(header, slot.bytes().subspan(64), expected).code(),
-            StatusCode::kInvalidArgument);
+  EXPECT_EQ(CheckReply(header, slot.bytes().subspan(64), expected).code(), StatusCode::kDataLoss);
   // If memory is shared, a reply has no checksum.
   expected.fetch.token_count = 10;
   expected.checksummed = false;
-  EXPECT_EQ(CheckReply(header, slot.bytes().subspan(64), expected).code(),
-            StatusCode::kInvalidArgument);
+  EXPECT_EQ(CheckReply(header, slot.bytes().subspan(64), expected).code(), StatusCode::kDataLoss);
   header.body_checksum = 0;
   EXPECT_TRUE(CheckReply(header, slot.bytes().subspan(64), expected).ok());
 }
@@ -203,7 +201,7 @@ TEST(Wire, MapsAreChecked) {
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_EQ(DecodeMapRequest(*decoded, slot.bytes())->handle, 7u);
   slot.bytes()[sizeof(header) + 31] = std::byte{1};
-  EXPECT_EQ(DecodeMapRequest(*decoded, slot.bytes()).status().code(), bad);
+  EXPECT_EQ(DecodeMapRequest(*decoded, slot.bytes()).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(Wire, ErrorsTravelWithTheirText) {

@@ -100,7 +100,7 @@ enum {
   CKV_UNIMPLEMENTED = 12,       //
   CKV_INTERNAL = 13,            // a bug, or a device that failed
   CKV_UNAVAILABLE = 14,      // a holder and all its replicas, or the directory, cannot be reached
-  CKV_DATA_LOSS = 15,        // rows fail their checksum
+  CKV_DATA_LOSS = 15,        // rows fail their checksum, or answers arrive damaged
   CKV_UNAUTHENTICATED = 16,  //
 };
 

@@ -265,10 +265,11 @@ TEST(FetchInto, AtTheDeadlineTheCacheIsAsItWas) {
   cluster.ExpectUntouched(0, 16);
 }
 
+// A lane that damages an answer is replaced once: here the second one damages another.
 TEST(FetchInto, AFlippedBitIsDataLossAndTheCacheIsAsItWas) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {64, 64}, 5);
   const auto tcp = NewTcpFabric(Clock::Real());
-  for (const uint32_t flip_at : {0u, 7u, 23u}) {  // of 24 replies
+  for (const uint32_t flip_at : {0u, 5u, 7u}) {  // of 24 replies
     test::HookFabric fabric(tcp.get(), [&](uint32_t reply, std::span<std::byte> body) {
       if (reply == flip_at) body.last(3)[0] ^= std::byte{0x10};
     });

@@ -268,6 +268,7 @@ class Requester:
         ResourceExhausted   a holder is overloaded; retry_after has its hint
         DeadlineExceeded    a holder did not answer in time, or too many calls were in progress here
         FailedPrecondition  geometry or wire version differ from a holder's; or a handle is closed
+        DataLoss            answers arrive damaged, also from replicas
         Internal            also: a device failed
         """
         call = _attend.Call(self._owner, layer, q, where, out, wire, precision, timeout,
