@@ -171,7 +171,7 @@ void DirectoryChanges::Settle(const DirectoryChange& change, const absl::Status&
     return;
   }
   if (change.kind == ChangeKind::kMember || change.kind == ChangeKind::kMemberGone)
-    return tables_.unsaved_members.Settle(change, status.ok());
+    return tables_.unsaved_members.Settle(change, status.ok(), tables_.options.clock->Now());
   const std::shared_ptr<PendingChange> pending = tables_.pending.Take(KeyOf(change));
   if (status.ok()) tables_.Apply(change, &pending->orphans);
   if (status.ok() && pending->is_rebuilt) ++tables_.rebuild.rebuilt_count;

@@ -64,8 +64,9 @@ class DirectoryChanges final : public ChangeSink {
   // Follows again. Changes that wait are still to be settled by the journal. Once it has, ask
   // ForgetUnsavedMembers.
   void Follow() ABSL_LOCKS_EXCLUDED(tables_.mu);
-  // Returns whether the tables have changes of members that are not surely durable. Then read the
-  // state of the fleet again, and call MirrorOnly, before the tables are used for more.
+  // Returns whether the tables have changes of members that are not surely durable, and forgets
+  // them. Then read the state of the fleet again as soon as it can be read, and call MirrorOnly.
+  // Until then reads here also see members that no other directory has.
   bool ForgetUnsavedMembers() ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Another directory leads, or none does if `address` is empty.
   void SetLeader(const std::string& address) ABSL_LOCKS_EXCLUDED(tables_.mu);
@@ -75,9 +76,11 @@ class DirectoryChanges final : public ChangeSink {
     std::string address;  // empty if none is known
   };
   std::optional<Leader> leader() const ABSL_LOCKS_EXCLUDED(tables_.mu);
-  // Submits the changes of members that wait, and those that were refused before. A member that
-  // is not saved registers in another epoch at the next leader. Call it often.
+  // Submits the changes of members that wait. Those that were refused wait for a while. A member
+  // that is not saved registers in another epoch at the next leader. Call it often.
   void SubmitMembers() ABSL_LOCKS_EXCLUDED(tables_.mu);
+  // Submits them, and waits until all members are saved, or this directory follows.
+  void SaveMembers(Instant deadline) ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Begins an incarnation in memory only. Holders keep their parts for it as for a directory with a
   // folder. Call before other threads use the state.
   void StartInMemory() ABSL_LOCKS_EXCLUDED(tables_.mu);

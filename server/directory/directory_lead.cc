@@ -160,9 +160,18 @@ void DirectoryChanges::SubmitMembers() {
     absl::MutexLock lock(&tables_.mu);
     term = tables_.lead.term();
     if (term == 0) return;
-    changes = tables_.unsaved_members.Take();
+    changes = tables_.unsaved_members.Take(tables_.options.clock->Now());
   }
   for (const UnsavedMembers::Change& change : changes) SubmitIn(term, change);
+}
+
+void DirectoryChanges::SaveMembers(Instant deadline) {
+  SubmitMembers();
+  absl::MutexLock lock(&tables_.mu);
+  const auto are_saved = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(tables_.mu) {
+    return tables_.lead.term() == 0 || tables_.unsaved_members.empty();
+  };
+  tables_.options.clock->Await(tables_.mu, absl::Condition(&are_saved), deadline);
 }
 
 bool DirectoryChanges::ForgetUnsavedMembers() {

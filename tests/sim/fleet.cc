@@ -29,7 +29,8 @@ constexpr uint32_t kAgentCount = 2;
 constexpr LaneShape kShape = {.slot_count = 4, .request_bytes_max = 8192, .reply_bytes_max = 8192};
 
 // Writes each line to stderr with the virtual time and the name of the process that wrote it.
-// Allocates nothing, so that a run with its log has the same heap as one without.
+// It allocates nothing, but a line of more than 250 characters does while it is formatted. So a run
+// with its log may have another history than one without: compare their hashes.
 class SimLog final : public spdlog::sinks::sink {
  public:
   void log(const spdlog::details::log_msg& message) override {

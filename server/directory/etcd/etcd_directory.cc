@@ -1,7 +1,8 @@
 // Lead and Follow run on the election's thread, one at a time. The order in each makes the tables
 // agree with etcd: before it leads, they have everything up to the leader's own key, after which no
 // earlier leader can write; when it follows again, the mirror goes on from the last transaction
-// that surely was applied, and so sees one whose outcome was unknown.
+// that surely was applied, and so sees one whose outcome was unknown. If a change of a member was
+// not surely applied, the mirror reads everything again.
 
 #include "server/directory/etcd/etcd_directory.h"
 
@@ -45,7 +46,15 @@ void EtcdDirectory::Start(const std::string& address) {
       this);
 }
 
-void EtcdDirectory::End() { election_.reset(); }
+void EtcdDirectory::End() {
+  if (election_ == nullptr) return;
+  {
+    absl::MutexLock lock(&mu_);
+    ending_ = true;
+  }
+  state_.changes().SaveMembers(clock_.Now() + kSaveMax);
+  election_.reset();
+}
 
 EtcdDirectory::~EtcdDirectory() { End(); }
 
@@ -54,7 +63,7 @@ absl::Status EtcdDirectory::Lead(int64_t fence, const LeaderElection& election) 
   CKV_ASSIGN_OR_RETURN(EtcdIndex index, mirror_.Pause(fence, deadline));
   const uint64_t folder_id = index.folder_id != 0 ? index.folder_id : RandomDirectoryId();
   auto writer = std::make_unique<EtcdWriter>(&calling_, layout_, fence, index);
-  absl::Status status;
+  absl::Status status = absl::DeadlineExceededError("the lead ended before it");
   EtcdWriter::End end = EtcdWriter::End::kUnknown;
   while (end == EtcdWriter::End::kUnknown && clock_.Now() < deadline)
     end = writer->Begin(folder_id, deadline, status);
@@ -76,17 +85,19 @@ absl::Status EtcdDirectory::Lead(int64_t fence, const LeaderElection& election) 
 
 void EtcdDirectory::Follow() {
   std::shared_ptr<EtcdJournal> journal;
+  bool is_ending = false;
   {
     absl::MutexLock lock(&mu_);
     journal.swap(journal_);
+    is_ending = ending_;
   }
   if (journal == nullptr) return;
   state_.changes().Follow();
   EtcdIndex index = journal->End();
-  const bool is_behind = state_.changes().ForgetUnsavedMembers();
-  mirror_.Resume(std::move(index), is_behind ? absl::UnavailableError(
-                                                   "members registered or left while etcd was away")
-                                             : absl::OkStatus());
+  absl::Status why;
+  if (state_.changes().ForgetUnsavedMembers() && !is_ending)
+    why = absl::UnavailableError("changes of members were not saved when the lead ended");
+  mirror_.Resume(std::move(index), why);
 }
 
 void EtcdDirectory::SeeLeader(const std::string& address) { state_.changes().SetLeader(address); }

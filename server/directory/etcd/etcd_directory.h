@@ -23,7 +23,8 @@ namespace ckv {
 // End come in this order.
 //
 //   elected      the mirror catches up and pauses; the journal begins; the state leads
-//   lead ends    the state follows; the journal ends; the mirror goes on after it
+//   lead ends    the state follows; the journal ends; the mirror goes on after it, or reads the
+//                state again if members are not saved
 class EtcdDirectory final : public LeaderSink {
  public:
   // The shortest lease that a directory on etcd grants. Half of it outlasts a renewal's pause, the
@@ -52,9 +53,10 @@ class EtcdDirectory final : public LeaderSink {
   // How long one call waits for etcd, and then how long other calls do not ask it.
   static constexpr Duration kAskMax = std::chrono::milliseconds(400);
   static constexpr Duration kAskPause = std::chrono::seconds(1);
-  // Gives the lead up, if it has it, so that another leads at once. Ends the
-  // candidacy.
+  // Gives the lead up, if it has it, so that another leads at once. Ends the candidacy. Before, it
+  // waits up to kSaveMax until all members are saved.
   void End();
+  static constexpr Duration kSaveMax = std::chrono::milliseconds(500);
   ~EtcdDirectory() override;
 
   struct Report {
@@ -85,6 +87,7 @@ class EtcdDirectory final : public LeaderSink {
   EtcdMirror mirror_;
   mutable absl::Mutex mu_;
   std::shared_ptr<EtcdJournal> journal_ ABSL_GUARDED_BY(mu_);  // while it leads
+  bool ending_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t lead_count_ ABSL_GUARDED_BY(mu_) = 0;
   // Since when etcd does not answer CatchUp, and when it was last asked in vain.
   std::optional<Instant> silent_since_ ABSL_GUARDED_BY(mu_);

@@ -43,6 +43,19 @@ absl::Status EtcdMirror::Open(Instant deadline) {
 }
 
 absl::Status EtcdMirror::ReadAll(Instant deadline) {
+  reading_ = true;
+  mu_.Unlock();
+  absl::StatusOr<EtcdIndex> index = ReadState(deadline);
+  mu_.Lock();
+  reading_ = false;
+  if (!index.ok()) return index.status();
+  index_ = *std::move(index);
+  broken_ = absl::OkStatus();
+  ++round_;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<EtcdIndex> EtcdMirror::ReadState(Instant deadline) {
   absl::btree_set<CorpusKey> corpora;
   absl::btree_set<HolderId> members, draining;
   auto index = ReadEtcdState(client_, layout_, deadline, [&](const DirectoryChange& change) {
@@ -50,35 +63,48 @@ absl::Status EtcdMirror::ReadAll(Instant deadline) {
     if (change.kind == ChangeKind::kMember) members.insert(change.member.id);
     if (change.kind == ChangeKind::kDrain) draining.insert({change.holder});
     changes_.Mirror(change);
-    return absl::OkStatus();
+    absl::MutexLock lock(&mu_);
+    return ending_ ? absl::CancelledError("the directory ends") : absl::OkStatus();
   });
-  if (!index.ok()) return index.status();
-  changes_.MirrorOnly(corpora, members, draining);
-  index_ = *std::move(index);
-  broken_ = absl::OkStatus();
-  ++round_;
-  return absl::OkStatus();
+  if (index.ok()) changes_.MirrorOnly(corpora, members, draining);
+  return index;
+}
+
+absl::Status EtcdMirror::ReadAgain() {
+  // A look first: without an answer, reading would take its whole time limit.
+  const auto answers =
+      client_.ReadKeys(EtcdKeys::One(layout_.Sequence()), 0, clock_.Now() + kLookMax,
+                       [](const EtcdPair&) { return absl::OkStatus(); });
+  CKV_RETURN_IF_ERROR(answers.status());
+  absl::MutexLock lock(&mu_);
+  if (ending_ || paused_ || reading_ || broken_.ok()) return absl::OkStatus();
+  return ReadAll(clock_.Now() + kReadMax);
 }
 
 void EtcdMirror::Run() {
+  bool is_reported = false;
   while (true) {
     uint64_t round = 0;
     int64_t revision = 0;
+    absl::Status broken;
     {
       absl::MutexLock lock(&mu_);
       clock_.Await(mu_, absl::Condition(this, &EtcdMirror::IsAwake), kInstantMax);
       if (ending_) return;
-      if (!broken_.ok()) {
-        Log().warn("directory: reads the state from etcd again: {}", broken_.ToString());
-        stats_.last_error = ReadAll(clock_.Now() + kReadMax);
-        if (!stats_.last_error.ok()) {
-          clock_.Await(mu_, absl::Condition(&ending_), clock_.Now() + kWatchPause);
-          continue;
-        }
-      }
+      broken = broken_;
       round = round_;
       revision = index_.revision + 1;
     }
+    if (!broken.ok()) {
+      if (!std::exchange(is_reported, true))
+        Log().warn("directory: reads the state from etcd again: {}", broken.ToString());
+      const absl::Status read = ReadAgain();
+      absl::MutexLock lock(&mu_);
+      stats_.last_error = read;
+      if (!read.ok()) clock_.Await(mu_, absl::Condition(&ending_), clock_.Now() + kWatchPause);
+      continue;
+    }
+    is_reported = false;
     const absl::Status ended = Watch(round, revision);
     absl::MutexLock lock(&mu_);
     if (ending_) return;
@@ -97,7 +123,7 @@ absl::Status EtcdMirror::Watch(uint64_t round, int64_t revision) {
 
 bool EtcdMirror::Take(uint64_t round, std::span<const EtcdEvent> events, int64_t seen) {
   absl::MutexLock lock(&mu_);
-  if (ending_ || paused_ || round != round_ || !broken_.ok()) return false;
+  if (ending_ || paused_ || reading_ || round != round_ || !broken_.ok()) return false;
   const auto read_parts = [this](uint64_t version, uint32_t count, int64_t revision) {
     return ReadParts(version, count, revision);
   };
@@ -128,11 +154,15 @@ absl::StatusOr<std::string> EtcdMirror::ReadParts(uint64_t version, uint32_t cou
 absl::StatusOr<EtcdIndex> EtcdMirror::Pause(int64_t revision, Instant deadline) {
   absl::MutexLock lock(&mu_);
   const auto has_it = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return broken_.ok() && index_.revision >= revision;
+    return !reading_ && broken_.ok() && index_.revision >= revision;
   };
+  const auto is_free = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !reading_; };
   const Instant wait_until = std::min(deadline, clock_.Now() + kWatchWaitMax);
-  if (!clock_.Await(mu_, absl::Condition(&has_it), wait_until))
-    CKV_RETURN_IF_ERROR(ReadAll(deadline));
+  if (!clock_.Await(mu_, absl::Condition(&has_it), wait_until)) {
+    if (!clock_.Await(mu_, absl::Condition(&is_free), deadline))
+      return absl::DeadlineExceededError("the state is still being read from etcd");
+    if (!has_it()) CKV_RETURN_IF_ERROR(ReadAll(deadline));
+  }
   paused_ = true;
   ++round_;
   return index_;
@@ -141,7 +171,7 @@ absl::StatusOr<EtcdIndex> EtcdMirror::Pause(int64_t revision, Instant deadline) 
 bool EtcdMirror::Await(int64_t revision, Instant deadline) {
   absl::MutexLock lock(&mu_);
   const auto has_it = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !paused_ && broken_.ok() && index_.revision >= revision;
+    return !paused_ && !reading_ && broken_.ok() && index_.revision >= revision;
   };
   return clock_.Await(mu_, absl::Condition(&has_it), deadline);
 }

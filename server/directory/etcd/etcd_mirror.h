@@ -22,15 +22,16 @@ namespace ckv {
 //   mirrors    Open, and Resume                          paused, by Pause
 //   paused     the tables have a wanted revision         mirrors, by Resume
 //
-// If the watch falls behind what etcd has compacted away, or sees what no directory does, the state
-// is read again as a whole.
+// If the watch falls behind what etcd has compacted away, or sees what no directory does, or Resume
+// says so, the state is read again as a whole. No lock is held while it is read.
 class EtcdMirror {
  public:
   // How long Pause waits for the watch. Then it reads the whole state: 1,000,000 chunks take a
   // second.
   static constexpr Duration kWatchWaitMax = std::chrono::milliseconds(300);
-  // The time limit of reading the whole state.
+  // The time limit of reading the whole state, and of a look whether etcd answers before that.
   static constexpr Duration kReadMax = std::chrono::seconds(30);
+  static constexpr Duration kLookMax = std::chrono::seconds(1);
 
   // Everything borrowed must outlive the mirror. `client` is used by the mirror alone.
   EtcdMirror(EtcdClient* client, EtcdLayout layout, Clock* clock, DirectoryChanges* changes);
@@ -48,7 +49,7 @@ class EtcdMirror {
   // do.
   bool Await(int64_t revision, Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
   // Mirrors what follows `index`, which the tables have. If `why` is not OK, they have more than
-  // etcd, and the whole state is read again first.
+  // etcd, and the whole state is read again as soon as etcd answers.
   void Resume(EtcdIndex index, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
   struct Stats {
@@ -62,10 +63,15 @@ class EtcdMirror {
   absl::Status Watch(uint64_t round, int64_t revision) ABSL_LOCKS_EXCLUDED(mu_);
   bool Take(uint64_t round, std::span<const EtcdEvent> events, int64_t seen)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Reads the whole state into the tables.
+  // Reads the whole state into the tables, as the only one that reads. Releases the lock meanwhile.
   absl::Status ReadAll(Instant deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<EtcdIndex> ReadState(Instant deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  // Reads it again if it must be, and if etcd answers.
+  absl::Status ReadAgain() ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::string> ReadParts(uint64_t version, uint32_t count, int64_t revision);
-  bool IsAwake() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return ending_ || !paused_; }
+  bool IsAwake() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return ending_ || (!paused_ && !reading_);
+  }
 
   EtcdClient& client_;
   const EtcdLayout layout_;
@@ -75,6 +81,7 @@ class EtcdMirror {
   mutable absl::Mutex mu_;
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
   bool paused_ ABSL_GUARDED_BY(mu_) = false;
+  bool reading_ ABSL_GUARDED_BY(mu_) = false;  // the whole state, by one thread
   // The number of the current watch. Events of earlier watches are ignored.
   uint64_t round_ ABSL_GUARDED_BY(mu_) = 0;
   EtcdIndex index_ ABSL_GUARDED_BY(mu_);

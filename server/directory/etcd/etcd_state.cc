@@ -137,7 +137,11 @@ absl::StatusOr<EtcdIndex> ReadEtcdState(EtcdClient& client, const EtcdLayout& la
 }
 
 EtcdWriter::EtcdWriter(EtcdClient* client, EtcdLayout layout, int64_t fence, EtcdIndex index)
-    : client_(*client), layout_(std::move(layout)), fence_(fence), index_(std::move(index)) {}
+    : client_(*client),
+      layout_(std::move(layout)),
+      fence_(fence),
+      index_(std::move(index)),
+      token_(RandomDirectoryId()) {}
 
 void EtcdWriter::DeleteParts(const std::string& corpus_key, std::vector<EtcdWrite>& writes) const {
   const auto parted = index_.parted.find(corpus_key);
@@ -298,8 +302,8 @@ void EtcdWriter::Compact(Instant deadline) {
 
 EtcdWriter::End EtcdWriter::Apply(std::vector<EtcdWrite> writes, Instant deadline,
                                   absl::Status& status) {
-  const std::string sequence =
-      EncodeEtcdNumber(static_cast<uint64_t>(fence_)) + EncodeEtcdNumber(sequence_number_ + 1);
+  const std::string sequence = EncodeEtcdNumber(static_cast<uint64_t>(fence_)) +
+                               EncodeEtcdNumber(sequence_number_ + 1) + EncodeEtcdNumber(token_);
   EtcdTransaction transaction;
   transaction.conditions.push_back({.of = EtcdCondition::Of::kCreateRevision,
                                     .key = layout_.Leader(),

@@ -94,6 +94,9 @@ class EtcdWriter {
   const int64_t fence_;
   EtcdIndex index_;
   uint64_t sequence_number_ = 0;
+  // Random, and part of each sequence. A process may lead again with the same fence. No late
+  // transaction of its earlier writer may then be taken for one of this writer.
+  const uint64_t token_;
   size_t written_bytes_ = 0;  // since the last compaction
   uint64_t written_count_ = 0;
   std::vector<Added> batch_;

@@ -1,5 +1,6 @@
-// Goal: of several directories, a follower's tables become what the leader made durable, and a
-// change is made by the one that leads or not at all.
+// Goal: of several directories, a follower's tables become what the leader made durable. A change
+// is made by the one that leads or not at all, and that of a member is submitted until it is
+// durable.
 // Method: two states without etcd. A journal in memory plays the leader's, and what it settles is
 // mirrored by hand.
 
@@ -114,6 +115,7 @@ TEST_F(DirectoryLeadTest, AMemberThatWasRefusedIsSubmittedAgain) {
   a.state.changes().SubmitMembers();
   a.state.changes().SubmitMembers();
   a.journal->Settle(absl::ResourceExhaustedError("no space"));
+  clock.Advance(UnsavedMembers::kPauseMin);
   a.state.changes().SubmitMembers();
   a.journal->Settle(absl::OkStatus());
   EXPECT_EQ(a.journal->durable.size(), before + 1) << "once";

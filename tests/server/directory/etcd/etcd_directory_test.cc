@@ -5,7 +5,6 @@
 
 #include "server/directory/etcd/etcd_directory.h"
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -151,37 +150,63 @@ TEST_F(EtcdDirectoryTest, AnotherLeadsWithEverythingAndContinuesLeases) {
   EXPECT_TRUE(Becomes([&] { return (*first.state().Get("a", ""))->version == *next; }));
 }
 
+// The same process leads before and after. The write of the member is dropped with its connection.
 TEST_F(EtcdDirectoryTest, FollowersHaveAMemberThatRegisteredWhileEtcdWasAway) {
-  StartWith(1, 2);
-  SharedDirectory& before = Leader();
+  StartWith(1, 1);
+  SharedDirectory& leader = Leader();
   const Member member = {
       .id = {"h0"}, .role = MemberRole::kHolder, .control_address = "127.0.0.1:1", .epoch = {}};
   // Epochs are reserved in etcd with the first member.
   Member first = member;
   first.id = {"first"};
-  ASSERT_TRUE(before.state().Register(first, Duration(0)).ok());
-  cluster_->Stop(0);
-  const auto grant = before.state().Register(member, Duration(0));
+  ASSERT_TRUE(leader.state().Register(first, Duration(0)).ok());
+  leader.state().changes().SaveMembers(In(kLong));
+  cluster_->Kill(0);
+  const auto grant = leader.state().Register(member, Duration(0));
   ASSERT_TRUE(grant.ok()) << grant.status();
-  before.state().changes().SubmitMembers();
-  ASSERT_TRUE(Becomes([&] { return !before.leads(); }));
-  cluster_->Continue(0);
-  SharedDirectory& after = Leader();
+  leader.state().changes().SubmitMembers();
+  ASSERT_TRUE(Becomes([&] { return !leader.leads(); }));
+  // It still reports and answers reads while it cannot read the state again.
+  const Instant begin = Clock::Real()->Now();
+  EXPECT_TRUE(Becomes([&] { return !leader.etcd().report().mirror.ok(); }));
+  EXPECT_FALSE(leader.etcd().Refusal().empty());
+  EXPECT_LT(Clock::Real()->Now() - begin, 5 * EtcdMirror::kLookMax);
+  EXPECT_EQ(leader.state().Members().size(), 2u);
+  cluster_->Start(0);
+  ASSERT_TRUE(Becomes([&] { return leader.leads() && leader.etcd().report().lead_count == 2; }));
+  EXPECT_EQ(leader.state().Members().size(), 1u) << "as in etcd";
   Member same = member;
   same.epoch = grant->epoch;
-  const auto again = after.state().Register(same, Duration(0), kInstantMax, false, true);
-  ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_TRUE(Becomes([&] {
-    for (const auto& one : directories_) {
-      one->state().changes().SubmitMembers();
-      const auto members = one->state().Members();
-      if (std::none_of(members.begin(), members.end(),
-                       [](const Member& known) { return known.id.name == "h0"; })) {
-        return false;
-      }
-    }
-    return true;
-  }));
+  ASSERT_TRUE(leader.state().Register(same, Duration(0), kInstantMax, false, true).ok());
+  leader.state().changes().SaveMembers(In(kLong));
+  EXPECT_EQ(Add().state().Members().size(), 2u);
+}
+
+// Its end waits neither for etcd nor for a state that cannot be read.
+TEST_F(EtcdDirectoryTest, ADirectoryEndsWhileEtcdIsAway) {
+  StartWith(1, 1);
+  SharedDirectory& leader = Leader();
+  const Member member = {
+      .id = {"h0"}, .role = MemberRole::kHolder, .control_address = "127.0.0.1:1", .epoch = {}};
+  ASSERT_TRUE(leader.state().Register(member, Duration(0)).ok());
+  cluster_->Kill(0);
+  leader.state().changes().SubmitMembers();
+  ASSERT_TRUE(Becomes([&] { return !leader.leads(); }));
+  EXPECT_TRUE(Becomes([&] { return !leader.etcd().report().mirror.ok(); }));
+  const Instant begin = Clock::Real()->Now();
+  directories_.clear();
+  EXPECT_LT(Clock::Real()->Now() - begin, std::chrono::seconds(10));
+}
+
+TEST_F(EtcdDirectoryTest, AnEndSavesTheMembersFirst) {
+  StartWith(1, 2);
+  SharedDirectory& leader = Leader();
+  SharedDirectory& follower = Follower();
+  const Member member = {
+      .id = {"h0"}, .role = MemberRole::kHolder, .control_address = "127.0.0.1:1", .epoch = {}};
+  ASSERT_TRUE(leader.state().Register(member, Duration(0)).ok());
+  leader.etcd().End();
+  EXPECT_TRUE(Becomes([&] { return follower.state().Members().size() == 1; }));
 }
 
 TEST_F(EtcdDirectoryTest, AReadAtAFollowerSeesWhatWasAcknowledged) {

@@ -173,6 +173,20 @@ TEST_F(EtcdStateTest, ATransactionOutOfSequenceIsRefused) {
   EXPECT_EQ(Write(other, PublishOf("b", 6, 1)), End::kLost);
 }
 
+// As many transactions later, the second writer of a fence is where the first one was.
+TEST_F(EtcdStateTest, ALateTransactionOfAnEarlierWriterOfTheFenceIsRefused) {
+  const int64_t fence = Lead();
+  const auto one = NewWriter(fence);
+  ASSERT_EQ(Write(*one, PublishOf("a", 5, 1)), End::kApplied);
+  const auto second = NewWriter(fence);
+  ASSERT_EQ(Write(*second, PublishOf("b", 6, 1)), End::kApplied);
+  EXPECT_EQ(Write(*one, PublishOf("late", 7, 1)), End::kLost);
+  EXPECT_EQ(Write(*second, PublishOf("c", 8, 1)), End::kApplied);
+  EtcdIndex index;
+  Changes(&index);
+  EXPECT_EQ(index.corpus_count, 3u);
+}
+
 TEST_F(EtcdStateTest, ABatchIsOneTransaction) {
   const auto writer = NewWriter(Lead());
   for (uint64_t i = 0; i < 10; ++i)

@@ -128,25 +128,30 @@ DirectoryChange MemberAt(const std::string& address) {
 
 TEST(UnsavedMembers, AChangeIsSubmittedUntilItIsDurable) {
   UnsavedMembers members;
+  Instant now{1};
   members.Note(MemberAt("a:1"));
-  const auto first = members.Take();
+  const auto first = members.Take(now);
   ASSERT_EQ(first.size(), 1u);
-  EXPECT_THAT(members.Take(), IsEmpty()) << "it is under way";
-  members.Settle(*first[0], /*is_durable=*/false);
-  const auto again = members.Take();
-  EXPECT_EQ(again, first);
-  members.Settle(*again[0], /*is_durable=*/true);
-  EXPECT_THAT(members.Take(), IsEmpty());
+  EXPECT_THAT(members.Take(now), IsEmpty()) << "it is under way";
+  for (Duration pause = UnsavedMembers::kPauseMin; pause < UnsavedMembers::kPauseMax; pause *= 2) {
+    members.Settle(*first[0], /*is_durable=*/false, now);
+    EXPECT_THAT(members.Take(now + pause - Duration(1)), IsEmpty());
+    now = now + pause;
+    EXPECT_EQ(members.Take(now), first);
+  }
+  members.Settle(*first[0], /*is_durable=*/true, now);
+  EXPECT_TRUE(members.empty());
   EXPECT_FALSE(members.Clear());
 }
 
 TEST(UnsavedMembers, ALaterChangeTakesThePlaceOfOneThatIsUnderWay) {
   UnsavedMembers members;
+  const Instant now{1};
   members.Note(MemberAt("a:1"));
-  const auto first = members.Take();
+  const auto first = members.Take(now);
   members.Note(MemberAt("b:1"));
-  members.Settle(*first[0], /*is_durable=*/true);
-  const auto later = members.Take();
+  members.Settle(*first[0], /*is_durable=*/true, now);
+  const auto later = members.Take(now);
   ASSERT_EQ(later.size(), 1u);
   EXPECT_EQ(later[0]->member.control_address, "b:1");
   EXPECT_TRUE(members.Clear()) << "it is not durable yet";
