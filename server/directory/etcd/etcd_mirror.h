@@ -22,8 +22,8 @@ namespace ckv {
 //   mirrors    Open, and Resume                          paused, by Pause
 //   paused     the tables have a wanted revision         mirrors, by Resume
 //
-// If the watch falls behind what etcd has compacted away, or sees what no directory does, or Resume
-// says so, the state is read again as a whole. No lock is held while it is read.
+// The state is read again as a whole if the watch falls behind what etcd has compacted away, or
+// sees what no directory does. It also is if Resume says so. No lock is held while it is read.
 class EtcdMirror {
  public:
   // How long Pause waits for the watch. Then it reads the whole state: 1,000,000 chunks take a
