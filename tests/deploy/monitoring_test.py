@@ -89,14 +89,10 @@ class Faults:
 
     def __init__(self, fleet, folder, prometheus):
         self.fleet, self.folder, self.prometheus = fleet, folder, prometheus
-        self.lives = set()
 
-    def await_scrape(self, instance):
-        """Waits until Prometheus has scraped a start of the process that it had not scraped before."""
-        def new_life():
-            found = self.prometheus.query(f'process_start_time_seconds{{instance="{instance}"}}')
-            return {one["value"][1] for one in found} - self.lives
-        self.lives |= wait_until("the life is scraped", new_life)
+    def lives(self, instance):
+        """The starts of the process that Prometheus scraped last."""
+        return {one["value"][1] for one in self.prometheus.query(f'process_start_time_seconds{{instance="{instance}"}}')}
 
     def CkvDoesNotAnswer(self):
         self.fleet.end("h1", signal.SIGKILL)
@@ -185,10 +181,12 @@ class Faults:
         return "", mend
 
     def CkvRestarts(self):
+        instance = self.fleet.metrics["h1"]
         for _ in range(4):
+            before = wait_until("a life is scraped", lambda: self.lives(instance))
             self.fleet.end("h1")
             self.fleet.holder(1)
-            self.await_scrape(self.fleet.metrics["h1"])
+            wait_until("the next life is scraped", lambda: self.lives(instance) - before)
         return self.fleet.metrics["h1"], lambda: None
 
     def CkvFilesNearLimit(self):
