@@ -21,6 +21,7 @@ void AddExplainCommand(CLI::App& app, Ctl& ctl);
 void AddFetchCommand(CLI::App& app, Ctl& ctl);
 void AddAgentsCommands(CLI::App& app, Ctl& ctl);
 void AddCharacterizeCommands(CLI::App& app, Ctl& ctl);
+void AddPlanCommands(CLI::App& app, Ctl& ctl);
 void AddGcCommand(CLI::App& app, Ctl& ctl);
 void AddDirectoryCommands(CLI::App& app, Ctl& ctl);
 void AddHolderCommands(CLI::App& app, Ctl& ctl);

@@ -282,6 +282,7 @@ void BuildCommandLine(CLI::App& app, Ctl& ctl, GlobalValues& values) {
   AddAttachCommand(app, ctl);
   AddAgentsCommands(app, ctl);
   AddCharacterizeCommands(app, ctl);
+  AddPlanCommands(app, ctl);
   AddGcCommand(app, ctl);
   AddDirectoryCommands(app, ctl);
   AddHolderCommands(app, ctl);

@@ -24,6 +24,7 @@
 #include "client/tools/ctl/corpus/tensor_files.h"
 #include "client/tools/ctl/query/figures.h"
 #include "client/tools/ctl/query/trial_corpus.h"
+#include "client/tools/ctl/result_folder.h"
 #include "client/tools/reference_engine/reference_engine.h"
 #include "proto/base/status.h"
 #include "store/formats/output_file.h"
@@ -246,15 +247,6 @@ absl::Status RunCalibrate(const Ctl& ctl, const CharacterizeCommand& command) {
   return absl::OkStatus();
 }
 
-absl::Status MakeFolder(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (!error && std::filesystem::is_directory(folder, error)) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrFormat("%s: cannot be made: %s\n  name another with --dir", folder,
-                      error ? error.message() : std::string("it is a file")));
-}
-
 // Returns the folder's profile, if an earlier run of the same subject left one, so that samples and
 // predictions use the same constants.
 std::optional<Profile> KnownProfile(const Setup& setup, const std::string& path) {
@@ -371,12 +363,7 @@ absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command)
   }
   CKV_ASSIGN_OR_RETURN(const bool drawn, DrawFigures(command.folder, input));
   const std::string report = command.folder + "/report.html";
-  if (!drawn) {
-    ctl.Note(
-        absl::StrFormat("ckvctl: %s is not drawn: it takes matplotlib\n"
-                        "  apt-get install python3-matplotlib, then python3 %s/figures.py",
-                        report, command.folder));
-  }
+  if (!drawn) ctl.Note(NotDrawnText(report, command.folder + "/figures.py"));
   ctl.Print(
       FindingsText(findings) + "\n" + KernelsText(kernels) +
           absl::StrFormat(

@@ -1,21 +1,14 @@
 #include "client/tools/ctl/query/figures.h"
 
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 
 #include "absl/strings/str_format.h"
+#include "client/tools/ctl/result_folder.h"
 #include "proto/base/status.h"
 #include "store/formats/output_file.h"
 
 namespace ckv::ctl {
 namespace {
-
-constexpr int kNoMatplotlib = 3;  // as figures.py has it
-constexpr int kNoPython = 127;
 
 Json GridJson(const FabricFindings& findings) {
   Json grid = Json::array();
@@ -65,19 +58,6 @@ Json ReportJson(const FiguresInput& input) {
   return json;
 }
 
-// Returns the script's exit code.
-int RunScript(const char* python, const std::string& path) {
-  const char* const argv[] = {python, path.c_str(), nullptr};
-  pid_t pid = 0;
-  if (posix_spawnp(&pid, python, nullptr, nullptr, const_cast<char**>(argv), environ) != 0)
-    return kNoPython;
-  int state = 0;
-  while (waitpid(pid, &state, 0) < 0) {
-    if (errno != EINTR) return kNoPython;
-  }
-  return WIFEXITED(state) ? WEXITSTATUS(state) : 1;
-}
-
 }  // namespace
 
 Json FindingsJson(std::span<const FabricFindings> findings) {
@@ -100,14 +80,7 @@ absl::StatusOr<bool> DrawFigures(const std::string& folder, const FiguresInput& 
   CKV_RETURN_IF_ERROR(WriteOutput(folder + "/report.json", RenderJson(ReportJson(input))));
   const std::string script = folder + "/figures.py";
   CKV_RETURN_IF_ERROR(WriteOutput(script, kFiguresScript));
-  // Debian's Python has Debian's matplotlib, whatever python3 is first on PATH.
-  for (const char* python : {"/usr/bin/python3", "python3"}) {
-    const int code = RunScript(python, script);
-    if (code == 0) return true;
-    if (code != kNoMatplotlib && code != kNoPython)
-      return absl::InternalError(absl::StrFormat("%s %s ended with %d", python, script, code));
-  }
-  return false;
+  return DrawWithPython(script);
 }
 
 }  // namespace ckv::ctl

@@ -1,0 +1,322 @@
+// Walks the document once, key by key. Every error names the line of the node that is wrong. Those
+// of curves and distributions begin with an index, "[2].tokens", which leads to its node.
+
+#include "client/tools/ctl/plan/prfaas_profile.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+#include "proto/base/status.h"
+
+namespace ckv::ctl {
+namespace {
+
+constexpr double kBytesPerMiB = 1 << 20;
+constexpr double kBytesPerGbit = 1e9 / 8;
+
+using PlanKeys = std::initializer_list<const char*>;
+
+class ProfileReader {
+ public:
+  explicit ProfileReader(std::string path) : path_(std::move(path)) {}
+
+  absl::StatusOr<PrfaasProfile> Read(const YAML::Node& root) {
+    CKV_RETURN_IF_ERROR(CheckKeys(
+        root, "",
+        {"lengths", "output_tokens", "kv_cache", "prfaas", "pd", "homogeneous_instances"}));
+    CKV_ASSIGN_OR_RETURN(LengthDistribution lengths, ReadLengths(root));
+    PrfaasProfile profile = {.system = {.lengths = std::move(lengths),
+                                        .kv_bytes = {},
+                                        .prfaas_prefill_s = {},
+                                        .pd_prefill_s = {}}};
+    PrfaasSystem& system = profile.system;
+    CKV_RETURN_IF_ERROR(Number(root, "", "output_tokens", system.output_tokens));
+    CKV_ASSIGN_OR_RETURN(system.kv_bytes, Curve(root, "", "kv_cache", "MiB", kBytesPerMiB));
+    CKV_RETURN_IF_ERROR(ReadPrfaas(root, system));
+    CKV_RETURN_IF_ERROR(ReadPd(root, system));
+    if (root["homogeneous_instances"])
+      CKV_RETURN_IF_ERROR(Count(root, "", "homogeneous_instances", profile.homogeneous_instances));
+    const absl::Status valid = ValidateSystem(system);
+    if (!valid.ok()) return Annotate(valid, path_);
+    return profile;
+  }
+
+ private:
+  absl::Status Refuse(const YAML::Node& node, const std::string& key, std::string_view why) const {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s:%d: %s: %s", path_, node.Mark().line + 1, key, why));
+  }
+
+  absl::Status CheckKeys(const YAML::Node& map, const std::string& key, PlanKeys known) const {
+    if (!map.IsMap()) return Refuse(map, key.empty() ? "profile" : key, "keys are expected");
+    for (const auto& entry : map) {
+      const std::string name = entry.first.IsScalar() ? entry.first.Scalar() : "?";
+      bool found = false;
+      std::string names;
+      for (const char* one : known) {
+        found = found || name == one;
+        names += (names.empty() ? "" : ", ") + std::string(one);
+      }
+      if (!found) return Refuse(entry.first, Under(key, name), "unknown key; known are: " + names);
+    }
+    return absl::OkStatus();
+  }
+
+  static std::string Under(const std::string& key, const std::string& name) {
+    return key.empty() ? name : key + "." + name;
+  }
+
+  // Sets `found` to the node of a key that must be there.
+  absl::Status Find(const YAML::Node& map, const std::string& key, const char* name,
+                    YAML::Node& found) const {
+    const YAML::Node node = map[name];
+    if (!node) return Refuse(map, Under(key, name), "missing");
+    found.reset(node);
+    return absl::OkStatus();
+  }
+
+  absl::Status Number(const YAML::Node& map, const std::string& key, const char* name,
+                      double& value) const {
+    YAML::Node node;
+    CKV_RETURN_IF_ERROR(Find(map, key, name, node));
+    if (node.IsScalar() && absl::SimpleAtod(node.Scalar(), &value)) return absl::OkStatus();
+    return Refuse(node, Under(key, name), "not a number");
+  }
+
+  absl::Status Count(const YAML::Node& map, const std::string& key, const char* name,
+                     uint32_t& value) const {
+    YAML::Node node;
+    CKV_RETURN_IF_ERROR(Find(map, key, name, node));
+    if (node.IsScalar() && absl::SimpleAtoi(node.Scalar(), &value) && value >= 1 &&
+        value <= kSizingInstancesMax) {
+      return absl::OkStatus();
+    }
+    return Refuse(node, Under(key, name),
+                  absl::StrFormat("not a count of 1 to %d", kSizingInstancesMax));
+  }
+
+  // Adds the line to an error that begins with the index of an item: "[2].tokens: ...".
+  absl::Status AtItem(const YAML::Node& list, const std::string& key,
+                      const absl::Status& error) const {
+    const std::string text(error.message());
+    const size_t end = text.find(']');
+    size_t index = 0;
+    if (text.starts_with("[") && end != std::string::npos &&
+        absl::SimpleAtoi(text.substr(1, end - 1), &index) && index < list.size()) {
+      const size_t colon = text.find(": ");
+      return Refuse(list[index], key + text.substr(0, colon), text.substr(colon + 2));
+    }
+    return Refuse(list, key, text);
+  }
+
+  absl::StatusOr<LengthCurve> Curve(const YAML::Node& map, const std::string& key, const char* name,
+                                    const char* unit, double factor) const {
+    YAML::Node list;
+    CKV_RETURN_IF_ERROR(Find(map, key, name, list));
+    const std::string where = Under(key, name);
+    if (!list.IsSequence()) return Refuse(list, where, "a list of points is expected");
+    std::vector<LengthCurve::Point> points;
+    for (size_t i = 0; i < list.size() && i <= LengthCurve::kPointCountMax; ++i) {
+      const std::string item = absl::StrFormat("%s[%d]", where, i);
+      CKV_RETURN_IF_ERROR(CheckKeys(list[i], item, {"tokens", unit}));
+      LengthCurve::Point& point = points.emplace_back();
+      CKV_RETURN_IF_ERROR(Number(list[i], item, "tokens", point.tokens));
+      CKV_RETURN_IF_ERROR(Number(list[i], item, unit, point.value));
+      point.value *= factor;
+    }
+    absl::StatusOr<LengthCurve> curve = LengthCurve::Create(std::move(points));
+    if (!curve.ok()) return AtItem(list, where, curve.status());
+    return curve;
+  }
+
+  absl::StatusOr<LengthDistribution> ReadLengths(const YAML::Node& root) const {
+    YAML::Node lengths;
+    CKV_RETURN_IF_ERROR(Find(root, "", "lengths", lengths));
+    CKV_RETURN_IF_ERROR(CheckKeys(lengths, "lengths", {"log_normal", "histogram", "trace"}));
+    if (lengths.size() != 1)
+      return Refuse(lengths, "lengths", "give one of log_normal, histogram and trace");
+    if (lengths["log_normal"]) return ReadLogNormal(lengths["log_normal"]);
+    if (lengths["histogram"]) return ReadHistogram(lengths["histogram"]);
+    const YAML::Node trace = lengths["trace"];
+    if (!trace.IsScalar()) return Refuse(trace, "lengths.trace", "the name of a file is expected");
+    return ReadLengthTrace(std::filesystem::path(path_).parent_path() / trace.Scalar());
+  }
+
+  absl::StatusOr<LengthDistribution> ReadLogNormal(const YAML::Node& node) const {
+    const std::string key = "lengths.log_normal";
+    CKV_RETURN_IF_ERROR(CheckKeys(node, key, {"mu", "sigma", "tokens_min", "tokens_max"}));
+    LengthDistribution::LogNormal shape;
+    CKV_RETURN_IF_ERROR(Number(node, key, "mu", shape.mu));
+    CKV_RETURN_IF_ERROR(Number(node, key, "sigma", shape.sigma));
+    CKV_RETURN_IF_ERROR(Number(node, key, "tokens_min", shape.tokens_min));
+    CKV_RETURN_IF_ERROR(Number(node, key, "tokens_max", shape.tokens_max));
+    auto lengths = LengthDistribution::Create(shape);
+    if (!lengths.ok()) return Refuse(node, key, std::string(lengths.status().message()));
+    return lengths;
+  }
+
+  absl::StatusOr<LengthDistribution> ReadHistogram(const YAML::Node& list) const {
+    const std::string key = "lengths.histogram";
+    if (!list.IsSequence()) return Refuse(list, key, "a list of bins is expected");
+    std::vector<LengthDistribution::Bin> bins;
+    for (size_t i = 0; i < list.size(); ++i) {
+      const std::string item = absl::StrFormat("%s[%d]", key, i);
+      CKV_RETURN_IF_ERROR(CheckKeys(list[i], item, {"from", "to", "weight"}));
+      LengthDistribution::Bin& bin = bins.emplace_back();
+      CKV_RETURN_IF_ERROR(Number(list[i], item, "from", bin.from));
+      CKV_RETURN_IF_ERROR(Number(list[i], item, "to", bin.to));
+      CKV_RETURN_IF_ERROR(Number(list[i], item, "weight", bin.weight));
+    }
+    auto lengths = LengthDistribution::Create(bins);
+    if (!lengths.ok()) return AtItem(list, key, lengths.status());
+    return lengths;
+  }
+
+  absl::Status ReadPrfaas(const YAML::Node& root, PrfaasSystem& system) const {
+    YAML::Node node;
+    CKV_RETURN_IF_ERROR(Find(root, "", "prfaas", node));
+    CKV_RETURN_IF_ERROR(CheckKeys(node, "prfaas", {"instances", "egress_Gbps", "prefill"}));
+    CKV_RETURN_IF_ERROR(Count(node, "prfaas", "instances", system.prfaas_instances));
+    CKV_RETURN_IF_ERROR(Number(node, "prfaas", "egress_Gbps", system.egress_bytes_per_s));
+    system.egress_bytes_per_s *= kBytesPerGbit;
+    CKV_ASSIGN_OR_RETURN(system.prfaas_prefill_s, Curve(node, "prfaas", "prefill", "s", 1));
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadPd(const YAML::Node& root, PrfaasSystem& system) const {
+    YAML::Node node, decode;
+    CKV_RETURN_IF_ERROR(Find(root, "", "pd", node));
+    CKV_RETURN_IF_ERROR(CheckKeys(node, "pd", {"instances", "prefill", "decode"}));
+    CKV_RETURN_IF_ERROR(Count(node, "pd", "instances", system.pd_instances));
+    CKV_ASSIGN_OR_RETURN(system.pd_prefill_s, Curve(node, "pd", "prefill", "s", 1));
+    CKV_RETURN_IF_ERROR(Find(node, "pd", "decode", decode));
+    CKV_RETURN_IF_ERROR(CheckKeys(decode, "pd.decode", {"batch_max", "step_ms"}));
+    CKV_RETURN_IF_ERROR(Number(decode, "pd.decode", "batch_max", system.decode_batch_max));
+    CKV_RETURN_IF_ERROR(Number(decode, "pd.decode", "step_ms", system.decode_step_s));
+    system.decode_step_s /= 1000;
+    return absl::OkStatus();
+  }
+
+  const std::string path_;
+};
+
+// The text of a file of at most `bytes_max` bytes.
+absl::StatusOr<std::string> ReadPlanFile(const std::string& path, size_t bytes_max) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "re"),
+                                                             &std::fclose);
+  if (file == nullptr) {
+    const std::string why = absl::StrFormat("%s: %s", path, std::strerror(errno));
+    return errno == ENOENT ? absl::NotFoundError(why) : absl::InvalidArgumentError(why);
+  }
+  std::string text;
+  char block[1 << 16];
+  size_t count = 0;
+  while ((count = std::fread(block, 1, sizeof(block), file.get())) > 0) {
+    text.append(block, count);
+    if (text.size() > bytes_max) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: larger than %d bytes", path, bytes_max));
+    }
+  }
+  if (std::ferror(file.get()) != 0)
+    return absl::InvalidArgumentError(absl::StrFormat("%s: cannot be read", path));
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<PrfaasProfile> ParsePrfaasProfile(const std::string& path, const std::string& text) {
+  // yaml-cpp reports by exceptions; none passes this function.
+  try {
+    return ProfileReader(path).Read(YAML::Load(text));
+  } catch (const YAML::Exception& error) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s:%d: %s", path, error.mark.line + 1, error.msg));
+  }
+}
+
+absl::StatusOr<PrfaasProfile> ReadPrfaasProfile(const std::string& path) {
+  CKV_ASSIGN_OR_RETURN(const std::string text, ReadPlanFile(path, kPlanFileBytesMax));
+  return ParsePrfaasProfile(path, text);
+}
+
+absl::StatusOr<LengthDistribution> ReadLengthTrace(const std::string& path) {
+  CKV_ASSIGN_OR_RETURN(const std::string text, ReadPlanFile(path, kTraceBytesMax));
+  std::vector<double> lengths;
+  std::vector<size_t> lines;
+  std::istringstream stream(text);
+  size_t number = 0;
+  for (std::string line; std::getline(stream, line);) {
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object())
+      return absl::InvalidArgumentError(absl::StrFormat("%s:%d: not a JSON object", path, number));
+    const auto length = json.find("input_length");
+    if (length == json.end() || !length->is_number()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s:%d: input_length: missing or not a number", path, number));
+    }
+    lengths.push_back(length->get<double>());
+    lines.push_back(number);
+  }
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    if (lengths[i] >= 1 && lengths[i] <= LengthDistribution::kTokensMax) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s:%d: input_length: %g, must be 1 to 1e9", path, lines[i], lengths[i]));
+  }
+  absl::StatusOr<LengthDistribution> found = LengthDistribution::OfLengths(std::move(lengths));
+  if (!found.ok()) return Annotate(found.status(), path);
+  return found;
+}
+
+// The source measures the PD cluster's prefill only by the rates in table 6. Its points are what
+// these rates say: 3 / 1.64 s at the mean length up to t, 9 / 2.11 s at the mean of all lengths,
+// and 9.73 s, the P90 of the homogeneous system, at the P90 of the lengths. The last point
+// continues their parabola. 20 requests a batch are what 3.91 requests/s of 5 instances at 25 ms a
+// token say.
+const char* const kPrfaasPaperProfile =
+    R"(# The system of section 4 of "Prefill-as-a-Service". Lengths in tokens of uncached input.
+lengths:                            # or histogram: [{from: 0, to: 1000, weight: 5}, ...]
+                                    # or trace: FILE, one object with input_length a line
+  log_normal: {mu: 9.90, sigma: 1.00, tokens_min: 128, tokens_max: 128000}
+output_tokens: 1024                 # mean of a request
+kv_cache:                           # of one request
+  - {tokens: 1000, MiB: 190.8}
+  - {tokens: 8000, MiB: 308.9}
+  - {tokens: 32000, MiB: 701.3}
+  - {tokens: 128000, MiB: 2316.3}
+prfaas:                             # prefills long inputs, and sends their KV cache
+  instances: 4
+  egress_Gbps: 100
+  prefill:
+    - {tokens: 1000, s: 0.44}
+    - {tokens: 8000, s: 0.72}
+    - {tokens: 32000, s: 1.84}
+    - {tokens: 128000, s: 7.40}
+pd:                                 # prefills short inputs, and decodes
+  instances: 8
+  prefill:
+    - {tokens: 10224, s: 1.829}
+    - {tokens: 27313, s: 4.265}
+    - {tokens: 61970, s: 9.73}
+    - {tokens: 128000, s: 21.6}
+  decode: {batch_max: 20, step_ms: 25}
+homogeneous_instances: 12           # to compare with: all of the PD kind
+)";
+
+}  // namespace ckv::ctl

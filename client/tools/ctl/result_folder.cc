@@ -1,0 +1,60 @@
+#include "client/tools/ctl/result_folder.h"
+
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_format.h"
+
+namespace ckv::ctl {
+namespace {
+
+constexpr int kNoPython = 127;
+
+// Returns the script's exit code.
+int RunScript(const char* python, const std::string& path) {
+  const char* const argv[] = {python, path.c_str(), nullptr};
+  pid_t pid = 0;
+  if (posix_spawnp(&pid, python, nullptr, nullptr, const_cast<char**>(argv), environ) != 0)
+    return kNoPython;
+  int state = 0;
+  while (waitpid(pid, &state, 0) < 0) {
+    if (errno != EINTR) return kNoPython;
+  }
+  return WIFEXITED(state) ? WEXITSTATUS(state) : 1;
+}
+
+}  // namespace
+
+absl::Status MakeFolder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error && std::filesystem::is_directory(folder, error)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrFormat("%s: cannot be made: %s\n  name another with --dir", folder,
+                      error ? error.message() : std::string("it is a file")));
+}
+
+absl::StatusOr<bool> DrawWithPython(const std::string& path) {
+  // Debian's Python has Debian's matplotlib, whatever python3 is first on PATH.
+  for (const char* python : {"/usr/bin/python3", "python3"}) {
+    const int code = RunScript(python, path);
+    if (code == 0) return true;
+    if (code != kNoMatplotlibExit && code != kNoPython)
+      return absl::InternalError(absl::StrFormat("%s %s ended with %d", python, path, code));
+  }
+  return false;
+}
+
+std::string NotDrawnText(const std::string& page, const std::string& script) {
+  return absl::StrFormat(
+      "ckvctl: %s is not drawn: it takes matplotlib\n"
+      "  apt-get install python3-matplotlib, then python3 %s",
+      page, script);
+}
+
+}  // namespace ckv::ctl
