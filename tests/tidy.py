@@ -45,6 +45,7 @@ MAY_INCLUDE = {
     "transport/verbs": "transport proto*",
     "client": "attention transport store* proto*",
     "client/sizing": "proto*",
+    "client/rank": "client/cost proto*",
     "client/cost": "client attention attention/target transport store* proto*",
     "client/public": "client client/cost attention transport store* proto*",
     "client/context": "client client/public client/cost attention attention/paged transport store* proto*",
@@ -60,7 +61,7 @@ MAY_INCLUDE = {
                    "client/paged attention transport store* proto*",
     "client/grpc": "client client/public client/cost client/holders attention transport store* proto*",
     "client/publish": "client/grpc store* proto*",
-    "client/bindings/c": "client/roof client client/public client/call client/plan client/context client/cost client/grpc "
+    "client/bindings/c": "client/roof client client/public client/call client/plan client/context client/cost client/grpc client/rank "
                          "client/holders client/publish attention attention/device transport* proto*",
     "client/bindings/c/fetch": "client/bindings/c client/roof client client/holders attention attention/paged proto*",
     "client/bindings/ggml": "client/roof client client/public client/call client/context client/grpc client/holders "

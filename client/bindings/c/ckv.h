@@ -22,8 +22,9 @@
 //
 // This file has the common declarations. It includes the other headers: attention (ckv_attend.h),
 // rows (ckv_fetch.h), chunks of a prompt (ckv_find.h), publishing (ckv_put.h), arithmetic on
-// partials (ckv_partial.h) and advice (ckv_advice.h). ckv_device.h, included too, covers GPU
-// memory. The library behaves as the C++ client (client/requester.h), with bit-identical results.
+// partials (ckv_partial.h) and advice (ckv_advice.h). ckv_rank.h chooses an instance for a request.
+// ckv_device.h covers GPU memory. The library behaves as the C++ client (client/requester.h), with
+// bit-identical results.
 //
 // WORDS. A query row is one head of one token, in the order token x heads + head. A cKV row is one
 // token at one layer: d_qk values, of which the first d_v are also its value. A chunk is an
@@ -282,3 +283,4 @@ typedef struct ckv_extra_key {
 #include "ckv_find.h"
 #include "ckv_partial.h"
 #include "ckv_put.h"
+#include "ckv_rank.h"

@@ -43,15 +43,16 @@ from .fetch import BlockPlace, FetchReport, FetchTicket
 from .partial import Answer, AttendReport, lse_from_partial, merge, partial_from_lse
 from .prepared import PreparedCall
 from .put import Put, PutReport
+from .rank import Candidate, Cost, Ranking, rank
 from .requester import Requester, open  # noqa: A004
 
 __version__ = "0.1.0"  # the version of the CMake project; layout_test.py compares them
 
 __all__ = [
-    "Aborted", "AlreadyExists", "Answer", "AttendReport", "BlockPlace", "Cancelled", "Context",
-    "Corpus", "DataLoss", "DeadlineExceeded", "Error", "FailedPrecondition", "FetchReport", "FetchTicket",
+    "Aborted", "AlreadyExists", "Answer", "AttendReport", "BlockPlace", "Cancelled", "Candidate", "Context",
+    "Corpus", "Cost", "DataLoss", "DeadlineExceeded", "Error", "FailedPrecondition", "FetchReport", "FetchTicket",
     "Found", "Internal", "InvalidArgument", "LibraryError", "Model", "NotFound", "OutOfRange",
-    "OwnRows", "Part", "PermissionDenied", "PreparedCall", "Put", "PutReport", "Requester",
+    "OwnRows", "Part", "PermissionDenied", "PreparedCall", "Put", "PutReport", "Ranking", "Requester",
     "ResourceExhausted", "Segment", "Ticket", "Unauthenticated", "Unavailable", "Unimplemented", "Unknown",
-    "lse_from_partial", "merge", "open", "partial_from_lse",
+    "lse_from_partial", "merge", "open", "partial_from_lse", "rank",
 ]

@@ -16,6 +16,7 @@ UINT64_MAX = 2**64 - 1
 TIMEOUT_NONE = UINT64_MAX
 LOCAL_CACHE_NONE = UINT64_MAX
 CACHE_FULL = UINT64_MAX
+RANK_NONE = 2**32 - 1
 CHUNK_ID_BYTES = 32
 
 DTYPES = {"bf16": 1, "f32": 2, "fp8_ds_mla": 3}
@@ -268,6 +269,46 @@ class AdviceCall(Struct):
     ]
 
 
+class RankRequest(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("tokens", c_double),
+        ("cache_bytes", c_double),
+        ("reserve_bytes", c_double),
+    ]
+
+
+class RankCandidate(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("matched_tokens", c_double),
+        ("free_bytes", c_double),
+        ("queued", c_double),
+        ("batch", c_double),
+        ("batch_max", c_double),
+        ("iteration_base_us", c_double),
+        ("iteration_request_us", c_double),
+        ("bandwidth_bytes_per_s", c_double),
+        ("latency_us", c_double),
+        ("congestion", c_double),
+        ("in_flight", c_double),
+    ]
+
+
+class RankCost(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("missing_bytes", c_double),
+        ("bandwidth_bytes_per_s", c_double),
+        ("transfer_us", c_double),
+        ("queue_us", c_double),
+        ("decode_us", c_double),
+        ("total_us", c_double),
+        ("has_room", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
 class ExtraKey(Struct):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -356,6 +397,9 @@ C_NAMES = {
     "ckv_fetch_report": FetchReport,
     "ckv_partial": Partial,
     "ckv_advice_call": AdviceCall,
+    "ckv_rank_request": RankRequest,
+    "ckv_rank_candidate": RankCandidate,
+    "ckv_rank_cost": RankCost,
     "ckv_extra_key": ExtraKey,
     "ckv_find_call": FindCall,
     "ckv_find_report": FindReport,

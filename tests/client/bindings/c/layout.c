@@ -195,6 +195,37 @@ AT(ckv_attend_report, kernel_target, 104);
 AT(ckv_attend_report, reserved, 108);
 SIZE(ckv_attend_report, 112);
 
+BEGINS(ckv_rank_request);
+AT(ckv_rank_request, tokens, 8);
+AT(ckv_rank_request, cache_bytes, 16);
+AT(ckv_rank_request, reserve_bytes, 24);
+SIZE(ckv_rank_request, 32);
+
+BEGINS(ckv_rank_candidate);
+AT(ckv_rank_candidate, matched_tokens, 8);
+AT(ckv_rank_candidate, free_bytes, 16);
+AT(ckv_rank_candidate, queued, 24);
+AT(ckv_rank_candidate, batch, 32);
+AT(ckv_rank_candidate, batch_max, 40);
+AT(ckv_rank_candidate, iteration_base_us, 48);
+AT(ckv_rank_candidate, iteration_request_us, 56);
+AT(ckv_rank_candidate, bandwidth_bytes_per_s, 64);
+AT(ckv_rank_candidate, latency_us, 72);
+AT(ckv_rank_candidate, congestion, 80);
+AT(ckv_rank_candidate, in_flight, 88);
+SIZE(ckv_rank_candidate, 96);
+
+BEGINS(ckv_rank_cost);
+AT(ckv_rank_cost, missing_bytes, 8);
+AT(ckv_rank_cost, bandwidth_bytes_per_s, 16);
+AT(ckv_rank_cost, transfer_us, 24);
+AT(ckv_rank_cost, queue_us, 32);
+AT(ckv_rank_cost, decode_us, 40);
+AT(ckv_rank_cost, total_us, 48);
+AT(ckv_rank_cost, has_room, 56);
+AT(ckv_rank_cost, reserved, 60);
+SIZE(ckv_rank_cost, 64);
+
 BEGINS(ckv_partial);
 AT(ckv_partial, o, 8);
 AT(ckv_partial, m, 16);

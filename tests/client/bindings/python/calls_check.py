@@ -25,6 +25,18 @@ def answers_equal(one, other):
                for a, b in zip(one, other))
 
 
+def check_rank():
+    """The source's worked example, and a number that is not valid."""
+    near = ckv.Candidate(0.5 * 32768, 1e15, 0, 4, 16, 10000, 500, 6.25e9, congestion=0.2, in_flight=1)
+    far = near._replace(matched_tokens=0.9 * 32768, bandwidth_bytes_per_s=3.125e9, in_flight=0)
+    ranking = ckv.rank(32768, 10e9, [near, far])
+    require(ranking.best == 1 and abs(ranking.costs[0].transfer_us - 2e6) < 1, "a ranking")
+    require(ranking.costs[1].has_room and 0.3 < ranking.tolerated_error < 1, "its costs")
+    require(ckv.rank(10, 1e9, [near._replace(free_bytes=0)]).best is None, "none has room")
+    refused(ckv.InvalidArgument, ckv.rank, 10, 1e9, [near._replace(queued=-1)])
+    refused(ckv.InvalidArgument, ckv.rank, 10, 1e9, [])
+
+
 def check_paged(requester, corpus, q):
     """Own rows in the blocks of an engine's cache: as arrays and tensors, and in blocks with gaps."""
     rows, table = bf16(37 * corpus.d_qk, 5).reshape(37, -1), [5, 0, 3]
@@ -429,6 +441,7 @@ def check_open(directory):
 def main():
     directory, name, *pids = sys.argv[1:]
     check_open(directory)
+    check_rank()
     with ckv.open(directory, fabrics="shm,tcp") as requester:
         corpus = requester.resolve(name)
         q = bf16(ROWS * corpus.d_qk, 17).reshape(ROWS, corpus.d_qk)
