@@ -232,11 +232,11 @@ std::vector<PaperFigure> CompareWithPaper(const PrfaasProfile& profile, const Pr
   add("table 6: naive P90 TTFT, s", 3.51, plan.naive.p90_prefill_s, "as P90 TTFT");
   add("table 6: ratio to homogeneous", 1.54, best.requests_per_s / plan.homogeneous.requests_per_s);
   add("table 6: ratio of naive", 1.16, plan.naive.requests_per_s / plan.homogeneous.requests_per_s);
-  // Table 3, of 8 GPUs an instance, gives the examples of section 2.3.
-  add("2.3: 512 GPUs, MiniMax-M2.5 at 32K, Tbps", 3.8, 512 / 8 * 59.93 / 1000);
-  add("2.3: 512 GPUs, Qwen3-235B at 32K, Tbps", 2.1, 512 / 8 * 33.35 / 1000);
-  add("2.3: 512 GPUs, Ring-2.5-1T at 32K, Gbps", 170, 512 / 8 * 2.59);
-  add("2.3: 10,000 GPUs, Ring-2.5-1T at 128K, Tbps", 1.8, 10000.0 / 8 * 1.46 / 1000);
+  // Table 3 gives the examples of section 2.3. An instance has 8 GPUs: 512 are 64 instances.
+  add("2.3: 512 GPUs, MiniMax-M2.5 at 32K, Tbps", 3.8, 64 * 59.93 / 1000);
+  add("2.3: 512 GPUs, Qwen3-235B at 32K, Tbps", 2.1, 64 * 33.35 / 1000);
+  add("2.3: 512 GPUs, Ring-2.5-1T at 32K, Gbps", 170, 64 * 2.59);
+  add("2.3: 10,000 GPUs, Ring-2.5-1T at 128K, Tbps", 1.8, 1250 * 1.46 / 1000);
   return figures;
 }
 
