@@ -5,6 +5,7 @@
 #include "server/daemon/server_probe_stub.h"
 
 #include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/health_check_service_interface.h>
 
 #include <set>
 #include <string>
@@ -42,6 +43,8 @@ class Peers final : public grpc::CallbackGenericService {
 size_t ConnectionsOf(ServerProbe::Connection connection, uint64_t call_count) {
   Peers peers;
   int port = 0;
+  // A daemon of an earlier test makes every server of the process answer for health itself.
+  grpc::EnableDefaultHealthCheckService(false);
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
   builder.RegisterCallbackGenericService(&peers);
