@@ -32,7 +32,7 @@ def check_rank():
     ranking = ckv.rank(32768, 10e9, [near, far])
     require(ranking.best == 1 and abs(ranking.costs[0].transfer_us - 2e6) < 1, "a ranking")
     require(ranking.costs[1].has_room and 0.3 < ranking.tolerated_error < 1, "its costs")
-    require(ckv.rank(10, 1e9, [near._replace(free_bytes=0)]).best is None, "none has room")
+    require(ckv.rank(10, 1e9, [near._replace(matched_tokens=0, free_bytes=0)]).best is None, "none has room")
     refused(ckv.InvalidArgument, ckv.rank, 10, 1e9, [near._replace(queued=-1)])
     refused(ckv.InvalidArgument, ckv.rank, 10, 1e9, [])
 
