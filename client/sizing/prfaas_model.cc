@@ -32,13 +32,16 @@ struct Stage {
   double requests_per_s;
 };
 
+// How often an interval is halved in a search: 1e-12 of it is left.
+constexpr int kHalvings = 40;
+
 // The P90 of prefill times: those of long inputs are by another curve than those of short ones.
 double PrefillQuantile(const PrfaasSystem& system, const PrfaasThroughput& at, double share) {
   const double t = at.split.threshold;
   const auto done_within = [&](double seconds) {
     const auto up_to = [&](const LengthCurve& curve, double low, double high) {
       if (high <= low || curve.At(low) > seconds) return low;
-      for (int i = 0; i < 60; ++i) {
+      for (int i = 0; i < kHalvings; ++i) {
         const double middle = (low + high) / 2;
         (curve.At(middle) <= seconds ? low : high) = middle;
       }
@@ -52,7 +55,7 @@ double PrefillQuantile(const PrfaasSystem& system, const PrfaasThroughput& at, d
   };
   double low = 0, high = 1;
   while (done_within(high) < share && high < 1e9) high *= 2;
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < kHalvings; ++i) {
     const double middle = (low + high) / 2;
     (done_within(middle) < share ? low : high) = middle;
   }
@@ -176,12 +179,15 @@ PrfaasThroughput BestRates(const PrfaasSystem& system, uint32_t pd_prefill) {
   PrfaasThroughput best = RatesOf(system, {0, pd_prefill, pd_decode});
   if (pd_prefill == 0) return best;
   const double first = std::max(1.0, lengths.tokens_min());
-  const double ratio = std::log(lengths.tokens_max() / first);
-  for (uint32_t i = 0; i < kThresholdCount; ++i) {
-    const double t = first * std::exp(ratio * i / kThresholdCount);
+  const double step = std::log(lengths.tokens_max() / first) / kThresholdCount;
+  const auto look = [&](double t) {
     const PrfaasThroughput at = RatesOf(system, {t, pd_prefill, pd_decode});
     if (at.requests_per_s > best.requests_per_s) best = at;
-  }
+  };
+  for (uint32_t i = 0; i < kThresholdCount; ++i) look(first * std::exp(step * i));
+  // Between the neighbours of the best one.
+  const double below = best.split.threshold * std::exp(-step);
+  for (uint32_t i = 1; i < kFinerCount; ++i) look(below * std::exp(2 * step * i / kFinerCount));
   return best;
 }
 

@@ -83,8 +83,9 @@ PrfaasThroughput ThroughputOf(const PrfaasSystem& system, const PrfaasSplit& spl
 // Searches thresholds and splits of the PD cluster for the largest throughput (equations 7 and 8
 // hold there). Among equal ones it takes the fewest prefill instances, then the lowest threshold.
 // Thresholds are kThresholdCount lengths of the distribution, each the same factor above the one
-// before: 0.17 % for 128 to 131072 tokens. The system must be valid.
-inline constexpr uint32_t kThresholdCount = 4096;
+// before, and kFinerCount around the best of them. Those are 0.17 % apart for 128 to 131072 tokens.
+// The system must be valid.
+inline constexpr uint32_t kThresholdCount = 512, kFinerCount = 16;
 PrfaasThroughput BestSplit(const PrfaasSystem& system);
 // The same for a PD cluster whose split is given. `pd_prefill` is at most its instances.
 PrfaasThroughput BestThreshold(const PrfaasSystem& system, uint32_t pd_prefill);
