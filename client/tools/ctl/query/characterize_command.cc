@@ -44,8 +44,8 @@ struct CharacterizeCommand {
 
 // The requesters of this process, one per fabric, over the fleet's directory.
 struct Lanes {
-  Lanes(std::string directory_address, Clock* clock)
-      : directory(std::move(directory_address), clock), factory(clock) {}
+  Lanes(const std::string& directory_address, Clock* clock)
+      : directory(directory_address, clock), factory(clock) {}
 
   DirectoryStub directory;
   HolderStubFactory factory;
