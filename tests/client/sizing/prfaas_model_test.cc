@@ -7,20 +7,19 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tests/client/sizing/curves.h"
 
 namespace ckv {
 namespace {
 
-LengthCurve Curve(double at_1000, double at_100000) {
-  return *LengthCurve::Create({{1000, at_1000}, {100000, at_100000}});
-}
+using test::CurveTo;
 
 PrfaasSystem MadeSystem() {
   return {
       .lengths = *LengthDistribution::Create(LengthDistribution::LogNormal{9.0, 1.2, 200, 100000}),
-      .kv_bytes = Curve(1e8, 2e9),
-      .prfaas_prefill_s = Curve(0.3, 6),
-      .pd_prefill_s = Curve(0.6, 15),
+      .kv_bytes = CurveTo(1e8, 2e9),
+      .prfaas_prefill_s = CurveTo(0.3, 6),
+      .pd_prefill_s = CurveTo(0.6, 15),
       .prfaas_instances = 3,
       .pd_instances = 6,
       .egress_bytes_per_s = 5e9,

@@ -9,13 +9,12 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tests/client/sizing/curves.h"
 
 namespace ckv {
 namespace {
 
-LengthCurve CurveTo(double at_1000, double at_100000) {
-  return *LengthCurve::Create({{1000, at_1000}, {100000, at_100000}});
-}
+using test::CurveTo;
 
 PrfaasSchedulerOptions MadeOptions(double mu = 9.0) {
   PrfaasSchedulerOptions options = {

@@ -257,27 +257,22 @@ absl::StatusOr<PrfaasProfile> ReadPrfaasProfile(const std::string& path) {
 absl::StatusOr<LengthDistribution> ReadLengthTrace(const std::string& path) {
   CKV_ASSIGN_OR_RETURN(const std::string text, ReadPlanFile(path, kTraceBytesMax));
   std::vector<double> lengths;
-  std::vector<size_t> lines;
   std::istringstream stream(text);
   size_t number = 0;
   for (std::string line; std::getline(stream, line);) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const auto refuse = [&](std::string_view why) {
+      return absl::InvalidArgumentError(absl::StrFormat("%s:%d: %s", path, number, why));
+    };
     const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object())
-      return absl::InvalidArgumentError(absl::StrFormat("%s:%d: not a JSON object", path, number));
+    if (!json.is_object()) return refuse("not a JSON object");
     const auto length = json.find("input_length");
-    if (length == json.end() || !length->is_number()) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s:%d: input_length: missing or not a number", path, number));
-    }
+    if (length == json.end() || !length->is_number())
+      return refuse("input_length: missing or not a number");
     lengths.push_back(length->get<double>());
-    lines.push_back(number);
-  }
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    if (lengths[i] >= 1 && lengths[i] <= LengthDistribution::kTokensMax) continue;
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s:%d: input_length: %g, must be 1 to 1e9", path, lines[i], lengths[i]));
+    if (!(lengths.back() >= 1 && lengths.back() <= LengthDistribution::kTokensMax))
+      return refuse(absl::StrFormat("input_length: %g, must be 1 to 1e9", lengths.back()));
   }
   absl::StatusOr<LengthDistribution> found = LengthDistribution::OfLengths(std::move(lengths));
   if (!found.ok()) return Annotate(found.status(), path);
