@@ -242,9 +242,15 @@ int TellUsage(const Ctl& ctl, const CLI::App& app, const CLI::ParseError& error)
 
 // A result that could not be written is a failure, even if the command succeeded.
 int WithResultOut(const Ctl& ctl, int code) {
+  const bool was_good = ctl.out->good();
+  if (!was_good) {
+    // It failed in the middle of a long result. The cause is met again with one byte more.
+    ctl.out->clear();
+    *ctl.out << '\n';
+  }
   errno = 0;
   ctl.out->flush();
-  if (ctl.out->good()) return code;
+  if (was_good && ctl.out->good()) return code;
   *ctl.err << "ckvctl: the result cannot be written to stdout"
            << (errno == 0 ? "" : std::string(": ") + std::strerror(errno)) << "\n";
   return code == 0 ? 1 : code;

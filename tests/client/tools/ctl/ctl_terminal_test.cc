@@ -7,6 +7,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -82,13 +83,16 @@ TEST(Progress, ReadsTheTerminalsWidthEachTime) {
 TEST(RunCtl, AResultThatStdoutDoesNotTakeIsCodeOne) {
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{{"--help"}, {"--version"}, {"status", "--help"}}) {
-    std::ofstream full("/dev/full");
+    std::array<char, 1024> buffer;  // less than the help: the stream fails before its last byte
+    std::ofstream full;
+    full.rdbuf()->pubsetbuf(buffer.data(), buffer.size());
+    full.open("/dev/full");
     std::ostringstream err;
     Ctl ctl;
     ctl.out = &full;
     ctl.err = &err;
     EXPECT_EQ(RunCtl(ctl, arguments), 1) << arguments[0];
-    EXPECT_THAT(err.str(), HasSubstr("the result cannot be written to stdout"));
+    EXPECT_THAT(err.str(), HasSubstr("the result cannot be written to stdout: No space left"));
   }
   // The reason why there is no result counts more than that it could not be written.
   std::ofstream full("/dev/full");
