@@ -7,6 +7,7 @@ manager does. Uses none of ckv's code, only the programs.
 
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ DISK = "/var/lib"  # of each host: a file system of its own, in memory
 DISK_MIB = 128
 READY_S = 60
 LOSS_AFTER = "2s"
+END_S_MAX = 60  # of a signal. A daemon gives its calls 10 s.
 
 
 def address(number, port):
@@ -66,7 +68,21 @@ class Program:
         self.look()
         self.send(signal.SIGCONT)
         self.send(sign)
-        self.outside.wait(60)
+        try:
+            self.outside.wait(END_S_MAX)
+        except subprocess.TimeoutExpired:
+            self.crashes.append(f"{self.name} did not end within {END_S_MAX} s of signal {sign}: threads "
+                                f"{self.threads()}, its log ends {self.log.read_text()[-4000:]}")
+            self.send(signal.SIGKILL)
+            self.outside.wait(END_S_MAX)
+
+    def threads(self):
+        """The stack of each of its threads, or without a debugger its name and the kernel's function where it waits."""
+        if shutil.which("gdb"):
+            return subprocess.run(["gdb", "-p", str(self.pid()), "-batch", "-ex", "thread apply all bt 20"], text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=120, check=False).stdout
+        tasks = sorted(pathlib.Path(f"/proc/{self.pid()}/task").iterdir())
+        return [f"{(task / 'comm').read_text().strip()}: {(task / 'wchan').read_text()}" for task in tasks]
 
     def look(self):
         """Notes whether it ended by itself since its start."""
