@@ -6,7 +6,7 @@
 #   deploy/check.sh --changed   the same, but clang-tidy and cppcheck over what the last 30 commits and
 #                               the working tree changed (clang-tidy for 4 minutes), and thread safety
 #                               for 2 minutes, over these files first
-#   deploy/check.sh --lint      as --changed, with 3 minutes for clang-tidy, and 40 s each for thread safety
+#   deploy/check.sh --lint      as --changed, with 2 minutes for clang-tidy, and 40 s each for thread safety
 #                               and for headers alone, mostly to find a changed file that forgot an
 #                               include: .ci/run does this, and builds asan, in which clang checks thread
 #                               safety everywhere
@@ -17,7 +17,7 @@ what=(--all) static_only=0 quick=0
 case ${1:-} in
   --static) static_only=1 ;;
   --changed) static_only=1 what=(--changed 30) ;;
-  --lint) static_only=1 what=(--changed 30 --safety-limit-s 40 --headers-limit-s 40 --limit-s 180) ;;
+  --lint) static_only=1 what=(--changed 30 --safety-limit-s 40 --headers-limit-s 40 --limit-s 120) ;;
   --quick) quick=1 ;;
   '') ;;
   -h | --help) sed -n '2,13p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;

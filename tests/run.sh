@@ -7,7 +7,8 @@
 #                                   (tsan without gRPC, whose own locks it cannot see). A test that
 #                                   lacks its program fails. One that fails runs once more; if it
 #                                   passes then, it is named as flaky, and the run goes on. The unit
-#                                   tests of control code run in asan only.
+#                                   tests of control code run in asan only, the longest e2e in
+#                                   release only.
 #   tests/run.sh -R requester       passes other arguments on to ctest
 # The last lines name each test that failed, was flaky or was skipped, and what would run these.
 set -euo pipefail
@@ -32,7 +33,7 @@ while [ $# -gt 0 ]; do
       shift
       ;;
     -h | --help)
-      sed -n '2,12p' "$0" | sed 's/^# \{0,1\}//'
+      sed -n '2,13p' "$0" | sed 's/^# \{0,1\}//'
       exit 0
       ;;
     *) break ;;
@@ -52,6 +53,9 @@ fi
 # Without the right to install, what can be built is tested: tests that lack a program say so.
 deploy/install-packages.sh build
 deploy/install-packages.sh tests || [ -z "${CI:-}" ] || exit 1
+
+# Programs that mostly wait for one another, and whose code the unit tests of asan run through.
+release_only='^(directories|verify|drain|corpus|replica|lifecycle|partition)_e2e$'
 
 left_out=() folders=() ahead= control_off=0
 leave_out() { left_out+=(--left-out "$1; to run it: $2"); }
@@ -75,7 +79,10 @@ done
 [ $rdma -eq 1 ] || leave_out "the tests of the verbs fabric (label rdma)" "tests/run.sh --rdma"
 [ $static -eq 1 ] || leave_out "the static checks" "deploy/check.sh --changed"
 [ $# -eq 0 ] || leave_out "what these arguments of ctest do not select: $*" "tests/run.sh without them"
-[ $static -eq 0 ] || leave_out "the unit tests of control code, preset release (asan has them)" "tests/run.sh"
+if [ $static -eq 1 ]; then
+  leave_out "the unit tests of control code, preset release (asan has them)" "tests/run.sh"
+  leave_out "the longest e2e, preset asan (release has them)" "tests/run.sh --preset asan"
+fi
 trap finish EXIT
 
 # step WORDS: what begins, and when: the limit of CI is a time.
@@ -142,7 +149,9 @@ for index in "${!presets[@]}"; do
   if [ $static -eq 1 ] && [ -n "$next" ]; then build_ahead "$next"; fi
   # A misspelt -R matches no test, which must not count as success.
   rc=0
-  run_tests "$preset" durations --preset "$preset" -j "$(nproc)" --no-tests=error "$@" || rc=$?
+  some=()
+  if [ $static -eq 1 ] && [ "$preset" = asan ]; then some=(-E "$release_only"); fi
+  run_tests "$preset" durations --preset "$preset" -j "$(nproc)" --no-tests=error "${some[@]}" "$@" || rc=$?
   deploy/python.sh tests/durations.py "build/$preset" >&2 || true
   [ $rc -eq 0 ] || exit $rc
 done
