@@ -14,17 +14,21 @@ import tempfile
 from fleet import INSIDE, daemon, shaped_link
 
 LINKS = ("10gbit", "1gbit")
-ROW_BYTES = 1152  # of the reference engine's geometry, DeepSeek's
+ROW_BYTES = 1152  # of V2-Lite, for which `characterize` measures
+PREFILL_US = "1"  # a token and layer: the middle of the paper's range (section 5.1)
 
 
 def characterize(build, folder, directory, fabrics, *options):
     """What `ckvctl characterize` says of each fabric, by name."""
     command = [str(build / "bin" / "ckvctl"), "--directory", directory, "characterize", *options,
-               "--dir", str(folder / "costs"), "--output", "json"]
+               "--dir", str(folder / "costs"), "--prefill-us", PREFILL_US, "--output", "json"]
     for fabric in fabrics:
         command += ["--fabric", fabric]
     out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    found = {row["fabric"]: row for row in json.loads(out)["findings"]}
+    result = json.loads(out)
+    if result["disturbed"]:
+        raise SystemExit(f"the machine was disturbed, measure again: {result['disturbed']}")
+    found = {row["fabric"]: row for row in result["findings"]}
     with open(folder / "costs" / "samples.csv", newline="") as file:
         samples = [row for row in csv.DictReader(line for line in file if not line.startswith("#"))]
     for row in samples:

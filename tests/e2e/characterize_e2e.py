@@ -30,8 +30,14 @@ from ctl_fleet import PROGRAMS, Fleet
 CHROMIUM = shutil.which("chromium")
 MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "client" / "tools" / "ctl" / "query" / "figures.py"
-HEADINGS = ("Route: measured against the model", "Which is cheapest", "The cost of a chunk", "Fan-in", "Scatter",
-            "Congestion", "Bytes moved a layer")
+HEADINGS = ("Two constants a fabric", "Does bandwidth depend on the payload?", "Route: measured against the model",
+            "Bytes: route or fetch", "The cost of a chunk", "Scatter", "Kernel over requesters",
+            "Selection and the size of the store", "Fan-in", "Staging", "Cost over bandwidth", "Route over fabrics",
+            "Congestion", "Bytes moved a layer", "Not measured here")
+# A disturbed run has none.
+FINDINGS = ("How well the model fits, and what its choices cost", "Which is cheapest")
+SWEEPS = ("route", "fetch", "fan-in", "scatter", "gather", "staging", "congestion", "store", "payload")
+PHONE = 390  # pixels
 
 
 class CharacterizeTest(unittest.TestCase):
@@ -39,9 +45,15 @@ class CharacterizeTest(unittest.TestCase):
     def setUpClass(cls):
         cls.temporary = tempfile.TemporaryDirectory(prefix="ckv-characterize-")
         cls.folder = pathlib.Path(cls.temporary.name)
-        cls.fleet = Fleet(cls.folder, holders=2)
+        cls.fleet = Fleet(cls.folder, holders=2, capacity="768MiB")
         cls.costs = cls.folder / "costs"
-        cls.first = cls.ctl("characterize", "--quick", "--dir", cls.costs, "-o", "json")
+        # V2-Lite's shape with few layers, which its measurements are repeated over.
+        (cls.folder / "model.json").write_text(json.dumps({
+            "model": "six layers", "revision": "", "layers": 6, "d_qk": 576, "d_v": 512, "d_rope": 64, "dtype": "bf16",
+            "rope_style": "interleaved", "rope_theta": 10000.0, "softmax_scale": .1147}), encoding="utf-8")
+        cls.options = ("--quick", "--dir", cls.costs, "--geometry", cls.folder / "model.json", "--heads", 16,
+                       "--prefill-us", 1)
+        cls.first = cls.ctl("characterize", *cls.options, "-o", "json")
 
     @classmethod
     def tearDownClass(cls):
@@ -64,9 +76,18 @@ class CharacterizeTest(unittest.TestCase):
         self.assertEqual(len(rows), self.first["points"])
         sweeps = {(row["sweep"], row["fabric"]) for row in rows}
         for fabric in ("shm", "tcp"):
-            for sweep in ("route", "fetch", "fan-in", "scatter", "gather", "congestion"):
+            for sweep in SWEEPS:
                 self.assertIn((sweep, fabric), sweeps)
         self.assertIn(("local", ""), sweeps)
+        # Figure 4's heads and selections.
+        self.assertEqual({row["query_rows"] for row in rows if row["sweep"] == "kernel"}, {"16", "128"})
+        for sweep in ("scatter", "store"):
+            self.assertEqual({row["tokens"] for row in rows if row["sweep"] == sweep}, {"512", "1024", "2048"})
+        self.assertEqual({row["parallel"] for row in rows if row["sweep"] == "staging"}, {"1", "2", "4", "8", "16"})
+        self.assertEqual({row["query_rows"] for row in rows if row["sweep"] == "congestion"}, {"1", "256", "1024"})
+        payloads = {int(row["tokens"]) for row in rows if row["sweep"] == "payload"}
+        self.assertIn(2184, payloads)
+        self.assertGreater(max(payloads), 5 * min(payloads))
         self.assertTrue(all(float(row["us"]) > 0 for row in rows))
         # Routed bytes at 256 rows against one layer of 2048 tokens, counted on the lanes: the
         # paper's 76 % fewer, less two headers.
@@ -75,19 +96,27 @@ class CharacterizeTest(unittest.TestCase):
                 routed = int(row["bytes_out"]) + int(row["bytes_in"])
                 self.assertAlmostEqual(1 - routed / (2048 * 1152), 0.763, delta=0.001)
 
+    def test_a_model_is_named_once(self):
+        for options, words in ((("--geometry", "gpt-2"), "known are: deepseek-v2-lite"),
+                               (("--geometry", "glm-5", "--reference-engine"), "each name a model: give one"),
+                               (("--geometry", self.folder / "model.json"), "give --heads"),
+                               (("--corpus", "none"), "none")):
+            with self.assertRaisesRegex(AssertionError, words):
+                self.ctl("calibrate", *options)
+
     def test_leaves_nothing_on_the_fleet(self):
         self.assertEqual(self.ctl("corpus", "list", "-o", "json")["corpora"], [])
 
     def test_again_measures_nothing(self):
         before = (self.costs / "samples.csv").read_text(encoding="utf-8")
-        again = self.ctl("characterize", "--quick", "--dir", self.costs, "-o", "json")
+        again = self.ctl("characterize", *self.options, "-o", "json")
         self.assertEqual(self.first["points_from_before"], 0)
         self.assertEqual(again["points_from_before"], again["points"])
         self.assertEqual((self.costs / "samples.csv").read_text(encoding="utf-8"), before)
 
     def test_calibrate_writes_what_it_prints(self):
         path = self.folder / "profile.json"
-        printed = self.ctl("calibrate", "--profile", path, "--fabric", "tcp", "-o", "json")
+        printed = self.ctl("calibrate", "--profile", path, "--fabric", "tcp", "--reference-engine", "-o", "json")
         self.assertEqual(json.loads(path.read_text(encoding="utf-8")), printed)
         self.assertEqual([lane["fabric"] for lane in printed["lanes"]], ["tcp"])
         self.assertGreater(printed["here"]["prefill_per_token_layer_us"], 0)
@@ -100,8 +129,15 @@ class CharacterizeTest(unittest.TestCase):
         self.assertIn(drawn, (True, MATPLOTLIB))
         self.assertEqual(drawn, (self.costs / "report.html").exists())
         report = json.loads((self.costs / "report.json").read_text(encoding="utf-8"))
-        self.assertEqual([one["fabric"] for one in report["findings"]],
-                         [one["fabric"] for one in self.first["findings"]])
+        self.assertEqual(report["disturbed"], self.first["disturbed"] or "")
+        if self.first["disturbed"]:  # by what else runs here
+            self.assertIn("repeats differ", self.first["disturbed"])
+            self.assertEqual((self.first["findings"], self.first["answer"]), ([], None))
+        else:
+            self.assertEqual([one["fabric"] for one in report["findings"]],
+                             [one["fabric"] for one in self.first["findings"]])
+            self.assertRegex(self.first["answer"], "^Over (shm|tcp), a decode step of six layers .16 query rows, "
+                                                   "6 layers. over 2048 tokens elsewhere takes .* by routing")
         self.assertTrue(all(one["grid"] for one in report["findings"]))
         self.assertIn("here", [kernel["name"] for kernel in report["kernels"]])
         self.assertEqual((self.costs / "figures.py").read_text(encoding="utf-8"), SCRIPT.read_text(encoding="utf-8"))
@@ -117,6 +153,9 @@ class CharacterizeTest(unittest.TestCase):
             capture_output=True, text=True, timeout=120, check=True).stdout
         for heading in HEADINGS:
             self.assertIn(f"<h2>{heading}</h2>", page)
+        for heading in FINDINGS:
+            self.assertEqual(f"<h2>{heading}</h2>" in page, not self.first["disturbed"], heading)
+        self.assertIn("The paper: ", page)
         self.assertGreater(page.count("<svg"), 10)
         self.assertEqual(page.count("<svg"), page.count("</svg>"))
         self.assertNotIn("NaN", page)
@@ -134,8 +173,10 @@ class FiguresTest(unittest.TestCase):
         shutil.copy(SCRIPT, self.folder)
 
     def draw(self, samples, report):
-        head = "sweep,fabric,query_rows,tokens,parallel,us,model_us,runs,bytes_out,bytes_in,error_us\n# a subject\n"
-        (self.folder / "samples.csv").write_text(head + "".join(f"{line}\n" for line in samples), encoding="utf-8")
+        head = ("sweep,fabric,query_rows,tokens,parallel,us,model_us,runs,bytes_out,bytes_in,error_us,kernel_us,spread\n"
+                "# a subject\n")
+        (self.folder / "samples.csv").write_text(head + "".join(f"{line}\n" if line.count(",") == 12 else f"{line},0,1\n"
+                                                                for line in samples), encoding="utf-8")
         (self.folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
         subprocess.run([sys.executable, self.folder / SCRIPT.name], timeout=120, check=True)
         return (self.folder / "report.html").read_text(encoding="utf-8")
@@ -144,24 +185,34 @@ class FiguresTest(unittest.TestCase):
         samples = ["route,shm,16,64,1,10,11,5,18432,16512,0", "route,shm,1024,64,1,200,190,5,1179648,1056768,0",
                    "fetch,shm,0,64,1,100,0,3,0,0,0", "here,,16,64,1,5,0,3,0,0,0", "here,,1024,64,1,150,0,3,0,0,0",
                    "local,,0,64,1,5000,0,1,0,0,0"]
-        for sweep in ("fan-in", "scatter", "gather", "congestion"):
-            samples += [f"{sweep},shm,16,64,{count},{10 * count},0,3,10,10,0" for count in (1, 2, 4)]
+        for sweep in ("fan-in", "scatter", "gather", "staging", "congestion", "store", "kernel"):
+            samples += [f"{sweep},shm,16,64,{count},{10 * count},0,3,10,10,0,{4 + count},1" for count in (1, 2, 4)]
+        # 2,184 and 4,368 bytes a row: 1,023 rows more take their bytes at 4 and 2 GB/s.
+        samples += ["payload,shm,1,2184,1,20,0,3,0,0,0,10,1", "payload,shm,1024,2184,1,669.104,0,3,0,0,0,100,1",
+                    "payload,shm,1,4368,1,20,0,3,0,0,0,10,1", "payload,shm,1024,4368,1,2346.416,0,3,0,0,0,100,1"]
         grid = [{"query_rows": rows, "tokens": 64, "steps": steps, "best": best, "right": right}
                 for rows, steps, best, right in ((16, 1, "route", True), (16, 100, "fetch", True),
                                                  (1024, 1, "route", False), (1024, 100, "fetch", True))]
         findings = {"fabric": "shm", "mape": .07, "mape_large": .05, "routes": 2, "regret": .1, "right_share": .3,
                     "clear_points": 3, "resolved_right_share": 0, "resolved_points": 0, "grid": grid}
+        lane = {"fabric": "shm", "t_probe_us": 10.3, "bandwidth_bytes_per_s": 4e9, "merge_per_row_us": 0,
+                "over_bandwidth": [{"bandwidth_bytes_per_s": 1e9 * rate, "us": [900 / rate, 5000 + 9000 / rate, None]}
+                                   for rate in (1, 10, 100)]}
         kernels = [{"name": "here", "about": "a row comes in in 60 ns",
                     "points": [[1, 48, 60, 65], [256, 2540, 60, 2546]]},
                    {"name": "h0 <over> shm", "about": "a floor", "points": [[1, 48, 60, 65]]},
                    {"name": "h0 over tcp", "about": "no floor was measured", "points": []}]
         page = self.draw(samples, {"title": "A <fleet> & \"its\" costs",
                                    "facts": [["holder", "h0 <script>alert(1)</script>"]],
-                                   "layers": 2, "row_bytes": 1152,
+                                   "answer": "Route <always>.", "disturbed": "", "layers": 2, "heads": 16,
+                                   "row_bytes": 1152, "payload_bytes": 2184, "lanes": [lane],
                                    "findings": [findings], "kernels": kernels})
-        for heading in (*HEADINGS, "Kernels and memory"):
+        for heading in (*HEADINGS, *FINDINGS, "Kernels and memory"):
             self.assertIn(f"<h2>{heading}</h2>", page)
-        for words in ("64 chosen rows (route x 4.0, fetch x 4.0 from 1 to 4 holders)", "elbow at 2",
+        self.assertIn('<p class="answer">Route &lt;always&gt;.</p>', page)
+        self.assertIn("shm: from 2.00 to 4.00 GB/s, x 2.00", page)
+        self.assertIn("64 rows chosen (x 1.60)", page)  # the kernel's 5, 6 and 8 us
+        for words in ("64 chosen rows, 2 layers (route x 4.0, fetch x 4.0 from 1 to 4 holders)", "elbow at 2",
                       "here: a row comes in in 60 ns", "h0 &lt;over&gt; shm: a floor", "measured, 64 tokens",
                       "bringing a row in: the floor", "the predicate chose another"):
             self.assertIn(words, page)
@@ -174,6 +225,19 @@ class FiguresTest(unittest.TestCase):
                                    "kernels": []})
         self.assertIn("elbow at 4", page)
         self.assertNotIn("Congestion", page)
+
+    def test_a_disturbed_run_has_no_findings(self):
+        findings = {"fabric": "tcp", "mape": .07, "mape_large": .05, "routes": 2, "regret": .1, "right_share": .3,
+                    "clear_points": 3, "resolved_right_share": 0, "resolved_points": 0,
+                    "grid": [{"query_rows": 16, "tokens": 64, "steps": 1, "best": "route", "right": True}]}
+        page = self.draw(["route,tcp,16,64,1,10,11,5,18432,16512,0"],
+                         {"title": "costs", "facts": [], "answer": "Route.", "layers": 2, "row_bytes": 1152,
+                          "disturbed": "the kernel here: repeats differ by 1.8 x (limit 1.5)", "findings": [findings],
+                          "kernels": []})
+        self.assertIn("The machine was disturbed while it was measured: the kernel here: repeats differ by 1.8 x", page)
+        for words in (*FINDINGS, "Route."):
+            self.assertNotIn(words, page)
+        self.assertIn("Route: measured against the model", page)
 
 
 if __name__ == "__main__":

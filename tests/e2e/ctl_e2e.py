@@ -331,7 +331,7 @@ class CtlTest(unittest.TestCase):
         def trials():
             return [c["name"] for c in self.ctl("corpus", "list")["corpora"]
                     if c["name"].startswith("trial-")]
-        process = self.start_ctl("characterize", "--quick", "--dir", self.folder / "costs")
+        process = self.start_ctl("characterize", "--quick", "--reference-engine", "--dir", self.folder / "costs")
         while not trials():
             self.assertIsNone(process.poll())
         process.send_signal(signal.SIGINT)

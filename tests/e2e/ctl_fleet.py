@@ -113,9 +113,10 @@ class Fleet:
 
     prefix = ()  # of the commands of those that call it, if they run on another host
 
-    def __init__(self, folder, holders, durable=False, keyed=False, directory_options=(), local_cache="64MiB"):
+    def __init__(self, folder, holders, durable=False, keyed=False, directory_options=(), local_cache="64MiB",
+                 capacity="64MiB"):
         """durable: each holder has a folder, `folder`/NAME-store. keyed: the directory has one, so that it keeps keys of tenants."""
-        self.folder, self.processes, self.durable = folder, [], durable
+        self.folder, self.processes, self.durable, self.capacity = folder, [], durable, capacity
         keys = [f"--directory-path={folder}/directory"] if keyed else []
         self.directory = self.start("directory", "--role=directory", *keys, *directory_options)
         for i in range(holders):
@@ -126,7 +127,7 @@ class Fleet:
     def start_holder(self, index):
         store = [f"--store-path={self.store(index)}"] if self.durable else []
         self.start(f"h{index}", "--role=holder", f"--directory={self.directory}",
-                   "--store-capacity=64MiB", *store)
+                   f"--store-capacity={self.capacity}", *store)
         return self.processes[-1]
 
     def store(self, index):

@@ -63,6 +63,14 @@ double TrimmedMeanError(std::vector<double> values) {
   return std::sqrt(squares / (count - 1)) / ((1 - 2 * double(cut) / count) * std::sqrt(count));
 }
 
+double QuartileRatio(std::vector<double> values) {
+  if (values.size() < 4) return 0;
+  std::sort(values.begin(), values.end());
+  const size_t quarter = values.size() / 4;
+  const double low = values[quarter], high = values[values.size() - 1 - quarter];
+  return low > 0 ? high / low : 0;
+}
+
 absl::Status CallAtPace(const TimingPace& pace, uint32_t layers, Clock& clock,
                         absl::FunctionRef<absl::Status(uint32_t layer, bool counts)> call) {
   Instant begin = clock.Now();

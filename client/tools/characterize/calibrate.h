@@ -217,5 +217,8 @@ double TrimmedMean(std::vector<double> values);
 // outermost of the others (Tukey and McLaughlin 1963). Returns 0 for fewer than four values, which
 // give no estimate.
 double TrimmedMeanError(std::vector<double> values);
+// Returns the upper quartile divided by the lower one, at least 1: how far repeats of a measurement
+// are apart, regardless of single outliers. Returns 0 for fewer than four values.
+double QuartileRatio(std::vector<double> values);
 
 }  // namespace ckv

@@ -16,12 +16,6 @@
 namespace ckv {
 namespace {
 
-const Sample* Find(std::span<const Sample> samples, const SampleKey& key) {
-  const auto found = std::find_if(samples.begin(), samples.end(),
-                                  [&key](const Sample& sample) { return sample.key == key; });
-  return found == samples.end() ? nullptr : &*found;
-}
-
 void AddError(const Sample& sample, ModelError& error) {
   if (sample.us <= 0 || sample.model_us <= 0) return;
   error.mape += std::abs(sample.model_us - sample.us) / sample.us;
@@ -46,9 +40,9 @@ GridPoint PointOf(std::span<const Sample> samples, const Sample& route, uint32_t
                      .chosen = {}};
   const double rounds = double(steps) * layers;
   point.us[size_t(Primitive::kRoute)] = rounds * route.us;
-  const Sample* here = Find(samples, {Sweep::kHere, "", key.query_rows, key.tokens, 1});
-  const Sample* fetch = Find(samples, {Sweep::kFetch, key.fabric, 0, key.tokens, 1});
-  const Sample* local = Find(samples, {Sweep::kLocal, "", 0, key.tokens, 1});
+  const Sample* here = FindSample(samples, {Sweep::kHere, "", key.query_rows, key.tokens, 1});
+  const Sample* fetch = FindSample(samples, {Sweep::kFetch, key.fabric, 0, key.tokens, 1});
+  const Sample* local = FindSample(samples, {Sweep::kLocal, "", 0, key.tokens, 1});
   if (route.error_us > 0) point.error_us[size_t(Primitive::kRoute)] = rounds * route.error_us;
   for (const auto& [primitive, first] :
        {std::pair(Primitive::kFetch, fetch), std::pair(Primitive::kLocal, local)}) {

@@ -36,6 +36,7 @@ absl::Status Grid::Measure() {
   for (size_t i = 0; i < tasks_.size(); ++i) {
     samples_[i].us = TrimmedMean(us_[i]);
     samples_[i].error_us = TrimmedMeanError(us_[i]);
+    samples_[i].spread = QuartileRatio(us_[i]);
     samples_[i].runs = static_cast<uint32_t>(us_[i].size());
   }
   return absl::OkStatus();

@@ -1,6 +1,7 @@
 // Predicts with the constants of a profile what the cost model and the predicate say.
 
 #include <algorithm>
+#include <cmath>
 
 #include "client/tools/characterize/run.h"
 
@@ -42,6 +43,31 @@ double PredictRouteUs(const Profile& profile, const Geometry& geometry, const st
       Decide(InputOf(profile, *lane, geometry, query_rows, tokens, /*steps=*/1));
   const CostBreakdown& route = decision.cost(Primitive::kRoute);
   return route.offered ? route.total_us / geometry.layers : 0;
+}
+
+std::vector<BandwidthPoint> SweepBandwidth(const Profile& profile, const Geometry& geometry,
+                                           const std::string& fabric, uint32_t query_rows,
+                                           uint64_t tokens) {
+  constexpr double kLowest = 0.2e9, kHighest = 1e12;
+  constexpr double kPointsOfDecade = 10;
+  std::vector<BandwidthPoint> points;
+  const LaneProfile* lane = LaneOf(profile, fabric);
+  if (lane == nullptr) return points;
+  const double count = std::ceil(std::log10(kHighest / kLowest) * kPointsOfDecade);
+  for (double i = 0; i <= count; ++i) {
+    BandwidthPoint point;
+    point.bandwidth_bytes_per_s = kLowest * std::pow(kHighest / kLowest, i / count);
+    LaneProfile changed = *lane;
+    changed.constants.bandwidth_bytes_per_s = point.bandwidth_bytes_per_s;
+    changed.constants.fetch_bandwidth_bytes_per_s = point.bandwidth_bytes_per_s;
+    const Decision decision =
+        Decide(InputOf(profile, changed, geometry, query_rows, tokens, /*steps=*/1));
+    for (size_t way = 0; way < kPrimitiveCount; ++way) {
+      if (decision.costs[way].offered) point.us[way] = decision.costs[way].total_us;
+    }
+    points.push_back(point);
+  }
+  return points;
 }
 
 std::optional<Primitive> PredictChoice(const Profile& profile, const Geometry& geometry,

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,9 +27,17 @@ struct CharacterizedLane {
   Requester* requester = nullptr;
 };
 
+// Chunks of another corpus than the model's, on one holder.
+struct SideCorpus {
+  std::shared_ptr<const Corpus> corpus;  // if null, there is none
+  std::vector<uint32_t> chunks;          // ordinals
+};
+
 // The corpus and lanes to measure against. Borrowed.
 struct CharacterizeTarget {
   std::shared_ptr<const Corpus> corpus;
+  // Query rows of one token: the model's query heads. M_q of the sweeps.
+  uint32_t heads = 16;
   // Ordinals of at least two chunks of one holder, by ascending token count.
   std::vector<uint32_t> sizes;
   // Ordinals of more chunks of that holder, whose rows of all layers are more than its caches hold
@@ -37,6 +46,10 @@ struct CharacterizeTarget {
   std::vector<uint32_t> push_out = {};
   // Ordinals of equally long, adjacent chunks of the corpus, each on a different holder.
   std::vector<uint32_t> spread;
+  // Equally long, adjacent chunks of one layer, from which few or many tokens' rows are chosen.
+  SideCorpus store;
+  // One chunk each, of one layer and of other row widths than the model's and each other's.
+  std::vector<SideCorpus> payloads;
   std::vector<CharacterizedLane> lanes;
   // Prefills this many tokens locally, all layers, and returns microseconds. If null, there is no
   // engine.
@@ -47,8 +60,11 @@ struct CharacterizeOptions {
   std::vector<uint32_t> query_rows;  // query rows of routes, ascending
   // Query rows of the calibration: fewer values, different from `query_rows`.
   std::vector<uint32_t> calibrate_query_rows;
-  std::vector<uint32_t> parallel;  // counts of parallel requesters, and of parallel flows
-  uint32_t run_count = 9;          // runs per measurement, and calibration rounds
+  std::vector<uint32_t> parallel;  // counts of callers, pulls and flows at once
+  // Each thread of these calls up to 40 times, or at least four times until this has passed.
+  Duration parallel_time_max = std::chrono::milliseconds(300);
+  uint32_t kernel_rows_max = 1024;  // query rows of the largest batch of the sweep over requesters
+  uint32_t run_count = 9;           // runs per measurement, and calibration rounds
   Duration call_timeout = std::chrono::seconds(60);
 };
 CharacterizeOptions QuickCharacterization();  // under 2 minutes with the chunks of `ckvctl`
@@ -71,11 +87,15 @@ struct CharacterizeWatch {
   };
 };
 
-// Chooses rows of the first `holders` chunks of `spread` together, as an indexer would, for the
-// sweeps over holders. Returns kSelectedRows rows, or all if there are fewer. They are distinct,
-// unordered, and the same for every call.
-inline constexpr uint32_t kSelectedRows = 256;
-std::vector<int32_t> ChooseRows(const CharacterizeTarget& target, uint32_t holders);
+// Rows that a query selects, in the sweeps over holders and over the size of a store. They are the
+// budgets of DeepSeek-V4-Flash, V4-Pro, and V3.2 and GLM-5.1 (section 5.4).
+inline constexpr std::array<uint32_t, 3> kSelectedRows = {512, 1024, 2048};
+// Chooses `wanted` of `token_count` rows as an indexer would, or all if there are fewer. They are
+// distinct, unordered, and the same for every call.
+std::vector<int32_t> ChooseOf(uint64_t token_count, uint32_t wanted);
+// The same of the first `holders` chunks of `spread` together.
+std::vector<int32_t> ChooseRows(const CharacterizeTarget& target, uint32_t holders,
+                                uint32_t wanted);
 
 // Measures the constants of every lane, using the lane's first holder. Errors as
 // LaneCalibrator::Round.
@@ -100,6 +120,18 @@ absl::StatusOr<Profile> Characterize(const CharacterizeTarget& target,
 // has no lane over `fabric`.
 double PredictRouteUs(const Profile& profile, const Geometry& geometry, const std::string& fabric,
                       uint32_t query_rows, uint64_t tokens);
+
+// One point of the model over bandwidths (figure 6(a)): a step of all layers.
+struct BandwidthPoint {
+  double bandwidth_bytes_per_s = 0;
+  // Unset if not offered: local needs the cost of prefill.
+  std::array<std::optional<double>, kPrimitiveCount> us;
+};
+// Returns the costs of one step at bandwidths of 0.2 to 1,000 GB/s, ten a decade. The other
+// constants are those of the profile's lane over `fabric`. Returns nothing if it has none.
+std::vector<BandwidthPoint> SweepBandwidth(const Profile& profile, const Geometry& geometry,
+                                           const std::string& fabric, uint32_t query_rows,
+                                           uint64_t tokens);
 
 // Returns the predicate's choice with the constants of the profile.
 std::optional<Primitive> PredictChoice(const Profile& profile, const Geometry& geometry,

@@ -24,17 +24,21 @@
 namespace ckv {
 namespace {
 
-constexpr std::array<std::pair<Sweep, std::string_view>, 8> kSweepNames = {{
+constexpr std::array<std::pair<Sweep, std::string_view>, 12> kSweepNames = {{
     {Sweep::kRoute, "route"},
     {Sweep::kFetch, "fetch"},
     {Sweep::kLocal, "local"},
     {Sweep::kHere, "here"},
     {Sweep::kFanIn, "fan-in"},
+    {Sweep::kKernel, "kernel"},
     {Sweep::kScatter, "scatter"},
     {Sweep::kGather, "gather"},
+    {Sweep::kStaging, "staging"},
     {Sweep::kCongestion, "congestion"},
+    {Sweep::kStore, "store"},
+    {Sweep::kPayload, "payload"},
 }};
-constexpr size_t kColumnCount = 11;
+constexpr size_t kColumnCount = 13;
 constexpr size_t kLineBytesMax = 512;
 
 absl::Status FileError(const std::string& path, const char* what) {
@@ -106,10 +110,10 @@ std::optional<Sweep> ParseSweepName(std::string_view name) {
 
 std::string FormatSample(const Sample& sample) {
   const SampleKey& key = sample.key;
-  return absl::StrFormat("%s,%s,%d,%d,%d,%.6g,%.6g,%d,%d,%d,%.6g",
+  return absl::StrFormat("%s,%s,%d,%d,%d,%.6g,%.6g,%d,%d,%d,%.6g,%.6g,%.6g",
                          std::string(SweepName(key.sweep)), key.fabric, key.query_rows, key.tokens,
                          key.parallel, sample.us, sample.model_us, sample.runs, sample.bytes_out,
-                         sample.bytes_in, sample.error_us);
+                         sample.bytes_in, sample.error_us, sample.kernel_us, sample.spread);
 }
 
 absl::StatusOr<Sample> ParseSample(std::string_view line) {
@@ -134,6 +138,8 @@ absl::StatusOr<Sample> ParseSample(std::string_view line) {
   CKV_RETURN_IF_ERROR(ParseInteger(fields[8], "bytes_out", &sample.bytes_out));
   CKV_RETURN_IF_ERROR(ParseInteger(fields[9], "bytes_in", &sample.bytes_in));
   CKV_RETURN_IF_ERROR(ParseTime(fields[10], "error_us", &sample.error_us));
+  CKV_RETURN_IF_ERROR(ParseTime(fields[11], "kernel_us", &sample.kernel_us));
+  CKV_RETURN_IF_ERROR(ParseTime(fields[12], "spread", &sample.spread));
   return sample;
 }
 
@@ -161,11 +167,13 @@ absl::StatusOr<SampleFile> SampleFile::Open(const std::string& path, const std::
   return file;
 }
 
-const Sample* SampleFile::Find(const SampleKey& key) const {
-  const auto found = std::find_if(samples_.begin(), samples_.end(),
+const Sample* FindSample(std::span<const Sample> samples, const SampleKey& key) {
+  const auto found = std::find_if(samples.begin(), samples.end(),
                                   [&key](const Sample& sample) { return sample.key == key; });
-  return found == samples_.end() ? nullptr : &*found;
+  return found == samples.end() ? nullptr : &*found;
 }
+
+const Sample* SampleFile::Find(const SampleKey& key) const { return FindSample(samples_, key); }
 
 absl::Status SampleFile::Add(const Sample& sample) {
   std::fprintf(file_.get(), "%s\n", FormatSample(sample).c_str());

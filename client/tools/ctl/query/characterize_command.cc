@@ -1,35 +1,26 @@
 // ckvctl calibrate, ckvctl characterize: the costs of routing, fetching and recomputing on this
-// fleet. Both begin with Prepare, in order: the reference engine, a trial corpus (PutTrial), and a
-// requester of this process for each fabric (OpenLanes). RunCalibrate then measures the constants
-// and writes the profile. RunCharacterize runs the sweeps of client/tools/characterize, appends
-// samples to a file that an interrupted run continues, and writes findings and the report. The
-// trial corpus is dropped at the end.
+// fleet. Both begin with PrepareTarget (measured_target.h). RunCalibrate then measures the
+// constants and writes the profile. RunCharacterize runs the sweeps of client/tools/characterize,
+// appends samples to a file that an interrupted run continues, and writes findings and the report.
 
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
+#include <ctime>
 #include <memory>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "client/cost/profile_file.h"
-#include "client/grpc/directory_stub.h"
-#include "client/grpc/holder_stub.h"
-#include "client/tools/characterize/calibrate.h"
+#include "client/tools/characterize/answer.h"
 #include "client/tools/characterize/findings.h"
 #include "client/tools/characterize/run.h"
 #include "client/tools/ctl/checks.h"
 #include "client/tools/ctl/commands.h"
 #include "client/tools/ctl/corpus/tensor_files.h"
 #include "client/tools/ctl/query/figures.h"
-#include "client/tools/ctl/query/trial_corpus.h"
+#include "client/tools/ctl/query/measured_target.h"
 #include "client/tools/ctl/result_folder.h"
-#include "client/tools/reference_engine/reference_engine.h"
 #include "proto/base/status.h"
+#include "proto/base/version.h"
 #include "store/formats/output_file.h"
-#include "transport/fabric.h"
-#include "transport/verbs/verbs_fabric.h"
 
 namespace ckv::ctl {
 namespace {
@@ -37,167 +28,8 @@ namespace {
 struct CharacterizeCommand {
   std::string folder;
   std::string profile;  // the profile that calibrate makes
-  std::vector<std::string> fabrics;
-  std::string verbs_device;
-  bool quick = false;
+  MeasuredOptions measured;
 };
-
-// The requesters of this process, one per fabric, over the fleet's directory.
-struct Lanes {
-  Lanes(const std::string& directory_address, Clock* clock)
-      : directory(directory_address, clock), factory(clock) {}
-
-  DirectoryStub directory;
-  HolderStubFactory factory;
-  std::unique_ptr<VerbsFabric> verbs;  // if null, shm and tcp, which every requester has
-  std::vector<std::unique_ptr<Requester>> requesters;
-  std::vector<CharacterizedLane> lanes;
-};
-
-const std::vector<std::string>& FabricNames() {
-  static const std::vector<std::string> names = {"shm", "tcp", "verbs"};
-  return names;
-}
-
-// A requester of that fabric only.
-absl::StatusOr<std::unique_ptr<Requester>> MakeRequester(const Ctl& ctl,
-                                                         const CharacterizeCommand& command,
-                                                         const std::string& fabric, Lanes& lanes) {
-  RequesterOptions options;
-  CKV_ASSIGN_OR_RETURN(options.fabric, ParseFabricName(fabric));
-  options.id = "ckvctl";
-  options.clock = ctl.clock;
-  if (options.fabric == FabricKind::kVerbs) {
-    VerbsOptions device;
-    device.device = command.verbs_device;
-    CKV_ASSIGN_OR_RETURN(lanes.verbs, NewVerbsFabric(device, ctl.clock));
-    options.fabrics = {lanes.verbs.get()};
-  }
-  return Requester::Create(options, &lanes.directory, &lanes.factory);
-}
-
-// Fabrics named on the command line must work. If none is named, takes those that this machine has
-// and that reach the holder.
-absl::Status OpenLanes(const Ctl& ctl, const CharacterizeCommand& command,
-                       const CharacterizeTarget& target, Lanes& lanes) {
-  const bool all = command.fabrics.empty();
-  std::vector<std::string> refused;
-  for (const std::string& name : all ? FabricNames() : command.fabrics) {
-    auto made = MakeRequester(ctl, command, name, lanes);
-    if (!made.ok()) {
-      if (!all) return Annotate(made.status(), "--fabric " + name);
-      continue;
-    }
-    std::unique_ptr<Requester> requester = *std::move(made);
-    const TimingCall call = {.corpus = target.corpus,
-                             .chunk = target.sizes[0],
-                             .pace = {.run_count = 1},
-                             .deadline = ctl.clock->Now() + ctl.fleet.timeout};
-    if (const auto reached = TimeRoute(*requester, call, *ctl.clock); !reached.ok()) {
-      if (!all) return Annotate(reached.status(), "--fabric " + name);
-      refused.push_back(absl::StrFormat("%s: %s", name, reached.status().message()));
-      continue;
-    }
-    lanes.lanes.push_back({name, requester.get()});
-    lanes.requesters.push_back(std::move(requester));
-  }
-  for (const std::string& line : refused) ctl.Note("ckvctl: not measured: " + line);
-  if (lanes.lanes.empty()) return absl::UnavailableError("no fabric reaches the holder");
-  return absl::OkStatus();
-}
-
-std::string SubjectOf(const Geometry& geometry, const TrialCorpus& trial, bool quick) {
-  std::vector<std::string> names;
-  for (const Member& holder : trial.holders()) names.push_back(holder.id.name);
-  return ckv::SubjectOf(geometry, HostIdentity(), names, quick);
-}
-
-// The rows that push others out of a holder's caches are twice what a core's last cache holds. The
-// size at a holder elsewhere is unknown, and assumed to be like this machine's.
-constexpr uint64_t kPushOutBytesMin = uint64_t{32} << 20, kPushOutBytesMax = uint64_t{256} << 20;
-constexpr uint64_t kLastCacheBytes = uint64_t{32} << 20;  // if the kernel does not report it
-
-// Returns the bytes of the last cache that one core can use. sysconf(_SC_LEVEL3_CACHE_SIZE) counts
-// all caches of a package on some processors, 384 MiB where a core has 32.
-uint64_t LastCacheBytes() {
-  uint64_t largest_kib = 0;
-  for (int index = 0; index < 8; ++index) {
-    std::ifstream file(absl::StrFormat("/sys/devices/system/cpu/cpu0/cache/index%d/size", index));
-    uint64_t kib = 0;  // "32768K"
-    if (file >> kib) largest_kib = std::max(largest_kib, kib);
-  }
-  return largest_kib > 0 ? largest_kib << 10 : kLastCacheBytes;
-}
-
-uint64_t PushOutBytes() {
-  return std::clamp(2 * LastCacheBytes(), kPushOutBytesMin, kPushOutBytesMax);
-}
-
-// If the holder has no space for rows that push others out, it is measured without them.
-absl::StatusOr<std::unique_ptr<TrialCorpus>> PutTrial(const Ctl& ctl, Fleet& fleet,
-                                                      TrialShape shape) {
-  auto trial = TrialCorpus::Put(ctl, fleet, shape);
-  if (!absl::IsResourceExhausted(trial.status())) return trial;
-  shape.push_out_bytes = 0;
-  auto smaller = TrialCorpus::Put(ctl, fleet, shape);
-  if (!smaller.ok()) return trial;
-  ctl.Note(
-      absl::StrFormat("ckvctl: not measured: how fast rows are read from memory, which takes %s "
-                      "more of the holder's room",
-                      FormatBytes(PushOutBytes())));
-  return smaller;
-}
-
-// Everything that a measurement uses, for as long as it runs.
-struct Setup {
-  std::unique_ptr<Fleet> fleet;
-  std::shared_ptr<const Engine> engine;
-  std::unique_ptr<TrialCorpus> trial;
-  std::unique_ptr<Lanes> lanes;
-  CharacterizeTarget target;
-  CharacterizeOptions options;
-  std::string subject;
-};
-
-absl::StatusOr<double> PrefillUs(const Engine& engine, uint64_t tokens, Clock& clock) {
-  std::vector<int32_t> text(tokens);
-  for (size_t i = 0; i < text.size(); ++i) {
-    text[i] = static_cast<int32_t>(i * 31 % engine.vocabulary());
-  }
-  WorkerPool pool(1);
-  const Instant begin = clock.Now();
-  CKV_RETURN_IF_ERROR(
-      engine.Prefill(text, 0, pool, [](uint32_t) { return absl::OkStatus(); }).status());
-  return double((clock.Now() - begin).count()) / 1e3;
-}
-
-absl::StatusOr<std::unique_ptr<Setup>> Prepare(const Ctl& ctl, const CharacterizeCommand& command) {
-  auto setup = std::make_unique<Setup>();
-  setup->fleet = std::make_unique<Fleet>(ctl.fleet, ctl.clock);
-  CKV_ASSIGN_OR_RETURN(setup->engine, ReferenceEngine::Create({}));
-  setup->options = command.quick ? QuickCharacterization() : FullCharacterization();
-  TrialShape shape;
-  shape.geometry = setup->engine->geometry();
-  shape.sizes = command.quick ? std::vector<uint32_t>{64, 512, 2048}
-                              : std::vector<uint32_t>{64, 128, 256, 512, 1024, 2048, 4096};
-  shape.spread_tokens = 512;
-  CKV_RETURN_IF_ERROR(setup->fleet->directory().status());
-  shape.push_out_bytes = PushOutBytes();
-  CKV_ASSIGN_OR_RETURN(setup->trial, PutTrial(ctl, *setup->fleet, shape));
-  CKV_ASSIGN_OR_RETURN(Corpus corpus, setup->fleet->GetCorpus(setup->trial->name()));
-  setup->target.corpus = std::make_shared<const Corpus>(std::move(corpus));
-  setup->target.sizes = setup->trial->sizes();
-  setup->target.push_out = setup->trial->push_out();
-  setup->target.spread = setup->trial->spread();
-  setup->target.prefill = [engine = setup->engine, clock = ctl.clock](uint64_t tokens) {
-    return PrefillUs(*engine, tokens, *clock);
-  };
-  setup->lanes = std::make_unique<Lanes>(setup->fleet->directory_address(), ctl.clock);
-  CKV_RETURN_IF_ERROR(OpenLanes(ctl, command, setup->target, *setup->lanes));
-  setup->target.lanes = setup->lanes->lanes;
-  setup->subject = SubjectOf(shape.geometry, *setup->trial, command.quick);
-  return setup;
-}
 
 // Returns the time to load one token's row of one layer, as text.
 std::string FloorText(const MemoryFloor& floor) {
@@ -239,7 +71,8 @@ std::string ProfileText(const Profile& profile) {
 
 absl::Status RunCalibrate(const Ctl& ctl, const CharacterizeCommand& command) {
   if (!command.profile.empty()) CKV_RETURN_IF_ERROR(CheckOutput(command.profile, "--profile"));
-  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<Setup> setup, Prepare(ctl, command));
+  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<MeasuredTarget> setup,
+                       PrepareTarget(ctl, command.measured));
   CKV_ASSIGN_OR_RETURN(const Profile profile,
                        CalibrateTarget(setup->target, setup->options, setup->subject, *ctl.clock));
   if (!command.profile.empty()) CKV_RETURN_IF_ERROR(WriteProfile(command.profile, profile));
@@ -249,7 +82,7 @@ absl::Status RunCalibrate(const Ctl& ctl, const CharacterizeCommand& command) {
 
 // Returns the folder's profile, if an earlier run of the same subject left one, so that samples and
 // predictions use the same constants.
-std::optional<Profile> KnownProfile(const Setup& setup, const std::string& path) {
+std::optional<Profile> KnownProfile(const MeasuredTarget& setup, const std::string& path) {
   auto known = ReadProfile(path);
   if (!known.ok() || known->subject != setup.subject) return std::nullopt;
   for (const CharacterizedLane& lane : setup.target.lanes) {
@@ -319,15 +152,97 @@ class Stages {
   size_t done_ = 0;
 };
 
-// Samples of rows in a processor cache must not be mixed with those of rows in none.
-std::string SamplesSubject(const Setup& setup) {
-  return setup.subject + (setup.target.push_out.empty() ? "" : ", rows in no cache");
+// Samples of another model, or of rows in a processor cache and in none, must not be mixed.
+std::string SamplesSubject(const MeasuredTarget& setup) {
+  return absl::StrFormat("%s, %s of %d layers, %d query rows a token%s", setup.subject, setup.model,
+                         setup.target.corpus->geometry.layers, setup.target.heads,
+                         setup.target.push_out.empty() ? "" : ", rows in no cache");
+}
+
+std::string DateText() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc = {};
+  gmtime_r(&now, &utc);
+  char text[32];
+  return std::string(text, std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &utc));
+}
+
+// Date, build, machine, runs and constants: what a reader needs to make the same again.
+std::vector<std::pair<std::string, std::string>> Facts(const MeasuredTarget& setup,
+                                                       const Profile& profile) {
+  std::vector<std::pair<std::string, std::string>> facts = {
+      {"date", DateText()},
+      {"build", std::string(Version())},
+      {"measured", setup.subject},
+      {"model", absl::StrFormat("%s: %d layers, %d query rows a token", setup.model,
+                                setup.target.corpus->geometry.layers, setup.target.heads)},
+      {"prefill",
+       profile.here.prefill_per_token_layer_us
+           ? FormatMicroseconds(*profile.here.prefill_per_token_layer_us) + " a token and layer"
+           : "not given, so recomputing is not offered (--prefill-us)"},
+      {"machine", profile.kernel ? profile.kernel->signature : "not recorded"},
+      {"runs", absl::StrFormat("%d rounds of the grid, or twice as many where they disagreed; bars "
+                               "are standard errors of means",
+                               setup.options.run_count)}};
+  for (const LaneProfile& lane : profile.lanes) {
+    facts.emplace_back(absl::StrFormat("%s over %s", lane.holder, lane.fabric),
+                       absl::StrFormat("T_probe %s, BW %s, fetch BW %s",
+                                       FormatMicroseconds(lane.constants.t_probe_us),
+                                       FormatRate(lane.constants.bandwidth_bytes_per_s),
+                                       FormatRate(lane.constants.fetch_bandwidth_bytes_per_s)));
+  }
+  return facts;
+}
+
+// Writes the report and prints the findings, which a disturbed run does not have.
+absl::Status Report(const Ctl& ctl, const CharacterizeCommand& command, const MeasuredTarget& setup,
+                    const Profile& profile, std::span<const Sample> samples, size_t known_count,
+                    Duration took) {
+  const Geometry& geometry = setup.target.corpus->geometry;
+  const std::vector<FabricFindings> findings =
+      FindingsOf(samples, geometry.layers, CharacterizedSteps(),
+                 [&](const std::string& fabric, uint32_t rows, uint64_t tokens, uint32_t steps) {
+                   return PredictChoice(profile, geometry, fabric, rows, tokens, steps);
+                 });
+  const std::vector<KernelCurve> kernels = KernelCurvesOf(profile);
+  const std::string disturbed = DescribeDisturbances(DisturbancesOf(samples));
+  const std::string answer = AnswerOf({samples, setup.model, geometry.layers, setup.target.heads});
+  const FiguresInput input = {.answer = answer,
+                              .disturbed = disturbed,
+                              .facts = Facts(setup, profile),
+                              .geometry = &geometry,
+                              .heads = setup.target.heads,
+                              .profile = &profile,
+                              .findings = findings,
+                              .kernels = kernels};
+  CKV_ASSIGN_OR_RETURN(const bool drawn, DrawFigures(command.folder, input));
+  const std::string report = command.folder + "/report.html";
+  if (!drawn) ctl.Note(NotDrawnText(report, command.folder + "/figures.py"));
+  const std::string said =
+      disturbed.empty()
+          ? answer + "\n\n" + FindingsText(findings)
+          : "The machine was disturbed while it was measured, so there are no findings. " +
+                disturbed + ".\nRun it again on an idle machine, with another --dir.\n";
+  ctl.Print(said + "\n" + KernelsText(kernels) +
+                absl::StrFormat("\n%d points, %d of them from before, in %s; %s%s/samples.csv, "
+                                "%s/profile.json\n",
+                                samples.size(), known_count, FormatDuration(took),
+                                drawn ? report + ", " : "", command.folder, command.folder),
+            {{"answer", disturbed.empty() ? Json(answer) : Json()},
+             {"disturbed", disturbed.empty() ? Json() : Json(disturbed)},
+             {"findings", disturbed.empty() ? FindingsJson(findings) : Json::array()},
+             {"kernels", KernelsJson(kernels)},
+             {"points", samples.size()},
+             {"points_from_before", known_count},
+             {"report", drawn ? Json(report) : Json()}});
+  return absl::OkStatus();
 }
 
 absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command) {
   const Instant start = ctl.clock->Now();
   CKV_RETURN_IF_ERROR(MakeFolder(command.folder));
-  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<Setup> setup, Prepare(ctl, command));
+  CKV_ASSIGN_OR_RETURN(const std::unique_ptr<MeasuredTarget> setup,
+                       PrepareTarget(ctl, command.measured));
   CKV_ASSIGN_OR_RETURN(SampleFile file,
                        SampleFile::Open(command.folder + "/samples.csv", SamplesSubject(*setup)));
   const size_t known_count = file.samples().size();
@@ -341,94 +256,56 @@ absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command)
                        Characterize(setup->target, setup->options, setup->subject,
                                     KnownProfile(*setup, profile_path), file, *ctl.clock, watch));
   stages.End();
-  const Geometry& geometry = setup->target.corpus->geometry;
-  const auto findings =
-      FindingsOf(file.samples(), geometry.layers, CharacterizedSteps(),
-                 [&](const std::string& fabric, uint32_t rows, uint64_t tokens, uint32_t steps) {
-                   return PredictChoice(profile, geometry, fabric, rows, tokens, steps);
-                 });
-  const std::vector<KernelCurve> kernels = KernelCurvesOf(profile);
-  FiguresInput input = {.facts = {{"measured", setup->subject}},
-                        .layers = geometry.layers,
-                        .row_bytes = geometry.row_bytes(),
-                        .findings = findings,
-                        .kernels = kernels};
-  for (const LaneProfile& lane : profile.lanes) {
-    input.facts.emplace_back(
-        absl::StrFormat("%s over %s", lane.holder, lane.fabric),
-        absl::StrFormat("T_probe %s, BW %s, fetch BW %s",
-                        FormatMicroseconds(lane.constants.t_probe_us),
-                        FormatRate(lane.constants.bandwidth_bytes_per_s),
-                        FormatRate(lane.constants.fetch_bandwidth_bytes_per_s)));
-  }
-  CKV_ASSIGN_OR_RETURN(const bool drawn, DrawFigures(command.folder, input));
-  const std::string report = command.folder + "/report.html";
-  if (!drawn) ctl.Note(NotDrawnText(report, command.folder + "/figures.py"));
-  ctl.Print(
-      FindingsText(findings) + "\n" + KernelsText(kernels) +
-          absl::StrFormat(
-              "\n%d points, %d of them from before, in %s; %s%s/samples.csv, %s/profile.json\n",
-              file.samples().size(), known_count, FormatDuration(ctl.clock->Now() - start),
-              drawn ? report + ", " : "", command.folder, command.folder),
-      {{"findings", FindingsJson(findings)},
-       {"kernels", KernelsJson(kernels)},
-       {"points", file.samples().size()},
-       {"points_from_before", known_count},
-       {"report", drawn ? Json(report) : Json()}});
-  return absl::OkStatus();
-}
-
-void AddFabrics(CLI::App& verb, CharacterizeCommand& command) {
-  verb.add_option("--fabric", command.fabrics,
-                  "Only these; fails if one does not work (default: those that do)")
-      ->check(OneOf(FabricNames()))
-      ->type_name(JoinNames(FabricNames()));
-  verb.add_option("--verbs-device", command.verbs_device,
-                  "RDMA device of verbs, as in /sys/class/infiniband (default: the only one)")
-      ->type_name("NAME");
+  return Report(ctl, command, *setup, profile, file.samples(), known_count,
+                ctl.clock->Now() - start);
 }
 
 }  // namespace
 
 void AddCharacterizeCommands(CLI::App& app, Ctl& ctl) {
   const auto calibration = std::make_shared<CharacterizeCommand>();
-  calibration->quick = true;
+  calibration->measured.quick = true;
   CLI::App* calibrate = AddVerb(
       app, "calibrate", "Measure the constants of the cost model; takes some seconds",
-      "  ckvctl calibrate\n  ckvctl calibrate --profile fleet.json --fabric tcp\n\n"
+      "  ckvctl calibrate\n  ckvctl calibrate --profile fleet.json --fabric tcp --prefill-us "
+      "0.8\n\n"
       "Kernels and fetches are measured of one holder, the first by name; run it where the\n"
-      "requester runs. Puts a corpus of 50 to 280 MB on that holder, and 2.4 MB on each, and "
-      "drops it\n"
-      "again, also when interrupted. A killed one leaves it: ckvctl corpus drop trial-...");
+      "requester runs. Puts a corpus on that holder (2.6k tokens of all layers, and twice the\n"
+      "processor's cache), and 2k tokens on each, and drops it again, also when interrupted. A\n"
+      "killed one leaves it: ckvctl corpus drop trial-...");
   calibrate->add_option("--profile", calibration->profile, "Write the constants to this file")
       ->type_name("FILE");
-  AddFabrics(*calibrate, *calibration);
+  AddMeasuredOptions(*calibrate, calibration->measured);
   calibrate->callback([&ctl, calibration] {
     ctl.run = [&ctl, calibration] { return RunCalibrate(ctl, *calibration); };
   });
 
   const auto command = std::make_shared<CharacterizeCommand>();
+  command->measured.has_sides = true;
   CLI::App* characterize = AddVerb(
       app, "characterize",
       "Measure route, fetch and local over sizes, and report against the model",
-      "  ckvctl characterize --dir costs --quick\n  ckvctl characterize --dir costs --fabric "
-      "tcp\n\n"
+      "  ckvctl characterize --dir costs --quick\n"
+      "  ckvctl characterize --dir v3 --geometry deepseek-v3 --prefill-us 0.8\n"
+      "  ckvctl characterize --dir mine --geometry mine.json --heads 64 --fabric tcp\n\n"
       "Writes DIR/report.html (plots, nothing from the network), DIR/samples.csv and\n"
       "DIR/profile.json. The plots take Debian's python3-matplotlib; DIR/figures.py draws them\n"
       "again. RIGHT is how often the predicate chose the best, or one within 10 % of\n"
       "it. SURELY counts only points whose costs differ by more than the noise. A run that was\n"
       "interrupted continues where it stopped. The grid of routes, fetches and prefills is "
       "measured in\n"
-      "rounds, so it counts only when it is whole.\n"
-      "Calls are made from this machine: run it where a requester would run. Puts a corpus of\n"
-      "80 to 330 MB on one holder, and 2.4 MB on each, and drops it again, also when "
-      "interrupted.\n"
-      "A killed one leaves it: ckvctl corpus drop trial-...");
+      "rounds, so it counts only when it is whole. If repeats of kernels or routes differ by more\n"
+      "than 1.5 x, the machine was disturbed: the findings are withheld.\n"
+      "Calls are made from this machine: run it where a requester would run. Puts a corpus on one\n"
+      "holder (2.6k tokens of all layers with --quick, else 8k, and twice the processor's cache),\n"
+      "2k tokens on each, and drops it again, also when interrupted. A killed one leaves it:\n"
+      "ckvctl corpus drop trial-...");
   characterize->add_option("--dir", command->folder, "Folder of the results; made if need be")
       ->required()
       ->type_name("DIR");
-  characterize->add_flag("--quick", command->quick, "Fewer sizes and runs: under 2 minutes");
-  AddFabrics(*characterize, *command);
+  characterize->add_flag("--quick", command->measured.quick,
+                         "Fewer sizes and runs: about 2 minutes for V2-Lite");
+  AddMeasuredOptions(*characterize, command->measured);
   characterize->callback(
       [&ctl, command] { ctl.run = [&ctl, command] { return RunCharacterize(ctl, *command); }; });
 }

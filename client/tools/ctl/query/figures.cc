@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
+#include "client/tools/characterize/run.h"
 #include "client/tools/ctl/result_folder.h"
 #include "proto/base/status.h"
 #include "store/formats/output_file.h"
@@ -40,13 +41,45 @@ Json PointsJson(const ComputeCurve& curve) {
   return points;
 }
 
+// The decode point of figure 6: query rows, and tokens of the chunk.
+constexpr uint32_t kDecodeRows = 256;
+constexpr uint64_t kDecodeTokens = 2048;
+
+// A fabric's two constants (Table 2), and the model's costs of one step over bandwidths (figure
+// 6(a)).
+Json LanesJson(const FiguresInput& input) {
+  Json lanes = Json::array();
+  for (const LaneProfile& lane : input.profile->lanes) {
+    Json points = Json::array();
+    for (const BandwidthPoint& point :
+         SweepBandwidth(*input.profile, *input.geometry, lane.fabric, kDecodeRows, kDecodeTokens)) {
+      Json us = Json::array();
+      for (const std::optional<double>& one : point.us) us.push_back(one ? Json(*one) : Json());
+      points.push_back({{"bandwidth_bytes_per_s", point.bandwidth_bytes_per_s}, {"us", us}});
+    }
+    lanes.push_back({{"fabric", lane.fabric},
+                     {"t_probe_us", lane.constants.t_probe_us},
+                     {"bandwidth_bytes_per_s", lane.constants.bandwidth_bytes_per_s},
+                     {"merge_per_row_us", input.profile->here.merge_per_row_us},
+                     {"over_bandwidth", points}});
+  }
+  return lanes;
+}
+
 Json ReportJson(const FiguresInput& input) {
-  Json json = {{"title", "The cost of routing, fetching and recomputing here"},
-               {"facts", Json::array()},
-               {"layers", input.layers},
-               {"row_bytes", input.row_bytes},
-               {"findings", FindingsJson(input.findings)},
-               {"kernels", Json::array()}};
+  const Geometry& geometry = *input.geometry;
+  Json json = {
+      {"title", "The cost of routing, fetching and recomputing here"},
+      {"answer", input.answer},
+      {"disturbed", input.disturbed},
+      {"facts", Json::array()},
+      {"layers", geometry.layers},
+      {"heads", input.heads},
+      {"row_bytes", geometry.row_bytes()},
+      {"payload_bytes", geometry.query_row_bytes() + geometry.partial_row_bytes(/*f32=*/false)},
+      {"lanes", LanesJson(input)},
+      {"findings", FindingsJson(input.findings)},
+      {"kernels", Json::array()}};
   for (const auto& [name, value] : input.facts) json["facts"].push_back(Json::array({name, value}));
   for (size_t i = 0; i < input.findings.size(); ++i)
     json["findings"][i]["grid"] = GridJson(input.findings[i]);

@@ -19,10 +19,13 @@ namespace ckv::ctl {
 extern const std::string_view kFiguresScript;
 
 struct FiguresInput {
-  // Names and values for the head of the page: the subject, the time and the constants.
+  std::string answer;     // the first sentences (AnswerOf)
+  std::string disturbed;  // unless empty, why there are no findings (DescribeDisturbances)
+  // Names and values for the head of the page: date, build, machine, runs and constants.
   std::vector<std::pair<std::string, std::string>> facts;
-  uint32_t layers = 0;     // layers of the geometry; a fetch moves all, a step attends all
-  uint32_t row_bytes = 0;  // one token and layer
+  const Geometry* geometry = nullptr;
+  uint32_t heads = 0;  // query rows of one token
+  const Profile* profile = nullptr;
   std::span<const FabricFindings> findings;
   std::span<const KernelCurve> kernels;
 };

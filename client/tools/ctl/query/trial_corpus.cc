@@ -60,7 +60,9 @@ absl::StatusOr<std::unique_ptr<TrialCorpus>> TrialCorpus::Put(const Ctl& ctl, Fl
       uint64_t{shape.sizes.back()} * shape.geometry.layers * shape.geometry.row_bytes();
   for (uint64_t bytes = 0; bytes < shape.push_out_bytes; bytes += chunk_bytes)
     add(shape.sizes.back(), trial->holders_[0], trial->push_out_);
-  for (const Member& holder : trial->holders_) add(shape.spread_tokens, holder, trial->spread_);
+  if (shape.spread_tokens > 0) {
+    for (const Member& holder : trial->holders_) add(shape.spread_tokens, holder, trial->spread_);
+  }
 
   Corpus corpus;
   corpus.name = trial->name_;

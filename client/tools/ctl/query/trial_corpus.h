@@ -23,8 +23,8 @@ namespace ckv::ctl {
 
 struct TrialShape {
   Geometry geometry;
-  std::vector<uint32_t> sizes;  // tokens of the chunks on the first holder, ascending
-  uint32_t spread_tokens = 0;   // size of one chunk on each holder
+  std::vector<uint32_t> sizes;  // tokens of the chunks on the first holder, not falling
+  uint32_t spread_tokens = 0;   // size of one chunk on each holder; 0 is none
   // Bytes of more chunks on the first holder, of all layers together at least. They are as long as
   // the longest of `sizes`.
   uint64_t push_out_bytes = 0;

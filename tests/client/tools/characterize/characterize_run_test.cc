@@ -42,8 +42,15 @@ class CharacterizeRun : public testing::Test {
     target_.sizes = {0, 1};
     target_.spread = {2, 3};
     target_.prefill = [](uint64_t tokens) { return double(tokens) * 300; };
-    options_ = {
-        .query_rows = {1, 16}, .calibrate_query_rows = {1, 64}, .parallel = {1, 2}, .run_count = 1};
+    const auto store = MakeTestCorpus(TestGeometry(), {512, 512}, 2);
+    fleet_.Load("store", store, {0, 0});
+    target_.store = {*requesters_[0]->Resolve("store", "", test::Soon()), {0, 1}};
+    target_.payloads = {{target_.store.corpus, {0}}};
+    options_ = {.query_rows = {1, 16},
+                .calibrate_query_rows = {1, 64},
+                .parallel = {1, 2},
+                .kernel_rows_max = 32,
+                .run_count = 1};
     std::remove(path_.c_str());
   }
 
@@ -83,10 +90,12 @@ TEST_F(CharacterizeRun, MeasuresEveryPointOnce) {
   EXPECT_EQ(beside->lanes.size(), 2u);
   ASSERT_EQ(kept.size(), 1u);
   EXPECT_EQ(kept[0].lanes, beside->lanes);
-  // Here: 2 sizes x (prefill, 2 rows). A fabric: 2 sizes x (fetch, 2 rows), 2 x 2 at once, 2 x 2
-  // holders. In a round of the calibration, 2 rows x 2 sizes here, a prefill, and a fabric's 2 x 2
-  // routes and fetch.
-  constexpr size_t kGrid = 2 * 3 + 2 * 2 * 3, kRest = 2 * (4 + 4), kPoints = kGrid + kRest;
+  // Here: 2 sizes x (prefill, 2 rows). A fabric: 2 sizes x (fetch, 2 rows); 2 counts x (fan-in,
+  // staging, 3 x congestion), 2 counts of holders x (scatter, gather), 2 sizes of a store, 2 dtypes
+  // of partials x 2 rows. The first fabric: kernels of 1 and 2 requesters of 16 heads. In a round
+  // of the calibration, 2 rows x 2 sizes here, a prefill, and a fabric's 2 x 2 routes and fetch.
+  constexpr size_t kGrid = 2 * 3 + 2 * 2 * 3, kRest = 2 * (10 + 4 + 2 + 4) + 2,
+                   kPoints = kGrid + kRest;
   constexpr size_t kParts = 2 * 2 + 1 + 2 * (2 * 2 + 1);
   EXPECT_EQ(reported["grid"], std::pair(2 * (kGrid + kParts), 2 * (kGrid + kParts)));
   EXPECT_EQ(reported["sweeps"], std::pair(kRest, kRest));
@@ -98,7 +107,13 @@ TEST_F(CharacterizeRun, MeasuresEveryPointOnce) {
     EXPECT_GT(sample.us, 0) << FormatSample(sample);
     const bool route = sample.key.sweep == Sweep::kRoute;
     EXPECT_EQ(sample.model_us > 0, route) << FormatSample(sample);
-    EXPECT_EQ(sample.bytes_in > 0, route) << FormatSample(sample);
+    // A kernel was part of each of these.
+    const bool kernel = route || sample.key.sweep == Sweep::kKernel ||
+                        sample.key.sweep == Sweep::kScatter || sample.key.sweep == Sweep::kStore ||
+                        sample.key.sweep == Sweep::kPayload;
+    EXPECT_EQ(sample.bytes_in > 0, kernel) << FormatSample(sample);
+    EXPECT_EQ(sample.kernel_us > 0, kernel) << FormatSample(sample);
+    EXPECT_LE(sample.kernel_us, sample.us * 2) << FormatSample(sample);
   }
   EXPECT_EQ(keys.size(), kPoints);
   // Again: nothing is left to measure.
@@ -160,6 +175,9 @@ TEST_F(CharacterizeRun, RefusesWhatItCannotMeasure) {
            [](CharacterizeTarget& target) { target.lanes.clear(); },
            [](CharacterizeTarget& target) { target.spread = {9}; },
            [](CharacterizeTarget& target) { target.push_out = {9}; },
+           [](CharacterizeTarget& target) { target.heads = 0; },
+           [](CharacterizeTarget& target) { target.store.chunks = {9}; },
+           [](CharacterizeTarget& target) { target.payloads[0].chunks.clear(); },
            [](CharacterizeTarget& target) {
              target.spread = {3, 2};
            }}) {
@@ -174,10 +192,11 @@ TEST_F(CharacterizeRun, RefusesWhatItCannotMeasure) {
 // holder gives as many as all, if it has enough.
 TEST_F(CharacterizeRun, ASelectionIsOneOfAnIndexer) {
   for (const uint32_t holders : {1u, 2u}) {
-    const std::vector<int32_t> rows = ChooseRows(target_, holders);
-    EXPECT_EQ(rows, ChooseRows(target_, holders));
+    constexpr uint32_t kWanted = 200;
+    const std::vector<int32_t> rows = ChooseRows(target_, holders, kWanted);
+    EXPECT_EQ(rows, ChooseRows(target_, holders, kWanted));
     // All rows, but at most the budget.
-    EXPECT_EQ(rows.size(), std::min(holders * 128u, kSelectedRows));
+    EXPECT_EQ(rows.size(), std::min(holders * 128u, kWanted));
     EXPECT_FALSE(std::is_sorted(rows.begin(), rows.end()));
     const std::set<int32_t> distinct(rows.begin(), rows.end());
     EXPECT_EQ(distinct.size(), rows.size());
@@ -242,6 +261,27 @@ TEST(Predict, FollowsTheProfile) {
   EXPECT_EQ(PredictChoice(profile, geometry, "verbs", 16, 2048, 1), Primitive::kRoute);
   EXPECT_EQ(PredictChoice(profile, geometry, "verbs", 16, 2048, 64), Primitive::kFetch);
   EXPECT_EQ(PredictChoice(profile, geometry, "tcp", 16, 2048, 64), std::nullopt);
+}
+
+// Figure 6(a): a route's and a fetch's transfer shrink with the bandwidth, and what remains is the
+// probe, the kernel and the splice. Without the cost of prefill there is no local.
+TEST(Predict, OverBandwidthsOnlyTheTransferChanges) {
+  const Geometry geometry = *NamedGeometry("deepseek-v2-lite");
+  Profile profile;
+  profile.here.splice_per_layer_us = 100;
+  profile.lanes = {{.holder = "h0", .fabric = "verbs", .constants = {16, 25e9, 25e9}}};
+  const std::vector<BandwidthPoint> points = SweepBandwidth(profile, geometry, "verbs", 256, 2048);
+  ASSERT_EQ(points.size(), 38u);
+  EXPECT_DOUBLE_EQ(points.front().bandwidth_bytes_per_s, 0.2e9);
+  EXPECT_NEAR(points.back().bandwidth_bytes_per_s, 1e12, 1);
+  EXPECT_NEAR(*points.front().us[0], 27 * (16 + 256 * 2184 / 200.), 1);
+  EXPECT_NEAR(*points.back().us[1], 27 * 100, 27 * 100 * .05);
+  for (size_t i = 1; i < points.size(); ++i) {
+    EXPECT_LT(*points[i].us[0], *points[i - 1].us[0]);
+    EXPECT_LT(*points[i].us[1], *points[i - 1].us[1]);
+    EXPECT_EQ(points[i].us[2], std::nullopt);
+  }
+  EXPECT_TRUE(SweepBandwidth(profile, geometry, "tcp", 256, 2048).empty());
 }
 
 }  // namespace

@@ -75,14 +75,16 @@ TEST(ParseSample, RefusesAndNamesTheColumn) {
   ASSERT_TRUE(ParseSample(good).ok());
   const std::map<std::string, std::string> bad = {
       {"route,shm,16,2048", "columns"},
-      {"walk,shm,16,2048,1,100,101,5,1,1,0", "sweep"},
-      {"route,shm,-1,2048,1,100,101,5,1,1,0", "query_rows"},
-      {"route,shm,16,x,1,100,101,5,1,1,0", "tokens"},
-      {"route,shm,16,2048,99999999999,100,101,5,1,1,0", "parallel"},
-      {"route,shm,16,2048,1,nan,101,5,1,1,0", "us"},
-      {"route,shm,16,2048,1,inf,101,5,1,1,0", "us"},
-      {"route,shm,16,2048,1,1,-1,5,1,1,0", "model_us"},
-      {"route,shm,16,2048,1,100,101,5,1,1,x", "error_us"},
+      {"walk,shm,16,2048,1,100,101,5,1,1,0,0,0", "sweep"},
+      {"route,shm,-1,2048,1,100,101,5,1,1,0,0,0", "query_rows"},
+      {"route,shm,16,x,1,100,101,5,1,1,0,0,0", "tokens"},
+      {"route,shm,16,2048,99999999999,100,101,5,1,1,0,0,0", "parallel"},
+      {"route,shm,16,2048,1,nan,101,5,1,1,0,0,0", "us"},
+      {"route,shm,16,2048,1,inf,101,5,1,1,0,0,0", "us"},
+      {"route,shm,16,2048,1,1,-1,5,1,1,0,0,0", "model_us"},
+      {"route,shm,16,2048,1,100,101,5,1,1,x,0,0", "error_us"},
+      {"route,shm,16,2048,1,100,101,5,1,1,0,-1,0", "kernel_us"},
+      {"route,shm,16,2048,1,100,101,5,1,1,0,0,nan", "spread"},
       {good + std::string(600, '1'), "too long"},
   };
   for (const auto& [line, word] : bad) {

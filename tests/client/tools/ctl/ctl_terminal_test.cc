@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -231,6 +232,22 @@ TEST(OnInterruptDeathTest, TheFirstSignalActsAndEndsTheProcess) {
         },
         testing::KilledBySignal(signal), "acted");
   }
+}
+
+TEST(OnInterruptDeathTest, TheNewestActsFirst) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        InForeground();
+        const OnInterrupt first([] { std::fputs("first", stderr); });
+        auto ended = std::make_unique<OnInterrupt>([] { std::fputs("ended", stderr); });
+        const OnInterrupt last([] { std::fputs("last ", stderr); });
+        ended.reset();
+        std::raise(SIGINT);
+        absl::Notification never;
+        never.WaitForNotification();
+      },
+      testing::KilledBySignal(SIGINT), "^last first$");
 }
 
 TEST(OnInterruptDeathTest, TheSecondSignalDoesNotWait) {

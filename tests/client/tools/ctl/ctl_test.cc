@@ -453,7 +453,7 @@ TEST(RunCtl, StartsNothingThatCannotEndWell) {
   const std::string out = TempPath("absent/out");
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
            {"fetch", "--corpus", "c", "--out", out},
-           {"calibrate", "--profile", out},
+           {"calibrate", "--reference-engine", "--profile", out},
            {"attend", "--corpus", "c", "--layer", "0", "--queries", "q", "--out", out}}) {
     const Outcome outcome = RunWith(arguments);
     EXPECT_EQ(outcome.code, 7) << outcome.err;
