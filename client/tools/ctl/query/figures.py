@@ -29,9 +29,10 @@ WAYS = ("route", "fetch", "local")
 STYLE = """body { font: 16px/1.5 system-ui, sans-serif; max-width: 1360px; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; } p { max-width: 46rem; }
 .answer { font-size: 1.15rem; } .paper { color: #555; border-left: 3px solid #ccc; padding-left: .6rem; }
-td, th { padding: .15rem .8rem .15rem 0; text-align: left; vertical-align: top; overflow-wrap: anywhere; }
-td.n, th.n { text-align: right; overflow-wrap: normal; } .wide { overflow-x: auto; }
-.plots { display: flex; flex-wrap: wrap; gap: 1rem; } .plots svg { width: 100%; max-width: 660px; height: auto; }"""
+td, th { padding: .15rem .8rem .15rem 0; text-align: left; vertical-align: top; }
+td { overflow-wrap: anywhere; } td.n, th.n { text-align: right; } .wide { overflow-x: auto; } .wide td.n { white-space: nowrap; }
+.wide td:first-child { overflow-wrap: normal; min-width: 7rem; }
+.plots { display: flex; flex-wrap: wrap; gap: 1rem; } .plots svg { width: min(100%, 600px); height: auto; }"""
 DECODE_ROWS, DECODE_TOKENS = 256, 2048  # the decode point of figure 6
 LARGE_ROWS = 1024
 # Table 1 and Table 2 of arXiv:2606.01502.
@@ -116,6 +117,7 @@ def kernels(samples, report):
         if not kernel["points"]:
             continue
         figure, plot = axes(f"{kernel['name']}: {kernel['about']}", "query rows (M_q)", "ns a token", True, True)
+        plot.title.set(fontsize="small", wrap=True)
         rows, *curves = zip(*kernel["points"])
         labels = ("computing, rows in a cache", "bringing a row in: the floor", "both, the model")
         for label, curve in zip(labels, curves):
