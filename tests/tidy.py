@@ -59,7 +59,7 @@ MAY_INCLUDE = {
     "client/paged": "client client/call client/cost client/holders attention transport store* proto*",
     "client/roof": "client client/public client/call client/attend client/plan client/trace client/context client/holders client/cost client/prefetch "
                    "client/paged attention transport store* proto*",
-    "client/grpc": "client client/public client/cost client/holders attention transport store* proto*",
+    "client/grpc": "client client/public client/cost client/rank client/holders attention transport store* proto*",
     "client/publish": "client/grpc store* proto*",
     "client/bindings/c": "client/roof client client/public client/call client/plan client/context client/cost client/grpc client/rank "
                          "client/holders client/publish attention attention/device transport* proto*",
@@ -74,7 +74,7 @@ MAY_INCLUDE = {
     "client/tools/ctl": "client/roof client client/public client/cost client/grpc client/publish client/holders transport "
                         "store* proto*",
     "client/tools/ctl/fleet": "client/tools/ctl client/roof client client/public client/grpc client/publish "
-                              "client/holders transport store* proto*",
+                              "client/rank client/holders transport store* proto*",
     "client/tools/ctl/doctor": "client/tools/ctl client/grpc proto*",
     "client/tools/ctl/ingest": "client/tools/ctl client/tools/ctl/fleet client/tools/ctl/corpus store/memory proto*",
     "client/tools/ctl/shell": "client/tools/ctl proto*",
@@ -93,13 +93,14 @@ MAY_INCLUDE = {
     "server/directory/prompt": "store/memory proto*",
     "server/directory/coverage": "proto*",
     "server/directory/tables": "server/directory/coverage server/directory/log server/directory/prompt store* proto*",
+    "server/directory/ranking": "client/cost client/rank proto*",
     "server/directory/replication": "server/directory/coverage server/directory/tables store/memory proto*",
     "server/directory": "server/directory/coverage server/directory/log server/directory/prompt "
                         "server/directory/replication server/directory/tables server/session client* transport store* proto*",
     "server/directory/etcd": "server/directory server/directory/log client/grpc store* proto*",
     "server/upkeep": "server/directory server/directory/tables server/session client* transport store* proto*",
     "server/rpc": "client* attention transport store* proto*",
-    "server/services": "server/rpc server/directory server/holder server/upkeep server/session client* "
+    "server/services": "server/rpc server/directory server/directory/ranking server/holder server/upkeep server/session client* "
                        "attention attention/target transport store* proto*",
     "server/telemetry": "proto*",
     "server/listen": "client/grpc transport proto*",

@@ -198,8 +198,8 @@ const OptionSpec kOptions[] = {
      "store.capacity. If "
      "0, auto routes every query and cache is refused"},
     {"oracle.file", OptionKind::kText, &Config::oracle_file, 0, 0, "", "path",
-     "JSON with the network's costs for a requester (client/cost/oracle_file.h); read every "
-     "second"},
+     "JSON with the network's costs for a requester, or for Rank of a directory "
+     "(client/cost/oracle_file.h); read every second"},
     {"oracle.address", OptionKind::kPeerAddress, &Config::oracle_address, 0, 0, "", "host:port",
      "service that returns them instead (proto/ckv/v1/oracle.proto); queried every second"},
     {"oracle.host", OptionKind::kText, &Config::oracle_host, 0, 0, "", "name",

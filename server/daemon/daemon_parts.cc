@@ -103,6 +103,18 @@ PagePolicy PagesOf(const Config& config) {
   return config.store_pages == "small" ? PagePolicy::kSmall : PagePolicy::kAuto;
 }
 
+// Returns null if no oracle is configured.
+std::unique_ptr<OracleSource> OracleSourceOf(const Config& config) {
+  if (!config.oracle_file.empty()) return std::make_unique<OracleFile>(config.oracle_file);
+  if (!config.oracle_address.empty()) return std::make_unique<OracleStub>(config.oracle_address);
+  return nullptr;
+}
+
+std::string OracleHostOf(const Config& config) {
+  if (!config.oracle_host.empty()) return config.oracle_host;
+  return HostOfAddress(config.advertise.empty() ? config.listen : config.advertise);
+}
+
 }  // namespace
 
 absl::StatusOr<UniqueFd> BindPort(HostPort& address) {
@@ -285,18 +297,11 @@ uint64_t LocalRowBytesOf(const Config& config) {
 }
 
 absl::StatusOr<std::unique_ptr<NetworkOracle>> StartOracle(const Config& config, Clock* clock) {
-  std::unique_ptr<OracleSource> source;
-  if (!config.oracle_file.empty()) {
-    source = std::make_unique<OracleFile>(config.oracle_file);
-  } else if (!config.oracle_address.empty()) {
-    source = std::make_unique<OracleStub>(config.oracle_address);
-  } else {
-    return std::unique_ptr<NetworkOracle>();
-  }
+  std::unique_ptr<OracleSource> source = OracleSourceOf(config);
+  if (source == nullptr) return std::unique_ptr<NetworkOracle>();
   NetworkOracleOptions options;
   options.clock = clock;
-  const std::string& address = config.advertise.empty() ? config.listen : config.advertise;
-  options.requester_host = config.oracle_host.empty() ? HostOfAddress(address) : config.oracle_host;
+  options.requester_host = OracleHostOf(config);
   auto oracle = std::make_unique<NetworkOracle>(std::move(source), std::move(options));
   if (!config.oracle_file.empty()) {
     if (const absl::Status status = oracle->Refresh(); !status.ok())
@@ -304,6 +309,22 @@ absl::StatusOr<std::unique_ptr<NetworkOracle>> StartOracle(const Config& config,
   }
   oracle->Start();
   return oracle;
+}
+
+absl::StatusOr<std::unique_ptr<NetworkOracles>> StartOracles(const Config& config, Clock* clock) {
+  std::unique_ptr<OracleSource> source = OracleSourceOf(config);
+  if (source == nullptr) return std::unique_ptr<NetworkOracles>();
+  NetworkOracleOptions options;
+  options.clock = clock;
+  if (!config.oracle_file.empty()) {
+    const auto read =
+        source->Read(OracleHostOf(config), {}, *clock, clock->Now() + options.timeout);
+    // The directory's own host need not be in the file.
+    if (absl::IsInvalidArgument(read.status())) return Annotate(read.status(), "oracle.file");
+  }
+  auto oracles = std::make_unique<NetworkOracles>(std::move(source), options);
+  oracles->Start();
+  return oracles;
 }
 
 absl::StatusOr<std::shared_ptr<const Profile>> LoadProfile(const Config& config) {

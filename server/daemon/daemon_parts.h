@@ -18,6 +18,7 @@
 #include "proto/base/host_port.h"
 #include "server/daemon/config.h"
 #include "server/directory/durable_directory.h"
+#include "server/directory/ranking/network_oracles.h"
 #include "server/directory/registration.h"
 #include "server/health/member_probes.h"
 #include "server/holder/holder.h"
@@ -99,6 +100,9 @@ absl::StatusOr<std::unique_ptr<WebServer>> StartWeb(const std::string& address, 
 // read first, so that an invalid one is found at once. A service may start later.
 //   InvalidArgument, NotFound, Unavailable  as reading the file; begins with "oracle.file: ".
 absl::StatusOr<std::unique_ptr<NetworkOracle>> StartOracle(const Config& config, Clock* clock);
+// The same for a directory, which ranks on behalf of every host. Returns null if there is none.
+//   InvalidArgument     the file is malformed; begins with "oracle.file: ".
+absl::StatusOr<std::unique_ptr<NetworkOracles>> StartOracles(const Config& config, Clock* clock);
 
 // Reads the profile of requester.profile. Returns null if that is not set.
 //   NotFound, InvalidArgument  as ReadProfile; begins with "requester.profile: ".

@@ -168,6 +168,22 @@ std::vector<Member> DirectoryState::Members() {
   return members;
 }
 
+std::vector<std::string> DirectoryState::AddressesOf(std::span<const HolderId> members) {
+  absl::MutexLock lock(&tables_.mu);
+  tables_.Expire();
+  std::vector<std::string> addresses;
+  for (const HolderId& member : members) {
+    if (const Lease* lease = tables_.leases.FindMember(member))
+      addresses.push_back(lease->member.control_address);
+  }
+  return addresses;
+}
+
+absl::Status DirectoryState::CheckLeads() {
+  absl::MutexLock lock(&tables_.mu);
+  return tables_.lead.Check();
+}
+
 std::vector<EndedLease> DirectoryState::Ended() {
   absl::MutexLock lock(&tables_.mu);
   tables_.Expire();

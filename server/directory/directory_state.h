@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -112,6 +113,12 @@ class DirectoryState {
   std::vector<EndedLease> Ended() ABSL_LOCKS_EXCLUDED(tables_.mu);
   // Ends expired leases and notifies the watchers.
   void Expire() ABSL_LOCKS_EXCLUDED(tables_.mu);
+
+  // Returns the control addresses of those members that have leases, in the order of `members`.
+  std::vector<std::string> AddressesOf(std::span<const HolderId> members)
+      ABSL_LOCKS_EXCLUDED(tables_.mu);
+  //   Unavailable         the directory is one of several and does not lead; names the leader.
+  absl::Status CheckLeads() ABSL_LOCKS_EXCLUDED(tables_.mu);
 
   // Returns, by name, the holders in replayed corpora that have not registered since, and members
   // that have not reported all their parts. Their chunks are not known yet.

@@ -11,6 +11,8 @@
 #include "proto/process_facts.h"
 #include "server/directory/directory_state.h"
 #include "server/directory/durable_directory.h"
+#include "server/directory/ranking/load_table.h"
+#include "server/directory/ranking/network_oracles.h"
 #include "server/rpc/service_gate.h"
 #include "server/services/engine_list.h"
 #include "server/services/publish_times.h"
@@ -20,10 +22,16 @@ namespace ckv {
 // Thread-safe. Errors as in proto/ckv/v1/directory.proto.
 class DirectoryServiceImpl final : public v1::DirectoryService::Service {
  public:
-  // All arguments must outlive the service. Describe reports `home`, which may be null.
+  // All arguments must outlive the service. Describe reports `home`, which may be null. `lease_ttl`
+  // is the default of reported loads.
   DirectoryServiceImpl(DirectoryState* state, ServiceGate* gate, Clock* clock,
-                       DurableDirectory* home = nullptr)
-      : state_(*state), gate_(*gate), clock_(*clock), home_(home) {}
+                       DurableDirectory* home = nullptr,
+                       Duration lease_ttl = LoadTableOptions().ttl)
+      : state_(*state),
+        gate_(*gate),
+        clock_(*clock),
+        home_(home),
+        loads_({.clock = clock, .ttl = lease_ttl}) {}
 
   // Sets the source of the process facts in Describe. Call before the service serves. Without it,
   // Describe reports no process facts.
@@ -38,6 +46,10 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
   void CatchUpBy(std::function<absl::Status(Instant deadline)> catch_up) {
     catch_up_ = std::move(catch_up);
   }
+
+  // Sets the network's costs, with which Rank charges transfers; it must outlive the service. Call
+  // before the service serves. Without it, transfers cost nothing.
+  void RankBy(NetworkOracles* oracles) { oracles_ = oracles; }
 
   grpc::Status Register(grpc::ServerContext* context, const v1::RegisterRequest* request,
                         v1::RegisterReply* reply) override;
@@ -92,6 +104,10 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
                             v1::ReportCopiesReply* reply) override;
   grpc::Status DrainHolder(grpc::ServerContext* context, const v1::DrainHolderRequest* request,
                            v1::DrainHolderReply* reply) override;
+  grpc::Status ReportLoad(grpc::ServerContext* context, const v1::ReportLoadRequest* request,
+                          v1::ReportLoadReply* reply) override;
+  grpc::Status Rank(grpc::ServerContext* context, const v1::RankRequest* request,
+                    v1::RankReply* reply) override;
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::WatchEvent>* writer) override;
   grpc::Status Export(grpc::ServerContext* context, const v1::ExportRequest* request,
@@ -102,6 +118,8 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
 
  private:
   absl::Status CatchUp(const grpc::ServerContext& context) const;
+  // Fills the parts of `query` that a corpus, or the holders of the first chunk, supply.
+  absl::Status CompleteQuery(const v1::RankRequest& request, FleetQuery& query);
 
   DirectoryState& state_;
   ServiceGate& gate_;
@@ -110,6 +128,8 @@ class DirectoryServiceImpl final : public v1::DirectoryService::Service {
   std::function<ProcessFacts()> process_;                   // may be empty
   std::function<FleetFacts()> facts_;                       // may be empty
   std::function<absl::Status(Instant deadline)> catch_up_;  // may be empty
+  NetworkOracles* oracles_ = nullptr;                       // may be null
+  LoadTable loads_;
   PublishTimes published_;
   EngineList engines_;
 };

@@ -83,6 +83,8 @@ class DirectoryServiceStub : public v1::DirectoryService::StubInterface {
   CKV_SIM_UNARY(ListCopyOrders)
   CKV_SIM_UNARY(ReportCopies)
   CKV_SIM_UNARY(DrainHolder)
+  CKV_SIM_UNARY(ReportLoad)
+  CKV_SIM_UNARY(Rank)
   CKV_SIM_READER(Watch, WatchRequest, WatchEvent)
   CKV_SIM_READER(Export, ExportRequest, DirectoryRecords)
   CKV_SIM_WRITER(Import, DirectoryRecords, ImportReply)

@@ -22,15 +22,21 @@ absl::StatusOr<std::unique_ptr<DirectoryRole>> DirectoryRole::Start(DaemonShared
     etcd = *std::move(opened);
     home->NoteRead([shared_state = etcd.get()] { return shared_state->Refusal(); });
   }
+  CKV_ASSIGN_OR_RETURN(std::unique_ptr<NetworkOracles> oracles,
+                       StartOracles(shared->config, shared->clock));
   return std::unique_ptr<DirectoryRole>(
-      new DirectoryRole(shared, std::move(home), std::move(etcd)));
+      new DirectoryRole(shared, std::move(home), std::move(etcd), std::move(oracles)));
 }
 
 DirectoryRole::DirectoryRole(DaemonShared* shared, std::unique_ptr<DurableDirectory> home,
-                             std::unique_ptr<EtcdDirectory> etcd)
+                             std::unique_ptr<EtcdDirectory> etcd,
+                             std::unique_ptr<NetworkOracles> oracles)
     : home_(std::move(home)),
       etcd_(std::move(etcd)),
-      service_(&home_->state(), &shared->gate, shared->clock, home_.get()) {
+      oracles_(std::move(oracles)),
+      service_(&home_->state(), &shared->gate, shared->clock, home_.get(),
+               shared->config.lease_ttl) {
+  service_.RankBy(oracles_.get());
   service_.ReportProcess([shared] { return shared->Process(); });
   if (etcd_ != nullptr)
     service_.CatchUpBy([this](Instant deadline) { return etcd_->CatchUp(deadline); });

@@ -11,6 +11,7 @@
 #include "server/directory/durable_directory.h"
 #include "server/directory/etcd/etcd_directory.h"
 #include "server/directory/log/log_folder.h"
+#include "server/directory/ranking/network_oracles.h"
 #include "server/services/directory_service.h"
 #include "store/disk/file_system.h"
 
@@ -21,7 +22,7 @@ class DirectoryRole {
  public:
   // Reads the directory's folder, or its state in etcd. Everything borrowed must outlive the role;
   // `replay` may be null.
-  //   Errors of DurableDirectory::Open and of EtcdDirectory::Open.
+  //   Errors of DurableDirectory::Open, EtcdDirectory::Open and StartOracles.
   static absl::StatusOr<std::unique_ptr<DirectoryRole>> Start(DaemonShared* shared,
                                                               FileSystem* files,
                                                               ReplayProgress* replay);
@@ -44,10 +45,11 @@ class DirectoryRole {
 
  private:
   DirectoryRole(DaemonShared* shared, std::unique_ptr<DurableDirectory> home,
-                std::unique_ptr<EtcdDirectory> etcd);
+                std::unique_ptr<EtcdDirectory> etcd, std::unique_ptr<NetworkOracles> oracles);
 
   const std::unique_ptr<DurableDirectory> home_;
   const std::unique_ptr<EtcdDirectory> etcd_;
+  const std::unique_ptr<NetworkOracles> oracles_;  // null if none is configured
   DirectoryServiceImpl service_;
 };
 
