@@ -22,7 +22,8 @@
 //
 // This file has the common declarations. It includes the other headers: attention (ckv_attend.h),
 // rows (ckv_fetch.h), chunks of a prompt (ckv_find.h), publishing (ckv_put.h), arithmetic on
-// partials (ckv_partial.h) and advice (ckv_advice.h). ckv_rank.h chooses an instance for a request.
+// partials (ckv_partial.h) and advice (ckv_advice.h). ckv_rank.h chooses an instance for a request,
+// and ckv_load.h reports loads and has the directory choose.
 // ckv_device.h covers GPU memory. The library behaves as the C++ client (client/requester.h), with
 // bit-identical results.
 //
@@ -281,6 +282,7 @@ typedef struct ckv_extra_key {
 #include "ckv_device.h"
 #include "ckv_fetch.h"
 #include "ckv_find.h"
+#include "ckv_load.h"
 #include "ckv_partial.h"
 #include "ckv_put.h"
 #include "ckv_rank.h"

@@ -23,6 +23,8 @@
 
 namespace ckv::c {
 
+class LoadLink;  // client/bindings/c/load_link.h
+
 // Returns the time `timeout_ns` from now; kInstantMax for CKV_TIMEOUT_NONE.
 inline Instant After(uint64_t timeout_ns) {
   const Instant now = Clock::Real()->Now();
@@ -85,7 +87,9 @@ struct ckv_requester {
   const std::string directory;
   ckv::Backend* const backend;  // the requester's; valid until the process ends
   const std::string backend_reason;
-  ckv::HostCache* const host_cache;    // null if not configured
+  ckv::HostCache* const host_cache;  // null if not configured
+  // Null if there is no directory over gRPC. Set before the handle is given out.
+  std::shared_ptr<ckv::c::LoadLink> load_link;
   std::atomic<uint32_t> in_flight{0};  // tickets, fetches and puts not freed yet
 };
 

@@ -22,6 +22,7 @@
 #include "client/bindings/c/ckv.h"
 #include "client/bindings/c/handles.h"
 #include "client/bindings/c/last_error.h"
+#include "client/bindings/c/load_link.h"
 #include "client/bindings/c/struct_size.h"
 #include "client/grpc/directory_stub.h"
 #include "client/grpc/holder_stub.h"
@@ -238,6 +239,7 @@ absl::Status Open(const ckv_open_options& options, std::unique_ptr<ckv_requester
   made = std::make_unique<ckv_requester>(connection, requester, tenant, options.directory,
                                          start.backend, std::move(start.reason),
                                          connection->cache.get());
+  made->load_link = std::make_shared<LoadLink>(options.directory, made_of.id);
   return absl::OkStatus();
 }
 

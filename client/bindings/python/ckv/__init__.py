@@ -40,6 +40,7 @@ from .errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineExceed
                      OutOfRange, PermissionDenied, ResourceExhausted, Unauthenticated, Unavailable,
                      Unimplemented, Unknown)
 from .fetch import BlockPlace, FetchReport, FetchTicket
+from .load import Load
 from .partial import Answer, AttendReport, lse_from_partial, merge, partial_from_lse
 from .prepared import PreparedCall
 from .put import Put, PutReport
@@ -51,7 +52,7 @@ __version__ = "0.1.0"  # the version of the CMake project; layout_test.py compar
 __all__ = [
     "Aborted", "AlreadyExists", "Answer", "AttendReport", "BlockPlace", "Cancelled", "Candidate", "Context",
     "Corpus", "Cost", "DataLoss", "DeadlineExceeded", "Error", "FailedPrecondition", "FetchReport", "FetchTicket",
-    "Found", "Internal", "InvalidArgument", "LibraryError", "Model", "NotFound", "OutOfRange",
+    "Found", "Internal", "InvalidArgument", "LibraryError", "Load", "Model", "NotFound", "OutOfRange",
     "OwnRows", "Part", "PermissionDenied", "PreparedCall", "Put", "PutReport", "Ranking", "Requester",
     "ResourceExhausted", "Segment", "Ticket", "Unauthenticated", "Unavailable", "Unimplemented", "Unknown",
     "lse_from_partial", "merge", "open", "partial_from_lse", "rank",

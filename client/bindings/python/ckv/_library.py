@@ -54,6 +54,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "explain": (c_int32, [_P, _P, _P]),
     "text_free": (None, [_P]),
     "rank": (c_int32, [_P, _P, c_uint32, _P, _P, _P]),
+    "report_load": (c_int32, [_P, _P]),
+    "rank_requesters": (c_int32, [_P, _P, _P]),
     "find": (c_int32, [_P, _P, _P, _P]),
     "found_spans": (c_int32, [_P, c_uint32, c_uint32, _P, _P]),
     "put_begin": (c_int32, [_P, _P, _P]),

@@ -382,6 +382,42 @@ class PutReport(Struct):
     ]
 
 
+class Load(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("address", c_char_p),
+        ("host", c_char_p),
+        ("free_bytes", c_double),
+        ("queued", c_double),
+        ("batch", c_double),
+        ("batch_max", c_double),
+        ("iteration_base_us", c_double),
+        ("iteration_request_us", c_double),
+        ("chunk_ids", c_void_p),
+        ("chunk_count", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class RankQuery(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("corpus", c_char_p),
+        ("tokens", c_double),
+        ("cache_bytes", c_double),
+        ("reserve_bytes", c_double),
+        ("chunk_ids", c_void_p),
+        ("chunk_tokens", c_void_p),
+        ("chunk_count", c_uint32),
+        ("prefix_only", c_uint32),
+        ("from_hosts", c_char_p),
+        ("in_flight", c_void_p),
+        ("tier_count", c_uint32),
+        ("with_tolerance", c_uint32),
+        ("timeout_ns", c_uint64),
+    ]
+
+
 # C's name of each, by which the test finds it in the headers.
 C_NAMES = {
     "ckv_open_options": OpenOptions,
@@ -397,6 +433,8 @@ C_NAMES = {
     "ckv_fetch_report": FetchReport,
     "ckv_partial": Partial,
     "ckv_advice_call": AdviceCall,
+    "ckv_load": Load,
+    "ckv_rank_query": RankQuery,
     "ckv_rank_request": RankRequest,
     "ckv_rank_candidate": RankCandidate,
     "ckv_rank_cost": RankCost,

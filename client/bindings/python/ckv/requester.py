@@ -13,6 +13,7 @@ import numpy as np
 from . import _inputs, _library, _structs
 from . import attend as _attend
 from . import fetch as _fetch
+from . import load as _load
 from . import prepared as _prepared
 from ._handles import Owner
 from ._memory import (UINT64_MAX, address, choice, count, field_nanoseconds, ints, nanoseconds, text)
@@ -20,6 +21,7 @@ from .attend import Context, Ticket, Where
 from .corpus import Corpus, Found, Model, Part
 from .errors import Error, FailedPrecondition, InvalidArgument, NotFound
 from .fetch import FetchReport, FetchTicket
+from .load import Load
 from .partial import Answer
 from .prepared import PreparedCall
 from .put import Put
@@ -432,6 +434,39 @@ class Requester:
         """
         return self._advice(self._owner.library.explain, corpus, chunks, query_rows, steps, agents,
                             select, wire, cache_free_tokens, timeout)
+
+    def report_load(self, address: str, load: Load, chunk_ids: Optional[Sequence[bytes]] = None,
+                    host: str = "") -> None:
+        """Sets this engine's load for rankings, under the requester's name. Call it after each step.
+
+        Does not wait: a thread of the library sends changes within 100 ms, and renews the lease while
+        the engine is idle.
+        address    host:port at which routers reach the engine; the same in every report
+        chunk_ids  the chunks that it has, 32 bytes each, the most important first; by default as before
+        host       its host, as the directory's network oracle names it; by default that of `address`
+        InvalidArgument  a malformed or another address; a number that is negative or not finite
+        """
+        _load.report(self._owner, address, load, chunk_ids, host)
+
+    def rank(self, corpus: str = "", *, tokens: float = 0, cache_bytes: float = 0, reserve_bytes: float = 0,
+             chunks: Sequence[tuple[bytes, int]] = (), prefix_only: bool = False, from_hosts: Sequence[str] = (),
+             in_flight: Sequence[float] = (), tolerance: bool = False,
+             timeout: Optional[float] = 1.0) -> dict[str, Any]:
+        """Ranks the engines that report their load, for a request over a corpus or over chunks.
+
+        Returns a dict: "requesters" with each term, ordered by name, and "best", an index or None.
+        client/rank/ranking_json.h lists its members.
+        tokens, cache_bytes  of the whole prompt; by default computed from the corpus
+        reserve_bytes  that stay free on an engine
+        chunks       the prompt's chunks in order, each (id, tokens)
+        prefix_only  counts only chunks before the first that an engine lacks
+        from_hosts   hosts that have the prompt's rows, at most 4; by default those of the holders
+        in_flight    the caller's own transfers by tier, the nearest first
+        tolerance    also computes "tolerated_error", which takes longer
+        NotFound     there is no such corpus
+        """
+        return _load.ranked(self._owner, corpus, tokens, cache_bytes, reserve_bytes, chunks, prefix_only,
+                            from_hosts, in_flight, tolerance, timeout)
 
     def _advice(self, function: Any, corpus: Corpus, chunks: Any, query_rows: int, steps: int,
                 agents: int, select: int, wire: str, free_tokens: Optional[int],

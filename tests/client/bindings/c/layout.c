@@ -195,6 +195,36 @@ AT(ckv_attend_report, kernel_target, 104);
 AT(ckv_attend_report, reserved, 108);
 SIZE(ckv_attend_report, 112);
 
+BEGINS(ckv_load);
+AT(ckv_load, address, 8);
+AT(ckv_load, host, 16);
+AT(ckv_load, free_bytes, 24);
+AT(ckv_load, queued, 32);
+AT(ckv_load, batch, 40);
+AT(ckv_load, batch_max, 48);
+AT(ckv_load, iteration_base_us, 56);
+AT(ckv_load, iteration_request_us, 64);
+AT(ckv_load, chunk_ids, 72);
+AT(ckv_load, chunk_count, 80);
+AT(ckv_load, reserved, 84);
+SIZE(ckv_load, 88);
+
+BEGINS(ckv_rank_query);
+AT(ckv_rank_query, corpus, 8);
+AT(ckv_rank_query, tokens, 16);
+AT(ckv_rank_query, cache_bytes, 24);
+AT(ckv_rank_query, reserve_bytes, 32);
+AT(ckv_rank_query, chunk_ids, 40);
+AT(ckv_rank_query, chunk_tokens, 48);
+AT(ckv_rank_query, chunk_count, 56);
+AT(ckv_rank_query, prefix_only, 60);
+AT(ckv_rank_query, from_hosts, 64);
+AT(ckv_rank_query, in_flight, 72);
+AT(ckv_rank_query, tier_count, 80);
+AT(ckv_rank_query, with_tolerance, 84);
+AT(ckv_rank_query, timeout_ns, 88);
+SIZE(ckv_rank_query, 96);
+
 BEGINS(ckv_rank_request);
 AT(ckv_rank_request, tokens, 8);
 AT(ckv_rank_request, cache_bytes, 16);
