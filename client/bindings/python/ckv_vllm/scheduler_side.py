@@ -6,7 +6,8 @@ import dataclasses
 import logging
 from typing import Any, Iterable, Optional
 
-from . import announced_chunks, counts, frontend, identity, lookups, messages, prefix, request_params, rule, shared
+from . import (announced_chunks, counts, frontend, identity, load_report, lookups, messages, prefix, request_params, rule,
+               shared)
 from .settings import Settings
 from .shared import Resolved
 
@@ -48,6 +49,8 @@ def may_be_found(request: Any) -> bool:
 class SchedulerSide:
     """The connector's methods in the scheduler's process. Only for the scheduler's thread."""
 
+    _load: Optional[load_report.LoadReport] = None  # unless the server has an address for routers
+
     def __init__(self, vllm_config: Any, settings: Settings) -> None:
         self.settings = settings
         self.fingerprint = identity.fingerprint_of(vllm_config, settings.revision)
@@ -64,6 +67,11 @@ class SchedulerSide:
         self._stopped = ""
         self._announced = (announced_chunks.AnnouncedChunks() if announced_chunks.events_enabled(vllm_config)
                            else None)
+        if settings.engine_address:
+            model = vllm_config.model_config
+            geometry = identity.model_of(model.model, model.hf_text_config, "")
+            token_bytes = 2 * geometry.layers * geometry.d_qk  # bf16, which is the only cache that `limits` allows
+            self._load = load_report.LoadReport(settings, vllm_config, token_bytes)
         self._rule = (rule.Rule(settings.rule_tokens, settings.rule_times, settings.chunk_tokens)
                       if settings.publish == "rule" else None)
 
@@ -119,6 +127,8 @@ class SchedulerSide:
 
     def close(self) -> None:
         self._lookups.close()
+        if self._load is not None:
+            self._load.close()
         shared.REQUESTERS.close(self.settings)
 
     def matched(self, request: Any, computed: int) -> tuple[Optional[int], bool]:
@@ -185,6 +195,10 @@ class SchedulerSide:
                                   list(known.block_ids), end, known.trace)
             self.counts.add("routed_tokens", count)
             step.routes[known.block_ids[(end - 1) // self._block_size]] = made
+        if self._load is not None:
+            self._load.step(output.num_scheduled_tokens,
+                            {one: computed[one] + count for one, count in output.num_scheduled_tokens.items()},
+                            len(self._known))
         return step
 
     def take_counts(self) -> dict[str, float]:
@@ -228,6 +242,8 @@ class SchedulerSide:
         """Returns what the answer reports about ckv; None if the request named no corpus and no publish."""
         self._lookups.end(request.request_id)
         known = self._known.pop(request.request_id, None)
+        if self._load is not None and not self._known:
+            self._load.step({}, {}, 0)  # no step follows
         if known is None or not (known.asked.corpus or known.asked.publish):
             return None
         reply: dict[str, Any] = {"tokens": known.tokens}

@@ -35,6 +35,7 @@ class Settings:
     local_cache_bytes  capacity of the local row cache, for the policies cache and auto
     precision   how exactly routed attention is computed, one of PRECISIONS (ckv_attend.h)
     fabrics     the fabrics to holders, separated by commas
+    engine_address  host:port of this server, at which routers reach it. If it is "", no load is reported
     required    whether a request without a corpus is refused
     try_gpu     whether it starts on a GPU, where it was never run
     """
@@ -56,6 +57,7 @@ class Settings:
     local_cache_bytes: int = 1 << 30
     precision: str = "fast"
     fabrics: str = FABRICS
+    engine_address: str = ""
     required: bool = False
     try_gpu: bool = False
 

@@ -24,8 +24,8 @@ skip.needs("numpy", "torch")
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from ckv_vllm import (announced_chunks, contexts, counts, hooks, identity, limits, messages, prefix,  # noqa: E402
-                      request_params, rope, route, rule, scheduler_side, settings, worker_side)
+from ckv_vllm import (announced_chunks, contexts, counts, hooks, identity, limits, load_report, messages,  # noqa: E402
+                      prefix, request_params, rope, route, rule, scheduler_side, settings, worker_side)
 
 RequestParams = request_params.RequestParams
 SETTINGS = settings.read({"directory": "d:1"})
@@ -358,6 +358,47 @@ class Events(unittest.TestCase):
         side._stopped, side._announced = "", None
         side.stored([self.chunks(2)])
         self.assertEqual([], list(side.take_events()))
+
+
+class Loads(unittest.TestCase):
+    """The load of an engine of 100 blocks of 16 tokens, 10 bytes each."""
+
+    def test_a_step_gives_room_queue_and_batch(self):
+        load = load_report.EngineLoad(batch_max=8, block_count=100, block_size=16, token_bytes=10).step(
+            1.0, {"a": 17, "b": 1}, {"a": 17, "b": 32}, known_count=5)
+        self.assertEqual((load.free_bytes, load.queued, load.batch, load.batch_max), (96 * 160, 3, 2, 8))
+        self.assertEqual((load.iteration_base_us, load.iteration_request_us), (0, 0))
+
+    def test_the_line_is_that_of_steps_that_only_decode(self):
+        engine, now, load = load_report.EngineLoad(8, 100, 16, 10), 0.0, None
+        for at in range(400):
+            batch = at % 4 + 1
+            names = [f"r{one}" for one in range(batch)]
+            # A prefill takes a second and counts nowhere; an idle time neither.
+            scheduled = dict.fromkeys(names, 1 if at % 10 else 900)
+            load = engine.step(now, scheduled, dict.fromkeys(names, 20), batch)
+            now += (5000 + 300 * batch) / 1e6 if at % 10 else 0.9
+            if at % 50 == 49:
+                engine.step(now, {}, {}, 0)
+                now += 0.01
+        self.assertAlmostEqual(load.iteration_base_us, 5000, delta=1)
+        self.assertAlmostEqual(load.iteration_request_us, 300, delta=1)
+
+    def test_one_batch_has_no_slope_and_no_time_is_negative(self):
+        times = load_report.IterationTimes()
+        self.assertEqual(times.line(), (0, 0))
+        for _ in range(300):
+            times.add(4, 1000.0)
+        self.assertAlmostEqual(times.line()[0], 1000, delta=1e-6)
+        self.assertEqual(times.line()[1], 0)
+        times = load_report.IterationTimes()
+        for batch, us in ((1, 10), (8, 800)):
+            times.add(batch, us)
+        base, slope = times.line()
+        self.assertTrue(base == 0 and 90 < slope < 110, (base, slope))
+
+    def test_a_name_is_the_servers(self):
+        self.assertEqual(load_report.name_of("[fe80::1]:8000"), "vllm--fe80--1--8000")
 
 
 class Traces(unittest.TestCase):
