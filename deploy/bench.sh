@@ -35,9 +35,10 @@
 #     field         what users of such systems reported: both commands on a bare machine, health against real faults,
 #                   restarts of every holder under load, clock steps, costs measured under load, probes beside idle
 #                   connections, a directory whose name moves (root, for namespaces and a clean root)
+#     truth         the ranking of requesters for a request, as routers need it before each one
 set -euo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n '2,37p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,38p' "$0" | sed 's/^# \{0,1\}//'; }
 realtime=()
 if [ "${1:-}" = --realtime ]; then
   realtime=(chrt --fifo 1)
@@ -92,7 +93,8 @@ case $1 in
     deploy/install-packages.sh build check engines
     ;;
   store) preset=release targets=(store_bench store_disk_bench store_stripe_bench store_plan_bench) ;;
-  *) echo "bench: no set is named '$1'; there are: act, bindings, contexts, data-path, decision, field, fleet, kernels, llama, operate, peers, store, vllm" >&2; exit 2 ;;
+  truth) preset=release targets=(rank_bench) ;;
+  *) echo "bench: no set is named '$1'; there are: act, bindings, contexts, data-path, decision, field, fleet, kernels, llama, operate, peers, store, truth, vllm" >&2; exit 2 ;;
 esac
 deploy/build.sh "$preset" "${targets[@]}"
 exec "${realtime[@]}" deploy/python.sh tests/bench/bars.py "$1" "build/$preset"

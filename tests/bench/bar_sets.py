@@ -77,6 +77,13 @@ def rows_of(count):
 
 
 SETS = {
+    # How the fleet is described to those that decide about it. Processor time, as for decisions.
+    "truth": [
+        *(Bar(f"ranking of 64 requesters, a prompt of 64 chunks, {name}", "rank_bench",
+              counter(f"BM_Rank/candidates:64/prefix:{prefix}", "cpu_time"), "ns", at_most=10_000,
+              base=counter(f"BM_Rank/candidates:1/prefix:{prefix}", "cpu_time"))
+          for name, prefix in (("any chunk counts", 0), ("prefixes count", 1))),
+    ],
     # The kernel's own time is measured in the same run: each routed call is paired with a call of the kernel alone.
     # spin_us is the daemons' default. These calls repeat without a pause, so both sides spin for them.
     "data-path": [
