@@ -44,7 +44,7 @@ MAY_INCLUDE = {
     "transport/tcp": "transport proto*",
     "transport/verbs": "transport proto*",
     "client": "attention transport store* proto*",
-    "client/sizing": "proto*",
+    "client/sizing": "client/cost proto*",
     "client/rank": "client/cost proto*",
     "client/cost": "client attention attention/target transport store* proto*",
     "client/public": "client client/cost attention transport store* proto*",
@@ -78,7 +78,7 @@ MAY_INCLUDE = {
     "client/tools/ctl/doctor": "client/tools/ctl client/grpc proto*",
     "client/tools/ctl/ingest": "client/tools/ctl client/tools/ctl/fleet client/tools/ctl/corpus store/memory proto*",
     "client/tools/ctl/shell": "client/tools/ctl proto*",
-    "client/tools/ctl/plan": "client/tools/ctl client/sizing store/formats proto*",
+    "client/tools/ctl/plan": "client/tools/ctl client/sizing client/cost store/formats proto*",
     "client/tools/ctl/corpus": "client/tools/ctl client/tools/ctl/fleet client/tools/reference_engine client/roof client "
                                "client/grpc client/publish client/holders attention attention/query transport store* "
                                "proto*",

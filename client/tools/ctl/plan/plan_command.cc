@@ -1,5 +1,5 @@
-// ckvctl plan prfaas: the threshold and the split of a system that offloads long prefills. It needs
-// no fleet: all it knows is in a profile.
+// ckvctl plan, and its verb prfaas: the threshold and the split of a system that offloads long
+// prefills. It needs no fleet: all it has is a profile.
 
 #include <memory>
 #include <string>
@@ -8,12 +8,12 @@
 #include "absl/strings/str_format.h"
 #include "client/tools/ctl/checks.h"
 #include "client/tools/ctl/commands.h"
+#include "client/tools/ctl/plan/corpus_command.h"
 #include "client/tools/ctl/plan/plan_figures.h"
+#include "client/tools/ctl/plan/plan_folder.h"
 #include "client/tools/ctl/plan/prfaas_profile.h"
 #include "client/tools/ctl/plan/prfaas_report.h"
-#include "client/tools/ctl/result_folder.h"
 #include "proto/base/status.h"
-#include "store/formats/output_file.h"
 
 namespace ckv::ctl {
 namespace {
@@ -23,23 +23,6 @@ struct PrfaasCommand {
   bool paper = false, example = false;
   std::string folder;
 };
-
-// Writes plan.json, the CSV files and plan.html. Returns the names of those that were written.
-absl::StatusOr<std::string> WriteFolder(const Ctl& ctl, const std::string& folder,
-                                        const PrfaasPlan& plan, const Json& json) {
-  CKV_RETURN_IF_ERROR(MakeFolder(folder));
-  CKV_RETURN_IF_ERROR(WriteOutput(folder + "/plan.json", RenderJson(json)));
-  std::string written = folder + "/plan.json";
-  for (const CsvFile& file : PlanCsv(plan)) {
-    CKV_RETURN_IF_ERROR(WriteOutput(folder + "/" + file.name, file.text));
-    written += ", " + file.name;
-  }
-  const std::string script = folder + "/plan_figures.py", page = folder + "/plan.html";
-  CKV_RETURN_IF_ERROR(WriteOutput(script, kPlanFiguresScript));
-  CKV_ASSIGN_OR_RETURN(const bool drawn, DrawWithPython(script));
-  if (!drawn) ctl.Note(NotDrawnText(page, script));
-  return written + (drawn ? ", plan.html" : "");
-}
 
 absl::Status RunPrfaas(const Ctl& ctl, const PrfaasCommand& command) {
   if (command.example) {
@@ -62,7 +45,9 @@ absl::Status RunPrfaas(const Ctl& ctl, const PrfaasCommand& command) {
     text += "\n" + PaperText(figures);
   }
   if (!command.folder.empty()) {
-    CKV_ASSIGN_OR_RETURN(const std::string written, WriteFolder(ctl, command.folder, plan, json));
+    CKV_ASSIGN_OR_RETURN(const std::string written,
+                         WritePlanFolder(ctl, command.folder, json, PlanCsv(plan),
+                                         {"plan_figures.py", kPlanFiguresScript}));
     text += "\n" + written + "\n";
   }
   ctl.Print(text, json);
@@ -95,6 +80,7 @@ void AddPlanCommands(CLI::App& app, Ctl& ctl) {
       ->type_name("DIR");
   prfaas->callback(
       [&ctl, command] { ctl.run = [&ctl, command] { return RunPrfaas(ctl, *command); }; });
+  AddPlanCorpusCommand(*plan, ctl);
 }
 
 }  // namespace ckv::ctl

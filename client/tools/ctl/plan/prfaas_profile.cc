@@ -5,20 +5,15 @@
 
 #include <yaml-cpp/yaml.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <initializer_list>
-#include <memory>
 #include <optional>
 #include <sstream>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "client/tools/ctl/plan/profile_nodes.h"
 #include "nlohmann/json.hpp"
 #include "proto/base/status.h"
 
@@ -28,11 +23,9 @@ namespace {
 constexpr double kBytesPerMiB = 1 << 20;
 constexpr double kBytesPerGbit = 1e9 / 8;
 
-using PlanKeys = std::initializer_list<const char*>;
-
-class ProfileReader {
+class ProfileReader : private ProfileNodes {
  public:
-  explicit ProfileReader(std::string path) : path_(std::move(path)) {}
+  using ProfileNodes::ProfileNodes;
 
   absl::StatusOr<PrfaasProfile> Read(const YAML::Node& root) {
     CKV_RETURN_IF_ERROR(CheckKeys(
@@ -49,78 +42,17 @@ class ProfileReader {
     CKV_RETURN_IF_ERROR(ReadPrfaas(root, system));
     CKV_RETURN_IF_ERROR(ReadPd(root, system));
     if (root["homogeneous_instances"])
-      CKV_RETURN_IF_ERROR(Count(root, "", "homogeneous_instances", profile.homogeneous_instances));
+      CKV_RETURN_IF_ERROR(
+          Instances(root, "", "homogeneous_instances", profile.homogeneous_instances));
     const absl::Status valid = ValidateSystem(system);
-    if (!valid.ok()) return Annotate(valid, path_);
+    if (!valid.ok()) return Annotate(valid, path());
     return profile;
   }
 
  private:
-  absl::Status Refuse(const YAML::Node& node, const std::string& key, std::string_view why) const {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s:%d: %s: %s", path_, node.Mark().line + 1, key, why));
-  }
-
-  absl::Status CheckKeys(const YAML::Node& map, const std::string& key, PlanKeys known) const {
-    if (!map.IsMap()) return Refuse(map, key.empty() ? "profile" : key, "keys are expected");
-    for (const auto& entry : map) {
-      const std::string name = entry.first.IsScalar() ? entry.first.Scalar() : "?";
-      bool found = false;
-      std::string names;
-      for (const char* one : known) {
-        found = found || name == one;
-        names += (names.empty() ? "" : ", ") + std::string(one);
-      }
-      if (!found) return Refuse(entry.first, Under(key, name), "unknown key; known are: " + names);
-    }
-    return absl::OkStatus();
-  }
-
-  static std::string Under(const std::string& key, const std::string& name) {
-    return key.empty() ? name : key + "." + name;
-  }
-
-  // Sets `found` to the node of a key that must be there.
-  absl::Status Find(const YAML::Node& map, const std::string& key, const char* name,
-                    YAML::Node& found) const {
-    const YAML::Node node = map[name];
-    if (!node) return Refuse(map, Under(key, name), "missing");
-    found.reset(node);
-    return absl::OkStatus();
-  }
-
-  absl::Status Number(const YAML::Node& map, const std::string& key, const char* name,
-                      double& value) const {
-    YAML::Node node;
-    CKV_RETURN_IF_ERROR(Find(map, key, name, node));
-    if (node.IsScalar() && absl::SimpleAtod(node.Scalar(), &value)) return absl::OkStatus();
-    return Refuse(node, Under(key, name), "not a number");
-  }
-
-  absl::Status Count(const YAML::Node& map, const std::string& key, const char* name,
-                     uint32_t& value) const {
-    YAML::Node node;
-    CKV_RETURN_IF_ERROR(Find(map, key, name, node));
-    if (node.IsScalar() && absl::SimpleAtoi(node.Scalar(), &value) && value >= 1 &&
-        value <= kSizingInstancesMax) {
-      return absl::OkStatus();
-    }
-    return Refuse(node, Under(key, name),
-                  absl::StrFormat("not a count of 1 to %d", kSizingInstancesMax));
-  }
-
-  // Adds the line to an error that begins with the index of an item: "[2].tokens: ...".
-  absl::Status AtItem(const YAML::Node& list, const std::string& key,
-                      const absl::Status& error) const {
-    const std::string text(error.message());
-    const size_t end = text.find(']');
-    size_t index = 0;
-    if (text.starts_with("[") && end != std::string::npos &&
-        absl::SimpleAtoi(text.substr(1, end - 1), &index) && index < list.size()) {
-      const size_t colon = text.find(": ");
-      return Refuse(list[index], key + text.substr(0, colon), text.substr(colon + 2));
-    }
-    return Refuse(list, key, text);
+  absl::Status Instances(const YAML::Node& map, const std::string& key, const char* name,
+                         uint32_t& value) const {
+    return Count(map, key, name, 1, kSizingInstancesMax, value);
   }
 
   absl::StatusOr<LengthCurve> Curve(const YAML::Node& map, const std::string& key, const char* name,
@@ -153,7 +85,7 @@ class ProfileReader {
     if (lengths["histogram"]) return ReadHistogram(lengths["histogram"]);
     const YAML::Node trace = lengths["trace"];
     if (!trace.IsScalar()) return Refuse(trace, "lengths.trace", "the name of a file is expected");
-    return ReadLengthTrace(std::filesystem::path(path_).parent_path() / trace.Scalar());
+    return ReadLengthTrace(std::filesystem::path(path()).parent_path() / trace.Scalar());
   }
 
   absl::StatusOr<LengthDistribution> ReadLogNormal(const YAML::Node& node) const {
@@ -190,7 +122,7 @@ class ProfileReader {
     YAML::Node node;
     CKV_RETURN_IF_ERROR(Find(root, "", "prfaas", node));
     CKV_RETURN_IF_ERROR(CheckKeys(node, "prfaas", {"instances", "egress_Gbps", "prefill"}));
-    CKV_RETURN_IF_ERROR(Count(node, "prfaas", "instances", system.prfaas_instances));
+    CKV_RETURN_IF_ERROR(Instances(node, "prfaas", "instances", system.prfaas_instances));
     CKV_RETURN_IF_ERROR(Number(node, "prfaas", "egress_Gbps", system.egress_bytes_per_s));
     system.egress_bytes_per_s *= kBytesPerGbit;
     CKV_ASSIGN_OR_RETURN(system.prfaas_prefill_s, Curve(node, "prfaas", "prefill", "s", 1));
@@ -201,7 +133,7 @@ class ProfileReader {
     YAML::Node node, decode;
     CKV_RETURN_IF_ERROR(Find(root, "", "pd", node));
     CKV_RETURN_IF_ERROR(CheckKeys(node, "pd", {"instances", "prefill", "decode"}));
-    CKV_RETURN_IF_ERROR(Count(node, "pd", "instances", system.pd_instances));
+    CKV_RETURN_IF_ERROR(Instances(node, "pd", "instances", system.pd_instances));
     CKV_ASSIGN_OR_RETURN(system.pd_prefill_s, Curve(node, "pd", "prefill", "s", 1));
     CKV_RETURN_IF_ERROR(Find(node, "pd", "decode", decode));
     CKV_RETURN_IF_ERROR(CheckKeys(decode, "pd.decode", {"batch_max", "step_ms"}));
@@ -210,43 +142,17 @@ class ProfileReader {
     system.decode_step_s /= 1000;
     return absl::OkStatus();
   }
-
-  const std::string path_;
 };
-
-// The text of a file of at most `bytes_max` bytes.
-absl::StatusOr<std::string> ReadPlanFile(const std::string& path, size_t bytes_max) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "re"),
-                                                             &std::fclose);
-  if (file == nullptr) {
-    const std::string why = absl::StrFormat("%s: %s", path, std::strerror(errno));
-    return errno == ENOENT ? absl::NotFoundError(why) : absl::InvalidArgumentError(why);
-  }
-  std::string text;
-  char block[1 << 16];
-  size_t count = 0;
-  while ((count = std::fread(block, 1, sizeof(block), file.get())) > 0) {
-    text.append(block, count);
-    if (text.size() > bytes_max) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s: larger than %d bytes", path, bytes_max));
-    }
-  }
-  if (std::ferror(file.get()) != 0)
-    return absl::InvalidArgumentError(absl::StrFormat("%s: cannot be read", path));
-  return text;
-}
 
 }  // namespace
 
 absl::StatusOr<PrfaasProfile> ParsePrfaasProfile(const std::string& path, const std::string& text) {
-  // yaml-cpp reports by exceptions; none passes this function.
-  try {
-    return ProfileReader(path).Read(YAML::Load(text));
-  } catch (const YAML::Exception& error) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s:%d: %s", path, error.mark.line + 1, error.msg));
-  }
+  std::optional<PrfaasProfile> profile;
+  CKV_RETURN_IF_ERROR(ReadYaml(path, text, [&](const YAML::Node& root) -> absl::Status {
+    CKV_ASSIGN_OR_RETURN(profile, ProfileReader(path).Read(root));
+    return absl::OkStatus();
+  }));
+  return *std::move(profile);
 }
 
 absl::StatusOr<PrfaasProfile> ReadPrfaasProfile(const std::string& path) {

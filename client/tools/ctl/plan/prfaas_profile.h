@@ -26,6 +26,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/sizing/prfaas_model.h"
+#include "client/tools/ctl/plan/profile_nodes.h"
 
 namespace ckv::ctl {
 
@@ -34,7 +35,6 @@ struct PrfaasProfile {
   uint32_t homogeneous_instances = 0;  // if 0, none is compared
 };
 
-inline constexpr size_t kPlanFileBytesMax = size_t{1} << 20;
 inline constexpr size_t kTraceBytesMax = size_t{256} << 20;
 
 // Parses a profile. `path` begins each error, and its folder is that of a trace.

@@ -7,6 +7,7 @@
 
 #include "client/sizing/prfaas_model.h"
 #include "client/tools/ctl/output.h"
+#include "client/tools/ctl/plan/csv_file.h"
 #include "client/tools/ctl/plan/prfaas_profile.h"
 
 namespace ckv::ctl {
@@ -26,10 +27,6 @@ PrfaasPlan MakePlan(const PrfaasProfile& profile);
 std::string PlanText(const PrfaasProfile& profile, const PrfaasPlan& plan);
 Json PlanJson(const PrfaasProfile& profile, const PrfaasPlan& plan);
 
-struct CsvFile {
-  std::string name;
-  std::string text;
-};
 // systems.csv, thresholds.csv, splits.csv and changes.csv, with a line of titles each.
 std::vector<CsvFile> PlanCsv(const PrfaasPlan& plan);
 
