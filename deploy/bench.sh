@@ -7,7 +7,7 @@
 #     data-path     the time that routing adds to the kernel, fetches, many requesters, overload,
 #                   gRPC, an idle holder
 #     decision      the model against real holders at full speed, 10 and 1 Gbit/s (root, to limit
-#                   the network), the curve of a kernel, the predicate, splices
+#                   the network), the curve of a kernel, the predicate, splices; calls of agents beside a plan of them
 #     act           cached rows and policy auto; agents on real processes over shm, tcp and 1 Gbit/s
 #                   (root, to limit the network); the rule that prefetches, on a trace of requests.
 #                   CKV_TRACE names its file: conversation_trace.jsonl of kvcache-ai/Mooncake,
@@ -53,7 +53,7 @@ case $1 in
     ;;
   data-path) preset=release targets=(requester_bench data_path_bench) ;;
   decision)
-    preset=release targets=(decision_bench curve_bench splice_bench ckvd ckvctl)
+    preset=release targets=(decision_bench curve_bench splice_bench ckvd ckvctl plan_caller)
     deploy/install-packages.sh check
     ;;
   act)

@@ -10,6 +10,7 @@ import field_bars
 import fleet_bars
 import llama_figures
 import peers_bars
+import planned
 import policy_links
 import unit_figures
 import vllm_bars
@@ -63,9 +64,9 @@ PRICES = (2, 6, 20, 60, 200, 350, 700, 2000, 6000)
 ROWS = (1, 16, 256)
 # Not binaries: the functions in SCRIPTS return these figures.
 LINKS, AGENTS, WAITS, KILLS = "decision_links", "policy_links", "wait_fleets", "directory_kills"
-UNITS, WEB, LLAMA, BINDINGS = "unit_figures", "web_figures", "llama_figures", "bindings_figures"
+PLANNED, UNITS, WEB, LLAMA, BINDINGS = "planned", "unit_figures", "web_figures", "llama_figures", "bindings_figures"
 SCRIPTS = {LINKS: decision_links.figures, AGENTS: policy_links.figures, WAITS: wait_fleets.figures,
-           KILLS: directory_kills.figures, UNITS: unit_figures.figures, WEB: web_figures.figures, LLAMA: llama_figures.figures, BINDINGS: bindings_figures.figures, **field_bars.SCRIPTS,
+           KILLS: directory_kills.figures, PLANNED: planned.figures, UNITS: unit_figures.figures, WEB: web_figures.figures, LLAMA: llama_figures.figures, BINDINGS: bindings_figures.figures, **field_bars.SCRIPTS,
            **vllm_bars.SCRIPTS, **peers_bars.SCRIPTS, **fleet_bars.SCRIPTS}
 SPLICES = (("bf16, in its place", "BM_Splice/fp8:0/delta:0"), ("bf16, rotated", "BM_Splice/fp8:0/delta:4096"),
            ("fp8, rotated", "BM_Splice/fp8:1/delta:4096"))
@@ -130,6 +131,10 @@ SETS = {
     # Estimating the costs of route, fetch and local, and choosing between them. These bars use processor time, because
     # the work is arithmetic alone. With other work on the machine, wall time was ten times as high.
     "decision": [
+        # Agents on a fleet of two holders beside a plan of it. The quantile 0.99 is for reading: it is the scheduler's.
+        *(Bar(f"routes beside a plan of them, {load} load, {quantile}", PLANNED, counter(load, quantile), "x predicted",
+              base=counter(load, "utilisation"), base_unit="of a kernel", at_most=1.5 if quantile == "p50" else None)
+          for load in ("low", "high") for quantile in ("p50", "p99")),
         Bar("decision over 8 candidates", "decision_bench", counter("BM_Decide/candidates:8", "cpu_time"), "ns",
             at_most=1000, base=counter("BM_Decide/candidates:1", "cpu_time")),
         # The default target and the best vector target, over uncached rows. Fitted to few points, checked against more.
