@@ -27,6 +27,7 @@ void AddDirectoryCommands(CLI::App& app, Ctl& ctl);
 void AddHolderCommands(CLI::App& app, Ctl& ctl);
 void AddDoctorCommand(CLI::App& app, Ctl& ctl);
 void AddHealthCommand(CLI::App& app, Ctl& ctl);
+void AddRankCommand(CLI::App& app, Ctl& ctl);
 void AddVersionCommand(CLI::App& app, Ctl& ctl);
 void AddCompletionCommand(CLI::App& app, Ctl& ctl);
 

@@ -292,6 +292,7 @@ void BuildCommandLine(CLI::App& app, Ctl& ctl, GlobalValues& values) {
   AddGcCommand(app, ctl);
   AddDirectoryCommands(app, ctl);
   AddHolderCommands(app, ctl);
+  AddRankCommand(app, ctl);
   AddHealthCommand(app, ctl);
   AddDoctorCommand(app, ctl);
   AddCompletionCommand(app, ctl);
