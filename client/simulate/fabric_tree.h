@@ -43,7 +43,7 @@ struct FatTree {
   double server_bytes_per_s = 450e9;
   double nic_bytes_per_s = 12.5e9, rack_bytes_per_s = 6.25e9, pod_bytes_per_s = 3.125e9;
   // Physical links of a server, a rack and a pod.
-  uint32_t nics = 2, rack_uplinks = 16, pod_uplinks = 32;
+  uint32_t nics = 2, rack_uplinks = 64, pod_uplinks = 128;
 };
 FabricSpec SpecOf(const FatTree& tree);
 

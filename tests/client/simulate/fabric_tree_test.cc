@@ -58,13 +58,13 @@ TEST(FabricTree, EcmpUsesAllUplinksAndNicsAreFixed) {
   SimRandom random(2);
   std::array<FlowNetwork::LinkId, FlowNetwork::kPathLinksMax> path{};
   std::set<FlowNetwork::LinkId> nics, uplinks;
-  for (int i = 0; i < 500; ++i) {
+  for (int i = 0; i < 2000; ++i) {
     ASSERT_EQ(tree.Path(0, 1, 7, 0, random, path), 6u);
     nics.insert(path[0]);
     uplinks.insert(path[2]);
   }
   EXPECT_EQ(nics.size(), 1u);
-  EXPECT_EQ(uplinks.size(), 16u);
+  EXPECT_EQ(uplinks.size(), 64u);
 }
 
 TEST(FabricTree, BackgroundTakesItsShareOfALevel) {
@@ -73,7 +73,7 @@ TEST(FabricTree, BackgroundTakesItsShareOfALevel) {
   tree.AddTo(network);
   std::vector<FlowNetwork::LinkCapacity> capacities;
   tree.AppendCapacities(3, 0.6, capacities);
-  EXPECT_EQ(capacities.size(), 2u * 2 * 32);
+  EXPECT_EQ(capacities.size(), 2u * 2 * 128);
   network.SetCapacities(0, capacities);
   SimRandom random(3);
   std::array<FlowNetwork::LinkId, FlowNetwork::kPathLinksMax> path{};
