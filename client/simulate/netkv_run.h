@@ -17,7 +17,8 @@
 //              section III-D. An instance has a card of 100 Gbps that its transfers share
 //   uplinks    64 a rack and 128 a pod, each with its tier's bandwidth. Collisions are then as rare
 //              as in table II, whose transfers take 1.1 times those without any at 100 % load
-//   background takes 5 % of all links between servers, which is in experiment 3. It moves by at most
+//   background takes 5 % of all links between servers, which is in experiment 3. It moves by at
+//   most
 //              4 points around that, a tenth of the 42 points of section VI-F. The oracle reports
 //              the share of each tier
 //   rates      6.1 requests/s of RAG at 100 % load: 11.37 of 200 % are 93.3 % of all (section

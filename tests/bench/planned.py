@@ -11,7 +11,7 @@ import tempfile
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from planned_fleet import LOADS, PROGRAMS, PlannedFleet, least  # noqa: E402
 
-ROUNDS = 10
+ROUNDS = 6
 
 
 def figures(build):

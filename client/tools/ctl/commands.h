@@ -22,6 +22,7 @@ void AddFetchCommand(CLI::App& app, Ctl& ctl);
 void AddAgentsCommands(CLI::App& app, Ctl& ctl);
 void AddCharacterizeCommands(CLI::App& app, Ctl& ctl);
 void AddPlanCommands(CLI::App& app, Ctl& ctl);
+void AddSimulateCommands(CLI::App& app, Ctl& ctl);
 void AddGcCommand(CLI::App& app, Ctl& ctl);
 void AddDirectoryCommands(CLI::App& app, Ctl& ctl);
 void AddHolderCommands(CLI::App& app, Ctl& ctl);

@@ -289,6 +289,7 @@ void BuildCommandLine(CLI::App& app, Ctl& ctl, GlobalValues& values) {
   AddAgentsCommands(app, ctl);
   AddCharacterizeCommands(app, ctl);
   AddPlanCommands(app, ctl);
+  AddSimulateCommands(app, ctl);
   AddGcCommand(app, ctl);
   AddDirectoryCommands(app, ctl);
   AddHolderCommands(app, ctl);

@@ -1,0 +1,156 @@
+// ckvctl simulate: clusters on paper. It needs no fleet: all it uses is a topology, requests and a
+// seed.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "client/tools/ctl/checks.h"
+#include "client/tools/ctl/commands.h"
+#include "client/tools/ctl/result_folder.h"
+#include "client/tools/ctl/simulate/input_files.h"
+#include "client/tools/ctl/simulate/netkv_paper.h"
+#include "client/tools/ctl/simulate/netkv_report.h"
+#include "client/tools/ctl/simulate/netkv_scenarios.h"
+#include "client/tools/ctl/simulate/simulate_figures.h"
+#include "proto/base/status.h"
+#include "store/formats/output_file.h"
+
+namespace ckv::ctl {
+namespace {
+
+struct NetkvCommand {
+  std::vector<std::string> scenarios;
+  std::string trace, topology, folder;
+  bool own_prefixes = false, example = false;
+  uint32_t seeds = 10;
+  uint64_t seed = 1, requests = 0;
+};
+
+// Writes simulation.json, the CSV files and simulation.html. Returns the names of those written.
+absl::StatusOr<std::string> WriteSimulation(const Ctl& ctl, const std::string& folder,
+                                            const std::vector<SimulationCsv>& tables,
+                                            const Json& json) {
+  CKV_RETURN_IF_ERROR(MakeFolder(folder));
+  CKV_RETURN_IF_ERROR(WriteOutput(folder + "/simulation.json", RenderJson(json)));
+  std::string written = folder + "/simulation.json";
+  for (const SimulationCsv& file : tables) {
+    CKV_RETURN_IF_ERROR(WriteOutput(folder + "/" + file.name, file.text));
+    written += ", " + file.name;
+  }
+  const std::string script = folder + "/simulate_figures.py", page = folder + "/simulation.html";
+  CKV_RETURN_IF_ERROR(WriteOutput(script, kSimulateFiguresScript));
+  CKV_ASSIGN_OR_RETURN(const bool drawn, DrawWithPython(script));
+  if (!drawn) ctl.Note(NotDrawnText(page, script));
+  return written + (drawn ? ", simulation.html" : "");
+}
+
+absl::StatusOr<std::vector<NetkvCell>> CellsOfAll(const NetkvCommand& command) {
+  std::vector<NetkvCell> cells;
+  std::vector<std::string> names = command.scenarios;
+  if (names.empty()) names.assign(std::begin(kNetkvScenarios), std::end(kNetkvScenarios) - 1);
+  for (const std::string& name : names) {
+    if (!command.topology.empty() && (name == "topology" || name == "scale")) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "the scenario %s changes the topology; leave out --topology or give another --scenario",
+          name));
+    }
+    CKV_ASSIGN_OR_RETURN(const std::vector<NetkvCell> more, CellsOf(name));
+    cells.insert(cells.end(), more.begin(), more.end());
+  }
+  return cells;
+}
+
+absl::Status RunNetkvCommand(const Ctl& ctl, const NetkvCommand& command) {
+  if (command.example) {
+    const std::string text = ExampleTopology();
+    ctl.Print(text, {{"topology", text}});
+    return absl::OkStatus();
+  }
+  CKV_ASSIGN_OR_RETURN(const std::vector<NetkvCell> cells, CellsOfAll(command));
+  NetkvOptions options = {.seeds = command.seeds,
+                          .first_seed = command.seed,
+                          .requests = command.requests,
+                          .own_prefixes = command.own_prefixes};
+  std::vector<TraceRequest> trace;
+  if (!command.trace.empty()) {
+    CKV_ASSIGN_OR_RETURN(trace, ReadTrace(command.trace));
+    options.trace = &trace;
+  }
+  std::optional<FabricTree> topology;
+  if (!command.topology.empty()) {
+    CKV_ASSIGN_OR_RETURN(topology, ReadTopology(command.topology));
+    options.topology = &*topology;
+  }
+  std::vector<NetkvRow> rows;
+  for (const NetkvCell& cell : cells) {
+    absl::StatusOr<NetkvRow> row = RunCell(cell, options);
+    if (!row.ok()) {
+      return Annotate(row.status(), !command.trace.empty()     ? command.trace
+                                    : command.topology.empty() ? "netkv"
+                                                               : command.topology);
+    }
+    rows.push_back(*std::move(row));
+  }
+  const std::vector<PaperCell> paper = CompareWithNetkv(rows);
+  const Json json = NetkvJson(rows, paper);
+  std::string text = NetkvText(rows, paper);
+  if (!command.folder.empty()) {
+    CKV_ASSIGN_OR_RETURN(const std::string written,
+                         WriteSimulation(ctl, command.folder, NetkvCsv(rows, paper), json));
+    text += "\n" + written + "\n";
+  }
+  ctl.Print(text, json);
+  return absl::OkStatus();
+}
+
+void AddNetkvVerb(CLI::App& simulate, Ctl& ctl) {
+  const auto command = std::make_shared<NetkvCommand>();
+  CLI::App* netkv = AddVerb(
+      simulate, "netkv", "Choose decode instances on a fat tree: NetKV and its baselines",
+      "  ckvctl simulate netkv --scenario load --scenario ablation\n"
+      "  ckvctl simulate netkv --trace requests.jsonl --dir netkv\n"
+      "  ckvctl simulate netkv --example > tree.yaml    # a topology to begin with\n"
+      "  ckvctl simulate netkv --topology tree.yaml --scenario load\n\n"
+      "Scenarios are the seven experiments of arXiv:2606.03910: load, length, topology,\n"
+      "staleness, sharing, ablation and scale; and tune, for the weights of CLA*. Its tables II\n"
+      "to V are printed with the figures found here. --dir gets simulation.json, a CSV file\n"
+      "for each table, and plots in simulation.html.");
+  netkv->add_option("--scenario", command->scenarios, "Scenarios to run; all but tune if left out")
+      ->check(NotEmpty())
+      ->type_name("NAME");
+  netkv->add_option("--trace", command->trace, "Requests, one JSON object a line")
+      ->check(NotEmpty())
+      ->type_name("FILE");
+  netkv->add_flag("--own-prefixes", command->own_prefixes,
+                  "Share the prefixes that the trace has, not those of a probability");
+  netkv->add_option("--topology", command->topology, "Servers and links, in YAML or JSON")
+      ->check(NotEmpty())
+      ->type_name("FILE");
+  netkv->add_flag("--example", command->example, "Print a topology, that of the source");
+  netkv->add_option("--seeds", command->seeds, "Runs of each row, with consecutive seeds")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  netkv->add_option("--seed", command->seed, "The first seed")->capture_default_str();
+  netkv->add_option("--requests", command->requests, "Requests of a run; if 0, those of 20 s")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{kSimRequestsMax}))
+      ->capture_default_str();
+  netkv->add_option("--dir", command->folder, "Folder for files; made if need be")
+      ->check(NotEmpty())
+      ->type_name("DIR");
+  netkv->callback(
+      [&ctl, command] { ctl.run = [&ctl, command] { return RunNetkvCommand(ctl, *command); }; });
+}
+
+}  // namespace
+
+void AddSimulateCommands(CLI::App& app, Ctl& ctl) {
+  CLI::App* simulate = app.add_subcommand("simulate", "Simulate clusters, without a fleet");
+  simulate->fallthrough();
+  simulate->require_subcommand(1);
+  AddNetkvVerb(*simulate, ctl);
+}
+
+}  // namespace ckv::ctl
