@@ -61,7 +61,8 @@ void BM_Rank(benchmark::State& state) {
     table->Rank(query, from, ranking);
     benchmark::DoNotOptimize(ranking);
   }
-  CKV_CHECK(ranking.requesters.back().matched_tokens == kPromptChunks * 2 / 3 * kChunkTokens);
+  constexpr int kMatched = kPromptChunks * 2 / 3;
+  CKV_CHECK(ranking.requesters.back().matched_tokens == kMatched * kChunkTokens);
   CKV_CHECK(ranking.best.has_value() && ranking.requesters.back().has_path);
 }
 // 1024 is the most that report; a whole ranking of them has no bar.
