@@ -45,7 +45,9 @@ class CharacterizeTest(unittest.TestCase):
     def setUpClass(cls):
         cls.temporary = tempfile.TemporaryDirectory(prefix="ckv-characterize-")
         cls.folder = pathlib.Path(cls.temporary.name)
+        cls.addClassCleanup(cls.temporary.cleanup)
         cls.fleet = Fleet(cls.folder, holders=2, capacity="768MiB")
+        cls.addClassCleanup(cls.fleet.stop)
         cls.costs = cls.folder / "costs"
         # V2-Lite's shape with few layers, which its measurements are repeated over.
         (cls.folder / "model.json").write_text(json.dumps({
@@ -54,11 +56,6 @@ class CharacterizeTest(unittest.TestCase):
         cls.options = ("--quick", "--dir", cls.costs, "--geometry", cls.folder / "model.json", "--heads", 16,
                        "--prefill-us", 1)
         cls.first = cls.ctl("characterize", *cls.options, "-o", "json")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.fleet.stop()
-        cls.temporary.cleanup()
 
     @classmethod
     def ctl(cls, *arguments):
