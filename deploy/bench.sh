@@ -35,7 +35,7 @@
 #     field         what users of such systems reported: both commands on a bare machine, health against real faults,
 #                   restarts of every holder under load, clock steps, costs measured under load, probes beside idle
 #                   connections, a directory whose name moves (root, for namespaces and a clean root)
-#     truth         the ranking of requesters for a request, as routers need it before each one
+#     truth         rankings, plans and simulations beside their papers' figures, and a plan beside a real fleet
 set -euo pipefail
 cd "$(dirname "$0")/.."
 usage() { sed -n '2,38p' "$0" | sed 's/^# \{0,1\}//'; }
@@ -53,7 +53,7 @@ case $1 in
     ;;
   data-path) preset=release targets=(requester_bench data_path_bench) ;;
   decision)
-    preset=release targets=(decision_bench curve_bench splice_bench ckvd ckvctl plan_caller)
+    preset=release targets=(decision_bench curve_bench splice_bench ckvd ckvctl)
     deploy/install-packages.sh check
     ;;
   act)
@@ -93,7 +93,7 @@ case $1 in
     deploy/install-packages.sh build check engines
     ;;
   store) preset=release targets=(store_bench store_disk_bench store_stripe_bench store_plan_bench) ;;
-  truth) preset=release targets=(rank_bench) ;;
+  truth) preset=release targets=(rank_bench ckvd ckvctl plan_caller) ;;
   *) echo "bench: no set is named '$1'; there are: act, bindings, contexts, data-path, decision, field, fleet, kernels, llama, operate, peers, store, truth, vllm" >&2; exit 2 ;;
 esac
 deploy/build.sh "$preset" "${targets[@]}"

@@ -10,8 +10,8 @@ import field_bars
 import fleet_bars
 import llama_figures
 import peers_bars
-import planned
 import policy_links
+import truth_bars
 import unit_figures
 import vllm_bars
 import wait_fleets
@@ -64,10 +64,11 @@ PRICES = (2, 6, 20, 60, 200, 350, 700, 2000, 6000)
 ROWS = (1, 16, 256)
 # Not binaries: the functions in SCRIPTS return these figures.
 LINKS, AGENTS, WAITS, KILLS = "decision_links", "policy_links", "wait_fleets", "directory_kills"
-PLANNED, UNITS, WEB, LLAMA, BINDINGS = "planned", "unit_figures", "web_figures", "llama_figures", "bindings_figures"
+UNITS, WEB, LLAMA, BINDINGS = "unit_figures", "web_figures", "llama_figures", "bindings_figures"
 SCRIPTS = {LINKS: decision_links.figures, AGENTS: policy_links.figures, WAITS: wait_fleets.figures,
-           KILLS: directory_kills.figures, PLANNED: planned.figures, UNITS: unit_figures.figures, WEB: web_figures.figures, LLAMA: llama_figures.figures, BINDINGS: bindings_figures.figures, **field_bars.SCRIPTS,
-           **vllm_bars.SCRIPTS, **peers_bars.SCRIPTS, **fleet_bars.SCRIPTS}
+           KILLS: directory_kills.figures, UNITS: unit_figures.figures, WEB: web_figures.figures, LLAMA: llama_figures.figures,
+           BINDINGS: bindings_figures.figures, **field_bars.SCRIPTS, **vllm_bars.SCRIPTS, **peers_bars.SCRIPTS,
+           **fleet_bars.SCRIPTS, **truth_bars.SCRIPTS}
 SPLICES = (("bf16, in its place", "BM_Splice/fp8:0/delta:0"), ("bf16, rotated", "BM_Splice/fp8:0/delta:4096"),
            ("fp8, rotated", "BM_Splice/fp8:1/delta:4096"))
 FABRIC_NUMBERS = (("shm", 2), ("tcp", 3))
@@ -78,13 +79,6 @@ def rows_of(count):
 
 
 SETS = {
-    # How the fleet is described to those that decide about it. Processor time, as for decisions.
-    "truth": [
-        *(Bar(f"ranking of 64 requesters, a prompt of 64 chunks, {name}", "rank_bench",
-              counter(f"BM_Rank/candidates:64/prefix:{prefix}", "cpu_time"), "ns", at_most=10_000,
-              base=counter(f"BM_Rank/candidates:1/prefix:{prefix}", "cpu_time"))
-          for name, prefix in (("any chunk counts", 0), ("prefixes count", 1))),
-    ],
     # The kernel's own time is measured in the same run: each routed call is paired with a call of the kernel alone.
     # spin_us is the daemons' default. These calls repeat without a pause, so both sides spin for them.
     "data-path": [
@@ -131,10 +125,6 @@ SETS = {
     # Estimating the costs of route, fetch and local, and choosing between them. These bars use processor time, because
     # the work is arithmetic alone. With other work on the machine, wall time was ten times as high.
     "decision": [
-        # Agents on a fleet of two holders beside a plan of it. The quantile 0.99 is for reading: it is the scheduler's.
-        *(Bar(f"routes beside a plan of them, {load} load, {quantile}", PLANNED, counter(load, quantile), "x predicted",
-              base=counter(load, "utilisation"), base_unit="of a kernel", at_most=1.5 if quantile == "p50" else None)
-          for load in ("low", "high") for quantile in ("p50", "p99")),
         Bar("decision over 8 candidates", "decision_bench", counter("BM_Decide/candidates:8", "cpu_time"), "ns",
             at_most=1000, base=counter("BM_Decide/candidates:1", "cpu_time")),
         # The default target and the best vector target, over uncached rows. Fitted to few points, checked against more.
@@ -366,6 +356,7 @@ SETS = {
             base_unit="MiB"),
     ],
     "field": field_bars.BARS, "vllm": vllm_bars.BARS, "peers": peers_bars.BARS, "fleet": fleet_bars.BARS,
+    "truth": truth_bars.BARS,
     # One thread unless it says two; DeepSeek rows; bf16 unless it says fp8.
     "kernels": [
         *(ratio(f"dense, {q} query rows over {rows}", f"BM_Dense/q:{q}/rows:{rows}", bar, "of FMA peak")

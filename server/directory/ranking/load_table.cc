@@ -190,7 +190,8 @@ void LoadTable::MatchPrefix(std::span<const RankChunk> chunks) {
   SlotSet whole;
   whole.fill(~uint64_t{0});
   double tokens = 0;
-  const auto note = [&](size_t slot) { matched_[slot] = tokens; };
+  std::vector<double>& matched = matched_;
+  const auto note = [&](size_t slot) { matched[slot] = tokens; };
   for (const RankChunk& chunk : chunks) {
     const auto found = slots_of_.find(chunk.prefix);
     uint64_t left = 0;

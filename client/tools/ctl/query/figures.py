@@ -314,7 +314,10 @@ SECTIONS = (
      scatter),
     ("Kernel over requesters", "Figure 4(b). The query rows of several requesters, computed in one batch.",
      "flat to 8 requesters, then linear: 15 to 37 us for up to 16, 0.4 ms for 256, on an H100.", kernel_fan_in),
-    ("Selection and the size of the store", "Section 6.3. Rows chosen from 2,048 to 32,768 tokens of one layer.",
+    ("Selection and the size of the store",
+     "Section 6.3. Rows chosen from 2,048 to 32,768 tokens of one layer, in chunks of 2,048. A holder computes a partial "
+     "for each chunk that rows are chosen from, and merges them, so that bits do not depend on where chunks are. The time "
+     "therefore grows with these chunks, not with the tokens in them.",
      "within 15 % from 2k to 32k tokens.", store),
     ("Fan-in", "One holder, and more and more callers of this requester at once, one token's query rows each.",
      "about 8 requesters to a holder.", parallel("fan-in", "a route of one layer", "callers at once")),
