@@ -33,8 +33,13 @@ TEST(VerbsCharacterize, EverySweepIsMeasured) {
   target.sizes = {0, 1};
   target.spread = {2, 3};
   target.lanes = {{"verbs", requester->get()}};
-  const CharacterizeOptions sweeps = {
-      .query_rows = {1, 45}, .calibrate_query_rows = {1, 64}, .parallel = {1, 2}, .run_count = 1};
+  // The guest's processor is emulated: each sweep takes its least number of rounds.
+  const CharacterizeOptions sweeps = {.query_rows = {1, 45},
+                                      .calibrate_query_rows = {1, 64},
+                                      .parallel = {1, 2},
+                                      .parallel_time_max = Duration(0),
+                                      .kernel_rows_max = 32,
+                                      .run_count = 1};
   const std::string path = testing::TempDir() + "/verbs_characterize.csv";
   std::remove(path.c_str());
   auto file = SampleFile::Open(path, "s");
@@ -44,8 +49,9 @@ TEST(VerbsCharacterize, EverySweepIsMeasured) {
   ASSERT_EQ(profile->lanes.size(), 1u);
   EXPECT_EQ(profile->lanes[0].fabric, "verbs");
   EXPECT_GT(profile->lanes[0].constants.bandwidth_bytes_per_s, 0);
-  // Here 2 x 2; over verbs 2 x (fetch, 2 rows), 2 x 2 at once, 2 x 2 over holders.
-  EXPECT_EQ(file->samples().size(), 4u + 6u + 4u + 4u);
+  // Here 2 x 2; over verbs 2 x (fetch, 2 rows), 2 kernels, 2 counts x (fan-in, staging, 3 x
+  // congestion), 2 x 2 over holders.
+  EXPECT_EQ(file->samples().size(), 4u + 6u + 2u + 10u + 4u);
   for (const Sample& sample : file->samples()) EXPECT_GT(sample.us, 0) << FormatSample(sample);
 }
 
