@@ -190,8 +190,8 @@ void LoadTable::MatchPrefix(std::span<const RankChunk> chunks) {
   SlotSet whole;
   whole.fill(~uint64_t{0});
   double tokens = 0;
-  std::vector<double>& matched = matched_;
-  const auto note = [&](size_t slot) { matched[slot] = tokens; };
+  double* const matched = matched_.data();
+  const auto note = [matched, &tokens](size_t slot) { matched[slot] = tokens; };
   for (const RankChunk& chunk : chunks) {
     const auto found = slots_of_.find(chunk.prefix);
     uint64_t left = 0;
