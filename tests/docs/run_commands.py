@@ -147,7 +147,7 @@ def help_texts():
             text += commands([*words, name])
         return text
 
-    scripts = [path for folder, names in (("deploy", "*.sh"), ("tests", "*.sh"), ("tests", "*.py"),
+    scripts = [path for folder, names in (("deploy", "*.sh"), ("deploy", "*.py"), ("tests", "*.sh"), ("tests", "*.py"),
                                           ("tests/docs", "links.py"))
                for path in (ROOT / folder).glob(names)]
     return ask(PROGRAMS.ckvd) + commands([]) + "".join(path.read_text() for path in scripts)
