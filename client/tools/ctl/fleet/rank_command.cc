@@ -125,22 +125,28 @@ void AddRankCommand(CLI::App& app, Ctl& ctl) {
       "cache; one without room is not chosen. RATE, BUSY and FLIGHTS describe the tier between\n"
       "the rows and the requester, as the directory's network oracle has it. * marks the choice.");
   verb->add_option("corpus", options->corpus, "the corpus that the request reads")
-      ->check(NotEmpty());
+      ->check(NotEmpty())
+      ->type_name("");
   verb->add_option("--tokens", options->tokens,
                    "tokens of the prompt; those of the corpus if unset")
-      ->check(WholeNumber());
+      ->check(WholeNumber())
+      ->type_name("N");
   verb->add_option("--cache-bytes", options->cache_bytes,
                    "bytes of the prompt's KV cache; computed from the corpus if unset")
-      ->check(WholeNumber());
+      ->check(WholeNumber())
+      ->type_name("N");
   verb->add_option("--reserve-bytes", options->reserve_bytes,
                    "bytes that must stay free on a requester")
-      ->check(WholeNumber());
+      ->check(WholeNumber())
+      ->type_name("N");
   verb->add_option("--from", options->from_hosts,
                    "hosts that have the rows, separated by commas; if unset, those of the holders")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->type_name("HOST,...");
   verb->add_option("--in-flight", options->in_flight,
                    "the caller's own transfers by tier, separated by commas, the nearest first")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->type_name("N,...");
   verb->add_flag("--prefix-only", options->prefix_only,
                  "count only chunks before the first that a requester lacks");
   verb->callback([&ctl, options] { ctl.run = [&ctl, options] { return RunRank(ctl, *options); }; });

@@ -131,11 +131,16 @@ void AddNetkvVerb(CLI::App& simulate, Ctl& ctl) {
       ->type_name("FILE");
   netkv->add_flag("--example", command->example, "Print a topology, that of the source");
   netkv->add_option("--seeds", command->seeds, "Runs of each row, with consecutive seeds")
-      ->check(CLI::Range(1, 1000))
+      ->check(InRange(1, 1000))
+      ->type_name("N")
       ->capture_default_str();
-  netkv->add_option("--seed", command->seed, "The first seed")->capture_default_str();
+  netkv->add_option("--seed", command->seed, "The first seed")
+      ->check(WholeNumber())
+      ->type_name("N")
+      ->capture_default_str();
   netkv->add_option("--requests", command->requests, "Requests of a run; if 0, those of 20 s")
-      ->check(CLI::Range(uint64_t{0}, uint64_t{kSimRequestsMax}))
+      ->check(InRange(0, kSimRequestsMax))
+      ->type_name("N")
       ->capture_default_str();
   netkv->add_option("--dir", command->folder, "Folder for files; made if need be")
       ->check(NotEmpty())
