@@ -1,6 +1,6 @@
 // ckvctl rank: the requesters that could decode a request, with every term of each one's cost.
-// Asks the directory that leads (RequestOf), reads its reply as a ranking, and prints a row for each
-// requester (RowOf), the choice, and how much error of congestion the choice tolerates.
+// Asks the directory that leads (RequestOf), reads its reply as a ranking, and prints a row for
+// each requester (RowOf), the choice, and how much error of congestion the choice tolerates.
 
 #include <algorithm>
 #include <cmath>
