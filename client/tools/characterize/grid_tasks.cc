@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "client/tools/characterize/calibrate.h"
 #include "client/tools/characterize/target_calibrator.h"
 #include "client/tools/characterize/tasks.h"
 #include "proto/base/status.h"
@@ -27,12 +26,7 @@ absl::StatusOr<Sample> MeasureRoute(const TaskContext& context, const Characteri
                            .push_out = context.target->push_out,
                            .deadline = context.Deadline()};
   CKV_ASSIGN_OR_RETURN(const RouteTiming timing, TimeRoute(*lane.requester, call, *context.clock));
-  return Sample{.key = key,
-                .us = timing.us,
-                .runs = runs,
-                .bytes_out = timing.bytes_out,
-                .bytes_in = timing.bytes_in,
-                .kernel_us = timing.compute_us};
+  return SampleOfRoute(key, timing, runs);
 }
 
 // Fetches into a paged cache of its own, at another position than the chunk's.
@@ -93,6 +87,15 @@ void AddRows(const TaskContext& context, uint32_t chunk, uint32_t rows, uint32_t
 }
 
 }  // namespace
+
+Sample SampleOfRoute(const SampleKey& key, const RouteTiming& timing, uint32_t runs) {
+  return {.key = key,
+          .us = timing.us,
+          .runs = runs,
+          .bytes_out = timing.bytes_out,
+          .bytes_in = timing.bytes_in,
+          .kernel_us = timing.compute_us};
+}
 
 std::vector<Task> GridTasks(const TaskContext& context) {
   std::vector<Task> tasks;

@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "attention/bf16.h"
-#include "client/tools/characterize/calibrate.h"
 #include "client/tools/characterize/target_calibrator.h"
 #include "client/tools/characterize/tasks.h"
 #include "proto/base/status.h"
@@ -206,12 +205,7 @@ void AddKernel(const TaskContext& context, const CharacterizedLane& lane,
                                       .deadline = context.Deadline()};
              CKV_ASSIGN_OR_RETURN(const RouteTiming timing,
                                   TimeRoute(*lane.requester, call, *context.clock));
-             return Sample{.key = key,
-                           .us = timing.us,
-                           .runs = few,
-                           .bytes_out = timing.bytes_out,
-                           .bytes_in = timing.bytes_in,
-                           .kernel_us = timing.compute_us};
+             return SampleOfRoute(key, timing, few);
            }});
     }
   }
@@ -328,12 +322,7 @@ void AddPayloads(const TaskContext& context, const CharacterizedLane& lane,
                                         .deadline = context.Deadline()};
                CKV_ASSIGN_OR_RETURN(const RouteTiming timing,
                                     TimeRoute(*lane.requester, call, *context.clock));
-               return Sample{.key = key,
-                             .us = timing.us,
-                             .runs = runs,
-                             .bytes_out = timing.bytes_out,
-                             .bytes_in = timing.bytes_in,
-                             .kernel_us = timing.compute_us};
+               return SampleOfRoute(key, timing, runs);
              }});
       }
     }

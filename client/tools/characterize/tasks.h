@@ -3,9 +3,11 @@
 
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "client/paged/paged_cache.h"
+#include "client/tools/characterize/calibrate.h"
 #include "client/tools/characterize/grid.h"
 #include "client/tools/characterize/run.h"
 #include "proto/base/clock.h"
@@ -21,6 +23,9 @@ struct TaskContext {
 
   Instant Deadline() const { return clock->Now() + options->call_timeout; }
 };
+
+// The sample of a route that was timed with `runs` runs.
+Sample SampleOfRoute(const SampleKey& key, const RouteTiming& timing, uint32_t runs);
 
 // Routes, fetches, prefills and local attention. Times that are compared are of the same round.
 // For a chunk, that is its prefill and fetches. At each number of rows, that is attention here and

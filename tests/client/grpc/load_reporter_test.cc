@@ -25,7 +25,7 @@ class LoadReporterTest : public test::ServicesTest {
     options.period_min = milliseconds(1);
     return options;
   }
-  // Of a prompt of one chunk with this prefix, and 10 tokens.
+  // Ranks a prompt of one chunk, which has this prefix and 10 tokens.
   v1::RankReply Ranked(ChunkPrefix prefix = 1) {
     v1::RankRequest request;
     v1::RankRequest::Chunk& chunk = *request.add_chunks();
