@@ -11,6 +11,7 @@
 
 #include "client/tools/characterize/findings.h"
 #include "client/tools/characterize/grid.h"
+#include "client/tools/characterize/tasks.h"
 #include "gtest/gtest.h"
 #include "tests/support/named_geometry.h"
 #include "tests/support/test_fleet.h"
@@ -203,6 +204,13 @@ TEST_F(CharacterizeRun, ASelectionIsOneOfAnIndexer) {
     EXPECT_GE(*distinct.begin(), 0);
     EXPECT_LT(*distinct.rbegin(), int32_t(holders * 128));
   }
+}
+
+TEST(SampleOfRoute, HasTheTimesAndBytesOfTheRoute) {
+  const SampleKey key = {Sweep::kRoute, "tcp", 16, 64, 1};
+  const RouteTiming timing = {
+      .query_rows = 16, .tokens = 64, .us = 30, .compute_us = 12, .bytes_out = 5, .bytes_in = 7};
+  EXPECT_EQ(FormatSample(SampleOfRoute(key, timing, 9)), "route,tcp,16,64,1,30,0,9,5,7,0,12,0");
 }
 
 TEST(RoundsDisagree, IfTheMiddleHalfIsWiderThanATie) {
