@@ -92,9 +92,8 @@ std::vector<std::string> NetkvAssumptions() {
       "without a trace's own prefixes: 16 shared prefixes of 4,096 tokens",
       "load in CLA* is (queued + batch) / batch_max, and equal candidates take turns",
       "all requests of the measured 15 s count, however late they end",
-      "of some twenty combinations of card, uplinks and background, these agree best with tables "
-      "II "
-      "and IV: agreement with these two is no evidence",
+      "of some twenty choices of card, uplinks and background, these agree best with tables II, IV",
+      "agreement with these two tables is therefore no evidence",
   };
 }
 
