@@ -43,12 +43,12 @@ absl::StatusOr<RepairSource::Restored> CopySearch::Restore(const LostChunk& lost
 
 absl::Status CopySearch::RestoreFor(const Corpus& place, const std::vector<Member>& members,
                                     Instant deadline) {
-  const ChunkPlacement& chunk = place.chunks[0];
-  std::vector<HolderId> holders = chunk.holders();
-  holders.insert(holders.end(), chunk.leased().begin(), chunk.leased().end());
+  std::vector<HolderId> listed = place.chunks[0].holders();
+  const std::vector<HolderId>& leased = place.chunks[0].leased();
+  listed.insert(listed.end(), leased.begin(), leased.end());
   absl::Status last = absl::FailedPreconditionError(absl::StrFormat(
       "corpus %s places it here alone: load the corpus again, with --replicas 2", place.name));
-  for (const HolderId& holder : holders) {
+  for (const HolderId& holder : listed) {
     if (holder == self_) continue;
     const auto member = std::find_if(members.begin(), members.end(), [&](const Member& m) {
       return m.id == holder && m.role == MemberRole::kHolder;
@@ -60,7 +60,20 @@ absl::Status CopySearch::RestoreFor(const Corpus& place, const std::vector<Membe
     last = CopyFrom(*member, place, deadline);
     if (last.ok() || clock_.Now() >= deadline) return last;
   }
+  if (FindUnlisted(place, listed, members, deadline)) return absl::OkStatus();
   return last;
+}
+
+bool CopySearch::FindUnlisted(const Corpus& place, const std::vector<HolderId>& listed,
+                              const std::vector<Member>& members, Instant deadline) {
+  size_t asked = 0;
+  for (const Member& member : members) {
+    if (member.role != MemberRole::kHolder || member.id == self_ || Names(listed, member.id))
+      continue;
+    if (asked++ == kUnlistedMax || stopped() || clock_.Now() >= deadline) return false;
+    if (CopyFrom(member, place, deadline).ok()) return true;
+  }
+  return false;
 }
 
 }  // namespace ckv

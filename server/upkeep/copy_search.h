@@ -15,10 +15,14 @@
 namespace ckv {
 
 // A RepairSource whose calls to the directory and to holders are another class's. The holders of a
-// chunk are tried one after another, in the order in which the directory lists them. Restore is for
-// one thread.
+// chunk are tried one after another, in the order in which the directory lists them. If none has
+// it, the other holders are asked: one may have a copy that a drain, or a load that failed, left
+// behind. Restore is for one thread.
 class CopySearch : public RepairSource {
  public:
+  // The most holders without a listed copy that are asked for one chunk.
+  static constexpr size_t kUnlistedMax = 32;
+
   absl::StatusOr<Restored> Restore(const LostChunk& lost, Instant deadline) final;
 
  protected:
@@ -45,6 +49,10 @@ class CopySearch : public RepairSource {
  private:
   absl::Status RestoreFor(const Corpus& place, const std::vector<Member>& members,
                           Instant deadline);
+  // Brings the chunk from a holder that has it and is not among `listed`. Returns false if none
+  // has.
+  bool FindUnlisted(const Corpus& place, const std::vector<HolderId>& listed,
+                    const std::vector<Member>& members, Instant deadline);
 
   const HolderId self_;
   Clock& clock_;

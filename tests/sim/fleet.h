@@ -85,6 +85,8 @@ class Fleet {
   void ApplyToDisk(const PlannedFault& fault);
   void GiveOrder(const PlannedFault& fault);
   void FlipBit(const PlannedFault& fault);
+  // Whether the directory lists the chunk, by ordinal, on another holder than `holder`.
+  bool IsListedElsewhere(const KnownCorpus& corpus, size_t chunk, const std::string& holder) const;
   void PassElbow(const PlannedFault& fault);
   void ApplyLinks();
   void Heal();

@@ -143,12 +143,28 @@ void Fleet::ApplyToDisk(const PlannedFault& fault) {
   }
 }
 
-// Chooses a chunk of which another holder has a whole copy.
+bool Fleet::IsListedElsewhere(const KnownCorpus& corpus, size_t chunk,
+                              const std::string& holder) const {
+  for (const Node* at : directories_.nodes) {
+    if (!at->up() || at->life->directory == nullptr) continue;
+    if (at->life->etcd != nullptr && !at->life->etcd->report().leads) continue;
+    const auto found = at->life->directory->Get(corpus.name, corpus.tenant);
+    if (!found.ok() || chunk >= (*found)->chunks.size()) return false;
+    for (const HolderId& has : (*found)->chunks[chunk].holders())
+      if (has.name != holder) return true;
+    return false;
+  }
+  return false;
+}
+
+// Chooses a chunk of which another holder has a whole copy that the directory lists. The fleet need
+// not find others: a load whose publication failed, or a drain, leaves those behind.
 void Fleet::FlipBit(const PlannedFault& fault) {
   for (const auto& corpus : truth_.corpora()) {
     for (size_t i = 0; i < corpus->acknowledged; ++i) {
       const std::set<uint32_t>& places = corpus->places[i];
       if (places.size() < 2 || !places.contains(fault.a) || corpus->flipped.contains(i)) continue;
+      if (!IsListedElsewhere(*corpus, i, node(fault.a).name)) continue;
       const std::string name = corpus->whole.chunks[i].info.id.ToHex();
       if (!node(fault.a).disk->FlipBit(name, fault.salt * 0x9e3779b97f4a7c15)) continue;
       corpus->flipped[i] = fault.a;

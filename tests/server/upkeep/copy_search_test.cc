@@ -102,7 +102,29 @@ TEST_F(CopySearchTest, LooksOnlyWhereACorpusPlacesItHere) {
   EXPECT_TRUE(Restore().ok());
 }
 
+TEST_F(CopySearchTest, AHolderThatIsNotListedMayHaveTheLastCopy) {
+  search.places[""] = {Place("", {{"here"}, {"second"}})};
+  search.failures["second"] = absl::NotFoundError("damaged too");
+  search.failures["other"] = absl::NotFoundError("never had it");
+  EXPECT_TRUE(Restore().ok());
+  EXPECT_EQ(search.copied_from, (std::vector<std::string>{"second", "other", "leased"}));
+}
+
+TEST_F(CopySearchTest, TheNumberOfUnlistedHoldersIsLimited) {
+  search.places[""] = {Place("", {{"here"}})};
+  search.members.clear();
+  for (size_t i = 0; i < CopySearch::kUnlistedMax + 8; ++i) {
+    const std::string name = "h" + std::to_string(i);
+    search.members.push_back({{name}, MemberRole::kHolder, name + ":1", {}, {}});
+    search.failures[name] = absl::NotFoundError("never had it");
+  }
+  EXPECT_TRUE(absl::IsFailedPrecondition(Restore().status()));
+  EXPECT_EQ(search.copied_from.size(), CopySearch::kUnlistedMax);
+}
+
 TEST_F(CopySearchTest, NamesWhyThereIsNoCopy) {
+  for (const char* name : {"other", "second", "leased"})
+    search.failures[name] = absl::NotFoundError("never had it");
   search.places[""] = {Place("", {{"here"}})};
   EXPECT_TRUE(absl::IsFailedPrecondition(Restore().status())) << Restore().status();
   search.places[""] = {Place("", {{"here"}, {"unknown"}})};
