@@ -270,6 +270,7 @@ struct ExplainCall {
   PartialDtype wire = PartialDtype::kBf16;
   // Tokens that still fit the engine's cache. If unset, the chunks are assumed to fit.
   std::optional<uint64_t> cache_room_tokens;
+  bool spliced = false;  // as in EstimateCall
   Instant deadline = kInstantMax;
 };
 

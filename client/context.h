@@ -71,8 +71,8 @@ struct Recompute {
   //                       context.
   std::function<absl::Status(const RecomputeCall&)> make;
   // The time to recompute one token over all layers, in microseconds. Used until the requester has
-  // recomputed and timed a range of the same model. If 0, the profile's cost of prefill applies
-  // (client/cost/profile.h); if that is unset too, nothing is recomputed.
+  // recomputed and timed a range of the same model. If 0, the cost that the engine reported
+  // (Requester::ReportPrefill) or the profile's applies; if there is none, nothing is recomputed.
   double us_per_token = 0;
 };
 

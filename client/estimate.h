@@ -23,6 +23,10 @@ struct EstimateCall {
   uint32_t agents = 1;      // agents that share the chunks here; 0 counts as 1
   uint32_t select = 0;      // rows a query attends of each group; 0 means all
   PartialDtype wire = PartialDtype::kBf16;
+  // The engine would keep fetched rows in its own cache at other positions than the chunks' own, so
+  // a fetch rotates each of them (Requester::FetchInto). If false, rows stay at their positions and
+  // queries are rotated, which costs nothing.
+  bool spliced = false;
 };
 
 // The costs at this requester of those chunks of a call that have the same holders.

@@ -344,7 +344,7 @@ Explanation ExplanationOf(const ExplainCall& call, MeasuredInput measured, PeerT
   Explanation explanation;
   DecisionInput& input = explanation.input = std::move(measured.input);
   explanation.holders = std::move(measured.holders);
-  input.canonical = true;  // local rows keep their positions, and queries are rotated
+  input.canonical = !call.spliced;
   const auto add = [&](const ChunkPlacement& chunk) {
     if (is_cached(chunk)) input.cached_tokens += chunk.token_count;
   };

@@ -99,6 +99,8 @@ std::optional<RequesterConstants> LiveCosts::KnownHere(const Geometry& geometry)
     constants->attend_per_row_token_us = here.attend_per_row_token_us;
     constants->attend_floor = here.attend_floor;
   }
+  if (const auto reported = prefill_.PerTokenLayerUs(geometry))
+    constants->prefill_per_token_layer_us = *reported;
   live_here_.SetKnown(widths, *constants);
   return WithAttendFactors(*constants, live_here_.Factors(widths));
 }
@@ -162,7 +164,7 @@ DecisionInput LiveCosts::InputOf(const EstimateCall& call, const RequesterConsta
   input.agents = std::max(1u, call.agents);
   input.selected = call.select;
   input.f32_partials = call.wire == PartialDtype::kF32;
-  input.canonical = true;  // local rows keep their positions; queries are rotated
+  input.canonical = !call.spliced;
   input.here = here;
   input.lane_shape = lane_shape_;
   return input;

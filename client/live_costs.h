@@ -26,6 +26,7 @@
 #include "client/estimate.h"
 #include "client/holders/chunk_groups.h"
 #include "client/holders/holder_peer.h"
+#include "client/live_prefill.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
@@ -77,6 +78,8 @@ class LiveCosts {
   //   otherwise           as for Estimate.
   absl::StatusOr<DecisionInput> KnownInput(const EstimateCall& call) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Receives the engine's prefills. Their median replaces the profile's cost of prefill.
+  LivePrefill& prefill() { return prefill_; }
   // Receives the times of attends over local rows.
   LiveHere& live_here() { return live_here_; }
   // Receives the times of whole attends.
@@ -124,6 +127,7 @@ class LiveCosts {
   const LaneShape lane_shape_;
   LiveHere live_here_;
   LiveCalls live_calls_;
+  LivePrefill prefill_;
   mutable absl::Mutex mu_;
   std::map<RowWidths, MeasuredHere> here_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<const Corpus*, Grouped> groups_ ABSL_GUARDED_BY(mu_);

@@ -37,35 +37,6 @@ PartialView Checked(const PartialView& out, uint32_t row_count) {
 // How long Holders waits for the directory, because people wait for Holders.
 constexpr Duration kMembersTimeout = std::chrono::seconds(1);
 
-// If no fabrics are given, the requester takes shm and tcp.
-bool HasFabric(const RequesterOptions& options, FabricKind kind) {
-  if (options.fabrics.empty()) return kind == FabricKind::kShm || kind == FabricKind::kTcp;
-  return std::ranges::count(options.fabrics, kind, &Fabric::kind) > 0;
-}
-
-absl::Status CheckOptions(const RequesterOptions& options, const DirectoryControl* directory,
-                          const HolderControlFactory* holders) {
-  if (directory == nullptr || holders == nullptr || options.clock == nullptr)
-    return absl::InvalidArgumentError("requester: directory, holders and clock are needed");
-  CKV_RETURN_IF_ERROR(LaneMemoryFor(options.backend).status());
-  if (options.call_count_max == 0 || options.call_count_max > RequesterOptions::kCallCountMax) {
-    return absl::InvalidArgumentError(absl::StrFormat("requester: call_count_max %d, 1 to %d",
-                                                      options.call_count_max,
-                                                      RequesterOptions::kCallCountMax));
-  }
-  if (options.call_threads == 0 || options.call_threads > WorkerPool::kThreadCountMax) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "requester: call_threads %d, 1 to %d", options.call_threads, WorkerPool::kThreadCountMax));
-  }
-  if (options.spin_max < Duration::zero() || options.connect_timeout <= Duration::zero())
-    return absl::InvalidArgumentError("requester: spin_max or connect_timeout is negative");
-  if (options.fabric && !HasFabric(options, *options.fabric)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "requester: fabric %s is not among its fabrics", FabricName(*options.fabric)));
-  }
-  return ValidateLaneShape(options.lane_shape);
-}
-
 }  // namespace
 
 struct Requester::State {
@@ -304,7 +275,9 @@ struct Requester::State {
 absl::StatusOr<std::unique_ptr<Requester>> Requester::Create(const RequesterOptions& options,
                                                              DirectoryControl* directory,
                                                              HolderControlFactory* holders) {
-  CKV_RETURN_IF_ERROR(CheckOptions(options, directory, holders));
+  if (directory == nullptr || holders == nullptr)
+    return absl::InvalidArgumentError("requester: directory and holders are needed");
+  CKV_RETURN_IF_ERROR(ValidateRequesterOptions(options));
   EndLockOrderChecks();
   return std::unique_ptr<Requester>(
       new Requester(std::make_unique<State>(options, directory, holders)));
@@ -485,6 +458,10 @@ absl::StatusOr<std::vector<GroupEstimate>> Requester::Estimate(const EstimateCal
   return state_->costs.Estimate(call, [&](uint32_t chunk) {
     return state_->prefetcher.IsLocal(call.corpus->chunks[chunk].id, call.corpus->geometry);
   });
+}
+
+absl::Status Requester::ReportPrefill(const Geometry& geometry, uint64_t tokens, Duration took) {
+  return state_->costs.prefill().Report(geometry, tokens, took);
 }
 
 RequesterStats Requester::Stats(size_t corpus_count_max) const {

@@ -69,8 +69,8 @@
 #include "client/estimate.h"
 #include "client/explanation.h"
 #include "client/holder_view.h"
-#include "client/holders/host_cache.h"
 #include "client/prompt_match.h"
+#include "client/requester_options.h"
 #include "client/requester_stats.h"
 #include "client/ticket.h"
 #include "proto/base/clock.h"
@@ -82,12 +82,8 @@
 
 namespace ckv {
 
-struct RequesterOptions;  // below, after the class
-struct CacheSequenceId;   // client/paged/paged_cache.h
-class LocalRowSource;     // client/context/local_rows.h
+struct CacheSequenceId;  // client/paged/paged_cache.h
 class PagedCache;
-class NetworkOracle;  // client/cost/network_oracle.h
-struct Profile;       // client/cost/profile_file.h
 
 // A client of the holders that one directory lists. One per process is enough: it keeps sessions,
 // snapshots of corpora and constants, and shares them between calls.
@@ -321,14 +317,22 @@ class Requester {
   // call.
   //
   // All replicas are candidates. A replica that does not answer is left out. Chunks that no member
-  // holds can be neither routed nor fetched. `local` is a candidate only if
-  // RequesterOptions::profile has the cost of prefill.
+  // holds can be neither routed nor fetched. `local` is a candidate only if the engine has reported
+  // its prefills (ReportPrefill), or RequesterOptions::profile has their cost.
   //   InvalidArgument     there is no corpus, the range is not valid, or query_rows is not 1 to
   //                       kAttendRowCountMax.
   //   Unavailable         no replica of a chunk answers, or its bandwidth cannot be determined.
   //   ResourceExhausted   a holder has no session left, or too many calls are waiting here.
   //   otherwise           errors of the class.
   absl::StatusOr<Explanation> Explain(const ExplainCall& call);
+
+  // Takes the time in which the engine prefilled `tokens` tokens of a prompt, over all layers of
+  // the model. The median of the last 31 reports of at least 64 tokens replaces a profile's
+  // cost, in Explain, Estimate and contexts of policy auto. It applies from the third on, to
+  // the model and revision of `geometry`. Do not report a prefill that attended routed rows.
+  //   InvalidArgument     the geometry is not valid, or there are no tokens, or `took` is not above
+  //                       0 and at most an hour.
+  absl::Status ReportPrefill(const Geometry& geometry, uint64_t tokens, Duration took);
 
   // Returns every holder that any corpus used here has named, in order of their ids. For people and
   // metrics. Queries the directory for its members, so it may block for up to a second. If the
@@ -348,70 +352,6 @@ class Requester {
                                 bool may_wait);
   explicit Requester(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
-};
-
-// The options of Requester::Create. Every field has a default.
-struct RequesterOptions {
-  static constexpr uint32_t kCallCountMax = 4096;
-
-  std::string id = "requester";  // the name in the logs of holders
-  Clock* clock = Clock::Real();  // borrowed
-  // Computes in this process: rotates queries, attends own and locally cached rows, merges and
-  // splices. Borrowed. Query rows, own rows, answers and paged caches may be in any memory that it
-  // reaches. Lanes are in host memory, or in pinned memory if it reaches only that; all memory of a
-  // pinned lane is then occupied. If it does not reach rows in host memory, queries over locally
-  // cached rows are routed. It must outlive the requester. A device that pins memory must also
-  // outlive the fabrics and, on loopback, the holders. If its device fails, calls end with
-  // Internal, and the contents of the answer's memory are undefined.
-  Backend* backend = Backend::Cpu();
-  // The fabrics to use, in order of preference; borrowed. If empty, the requester makes shm (for
-  // holders on this host) and tcp. A probe picks the fastest that the holder also has. If the probe
-  // finds no difference, the order decides.
-  std::vector<Fabric*> fabrics;
-  // Forces this fabric for every holder. If unset, a probe picks the fastest.
-  std::optional<FabricKind> fabric;
-  // The action if both sides have verbs, no verbs lane comes up, and tcp is the next choice.
-  RdmaFallback rdma_fallback = RdmaFallback::kRefuse;
-  // The number and sizes of a lane's slots (transport/fabric.h). They limit how much one frame
-  // carries and how many frames are in flight per lane. A holder refuses lanes that exceed its
-  // memory for them.
-  LaneShape lane_shape;
-  // Calls in progress at once, 1 to kCallCountMax. Further calls wait for one to end, until their
-  // deadline. One more context for 20 calls, at least one, serves hedges (client/call/hedge.h).
-  uint32_t call_count_max = 16;
-  // Threads that attend locally cached and own rows of one call, including the caller's: 1 to
-  // WorkerPool::kThreadCountMax. Each call context has its own, which sleep while it computes
-  // nothing. The number does not affect the bits of answers. A backend that is a device ignores it.
-  uint32_t call_threads = 1;
-  // How long a waiting call polls before it sleeps. It polls through waits of up to 2 ms if the
-  // last two were that short (transport/wait_policy.h). Zero disables polling.
-  Duration spin_max = std::chrono::microseconds(50);
-  // The time limit for opening a session and its lane. A call's deadline may end it sooner.
-  Duration connect_timeout = std::chrono::seconds(3);
-  // The capacity of the local row cache, for rows that contexts of policy cache or auto have
-  // fetched (client/prefetch/prefetcher.h). Memory is allocated as it is used. If 0, every query is
-  // routed. So it is if the backend does not reach rows in host memory: policies then change
-  // nothing.
-  uint64_t local_cache_bytes = uint64_t{1} << 30;
-  // The rows of a holder in the same process; borrowed. If set, prefetched rows are copied to that
-  // holder, and its chunks count as cached locally from the start. It must outlive the requester.
-  LocalRowSource* local_row_source = nullptr;
-  // The cache of this host; borrowed. If set, prefetched rows are first copied there, for all
-  // requesters of the host, and then mapped. It must outlive the requester.
-  HostCache* host_cache = nullptr;
-  // Receives the spans of attends whose trace is sampled (proto/base/span.h): the attend, its
-  // lanes, attention in this process, and merges. Borrowed. Times are those of `clock`. If null,
-  // there are none, and holders' spans are children of the caller's.
-  SpanSink* spans = nullptr;
-  // The costs of the network's paths, for Explain and the choice of replicas; borrowed. If null,
-  // only measured constants are used.
-  NetworkOracle* oracle = nullptr;
-  // A profile written by `ckvctl calibrate` (ReadProfile, client/cost/profile_file.h). Explain
-  // then uses its constants instead of measuring: merge, splice and prefill here, and per holder
-  // the fetch bandwidth and kernel time. It applies only to the host, the row widths and the kernel
-  // target it was measured with. Otherwise it is ignored, with one warning in the log. If null,
-  // there is no profile.
-  std::shared_ptr<const Profile> profile;
 };
 
 }  // namespace ckv

@@ -119,8 +119,8 @@ MAY_INCLUDE = {
     "server/manual": "server/daemon client/tools/ctl/shell proto*",
     "server": "server/daemon server/daemon/roof proto*",
 }
-ROOF = {"attention/kernel_target", "client/requester", "client/requester_stats", "client/explain", "client/live_costs", "client/remeasure",
-        "server/daemon/daemon", "server/daemon/daemon_run"}
+ROOF = {"attention/kernel_target", "client/requester", "client/requester_options", "client/requester_stats", "client/explain",
+        "client/live_costs", "client/live_prefill", "client/remeasure", "server/daemon/daemon", "server/daemon/daemon_run"}
 # Public headers that modules below the roof include, too.
 PUBLIC = {"client/estimate", "client/explanation", "client/holder_view"}
 FOLDERS = {module.split("/")[0] for module in MAY_INCLUDE} | {"tests"}

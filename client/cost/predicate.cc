@@ -162,9 +162,8 @@ CostBreakdown LocalCost(const DecisionInput& input, const Workload& work) {
   CostBreakdown cost;
   if (!input.here.prefill_per_token_layer_us) {
     cost.why_not =
-        "the cost of prefill is not known. To measure it, run ckvctl calibrate --profile FILE, "
-        "name "
-        "the file as requester.profile, and restart the requester";
+        "the cost of prefill is not known: the engine has not reported it (ckv_report_prefill), "
+        "and no profile of ckvctl calibrate --prefill-us has it";
   } else if (work.selected) {
     cost.why_not = "a selection is not recomputed";
   } else if (const char* why = MakeRoom(input, work, cost)) {

@@ -67,8 +67,8 @@ struct RequesterConstants {
   double attend_per_row_token_us = 0;
   MemoryFloor attend_floor = {};
   ComputeCurve attend = {};
-  // The time to prefill one token at one layer. If unset, no engine is attached and recomputing is
-  // not offered. The value comes from a profile: `ckvctl calibrate` times its engine.
+  // The time to prefill one token at one layer. If unset, recomputing is not offered. The engine
+  // reports it (client/live_prefill.h), or a profile has it (`ckvctl calibrate --prefill-us`).
   std::optional<double> prefill_per_token_layer_us;
 };
 

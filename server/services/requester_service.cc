@@ -1,5 +1,5 @@
 // One handler for each call, on gRPC's threads: checks the request, calls the requester, answers.
-// In order: prompts, attends (repeated once if the chunks have moved), fetches, quotes, replicas.
+// In order: prompts, attends (repeated once if the chunks have moved), fetches, replicas.
 
 #include "server/services/requester_service.h"
 
@@ -287,34 +287,6 @@ grpc::Status RequesterServiceImpl::Attend(grpc::ServerContext* context,
   return Answered(*context, CountedAttend(*context, *request, *reply));
 }
 
-grpc::Status RequesterServiceImpl::Explain(grpc::ServerContext* context,
-                                           const v1::ExplainRequest* request,
-                                           v1::ExplainReply* reply) {
-  const auto entry = gate_.EnterCall();
-  if (!entry.ok()) return ToGrpc(entry.status());
-  const Instant deadline = DeadlineFor(*context, 0);
-  const auto corpus = requester_.Resolve(request->corpus(), request->tenant(), deadline);
-  if (!corpus.ok()) return ToGrpc(corpus.status());
-  ExplainCall call;
-  call.corpus = *corpus;
-  auto chunks = ChunksOf(*request, **corpus);
-  if (!chunks.ok()) return ToGrpc(chunks.status());
-  call.chunks = *std::move(chunks);
-  call.query_rows = request->query_rows();
-  call.steps = request->steps();
-  call.agents = request->agents();
-  call.select = request->select();
-  const auto wire = DtypeOf(request->wire());
-  if (!wire.ok()) return ToGrpc(wire.status());
-  call.wire = *wire;
-  if (request->has_cache_room_tokens()) call.cache_room_tokens = request->cache_room_tokens();
-  call.deadline = deadline;
-  const auto explained = requester_.Explain(call);
-  if (!explained.ok()) return ToGrpc(explained.status());
-  FillExplainReply(*explained, requester_.KnownHolders(), *reply);
-  return grpc::Status::OK;
-}
-
 template <typename Request>
 absl::StatusOr<RequesterServiceImpl::CorpusRange> RequesterServiceImpl::CorpusRangeOf(
     const Request& request, Instant deadline) {
@@ -380,30 +352,6 @@ grpc::Status RequesterServiceImpl::FetchSelection(
     return SendSelected(chosen, range->corpus->geometry.row_bytes(), write);
   };
   return Answered(*context, WithTimeGiven(requester_.FetchSelection(call, send), given));
-}
-
-grpc::Status RequesterServiceImpl::Estimate(grpc::ServerContext* context,
-                                            const v1::EstimateRequest* request,
-                                            v1::EstimateReply* reply) {
-  const auto entry = gate_.EnterCall();
-  if (!entry.ok()) return ToGrpc(entry.status());
-  const auto corpus =
-      requester_.Resolve(request->corpus(), request->tenant(), DeadlineFor(*context, 0));
-  if (!corpus.ok()) return ToGrpc(corpus.status());
-  const auto chunks = ChunksOf(*request, **corpus);
-  if (!chunks.ok()) return ToGrpc(chunks.status());
-  const auto wire = DtypeOf(request->wire());
-  if (!wire.ok()) return ToGrpc(wire.status());
-  const auto estimates = requester_.Estimate({.corpus = *corpus,
-                                              .chunks = *chunks,
-                                              .query_rows = request->query_rows(),
-                                              .steps = request->steps(),
-                                              .agents = request->agents(),
-                                              .select = request->select(),
-                                              .wire = *wire});
-  if (!estimates.ok()) return ToGrpc(estimates.status());
-  FillEstimateReply(*estimates, **corpus, *reply);
-  return grpc::Status::OK;
 }
 
 template <typename Request>

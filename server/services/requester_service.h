@@ -72,6 +72,8 @@ class RequesterServiceImpl final
                         v1::EstimateReply* reply) override;
   grpc::Status Explain(grpc::ServerContext* context, const v1::ExplainRequest* request,
                        v1::ExplainReply* reply) override;
+  grpc::Status ReportPrefill(grpc::ServerContext* context, const v1::ReportPrefillRequest* request,
+                             v1::ReportPrefillReply* reply) override;
   grpc::Status Fetch(grpc::ServerContext* context, const v1::FetchRequest* request,
                      grpc::ServerWriter<v1::FetchReply>* writer) override;
   grpc::Status FetchSelection(grpc::ServerContext* context,

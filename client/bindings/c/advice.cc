@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "client/bindings/c/caller_values.h"
 #include "client/bindings/c/ckv_advice.h"
 #include "client/bindings/c/handles.h"
 #include "client/bindings/c/last_error.h"
@@ -20,6 +21,7 @@
 #include "client/cost/what_if.h"
 #include "client/estimate.h"
 #include "client/explanation.h"
+#include "client/live_prefill.h"
 #include "proto/base/status.h"
 
 namespace ckv::c {
@@ -143,7 +145,8 @@ absl::StatusOr<Json> EstimateOf(const Requester& requester, const AdviceArgument
                                            .steps = call.steps,
                                            .agents = call.agents,
                                            .select = call.select,
-                                           .wire = arguments.wire}));
+                                           .wire = arguments.wire,
+                                           .spliced = call.spliced != 0}));
   Json groups = Json::array();
   for (const GroupEstimate& estimate : estimates)
     groups.push_back(GroupOf(estimate, *arguments.corpus));
@@ -159,6 +162,7 @@ absl::StatusOr<Json> ExplanationOf(Requester& requester, const AdviceArguments& 
   call.agents = arguments.call.agents;
   call.select = arguments.call.select;
   call.wire = arguments.wire;
+  call.spliced = arguments.call.spliced != 0;
   const uint64_t free = arguments.call.cache_free_tokens;
   if (free != 0) call.cache_room_tokens = free == CKV_CACHE_FULL ? 0 : free;
   call.deadline = AfterField(arguments.call.timeout_ns);
@@ -204,6 +208,19 @@ extern "C" ckv_status ckv_estimate(ckv_requester* requester, const ckv_advice_ca
 extern "C" ckv_status ckv_explain(ckv_requester* requester, const ckv_advice_call* call,
                                   char** json) {
   return ckv::c::GiveAdvice(requester, call, json, ckv::c::ExplanationOf);
+}
+
+extern "C" ckv_status ckv_report_prefill(ckv_requester* requester, const ckv_corpus_facts* model,
+                                         uint64_t token_count, uint64_t took_ns) {
+  return ckv::c::Guard(ckv::c::OwnerOf(requester), [&]() -> absl::Status {
+    if (requester == nullptr) return ckv::c::Missing("requester");
+    ckv_corpus_facts facts;
+    CKV_RETURN_IF_ERROR(ckv::c::TakeStruct("ckv_corpus_facts", model, facts));
+    CKV_ASSIGN_OR_RETURN(const ckv::Geometry geometry, ckv::c::GeometryOf(facts));
+    const auto took_max = static_cast<uint64_t>(ckv::LivePrefill::kTookMax.count()) + 1;
+    const ckv::Duration took(static_cast<int64_t>(std::min(took_ns, took_max)));
+    return requester->requester->ReportPrefill(geometry, token_count, took);
+  });
 }
 
 extern "C" void ckv_text_free(char* text) { std::free(text); }

@@ -22,6 +22,10 @@ typedef struct ckv_advice_call {
   // Ignored by ckv_estimate.
   uint64_t cache_free_tokens;
   uint64_t timeout_ns;  // only for ckv_explain
+  // If not 0, the engine would keep fetched rows at other positions than the chunks' own
+  // (ckv_fetch_call.position). A fetch then rotates each row, and costs "splice".
+  uint32_t spliced;
+  uint32_t reserved;
 } ckv_advice_call;
 
 #define CKV_CACHE_FULL UINT64_MAX
@@ -64,6 +68,15 @@ ckv_status ckv_estimate(ckv_requester* requester, const ckv_advice_call* call, c
 //   INVALID_ARGUMENT     as ckv_estimate.
 //   RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, NOT_FOUND, FAILED_PRECONDITION  as ckv_attend.
 ckv_status ckv_explain(ckv_requester* requester, const ckv_advice_call* call, char** json);
+
+// Takes the time in which the engine prefilled `token_count` tokens of a prompt, over all layers.
+// The median of the last 31 reports of at least 64 tokens is the cost of "local" in advice, and in
+// contexts of policy auto. It applies from the third report on, to this model and revision. Do not
+// report a prefill that attended routed rows. Sends nothing and does not wait.
+//   model                model to softmax_scale are used, as in ckv_put_open
+//   INVALID_ARGUMENT     also: there are no tokens, or took_ns is 0 or above an hour.
+ckv_status ckv_report_prefill(ckv_requester* requester, const ckv_corpus_facts* model,
+                              uint64_t token_count, uint64_t took_ns);
 
 // Frees a text that the library returned.
 void ckv_text_free(char* text);

@@ -313,6 +313,20 @@ class Loads(Case):
             "loaded_requests": 1, "loaded_tokens": answer.num_cached_tokens, "load_failed_requests": 0,
             "routed_tokens": len(self.own) + 2, "routed_calls": 3 * self.engine.reference.config["num_hidden_layers"]})
 
+    def test_steps_that_prefill_show_the_cost_of_prefill(self):
+        names = ("prefilled_tokens", "prefill_seconds")
+        before = [self.engine.counted(name) for name in names]
+        began = time.monotonic()
+        for seed in range(41, 44):  # from the third on, contexts compare with it
+            self.engine.run([text(seed, 300)], steps=3)
+        took = time.monotonic() - began
+        tokens, seconds = (self.engine.counted(name) - was for name, was in zip(names, before))
+        self.assertEqual(tokens, 900)
+        self.assertTrue(0 < seconds < took, (seconds, took))
+        # A routed request also waits for holders, so its prefill is not counted.
+        self.engine.run([text(44, 300)], ckv_of(corpus="law", policy="route"), steps=3)
+        self.assertEqual(self.engine.counted("prefilled_tokens") - before[0], 900)
+
     def test_a_prompt_that_is_all_there_has_its_last_token_computed(self):
         law = self.CORPORA["law"][:512]  # one chunk, which is whole blocks
         self.engine.reset()

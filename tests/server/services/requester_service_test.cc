@@ -2,10 +2,12 @@
 // Method: whole daemons in this process, asked over gRPC as any client would; answers are held
 // against an f64 reference.
 
+#include <limits>
 #include <map>
 #include <set>
 
 #include "attention/rope.h"
+#include "proto/convert.h"
 #include "tests/attention/rotate_bf16.h"
 #include "tests/server/services/services_fixture.h"
 
@@ -294,6 +296,32 @@ TEST_F(RequesterServiceTest, ExplainNamesEveryTerm) {
   EXPECT_GT(reply.route_bytes(), 0u);
   EXPECT_EQ(reply.route_holder_count(), 2u);
   EXPECT_EQ(reply.route_bytes(), 2 * reply.route_bytes_per_holder());
+  // The engine's prefills offer `local`, and rows at other positions cost a splice.
+  EXPECT_FALSE(reply.costs(2).offered());
+  v1::ReportPrefillRequest prefill;
+  v1::ReportPrefillReply taken;
+  prefill.set_corpus("c");
+  prefill.set_tokens(1000);
+  prefill.set_microseconds(5e5);
+  for (int i = 0; i < 2; ++i)
+    ASSERT_TRUE(requester_stub_->ReportPrefill(Call().get(), prefill, &taken).ok());
+  *prefill.mutable_geometry() = ToProto(test::TestGeometry());
+  prefill.clear_corpus();
+  ASSERT_TRUE(requester_stub_->ReportPrefill(Call().get(), prefill, &taken).ok());
+  request.set_spliced(true);
+  ASSERT_TRUE(requester_stub_->Explain(Call().get(), request, &reply).ok());
+  EXPECT_TRUE(reply.costs(2).offered()) << reply.costs(2).reason();
+  double splice_us = 0;
+  for (const v1::CostTerm& term : reply.costs(1).terms()) {
+    if (term.name() == "splice") splice_us = term.microseconds();
+  }
+  EXPECT_GT(splice_us, 0);
+  for (const double us : {0.0, -1.0, 1e300, std::numeric_limits<double>::quiet_NaN()}) {
+    prefill.set_microseconds(us);
+    EXPECT_EQ(requester_stub_->ReportPrefill(Call().get(), prefill, &taken).error_code(),
+              grpc::StatusCode::INVALID_ARGUMENT)
+        << us;
+  }
   request.set_corpus("nothing");
   EXPECT_EQ(requester_stub_->Explain(Call().get(), request, &reply).error_code(),
             grpc::StatusCode::NOT_FOUND);

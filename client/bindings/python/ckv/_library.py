@@ -52,6 +52,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "partial_from_lse": (c_int32, [c_uint32, c_uint32, _P, _P, _P]),
     "estimate": (c_int32, [_P, _P, _P]),
     "explain": (c_int32, [_P, _P, _P]),
+    "report_prefill": (c_int32, [_P, _P, c_uint64, c_uint64]),
     "text_free": (None, [_P]),
     "rank": (c_int32, [_P, _P, c_uint32, _P, _P, _P]),
     "report_load": (c_int32, [_P, _P]),

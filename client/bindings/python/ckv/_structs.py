@@ -266,6 +266,8 @@ class AdviceCall(Struct):
         ("wire", c_uint32),
         ("cache_free_tokens", c_uint64),
         ("timeout_ns", c_uint64),
+        ("spliced", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

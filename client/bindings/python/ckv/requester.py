@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import json
 import os
 from ctypes import addressof, byref, c_void_p
 from typing import Any, Iterable, Optional, Sequence, Union
@@ -11,6 +9,7 @@ from typing import Any, Iterable, Optional, Sequence, Union
 import numpy as np
 
 from . import _inputs, _library, _structs
+from . import advice as _advice
 from . import attend as _attend
 from . import fetch as _fetch
 from . import load as _load
@@ -397,7 +396,7 @@ class Requester:
 
     def estimate(self, corpus: Corpus, *, chunks: Optional[Sequence[int]] = None, query_rows: int = 0,
                  steps: int = 0, agents: int = 0, select: int = 0, wire: str = "bf16",
-                 cache_free_tokens: Optional[int] = None) -> dict[str, Any]:
+                 cache_free_tokens: Optional[int] = None, spliced: bool = False) -> dict[str, Any]:
         """Estimates what route, fetch and local (recompute) cost, for chunks with the same holders.
 
         Uses only constants that were measured before: sends nothing and does not wait, so routers may
@@ -412,14 +411,16 @@ class Requester:
         select      rows that a query attends; by default all
         wire        the type of partials on the wire, "bf16" or "f32"
         cache_free_tokens  ignored; see explain
+        spliced     the engine would keep fetched rows in its own cache at other positions than the
+                    chunks' own, so a fetch rotates each of them
         InvalidArgument  also: a chunk that does not exist or is listed twice; query_rows above 65536
         """
-        return self._advice(self._owner.library.estimate, corpus, chunks, query_rows, steps, agents,
-                            select, wire, cache_free_tokens, 10.0)
+        return _advice.advise(self._owner, self._owner.library.estimate, corpus, chunks, query_rows, steps,
+                              agents, select, wire, cache_free_tokens, spliced, 10.0)
 
     def explain(self, corpus: Corpus, *, chunks: Optional[Sequence[int]] = None, query_rows: int = 0,
                 steps: int = 0, agents: int = 0, select: int = 0, wire: str = "bf16",
-                cache_free_tokens: Optional[int] = None,
+                cache_free_tokens: Optional[int] = None, spliced: bool = False,
                 timeout: Optional[float] = 10.0) -> dict[str, Any]:
         """Returns which of route, fetch and local (recompute) costs least, and why.
 
@@ -432,8 +433,19 @@ class Requester:
         Unavailable  no replica of a chunk answers, or its bandwidth cannot be measured
         ResourceExhausted, DeadlineExceeded, NotFound, FailedPrecondition  as attend
         """
-        return self._advice(self._owner.library.explain, corpus, chunks, query_rows, steps, agents,
-                            select, wire, cache_free_tokens, timeout)
+        return _advice.advise(self._owner, self._owner.library.explain, corpus, chunks, query_rows, steps,
+                              agents, select, wire, cache_free_tokens, spliced, timeout)
+
+    def report_prefill(self, model: Union[Model, Corpus], tokens: int, seconds: float) -> None:
+        """Takes the time in which the engine prefilled `tokens` tokens of a prompt, over all layers.
+
+        The median of the last 31 reports of at least 64 tokens is the cost of "local" in advice, and in
+        contexts of policy auto. It applies from the third report on, to the model's revision. Do not
+        report a prefill that attended routed rows. Sends nothing and does not wait.
+        model            a Model, or a Corpus of it
+        InvalidArgument  also: no tokens, or a time that is not above 0 and at most an hour
+        """
+        _advice.report_prefill(self._owner, model, tokens, seconds)
 
     def report_load(self, address: str, load: Load, chunk_ids: Optional[Sequence[bytes]] = None,
                     host: str = "") -> None:
@@ -442,7 +454,7 @@ class Requester:
         Does not wait: a thread of the library sends changes within 100 ms, and renews the lease while
         the engine is idle.
         address    host:port at which routers reach the engine; the same in every report
-        chunk_ids  the chunks that it has, 32 bytes each, the most important first; by default as before
+        chunk_ids  the chunks that it has, 32 bytes each, the most important first; by default as before.
         host       its host, as the directory's network oracle names it; by default that of `address`
         InvalidArgument  a malformed or another address; a number that is negative or not finite
         """
@@ -467,26 +479,3 @@ class Requester:
         """
         return _load.ranked(self._owner, corpus, tokens, cache_bytes, reserve_bytes, chunks, prefix_only,
                             from_hosts, in_flight, tolerance, timeout)
-
-    def _advice(self, function: Any, corpus: Corpus, chunks: Any, query_rows: int, steps: int,
-                agents: int, select: int, wire: str, free_tokens: Optional[int],
-                timeout: Optional[float]) -> dict[str, Any]:
-        if not isinstance(corpus, Corpus):
-            raise InvalidArgument(f"advice is on a ckv.Corpus, not on a {type(corpus).__name__}")
-        ordinals = None if chunks is None else ints(chunks, np.uint32, "chunks")
-        if ordinals is not None and not ordinals.size:
-            raise InvalidArgument("chunks is empty")
-        call = _structs.AdviceCall.made(
-            corpus=corpus._live(), chunks=address(ordinals),
-            chunk_count=0 if ordinals is None else ordinals.size,
-            query_rows=count(query_rows, "query_rows"), steps=count(steps, "steps"),
-            agents=count(agents, "agents"), select=count(select, "select"),
-            wire=choice(_structs.WIRES, wire, "wire"), timeout_ns=field_nanoseconds(timeout))
-        if free_tokens is not None:
-            call.cache_free_tokens = (count(free_tokens, "cache_free_tokens", UINT64_MAX)
-                                      or _structs.CACHE_FULL)
-        cell = self._owner.make(self._owner.library.text_free, (), function, byref(call))
-        try:
-            return json.loads(ctypes.string_at(cell.value))
-        finally:
-            self._owner.release(cell)

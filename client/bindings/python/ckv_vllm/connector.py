@@ -102,6 +102,7 @@ class CkvConnector(KVConnectorBase_V1):
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)
         self._worker.step = connector_metadata.step
+        self._worker.report_prefill()
 
     def clear_connector_metadata(self) -> None:
         super().clear_connector_metadata()

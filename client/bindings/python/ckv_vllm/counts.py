@@ -16,6 +16,8 @@ NAMES = {
     "loaded_tokens": "Tokens whose rows were loaded into vLLM's blocks.",
     "load_failed_requests": "Requests whose rows could not be loaded, and were computed.",
     "load_seconds": "Seconds that loads took, failed ones too.",
+    "prefilled_tokens": "Tokens of the steps whose time ckv takes for the cost of prefill.",
+    "prefill_seconds": "Seconds of these steps.",
     "published_tokens": "Tokens whose rows were put on holders.",
     "publish_failed_tokens": "Tokens whose rows were to be put on holders, and were not.",
 }

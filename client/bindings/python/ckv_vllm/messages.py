@@ -8,6 +8,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional
 
+from .prefill_times import Prefill
+
 
 @dataclasses.dataclass
 class Route:
@@ -94,11 +96,14 @@ class Publish:
 class Step:
     """All messages of a step.
 
-    routes  by the block that contains the request's last token of the step. The step writes this block, so no
-            other request has it.
+    routes   by the block that contains the request's last token of the step. The step writes this block, so no
+             other request has it.
+    refused  requests that end with this step: reasons
+    prefill  the time of the step before, if it shows the engine's cost of prefill
     """
 
     routes: dict[int, Route] = dataclasses.field(default_factory=dict)
     loads: list[Load] = dataclasses.field(default_factory=list)
     publishes: list[Publish] = dataclasses.field(default_factory=list)
-    refused: dict[str, str] = dataclasses.field(default_factory=dict)  # requests that end with this step: reasons
+    refused: dict[str, str] = dataclasses.field(default_factory=dict)
+    prefill: Optional[Prefill] = None

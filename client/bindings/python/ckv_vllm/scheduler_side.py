@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from typing import Any, Iterable, Optional
 
-from . import (announced_chunks, counts, frontend, identity, load_report, lookups, messages, prefix, request_params, rule,
-               shared)
+from . import (announced_chunks, counts, frontend, identity, load_report, lookups, messages, prefill_times, prefix,
+               request_params, rule, shared)
 from .settings import Settings
 from .shared import Resolved
 
@@ -65,6 +66,7 @@ class SchedulerSide:
         # With vLLM's own prefix caching, all requests can use what one request loads.
         self._shares = bool(vllm_config.cache_config.enable_prefix_caching)
         self._stopped = ""
+        self._prefills = prefill_times.PrefillTimes()
         self._announced = (announced_chunks.AnnouncedChunks() if announced_chunks.events_enabled(vllm_config)
                            else None)
         if settings.engine_address:
@@ -195,6 +197,9 @@ class SchedulerSide:
                                   list(known.block_ids), end, known.trace)
             self.counts.add("routed_tokens", count)
             step.routes[known.block_ids[(end - 1) // self._block_size]] = made
+        # A step that loads or publishes waits for neither, but competes with them for memory.
+        usable = not (step.routes or step.loads or step.publishes or self._loading)
+        step.prefill = self._prefills.step(time.monotonic(), output.num_scheduled_tokens, usable)
         if self._load is not None:
             self._load.step(output.num_scheduled_tokens,
                             {one: computed[one] + count for one, count in output.num_scheduled_tokens.items()},

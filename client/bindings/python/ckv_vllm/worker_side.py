@@ -134,6 +134,21 @@ class WorkerSide:
         failed, self._loads_failed = self._loads_failed, {}
         return failed
 
+    # The cost of prefill.
+
+    def report_prefill(self) -> None:
+        """Passes on the time of a step, with which contexts compare. Never raises: it changes no answer."""
+        took = self.step.prefill if self.step is not None else None
+        if took is None:
+            return
+        try:
+            self.requester.report_prefill(self.model, took.tokens, took.seconds)
+        except ckv.Error as error:
+            log.warning("ckv: the time of a prefill is not reported: %s", error)
+            return
+        self.counts.add("prefilled_tokens", took.tokens)
+        self.counts.add("prefill_seconds", took.seconds)
+
     # Publishing.
 
     def publish(self) -> None:

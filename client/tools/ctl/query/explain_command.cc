@@ -36,6 +36,7 @@ struct ExplainOptions {
   uint32_t agents = 1;
   uint32_t select = 0;
   std::optional<uint64_t> free_tokens;
+  bool spliced = false;
 };
 
 std::string CostText(const v1::ExplainReply& reply) {
@@ -178,6 +179,7 @@ absl::StatusOr<v1::ExplainRequest> RequestOf(const Ctl& ctl, const ExplainOption
   request.set_steps(options.steps);
   request.set_agents(options.agents);
   request.set_select(options.select);
+  request.set_spliced(options.spliced);
   if (options.free_tokens) request.set_cache_room_tokens(*options.free_tokens);
   SetChunks(ordinals, request);
   return request;
@@ -246,6 +248,7 @@ absl::Status ExplainHere(const Ctl& ctl, const ExplainOptions& options,
   call.steps = request.steps();
   call.agents = request.agents();
   call.select = request.select();
+  call.spliced = request.spliced();
   call.cache_room_tokens = options.free_tokens;
   call.deadline = ctl.clock->Now() + ctl.fleet.timeout;
   CKV_ASSIGN_OR_RETURN(const Requester::Explanation explanation, requester->Explain(call));
@@ -314,6 +317,10 @@ void AddExplainCommand(CLI::App& app, Ctl& ctl) {
       ->check(WholeNumber());
   verb->add_option("--select", options->select, "Rows a query selects (default: dense)")
       ->check(WholeNumber());
+  verb->add_flag(
+      "--splice", options->spliced,
+      "The engine keeps fetched rows at other positions than the corpus's own, so a fetch "
+      "rotates each of them (default: at their own)");
   AddProfileOption(*verb, options->profile,
                    "Explain from this machine, with the constants that ckvctl calibrate --profile "
                    "wrote here (default: ask the requester); round trips and bandwidth of routes "

@@ -41,10 +41,10 @@ def run(*command):
 
 def check_advice(program, fleet):
     """Checks that the JSON texts have the members listed in ckv_advice.h, and consistent numbers."""
-    explained, quoted, some = [json.loads(line) for line in run(program, fleet.directory, CORPUS).splitlines()]
+    explained, quoted, moved, some = [json.loads(line) for line in run(program, fleet.directory, CORPUS).splitlines()]
     decision = {"choice", "runner_up", "costs", "route_bytes", "fetch_bytes"}
     names = ["route", "fetch", "local"]
-    for text in (explained, some, *quoted["groups"]):
+    for text in (explained, moved, some, *quoted["groups"]):
         if not decision <= text.keys() or [cost["primitive"] for cost in text["costs"]] != names:
             sys.exit(f"no decision: {text}")
         offered = [cost for cost in text["costs"] if cost["offered"]]
@@ -61,6 +61,12 @@ def check_advice(program, fleet):
         sys.exit(f"inputs: {explained}")
     if some["costs"][1]["offered"] or not some["costs"][1]["reason"]:
         sys.exit(f"a fetch without room: {some}")
+    # The program reported 500 us a token.
+    prefill_us = moved["costs"][2]["terms_us"]["prefill"]
+    if explained["costs"][2]["offered"] or abs(prefill_us - 500 * TOKENS) > 1:
+        sys.exit(f"prefill: {explained} and {moved}")
+    if explained["costs"][1]["terms_us"]["splice"] != 0 or moved["costs"][1]["terms_us"]["splice"] <= 0:
+        sys.exit(f"splice: {explained} and {moved}")
     if sum(group["tokens"] for group in quoted["groups"]) != TOKENS:
         sys.exit(f"groups: {quoted}")
     print(f"{program.name}: {explained['summary']}")

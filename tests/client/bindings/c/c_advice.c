@@ -28,6 +28,20 @@ int main(int argc, char** argv) {
   puts(json);
   ckv_text_free(json);
 
+  // The engine's prefills offer "local"; other positions make a fetch cost a splice.
+  ckv_corpus_facts facts = {.struct_size = sizeof facts};
+  Require(ckv_corpus_describe(corpus, &facts) == CKV_OK, "describe");
+  for (int i = 0; i < 3; ++i)
+    Require(ckv_report_prefill(requester, &facts, 1000, 500000000) == CKV_OK, "report");
+  Require(ckv_report_prefill(requester, &facts, 0, 1) == CKV_INVALID_ARGUMENT, "no tokens");
+  Require(ckv_report_prefill(requester, &facts, 1, UINT64_MAX) == CKV_INVALID_ARGUMENT, "ages");
+  Require(ckv_report_prefill(requester, NULL, 1, 1) == CKV_INVALID_ARGUMENT, "no model");
+  call.spliced = 1;
+  Require(ckv_explain(requester, &call, &json) == CKV_OK, "explain");
+  puts(json);
+  ckv_text_free(json);
+  call.spliced = 0;
+
   const uint32_t some[] = {1, 0};
   call.chunks = some;
   call.chunk_count = 2;

@@ -318,6 +318,8 @@ AT(ckv_advice_call, select, 40);
 AT(ckv_advice_call, wire, 44);
 AT(ckv_advice_call, cache_free_tokens, 48);
 AT(ckv_advice_call, timeout_ns, 56);
-SIZE(ckv_advice_call, 64);
+AT(ckv_advice_call, spliced, 64);
+AT(ckv_advice_call, reserved, 68);
+SIZE(ckv_advice_call, 72);
 
 int main(void) { return 0; }

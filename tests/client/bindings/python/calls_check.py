@@ -363,6 +363,24 @@ def check_advice(requester, corpus):
     groups = requester.estimate(corpus, chunks=[0, 1], query_rows=16)["groups"]
     require(sum(group["chunk_count"] for group in groups) == 2, f"{groups}")
 
+    def cost(way, **options):
+        (found,) = [one for one in requester.explain(corpus, query_rows=16, timeout=TIMEOUT, **options)["costs"]
+                    if one["primitive"] == way]
+        return found
+
+    require(not cost("local")["offered"] and cost("fetch")["terms_us"]["splice"] == 0, "neither is known")
+    for _ in range(3):
+        requester.report_prefill(corpus, 1000, 0.5)
+    prefill = cost("local")["terms_us"]["prefill"]
+    require(abs(prefill - 500 * corpus.token_count) < 1e-3 * prefill, f"500 us a token: {prefill}")
+    require(cost("fetch", spliced=True)["terms_us"]["splice"] > 0, "rows at other positions are rotated")
+    for tokens, seconds in ((0, 1), (1, 0), (1, 4000), (1, None)):
+        try:
+            requester.report_prefill(corpus, tokens, seconds)
+        except ckv.InvalidArgument:
+            continue
+        require(False, f"{tokens} tokens in {seconds} s are no prefill")
+
 
 def check_dropped(directory, corpus_name, q):
     """Dropped objects free themselves, in any order. So do tickets that are left when the process ends."""

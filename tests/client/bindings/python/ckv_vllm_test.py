@@ -25,7 +25,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from ckv_vllm import (announced_chunks, contexts, counts, hooks, identity, limits, load_report, messages,  # noqa: E402
-                      prefix, request_params, rope, route, rule, scheduler_side, settings, worker_side)
+                      prefill_times, prefix, request_params, rope, route, rule, scheduler_side, settings, worker_side)
 
 RequestParams = request_params.RequestParams
 SETTINGS = settings.read({"directory": "d:1"})
@@ -273,7 +273,7 @@ class Stopped(unittest.TestCase):
     def test_known_requests_route_and_publish_nothing_more(self):
         side = object.__new__(scheduler_side.SchedulerSide)
         side._block_size, side._loads, side._stopped, side.counts = 16, [], "", counts.Counts()
-        side._announced = announced_chunks.AnnouncedChunks()
+        side._announced, side._loading, side._prefills = announced_chunks.AnnouncedChunks(), {}, prefill_times.PrefillTimes()
         side._announced.stored(messages.Chunks(bytes(32), [16], list(range(16))))
         known = {"routed": scheduler_side.Known(RequestParams(("a",), "route"), [], block_ids=[3]),
                  "published": scheduler_side.Known(RequestParams(publish="b"), [], prompt=[1, 2], block_ids=[4]),
@@ -399,6 +399,30 @@ class Loads(unittest.TestCase):
 
     def test_a_name_is_the_servers(self):
         self.assertEqual(load_report.name_of("[fe80::1]:8000"), "vllm--fe80--1--8000")
+
+
+class Prefills(unittest.TestCase):
+    """Steps of requests with these new tokens, and when each began."""
+
+    @staticmethod
+    def times(*steps):
+        measured = prefill_times.PrefillTimes()
+        return [measured.step(now, scheduled, usable) for now, scheduled, usable in steps]
+
+    def test_a_step_that_prefills_is_timed_by_the_next(self):
+        self.assertEqual(self.times((1.0, {"a": 200, "b": 1}, True), (1.5, {"a": 1, "b": 1}, True), (1.6, {"a": 1}, True)),
+                         [None, prefill_times.Prefill(200, 0.5), None])
+
+    def test_a_prompt_of_several_steps_is_timed_in_each(self):
+        self.assertEqual(self.times((1.0, {"a": 512}, True), (2.0, {"a": 512}, True), (2.5, {"a": 1}, True)),
+                         [None, prefill_times.Prefill(512, 1.0), prefill_times.Prefill(512, 0.5)])
+
+    def test_other_steps_are_not_timed(self):
+        for first, second in (({"a": 63}, {"a": 1}), (dict.fromkeys("abcd", 1), {"a": 1}), ({"a": 200}, {"b": 200}), ({"a": 200}, {})):
+            self.assertEqual(self.times((1.0, first, True), (2.0, second, True)), [None, None])
+        many = {"a": 64, **{f"r{one}": 1 for one in range(30)}}
+        self.assertEqual(self.times((1.0, many, True), (2.0, many, True)), [None, None])
+        self.assertEqual(self.times((1.0, {"a": 200}, False), (2.0, {"a": 1}, True)), [None, None])
 
 
 class Traces(unittest.TestCase):
