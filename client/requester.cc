@@ -464,6 +464,8 @@ absl::Status Requester::ReportPrefill(const Geometry& geometry, uint64_t tokens,
   return state_->costs.prefill().Report(geometry, tokens, took);
 }
 
+std::vector<ChunkId> Requester::LocalChunks() const { return state_->prefetcher.LocalChunks(); }
+
 RequesterStats Requester::Stats(size_t corpus_count_max) const {
   return StatsOf(state_->counters, state_->prefetcher.stats(), corpus_count_max);
 }

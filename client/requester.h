@@ -342,6 +342,10 @@ class Requester {
   // Takes short locks only.
   std::vector<HolderView> KnownHolders() const;
 
+  // Returns the ids of the chunks in the local row cache, in their order. At most
+  // LocalRowCache::kChunkCountMax (client/prefetch/local_row_cache.h).
+  std::vector<ChunkId> LocalChunks() const;
+
   // Returns the counters. Takes no lock that a call holds for long. Lists at most
   // `corpus_count_max` of the hottest corpora.
   RequesterStats Stats(size_t corpus_count_max = 0) const;

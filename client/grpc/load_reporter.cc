@@ -1,3 +1,6 @@
+// The thread's loop (Run) waits for a change or a renewal, and makes one report (ReportOnce). The
+// report is made without the lock: what changes meanwhile is sent by the next one.
+
 #include "client/grpc/load_reporter.h"
 
 #include <algorithm>
@@ -70,10 +73,22 @@ absl::Status LoadReporter::Set(const ServingLoad& load) {
 }
 
 void LoadReporter::SetCached(std::vector<ChunkPrefix> cached) {
-  cached.resize(std::min(cached.size(), kDigestChunkCountMax));
   absl::MutexLock lock(&mu_);
+  cached_given_ = true;
+  SetCachedLocked(std::move(cached));
+}
+
+void LoadReporter::SetCachedLocked(std::vector<ChunkPrefix> cached) {
+  cached.resize(std::min(cached.size(), kDigestChunkCountMax));
   cached_changed_ = cached_changed_ || cached != cached_;
   cached_ = std::move(cached);
+}
+
+void LoadReporter::ListCached() {
+  if (options_.list_cached == nullptr) return;
+  std::vector<ChunkPrefix> cached = options_.list_cached();
+  absl::MutexLock lock(&mu_);
+  if (!cached_given_) SetCachedLocked(std::move(cached));
 }
 
 void LoadReporter::Run() {
@@ -95,6 +110,7 @@ void LoadReporter::Run() {
 }
 
 Instant LoadReporter::ReportOnce() {
+  ListCached();
   LoadNotice notice;
   {
     absl::MutexLock lock(&mu_);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,6 +36,9 @@ struct LoadReporterOptions {
   Duration period_min = std::chrono::milliseconds(100);
   // The pause after a failure, which doubles up to a third of the lease.
   Duration backoff_min = std::chrono::milliseconds(100);
+  // Returns the digest. Called before each report on the reporter's thread, until SetCached gives
+  // one. If null, the digest is empty until then.
+  std::function<std::vector<ChunkPrefix>()> list_cached = {};
 };
 
 // Thread-safe. The thread begins with the first Set. It renews the lease after each third of it,
@@ -71,6 +75,9 @@ class LoadReporter {
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
   // Makes one report, and returns when the next renewal is due.
   Instant ReportOnce() ABSL_LOCKS_EXCLUDED(mu_);
+  void SetCachedLocked(std::vector<ChunkPrefix> cached) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes the digest of options_.list_cached, unless SetCached was called.
+  void ListCached() ABSL_LOCKS_EXCLUDED(mu_);
   bool IsAwake() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return stopping_ || load_changed_ || cached_changed_;
   }
@@ -86,6 +93,7 @@ class LoadReporter {
   bool is_sending_ ABSL_GUARDED_BY(mu_) = false;
   bool load_changed_ ABSL_GUARDED_BY(mu_) = false;
   bool cached_changed_ ABSL_GUARDED_BY(mu_) = false;
+  bool cached_given_ ABSL_GUARDED_BY(mu_) = false;  // by SetCached
   ServingLoad load_ ABSL_GUARDED_BY(mu_);
   std::vector<ChunkPrefix> cached_ ABSL_GUARDED_BY(mu_);
   Report report_ ABSL_GUARDED_BY(mu_);

@@ -9,6 +9,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "absl/strings/str_format.h"
@@ -206,6 +207,17 @@ void LocalRowCache::Release(const ChunkId& id) {
   if (known == chunks_.end() || --known->second.holds > 0) return;
   gone = std::move(known->second.rows);
   chunks_.erase(known);
+}
+
+std::vector<ChunkId> LocalRowCache::ids() const {
+  std::vector<ChunkId> ids;
+  {
+    absl::MutexLock lock(&mu_);
+    ids.reserve(chunks_.size());
+    for (const auto& [id, chunk] : chunks_) ids.push_back(id);
+  }
+  std::sort(ids.begin(), ids.end());
+  return ids;
 }
 
 uint32_t LocalRowCache::chunk_count() const {

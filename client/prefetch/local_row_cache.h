@@ -96,6 +96,8 @@ class LocalRowCache {
   // Bytes in use: published, evicted but still attended, and being filled.
   uint64_t used_bytes() const;
   uint32_t chunk_count() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the ids of all published chunks, in their order.
+  std::vector<ChunkId> ids() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Chunk {

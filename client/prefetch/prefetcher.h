@@ -66,6 +66,7 @@ class Prefetcher {
   bool IsLocal(const ChunkId& id, const Geometry& geometry) const {
     return store_.Find(id, geometry) != nullptr;
   }
+  std::vector<ChunkId> LocalChunks() const { return store_.ids(); }
 
   PrefetcherStats stats() const ABSL_LOCKS_EXCLUDED(mu_);
 

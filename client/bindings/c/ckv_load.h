@@ -25,7 +25,7 @@ typedef struct ckv_load {
   double iteration_base_us;
   double iteration_request_us;
   // The chunks that the engine has, 32 bytes each, the most important first. The first 4096 count.
-  // NULL keeps the earlier list.
+  // NULL keeps the earlier list. Until there is one, it is the requester's local row cache.
   const uint8_t* chunk_ids;
   uint32_t chunk_count;
   uint32_t reserved;

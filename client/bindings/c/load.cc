@@ -31,8 +31,11 @@ absl::Status LoadLink::Report(const LoadNotice& notice) {
   }
   std::unique_ptr<LoadReporter> made;
   if (reporter_ == nullptr) {
-    made = std::make_unique<LoadReporter>(LoadReporterOptions{
-        .addresses = directory_, .name = name_, .address = notice.address, .host = notice.host});
+    made = std::make_unique<LoadReporter>(LoadReporterOptions{.addresses = directory_,
+                                                              .name = name_,
+                                                              .address = notice.address,
+                                                              .host = notice.host,
+                                                              .list_cached = list_cached_});
   }
   LoadReporter& reporter = made != nullptr ? *made : *reporter_;
   CKV_RETURN_IF_ERROR(reporter.Set(notice.load));

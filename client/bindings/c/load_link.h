@@ -2,9 +2,11 @@
 
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -18,9 +20,12 @@ namespace ckv::c {
 // Thread-safe.
 class LoadLink {
  public:
-  LoadLink(std::string directory, std::string name)
+  // `list_cached` returns the digest until a report has one (LoadReporterOptions).
+  LoadLink(std::string directory, std::string name,
+           std::function<std::vector<ChunkPrefix>()> list_cached)
       : directory_(std::move(directory)),
         name_(std::move(name)),
+        list_cached_(std::move(list_cached)),
         caller_(directory_, Clock::Real()) {}
 
   // Passes on a report. The first one makes the reporter.
@@ -32,6 +37,7 @@ class LoadLink {
  private:
   const std::string directory_;
   const std::string name_;
+  const std::function<std::vector<ChunkPrefix>()> list_cached_;
   DirectoryCaller caller_;
 
   absl::Mutex mu_;

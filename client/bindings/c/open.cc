@@ -239,7 +239,12 @@ absl::Status Open(const ckv_open_options& options, std::unique_ptr<ckv_requester
   made = std::make_unique<ckv_requester>(connection, requester, tenant, options.directory,
                                          start.backend, std::move(start.reason),
                                          connection->cache.get());
-  made->load_link = std::make_shared<LoadLink>(options.directory, made_of.id);
+  made->load_link =
+      std::make_shared<LoadLink>(options.directory, made_of.id, [connection, requester] {
+        std::vector<ChunkPrefix> prefixes;
+        for (const ChunkId& id : requester->LocalChunks()) prefixes.push_back(PrefixOf(id));
+        return prefixes;
+      });
   return absl::OkStatus();
 }
 

@@ -4,7 +4,9 @@
 
 #include "client/grpc/load_reporter.h"
 
+#include <atomic>
 #include <string>
+#include <vector>
 
 #include "client/grpc/rank_convert.h"
 #include "tests/server/services/services_fixture.h"
@@ -66,6 +68,29 @@ TEST_F(LoadReporterTest, TheDirectoryHasEachLoadAndDigest) {
     EXPECT_GE(reporter.report().report_count, before + 6) << "a second, two leases";
   }
   EXPECT_EQ(Ranked().requesters_size(), 0) << "left at once";
+}
+
+TEST_F(LoadReporterTest, ListsWhatIsCachedUntilADigestIsGiven) {
+  std::atomic<ChunkPrefix> cached{1};
+  LoadReporterOptions options = Options();
+  options.list_cached = [&cached] { return std::vector<ChunkPrefix>{cached}; };
+  LoadReporter reporter(options);
+  ServingLoad load = {.free_bytes = 2000};
+  ASSERT_TRUE(reporter.Set(load).ok());
+  ASSERT_TRUE(reporter.AwaitReported(test::Soon()).ok());
+  EXPECT_EQ(Ranked(1).requesters(0).matched_tokens(), 10);
+  cached = 2;
+  load.queued = 1;
+  ASSERT_TRUE(reporter.Set(load).ok());
+  ASSERT_TRUE(reporter.AwaitReported(test::Soon()).ok());
+  EXPECT_EQ(Ranked(1).requesters(0).matched_tokens(), 0);
+  EXPECT_EQ(Ranked(2).requesters(0).matched_tokens(), 10);
+  reporter.SetCached({3});
+  load.queued = 2;
+  ASSERT_TRUE(reporter.Set(load).ok());
+  ASSERT_TRUE(reporter.AwaitReported(test::Soon()).ok());
+  EXPECT_EQ(Ranked(2).requesters(0).matched_tokens(), 0);
+  EXPECT_EQ(Ranked(3).requesters(0).matched_tokens(), 10);
 }
 
 TEST_F(LoadReporterTest, ARestartedDirectoryGetsTheDigestAgain) {

@@ -455,6 +455,7 @@ class Requester:
         the engine is idle.
         address    host:port at which routers reach the engine; the same in every report
         chunk_ids  the chunks that it has, 32 bytes each, the most important first; by default as before.
+                   Until they are given once, those in the requester's local row cache
         host       its host, as the directory's network oracle names it; by default that of `address`
         InvalidArgument  a malformed or another address; a number that is negative or not finite
         """
