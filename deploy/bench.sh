@@ -35,10 +35,11 @@
 #     field         what users of such systems reported: both commands on a bare machine, health against real faults,
 #                   restarts of every holder under load, clock steps, costs measured under load, probes beside idle
 #                   connections, a directory whose name moves (root, for namespaces and a clean root)
-#     truth         rankings, plans and simulations beside their papers' figures, and a plan beside a real fleet
+#     truth         rankings, plans and simulations beside their papers' figures, the model of V2-Lite and V3 and a plan
+#                   beside real holders (root, for links of 10 and 1 Gbit/s)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n '2,38p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,39p' "$0" | sed 's/^# \{0,1\}//'; }
 realtime=()
 if [ "${1:-}" = --realtime ]; then
   realtime=(chrt --fifo 1)

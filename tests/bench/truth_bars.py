@@ -1,11 +1,13 @@
 """The bars of the set "truth": rankings and plans, beside their papers and a real fleet."""
 
+import model_links
 import paper_figures
 import planned
 from bar import Bar, counter
 
-PAPERS, PLANNED = "paper_figures", "planned"
-SCRIPTS = {PAPERS: paper_figures.figures, PLANNED: planned.figures}
+PAPERS, PLANNED, MODELS = "paper_figures", "planned", "model_links"
+SCRIPTS = {PAPERS: paper_figures.figures, PLANNED: planned.figures, MODELS: model_links.figures}
+LINKS = ("shm", "tcp", *model_links.LINKS)
 
 BARS = [
     # Processor time, as for decisions.
@@ -25,6 +27,17 @@ BARS = [
     Bar("the same, figures of tables II and IV that differ by more than 15 % without a reason", PAPERS,
         counter("netkv", "without_reason"), "figures", at_most=0, base=counter("netkv", "figures"), base_unit="figures"),
     Bar("the same, 12,000 requests at 64 GPUs", PAPERS, counter("netkv", "run_s"), "s", at_most=30),
+    # M_q 16, 128, 512, 1,024 and 4,096 over 256, 2,048 and 8,192 tokens. V3 also with the constants of V2-Lite.
+    *(bar for model in (*model_links.MODELS, model_links.BORROWED) for link in LINKS for bar in (
+        *(Bar(f"model against measured route, {model}, {link}, {what}", MODELS, counter(f"{model}, {link}", figure),
+              "% MAPE", at_most=most)
+          for what, figure, most in (("M_q >= 512", "mape_large", 7), ("all M_q", "mape", 12),
+                                     ("M_q >= 512, beyond the kernel", "beyond_large", 7),
+                                     ("all M_q, beyond the kernel", "beyond", 12))),
+        Bar(f"regret of the predicate, {model}, {link}", MODELS, counter(f"{model}, {link}", "regret"), "%", at_most=3),
+        Bar(f"right choice outside a 10 % tie, {model}, {link}, beyond the noise", MODELS,
+            counter(f"{model}, {link}", "resolved_right"), "%", at_least=97,
+            base=counter(f"{model}, {link}", "resolved_points"), base_unit="points"))),
     # Agents on a fleet of two holders beside a plan of it. The quantile 0.99 is for reading: it is the scheduler's.
     *(Bar(f"routes beside a plan of them, {load} load, {quantile}", PLANNED, counter(load, quantile), "x predicted",
           base=counter(load, "utilisation"), base_unit="of a kernel", at_most=1.5 if quantile == "p50" else None)

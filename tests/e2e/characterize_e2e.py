@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -101,6 +102,29 @@ class CharacterizeTest(unittest.TestCase):
             with self.assertRaisesRegex(AssertionError, words):
                 self.ctl("calibrate", *options)
 
+    def test_a_profile_of_one_model_predicts_another_of_its_widths(self):
+        """The constants are taken as they are: only routes, fetches and recomputing are measured."""
+        other = self.folder / "other"
+        options = ("characterize", "--quick", "--no-sweeps", "--dir", other, "--geometry", "deepseek-v2-lite",
+                   "--fabric", "shm", "--mq", "1,16", "--tokens", "64,128", "--prefill-us", 2, "-o", "json")
+        done = self.ctl(*options, "--profile", self.costs / "profile.json")
+        with open(other / "samples.csv", newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+        self.assertEqual(len(rows), done["points"])
+        routes = [row for row in rows if row["sweep"] == "route"]
+        self.assertEqual({(row["query_rows"], row["tokens"]) for row in routes},
+                         {(rows, tokens) for rows in ("1", "16") for tokens in ("64", "128")})
+        self.assertEqual({row["sweep"] for row in rows}, {"route", "fetch", "local", "here"})
+        self.assertTrue(all(0 < float(row["model_kernel_us"]) for row in routes))
+        profiles = [json.loads((folder / "profile.json").read_text(encoding="utf-8")) for folder in (self.costs, other)]
+        self.assertEqual(profiles[0]["lanes"], profiles[1]["lanes"])
+        self.assertEqual(profiles[1]["here"]["prefill_per_token_layer_us"], 2)
+        with self.assertRaisesRegex(AssertionError, "use another --dir"):
+            self.ctl(*options, "--profile", other / "profile.json", "--prefill-us", 3)
+        for wrong, words in ((("--mq", "16,1"), "--mq: values must rise"), (("--tokens", "64"), "two sizes at least")):
+            with self.assertRaisesRegex(AssertionError, words):
+                self.ctl("characterize", "--dir", self.folder / "none", *wrong)
+
     def test_leaves_nothing_on_the_fleet(self):
         self.assertEqual(self.ctl("corpus", "list", "-o", "json")["corpora"], [])
 
@@ -157,6 +181,27 @@ class CharacterizeTest(unittest.TestCase):
         self.assertEqual(page.count("<svg"), page.count("</svg>"))
         self.assertNotIn("NaN", page)
 
+    def test_it_fits_a_phone(self):
+        """Nothing but tables and plots that scroll by themselves is wider than the window."""
+        if not MATPLOTLIB:
+            self.skipTest(skip.say("no matplotlib here", skip.PACKAGES))
+        if CHROMIUM is None:
+            self.skipTest(skip.say("no chromium here", skip.PACKAGES))
+        # A frame has the width of a phone, whatever the least width of a browser's window is.
+        measure = ("<script>addEventListener('load', () => document.title = document.documentElement.scrollWidth)</script>")
+        (self.folder / "page.html").write_text((self.costs / "report.html").read_text(encoding="utf-8") + measure,
+                                               encoding="utf-8")
+        frame = self.folder / "phone.html"
+        frame.write_text(f"""<iframe id=page src=page.html width={PHONE} height=800 style="border: 0"></iframe><script>
+            addEventListener("load", () => document.body.append("wide: " + page.contentDocument.title))</script>""")
+        shown = subprocess.run(
+            [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/browser",
+             "--allow-file-access-from-files", "--host-resolver-rules=MAP * ~NOTFOUND", "--dump-dom", frame.as_uri()],
+            capture_output=True, text=True, timeout=120, check=True).stdout
+        found = re.search(r"wide: (\d+)", shown)
+        self.assertIsNotNone(found, shown[-500:])
+        self.assertLessEqual(int(found.group(1)), PHONE)
+
 
 class FiguresTest(unittest.TestCase):
     """The script on its own."""
@@ -170,9 +215,9 @@ class FiguresTest(unittest.TestCase):
         shutil.copy(SCRIPT, self.folder)
 
     def draw(self, samples, report):
-        head = ("sweep,fabric,query_rows,tokens,parallel,us,model_us,runs,bytes_out,bytes_in,error_us,kernel_us,spread\n"
+        head = ("sweep,fabric,query_rows,tokens,parallel,us,model_us,runs,bytes_out,bytes_in,error_us,kernel_us,spread,model_kernel_us\n"
                 "# a subject\n")
-        (self.folder / "samples.csv").write_text(head + "".join(f"{line}\n" if line.count(",") == 12 else f"{line},0,1\n"
+        (self.folder / "samples.csv").write_text(head + "".join(f"{line},0\n" if line.count(",") == 12 else f"{line},0,1,0\n"
                                                                 for line in samples), encoding="utf-8")
         (self.folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
         subprocess.run([sys.executable, self.folder / SCRIPT.name], timeout=120, check=True)

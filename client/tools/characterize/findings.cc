@@ -16,10 +16,17 @@
 namespace ckv {
 namespace {
 
-void AddError(const Sample& sample, ModelError& error) {
-  if (sample.us <= 0 || sample.model_us <= 0) return;
-  error.mape += std::abs(sample.model_us - sample.us) / sample.us;
+void AddError(double model_us, double us, ModelError& error) {
+  if (us <= 0 || model_us <= 0) return;
+  error.mape += std::abs(model_us - us) / us;
   ++error.count;
+}
+
+void AddErrors(const Sample& sample, ModelError& all, ModelError& beyond) {
+  AddError(sample.model_us, sample.us, all);
+  if (sample.kernel_us > 0 && sample.model_kernel_us > 0) {
+    AddError(sample.model_us - sample.model_kernel_us, sample.us - sample.kernel_us, beyond);
+  }
 }
 
 void Average(ModelError& error) {
@@ -116,8 +123,9 @@ std::vector<FabricFindings> FindingsOf(std::span<const Sample> samples, uint32_t
       found = all.insert(all.end(), FabricFindings());
       found->fabric = sample.key.fabric;
     }
-    AddError(sample, found->all);
-    if (sample.key.query_rows >= kLargeQueryRows) AddError(sample, found->large);
+    AddErrors(sample, found->all, found->beyond);
+    if (sample.key.query_rows >= kLargeQueryRows)
+      AddErrors(sample, found->large, found->beyond_large);
     for (const uint32_t count : steps) {
       GridPoint point = PointOf(samples, sample, layers, count);
       point.chosen = chooser(point.fabric, point.query_rows, point.tokens, count);
@@ -127,6 +135,8 @@ std::vector<FabricFindings> FindingsOf(std::span<const Sample> samples, uint32_t
   for (FabricFindings& findings : all) {
     Average(findings.all);
     Average(findings.large);
+    Average(findings.beyond);
+    Average(findings.beyond_large);
     Judge(findings);
   }
   return all;

@@ -63,6 +63,9 @@ struct GridPoint {
 struct FabricFindings {
   std::string fabric;
   ModelError all, large;  // errors of routes
+  // The same of the time beyond the holder's kernel: the model's less its kernel against the
+  // measured less the measured kernel. Points where either is not above 0 do not count.
+  ModelError beyond, beyond_large;
   std::vector<GridPoint> grid;
   // `regret` is the total time of the choices divided by that of the best ones, summed over the
   // grid, minus 1. `right_share` is the share of clear points at which the choice is the best; 0 if

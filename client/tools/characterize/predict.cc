@@ -35,14 +35,16 @@ DecisionInput InputOf(const Profile& profile, const LaneProfile& lane, const Geo
 
 }  // namespace
 
-double PredictRouteUs(const Profile& profile, const Geometry& geometry, const std::string& fabric,
-                      uint32_t query_rows, uint64_t tokens) {
+RoutePrediction PredictRoute(const Profile& profile, const Geometry& geometry,
+                             const std::string& fabric, uint32_t query_rows, uint64_t tokens) {
   const LaneProfile* lane = LaneOf(profile, fabric);
-  if (lane == nullptr) return 0;
+  if (lane == nullptr) return {};
   const Decision decision =
       Decide(InputOf(profile, *lane, geometry, query_rows, tokens, /*steps=*/1));
   const CostBreakdown& route = decision.cost(Primitive::kRoute);
-  return route.offered ? route.total_us / geometry.layers : 0;
+  if (!route.offered) return {};
+  return {.us = route.total_us / geometry.layers,
+          .kernel_us = lane->compute.Us(query_rows, double(tokens))};
 }
 
 std::vector<BandwidthPoint> SweepBandwidth(const Profile& profile, const Geometry& geometry,

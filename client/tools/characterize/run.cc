@@ -125,7 +125,9 @@ absl::StatusOr<Profile> Characterize(const CharacterizeTarget& target,
     std::erase_if(tasks, [&](const Task& task) { return file.Find(task.key) != nullptr; });
     return tasks;
   };
-  const std::vector<Task> grid = missing(GridTasks(context)), rest = missing(SweepTasks(context));
+  const std::vector<Task> grid = missing(GridTasks(context));
+  std::vector<Task> rest;
+  if (options.has_sweeps) rest = missing(SweepTasks(context));
   Profile profile;
   if (grid.empty() && known) {
     profile = *known;
@@ -141,8 +143,10 @@ absl::StatusOr<Profile> Characterize(const CharacterizeTarget& target,
     for (Sample& sample : measured.Samples()) {
       const SampleKey& key = sample.key;
       if (key.sweep == Sweep::kRoute) {
-        sample.model_us = PredictRouteUs(profile, target.corpus->geometry, key.fabric,
-                                         key.query_rows, key.tokens);
+        const RoutePrediction predicted =
+            PredictRoute(profile, target.corpus->geometry, key.fabric, key.query_rows, key.tokens);
+        sample.model_us = predicted.us;
+        sample.model_kernel_us = predicted.kernel_us;
       }
       CKV_RETURN_IF_ERROR(file.Add(sample));
     }

@@ -66,6 +66,7 @@ struct CharacterizeOptions {
   uint32_t kernel_rows_max = 1024;  // query rows of the largest batch of the sweep over requesters
   uint32_t run_count = 9;           // runs per measurement, and calibration rounds
   Duration call_timeout = std::chrono::seconds(60);
+  bool has_sweeps = true;  // if false, the grid only
 };
 CharacterizeOptions QuickCharacterization();  // under 2 minutes with the chunks of `ckvctl`
 CharacterizeOptions FullCharacterization();
@@ -116,10 +117,16 @@ absl::StatusOr<Profile> Characterize(const CharacterizeTarget& target,
                                      const std::optional<Profile>& known, SampleFile& file,
                                      Clock& clock, const CharacterizeWatch& watch);
 
-// Returns the microseconds that the model predicts for a route of one layer, or 0 if the profile
-// has no lane over `fabric`.
-double PredictRouteUs(const Profile& profile, const Geometry& geometry, const std::string& fabric,
-                      uint32_t query_rows, uint64_t tokens);
+// A route of one layer, as the model predicts it.
+struct RoutePrediction {
+  double us = 0;
+  // The holder's kernel, over all frames. Frames overlap, so `us` may be less than this and the
+  // transfer together.
+  double kernel_us = 0;
+};
+// Returns zeros if the profile has no lane over `fabric`.
+RoutePrediction PredictRoute(const Profile& profile, const Geometry& geometry,
+                             const std::string& fabric, uint32_t query_rows, uint64_t tokens);
 
 // One point of the model over bandwidths (figure 6(a)): a step of all layers.
 struct BandwidthPoint {

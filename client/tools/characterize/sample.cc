@@ -38,7 +38,7 @@ constexpr std::array<std::pair<Sweep, std::string_view>, 12> kSweepNames = {{
     {Sweep::kStore, "store"},
     {Sweep::kPayload, "payload"},
 }};
-constexpr size_t kColumnCount = 13;
+constexpr size_t kColumnCount = 14;
 constexpr size_t kLineBytesMax = 512;
 
 absl::Status FileError(const std::string& path, const char* what) {
@@ -110,10 +110,11 @@ std::optional<Sweep> ParseSweepName(std::string_view name) {
 
 std::string FormatSample(const Sample& sample) {
   const SampleKey& key = sample.key;
-  return absl::StrFormat("%s,%s,%d,%d,%d,%.6g,%.6g,%d,%d,%d,%.6g,%.6g,%.6g",
+  return absl::StrFormat("%s,%s,%d,%d,%d,%.6g,%.6g,%d,%d,%d,%.6g,%.6g,%.6g,%.6g",
                          std::string(SweepName(key.sweep)), key.fabric, key.query_rows, key.tokens,
                          key.parallel, sample.us, sample.model_us, sample.runs, sample.bytes_out,
-                         sample.bytes_in, sample.error_us, sample.kernel_us, sample.spread);
+                         sample.bytes_in, sample.error_us, sample.kernel_us, sample.spread,
+                         sample.model_kernel_us);
 }
 
 absl::StatusOr<Sample> ParseSample(std::string_view line) {
@@ -140,6 +141,7 @@ absl::StatusOr<Sample> ParseSample(std::string_view line) {
   CKV_RETURN_IF_ERROR(ParseTime(fields[10], "error_us", &sample.error_us));
   CKV_RETURN_IF_ERROR(ParseTime(fields[11], "kernel_us", &sample.kernel_us));
   CKV_RETURN_IF_ERROR(ParseTime(fields[12], "spread", &sample.spread));
+  CKV_RETURN_IF_ERROR(ParseTime(fields[13], "model_kernel_us", &sample.model_kernel_us));
   return sample;
 }
 

@@ -58,6 +58,7 @@ struct Sample {
   double kernel_us = 0;                  // the part of `us` in the holder's kernel; 0 if not known
   // The upper quartile of the repeats divided by the lower one (QuartileRatio); 0 if not known.
   double spread = 0;
+  double model_kernel_us = 0;  // the cost model's value of `kernel_us`; 0 if it has none
 };
 
 // Finds the measurement with that key; null if there is none.
@@ -96,6 +97,6 @@ absl::StatusOr<Sample> ParseSample(std::string_view line);
 inline constexpr std::string_view kSampleColumns =
     "sweep,fabric,query_rows,tokens,parallel,us,model_us,runs,bytes_out,bytes_in,error_us,kernel_"
     "us,"
-    "spread";
+    "spread,model_kernel_us";
 
 }  // namespace ckv

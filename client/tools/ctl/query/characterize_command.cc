@@ -17,6 +17,7 @@
 #include "client/tools/ctl/corpus/tensor_files.h"
 #include "client/tools/ctl/query/figures.h"
 #include "client/tools/ctl/query/measured_target.h"
+#include "client/tools/ctl/query/profile_option.h"
 #include "client/tools/ctl/result_folder.h"
 #include "proto/base/status.h"
 #include "proto/base/version.h"
@@ -27,9 +28,14 @@ namespace {
 
 struct CharacterizeCommand {
   std::string folder;
-  std::string profile;  // the profile that calibrate makes
+  // The profile that calibrate makes, or whose constants characterize takes.
+  std::string profile;
+  bool no_sweeps = false;
   MeasuredOptions measured;
 };
+
+// The longest chunk: 64 Ki tokens of DeepSeek-V3 are 4.6 GB.
+constexpr uint32_t kChunkTokensMax = 1 << 16;
 
 // Returns the time to load one token's row of one layer, as text.
 std::string FloorText(const MemoryFloor& floor) {
@@ -91,6 +97,40 @@ std::optional<Profile> KnownProfile(const MeasuredTarget& setup, const std::stri
   return *std::move(known);
 }
 
+// Returns the constants of --profile for the lanes that are measured.
+absl::StatusOr<Profile> GivenProfile(const CharacterizeCommand& command,
+                                     const MeasuredTarget& setup) {
+  const Geometry& geometry = setup.target.corpus->geometry;
+  CKV_ASSIGN_OR_RETURN(const auto read, LoadProfileFor(command.profile, geometry));
+  Profile profile = *read;
+  const std::string& holder = setup.trial->holders()[0].id.name;
+  for (const CharacterizedLane& lane : setup.target.lanes) {
+    if (profile.Find(holder, lane.fabric) != nullptr) continue;
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%s has no constants of %s over %s: name its fabrics with --fabric, or calibrate again",
+        command.profile, holder, lane.fabric));
+  }
+  profile.here = HereFor(profile, geometry);
+  if (command.measured.prefill_us)
+    profile.here.prefill_per_token_layer_us = *command.measured.prefill_us;
+  return profile;
+}
+
+// Returns the constants that are not to be measured: those of --profile, or of the folder. Samples
+// in the folder must be of the same constants.
+absl::StatusOr<std::optional<Profile>> ProfileToUse(const CharacterizeCommand& command,
+                                                    const MeasuredTarget& setup,
+                                                    const std::string& path, bool has_samples) {
+  if (command.profile.empty()) return KnownProfile(setup, path);
+  CKV_ASSIGN_OR_RETURN(Profile given, GivenProfile(command, setup));
+  const auto before = ReadProfile(path);
+  if (has_samples && (!before.ok() || FormatProfile(*before) != FormatProfile(given))) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%s has samples of other constants than --profile: use another --dir", command.folder));
+  }
+  return given;
+}
+
 Json KernelsJson(std::span<const KernelCurve> kernels) {
   Json json = Json::array();
   for (const KernelCurve& kernel : kernels) {
@@ -114,6 +154,7 @@ std::string FindingsText(std::span<const FabricFindings> findings) {
   Table table({{"FABRIC"},
                {"MAPE", true},
                {"M_q >= 512", true},
+               {"BEYOND KERNEL", true},
                {"REGRET", true},
                {"RIGHT", true},
                {"SURELY", true}});
@@ -122,7 +163,8 @@ std::string FindingsText(std::span<const FabricFindings> findings) {
     return count == 0 ? "-" : absl::StrFormat("%s of %d", percent(share), count);
   };
   for (const FabricFindings& one : findings) {
-    table.AddRow({one.fabric, percent(one.all.mape), percent(one.large.mape), percent(one.regret),
+    table.AddRow({one.fabric, percent(one.all.mape), percent(one.large.mape),
+                  percent(one.beyond.mape), percent(one.regret),
                   share_of(one.right_share, one.clear_count),
                   share_of(one.resolved_right_share, one.resolved_count)});
   }
@@ -243,6 +285,7 @@ absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command)
   CKV_RETURN_IF_ERROR(MakeFolder(command.folder));
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<MeasuredTarget> setup,
                        PrepareTarget(ctl, command.measured));
+  setup->options.has_sweeps = !command.no_sweeps;
   CKV_ASSIGN_OR_RETURN(SampleFile file,
                        SampleFile::Open(command.folder + "/samples.csv", SamplesSubject(*setup)));
   const size_t known_count = file.samples().size();
@@ -252,9 +295,11 @@ absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command)
       .progress = [&](const char* stage, size_t done,
                       size_t total) { stages.Report(stage, done, total); },
       .calibrated = [&](const Profile& profile) { return WriteProfile(profile_path, profile); }};
-  CKV_ASSIGN_OR_RETURN(const Profile profile,
-                       Characterize(setup->target, setup->options, setup->subject,
-                                    KnownProfile(*setup, profile_path), file, *ctl.clock, watch));
+  CKV_ASSIGN_OR_RETURN(const std::optional<Profile> known,
+                       ProfileToUse(command, *setup, profile_path, known_count > 0));
+  CKV_ASSIGN_OR_RETURN(
+      const Profile profile,
+      Characterize(setup->target, setup->options, setup->subject, known, file, *ctl.clock, watch));
   stages.End();
   return Report(ctl, command, *setup, profile, file.samples(), known_count,
                 ctl.clock->Now() - start);
@@ -281,13 +326,13 @@ void AddCharacterizeCommands(CLI::App& app, Ctl& ctl) {
   });
 
   const auto command = std::make_shared<CharacterizeCommand>();
-  command->measured.has_sides = true;
   CLI::App* characterize = AddVerb(
       app, "characterize",
       "Measure route, fetch and local over sizes, and report against the model",
       "  ckvctl characterize --dir costs --quick\n"
       "  ckvctl characterize --dir v3 --geometry deepseek-v3 --prefill-us 0.8\n"
-      "  ckvctl characterize --dir mine --geometry mine.json --heads 64 --fabric tcp\n\n"
+      "  ckvctl characterize --dir mine --geometry mine.json --heads 64 --fabric tcp\n"
+      "  ckvctl characterize --dir other --geometry deepseek-v3 --profile costs/profile.json\n\n"
       "Writes DIR/report.html (plots, nothing from the network), DIR/samples.csv and\n"
       "DIR/profile.json. The plots take Debian's python3-matplotlib; DIR/figures.py draws them\n"
       "again. RIGHT is how often the predicate chose the best, or one within 10 % of\n"
@@ -303,11 +348,30 @@ void AddCharacterizeCommands(CLI::App& app, Ctl& ctl) {
   characterize->add_option("--dir", command->folder, "Folder of the results; made if need be")
       ->required()
       ->type_name("DIR");
+  characterize
+      ->add_option("--mq", command->measured.query_rows,
+                   "Query rows of routes, rising (default: 1 to 4096; with --quick 1 to 2048)")
+      ->delimiter(',')
+      ->check(InRange(1u, kAttendRowCountMax))
+      ->type_name("LIST");
+  characterize
+      ->add_option("--tokens", command->measured.tokens,
+                   "Tokens of chunks, rising (default: 64 to 4096; with --quick 64 to 2048)")
+      ->delimiter(',')
+      ->check(InRange(16u, kChunkTokensMax))
+      ->type_name("LIST");
+  AddProfileOption(*characterize, command->profile,
+                   "Take the constants from this file of another model with the same row widths, "
+                   "instead of measuring them: shows how well they predict this model");
+  characterize->add_flag("--no-sweeps", command->no_sweeps,
+                         "Measure only routes, fetches and recomputing, over --mq and --tokens");
   characterize->add_flag("--quick", command->measured.quick,
                          "Fewer sizes and runs: about 2 minutes for V2-Lite");
   AddMeasuredOptions(*characterize, command->measured);
-  characterize->callback(
-      [&ctl, command] { ctl.run = [&ctl, command] { return RunCharacterize(ctl, *command); }; });
+  characterize->callback([&ctl, command] {
+    command->measured.has_sides = !command->no_sweeps;
+    ctl.run = [&ctl, command] { return RunCharacterize(ctl, *command); };
+  });
 }
 
 }  // namespace ckv::ctl

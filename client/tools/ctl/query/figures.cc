@@ -99,6 +99,8 @@ Json FindingsJson(std::span<const FabricFindings> findings) {
     json.push_back({{"fabric", one.fabric},
                     {"mape", one.all.mape},
                     {"mape_large", one.large.mape},
+                    {"mape_beyond_kernel", one.beyond.mape},
+                    {"mape_beyond_kernel_large", one.beyond_large.mape},
                     {"routes", one.all.count},
                     {"regret", one.regret},
                     {"right_share", one.right_share},

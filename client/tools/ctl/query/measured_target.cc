@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -167,7 +168,18 @@ absl::StatusOr<Model> ChooseModel(const MeasuredOptions& options, const Engine* 
   return Model{geometry->model, *geometry, 0};
 }
 
+// Whether the values rise, each above the one before.
+bool Ascends(const std::vector<uint32_t>& values) {
+  return std::adjacent_find(values.begin(), values.end(), std::greater_equal<>()) == values.end();
+}
+
 absl::Status CheckOptions(const MeasuredOptions& options) {
+  if (!Ascends(options.query_rows)) return absl::InvalidArgumentError("--mq: values must rise");
+  if (!Ascends(options.tokens) || options.tokens.size() == 1) {
+    return absl::InvalidArgumentError(
+        "--tokens: two sizes at least, each above the one before: constants are lines through "
+        "several");
+  }
   const int chosen = int{!options.geometry.empty()} + int{!options.corpus.empty()} +
                      int{options.uses_reference_engine};
   if (chosen > 1) {
@@ -223,6 +235,12 @@ absl::Status PutSides(const Ctl& ctl, Geometry geometry, MeasuredTarget& to) {
   return absl::OkStatus();
 }
 
+std::vector<uint32_t> SizesOf(const MeasuredOptions& options) {
+  if (!options.tokens.empty()) return options.tokens;
+  if (options.quick) return {64, 512, 2048};
+  return {64, 128, 256, 512, 1024, 2048, 4096};
+}
+
 }  // namespace
 
 void AddMeasuredOptions(CLI::App& verb, MeasuredOptions& options) {
@@ -263,6 +281,7 @@ absl::StatusOr<std::unique_ptr<MeasuredTarget>> PrepareTarget(const Ctl& ctl,
     CKV_ASSIGN_OR_RETURN(made->engine, ReferenceEngine::Create({}));
   }
   made->options = options.quick ? QuickCharacterization() : FullCharacterization();
+  if (!options.query_rows.empty()) made->options.query_rows = options.query_rows;
   CKV_RETURN_IF_ERROR(made->fleet->directory().status());
   CKV_ASSIGN_OR_RETURN(const Model model, ChooseModel(options, made->engine.get(), *made->fleet));
   made->model = model.name;
@@ -271,12 +290,10 @@ absl::StatusOr<std::unique_ptr<MeasuredTarget>> PrepareTarget(const Ctl& ctl,
     return absl::InvalidArgumentError(
         "the number of query heads is not part of a geometry: give --heads");
   }
-  const TrialShape shape = {
-      .geometry = model.geometry,
-      .sizes = options.quick ? std::vector<uint32_t>{64, 512, 2048}
-                             : std::vector<uint32_t>{64, 128, 256, 512, 1024, 2048, 4096},
-      .spread_tokens = kSelectedRows.back(),
-      .push_out_bytes = PushOutBytes()};
+  const TrialShape shape = {.geometry = model.geometry,
+                            .sizes = SizesOf(options),
+                            .spread_tokens = kSelectedRows.back(),
+                            .push_out_bytes = PushOutBytes()};
   CKV_ASSIGN_OR_RETURN(made->trial, PutTrial(ctl, *made->fleet, shape));
   CKV_ASSIGN_OR_RETURN(Corpus corpus, made->fleet->GetCorpus(made->trial->name()));
   CharacterizeTarget& target = made->target;

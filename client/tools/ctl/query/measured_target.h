@@ -35,7 +35,9 @@ struct MeasuredOptions {
   std::vector<std::string> fabrics;
   std::string verbs_device;  // empty is the only one
   bool quick = false;        // fewer sizes and runs
-  bool has_sides = false;    // also puts the corpora of the sweeps over stores and payloads
+  // Query rows of routes, and tokens of chunks, in place of the default ones. Ascending if set.
+  std::vector<uint32_t> query_rows, tokens;
+  bool has_sides = false;  // also puts the corpora of the sweeps over stores and payloads
 };
 // Adds the options that both commands have. `options` must outlive the verb.
 void AddMeasuredOptions(CLI::App& verb, MeasuredOptions& options);

@@ -108,6 +108,8 @@ TEST_F(CharacterizeRun, MeasuresEveryPointOnce) {
     EXPECT_GT(sample.us, 0) << FormatSample(sample);
     const bool route = sample.key.sweep == Sweep::kRoute;
     EXPECT_EQ(sample.model_us > 0, route) << FormatSample(sample);
+    EXPECT_EQ(sample.model_kernel_us > 0, route) << FormatSample(sample);
+    EXPECT_LE(sample.model_kernel_us, sample.model_us) << FormatSample(sample);
     // A kernel was part of each of these.
     const bool kernel = route || sample.key.sweep == Sweep::kKernel ||
                         sample.key.sweep == Sweep::kScatter || sample.key.sweep == Sweep::kStore ||
@@ -210,7 +212,7 @@ TEST(SampleOfRoute, HasTheTimesAndBytesOfTheRoute) {
   const SampleKey key = {Sweep::kRoute, "tcp", 16, 64, 1};
   const RouteTiming timing = {
       .query_rows = 16, .tokens = 64, .us = 30, .compute_us = 12, .bytes_out = 5, .bytes_in = 7};
-  EXPECT_EQ(FormatSample(SampleOfRoute(key, timing, 9)), "route,tcp,16,64,1,30,0,9,5,7,0,12,0");
+  EXPECT_EQ(FormatSample(SampleOfRoute(key, timing, 9)), "route,tcp,16,64,1,30,0,9,5,7,0,12,0,0");
 }
 
 TEST(RoundsDisagree, IfTheMiddleHalfIsWiderThanATie) {
@@ -263,9 +265,9 @@ TEST(Predict, FollowsTheProfile) {
                     .fabric = "verbs",
                     .constants = {16, 25e9, 25e9},
                     .compute = profile.here.attend}};
-  const double us = PredictRouteUs(profile, geometry, "verbs", 16, 2048);
+  const double us = PredictRoute(profile, geometry, "verbs", 16, 2048).us;
   EXPECT_NEAR(us, 16 + 16 * 2184 / 25e3 + 1 + 204.8, 1e-6);
-  EXPECT_EQ(PredictRouteUs(profile, geometry, "tcp", 16, 2048), 0);
+  EXPECT_EQ(PredictRoute(profile, geometry, "tcp", 16, 2048).us, 0);
   EXPECT_EQ(PredictChoice(profile, geometry, "verbs", 16, 2048, 1), Primitive::kRoute);
   EXPECT_EQ(PredictChoice(profile, geometry, "verbs", 16, 2048, 64), Primitive::kFetch);
   EXPECT_EQ(PredictChoice(profile, geometry, "tcp", 16, 2048, 64), std::nullopt);

@@ -75,16 +75,16 @@ TEST(ParseSample, RefusesAndNamesTheColumn) {
   ASSERT_TRUE(ParseSample(good).ok());
   const std::map<std::string, std::string> bad = {
       {"route,shm,16,2048", "columns"},
-      {"walk,shm,16,2048,1,100,101,5,1,1,0,0,0", "sweep"},
-      {"route,shm,-1,2048,1,100,101,5,1,1,0,0,0", "query_rows"},
-      {"route,shm,16,x,1,100,101,5,1,1,0,0,0", "tokens"},
-      {"route,shm,16,2048,99999999999,100,101,5,1,1,0,0,0", "parallel"},
-      {"route,shm,16,2048,1,nan,101,5,1,1,0,0,0", "us"},
-      {"route,shm,16,2048,1,inf,101,5,1,1,0,0,0", "us"},
-      {"route,shm,16,2048,1,1,-1,5,1,1,0,0,0", "model_us"},
-      {"route,shm,16,2048,1,100,101,5,1,1,x,0,0", "error_us"},
-      {"route,shm,16,2048,1,100,101,5,1,1,0,-1,0", "kernel_us"},
-      {"route,shm,16,2048,1,100,101,5,1,1,0,0,nan", "spread"},
+      {"walk,shm,16,2048,1,100,101,5,1,1,0,0,0,0", "sweep"},
+      {"route,shm,-1,2048,1,100,101,5,1,1,0,0,0,0", "query_rows"},
+      {"route,shm,16,x,1,100,101,5,1,1,0,0,0,0", "tokens"},
+      {"route,shm,16,2048,99999999999,100,101,5,1,1,0,0,0,0", "parallel"},
+      {"route,shm,16,2048,1,nan,101,5,1,1,0,0,0,0", "us"},
+      {"route,shm,16,2048,1,inf,101,5,1,1,0,0,0,0", "us"},
+      {"route,shm,16,2048,1,1,-1,5,1,1,0,0,0,0", "model_us"},
+      {"route,shm,16,2048,1,100,101,5,1,1,x,0,0,0", "error_us"},
+      {"route,shm,16,2048,1,100,101,5,1,1,0,-1,0,0", "kernel_us"},
+      {"route,shm,16,2048,1,100,101,5,1,1,0,0,nan,0", "spread"},
       {good + std::string(600, '1'), "too long"},
   };
   for (const auto& [line, word] : bad) {
@@ -129,6 +129,24 @@ TEST(Findings, FollowFromTheSamples) {
   EXPECT_EQ(shm.clear_count, 3u);
   EXPECT_NEAR(shm.right_share, 1. / 3, 1e-9);
   EXPECT_EQ(shm.resolved_count, 0u);  // their errors are unknown
+}
+
+// Goal: an error of the transfer shows, where the kernel takes most of the time and is right.
+TEST(Findings, HaveTheErrorBeyondTheKernel) {
+  std::vector<Sample> samples = SmallGrid();
+  for (Sample& sample : samples) {
+    if (sample.key.sweep != Sweep::kRoute) continue;
+    sample.kernel_us = sample.us / 2;
+    sample.model_kernel_us = sample.us / 2;
+  }
+  const auto found = FindingsOf(samples, /*layers=*/2, std::vector<uint32_t>{1},
+                                [](const std::string&, uint32_t, uint64_t, uint32_t) {
+                                  return std::optional(Primitive::kRoute);
+                                });
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_NEAR(found[0].beyond.mape, 2 * found[0].all.mape, 1e-9);
+  EXPECT_NEAR(found[0].beyond_large.mape, 2 * found[0].large.mape, 1e-9);
+  EXPECT_EQ(found[0].beyond.count, 2u);
 }
 
 // Goal: a point whose means differ clearly judges no choice while the means are uncertain.
