@@ -3,9 +3,9 @@
 
 The first server prefills the corpus and publishes it. Then eight agents query the second one, which has never seen it.
 It prefills the corpus (recompute), loads its rows into vLLM's cache (fetch), sends queries to the holders (route), or
-lets ckv decide (auto). A table reports the time to the first token, the time per token, bytes to and from holders, and
-blocks of vLLM's cache. Each answer is compared with that over loaded rows. A difference beyond rounding is a failure; a
-time is not.
+lets ckv decide (auto). At last they query the example router over both servers. A table reports the time to the first
+token, the time per token, bytes to and from holders, and blocks of vLLM's cache. Each answer is compared with that over
+loaded rows. A difference beyond rounding is a failure; a time is not.
 
     quickstart.py --ckvd ... --ckvctl ... --library libckv.so.1 [--tokens 8192]
 
@@ -14,6 +14,7 @@ it is unavailable, this is SKIPPED: exit code 77.
 """
 
 import argparse
+import collections
 import concurrent.futures
 import contextlib
 import http.client
@@ -40,19 +41,62 @@ from prompts import ROUNDING, text  # noqa: E402
 from quickstart_table import mib, table  # noqa: E402
 
 AGENTS, OWN_TOKENS, COUNT, LAYERS = 8, 48, 16, 4
+TOKEN_BYTES = LAYERS * 576 * 2  # of one token's rows
+ARRIVES_S = 0.2  # between two agents at the router
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 READY_S, ANSWER_S = 300, 900
 HEAD = ("eight agents", "first token", "a token", "holders' bytes", "vLLM's blocks", "logprobs differ")
 # For a whole layer of eight prefills over the corpus, on a slow or shared processor.
 DEADLINE_S_MIN, TOKENS_A_SECOND = 8, 256
 
 
-class Server:
+class Door:
+    """An HTTP server of the OpenAI API: an engine's, or the router's."""
+
+    def __init__(self, port):
+        self.port, self.engines = port, []  # as the answers' headers name them
+
+    def post(self, prompt, count, **more):
+        """(the connection, its response)"""
+        body = {"model": "small", "prompt": prompt, "max_tokens": count, "min_tokens": count, "temperature": 0,
+                "ignore_eos": True, "logprobs": 5, "return_tokens_as_token_ids": True, **more}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        return connection, connection.getresponse()
+
+    def ask(self, prompt, count, **more):
+        """[(token, logprob, {token: logprob})], seconds to the first, seconds of all."""
+        begun, answer, first = time.monotonic(), [], None
+        connection, response = self.post(prompt, count, stream=True, **more)
+        self.engines.append(response.getheader("x-ckv-engine"))
+        if response.status != 200:
+            sys.exit(f"vLLM answers {response.status}: {response.read().decode()[:500]}")
+        for line in response:
+            said = line.decode().removeprefix("data: ").strip()
+            if not said or said == "[DONE]":
+                continue
+            event = json.loads(said)
+            if "error" in event:
+                sys.exit(f"vLLM ends a stream: {event['error']}")
+            first = first or time.monotonic() - begun
+            told = event["choices"][0]["logprobs"]
+            if told:
+                answer += zip(told["tokens"], told["token_logprobs"], told["top_logprobs"])
+        connection.close()
+        if len(answer) != count:
+            sys.exit(f"{len(answer)} of {count} tokens came")
+        return answer, first, time.monotonic() - begun
+
+
+class Server(Door):
     """One `vllm serve`, on its own core. Several engines behind it share that core."""
 
     def __init__(self, one, model, directory, core, log, deadline, engines=1):
-        self.port, self.log, self.peak, self._watching = ports.free_port(), log, 0.0, False
+        super().__init__(ports.free_port())
+        self.log, self.peak, self._watching = log, 0.0, False
         transfer = {"kv_connector": "CkvConnector", "kv_role": "kv_both", "kv_connector_module_path": "ckv_vllm.connector",
-                    "kv_connector_extra_config": {"directory": directory, "fabrics": "tcp", "deadline": deadline}}
+                    "kv_connector_extra_config": {"directory": directory, "fabrics": "tcp", "deadline": deadline,
+                                                  "engine_address": f"127.0.0.1:{self.port}"}}
         environment = {**one.environment, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1",
                        "VLLM_CPU_OMP_THREADS_BIND": "|".join([str(core)] * engines), "VLLM_LOGGING_LEVEL": "WARNING"}
         with log.open("wb") as out:
@@ -71,36 +115,6 @@ class Server:
                     return
             time.sleep(0.2)
         sys.exit(f"vLLM did not start:\n{self.log.read_text(errors='replace')[-3000:]}")
-
-    def post(self, prompt, count, **more):
-        """(the connection, its response)"""
-        body = {"model": "small", "prompt": prompt, "max_tokens": count, "min_tokens": count, "temperature": 0,
-                "ignore_eos": True, "logprobs": 5, "return_tokens_as_token_ids": True, **more}
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-        return connection, connection.getresponse()
-
-    def ask(self, prompt, count, **more):
-        """[(token, logprob, {token: logprob})], seconds to the first, seconds of all."""
-        begun, answer, first = time.monotonic(), [], None
-        connection, response = self.post(prompt, count, stream=True, **more)
-        if response.status != 200:
-            sys.exit(f"vLLM answers {response.status}: {response.read().decode()[:500]}")
-        for line in response:
-            said = line.decode().removeprefix("data: ").strip()
-            if not said or said == "[DONE]":
-                continue
-            event = json.loads(said)
-            if "error" in event:
-                sys.exit(f"vLLM ends a stream: {event['error']}")
-            first = first or time.monotonic() - begun
-            told = event["choices"][0]["logprobs"]
-            if told:
-                answer += zip(told["tokens"], told["token_logprobs"], told["top_logprobs"])
-        connection.close()
-        if len(answer) != count:
-            sys.exit(f"{len(answer)} of {count} tokens came")
-        return answer, first, time.monotonic() - begun
 
     def metrics(self):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as said:
@@ -180,6 +194,37 @@ def tells_why(fleet, server, own, named):
         sys.exit(f"a token of a step that failed goes out: {streamed[:300]}")
 
 
+@contextlib.contextmanager
+def router(one, directory, token_bytes):
+    """Yields the door of deploy/example_router.py."""
+    process = subprocess.Popen(
+        [one.python, ROOT / "deploy/example_router.py", "--directory", directory, "--listen", "127.0.0.1:0", "--token-bytes",
+         str(token_bytes)], env=one.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    try:
+        said = process.stdout.readline()
+        if not said.startswith("listening on "):
+            sys.exit("deploy/example_router.py did not start")
+        yield Door(int(said.rpartition(":")[2]))
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def by_router(one, fleet, owns, named, due):
+    """The agents send to the router, one after another. Returns the engines that answered, and the largest difference."""
+    with router(one, fleet.directory, TOKEN_BYTES) as door, concurrent.futures.ThreadPoolExecutor(AGENTS) as pool:
+        def later(agent):
+            time.sleep(agent * ARRIVES_S)  # a load is reported within 0.1 s
+            return door.ask(owns[agent], COUNT, **named)[0]
+
+        answers = list(pool.map(later, range(AGENTS)))
+    worst = differ("route, by the router", answers, due)
+    chosen = collections.Counter(door.engines)
+    if len(chosen) < 2 or None in chosen:
+        sys.exit(f"the router has two engines or more, and chose {dict(chosen)}")
+    return chosen, worst
+
+
 def ingest(fleet, server, corpus):
     """Returns the seconds of an ingest. A second one must prefill nothing."""
     path = fleet.folder / "law.jsonl"
@@ -196,7 +241,7 @@ def ingest(fleet, server, corpus):
     return took
 
 
-def run(fleet, servers, tokens):
+def run(one, fleet, servers, tokens):
     first, second = servers
     corpus, owns = text(1, tokens), [text(100 + i, OWN_TOKENS) for i in range(AGENTS)]
     print(f"== ckvctl corpus ingest: the first server prefills {tokens} tokens, and publishes them", flush=True)
@@ -230,8 +275,12 @@ def run(fleet, servers, tokens):
         sys.exit("an agent without the corpus answers as one with it: nothing was compared")
     by_xargs, _, _ = second.ask(owns[0], COUNT, vllm_xargs={"ckv": '{"corpus": "law", "policy": "route"}'})
     differ("route, by vllm_xargs", [by_xargs], due[:1])
+    print("== the agents ask deploy/example_router.py over both servers", flush=True)
+    chosen, worst = by_router(one, fleet, owns, named["route"], due)
     tells_why(fleet, second, owns[0], named["route"])
     table(HEAD, rows)
+    print(f"The router chose {', '.join(f'{name} for {count}' for name, count in sorted(chosen.items()))} of {AGENTS} agents; "
+          f"logprobs differ by {worst:.3f}.")
     print("Answers are compared with those of fetch, token by token until rounding parts them. An agent without the corpus "
           f"answers otherwise.\nThe corpus was prefilled once, in {prefill:.1f} s. {AGENTS} agents that each do it take "
           f"{AGENTS * prefill:.0f} s.")
@@ -265,7 +314,7 @@ def main():
                                   arguments.engines if core else 1) for core in (0, 1)]
                 for server in servers:
                     server.wait()
-                run(fleet, servers, arguments.tokens)
+                run(one, fleet, servers, arguments.tokens)
             finally:
                 for server in servers:
                     server.stop()

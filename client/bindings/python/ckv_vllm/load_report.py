@@ -87,7 +87,9 @@ class LoadReport:
         self._load = EngineLoad(vllm_config.scheduler_config.max_num_seqs, cache.num_gpu_blocks or 0, cache.block_size,
                                 token_bytes)
         # A requester of its own, because its name must be that of one engine only.
-        self._requester = ckv.open(settings.directory, name=name_of(settings.engine_address), local_cache_bytes=0)
+        parallel = vllm_config.parallel_config
+        rank = parallel.data_parallel_rank if parallel.data_parallel_size > 1 else None
+        self._requester = ckv.open(settings.directory, name=name_of(settings.engine_address, rank), local_cache_bytes=0)
         self._failed = False
         # Unlike a later one, it raises: a malformed address must not be found out by a router that has no engine.
         self._requester.report_load(settings.engine_address, self._load.step(time.monotonic(), {}, {}, 0))
@@ -107,6 +109,10 @@ class LoadReport:
         self._requester.close()
 
 
-def name_of(address: str) -> str:
-    """Returns the engine's name: "vllm-10.0.0.7-8000" for 10.0.0.7:8000."""
-    return "vllm-" + re.sub(r"[^A-Za-z0-9_.-]", "-", address)
+def name_of(address: str, rank: Optional[int] = None) -> str:
+    """Returns the engine's name: "vllm-10.0.0.7-8000" for 10.0.0.7:8000.
+
+    rank  which of several engines behind the address it is (data parallelism): "vllm-10.0.0.7-8000-1"
+    """
+    name = "vllm-" + re.sub(r"[^A-Za-z0-9_.-]", "-", address)
+    return name if rank is None else f"{name}-{rank}"

@@ -399,6 +399,7 @@ class Loads(unittest.TestCase):
 
     def test_a_name_is_the_servers(self):
         self.assertEqual(load_report.name_of("[fe80::1]:8000"), "vllm--fe80--1--8000")
+        self.assertEqual(load_report.name_of("10.0.0.7:8000", 1), "vllm-10.0.0.7-8000-1")
 
 
 class Prefills(unittest.TestCase):
