@@ -103,11 +103,18 @@ class CandidateRound {
         candidate_(candidate),
         bytes_per_us_(bytes_per_us),
         wire_share_(std::min(CleanCost(candidate.wire_share), 1.0)),
+        burst_bytes_(CleanCost(candidate.burst_bytes)),
         attended_(TimesCost(work.attended, CleanCost(candidate.token_share))) {}
 
   // All in one message.
   RoundTime Whole(double rows) const {
-    return {TransferUs(rows * work_.exchange_bytes, bytes_per_us_), Compute(rows)};
+    const double compute_us = Compute(rows);
+    if (burst_bytes_ == 0)
+      return {TransferUs(rows * work_.exchange_bytes, bytes_per_us_), compute_us};
+    const double out = rows * work_.query_bytes;
+    const double back = rows * (work_.exchange_bytes - work_.query_bytes);
+    const double refill_us = TransferUs(std::max(out, back), bytes_per_us_) - compute_us;
+    return {std::max(WireUs(out) + WireUs(back), refill_us), compute_us};
   }
 
   // In frames.
@@ -134,25 +141,30 @@ class CandidateRound {
   double ComputeAlone() const { return ComputeUs(candidate_.compute, work_, attended_, 1); }
 
  private:
+  // One direction of the wire.
+  double WireUs(double bytes) const {
+    return TransferUs(std::max(0.0, bytes - burst_bytes_), bytes_per_us_);
+  }
   double Compute(double rows) const {
     Workload part = work_;
     part.rows = rows;
     return ComputeUs(candidate_.compute, part, attended_, 1 + CleanCost(candidate_.concurrent));
   }
   Stages Of(double rows) const {
-    const double out_us = TransferUs(rows * work_.query_bytes, bytes_per_us_);
-    const double back_us =
-        TransferUs(rows * (work_.exchange_bytes - work_.query_bytes), bytes_per_us_);
-    return {.out_us = TimesCost(wire_share_, out_us),
-            .copy_us = TimesCost(1 - wire_share_, out_us + back_us),
+    const double out = rows * work_.query_bytes;
+    const double back = rows * (work_.exchange_bytes - work_.query_bytes);
+    const double copy_us = TransferUs(out, bytes_per_us_) + TransferUs(back, bytes_per_us_);
+    return {.out_us = TimesCost(wire_share_, WireUs(out)),
+            .copy_us = TimesCost(1 - wire_share_, copy_us),
             .compute_us = Compute(rows),
-            .back_us = TimesCost(wire_share_, back_us)};
+            .back_us = TimesCost(wire_share_, WireUs(back))};
   }
 
   const Workload& work_;
   const Candidate& candidate_;
   const double bytes_per_us_;
   const double wire_share_;
+  const double burst_bytes_;
   const double attended_;
 };
 

@@ -25,6 +25,15 @@
 // ends' processors copy every byte, and near 1 on a slow link. If s = 0 or F = 1, this equals the
 // first formula.
 //
+// A rate limiter is a token bucket, as of tc-tbf(8) and of virtual machines' network cards. After a
+// rest, it lets b bytes of a direction pass at once (Candidate::burst_bytes, measured):
+//
+//   one direction    max(bytes - b, 0) / BW
+//   rounds           follow each other, so none is faster than the longer direction's bytes / BW
+//
+// Without b, the model of a link of 1 Gbit/s behind a bucket of 16 KB was 43 to 58 % too high. That
+// was at 16 query rows. A link whose rate is that of its wire has no b.
+//
 // Holders of one host share its processors (HostLoads). A call to n holders of a host with P
 // processors takes as long as ceil(n / P) of them one after another.
 //
@@ -131,6 +140,8 @@ struct Candidate {
   // s, [0, 1], of `fabric`, as measured by LaneCalibrator. Without a measurement it is 0, which
   // never assumes any overlap.
   double wire_share = 0;
+  // b of `fabric`, as measured by LaneCalibrator. Without a measurement it is 0.
+  double burst_bytes = 0;
   // The share of the splice that the transfer from this holder does not hide, [0, 1].
   // LaneCalibrator measures it. Without a measurement it is 1: T_fetch = T_transfer + T_splice.
   double splice_share = 1;

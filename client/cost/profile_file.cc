@@ -127,6 +127,7 @@ absl::StatusOr<LaneProfile> ReadLane(const nlohmann::json& object) {
   CKV_RETURN_IF_ERROR(ReadNumber(object, "fetch_bandwidth_bytes_per_s",
                                  &lane.constants.fetch_bandwidth_bytes_per_s));
   CKV_RETURN_IF_ERROR(ReadNumber(object, "wire_share", &lane.wire_share));
+  CKV_RETURN_IF_ERROR(ReadNumber(object, "burst_bytes", &lane.burst_bytes));
   CKV_RETURN_IF_ERROR(ReadNumber(object, "splice_share", &lane.splice_share));
   CKV_RETURN_IF_ERROR(ReadCurve(object, "compute", &lane.compute));
   return lane;
@@ -191,6 +192,7 @@ std::string FormatProfile(const Profile& profile) {
                      {"bandwidth_bytes_per_s", lane.constants.bandwidth_bytes_per_s},
                      {"fetch_bandwidth_bytes_per_s", lane.constants.fetch_bandwidth_bytes_per_s},
                      {"wire_share", lane.wire_share},
+                     {"burst_bytes", lane.burst_bytes},
                      {"splice_share", lane.splice_share},
                      {"compute", CurveJson(lane.compute)}});
   }

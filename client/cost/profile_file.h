@@ -29,6 +29,7 @@ struct LaneProfile {
   FabricConstants constants;
   ComputeCurve compute = {};
   double wire_share = 0;    // Candidate::wire_share
+  double burst_bytes = 0;   // Candidate::burst_bytes
   double splice_share = 1;  // Candidate::splice_share
   // The holder's kernel target. kUnknown matches any target.
   KernelTargetId kernel_target = KernelTargetId::kUnknown;

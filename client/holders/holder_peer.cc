@@ -250,6 +250,11 @@ double HolderPeer::WireShareFor(const Geometry& geometry) const {
   return seed == nullptr ? 0 : seed->wire_share;
 }
 
+double HolderPeer::BurstBytesFor(const Geometry& geometry) const {
+  const LaneProfile* const seed = SeedOf(geometry);
+  return seed == nullptr ? 0 : seed->burst_bytes;
+}
+
 double HolderPeer::SpliceShareFor(const Geometry& geometry) const {
   const LaneProfile* const seed = SeedOf(geometry);
   return seed == nullptr ? 1 : seed->splice_share;

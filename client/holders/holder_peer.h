@@ -203,10 +203,11 @@ class HolderPeer {
   //                   before any.
   //   ComputeFor      the profile's curve, or the measured constants if it has none, times the
   //                   current slowdown of the kernel.
-  //   WireShareFor    the profile's, or 0 without one.
+  //   WireShareFor    the profile's, or 0 without one. So is BurstBytesFor.
   //   SpliceShareFor  the profile's, or 1 without one.
   std::optional<FabricConstants> FabricFor(const Geometry& geometry) const;
   double WireShareFor(const Geometry& geometry) const;
+  double BurstBytesFor(const Geometry& geometry) const;
   double SpliceShareFor(const Geometry& geometry) const;
   ComputeConstants ComputeFor(const Geometry& geometry) const ABSL_LOCKS_EXCLUDED(mu_);
   // Passes an answer to LiveModel::Observe, and returns the kernel time that was expected of it, or

@@ -20,6 +20,7 @@ Candidate CandidateOf(const HolderPeer& peer, const PeerTable& peers, NetworkOra
   Candidate candidate;
   candidate.fabric = peer.FabricFor(geometry);
   candidate.wire_share = peer.WireShareFor(geometry);
+  candidate.burst_bytes = peer.BurstBytesFor(geometry);
   candidate.splice_share = peer.SpliceShareFor(geometry);
   candidate.compute = peer.ComputeFor(geometry);
   candidate.in_flight = peer.in_flight.Get();

@@ -2,7 +2,8 @@
 // kind of call and returns a trimmed mean. LaneCalibrator, in order:
 //   constructor  lists the points: query rows, caching of rows, and chunk of few or many tokens
 //   Part(i)      times one point, or as the last part the fetches. Round times all
-//   Fit          fits T_probe, bandwidth and wire share to the calls over few tokens (FitCalls).
+//   Fit          fits T_probe, bandwidth, wire share and burst to the calls over few tokens
+//   (FitCalls).
 //                Then fits the compute curve to all points, and the splice share to the fetches
 
 #include "client/tools/characterize/calibrate.h"
@@ -271,37 +272,6 @@ double TimeAttendHere(const PagedCache& cache, uint64_t tokens, uint32_t query_r
   return TrimmedMean(std::move(all));
 }
 
-FabricConstants FitFabric(std::span<const ExchangeSample> samples) {
-  // Minimises the sum of ((a + b x - y) / y)^2.
-  double w = 0, wx = 0, wxx = 0, wy = 0, wxy = 0, least = 0;
-  bool any = false;
-  for (const ExchangeSample& sample : samples) {
-    // With `of_us` set, `us` is a difference without the kernel's time, so it may be below 0.
-    if (!(sample.us > 0 || sample.of_us > 0) || !(sample.bytes >= 0)) continue;
-    if (!std::isfinite(sample.us) || !std::isfinite(sample.bytes)) continue;
-    if (!std::isfinite(sample.of_us)) continue;
-    const double of_us = sample.of_us > 0 ? sample.of_us : sample.us;
-    const double weight = 1 / (of_us * of_us);
-    w += weight;
-    wx += weight * sample.bytes;
-    wxx += weight * sample.bytes * sample.bytes;
-    wy += weight * sample.us;
-    wxy += weight * sample.bytes * sample.us;
-    least = any ? std::min(least, sample.us) : std::max(0.0, sample.us);
-    any = true;
-  }
-  FabricConstants constants = {.t_probe_us = least,
-                               .bandwidth_bytes_per_s = LiveFabric::kBandwidthMax};
-  const double determinant = w * wxx - wx * wx;
-  if (!(determinant > 1e-12 * w * wxx)) return constants;
-  const double us_per_byte = (w * wxy - wx * wy) / determinant;
-  if (!(us_per_byte > 0)) return constants;
-  constants.t_probe_us = std::max(0.0, (wy - us_per_byte * wx) / w);
-  constants.bandwidth_bytes_per_s =
-      std::clamp(1e6 / us_per_byte, LiveFabric::kBandwidthMin, LiveFabric::kBandwidthMax);
-  return constants;
-}
-
 std::span<const RowCaching> CachingsOf(bool can_push_out) {
   static constexpr RowCaching kPlaces[] = {RowCaching::kAsLeft, RowCaching::kCached,
                                            RowCaching::kCold};
@@ -316,68 +286,6 @@ LaneCalibrator::LaneCalibrator(Requester* requester, CalibrationCall call, Clock
         points_.push_back({.query_rows = rows, .chunk = chunk, .caching = caching});
     }
   }
-}
-
-namespace {
-
-// How often the longest stage is searched for. The search settles in three turns, and may swing
-// between two stages that are equally long.
-constexpr uint32_t kStageTurns = 8;
-
-// A sample as T_probe + bytes / BW, at the stage of the pipeline that is the longest with
-// `us_per_byte`.
-ExchangeSample AtLongestStage(const CallSample& call, const FrameRows& frame, double wire_share,
-                              double us_per_byte) {
-  const double bytes = call.bytes_out + call.bytes_in;
-  const double of_us = call.beside_us + call.compute_us;
-  const ExchangeSample whole = {bytes, call.beside_us, of_us};
-  if (frame.whole == 0 || call.rows <= frame.whole || wire_share == 0) return whole;
-  const double one = frame.block / call.rows;
-  const double out = wire_share * call.bytes_out, back = wire_share * call.bytes_in;
-  const double copied = (1 - wire_share) * bytes;
-  const double holder_us = copied * us_per_byte + call.compute_us;
-  if (holder_us >= std::max(out, back) * us_per_byte)
-    return {copied + one * (out + back), call.beside_us, of_us};
-  const double longest = std::max(out, back), other = std::min(out, back);
-  return {longest + one * (other + copied), of_us - one * call.compute_us, of_us};
-}
-
-double SquaredError(std::span<const ExchangeSample> samples, const FabricConstants& constants) {
-  double sum = 0;
-  for (const ExchangeSample& sample : samples) {
-    if (!(sample.of_us > 0)) continue;
-    const double model_us =
-        constants.t_probe_us + sample.bytes / constants.bandwidth_bytes_per_s * 1e6;
-    const double error = (model_us - sample.us) / sample.of_us;
-    sum += error * error;
-  }
-  return sum;
-}
-
-}  // namespace
-
-FittedFabric FitCalls(std::span<const CallSample> samples, const FrameRows& frame) {
-  FittedFabric best;
-  double least = 0;
-  const bool cut = std::any_of(samples.begin(), samples.end(), [&](const CallSample& call) {
-    return frame.whole > 0 && call.rows > frame.whole;
-  });
-  std::vector<ExchangeSample> exchanges(samples.size());
-  for (uint32_t step = 0; step <= (cut ? kWireShareSteps : 0); ++step) {
-    FittedFabric fitted = {.constants = best.constants,
-                           .wire_share = double(step) / kWireShareSteps};
-    for (uint32_t turn = 0; turn < (step == 0 ? 1 : kStageTurns); ++turn) {
-      const double us_per_byte = step == 0 ? 0 : 1e6 / fitted.constants.bandwidth_bytes_per_s;
-      for (size_t i = 0; i < samples.size(); ++i)
-        exchanges[i] = AtLongestStage(samples[i], frame, fitted.wire_share, us_per_byte);
-      fitted.constants = FitFabric(exchanges);
-    }
-    const double error = SquaredError(exchanges, fitted.constants);
-    if (step > 0 && !(error < least)) continue;
-    least = error;
-    best = fitted;
-  }
-  return best;
 }
 
 absl::Status LaneCalibrator::Round() {
@@ -462,6 +370,7 @@ LaneCalibration LaneCalibrator::Fit() const {
       FrameRowsOf(call_.corpus->geometry, call_.wire == PartialDtype::kF32, call_.lane_shape));
   lane.fabric = fitted.constants;
   lane.wire_share = fitted.wire_share;
+  lane.burst_bytes = fitted.burst_bytes;
   lane.splice_share = SpliceShare();
   lane.holder = FitComputeCurve(compute);
   // A fetch that also splices writes into larger pages. If that is faster, a fetch without a splice

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -127,20 +128,28 @@ struct CallSample {
 };
 struct FittedFabric {
   FabricConstants constants;
-  double wire_share = 0;  // Candidate::wire_share
+  double wire_share = 0;   // Candidate::wire_share
+  double burst_bytes = 0;  // Candidate::burst_bytes
 };
 // Fits the constants with which the cost model (client/cost/cost_model.h) best matches the
 // samples, as FitFabric does. Also fits the share of a transfer that overlaps with the kernel. The
 // share is the one of kWireShareSteps + 1 values from 0 to 1 with the smallest sum of squared
 // relative errors. On a tie, the smallest value is used. Only calls of several frames reveal that
 // share; without them it is 0.
+//
+// The burst is 0, or one of kBurstBytes that reduces that sum to kBurstGain of it. A smaller gain
+// may be noise.
 inline constexpr uint32_t kWireShareSteps = 20;
+inline constexpr std::array<double, 8> kBurstBytes = {4096,  8192,   16384,  32768,
+                                                      65536, 131072, 262144, 524288};
+inline constexpr double kBurstGain = 0.5;
 FittedFabric FitCalls(std::span<const CallSample> samples, const FrameRows& frame);
 
 // The measured constants of one holder, over the fabric that the requester uses to it.
 struct LaneCalibration {
   FabricConstants fabric;
   double wire_share = 0;
+  double burst_bytes = 0;
   double splice_share = 1;  // Candidate::splice_share
   ComputeCurve holder;
   std::vector<RouteTiming> timings;

@@ -157,6 +157,7 @@ Profile TargetCalibrator::Finish(const std::string& subject) const {
                              .constants = lane.fabric,
                              .compute = lane.holder,
                              .wire_share = lane.wire_share,
+                             .burst_bytes = lane.burst_bytes,
                              .splice_share = lane.splice_share,
                              .kernel_target = TargetOf(*target_.lanes[i].requester, holder)});
   }

@@ -50,6 +50,26 @@ double PipelineUs(uint32_t frames, const std::array<double, 3>& stage_us) {
   return done[2];
 }
 
+// A rate limiter passes the first bytes of each direction at once, and refills at its rate.
+TEST(RouteRound, ARateLimiterHasABurst) {
+  const double bytes_per_us = 125;
+  Candidate candidate = Over(bytes_per_us, /*wire_share=*/1, /*us_per_row_token=*/0);
+  candidate.burst_bytes = 16384;
+  const auto transfer_us = [&](double rows) {
+    return RouteRound(WorkOf(rows, /*frame_rows=*/284), candidate).transfer_us;
+  };
+  // 4 rows fit the bucket. The next round finds it refilled once 4 rows' bytes could have passed.
+  EXPECT_NEAR(transfer_us(4), 4 * kQueryBytes / bytes_per_us, 1e-9);
+  EXPECT_NEAR(transfer_us(128), (128 * (kQueryBytes + kPartialBytes) - 2 * 16384) / bytes_per_us,
+              1e-9);
+  // A kernel that takes longer hides the refill.
+  candidate.compute = {1000, 0};
+  EXPECT_EQ(transfer_us(4), 0);
+  const double whole_us = RouteRound(WorkOf(2840, /*frame_rows=*/284), candidate).total_us;
+  candidate.burst_bytes = 0;
+  EXPECT_LT(whole_us, RouteRound(WorkOf(2840, /*frame_rows=*/284), candidate).total_us);
+}
+
 TEST(RouteRound, APipelineOfManyFramesOverlapsThem) {
   for (uint32_t seed = 0; seed < 500; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

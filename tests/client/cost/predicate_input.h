@@ -71,6 +71,7 @@ inline Candidate RandomCandidate(std::mt19937& rng) {
   }
   if (rng() % 4 == 0) candidate.compute.live = {AnyScale(rng) * 1e-2, AnyScale(rng) * 1e-2};
   if (rng() % 2) candidate.wire_share = double(rng() % 101) / 100;
+  if (rng() % 4 == 0) candidate.burst_bytes = double(rng() % (1 << 18));
   if (rng() % 2) candidate.splice_share = double(rng() % 101) / 100;
   candidate.in_flight = double(rng() % 10);
   candidate.concurrent = double(rng() % 10);

@@ -40,9 +40,10 @@ Profile Sample() {
                     {1.5, 9e9, 8e9},
                     {2, 0.5, 2, {{{1, 0.5}, {64, 4}}}, {0.0625, 1}},
                     0,
+                    0,
                     1,
                     KernelTargetId::kAvx3},
-                   {"h1", "tcp", {20, 1e9, 2e9}, {}, 0.75, 0.25}};
+                   {"h1", "tcp", {20, 1e9, 2e9}, {}, 0.75, 16384, 0.25}};
   return profile;
 }
 
@@ -108,6 +109,7 @@ TEST(Profile, RefusesImplausibleFieldsByName) {
       {"\"kernel_target\"", "\"target\""},
       {"\"wire_share\"", "\"wire\""},
       {"\"splice_share\"", "\"splice\""},
+      {"\"burst_bytes\"", "\"burst\""},
       {"\"splice_per_layer_us\"", "\"splice_us\""},
   };
   for (const auto& [from, to] : lies) {

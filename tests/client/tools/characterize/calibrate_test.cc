@@ -85,6 +85,37 @@ TEST(FitCalls, RecoversTheTermsOfTheModel) {
   }
 }
 
+// A rate limiter's bucket shows in short calls, which are faster than its rate.
+TEST(FitCalls, RecoversTheBurstOfARateLimiter) {
+  const FrameRows frame = {284, 256};
+  for (const double burst : {0., 16384., 131072.}) {
+    for (const double wire_share : {0., 1.}) {
+      SCOPED_TRACE(testing::Message() << burst << " with " << wire_share);
+      Candidate candidate;
+      candidate.fabric = FabricConstants{30, 120e6};
+      candidate.wire_share = wire_share;
+      candidate.burst_bytes = burst;
+      candidate.compute = {0, 1e-2};
+      std::vector<CallSample> samples;
+      for (const double rows : {1., 4., 16., 24., 96., 256., 384., 1536.}) {
+        Workload work;
+        work.rows = rows;
+        work.tokens = work.attended = 64;
+        work.query_bytes = 1152;
+        work.exchange_bytes = 2184;
+        work.frame = frame;
+        const double compute_us = rows * 64 * 1e-2;
+        samples.push_back({rows, rows * 1152, rows * 1032, compute_us,
+                           RouteRound(work, candidate).total_us - compute_us});
+      }
+      const FittedFabric fitted = FitCalls(samples, frame);
+      EXPECT_EQ(fitted.burst_bytes, burst);
+      EXPECT_NEAR(fitted.constants.bandwidth_bytes_per_s, 120e6, 120e6 * 0.03);
+      EXPECT_NEAR(fitted.constants.t_probe_us, 30, 3);
+    }
+  }
+}
+
 TEST(FitCalls, AcceptsAnyInput) {
   const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
   const FrameRows frame = {284, 256};
