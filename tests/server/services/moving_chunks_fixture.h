@@ -68,7 +68,15 @@ class MovingChunksTest : public ServicesTest {
     EXPECT_TRUE(published.ok()) << published.error_message();
     return Get(name);
   }
-  Corpus Get(const std::string& name) { return *MakeFleet().GetCorpus(name); }
+  // Asks again while the directory cannot be reached: a subchannel of the one before it may still be
+  // in its backoff.
+  Corpus Get(const std::string& name) {
+    const Instant give_up = Soon();
+    auto corpus = MakeFleet().GetCorpus(name);
+    while (absl::IsUnavailable(corpus.status()) && Clock::Real()->Now() < give_up)
+      corpus = MakeFleet().GetCorpus(name);
+    return *corpus;
+  }
   // As when its orphans are not dropped: their holder was offline, or the command was killed.
   void DropCorpusOnly(const std::string& name) {
     v1::DropCorpusRequest request;
