@@ -119,8 +119,11 @@ class CharacterizeTest(unittest.TestCase):
         profiles = [json.loads((folder / "profile.json").read_text(encoding="utf-8")) for folder in (self.costs, other)]
         self.assertEqual(profiles[0]["lanes"], profiles[1]["lanes"])
         self.assertEqual(profiles[1]["here"]["prefill_per_token_layer_us"], 2)
+        changed = self.folder / "changed.json"
+        profiles[0]["lanes"][0]["t_probe_us"] += 1
+        changed.write_text(json.dumps(profiles[0]), encoding="utf-8")
         with self.assertRaisesRegex(AssertionError, "use another --dir"):
-            self.ctl(*options, "--profile", other / "profile.json", "--prefill-us", 3)
+            self.ctl(*options, "--profile", changed)
         for wrong, words in ((("--mq", "16,1"), "--mq: values must rise"), (("--tokens", "64"), "two sizes at least")):
             with self.assertRaisesRegex(AssertionError, words):
                 self.ctl("characterize", "--dir", self.folder / "none", *wrong)

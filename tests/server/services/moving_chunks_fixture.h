@@ -68,8 +68,8 @@ class MovingChunksTest : public ServicesTest {
     EXPECT_TRUE(published.ok()) << published.error_message();
     return Get(name);
   }
-  // Asks again while the directory cannot be reached: a subchannel of the one before it may still be
-  // in its backoff.
+  // Asks again while the directory cannot be reached: a subchannel of the one before it may still
+  // be in its backoff.
   Corpus Get(const std::string& name) {
     const Instant give_up = Soon();
     auto corpus = MakeFleet().GetCorpus(name);
