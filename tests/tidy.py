@@ -46,7 +46,7 @@ MAY_INCLUDE = {
     "client": "attention transport store* proto*",
     "client/sizing": "client/cost proto*",
     "client/rank": "client/cost proto*",
-    "client/simulate": "client/cost client/rank client/sizing transport store/corpus proto*",
+    "client/simulate": "client/cost client/prefetch client/rank client/sizing transport store/corpus proto*",
     "client/cost": "client attention attention/target transport store* proto*",
     "client/public": "client client/cost attention transport store* proto*",
     "client/context": "client client/public client/cost attention attention/paged transport store* proto*",
