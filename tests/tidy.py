@@ -79,7 +79,7 @@ MAY_INCLUDE = {
     "client/tools/ctl/doctor": "client/tools/ctl client/grpc proto*",
     "client/tools/ctl/ingest": "client/tools/ctl client/tools/ctl/fleet client/tools/ctl/corpus store/memory proto*",
     "client/tools/ctl/shell": "client/tools/ctl proto*",
-    "client/tools/ctl/simulate": "client/tools/ctl client/simulate store/formats proto*",
+    "client/tools/ctl/simulate": "client/tools/ctl client/cost client/simulate store/formats proto*",
     "client/tools/ctl/plan": "client/tools/ctl client/sizing client/cost store/formats proto*",
     "client/tools/ctl/corpus": "client/tools/ctl client/tools/ctl/fleet client/tools/reference_engine client/roof client "
                                "client/grpc client/publish client/holders attention attention/query transport store* "

@@ -281,8 +281,9 @@ void FleetRun::EndBatch(uint32_t index) {
       stats_.routed_bytes += bytes;
       continue;
     }
+    // The batch's time without the wait: LocalAttend measures from when the stream is idle.
     const double tokens = static_cast<double>(visit.chunks.size()) * spec_.chunk_tokens;
-    nodes_[id]->view.AttendedHere(tokens, (now_s_ - visit.queued_s) / kFleetUs / layers_);
+    if (spec_.learns_here) nodes_[id]->view.AttendedHere(tokens, batch.busy_s / kFleetUs / layers_);
     EndPart(job.visit);
   }
   batches_.Drop(index);

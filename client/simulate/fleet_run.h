@@ -10,8 +10,9 @@
 //              max-min fair rates. The flow of a step has the bytes of all its layers
 //   time       L x T_probe, L x T_merge for each holder, flows, waits, and L x the batch's kernel
 //
+// The own attends of a requester's contexts are batched, as in an engine's call of many sequences.
 // Overloaded holders do not refuse: requests wait. There are no hedges, failures, or leased copies
-// of hot chunks. A call has one context, and an engine's other work takes no time.
+// of hot chunks. An engine's other work takes no time.
 
 #pragma once
 

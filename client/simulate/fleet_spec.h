@@ -67,6 +67,9 @@ struct FleetSpec {
 
   FleetPolicy policy = FleetPolicy::kAuto;
   FleetHint hint = FleetHint::kNone;
+  // Requesters learn from their own attends how slow these are now (LiveHere). If false, the
+  // constants apply.
+  bool learns_here = true;
   double load = 1;  // times FleetRequestsPerS
   uint32_t requests_per_requester = 32;
   double zipf = 1;             // the document of rank r is drawn with weight r^-zipf

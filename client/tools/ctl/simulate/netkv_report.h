@@ -8,6 +8,7 @@
 #include "client/tools/ctl/output.h"
 #include "client/tools/ctl/simulate/netkv_paper.h"
 #include "client/tools/ctl/simulate/netkv_scenarios.h"
+#include "client/tools/ctl/simulate/simulation_folder.h"
 
 namespace ckv::ctl {
 
@@ -17,10 +18,6 @@ std::vector<std::string> NetkvAssumptions();
 std::string NetkvText(const std::vector<NetkvRow>& rows, const std::vector<PaperCell>& paper);
 Json NetkvJson(const std::vector<NetkvRow>& rows, const std::vector<PaperCell>& paper);
 
-struct SimulationCsv {
-  std::string name;
-  std::string text;
-};
 // SCENARIO.csv for each scenario, and paper.csv; the first line has titles.
 std::vector<SimulationCsv> NetkvCsv(const std::vector<NetkvRow>& rows,
                                     const std::vector<PaperCell>& paper);

@@ -9,14 +9,13 @@
 #include "absl/strings/str_format.h"
 #include "client/tools/ctl/checks.h"
 #include "client/tools/ctl/commands.h"
-#include "client/tools/ctl/result_folder.h"
+#include "client/tools/ctl/simulate/fleet_command.h"
 #include "client/tools/ctl/simulate/input_files.h"
 #include "client/tools/ctl/simulate/netkv_paper.h"
 #include "client/tools/ctl/simulate/netkv_report.h"
 #include "client/tools/ctl/simulate/netkv_scenarios.h"
-#include "client/tools/ctl/simulate/simulate_figures.h"
+#include "client/tools/ctl/simulate/simulation_folder.h"
 #include "proto/base/status.h"
-#include "store/formats/output_file.h"
 
 namespace ckv::ctl {
 namespace {
@@ -28,24 +27,6 @@ struct NetkvCommand {
   uint32_t seeds = 10;
   uint64_t seed = 1, requests = 0;
 };
-
-// Writes simulation.json, the CSV files and simulation.html. Returns the names of those written.
-absl::StatusOr<std::string> WriteSimulation(const Ctl& ctl, const std::string& folder,
-                                            const std::vector<SimulationCsv>& tables,
-                                            const Json& json) {
-  CKV_RETURN_IF_ERROR(MakeFolder(folder));
-  CKV_RETURN_IF_ERROR(WriteOutput(folder + "/simulation.json", RenderJson(json)));
-  std::string written = folder + "/simulation.json";
-  for (const SimulationCsv& file : tables) {
-    CKV_RETURN_IF_ERROR(WriteOutput(folder + "/" + file.name, file.text));
-    written += ", " + file.name;
-  }
-  const std::string script = folder + "/simulate_figures.py", page = folder + "/simulation.html";
-  CKV_RETURN_IF_ERROR(WriteOutput(script, kSimulateFiguresScript));
-  CKV_ASSIGN_OR_RETURN(const bool drawn, DrawWithPython(script));
-  if (!drawn) ctl.Note(NotDrawnText(page, script));
-  return written + (drawn ? ", simulation.html" : "");
-}
 
 absl::StatusOr<std::vector<NetkvCell>> CellsOfAll(const NetkvCommand& command) {
   std::vector<NetkvCell> cells;
@@ -156,6 +137,7 @@ void AddSimulateCommands(CLI::App& app, Ctl& ctl) {
   simulate->fallthrough();
   simulate->require_subcommand(1);
   AddNetkvVerb(*simulate, ctl);
+  AddSimulateFleetVerb(*simulate, ctl);
 }
 
 }  // namespace ckv::ctl

@@ -90,11 +90,54 @@ def plots(rows):
                 yield lines(drawn, title, scenario in LOG)
 
 
+def fleet_lines(rows, title, of, label, log=False):
+    """A line for each policy over the loads of one size."""
+    figure, axes = pyplot.subplots(figsize=(6.6, 4), layout="constrained")
+    for policy in in_order(rows, "policy"):
+        drawn = [row for row in rows if row["policy"] == policy]
+        axes.plot([100 * row["load"] for row in drawn], [of(row) for row in drawn], marker="o", label=policy)
+    if log:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(0, None)
+    axes.set(title=title, xlabel="load, %", ylabel=label)
+    axes.grid(alpha=.3)
+    axes.legend(fontsize="small")
+    return rendered(figure)
+
+
+def fleet_ratio(comparisons):
+    """Auto over the best other policy, a line for each size."""
+    figure, axes = pyplot.subplots(figsize=(6.6, 4), layout="constrained")
+    for nodes in in_order(comparisons, "nodes"):
+        drawn = [one for one in comparisons if one["nodes"] == nodes]
+        axes.plot([100 * one["load"] for one in drawn], [one["ratio"] for one in drawn], marker="o", label=f"{nodes} nodes")
+    axes.axhline(1, color="grey", linewidth=1)
+    axes.set(title="auto over the best other policy", xlabel="load, %", ylabel="mean time of a request, ratio", ylim=(0, None))
+    axes.grid(alpha=.3)
+    axes.legend(fontsize="small")
+    return rendered(figure)
+
+
+def fleet_plots(simulation):
+    if simulation["comparisons"]:
+        yield fleet_ratio(simulation["comparisons"])
+    for nodes in in_order(simulation["rows"], "nodes"):
+        rows = [row for row in simulation["rows"] if row["nodes"] == nodes]
+        title = f"{nodes} nodes"
+        yield fleet_lines(rows, title, lambda row: row["latency_ms"]["mean"], "mean time of a request, ms", log=True)
+        yield fleet_lines(rows, title, lambda row: row["step_ms"]["mean"], "mean time of a step, ms")
+        yield fleet_lines(rows, title, lambda row: row["first_token_ms"]["mean"], "mean time to the first token, ms", log=True)
+        yield fleet_lines(rows, title, lambda row: (row["routed_bytes"] + row["fetched_bytes"]) / 1e9, "bytes moved, GB")
+        yield fleet_lines(rows, title, lambda row: 100 * row["kernel_share"], "use of kernels, %")
+
+
 def page(simulation):
+    drawn = fleet_plots(simulation) if simulation.get("kind") == "fleet" else plots(simulation["rows"])
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in simulation["assumptions"])
     return ('<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" '
             f'content="width=device-width">\n<title>ckvctl simulate</title>\n<style>{STYLE}</style>\n</head>\n<body>\n'
-            f'<h1>Simulation</h1>\n<div class="plots">\n{"".join(plots(simulation["rows"]))}</div>\n'
+            f'<h1>Simulation</h1>\n<div class="plots">\n{"".join(drawn)}</div>\n'
             f"<h2>Assumed</h2>\n<ul>{notes}</ul>\n</body>\n</html>\n")
 
 
