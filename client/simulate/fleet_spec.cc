@@ -114,7 +114,7 @@ absl::Status ValidateFleet(const FleetSpec& spec) {
   CKV_RETURN_IF_ERROR(CheckCount("batch_max", spec.batch_max, 1, 4096));
   CKV_RETURN_IF_ERROR(CheckCount("load", spec.load, 1e-6, 1e6));
   CKV_RETURN_IF_ERROR(CheckCount("requests", spec.requests_per_requester, 1,
-                                 kFleetRequestsMax / std::max(1u, spec.requester_count())));
+                                 double{kFleetRequestsMax} / std::max(1u, spec.requester_count())));
   CKV_RETURN_IF_ERROR(CheckCount("zipf", spec.zipf, 0, 10));
   CKV_RETURN_IF_ERROR(CheckCount("steps_max", spec.steps_max, 1, kFleetStepsMax));
   CKV_RETURN_IF_ERROR(CheckCount("steps_mean", spec.steps_mean, 0, kFleetStepsMax));

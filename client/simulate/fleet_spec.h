@@ -71,7 +71,7 @@ struct FleetSpec {
   // constants apply.
   bool learns_here = true;
   double load = 1;  // times FleetRequestsPerS
-  uint32_t requests_per_requester = 32;
+  uint32_t requests_per_requester = 64;
   double zipf = 1;             // the document of rank r is drawn with weight r^-zipf
   uint32_t steps_max = 400;    // the longest of the mix
   double steps_mean = 0;       // if above 0, steps are exponentially distributed instead

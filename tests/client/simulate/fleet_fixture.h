@@ -15,6 +15,7 @@ inline FleetSpec SmallFleet(FleetPolicy policy, double load = 1, uint64_t seed =
   spec.costs = GpuCosts(spec.geometry);
   spec.nodes = 8;
   spec.nodes_per_rack = 4;
+  spec.requests_per_requester = 32;
   spec.policy = policy;
   spec.load = load;
   spec.seed = seed;
