@@ -102,7 +102,7 @@ std::optional<RequesterConstants> LiveCosts::KnownHere(const Geometry& geometry)
   if (const auto reported = prefill_.PerTokenLayerUs(geometry))
     constants->prefill_per_token_layer_us = *reported;
   live_here_.SetKnown(widths, *constants);
-  return WithAttendFactors(*constants, live_here_.Factors(widths));
+  return WithAttendFactors(*constants, live_here_.Factors(widths, clock_.Now()));
 }
 
 absl::Status LiveCosts::MeasureHere(const Geometry& geometry) {

@@ -98,7 +98,8 @@ absl::Status LocalAttend::Run(bool learns, double rows, double tokens) {
   // A caller that polls sees the end too late, unless the work is done by now.
   if (learns && idle && (call.polled_at_once || stream_.Ready())) {
     CKV_RETURN_IF_ERROR(stream_.Wait());
-    live_->Observe(geometry.widths(), rows, tokens, double((clock_->Now() - begin).count()) / 1e3);
+    const Instant end = clock_->Now();
+    live_->Observe(geometry.widths(), rows, tokens, double((end - begin).count()) / 1e3, end);
   }
   if (spans_.on()) spans_.Add("attend here", begin, clock_->Now());
   return absl::OkStatus();

@@ -28,12 +28,15 @@ void LiveHere::SetKnown(const RowWidths& widths, const RequesterConstants& here)
   count_.store(count + 1, std::memory_order_release);
 }
 
-void LiveHere::Observe(const RowWidths& widths, double rows, double tokens, double us) {
+void LiveHere::Observe(const RowWidths& widths, double rows, double tokens, double us,
+                       Instant now) {
   const uint32_t count = count_.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < count; ++i) {
     Known& known = known_[i];
     if (known.widths != widths) continue;
     const RequesterConstants& here = *known.here.load(std::memory_order_acquire);
+    const Instant before = {known.seen_ns.exchange(now.ns, std::memory_order_relaxed)};
+    if (now - before > kAgeMax) known.live.Reset();
     known.live.Observe(AttendHereTime(here, rows, tokens), us);
     if (known.seen.load(std::memory_order_relaxed) < BestWindow::kCount)
       known.seen.fetch_add(1, std::memory_order_relaxed);
@@ -52,10 +55,13 @@ double LiveHere::ExpectedUs(const RowWidths& widths, double rows, double tokens)
   return 0;
 }
 
-LiveFactors LiveHere::Factors(const RowWidths& widths) const {
+LiveFactors LiveHere::Factors(const RowWidths& widths, Instant now) const {
   const uint32_t count = count_.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < count; ++i) {
-    if (known_[i].widths == widths) return known_[i].live.Get();
+    const Known& known = known_[i];
+    if (known.widths != widths) continue;
+    const Instant seen = {known.seen_ns.load(std::memory_order_relaxed)};
+    return now - seen > kAgeMax ? LiveFactors() : known.live.Get();
   }
   return {};
 }

@@ -274,17 +274,23 @@ void FleetRun::EndBatch(uint32_t index) {
   const uint32_t id = batch.node;
   nodes_[id]->kernel.End(batch.busy_s);
   const double bytes = layers_ * spec_.query_rows * spec_.geometry.partial_row_bytes(false);
+  double own_tokens = 0;
   for (const FleetKernel::Job& job : batch.jobs) {
     const FleetVisit& visit = visits_[job.visit];
+    own_tokens += static_cast<double>(visit.chunks.size()) * spec_.chunk_tokens;
     if (!batch.own) {
       Flow(id, contexts_[visit.context].node, bytes, FlowUse::kPartials, job.visit);
       stats_.routed_bytes += bytes;
       continue;
     }
-    // The batch's time without the wait: LocalAttend measures from when the stream is idle.
-    const double tokens = static_cast<double>(visit.chunks.size()) * spec_.chunk_tokens;
-    if (spec_.learns_here) nodes_[id]->view.AttendedHere(tokens, batch.busy_s / kFleetUs / layers_);
     EndPart(job.visit);
+  }
+  // The batch's time without the wait, for all rows of the call and their mean of tokens:
+  // LocalAttend measures from when the stream is idle.
+  if (batch.own && spec_.learns_here) {
+    const auto count = static_cast<double>(batch.jobs.size());
+    nodes_[id]->view.AttendedHere(count * spec_.query_rows, own_tokens / count,
+                                  batch.busy_s / kFleetUs / layers_, now_s_);
   }
   batches_.Drop(index);
   StartBatches(id);

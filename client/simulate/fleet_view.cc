@@ -99,7 +99,8 @@ FleetStepCost FleetView::CostOf(const std::vector<FleetPlacement::Group>& groups
       one.in_flight = one.concurrent = 0;
     }
   }
-  input_.here = WithAttendFactors(spec_.costs.here, here_.Factors(spec_.geometry.widths()));
+  input_.here =
+      WithAttendFactors(spec_.costs.here, here_.Factors(spec_.geometry.widths(), InstantOf(now_s)));
   const Decision step = Decide(input_);
   FleetStepCost cost;
   cost.known = step.cost(Primitive::kRoute).offered && step.cost(Primitive::kFetch).offered;
@@ -118,8 +119,8 @@ void FleetView::Replied(uint32_t holder, double queue_us, double now_s) {
   peer.queue.Take(static_cast<uint32_t>(std::min(queue_us * 1e3, 4e9)), InstantOf(now_s));
 }
 
-void FleetView::AttendedHere(double tokens, double us) {
-  here_.Observe(spec_.geometry.widths(), spec_.query_rows, tokens, us);
+void FleetView::AttendedHere(double rows, double tokens, double us, double now_s) {
+  here_.Observe(spec_.geometry.widths(), rows, tokens, us, InstantOf(now_s));
 }
 
 }  // namespace ckv

@@ -64,8 +64,8 @@ class FleetView {
   void Fetched(uint32_t holder, double bytes, double us) {
     PeerOf(holder).bandwidth.Observe(static_cast<uint64_t>(bytes), us);
   }
-  // Own rows were attended: one layer over `tokens`.
-  void AttendedHere(double tokens, double us);
+  // Own rows were attended at once: one layer, `rows` query rows over `tokens` each.
+  void AttendedHere(double rows, double tokens, double us, double now_s);
 
  private:
   struct Peer {

@@ -9,6 +9,26 @@
 namespace ckv {
 namespace {
 
+constexpr Instant kSeenAt = {1'000'000'000};
+
+// Goal: a host that was slow for a while gets local attends again, even if none are made meanwhile.
+TEST(LiveHere, ForgetsAfterASilence) {
+  const RowWidths widths = test::TestGeometry().widths();
+  RequesterConstants points;
+  points.attend_per_row_token_us = 0.02;
+  LiveHere live;
+  live.SetKnown(widths, points);
+  for (int i = 0; i < 100; ++i) live.Observe(widths, 16, 100, 320, kSeenAt);
+  EXPECT_NEAR(live.Factors(widths, kSeenAt + LiveHere::kAgeMax).compute, 10, 1e-9);
+  const Instant later = kSeenAt + LiveHere::kAgeMax + std::chrono::nanoseconds(1);
+  EXPECT_EQ(live.Factors(widths, later), LiveFactors());
+  // The first attend after it counts from 1 on.
+  live.Observe(widths, 16, 100, 32, later);
+  EXPECT_EQ(live.Factors(widths, later), LiveFactors());
+  for (int i = 0; i < 100; ++i) live.Observe(widths, 16, 100, 64, later);
+  EXPECT_NEAR(live.Factors(widths, later).compute, 2, 1e-9);
+}
+
 TEST(LiveHere, FollowsTheTimesOfCalls) {
   const RowWidths widths = test::TestGeometry().widths();
   RowWidths other = widths;
@@ -20,29 +40,29 @@ TEST(LiveHere, FollowsTheTimesOfCalls) {
   EXPECT_DOUBLE_EQ(AttendHereTime(curve, 16, 100).Us(), 54);
   LiveHere live;
   EXPECT_EQ(live.ExpectedUs(widths, 16, 100), 0) << "not known yet";
-  live.Observe(widths, 16, 100, 64);  // nothing to compare with yet
-  EXPECT_EQ(live.Factors(widths), LiveFactors());
+  live.Observe(widths, 16, 100, 64, kSeenAt);  // nothing to compare with yet
+  EXPECT_EQ(live.Factors(widths, kSeenAt), LiveFactors());
   live.SetKnown(widths, points);
   live.SetKnown(other, curve);
   live.SetKnown(widths, points);  // the same again
   EXPECT_FALSE(live.Learned(widths));
   for (int i = 0; i < 100; ++i) {
-    live.Observe(widths, 16, 100, 48);
-    live.Observe(other, 16, 100, 27);
+    live.Observe(widths, 16, 100, 48, kSeenAt);
+    live.Observe(other, 16, 100, 27, kSeenAt);
   }
   EXPECT_TRUE(live.Learned(widths));
-  EXPECT_NEAR(live.Factors(widths).compute, 1.5, 1e-9);
-  EXPECT_NEAR(live.Factors(other).compute, 0.5, 1e-9);
+  EXPECT_NEAR(live.Factors(widths, kSeenAt).compute, 1.5, 1e-9);
+  EXPECT_NEAR(live.Factors(other, kSeenAt).compute, 0.5, 1e-9);
   EXPECT_NEAR(live.ExpectedUs(widths, 16, 100), 48, 1e-9);
   EXPECT_NEAR(live.ExpectedUs(other, 16, 100), 27, 1e-9);
   live.SetKnown(widths, points);
-  EXPECT_NEAR(live.Factors(widths).compute, 1.5, 1e-9);
+  EXPECT_NEAR(live.Factors(widths, kSeenAt).compute, 1.5, 1e-9);
   RequesterConstants anew = points;
   anew.attend_per_row_token_us = 0.03;
   live.SetKnown(widths, anew);
-  EXPECT_EQ(live.Factors(widths), LiveFactors()) << "of another measurement";
-  for (int i = 0; i < 100; ++i) live.Observe(widths, 16, 100, 48);
-  EXPECT_EQ(live.Factors(widths), LiveFactors());
+  EXPECT_EQ(live.Factors(widths, kSeenAt), LiveFactors()) << "of another measurement";
+  for (int i = 0; i < 100; ++i) live.Observe(widths, 16, 100, 48, kSeenAt);
+  EXPECT_EQ(live.Factors(widths, kSeenAt), LiveFactors());
   EXPECT_DOUBLE_EQ(AttendHereTime(WithAttendFactors(points, {1.5, 3}), 16, 100).Us(), 48);
   EXPECT_DOUBLE_EQ(AttendHereTime(WithAttendFactors(curve, {0.5, 3}), 16, 100).Us(), 27);
 }
@@ -56,10 +76,10 @@ TEST(LiveHere, SeparatesMemoryFromComputing) {
   LiveHere live;
   live.SetKnown(widths, points);
   for (int i = 0; i < 100; ++i) {
-    live.Observe(widths, 1, 1000, 120);
-    live.Observe(widths, 128, 1000, 1280);
+    live.Observe(widths, 1, 1000, 120, kSeenAt);
+    live.Observe(widths, 128, 1000, 1280, kSeenAt);
   }
-  const LiveFactors factors = live.Factors(widths);
+  const LiveFactors factors = live.Factors(widths, kSeenAt);
   EXPECT_NEAR(factors.compute, 1, 1e-9);
   EXPECT_NEAR(factors.memory, 1.5, 1e-9);
   const RequesterConstants now = WithAttendFactors(points, factors);
@@ -77,8 +97,8 @@ TEST(LiveHere, KeepsALimitedNumberOfWidths) {
   for (size_t i = 0; i < LiveHere::kWidthsMax + 1; ++i) {
     ++widths.d_qk;
     live.SetKnown(widths, here);
-    for (int n = 0; n < 100; ++n) live.Observe(widths, 1, 1, 2);
-    EXPECT_NEAR(live.Factors(widths).compute, i < LiveHere::kWidthsMax ? 2 : 1, 1e-9);
+    for (int n = 0; n < 100; ++n) live.Observe(widths, 1, 1, 2, kSeenAt);
+    EXPECT_NEAR(live.Factors(widths, kSeenAt).compute, i < LiveHere::kWidthsMax ? 2 : 1, 1e-9);
   }
 }
 

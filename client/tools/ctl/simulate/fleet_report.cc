@@ -9,7 +9,9 @@ namespace ckv::ctl {
 namespace {
 
 std::string PercentText(double share) { return absl::StrFormat("%.0f %%", 100 * share); }
-std::string MsText(double ms) { return absl::StrFormat(ms < 10 ? "%.2f ms" : "%.0f ms", ms); }
+std::string MsText(double ms) {
+  return ms < 10 ? absl::StrFormat("%.2f ms", ms) : absl::StrFormat("%.0f ms", ms);
+}
 
 std::string FleetAnswerText(const FleetScenario& scenario, const FleetVerdict& one) {
   const char* const hint = scenario.spec.hint == FleetHint::kExact ? "known" : "unknown";
