@@ -51,6 +51,24 @@ TEST(FitFabric, AcceptsAnyInput) {
   }
 }
 
+// Calls of these numbers of query rows over 64 tokens, as the cost model computes them.
+std::vector<CallSample> ModelSamples(const Candidate& candidate, const FrameRows& frame,
+                                     const std::vector<double>& query_rows) {
+  std::vector<CallSample> samples;
+  for (const double rows : query_rows) {
+    Workload work;
+    work.rows = rows;
+    work.tokens = work.attended = 64;
+    work.query_bytes = 1152;
+    work.exchange_bytes = 2184;
+    work.frame = frame;
+    const double compute_us = rows * 64 * 1e-2;
+    samples.push_back({rows, rows * 1152, rows * 1032, compute_us,
+                       RouteRound(work, candidate).total_us - compute_us});
+  }
+  return samples;
+}
+
 // The samples are calls as the cost model computes them from constants of a wire and of a memory.
 // The fit returns these constants.
 TEST(FitCalls, RecoversTheTermsOfTheModel) {
@@ -62,18 +80,8 @@ TEST(FitCalls, RecoversTheTermsOfTheModel) {
       candidate.fabric = FabricConstants{30, bandwidth};
       candidate.wire_share = wire_share;
       candidate.compute = {0, 1e-2};
-      std::vector<CallSample> samples;
-      for (const double rows : {1., 4., 24., 96., 384., 1536.}) {
-        Workload work;
-        work.rows = rows;
-        work.tokens = work.attended = 64;
-        work.query_bytes = 1152;
-        work.exchange_bytes = 2184;
-        work.frame = frame;
-        const double compute_us = rows * 64 * 1e-2;
-        samples.push_back({rows, rows * 1152, rows * 1032, compute_us,
-                           RouteRound(work, candidate).total_us - compute_us});
-      }
+      const std::vector<CallSample> samples =
+          ModelSamples(candidate, frame, {1., 4., 24., 96., 384., 1536.});
       const FittedFabric fitted = FitCalls(samples, frame);
       EXPECT_NEAR(fitted.constants.t_probe_us, 30, 0.5);
       EXPECT_NEAR(fitted.constants.bandwidth_bytes_per_s, bandwidth, bandwidth * 0.02);
@@ -96,18 +104,8 @@ TEST(FitCalls, RecoversTheBurstOfARateLimiter) {
       candidate.wire_share = wire_share;
       candidate.burst_bytes = burst;
       candidate.compute = {0, 1e-2};
-      std::vector<CallSample> samples;
-      for (const double rows : {1., 4., 16., 24., 96., 256., 384., 1536.}) {
-        Workload work;
-        work.rows = rows;
-        work.tokens = work.attended = 64;
-        work.query_bytes = 1152;
-        work.exchange_bytes = 2184;
-        work.frame = frame;
-        const double compute_us = rows * 64 * 1e-2;
-        samples.push_back({rows, rows * 1152, rows * 1032, compute_us,
-                           RouteRound(work, candidate).total_us - compute_us});
-      }
+      const std::vector<CallSample> samples =
+          ModelSamples(candidate, frame, {1., 4., 16., 24., 96., 256., 384., 1536.});
       const FittedFabric fitted = FitCalls(samples, frame);
       EXPECT_EQ(fitted.burst_bytes, burst);
       EXPECT_NEAR(fitted.constants.bandwidth_bytes_per_s, 120e6, 120e6 * 0.03);
