@@ -32,11 +32,11 @@ class StallLane final : public RequestLane {
   std::optional<uint32_t> Acquire() noexcept override { return inner_->Acquire(); }
   std::span<std::byte> request(uint32_t slot) noexcept override { return inner_->request(slot); }
   absl::Status Post(uint32_t slot, uint32_t bytes) noexcept override {
-    last_posted_ = ordinal_;
+    last_posted = ordinal_;
     return inner_->Post(slot, bytes);
   }
   // The lane on which the calling thread posted last.
-  static uint32_t last_posted() { return last_posted_; }
+  static uint32_t LastPosted() { return last_posted; }
   bool Land(uint32_t slot, uint32_t head_bytes, const ScatterList& body) noexcept override {
     return inner_->Land(slot, head_bytes, body);
   }
@@ -55,7 +55,7 @@ class StallLane final : public RequestLane {
   const std::unique_ptr<RequestLane> inner_;
   const IsStalled& stalled_;
   const uint32_t ordinal_;
-  static inline thread_local uint32_t last_posted_ = 0;
+  static inline thread_local uint32_t last_posted = 0;
 };
 
 // `inner` must outlive it; it must outlive its lanes.

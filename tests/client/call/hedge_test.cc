@@ -179,7 +179,7 @@ TEST_F(HedgeTicketTest, ACallThatWasRefusedAHedgeGetsOneLater) {
     auto ticket = requester->Submit(layer, answers[i].View(), nullptr);
     ASSERT_TRUE(ticket.ok()) << ticket.status();
     // A thread may open lanes meanwhile, so their number does not show which one this is.
-    lanes[i] = test::StallLane::last_posted();
+    lanes[i] = test::StallLane::LastPosted();
     tickets.push_back(*std::move(ticket));
     const Instant end = Soon();
     while (RowsOf(0) + RowsOf(1) == before[0] + before[1]) ASSERT_LT(Clock::Real()->Now(), end);

@@ -240,7 +240,7 @@ using Change = std::function<void(DecisionInput&)>;
 
 // Changes that add work or make it more expensive.
 std::vector<Change> Dearer() {
-  const auto all = [](std::function<void(Candidate&)> change) {
+  const auto all = [](const std::function<void(Candidate&)>& change) {
     return [change](DecisionInput& in) { ForAll(in, change); };
   };
   return {
