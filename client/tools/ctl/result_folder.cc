@@ -9,6 +9,8 @@
 #include <system_error>
 
 #include "absl/strings/str_format.h"
+#include "proto/base/status.h"
+#include "store/formats/output_file.h"
 
 namespace ckv::ctl {
 namespace {
@@ -55,6 +57,22 @@ std::string NotDrawnText(const std::string& page, const std::string& script) {
       "ckvctl: %s is not drawn: it takes matplotlib\n"
       "  apt-get install python3-matplotlib, then python3 %s",
       page, script);
+}
+
+absl::StatusOr<std::string> WriteResults(const Ctl& ctl, const std::string& folder,
+                                         const ResultFiles& files) {
+  CKV_RETURN_IF_ERROR(MakeFolder(folder));
+  const std::string base = folder + "/" + files.name, script = folder + "/" + files.script_name;
+  CKV_RETURN_IF_ERROR(WriteOutput(base + ".json", RenderJson(files.json)));
+  std::string written = base + ".json";
+  for (const CsvFile& file : files.tables) {
+    CKV_RETURN_IF_ERROR(WriteOutput(folder + "/" + file.name, file.text));
+    written += ", " + file.name;
+  }
+  CKV_RETURN_IF_ERROR(WriteOutput(script, files.script_text));
+  CKV_ASSIGN_OR_RETURN(const bool drawn, DrawWithPython(script));
+  if (!drawn) ctl.Note(NotDrawnText(base + ".html", script));
+  return written + (drawn ? ", " + files.name + ".html" : "");
 }
 
 }  // namespace ckv::ctl

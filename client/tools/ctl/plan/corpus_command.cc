@@ -9,7 +9,7 @@
 #include "client/tools/ctl/plan/corpus_profile.h"
 #include "client/tools/ctl/plan/corpus_report.h"
 #include "client/tools/ctl/plan/plan_figures.h"
-#include "client/tools/ctl/plan/plan_folder.h"
+#include "client/tools/ctl/result_folder.h"
 #include "proto/base/status.h"
 
 namespace ckv::ctl {
@@ -37,8 +37,9 @@ absl::Status RunPlanCorpus(const Ctl& ctl, const PlanCorpusCommand& command) {
   std::string text = CorpusPlanText(input, plan);
   if (!command.folder.empty()) {
     CKV_ASSIGN_OR_RETURN(const std::string written,
-                         WritePlanFolder(ctl, command.folder, json, CorpusPlanCsv(json),
-                                         {"corpus_figures.py", kCorpusFiguresScript}));
+                         WriteResults(ctl, command.folder,
+                                      {"plan", json, CorpusPlanCsv(json), "corpus_figures.py",
+                                       kCorpusFiguresScript}));
     text += "\n" + written + "\n";
   }
   ctl.Print(text, json);

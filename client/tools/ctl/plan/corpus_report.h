@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "client/sizing/corpus_search.h"
+#include "client/tools/ctl/csv_file.h"
 #include "client/tools/ctl/output.h"
-#include "client/tools/ctl/plan/csv_file.h"
 
 namespace ckv::ctl {
 

@@ -10,9 +10,9 @@
 #include "client/tools/ctl/commands.h"
 #include "client/tools/ctl/plan/corpus_command.h"
 #include "client/tools/ctl/plan/plan_figures.h"
-#include "client/tools/ctl/plan/plan_folder.h"
 #include "client/tools/ctl/plan/prfaas_profile.h"
 #include "client/tools/ctl/plan/prfaas_report.h"
+#include "client/tools/ctl/result_folder.h"
 #include "proto/base/status.h"
 
 namespace ckv::ctl {
@@ -45,9 +45,10 @@ absl::Status RunPrfaas(const Ctl& ctl, const PrfaasCommand& command) {
     text += "\n" + PaperText(figures);
   }
   if (!command.folder.empty()) {
-    CKV_ASSIGN_OR_RETURN(const std::string written,
-                         WritePlanFolder(ctl, command.folder, json, PlanCsv(plan),
-                                         {"plan_figures.py", kPlanFiguresScript}));
+    CKV_ASSIGN_OR_RETURN(
+        const std::string written,
+        WriteResults(ctl, command.folder,
+                     {"plan", json, PlanCsv(plan), "plan_figures.py", kPlanFiguresScript}));
     text += "\n" + written + "\n";
   }
   ctl.Print(text, json);

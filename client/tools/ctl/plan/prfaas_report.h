@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "client/sizing/prfaas_model.h"
+#include "client/tools/ctl/csv_file.h"
 #include "client/tools/ctl/output.h"
-#include "client/tools/ctl/plan/csv_file.h"
 #include "client/tools/ctl/plan/prfaas_profile.h"
 
 namespace ckv::ctl {

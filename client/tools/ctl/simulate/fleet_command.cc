@@ -2,6 +2,7 @@
 // ValidateFleet, which names its field; files are refused with their names and lines.
 
 #include "client/tools/ctl/simulate/fleet_command.h"
+#include "client/tools/ctl/result_folder.h"
 
 #include <cmath>
 #include <memory>
@@ -15,7 +16,7 @@
 #include "client/tools/ctl/simulate/fleet_report.h"
 #include "client/tools/ctl/simulate/fleet_scenario.h"
 #include "client/tools/ctl/simulate/input_files.h"
-#include "client/tools/ctl/simulate/simulation_folder.h"
+#include "client/tools/ctl/simulate/simulate_figures.h"
 #include "proto/base/status.h"
 #include "proto/named_models.h"
 
@@ -114,7 +115,9 @@ absl::Status RunFleetCommand(const Ctl& ctl, const FleetCommand& command) {
   std::string text = FleetText(scenario, rows);
   if (!command.folder.empty()) {
     CKV_ASSIGN_OR_RETURN(const std::string written,
-                         WriteSimulation(ctl, command.folder, FleetCsv(rows), json));
+                         WriteResults(ctl, command.folder,
+                                      {"simulation", json, FleetCsv(rows), "simulate_figures.py",
+                                       kSimulateFiguresScript}));
     text += "\n" + written + "\n";
   }
   ctl.Print(text, json);

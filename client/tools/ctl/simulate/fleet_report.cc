@@ -173,12 +173,12 @@ Json FleetJson(const FleetScenario& scenario, const std::vector<FleetRow>& rows)
   return json;
 }
 
-std::vector<SimulationCsv> FleetCsv(const std::vector<FleetRow>& rows) {
-  SimulationCsv table = {"fleet.csv",
-                         "nodes,load,policy,requests,latency_ms_mean,latency_ms_p50,latency_ms_p99,"
-                         "first_token_ms_mean,first_token_ms_p50,first_token_ms_p99,step_ms_mean,"
-                         "step_ms_p50,step_ms_p99,routed_bytes,fetched_bytes,cached_share,"
-                         "kernel_share,kernel_share_max,link_share,link_share_max\n"};
+std::vector<CsvFile> FleetCsv(const std::vector<FleetRow>& rows) {
+  CsvFile table = {"fleet.csv",
+                   "nodes,load,policy,requests,latency_ms_mean,latency_ms_p50,latency_ms_p99,"
+                   "first_token_ms_mean,first_token_ms_p50,first_token_ms_p99,step_ms_mean,"
+                   "step_ms_p50,step_ms_p99,routed_bytes,fetched_bytes,cached_share,"
+                   "kernel_share,kernel_share_max,link_share,link_share_max\n"};
   for (const FleetRow& row : rows) {
     const FleetStats& mean = row.mean;
     table.text += absl::StrFormat("%d,%g,%s,%d", row.nodes, row.load, FleetPolicyName(row.policy),
@@ -192,7 +192,7 @@ std::vector<SimulationCsv> FleetCsv(const std::vector<FleetRow>& rows) {
     }
     table.text += "\n";
   }
-  SimulationCsv compared = {"comparison.csv", "nodes,load,best,best_ms,auto_ms,ratio\n"};
+  CsvFile compared = {"comparison.csv", "nodes,load,best,best_ms,auto_ms,ratio\n"};
   for (const FleetComparison& one : CompareFleet(rows)) {
     compared.text +=
         absl::StrFormat("%d,%g,%s,%.6g,%.6g,%.6g\n", one.nodes, one.load, FleetPolicyName(one.best),

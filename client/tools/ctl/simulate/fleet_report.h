@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "client/tools/ctl/csv_file.h"
 #include "client/tools/ctl/output.h"
 #include "client/tools/ctl/simulate/fleet_scenario.h"
-#include "client/tools/ctl/simulate/simulation_folder.h"
 
 namespace ckv::ctl {
 
@@ -17,6 +17,6 @@ std::vector<std::string> FleetAssumptions();
 std::string FleetText(const FleetScenario& scenario, const std::vector<FleetRow>& rows);
 Json FleetJson(const FleetScenario& scenario, const std::vector<FleetRow>& rows);
 // fleet.csv with a line for each row, and comparison.csv; the first line has titles.
-std::vector<SimulationCsv> FleetCsv(const std::vector<FleetRow>& rows);
+std::vector<CsvFile> FleetCsv(const std::vector<FleetRow>& rows);
 
 }  // namespace ckv::ctl

@@ -155,9 +155,9 @@ Json NetkvJson(const std::vector<NetkvRow>& rows, const std::vector<PaperCell>& 
   return json;
 }
 
-std::vector<SimulationCsv> NetkvCsv(const std::vector<NetkvRow>& rows,
-                                    const std::vector<PaperCell>& paper) {
-  std::vector<SimulationCsv> files;
+std::vector<CsvFile> NetkvCsv(const std::vector<NetkvRow>& rows,
+                              const std::vector<PaperCell>& paper) {
+  std::vector<CsvFile> files;
   for (const NetkvRow& row : rows) {
     const std::string name = row.cell.scenario + ".csv";
     if (files.empty() || files.back().name != name) {

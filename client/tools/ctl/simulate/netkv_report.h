@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "client/tools/ctl/csv_file.h"
 #include "client/tools/ctl/output.h"
 #include "client/tools/ctl/simulate/netkv_paper.h"
 #include "client/tools/ctl/simulate/netkv_scenarios.h"
-#include "client/tools/ctl/simulate/simulation_folder.h"
 
 namespace ckv::ctl {
 
@@ -19,7 +19,7 @@ std::string NetkvText(const std::vector<NetkvRow>& rows, const std::vector<Paper
 Json NetkvJson(const std::vector<NetkvRow>& rows, const std::vector<PaperCell>& paper);
 
 // SCENARIO.csv for each scenario, and paper.csv; the first line has titles.
-std::vector<SimulationCsv> NetkvCsv(const std::vector<NetkvRow>& rows,
-                                    const std::vector<PaperCell>& paper);
+std::vector<CsvFile> NetkvCsv(const std::vector<NetkvRow>& rows,
+                              const std::vector<PaperCell>& paper);
 
 }  // namespace ckv::ctl

@@ -9,12 +9,13 @@
 #include "absl/strings/str_format.h"
 #include "client/tools/ctl/checks.h"
 #include "client/tools/ctl/commands.h"
+#include "client/tools/ctl/result_folder.h"
 #include "client/tools/ctl/simulate/fleet_command.h"
 #include "client/tools/ctl/simulate/input_files.h"
 #include "client/tools/ctl/simulate/netkv_paper.h"
 #include "client/tools/ctl/simulate/netkv_report.h"
 #include "client/tools/ctl/simulate/netkv_scenarios.h"
-#include "client/tools/ctl/simulate/simulation_folder.h"
+#include "client/tools/ctl/simulate/simulate_figures.h"
 #include "proto/base/status.h"
 
 namespace ckv::ctl {
@@ -80,7 +81,9 @@ absl::Status RunNetkvCommand(const Ctl& ctl, const NetkvCommand& command) {
   std::string text = NetkvText(rows, paper);
   if (!command.folder.empty()) {
     CKV_ASSIGN_OR_RETURN(const std::string written,
-                         WriteSimulation(ctl, command.folder, NetkvCsv(rows, paper), json));
+                         WriteResults(ctl, command.folder,
+                                      {"simulation", json, NetkvCsv(rows, paper),
+                                       "simulate_figures.py", kSimulateFiguresScript}));
     text += "\n" + written + "\n";
   }
   ctl.Print(text, json);

@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "client/cost/profile_file.h"
+#include "client/tools/ctl/csv_file.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/ctl/plan/corpus_command.h"
 #include "client/tools/ctl/plan/corpus_example.h"
 #include "client/tools/ctl/plan/corpus_profile.h"
 #include "client/tools/ctl/plan/corpus_report.h"
-#include "client/tools/ctl/plan/csv_file.h"
-#include "client/tools/ctl/plan/plan_folder.h"
 #include "client/tools/ctl/plan/profile_nodes.h"
+#include "client/tools/ctl/result_folder.h"
 #include "gtest/gtest.h"
 #include "tests/support/temp_folder.h"
 

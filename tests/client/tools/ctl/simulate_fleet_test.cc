@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "client/tools/ctl/ctl.h"
+#include "client/tools/ctl/result_folder.h"
 #include "client/tools/ctl/simulate/fleet_command.h"
 #include "client/tools/ctl/simulate/fleet_report.h"
 #include "client/tools/ctl/simulate/fleet_scenario.h"
-#include "client/tools/ctl/simulate/simulation_folder.h"
 #include "gtest/gtest.h"
 #include "tests/support/temp_folder.h"
 

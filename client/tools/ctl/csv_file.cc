@@ -1,4 +1,4 @@
-#include "client/tools/ctl/plan/csv_file.h"
+#include "client/tools/ctl/csv_file.h"
 
 #include "absl/strings/str_format.h"
 
