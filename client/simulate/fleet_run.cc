@@ -64,6 +64,7 @@ class FleetRun {
   void AddVisit(uint32_t index, const FleetPlacement::Group& group);
   void Send(uint32_t index);
   void StartBatches(uint32_t node);
+  void LearnHere(const FleetBatch& batch);
   void EndBatch(uint32_t batch);
   void EndPart(uint32_t index);
   void EndStep(uint32_t index);
@@ -269,28 +270,31 @@ void FleetRun::StartBatches(uint32_t id) {
   }
 }
 
+// The batch's time without the wait, for all rows of the call and their mean of tokens: LocalAttend
+// measures from when the stream is idle.
+void FleetRun::LearnHere(const FleetBatch& batch) {
+  double tokens = 0;
+  for (const FleetKernel::Job& job : batch.jobs)
+    tokens += static_cast<double>(visits_[job.visit].chunks.size()) * spec_.chunk_tokens;
+  const auto count = static_cast<double>(batch.jobs.size());
+  nodes_[batch.node]->view.AttendedHere(count * spec_.query_rows, tokens / count,
+                                        batch.busy_s / kFleetUs / layers_, now_s_);
+}
+
 void FleetRun::EndBatch(uint32_t index) {
   FleetBatch& batch = batches_[index];
   const uint32_t id = batch.node;
   nodes_[id]->kernel.End(batch.busy_s);
   const double bytes = layers_ * spec_.query_rows * spec_.geometry.partial_row_bytes(false);
-  double own_tokens = 0;
+  if (batch.own && spec_.learns_here) LearnHere(batch);
   for (const FleetKernel::Job& job : batch.jobs) {
     const FleetVisit& visit = visits_[job.visit];
-    own_tokens += static_cast<double>(visit.chunks.size()) * spec_.chunk_tokens;
     if (!batch.own) {
       Flow(id, contexts_[visit.context].node, bytes, FlowUse::kPartials, job.visit);
       stats_.routed_bytes += bytes;
       continue;
     }
     EndPart(job.visit);
-  }
-  // The batch's time without the wait, for all rows of the call and their mean of tokens:
-  // LocalAttend measures from when the stream is idle.
-  if (batch.own && spec_.learns_here) {
-    const auto count = static_cast<double>(batch.jobs.size());
-    nodes_[id]->view.AttendedHere(count * spec_.query_rows, own_tokens / count,
-                                  batch.busy_s / kFleetUs / layers_, now_s_);
   }
   batches_.Drop(index);
   StartBatches(id);
