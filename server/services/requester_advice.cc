@@ -83,7 +83,8 @@ grpc::Status RequesterServiceImpl::ReportPrefill(grpc::ServerContext* context,
     geometry = (*corpus)->geometry;
   }
   if (!geometry.ok()) return ToGrpc(geometry.status());
-  // Beyond the limit, where no Duration has the value, ReportPrefill refuses it.
+  // A Duration has no value for any double. Those out of range become 0 or two hours, which
+  // ReportPrefill refuses.
   const double limit_us = std::chrono::duration<double, std::micro>(LivePrefill::kTookMax).count();
   const double took_us = std::isfinite(request->microseconds())
                              ? std::clamp(request->microseconds(), 0.0, 2 * limit_us)

@@ -61,7 +61,7 @@ def limited(build, rate):
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = pathlib.Path(name)
         inside = ["ip", "netns", "exec", stack.enter_context(shaped_link(rate))]
-        directory = stack.enter_context(daemon(build, folder, inside, "--role=directory", f"--listen={INSIDE}:7400"))
+        stack.enter_context(daemon(build, folder, inside, "--role=directory", f"--listen={INSIDE}:7400"))
         stack.enter_context(
             daemon(build, folder, inside, "--role=holder", "--name=h0", f"--listen={INSIDE}:7401",
                    f"--data-listen={INSIDE}:7402", f"--directory={INSIDE}:7400", CAPACITY))

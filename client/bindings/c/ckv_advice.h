@@ -73,7 +73,7 @@ ckv_status ckv_explain(ckv_requester* requester, const ckv_advice_call* call, ch
 // The median of the last 31 reports of at least 64 tokens is the cost of "local" in advice, and in
 // contexts of policy auto. It applies from the third report on, to this model and revision. Do not
 // report a prefill that attended routed rows. Sends nothing and does not wait.
-//   model                model to softmax_scale are used, as in ckv_put_open
+//   model                its fields from model to softmax_scale, as in ckv_put_target.create
 //   INVALID_ARGUMENT     also: there are no tokens, or took_ns is 0 or above an hour.
 ckv_status ckv_report_prefill(ckv_requester* requester, const ckv_corpus_facts* model,
                               uint64_t token_count, uint64_t took_ns);

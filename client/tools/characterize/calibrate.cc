@@ -2,8 +2,7 @@
 // kind of call and returns a trimmed mean. LaneCalibrator, in order:
 //   constructor  lists the points: query rows, caching of rows, and chunk of few or many tokens
 //   Part(i)      times one point, or as the last part the fetches. Round times all
-//   Fit          fits T_probe, bandwidth, wire share and burst to the calls over few tokens
-//   (FitCalls).
+//   Fit          fits T_probe, bandwidth, wire share and burst to calls over few tokens (FitCalls).
 //                Then fits the compute curve to all points, and the splice share to the fetches
 
 #include "client/tools/characterize/calibrate.h"

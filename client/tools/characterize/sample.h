@@ -95,8 +95,7 @@ std::string FormatSample(const Sample& sample);
 //   InvalidArgument     names the column.
 absl::StatusOr<Sample> ParseSample(std::string_view line);
 inline constexpr std::string_view kSampleColumns =
-    "sweep,fabric,query_rows,tokens,parallel,us,model_us,runs,bytes_out,bytes_in,error_us,kernel_"
-    "us,"
-    "spread,model_kernel_us";
+    "sweep,fabric,query_rows,tokens,parallel,us,model_us,runs,bytes_out,bytes_in,error_us,"
+    "kernel_us,spread,model_kernel_us";
 
 }  // namespace ckv

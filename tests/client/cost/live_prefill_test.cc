@@ -7,7 +7,6 @@
 #include <string>
 
 #include "client/requester.h"
-#include "client/requester_options.h"
 #include "gtest/gtest.h"
 #include "tests/support/test_fleet.h"
 
@@ -96,41 +95,6 @@ TEST(LivePrefill, DecidesAtTheRequester) {
   const auto estimates = cluster.requester->Estimate({.corpus = corpus, .query_rows = 16});
   ASSERT_TRUE(estimates.ok());
   EXPECT_NEAR((*estimates)[0].decision.cost(Primitive::kLocal).prefill_us, 0.1, 1e-9);
-}
-
-// Rows that an engine keeps at other positions are rotated, which a fetch then costs.
-TEST(SplicedAdvice, AFetchCostsTheSplice) {
-  const auto fabric = NewLoopbackFabric(Clock::Real());
-  test::Cluster cluster(fabric.get(), 1, test::SmallShape(), nullptr, 16,
-                        /*local_cache_bytes=*/uint64_t{64} << 20);
-  cluster.fleet.Load("c", test::MakeTestCorpus(test::TestGeometry(), {500}, 3), {0});
-  ExplainCall call;
-  call.corpus = cluster.Resolve();
-  call.query_rows = 16;
-  call.deadline = test::Soon();
-  for (const bool spliced : {false, true}) {
-    call.spliced = spliced;
-    const auto explained = cluster.requester->Explain(call);
-    ASSERT_TRUE(explained.ok()) << explained.status();
-    EXPECT_EQ(explained->decision.cost(Primitive::kFetch).splice_us > 0, spliced);
-    const auto estimates =
-        cluster.requester->Estimate({.corpus = call.corpus, .query_rows = 16, .spliced = spliced});
-    ASSERT_TRUE(estimates.ok());
-    EXPECT_EQ((*estimates)[0].decision.cost(Primitive::kFetch).splice_us > 0, spliced);
-  }
-}
-
-TEST(RequesterOptions, AreRefusedWithTheNameOfTheOption) {
-  RequesterOptions options;
-  EXPECT_TRUE(ValidateRequesterOptions(options).ok());
-  options.call_threads = 0;
-  EXPECT_NE(ValidateRequesterOptions(options).message().find("call_threads"), std::string::npos);
-  options = {};
-  options.fabric = FabricKind::kVerbs;
-  EXPECT_NE(ValidateRequesterOptions(options).message().find("verbs"), std::string::npos);
-  options = {};
-  options.clock = nullptr;
-  EXPECT_TRUE(absl::IsInvalidArgument(ValidateRequesterOptions(options)));
 }
 
 }  // namespace

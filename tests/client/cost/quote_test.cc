@@ -113,5 +113,24 @@ TEST_F(QuoteTest, RefusesWhatCannotBe) {
   EXPECT_EQ(cluster_->requester->Estimate({}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(QuoteTest, AFetchToOtherPositionsCostsTheSplice) {
+  ASSERT_TRUE(Explain(1).ok());
+  for (const bool spliced : {false, true}) {
+    ExplainCall call;
+    call.corpus = corpus_;
+    call.query_rows = 16;
+    call.spliced = spliced;
+    call.deadline = Soon();
+    const auto explained = cluster_->requester->Explain(call);
+    ASSERT_TRUE(explained.ok()) << explained.status();
+    EXPECT_EQ(explained->decision.cost(Primitive::kFetch).splice_us > 0, spliced);
+    const auto estimates =
+        cluster_->requester->Estimate({.corpus = corpus_, .query_rows = 16, .spliced = spliced});
+    ASSERT_TRUE(estimates.ok()) << estimates.status();
+    for (const GroupEstimate& estimate : *estimates)
+      EXPECT_EQ(estimate.decision.cost(Primitive::kFetch).splice_us > 0, spliced);
+  }
+}
+
 }  // namespace
 }  // namespace ckv

@@ -1,4 +1,4 @@
-"""What route, fetch and local cost, and the engine's prefills, which local is compared by."""
+"""The costs of route, fetch and local (recompute), and the engine's prefills, which are the cost of local."""
 
 from __future__ import annotations
 

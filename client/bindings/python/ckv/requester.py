@@ -15,10 +15,10 @@ from . import fetch as _fetch
 from . import load as _load
 from . import prepared as _prepared
 from ._handles import Owner
-from ._memory import (UINT64_MAX, address, choice, count, field_nanoseconds, ints, nanoseconds, text)
+from ._memory import UINT64_MAX, address, count, field_nanoseconds, nanoseconds, text
 from .attend import Context, Ticket, Where
 from .corpus import Corpus, Found, Model, Part
-from .errors import Error, FailedPrecondition, InvalidArgument, NotFound
+from .errors import Error, FailedPrecondition, NotFound
 from .fetch import FetchReport, FetchTicket
 from .load import Load
 from .partial import Answer

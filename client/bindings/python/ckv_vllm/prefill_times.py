@@ -1,6 +1,6 @@
 """The time that the engine takes to prefill, from the steps that do little else. Does not import vLLM.
 
-ckv compares with it: below it, a corpus' rows are worth fetching; above it, recomputing them is cheaper.
+It is the price of recomputing rows, with which ckv compares the prices of routing and of fetching.
 """
 
 from __future__ import annotations

@@ -30,7 +30,6 @@ struct CharacterizeCommand {
   std::string folder;
   // The profile that calibrate makes, or whose constants characterize takes.
   std::string profile;
-  bool no_sweeps = false;
   MeasuredOptions measured;
 };
 
@@ -285,7 +284,6 @@ absl::Status RunCharacterize(const Ctl& ctl, const CharacterizeCommand& command)
   CKV_RETURN_IF_ERROR(MakeFolder(command.folder));
   CKV_ASSIGN_OR_RETURN(const std::unique_ptr<MeasuredTarget> setup,
                        PrepareTarget(ctl, command.measured));
-  setup->options.has_sweeps = !command.no_sweeps;
   CKV_ASSIGN_OR_RETURN(SampleFile file,
                        SampleFile::Open(command.folder + "/samples.csv", SamplesSubject(*setup)));
   const size_t known_count = file.samples().size();
@@ -363,15 +361,14 @@ void AddCharacterizeCommands(CLI::App& app, Ctl& ctl) {
   AddProfileOption(*characterize, command->profile,
                    "Take the constants from this file of another model with the same row widths, "
                    "instead of measuring them: shows how well they predict this model");
-  characterize->add_flag("--no-sweeps", command->no_sweeps,
+  command->measured.has_sweeps = true;
+  characterize->add_flag("--no-sweeps{false}", command->measured.has_sweeps,
                          "Measure only routes, fetches and recomputing, over --mq and --tokens");
   characterize->add_flag("--quick", command->measured.quick,
                          "Fewer sizes and runs: about 2 minutes for V2-Lite");
   AddMeasuredOptions(*characterize, command->measured);
-  characterize->callback([&ctl, command] {
-    command->measured.has_sides = !command->no_sweeps;
-    ctl.run = [&ctl, command] { return RunCharacterize(ctl, *command); };
-  });
+  characterize->callback(
+      [&ctl, command] { ctl.run = [&ctl, command] { return RunCharacterize(ctl, *command); }; });
 }
 
 }  // namespace ckv::ctl

@@ -282,6 +282,7 @@ absl::StatusOr<std::unique_ptr<MeasuredTarget>> PrepareTarget(const Ctl& ctl,
   }
   made->options = options.quick ? QuickCharacterization() : FullCharacterization();
   if (!options.query_rows.empty()) made->options.query_rows = options.query_rows;
+  made->options.has_sweeps = options.has_sweeps;
   CKV_RETURN_IF_ERROR(made->fleet->directory().status());
   CKV_ASSIGN_OR_RETURN(const Model model, ChooseModel(options, made->engine.get(), *made->fleet));
   made->model = model.name;
@@ -310,7 +311,7 @@ absl::StatusOr<std::unique_ptr<MeasuredTarget>> PrepareTarget(const Ctl& ctl,
       return double(tokens) * us;
     };
   }
-  if (options.has_sides) CKV_RETURN_IF_ERROR(PutSides(ctl, model.geometry, *made));
+  if (options.has_sweeps) CKV_RETURN_IF_ERROR(PutSides(ctl, model.geometry, *made));
   made->lanes = std::make_unique<Lanes>(made->fleet->directory_address(), ctl.clock);
   CKV_RETURN_IF_ERROR(OpenLanes(ctl, options, target, *made->lanes));
   target.lanes = made->lanes->lanes;

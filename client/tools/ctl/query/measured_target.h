@@ -37,7 +37,7 @@ struct MeasuredOptions {
   bool quick = false;        // fewer sizes and runs
   // Query rows of routes, and tokens of chunks, in place of the default ones. Ascending if set.
   std::vector<uint32_t> query_rows, tokens;
-  bool has_sides = false;  // also puts the corpora of the sweeps over stores and payloads
+  bool has_sweeps = false;  // also puts the corpora of the sweeps over stores and payloads
 };
 // Adds the options that both commands have. `options` must outlive the verb.
 void AddMeasuredOptions(CLI::App& verb, MeasuredOptions& options);
