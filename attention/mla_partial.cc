@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 #include <utility>
 
 #include "attention/block_kernel.h"
@@ -39,12 +40,6 @@ Precision PrecisionOf(const AttentionPiece& piece) {
   return PrecisionOf(piece.precision, piece.out.dtype);
 }
 
-bool ShareBlocks(const AttentionPiece& a, const AttentionPiece& b) {
-  return a.rows.data == b.rows.data && a.rows.count == b.rows.count &&
-         a.rows.stride_bytes == b.rows.stride_bytes && a.rows.blocks == b.rows.blocks &&
-         PrecisionOf(a) == PrecisionOf(b);
-}
-
 Run RunFrom(std::span<const AttentionPiece> pieces, uint32_t first, uint32_t block_rows) {
   const AttentionPiece& head = pieces[first];
   Run run{first, 1, head.q.count, 0, block_rows};
@@ -54,7 +49,7 @@ Run RunFrom(std::span<const AttentionPiece> pieces, uint32_t first, uint32_t blo
     return run;
   }
   for (uint32_t p = first + 1; p < pieces.size(); ++p) {
-    if (pieces[p].selection.present() || !ShareBlocks(head, pieces[p])) break;
+    if (!ShareRows(head, pieces[p])) break;
     run.row_count += pieces[p].q.count;
     ++run.piece_count;
   }
@@ -313,6 +308,29 @@ Schedule PlanCall(std::span<const AttentionPiece> pieces, uint32_t block_rows, u
 }
 
 }  // namespace
+
+namespace {
+
+// Everything that ShareRows compares. Paged rows of all sequences begin at one address, and differ
+// in their tables.
+auto SortKeyOf(const AttentionPiece& piece) {
+  return std::tuple(piece.rows.data, piece.rows.blocks.table, piece.rows.count,
+                    piece.rows.stride_bytes, piece.selection.present(), PrecisionOf(piece));
+}
+
+}  // namespace
+
+bool ShareRows(const AttentionPiece& a, const AttentionPiece& b) {
+  return !a.selection.present() && !b.selection.present() && a.rows.data == b.rows.data &&
+         a.rows.count == b.rows.count && a.rows.stride_bytes == b.rows.stride_bytes &&
+         a.rows.blocks == b.rows.blocks && PrecisionOf(a) == PrecisionOf(b);
+}
+
+void GatherSharedRows(std::span<AttentionPiece> pieces) {
+  std::sort(pieces.begin(), pieces.end(), [](const AttentionPiece& a, const AttentionPiece& b) {
+    return SortKeyOf(a) < SortKeyOf(b);
+  });
+}
 
 void AttendPartials(const AttentionShape& shape, std::span<const AttentionPiece> pieces,
                     WorkerPool& pool) noexcept {

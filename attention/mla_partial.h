@@ -71,6 +71,13 @@ struct AttentionPiece {
 void AttendPartials(const AttentionShape& shape, std::span<const AttentionPiece> pieces,
                     WorkerPool& pool) noexcept;
 
+// Returns true if both pieces attend the same rows at one precision, and neither has a selection.
+// If they are neighbours, AttendPartials reads these rows once for the query rows of both.
+bool ShareRows(const AttentionPiece& a, const AttentionPiece& b);
+// Sorts the pieces so that those that share rows become neighbours. The order among the others is
+// unspecified. It affects the time of AttendPartials, but no bit of its results.
+void GatherSharedRows(std::span<AttentionPiece> pieces);
+
 // Returns the compiled targets that this machine can run, for example "AMX", "AVX3" and "AVX2", the
 // best first. A unit that multiplies bf16 precedes the vector targets only if a loop of its
 // products was measured to be faster. The first call of KernelTargets, KernelTarget or a kernel

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <span>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -67,12 +66,7 @@ BatchComputed Computation::Run() {
   for (BatchPlan::Group& group : plan_.groups()) {
     std::vector<AttentionPiece>& pieces = group.pieces;
     if (pieces.empty() || GivenUp(group)) continue;
-    // Sorts requests of one precision for the same (chunk, layer) together: the kernel takes their
-    // query rows together, and reads the chunk's rows once for all of them (selections apart).
-    std::sort(pieces.begin(), pieces.end(), [](const AttentionPiece& a, const AttentionPiece& b) {
-      return std::tuple(a.rows.data, a.rows.count, a.selection.indices != nullptr, a.precision) <
-             std::tuple(b.rows.data, b.rows.count, b.selection.indices != nullptr, b.precision);
-    });
+    GatherSharedRows(pieces);  // requests for the same chunk and layer share its rows
     Attend(group, pieces);
     NoteLate(group);
   }

@@ -187,6 +187,44 @@ TEST(AttendPartials, Fp8DsMlaRows) {
   }
 }
 
+// The order of pieces changes no bit of the results. Those over the same rows become neighbours,
+// but not one with a selection.
+TEST(AttendPartials, PiecesOverTheSameRowsAreGathered) {
+  std::mt19937 rng(7);
+  const PieceOptions options = {.q_count = 5, .row_count = 300};
+  TestPiece a(options, &rng), b(options, &rng), over_a(options, &rng), over_b(options, &rng);
+  over_a.piece().rows = a.piece().rows;
+  over_b.piece().rows = b.piece().rows;
+  const std::vector<int32_t> indices = RandomIndices(20, 300, &rng);
+  TestPiece selected(options, &rng);
+  selected.piece().rows = a.piece().rows;
+  selected.piece().selection = {indices.data(), 20, 5};
+  std::vector<TestPiece*> all = {&a, &b, &selected, &over_a, &over_b};
+  WorkerPool pool(1);
+  std::vector<AttentionPiece> pieces;
+  std::vector<float> want;
+  const auto append = [](const TestPiece& piece, std::vector<float>& to) {
+    for (uint32_t i = 0; i < 5; ++i) {
+      to.insert(to.end(), {piece.m(i), piece.l(i)});
+      for (uint32_t d = 0; d < piece.shape().d_v; ++d) to.push_back(piece.o(i, d));
+    }
+  };
+  for (TestPiece* const piece : all) {
+    AttendPartials(piece->shape(), {&piece->piece(), 1}, pool);
+    append(*piece, want);
+    piece->ResetOutput();
+    pieces.push_back(piece->piece());
+  }
+  GatherSharedRows(pieces);
+  int shared = 0;
+  for (size_t i = 1; i < pieces.size(); ++i) shared += ShareRows(pieces[i - 1], pieces[i]);
+  EXPECT_EQ(shared, 2) << "a selection has rows of its own";
+  AttendPartials(a.shape(), pieces, pool);
+  std::vector<float> got;
+  for (const TestPiece* const piece : all) append(*piece, got);
+  EXPECT_EQ(got, want);
+}
+
 // One attended row has weight 1, so o is its values: every e4m3 code, through every path that
 // decodes one.
 TEST(AttendPartials, EveryE4m3CodeIsDecodedExactly) {
