@@ -1,9 +1,11 @@
 // Attends the local rows of one call, on the caller's thread. Attend, in order:
 //   AddOwnPieces    lists the caller's own rows
-//   AddLocalPieces   lists the chunks of the local row cache, and rotates queries for them
+//   AddLocalPieces  lists the chunks of the local row cache, and rotates queries for them
 //   PlacePartials   gives each piece memory for its partial
 //   PlaceAnswers    only if nothing is routed: gives units of one piece the output buffer instead
-//   Run             puts the pieces on the stream. If the time taken is the kernel's alone, reports
+//   InOrder         moves pieces that share rows next to each other
+//   ListRuns        lists what the kernel then attends together, for the host's model
+//   Compute         puts the pieces on the stream. If the time taken is the kernel's alone, reports
 //                   it to the host's model
 
 #include "client/attend/local_attend.h"
@@ -19,6 +21,16 @@ namespace {
 // Memory for the partials of locally cached chunks, and for the queries rotated for them: 128 heads
 // over 256 chunks. Cached chunks beyond it are routed.
 constexpr uint64_t kCachedBytesMax = uint64_t{72} << 20;
+
+// The pairs of a query row and a row that it attends.
+uint64_t PairsOf(const AttentionPiece& piece) {
+  if (piece.selection.present()) return uint64_t{piece.q.count} * piece.selection.k;
+  if (piece.row_limits == nullptr) return uint64_t{piece.q.count} * piece.rows.count;
+  uint64_t pairs = 0;
+  for (uint32_t i = 0; i < piece.q.count; ++i)
+    pairs += std::min(piece.row_limits[i], piece.rows.count);
+  return pairs;
+}
 
 }  // namespace
 
@@ -79,27 +91,63 @@ absl::Status LocalAttend::Attend(const StreamOrder& order, const PartialView* in
   if (pieces_.empty()) return absl::OkStatus();
   CKV_RETURN_IF_ERROR(PlacePartials());
   if (in_place != nullptr) PlaceAnswers(*in_place);
+  const std::span<const AttentionPiece> pieces = InOrder();
+  if (live_ != nullptr) {
+    const RouteCall& call = planned_.call;
+    ListRuns(pieces);
+    local_rows_ = double(LocalRows());
+    expected_us_ = live_->ExpectedUs(call.geometry().widths(), local_rows_, runs_);
+  }
+  return Compute(Learns(order), pieces);
+}
+
+// Sequences over one document attend the same chunks. Their pieces follow one another, so that the
+// kernel reads each chunk once for all of them.
+std::span<const AttentionPiece> LocalAttend::InOrder() {
+  if (planned_.call.segments.size() == 1) return pieces_;
+  ordered_ = pieces_;
+  GatherSharedRows(ordered_);
+  return ordered_;
+}
+
+void LocalAttend::ListRuns(std::span<const AttentionPiece> pieces) {
+  runs_.clear();
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const AttentionPiece& piece = pieces[i];
+    const double rows = piece.q.count, pairs = double(PairsOf(piece));
+    if (i == 0 || !ShareRows(pieces[i - 1], piece)) runs_.emplace_back();
+    SharedRun& run = runs_.back();
+    run.tokens = (run.rows * run.tokens + pairs) / (run.rows + rows);
+    run.rows += rows;
+  }
+}
+
+// Some segments of a call may have no local rows.
+uint64_t LocalAttend::LocalRows() const {
   const RouteCall& call = planned_.call;
-  const double rows = call.q.count;
-  const double tokens = double(cached_pairs_ + OwnPairs(call)) / rows;
-  if (live_ != nullptr) expected_us_ = live_->ExpectedUs(call.geometry().widths(), rows, tokens);
-  return Run(Learns(order), rows, tokens);
+  uint64_t rows = 0;
+  for (uint32_t s = 0; s < call.segments.size(); ++s)
+    rows += OwnPieces(s).empty() ? 0 : call.segments[s].row_count;
+  if (planned_.plan.cached_count() == 0) return rows;
+  for (const PlannedUnit& unit : planned_.plan.units())
+    rows += unit.cached_count > 0 && OwnPieces(unit.segment).empty() ? unit.row_count : 0;
+  return rows;
 }
 
 // Puts the pieces on the stream, and learns from the time that they take.
-absl::Status LocalAttend::Run(bool learns, double rows, double tokens) {
+absl::Status LocalAttend::Compute(bool learns, std::span<const AttentionPiece> pieces) {
   const RouteCall& call = planned_.call;
   const Geometry& geometry = call.geometry();
   // The stream was used to rotate queries.
   if (learns && call.polled_at_once) CKV_RETURN_IF_ERROR(stream_.Wait());
   const bool idle = stream_.Ready();
   const Instant begin = clock_->Now();
-  CKV_RETURN_IF_ERROR(backend_.AttendPartials(AttentionShape::Of(geometry), pieces_, stream_));
+  CKV_RETURN_IF_ERROR(backend_.AttendPartials(AttentionShape::Of(geometry), pieces, stream_));
   // A caller that polls sees the end too late, unless the work is done by now.
   if (learns && idle && (call.polled_at_once || stream_.Ready())) {
     CKV_RETURN_IF_ERROR(stream_.Wait());
     const Instant end = clock_->Now();
-    live_->Observe(geometry.widths(), rows, tokens, double((end - begin).count()) / 1e3, end);
+    live_->Observe(geometry.widths(), local_rows_, runs_, double((end - begin).count()) / 1e3, end);
   }
   if (spans_.on()) spans_.Add("attend here", begin, clock_->Now());
   return absl::OkStatus();

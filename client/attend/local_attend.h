@@ -13,6 +13,7 @@
 #include "attention/partial.h"
 #include "client/attend/planned_call.h"
 #include "client/attend/stream_order.h"
+#include "client/cost/compute_curve.h"
 #include "client/cost/live_here.h"
 #include "client/trace/call_spans.h"
 #include "proto/base/clock.h"
@@ -80,7 +81,10 @@ class LocalAttend {
   absl::StatusOr<QueryView> QueriesOf(uint32_t unit, uint32_t rotation);
   absl::Status PlacePartials();
   void PlaceAnswers(const PartialView& target);
-  absl::Status Run(bool learns, double rows, double tokens);
+  std::span<const AttentionPiece> InOrder();
+  void ListRuns(std::span<const AttentionPiece> pieces);
+  uint64_t LocalRows() const;
+  absl::Status Compute(bool learns, std::span<const AttentionPiece> pieces);
   bool Learns(const StreamOrder& order) const;
 
   const PlannedCall& planned_;
@@ -93,9 +97,12 @@ class LocalAttend {
   uint64_t reserved_bytes_ = 0;  // for the cached chunks so far
   uint64_t cached_pairs_ = 0;
   double expected_us_ = 0;
-  std::vector<AttentionPiece> pieces_;  // own rows, then cached chunks in the plan's order
-  std::vector<uint32_t> own_begin_;     // [segments + 1] in pieces_
-  BackendMemory partials_;              // f32 o, m, l of each piece
+  std::vector<AttentionPiece> pieces_;   // own rows, then cached chunks in the plan's order
+  std::vector<uint32_t> own_begin_;      // [segments + 1] in pieces_
+  std::vector<AttentionPiece> ordered_;  // pieces_ as the kernel gets them, of several segments
+  std::vector<SharedRun> runs_;          // as the kernel makes them
+  double local_rows_ = 0;                // query rows of the call that are in a piece
+  BackendMemory partials_;               // f32 o, m, l of each piece
   std::vector<Copy> copies_;
   BackendMemory copied_q_;
   bool in_place_ = false;

@@ -1,7 +1,11 @@
+// For each reply: the runs of its frame (ListRuns), the kernel time expected of them, the time on
+// the lane, and the round if its holder had one frame. After the call: all rounds, then the call.
+
 #include "client/call/route_learn.h"
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <optional>
 #include <span>
 
@@ -60,29 +64,60 @@ void RouteLearner::Observe(const Exchange::Reply& reply) {
   if (chosen) peer.ObserveLane(bytes, double(on_lane.count()) / 1e3);
 }
 
-// Returns the kernel time that the holder's model expected, or 0.
-double RouteLearner::ObserveKernel(HolderPeer& peer, const Exchange::Reply& reply) {
-  const RouteCall& call = planned_.call;
+// Calls take(part, chunk, its context) for each chunk that a frame's parts attend.
+template <class Take>
+void RouteLearner::ForEachChunk(const PlannedFrame& frame, Take take) const {
   const AttendPlan& plan = planned_.plan;
-  const PlannedFrame& planned = plan.frames()[reply.tag];
-  uint64_t row_tokens = 0;
-  for (const PlannedPart& part : plan.PartsOf(planned)) {
+  for (const PlannedPart& part : plan.PartsOf(frame)) {
     const PlannedSplit& split = plan.splits()[part.split];
-    const PlannedUnit& unit = plan.units()[split.unit];
-    const std::span<const ContextChunk> chunks = call.segments[unit.segment].context->chunks();
-    uint64_t tokens = 0;
+    const ContextState& context = *planned_.call.segments[plan.units()[split.unit].segment].context;
     for (uint32_t left = split.node_count, n = split.first_node; left > 0;
          --left, n = plan.nodes()[n].next) {
       const PlannedNode& node = plan.nodes()[n];
       for (uint32_t i = node.attended_begin; i < node.attended_end; ++i)
-        tokens += chunks[plan.attended()[i].context_index].token_count;
+        take(part, context.chunks()[plan.attended()[i].context_index], context);
     }
-    row_tokens += tokens * part.row_count;
   }
-  return peer.ObserveAttend({.geometry = call.geometry(),
+}
+
+// Lists the query rows of a frame by the chunks that they attend. A frame of several sequences may
+// have all of them over the same chunks, or each over its own.
+void RouteLearner::ListRuns(const PlannedFrame& frame) {
+  runs_.clear();
+  if (planned_.plan.PartsOf(frame).size() == 1) {
+    // The same query rows attend each chunk, once. So one run of all tokens takes as long.
+    SharedRun& all = runs_.emplace_back();
+    ForEachChunk(frame, [&](const PlannedPart& part, const ContextChunk& chunk, const auto&) {
+      all.rows = double(part.row_count);
+      all.tokens += double(chunk.token_count);
+    });
+    return;
+  }
+  chunk_runs_.clear();
+  ForEachChunk(
+      frame, [&](const PlannedPart& part, const ContextChunk& chunk, const ContextState& context) {
+        ChunkRun& run = chunk_runs_.emplace_back();
+        const ChunkId& id = context.corpora()[chunk.part]->chunks[chunk.ordinal].id;
+        std::memcpy(&run.chunk, id.bytes.data(), sizeof(run.chunk));
+        run.run = {double(part.row_count), double(chunk.token_count)};
+      });
+  std::sort(chunk_runs_.begin(), chunk_runs_.end(),
+            [](const ChunkRun& a, const ChunkRun& b) { return a.chunk < b.chunk; });
+  for (size_t i = 0; i < chunk_runs_.size(); ++i) {
+    if (i == 0 || chunk_runs_[i].chunk != chunk_runs_[i - 1].chunk)
+      runs_.push_back({.rows = 0, .tokens = chunk_runs_[i].run.tokens});
+    runs_.back().rows += chunk_runs_[i].run.rows;
+  }
+}
+
+// Returns the kernel time that the holder's model expected, or 0.
+double RouteLearner::ObserveKernel(HolderPeer& peer, const Exchange::Reply& reply) {
+  const PlannedFrame& planned = planned_.plan.frames()[reply.tag];
+  ListRuns(planned);
+  return peer.ObserveAttend({.geometry = planned_.call.geometry(),
                              .fabric = exchange_.link(reply.peer_index).lane().kind(),
                              .rows = planned.row_count,
-                             .tokens = row_tokens / planned.row_count,
+                             .runs = runs_,
                              .compute_ns = reply.header.compute_ns,
                              .batch_share = reply.header.batch_share});
 }

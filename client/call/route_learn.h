@@ -9,6 +9,7 @@
 #include "client/attend/planned_call.h"
 #include "client/call/exchange.h"
 #include "client/call/frame_poster.h"
+#include "client/cost/compute_curve.h"
 #include "client/cost/live_calls.h"
 #include "client/holders/counters.h"
 #include "client/holders/holder_peer.h"
@@ -42,6 +43,9 @@ class RouteLearner {
   };
 
   double ObserveKernel(HolderPeer& peer, const Exchange::Reply& reply);
+  template <class Take>
+  void ForEachChunk(const PlannedFrame& frame, Take take) const;
+  void ListRuns(const PlannedFrame& frame);
   bool Timed() const;
 
   const PlannedCall& planned_;
@@ -52,6 +56,13 @@ class RouteLearner {
   LiveCalls* const calls_;        // may be null
   CallCounters* const counters_;  // may be null
   std::vector<Round> rounds_;     // [peers]
+  // Both lists are those of the frame that was answered last.
+  struct ChunkRun {
+    uint64_t chunk = 0;  // the first 8 bytes of its id, which is a hash
+    SharedRun run;
+  };
+  std::vector<ChunkRun> chunk_runs_;
+  std::vector<SharedRun> runs_;
 };
 
 }  // namespace ckv

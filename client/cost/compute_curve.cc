@@ -185,6 +185,27 @@ KernelTime ComputeCurve::Time(double rows, double tokens) const noexcept {
                    tokens);
 }
 
+KernelTime ComputeCurve::Time(double rows, std::span<const SharedRun> runs) const noexcept {
+  KernelTimeSum call(Time(rows, 0.0).fixed_us);
+  for (const SharedRun& run : runs) call.Add(Time(run.rows, run.tokens));
+  return call.Get();
+}
+
+void KernelTimeSum::Add(const KernelTime& run) noexcept {
+  const bool computes = run.compute_us >= run.memory_us;
+  (computes ? computes_ : reads_) = true;
+  shown_share_ = run.shown_share;
+  compute_us_ += run.compute_us;
+  memory_us_ += run.memory_us;
+  shown_compute_us_ += Times(computes ? 1 : run.shown_share, run.compute_us);
+  shown_memory_us_ += Times(computes ? run.shown_share : 1, run.memory_us);
+}
+
+KernelTime KernelTimeSum::Get() const noexcept {
+  if (computes_ && reads_) return {fixed_us_, shown_compute_us_, shown_memory_us_, 1};
+  return {fixed_us_, compute_us_, memory_us_, shown_share_};
+}
+
 double RowsBoundByMemory(const ComputeCurve& curve) noexcept {
   const double floor_us = curve.floor.us_per_token;
   if (curve.empty() || !(floor_us > 0)) return 0;

@@ -76,6 +76,16 @@ struct KernelTime {
   double MemoryPartUs(const LiveFactors& live = {}) const noexcept;
 };
 
+// Query rows that one kernel call attends together over the same cKV rows, which it reads once for
+// all of them. A call over several sequences makes a run for each chunk, and for the own rows of
+// each sequence. With 16 query heads and one token a sequence, the run of a chunk that eight
+// sequences attend has 128 query rows.
+struct SharedRun {
+  double rows = 0;  // query rows
+  double tokens =
+      0;  // cKV rows; the mean over query rows if these attend different numbers of them
+};
+
 // Plain data that copies without allocation. The curve is empty until anchors are set.
 struct ComputeCurve {
   static constexpr uint32_t kAnchorCountMax = 12;
@@ -91,6 +101,9 @@ struct ComputeCurve {
   // and 0 rows cost 0. The result never falls as either argument or the floor grows.
   double Us(double rows, double tokens) const noexcept { return Time(rows, tokens).Us(); }
   KernelTime Time(double rows, double tokens) const noexcept;
+  // Returns the time of one kernel call of several runs. `rows` is the number of different query
+  // rows, each of which is charged per_row_us once. The runs are added by KernelTimeSum.
+  KernelTime Time(double rows, std::span<const SharedRun> runs) const noexcept;
 
   friend bool operator==(const ComputeCurve&, const ComputeCurve&) = default;
 };
@@ -99,6 +112,27 @@ struct ComputeCurve {
 // Negative or NaN times, shares and tokens count as 0.
 KernelTime OverFloor(double fixed_us, double compute_us, const MemoryFloor& floor,
                      double tokens) noexcept;
+
+// Adds up the runs of one kernel call, which follow one another. Each takes the longer of its own
+// computing and reading, and the share of the shorter. If that is computing for some runs and
+// reading for others, the sum has what shows of both, with a shown_share of 1. Otherwise it is the
+// plain sum. Which of the two is longer is decided by the times as measured. So a call keeps its
+// shape, and LiveKernel always learns the same factor from it. With live factors, the time of a
+// mixed call is an approximation.
+class KernelTimeSum {
+ public:
+  explicit KernelTimeSum(double fixed_us) noexcept : fixed_us_(fixed_us) {}
+  void Add(const KernelTime& run) noexcept;
+  // Returns the time of the call. Without live factors, Us is exactly the sum.
+  KernelTime Get() const noexcept;
+
+ private:
+  const double fixed_us_;
+  double shown_share_ = 0;
+  double compute_us_ = 0, memory_us_ = 0;              // all runs
+  double shown_compute_us_ = 0, shown_memory_us_ = 0;  // as far as they are not hidden
+  bool computes_ = false, reads_ = false;  // whether there is a run that takes longer to do it
+};
 
 // Returns the most query rows for which the curve's computing takes no longer than reading the
 // rows. Returns 0 if even the first anchor computes longer, or if there is no floor.

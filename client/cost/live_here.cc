@@ -28,8 +28,8 @@ void LiveHere::SetKnown(const RowWidths& widths, const RequesterConstants& here)
   count_.store(count + 1, std::memory_order_release);
 }
 
-void LiveHere::Observe(const RowWidths& widths, double rows, double tokens, double us,
-                       Instant now) {
+void LiveHere::Observe(const RowWidths& widths, double rows, std::span<const SharedRun> runs,
+                       double us, Instant now) {
   const uint32_t count = count_.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < count; ++i) {
     Known& known = known_[i];
@@ -37,20 +37,21 @@ void LiveHere::Observe(const RowWidths& widths, double rows, double tokens, doub
     const RequesterConstants& here = *known.here.load(std::memory_order_acquire);
     const Instant before = {known.seen_ns.exchange(now.ns, std::memory_order_relaxed)};
     if (now - before > kAgeMax) known.live.Reset();
-    known.live.Observe(AttendHereTime(here, rows, tokens), us);
+    known.live.Observe(AttendHereTime(here, rows, runs), us);
     if (known.seen.load(std::memory_order_relaxed) < BestWindow::kCount)
       known.seen.fetch_add(1, std::memory_order_relaxed);
     return;
   }
 }
 
-double LiveHere::ExpectedUs(const RowWidths& widths, double rows, double tokens) const {
+double LiveHere::ExpectedUs(const RowWidths& widths, double rows,
+                            std::span<const SharedRun> runs) const {
   const uint32_t count = count_.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < count; ++i) {
     const Known& known = known_[i];
     if (known.widths != widths) continue;
     const RequesterConstants& here = *known.here.load(std::memory_order_acquire);
-    return AttendHereTime(here, rows, tokens).Us(known.live.Get());
+    return AttendHereTime(here, rows, runs).Us(known.live.Get());
   }
   return 0;
 }

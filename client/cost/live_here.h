@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -35,12 +36,13 @@ class LiveHere {
   // and 5 s made no difference.
   static constexpr Duration kAgeMax = std::chrono::seconds(5);
 
-  // Takes an attend of `rows` query rows over `tokens` locally cached rows each, which took `us`
-  // and ended at `now`. On the hot path: no lock and no allocation.
-  void Observe(const RowWidths& widths, double rows, double tokens, double us, Instant now);
-  // Returns the microseconds that an attend takes now, or 0 if SetKnown was not called for these
+  // Takes one kernel call over locally cached rows, of `rows` query rows in these runs, which took
+  // `us` and ended at `now`. On the hot path: no lock and no allocation.
+  void Observe(const RowWidths& widths, double rows, std::span<const SharedRun> runs, double us,
+               Instant now);
+  // Returns the microseconds that the call takes now, or 0 if SetKnown was not called for these
   // widths. As fast as Observe.
-  double ExpectedUs(const RowWidths& widths, double rows, double tokens) const;
+  double ExpectedUs(const RowWidths& widths, double rows, std::span<const SharedRun> runs) const;
   // Returns the present times over the calibration's; 1 at first, and after kAgeMax.
   LiveFactors Factors(const RowWidths& widths, Instant now) const;
   // Returns true if enough attends of these widths were observed.

@@ -15,8 +15,9 @@ namespace ckv {
 //
 // A call updates one of the two factors, and takes the other as known. It updates the memory factor
 // if memory is more than kMemoryShareMin of its time, by the constants as measured. Otherwise it
-// updates the compute factor. So a call of many query rows never changes the memory factor,
-// whatever the cause. A call of few never changes the compute factor.
+// updates the compute factor, which also scales the fixed time of a call. So a call of many query
+// rows never changes the memory factor, whatever the cause. A call that mostly reads never changes
+// the compute factor. A short one whose time is mostly fixed does.
 //
 // Both kinds of calls in alternation find both factors. Let memory be a share w of a call that
 // updates memory, and v of one that updates computing. After both updates, an error of one factor

@@ -54,11 +54,14 @@ bool LiveModel::Doubt(const RowWidths& widths) {
   return fit != nullptr && !fit->doubted.exchange(true, std::memory_order_relaxed);
 }
 
-KernelTime LiveModel::Fit::Time(double rows, double tokens) const {
+KernelTime LiveModel::Fit::Time(std::span<const SharedRun> runs) const {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   const MemoryFloor floor = {floor_us_per_token.load(kRelaxed), floor_shown_share.load(kRelaxed)};
-  return OverFloor(base_us.load(kRelaxed), per_row_token_us.load(kRelaxed) * rows * tokens, floor,
-                   tokens);
+  const double row_token_us = per_row_token_us.load(kRelaxed);
+  KernelTimeSum call(base_us.load(kRelaxed));
+  for (const SharedRun& run : runs)
+    call.Add(OverFloor(0, row_token_us * run.rows * run.tokens, floor, run.tokens));
+  return call.Get();
 }
 
 ComputeConstants LiveModel::ComputeFor(const RowWidths& widths,
@@ -98,8 +101,8 @@ LiveModel::Learned LiveModel::Observe(const AnsweredFrame& frame) {
   const bool seeded = seed != nullptr && !seed->compute.empty();
   Fit* const fit = seeded ? nullptr : const_cast<Fit*>(Find(frame.geometry.widths()));
   if (!seeded && fit == nullptr) return learned;
-  const double rows = frame.rows, tokens = double(frame.tokens);
-  const KernelTime time = seeded ? seed->compute.Time(rows, tokens) : fit->Time(rows, tokens);
+  const KernelTime time =
+      seeded ? seed->compute.Time(frame.rows, frame.runs) : fit->Time(frame.runs);
   LiveKernel& live = seeded ? of_curve_ : fit->live;
   const double expected_us = time.Us(live.Get());
   if (!(expected_us > 0)) return learned;

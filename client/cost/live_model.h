@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "client/cost/live_error.h"
 #include "client/cost/live_kernel.h"
@@ -20,12 +21,12 @@
 
 namespace ckv {
 
-// The answer to a frame of dense attention. Borrows `geometry`.
+// The answer to a frame of dense attention. Borrows `geometry` and `runs`.
 struct AnsweredFrame {
   const Geometry& geometry;
   FabricKind fabric = FabricKind::kTcp;  // the fabric of its lane
   uint32_t rows = 0;                     // query rows
-  uint64_t tokens = 0;                   // tokens of the attended chunks, repeats included
+  std::span<const SharedRun> runs = {};  // as the holder's kernel makes them of this frame alone
   // As the reply reported: the kernel time of its batch, and this frame's share of the batch in
   // 255ths. A share of 0 was not reported, and counts as all.
   uint32_t compute_ns = 0;
@@ -109,7 +110,7 @@ class LiveModel {
     DoubtCount doubts;
     std::atomic<bool> doubted{false};
 
-    KernelTime Time(double rows, double tokens) const;
+    KernelTime Time(std::span<const SharedRun> runs) const;
   };
   static uint64_t KeyOf(const RowWidths& widths);
   // Returns the fit of these widths, or null.

@@ -21,6 +21,14 @@ KernelTime AttendHereTime(const RequesterConstants& here, double rows, double to
   return OverFloor(0, compute_us, here.attend_floor, tokens);
 }
 
+KernelTime AttendHereTime(const RequesterConstants& here, double rows,
+                          std::span<const SharedRun> runs) noexcept {
+  if (!here.attend.empty()) return here.attend.Time(rows, runs);
+  KernelTimeSum call(/*fixed_us=*/0);
+  for (const SharedRun& run : runs) call.Add(AttendHereTime(here, run.rows, run.tokens));
+  return call.Get();
+}
+
 void LiveFabric::Set(const FabricConstants& constants, bool bandwidth_fixed) {
   t_probe_us_.store(constants.t_probe_us, std::memory_order_relaxed);
   bandwidth_fixed_.store(bandwidth_fixed, std::memory_order_relaxed);

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "attention/partial.h"
 #include "client/cost/compute_curve.h"
@@ -74,6 +75,9 @@ struct RequesterConstants {
 
 // Returns the time to attend on this requester: one layer, `rows` query rows over `tokens` tokens.
 KernelTime AttendHereTime(const RequesterConstants& here, double rows, double tokens) noexcept;
+// As ComputeCurve::Time of several runs, for one layer on this requester.
+KernelTime AttendHereTime(const RequesterConstants& here, double rows,
+                          std::span<const SharedRun> runs) noexcept;
 
 // Counts the unanswered requests to one holder, over all calls, and tests whether a request had the
 // holder's lanes to itself. A request that shares the lanes waits for the requests before it, and

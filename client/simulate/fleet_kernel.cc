@@ -4,21 +4,25 @@
 
 namespace ckv {
 
-double BatchUs(const ComputeCurve& curve, std::span<const KernelWork> batch, double chunk_tokens,
-               std::vector<std::pair<uint32_t, double>>& scratch) {
+void ListRuns(std::span<const KernelWork> batch, double chunk_tokens,
+              std::vector<std::pair<uint32_t, double>>& scratch, std::vector<SharedRun>& runs) {
   scratch.clear();
-  double rows = 0;
   for (const KernelWork& one : batch) {
-    rows += one.query_rows;
     for (const uint32_t chunk : one.chunks) scratch.emplace_back(chunk, one.query_rows);
   }
-  double us = curve.Us(rows, 0);
   std::sort(scratch.begin(), scratch.end());
-  for (size_t i = 0; i < scratch.size();) {
-    double chunk_rows = 0;
-    const uint32_t chunk = scratch[i].first;
-    for (; i < scratch.size() && scratch[i].first == chunk; ++i) chunk_rows += scratch[i].second;
-    KernelTime time = curve.Time(chunk_rows, chunk_tokens);
+  runs.clear();
+  for (size_t i = 0; i < scratch.size(); ++i) {
+    if (i == 0 || scratch[i].first != scratch[i - 1].first)
+      runs.push_back({.rows = 0, .tokens = chunk_tokens});
+    runs.back().rows += scratch[i].second;
+  }
+}
+
+double BatchUs(const ComputeCurve& curve, double rows, std::span<const SharedRun> runs) {
+  double us = curve.Us(rows, 0);
+  for (const SharedRun& run : runs) {
+    KernelTime time = curve.Time(run.rows, run.tokens);
     time.fixed_us = 0;
     us += time.Us();
   }

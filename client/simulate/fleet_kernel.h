@@ -22,10 +22,14 @@ struct KernelWork {
   std::span<const uint32_t> chunks;
 };
 
-// Returns the time of one layer of a batch. A chunk's rows are read once, for all query rows of all
-// requests, as a holder's batch does (server/batch/batch_plan.h); `scratch` keeps its memory.
-double BatchUs(const ComputeCurve& curve, std::span<const KernelWork> batch, double chunk_tokens,
-               std::vector<std::pair<uint32_t, double>>& scratch);
+// Lists the runs of one layer of a batch, a run for each chunk. A chunk's rows are read once, for
+// all query rows of all requests. That is so in a holder's batch (server/batch/batch_plan.h) and in
+// a call over local rows (client/attend/local_attend.h). `scratch` keeps its memory.
+void ListRuns(std::span<const KernelWork> batch, double chunk_tokens,
+              std::vector<std::pair<uint32_t, double>>& scratch, std::vector<SharedRun>& runs);
+// Returns the time of one layer of a batch with `rows` query rows. Runs follow one another, so each
+// takes the longer of its own computing and reading, and the share of the shorter.
+double BatchUs(const ComputeCurve& curve, double rows, std::span<const SharedRun> runs);
 
 // Not thread-safe.
 class FleetKernel {

@@ -64,7 +64,6 @@ class FleetRun {
   void AddVisit(uint32_t index, const FleetPlacement::Group& group);
   void Send(uint32_t index);
   void StartBatches(uint32_t node);
-  void LearnHere(const FleetBatch& batch);
   void EndBatch(uint32_t batch);
   void EndPart(uint32_t index);
   void EndStep(uint32_t index);
@@ -263,22 +262,16 @@ void FleetRun::StartBatches(uint32_t id) {
     }
     const bool own = jobs.front().own;
     const ComputeCurve& curve = own ? spec_.costs.here.attend : spec_.costs.compute;
-    const double us = layers_ * BatchUs(curve, work_, spec_.chunk_tokens, scratch_);
-    const uint32_t batch = batches_.Add();
-    batches_[batch] = {.node = id, .own = own, .busy_s = us * kFleetUs, .jobs = jobs};
-    events_.Push(now_s_ + us * kFleetUs, FleetEvent::kBatch, batch);
+    const uint32_t index = batches_.Add();
+    FleetBatch& batch = batches_[index];
+    batch.jobs = jobs;
+    ListRuns(work_, spec_.chunk_tokens, scratch_, batch.runs);
+    const double us = layers_ * BatchUs(curve, batch.rows(spec_), batch.runs);
+    batch.node = id;
+    batch.own = own;
+    batch.busy_s = us * kFleetUs;
+    events_.Push(now_s_ + us * kFleetUs, FleetEvent::kBatch, index);
   }
-}
-
-// The batch's time without the wait, for all rows of the call and their mean of tokens: LocalAttend
-// measures from when the stream is idle.
-void FleetRun::LearnHere(const FleetBatch& batch) {
-  double tokens = 0;
-  for (const FleetKernel::Job& job : batch.jobs)
-    tokens += static_cast<double>(visits_[job.visit].chunks.size()) * spec_.chunk_tokens;
-  const auto count = static_cast<double>(batch.jobs.size());
-  nodes_[batch.node]->view.AttendedHere(count * spec_.query_rows, tokens / count,
-                                        batch.busy_s / kFleetUs / layers_, now_s_);
 }
 
 void FleetRun::EndBatch(uint32_t index) {
@@ -286,7 +279,11 @@ void FleetRun::EndBatch(uint32_t index) {
   const uint32_t id = batch.node;
   nodes_[id]->kernel.End(batch.busy_s);
   const double bytes = layers_ * spec_.query_rows * spec_.geometry.partial_row_bytes(false);
-  if (batch.own && spec_.learns_here) LearnHere(batch);
+  // The time without the wait: LocalAttend measures from when the stream is idle.
+  if (batch.own && spec_.learns_here) {
+    nodes_[id]->view.AttendedHere(batch.rows(spec_), batch.runs, batch.busy_s / kFleetUs / layers_,
+                                  now_s_);
+  }
   for (const FleetKernel::Job& job : batch.jobs) {
     const FleetVisit& visit = visits_[job.visit];
     if (!batch.own) {

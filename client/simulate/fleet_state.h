@@ -47,6 +47,11 @@ struct FleetBatch {
   bool own = false;
   double busy_s = 0;
   std::vector<FleetKernel::Job> jobs;
+  std::vector<SharedRun> runs;  // the same at each layer
+
+  double rows(const FleetSpec& spec) const {
+    return static_cast<double>(jobs.size()) * spec.query_rows;
+  }
 };
 
 // A copy under way.

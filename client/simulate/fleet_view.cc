@@ -119,8 +119,9 @@ void FleetView::Replied(uint32_t holder, double queue_us, double now_s) {
   peer.queue.Take(static_cast<uint32_t>(std::min(queue_us * 1e3, 4e9)), InstantOf(now_s));
 }
 
-void FleetView::AttendedHere(double rows, double tokens, double us, double now_s) {
-  here_.Observe(spec_.geometry.widths(), rows, tokens, us, InstantOf(now_s));
+void FleetView::AttendedHere(double rows, std::span<const SharedRun> runs, double us,
+                             double now_s) {
+  here_.Observe(spec_.geometry.widths(), rows, runs, us, InstantOf(now_s));
 }
 
 }  // namespace ckv

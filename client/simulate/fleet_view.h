@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -64,8 +65,8 @@ class FleetView {
   void Fetched(uint32_t holder, double bytes, double us) {
     PeerOf(holder).bandwidth.Observe(static_cast<uint64_t>(bytes), us);
   }
-  // Own rows were attended at once: one layer, `rows` query rows over `tokens` each.
-  void AttendedHere(double rows, double tokens, double us, double now_s);
+  // Own rows were attended at once: one layer, `rows` query rows in these runs.
+  void AttendedHere(double rows, std::span<const SharedRun> runs, double us, double now_s);
 
  private:
   struct Peer {

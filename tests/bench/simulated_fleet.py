@@ -23,7 +23,6 @@ def compared(build, *arguments):
 
 def figures(build):
     return {"fleet": compared(build, "--nodes", NODES),
-            "fixed_here": compared(build, "--nodes", NODES, "--fixed-here"),
             "large": compared(build, "--nodes", LARGE_NODES, "--requests", LARGE_REQUESTS, "--load", LARGE_LOAD)}
 
 

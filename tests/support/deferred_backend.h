@@ -108,6 +108,8 @@ class DeferredBackend final : public Backend {
 
   // Operations that were put on streams.
   uint64_t attend_count() const { return attends_; }
+  // Groups of neighbouring pieces that share rows, in all attends (ShareRows).
+  uint64_t runs() const { return runs_; }
   uint64_t merge_count() const { return merges_; }
   uint64_t rotate_count() const { return rotates_; }
   uint64_t scatter_count() const { return scatters_; }
@@ -279,6 +281,8 @@ class DeferredBackend final : public Backend {
       std::vector<int32_t> indices;
       std::vector<uint32_t> limits;
     };
+    for (size_t i = 0; i < pieces.size(); ++i)
+      runs_ += i == 0 || !ShareRows(pieces[i - 1], pieces[i]) ? 1 : 0;
     std::vector<Piece> copies;
     const size_t row_bytes = RowBytesOf(shape);
     for (const AttentionPiece& piece : pieces) {
@@ -373,7 +377,7 @@ class DeferredBackend final : public Backend {
   }
 
   const std::string kernel_target_;
-  std::atomic<uint64_t> attends_{0}, merges_{0}, rotates_{0}, scatters_{0};
+  std::atomic<uint64_t> attends_{0}, runs_{0}, merges_{0}, rotates_{0}, scatters_{0};
   std::atomic<uint64_t> allocations_{0}, blocking_waits_{0};
   std::atomic<size_t> memory_max_{SIZE_MAX};
   std::function<void()> on_blocking_wait_, on_new_stream_, on_pin_;

@@ -228,29 +228,56 @@ struct RowsHere final : LocalRows {
   }
 };
 
+// Calls over chunks that are all in the local row cache.
+class AttendHereTest : public RequesterStreamTest {
+ protected:
+  AttendHereTest() {
+    options_.requester = "r";
+    options_.clock = &clock_;
+    options_.fabrics = {fabric_.get()};
+    options_.backend = &device_;
+    const ContextPart part = {
+        std::make_shared<const Corpus>(corpus_.Publish("c", "", {{test::TestFleet::Name(0)}})), {}};
+    context_ = *ContextState::Make({&part, 1});
+    for (const auto& chunk : corpus_.chunks) {
+      auto rows = std::make_shared<RowsHere>();
+      rows->layers = chunk.layers;
+      cached_.push_back(std::move(rows));
+    }
+  }
+  // Makes the calls that learn into `live`, until the next NewCalls.
+  void NewCalls(LiveHere& live) {
+    options_.here = &live;
+    calls_ = *CallContext::Make(&options_, &peers_, Duration(0), &counters_);
+    calls_->links.Claim();
+  }
+  RouteSegment Rows(uint32_t begin, uint32_t count) {
+    return {.row_begin = begin, .row_count = count, .context = context_.get(), .cached = &cached_};
+  }
+  Answer Attend(const QueryView& q, std::span<const RouteSegment> segments) {
+    const RouteCall call = {.q = q, .segments = segments, .deadline = kInstantMax};
+    Answer answer(kRows, kAnswerValues);
+    calls_->links.BeginCall();
+    const absl::Status status = calls_->router.Attend(
+        call, [&] { return answer.View(); }, nullptr);
+    EXPECT_TRUE(status.ok()) << status;
+    return answer;
+  }
+
+  DirectoryView view_{&fleet_};
+  PeerTable peers_{&view_, &fleet_};
+  CallCounters counters_;
+  LinkOptions options_;
+  std::shared_ptr<ContextState> context_;
+  LocalRowTable cached_;
+  std::unique_ptr<CallContext> calls_;
+};
+
 // The kernel does not look slow because an engine's stream is still computing the queries.
-TEST_F(RequesterStreamTest, TheProducersTimeIsNotLearned) {
+TEST_F(AttendHereTest, TheProducersTimeIsNotLearned) {
   const RowWidths widths = TestGeometry().widths();
   RequesterConstants constants;
   constants.attend_per_row_token_us = 10;  // far more than it takes
-  DirectoryView view(&fleet_);
-  PeerTable peers(&view, &fleet_);
-  CallCounters counters;
-  LinkOptions options;
-  options.requester = "r";
-  options.clock = &clock_;
-  options.fabrics = {fabric_.get()};
-  options.backend = &device_;
-  const auto published =
-      std::make_shared<const Corpus>(corpus_.Publish("c", "", {{test::TestFleet::Name(0)}}));
-  const ContextPart part = {published, {}};
-  const auto context = *ContextState::Make({&part, 1});
-  LocalRowTable cached;
-  for (const auto& chunk : corpus_.chunks) {
-    auto rows = std::make_shared<RowsHere>();
-    rows->layers = chunk.layers;
-    cached.push_back(std::move(rows));
-  }
   DeferredBackend other;
   std::vector<uint16_t> made(q_.size());
   const std::unique_ptr<ComputeStream> here = *device_.NewStream(1), there = *other.NewStream(1);
@@ -260,9 +287,7 @@ TEST_F(RequesterStreamTest, TheProducersTimeIsNotLearned) {
   for (ComputeStream* const producer : {(ComputeStream*)nullptr, here.get(), there.get()}) {
     LiveHere live;
     live.SetKnown(widths, constants);
-    options.here = &live;
-    const auto calls = *CallContext::Make(&options, &peers, Duration(0), &counters);
-    calls->links.Claim();
+    NewCalls(live);
     for (int i = 0; i < 100; ++i) {
       QueryView q = {q_.data(), kRows, kQueryValues};
       if (producer != nullptr) {
@@ -271,20 +296,28 @@ TEST_F(RequesterStreamTest, TheProducersTimeIsNotLearned) {
         q.data = made.data();
         q.after = producer;
       }
-      const RouteSegment segment = {
-          .row_count = kRows, .context = context.get(), .cached = &cached};
-      const RouteCall call = {.q = q, .segments = {&segment, 1}, .deadline = kInstantMax};
-      Answer answer(kRows, kAnswerValues);
-      calls->links.BeginCall();
-      const absl::Status status = calls->router.Attend(
-          call, [&] { return answer.View(); }, nullptr);
-      ASSERT_TRUE(status.ok()) << status;
+      const RouteSegment segment = Rows(0, kRows);
+      const Answer answer = Attend(q, {&segment, 1});
       if (want.Untouched()) want = answer;
       EXPECT_TRUE(answer.SameBits(want) && !answer.Untouched());
     }
     EXPECT_EQ(live.Learned(widths), producer != here.get());
     EXPECT_LE(live.Factors(widths, Clock::Real()->Now()).compute, 1);
   }
+}
+
+// Each chunk's rows are read once for all sequences that attend them, and the answer has the bits
+// of one sequence with all query rows.
+TEST_F(AttendHereTest, SequencesOverOneDocumentShareItsRows) {
+  LiveHere live;
+  NewCalls(live);
+  const QueryView q = {q_.data(), kRows, kQueryValues};
+  const RouteSegment all = Rows(0, kRows);
+  const Answer want = Attend(q, {&all, 1});
+  EXPECT_EQ(device_.runs(), corpus_.chunks.size());
+  const std::vector<RouteSegment> three = {Rows(0, 10), Rows(10, 5), Rows(15, 15)};
+  EXPECT_TRUE(Attend(q, three).SameBits(want));
+  EXPECT_EQ(device_.runs(), 2 * corpus_.chunks.size());
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -36,6 +37,25 @@ TEST(ComputeCurve, ReproducesItsAnchors) {
   EXPECT_NEAR(curve.Us(68, 1000), 2 + 34 + 1000 * (.4 + 4) / 2, 1e-6);  // half-way
   EXPECT_NEAR(curve.Us(1280, 1000), 2 + 640 + 1000 * 40., 1e-6);
   EXPECT_EQ(curve.Us(0, 1000), 0);
+}
+
+TEST(ComputeCurve, AddsUpTheRunsOfACall) {
+  const ComputeCurve curve = {4, 0.5, 2, {{{16, 0.01}, {128, 0.04}}}, {0.02, 0.25}};
+  const std::vector<SharedRun> one = {{16, 700}}, apart = {{16, 700}, {16, 300}},
+                               shared = {{32, 700}};
+  EXPECT_EQ(curve.Time(16, one).Us(), curve.Us(16, 700));
+  EXPECT_EQ(curve.Time(32, shared).Us(), curve.Us(32, 700));
+  const KernelTime time = curve.Time(32, apart);
+  EXPECT_DOUBLE_EQ(time.fixed_us, 4 + 32 * 0.5) << "once a call, and once a query row";
+  EXPECT_DOUBLE_EQ(time.compute_us, 10);
+  EXPECT_DOUBLE_EQ(time.memory_us, 20) << "each sequence has rows of its own";
+  EXPECT_EQ(time.shown_share, 0.25);
+  EXPECT_EQ(curve.Time(0, std::span<const SharedRun>()).Us(), 0);
+  // One run computes longer than it reads, the other reads longer: neither hides the other.
+  const std::vector<SharedRun> mixed = {{128, 700}, {16, 300}};
+  const KernelTime both = curve.Time(144, mixed);
+  EXPECT_DOUBLE_EQ(both.Us(), 4 + 72 + (28 + 0.25 * 14) + (6 + 0.25 * 3));
+  EXPECT_DOUBLE_EQ(both.MemoryPartUs(), 6 + 0.25 * 14);
 }
 
 TEST(ComputeCurve, ADisturbedSampleMovesOnlyItself) {

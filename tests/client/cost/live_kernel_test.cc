@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <vector>
 
 #include "client/cost/compute_curve.h"
 #include "gtest/gtest.h"
@@ -59,6 +60,61 @@ TEST(LiveKernel, ASlowProcessorIsNoSlowMemory) {
     for (uint32_t i = 0; i < kMany; ++i) truth.Call(curve, 256, 2048, live);
     EXPECT_EQ(live.Get().memory, 1);
     EXPECT_NEAR(live.Get().compute, 3, .01);
+  }
+}
+
+// An accelerator launches a kernel in 15 us. Its computing is hidden behind the reads, so that a
+// short call shows the launch alone.
+TEST(LiveKernel, AHiddenTermIsNotLearnedFromTheFixedTime) {
+  const ComputeCurve curve = {15, 0, 2, {{{16, .0000527}, {128, .000422}}}, {.000384, 0}};
+  for (const double launch : {1., 1.3}) {
+    LiveKernel live;
+    for (uint32_t i = 0; i < kMany; ++i) {
+      for (const double tokens : {2048., 8192., 16384., 65536.}) {
+        const KernelTime time = curve.Time(16, tokens);
+        live.Observe(time, launch * time.fixed_us + time.memory_us);
+      }
+    }
+    EXPECT_NEAR(live.Get().compute, launch, .02);
+    EXPECT_NEAR(live.Get().memory, 1, .02);
+  }
+}
+
+// A call that computes longer in some runs and reads longer in others moves the memory factor,
+// however slow memory is, and the prediction of this call becomes right.
+TEST(LiveKernel, AMixedCallKeepsToOneFactor) {
+  const ComputeCurve curve = {4, 0.5, 2, {{{16, 0.01}, {128, 0.04}}}, {0.02, 0.25}};
+  const std::vector<SharedRun> mixed = {{128, 70000}, {16, 30000}, {16, 30000}, {16, 30000}};
+  const auto true_us = [&](const LiveFactors& factors) {
+    double us = curve.Us(144, 0);
+    for (const SharedRun& run : mixed) {
+      KernelTime time = curve.Time(run.rows, run.tokens);
+      time.fixed_us = 0;
+      us += time.Us(factors);
+    }
+    return us;
+  };
+  for (const double memory : {1., 2.2, 2.5, 3., 4., .5}) {
+    LiveKernel live;
+    const KernelTime time = curve.Time(144, mixed);
+    for (uint32_t i = 0; i < kMany; ++i) live.Observe(time, true_us({1, memory}));
+    EXPECT_EQ(live.Get().compute, 1) << memory;
+    EXPECT_NEAR(time.Us(live.Get()) / true_us({1, memory}), 1, .02) << memory;
+  }
+}
+
+// Memory was slow and is fast again, which calls of many query rows do not show.
+TEST(LiveKernel, AStaleMemoryFactorDoesNotSpoilTheOther) {
+  const ComputeCurve accelerator = {15, 0, 2, {{{16, .0000527}, {128, .000422}}}, {.000384, 0}};
+  for (const ComputeCurve& curve : {accelerator, kVector, kMatrix}) {
+    for (const double rows : {128., 256.}) {
+      LiveKernel live;
+      const Truth slow = {{1, 3}};
+      for (uint32_t i = 0; i < kMany; ++i) slow.Call(curve, 1, 65536, live);
+      EXPECT_NEAR(live.Get().memory, 3, .05);
+      for (uint32_t i = 0; i < kMany; ++i) Truth().Call(curve, rows, 65536, live);
+      EXPECT_NEAR(live.Get().compute, 1, .5) << rows;
+    }
   }
 }
 

@@ -135,7 +135,7 @@ struct LiveModelTest : testing::Test {
                            double share = 1) {
     AnsweredFrame frame = {.geometry = of, .fabric = fabric};
     frame.rows = 8;
-    frame.tokens = tokens;
+    frame.runs = runs;
     frame.compute_ns = static_cast<uint32_t>(compute_us * 1e3);
     frame.batch_share = static_cast<uint8_t>(share * 255);
     return model->Observe(frame);
@@ -152,7 +152,7 @@ struct LiveModelTest : testing::Test {
   const Geometry geometry = test::TestGeometry();
   std::unique_ptr<SeedProfile> seed;
   std::unique_ptr<LiveModel> model;
-  const uint64_t tokens = 150;
+  std::vector<SharedRun> runs = {{8, 100}, {8, 50}};
 };
 
 TEST_F(LiveModelTest, ScalesTheCurveByTheTimesInReplies) {
@@ -288,7 +288,7 @@ TEST_F(LiveModelTest, ASharedBatchReportsARange) {
 
 // A saturated time teaches nothing, and neither does a time of 0.
 TEST_F(LiveModelTest, NoTimeTeachesNothing) {
-  AnsweredFrame frame = {.geometry = geometry, .rows = 8, .tokens = tokens};
+  AnsweredFrame frame = {.geometry = geometry, .rows = 8, .runs = runs};
   for (int i = 0; i < 64; ++i) {
     frame.compute_ns = i % 2 == 0 ? 0 : std::numeric_limits<uint32_t>::max();
     EXPECT_GT(model->Observe(frame).expected_us, 0);

@@ -189,9 +189,10 @@ TEST_F(LoadedHolders, UnlikeHoldersOfOneTargetAreNamed) {
 struct RemeasurerTest : testing::Test {
   void MakeDoubted(HolderPeer& peer) {
     const Geometry geometry = TestGeometry();
+    const SharedRun run = {1, 1};
     peer.set_compute(geometry.widths(), {.base_us = 1000}, {});
     for (int32_t i = 0; i < DoubtCount::kCount; ++i) {
-      peer.ObserveAttend({.geometry = geometry, .rows = 1, .tokens = 1, .compute_ns = 1000});
+      peer.ObserveAttend({.geometry = geometry, .rows = 1, .runs = {&run, 1}, .compute_ns = 1000});
     }
   }
 

@@ -22,21 +22,28 @@ ComputeCurve Curve() {
   return curve;
 }
 
+double UsOf(const std::vector<KernelWork>& batch) {
+  std::vector<std::pair<uint32_t, double>> scratch;
+  std::vector<SharedRun> runs;
+  ListRuns(batch, 100, scratch, runs);
+  double rows = 0;
+  for (const KernelWork& work : batch) rows += work.query_rows;
+  return BatchUs(Curve(), rows, runs);
+}
+
 TEST(FleetKernel, OneRequestTakesTheTimeOfTheCurve) {
   const std::vector<uint32_t> chunks = {3, 4};
   const KernelWork work = {16, chunks};
-  std::vector<std::pair<uint32_t, double>> scratch;
-  EXPECT_DOUBLE_EQ(BatchUs(Curve(), {&work, 1}, 100, scratch), Curve().Us(16, 200));
+  EXPECT_DOUBLE_EQ(UsOf({work}), Curve().Us(16, 200));
 }
 
 TEST(FleetKernel, ASharedChunkIsReadOnce) {
   const std::vector<uint32_t> first = {3, 4}, other = {5, 6};
-  std::vector<std::pair<uint32_t, double>> scratch;
   const std::vector<KernelWork> same = {{16, first}, {16, first}},
                                 apart = {{16, first}, {16, other}};
   // 32 rows compute as long as the floor takes, so the second request costs its rows alone.
-  EXPECT_DOUBLE_EQ(BatchUs(Curve(), same, 100, scratch), 10 + 32 * 0.5 + 2 * 100 * 0.02);
-  EXPECT_DOUBLE_EQ(BatchUs(Curve(), apart, 100, scratch), 10 + 32 * 0.5 + 4 * 100 * 0.02);
+  EXPECT_DOUBLE_EQ(UsOf(same), 10 + 32 * 0.5 + 2 * 100 * 0.02);
+  EXPECT_DOUBLE_EQ(UsOf(apart), 10 + 32 * 0.5 + 4 * 100 * 0.02);
 }
 
 TEST(FleetKernel, BatchesAreOfOneKindAndBounded) {
