@@ -43,6 +43,25 @@ CandidateRank RankedCostOf(const RankRequest& request, const RankCandidate& cand
 
 }  // namespace
 
+void AssumeIterationTimes(std::span<RankCandidate> candidates) {
+  const auto is_known = [](const RankCandidate& candidate) {
+    return candidate.iteration_base_us > 0 || candidate.iteration_request_us > 0;
+  };
+  double known = 0, base_us = 0, request_us = 0;
+  for (const RankCandidate& candidate : candidates) {
+    if (!is_known(candidate)) continue;
+    ++known;
+    base_us += candidate.iteration_base_us;
+    request_us += candidate.iteration_request_us;
+  }
+  if (known == 0) return;
+  for (RankCandidate& candidate : candidates) {
+    if (is_known(candidate)) continue;
+    candidate.iteration_base_us = base_us / known;
+    candidate.iteration_request_us = request_us / known;
+  }
+}
+
 void Rank(const RankRequest& request, std::span<const RankCandidate> candidates, Ranking& out) {
   out.candidates.clear();
   out.candidates.reserve(candidates.size());

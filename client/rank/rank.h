@@ -35,7 +35,8 @@ struct RankCandidate {
   double queued = 0;          // q, requests that wait
   double batch = 0;           // b, requests that are decoded now
   double batch_max = 0;       // b_max
-  double iteration_base_us = 0, iteration_request_us = 0;  // t(b)
+  // t(b). Rank takes both as they are; AssumeIterationTimes takes two zeros as unknown.
+  double iteration_base_us = 0, iteration_request_us = 0;
   // From where the prompt's rows are. `in_flight` counts the caller's own transfers on that tier. A
   // bandwidth of 0 is unknown: the transfer then costs nothing, as if all candidates were near.
   PathCost path;
@@ -55,6 +56,11 @@ struct Ranking {
   // The index of the cheapest with room; ties go to the lower index. Nothing if none has room.
   std::optional<size_t> best;
 };
+
+// Gives each candidate whose iteration time is unknown the mean of the known ones, each number by
+// itself. An engine that has just started cannot report one yet, and must not count as the fastest.
+// If none is known, all stay at 0. The directory calls this before Rank.
+void AssumeIterationTimes(std::span<RankCandidate> candidates);
 
 // Takes O(candidates). `out` keeps its memory from call to call.
 void Rank(const RankRequest& request, std::span<const RankCandidate> candidates, Ranking& out);

@@ -12,7 +12,8 @@
 extern "C" {
 #endif
 
-// An iteration of the engine takes iteration_base_us + iteration_request_us * batch.
+// An iteration of the engine takes iteration_base_us + iteration_request_us * batch. Two zeros mean
+// that this is not known yet. The directory then ranks the engine by the mean of the other engines.
 typedef struct ckv_load {
   size_t struct_size;
   const char* address;  // host:port at which routers reach the engine; the same in every report

@@ -242,6 +242,7 @@ void LoadTable::Rank(const FleetQuery& query, std::span<const PathsFrom> from, F
     ChoosePath(query, from, now, requester);
     candidates_.push_back(CandidateOf(requester));
   }
+  AssumeIterationTimes(candidates_);
   ckv::Rank(query.request, candidates_, ranking_);
   for (size_t i = 0; i < index; ++i) out.requesters[i].cost = ranking_.candidates[i];
   out.request = query.request;

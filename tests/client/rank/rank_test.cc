@@ -57,6 +57,22 @@ TEST(Rank, TheWorkedExample) {
   EXPECT_EQ(ranking.best, 0u);
 }
 
+TEST(Rank, AnEngineThatHasJustStartedCountsAsTheMean) {
+  std::vector<RankCandidate> candidates(4, CandidateAt(0, PathAt(10, 0)));
+  candidates[1].iteration_base_us = candidates[1].iteration_request_us = 0;
+  candidates[2].iteration_base_us = 0;
+  candidates[2].iteration_request_us = 1'500;
+  AssumeIterationTimes(candidates);
+  EXPECT_EQ(candidates[0].iteration_base_us, 10'000);
+  EXPECT_NEAR(candidates[1].iteration_base_us, 20'000.0 / 3, 1e-9);
+  EXPECT_NEAR(candidates[1].iteration_request_us, 2'500.0 / 3, 1e-9);
+  EXPECT_EQ(candidates[2].iteration_base_us, 0) << "known: an iteration takes no fixed time";
+  for (RankCandidate& candidate : candidates)
+    candidate.iteration_base_us = candidate.iteration_request_us = 0;
+  AssumeIterationTimes(candidates);
+  EXPECT_EQ(candidates[1].iteration_base_us, 0) << "none is known";
+}
+
 TEST(Rank, QueueAndDecodeAreOfTheBatch) {
   RankCandidate candidate = CandidateAt(10, PathAt(1, 0));
   candidate.queued = 12;  // as many slots are free

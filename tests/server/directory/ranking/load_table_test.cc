@@ -95,6 +95,18 @@ TEST_F(LoadTableTest, ATieIsOfTheLowerIndexAndNoRoomIsNotChosen) {
   EXPECT_EQ(Rank(Of(100)).best, size_t{0});
 }
 
+// An engine that has not decoded yet has no iteration time. It is not the fastest for that.
+TEST_F(LoadTableTest, AnUnknownIterationTimeIsTheMeanOfTheOthers) {
+  LoadNotice slow = From("a"), fresh = From("b"), fast = From("c");
+  slow.load.iteration_base_us = 20'000;
+  fresh.load.iteration_base_us = fresh.load.iteration_request_us = 0;
+  for (const LoadNotice* one : {&slow, &fresh, &fast}) Report(*one);
+  const FleetRanking ranking = Rank(Of(100));
+  EXPECT_EQ(ranking.best, size_t{2});
+  EXPECT_DOUBLE_EQ(ranking.requesters[1].cost.decode_us, 15'500);
+  EXPECT_EQ(ranking.requesters[1].load.iteration_base_us, 0) << "as reported";
+}
+
 TEST_F(LoadTableTest, ARequesterIsThereUntilItsLeaseEnds) {
   Report(From("a"));
   clock.Advance(milliseconds(1500));
