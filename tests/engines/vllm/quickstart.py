@@ -179,6 +179,18 @@ def differ(name, answers, due):
     return worst
 
 
+def await_ranked_chunks(fleet, server, tokens):
+    """Waits until the ranking has it that the server has the corpus."""
+    until = time.monotonic() + READY_S
+    while time.monotonic() < until:
+        ranked = json.loads(ctl(fleet, "rank", "law", "-o", "json").stdout)["requesters"]
+        cached = [one["matched_tokens"] for one in ranked if one["name"].startswith(f"vllm-127.0.0.1-{server.port}")]
+        if max(cached, default=0) == tokens:
+            return
+        time.sleep(0.1)  # a load is reported within 0.1 s
+    sys.exit(f"a ranking has {cached} of the corpus's {tokens} tokens at the server that fetched them")
+
+
 def tells_why(fleet, server, own, named):
     """Ends the holders. Then a routed request ends with an error that names the reason; others are answered."""
     print("== the holders end", flush=True)
@@ -274,6 +286,7 @@ def run(one, fleet, servers, tokens):
     print(f"== {AGENTS} agents ask the second server, {OWN_TOKENS} tokens of their own each, for {COUNT} tokens", flush=True)
     whole = [corpus + own for own in owns]
     ask_all("fetch", whole, named["fetch"], AGENTS)
+    await_ranked_chunks(fleet, second, tokens)
     for policy in ("route", "auto"):
         ask_all(policy, owns, named[policy], AGENTS)
     ask_all("auto, again", owns, named["auto"], AGENTS)

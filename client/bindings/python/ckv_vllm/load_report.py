@@ -4,6 +4,7 @@ free_bytes  the blocks that no running request fills, times their bytes. Blocks 
 queued      requests that vLLM has taken and that are not in the last step
 batch       requests of the last step
 iteration   a line through the times of recent steps that only decode, over their batches. 0 until there are two batches
+chunks      those of recent requests (recent_chunks)
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Mapping, Optional
 
 import ckv
 
+from . import prefix, recent_chunks
 from .settings import Settings
 
 log = logging.getLogger("ckv_vllm")
@@ -84,26 +86,46 @@ class LoadReport:
     def __init__(self, settings: Settings, vllm_config: Any, token_bytes: int) -> None:
         self._settings = settings
         cache = vllm_config.cache_config
-        self._load = EngineLoad(vllm_config.scheduler_config.max_num_seqs, cache.num_gpu_blocks or 0, cache.block_size,
-                                token_bytes)
+        block_count = cache.num_gpu_blocks or 0
+        self._load = EngineLoad(vllm_config.scheduler_config.max_num_seqs, block_count, cache.block_size, token_bytes)
         # A requester of its own, because its name must be that of one engine only.
         parallel = vllm_config.parallel_config
         rank = parallel.data_parallel_rank if parallel.data_parallel_size > 1 else None
         self._requester = ckv.open(settings.directory, name=name_of(settings.engine_address, rank), local_cache_bytes=0)
         self._failed = False
+        # Without prefix caching, vLLM uses no row twice.
+        self._recent = (recent_chunks.RecentChunks(block_count * cache.block_size) if cache.enable_prefix_caching
+                        else None)
+        # An empty list, because none would stand for the chunks that the requester has cached.
         # Unlike a later one, it raises: a malformed address must not be found out by a router that has no engine.
-        self._requester.report_load(settings.engine_address, self._load.step(time.monotonic(), {}, {}, 0))
+        self._last = self._load.step(time.monotonic(), {}, {}, 0)
+        self._requester.report_load(settings.engine_address, self._last, [])
+
+    def used(self, request_id: str, found: prefix.Prefix, tokens: int) -> None:
+        """Takes a request that begins with these chunks, whose `tokens` tokens have blocks now. May be called again."""
+        if self._recent is not None:
+            self._recent.used(request_id, found, tokens)
+
+    def forget(self) -> None:
+        """From now on, reports no chunks: vLLM has dropped its rows, and offers none of ckv."""
+        self._recent = None
+        self._report(self._last, [])
 
     def step(self, scheduled: Mapping[str, int], ends: Mapping[str, int], known_count: int) -> None:
         """Never raises: an engine that no router finds still answers."""
-        load = self._load.step(time.monotonic(), scheduled, ends, known_count)
+        self._last = self._load.step(time.monotonic(), scheduled, ends, known_count)
+        self._report(self._last, self._recent.take() if self._recent is not None else None)
+
+    def _report(self, load: ckv.Load, chunks: Optional[list[bytes]]) -> None:
         try:
-            self._requester.report_load(self._settings.engine_address, load)
+            self._requester.report_load(self._settings.engine_address, load, chunks)
             self._failed = False
         except ckv.Error as error:
             if not self._failed:
                 log.warning("ckv: the load is not reported: %s", error)
             self._failed = True
+            if self._recent is not None and chunks is not None:
+                self._recent.again()
 
     def close(self) -> None:
         self._requester.close()

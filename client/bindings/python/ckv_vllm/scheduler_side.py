@@ -28,6 +28,8 @@ class Known:
     looks_up: bool = False
     computed: int = 0  # tokens that vLLM had when it was last offered rows
     offered: prefix.Prefix = prefix.Prefix()
+    found: prefix.Prefix = prefix.Prefix()  # chunks that its prompt begins with, wherever their rows come from
+    has_blocks: bool = False  # vLLM has given it blocks
     load_failed: bool = False
     publish: str = ""  # the corpus that its rows are added to
     prompt: list[int] = dataclasses.field(default_factory=list)  # the tokens to publish, until they are published
@@ -126,6 +128,8 @@ class SchedulerSide:
             known.prompt = []  # its rows may be of other weights than the fingerprint names
         if self._announced is not None:
             self._announced.removed()
+        if self._load is not None:
+            self._load.forget()
 
     def close(self) -> None:
         self._lookups.close()
@@ -144,6 +148,7 @@ class SchedulerSide:
         found = self._lookups.result(request.request_id)
         if found is None:
             return None, False
+        known.found = found
         end = prefix.whole_blocks(found.token_count, request.num_prompt_tokens, self._block_size)
         least = 1 if known.asked.corpus else max(1, self.settings.min_tokens)
         if end - computed < least:
@@ -160,6 +165,10 @@ class SchedulerSide:
         known = self._known.get(request.request_id)
         if known is not None and known.needs_blocks:
             known.block_ids = list(block_ids)  # called again after a preemption, with other blocks
+        if known is not None:
+            known.has_blocks = True
+            if self._load is not None:
+                self._load.used(request.request_id, known.found, request.num_prompt_tokens)
         if known is not None and external_tokens > 0:
             end = known.computed + external_tokens
             known.tokens = end
@@ -247,6 +256,8 @@ class SchedulerSide:
         """Returns what the answer reports about ckv; None if the request named no corpus and no publish."""
         self._lookups.end(request.request_id)
         known = self._known.pop(request.request_id, None)
+        if self._load is not None and known is not None and known.has_blocks:
+            self._load.used(request.request_id, known.found, request.num_tokens)
         if self._load is not None and not self._known:
             self._load.step({}, {}, 0)  # no step follows
         if known is None or not (known.asked.corpus or known.asked.publish):

@@ -25,7 +25,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from ckv_vllm import (announced_chunks, contexts, counts, hooks, identity, limits, load_report, messages,  # noqa: E402
-                      prefill_times, prefix, request_params, rope, route, rule, scheduler_side, settings, worker_side)
+                      prefill_times, prefix, recent_chunks, request_params, rope, route, rule, scheduler_side, settings, worker_side)
 
 RequestParams = request_params.RequestParams
 SETTINGS = settings.read({"directory": "d:1"})
@@ -400,6 +400,74 @@ class Loads(unittest.TestCase):
     def test_a_name_is_the_servers(self):
         self.assertEqual(load_report.name_of("[fe80::1]:8000"), "vllm--fe80--1--8000")
         self.assertEqual(load_report.name_of("10.0.0.7:8000", 1), "vllm-10.0.0.7-8000-1")
+
+
+class Recent(unittest.TestCase):
+    """The chunks that an engine of 100 tokens reports."""
+
+    @staticmethod
+    def found(*chunks):
+        return prefix.Prefix(10 * len(chunks), b"".join(one * 32 for one in chunks), (10,) * len(chunks))
+
+    def test_chunks_of_recent_requests_are_listed_as_long_as_they_have_room(self):
+        recent = recent_chunks.RecentChunks(100)
+        self.assertIsNone(recent.take())
+        recent.used("1", self.found(b"a", b"b"), 40)
+        self.assertEqual(recent.take(), [b"a" * 32, b"b" * 32], "a prefix cache needs the beginning most")
+        self.assertIsNone(recent.take(), "no change")
+        recent.used("2", self.found(b"c"), 30)
+        recent.used("2", self.found(b"c"), 40)  # the same request, some tokens later
+        recent.used("3", self.found(b"a"), 20)  # the same rows, used again
+        self.assertEqual(recent.take(), [b"a" * 32, b"c" * 32, b"b" * 32])
+        recent.used("4", prefix.Prefix(), 30)  # 90 so far; the rest of the first prompt makes room
+        self.assertIsNone(recent.take(), "the rest of a prompt goes before its chunks")
+        recent.used("5", prefix.Prefix(), 10)
+        self.assertEqual(recent.take(), [b"a" * 32, b"c" * 32])
+        recent.again()
+        self.assertEqual(recent.take(), [b"a" * 32, b"c" * 32])
+
+    def test_the_beginning_of_a_prompt_stays(self):
+        recent = recent_chunks.RecentChunks(100)
+        long = self.found(*(bytes([97 + at]) for at in range(12)))
+        recent.used("1", long, 500)
+        self.assertEqual(recent.take(), [bytes([97 + at]) * 32 for at in range(10)])
+
+
+class Used(unittest.TestCase):
+    """Which requests count as used."""
+
+    class Load:
+        def __init__(self):
+            self.calls = []
+
+        def used(self, request_id, found, tokens):
+            self.calls.append((request_id, found.token_count, tokens))
+
+        def step(self, *_):
+            pass
+
+        def forget(self):
+            self.calls.append("forget")
+
+    def side(self):
+        side = object.__new__(scheduler_side.SchedulerSide)
+        side._load, side._known, side._announced, side._stopped = self.Load(), {}, None, ""
+        side._lookups = types.SimpleNamespace(end=lambda _: None)
+        return side
+
+    def test_only_requests_with_blocks_count_and_none_after_a_stop(self):
+        side = self.side()
+        for name in ("given", "waits"):
+            known = scheduler_side.Known(RequestParams(), [])
+            known.found = Recent.found(b"a", b"b")
+            side._known[name] = known
+        request = types.SimpleNamespace(request_id="given", num_prompt_tokens=25, num_tokens=31)
+        side.allocated(request, [1, 2], 0)
+        side.finished(request)
+        side.finished(types.SimpleNamespace(request_id="waits", num_prompt_tokens=25, num_tokens=25))
+        self.assertEqual(side._load.calls, [("given", 20, 25), ("given", 20, 31)])
+        side.stop("other weights")
+        self.assertEqual(side._load.calls[-1], "forget")
 
 
 class Prefills(unittest.TestCase):
