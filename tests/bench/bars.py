@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 from bar import Failed
 from bar_sets import NOT_HERE, SCRIPTS, SETS, NotHere, digits
@@ -27,7 +28,7 @@ from bar_sets import NOT_HERE, SCRIPTS, SETS, NotHere, digits
 REPETITIONS = {"attention_bench": 5, "matrix_bench": 3, "dot_bench": 3, "prefill_bench": 1, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5,
                "curve_bench": 2,
                "splice_bench": 3, "contexts_bench": 3, "store_bench": 5, "store_disk_bench": 2, "store_stripe_bench": 3, "store_plan_bench": 3,
-               "prefetch_rule_bench": 2, "local_rows_bench": 3, "prompt_bench": 5, "c_call_bench": 5,
+               "prefetch_rule_bench": 2, "local_rows_bench": 3, "prompt_bench": 5, "c_call_bench": 5, "rank_bench": 5,
                "directory_bench": 1}  # a second one in the process would find memory that the first one left
 # What a set runs of a binary, where that is not all of it.
 FILTERS = {"requester_bench": "BM_RoutedDecode/rows:16/spin_us:50/"}
@@ -57,6 +58,23 @@ def run_binary(path):
     return figures
 
 
+def figures_of(binary, build, name):
+    """The figures of a binary or script, which also are in BUILD/bench/SET/BINARY.json as soon as they are known.
+
+    If it fails, each of its rows says why, and those of the others still count.
+    """
+    print(f"== {binary}", flush=True)
+    try:
+        figures = SCRIPTS[binary](build) if binary in SCRIPTS else run_binary(build / "bin" / binary)
+    except (Exception, SystemExit) as error:  # a mistake in one script must not cost an hour of others
+        traceback.print_exc()
+        return Failed(f"{type(error).__name__}: {error}")
+    path = build / "bench" / name / f"{binary}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(figures, indent=2, default=str) + "\n")
+    return figures
+
+
 def commit(root):
     if not shutil.which("git"):
         return "unknown"
@@ -77,11 +95,12 @@ def main():
             print(f"bars.py: {name} runs no {', '.join(sorted(unknown))}; it runs {', '.join(binaries)}", file=sys.stderr)
             return 2
         binaries = sys.argv[3:]
-    runs = {binary: SCRIPTS[binary](build) if binary in SCRIPTS else run_binary(build / "bin" / binary)
-            for binary in binaries}
+    runs = {binary: figures_of(binary, build, name) for binary in binaries}
     rows = []
     for bar in (bar for bar in SETS[name] if bar.binary in binaries):
         try:
+            if isinstance(runs[bar.binary], Failed):
+                raise runs[bar.binary]
             value = bar.value(runs[bar.binary])
         except NotHere as why:
             rows.append([bar.measure, f"not here: {why}", "-", bar.limit(), "-"])

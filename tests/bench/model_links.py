@@ -2,6 +2,8 @@
 
 V2-Lite (27 layers, 16 query rows a token) and V3 (61 layers, 128), each with constants of its own, and V3 with those of
 V2-Lite. As in decision_links.py, links of 10 and 1 Gbit/s are namespaces behind a shaper and need root.
+
+    python3 tests/bench/model_links.py BUILD_DIR ["full speed"] [10gbit] [1gbit]
 """
 
 import contextlib
@@ -68,19 +70,28 @@ def limited(build, rate):
         return of_models(build, folder, f"{INSIDE}:7400", ("tcp",))["tcp"]
 
 
-def figures(build):
-    """{"MODEL, LINK": {figure: value}} of every model and link."""
-    links = full_speed(build)
-    for rate in LINKS:
-        links[rate] = limited(build, rate)
-    return {f"{model}, {link}": {
+def said(link, models):
+    """{"MODEL, LINK": {figure: value}}, which is also printed: all links take most of an hour."""
+    rows = {f"{model}, {link}": {
         "mape": 100 * row["mape"], "mape_large": 100 * row["mape_large"], "beyond": 100 * row["mape_beyond_kernel"],
         "beyond_large": 100 * row["mape_beyond_kernel_large"], "regret": 100 * row["regret"],
         "resolved_right": 100 * row["resolved_right_share"], "resolved_points": row["resolved_points"],
-        "clear_points": row["clear_points"]}
-        for link, models in links.items() for model, row in models.items()}
+        "clear_points": row["clear_points"]} for model, row in models.items()}
+    for name, row in rows.items():
+        print(name, {figure: round(value, 2) for figure, value in row.items()}, flush=True)
+    return rows
+
+
+def figures(build, links=("full speed", *LINKS)):
+    """{"MODEL, LINK": {figure: value}} of every model and link."""
+    rows = {}
+    for name in links:
+        found = full_speed(build) if name == "full speed" else {name: limited(build, name)}
+        for link, models in found.items():
+            rows.update(said(link, models))
+    return rows
 
 
 if __name__ == "__main__":
     import sys
-    print(json.dumps(figures(pathlib.Path(sys.argv[1])), indent=2))
+    print(json.dumps(figures(pathlib.Path(sys.argv[1]), sys.argv[2:] or ("full speed", *LINKS)), indent=2))
