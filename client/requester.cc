@@ -53,12 +53,16 @@ struct Requester::State {
              }),
         attempts(options.clock, &pool, &view, &counters),
         // One to measure for contexts, one to measure again, and one for each flow.
-        prefetch_pool(options.clock, /*call_count_max=*/2 + Prefetcher::kFlowsMax,
+        prefetch_pool(options.clock,
+                      /*call_count_max=*/2 + PrefetchFlows(options.profile.get(), HostIdentity()),
                       [this, spin = options.spin_max] {
                         return CallContext::Make(&link_options, &peers, spin, &counters);
                       }),
         prefetch_attempts(options.clock, &prefetch_pool, &view, &counters),
-        prefetcher({clock, options.local_cache_bytes, ReachesLocalRows(*options.backend)},
+        prefetcher({.clock = clock,
+                    .local_cache_bytes = options.local_cache_bytes,
+                    .reached = ReachesLocalRows(*options.backend),
+                    .flow_count = PrefetchFlows(options.profile.get(), HostIdentity())},
                    Tools(options)),
         remeasurer(options.clock, &peers, [this](HolderPeer& peer, Instant by) {
           return MeasureDoubted(peer, [&](const Corpus& corpus, const Remeasure& measure) {

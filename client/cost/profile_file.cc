@@ -116,6 +116,18 @@ absl::Status ReadCurve(const nlohmann::json& parent, const char* name, ComputeCu
   return ReadFloor(*object, &curve->floor);
 }
 
+// May be missing, as in a file written by hand. A calibration measures up to 16 calls at once.
+absl::Status ReadElbow(const nlohmann::json& object, const char* name, uint32_t* elbow) {
+  constexpr double kElbowMax = 1024;
+  double value = 0;
+  if (!object.contains(name)) return absl::OkStatus();
+  CKV_RETURN_IF_ERROR(ReadNumber(object, name, &value));
+  if (value > kElbowMax || value != std::floor(value))
+    return Malformed(name, absl::StrFormat("not a whole number up to %g", kElbowMax));
+  *elbow = static_cast<uint32_t>(value);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<LaneProfile> ReadLane(const nlohmann::json& object) {
   LaneProfile lane;
   CKV_RETURN_IF_ERROR(ReadText(object, "holder", &lane.holder));
@@ -129,6 +141,8 @@ absl::StatusOr<LaneProfile> ReadLane(const nlohmann::json& object) {
   CKV_RETURN_IF_ERROR(ReadNumber(object, "wire_share", &lane.wire_share));
   CKV_RETURN_IF_ERROR(ReadNumber(object, "burst_bytes", &lane.burst_bytes));
   CKV_RETURN_IF_ERROR(ReadNumber(object, "splice_share", &lane.splice_share));
+  CKV_RETURN_IF_ERROR(ReadElbow(object, "route_elbow", &lane.route_elbow));
+  CKV_RETURN_IF_ERROR(ReadElbow(object, "fetch_elbow", &lane.fetch_elbow));
   CKV_RETURN_IF_ERROR(ReadCurve(object, "compute", &lane.compute));
   return lane;
 }
@@ -194,6 +208,8 @@ std::string FormatProfile(const Profile& profile) {
                      {"wire_share", lane.wire_share},
                      {"burst_bytes", lane.burst_bytes},
                      {"splice_share", lane.splice_share},
+                     {"route_elbow", lane.route_elbow},
+                     {"fetch_elbow", lane.fetch_elbow},
                      {"compute", CurveJson(lane.compute)}});
   }
   Json here = {{"kernel_target", KernelTargetName(profile.kernel_target)},

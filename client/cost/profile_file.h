@@ -7,6 +7,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -33,6 +34,10 @@ struct LaneProfile {
   double splice_share = 1;  // Candidate::splice_share
   // The holder's kernel target. kUnknown matches any target.
   KernelTargetId kernel_target = KernelTargetId::kUnknown;
+  // The elbows of the lane. That is how many routes, or fetches, of this requester can be made at
+  // once so that each takes at most twice its time alone. 0 means not measured.
+  uint32_t route_elbow = 0;
+  uint32_t fetch_elbow = 0;
 
   friend bool operator==(const LaneProfile&, const LaneProfile&) = default;
 };

@@ -260,6 +260,11 @@ double HolderPeer::SpliceShareFor(const Geometry& geometry) const {
   return seed == nullptr ? 1 : seed->splice_share;
 }
 
+uint32_t HolderPeer::RouteElbowFor(const Geometry& geometry) const {
+  const LaneProfile* const seed = SeedOf(geometry);
+  return seed == nullptr ? 0 : seed->route_elbow;
+}
+
 ComputeConstants HolderPeer::ComputeFor(const Geometry& geometry) const {
   const RowWidths widths = geometry.widths();
   return model.ComputeFor(widths, compute(widths), SeedOf(geometry));

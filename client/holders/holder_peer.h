@@ -205,10 +205,12 @@ class HolderPeer {
   //                   current slowdown of the kernel.
   //   WireShareFor    the profile's, or 0 without one. So is BurstBytesFor.
   //   SpliceShareFor  the profile's, or 1 without one.
+  //   RouteElbowFor   the profile's LaneProfile::route_elbow, or 0 without one.
   std::optional<FabricConstants> FabricFor(const Geometry& geometry) const;
   double WireShareFor(const Geometry& geometry) const;
   double BurstBytesFor(const Geometry& geometry) const;
   double SpliceShareFor(const Geometry& geometry) const;
+  uint32_t RouteElbowFor(const Geometry& geometry) const;
   ComputeConstants ComputeFor(const Geometry& geometry) const ABSL_LOCKS_EXCLUDED(mu_);
   // Passes an answer to LiveModel::Observe, and returns the kernel time that was expected of it, or
   // 0. Ignores an answer over a fabric that is no longer the chosen one.

@@ -66,6 +66,7 @@ void ReplicaChooser::Look(const Geometry& geometry, const ReplicaWork& work,
   avoided_until_.clear();
   targets_.clear();
   peers_.clear();
+  at_elbow_.clear();
   wanted_ = KernelTargetId::kUnknown;
   for (HolderLink* const link : links) {
     HolderPeer& peer = link->peer();
@@ -74,6 +75,8 @@ void ReplicaChooser::Look(const Geometry& geometry, const ReplicaWork& work,
     const bool failed = std::find(tried.begin(), tried.end(), &peer) != tried.end();
     avoided_until_.push_back(failed ? kInstantMax : peer.gone() ? kGone : peer.avoidance.until());
     targets_.push_back(peer.model.target());
+    const uint32_t elbow = primitive_ == Primitive::kRoute ? peer.RouteElbowFor(geometry) : 0;
+    at_elbow_.push_back(elbow > 0 && peer.in_flight.Get() >= elbow ? 1 : 0);
   }
 }
 
@@ -145,6 +148,7 @@ void ReplicaChooser::NoteEquals(ReplicaGroup& group, std::span<const RankedCandi
   ReplicaTurns& turns = group.turns[size_t(primitive_)];
   const uint8_t before = turns.equal;
   turns.equal = 0;
+  uint8_t below_elbow = 0;
   double given_us = std::numeric_limits<double>::infinity();  // the least of those that stay
   for (const RankedCandidate& one : ranked) {
     const bool comparable = best == ranked.end() ? one.cost.why_not == nullptr : is_known(one);
@@ -157,10 +161,12 @@ void ReplicaChooser::NoteEquals(ReplicaGroup& group, std::span<const RankedCandi
     }
     const auto bit = static_cast<uint8_t>(1u << one.index);
     turns.equal |= bit;
+    if (at_elbow_[group.links[one.index]] == 0) below_elbow |= bit;
     // A zero cost would take all turns.
     turns.cost_us[one.index] = static_cast<float>(std::max(cost_us, 1e-3));
     if ((before & bit) != 0) given_us = std::min(given_us, turns.given_us[one.index]);
   }
+  if (below_elbow != 0) turns.equal = below_elbow;
   for (uint32_t i = 0; i < group.links.size(); ++i) {
     // A replica that has just become equal has no turns to catch up with.
     if ((turns.equal & ~before) >> i & 1 && std::isfinite(given_us))

@@ -12,6 +12,8 @@
 //   * Holders that cost within kEqualMax of the cheapest count as equal and take turns. Their
 //     shares are proportional to 1 / cost. A turn lasts TurnCalls calls, which all query the same
 //     holder.
+//   * An equal that has not answered LaneProfile::route_elbow requests of this requester, which may
+//     also be slices of fetches, gets no turn. If all equals have so many, all take turns.
 //   * A holder that costs far more, and that no call has queried for a while, is measured again. If
 //     it was measured under load, no reply would ever show that.
 //   * A call of f32 partials needs equal bits, which only holders of one kernel target give. It
@@ -132,6 +134,7 @@ class ReplicaChooser {
   std::vector<HolderPeer*> peers_;       // one per link
   std::vector<Instant> avoided_until_;   // one per link; kInstantMax if its holder is gone
   std::vector<KernelTargetId> targets_;  // one per link
+  std::vector<uint8_t> at_elbow_;        // one per link: 1 if it has that many; only for routes
   KernelTargetId wanted_ = KernelTargetId::kUnknown;  // unknown: any
   Instant now_;
 };

@@ -18,6 +18,16 @@
 
 namespace ckv {
 
+uint32_t PrefetchFlows(const Profile* profile, std::string_view host_identity) {
+  uint32_t most = 0;
+  if (profile != nullptr && WhyNotFrom(*profile, host_identity).empty()) {
+    for (const LaneProfile& lane : profile->lanes) {
+      if (lane.fabric != "shm") most = std::max(most, lane.fetch_elbow);
+    }
+  }
+  return most == 0 ? kPrefetchFlowsDefault : std::min(most, kPrefetchFlowsMax);
+}
+
 Prefetcher::Prefetcher(const PrefetcherOptions& options, PrefetcherTools tools)
     : options_(options),
       tools_(std::move(tools)),
@@ -41,7 +51,7 @@ Prefetcher::~Prefetcher() {
 void Prefetcher::StartThreads() {
   if (!threads_.empty()) return;
   threads_.emplace_back([this] { DecideAll(); });
-  for (uint32_t i = 0; i < kFlowsMax; ++i) threads_.emplace_back([this] { CopyAll(); });
+  for (uint32_t i = 0; i < options_.flow_count; ++i) threads_.emplace_back([this] { CopyAll(); });
 }
 
 absl::Status Prefetcher::Watch(const std::shared_ptr<ContextState>& context,

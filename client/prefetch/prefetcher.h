@@ -10,7 +10,7 @@
 //      gets its verdict
 //   3  queues the ranges that the rule wants in the cache (prefetch_plan.h)
 //
-// Copying threads take the queued ranges, at most kFlowsMax at once and one from one holder. Each
+// Copying threads take the queued ranges, at most flow_count at once and one from a holder. Each
 // thread
 //   1  makes room. It evicts the ranges that save the least time per byte and second, if they save
 //      less than the new one promises. If that does not free enough room, it evicts none
@@ -48,9 +48,6 @@ namespace ckv {
 // Thread-safe. Its threads start with the first context that it watches.
 class Prefetcher {
  public:
-  // A link carries two flows as fast as one, and a third slows all (arXiv:2606.01502 section 6.3).
-  static constexpr uint32_t kFlowsMax = 2;
-
   Prefetcher(const PrefetcherOptions& options, PrefetcherTools tools);
   ~Prefetcher();
 

@@ -7,12 +7,14 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/calls.h"
 #include "client/context/local_rows.h"
+#include "client/cost/profile_file.h"
 #include "proto/base/clock.h"
 #include "proto/corpus.h"
 
@@ -67,6 +69,13 @@ struct PrefetcherTools {
   LocalRowSource* here = nullptr;
 };
 
+// Copies at once without a measurement. The paper's link carries two flows as fast as one, and a
+// third slows all (arXiv:2606.01502 section 6.3).
+inline constexpr uint32_t kPrefetchFlowsDefault = 2;
+// The most copies at once, the paper's elbow of fetches (figure 5). Each has a thread and a call
+// context, whose lanes take up to 9 MB at each holder.
+inline constexpr uint32_t kPrefetchFlowsMax = 8;
+
 struct PrefetcherOptions {
   Clock* clock = Clock::Real();
   uint64_t local_cache_bytes = 0;  // capacity of the local row cache; 0 turns the prefetcher off
@@ -75,6 +84,13 @@ struct PrefetcherOptions {
   // Limits of one measurement and of one slice of a prefetch. The destructor waits for either.
   Duration measure_timeout = std::chrono::seconds(1);
   Duration slice_timeout = std::chrono::seconds(5);
+  // Copies at once (PrefetchFlows).
+  uint32_t flow_count = kPrefetchFlowsDefault;
 };
+
+// Returns how many copies to make at once: the highest fetch_elbow of the profile's lanes to other
+// hosts, but at most kPrefetchFlowsMax. Without one, kPrefetchFlowsDefault. `profile` may be null.
+// It counts only if it was measured on the host of `host_identity` (WhyNotFrom).
+uint32_t PrefetchFlows(const Profile* profile, std::string_view host_identity);
 
 }  // namespace ckv

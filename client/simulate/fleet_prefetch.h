@@ -46,7 +46,8 @@ struct FleetCopy {
 // Not thread-safe.
 class FleetPrefetch {
  public:
-  // Prefetcher::kFlowsMax. PrefetchQueue limits those from one holder to one.
+  // kPrefetchFlowsDefault of client/prefetch/prefetcher_tools.h. PrefetchQueue limits those from
+  // one holder to one.
   static constexpr uint32_t kFlowsMax = 2;
   // PrefetchPlan's: the cost model's error.
   static constexpr double kModelError = 0.12;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "client/paged/paged_cache.h"
+#include "client/tools/characterize/at_once.h"
 #include "client/tools/characterize/calibrate.h"
 #include "client/tools/characterize/grid.h"
 #include "client/tools/characterize/target_calibrator.h"
@@ -109,7 +110,9 @@ absl::StatusOr<Profile> CalibrateTarget(const CharacterizeTarget& target,
   TargetCalibrator calibrator(target, options, *cache, clock);
   for (uint32_t round = 0; round < options.run_count; ++round)
     CKV_RETURN_IF_ERROR(calibrator.Round());
-  return calibrator.Finish(subject);
+  Profile profile = calibrator.Finish(subject);
+  MeasureElbows({&target, &options, cache.get(), &clock}, profile);
+  return profile;
 }
 
 absl::StatusOr<Profile> Characterize(const CharacterizeTarget& target,
@@ -136,7 +139,12 @@ absl::StatusOr<Profile> Characterize(const CharacterizeTarget& target,
     if (!known) calibrator.emplace(target, options, *cache, clock);
     Grid measured(grid, calibrator ? &*calibrator : nullptr, options.run_count, watch);
     CKV_RETURN_IF_ERROR(measured.Measure());
-    profile = known ? *known : calibrator->Finish(subject);
+    if (known) {
+      profile = *known;
+    } else {
+      profile = calibrator->Finish(subject);
+      MeasureElbows(context, profile);
+    }
     // Samples depend on the constants. A run that is cut off from here on resumes with the same
     // ones.
     CKV_RETURN_IF_ERROR(watch.calibrated(profile));

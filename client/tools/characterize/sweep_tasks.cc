@@ -1,21 +1,17 @@
 // The sweeps, each along one axis of the paper's figures (arXiv:2606.01502):
-//   fan-in, congestion   several threads call at once, over and over (AtOnce). Each has buffers and
-//                        a call of its own (RouteOnce), made before the first one is timed
+//   fan-in, congestion   several threads route at once, over and over (at_once.h)
 //   staging              the same with fetches of one layer
 //   kernel, payload      single routes by TimeRoute, whose time in the kernel is known apart
 //   scatter, gather      a step of all layers: routes one after another, or one fetch of all
 //   store                routes of a selection of more and more chunks
 
 #include <algorithm>
-#include <atomic>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <span>
-#include <thread>
 #include <utility>
 
-#include "attention/bf16.h"
+#include "client/tools/characterize/at_once.h"
 #include "client/tools/characterize/target_calibrator.h"
 #include "client/tools/characterize/tasks.h"
 #include "proto/base/status.h"
@@ -23,8 +19,6 @@
 namespace ckv {
 namespace {
 
-// Rounds of each thread where several run at once, as far as the time allows more than the least.
-constexpr uint32_t kParallelRounds = 40, kParallelRoundsMin = 4;
 // Steps of all layers, and kernels of thousands of rows, take milliseconds each: fewer runs do.
 constexpr uint32_t kLongRunsMax = 5;
 // Query rows of congested routes: a vector, a decode batch, and a large one (figure 7).
@@ -33,96 +27,6 @@ constexpr uint32_t kFlowRows[] = {1, 256, 1024};
 constexpr uint32_t kKernelHeads[] = {16, 128};
 // A payload's bandwidth follows from the times of these: the first for the probe (Table 1).
 constexpr uint32_t kPayloadRows[] = {1, 1024};
-
-// A route of `rows` query rows, over and over, with buffers of its own.
-class RouteOnce {
- public:
-  RouteOnce(const TaskContext& context, const CharacterizedLane& lane,
-            std::shared_ptr<const Corpus> corpus, std::vector<ChunkUse> chunks, uint32_t rows,
-            std::span<const int32_t> selection = {})
-      : context_(context),
-        requester_(*lane.requester),
-        chunks_(std::move(chunks)),
-        q_(size_t{rows} * corpus->geometry.d_qk, Bf16FromFloat(0.125f)),
-        o_(size_t{rows} * corpus->geometry.d_v),
-        m_(rows),
-        l_(rows) {
-    call_.chunks = chunks_;
-    call_.q = {q_.data(), rows, corpus->geometry.d_qk};
-    if (!selection.empty())
-      call_.selection = {selection.data(), static_cast<uint32_t>(selection.size()), rows};
-    call_.corpus = std::move(corpus);
-  }
-  RouteOnce(const RouteOnce&) = delete;
-  RouteOnce& operator=(const RouteOnce&) = delete;
-
-  absl::Status Call(uint32_t layer) {
-    call_.layer = layer % call_.corpus->geometry.layers;
-    call_.deadline = context_.Deadline();
-    return requester_.Attend(call_, {o_.data(), m_.data(), l_.data(), PartialDtype::kF32},
-                             &report_);
-  }
-  // All layers, one after another, as in a decode step. Sets `bytes` and `kernel_us` of the step.
-  absl::Status Step(uint64_t& bytes_out, uint64_t& bytes_in, double& kernel_us) {
-    bytes_out = bytes_in = 0;
-    kernel_us = 0;
-    for (uint32_t layer = 0; layer < call_.corpus->geometry.layers; ++layer) {
-      CKV_RETURN_IF_ERROR(Call(layer));
-      bytes_out += report_.bytes_sent;
-      bytes_in += report_.bytes_received;
-      kernel_us += double(report_.compute_ns_max) / 1e3;
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  const TaskContext context_;
-  Requester& requester_;
-  const std::vector<ChunkUse> chunks_;
-  const std::vector<uint16_t> q_;
-  std::vector<float> o_, m_, l_;
-  AttendCall call_;
-  AttendReport report_;
-};
-
-// The call that one thread makes in a round.
-using Round = std::function<absl::Status(uint32_t round)>;
-
-// The mean over all rounds of `key.parallel` threads, which begin together. `prepare` makes what a
-// thread does; it runs before the first round is timed.
-absl::StatusOr<Sample> AtOnce(const TaskContext& context, const SampleKey& key,
-                              const std::function<Round(uint32_t thread)>& prepare) {
-  std::vector<std::vector<double>> us(key.parallel);
-  std::vector<absl::Status> statuses(key.parallel);
-  std::atomic<uint32_t> waiting{key.parallel};
-  std::vector<std::thread> threads;
-  for (uint32_t thread = 0; thread < key.parallel; ++thread) {
-    threads.emplace_back([&, thread] {
-      const Round call = prepare(thread);
-      statuses[thread] = call(0);
-      waiting.fetch_sub(1);
-      while (waiting.load() > 0) std::this_thread::yield();
-      const Instant end = context.clock->Now() + context.options->parallel_time_max;
-      for (uint32_t round = 1; round <= kParallelRounds && statuses[thread].ok(); ++round) {
-        if (round > kParallelRoundsMin && context.clock->Now() >= end) break;
-        const Instant begin = context.clock->Now();
-        statuses[thread] = call(round);
-        us[thread].push_back(UsSince(begin, *context.clock));
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  std::vector<double> all;
-  for (uint32_t thread = 0; thread < key.parallel; ++thread) {
-    CKV_RETURN_IF_ERROR(statuses[thread]);
-    all.insert(all.end(), us[thread].begin(), us[thread].end());
-  }
-  Sample sample = {
-      .key = key, .runs = static_cast<uint32_t>(all.size()), .spread = QuartileRatio(all)};
-  sample.error_us = TrimmedMeanError(all);
-  sample.us = TrimmedMean(std::move(all));
-  return sample;
-}
 
 // Repeats the call, after one run that does not count.
 absl::StatusOr<Sample> Repeated(const TaskContext& context, const SampleKey& key, uint32_t runs,
@@ -139,33 +43,6 @@ absl::StatusOr<Sample> Repeated(const TaskContext& context, const SampleKey& key
   return sample;
 }
 
-absl::StatusOr<Sample> RoutesAtOnce(const TaskContext& context, const CharacterizedLane& lane,
-                                    const SampleKey& key, uint32_t chunk) {
-  return AtOnce(context, key, [&](uint32_t thread) -> Round {
-    auto route = std::make_shared<RouteOnce>(context, lane, context.target->corpus,
-                                             std::vector<ChunkUse>{{chunk, 0}}, key.query_rows);
-    return [route, thread](uint32_t round) { return route->Call(thread + round); };
-  });
-}
-
-// Layers of one chunk, pulled by several threads at once.
-absl::StatusOr<Sample> PullsAtOnce(const TaskContext& context, const CharacterizedLane& lane,
-                                   const SampleKey& key, uint32_t chunk) {
-  return AtOnce(context, key, [&](uint32_t thread) -> Round {
-    return [&context, &lane, chunk, thread](uint32_t round) {
-      const uint32_t layer = (thread + round) % context.target->corpus->geometry.layers;
-      FetchCall fetch;
-      fetch.corpus = context.target->corpus;
-      fetch.chunk_begin = chunk;
-      fetch.chunk_end = chunk + 1;
-      fetch.layer_begin = layer;
-      fetch.layer_end = layer + 1;
-      fetch.deadline = context.Deadline();
-      return lane.requester->Fetch(fetch, [](const FetchedRows&) { return absl::OkStatus(); });
-    };
-  });
-}
-
 void AddParallel(const TaskContext& context, const CharacterizedLane& lane,
                  std::vector<Task>& tasks) {
   const uint32_t smallest = context.target->sizes.front(), largest = context.target->sizes.back();
@@ -180,9 +57,9 @@ void AddParallel(const TaskContext& context, const CharacterizedLane& lane,
     add_routes(Sweep::kFanIn, largest, context.target->heads, count);
     // The least kernel, so that the link is what they share.
     for (const uint32_t rows : kFlowRows) add_routes(Sweep::kCongestion, smallest, rows, count);
-    const SampleKey pulls = {Sweep::kStaging, lane.fabric, 0, tokens, count};
-    tasks.push_back({pulls, [context, &lane, pulls, largest](uint32_t) {
-                       return PullsAtOnce(context, lane, pulls, largest);
+    const SampleKey fetches = {Sweep::kStaging, lane.fabric, 0, tokens, count};
+    tasks.push_back({fetches, [context, &lane, fetches, largest](uint32_t) {
+                       return FetchesAtOnce(context, lane, fetches, largest);
                      }});
   }
 }
@@ -235,8 +112,8 @@ absl::StatusOr<Sample> Scatter(const TaskContext& context, const CharacterizedLa
                                uint32_t runs) {
   std::vector<ChunkUse> uses;
   for (uint32_t i = 0; i < key.parallel; ++i) uses.push_back({context.target->spread[i], 0});
-  RouteOnce route(context, lane, context.target->corpus, std::move(uses), key.query_rows,
-                  selection);
+  RepeatedRoute route(context, lane, context.target->corpus, std::move(uses), key.query_rows,
+                      selection);
   uint64_t bytes_out = 0, bytes_in = 0;
   double kernel_us = 0;
   CKV_ASSIGN_OR_RETURN(Sample sample, Repeated(context, key, std::min(runs, kLongRunsMax), [&] {
@@ -286,8 +163,8 @@ void AddStore(const TaskContext& context, const CharacterizedLane& lane, std::ve
              std::vector<ChunkUse> uses;
              for (uint32_t i = 0; i < key.parallel; ++i)
                uses.push_back({context.target->store.chunks[i], 0});
-             RouteOnce route(context, lane, context.target->store.corpus, std::move(uses),
-                             key.query_rows, *selection);
+             RepeatedRoute route(context, lane, context.target->store.corpus, std::move(uses),
+                                 key.query_rows, *selection);
              std::vector<double> kernel;
              uint64_t bytes_out = 0, bytes_in = 0;
              CKV_ASSIGN_OR_RETURN(Sample sample, Repeated(context, key, runs, [&] {

@@ -42,7 +42,9 @@ Profile Sample() {
                     0,
                     0,
                     1,
-                    KernelTargetId::kAvx3},
+                    KernelTargetId::kAvx3,
+                    8,
+                    2},
                    {"h1", "tcp", {20, 1e9, 2e9}, {}, 0.75, 16384, 0.25}};
   return profile;
 }
@@ -109,6 +111,9 @@ TEST(Profile, RefusesImplausibleFieldsByName) {
       {"\"kernel_target\"", "\"target\""},
       {"\"wire_share\"", "\"wire\""},
       {"\"splice_share\"", "\"splice\""},
+      {"\"route_elbow\": 8", "\"route_elbow\": 0.5"},
+      {"\"route_elbow\": 8", "\"route_elbow\": 1e9"},
+      {"\"fetch_elbow\": 2", "\"fetch_elbow\": -2"},
       {"\"burst_bytes\"", "\"burst\""},
       {"\"splice_per_layer_us\"", "\"splice_us\""},
   };

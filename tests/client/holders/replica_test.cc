@@ -423,6 +423,35 @@ TEST_F(ReplicaChooserTest, CountsTheLoadOfAReplica) {
   EXPECT_NEAR(Shares(30, /*rank=*/true)[0], 10, 1);
 }
 
+// A holder at its route elbow gets no turn while an equal one is below its own.
+TEST_F(ReplicaChooserTest, AHolderAtItsElbowHasNoTurn) {
+  Profile profile;
+  profile.subject = SubjectOf(TestGeometry(), HostIdentity(), {}, true);
+  for (const char* name : {"a", "b", "c"})
+    profile.lanes.push_back(
+        {.holder = name, .fabric = "tcp", .constants = {20, 1e9}, .route_elbow = 2});
+  PeerTable seeded{&view, &fleet, std::make_shared<const Profile>(profile)};
+  links.clear();
+  pointers.clear();
+  for (const char* name : {"a", "b", "c"}) {
+    HolderPeer* const peer = *seeded.Find({name});
+    peer->lane_epoch.store(1);
+    peer->fabric_kind.store(FabricKind::kTcp);
+    links.push_back(std::make_unique<HolderLink>(&options, &seeded, peer, TestGeometry(), ""));
+    pointers.push_back(links.back().get());
+  }
+  for (size_t i = 0; i < 3; ++i) Set(i, 20);
+  // The load alone would be no reason: its price is far below the model's error.
+  pointers[0]->peer().in_flight.Begin(1);
+  EXPECT_NEAR(Shares(30, /*rank=*/true)[0], 10, 1);
+  pointers[0]->peer().in_flight.Begin(1);
+  EXPECT_EQ(Shares(30, /*rank=*/true)[0], 0);
+  for (size_t i = 1; i < 3; ++i) pointers[i]->peer().in_flight.Begin(2);
+  EXPECT_NEAR(Shares(30, /*rank=*/true)[0], 10, 1) << "all are at it";
+  pointers[1]->peer().in_flight.End(1);
+  EXPECT_EQ(Shares(30, /*rank=*/true), (Counts{0, 30, 0}));
+}
+
 TEST_F(ReplicaChooserTest, FetchesAndRoutesChooseSeparately) {
   for (size_t i = 0; i < 3; ++i) Set(i, 1e5);
   Set(0, 1);

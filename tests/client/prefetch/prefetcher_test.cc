@@ -15,6 +15,25 @@
 namespace ckv {
 namespace {
 
+TEST(PrefetchFlows, AreTheElbowOfTheBestLaneToAnotherHost) {
+  EXPECT_EQ(PrefetchFlows(nullptr, "a host"), kPrefetchFlowsDefault);
+  Profile profile;
+  profile.subject = SubjectOf(test::TestGeometry(), "a host", {}, true);
+  EXPECT_EQ(PrefetchFlows(&profile, "a host"), kPrefetchFlowsDefault);
+  const auto lane = [](const char* fabric, uint32_t elbow) {
+    return LaneProfile{.holder = "a", .fabric = fabric, .constants = {}, .fetch_elbow = elbow};
+  };
+  profile.lanes = {lane("shm", 16), lane("tcp", 0)};
+  EXPECT_EQ(PrefetchFlows(&profile, "a host"), kPrefetchFlowsDefault);
+  profile.lanes[1].fetch_elbow = 1;
+  EXPECT_EQ(PrefetchFlows(&profile, "a host"), 1u);
+  profile.lanes.push_back(lane("tcp", 4));
+  EXPECT_EQ(PrefetchFlows(&profile, "a host"), 4u);
+  EXPECT_EQ(PrefetchFlows(&profile, "another"), kPrefetchFlowsDefault);
+  profile.lanes[2].fetch_elbow = 16;
+  EXPECT_EQ(PrefetchFlows(&profile, "a host"), kPrefetchFlowsMax);
+}
+
 TEST_F(PrefetcherTest, RoutesUntilRoutingHasCostThePrefetch) {
   Start(10 * chunk_bytes_);
   const auto context = Open({0});

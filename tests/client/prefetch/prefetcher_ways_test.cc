@@ -361,13 +361,13 @@ TEST_F(PrefetcherWaysTest, TwoPrefetchesAtOnceAndOneOfEachHolder) {
     (*context)->CountCall({16, 16, 0, 0, false, 0});
   {
     absl::MutexLock lock(&mu);
-    const auto two = [&] { return under_way.size() == Prefetcher::kFlowsMax; };
+    const auto two = [&] { return under_way.size() == kPrefetchFlowsDefault; };
     mu.Await(absl::Condition(&two));
     go_on = true;
   }
   prefetcher_->AwaitIdle();
   EXPECT_EQ(prefetches_, 4);
-  EXPECT_EQ(most, Prefetcher::kFlowsMax);
+  EXPECT_EQ(most, kPrefetchFlowsDefault);
 }
 
 TEST_F(PrefetcherWaysTest, AHintCountsForAllAgentsThatShareTheChunks) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "client/tools/characterize/at_once.h"
 #include "client/tools/characterize/findings.h"
 #include "client/tools/characterize/grid.h"
 #include "client/tools/characterize/tasks.h"
@@ -63,12 +64,23 @@ class CharacterizeRun : public testing::Test {
   CharacterizeOptions options_;
 };
 
+TEST(Elbow, IsTheLastCountOfAtMostTwiceTheTimeOfOne) {
+  EXPECT_EQ(ElbowOf({}), 0u);
+  EXPECT_EQ(ElbowOf({{1, 10}, {2, 21}, {4, 19}}), 1u) << "one that is faster later was disturbed";
+  EXPECT_EQ(ElbowOf({{1, 10}, {2, 12}, {4, 20}, {8, 20.5}}), 4u);
+  EXPECT_EQ(ElbowOf({{1, 10}, {2, 9}, {4, 10}}), 4u);
+}
+
 TEST_F(CharacterizeRun, MeasuresEveryPointOnce) {
   const auto profile = CalibrateTarget(target_, options_, "s", *Clock::Real());
   ASSERT_TRUE(profile.ok()) << profile.status();
   ASSERT_EQ(profile->lanes.size(), 2u);
   EXPECT_EQ(profile->lanes[1].fabric, "tcp");
   EXPECT_EQ(profile->lanes[1].holder, "h0");
+  for (const LaneProfile& lane : profile->lanes) {
+    for (const uint32_t elbow : {lane.route_elbow, lane.fetch_elbow})
+      EXPECT_TRUE(elbow >= 1 && elbow <= 16) << elbow;
+  }
   EXPECT_NEAR(*profile->here.prefill_per_token_layer_us, 100, 1e-9);  // 3 layers
   auto file = SampleFile::Open(path_, "s");
   ASSERT_TRUE(file.ok()) << file.status();
