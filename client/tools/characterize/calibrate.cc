@@ -51,7 +51,7 @@ double TrimmedMean(std::vector<double> values) {
 }
 
 double TrimmedMeanError(std::vector<double> values) {
-  if (values.size() < 4) return 0;
+  if (values.size() < kErrorRunsMin) return 0;
   const size_t cut = CutOf(values.size());
   std::sort(values.begin(), values.end());
   const double low = values[cut], high = values[values.size() - 1 - cut];

@@ -223,8 +223,9 @@ class LaneCalibrator {
 // square over a grid). Ratios of these means differ by 4 %.
 double TrimmedMean(std::vector<double> values);
 // Returns the standard error of TrimmedMean. Values that the mean leaves out are replaced by the
-// outermost of the others (Tukey and McLaughlin 1963). Returns 0 for fewer than four values, which
-// give no estimate.
+// outermost of the others (Tukey and McLaughlin 1963). Returns 0 for fewer than kErrorRunsMin
+// values, which give no estimate.
+inline constexpr uint32_t kErrorRunsMin = 4;
 double TrimmedMeanError(std::vector<double> values);
 // Returns the upper quartile divided by the lower one, at least 1: how far repeats of a measurement
 // are apart, regardless of single outliers. Returns 0 for fewer than four values.

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "client/tools/characterize/calibrate.h"
 
 namespace ckv {
 namespace {
@@ -33,6 +34,9 @@ void Average(ModelError& error) {
   if (error.count > 0) error.mape /= error.count;
 }
 
+// A cost of prefill that was given has no error, which is not the same as an unknown one.
+bool HasError(const Sample& sample) { return sample.error_us > 0 || sample.runs >= kErrorRunsMin; }
+
 // The measured time of each primitive at the point of a route sample.
 GridPoint PointOf(std::span<const Sample> samples, const Sample& route, uint32_t layers,
                   uint32_t steps) {
@@ -50,12 +54,12 @@ GridPoint PointOf(std::span<const Sample> samples, const Sample& route, uint32_t
   const Sample* here = FindSample(samples, {Sweep::kHere, "", key.query_rows, key.tokens, 1});
   const Sample* fetch = FindSample(samples, {Sweep::kFetch, key.fabric, 0, key.tokens, 1});
   const Sample* local = FindSample(samples, {Sweep::kLocal, "", 0, key.tokens, 1});
-  if (route.error_us > 0) point.error_us[size_t(Primitive::kRoute)] = rounds * route.error_us;
+  if (HasError(route)) point.error_us[size_t(Primitive::kRoute)] = rounds * route.error_us;
   for (const auto& [primitive, first] :
        {std::pair(Primitive::kFetch, fetch), std::pair(Primitive::kLocal, local)}) {
     if (here == nullptr || first == nullptr) continue;
     point.us[size_t(primitive)] = first->us + rounds * here->us;
-    if (first->error_us > 0 && here->error_us > 0)
+    if (HasError(*first) && HasError(*here))
       point.error_us[size_t(primitive)] = std::hypot(first->error_us, rounds * here->error_us);
   }
   for (size_t i = 0; i < kPrimitiveCount; ++i) {

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <string>
 
+#include "client/tools/characterize/calibrate.h"
 #include "client/tools/characterize/findings.h"
 #include "client/tools/characterize/sample.h"
 #include "gmock/gmock.h"
@@ -176,6 +177,11 @@ TEST(Findings, NoiseJudgesNoChoice) {
   EXPECT_FALSE(find().grid[1].resolved());
   EXPECT_EQ(find().clear_count, 2u);
   EXPECT_EQ(find().resolved_count, 1u);
+  // A cost that was given is the same in each of several runs, so it has no error.
+  samples[4].error_us = 0;
+  EXPECT_FALSE(find().grid[1].resolved()) << "not measured often enough to have an error";
+  samples[4].runs = kErrorRunsMin;
+  EXPECT_TRUE(find().grid[1].resolved());
 }
 
 TEST(Findings, ShowWhereAKernelLeavesTheFloor) {
