@@ -82,8 +82,8 @@ struct KernelTime {
 // sequences attend has 128 query rows.
 struct SharedRun {
   double rows = 0;  // query rows
-  double tokens =
-      0;  // cKV rows; the mean over query rows if these attend different numbers of them
+  // cKV rows. If the query rows attend different numbers of them, the mean over query rows.
+  double tokens = 0;
 };
 
 // Plain data that copies without allocation. The curve is empty until anchors are set.
