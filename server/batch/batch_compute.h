@@ -32,8 +32,8 @@ struct BatchComputed {
 };
 
 // Computes every piece and merge of `plan`, and returns when all are done. Passes pieces to the
-// kernel in slices of at most kPollingWorkMax multiply-adds. A plan within that limit is one kernel
-// call per group.
+// kernel in slices of some 4 x kPollingWorkMax multiply-adds. A plan within kPollingWorkMax is one
+// kernel call per group.
 //
 // A longer plan can end early, between two slices. A group whose deadline has passed is marked as
 // expired, and the rest of it is not computed. Once `stop` is true the rest of the plan is not

@@ -131,6 +131,10 @@ class DeferredBackend final : public Backend {
   // Called by each of those waits, before any work is done, and by each NewStream.
   void OnBlockingWait(std::function<void()> call) { on_blocking_wait_ = std::move(call); }
   void OnNewStream(std::function<void()> call) { on_new_stream_ = std::move(call); }
+  // Called by each attend, with its pieces.
+  void OnAttend(std::function<void(std::span<const AttentionPiece>)> call) {
+    on_attend_ = std::move(call);
+  }
   // Called by each Pin.
   void OnPin(std::function<void()> call) { on_pin_ = std::move(call); }
 
@@ -276,6 +280,7 @@ class DeferredBackend final : public Backend {
   absl::Status DoAttend(const AttentionShape& shape, std::span<const AttentionPiece> pieces,
                         ComputeStream& stream) override {
     ++attends_;
+    if (on_attend_ != nullptr) on_attend_(pieces);
     struct Piece {
       AttentionPiece piece;
       std::vector<int32_t> indices;
@@ -380,6 +385,7 @@ class DeferredBackend final : public Backend {
   std::atomic<uint64_t> attends_{0}, runs_{0}, merges_{0}, rotates_{0}, scatters_{0};
   std::atomic<uint64_t> allocations_{0}, blocking_waits_{0};
   std::atomic<size_t> memory_max_{SIZE_MAX};
+  std::function<void(std::span<const AttentionPiece>)> on_attend_;
   std::function<void()> on_blocking_wait_, on_new_stream_, on_pin_;
   std::atomic<Failure> failure_{Failure::kNone};
   std::atomic<bool> stream_failure_{false};

@@ -79,6 +79,40 @@ TEST_F(BatchBackendTest, RoundsShareTheScratchInOrder) {
   EXPECT_EQ(device_.merge_count(), 3u);
 }
 
+// A long request reads all of its rows once a slice. So slices are whole blocks of the kernel, or
+// a part of one where more would keep the thread too long. None has less than a vector.
+TEST_F(BatchBackendTest, LongRequestsAreCutIntoWholeBlocks) {
+  const auto corpus = test::MakeTestCorpus(test::TestGeometry(), {5}, 1);
+  ASSERT_TRUE(test::PutCorpus(*table_, corpus).ok());
+  Peer peer = Connect(
+      corpus, {.slot_count = 2, .request_bytes_max = 32u << 20, .reply_bytes_max = 1u << 20});
+  const uint64_t width = corpus.geometry.d_qk + corpus.geometry.d_v;
+  const auto on_device = NewBatch({.request_count_max = 1, .work_max = kRequestWorkMax}, device_);
+  std::vector<uint32_t> rows;
+  device_.OnAttend([&](std::span<const AttentionPiece> pieces) {
+    for (const AttentionPiece& piece : pieces) rows.push_back(piece.q.count);
+  });
+  const auto slices = [&](uint32_t row_count, uint64_t rows_a_slice) {
+    RawAttend attend = {.row_count = row_count};
+    attend.rows.resize(size_t{row_count} * corpus.geometry.d_qk);
+    // Selections of nothing cost no time, and count as work like others.
+    const auto k = static_cast<uint32_t>(4 * kPollingWorkMax / (rows_a_slice * width));
+    attend.pieces = {{.handle = peer.handles[0], .k = k, .group_rows = row_count}};
+    attend.pieces[0].indices.emplace(k, -1);
+    rows.clear();
+    const auto got = Answers(*on_device, peer, {attend});
+    EXPECT_TRUE(got[0].status().ok()) << got[0].status();
+    return rows;
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(slices(256, 300), ElementsAre(256));
+  EXPECT_THAT(slices(300, 290), ElementsAre(256, 44));
+  EXPECT_THAT(slices(256, 240), ElementsAre(128, 128));
+  EXPECT_THAT(slices(128, 100), ElementsAre(64, 64));
+  EXPECT_THAT(slices(40, 17), ElementsAre(16, 16, 8));
+  EXPECT_THAT(slices(40, 9), ElementsAre(16, 16, 8));
+}
+
 // Requesters then query other holders. Probes, and requests refused for another reason, are
 // answered as usual.
 TEST_F(BatchBackendTest, ABackendThatFailsIsUnavailable) {
