@@ -21,6 +21,7 @@
 #include "client/paged/cache_flush.h"
 #include "client/paged/paged_cache.h"
 #include "client/paged/splice.h"
+#include "client/paged/timing_values.h"
 #include "proto/base/status.h"
 #include "store/memory/huge_pages.h"
 
@@ -52,7 +53,7 @@ class HereCalibrator {
   absl::Status SpliceUs(RequesterConstants& here);
 
  private:
-  absl::StatusOr<BackendMemory> Filled(size_t bytes, std::byte with);
+  absl::StatusOr<BackendMemory> Filled(size_t bytes);
   absl::StatusOr<BackendMemory> Staged(std::span<const std::byte> bytes);
   absl::StatusOr<BackendMemory> Copied(std::span<const std::byte> bytes);
   absl::StatusOr<BackendMemory> Partials(uint32_t query_rows);
@@ -99,8 +100,11 @@ absl::StatusOr<BackendMemory> HereCalibrator::Copied(std::span<const std::byte> 
   return memory;
 }
 
-absl::StatusOr<BackendMemory> HereCalibrator::Filled(size_t bytes, std::byte with) {
-  return Copied(std::vector<std::byte>(bytes, with));
+// Returns the backend's own memory, with values that differ.
+absl::StatusOr<BackendMemory> HereCalibrator::Filled(size_t bytes) {
+  std::vector<std::byte> values(bytes);
+  FillTimingValues(values);
+  return Copied(values);
 }
 
 // Partials that are not empty: o, m and l are .5.
@@ -127,9 +131,7 @@ absl::StatusOr<double> HereCalibrator::MergeUs() {
 
 // Times an attend over rows as calls find those of a chunk: in memory and in no cache.
 absl::StatusOr<double> HereCalibrator::AttendUs(const RowView& rows, uint32_t query_rows) {
-  // Zero bytes are valid queries. The kernel's time does not depend on values.
-  CKV_ASSIGN_OR_RETURN(const BackendMemory q,
-                       Filled(size_t{query_rows} * geometry_.d_qk * 2, std::byte{0}));
+  CKV_ASSIGN_OR_RETURN(const BackendMemory q, Filled(size_t{query_rows} * geometry_.d_qk * 2));
   CKV_ASSIGN_OR_RETURN(const BackendMemory partial, Partials(query_rows));
   AttentionPiece piece;
   piece.q = {reinterpret_cast<const uint16_t*>(q.data()), query_rows, geometry_.d_qk, q.kind()};
@@ -163,12 +165,10 @@ absl::Status HereCalibrator::AttendUs(RequesterConstants& here) {
   BackendMemory other;
   RowView rows;
   if (huge.ok()) {
-    // Written, so that the pages are not all the system's one page of zeros. Zero bytes are valid
-    // rows of every dtype.
-    std::memset(huge->base(), 0, bytes);
+    FillTimingValues({huge->base(), bytes});
     rows = {huge->base(), kTokens, row_bytes};
   } else {
-    CKV_ASSIGN_OR_RETURN(other, Filled(bytes, std::byte{0}));
+    CKV_ASSIGN_OR_RETURN(other, Filled(bytes));
     rows = {other.data(), kTokens, row_bytes, other.kind()};
   }
   CKV_ASSIGN_OR_RETURN(const double many_us, AttendUs(rows, kManyRows));
@@ -187,8 +187,7 @@ absl::Status HereCalibrator::SpliceUs(RequesterConstants& here) {
   const size_t block_bytes = size_t{kCacheBlockTokens} * geometry_.row_bytes();
   CKV_ASSIGN_OR_RETURN(const BackendMemory rows,
                        Staged(std::vector<std::byte>(kBlocks * block_bytes, std::byte{1})));
-  CKV_ASSIGN_OR_RETURN(const BackendMemory layer,
-                       Filled(2 * kBlocks * kRunCount * block_bytes, std::byte{1}));
+  CKV_ASSIGN_OR_RETURN(const BackendMemory layer, Filled(2 * kBlocks * kRunCount * block_bytes));
   const RopeRotation rotation = SpliceRotation(geometry_, 1);
   CacheBlock next = 0;
   const auto time = [&](size_t blocks) {

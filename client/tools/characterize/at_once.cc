@@ -8,7 +8,7 @@
 #include <chrono>
 #include <thread>
 
-#include "attention/bf16.h"
+#include "client/paged/timing_values.h"
 #include "client/tools/characterize/calibrate.h"
 #include "client/tools/characterize/target_calibrator.h"
 #include "proto/base/status.h"
@@ -69,7 +69,7 @@ RepeatedRoute::RepeatedRoute(const TaskContext& context, const CharacterizedLane
     : context_(context),
       requester_(*lane.requester),
       chunks_(std::move(chunks)),
-      q_(size_t{rows} * corpus->geometry.d_qk, Bf16FromFloat(0.125f)),
+      q_(TimingValues(size_t{rows} * corpus->geometry.d_qk)),
       o_(size_t{rows} * corpus->geometry.d_v),
       m_(rows),
       l_(rows) {

@@ -9,16 +9,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "attention/bf16.h"
 #include "attention/mla_partial.h"
 #include "attention/precision.h"
 #include "attention/worker_pool.h"
 #include "client/paged/cache_flush.h"
+#include "client/paged/timing_values.h"
 #include "proto/base/status.h"
 
 namespace ckv {
@@ -113,7 +112,7 @@ uint32_t LayersOf(RowCaching caching, const Geometry& geometry) {
 // those.
 absl::Status PushOut(Requester& requester, const TimingCall& call) {
   const Geometry& geometry = call.corpus->geometry;
-  const std::vector<uint16_t> q(geometry.d_qk, Bf16FromFloat(0.125f));
+  const std::vector<uint16_t> q = TimingValues(geometry.d_qk);
   std::vector<float> o(geometry.d_v);
   float m = 0, l = 0;
   std::vector<ChunkUse> uses;
@@ -135,7 +134,7 @@ absl::Status PushOut(Requester& requester, const TimingCall& call) {
 absl::StatusOr<RouteTiming> TimeRoute(Requester& requester, const TimingCall& call, Clock& clock) {
   CKV_RETURN_IF_ERROR(CheckCall(call));
   const Geometry& geometry = call.corpus->geometry;
-  const std::vector<uint16_t> q(size_t{call.query_rows} * geometry.d_qk, Bf16FromFloat(0.125f));
+  const std::vector<uint16_t> q = TimingValues(size_t{call.query_rows} * geometry.d_qk);
   std::vector<float> o(size_t{call.query_rows} * geometry.d_v), m(call.query_rows),
       l(call.query_rows);
   const PartialView out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
@@ -227,15 +226,14 @@ absl::StatusOr<std::unique_ptr<PagedCache>> CacheForTiming(const Geometry& geome
       PagedCache::Create(geometry,
                          {.block_count = static_cast<uint32_t>(tokens / kCacheBlockTokens + 2)}));
   CKV_ASSIGN_OR_RETURN(CacheReservation all, cache->Reserve(cache->Begin(), tokens));
-  for (uint32_t layer = 0; layer < geometry.layers; ++layer)
-    std::memset(all.layer(layer).data(), 0, all.layer(layer).size());
+  for (uint32_t layer = 0; layer < geometry.layers; ++layer) FillTimingValues(all.layer(layer));
   return cache;
 }
 
 double TimeAttendHere(const PagedCache& cache, uint64_t tokens, uint32_t query_rows,
                       RowCaching caching, const TimingPace& pace, Clock& clock) {
   const Geometry& geometry = cache.geometry();
-  const std::vector<uint16_t> q(size_t{query_rows} * geometry.d_qk, Bf16FromFloat(0.125f));
+  const std::vector<uint16_t> q = TimingValues(size_t{query_rows} * geometry.d_qk);
   std::vector<float> o(size_t{query_rows} * geometry.d_v), m(query_rows), l(query_rows);
   AttentionPiece piece;
   piece.q = {q.data(), query_rows, geometry.d_qk};

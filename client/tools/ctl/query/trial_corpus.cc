@@ -18,8 +18,8 @@
 namespace ckv::ctl {
 namespace {
 
-// Rows of one chunk, the same for every layer. Measurements do not depend on values, but small
-// values keep one row from dominating the softmax.
+// Rows of one chunk, the same for every layer. Their values differ, since a kernel's time depends on
+// them (client/paged/timing_values.h). Small values keep one row from dominating the softmax.
 struct TrialRows {
   std::vector<uint16_t> values;
 };
