@@ -55,6 +55,8 @@ class Grid {
   const CharacterizeWatch& watch_;
   std::vector<Sample> samples_;          // values of the last round, then means
   std::vector<std::vector<double>> us_;  // [tasks][rounds]
+  // [tasks][rounds], the part of us_ that is not the kernel's; empty if the kernel's is not known.
+  std::vector<std::vector<double>> beside_us_;
 };
 
 }  // namespace ckv
