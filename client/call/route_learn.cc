@@ -39,6 +39,7 @@ void RouteLearner::Observe(const Exchange::Reply& reply) {
   const Instant now = clock_->Now();
   const PlannedFrame& planned = planned_.plan.frames()[reply.tag];
   const double kernel_us = planned.index_count == 0 ? ObserveKernel(peer, reply) : 0;
+  const double cold_us = planned.index_count == 0 ? ColdUs(peer, double(bytes)) : 0;
   const double queue_us = peer.queue.Us(now);
   peer.queue.Take(reply.header.queue_ns, now);
   // A lane over a fabric that is no longer the chosen one reveals nothing about the chosen one.
@@ -50,7 +51,7 @@ void RouteLearner::Observe(const Exchange::Reply& reply) {
       peer.in_flight.LastWasAlone()) {
     // RouteRound of one frame.
     const double exchange_us =
-        known->t_probe_us + double(bytes) / known->bandwidth_bytes_per_s * 1e6;
+        known->t_probe_us + double(bytes) / known->bandwidth_bytes_per_s * 1e6 + cold_us;
     Round& round = rounds_[reply.peer_index];
     round.expected_us = exchange_us + kernel_us + queue_us;
     round.busy_us = BusyUs(peer.seat(), kernel_us, exchange_us);
@@ -61,7 +62,7 @@ void RouteLearner::Observe(const Exchange::Reply& reply) {
       took - std::chrono::nanoseconds(uint64_t{reply.header.compute_ns} + reply.header.queue_ns);
   if (counters_ != nullptr && !planned_.call.is_trial)
     counters_->lanes[static_cast<size_t>(fabric)].Add(on_lane);
-  if (chosen) peer.ObserveLane(bytes, double(on_lane.count()) / 1e3);
+  if (chosen) peer.ObserveLane(bytes, std::max(0.0, double(on_lane.count()) / 1e3 - cold_us));
 }
 
 // Calls take(part, chunk, its context) for each chunk that a frame's parts attend.
@@ -120,6 +121,14 @@ double RouteLearner::ObserveKernel(HolderPeer& peer, const Exchange::Reply& repl
                              .runs = runs_,
                              .compute_ns = reply.header.compute_ns,
                              .batch_share = reply.header.batch_share});
+}
+
+// What the rows of the frame that ListRuns listed add to its exchange.
+double RouteLearner::ColdUs(const HolderPeer& peer, double bytes) const {
+  double tokens = 0;
+  for (const SharedRun& run : runs_) tokens += run.tokens;
+  const Geometry& geometry = planned_.call.geometry();
+  return peer.ColdExchangeFor(geometry).Us(bytes, tokens * geometry.row_bytes());
 }
 
 // Holders of one host share its processors, so each waits for all of them.

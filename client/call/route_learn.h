@@ -43,6 +43,7 @@ class RouteLearner {
   };
 
   double ObserveKernel(HolderPeer& peer, const Exchange::Reply& reply);
+  double ColdUs(const HolderPeer& peer, double bytes) const;
   template <class Take>
   void ForEachChunk(const PlannedFrame& frame, Take take) const;
   void ListRuns(const PlannedFrame& frame);

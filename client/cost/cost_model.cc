@@ -138,6 +138,11 @@ class CandidateRound {
     const bool cut = work_.frame.whole > 0 && work_.rows > work_.frame.whole;
     return cut && wire_share_ > 0 ? Cut() : Whole(work_.rows);
   }
+  // What the kernel's rows add to the exchange (ColdExchange).
+  double ColdUs() const {
+    return candidate_.cold_exchange.Us(TimesCost(work_.rows, work_.exchange_bytes),
+                                       TimesCost(attended_, work_.row_bytes));
+  }
   double ComputeAlone() const { return ComputeUs(candidate_.compute, work_, attended_, 1); }
 
  private:
@@ -238,7 +243,7 @@ RoundCost RouteRound(const Workload& work, const Candidate& candidate) noexcept 
   const CandidateRound exchanged(work, candidate, bytes_per_us);
   const RoundTime exchange = exchanged.Best();
   cost.probe_us = ProbeUs(candidate);
-  cost.transfer_us = exchange.transfer_us;
+  cost.transfer_us = exchange.transfer_us + exchanged.ColdUs();
   cost.compute_us = exchange.compute_us;
   const double ahead_us = TimesCost(CleanCost(candidate.queue_requests), exchanged.ComputeAlone());
   cost.queue_us = CleanCost(candidate.queue_us) + ahead_us;

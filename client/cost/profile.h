@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -26,6 +27,39 @@ struct FabricConstants {
   double fetch_bandwidth_bytes_per_s = 0;
 
   friend bool operator==(const FabricConstants&, const FabricConstants&) = default;
+};
+
+// By how much an exchange is longer after the holder's kernel has read many rows. The rows have
+// evicted the exchanged bytes from the caches of its core, and threads that waited long slept and
+// are woken:
+//
+//     share x (fixed + exchanged bytes x us_per_byte),   share = 1 - exp(-(bytes of rows /
+//     cache)^2)
+//
+// Caches evict nearly the oldest lines, so the share rises steeply near the cache's size. Measured
+// shares were 0 for a seventh of the cache, 0.65 for 1.1 caches and 1 for 4.5. All zeros if not
+// measured. Measured as some 70 us and 3 GB/s, alike over shm and tcp
+// (deploy/adr/0013-the-decision.md).
+struct ColdExchange {
+  double fixed_us = 0;
+  double us_per_byte = 0;
+  double cache_bytes = 0;  // a core's second-level cache
+
+  // The share for `read_bytes` of rows, [0, 1]. 0 for a NaN, or if nothing was measured.
+  double Share(double read_bytes) const noexcept {
+    if (!(cache_bytes > 0) || !(read_bytes > 0)) return 0;
+    const double caches = read_bytes / cache_bytes;
+    return caches < 6 ? 1 - std::exp(-caches * caches) : 1;
+  }
+  // `exchanged_bytes` in both directions. Never NaN; a NaN counts as 0.
+  double Us(double exchanged_bytes, double read_bytes) const noexcept {
+    const double share = Share(read_bytes);
+    if (!(share > 0)) return 0;
+    const double moved_us =
+        exchanged_bytes > 0 && us_per_byte > 0 ? exchanged_bytes * us_per_byte : 0;
+    return share * ((fixed_us > 0 ? fixed_us : 0) + moved_us);
+  }
+  friend bool operator==(const ColdExchange&, const ColdExchange&) = default;
 };
 
 // One holder's compute time for one geometry, over its whole load W = rows x tokens x requesters:

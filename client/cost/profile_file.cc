@@ -128,6 +128,17 @@ absl::Status ReadElbow(const nlohmann::json& object, const char* name, uint32_t*
   return absl::OkStatus();
 }
 
+// May be missing, like an elbow.
+absl::Status ReadColdExchange(const nlohmann::json& parent, ColdExchange* cold) {
+  constexpr const char* kName = "cold_exchange";
+  if (!parent.contains(kName)) return absl::OkStatus();
+  CKV_ASSIGN_OR_RETURN(const nlohmann::json* object,
+                       Field(parent, kName, nlohmann::json::value_t::object));
+  CKV_RETURN_IF_ERROR(ReadNumber(*object, "fixed_us", &cold->fixed_us));
+  CKV_RETURN_IF_ERROR(ReadNumber(*object, "us_per_byte", &cold->us_per_byte));
+  return ReadNumber(*object, "cache_bytes", &cold->cache_bytes);
+}
+
 absl::StatusOr<LaneProfile> ReadLane(const nlohmann::json& object) {
   LaneProfile lane;
   CKV_RETURN_IF_ERROR(ReadText(object, "holder", &lane.holder));
@@ -141,6 +152,7 @@ absl::StatusOr<LaneProfile> ReadLane(const nlohmann::json& object) {
   CKV_RETURN_IF_ERROR(ReadNumber(object, "wire_share", &lane.wire_share));
   CKV_RETURN_IF_ERROR(ReadNumber(object, "burst_bytes", &lane.burst_bytes));
   CKV_RETURN_IF_ERROR(ReadNumber(object, "splice_share", &lane.splice_share));
+  CKV_RETURN_IF_ERROR(ReadColdExchange(object, &lane.cold_exchange));
   CKV_RETURN_IF_ERROR(ReadElbow(object, "route_elbow", &lane.route_elbow));
   CKV_RETURN_IF_ERROR(ReadElbow(object, "fetch_elbow", &lane.fetch_elbow));
   CKV_RETURN_IF_ERROR(ReadCurve(object, "compute", &lane.compute));
@@ -208,6 +220,10 @@ std::string FormatProfile(const Profile& profile) {
                      {"wire_share", lane.wire_share},
                      {"burst_bytes", lane.burst_bytes},
                      {"splice_share", lane.splice_share},
+                     {"cold_exchange",
+                      {{"fixed_us", lane.cold_exchange.fixed_us},
+                       {"us_per_byte", lane.cold_exchange.us_per_byte},
+                       {"cache_bytes", lane.cold_exchange.cache_bytes}}},
                      {"route_elbow", lane.route_elbow},
                      {"fetch_elbow", lane.fetch_elbow},
                      {"compute", CurveJson(lane.compute)}});

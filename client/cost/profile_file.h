@@ -32,6 +32,7 @@ struct LaneProfile {
   double wire_share = 0;    // Candidate::wire_share
   double burst_bytes = 0;   // Candidate::burst_bytes
   double splice_share = 1;  // Candidate::splice_share
+  ColdExchange cold_exchange = {};
   // The holder's kernel target. kUnknown matches any target.
   KernelTargetId kernel_target = KernelTargetId::kUnknown;
   // The elbows of the lane. That is how many routes, or fetches, of this requester can be made at

@@ -255,6 +255,11 @@ double HolderPeer::BurstBytesFor(const Geometry& geometry) const {
   return seed == nullptr ? 0 : seed->burst_bytes;
 }
 
+ColdExchange HolderPeer::ColdExchangeFor(const Geometry& geometry) const {
+  const LaneProfile* const seed = SeedOf(geometry);
+  return seed == nullptr ? ColdExchange() : seed->cold_exchange;
+}
+
 double HolderPeer::SpliceShareFor(const Geometry& geometry) const {
   const LaneProfile* const seed = SeedOf(geometry);
   return seed == nullptr ? 1 : seed->splice_share;

@@ -203,12 +203,14 @@ class HolderPeer {
   //                   before any.
   //   ComputeFor      the profile's curve, or the measured constants if it has none, times the
   //                   current slowdown of the kernel.
-  //   WireShareFor    the profile's, or 0 without one. So is BurstBytesFor.
+  //   WireShareFor    the profile's, or 0 without one. So are BurstBytesFor and
+  //                   ColdExchangeFor.
   //   SpliceShareFor  the profile's, or 1 without one.
   //   RouteElbowFor   the profile's LaneProfile::route_elbow, or 0 without one.
   std::optional<FabricConstants> FabricFor(const Geometry& geometry) const;
   double WireShareFor(const Geometry& geometry) const;
   double BurstBytesFor(const Geometry& geometry) const;
+  ColdExchange ColdExchangeFor(const Geometry& geometry) const;
   double SpliceShareFor(const Geometry& geometry) const;
   uint32_t RouteElbowFor(const Geometry& geometry) const;
   ComputeConstants ComputeFor(const Geometry& geometry) const ABSL_LOCKS_EXCLUDED(mu_);
@@ -220,7 +222,7 @@ class HolderPeer {
     if (learned.doubted_now) Doubt();
     return learned.expected_us;
   }
-  // Passes a round trip to LiveFabric::Observe.
+  // Passes a round trip to LiveFabric::Observe, without what ColdExchange adds to it.
   void ObserveLane(uint64_t bytes, double us) {
     if (fabric.Observe(bytes, us)) Doubt();
   }

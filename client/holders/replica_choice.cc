@@ -21,6 +21,7 @@ Candidate CandidateOf(const HolderPeer& peer, const PeerTable& peers, NetworkOra
   candidate.fabric = peer.FabricFor(geometry);
   candidate.wire_share = peer.WireShareFor(geometry);
   candidate.burst_bytes = peer.BurstBytesFor(geometry);
+  candidate.cold_exchange = peer.ColdExchangeFor(geometry);
   candidate.splice_share = peer.SpliceShareFor(geometry);
   candidate.compute = peer.ComputeFor(geometry);
   candidate.in_flight = peer.in_flight.Get();

@@ -344,37 +344,45 @@ LaneCalibration LaneCalibrator::Fit() const {
   CKV_CHECK(!fetch_us_.empty());
   LaneCalibration lane;
   std::vector<ComputeSample> compute;
-  std::vector<CallSample> calls;
+  const Geometry& geometry = call_.corpus->geometry;
+  const auto sized = [&](uint32_t chunk) {
+    return SizedCalls{
+        .read_bytes = double(call_.corpus->chunks[chunk].token_count) * geometry.row_bytes(),
+        .calls = {}};
+  };
+  SizedCalls few = sized(call_.few), many = sized(call_.many);
   for (const Point& point : points_) {
     const bool cold = point.caching == RowCaching::kCold;
     RouteTiming timing = point.timing;
     timing.us = TrimmedMean(point.us);
     timing.compute_us = TrimmedMean(point.compute_us);
     compute.push_back({double(timing.query_rows), double(timing.tokens), timing.compute_us, cold});
-    // With a short kernel, the time to move bytes is not lost in the kernel's jitter.
-    if (point.chunk == call_.few && !cold) {
-      calls.push_back(
-          {.rows = double(timing.query_rows),
-           .bytes_out = double(timing.bytes_out),
-           .bytes_in = double(timing.bytes_in),
-           .compute_us = timing.compute_us,
-           .beside_us = TrimmedMean(point.beside_us) - timing.query_rows * call_.merge_per_row_us});
+    // Rows are in no cache in production.
+    if (point.caching != RowCaching::kCached) {
+      (point.chunk == call_.few ? few : many)
+          .calls.push_back({.rows = double(timing.query_rows),
+                            .bytes_out = double(timing.bytes_out),
+                            .bytes_in = double(timing.bytes_in),
+                            .compute_us = timing.compute_us,
+                            .beside_us = TrimmedMean(point.beside_us) -
+                                         timing.query_rows * call_.merge_per_row_us});
     }
     lane.timings.push_back(timing);
   }
-  const FittedFabric fitted = FitCalls(
-      calls,
-      FrameRowsOf(call_.corpus->geometry, call_.wire == PartialDtype::kF32, call_.lane_shape));
-  lane.fabric = fitted.constants;
-  lane.wire_share = fitted.wire_share;
-  lane.burst_bytes = fitted.burst_bytes;
+  const FittedLane fitted =
+      FitLane(few, many, FrameRowsOf(geometry, call_.wire == PartialDtype::kF32, call_.lane_shape),
+              SecondLevelCacheBytes());
+  lane.fabric = fitted.fabric.constants;
+  lane.wire_share = fitted.fabric.wire_share;
+  lane.burst_bytes = fitted.fabric.burst_bytes;
+  lane.cold_exchange = fitted.cold_exchange;
   lane.splice_share = SpliceShare();
   lane.holder = FitComputeCurve(compute);
   // A fetch that also splices writes into larger pages. If that is faster, a fetch without a splice
   // counts as equally fast.
   const double fetch_us = std::min(TrimmedMean(fetch_us_), TrimmedMean(spliced_us_));
-  const double bytes = double(call_.corpus->chunks[call_.many].token_count) *
-                       call_.corpus->geometry.layers * call_.corpus->geometry.row_bytes();
+  const double bytes =
+      double(call_.corpus->chunks[call_.many].token_count) * geometry.layers * geometry.row_bytes();
   lane.fabric.fetch_bandwidth_bytes_per_s =
       std::clamp(bytes / std::max(fetch_us - lane.fabric.t_probe_us, fetch_us / 10) * 1e6,
                  LiveFabric::kBandwidthMin, LiveFabric::kBandwidthMax);

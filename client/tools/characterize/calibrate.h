@@ -145,12 +145,32 @@ inline constexpr std::array<double, 8> kBurstBytes = {4096,  8192,   16384,  327
 inline constexpr double kBurstGain = 0.5;
 FittedFabric FitCalls(std::span<const CallSample> samples, const FrameRows& frame);
 
+// Calls over chunks of one size: the bytes of rows that the kernel reads in each, and the calls.
+struct SizedCalls {
+  double read_bytes = 0;
+  std::vector<CallSample> calls;
+};
+struct FittedLane {
+  FittedFabric fabric;
+  ColdExchange cold_exchange;
+};
+// Fits a lane to calls over few and over many tokens. FitCalls is fitted to the calls over few,
+// without what ColdExchange adds to them. ColdExchange is a line through what the calls over many
+// take longer than the cost model without it; it is all zeros if they do not, or if `cache_bytes`
+// is 0, or if the many show less
+// than half of it.
+FittedLane FitLane(const SizedCalls& few, const SizedCalls& many, const FrameRows& frame,
+                   double cache_bytes);
+// Returns the bytes of a core's second-level cache, as the system reports them, or 0.
+double SecondLevelCacheBytes();
+
 // The measured constants of one holder, over the fabric that the requester uses to it.
 struct LaneCalibration {
   FabricConstants fabric;
   double wire_share = 0;
   double burst_bytes = 0;
   double splice_share = 1;  // Candidate::splice_share
+  ColdExchange cold_exchange;
   ComputeCurve holder;
   std::vector<RouteTiming> timings;
 };

@@ -1,6 +1,10 @@
 // Fits the constants of a lane to calls. FitFabric is a line through bytes and times. FitCalls
 // turns each call into a point of that line, by the stage that is the longest with the constants so
 // far, and repeats that until the stages stay. It does so for each wire share and each burst.
+// FitLane takes turns: FitCalls for calls over few tokens, and a line through the rest of the
+// others.
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -47,6 +51,13 @@ namespace {
 // between two stages that are equally long.
 constexpr uint32_t kStageTurns = 8;
 
+// The time that the error of a call is relative to: that beyond the kernel, which is what is
+// fitted. If frames overlap with the kernel there may be none, so it is at least this share of all.
+double ErrorOf(const CallSample& call) {
+  constexpr double kErrorShareMin = 0.1;
+  return std::max(call.beside_us, kErrorShareMin * (call.beside_us + call.compute_us));
+}
+
 // A sample as T_probe + bytes / BW, at the stage of the pipeline that is the longest with
 // `us_per_byte`.
 ExchangeSample AtLongestStage(const CallSample& call, const FrameRows& frame,
@@ -54,12 +65,12 @@ ExchangeSample AtLongestStage(const CallSample& call, const FrameRows& frame,
   const auto limited = [&](double bytes) { return std::max(0.0, bytes - fitted.burst_bytes); };
   const double wire_share = fitted.wire_share;
   const double bytes = call.bytes_out + call.bytes_in;
-  const double of_us = call.beside_us + call.compute_us;
+  const double all_us = call.beside_us + call.compute_us, of_us = ErrorOf(call);
   if (frame.whole == 0 || call.rows <= frame.whole || wire_share == 0) {
     if (fitted.burst_bytes == 0) return {bytes, call.beside_us, of_us};
     const double wire = limited(call.bytes_out) + limited(call.bytes_in);
     const double refill = std::max(call.bytes_out, call.bytes_in);
-    if (refill * us_per_byte - call.compute_us > wire * us_per_byte) return {refill, of_us, of_us};
+    if (refill * us_per_byte - call.compute_us > wire * us_per_byte) return {refill, all_us, of_us};
     return {wire, call.beside_us, of_us};
   }
   const double one = frame.block / call.rows;
@@ -72,7 +83,7 @@ ExchangeSample AtLongestStage(const CallSample& call, const FrameRows& frame,
   if (holder_us >= std::max(out, back) * us_per_byte)
     return {copied + out_one + back_one, call.beside_us, of_us};
   const double other_one = out > back ? back_one : out_one;
-  return {std::max(out, back) + other_one + one * copied, of_us - one * call.compute_us, of_us};
+  return {std::max(out, back) + other_one + one * copied, all_us - one * call.compute_us, of_us};
 }
 
 double SquaredError(std::span<const ExchangeSample> samples, const FabricConstants& constants) {
@@ -129,6 +140,70 @@ FittedFabric FitCalls(std::span<const CallSample> samples, const FrameRows& fram
     if (fit.error < best.error) best = fit;
   }
   return best.fitted;
+}
+
+namespace {
+
+// Turns of the fits of a lane, each of which uses the other's last result. They settle in three.
+constexpr uint32_t kLaneTurns = 4;
+// Calls that show less of it show the noise enlarged.
+constexpr double kColdShareMin = 0.5;
+
+// A line through positive times of positive bytes, by least squares of the relative error. If its
+// best slope or its best value at 0 bytes is negative, that is 0.
+ColdExchange FitRest(std::span<const ExchangeSample> samples) {
+  double w = 0, wx = 0, wxx = 0, wy = 0, wxy = 0;
+  for (const ExchangeSample& sample : samples) {
+    if (!(sample.of_us > 0)) continue;
+    const double weight = 1 / (sample.of_us * sample.of_us);
+    w += weight;
+    wx += weight * sample.bytes;
+    wxx += weight * sample.bytes * sample.bytes;
+    wy += weight * sample.us;
+    wxy += weight * sample.bytes * sample.us;
+  }
+  if (!(w > 0) || !(wxx > 0)) return {};
+  const double determinant = w * wxx - wx * wx;
+  const double slope = determinant > 1e-12 * w * wxx ? (w * wxy - wx * wy) / determinant : 0;
+  if (!(slope > 0)) return {.fixed_us = std::max(0.0, wy / w)};
+  const double fixed_us = (wy - slope * wx) / w;
+  if (fixed_us > 0) return {.fixed_us = fixed_us, .us_per_byte = slope};
+  return {.us_per_byte = std::max(0.0, wxy / wxx)};
+}
+
+// What a call takes longer than with `fitted`.
+ExchangeSample RestOf(const CallSample& call, const FrameRows& frame, const FittedFabric& fitted) {
+  const FabricConstants& constants = fitted.constants;
+  const double us_per_byte = 1e6 / constants.bandwidth_bytes_per_s;
+  const ExchangeSample stage = AtLongestStage(call, frame, fitted, us_per_byte);
+  return {call.bytes_out + call.bytes_in,
+          stage.us - constants.t_probe_us - stage.bytes * us_per_byte, stage.of_us};
+}
+
+}  // namespace
+
+FittedLane FitLane(const SizedCalls& few, const SizedCalls& many, const FrameRows& frame,
+                   double cache_bytes) {
+  FittedLane lane = {.fabric = FitCalls(few.calls, frame), .cold_exchange = {}};
+  const double share = ColdExchange{0, 0, cache_bytes}.Share(many.read_bytes);
+  if (!(share >= kColdShareMin) || many.calls.empty()) return lane;
+  for (uint32_t turn = 0; turn < kLaneTurns; ++turn) {
+    std::vector<ExchangeSample> rests;
+    for (const CallSample& call : many.calls) rests.push_back(RestOf(call, frame, lane.fabric));
+    lane.cold_exchange = FitRest(rests);
+    lane.cold_exchange.fixed_us /= share;
+    lane.cold_exchange.us_per_byte /= share;
+    lane.cold_exchange.cache_bytes = cache_bytes;
+    std::vector<CallSample> calls = few.calls;
+    for (CallSample& call : calls)
+      call.beside_us -= lane.cold_exchange.Us(call.bytes_out + call.bytes_in, few.read_bytes);
+    lane.fabric = FitCalls(calls, frame);
+  }
+  return lane;
+}
+
+double SecondLevelCacheBytes() {
+  return std::max(0.0, static_cast<double>(sysconf(_SC_LEVEL2_CACHE_SIZE)));
 }
 
 }  // namespace ckv

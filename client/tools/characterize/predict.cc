@@ -28,6 +28,7 @@ DecisionInput InputOf(const Profile& profile, const LaneProfile& lane, const Geo
   candidate.fabric = lane.constants;
   candidate.wire_share = lane.wire_share;
   candidate.burst_bytes = lane.burst_bytes;
+  candidate.cold_exchange = lane.cold_exchange;
   candidate.splice_share = lane.splice_share;
   candidate.compute.curve = lane.compute;
   input.candidates.push_back(candidate);

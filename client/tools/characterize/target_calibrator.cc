@@ -159,6 +159,7 @@ Profile TargetCalibrator::Finish(const std::string& subject) const {
                              .wire_share = lane.wire_share,
                              .burst_bytes = lane.burst_bytes,
                              .splice_share = lane.splice_share,
+                             .cold_exchange = lane.cold_exchange,
                              .kernel_target = TargetOf(*target_.lanes[i].requester, holder)});
   }
   return profile;

@@ -70,6 +70,27 @@ TEST(RouteRound, ARateLimiterHasABurst) {
   EXPECT_LT(whole_us, RouteRound(WorkOf(2840, /*frame_rows=*/284), candidate).total_us);
 }
 
+// The rows that the kernel reads evict what is exchanged, up to all of it.
+TEST(RouteRound, ManyRowsLeaveTheExchangeInNoCache) {
+  Candidate candidate = Over(/*bytes_per_us=*/1000, /*wire_share=*/0, /*us_per_row_token=*/0);
+  Workload work = WorkOf(100, /*frame_rows=*/0);
+  work.row_bytes = 1152;
+  const double warm_us = RouteRound(work, candidate).transfer_us;
+  candidate.cold_exchange = {.fixed_us = 70, .us_per_byte = 2e-4, .cache_bytes = 1000 * 1152};
+  const double all_us = 70 + 100 * (kQueryBytes + kPartialBytes) * 2e-4;
+  for (const auto& [tokens, share] :
+       {std::pair(0., 0.), {250., 1 - std::exp(-.0625)}, {1000., 1 - std::exp(-1.)}, {8000., 1.}}) {
+    work.attended = tokens;
+    const RoundCost cost = RouteRound(work, candidate);
+    EXPECT_NEAR(cost.transfer_us, warm_us + share * all_us, 1e-9) << tokens;
+    EXPECT_NEAR(cost.total_us, cost.transfer_us + cost.probe_us + cost.compute_us, 1e-9);
+  }
+  candidate.token_share = .25;
+  work.attended = 1000;
+  EXPECT_NEAR(RouteRound(work, candidate).transfer_us, warm_us + (1 - std::exp(-.0625)) * all_us,
+              1e-9);
+}
+
 TEST(RouteRound, APipelineOfManyFramesOverlapsThem) {
   for (uint32_t seed = 0; seed < 500; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

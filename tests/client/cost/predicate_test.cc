@@ -425,14 +425,28 @@ void MakeOdd(std::mt19937& rng, DecisionInput& input) {
       maybe(c.path->congestion);
       maybe(c.path->in_flight);
     }
-    for (double* value :
-         {&c.token_share, &c.compute.base_us, &c.compute.per_row_token_us,
-          &c.compute.free_row_tokens, &c.compute.gather_factor, &c.wire_share, &c.burst_bytes,
-          &c.splice_share, &c.in_flight, &c.concurrent, &c.queue_us, &c.queue_requests,
-          &c.compute.floor.us_per_token, &c.compute.floor.shown_share,
-          &c.compute.curve.floor.us_per_token, &c.compute.curve.floor.shown_share,
-          &c.compute.curve.anchors[1].us_per_token, &c.compute.live.compute,
-          &c.compute.live.memory}) {
+    for (double* value : {&c.token_share,
+                          &c.compute.base_us,
+                          &c.compute.per_row_token_us,
+                          &c.compute.free_row_tokens,
+                          &c.compute.gather_factor,
+                          &c.wire_share,
+                          &c.burst_bytes,
+                          &c.cold_exchange.fixed_us,
+                          &c.cold_exchange.us_per_byte,
+                          &c.cold_exchange.cache_bytes,
+                          &c.splice_share,
+                          &c.in_flight,
+                          &c.concurrent,
+                          &c.queue_us,
+                          &c.queue_requests,
+                          &c.compute.floor.us_per_token,
+                          &c.compute.floor.shown_share,
+                          &c.compute.curve.floor.us_per_token,
+                          &c.compute.curve.floor.shown_share,
+                          &c.compute.curve.anchors[1].us_per_token,
+                          &c.compute.live.compute,
+                          &c.compute.live.memory}) {
       maybe(*value);
     }
     if (rng() % 8 == 0) c.group = rng();

@@ -42,6 +42,7 @@ Profile Sample() {
                     0,
                     0,
                     1,
+                    {70.5, 0.0002, 2097152},
                     KernelTargetId::kAvx3,
                     8,
                     2},
@@ -115,6 +116,10 @@ TEST(Profile, RefusesImplausibleFieldsByName) {
       {"\"route_elbow\": 8", "\"route_elbow\": 1e9"},
       {"\"fetch_elbow\": 2", "\"fetch_elbow\": -2"},
       {"\"burst_bytes\"", "\"burst\""},
+      {"\"fixed_us\": 70.5", "\"fixed_us\": -70.5"},
+      {"\"us_per_byte\"", "\"us\""},
+      {"\"cache_bytes\": 2097152.0", "\"cache_bytes\": \"2 MiB\""},
+      {"\"cold_exchange\": {", "\"cold_exchange\": 7, \"other\": {"},
       {"\"splice_per_layer_us\"", "\"splice_us\""},
   };
   for (const auto& [from, to] : lies) {

@@ -114,6 +114,36 @@ TEST(FitCalls, RecoversTheBurstOfARateLimiter) {
   }
 }
 
+// Calls over many tokens show what the rows that their kernel reads add to an exchange. Those over
+// few show almost nothing of it.
+TEST(FitLane, RecoversWhatManyRowsAdd) {
+  const double cache_bytes = 2 << 20;
+  for (const ColdExchange& cold : {ColdExchange{0, 0, cache_bytes},
+                                   {80, 2e-4, cache_bytes},
+                                   {0, 2e-4, cache_bytes},
+                                   {80, 0, cache_bytes}}) {
+    SCOPED_TRACE(testing::Message() << cold.fixed_us << " us, " << cold.us_per_byte);
+    Candidate candidate;
+    candidate.fabric = FabricConstants{8, 5e9};
+    candidate.compute = {0, 1e-2};
+    const auto calls = [&](double read_bytes) {
+      SizedCalls sized = {read_bytes, ModelSamples(candidate, {}, {1., 16., 64., 256., 1024.})};
+      for (CallSample& call : sized.calls)
+        call.beside_us += cold.Us(call.bytes_out + call.bytes_in, read_bytes);
+      return sized;
+    };
+    const SizedCalls few = calls(cache_bytes / 8), many = calls(4 * cache_bytes);
+    const FittedLane lane = FitLane(few, many, {}, cache_bytes);
+    EXPECT_NEAR(lane.fabric.constants.t_probe_us, 8, .1);
+    EXPECT_NEAR(lane.fabric.constants.bandwidth_bytes_per_s, 5e9, 5e7);
+    EXPECT_NEAR(lane.cold_exchange.fixed_us, cold.fixed_us, 1);
+    EXPECT_NEAR(lane.cold_exchange.us_per_byte, cold.us_per_byte, 4e-6);
+    // Not measured: without a cache's size, or with rows that fit it.
+    EXPECT_EQ(FitLane(few, many, {}, 0).cold_exchange, ColdExchange());
+    EXPECT_EQ(FitLane(few, few, {}, cache_bytes).cold_exchange, ColdExchange());
+  }
+}
+
 TEST(FitCalls, AcceptsAnyInput) {
   const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
   const FrameRows frame = {284, 256};
