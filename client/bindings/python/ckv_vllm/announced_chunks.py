@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Optional
+import array
+import hashlib
+from typing import Any, Iterable, Optional, Sequence
 
-from . import messages
+from . import messages, prefix
 
-# Chunks that are remembered, 32 bytes each. Older ones may be announced again.
+# Chunks that are remembered, some 400 bytes each. Older ones may be announced again.
 CHUNKS_MAX = 1 << 16
 
 
@@ -20,7 +22,9 @@ class AnnouncedChunks:
     """Announced chunks. `take` returns the events since its last call. Only for the scheduler's thread."""
 
     def __init__(self) -> None:
-        self._announced: dict[bytes, None] = {}  # oldest first
+        self._announced: dict[bytes, tuple[bytes, int, bytes]] = {}  # oldest first, and where: see _after
+        # The id of a chunk, by the chunk before it, its size and the digest of its tokens.
+        self._after: dict[bytes, dict[int, dict[bytes, bytes]]] = {}
         self._events: list[messages.Event] = []
 
     def stored(self, chunks: messages.Chunks) -> None:
@@ -30,25 +34,58 @@ class AnnouncedChunks:
         new = chunks.after(known)
         if new is None:
             return
-        for one in ids[known:]:
-            self._announced.pop(one, None)
-            self._announced[one] = None
+        parent, begin = new.parent, 0
+        for one, size in zip(ids[known:], new.sizes):
+            self._forget(one)
+            digest = digest_of(new.tokens[begin:begin + size])
+            self._announced[one] = parent, size, digest
+            self._after.setdefault(parent, {}).setdefault(size, {})[digest] = one
+            parent, begin = one, begin + size
         while len(self._announced) > CHUNKS_MAX:
-            del self._announced[next(iter(self._announced))]
+            self._forget(next(iter(self._announced)))
         self._events.append(messages.Event(stored=new))
+
+    def looked_up(self, found: prefix.Prefix, prompt: Sequence[int]) -> None:
+        """Adds an event that the announced chunks of `prompt` behind those `found` are no longer offered, as after
+        their corpus was dropped. Does nothing if the look-up was not complete."""
+        gone: list[bytes] = []
+        parent, begin = found.ids[-32:], found.token_count
+        while found.is_complete and parent in self._after:
+            following = next((of_size[digest] for size, of_size in self._after[parent].items()
+                              if (digest := digest_of(prompt[begin:begin + size])) in of_size), None)
+            if following is None:
+                break
+            gone.append(following)
+            parent, begin = following, begin + self._announced[following][1]
+        self.removed(b"".join(gone))
 
     def removed(self, ids: Optional[bytes] = None) -> None:
         """Adds an event that these chunks, by default all, are no longer offered."""
         gone = self._announced if ids is None else ids_of(ids)
         removed = [one for one in gone if one in self._announced]
         for one in removed:
-            del self._announced[one]
+            self._forget(one)
         if removed:
             self._events.append(messages.Event(removed=removed))
+
+    def _forget(self, one: bytes) -> None:
+        parent, size, digest = self._announced.pop(one, (b"", 0, b""))
+        of_size = self._after.get(parent, {}).get(size, {})
+        if of_size.get(digest) != one:
+            return  # it was not announced, or another has its place by now
+        del of_size[digest]
+        if not of_size:
+            del self._after[parent][size]
+        if not self._after[parent]:
+            del self._after[parent]
 
     def take(self) -> Iterable[messages.Event]:
         events, self._events = self._events, []
         return events
+
+
+def digest_of(tokens: Sequence[int]) -> bytes:
+    return hashlib.blake2b(array.array("i", tokens).tobytes(), digest_size=16).digest()
 
 
 def ids_of(joined: bytes) -> list[bytes]:

@@ -70,7 +70,9 @@ class Lookups:
                 return prefix.Prefix()
             only = {bytes(one) for one in corpus.chunks()[0]} if corpus is not None else None
             return prefix.prefix_of(found, only)
-        except (ckv.NotFound, ckv.InvalidArgument):  # InvalidArgument: chunks of several models
+        except ckv.NotFound:
+            return prefix.Prefix(is_complete=name is None)
+        except ckv.InvalidArgument:  # chunks of several models
             return prefix.Prefix()
         except Exception as error:  # any error is a miss
             log.warning("ckv: a prompt was not looked up, and is computed here: %s", error)

@@ -15,11 +15,14 @@ class Prefix:
     token_count  tokens that these chunks have
     ids          of the chunks: bytes, 32 each
     sizes        tokens of each chunk
+    is_complete  no other chunk that follows them in the prompt can be found. Not set if a look-up failed, took too
+                 long or was limited to a corpus
     """
 
     token_count: int = 0
     ids: bytes = b""
     sizes: tuple[int, ...] = ()
+    is_complete: bool = False
 
     @property
     def last_id(self) -> Optional[bytes]:
@@ -45,7 +48,8 @@ def prefix_of(found: Any, only: Optional[set[bytes]] = None) -> Prefix:
         if int(begin) != tokens or int(offset) != 0 or (only is not None and bytes(one) not in only):
             break
         chunks, tokens = chunks + 1, tokens + int(size)
-    return Prefix(tokens, ids[:chunks].tobytes(), tuple(int(one) for one in token_counts[:chunks]))
+    return Prefix(tokens, ids[:chunks].tobytes(), tuple(int(one) for one in token_counts[:chunks]),
+                  is_complete=only is None)
 
 
 def whole_blocks(prefix_tokens: int, prompt_tokens: int, block_size: int) -> int:

@@ -149,6 +149,8 @@ class SchedulerSide:
         if found is None:
             return None, False
         known.found = found
+        if self._announced is not None:
+            self._announced.looked_up(found, request.prompt_token_ids)
         end = prefix.whole_blocks(found.token_count, request.num_prompt_tokens, self._block_size)
         least = 1 if known.asked.corpus else max(1, self.settings.min_tokens)
         if end - computed < least:

@@ -335,6 +335,35 @@ class Events(unittest.TestCase):
         with unittest.mock.patch.object(announced_chunks, "CHUNKS_MAX", 2):
             known.stored(self.chunks(3))
         self.assertEqual(self.IDS[1:3], list(known._announced))
+        self.assertEqual({self.IDS[0], self.IDS[1]}, set(known._after))
+
+    def test_chunks_that_a_look_up_no_longer_finds_are_withdrawn(self):
+        known = announced_chunks.AnnouncedChunks()
+        known.stored(self.chunks(4))
+        other = messages.Chunks(self.IDS[4], [16], list(range(100, 116)), self.IDS[0])
+        known.stored(other)  # behind the first chunk, too
+        list(known.take())
+        prompt = self.chunks(5).tokens
+
+        def found(count, complete=True):
+            return prefix.Prefix(sum(self.chunks(count).sizes), b"".join(self.IDS[:count]),
+                                 tuple(self.chunks(count).sizes), complete)
+
+        for kept in (found(4), found(5), found(0, complete=False), found(1, complete=False)):
+            known.looked_up(kept, prompt)
+        known.looked_up(found(0), list(range(1000, 1100)))
+        self.assertEqual([], list(known.take()), "all was found, or it is not known, or it is another prompt")
+        known.looked_up(found(1), prompt)
+        (event,) = known.take()
+        self.assertEqual(self.IDS[1:4], event.removed)
+        known.looked_up(found(0), prompt)
+        (event,) = known.take()
+        self.assertEqual(self.IDS[:1], event.removed, "the chunk behind it is of another prompt")
+        known.stored(self.chunks(2))
+        (event,) = known.take()
+        self.assertEqual(self.chunks(2), event.stored)
+        known.removed()
+        self.assertEqual(({}, {}), (known._announced, known._after))
 
     def test_a_load_is_reported_when_it_has_ended(self):
         side = object.__new__(scheduler_side.SchedulerSide)
