@@ -39,7 +39,6 @@ void RouteLearner::Observe(const Exchange::Reply& reply) {
   const Instant now = clock_->Now();
   const PlannedFrame& planned = planned_.plan.frames()[reply.tag];
   const double kernel_us = planned.index_count == 0 ? ObserveKernel(peer, reply) : 0;
-  const double cold_us = planned.index_count == 0 ? ColdUs(peer, double(bytes)) : 0;
   const double queue_us = peer.queue.Us(now);
   peer.queue.Take(reply.header.queue_ns, now);
   // A lane over a fabric that is no longer the chosen one reveals nothing about the chosen one.
@@ -47,6 +46,7 @@ void RouteLearner::Observe(const Exchange::Reply& reply) {
   const Duration took = now - reply.posted;
   const PlannedPeer& planned_peer = planned_.peers[reply.peer_index];
   const std::optional<FabricConstants> known = peer.fabric.Get();
+  const double cold_us = kernel_us > 0 && chosen && known ? ColdUs(peer, double(bytes), *known) : 0;
   if (kernel_us > 0 && chosen && known && planned_peer.frame_end - planned_peer.frame_begin == 1 &&
       peer.in_flight.LastWasAlone()) {
     // RouteRound of one frame.
@@ -62,7 +62,9 @@ void RouteLearner::Observe(const Exchange::Reply& reply) {
       took - std::chrono::nanoseconds(uint64_t{reply.header.compute_ns} + reply.header.queue_ns);
   if (counters_ != nullptr && !planned_.call.is_trial)
     counters_->lanes[static_cast<size_t>(fabric)].Add(on_lane);
-  if (chosen) peer.ObserveLane(bytes, std::max(0.0, double(on_lane.count()) / 1e3 - cold_us));
+  // A round trip that is mostly that hardly shows the lane's own time.
+  const double lane_us = double(on_lane.count()) / 1e3;
+  if (chosen && 2 * cold_us <= lane_us) peer.ObserveLane(bytes, lane_us - cold_us);
 }
 
 // Calls take(part, chunk, its context) for each chunk that a frame's parts attend.
@@ -123,12 +125,14 @@ double RouteLearner::ObserveKernel(HolderPeer& peer, const Exchange::Reply& repl
                              .batch_share = reply.header.batch_share});
 }
 
-// What the rows of the frame that ListRuns listed add to its exchange.
-double RouteLearner::ColdUs(const HolderPeer& peer, double bytes) const {
+// Returns what the rows that ListRuns listed add to the exchange of their frame.
+double RouteLearner::ColdUs(const HolderPeer& peer, double bytes,
+                            const FabricConstants& known) const {
   double tokens = 0;
   for (const SharedRun& run : runs_) tokens += run.tokens;
   const Geometry& geometry = planned_.call.geometry();
-  return peer.ColdExchangeFor(geometry).Us(bytes, tokens * geometry.row_bytes());
+  return peer.ColdExchangeFor(geometry).Us(bytes, tokens * geometry.row_bytes(),
+                                           known.bandwidth_bytes_per_s / 1e6);
 }
 
 // Holders of one host share its processors, so each waits for all of them.

@@ -43,7 +43,7 @@ class RouteLearner {
   };
 
   double ObserveKernel(HolderPeer& peer, const Exchange::Reply& reply);
-  double ColdUs(const HolderPeer& peer, double bytes) const;
+  double ColdUs(const HolderPeer& peer, double bytes, const FabricConstants& known) const;
   template <class Take>
   void ForEachChunk(const PlannedFrame& frame, Take take) const;
   void ListRuns(const PlannedFrame& frame);

@@ -138,10 +138,10 @@ class CandidateRound {
     const bool cut = work_.frame.whole > 0 && work_.rows > work_.frame.whole;
     return cut && wire_share_ > 0 ? Cut() : Whole(work_.rows);
   }
-  // What the kernel's rows add to the exchange (ColdExchange).
-  double ColdUs() const {
-    return candidate_.cold_exchange.Us(TimesCost(work_.rows, work_.exchange_bytes),
-                                       TimesCost(attended_, work_.row_bytes));
+  // The share of the exchange that the kernel's rows have evicted. Not measured for selections.
+  double ColdShare() const {
+    if (work_.selected) return 0;
+    return candidate_.cold_exchange.Share(TimesCost(attended_, work_.row_bytes));
   }
   double ComputeAlone() const { return ComputeUs(candidate_.compute, work_, attended_, 1); }
 
@@ -172,6 +172,16 @@ class CandidateRound {
   const double burst_bytes_;
   const double attended_;
 };
+
+// How much longer the exchange is because a share of it is in no cache (ColdExchange).
+double ColdUs(const Workload& work, const Candidate& candidate, const CandidateRound& exchanged,
+              double bytes_per_us, double warm_us) {
+  const double share = exchanged.ColdShare();
+  if (share == 0) return 0;
+  const ColdExchange& cold = candidate.cold_exchange;
+  const RoundTime all_cold = CandidateRound(work, candidate, cold.Rate(bytes_per_us)).Best();
+  return TimesCost(share, CleanCost(cold.fixed_us) + CleanCost(all_cold.total_us() - warm_us));
+}
 
 // Returns why the holder cannot be queried at all, or null if it can.
 const char* WhyNot(const Candidate& candidate, double bytes_per_us) {
@@ -243,7 +253,8 @@ RoundCost RouteRound(const Workload& work, const Candidate& candidate) noexcept 
   const CandidateRound exchanged(work, candidate, bytes_per_us);
   const RoundTime exchange = exchanged.Best();
   cost.probe_us = ProbeUs(candidate);
-  cost.transfer_us = exchange.transfer_us + exchanged.ColdUs();
+  cost.transfer_us =
+      exchange.transfer_us + ColdUs(work, candidate, exchanged, bytes_per_us, exchange.total_us());
   cost.compute_us = exchange.compute_us;
   const double ahead_us = TimesCost(CleanCost(candidate.queue_requests), exchanged.ComputeAlone());
   cost.queue_us = CleanCost(candidate.queue_us) + ahead_us;

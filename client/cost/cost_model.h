@@ -37,7 +37,8 @@
 // A kernel that reads more rows than a cache holds leaves the exchanged bytes in no cache, and
 // callers that waited long are woken (ColdExchange). It is part of the transfer:
 //
-//   transfer         + (1 - exp(-(tokens x b_kv / cache)^2)) x (T_cold + M_q (q + p) / BW_cold)
+//   share       1 - exp(-(tokens x b_kv / cache)^2)
+//   transfer    + share x (T_cold + what the round takes longer at min(BW, BW_cold))
 //
 // Without it, calls of 512 query rows and more over 2048 tokens took 7 to 20 % longer than the
 // model. Its measurement: LaneCalibrator.

@@ -31,18 +31,17 @@ struct FabricConstants {
 
 // By how much an exchange is longer after the holder's kernel has read many rows. The rows have
 // evicted the exchanged bytes from the caches of its core, and threads that waited long slept and
-// are woken:
+// are woken. A share of the exchange moves at min(BW, 1 / us_per_byte):
 //
-//     share x (fixed + exchanged bytes x us_per_byte),   share = 1 - exp(-(bytes of rows /
-//     cache)^2)
+//     share = 1 - exp(-(bytes of rows / cache)^2)
+//     one message   share x (fixed + exchanged bytes x max(0, us_per_byte - 1 / BW)) longer
 //
 // Caches evict nearly the oldest lines, so the share rises steeply near the cache's size. Measured
 // shares were 0 for a seventh of the cache, 0.65 for 1.1 caches and 1 for 4.5. All zeros if not
-// measured. Measured as some 70 us and 3 GB/s, alike over shm and tcp
-// (deploy/adr/0013-the-decision.md).
+// measured (deploy/adr/0013-the-decision.md).
 struct ColdExchange {
-  double fixed_us = 0;
-  double us_per_byte = 0;
+  double fixed_us = 0;     // some 70 over shm and tcp
+  double us_per_byte = 0;  // time of a byte that is in no cache, on its whole way
   double cache_bytes = 0;  // a core's second-level cache
 
   // The share for `read_bytes` of rows, [0, 1]. 0 for a NaN, or if nothing was measured.
@@ -51,12 +50,18 @@ struct ColdExchange {
     const double caches = read_bytes / cache_bytes;
     return caches < 6 ? 1 - std::exp(-caches * caches) : 1;
   }
-  // `exchanged_bytes` in both directions. Never NaN; a NaN counts as 0.
-  double Us(double exchanged_bytes, double read_bytes) const noexcept {
+  // The rate of bytes that are in no cache, where others move at `bytes_per_us`.
+  double Rate(double bytes_per_us) const noexcept {
+    return bytes_per_us * us_per_byte > 1 ? 1 / us_per_byte : bytes_per_us;
+  }
+  // By how much one message is longer. `exchanged_bytes` in both directions; `bytes_per_us` is BW.
+  // Never NaN; a NaN counts as 0.
+  double Us(double exchanged_bytes, double read_bytes, double bytes_per_us) const noexcept {
     const double share = Share(read_bytes);
     if (!(share > 0)) return 0;
+    const double more_us_per_byte = us_per_byte - (bytes_per_us > 0 ? 1 / bytes_per_us : 0);
     const double moved_us =
-        exchanged_bytes > 0 && us_per_byte > 0 ? exchanged_bytes * us_per_byte : 0;
+        exchanged_bytes > 0 && more_us_per_byte > 0 ? exchanged_bytes * more_us_per_byte : 0;
     return share * ((fixed_us > 0 ? fixed_us : 0) + moved_us);
   }
   friend bool operator==(const ColdExchange&, const ColdExchange&) = default;

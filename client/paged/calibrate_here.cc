@@ -42,6 +42,7 @@ constexpr uint32_t kFewRows = 1, kManyRows = 64;
 constexpr Duration kAttendMax = std::chrono::milliseconds(5);
 constexpr int kRunCountMin = 2;
 constexpr uint32_t kSpliceTokens = 256;
+constexpr uint32_t kRowSeed = 1;
 
 class HereCalibrator {
  public:
@@ -103,7 +104,7 @@ absl::StatusOr<BackendMemory> HereCalibrator::Copied(std::span<const std::byte> 
 // Returns the backend's own memory, with values that differ.
 absl::StatusOr<BackendMemory> HereCalibrator::Filled(size_t bytes) {
   std::vector<std::byte> values(bytes);
-  FillTimingValues(values);
+  FillTimingValues(values, kRowSeed, geometry_.dtype);
   return Copied(values);
 }
 
@@ -131,7 +132,8 @@ absl::StatusOr<double> HereCalibrator::MergeUs() {
 
 // Times an attend over rows as calls find those of a chunk: in memory and in no cache.
 absl::StatusOr<double> HereCalibrator::AttendUs(const RowView& rows, uint32_t query_rows) {
-  CKV_ASSIGN_OR_RETURN(const BackendMemory q, Filled(size_t{query_rows} * geometry_.d_qk * 2));
+  const std::vector<uint16_t> queries = TimingQueries(query_rows, geometry_.d_qk);
+  CKV_ASSIGN_OR_RETURN(const BackendMemory q, Copied(std::as_bytes(std::span(queries))));
   CKV_ASSIGN_OR_RETURN(const BackendMemory partial, Partials(query_rows));
   AttentionPiece piece;
   piece.q = {reinterpret_cast<const uint16_t*>(q.data()), query_rows, geometry_.d_qk, q.kind()};
@@ -165,7 +167,7 @@ absl::Status HereCalibrator::AttendUs(RequesterConstants& here) {
   BackendMemory other;
   RowView rows;
   if (huge.ok()) {
-    FillTimingValues({huge->base(), bytes});
+    FillTimingValues({huge->base(), bytes}, kRowSeed, geometry_.dtype);
     rows = {huge->base(), kTokens, row_bytes};
   } else {
     CKV_ASSIGN_OR_RETURN(other, Filled(bytes));

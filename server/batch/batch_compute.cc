@@ -22,19 +22,24 @@ uint64_t RowWork(const AttentionShape& shape, const AttentionPiece& piece) {
   return uint64_t{selected ? piece.selection.k : piece.rows.count} * (shape.d_qk + shape.d_v);
 }
 
-// The limit of multiply-adds in one slice: 28 ms of one core at 75 G/s.
+// The limit of multiply-adds in one slice of more than 16 rows: 28 ms of one core at 75 G/s.
 constexpr uint64_t kSliceWorkMax = 4 * kPollingWorkMax;
 
-// How many query rows of a piece one slice takes. Each slice reads all of the piece's tokens, so it
-// takes whole blocks of the kernel (kBlockRowsMax), or a part of one that fills its vectors. 128
-// rows over 8192 tokens took 3.3 ms at once, and 4.9 ms in slices of 60, 60 and 8 rows. Fewer rows
-// than a vector has lanes take as long as a whole vector.
+// Rounds down to whole blocks of the kernel (kBlockRowsMax), or to a part of one that fills its
+// vectors. Each slice reads all of a piece's tokens: 128 rows over 8192 of them took 3.2 ms at
+// once, and 4.9 ms in slices of 60, 60 and 8 rows. Fewer rows than a vector has lanes take as long
+// as a whole vector, so fewer are not rounded.
+uint64_t WholeBlocks(uint64_t rows) {
+  uint32_t block = kBlockRowsMax;
+  while (block > rows && block > kRowsPerVector) block /= 2;
+  return rows < block ? rows : rows / block * block;
+}
+
+// How many query rows of a piece one slice takes: at least a vector.
 uint32_t SliceRows(const AttentionShape& shape, const AttentionPiece& piece) {
   const uint64_t rows = kSliceWorkMax / std::max<uint64_t>(1, RowWork(shape, piece));
   if (rows >= piece.q.count) return piece.q.count;
-  uint32_t block = kBlockRowsMax;
-  while (block > rows && block > kRowsPerVector) block /= 2;
-  return static_cast<uint32_t>(std::max<uint64_t>(block, rows / block * block));
+  return static_cast<uint32_t>(WholeBlocks(std::max<uint64_t>(rows, kRowsPerVector)));
 }
 
 class Computation {
@@ -163,7 +168,8 @@ void Computation::MergeInRounds() {
     const std::span<const AttentionPiece> pieces =
         std::span(rounds.pieces)
             .subspan(partial.piece_begin, partial.piece_end - partial.piece_begin);
-    const uint32_t rows_max = BatchPlan::RowsInScratch(pieces.size(), group.shape.d_v);
+    const auto rows_max = static_cast<uint32_t>(
+        WholeBlocks(BatchPlan::RowsInScratch(pieces.size(), group.shape.d_v)));
     for (uint32_t begin = 0, count = 0; begin < pieces[0].q.count; begin += count) {
       if (GivenUpByNow(group)) return;
       // Pieces may have groups of different sizes: a run that suits all of them.

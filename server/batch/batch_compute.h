@@ -32,7 +32,8 @@ struct BatchComputed {
 };
 
 // Computes every piece and merge of `plan`, and returns when all are done. Passes pieces to the
-// kernel in slices of some 4 x kPollingWorkMax multiply-adds. A plan within kPollingWorkMax is one
+// kernel in slices of at most 4 x kPollingWorkMax multiply-adds, or of 16 query rows if those are
+// more. A plan within kPollingWorkMax is one
 // kernel call per group.
 //
 // A longer plan can end early, between two slices. A group whose deadline has passed is marked as

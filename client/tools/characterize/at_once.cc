@@ -69,7 +69,7 @@ RepeatedRoute::RepeatedRoute(const TaskContext& context, const CharacterizedLane
     : context_(context),
       requester_(*lane.requester),
       chunks_(std::move(chunks)),
-      q_(TimingValues(size_t{rows} * corpus->geometry.d_qk)),
+      q_(TimingQueries(rows, corpus->geometry.d_qk)),
       o_(size_t{rows} * corpus->geometry.d_v),
       m_(rows),
       l_(rows) {

@@ -112,7 +112,7 @@ uint32_t LayersOf(RowCaching caching, const Geometry& geometry) {
 // those.
 absl::Status PushOut(Requester& requester, const TimingCall& call) {
   const Geometry& geometry = call.corpus->geometry;
-  const std::vector<uint16_t> q = TimingValues(geometry.d_qk);
+  const std::vector<uint16_t> q = TimingQueries(1, geometry.d_qk);
   std::vector<float> o(geometry.d_v);
   float m = 0, l = 0;
   std::vector<ChunkUse> uses;
@@ -134,7 +134,7 @@ absl::Status PushOut(Requester& requester, const TimingCall& call) {
 absl::StatusOr<RouteTiming> TimeRoute(Requester& requester, const TimingCall& call, Clock& clock) {
   CKV_RETURN_IF_ERROR(CheckCall(call));
   const Geometry& geometry = call.corpus->geometry;
-  const std::vector<uint16_t> q = TimingValues(size_t{call.query_rows} * geometry.d_qk);
+  const std::vector<uint16_t> q = TimingQueries(call.query_rows, geometry.d_qk);
   std::vector<float> o(size_t{call.query_rows} * geometry.d_v), m(call.query_rows),
       l(call.query_rows);
   const PartialView out = {o.data(), m.data(), l.data(), PartialDtype::kF32};
@@ -226,14 +226,15 @@ absl::StatusOr<std::unique_ptr<PagedCache>> CacheForTiming(const Geometry& geome
       PagedCache::Create(geometry,
                          {.block_count = static_cast<uint32_t>(tokens / kCacheBlockTokens + 2)}));
   CKV_ASSIGN_OR_RETURN(CacheReservation all, cache->Reserve(cache->Begin(), tokens));
-  for (uint32_t layer = 0; layer < geometry.layers; ++layer) FillTimingValues(all.layer(layer));
+  for (uint32_t layer = 0; layer < geometry.layers; ++layer)
+    FillTimingValues(all.layer(layer), layer, geometry.dtype);
   return cache;
 }
 
 double TimeAttendHere(const PagedCache& cache, uint64_t tokens, uint32_t query_rows,
                       RowCaching caching, const TimingPace& pace, Clock& clock) {
   const Geometry& geometry = cache.geometry();
-  const std::vector<uint16_t> q = TimingValues(size_t{query_rows} * geometry.d_qk);
+  const std::vector<uint16_t> q = TimingQueries(query_rows, geometry.d_qk);
   std::vector<float> o(size_t{query_rows} * geometry.d_v), m(query_rows), l(query_rows);
   AttentionPiece piece;
   piece.q = {q.data(), query_rows, geometry.d_qk};
@@ -371,7 +372,7 @@ LaneCalibration LaneCalibrator::Fit() const {
   }
   const FittedLane fitted =
       FitLane(few, many, FrameRowsOf(geometry, call_.wire == PartialDtype::kF32, call_.lane_shape),
-              SecondLevelCacheBytes());
+              call_.cache_bytes);
   lane.fabric = fitted.fabric.constants;
   lane.wire_share = fitted.fabric.wire_share;
   lane.burst_bytes = fitted.fabric.burst_bytes;

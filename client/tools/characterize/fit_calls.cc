@@ -4,8 +4,6 @@
 // FitLane takes turns: FitCalls for calls over few tokens, and a line through the rest of the
 // others.
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -144,12 +142,13 @@ FittedFabric FitCalls(std::span<const CallSample> samples, const FrameRows& fram
 
 namespace {
 
-// Turns of the fits of a lane, each of which uses the other's last result. They settle in three.
-constexpr uint32_t kLaneTurns = 4;
+// Turns of the fits of a lane, each of which uses the other's last result. A turn leaves at most
+// share(few) / share(many) of the error.
+constexpr uint32_t kLaneTurns = 8;
 // Calls that show less of it show the noise enlarged.
-constexpr double kColdShareMin = 0.5;
+constexpr double kColdShareMin = 0.3;
 
-// A line through positive times of positive bytes, by least squares of the relative error. If its
+// A line through bytes and times, by least squares of the relative error. If its
 // best slope or its best value at 0 bytes is negative, that is 0.
 ColdExchange FitRest(std::span<const ExchangeSample> samples) {
   double w = 0, wx = 0, wxx = 0, wy = 0, wxy = 0;
@@ -165,13 +164,13 @@ ColdExchange FitRest(std::span<const ExchangeSample> samples) {
   if (!(w > 0) || !(wxx > 0)) return {};
   const double determinant = w * wxx - wx * wx;
   const double slope = determinant > 1e-12 * w * wxx ? (w * wxy - wx * wy) / determinant : 0;
-  if (!(slope > 0)) return {.fixed_us = std::max(0.0, wy / w)};
+  if (!(slope > 0)) return {.fixed_us = std::max(0.0, wy / w), .us_per_byte = 0, .cache_bytes = 0};
   const double fixed_us = (wy - slope * wx) / w;
-  if (fixed_us > 0) return {.fixed_us = fixed_us, .us_per_byte = slope};
-  return {.us_per_byte = std::max(0.0, wxy / wxx)};
+  if (fixed_us > 0) return {.fixed_us = fixed_us, .us_per_byte = slope, .cache_bytes = 0};
+  return {.fixed_us = 0, .us_per_byte = std::max(0.0, wxy / wxx), .cache_bytes = 0};
 }
 
-// What a call takes longer than with `fitted`.
+// Returns what a call takes longer than with `fitted`.
 ExchangeSample RestOf(const CallSample& call, const FrameRows& frame, const FittedFabric& fitted) {
   const FabricConstants& constants = fitted.constants;
   const double us_per_byte = 1e6 / constants.bandwidth_bytes_per_s;
@@ -185,25 +184,24 @@ ExchangeSample RestOf(const CallSample& call, const FrameRows& frame, const Fitt
 FittedLane FitLane(const SizedCalls& few, const SizedCalls& many, const FrameRows& frame,
                    double cache_bytes) {
   FittedLane lane = {.fabric = FitCalls(few.calls, frame), .cold_exchange = {}};
-  const double share = ColdExchange{0, 0, cache_bytes}.Share(many.read_bytes);
-  if (!(share >= kColdShareMin) || many.calls.empty()) return lane;
+  const ColdExchange cache = {.fixed_us = 0, .us_per_byte = 0, .cache_bytes = cache_bytes};
+  const double share = cache.Share(many.read_bytes);
+  if (!(share - cache.Share(few.read_bytes) >= kColdShareMin)) return lane;
   for (uint32_t turn = 0; turn < kLaneTurns; ++turn) {
+    const double bytes_per_us = lane.fabric.constants.bandwidth_bytes_per_s / 1e6;
     std::vector<ExchangeSample> rests;
     for (const CallSample& call : many.calls) rests.push_back(RestOf(call, frame, lane.fabric));
-    lane.cold_exchange = FitRest(rests);
-    lane.cold_exchange.fixed_us /= share;
-    lane.cold_exchange.us_per_byte /= share;
-    lane.cold_exchange.cache_bytes = cache_bytes;
+    const ColdExchange rest = FitRest(rests);
+    lane.cold_exchange = {.fixed_us = rest.fixed_us / share,
+                          .us_per_byte = rest.us_per_byte / share + 1 / bytes_per_us,
+                          .cache_bytes = cache_bytes};
     std::vector<CallSample> calls = few.calls;
     for (CallSample& call : calls)
-      call.beside_us -= lane.cold_exchange.Us(call.bytes_out + call.bytes_in, few.read_bytes);
+      call.beside_us -=
+          lane.cold_exchange.Us(call.bytes_out + call.bytes_in, few.read_bytes, bytes_per_us);
     lane.fabric = FitCalls(calls, frame);
   }
   return lane;
-}
-
-double SecondLevelCacheBytes() {
-  return std::max(0.0, static_cast<double>(sysconf(_SC_LEVEL2_CACHE_SIZE)));
 }
 
 }  // namespace ckv

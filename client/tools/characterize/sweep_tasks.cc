@@ -115,13 +115,13 @@ absl::StatusOr<Sample> Scatter(const TaskContext& context, const CharacterizedLa
   RepeatedRoute route(context, lane, context.target->corpus, std::move(uses), key.query_rows,
                       selection);
   uint64_t bytes_out = 0, bytes_in = 0;
-  double kernel_us = 0;
+  std::vector<double> kernel_us;
   CKV_ASSIGN_OR_RETURN(Sample sample, Repeated(context, key, std::min(runs, kLongRunsMax), [&] {
-                         return route.Step(bytes_out, bytes_in, kernel_us);
+                         return route.Step(bytes_out, bytes_in, kernel_us.emplace_back());
                        }));
   sample.bytes_out = bytes_out;
   sample.bytes_in = bytes_in;
-  sample.kernel_us = kernel_us;
+  sample.kernel_us = TrimmedMean(std::move(kernel_us));
   return sample;
 }
 

@@ -6,6 +6,8 @@
 
 #include "client/tools/characterize/target_calibrator.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <utility>
@@ -40,6 +42,11 @@ KernelTargetId TargetOf(const Requester& requester, const HolderId& holder) {
     if (view.member.id == holder) return view.member.kernel_target;
   }
   return KernelTargetId::kUnknown;
+}
+
+// Returns 0 if the system does not report it. Holders elsewhere are taken to be like this machine.
+double SecondLevelCacheBytes() {
+  return std::max(0.0, static_cast<double>(sysconf(_SC_LEVEL2_CACHE_SIZE)));
 }
 
 }  // namespace
@@ -86,7 +93,8 @@ void TargetCalibrator::AddLane(const CharacterizedLane& lane) {
                                 .query_rows = options_.calibrate_query_rows,
                                 .merge_per_row_us = here_.merge_per_row_us,
                                 .splice_per_token_layer_us = here_.splice_per_token_layer_us,
-                                .splice_per_layer_us = here_.splice_per_layer_us};
+                                .splice_per_layer_us = here_.splice_per_layer_us,
+                                .cache_bytes = SecondLevelCacheBytes()};
   lanes_.push_back(std::make_unique<LaneCalibrator>(lane.requester, call, &clock_));
 }
 

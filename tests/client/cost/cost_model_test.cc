@@ -76,7 +76,7 @@ TEST(RouteRound, ManyRowsLeaveTheExchangeInNoCache) {
   Workload work = WorkOf(100, /*frame_rows=*/0);
   work.row_bytes = 1152;
   const double warm_us = RouteRound(work, candidate).transfer_us;
-  candidate.cold_exchange = {.fixed_us = 70, .us_per_byte = 2e-4, .cache_bytes = 1000 * 1152};
+  candidate.cold_exchange = {.fixed_us = 70, .us_per_byte = 1.2e-3, .cache_bytes = 1000 * 1152};
   const double all_us = 70 + 100 * (kQueryBytes + kPartialBytes) * 2e-4;
   for (const auto& [tokens, share] :
        {std::pair(0., 0.), {250., 1 - std::exp(-.0625)}, {1000., 1 - std::exp(-1.)}, {8000., 1.}}) {
@@ -85,6 +85,13 @@ TEST(RouteRound, ManyRowsLeaveTheExchangeInNoCache) {
     EXPECT_NEAR(cost.transfer_us, warm_us + share * all_us, 1e-9) << tokens;
     EXPECT_NEAR(cost.total_us, cost.transfer_us + cost.probe_us + cost.compute_us, 1e-9);
   }
+  work.selected = true;  // not measured
+  EXPECT_EQ(RouteRound(work, candidate).transfer_us, warm_us);
+  work.selected = false;
+  // A slower link hides what the ends do beside it.
+  candidate.fabric->bandwidth_bytes_per_s = 500e6;
+  EXPECT_NEAR(RouteRound(work, candidate).transfer_us, 2 * warm_us + 70, 1e-9);
+  candidate.fabric->bandwidth_bytes_per_s = 1000e6;
   candidate.token_share = .25;
   work.attended = 1000;
   EXPECT_NEAR(RouteRound(work, candidate).transfer_us, warm_us + (1 - std::exp(-.0625)) * all_us,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <functional>
 #include <random>
 #include <string_view>
 
@@ -72,12 +73,18 @@ inline Candidate RandomCandidate(std::mt19937& rng) {
   if (rng() % 4 == 0) candidate.compute.live = {AnyScale(rng) * 1e-2, AnyScale(rng) * 1e-2};
   if (rng() % 2) candidate.wire_share = double(rng() % 101) / 100;
   if (rng() % 4 == 0) candidate.burst_bytes = double(rng() % (1 << 18));
+  if (rng() % 4 == 0)
+    candidate.cold_exchange = {AnyScale(rng), AnyScale(rng) * 1e-4, double(1 + rng() % (4 << 20))};
   if (rng() % 2) candidate.splice_share = double(rng() % 101) / 100;
   candidate.in_flight = double(rng() % 10);
   candidate.concurrent = double(rng() % 10);
   candidate.queue_us = AnyScale(rng);
   candidate.queue_requests = double(rng() % 4);
   return candidate;
+}
+
+inline void ForAll(DecisionInput& input, const std::function<void(Candidate&)>& change) {
+  for (Candidate& candidate : input.candidates) change(candidate);
 }
 
 // Of one to four groups of one to three replicas.

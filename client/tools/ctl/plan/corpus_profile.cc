@@ -363,6 +363,8 @@ class CorpusReader : private ProfileNodes {
       lane.compute.curve = one.compute;
       lane.wire_share = one.wire_share;
       lane.splice_share = one.splice_share;
+      lane.burst_bytes = one.burst_bytes;
+      lane.cold_exchange = one.cold_exchange;
     } else {
       CKV_RETURN_IF_ERROR(ReadKernel(node, key, lane.compute.curve, &lane.compute.gather_factor));
       lane.wire_share = 1;  // a network card moves the bytes

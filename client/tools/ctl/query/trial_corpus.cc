@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "attention/bf16.h"
+#include "client/paged/timing_values.h"
 #include "client/publish/chunk_puts.h"
 #include "client/tools/ctl/corpus/load_source.h"
 #include "client/tools/ctl/corpus/publish_corpus.h"
@@ -18,8 +18,7 @@
 namespace ckv::ctl {
 namespace {
 
-// Rows of one chunk, the same for every layer. Their values differ, since a kernel's time depends on
-// them (client/paged/timing_values.h). Small values keep one row from dominating the softmax.
+// Rows of one chunk, the same for every layer (client/paged/timing_values.h).
 struct TrialRows {
   std::vector<uint16_t> values;
 };
@@ -28,8 +27,7 @@ SourceChunk MakeChunk(const Geometry& geometry, uint32_t token_count, uint32_t s
   std::mt19937 generator(seed);
   auto rows = std::make_shared<TrialRows>();
   rows->values.resize(size_t{token_count} * geometry.row_bytes() / sizeof(uint16_t));
-  std::uniform_real_distribution<float> small(-0.1f, 0.1f);
-  for (uint16_t& value : rows->values) value = Bf16FromFloat(small(generator));
+  FillTimingValues(std::as_writable_bytes(std::span(rows->values)), seed, geometry.dtype);
   // Tokens of this process only, so that no other chunk has this id.
   std::vector<int32_t> tokens(token_count);
   for (int32_t& token : tokens) token = static_cast<int32_t>(generator() & 0x7fffffff);

@@ -118,10 +118,10 @@ TEST(FitCalls, RecoversTheBurstOfARateLimiter) {
 // few show almost nothing of it.
 TEST(FitLane, RecoversWhatManyRowsAdd) {
   const double cache_bytes = 2 << 20;
-  for (const ColdExchange& cold : {ColdExchange{0, 0, cache_bytes},
-                                   {80, 2e-4, cache_bytes},
-                                   {0, 2e-4, cache_bytes},
-                                   {80, 0, cache_bytes}}) {
+  for (const ColdExchange& cold : {ColdExchange{0, 2e-4, cache_bytes},
+                                   {80, 4e-4, cache_bytes},
+                                   {0, 4e-4, cache_bytes},
+                                   {80, 2e-4, cache_bytes}}) {
     SCOPED_TRACE(testing::Message() << cold.fixed_us << " us, " << cold.us_per_byte);
     Candidate candidate;
     candidate.fabric = FabricConstants{8, 5e9};
@@ -129,7 +129,7 @@ TEST(FitLane, RecoversWhatManyRowsAdd) {
     const auto calls = [&](double read_bytes) {
       SizedCalls sized = {read_bytes, ModelSamples(candidate, {}, {1., 16., 64., 256., 1024.})};
       for (CallSample& call : sized.calls)
-        call.beside_us += cold.Us(call.bytes_out + call.bytes_in, read_bytes);
+        call.beside_us += cold.Us(call.bytes_out + call.bytes_in, read_bytes, 5e3);
       return sized;
     };
     const SizedCalls few = calls(cache_bytes / 8), many = calls(4 * cache_bytes);
