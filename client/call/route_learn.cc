@@ -62,7 +62,7 @@ void RouteLearner::Observe(const Exchange::Reply& reply) {
       took - std::chrono::nanoseconds(uint64_t{reply.header.compute_ns} + reply.header.queue_ns);
   if (counters_ != nullptr && !planned_.call.is_trial)
     counters_->lanes[static_cast<size_t>(fabric)].Add(on_lane);
-  // A round trip that is mostly that hardly shows the lane's own time.
+  // A round trip that is mostly cold_us hardly shows the lane's own time.
   const double lane_us = double(on_lane.count()) / 1e3;
   if (chosen && 2 * cold_us <= lane_us) peer.ObserveLane(bytes, lane_us - cold_us);
 }

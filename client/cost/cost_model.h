@@ -41,7 +41,7 @@
 //   transfer    + share x (T_cold + what the round takes longer at min(BW, BW_cold))
 //
 // Without it, calls of 512 query rows and more over 2048 tokens took 7 to 20 % longer than the
-// model. Its measurement: LaneCalibrator.
+// model. LaneCalibrator measures it.
 //
 // Holders of one host share its processors (HostLoads). A call to n holders of a host with P
 // processors takes as long as ceil(n / P) of them one after another.

@@ -139,7 +139,7 @@ struct FittedFabric {
 //
 // The burst is 0, or one of kBurstBytes that reduces that sum to kBurstGain of it. A smaller gain
 // is another effect. Over loopback, which has no limiter, a false burst left 0.35 to 0.47 of the
-// sum. Over 10 Gbit/s the true one left 0.2.
+// sum. Behind a limiter of 10 Gbit/s the best one left 0.2.
 inline constexpr uint32_t kWireShareSteps = 20;
 inline constexpr std::array<double, 8> kBurstBytes = {4096,  8192,   16384,  32768,
                                                       65536, 131072, 262144, 524288};

@@ -148,8 +148,8 @@ constexpr uint32_t kLaneTurns = 8;
 // Calls that show less of it show the noise enlarged.
 constexpr double kColdShareMin = 0.3;
 
-// A line through bytes and times, by least squares of the relative error. If its
-// best slope or its best value at 0 bytes is negative, that is 0.
+// Fits a line through bytes and times, as FitFabric does, but to times that may be negative. A
+// slope or a value at 0 bytes that would be negative is 0.
 ColdExchange FitRest(std::span<const ExchangeSample> samples) {
   double w = 0, wx = 0, wxx = 0, wy = 0, wxy = 0;
   for (const ExchangeSample& sample : samples) {
