@@ -117,6 +117,10 @@ class FabricBuilder {
                                           levels, nodes[top].name, nodes[0].name, depth));
       }
     }
+    for (size_t i = tree_.server_count_; i < nodes.size(); ++i) {
+      if (nodes[i].depth == 0)
+        return absl::InvalidArgumentError("links: " + nodes[i].name + " has no server below it");
+    }
     tiers_ = depth + 1;
     return absl::OkStatus();
   }

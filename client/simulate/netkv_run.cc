@@ -120,8 +120,11 @@ absl::Status NetkvRun::Place() {
   std::vector<uint32_t> racks;
   for (uint32_t server = 0; server < tree_.server_count(); ++server) {
     const uint32_t rack = tree_.GroupOf(server, tree_.tier_count() > 1 ? 1 : 0);
-    if (racks.empty() || racks.back() != rack) racks.push_back(rack);
-    const bool prefills = (racks.size() - 1) % system_.racks_per_prefill_rack == 0;
+    // The servers of a rack may be listed in any order.
+    const auto found = std::ranges::find(racks, rack);
+    const auto number = static_cast<size_t>(found - racks.begin());
+    if (found == racks.end()) racks.push_back(rack);
+    const bool prefills = number % system_.racks_per_prefill_rack == 0;
     for (uint32_t nic = 0; nic < system_.instances_per_server; ++nic) {
       if (prefills)
         prefills_.push_back({.at = {server, nic}});

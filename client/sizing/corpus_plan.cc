@@ -228,8 +228,8 @@ class OnePlan {
   void SetTerms(const DecisionInput& question, const CostBreakdown& cost) {
     PlanTerms& terms = plan_.terms;
     const double rounds = Rounds();
-    if (!cost.offered) {
-      terms.once_us = kInfinity;
+    if (!cost.offered) {  // no layer ever has its rows
+      terms.compute_us = terms.once_us = kInfinity;
       return;
     }
     terms.compute_us = cost.compute_us / rounds;

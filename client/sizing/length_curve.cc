@@ -57,16 +57,19 @@ double LengthCurve::At(double tokens) const {
     const double line = first.value - slope * (first.tokens - tokens);
     return std::max(line, first.value * tokens / first.tokens);
   }
+  // Beyond the last point the values do not fall either.
+  if (tokens >= points_.back().tokens)
+    return std::max(points_.back().value, Parabola(count >= 3 ? count - 3 : 0, tokens));
   if (count == 2) return Parabola(0, tokens);
   const auto after =
       std::upper_bound(points_.begin(), points_.end(), tokens,
                        [](double length, const Point& point) { return length < point.tokens; });
   // The interval begins at point `low`; the last one has no point after it.
-  const size_t low = std::min<size_t>(static_cast<size_t>(after - points_.begin()), count - 1) - 1;
-  const bool has_next = low + 2 < count;
-  if (low == 0) return Parabola(0, tokens);
-  if (!has_next) return Parabola(low - 1, tokens);
-  return (Parabola(low - 1, tokens) + Parabola(low, tokens)) / 2;
+  const size_t low = static_cast<size_t>(after - points_.begin()) - 1;
+  const double before = Parabola(low == 0 ? 0 : low - 1, tokens);
+  const double value = low == 0 || low + 2 == count ? before : (before + Parabola(low, tokens)) / 2;
+  // A parabola beside a jump leaves the values of its interval.
+  return std::clamp(value, points_[low].value, points_[low + 1].value);
 }
 
 LengthCurve LengthCurve::Scaled(double factor) const {

@@ -32,8 +32,9 @@ class LengthCurve {
 
   // Returns the value at a length. A prefill costs a + b*l + c*l^2, so three points determine it.
   // Between two points, this is the mean of the two parabolas that also have the next point before
-  // or after them. Below the first point, it is the line through the first two, and at least
-  // proportional to the length. Above the last one, the last parabola continues.
+  // or after them. It stays within the values of the two points. Below the first point, it is the
+  // line through the first two, and at least proportional to the length. Above the last one, the
+  // last parabola continues where it rises.
   double At(double tokens) const;
 
   // The last length that was measured.

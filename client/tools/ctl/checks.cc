@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "client/grpc/default_addresses.h"
 #include "proto/base/host_port.h"
@@ -62,6 +64,22 @@ CLI::Validator InRange(uint64_t min, uint64_t max) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (IsDigits(text) && error == std::errc() && number >= min && number <= max) return "";
     return absl::StrFormat("'%s' is not a whole number from %d to %d", text, min, max);
+  });
+}
+
+CLI::Validator Positive() {
+  return Check([](std::string& text) -> std::string {
+    double number = 0;
+    if (absl::SimpleAtod(text, &number) && std::isfinite(number) && number > 0) return "";
+    return absl::StrFormat("'%s' is not a number above 0", text);
+  });
+}
+
+CLI::Validator NotNegative() {
+  return Check([](std::string& text) -> std::string {
+    double number = 0;
+    if (absl::SimpleAtod(text, &number) && std::isfinite(number) && number >= 0) return "";
+    return absl::StrFormat("'%s' is not a number from 0 on", text);
   });
 }
 

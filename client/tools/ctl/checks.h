@@ -26,8 +26,15 @@ CLI::Validator WholeNumber();
 // Accepts digits of a number from `min` to `max`.
 CLI::Validator InRange(uint64_t min, uint64_t max);
 
+// A finite number above 0, and one from 0 on.
+CLI::Validator Positive();
+CLI::Validator NotNegative();
+
 // Refuses an empty value. For a filter whose absence means "all": an empty one is a script's
 // mistake.
 CLI::Validator NotEmpty();
+
+// The largest first seed, so that the seeds that follow it are numbers, too.
+inline constexpr uint64_t kSeedMax = uint64_t{1} << 62;
 
 }  // namespace ckv::ctl

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 
@@ -35,7 +36,11 @@ int RunScript(const char* python, const std::string& path) {
 absl::Status MakeFolder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (!error && std::filesystem::is_directory(folder, error)) return absl::OkStatus();
+  if (!error && std::filesystem::is_directory(folder, error)) {
+    if (access(folder.c_str(), W_OK) == 0) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%s: cannot be written: %s\n  name another with --dir", folder, std::strerror(errno)));
+  }
   return absl::FailedPreconditionError(
       absl::StrFormat("%s: cannot be made: %s\n  name another with --dir", folder,
                       error ? error.message() : std::string("it is a file")));
@@ -73,6 +78,18 @@ absl::StatusOr<std::string> WriteResults(const Ctl& ctl, const std::string& fold
   CKV_ASSIGN_OR_RETURN(const bool drawn, DrawWithPython(script));
   if (!drawn) ctl.Note(NotDrawnText(base + ".html", script));
   return written + (drawn ? ", " + files.name + ".html" : "");
+}
+
+absl::Status PrintAndWrite(const Ctl& ctl, std::string text, const std::string& folder,
+                           const ResultFiles& files) {
+  absl::Status status;
+  if (!folder.empty()) {
+    const absl::StatusOr<std::string> written = WriteResults(ctl, folder, files);
+    if (written.ok()) text += "\n" + *written + "\n";
+    status = written.status();
+  }
+  ctl.Print(text, files.json);
+  return status;
 }
 
 }  // namespace ckv::ctl

@@ -14,8 +14,8 @@
 
 namespace ckv::ctl {
 
-// Makes the folder that --dir names, if need be.
-//   FailedPrecondition  it cannot be made, or is a file.
+// Makes the folder that --dir names, if need be. Call it before long work whose results it takes.
+//   FailedPrecondition  it cannot be made or written, or is a file.
 absl::Status MakeFolder(const std::string& folder);
 
 // Runs the Python script at `path`, which draws with matplotlib, and waits for it. Returns false if
@@ -39,5 +39,9 @@ struct ResultFiles {
 //   Errors as OutputFile (store/formats/output_file.h), MakeFolder and DrawWithPython.
 absl::StatusOr<std::string> WriteResults(const Ctl& ctl, const std::string& folder,
                                          const ResultFiles& files);
+// Prints `text`, or files.json, and writes the files to `folder` if it is not empty. Prints also if
+// they cannot be written, and then returns that error.
+absl::Status PrintAndWrite(const Ctl& ctl, std::string text, const std::string& folder,
+                           const ResultFiles& files);
 
 }  // namespace ckv::ctl

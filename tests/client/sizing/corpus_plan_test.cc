@@ -51,6 +51,15 @@ TEST(CorpusPlan, ManyAgentsWaitAsInTheQueue) {
   EXPECT_DOUBLE_EQ(plan.price_per_million_steps, 16 / (64 * 20 * 3600.0) * 1e6);
 }
 
+TEST(CorpusPlan, APrimitiveThatIsNotOfferedHasNoTime) {
+  CorpusPlanInput input = MadeCorpus();
+  input.policy = Primitive::kLocal;  // the costs of a prefill are not given
+  const HolderPlan plan = PlanHolders(input, 0, 8);
+  EXPECT_FALSE(plan.meets());
+  EXPECT_TRUE(std::isinf(plan.layer_us_mean));
+  EXPECT_TRUE(std::isinf(plan.layer_us_p99));
+}
+
 TEST(CorpusPlan, CopiesAreSpreadOverDomains) {
   PlanCorpus corpus = MadeCorpus().corpus;
   EXPECT_DOUBLE_EQ(FullestShare(corpus, 8), 2 / 8.0);

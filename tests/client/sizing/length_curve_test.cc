@@ -41,6 +41,21 @@ TEST(LengthCurve, ShortLengthsAreNeverFreeOrNegative) {
   EXPECT_DOUBLE_EQ(LengthCurve().At(7), 7);
 }
 
+TEST(LengthCurve, AJumpStaysWithinItsInterval) {
+  const auto curve = LengthCurve::Create({{1000, 1}, {2000, 1}, {3000, 10}, {4000, 10}});
+  ASSERT_TRUE(curve.ok());
+  double before = 1;
+  for (double l = 1000; l <= 8000; l += 50) {
+    const double value = curve->At(l);
+    EXPECT_GE(value, before) << l;
+    EXPECT_LE(value, 10) << l;
+    before = value;
+  }
+  EXPECT_EQ(curve->At(1500), 1);
+  EXPECT_EQ(curve->At(3500), 10);
+  EXPECT_EQ(curve->At(8000), 10) << "the last parabola falls";
+}
+
 TEST(LengthCurve, WrongPointsAreNamed) {
   const auto refusal = [](Points points) {
     return std::string(LengthCurve::Create(std::move(points)).status().message());

@@ -32,18 +32,13 @@ absl::Status RunPlanCorpus(const Ctl& ctl, const PlanCorpusCommand& command) {
         "  ckvctl plan corpus --example > corpus.yaml writes a profile to begin with");
   }
   CKV_ASSIGN_OR_RETURN(const CorpusPlanInput input, ReadCorpusProfile(command.profile));
+  if (!command.folder.empty()) CKV_RETURN_IF_ERROR(MakeFolder(command.folder));
   const CorpusPlan plan = MakeCorpusPlan(input);
   const Json json = CorpusPlanJson(input, plan);
   std::string text = CorpusPlanText(input, plan);
-  if (!command.folder.empty()) {
-    CKV_ASSIGN_OR_RETURN(const std::string written,
-                         WriteResults(ctl, command.folder,
-                                      {"plan", json, CorpusPlanCsv(json), "corpus_figures.py",
-                                       kCorpusFiguresScript}));
-    text += "\n" + written + "\n";
-  }
-  ctl.Print(text, json);
-  return absl::OkStatus();
+  return PrintAndWrite(
+      ctl, std::move(text), command.folder,
+      {"plan", json, CorpusPlanCsv(json), "corpus_figures.py", kCorpusFiguresScript});
 }
 
 }  // namespace

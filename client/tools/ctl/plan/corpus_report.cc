@@ -24,8 +24,8 @@ std::string PlanRateText(double per_s) {
   return std::isfinite(per_s) ? absl::StrFormat("%.3g", per_s) : "-";
 }
 
-const std::string& MachineName(const CorpusPlanInput& input, const HolderPlan& plan) {
-  return input.machines[plan.machine].name;
+std::string MachineName(const CorpusPlanInput& input, const HolderPlan& plan) {
+  return Printable(input.machines[plan.machine].name);
 }
 
 // The plan that stands for a kind: the best, or the largest if none meets the goal.

@@ -39,20 +39,15 @@ absl::Status RunPrfaas(const Ctl& ctl, const PrfaasCommand& command) {
   const PrfaasPlan plan = MakePlan(profile);
   Json json = PlanJson(profile, plan);
   std::string text = PlanText(profile, plan);
+  std::vector<CsvFile> tables = PlanCsv(plan);
   if (command.paper) {
     const std::vector<PaperFigure> figures = CompareWithPaper(profile, plan);
     json["paper"] = PaperJson(figures);
     text += "\n" + PaperText(figures);
+    tables.push_back(PaperCsv(figures));
   }
-  if (!command.folder.empty()) {
-    CKV_ASSIGN_OR_RETURN(
-        const std::string written,
-        WriteResults(ctl, command.folder,
-                     {"plan", json, PlanCsv(plan), "plan_figures.py", kPlanFiguresScript}));
-    text += "\n" + written + "\n";
-  }
-  ctl.Print(text, json);
-  return absl::OkStatus();
+  return PrintAndWrite(ctl, std::move(text), command.folder,
+                       {"plan", json, std::move(tables), "plan_figures.py", kPlanFiguresScript});
 }
 
 }  // namespace
@@ -66,7 +61,7 @@ void AddPlanCommands(CLI::App& app, Ctl& ctl) {
       *plan, "prfaas", "Find which prefills to offload to another cluster, and how to split",
       "  ckvctl plan prfaas --example > cluster.yaml\n"
       "  ckvctl plan prfaas --profile cluster.yaml --dir plan\n"
-      "  ckvctl plan prfaas --paper          # the source's system, with its figures\n\n"
+      "  ckvctl plan prfaas --paper          # the paper's system, with its figures\n\n"
       "A profile has the lengths of inputs (log-normal, a histogram or a trace), the bytes of a\n"
       "KV cache, and what instances of both clusters do. --dir gets plan.json, CSV files, and\n"
       "plots in plan.html. The model is that of \"Prefill-as-a-Service\" (equations 1 to 8): it\n"
@@ -74,8 +69,9 @@ void AddPlanCommands(CLI::App& app, Ctl& ctl) {
   prfaas->add_option("--profile", command->profile, "The system, in YAML or JSON")
       ->check(NotEmpty())
       ->type_name("FILE");
-  prfaas->add_flag("--paper", command->paper, "Plan the source's system, and compare");
-  prfaas->add_flag("--example", command->example, "Print a profile, that of the source");
+  prfaas->add_flag("--paper", command->paper,
+                   "Plan the paper's system, and compare with its figures");
+  prfaas->add_flag("--example", command->example, "Print a profile, that of the paper");
   prfaas->add_option("--dir", command->folder, "Folder for files; made if need be")
       ->check(NotEmpty())
       ->type_name("DIR");

@@ -72,5 +72,6 @@ def page(plan):
 
 if __name__ == "__main__":
     FOLDER = pathlib.Path(__file__).resolve().parent
-    (FOLDER / "plan.html").write_text(page(json.loads((FOLDER / "plan.json").read_text(encoding="utf-8"))),
-                                      encoding="utf-8")
+    NEW = FOLDER / "plan.html.new"  # a page is whole or not there
+    NEW.write_text(page(json.loads((FOLDER / "plan.json").read_text(encoding="utf-8"))), encoding="utf-8")
+    NEW.replace(FOLDER / "plan.html")

@@ -45,7 +45,7 @@ class ProfileReader : private ProfileNodes {
       CKV_RETURN_IF_ERROR(
           Instances(root, "", "homogeneous_instances", profile.homogeneous_instances));
     const absl::Status valid = ValidateSystem(system);
-    if (!valid.ok()) return Annotate(valid, path());
+    if (!valid.ok()) return AtField(root, std::string(valid.message()));
     return profile;
   }
 
@@ -53,6 +53,27 @@ class ProfileReader : private ProfileNodes {
   absl::Status Instances(const YAML::Node& map, const std::string& key, const char* name,
                          uint32_t& value) const {
     return Count(map, key, name, 1, kSizingInstancesMax, value);
+  }
+
+  // Adds the line to an error of ValidateSystem, and the name that the field has here.
+  absl::Status AtField(const YAML::Node& root, const std::string& text) const {
+    const YAML::Node prfaas = root["prfaas"], pd = root["pd"];
+    const struct {
+      const char *field, *key;
+      YAML::Node node;
+    } places[] = {{"output_tokens", "output_tokens", root["output_tokens"]},
+                  {"kv_bytes", "kv_cache", root["kv_cache"]},
+                  {"egress_bytes_per_s", "prfaas.egress_Gbps", prfaas["egress_Gbps"]},
+                  {"prfaas_prefill_s", "prfaas.prefill", prfaas["prefill"]},
+                  {"pd_prefill_s", "pd.prefill", pd["prefill"]},
+                  {"decode_batch_max", "pd.decode.batch_max", pd["decode"]["batch_max"]},
+                  {"decode_step_s", "pd.decode.step_ms", pd["decode"]["step_ms"]}};
+    const size_t colon = text.find(": ");
+    for (const auto& place : places) {
+      if (colon != std::string::npos && text.substr(0, colon) == place.field)
+        return Refuse(place.node, place.key, text.substr(colon + 2));
+    }
+    return Refuse(root, "profile", text);
   }
 
   absl::StatusOr<LengthCurve> Curve(const YAML::Node& map, const std::string& key, const char* name,
@@ -71,8 +92,14 @@ class ProfileReader : private ProfileNodes {
       point.value *= factor;
     }
     absl::StatusOr<LengthCurve> curve = LengthCurve::Create(std::move(points));
-    if (!curve.ok()) return AtItem(list, where, curve.status());
-    return curve;
+    if (curve.ok()) return curve;
+    // The value has the name of its unit here.
+    const std::string text(curve.status().message());
+    const size_t at = text.find("].value: ");
+    return AtItem(list, where,
+                  at == std::string::npos ? curve.status()
+                                          : absl::InvalidArgumentError(text.substr(0, at) + "]." +
+                                                                       unit + text.substr(at + 7)));
   }
 
   absl::StatusOr<LengthDistribution> ReadLengths(const YAML::Node& root) const {
@@ -180,6 +207,7 @@ absl::StatusOr<LengthDistribution> ReadLengthTrace(const std::string& path) {
     if (!(lengths.back() >= 1 && lengths.back() <= LengthDistribution::kTokensMax))
       return refuse(absl::StrFormat("input_length: %g, must be 1 to 1e9", lengths.back()));
   }
+  if (lengths.empty()) return absl::InvalidArgumentError(path + ": no line with an input_length");
   absl::StatusOr<LengthDistribution> found = LengthDistribution::OfLengths(std::move(lengths));
   if (!found.ok()) return Annotate(found.status(), path);
   return found;

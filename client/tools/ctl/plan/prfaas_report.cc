@@ -58,15 +58,17 @@ Json ThroughputJson(const PrfaasThroughput& at) {
 }
 
 std::string Row(const std::string& name, const PrfaasThroughput& at) {
-  return absl::StrFormat("%s,%.6g,%d,%d,%.6g,%.6g,%.6g,%.6g,%.6g,%s,%.6g\n", name,
+  return absl::StrFormat("%s,%.6g,%d,%d,%.6g,%.6g,%.6g,%.6g,%.6g,%s,%.6g,%.6g,%.6g", name,
                          at.split.threshold, at.split.pd_prefill, at.split.pd_decode,
                          at.share_offloaded, at.prfaas, at.pd_prefill, at.pd_decode,
-                         at.requests_per_s, NameOf(at.limit), at.egress_bytes_per_s / kGbit);
+                         at.requests_per_s, NameOf(at.limit), at.egress_bytes_per_s / kGbit,
+                         at.mean_prefill_s, at.p90_prefill_s);
 }
 
 constexpr char kCsvTitles[] =
     "name,threshold_tokens,pd_prefill,pd_decode,share_offloaded,prfaas_requests_per_s,"
-    "pd_prefill_requests_per_s,pd_decode_requests_per_s,requests_per_s,limit,egress_Gbps\n";
+    "pd_prefill_requests_per_s,pd_decode_requests_per_s,requests_per_s,limit,egress_Gbps,"
+    "mean_prefill_s,p90_prefill_s";
 
 std::string SystemsText(const PrfaasProfile& profile, const PrfaasPlan& plan) {
   Table table({{.title = "SYSTEM", .key = true},
@@ -174,17 +176,28 @@ Json PlanJson(const PrfaasProfile& profile, const PrfaasPlan& plan) {
 }
 
 std::vector<CsvFile> PlanCsv(const PrfaasPlan& plan) {
-  std::vector<CsvFile> files = {{"systems.csv", kCsvTitles},
-                                {"thresholds.csv", kCsvTitles},
-                                {"splits.csv", kCsvTitles},
-                                {"changes.csv", kCsvTitles}};
-  for (const NamedSystem& one : SystemsOf(plan, 0)) files[0].text += Row(one.name, *one.at);
+  const std::string titles = std::string(kCsvTitles) + "\n";
+  std::vector<CsvFile> files = {{"systems.csv", titles},
+                                {"thresholds.csv", titles},
+                                {"splits.csv", titles},
+                                {"changes.csv", std::string(kCsvTitles) + ",gain\n"}};
+  for (const NamedSystem& one : SystemsOf(plan, 0)) files[0].text += Row(one.name, *one.at) + "\n";
   for (const PrfaasThroughput& at : plan.by_threshold)
-    files[1].text += Row(TokensText(at.split.threshold), at);
+    files[1].text += Row(TokensText(at.split.threshold), at) + "\n";
   for (const PrfaasThroughput& at : plan.by_split)
-    files[2].text += Row(std::to_string(at.split.pd_prefill), at);
-  for (const Sensitivity& one : plan.sensitivities) files[3].text += Row(one.change, one.best);
+    files[2].text += Row(std::to_string(at.split.pd_prefill), at) + "\n";
+  for (const Sensitivity& one : plan.sensitivities)
+    files[3].text += Row(one.change, one.best) + absl::StrFormat(",%.6g\n", one.gain);
   return files;
+}
+
+CsvFile PaperCsv(const std::vector<PaperFigure>& figures) {
+  CsvFile file = {"paper.csv", "figure,paper,here,reason\n"};
+  for (const PaperFigure& one : figures) {
+    file.text +=
+        absl::StrFormat("\"%s\",%.6g,%.6g,\"%s\"\n", one.name, one.paper, one.here, one.reason);
+  }
+  return file;
 }
 
 std::vector<PaperFigure> CompareWithPaper(const PrfaasProfile& profile, const PrfaasPlan& plan) {

@@ -38,6 +38,7 @@ struct PaperFigure {
 };
 // `plan` is that of kPrfaasPaperProfile.
 std::vector<PaperFigure> CompareWithPaper(const PrfaasProfile& profile, const PrfaasPlan& plan);
+CsvFile PaperCsv(const std::vector<PaperFigure>& figures);
 std::string PaperText(const std::vector<PaperFigure>& figures);
 Json PaperJson(const std::vector<PaperFigure>& figures);
 

@@ -56,6 +56,10 @@ absl::Status ProfileNodes::CheckKeys(const YAML::Node& map, const std::string& k
       names += (names.empty() ? "" : ", ") + std::string(one);
     }
     if (!found) return Refuse(entry.first, Under(key, name), "unknown key; known are: " + names);
+    for (const auto& other : map) {
+      if (other.first.Mark().pos < entry.first.Mark().pos && other.first.Scalar() == name)
+        return Refuse(entry.first, Under(key, name), "occurs twice");
+    }
   }
   return absl::OkStatus();
 }
@@ -120,7 +124,12 @@ absl::Status ReadYaml(const std::string& path, const std::string& text,
                       const std::function<absl::Status(const YAML::Node& root)>& read) {
   // yaml-cpp reports by exceptions; none passes this function.
   try {
-    return read(YAML::Load(text));
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.size() == 1) return read(documents.front());
+    return absl::InvalidArgumentError(
+        documents.empty()
+            ? absl::StrFormat("%s: empty", path)
+            : absl::StrFormat("%s: %d documents, must be one", path, documents.size()));
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s:%d: %s", path, error.mark.line + 1, error.msg));

@@ -259,7 +259,7 @@ void AddMeasuredOptions(CLI::App& verb, MeasuredOptions& options) {
   verb.add_option("--prefill-us", options.prefill_us,
                   "Cost of prefill in your engine, in us a token and layer: recomputing is then "
                   "offered")
-      ->check(CLI::PositiveNumber)
+      ->check(Positive())
       ->type_name("US");
   verb.add_flag("--reference-engine", options.uses_reference_engine,
                 "Measure for the reference engine's small model, with its prefill");

@@ -2,17 +2,21 @@
 // ValidateFleet, which names its field; files are refused with their names and lines.
 
 #include "client/tools/ctl/simulate/fleet_command.h"
-#include "client/tools/ctl/result_folder.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "client/cost/profile_file.h"
 #include "client/tools/ctl/checks.h"
+#include "client/tools/ctl/result_folder.h"
 #include "client/tools/ctl/simulate/fleet_report.h"
 #include "client/tools/ctl/simulate/fleet_scenario.h"
 #include "client/tools/ctl/simulate/input_files.h"
@@ -24,7 +28,7 @@ namespace ckv::ctl {
 namespace {
 
 constexpr double kFleetBytesPerGbit = 1e9 / 8;
-constexpr double kFleetGiB = 1024.0 * 1024 * 1024;
+constexpr double kFleetGiB = 1024.0 * 1024 * 1024, kCacheGibMax = 1e9;
 
 struct FleetCommand {
   std::vector<uint32_t> nodes = {64};
@@ -75,6 +79,10 @@ absl::StatusOr<FleetScenario> ScenarioOf(const FleetCommand& command) {
   if (command.link_gbps > 0) spec.costs.nic_bytes_per_s = command.link_gbps * kFleetBytesPerGbit;
   if (command.probe_us > 0) spec.costs.probe_us = command.probe_us;
   if (command.prefill_us > 0) spec.costs.here.prefill_per_token_layer_us = command.prefill_us;
+  if (command.cache_gib > kCacheGibMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--cache-gib: %g, at most %g", command.cache_gib, kCacheGibMax));
+  }
   spec.cache_bytes = static_cast<uint64_t>(command.cache_gib * kFleetGiB);
   spec.hint = command.steps_known ? FleetHint::kExact : FleetHint::kNone;
   spec.learns_here = !command.fixed_here;
@@ -97,6 +105,7 @@ absl::StatusOr<FleetScenario> ScenarioOf(const FleetCommand& command) {
 
 absl::Status RunFleetCommand(const Ctl& ctl, const FleetCommand& command) {
   CKV_ASSIGN_OR_RETURN(FleetScenario scenario, ScenarioOf(command));
+  if (!command.folder.empty()) CKV_RETURN_IF_ERROR(MakeFolder(command.folder));
   std::optional<FabricTree> topology;
   if (!command.topology.empty()) {
     CKV_ASSIGN_OR_RETURN(topology, ReadTopology(command.topology));
@@ -113,21 +122,20 @@ absl::Status RunFleetCommand(const Ctl& ctl, const FleetCommand& command) {
   }
   const Json json = FleetJson(scenario, rows);
   std::string text = FleetText(scenario, rows);
-  if (!command.folder.empty()) {
-    CKV_ASSIGN_OR_RETURN(const std::string written,
-                         WriteResults(ctl, command.folder,
-                                      {"simulation", json, FleetCsv(rows), "simulate_figures.py",
-                                       kSimulateFiguresScript}));
-    text += "\n" + written + "\n";
-  }
-  ctl.Print(text, json);
-  return absl::OkStatus();
+  return PrintAndWrite(
+      ctl, std::move(text), command.folder,
+      {"simulation", json, FleetCsv(rows), "simulate_figures.py", kSimulateFiguresScript});
 }
 
 template <typename T>
 void AddNumber(CLI::App& verb, const char* name, T& value, const char* text,
                const char* type_name) {
-  verb.add_option(name, value, text)->type_name(type_name)->capture_default_str();
+  CLI::Option* const option = verb.add_option(name, value, text);
+  if constexpr (std::is_floating_point_v<T>)
+    option->check(NotNegative());
+  else
+    option->check(InRange(0, std::min<uint64_t>(std::numeric_limits<T>::max(), kSeedMax)));
+  option->type_name(type_name)->capture_default_str();
 }
 
 void AddFleetFiles(CLI::App& fleet, FleetCommand& command) {
@@ -142,7 +150,7 @@ void AddFleetFiles(CLI::App& fleet, FleetCommand& command) {
       ->capture_default_str();
   fleet
       .add_option("--calibration", command.calibration,
-                  "Constants instead, of ckvctl calibrate: those of its first lane")
+                  "Take the constants of the first lane of this file of ckvctl calibrate")
       ->check(NotEmpty())
       ->type_name("FILE");
   fleet
@@ -167,7 +175,7 @@ void AddFleetNumbers(CLI::App& fleet, FleetCommand& command) {
   AddNumber(fleet, "--workers", spec.workers, "Kernels that a node runs at once", "N");
   AddNumber(fleet, "--rack", spec.nodes_per_rack, "Nodes of a rack, a failure domain", "N");
   AddNumber(fleet, "--oversubscription", spec.oversubscription,
-            "Nodes' links over uplinks of a rack", "X");
+            "Bandwidth of a rack's links to nodes, divided by its uplinks", "X");
   AddNumber(fleet, "--replicas", spec.replicas, "Copies of each chunk", "N");
   AddNumber(fleet, "--documents", spec.documents_per_holder, "Documents for each holder", "N");
   AddNumber(fleet, "--document-chunks", spec.document_chunks, "Chunks of a document", "N");
@@ -205,16 +213,21 @@ void AddSimulateFleetVerb(CLI::App& simulate, Ctl& ctl) {
       "by\n"
       "the mean time of a request. --dir gets simulation.json, fleet.csv, comparison.csv, and\n"
       "plots in simulation.html.");
-  fleet->add_option("--nodes", command->nodes, "Nodes; several sizes are run in turn")
+  fleet->add_option("--nodes", command->nodes, "Nodes (default: 64); several sizes are run in turn")
       ->check(InRange(1, kFleetNodesMax))
       ->type_name("N");
-  fleet->add_option("--load", command->loads, "Percent of what kernels can do without batches")
+  fleet
+      ->add_option("--load", command->loads,
+                   "Load, in percent of what kernels can do without batches (default: 50 to 250 "
+                   "by 25)")
+      ->check(Positive())
       ->type_name("PERCENT");
   const std::vector<std::string> policies = {"route", "fetch", "local", "auto"};
   fleet->add_option("--policy", command->policies, "Policies; if left out all that the costs allow")
       ->check(OneOf(policies))
       ->type_name(JoinNames(policies));
   AddFleetFiles(*fleet, *command);
+  fleet->get_option("--topology")->excludes("--nodes");
   AddFleetNumbers(*fleet, *command);
   fleet->callback(
       [&ctl, command] { ctl.run = [&ctl, command] { return RunFleetCommand(ctl, *command); }; });

@@ -51,27 +51,30 @@ uint64_t FleetRequestCount(const FleetScenario& scenario) {
 
 absl::StatusOr<std::vector<FleetRow>> RunFleetScenario(const FleetScenario& scenario,
                                                        absl::FunctionRef<void()> done) {
-  std::vector<FleetRow> rows;
+  std::vector<FleetSpec> specs;
   for (const uint32_t nodes : scenario.nodes) {
     for (const double load : scenario.loads) {
       for (const FleetPolicy policy : scenario.policies) {
-        FleetRow& row = rows.emplace_back();
-        row.nodes = nodes;
-        row.load = load;
-        row.policy = policy;
-        FleetSpec spec = scenario.spec;
+        FleetSpec& spec = specs.emplace_back(scenario.spec);
         spec.nodes = nodes;
         spec.load = load;
         spec.policy = policy;
-        CKV_RETURN_IF_ERROR(ValidateFleet(spec));
-        for (uint32_t i = 0; i < scenario.seeds; ++i) {
-          spec.seed = scenario.first_seed + i;
-          CKV_ASSIGN_OR_RETURN(const FleetStats run,
-                               RunFleet(spec, MakeFleetRequests(spec), scenario.topology, done));
-          AddRun(run, scenario.seeds, row.mean);
-          row.latency_ms_by_seed.push_back(run.latency_ms.mean);
-        }
+        CKV_RETURN_IF_ERROR(ValidateFleet(spec));  // all of them, before the first one runs
       }
+    }
+  }
+  std::vector<FleetRow> rows;
+  for (FleetSpec& spec : specs) {
+    FleetRow& row = rows.emplace_back();
+    row.nodes = spec.nodes;
+    row.load = spec.load;
+    row.policy = spec.policy;
+    for (uint32_t i = 0; i < scenario.seeds; ++i) {
+      spec.seed = scenario.first_seed + i;
+      CKV_ASSIGN_OR_RETURN(const FleetStats run,
+                           RunFleet(spec, MakeFleetRequests(spec), scenario.topology, done));
+      AddRun(run, scenario.seeds, row.mean);
+      row.latency_ms_by_seed.push_back(run.latency_ms.mean);
     }
   }
   return rows;

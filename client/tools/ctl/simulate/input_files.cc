@@ -21,6 +21,8 @@ namespace {
 
 constexpr double kBytesPerGbps = 1e9 / 8, kBytesPerGB = 1e9;
 constexpr double kTraceTokensMax = 1e8;
+// A simulation ends when the slowest transfer has: what a link below takes is no cluster's.
+constexpr double kLinkGbpsMin = 0.1, kLinkGbpsMax = 1e6, kLatencyUsMax = 1e6;
 
 class TopologyReader {
  public:
@@ -34,8 +36,11 @@ class TopologyReader {
     spec.server_bytes_per_s *= kBytesPerGB;
     CKV_RETURN_IF_ERROR(List(root, "tier_latency_us"));
     for (const YAML::Node& one : root["tier_latency_us"]) {
-      if (!one.IsScalar() || !absl::SimpleAtod(one.Scalar(), &spec.tier_latency_us.emplace_back()))
+      double& us = spec.tier_latency_us.emplace_back();
+      if (!one.IsScalar() || !absl::SimpleAtod(one.Scalar(), &us))
         return Refuse(one, "tier_latency_us", "not a number");
+      if (us > kLatencyUsMax)
+        return Refuse(one, "tier_latency_us", absl::StrFormat("%g, at most %g", us, kLatencyUsMax));
     }
     CKV_RETURN_IF_ERROR(List(root, "servers"));
     for (const YAML::Node& one : root["servers"]) {
@@ -67,6 +72,11 @@ class TopologyReader {
         names += (names.empty() ? "" : ", ") + std::string(one);
       }
       if (!found) return Refuse(entry.first, key, "unknown key; known are: " + names);
+      for (const auto& other : map) {
+        if (other.first.Mark().pos < entry.first.Mark().pos &&
+            other.first.Scalar() == entry.first.Scalar())
+          return Refuse(entry.first, key, entry.first.Scalar() + " occurs twice");
+      }
     }
     return absl::OkStatus();
   }
@@ -94,6 +104,11 @@ class TopologyReader {
       *text = node[name].Scalar();
     }
     CKV_RETURN_IF_ERROR(Number(node, key + ".", "Gbps", link.bytes_per_s));
+    if (!(link.bytes_per_s >= kLinkGbpsMin && link.bytes_per_s <= kLinkGbpsMax)) {
+      return Refuse(
+          node["Gbps"], key + ".Gbps",
+          absl::StrFormat("%g, must be %g to %g", link.bytes_per_s, kLinkGbpsMin, kLinkGbpsMax));
+    }
     link.bytes_per_s *= kBytesPerGbps;
     const YAML::Node count = node["count"];
     if (count && !(count.IsScalar() && absl::SimpleAtoi(count.Scalar(), &link.count)))
@@ -182,7 +197,12 @@ absl::StatusOr<std::vector<TraceRequest>> ReadTrace(const std::string& path) {
 absl::StatusOr<FabricTree> ParseTopology(const std::string& path, const std::string& text) {
   // yaml-cpp reports by exceptions; none passes this function.
   try {
-    return TopologyReader(path).Read(YAML::Load(text));
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.size() != 1) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: %d documents, must be one", path, documents.size()));
+    }
+    return TopologyReader(path).Read(documents.front());
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s:%d: %s", path, error.mark.line + 1, error.msg));

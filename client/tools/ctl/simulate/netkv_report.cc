@@ -36,6 +36,16 @@ std::vector<const NetkvRow*> ShownRows(const std::vector<NetkvRow>& rows) {
   return shown;
 }
 
+// The share of transfers by tier, and of each level's links.
+std::string ShareTitles() {
+  std::string titles;
+  for (size_t tier = 0; tier < FabricTree::kTiersMax; ++tier)
+    titles += absl::StrFormat(",tier%d_share", tier);
+  for (size_t level = 1; level < FabricTree::kTiersMax; ++level)
+    titles += absl::StrFormat(",link%d_share", level);
+  return titles + "\n";
+}
+
 Table ScenarioTable() {
   return Table({{.title = "SCENARIO", .key = true},
                 {.title = "WORKLOAD", .key = true},
@@ -165,8 +175,8 @@ std::vector<CsvFile> NetkvCsv(const std::vector<NetkvRow>& rows,
           {name,
            "workload,setting,value,second_value,policy,requests,rejected,ttft_ms_mean,"
            "ttft_ms_stddev,ttft_ms_p50,ttft_ms_p95,ttft_ms_p99,tbt_ms_mean,tbt_ms_p95,slo_share,"
-           "goodput_per_s,transfer_ms_mean,cached_share,tier0,tier1,tier2,tier3,nic_share,"
-           "rack_share,pod_share\n"});
+           "goodput_per_s,transfer_ms_mean,cached_share" +
+               ShareTitles()});
     }
     const NetkvStats& mean = row.mean;
     files.back().text += absl::StrFormat(
@@ -175,11 +185,12 @@ std::vector<CsvFile> NetkvCsv(const std::vector<NetkvRow>& rows,
     for (const double value :
          {mean.ttft_ms_mean, row.ttft_ms_stddev, mean.ttft_ms_p50, mean.ttft_ms_p95,
           mean.ttft_ms_p99, mean.tbt_ms_mean, mean.tbt_ms_p95, mean.slo_share, mean.goodput_per_s,
-          mean.transfer_ms_mean, mean.hit_share, mean.tier_share[0], mean.tier_share[1],
-          mean.tier_share[2], mean.tier_share[3], mean.link_share[1], mean.link_share[2],
-          mean.link_share[3]}) {
+          mean.transfer_ms_mean, mean.hit_share}) {
       files.back().text += absl::StrFormat(",%.6g", value);
     }
+    for (const double share : mean.tier_share) files.back().text += absl::StrFormat(",%.6g", share);
+    for (size_t level = 1; level < mean.link_share.size(); ++level)
+      files.back().text += absl::StrFormat(",%.6g", mean.link_share[level]);
     files.back().text += "\n";
   }
   if (!paper.empty()) files.push_back({"paper.csv", "table,figure,paper,here,reason\n"});

@@ -209,6 +209,16 @@ absl::StatusOr<NetkvRow> RunCell(const NetkvCell& cell, const NetkvOptions& opti
                             .slo_s = work.profile.slo_s,
                             .seed = seed};
     CKV_ASSIGN_OR_RETURN(const NetkvStats stats, RunNetkv(spec, tree, requests));
+    if (stats.requests == 0) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "of %d requests none is measured: the first %g s are a warm-up. Take more "
+          "requests, or a longer trace",
+          requests.size(), kWarmupS));
+    }
+    if (stats.rejected == stats.requests) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "all %d requests were rejected: no instance has room for one", stats.requests));
+    }
     AddStats(stats, row.mean);
     row.ttft_ms_by_seed.push_back(stats.ttft_ms_mean);
   }

@@ -52,6 +52,7 @@ absl::Status RunNetkvCommand(const Ctl& ctl, const NetkvCommand& command) {
     return absl::OkStatus();
   }
   CKV_ASSIGN_OR_RETURN(const std::vector<NetkvCell> cells, CellsOfAll(command));
+  if (!command.folder.empty()) CKV_RETURN_IF_ERROR(MakeFolder(command.folder));
   NetkvOptions options = {.seeds = command.seeds,
                           .first_seed = command.seed,
                           .requests = command.requests,
@@ -79,15 +80,9 @@ absl::Status RunNetkvCommand(const Ctl& ctl, const NetkvCommand& command) {
   const std::vector<PaperCell> paper = CompareWithNetkv(rows);
   const Json json = NetkvJson(rows, paper);
   std::string text = NetkvText(rows, paper);
-  if (!command.folder.empty()) {
-    CKV_ASSIGN_OR_RETURN(const std::string written,
-                         WriteResults(ctl, command.folder,
-                                      {"simulation", json, NetkvCsv(rows, paper),
-                                       "simulate_figures.py", kSimulateFiguresScript}));
-    text += "\n" + written + "\n";
-  }
-  ctl.Print(text, json);
-  return absl::OkStatus();
+  return PrintAndWrite(
+      ctl, std::move(text), command.folder,
+      {"simulation", json, NetkvCsv(rows, paper), "simulate_figures.py", kSimulateFiguresScript});
 }
 
 void AddNetkvVerb(CLI::App& simulate, Ctl& ctl) {
@@ -108,18 +103,20 @@ void AddNetkvVerb(CLI::App& simulate, Ctl& ctl) {
   netkv->add_option("--trace", command->trace, "Requests, one JSON object a line")
       ->check(NotEmpty())
       ->type_name("FILE");
-  netkv->add_flag("--own-prefixes", command->own_prefixes,
-                  "Share the prefixes that the trace has, not those of a probability");
+  CLI::Option* const own = netkv->add_flag(
+      "--own-prefixes", command->own_prefixes,
+      "Use the trace's own shared prefixes (default: prompts share one with a set probability)");
+  own->needs("--trace");
   netkv->add_option("--topology", command->topology, "Servers and links, in YAML or JSON")
       ->check(NotEmpty())
       ->type_name("FILE");
-  netkv->add_flag("--example", command->example, "Print a topology, that of the source");
+  netkv->add_flag("--example", command->example, "Print a topology, that of the paper");
   netkv->add_option("--seeds", command->seeds, "Runs of each row, with consecutive seeds")
       ->check(InRange(1, 1000))
       ->type_name("N")
       ->capture_default_str();
   netkv->add_option("--seed", command->seed, "The first seed")
-      ->check(WholeNumber())
+      ->check(InRange(0, kSeedMax))
       ->type_name("N")
       ->capture_default_str();
   netkv->add_option("--requests", command->requests, "Requests of a run; if 0, those of 20 s")

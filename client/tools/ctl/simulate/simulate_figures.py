@@ -143,5 +143,6 @@ def page(simulation):
 
 if __name__ == "__main__":
     FOLDER = pathlib.Path(__file__).resolve().parent
-    (FOLDER / "simulation.html").write_text(
-        page(json.loads((FOLDER / "simulation.json").read_text(encoding="utf-8"))), encoding="utf-8")
+    NEW = FOLDER / "simulation.html.new"  # a page is whole or not there
+    NEW.write_text(page(json.loads((FOLDER / "simulation.json").read_text(encoding="utf-8"))), encoding="utf-8")
+    NEW.replace(FOLDER / "simulation.html")

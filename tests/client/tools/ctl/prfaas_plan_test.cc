@@ -31,6 +31,14 @@ PlanRun RunPlan(std::vector<std::string> arguments) {
   return {code, out.str(), err.str()};
 }
 
+size_t LinesOf(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  size_t lines = 0;
+  while (std::getline(file, line)) ++lines;
+  return lines;
+}
+
 TEST(PrfaasPlan, TheSourcesFiguresAreReproduced) {
   const auto profile = ParsePrfaasProfile("paper", kPrfaasPaperProfile);
   ASSERT_TRUE(profile.ok()) << profile.status();
@@ -68,6 +76,9 @@ TEST(PrfaasPlan, PrintsTablesAndJson) {
   EXPECT_EQ(parsed["none_offloaded"]["pd_decode_instances"], 3);
   EXPECT_EQ(parsed["paper"].size(), 34u);
   EXPECT_EQ(parsed["changes"].size(), 9u);
+  const std::string folder = test::TempPath("paper");
+  EXPECT_EQ(RunPlan({"--paper", "--dir", folder}).code, 0);
+  EXPECT_EQ(LinesOf(folder + "/paper.csv"), 35u);
 }
 
 TEST(PrfaasPlan, TheExampleIsAProfileAndTheFolderGetsFiles) {
@@ -84,11 +95,7 @@ TEST(PrfaasPlan, TheExampleIsAProfileAndTheFolderGetsFiles) {
   page << std::ifstream(plan + "/plan.html").rdbuf();
   const bool has_matplotlib = run.err.find("is not drawn") == std::string::npos;
   EXPECT_EQ(page.str().find("<svg") != std::string::npos, has_matplotlib) << run.err;
-  std::ifstream thresholds(plan + "/thresholds.csv");
-  std::string line;
-  size_t lines = 0;
-  while (std::getline(thresholds, line)) ++lines;
-  EXPECT_EQ(lines, 201u);
+  EXPECT_EQ(LinesOf(plan + "/thresholds.csv"), 201u);
 }
 
 TEST(PrfaasPlan, ATraceGivesTheLengths) {
@@ -104,6 +111,9 @@ TEST(PrfaasPlan, ATraceGivesTheLengths) {
   std::ofstream(trace) << "{\"input_length\": 20000}\n{\"length\": 1}\n";
   EXPECT_EQ(ParsePrfaasProfile(path, text).status().message(),
             trace + ":2: input_length: missing or not a number");
+  std::ofstream(trace) << "\n";
+  EXPECT_EQ(ParsePrfaasProfile(path, text).status().message(),
+            trace + ": no line with an input_length");
   std::ofstream(trace) << "nonsense\n";
   EXPECT_EQ(ParsePrfaasProfile(path, text).status().message(), trace + ":1: not a JSON object");
 }
@@ -125,14 +135,21 @@ TEST(PrfaasPlan, AWrongLineIsNamed) {
   EXPECT_EQ(ErrorOf("instances: 4", "instances: 0"),
             "p.yaml:12: prfaas.instances: not a count of 1 to 65536");
   EXPECT_EQ(ErrorOf("s: 1.84", "s: 0.5"),
-            "p.yaml:17: prfaas.prefill[2].value: below that of a shorter length: is it of another "
+            "p.yaml:17: prfaas.prefill[2].s: below that of a shorter length: is it of another "
             "run?");
   EXPECT_EQ(ErrorOf("tokens: 32000, MiB", "tokens: 7000, MiB"),
             "p.yaml:9: kv_cache[2].tokens: not above that of the point before");
   EXPECT_EQ(ErrorOf("MiB: 701.3", "MiB: many"), "p.yaml:9: kv_cache[2].MiB: not a number");
   EXPECT_EQ(ErrorOf("sigma: 1.00", "sigma: 0"), "p.yaml:4: lengths.log_normal: sigma: not above 0");
   EXPECT_EQ(ErrorOf("tokens_max: 128000", "tokens_max: 256000"),
-            "p.yaml: kv_bytes: ends at 128000 tokens, but prompts have up to 256000");
+            "p.yaml:7: kv_cache: ends at 128000 tokens, but prompts have up to 256000");
+  EXPECT_EQ(ErrorOf("output_tokens: 1024", "output_tokens: -5"),
+            "p.yaml:5: output_tokens: not above 0");
+  EXPECT_EQ(ErrorOf("egress_Gbps: 100", "instances: 4"),
+            "p.yaml:13: prfaas.instances: occurs twice");
+  EXPECT_EQ(ParsePrfaasProfile("p.yaml", "").status().message(), "p.yaml: empty");
+  EXPECT_EQ(ParsePrfaasProfile("p.yaml", "a: 1\n---\na: 2\n").status().message(),
+            "p.yaml: 2 documents, must be one");
   EXPECT_EQ(ErrorOf("decode: {", "decode: ["), "p.yaml:26: illegal flow end");
   EXPECT_EQ(RunPlan({"--profile", "/no/such.yaml"}).code, 3);
   EXPECT_NE(RunPlan({}).err.find("--example"), std::string::npos);

@@ -98,6 +98,16 @@ TEST(SimulateFleet, ErrorsNameTheirOptionOrLine) {
   std::ofstream(path) << "servers: [a]\n";
   EXPECT_NE(error({"--topology", path}).find(path + ":1: server_GBps: missing"), std::string::npos);
   EXPECT_NE(error({"--calibration", path}).find(path), std::string::npos);
+  EXPECT_NE(error({"--topology", path, "--nodes", "8"}).find("--nodes"), std::string::npos);
+  for (const char* wrong : {"-1", "0", "nan", "inf"})
+    EXPECT_NE(error({"--load", wrong}).find("is not a number above 0"), std::string::npos);
+  EXPECT_NE(error({"--prefill-us", "-1"}).find("is not a number from 0 on"), std::string::npos);
+  EXPECT_NE(error({"--workers", "-1"}).find("--workers"), std::string::npos);
+  EXPECT_NE(error({"--cache-gib", "1e12"}).find("--cache-gib: 1e+12, at most"), std::string::npos);
+  // What the last policy lacks is said before the first one runs.
+  EXPECT_NE(error({"--policy", "route", "--policy", "local", "--requests", "15625"})
+                .find("local: the cost"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -128,6 +128,14 @@ TEST(Simulate, ATopologyIsReadAndItsErrorsHaveALine) {
       {"to: r1, Gbps: 100", "to: r0, Gbps: 100, count: -1", "t:8: links[1].count: not a count"},
       {"to: r1", "two: r1", "t:8: links[1]: unknown key; known are: from, to, Gbps, count"},
       {"servers:\n  - a\n  - b\n", "", "t:1: servers: missing"},
+      {"Gbps: 100}\n  - {from: b", "Gbps: 0.01}\n  - {from: b",
+       "t:7: links[0].Gbps: 0.01, must be 0.1 to 1e+06"},
+      {"[1, 3]", "[1, 3e7]", "t:2: tier_latency_us: 3e+07, at most 1e+06"},
+      {"server_GBps: 450", "server_GBps: 450\nserver_GBps: 45",
+       "t:2: topology: server_GBps occurs twice"},
+      {"r1, Gbps: 100}\n", "r0, Gbps: 100}\n  - {from: r2, to: r3, Gbps: 100}\n",
+       "t:7: links: r2 has no server below it"},
+      {"450\n", "450\n---\n", "t: 2 documents, must be one"},
       {"450", "[", "t:3: end of sequence flow not found"},
   };
   for (const auto& one : changes) {
@@ -137,6 +145,14 @@ TEST(Simulate, ATopologyIsReadAndItsErrorsHaveALine) {
     EXPECT_EQ(error, one.error);
   }
   EXPECT_EQ(ReadTopology(test::TempPath("none")).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(Simulate, ARunWithoutAResultIsRefused) {
+  const SimulateRun few =
+      RunSimulate({"--scenario", "ablation", "--seeds", "1", "--requests", "1"});
+  EXPECT_NE(few.err.find("of 1 requests none is measured"), std::string::npos) << few.err;
+  EXPECT_NE(RunSimulate({"--seed", "18446744073709551615"}).code, 0);
+  EXPECT_NE(RunSimulate({"--own-prefixes"}).err.find("--trace"), std::string::npos);
 }
 
 TEST(Simulate, ATraceOfAnotherShapeIsRefusedWithItsLine) {
