@@ -137,6 +137,10 @@ class CharacterizeTest(unittest.TestCase):
         self.assertEqual(self.first["points_from_before"], 0)
         self.assertEqual(again["points_from_before"], again["points"])
         self.assertEqual((self.costs / "samples.csv").read_text(encoding="utf-8"), before)
+        hidden = (self.costs / "profile.json").rename(self.costs / "hidden.json")
+        with self.assertRaisesRegex(AssertionError, "has samples, but .*profile.json is not of their run"):
+            self.ctl("characterize", *self.options)
+        hidden.rename(self.costs / "profile.json")
 
     def test_calibrate_writes_what_it_prints(self):
         path = self.folder / "profile.json"

@@ -151,6 +151,9 @@ absl::StatusOr<SampleFile> SampleFile::Open(const std::string& path, const std::
   std::ostringstream text;
   if (std::ifstream in(path, std::ios::binary); in) text << in.rdbuf();
   CKV_ASSIGN_OR_RETURN(Contents contents, ReadLines(path, text.str(), subject));
+  // A file that was being written begins with what a new one begins with.
+  if (contents.whole_bytes == 0 && !std::string(kSampleColumns).starts_with(text.str()))
+    return FileError(path, "is no file of samples: use another --dir");
   file.samples_ = std::move(contents.samples);
   // Drops what is left of a line that was being written.
   file.file_.reset(std::fopen(path.c_str(), contents.whole_bytes == 0 ? "wb" : "r+b"));

@@ -120,7 +120,12 @@ absl::StatusOr<Profile> GivenProfile(const CharacterizeCommand& command,
 absl::StatusOr<std::optional<Profile>> ProfileToUse(const CharacterizeCommand& command,
                                                     const MeasuredTarget& setup,
                                                     const std::string& path, bool has_samples) {
-  if (command.profile.empty()) return KnownProfile(setup, path);
+  if (command.profile.empty()) {
+    std::optional<Profile> known = KnownProfile(setup, path);
+    if (known || !has_samples) return known;
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%s has samples, but %s is not of their run: use another --dir", command.folder, path));
+  }
   CKV_ASSIGN_OR_RETURN(Profile given, GivenProfile(command, setup));
   const auto before = ReadProfile(path);
   if (has_samples && (!before.ok() || FormatProfile(*before) != FormatProfile(given))) {
@@ -333,11 +338,11 @@ void AddCharacterizeCommands(CLI::App& app, Ctl& ctl) {
       "  ckvctl characterize --dir other --geometry deepseek-v3 --profile costs/profile.json\n\n"
       "Writes DIR/report.html (plots, nothing from the network), DIR/samples.csv and\n"
       "DIR/profile.json. The plots take Debian's python3-matplotlib; DIR/figures.py draws them\n"
-      "again. RIGHT is how often the predicate chose the best, or one within 10 % of\n"
-      "it. SURELY counts only points whose costs differ by more than the noise. A run that was\n"
-      "interrupted continues where it stopped. The grid of routes, fetches and prefills is "
-      "measured in\n"
-      "rounds, so it counts only when it is whole. If repeats of kernels or routes differ by more\n"
+      "again. RIGHT is how often the model chose the best. Points at which another choice is\n"
+      "within 10 % do not count. SURELY also leaves out points that differ by no more than the\n"
+      "noise. A run that was interrupted continues where it stopped. The grid of routes, fetches\n"
+      "and prefills is measured in passes, so it counts only when all are there. If repeats of "
+      "kernels or routes differ by more\n"
       "than 1.5 x, the machine was disturbed: the findings are withheld.\n"
       "Calls are made from this machine: run it where a requester would run. Puts a corpus on one\n"
       "holder (2.6k tokens of all layers with --quick, else 8k, and twice the processor's cache),\n"
@@ -362,8 +367,9 @@ void AddCharacterizeCommands(CLI::App& app, Ctl& ctl) {
                    "Take the constants from this file of another model with the same row widths, "
                    "instead of measuring them: shows how well they predict this model");
   command->measured.has_sweeps = true;
-  characterize->add_flag("--no-sweeps{false}", command->measured.has_sweeps,
-                         "Measure only routes, fetches and recomputing, over --mq and --tokens");
+  characterize->add_flag_callback(
+      "--no-sweeps", [command] { command->measured.has_sweeps = false; },
+      "Measure only routes, fetches and recomputing, over --mq and --tokens");
   characterize->add_flag("--quick", command->measured.quick,
                          "Fewer sizes and runs: about 2 minutes for V2-Lite");
   AddMeasuredOptions(*characterize, command->measured);

@@ -451,4 +451,6 @@ def page(samples, report):
 
 if __name__ == "__main__":
     FOLDER = pathlib.Path(__file__).resolve().parent
-    (FOLDER / "report.html").write_text(page(*read(FOLDER)), encoding="utf-8")
+    NEW = FOLDER / "report.html.new"  # a page is whole or not there
+    NEW.write_text(page(*read(FOLDER)), encoding="utf-8")
+    NEW.replace(FOLDER / "report.html")

@@ -68,6 +68,10 @@ TEST(SampleFile, RefusesWhatIsNotItsOwn) {
   EXPECT_THAT(std::string(other.status().message()), HasSubstr("give another folder"));
   WriteAll(path, "name,age\nx,1\n");
   EXPECT_EQ(SampleFile::Open(path, "a subject").status().code(), StatusCode::kInvalidArgument);
+  WriteAll(path, "a note without a line's end");
+  EXPECT_THAT(std::string(SampleFile::Open(path, "a subject").status().message()),
+              HasSubstr("is no file of samples"));
+  EXPECT_EQ(ReadAll(path), "a note without a line's end");
   EXPECT_EQ(SampleFile::Open("/nowhere/at/all.csv", "s").status().code(), StatusCode::kUnavailable);
 }
 
