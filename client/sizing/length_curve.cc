@@ -60,7 +60,6 @@ double LengthCurve::At(double tokens) const {
   // Beyond the last point the values do not fall either.
   if (tokens >= points_.back().tokens)
     return std::max(points_.back().value, Parabola(count >= 3 ? count - 3 : 0, tokens));
-  if (count == 2) return Parabola(0, tokens);
   const auto after =
       std::upper_bound(points_.begin(), points_.end(), tokens,
                        [](double length, const Point& point) { return length < point.tokens; });

@@ -104,7 +104,7 @@ TEST(SimulateFleet, ErrorsNameTheirOptionOrLine) {
   EXPECT_NE(error({"--prefill-us", "-1"}).find("is not a number from 0 on"), std::string::npos);
   EXPECT_NE(error({"--workers", "-1"}).find("--workers"), std::string::npos);
   EXPECT_NE(error({"--cache-gib", "1e12"}).find("--cache-gib: 1e+12, at most"), std::string::npos);
-  // What the last policy lacks is said before the first one runs.
+  // All policies are checked before the first one runs.
   EXPECT_NE(error({"--policy", "route", "--policy", "local", "--requests", "15625"})
                 .find("local: the cost"),
             std::string::npos);
